@@ -1,0 +1,3 @@
+//! The `lockmod` command.
+
+fn main() {}
