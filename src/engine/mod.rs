@@ -4,8 +4,18 @@
 //! the model checker and the simulation all call these same lines; nothing else may decide about
 //! leases, fences, validity or quorums.
 
+mod durability;
 mod fence;
+mod lock;
+mod node;
+mod refusal;
 mod time;
+mod token;
 
+pub use durability::{Ceilings, Durability, FENCE_BLOCK, LEASE_BLOCK};
 pub use fence::Fence;
+pub use lock::{Lease, Lock};
+pub use node::{Acquired, Claim, Extended, Fencing, Released, Stop};
+pub use refusal::{QuarantineReason, Refusal};
 pub use time::{Clocks, Instant, Millis, UnixTime};
+pub use token::{LABEL_MAX, TOKEN_MAX, TOKEN_MAX_DEFAULT, Token};
