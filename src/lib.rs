@@ -1,4 +1,7 @@
 //! lockmod: distributed locks as a Redis module, with leases, fencing tokens and a quorum client.
 #![deny(unsafe_code)]
 
+#[cfg(feature = "codec")]
+pub mod codec;
 pub mod engine;
+pub mod wire;

@@ -1,0 +1,241 @@
+//! Versioned bytes: a lock in a data set, and the node's state file.
+//!
+//! Bytes from a disk or from `RESTORE` are hostile until proven otherwise. They are decoded
+//! strictly: every field is checked, nothing may follow, a newer version is refused with both
+//! numbers, and no input panics. Times are absolute; a lease also carries what was left of it, so
+//! that a wall clock that was stepped back cannot prolong it, and, for a reader in the same boot of
+//! the same machine, its end on the boot-time clock, which no step touches.
+
+use bincode::{Decode, Encode, config};
+
+use crate::engine::{
+    Clocks, Fence, Instant, LABEL_MAX, Lease, Lock, Millis, TOKEN_MAX, Token, UnixTime,
+};
+
+/// The version of a lock's bytes that this build writes, and the newest that it reads.
+pub const LOCK_VERSION: u8 = 1;
+
+/// No encoded lock is longer, in bytes: the limit on what a decoder may be made to allocate.
+const LOCK_BYTES_MAX: usize = 1024;
+
+/// Why bytes were refused.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum CodecError {
+    /// They were written by a newer version.
+    Newer {
+        /// The version of the bytes.
+        found: u8,
+        /// The newest version that this build reads.
+        known: u8,
+    },
+    /// They are not what any version writes.
+    Corrupt(&'static str),
+}
+
+impl std::fmt::Display for CodecError {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            CodecError::Newer { found, known } => {
+                write!(f, "written in version {found}, and this build reads up to {known}")
+            }
+            CodecError::Corrupt(why) => write!(f, "corrupt: {why}"),
+        }
+    }
+}
+
+impl std::error::Error for CodecError {}
+
+/// Which boot of which machine the monotonic clock belongs to; zero when that is not known.
+pub type BootId = u64;
+
+#[derive(Encode, Decode)]
+struct LockV1 {
+    counter: u64,
+    /// The node's floor: it travels with every lock, because a data set has no other safe place.
+    floor: u64,
+    lease: Option<LeaseV1>,
+}
+
+#[derive(Encode, Decode)]
+struct LeaseV1 {
+    token: Vec<u8>,
+    label: Vec<u8>,
+    fence: u64,
+    ends_at_unix_ms: u64,
+    left_ms: u64,
+    held_for_ms: u64,
+    boot: BootId,
+    ends_at_boot_ms: u64,
+}
+
+/// A lock that was read, and the floor of the node that wrote it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct LoadedLock {
+    /// The lock, on this process's clock.
+    pub lock: Lock,
+    /// The writer's floor.
+    pub floor: Fence,
+}
+
+/// The bytes of `lock` on a node with this `floor`, in boot `boot`.
+pub fn encode_lock(lock: &Lock, floor: Fence, clocks: Clocks, boot: BootId) -> Vec<u8> {
+    let lease = lock.written_lease().map(|lease| LeaseV1 {
+        token: lease.token.as_bytes().to_vec(),
+        label: lease.label.to_vec(),
+        fence: lease.fence.get(),
+        ends_at_unix_ms: clocks.to_wall(lease.ends_at).as_millis(),
+        left_ms: clocks.now.until(lease.ends_at).get(),
+        held_for_ms: lock.held_for(clocks.now).get(),
+        boot,
+        ends_at_boot_ms: lease.ends_at.as_millis(),
+    });
+    encode(LOCK_VERSION, &LockV1 { counter: lock.counter().get(), floor: floor.get(), lease })
+}
+
+/// The lock in `bytes`, its lease counted on this process's `clocks`.
+///
+/// # Errors
+/// [`CodecError`] if the bytes are not exactly what [`encode_lock`] of a known version writes.
+pub fn decode_lock(bytes: &[u8], clocks: Clocks, boot: BootId) -> Result<LoadedLock, CodecError> {
+    let stored: LockV1 = decode(LOCK_VERSION, bytes)?;
+    let counter = fence(stored.counter)?;
+    let floor = fence(stored.floor)?;
+    let mut lock = Lock::free(counter, clocks.now);
+    if let Some(lease) = &stored.lease {
+        if lease.label.len() > LABEL_MAX {
+            return Err(CodecError::Corrupt("label too long"));
+        }
+        let token = Token::new(&lease.token, TOKEN_MAX)
+            .map_err(|_| CodecError::Corrupt("token length out of range"))?;
+        let lease_fence = fence(lease.fence)?;
+        if lease_fence > counter || lease_fence == Fence::ZERO {
+            return Err(CodecError::Corrupt("fence of the lease out of range"));
+        }
+        let ends_at = if boot != 0 && lease.boot == boot {
+            Instant::from_millis(lease.ends_at_boot_ms)
+        } else {
+            let ends_at = UnixTime::from_millis(lease.ends_at_unix_ms);
+            clocks.to_instant(ends_at, Millis::new(lease.left_ms))
+        };
+        let granted_at = clocks.now.before(Millis::new(lease.held_for_ms));
+        let lease = Lease { token, fence: lease_fence, ends_at, label: &lease.label };
+        lock.apply(lease, granted_at);
+    }
+    Ok(LoadedLock { lock, floor })
+}
+
+fn fence(number: u64) -> Result<Fence, CodecError> {
+    Fence::new(number).ok_or(CodecError::Corrupt("fence out of range"))
+}
+
+fn encode<T: Encode>(version: u8, value: &T) -> Vec<u8> {
+    let mut bytes = vec![version];
+    // PROOF: writing integers and byte vectors into a `Vec` has no way to fail.
+    bincode::encode_into_std_write(value, &mut bytes, config::standard()).expect("infallible");
+    bytes
+}
+
+fn decode<T: Decode<()>>(known: u8, bytes: &[u8]) -> Result<T, CodecError> {
+    let (&found, payload) = bytes.split_first().ok_or(CodecError::Corrupt("empty"))?;
+    if found > known {
+        return Err(CodecError::Newer { found, known });
+    }
+    if found == 0 {
+        return Err(CodecError::Corrupt("version 0"));
+    }
+    let limits = config::standard().with_limit::<LOCK_BYTES_MAX>();
+    let (value, used) = bincode::decode_from_slice(payload, limits)
+        .map_err(|_| CodecError::Corrupt("cut off, or a field out of range"))?;
+    if used == payload.len() { Ok(value) } else { Err(CodecError::Corrupt("bytes left over")) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    const BOOT: BootId = 77;
+
+    fn clocks(now: u64, wall: u64) -> Clocks {
+        Clocks { now: Instant::from_millis(now), wall: UnixTime::from_millis(wall) }
+    }
+
+    fn held(token: &[u8], label: &[u8], fence: u64, ends_at: u64) -> Lock {
+        let mut lock = Lock::free(Fence::ZERO, Instant::default());
+        let token = Token::new(token, TOKEN_MAX).unwrap();
+        let ends_at = Instant::from_millis(ends_at);
+        let fence = Fence::new(fence).unwrap();
+        lock.apply(Lease { token, fence, ends_at, label }, Instant::from_millis(900));
+        lock
+    }
+
+    #[test]
+    fn a_lease_read_in_the_same_boot_ends_when_it_did_whatever_the_wall_clock_says() {
+        let bytes =
+            encode_lock(&held(b"tok", b"me", 5, 31_000), Fence::ZERO, clocks(1_000, 0), BOOT);
+        for wall in [0, 1, 60_000, 1_700_000_000_000] {
+            let loaded = decode_lock(&bytes, clocks(2_000, wall), BOOT).unwrap();
+            let lease = loaded.lock.written_lease().unwrap();
+            assert_eq!(lease.ends_at, Instant::from_millis(31_000), "wall {wall}");
+        }
+    }
+
+    #[test]
+    fn a_lease_read_elsewhere_never_lasts_longer_than_what_was_left_of_it() {
+        let stepped_back = clocks(5_000, 10);
+        let lock = held(b"tok", b"", 5, 31_000);
+        let bytes = encode_lock(&lock, Fence::ZERO, clocks(1_000, 90_000), BOOT);
+        let loaded = decode_lock(&bytes, stepped_back, BOOT + 1).unwrap();
+        assert_eq!(loaded.lock.written_lease().unwrap().ends_at, Instant::from_millis(35_000));
+    }
+
+    #[test]
+    fn a_newer_version_is_refused_with_both_numbers() {
+        let mut bytes = encode_lock(&Lock::default(), Fence::ZERO, clocks(0, 0), BOOT);
+        bytes[0] = 9;
+        let error = decode_lock(&bytes, clocks(0, 0), BOOT).unwrap_err();
+        assert_eq!(error.to_string(), "written in version 9, and this build reads up to 1");
+    }
+
+    proptest! {
+        #[test]
+        fn every_lock_survives_its_bytes(
+            token in proptest::collection::vec(any::<u8>(), 1..=TOKEN_MAX),
+            label in proptest::collection::vec(any::<u8>(), 0..=LABEL_MAX),
+            fence in 1..=Fence::MAX.get(),
+            above in 0_u64..3,
+            floor in 0..=Fence::MAX.get(),
+            ends_at in 0_u64..1 << 40,
+        ) {
+            let mut lock = held(&token, &label, fence, ends_at);
+            lock.apply_counter(Fence::new(fence).unwrap().saturating_add(above));
+            let floor = Fence::new(floor).unwrap();
+            let now = clocks(1_000, 5_000);
+            let bytes = encode_lock(&lock, floor, now, BOOT);
+            prop_assert!(bytes.len() <= LOCK_BYTES_MAX);
+            prop_assert_eq!(decode_lock(&bytes, now, BOOT).unwrap(), LoadedLock { lock, floor });
+        }
+
+        #[test]
+        fn damaged_bytes_are_refused_or_mean_a_sound_lock(
+            cut in 0_usize..80, flip in 0_usize..80, bit in 0_u8..8,
+        ) {
+            let now = clocks(1_000, 5_000);
+            let mut bytes = encode_lock(&held(&[7; 20], b"label", 9, 4_000), Fence::ZERO, now, BOOT);
+            prop_assert!(decode_lock(&bytes[..cut.min(bytes.len() - 1)], now, BOOT).is_err());
+            if let Some(byte) = bytes.get_mut(flip) {
+                *byte ^= 1 << bit;
+            }
+            if let Ok(loaded) = decode_lock(&bytes, now, BOOT) {
+                let lease = loaded.lock.written_lease();
+                prop_assert!(lease.is_none_or(|lease| lease.fence <= loaded.lock.counter()));
+            }
+        }
+
+        #[test]
+        fn no_bytes_make_the_decoder_panic(bytes in proptest::collection::vec(any::<u8>(), 0..200)) {
+            let _ = decode_lock(&bytes, clocks(1, 1), BOOT);
+        }
+    }
+}

@@ -1,0 +1,269 @@
+//! The lock: a fence counter and at most one lease, in 48 bytes.
+//!
+//! A lock outlives its leases, because it holds the counter. A lease that has ended stays written
+//! here until somebody needs the room: whether it is over is a comparison, not an event. The value
+//! is 48 bytes, since that is what a held lock costs a node; the packing stays in this file.
+//!
+//! I1: the counter never falls. I2: the lease's fence is never above the counter. I3: a lease is
+//! ended by its token or by its time, and by nothing else in here.
+
+use super::token::Token;
+use super::{Fence, Instant, Millis};
+
+/// Tokens up to this length are kept in place.
+const TOKEN_INLINE: usize = 20;
+
+/// The named thing: its fence counter, and who holds it, if anybody.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
+pub struct Lock {
+    counter: Fence,
+    extra: Option<Box<Extra>>,
+    /// While there is a lease, its end; without one, since when the lock has been free.
+    until: Packed,
+    /// The lower 32 bits of the grant's instant in milliseconds.
+    granted_at: u32,
+    /// Zero without a lease.
+    token_length: u8,
+    token: [u8; TOKEN_INLINE],
+}
+
+const _: () = assert!(size_of::<Lock>() == 48);
+
+/// What few leases have, kept apart so that the others do not pay for it.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
+struct Extra {
+    label: Box<[u8]>,
+    /// A token that is too long to be kept in place.
+    token: Box<[u8]>,
+    /// The lease's fence where it is below the counter: after a repair in quarantine.
+    fence: Option<Fence>,
+}
+
+/// 48 bits of milliseconds: 8900 years.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+struct Packed([u16; 3]);
+
+impl Packed {
+    const MAX: u64 = (1 << 48) - 1;
+
+    fn pack(instant: Instant) -> Packed {
+        let millis = instant.as_millis().min(Packed::MAX);
+        Packed([millis as u16, (millis >> 16) as u16, (millis >> 32) as u16])
+    }
+
+    fn unpack(self) -> Instant {
+        let [low, middle, high] = self.0.map(u64::from);
+        Instant::from_millis(low | middle << 16 | high << 32)
+    }
+}
+
+/// A lease, as it is read from a lock and as a data set keeps it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Lease<'a> {
+    /// Proves the claim.
+    pub token: Token<'a>,
+    /// The fence of the grant, or what it was raised to.
+    pub fence: Fence,
+    /// From this instant on the lease is over.
+    pub ends_at: Instant,
+    /// Who holds it, for people; may be empty.
+    pub label: &'a [u8],
+}
+
+/// How a token stands to a lock.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Standing {
+    Holds,
+    HeldByAnother,
+    NotHeld,
+}
+
+impl Lock {
+    /// A free lock with this counter, free since `since`.
+    pub fn free(counter: Fence, since: Instant) -> Lock {
+        Lock { counter, until: Packed::pack(since), ..Lock::default() }
+    }
+
+    /// The highest fence issued for this lock.
+    pub fn counter(&self) -> Fence {
+        self.counter
+    }
+
+    /// The lease as written, over or not.
+    pub fn written_lease(&self) -> Option<Lease<'_>> {
+        let token = self.written_token()?;
+        let (label, fence) = match &self.extra {
+            Some(extra) => (&*extra.label, extra.fence.unwrap_or(self.counter)),
+            None => (&[][..], self.counter),
+        };
+        Some(Lease { token, fence, ends_at: self.until.unpack(), label })
+    }
+
+    /// The lease that stands at `now`.
+    pub fn lease(&self, now: Instant) -> Option<Lease<'_>> {
+        if self.is_held(now) { self.written_lease() } else { None }
+    }
+
+    /// Whether somebody holds the lock at `now`.
+    pub fn is_held(&self, now: Instant) -> bool {
+        self.token_length > 0 && now < self.until.unpack()
+    }
+
+    /// For how long the present lease has been held, modulo 49.7 days.
+    pub fn held_for(&self, now: Instant) -> Millis {
+        Millis::new(u64::from((now.as_millis() as u32).wrapping_sub(self.granted_at)))
+    }
+
+    /// Since when nobody has held the lock; `None` while somebody does.
+    pub fn free_since(&self, now: Instant) -> Option<Instant> {
+        if self.is_held(now) { None } else { Some(self.until.unpack()) }
+    }
+
+    /// The fence that a grant would have on a node with this floor; `None` if there is none left.
+    pub fn next_fence(&self, floor: Fence) -> Option<Fence> {
+        self.counter.max(floor).next()
+    }
+
+    /// Bytes on the heap beside the value itself.
+    pub fn heap_bytes(&self) -> usize {
+        match &self.extra {
+            Some(extra) => size_of::<Extra>() + extra.label.len() + extra.token.len(),
+            None => 0,
+        }
+    }
+
+    /// How `token` stands to the lock at `now`.
+    pub(super) fn standing(&self, token: Token<'_>, now: Instant) -> Standing {
+        match self.written_token() {
+            Some(holder) if now < self.until.unpack() => {
+                if holder == token {
+                    Standing::Holds
+                } else {
+                    Standing::HeldByAnother
+                }
+            }
+            Some(_) | None => Standing::NotHeld,
+        }
+    }
+
+    /// Gives a free lock to `lease`. Answers whether an earlier lease had ended unreleased.
+    pub(super) fn grant(&mut self, lease: Lease<'_>, now: Instant) -> bool {
+        debug_assert!(!self.is_held(now), "I3");
+        let lapsed = self.token_length > 0;
+        self.counter = self.counter.max(lease.fence);
+        self.write_lease(lease, now);
+        lapsed
+    }
+
+    /// Lets the present lease end at `ends_at`.
+    pub(super) fn set_end(&mut self, ends_at: Instant) {
+        debug_assert!(self.token_length > 0);
+        self.until = Packed::pack(ends_at);
+    }
+
+    /// Raises the counter and the present lease to at least `fence`.
+    pub(super) fn raise(&mut self, fence: Fence) {
+        let lease_fence = self.lease_fence().max(fence);
+        self.counter = self.counter.max(fence);
+        self.set_lease_fence(lease_fence);
+    }
+
+    /// Ends the lease. The secret goes with it: a released token must not linger in memory or in
+    /// a dump.
+    pub(super) fn erase_lease(&mut self, now: Instant) {
+        self.until = Packed::pack(now);
+        self.token_length = 0;
+        self.token = [0; TOKEN_INLINE];
+        self.extra = None;
+    }
+
+    /// The fence of the present lease.
+    pub(super) fn lease_fence(&self) -> Fence {
+        self.extra.as_ref().and_then(|extra| extra.fence).unwrap_or(self.counter)
+    }
+
+    /// When the present lease ends; since when a free lock is free.
+    pub(super) fn until(&self) -> Instant {
+        self.until.unpack()
+    }
+
+    /// Writes a lease that was decided elsewhere or earlier, whatever is written here.
+    ///
+    /// For a replica, and for loading: facts are applied, not judged again. The counter only
+    /// rises. A lease of the same grant keeps the instant since when it has been held.
+    pub fn apply(&mut self, lease: Lease<'_>, now: Instant) {
+        let granted_at = match self.written_lease() {
+            Some(old) if old.token == lease.token => Some(self.granted_at),
+            Some(_) | None => None,
+        };
+        self.counter = self.counter.max(lease.fence);
+        self.write_lease(lease, now);
+        self.granted_at = granted_at.unwrap_or(self.granted_at);
+    }
+
+    /// Raises the counter to at least `fence`, as was decided elsewhere or earlier.
+    pub fn apply_counter(&mut self, fence: Fence) {
+        // A lease whose fence is implied by the counter must not rise with it.
+        if let Some(lease) = self.written_lease() {
+            let lease_fence = lease.fence;
+            self.counter = self.counter.max(fence);
+            self.set_lease_fence(lease_fence);
+        } else {
+            self.counter = self.counter.max(fence);
+        }
+    }
+
+    /// Takes the lease away if it is written for `token`, over or not: a release that was decided
+    /// elsewhere. Answers whether it was.
+    pub fn apply_release(&mut self, token: Token<'_>, now: Instant) -> bool {
+        let matches = self.written_token() == Some(token);
+        if matches {
+            self.erase_lease(now);
+        }
+        matches
+    }
+
+    /// Raises counter and lease for `token`, over or not: a raise that was decided elsewhere.
+    pub fn apply_raise(&mut self, token: Token<'_>, fence: Fence) -> bool {
+        let matches = self.written_token() == Some(token);
+        if matches {
+            self.raise(fence);
+        }
+        matches
+    }
+
+    fn written_token(&self) -> Option<Token<'_>> {
+        let length = usize::from(self.token_length);
+        let bytes = match &self.extra {
+            Some(extra) if length > TOKEN_INLINE => &*extra.token,
+            Some(_) | None => self.token.get(..length)?,
+        };
+        Token::new(bytes, length).ok()
+    }
+
+    fn set_lease_fence(&mut self, fence: Fence) {
+        if fence < self.counter {
+            self.extra.get_or_insert_default().fence = Some(fence);
+        } else if let Some(extra) = &mut self.extra {
+            extra.fence = None;
+        }
+    }
+
+    fn write_lease(&mut self, lease: Lease<'_>, now: Instant) {
+        let token = lease.token.as_bytes();
+        self.until = Packed::pack(lease.ends_at);
+        self.granted_at = now.as_millis() as u32;
+        self.token = [0; TOKEN_INLINE];
+        self.token_length = token.len() as u8;
+        self.extra = None;
+        if token.len() <= TOKEN_INLINE {
+            self.token[..token.len()].copy_from_slice(token);
+        } else {
+            self.extra.get_or_insert_default().token = token.into();
+        }
+        if !lease.label.is_empty() {
+            self.extra.get_or_insert_default().label = lease.label.into();
+        }
+        self.set_lease_fence(lease.fence);
+    }
+}

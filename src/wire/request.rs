@@ -1,0 +1,259 @@
+//! Reading requests: from arguments as bytes to values that the engine takes.
+//!
+//! Arguments are bytes, not text. Nothing here allocates unless it refuses. A ttl comes in two
+//! forms: as a client asks for it (`30000`), and as a master or an append-only file states what was
+//! decided (`30000@1763690000000.17`: the lease's absolute end and its fence). Only the caller
+//! knows whether the sender may state facts; here both are read.
+
+use crate::engine::{
+    Claim, Fence, Fencing, LABEL_MAX, Millis, Refusal, TOKEN_MAX, Token, UnixTime,
+};
+
+/// The limits of a node that a request must keep.
+#[derive(Clone, Copy, Debug)]
+pub struct Limits {
+    /// The longest ttl.
+    pub ttl: Millis,
+    /// The longest token, in bytes.
+    pub token: usize,
+}
+
+impl Limits {
+    /// The limits for facts, which were within the limits of whoever decided them.
+    pub const FACTS: Limits = Limits { ttl: Millis::new(u64::MAX), token: TOKEN_MAX };
+}
+
+/// A decided lease: what is replicated and kept in append-only files.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Decided {
+    /// What was asked for: an upper bound for what is left.
+    pub ttl: Millis,
+    /// The absolute end.
+    pub ends_at: UnixTime,
+    /// The lease's fence.
+    pub fence: Fence,
+}
+
+/// `LOCK.ACQUIRE key token ttl [LABEL text]`, after the key.
+#[derive(Clone, Copy, Debug)]
+pub struct Acquire<'a> {
+    /// Token and ttl.
+    pub claim: Claim<'a>,
+    /// Who asks, for people; may be empty.
+    pub label: &'a [u8],
+}
+
+/// `LOCK.EXTEND key token ttl [FENCE f [REPAIR]]`, after the key.
+#[derive(Clone, Copy, Debug)]
+pub struct Extend<'a> {
+    /// Token and ttl.
+    pub claim: Claim<'a>,
+    /// What to do about fences.
+    pub fencing: Fencing,
+}
+
+/// Reads the arguments of `LOCK.ACQUIRE` after the key.
+///
+/// # Errors
+/// `BADTOKEN`, `BADTTL`, `BADARG`.
+pub fn acquire<'a>(args: &[&'a [u8]], limits: Limits) -> Result<Acquire<'a>, Refusal> {
+    let claim = claim(args, limits)?;
+    let label = label(options(args))?;
+    Ok(Acquire { claim, label })
+}
+
+/// Reads the arguments of `LOCK.EXTEND` after the key.
+///
+/// # Errors
+/// `BADTOKEN`, `BADTTL`, `BADARG`.
+pub fn extend<'a>(args: &[&'a [u8]], limits: Limits) -> Result<Extend<'a>, Refusal> {
+    let claim = claim(args, limits)?;
+    Ok(Extend { claim, fencing: fencing(options(args))? })
+}
+
+/// Reads a token.
+///
+/// # Errors
+/// `BADTOKEN`.
+pub fn token<'a>(bytes: &'a [u8], limits: Limits) -> Result<Token<'a>, Refusal> {
+    Token::new(bytes, limits.token)
+}
+
+/// Reads the fence to raise a lock to.
+///
+/// # Errors
+/// `BADARG`.
+pub fn fence(bytes: &[u8]) -> Result<Fence, Refusal> {
+    match number(bytes).and_then(Fence::new) {
+        Some(fence) if fence > Fence::ZERO => Ok(fence),
+        Some(_) | None => Err(Refusal::BadArg {
+            given: bytes.to_vec(),
+            what: "fence",
+            allowed: "a whole number from 1 to 9007199254740991",
+        }),
+    }
+}
+
+/// Reads a stated fact in place of a ttl, `ttl@end.fence`; `None` if it is not one.
+pub fn decided(bytes: &[u8]) -> Option<Decided> {
+    let at = bytes.iter().position(|&byte| byte == b'@')?;
+    let dot = at + bytes[at..].iter().position(|&byte| byte == b'.')?;
+    Some(Decided {
+        ttl: Millis::new(number(&bytes[..at])?),
+        ends_at: UnixTime::from_millis(number(&bytes[at + 1..dot])?),
+        fence: Fence::new(number(&bytes[dot + 1..])?)?,
+    })
+}
+
+/// Reads `LABEL text` where that is all the options there are; empty if there is none.
+///
+/// # Errors
+/// `BADARG`.
+pub fn label<'a>(options: &[&'a [u8]]) -> Result<&'a [u8], Refusal> {
+    match options {
+        [] => Ok(&[]),
+        [name, text] if name.eq_ignore_ascii_case(b"LABEL") => {
+            if (1..=LABEL_MAX).contains(&text.len()) {
+                return Ok(text);
+            }
+            let allowed = "1 to 128 bytes";
+            Err(Refusal::BadArg { given: text.to_vec(), what: "label", allowed })
+        }
+        [name, ..] => {
+            // A known option that is not well placed is less puzzling when what follows is named.
+            let known = name.eq_ignore_ascii_case(b"LABEL");
+            let given = if known { options.last() } else { options.first() };
+            Err(Refusal::BadArg {
+                given: given.map_or(Vec::new(), |given| given.to_vec()),
+                what: if known { "argument at the end" } else { "option" },
+                allowed: "LABEL text",
+            })
+        }
+    }
+}
+
+/// Reads `[FENCE f [REPAIR]]`.
+///
+/// # Errors
+/// `BADARG`.
+pub fn fencing(options: &[&[u8]]) -> Result<Fencing, Refusal> {
+    let is = |given: &[u8], name: &str| given.eq_ignore_ascii_case(name.as_bytes());
+    let bad = |given: &[u8]| Refusal::BadArg {
+        given: given.to_vec(),
+        what: "option",
+        allowed: "FENCE f, or FENCE f REPAIR",
+    };
+    match options {
+        [] => Ok(Fencing::Keep),
+        [name, number] if is(name, "FENCE") => Ok(Fencing::Raise(fence(number)?)),
+        [name, number, repair] if is(name, "FENCE") && is(repair, "REPAIR") => {
+            Ok(Fencing::Repair(fence(number)?))
+        }
+        [name, _, last, ..] if is(name, "FENCE") => Err(bad(last)),
+        [name, ..] => Err(bad(name)),
+    }
+}
+
+/// A whole number in decimal digits, as Redis's clients write it: no sign, no space.
+pub fn number(bytes: &[u8]) -> Option<u64> {
+    if bytes.is_empty() || bytes.len() > 20 {
+        return None;
+    }
+    bytes.iter().try_fold(0_u64, |sum, &byte| {
+        let digit = byte.wrapping_sub(b'0');
+        if digit > 9 { None } else { sum.checked_mul(10)?.checked_add(u64::from(digit)) }
+    })
+}
+
+fn claim<'a>(args: &[&'a [u8]], limits: Limits) -> Result<Claim<'a>, Refusal> {
+    let token = token(args.first().copied().unwrap_or_default(), limits)?;
+    let ttl = ttl(args.get(1).copied().unwrap_or_default(), limits)?;
+    Ok(Claim { token, ttl })
+}
+
+fn options<'s, 'a>(args: &'s [&'a [u8]]) -> &'s [&'a [u8]] {
+    args.get(2..).unwrap_or_default()
+}
+
+fn ttl(bytes: &[u8], limits: Limits) -> Result<Millis, Refusal> {
+    match number(bytes).map(Millis::new) {
+        Some(ttl) if !ttl.is_zero() && ttl <= limits.ttl => Ok(ttl),
+        Some(_) | None => Err(Refusal::BadTtl { given: bytes.to_vec(), max: limits.ttl }),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    const LIMITS: Limits = Limits { ttl: Millis::new(1_000), token: 64 };
+
+    fn refusal<T>(result: Result<T, Refusal>) -> String {
+        result.err().map(|refusal| refusal.to_string()).unwrap_or_default()
+    }
+
+    #[test]
+    fn ttls_are_refused_on_both_sides_of_the_edge() {
+        let parse = |ttl: &'static [u8]| acquire(&[b"t", ttl], LIMITS);
+        assert!(parse(b"1").is_ok() && parse(b"1000").is_ok());
+        for bad in [&b"0"[..], b"1001", b"-1", b"+1", b" 1", b"1 ", b"", b"1e3", b"0x1", b"1.5"] {
+            assert!(refusal(parse(bad.to_vec().leak())).starts_with("BADTTL "), "{bad:?}");
+        }
+        let huge = b"99999999999999999999999999";
+        assert!(refusal(parse(huge)).contains("from 1 to 1000"));
+    }
+
+    #[test]
+    fn a_fact_is_no_ttl() {
+        let fact: &[u8] = b"1000@1763690000000.17";
+        assert!(refusal(acquire(&[b"t", fact], LIMITS)).starts_with("BADTTL"));
+        let decided = decided(fact).unwrap();
+        assert_eq!(decided.ttl, Millis::new(1000));
+        assert_eq!(decided.ends_at.as_millis(), 1_763_690_000_000);
+        assert_eq!(decided.fence.get(), 17);
+    }
+
+    #[test]
+    fn options_are_refused_by_name() {
+        let parse = |options: &[&'static [u8]]| {
+            refusal(acquire(&[&[&b"t"[..], b"5"], options].concat(), LIMITS))
+        };
+        assert_eq!(parse(&[b"label", b"me"]), "");
+        assert_eq!(parse(&[b"NOW"]), "BADARG option 'NOW'; allowed: LABEL text");
+        assert_eq!(parse(&[b"LABEL"]), "BADARG argument at the end 'LABEL'; allowed: LABEL text");
+        assert!(parse(&[b"LABEL", &[b'x'; 129]]).starts_with("BADARG label 'xxx"));
+        assert!(parse(&[b"LABEL", b""]).starts_with("BADARG label ''"));
+    }
+
+    #[test]
+    fn extends_raise_or_repair() {
+        let parse = |options: &[&'static [u8]]| {
+            extend(&[&[&b"t"[..], b"5"], options].concat(), LIMITS).map(|extend| extend.fencing)
+        };
+        assert_eq!(parse(&[]).unwrap(), Fencing::Keep);
+        assert_eq!(parse(&[b"fence", b"7"]).unwrap(), Fencing::Raise(Fence::new(7).unwrap()));
+        let repair = parse(&[b"FENCE", b"7", b"repair"]).unwrap();
+        assert_eq!(repair, Fencing::Repair(Fence::new(7).unwrap()));
+        assert!(refusal(parse(&[b"FENCE", b"0"])).starts_with("BADARG fence '0'"));
+        assert!(refusal(parse(&[b"FENCE", b"9007199254740992"])).starts_with("BADARG fence"));
+        assert!(refusal(parse(&[b"FENCE", b"7", b"NOW"])).contains("'NOW'"));
+        assert!(refusal(parse(&[b"REPAIR"])).contains("'REPAIR'"));
+    }
+
+    proptest! {
+        #[test]
+        fn numbers_agree_with_the_standard_library(text in "[0-9]{1,21}") {
+            prop_assert_eq!(number(text.as_bytes()), text.parse().ok().filter(|_| text.len() < 21));
+        }
+
+        #[test]
+        fn no_arguments_make_the_parser_panic(
+            args in proptest::collection::vec(proptest::collection::vec(any::<u8>(), 0..30), 0..8),
+        ) {
+            let args: Vec<&[u8]> = args.iter().map(Vec::as_slice).collect();
+            let _ = (acquire(&args, LIMITS), extend(&args, LIMITS));
+            let _ = args.first().map(|bytes| (decided(bytes), fence(bytes)));
+        }
+    }
+}

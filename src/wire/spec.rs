@@ -1,0 +1,339 @@
+//! The table of commands: the one place that names them, their arguments, replies and refusals.
+//!
+//! The module registers from it (arity, flags, key specs, ACL categories, `COMMAND DOCS`),
+//! `LOCK.HELP` prints it, and `docs/commands.md` is compared with it.
+
+/// Since which release all of these commands are there.
+pub const SINCE: &str = "0.1.0";
+
+/// What a command is to Redis.
+#[derive(Clone, Copy, Debug)]
+pub struct Command {
+    /// The name, as in `LOCK.ACQUIRE`.
+    pub name: &'static str,
+    /// What it does, in one sentence.
+    pub summary: &'static str,
+    /// Its cost.
+    pub complexity: &'static str,
+    /// The number of arguments, the name included; negative means "at least".
+    pub arity: i32,
+    /// Flags as `RedisModule_CreateCommand` takes them.
+    pub flags: &'static str,
+    /// ACL categories, where the server lets modules have them.
+    pub acl_categories: &'static str,
+    /// What it does to its key; `None` if it takes no key.
+    pub key: Option<KeyUse>,
+    /// The arguments.
+    pub args: &'static [Arg],
+    /// What it answers: the reply, and what it means.
+    pub replies: &'static [(&'static str, &'static str)],
+    /// The refusals: the code word, when, and whether to try again.
+    pub errors: &'static [(&'static str, &'static str, &'static str)],
+}
+
+/// What a command does to its key, in the words of Redis's key specs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum KeyUse {
+    /// Reads it.
+    Read,
+    /// Changes what is there.
+    Update,
+    /// Changes what is there, or makes it.
+    Insert,
+}
+
+/// One argument.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Arg {
+    /// Its name in the syntax line.
+    pub name: &'static str,
+    /// Its type.
+    pub kind: ArgKind,
+    /// The keyword before it, if it is an option.
+    pub keyword: Option<&'static str>,
+    /// Whether it may be left out.
+    pub optional: bool,
+    /// What is allowed.
+    pub range: &'static str,
+    /// What it is for.
+    pub meaning: &'static str,
+}
+
+/// The type of an argument.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ArgKind {
+    /// The name of a lock.
+    Key,
+    /// Any bytes.
+    Bytes,
+    /// A whole number in decimal digits.
+    Integer,
+    /// A keyword that stands alone.
+    Keyword,
+    /// Arguments that come together or not at all.
+    Block(&'static [Arg]),
+}
+
+impl ArgKind {
+    /// The word for it in documents.
+    pub const fn word(self) -> &'static str {
+        match self {
+            ArgKind::Key => "key",
+            ArgKind::Bytes => "bytes",
+            ArgKind::Integer => "integer",
+            ArgKind::Keyword => "keyword",
+            ArgKind::Block(_) => "block",
+        }
+    }
+}
+
+const fn arg(name: &'static str, kind: ArgKind, range: &'static str, meaning: &'static str) -> Arg {
+    Arg { name, kind, keyword: None, optional: false, range, meaning }
+}
+
+const fn option(keyword: &'static str, arg: Arg) -> Arg {
+    Arg { keyword: Some(keyword), optional: true, ..arg }
+}
+
+const KEY: Arg = arg("key", ArgKind::Key, "", "The lock.");
+const TOKEN: Arg = arg(
+    "token",
+    ArgKind::Bytes,
+    "1 .. max-token-bytes bytes",
+    "Proves the claim. Use 20 random bytes for each acquisition: whoever knows them can release.",
+);
+const TTL: Arg = arg(
+    "ttl",
+    ArgKind::Integer,
+    "1 .. max-ttl",
+    "Length of the lease in milliseconds, on the server's monotonic clock.",
+);
+const FENCE: Arg = arg(
+    "fence",
+    ArgKind::Integer,
+    "1 .. 9007199254740991",
+    "Raises the counter, and the fence of the lease, to at least this.",
+);
+const LABEL: Arg = arg(
+    "label",
+    ArgKind::Bytes,
+    "1 .. 128 bytes",
+    "Who asks, for people: a job, `host:pid`. Public, unlike the token.",
+);
+
+const BADTTL: (&str, &str, &str) = ("BADTTL", "`ttl` is not 1 .. max-ttl", "no");
+const BADTOKEN: (&str, &str, &str) =
+    ("BADTOKEN", "`token` is empty or longer than max-token-bytes", "no");
+const BADARG: (&str, &str, &str) = ("BADARG", "an option or a number is not allowed", "no");
+const WRONGTYPE: (&str, &str, &str) = ("WRONGTYPE", "the key holds another kind of value", "no");
+const QUARANTINE: (&str, &str, &str) = (
+    "QUARANTINE",
+    "the node may have forgotten a lease; the text carries the milliseconds left",
+    "after that time, or on the other nodes",
+);
+const EXHAUSTED: (&str, &str, &str) =
+    ("EXHAUSTED", "the lock's fence is 9007199254740991", "no; use another name");
+const STATEFILE: (&str, &str, &str) =
+    ("STATEFILE", "the state file cannot be written", "when the disk has room again");
+
+/// All commands, in the order in which they are documented.
+pub const COMMANDS: &[Command] = &[
+    Command {
+        name: "LOCK.ACQUIRE",
+        summary: "Takes the lease on a lock, if nobody holds it.",
+        complexity: "O(1)",
+        arity: -4,
+        flags: "write deny-oom fast",
+        acl_categories: "write fast",
+        key: Some(KeyUse::Insert),
+        args: &[KEY, TOKEN, TTL, option("LABEL", LABEL)],
+        replies: &[
+            (
+                "Integer >= 1",
+                "Granted: the fence, larger than every fence of this lock before. \
+              For the holder's own token, the same fence again; the lease never becomes shorter.",
+            ),
+            ("Null", "Another token holds the lock. Nothing has changed."),
+        ],
+        errors: &[BADTTL, BADTOKEN, BADARG, WRONGTYPE, QUARANTINE, EXHAUSTED, STATEFILE],
+    },
+    Command {
+        name: "LOCK.RELEASE",
+        summary: "Gives the lease back.",
+        complexity: "O(1)",
+        arity: 3,
+        flags: "write fast",
+        acl_categories: "write fast",
+        key: Some(KeyUse::Update),
+        args: &[KEY, TOKEN],
+        replies: &[
+            ("Integer 1", "Released."),
+            ("Integer 0", "Another token holds the lock. Nothing has changed."),
+            ("Null", "Nobody holds it: the lease has ended, or never was. Nothing has changed."),
+        ],
+        errors: &[BADTOKEN, WRONGTYPE],
+    },
+    Command {
+        name: "LOCK.EXTEND",
+        summary: "Lets the holder's lease end ttl from now.",
+        complexity: "O(1)",
+        arity: -4,
+        flags: "write fast",
+        acl_categories: "write fast",
+        key: Some(KeyUse::Insert),
+        args: &[
+            KEY,
+            TOKEN,
+            TTL,
+            Arg {
+                name: "fencing",
+                kind: ArgKind::Block(&[
+                    Arg { keyword: Some("FENCE"), ..FENCE },
+                    Arg {
+                        name: "repair",
+                        kind: ArgKind::Keyword,
+                        keyword: Some("REPAIR"),
+                        optional: true,
+                        range: "",
+                        meaning: "Gives the lease back to a holder whom the node has forgotten, \
+                                  unless somebody may have been granted a later fence since.",
+                    },
+                ]),
+                keyword: None,
+                optional: true,
+                range: "",
+                meaning: "",
+            },
+        ],
+        replies: &[
+            ("Integer 1", "The lease now ends `ttl` from now, with the same fence."),
+            ("Integer 0", "Another token holds the lock. Nothing has changed."),
+            ("Null", "Nobody holds it, and it was not repaired. Nothing has changed."),
+        ],
+        errors: &[BADTTL, BADTOKEN, BADARG, WRONGTYPE, QUARANTINE, STATEFILE],
+    },
+    Command {
+        name: "LOCK.FENCE",
+        summary: "Tells the highest fence issued for a lock, or raises it for its holder.",
+        complexity: "O(1)",
+        arity: -2,
+        flags: "write fast",
+        acl_categories: "write fast",
+        key: Some(KeyUse::Update),
+        args: &[
+            KEY,
+            Arg {
+                name: "raise",
+                kind: ArgKind::Block(&[TOKEN, FENCE]),
+                keyword: None,
+                optional: true,
+                range: "",
+                meaning: "",
+            },
+        ],
+        replies: &[
+            (
+                "Integer",
+                "Without a token: the highest fence issued, held or not; 0 if there is no \
+              such lock. With one: the counter after the raise.",
+            ),
+            ("Integer 0", "With a token: another token holds the lock. Nothing has changed."),
+            ("Null", "With a token: nobody holds the lock. Nothing has changed."),
+        ],
+        errors: &[BADTOKEN, BADARG, WRONGTYPE, QUARANTINE, STATEFILE],
+    },
+    Command {
+        name: "LOCK.INFO",
+        summary: "Describes a lock: state, fence, time left, label of the holder.",
+        complexity: "O(1)",
+        arity: 2,
+        flags: "readonly fast",
+        acl_categories: "read fast",
+        key: Some(KeyUse::Read),
+        args: &[KEY],
+        replies: &[(
+            "Map",
+            "`state` (`free` or `held`), `fence`, `ttl_left_ms`, `label` (null without one), \
+             `held_for_ms`, `waiters` and, on a quarantined node, `quarantine_left_ms` and \
+             `quarantine_reason`.",
+        )],
+        errors: &[WRONGTYPE],
+    },
+    Command {
+        name: "LOCK.HELP",
+        summary: "Lists the commands.",
+        complexity: "O(1)",
+        arity: 1,
+        flags: "readonly fast allow-loading allow-stale",
+        acl_categories: "read fast",
+        key: None,
+        args: &[],
+        replies: &[("Array", "Lines of text.")],
+        errors: &[],
+    },
+];
+
+impl Command {
+    /// The syntax line, as in `LOCK.ACQUIRE key token ttl [LABEL label]`.
+    pub fn syntax(&self) -> String {
+        let mut line = self.name.to_owned();
+        syntax_of(self.args, &mut line);
+        line
+    }
+
+    /// The entry of this name.
+    pub fn named(name: &str) -> Option<&'static Command> {
+        COMMANDS.iter().find(|command| command.name == name)
+    }
+}
+
+fn syntax_of(args: &[Arg], line: &mut String) {
+    for arg in args {
+        let mut text = String::new();
+        match (arg.kind, arg.keyword) {
+            (ArgKind::Block(inner), _) => {
+                syntax_of(inner, &mut text);
+                text.remove(0);
+            }
+            (ArgKind::Keyword, Some(keyword)) => text.push_str(keyword),
+            (_, Some(keyword)) => text = format!("{keyword} {}", arg.name),
+            (_, None) => text.push_str(arg.name),
+        }
+        line.push(' ');
+        if arg.optional {
+            text = format!("[{text}]");
+        }
+        line.push_str(&text);
+    }
+}
+
+/// The lines of `LOCK.HELP`, as Redis's own container commands print theirs.
+pub fn help() -> Vec<String> {
+    let heading = "LOCK.<command> [<arg> [value] [opt] ...]. Commands are:".to_owned();
+    let commands =
+        COMMANDS.iter().flat_map(|command| [command.syntax(), format!("    {}", command.summary)]);
+    std::iter::once(heading).chain(commands).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn syntax_lines_show_options_in_brackets() {
+        let syntax = |name| Command::named(name).unwrap().syntax();
+        assert_eq!(syntax("LOCK.ACQUIRE"), "LOCK.ACQUIRE key token ttl [LABEL label]");
+        assert_eq!(syntax("LOCK.EXTEND"), "LOCK.EXTEND key token ttl [FENCE fence [REPAIR]]");
+        assert_eq!(syntax("LOCK.FENCE"), "LOCK.FENCE key [token fence]");
+        assert_eq!(syntax("LOCK.HELP"), "LOCK.HELP");
+    }
+
+    #[test]
+    fn summaries_are_one_short_sentence_that_needs_no_module_name() {
+        for command in COMMANDS {
+            let summary = command.summary;
+            assert!(summary.ends_with('.') && summary.len() <= 80, "{summary}");
+            assert!(!summary.to_lowercase().contains("lockmod"), "{summary}");
+        }
+    }
+}
