@@ -4,4 +4,6 @@
 #[cfg(feature = "codec")]
 pub mod codec;
 pub mod engine;
+#[cfg(feature = "module")]
+mod module;
 pub mod wire;
