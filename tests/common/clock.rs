@@ -3,8 +3,8 @@
 //! `wall_clock.c` says why it is not libfaketime. It is compiled when a test first asks for it, by
 //! the C compiler that Rust itself links with.
 //!
-//! Only calls that go through libc are faked (`gettimeofday`, `clock_gettime`, Rust's `SystemTime`).
-//! A raw system call or a direct call of the vDSO, such as rustix makes, sees the true clock.
+//! Only calls that go through libc are faked (`gettimeofday`, `clock_gettime`, `SystemTime`). A raw
+//! system call or a direct call of the vDSO, such as rustix makes, sees the true clock.
 
 use std::fs::{self, File};
 use std::os::unix::fs::FileExt;
