@@ -6,7 +6,7 @@
 use lazy_static::lazy_static;
 use rustix::time::{ClockId, clock_gettime};
 
-use super::ffi;
+use super::ffi::{self, Guarded};
 use crate::codec::BootId;
 use crate::engine::{Clocks, Instant, UnixTime};
 
@@ -28,8 +28,23 @@ pub(super) fn now() -> Instant {
 
 /// Both clocks at the present instant.
 pub(super) fn clocks() -> Clocks {
-    Clocks { now: now(), wall: UnixTime::from_millis(ffi::wall_ms()) }
+    at(now())
 }
+
+/// Both clocks at `now`, the present instant.
+///
+/// The wall clock is read once a millisecond at most.
+pub(super) fn at(now: Instant) -> Clocks {
+    LAST.with(|last| {
+        if last.now != now {
+            *last = Clocks { now, wall: UnixTime::from_millis(ffi::wall_ms()) };
+        }
+        *last
+    })
+}
+
+static LAST: Guarded<Clocks> =
+    Guarded::new(Clocks { now: Instant::from_millis(0), wall: UnixTime::from_millis(0) });
 
 /// Which boot of which machine [`now`] belongs to; zero where the system does not tell.
 pub(super) fn boot_id() -> BootId {

@@ -1,16 +1,14 @@
 //! What replicas and the append-only file are told, and how they obey.
 //!
 //! Facts travel, not requests: a granted lease is stated with its absolute end and its fence, and
-//! whoever receives it applies it without judging again. The fact is appended to the ttl argument
-//! in place (`30000@1763690000000.17`) and the command is sent as it then stands, because building
-//! a command anew costs half as much as the whole acquire. Refusals state nothing.
+//! whoever receives it applies it without judging again. The fact takes the place of the ttl
+//! argument (`30000@1763690000000.17`) and the command is sent as it then stands, because building
+//! a command anew costs as much as half of the whole acquire. Refusals state nothing.
 
 use super::ffi::{Args, Context, Found, Reply};
 use super::handlers::{KEY, TOKEN, TTL};
 use super::{clock, node};
-use crate::engine::{
-    Clocks, Extended, Fence, Instant, Lease, Lock, Refusal, TOKEN_MAX, Token, UnixTime,
-};
+use crate::engine::{Extended, Fence, Instant, Lease, Lock, Refusal, TOKEN_MAX, Token};
 use crate::wire::request::{self, Decided, SUFFIX_MAX};
 
 /// States that the lease on the command's key ends at `ends_at` and has this fence.
@@ -21,17 +19,16 @@ pub(super) fn state_lease(
     ends_at: Instant,
     fence: Fence,
 ) {
-    let clocks = Clocks { now, wall: UnixTime::from_millis(context.wall_ms()) };
+    let ttl = args.get(TTL);
     let mut room = [0; SUFFIX_MAX];
-    let suffix = request::decided_suffix(&mut room, clocks.to_wall(ends_at), fence);
-    if args.append(TTL, suffix) {
-        context.replicate_verbatim();
-    } else {
-        let fact = [args.get(TTL), suffix].concat();
-        let mut stated: Vec<&[u8]> = (KEY..args.len()).map(|position| args.get(position)).collect();
-        stated[TTL - KEY] = &fact;
-        context.replicate(&args.name(), &stated);
-    }
+    let suffix = request::decided_suffix(&mut room, clock::at(now).to_wall(ends_at), fence);
+    // A ttl that was accepted has at most 20 digits.
+    let mut fact = [0; 20 + SUFFIX_MAX];
+    let length = ttl.len() + suffix.len();
+    fact[..ttl.len()].copy_from_slice(ttl);
+    fact[ttl.len()..length].copy_from_slice(suffix);
+    args.replace(TTL, &fact[..length]);
+    context.replicate_verbatim();
     context.signal_modified(args, KEY);
 }
 

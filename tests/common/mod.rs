@@ -84,6 +84,7 @@ pub fn wait_at_most<T>(patience: Duration, what: &str, mut probe: impl FnMut() -
 /// Runs a command given as separate arguments of any kind that the redis crate can send.
 ///
 /// `cmd!(conn, "LOCK.ACQUIRE", key, b"\x00\xff", 30_000)` is a `RedisResult<redis::Value>`.
+#[allow(unused_macros, reason = "each test binary uses a part of the harness")]
 macro_rules! cmd {
     ($conn:expr, $($arg:expr),+ $(,)?) => {{
         let mut cmd = ::redis::Cmd::new();

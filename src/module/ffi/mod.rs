@@ -17,7 +17,7 @@ use std::cell::{Cell, UnsafeCell};
 use std::ffi::{CStr, CString, c_char, c_int, c_longlong, c_void};
 use std::marker::PhantomData;
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::ptr::NonNull;
+use std::ptr::{NonNull, null, null_mut};
 
 use redis_module::raw;
 
@@ -90,11 +90,6 @@ impl<'a> Context<'a> {
         Flags(unsafe { call!(RedisModule_GetContextFlags(self.raw.as_ptr())) } as u32)
     }
 
-    /// The wall clock in milliseconds since 1970, as the server sees it.
-    pub(super) fn wall_ms(self) -> u64 {
-        wall_ms()
-    }
-
     /// Opens the key of this name in the client's database for reading and writing.
     pub(super) fn open(self, args: &Args<'_>, position: usize) -> Key<'a> {
         let mode = (raw::REDISMODULE_READ | raw::REDISMODULE_WRITE) as c_int;
@@ -136,23 +131,12 @@ impl<'a> Context<'a> {
         unsafe { call!(RedisModule_ReplicateVerbatim(self.raw.as_ptr())) };
     }
 
-    /// Sends a command with other arguments. Costs ten times as much as the verbatim one.
-    pub(super) fn replicate(self, name: &CStr, arguments: &[&[u8]]) {
-        let vector = self.strings(arguments);
-        // SAFETY: the vector and its length are as the format `v` wants them; the server takes
-        // its own references.
-        unsafe {
-            let (strings, count) = (vector.raw.as_ptr(), vector.raw.len());
-            let context = self.raw.as_ptr();
-            call!(RedisModule_Replicate(context, name.as_ptr(), c"v".as_ptr(), strings, count))
-        };
-    }
-
     /// Runs a command of the server and sends it to replicas and to the append-only file; answers
     /// whether it succeeded.
     pub(super) fn run_replicated(self, name: &CStr, arguments: &[&[u8]]) -> bool {
         let vector = self.strings(arguments);
-        // SAFETY: as in `replicate`; the reply is freed below.
+        // SAFETY: the vector and its length are as the format `v` wants them; the server takes its
+        // own references; the reply is freed below.
         let reply = unsafe {
             let (strings, count) = (vector.raw.as_ptr(), vector.raw.len());
             let context = self.raw.as_ptr();
@@ -172,7 +156,7 @@ impl<'a> Context<'a> {
     /// The value of one of the server's settings, as text.
     pub(super) fn setting(self, name: &str) -> Option<String> {
         let vector = self.strings(&[b"GET", name.as_bytes()]);
-        // SAFETY: as in `replicate`; the reply is freed below.
+        // SAFETY: as in `run_replicated`; the reply is freed below.
         let reply = unsafe {
             let (strings, count) = (vector.raw.as_ptr(), vector.raw.len());
             let context = self.raw.as_ptr();
@@ -187,7 +171,7 @@ impl<'a> Context<'a> {
             let element = call!(RedisModule_CallReplyArrayElement(reply, 1));
             let mut length = 0;
             let text = if element.is_null() {
-                std::ptr::null()
+                null()
             } else {
                 call!(RedisModule_CallReplyStringPtr(element, &mut length))
             };
@@ -409,16 +393,11 @@ impl Args<'_> {
         let Some(&string) = self.raw.get(position) else { return &[] };
         let mut length = 0;
         // SAFETY: the server keeps the arguments until the callback returns, and their bytes stay
-        // in place until `append`, which takes `self` exclusively.
+        // in place until `replace`, which takes `self` exclusively.
         unsafe {
             let start = call!(RedisModule_StringPtrLen(string, &mut length));
             slice(start, length).unwrap_or_default()
         }
-    }
-
-    /// The name of the command, as the client wrote it.
-    pub(super) fn name(&self) -> CString {
-        CString::new(self.get(0)).unwrap_or_default()
     }
 
     /// Fills `slots` with the arguments from `first` on; `None` if there are more.
@@ -435,16 +414,17 @@ impl Args<'_> {
         Some(slots)
     }
 
-    /// Appends `bytes` to an argument in place; answers whether the server let it.
-    ///
-    /// It does not where the string has other users, and says so in its log.
-    pub(super) fn append(&mut self, position: usize, bytes: &[u8]) -> bool {
+    /// Replaces an argument by `bytes`, for what the server sends on as the command.
+    pub(super) fn replace(&mut self, position: usize, bytes: &[u8]) {
         let (start, length) = (bytes.as_ptr().cast::<c_char>(), bytes.len());
-        // SAFETY: the argument is the server's own string; start and length are those of one
-        // slice, which the server copies. The context is not used by the server here.
+        // SAFETY: `raw` is the server's own vector of arguments, of which each place owns one
+        // reference to its string: the new string's first reference takes the place of the old
+        // one's, which is given up. The server copies the bytes of one slice. No context: the
+        // strings must outlive this callback.
         unsafe {
-            let string = self.raw[position];
-            call!(RedisModule_StringAppendBuffer(std::ptr::null_mut(), string, start, length)) == OK
+            let string = call!(RedisModule_CreateString(null_mut(), start, length));
+            let old = std::mem::replace(&mut self.raw[position], string);
+            call!(RedisModule_FreeString(null_mut(), old));
         }
     }
 }
@@ -468,13 +448,11 @@ impl Key<'_> {
     #[inline]
     pub(super) fn find(&mut self) -> Found<'_> {
         // SAFETY: the key is open, or null, which the server takes for a missing one.
-        let kind = unsafe { call!(RedisModule_KeyType(self.raw)) };
-        if kind == raw::REDISMODULE_KEYTYPE_EMPTY as c_int {
-            return Found::Nothing;
-        }
-        // SAFETY: as above.
         if unsafe { call!(RedisModule_ModuleTypeGetType(self.raw)) } != types::lock_type() {
-            return Found::Other;
+            // SAFETY: as above.
+            let kind = unsafe { call!(RedisModule_KeyType(self.raw)) };
+            let is_empty = kind == raw::REDISMODULE_KEYTYPE_EMPTY as c_int;
+            return if is_empty { Found::Nothing } else { Found::Other };
         }
         // SAFETY: the value is of our type, so it is the `Lock` that `put`, a load or a copy gave
         // to the server; the server moves or frees it only when the key is changed, which takes
@@ -551,7 +529,7 @@ pub(super) fn wall_ms() -> u64 {
 
 /// Writes a line to the server's log, from anywhere under the server's lock.
 pub(super) fn log(level: Level, line: &str) {
-    log_with(std::ptr::null_mut(), level, line);
+    log_with(null_mut(), level, line);
 }
 
 fn log_with(context: *mut raw::RedisModuleCtx, level: Level, line: &str) {
