@@ -12,7 +12,7 @@ build: install ## Build the module, the client and the command line tool (releas
 run: build ## The main job: a server with the module, a lock taken, refused and given back; then all ends
 	examples/one_node.sh $(MODULE)
 test: install ## All tests, real servers included
-	cargo test
+	cargo test --no-fail-fast
 check: install ## What CI runs before the tests: format, lints, docs, each feature alone
 	cargo fmt --check
 	cargo clippy --all-targets -- -D warnings

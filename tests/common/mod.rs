@@ -19,9 +19,9 @@
 //! | `tests/node/main.rs` | `commands`, `persistence`, `replication`, `waiting`, ... | one node, the module on a real server |
 //! | `tests/client/main.rs` | `acquire`, `renewal`, `faults`, `cli`, ... | the client and the command over real nodes |
 //! | `tests/model.rs`, `tests/sim.rs` | | no server: the engine's model check and simulation |
-//! | `tests/docs.rs` | | every block of the documents, executed |
+//! | `tests/docs/main.rs` | | every block of the documents, executed |
 //! | `tests/harness.rs` | | this harness itself |
-//! | `tests/tidy.rs` | | what a machine can check of the style |
+//! | `tests/tidy/main.rs` | | what a machine can check of the style |
 //!
 //! A `main.rs` in a folder names the harness as `#[path = "../common/mod.rs"] mod common;`.
 #![allow(dead_code, reason = "each test binary uses a part of the harness")]
@@ -40,6 +40,7 @@ use std::time::{Duration, Instant};
 
 pub use clock::{set_offset, wall_clock_env};
 pub use places::{ServerVersion, module_path, server_binary, server_version};
+pub use process::spawn;
 pub use proxy::{Flow, Proxy};
 pub use raw::RawConnection;
 pub use server::{Builder, Server, StartError, start_nodes};
