@@ -28,6 +28,7 @@ macro_rules! call {
     ($name:ident($($argument:expr),* $(,)?)) => {
         match raw::$name {
             Some(function) => function($($argument),*),
+            // PROOF: `register::init` refuses a server that is older than Redis 7.0.
             None => unreachable!(concat!(stringify!($name), " is in Redis 7.0")),
         }
     };
