@@ -6,4 +6,6 @@ pub mod client;
 #[cfg(feature = "codec")]
 pub mod codec;
 pub mod engine;
+#[cfg(feature = "module")]
+mod module;
 pub mod wire;

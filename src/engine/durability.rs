@@ -54,8 +54,9 @@ struct Quarantine {
 
 impl Durability {
     /// A node with this floor, whose state file promises `ceilings`; `None` without a state file.
-    pub fn new(floor: Fence, ceilings: Option<Ceilings>) -> Durability {
-        Durability { floor, highest: floor, ceilings, ..Durability::default() }
+    pub const fn new(floor: Fence, ceilings: Option<Ceilings>) -> Durability {
+        let longest = Instant::from_millis(0);
+        Durability { floor, highest: floor, longest, ceilings, quarantine: None }
     }
 
     /// The fence below which a forgotten lock never restarts.
@@ -144,7 +145,7 @@ impl Durability {
         }
     }
 
-    /// Grants nothing until `until`. A longer quarantine already in force stays.
+    /// Grants nothing up to and including `until`. A longer quarantine already in force stays.
     pub fn begin_quarantine(&mut self, until: Instant, reason: QuarantineReason) {
         if self.quarantine.is_none_or(|present| present.until < until) {
             self.quarantine = Some(Quarantine { until, reason });
@@ -159,7 +160,8 @@ impl Durability {
     /// For how much longer, and why, the node grants nothing; `None` when it grants.
     pub fn quarantine(&self, now: Instant) -> Option<(Millis, QuarantineReason)> {
         let quarantine = self.quarantine?;
-        let left = now.until(quarantine.until);
+        // A lease includes its last millisecond, and so does the wait for it.
+        let left = now.until(quarantine.until.after(Millis::new(1)));
         if left.is_zero() { None } else { Some((left, quarantine.reason)) }
     }
 }
