@@ -8,7 +8,7 @@ use std::pin::{Pin, pin};
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::core::Core;
+use super::core::{Core, count};
 use super::error::{AcquireError, AcquireReport};
 use super::guard::Guard;
 use super::inbox::Inbox;
@@ -139,6 +139,7 @@ impl<W: World> Acquire<W> {
         let started_at = earliest(&*core.world);
         let mut attempt = Attempt::new(core.quorum, self.terms, started_at);
         let mut pending = Pending { core, name: &self.name, token, ttl, is_armed: true };
+        count(&core.counters.attempts);
         core.send_all(&packet, &inbox, ACQUIRE);
 
         let mut votes: Vec<Option<Vote>> = Vec::new();
@@ -169,6 +170,7 @@ impl<W: World> Acquire<W> {
             match step {
                 Step::Wait => {}
                 Step::Raise { fence, nodes } => {
+                    count(&core.counters.raised);
                     let raise = Packet::raise(&self.name, &token, fence);
                     for node in nodes.iter() {
                         core.world.send(node, &raise, Some(inbox.reply_to(node, RAISE)));
@@ -196,6 +198,7 @@ impl<W: World> Acquire<W> {
         grant: Grant,
     ) -> Arc<Lease<W>> {
         let core = &self.core;
+        count(&core.counters.acquired);
         self.raise_laggards(&token, grant.laggards, grant);
         let renewal =
             Renewal::new(core.quorum, self.terms, self.schedule, started_at, grant.ends_at);

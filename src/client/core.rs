@@ -2,6 +2,7 @@
 
 use std::pin::pin;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use super::inbox::Inbox;
@@ -24,19 +25,56 @@ pub(super) struct Settings {
     pub(super) label: Arc<[u8]>,
 }
 
+/// What a locker has done so far.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Stats {
+    /// Attempts that asked all nodes.
+    pub attempts: u64,
+    /// Attempts that had to raise fences, because the nodes' counters differed: those needed two
+    /// round trips.
+    pub raised: u64,
+    /// Locks acquired.
+    pub acquired: u64,
+}
+
+#[derive(Debug, Default)]
+pub(super) struct Counters {
+    pub(super) attempts: AtomicU64,
+    pub(super) raised: AtomicU64,
+    pub(super) acquired: AtomicU64,
+}
+
+impl Counters {
+    pub(super) fn read(&self) -> Stats {
+        let read = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
+        Stats {
+            attempts: read(&self.attempts),
+            raised: read(&self.raised),
+            acquired: read(&self.acquired),
+        }
+    }
+}
+
+/// Counts one more.
+pub(super) fn count(counter: &AtomicU64) {
+    counter.fetch_add(1, Ordering::Relaxed);
+}
+
 #[derive(Debug)]
 pub(super) struct Core<W: World> {
     pub(super) world: Arc<W>,
     pub(super) quorum: Quorum,
     pub(super) settings: Settings,
     pub(super) keeper: Arc<Keeper<W>>,
+    pub(super) counters: Counters,
 }
 
 impl<W: World> Core<W> {
     pub(super) fn new(world: W, quorum: Quorum, settings: Settings) -> Core<W> {
         let world = Arc::new(world);
         let keeper = Keeper::new(Arc::clone(&world));
-        Core { world, quorum, settings, keeper }
+        Core { world, quorum, settings, keeper, counters: Counters::default() }
     }
 
     /// A token that nobody can guess, for one acquisition.

@@ -25,7 +25,7 @@ const KNOWN_MAX: usize = 64;
 /// outer.release().await?; // gives the lock back
 /// # Ok(()) }
 /// ```
-#[derive(Clone, Debug)]
+#[derive(Debug)]
 pub struct Holder<W: World = Network> {
     core: Arc<Core<W>>,
     known: Arc<Mutex<HashMap<Vec<u8>, Arc<Known<W>>>>>,
@@ -34,6 +34,12 @@ pub struct Holder<W: World = Network> {
 /// What the holder knows of one lock. The gate lets one acquisition of it happen at a time: a
 /// second one at once would wait for the first as if it were a stranger.
 type Known<W> = tokio::sync::Mutex<Weak<Hold<W>>>;
+
+impl<W: World> Clone for Holder<W> {
+    fn clone(&self) -> Self {
+        Holder { core: Arc::clone(&self.core), known: Arc::clone(&self.known) }
+    }
+}
 
 impl<W: World> Holder<W> {
     pub(super) fn new(core: Arc<Core<W>>) -> Holder<W> {

@@ -132,10 +132,10 @@ impl<W: World> Lease<W> {
         let mut timer = pin!(self.core.world.sleep(self.core.settings.timeout));
         while missing > 0 {
             let Some(delivery) = inbox.next(timer.as_mut()).await else { break };
+            missing -= 1;
             if delivery.request == REPAIR {
                 continue;
             }
-            missing -= 1;
             let vote = delivery.outcome.map_or_else(Vote::from, |reply| claim_vote(&reply));
             let step = {
                 let now = latest(&*self.core.world);
@@ -143,6 +143,9 @@ impl<W: World> Lease<W> {
                 let step = state.renewal.answer(round, delivery.node, vote.extension(), now);
                 if let RenewalStep::Confirmed { repair } = step {
                     self.repair(repair, &inbox);
+                    // Waited for, so that a repair which is still in line at the end of the round
+                    // is withdrawn and does not arrive after the validity.
+                    missing += repair.len();
                 }
                 step
             };

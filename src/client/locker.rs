@@ -4,7 +4,7 @@ use std::pin::pin;
 use std::sync::Arc;
 
 use super::acquire::Acquire;
-use super::core::Core;
+use super::core::{Core, Stats};
 use super::error::{AcquireError, WithError};
 
 use super::holder::Holder;
@@ -139,6 +139,11 @@ impl<W: World> Locker<W> {
         };
         drop(guard.release().await);
         result
+    }
+
+    /// What this locker has done so far.
+    pub fn stats(&self) -> Stats {
+        self.core.counters.read()
     }
 
     /// A holder, which may acquire a lock that it has already.

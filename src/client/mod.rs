@@ -42,6 +42,7 @@ mod settings;
 mod vote;
 mod world;
 
+pub use self::core::Stats;
 pub use acquire::Acquire;
 pub use error::{
     AcquireError, AcquireReport, BuildError, ExtendError, Lost, ReleaseError, WithError,
