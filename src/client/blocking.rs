@@ -49,7 +49,7 @@ impl Inside {
     fn block_on<T>(&self, future: impl Future<Output = T>) -> T {
         match &self.runtime {
             Some(runtime) => runtime.block_on(future),
-            // Proof: only the destructor takes the runtime, and it has the last reference.
+            // PROOF: only the destructor takes the runtime, and it has the last reference.
             None => unreachable!("the runtime lives as long as its locker"),
         }
     }

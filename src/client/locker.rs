@@ -65,7 +65,8 @@ impl<W: World> Locker<W> {
     /// Dropping the future leaves nothing behind: see [`Acquire`].
     ///
     /// ```no_run
-    /// # async fn example(locker: lockmod::client::Locker) -> Result<(), Box<dyn std::error::Error>> {
+    /// # use lockmod::client::Locker;
+    /// # async fn example(locker: Locker) -> Result<(), Box<dyn std::error::Error>> {
     /// use std::time::Duration;
     ///
     /// let guard = locker
@@ -118,7 +119,8 @@ impl<W: World> Locker<W> {
     /// The work is dropped, and the lock is released in the background.
     ///
     /// ```no_run
-    /// # async fn example(locker: lockmod::client::Locker) -> Result<(), Box<dyn std::error::Error>> {
+    /// # use lockmod::client::Locker;
+    /// # async fn example(locker: Locker) -> Result<(), Box<dyn std::error::Error>> {
     /// let sum = locker.with("account-17", async |fence| fence.get() + 1).await?;
     /// # Ok(()) }
     /// ```
