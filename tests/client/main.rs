@@ -4,6 +4,7 @@
 mod common;
 
 mod acquire;
+mod cli;
 mod faults;
 mod fences;
 mod renewal;
