@@ -69,7 +69,9 @@ pub(super) async fn run(args: Run) -> Result<u8, Failure> {
             Ok(code_of(status))
         }
         Err(lost) => {
-            stop(&mut child, group, grace - grace / KILL_DIVISOR).await?;
+            // What is left by the clock, and not what should be left: this process may be late.
+            let left = if lost == Lost::Removed { grace } else { guard.validity() };
+            stop(&mut child, group, left.saturating_sub(grace / KILL_DIVISOR)).await?;
             drop(guard.release().await);
             Err(told(lost))
         }

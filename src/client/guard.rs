@@ -60,9 +60,10 @@ impl<W: World> Guard<W> {
         &self.hold.lease.name
     }
 
-    /// For how long the lease may still be relied on; zero once it is lost. Counted from before
-    /// the first byte was sent, on a clock that goes on while the machine sleeps, less the drift
-    /// allowance.
+    /// For how long the lease may still be relied on. Counted from before the first byte was sent,
+    /// on a clock that goes on while the machine sleeps, less the drift allowance. Once
+    /// [`lost`](Guard::lost) has resolved, this is the time that is left for stopping; it is zero
+    /// at once if the lock was removed by force.
     pub fn validity(&self) -> Duration {
         self.hold.lease.validity()
     }

@@ -153,11 +153,12 @@ impl Renewal {
         self.ends_at.before(self.schedule.margin)
     }
 
-    /// The validity left at `now` (rounded up); nothing once the lease is lost or released.
+    /// The validity left at `now` (rounded up). A lease that is called lost because its end is near
+    /// has what is left until that end, for stopping; one that was removed or released has nothing.
     pub const fn validity(&self, now: Instant) -> Millis {
         match self.phase {
-            Phase::Held => now.until(self.ends_at),
-            Phase::Lost(_) | Phase::Released => Millis::ZERO,
+            Phase::Held | Phase::Lost(Ending::Expired | Ending::MaxHold) => now.until(self.ends_at),
+            Phase::Lost(Ending::Removed) | Phase::Released => Millis::ZERO,
         }
     }
 
@@ -371,7 +372,8 @@ mod tests {
         assert_eq!(renewal.answer(round, 1, Extension::Extended, at(888)), lost);
         assert_eq!(renewal.begin(at(889), at(889)), None);
         assert_eq!(renewal.due(at(889)), Due::Never);
-        assert_eq!(renewal.validity(at(889)), Millis::ZERO);
+        assert_eq!(renewal.validity(at(889)), Millis::new(99), "to stop in");
+        assert_eq!(renewal.validity(at(988)), Millis::ZERO);
         assert!(renewal.release(), "only the release is left");
     }
 
@@ -529,7 +531,7 @@ mod tests {
                 }
                 prop_assert_eq!(renewal.ends_at(), at(ends));
                 if is_over {
-                    prop_assert!(renewal.validity(at(now)).is_zero());
+                    prop_assert!(renewal.validity(at(ends)).is_zero());
                     prop_assert_eq!(renewal.due(at(now)), Due::Never);
                 }
             }

@@ -33,7 +33,11 @@ async fn a_lease_is_called_lost_before_its_validity_ends_with_all_nodes_stopped(
     let validity = guard.validity();
     assert_eq!(guard.lost().await, Lost::Expired);
     assert!(start.elapsed() < validity, "told after {:?} of {validity:?}", start.elapsed());
-    assert!(guard.is_lost() && guard.validity().is_zero());
+    assert!(
+        guard.is_lost() && guard.validity() <= millis(200),
+        "{:?} to stop in",
+        guard.validity()
+    );
     assert!(matches!(guard.extend().await, Err(ExtendError::Lost(Lost::Expired))));
     nodes.iter().for_each(Server::resume);
 }
