@@ -96,12 +96,13 @@ impl Durability {
 
     /// Ceilings worth writing now, in the background, before they are needed: half a block is used.
     ///
-    /// `lasting` is the length of the leases that are being asked for.
+    /// `lasting` is the length of the leases that are being asked for. What came from elsewhere
+    /// ([`Durability::seen`]) is promised by nobody until this has been written.
     pub fn ahead(&self, now: Instant, lasting: Millis) -> Option<Ceilings> {
         let ceilings = self.ceilings?;
         let soon = Ceilings {
             fence: self.highest.saturating_add(FENCE_BLOCK / 2),
-            lease: now.after(lasting).after(Millis::new(LEASE_BLOCK.get() / 2)),
+            lease: now.after(lasting).after(Millis::new(LEASE_BLOCK.get() / 2)).max(self.longest),
         };
         if ceilings.covers(soon) { None } else { Some(ceilings.max(next_block(soon))) }
     }
@@ -129,7 +130,8 @@ impl Durability {
         self.highest = self.highest.max(floor);
     }
 
-    /// Notes a lock that came from a data set, a dump or a master.
+    /// Notes a lock that came from a data set, a dump or a master. Its fence and its lease may be
+    /// beyond the ceilings, so [`Durability::ahead`] has to be written before the lock is served.
     pub fn seen(&mut self, counter: Fence, ends_at: Option<Instant>) {
         self.highest = self.highest.max(counter);
         self.longest = self.longest.max(ends_at.unwrap_or_default());
