@@ -27,4 +27,3 @@ pub use renewal::{Due, Ending, Extension, Renewal, RenewalStep, RoundNumber, Sch
 pub use time::{Clocks, Instant, Millis, UnixTime};
 pub use token::{LABEL_MAX, TOKEN_MAX, TOKEN_MAX_DEFAULT, Token};
 pub use validity::{DRIFT_DIVISOR, DRIFT_MIN, Terms};
-
