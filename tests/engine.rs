@@ -122,6 +122,7 @@ struct Plain {
     floor: u64,
     /// The highest number that any lock or the floor has had.
     highest: u64,
+    /// The first instant at which it grants again.
     quarantined_until: u64,
 }
 
@@ -131,7 +132,7 @@ impl Plain {
     }
 
     fn holder(&self, name: usize) -> Option<PlainLease> {
-        self.lock(name).lease.filter(|lease| lease.ends_at > self.now)
+        self.lock(name).lease.filter(|lease| lease.ends_at >= self.now)
     }
 
     fn is_quarantined(&self) -> bool {
@@ -558,7 +559,7 @@ impl Pair {
                 let (data, plain) = if with_data { self.saved.clone() } else { Default::default() };
                 // The promise on disk is all that is left of what was known.
                 model.floor = engine.disk.fence.get();
-                model.quarantined_until = engine.disk.lease.as_millis();
+                model.quarantined_until = engine.disk.lease.as_millis() + 1;
                 model.locks = plain;
                 engine.restart(data);
                 model.highest = model.floor;
@@ -714,6 +715,6 @@ fn the_last_fence_is_granted_and_none_after_it() {
             }
             None => assert_eq!(said, Err(Said::Exhausted)),
         }
-        node.now = node.now.after(ttl);
+        node.now = node.now.after(ttl).after(Millis::new(1));
     }
 }
