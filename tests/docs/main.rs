@@ -35,6 +35,7 @@
 mod common;
 
 mod blocks;
+mod commands;
 mod session;
 mod transcript;
 
