@@ -36,6 +36,7 @@ mod common;
 
 mod blocks;
 mod commands;
+mod options;
 mod session;
 mod transcript;
 
