@@ -8,7 +8,8 @@
 //! # lockmod.max-ttl 86400000
 //! ```
 //!
-//! The other types are `Yes or no.` and `Text.`, which have no range.
+//! The other types are `Yes or no.` and `Text.`, which have no range. Port 6379 in a default stands
+//! for the server's own.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -88,14 +89,16 @@ fn published(conn: &mut Connection) -> BTreeMap<String, String> {
     redis::cmd("CONFIG").arg("GET").arg("lockmod.*").query(conn).expect("an answer")
 }
 
-fn defaults(options: &[Documented]) -> BTreeMap<String, String> {
-    options.iter().map(|option| (option.name.clone(), option.default.clone())).collect()
+fn defaults(options: &[Documented], port: u16) -> BTreeMap<String, String> {
+    let of_port = |text: &str| text.replace("6379", &port.to_string());
+    options.iter().map(|option| (option.name.clone(), of_port(&option.default))).collect()
 }
 
 #[test]
 fn the_example_has_every_option_with_its_default() {
     let server = Server::start();
-    assert_eq!(defaults(&documented(&example())), published(&mut server.connect()));
+    let documented = defaults(&documented(&example()), server.port());
+    assert_eq!(documented, published(&mut server.connect()));
 }
 
 #[test]
@@ -132,7 +135,8 @@ fn the_directives_of_the_example_are_the_defaults() {
     let options = documented(&example);
     let uncommented = example.replace("\n# lockmod.", "\nlockmod.");
     let server = Server::builder().config_text(&uncommented).start();
-    assert_eq!(published(&mut server.connect()), defaults(&options));
+    // The file of port 6379 by name, whatever the port here.
+    assert_eq!(published(&mut server.connect()), defaults(&options, 6379));
 }
 
 #[test]
@@ -143,13 +147,11 @@ fn every_option_may_stand_on_the_line_that_loads_the_module() {
         let value = match option.kind {
             Kind::Integer { min, .. } => min.to_string(),
             Kind::YesOrNo => "no".to_owned(),
-            Kind::Text => continue,
+            Kind::Text => "a-file-name".to_owned(),
         };
         builder = builder.module_arg(option.name.trim_start_matches("lockmod."), &value);
         expected.insert(option.name, value);
     }
     let server = builder.start();
-    let mut published = published(&mut server.connect());
-    published.retain(|name, _| expected.contains_key(name));
-    assert_eq!(published, expected);
+    assert_eq!(published(&mut server.connect()), expected);
 }
