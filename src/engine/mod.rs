@@ -17,7 +17,7 @@ pub use durability::{Ceilings, Durability, FENCE_BLOCK, LEASE_BLOCK};
 pub use fence::Fence;
 pub use lock::{Lease, Lock};
 pub use node::{Acquired, Claim, Extended, Fencing, Released, Stop};
-pub use recovery::{FENCE_JUMP, Found, Loaded, Recovery, Saved, Stopped, promote, recover};
+pub use recovery::{FENCE_JUMP, Found, Loaded, Recovery, Saved, Stopped, promote, recover, stop};
 pub use refusal::{QuarantineReason, Refusal};
 pub use time::{Clocks, Instant, Millis, UnixTime};
 pub use token::{LABEL_MAX, TOKEN_MAX, TOKEN_MAX_DEFAULT, Token};
