@@ -26,6 +26,11 @@ pub(super) fn now() -> Instant {
     Instant::from_millis(time.tv_sec as u64 * 1000 + time.tv_nsec as u64 / 1_000_000)
 }
 
+/// Both clocks at the present instant, from any thread.
+pub(super) fn read() -> Clocks {
+    Clocks { now: now(), wall: UnixTime::from_millis(ffi::wall_ms()) }
+}
+
 /// Both clocks at the present instant.
 pub(super) fn clocks() -> Clocks {
     at(now())

@@ -43,7 +43,7 @@ impl Handler for Acquire {
             let request = request::acquire(slices(args, &mut slots)?, config::limits())?;
             let mut key = context.open(args, KEY);
             let decide = |lock: &mut Lock| {
-                node::decide(|node| node.acquire(lock, request.claim, request.label, now))
+                node::decide(context, |node| node.acquire(lock, request.claim, request.label, now))
             };
             match key.find() {
                 Found::Lock(lock) => decide(lock)?,
@@ -96,15 +96,17 @@ impl Handler for Release {
         };
         let now = clock::now();
         let outcome = match context.open(args, KEY).find() {
-            Found::Lock(lock) => match node::decide(|node| Ok(node.release(lock, token, now)))? {
-                // Only where this clock differs from the master's: the master's word counts.
-                Released::HeldByAnother | Released::NotHeld
-                    if context.flags().states_facts() && lock.apply_release(token, now) =>
-                {
-                    Released::Released { held_for: Millis::ZERO }
+            Found::Lock(lock) => {
+                match node::decide(context, |node| Ok(node.release(lock, token, now)))? {
+                    // Only where this clock differs from the master's: the master's word counts.
+                    Released::HeldByAnother | Released::NotHeld
+                        if context.flags().states_facts() && lock.apply_release(token, now) =>
+                    {
+                        Released::Released { held_for: Millis::ZERO }
+                    }
+                    outcome => outcome,
                 }
-                outcome => outcome,
-            },
+            }
             Found::Nothing => Released::NotHeld,
             Found::Other => return Err(Refusal::WrongType),
         };
@@ -137,8 +139,9 @@ impl Handler for Extend {
             let request = request::extend(slices(args, &mut slots)?, config::limits())?;
             let mut key = context.open(args, KEY);
             let decide = |lock: &mut Lock| {
-                let decided =
-                    node::decide(|node| node.extend(lock, request.claim, request.fencing, now))?;
+                let decided = node::decide(context, |node| {
+                    node.extend(lock, request.claim, request.fencing, now)
+                })?;
                 Ok((decided, lock.written_lease().map_or(Fence::ZERO, |lease| lease.fence)))
             };
             match key.find() {
@@ -196,7 +199,7 @@ fn raise(context: Context<'_>, args: &mut Args<'_>) -> Result<Reply, Refusal> {
             Found::Lock(lock) if facts => replication::apply_raise(lock, token, fence),
             Found::Lock(lock) => {
                 let now = clock::now();
-                node::decide(|node| node.raise(lock, token, fence, now))?
+                node::decide(context, |node| node.raise(lock, token, fence, now))?
             }
             Found::Nothing => Extended::NotHeld,
             Found::Other => return Err(Refusal::WrongType),

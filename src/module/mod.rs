@@ -15,3 +15,4 @@ mod info;
 mod node;
 mod replication;
 mod start;
+mod state_file;

@@ -1,7 +1,11 @@
 //! The node: its one piece of global state, and the loop around the engine's decisions.
 
-use super::ffi::Guarded;
-use crate::engine::{Durability, Fence, Instant, Lock, Refusal, Stop};
+use std::sync::OnceLock;
+
+use super::ffi::{Context, Guarded, Level};
+use super::start;
+use super::state_file::StateFile;
+use crate::engine::{Ceilings, Durability, Fence, Instant, Lock, Recovery, Refusal, Stop};
 
 static NODE: Guarded<Node> =
     Guarded::new(Node { durability: Durability::new(Fence::ZERO, None), counts: Counts::ZERO });
@@ -46,19 +50,100 @@ impl Counts {
     };
 }
 
+/// The state file, when the node keeps one and has begun to grant.
+static STATE: OnceLock<StateFile> = OnceLock::new();
+
 /// Decides a request.
 ///
 /// # Errors
-/// The refusal, which is counted.
+/// The refusal.
+#[inline]
 pub(super) fn decide<R>(
+    context: Context<'_>,
     mut decision: impl FnMut(&mut Durability) -> Result<R, Stop>,
 ) -> Result<R, Refusal> {
-    match NODE.with(|node| decision(&mut node.durability)) {
-        Ok(outcome) => Ok(outcome),
-        Err(Stop::Refused(refusal)) => Err(refusal),
-        // Without a state file there are no ceilings.
-        Err(Stop::Persist(_)) => unreachable!("ceilings without a state file"),
+    start::ensure(context)?;
+    loop {
+        let (outcome, request) = NODE.with(|node| {
+            let outcome = decision(&mut node.durability);
+            (outcome, node.durability.take_request())
+        });
+        if let Some(ceilings) = request
+            && let Some(state) = STATE.get()
+        {
+            state.raise_ahead(ceilings);
+        }
+        match outcome {
+            Ok(outcome) => return Ok(outcome),
+            Err(Stop::Refused(refusal)) => return Err(refusal),
+            Err(Stop::Persist(ceilings)) => persist(ceilings)?,
+        }
     }
+}
+
+/// Sees to it that larger ceilings are durable, and known to be.
+fn persist(ceilings: Ceilings) -> Result<(), Refusal> {
+    // PROOF: only a node with a state file has ceilings.
+    let state = STATE.get().expect("ceilings come with a state file");
+    // The thread that writes ahead may have been there already.
+    let durable = state.ceilings();
+    let is_news = NODE.with(|node| {
+        let is_news = node.durability.ceilings() != Some(durable);
+        node.durability.persisted(durable);
+        is_news
+    });
+    if !is_news {
+        state.raise(ceilings).map_err(|error| {
+            NODE.with(|node| node.durability.request_failed());
+            Refusal::StateFile { cause: error.to_string() }
+        })?;
+        NODE.with(|node| node.durability.persisted(state.ceilings()));
+    }
+    Ok(())
+}
+
+/// Takes up what the thread that writes ahead has done.
+pub(super) fn tick(context: Context<'_>) {
+    let Some(state) = STATE.get() else { return };
+    NODE.with(|node| node.durability.persisted(state.ceilings()));
+    if let Some(failure) = state.take_failure() {
+        NODE.with(|node| node.durability.request_failed());
+        let line = format!("the state file cannot be written: {failure}; grants will be refused");
+        context.log(Level::Warning, &line);
+    }
+}
+
+/// Begins to grant: does what the start asks for, with these ceilings on disk.
+pub(super) fn begin(recovery: Recovery, state: Option<StateFile>) {
+    NODE.with(|node| {
+        if let Some(state) = &state {
+            node.durability.keep(state.ceilings());
+        }
+        node.durability.recover(recovery);
+    });
+    if let Some(state) = state {
+        // Set once: `start` begins once.
+        let _ = STATE.set(state);
+    }
+}
+
+/// Ends the quarantine; answers whether there was one.
+pub(super) fn end_quarantine(now: Instant) -> bool {
+    NODE.with(|node| {
+        let was_quarantined = node.durability.quarantine(now).is_some();
+        node.durability.end_quarantine();
+        was_quarantined
+    })
+}
+
+/// Does what a promotion asks for.
+pub(super) fn recover(recovery: Recovery) {
+    NODE.with(|node| node.durability.recover(recovery));
+}
+
+/// The state file, if the node keeps one and has begun to grant.
+pub(super) fn state() -> Option<&'static StateFile> {
+    STATE.get()
 }
 
 /// Counts what happened.

@@ -17,6 +17,8 @@ const SUBSCRIPTIONS: &[(u64, Callback)] = &[
     (raw::REDISMODULE_EVENT_SWAPDB, on_swap),
     (raw::REDISMODULE_EVENT_CRON_LOOP, on_cron),
     (raw::REDISMODULE_EVENT_CONFIG, on_config),
+    (raw::REDISMODULE_EVENT_REPLICATION_ROLE_CHANGED, on_role),
+    (raw::REDISMODULE_EVENT_SHUTDOWN, on_shutdown),
 ];
 
 /// Subscribes to all of them.
@@ -77,5 +79,30 @@ unsafe extern "C" fn on_config(
     // SAFETY: the server passes a context that lasts for this callback.
     if let Some(context) = unsafe { Context::new(context) } {
         guard("a change of settings", (), || events::configured(context));
+    }
+}
+
+unsafe extern "C" fn on_role(
+    context: *mut raw::RedisModuleCtx,
+    _event: raw::RedisModuleEvent,
+    subevent: u64,
+    _data: *mut c_void,
+) {
+    // SAFETY: the server passes a context that lasts for this callback.
+    if let Some(context) = unsafe { Context::new(context) } {
+        let is_master = subevent == raw::REDISMODULE_EVENT_REPLROLECHANGED_NOW_MASTER;
+        guard("a change of role", (), || events::role_changed(context, is_master));
+    }
+}
+
+unsafe extern "C" fn on_shutdown(
+    context: *mut raw::RedisModuleCtx,
+    _event: raw::RedisModuleEvent,
+    _subevent: u64,
+    _data: *mut c_void,
+) {
+    // SAFETY: the server passes a context that lasts for this callback.
+    if let Some(context) = unsafe { Context::new(context) } {
+        guard("a stop", (), || events::stopping(context));
     }
 }

@@ -10,6 +10,7 @@
 #![allow(unsafe_code, reason = "the border to a C API")]
 
 pub(super) mod events;
+mod options;
 pub(super) mod register;
 pub(super) mod types;
 
@@ -180,6 +181,25 @@ impl<'a> Context<'a> {
             call!(RedisModule_FreeCallReply(reply));
             value
         }
+    }
+
+    /// Whether all of the data set is on disk, as far as the server has anything to do with it.
+    pub(super) fn is_data_set_saved(self) -> bool {
+        // An append-only file is synced before the server says that it stops.
+        if self.setting("appendonly").is_some_and(|value| value == "yes") {
+            return true;
+        }
+        let (section, field) = (c"persistence", c"rdb_changes_since_last_save");
+        let mut status = OK;
+        // SAFETY: the context lasts as long as `self`; the data is ours, and is freed once.
+        let changes = unsafe {
+            let data = call!(RedisModule_GetServerInfo(self.raw.as_ptr(), section.as_ptr()));
+            let changes =
+                call!(RedisModule_ServerInfoGetFieldUnsigned(data, field.as_ptr(), &mut status));
+            call!(RedisModule_FreeServerInfo(self.raw.as_ptr(), data));
+            changes
+        };
+        status == OK && changes == 0
     }
 
     /// Whether replicas must not be written to at this moment, because writes are paused.

@@ -1,13 +1,12 @@
 //! Loading: what the server calls first, and everything that is registered with it.
 #![allow(unsafe_code, reason = "the border to a C API")]
 
-use std::ffi::{CString, c_char, c_int, c_longlong, c_ulonglong, c_void};
+use std::ffi::{CString, c_char, c_int, c_ulonglong};
 use std::ptr::{null, null_mut};
 
 use redis_module::raw;
 
-use super::{Args, Context, Level, OK, c_string, call, events, guard, types};
-use crate::module::config::{self, OPTIONS, OptionSpec};
+use super::{Args, Context, Level, OK, c_string, call, events, guard, options, types};
 use crate::module::handlers::{self, Handler};
 use crate::module::{alloc, info, start};
 use crate::wire::spec::{self, Arg, ArgKind, Command, KeyUse};
@@ -72,7 +71,7 @@ unsafe fn init(
     unsafe { call!(RedisModule_SetModuleOptions(context, options as c_int)) };
     // SAFETY: the loading context.
     unsafe {
-        register_options(context, arguments)?;
+        options::register(context, wrapped, arguments)?;
         register_command::<handlers::Acquire>(context)?;
         register_command::<handlers::Release>(context)?;
         register_command::<handlers::Extend>(context)?;
@@ -94,63 +93,6 @@ unsafe fn init(
 
 /// Lacks a name in the bindings.
 const NO_IMPLICIT_SIGNAL_MODIFIED: u32 = 1 << 1;
-
-/// # Safety
-/// `context` must be the one that the server loads the module with.
-unsafe fn register_options(
-    context: *mut raw::RedisModuleCtx,
-    arguments: &Args<'_>,
-) -> Result<(), String> {
-    let words: Vec<String> = (0..arguments.len())
-        .map(|position| String::from_utf8_lossy(arguments.get(position)).into_owned())
-        .collect();
-    for (option, default) in OPTIONS.iter().zip(config::defaults(&words)?) {
-        let name = c_string(option.name);
-        let spec: *const OptionSpec = option;
-        // SAFETY: the loading context; the server copies the name; the spec is static, and the
-        // callbacks take it for what it is.
-        let status = unsafe {
-            call!(RedisModule_RegisterNumericConfig(
-                context,
-                name.as_ptr(),
-                default,
-                raw::REDISMODULE_CONFIG_DEFAULT,
-                option.min,
-                option.max,
-                Some(get_option),
-                Some(set_option),
-                None,
-                spec.cast_mut().cast(),
-            ))
-        };
-        if status != OK {
-            return Err(format!("the server refused the option lockmod.{}", option.name));
-        }
-    }
-    // SAFETY: the loading context. The server logs which value is out of range.
-    match unsafe { call!(RedisModule_LoadConfigs(context)) } {
-        OK => Ok(()),
-        _ => Err("an option's value is out of range".to_owned()),
-    }
-}
-
-unsafe extern "C" fn get_option(_name: *const c_char, spec: *mut c_void) -> c_longlong {
-    // SAFETY: `register_options` passed a static `OptionSpec`.
-    guard("reading an option", 0, || unsafe { &*spec.cast::<OptionSpec>() }.get())
-}
-
-unsafe extern "C" fn set_option(
-    _name: *const c_char,
-    value: c_longlong,
-    spec: *mut c_void,
-    _error: *mut *mut raw::RedisModuleString,
-) -> c_int {
-    guard("setting an option", ERR, || {
-        // SAFETY: `register_options` passed a static `OptionSpec`.
-        unsafe { &*spec.cast::<OptionSpec>() }.set(value);
-        OK
-    })
-}
 
 /// # Safety
 /// `context` must be the one that the server loads the module with.

@@ -1,10 +1,12 @@
-//! Versioned bytes: a lock in a data set, and the node's state file.
+//! Versioned bytes: a lock in a data set, and the node's [`state`] file.
 //!
 //! Bytes from a disk or from `RESTORE` are hostile until proven otherwise. They are decoded
 //! strictly: every field is checked, nothing may follow, a newer version is refused with both
 //! numbers, and no input panics. Times are absolute; a lease also carries what was left of it, so
 //! that a wall clock that was stepped back cannot prolong it, and, for a reader in the same boot of
 //! the same machine, its end on the boot-time clock, which no step touches.
+
+pub mod state;
 
 use bincode::{Decode, Encode, config};
 
