@@ -1,7 +1,7 @@
 //! A lock is a Redis key like any other: everything that Redis does with keys it does with locks.
 
 use crate::ask::{ask, ask_all, ask_args, bytes, digest, field, left_ms};
-use crate::common::{Server, run_args};
+use crate::common::{Server, run_args, wait_until};
 
 #[test]
 fn locks_are_keys_of_the_type_fencelock() {
@@ -191,53 +191,12 @@ fn digests_are_equal_where_locks_are_and_differ_where_they_differ() {
 }
 
 #[test]
-fn whatever_overwrites_a_lock_ends_it_and_its_name_goes_on_above() {
-    let server = Server::start();
-    let conn = &mut server.connect();
-    ask(conn, "SADD set 3 1 2");
-    ask(conn, "ZADD zset 1 one");
-    let mut last = 0;
-    for line in [
-        "SET res x",
-        "SET res x PX 100000",
-        "MSET res x other y",
-        "BITOP NOT res set-of-bits",
-        "SORT set STORE res",
-        "SINTERSTORE res set none",
-        "SUNIONSTORE res set",
-        "ZUNIONSTORE res 1 zset",
-        "ZRANGESTORE res zset 0 -1",
-        "COPY set res REPLACE",
-        "RENAME set res",
-        "DEL res",
-        "UNLINK res",
-        "PEXPIRE res 0",
-        "EVAL redis.call('DEL','res') 0",
-        "FLUSHDB",
-        "FLUSHALL ASYNC",
-    ] {
-        assert_eq!(
-            ask(conn, "LOCK.ACQUIRE res A 30000 LABEL me"),
-            (last + 1).to_string(),
-            "{line}"
-        );
-        ask(conn, &format!("LOCK.FENCE res A {}", last + 5));
-        let answer = ask(conn, line);
-        assert!(!answer.contains(' '), "{line}: {answer}");
-        assert!(!ask(conn, "TYPE res").starts_with("fencelock"), "{line}");
-        ask(conn, "DEL res");
-        last += 5;
-    }
-    assert_eq!(ask(conn, "LOCK.ACQUIRE res B 30000"), (last + 1).to_string());
-}
-
-#[test]
 fn a_native_expiry_on_a_lock_is_an_operators_delete() {
     let server = Server::start();
     let conn = &mut server.connect();
     ask(conn, "LOCK.ACQUIRE res A 30000");
     ask(conn, "LOCK.FENCE res A 9");
     assert_eq!(ask(conn, "PEXPIRE res 1"), "1");
-    crate::common::wait_until("the key has expired", || ask(conn, "EXISTS res") == "0");
+    wait_until("the key has expired", || ask(conn, "EXISTS res") == "0");
     assert_eq!(ask(conn, "LOCK.ACQUIRE res B 30000"), "10");
 }

@@ -6,9 +6,14 @@
 mod common;
 
 mod ask;
+mod clock;
 mod commands;
+mod fences;
+mod idle;
 mod key_type;
+mod options;
 mod persistence;
 mod refusals;
+mod replication;
 mod server_rules;
 mod told;

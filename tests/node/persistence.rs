@@ -45,7 +45,8 @@ fn survives(how: &str, server: &mut Server, reload: impl FnOnce(&mut Server)) {
     let conn = &mut server.connect();
     assert_eq!(digest(conn), before, "{how}");
     let now = left_ms(conn, "labelled");
-    assert!(now <= left && now + 10_000 > left, "{how}: {left} ms became {now}");
+    // Between two clocks that are both read in whole milliseconds, one may be lost or won.
+    assert!(now <= left + 1 && now + 10_000 > left, "{how}: {left} ms became {now}");
     assert_eq!(field(conn, "labelled", "label"), "worker-7", "{how}");
     assert_eq!(field(conn, "free", "state"), "free", "{how}");
     assert!(ask(conn, "PTTL expiring").parse::<i64>().unwrap() > 800_000, "{how}");
