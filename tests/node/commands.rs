@@ -3,7 +3,7 @@
 use redis::Value;
 
 use crate::ask::{ask, ask_all, ask_args, bytes, field, left_ms, wait_for_lapse};
-use crate::common::{Server, run_args};
+use crate::common::{Server, run_args, wait_until};
 
 #[test]
 fn every_outcome_of_every_command_has_its_own_reply() {
@@ -125,6 +125,50 @@ fn info_shows_the_label_and_never_the_token() {
     assert_eq!(field(conn, "res", "label"), "nil");
     let dump = bytes(conn, &["DUMP", "res"]);
     assert!(!dump.windows(6).any(|part| part == b"secret"), "a released token lingers");
+}
+
+#[test]
+fn info_tells_for_how_long_the_present_holder_has_had_it() {
+    let server = Server::start();
+    let conn = &mut server.connect();
+    let held_for = |conn: &mut _| field(conn, "res", "held_for_ms").parse::<u64>().unwrap();
+    let start = std::time::Instant::now();
+    ask(conn, "LOCK.ACQUIRE res A 30000");
+    wait_until("it has been held for a while", || held_for(conn) >= 20);
+    assert!(start.elapsed().as_millis() >= 19);
+    for line in ["LOCK.EXTEND res A 30000", "LOCK.ACQUIRE res A 60000", "LOCK.FENCE res A 9"] {
+        ask(conn, line);
+        assert!(held_for(conn) >= 20, "{line}");
+    }
+    ask(conn, "DEBUG RELOAD");
+    assert!((20..10_000).contains(&held_for(conn)));
+    ask(conn, "LOCK.RELEASE res A");
+    assert_eq!(held_for(conn), 0);
+    let start = std::time::Instant::now();
+    ask(conn, "LOCK.ACQUIRE res B 30000");
+    let held = held_for(conn);
+    assert!(u128::from(held) <= start.elapsed().as_millis() + 1, "{held}");
+}
+
+#[test]
+fn refusals_are_counted_by_the_server_under_their_code_words() {
+    let server = Server::start();
+    let conn = &mut server.connect();
+    for line in [
+        "SET string x",
+        "LOCK.ACQUIRE res A 0",
+        "LOCK.ACQUIRE res A 0",
+        "LOCK.EXTEND res A 9 NOW",
+        "LOCK.INFO string",
+    ] {
+        ask(conn, line);
+    }
+    for (code, count) in [("BADTTL", 2), ("BADARG", 1), ("WRONGTYPE", 1)] {
+        let field = server.info(&format!("errorstat_{code}"));
+        assert_eq!(field, Some(format!("count={count}")), "{code}");
+    }
+    let calls = server.info("cmdstat_LOCK.ACQUIRE").unwrap_or_default();
+    assert!(calls.starts_with("calls=2,") && calls.ends_with("failed_calls=2"), "{calls}");
 }
 
 #[test]

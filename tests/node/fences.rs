@@ -6,12 +6,13 @@ use std::collections::HashMap;
 use proptest::prelude::*;
 use redis::Connection;
 
-use crate::ask::{ask, ask_args, wait_for_lapse};
+use crate::ask::{ask, ask_args, bytes, digest, field, wait_for_lapse};
 use crate::common::{Server, run_args, wait_until};
 
 /// Every fence that was granted, by database and name, and the dumps that were made on the way.
 struct World {
     server: Server,
+    replica: Server,
     conn: Connection,
     last: HashMap<(u8, u8), u64>,
     dumps: Vec<Vec<u8>>,
@@ -57,8 +58,17 @@ impl World {
             .config("databases", DATABASES)
             .module_arg("idle-ms", 0)
             .start();
+        let replica = Server::builder().config("databases", DATABASES).replica_of(&server).start();
         let conn = server.connect();
-        World { server, conn, last: HashMap::new(), dumps: Vec::new(), tokens: 0, grants: 0 }
+        World {
+            server,
+            replica,
+            conn,
+            last: HashMap::new(),
+            dumps: Vec::new(),
+            tokens: 0,
+            grants: 0,
+        }
     }
 
     fn select(&mut self, database: u8) {
@@ -177,6 +187,26 @@ impl World {
     }
 }
 
+impl World {
+    /// Nothing of all this is anything that a replica would see otherwise.
+    fn compare_with_replica(&mut self) {
+        self.server.wait_for_replica(&self.replica);
+        let copy = &mut self.replica.connect();
+        assert_eq!(digest(copy), digest(&mut self.conn));
+        for server in [&self.server, &self.replica] {
+            let count = |conn: &mut Connection, database| {
+                ask(conn, &format!("SELECT {database}"));
+                ask(conn, "DBSIZE").parse::<u64>().expect("a number")
+            };
+            let conn = &mut server.connect();
+            let keys: u64 = (0..DATABASES).map(|database| count(conn, database)).sum();
+            wait_until("values that were replaced are freed", || {
+                server.info_u64("lockmod_locks") == keys
+            });
+        }
+    }
+}
+
 const NAMES: u8 = 3;
 const DATABASES: u8 = 2;
 /// The name that tells when idle locks were forgotten.
@@ -248,11 +278,14 @@ fn every_fence_of_a_name_is_larger_than_all_before_it() {
             world.take(&Step::OnKey(database, name, "DEL KEY"));
             world.take(&Step::Acquire(database, name));
         }
+        world.compare_with_replica();
     });
     let world = world.into_inner();
     assert!(world.grants > 1500, "only {} grants", world.grants);
     assert!(world.server.info_u64("lockmod_forgotten") > 0);
-    assert!(!world.server.log().contains("panicked"));
+    for server in [&world.server, &world.replica] {
+        assert!(!server.log().contains("panicked"));
+    }
 }
 
 /// Takes the lock often enough for its counter to be far above the node's floor.
@@ -315,7 +348,7 @@ fn each_way_to_lose_a_lock_alone_leaves_its_name_above_all_its_fences() {
             let answer = ask(conn, command);
             assert!(!answer.starts_with("ERR"), "{command}: {answer}");
         }
-        wait_until("the lock is free", || crate::ask::field(conn, "res", "state") == "free");
+        wait_until("the lock is free", || field(conn, "res", "state") == "free");
         let fence = ask(conn, "LOCK.ACQUIRE res A 30000");
         assert!(fence.parse::<u64>().unwrap() > last, "{commands}: {fence} after {last}");
     }
@@ -327,7 +360,7 @@ fn an_older_dump_does_not_turn_a_counter_back() {
     let conn = &mut server.connect();
     ask(conn, "LOCK.ACQUIRE res A 30000");
     ask(conn, "LOCK.RELEASE res A");
-    let old = crate::ask::bytes(conn, &["DUMP", "res"]);
+    let old = bytes(conn, &["DUMP", "res"]);
     for delete_first in [false, true] {
         let last = climb(&server, conn, "res");
         if delete_first {
@@ -346,7 +379,7 @@ fn a_counter_that_came_from_elsewhere_is_not_lost_by_a_flush() {
     let (mut server, other) = (Server::start(), Server::start());
     let (conn, away) = (&mut server.connect(), &mut other.connect());
     let last = climb(&server, conn, "res");
-    let dump = crate::ask::bytes(conn, &["DUMP", "res"]);
+    let dump = bytes(conn, &["DUMP", "res"]);
     let restore = [b"RESTORE".as_slice(), b"res", b"0", &dump];
     assert_eq!(ask_args(away, &restore), "OK");
     ask(away, "FLUSHALL");

@@ -32,6 +32,10 @@ fn locks_are_keys_of_the_type_fencelock() {
     );
     let scan = ask(conn, "SCAN 0 COUNT 100 TYPE fencelock");
     assert!(scan == "[0 [a b]]" || scan == "[0 [b a]]", "{scan}");
+    assert!(ask(conn, "DEBUG OBJECT a").contains(" encoding:raw "));
+    assert!(["a", "b", "string"].contains(&ask(conn, "RANDOMKEY").as_str()));
+    ask(conn, "CONFIG SET maxmemory-policy volatile-lfu");
+    assert!(ask(conn, "OBJECT FREQ a").parse::<u64>().is_ok());
     let error = ask(conn, "GET a");
     assert!(error.starts_with("WRONGTYPE "), "{error}");
     let error = ask(conn, "APPEND a x");

@@ -183,6 +183,57 @@ fn a_full_server_grants_nothing_and_still_lets_go() {
 }
 
 #[test]
+fn locks_are_granted_only_with_as_many_replicas_as_writes_need() {
+    let server = Server::start();
+    let conn = &mut server.connect();
+    ask(conn, "LOCK.ACQUIRE res A 30000");
+    ask(conn, "CONFIG SET min-replicas-to-write 1");
+    for line in ["LOCK.ACQUIRE res B 30000", "LOCK.EXTEND res A 30000", "LOCK.RELEASE res A"] {
+        assert!(ask(conn, line).starts_with("NOREPLICAS "), "{line}");
+    }
+    assert_eq!(field(conn, "res", "state"), "held");
+}
+
+#[test]
+fn cached_information_about_a_lock_is_invalidated_when_it_changes() {
+    let server = Server::start();
+    let conn = &mut server.connect();
+    let mut cache = server.connect_raw();
+    cache.run("HELLO 3");
+    cache.run("CLIENT TRACKING ON");
+    for line in ["LOCK.ACQUIRE res A 30000", "LOCK.EXTEND res A 30000", "LOCK.RELEASE res A"] {
+        cache.run("LOCK.INFO res");
+        ask(conn, line);
+        let told = cache.read();
+        assert!(told.starts_with(b">2\r\n") && told.ends_with(b"res\r\n"), "{line}");
+    }
+}
+
+#[test]
+fn a_node_of_a_cluster_keeps_to_its_slots_and_forgets_what_is_idle() {
+    let port = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
+    let builder = Server::builder().config("cluster-enabled", "yes").config("cluster-port", port);
+    let server = builder.config("hz", 100).start();
+    let conn = &mut server.connect();
+    assert!(ask(conn, "LOCK.ACQUIRE res A 30000").starts_with("CLUSTERDOWN "));
+    assert_eq!(ask(conn, "CLUSTER ADDSLOTSRANGE 0 16383"), "OK");
+    wait_until("the cluster is up", || ask(conn, "LOCK.ACQUIRE res A 30000") == "1");
+    ask_all(
+        conn,
+        &[
+            ("LOCK.ACQUIRE other A 30000", "1"),
+            ("LOCK.RELEASE res A", "1"),
+            ("CONFIG SET lockmod.idle-ms 1", "OK"),
+        ],
+    );
+    wait_until("the idle lock is forgotten", || ask(conn, "EXISTS res") == "0");
+    assert_eq!(ask(conn, "LOCK.RELEASE other A"), "1");
+    ask(conn, "CLUSTER DELSLOTSRANGE 0 16383");
+    let error = ask(conn, "LOCK.ACQUIRE res A 30000");
+    assert!(error.starts_with("CLUSTERDOWN "), "{error}");
+}
+
+#[test]
 fn locks_survive_being_moved_by_the_defragmentation() {
     let server = Server::start();
     let conn = &mut server.connect();
@@ -219,6 +270,12 @@ fn modules_can_be_loaded_into_a_running_server_and_not_taken_out() {
     let load = ["MODULE", "LOAD", path.to_str().unwrap(), "max-ttl", "1000"];
     assert_eq!(ask_args(conn, &load), "OK");
     assert!(ask(conn, "LOCK.ACQUIRE res A 1001").starts_with("BADTTL "));
+    let other = Server::builder().without_module().start();
+    let options = ["CONFIG", "lockmod.max-ttl", "900", "ARGS", "idle-ms", "5"];
+    let load = [&["MODULE", "LOADEX", path.to_str().unwrap()], &options[..]].concat();
+    assert_eq!(ask_args(&mut other.connect(), &load), "OK");
+    let shown = ask(&mut other.connect(), "CONFIG GET lockmod.max-ttl");
+    assert_eq!(shown, "[lockmod.max-ttl 900]");
     assert_eq!(ask(conn, "LOCK.ACQUIRE res A 1000"), "1");
     let error = ask(conn, "MODULE UNLOAD lockmod");
     assert!(error.starts_with("ERR "), "{error}");
