@@ -55,6 +55,10 @@ assert!(decode_lock(&bytes[1..], clocks, 1).is_err());
 )]
 #![deny(unsafe_code)]
 
+#[cfg(feature = "cli")]
+pub mod cli;
+#[cfg(feature = "client")]
+pub mod client;
 #[cfg(feature = "codec")]
 pub mod codec;
 pub mod engine;

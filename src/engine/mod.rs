@@ -4,20 +4,28 @@
 //! the model checker and the simulation all call these same lines; nothing else may decide about
 //! leases, fences, validity or quorums.
 
+mod attempt;
 mod durability;
 mod fence;
 mod lock;
 mod node;
+mod quorum;
 mod recovery;
 mod refusal;
+mod renewal;
 mod time;
 mod token;
+mod validity;
 
+pub use attempt::{Answer, Attempt, Grant, Loss, RaiseAnswer, Step};
 pub use durability::{Ceilings, Durability, FENCE_BLOCK, LEASE_BLOCK};
 pub use fence::Fence;
 pub use lock::{Lease, Lock};
 pub use node::{Acquired, Claim, Extended, Fencing, Released, Stop};
+pub use quorum::{NODES_MAX, NodeSet, Quorum};
 pub use recovery::{FENCE_JUMP, Found, Loaded, Recovery, Saved, Stopped, promote, recover, stop};
 pub use refusal::{QuarantineReason, Refusal};
+pub use renewal::{Due, Ending, Extension, Renewal, RenewalStep, RoundNumber, Schedule};
 pub use time::{Clocks, Instant, Millis, UnixTime};
 pub use token::{LABEL_MAX, TOKEN_MAX, TOKEN_MAX_DEFAULT, Token};
+pub use validity::{DRIFT_DIVISOR, DRIFT_MIN, Terms};

@@ -1,0 +1,474 @@
+//! One attempt to acquire a lock over a quorum: answers in, steps out.
+//!
+//! Whoever drives it sends ACQUIRE to all nodes at once, reports each answer, and does what the
+//! returned [`Step`] says. The one idea to keep: the attempt is won when a quorum of nodes holds
+//! our token *with a fence of at least f stored*, where f is the largest fence among the grants of
+//! a quorum. If a quorum granted exactly f that is so after one round trip; otherwise the nodes
+//! that granted less are raised to f first. The next quorum shares a node with this one, and that
+//! node's next grant is above f: this is why fences rise.
+//!
+//! An answer that did not come is unknown, neither a grant nor a refusal. It must never let an
+//! attempt be won, and it does not spare the node the abandoning.
+
+use super::quorum::{NodeSet, Quorum};
+use super::validity::Terms;
+use super::{Fence, Instant};
+
+/// What a node answered to the ACQUIRE of this attempt.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Answer {
+    /// It granted a lease with this fence.
+    Granted(Fence),
+    /// It certainly did not grant: another holds the lock, or the node refused.
+    Refused,
+    /// It cannot be known: no answer in time, the connection broke, or the answer made no sense.
+    Unknown,
+}
+
+/// What a node answered to the raise of this attempt.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum RaiseAnswer {
+    /// Our token holds there, and this is the counter now.
+    Raised(Fence),
+    /// Our token does not hold there any more, or the node refused.
+    Refused,
+    /// It cannot be known.
+    Unknown,
+}
+
+/// What to do after an answer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[must_use]
+pub enum Step {
+    /// Nothing: go on waiting for answers.
+    Wait,
+    /// Send the raise, `LOCK.FENCE key token fence`, to these nodes, and report their answers.
+    /// After [`Step::Won`] it need not be waited for.
+    Raise {
+        /// What the counters become at least.
+        fence: Fence,
+        /// Who granted less.
+        nodes: NodeSet,
+    },
+    /// The lock is ours.
+    Won(Grant),
+    /// The lock is not ours. Abandon on **all** nodes, behind the ACQUIRE on the same connection:
+    /// late grants need nothing more than that.
+    Lost(Loss),
+}
+
+/// What a won attempt hands out.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Grant {
+    /// Larger than that of every acquisition that was complete before this one began.
+    pub fence: Fence,
+    /// From here on the lease must not be relied on.
+    pub ends_at: Instant,
+    /// Who is known to hold our token with a smaller fence: may be raised in the background, so
+    /// that the next acquisition finds equal counters and needs one round trip.
+    pub laggards: NodeSet,
+}
+
+/// Why an attempt was lost.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Loss {
+    /// So many nodes refused that no quorum was left.
+    Refused,
+    /// Too many nodes did not answer; with their grants it might have been won.
+    Unreached,
+    /// The validity was used up before the last answer that was needed.
+    TooLate,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+enum Phase {
+    Acquiring,
+    Raising,
+    Won,
+    Lost(Loss),
+}
+
+/// The state of one attempt.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Attempt {
+    quorum: Quorum,
+    terms: Terms,
+    started_at: Instant,
+    phase: Phase,
+    /// The largest fence granted; fixed when raising begins.
+    fence: Fence,
+    /// Who granted at least `fence`, or was raised to it: they store it while our token holds.
+    storing: NodeSet,
+    granted: NodeSet,
+    refused: NodeSet,
+    unknown: NodeSet,
+    /// Whom a raise did not reach.
+    not_raised: NodeSet,
+}
+
+impl Attempt {
+    /// An attempt whose ACQUIRE goes to all nodes now. `started_at` is read before the first byte
+    /// is sent, and rounded down.
+    pub const fn new(quorum: Quorum, terms: Terms, started_at: Instant) -> Attempt {
+        Attempt {
+            quorum,
+            terms,
+            started_at,
+            phase: Phase::Acquiring,
+            fence: Fence::ZERO,
+            storing: NodeSet::EMPTY,
+            granted: NodeSet::EMPTY,
+            refused: NodeSet::EMPTY,
+            unknown: NodeSet::EMPTY,
+            not_raised: NodeSet::EMPTY,
+        }
+    }
+
+    /// From here on a lease won by this attempt must not be relied on.
+    pub const fn ends_at(&self) -> Instant {
+        self.terms.ends_at(self.started_at)
+    }
+
+    /// The nodes that are known to have granted.
+    pub const fn granted(&self) -> NodeSet {
+        self.granted
+    }
+
+    /// Whether the attempt is won or lost.
+    pub const fn is_over(&self) -> bool {
+        matches!(self.phase, Phase::Won | Phase::Lost(_))
+    }
+
+    /// Takes `node`'s answer to the ACQUIRE, read at `now` (rounded up). A second answer of the
+    /// same node is ignored, but a late one replaces "unknown".
+    pub fn answer(&mut self, node: usize, answer: Answer, now: Instant) -> Step {
+        let known = self.granted.or(self.refused);
+        if known.has(node) || !self.quorum.all().has(node) {
+            return Step::Wait;
+        }
+        match answer {
+            Answer::Granted(fence) => {
+                self.unknown = self.unknown.without(NodeSet::of(node));
+                self.granted.insert(node);
+                return self.granted_by(node, fence, now);
+            }
+            Answer::Refused => {
+                self.unknown = self.unknown.without(NodeSet::of(node));
+                self.refused.insert(node);
+            }
+            Answer::Unknown => self.unknown.insert(node),
+        }
+        self.decide(now)
+    }
+
+    /// Takes `node`'s answer to the raise, read at `now` (rounded up).
+    pub fn raise_answer(&mut self, node: usize, answer: RaiseAnswer, now: Instant) -> Step {
+        if self.phase != Phase::Raising || !self.granted.has(node) {
+            return Step::Wait;
+        }
+        match answer {
+            RaiseAnswer::Raised(counter) if counter >= self.fence => self.storing.insert(node),
+            RaiseAnswer::Raised(_) | RaiseAnswer::Refused | RaiseAnswer::Unknown => {
+                self.not_raised.insert(node);
+            }
+        }
+        self.decide(now)
+    }
+
+    /// The nodes that have not answered this round are not waited for any longer.
+    pub fn time_out(&mut self, now: Instant) -> Step {
+        match self.phase {
+            Phase::Acquiring | Phase::Raising => {
+                let all = self.quorum.all();
+                self.unknown = self.unknown.or(all.without(self.granted).without(self.refused));
+                if self.phase == Phase::Raising {
+                    self.not_raised = self.not_raised.or(self.granted.without(self.storing));
+                }
+                self.decide(now)
+            }
+            Phase::Won | Phase::Lost(_) => Step::Wait,
+        }
+    }
+
+    fn granted_by(&mut self, node: usize, fence: Fence, now: Instant) -> Step {
+        match self.phase {
+            Phase::Acquiring => {
+                if fence > self.fence {
+                    self.fence = fence;
+                    self.storing = NodeSet::of(node);
+                } else if fence == self.fence {
+                    self.storing.insert(node);
+                }
+                self.decide(now)
+            }
+            // A straggler with a larger fence stores ours as well, so it counts as it is.
+            Phase::Raising if fence >= self.fence => {
+                self.storing.insert(node);
+                self.decide(now)
+            }
+            Phase::Raising | Phase::Won if fence < self.fence => {
+                Step::Raise { fence: self.fence, nodes: NodeSet::of(node) }
+            }
+            Phase::Raising | Phase::Won | Phase::Lost(_) => Step::Wait,
+        }
+    }
+
+    fn decide(&mut self, now: Instant) -> Step {
+        let undecided = matches!(self.phase, Phase::Acquiring | Phase::Raising);
+        if !undecided {
+            return Step::Wait;
+        }
+        let has_validity = !self.terms.validity(self.started_at, now).is_zero();
+        if !has_validity {
+            return self.lose(Loss::TooLate);
+        }
+        if self.quorum.is_reached(self.granted) && self.quorum.is_reached(self.storing) {
+            self.phase = Phase::Won;
+            let laggards = self.granted.without(self.storing);
+            return Step::Won(Grant { fence: self.fence, ends_at: self.ends_at(), laggards });
+        }
+        let no = self.refused.or(self.not_raised);
+        let possible = self.quorum.all().without(no).without(self.unknown);
+        if !self.quorum.is_reached(possible) {
+            let refused = !self.quorum.is_reached(self.quorum.all().without(self.refused));
+            return self.lose(if refused { Loss::Refused } else { Loss::Unreached });
+        }
+        if self.phase == Phase::Acquiring && self.quorum.is_reached(self.granted) {
+            self.phase = Phase::Raising;
+            let nodes = self.granted.without(self.storing);
+            return Step::Raise { fence: self.fence, nodes };
+        }
+        Step::Wait
+    }
+
+    fn lose(&mut self, loss: Loss) -> Step {
+        self.phase = Phase::Lost(loss);
+        Step::Lost(loss)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+    use crate::engine::Millis;
+
+    const START: Instant = Instant::from_millis(10_000);
+
+    fn attempt(nodes: usize) -> Attempt {
+        Attempt::new(Quorum::of(nodes).unwrap(), Terms::new(Millis::new(1_000)), START)
+    }
+
+    fn fence(number: u64) -> Fence {
+        Fence::new(number).unwrap()
+    }
+
+    fn granted(number: u64) -> Answer {
+        Answer::Granted(fence(number))
+    }
+
+    fn at(millis: u64) -> Instant {
+        START.after(Millis::new(millis))
+    }
+
+    fn won(number: u64, laggards: NodeSet) -> Step {
+        Step::Won(Grant { fence: fence(number), ends_at: at(988), laggards })
+    }
+
+    #[test]
+    fn equal_counters_win_in_one_round_trip() {
+        let mut attempt = attempt(5);
+        assert_eq!(attempt.answer(4, granted(7), at(1)), Step::Wait);
+        assert_eq!(attempt.answer(0, Answer::Refused, at(1)), Step::Wait);
+        assert_eq!(attempt.answer(1, granted(7), at(2)), Step::Wait);
+        assert_eq!(attempt.answer(2, granted(7), at(3)), won(7, NodeSet::EMPTY));
+        assert!(attempt.is_over());
+    }
+
+    #[test]
+    fn unequal_counters_need_a_quorum_at_the_largest_fence() {
+        let mut attempt = attempt(3);
+        assert_eq!(attempt.answer(0, granted(4), at(1)), Step::Wait);
+        let raise = Step::Raise { fence: fence(9), nodes: NodeSet::of(0) };
+        assert_eq!(attempt.answer(1, granted(9), at(2)), raise);
+        assert_eq!(
+            attempt.raise_answer(0, RaiseAnswer::Raised(fence(9)), at(3)),
+            won(9, NodeSet::EMPTY)
+        );
+    }
+
+    #[test]
+    fn a_straggler_during_the_raise_counts_if_it_granted_enough_and_is_raised_if_not() {
+        let mut low = attempt(5);
+        let _ = low.answer(0, granted(1), at(1));
+        let _ = low.answer(1, granted(2), at(1));
+        let nodes = NodeSet::of(0).or(NodeSet::of(1));
+        assert_eq!(low.answer(2, granted(3), at(1)), Step::Raise { fence: fence(3), nodes });
+        let mut high = low;
+        let nodes = NodeSet::of(3);
+        assert_eq!(low.answer(3, granted(2), at(2)), Step::Raise { fence: fence(3), nodes });
+        assert_eq!(low.raise_answer(3, RaiseAnswer::Raised(fence(3)), at(3)), Step::Wait);
+        let laggards = NodeSet::of(1);
+        assert_eq!(low.raise_answer(0, RaiseAnswer::Raised(fence(3)), at(3)), won(3, laggards));
+        assert_eq!(high.answer(3, granted(8), at(2)), Step::Wait);
+        assert_eq!(high.answer(4, granted(3), at(2)), won(3, NodeSet::of(0).or(NodeSet::of(1))));
+    }
+
+    #[test]
+    fn a_grant_after_the_win_is_raised_in_the_background() {
+        let mut attempt = attempt(3);
+        let _ = attempt.answer(0, granted(5), at(1));
+        let _ = attempt.answer(1, granted(5), at(1));
+        let raise = Step::Raise { fence: fence(5), nodes: NodeSet::of(2) };
+        assert_eq!(attempt.answer(2, granted(2), at(9)), raise);
+    }
+
+    #[test]
+    fn refusals_decide_as_soon_as_no_quorum_is_left() {
+        let mut attempt = attempt(5);
+        assert_eq!(attempt.answer(0, granted(1), at(1)), Step::Wait);
+        assert_eq!(attempt.answer(1, Answer::Refused, at(1)), Step::Wait);
+        assert_eq!(attempt.answer(2, Answer::Refused, at(1)), Step::Wait);
+        assert_eq!(attempt.answer(3, Answer::Refused, at(1)), Step::Lost(Loss::Refused));
+        assert_eq!(
+            attempt.answer(4, granted(1), at(2)),
+            Step::Wait,
+            "the abandoning travels behind"
+        );
+    }
+
+    #[test]
+    fn unknown_answers_do_not_win_and_are_told_from_refusals() {
+        let mut attempt = attempt(3);
+        assert_eq!(attempt.answer(0, granted(1), at(1)), Step::Wait);
+        assert_eq!(attempt.answer(1, Answer::Refused, at(1)), Step::Wait);
+        assert_eq!(attempt.time_out(at(50)), Step::Lost(Loss::Unreached));
+    }
+
+    #[test]
+    fn a_late_grant_replaces_unknown() {
+        let mut attempt = attempt(3);
+        assert_eq!(attempt.answer(0, Answer::Unknown, at(1)), Step::Wait);
+        assert_eq!(attempt.answer(1, granted(3), at(1)), Step::Wait);
+        assert_eq!(attempt.answer(0, granted(3), at(2)), won(3, NodeSet::EMPTY));
+    }
+
+    #[test]
+    fn validity_is_checked_again_after_the_raise() {
+        let mut attempt = attempt(3);
+        let _ = attempt.answer(0, granted(1), at(1));
+        let raise = Step::Raise { fence: fence(2), nodes: NodeSet::of(0) };
+        assert_eq!(attempt.answer(1, granted(2), at(987)), raise);
+        let late = attempt.raise_answer(0, RaiseAnswer::Raised(fence(2)), at(988));
+        assert_eq!(late, Step::Lost(Loss::TooLate));
+    }
+
+    #[test]
+    fn a_quorum_of_grants_after_the_validity_is_lost() {
+        let mut attempt = attempt(1);
+        assert_eq!(attempt.answer(0, granted(1), at(988)), Step::Lost(Loss::TooLate));
+    }
+
+    #[test]
+    fn a_refused_raise_loses_when_no_quorum_is_left() {
+        let mut attempt = attempt(3);
+        let _ = attempt.answer(0, granted(1), at(1));
+        let _ = attempt.answer(1, granted(2), at(1));
+        assert_eq!(
+            attempt.raise_answer(0, RaiseAnswer::Refused, at(2)),
+            Step::Wait,
+            "2 may answer"
+        );
+        assert_eq!(attempt.time_out(at(50)), Step::Lost(Loss::Unreached));
+    }
+
+    #[derive(Clone, Copy, Debug)]
+    enum Event {
+        Answer(usize, Answer),
+        Raise(usize, RaiseAnswer),
+        TimeOut,
+    }
+
+    fn events(nodes: usize) -> impl Strategy<Value = Vec<(Event, u64)>> {
+        let number = 1u64..5;
+        let event = prop_oneof![
+            6 => (0..nodes, number.clone()).prop_map(|(n, f)| Event::Answer(n, granted(f))),
+            2 => (0..nodes).prop_map(|n| Event::Answer(n, Answer::Refused)),
+            1 => (0..nodes).prop_map(|n| Event::Answer(n, Answer::Unknown)),
+            5 => (0..nodes, number)
+                .prop_map(|(n, f)| Event::Raise(n, RaiseAnswer::Raised(fence(f)))),
+            1 => (0..nodes).prop_map(|n| Event::Raise(n, RaiseAnswer::Refused)),
+            1 => Just(Event::TimeOut),
+        ];
+        prop::collection::vec((event, 0u64..200), 0..24)
+    }
+
+    proptest! {
+        /// The naive reference: remember who said what, and count at the end.
+        #[test]
+        fn a_win_means_that_a_quorum_stores_the_largest_fence_in_time(
+            nodes in 1usize..6,
+            events in events(5),
+        ) {
+            let quorum = Quorum::of(nodes).unwrap();
+            let mut attempt = attempt(nodes);
+            let mut stored = vec![None; nodes];
+            let mut asked = NodeSet::EMPTY;
+            let mut now = 0;
+            let mut over = None;
+            for (event, later) in events {
+                now += later;
+                let before = attempt;
+                let step = match event {
+                    Event::Answer(node, answer) => {
+                        if let (Some(None), Answer::Granted(fence)) = (stored.get(node), answer)
+                            && !before.refused.has(node)
+                        {
+                            stored[node] = Some(fence);
+                        }
+                        attempt.answer(node, answer, at(now))
+                    }
+                    // A node answers a raise only if it was asked, and stores at least its fence.
+                    Event::Raise(node, answer) if asked.has(node) => {
+                        let answer = match answer {
+                            RaiseAnswer::Raised(f) => {
+                                let f = f.max(attempt.fence);
+                                stored[node] = Some(f);
+                                RaiseAnswer::Raised(f)
+                            }
+                            RaiseAnswer::Refused | RaiseAnswer::Unknown => answer,
+                        };
+                        attempt.raise_answer(node, answer, at(now))
+                    }
+                    Event::Raise(..) => continue,
+                    Event::TimeOut => attempt.time_out(at(now)),
+                };
+                if over.is_some() {
+                    prop_assert!(matches!(step, Step::Wait | Step::Raise { .. }), "after the end");
+                    continue;
+                }
+                match step {
+                    Step::Wait => {}
+                    Step::Raise { fence, nodes } => {
+                        prop_assert!(nodes.iter().all(|node| stored[node] < Some(fence)));
+                        asked = asked.or(nodes);
+                    }
+                    Step::Won(grant) => {
+                        over = Some(true);
+                        let storing = stored.iter().filter(|f| **f >= Some(grant.fence)).count();
+                        prop_assert!(storing >= quorum.needed());
+                        prop_assert!(at(now) < grant.ends_at);
+                        for node in grant.laggards.iter() {
+                            prop_assert!(stored[node] < Some(grant.fence));
+                        }
+                    }
+                    Step::Lost(_) => over = Some(false),
+                }
+            }
+            if over.is_none() {
+                prop_assert!(matches!(attempt.time_out(at(now)), Step::Lost(_)));
+            }
+        }
+    }
+}

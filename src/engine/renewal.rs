@@ -1,0 +1,538 @@
+//! A lease from its grant to its end: when to renew, what to repair, and when to call it lost.
+//!
+//! One state machine owns renewal, repair and release, so that nothing is sent after the release.
+//! Two ideas to keep. A holder whose validity has ended is done: it neither extends nor repairs,
+//! for another may hold the lock by now; only the release is left to it. And a renewal that failed
+//! takes nothing away: what was valid stays valid until its own end, and is tried for again.
+
+use super::quorum::{NodeSet, Quorum};
+use super::validity::Terms;
+use super::{Instant, Millis};
+
+/// A failed renewal is tried again after this part of the renewal interval.
+const RETRY_DIVISOR: u64 = 4;
+
+/// What a node answered to an EXTEND.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Extension {
+    /// The lease there ends later now.
+    Extended,
+    /// Another token holds the lock there.
+    HeldByAnother,
+    /// The node does not know of the lease: it forgot it, or somebody deleted the lock.
+    NotHeld,
+    /// The node restarted, may have forgotten the lease, and grants nothing for now.
+    Quarantined,
+    /// It cannot be known: no answer in time, the connection broke, or an error.
+    Unknown,
+}
+
+/// How a lease is renewed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Schedule {
+    /// From the start of one renewal to the next; `None`: only when told to.
+    pub every: Option<Millis>,
+    /// The lease is called lost this long before its validity ends, so that its holder can stop in
+    /// time.
+    pub margin: Millis,
+    /// The validity is never prolonged beyond this time after the acquisition began.
+    pub max_hold: Option<Millis>,
+}
+
+/// Why a lease is lost.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Ending {
+    /// The validity (nearly) ended without having been renewed.
+    Expired,
+    /// A quorum of nodes answered that this token does not hold: somebody removed the lock by
+    /// force, or a quorum of nodes forgot it.
+    Removed,
+    /// `max_hold` is reached.
+    MaxHold,
+}
+
+/// The number of a round of extends. Answers to an older round are ignored.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct RoundNumber(u32);
+
+/// What to do next, at a moment when nothing has been answered.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[must_use]
+pub enum Due {
+    /// Begin a round now.
+    Now,
+    /// Look again at this instant.
+    At(Instant),
+    /// The lease is lost or released: nothing will ever be due again.
+    Never,
+}
+
+/// What an answer led to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[must_use]
+pub enum RenewalStep {
+    /// Nothing: go on waiting for answers.
+    Wait,
+    /// A quorum has confirmed, or had before: re-join these nodes, which have lost the lease, by
+    /// `LOCK.EXTEND key token ttl FENCE f REPAIR`. May be empty. Their answers are not counted.
+    Confirmed {
+        /// Who lost the lease.
+        repair: NodeSet,
+    },
+    /// No quorum confirmed this round. The validity stays as it was.
+    Failed,
+    /// The lease is lost. Nothing but the release may be sent for it.
+    Lost(Ending),
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+enum Phase {
+    Held,
+    Lost(Ending),
+    Released,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+struct Round {
+    number: RoundNumber,
+    started_at: Instant,
+    extended: NodeSet,
+    /// Who said that this token does not hold.
+    not_ours: NodeSet,
+    /// Who lost the lease, or may have, and may be re-joined.
+    forgotten: NodeSet,
+    unknown: NodeSet,
+    is_confirmed: bool,
+}
+
+/// The state of one lease.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Renewal {
+    quorum: Quorum,
+    terms: Terms,
+    schedule: Schedule,
+    phase: Phase,
+    ends_at: Instant,
+    /// The validity never ends after this.
+    latest: Option<Instant>,
+    next_at: Option<Instant>,
+    rounds: u32,
+    round: Option<Round>,
+}
+
+impl Renewal {
+    /// A lease that was asked for from `started_at` on and is valid until `ends_at`.
+    pub fn new(
+        quorum: Quorum,
+        terms: Terms,
+        schedule: Schedule,
+        started_at: Instant,
+        ends_at: Instant,
+    ) -> Renewal {
+        let latest = schedule.max_hold.map(|max_hold| started_at.after(max_hold));
+        Renewal {
+            quorum,
+            terms,
+            schedule,
+            phase: Phase::Held,
+            ends_at: latest.map_or(ends_at, |latest| latest.min(ends_at)),
+            latest,
+            next_at: schedule.every.map(|every| started_at.after(every)),
+            rounds: 0,
+            round: None,
+        }
+    }
+
+    /// From here on the lease must not be relied on.
+    pub const fn ends_at(&self) -> Instant {
+        self.ends_at
+    }
+
+    /// From here on the lease is called lost, unless it is extended before.
+    pub const fn lost_at(&self) -> Instant {
+        self.ends_at.before(self.schedule.margin)
+    }
+
+    /// The validity left at `now` (rounded up); nothing once the lease is lost or released.
+    pub const fn validity(&self, now: Instant) -> Millis {
+        match self.phase {
+            Phase::Held => now.until(self.ends_at),
+            Phase::Lost(_) | Phase::Released => Millis::ZERO,
+        }
+    }
+
+    /// Why the lease is lost, if it is. Looking makes it so: once somebody has been told that the
+    /// lease is lost, it stays lost.
+    pub fn ending(&mut self, now: Instant) -> Option<Ending> {
+        if self.phase == Phase::Held && now >= self.lost_at() {
+            let is_capped = self.latest.is_some_and(|latest| latest <= self.ends_at);
+            self.phase = Phase::Lost(if is_capped { Ending::MaxHold } else { Ending::Expired });
+        }
+        match self.phase {
+            Phase::Lost(ending) => Some(ending),
+            Phase::Held | Phase::Released => None,
+        }
+    }
+
+    /// Whether the lease was given back.
+    pub const fn is_released(&self) -> bool {
+        matches!(self.phase, Phase::Released)
+    }
+
+    /// Gives the lease back: from now on nothing but the release may be sent. False if it was
+    /// given back before.
+    pub const fn release(&mut self) -> bool {
+        let is_first = !self.is_released();
+        self.phase = Phase::Released;
+        self.round = None;
+        is_first
+    }
+
+    /// What is due at `now`.
+    pub fn due(&mut self, now: Instant) -> Due {
+        if self.ending(now).is_some() || self.is_released() {
+            return Due::Never;
+        }
+        match self.next_at {
+            Some(next_at) if self.can_gain() && next_at <= now => Due::Now,
+            Some(next_at) if self.can_gain() => Due::At(next_at.min(self.lost_at())),
+            Some(_) | None => Due::At(self.lost_at()),
+        }
+    }
+
+    /// Begins a round: EXTEND goes to all nodes. `started_at` is read before the first byte is
+    /// sent, and rounded down; `now` is the same moment rounded up. `None` if the lease is lost or
+    /// released: nothing may be sent.
+    pub fn begin(&mut self, started_at: Instant, now: Instant) -> Option<RoundNumber> {
+        if self.ending(now).is_some() || self.is_released() {
+            return None;
+        }
+        self.rounds = self.rounds.wrapping_add(1);
+        let number = RoundNumber(self.rounds);
+        self.next_at = self.schedule.every.map(|every| started_at.after(every));
+        self.round = Some(Round {
+            number,
+            started_at,
+            extended: NodeSet::EMPTY,
+            not_ours: NodeSet::EMPTY,
+            forgotten: NodeSet::EMPTY,
+            unknown: NodeSet::EMPTY,
+            is_confirmed: false,
+        });
+        Some(number)
+    }
+
+    /// Takes `node`'s answer to the EXTEND of a round, read at `now` (rounded up).
+    pub fn answer(
+        &mut self,
+        number: RoundNumber,
+        node: usize,
+        answer: Extension,
+        now: Instant,
+    ) -> RenewalStep {
+        let Some(round) = self.round.as_mut().filter(|round| round.number == number) else {
+            return RenewalStep::Wait;
+        };
+        if round.extended.or(round.not_ours).has(node) || !self.quorum.all().has(node) {
+            return RenewalStep::Wait;
+        }
+        match answer {
+            Extension::Extended => round.extended.insert(node),
+            Extension::HeldByAnother => round.not_ours.insert(node),
+            Extension::NotHeld => {
+                round.not_ours.insert(node);
+                round.forgotten.insert(node);
+            }
+            // A quarantined node grants nothing to others, so the lease is not lost by it.
+            Extension::Quarantined => {
+                round.unknown.insert(node);
+                round.forgotten.insert(node);
+            }
+            Extension::Unknown => round.unknown.insert(node),
+        }
+        self.decide(now)
+    }
+
+    /// The nodes that have not answered this round are not waited for any longer.
+    pub fn time_out(&mut self, number: RoundNumber, now: Instant) -> RenewalStep {
+        match self.round.as_mut().filter(|round| round.number == number) {
+            Some(round) => {
+                let answered = round.extended.or(round.not_ours);
+                round.unknown = self.quorum.all().without(answered);
+                self.decide(now)
+            }
+            None => RenewalStep::Wait,
+        }
+    }
+
+    /// Whether a confirmation would prolong the validity.
+    fn can_gain(&self) -> bool {
+        self.latest.is_none_or(|latest| self.ends_at < latest)
+    }
+
+    fn decide(&mut self, now: Instant) -> RenewalStep {
+        // An answer that comes after the end renews nothing, whatever it says.
+        if let Some(ending) = self.ending(now) {
+            self.round = None;
+            return RenewalStep::Lost(ending);
+        }
+        let Some(round) = self.round.as_mut() else { return RenewalStep::Wait };
+        if self.quorum.is_reached(round.extended) {
+            let ends_at = self.terms.ends_at(round.started_at).max(self.ends_at);
+            self.ends_at = self.latest.map_or(ends_at, |latest| latest.min(ends_at));
+            round.is_confirmed = true;
+            let repair = round.forgotten;
+            round.forgotten = NodeSet::EMPTY;
+            return RenewalStep::Confirmed { repair };
+        }
+        // Repairing without a confirmation would undo an operator's DEL on all nodes.
+        if self.quorum.is_reached(round.not_ours) {
+            self.phase = Phase::Lost(Ending::Removed);
+            self.round = None;
+            return RenewalStep::Lost(Ending::Removed);
+        }
+        let possible = self.quorum.all().without(round.not_ours).without(round.unknown);
+        if self.quorum.is_reached(possible.or(round.extended)) {
+            return RenewalStep::Wait;
+        }
+        // Answers may still come and decide; meanwhile the next try is planned.
+        let every = self.schedule.every.unwrap_or(self.terms.ttl);
+        let retry = Millis::new((every.get() / RETRY_DIVISOR).max(1));
+        self.next_at = self.schedule.every.map(|_| now.after(retry));
+        RenewalStep::Failed
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    const START: Instant = Instant::from_millis(10_000);
+
+    fn at(millis: u64) -> Instant {
+        START.after(Millis::new(millis))
+    }
+
+    fn renewal(max_hold: Option<u64>) -> Renewal {
+        let schedule = Schedule {
+            every: Some(Millis::new(300)),
+            margin: Millis::new(100),
+            max_hold: max_hold.map(Millis::new),
+        };
+        let terms = Terms::new(Millis::new(1_000));
+        Renewal::new(Quorum::of(3).unwrap(), terms, schedule, START, terms.ends_at(START))
+    }
+
+    fn begin(renewal: &mut Renewal, now: u64) -> RoundNumber {
+        renewal.begin(at(now), at(now)).unwrap()
+    }
+
+    const CONFIRMED: RenewalStep = RenewalStep::Confirmed { repair: NodeSet::EMPTY };
+
+    #[test]
+    fn a_quorum_prolongs_from_before_the_extend_was_sent() {
+        let mut renewal = renewal(None);
+        assert_eq!(renewal.due(at(0)), Due::At(at(300)));
+        assert_eq!(renewal.due(at(300)), Due::Now);
+        let round = begin(&mut renewal, 300);
+        assert_eq!(renewal.answer(round, 0, Extension::Extended, at(310)), RenewalStep::Wait);
+        assert_eq!(renewal.ends_at(), at(988));
+        assert_eq!(renewal.answer(round, 1, Extension::Extended, at(390)), CONFIRMED);
+        assert_eq!(renewal.ends_at(), at(1_288));
+        assert_eq!(renewal.due(at(390)), Due::At(at(600)));
+    }
+
+    #[test]
+    fn failed_renewal_keeps_the_lease_and_tries_again_sooner() {
+        let mut renewal = renewal(None);
+        let round = begin(&mut renewal, 300);
+        assert_eq!(renewal.answer(round, 0, Extension::Extended, at(310)), RenewalStep::Wait);
+        assert_eq!(renewal.time_out(round, at(400)), RenewalStep::Failed);
+        assert_eq!(renewal.validity(at(400)), Millis::new(588));
+        assert_eq!(renewal.due(at(400)), Due::At(at(475)));
+        let again = begin(&mut renewal, 475);
+        assert_eq!(
+            renewal.answer(round, 1, Extension::Extended, at(480)),
+            RenewalStep::Wait,
+            "old"
+        );
+        assert_eq!(renewal.answer(again, 1, Extension::Extended, at(480)), RenewalStep::Wait);
+        assert_eq!(renewal.answer(again, 2, Extension::Extended, at(480)), CONFIRMED);
+    }
+
+    #[test]
+    fn a_holder_whose_validity_has_ended_is_done() {
+        let mut renewal = renewal(None);
+        let round = begin(&mut renewal, 800);
+        let _ = renewal.answer(round, 0, Extension::Extended, at(850));
+        let lost = RenewalStep::Lost(Ending::Expired);
+        assert_eq!(renewal.answer(round, 1, Extension::Extended, at(888)), lost);
+        assert_eq!(renewal.begin(at(889), at(889)), None);
+        assert_eq!(renewal.due(at(889)), Due::Never);
+        assert_eq!(renewal.validity(at(889)), Millis::ZERO);
+        assert!(renewal.release(), "only the release is left");
+    }
+
+    #[test]
+    fn lost_stays_lost_once_somebody_was_told() {
+        let mut renewal = renewal(None);
+        let round = begin(&mut renewal, 800);
+        assert_eq!(renewal.ending(at(887)), None);
+        assert_eq!(renewal.ending(at(888)), Some(Ending::Expired));
+        for node in 0..3 {
+            let step = renewal.answer(round, node, Extension::Extended, at(800));
+            assert!(!matches!(step, RenewalStep::Confirmed { .. }), "{step:?}");
+        }
+        assert_eq!(renewal.ending(at(800)), Some(Ending::Expired));
+    }
+
+    #[test]
+    fn nodes_that_forgot_are_repaired_only_after_a_quorum_confirmed() {
+        let mut renewal = renewal(None);
+        let round = begin(&mut renewal, 300);
+        assert_eq!(renewal.answer(round, 0, Extension::NotHeld, at(301)), RenewalStep::Wait);
+        assert_eq!(renewal.answer(round, 1, Extension::Extended, at(302)), RenewalStep::Wait);
+        let repair = NodeSet::of(0);
+        let step = renewal.answer(round, 2, Extension::Extended, at(303));
+        assert_eq!(step, RenewalStep::Confirmed { repair });
+    }
+
+    #[test]
+    fn a_late_quarantine_answer_is_repaired_too_and_another_holder_is_not() {
+        let mut renewal = renewal(None);
+        let round = begin(&mut renewal, 300);
+        let _ = renewal.answer(round, 0, Extension::Extended, at(301));
+        let _ = renewal.answer(round, 1, Extension::Extended, at(301));
+        let mut other = renewal;
+        let repair = NodeSet::of(2);
+        let step = renewal.answer(round, 2, Extension::Quarantined, at(302));
+        assert_eq!(step, RenewalStep::Confirmed { repair });
+        assert_eq!(other.answer(round, 2, Extension::HeldByAnother, at(302)), CONFIRMED);
+    }
+
+    #[test]
+    fn a_lock_removed_from_a_quorum_is_lost_at_once_and_not_repaired() {
+        let mut renewal = renewal(None);
+        let round = begin(&mut renewal, 300);
+        assert_eq!(renewal.answer(round, 0, Extension::NotHeld, at(301)), RenewalStep::Wait);
+        let lost = RenewalStep::Lost(Ending::Removed);
+        assert_eq!(renewal.answer(round, 1, Extension::HeldByAnother, at(301)), lost);
+        assert_eq!(renewal.ending(at(301)), Some(Ending::Removed));
+    }
+
+    #[test]
+    fn a_quorum_in_quarantine_fails_the_renewal_and_loses_nothing() {
+        let mut renewal = renewal(None);
+        let round = begin(&mut renewal, 300);
+        assert_eq!(renewal.answer(round, 0, Extension::Quarantined, at(301)), RenewalStep::Wait);
+        assert_eq!(renewal.answer(round, 1, Extension::Quarantined, at(301)), RenewalStep::Failed);
+        assert_eq!(renewal.ending(at(301)), None);
+    }
+
+    #[test]
+    fn max_hold_ends_the_validity_and_the_renewing() {
+        let mut renewal = renewal(Some(1_100));
+        let round = begin(&mut renewal, 300);
+        let _ = renewal.answer(round, 0, Extension::Extended, at(301));
+        assert_eq!(renewal.answer(round, 1, Extension::Extended, at(301)), CONFIRMED);
+        assert_eq!(renewal.ends_at(), at(1_100));
+        assert_eq!(renewal.due(at(700)), Due::At(at(1_000)), "nothing to gain");
+        assert_eq!(renewal.ending(at(1_000)), Some(Ending::MaxHold));
+    }
+
+    #[test]
+    fn nothing_begins_after_the_release() {
+        let mut renewal = renewal(None);
+        let round = begin(&mut renewal, 300);
+        assert!(renewal.release());
+        assert!(!renewal.release(), "once");
+        assert_eq!(renewal.begin(at(301), at(301)), None);
+        assert_eq!(renewal.due(at(301)), Due::Never);
+        assert_eq!(renewal.answer(round, 0, Extension::NotHeld, at(302)), RenewalStep::Wait);
+    }
+
+    #[derive(Clone, Copy, Debug)]
+    enum Event {
+        Begin,
+        Answer(usize, Extension),
+        TimeOut,
+        Look,
+        Release,
+    }
+
+    /// Whether a node that answered so has nothing to add.
+    fn is_final(answer: Extension) -> bool {
+        !matches!(answer, Extension::Unknown | Extension::Quarantined)
+    }
+
+    fn events() -> impl Strategy<Value = Vec<(Event, u64)>> {
+        let extension = prop_oneof![
+            5 => Just(Extension::Extended),
+            1 => Just(Extension::HeldByAnother),
+            1 => Just(Extension::NotHeld),
+            1 => Just(Extension::Quarantined),
+            1 => Just(Extension::Unknown),
+        ];
+        let event = prop_oneof![
+            4 => Just(Event::Begin),
+            12 => (0usize..3, extension).prop_map(|(node, answer)| Event::Answer(node, answer)),
+            1 => Just(Event::TimeOut),
+            1 => Just(Event::Look),
+            1 => Just(Event::Release),
+        ];
+        prop::collection::vec((event, 0u64..150), 0..60)
+    }
+
+    proptest! {
+        /// The naive reference: the validity is the largest (start of a round + ttl - drift) of
+        /// those rounds that a quorum confirmed before the validity, less the margin, had ended.
+        #[test]
+        fn the_validity_rests_on_a_quorum_that_confirmed_in_time(events in events()) {
+            let mut renewal = renewal(None);
+            let (mut now, mut ends, mut is_over) = (0, 988, false);
+            let (mut round, mut started, mut yes) = (None, 0, NodeSet::EMPTY);
+            let mut answered = NodeSet::EMPTY;
+            for (event, later) in events {
+                now += later;
+                let is_late = now + 100 >= ends;
+                match event {
+                    Event::Begin => {
+                        let begun = renewal.begin(at(now), at(now));
+                        is_over |= is_late;
+                        prop_assert_eq!(begun.is_some(), !is_over);
+                        if begun.is_some() {
+                            (round, started) = (begun, now);
+                            (yes, answered) = (NodeSet::EMPTY, NodeSet::EMPTY);
+                        }
+                    }
+                    Event::Answer(node, answer) => {
+                        let Some(round) = round else { continue };
+                        let step = renewal.answer(round, node, answer, at(now));
+                        if !answered.has(node) && !is_over && !is_late {
+                            if answer == Extension::Extended { yes.insert(node); }
+                            if is_final(answer) { answered.insert(node); }
+                            if yes.len() >= 2 { ends = ends.max(started + 988); }
+                        }
+                        if let RenewalStep::Confirmed { .. } = step {
+                            prop_assert!(yes.len() >= 2 && !is_over && !is_late);
+                        }
+                        is_over |= matches!(step, RenewalStep::Lost(_));
+                    }
+                    Event::TimeOut => {
+                        let Some(round) = round else { continue };
+                        is_over |= matches!(renewal.time_out(round, at(now)), RenewalStep::Lost(_));
+                    }
+                    Event::Look => is_over |= renewal.ending(at(now)).is_some(),
+                    Event::Release => { renewal.release(); is_over = true; }
+                }
+                prop_assert_eq!(renewal.ends_at(), at(ends));
+                if is_over {
+                    prop_assert!(renewal.validity(at(now)).is_zero());
+                    prop_assert_eq!(renewal.due(at(now)), Due::Never);
+                }
+            }
+        }
+    }
+}
