@@ -64,11 +64,12 @@ fn main() {
     let (rounds, commands) = if quick { (3, 40_000) } else { (9, 400_000) };
     let server = Server::builder().config("save", "\"\"").start();
     let version = common::server_version();
-    println!("{version:?} on {}", machine());
+    let (name, major, minor) = (version.name, version.major, version.minor);
+    println!("{name} {major}.{minor}.{} on {}", version.patch, machine());
     println!("{CLIENTS} clients, {PIPELINE} commands each at a time; server CPU per command\n");
     let bench = Bench { server, rounds, commands };
-    bench.pairs("acquire and release, 20000 names in turn", 20_000);
-    bench.pairs("acquire and release, each name once", usize::MAX);
+    bench.pairs("acquire and release, 20000 names in turn", Some(20_000));
+    bench.pairs("acquire and release, each name once", None);
     bench.distinct();
     bench.memory(if quick { 50_000 } else { 1_000_000 });
     bench.idle(if quick { 50_000 } else { 1_000_000 });
@@ -81,26 +82,31 @@ struct Bench {
 }
 
 impl Bench {
-    fn pairs(&self, title: &str, names: usize) {
+    /// `names`: how many there are, used in turn; `None`: each is used once.
+    fn pairs(&self, title: &str, names: Option<usize>) {
         println!("{title}");
         let script = self.script();
         let rivals = [Rival::Lockmod, Rival::Script, Rival::Bare];
         let mut costs: Vec<Vec<f64>> = vec![Vec::new(); rivals.len()];
-        for round in 0..self.rounds {
+        for _ in 0..self.rounds {
             for (rival, costs) in rivals.iter().zip(&mut costs) {
                 self.run("FLUSHALL");
-                costs.push(self.cost(|client, number| {
+                let pair = |client: usize, number: usize| {
                     // Each client has names of its own, and holds a lock for half a pipeline.
                     let (batch, place) = (number / PIPELINE, number % PIPELINE);
                     let pair = batch * (PIPELINE / 2) + place % (PIPELINE / 2);
-                    let name = format!("lock:{client}:{:08}", pair % (names / CLIENTS));
-                    let _ = round;
+                    let pair = names.map_or(pair, |names| pair % (names / CLIENTS));
+                    let name = format!("lock:{client}:{pair:08}");
                     if place < PIPELINE / 2 {
                         rival.acquire(&name)
                     } else {
                         rival.release(&name, &script)
                     }
-                }));
+                };
+                if let Some(names) = names {
+                    self.load(names * 2, pair);
+                }
+                costs.push(self.cost(pair));
             }
         }
         report(&rivals.map(Rival::name), &costs);
@@ -129,7 +135,7 @@ impl Bench {
         for rival in [Rival::Lockmod, Rival::Bare] {
             self.run("FLUSHALL");
             let before = self.server.info_u64("used_memory");
-            self.fill(rival, locks);
+            let locks = self.fill(rival, locks);
             let grown = self.server.info_u64("used_memory").saturating_sub(before);
             bytes.push(grown as f64 / locks as f64);
         }
@@ -167,35 +173,35 @@ impl Bench {
     /// Server CPU per command in microseconds.
     fn cost(&self, command: impl Fn(usize, usize) -> Vec<String> + Sync) -> f64 {
         let before = self.cpu_seconds();
-        self.load(self.commands, command);
-        (self.cpu_seconds() - before) * 1e6 / self.commands as f64
+        let count = self.load(self.commands, command);
+        (self.cpu_seconds() - before) * 1e6 / count as f64
     }
 
-    fn fill(&self, rival: Rival, locks: usize) {
-        self.load(locks, |client, number| rival.acquire(&format!("lock:{client:03}:{number:07}")));
+    fn fill(&self, rival: Rival, locks: usize) -> usize {
+        self.load(locks, |client, number| rival.acquire(&format!("lock:{client:03}:{number:07}")))
     }
 
-    /// Sends `count` commands over all clients; `command` says which, by client and number.
-    fn load(&self, count: usize, command: impl Fn(usize, usize) -> Vec<String> + Sync) {
-        let share = count / CLIENTS;
+    /// Sends `count` commands, in whole pipelines, over all clients; answers how many they were.
+    /// `command` says which, by client and number.
+    fn load(&self, count: usize, command: impl Fn(usize, usize) -> Vec<String> + Sync) -> usize {
+        let share = (count / CLIENTS).next_multiple_of(PIPELINE);
         std::thread::scope(|scope| {
             for client in 0..CLIENTS {
                 let command = &command;
                 scope.spawn(move || {
                     let mut stream = UnixStream::connect(self.server.socket()).expect("connects");
                     for first in (0..share).step_by(PIPELINE) {
-                        let batch = first..(first + PIPELINE).min(share);
-                        let expected = batch.len();
                         let mut bytes = Vec::new();
-                        for number in batch {
+                        for number in first..first + PIPELINE {
                             encode(&mut bytes, &command(client, number));
                         }
                         stream.write_all(&bytes).expect("writes");
-                        read_replies(&mut stream, expected);
+                        read_replies(&mut stream, PIPELINE);
                     }
                 });
             }
         });
+        share * CLIENTS
     }
 
     fn cpu_seconds(&self) -> f64 {

@@ -116,20 +116,25 @@ impl Durability {
     /// The ceilings that must be durable first; then ask again.
     #[inline]
     pub fn admit(&mut self, fence: Fence, ends_at: Instant) -> Result<(), Ceilings> {
-        if let Some(ceilings) = self.ceilings {
-            let used = Ceilings { fence, lease: ends_at };
-            if !ceilings.covers(used) {
-                return Err(ceilings.max(used.plus_block()));
-            }
-            // Half of a block before it is needed, more is asked for in the background.
-            if !self.requested.covers(used.plus_half_block()) {
-                self.requested = self.requested.max(used.plus_block());
-                self.is_requesting = true;
-            }
+        let used = Ceilings { fence, lease: ends_at };
+        if let Some(ceilings) = self.ceilings
+            && !ceilings.covers(used)
+        {
+            return Err(ceilings.max(used.plus_block()));
         }
-        self.highest = self.highest.max(fence);
-        self.longest = self.longest.max(ends_at);
+        self.note(used);
         Ok(())
+    }
+
+    /// Notes what is in use; half of a block before more is needed, it is asked for.
+    #[inline]
+    fn note(&mut self, used: Ceilings) {
+        if self.ceilings.is_some() && !self.requested.covers(used.plus_half_block()) {
+            self.requested = self.requested.max(used.plus_block());
+            self.is_requesting = true;
+        }
+        self.highest = self.highest.max(used.fence);
+        self.longest = self.longest.max(used.lease);
     }
 
     /// Ceilings worth making durable in the background, before they are needed; each is answered
@@ -187,9 +192,11 @@ impl Durability {
     }
 
     /// Notes a lock that came from a data set, a dump or a master.
+    ///
+    /// Its fence and its lease may be beyond the ceilings: until [`Durability::take_request`] is
+    /// met, a crash could forget them.
     pub fn seen(&mut self, counter: Fence, ends_at: Option<Instant>) {
-        self.highest = self.highest.max(counter);
-        self.longest = self.longest.max(ends_at.unwrap_or_default());
+        self.note(Ceilings { fence: counter, lease: ends_at.unwrap_or_default() });
     }
 
     /// Notes a raise from `before` to `counter`. If the lock was born at the floor, then other

@@ -23,7 +23,7 @@ pub use fence::Fence;
 pub use lock::{Lease, Lock};
 pub use node::{Acquired, Claim, Extended, Fencing, Released, Stop};
 pub use quorum::{NODES_MAX, NodeSet, Quorum};
-pub use recovery::{FENCE_JUMP, Found, Loaded, Recovery, Saved, Stopped, promote, recover};
+pub use recovery::{FENCE_JUMP, Found, Loaded, Recovery, Saved, Stopped, promote, recover, stop};
 pub use refusal::{QuarantineReason, Refusal};
 pub use renewal::{Due, Ending, Extension, Renewal, RenewalStep, RoundNumber, Schedule};
 pub use time::{Clocks, Instant, Millis, UnixTime};

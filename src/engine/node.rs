@@ -185,7 +185,12 @@ impl Durability {
             }
             Standing::NotHeld if repairs && (quarantined || before.max(self.floor()) <= fence) => {
                 self.admit(fence, ends_at).map_err(Stop::Persist)?;
-                lock.grant(Lease { token: claim.token, fence, ends_at, label: &[] }, now);
+                // The holder's lapsed lease may still be written here: its label goes on.
+                let label = match lock.written_lease() {
+                    Some(lease) if lease.token == claim.token => lease.label.to_vec(),
+                    Some(_) | None => Vec::new(),
+                };
+                lock.grant(Lease { token: claim.token, fence, ends_at, label: &label }, now);
                 Ok(Extended::Extended { ends_at, counter: lock.counter() })
             }
             Standing::NotHeld => Ok(Extended::NotHeld),

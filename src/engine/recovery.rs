@@ -5,7 +5,7 @@
 //! promise is known, the longest lease that the node's settings allow is waited out, and the fences
 //! go on far above everything that is known.
 
-use super::{Ceilings, Clocks, Fence, Instant, Millis, QuarantineReason, UnixTime};
+use super::{Ceilings, Clocks, Durability, Fence, Instant, Millis, QuarantineReason, UnixTime};
 
 /// How far the floor jumps where nobody knows what was issued: more than any node issues between
 /// two losses, and 2^53 has room for two million of them.
@@ -109,6 +109,29 @@ pub fn promote(now: Instant, highest: Fence, max_ttl: Millis) -> Recovery {
     Recovery {
         floor: highest.saturating_add(FENCE_JUMP),
         quarantine: Some((now.after(max_ttl), QuarantineReason::Promotion)),
+    }
+}
+
+/// What a node says of itself when it stops cleanly at `now`; `longest` is the latest end of the
+/// leases that stand in its data set.
+///
+/// A quarantine in force outlasts the stop: the leases that it waits for are those that are *not*
+/// in the data set, however completely that has been saved.
+pub fn stop(
+    saved: Saved,
+    node: &Durability,
+    now: Instant,
+    longest: Instant,
+    stopped: Stopped,
+) -> Saved {
+    let waited_for = node.quarantine(now).map(|(left, _)| now.after(left).before(Millis::new(1)));
+    Saved {
+        ceilings: Ceilings {
+            fence: node.highest(),
+            lease: longest.max(waited_for.unwrap_or_default()),
+        },
+        stop: Some(Stopped { is_saved: stopped.is_saved && waited_for.is_none(), ..stopped }),
+        ..saved
     }
 }
 
@@ -267,6 +290,27 @@ mod tests {
         let empty = Loaded { lock_count: 0, ..loaded() };
         let recovery = recover(Found::Present(idle), empty);
         assert_eq!(recovery, Recovery { floor: fence(1_000), quarantine: None });
+    }
+
+    #[test]
+    fn a_quarantine_outlasts_a_clean_stop() {
+        // A crash forgot a lease until 40 s. The node came back, and was stopped in its quarantine
+        // with nothing in its data set: the next start must wait for that lease all the same.
+        let mut node = Durability::new(Fence::ZERO, None);
+        node.recover(recover(Found::Present(saved()), loaded()));
+        let (now, none) = (Instant::from_millis(12_500), Instant::default());
+        let mut left = stop(saved(), &node, now, none, Stopped { is_saved: true, lock_count: 3 });
+        left.at = clocks(12_500, HOUR + 2_500);
+        let again = Loaded { clocks: clocks(13_000, HOUR + 3_000), ..loaded() };
+        let until = Instant::from_millis(40_000);
+        let recovery = recover(Found::Present(left), again);
+        assert_eq!(recovery.quarantine, Some((until, QuarantineReason::UncleanRestart)));
+
+        // Once it is over, nothing of it is left.
+        let late = Instant::from_millis(40_001);
+        let stopped = Stopped { is_saved: true, lock_count: 3 };
+        let after = stop(saved(), &node, late, none, stopped);
+        assert_eq!((after.ceilings.lease, after.stop), (none, Some(stopped)));
     }
 
     #[test]

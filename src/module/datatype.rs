@@ -23,7 +23,7 @@ pub(super) fn load(bytes: &[u8], version: i32) -> Option<Lock> {
     }
     match codec::decode_lock(bytes, clock::clocks(), clock::boot_id()) {
         Ok(loaded) => {
-            node::seen(&loaded.lock);
+            node::loaded(&loaded.lock);
             node::raise_floor(loaded.floor);
             Some(loaded.lock)
         }

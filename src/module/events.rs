@@ -1,6 +1,6 @@
 //! What the server tells of itself, and what the node does about it.
 
-use super::ffi::{Context, Level};
+use super::ffi::{Context, Guarded, Level};
 use super::{idle, node, start};
 
 /// One database, or all of them, will be emptied: nobody lists the names.
@@ -42,11 +42,19 @@ pub(super) fn stopping(context: Context<'_>) {
     start::stopped(context);
 }
 
+/// The policy as it was when any setting last changed: it is worth a line when it is another.
+static KNOWN_POLICY: Guarded<String> = Guarded::new(String::new());
+
 /// Evicting a held lock gives it to somebody else. The server may do so only under some policies.
 pub(super) fn warn_of_eviction(context: Context<'_>) {
     // Locks have no TTL of Redis's, so that the `volatile-*` policies leave them alone.
     let policy = context.setting("maxmemory-policy").unwrap_or_default();
-    if policy.starts_with("allkeys") {
+    let is_news = KNOWN_POLICY.with(|known| {
+        let is_news = *known != policy;
+        known.clone_from(&policy);
+        is_news
+    });
+    if is_news && policy.starts_with("allkeys") {
         let line = format!(
             "WARNING: maxmemory-policy is {policy}: under memory pressure the server may evict \
              locks that are held. Use noeviction."

@@ -105,7 +105,13 @@ fn persist(ceilings: Ceilings) -> Result<(), Refusal> {
 /// Takes up what the thread that writes ahead has done.
 pub(super) fn tick(context: Context<'_>) {
     let Some(state) = STATE.get() else { return };
-    NODE.with(|node| node.durability.persisted(state.ceilings()));
+    let request = NODE.with(|node| {
+        node.durability.persisted(state.ceilings());
+        node.durability.take_request()
+    });
+    if let Some(ceilings) = request {
+        state.raise_ahead(ceilings);
+    }
     if let Some(failure) = state.take_failure() {
         NODE.with(|node| node.durability.request_failed());
         let line = format!("the state file cannot be written: {failure}; grants will be refused");
@@ -182,10 +188,25 @@ pub(super) fn raise_floor(floor: Fence) {
     NODE.with(|node| node.durability.raise_floor(floor));
 }
 
-/// A lock came from elsewhere.
+/// A lock was decided elsewhere: by the master, or in the append-only file.
 pub(super) fn seen(lock: &Lock) {
     let ends_at: Option<Instant> = lock.written_lease().map(|lease| lease.ends_at);
     NODE.with(|node| node.durability.seen(lock.counter(), ends_at));
+}
+
+/// A lock came out of a dump or a data set. Where the node grants already, what the lock promises
+/// is made durable before anybody can ask for it.
+pub(super) fn loaded(lock: &Lock) {
+    seen(lock);
+    let request = NODE.with(|node| node.durability.take_request());
+    if let Some(ceilings) = request
+        && let Some(state) = STATE.get()
+        && let Err(error) = state.raise(ceilings)
+    {
+        NODE.with(|node| node.durability.request_failed());
+        let line = format!("the state file cannot be written: {error}; a crash may forget a lock");
+        super::ffi::log(Level::Warning, &line);
+    }
 }
 
 /// A counter was raised elsewhere.

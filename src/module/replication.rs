@@ -52,7 +52,12 @@ pub(super) fn apply_acquire(context: Context<'_>, args: &mut Args<'_>) -> Result
             _ => request::label(&[args.get(4), args.get(5)])?,
         };
         let mut key = context.open(args, KEY);
-        let apply = |lock: &mut Lock| apply_lease(lock, args.get(TOKEN), &decided, label);
+        let apply = |lock: &mut Lock| {
+            // The holder's own token again: the label of the grant stayed, and stays.
+            let is_known = |lease: &Lease<'_>| lease.fence == decided.fence;
+            let kept = label_of(lock, args.get(TOKEN), is_known);
+            apply_lease(lock, args.get(TOKEN), &decided, kept.as_deref().unwrap_or(label));
+        };
         match key.find() {
             Found::Lock(lock) => apply(lock),
             Found::Nothing => {
@@ -73,12 +78,9 @@ pub(super) fn apply_extend(context: Context<'_>, args: &mut Args<'_>) -> Result<
     {
         let mut key = context.open(args, KEY);
         let apply = |lock: &mut Lock| {
-            // The label is not repeated in an extend: keep it.
+            // An extend repeats no label: the lease keeps its own.
             let token = args.get(TOKEN);
-            let label = match lock.written_lease() {
-                Some(lease) if lease.token.as_bytes() == token => lease.label.to_vec(),
-                Some(_) | None => Vec::new(),
-            };
+            let label = label_of(lock, token, |_| true).unwrap_or_default();
             apply_lease(lock, token, &decided, &label);
         };
         match key.find() {
@@ -104,6 +106,12 @@ pub(super) fn apply_raise(lock: &mut Lock, token: Token<'_>, fence: Fence) -> Ex
     node::raised(before, lock.counter());
     let ends_at = lock.written_lease().map_or(Instant::default(), |lease| lease.ends_at);
     Extended::Extended { ends_at, counter: lock.counter() }
+}
+
+/// The label of the lease that is written for `token`, if there is such a lease.
+fn label_of(lock: &Lock, token: &[u8], is_meant: impl Fn(&Lease<'_>) -> bool) -> Option<Vec<u8>> {
+    let lease = lock.written_lease()?;
+    (lease.token.as_bytes() == token && is_meant(&lease)).then(|| lease.label.to_vec())
 }
 
 fn apply_lease(lock: &mut Lock, token: &[u8], decided: &Decided, label: &[u8]) {

@@ -13,7 +13,7 @@ use super::state_file::{Claimed, OpenError, StateFile};
 use super::{clock, config, events, node};
 use crate::engine::{
     Ceilings, Fence, Found, Instant, Loaded, QuarantineReason, Refusal, Saved, Stopped, promote,
-    recover,
+    recover, stop,
 };
 
 /// What was claimed when the module was loaded, until the node begins to grant.
@@ -111,7 +111,8 @@ fn begin(context: Context<'_>) -> Result<(), Refusal> {
         ceilings: promised.max(used.plus_block()),
         at: clocks,
         boot: loaded.boot,
-        is_always_durable: loaded.is_always_durable,
+        // What a quarantine waits for is not on this disk: a crash in it must wait again.
+        is_always_durable: loaded.is_always_durable && recovery.quarantine.is_none(),
         was_replica: loaded.is_replica,
         stop: None,
     };
@@ -164,6 +165,7 @@ pub(super) fn promoted(context: Context<'_>) {
     let used = Ceilings { fence: recovery.floor, lease: waited_for };
     change_state(context, |saved| {
         saved.ceilings = saved.ceilings.max(used.plus_block());
+        saved.is_always_durable &= recovery.quarantine.is_none();
         saved.was_replica = false;
     });
 }
@@ -190,13 +192,10 @@ pub(super) fn stopped(context: Context<'_>) {
     for_each_lock(context, &mut |lock| {
         longest = longest.max(lock.lease(now).map_or(Instant::default(), |lease| lease.ends_at));
     });
-    let highest = node::durability().highest();
-    let stop =
+    let durability = node::durability();
+    let stopped =
         Stopped { is_saved: context.is_data_set_saved(), lock_count: types::lock_count() as u64 };
-    change_state(context, |saved| {
-        saved.ceilings = Ceilings { fence: highest, lease: longest };
-        saved.stop = Some(stop);
-    });
+    change_state(context, |saved| *saved = stop(*saved, &durability, now, longest, stopped));
 }
 
 fn for_each_lock(context: Context<'_>, look: &mut dyn FnMut(&crate::engine::Lock)) {

@@ -1,8 +1,8 @@
 //! The state file: what the node promises about itself, on disk before it is used.
 //!
-//! `lockmod-<port>.state` in the server's folder. It is replaced as a whole: written beside, synced,
-//! renamed over the old one, and the folder synced. The file in place is locked for as long as the
-//! server runs, so that a second server on the same file does not start.
+//! `lockmod-<port>.state` in the server's folder. It is replaced as a whole: written beside,
+//! synced, renamed over the old one, and the folder synced. The file in place is locked for as
+//! long as the server runs, so that a second server on the same file does not start.
 //!
 //! Two sides write: the server's thread, which waits for the disk only where a promise must be
 //! larger before it may answer, and a thread of this file's own, which is asked ahead of need.

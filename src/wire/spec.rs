@@ -204,7 +204,11 @@ pub const COMMANDS: &[Command] = &[
             },
         ],
         replies: &[
-            ("Integer 1", "The lease now ends `ttl` from now, with the same fence."),
+            (
+                "Integer 1",
+                "The lease now ends `ttl` from now, be that later or earlier than before. Its \
+                 fence is the same, or what FENCE raised it to.",
+            ),
             ("Integer 0", "Another token holds the lock. Nothing has changed."),
             ("Null", "Nobody holds it, and it was not repaired. Nothing has changed."),
         ],
@@ -266,7 +270,7 @@ pub const COMMANDS: &[Command] = &[
         acl_categories: "read fast",
         key: None,
         args: &[],
-        replies: &[("Array", "Lines of text.")],
+        replies: &[("Array", "Lines of text: each command's syntax, and what it does.")],
         errors: &[],
     },
 ];

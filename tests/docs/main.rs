@@ -35,6 +35,8 @@
 mod common;
 
 mod blocks;
+mod commands;
+mod options;
 mod session;
 mod transcript;
 

@@ -246,17 +246,14 @@ impl<'a> Context<'a> {
         Strings { raw: arguments.iter().map(string).collect(), context: self }
     }
 
-    fn reply(self, result: Result<Reply, String>) -> c_int {
-        let context = self.raw.as_ptr();
-        match result {
-            Ok(reply) => reply.send(context),
-            Err(text) => {
-                let text = c_string(&text);
-                // SAFETY: the server copies the text.
-                unsafe { call!(RedisModule_ReplyWithError(context, text.as_ptr())) };
-            }
-        }
-        OK
+    fn reply(self, reply: Reply) {
+        reply.send(self.raw.as_ptr());
+    }
+
+    fn reply_error(self, text: &str) {
+        let text = c_string(text);
+        // SAFETY: the context is that of the command being answered; the server copies the text.
+        unsafe { call!(RedisModule_ReplyWithError(self.raw.as_ptr(), text.as_ptr())) };
     }
 }
 
@@ -568,14 +565,16 @@ fn log_with(context: *mut raw::RedisModuleCtx, level: Level, line: &str) {
 
 /// Runs `work` for the server; a panic ends here, in the log, and `otherwise` is the result.
 fn guard<R>(what: &str, otherwise: R, work: impl FnOnce() -> R) -> R {
-    match catch_unwind(AssertUnwindSafe(work)) {
-        Ok(result) => result,
-        Err(_) => {
-            let line = format!("a bug in lockmod: {what} panicked; nothing was answered for it");
-            log(Level::Warning, &line);
-            otherwise
-        }
+    catch(what, work).unwrap_or(otherwise)
+}
+
+/// Runs `work` for the server; a panic ends here, in the log, and nothing is the result.
+fn catch<R>(what: &str, work: impl FnOnce() -> R) -> Option<R> {
+    let result = catch_unwind(AssertUnwindSafe(work)).ok();
+    if result.is_none() {
+        log(Level::Warning, &format!("a bug in lockmod: {what} panicked"));
     }
+    result
 }
 
 /// `text` for C: no byte of it may be zero, and none ends a line.

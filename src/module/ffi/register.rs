@@ -6,7 +6,7 @@ use std::ptr::{null, null_mut};
 
 use redis_module::raw;
 
-use super::{Args, Context, Level, OK, c_string, call, events, guard, options, types};
+use super::{Args, Context, Level, OK, c_string, call, catch, events, guard, options, types};
 use crate::module::handlers::{self, Handler};
 use crate::module::{alloc, info, start};
 use crate::wire::spec::{self, Arg, ArgKind, Command, KeyUse};
@@ -134,15 +134,20 @@ unsafe extern "C" fn run<H: Handler>(
 ) -> c_int {
     // SAFETY: as the server passed them to this command; they last until it returns.
     let Some(context) = (unsafe { Context::new(context) }) else { return ERR };
-    let result = guard(H::NAME, Err("ERR a bug in lockmod; see the server's log".into()), || {
+    let result = catch(H::NAME, || {
         // SAFETY: as above.
         let mut args = unsafe { args(argv, argc) };
-        H::run(context, &mut args).map_err(|refusal| {
-            crate::module::node::count(|counts| counts.refusals += 1);
-            refusal.to_string()
-        })
+        H::run(context, &mut args)
     });
-    context.reply(result)
+    match result {
+        Some(Ok(reply)) => context.reply(reply),
+        Some(Err(refusal)) => {
+            crate::module::node::count(|counts| counts.refusals += 1);
+            context.reply_error(&refusal.to_string());
+        }
+        None => context.reply_error("ERR a bug in lockmod; see the server's log"),
+    }
+    OK
 }
 
 /// # Safety

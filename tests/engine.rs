@@ -1,0 +1,724 @@
+//! The engine against a model so naive that it is obviously right.
+//!
+//! The model keeps plain numbers in plain maps and is written from the design, not from the engine:
+//! one rule a line, no packing, no borrowed tokens. Random sequences of requests, forgetting,
+//! restored dumps and crashes must have the same replies and leave the same locks in both. Beside
+//! that, what no model needs to say is checked at every step: fences of a name rise through
+//! everything, the ceilings on disk cover everything that was promised, and what was refused has
+//! changed nothing.
+
+use std::collections::BTreeMap;
+
+use lockmod::engine::{
+    Acquired, Ceilings, Claim, Durability, Extended, Fence, Fencing, Instant, LABEL_MAX, Lease,
+    Lock, Millis, QuarantineReason, Refusal, Released, Stop, TOKEN_MAX, Token,
+};
+use proptest::prelude::*;
+
+const NAMES: usize = 3;
+const TOKENS: usize = 4;
+const INSTANT_MAX: u64 = (1 << 48) - 1;
+const FENCE_MAX: u64 = (1 << 53) - 1;
+
+/// What a node says, engine or model.
+#[derive(Clone, Debug, PartialEq, Eq)]
+enum Said {
+    Granted { fence: u64, ends_at: u64, lapsed: bool },
+    Again { fence: u64, ends_at: u64, later: bool },
+    Released { held_for: u64 },
+    Extended { ends_at: u64, counter: u64 },
+    HeldByAnother,
+    NotHeld,
+    Quarantined { left: u64 },
+    Exhausted,
+    DiskFailed,
+}
+
+#[derive(Clone, Copy, Debug)]
+enum Fences {
+    Keep,
+    Raise(u64),
+    Repair(u64),
+}
+
+#[derive(Clone, Debug)]
+enum Op {
+    Acquire {
+        name: usize,
+        token: usize,
+        ttl: u64,
+        label: usize,
+    },
+    Release {
+        name: usize,
+        token: usize,
+    },
+    Extend {
+        name: usize,
+        token: usize,
+        ttl: u64,
+        fences: Fences,
+    },
+    Raise {
+        name: usize,
+        token: usize,
+        fence: u64,
+    },
+    /// The clock goes on.
+    Time(u64),
+    /// Whatever removes one lock: idle, DEL, eviction.
+    Forget {
+        name: usize,
+    },
+    Flush,
+    /// DUMP, kept for a later RESTORE.
+    Dump {
+        name: usize,
+    },
+    Restore {
+        name: usize,
+    },
+    /// A held lock moves in from another node, whose promises are not this node's.
+    Migrate {
+        name: usize,
+        token: usize,
+        fence: u64,
+        left: u64,
+    },
+    /// A snapshot of the data set, for a later restart.
+    Save,
+    /// All memory is lost; the data set comes back as it was saved last, or not at all.
+    Crash {
+        with_data: bool,
+    },
+    /// The disk fails from here on, or works again.
+    Disk {
+        works: bool,
+    },
+}
+
+// ---------------------------------------------------------------------------------- the model
+
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+struct PlainLock {
+    counter: u64,
+    lease: Option<PlainLease>,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+struct PlainLease {
+    token: Vec<u8>,
+    fence: u64,
+    ends_at: u64,
+    label: Vec<u8>,
+    granted_at: u64,
+}
+
+/// A node, naively: what is promised on disk, and what is in memory.
+#[derive(Clone, Debug, Default)]
+struct Plain {
+    now: u64,
+    locks: BTreeMap<usize, PlainLock>,
+    floor: u64,
+    /// The highest number that any lock or the floor has had.
+    highest: u64,
+    /// The first instant at which it grants again.
+    quarantined_until: u64,
+}
+
+impl Plain {
+    fn lock(&self, name: usize) -> PlainLock {
+        self.locks.get(&name).cloned().unwrap_or_default()
+    }
+
+    fn holder(&self, name: usize) -> Option<PlainLease> {
+        self.lock(name).lease.filter(|lease| lease.ends_at >= self.now)
+    }
+
+    fn is_quarantined(&self) -> bool {
+        self.now < self.quarantined_until
+    }
+
+    fn end_of(&self, ttl: u64) -> u64 {
+        (self.now + ttl).min(INSTANT_MAX)
+    }
+
+    fn quarantined(&self) -> Said {
+        Said::Quarantined { left: self.quarantined_until - self.now }
+    }
+
+    fn acquire(&mut self, name: usize, token: &[u8], ttl: u64, label: &[u8]) -> Said {
+        if self.is_quarantined() {
+            return self.quarantined();
+        }
+        let ends_at = self.end_of(ttl);
+        let mut lock = self.lock(name);
+        match self.holder(name) {
+            Some(lease) if lease.token == token => {
+                let later = ends_at > lease.ends_at;
+                let ends_at = ends_at.max(lease.ends_at);
+                let fence = lease.fence;
+                lock.lease = Some(PlainLease { ends_at, ..lease });
+                self.store(name, lock);
+                Said::Again { fence, ends_at, later }
+            }
+            Some(_) => Said::HeldByAnother,
+            None => {
+                let fence = lock.counter.max(self.floor) + 1;
+                if fence > FENCE_MAX {
+                    return Said::Exhausted;
+                }
+                let lapsed = lock.lease.is_some();
+                let (token, label) = (token.to_vec(), label.to_vec());
+                let lease = PlainLease { token, fence, ends_at, label, granted_at: self.now };
+                self.store(name, PlainLock { counter: fence, lease: Some(lease) });
+                Said::Granted { fence, ends_at, lapsed }
+            }
+        }
+    }
+
+    fn release(&mut self, name: usize, token: &[u8]) -> Said {
+        match self.holder(name) {
+            Some(lease) if lease.token == token => {
+                let counter = self.lock(name).counter;
+                self.store(name, PlainLock { counter, lease: None });
+                Said::Released { held_for: (self.now - lease.granted_at) % (1 << 32) }
+            }
+            Some(_) => Said::HeldByAnother,
+            None => Said::NotHeld,
+        }
+    }
+
+    fn extend(&mut self, name: usize, token: &[u8], ttl: u64, fences: Fences) -> Said {
+        if self.is_quarantined() && !matches!(fences, Fences::Repair(_)) {
+            return self.quarantined();
+        }
+        let ends_at = self.end_of(ttl);
+        let lock = self.lock(name);
+        match (self.holder(name), fences) {
+            (Some(lease), _) if lease.token == token => {
+                self.write(name, PlainLease { ends_at, ..lease });
+                match fences {
+                    Fences::Keep => {}
+                    Fences::Raise(fence) | Fences::Repair(fence) => self.raise_to(name, fence),
+                }
+                Said::Extended { ends_at, counter: self.lock(name).counter }
+            }
+            (Some(_), _) => Said::HeldByAnother,
+            (None, Fences::Repair(fence))
+                if self.is_quarantined() || (lock.counter <= fence && self.floor <= fence) =>
+            {
+                let (token, label, granted_at) = (token.to_vec(), vec![], self.now);
+                self.write(name, PlainLease { token, fence, ends_at, label, granted_at });
+                Said::Extended { ends_at, counter: lock.counter.max(fence) }
+            }
+            (None, _) => Said::NotHeld,
+        }
+    }
+
+    fn raise(&mut self, name: usize, token: &[u8], fence: u64) -> Said {
+        if self.is_quarantined() {
+            return self.quarantined();
+        }
+        match self.holder(name) {
+            Some(lease) if lease.token == token => {
+                self.raise_to(name, fence);
+                Said::Extended { ends_at: lease.ends_at, counter: self.lock(name).counter }
+            }
+            Some(_) => Said::HeldByAnother,
+            None => Said::NotHeld,
+        }
+    }
+
+    /// Counter and lease become at least `fence`. A name that was born at this node's floor, and is
+    /// raised, shows that other nodes' floors are higher.
+    fn raise_to(&mut self, name: usize, fence: u64) {
+        let before = self.lock(name).counter;
+        let lease = self.holder(name).expect("only for a holder");
+        let raised = lease.fence.max(fence);
+        self.write(name, PlainLease { fence: raised, ..lease });
+        if fence > before && before.saturating_sub(1) <= self.floor {
+            self.floor = self.floor.max(fence - 1);
+        }
+    }
+
+    fn write(&mut self, name: usize, lease: PlainLease) {
+        let counter = self.lock(name).counter.max(lease.fence);
+        self.store(name, PlainLock { counter, lease: Some(lease) });
+    }
+
+    fn store(&mut self, name: usize, lock: PlainLock) {
+        self.highest = self.highest.max(lock.counter);
+        self.locks.insert(name, lock);
+    }
+
+    fn forget(&mut self, name: usize) {
+        if let Some(lock) = self.locks.remove(&name) {
+            self.floor = self.floor.max(lock.counter);
+        }
+    }
+}
+
+// --------------------------------------------------------------- the engine, as a module uses it
+
+/// A node that runs the engine: locks in a map, a state file that is a field.
+#[derive(Clone, Debug, PartialEq)]
+struct Node {
+    now: Instant,
+    locks: BTreeMap<usize, Lock>,
+    durability: Durability,
+    disk: Ceilings,
+    disk_works: bool,
+}
+
+impl Node {
+    fn new(now: u64) -> Node {
+        Node {
+            now: Instant::from_millis(now),
+            locks: BTreeMap::new(),
+            durability: Durability::new(Fence::ZERO, Some(Ceilings::default())),
+            disk: Ceilings::default(),
+            disk_works: true,
+        }
+    }
+
+    /// Asks once, or once more after persisting; stores the lock unless the request was stopped.
+    fn ask<T>(
+        &mut self,
+        name: usize,
+        request: impl Fn(&mut Durability, &mut Lock, Instant) -> Result<T, Stop>,
+    ) -> Result<T, Said> {
+        for _ in 0..2 {
+            let mut lock = self.locks.get(&name).cloned().unwrap_or_default();
+            let before = (lock.clone(), self.durability.clone());
+            let stop = match request(&mut self.durability, &mut lock, self.now) {
+                Ok(outcome) => {
+                    // No key is made by a request that did nothing.
+                    if lock != before.0 {
+                        self.locks.insert(name, lock);
+                    }
+                    return Ok(outcome);
+                }
+                Err(stop) => stop,
+            };
+            assert_eq!(before, (lock, self.durability.clone()), "{stop:?} has changed something");
+            match stop {
+                Stop::Refused(Refusal::Quarantine { left, .. }) => {
+                    return Err(Said::Quarantined { left: left.get() });
+                }
+                Stop::Refused(Refusal::Exhausted) => return Err(Said::Exhausted),
+                Stop::Refused(refusal) => panic!("{refusal} is not the engine's to say"),
+                Stop::Persist(_) if !self.disk_works => return Err(Said::DiskFailed),
+                Stop::Persist(ceilings) => {
+                    assert!(ceilings.covers(self.disk) && ceilings != self.disk, "no progress");
+                    self.disk = ceilings;
+                    self.durability.persisted(ceilings);
+                }
+            }
+        }
+        panic!("ceilings that were asked for were not enough");
+    }
+
+    fn forget(&mut self, name: usize) {
+        if let Some(lock) = self.locks.remove(&name) {
+            self.durability.forget(lock.counter());
+        }
+    }
+
+    /// A lock that comes in from outside is known before it is used, its promises on disk.
+    fn load(&mut self, name: usize, lock: Lock) {
+        let ends_at = lock.written_lease().map(|lease| lease.ends_at);
+        self.durability.seen(lock.counter(), ends_at);
+        self.locks.insert(name, lock);
+        if let Some(ceilings) = self.durability.take_request() {
+            self.disk = ceilings;
+            self.durability.persisted(ceilings);
+        }
+    }
+
+    fn restart(&mut self, data: BTreeMap<usize, Lock>) {
+        self.durability = Durability::new(self.disk.fence, Some(self.disk));
+        self.durability.begin_quarantine(self.disk.lease, QuarantineReason::UncleanRestart);
+        self.locks.clear();
+        for (name, lock) in data {
+            self.load(name, lock);
+        }
+    }
+}
+
+fn fence(number: u64) -> Fence {
+    Fence::new(number).expect("in range")
+}
+
+fn fencing(fences: Fences) -> Fencing {
+    match fences {
+        Fences::Keep => Fencing::Keep,
+        Fences::Raise(number) => Fencing::Raise(fence(number)),
+        Fences::Repair(number) => Fencing::Repair(fence(number)),
+    }
+}
+
+fn extended(outcome: Result<Extended, Said>) -> Said {
+    match outcome {
+        Ok(Extended::Extended { ends_at, counter }) => {
+            Said::Extended { ends_at: ends_at.as_millis().min(INSTANT_MAX), counter: counter.get() }
+        }
+        Ok(Extended::HeldByAnother) => Said::HeldByAnother,
+        Ok(Extended::NotHeld) => Said::NotHeld,
+        Err(said) => said,
+    }
+}
+
+// ---------------------------------------------------------------------------------- both at once
+
+struct Pair {
+    engine: Node,
+    model: Plain,
+    tokens: Vec<Vec<u8>>,
+    labels: Vec<Vec<u8>>,
+    dump: Option<(Lock, PlainLock)>,
+    saved: (BTreeMap<usize, Lock>, BTreeMap<usize, PlainLock>),
+    /// The highest fence that anybody was told for each name.
+    told: [u64; NAMES],
+}
+
+impl Pair {
+    fn new(now: u64, tokens: Vec<Vec<u8>>, labels: Vec<Vec<u8>>) -> Pair {
+        Pair {
+            engine: Node::new(now),
+            model: Plain { now, ..Plain::default() },
+            tokens,
+            labels,
+            dump: None,
+            saved: Default::default(),
+            told: [0; NAMES],
+        }
+    }
+
+    fn step(&mut self, op: &Op) {
+        let disk_failed = match self.request(op) {
+            Some((Said::DiskFailed, _)) => true,
+            Some((engine, model)) => {
+                assert_eq!(engine, model, "{op:?}");
+                false
+            }
+            None => {
+                self.event(op);
+                false
+            }
+        };
+        if !disk_failed {
+            self.compare(op);
+        }
+    }
+
+    /// A request to both: what the engine said, and what the model did.
+    fn request(&mut self, op: &Op) -> Option<(Said, Said)> {
+        let model_before = self.model.clone();
+        let (engine, name) = self.ask_engine(op)?;
+        if engine == Said::DiskFailed {
+            return Some((engine.clone(), engine));
+        }
+        let model = self.ask_model(op)?;
+        match engine {
+            Said::Granted { fence, .. } => {
+                assert!(fence > self.told[name], "{op:?}: fence {fence} after {}", self.told[name]);
+                self.told[name] = fence;
+            }
+            Said::Extended { .. } | Said::Again { .. } => {
+                let lease = self.model.holder(name).map_or(0, |lease| lease.fence);
+                self.told[name] = self.told[name].max(lease);
+            }
+            Said::Released { .. } => {}
+            Said::HeldByAnother | Said::NotHeld | Said::Quarantined { .. } | Said::Exhausted => {
+                assert_eq!(self.model.locks, model_before.locks, "{op:?} was refused");
+            }
+            Said::DiskFailed => {}
+        }
+        Some((engine, model))
+    }
+
+    fn ask_engine(&mut self, op: &Op) -> Option<(Said, usize)> {
+        let tokens = self.tokens.clone();
+        let token = |index: usize| Token::new(&tokens[index], TOKEN_MAX).expect("1 to 255 bytes");
+        let claim = |index, ttl| Claim { token: token(index), ttl: Millis::new(ttl) };
+        match *op {
+            Op::Acquire { name, token, ttl, label } => {
+                let label = self.labels[label].clone();
+                let outcome = self.engine.ask(name, |durability, lock, now| {
+                    durability.acquire(lock, claim(token, ttl), &label, now)
+                });
+                let said = match outcome {
+                    Ok(Acquired::Granted { fence, ends_at, lapsed }) => {
+                        let ends_at = ends_at.as_millis().min(INSTANT_MAX);
+                        Said::Granted { fence: fence.get(), ends_at, lapsed }
+                    }
+                    Ok(Acquired::Again { fence, ends_at, later }) => {
+                        Said::Again { fence: fence.get(), ends_at: ends_at.as_millis(), later }
+                    }
+                    Ok(Acquired::Held) => Said::HeldByAnother,
+                    Err(said) => said,
+                };
+                Some((said, name))
+            }
+            Op::Release { name, token: index } => {
+                let outcome = self.engine.ask(name, |durability, lock, now| {
+                    Ok(durability.release(lock, token(index), now))
+                });
+                let said = match outcome {
+                    Ok(Released::Released { held_for }) => {
+                        Said::Released { held_for: held_for.get() }
+                    }
+                    Ok(Released::HeldByAnother) => Said::HeldByAnother,
+                    Ok(Released::NotHeld) => Said::NotHeld,
+                    Err(said) => said,
+                };
+                Some((said, name))
+            }
+            Op::Extend { name, token, ttl, fences } => {
+                let outcome = self.engine.ask(name, |durability, lock, now| {
+                    durability.extend(lock, claim(token, ttl), fencing(fences), now)
+                });
+                Some((extended(outcome), name))
+            }
+            Op::Raise { name, token: index, fence: number } => {
+                let outcome = self.engine.ask(name, |durability, lock, now| {
+                    durability.raise(lock, token(index), fence(number), now)
+                });
+                Some((extended(outcome), name))
+            }
+            _ => None,
+        }
+    }
+
+    fn ask_model(&mut self, op: &Op) -> Option<Said> {
+        let model = &mut self.model;
+        match *op {
+            Op::Acquire { name, token, ttl, label } => {
+                Some(model.acquire(name, &self.tokens[token], ttl, &self.labels[label]))
+            }
+            Op::Release { name, token } => Some(model.release(name, &self.tokens[token])),
+            Op::Extend { name, token, ttl, fences } => {
+                Some(model.extend(name, &self.tokens[token], ttl, fences))
+            }
+            Op::Raise { name, token, fence } => Some(model.raise(name, &self.tokens[token], fence)),
+            _ => None,
+        }
+    }
+
+    /// Whatever happens to a node without being asked.
+    fn event(&mut self, op: &Op) {
+        let (engine, model) = (&mut self.engine, &mut self.model);
+        match *op {
+            Op::Time(millis) => {
+                engine.now = engine.now.after(Millis::new(millis));
+                model.now += millis;
+            }
+            Op::Forget { name } => {
+                engine.forget(name);
+                model.forget(name);
+            }
+            Op::Flush => {
+                engine.locks.clear();
+                engine.durability.forget_all();
+                model.locks.clear();
+                model.floor = model.highest;
+            }
+            Op::Dump { name } => {
+                let lock = engine.locks.get(&name).cloned();
+                self.dump = lock.map(|lock| (lock, model.lock(name)));
+            }
+            Op::Restore { name } => {
+                if let Some((lock, plain)) = self.dump.clone() {
+                    engine.forget(name);
+                    engine.load(name, lock);
+                    model.forget(name);
+                    model.store(name, plain);
+                }
+            }
+            Op::Migrate { name, token, fence: number, left } => {
+                let (ends_at, token) = (model.end_of(left), self.tokens[token].clone());
+                let mut lock = Lock::default();
+                let lease = Lease {
+                    token: Token::new(&token, TOKEN_MAX).expect("1 to 255 bytes"),
+                    fence: fence(number),
+                    ends_at: Instant::from_millis(ends_at),
+                    label: b"",
+                };
+                lock.apply(lease, engine.now);
+                engine.forget(name);
+                engine.load(name, lock);
+                model.forget(name);
+                let (label, granted_at) = (vec![], model.now);
+                let lease = PlainLease { token, fence: number, ends_at, label, granted_at };
+                model.write(name, lease);
+                self.told[name] = self.told[name].max(number);
+            }
+            Op::Save => self.saved = (engine.locks.clone(), model.locks.clone()),
+            Op::Crash { with_data } => {
+                let (data, plain) = if with_data { self.saved.clone() } else { Default::default() };
+                // The promise on disk is all that is left of what was known.
+                model.floor = engine.disk.fence.get();
+                model.quarantined_until = engine.disk.lease.as_millis() + 1;
+                model.locks = plain;
+                engine.restart(data);
+                model.highest = model.floor;
+                for lock in model.locks.values() {
+                    model.highest = model.highest.max(lock.counter);
+                }
+            }
+            Op::Disk { works } => engine.disk_works = works,
+            Op::Acquire { .. } | Op::Release { .. } | Op::Extend { .. } | Op::Raise { .. } => {}
+        }
+    }
+
+    fn compare(&self, op: &Op) {
+        let (engine, model) = (&self.engine, &self.model);
+        assert_eq!(engine.durability.floor().get(), model.floor, "floor after {op:?}");
+        assert!(engine.durability.highest() >= engine.durability.floor());
+        let left = engine.durability.quarantine(engine.now).map_or(0, |(left, _)| left.get());
+        assert_eq!(left, model.quarantined_until.saturating_sub(model.now), "after {op:?}");
+        for name in 0..NAMES {
+            let lock = engine.locks.get(&name).cloned().unwrap_or_default();
+            let plain = model.lock(name);
+            assert_eq!(lock.counter().get(), plain.counter, "counter after {op:?}");
+            assert!(lock.counter() <= engine.durability.highest());
+            assert_eq!(plain_lease(lock.lease(engine.now)), seen(model.holder(name)), "{op:?}");
+            assert_eq!(lock.is_held(engine.now), model.holder(name).is_some());
+            if let Some(lease) = model.holder(name) {
+                let held_for = (model.now - lease.granted_at) % (1 << 32);
+                assert_eq!(lock.held_for(engine.now).get(), held_for);
+            }
+            let promised = Ceilings {
+                fence: lock.counter(),
+                lease: lock.written_lease().map(|lease| lease.ends_at).unwrap_or_default(),
+            };
+            assert!(engine.disk.covers(promised), "{promised:?} is not on disk after {op:?}");
+            assert!(engine.disk.fence.get() >= self.told[name], "{op:?}");
+        }
+    }
+}
+
+type Visible = (Vec<u8>, u64, u64, Vec<u8>);
+
+fn plain_lease(lease: Option<Lease<'_>>) -> Option<Visible> {
+    lease.map(|lease| {
+        let (token, label) = (lease.token.as_bytes().to_vec(), lease.label.to_vec());
+        (token, lease.fence.get(), lease.ends_at.as_millis(), label)
+    })
+}
+
+fn seen(lease: Option<PlainLease>) -> Option<Visible> {
+    lease.map(|lease| (lease.token, lease.fence, lease.ends_at, lease.label))
+}
+
+fn any_op() -> impl Strategy<Value = Op> {
+    let name = 0..NAMES;
+    let token = 0..TOKENS;
+    // Short ttls beside one that outlasts everything else in a run.
+    let ttl = prop_oneof![8 => 1_u64..200, 1 => Just(5_000_u64), 1 => Just(100_000_u64)];
+    let number = prop_oneof![
+        30 => 1_u64..12,
+        10 => 65_530_u64..65_550,
+        3 => 131_000_u64..500_000,
+        1 => FENCE_MAX - 3..=FENCE_MAX
+    ];
+    let number = number.boxed();
+    let fences = prop_oneof![
+        Just(Fences::Keep),
+        number.clone().prop_map(Fences::Raise),
+        number.clone().prop_map(Fences::Repair)
+    ];
+    let (name, token, ttl) = (name.boxed(), token.boxed(), ttl.boxed());
+    prop_oneof![
+        12 => (name.clone(), token.clone(), ttl.clone(), 0..2_usize)
+            .prop_map(|(name, token, ttl, label)| Op::Acquire { name, token, ttl, label }),
+        5 => (name.clone(), token.clone()).prop_map(|(name, token)| Op::Release { name, token }),
+        6 => (name.clone(), token.clone(), ttl.clone(), fences)
+            .prop_map(|(name, token, ttl, fences)| Op::Extend { name, token, ttl, fences }),
+        5 => (name.clone(), token.clone(), number.clone())
+            .prop_map(|(name, token, fence)| Op::Raise { name, token, fence }),
+        6 => prop_oneof![1_u64..150, Just(5_000_u64), Just(120_000_u64)].prop_map(Op::Time),
+        2 => name.clone().prop_map(|name| Op::Forget { name }),
+        1 => Just(Op::Flush),
+        2 => name.clone().prop_map(|name| Op::Dump { name }),
+        2 => name.clone().prop_map(|name| Op::Restore { name }),
+        1 => (name, token, number, ttl)
+            .prop_map(|(name, token, fence, left)| Op::Migrate { name, token, fence, left }),
+        1 => Just(Op::Save),
+        2 => any::<bool>().prop_map(|with_data| Op::Crash { with_data }),
+        1 => prop_oneof![1 => Just(false), 3 => Just(true)].prop_map(|works| Op::Disk { works }),
+    ]
+}
+
+/// Tokens of all lengths around what is kept in place, all different.
+fn any_tokens() -> impl Strategy<Value = Vec<Vec<u8>>> {
+    let length = prop_oneof![Just(1_usize), Just(20), Just(21), Just(255), 1..=TOKEN_MAX];
+    let token = length.prop_flat_map(|length| proptest::collection::vec(any::<u8>(), length));
+    proptest::collection::vec(token, TOKENS).prop_filter("all different", |tokens| {
+        let mut sorted = tokens.clone();
+        sorted.sort();
+        sorted.dedup();
+        sorted.len() == TOKENS
+    })
+}
+
+fn any_labels() -> impl Strategy<Value = Vec<Vec<u8>>> {
+    let label = prop_oneof![
+        Just(vec![]),
+        proptest::collection::vec(any::<u8>(), 0..=LABEL_MAX),
+        Just(vec![b'x'; LABEL_MAX])
+    ];
+    proptest::collection::vec(label, 2)
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig {
+        cases: 1_000,
+        failure_persistence: None,
+        ..ProptestConfig::default()
+    })]
+
+    #[test]
+    fn the_engine_does_what_the_naive_model_does(
+        now in prop_oneof![Just(0_u64), (1_u64 << 32) - 300..(1 << 32) + 300, Just(1_u64 << 47)],
+        tokens in any_tokens(),
+        labels in any_labels(),
+        ops in proptest::collection::vec(any_op(), 1..120),
+    ) {
+        let mut pair = Pair::new(now, tokens, labels);
+        for op in &ops {
+            pair.step(op);
+        }
+    }
+}
+
+#[test]
+fn an_end_beyond_48_bits_is_the_last_instant_there_is() {
+    let mut node = Node::new(INSTANT_MAX - 10);
+    let claim = Claim { token: Token::new(b"t", TOKEN_MAX).unwrap(), ttl: Millis::new(u64::MAX) };
+    let granted = node.ask(0, |durability, lock, now| durability.acquire(lock, claim, b"", now));
+    assert!(matches!(granted, Ok(Acquired::Granted { .. })), "{granted:?}");
+    let ends_at = node.locks[&0].written_lease().unwrap().ends_at;
+    assert_eq!(ends_at.as_millis(), INSTANT_MAX);
+    assert!(node.locks[&0].is_held(node.now));
+    assert!(!node.locks[&0].is_held(Instant::from_millis(u64::MAX)), "the clock ran past it");
+}
+
+#[test]
+fn the_last_fence_is_granted_and_none_after_it() {
+    let mut node = Node::new(0);
+    node.durability.raise_floor(Fence::MAX.previous());
+    let ttl = Millis::new(10);
+    for (token, expected) in [(b"a", Some(Fence::MAX)), (b"b", None)] {
+        let claim = Claim { token: Token::new(token, TOKEN_MAX).unwrap(), ttl };
+        let said = node.ask(0, |durability, lock, now| durability.acquire(lock, claim, b"", now));
+        match expected {
+            Some(fence) => {
+                assert!(matches!(said, Ok(Acquired::Granted { fence: f, .. }) if f == fence));
+            }
+            None => assert_eq!(said, Err(Said::Exhausted)),
+        }
+        node.now = node.now.after(ttl).after(Millis::new(1));
+    }
+}

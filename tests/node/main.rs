@@ -1,0 +1,19 @@
+//! One node: the module on a real server, seen as its users see it.
+//!
+//! Each module is about one promise. Each test starts the servers that it needs.
+
+#[path = "../common/mod.rs"]
+mod common;
+
+mod ask;
+mod clock;
+mod commands;
+mod fences;
+mod idle;
+mod key_type;
+mod options;
+mod persistence;
+mod refusals;
+mod replication;
+mod server_rules;
+mod told;

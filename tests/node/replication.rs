@@ -1,0 +1,365 @@
+//! What replicas and the append-only file are told: decisions, as facts. Replicas obey.
+
+use redis::Connection;
+
+use crate::ask::{ask, ask_all, ask_args, digest, field, left_ms, wait_for_lapse};
+use crate::common::{Server, run_args, wait_until};
+use crate::told::{AppendOnly, Stream, unix_ms};
+
+/// A command, its answer, and what is told of it.
+type Row = (&'static str, &'static str, &'static [&'static str]);
+
+const TABLE: &[Row] = &[
+    // Grants: the absolute end and the fence take the place of the ttl.
+    ("LOCK.ACQUIRE res A 30000", "1", &["LOCK.ACQUIRE res A 30000@+30000.1"]),
+    ("LOCK.ACQUIRE res B 30000", "nil", &[]),
+    ("LOCK.ACQUIRE res A 0", "BADTTL", &[]),
+    // The holder again: told only if the end became later.
+    ("LOCK.ACQUIRE res A 20000", "1", &[]),
+    ("LOCK.ACQUIRE res A 60000", "1", &["LOCK.ACQUIRE res A 60000@+60000.1"]),
+    ("LOCK.EXTEND res A 40000", "1", &["LOCK.EXTEND res A 40000@+40000.1"]),
+    ("LOCK.EXTEND res B 40000", "0", &[]),
+    ("LOCK.EXTEND none A 40000", "nil", &[]),
+    ("LOCK.EXTEND res A 40000 FENCE 0", "BADARG", &[]),
+    ("LOCK.EXTEND res A 40000 FENCE 5", "1", &["LOCK.EXTEND res A 40000@+40000.5 FENCE 5"]),
+    ("LOCK.FENCE res", "5", &[]),
+    ("LOCK.FENCE res A 7", "7", &["LOCK.FENCE res A 7"]),
+    ("LOCK.FENCE res B 9", "0", &[]),
+    ("LOCK.FENCE none B 9", "nil", &[]),
+    ("LOCK.FENCE res A x", "BADARG", &[]),
+    ("LOCK.INFO none", "[state", &[]),
+    ("LOCK.HELP", "[LOCK.<command>", &[]),
+    ("LOCK.RELEASE res B", "0", &[]),
+    ("LOCK.RELEASE res A", "1", &["LOCK.RELEASE res A"]),
+    ("LOCK.RELEASE res A", "nil", &[]),
+    ("LOCK.RELEASE none A", "nil", &[]),
+    ("LOCK.RELEASE res", "ERR", &[]),
+    // After an end, the next fence; a label comes along.
+    ("LOCK.ACQUIRE res C 30000 LABEL me", "8", &["LOCK.ACQUIRE res C 30000@+30000.8 LABEL me"]),
+    ("LOCK.ACQUIRE res C 60000", "8", &["LOCK.ACQUIRE res C 60000@+60000.8"]),
+    (
+        "LOCK.ACQUIRE res C 90000 LABEL other",
+        "8",
+        &["LOCK.ACQUIRE res C 90000@+90000.8 LABEL other"],
+    ),
+    ("LOCK.EXTEND res C 60000", "1", &["LOCK.EXTEND res C 60000@+60000.8"]),
+    ("LOCK.EXTEND res C 60000 FENCE 9", "1", &["LOCK.EXTEND res C 60000@+60000.9 FENCE 9"]),
+    ("LOCK.ACQUIRE res C 90000", "9", &["LOCK.ACQUIRE res C 90000@+90000.9"]),
+    // Repairs.
+    (
+        "LOCK.EXTEND lost A 30000 FENCE 30 REPAIR",
+        "1",
+        &["LOCK.EXTEND lost A 30000@+30000.30 FENCE 30 REPAIR"],
+    ),
+    ("LOCK.EXTEND lost B 30000 FENCE 31 REPAIR", "0", &[]),
+    ("LOCK.EXTEND low A 30000 FENCE 1 REPAIR", "nil", &[]),
+    // What Redis itself does.
+    ("RENAME res moved", "OK", &["RENAME res moved"]),
+    ("DEL moved", "1", &["DEL moved"]),
+    ("LOCK.ACQUIRE res A 30000", "10", &["LOCK.ACQUIRE res A 30000@+30000.10"]),
+    // Several in one go stay together.
+    (
+        "EVAL redis.call('LOCK.RELEASE','res','A')redis.call('LOCK.ACQUIRE','res','B','50') 0",
+        "nil",
+        &["MULTI", "LOCK.RELEASE res A", "LOCK.ACQUIRE res B 50@+50.11", "EXEC"],
+    ),
+    ("EVAL return(redis.call('LOCK.ACQUIRE','res','C','50')) 0", "nil", &[]),
+];
+
+#[test]
+fn replicas_and_the_append_only_file_are_told_decisions_and_nothing_else() {
+    // Otherwise a write to the file may wait for a flush of the one before.
+    let server = Server::builder().config("appendonly", "yes").config("appendfsync", "no").start();
+    let conn = &mut server.connect();
+    let mut replica = Stream::open(&server);
+    let mut file = AppendOnly::open(&server);
+    for (line, answer, told) in TABLE {
+        let given = ask(conn, line);
+        assert!(given.starts_with(answer), "{line}: {given}");
+        assert_eq!(replica.told(conn), *told, "{line}");
+        assert_eq!(file.told(), *told, "{line}");
+    }
+}
+
+fn pair() -> (Server, Server) {
+    let primary = Server::builder().module_arg("idle-ms", 0).start();
+    let replica = Server::builder().config("appendonly", "yes").replica_of(&primary).start();
+    primary.wait_for_replica(&replica);
+    (primary, replica)
+}
+
+#[test]
+fn a_replica_and_its_append_only_file_end_up_with_the_digest_of_the_primary() {
+    let (primary, replica) = pair();
+    let (conn, copy) = (&mut primary.connect(), &mut replica.connect());
+    for (line, ..) in TABLE {
+        ask(conn, line);
+        primary.wait_for_replica(&replica);
+        assert_eq!(digest(copy), digest(conn), "{line}");
+    }
+    let long = "t".repeat(64);
+    let binary: [&[u8]; 6] = [b"LOCK.ACQUIRE", b"\xff\0", b"\0\xff\r\n", b"1", b"LABEL", b"\0\r\n"];
+    for args in [
+        &binary[..],
+        &[b"LOCK.ACQUIRE", b"long", long.as_bytes(), b"86400000"],
+        &[b"LOCK.FENCE", b"long", long.as_bytes(), b"9007199254740991"],
+    ] {
+        run_args(conn, args).unwrap();
+        primary.wait_for_replica(&replica);
+        assert_eq!(digest(copy), digest(conn));
+    }
+    // The first synchronisation had the file rewritten; until that is done it is not whole.
+    wait_until("the file is whole", || replica.info_u64("aof_rewrite_in_progress") == 0);
+    assert_eq!(ask(copy, "DEBUG LOADAOF"), "OK");
+    assert_eq!(digest(copy), digest(conn));
+    assert!(!replica.log().contains("error"), "{}", replica.log());
+}
+
+#[test]
+fn a_full_resynchronisation_brings_leases_counters_and_the_floor() {
+    let primary = Server::start();
+    let conn = &mut primary.connect();
+    for line in [
+        "LOCK.ACQUIRE gone A 30000",
+        "LOCK.FENCE gone A 50",
+        "DEL gone",
+        "LOCK.ACQUIRE held A 600000 LABEL me",
+        "LOCK.ACQUIRE free A 30000",
+        "LOCK.RELEASE free A",
+        "SELECT 4",
+        "LOCK.ACQUIRE held A 600000",
+    ] {
+        ask(conn, line);
+    }
+    for diskless in ["yes", "no"] {
+        ask(conn, &format!("CONFIG SET repl-diskless-sync {diskless}"));
+        let replica = Server::builder().config("lockmod.quarantine-on-promotion", "no").start();
+        let copy = &mut replica.connect();
+        ask(copy, "LOCK.ACQUIRE own A 30000");
+        ask(copy, "LOCK.FENCE own A 3000");
+        ask(copy, &format!("REPLICAOF 127.0.0.1 {}", primary.port()));
+        primary.wait_for_replica(&replica);
+        assert_eq!(digest(copy), digest(conn));
+        assert_eq!(field(copy, "held", "label"), "me");
+        assert!((500_000..=600_000).contains(&left_ms(copy, "held")));
+        ask(copy, "REPLICAOF NO ONE");
+        let fence: u64 = ask(copy, "LOCK.ACQUIRE own B 30000").parse().unwrap();
+        assert!(fence > 3000, "the replica's own floor does not fall: {fence}");
+        assert_eq!(ask(copy, "LOCK.ACQUIRE held B 30000"), "nil");
+        assert_eq!(ask(copy, "LOCK.RELEASE held A"), "1");
+    }
+}
+
+#[test]
+fn a_replica_answers_what_reads_and_refuses_what_writes() {
+    let (primary, replica) = pair();
+    let (conn, copy) = (&mut primary.connect(), &mut replica.connect());
+    ask(conn, "LOCK.ACQUIRE res A 600000 LABEL me");
+    primary.wait_for_replica(&replica);
+    assert_eq!(field(copy, "res", "state"), "held");
+    assert_eq!(field(copy, "res", "label"), "me");
+    assert!((500_000..=600_000).contains(&left_ms(copy, "res")));
+    for line in [
+        "LOCK.ACQUIRE res A 30000",
+        "LOCK.ACQUIRE new A 30000",
+        "LOCK.RELEASE res A",
+        "LOCK.EXTEND res A 30000",
+        "LOCK.FENCE res A 9",
+    ] {
+        let error = ask(copy, line);
+        assert!(error.starts_with("READONLY "), "{line}: {error}");
+    }
+    assert_eq!(digest(copy), digest(conn));
+}
+
+#[test]
+fn a_replica_whose_wall_clock_is_wrong_decides_nothing() {
+    let primary = Server::start();
+    let replica = Server::builder().fake_wall_clock().replica_of(&primary).start();
+    primary.wait_for_replica(&replica);
+    let (conn, copy) = (&mut primary.connect(), &mut replica.connect());
+    replica.set_wall_clock_offset_ms(3_600_000);
+    ask(conn, "LOCK.ACQUIRE res A 30000 LABEL me");
+    primary.wait_for_replica(&replica);
+    assert_eq!(field(copy, "res", "state"), "free", "by its own clock it is over");
+    assert_eq!(digest(copy), digest(conn), "and it stays as it was written");
+    for line in [
+        "LOCK.EXTEND res A 60000",
+        "LOCK.FENCE res A 7",
+        "LOCK.RELEASE res A",
+        "LOCK.ACQUIRE res B 30000",
+        "LOCK.EXTEND res B 30000 FENCE 12",
+    ] {
+        ask(conn, line);
+        primary.wait_for_replica(&replica);
+        assert_eq!(digest(copy), digest(conn), "{line}");
+    }
+    // A clock that is late makes no lease longer than it was asked for.
+    replica.set_wall_clock_offset_ms(-3_600_000);
+    ask(conn, "LOCK.EXTEND res B 30000");
+    primary.wait_for_replica(&replica);
+    assert!(left_ms(copy, "res") <= 30_000);
+    ask(conn, "LOCK.RELEASE res B");
+    primary.wait_for_replica(&replica);
+    assert_eq!(field(copy, "res", "state"), "free");
+    assert_eq!(digest(copy), digest(conn));
+}
+
+#[test]
+fn a_label_is_the_same_on_a_replica_whoever_asks_again() {
+    let (primary, replica) = pair();
+    let (conn, copy) = (&mut primary.connect(), &mut replica.connect());
+    // A retry without the label, or with another, used to change it on the replica only; and a
+    // repair of a lapsed lease used to lose it on the primary only.
+    for (line, label) in [
+        ("LOCK.ACQUIRE res A 20000 LABEL me", "me"),
+        ("LOCK.ACQUIRE res A 30000", "me"),
+        ("LOCK.ACQUIRE res A 40000 LABEL other", "me"),
+        ("LOCK.EXTEND res A 50000", "me"),
+        ("LOCK.FENCE res A 9", "me"),
+        ("LOCK.ACQUIRE res A 60000", "me"),
+        ("LOCK.EXTEND res A 1", "nil"),
+        ("LOCK.EXTEND res A 30000 FENCE 9 REPAIR", "me"),
+        ("LOCK.EXTEND res A 1", "nil"),
+        ("LOCK.ACQUIRE res A 30000", "nil"),
+        ("LOCK.EXTEND res A 1", "nil"),
+        ("LOCK.ACQUIRE res A 30000 LABEL new", "new"),
+    ] {
+        ask(conn, line);
+        if line.ends_with(" 1") {
+            wait_for_lapse(conn, "res");
+        }
+        primary.wait_for_replica(&replica);
+        assert_eq!(digest(copy), digest(conn), "{line}");
+        if !line.ends_with(" 1") {
+            assert_eq!(field(conn, "res", "label"), label, "{line}");
+            assert_eq!(field(copy, "res", "label"), label, "{line}");
+        }
+    }
+}
+
+#[test]
+fn a_lease_that_lapsed_stays_written_on_a_replica_until_it_is_told() {
+    let (primary, replica) = pair();
+    let (conn, copy) = (&mut primary.connect(), &mut replica.connect());
+    ask(conn, "LOCK.ACQUIRE res A 1");
+    wait_for_lapse(conn, "res");
+    primary.wait_for_replica(&replica);
+    wait_for_lapse(copy, "res");
+    assert_eq!(digest(copy), digest(conn));
+    assert_eq!(ask(conn, "LOCK.ACQUIRE res B 30000"), "2");
+    primary.wait_for_replica(&replica);
+    assert_eq!(field(copy, "res", "state"), "held");
+    assert_eq!(field(copy, "res", "fence"), "2");
+}
+
+#[test]
+fn facts_from_ordinary_clients_are_refused_everywhere() {
+    let server = Server::start();
+    let conn = &mut server.connect();
+    ask(conn, "LOCK.ACQUIRE held A 600000");
+    let before = digest(conn);
+    for key in ["new", "held"] {
+        for command in ["LOCK.ACQUIRE", "LOCK.EXTEND"] {
+            let fact = format!("30000@{}.17", unix_ms() + 30_000);
+            let refusal = format!("BADTTL ttl '{fact}' is not a whole number");
+            let line = format!("{command} {key} A {fact}");
+            assert!(ask(conn, &line).starts_with(&refusal));
+            let script = format!("return redis.call('{command}', '{key}', 'A', '{fact}')");
+            assert!(ask_args(conn, &["EVAL", &script, "0"]).starts_with(&refusal));
+            ask(conn, "MULTI");
+            ask(conn, &line);
+            let error = format!("{:?}", run_args(conn, &["EXEC"]));
+            assert!(error.contains("BADTTL"), "{error}");
+        }
+    }
+    assert_eq!(digest(conn), before);
+    assert!(ask(conn, "LOCK.ACQUIRE new  30000@1.1").starts_with("ERR wrong number"));
+    let counter_only = ask_args(conn, &["LOCK.ACQUIRE", "new", "", "0@0.5.5"]);
+    assert!(counter_only.starts_with("BADTOKEN "), "{counter_only}");
+}
+
+/// Takes and gives back twice, and takes again, in one script or function.
+const BUSY: &str = "
+    for i = 1, 2 do
+        redis.call('LOCK.ACQUIRE', keys[1], 'A', '40000', 'LABEL', 'me')
+        redis.call('LOCK.ACQUIRE', keys[1], 'B', '40000')
+        redis.call('LOCK.RELEASE', keys[1], 'A')
+    end
+    redis.call('LOCK.ACQUIRE', keys[1], 'A', '40000')
+    redis.call('LOCK.EXTEND', keys[1], 'A', '40000')
+    return redis.call('LOCK.FENCE', keys[1], 'A', '9')";
+
+#[test]
+fn transactions_scripts_and_functions_are_told_decision_by_decision() {
+    let busy = |conn: &mut Connection, how: &str| match how {
+        "script" => {
+            let script = BUSY.replace("keys[", "KEYS[");
+            assert_eq!(ask_args(conn, &["EVAL", &script, "1", "res"]), "9");
+        }
+        "function" => {
+            let library = format!(
+                "#!lua name=busy\nredis.register_function('busy', function(keys) {BUSY} end)"
+            );
+            assert_eq!(ask_args(conn, &["FUNCTION", "LOAD", &library]), "busy");
+            assert_eq!(ask(conn, "FCALL busy 1 res"), "9");
+        }
+        _ => {
+            ask_all(
+                conn,
+                &[
+                    ("MULTI", "OK"),
+                    ("LOCK.ACQUIRE res A 40000 LABEL me", "QUEUED"),
+                    ("LOCK.ACQUIRE res B 40000", "QUEUED"),
+                    ("LOCK.RELEASE res A", "QUEUED"),
+                    ("LOCK.ACQUIRE res A 40000 LABEL me", "QUEUED"),
+                    ("LOCK.RELEASE res A", "QUEUED"),
+                    ("LOCK.ACQUIRE res A 40000", "QUEUED"),
+                    ("LOCK.EXTEND res A 40000", "QUEUED"),
+                    ("LOCK.FENCE res A 9", "QUEUED"),
+                    ("EXEC", "[1 nil 1 2 1 3 1 9]"),
+                ],
+            );
+        }
+    };
+    for how in ["script", "function", "transaction"] {
+        let (primary, replica) = pair();
+        let conn = &mut primary.connect();
+        let mut told = Stream::open(&primary);
+        busy(conn, how);
+        let mut commands = told.told(conn);
+        commands.retain(|command| !command.starts_with("FUNCTION "));
+        assert_eq!(
+            commands,
+            [
+                "MULTI",
+                "LOCK.ACQUIRE res A 40000@+40000.1 LABEL me",
+                "LOCK.RELEASE res A",
+                "LOCK.ACQUIRE res A 40000@+40000.2 LABEL me",
+                "LOCK.RELEASE res A",
+                "LOCK.ACQUIRE res A 40000@+40000.3",
+                "LOCK.EXTEND res A 40000@+40000.3",
+                "LOCK.FENCE res A 9",
+                "EXEC",
+            ],
+            "{how}"
+        );
+        primary.wait_for_replica(&replica);
+        assert_eq!(digest(&mut replica.connect()), digest(conn), "{how}");
+    }
+}
+
+#[test]
+fn a_chain_of_replicas_agrees() {
+    let (primary, replica) = pair();
+    let last = Server::builder().replica_of(&replica).start();
+    let conn = &mut primary.connect();
+    replica.wait_for_replica(&last);
+    for (line, ..) in TABLE {
+        ask(conn, line);
+    }
+    primary.wait_for_replica(&replica);
+    wait_until("the last one of the chain is level", || {
+        digest(&mut last.connect()) == digest(conn)
+    });
+}
