@@ -21,9 +21,9 @@ async fn a_lock_survives_two_killed_nodes_of_five_and_refuses_with_three() {
     let mut nodes = nodes(5);
     let locker = locker(&nodes);
     connected(&locker).await;
-    for count in 0..2 {
+    for node in &mut nodes[..2] {
         works(&locker).await;
-        nodes[count].kill();
+        node.kill();
     }
     works(&locker).await;
     nodes[2].kill();
