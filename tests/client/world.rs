@@ -1,5 +1,6 @@
 //! The client in a world of our own: simulated nodes, a clock that jumps, a network that delays
-//! and loses, and minorities of nodes that are away. The engine's nodes answer; no server and no real time is used.
+//! and loses, and minorities of nodes that are away. The engine's nodes answer; no server and no
+//! real time is used.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
