@@ -1,3 +1,5 @@
 //! The `lockmod` command.
 
-fn main() {}
+fn main() -> std::process::ExitCode {
+    lockmod::cli::main()
+}

@@ -5,10 +5,10 @@
 //! need. After a restart that may have lost data, the floor starts at the fence ceiling, and the
 //! node grants nothing until the lease ceiling has passed.
 
-use super::{Fence, Instant, Millis, QuarantineReason};
+use super::{Fence, Instant, Millis, QuarantineReason, Recovery};
 
-/// How many fences one write of the fence ceiling pays for. 2^53 allows 10^11 crashes.
-pub const FENCE_BLOCK: u64 = 65_536;
+/// How many fences one write of the fence ceiling pays for. 2^53 has room for 8 * 10^9 crashes.
+pub const FENCE_BLOCK: u64 = 1 << 20;
 /// How much time one write of the lease ceiling pays for: an unclean restart may have to wait
 /// this much longer than the longest lease.
 pub const LEASE_BLOCK: Millis = Millis::new(10_000);
@@ -28,6 +28,22 @@ impl Ceilings {
         other.fence <= self.fence && other.lease <= self.lease
     }
 
+    /// These, and a block more of both.
+    #[must_use]
+    pub fn plus_block(self) -> Ceilings {
+        Ceilings {
+            fence: self.fence.saturating_add(FENCE_BLOCK),
+            lease: self.lease.after(LEASE_BLOCK),
+        }
+    }
+
+    fn plus_half_block(self) -> Ceilings {
+        Ceilings {
+            fence: self.fence.saturating_add(FENCE_BLOCK / 2),
+            lease: self.lease.after(Millis::new(LEASE_BLOCK.get() / 2)),
+        }
+    }
+
     /// The larger of each.
     #[must_use]
     pub fn max(self, other: Ceilings) -> Ceilings {
@@ -43,6 +59,10 @@ pub struct Durability {
     longest: Instant,
     /// `None`: the node keeps no state file, and promises nothing across crashes.
     ceilings: Option<Ceilings>,
+    /// The ceilings that somebody has been asked to make durable.
+    requested: Ceilings,
+    /// Whether there is a request that nobody has taken yet.
+    is_requesting: bool,
     quarantine: Option<Quarantine>,
 }
 
@@ -54,8 +74,20 @@ struct Quarantine {
 
 impl Durability {
     /// A node with this floor, whose state file promises `ceilings`; `None` without a state file.
-    pub fn new(floor: Fence, ceilings: Option<Ceilings>) -> Durability {
-        Durability { floor, highest: floor, ceilings, ..Durability::default() }
+    pub const fn new(floor: Fence, ceilings: Option<Ceilings>) -> Durability {
+        let none = Ceilings { fence: Fence::ZERO, lease: Instant::from_millis(0) };
+        Durability {
+            floor,
+            highest: floor,
+            longest: none.lease,
+            ceilings,
+            requested: match ceilings {
+                Some(ceilings) => ceilings,
+                None => none,
+            },
+            is_requesting: false,
+            quarantine: None,
+        }
     }
 
     /// The fence below which a forgotten lock never restarts.
@@ -82,35 +114,59 @@ impl Durability {
     ///
     /// # Errors
     /// The ceilings that must be durable first; then ask again.
+    #[inline]
     pub fn admit(&mut self, fence: Fence, ends_at: Instant) -> Result<(), Ceilings> {
-        let use_of = Ceilings { fence, lease: ends_at };
-        if let Some(ceilings) = self.ceilings
-            && !ceilings.covers(use_of)
-        {
-            return Err(ceilings.max(next_block(use_of)));
+        if let Some(ceilings) = self.ceilings {
+            let used = Ceilings { fence, lease: ends_at };
+            if !ceilings.covers(used) {
+                return Err(ceilings.max(used.plus_block()));
+            }
+            // Half of a block before it is needed, more is asked for in the background.
+            if !self.requested.covers(used.plus_half_block()) {
+                self.requested = self.requested.max(used.plus_block());
+                self.is_requesting = true;
+            }
         }
         self.highest = self.highest.max(fence);
         self.longest = self.longest.max(ends_at);
         Ok(())
     }
 
-    /// Ceilings worth writing now, in the background, before they are needed: half a block is used.
-    ///
-    /// `lasting` is the length of the leases that are being asked for. What came from elsewhere
-    /// ([`Durability::seen`]) is promised by nobody until this has been written.
-    pub fn ahead(&self, now: Instant, lasting: Millis) -> Option<Ceilings> {
-        let ceilings = self.ceilings?;
-        let soon = Ceilings {
-            fence: self.highest.saturating_add(FENCE_BLOCK / 2),
-            lease: now.after(lasting).after(Millis::new(LEASE_BLOCK.get() / 2)).max(self.longest),
-        };
-        if ceilings.covers(soon) { None } else { Some(ceilings.max(next_block(soon))) }
+    /// Ceilings worth making durable in the background, before they are needed; each is answered
+    /// once.
+    #[inline]
+    pub fn take_request(&mut self) -> Option<Ceilings> {
+        if std::mem::take(&mut self.is_requesting) { Some(self.requested) } else { None }
+    }
+
+    /// Notes that a request could not be met: it will be made again.
+    pub fn request_failed(&mut self) {
+        self.requested = self.ceilings.unwrap_or_default();
+    }
+
+    /// What has been used, for a clean stop.
+    pub fn used(&self) -> Ceilings {
+        Ceilings { fence: self.highest, lease: self.longest }
+    }
+
+    /// Starts anew with these ceilings on disk.
+    pub fn keep(&mut self, ceilings: Ceilings) {
+        self.ceilings = Some(ceilings);
+        self.requested = ceilings;
     }
 
     /// Notes that `ceilings` are durable.
     pub fn persisted(&mut self, ceilings: Ceilings) {
         if let Some(known) = &mut self.ceilings {
             *known = known.max(ceilings);
+        }
+    }
+
+    /// Does what a start or a promotion asks for.
+    pub fn recover(&mut self, recovery: Recovery) {
+        self.raise_floor(recovery.floor);
+        if let Some((until, reason)) = recovery.quarantine {
+            self.begin_quarantine(until, reason);
         }
     }
 
@@ -131,10 +187,14 @@ impl Durability {
     }
 
     /// Notes a lock that came from a data set, a dump or a master. Its fence and its lease may be
-    /// beyond the ceilings, so [`Durability::ahead`] has to be written before the lock is served.
+    /// beyond the ceilings: then larger ones are asked for.
     pub fn seen(&mut self, counter: Fence, ends_at: Option<Instant>) {
         self.highest = self.highest.max(counter);
         self.longest = self.longest.max(ends_at.unwrap_or_default());
+        if self.ceilings.is_some() && !self.requested.covers(self.used()) {
+            self.requested = self.requested.max(self.used().plus_block());
+            self.is_requesting = true;
+        }
     }
 
     /// Notes a raise from `before` to `counter`. If the lock was born at the floor, then other
@@ -146,7 +206,7 @@ impl Durability {
         }
     }
 
-    /// Grants nothing until `until`. A longer quarantine already in force stays.
+    /// Grants nothing up to and including `until`. A longer quarantine already in force stays.
     pub fn begin_quarantine(&mut self, until: Instant, reason: QuarantineReason) {
         if self.quarantine.is_none_or(|present| present.until < until) {
             self.quarantine = Some(Quarantine { until, reason });
@@ -161,15 +221,8 @@ impl Durability {
     /// For how much longer, and why, the node grants nothing; `None` when it grants.
     pub fn quarantine(&self, now: Instant) -> Option<(Millis, QuarantineReason)> {
         let quarantine = self.quarantine?;
-        let left = now.until(quarantine.until);
+        // A lease includes its last millisecond, and so does the wait for it.
+        let left = now.until(quarantine.until.after(Millis::new(1)));
         if left.is_zero() { None } else { Some((left, quarantine.reason)) }
-    }
-}
-
-/// The ceilings that pay for `use_of` and a block more of both.
-fn next_block(use_of: Ceilings) -> Ceilings {
-    Ceilings {
-        fence: use_of.fence.saturating_add(FENCE_BLOCK),
-        lease: use_of.lease.after(LEASE_BLOCK),
     }
 }

@@ -64,7 +64,8 @@ pub struct Lease<'a> {
     pub token: Token<'a>,
     /// The fence of the grant, or what it was raised to.
     pub fence: Fence,
-    /// From this instant on the lease is over.
+    /// The last millisecond of the lease. Clocks are read rounded down, so counting it in keeps
+    /// the lease from being shorter than its ttl.
     pub ends_at: Instant,
     /// Who holds it, for people; may be empty.
     pub label: &'a [u8],
@@ -106,7 +107,7 @@ impl Lock {
 
     /// Whether somebody holds the lock at `now`.
     pub fn is_held(&self, now: Instant) -> bool {
-        self.token_length > 0 && now < self.until.unpack()
+        self.token_length > 0 && now <= self.until.unpack()
     }
 
     /// For how long the present lease has been held, modulo 49.7 days.
@@ -135,7 +136,7 @@ impl Lock {
     /// How `token` stands to the lock at `now`.
     pub(super) fn standing(&self, token: Token<'_>, now: Instant) -> Standing {
         match self.written_token() {
-            Some(holder) if now < self.until.unpack() => {
+            Some(holder) if now <= self.until.unpack() => {
                 if holder == token {
                     Standing::Holds
                 } else {

@@ -32,6 +32,8 @@ pub struct Decided {
     pub ends_at: UnixTime,
     /// The lease's fence.
     pub fence: Fence,
+    /// The sender's floor, where it says so.
+    pub floor: Fence,
 }
 
 /// `LOCK.ACQUIRE key token ttl [LABEL text]`, after the key.
@@ -94,15 +96,47 @@ pub fn fence(bytes: &[u8]) -> Result<Fence, Refusal> {
     }
 }
 
-/// Reads a stated fact in place of a ttl, `ttl@end.fence`; `None` if it is not one.
+/// Reads a stated fact in place of a ttl, `ttl@end.fence` or `ttl@end.fence.floor`; `None` if it
+/// is not one.
 pub fn decided(bytes: &[u8]) -> Option<Decided> {
     let at = bytes.iter().position(|&byte| byte == b'@')?;
-    let dot = at + bytes[at..].iter().position(|&byte| byte == b'.')?;
-    Some(Decided {
-        ttl: Millis::new(number(&bytes[..at])?),
-        ends_at: UnixTime::from_millis(number(&bytes[at + 1..dot])?),
-        fence: Fence::new(number(&bytes[dot + 1..])?)?,
-    })
+    let ttl = Millis::new(number(&bytes[..at])?);
+    let mut facts = bytes[at + 1..].split(|&byte| byte == b'.').map(number);
+    let ends_at = UnixTime::from_millis(facts.next()??);
+    let fence = Fence::new(facts.next()??)?;
+    let floor = match facts.next() {
+        Some(floor) => Fence::new(floor?)?,
+        None => Fence::ZERO,
+    };
+    if facts.next().is_some() { None } else { Some(Decided { ttl, ends_at, fence, floor }) }
+}
+
+/// What makes a ttl argument a fact when it is appended to it: `@end.fence`.
+///
+/// The bytes are written into `room`.
+pub fn decided_suffix(room: &mut [u8; SUFFIX_MAX], ends_at: UnixTime, fence: Fence) -> &[u8] {
+    let mut start = put_number(room, SUFFIX_MAX, fence.get());
+    start -= 1;
+    room[start] = b'.';
+    start = put_number(room, start, ends_at.as_millis()) - 1;
+    room[start] = b'@';
+    &room[start..]
+}
+
+/// Room for two numbers of 20 digits and what separates them.
+pub const SUFFIX_MAX: usize = 42;
+
+/// Writes `number` in decimal digits before `end`; answers where it starts.
+fn put_number(room: &mut [u8; SUFFIX_MAX], end: usize, mut number: u64) -> usize {
+    let mut start = end;
+    loop {
+        start -= 1;
+        room[start] = b'0' + (number % 10) as u8;
+        number /= 10;
+        if number == 0 {
+            return start;
+        }
+    }
 }
 
 /// Reads `LABEL text` where that is all the options there are; empty if there is none.
@@ -215,6 +249,15 @@ mod tests {
     }
 
     #[test]
+    fn facts_are_read_whole_or_not_at_all() {
+        assert_eq!(decided(b"5@6.7.8").unwrap().floor.get(), 8);
+        for bad in [&b"5"[..], b"5@", b"5@6", b"5@6.", b"@6.7", b"5@6.7.", b"5@6.7.8.9", b"5@-6.7"]
+        {
+            assert_eq!(decided(bad), None, "{}", bad.escape_ascii());
+        }
+    }
+
+    #[test]
     fn options_are_refused_by_name() {
         let parse = |options: &[&'static [u8]]| {
             refusal(acquire(&[&[&b"t"[..], b"5"], options].concat(), LIMITS))
@@ -242,6 +285,16 @@ mod tests {
     }
 
     proptest! {
+        #[test]
+        fn a_suffix_reads_back_as_the_fact_it_states(end: u64, fence in 0..=Fence::MAX.get()) {
+            let (ends_at, fence) = (UnixTime::from_millis(end), Fence::new(fence).unwrap());
+            let mut room = [0; SUFFIX_MAX];
+            let bytes = [b"30000", decided_suffix(&mut room, ends_at, fence)].concat();
+            let floor = Fence::ZERO;
+            let ttl = Millis::new(30_000);
+            prop_assert_eq!(decided(&bytes), Some(Decided { ttl, ends_at, fence, floor }));
+        }
+
         #[test]
         fn numbers_agree_with_the_standard_library(text in "[0-9]{1,21}") {
             prop_assert_eq!(number(text.as_bytes()), text.parse().ok().filter(|_| text.len() < 21));

@@ -36,10 +36,8 @@ pub struct Command {
 pub enum KeyUse {
     /// Reads it.
     Read,
-    /// Changes what is there.
-    Update,
     /// Changes what is there, or makes it.
-    Insert,
+    Update,
 }
 
 /// One argument.
@@ -145,7 +143,7 @@ pub const COMMANDS: &[Command] = &[
         arity: -4,
         flags: "write deny-oom fast",
         acl_categories: "write fast",
-        key: Some(KeyUse::Insert),
+        key: Some(KeyUse::Update),
         args: &[KEY, TOKEN, TTL, option("LABEL", LABEL)],
         replies: &[
             (
@@ -180,7 +178,7 @@ pub const COMMANDS: &[Command] = &[
         arity: -4,
         flags: "write fast",
         acl_categories: "write fast",
-        key: Some(KeyUse::Insert),
+        key: Some(KeyUse::Update),
         args: &[
             KEY,
             TOKEN,

@@ -37,7 +37,8 @@ fn explore(name: &str, bounds: Bounds) -> (usize, Vec<Witness>) {
     let witnesses = checker.model().witnesses();
     println!(
         "{name}: done {} {} states, {} generated, depth {}, {:.1} s, {witnesses:?}",
-        checker.is_done(), checker.unique_state_count(),
+        checker.is_done(),
+        checker.unique_state_count(),
         checker.state_count(),
         checker.max_depth(),
         started_at.elapsed().as_secs_f32(),
@@ -50,10 +51,24 @@ fn scratch() {
     let uneven = Bounds { start: Start::Uneven, ..lean(3, 2) };
     let floor = Bounds { start: Start::OneFloor, ..lean(3, 2) };
     explore("noraise", Bounds { defect: Defect::NoRaiseRound, ..uneven });
-    explore("unconditional", Bounds { ignores_clocks: true, defect: Defect::UnconditionalRaise, ..uneven });
-    explore("nopersist", Bounds { crashes: 1, defect: Defect::RaiseWithoutPersisting, only: Some("fences are unique"), ..floor });
+    explore(
+        "unconditional",
+        Bounds { ignores_clocks: true, defect: Defect::UnconditionalRaise, ..uneven },
+    );
+    explore(
+        "nopersist",
+        Bounds {
+            crashes: 1,
+            defect: Defect::RaiseWithoutPersisting,
+            only: Some("fences are unique"),
+            ..floor
+        },
+    );
     explore("S2 uneven", uneven);
-    explore("S2 uneven, zombies, clockless, store", Bounds{ has_store: true, ignores_clocks: true, ..uneven});
+    explore(
+        "S2 uneven, zombies, clockless, store",
+        Bounds { has_store: true, ignores_clocks: true, ..uneven },
+    );
     explore("S3 crash floor", Bounds { crashes: 1, ..floor });
     explore("S3 crash", Bounds { crashes: 1, ..lean(3, 2) });
     explore("S4 renew", Bounds { renewals: 1, ..lean(3, 2) });

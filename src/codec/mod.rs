@@ -1,10 +1,12 @@
-//! Versioned bytes: a lock in a data set, and the node's state file.
+//! Versioned bytes: a lock in a data set, and the node's [`state`] file.
 //!
 //! Bytes from a disk or from `RESTORE` are hostile until proven otherwise. They are decoded
 //! strictly: every field is checked, nothing may follow, a newer version is refused with both
 //! numbers, and no input panics. Times are absolute; a lease also carries what was left of it, so
 //! that a wall clock that was stepped back cannot prolong it, and, for a reader in the same boot of
 //! the same machine, its end on the boot-time clock, which no step touches.
+
+pub mod state;
 
 use bincode::{Decode, Encode, config};
 
@@ -222,7 +224,8 @@ mod tests {
             cut in 0_usize..80, flip in 0_usize..80, bit in 0_u8..8,
         ) {
             let now = clocks(1_000, 5_000);
-            let mut bytes = encode_lock(&held(&[7; 20], b"label", 9, 4_000), Fence::ZERO, now, BOOT);
+            let lock = held(&[7; 20], b"label", 9, 4_000);
+            let mut bytes = encode_lock(&lock, Fence::ZERO, now, BOOT);
             prop_assert!(decode_lock(&bytes[..cut.min(bytes.len() - 1)], now, BOOT).is_err());
             if let Some(byte) = bytes.get_mut(flip) {
                 *byte ^= 1 << bit;
@@ -234,7 +237,9 @@ mod tests {
         }
 
         #[test]
-        fn no_bytes_make_the_decoder_panic(bytes in proptest::collection::vec(any::<u8>(), 0..200)) {
+        fn no_bytes_make_the_decoder_panic(
+            bytes in proptest::collection::vec(any::<u8>(), 0..200),
+        ) {
             let _ = decode_lock(&bytes, clocks(1, 1), BOOT);
         }
     }

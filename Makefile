@@ -1,0 +1,26 @@
+MODULE := target/release/liblockmod.so
+
+.DEFAULT_GOAL := help
+.PHONY: help install build run test check clean
+
+help: ## List the targets
+	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "  %-8s %s\n", $$1, $$2}' Makefile
+install: ## Install what is missing of redis-server and libclang (as root, on Debian), or say what
+	@.ci/install
+build: install ## Build the module, the client and the command line tool (release)
+	cargo build --release
+run: build ## The main job: a server with the module, a lock taken, refused and given back; then all ends
+	examples/one_node.sh $(MODULE)
+test: install ## All tests, real servers included
+	cargo test --no-fail-fast
+check: install ## What CI runs before the tests: format, lints, docs, each feature alone
+	cargo fmt --check
+	cargo clippy --all-targets -- -D warnings
+	RUSTDOCFLAGS="-D warnings" cargo doc --no-deps
+	RUSTFLAGS="-D warnings" cargo check --target-dir target/alone --no-default-features
+	RUSTFLAGS="-D warnings" cargo check --target-dir target/alone --no-default-features --features codec
+	RUSTFLAGS="-D warnings" cargo check --target-dir target/alone --no-default-features --features module
+	RUSTFLAGS="-D warnings" cargo check --target-dir target/alone --no-default-features --features client
+	RUSTFLAGS="-D warnings" cargo check --target-dir target/alone --no-default-features --features cli
+clean: ## Remove build output
+	cargo clean

@@ -1,0 +1,269 @@
+//! What a node costs: lockmod beside the recipes that it replaces, on one server, in one run.
+//!
+//! Server CPU is what is compared, because it is steady where a clock on the wall is not: the
+//! server's own account of its main thread, over pipelined commands. Each round runs every rival
+//! in turn; the ratio of two rivals is the median of the rounds' ratios, so that a machine whose
+//! speed drifts does not favour one of them. `cargo bench --bench node`; with `-- quick`, fewer
+//! rounds of fewer commands.
+
+#[path = "../tests/common/mod.rs"]
+mod common;
+
+use std::io::{Read, Write};
+use std::os::unix::net::UnixStream;
+use std::time::Instant;
+
+use common::{Server, wait_at_most};
+
+/// The recipe's release: deletes the key if it holds the token.
+const COMPARE_AND_DELETE: &str =
+    "if redis.call('get',KEYS[1])==ARGV[1] then return redis.call('del',KEYS[1]) else return 0 end";
+const CLIENTS: usize = 8;
+const PIPELINE: usize = 64;
+const TOKEN: &str = "0123456789abcdefghij";
+
+/// How a rival takes and gives back a lock.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Rival {
+    Lockmod,
+    Script,
+    Bare,
+}
+
+impl Rival {
+    fn name(self) -> &'static str {
+        match self {
+            Rival::Lockmod => "LOCK.ACQUIRE + LOCK.RELEASE",
+            Rival::Script => "SET NX PX + EVALSHA",
+            Rival::Bare => "SET NX PX + DEL",
+        }
+    }
+
+    fn acquire(self, name: &str) -> Vec<String> {
+        match self {
+            Rival::Lockmod => words(&["LOCK.ACQUIRE", name, TOKEN, "30000"]),
+            Rival::Script | Rival::Bare => words(&["SET", name, TOKEN, "NX", "PX", "30000"]),
+        }
+    }
+
+    fn release(self, name: &str, script: &str) -> Vec<String> {
+        match self {
+            Rival::Lockmod => words(&["LOCK.RELEASE", name, TOKEN]),
+            Rival::Script => words(&["EVALSHA", script, "1", name, TOKEN]),
+            Rival::Bare => words(&["DEL", name]),
+        }
+    }
+}
+
+fn words(words: &[&str]) -> Vec<String> {
+    words.iter().map(|&word| word.to_owned()).collect()
+}
+
+fn main() {
+    let quick = std::env::args().any(|arg| arg == "quick" || arg == "--test");
+    let (rounds, commands) = if quick { (3, 40_000) } else { (9, 400_000) };
+    let server = Server::builder().config("save", "\"\"").start();
+    let version = common::server_version();
+    println!("{version:?} on {}", machine());
+    println!("{CLIENTS} clients, {PIPELINE} commands each at a time; server CPU per command\n");
+    let bench = Bench { server, rounds, commands };
+    bench.pairs("acquire and release, 20000 names in turn", 20_000);
+    bench.pairs("acquire and release, each name once", usize::MAX);
+    bench.distinct();
+    bench.memory(if quick { 50_000 } else { 1_000_000 });
+    bench.idle(if quick { 50_000 } else { 1_000_000 });
+}
+
+struct Bench {
+    server: Server,
+    rounds: usize,
+    commands: usize,
+}
+
+impl Bench {
+    fn pairs(&self, title: &str, names: usize) {
+        println!("{title}");
+        let script = self.script();
+        let rivals = [Rival::Lockmod, Rival::Script, Rival::Bare];
+        let mut costs: Vec<Vec<f64>> = vec![Vec::new(); rivals.len()];
+        for round in 0..self.rounds {
+            for (rival, costs) in rivals.iter().zip(&mut costs) {
+                self.run("FLUSHALL");
+                costs.push(self.cost(|client, number| {
+                    // Each client has names of its own, and holds a lock for half a pipeline.
+                    let (batch, place) = (number / PIPELINE, number % PIPELINE);
+                    let pair = batch * (PIPELINE / 2) + place % (PIPELINE / 2);
+                    let name = format!("lock:{client}:{:08}", pair % (names / CLIENTS));
+                    let _ = round;
+                    if place < PIPELINE / 2 {
+                        rival.acquire(&name)
+                    } else {
+                        rival.release(&name, &script)
+                    }
+                }));
+            }
+        }
+        report(&rivals.map(Rival::name), &costs);
+    }
+
+    fn distinct(&self) {
+        println!("acquire only, each name new");
+        let rivals = [Rival::Lockmod, Rival::Bare];
+        let mut costs: Vec<Vec<f64>> = vec![Vec::new(); rivals.len()];
+        for _ in 0..self.rounds {
+            for (rival, costs) in rivals.iter().zip(&mut costs) {
+                self.run("FLUSHALL");
+                costs.push(
+                    self.cost(|client, number| {
+                        rival.acquire(&format!("lock:{client}:{number:08}"))
+                    }),
+                );
+            }
+        }
+        report(&["LOCK.ACQUIRE", "SET NX PX"], &costs);
+    }
+
+    fn memory(&self, locks: usize) {
+        println!("memory of {locks} held locks, 16-byte names, 20-byte tokens");
+        let mut bytes = Vec::new();
+        for rival in [Rival::Lockmod, Rival::Bare] {
+            self.run("FLUSHALL");
+            let before = self.server.info_u64("used_memory");
+            self.fill(rival, locks);
+            let grown = self.server.info_u64("used_memory").saturating_sub(before);
+            bytes.push(grown as f64 / locks as f64);
+        }
+        println!("  LOCK.ACQUIRE {:.1} bytes each, SET NX PX {:.1}", bytes[0], bytes[1]);
+        println!("  ratio {:.3}\n", bytes[0] / bytes[1]);
+    }
+
+    fn idle(&self, locks: usize) {
+        println!("{locks} names used once and forgotten after lockmod.idle-ms");
+        self.run("FLUSHALL");
+        let used = || self.server.info_u64("used_memory") / 1024;
+        let before = used();
+        self.load(locks * 2, |client, number| {
+            let name = format!("once:{client}:{:08}", number / 2);
+            if number % 2 == 0 {
+                Rival::Lockmod.acquire(&name)
+            } else {
+                Rival::Lockmod.release(&name, "")
+            }
+        });
+        let during = used();
+        self.run("CONFIG SET lockmod.idle-ms 1");
+        let started = Instant::now();
+        wait_at_most(std::time::Duration::from_secs(300), "all are forgotten", || {
+            (self.server.info_u64("lockmod_locks") == 0).then_some(())
+        });
+        println!(
+            "  used_memory before {before} KiB, with all {during} KiB, after {} KiB ({:.1} s)\n",
+            used(),
+            started.elapsed().as_secs_f64()
+        );
+        self.run("CONFIG SET lockmod.idle-ms 86400000");
+    }
+
+    /// Server CPU per command in microseconds.
+    fn cost(&self, command: impl Fn(usize, usize) -> Vec<String> + Sync) -> f64 {
+        let before = self.cpu_seconds();
+        self.load(self.commands, command);
+        (self.cpu_seconds() - before) * 1e6 / self.commands as f64
+    }
+
+    fn fill(&self, rival: Rival, locks: usize) {
+        self.load(locks, |client, number| rival.acquire(&format!("lock:{client:03}:{number:07}")));
+    }
+
+    /// Sends `count` commands over all clients; `command` says which, by client and number.
+    fn load(&self, count: usize, command: impl Fn(usize, usize) -> Vec<String> + Sync) {
+        let share = count / CLIENTS;
+        std::thread::scope(|scope| {
+            for client in 0..CLIENTS {
+                let command = &command;
+                scope.spawn(move || {
+                    let mut stream = UnixStream::connect(self.server.socket()).expect("connects");
+                    for first in (0..share).step_by(PIPELINE) {
+                        let batch = first..(first + PIPELINE).min(share);
+                        let expected = batch.len();
+                        let mut bytes = Vec::new();
+                        for number in batch {
+                            encode(&mut bytes, &command(client, number));
+                        }
+                        stream.write_all(&bytes).expect("writes");
+                        read_replies(&mut stream, expected);
+                    }
+                });
+            }
+        });
+    }
+
+    fn cpu_seconds(&self) -> f64 {
+        ["used_cpu_user_main_thread", "used_cpu_sys_main_thread"]
+            .iter()
+            .map(|field| {
+                let value = self.server.info(field).expect("the server says its CPU time");
+                value.parse::<f64>().expect("a number")
+            })
+            .sum()
+    }
+
+    fn run(&self, line: &str) -> redis::Value {
+        self.server.run(line).unwrap_or_else(|error| panic!("{line}: {error}"))
+    }
+
+    fn script(&self) -> String {
+        let mut connection = self.server.connect();
+        redis::cmd("SCRIPT")
+            .arg("LOAD")
+            .arg(COMPARE_AND_DELETE)
+            .query(&mut connection)
+            .expect("the script loads")
+    }
+}
+
+fn encode(bytes: &mut Vec<u8>, words: &[String]) {
+    bytes.extend(format!("*{}\r\n", words.len()).bytes());
+    for word in words {
+        bytes.extend(format!("${}\r\n{word}\r\n", word.len()).bytes());
+    }
+}
+
+/// Reads replies, one line each, and insists that every command did its work.
+fn read_replies(stream: &mut UnixStream, expected: usize) {
+    let mut room = [0; 16 * 1024];
+    let mut seen = 0;
+    let mut line_start = true;
+    while seen < expected {
+        let length = stream.read(&mut room).expect("the server answers");
+        assert!(length > 0, "the server hung up");
+        for &byte in &room[..length] {
+            assert!(!line_start || byte == b':' || byte == b'+', "a command was refused");
+            line_start = byte == b'\n';
+            seen += usize::from(line_start);
+        }
+    }
+}
+
+fn report(names: &[&str], costs: &[Vec<f64>]) {
+    for (name, costs) in names.iter().zip(costs) {
+        println!("  {:.3} us  {name}", median(costs.clone()));
+    }
+    for (name, rival) in names.iter().zip(costs).skip(1) {
+        let ratios = costs[0].iter().zip(rival).map(|(own, rival)| own / rival).collect();
+        println!("  ratio {:.3} to {name}", median(ratios));
+    }
+    println!();
+}
+
+fn median(mut values: Vec<f64>) -> f64 {
+    values.sort_by(f64::total_cmp);
+    values[values.len() / 2]
+}
+
+fn machine() -> String {
+    let info = std::fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
+    let model = info.lines().find_map(|line| line.strip_prefix("model name")?.split(": ").nth(1));
+    let cores = std::thread::available_parallelism().map_or(0, std::num::NonZero::get);
+    format!("{} ({cores} cores)", model.unwrap_or("unknown processor"))
+}

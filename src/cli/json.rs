@@ -1,0 +1,75 @@
+//! Just enough JSON to print.
+
+use std::fmt;
+use std::time::Duration;
+
+/// A value to print.
+#[derive(Clone, Debug)]
+pub(super) enum Json {
+    Null,
+    Number(u64),
+    Text(String),
+    List(Vec<Json>),
+    Object(Vec<(&'static str, Json)>),
+}
+
+impl Json {
+    pub(super) fn text(text: impl Into<String>) -> Json {
+        Json::Text(text.into())
+    }
+
+    pub(super) fn millis(length: Option<Duration>) -> Json {
+        let millis = |length: Duration| u64::try_from(length.as_millis()).unwrap_or(u64::MAX);
+        length.map_or(Json::Null, |length| Json::Number(millis(length)))
+    }
+}
+
+impl fmt::Display for Json {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Json::Null => f.write_str("null"),
+            Json::Number(number) => number.fmt(f),
+            Json::Text(text) => quote(f, text),
+            Json::List(values) => {
+                f.write_str("[")?;
+                for (index, value) in values.iter().enumerate() {
+                    write!(f, "{}{value}", if index == 0 { "" } else { "," })?;
+                }
+                f.write_str("]")
+            }
+            Json::Object(fields) => {
+                f.write_str("{")?;
+                for (index, (name, value)) in fields.iter().enumerate() {
+                    write!(f, "{}\"{name}\":{value}", if index == 0 { "" } else { "," })?;
+                }
+                f.write_str("}")
+            }
+        }
+    }
+}
+
+fn quote(f: &mut fmt::Formatter<'_>, text: &str) -> fmt::Result {
+    f.write_str("\"")?;
+    for c in text.chars() {
+        match c {
+            '"' => f.write_str("\\\"")?,
+            '\\' => f.write_str("\\\\")?,
+            c if c < ' ' => write!(f, "\\u{:04x}", u32::from(c))?,
+            c => write!(f, "{c}")?,
+        }
+    }
+    f.write_str("\"")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn values_are_printed_as_json() {
+        let list = Json::List(vec![Json::Null, Json::Number(7)]);
+        let object = Json::Object(vec![("a", list), ("b", Json::text("q\"\\\n\u{e9}"))]);
+        assert_eq!(object.to_string(), "{\"a\":[null,7],\"b\":\"q\\\"\\\\\\u000aé\"}");
+        assert_eq!(Json::millis(Some(Duration::from_micros(1_999))).to_string(), "1");
+    }
+}

@@ -1,0 +1,245 @@
+//! `lockmod run`: a command that runs only while a lock is held.
+//!
+//! The one promise to keep: when the lock is lost, the command and everything in its process group
+//! are gone before the lease ends. So the command leads a group of its own; the loss is told some
+//! time before the end, TERM is sent at once, and KILL while there is still time.
+
+use std::io::{IsTerminal, Write};
+use std::os::unix::process::{CommandExt, ExitStatusExt};
+use std::process::ExitStatus;
+use std::time::Duration;
+
+use rustix::process::{Pid, Signal, kill_process_group, test_kill_process_group};
+use tokio::process::{Child, Command};
+use tokio::signal::unix::{SignalKind, signal};
+use tokio::time::{Instant, interval, sleep, sleep_until};
+
+use super::args::Run;
+use super::{Failure, own_label};
+use crate::client::{Guard, Length, Locker, Lost, Vote};
+
+/// TERM is sent this part of the ttl before the validity ends, at most [`GRACE_MAX`] before.
+const GRACE_DIVISOR: u32 = 4;
+const GRACE_MAX: Duration = Duration::from_secs(10);
+/// KILL is sent this part of that grace before the validity ends.
+const KILL_DIVISOR: u32 = 5;
+/// How often a waiting person is told for whom, and a dying process group is looked at.
+const TELL_EVERY: Duration = Duration::from_millis(500);
+const LOOK_EVERY: Duration = Duration::from_millis(5);
+
+pub(super) async fn run(args: Run) -> Result<u8, Failure> {
+    let grace = (args.ttl / GRACE_DIVISOR).min(GRACE_MAX);
+    let label = args.label.clone().unwrap_or_else(own_label);
+    let locker = args
+        .connection
+        .builder()
+        .ttl(args.ttl)
+        .wait(args.wait)
+        .label(label)
+        .lost_margin(grace)
+        .build()?;
+    let mut signals = Signals::new()?;
+    let guard = match acquire(&locker, &args.name, &mut signals).await {
+        Ok(guard) => guard?,
+        Err(signal) => {
+            locker.settle().await;
+            return Ok(code_of_signal(signal));
+        }
+    };
+    let mut child = match spawn(&args, &guard) {
+        Ok(child) => child,
+        Err(error) => {
+            drop(guard.release().await);
+            let code = if error.kind() == std::io::ErrorKind::NotFound { 127 } else { 126 };
+            let command = args.command[0].to_string_lossy();
+            return Err(Failure::new(code, format!("{command}: {error}")));
+        }
+    };
+    let group = child.id().and_then(|id| Pid::from_raw(id.cast_signed()));
+    let ended = tokio::select! {
+        biased;
+        ended = attend(&mut child, group, &mut signals) => Ok(ended?),
+        lost = guard.lost() => Err(lost),
+    };
+    match ended {
+        Ok(status) => {
+            if let Err(error) = guard.release().await {
+                eprintln!("lockmod: {error}");
+            }
+            Ok(code_of(status))
+        }
+        Err(lost) => {
+            // What is left by the clock, and not what should be left: this process may be late.
+            let left = if lost == Lost::Removed { grace } else { guard.validity() };
+            stop(&mut child, group, left.saturating_sub(grace / KILL_DIVISOR)).await?;
+            drop(guard.release().await);
+            Err(told(lost))
+        }
+    }
+}
+
+fn told(lost: Lost) -> Failure {
+    Failure::new(Failure::LOST, format!("the lock was lost and the command stopped: {lost}"))
+}
+
+/// Acquires the lock, telling a person at a terminal for whom it waits; or the signal that came.
+async fn acquire(
+    locker: &Locker,
+    name: &str,
+    signals: &mut Signals,
+) -> Result<Result<Guard, crate::client::AcquireError>, i32> {
+    let mut acquiring = locker.acquire(name).into_future();
+    let mut telling = interval(TELL_EVERY);
+    telling.tick().await;
+    let is_watched = std::io::stderr().is_terminal();
+    let mut has_told = false;
+    let result = loop {
+        tokio::select! {
+            guard = &mut acquiring => break Ok(guard),
+            signal = signals.next() => break Err(signal),
+            _ = telling.tick(), if is_watched => {
+                // Looking does not stop the acquiring.
+                tokio::select! {
+                    guard = &mut acquiring => break Ok(guard),
+                    line = holder(locker, name) => {
+                        eprint!("\r\x1b[Klockmod: waiting for '{name}', {line}");
+                        has_told = true;
+                    }
+                }
+            }
+        }
+    };
+    if has_told {
+        eprint!("\r\x1b[K");
+        // A terminal that has gone needs no clean line.
+        let _ = std::io::stderr().flush();
+    }
+    result
+}
+
+/// Who holds the lock, in words.
+async fn holder(locker: &Locker, name: &str) -> String {
+    let nodes = locker.info(name).await;
+    let held = nodes.iter().filter_map(|node| node.info.as_ref().ok());
+    let held = held.filter(|info| info.state == "held").max_by_key(|info| info.left);
+    match held {
+        Some(info) => {
+            let label = info.label.as_deref().unwrap_or("another");
+            let left = info.left.unwrap_or_default();
+            format!("held by {label}, up to {} more", Length(left))
+        }
+        None => {
+            let silent = nodes
+                .iter()
+                .filter(|node| matches!(node.info, Err(Vote::TimedOut | Vote::Unreachable(_))));
+            format!("{} of {} nodes do not answer", silent.count(), nodes.len())
+        }
+    }
+}
+
+fn spawn(args: &Run, guard: &Guard) -> std::io::Result<Child> {
+    let mut command = std::process::Command::new(&args.command[0]);
+    command
+        .args(&args.command[1..])
+        .env("LOCKMOD_FENCE", guard.fence().to_string())
+        .env("LOCKMOD_NAME", &args.name)
+        .process_group(0);
+    let child = Command::from(command).spawn()?;
+    if let Some(group) = child.id().and_then(|id| Pid::from_raw(id.cast_signed())) {
+        // The terminal's keys belong to the command now, and it may read from it.
+        let stdin = std::io::stdin();
+        if stdin.is_terminal() && rustix::termios::tcsetpgrp(&stdin, group).is_ok() {
+            send(Some(group), Signal::CONT);
+        }
+    }
+    Ok(child)
+}
+
+/// Waits for the command, passing signals on to it.
+async fn attend(
+    child: &mut Child,
+    group: Option<Pid>,
+    signals: &mut Signals,
+) -> std::io::Result<ExitStatus> {
+    loop {
+        tokio::select! {
+            status = child.wait() => return status,
+            signal = signals.next() => {
+                if let Some(signal) = Signal::from_named_raw(signal) {
+                    send(group, signal);
+                }
+            }
+        }
+    }
+}
+
+/// Ends the command and its process group: politely until the deadline, then not.
+async fn stop(child: &mut Child, group: Option<Pid>, patience: Duration) -> std::io::Result<()> {
+    let deadline = Instant::now() + patience;
+    send(group, Signal::TERM);
+    // A stopped process would not see it.
+    send(group, Signal::CONT);
+    tokio::select! {
+        status = child.wait() => drop(status?),
+        () = sleep_until(deadline) => {}
+    }
+    // Others in the group may take longer than its leader.
+    while group.is_some_and(|group| test_kill_process_group(group).is_ok()) {
+        if Instant::now() >= deadline {
+            send(group, Signal::KILL);
+            child.wait().await?;
+            break;
+        }
+        sleep(LOOK_EVERY).await;
+    }
+    Ok(())
+}
+
+fn send(group: Option<Pid>, signal: Signal) {
+    if let Some(group) = group {
+        // A group that has gone needs no signal.
+        let _ = kill_process_group(group, signal);
+    }
+}
+
+fn code_of(status: ExitStatus) -> u8 {
+    match (status.code(), status.signal()) {
+        (Some(code), _) => u8::try_from(code).unwrap_or(u8::MAX),
+        (None, Some(signal)) => code_of_signal(signal),
+        (None, None) => u8::MAX,
+    }
+}
+
+fn code_of_signal(signal: i32) -> u8 {
+    u8::try_from(128 + signal).unwrap_or(u8::MAX)
+}
+
+/// The signals that are passed on to the command.
+struct Signals {
+    kinds: [(i32, tokio::signal::unix::Signal); 4],
+}
+
+impl Signals {
+    fn new() -> std::io::Result<Signals> {
+        let kind = |kind: SignalKind| Ok::<_, std::io::Error>((kind.as_raw_value(), signal(kind)?));
+        let kinds = [
+            kind(SignalKind::terminate())?,
+            kind(SignalKind::interrupt())?,
+            kind(SignalKind::hangup())?,
+            kind(SignalKind::quit())?,
+        ];
+        Ok(Signals { kinds })
+    }
+
+    async fn next(&mut self) -> i32 {
+        std::future::poll_fn(|ctx| {
+            for (number, signal) in &mut self.kinds {
+                if signal.poll_recv(ctx).is_ready() {
+                    return std::task::Poll::Ready(*number);
+                }
+            }
+            std::task::Poll::Pending
+        })
+        .await
+    }
+}

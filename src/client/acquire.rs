@@ -1,0 +1,314 @@
+//! Acquiring: one attempt over all nodes, and attempts until the wait is over.
+//!
+//! The decisions are [`Attempt`]'s; here its steps are carried out. Whatever happens between the
+//! first ACQUIRE and the guard, a cancelled future included, [`Pending`] takes everything back: its
+//! destructor sends the releases, which travel behind the acquires.
+
+use std::pin::{Pin, pin};
+use std::sync::Arc;
+use std::time::Duration;
+
+use super::core::{Core, count};
+use super::error::{AcquireError, AcquireReport};
+use super::guard::Guard;
+use super::inbox::Inbox;
+use super::lease::Lease;
+use super::protocol::{Packet, TOKEN_LENGTH, acquire_vote, fence_vote, lock_info};
+use super::settings::{check_label, check_ttl};
+use super::vote::{NodeReport, Vote};
+use super::world::{Network, World, earliest, latest};
+use crate::engine::{
+    Attempt, Grant, Instant, Loss, Millis, NodeSet, Renewal, Schedule, Step, Terms,
+};
+
+/// The first pause between two attempts is random up to this.
+const PAUSE_MIN: Duration = Duration::from_millis(10);
+/// Pauses are random up to at most this.
+const PAUSE_MAX: Duration = Duration::from_millis(500);
+
+/// Numbers of the requests of an attempt.
+const ACQUIRE: u8 = 0;
+const RAISE: u8 = 1;
+
+/// An acquisition about to be made: `locker.acquire(name)`, options, `.await`.
+///
+/// Nothing is sent before it is awaited. Options that are not set are the locker's.
+///
+/// # Cancellation
+/// Dropping the future at any point leaves nothing behind: releases are sent at once, behind the
+/// acquires. They need the runtime to be written; see [`Locker::settle`](super::Locker::settle).
+#[must_use = "an acquisition does nothing unless it is awaited"]
+#[derive(Debug)]
+pub struct Acquire<W: World = Network> {
+    core: Arc<Core<W>>,
+    name: Arc<[u8]>,
+    ttl: Option<Duration>,
+    terms: Terms,
+    schedule: Schedule,
+    wait: Duration,
+    label: Arc<[u8]>,
+}
+
+impl<W: World> Acquire<W> {
+    pub(super) fn new(core: Arc<Core<W>>, name: &[u8]) -> Acquire<W> {
+        let settings = &core.settings;
+        Acquire {
+            name: Arc::from(name),
+            ttl: None,
+            terms: settings.terms,
+            schedule: settings.schedule,
+            wait: settings.wait,
+            label: Arc::clone(&settings.label),
+            core,
+        }
+    }
+
+    /// For how long to wait while another holds the lock; zero tries once.
+    pub fn wait(mut self, wait: Duration) -> Self {
+        self.wait = wait;
+        self
+    }
+
+    /// The length of the lease; it is renewed at a third of it, unless renewing is turned off.
+    pub fn ttl(mut self, ttl: Duration) -> Self {
+        self.ttl = Some(ttl);
+        self
+    }
+
+    /// Who asks, for people: 1 to 128 bytes.
+    pub fn label(mut self, label: impl AsRef<[u8]>) -> Self {
+        self.label = Arc::from(label.as_ref());
+        self
+    }
+
+    /// Whether the lease is renewed in the background.
+    pub fn renew(mut self, renew: bool) -> Self {
+        let every = || Millis::new(self.terms.ttl.get() / 3);
+        self.schedule.every = renew.then(every);
+        self
+    }
+
+    /// For how long the lease may be held in all.
+    pub fn max_hold(mut self, max_hold: Duration) -> Self {
+        self.schedule.max_hold = Some(Millis::round_down(max_hold));
+        self
+    }
+
+    async fn run(mut self) -> Result<Guard<W>, AcquireError> {
+        if let Some(ttl) = self.ttl {
+            let renews = self.schedule.every.is_some();
+            let (terms, mut schedule) = check_ttl(ttl, None, self.core.settings.timeout)
+                .map_err(AcquireError::BadOption)?;
+            schedule.every = schedule.every.filter(|_| renews);
+            schedule.max_hold = self.schedule.max_hold;
+            (self.terms, self.schedule) = (terms, schedule);
+        }
+        check_label(&self.label).map_err(AcquireError::BadOption)?;
+        let world = Arc::clone(&self.core.world);
+        let started_at = world.now();
+        let mut attempts = 0;
+        loop {
+            attempts += 1;
+            let (loss, votes) = match self.attempt().await {
+                Ok(lease) => return Ok(Guard::new(lease)),
+                Err(lost) => lost,
+            };
+            let waited = world.now().saturating_sub(started_at);
+            let verdict = Verdict::of(loss, &votes, self.core.quorum.needed());
+            let left = self.wait.saturating_sub(waited);
+            if left.is_zero() || verdict == Verdict::Refused || verdict == Verdict::TooLate {
+                let nodes = self.describe(votes).await;
+                let name = String::from_utf8_lossy(&self.name).into_owned();
+                let report = AcquireReport { name, waited, attempts, nodes };
+                return Err(verdict.error(report));
+            }
+            // Full jitter: those who lost to each other must not meet again.
+            let ceiling = PAUSE_MAX.min(PAUSE_MIN * 2_u32.saturating_pow(attempts.min(16) - 1));
+            let pause = ceiling.mul_f64(unit(&*world)).max(Duration::from_millis(1));
+            world.sleep(pause.min(left)).await;
+        }
+    }
+
+    /// One attempt with a fresh token: the lease, or why there is none and what each node said.
+    async fn attempt(&self) -> Result<Arc<Lease<W>>, (Loss, Vec<Option<Vote>>)> {
+        let core = &self.core;
+        let (nodes, ttl) = (core.quorum.nodes(), self.terms.ttl);
+        let token = core.token();
+        let packet = Packet::acquire(&self.name, &token, ttl, &self.label);
+        let inbox = Inbox::new(nodes);
+        let started_at = earliest(&*core.world);
+        let mut attempt = Attempt::new(core.quorum, self.terms, started_at);
+        let mut pending = Pending { core, name: &self.name, token, ttl, is_armed: true };
+        count(&core.counters.attempts);
+        core.send_all(&packet, &inbox, ACQUIRE);
+
+        let mut votes: Vec<Option<Vote>> = Vec::new();
+        let mut timer = pin!(core.world.sleep(core.settings.timeout));
+        loop {
+            let step = match inbox.next(timer.as_mut()).await {
+                None => attempt.time_out(latest(&*core.world)),
+                Some(delivery) => {
+                    let now = latest(&*core.world);
+                    let node = delivery.node;
+                    if delivery.request == RAISE {
+                        let vote = delivery
+                            .outcome
+                            .map_or_else(Vote::from, |reply| fence_vote(&reply, Vote::NotHeld));
+                        attempt.raise_answer(node, vote.raise_answer(), now)
+                    } else {
+                        let vote =
+                            delivery.outcome.map_or_else(Vote::from, |reply| acquire_vote(&reply));
+                        let answer = vote.answer();
+                        if votes.is_empty() {
+                            votes.resize(nodes, None);
+                        }
+                        votes[node] = Some(vote);
+                        attempt.answer(node, answer, now)
+                    }
+                }
+            };
+            match step {
+                Step::Wait => {}
+                Step::Raise { fence, nodes } => {
+                    count(&core.counters.raised);
+                    let raise = Packet::raise(&self.name, &token, fence);
+                    for node in nodes.iter() {
+                        core.world.send(node, &raise, Some(inbox.reply_to(node, RAISE)));
+                    }
+                    timer.set(core.world.sleep(core.settings.timeout));
+                }
+                Step::Won(grant) => {
+                    pending.is_armed = false;
+                    // Stragglers shall hold the lease too, for the day when others crash.
+                    inbox.settle();
+                    return Ok(self.establish(token, started_at, grant));
+                }
+                Step::Lost(loss) => {
+                    votes.resize(nodes, None);
+                    return Err((loss, votes));
+                }
+            }
+        }
+    }
+
+    fn establish(
+        &self,
+        token: [u8; TOKEN_LENGTH],
+        started_at: Instant,
+        grant: Grant,
+    ) -> Arc<Lease<W>> {
+        let core = &self.core;
+        count(&core.counters.acquired);
+        self.raise_laggards(&token, grant.laggards, grant);
+        let renewal =
+            Renewal::new(core.quorum, self.terms, self.schedule, started_at, grant.ends_at);
+        let (core, name) = (Arc::clone(core), Arc::clone(&self.name));
+        Lease::start(core, name, token, grant.fence, self.terms.ttl, renewal)
+    }
+
+    /// Lets the counters agree again, so that the next acquisition needs one round trip.
+    fn raise_laggards(&self, token: &[u8], laggards: NodeSet, grant: Grant) {
+        if laggards.is_empty() {
+            return;
+        }
+        let raise = Packet::raise(&self.name, token, grant.fence).unattended();
+        for node in laggards.iter() {
+            self.core.world.send(node, &raise, None);
+        }
+    }
+
+    /// What each node says now about the lock that was not acquired: labels and times left.
+    async fn describe(&self, votes: Vec<Option<Vote>>) -> Vec<NodeReport> {
+        let held = |vote: &Option<Vote>| matches!(vote, Some(Vote::Held { .. }) | None);
+        let mut votes = votes;
+        if votes.iter().any(held) {
+            let inbox = Inbox::new(self.core.quorum.nodes());
+            self.core.send_all(&Packet::info(&self.name), &inbox, 0);
+            let infos = self.core.collect(&inbox, lock_info, |_| false).await;
+            for (vote, info) in votes.iter_mut().zip(infos) {
+                match (&vote, info) {
+                    (Some(Vote::Held { .. }) | None, Some(Ok(info))) if info.state == "held" => {
+                        let (label, left, held_for) = (info.label, info.left, info.held_for);
+                        *vote = Some(Vote::Held { label, left, held_for });
+                    }
+                    (None, Some(Err(other))) => *vote = Some(other),
+                    (None, Some(Ok(_))) => *vote = Some(Vote::NotHeld),
+                    _ => {}
+                }
+            }
+        }
+        let votes = votes.into_iter().map(|vote| vote.unwrap_or(Vote::TimedOut)).collect();
+        self.core.reports(votes)
+    }
+}
+
+impl<W: World> IntoFuture for Acquire<W> {
+    type Output = Result<Guard<W>, AcquireError>;
+    type IntoFuture = Pin<Box<dyn Future<Output = Self::Output> + Send>>;
+
+    fn into_future(self) -> Self::IntoFuture {
+        Box::pin(self.run())
+    }
+}
+
+/// An attempt that is not won: its destructor abandons it on all nodes.
+struct Pending<'a, W: World> {
+    core: &'a Core<W>,
+    name: &'a [u8],
+    token: [u8; TOKEN_LENGTH],
+    ttl: Millis,
+    is_armed: bool,
+}
+
+impl<W: World> Drop for Pending<'_, W> {
+    fn drop(&mut self) {
+        if self.is_armed {
+            self.core.tell_all(&Packet::release(self.name, &self.token, self.ttl));
+        }
+    }
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Verdict {
+    Held,
+    NoQuorum,
+    Refused,
+    TooLate,
+}
+
+impl Verdict {
+    /// What a lost attempt says about trying again.
+    fn of(loss: Loss, votes: &[Option<Vote>], needed: usize) -> Verdict {
+        let count = |is: fn(&Vote) -> bool| votes.iter().flatten().filter(|vote| is(vote)).count();
+        let possible_without = |count: usize| votes.len() - count >= needed;
+        if loss == Loss::TooLate {
+            return Verdict::TooLate;
+        }
+        if !possible_without(count(Vote::is_permanent)) {
+            return Verdict::Refused;
+        }
+        // With a quorum of nodes that answer, it is others who are in the way.
+        let answering = count(|vote| matches!(vote, Vote::Granted(_) | Vote::Held { .. }));
+        let held = count(|vote| matches!(vote, Vote::Held { .. }));
+        if held > 0 && (answering >= needed || !possible_without(held)) {
+            return Verdict::Held;
+        }
+        Verdict::NoQuorum
+    }
+
+    fn error(self, report: AcquireReport) -> AcquireError {
+        match self {
+            Verdict::Held => AcquireError::Held(report),
+            Verdict::NoQuorum => AcquireError::NoQuorum(report),
+            Verdict::Refused => AcquireError::Refused(report),
+            Verdict::TooLate => AcquireError::TooLate(report),
+        }
+    }
+}
+
+/// A random number from 0 to 1.
+fn unit(world: &impl World) -> f64 {
+    let mut bytes = [0; 4];
+    world.fill(&mut bytes);
+    f64::from(u32::from_le_bytes(bytes)) / f64::from(u32::MAX)
+}

@@ -1,0 +1,256 @@
+//! From a URL to a connection that is logged in: TCP, TLS and unix sockets.
+//!
+//! URLs are read by the `redis` crate, so that they mean here what they mean elsewhere. A
+//! connection counts as made only after the server has answered a PING: a process that is stopped
+//! accepts connections too.
+
+use std::io;
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use redis::{ConnectionAddr, IntoConnectionInfo};
+use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
+use tokio::net::{TcpStream, UnixStream};
+use tokio_rustls::rustls;
+
+use super::inbox::Failure;
+use super::protocol::Packet;
+use super::reply::{self, Reply};
+
+/// Where a node is, and as whom to log in.
+#[derive(Debug, Clone)]
+pub(super) struct Address {
+    name: Arc<str>,
+    place: Place,
+    user: Option<String>,
+    password: Option<Arc<str>>,
+    database: i64,
+    tls: Option<Arc<rustls::ClientConfig>>,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq)]
+enum Place {
+    Tcp { host: String, port: u16, is_tls: bool },
+    Unix(PathBuf),
+}
+
+/// A connection's bytes, whatever carries them.
+pub(super) trait Stream: AsyncRead + AsyncWrite + Unpin + Send {}
+impl<S: AsyncRead + AsyncWrite + Unpin + Send> Stream for S {}
+
+impl Address {
+    /// Reads a URL.
+    ///
+    /// # Errors
+    /// What is wrong with it, without its password.
+    pub(super) fn parse(url: &str) -> Result<Address, String> {
+        let info = url.into_connection_info().map_err(|error| error.to_string())?;
+        let place = match info.addr() {
+            ConnectionAddr::Tcp(host, port) => {
+                Place::Tcp { host: host.to_ascii_lowercase(), port: *port, is_tls: false }
+            }
+            ConnectionAddr::TcpTls { insecure: true, .. } => {
+                return Err("#insecure is not supported: a lock trusts what its nodes say".into());
+            }
+            ConnectionAddr::TcpTls { host, port, .. } => {
+                Place::Tcp { host: host.to_ascii_lowercase(), port: *port, is_tls: true }
+            }
+            ConnectionAddr::Unix(path) => Place::Unix(path.clone()),
+            other => return Err(format!("{other} is a kind of address that is not supported")),
+        };
+        let settings = info.redis_settings();
+        let name = match &place {
+            Place::Tcp { host, port, .. } if host.contains(':') => format!("[{host}]:{port}"),
+            Place::Tcp { host, port, .. } => format!("{host}:{port}"),
+            Place::Unix(path) => path.display().to_string(),
+        };
+        Ok(Address {
+            name: name.into(),
+            place,
+            user: settings.username().map(str::to_owned),
+            password: settings.password().map(Arc::from),
+            database: settings.db(),
+            tls: None,
+        })
+    }
+
+    /// The address for people and reports: never with a password.
+    pub(super) const fn name(&self) -> &Arc<str> {
+        &self.name
+    }
+
+    /// Whether the connection is encrypted.
+    pub(super) const fn is_tls(&self) -> bool {
+        matches!(self.place, Place::Tcp { is_tls: true, .. })
+    }
+
+    /// How to encrypt it.
+    pub(super) fn set_tls(&mut self, tls: Arc<rustls::ClientConfig>) {
+        self.tls = Some(tls);
+    }
+
+    /// Whether both addresses lead to the same server, as far as can be seen: another database of
+    /// a server is the same node, for it stops when the server stops.
+    pub(super) fn is_same_node(&self, other: &Address) -> bool {
+        match (&self.place, &other.place) {
+            (Place::Tcp { host, port, .. }, Place::Tcp { host: host2, port: port2, .. }) => {
+                port == port2 && (host == host2 || (is_loopback(host) && is_loopback(host2)))
+            }
+            (Place::Unix(path), Place::Unix(path2)) => path == path2,
+            (Place::Tcp { .. }, Place::Unix(_)) | (Place::Unix(_), Place::Tcp { .. }) => false,
+        }
+    }
+
+    /// Connects, logs in and selects the database.
+    ///
+    /// # Errors
+    /// Why that was not possible. There is no time limit in here.
+    pub(super) async fn connect(&self) -> Result<Box<dyn Stream>, Failure> {
+        let mut stream =
+            self.open().await.map_err(|error| Failure::Unreachable(plain(&error).into()))?;
+        let database = self.database.to_string();
+        let mut commands: Vec<Packet> = Vec::new();
+        match (&self.user, &self.password) {
+            (Some(user), Some(password)) => {
+                commands.push(Packet::new(&[b"AUTH", user.as_bytes(), password.as_bytes()]));
+            }
+            (None, Some(password)) => commands.push(Packet::new(&[b"AUTH", password.as_bytes()])),
+            (Some(_) | None, None) => {}
+        }
+        if self.database != 0 {
+            commands.push(Packet::new(&[b"SELECT", database.as_bytes()]));
+        }
+        commands.push(Packet::new(&[b"PING"]));
+        for command in commands {
+            exchange(&mut stream, &command).await?;
+        }
+        Ok(stream)
+    }
+
+    async fn open(&self) -> io::Result<Box<dyn Stream>> {
+        match &self.place {
+            Place::Unix(path) => Ok(Box::new(UnixStream::connect(path).await?)),
+            Place::Tcp { host, port, .. } => {
+                let stream = TcpStream::connect((host.as_str(), *port)).await?;
+                stream.set_nodelay(true)?;
+                let Some(tls) = &self.tls else { return Ok(Box::new(stream)) };
+                let name = rustls::pki_types::ServerName::try_from(host.clone())
+                    .map_err(io::Error::other)?;
+                let connector = tokio_rustls::TlsConnector::from(Arc::clone(tls));
+                Ok(Box::new(connector.connect(name, stream).await?))
+            }
+        }
+    }
+}
+
+fn is_loopback(host: &str) -> bool {
+    host == "localhost" || host.parse().is_ok_and(|ip: std::net::IpAddr| ip.is_loopback())
+}
+
+/// An I/O error in the words of the operating system, without its number.
+pub(super) fn plain(error: &io::Error) -> String {
+    let text = error.to_string();
+    let end = text.find(" (os error").unwrap_or(text.len());
+    text[..end].to_lowercase()
+}
+
+/// Sends one command of the login and reads its reply.
+async fn exchange(stream: &mut Box<dyn Stream>, command: &Packet) -> Result<(), Failure> {
+    let broken = |error: io::Error| Failure::Unreachable(plain(&error).into());
+    stream.write_all(command.bytes()).await.map_err(broken)?;
+    stream.flush().await.map_err(broken)?;
+    let mut bytes = Vec::new();
+    loop {
+        match reply::read(&bytes) {
+            Ok(Some((Reply::Error(text), _))) => {
+                let is_login =
+                    ["NOAUTH", "WRONGPASS", "NOPERM"].iter().any(|c| text.starts_with(c));
+                let text = text.into();
+                return Err(if is_login || command.bytes().windows(4).any(|w| w == b"AUTH") {
+                    Failure::NoPermission(text)
+                } else {
+                    Failure::Unreachable(text)
+                });
+            }
+            Ok(Some(_)) => return Ok(()),
+            Ok(None) => {}
+            Err(garbage) => return Err(Failure::Garbled(garbage.0.into())),
+        }
+        if stream.read_buf(&mut bytes).await.map_err(broken)? == 0 {
+            return Err(Failure::Unreachable("the node closed the connection".into()));
+        }
+    }
+}
+
+/// Encryption with the roots that the operating system trusts, or with those given as PEM, and
+/// with a client certificate if one is given.
+///
+/// # Errors
+/// What is wrong with the certificates.
+pub(super) fn tls(
+    roots: Option<&[u8]>,
+    client: Option<&(Vec<u8>, Vec<u8>)>,
+) -> Result<Arc<rustls::ClientConfig>, String> {
+    use rustls::pki_types::pem::PemObject;
+    use rustls::pki_types::{CertificateDer, PrivateKeyDer};
+    let mut store = rustls::RootCertStore::empty();
+    match roots {
+        Some(pem) => {
+            for certificate in CertificateDer::pem_slice_iter(pem) {
+                let certificate = certificate.map_err(|error| format!("root: {error}"))?;
+                store.add(certificate).map_err(|error| format!("root: {error}"))?;
+            }
+        }
+        None => {
+            let found = rustls_native_certs::load_native_certs();
+            store.add_parsable_certificates(found.certs);
+        }
+    }
+    if store.is_empty() {
+        return Err("no root certificates found: give them as PEM".into());
+    }
+    let provider = Arc::new(rustls::crypto::ring::default_provider());
+    let config = rustls::ClientConfig::builder_with_provider(provider)
+        .with_safe_default_protocol_versions()
+        .map_err(|error| error.to_string())?
+        .with_root_certificates(store);
+    let config = match client {
+        None => config.with_no_client_auth(),
+        Some((certificates, key)) => {
+            let chain = CertificateDer::pem_slice_iter(certificates)
+                .collect::<Result<Vec<_>, _>>()
+                .map_err(|error| format!("client certificate: {error}"))?;
+            let key = PrivateKeyDer::from_pem_slice(key)
+                .map_err(|error| format!("client key: {error}"))?;
+            config.with_client_auth_cert(chain, key).map_err(|error| error.to_string())?
+        }
+    };
+    Ok(Arc::new(config))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn urls_name_the_node_without_the_password() {
+        let address = Address::parse("redis://me:secret@Example.com:7000/3").unwrap();
+        assert_eq!(&**address.name(), "example.com:7000");
+        assert_eq!(address.database, 3);
+        assert_eq!(address.user.as_deref(), Some("me"));
+        assert_eq!(&**Address::parse("unix:///run/redis.sock").unwrap().name(), "/run/redis.sock");
+        assert!(Address::parse("rediss://h:1").unwrap().is_tls());
+        assert!(Address::parse("rediss://h:1/#insecure").is_err());
+        assert!(Address::parse("http://h").is_err());
+    }
+
+    #[test]
+    fn another_database_or_name_of_a_server_is_the_same_node() {
+        let address = |url| Address::parse(url).unwrap();
+        let one = address("redis://127.0.0.1:7000/1");
+        assert!(one.is_same_node(&address("redis://LOCALHOST:7000/2")));
+        assert!(one.is_same_node(&address("rediss://[::1]:7000")));
+        assert!(!one.is_same_node(&address("redis://127.0.0.1:7001")));
+        assert!(!one.is_same_node(&address("unix:///run/redis.sock")));
+    }
+}

@@ -1,0 +1,179 @@
+//! What all parts of the client share: the world, the settings, and asking all nodes at once.
+
+use std::pin::pin;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+use super::inbox::Inbox;
+use super::keeper::Keeper;
+use super::protocol::{Packet, TOKEN_LENGTH};
+use super::reply::Reply;
+use super::vote::{NodeReport, Vote};
+use super::world::World;
+use crate::engine::{Quorum, Schedule, Terms};
+
+/// How locks are asked for unless a call says otherwise.
+#[derive(Clone, Debug)]
+pub(super) struct Settings {
+    pub(super) terms: Terms,
+    pub(super) schedule: Schedule,
+    /// How long a node's answer is waited for.
+    pub(super) timeout: Duration,
+    /// How long a lock that is held is waited for.
+    pub(super) wait: Duration,
+    pub(super) label: Arc<[u8]>,
+}
+
+/// What a locker has done so far.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Stats {
+    /// Attempts that asked all nodes.
+    pub attempts: u64,
+    /// Attempts that had to raise fences, because the nodes' counters differed: those needed two
+    /// round trips.
+    pub raised: u64,
+    /// Locks acquired.
+    pub acquired: u64,
+}
+
+#[derive(Debug, Default)]
+pub(super) struct Counters {
+    pub(super) attempts: AtomicU64,
+    pub(super) raised: AtomicU64,
+    pub(super) acquired: AtomicU64,
+}
+
+impl Counters {
+    pub(super) fn read(&self) -> Stats {
+        let read = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
+        Stats {
+            attempts: read(&self.attempts),
+            raised: read(&self.raised),
+            acquired: read(&self.acquired),
+        }
+    }
+}
+
+/// Counts one more.
+pub(super) fn count(counter: &AtomicU64) {
+    counter.fetch_add(1, Ordering::Relaxed);
+}
+
+#[derive(Debug)]
+pub(super) struct Core<W: World> {
+    pub(super) world: Arc<W>,
+    pub(super) quorum: Quorum,
+    pub(super) settings: Settings,
+    pub(super) keeper: Arc<Keeper<W>>,
+    pub(super) counters: Counters,
+}
+
+impl<W: World> Core<W> {
+    pub(super) fn new(world: W, quorum: Quorum, settings: Settings) -> Core<W> {
+        let world = Arc::new(world);
+        let keeper = Keeper::new(Arc::clone(&world));
+        Core { world, quorum, settings, keeper, counters: Counters::default() }
+    }
+
+    /// A token that nobody can guess, for one acquisition.
+    pub(super) fn token(&self) -> [u8; TOKEN_LENGTH] {
+        let mut token = [0; TOKEN_LENGTH];
+        self.world.fill(&mut token);
+        token
+    }
+
+    /// Sends `packet` to all nodes; the replies come to `inbox` under the number `request`.
+    pub(super) fn send_all(&self, packet: &Packet, inbox: &Inbox, request: u8) {
+        for node in 0..self.quorum.nodes() {
+            self.world.send(node, packet, Some(inbox.reply_to(node, request)));
+        }
+    }
+
+    /// Sends `packet` to all nodes without waiting for anything.
+    pub(super) fn tell_all(&self, packet: &Packet) {
+        for node in 0..self.quorum.nodes() {
+            self.world.send(node, packet, None);
+        }
+    }
+
+    /// Reads the answers to what was sent to all nodes, until `is_enough` or no longer than a node
+    /// is waited for. The outcomes are in the order of the nodes; `None` where nothing came.
+    ///
+    /// # Cancellation
+    /// What was sent stays sent.
+    pub(super) async fn collect<T>(
+        &self,
+        inbox: &Inbox,
+        read: impl Fn(&Reply) -> Result<T, Vote>,
+        is_enough: impl Fn(&[Option<Result<T, Vote>>]) -> bool,
+    ) -> Vec<Option<Result<T, Vote>>> {
+        let mut outcomes: Vec<Option<Result<T, Vote>>> = Vec::new();
+        outcomes.resize_with(self.quorum.nodes(), || None);
+        let mut timer = pin!(self.world.sleep(self.settings.timeout));
+        let mut missing = self.quorum.nodes();
+        while missing > 0 && !is_enough(&outcomes) {
+            let Some(delivery) = inbox.next(timer.as_mut()).await else { break };
+            let outcome = match delivery.outcome {
+                Ok(reply) => read(&reply),
+                Err(failure) => Err(failure.into()),
+            };
+            if outcomes[delivery.node].replace(outcome).is_none() {
+                missing -= 1;
+            }
+        }
+        outcomes
+    }
+
+    /// Sends `packet` to all nodes and reads a vote of each until `is_enough`.
+    pub(super) async fn poll_votes(
+        &self,
+        packet: &Packet,
+        read: impl Fn(&Reply) -> Vote,
+        is_enough: impl Fn(usize, usize) -> bool,
+    ) -> Vec<Vote> {
+        let inbox = Inbox::new(self.quorum.nodes());
+        self.send_all(packet, &inbox, 0);
+        self.votes(&inbox, read, is_enough).await
+    }
+
+    /// Reads a vote of each node until `is_enough` of the numbers confirmed and answered.
+    pub(super) async fn votes(
+        &self,
+        inbox: &Inbox,
+        read: impl Fn(&Reply) -> Vote,
+        is_enough: impl Fn(usize, usize) -> bool,
+    ) -> Vec<Vote> {
+        let outcomes = self
+            .collect(
+                inbox,
+                |reply| Ok(read(reply)),
+                |outcomes| {
+                    let confirmed = |outcome: &&Option<Result<Vote, Vote>>| {
+                        matches!(outcome, Some(Ok(Vote::Confirmed | Vote::Granted(_))))
+                    };
+                    let answered = outcomes.iter().flatten().count();
+                    is_enough(outcomes.iter().filter(confirmed).count(), answered)
+                },
+            )
+            .await;
+        let vote = |outcome: Option<Result<Vote, Vote>>| match outcome {
+            Some(Ok(vote) | Err(vote)) => vote,
+            None => Vote::TimedOut,
+        };
+        outcomes.into_iter().map(vote).collect()
+    }
+
+    /// The votes with the names of their nodes.
+    pub(super) fn reports(&self, votes: Vec<Vote>) -> Vec<NodeReport> {
+        let names = self.world.nodes().iter();
+        names.zip(votes).map(|(node, vote)| NodeReport { node: Arc::clone(node), vote }).collect()
+    }
+}
+
+impl<W: World> Drop for Core<W> {
+    fn drop(&mut self) {
+        self.keeper.close();
+    }
+}

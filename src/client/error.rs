@@ -1,0 +1,293 @@
+//! What can go wrong, one type per operation, each with the vote of every node.
+//!
+//! Expected things are values here: a lock that is held is no fault. Every `Display` is one line
+//! for an operator; the nodes one by one are in the reports.
+
+use std::fmt;
+use std::time::Duration;
+
+use super::vote::{Length, NodeReport, Summary, Vote};
+use crate::engine::{Ending, Fence};
+
+/// Why a lock was not acquired.
+#[derive(Clone, Debug)]
+#[non_exhaustive]
+pub enum AcquireError {
+    /// Another holds the lock, or several were after it at once, until the wait was over.
+    Held(AcquireReport),
+    /// Too few nodes could be asked: unreachable, timed out, or in quarantine.
+    NoQuorum(AcquireReport),
+    /// So many nodes refuse that asking again as it is cannot help: no module, no permission, a
+    /// key of another type, a ttl above the limit.
+    Refused(AcquireReport),
+    /// The nodes answered so slowly that the validity was used up. A longer ttl helps.
+    TooLate(AcquireReport),
+    /// The call's own options are wrong; nothing was sent.
+    BadOption(String),
+}
+
+/// What an acquisition came to.
+#[derive(Clone, Debug)]
+#[non_exhaustive]
+pub struct AcquireReport {
+    /// The lock.
+    pub name: String,
+    /// How long it was tried.
+    pub waited: Duration,
+    /// How often all nodes were asked.
+    pub attempts: u32,
+    /// What each node said last.
+    pub nodes: Vec<NodeReport>,
+}
+
+impl AcquireError {
+    /// Whether the same call may succeed later without anything being repaired by hand.
+    pub const fn is_retryable(&self) -> bool {
+        match self {
+            AcquireError::Held(_) | AcquireError::NoQuorum(_) => true,
+            AcquireError::Refused(_) | AcquireError::TooLate(_) | AcquireError::BadOption(_) => {
+                false
+            }
+        }
+    }
+
+    /// What each node said; empty if nothing was sent.
+    pub fn nodes(&self) -> &[NodeReport] {
+        match self {
+            AcquireError::Held(report)
+            | AcquireError::NoQuorum(report)
+            | AcquireError::Refused(report)
+            | AcquireError::TooLate(report) => &report.nodes,
+            AcquireError::BadOption(_) => &[],
+        }
+    }
+}
+
+impl fmt::Display for AcquireError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let (what, report) = match self {
+            AcquireError::Held(report) => ("is not free", report),
+            AcquireError::NoQuorum(report) => ("cannot be acquired without a quorum", report),
+            AcquireError::Refused(report) => ("is refused", report),
+            AcquireError::TooLate(report) => ("was granted too slowly for its ttl", report),
+            AcquireError::BadOption(text) => return f.write_str(text),
+        };
+        write!(f, "lock '{}' {what}: {}", report.name, Summary(&report.nodes))?;
+        if report.attempts > 1 {
+            write!(f, " (waited {}, {} attempts)", Length(report.waited), report.attempts)?;
+        }
+        Ok(())
+    }
+}
+
+impl std::error::Error for AcquireError {}
+
+/// Why a lease is not held any more.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Lost {
+    /// Its validity has (nearly) ended without having been renewed.
+    Expired,
+    /// A quorum of nodes answered that this token does not hold the lock: it was removed by force.
+    Removed,
+    /// `max_hold` is reached.
+    MaxHold,
+    /// It was released, or leaked.
+    Released,
+}
+
+impl From<Ending> for Lost {
+    fn from(ending: Ending) -> Lost {
+        match ending {
+            Ending::Expired => Lost::Expired,
+            Ending::Removed => Lost::Removed,
+            Ending::MaxHold => Lost::MaxHold,
+        }
+    }
+}
+
+impl fmt::Display for Lost {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Lost::Expired => "its validity ended without having been renewed",
+            Lost::Removed => "a quorum of nodes says that it was removed by force",
+            Lost::MaxHold => "it was held for as long as max_hold allows",
+            Lost::Released => "it was released",
+        })
+    }
+}
+
+/// Why a lease was not extended.
+#[derive(Clone, Debug)]
+#[non_exhaustive]
+pub enum ExtendError {
+    /// No quorum confirmed. The lease is valid until its former end, and may be extended again.
+    NoQuorum(Vec<NodeReport>),
+    /// The lease is lost: stop working under it.
+    Lost(Lost),
+}
+
+impl ExtendError {
+    /// Whether extending again may succeed.
+    pub const fn is_retryable(&self) -> bool {
+        matches!(self, ExtendError::NoQuorum(_))
+    }
+}
+
+impl fmt::Display for ExtendError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            ExtendError::NoQuorum(nodes) => {
+                write!(f, "no quorum extended the lease: {}", Summary(nodes))
+            }
+            ExtendError::Lost(lost) => write!(f, "the lease is lost: {lost}"),
+        }
+    }
+}
+
+impl std::error::Error for ExtendError {}
+
+/// Why a release was not confirmed. The lease is over for its holder in any case.
+#[derive(Clone, Debug)]
+#[non_exhaustive]
+pub enum ReleaseError {
+    /// A quorum of nodes did not know of the lease any more: it had ended before, and another may
+    /// have held the lock meanwhile.
+    NotHeld(Vec<NodeReport>),
+    /// Too few nodes answered. Those that come back within the ttl are told then; on the others
+    /// the lease ends by itself.
+    NoQuorum(Vec<NodeReport>),
+}
+
+impl ReleaseError {
+    pub(super) fn check(nodes: Vec<NodeReport>, needed: usize) -> Result<(), ReleaseError> {
+        let count = |is: fn(&Vote) -> bool| nodes.iter().filter(|report| is(&report.vote)).count();
+        if count(|vote| matches!(vote, Vote::Confirmed)) >= needed {
+            return Ok(());
+        }
+        if count(|vote| matches!(vote, Vote::Held { .. } | Vote::NotHeld)) >= needed {
+            return Err(ReleaseError::NotHeld(nodes));
+        }
+        Err(ReleaseError::NoQuorum(nodes))
+    }
+}
+
+impl fmt::Display for ReleaseError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            ReleaseError::NotHeld(nodes) => {
+                write!(f, "the lease had ended before it was released: {}", Summary(nodes))
+            }
+            ReleaseError::NoQuorum(nodes) => {
+                write!(f, "no quorum confirmed the release: {}", Summary(nodes))
+            }
+        }
+    }
+}
+
+impl std::error::Error for ReleaseError {}
+
+/// Why [`Locker::with`](super::Locker::with) did not run its work to the end.
+#[derive(Clone, Debug)]
+#[non_exhaustive]
+pub enum WithError {
+    /// The lock was not acquired; the work did not begin.
+    Acquire(AcquireError),
+    /// The lease was lost, and the work was dropped at its current await point.
+    Lost {
+        /// Why.
+        lost: Lost,
+        /// The fence under which the work ran.
+        fence: Fence,
+    },
+}
+
+impl fmt::Display for WithError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            WithError::Acquire(error) => error.fmt(f),
+            WithError::Lost { lost, fence } => {
+                write!(f, "the work was stopped, for the lease with fence {fence} is lost: {lost}")
+            }
+        }
+    }
+}
+
+impl std::error::Error for WithError {
+    fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
+        match self {
+            WithError::Acquire(error) => Some(error),
+            WithError::Lost { .. } => None,
+        }
+    }
+}
+
+/// What is wrong with the settings of a locker, and what to do about it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum BuildError {
+    /// No node was given.
+    NoNodes,
+    /// More nodes than a lock can be spread over.
+    TooManyNodes {
+        /// How many were given.
+        count: usize,
+        /// How many are allowed.
+        max: usize,
+    },
+    /// An even number of nodes: one more than needed for the failures that it survives.
+    EvenNodes {
+        /// How many were given.
+        count: usize,
+    },
+    /// Two URLs lead to the same node, which would have two votes.
+    SameNode {
+        /// The first.
+        first: String,
+        /// The second.
+        second: String,
+    },
+    /// A URL cannot be used.
+    BadUrl {
+        /// Which of them, counted from 1.
+        position: usize,
+        /// What is wrong with it.
+        problem: String,
+    },
+    /// A length of time or a label is out of bounds.
+    BadOption(String),
+    /// There is no tokio runtime here to run connections on.
+    NoRuntime,
+}
+
+impl fmt::Display for BuildError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            BuildError::NoNodes => f.write_str("no nodes: give the URL of at least one"),
+            BuildError::TooManyNodes { count, max } => {
+                write!(f, "{count} nodes, but a lock can be spread over {max} at most")
+            }
+            BuildError::EvenNodes { count } => write!(
+                f,
+                "{count} nodes survive no more failures than {}: remove or add one, or allow an \
+                 even number with allow_even_nodes()",
+                count - 1
+            ),
+            BuildError::SameNode { first, second } => write!(
+                f,
+                "{first} and {second} are the same node, which must not have two votes: remove one"
+            ),
+            BuildError::BadUrl { position, problem } => write!(
+                f,
+                "node {position} has no usable URL ({problem}): write redis://host:port, \
+                 rediss://user:password@host:port/db or unix:///path"
+            ),
+            BuildError::BadOption(text) => f.write_str(text),
+            BuildError::NoRuntime => {
+                f.write_str("no tokio runtime: call build() inside of one, or use client::blocking")
+            }
+        }
+    }
+}
+
+impl std::error::Error for BuildError {}

@@ -1,0 +1,151 @@
+//! A guard: the right to hold a lock, from its acquisition to its release.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use super::error::{ExtendError, Lost, ReleaseError};
+use super::lease::Lease;
+use super::protocol::TOKEN_LENGTH;
+use super::world::{Network, World};
+use crate::engine::Fence;
+
+/// A lock that is held.
+///
+/// Three things to know. Give [`fence`](Guard::fence) to whatever the lock protects, so that it
+/// can refuse a holder that comes late. Watch [`lost`](Guard::lost), or look at
+/// [`validity`](Guard::validity) before every step that matters: a lease can end while you work.
+/// And [`release`](Guard::release) it: dropping a guard releases too, but nobody waits for it.
+///
+/// A guard of a lock that its [`Holder`](super::Holder) has already is a share in the same lease,
+/// which is given back with the last of them.
+#[must_use = "a guard that is dropped releases its lock"]
+#[derive(Debug)]
+pub struct Guard<W: World = Network> {
+    hold: Arc<Hold<W>>,
+}
+
+/// The lease of all guards that share it: given back when the last of them goes.
+#[derive(Debug)]
+pub(super) struct Hold<W: World> {
+    pub(super) lease: Arc<Lease<W>>,
+}
+
+impl<W: World> Drop for Hold<W> {
+    fn drop(&mut self) {
+        self.lease.send_release(None);
+    }
+}
+
+impl<W: World> Guard<W> {
+    pub(super) fn new(lease: Arc<Lease<W>>) -> Guard<W> {
+        Guard { hold: Arc::new(Hold { lease }) }
+    }
+
+    pub(super) const fn from_hold(hold: Arc<Hold<W>>) -> Guard<W> {
+        Guard { hold }
+    }
+
+    pub(super) const fn hold(&self) -> &Arc<Hold<W>> {
+        &self.hold
+    }
+
+    /// The fencing token of this grant: larger than that of every acquisition of this lock that
+    /// was complete before this one began.
+    pub fn fence(&self) -> Fence {
+        self.hold.lease.fence
+    }
+
+    /// The lock's name.
+    pub fn name(&self) -> &[u8] {
+        &self.hold.lease.name
+    }
+
+    /// For how long the lease may still be relied on. Counted from before the first byte was sent,
+    /// on a clock that goes on while the machine sleeps, less the drift allowance. Once
+    /// [`lost`](Guard::lost) has resolved, this is the time that is left for stopping; it is zero
+    /// at once if the lock was removed by force.
+    pub fn validity(&self) -> Duration {
+        self.hold.lease.validity()
+    }
+
+    /// Whether the lease is lost. Once true, it stays true.
+    pub fn is_lost(&self) -> bool {
+        self.hold.lease.ending().is_some()
+    }
+
+    /// Waits until the lease is lost, and says why. Resolves by the local clock, `lost_margin`
+    /// before the validity ends, without any node having to answer. The future does not borrow
+    /// the guard, so it can be watched from another task; after a release it resolves too.
+    ///
+    /// # Cancellation
+    /// May be dropped and asked for again at any time.
+    pub fn lost(&self) -> impl Future<Output = Lost> + Send + 'static + use<W> {
+        let lease = Arc::clone(&self.hold.lease);
+        async move { lease.lost().await }
+    }
+
+    /// Extends the lease now: it is valid for a whole ttl from the moment of the call.
+    ///
+    /// Needed only where renewing in the background is turned off.
+    ///
+    /// # Errors
+    /// [`ExtendError::NoQuorum`]: the lease is valid until its former end; try again before that.
+    /// [`ExtendError::Lost`]: stop.
+    ///
+    /// # Cancellation
+    /// The nodes may extend it all the same; the validity does not count it.
+    pub async fn extend(&self) -> Result<(), ExtendError> {
+        self.hold.lease.extend(false).await
+    }
+
+    /// Gives the lock back, and waits until a quorum of nodes has confirmed, at most as long as a
+    /// node is waited for. Where the lease is shared by guards of one holder, only the last
+    /// release sends anything.
+    ///
+    /// # Errors
+    /// [`ReleaseError::NotHeld`] if the lease had ended before: somebody else may have held the
+    /// lock meanwhile. [`ReleaseError::NoQuorum`] if too few nodes answered. In both cases there
+    /// is nothing left to do: the lease is over for this holder.
+    ///
+    /// # Cancellation
+    /// The release is sent as soon as the future is first polled, and stays sent.
+    pub async fn release(self) -> Result<(), ReleaseError> {
+        match Arc::into_inner(self.hold) {
+            Some(hold) => hold.lease.release().await,
+            None => Ok(()),
+        }
+    }
+
+    /// Lets go of the guard without giving the lock back: it stays held until the lease ends,
+    /// unless somebody releases or extends it with the token. For handing it to another process.
+    /// Other guards that share the lease count as released.
+    pub fn leak(self) -> Leaked {
+        let lease = &self.hold.lease;
+        let valid_for = lease.forget();
+        Leaked { name: lease.name.to_vec(), token: lease.token, fence: lease.fence, valid_for }
+    }
+}
+
+/// A lease without a guard.
+#[derive(Clone)]
+#[non_exhaustive]
+pub struct Leaked {
+    /// The lock's name.
+    pub name: Vec<u8>,
+    /// The secret that proves the claim.
+    pub token: [u8; TOKEN_LENGTH],
+    /// The fencing token.
+    pub fence: Fence,
+    /// For how long the lease could be relied on when it was leaked.
+    pub valid_for: Duration,
+}
+
+impl std::fmt::Debug for Leaked {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Leaked")
+            .field("name", &String::from_utf8_lossy(&self.name))
+            .field("fence", &self.fence)
+            .field("valid_for", &self.valid_for)
+            .finish_non_exhaustive()
+    }
+}

@@ -1,0 +1,201 @@
+//! Looking at locks, and acting on them by token: for the command and for operators.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use super::error::{ExtendError, ReleaseError};
+use super::inbox::Inbox;
+use super::locker::Locker;
+use super::protocol::{LockInfo, Packet, claim_vote, lock_info};
+use super::reply::Reply;
+use super::vote::{NodeReport, Vote};
+use super::world::{World, earliest, latest};
+use crate::engine::{Fence, Millis};
+
+/// How many keys a node is asked to look at per page.
+const PAGE: &[u8] = b"1000";
+/// The most locks that are listed per node.
+const LISTED_MAX: usize = 100_000;
+
+/// What one node tells about a lock.
+#[derive(Clone, Debug)]
+#[non_exhaustive]
+pub struct NodeInfo {
+    /// The node.
+    pub node: Arc<str>,
+    /// What it tells, or its vote if it does not.
+    pub info: Result<LockInfo, Vote>,
+}
+
+/// What one node lists.
+#[derive(Clone, Debug)]
+#[non_exhaustive]
+pub struct NodeLocks {
+    /// The node.
+    pub node: Arc<str>,
+    /// Its locks by name, free ones included, or its vote if it does not tell.
+    pub locks: Result<BTreeMap<Vec<u8>, LockInfo>, Vote>,
+}
+
+impl<W: World> Locker<W> {
+    /// Asks all nodes about the lock `name`.
+    ///
+    /// # Cancellation
+    /// Nothing changes anywhere.
+    pub async fn info(&self, name: impl AsRef<[u8]>) -> Vec<NodeInfo> {
+        let core = self.core();
+        let inbox = Inbox::new(core.quorum.nodes());
+        core.send_all(&Packet::info(name.as_ref()), &inbox, 0);
+        let outcomes = core.collect(&inbox, lock_info, |_| false).await;
+        let names = core.world.nodes().iter();
+        let info = |(node, outcome): (&Arc<str>, Option<Result<LockInfo, Vote>>)| NodeInfo {
+            node: Arc::clone(node),
+            info: outcome.unwrap_or(Err(Vote::TimedOut)),
+        };
+        names.zip(outcomes).map(info).collect()
+    }
+
+    /// The highest fence issued for the lock `name`, held or not, as a quorum of nodes knows it.
+    ///
+    /// # Errors
+    /// The votes, if too few nodes answered.
+    ///
+    /// # Cancellation
+    /// Nothing changes anywhere.
+    pub async fn fence(&self, name: impl AsRef<[u8]>) -> Result<Fence, Vec<NodeReport>> {
+        let read = |reply: &Reply| match reply {
+            Reply::Integer(number) => match u64::try_from(*number).ok().and_then(Fence::new) {
+                Some(fence) => Vote::Granted(fence),
+                None => Vote::Garbled("a fence out of bounds".into()),
+            },
+            other => claim_vote(other),
+        };
+        let core = self.core();
+        let votes = core.poll_votes(&Packet::fence(name.as_ref()), read, |_, _| false).await;
+        let fences = votes.iter().filter_map(|vote| match vote {
+            Vote::Granted(fence) => Some(*fence),
+            _ => None,
+        });
+        let fences: Vec<Fence> = fences.collect();
+        match fences.iter().max() {
+            Some(fence) if fences.len() >= core.quorum.needed() => Ok(*fence),
+            Some(_) | None => Err(core.reports(votes)),
+        }
+    }
+
+    /// Gives back a lease by its token: for leases that were [leaked](super::Guard::leak).
+    ///
+    /// # Errors
+    /// [`ReleaseError`].
+    ///
+    /// # Cancellation
+    /// What was sent stays sent.
+    pub async fn release_by_token(
+        &self,
+        name: impl AsRef<[u8]>,
+        token: &[u8],
+    ) -> Result<(), ReleaseError> {
+        let core = self.core();
+        let (ttl, needed) = (core.settings.terms.ttl, core.quorum.needed());
+        let packet = Packet::release(name.as_ref(), token, ttl);
+        // To the end: who runs this wants to see every node.
+        let votes = core.poll_votes(&packet, claim_vote, |_, _| false).await;
+        ReleaseError::check(core.reports(votes), needed)
+    }
+
+    /// Extends a lease by its token: for leases that were [leaked](super::Guard::leak). The
+    /// validity from now on.
+    ///
+    /// # Errors
+    /// [`ExtendError::NoQuorum`] with what each node said.
+    ///
+    /// # Cancellation
+    /// What was sent stays sent.
+    pub async fn extend_by_token(
+        &self,
+        name: impl AsRef<[u8]>,
+        token: &[u8],
+    ) -> Result<Duration, ExtendError> {
+        let core = self.core();
+        let terms = core.settings.terms;
+        let packet = Packet::extend(name.as_ref(), token, terms.ttl, Fence::ZERO);
+        let started_at = earliest(&*core.world);
+        let votes = core.poll_votes(&packet, claim_vote, |_, _| false).await;
+        let confirmed = votes.iter().filter(|vote| matches!(vote, Vote::Confirmed)).count();
+        let validity = terms.validity(started_at, latest(&*core.world));
+        if confirmed >= core.quorum.needed() && validity > Millis::ZERO {
+            return Ok(validity.into());
+        }
+        Err(ExtendError::NoQuorum(core.reports(votes)))
+    }
+
+    /// Lists all locks of all nodes, up to 100 000 per node, without stopping the nodes for long.
+    ///
+    /// # Cancellation
+    /// Nothing changes anywhere.
+    pub async fn list(&self) -> Vec<NodeLocks> {
+        let mut nodes = Vec::new();
+        for (index, node) in self.core().world.nodes().iter().enumerate() {
+            let locks = self.list_node(index).await;
+            nodes.push(NodeLocks { node: Arc::clone(node), locks });
+        }
+        nodes
+    }
+
+    async fn list_node(&self, node: usize) -> Result<BTreeMap<Vec<u8>, LockInfo>, Vote> {
+        let mut locks = BTreeMap::new();
+        let mut cursor = b"0".to_vec();
+        loop {
+            let args: [&[u8]; 6] = [b"SCAN", &cursor, b"COUNT", PAGE, b"TYPE", b"fencelock"];
+            let (next, names) = page(self.ask(node, &[Packet::new(&args)]).await?.pop())?;
+            let asks: Vec<Packet> = names.iter().map(|name| Packet::info(name)).collect();
+            for (name, reply) in names.into_iter().zip(self.ask(node, &asks).await?) {
+                // A lock may be gone again, or be no lock any more.
+                if let Ok(info) = lock_info(&reply) {
+                    locks.insert(name, info);
+                }
+            }
+            if next == b"0" || locks.len() >= LISTED_MAX {
+                return Ok(locks);
+            }
+            cursor = next;
+        }
+    }
+
+    /// Sends commands to one node and reads all replies, in order.
+    async fn ask(&self, node: usize, packets: &[Packet]) -> Result<Vec<Reply>, Vote> {
+        let core = self.core();
+        let inbox = Inbox::new(packets.len());
+        for packet in packets {
+            core.world.send(node, packet, Some(inbox.reply_to(node, 0)));
+        }
+        let mut replies = Vec::with_capacity(packets.len());
+        while replies.len() < packets.len() {
+            let timer = std::pin::pin!(core.world.sleep(core.settings.timeout));
+            match inbox.next(timer).await {
+                Some(delivery) => replies.push(delivery.outcome.map_err(Vote::from)?),
+                None => return Err(Vote::TimedOut),
+            }
+        }
+        Ok(replies)
+    }
+}
+
+/// Reads a page of SCAN: the next cursor, and names.
+fn page(reply: Option<Reply>) -> Result<(Vec<u8>, Vec<Vec<u8>>), Vote> {
+    let garbled = || Vote::Garbled("not a page of SCAN".into());
+    let mut parts = match reply {
+        Some(Reply::List(parts)) if parts.len() == 2 => parts.into_iter(),
+        Some(Reply::Error(text)) => return Err(super::protocol::error_vote(&text)),
+        _ => return Err(garbled()),
+    };
+    let (Some(Reply::Text(cursor)), Some(Reply::List(names))) = (parts.next(), parts.next()) else {
+        return Err(garbled());
+    };
+    let name = |reply| match reply {
+        Reply::Text(name) => Some(name),
+        _ => None,
+    };
+    Ok((cursor, names.into_iter().filter_map(name).collect()))
+}

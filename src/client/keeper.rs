@@ -1,0 +1,117 @@
+//! One background task for all leases of a locker: it wakes when a lease is due.
+//!
+//! A task per lease would be made and thrown away with every acquisition, most of which are
+//! released long before anything is due. Here an acquisition costs an entry in a map, and the task
+//! is woken only if the new entry is due before everything else.
+
+use std::collections::BTreeMap;
+use std::pin::pin;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+
+use tokio::sync::Notify;
+
+use super::lease::Lease;
+use super::world::{World, latest};
+use crate::engine::Instant;
+
+#[derive(Debug)]
+pub(super) struct Keeper<W: World> {
+    world: Arc<W>,
+    plan: Mutex<Plan<W>>,
+    changed: Notify,
+}
+
+/// Where a lease stands in the plan.
+pub(super) type Slot = (Instant, u64);
+
+#[derive(Debug)]
+struct Plan<W: World> {
+    due: BTreeMap<Slot, Weak<Lease<W>>>,
+    count: u64,
+    /// Until when the task sleeps; `None` until it is told.
+    wakes_at: Option<Instant>,
+    is_running: bool,
+    is_closed: bool,
+}
+
+impl<W: World> Keeper<W> {
+    pub(super) fn new(world: Arc<W>) -> Arc<Keeper<W>> {
+        let plan = Plan {
+            due: BTreeMap::new(),
+            count: 0,
+            wakes_at: None,
+            is_running: false,
+            is_closed: false,
+        };
+        Arc::new(Keeper { world, plan: Mutex::new(plan), changed: Notify::new() })
+    }
+
+    /// Wakes the lease at `due_at`.
+    pub(super) fn insert(self: &Arc<Self>, lease: &Arc<Lease<W>>, due_at: Instant) -> Slot {
+        let mut plan = self.plan();
+        plan.count += 1;
+        let slot = (due_at, plan.count);
+        plan.due.insert(slot, Arc::downgrade(lease));
+        let is_first = plan.wakes_at.is_none_or(|wakes_at| due_at < wakes_at);
+        let starts = !plan.is_running;
+        if starts {
+            plan.is_running = true;
+        } else if is_first {
+            plan.wakes_at = Some(due_at);
+        }
+        drop(plan);
+        if starts {
+            self.world.spawn(Arc::clone(self).run());
+        } else if is_first {
+            self.changed.notify_one();
+        }
+        slot
+    }
+
+    pub(super) fn remove(&self, slot: Slot) {
+        self.plan().due.remove(&slot);
+    }
+
+    /// Ends the task.
+    pub(super) fn close(&self) {
+        self.plan().is_closed = true;
+        self.changed.notify_one();
+    }
+
+    fn plan(&self) -> MutexGuard<'_, Plan<W>> {
+        // Nothing panics while the lock is held, so the plan is whole even if it is poisoned.
+        self.plan.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    async fn run(self: Arc<Self>) {
+        loop {
+            let now = latest(&*self.world);
+            let (due, sleeps_until) = {
+                let mut plan = self.plan();
+                if plan.is_closed {
+                    return;
+                }
+                let later = plan.due.split_off(&(now.after(MOMENT), 0));
+                let due = std::mem::replace(&mut plan.due, later);
+                plan.wakes_at = plan.due.first_key_value().map(|((due_at, _), _)| *due_at);
+                (due, plan.wakes_at)
+            };
+            for lease in due.into_values().filter_map(|lease| lease.upgrade()) {
+                lease.wake();
+            }
+            match sleeps_until {
+                Some(due_at) => {
+                    let sleep = pin!(self.world.sleep(now.until(due_at).into()));
+                    tokio::select! {
+                        () = sleep => {}
+                        () = self.changed.notified() => {}
+                    }
+                }
+                None => self.changed.notified().await,
+            }
+        }
+    }
+}
+
+/// Instants before now plus this are due.
+const MOMENT: crate::engine::Millis = crate::engine::Millis::new(1);

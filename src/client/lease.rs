@@ -1,0 +1,264 @@
+//! A lease of ours: renewed by the keeper, extended by its guard, released once.
+//!
+//! All decisions are [`Renewal`]'s. Its lock is held while commands are put into the nodes' lines,
+//! so the order of decisions is the order on the wire: nothing can travel behind the release.
+
+use std::pin::pin;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use tokio::sync::Notify;
+
+use super::core::Core;
+use super::error::{ExtendError, Lost, ReleaseError};
+use super::inbox::Inbox;
+use super::keeper::Slot;
+use super::protocol::{Packet, TOKEN_LENGTH, claim_vote};
+use super::vote::Vote;
+use super::world::{World, earliest, latest};
+use crate::engine::{Due, Fence, Instant, Millis, NodeSet, Renewal, RenewalStep, RoundNumber};
+
+/// A sleeping machine's timers stand still, so nobody sleeps longer than this at a time before
+/// looking at the clock.
+const NAP_MAX: Duration = Duration::from_millis(500);
+
+/// Numbers of the requests of a round of extends.
+const EXTEND: u8 = 0;
+const REPAIR: u8 = 1;
+
+#[derive(Debug)]
+pub(super) struct Lease<W: World> {
+    pub(super) core: Arc<Core<W>>,
+    pub(super) name: Arc<[u8]>,
+    pub(super) token: [u8; TOKEN_LENGTH],
+    pub(super) fence: Fence,
+    ttl: Millis,
+    state: Mutex<State>,
+    /// Told when the lease is lost or released.
+    ended: Notify,
+}
+
+#[derive(Debug)]
+struct State {
+    renewal: Renewal,
+    slot: Option<Slot>,
+}
+
+impl<W: World> Lease<W> {
+    pub(super) fn start(
+        core: Arc<Core<W>>,
+        name: Arc<[u8]>,
+        token: [u8; TOKEN_LENGTH],
+        fence: Fence,
+        ttl: Millis,
+        renewal: Renewal,
+    ) -> Arc<Lease<W>> {
+        let state = Mutex::new(State { renewal, slot: None });
+        let lease = Lease { core, name, token, fence, ttl, state, ended: Notify::new() };
+        let lease = Arc::new(lease);
+        lease.plan();
+        lease
+    }
+
+    fn state(&self) -> MutexGuard<'_, State> {
+        // Nothing panics while the lock is held, so the state is whole even if it is poisoned.
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The time for which the lease may still be relied on.
+    pub(super) fn validity(&self) -> Duration {
+        let now = latest(&*self.core.world);
+        let mut state = self.state();
+        let _ = state.renewal.ending(now);
+        state.renewal.validity(now).into()
+    }
+
+    pub(super) fn ending(&self) -> Option<Lost> {
+        let now = latest(&*self.core.world);
+        let mut state = self.state();
+        match state.renewal.ending(now) {
+            Some(ending) => Some(ending.into()),
+            None if state.renewal.is_released() => Some(Lost::Released),
+            None => None,
+        }
+    }
+
+    /// Puts the lease where it is due next.
+    fn plan(self: &Arc<Self>) {
+        let now = latest(&*self.core.world);
+        let mut state = self.state();
+        match state.renewal.due(now) {
+            Due::Now => state.slot = Some(self.core.keeper.insert(self, now)),
+            Due::At(due_at) => state.slot = Some(self.core.keeper.insert(self, due_at)),
+            Due::Never => {
+                drop(state);
+                self.ended.notify_waiters();
+            }
+        }
+    }
+
+    /// Called by the keeper when something is due.
+    pub(super) fn wake(self: Arc<Self>) {
+        let due = {
+            let mut state = self.state();
+            state.slot = None;
+            state.renewal.due(latest(&*self.core.world))
+        };
+        match due {
+            Due::Now => {
+                let world = Arc::clone(&self.core.world);
+                world.spawn(async move {
+                    // Whatever comes of it, the validity tells, and the next try is planned.
+                    let _ = self.extend(true).await;
+                    self.plan();
+                });
+            }
+            Due::At(_) | Due::Never => self.plan(),
+        }
+    }
+
+    /// Extends the lease by one round. A `thorough` round goes on after the quorum, to repair
+    /// nodes that answer late.
+    pub(super) async fn extend(&self, thorough: bool) -> Result<(), ExtendError> {
+        let nodes = self.core.quorum.nodes();
+        let inbox = Inbox::new(nodes);
+        let packet = Packet::extend(&self.name, &self.token, self.ttl, self.fence);
+        let Some(round) = self.begin(&packet, &inbox) else {
+            return Err(ExtendError::Lost(self.ending().unwrap_or(Lost::Released)));
+        };
+        let mut votes = vec![Vote::TimedOut; nodes];
+        let mut missing = nodes;
+        let mut is_confirmed = false;
+        let mut timer = pin!(self.core.world.sleep(self.core.settings.timeout));
+        while missing > 0 {
+            let Some(delivery) = inbox.next(timer.as_mut()).await else { break };
+            missing -= 1;
+            if delivery.request == REPAIR {
+                continue;
+            }
+            let vote = delivery.outcome.map_or_else(Vote::from, |reply| claim_vote(&reply));
+            let step = {
+                let now = latest(&*self.core.world);
+                let mut state = self.state();
+                let step = state.renewal.answer(round, delivery.node, vote.extension(), now);
+                if let RenewalStep::Confirmed { repair } = step {
+                    self.repair(repair, &inbox);
+                    // Waited for, so that a repair which is still in line at the end of the round
+                    // is withdrawn and does not arrive after the validity.
+                    missing += repair.len();
+                }
+                step
+            };
+            votes[delivery.node] = vote;
+            match step {
+                RenewalStep::Wait | RenewalStep::Failed => {}
+                RenewalStep::Confirmed { .. } => {
+                    is_confirmed = true;
+                    if !thorough {
+                        return Ok(());
+                    }
+                }
+                RenewalStep::Lost(ending) => {
+                    self.ended.notify_waiters();
+                    return Err(ExtendError::Lost(ending.into()));
+                }
+            }
+        }
+        if is_confirmed {
+            return Ok(());
+        }
+        match self.state().renewal.time_out(round, latest(&*self.core.world)) {
+            RenewalStep::Lost(ending) => Err(ExtendError::Lost(ending.into())),
+            RenewalStep::Wait | RenewalStep::Failed | RenewalStep::Confirmed { .. } => {
+                Err(ExtendError::NoQuorum(self.core.reports(votes)))
+            }
+        }
+    }
+
+    fn begin(&self, packet: &Packet, inbox: &Inbox) -> Option<RoundNumber> {
+        let mut state = self.state();
+        let started_at = earliest(&*self.core.world);
+        let round = state.renewal.begin(started_at, latest(&*self.core.world))?;
+        self.core.send_all(packet, inbox, EXTEND);
+        Some(round)
+    }
+
+    /// Re-joins nodes that lost the lease. Called with the state locked.
+    fn repair(&self, nodes: NodeSet, inbox: &Inbox) {
+        if nodes.is_empty() {
+            return;
+        }
+        let packet = Packet::repair(&self.name, &self.token, self.ttl, self.fence);
+        for node in nodes.iter() {
+            self.core.world.send(node, &packet, Some(inbox.reply_to(node, REPAIR)));
+        }
+    }
+
+    /// Gives the lease back without waiting; with an inbox, the answers come there. False if that
+    /// was done before.
+    pub(super) fn send_release(&self, inbox: Option<&Inbox>) -> bool {
+        let packet = Packet::release(&self.name, &self.token, self.ttl);
+        let mut state = self.state();
+        if !state.renewal.release() {
+            return false;
+        }
+        let slot = state.slot.take();
+        match inbox {
+            Some(inbox) => self.core.send_all(&packet, inbox, 0),
+            None => self.core.tell_all(&packet),
+        }
+        drop(state);
+        if let Some(slot) = slot {
+            self.core.keeper.remove(slot);
+        }
+        self.ended.notify_waiters();
+        true
+    }
+
+    /// Gives the lease back, and waits until a quorum has confirmed.
+    pub(super) async fn release(&self) -> Result<(), ReleaseError> {
+        let inbox = Inbox::new(self.core.quorum.nodes());
+        if !self.send_release(Some(&inbox)) {
+            return Ok(());
+        }
+        let needed = self.core.quorum.needed();
+        let votes = self.core.votes(&inbox, claim_vote, |confirmed, _| confirmed >= needed).await;
+        ReleaseError::check(self.core.reports(votes), needed)
+    }
+
+    /// Stops caring for the lease without giving it back; the validity left.
+    pub(super) fn forget(&self) -> Duration {
+        let validity = self.validity();
+        let mut state = self.state();
+        state.renewal.release();
+        let slot = state.slot.take();
+        drop(state);
+        if let Some(slot) = slot {
+            self.core.keeper.remove(slot);
+        }
+        self.ended.notify_waiters();
+        validity
+    }
+
+    /// Waits until the lease is lost or released.
+    pub(super) async fn lost(&self) -> Lost {
+        loop {
+            let mut ended = pin!(self.ended.notified());
+            ended.as_mut().enable();
+            if let Some(lost) = self.ending() {
+                return lost;
+            }
+            let left: Duration = self.lost_in().into();
+            let nap = pin!(self.core.world.sleep(left.min(NAP_MAX)));
+            tokio::select! {
+                () = nap => {}
+                () = ended => {}
+            }
+        }
+    }
+
+    fn lost_in(&self) -> Millis {
+        let lost_at: Instant = self.state().renewal.lost_at();
+        latest(&*self.core.world).until(lost_at)
+    }
+}

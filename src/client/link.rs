@@ -1,0 +1,372 @@
+//! One node's connection: a line of commands, and the task that drives it.
+//!
+//! Commands enter the line in the order in which they are sent, without waiting; one task writes
+//! whatever is in line with one system call and hands out the replies in order. When the
+//! connection breaks, whoever waits is told that the outcome is unknown, and the task connects
+//! again. A release is different: it stays in line until a node has answered it or its lease has
+//! ended, so that a broken connection leaves nothing behind on a node that lives.
+//!
+//! The `redis` crate's multiplexed connection is not used for this, because it skips commands whose
+//! caller has gone (a release that nobody waits for), packs each command once per node, and makes
+//! callers wait for room in the line, so that a destructor could not use it.
+
+use std::collections::VecDeque;
+use std::future::poll_fn;
+use std::io;
+use std::pin::Pin;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::task::{Context, Poll, Waker};
+use std::time::Duration;
+
+use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
+use tokio::time::{Instant, Sleep, sleep, timeout};
+
+use super::connect::{Address, Stream, plain};
+use super::inbox::{Failure, ReplyTo};
+use super::protocol::{Care, Packet};
+use super::reply::{self, Reply};
+
+/// The most commands in line or unanswered per node; above it a command fails at once. A hung node
+/// must not fill the memory.
+const LINE_MAX: usize = 1 << 16;
+/// The most releases kept for a node that cannot be reached.
+const REPEATED_MAX: usize = 1 << 12;
+/// While this many bytes are unwritten, commands stay in line, where they can still be withdrawn.
+const UNWRITTEN_MAX: usize = 1 << 16;
+/// The first pause before connecting again, doubled each time.
+const PAUSE_MIN: Duration = Duration::from_millis(10);
+/// The longest pause before connecting again.
+const PAUSE_MAX: Duration = Duration::from_millis(500);
+/// A connection on which nothing was answered for this many times the caller's patience is given
+/// up: the network may have lost it without a word.
+const STALL_FACTOR: u32 = 4;
+/// A stall is never called earlier than this.
+const STALL_MIN: Duration = Duration::from_secs(2);
+
+/// The handle of one node's connection. Dropping it lets the task finish what is in line.
+#[derive(Debug)]
+pub(super) struct Link(Arc<Shared>);
+
+#[derive(Debug)]
+struct Shared {
+    line: Mutex<Line>,
+}
+
+#[derive(Debug, Default)]
+struct Line {
+    items: VecDeque<Item>,
+    /// Commands written and not answered.
+    unanswered: usize,
+    /// Why the node cannot be reached at present.
+    down: Option<Failure>,
+    is_closed: bool,
+    driver: Option<Waker>,
+}
+
+#[derive(Debug)]
+struct Item {
+    packet: Packet,
+    reply_to: Option<ReplyTo>,
+    /// Until when the command is worth being sent again.
+    repeat_until: Option<Instant>,
+}
+
+impl Item {
+    /// Whether nobody would miss it.
+    fn is_idle(&self) -> bool {
+        match self.packet.care() {
+            Care::Awaited => self.reply_to.as_ref().is_none_or(ReplyTo::is_withdrawn),
+            Care::Once | Care::UntilAnswered(_) => false,
+        }
+    }
+
+    fn answer(&mut self, outcome: Result<Reply, Failure>) {
+        if let Some(reply_to) = self.reply_to.take() {
+            reply_to.deliver(outcome);
+        }
+    }
+}
+
+impl Line {
+    /// Why nothing can be sent at present, if so.
+    fn refusal(&self) -> Option<Failure> {
+        if self.items.len() + self.unanswered >= LINE_MAX {
+            return Some(Failure::Unreachable("too many unanswered requests".into()));
+        }
+        self.down.clone()
+    }
+}
+
+impl Shared {
+    fn line(&self) -> MutexGuard<'_, Line> {
+        // Nothing panics while the lock is held, so the line is whole even if it is poisoned.
+        self.line.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Link {
+    /// Begins to connect to `address`, in a task on `runtime`. `patience` is how long the caller
+    /// waits for an answer.
+    pub(super) fn start(
+        address: Address,
+        patience: Duration,
+        runtime: &tokio::runtime::Handle,
+    ) -> Link {
+        let shared = Arc::new(Shared { line: Mutex::default() });
+        drop(runtime.spawn(drive(Arc::clone(&shared), address, patience)));
+        Link(shared)
+    }
+
+    /// Puts a command into the line; never waits.
+    pub(super) fn send(&self, packet: &Packet, reply_to: Option<ReplyTo>) {
+        let repeat_until = match packet.care() {
+            Care::UntilAnswered(length) => Some(Instant::now() + length),
+            Care::Awaited | Care::Once => None,
+        };
+        let mut item = Item { packet: packet.clone(), reply_to, repeat_until };
+        let mut line = self.0.line();
+        if let Some(failure) = line.refusal() {
+            if repeat_until.is_some() && line.items.len() < REPEATED_MAX {
+                let packet = packet.clone();
+                line.items.push_back(Item { packet, reply_to: None, repeat_until });
+            }
+            drop(line);
+            return item.answer(Err(failure));
+        }
+        line.items.push_back(item);
+        let driver = line.driver.take();
+        drop(line);
+        if let Some(driver) = driver {
+            driver.wake();
+        }
+    }
+}
+
+impl Drop for Link {
+    fn drop(&mut self) {
+        let mut line = self.0.line();
+        line.is_closed = true;
+        if let Some(driver) = line.driver.take() {
+            driver.wake();
+        }
+    }
+}
+
+/// Keeps the node connected until the link is dropped and its line is empty.
+async fn drive(shared: Arc<Shared>, address: Address, patience: Duration) {
+    let stall = STALL_MIN.max(patience * STALL_FACTOR);
+    let mut pause = PAUSE_MIN;
+    loop {
+        let limit = stall.min(patience * 2);
+        let connected = match timeout(limit, address.connect()).await {
+            Ok(connected) => connected,
+            Err(_) => Err(Failure::Unreachable("no answer when connecting".into())),
+        };
+        match connected {
+            Ok(stream) => {
+                shared.line().down = None;
+                pause = PAUSE_MIN;
+                let mut connection = Connection::new(stream, stall);
+                let failure = poll_fn(|ctx| connection.poll(ctx, &shared)).await;
+                let Some(failure) = failure else { return };
+                break_off(&shared, connection.sent, failure);
+            }
+            Err(failure) => {
+                fail(&shared, failure);
+                if shared.line().is_closed {
+                    return;
+                }
+                sleep(jittered(pause)).await;
+                pause = PAUSE_MAX.min(pause * 2);
+            }
+        }
+    }
+}
+
+/// Between half of `pause` and all of it, so that clients do not return in step.
+fn jittered(pause: Duration) -> Duration {
+    pause.mul_f64(0.5 + rand::random::<f64>() / 2.0)
+}
+
+/// The connection broke: what was sent has an unknown outcome.
+fn break_off(shared: &Shared, sent: VecDeque<Item>, failure: Failure) {
+    let mut line = shared.line();
+    line.unanswered = 0;
+    // Releases go first on the next connection, in their order.
+    for mut item in sent.into_iter().rev() {
+        item.answer(Err(failure.clone()));
+        if item.repeat_until.is_some() && line.items.len() < REPEATED_MAX {
+            line.items.push_front(item);
+        }
+    }
+}
+
+/// The node cannot be reached: nothing but releases may wait for it.
+fn fail(shared: &Shared, failure: Failure) {
+    let now = Instant::now();
+    let mut line = shared.line();
+    line.down = Some(failure.clone());
+    let items = std::mem::take(&mut line.items);
+    for mut item in items {
+        item.answer(Err(failure.clone()));
+        if item.repeat_until.is_some_and(|until| until > now) {
+            line.items.push_back(item);
+        }
+    }
+}
+
+struct Connection {
+    stream: Box<dyn Stream>,
+    unwritten: Vec<u8>,
+    written: usize,
+    unread: Vec<u8>,
+    sent: VecDeque<Item>,
+    taken: VecDeque<Item>,
+    stall: Duration,
+    /// When a stall is due, while something is unanswered.
+    stalled: Pin<Box<Sleep>>,
+    is_waiting: bool,
+}
+
+impl Connection {
+    fn new(stream: Box<dyn Stream>, stall: Duration) -> Connection {
+        Connection {
+            stream,
+            unwritten: Vec::with_capacity(4096),
+            written: 0,
+            unread: Vec::with_capacity(4096),
+            sent: VecDeque::new(),
+            taken: VecDeque::new(),
+            stall,
+            stalled: Box::pin(sleep(stall)),
+            is_waiting: false,
+        }
+    }
+
+    /// Writes and reads as far as possible. Ready with the failure when the connection broke, with
+    /// nothing when the link was dropped and everything is answered.
+    fn poll(&mut self, ctx: &mut Context<'_>, shared: &Shared) -> Poll<Option<Failure>> {
+        loop {
+            // Reading and writing always advance together: a server that cannot write its replies
+            // reads no requests.
+            let has_more = self.take(ctx, shared);
+            let io = match self.write(ctx) {
+                Ok(()) => self.read(ctx),
+                Err(error) => Err(error),
+            };
+            if let Err(failure) = io {
+                return Poll::Ready(Some(failure));
+            }
+            if has_more.is_none() && self.sent.is_empty() && self.unwritten.is_empty() {
+                return Poll::Ready(None);
+            }
+            // A backlog is taken up again when the socket is writable.
+            if has_more != Some(true) || !self.unwritten.is_empty() {
+                break;
+            }
+        }
+        self.watch_for_stall(ctx)
+    }
+
+    /// Moves commands out of the line; whether some are left there. `None`: the line is closed and
+    /// empty.
+    fn take(&mut self, ctx: &mut Context<'_>, shared: &Shared) -> Option<bool> {
+        let mut line = shared.line();
+        if !line.driver.as_ref().is_some_and(|driver| driver.will_wake(ctx.waker())) {
+            line.driver = Some(ctx.waker().clone());
+        }
+        if self.unwritten.len() < UNWRITTEN_MAX {
+            std::mem::swap(&mut line.items, &mut self.taken);
+        }
+        line.unanswered = self.sent.len() + self.taken.len();
+        let has_more = !line.items.is_empty();
+        let is_over = line.is_closed && !has_more && self.taken.is_empty();
+        drop(line);
+        for item in self.taken.drain(..) {
+            if !item.is_idle() {
+                self.unwritten.extend_from_slice(item.packet.bytes());
+                self.sent.push_back(item);
+            }
+        }
+        if is_over { None } else { Some(has_more) }
+    }
+
+    fn write(&mut self, ctx: &mut Context<'_>) -> Result<(), Failure> {
+        while self.written < self.unwritten.len() {
+            let bytes = &self.unwritten[self.written..];
+            match Pin::new(&mut self.stream).poll_write(ctx, bytes) {
+                Poll::Ready(Ok(0)) => return Err(broken(io::ErrorKind::WriteZero.into())),
+                Poll::Ready(Ok(count)) => self.written += count,
+                Poll::Ready(Err(error)) => return Err(broken(error)),
+                Poll::Pending => return Ok(()),
+            }
+        }
+        if !self.unwritten.is_empty() {
+            self.unwritten.clear();
+            self.written = 0;
+        }
+        match Pin::new(&mut self.stream).poll_flush(ctx) {
+            Poll::Ready(Err(error)) => Err(broken(error)),
+            Poll::Ready(Ok(())) | Poll::Pending => Ok(()),
+        }
+    }
+
+    fn read(&mut self, ctx: &mut Context<'_>) -> Result<(), Failure> {
+        loop {
+            let mut chunk = [std::mem::MaybeUninit::uninit(); 4096];
+            let mut chunk = ReadBuf::uninit(&mut chunk);
+            match Pin::new(&mut self.stream).poll_read(ctx, &mut chunk) {
+                Poll::Pending => return Ok(()),
+                Poll::Ready(Err(error)) => return Err(broken(error)),
+                Poll::Ready(Ok(())) if chunk.filled().is_empty() => {
+                    return Err(Failure::Unreachable("the node closed the connection".into()));
+                }
+                Poll::Ready(Ok(())) => {
+                    self.unread.extend_from_slice(chunk.filled());
+                    self.hand_out()?;
+                }
+            }
+        }
+    }
+
+    fn hand_out(&mut self) -> Result<(), Failure> {
+        let mut done = 0;
+        while let Some((reply, length)) = reply::read(&self.unread[done..])
+            .map_err(|garbage| Failure::Garbled(garbage.0.into()))?
+        {
+            done += length;
+            match self.sent.pop_front() {
+                Some(mut item) => item.answer(Ok(reply)),
+                None => return Err(Failure::Garbled("a reply that nobody asked for".into())),
+            }
+            self.is_waiting = false;
+        }
+        self.unread.drain(..done);
+        Ok(())
+    }
+
+    fn watch_for_stall(&mut self, ctx: &mut Context<'_>) -> Poll<Option<Failure>> {
+        if self.sent.is_empty() {
+            self.is_waiting = false;
+            return Poll::Pending;
+        }
+        if !self.is_waiting {
+            self.is_waiting = true;
+            // Moving the deadline costs a lock in the runtime, so it is moved when it is due.
+            if self.stalled.deadline() < Instant::now() + self.stall / 2 {
+                self.stalled.as_mut().reset(Instant::now() + self.stall);
+            }
+        }
+        match self.stalled.as_mut().poll(ctx) {
+            Poll::Ready(()) => {
+                let text = format!("no answer for {} ms", self.stall.as_millis() / 2);
+                Poll::Ready(Some(Failure::Unreachable(text.into())))
+            }
+            Poll::Pending => Poll::Pending,
+        }
+    }
+}
+
+fn broken(error: io::Error) -> Failure {
+    Failure::Unreachable(plain(&error).into())
+}

@@ -1,0 +1,168 @@
+//! The locker: what a program acquires locks with.
+
+use std::pin::pin;
+use std::sync::Arc;
+
+use super::acquire::Acquire;
+use super::core::{Core, Stats};
+use super::error::{AcquireError, WithError};
+
+use super::holder::Holder;
+use super::many::Guards;
+use super::protocol::Packet;
+use super::settings::LockerBuilder;
+use super::vote::{NodeReport, Vote};
+use super::world::{Network, World};
+use crate::engine::Fence;
+
+/// Acquires locks over a quorum of nodes. Cheap to clone; clones share the connections.
+///
+/// ```no_run
+/// # async fn example() -> Result<(), Box<dyn std::error::Error>> {
+/// use lockmod::client::Locker;
+///
+/// let nodes = ["redis://10.0.0.1", "redis://10.0.0.2", "redis://10.0.0.3"];
+/// let locker = Locker::builder().nodes(nodes).build()?;
+/// let guard = locker.acquire("nightly-report").await?;
+/// println!("working with fence {}", guard.fence());
+/// guard.release().await?;
+/// # Ok(()) }
+/// ```
+#[derive(Debug)]
+pub struct Locker<W: World = Network> {
+    core: Arc<Core<W>>,
+}
+
+impl<W: World> Clone for Locker<W> {
+    fn clone(&self) -> Self {
+        Locker { core: Arc::clone(&self.core) }
+    }
+}
+
+impl Locker {
+    /// Begins to collect settings.
+    pub fn builder() -> LockerBuilder {
+        LockerBuilder::default()
+    }
+}
+
+impl<W: World> Locker<W> {
+    pub(super) fn from_core(core: Core<W>) -> Locker<W> {
+        Locker { core: Arc::new(core) }
+    }
+
+    pub(super) const fn core(&self) -> &Arc<Core<W>> {
+        &self.core
+    }
+
+    /// Acquires the lock `name`, waiting while another holds it, for as long as the settings or
+    /// [`Acquire::wait`] say.
+    ///
+    /// # Errors
+    /// [`AcquireError`], with what each node said.
+    ///
+    /// # Cancellation
+    /// Dropping the future leaves nothing behind: see [`Acquire`].
+    ///
+    /// ```no_run
+    /// # use lockmod::client::Locker;
+    /// # async fn example(locker: Locker) -> Result<(), Box<dyn std::error::Error>> {
+    /// use std::time::Duration;
+    ///
+    /// let guard = locker
+    ///     .acquire("account-17")
+    ///     .wait(Duration::from_secs(2))
+    ///     .label("worker-7")
+    ///     .await?;
+    /// # guard.release().await?;
+    /// # Ok(()) }
+    /// ```
+    pub fn acquire(&self, name: impl AsRef<[u8]>) -> Acquire<W> {
+        Acquire::new(Arc::clone(&self.core), name.as_ref())
+    }
+
+    /// Acquires the lock `name` if nobody holds it, trying once.
+    ///
+    /// # Errors
+    /// [`AcquireError::Held`] if another holds it, and the others.
+    ///
+    /// # Cancellation
+    /// As [`Locker::acquire`].
+    pub fn try_acquire(&self, name: impl AsRef<[u8]>) -> Acquire<W> {
+        self.acquire(name).wait(std::time::Duration::ZERO)
+    }
+
+    /// Acquires all of these locks or none. They are acquired in the order of their names, whatever
+    /// order they are given in, so that two callers cannot wait for each other; a name that is
+    /// given twice counts once. The wait of the settings is for all of them together.
+    ///
+    /// # Errors
+    /// [`AcquireError`] of the first lock that was not acquired; those before it are released.
+    ///
+    /// # Cancellation
+    /// As [`Locker::acquire`].
+    pub async fn acquire_many<N: AsRef<[u8]>>(
+        &self,
+        names: impl IntoIterator<Item = N>,
+    ) -> Result<Guards<W>, AcquireError> {
+        Guards::acquire(&self.core, names.into_iter().map(|name| name.as_ref().to_vec())).await
+    }
+
+    /// Runs `work` under the lock `name`, and gives the lock back. If the lease is lost meanwhile,
+    /// the work is dropped at the await point where it is. A release that is not confirmed is no
+    /// error here, since the work was done in time.
+    ///
+    /// # Errors
+    /// [`WithError`].
+    ///
+    /// # Cancellation
+    /// The work is dropped, and the lock is released in the background.
+    ///
+    /// ```no_run
+    /// # use lockmod::client::Locker;
+    /// # async fn example(locker: Locker) -> Result<(), Box<dyn std::error::Error>> {
+    /// let sum = locker.with("account-17", async |fence| fence.get() + 1).await?;
+    /// # Ok(()) }
+    /// ```
+    pub async fn with<T>(
+        &self,
+        name: impl AsRef<[u8]>,
+        work: impl AsyncFnOnce(Fence) -> T,
+    ) -> Result<T, WithError> {
+        let guard = self.acquire(name).await.map_err(WithError::Acquire)?;
+        let fence = guard.fence();
+        let result = {
+            let work = pin!(work(fence));
+            tokio::select! {
+                biased;
+                lost = guard.lost() => Err(WithError::Lost { lost, fence }),
+                result = work => Ok(result),
+            }
+        };
+        drop(guard.release().await);
+        result
+    }
+
+    /// What this locker has done so far.
+    pub fn stats(&self) -> Stats {
+        self.core.counters.read()
+    }
+
+    /// A holder, which may acquire a lock that it has already.
+    pub fn holder(&self) -> Holder<W> {
+        Holder::new(Arc::clone(&self.core))
+    }
+
+    /// Waits until every node that can be reached has carried out everything that was sent to it,
+    /// the releases of dropped guards and cancelled acquisitions included; at most as long as a
+    /// node is waited for. What each node said to it.
+    ///
+    /// A runtime that is shut down takes its connections with it: what was not written by then is
+    /// not sent, and such leases end with their ttl. Call this at the end of a program that drops
+    /// guards instead of releasing them. The blocking facade does it by itself.
+    pub async fn settle(&self) -> Vec<NodeReport> {
+        let votes =
+            self.core.poll_votes(&Packet::new(&[b"PING"]), |_| Vote::Confirmed, |_, _| false).await;
+        self.core.reports(votes)
+    }
+}

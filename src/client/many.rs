@@ -1,0 +1,85 @@
+//! Several locks at once, all or nothing.
+
+use std::sync::Arc;
+
+use super::acquire::Acquire;
+use super::core::Core;
+use super::error::{AcquireError, Lost, ReleaseError};
+use super::guard::Guard;
+use super::world::{Network, World};
+
+/// The guards of several locks, in the order of their names.
+#[must_use = "guards that are dropped release their locks"]
+#[derive(Debug)]
+pub struct Guards<W: World = Network> {
+    guards: Vec<Guard<W>>,
+}
+
+impl<W: World> Guards<W> {
+    pub(super) async fn acquire(
+        core: &Arc<Core<W>>,
+        names: impl Iterator<Item = Vec<u8>>,
+    ) -> Result<Guards<W>, AcquireError> {
+        let mut names: Vec<Vec<u8>> = names.collect();
+        names.sort_unstable();
+        names.dedup();
+        let started_at = core.world.now();
+        let mut guards = Vec::with_capacity(names.len());
+        for name in names {
+            let waited = core.world.now().saturating_sub(started_at);
+            let wait = core.settings.wait.saturating_sub(waited);
+            match Acquire::new(Arc::clone(core), &name).wait(wait).await {
+                Ok(guard) => guards.push(guard),
+                Err(error) => {
+                    // Best effort: what matters to the caller is the error.
+                    drop(Guards { guards }.release().await);
+                    return Err(error);
+                }
+            }
+        }
+        Ok(Guards { guards })
+    }
+
+    /// The guard of the lock `name`.
+    pub fn get(&self, name: impl AsRef<[u8]>) -> Option<&Guard<W>> {
+        self.guards.iter().find(|guard| guard.name() == name.as_ref())
+    }
+
+    /// All guards.
+    pub fn iter(&self) -> impl Iterator<Item = &Guard<W>> {
+        self.guards.iter()
+    }
+
+    /// Waits until the first of the leases is lost, and says why. Never resolves without a lock.
+    ///
+    /// # Cancellation
+    /// May be dropped and asked for again at any time.
+    pub async fn lost(&self) -> Lost {
+        let mut all: Vec<_> = self.guards.iter().map(|guard| Box::pin(guard.lost())).collect();
+        std::future::poll_fn(|ctx| {
+            for lost in &mut all {
+                let lost = lost.as_mut().poll(ctx);
+                if lost.is_ready() {
+                    return lost;
+                }
+            }
+            std::task::Poll::Pending
+        })
+        .await
+    }
+
+    /// Gives all of them back, the last one first.
+    ///
+    /// # Errors
+    /// The first [`ReleaseError`]; the others are released all the same.
+    ///
+    /// # Cancellation
+    /// The rest is released in the background.
+    pub async fn release(mut self) -> Result<(), ReleaseError> {
+        let mut result = Ok(());
+        while let Some(guard) = self.guards.pop() {
+            result = result.and(guard.release().await);
+        }
+        result
+    }
+}

@@ -1,0 +1,60 @@
+//! The quorum client: acquires locks over several independent Redis nodes with the module.
+//!
+//! A [`Locker`] sends an acquire to all nodes at once and has the lock as soon as more than half of
+//! the configured nodes hold the lease with the same fencing token. It decides nothing itself:
+//! every rule is in [`engine`](crate::engine), and every clock, random number and connection comes
+//! from a [`World`], so that a simulation can run this very code.
+//!
+//! ```no_run
+//! # async fn example() -> Result<(), Box<dyn std::error::Error>> {
+//! use lockmod::client::Locker;
+//!
+//! let locker = Locker::builder()
+//!     .nodes(["redis://10.0.0.1", "redis://10.0.0.2", "redis://10.0.0.3"])
+//!     .build()?;
+//! let guard = locker.acquire("nightly-report").await?;
+//! let fence = guard.fence(); // give it to what the lock protects
+//! tokio::select! {
+//!     lost = guard.lost() => eprintln!("stop: {lost}"),
+//!     () = async { /* work */ } => guard.release().await?,
+//! }
+//! # Ok(()) }
+//! ```
+
+pub mod blocking;
+
+mod acquire;
+mod connect;
+mod core;
+mod error;
+mod guard;
+mod holder;
+mod inbox;
+mod inspect;
+mod keeper;
+mod lease;
+mod link;
+mod locker;
+mod many;
+pub mod protocol;
+pub mod reply;
+mod settings;
+mod vote;
+mod world;
+
+pub use self::core::Stats;
+pub use acquire::Acquire;
+pub use error::{
+    AcquireError, AcquireReport, BuildError, ExtendError, Lost, ReleaseError, WithError,
+};
+pub use guard::{Guard, Leaked};
+pub use holder::Holder;
+pub use inbox::{Failure, ReplyTo};
+pub use inspect::{NodeInfo, NodeLocks};
+pub use locker::Locker;
+pub use many::Guards;
+pub use settings::LockerBuilder;
+#[cfg(feature = "cli")]
+pub(crate) use vote::Length;
+pub use vote::{NodeReport, Vote};
+pub use world::{Network, World};

@@ -1,0 +1,341 @@
+//! Commands as packed bytes, and replies as votes.
+//!
+//! A command is packed once and sent to all nodes from the same bytes. A release is marked: it is
+//! the one command that must reach a node even after the connection broke, and being harmless to
+//! repeat (its token is used for one acquisition only) it is sent again on the next connection.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use super::reply::Reply;
+use super::vote::Vote;
+use crate::engine::{Fence, Millis};
+
+/// The length of a token, in bytes.
+pub const TOKEN_LENGTH: usize = 20;
+
+/// One command, ready to be sent.
+#[derive(Clone, Debug)]
+pub struct Packet {
+    bytes: Arc<[u8]>,
+    care: Care,
+}
+
+/// How much is done to have a command carried out.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Care {
+    /// It is withdrawn if the caller has gone before it was written.
+    Awaited,
+    /// It is written, whether somebody waits or not.
+    Once,
+    /// It is written, and again on the next connection if the old one broke before the answer,
+    /// for this long.
+    UntilAnswered(Duration),
+}
+
+impl Packet {
+    /// The packed bytes.
+    pub fn bytes(&self) -> &[u8] {
+        &self.bytes
+    }
+
+    /// How much is done to have it carried out.
+    pub const fn care(&self) -> Care {
+        self.care
+    }
+
+    /// The same command, written even if nobody waits for the answer.
+    #[must_use]
+    pub fn unattended(self) -> Packet {
+        Packet { care: Care::Once, ..self }
+    }
+
+    /// Any command.
+    pub fn new(args: &[&[u8]]) -> Packet {
+        let length: usize = args.iter().map(|arg| arg.len() + 16).sum();
+        let mut bytes = Vec::with_capacity(16 + length);
+        push_number(&mut bytes, b'*', args.len());
+        for arg in args {
+            push_number(&mut bytes, b'$', arg.len());
+            bytes.extend_from_slice(arg);
+            bytes.extend_from_slice(b"\r\n");
+        }
+        Packet { bytes: Arc::from(bytes), care: Care::Awaited }
+    }
+
+    /// `LOCK.ACQUIRE key token ttl [LABEL text]`
+    pub fn acquire(key: &[u8], token: &[u8], ttl: Millis, label: &[u8]) -> Packet {
+        let ttl = Digits::new(ttl.get());
+        let args = [b"LOCK.ACQUIRE", key, token, ttl.as_bytes(), b"LABEL", label];
+        Packet::new(&args[..if label.is_empty() { 4 } else { 6 }])
+    }
+
+    /// `LOCK.RELEASE key token`, worth repeating for as long as the lease may last.
+    pub fn release(key: &[u8], token: &[u8], ttl: Millis) -> Packet {
+        let packet = Packet::new(&[b"LOCK.RELEASE", key, token]);
+        Packet { care: Care::UntilAnswered(ttl.into()), ..packet }
+    }
+
+    /// `LOCK.EXTEND key token ttl [FENCE f]`
+    pub fn extend(key: &[u8], token: &[u8], ttl: Millis, fence: Fence) -> Packet {
+        let (ttl, number) = (Digits::new(ttl.get()), Digits::new(fence.get()));
+        let args = [b"LOCK.EXTEND", key, token, ttl.as_bytes(), b"FENCE", number.as_bytes()];
+        Packet::new(&args[..if fence == Fence::ZERO { 4 } else { 6 }])
+    }
+
+    /// `LOCK.EXTEND key token ttl FENCE f REPAIR`
+    pub fn repair(key: &[u8], token: &[u8], ttl: Millis, fence: Fence) -> Packet {
+        let (ttl, fence) = (Digits::new(ttl.get()), Digits::new(fence.get()));
+        let (ttl, fence) = (ttl.as_bytes(), fence.as_bytes());
+        Packet::new(&[b"LOCK.EXTEND", key, token, ttl, b"FENCE", fence, b"REPAIR"])
+    }
+
+    /// `LOCK.FENCE key token f`
+    pub fn raise(key: &[u8], token: &[u8], fence: Fence) -> Packet {
+        Packet::new(&[b"LOCK.FENCE", key, token, Digits::new(fence.get()).as_bytes()])
+    }
+
+    /// `LOCK.FENCE key`
+    pub fn fence(key: &[u8]) -> Packet {
+        Packet::new(&[b"LOCK.FENCE", key])
+    }
+
+    /// `LOCK.INFO key`
+    pub fn info(key: &[u8]) -> Packet {
+        Packet::new(&[b"LOCK.INFO", key])
+    }
+}
+
+/// A number in decimal, without an allocation.
+struct Digits {
+    digits: [u8; 20],
+    start: usize,
+}
+
+impl Digits {
+    fn new(mut number: u64) -> Digits {
+        let mut digits = Digits { digits: [b'0'; 20], start: 20 };
+        loop {
+            digits.start -= 1;
+            digits.digits[digits.start] = b'0' + (number % 10) as u8;
+            number /= 10;
+            if number == 0 {
+                return digits;
+            }
+        }
+    }
+
+    fn as_bytes(&self) -> &[u8] {
+        &self.digits[self.start..]
+    }
+}
+
+fn push_number(bytes: &mut Vec<u8>, kind: u8, number: usize) {
+    bytes.push(kind);
+    bytes.extend_from_slice(Digits::new(number as u64).as_bytes());
+    bytes.extend_from_slice(b"\r\n");
+}
+
+/// What a node means by its reply to an ACQUIRE, or to a raise.
+pub fn fence_vote(reply: &Reply, nil: Vote) -> Vote {
+    match reply {
+        Reply::Integer(0) => Vote::HELD,
+        Reply::Integer(number) => match u64::try_from(*number).ok().and_then(Fence::new) {
+            Some(fence) => Vote::Granted(fence),
+            None => Vote::Garbled("a fence out of bounds".into()),
+        },
+        Reply::Nil => nil,
+        Reply::Error(text) => error_vote(text),
+        Reply::Text(_) | Reply::List(_) => Vote::Garbled("a reply of another kind".into()),
+    }
+}
+
+/// What a node means by its reply to an ACQUIRE.
+pub fn acquire_vote(reply: &Reply) -> Vote {
+    match reply {
+        Reply::Integer(0) => Vote::Garbled("a grant without a fence".into()),
+        reply => fence_vote(reply, Vote::HELD),
+    }
+}
+
+/// What a node means by its reply to an EXTEND or a RELEASE.
+pub fn claim_vote(reply: &Reply) -> Vote {
+    match reply {
+        Reply::Integer(1) => Vote::Confirmed,
+        Reply::Integer(0) => Vote::HELD,
+        Reply::Nil => Vote::NotHeld,
+        Reply::Error(text) => error_vote(text),
+        Reply::Integer(_) | Reply::Text(_) | Reply::List(_) => {
+            Vote::Garbled("a reply of another kind".into())
+        }
+    }
+}
+
+/// What a node means by an error.
+pub fn error_vote(text: &str) -> Vote {
+    let is_unknown = text.starts_with("ERR unknown command");
+    match text.split_once(' ').map_or(text, |(code, _)| code) {
+        "ERR" if is_unknown => Vote::ModuleMissing,
+        "WRONGTYPE" => Vote::WrongType,
+        "NOPERM" | "NOAUTH" | "WRONGPASS" => Vote::NoPermission(text.into()),
+        "QUARANTINE" => Vote::Quarantined { left: millis_in(text), text: text.into() },
+        // The node is up, and will serve later.
+        "LOADING" | "BUSY" | "MASTERDOWN" | "CLUSTERDOWN" | "TRYAGAIN" => {
+            Vote::Unreachable(text.into())
+        }
+        _ => Vote::Refused(text.into()),
+    }
+}
+
+/// The number before the last ` ms` in a text.
+fn millis_in(text: &str) -> Option<Duration> {
+    let before = &text[..text.rfind(" ms")?];
+    let digits = before.rsplit(|c: char| !c.is_ascii_digit()).next()?;
+    digits.parse().ok().map(Duration::from_millis)
+}
+
+/// What a node tells about a lock.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct LockInfo {
+    /// `free`, `held` or `reserved`.
+    pub state: String,
+    /// The highest fence issued.
+    pub fence: Fence,
+    /// How long the lease lasts unless it is extended.
+    pub left: Option<Duration>,
+    /// Who holds it.
+    pub label: Option<String>,
+    /// How long it has been held.
+    pub held_for: Option<Duration>,
+    /// How many wait for it in line.
+    pub waiters: u64,
+    /// For how much longer the node grants nothing.
+    pub quarantine_left: Option<Duration>,
+}
+
+/// Reads the reply to `LOCK.INFO`.
+///
+/// # Errors
+/// The vote that it amounts to, if it is not a description of a lock.
+pub fn lock_info(reply: &Reply) -> Result<LockInfo, Vote> {
+    let fields = match reply {
+        Reply::List(fields) => fields,
+        Reply::Error(text) => return Err(error_vote(text)),
+        Reply::Nil | Reply::Integer(_) | Reply::Text(_) => {
+            return Err(Vote::Garbled("a reply of another kind".into()));
+        }
+    };
+    let mut info = LockInfo::default();
+    for pair in fields.chunks_exact(2) {
+        let Reply::Text(name) = &pair[0] else { continue };
+        let length = number(&pair[1]).map(Duration::from_millis);
+        match name.as_slice() {
+            b"state" => info.state = text(&pair[1]).unwrap_or_default(),
+            b"fence" => info.fence = number(&pair[1]).and_then(Fence::new).unwrap_or_default(),
+            b"ttl_left_ms" => info.left = length,
+            b"label" => info.label = text(&pair[1]).filter(|label| !label.is_empty()),
+            b"held_for_ms" => info.held_for = length,
+            b"waiters" => info.waiters = number(&pair[1]).unwrap_or_default(),
+            b"quarantine_left_ms" => info.quarantine_left = length,
+            _ => {}
+        }
+    }
+    if info.state.is_empty() {
+        return Err(Vote::Garbled("a description without a state".into()));
+    }
+    Ok(info)
+}
+
+fn number(reply: &Reply) -> Option<u64> {
+    match reply {
+        Reply::Integer(number) => u64::try_from(*number).ok(),
+        Reply::Text(text) => std::str::from_utf8(text).ok()?.parse().ok(),
+        Reply::Nil | Reply::List(_) | Reply::Error(_) => None,
+    }
+}
+
+fn text(reply: &Reply) -> Option<String> {
+    match reply {
+        Reply::Text(text) => Some(String::from_utf8_lossy(text).into_owned()),
+        Reply::Nil | Reply::Integer(_) | Reply::List(_) | Reply::Error(_) => None,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    #[test]
+    fn commands_are_packed_as_the_server_reads_them() {
+        let packet = Packet::acquire(b"k", b"\0\r\n", Millis::new(30_000), b"");
+        let expected = b"*4\r\n$12\r\nLOCK.ACQUIRE\r\n$1\r\nk\r\n$3\r\n\0\r\n\r\n$5\r\n30000\r\n";
+        assert_eq!(packet.bytes(), expected);
+        let fence = Fence::new(7).unwrap();
+        let repair = Packet::repair(b"k", b"t", Millis::new(5), fence);
+        assert!(repair.bytes().ends_with(b"$5\r\nFENCE\r\n$1\r\n7\r\n$6\r\nREPAIR\r\n"));
+    }
+
+    #[test]
+    fn replies_to_acquire_are_fences_or_nothing() {
+        let fence = Fence::new(3).unwrap();
+        assert_eq!(acquire_vote(&Reply::Integer(3)), Vote::Granted(fence));
+        assert_eq!(acquire_vote(&Reply::Nil), Vote::HELD);
+        for garbled in [0, -1, i64::MAX] {
+            let vote = acquire_vote(&Reply::Integer(garbled));
+            assert!(matches!(vote, Vote::Garbled(_)), "{garbled}");
+        }
+        assert_eq!(fence_vote(&Reply::Integer(0), Vote::NotHeld), Vote::HELD);
+    }
+
+    #[test]
+    fn errors_are_told_apart_by_their_code_word() {
+        let quarantine =
+            "QUARANTINE the node restarted uncleanly and grants nothing for 1234 ms more";
+        let Vote::Quarantined { left, .. } = error_vote(quarantine) else { panic!() };
+        assert_eq!(left, Some(Duration::from_millis(1_234)));
+        assert_eq!(error_vote("ERR unknown command 'LOCK.ACQUIRE'"), Vote::ModuleMissing);
+        assert_eq!(error_vote("WRONGTYPE x"), Vote::WrongType);
+        assert!(matches!(error_vote("NOPERM x"), Vote::NoPermission(_)));
+        assert!(matches!(error_vote("BADTTL x"), Vote::Refused(_)));
+        assert!(matches!(error_vote(""), Vote::Refused(_)));
+        assert!(matches!(error_vote("LOADING x"), Vote::Unreachable(_)));
+    }
+
+    #[test]
+    fn a_description_is_read_from_its_fields() {
+        let text = |text: &str| Reply::Text(text.as_bytes().to_vec());
+        let reply = Reply::List(vec![
+            text("state"),
+            text("held"),
+            text("fence"),
+            Reply::Integer(9),
+            text("ttl_left_ms"),
+            Reply::Integer(1_500),
+            text("label"),
+            text("job"),
+            text("new field"),
+            Reply::Nil,
+        ]);
+        let info = lock_info(&reply).unwrap();
+        assert_eq!((info.state.as_str(), info.fence.get()), ("held", 9));
+        assert_eq!(info.left, Some(Duration::from_millis(1_500)));
+        assert_eq!(info.label.as_deref(), Some("job"));
+        assert!(lock_info(&Reply::List(vec![])).is_err());
+    }
+
+    proptest! {
+        #[test]
+        fn no_error_text_makes_the_reading_panic(text in ".{0,60}", left in 0u64..10) {
+            let _ = error_vote(&text);
+            let _ = error_vote(&format!("QUARANTINE {text} {left} ms {text}"));
+        }
+
+        #[test]
+        fn numbers_are_packed_as_the_standard_library_writes_them(number: u64) {
+            let (packed, text) = (Digits::new(number), number.to_string());
+            prop_assert_eq!(packed.as_bytes(), text.as_bytes());
+        }
+    }
+}

@@ -1,0 +1,347 @@
+//! The settings of a locker: what may be set, what is refused, and why.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use super::connect::{self, Address};
+use super::core::{Core, Settings};
+use super::error::BuildError;
+use super::locker::Locker;
+use super::vote::Length;
+use super::world::{Network, World};
+use crate::engine::{LABEL_MAX, Millis, NODES_MAX, Quorum, Schedule, Terms};
+
+/// The length of a lease unless told otherwise.
+const TTL_DEFAULT: Duration = Duration::from_secs(30);
+/// The shortest ttl: below it, drift allowance and timers leave nothing to work with.
+const TTL_MIN: Duration = Duration::from_millis(20);
+/// The longest ttl of a node with default settings (`lockmod.max-ttl`).
+const TTL_MAX_DEFAULT: Duration = Duration::from_secs(3_600);
+/// How long a held lock is waited for unless told otherwise.
+const WAIT_DEFAULT: Duration = Duration::from_secs(10);
+/// A node's answer is waited for this part of the ttl, within the two limits below.
+const TIMEOUT_DIVISOR: u32 = 20;
+const TIMEOUT_DEFAULT_MIN: Duration = Duration::from_millis(50);
+const TIMEOUT_DEFAULT_MAX: Duration = Duration::from_millis(500);
+/// A lease is called lost this part of the ttl before it ends, at most [`MARGIN_MAX`] before.
+const MARGIN_DIVISOR: u64 = 10;
+const MARGIN_MAX: Millis = Millis::new(1_000);
+/// A lease is renewed at this part of its ttl.
+const RENEW_DIVISOR: u64 = 3;
+
+/// Collects the settings of a [`Locker`].
+///
+/// ```no_run
+/// # async fn example() -> Result<(), Box<dyn std::error::Error>> {
+/// use std::time::Duration;
+/// use lockmod::client::Locker;
+///
+/// let locker = Locker::builder()
+///     .node("redis://user:password@10.0.0.1:6379")
+///     .node("rediss://10.0.0.2:6379")
+///     .node("unix:///run/redis.sock")
+///     .ttl(Duration::from_secs(10))
+///     .label("nightly-report")
+///     .build()?;
+/// # Ok(()) }
+/// ```
+#[derive(Clone, Debug, Default)]
+pub struct LockerBuilder {
+    nodes: Vec<String>,
+    ttl: Option<Duration>,
+    max_ttl: Option<Duration>,
+    timeout: Option<Duration>,
+    wait: Option<Duration>,
+    drift: Option<Duration>,
+    margin: Option<Duration>,
+    no_renewal: bool,
+    max_hold: Option<Duration>,
+    label: Vec<u8>,
+    allow_even: bool,
+    roots: Option<Vec<u8>>,
+    client_certificate: Option<(Vec<u8>, Vec<u8>)>,
+}
+
+impl LockerBuilder {
+    /// Adds a node by its Redis URL: `redis://`, `rediss://` (TLS) or `unix://`, with user,
+    /// password and database as Redis URLs have them.
+    #[must_use]
+    pub fn node(mut self, url: impl Into<String>) -> Self {
+        self.nodes.push(url.into());
+        self
+    }
+
+    /// Adds several nodes.
+    #[must_use]
+    pub fn nodes<U: Into<String>>(mut self, urls: impl IntoIterator<Item = U>) -> Self {
+        self.nodes.extend(urls.into_iter().map(Into::into));
+        self
+    }
+
+    /// The length of a lease: 20 ms to `max_ttl`, 30 s by default. A holder that crashes keeps
+    /// others waiting for up to this long.
+    #[must_use]
+    pub fn ttl(mut self, ttl: Duration) -> Self {
+        self.ttl = Some(ttl);
+        self
+    }
+
+    /// The nodes' `lockmod.max-ttl`, if it is not the default of one hour.
+    #[must_use]
+    pub fn max_ttl(mut self, max_ttl: Duration) -> Self {
+        self.max_ttl = Some(max_ttl);
+        self
+    }
+
+    /// How long each node's answer is waited for: less than a third of the ttl. By default a
+    /// twentieth of the ttl, at least 50 ms and at most 500 ms.
+    #[must_use]
+    pub fn timeout(mut self, timeout: Duration) -> Self {
+        self.timeout = Some(timeout);
+        self
+    }
+
+    /// How long [`Locker::acquire`] waits while another holds the lock, 10 s by default.
+    #[must_use]
+    pub fn wait(mut self, wait: Duration) -> Self {
+        self.wait = Some(wait);
+        self
+    }
+
+    /// What is taken off the validity for clocks that run at different rates: 1 % of the ttl and
+    /// 2 ms by default. Never set it below what the machines' clocks may really differ by.
+    #[must_use]
+    pub fn drift(mut self, drift: Duration) -> Self {
+        self.drift = Some(drift);
+        self
+    }
+
+    /// How long before the end of its validity a lease is called lost, so that its holder can
+    /// stop in time. By default a tenth of the ttl, at most 1 s.
+    #[must_use]
+    pub fn lost_margin(mut self, margin: Duration) -> Self {
+        self.margin = Some(margin);
+        self
+    }
+
+    /// Whether leases are renewed in the background, at a third of their ttl; yes by default.
+    #[must_use]
+    pub fn renew(mut self, renew: bool) -> Self {
+        self.no_renewal = !renew;
+        self
+    }
+
+    /// For how long a lease may be held in all; without limit by default.
+    #[must_use]
+    pub fn max_hold(mut self, max_hold: Duration) -> Self {
+        self.max_hold = Some(max_hold);
+        self
+    }
+
+    /// Who asks, for people: up to 128 bytes, shown to those who wait. Empty by default.
+    #[must_use]
+    pub fn label(mut self, label: impl AsRef<[u8]>) -> Self {
+        self.label = label.as_ref().to_vec();
+        self
+    }
+
+    /// Allows an even number of nodes. It needs a larger quorum and survives no more failures.
+    #[must_use]
+    pub fn allow_even_nodes(mut self) -> Self {
+        self.allow_even = true;
+        self
+    }
+
+    /// The certificates, as PEM, that nodes' certificates must go back to; by default those that
+    /// the operating system trusts.
+    #[must_use]
+    pub fn root_certificates(mut self, pem: impl Into<Vec<u8>>) -> Self {
+        self.roots = Some(pem.into());
+        self
+    }
+
+    /// The certificate chain and the key, as PEM, that the client shows to nodes with TLS.
+    #[must_use]
+    pub fn client_certificate(
+        mut self,
+        chain: impl Into<Vec<u8>>,
+        key: impl Into<Vec<u8>>,
+    ) -> Self {
+        self.client_certificate = Some((chain.into(), key.into()));
+        self
+    }
+
+    /// Checks the settings and begins to connect, without waiting for it.
+    ///
+    /// The connections live on the tokio runtime that this is called in, and the locker with them.
+    ///
+    /// # Errors
+    /// [`BuildError`], whose text says what to do.
+    pub fn build(self) -> Result<Locker, BuildError> {
+        let runtime = tokio::runtime::Handle::try_current().map_err(|_| BuildError::NoRuntime)?;
+        let addresses = self.addresses()?;
+        let (quorum, settings) = self.check(addresses.len())?;
+        let network = Network::start(addresses, settings.timeout, runtime);
+        Ok(Locker::from_core(Core::new(network, quorum, settings)))
+    }
+
+    /// A locker in a world of one's own: for simulations. Nodes given by URL are ignored.
+    ///
+    /// # Errors
+    /// [`BuildError`], as [`LockerBuilder::build`].
+    pub fn build_in<W: World>(self, world: W) -> Result<Locker<W>, BuildError> {
+        let (quorum, settings) = self.check(world.nodes().len())?;
+        Ok(Locker::from_core(Core::new(world, quorum, settings)))
+    }
+
+    fn addresses(&self) -> Result<Vec<Address>, BuildError> {
+        let mut addresses: Vec<Address> = Vec::new();
+        for (index, url) in self.nodes.iter().enumerate() {
+            let address = Address::parse(url)
+                .map_err(|problem| BuildError::BadUrl { position: index + 1, problem })?;
+            if let Some(same) = addresses.iter().find(|other| other.is_same_node(&address)) {
+                let (first, second) = (same.name().to_string(), address.name().to_string());
+                return Err(BuildError::SameNode { first, second });
+            }
+            addresses.push(address);
+        }
+        if addresses.iter().any(Address::is_tls) {
+            let tls = connect::tls(self.roots.as_deref(), self.client_certificate.as_ref())
+                .map_err(|problem| BuildError::BadOption(format!("TLS: {problem}")))?;
+            for address in addresses.iter_mut().filter(|address| address.is_tls()) {
+                address.set_tls(Arc::clone(&tls));
+            }
+        }
+        Ok(addresses)
+    }
+
+    fn check(&self, count: usize) -> Result<(Quorum, Settings), BuildError> {
+        if count == 0 {
+            return Err(BuildError::NoNodes);
+        }
+        let quorum = Quorum::of(count).ok_or(BuildError::TooManyNodes { count, max: NODES_MAX })?;
+        if count.is_multiple_of(2) && !self.allow_even {
+            return Err(BuildError::EvenNodes { count });
+        }
+        let ttl = self.ttl.unwrap_or(TTL_DEFAULT);
+        let max_ttl = self.max_ttl.unwrap_or(TTL_MAX_DEFAULT);
+        if ttl > max_ttl {
+            return Err(BuildError::BadOption(format!(
+                "ttl {} is above the nodes' limit of {}: ask for less and let it be renewed, or \
+                 raise lockmod.max-ttl on all nodes and say so with max_ttl()",
+                Length(ttl),
+                Length(max_ttl)
+            )));
+        }
+        let by_ttl = (ttl / TIMEOUT_DIVISOR).clamp(TIMEOUT_DEFAULT_MIN, TIMEOUT_DEFAULT_MAX);
+        let timeout = self.timeout.unwrap_or(by_ttl.min(ttl / 4));
+        let (terms, mut schedule) =
+            check_ttl(ttl, self.drift, timeout).map_err(BuildError::BadOption)?;
+        if let Some(margin) = self.margin {
+            schedule.margin = Millis::round_up(margin);
+            if terms.ttl.saturating_sub(terms.drift) <= schedule.margin {
+                return Err(BuildError::BadOption(format!(
+                    "lost_margin {} leaves nothing of the ttl {}: make it smaller",
+                    Length(margin),
+                    Length(ttl)
+                )));
+            }
+        }
+        schedule.every = schedule.every.filter(|_| !self.no_renewal);
+        schedule.max_hold = self.max_hold.map(Millis::round_down);
+        check_label(&self.label).map_err(BuildError::BadOption)?;
+        let wait = self.wait.unwrap_or(WAIT_DEFAULT);
+        let label = Arc::from(self.label.as_slice());
+        Ok((quorum, Settings { terms, schedule, timeout, wait, label }))
+    }
+}
+
+/// Checks the ttl, and derives what follows from it.
+pub(super) fn check_ttl(
+    ttl: Duration,
+    drift: Option<Duration>,
+    timeout: Duration,
+) -> Result<(Terms, Schedule), String> {
+    if ttl < TTL_MIN {
+        return Err(format!(
+            "ttl {} is too short to work under: give at least {}",
+            Length(ttl),
+            Length(TTL_MIN)
+        ));
+    }
+    let mut terms = Terms::new(Millis::round_down(ttl));
+    if let Some(drift) = drift {
+        terms.drift = Millis::round_up(drift);
+    }
+    if terms.drift.get() >= terms.ttl.get() / 2 {
+        return Err(format!(
+            "drift {} leaves less than half of the ttl {}: ask for a longer ttl",
+            terms.drift,
+            Length(ttl)
+        ));
+    }
+    if timeout.is_zero() || timeout * 3 > ttl {
+        return Err(format!(
+            "timeout {} does not fit into the ttl {}: give less than a third of it, so that a \
+             renewal can be tried again",
+            Length(timeout),
+            Length(ttl)
+        ));
+    }
+    let margin = Millis::new(terms.ttl.get() / MARGIN_DIVISOR).min(MARGIN_MAX);
+    let every = Some(Millis::new((terms.ttl.get() / RENEW_DIVISOR).max(1)));
+    Ok((terms, Schedule { every, margin, max_hold: None }))
+}
+
+/// Checks the length of a label; empty means none.
+pub(super) fn check_label(label: &[u8]) -> Result<(), String> {
+    if label.len() > LABEL_MAX {
+        return Err(format!("the label has {} bytes: give at most {LABEL_MAX}", label.len()));
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn problem(builder: LockerBuilder) -> String {
+        let addresses = builder.addresses();
+        let checked = addresses.and_then(|addresses| builder.check(addresses.len()));
+        checked.err().map(|error| error.to_string()).unwrap_or_default()
+    }
+
+    fn three() -> LockerBuilder {
+        LockerBuilder::default().nodes(["redis://a", "redis://b", "redis://c"])
+    }
+
+    #[test]
+    fn wrong_settings_are_refused_with_what_to_do() {
+        let millis = Duration::from_millis;
+        assert_eq!(problem(three()), "");
+        assert_eq!(problem(LockerBuilder::default()), "no nodes: give the URL of at least one");
+        assert!(problem(three().node("redis://d")).contains("allow_even_nodes()"));
+        assert_eq!(problem(three().node("redis://d").allow_even_nodes()), "");
+        assert!(problem(three().node("redis://A:6379/5")).contains("same node"));
+        assert!(problem(three().node("htp:x")).starts_with("node 4 has no usable URL"));
+        assert!(problem(three().ttl(millis(3_600_001))).contains("max_ttl()"));
+        assert_eq!(problem(three().ttl(millis(3_600_000))), "");
+        assert!(problem(three().ttl(millis(19))).contains("too short"));
+        assert_eq!(problem(three().ttl(millis(20))), "");
+        assert!(problem(three().ttl(millis(100)).drift(millis(50))).contains("longer ttl"));
+        assert!(problem(three().ttl(millis(900)).timeout(millis(301))).contains("third"));
+        assert_eq!(problem(three().ttl(millis(900)).timeout(millis(300))), "");
+        assert!(problem(three().timeout(Duration::ZERO)).contains("third"));
+        assert!(problem(three().label([b'x'; 129])).contains("at most 128"));
+        assert_eq!(problem(three().label([b'x'; 128])), "");
+        assert!(problem(three().lost_margin(Duration::from_secs(30))).contains("smaller"));
+    }
+
+    #[test]
+    fn more_nodes_than_votes_can_be_counted_are_refused() {
+        let nodes = |count| (0..count).map(|n| format!("redis://h{n}"));
+        let builder = LockerBuilder::default().allow_even_nodes();
+        assert_eq!(problem(builder.clone().nodes(nodes(NODES_MAX))), "");
+        assert!(problem(builder.nodes(nodes(NODES_MAX + 1))).contains("32 at most"));
+    }
+}

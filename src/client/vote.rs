@@ -1,0 +1,297 @@
+//! What each node said: votes, and the reports that errors carry.
+//!
+//! An operator who reads an error at three in the morning needs to know who holds the lock, for how
+//! long, and which nodes are in trouble. Hence one vote per node, and one line that sums them up.
+
+use std::fmt;
+use std::sync::Arc;
+use std::time::Duration;
+
+use crate::engine::{Answer, Extension, Fence, RaiseAnswer};
+
+/// What one node said to a request.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Vote {
+    /// It granted a lease with this fence.
+    Granted(Fence),
+    /// It did what was asked: extended, released, raised.
+    Confirmed,
+    /// Another token holds the lock there.
+    Held {
+        /// The label of the holder; `None` if it has none, or was not asked for.
+        label: Option<String>,
+        /// How long its lease lasts unless it is extended; `None` if not asked for.
+        left: Option<Duration>,
+        /// How long it has held the lock; `None` if not asked for.
+        held_for: Option<Duration>,
+    },
+    /// Nobody holds the lock there: the lease has ended, or the node has forgotten it.
+    NotHeld,
+    /// The node restarted, may have forgotten leases, and grants nothing for now.
+    Quarantined {
+        /// For how much longer, as far as the node said.
+        left: Option<Duration>,
+        /// What the node said.
+        text: Arc<str>,
+    },
+    /// No answer in time. It may have granted all the same.
+    TimedOut,
+    /// It could not be reached, or the connection broke.
+    Unreachable(Arc<str>),
+    /// It does not know the commands: the module is not loaded there.
+    ModuleMissing,
+    /// The user of the URL may not do this there.
+    NoPermission(Arc<str>),
+    /// The key holds something that is not a lock.
+    WrongType,
+    /// It refused the request, with this text.
+    Refused(Arc<str>),
+    /// It answered something that makes no sense.
+    Garbled(Arc<str>),
+}
+
+impl Vote {
+    /// Another token holds the lock; nothing more is known.
+    pub(super) const HELD: Vote = Vote::Held { label: None, left: None, held_for: None };
+
+    /// What an ACQUIRE with this vote came to.
+    pub(super) const fn answer(&self) -> Answer {
+        match self {
+            Vote::Granted(fence) => Answer::Granted(*fence),
+            Vote::TimedOut | Vote::Unreachable(_) | Vote::Garbled(_) => Answer::Unknown,
+            Vote::Confirmed
+            | Vote::Held { .. }
+            | Vote::NotHeld
+            | Vote::Quarantined { .. }
+            | Vote::ModuleMissing
+            | Vote::NoPermission(_)
+            | Vote::WrongType
+            | Vote::Refused(_) => Answer::Refused,
+        }
+    }
+
+    /// What a raise with this vote came to.
+    pub(super) const fn raise_answer(&self) -> RaiseAnswer {
+        match self.answer() {
+            Answer::Granted(fence) => RaiseAnswer::Raised(fence),
+            Answer::Refused => RaiseAnswer::Refused,
+            Answer::Unknown => RaiseAnswer::Unknown,
+        }
+    }
+
+    /// What an EXTEND with this vote came to.
+    pub(super) const fn extension(&self) -> Extension {
+        match self {
+            Vote::Confirmed => Extension::Extended,
+            Vote::Held { .. } => Extension::HeldByAnother,
+            Vote::NotHeld => Extension::NotHeld,
+            Vote::Quarantined { .. } => Extension::Quarantined,
+            Vote::Granted(_)
+            | Vote::TimedOut
+            | Vote::Unreachable(_)
+            | Vote::ModuleMissing
+            | Vote::NoPermission(_)
+            | Vote::WrongType
+            | Vote::Refused(_)
+            | Vote::Garbled(_) => Extension::Unknown,
+        }
+    }
+
+    /// Whether asking again as it is can only end in the same way.
+    pub(super) const fn is_permanent(&self) -> bool {
+        matches!(
+            self,
+            Vote::ModuleMissing | Vote::NoPermission(_) | Vote::WrongType | Vote::Refused(_)
+        )
+    }
+
+    /// The vote in one or two words, by which equal votes are counted together.
+    const fn summary(&self) -> &'static str {
+        match self {
+            Vote::Granted(_) => "granted",
+            Vote::Confirmed => "confirmed",
+            Vote::Held { .. } => "held by another",
+            Vote::NotHeld => "not held",
+            Vote::Quarantined { .. } => "in quarantine",
+            Vote::TimedOut => "timed out",
+            Vote::Unreachable(_) => "unreachable",
+            Vote::ModuleMissing => "without the module",
+            Vote::NoPermission(_) => "no permission",
+            Vote::WrongType => "not a lock",
+            Vote::Refused(_) => "refused",
+            Vote::Garbled(_) => "answered garbage",
+        }
+    }
+
+    /// What is worth saying once behind the summary.
+    fn detail(&self) -> Option<String> {
+        match self {
+            Vote::Quarantined { left: Some(left), .. } => {
+                Some(format!("for {} more", Length(*left)))
+            }
+            Vote::Unreachable(text)
+            | Vote::NoPermission(text)
+            | Vote::Refused(text)
+            | Vote::Garbled(text)
+            | Vote::Quarantined { left: None, text } => Some(text.to_string()),
+            Vote::Granted(_)
+            | Vote::Confirmed
+            | Vote::Held { .. }
+            | Vote::NotHeld
+            | Vote::TimedOut
+            | Vote::ModuleMissing
+            | Vote::WrongType => None,
+        }
+    }
+}
+
+impl fmt::Display for Vote {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Vote::Granted(fence) => write!(f, "granted with fence {fence}"),
+            Vote::Held { label, left, held_for } => {
+                write!(f, "held by {}", label.as_deref().unwrap_or("another"))?;
+                if let Some(held_for) = held_for {
+                    write!(f, " for {}", Length(*held_for))?;
+                }
+                left.map_or(Ok(()), |left| write!(f, ", up to {} more", Length(left)))
+            }
+            other => match other.detail() {
+                Some(detail) => write!(f, "{}: {detail}", other.summary()),
+                None => f.write_str(other.summary()),
+            },
+        }
+    }
+}
+
+/// The vote of one node, with the node's name.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct NodeReport {
+    /// The node's address, without password.
+    pub node: Arc<str>,
+    /// What it said.
+    pub vote: Vote,
+}
+
+impl fmt::Display for NodeReport {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}: {}", self.node, self.vote)
+    }
+}
+
+/// All votes in one line: holders first, then every other kind of vote with its number.
+pub(super) struct Summary<'a>(pub(super) &'a [NodeReport]);
+
+impl Summary<'_> {
+    fn held(&self, f: &mut fmt::Formatter<'_>) -> Result<bool, fmt::Error> {
+        let held = |report: &&NodeReport| matches!(report.vote, Vote::Held { .. });
+        let count = self.0.iter().filter(held).count();
+        if count == 0 {
+            return Ok(false);
+        }
+        let verb = if count == 1 { "holds" } else { "hold" };
+        write!(f, "{count} of {} nodes {verb} it", self.0.len())?;
+        let mut labels: Vec<&str> = Vec::new();
+        let mut longest = None;
+        for report in self.0 {
+            if let Vote::Held { label, left, .. } = &report.vote {
+                let new = label.as_deref().filter(|label| !labels.contains(label));
+                labels.extend(new);
+                longest = longest.max(*left);
+            }
+        }
+        match labels.as_slice() {
+            [] => f.write_str(" for another")?,
+            labels => write!(f, " for {}", labels.join(" and "))?,
+        }
+        if let Some(longest) = longest {
+            write!(f, " for up to {} more", Length(longest))?;
+        }
+        Ok(true)
+    }
+}
+
+impl fmt::Display for Summary<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let mut has_text = self.held(f)?;
+        let mut done: Vec<&str> = vec![Vote::HELD.summary()];
+        for report in self.0 {
+            let summary = report.vote.summary();
+            if done.contains(&summary) {
+                continue;
+            }
+            done.push(summary);
+            let count = self.0.iter().filter(|other| other.vote.summary() == summary).count();
+            f.write_str(if has_text { "; " } else { "" })?;
+            if has_text {
+                write!(f, "{count} {summary}")?;
+            } else {
+                write!(f, "{count} of {} {summary}", self.0.len())?;
+            }
+            has_text = true;
+            if let Some(detail) = report.vote.detail() {
+                write!(f, " ({detail})")?;
+            }
+        }
+        Ok(())
+    }
+}
+
+/// A length of time as people write it.
+pub(crate) struct Length(pub(crate) Duration);
+
+impl fmt::Display for Length {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let millis = self.0.as_millis();
+        match millis {
+            0..1_000 => write!(f, "{millis} ms"),
+            1_000..120_000 => write!(f, "{}.{} s", millis / 1_000, millis % 1_000 / 100),
+            _ => write!(f, "{} min", millis.div_ceil(60_000)),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn reports(votes: Vec<Vote>) -> Vec<NodeReport> {
+        votes.into_iter().map(|vote| NodeReport { node: Arc::from("n"), vote }).collect()
+    }
+
+    #[test]
+    fn one_line_says_who_holds_it_for_how_long_and_who_is_in_trouble() {
+        let held = |left| Vote::Held {
+            label: Some("worker-7".into()),
+            left: Some(Duration::from_millis(left)),
+            held_for: None,
+        };
+        let votes = vec![
+            held(2_140),
+            held(2_050),
+            Vote::TimedOut,
+            held(1_999),
+            Vote::Unreachable(Arc::from("connection refused")),
+        ];
+        assert_eq!(
+            Summary(&reports(votes)).to_string(),
+            "3 of 5 nodes hold it for worker-7 for up to 2.1 s more; 1 timed out; \
+             1 unreachable (connection refused)"
+        );
+    }
+
+    #[test]
+    fn equal_votes_are_counted_together() {
+        let votes = vec![Vote::TimedOut, Vote::TimedOut, Vote::Granted(Fence::ZERO)];
+        assert_eq!(Summary(&reports(votes)).to_string(), "2 of 3 timed out; 1 granted");
+    }
+
+    #[test]
+    fn an_answer_that_did_not_come_is_neither_yes_nor_no() {
+        for vote in [Vote::TimedOut, Vote::Unreachable("x".into()), Vote::Garbled("x".into())] {
+            assert_eq!(vote.answer(), Answer::Unknown);
+            assert_eq!(vote.extension(), Extension::Unknown);
+        }
+    }
+}

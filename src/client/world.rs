@@ -1,0 +1,112 @@
+//! What the client needs of the world: a clock, randomness, tasks, and nodes that answer.
+//!
+//! Everything in the client is written against [`World`]. Programs use [`Network`]; a simulation
+//! supplies a world of its own and runs the very same code with it. The one idea to keep:
+//! [`World::send`] does not wait. It puts the command into the node's line, and the order of calls
+//! is the order on the wire. So a release can be sent from a destructor, and it travels behind the
+//! acquire that it takes back.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use super::connect::Address;
+use super::inbox::ReplyTo;
+use super::link::Link;
+use super::protocol::Packet;
+use crate::engine::{Instant, Millis};
+
+/// Clock, randomness, tasks and nodes.
+pub trait World: Send + Sync + 'static {
+    /// The time since some start, on a clock that goes on while the machine sleeps, and that
+    /// nobody steps.
+    fn now(&self) -> Duration;
+
+    /// Waits for `length`. May take longer, never less, except that a machine that was suspended
+    /// meanwhile may count the time or not.
+    fn sleep(&self, length: Duration) -> impl Future<Output = ()> + Send;
+
+    /// Fills `bytes` with random bytes that nobody can guess.
+    fn fill(&self, bytes: &mut [u8]);
+
+    /// Runs a task in the background.
+    fn spawn(&self, task: impl Future<Output = ()> + Send + 'static);
+
+    /// The names of the nodes, for people. Their number never changes.
+    fn nodes(&self) -> &[Arc<str>];
+
+    /// Sends `packet` to `node`, behind everything that was sent to it before, and delivers the
+    /// reply or the failure. What becomes of a packet that nobody waits for, or whose connection
+    /// breaks, is said by its [`Packet::care`].
+    fn send(&self, node: usize, packet: &Packet, reply_to: Option<ReplyTo>);
+}
+
+/// The time now, rounded down: for the start of something.
+pub(super) fn earliest(world: &impl World) -> Instant {
+    Instant::from_millis(Millis::round_down(world.now()).get())
+}
+
+/// The time now, rounded up: for judging what is left.
+pub(super) fn latest(world: &impl World) -> Instant {
+    Instant::from_millis(Millis::round_up(world.now()).get())
+}
+
+/// The real world: the operating system's clock and randomness, tokio's tasks, Redis nodes.
+#[derive(Debug)]
+pub struct Network {
+    names: Vec<Arc<str>>,
+    links: Vec<Link>,
+    runtime: tokio::runtime::Handle,
+}
+
+impl Network {
+    /// Starts one connection per address, on `runtime`.
+    pub(super) fn start(
+        addresses: Vec<Address>,
+        patience: Duration,
+        runtime: tokio::runtime::Handle,
+    ) -> Network {
+        let names = addresses.iter().map(|address| Arc::clone(address.name())).collect();
+        let links =
+            addresses.into_iter().map(|address| Link::start(address, patience, &runtime)).collect();
+        Network { names, links, runtime }
+    }
+}
+
+impl World for Network {
+    fn now(&self) -> Duration {
+        boot_time()
+    }
+
+    fn sleep(&self, length: Duration) -> impl Future<Output = ()> + Send {
+        tokio::time::sleep(length)
+    }
+
+    fn fill(&self, bytes: &mut [u8]) {
+        rand::Rng::fill_bytes(&mut rand::rng(), bytes);
+    }
+
+    fn spawn(&self, task: impl Future<Output = ()> + Send + 'static) {
+        drop(self.runtime.spawn(task));
+    }
+
+    fn nodes(&self) -> &[Arc<str>] {
+        &self.names
+    }
+
+    fn send(&self, node: usize, packet: &Packet, reply_to: Option<ReplyTo>) {
+        self.links[node].send(packet, reply_to);
+    }
+}
+
+/// A clock that counts the time for which the machine slept, where there is one.
+fn boot_time() -> Duration {
+    #[cfg(any(target_os = "linux", target_os = "android"))]
+    let clock = rustix::time::ClockId::Boottime;
+    // Apple's CLOCK_MONOTONIC goes on while the machine sleeps.
+    #[cfg(not(any(target_os = "linux", target_os = "android")))]
+    let clock = rustix::time::ClockId::Monotonic;
+    let time = rustix::time::clock_gettime(clock);
+    // Both clocks start at zero at boot, so neither part is negative.
+    let seconds = u64::try_from(time.tv_sec).unwrap_or_default();
+    Duration::new(seconds, u32::try_from(time.tv_nsec).unwrap_or_default())
+}

@@ -1,0 +1,159 @@
+//! The state file's bytes: a name, a version, what the node says of itself, a checksum.
+//!
+//! The checksum comes first in judging: a file that was cut off or damaged in any bit is
+//! [`CodecError::Corrupt`], whatever its version says. A sound file of a newer version is
+//! [`CodecError::Newer`]: it must not be overwritten by a build that cannot read it.
+
+use bincode::{Decode, Encode};
+
+use super::{CodecError, decode, encode, fence};
+use crate::engine::{Ceilings, Clocks, Instant, Saved, Stopped, UnixTime};
+
+/// The version of a state file that this build writes, and the newest that it reads.
+pub const STATE_VERSION: u8 = 1;
+
+/// What every state file starts with.
+const NAME: &[u8] = b"lockmod state\n";
+const CHECKSUM_BYTES: usize = 4;
+
+#[derive(Encode, Decode)]
+struct StateV1 {
+    port: u16,
+    fence_ceiling: u64,
+    lease_ceiling_boot_ms: u64,
+    at_boot_ms: u64,
+    at_unix_ms: u64,
+    boot: u64,
+    is_always_durable: bool,
+    was_replica: bool,
+    stop: Option<StopV1>,
+}
+
+#[derive(Encode, Decode)]
+struct StopV1 {
+    is_saved: bool,
+    lock_count: u64,
+}
+
+/// The bytes of a state file that says `saved`.
+pub fn encode_state(saved: &Saved) -> Vec<u8> {
+    let state = StateV1 {
+        port: saved.port,
+        fence_ceiling: saved.ceilings.fence.get(),
+        lease_ceiling_boot_ms: saved.ceilings.lease.as_millis(),
+        at_boot_ms: saved.at.now.as_millis(),
+        at_unix_ms: saved.at.wall.as_millis(),
+        boot: saved.boot,
+        is_always_durable: saved.is_always_durable,
+        was_replica: saved.was_replica,
+        stop: saved
+            .stop
+            .map(|stop| StopV1 { is_saved: stop.is_saved, lock_count: stop.lock_count }),
+    };
+    let mut bytes = [NAME, &encode(STATE_VERSION, &state)].concat();
+    bytes.extend(crc32fast::hash(&bytes).to_be_bytes());
+    bytes
+}
+
+/// What the state file with these bytes says.
+///
+/// # Errors
+/// [`CodecError`] if the bytes are not exactly what [`encode_state`] of a known version writes.
+pub fn decode_state(bytes: &[u8]) -> Result<Saved, CodecError> {
+    let body_length = bytes.len().checked_sub(CHECKSUM_BYTES);
+    let (body, checksum) = bytes.split_at(body_length.ok_or(CodecError::Corrupt("cut off"))?);
+    if checksum != crc32fast::hash(body).to_be_bytes() {
+        return Err(CodecError::Corrupt("cut off, or the checksum is wrong"));
+    }
+    let versioned = body.strip_prefix(NAME).ok_or(CodecError::Corrupt("not a state file"))?;
+    let state: StateV1 = decode(STATE_VERSION, versioned)?;
+    Ok(Saved {
+        port: state.port,
+        ceilings: Ceilings {
+            fence: fence(state.fence_ceiling)?,
+            lease: Instant::from_millis(state.lease_ceiling_boot_ms),
+        },
+        at: Clocks {
+            now: Instant::from_millis(state.at_boot_ms),
+            wall: UnixTime::from_millis(state.at_unix_ms),
+        },
+        boot: state.boot,
+        is_always_durable: state.is_always_durable,
+        was_replica: state.was_replica,
+        stop: state
+            .stop
+            .map(|stop| Stopped { is_saved: stop.is_saved, lock_count: stop.lock_count }),
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::engine::Fence;
+    use proptest::prelude::*;
+
+    fn saved(stop: Option<Stopped>) -> Saved {
+        Saved {
+            port: 6379,
+            ceilings: Ceilings {
+                fence: Fence::new(70_000).unwrap(),
+                lease: Instant::from_millis(123_456),
+            },
+            at: Clocks {
+                now: Instant::from_millis(100_000),
+                wall: UnixTime::from_millis(1_763_690_000_000),
+            },
+            boot: u64::MAX,
+            is_always_durable: true,
+            was_replica: false,
+            stop,
+        }
+    }
+
+    #[test]
+    fn every_state_survives_its_bytes() {
+        for stop in [None, Some(Stopped { is_saved: true, lock_count: 9 })] {
+            assert_eq!(decode_state(&encode_state(&saved(stop))), Ok(saved(stop)));
+        }
+    }
+
+    #[test]
+    fn a_file_cut_off_at_any_length_is_corrupt() {
+        let bytes = encode_state(&saved(None));
+        for length in 0..bytes.len() {
+            let error = decode_state(&bytes[..length]).unwrap_err();
+            assert!(matches!(error, CodecError::Corrupt(_)), "{length}: {error}");
+        }
+    }
+
+    #[test]
+    fn a_file_with_any_bit_flipped_is_corrupt() {
+        let bytes = encode_state(&saved(None));
+        for position in 0..bytes.len() * 8 {
+            let mut damaged = bytes.clone();
+            damaged[position / 8] ^= 1 << (position % 8);
+            let error = decode_state(&damaged).unwrap_err();
+            assert!(matches!(error, CodecError::Corrupt(_)), "bit {position}: {error}");
+        }
+    }
+
+    #[test]
+    fn a_newer_file_is_told_from_a_damaged_one() {
+        let mut bytes = [NAME, &[STATE_VERSION + 1, 1, 2, 3]].concat();
+        bytes.extend(crc32fast::hash(&bytes).to_be_bytes());
+        let newer = CodecError::Newer { found: STATE_VERSION + 1, known: STATE_VERSION };
+        assert_eq!(decode_state(&bytes), Err(newer));
+    }
+
+    proptest! {
+        #[test]
+        fn no_bytes_make_the_decoder_panic(
+            bytes in proptest::collection::vec(any::<u8>(), 0..200),
+        ) {
+            let sealed = [&bytes[..], &crc32fast::hash(&bytes).to_be_bytes()].concat();
+            let _ = (decode_state(&bytes), decode_state(&sealed));
+            let named = [NAME, &bytes[..]].concat();
+            let _ = decode_state(&[&named[..], &crc32fast::hash(&named).to_be_bytes()].concat());
+        }
+    }
+}

@@ -1,0 +1,298 @@
+//! What a node may believe of itself after a restart or a promotion.
+//!
+//! The one idea: whatever may have been lost is bounded by what was promised. Fences go on above
+//! the promised ceiling; leases that may have been forgotten are waited out. Where not even the
+//! promise is known, the longest lease that the node's settings allow is waited out, and the fences
+//! go on far above everything that is known.
+
+use super::{Ceilings, Clocks, Fence, Instant, Millis, QuarantineReason, UnixTime};
+
+/// How far the floor jumps where nobody knows what was issued: more than any node issues between
+/// two losses, and 2^53 has room for two million of them.
+pub const FENCE_JUMP: u64 = 1 << 32;
+
+/// A wall clock that has moved by more than this against the boot-time clock was stepped.
+const STEP: u64 = 1_000;
+
+/// What the node wrote about itself while it ran, or when it stopped.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Saved {
+    /// The port it listened on: it tells this node's file from another's.
+    pub port: u16,
+    /// What it promised. After a clean stop, what it used.
+    pub ceilings: Ceilings,
+    /// When this was written.
+    pub at: Clocks,
+    /// The boot whose monotonic clock `ceilings` and `at` belong to; zero if unknown.
+    pub boot: u64,
+    /// Every write had been on disk before its reply, ever since the node started.
+    pub is_always_durable: bool,
+    /// It was a replica, whose promises are its master's business.
+    pub was_replica: bool,
+    /// How it stopped; `None` while it runs, and so after a crash.
+    pub stop: Option<Stopped>,
+}
+
+/// A clean stop.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Stopped {
+    /// All locks were in the data set when it was saved for the last time.
+    pub is_saved: bool,
+    /// How many locks there were.
+    pub lock_count: u64,
+}
+
+/// What was found in place of the state file.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Found {
+    /// Nothing.
+    Missing,
+    /// Something that is not this node's, or cannot be read.
+    Damaged,
+    /// What the node wrote.
+    Present(Saved),
+}
+
+/// What is known when the data set, if any, has been loaded.
+#[derive(Clone, Copy, Debug)]
+pub struct Loaded {
+    /// Both clocks, now.
+    pub clocks: Clocks,
+    /// Which boot the monotonic clock belongs to; zero if unknown.
+    pub boot: u64,
+    /// How many locks were loaded.
+    pub lock_count: u64,
+    /// The highest fence that was loaded.
+    pub highest: Fence,
+    /// Every write is on disk before its reply, from now on.
+    pub is_always_durable: bool,
+    /// It is a replica: it grants nothing anyway, until it is promoted.
+    pub is_replica: bool,
+    /// The longest lease that the node's settings allow.
+    pub max_ttl: Millis,
+}
+
+/// What the node must do before it grants.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Recovery {
+    /// Where its floor starts.
+    pub floor: Fence,
+    /// Up to when, and why, it grants nothing.
+    pub quarantine: Option<(Instant, QuarantineReason)>,
+}
+
+/// What a node must do after a start.
+pub fn recover(found: Found, loaded: Loaded) -> Recovery {
+    let lost = Recovery {
+        floor: loaded.highest.saturating_add(FENCE_JUMP),
+        quarantine: Some((loaded.clocks.now.after(loaded.max_ttl), QuarantineReason::StateLost)),
+    };
+    match found {
+        // No state and no lock: the first start. Nothing can have been forgotten.
+        Found::Missing if loaded.lock_count == 0 => {
+            Recovery { floor: loaded.highest, quarantine: None }
+        }
+        Found::Missing | Found::Damaged => lost,
+        Found::Present(saved) if saved.was_replica && !loaded.is_replica => {
+            promote(loaded.clocks.now, saved.ceilings.fence.max(loaded.highest), loaded.max_ttl)
+        }
+        Found::Present(saved) => Recovery {
+            // Also after a clean stop: the data set may be an older one than was saved.
+            floor: saved.ceilings.fence.max(loaded.highest),
+            quarantine: wait(&saved, loaded),
+        },
+    }
+}
+
+/// What a replica must do that has become a master: it may lack its master's last grants.
+pub fn promote(now: Instant, highest: Fence, max_ttl: Millis) -> Recovery {
+    Recovery {
+        floor: highest.saturating_add(FENCE_JUMP),
+        quarantine: Some((now.after(max_ttl), QuarantineReason::Promotion)),
+    }
+}
+
+fn wait(saved: &Saved, loaded: Loaded) -> Option<(Instant, QuarantineReason)> {
+    let until = lease_ceiling(saved, loaded);
+    let nothing_outstanding = saved.stop.is_some() && saved.ceilings.lease < saved.at.now;
+    if nothing_outstanding || until < loaded.clocks.now {
+        return None;
+    }
+    let is_whole = match saved.stop {
+        Some(stopped) => stopped.is_saved && stopped.lock_count == loaded.lock_count,
+        None => saved.is_always_durable && loaded.is_always_durable,
+    };
+    if !is_whole {
+        return Some((until, QuarantineReason::UncleanRestart));
+    }
+    // The data set has every lease, dated by the wall clock: was it stepped in between?
+    if is_same_boot(saved, loaded) && was_stepped(saved.at, loaded.clocks) {
+        return Some((until, QuarantineReason::ClockStep));
+    }
+    None
+}
+
+/// The instant after which no lease can stand that was ever granted, on today's clock.
+fn lease_ceiling(saved: &Saved, loaded: Loaded) -> Instant {
+    if is_same_boot(saved, loaded) {
+        return saved.ceilings.lease;
+    }
+    // The wall clock is all there is; it cannot make the wait longer than it was when written.
+    let length = saved.at.now.until(saved.ceilings.lease);
+    let ceiling: UnixTime = saved.at.to_wall(saved.ceilings.lease);
+    loaded.clocks.to_instant(ceiling, length)
+}
+
+fn is_same_boot(saved: &Saved, loaded: Loaded) -> bool {
+    saved.boot != 0 && saved.boot == loaded.boot
+}
+
+fn was_stepped(then: Clocks, now: Clocks) -> bool {
+    let expected = then.to_wall(now.now).as_millis();
+    expected.abs_diff(now.wall.as_millis()) > STEP
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const BOOT: u64 = 7;
+    const HOUR: u64 = 3_600_000;
+
+    fn clocks(now: u64, wall: u64) -> Clocks {
+        Clocks { now: Instant::from_millis(now), wall: UnixTime::from_millis(wall) }
+    }
+
+    fn fence(number: u64) -> Fence {
+        Fence::new(number).unwrap()
+    }
+
+    /// A node that wrote at 10 s of its boot that its leases end at 40 s at the latest.
+    fn saved() -> Saved {
+        Saved {
+            port: 6379,
+            ceilings: Ceilings { fence: fence(1_000), lease: Instant::from_millis(40_000) },
+            at: clocks(10_000, HOUR),
+            boot: BOOT,
+            is_always_durable: false,
+            was_replica: false,
+            stop: None,
+        }
+    }
+
+    /// Two seconds later, in the same boot.
+    fn loaded() -> Loaded {
+        Loaded {
+            clocks: clocks(12_000, HOUR + 2_000),
+            boot: BOOT,
+            lock_count: 3,
+            highest: fence(5),
+            is_always_durable: false,
+            is_replica: false,
+            max_ttl: Millis::new(60_000),
+        }
+    }
+
+    fn stopped(is_saved: bool) -> Option<Stopped> {
+        Some(Stopped { is_saved, lock_count: 3 })
+    }
+
+    #[test]
+    fn a_first_start_grants_at_once() {
+        let first = recover(Found::Missing, Loaded { lock_count: 0, ..loaded() });
+        assert_eq!(first, Recovery { floor: fence(5), quarantine: None });
+    }
+
+    #[test]
+    fn locks_without_a_state_file_are_distrusted_for_the_longest_lease() {
+        for found in [Found::Missing, Found::Damaged] {
+            let recovery = recover(found, loaded());
+            assert_eq!(recovery.floor, fence(5 + FENCE_JUMP));
+            let until = Instant::from_millis(72_000);
+            assert_eq!(recovery.quarantine, Some((until, QuarantineReason::StateLost)));
+        }
+        let empty = Loaded { lock_count: 0, ..loaded() };
+        assert!(recover(Found::Damaged, empty).quarantine.is_some());
+    }
+
+    #[test]
+    fn a_crash_is_waited_out_up_to_the_lease_ceiling_and_fences_go_on_above_theirs() {
+        let recovery = recover(Found::Present(saved()), loaded());
+        assert_eq!(recovery.floor, fence(1_000));
+        let until = Instant::from_millis(40_000);
+        assert_eq!(recovery.quarantine, Some((until, QuarantineReason::UncleanRestart)));
+        let late = Loaded { clocks: clocks(40_001, HOUR), ..loaded() };
+        assert_eq!(recover(Found::Present(saved()), late).quarantine, None);
+    }
+
+    #[test]
+    fn in_the_same_boot_a_stepped_wall_clock_does_not_shorten_the_wait() {
+        let stepped = Loaded { clocks: clocks(12_000, 900 * HOUR), ..loaded() };
+        let (until, _) = recover(Found::Present(saved()), stepped).quarantine.unwrap();
+        assert_eq!(until, Instant::from_millis(40_000));
+    }
+
+    #[test]
+    fn after_a_reboot_the_wall_clock_counts_and_cannot_prolong_the_wait() {
+        let rebooted = |wall| Loaded { clocks: clocks(500, wall), boot: BOOT + 1, ..loaded() };
+        let wait = |wall| recover(Found::Present(saved()), rebooted(wall)).quarantine;
+        assert_eq!(wait(HOUR + 20_000).unwrap().0, Instant::from_millis(10_500));
+        assert_eq!(wait(0).unwrap().0, Instant::from_millis(30_500));
+        assert_eq!(wait(HOUR + 31_000), None);
+    }
+
+    #[test]
+    fn writes_that_were_always_on_disk_are_not_waited_for() {
+        let durable = Saved { is_always_durable: true, ..saved() };
+        let after = Loaded { is_always_durable: true, ..loaded() };
+        assert_eq!(recover(Found::Present(durable), after).quarantine, None);
+        assert!(recover(Found::Present(durable), loaded()).quarantine.is_some());
+        assert!(recover(Found::Present(saved()), after).quarantine.is_some());
+    }
+
+    #[test]
+    fn a_clean_stop_is_not_waited_for_if_all_locks_came_back() {
+        let clean = Saved { stop: stopped(true), ..saved() };
+        assert_eq!(recover(Found::Present(clean), loaded()).quarantine, None);
+        let fewer = Loaded { lock_count: 2, ..loaded() };
+        assert!(recover(Found::Present(clean), fewer).quarantine.is_some());
+        let unsaved = Saved { stop: stopped(false), ..saved() };
+        assert!(recover(Found::Present(unsaved), loaded()).quarantine.is_some());
+    }
+
+    #[test]
+    fn a_clean_stop_with_no_lease_outstanding_is_not_waited_for() {
+        let mut idle = Saved { stop: stopped(false), ..saved() };
+        idle.ceilings.lease = Instant::from_millis(9_999);
+        let empty = Loaded { lock_count: 0, ..loaded() };
+        let recovery = recover(Found::Present(idle), empty);
+        assert_eq!(recovery, Recovery { floor: fence(1_000), quarantine: None });
+    }
+
+    #[test]
+    fn leases_that_a_stepped_clock_dates_wrongly_are_waited_out() {
+        let clean = Saved { stop: stopped(true), ..saved() };
+        let stepped = Loaded { clocks: clocks(12_000, HOUR + 62_000), ..loaded() };
+        let (until, reason) = recover(Found::Present(clean), stepped).quarantine.unwrap();
+        assert_eq!(until, Instant::from_millis(40_000));
+        assert_eq!(reason, QuarantineReason::ClockStep);
+    }
+
+    #[test]
+    fn a_replica_that_starts_again_as_a_master_has_been_promoted() {
+        let replica = Saved { was_replica: true, ..saved() };
+        let (until, reason) = recover(Found::Present(replica), loaded()).quarantine.unwrap();
+        assert_eq!((until, reason), (Instant::from_millis(72_000), QuarantineReason::Promotion));
+        let still = Loaded { is_replica: true, lock_count: 3, ..loaded() };
+        let recovery = recover(Found::Present(replica), still);
+        assert_eq!(recovery.floor, fence(1_000));
+    }
+
+    #[test]
+    fn a_promoted_replica_waits_for_the_longest_lease_and_jumps() {
+        let recovery = promote(Instant::from_millis(5), fence(9), Millis::new(100));
+        assert_eq!(recovery.floor, fence(9 + FENCE_JUMP));
+        let until = Instant::from_millis(105);
+        assert_eq!(recovery.quarantine, Some((until, QuarantineReason::Promotion)));
+    }
+}

@@ -1,0 +1,187 @@
+//! The options: `lockmod.*` in the configuration file, module arguments, `CONFIG SET`.
+//!
+//! [`OPTIONS`] is the one place that knows their names, defaults and ranges; the configuration
+//! example is compared with it. Redis checks the ranges.
+
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicBool, AtomicI64, Ordering};
+
+use lazy_static::lazy_static;
+
+use crate::engine::{Millis, TOKEN_MAX_DEFAULT};
+use crate::wire::request::Limits;
+
+/// One option.
+pub(super) struct OptionSpec {
+    /// Its name, without the module's.
+    pub(super) name: &'static str,
+    pub(super) kind: OptionKind,
+}
+
+/// What an option's value is, and where it is kept.
+pub(super) enum OptionKind {
+    /// A whole number; `CONFIG SET` changes it.
+    Number { default: i64, min: i64, max: i64, value: &'static AtomicI64 },
+    /// Yes or no; `CONFIG SET` changes it.
+    Switch { default: bool, value: &'static AtomicBool },
+    /// Text, fixed when the module is loaded. The default depends on the server.
+    Text { value: &'static TextValue },
+}
+
+/// Where a text is kept.
+pub(super) type TextValue = Mutex<String>;
+
+const HOUR_MS: i64 = 3_600_000;
+const DAY_MS: i64 = 24 * HOUR_MS;
+
+static MAX_TTL: AtomicI64 = AtomicI64::new(DAY_MS);
+static IDLE_MS: AtomicI64 = AtomicI64::new(DAY_MS);
+static MAX_TOKEN_BYTES: AtomicI64 = AtomicI64::new(TOKEN_MAX_DEFAULT as i64);
+static QUARANTINE: AtomicBool = AtomicBool::new(true);
+static QUARANTINE_ON_PROMOTION: AtomicBool = AtomicBool::new(true);
+lazy_static! {
+    static ref STATE_FILE: TextValue = Mutex::new(String::new());
+    /// All options.
+    pub(super) static ref OPTIONS: [OptionSpec; 6] = [
+        number("max-ttl", DAY_MS, 1, 366 * DAY_MS, &MAX_TTL),
+        number("idle-ms", DAY_MS, 0, 366 * DAY_MS, &IDLE_MS),
+        number("max-token-bytes", TOKEN_MAX_DEFAULT as i64, 16, 255, &MAX_TOKEN_BYTES),
+        switch("quarantine", &QUARANTINE),
+        switch("quarantine-on-promotion", &QUARANTINE_ON_PROMOTION),
+        OptionSpec { name: "state-file", kind: OptionKind::Text { value: &STATE_FILE } },
+    ];
+}
+
+const fn number(
+    name: &'static str,
+    default: i64,
+    min: i64,
+    max: i64,
+    value: &'static AtomicI64,
+) -> OptionSpec {
+    OptionSpec { name, kind: OptionKind::Number { default, min, max, value } }
+}
+
+const fn switch(name: &'static str, value: &'static AtomicBool) -> OptionSpec {
+    OptionSpec { name, kind: OptionKind::Switch { default: true, value } }
+}
+
+/// Where the state file is, in the server's folder; empty: there is none.
+pub(super) fn state_file() -> String {
+    STATE_FILE.lock().map(|text| text.clone()).unwrap_or_default()
+}
+
+/// Whether the node grants nothing while it may have forgotten leases.
+pub(super) fn quarantine() -> bool {
+    QUARANTINE.load(Ordering::Relaxed)
+}
+
+/// Whether the node grants nothing after a promotion while its master may have granted leases.
+pub(super) fn quarantine_on_promotion() -> bool {
+    QUARANTINE_ON_PROMOTION.load(Ordering::Relaxed)
+}
+
+/// The longest lease.
+pub(super) fn max_ttl() -> Millis {
+    Millis::new(unsigned(&MAX_TTL))
+}
+
+/// The limits that requests must keep.
+#[inline]
+pub(super) fn limits() -> Limits {
+    Limits { ttl: Millis::new(unsigned(&MAX_TTL)), token: unsigned(&MAX_TOKEN_BYTES) as usize }
+}
+
+/// For how long a lock must have been free to be forgotten; `None`: it never is.
+pub(super) fn idle() -> Option<Millis> {
+    Some(Millis::new(unsigned(&IDLE_MS))).filter(|idle| !idle.is_zero())
+}
+
+fn unsigned(value: &AtomicI64) -> u64 {
+    value.load(Ordering::Relaxed).unsigned_abs()
+}
+
+/// A value from the module's arguments.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) enum Given {
+    Number(i64),
+    Switch(bool),
+    Text(String),
+}
+
+/// The options' defaults, replaced by the module's arguments: `name value` in pairs.
+///
+/// `port` is the server's, for the name of the state file.
+///
+/// # Errors
+/// What is wrong with them, and what is allowed.
+pub(super) fn defaults(args: &[String], port: u16) -> Result<Vec<Given>, String> {
+    let mut defaults: Vec<Given> = OPTIONS
+        .iter()
+        .map(|option| match option.kind {
+            OptionKind::Number { default, .. } => Given::Number(default),
+            OptionKind::Switch { default, .. } => Given::Switch(default),
+            OptionKind::Text { .. } => Given::Text(format!("lockmod-{port}.state")),
+        })
+        .collect();
+    for pair in args.chunks(2) {
+        let name = pair[0].trim_start_matches("lockmod.");
+        let position = OPTIONS.iter().position(|option| option.name == name).ok_or_else(|| {
+            let names: Vec<&str> = OPTIONS.iter().map(|option| option.name).collect();
+            format!("unknown module argument '{}'; allowed: {}", pair[0], names.join(", "))
+        })?;
+        let value = pair.get(1).ok_or_else(|| format!("module argument {name} has no value"))?;
+        defaults[position] = OPTIONS[position].read(value)?;
+    }
+    Ok(defaults)
+}
+
+impl OptionSpec {
+    fn read(&self, text: &str) -> Result<Given, String> {
+        let name = self.name;
+        match self.kind {
+            OptionKind::Number { min, max, .. } => text
+                .parse()
+                .ok()
+                .filter(|number| (min..=max).contains(number))
+                .map(Given::Number)
+                .ok_or_else(|| format!("module argument {name} '{text}'; allowed: {min} to {max}")),
+            OptionKind::Switch { .. } => match text {
+                "yes" => Ok(Given::Switch(true)),
+                "no" => Ok(Given::Switch(false)),
+                _ => Err(format!("module argument {name} '{text}'; allowed: yes or no")),
+            },
+            OptionKind::Text { .. } => Ok(Given::Text(text.to_owned())),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn parse(args: &[&str]) -> Result<Vec<Given>, String> {
+        defaults(&args.iter().map(|&arg| arg.to_owned()).collect::<Vec<_>>(), 6379)
+    }
+
+    #[test]
+    fn module_arguments_replace_defaults() {
+        assert_eq!(parse(&["max-ttl", "600000"]).unwrap()[0], Given::Number(600_000));
+        assert_eq!(parse(&["lockmod.idle-ms", "5"]).unwrap()[1], Given::Number(5));
+        assert_eq!(parse(&["quarantine", "no"]).unwrap()[3], Given::Switch(false));
+        assert_eq!(parse(&["state-file", ""]).unwrap()[5], Given::Text(String::new()));
+        assert_eq!(parse(&[]).unwrap()[5], Given::Text("lockmod-6379.state".to_owned()));
+    }
+
+    #[test]
+    fn module_arguments_are_refused_with_what_is_allowed() {
+        let refusal = |args: &[&str]| parse(args).unwrap_err();
+        assert!(refusal(&["max-tll", "5"]).contains("'max-tll'; allowed: max-ttl, idle-ms"));
+        assert_eq!(
+            refusal(&["max-token-bytes", "15"]),
+            "module argument max-token-bytes '15'; allowed: 16 to 255"
+        );
+        assert_eq!(refusal(&["max-ttl"]), "module argument max-ttl has no value");
+        assert!(refusal(&["quarantine", "maybe"]).contains("'maybe'; allowed: yes or no"));
+    }
+}

@@ -1,0 +1,90 @@
+//! The data type: what a lock is to persistence, replication and the life of its key.
+//!
+//! Callbacks of [`super::ffi::types`] end here, as safe functions. What leaves the process is
+//! absolute: ends of leases as wall-clock times, fences as numbers.
+
+use super::{clock, ffi, node};
+use crate::codec;
+use crate::engine::Lock;
+use crate::wire::request::{SUFFIX_MAX, decided_suffix};
+
+/// The bytes of a lock in a data set or a dump.
+pub(super) fn save(lock: &Lock) -> Vec<u8> {
+    codec::encode_lock(lock, node::floor(), clock::clocks(), clock::boot_id())
+}
+
+/// The lock in `bytes`; `None`, and a line in the log, if they are not a lock's.
+pub(super) fn load(bytes: &[u8], version: i32) -> Option<Lock> {
+    let known = codec::LOCK_VERSION;
+    if version > i32::from(known) {
+        let line = format!("a lock was saved in version {version}; this build reads up to {known}");
+        ffi::log(ffi::Level::Warning, &line);
+        return None;
+    }
+    match codec::decode_lock(bytes, clock::clocks(), clock::boot_id()) {
+        Ok(loaded) => {
+            node::seen(&loaded.lock);
+            node::raise_floor(loaded.floor);
+            Some(loaded.lock)
+        }
+        Err(error) => {
+            ffi::log(ffi::Level::Warning, &format!("a lock could not be read: {error}"));
+            None
+        }
+    }
+}
+
+/// One `LOCK.ACQUIRE key token fact [LABEL label]` of a rewritten append-only file.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Line {
+    /// Empty where the line is about the counter only.
+    pub(super) token: Vec<u8>,
+    /// In place of a ttl: the decided lease.
+    pub(super) fact: Vec<u8>,
+    pub(super) label: Vec<u8>,
+}
+
+/// The commands that make this lock again from nothing.
+pub(super) fn rewrite(lock: &Lock) -> Vec<Line> {
+    let clocks = clock::clocks();
+    let floor = node::floor();
+    let fact = |ttl: u64, ends_at, fence| {
+        let mut room = [0; SUFFIX_MAX];
+        let suffix = decided_suffix(&mut room, ends_at, fence);
+        [ttl.to_string().as_bytes(), suffix, b".", floor.to_string().as_bytes()].concat()
+    };
+    let lease = lock.written_lease();
+    let mut lines = Vec::new();
+    if lease.is_none_or(|lease| lease.fence < lock.counter()) {
+        let fact = fact(0, crate::engine::UnixTime::default(), lock.counter());
+        lines.push(Line { token: Vec::new(), fact, label: Vec::new() });
+    }
+    if let Some(lease) = lease {
+        let left = clocks.now.until(lease.ends_at).get();
+        lines.push(Line {
+            token: lease.token.as_bytes().to_vec(),
+            fact: fact(left, clocks.to_wall(lease.ends_at), lease.fence),
+            label: lease.label.to_vec(),
+        });
+    }
+    lines
+}
+
+/// What a master and its replicas must agree on, as bytes for `DEBUG DIGEST`.
+///
+/// Ends of leases are left out: each node counts them on a clock of its own.
+pub(super) fn digest(lock: &Lock) -> Vec<u8> {
+    let mut bytes = lock.counter().get().to_be_bytes().to_vec();
+    if let Some(lease) = lock.written_lease() {
+        bytes.extend(lease.fence.get().to_be_bytes());
+        bytes.push(lease.token.as_bytes().len() as u8);
+        bytes.extend(lease.token.as_bytes());
+        bytes.extend(lease.label);
+    }
+    bytes
+}
+
+/// A lock's name has lost it: deleted, evicted, overwritten, renamed away.
+pub(super) fn forgotten(lock: &Lock) {
+    node::forget(lock.counter());
+}

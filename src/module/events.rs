@@ -1,0 +1,56 @@
+//! What the server tells of itself, and what the node does about it.
+
+use super::ffi::{Context, Level};
+use super::{idle, node, start};
+
+/// One database, or all of them, will be emptied: nobody lists the names.
+pub(super) fn flushed() {
+    node::forget_all();
+}
+
+/// Two databases have changed places: every name may have lost its counter to another lock's.
+pub(super) fn swapped() {
+    node::forget_all();
+}
+
+/// Several times a second.
+pub(super) fn ticked(context: Context<'_>) {
+    // A node that nobody asks has time to find out about itself before somebody does. What goes
+    // wrong here goes wrong again, and is answered, when somebody asks.
+    let _ = start::ensure(context);
+    node::tick(context);
+    idle::tick(context);
+}
+
+/// Settings of the server have changed.
+pub(super) fn configured(context: Context<'_>) {
+    warn_of_eviction(context);
+    start::configured(context);
+}
+
+/// The node's role has changed.
+pub(super) fn role_changed(context: Context<'_>, is_master: bool) {
+    if is_master {
+        start::promoted(context);
+    } else {
+        start::demoted(context);
+    }
+}
+
+/// The server stops; what will be saved is saved.
+pub(super) fn stopping(context: Context<'_>) {
+    start::stopped(context);
+}
+
+/// Evicting a held lock gives it to somebody else. The server may do so only under some policies.
+pub(super) fn warn_of_eviction(context: Context<'_>) {
+    // Locks have no TTL of Redis's, so that the `volatile-*` policies leave them alone.
+    let policy = context.setting("maxmemory-policy").unwrap_or_default();
+    if policy.starts_with("allkeys") {
+        let line = format!(
+            "WARNING: maxmemory-policy is {policy}: under memory pressure the server may evict \
+             locks that are held. Use noeviction."
+        );
+        context.log(Level::Warning, &line);
+    }
+}

@@ -1,0 +1,108 @@
+//! The server's events, as calls of safe functions.
+#![allow(unsafe_code, reason = "the border to a C API")]
+
+use std::ffi::c_void;
+
+use redis_module::raw;
+
+use super::{Context, OK, call, guard};
+use crate::module::events;
+
+type Callback =
+    unsafe extern "C" fn(*mut raw::RedisModuleCtx, raw::RedisModuleEvent, u64, *mut c_void);
+
+/// What is listened to. A second subscription to an event would replace the first.
+const SUBSCRIPTIONS: &[(u64, Callback)] = &[
+    (raw::REDISMODULE_EVENT_FLUSHDB, on_flush),
+    (raw::REDISMODULE_EVENT_SWAPDB, on_swap),
+    (raw::REDISMODULE_EVENT_CRON_LOOP, on_cron),
+    (raw::REDISMODULE_EVENT_CONFIG, on_config),
+    (raw::REDISMODULE_EVENT_REPLICATION_ROLE_CHANGED, on_role),
+    (raw::REDISMODULE_EVENT_SHUTDOWN, on_shutdown),
+];
+
+/// Subscribes to all of them.
+///
+/// # Safety
+/// `context` must be the one that the server loads the module with.
+pub(super) unsafe fn subscribe(context: *mut raw::RedisModuleCtx) -> Result<(), String> {
+    for &(id, callback) in SUBSCRIPTIONS {
+        let event = raw::RedisModuleEvent { id, dataver: 1 };
+        // SAFETY: the loading context; the callback is static.
+        if unsafe { call!(RedisModule_SubscribeToServerEvent(context, event, Some(callback))) }
+            != OK
+        {
+            return Err(format!("the server does not offer event {id}"));
+        }
+    }
+    Ok(())
+}
+
+unsafe extern "C" fn on_flush(
+    _context: *mut raw::RedisModuleCtx,
+    _event: raw::RedisModuleEvent,
+    subevent: u64,
+    _data: *mut c_void,
+) {
+    if subevent == raw::REDISMODULE_SUBEVENT_FLUSHDB_START {
+        guard("a flush", (), events::flushed);
+    }
+}
+
+unsafe extern "C" fn on_swap(
+    _context: *mut raw::RedisModuleCtx,
+    _event: raw::RedisModuleEvent,
+    _subevent: u64,
+    _data: *mut c_void,
+) {
+    guard("a swap of databases", (), events::swapped);
+}
+
+unsafe extern "C" fn on_cron(
+    context: *mut raw::RedisModuleCtx,
+    _event: raw::RedisModuleEvent,
+    _subevent: u64,
+    _data: *mut c_void,
+) {
+    // SAFETY: the server passes a context that lasts for this callback.
+    if let Some(context) = unsafe { Context::new(context) } {
+        guard("a tick", (), || events::ticked(context));
+    }
+}
+
+unsafe extern "C" fn on_config(
+    context: *mut raw::RedisModuleCtx,
+    _event: raw::RedisModuleEvent,
+    _subevent: u64,
+    _data: *mut c_void,
+) {
+    // SAFETY: the server passes a context that lasts for this callback.
+    if let Some(context) = unsafe { Context::new(context) } {
+        guard("a change of settings", (), || events::configured(context));
+    }
+}
+
+unsafe extern "C" fn on_role(
+    context: *mut raw::RedisModuleCtx,
+    _event: raw::RedisModuleEvent,
+    subevent: u64,
+    _data: *mut c_void,
+) {
+    // SAFETY: the server passes a context that lasts for this callback.
+    if let Some(context) = unsafe { Context::new(context) } {
+        let is_master = subevent == raw::REDISMODULE_EVENT_REPLROLECHANGED_NOW_MASTER;
+        guard("a change of role", (), || events::role_changed(context, is_master));
+    }
+}
+
+unsafe extern "C" fn on_shutdown(
+    context: *mut raw::RedisModuleCtx,
+    _event: raw::RedisModuleEvent,
+    _subevent: u64,
+    _data: *mut c_void,
+) {
+    // SAFETY: the server passes a context that lasts for this callback.
+    if let Some(context) = unsafe { Context::new(context) } {
+        guard("a stop", (), || events::stopping(context));
+    }
+}

@@ -1,0 +1,598 @@
+//! The border to Redis: every raw pointer, every call into the server, every `unsafe`.
+//!
+//! What leaves this folder is safe to use: a [`Context`] for as long as a callback lasts, [`Args`]
+//! as slices, a [`Key`] that closes itself, [`Guarded`] state. No raw pointer leaves. No panic
+//! enters the server: each callback catches it, logs it and answers with an error.
+//!
+//! Functions of the server are pointers that it fills in when the module is loaded. Those that
+//! Redis 7.0 has are there always, and [`register::init`] refuses an older server; newer ones are
+//! asked for when they are used.
+#![allow(unsafe_code, reason = "the border to a C API")]
+
+pub(super) mod events;
+mod options;
+pub(super) mod register;
+pub(super) mod types;
+
+use std::cell::{Cell, UnsafeCell};
+use std::ffi::{CStr, CString, c_char, c_int, c_longlong, c_void};
+use std::marker::PhantomData;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::ptr::{NonNull, null, null_mut};
+
+use redis_module::raw;
+
+use crate::engine::Lock;
+
+/// Calls a function of the server that Redis 7.0 has.
+macro_rules! call {
+    ($name:ident($($argument:expr),* $(,)?)) => {
+        match raw::$name {
+            Some(function) => function($($argument),*),
+            // PROOF: `register::init` refuses a server that is older than Redis 7.0.
+            None => unreachable!(concat!(stringify!($name), " is in Redis 7.0")),
+        }
+    };
+}
+pub(self) use call;
+
+const OK: c_int = raw::REDISMODULE_OK as c_int;
+
+/// What a callback may do with the server while it lasts.
+#[derive(Clone, Copy)]
+pub(super) struct Context<'a> {
+    raw: NonNull<raw::RedisModuleCtx>,
+    callback: PhantomData<&'a ()>,
+}
+
+/// How important a line in the server's log is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Level {
+    Notice,
+    Warning,
+}
+
+/// The role and state of the server and of the sender of a command.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Flags(u32);
+
+impl Flags {
+    /// Whether the command states facts that are to be applied: it comes from the master, or from
+    /// the append-only file.
+    pub(super) fn states_facts(self) -> bool {
+        self.0 & (raw::REDISMODULE_CTX_FLAGS_REPLICATED | raw::REDISMODULE_CTX_FLAGS_LOADING) != 0
+    }
+
+    /// Whether a data set is being loaded.
+    pub(super) fn is_loading(self) -> bool {
+        self.0 & raw::REDISMODULE_CTX_FLAGS_LOADING != 0
+    }
+
+    /// Whether the server is a master: only a master decides.
+    pub(super) fn is_master(self) -> bool {
+        self.0 & raw::REDISMODULE_CTX_FLAGS_MASTER != 0
+    }
+}
+
+impl<'a> Context<'a> {
+    /// # Safety
+    /// `raw` must be a context that the server passed to the callback that lasts for `'a`.
+    unsafe fn new(raw: *mut raw::RedisModuleCtx) -> Option<Context<'a>> {
+        NonNull::new(raw).map(|raw| Context { raw, callback: PhantomData })
+    }
+
+    /// Writes a line to the server's log.
+    pub(super) fn log(self, level: Level, line: &str) {
+        log_with(self.raw.as_ptr(), level, line);
+    }
+
+    /// The role and state of the server and of the sender.
+    pub(super) fn flags(self) -> Flags {
+        // SAFETY: the context lasts as long as `self`.
+        Flags(unsafe { call!(RedisModule_GetContextFlags(self.raw.as_ptr())) } as u32)
+    }
+
+    /// Opens the key of this name in the client's database for reading and writing.
+    pub(super) fn open(self, args: &Args<'_>, position: usize) -> Key<'a> {
+        let mode = (raw::REDISMODULE_READ | raw::REDISMODULE_WRITE) as c_int;
+        // SAFETY: context and name last as long as this callback; the key takes its own reference
+        // to the name. For writing, the server always answers a handle.
+        let raw =
+            unsafe { call!(RedisModule_OpenKey(self.raw.as_ptr(), args.raw[position], mode)) };
+        Key { raw, callback: PhantomData }
+    }
+
+    /// Opens the key of this name for reading; missing keys read as missing.
+    pub(super) fn open_to_read(self, args: &Args<'_>, position: usize) -> Key<'a> {
+        let mode = raw::REDISMODULE_READ as c_int;
+        // SAFETY: as in `open`; for reading, null stands for a missing key, which `Key` allows.
+        let raw =
+            unsafe { call!(RedisModule_OpenKey(self.raw.as_ptr(), args.raw[position], mode)) };
+        Key { raw, callback: PhantomData }
+    }
+
+    /// Tells watching clients and client-side caches that the key changed.
+    pub(super) fn signal_modified(self, args: &Args<'_>, position: usize) {
+        // SAFETY: context and name last as long as this callback.
+        unsafe { call!(RedisModule_SignalModifiedKey(self.raw.as_ptr(), args.raw[position])) };
+    }
+
+    /// Publishes a keyspace notification of class `d` (modules).
+    pub(super) fn notify(self, event: &'static CStr, args: &Args<'_>, position: usize) {
+        let class = raw::REDISMODULE_NOTIFY_MODULE;
+        // SAFETY: context and name last as long as this callback; the event is static.
+        unsafe {
+            let name = args.raw[position];
+            call!(RedisModule_NotifyKeyspaceEvent(self.raw.as_ptr(), class, event.as_ptr(), name))
+        };
+    }
+
+    /// Sends the command as it stands to replicas and to the append-only file.
+    pub(super) fn replicate_verbatim(self) {
+        // SAFETY: the context is that of a command, and lasts as long as this callback.
+        unsafe { call!(RedisModule_ReplicateVerbatim(self.raw.as_ptr())) };
+    }
+
+    /// Runs a command of the server and sends it to replicas and to the append-only file; answers
+    /// whether it succeeded.
+    pub(super) fn run_replicated(self, name: &CStr, arguments: &[&[u8]]) -> bool {
+        let vector = self.strings(arguments);
+        // SAFETY: the vector and its length are as the format `v` wants them; the server takes its
+        // own references; the reply is freed below.
+        let reply = unsafe {
+            let (strings, count) = (vector.raw.as_ptr(), vector.raw.len());
+            let context = self.raw.as_ptr();
+            call!(RedisModule_Call(context, name.as_ptr(), c"!v".as_ptr(), strings, count))
+        };
+        if reply.is_null() {
+            return false;
+        }
+        // SAFETY: the reply is not null, is ours, and is freed once.
+        unsafe {
+            let kind = call!(RedisModule_CallReplyType(reply));
+            call!(RedisModule_FreeCallReply(reply));
+            kind != raw::REDISMODULE_REPLY_ERROR as c_int
+        }
+    }
+
+    /// The value of one of the server's settings, as text.
+    pub(super) fn setting(self, name: &str) -> Option<String> {
+        let vector = self.strings(&[b"GET", name.as_bytes()]);
+        // SAFETY: as in `run_replicated`; the reply is freed below.
+        let reply = unsafe {
+            let (strings, count) = (vector.raw.as_ptr(), vector.raw.len());
+            let context = self.raw.as_ptr();
+            call!(RedisModule_Call(context, c"CONFIG".as_ptr(), c"v".as_ptr(), strings, count))
+        };
+        if reply.is_null() {
+            return None;
+        }
+        // SAFETY: the second element of the pair is looked up, and read before the reply is freed;
+        // the server answers null where there is no such element or no text.
+        unsafe {
+            let element = call!(RedisModule_CallReplyArrayElement(reply, 1));
+            let mut length = 0;
+            let text = if element.is_null() {
+                null()
+            } else {
+                call!(RedisModule_CallReplyStringPtr(element, &mut length))
+            };
+            let value = slice(text, length).map(|text| String::from_utf8_lossy(text).into_owned());
+            call!(RedisModule_FreeCallReply(reply));
+            value
+        }
+    }
+
+    /// Whether all of the data set is on disk, as far as the server has anything to do with it.
+    pub(super) fn is_data_set_saved(self) -> bool {
+        // An append-only file is synced before the server says that it stops.
+        if self.setting("appendonly").is_some_and(|value| value == "yes") {
+            return true;
+        }
+        let (section, field) = (c"persistence", c"rdb_changes_since_last_save");
+        let mut status = OK;
+        // SAFETY: the context lasts as long as `self`; the data is ours, and is freed once.
+        let changes = unsafe {
+            let data = call!(RedisModule_GetServerInfo(self.raw.as_ptr(), section.as_ptr()));
+            let changes =
+                call!(RedisModule_ServerInfoGetFieldUnsigned(data, field.as_ptr(), &mut status));
+            call!(RedisModule_FreeServerInfo(self.raw.as_ptr(), data));
+            changes
+        };
+        status == OK && changes == 0
+    }
+
+    /// Whether replicas must not be written to at this moment, because writes are paused.
+    pub(super) fn must_not_replicate(self) -> bool {
+        // SAFETY: takes nothing.
+        unsafe { call!(RedisModule_AvoidReplicaTraffic()) != 0 }
+    }
+
+    /// Makes `database` the one in which keys are opened; answers whether there is such a one.
+    pub(super) fn select(self, database: u32) -> bool {
+        // SAFETY: the context lasts as long as `self`.
+        unsafe { call!(RedisModule_SelectDb(self.raw.as_ptr(), database as c_int)) == OK }
+    }
+
+    /// Looks at some keys of the selected database, `buckets` of its table at most, from `cursor`
+    /// on, and shows those that are locks to `look`. Answers whether there are more.
+    pub(super) fn scan(
+        self,
+        cursor: &mut Cursor,
+        buckets: usize,
+        look: &mut dyn FnMut(&[u8], &Lock),
+    ) -> bool {
+        let mut look = look;
+        for _ in 0..buckets {
+            let look: *mut &mut dyn FnMut(&[u8], &Lock) = &mut look;
+            // SAFETY: cursor and context are alive, and `scanned` takes `look` for what it is; the
+            // server calls it before it returns.
+            let more = unsafe {
+                call!(RedisModule_Scan(self.raw.as_ptr(), cursor.raw, Some(scanned), look.cast()))
+            };
+            if more == 0 {
+                return false;
+            }
+        }
+        true
+    }
+
+    fn strings(self, arguments: &[&[u8]]) -> Strings<'a> {
+        let string = |argument: &&[u8]| {
+            let (start, length) = (argument.as_ptr().cast::<c_char>(), argument.len());
+            // SAFETY: start and length are those of one slice; the server copies it.
+            unsafe { call!(RedisModule_CreateString(self.raw.as_ptr(), start, length)) }
+        };
+        Strings { raw: arguments.iter().map(string).collect(), context: self }
+    }
+
+    fn reply(self, result: Result<Reply, String>) -> c_int {
+        let context = self.raw.as_ptr();
+        match result {
+            Ok(reply) => reply.send(context),
+            Err(text) => {
+                let text = c_string(&text);
+                // SAFETY: the server copies the text.
+                unsafe { call!(RedisModule_ReplyWithError(context, text.as_ptr())) };
+            }
+        }
+        OK
+    }
+}
+
+/// Shows one key to the closure behind `look`.
+unsafe extern "C" fn scanned(
+    _context: *mut raw::RedisModuleCtx,
+    name: *mut raw::RedisModuleString,
+    key: *mut raw::RedisModuleKey,
+    look: *mut c_void,
+) {
+    guard("looking at a key", (), || {
+        let mut length = 0;
+        // SAFETY: `Context::scan` passes the closure, which outlives the scan; name and key last
+        // for this callback, and the value is only read. A null key is taken for a missing one.
+        unsafe {
+            let is_lock = call!(RedisModule_ModuleTypeGetType(key)) == types::lock_type();
+            let value = call!(RedisModule_ModuleTypeGetValue(key)).cast::<Lock>();
+            let start = call!(RedisModule_StringPtrLen(name, &mut length));
+            if let (true, Some(lock), Some(name)) = (is_lock, value.as_ref(), slice(start, length))
+            {
+                (*look.cast::<&mut dyn FnMut(&[u8], &Lock)>())(name, lock);
+            }
+        }
+    });
+}
+
+/// A place in a database's table of keys.
+pub(super) struct Cursor {
+    raw: *mut raw::RedisModuleScanCursor,
+}
+
+// SAFETY: a cursor is memory of the server that only `Context::scan` uses, under its lock.
+unsafe impl Send for Cursor {}
+
+impl Default for Cursor {
+    fn default() -> Cursor {
+        // SAFETY: takes nothing; never answers null.
+        Cursor { raw: unsafe { call!(RedisModule_ScanCursorCreate()) } }
+    }
+}
+
+impl Drop for Cursor {
+    fn drop(&mut self) {
+        // SAFETY: made in `default`, destroyed once.
+        unsafe { call!(RedisModule_ScanCursorDestroy(self.raw)) };
+    }
+}
+
+/// Strings of the server that this module made, and frees.
+struct Strings<'a> {
+    raw: Vec<*mut raw::RedisModuleString>,
+    context: Context<'a>,
+}
+
+impl Drop for Strings<'_> {
+    fn drop(&mut self) {
+        for &string in &self.raw {
+            // SAFETY: each was made by `Context::strings` and is freed once.
+            unsafe { call!(RedisModule_FreeString(self.context.raw.as_ptr(), string)) };
+        }
+    }
+}
+
+/// An answer to a command.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) enum Reply {
+    /// A number.
+    Integer(u64),
+    /// The null of the client's protocol.
+    Null,
+    /// Lines of text.
+    Lines(Vec<String>),
+    /// Names and values; a flat array in RESP2.
+    Map(Vec<(&'static str, Value)>),
+    /// The wrong number of arguments, as Redis says it.
+    WrongArity,
+}
+
+/// A value within a map.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) enum Value {
+    Integer(u64),
+    Bytes(Vec<u8>),
+    Text(&'static str),
+    Null,
+}
+
+impl Reply {
+    fn send(self, context: *mut raw::RedisModuleCtx) {
+        match self {
+            // SAFETY: the context is that of the command being answered.
+            Reply::Integer(number) => unsafe {
+                call!(RedisModule_ReplyWithLongLong(context, number as c_longlong));
+            },
+            // SAFETY: as above.
+            Reply::Null => unsafe {
+                call!(RedisModule_ReplyWithNull(context));
+            },
+            // SAFETY: as above.
+            Reply::WrongArity => unsafe {
+                call!(RedisModule_WrongArity(context));
+            },
+            Reply::Lines(lines) => {
+                // SAFETY: as above; as many elements follow.
+                unsafe { call!(RedisModule_ReplyWithArray(context, lines.len() as _)) };
+                for line in lines {
+                    // SAFETY: as above; the server copies the text.
+                    unsafe {
+                        call!(RedisModule_ReplyWithSimpleString(context, c_string(&line).as_ptr()))
+                    };
+                }
+            }
+            Reply::Map(entries) => {
+                // SAFETY: as above; as many pairs follow.
+                unsafe { call!(RedisModule_ReplyWithMap(context, entries.len() as _)) };
+                for (name, value) in entries {
+                    send_bytes(context, name.as_bytes());
+                    match value {
+                        // SAFETY: as above.
+                        Value::Integer(number) => unsafe {
+                            call!(RedisModule_ReplyWithLongLong(context, number as c_longlong));
+                        },
+                        Value::Bytes(bytes) => send_bytes(context, &bytes),
+                        Value::Text(text) => send_bytes(context, text.as_bytes()),
+                        // SAFETY: as above.
+                        Value::Null => unsafe {
+                            call!(RedisModule_ReplyWithNull(context));
+                        },
+                    }
+                }
+            }
+        }
+    }
+}
+
+fn send_bytes(context: *mut raw::RedisModuleCtx, bytes: &[u8]) {
+    let (start, length) = (bytes.as_ptr().cast::<c_char>(), bytes.len());
+    // SAFETY: start and length are those of one slice; the server copies it.
+    unsafe { call!(RedisModule_ReplyWithStringBuffer(context, start, length)) };
+}
+
+/// The arguments of a command, its name included.
+pub(super) struct Args<'a> {
+    raw: &'a mut [*mut raw::RedisModuleString],
+}
+
+impl Args<'_> {
+    /// How many there are, the name included.
+    pub(super) fn len(&self) -> usize {
+        self.raw.len()
+    }
+
+    /// The bytes of the argument at `position`; empty if there is none.
+    pub(super) fn get(&self, position: usize) -> &[u8] {
+        let Some(&string) = self.raw.get(position) else { return &[] };
+        let mut length = 0;
+        // SAFETY: the server keeps the arguments until the callback returns, and their bytes stay
+        // in place until `replace`, which takes `self` exclusively.
+        unsafe {
+            let start = call!(RedisModule_StringPtrLen(string, &mut length));
+            slice(start, length).unwrap_or_default()
+        }
+    }
+
+    /// Fills `slots` with the arguments from `first` on; `None` if there are more.
+    pub(super) fn slices<'s, 'b>(
+        &'s self,
+        first: usize,
+        slots: &'b mut [&'s [u8]],
+    ) -> Option<&'b [&'s [u8]]> {
+        let count = self.len().saturating_sub(first);
+        let slots = slots.get_mut(..count)?;
+        for (offset, slot) in slots.iter_mut().enumerate() {
+            *slot = self.get(first + offset);
+        }
+        Some(slots)
+    }
+
+    /// Replaces an argument by `bytes`, for what the server sends on as the command.
+    pub(super) fn replace(&mut self, position: usize, bytes: &[u8]) {
+        let (start, length) = (bytes.as_ptr().cast::<c_char>(), bytes.len());
+        // SAFETY: `raw` is the server's own vector of arguments, of which each place owns one
+        // reference to its string: the new string's first reference takes the place of the old
+        // one's, which is given up. The server copies the bytes of one slice. No context: the
+        // strings must outlive this callback.
+        unsafe {
+            let string = call!(RedisModule_CreateString(null_mut(), start, length));
+            let old = std::mem::replace(&mut self.raw[position], string);
+            call!(RedisModule_FreeString(null_mut(), old));
+        }
+    }
+}
+
+/// An open key. Closes itself.
+pub(super) struct Key<'a> {
+    raw: *mut raw::RedisModuleKey,
+    callback: PhantomData<&'a ()>,
+}
+
+/// What is at a key.
+pub(super) enum Found<'a> {
+    Nothing,
+    Lock(&'a mut Lock),
+    /// A value of another type.
+    Other,
+}
+
+impl Key<'_> {
+    /// What is there.
+    #[inline]
+    pub(super) fn find(&mut self) -> Found<'_> {
+        // SAFETY: the key is open, or null, which the server takes for a missing one.
+        if unsafe { call!(RedisModule_ModuleTypeGetType(self.raw)) } != types::lock_type() {
+            // SAFETY: as above.
+            let kind = unsafe { call!(RedisModule_KeyType(self.raw)) };
+            let is_empty = kind == raw::REDISMODULE_KEYTYPE_EMPTY as c_int;
+            return if is_empty { Found::Nothing } else { Found::Other };
+        }
+        // SAFETY: the value is of our type, so it is the `Lock` that `put`, a load or a copy gave
+        // to the server; the server moves or frees it only when the key is changed, which takes
+        // `self` exclusively, and this callback opens a key once.
+        match unsafe { call!(RedisModule_ModuleTypeGetValue(self.raw)).cast::<Lock>().as_mut() } {
+            Some(lock) => Found::Lock(lock),
+            None => Found::Nothing,
+        }
+    }
+
+    /// Puts `lock` there, in place of whatever is there.
+    pub(super) fn put(&mut self, lock: Lock) {
+        let value = types::give(lock);
+        // SAFETY: the key is open for writing; the server owns the value from now on and frees it
+        // with `types::free`, which makes it a box again.
+        let status = unsafe {
+            call!(RedisModule_ModuleTypeSetValue(self.raw, types::lock_type(), value.cast()))
+        };
+        if status != OK {
+            // SAFETY: the server did not take the value, so it is still ours.
+            drop(unsafe { Box::from_raw(value) });
+        }
+    }
+}
+
+impl Drop for Key<'_> {
+    fn drop(&mut self) {
+        if !self.raw.is_null() {
+            // SAFETY: opened by `Context::open*`, closed once.
+            unsafe { call!(RedisModule_CloseKey(self.raw)) };
+        }
+    }
+}
+
+/// State that only callbacks of the server use, one at a time.
+///
+/// The server runs commands, events, timers and type callbacks under its one lock; the exception
+/// is `free`, which may run on a background thread and therefore uses no such state.
+pub(super) struct Guarded<T> {
+    value: UnsafeCell<T>,
+    busy: Cell<bool>,
+}
+
+// SAFETY: `with` is called from callbacks only, which the server runs one after the other under
+// its global lock, whichever thread they run on; hence `T: Send`.
+unsafe impl<T: Send> Sync for Guarded<T> {}
+
+impl<T> Guarded<T> {
+    pub(super) const fn new(value: T) -> Guarded<T> {
+        Guarded { value: UnsafeCell::new(value), busy: Cell::new(false) }
+    }
+
+    /// Uses the state. `work` must not call the server: it could call back.
+    #[inline]
+    pub(super) fn with<R>(&self, work: impl FnOnce(&mut T) -> R) -> R {
+        struct Busy<'a>(&'a Cell<bool>);
+        impl Drop for Busy<'_> {
+            fn drop(&mut self) {
+                self.0.set(false);
+            }
+        }
+        assert!(!self.busy.replace(true), "guarded state used from within its own use");
+        let _busy = Busy(&self.busy);
+        // SAFETY: one callback at a time (see `Sync`), and not within itself: `busy` says so.
+        work(unsafe { &mut *self.value.get() })
+    }
+}
+
+/// The wall clock in milliseconds since 1970, as the server sees it.
+pub(super) fn wall_ms() -> u64 {
+    // SAFETY: takes nothing.
+    u64::try_from(unsafe { call!(RedisModule_Milliseconds()) }).unwrap_or(0)
+}
+
+/// Writes a line to the server's log, from anywhere under the server's lock.
+pub(super) fn log(level: Level, line: &str) {
+    log_with(null_mut(), level, line);
+}
+
+fn log_with(context: *mut raw::RedisModuleCtx, level: Level, line: &str) {
+    let level = match level {
+        Level::Notice => c"notice",
+        Level::Warning => c"warning",
+    };
+    let line = c_string(line);
+    // SAFETY: the line is an argument, not the format, so that no byte of it is interpreted; a
+    // null context is allowed.
+    unsafe {
+        call!(RedisModule_Log(context, level.as_ptr(), c"%s".as_ptr(), line.as_ptr()));
+    }
+}
+
+/// Runs `work` for the server; a panic ends here, in the log, and `otherwise` is the result.
+fn guard<R>(what: &str, otherwise: R, work: impl FnOnce() -> R) -> R {
+    match catch_unwind(AssertUnwindSafe(work)) {
+        Ok(result) => result,
+        Err(_) => {
+            let line = format!("a bug in lockmod: {what} panicked; nothing was answered for it");
+            log(Level::Warning, &line);
+            otherwise
+        }
+    }
+}
+
+/// `text` for C: no byte of it may be zero, and none ends a line.
+fn c_string(text: &str) -> CString {
+    let clean: Vec<u8> = text
+        .bytes()
+        .map(|byte| if matches!(byte, 0 | b'\r' | b'\n') { b' ' } else { byte })
+        .collect();
+    CString::new(clean).unwrap_or_default()
+}
+
+/// # Safety
+/// `start` must be null or the start of `length` readable bytes that stay unchanged for `'a`.
+unsafe fn slice<'a>(start: *const c_char, length: usize) -> Option<&'a [u8]> {
+    if start.is_null() {
+        return None;
+    }
+    // SAFETY: the caller's contract.
+    Some(unsafe { std::slice::from_raw_parts(start.cast(), length) })
+}

@@ -1,0 +1,286 @@
+//! Loading: what the server calls first, and everything that is registered with it.
+#![allow(unsafe_code, reason = "the border to a C API")]
+
+use std::ffi::{CString, c_char, c_int, c_ulonglong};
+use std::ptr::{null, null_mut};
+
+use redis_module::raw;
+
+use super::{Args, Context, Level, OK, c_string, call, events, guard, options, types};
+use crate::module::handlers::{self, Handler};
+use crate::module::{alloc, info, start};
+use crate::wire::spec::{self, Arg, ArgKind, Command, KeyUse};
+
+const ERR: c_int = raw::REDISMODULE_ERR as c_int;
+const MODULE_NAME: &std::ffi::CStr = c"lockmod";
+/// As an integer, because that is what `MODULE LIST` shows: 10000 * major + 100 * minor + patch.
+const MODULE_VERSION: c_int = 100;
+
+/// The function by which the server loads the module.
+///
+/// # Safety
+/// Only the server may call it, once.
+#[unsafe(no_mangle)]
+#[allow(non_snake_case, reason = "the server looks for this name")]
+pub(crate) unsafe extern "C" fn RedisModule_OnLoad(
+    context: *mut raw::RedisModuleCtx,
+    argv: *mut *mut raw::RedisModuleString,
+    argc: c_int,
+) -> c_int {
+    // SAFETY: the server's context, in the one place where it must be passed. Binds the server's
+    // functions; nothing may allocate before.
+    let bound = unsafe {
+        let (name, api) = (MODULE_NAME.as_ptr(), raw::REDISMODULE_APIVER_1 as c_int);
+        raw::Export_RedisModule_Init(context, name, MODULE_VERSION, api)
+    };
+    if bound == ERR {
+        return ERR;
+    }
+    // SAFETY: the server passes a context that lasts for this callback.
+    let Some(wrapped) = (unsafe { Context::new(context) }) else { return ERR };
+    guard("loading", ERR, || {
+        // SAFETY: as the server passed them.
+        let arguments = unsafe { args(argv, argc) };
+        // SAFETY: this is the loading context.
+        match unsafe { init(context, wrapped, &arguments) } {
+            Ok(()) => OK,
+            Err(why) => {
+                wrapped.log(Level::Warning, &format!("not loaded: {why}"));
+                ERR
+            }
+        }
+    })
+}
+
+/// # Safety
+/// `context` must be the one that the server loads the module with.
+unsafe fn init(
+    context: *mut raw::RedisModuleCtx,
+    wrapped: Context<'_>,
+    arguments: &Args<'_>,
+) -> Result<(), String> {
+    if alloc::system_count() != 0 {
+        return Err("something was allocated before the server was there".to_owned());
+    }
+    // SAFETY: a plain read of a pointer that loading has just set, or left null.
+    if unsafe { raw::RedisModule_RegisterNumericConfig }.is_none() {
+        return Err("this server is older than Redis 7.0".to_owned());
+    }
+    let options = raw::REDISMODULE_OPTIONS_HANDLE_IO_ERRORS | NO_IMPLICIT_SIGNAL_MODIFIED;
+    // SAFETY: the loading context.
+    unsafe { call!(RedisModule_SetModuleOptions(context, options as c_int)) };
+    // SAFETY: the loading context.
+    unsafe {
+        options::register(context, wrapped, arguments)?;
+        register_command::<handlers::Acquire>(context)?;
+        register_command::<handlers::Release>(context)?;
+        register_command::<handlers::Extend>(context)?;
+        register_command::<handlers::ReadOrRaise>(context)?;
+        register_command::<handlers::Info>(context)?;
+        register_command::<handlers::Help>(context)?;
+        if !types::register(context) {
+            return Err("the server refused the data type 'fencelock'".to_owned());
+        }
+        if call!(RedisModule_RegisterInfoFunc(context, Some(describe))) != OK {
+            return Err("the server refused the INFO section".to_owned());
+        }
+    }
+    start::load(wrapped)?;
+    // Last: a module that fails after it has subscribed takes Redis 7.0 down at the next event.
+    // SAFETY: the loading context.
+    unsafe { events::subscribe(context) }
+}
+
+/// Lacks a name in the bindings.
+const NO_IMPLICIT_SIGNAL_MODIFIED: u32 = 1 << 1;
+
+/// # Safety
+/// `context` must be the one that the server loads the module with.
+unsafe fn register_command<H: Handler>(context: *mut raw::RedisModuleCtx) -> Result<(), String> {
+    let Some(command) = Command::named(H::NAME) else {
+        return Err(format!("{} is not in the table of commands", H::NAME));
+    };
+    let (name, flags) = (c_string(command.name), c_string(command.flags));
+    let key = c_int::from(command.key.is_some());
+    // SAFETY: the loading context; the server copies the texts.
+    let status = unsafe {
+        let run = Some(run::<H> as unsafe extern "C" fn(_, _, _) -> _);
+        let (name, flags) = (name.as_ptr(), flags.as_ptr());
+        call!(RedisModule_CreateCommand(context, name, run, flags, key, key, key))
+    };
+    if status != OK {
+        return Err(format!(
+            "{} exists already: another module on this server uses the same command names",
+            command.name
+        ));
+    }
+    // SAFETY: the loading context, and a command of this module.
+    unsafe {
+        let registered = call!(RedisModule_GetCommand(context, name.as_ptr()));
+        let categories = c_string(command.acl_categories);
+        if let Some(set) = raw::RedisModule_SetCommandACLCategories
+            && set(registered, categories.as_ptr()) != OK
+        {
+            return Err(format!("the server refused the ACL categories of {}", command.name));
+        }
+        set_command_info(registered, command)
+    }
+}
+
+unsafe extern "C" fn run<H: Handler>(
+    context: *mut raw::RedisModuleCtx,
+    argv: *mut *mut raw::RedisModuleString,
+    argc: c_int,
+) -> c_int {
+    // SAFETY: as the server passed them to this command; they last until it returns.
+    let Some(context) = (unsafe { Context::new(context) }) else { return ERR };
+    let result = guard(H::NAME, Err("ERR a bug in lockmod; see the server's log".into()), || {
+        // SAFETY: as above.
+        let mut args = unsafe { args(argv, argc) };
+        H::run(context, &mut args).map_err(|refusal| {
+            crate::module::node::count(|counts| counts.refusals += 1);
+            refusal.to_string()
+        })
+    });
+    context.reply(result)
+}
+
+/// # Safety
+/// As the server passed them to the callback that lasts for `'a`.
+unsafe fn args<'a>(argv: *mut *mut raw::RedisModuleString, argc: c_int) -> Args<'a> {
+    let count = usize::try_from(argc).unwrap_or(0);
+    if argv.is_null() || count == 0 {
+        return Args { raw: &mut [] };
+    }
+    // SAFETY: the server passes `argc` strings, which only this callback uses while it lasts.
+    Args { raw: unsafe { std::slice::from_raw_parts_mut(argv, count) } }
+}
+
+/// Publishes what `COMMAND DOCS` and `COMMAND INFO` say. The server copies all of it.
+///
+/// # Safety
+/// `registered` must be this command of this module.
+unsafe fn set_command_info(
+    registered: *mut raw::RedisModuleCommand,
+    command: &Command,
+) -> Result<(), String> {
+    let mut texts = Texts::default();
+    let summary = texts.keep(command.summary);
+    let complexity = texts.keep(command.complexity);
+    let since = texts.keep(spec::SINCE);
+    let mut args = texts.args(command.args);
+    // SAFETY: plain C structures, for which zeros mean "nothing given".
+    let (mut key_specs, mut info) = unsafe {
+        let specs: [raw::RedisModuleCommandKeySpec; 2] = std::mem::zeroed();
+        (specs, std::mem::zeroed::<raw::RedisModuleCommandInfo>())
+    };
+    if let Some(key) = command.key {
+        let key_spec = &mut key_specs[0];
+        key_spec.flags = u64::from(key_flags(key));
+        key_spec.begin_search_type =
+            raw::RedisModuleKeySpecBeginSearchType_REDISMODULE_KSPEC_BS_INDEX;
+        key_spec.bs.index.pos = 1;
+        key_spec.find_keys_type = raw::RedisModuleKeySpecFindKeysType_REDISMODULE_KSPEC_FK_RANGE;
+        // SAFETY: the type above says that it is a range.
+        let range = unsafe { &mut key_spec.fk.range };
+        (range.lastkey, range.keystep, range.limit) = (0, 1, 0);
+        info.key_specs = key_specs.as_mut_ptr();
+    }
+    let version = raw::RedisModuleCommandInfoVersion {
+        version: 1,
+        sizeof_historyentry: size_of::<raw::RedisModuleCommandHistoryEntry>(),
+        sizeof_keyspec: size_of::<raw::RedisModuleCommandKeySpec>(),
+        sizeof_arg: size_of::<raw::RedisModuleCommandArg>(),
+    };
+    info.version = &version;
+    (info.summary, info.complexity, info.since) = (summary, complexity, since);
+    info.arity = command.arity;
+    if !command.args.is_empty() {
+        info.args = args.as_mut_ptr();
+    }
+    // SAFETY: every pointer in `info` outlives the call, and the server copies what they point to.
+    match unsafe { call!(RedisModule_SetCommandInfo(registered, &info)) } {
+        OK => Ok(()),
+        _ => Err(format!("the server refused the description of {}", command.name)),
+    }
+}
+
+fn key_flags(key: KeyUse) -> u32 {
+    match key {
+        KeyUse::Read => raw::REDISMODULE_CMD_KEY_RO | raw::REDISMODULE_CMD_KEY_ACCESS,
+        KeyUse::Update => {
+            raw::REDISMODULE_CMD_KEY_RW
+                | raw::REDISMODULE_CMD_KEY_ACCESS
+                | raw::REDISMODULE_CMD_KEY_UPDATE
+        }
+    }
+}
+
+/// Texts and argument lists for C, kept until the server has copied them.
+#[derive(Default)]
+struct Texts {
+    texts: Vec<CString>,
+    lists: Vec<Vec<raw::RedisModuleCommandArg>>,
+}
+
+impl Texts {
+    fn keep(&mut self, text: &str) -> *const c_char {
+        let text = c_string(text);
+        // A `CString`'s bytes do not move with it.
+        let start = text.as_ptr();
+        self.texts.push(text);
+        start
+    }
+
+    /// The arguments for C, and an empty one that ends the list.
+    fn args(&mut self, args: &[Arg]) -> Vec<raw::RedisModuleCommandArg> {
+        let mut list: Vec<_> = args.iter().map(|arg| self.arg(arg)).collect();
+        // SAFETY: a plain C structure, for which zeros end the list.
+        list.push(unsafe { std::mem::zeroed() });
+        list
+    }
+
+    fn arg(&mut self, arg: &Arg) -> raw::RedisModuleCommandArg {
+        let mut subargs = null_mut();
+        let kind = match arg.kind {
+            ArgKind::Key => raw::RedisModuleCommandArgType_REDISMODULE_ARG_TYPE_KEY,
+            ArgKind::Bytes => raw::RedisModuleCommandArgType_REDISMODULE_ARG_TYPE_STRING,
+            ArgKind::Integer => raw::RedisModuleCommandArgType_REDISMODULE_ARG_TYPE_INTEGER,
+            ArgKind::Keyword => raw::RedisModuleCommandArgType_REDISMODULE_ARG_TYPE_PURE_TOKEN,
+            ArgKind::Block(args) => {
+                let mut list = self.args(args);
+                subargs = list.as_mut_ptr();
+                self.lists.push(list);
+                raw::RedisModuleCommandArgType_REDISMODULE_ARG_TYPE_BLOCK
+            }
+        };
+        let optional = if arg.optional { raw::REDISMODULE_CMD_ARG_OPTIONAL } else { 0 };
+        raw::RedisModuleCommandArg {
+            name: self.keep(arg.name),
+            type_: kind,
+            key_spec_index: if arg.kind == ArgKind::Key { 0 } else { -1 },
+            token: arg.keyword.map_or(null(), |keyword| self.keep(keyword)),
+            summary: if arg.meaning.is_empty() { null() } else { self.keep(arg.meaning) },
+            since: null(),
+            flags: optional as c_int,
+            deprecated_since: null(),
+            subargs,
+            display_text: null(),
+        }
+    }
+}
+
+unsafe extern "C" fn describe(context: *mut raw::RedisModuleInfoCtx, _for_crash_report: c_int) {
+    guard("INFO", (), || {
+        // SAFETY: the context lasts for the callback; a null name means the module's own section.
+        unsafe { call!(RedisModule_InfoAddSection(context, null())) };
+        for (name, value) in info::fields() {
+            let name = c_string(name);
+            // SAFETY: as above; the server copies the name.
+            unsafe {
+                let value = value as c_ulonglong;
+                call!(RedisModule_InfoAddFieldULongLong(context, name.as_ptr(), value));
+            }
+        }
+    });
+}

@@ -1,0 +1,215 @@
+//! The data type's callbacks: what Redis asks of a lock that it stores.
+#![allow(unsafe_code, reason = "the border to a C API")]
+
+use std::ffi::{c_char, c_int, c_void};
+use std::sync::atomic::{AtomicPtr, AtomicUsize, Ordering};
+
+use redis_module::raw;
+
+use super::{call, guard, slice};
+use crate::engine::Lock;
+use crate::module::datatype;
+
+/// What `TYPE` says, and the nine characters by which a data set knows the type.
+pub(in crate::module) const TYPE_NAME: &std::ffi::CStr = c"fencelock";
+
+/// Redis 7.0's level of callbacks; a newer one would be refused there.
+const METHODS_VERSION: u64 = 4;
+
+static LOCK_TYPE: AtomicPtr<raw::RedisModuleType> = AtomicPtr::new(std::ptr::null_mut());
+
+/// The type as the server knows it.
+#[inline]
+pub(super) fn lock_type() -> *mut raw::RedisModuleType {
+    LOCK_TYPE.load(Ordering::Relaxed)
+}
+
+/// How many locks the server holds.
+static COUNT: AtomicUsize = AtomicUsize::new(0);
+
+/// How many locks the server holds, held or not.
+pub(in crate::module) fn lock_count() -> usize {
+    COUNT.load(Ordering::Relaxed)
+}
+
+/// A value for the server to own, until it calls [`free`].
+pub(super) fn give(lock: Lock) -> *mut Lock {
+    COUNT.fetch_add(1, Ordering::Relaxed);
+    Box::into_raw(Box::new(lock))
+}
+
+/// Registers the type; answers whether the server took it.
+///
+/// # Safety
+/// `context` must be the one that the server loads the module with.
+pub(super) unsafe fn register(context: *mut raw::RedisModuleCtx) -> bool {
+    let mut methods = raw::RedisModuleTypeMethods {
+        version: METHODS_VERSION,
+        rdb_load: Some(load),
+        rdb_save: Some(save),
+        aof_rewrite: Some(rewrite),
+        mem_usage: None,
+        digest: Some(digest),
+        free: Some(free),
+        aux_load: None,
+        aux_save: None,
+        aux_save_triggers: 0,
+        free_effort: None,
+        unlink: None,
+        copy: None,
+        defrag: Some(defrag),
+        mem_usage2: Some(memory_usage),
+        free_effort2: None,
+        unlink2: Some(unlink),
+        copy2: Some(copy),
+        aux_save2: None,
+    };
+    let version = c_int::from(crate::codec::LOCK_VERSION);
+    // SAFETY: the server copies the methods; name and callbacks are static.
+    let made = unsafe {
+        call!(RedisModule_CreateDataType(context, TYPE_NAME.as_ptr(), version, &mut methods))
+    };
+    LOCK_TYPE.store(made, Ordering::Relaxed);
+    !made.is_null()
+}
+
+/// # Safety
+/// `value` must be a value of this type that the server holds.
+unsafe fn lock<'a>(value: *const c_void) -> Option<&'a Lock> {
+    // SAFETY: every value of this type is a boxed `Lock`; the server keeps it for the callback.
+    unsafe { value.cast::<Lock>().as_ref() }
+}
+
+unsafe extern "C" fn load(io: *mut raw::RedisModuleIO, version: c_int) -> *mut c_void {
+    guard("loading a lock", std::ptr::null_mut(), || {
+        let mut length = 0;
+        // SAFETY: `io` lasts for the callback. The buffer is ours, and is freed once below.
+        let loaded = unsafe {
+            let buffer = call!(RedisModule_LoadStringBuffer(io, &mut length));
+            let loaded = slice(buffer, length).and_then(|bytes| datatype::load(bytes, version));
+            if !buffer.is_null() {
+                call!(RedisModule_Free(buffer.cast()));
+            }
+            loaded
+        };
+        loaded.map_or(std::ptr::null_mut(), |lock| give(lock).cast())
+    })
+}
+
+unsafe extern "C" fn save(io: *mut raw::RedisModuleIO, value: *mut c_void) {
+    guard("saving a lock", (), || {
+        // SAFETY: the server passes a value of this type.
+        let Some(lock) = (unsafe { lock(value) }) else { return };
+        let bytes = datatype::save(lock);
+        // SAFETY: `io` lasts for the callback; start and length are those of one slice.
+        unsafe {
+            call!(RedisModule_SaveStringBuffer(io, bytes.as_ptr().cast::<c_char>(), bytes.len()));
+        }
+    });
+}
+
+unsafe extern "C" fn rewrite(
+    io: *mut raw::RedisModuleIO,
+    key: *mut raw::RedisModuleString,
+    value: *mut c_void,
+) {
+    guard("rewriting a lock", (), || {
+        // SAFETY: the server passes a value of this type.
+        let Some(lock) = (unsafe { lock(value) }) else { return };
+        for line in datatype::rewrite(lock) {
+            let [token, fact, label] = [&line.token, &line.fact, &line.label]
+                .map(|bytes| (bytes.as_ptr().cast::<c_char>(), bytes.len()));
+            let name = c"LOCK.ACQUIRE".as_ptr();
+            // SAFETY: `io` and `key` last for the callback; each `b` takes the start and length of
+            // one slice; `s` takes a string of the server, `c` a terminated one.
+            unsafe {
+                if line.label.is_empty() {
+                    let format = c"sbb".as_ptr();
+                    call!(RedisModule_EmitAOF(
+                        io, name, format, key, token.0, token.1, fact.0, fact.1
+                    ));
+                } else {
+                    let (format, keyword) = (c"sbbcb".as_ptr(), c"LABEL".as_ptr());
+                    call!(RedisModule_EmitAOF(
+                        io, name, format, key, token.0, token.1, fact.0, fact.1, keyword, label.0,
+                        label.1
+                    ));
+                }
+            }
+        }
+    });
+}
+
+unsafe extern "C" fn digest(digest: *mut raw::RedisModuleDigest, value: *mut c_void) {
+    guard("digesting a lock", (), || {
+        // SAFETY: the server passes a value of this type.
+        let Some(lock) = (unsafe { lock(value) }) else { return };
+        let bytes = datatype::digest(lock);
+        // SAFETY: `digest` lasts for the callback; start and length are those of one slice.
+        unsafe {
+            let start = bytes.as_ptr().cast::<c_char>();
+            call!(RedisModule_DigestAddStringBuffer(digest, start, bytes.len()));
+            call!(RedisModule_DigestEndSequence(digest));
+        }
+    });
+}
+
+/// May run on a background thread: it must touch no state of the node.
+pub(super) unsafe extern "C" fn free(value: *mut c_void) {
+    if !value.is_null() {
+        COUNT.fetch_sub(1, Ordering::Relaxed);
+        // SAFETY: every value of this type was boxed, and the server frees it once.
+        drop(unsafe { Box::from_raw(value.cast::<Lock>()) });
+    }
+}
+
+unsafe extern "C" fn memory_usage(
+    _key: *mut raw::RedisModuleKeyOptCtx,
+    value: *const c_void,
+    _sample_size: usize,
+) -> usize {
+    guard("measuring a lock", 0, || {
+        // SAFETY: the server passes a value of this type, which its allocator made.
+        unsafe {
+            let heap = lock(value).map_or(0, Lock::heap_bytes);
+            call!(RedisModule_MallocSize(value.cast_mut())) + heap
+        }
+    })
+}
+
+unsafe extern "C" fn unlink(_key: *mut raw::RedisModuleKeyOptCtx, value: *const c_void) {
+    guard("unlinking a lock", (), || {
+        // SAFETY: the server passes a value of this type.
+        if let Some(lock) = unsafe { lock(value) } {
+            datatype::forgotten(lock);
+        }
+    });
+}
+
+unsafe extern "C" fn copy(
+    _key: *mut raw::RedisModuleKeyOptCtx,
+    value: *const c_void,
+) -> *mut c_void {
+    guard("copying a lock", std::ptr::null_mut(), || {
+        // SAFETY: the server passes a value of this type.
+        let lock = unsafe { lock(value) };
+        lock.map_or(std::ptr::null_mut(), |lock| give(lock.clone()).cast())
+    })
+}
+
+unsafe extern "C" fn defrag(
+    context: *mut raw::RedisModuleDefragCtx,
+    _key: *mut raw::RedisModuleString,
+    value: *mut *mut c_void,
+) -> c_int {
+    // SAFETY: `value` is where the server keeps the pointer to a block of its allocator. It moves
+    // the block's bytes, which is all that a `Lock` needs to be moved, and answers the new place,
+    // or null if the old one is as good.
+    unsafe {
+        let moved = call!(RedisModule_DefragAlloc(context, *value));
+        if !moved.is_null() {
+            *value = moved;
+        }
+    }
+    0
+}

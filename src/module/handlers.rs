@@ -1,0 +1,279 @@
+//! The commands: read the request, let the engine decide, say what became of it.
+//!
+//! A refusal leaves nothing behind: no key is made, nothing is replicated, nobody who watches the
+//! key is told. What was decided is stated to replicas and to the append-only file as a fact (see
+//! [`super::replication`]).
+
+use super::ffi::{Args, Context, Found, Reply, Value};
+use super::{clock, config, node, replication};
+use crate::engine::{Acquired, Extended, Fence, Instant, Lock, Millis, Refusal, Released};
+use crate::wire::{request, spec};
+
+/// Where the key stands among the arguments of every command that has one.
+pub(super) const KEY: usize = 1;
+/// Where the token stands.
+pub(super) const TOKEN: usize = 2;
+/// Where the ttl stands.
+pub(super) const TTL: usize = 3;
+/// No command takes more arguments than this.
+const ARGS_MAX: usize = 8;
+
+/// A command of the table, and what carries it out.
+pub(super) trait Handler {
+    /// The name in [`spec::COMMANDS`].
+    const NAME: &'static str;
+
+    /// Carries it out.
+    fn run(context: Context<'_>, args: &mut Args<'_>) -> Result<Reply, Refusal>;
+}
+
+/// `LOCK.ACQUIRE key token ttl [LABEL label]`
+pub(super) struct Acquire;
+
+impl Handler for Acquire {
+    const NAME: &'static str = "LOCK.ACQUIRE";
+
+    fn run(context: Context<'_>, args: &mut Args<'_>) -> Result<Reply, Refusal> {
+        if replication::states_fact(context, args) {
+            return replication::apply_acquire(context, args);
+        }
+        let now = clock::now();
+        let outcome = {
+            let mut slots = [&[][..]; ARGS_MAX];
+            let request = request::acquire(slices(args, &mut slots)?, config::limits())?;
+            let mut key = context.open(args, KEY);
+            let decide = |lock: &mut Lock| {
+                node::decide(context, |node| node.acquire(lock, request.claim, request.label, now))
+            };
+            match key.find() {
+                Found::Lock(lock) => decide(lock)?,
+                Found::Nothing => {
+                    let mut lock = Lock::default();
+                    let outcome = decide(&mut lock)?;
+                    key.put(lock);
+                    outcome
+                }
+                Found::Other => return Err(Refusal::WrongType),
+            }
+        };
+        match outcome {
+            Acquired::Granted { fence, ends_at, lapsed } => {
+                node::count(|counts| {
+                    counts.grants += 1;
+                    counts.lapses += u64::from(lapsed);
+                });
+                replication::state_lease(context, args, now, ends_at, fence);
+                context.notify(c"lock.acquire", args, KEY);
+                Ok(Reply::Integer(fence.get()))
+            }
+            Acquired::Again { fence, ends_at, later } => {
+                if later {
+                    replication::state_lease(context, args, now, ends_at, fence);
+                }
+                Ok(Reply::Integer(fence.get()))
+            }
+            Acquired::Held => {
+                node::count(|counts| counts.held += 1);
+                Ok(Reply::Null)
+            }
+        }
+    }
+}
+
+/// `LOCK.RELEASE key token`
+pub(super) struct Release;
+
+impl Handler for Release {
+    const NAME: &'static str = "LOCK.RELEASE";
+
+    fn run(context: Context<'_>, args: &mut Args<'_>) -> Result<Reply, Refusal> {
+        let token = match request::token(args.get(TOKEN), config::limits()) {
+            Ok(token) => token,
+            Err(_) if context.flags().states_facts() => {
+                request::token(args.get(TOKEN), request::Limits::FACTS)?
+            }
+            Err(refusal) => return Err(refusal),
+        };
+        let now = clock::now();
+        let outcome = match context.open(args, KEY).find() {
+            Found::Lock(lock) => {
+                match node::decide(context, |node| Ok(node.release(lock, token, now)))? {
+                    // Only where this clock differs from the master's: the master's word counts.
+                    Released::HeldByAnother | Released::NotHeld
+                        if context.flags().states_facts() && lock.apply_release(token, now) =>
+                    {
+                        Released::Released { held_for: Millis::ZERO }
+                    }
+                    outcome => outcome,
+                }
+            }
+            Found::Nothing => Released::NotHeld,
+            Found::Other => return Err(Refusal::WrongType),
+        };
+        Ok(match outcome {
+            Released::Released { .. } => {
+                node::count(|counts| counts.releases += 1);
+                replication::state_verbatim(context, args);
+                context.notify(c"lock.release", args, KEY);
+                Reply::Integer(1)
+            }
+            Released::HeldByAnother => Reply::Integer(0),
+            Released::NotHeld => Reply::Null,
+        })
+    }
+}
+
+/// `LOCK.EXTEND key token ttl [FENCE fence [REPAIR]]`
+pub(super) struct Extend;
+
+impl Handler for Extend {
+    const NAME: &'static str = "LOCK.EXTEND";
+
+    fn run(context: Context<'_>, args: &mut Args<'_>) -> Result<Reply, Refusal> {
+        if replication::states_fact(context, args) {
+            return replication::apply_extend(context, args);
+        }
+        let now = clock::now();
+        let outcome = {
+            let mut slots = [&[][..]; ARGS_MAX];
+            let request = request::extend(slices(args, &mut slots)?, config::limits())?;
+            let mut key = context.open(args, KEY);
+            let decide = |lock: &mut Lock| {
+                let decided = node::decide(context, |node| {
+                    node.extend(lock, request.claim, request.fencing, now)
+                })?;
+                Ok((decided, lock.written_lease().map_or(Fence::ZERO, |lease| lease.fence)))
+            };
+            match key.find() {
+                Found::Lock(lock) => decide(lock)?,
+                Found::Nothing => {
+                    let mut lock = Lock::default();
+                    let decided = decide(&mut lock)?;
+                    if let (Extended::Extended { .. }, _) = decided {
+                        key.put(lock);
+                    }
+                    decided
+                }
+                Found::Other => return Err(Refusal::WrongType),
+            }
+        };
+        match outcome {
+            (Extended::Extended { ends_at, .. }, fence) => {
+                node::count(|counts| counts.extensions += 1);
+                replication::state_lease(context, args, now, ends_at, fence);
+                context.notify(c"lock.extend", args, KEY);
+                Ok(Reply::Integer(1))
+            }
+            (Extended::HeldByAnother, _) => Ok(Reply::Integer(0)),
+            (Extended::NotHeld, _) => Ok(Reply::Null),
+        }
+    }
+}
+
+/// `LOCK.FENCE key [token fence]`
+pub(super) struct ReadOrRaise;
+
+impl Handler for ReadOrRaise {
+    const NAME: &'static str = "LOCK.FENCE";
+
+    fn run(context: Context<'_>, args: &mut Args<'_>) -> Result<Reply, Refusal> {
+        match args.len() {
+            2 => match context.open_to_read(args, KEY).find() {
+                Found::Lock(lock) => Ok(Reply::Integer(lock.counter().get())),
+                Found::Nothing => Ok(Reply::Integer(0)),
+                Found::Other => Err(Refusal::WrongType),
+            },
+            4 => raise(context, args),
+            _ => Ok(Reply::WrongArity),
+        }
+    }
+}
+
+fn raise(context: Context<'_>, args: &mut Args<'_>) -> Result<Reply, Refusal> {
+    let facts = context.flags().states_facts();
+    let limits = if facts { request::Limits::FACTS } else { config::limits() };
+    let outcome = {
+        let token = request::token(args.get(TOKEN), limits)?;
+        let fence = request::fence(args.get(TOKEN + 1))?;
+        match context.open(args, KEY).find() {
+            Found::Lock(lock) if facts => replication::apply_raise(lock, token, fence),
+            Found::Lock(lock) => {
+                let now = clock::now();
+                node::decide(context, |node| node.raise(lock, token, fence, now))?
+            }
+            Found::Nothing => Extended::NotHeld,
+            Found::Other => return Err(Refusal::WrongType),
+        }
+    };
+    match outcome {
+        Extended::Extended { counter, .. } => {
+            node::count(|counts| counts.raises += 1);
+            replication::state_verbatim(context, args);
+            context.notify(c"lock.fence", args, KEY);
+            Ok(Reply::Integer(counter.get()))
+        }
+        Extended::HeldByAnother => Ok(Reply::Integer(0)),
+        Extended::NotHeld => Ok(Reply::Null),
+    }
+}
+
+/// `LOCK.INFO key`
+pub(super) struct Info;
+
+impl Handler for Info {
+    const NAME: &'static str = "LOCK.INFO";
+
+    fn run(context: Context<'_>, args: &mut Args<'_>) -> Result<Reply, Refusal> {
+        let now = clock::now();
+        match context.open_to_read(args, KEY).find() {
+            Found::Lock(lock) => Ok(describe(lock, now)),
+            Found::Nothing => Ok(describe(&Lock::default(), now)),
+            Found::Other => Err(Refusal::WrongType),
+        }
+    }
+}
+
+fn describe(lock: &Lock, now: Instant) -> Reply {
+    let lease = lock.lease(now);
+    let (state, left, held_for) = match lease {
+        Some(lease) => ("held", now.until(lease.ends_at).get(), lock.held_for(now).get()),
+        None => ("free", 0, 0),
+    };
+    let label = lease.map(|lease| lease.label).filter(|label| !label.is_empty());
+    let mut map = vec![
+        ("state", Value::Text(state)),
+        ("fence", Value::Integer(lock.counter().get())),
+        ("ttl_left_ms", Value::Integer(left)),
+        ("label", label.map_or(Value::Null, |label| Value::Bytes(label.to_vec()))),
+        ("held_for_ms", Value::Integer(held_for)),
+        ("waiters", Value::Integer(0)),
+    ];
+    if let Some((left, reason)) = node::durability().quarantine(now) {
+        map.push(("quarantine_left_ms", Value::Integer(left.get())));
+        map.push(("quarantine_reason", Value::Bytes(reason.to_string().into_bytes())));
+    }
+    Reply::Map(map)
+}
+
+/// `LOCK.HELP`
+pub(super) struct Help;
+
+impl Handler for Help {
+    const NAME: &'static str = "LOCK.HELP";
+
+    fn run(_: Context<'_>, _: &mut Args<'_>) -> Result<Reply, Refusal> {
+        Ok(Reply::Lines(spec::help()))
+    }
+}
+
+/// The arguments after the key.
+fn slices<'s, 'b>(
+    args: &'s Args<'_>,
+    slots: &'b mut [&'s [u8]; ARGS_MAX],
+) -> Result<&'b [&'s [u8]], Refusal> {
+    args.slices(TOKEN, slots).ok_or_else(|| Refusal::BadArg {
+        given: args.get(TOKEN + ARGS_MAX).to_vec(),
+        what: "argument at the end",
+        allowed: "the options that LOCK.HELP lists, once each",
+    })
+}

@@ -1,0 +1,25 @@
+//! The INFO section `lockmod`.
+
+use super::ffi::types;
+use super::{clock, node};
+
+/// The fields, in the order in which they are shown.
+pub(super) fn fields() -> Vec<(&'static str, u64)> {
+    let durability = node::durability();
+    let counts = node::counts();
+    let quarantine = durability.quarantine(clock::now()).map_or(0, |(left, _)| left.get());
+    vec![
+        ("locks", types::lock_count() as u64),
+        ("grants", counts.grants),
+        ("held_by_another", counts.held),
+        ("refusals", counts.refusals),
+        ("releases", counts.releases),
+        ("extensions", counts.extensions),
+        ("raises", counts.raises),
+        ("lapses", counts.lapses),
+        ("forgotten", counts.forgotten),
+        ("floor", durability.floor().get()),
+        ("highest_fence", durability.highest().get()),
+        ("quarantine_left_ms", quarantine),
+    ]
+}

@@ -1,0 +1,18 @@
+//! The Redis side: the module that a server loads.
+//!
+//! Callbacks of the server enter through [`ffi`], which is all that is unsafe; the engine decides;
+//! what was decided leaves as a reply, a replicated fact and a notification.
+
+mod alloc;
+mod clock;
+mod config;
+mod datatype;
+mod events;
+mod ffi;
+mod handlers;
+mod idle;
+mod info;
+mod node;
+mod replication;
+mod start;
+mod state_file;

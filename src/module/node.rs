@@ -1,0 +1,194 @@
+//! The node: its one piece of global state, and the loop around the engine's decisions.
+
+use std::sync::OnceLock;
+
+use super::ffi::{Context, Guarded, Level};
+use super::start;
+use super::state_file::StateFile;
+use crate::engine::{Ceilings, Durability, Fence, Instant, Lock, Recovery, Refusal, Stop};
+
+static NODE: Guarded<Node> =
+    Guarded::new(Node { durability: Durability::new(Fence::ZERO, None), counts: Counts::ZERO });
+
+/// What the node knows beside its locks.
+struct Node {
+    durability: Durability,
+    counts: Counts,
+}
+
+/// How often things happened since the server started.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Counts {
+    /// Leases granted.
+    pub(super) grants: u64,
+    /// Requests for a lock that another token held.
+    pub(super) held: u64,
+    /// Leases given back.
+    pub(super) releases: u64,
+    /// Leases prolonged.
+    pub(super) extensions: u64,
+    /// Counters raised.
+    pub(super) raises: u64,
+    /// Leases that had ended unreleased when the lock was granted again.
+    pub(super) lapses: u64,
+    /// Idle locks forgotten.
+    pub(super) forgotten: u64,
+    /// Requests refused with an error.
+    pub(super) refusals: u64,
+}
+
+impl Counts {
+    const ZERO: Counts = Counts {
+        grants: 0,
+        held: 0,
+        releases: 0,
+        extensions: 0,
+        raises: 0,
+        lapses: 0,
+        forgotten: 0,
+        refusals: 0,
+    };
+}
+
+/// The state file, when the node keeps one and has begun to grant.
+static STATE: OnceLock<StateFile> = OnceLock::new();
+
+/// Decides a request.
+///
+/// # Errors
+/// The refusal.
+#[inline]
+pub(super) fn decide<R>(
+    context: Context<'_>,
+    mut decision: impl FnMut(&mut Durability) -> Result<R, Stop>,
+) -> Result<R, Refusal> {
+    start::ensure(context)?;
+    loop {
+        let (outcome, request) = NODE.with(|node| {
+            let outcome = decision(&mut node.durability);
+            (outcome, node.durability.take_request())
+        });
+        if let Some(ceilings) = request
+            && let Some(state) = STATE.get()
+        {
+            state.raise_ahead(ceilings);
+        }
+        match outcome {
+            Ok(outcome) => return Ok(outcome),
+            Err(Stop::Refused(refusal)) => return Err(refusal),
+            Err(Stop::Persist(ceilings)) => persist(ceilings)?,
+        }
+    }
+}
+
+/// Sees to it that larger ceilings are durable, and known to be.
+fn persist(ceilings: Ceilings) -> Result<(), Refusal> {
+    // PROOF: only a node with a state file has ceilings.
+    let state = STATE.get().expect("ceilings come with a state file");
+    // The thread that writes ahead may have been there already.
+    let durable = state.ceilings();
+    let is_news = NODE.with(|node| {
+        let is_news = node.durability.ceilings() != Some(durable);
+        node.durability.persisted(durable);
+        is_news
+    });
+    if !is_news {
+        state.raise(ceilings).map_err(|error| {
+            NODE.with(|node| node.durability.request_failed());
+            Refusal::StateFile { cause: error.to_string() }
+        })?;
+        NODE.with(|node| node.durability.persisted(state.ceilings()));
+    }
+    Ok(())
+}
+
+/// Takes up what the thread that writes ahead has done.
+pub(super) fn tick(context: Context<'_>) {
+    let Some(state) = STATE.get() else { return };
+    NODE.with(|node| node.durability.persisted(state.ceilings()));
+    if let Some(failure) = state.take_failure() {
+        NODE.with(|node| node.durability.request_failed());
+        let line = format!("the state file cannot be written: {failure}; grants will be refused");
+        context.log(Level::Warning, &line);
+    }
+}
+
+/// Begins to grant: does what the start asks for, with these ceilings on disk.
+pub(super) fn begin(recovery: Recovery, state: Option<StateFile>) {
+    NODE.with(|node| {
+        if let Some(state) = &state {
+            node.durability.keep(state.ceilings());
+        }
+        node.durability.recover(recovery);
+    });
+    if let Some(state) = state {
+        // Set once: `start` begins once.
+        let _ = STATE.set(state);
+    }
+}
+
+/// Ends the quarantine; answers whether there was one.
+pub(super) fn end_quarantine(now: Instant) -> bool {
+    NODE.with(|node| {
+        let was_quarantined = node.durability.quarantine(now).is_some();
+        node.durability.end_quarantine();
+        was_quarantined
+    })
+}
+
+/// Does what a promotion asks for.
+pub(super) fn recover(recovery: Recovery) {
+    NODE.with(|node| node.durability.recover(recovery));
+}
+
+/// The state file, if the node keeps one and has begun to grant.
+pub(super) fn state() -> Option<&'static StateFile> {
+    STATE.get()
+}
+
+/// Counts what happened.
+#[inline]
+pub(super) fn count(work: impl FnOnce(&mut Counts)) {
+    NODE.with(|node| work(&mut node.counts));
+}
+
+/// How often things happened.
+pub(super) fn counts() -> Counts {
+    NODE.with(|node| node.counts)
+}
+
+/// A copy of what the node promises about itself.
+pub(super) fn durability() -> Durability {
+    NODE.with(|node| node.durability.clone())
+}
+
+/// The fence below which a forgotten lock never restarts.
+pub(super) fn floor() -> Fence {
+    NODE.with(|node| node.durability.floor())
+}
+
+/// A lock with this counter is gone.
+pub(super) fn forget(counter: Fence) {
+    NODE.with(|node| node.durability.forget(counter));
+}
+
+/// Any number of locks are gone, or have changed places.
+pub(super) fn forget_all() {
+    NODE.with(|node| node.durability.forget_all());
+}
+
+/// Raises the floor to at least `floor`.
+pub(super) fn raise_floor(floor: Fence) {
+    NODE.with(|node| node.durability.raise_floor(floor));
+}
+
+/// A lock came from elsewhere.
+pub(super) fn seen(lock: &Lock) {
+    let ends_at: Option<Instant> = lock.written_lease().map(|lease| lease.ends_at);
+    NODE.with(|node| node.durability.seen(lock.counter(), ends_at));
+}
+
+/// A counter was raised elsewhere.
+pub(super) fn raised(before: Fence, counter: Fence) {
+    NODE.with(|node| node.durability.raised(before, counter));
+}

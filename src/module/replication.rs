@@ -1,0 +1,129 @@
+//! What replicas and the append-only file are told, and how they obey.
+//!
+//! Facts travel, not requests: a granted lease is stated with its absolute end and its fence, and
+//! whoever receives it applies it without judging again. The fact takes the place of the ttl
+//! argument (`30000@1763690000000.17`) and the command is sent as it then stands, because building
+//! a command anew costs as much as half of the whole acquire. Refusals state nothing.
+
+use super::ffi::{Args, Context, Found, Reply};
+use super::handlers::{KEY, TOKEN, TTL};
+use super::{clock, node};
+use crate::engine::{Extended, Fence, Instant, Lease, Lock, Refusal, TOKEN_MAX, Token};
+use crate::wire::request::{self, Decided, SUFFIX_MAX};
+
+/// States that the lease on the command's key ends at `ends_at` and has this fence.
+pub(super) fn state_lease(
+    context: Context<'_>,
+    args: &mut Args<'_>,
+    now: Instant,
+    ends_at: Instant,
+    fence: Fence,
+) {
+    let ttl = args.get(TTL);
+    let mut room = [0; SUFFIX_MAX];
+    let suffix = request::decided_suffix(&mut room, clock::at(now).to_wall(ends_at), fence);
+    // A ttl that was accepted has at most 20 digits.
+    let mut fact = [0; 20 + SUFFIX_MAX];
+    let length = ttl.len() + suffix.len();
+    fact[..ttl.len()].copy_from_slice(ttl);
+    fact[ttl.len()..length].copy_from_slice(suffix);
+    args.replace(TTL, &fact[..length]);
+    context.replicate_verbatim();
+    context.signal_modified(args, KEY);
+}
+
+/// States the command as it stands: it says all there is to say.
+pub(super) fn state_verbatim(context: Context<'_>, args: &Args<'_>) {
+    context.replicate_verbatim();
+    context.signal_modified(args, KEY);
+}
+
+/// Whether the command states a fact, and its sender may.
+pub(super) fn states_fact(context: Context<'_>, args: &Args<'_>) -> bool {
+    args.get(TTL).contains(&b'@') && context.flags().states_facts()
+}
+
+/// Applies a granted lease; with an empty token, only a counter.
+pub(super) fn apply_acquire(context: Context<'_>, args: &mut Args<'_>) -> Result<Reply, Refusal> {
+    let decided = read_fact(args)?;
+    {
+        let label = match args.len() {
+            0..=4 => &[][..],
+            _ => request::label(&[args.get(4), args.get(5)])?,
+        };
+        let mut key = context.open(args, KEY);
+        let apply = |lock: &mut Lock| apply_lease(lock, args.get(TOKEN), &decided, label);
+        match key.find() {
+            Found::Lock(lock) => apply(lock),
+            Found::Nothing => {
+                let mut lock = Lock::free(Fence::ZERO, clock::now());
+                apply(&mut lock);
+                key.put(lock);
+            }
+            Found::Other => return Err(Refusal::WrongType),
+        }
+    }
+    state_verbatim(context, args);
+    Ok(Reply::Integer(decided.fence.get()))
+}
+
+/// Applies an extended or repaired lease.
+pub(super) fn apply_extend(context: Context<'_>, args: &mut Args<'_>) -> Result<Reply, Refusal> {
+    let decided = read_fact(args)?;
+    {
+        let mut key = context.open(args, KEY);
+        let apply = |lock: &mut Lock| {
+            // The label is not repeated in an extend: keep it.
+            let token = args.get(TOKEN);
+            let label = match lock.written_lease() {
+                Some(lease) if lease.token.as_bytes() == token => lease.label.to_vec(),
+                Some(_) | None => Vec::new(),
+            };
+            apply_lease(lock, token, &decided, &label);
+        };
+        match key.find() {
+            Found::Lock(lock) => apply(lock),
+            Found::Nothing => {
+                let mut lock = Lock::free(Fence::ZERO, clock::now());
+                apply(&mut lock);
+                key.put(lock);
+            }
+            Found::Other => return Err(Refusal::WrongType),
+        }
+    }
+    state_verbatim(context, args);
+    Ok(Reply::Integer(1))
+}
+
+/// Applies a raise.
+pub(super) fn apply_raise(lock: &mut Lock, token: Token<'_>, fence: Fence) -> Extended {
+    let before = lock.counter();
+    if !lock.apply_raise(token, fence) {
+        return Extended::NotHeld;
+    }
+    node::raised(before, lock.counter());
+    let ends_at = lock.written_lease().map_or(Instant::default(), |lease| lease.ends_at);
+    Extended::Extended { ends_at, counter: lock.counter() }
+}
+
+fn apply_lease(lock: &mut Lock, token: &[u8], decided: &Decided, label: &[u8]) {
+    let clocks = clock::clocks();
+    match Token::new(token, TOKEN_MAX) {
+        Ok(token) => {
+            let ends_at = clocks.to_instant(decided.ends_at, decided.ttl);
+            lock.apply(Lease { token, fence: decided.fence, ends_at, label }, clocks.now);
+        }
+        // No token: the fact is about the counter only.
+        Err(_) => lock.apply_counter(decided.fence),
+    }
+    node::seen(lock);
+    node::raise_floor(decided.floor);
+}
+
+fn read_fact(args: &Args<'_>) -> Result<Decided, Refusal> {
+    request::decided(args.get(TTL)).ok_or_else(|| Refusal::BadArg {
+        given: args.get(TTL).to_vec(),
+        what: "replicated lease",
+        allowed: "ttl@end.fence",
+    })
+}

@@ -1,0 +1,228 @@
+//! Starting and stopping: what the node finds out about itself before it grants, and leaves behind.
+//!
+//! A start has two parts. When the module is loaded the data set is not there yet: the state file
+//! is claimed and read, and the server refuses to start where it must not go on. The second part
+//! comes with the first request after loading has finished: only then is it known what came back,
+//! so only then is it decided what the node must wait for, and only then is the file written. Until
+//! then what it says stays true, whatever happens to the server in between.
+
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use super::ffi::{Context, Guarded, Level, types};
+use super::state_file::{Claimed, OpenError, StateFile};
+use super::{clock, config, events, node};
+use crate::engine::{
+    Ceilings, Fence, Found, Instant, Loaded, QuarantineReason, Refusal, Saved, Stopped, promote,
+    recover,
+};
+
+/// What was claimed when the module was loaded, until the node begins to grant.
+static CLAIMED: Guarded<Option<Claimed>> = Guarded::new(None);
+static HAS_BEGUN: AtomicBool = AtomicBool::new(false);
+
+/// Runs once, before the data set is loaded.
+///
+/// # Errors
+/// Why the module must not be loaded.
+pub(super) fn load(context: Context<'_>) -> Result<(), String> {
+    events::warn_of_eviction(context);
+    let name = config::state_file();
+    if name.is_empty() {
+        let line = "WARNING: lockmod.state-file is empty: after a crash this node may grant a lock \
+                    that is held, and fences may fall";
+        context.log(Level::Warning, line);
+    } else {
+        let claimed = claim(context, &name)?;
+        CLAIMED.with(|slot| *slot = Some(claimed));
+    }
+    context.log(Level::Notice, concat!("lockmod ", env!("CARGO_PKG_VERSION"), " is ready"));
+    Ok(())
+}
+
+fn claim(context: Context<'_>, name: &str) -> Result<Claimed, String> {
+    // The server has made its `dir` the working folder; `CONFIG SET dir` may move it later.
+    let folder = std::env::current_dir().map_err(|error| format!("no working folder: {error}"))?;
+    let path = folder.join(name);
+    let explain = |error| match error {
+        OpenError::InUse => format!("{} is in use by another server", path.display()),
+        OpenError::Newer(error) => format!(
+            "{} was {error}; go back to that build, or remove the file and wait out \
+             lockmod.max-ttl",
+            path.display()
+        ),
+        OpenError::Io(error) => format!("cannot use the state file {}: {error}", path.display()),
+    };
+    let claimed = StateFile::claim(path.clone(), port(context)).map_err(explain)?;
+    claimed.probe().map_err(explain)?;
+    if let Some(damage) = &claimed.damage {
+        let line = format!("the state file {} cannot be used: {damage}", path.display());
+        context.log(Level::Warning, &line);
+    }
+    Ok(claimed)
+}
+
+/// Sees to it that the node has begun to grant; cheap once it has.
+///
+/// # Errors
+/// `STATEFILE` if the first promise cannot be written.
+#[inline]
+pub(super) fn ensure(context: Context<'_>) -> Result<(), Refusal> {
+    if HAS_BEGUN.load(Ordering::Relaxed) { Ok(()) } else { begin(context) }
+}
+
+#[cold]
+fn begin(context: Context<'_>) -> Result<(), Refusal> {
+    let flags = context.flags();
+    if flags.is_loading() {
+        return Ok(());
+    }
+    let clocks = clock::clocks();
+    let durability = node::durability();
+    let loaded = Loaded {
+        clocks,
+        boot: clock::boot_id(),
+        lock_count: types::lock_count() as u64,
+        highest: durability.highest(),
+        is_always_durable: is_always_durable(context),
+        is_replica: !flags.is_master(),
+        max_ttl: config::max_ttl(),
+    };
+    let Some(claimed) = CLAIMED.with(Option::take) else {
+        HAS_BEGUN.store(true, Ordering::Relaxed);
+        return Ok(());
+    };
+    let mut recovery = recover(claimed.found, loaded);
+    let distrusted = recovery.quarantine;
+    if !config::quarantine() {
+        recovery.quarantine = None;
+    }
+    let promised = match claimed.found {
+        Found::Present(saved) if saved.boot == loaded.boot => saved.ceilings,
+        Found::Present(saved) => Ceilings { fence: saved.ceilings.fence, ..Ceilings::default() },
+        Found::Missing | Found::Damaged => Ceilings::default(),
+    };
+    let waited_for = recovery.quarantine.map_or(clocks.now, |(until, _)| until);
+    let used = Ceilings {
+        fence: recovery.floor.max(durability.highest()),
+        lease: durability.longest().max(waited_for).max(clocks.now),
+    };
+    let saved = Saved {
+        port: port(context),
+        ceilings: promised.max(used.plus_block()),
+        at: clocks,
+        boot: loaded.boot,
+        is_always_durable: loaded.is_always_durable,
+        was_replica: loaded.is_replica,
+        stop: None,
+    };
+    match claimed.begin(saved) {
+        Ok(state) => {
+            node::begin(recovery, Some(state));
+            HAS_BEGUN.store(true, Ordering::Relaxed);
+            tell(context, recovery.floor, distrusted, config::quarantine());
+            Ok(())
+        }
+        Err((claimed, error)) => {
+            CLAIMED.with(|slot| *slot = Some(claimed));
+            Err(Refusal::StateFile { cause: error.to_string() })
+        }
+    }
+}
+
+/// Tells an operator what the node waits for, or would wait for if it were let.
+fn tell(
+    context: Context<'_>,
+    floor: Fence,
+    distrusted: Option<(Instant, QuarantineReason)>,
+    waits: bool,
+) {
+    let Some((until, reason)) = distrusted else { return };
+    let left = clock::now().until(until).get();
+    let line = if waits {
+        format!(
+            "QUARANTINE: {reason}; no lock is granted for {left} ms. Fences go on above {floor}. \
+             CONFIG SET lockmod.quarantine no ends it, if you know that no lease is outstanding"
+        )
+    } else {
+        format!("WARNING: {reason}, but quarantine is switched off: locks are granted at once")
+    };
+    context.log(Level::Warning, &line);
+}
+
+/// The node has become a master.
+pub(super) fn promoted(context: Context<'_>) {
+    let highest = node::durability().highest();
+    let mut recovery = promote(clock::now(), highest, config::max_ttl());
+    let distrusted = recovery.quarantine;
+    let waits = config::quarantine() && config::quarantine_on_promotion();
+    if !waits {
+        recovery.quarantine = None;
+    }
+    node::recover(recovery);
+    tell(context, recovery.floor, distrusted, waits);
+    let waited_for = recovery.quarantine.map_or(Instant::default(), |(until, _)| until);
+    let used = Ceilings { fence: recovery.floor, lease: waited_for };
+    change_state(context, |saved| {
+        saved.ceilings = saved.ceilings.max(used.plus_block());
+        saved.was_replica = false;
+    });
+}
+
+/// The node has become a replica: the server refuses writes from now on.
+pub(super) fn demoted(context: Context<'_>) {
+    change_state(context, |saved| saved.was_replica = true);
+}
+
+/// Settings of the server have changed: is every write still on disk before its reply?
+pub(super) fn configured(context: Context<'_>) {
+    if !config::quarantine() && node::end_quarantine(clock::now()) {
+        context.log(Level::Warning, "the quarantine was ended by lockmod.quarantine no");
+    }
+    if node::state().is_some() && !is_always_durable(context) {
+        change_state(context, |saved| saved.is_always_durable = false);
+    }
+}
+
+/// The server stops, and its data set has been saved as far as it will be.
+pub(super) fn stopped(context: Context<'_>) {
+    let now = clock::now();
+    let mut longest = Instant::default();
+    for_each_lock(context, &mut |lock| {
+        longest = longest.max(lock.lease(now).map_or(Instant::default(), |lease| lease.ends_at));
+    });
+    let highest = node::durability().highest();
+    let stop =
+        Stopped { is_saved: context.is_data_set_saved(), lock_count: types::lock_count() as u64 };
+    change_state(context, |saved| {
+        saved.ceilings = Ceilings { fence: highest, lease: longest };
+        saved.stop = Some(stop);
+    });
+}
+
+fn for_each_lock(context: Context<'_>, look: &mut dyn FnMut(&crate::engine::Lock)) {
+    let mut database = 0;
+    while context.select(database) {
+        let mut cursor = super::ffi::Cursor::default();
+        while context.scan(&mut cursor, 1024, &mut |_, lock| look(lock)) {}
+        database += 1;
+    }
+}
+
+fn change_state(context: Context<'_>, change: impl FnOnce(&mut Saved)) {
+    if let Some(state) = node::state()
+        && let Err(error) = state.change(change)
+    {
+        let line = format!("the state file cannot be written: {error}; it still says what it said");
+        context.log(Level::Warning, &line);
+    }
+}
+
+/// Whether every write is on disk before it is answered.
+fn is_always_durable(context: Context<'_>) -> bool {
+    let is = |name: &str, value: &str| context.setting(name).is_some_and(|found| found == value);
+    is("appendonly", "yes") && is("appendfsync", "always") && is("no-appendfsync-on-rewrite", "no")
+}
+
+fn port(context: Context<'_>) -> u16 {
+    context.setting("port").and_then(|port| port.parse().ok()).unwrap_or(0)
+}

@@ -1,0 +1,280 @@
+//! The state file: what the node promises about itself, on disk before it is used.
+//!
+//! `lockmod-<port>.state` in the server's folder. It is replaced as a whole: written beside, synced,
+//! renamed over the old one, and the folder synced. The file in place is locked for as long as the
+//! server runs, so that a second server on the same file does not start.
+//!
+//! Two sides write: the server's thread, which waits for the disk only where a promise must be
+//! larger before it may answer, and a thread of this file's own, which is asked ahead of need.
+
+use std::ffi::OsString;
+use std::fs::{File, OpenOptions};
+use std::io::{self, Read, Write};
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
+use std::sync::mpsc::{SyncSender, TrySendError, sync_channel};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use rustix::fs::{FlockOperation, fcntl_lock};
+
+use super::clock;
+use crate::codec::CodecError;
+use crate::codec::state::{decode_state, encode_state};
+use crate::engine::{Ceilings, Found, Saved};
+
+/// The open state file of a running node.
+pub(super) struct StateFile {
+    shared: Arc<Shared>,
+    /// Wakes the thread that writes ahead of need.
+    ahead: SyncSender<()>,
+}
+
+struct Shared {
+    /// Held while the disk is written to: milliseconds.
+    writer: Mutex<Writer>,
+    /// Never held for longer than it takes to copy it.
+    board: Mutex<Board>,
+}
+
+struct Writer {
+    path: PathBuf,
+    /// The file in place, locked.
+    file: File,
+    /// What it says.
+    saved: Saved,
+}
+
+/// What the server's thread and the thread that writes ahead tell each other.
+#[derive(Default)]
+struct Board {
+    durable: Ceilings,
+    wanted: Ceilings,
+    failure: Option<String>,
+}
+
+/// Why a state file cannot be used at all.
+#[derive(Debug)]
+pub(super) enum OpenError {
+    /// Another server has it.
+    InUse,
+    /// A newer build wrote it.
+    Newer(CodecError),
+    /// The operating system refuses.
+    Io(io::Error),
+}
+
+impl From<io::Error> for OpenError {
+    fn from(error: io::Error) -> OpenError {
+        OpenError::Io(error)
+    }
+}
+
+impl StateFile {
+    /// Reads and locks what is at `path`; with it comes what was wrong with it, for the log.
+    ///
+    /// Nothing is written: until the node begins to grant, what it finds is what stays true.
+    ///
+    /// # Errors
+    /// [`OpenError`] if the server must not run with this file.
+    pub(super) fn claim(path: PathBuf, port: u16) -> Result<Claimed, OpenError> {
+        loop {
+            let mut file = match OpenOptions::new().read(true).write(true).open(&path) {
+                Ok(file) => file,
+                Err(error) if error.kind() == io::ErrorKind::NotFound => {
+                    return Ok(Claimed { path, _lock: None, found: Found::Missing, damage: None });
+                }
+                Err(error) => return Err(error.into()),
+            };
+            lock(&file)?;
+            // Another server may have replaced the file between the open and the lock.
+            if !is_in_place(&file, &path)? {
+                continue;
+            }
+            let mut bytes = Vec::new();
+            file.read_to_end(&mut bytes)?;
+            let (found, damage) = match decode_state(&bytes) {
+                Ok(saved) if saved.port == port => (Found::Present(saved), None),
+                Ok(saved) => {
+                    let line = format!("it is the file of port {}, not {port}", saved.port);
+                    (Found::Damaged, Some(line))
+                }
+                Err(error @ CodecError::Newer { .. }) => return Err(OpenError::Newer(error)),
+                Err(error) => (Found::Damaged, Some(error.to_string())),
+            };
+            return Ok(Claimed { path, _lock: Some(file), found, damage });
+        }
+    }
+
+    /// What has been made durable.
+    pub(super) fn ceilings(&self) -> Ceilings {
+        self.shared.board().durable
+    }
+
+    /// Makes at least these ceilings durable before it returns.
+    ///
+    /// # Errors
+    /// What the operating system said. What was durable still is.
+    pub(super) fn raise(&self, ceilings: Ceilings) -> io::Result<()> {
+        self.shared.raise(ceilings)
+    }
+
+    /// Asks for ceilings ahead of need; returns at once.
+    pub(super) fn raise_ahead(&self, ceilings: Ceilings) {
+        {
+            let mut board = self.shared.board();
+            board.wanted = board.wanted.max(ceilings);
+        }
+        match self.ahead.try_send(()) {
+            // Full: it has been woken already, and will see what is wanted.
+            Ok(()) | Err(TrySendError::Full(()) | TrySendError::Disconnected(())) => {}
+        }
+    }
+
+    /// What went wrong when ceilings were raised ahead of need, once.
+    pub(super) fn take_failure(&self) -> Option<String> {
+        self.shared.board().failure.take()
+    }
+
+    /// Changes what the file says before it returns.
+    ///
+    /// # Errors
+    /// What the operating system said; the file says what it said.
+    pub(super) fn change(&self, change: impl FnOnce(&mut Saved)) -> io::Result<()> {
+        let mut writer = self.shared.writer();
+        let mut saved = writer.saved;
+        change(&mut saved);
+        self.shared.write(&mut writer, saved)
+    }
+}
+
+/// A state file that has been read and locked, and not yet written.
+pub(super) struct Claimed {
+    path: PathBuf,
+    /// Held for its lock only.
+    _lock: Option<File>,
+    /// What it says.
+    pub(super) found: Found,
+    /// What is wrong with it.
+    pub(super) damage: Option<String>,
+}
+
+impl Claimed {
+    /// Writes the first promise of this run, and goes on from there.
+    ///
+    /// # Errors
+    /// The claim again, and what the operating system said: the node must not grant.
+    pub(super) fn begin(self, saved: Saved) -> Result<StateFile, (Claimed, io::Error)> {
+        let file = match replace(&self.path, &saved) {
+            Ok(file) => file,
+            Err(error) => return Err((self, error)),
+        };
+        let (ahead, woken) = sync_channel(1);
+        let board = Board { durable: saved.ceilings, ..Board::default() };
+        // The old file's lock goes with `self`: the new file in place is locked already.
+        let path = self.path.clone();
+        let shared = Arc::new(Shared {
+            writer: Mutex::new(Writer { path, file, saved }),
+            board: Mutex::new(board),
+        });
+        let thread_shared = Arc::clone(&shared);
+        let thread = std::thread::Builder::new().name("lockmod-state".to_owned());
+        let spawned = thread.spawn(move || {
+            while woken.recv().is_ok() {
+                let wanted = thread_shared.board().wanted;
+                if let Err(error) = thread_shared.raise(wanted) {
+                    thread_shared.board().failure = Some(error.to_string());
+                }
+            }
+        });
+        if let Err(error) = spawned {
+            // Without the thread every block is written when it is needed: slower, as safe.
+            shared.board().failure = Some(format!("no thread to write ahead: {error}"));
+        }
+        Ok(StateFile { shared, ahead })
+    }
+
+    /// Tries whether the file can be replaced, without doing so.
+    ///
+    /// # Errors
+    /// What the operating system said.
+    pub(super) fn probe(&self) -> Result<(), OpenError> {
+        let beside = beside(&self.path);
+        open_beside(&beside)?.sync_all()?;
+        Ok(std::fs::remove_file(&beside)?)
+    }
+}
+
+impl Shared {
+    fn raise(&self, ceilings: Ceilings) -> io::Result<()> {
+        let mut writer = self.writer();
+        if writer.saved.ceilings.covers(ceilings) {
+            return Ok(());
+        }
+        let saved = Saved { ceilings: writer.saved.ceilings.max(ceilings), ..writer.saved };
+        self.write(&mut writer, saved)
+    }
+
+    fn write(&self, writer: &mut Writer, mut saved: Saved) -> io::Result<()> {
+        saved.at = clock::read();
+        writer.file = replace(&writer.path, &saved)?;
+        writer.saved = saved;
+        self.board().durable = saved.ceilings;
+        Ok(())
+    }
+
+    fn writer(&self) -> MutexGuard<'_, Writer> {
+        // A panic while writing leaves `saved` as it was: the old file is in place.
+        self.writer.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn board(&self) -> MutexGuard<'_, Board> {
+        self.board.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// Puts a file that says `saved` at `path`, durably; answers it, open and locked.
+fn replace(path: &Path, saved: &Saved) -> io::Result<File> {
+    let beside = beside(path);
+    let mut file = open_beside(&beside).map_err(|error| match error {
+        OpenError::Io(error) => error,
+        OpenError::InUse | OpenError::Newer(_) => io::Error::other("another server writes it"),
+    })?;
+    file.write_all(&encode_state(saved))?;
+    file.sync_all()?;
+    std::fs::rename(&beside, path)?;
+    File::open(path.parent().unwrap_or(Path::new("/")))?.sync_all()?;
+    Ok(file)
+}
+
+/// An empty file, locked, that is to take the place of the old one.
+fn open_beside(beside: &Path) -> Result<File, OpenError> {
+    let file =
+        OpenOptions::new().read(true).write(true).create(true).truncate(false).open(beside)?;
+    lock(&file)?;
+    file.set_len(0)?;
+    Ok(file)
+}
+
+fn beside(path: &Path) -> PathBuf {
+    let mut name: OsString = path.as_os_str().to_owned();
+    name.push(".new");
+    name.into()
+}
+
+/// Locks for this process: not for its children, which outlive a crash to finish a dump.
+fn lock(file: &File) -> Result<(), OpenError> {
+    match fcntl_lock(file, FlockOperation::NonBlockingLockExclusive) {
+        Ok(()) => Ok(()),
+        Err(rustix::io::Errno::ACCESS | rustix::io::Errno::AGAIN) => Err(OpenError::InUse),
+        Err(error) => Err(OpenError::Io(error.into())),
+    }
+}
+
+fn is_in_place(file: &File, path: &Path) -> io::Result<bool> {
+    let own = file.metadata()?;
+    match std::fs::metadata(path) {
+        Ok(found) => Ok((own.dev(), own.ino()) == (found.dev(), found.ino())),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(false),
+        Err(error) => Err(error),
+    }
+}

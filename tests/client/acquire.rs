@@ -1,0 +1,249 @@
+//! Acquiring and releasing where nothing goes wrong, and cancelling at every point.
+
+use std::pin::pin;
+use std::sync::Arc;
+use std::time::Duration;
+
+use lockmod::client::{AcquireError, Locker, Lost, ReleaseError, Vote, blocking};
+
+use crate::{builder, connected, leases, locker, millis, nodes, until};
+
+#[tokio::test]
+async fn a_lock_is_held_on_the_nodes_until_it_is_released() {
+    let nodes = nodes(5);
+    let locker = locker(&nodes);
+    connected(&locker).await;
+    for fence in 1..=3 {
+        let guard = locker.acquire("a").await.unwrap();
+        assert_eq!(guard.fence().get(), fence);
+        assert!(guard.validity() > Duration::from_secs(9) && !guard.is_lost());
+        until("all nodes hold it", || leases(&nodes, "a") == 5).await;
+        guard.release().await.unwrap();
+        locker.settle().await;
+        assert_eq!(leases(&nodes, "a"), 0);
+    }
+    assert_eq!(locker.stats().raised, 0, "one round trip each");
+    assert_eq!(locker.fence("a").await.unwrap().get(), 3);
+}
+
+#[tokio::test]
+async fn whoever_is_refused_is_told_who_holds_it_and_for_how_long() {
+    let nodes = nodes(3);
+    let (one, two) = (builder(&nodes).label("worker-7").build().unwrap(), locker(&nodes));
+    let guard = one.acquire("a").await.unwrap();
+    connected(&two).await;
+    let error = two.try_acquire("a").await.unwrap_err();
+    let text = error.to_string();
+    assert!(matches!(error, AcquireError::Held(_)) && error.is_retryable(), "{error:?}");
+    assert!(text.contains("3 of 3 nodes hold it for worker-7 for up to 9."), "{text}");
+    guard.release().await.unwrap();
+    two.try_acquire("a").await.unwrap().release().await.unwrap();
+}
+
+#[tokio::test]
+async fn a_waiter_gets_the_lock_when_it_is_released_and_an_error_at_its_deadline() {
+    let nodes = nodes(3);
+    let locker = locker(&nodes);
+    let guard = locker.acquire("a").await.unwrap();
+    let error = locker.acquire("a").wait(millis(100)).await.unwrap_err();
+    let AcquireError::Held(report) = error else { panic!("{error}") };
+    assert!(report.waited >= millis(100) && report.attempts > 1, "{report:?}");
+    let waiting = tokio::spawn(locker.acquire("a").into_future());
+    until("the waiter tries", || locker.stats().attempts > u64::from(report.attempts) + 2).await;
+    guard.release().await.unwrap();
+    waiting.await.unwrap().unwrap().release().await.unwrap();
+}
+
+#[tokio::test]
+async fn a_dropped_guard_is_released_in_the_background() {
+    let nodes = nodes(3);
+    let locker = locker(&nodes);
+    drop(locker.acquire("a").await.unwrap());
+    locker.settle().await;
+    assert_eq!(leases(&nodes, "a"), 0);
+}
+
+/// The future is dropped after its first poll, its second, and so on until it is done.
+async fn cancelled_at_every_poll(locker: &Locker, name: &'static str) -> usize {
+    for polls in 0.. {
+        let mut left = polls;
+        let mut acquire = pin!(locker.acquire(name).into_future());
+        let done = std::future::poll_fn(|ctx| {
+            if left == 0 {
+                return std::task::Poll::Ready(None);
+            }
+            left -= 1;
+            acquire.as_mut().poll(ctx).map(Some)
+        })
+        .await;
+        acquire.set(locker.acquire("never polled").into_future());
+        if let Some(result) = done {
+            result.unwrap().release().await.unwrap();
+            return polls;
+        }
+        locker.settle().await;
+    }
+    unreachable!()
+}
+
+#[tokio::test]
+async fn a_cancelled_acquire_leaves_nothing_behind_wherever_it_was() {
+    let nodes = nodes(3);
+    let locker = locker(&nodes);
+    connected(&locker).await;
+    // Every counter differs, so that the way includes the raise.
+    for (times, node) in nodes.iter().enumerate() {
+        for _ in 0..times * 5 {
+            node.run("LOCK.ACQUIRE a t 1000").unwrap();
+            node.run("LOCK.RELEASE a t").unwrap();
+        }
+    }
+    let mut points = 0;
+    for round in 0..30 {
+        points += cancelled_at_every_poll(&locker, "a").await;
+        locker.settle().await;
+        assert_eq!(leases(&nodes, "a"), 0, "round {round}");
+    }
+    assert!(points > 60, "only {points} points were cancelled at");
+}
+
+#[tokio::test]
+async fn a_cancelled_wait_leaves_nothing_behind() {
+    let nodes = nodes(3);
+    let (one, two) = (locker(&nodes), locker(&nodes));
+    let guard = one.acquire("a").await.unwrap();
+    for tries in 1..20 {
+        let before = two.stats().attempts;
+        let mut acquire = pin!(two.acquire("a").into_future());
+        tokio::select! {
+            _ = &mut acquire => panic!("it is held"),
+            () = until("it tries", || two.stats().attempts >= before + tries / 4) => {}
+        }
+    }
+    guard.release().await.unwrap();
+    two.settle().await;
+    assert_eq!(leases(&nodes, "a"), 0);
+}
+
+#[tokio::test]
+async fn many_locks_are_acquired_in_one_order_or_not_at_all() {
+    let nodes = nodes(3);
+    let (one, two) = (locker(&nodes), builder(&nodes).wait(millis(50)).build().unwrap());
+    let guard = one.acquire("b").await.unwrap();
+    connected(&two).await;
+    assert!(two.acquire_many(["c", "a", "b"]).await.is_err());
+    two.settle().await;
+    assert_eq!((leases(&nodes, "a"), leases(&nodes, "c")), (0, 0));
+    guard.release().await.unwrap();
+    let guards = two.acquire_many(["c", "a", "b", "a"]).await.unwrap();
+    assert_eq!(guards.iter().map(|guard| guard.name()).collect::<Vec<_>>(), [b"a", b"b", b"c"]);
+    assert_eq!(guards.get("b").unwrap().fence().get(), 2);
+    guards.release().await.unwrap();
+    two.settle().await;
+    assert_eq!(leases(&nodes, "a") + leases(&nodes, "b") + leases(&nodes, "c"), 0);
+}
+
+#[tokio::test]
+async fn a_holder_acquires_again_without_a_round_trip() {
+    let nodes = nodes(3);
+    let locker = locker(&nodes);
+    let holder = locker.holder();
+    let outer = holder.acquire("a").await.unwrap();
+    let inner = holder.clone().acquire("a").await.unwrap();
+    assert_eq!((locker.stats().attempts, inner.fence()), (1, outer.fence()));
+    outer.release().await.unwrap();
+    assert!(!inner.is_lost() && leases(&nodes, "a") >= 2);
+    inner.release().await.unwrap();
+    locker.settle().await;
+    assert_eq!(leases(&nodes, "a"), 0);
+    // Two at once share one lease too, instead of waiting for each other.
+    let (one, two) = tokio::join!(holder.acquire("a"), holder.acquire("a"));
+    assert_eq!(one.unwrap().fence(), two.unwrap().fence());
+}
+
+#[tokio::test]
+async fn work_runs_under_the_lock_and_is_dropped_when_the_lease_is_lost() {
+    let nodes = nodes(3);
+    let locker = builder(&nodes).ttl(millis(600)).renew(false).build().unwrap();
+    let answer = locker.with("a", async |fence| fence.get() + 41).await.unwrap();
+    assert_eq!(answer, 42);
+    let alive = Arc::new(());
+    let work = locker.with("a", async |_| {
+        let _alive = Arc::clone(&alive);
+        std::future::pending::<()>().await
+    });
+    let error = work.await.unwrap_err();
+    assert!(error.to_string().contains("its validity ended"), "{error}");
+    assert_eq!(Arc::strong_count(&alive), 1);
+}
+
+#[tokio::test]
+async fn a_leaked_lease_stays_until_its_token_gives_it_back() {
+    let nodes = nodes(3);
+    let locker = locker(&nodes);
+    let leaked = locker.acquire("a").await.unwrap().leak();
+    assert!(leaked.valid_for > Duration::from_secs(9));
+    assert!(locker.extend_by_token("a", &leaked.token).await.unwrap() > Duration::from_secs(9));
+    locker.settle().await;
+    assert_eq!(leases(&nodes, "a"), 3);
+    locker.release_by_token("a", &leaked.token).await.unwrap();
+    assert_eq!(leases(&nodes, "a"), 0);
+    let error = locker.release_by_token("a", &leaked.token).await.unwrap_err();
+    assert!(matches!(error, ReleaseError::NotHeld(_)), "{error}");
+}
+
+#[tokio::test]
+async fn a_release_ends_what_waits_for_the_loss() {
+    let nodes = nodes(3);
+    let locker = locker(&nodes);
+    let guard = locker.acquire("a").await.unwrap();
+    let lost = tokio::spawn(guard.lost());
+    guard.release().await.unwrap();
+    assert_eq!(lost.await.unwrap(), Lost::Released);
+}
+
+#[test]
+fn a_blocking_program_leaves_nothing_behind_when_it_ends() {
+    let nodes = nodes(3);
+    let locker = blocking::Locker::new(builder(&nodes)).unwrap();
+    let guard = locker.acquire("a").unwrap();
+    assert!(locker.try_acquire("a").is_err());
+    assert_eq!(guard.fence().get(), 1);
+    guard.release().unwrap();
+    assert_eq!(locker.with("a", |guard| guard.fence().get()).unwrap(), 2);
+    let guard = locker.acquire("a").unwrap();
+    drop(locker);
+    drop(guard);
+    assert_eq!(leases(&nodes, "a"), 0);
+}
+
+#[tokio::test]
+async fn locks_are_listed_with_what_the_nodes_tell() {
+    let nodes = nodes(3);
+    let locker = builder(&nodes).label("me").build().unwrap();
+    let guard = locker.acquire("a").await.unwrap();
+    locker.acquire("b").await.unwrap().release().await.unwrap();
+    locker.settle().await;
+    for node in locker.list().await {
+        let locks = node.locks.unwrap();
+        assert_eq!(locks[&b"a"[..]].state, "held");
+        assert_eq!(locks[&b"a"[..]].label.as_deref(), Some("me"));
+        assert_eq!(locks[&b"b"[..]].state, "free");
+    }
+    guard.release().await.unwrap();
+}
+
+#[tokio::test]
+async fn a_key_of_another_type_and_a_ttl_above_the_limit_are_refused_at_once() {
+    let nodes = nodes(3);
+    let locker = locker(&nodes);
+    for node in &nodes {
+        node.run("SET a x").unwrap();
+    }
+    connected(&locker).await;
+    let error = locker.acquire("a").await.unwrap_err();
+    assert!(matches!(error, AcquireError::Refused(_)) && !error.is_retryable(), "{error}");
+    assert!(error.nodes().iter().filter(|report| report.vote == Vote::WrongType).count() >= 2);
+    let long = locker.acquire("b").ttl(Duration::from_secs(100_000)).await.unwrap_err();
+    assert!(long.to_string().contains("BADTTL"), "{long}");
+}

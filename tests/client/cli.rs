@@ -1,0 +1,247 @@
+//! The `lockmod` command: what it prints, its exit codes, its signals.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Output, Stdio};
+use std::time::{Duration, Instant};
+
+use rustix::process::{Pid, Signal, kill_process};
+
+use crate::common::{Server, module_path, server_binary, spawn, start_nodes, wait_until};
+use crate::{leases, nodes};
+
+fn urls(nodes: &[Server]) -> String {
+    nodes.iter().map(Server::url).collect::<Vec<_>>().join(",")
+}
+
+fn lockmod(nodes: &[Server], args: &[&str]) -> Command {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_lockmod"));
+    command.env("LOCKMOD_NODES", urls(nodes)).args(args).stdin(Stdio::null());
+    command
+}
+
+fn output(nodes: &[Server], args: &[&str]) -> Output {
+    lockmod(nodes, args).output().unwrap()
+}
+
+fn text(bytes: &[u8]) -> String {
+    String::from_utf8_lossy(bytes).into_owned()
+}
+
+#[track_caller]
+fn succeeds(nodes: &[Server], args: &[&str]) -> String {
+    let output = output(nodes, args);
+    assert!(output.status.success(), "{args:?}: {}", text(&output.stderr));
+    text(&output.stdout)
+}
+
+#[track_caller]
+fn fails(nodes: &[Server], args: &[&str], code: i32) -> String {
+    let output = output(nodes, args);
+    let stderr = text(&output.stderr);
+    assert_eq!(output.status.code(), Some(code), "{args:?}: {stderr}");
+    stderr
+}
+
+fn start(mut command: Command) -> Child {
+    command.stdout(Stdio::piped()).stderr(Stdio::piped());
+    spawn(command).unwrap()
+}
+
+fn signal(child: &Child, signal: Signal) {
+    kill_process(Pid::from_child(child), signal).unwrap();
+}
+
+/// The number that a shell has written there.
+fn number_in(file: &Path) -> i32 {
+    wait_until("the command has begun", || {
+        fs::read_to_string(file).is_ok_and(|t| t.ends_with('\n'))
+    });
+    fs::read_to_string(file).unwrap().trim().parse().unwrap()
+}
+
+/// Whether a process runs no more; one that nobody has buried yet counts as gone.
+fn is_gone(process: i32) -> bool {
+    let stat = fs::read_to_string(format!("/proc/{process}/stat"));
+    stat.is_err() || stat.is_ok_and(|stat| stat.contains(") Z "))
+}
+
+#[test]
+fn a_command_runs_under_the_lock_and_its_exit_code_is_passed_on() {
+    let nodes = nodes(3);
+    let out =
+        succeeds(&nodes, &["run", "job", "--", "sh", "-c", "echo $LOCKMOD_FENCE $LOCKMOD_NAME"]);
+    assert_eq!(out, "1 job\n");
+    assert_eq!(fails(&nodes, &["run", "job", "--", "sh", "-c", "exit 7"], 7), "");
+    fails(&nodes, &["run", "job", "--", "sh", "-c", "kill -KILL $$"], 128 + 9);
+    let missing = fails(&nodes, &["run", "job", "--", "/no/such/command"], 127);
+    assert!(missing.contains("/no/such/command"), "{missing}");
+    fails(&nodes, &["run", "job", "--", "/etc/hostname"], 126);
+    fails(&nodes, &["run", "job"], 125);
+    fails(&nodes, &["run", "job", "--ttl", "5", "--", "true"], 125);
+    fails(&nodes[..2], &["run", "job", "--", "true"], 125);
+    wait_until("nothing is left", || leases(&nodes, "job") == 0);
+}
+
+#[test]
+fn whoever_is_in_the_way_is_named_and_the_pipe_stays_silent() {
+    let mut nodes = nodes(3);
+    let dir = tempfile::tempdir().unwrap();
+    let begun = dir.path().join("begun");
+    let script = format!("echo $$ > {}; exec sleep 100", begun.display());
+    let mut holder =
+        start(lockmod(&nodes, &["run", "job", "--label", "cron-3", "--", "sh", "-c", &script]));
+    number_in(&begun);
+    let refused = fails(&nodes, &["run", "job", "--wait", "1200ms", "--", "true"], 120);
+    assert_eq!(refused.lines().count(), 1, "{refused}");
+    assert!(refused.contains("3 of 3 nodes hold it for cron-3 for up to"), "{refused}");
+    fails(&nodes, &["acquire", "job"], 120);
+    signal(&holder, Signal::TERM);
+    assert_eq!(holder.wait().unwrap().code(), Some(128 + 15));
+    assert_eq!(leases(&nodes, "job"), 0);
+    nodes[0].kill();
+    nodes[1].kill();
+    let refused = fails(&nodes, &["run", "job", "--wait", "100ms", "--", "true"], 121);
+    assert!(refused.contains("unreachable (connection refused)"), "{refused}");
+}
+
+#[test]
+fn a_signal_reaches_the_command_and_its_answer_is_passed_on() {
+    let nodes = nodes(3);
+    let dir = tempfile::tempdir().unwrap();
+    let begun = dir.path().join("begun");
+    let script =
+        format!("trap 'exit 42' INT; echo $$ > {}; while :; do sleep 0.01; done", begun.display());
+    let mut child = start(lockmod(&nodes, &["run", "job", "--", "sh", "-c", &script]));
+    number_in(&begun);
+    signal(&child, Signal::INT);
+    assert_eq!(child.wait().unwrap().code(), Some(42));
+    assert_eq!(leases(&nodes, "job"), 0);
+}
+
+#[test]
+fn an_interrupted_wait_leaves_nothing_behind() {
+    let nodes = nodes(3);
+    let token = "t";
+    for node in &nodes[..2] {
+        node.run(&format!("LOCK.ACQUIRE job {token} 60000")).unwrap();
+    }
+    let mut child = start(lockmod(&nodes, &["run", "job", "--", "true"]));
+    wait_until("it tries", || {
+        nodes[2].run("LOCK.FENCE job").is_ok_and(|fence| fence != redis::Value::Int(0))
+    });
+    signal(&child, Signal::TERM);
+    assert_eq!(child.wait().unwrap().code(), Some(128 + 15));
+    assert_eq!(leases(&nodes, "job"), 2);
+}
+
+/// A shell that ignores TERM and starts another that does so too.
+fn stubborn(parent: &Path, other: &Path) -> String {
+    format!(
+        "trap '' TERM; sh -c 'echo $$ > {}; while :; do sleep 0.01; done' & \
+         echo $$ > {}; while :; do sleep 0.01; done",
+        other.display(),
+        parent.display()
+    )
+}
+
+#[test]
+fn a_lost_lock_ends_the_whole_process_group_before_the_lease_does() {
+    let nodes = nodes(3);
+    let dir = tempfile::tempdir().unwrap();
+    let (parent, other) = (dir.path().join("parent"), dir.path().join("other"));
+    let script = stubborn(&parent, &other);
+    let args = ["run", "job", "--ttl", "2s", "--timeout", "100ms", "--", "sh", "-c", &script];
+    let child = start(lockmod(&nodes, &args));
+    let (parent, other) = (number_in(&parent), number_in(&other));
+    nodes.iter().for_each(Server::pause);
+    let start = Instant::now();
+    wait_until("the group is gone", || is_gone(parent) && is_gone(other));
+    let took = start.elapsed();
+    assert!(took < Duration::from_millis(1_980), "the lease may have ended: {took:?}");
+    nodes.iter().for_each(Server::resume);
+    let output = child.wait_with_output().unwrap();
+    assert_eq!(output.status.code(), Some(122), "{}", text(&output.stderr));
+}
+
+#[test]
+fn a_lease_is_taken_extended_looked_at_and_given_back_by_token() {
+    let nodes = nodes(3);
+    let out = succeeds(&nodes, &["acquire", "job", "--label", "me", "--json"]);
+    let (_, rest) = out.split_once("\"token\":\"").unwrap();
+    let (token, rest) = rest.split_once('"').unwrap();
+    assert!(rest.starts_with(",\"fence\":1,\"validity_ms\":2"), "{out}");
+    assert_eq!(leases(&nodes, "job"), 3);
+    assert!(succeeds(&nodes, &["info", "job"]).contains("held, fence 1 by me for"));
+    let listed = succeeds(&nodes, &["list"]);
+    assert!(listed.starts_with("job: held, fence 1 by me") && listed.contains("on 3 of 3 nodes"));
+    assert_eq!(succeeds(&nodes, &["fence", "job"]), "1\n");
+    assert!(
+        succeeds(&nodes, &["extend", "job", token, "--ttl", "1m"]).starts_with("valid for 59.")
+    );
+    assert_eq!(succeeds(&nodes, &["release", "job", token]), "released\n");
+    fails(&nodes, &["release", "job", token], 122);
+    fails(&nodes, &["extend", "job", token], 122);
+    fails(&nodes, &["release", "job", "xyz"], 125);
+    assert_eq!(succeeds(&nodes, &["list"]), "");
+    assert!(succeeds(&nodes, &["list", "--all"]).starts_with("job: free, fence 1"));
+    assert_eq!(succeeds(&nodes, &["fence", "job", "--json"]), "{\"name\":\"job\",\"fence\":1}\n");
+    let info = succeeds(&nodes, &["info", "job", "--json"]);
+    assert!(info.contains("\"state\":\"free\",\"fence\":1,"), "{info}");
+}
+
+#[test]
+fn nodes_without_the_module_are_named() {
+    let bare = start_nodes(3, |_| Server::builder().without_module());
+    let refused = fails(&bare, &["acquire", "job"], 123);
+    assert!(
+        refused.contains("3 of 3 without the module") || refused.contains("2 of 3"),
+        "{refused}"
+    );
+}
+
+#[test]
+fn the_demo_ends_by_itself_in_time_and_leaves_nothing() {
+    let folder = tempfile::tempdir().unwrap();
+    let start = Instant::now();
+    let output = Command::new(env!("CARGO_BIN_EXE_lockmod"))
+        .arg("demo")
+        .arg("--module")
+        .arg(module_path())
+        .arg("--server")
+        .arg(server_binary())
+        .env("TMPDIR", folder.path())
+        .output()
+        .unwrap();
+    let out = text(&output.stdout);
+    assert!(output.status.success(), "{out}{}", text(&output.stderr));
+    assert!(out.contains("the fences rose throughout: 1 < 2 < 3"), "{out}");
+    assert!(out.contains("3 of 5 unreachable"), "{out}");
+    assert!(start.elapsed() < Duration::from_secs(10), "{:?}", start.elapsed());
+    assert_eq!(fs::read_dir(folder.path()).unwrap().count(), 0);
+}
+
+#[test]
+fn local_nodes_live_until_ctrl_c() {
+    let folder = tempfile::tempdir().unwrap();
+    let mut command = Command::new(env!("CARGO_BIN_EXE_lockmod"));
+    command.args(["nodes", "--count", "3", "--module"]).arg(module_path());
+    command.arg("--server").arg(server_binary()).env("TMPDIR", folder.path());
+    let mut child = start(command);
+    let mut out = std::io::BufReader::new(child.stdout.take().unwrap());
+    let mut lines = String::new();
+    for _ in 0..2 {
+        std::io::BufRead::read_line(&mut out, &mut lines).unwrap();
+    }
+    let (_, urls) = lines.trim().split_once("LOCKMOD_NODES=").unwrap();
+    let run = Command::new(env!("CARGO_BIN_EXE_lockmod"))
+        .args(["run", "job", "--nodes", urls, "--", "true"])
+        .status()
+        .unwrap();
+    assert!(run.success());
+    signal(&child, Signal::INT);
+    assert!(child.wait().unwrap().success());
+    let left: Vec<PathBuf> =
+        fs::read_dir(folder.path()).unwrap().map(|entry| entry.unwrap().path()).collect();
+    assert!(left.is_empty(), "{left:?}");
+}

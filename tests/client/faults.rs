@@ -1,0 +1,196 @@
+//! Nodes that are killed, hung, cut off, mad, or not what they should be.
+
+use std::time::{Duration, Instant};
+
+use lockmod::client::{AcquireError, Locker, LockerBuilder, Vote};
+
+use crate::common::{Flow, Proxy, Server, start_nodes};
+use crate::{builder, connected, leases, locker, millis, nodes, until};
+
+async fn works(locker: &Locker) {
+    let guard = locker.acquire("a").await.unwrap();
+    guard.release().await.unwrap();
+}
+
+fn proxied(proxies: &[Proxy]) -> LockerBuilder {
+    Locker::builder().nodes(proxies.iter().map(Proxy::url)).ttl(Duration::from_secs(10))
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_lock_survives_two_killed_nodes_of_five_and_refuses_with_three() {
+    let mut nodes = nodes(5);
+    let locker = locker(&nodes);
+    connected(&locker).await;
+    for count in 0..2 {
+        works(&locker).await;
+        nodes[count].kill();
+    }
+    works(&locker).await;
+    nodes[2].kill();
+    let error = locker.try_acquire("a").await.unwrap_err();
+    assert!(matches!(error, AcquireError::NoQuorum(_)) && error.is_retryable(), "{error}");
+    assert!(
+        error.to_string().contains("3 of 5 unreachable")
+            || error.to_string().contains("; 3 unreachable"),
+        "{error}"
+    );
+    for node in &mut nodes[..3] {
+        node.start_again();
+    }
+    works(&locker).await;
+}
+
+fn median(mut times: Vec<Duration>) -> Duration {
+    times.sort_unstable();
+    times[times.len() / 2]
+}
+
+async fn time_acquires(locker: &Locker) -> Duration {
+    let mut times = Vec::new();
+    for _ in 0..300 {
+        let start = Instant::now();
+        let guard = locker.acquire("a").await.unwrap();
+        times.push(start.elapsed());
+        guard.release().await.unwrap();
+    }
+    median(times)
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn two_hung_nodes_of_five_do_not_slow_an_acquire() {
+    let nodes = nodes(5);
+    let locker = locker(&nodes);
+    connected(&locker).await;
+    let healthy = time_acquires(&locker).await;
+    nodes[0].pause();
+    nodes[3].pause();
+    works(&locker).await;
+    let hung = time_acquires(&locker).await;
+    println!("median acquire: {healthy:?} with five nodes, {hung:?} with two of them hung");
+    assert!(hung < healthy.mul_f64(1.3) + millis(1), "{healthy:?} became {hung:?}");
+    nodes[0].resume();
+    nodes[3].resume();
+    until("what the hung nodes were told is done", || leases(&nodes, "a") == 0).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn nothing_is_left_on_a_node_that_was_hung_during_a_lost_attempt() {
+    let nodes = nodes(3);
+    let locker = builder(&nodes).ttl(Duration::from_secs(60)).timeout(millis(50)).build().unwrap();
+    connected(&locker).await;
+    nodes[0].pause();
+    nodes[1].pause();
+    let error = locker.try_acquire("a").await.unwrap_err();
+    assert!(error.nodes().iter().filter(|r| r.vote == Vote::TimedOut).count() >= 2, "{error}");
+    assert!(
+        error.to_string().contains("2 timed out") || error.to_string().contains("2 of 3 timed out"),
+        "{error}"
+    );
+    nodes[0].resume();
+    nodes[1].resume();
+    connected(&locker).await;
+    assert_eq!(leases(&nodes, "a"), 0);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn connection_resets_leave_nothing_behind() {
+    let nodes = nodes(3);
+    let proxies: Vec<Proxy> = nodes.iter().map(Proxy::to).collect();
+    let locker =
+        proxied(&proxies).ttl(Duration::from_secs(60)).timeout(millis(100)).build().unwrap();
+    connected(&locker).await;
+    for round in 0..30 {
+        // Replies are lost with the connection: the client does not know that it was granted.
+        proxies[round % 3].set_replies(Flow::Hold);
+        let guard = locker.acquire("a").await.unwrap();
+        proxies[round % 3].cut();
+        proxies[(round + 1) % 3].cut();
+        proxies[round % 3].set_replies(Flow::Pass);
+        drop(guard.release().await);
+        connected(&locker).await;
+        assert_eq!(leases(&nodes, "a"), 0, "round {round}");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_late_grant_of_a_lost_attempt_is_taken_back() {
+    let nodes = nodes(3);
+    let proxies: Vec<Proxy> = nodes.iter().map(Proxy::to).collect();
+    let locker =
+        proxied(&proxies).ttl(Duration::from_secs(60)).timeout(millis(50)).build().unwrap();
+    connected(&locker).await;
+    for proxy in &proxies[..2] {
+        proxy.set_requests(Flow::Hold);
+    }
+    let error = locker.try_acquire("a").await.unwrap_err();
+    assert!(matches!(error, AcquireError::NoQuorum(_)), "{error}");
+    for proxy in &proxies[..2] {
+        proxy.set_requests(Flow::Pass);
+    }
+    connected(&locker).await;
+    assert_eq!(leases(&nodes, "a"), 0);
+    assert_eq!(locker.fence("a").await.unwrap().get(), 1, "they did grant, late");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_node_that_answers_garbage_has_no_vote() {
+    let nodes = nodes(3);
+    let proxies: Vec<Proxy> = nodes.iter().map(Proxy::to).collect();
+    let locker = proxied(&proxies).build().unwrap();
+    connected(&locker).await;
+    proxies[0].set_replies(Flow::Garbage(b"HTTP/1.1 400 Bad Request\r\n\r\n".to_vec()));
+    for _ in 0..20 {
+        works(&locker).await;
+    }
+    proxies[1].set_replies(Flow::Garbage(b":-5\r\n".to_vec()));
+    let error = locker.try_acquire("a").await.unwrap_err();
+    assert!(matches!(error, AcquireError::NoQuorum(_)), "{error}");
+    proxies[0].set_replies(Flow::Pass);
+    proxies[1].set_replies(Flow::Pass);
+    proxies.iter().for_each(Proxy::cut);
+    connected(&locker).await;
+    works(&locker).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn nodes_without_the_module_or_with_a_password_are_named() {
+    let bare = start_nodes(2, |_| Server::builder().without_module());
+    let good = nodes(1);
+    let urls = [bare[0].url(), good[0].url(), bare[1].url()];
+    let locker = Locker::builder().nodes(urls).build().unwrap();
+    connected(&locker).await;
+    let error = locker.acquire("a").await.unwrap_err();
+    assert!(matches!(error, AcquireError::Refused(_)), "{error}");
+    assert!(error.to_string().contains("2 of 3 without the module"), "{error}");
+
+    let secret = start_nodes(3, |_| Server::builder().password("secret"));
+    let urls = secret.iter().map(|node| format!("redis://127.0.0.1:{}", node.port()));
+    let locker = Locker::builder().nodes(urls).build().unwrap();
+    let error = locker.acquire("a").await.unwrap_err();
+    assert!(error.to_string().contains("no permission (NOAUTH"), "{error}");
+    works(&builder(&secret).build().unwrap()).await;
+    works(&Locker::builder().nodes(secret.iter().map(Server::unix_url)).build().unwrap()).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn slow_replies_do_not_spoil_the_next_attempts() {
+    let nodes = nodes(3);
+    let proxies: Vec<Proxy> = nodes.iter().map(Proxy::to).collect();
+    let locker = proxied(&proxies).timeout(millis(60)).build().unwrap();
+    connected(&locker).await;
+    for proxy in &proxies {
+        proxy.set_replies(Flow::Delay(millis(100)));
+    }
+    let error = locker.try_acquire("a").await.unwrap_err();
+    assert!(error.to_string().contains("3 of 3 timed out"), "{error}");
+    for proxy in &proxies {
+        proxy.set_replies(Flow::Pass);
+    }
+    for fence in 2..20 {
+        let guard = locker.acquire("a").await.unwrap();
+        assert!(guard.fence().get() >= fence);
+        guard.release().await.unwrap();
+    }
+    locker.settle().await;
+    assert_eq!(leases(&nodes, "a"), 0);
+}

@@ -1,0 +1,87 @@
+//! The client and the command over real nodes.
+
+#[path = "../common/mod.rs"]
+mod common;
+
+mod acquire;
+mod cli;
+mod faults;
+mod fences;
+mod renewal;
+
+use std::time::Duration;
+
+use common::{Server, start_nodes};
+use lockmod::client::{Locker, LockerBuilder};
+use redis::Value;
+
+fn millis(millis: u64) -> Duration {
+    Duration::from_millis(millis)
+}
+
+/// Nodes that forget nothing when they are killed, so that they come back without quarantine.
+fn nodes(count: usize) -> Vec<Server> {
+    start_nodes(count, |_| {
+        Server::builder().config("appendonly", "yes").config("appendfsync", "always")
+    })
+}
+
+fn builder(nodes: &[Server]) -> LockerBuilder {
+    Locker::builder().nodes(nodes.iter().map(Server::url)).ttl(Duration::from_secs(10))
+}
+
+fn locker(nodes: &[Server]) -> Locker {
+    builder(nodes).build().expect("the settings are good")
+}
+
+/// A field of what a node tells about a lock; `None` if the node does not answer.
+fn info(node: &Server, name: &str, field: &str) -> Option<Value> {
+    let mut conn = node.try_connect().ok()?;
+    let reply = redis::cmd("LOCK.INFO").arg(name).query(&mut conn).ok()?;
+    let fields: Vec<Value> = match reply {
+        Value::Array(fields) => fields,
+        Value::Map(pairs) => pairs.into_iter().flat_map(|(name, value)| [name, value]).collect(),
+        other => panic!("{other:?} describes no lock"),
+    };
+    let is_field =
+        |value: &Value| matches!(value, Value::BulkString(name) if name == field.as_bytes());
+    let is_simple = |value: &Value| matches!(value, Value::SimpleString(name) if name == field);
+    let found = fields.chunks_exact(2).find(|pair| is_field(&pair[0]) || is_simple(&pair[0]));
+    found.map(|pair| pair[1].clone())
+}
+
+fn is_held(node: &Server, name: &str) -> bool {
+    match info(node, name, "state") {
+        Some(Value::BulkString(state)) => state == b"held",
+        Some(Value::SimpleString(state)) => state == "held",
+        _ => false,
+    }
+}
+
+/// How many of the nodes have a lease on the lock.
+fn leases(nodes: &[Server], name: &str) -> usize {
+    nodes.iter().filter(|node| is_held(node, name)).count()
+}
+
+/// Polls without blocking the runtime.
+#[track_caller]
+fn until(what: &'static str, mut done: impl FnMut() -> bool) -> impl Future<Output = ()> {
+    let caller = std::panic::Location::caller();
+    async move {
+        let start = std::time::Instant::now();
+        while !done() {
+            assert!(start.elapsed() < common::PATIENCE, "waited in vain until {what} ({caller})");
+            tokio::time::sleep(millis(2)).await;
+        }
+    }
+}
+
+/// Every node has answered this locker: first connections are made.
+async fn connected(locker: &Locker) {
+    let start = std::time::Instant::now();
+    while locker.settle().await.iter().any(|report| report.vote != lockmod::client::Vote::Confirmed)
+    {
+        assert!(start.elapsed() < common::PATIENCE, "nodes do not answer");
+        tokio::time::sleep(millis(2)).await;
+    }
+}

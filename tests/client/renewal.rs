@@ -1,0 +1,132 @@
+//! Leases in time: renewed, repaired, lost, and ended.
+
+use std::future::poll_fn;
+use std::task::Poll;
+use std::time::{Duration, Instant};
+
+use lockmod::client::{AcquireError, ExtendError, Lost};
+
+use crate::common::Server;
+use crate::{builder, connected, is_held, leases, millis, nodes, until};
+
+#[tokio::test]
+async fn a_lease_is_renewed_far_beyond_its_ttl() {
+    let nodes = nodes(3);
+    let locker = builder(&nodes).ttl(millis(300)).build().unwrap();
+    let guard = locker.acquire("a").await.unwrap();
+    let start = Instant::now();
+    while start.elapsed() < millis(1_500) {
+        assert!(!guard.is_lost() && leases(&nodes, "a") >= 2);
+        tokio::time::sleep(millis(20)).await;
+    }
+    assert_eq!(guard.fence().get(), 1);
+    guard.release().await.unwrap();
+}
+
+#[tokio::test]
+async fn a_lease_is_called_lost_before_its_validity_ends_with_all_nodes_stopped() {
+    let nodes = nodes(5);
+    let locker = builder(&nodes).ttl(millis(1_000)).lost_margin(millis(200)).build().unwrap();
+    let guard = locker.acquire("a").await.unwrap();
+    nodes.iter().for_each(Server::pause);
+    let start = Instant::now();
+    let validity = guard.validity();
+    assert_eq!(guard.lost().await, Lost::Expired);
+    assert!(start.elapsed() < validity, "told after {:?} of {validity:?}", start.elapsed());
+    assert!(
+        guard.is_lost() && guard.validity() <= millis(200),
+        "{:?} to stop in",
+        guard.validity()
+    );
+    assert!(matches!(guard.extend().await, Err(ExtendError::Lost(Lost::Expired))));
+    nodes.iter().for_each(Server::resume);
+}
+
+#[tokio::test]
+async fn failed_renewal_keeps_the_lease_and_tries_again() {
+    let nodes = nodes(3);
+    let locker = builder(&nodes).ttl(millis(1_500)).timeout(millis(60)).build().unwrap();
+    let guard = locker.acquire("a").await.unwrap();
+    nodes[..2].iter().for_each(Server::pause);
+    let error = guard.extend().await.unwrap_err();
+    assert!(error.is_retryable(), "{error}");
+    let before = guard.validity();
+    assert!(!before.is_zero());
+    nodes[..2].iter().for_each(Server::resume);
+    // Renewing by itself again, it gets past the end that it had.
+    let start = Instant::now();
+    while start.elapsed() < before + millis(200) {
+        assert!(!guard.is_lost());
+        tokio::time::sleep(millis(10)).await;
+    }
+    guard.release().await.unwrap();
+}
+
+#[tokio::test]
+async fn max_hold_ends_the_renewing() {
+    let nodes = nodes(3);
+    let locker = builder(&nodes).ttl(millis(300)).max_hold(millis(900)).build().unwrap();
+    let start = Instant::now();
+    let guard = locker.acquire("a").await.unwrap();
+    assert_eq!(guard.lost().await, Lost::MaxHold);
+    assert!((millis(600)..millis(900)).contains(&start.elapsed()), "{:?}", start.elapsed());
+    drop(guard.release().await);
+}
+
+#[tokio::test]
+async fn a_lock_that_an_operator_deletes_is_lost_soon_and_stays_deleted() {
+    let nodes = nodes(3);
+    let locker = builder(&nodes).ttl(millis(900)).build().unwrap();
+    let guard = locker.acquire("a").await.unwrap();
+    locker.settle().await;
+    for node in &nodes {
+        node.run("DEL a").unwrap();
+    }
+    assert_eq!(guard.lost().await, Lost::Removed);
+    assert_eq!(leases(&nodes, "a"), 0);
+}
+
+#[tokio::test]
+async fn a_node_that_forgot_the_lease_is_joined_again_while_a_quorum_confirms() {
+    let nodes = nodes(3);
+    let locker = builder(&nodes).ttl(millis(900)).build().unwrap();
+    let guard = locker.acquire("a").await.unwrap();
+    locker.settle().await;
+    nodes[1].run("DEL a").unwrap();
+    assert!(!is_held(&nodes[1], "a"));
+    until("it is repaired", || is_held(&nodes[1], "a")).await;
+    assert!(!guard.is_lost());
+    guard.release().await.unwrap();
+    locker.settle().await;
+    assert_eq!(leases(&nodes, "a"), 0);
+}
+
+#[tokio::test]
+async fn nothing_is_sent_after_the_release() {
+    let nodes = nodes(3);
+    let locker = builder(&nodes).ttl(millis(100)).build().unwrap();
+    connected(&locker).await;
+    for _ in 0..200 {
+        // Released at any point of a renewal.
+        let guard = locker.acquire("a").ttl(millis(100)).await.unwrap();
+        {
+            let mut extending = std::pin::pin!(guard.extend());
+            poll_fn(|ctx| Poll::Ready(drop(extending.as_mut().poll(ctx)))).await;
+        }
+        guard.release().await.unwrap();
+        locker.settle().await;
+        assert_eq!(leases(&nodes, "a"), 0);
+    }
+}
+
+#[tokio::test]
+async fn a_second_client_gets_the_lock_when_the_holder_is_gone() {
+    let nodes = nodes(3);
+    let one = builder(&nodes).ttl(millis(400)).renew(false).build().unwrap();
+    let two = builder(&nodes).build().unwrap();
+    let leaked = one.acquire("a").await.unwrap().leak();
+    assert!(matches!(two.try_acquire("a").await, Err(AcquireError::Held(_))));
+    let guard = two.acquire("a").wait(Duration::from_secs(5)).await.unwrap();
+    assert!(guard.fence() > leaked.fence);
+    guard.release().await.unwrap();
+}

@@ -1,0 +1,213 @@
+//! Every block of README.md and docs/*.md is tried: what a document shows is what happens.
+//!
+//! # How to write a block
+//! The word behind the fence says what becomes of the block:
+//!
+//! | fence | what is done |
+//! |---|---|
+//! | `console` | run as below |
+//! | `conf` | a server is started with it, as redis.conf; `loadmodule` may name any folder |
+//! | `rust` | nothing here: `src/lib.rs` must include the document, so that it is a doc test |
+//! | `sh`, `bash`, `shell` | refused: write `console`, or `sh,ignore` if it cannot be run |
+//! | anything with `,ignore` | nothing |
+//! | `text`, `toml`, `python`, ... | nothing; but every fence has a word |
+//!
+//! # What happens in a `console` block
+//! All blocks of one document are one bash session. Lines that start with `$ ` are run; lines that
+//! start with `> `, or follow a backslash, belong to the same command. The lines up to the next
+//! `$ ` are what must come out, errors included. In them `...` stands for anything within a line,
+//! a line of `...` for any lines, and `  # with two blanks before it` starts a comment. The exit
+//! code is shown by `$ echo $?`.
+//!
+//! - `redis-cli` prints as on a terminal, `(integer) 1`, unless its output goes elsewhere
+//!   (`$(...)`, a pipe). Without `-p` it talks to the document's own server, with the module.
+//! - Ports 6379 and 7000 to 7009, as `:7001` or `-p 7001`, stand for servers with the module that
+//!   are started when first named. What is printed has these numbers again.
+//! - `$ redis-server ...` starts a server in earnest, with the settings on its line or in a file of
+//!   the repository; it is the document's own from then on, or the one of its `--port`. It prints
+//!   nothing. It has the module if it loads it, from whatever folder.
+//! - `$ cargo`, `make`, `git`, `sudo`, `apt-get`, `docker`, `curl`, `cd` are only shown, not run.
+//! - `lockmod` and `target/release/lockmod` are the command just built, and
+//!   `target/release/liblockmod.so` is the module. The folder is a temporary one, with `examples`
+//!   of the repository in it.
+
+#[path = "../common/mod.rs"]
+mod common;
+
+mod blocks;
+mod session;
+mod transcript;
+
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use blocks::{Block, blocks};
+use common::Server;
+use session::Session;
+
+/// What is wrong, and where.
+type Complaints = Vec<String>;
+
+fn root() -> &'static Path {
+    Path::new(env!("CARGO_MANIFEST_DIR"))
+}
+
+/// The documents, with their names: README.md and docs/*.md.
+fn documents() -> Vec<(String, String)> {
+    let folder = fs::read_dir(root().join("docs")).into_iter().flatten().flatten();
+    let mut paths: Vec<PathBuf> = folder.map(|entry| entry.path()).collect();
+    paths.retain(|path| path.extension().is_some_and(|extension| extension == "md"));
+    paths.push(root().join("README.md"));
+    paths.sort();
+    let read = |path: PathBuf| {
+        let name = path.strip_prefix(root()).ok()?.to_str()?.to_owned();
+        Some((name, fs::read_to_string(&path).ok()?))
+    };
+    paths.into_iter().filter_map(read).collect()
+}
+
+/// Runs all that can be run in a document.
+fn try_document(name: &str, text: &str) -> Complaints {
+    let mut complaints = Complaints::new();
+    let mut session = None;
+    for block in blocks(text) {
+        if let Some(complaint) = block.is_mislabelled() {
+            complaints.push(format!("{name}:{}: {complaint}", block.line));
+        }
+        if block.is_ignored {
+            continue;
+        }
+        match block.language.as_str() {
+            "console" => {
+                let session = session.get_or_insert_with(Session::new);
+                let found = transcript::try_block(session, &block);
+                complaints
+                    .extend(found.into_iter().map(|(line, why)| format!("{name}:{line}: {why}")));
+            }
+            "conf" => complaints.extend(try_configuration(name, &block)),
+            _ => {}
+        }
+    }
+    complaints
+}
+
+fn try_configuration(name: &str, block: &Block) -> Option<String> {
+    let error = Server::builder().config_text(&block.text).try_start().err()?;
+    Some(format!("{name}:{}: {error}", block.line))
+}
+
+#[track_caller]
+fn assert_none(complaints: &[String]) {
+    assert!(complaints.is_empty(), "{} complaints:\n{}", complaints.len(), complaints.join("\n"));
+}
+
+#[test]
+fn documents_do_what_they_show() {
+    let complaints: Vec<String> =
+        documents().iter().flat_map(|(name, text)| try_document(name, text)).collect();
+    assert_none(&complaints);
+}
+
+#[test]
+fn rust_in_documents_is_a_doc_test() {
+    let library = fs::read_to_string(root().join("src/lib.rs")).expect("the library's front page");
+    let complaints: Vec<String> = documents()
+        .iter()
+        .filter(|(_, text)| blocks(text).iter().any(|b| b.language == "rust" && !b.is_ignored))
+        .filter(|(name, _)| !library.contains(&format!("include_str!(\"../{name}\")")))
+        .map(|(name, _)| format!("{name}: has Rust blocks; src/lib.rs must include it"))
+        .collect();
+    assert_none(&complaints);
+}
+
+#[test]
+fn links_within_the_repository_lead_somewhere() {
+    let mut complaints = Complaints::new();
+    for (name, text) in documents() {
+        let folder = root().join(&name);
+        let folder = folder.parent().expect("a document lies in a folder");
+        for (line, target) in blocks::links(&text) {
+            if !folder.join(&target).exists() {
+                complaints.push(format!("{name}:{line}: there is no {target}"));
+            }
+        }
+    }
+    assert_none(&complaints);
+}
+
+#[test]
+fn example_configuration_starts_a_server() {
+    if let Ok(text) = fs::read_to_string(root().join("redis.conf.example")) {
+        Server::builder().config_text(&text).start();
+    }
+}
+
+// ---- the runner itself, on bare servers ----
+
+/// A document that starts its own bare server, and then runs this.
+fn try_console(text: &str) -> Complaints {
+    let text = format!("```console\n$ redis-server --save ''\n```\n\n```console\n{text}\n```\n");
+    try_document("sample.md", &text)
+}
+
+#[test]
+fn right_transcript_passes() {
+    assert_none(&try_console(
+        "$ redis-cli SET key value      # a comment\nOK\n\
+         $ redis-cli INCR counter\n(integer) 1       # counted\n\n\
+         $ redis-cli GET absent\n(nil)\n\
+         $ n=$(redis-cli INCR counter)  # plain where it is captured\n$ echo \"n is $n\"\nn is 2\n\
+         $ redis-cli LRANGE key 0 1\n(error) WRONGTYPE ...\n\
+         $ redis-cli INFO server | tr -d '\\r'\n# Server\nredis_version:...\n...\n\
+         $ cat <<END\n> one\n> END\none\n\
+         $ echo a \\\n    b\na b\n\
+         $ cargo build --release\nCompiling many things\n\
+         $ false\n$ echo $?\n1",
+    ));
+}
+
+#[test]
+fn wrong_transcript_is_caught_with_its_line() {
+    let wrong = |text: &str| try_console(text);
+    let one = wrong("$ redis-cli INCR counter\n(integer) 2");
+    assert!(one.len() == 1 && one[0].starts_with("sample.md:6: "), "{one:?}");
+    assert!(one[0].contains("(integer) 1") && one[0].contains("(integer) 2"), "{one:?}");
+    // Every wrong answer is told, not the first one only.
+    assert_eq!(wrong("$ echo a\nb\n$ echo c\nc\n$ echo d\ne").len(), 2);
+    // Output that the document does not show, and shown output that does not come.
+    assert_eq!(wrong("$ echo a").len(), 1);
+    assert_eq!(wrong("$ true\na").len(), 1);
+    assert_eq!(wrong("$ echo a\na\nb").len(), 1);
+    assert_eq!(wrong("$ echo a; echo b\na").len(), 1);
+    assert_eq!(wrong("$ no-such-command").len(), 1);
+    assert_eq!(wrong("output first\n$ true").len(), 1);
+    // A shell that ends itself is told, too.
+    assert_eq!(wrong("$ exit 3").len(), 1);
+}
+
+#[test]
+fn ports_of_documents_stand_for_servers_of_their_own() {
+    assert_none(&try_document(
+        "sample.md",
+        "```console\n$ redis-server --port 7001 &\n$ redis-server --port 7002 --hz 17\n\
+         $ redis-cli -p 7001 SET key one\nOK\n$ redis-cli -p 7002 GET key\n(nil)\n\
+         $ redis-cli -u redis://127.0.0.1:7001 GET key\n\"one\"\n\
+         $ redis-cli -p 7002 CONFIG GET hz\n1) \"hz\"\n2) \"17\"\n\
+         $ redis-cli -p 7001 CONFIG GET port\n1) \"port\"\n2) \"7001\"\n```\n",
+    ));
+    let refused = "```console\n$ redis-server --no-such-option 1\n```\n";
+    assert_eq!(try_document("sample.md", refused).len(), 1);
+}
+
+#[test]
+fn mislabelled_blocks_are_caught() {
+    let count = |text: &str| try_document("sample.md", text).len();
+    assert_eq!(count("```\nno word\n```\n"), 1);
+    assert_eq!(count("```sh\nrm -rf target\n```\n"), 1);
+    assert_eq!(count("```sh,ignore\nrm -rf target\n```\n"), 0);
+    assert_eq!(count("```sh ignore\nrm -rf target\n```\n"), 0);
+    assert_eq!(count("```console,ignore\n$ exit 1\n```\n"), 0);
+    assert_eq!(count("```toml\n[a]\n```\n"), 0);
+    assert_eq!(count("```text\nnever closed\n"), 1);
+    assert_eq!(count("1. In a list:\n   ```console\n   $ echo a\n   b\n   ```\n"), 1);
+}

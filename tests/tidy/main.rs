@@ -1,0 +1,86 @@
+//! What a machine can check of the house style; each complaint says where, and why.
+//!
+//! | rule | what it wants | a way out |
+//! |---|---|---|
+//! | head | a Rust file opens with `//!` | |
+//! | width | at most 100 columns of Rust | a link; a row of a table in a file's head |
+//! | length | at most 600 lines of `src` before the unit tests | |
+//! | proof | no `unwrap()`, `expect(`, `panic!`-likes in `src` outside unit tests | `// PROOF: why it cannot happen`, on the line or just above |
+//! | unfinished | none of the usual marks for work left undone, no `dbg!` | |
+//! | unsafe | only in `src/module/ffi*` and `src/module/alloc.rs`, each with `// SAFETY:` | |
+//! | layers | cli -> client -> wire -> engine; module -> wire, codec -> engine | |
+//! | pure | the engine uses no clock, I/O, randomness, nor any crate | `// PROOF:` as above |
+//! | words | one word per thing | the other word "in quotes", said once |
+//! | paths | no path or address of somebody's machine | |
+//! | makefile | help lists every phony target, and lists no other | |
+//! | reachable | every file of `src` is a module of something | |
+//!
+//! `lexer.rs` tells code from comments and strings; `rules.rs` holds the rules, with a bad sample
+//! of each: a rule that accepts its bad sample fails the tests.
+
+mod lexer;
+mod rules;
+
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use lexer::Source;
+use rules::Finding;
+
+/// Everything that is kept in the repository, as far as it is text.
+fn sources() -> Vec<Source> {
+    let root = std::env::var_os("CARGO_MANIFEST_DIR").expect("cargo tells where the package is");
+    let root = Path::new(&root);
+    let mut files = Vec::new();
+    collect(root, &mut files);
+    files.sort();
+    files
+        .iter()
+        .filter_map(|file| {
+            let text = String::from_utf8(fs::read(file).ok()?).ok()?;
+            let path = file.strip_prefix(root).expect("a file below the root");
+            Some(Source::new(path.to_str()?, &text))
+        })
+        .collect()
+}
+
+fn collect(folder: &Path, files: &mut Vec<PathBuf>) {
+    for entry in fs::read_dir(folder).expect("a folder").flatten() {
+        let path = entry.path();
+        let name = entry.file_name();
+        let name = name.to_string_lossy();
+        if path.is_dir() {
+            if !["target", ".git", "corpus", "artifacts"].contains(&name.as_ref()) {
+                collect(&path, files);
+            }
+        } else if name != ".git" && !name.ends_with(".rdb") && !name.ends_with(".aof") {
+            files.push(path);
+        }
+    }
+}
+
+#[test]
+fn the_house_is_tidy() {
+    let sources = sources();
+    assert!(sources.iter().any(|source| source.path == "src/lib.rs"), "looked in a wrong place");
+    let findings: Vec<Finding> =
+        rules::ALL.iter().flat_map(|rule| (rule.check)(&sources)).collect();
+    let lines: Vec<String> = findings.iter().map(ToString::to_string).collect();
+    assert!(lines.is_empty(), "{} complaints:\n{}", lines.len(), lines.join("\n"));
+}
+
+#[test]
+fn every_rule_finds_its_bad_sample_and_nothing_in_its_good_one() {
+    for rule in rules::ALL {
+        for (path, bad, line) in rule.bad {
+            let found = (rule.check)(&[Source::new(path, bad)]);
+            let lines: Vec<usize> = found.iter().map(|finding| finding.line).collect();
+            assert_eq!(lines, [*line], "{}: {path}:\n{bad}\n{found:?}", rule.name);
+        }
+        for (path, good) in rule.good {
+            let found = (rule.check)(&[Source::new(path, good)]);
+            assert!(found.is_empty(), "{}: {path}:\n{good}\n{found:?}", rule.name);
+        }
+        assert!(!rule.bad.is_empty(), "{} has no bad sample", rule.name);
+    }
+}
