@@ -31,7 +31,8 @@ fn the_state_file_is_there_from_the_first_request_on() {
 
 #[test]
 fn a_damaged_file_is_distrusted_and_fences_jump() {
-    let damages: [(&str, fn(Vec<u8>) -> Vec<u8>); 4] = [
+    type Damage = fn(Vec<u8>) -> Vec<u8>;
+    let damages: [(&str, Damage); 4] = [
         ("emptied", |_| Vec::new()),
         ("cut off", |bytes| bytes[..bytes.len() / 2].to_vec()),
         ("a bit flipped", |mut bytes| {
@@ -97,7 +98,7 @@ fn a_second_server_on_the_same_file_does_not_start() {
     granted(&server, "lock", "token", 1_000);
     let path = state_path(&server);
     let second = Server::builder().module_arg("state-file", path.display()).try_start();
-    let error = second.err().expect("the second server does not start");
+    let error = second.map(drop).expect_err("the second server does not start");
     assert!(error.log.contains("is in use by another server"), "{}", error.log);
     granted(&server, "another", "token", 1_000);
 }
@@ -106,7 +107,7 @@ fn a_second_server_on_the_same_file_does_not_start() {
 fn a_folder_that_cannot_be_written_stops_the_server_from_starting() {
     let missing = "no-such-folder/lockmod.state";
     let server = Server::builder().module_arg("state-file", missing).try_start();
-    let error = server.err().expect("the server does not start");
+    let error = server.map(drop).expect_err("the server does not start");
     assert!(error.log.contains("cannot use the state file"), "{}", error.log);
 }
 
