@@ -239,7 +239,7 @@ fn local_nodes_live_until_ctrl_c() {
         .status()
         .unwrap();
     assert!(run.success());
-    signal(&child, Signal::INT);
+    signal(&child, Signal::TERM);
     assert!(child.wait().unwrap().success());
     let left: Vec<PathBuf> =
         fs::read_dir(folder.path()).unwrap().map(|entry| entry.unwrap().path()).collect();
