@@ -1,7 +1,7 @@
 MODULE := target/release/liblockmod.so
 
 .DEFAULT_GOAL := help
-.PHONY: help install build run test check clean
+.PHONY: help install build run nodes test check clean
 
 help: ## List the targets
 	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "  %-8s %s\n", $$1, $$2}' Makefile
@@ -9,8 +9,10 @@ install: ## Install what is missing of redis-server and libclang (as root, on De
 	@.ci/install
 build: install ## Build the module, the client and the command line tool (release)
 	cargo build --release
-run: build ## The main job: a server with the module, a lock taken, refused and given back; then all ends
-	examples/one_node.sh $(MODULE)
+run: build ## The main job: five nodes on loopback, a lock over their quorum, nodes lost, fences that rise; then all ends
+	target/release/lockmod demo --module $(MODULE)
+nodes: build ## Five nodes on loopback that stay until Ctrl-C, to play with
+	target/release/lockmod nodes --module $(MODULE)
 test: install ## All tests, real servers included
 	cargo test --no-fail-fast
 check: install ## What CI runs before the tests: format, lints, docs, each feature alone

@@ -1,12 +1,13 @@
-//! lockmod: distributed locks as a Redis module, with leases and fencing tokens.
+//! lockmod: distributed locks as a Redis module, with leases, fencing tokens and a quorum client.
 //!
-//! The package builds `liblockmod.so`, which a server loads; every client that can send a command
-//! of its choice can use it then. The commands are in `docs/commands.md`, the reasons in
-//! `docs/design.md`.
+//! The package builds `liblockmod.so`, which a server loads, and the `lockmod` command. The
+//! server's commands are in `docs/commands.md`, the reasons in `docs/design.md`.
 //!
 //! | feature | what it adds |
 //! |---|---|
 //! | (none) | [`engine`], the rules, and [`wire`], the table of commands: the standard library only |
+//! | `client` | module `client`, the quorum client; builds without libclang |
+//! | `cli` | the `lockmod` command |
 //! | `codec` | module `codec`, the bytes of a lock in a data set |
 //! | `module` | the Redis side: no Rust interface, but the shared object; needs libclang |
 //!
@@ -37,6 +38,24 @@
 //! # Ok::<(), lockmod::engine::Refusal>(())
 //! ```
 #![cfg_attr(
+    feature = "client",
+    doc = r#"
+# The client
+
+```no_run
+# async fn example() -> Result<(), Box<dyn std::error::Error>> {
+use lockmod::client::Locker;
+
+let nodes = ["redis://10.0.0.1", "redis://10.0.0.2", "redis://10.0.0.3"];
+let locker = Locker::builder().nodes(nodes).build()?;
+let guard = locker.acquire("nightly").await?;
+println!("working with fence {}", guard.fence());
+guard.release().await?;
+# Ok(()) }
+```
+"#
+)]
+#![cfg_attr(
     feature = "codec",
     doc = r#"
 # The bytes
@@ -65,3 +84,8 @@ pub mod engine;
 #[cfg(feature = "module")]
 mod module;
 pub mod wire;
+
+/// The Rust of the front page compiles.
+#[cfg(all(doctest, feature = "client"))]
+#[doc = include_str!("../README.md")]
+struct Readme;

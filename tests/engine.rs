@@ -122,8 +122,8 @@ struct Plain {
     floor: u64,
     /// The highest number that any lock or the floor has had.
     highest: u64,
-    /// The first instant at which it grants again.
     quarantined_until: u64,
+    has_crashed: bool,
 }
 
 impl Plain {
@@ -132,11 +132,16 @@ impl Plain {
     }
 
     fn holder(&self, name: usize) -> Option<PlainLease> {
-        self.lock(name).lease.filter(|lease| lease.ends_at >= self.now)
+        self.lock(name).lease.filter(|lease| self.now <= lease.ends_at)
+    }
+
+    /// The last instant of a lease belongs to it, and so does that of the quarantine.
+    fn quarantine_left(&self) -> u64 {
+        (self.quarantined_until + 1).saturating_sub(self.now)
     }
 
     fn is_quarantined(&self) -> bool {
-        self.now < self.quarantined_until
+        self.has_crashed && self.quarantine_left() > 0
     }
 
     fn end_of(&self, ttl: u64) -> u64 {
@@ -144,7 +149,7 @@ impl Plain {
     }
 
     fn quarantined(&self) -> Said {
-        Said::Quarantined { left: self.quarantined_until - self.now }
+        Said::Quarantined { left: self.quarantine_left() }
     }
 
     fn acquire(&mut self, name: usize, token: &[u8], ttl: u64, label: &[u8]) -> Said {
@@ -559,7 +564,8 @@ impl Pair {
                 let (data, plain) = if with_data { self.saved.clone() } else { Default::default() };
                 // The promise on disk is all that is left of what was known.
                 model.floor = engine.disk.fence.get();
-                model.quarantined_until = engine.disk.lease.as_millis() + 1;
+                model.quarantined_until = engine.disk.lease.as_millis();
+                model.has_crashed = true;
                 model.locks = plain;
                 engine.restart(data);
                 model.highest = model.floor;
@@ -577,7 +583,8 @@ impl Pair {
         assert_eq!(engine.durability.floor().get(), model.floor, "floor after {op:?}");
         assert!(engine.durability.highest() >= engine.durability.floor());
         let left = engine.durability.quarantine(engine.now).map_or(0, |(left, _)| left.get());
-        assert_eq!(left, model.quarantined_until.saturating_sub(model.now), "after {op:?}");
+        let model_left = if model.is_quarantined() { model.quarantine_left() } else { 0 };
+        assert_eq!(left, model_left, "after {op:?}");
         for name in 0..NAMES {
             let lock = engine.locks.get(&name).cloned().unwrap_or_default();
             let plain = model.lock(name);

@@ -116,7 +116,7 @@ impl<W: World> Acquire<W> {
             let waited = world.now().saturating_sub(started_at);
             let verdict = Verdict::of(loss, &votes, self.core.quorum.needed());
             let left = self.wait.saturating_sub(waited);
-            if left.is_zero() || verdict == Verdict::Refused || verdict == Verdict::TooLate {
+            if left.is_zero() || verdict == Verdict::Refused {
                 let nodes = self.describe(votes).await;
                 let name = String::from_utf8_lossy(&self.name).into_owned();
                 let report = AcquireReport { name, waited, attempts, nodes };

@@ -108,22 +108,20 @@ impl Address {
     pub(super) async fn connect(&self) -> Result<Box<dyn Stream>, Failure> {
         let mut stream =
             self.open().await.map_err(|error| Failure::Unreachable(plain(&error).into()))?;
-        let database = self.database.to_string();
-        let mut commands: Vec<Packet> = Vec::new();
-        match (&self.user, &self.password) {
-            (Some(user), Some(password)) => {
-                commands.push(Packet::new(&[b"AUTH", user.as_bytes(), password.as_bytes()]));
-            }
-            (None, Some(password)) => commands.push(Packet::new(&[b"AUTH", password.as_bytes()])),
-            (Some(_) | None, None) => {}
+        if let Some(password) = &self.password {
+            let password = password.as_bytes();
+            let login = match &self.user {
+                Some(user) => Packet::new(&[b"AUTH", user.as_bytes(), password]),
+                None => Packet::new(&[b"AUTH", password]),
+            };
+            exchange(&mut stream, &login, true).await?;
         }
         if self.database != 0 {
-            commands.push(Packet::new(&[b"SELECT", database.as_bytes()]));
+            let database = self.database.to_string();
+            let select = Packet::new(&[b"SELECT", database.as_bytes()]);
+            exchange(&mut stream, &select, true).await?;
         }
-        commands.push(Packet::new(&[b"PING"]));
-        for command in commands {
-            exchange(&mut stream, &command).await?;
-        }
+        exchange(&mut stream, &Packet::new(&[b"PING"]), false).await?;
         Ok(stream)
     }
 
@@ -155,23 +153,18 @@ pub(super) fn plain(error: &io::Error) -> String {
 }
 
 /// Sends one command of the login and reads its reply.
-async fn exchange(stream: &mut Box<dyn Stream>, command: &Packet) -> Result<(), Failure> {
+async fn exchange(
+    stream: &mut Box<dyn Stream>,
+    command: &Packet,
+    is_login: bool,
+) -> Result<(), Failure> {
     let broken = |error: io::Error| Failure::Unreachable(plain(&error).into());
     stream.write_all(command.bytes()).await.map_err(broken)?;
     stream.flush().await.map_err(broken)?;
     let mut bytes = Vec::new();
     loop {
         match reply::read(&bytes) {
-            Ok(Some((Reply::Error(text), _))) => {
-                let is_login =
-                    ["NOAUTH", "WRONGPASS", "NOPERM"].iter().any(|c| text.starts_with(c));
-                let text = text.into();
-                return Err(if is_login || command.bytes().windows(4).any(|w| w == b"AUTH") {
-                    Failure::NoPermission(text)
-                } else {
-                    Failure::Unreachable(text)
-                });
-            }
+            Ok(Some((Reply::Error(text), _))) => return refused(is_login, text),
             Ok(Some(_)) => return Ok(()),
             Ok(None) => {}
             Err(garbage) => return Err(Failure::Garbled(garbage.0.into())),
@@ -179,6 +172,17 @@ async fn exchange(stream: &mut Box<dyn Stream>, command: &Packet) -> Result<(), 
         if stream.read_buf(&mut bytes).await.map_err(broken)? == 0 {
             return Err(Failure::Unreachable("the node closed the connection".into()));
         }
+    }
+}
+
+/// What an error means when logging in.
+fn refused(is_login: bool, text: String) -> Result<(), Failure> {
+    match text.split(' ').next() {
+        // A user who may not PING may do other things, and the server is alive.
+        Some("NOPERM") if !is_login => Ok(()),
+        Some("NOAUTH" | "NOPERM" | "WRONGPASS") => Err(Failure::NoPermission(text.into())),
+        _ if is_login => Err(Failure::NoPermission(text.into())),
+        _ => Err(Failure::Unreachable(text.into())),
     }
 }
 

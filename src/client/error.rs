@@ -44,10 +44,8 @@ impl AcquireError {
     /// Whether the same call may succeed later without anything being repaired by hand.
     pub const fn is_retryable(&self) -> bool {
         match self {
-            AcquireError::Held(_) | AcquireError::NoQuorum(_) => true,
-            AcquireError::Refused(_) | AcquireError::TooLate(_) | AcquireError::BadOption(_) => {
-                false
-            }
+            AcquireError::Held(_) | AcquireError::NoQuorum(_) | AcquireError::TooLate(_) => true,
+            AcquireError::Refused(_) | AcquireError::BadOption(_) => false,
         }
     }
 

@@ -28,8 +28,10 @@ const KNOWN_MAX: usize = 64;
 #[derive(Debug)]
 pub struct Holder<W: World = Network> {
     core: Arc<Core<W>>,
-    known: Arc<Mutex<HashMap<Vec<u8>, Arc<Known<W>>>>>,
+    known: Arc<Mutex<Names<W>>>,
 }
+
+type Names<W> = HashMap<Vec<u8>, Arc<Known<W>>>;
 
 /// What the holder knows of one lock. The gate lets one acquisition of it happen at a time: a
 /// second one at once would wait for the first as if it were a stranger.

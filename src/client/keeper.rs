@@ -103,6 +103,7 @@ impl<W: World> Keeper<W> {
                 Some(due_at) => {
                     let sleep = pin!(self.world.sleep(now.until(due_at).into()));
                     tokio::select! {
+                        biased;
                         () = sleep => {}
                         () = self.changed.notified() => {}
                     }

@@ -251,6 +251,7 @@ impl<W: World> Lease<W> {
             let left: Duration = self.lost_in().into();
             let nap = pin!(self.core.world.sleep(left.min(NAP_MAX)));
             tokio::select! {
+                biased;
                 () = nap => {}
                 () = ended => {}
             }

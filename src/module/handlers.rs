@@ -195,14 +195,19 @@ fn raise(context: Context<'_>, args: &mut Args<'_>) -> Result<Reply, Refusal> {
     let outcome = {
         let token = request::token(args.get(TOKEN), limits)?;
         let fence = request::fence(args.get(TOKEN + 1))?;
-        match context.open(args, KEY).find() {
-            Found::Lock(lock) if facts => replication::apply_raise(lock, token, fence),
-            Found::Lock(lock) => {
-                let now = clock::now();
-                node::decide(context, |node| node.raise(lock, token, fence, now))?
-            }
-            Found::Nothing => Extended::NotHeld,
+        // A lock that is not there is asked all the same: a node that may have forgotten it says so.
+        let mut nothing = Lock::default();
+        let mut key = context.open(args, KEY);
+        let lock = match key.find() {
+            Found::Lock(lock) => lock,
+            Found::Nothing => &mut nothing,
             Found::Other => return Err(Refusal::WrongType),
+        };
+        if facts {
+            replication::apply_raise(lock, token, fence)
+        } else {
+            let now = clock::now();
+            node::decide(context, |node| node.raise(lock, token, fence, now))?
         }
     };
     match outcome {

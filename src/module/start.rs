@@ -106,9 +106,14 @@ fn begin(context: Context<'_>) -> Result<(), Refusal> {
         fence: recovery.floor.max(durability.highest()),
         lease: durability.longest().max(waited_for).max(clocks.now),
     };
+    // In a quarantine no lease is granted: a block of time would only make the next one longer.
+    let first = match recovery.quarantine {
+        Some(_) => Ceilings { lease: used.lease, ..used.plus_block() },
+        None => used.plus_block(),
+    };
     let saved = Saved {
         port: port(context),
-        ceilings: promised.max(used.plus_block()),
+        ceilings: promised.max(first),
         at: clocks,
         boot: loaded.boot,
         // What a quarantine waits for is not on this disk: a crash in it must wait again.
@@ -123,7 +128,8 @@ fn begin(context: Context<'_>) -> Result<(), Refusal> {
             tell(context, recovery.floor, distrusted, config::quarantine());
             Ok(())
         }
-        Err((claimed, error)) => {
+        Err(failure) => {
+            let (claimed, error) = *failure;
             CLAIMED.with(|slot| *slot = Some(claimed));
             Err(Refusal::StateFile { cause: error.to_string() })
         }

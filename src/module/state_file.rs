@@ -163,10 +163,10 @@ impl Claimed {
     ///
     /// # Errors
     /// The claim again, and what the operating system said: the node must not grant.
-    pub(super) fn begin(self, saved: Saved) -> Result<StateFile, (Claimed, io::Error)> {
+    pub(super) fn begin(self, saved: Saved) -> Result<StateFile, Box<(Claimed, io::Error)>> {
         let file = match replace(&self.path, &saved) {
             Ok(file) => file,
-            Err(error) => return Err((self, error)),
+            Err(error) => return Err(Box::new((self, error))),
         };
         let (ahead, woken) = sync_channel(1);
         let board = Board { durable: saved.ceilings, ..Board::default() };

@@ -194,3 +194,55 @@ async fn slow_replies_do_not_spoil_the_next_attempts() {
     locker.settle().await;
     assert_eq!(leases(&nodes, "a"), 0);
 }
+
+/// A certificate authority, and a certificate of its for the node.
+fn certificates(dir: &std::path::Path) -> (String, [std::path::PathBuf; 3]) {
+    use rcgen::{BasicConstraints, CertificateParams, DnType, IsCa, Issuer, KeyPair};
+    let mut params = CertificateParams::new(Vec::new()).unwrap();
+    params.distinguished_name.push(DnType::CommonName, "authority");
+    params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
+    let ca_key = KeyPair::generate().unwrap();
+    let ca = params.self_signed(&ca_key).unwrap().pem();
+    let issuer = Issuer::new(params, ca_key);
+    let key = KeyPair::generate().unwrap();
+    let names = vec!["127.0.0.1".to_owned(), "localhost".to_owned()];
+    let mut params = CertificateParams::new(names).unwrap();
+    params.distinguished_name.push(DnType::CommonName, "node");
+    let node = params.signed_by(&key, &issuer).unwrap();
+    let texts =
+        [("ca.pem", ca.clone()), ("node.pem", node.pem()), ("key.pem", key.serialize_pem())];
+    let paths = texts.map(|(name, text)| {
+        let path = dir.join(name);
+        std::fs::write(&path, text).unwrap();
+        path
+    });
+    (ca, paths)
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn encrypted_connections_are_checked_against_the_given_roots() {
+    let dir = tempfile::tempdir().unwrap();
+    let (ca, [ca_path, node_path, key_path]) = certificates(dir.path());
+    let free = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let port = free.local_addr().unwrap().port();
+    drop(free);
+    let _node = Server::builder()
+        .config("tls-port", port)
+        .config("tls-ca-cert-file", ca_path.display())
+        .config("tls-cert-file", node_path.display())
+        .config("tls-key-file", key_path.display())
+        .start();
+    let url = format!("rediss://127.0.0.1:{port}");
+    let bare = Locker::builder().node(url.clone()).root_certificates(ca.clone()).build().unwrap();
+    let error = bare.acquire("a").wait(millis(0)).await.unwrap_err();
+    assert!(matches!(error, AcquireError::NoQuorum(_)), "it wants a client certificate: {error}");
+    let chain = std::fs::read(node_path).unwrap();
+    let key = std::fs::read(key_path).unwrap();
+    let locker = Locker::builder().node(url.clone()).root_certificates(ca);
+    works(&locker.client_certificate(chain.clone(), key.clone()).build().unwrap()).await;
+    let (other, _) = certificates(dir.path());
+    let locker = Locker::builder().node(url).root_certificates(other);
+    let locker = locker.client_certificate(chain, key).build().unwrap();
+    let error = locker.acquire("a").wait(millis(0)).await.unwrap_err();
+    assert!(error.to_string().contains("certificate"), "{error}");
+}

@@ -1,5 +1,8 @@
 //! Fences rise over any sequence of acquisitions, whichever minority is away.
 
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex};
+
 use lockmod::client::Locker;
 use lockmod::engine::Fence;
 
@@ -82,4 +85,37 @@ async fn connected_but(locker: &Locker, missing: usize) {
         }
         tokio::time::sleep(millis(5)).await;
     }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn one_at_a_time_holds_a_lock_that_many_are_after() {
+    let nodes = nodes(5);
+    let inside = Arc::new(AtomicBool::new(false));
+    let fences = Arc::new(Mutex::new(Vec::new()));
+    let wait = std::time::Duration::from_secs(60);
+    let tasks: Vec<_> = (0..6)
+        .map(|_| {
+            let locker = builder(&nodes).wait(wait).build().unwrap();
+            let (inside, fences) = (Arc::clone(&inside), Arc::clone(&fences));
+            tokio::spawn(async move {
+                for _ in 0..8 {
+                    let work = locker.with("a", async |fence| {
+                        assert!(!inside.swap(true, Ordering::SeqCst), "two at once");
+                        fences.lock().unwrap().push(fence);
+                        tokio::time::sleep(millis(1)).await;
+                        inside.store(false, Ordering::SeqCst);
+                    });
+                    work.await.unwrap();
+                }
+                locker.stats().attempts
+            })
+        })
+        .collect();
+    let mut attempts = 0;
+    for task in tasks {
+        attempts += task.await.unwrap();
+    }
+    let fences = fences.lock().unwrap();
+    assert!(fences.is_sorted_by(|one, next| one < next), "{fences:?}");
+    println!("6 clients after one lock: {attempts} attempts for {} acquisitions", fences.len());
 }

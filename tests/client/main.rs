@@ -8,6 +8,7 @@ mod cli;
 mod faults;
 mod fences;
 mod renewal;
+mod world;
 
 use std::time::Duration;
 

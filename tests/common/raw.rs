@@ -31,6 +31,11 @@ impl RawConnection {
     /// Sends one command, and does not wait for its reply.
     #[track_caller]
     pub fn send<A: AsRef<[u8]>>(&mut self, args: &[A]) {
+        self.try_send(args).expect("the server reads");
+    }
+
+    /// As [`RawConnection::send`], for a server that may be gone.
+    pub fn try_send<A: AsRef<[u8]>>(&mut self, args: &[A]) -> io::Result<()> {
         let mut bytes = format!("*{}\r\n", args.len()).into_bytes();
         for arg in args {
             let arg = arg.as_ref();
@@ -38,7 +43,7 @@ impl RawConnection {
             bytes.extend_from_slice(arg);
             bytes.extend_from_slice(b"\r\n");
         }
-        self.send_bytes(&bytes);
+        self.stream.get_mut().write_all(&bytes)
     }
 
     /// Sends one command, cut at white space, and returns the exact bytes of its reply.

@@ -40,7 +40,7 @@ fn the_document_says_what_the_table_says() {
         }
         for ((heading, part), (_, lines)) in parts.iter().zip(&expected) {
             let rest = part.trim_start_matches('\n').strip_prefix(lines.as_str());
-            let opens = lines.is_empty() || rest.is_some_and(|rest| is_end_of_paragraph(rest));
+            let opens = lines.is_empty() || rest.is_some_and(is_end_of_paragraph);
             if part.is_empty() || !opens {
                 let place = if heading.is_empty() { "the head" } else { heading };
                 complaints.push(format!("{}: {place} must open with\n{lines}\n", command.name));

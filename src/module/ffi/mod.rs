@@ -34,7 +34,7 @@ macro_rules! call {
         }
     };
 }
-pub(self) use call;
+use call;
 
 const OK: c_int = raw::REDISMODULE_OK as c_int;
 

@@ -1,0 +1,206 @@
+//! The client in a world of our own: simulated nodes, a clock that jumps, a network that delays,
+//! loses, and repeats nothing. The engine's nodes answer; no server and no real time is used.
+
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use lockmod::client::protocol::Packet;
+use lockmod::client::reply::{self, Reply};
+use lockmod::client::{Failure, Locker, ReplyTo, World};
+use lockmod::engine::{Acquired, Durability, Extended, Fence, Fencing, Instant, Lock, Released};
+use lockmod::wire::request::{self, Limits};
+use rand::rngs::StdRng;
+use rand::{RngExt, SeedableRng};
+
+use crate::millis;
+
+const NODES: usize = 5;
+
+/// Nodes and network, shared by all clients.
+struct Universe {
+    random: StdRng,
+    nodes: Vec<(Durability, Lock)>,
+    start: tokio::time::Instant,
+}
+
+struct Simulated {
+    universe: Arc<Mutex<Universe>>,
+    names: Vec<Arc<str>>,
+    /// When each node's line is free: what is sent later never overtakes.
+    lines: Mutex<[(tokio::time::Instant, tokio::time::Instant); NODES]>,
+}
+
+impl Universe {
+    fn now(&self) -> Duration {
+        self.start.elapsed()
+    }
+
+    fn carry_out(&mut self, node: usize, args: &[&[u8]]) -> Reply {
+        let now = Instant::from_millis(u64::try_from(self.now().as_millis()).unwrap());
+        let limits = Limits::FACTS;
+        let (durability, lock) = &mut self.nodes[node];
+        let integer = |fence: Fence| Reply::Integer(fence.get().cast_signed());
+        let extended = |outcome: Extended, yes: Reply| match outcome {
+            Extended::Extended { .. } => yes,
+            Extended::HeldByAnother => Reply::Integer(0),
+            Extended::NotHeld => Reply::Nil,
+        };
+        match args[0] {
+            b"LOCK.ACQUIRE" => {
+                let acquire = request::acquire(&args[2..], limits).unwrap();
+                match durability.acquire(lock, acquire.claim, acquire.label, now).unwrap() {
+                    Acquired::Granted { fence, .. } | Acquired::Again { fence, .. } => {
+                        integer(fence)
+                    }
+                    Acquired::Held => Reply::Nil,
+                }
+            }
+            b"LOCK.RELEASE" => {
+                let token = request::token(args[2], limits).unwrap();
+                match durability.release(lock, token, now) {
+                    Released::Released { .. } => Reply::Integer(1),
+                    Released::HeldByAnother => Reply::Integer(0),
+                    Released::NotHeld => Reply::Nil,
+                }
+            }
+            b"LOCK.EXTEND" => {
+                let extend = request::extend(&args[2..], limits).unwrap();
+                let fencing: Fencing = extend.fencing;
+                let outcome = durability.extend(lock, extend.claim, fencing, now).unwrap();
+                extended(outcome, Reply::Integer(1))
+            }
+            b"LOCK.FENCE" if args.len() == 4 => {
+                let token = request::token(args[2], limits).unwrap();
+                let fence = request::fence(args[3]).unwrap();
+                let outcome = durability.raise(lock, token, fence, now).unwrap();
+                let counter = match outcome {
+                    Extended::Extended { counter, .. } => counter,
+                    Extended::HeldByAnother | Extended::NotHeld => Fence::ZERO,
+                };
+                extended(outcome, integer(counter))
+            }
+            _ => Reply::Error("ERR not simulated".into()),
+        }
+    }
+}
+
+impl World for Simulated {
+    fn now(&self) -> Duration {
+        self.universe.lock().unwrap().now()
+    }
+
+    fn sleep(&self, length: Duration) -> impl Future<Output = ()> + Send {
+        tokio::time::sleep(length)
+    }
+
+    fn fill(&self, bytes: &mut [u8]) {
+        self.universe.lock().unwrap().random.fill(bytes);
+    }
+
+    fn spawn(&self, task: impl Future<Output = ()> + Send + 'static) {
+        tokio::spawn(task);
+    }
+
+    fn nodes(&self) -> &[Arc<str>] {
+        &self.names
+    }
+
+    fn send(&self, node: usize, packet: &Packet, reply_to: Option<ReplyTo>) {
+        let (there, back, is_lost) = {
+            let mut universe = self.universe.lock().unwrap();
+            let random = &mut universe.random;
+            // Now and then a node is slow, far beyond what is waited for.
+            let slow = if random.random_ratio(1, 20) { 400 } else { 3 };
+            let mut delay = || millis(random.random_range(0..=slow));
+            (delay(), delay(), random.random_ratio(1, 50))
+        };
+        let (arrives_at, answered_at) = {
+            let line = &mut self.lines.lock().unwrap()[node];
+            line.0 = line.0.max(tokio::time::Instant::now() + there);
+            line.1 = line.1.max(line.0 + back);
+            *line
+        };
+        let Ok(Some((Reply::List(args), _))) = reply::read(packet.bytes()) else {
+            panic!("a packet is a list of strings")
+        };
+        let universe = Arc::clone(&self.universe);
+        tokio::spawn(async move {
+            tokio::time::sleep_until(arrives_at).await;
+            let args: Vec<&[u8]> = args
+                .iter()
+                .map(|arg| match arg {
+                    Reply::Text(text) => text.as_slice(),
+                    other => panic!("{other:?} is no argument"),
+                })
+                .collect();
+            let reply = universe.lock().unwrap().carry_out(node, &args);
+            tokio::time::sleep_until(answered_at).await;
+            if let Some(reply_to) = reply_to {
+                reply_to.deliver(if is_lost {
+                    Err(Failure::Unreachable("the answer is lost".into()))
+                } else {
+                    Ok(reply)
+                });
+            }
+        });
+    }
+}
+
+fn simulated(universe: &Arc<Mutex<Universe>>) -> Locker<Simulated> {
+    let now = tokio::time::Instant::now();
+    let world = Simulated {
+        universe: Arc::clone(universe),
+        names: (0..NODES).map(|node| format!("node-{node}").into()).collect(),
+        lines: Mutex::new([(now, now); NODES]),
+    };
+    let builder = Locker::builder().ttl(millis(2_000)).timeout(millis(100));
+    builder.wait(Duration::from_secs(3_600)).build_in(world).unwrap()
+}
+
+async fn story(seed: u64) -> usize {
+    let nodes = (0..NODES).map(|_| (Durability::new(Fence::ZERO, None), Lock::default())).collect();
+    let start = tokio::time::Instant::now();
+    let random = StdRng::seed_from_u64(seed);
+    let universe = Arc::new(Mutex::new(Universe { random, nodes, start }));
+    let inside = Arc::new(AtomicBool::new(false));
+    let fences = Arc::new(Mutex::new(Vec::new()));
+    let tasks: Vec<_> = (0..4)
+        .map(|task| {
+            let locker = simulated(&universe);
+            let (inside, fences) = (Arc::clone(&inside), Arc::clone(&fences));
+            tokio::spawn(async move {
+                for turn in 0..6 {
+                    let guard = locker.acquire("a").await.unwrap();
+                    assert!(!inside.swap(true, Ordering::SeqCst), "seed {seed}: two at once");
+                    fences.lock().unwrap().push(guard.fence());
+                    let work = tokio::time::sleep(millis(task * 700 + turn * 100));
+                    tokio::select! {
+                        () = work => {}
+                        _ = guard.lost() => {}
+                    }
+                    inside.store(false, Ordering::SeqCst);
+                    drop(guard);
+                }
+            })
+        })
+        .collect();
+    for task in tasks {
+        task.await.unwrap();
+    }
+    let fences = fences.lock().unwrap();
+    assert!(fences.is_sorted_by(|one, next| one < next), "seed {seed}: {fences:?}");
+    fences.len()
+}
+
+#[test]
+fn the_client_itself_runs_in_a_simulated_world() {
+    for seed in 0..40 {
+        let runtime = tokio::runtime::Builder::new_current_thread()
+            .enable_time()
+            .start_paused(true)
+            .build()
+            .unwrap();
+        assert_eq!(runtime.block_on(story(seed)), 24);
+    }
+}

@@ -1,0 +1,62 @@
+//! Crashes, restarts, failovers, lost and damaged files: one node, a real server, killed for real.
+
+#[path = "../common/mod.rs"]
+mod common;
+
+mod crashes;
+mod failover;
+mod files;
+mod restarts;
+
+use common::{Server, cmd};
+use redis::Value;
+
+/// A block of the lease ceiling: an unclean restart may wait this much longer than the leases.
+const LEASE_BLOCK_MS: u64 = 10_000;
+
+/// Asks for a lock; the fence, nothing if it is held, or the refusal's text.
+fn acquire(server: &Server, name: &str, token: &str, ttl_ms: u64) -> Result<Option<u64>, String> {
+    let mut connection = server.connect();
+    match cmd!(connection, "LOCK.ACQUIRE", name, token, ttl_ms) {
+        Ok(Value::Int(fence)) => Ok(Some(fence as u64)),
+        Ok(Value::Nil) => Ok(None),
+        Ok(other) => panic!("an odd answer: {other:?}"),
+        Err(error) => Err(common::error_line(Err(error))),
+    }
+}
+
+/// The fence of a grant that must succeed.
+#[track_caller]
+fn granted(server: &Server, name: &str, token: &str, ttl_ms: u64) -> u64 {
+    match acquire(server, name, token, ttl_ms) {
+        Ok(Some(fence)) => fence,
+        other => panic!("not granted: {other:?}"),
+    }
+}
+
+/// For how much longer the node grants nothing.
+#[track_caller]
+fn quarantine_left(server: &Server, name: &str) -> u64 {
+    let refusal = acquire(server, name, "probe", 100).expect_err("the node is quarantined");
+    let words: Vec<&str> = refusal.split(' ').collect();
+    assert_eq!(words[0], "QUARANTINE", "{refusal}");
+    let left = words.iter().rposition(|&word| word == "ms").expect("a text with milliseconds");
+    words[left - 1].parse().expect("a number of milliseconds")
+}
+
+/// Waits until the node grants again, and answers the fence of the first grant.
+#[track_caller]
+fn first_grant(server: &Server, name: &str, token: &str) -> u64 {
+    common::wait_for("the quarantine is over", || match acquire(server, name, token, 1_000) {
+        Ok(fence) => fence,
+        Err(refusal) if refusal.starts_with("QUARANTINE") => None,
+        Err(refusal) => panic!("{refusal}"),
+    })
+}
+
+/// Gives a lock back.
+#[track_caller]
+fn release(server: &Server, name: &str, token: &str) {
+    let mut connection = server.connect();
+    assert_eq!(cmd!(connection, "LOCK.RELEASE", name, token), Ok(Value::Int(1)));
+}

@@ -1,0 +1,160 @@
+//! What a restart costs: a quarantine exactly where something may have been forgotten.
+
+use crate::common::{Server, wait_until};
+use crate::{LEASE_BLOCK_MS, acquire, first_grant, granted, quarantine_left, release};
+
+fn without_persistence() -> crate::common::Server {
+    Server::builder().config("save", "\"\"").start()
+}
+
+#[test]
+fn a_first_start_grants_at_once() {
+    assert_eq!(granted(&without_persistence(), "lock", "token", 1_000), 1);
+}
+
+#[test]
+fn a_crash_is_waited_out_for_as_long_as_the_leases_and_one_block() {
+    for settings in [
+        &[("save", "\"\"")][..],
+        &[("save", "\"1 1\"")],
+        &[("save", "\"\""), ("appendonly", "yes"), ("appendfsync", "everysec")],
+    ] {
+        let mut builder = Server::builder();
+        for (name, value) in settings {
+            builder = builder.config(name, value);
+        }
+        let mut server = builder.start();
+        let before = granted(&server, "lock", "holder", 2_000);
+        server.kill();
+        server.start_again();
+        let left = quarantine_left(&server, "other");
+        assert!(left > 0 && left <= 2_000 + LEASE_BLOCK_MS, "{settings:?}: {left} ms");
+        let info = server.run("LOCK.INFO other").expect("LOCK.INFO answers in quarantine");
+        assert!(format!("{info:?}").contains("quarantine_left_ms"), "{info:?}");
+        assert!(server.log().contains("QUARANTINE: the node restarted uncleanly"));
+        assert!(server.info_u64("lockmod_quarantine_left_ms") > 0);
+        // The holder's lease ends first; then the node grants, and above what it ever granted.
+        let after = first_grant(&server, "lock", "next");
+        assert!(after > before, "{settings:?}: {after} after {before}");
+    }
+}
+
+#[test]
+fn a_quarantined_node_still_releases_reads_and_repairs() {
+    let mut server = without_persistence();
+    let fence = granted(&server, "lock", "holder", 60_000);
+    server.kill();
+    server.start_again();
+    assert!(quarantine_left(&server, "lock") > 0);
+    let run = |line: &str| server.run(line);
+    assert_eq!(run("LOCK.FENCE lock"), Ok(redis::Value::Int(0)));
+    assert_eq!(run("LOCK.RELEASE lock holder"), Ok(redis::Value::Nil));
+    for refused in ["LOCK.EXTEND lock holder 60000", "LOCK.FENCE lock holder 5"] {
+        let error = crate::common::error_line(run(refused));
+        assert!(error.starts_with("QUARANTINE "), "{refused}: {error}");
+    }
+    let repair = format!("LOCK.EXTEND lock holder 60000 FENCE {fence} REPAIR");
+    assert_eq!(run(&repair), Ok(redis::Value::Int(1)));
+    assert_eq!(run("LOCK.FENCE lock"), Ok(redis::Value::Int(fence as i64)));
+    assert_eq!(run("LOCK.RELEASE lock holder"), Ok(redis::Value::Int(1)));
+}
+
+#[test]
+fn an_operator_can_end_the_quarantine() {
+    let mut server = without_persistence();
+    let before = granted(&server, "lock", "holder", 60_000);
+    server.kill();
+    server.start_again();
+    assert!(quarantine_left(&server, "lock") > 0);
+    server.run("CONFIG SET lockmod.quarantine no").expect("the option can be set");
+    assert!(granted(&server, "lock", "next", 1_000) > before);
+    assert!(server.log().contains("the quarantine was ended by lockmod.quarantine no"));
+}
+
+#[test]
+fn writes_that_are_always_on_disk_need_no_quarantine() {
+    let mut server = Server::builder()
+        .config("save", "\"\"")
+        .config("appendonly", "yes")
+        .config("appendfsync", "always")
+        .start();
+    let fence = granted(&server, "lock", "holder", 60_000);
+    server.kill();
+    server.start_again();
+    assert_eq!(acquire(&server, "lock", "other", 1_000), Ok(None), "the lease came back");
+    assert_eq!(acquire(&server, "lock", "holder", 1_000), Ok(Some(fence)));
+    assert!(granted(&server, "another", "other", 1_000) > fence);
+}
+
+#[test]
+fn weaker_syncing_for_a_moment_costs_the_trust_in_every_write() {
+    let mut server = Server::builder()
+        .config("save", "\"\"")
+        .config("appendonly", "yes")
+        .config("appendfsync", "always")
+        .start();
+    granted(&server, "lock", "holder", 60_000);
+    server.run("CONFIG SET appendfsync everysec").expect("set");
+    server.run("CONFIG SET appendfsync always").expect("set back");
+    server.kill();
+    server.start_again();
+    assert!(quarantine_left(&server, "another") > 0);
+}
+
+#[test]
+fn a_clean_stop_with_everything_saved_needs_no_quarantine() {
+    let mut server = Server::builder().config("save", "\"3600 1000000\"").start();
+    let fence = granted(&server, "lock", "holder", 60_000);
+    server.terminate_with("SAVE");
+    server.start_again();
+    assert_eq!(acquire(&server, "lock", "other", 1_000), Ok(None), "the lease came back");
+    assert!(granted(&server, "another", "other", 1_000) > 0);
+    release(&server, "lock", "holder");
+    assert!(granted(&server, "lock", "next", 1_000) > fence);
+}
+
+#[test]
+fn a_clean_stop_without_saving_waits_for_the_leases_that_stood() {
+    let mut server = without_persistence();
+    granted(&server, "lock", "holder", 3_000);
+    server.terminate_with("NOSAVE");
+    server.start_again();
+    let left = quarantine_left(&server, "lock");
+    assert!(left <= 3_001, "a clean stop knows the leases to the millisecond: {left} ms");
+}
+
+#[test]
+fn a_clean_stop_with_no_lease_outstanding_needs_no_quarantine() {
+    let mut server = without_persistence();
+    let before = granted(&server, "lock", "holder", 60_000);
+    release(&server, "lock", "holder");
+    server.terminate_with("NOSAVE");
+    server.start_again();
+    assert!(granted(&server, "lock", "next", 1_000) > before, "fences go on");
+}
+
+#[test]
+fn a_dump_that_vanished_after_a_clean_stop_is_noticed() {
+    let mut server = Server::builder().config("save", "\"3600 1000000\"").start();
+    let before = granted(&server, "lock", "holder", 60_000);
+    server.terminate_with("SAVE");
+    std::fs::remove_file(server.dir().join("dump.rdb")).expect("there was a dump");
+    server.start_again();
+    assert!(quarantine_left(&server, "lock") > 0);
+    server.run("CONFIG SET lockmod.quarantine no").expect("set");
+    assert!(granted(&server, "lock", "next", 1_000) > before);
+}
+
+#[test]
+fn a_wall_clock_that_was_stepped_while_the_node_was_down_is_noticed() {
+    let mut server = Server::builder().config("save", "\"3600 1000000\"").fake_wall_clock().start();
+    granted(&server, "lock", "holder", 60_000);
+    server.terminate_with("SAVE");
+    server.set_wall_clock_offset_ms(3_600_000);
+    server.start_again();
+    assert!(quarantine_left(&server, "another") > 0);
+    // In the same boot the lease itself is dated by a clock that nobody steps.
+    let info = format!("{:?}", server.run("LOCK.INFO lock").expect("INFO"));
+    assert!(info.contains("held"), "{info}");
+    wait_until("the log says why", || server.log().contains("the clock was stepped"));
+}

@@ -1,0 +1,254 @@
+//! One client of the model: the engine's `Attempt` and `Renewal`, and a clock that we move.
+//!
+//! Round 0 of an acquisition is the acquiring itself, the others are renewals. Each round has a
+//! window: from before its first request to the end of the validity that it gives. Windows close
+//! in order, one by one; the client's clock is wherever the last window to close has ended.
+
+use lockmod::engine::{
+    Answer, Attempt, Extension, Fence, Instant, Millis, NodeSet, Quorum, RaiseAnswer, Renewal,
+    RenewalStep, RoundNumber, Schedule, Step, Terms,
+};
+
+use super::node::TTL;
+use super::world::{Defect, Reply, Request};
+
+/// When round 0 began, on every client's clock.
+const START: Instant = Instant::from_millis(5_000);
+const SCHEDULE: Schedule = Schedule { every: None, margin: Millis::ZERO, max_hold: None };
+
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub(crate) enum Phase {
+    /// Not begun, or over.
+    Idle,
+    Attempting(Attempt),
+    Holding(Renewal, RoundNumber),
+}
+
+/// Votes counted by the defects that count them wrongly.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub(crate) struct Tally {
+    granted: u8,
+    refused: u8,
+    best: Fence,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub(crate) struct Client {
+    pub(crate) phase: Phase,
+    /// How many acquisitions were begun.
+    pub(crate) begun: u8,
+    /// How many windows of the present acquisition have closed.
+    pub(crate) closed: u8,
+    /// The last round that was begun.
+    pub(crate) round: u8,
+    pub(crate) fence: Fence,
+    tally: Tally,
+}
+
+/// What a client wants to be done.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Wish {
+    Nothing,
+    Send(Request, NodeSet),
+    Won {
+        fence: Fence,
+        laggards: NodeSet,
+    },
+    Abandon,
+    /// A renewal counts.
+    Confirmed {
+        repair: NodeSet,
+    },
+}
+
+fn terms() -> Terms {
+    Terms::new(TTL)
+}
+
+fn started_at(round: u8) -> Instant {
+    START.after(Millis::new(u64::from(round)))
+}
+
+impl Client {
+    pub(crate) fn new() -> Client {
+        Client {
+            phase: Phase::Idle,
+            begun: 0,
+            closed: 0,
+            round: 0,
+            fence: Fence::ZERO,
+            tally: Tally::default(),
+        }
+    }
+
+    /// The client's clock, or what it takes for it.
+    fn now(&self, ignores_clock: bool) -> Instant {
+        if ignores_clock || self.closed == 0 {
+            START.after(Millis::new(100))
+        } else {
+            terms().ends_at(started_at(self.closed - 1))
+        }
+    }
+
+    /// Whether the client may take itself for the holder.
+    pub(crate) fn is_valid(&self, ignores_clock: bool) -> bool {
+        match &self.phase {
+            Phase::Holding(renewal, _) => !renewal.validity(self.now(ignores_clock)).is_zero(),
+            Phase::Idle | Phase::Attempting(_) => false,
+        }
+    }
+
+    pub(crate) fn is_holding(&self) -> bool {
+        matches!(self.phase, Phase::Holding(..))
+    }
+
+    pub(crate) fn is_idle(&self) -> bool {
+        self.phase == Phase::Idle
+    }
+
+    /// Whether the window of `round` of the present acquisition is open.
+    pub(crate) fn is_open(&self, round: u8) -> bool {
+        !self.is_idle() && round >= self.closed
+    }
+
+    pub(crate) fn has_open_window(&self) -> bool {
+        self.is_open(self.round)
+    }
+
+    pub(crate) fn start(&mut self, quorum: Quorum) {
+        self.begun += 1;
+        self.phase = Phase::Attempting(Attempt::new(quorum, terms(), START));
+    }
+
+    /// The clock passes the end of the oldest open window.
+    pub(crate) fn close(&mut self, ignores_clock: bool) {
+        self.closed += 1;
+        let now = self.now(ignores_clock);
+        if let Phase::Holding(renewal, _) = &mut self.phase {
+            let _ = renewal.ending(now);
+        }
+    }
+
+    /// Ends the acquisition, whatever it came to.
+    pub(crate) fn finish(&mut self) {
+        *self = Client { begun: self.begun, ..Client::new() };
+    }
+
+    /// Begins a renewal, if the machine allows it.
+    pub(crate) fn renew(&mut self, ignores_clock: bool) -> bool {
+        let now = self.now(ignores_clock);
+        let next = self.round + 1;
+        let Phase::Holding(renewal, number) = &mut self.phase else { return false };
+        let Some(begun) = renewal.begin(started_at(next), now) else { return false };
+        *number = begun;
+        self.round = next;
+        true
+    }
+
+    /// The client waits no longer for this attempt.
+    pub(crate) fn give_up(&mut self, quorum: Quorum, ignores: bool, defect: Defect) -> Wish {
+        let now = self.now(ignores);
+        let Phase::Attempting(attempt) = &mut self.phase else { return Wish::Nothing };
+        let step = attempt.time_out(now);
+        let Tally { granted, refused, best } = self.tally;
+        if defect == Defect::QuorumOfReachable && granted > refused {
+            return self.won(quorum, best, attempt_end(), NodeSet::EMPTY);
+        }
+        self.follow(step, quorum, defect)
+    }
+
+    /// Takes a node's reply.
+    pub(crate) fn take(
+        &mut self,
+        node: usize,
+        reply: Reply,
+        quorum: Quorum,
+        ignores_clock: bool,
+        defect: Defect,
+    ) -> Wish {
+        let now = self.now(ignores_clock);
+        match &mut self.phase {
+            Phase::Idle => Wish::Nothing,
+            Phase::Attempting(attempt) => {
+                let step = match reply {
+                    Reply::Granted(fence) => attempt.answer(node, Answer::Granted(fence), now),
+                    Reply::Raised(at) => attempt.raise_answer(node, RaiseAnswer::Raised(at), now),
+                    Reply::NotRaised => attempt.raise_answer(node, RaiseAnswer::Refused, now),
+                    Reply::Refused => attempt.answer(node, Answer::Refused, now),
+                    Reply::Extended(_)
+                    | Reply::HeldByAnother(_)
+                    | Reply::NotHeld(_)
+                    | Reply::Quarantined(_) => return Wish::Nothing,
+                };
+                self.count(reply, defect);
+                let tied = usize::from(self.tally.granted) * 2 == quorum.nodes();
+                if defect == Defect::TieIsWon && tied {
+                    return self.won(quorum, self.tally.best, attempt_end(), NodeSet::EMPTY);
+                }
+                self.follow(step, quorum, defect)
+            }
+            Phase::Holding(renewal, number) => {
+                let (round, extension) = match reply {
+                    Reply::Extended(round) => (round, Extension::Extended),
+                    Reply::HeldByAnother(round) => (round, Extension::HeldByAnother),
+                    Reply::NotHeld(round) => (round, Extension::NotHeld),
+                    Reply::Quarantined(round) => (round, Extension::Quarantined),
+                    // Of the attempt: it is won already.
+                    Reply::Granted(_) | Reply::Refused | Reply::Raised(_) | Reply::NotRaised => {
+                        return Wish::Nothing;
+                    }
+                };
+                if round != self.round {
+                    return Wish::Nothing;
+                }
+                match renewal.answer(*number, node, extension, now) {
+                    RenewalStep::Confirmed { repair } => Wish::Confirmed { repair },
+                    RenewalStep::Wait | RenewalStep::Failed | RenewalStep::Lost(_) => Wish::Nothing,
+                }
+            }
+        }
+    }
+
+    fn follow(&mut self, step: Step, quorum: Quorum, defect: Defect) -> Wish {
+        match step {
+            Step::Wait => Wish::Nothing,
+            Step::Raise { fence, .. } if defect == Defect::NoRaiseRound => {
+                self.won(quorum, fence, attempt_end(), NodeSet::EMPTY)
+            }
+            Step::Raise { fence, nodes } => Wish::Send(Request::Raise(fence), nodes),
+            Step::Won(grant) => self.won(quorum, grant.fence, grant.ends_at, grant.laggards),
+            Step::Lost(_) => Wish::Abandon,
+        }
+    }
+
+    fn won(&mut self, quorum: Quorum, fence: Fence, ends_at: Instant, laggards: NodeSet) -> Wish {
+        let renewal = Renewal::new(quorum, terms(), SCHEDULE, START, ends_at);
+        self.phase = Phase::Holding(renewal, RoundNumber::default());
+        self.fence = fence;
+        self.tally = Tally::default();
+        Wish::Won { fence, laggards }
+    }
+
+    fn count(&mut self, reply: Reply, defect: Defect) {
+        if !matches!(defect, Defect::QuorumOfReachable | Defect::TieIsWon) {
+            return;
+        }
+        match reply {
+            Reply::Granted(fence) => {
+                self.tally.granted += 1;
+                self.tally.best = self.tally.best.max(fence);
+            }
+            Reply::Refused => self.tally.refused += 1,
+            Reply::Raised(_)
+            | Reply::NotRaised
+            | Reply::Extended(_)
+            | Reply::HeldByAnother(_)
+            | Reply::NotHeld(_)
+            | Reply::Quarantined(_) => {}
+        }
+    }
+}
+
+fn attempt_end() -> Instant {
+    terms().ends_at(START)
+}

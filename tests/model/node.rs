@@ -1,0 +1,222 @@
+//! One node of the model: the engine's `Lock` and `Durability`, a disk, and what only we know.
+//!
+//! Nothing is decided here but the deliberate defects. Time stands still: every request arrives at
+//! [`NOW`], so that every live lease ends at the same instant and the space stays finite. That the
+//! clock goes on past the end of a lease is an event of its own, [`Node::expire`].
+
+use lockmod::engine::{
+    Acquired, Ceilings, Claim, Durability, Extended, Fence, Fencing, Instant, Lease, Lock, Millis,
+    QuarantineReason, Stop, Token,
+};
+
+use super::world::{Defect, Id, Reply, Request};
+
+/// When everything happens, on every node's clock.
+pub(crate) const NOW: Instant = Instant::from_millis(1_000_000);
+/// Every lease is asked for with this ttl.
+pub(crate) const TTL: Millis = Millis::new(1_000);
+
+/// The round of the acquisition `id` whose request a lease goes back to: its client counts the
+/// validity of that round from before the request was sent. Ghost state: no node knows it.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub(crate) struct Origin {
+    pub(crate) id: Id,
+    pub(crate) round: u8,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub(crate) struct Node {
+    pub(crate) lock: Lock,
+    pub(crate) durability: Durability,
+    /// What survives a crash.
+    pub(crate) disk: Ceilings,
+    /// Of the live lease.
+    pub(crate) origin: Origin,
+    /// Leases that a crash has taken away, and whose holders may still rely on them.
+    pub(crate) forgotten: Vec<Origin>,
+    /// The data set as it was saved last.
+    pub(crate) saved: Option<Box<(Lock, Origin)>>,
+}
+
+impl Node {
+    pub(crate) fn new() -> Node {
+        Node {
+            lock: Lock::default(),
+            durability: Durability::new(Fence::ZERO, Some(Ceilings::default())),
+            disk: Ceilings::default(),
+            origin: Origin::default(),
+            forgotten: Vec::new(),
+            saved: None,
+        }
+    }
+
+    /// A node that granted once, long ago.
+    pub(crate) fn used_before() -> Node {
+        let mut node = Node::new();
+        let _ = node.serve(Id::default(), Request::Acquire, Defect::None);
+        node.expire();
+        node
+    }
+
+    /// A node that granted once, and then lost everything, long ago.
+    pub(crate) fn crashed_before() -> Node {
+        let mut node = Node::used_before();
+        node.crash(false, Defect::None);
+        node.end_quarantine();
+        node
+    }
+
+    /// Who has a live lease here.
+    pub(crate) fn holder(&self) -> Option<Id> {
+        self.lock.lease(NOW).map(|lease| Id::of_token(lease.token))
+    }
+
+    pub(crate) fn is_quarantined(&self) -> bool {
+        self.durability.quarantine(NOW).is_some()
+    }
+
+    /// Whether all that the node has promised is on its disk.
+    pub(crate) fn keeps_its_promises(&self) -> bool {
+        let lease = self.lock.lease(NOW).map(|lease| lease.ends_at).unwrap_or_default();
+        self.disk.covers(Ceilings { fence: self.lock.counter(), lease })
+    }
+
+    /// Serves one request of acquisition `id`.
+    pub(crate) fn serve(&mut self, id: Id, request: Request, defect: Defect) -> Option<Reply> {
+        let bytes = id.token();
+        let token = Token::new(&bytes, bytes.len()).expect("a token");
+        let claim = Claim { token, ttl: TTL };
+        match request {
+            Request::Acquire => {
+                let outcome = self.ask(|node, lock| node.acquire(lock, claim, b"", NOW), true);
+                Some(match outcome {
+                    Some(Acquired::Granted { fence, .. }) => {
+                        self.origin = Origin { id, round: 0 };
+                        Reply::Granted(fence)
+                    }
+                    Some(Acquired::Again { fence, .. }) => Reply::Granted(fence),
+                    Some(Acquired::Held) | None => Reply::Refused,
+                })
+            }
+            Request::Raise(fence) => {
+                let persists = defect != Defect::RaiseWithoutPersisting;
+                let outcome = self.ask(|node, lock| node.raise(lock, token, fence, NOW), persists);
+                Some(match outcome {
+                    Some(Extended::Extended { counter, .. }) => Reply::Raised(counter),
+                    Some(_) if defect == Defect::UnconditionalRaise => {
+                        self.lock.apply_counter(fence);
+                        Reply::Raised(self.lock.counter())
+                    }
+                    Some(Extended::HeldByAnother | Extended::NotHeld) | None => Reply::NotRaised,
+                })
+            }
+            Request::Extend(round) => Some(self.extend(id, round, claim, Fencing::Keep, defect)),
+            Request::Repair(round, fence) => {
+                Some(self.extend(id, round, claim, Fencing::Repair(fence), defect))
+            }
+            Request::Release => {
+                let _ = self.durability.release(&mut self.lock, token, NOW);
+                None
+            }
+        }
+    }
+
+    fn extend(
+        &mut self,
+        id: Id,
+        round: u8,
+        claim: Claim<'_>,
+        fencing: Fencing,
+        defect: Defect,
+    ) -> Reply {
+        let held_before = self.holder() == Some(id);
+        let outcome = self.ask(|node, lock| node.extend(lock, claim, fencing, NOW), true);
+        match (outcome, fencing) {
+            (Some(Extended::Extended { .. }), _) => {
+                let known = if held_before { self.origin.round } else { 0 };
+                self.origin = Origin { id, round: round.max(known) };
+                Reply::Extended(round)
+            }
+            (Some(Extended::NotHeld), Fencing::Repair(fence))
+                if defect == Defect::RepairWithoutCheck =>
+            {
+                let ends_at = NOW.after(TTL);
+                let lease = Lease { token: claim.token, fence, ends_at, label: b"" };
+                self.lock.apply(lease, NOW);
+                self.origin = Origin { id, round };
+                Reply::Extended(round)
+            }
+            (Some(Extended::HeldByAnother), _) => Reply::HeldByAnother(round),
+            (Some(Extended::NotHeld), _) => Reply::NotHeld(round),
+            (None, _) => Reply::Quarantined(round),
+        }
+    }
+
+    /// Asks the engine, persists what it wants persisted, and asks again. `None`: refused.
+    fn ask<T>(
+        &mut self,
+        request: impl Fn(&mut Durability, &mut Lock) -> Result<T, Stop>,
+        persists: bool,
+    ) -> Option<T> {
+        loop {
+            match request(&mut self.durability, &mut self.lock) {
+                Ok(outcome) => {
+                    // Writing ahead comes too late to be of use: the worst case.
+                    let _ = self.durability.take_request();
+                    return Some(outcome);
+                }
+                Err(Stop::Refused(_)) => return None,
+                Err(Stop::Persist(ceilings)) => {
+                    if persists {
+                        self.disk = ceilings;
+                    }
+                    self.durability.persisted(ceilings);
+                }
+            }
+        }
+    }
+
+    /// The node's clock passes the end of the live lease, and comes back to [`NOW`] with the lock
+    /// free. (That a lease that is over is as none, the naive model of `tests/engine.rs` checks.)
+    pub(crate) fn expire(&mut self) {
+        if let Some(lease) = self.lock.lease(NOW) {
+            let after = lease.ends_at.after(Millis::new(1));
+            assert!(!self.lock.is_held(after), "a lease is over after its end");
+            self.lock = Lock::free(self.lock.counter(), NOW);
+            self.origin = Origin::default();
+        }
+    }
+
+    pub(crate) fn save(&mut self) {
+        self.saved = Some(Box::new((self.lock.clone(), self.origin)));
+    }
+
+    /// The node loses its memory; it comes back with the data set as saved last, or with none.
+    pub(crate) fn crash(&mut self, with_data: bool, defect: Defect) {
+        if self.lock.is_held(NOW) && !self.forgotten.contains(&self.origin) {
+            self.forgotten.push(self.origin);
+        }
+        let floor = if defect == Defect::NoFenceCeiling { Fence::ZERO } else { self.disk.fence };
+        self.durability = Durability::new(floor, Some(self.disk));
+        if defect != Defect::NoQuarantine {
+            let reason = QuarantineReason::UncleanRestart;
+            self.durability.begin_quarantine(self.disk.lease, reason);
+        }
+        let saved = self.saved.as_deref().cloned().filter(|_| with_data);
+        (self.lock, self.origin) = saved.unwrap_or_default();
+        let ends_at = self.lock.written_lease().map(|lease| lease.ends_at);
+        self.durability.seen(self.lock.counter(), ends_at);
+        let _ = self.durability.take_request();
+        if self.lock.is_held(NOW) && !self.forgotten.contains(&self.origin) {
+            self.forgotten.push(self.origin);
+        }
+        self.forgotten.sort_unstable_by_key(|origin| (origin.id, origin.round));
+    }
+
+    /// The node's clock passes the lease ceiling. All leases from before the crash are over then,
+    /// on this node's clock; that their holders agree is what the caller has to see to.
+    pub(crate) fn end_quarantine(&mut self) {
+        self.durability.end_quarantine();
+        self.forgotten.clear();
+    }
+}

@@ -1,0 +1,828 @@
+//! The world around nodes and clients: the network, crashes, time, and what must be true of it all.
+//!
+//! Time is abstract. All that is known of it is what drift and "measured from before the first
+//! send" buy: a node's lease goes back to a request of some round, and may be over only after that
+//! round's window has closed at the client. Everything else may happen in any order.
+//!
+//! Two symmetries are broken, so that less has to be searched: nodes that nothing has happened to
+//! are alike, and so are clients that have not begun; the first of them is always taken.
+
+use std::ops::{Deref, DerefMut};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
+
+use lockmod::engine::{Fence, NodeSet, Quorum, Token};
+use stateright::{Model, Property};
+
+use super::client::{Client, Phase, Wish};
+use super::node::{Node, Origin};
+
+/// One acquisition, and its token: the client, and the how-manieth of its acquisitions.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub(crate) struct Id(u8);
+
+const ACQUISITIONS_MAX: u8 = 2;
+
+impl Id {
+    fn of(client: usize, acquisition: u8) -> Id {
+        Id(client as u8 * ACQUISITIONS_MAX + acquisition)
+    }
+
+    pub(crate) fn of_token(token: Token<'_>) -> Id {
+        Id(token.as_bytes()[0] - b'A')
+    }
+
+    pub(crate) fn token(self) -> [u8; 1] {
+        [b'A' + self.0]
+    }
+
+    fn client(self) -> usize {
+        usize::from(self.0 / ACQUISITIONS_MAX)
+    }
+
+    fn bit(self) -> u8 {
+        1 << self.0
+    }
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(crate) enum Request {
+    Acquire,
+    Raise(Fence),
+    Extend(u8),
+    Repair(u8, Fence),
+    Release,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(crate) enum Reply {
+    Granted(Fence),
+    Refused,
+    Raised(Fence),
+    NotRaised,
+    Extended(u8),
+    HeldByAnother(u8),
+    NotHeld(u8),
+    Quarantined(u8),
+}
+
+/// A rule that is dropped on purpose. Each must be found out.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Defect {
+    None,
+    /// Different grants of a quorum are taken for a win at once.
+    NoRaiseRound,
+    /// A raise does not look at the token.
+    UnconditionalRaise,
+    /// A restarted node grants at once.
+    NoQuarantine,
+    /// A restarted node starts at fence zero.
+    NoFenceCeiling,
+    /// A raise goes past the ceiling on disk.
+    RaiseWithoutPersisting,
+    /// More than half of the nodes that answered are taken for a quorum.
+    QuorumOfReachable,
+    /// Half of the nodes are taken for a quorum.
+    TieIsWon,
+    /// The client's clock is stepped back before each window closes.
+    ClientWallClock,
+    /// A node's clock is stepped forward, so that a lease ends early.
+    NodeWallClock,
+    /// A repair looks at nothing but that the lock is free.
+    RepairWithoutCheck,
+    /// Requests overtake each other on a connection.
+    Overtaking,
+}
+
+/// How requests travel. Any of them may be lost.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Network {
+    /// Those of one client to one node arrive in order.
+    InOrder,
+    /// They arrive in any order, and so many of them more than once.
+    AnyOrder { duplicates: u8 },
+}
+
+/// How replies travel. Any of them may be lost.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Replies {
+    /// They take their time: anything may happen meanwhile.
+    InFlight,
+    /// They arrive at once or never: a smaller space, in which a client sees a node's answers in
+    /// the order in which the nodes decided.
+    AtOnce,
+}
+
+/// What becomes of a request.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Fate {
+    Answered,
+    /// Its reply is lost.
+    Unanswered,
+    /// It will arrive again.
+    Repeated,
+}
+
+/// What was there before.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Start {
+    Fresh,
+    /// An acquisition that reached all nodes but the first is long over.
+    Uneven,
+    /// The first node lost everything in a crash, long ago: its floor is far above the others'.
+    OneFloor,
+}
+
+/// How much may happen.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Bounds {
+    pub(crate) start: Start,
+    pub(crate) nodes: usize,
+    pub(crate) clients: usize,
+    /// Of each client.
+    pub(crate) acquisitions: u8,
+    /// Of each acquisition.
+    pub(crate) renewals: u8,
+    /// Renewals ask for a repair everywhere, as a client might that keeps no books.
+    pub(crate) repairs_everywhere: bool,
+    pub(crate) network: Network,
+    pub(crate) replies: Replies,
+    /// How many ACQUIREs may arrive after their acquisition is over; `None`: all that were sent.
+    pub(crate) zombies: Option<u8>,
+    pub(crate) crashes: u8,
+    pub(crate) saves: u8,
+    /// Clients never look at their clocks: mutual exclusion is not promised to them, fences are.
+    pub(crate) ignores_clocks: bool,
+    pub(crate) has_store: bool,
+    pub(crate) defect: Defect,
+    /// Check this property only.
+    pub(crate) only: Option<&'static str>,
+}
+
+impl Bounds {
+    pub(crate) const fn of(nodes: usize, clients: usize) -> Bounds {
+        Bounds {
+            start: Start::Fresh,
+            nodes,
+            clients,
+            acquisitions: 1,
+            renewals: 0,
+            repairs_everywhere: false,
+            network: Network::InOrder,
+            replies: Replies::InFlight,
+            zombies: None,
+            crashes: 0,
+            saves: 0,
+            ignores_clocks: false,
+            has_store: false,
+            defect: Defect::None,
+            only: None,
+        }
+    }
+}
+
+/// Interesting things that a search must have come upon, or it has proved little.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u8)]
+pub(crate) enum Witness {
+    WonInOneRound,
+    WonByRaise,
+    SplitVote,
+    TooLate,
+    ZombieGrant,
+    WonOverALapsedLease,
+    HolderRaisedLaggards,
+    Renewed,
+    RenewedPastTheFirstWindow,
+    Repaired,
+    CrashUnderAHolder,
+    RefusedInQuarantine,
+    GrantAboveTheCeiling,
+    ReleasedLeaseLoaded,
+    StoreRefusedAnOldWrite,
+}
+
+impl Witness {
+    const ALL: [Witness; 15] = [
+        Witness::WonInOneRound,
+        Witness::WonByRaise,
+        Witness::SplitVote,
+        Witness::TooLate,
+        Witness::ZombieGrant,
+        Witness::WonOverALapsedLease,
+        Witness::HolderRaisedLaggards,
+        Witness::Renewed,
+        Witness::RenewedPastTheFirstWindow,
+        Witness::Repaired,
+        Witness::CrashUnderAHolder,
+        Witness::RefusedInQuarantine,
+        Witness::GrantAboveTheCeiling,
+        Witness::ReleasedLeaseLoaded,
+        Witness::StoreRefusedAnOldWrite,
+    ];
+}
+
+pub(crate) struct World {
+    pub(crate) bounds: Bounds,
+    quorum: Quorum,
+    witnessed: AtomicU32,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub(crate) struct State {
+    nodes: Vec<Shared<Node>>,
+    clients: Vec<Shared<Client>>,
+    /// Client by client, node by node.
+    channels: Vec<Shared<Channel>>,
+    /// How many nodes anything has happened to.
+    touched: u8,
+    crashes: u8,
+    saves: u8,
+    duplicates: u8,
+    zombies: u8,
+    /// By id.
+    ledger: Shared<Vec<Entry>>,
+    store: Store,
+    /// What has been violated: bits of `Broken`.
+    broken: u8,
+}
+
+/// A part that states have in common until one of them changes it: millions of states have to fit.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
+struct Shared<T>(Arc<T>);
+
+impl<T> Shared<T> {
+    fn new(part: T) -> Shared<T> {
+        Shared(Arc::new(part))
+    }
+}
+
+impl<T> Deref for Shared<T> {
+    type Target = T;
+
+    fn deref(&self) -> &T {
+        &self.0
+    }
+}
+
+impl<T: Clone> DerefMut for Shared<T> {
+    fn deref_mut(&mut self) -> &mut T {
+        Arc::make_mut(&mut self.0)
+    }
+}
+
+#[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
+struct Channel {
+    requests: Vec<(Id, Request)>,
+    /// To the present acquisition; a later one replaces it.
+    reply: Option<Reply>,
+}
+
+/// What history knows of an acquisition.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+struct Entry {
+    /// Which acquisitions were complete when it began.
+    before: u8,
+    /// Zero until it is complete.
+    fence: Fence,
+}
+
+/// A resource that remembers the largest fence that it has seen.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+struct Store {
+    highest: Fence,
+    /// Of which acquisitions it has accepted writes.
+    accepted: u8,
+}
+
+#[derive(Clone, Copy)]
+enum Broken {
+    Rising = 1,
+    Unique = 2,
+    Store = 4,
+    Superseded = 8,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Action {
+    /// A client begins an acquisition.
+    Begin(usize),
+    /// A request arrives: client, node, place in line.
+    Deliver(usize, usize, usize, Fate),
+    /// A reply arrives: client, node.
+    Answer(usize, usize),
+    GiveUp(usize),
+    /// The validity of the oldest open round of a client ends.
+    CloseWindow(usize),
+    Renew(usize),
+    Release(usize),
+    /// A write to the fenced store arrives.
+    Write(usize),
+    /// A lease ends at a node.
+    Expire(usize),
+    Save(usize),
+    Crash(usize, bool),
+    EndQuarantine(usize),
+}
+
+impl World {
+    pub(crate) fn new(bounds: Bounds) -> World {
+        let quorum = Quorum::of(bounds.nodes).expect("1 to 32 nodes");
+        World { bounds, quorum, witnessed: AtomicU32::new(0) }
+    }
+
+    /// What has been come upon so far.
+    pub(crate) fn witnesses(&self) -> Vec<Witness> {
+        let bits = self.witnessed.load(Ordering::Relaxed);
+        Witness::ALL.into_iter().filter(|witness| bits & 1 << *witness as u8 != 0).collect()
+    }
+
+    fn saw(&self, witness: Witness) {
+        let bit = 1 << witness as u8;
+        if self.witnessed.load(Ordering::Relaxed) & bit == 0 {
+            self.witnessed.fetch_or(bit, Ordering::Relaxed);
+        }
+    }
+
+    /// One step of a path, for people.
+    pub(crate) fn tell(&self, state: &State, action: Action) -> String {
+        let name = |client: usize| (b'A' + client as u8) as char;
+        match action {
+            Action::Begin(client) => format!("{} begins to acquire", name(client)),
+            Action::Deliver(client, node, place, fate) => {
+                let (id, request) = state.channels[self.channel(client, node)].requests[place];
+                let reply = state.nodes[node].clone().serve(id, request, self.bounds.defect);
+                let is_late = state.clients[client].is_idle() || World::id(state, client) != id;
+                let late = if is_late { " (late)" } else { "" };
+                let reply = reply.map(|reply| format!(": {reply:?}")).unwrap_or_default();
+                let fate = if fate == Fate::Answered { "" } else { &format!(", {fate:?}") };
+                format!("node {node} gets {request:?} of {}{late}{reply}{fate}", name(client))
+            }
+            Action::Answer(client, node) => {
+                let reply = state.channels[self.channel(client, node)].reply;
+                format!("{} reads {reply:?} of node {node}", name(client))
+            }
+            Action::GiveUp(client) => format!("{} waits no longer", name(client)),
+            Action::CloseWindow(client) => {
+                format!("{}'s window {} closes", name(client), state.clients[client].closed)
+            }
+            Action::Renew(client) => format!("{} begins to renew", name(client)),
+            Action::Release(client) => format!("{} releases", name(client)),
+            Action::Write(client) => {
+                let fence = state.clients[client].fence;
+                format!("the store gets a write of {} with fence {fence}", name(client))
+            }
+            Action::Expire(node) => format!("the lease at node {node} ends"),
+            Action::Save(node) => format!("node {node} saves its data set"),
+            Action::Crash(node, false) => format!("node {node} crashes and forgets everything"),
+            Action::Crash(node, true) => format!("node {node} crashes and loads what it saved"),
+            Action::EndQuarantine(node) => format!("node {node} ends its quarantine"),
+        }
+    }
+
+    fn ignores_clocks(&self) -> bool {
+        self.bounds.ignores_clocks || self.bounds.defect == Defect::ClientWallClock
+    }
+
+    fn channel(&self, client: usize, node: usize) -> usize {
+        client * self.bounds.nodes + node
+    }
+
+    fn id(state: &State, client: usize) -> Id {
+        Id::of(client, state.clients[client].begun - 1)
+    }
+
+    fn is_open(state: &State, origin: Origin) -> bool {
+        let client = origin.id.client();
+        state.clients[client].begun > 0
+            && World::id(state, client) == origin.id
+            && state.clients[client].is_open(origin.round)
+    }
+
+    fn may_expire(&self, state: &State, node: usize) -> bool {
+        let node = &state.nodes[node];
+        let is_early = self.bounds.defect == Defect::NodeWallClock;
+        node.holder().is_some() && (is_early || !World::is_open(state, node.origin))
+    }
+
+    fn send(&self, state: &mut State, client: usize, request: Request, nodes: NodeSet) {
+        let id = World::id(state, client);
+        for node in nodes.iter() {
+            state.channels[self.channel(client, node)].requests.push((id, request));
+        }
+    }
+
+    fn deliver(&self, state: &mut State, client: usize, node: usize, place: usize, fate: Fate) {
+        let channel = self.channel(client, node);
+        let requests = &mut state.channels[channel].requests;
+        let (id, request) = requests[place];
+        match self.bounds.network {
+            Network::AnyOrder { .. } if fate == Fate::Repeated => state.duplicates += 1,
+            Network::InOrder if self.bounds.defect != Defect::Overtaking => {
+                requests.drain(..=place);
+            }
+            Network::AnyOrder { .. } | Network::InOrder => {
+                requests.remove(place);
+            }
+        }
+        let is_present = World::id(state, client) == id && !state.clients[client].is_idle();
+        if request == Request::Acquire && !is_present && self.bounds.zombies.is_some() {
+            state.zombies += 1;
+        }
+        let served = &mut state.nodes[node];
+        let (held_before, was_quarantined) = (served.holder(), served.is_quarantined());
+        let reply = served.serve(id, request, self.bounds.defect);
+        let is_counted = !matches!(request, Request::Repair(..)) || self.bounds.repairs_everywhere;
+        if reply.is_some() && is_present && is_counted && fate != Fate::Unanswered {
+            state.channels[channel].reply = reply;
+        }
+        match reply {
+            Some(Reply::Granted(fence)) if held_before.is_none() => {
+                if !is_present {
+                    self.saw(Witness::ZombieGrant);
+                }
+                if fence.get() > lockmod::engine::FENCE_BLOCK {
+                    self.saw(Witness::GrantAboveTheCeiling);
+                }
+                let mut holders: Vec<_> =
+                    state.nodes.iter().filter_map(|node| node.holder()).collect();
+                holders.sort_unstable();
+                holders.dedup();
+                if holders.len() == self.bounds.nodes {
+                    self.saw(Witness::SplitVote);
+                }
+            }
+            Some(Reply::Refused) if was_quarantined => self.saw(Witness::RefusedInQuarantine),
+            Some(Reply::Extended(_)) if held_before.is_none() => self.saw(Witness::Repaired),
+            Some(_) | None => {}
+        }
+        if self.bounds.replies == Replies::AtOnce {
+            self.answer(state, client, node);
+        }
+    }
+
+    fn answer(&self, state: &mut State, client: usize, node: usize) {
+        let channel = self.channel(client, node);
+        let Some(reply) = state.channels[channel].reply else { return };
+        state.channels[channel].reply = None;
+        let was_attempting = matches!(state.clients[client].phase, Phase::Attempting(_));
+        let wish = state.clients[client].take(
+            node,
+            reply,
+            self.quorum,
+            self.ignores_clocks(),
+            self.bounds.defect,
+        );
+        match wish {
+            Wish::Won { .. } if was_attempting => self.saw(match reply {
+                Reply::Raised(_) => Witness::WonByRaise,
+                _ => Witness::WonInOneRound,
+            }),
+            Wish::Abandon if state.clients[client].closed > 0 => self.saw(Witness::TooLate),
+            _ => {}
+        }
+        self.grant_wish(state, client, wish);
+    }
+
+    fn grant_wish(&self, state: &mut State, client: usize, wish: Wish) {
+        match wish {
+            Wish::Nothing => {}
+            Wish::Send(request, nodes) => self.send(state, client, request, nodes),
+            Wish::Won { fence, laggards } => {
+                self.complete(state, client, fence);
+                if !laggards.is_empty() {
+                    self.saw(Witness::HolderRaisedLaggards);
+                    self.send(state, client, Request::Raise(fence), laggards);
+                }
+            }
+            Wish::Abandon => self.finish(state, client),
+            Wish::Confirmed { repair } => {
+                let id = World::id(state, client);
+                if state
+                    .ledger
+                    .iter()
+                    .any(|later| later.fence > Fence::ZERO && later.before & id.bit() != 0)
+                {
+                    state.broken |= Broken::Superseded as u8;
+                }
+                self.saw(Witness::Renewed);
+                if state.clients[client].closed > 0 {
+                    self.saw(Witness::RenewedPastTheFirstWindow);
+                }
+                if !self.bounds.repairs_everywhere {
+                    let (round, fence) = (state.clients[client].round, state.clients[client].fence);
+                    self.send(state, client, Request::Repair(round, fence), repair);
+                }
+            }
+        }
+    }
+
+    /// An acquisition is complete: history is written, and judged.
+    fn complete(&self, state: &mut State, client: usize, fence: Fence) {
+        let id = World::id(state, client);
+        let before = state.ledger[usize::from(id.0)].before;
+        for (index, other) in state.ledger.iter().enumerate() {
+            let other_id = Id(index as u8);
+            if other_id == id || other.fence == Fence::ZERO {
+                continue;
+            }
+            if before & other_id.bit() != 0 && fence <= other.fence {
+                state.broken |= Broken::Rising as u8;
+            }
+            if fence == other.fence {
+                state.broken |= Broken::Unique as u8;
+            }
+        }
+        if state.clients.iter().enumerate().any(|(other, c)| other != client && c.is_holding()) {
+            self.saw(Witness::WonOverALapsedLease);
+        }
+        state.ledger[usize::from(id.0)].fence = fence;
+    }
+
+    /// An acquisition is abandoned or released: everywhere, whatever is believed of the nodes.
+    fn finish(&self, state: &mut State, client: usize) {
+        self.send(state, client, Request::Release, self.quorum.all());
+        state.clients[client].finish();
+        for node in 0..self.bounds.nodes {
+            let channel = &mut state.channels[self.channel(client, node)];
+            if channel.reply.is_some() {
+                channel.reply = None;
+            }
+        }
+    }
+
+    fn write(&self, state: &mut State, client: usize) {
+        let id = World::id(state, client);
+        let fence = state.clients[client].fence;
+        if fence < state.store.highest {
+            return self.saw(Witness::StoreRefusedAnOldWrite);
+        }
+        let is_old = state.ledger.iter().enumerate().any(|(index, later)| {
+            state.store.accepted & Id(index as u8).bit() != 0 && later.before & id.bit() != 0
+        });
+        if is_old {
+            state.broken |= Broken::Store as u8;
+        }
+        state.store = Store { highest: fence, accepted: state.store.accepted | id.bit() };
+    }
+
+    /// Lets states that differ in nothing that matters be equal.
+    fn tidy(&self, state: &mut State) {
+        self.drop_dead_requests(state);
+        for index in 0..state.nodes.len() {
+            let is_open = |origin: &Origin| World::is_open(state, *origin);
+            let node = &state.nodes[index];
+            let origin = match node.holder() {
+                Some(_) if is_open(&node.origin) => node.origin,
+                Some(_) => Origin { round: 0, ..node.origin },
+                None => Origin::default(),
+            };
+            let forgotten: Vec<_> = node.forgotten.iter().copied().filter(is_open).collect();
+            if origin != node.origin || forgotten.len() != node.forgotten.len() {
+                let node = &mut state.nodes[index];
+                (node.origin, node.forgotten) = (origin, forgotten);
+            }
+        }
+    }
+}
+
+impl World {
+    /// Drops what can change nothing any more: requests of an acquisition that is over, to a node
+    /// where its token does not hold and cannot come to hold.
+    fn drop_dead_requests(&self, state: &mut State) {
+        let keeps_all = self.bounds.saves > 0 || self.bounds.defect == Defect::UnconditionalRaise;
+        let no_zombies = self.bounds.zombies.is_some_and(|most| state.zombies >= most);
+        for client in 0..self.bounds.clients {
+            if !state.clients[client].is_idle() {
+                continue;
+            }
+            for node in 0..self.bounds.nodes {
+                let holder = state.nodes[node].holder();
+                let channel = self.channel(client, node);
+                let requests = &state.channels[channel].requests;
+                let acquires = |(_, request): &(Id, Request)| *request == Request::Acquire;
+                let makes = |(_, request): &(Id, Request)| {
+                    matches!(request, Request::Acquire if !no_zombies)
+                        || matches!(request, Request::Repair(..))
+                };
+                let is_alive = |request: &(Id, Request)| {
+                    !(no_zombies && acquires(request))
+                        && (keeps_all
+                            || holder == Some(request.0)
+                            || requests.iter().any(|other| other.0 == request.0 && makes(other)))
+                };
+                if !requests.iter().all(is_alive) {
+                    let alive = requests.iter().copied().filter(is_alive).collect();
+                    state.channels[channel].requests = alive;
+                }
+            }
+        }
+    }
+
+    /// Whether no lease is left over from an acquisition that was given back in good order.
+    fn is_clean(&self, state: &State) -> bool {
+        let bounds = &self.bounds;
+        let promised =
+            bounds.network == Network::InOrder && bounds.acquisitions == 1 && bounds.crashes == 0;
+        !promised
+            || state.nodes.iter().enumerate().all(|(node, lock)| match lock.holder() {
+                Some(id) if state.clients[id.client()].is_idle() => {
+                    let requests = &state.channels[self.channel(id.client(), node)].requests;
+                    requests.contains(&(id, Request::Release))
+                }
+                Some(_) | None => true,
+            })
+    }
+}
+
+impl Model for World {
+    type State = State;
+    type Action = Action;
+
+    fn init_states(&self) -> Vec<State> {
+        let Bounds { nodes, clients, start, .. } = self.bounds;
+        let node = |index| match start {
+            Start::Uneven if index > 0 => Node::used_before(),
+            Start::OneFloor if index == 0 => Node::crashed_before(),
+            Start::Fresh | Start::Uneven | Start::OneFloor => Node::new(),
+        };
+        vec![State {
+            nodes: (0..nodes).map(|index| Shared::new(node(index))).collect(),
+            clients: vec![Shared::new(Client::new()); clients],
+            channels: vec![Shared::default(); nodes * clients],
+            // The first node is unlike the others then.
+            touched: u8::from(start != Start::Fresh),
+            crashes: 0,
+            saves: 0,
+            duplicates: 0,
+            zombies: 0,
+            ledger: Shared::new(vec![Entry::default(); clients * usize::from(ACQUISITIONS_MAX)]),
+            store: Store::default(),
+            broken: 0,
+        }]
+    }
+
+    fn actions(&self, state: &State, actions: &mut Vec<Action>) {
+        let bounds = &self.bounds;
+        let nodes = 0..bounds.nodes.min(usize::from(state.touched) + 1);
+        for (index, client) in state.clients.iter().enumerate() {
+            let is_next = index == 0 || state.clients[index - 1].begun > 0;
+            match &client.phase {
+                Phase::Idle if client.begun < bounds.acquisitions && is_next => {
+                    actions.push(Action::Begin(index));
+                }
+                Phase::Idle => {}
+                Phase::Attempting(_) => actions.push(Action::GiveUp(index)),
+                Phase::Holding(..) => {
+                    actions.push(Action::Release(index));
+                    if client.round < bounds.renewals {
+                        actions.push(Action::Renew(index));
+                    }
+                    if bounds.has_store {
+                        actions.push(Action::Write(index));
+                    }
+                }
+            }
+            if client.has_open_window() {
+                actions.push(Action::CloseWindow(index));
+            }
+            for node in nodes.clone() {
+                let channel = &state.channels[self.channel(index, node)];
+                for place in 0..channel.requests.len() {
+                    let mut deliver = |fate| {
+                        actions.push(Action::Deliver(index, node, place, fate));
+                    };
+                    deliver(Fate::Answered);
+                    if bounds.replies == Replies::AtOnce && !client.is_idle() {
+                        deliver(Fate::Unanswered);
+                    }
+                    if let Network::AnyOrder { duplicates } = bounds.network
+                        && state.duplicates < duplicates
+                    {
+                        deliver(Fate::Repeated);
+                    }
+                }
+                if channel.reply.is_some() {
+                    actions.push(Action::Answer(index, node));
+                }
+            }
+        }
+        for node in nodes {
+            if self.may_expire(state, node) {
+                actions.push(Action::Expire(node));
+            }
+            if state.saves < bounds.saves {
+                actions.push(Action::Save(node));
+            }
+            if state.crashes < bounds.crashes {
+                actions.push(Action::Crash(node, false));
+                if state.nodes[node].saved.is_some() {
+                    actions.push(Action::Crash(node, true));
+                }
+            }
+            if state.nodes[node].is_quarantined() && state.nodes[node].forgotten.is_empty() {
+                actions.push(Action::EndQuarantine(node));
+            }
+        }
+    }
+
+    fn next_state(&self, last: &State, action: Action) -> Option<State> {
+        let mut state = last.clone();
+        let defect = self.bounds.defect;
+        match action {
+            Action::Begin(client) => {
+                state.clients[client].start(self.quorum);
+                let id = World::id(&state, client);
+                let complete =
+                    state.ledger.iter().enumerate().filter(|(_, e)| e.fence > Fence::ZERO);
+                let before = complete.fold(0, |bits, (index, _)| bits | Id(index as u8).bit());
+                state.ledger[usize::from(id.0)].before = before;
+                self.send(&mut state, client, Request::Acquire, self.quorum.all());
+            }
+            Action::Deliver(client, node, place, fate) => {
+                state.touched = state.touched.max(node as u8 + 1);
+                self.deliver(&mut state, client, node, place, fate);
+            }
+            Action::Answer(client, node) => self.answer(&mut state, client, node),
+            Action::GiveUp(client) => {
+                let ignores = self.ignores_clocks();
+                let wish = state.clients[client].give_up(self.quorum, ignores, defect);
+                self.grant_wish(&mut state, client, wish);
+            }
+            Action::CloseWindow(client) => state.clients[client].close(self.ignores_clocks()),
+            Action::Renew(client) => {
+                if !state.clients[client].renew(self.ignores_clocks()) {
+                    return None;
+                }
+                let Client { round, fence, .. } = *state.clients[client];
+                let request = if self.bounds.repairs_everywhere {
+                    Request::Repair(round, fence)
+                } else {
+                    Request::Extend(round)
+                };
+                self.send(&mut state, client, request, self.quorum.all());
+            }
+            Action::Release(client) => self.finish(&mut state, client),
+            Action::Write(client) => self.write(&mut state, client),
+            Action::Expire(node) => state.nodes[node].expire(),
+            Action::Save(node) => {
+                state.touched = state.touched.max(node as u8 + 1);
+                state.saves += 1;
+                state.nodes[node].save();
+            }
+            Action::Crash(node, with_data) => {
+                state.touched = state.touched.max(node as u8 + 1);
+                state.crashes += 1;
+                let holder = state.nodes[node].holder();
+                let is_valid = |id: Id| state.clients[id.client()].is_holding();
+                if holder.is_some_and(is_valid) && World::is_open(&state, state.nodes[node].origin)
+                {
+                    self.saw(Witness::CrashUnderAHolder);
+                }
+                state.nodes[node].crash(with_data, defect);
+                if with_data && state.nodes[node].holder().is_some() && holder.is_none() {
+                    self.saw(Witness::ReleasedLeaseLoaded);
+                }
+            }
+            Action::EndQuarantine(node) => state.nodes[node].end_quarantine(),
+        }
+        self.tidy(&mut state);
+        if state == *last { None } else { Some(state) }
+    }
+
+    fn properties(&self) -> Vec<Property<World>> {
+        let mut properties = vec![
+            Property::always(
+                "fences rise over disjoint acquisitions",
+                |_: &World, state: &State| state.broken & Broken::Rising as u8 == 0,
+            ),
+            Property::always("fences are unique", |_, state: &State| {
+                state.broken & Broken::Unique as u8 == 0
+            }),
+            Property::always(
+                "the store accepts no old write after a newer",
+                |_: &World, state: &State| state.broken & Broken::Store as u8 == 0,
+            ),
+            Property::always("nobody renews after a successor", |_: &World, state: &State| {
+                state.broken & Broken::Superseded as u8 == 0
+            }),
+            Property::always("what a node promised is on its disk", |_: &World, state: &State| {
+                state.nodes.iter().all(|node| node.keeps_its_promises())
+            }),
+            Property::always("what is released stays released", |world: &World, state: &State| {
+                world.is_clean(state)
+            }),
+        ];
+        if !self.bounds.ignores_clocks {
+            properties.push(Property::always(
+                "mutual exclusion",
+                |world: &World, state: &State| {
+                    let ignores = world.ignores_clocks();
+                    state.clients.iter().filter(|client| client.is_valid(ignores)).count() <= 1
+                },
+            ));
+        }
+        properties.retain(|property| self.bounds.only.is_none_or(|only| only == property.name));
+        properties
+    }
+}
