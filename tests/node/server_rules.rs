@@ -1,6 +1,6 @@
 //! Redis's own rules hold for locks too: transactions, scripts, ACLs, pauses, memory limits.
 
-use crate::ask::{ask, ask_all, ask_args, field, wait_for_cron};
+use crate::ask::{ask, ask_all, ask_args, bytes, field, wait_for_cron};
 use crate::common::{Server, cmd, wait_until};
 
 #[test]
@@ -283,7 +283,8 @@ fn requests_of_every_kind_leave_no_memory_behind() {
                 ask(conn, line);
             }
             ask_args(conn, &["EVAL", script, "1", "res"]);
-            let dump = crate::ask::bytes(conn, &["DUMP", "long"]);
+            ask(conn, &labelled);
+            let dump = bytes(conn, &["DUMP", "long"]);
             ask_args(conn, &[b"RESTORE".as_slice(), b"other", b"0", &dump, b"REPLACE"]);
         }
         server.wait_for_replica(&replica);
