@@ -21,6 +21,8 @@ struct StateV1 {
     port: u16,
     fence_ceiling: u64,
     lease_ceiling_boot_ms: u64,
+    began_at_boot_ms: u64,
+    began_at_unix_ms: u64,
     at_boot_ms: u64,
     at_unix_ms: u64,
     boot: u64,
@@ -41,6 +43,8 @@ pub fn encode_state(saved: &Saved) -> Vec<u8> {
         port: saved.port,
         fence_ceiling: saved.ceilings.fence.get(),
         lease_ceiling_boot_ms: saved.ceilings.lease.as_millis(),
+        began_at_boot_ms: saved.began_at.now.as_millis(),
+        began_at_unix_ms: saved.began_at.wall.as_millis(),
         at_boot_ms: saved.at.now.as_millis(),
         at_unix_ms: saved.at.wall.as_millis(),
         boot: saved.boot,
@@ -73,6 +77,10 @@ pub fn decode_state(bytes: &[u8]) -> Result<Saved, CodecError> {
             fence: fence(state.fence_ceiling)?,
             lease: Instant::from_millis(state.lease_ceiling_boot_ms),
         },
+        began_at: Clocks {
+            now: Instant::from_millis(state.began_at_boot_ms),
+            wall: UnixTime::from_millis(state.began_at_unix_ms),
+        },
         at: Clocks {
             now: Instant::from_millis(state.at_boot_ms),
             wall: UnixTime::from_millis(state.at_unix_ms),
@@ -98,6 +106,10 @@ mod tests {
             ceilings: Ceilings {
                 fence: Fence::new(70_000).unwrap(),
                 lease: Instant::from_millis(123_456),
+            },
+            began_at: Clocks {
+                now: Instant::from_millis(90_000),
+                wall: UnixTime::from_millis(1_763_689_990_000),
             },
             at: Clocks {
                 now: Instant::from_millis(100_000),

@@ -21,9 +21,11 @@ pub struct Saved {
     pub port: u16,
     /// What it promised. After a clean stop, what it used.
     pub ceilings: Ceilings,
+    /// When it began to grant: what an append-only file says is dated by the wall clock of then.
+    pub began_at: Clocks,
     /// When this was written.
     pub at: Clocks,
-    /// The boot whose monotonic clock `ceilings` and `at` belong to; zero if unknown.
+    /// The boot whose monotonic clock all of these belong to; zero if unknown.
     pub boot: u64,
     /// Every write had been on disk before its reply, ever since the node started.
     pub is_always_durable: bool,
@@ -148,8 +150,10 @@ fn wait(saved: &Saved, loaded: Loaded) -> Option<(Instant, QuarantineReason)> {
     if !is_whole {
         return Some((until, QuarantineReason::UncleanRestart));
     }
-    // The data set has every lease, dated by the wall clock: was it stepped in between?
-    if is_same_boot(saved, loaded) && was_stepped(saved.at, loaded.clocks) {
+    // The data set has every lease, dated by the wall clock: was it stepped since, be it while the
+    // node ran or afterwards?
+    let was_stepped_later = is_same_boot(saved, loaded) && was_stepped(saved.at, loaded.clocks);
+    if was_stepped(saved.began_at, saved.at) || was_stepped_later {
         return Some((until, QuarantineReason::ClockStep));
     }
     None
@@ -195,6 +199,7 @@ mod tests {
         Saved {
             port: 6379,
             ceilings: Ceilings { fence: fence(1_000), lease: Instant::from_millis(40_000) },
+            began_at: clocks(9_000, HOUR - 1_000),
             at: clocks(10_000, HOUR),
             boot: BOOT,
             is_always_durable: false,
@@ -320,6 +325,22 @@ mod tests {
         let (until, reason) = recover(Found::Present(clean), stepped).quarantine.unwrap();
         assert_eq!(until, Instant::from_millis(40_000));
         assert_eq!(reason, QuarantineReason::ClockStep);
+    }
+
+    #[test]
+    fn leases_are_dated_wrongly_also_by_a_clock_that_was_stepped_while_the_node_ran() {
+        // The append-only file of a node that began an hour back, by its wall clock of then.
+        let began_at = clocks(9_000, HOUR - 61_000);
+        let clean = Saved { stop: stopped(true), began_at, ..saved() };
+        let durable = Saved { is_always_durable: true, began_at, ..saved() };
+        let loaded = Loaded { is_always_durable: true, ..loaded() };
+        for saved in [clean, durable] {
+            for boot in [BOOT, BOOT + 1] {
+                let loaded = Loaded { boot, ..loaded };
+                let (_, reason) = recover(Found::Present(saved), loaded).quarantine.unwrap();
+                assert_eq!(reason, QuarantineReason::ClockStep);
+            }
+        }
     }
 
     #[test]

@@ -114,6 +114,7 @@ fn begin(context: Context<'_>) -> Result<(), Refusal> {
     let saved = Saved {
         port: port(context),
         ceilings: promised.max(first),
+        began_at: clocks,
         at: clocks,
         boot: loaded.boot,
         // What a quarantine waits for is not on this disk: a crash in it must wait again.

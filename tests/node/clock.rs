@@ -97,3 +97,39 @@ fn what_is_replicated_ends_when_the_lease_does_after_a_step_too() {
     let left = left_ms(&mut replica.connect(), "res");
     assert!((15_000..=30_000).contains(&left), "{left}");
 }
+
+#[test]
+fn a_lease_survives_a_restart_and_a_step_in_any_order_or_is_waited_for() {
+    // The append-only file is dated by the wall clock. One that was stepped while the server ran
+    // went unnoticed at its next start, and a lease of 30 s was given to somebody else at once.
+    let persistence = [("no", "everysec"), ("yes", "everysec"), ("yes", "always")];
+    for (append_only, flush) in persistence {
+        for is_clean in [true, false] {
+            for (step, is_early) in [(60_000, true), (60_000, false), (-3_600_000, true)] {
+                let how = format!("{append_only} {flush}, clean {is_clean}, {step} {is_early}");
+                let mut server = Server::builder()
+                    .fake_wall_clock()
+                    .config("appendonly", append_only)
+                    .config("appendfsync", flush)
+                    .start();
+                let conn = &mut server.connect();
+                assert_eq!(ask(conn, "LOCK.ACQUIRE res A 30000"), "1");
+                if is_early {
+                    server.set_wall_clock_offset_ms(step);
+                    // So long a lease has the state file written anew, after the step.
+                    assert_eq!(ask(conn, "LOCK.ACQUIRE other A 3600000"), "1");
+                }
+                if is_clean {
+                    server.terminate_with("SAVE");
+                } else {
+                    server.kill();
+                }
+                server.set_wall_clock_offset_ms(step);
+                server.start_again();
+                let answer = ask(&mut server.connect(), "LOCK.ACQUIRE res B 30000");
+                let is_kept = answer == "nil" || answer.starts_with("QUARANTINE ");
+                assert!(is_kept, "{how}: {answer}");
+            }
+        }
+    }
+}

@@ -1,6 +1,6 @@
 //! Redis's own rules hold for locks too: transactions, scripts, ACLs, pauses, memory limits.
 
-use crate::ask::{ask, ask_all, ask_args, field, wait_for_cron};
+use crate::ask::{ask, ask_all, ask_args, bytes, field, wait_for_cron};
 use crate::common::{Server, cmd, wait_until};
 
 #[test]
@@ -71,6 +71,19 @@ fn scripts_see_the_replies_that_clients_see() {
     assert_eq!(ask_args(conn, &read_only), "101");
     let write = ["EVAL_RO", "return redis.call('LOCK.RELEASE', KEYS[1], 'A')", "1", "res"];
     assert!(ask_args(conn, &write).contains("Write commands are not allowed"));
+}
+
+#[test]
+fn scripts_may_speak_the_newer_protocol() {
+    let server = Server::start();
+    let conn = &mut server.connect();
+    let script = "
+        redis.setresp(3)
+        local held = redis.call('LOCK.ACQUIRE', KEYS[1], 'A', 30000)
+        local other = redis.call('LOCK.ACQUIRE', KEYS[1], 'B', 30000)
+        local info = redis.call('LOCK.INFO', KEYS[1])['map']
+        return {held, tostring(other), info['state'], tostring(info['label'])}";
+    assert_eq!(ask_args(conn, &["EVAL", script, "1", "res"]), "[1 nil held nil]");
 }
 
 #[test]
@@ -231,6 +244,58 @@ fn a_node_of_a_cluster_keeps_to_its_slots_and_forgets_what_is_idle() {
     ask(conn, "CLUSTER DELSLOTSRANGE 0 16383");
     let error = ask(conn, "LOCK.ACQUIRE res A 30000");
     assert!(error.starts_with("CLUSTERDOWN "), "{error}");
+}
+
+#[test]
+fn requests_of_every_kind_leave_no_memory_behind() {
+    let server = Server::builder().config("appendonly", "yes").start();
+    let replica = Server::builder().replica_of(&server).start();
+    let conn = &mut server.connect();
+    server.wait_for_replica(&replica);
+    let (token, label) = ("t".repeat(64), "l".repeat(128));
+    let labelled = format!("LOCK.ACQUIRE long {token} 30000 LABEL {label}");
+    let release = format!("LOCK.RELEASE long {token}");
+    let script = "redis.call('LOCK.ACQUIRE',KEYS[1],'A',30000)\
+        return(redis.call('LOCK.RELEASE',KEYS[1],'A'))";
+    let requests = [
+        "LOCK.ACQUIRE res A 30000",
+        "LOCK.ACQUIRE res A 60000",
+        "LOCK.ACQUIRE res B 30000",
+        "LOCK.EXTEND res A 30000 FENCE 3",
+        "LOCK.EXTEND res B 30000",
+        "LOCK.FENCE res A 3",
+        "LOCK.INFO res",
+        "LOCK.HELP",
+        "LOCK.ACQUIRE res A 0",
+        "LOCK.ACQUIRE res A 9 NOW",
+        "LOCK.RELEASE res A",
+        &labelled,
+        &labelled,
+        "COPY long copy REPLACE",
+        "RENAME copy copied",
+        "DEL copied",
+        &release,
+        &release,
+    ];
+    let round = |conn: &mut redis::Connection| {
+        for _ in 0..500 {
+            for line in requests {
+                ask(conn, line);
+            }
+            ask_args(conn, &["EVAL", script, "1", "res"]);
+            ask(conn, &labelled);
+            let dump = bytes(conn, &["DUMP", "long"]);
+            ask_args(conn, &[b"RESTORE".as_slice(), b"other", b"0", &dump, b"REPLACE"]);
+        }
+        server.wait_for_replica(&replica);
+        [&server, &replica].map(|server| server.info_u64("used_memory_dataset"))
+    };
+    let before = round(conn);
+    let after = round(conn);
+    for (before, after) in before.into_iter().zip(after) {
+        // One string for every second round of requests would be more.
+        assert!(after < before + 16_000, "{before} bytes became {after}");
+    }
 }
 
 #[test]
