@@ -213,7 +213,9 @@ impl Plain {
             (None, Fences::Repair(fence))
                 if self.is_quarantined() || (lock.counter <= fence && self.floor <= fence) =>
             {
-                let (token, label, granted_at) = (token.to_vec(), vec![], self.now);
+                let lapsed = lock.lease.filter(|lease| lease.token == token);
+                let label = lapsed.map_or(vec![], |lease| lease.label);
+                let (token, granted_at) = (token.to_vec(), self.now);
                 self.write(name, PlainLease { token, fence, ends_at, label, granted_at });
                 Said::Extended { ends_at, counter: lock.counter.max(fence) }
             }
@@ -680,7 +682,9 @@ fn any_labels() -> impl Strategy<Value = Vec<Vec<u8>>> {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig { cases: 1_000, failure_persistence: None, ..ProptestConfig::default() })]
+    #![proptest_config(ProptestConfig {
+        cases: 1_000, failure_persistence: None, ..ProptestConfig::default()
+    })]
 
     #[test]
     fn the_engine_does_what_the_naive_model_does(
