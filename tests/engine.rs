@@ -213,6 +213,7 @@ impl Plain {
             (None, Fences::Repair(fence))
                 if self.is_quarantined() || (lock.counter <= fence && self.floor <= fence) =>
             {
+                // A lapsed lease of the same token is the same grant's: its label goes on.
                 let lapsed = lock.lease.filter(|lease| lease.token == token);
                 let label = lapsed.map_or(vec![], |lease| lease.label);
                 let (token, granted_at) = (token.to_vec(), self.now);
@@ -683,7 +684,9 @@ fn any_labels() -> impl Strategy<Value = Vec<Vec<u8>>> {
 
 proptest! {
     #![proptest_config(ProptestConfig {
-        cases: 1_000, failure_persistence: None, ..ProptestConfig::default()
+        cases: 1_000,
+        failure_persistence: None,
+        ..ProptestConfig::default()
     })]
 
     #[test]

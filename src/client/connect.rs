@@ -34,6 +34,9 @@ enum Place {
     Unix(PathBuf),
 }
 
+/// What a server calls itself, from its start to its end.
+pub(super) type RunId = String;
+
 /// A connection's bytes, whatever carries them.
 pub(super) trait Stream: AsyncRead + AsyncWrite + Unpin + Send {}
 impl<S: AsyncRead + AsyncWrite + Unpin + Send> Stream for S {}
@@ -101,11 +104,11 @@ impl Address {
         }
     }
 
-    /// Connects, logs in and selects the database.
+    /// Connects, logs in and selects the database: the connection, and who answers there.
     ///
     /// # Errors
     /// Why that was not possible. There is no time limit in here.
-    pub(super) async fn connect(&self) -> Result<Box<dyn Stream>, Failure> {
+    pub(super) async fn connect(&self) -> Result<(Box<dyn Stream>, Option<RunId>), Failure> {
         let mut stream =
             self.open().await.map_err(|error| Failure::Unreachable(plain(&error).into()))?;
         if let Some(password) = &self.password {
@@ -122,7 +125,9 @@ impl Address {
             exchange(&mut stream, &select, true).await?;
         }
         exchange(&mut stream, &Packet::new(&[b"PING"]), false).await?;
-        Ok(stream)
+        // A user who may not ask for it is not kept out.
+        let info = exchange(&mut stream, &Packet::new(&[b"INFO", b"server"]), false).await?;
+        Ok((stream, run_id(&info)))
     }
 
     async fn open(&self) -> io::Result<Box<dyn Stream>> {
@@ -157,7 +162,7 @@ async fn exchange(
     stream: &mut Box<dyn Stream>,
     command: &Packet,
     is_login: bool,
-) -> Result<(), Failure> {
+) -> Result<Reply, Failure> {
     let broken = |error: io::Error| Failure::Unreachable(plain(&error).into());
     stream.write_all(command.bytes()).await.map_err(broken)?;
     stream.flush().await.map_err(broken)?;
@@ -165,7 +170,7 @@ async fn exchange(
     loop {
         match reply::read(&bytes) {
             Ok(Some((Reply::Error(text), _))) => return refused(is_login, text),
-            Ok(Some(_)) => return Ok(()),
+            Ok(Some((reply, _))) => return Ok(reply),
             Ok(None) => {}
             Err(garbage) => return Err(Failure::Garbled(garbage.0.into())),
         }
@@ -175,11 +180,17 @@ async fn exchange(
     }
 }
 
+fn run_id(info: &Reply) -> Option<RunId> {
+    let Reply::Text(text) = info else { return None };
+    let text = std::str::from_utf8(text).ok()?;
+    text.lines().find_map(|line| line.strip_prefix("run_id:")).map(str::to_owned)
+}
+
 /// What an error means when logging in.
-fn refused(is_login: bool, text: String) -> Result<(), Failure> {
+fn refused(is_login: bool, text: String) -> Result<Reply, Failure> {
     match text.split(' ').next() {
         // A user who may not PING may do other things, and the server is alive.
-        Some("NOPERM") if !is_login => Ok(()),
+        Some("NOPERM") if !is_login => Ok(Reply::Nil),
         Some("NOAUTH" | "NOPERM" | "WRONGPASS") => Err(Failure::NoPermission(text.into())),
         _ if is_login => Err(Failure::NoPermission(text.into())),
         _ => Err(Failure::Unreachable(text.into())),

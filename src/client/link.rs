@@ -21,7 +21,7 @@ use std::time::Duration;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::time::{Instant, Sleep, sleep, timeout};
 
-use super::connect::{Address, Stream, plain};
+use super::connect::{Address, RunId, Stream, plain};
 use super::inbox::{Failure, ReplyTo};
 use super::protocol::{Care, Packet};
 use super::reply::{self, Reply};
@@ -43,6 +43,29 @@ const STALL_FACTOR: u32 = 4;
 /// A stall is never called earlier than this.
 const STALL_MIN: Duration = Duration::from_secs(2);
 
+/// Who answers on each connection: two URLs may lead to one server by other names, and a server
+/// must not have two votes.
+#[derive(Debug)]
+pub(super) struct Answering(Mutex<Vec<Option<RunId>>>);
+
+impl Answering {
+    pub(super) fn new(nodes: usize) -> Answering {
+        Answering(Mutex::new(vec![None; nodes]))
+    }
+
+    /// Notes who answers for `node`; false if it is who answers for another.
+    fn note(&self, node: usize, run_id: Option<RunId>) -> bool {
+        // Nothing panics while the lock is held, so the list is whole even if it is poisoned.
+        let mut all = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        all[node] = None;
+        if run_id.is_some() && all.contains(&run_id) {
+            return false;
+        }
+        all[node] = run_id;
+        true
+    }
+}
+
 /// The handle of one node's connection. Dropping it lets the task finish what is in line.
 #[derive(Debug)]
 pub(super) struct Link(Arc<Shared>);
@@ -50,6 +73,8 @@ pub(super) struct Link(Arc<Shared>);
 #[derive(Debug)]
 struct Shared {
     line: Mutex<Line>,
+    node: usize,
+    answering: Arc<Answering>,
 }
 
 #[derive(Debug, Default)]
@@ -110,9 +135,10 @@ impl Link {
     pub(super) fn start(
         address: Address,
         patience: Duration,
+        (node, answering): (usize, Arc<Answering>),
         runtime: &tokio::runtime::Handle,
     ) -> Link {
-        let shared = Arc::new(Shared { line: Mutex::default() });
+        let shared = Arc::new(Shared { line: Mutex::default(), node, answering });
         drop(runtime.spawn(drive(Arc::clone(&shared), address, patience)));
         Link(shared)
     }
@@ -162,12 +188,19 @@ async fn drive(shared: Arc<Shared>, address: Address, patience: Duration) {
             Ok(connected) => connected,
             Err(_) => Err(Failure::Unreachable("no answer when connecting".into())),
         };
+        let connected = connected.and_then(|(stream, run_id)| {
+            if shared.answering.note(shared.node, run_id) {
+                return Ok(stream);
+            }
+            Err(Failure::Unreachable("the same server as another node: remove one".into()))
+        });
         match connected {
             Ok(stream) => {
                 shared.line().down = None;
                 pause = PAUSE_MIN;
                 let mut connection = Connection::new(stream, stall);
                 let failure = poll_fn(|ctx| connection.poll(ctx, &shared)).await;
+                shared.answering.note(shared.node, None);
                 let Some(failure) = failure else { return };
                 break_off(&shared, connection.sent, failure);
             }

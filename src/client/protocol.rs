@@ -278,6 +278,36 @@ mod tests {
     }
 
     #[test]
+    fn every_command_is_one_that_the_server_reads() {
+        use crate::wire::{request, spec};
+        let (ttl, fence) = (Millis::new(5), Fence::new(7).unwrap());
+        let packets = [
+            Packet::acquire(b"k", b"t", ttl, b"me"),
+            Packet::release(b"k", b"t", ttl),
+            Packet::extend(b"k", b"t", ttl, fence),
+            Packet::repair(b"k", b"t", ttl, fence),
+            Packet::raise(b"k", b"t", fence),
+            Packet::fence(b"k"),
+            Packet::info(b"k"),
+        ];
+        for packet in packets {
+            let (reply, _) = super::super::reply::read(packet.bytes()).unwrap().unwrap();
+            let Reply::List(args) = reply else { panic!("{reply:?}") };
+            let args: Vec<String> = args.iter().map(|arg| text(arg).unwrap()).collect();
+            let command = spec::COMMANDS.iter().find(|command| command.name == args[0]).unwrap();
+            let least = command.arity.unsigned_abs() as usize;
+            assert!(args.len() == least || (command.arity < 0 && args.len() > least), "{args:?}");
+            let rest: Vec<&[u8]> = args.iter().skip(2).map(String::as_bytes).collect();
+            let limits = request::Limits { ttl, token: 64 };
+            match command.name {
+                "LOCK.ACQUIRE" => assert_eq!(request::acquire(&rest, limits).unwrap().label, b"me"),
+                "LOCK.EXTEND" => drop(request::extend(&rest, limits).unwrap()),
+                _ => {}
+            }
+        }
+    }
+
+    #[test]
     fn replies_to_acquire_are_fences_or_nothing() {
         let fence = Fence::new(3).unwrap();
         assert_eq!(acquire_vote(&Reply::Integer(3)), Vote::Granted(fence));

@@ -11,7 +11,7 @@ use std::time::Duration;
 
 use super::connect::Address;
 use super::inbox::ReplyTo;
-use super::link::Link;
+use super::link::{Answering, Link};
 use super::protocol::Packet;
 use crate::engine::{Instant, Millis};
 
@@ -66,8 +66,11 @@ impl Network {
         runtime: tokio::runtime::Handle,
     ) -> Network {
         let names = addresses.iter().map(|address| Arc::clone(address.name())).collect();
-        let links =
-            addresses.into_iter().map(|address| Link::start(address, patience, &runtime)).collect();
+        let answering = Arc::new(Answering::new(addresses.len()));
+        let start = |(node, address)| {
+            Link::start(address, patience, (node, Arc::clone(&answering)), &runtime)
+        };
+        let links = addresses.into_iter().enumerate().map(start).collect();
         Network { names, links, runtime }
     }
 }

@@ -195,7 +195,7 @@ fn raise(context: Context<'_>, args: &mut Args<'_>) -> Result<Reply, Refusal> {
     let outcome = {
         let token = request::token(args.get(TOKEN), limits)?;
         let fence = request::fence(args.get(TOKEN + 1))?;
-        // A lock that is not there is asked all the same: a node that may have forgotten it says so.
+        // Also where there is no lock: a node that may have forgotten it says so.
         let mut nothing = Lock::default();
         let mut key = context.open(args, KEY);
         let lock = match key.find() {

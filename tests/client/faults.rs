@@ -21,9 +21,9 @@ async fn a_lock_survives_two_killed_nodes_of_five_and_refuses_with_three() {
     let mut nodes = nodes(5);
     let locker = locker(&nodes);
     connected(&locker).await;
-    for count in 0..2 {
+    for node in &mut nodes[..2] {
         works(&locker).await;
-        nodes[count].kill();
+        node.kill();
     }
     works(&locker).await;
     nodes[2].kill();
@@ -193,6 +193,38 @@ async fn slow_replies_do_not_spoil_the_next_attempts() {
     }
     locker.settle().await;
     assert_eq!(leases(&nodes, "a"), 0);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_server_under_two_names_has_one_vote() {
+    let nodes = nodes(2);
+    let urls = [nodes[0].url(), nodes[0].unix_url(), nodes[1].url()];
+    let locker = Locker::builder().nodes(urls).build().unwrap();
+    works(&locker).await;
+    nodes[1].pause();
+    let error = locker.acquire("a").wait(millis(600)).await.unwrap_err();
+    assert!(error.to_string().contains("the same server as another node"), "{error}");
+    nodes[1].resume();
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn nodes_that_forgot_are_in_quarantine_and_a_holder_joins_them_again() {
+    let mut nodes = start_nodes(3, |_| Server::builder().config("save", "\"\""));
+    let locker = builder(&nodes).ttl(Duration::from_secs(3)).build().unwrap();
+    connected(&locker).await;
+    let guard = locker.acquire("a").await.unwrap();
+    locker.settle().await;
+    nodes[1].kill();
+    nodes[1].start_again();
+    until("the holder is there again", || crate::is_held(&nodes[1], "a")).await;
+    assert!(!guard.is_lost());
+    guard.release().await.unwrap();
+    nodes[0].kill();
+    nodes[0].start_again();
+    connected(&locker).await;
+    let error = locker.try_acquire("b").await.unwrap_err();
+    assert!(matches!(error, AcquireError::NoQuorum(_)), "{error}");
+    assert!(error.to_string().contains("2 of 3 in quarantine (for "), "{error}");
 }
 
 /// A certificate authority, and a certificate of its for the node.

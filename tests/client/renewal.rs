@@ -111,7 +111,7 @@ async fn nothing_is_sent_after_the_release() {
         let guard = locker.acquire("a").ttl(millis(100)).await.unwrap();
         {
             let mut extending = std::pin::pin!(guard.extend());
-            poll_fn(|ctx| Poll::Ready(drop(extending.as_mut().poll(ctx)))).await;
+            let _ = poll_fn(|ctx| Poll::Ready(extending.as_mut().poll(ctx))).await;
         }
         guard.release().await.unwrap();
         locker.settle().await;

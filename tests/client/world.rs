@@ -1,5 +1,6 @@
-//! The client in a world of our own: simulated nodes, a clock that jumps, a network that delays,
-//! loses, and repeats nothing. The engine's nodes answer; no server and no real time is used.
+//! The client in a world of our own: simulated nodes, a clock that jumps, a network that delays
+//! and loses, and minorities of nodes that are away. The engine's nodes answer; no server and no
+//! real time is used.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
@@ -21,6 +22,8 @@ const NODES: usize = 5;
 struct Universe {
     random: StdRng,
     nodes: Vec<(Durability, Lock)>,
+    /// A minority that cannot be reached, and until when.
+    away: ([usize; 2], Duration),
     start: tokio::time::Instant,
 }
 
@@ -34,6 +37,16 @@ struct Simulated {
 impl Universe {
     fn now(&self) -> Duration {
         self.start.elapsed()
+    }
+
+    /// Another minority is away every half a second.
+    fn is_away(&mut self, node: usize) -> bool {
+        let now = self.now();
+        if now >= self.away.1 {
+            let mut any = || self.random.random_range(0..NODES);
+            self.away = ([any(), any()], now + millis(500));
+        }
+        self.away.0.contains(&node)
     }
 
     fn carry_out(&mut self, node: usize, args: &[&[u8]]) -> Reply {
@@ -109,6 +122,12 @@ impl World for Simulated {
     fn send(&self, node: usize, packet: &Packet, reply_to: Option<ReplyTo>) {
         let (there, back, is_lost) = {
             let mut universe = self.universe.lock().unwrap();
+            if universe.is_away(node) {
+                if let Some(reply_to) = reply_to {
+                    reply_to.deliver(Err(Failure::Unreachable("away".into())));
+                }
+                return;
+            }
             let random = &mut universe.random;
             // Now and then a node is slow, far beyond what is waited for.
             let slow = if random.random_ratio(1, 20) { 400 } else { 3 };
@@ -162,7 +181,8 @@ async fn story(seed: u64) -> usize {
     let nodes = (0..NODES).map(|_| (Durability::new(Fence::ZERO, None), Lock::default())).collect();
     let start = tokio::time::Instant::now();
     let random = StdRng::seed_from_u64(seed);
-    let universe = Arc::new(Mutex::new(Universe { random, nodes, start }));
+    let universe =
+        Arc::new(Mutex::new(Universe { random, nodes, away: ([0, 1], Duration::ZERO), start }));
     let inside = Arc::new(AtomicBool::new(false));
     let fences = Arc::new(Mutex::new(Vec::new()));
     let tasks: Vec<_> = (0..4)
