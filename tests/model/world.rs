@@ -72,6 +72,8 @@ pub(crate) enum Defect {
     None,
     /// Different grants of a quorum are taken for a win at once.
     NoRaiseRound,
+    /// A grant of more than is being raised to counts as if it were that.
+    LargerStragglerCounts,
     /// A raise does not look at the token.
     UnconditionalRaise,
     /// A restarted node grants at once.
@@ -197,7 +199,7 @@ pub(crate) enum Witness {
     Repaired,
     CrashUnderAHolder,
     RefusedInQuarantine,
-    GrantAboveTheCeiling,
+    GrantAboveTheOldCeiling,
     ReleasedLeaseLoaded,
     StoreRefusedAnOldWrite,
 }
@@ -216,7 +218,7 @@ impl Witness {
         Witness::Repaired,
         Witness::CrashUnderAHolder,
         Witness::RefusedInQuarantine,
-        Witness::GrantAboveTheCeiling,
+        Witness::GrantAboveTheOldCeiling,
         Witness::ReleasedLeaseLoaded,
         Witness::StoreRefusedAnOldWrite,
     ];
@@ -442,7 +444,7 @@ impl World {
                     self.saw(Witness::ZombieGrant);
                 }
                 if fence.get() > lockmod::engine::FENCE_BLOCK {
-                    self.saw(Witness::GrantAboveTheCeiling);
+                    self.saw(Witness::GrantAboveTheOldCeiling);
                 }
                 let mut holders: Vec<_> =
                     state.nodes.iter().filter_map(|node| node.holder()).collect();
