@@ -42,6 +42,8 @@ pub(crate) struct Client {
     /// The last round that was begun.
     pub(crate) round: u8,
     pub(crate) fence: Fence,
+    /// Whether the last round was begun after a successor was complete.
+    pub(crate) is_superseded: bool,
     tally: Tally,
     /// The fence of the raise round, where a defect needs it.
     raising: Option<Fence>,
@@ -79,6 +81,7 @@ impl Client {
             closed: 0,
             round: 0,
             fence: Fence::ZERO,
+            is_superseded: false,
             tally: Tally::default(),
             raising: None,
         }

@@ -22,6 +22,11 @@ fn lean(nodes: usize, clients: usize) -> Bounds {
     Bounds { zombies: Some(0), ..at_once(nodes, clients) }
 }
 
+/// Only requests are lost, and none arrives after the end of what it was for.
+fn small(nodes: usize, clients: usize) -> Bounds {
+    Bounds { replies: Replies::Always, no_stragglers: true, ..lean(nodes, clients) }
+}
+
 fn at_once(nodes: usize, clients: usize) -> Bounds {
     Bounds { replies: Replies::AtOnce, ..Bounds::of(nodes, clients) }
 }
@@ -53,7 +58,7 @@ fn find_out(property: &'static str, bounds: Bounds) {
 const EXCLUSION: &str = "mutual exclusion";
 const RISING: &str = "fences rise over disjoint acquisitions";
 const UNIQUE: &str = "fences are unique";
-const SUPERSEDED: &str = "nobody renews after a successor";
+const SUPERSEDED: &str = "no renewal begun after a successor counts";
 const ON_DISK: &str = "what a node promised is on its disk";
 const RELEASED: &str = "what is released stays released";
 
@@ -137,8 +142,11 @@ fn a_repair_without_the_counter_check_revives_the_superseded() {
     find_out(SUPERSEDED, revival(Defect::RepairWithoutCheck));
 }
 
+/// (A straggling ACQUIRE of its own could give such a client a new grant after its successor. It
+/// would go on with its old fence, and be refused by the resource.)
 fn revival(defect: Defect) -> Bounds {
     let bounds = Bounds { renewals: 1, repairs_everywhere: true, ..lean(3, 2) };
+    let bounds = Bounds { no_stragglers: true, ..bounds };
     Bounds { ignores_clocks: true, defect, ..bounds }
 }
 
@@ -158,7 +166,7 @@ fn two_clients_and_three_nodes_keep_the_promises() {
 #[test]
 fn clients_that_ignore_their_clocks_are_kept_apart_by_fences() {
     let bounds = Bounds { ignores_clocks: true, has_store: true, ..lean(3, 2) };
-    sound("no clocks, fenced store", bounds, 0, &[Witness::StoreRefusedAnOldWrite]);
+    sound("no clocks, fenced store", bounds, 463_777, &[Witness::StoreRefusedAnOldWrite]);
 }
 
 #[test]
@@ -214,7 +222,7 @@ fn a_crash_that_forgets_everything_breaks_no_promise() {
         Witness::RefusedInQuarantine,
         Witness::GrantAboveTheOldCeiling,
     ];
-    sound("crash with amnesia", bounds, 0, witnesses);
+    sound("crash with amnesia", bounds, 3_796_558, witnesses);
 }
 
 #[test]
@@ -228,37 +236,42 @@ fn a_crash_that_comes_back_with_old_data_breaks_no_promise() {
 #[ignore = "minutes in a release build: make model"]
 fn crashes_and_ignored_clocks_leave_the_fences_rising() {
     let bounds = Bounds { crashes: 1, ignores_clocks: true, ..lean(3, 2) };
-    sound("crash, no clocks", bounds, 0, &[Witness::GrantAboveTheOldCeiling]);
+    sound("crash, no clocks", bounds, 2_465_367, &[Witness::GrantAboveTheOldCeiling]);
 }
 
 #[test]
 #[ignore = "minutes in a release build: make model"]
 fn renewals_break_no_promise() {
     let bounds = Bounds { renewals: 1, ..lean(3, 2) };
-    sound("renewal", bounds, 0, &[Witness::RenewedPastTheFirstWindow, Witness::Repaired]);
+    sound("renewal", bounds, 5_409_624, &[Witness::RenewedPastTheFirstWindow, Witness::Repaired]);
 }
 
 #[test]
 #[ignore = "minutes in a release build: make model"]
 fn repairs_by_a_client_that_ignores_its_clock_revive_nobody() {
-    sound("revival", revival(Defect::None), 0, &[Witness::Repaired, Witness::Renewed]);
+    sound("revival", revival(Defect::None), 8_946_506, &[Witness::Repaired, Witness::Renewed]);
 }
 
 #[test]
 #[ignore = "minutes in a release build: make model"]
 fn requests_that_arrive_twice_and_in_any_order_break_no_promise() {
     let network = Network::AnyOrder { duplicates: 1 };
-    sound("any order, one duplicate", Bounds { network, ..lean(3, 2) }, 0, &[]);
+    sound("any order, one duplicate", Bounds { network, ..lean(3, 2) }, 1_448_501, &[]);
 }
 
 #[test]
 #[ignore = "minutes in a release build: make model"]
 fn three_clients_and_three_nodes_keep_the_promises() {
-    sound("three clients", lean(3, 3), 0, &[Witness::SplitVote, Witness::WonByRaise]);
+    sound(
+        "three clients",
+        Bounds { start: Start::Uneven, ..small(3, 3) },
+        6_216_235,
+        &[Witness::SplitVote, Witness::WonByRaise],
+    );
 }
 
 #[test]
 #[ignore = "minutes in a release build: make model"]
 fn two_clients_and_five_nodes_keep_the_promises() {
-    sound("five nodes", lean(5, 2), 0, &[Witness::WonByRaise, Witness::WonInOneRound]);
+    sound("five nodes", small(5, 2), 2_602_125, &[Witness::WonByRaise, Witness::WonInOneRound]);
 }
