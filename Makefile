@@ -15,7 +15,7 @@ nodes: build ## Five nodes on loopback that stay until Ctrl-C, to play with
 	target/release/lockmod nodes --module $(MODULE)
 test: install ## All tests, real servers included
 	cargo test --no-fail-fast
-model: ## The model of the protocol within its large bounds: a quarter of an hour, 8 GB of memory
+model: ## The model of the protocol within its large bounds: about ten minutes, up to 9 GB of memory
 	cargo test --release --no-default-features --features codec --test model -- --include-ignored --nocapture --test-threads 1
 check: install ## What CI runs before the tests: format, lints, docs, each feature alone
 	cargo fmt --check

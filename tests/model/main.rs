@@ -228,8 +228,8 @@ fn a_crash_that_forgets_everything_breaks_no_promise() {
 #[test]
 #[ignore = "minutes in a release build: make model"]
 fn a_crash_that_comes_back_with_old_data_breaks_no_promise() {
-    let bounds = Bounds { crashes: 1, saves: 1, ..lean(3, 2) };
-    sound("crash with stale data", bounds, 0, &[Witness::ReleasedLeaseLoaded]);
+    let bounds = Bounds { crashes: 1, saves: 1, ..small(3, 2) };
+    sound("crash with stale data", bounds, 699_440, &[Witness::ReleasedLeaseLoaded]);
 }
 
 #[test]

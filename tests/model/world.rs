@@ -583,8 +583,10 @@ impl World {
 
     /// Lets states that differ in nothing that matters be equal.
     fn tidy(&self, state: &mut State) {
-        self.drop_dead_requests(state);
         for index in 0..state.nodes.len() {
+            if state.crashes == self.bounds.crashes && state.nodes[index].saved.is_some() {
+                state.nodes[index].saved = None;
+            }
             let is_open = |origin: &Origin| World::is_open(state, *origin);
             let node = &state.nodes[index];
             let origin = match node.holder() {
@@ -598,6 +600,7 @@ impl World {
                 (node.origin, node.forgotten) = (origin, forgotten);
             }
         }
+        self.drop_dead_requests(state);
     }
 }
 
@@ -605,7 +608,7 @@ impl World {
     /// Drops what can change nothing any more: requests of an acquisition that is over, to a node
     /// where its token does not hold and cannot come to hold.
     fn drop_dead_requests(&self, state: &mut State) {
-        let keeps_all = self.bounds.saves > 0 || self.bounds.defect == Defect::UnconditionalRaise;
+        let keeps_all = self.bounds.defect == Defect::UnconditionalRaise;
         let no_zombies = self.bounds.zombies.is_some_and(|most| state.zombies >= most);
         for client in 0..self.bounds.clients {
             if !state.clients[client].is_idle() {
@@ -614,6 +617,7 @@ impl World {
             for node in 0..self.bounds.nodes {
                 let holder = state.nodes[node].holder();
                 let channel = self.channel(client, node);
+                let saved = state.nodes[node].saved_holder();
                 let requests = &state.channels[channel].requests;
                 let acquires = |(_, request): &(Id, Request)| *request == Request::Acquire;
                 let makes = |(_, request): &(Id, Request)| {
@@ -624,6 +628,7 @@ impl World {
                     !(no_zombies && acquires(request))
                         && (keeps_all
                             || holder == Some(request.0)
+                            || saved == Some(request.0)
                             || requests.iter().any(|other| other.0 == request.0 && makes(other)))
                 };
                 if !requests.iter().all(is_alive) {
@@ -726,7 +731,7 @@ impl Model for World {
             if self.may_expire(state, node) {
                 actions.push(Action::Expire(node));
             }
-            if state.saves < bounds.saves {
+            if state.saves < bounds.saves && state.crashes < bounds.crashes {
                 actions.push(Action::Save(node));
             }
             if state.crashes < bounds.crashes {
