@@ -131,9 +131,9 @@ fn access_rules_hold_for_commands_and_for_keys() {
         ],
     );
     for (line, why) in [
-        ("LOCK.ACQUIRE other A 30000", "access one of the keys"),
-        ("LOCK.ACQUIRE seen:1 A 30000", "access one of the keys"),
-        ("LOCK.INFO other", "access one of the keys"),
+        ("LOCK.ACQUIRE other A 30000", "to access"),
+        ("LOCK.ACQUIRE seen:1 A 30000", "to access"),
+        ("LOCK.INFO other", "to access"),
         ("LOCK.EXTEND job:1 A 30000", "run the 'lock.extend' command"),
         ("LOCK.HELP", "run the 'lock.help' command"),
     ] {
