@@ -1,7 +1,7 @@
 MODULE := target/release/liblockmod.so
 
 .DEFAULT_GOAL := help
-.PHONY: help install build run nodes test check bench clean
+.PHONY: help install build run nodes test model check bench clean
 
 help: ## List the targets
 	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "  %-8s %s\n", $$1, $$2}' Makefile
@@ -15,6 +15,8 @@ nodes: build ## Five nodes on loopback that stay until Ctrl-C, to play with
 	target/release/lockmod nodes --module $(MODULE)
 test: install ## All tests, real servers included
 	cargo test --no-fail-fast
+model: ## The model of the protocol within its large bounds: a quarter of an hour, 8 GB of memory
+	cargo test --release --no-default-features --features codec --test model -- --include-ignored --nocapture --test-threads 1
 check: install ## What CI runs before the tests: format, lints, docs, each feature alone
 	cargo fmt --check
 	cargo clippy --all-targets -- -D warnings
