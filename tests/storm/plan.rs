@@ -3,7 +3,8 @@
 //! A pure function of the seed, the length and the vehemence, so that `LOCKMOD_SEED` replays it;
 //! what the operating system's scheduler makes of it is not replayed. Two nodes at most are down
 //! or in quarantine at a time, one or two more are disturbed for a moment, so that a quorum comes
-//! back again and again; except in a massacre, which kills a majority at once.
+//! back again and again; except in a massacre, which kills a majority at once. Wall clocks go wrong
+//! together as well as alone, as they do with a wrong time server.
 
 use std::fmt;
 use std::time::Duration;
@@ -20,6 +21,9 @@ pub(crate) const MAX_TTL_MS: u64 = 2_000;
 pub(crate) const QUARANTINE_MS: u64 = MAX_TTL_MS + 10_000;
 
 const HOUR_MS: i64 = 3_600_000;
+/// All wall clocks are stepped ahead together this often: plain expiries end at once, so that a
+/// storm of a few seconds is sure to show what becomes of locks that are made of them.
+const AHEAD_EVERY_MS: u64 = 1_500;
 
 /// What a node keeps through a crash.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -126,6 +130,9 @@ pub(crate) fn plan(seed: u64, length: Duration) -> Vec<Event> {
     while now_ms < length_ms {
         planner.strike(now_ms);
         now_ms += planner.random.random_range(60..=340);
+    }
+    for at_ms in (1_000..length_ms).step_by(AHEAD_EVERY_MS as usize) {
+        planner.step_ahead(at_ms);
     }
     let mut events = planner.events;
     // Stable: what was planned first happens first.
@@ -250,7 +257,7 @@ impl Planner {
         self.linked_until_ms[group][node] = until_ms + 1;
     }
 
-    /// Steps one wall clock, or most of them as a wrong time server does.
+    /// Steps some wall clocks, each to its own time or all to one that is wrong.
     fn step(&mut self, now_ms: u64) {
         let is_common = self.random.random_bool(0.5);
         let common_ms = self.random.random_range(-6..=6) * HOUR_MS;
@@ -263,6 +270,14 @@ impl Planner {
             }
         }
         self.push(now_ms, Act::Step { offsets_ms });
+    }
+
+    /// Steps all wall clocks ahead, as far as none was before.
+    fn step_ahead(&mut self, at_ms: u64) {
+        let count = i64::try_from(at_ms / AHEAD_EVERY_MS).expect("no storm is that long");
+        let offset_ms = (7 + count) * HOUR_MS;
+        let offsets_ms = (0..NODES).map(|node| (node, offset_ms)).collect();
+        self.push(at_ms, Act::Step { offsets_ms });
     }
 }
 
