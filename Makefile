@@ -1,7 +1,7 @@
 MODULE := target/release/liblockmod.so
 
 .DEFAULT_GOAL := help
-.PHONY: help install build run nodes test storm check clean
+.PHONY: help install build run nodes test storm check bench clean
 
 help: ## List the targets
 	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "  %-8s %s\n", $$1, $$2}' Makefile
@@ -26,5 +26,8 @@ check: install ## What CI runs before the tests: format, lints, docs, each featu
 	RUSTFLAGS="-D warnings" cargo check --target-dir target/alone --no-default-features --features module
 	RUSTFLAGS="-D warnings" cargo check --target-dir target/alone --no-default-features --features client
 	RUSTFLAGS="-D warnings" cargo check --target-dir target/alone --no-default-features --features cli
+bench: build ## Benchmarks beside what lockmod replaces, with machine and versions printed
+	cargo bench --bench node
+	cargo bench --bench client
 clean: ## Remove build output
 	cargo clean

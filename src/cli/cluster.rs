@@ -1,7 +1,7 @@
 //! Local nodes: `redis-server` processes with the module, in a temporary folder, on loopback.
 //!
 //! For trying things out. They forget nothing when they are killed (every write is synced), and
-//! they go with the process that started them.
+//! they go with the process that started them, unless that is ended by KILL.
 
 use std::net::{Ipv4Addr, TcpListener};
 use std::path::{Path, PathBuf};
@@ -13,6 +13,7 @@ use tokio::time::{Instant, sleep};
 
 use super::Failure;
 use super::args::{Cluster, Nodes};
+use super::signals::Signals;
 use crate::client::{Locker, Vote};
 
 /// How long a node may take to answer after its start.
@@ -21,13 +22,14 @@ const START_MAX: Duration = Duration::from_secs(10);
 const ASK_EVERY: Duration = Duration::from_millis(10);
 
 pub(super) async fn nodes(args: Nodes) -> Result<(), Failure> {
+    let mut signals = Signals::new()?;
     let mut cluster = LocalNodes::prepare(&args.cluster, args.count.into())?;
     cluster.start_all()?;
     let locker = Locker::builder().nodes(cluster.urls()).allow_even_nodes().build()?;
     answering(&locker, cluster.nodes.len(), &cluster).await?;
     println!("{} nodes in {}; Ctrl-C ends them", cluster.nodes.len(), cluster.folder.display());
     println!("export LOCKMOD_NODES={}", cluster.urls().join(","));
-    tokio::signal::ctrl_c().await?;
+    signals.next().await;
     Ok(())
 }
 

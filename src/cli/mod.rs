@@ -9,12 +9,14 @@ mod demo;
 mod json;
 mod locks;
 mod run;
+mod signals;
 
 use std::process::ExitCode;
 
 use clap::Parser;
 
 use self::args::{Arguments, Command};
+use self::signals::Signals;
 use crate::client::{AcquireError, BuildError, ExtendError, ReleaseError};
 
 /// Why the command failed: its exit code, and what it says.
@@ -114,7 +116,14 @@ async fn dispatch(command: Command) -> Result<u8, Failure> {
         Command::Info(info) => locks::info(info).await?,
         Command::List(list) => locks::list(list).await?,
         Command::Nodes(nodes) => cluster::nodes(nodes).await?,
-        Command::Demo(demo) => demo::demo(demo).await?,
+        Command::Demo(demo) => {
+            let mut signals = Signals::new()?;
+            // Interrupted, it takes its nodes with it.
+            tokio::select! {
+                told = demo::demo(demo) => told?,
+                signal = signals.next() => return Ok(signals::code(signal)),
+            }
+        }
     }
     Ok(0)
 }

@@ -11,10 +11,10 @@ use std::time::Duration;
 
 use rustix::process::{Pid, Signal, kill_process_group, test_kill_process_group};
 use tokio::process::{Child, Command};
-use tokio::signal::unix::{SignalKind, signal};
 use tokio::time::{Instant, interval, sleep, sleep_until};
 
 use super::args::Run;
+use super::signals::{self, Signals};
 use super::{Failure, own_label};
 use crate::client::{Guard, Length, Locker, Lost, Vote};
 
@@ -43,7 +43,7 @@ pub(super) async fn run(args: Run) -> Result<u8, Failure> {
         Ok(guard) => guard?,
         Err(signal) => {
             locker.settle().await;
-            return Ok(code_of_signal(signal));
+            return Ok(signals::code(signal));
         }
     };
     let mut child = match spawn(&args, &guard) {
@@ -132,7 +132,10 @@ async fn holder(locker: &Locker, name: &str) -> String {
             let silent = nodes
                 .iter()
                 .filter(|node| matches!(node.info, Err(Vote::TimedOut | Vote::Unreachable(_))));
-            format!("{} of {} nodes do not answer", silent.count(), nodes.len())
+            match silent.count() {
+                0 => "which nobody holds just now".to_owned(),
+                count => format!("{count} of {} nodes do not answer", nodes.len()),
+            }
         }
     }
 }
@@ -205,41 +208,7 @@ fn send(group: Option<Pid>, signal: Signal) {
 fn code_of(status: ExitStatus) -> u8 {
     match (status.code(), status.signal()) {
         (Some(code), _) => u8::try_from(code).unwrap_or(u8::MAX),
-        (None, Some(signal)) => code_of_signal(signal),
+        (None, Some(signal)) => signals::code(signal),
         (None, None) => u8::MAX,
-    }
-}
-
-fn code_of_signal(signal: i32) -> u8 {
-    u8::try_from(128 + signal).unwrap_or(u8::MAX)
-}
-
-/// The signals that are passed on to the command.
-struct Signals {
-    kinds: [(i32, tokio::signal::unix::Signal); 4],
-}
-
-impl Signals {
-    fn new() -> std::io::Result<Signals> {
-        let kind = |kind: SignalKind| Ok::<_, std::io::Error>((kind.as_raw_value(), signal(kind)?));
-        let kinds = [
-            kind(SignalKind::terminate())?,
-            kind(SignalKind::interrupt())?,
-            kind(SignalKind::hangup())?,
-            kind(SignalKind::quit())?,
-        ];
-        Ok(Signals { kinds })
-    }
-
-    async fn next(&mut self) -> i32 {
-        std::future::poll_fn(|ctx| {
-            for (number, signal) in &mut self.kinds {
-                if signal.poll_recv(ctx).is_ready() {
-                    return std::task::Poll::Ready(*number);
-                }
-            }
-            std::task::Poll::Pending
-        })
-        .await
     }
 }

@@ -2,9 +2,9 @@
 //!
 //! Whoever drives it sends ACQUIRE to all nodes at once, reports each answer, and does what the
 //! returned [`Step`] says. The one idea to keep: the attempt is won when a quorum of nodes holds
-//! our token *with a fence of at least f stored*, where f is the largest fence among the grants of
-//! a quorum. If a quorum granted exactly f that is so after one round trip; otherwise the nodes
-//! that granted less are raised to f first. The next quorum shares a node with this one, and that
+//! our token *with exactly f stored*, where f is the largest fence among the grants of a quorum.
+//! If a quorum granted exactly f that is so after one round trip; otherwise the nodes that granted
+//! less are raised to f first. The next quorum shares a node with this one, and that
 //! node's next grant is above f: this is why fences rise.
 //!
 //! An answer that did not come is unknown, neither a grant nor a refusal. It must never let an
@@ -64,7 +64,7 @@ pub struct Grant {
     pub fence: Fence,
     /// From here on the lease must not be relied on.
     pub ends_at: Instant,
-    /// Who is known to hold our token with a smaller fence: may be raised in the background, so
+    /// Who granted, and is not known to store just this fence: may be raised in the background, so
     /// that the next acquisition finds equal counters and needs one round trip.
     pub laggards: NodeSet,
 }
@@ -97,7 +97,7 @@ pub struct Attempt {
     phase: Phase,
     /// The largest fence granted; fixed when raising begins.
     fence: Fence,
-    /// Who granted at least `fence`, or was raised to it: they store it while our token holds.
+    /// Who granted exactly `fence`, or was raised to it: they store it while our token holds.
     storing: NodeSet,
     granted: NodeSet,
     refused: NodeSet,
@@ -167,7 +167,9 @@ impl Attempt {
             return Step::Wait;
         }
         match answer {
-            RaiseAnswer::Raised(counter) if counter >= self.fence => self.storing.insert(node),
+            // More than was asked for means that the node has granted anew, so that another may
+            // have had it, and our fence, in between.
+            RaiseAnswer::Raised(counter) if counter == self.fence => self.storing.insert(node),
             RaiseAnswer::Raised(_) | RaiseAnswer::Refused | RaiseAnswer::Unknown => {
                 self.not_raised.insert(node);
             }
@@ -201,9 +203,14 @@ impl Attempt {
                 }
                 self.decide(now)
             }
-            // A straggler with a larger fence stores ours as well, so it counts as it is.
-            Phase::Raising if fence >= self.fence => {
+            Phase::Raising if fence == self.fence => {
                 self.storing.insert(node);
+                self.decide(now)
+            }
+            // It may have granted our fence to another before. The raise is under way, so the fence
+            // stays, and this node does not count.
+            Phase::Raising if fence > self.fence => {
+                self.not_raised.insert(node);
                 self.decide(now)
             }
             Phase::Raising | Phase::Won if fence < self.fence => {
@@ -299,7 +306,7 @@ mod tests {
     }
 
     #[test]
-    fn a_straggler_during_the_raise_counts_if_it_granted_enough_and_is_raised_if_not() {
+    fn a_straggler_during_the_raise_counts_if_it_granted_the_fence_and_is_raised_if_less() {
         let mut low = attempt(5);
         let _ = low.answer(0, granted(1), at(1));
         let _ = low.answer(1, granted(2), at(1));
@@ -312,7 +319,9 @@ mod tests {
         let laggards = NodeSet::of(1);
         assert_eq!(low.raise_answer(0, RaiseAnswer::Raised(fence(3)), at(3)), won(3, laggards));
         assert_eq!(high.answer(3, granted(8), at(2)), Step::Wait);
-        assert_eq!(high.answer(4, granted(3), at(2)), won(3, NodeSet::of(0).or(NodeSet::of(1))));
+        assert_eq!(high.answer(4, granted(3), at(2)), Step::Wait);
+        let laggards = NodeSet::of(1).or(NodeSet::of(3));
+        assert_eq!(high.raise_answer(0, RaiseAnswer::Raised(fence(3)), at(3)), won(3, laggards));
     }
 
     #[test]
@@ -460,7 +469,7 @@ mod tests {
                         prop_assert!(storing >= quorum.needed());
                         prop_assert!(at(now) < grant.ends_at);
                         for node in grant.laggards.iter() {
-                            prop_assert!(stored[node] < Some(grant.fence));
+                            prop_assert!(stored[node] != Some(grant.fence));
                         }
                     }
                     Step::Lost(_) => over = Some(false),

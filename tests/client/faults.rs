@@ -82,10 +82,6 @@ async fn nothing_is_left_on_a_node_that_was_hung_during_a_lost_attempt() {
     nodes[1].pause();
     let error = locker.try_acquire("a").await.unwrap_err();
     assert!(error.nodes().iter().filter(|r| r.vote == Vote::TimedOut).count() >= 2, "{error}");
-    assert!(
-        error.to_string().contains("2 timed out") || error.to_string().contains("2 of 3 timed out"),
-        "{error}"
-    );
     nodes[0].resume();
     nodes[1].resume();
     connected(&locker).await;
@@ -176,10 +172,10 @@ async fn nodes_without_the_module_or_with_a_password_are_named() {
 async fn slow_replies_do_not_spoil_the_next_attempts() {
     let nodes = nodes(3);
     let proxies: Vec<Proxy> = nodes.iter().map(Proxy::to).collect();
-    let locker = proxied(&proxies).timeout(millis(60)).build().unwrap();
+    let locker = proxied(&proxies).timeout(millis(400)).build().unwrap();
     connected(&locker).await;
     for proxy in &proxies {
-        proxy.set_replies(Flow::Delay(millis(100)));
+        proxy.set_replies(Flow::Delay(millis(600)));
     }
     let error = locker.try_acquire("a").await.unwrap_err();
     assert!(error.to_string().contains("3 of 3 timed out"), "{error}");

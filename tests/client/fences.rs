@@ -14,7 +14,7 @@ use crate::{builder, connected, millis, nodes};
 async fn rotate(mut nodes: Vec<Server>, rounds: usize) -> (u64, u64) {
     let count = nodes.len();
     let minority = count / 2;
-    let locker: Locker = builder(&nodes).timeout(millis(200)).build().unwrap();
+    let locker: Locker = builder(&nodes).timeout(millis(2_000)).build().unwrap();
     connected(&locker).await;
     let mut last = Fence::ZERO;
     for round in 0..rounds {
