@@ -1,7 +1,7 @@
 MODULE := target/release/liblockmod.so
 
 .DEFAULT_GOAL := help
-.PHONY: help install build run nodes test model check clean
+.PHONY: help install build run nodes test model storm check bench clean
 
 help: ## List the targets
 	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "  %-8s %s\n", $$1, $$2}' Makefile
@@ -17,6 +17,8 @@ test: install ## All tests, real servers included
 	cargo test --no-fail-fast
 model: ## The model of the protocol within its large bounds: about ten minutes, up to 9 GB of memory
 	cargo test --release --no-default-features --features codec --test model -- --include-ignored --nocapture --test-threads 1
+storm: install ## Five nodes under faults for LOCKMOD_STORM_SECONDS (180), and a thousand crashes; LOCKMOD_SEED repeats a storm
+	cargo test --release --test storm --test durability -- --ignored --nocapture --test-threads=1
 check: install ## What CI runs before the tests: format, lints, docs, each feature alone
 	cargo fmt --check
 	cargo clippy --all-targets -- -D warnings
@@ -26,5 +28,8 @@ check: install ## What CI runs before the tests: format, lints, docs, each featu
 	RUSTFLAGS="-D warnings" cargo check --target-dir target/alone --no-default-features --features module
 	RUSTFLAGS="-D warnings" cargo check --target-dir target/alone --no-default-features --features client
 	RUSTFLAGS="-D warnings" cargo check --target-dir target/alone --no-default-features --features cli
+bench: build ## Benchmarks beside what lockmod replaces, with machine and versions printed
+	cargo bench --bench node
+	cargo bench --bench client
 clean: ## Remove build output
 	cargo clean

@@ -14,7 +14,7 @@ use super::guard::Guard;
 use super::inbox::Inbox;
 use super::lease::Lease;
 use super::protocol::{Packet, TOKEN_LENGTH, acquire_vote, fence_vote, lock_info};
-use super::settings::{check_label, check_ttl};
+use super::settings::check_label;
 use super::vote::{NodeReport, Vote};
 use super::world::{Network, World, earliest, latest};
 use crate::engine::{
@@ -97,8 +97,8 @@ impl<W: World> Acquire<W> {
     async fn run(mut self) -> Result<Guard<W>, AcquireError> {
         if let Some(ttl) = self.ttl {
             let renews = self.schedule.every.is_some();
-            let (terms, mut schedule) = check_ttl(ttl, None, self.core.settings.timeout)
-                .map_err(AcquireError::BadOption)?;
+            let rules = self.core.settings.rules;
+            let (terms, mut schedule) = rules.check(ttl).map_err(AcquireError::BadOption)?;
             schedule.every = schedule.every.filter(|_| renews);
             schedule.max_hold = self.schedule.max_hold;
             (self.terms, self.schedule) = (terms, schedule);
@@ -143,7 +143,7 @@ impl<W: World> Acquire<W> {
         core.send_all(&packet, &inbox, ACQUIRE);
 
         let mut votes: Vec<Option<Vote>> = Vec::new();
-        let mut timer = pin!(core.world.sleep(core.settings.timeout));
+        let mut timer = pin!(core.world.sleep(core.settings.rules.timeout));
         loop {
             let step = match inbox.next(timer.as_mut()).await {
                 None => attempt.time_out(latest(&*core.world)),
@@ -175,7 +175,7 @@ impl<W: World> Acquire<W> {
                     for node in nodes.iter() {
                         core.world.send(node, &raise, Some(inbox.reply_to(node, RAISE)));
                     }
-                    timer.set(core.world.sleep(core.settings.timeout));
+                    timer.set(core.world.sleep(core.settings.rules.timeout));
                 }
                 Step::Won(grant) => {
                     pending.is_armed = false;

@@ -9,6 +9,7 @@ use super::inbox::Inbox;
 use super::keeper::Keeper;
 use super::protocol::{Packet, TOKEN_LENGTH};
 use super::reply::Reply;
+use super::settings::LeaseRules;
 use super::vote::{NodeReport, Vote};
 use super::world::World;
 use crate::engine::{Quorum, Schedule, Terms};
@@ -18,8 +19,8 @@ use crate::engine::{Quorum, Schedule, Terms};
 pub(super) struct Settings {
     pub(super) terms: Terms,
     pub(super) schedule: Schedule,
-    /// How long a node's answer is waited for.
-    pub(super) timeout: Duration,
+    /// What a lease of any length must keep.
+    pub(super) rules: LeaseRules,
     /// How long a lock that is held is waited for.
     pub(super) wait: Duration,
     pub(super) label: Arc<[u8]>,
@@ -111,7 +112,7 @@ impl<W: World> Core<W> {
     ) -> Vec<Option<Result<T, Vote>>> {
         let mut outcomes: Vec<Option<Result<T, Vote>>> = Vec::new();
         outcomes.resize_with(self.quorum.nodes(), || None);
-        let mut timer = pin!(self.world.sleep(self.settings.timeout));
+        let mut timer = pin!(self.world.sleep(self.settings.rules.timeout));
         let mut missing = self.quorum.nodes();
         while missing > 0 && !is_enough(&outcomes) {
             let Some(delivery) = inbox.next(timer.as_mut()).await else { break };

@@ -172,7 +172,7 @@ impl<W: World> Locker<W> {
         }
         let mut replies = Vec::with_capacity(packets.len());
         while replies.len() < packets.len() {
-            let timer = std::pin::pin!(core.world.sleep(core.settings.timeout));
+            let timer = std::pin::pin!(core.world.sleep(core.settings.rules.timeout));
             match inbox.next(timer).await {
                 Some(delivery) => replies.push(delivery.outcome.map_err(Vote::from)?),
                 None => return Err(Vote::TimedOut),

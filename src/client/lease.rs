@@ -129,7 +129,7 @@ impl<W: World> Lease<W> {
         let mut votes = vec![Vote::TimedOut; nodes];
         let mut missing = nodes;
         let mut is_confirmed = false;
-        let mut timer = pin!(self.core.world.sleep(self.core.settings.timeout));
+        let mut timer = pin!(self.core.world.sleep(self.core.settings.rules.timeout));
         while missing > 0 {
             let Some(delivery) = inbox.next(timer.as_mut()).await else { break };
             missing -= 1;

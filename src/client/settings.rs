@@ -16,7 +16,7 @@ const TTL_DEFAULT: Duration = Duration::from_secs(30);
 /// The shortest ttl: below it, drift allowance and timers leave nothing to work with.
 const TTL_MIN: Duration = Duration::from_millis(20);
 /// The longest ttl of a node with default settings (`lockmod.max-ttl`).
-const TTL_MAX_DEFAULT: Duration = Duration::from_secs(3_600);
+const TTL_MAX_DEFAULT: Duration = Duration::from_secs(24 * 3_600);
 /// How long a held lock is waited for unless told otherwise.
 const WAIT_DEFAULT: Duration = Duration::from_secs(10);
 /// A node's answer is waited for this part of the ttl, within the two limits below.
@@ -86,7 +86,7 @@ impl LockerBuilder {
         self
     }
 
-    /// The nodes' `lockmod.max-ttl`, if it is not the default of one hour.
+    /// The nodes' `lockmod.max-ttl`, if it is not the default of 24 hours.
     #[must_use]
     pub fn max_ttl(mut self, max_ttl: Duration) -> Self {
         self.max_ttl = Some(max_ttl);
@@ -181,7 +181,7 @@ impl LockerBuilder {
         let runtime = tokio::runtime::Handle::try_current().map_err(|_| BuildError::NoRuntime)?;
         let addresses = self.addresses()?;
         let (quorum, settings) = self.check(addresses.len())?;
-        let network = Network::start(addresses, settings.timeout, runtime);
+        let network = Network::start(addresses, settings.rules.timeout, runtime);
         Ok(Locker::from_core(Core::new(network, quorum, settings)))
     }
 
@@ -224,73 +224,81 @@ impl LockerBuilder {
             return Err(BuildError::EvenNodes { count });
         }
         let ttl = self.ttl.unwrap_or(TTL_DEFAULT);
-        let max_ttl = self.max_ttl.unwrap_or(TTL_MAX_DEFAULT);
-        if ttl > max_ttl {
-            return Err(BuildError::BadOption(format!(
-                "ttl {} is above the nodes' limit of {}: ask for less and let it be renewed, or \
-                 raise lockmod.max-ttl on all nodes and say so with max_ttl()",
-                Length(ttl),
-                Length(max_ttl)
-            )));
-        }
         let by_ttl = (ttl / TIMEOUT_DIVISOR).clamp(TIMEOUT_DEFAULT_MIN, TIMEOUT_DEFAULT_MAX);
-        let timeout = self.timeout.unwrap_or(by_ttl.min(ttl / 4));
-        let (terms, mut schedule) =
-            check_ttl(ttl, self.drift, timeout).map_err(BuildError::BadOption)?;
-        if let Some(margin) = self.margin {
-            schedule.margin = Millis::round_up(margin);
-            if terms.ttl.saturating_sub(terms.drift) <= schedule.margin {
-                return Err(BuildError::BadOption(format!(
-                    "lost_margin {} leaves nothing of the ttl {}: make it smaller",
-                    Length(margin),
-                    Length(ttl)
-                )));
-            }
-        }
+        let rules = LeaseRules {
+            drift: self.drift,
+            margin: self.margin,
+            max_ttl: self.max_ttl.unwrap_or(TTL_MAX_DEFAULT),
+            timeout: self.timeout.unwrap_or(by_ttl.min(ttl / 4)),
+        };
+        let (terms, mut schedule) = rules.check(ttl).map_err(BuildError::BadOption)?;
         schedule.every = schedule.every.filter(|_| !self.no_renewal);
         schedule.max_hold = self.max_hold.map(Millis::round_down);
         check_label(&self.label).map_err(BuildError::BadOption)?;
         let wait = self.wait.unwrap_or(WAIT_DEFAULT);
         let label = Arc::from(self.label.as_slice());
-        Ok((quorum, Settings { terms, schedule, timeout, wait, label }))
+        Ok((quorum, Settings { terms, schedule, rules, wait, label }))
     }
 }
 
-/// Checks the ttl, and derives what follows from it.
-pub(super) fn check_ttl(
-    ttl: Duration,
+/// What a lease of any length must keep.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct LeaseRules {
     drift: Option<Duration>,
-    timeout: Duration,
-) -> Result<(Terms, Schedule), String> {
-    if ttl < TTL_MIN {
-        return Err(format!(
-            "ttl {} is too short to work under: give at least {}",
-            Length(ttl),
-            Length(TTL_MIN)
-        ));
+    margin: Option<Duration>,
+    max_ttl: Duration,
+    /// For how long a node may take to answer.
+    pub(super) timeout: Duration,
+}
+
+impl LeaseRules {
+    /// Checks a ttl, and derives what follows from it.
+    pub(super) fn check(&self, ttl: Duration) -> Result<(Terms, Schedule), String> {
+        if ttl < TTL_MIN {
+            return Err(format!(
+                "ttl {} is too short to work under: give at least {}",
+                Length(ttl),
+                Length(TTL_MIN)
+            ));
+        }
+        if ttl > self.max_ttl {
+            return Err(format!(
+                "ttl {} is above the nodes' limit of {}: ask for less and let it be renewed, or \
+                 raise lockmod.max-ttl on all nodes and say so with max_ttl()",
+                Length(ttl),
+                Length(self.max_ttl)
+            ));
+        }
+        let mut terms = Terms::new(Millis::round_down(ttl));
+        if let Some(drift) = self.drift {
+            terms.drift = Millis::round_up(drift);
+        }
+        if terms.drift.get() >= terms.ttl.get() / 2 {
+            return Err(format!(
+                "drift {} leaves less than half of the ttl {}: ask for a longer ttl",
+                terms.drift,
+                Length(ttl)
+            ));
+        }
+        if self.timeout.is_zero() || self.timeout * 3 > ttl {
+            return Err(format!(
+                "timeout {} does not fit into the ttl {}: give less than a third of it, so that a \
+                 renewal can be tried again",
+                Length(self.timeout),
+                Length(ttl)
+            ));
+        }
+        let by_ttl = Millis::new(terms.ttl.get() / MARGIN_DIVISOR).min(MARGIN_MAX);
+        let margin = self.margin.map_or(by_ttl, Millis::round_up);
+        if terms.ttl.saturating_sub(terms.drift) <= margin {
+            return Err(format!(
+                "lost_margin {margin} leaves nothing of the ttl {}: make it smaller",
+                Length(ttl)
+            ));
+        }
+        let every = Some(Millis::new((terms.ttl.get() / RENEW_DIVISOR).max(1)));
+        Ok((terms, Schedule { every, margin, max_hold: None }))
     }
-    let mut terms = Terms::new(Millis::round_down(ttl));
-    if let Some(drift) = drift {
-        terms.drift = Millis::round_up(drift);
-    }
-    if terms.drift.get() >= terms.ttl.get() / 2 {
-        return Err(format!(
-            "drift {} leaves less than half of the ttl {}: ask for a longer ttl",
-            terms.drift,
-            Length(ttl)
-        ));
-    }
-    if timeout.is_zero() || timeout * 3 > ttl {
-        return Err(format!(
-            "timeout {} does not fit into the ttl {}: give less than a third of it, so that a \
-             renewal can be tried again",
-            Length(timeout),
-            Length(ttl)
-        ));
-    }
-    let margin = Millis::new(terms.ttl.get() / MARGIN_DIVISOR).min(MARGIN_MAX);
-    let every = Some(Millis::new((terms.ttl.get() / RENEW_DIVISOR).max(1)));
-    Ok((terms, Schedule { every, margin, max_hold: None }))
 }
 
 /// Checks the length of a label; empty means none.
@@ -324,7 +332,7 @@ mod tests {
         assert_eq!(problem(three().node("redis://d").allow_even_nodes()), "");
         assert!(problem(three().node("redis://A:6379/5")).contains("same node"));
         assert!(problem(three().node("htp:x")).starts_with("node 4 has no usable URL"));
-        assert!(problem(three().ttl(millis(3_600_001))).contains("max_ttl()"));
+        assert!(problem(three().ttl(millis(86_400_001))).contains("max_ttl()"));
         assert_eq!(problem(three().ttl(millis(3_600_000))), "");
         assert!(problem(three().ttl(millis(19))).contains("too short"));
         assert_eq!(problem(three().ttl(millis(20))), "");

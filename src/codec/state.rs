@@ -21,12 +21,11 @@ struct StateV1 {
     port: u16,
     fence_ceiling: u64,
     lease_ceiling_boot_ms: u64,
-    began_at_boot_ms: u64,
-    began_at_unix_ms: u64,
     at_boot_ms: u64,
     at_unix_ms: u64,
     boot: u64,
     is_always_durable: bool,
+    was_stepped: bool,
     was_replica: bool,
     stop: Option<StopV1>,
 }
@@ -43,12 +42,11 @@ pub fn encode_state(saved: &Saved) -> Vec<u8> {
         port: saved.port,
         fence_ceiling: saved.ceilings.fence.get(),
         lease_ceiling_boot_ms: saved.ceilings.lease.as_millis(),
-        began_at_boot_ms: saved.began_at.now.as_millis(),
-        began_at_unix_ms: saved.began_at.wall.as_millis(),
         at_boot_ms: saved.at.now.as_millis(),
         at_unix_ms: saved.at.wall.as_millis(),
         boot: saved.boot,
         is_always_durable: saved.is_always_durable,
+        was_stepped: saved.was_stepped,
         was_replica: saved.was_replica,
         stop: saved
             .stop
@@ -77,16 +75,13 @@ pub fn decode_state(bytes: &[u8]) -> Result<Saved, CodecError> {
             fence: fence(state.fence_ceiling)?,
             lease: Instant::from_millis(state.lease_ceiling_boot_ms),
         },
-        began_at: Clocks {
-            now: Instant::from_millis(state.began_at_boot_ms),
-            wall: UnixTime::from_millis(state.began_at_unix_ms),
-        },
         at: Clocks {
             now: Instant::from_millis(state.at_boot_ms),
             wall: UnixTime::from_millis(state.at_unix_ms),
         },
         boot: state.boot,
         is_always_durable: state.is_always_durable,
+        was_stepped: state.was_stepped,
         was_replica: state.was_replica,
         stop: state
             .stop
@@ -107,16 +102,13 @@ mod tests {
                 fence: Fence::new(70_000).unwrap(),
                 lease: Instant::from_millis(123_456),
             },
-            began_at: Clocks {
-                now: Instant::from_millis(90_000),
-                wall: UnixTime::from_millis(1_763_689_990_000),
-            },
             at: Clocks {
                 now: Instant::from_millis(100_000),
                 wall: UnixTime::from_millis(1_763_690_000_000),
             },
             boot: u64::MAX,
             is_always_durable: true,
+            was_stepped: false,
             was_replica: false,
             stop,
         }

@@ -11,9 +11,6 @@ use super::{Ceilings, Clocks, Durability, Fence, Instant, Millis, QuarantineReas
 /// two losses, and 2^53 has room for two million of them.
 pub const FENCE_JUMP: u64 = 1 << 32;
 
-/// A wall clock that has moved by more than this against the boot-time clock was stepped.
-const STEP: u64 = 1_000;
-
 /// What the node wrote about itself while it ran, or when it stopped.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Saved {
@@ -21,14 +18,14 @@ pub struct Saved {
     pub port: u16,
     /// What it promised. After a clean stop, what it used.
     pub ceilings: Ceilings,
-    /// When it began to grant: what an append-only file says is dated by the wall clock of then.
-    pub began_at: Clocks,
     /// When this was written.
     pub at: Clocks,
-    /// The boot whose monotonic clock all of these belong to; zero if unknown.
+    /// The boot whose monotonic clock both belong to; zero if unknown.
     pub boot: u64,
     /// Every write had been on disk before its reply, ever since the node started.
     pub is_always_durable: bool,
+    /// The wall clock was stepped while the node ran: the append-only file is dated by two clocks.
+    pub was_stepped: bool,
     /// It was a replica, whose promises are its master's business.
     pub was_replica: bool,
     /// How it stopped; `None` while it runs, and so after a crash.
@@ -152,8 +149,8 @@ fn wait(saved: &Saved, loaded: Loaded) -> Option<(Instant, QuarantineReason)> {
     }
     // The data set has every lease, dated by the wall clock: was it stepped since, be it while the
     // node ran or afterwards?
-    let was_stepped_later = is_same_boot(saved, loaded) && was_stepped(saved.at, loaded.clocks);
-    if was_stepped(saved.began_at, saved.at) || was_stepped_later {
+    let is_stepped = is_same_boot(saved, loaded) && loaded.clocks.are_stepped_since(saved.at);
+    if saved.was_stepped || is_stepped {
         return Some((until, QuarantineReason::ClockStep));
     }
     None
@@ -172,11 +169,6 @@ fn lease_ceiling(saved: &Saved, loaded: Loaded) -> Instant {
 
 fn is_same_boot(saved: &Saved, loaded: Loaded) -> bool {
     saved.boot != 0 && saved.boot == loaded.boot
-}
-
-fn was_stepped(then: Clocks, now: Clocks) -> bool {
-    let expected = then.to_wall(now.now).as_millis();
-    expected.abs_diff(now.wall.as_millis()) > STEP
 }
 
 #[cfg(test)]
@@ -199,10 +191,10 @@ mod tests {
         Saved {
             port: 6379,
             ceilings: Ceilings { fence: fence(1_000), lease: Instant::from_millis(40_000) },
-            began_at: clocks(9_000, HOUR - 1_000),
             at: clocks(10_000, HOUR),
             boot: BOOT,
             is_always_durable: false,
+            was_stepped: false,
             was_replica: false,
             stop: None,
         }
@@ -329,10 +321,8 @@ mod tests {
 
     #[test]
     fn leases_are_dated_wrongly_also_by_a_clock_that_was_stepped_while_the_node_ran() {
-        // The append-only file of a node that began an hour back, by its wall clock of then.
-        let began_at = clocks(9_000, HOUR - 61_000);
-        let clean = Saved { stop: stopped(true), began_at, ..saved() };
-        let durable = Saved { is_always_durable: true, began_at, ..saved() };
+        let clean = Saved { stop: stopped(true), was_stepped: true, ..saved() };
+        let durable = Saved { is_always_durable: true, was_stepped: true, ..saved() };
         let loaded = Loaded { is_always_durable: true, ..loaded() };
         for saved in [clean, durable] {
             for boot in [BOOT, BOOT + 1] {

@@ -127,7 +127,16 @@ pub struct Clocks {
     pub wall: UnixTime,
 }
 
+/// A wall clock that has moved by more than this against the monotonic one was stepped.
+const STEP: u64 = 1_000;
+
 impl Clocks {
+    /// Whether the wall clock was stepped between `then`, on the same machine in the same boot, and
+    /// now: what was dated by it then cannot be read by it now.
+    pub const fn are_stepped_since(self, then: Clocks) -> bool {
+        then.to_wall(self.now).0.abs_diff(self.wall.0) > STEP
+    }
+
     /// The wall-clock time of `instant`, as far as today's wall clock can tell.
     pub const fn to_wall(self, instant: Instant) -> UnixTime {
         if instant.0 >= self.now.0 {

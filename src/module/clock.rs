@@ -40,16 +40,37 @@ pub(super) fn clocks() -> Clocks {
 ///
 /// The wall clock is read once a millisecond at most.
 pub(super) fn at(now: Instant) -> Clocks {
-    LAST.with(|last| {
-        if last.now != now {
-            *last = Clocks { now, wall: UnixTime::from_millis(ffi::wall_ms()) };
+    READ.with(|read| {
+        if read.last.now != now {
+            read.last = Clocks { now, wall: UnixTime::from_millis(ffi::wall_ms()) };
+            let steady = *read.steady.get_or_insert(read.last);
+            if read.last.are_stepped_since(steady) {
+                read.steady = Some(read.last);
+                read.is_stepped = true;
+            }
         }
-        *last
+        read.last
     })
 }
 
-static LAST: Guarded<Clocks> =
-    Guarded::new(Clocks { now: Instant::from_millis(0), wall: UnixTime::from_millis(0) });
+/// Whether a reading has shown that the wall clock was stepped, since this was asked last.
+pub(super) fn take_step() -> bool {
+    READ.with(|read| std::mem::take(&mut read.is_stepped))
+}
+
+static READ: Guarded<Readings> = Guarded::new(Readings {
+    last: Clocks { now: Instant::from_millis(0), wall: UnixTime::from_millis(0) },
+    steady: None,
+    is_stepped: false,
+});
+
+/// What has been read of the clocks.
+struct Readings {
+    last: Clocks,
+    /// The first reading since the wall clock was stepped last.
+    steady: Option<Clocks>,
+    is_stepped: bool,
+}
 
 /// Which boot of which machine [`now`] belongs to; zero where the system does not tell.
 pub(super) fn boot_id() -> BootId {

@@ -1,7 +1,7 @@
 //! What the server tells of itself, and what the node does about it.
 
 use super::ffi::{Context, Guarded, Level};
-use super::{idle, node, start};
+use super::{clock, idle, node, start};
 
 /// One database, or all of them, will be emptied: nobody lists the names.
 pub(super) fn flushed() {
@@ -19,6 +19,8 @@ pub(super) fn ticked(context: Context<'_>) {
     // wrong here goes wrong again, and is answered, when somebody asks.
     let _ = start::ensure(context);
     node::tick(context);
+    clock::clocks();
+    start::notice_step(context);
     idle::tick(context);
 }
 

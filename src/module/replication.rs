@@ -5,9 +5,9 @@
 //! argument (`30000@1763690000000.17`) and the command is sent as it then stands, because building
 //! a command anew costs as much as half of the whole acquire. Refusals state nothing.
 
-use super::ffi::{Args, Context, Found, Reply};
+use super::ffi::{Args, Context, Found, Level, Reply};
 use super::handlers::{KEY, TOKEN, TTL};
-use super::{clock, node};
+use super::{clock, node, start};
 use crate::engine::{Extended, Fence, Instant, Lease, Lock, Refusal, TOKEN_MAX, Token};
 use crate::wire::request::{self, Decided, SUFFIX_MAX};
 
@@ -19,9 +19,11 @@ pub(super) fn state_lease(
     ends_at: Instant,
     fence: Fence,
 ) {
+    let clocks = clock::at(now);
+    start::notice_step(context);
     let ttl = args.get(TTL);
     let mut room = [0; SUFFIX_MAX];
-    let suffix = request::decided_suffix(&mut room, clock::at(now).to_wall(ends_at), fence);
+    let suffix = request::decided_suffix(&mut room, clocks.to_wall(ends_at), fence);
     // A ttl that was accepted has at most 20 digits.
     let mut fact = [0; 20 + SUFFIX_MAX];
     let length = ttl.len() + suffix.len();
@@ -45,7 +47,7 @@ pub(super) fn states_fact(context: Context<'_>, args: &Args<'_>) -> bool {
 
 /// Applies a granted lease; with an empty token, only a counter.
 pub(super) fn apply_acquire(context: Context<'_>, args: &mut Args<'_>) -> Result<Reply, Refusal> {
-    let decided = read_fact(args)?;
+    let decided = read_fact(context, args)?;
     {
         let label = match args.len() {
             0..=4 => &[][..],
@@ -74,7 +76,7 @@ pub(super) fn apply_acquire(context: Context<'_>, args: &mut Args<'_>) -> Result
 
 /// Applies an extended or repaired lease.
 pub(super) fn apply_extend(context: Context<'_>, args: &mut Args<'_>) -> Result<Reply, Refusal> {
-    let decided = read_fact(args)?;
+    let decided = read_fact(context, args)?;
     {
         let mut key = context.open(args, KEY);
         let apply = |lock: &mut Lock| {
@@ -128,10 +130,15 @@ fn apply_lease(lock: &mut Lock, token: &[u8], decided: &Decided, label: &[u8]) {
     node::raise_floor(decided.floor);
 }
 
-fn read_fact(args: &Args<'_>) -> Result<Decided, Refusal> {
-    request::decided(args.get(TTL)).ok_or_else(|| Refusal::BadArg {
-        given: args.get(TTL).to_vec(),
-        what: "replicated lease",
-        allowed: "ttl@end.fence",
+fn read_fact(context: Context<'_>, args: &Args<'_>) -> Result<Decided, Refusal> {
+    request::decided(args.get(TTL)).ok_or_else(|| {
+        let refusal = Refusal::BadArg {
+            given: args.get(TTL).to_vec(),
+            what: "replicated lease",
+            allowed: "ttl@end.fence",
+        };
+        // Nobody reads the reply to what a master or a file says.
+        context.log(Level::Warning, &format!("a lease was not applied: {refusal}"));
+        refusal
     })
 }

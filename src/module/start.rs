@@ -114,11 +114,11 @@ fn begin(context: Context<'_>) -> Result<(), Refusal> {
     let saved = Saved {
         port: port(context),
         ceilings: promised.max(first),
-        began_at: clocks,
         at: clocks,
         boot: loaded.boot,
         // What a quarantine waits for is not on this disk: a crash in it must wait again.
         is_always_durable: loaded.is_always_durable && recovery.quarantine.is_none(),
+        was_stepped: false,
         was_replica: loaded.is_replica,
         stop: None,
     };
@@ -192,8 +192,21 @@ pub(super) fn configured(context: Context<'_>) {
     }
 }
 
+/// Notes a wall clock that was stepped: what the append-only file says is dated by two clocks now.
+///
+/// The file says so before a lease is stated by the new clock.
+pub(super) fn notice_step(context: Context<'_>) {
+    if clock::take_step() {
+        change_state(context, |saved| saved.was_stepped = true);
+        let line = "the wall clock was stepped; leases go on unharmed, and will be waited out if \
+                    the node restarts while one stands that was granted before";
+        context.log(Level::Notice, line);
+    }
+}
+
 /// The server stops, and its data set has been saved as far as it will be.
 pub(super) fn stopped(context: Context<'_>) {
+    notice_step(context);
     let now = clock::now();
     let mut longest = Instant::default();
     for_each_lock(context, &mut |lock| {

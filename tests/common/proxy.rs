@@ -195,9 +195,13 @@ impl Shared {
         client.set_nodelay(true)?;
         server.set_nodelay(true)?;
         let is_cut = Arc::new(AtomicBool::new(false));
-        self.pump(Direction::Requests, client.try_clone()?, server.try_clone()?, &is_cut);
-        self.pump(Direction::Replies, server.try_clone()?, client.try_clone()?, &is_cut);
-        self.lock().connections.push(Connection { client, server, is_cut });
+        let requests = (client.try_clone()?, server.try_clone()?);
+        let replies = (server.try_clone()?, client.try_clone()?);
+        // Before its first byte: a cut must not miss a connection that has lost bytes already.
+        let connection = Connection { client, server, is_cut: Arc::clone(&is_cut) };
+        self.lock().connections.push(connection);
+        self.pump(Direction::Requests, requests.0, requests.1, &is_cut);
+        self.pump(Direction::Replies, replies.0, replies.1, &is_cut);
         Ok(())
     }
 

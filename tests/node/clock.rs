@@ -133,3 +133,23 @@ fn a_lease_survives_a_restart_and_a_step_in_any_order_or_is_waited_for() {
         }
     }
 }
+
+#[test]
+fn a_wall_clock_that_was_stepped_there_and_back_is_remembered() {
+    // The clocks of the start and of the stop agreed, but the append-only file had been written by
+    // a third: a lease that was granted in between was taken for ended, and granted again.
+    let mut server = Server::builder()
+        .fake_wall_clock()
+        .config("appendonly", "yes")
+        .config("appendfsync", "always")
+        .start();
+    let steps = || server.log().matches("the wall clock was stepped").count();
+    server.set_wall_clock_offset_ms(-60_000);
+    wait_until("the first step is noticed", || steps() == 1);
+    assert_eq!(ask(&mut server.connect(), "LOCK.ACQUIRE res A 30000"), "1");
+    server.set_wall_clock_offset_ms(0);
+    wait_until("the second step is noticed", || steps() == 2);
+    server.restart();
+    let answer = ask(&mut server.connect(), "LOCK.ACQUIRE res B 30000");
+    assert!(answer == "nil" || answer.starts_with("QUARANTINE "), "{answer}");
+}

@@ -1,0 +1,236 @@
+//! The clients: many tasks after few locks, with short leases and short holds.
+//!
+//! Most give the lock back at once. Some hold it so long that only renewals keep it, some crash
+//! and leave it, some lose patience in the middle of an acquisition. The lock service is behind a
+//! trait, so that plain Redlock meets the same clients.
+
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Duration, Instant};
+
+use rand::rngs::StdRng;
+use rand::{RngExt, SeedableRng};
+use tokio::task::JoinHandle;
+use tokio::time::{sleep, timeout};
+
+use crate::history::{Acquisition, Micros};
+
+pub(crate) const LOCKS: usize = 3;
+const TTL_MIN_MS: u64 = 300;
+pub(crate) const TTL_MAX_MS: u64 = 1_500;
+/// How often a holder looks whether it still holds.
+const LOOK: Duration = Duration::from_millis(15);
+
+/// What hands out locks.
+pub(crate) trait Service: Send + Sync + 'static {
+    type Held: Held;
+
+    /// Tries for as long as `wait`. May be dropped at any await point.
+    fn acquire(
+        &self,
+        lock: &str,
+        ttl: Duration,
+        wait: Duration,
+    ) -> impl Future<Output = Option<Self::Held>> + Send;
+}
+
+/// A lock that is held.
+pub(crate) trait Held: Send {
+    fn fence(&self) -> Option<u64>;
+
+    /// For how long it may still be relied on.
+    fn validity(&self) -> Duration;
+
+    /// Called every few milliseconds: renews it, where nobody else does.
+    fn tend(&mut self) -> impl Future<Output = ()> + Send;
+
+    fn release(self) -> impl Future<Output = ()> + Send;
+
+    /// Crashes: nothing is given back.
+    fn leak(self);
+}
+
+/// What all clients of a storm share.
+#[derive(Debug)]
+pub(crate) struct Shared {
+    began_at: Instant,
+    acquisitions: Mutex<Vec<Acquisition>>,
+    per_lock: [AtomicU64; LOCKS],
+    is_over: AtomicBool,
+    pub(crate) refused: AtomicU64,
+    pub(crate) renewed: AtomicU64,
+    pub(crate) crashed: AtomicU64,
+    pub(crate) lost: AtomicU64,
+}
+
+impl Shared {
+    pub(crate) fn new() -> Arc<Shared> {
+        Arc::new(Shared {
+            began_at: Instant::now(),
+            acquisitions: Mutex::default(),
+            per_lock: Default::default(),
+            is_over: AtomicBool::new(false),
+            refused: AtomicU64::new(0),
+            renewed: AtomicU64::new(0),
+            crashed: AtomicU64::new(0),
+            lost: AtomicU64::new(0),
+        })
+    }
+
+    pub(crate) fn now(&self) -> Micros {
+        u64::try_from(self.began_at.elapsed().as_micros()).expect("a storm is short")
+    }
+
+    /// How often each lock was acquired so far.
+    pub(crate) fn per_lock(&self) -> [u64; LOCKS] {
+        std::array::from_fn(|lock| self.per_lock[lock].load(Ordering::Relaxed))
+    }
+
+    pub(crate) fn stop(&self) {
+        self.is_over.store(true, Ordering::Relaxed);
+    }
+
+    fn is_over(&self) -> bool {
+        self.is_over.load(Ordering::Relaxed)
+    }
+
+    fn note(&self, acquisition: Acquisition) {
+        // A list is whole even if somebody panicked beside it.
+        self.acquisitions.lock().unwrap_or_else(PoisonError::into_inner).push(acquisition);
+    }
+
+    /// What was noted, once all clients have ended.
+    pub(crate) fn take(&self) -> Vec<Acquisition> {
+        std::mem::take(&mut self.acquisitions.lock().unwrap_or_else(PoisonError::into_inner))
+    }
+}
+
+/// Starts a client with this number; it ends after [`Shared::stop`].
+pub(crate) fn start<S: Service>(
+    service: &Arc<S>,
+    shared: &Arc<Shared>,
+    seed: u64,
+    number: usize,
+) -> JoinHandle<()> {
+    let random = StdRng::seed_from_u64(seed ^ ((number as u64 + 1) << 32));
+    let client =
+        Client { service: Arc::clone(service), shared: Arc::clone(shared), number, random };
+    tokio::spawn(client.run())
+}
+
+struct Client<S> {
+    service: Arc<S>,
+    shared: Arc<Shared>,
+    number: usize,
+    random: StdRng,
+}
+
+/// What a client does with a lock once it has it.
+enum Manner {
+    /// Gives it back after this long.
+    Release(Duration),
+    /// Is gone after this long.
+    Crash(Duration),
+}
+
+impl<S: Service> Client<S> {
+    async fn run(mut self) {
+        while !self.shared.is_over() {
+            let lock = self.random.random_range(0..LOCKS);
+            let ttl = self.millis(TTL_MIN_MS, TTL_MAX_MS);
+            let manner = self.manner(ttl);
+            let wait = self.millis(0, 800);
+            let gives_up_after = self.random.random_bool(0.05).then(|| self.millis(0, 60));
+            let called_at = self.shared.now();
+            let name = format!("storm-{lock}");
+            let acquire = self.service.acquire(&name, ttl, wait);
+            let held = match gives_up_after {
+                Some(patience) => timeout(patience, acquire).await.unwrap_or_default(),
+                None => acquire.await,
+            };
+            let Some(held) = held else {
+                self.shared.refused.fetch_add(1, Ordering::Relaxed);
+                let pause = self.millis(2, 30);
+                sleep(pause).await;
+                continue;
+            };
+            let returned_at = self.shared.now();
+            self.shared.per_lock[lock].fetch_add(1, Ordering::Relaxed);
+            let mut noted = Acquisition {
+                lock,
+                client: self.number,
+                called_at,
+                returned_at,
+                fence: held.fence(),
+                valid_until: 0,
+                released_at: None,
+            };
+            self.hold(held, manner, ttl, &mut noted).await;
+            let pause = self.millis(0, 20);
+            sleep(pause).await;
+        }
+    }
+
+    fn millis(&mut self, from: u64, to: u64) -> Duration {
+        Duration::from_millis(self.random.random_range(from..=to))
+    }
+
+    fn manner(&mut self, ttl: Duration) -> Manner {
+        match self.random.random_range(0..100) {
+            0..75 => Manner::Release(self.millis(0, 20)),
+            75..88 => Manner::Release(ttl.mul_f64(self.random.random_range(0.1..0.8))),
+            88..96 => Manner::Release(ttl.mul_f64(self.random.random_range(1.2..2.5))),
+            _ => Manner::Crash(ttl.mul_f64(self.random.random_range(0.0..1.5))),
+        }
+    }
+
+    async fn hold(
+        &self,
+        mut held: S::Held,
+        manner: Manner,
+        ttl: Duration,
+        noted: &mut Acquisition,
+    ) {
+        let (length, is_crash) = match manner {
+            Manner::Release(length) => (length, false),
+            Manner::Crash(length) => (length, true),
+        };
+        let start = Instant::now();
+        let mut is_valid = self.look(&held, noted);
+        while is_valid && start.elapsed() < length && !self.shared.is_over() {
+            sleep(LOOK.min(length.saturating_sub(start.elapsed()))).await;
+            held.tend().await;
+            is_valid = self.look(&held, noted);
+        }
+        let outlived = noted.valid_until > noted.returned_at + micros(ttl);
+        self.shared.renewed.fetch_add(u64::from(outlived), Ordering::Relaxed);
+        self.shared.lost.fetch_add(u64::from(!is_valid), Ordering::Relaxed);
+        if is_crash {
+            self.shared.crashed.fetch_add(1, Ordering::Relaxed);
+            self.shared.note(noted.clone());
+            held.leak();
+        } else {
+            noted.released_at = Some(self.shared.now());
+            self.shared.note(noted.clone());
+            held.release().await;
+        }
+    }
+
+    /// Notes until when the lock may be relied on; false when that is over.
+    fn look(&self, held: &S::Held, noted: &mut Acquisition) -> bool {
+        // The clock first: the end is noted early rather than late.
+        let now = self.shared.now();
+        let left = held.validity();
+        if left.is_zero() {
+            // Over, or over early because the holder was told so.
+            noted.valid_until = noted.valid_until.min(self.shared.now());
+            return false;
+        }
+        noted.valid_until = noted.valid_until.max(now + micros(left));
+        true
+    }
+}
+
+fn micros(length: Duration) -> Micros {
+    u64::try_from(length.as_micros()).expect("a lease is short")
+}

@@ -1,0 +1,297 @@
+//! What the clients lived through, and a checker that judges it.
+//!
+//! The checker is a pure function and knows nothing of locks but what a user was promised. All
+//! instants are of the one monotonic clock of this machine, in microseconds since the storm began,
+//! taken so that doubt favours the accused: a call is noted before it is made, a return after it,
+//! and the end of a validity as the guard tells it, never later. So what is found did happen.
+
+use std::collections::{BTreeMap, HashMap};
+use std::fmt;
+
+/// Microseconds since the storm began.
+pub(crate) type Micros = u64;
+
+/// One acquisition.
+#[derive(Clone, Debug)]
+pub(crate) struct Acquisition {
+    pub(crate) lock: usize,
+    pub(crate) client: usize,
+    pub(crate) called_at: Micros,
+    pub(crate) returned_at: Micros,
+    /// Plain Redlock has none.
+    pub(crate) fence: Option<u64>,
+    /// Until when the client believed to hold the lock, renewals included.
+    pub(crate) valid_until: Micros,
+    /// When it began to give it back; a client that crashed never did.
+    pub(crate) released_at: Option<Micros>,
+}
+
+impl Acquisition {
+    /// When the client, at the latest, did not rely on the lock any more.
+    pub(crate) fn held_until(&self) -> Micros {
+        self.released_at.map_or(self.valid_until, |at| at.min(self.valid_until))
+    }
+
+    fn is_ever_valid(&self) -> bool {
+        self.returned_at < self.held_until()
+    }
+}
+
+impl fmt::Display for Acquisition {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Acquisition { lock, client, called_at, returned_at, fence, .. } = self;
+        let (valid_until, released_at) = (self.valid_until, self.released_at);
+        write!(
+            f,
+            "lock {lock}, client {client}: called {called_at}, returned {returned_at}, fence \
+             {fence:?}, valid until {valid_until}, released {released_at:?}"
+        )
+    }
+}
+
+/// Everything that happened.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct History {
+    pub(crate) lock_count: usize,
+    pub(crate) acquisitions: Vec<Acquisition>,
+    /// When the last fault was over.
+    pub(crate) calm_at: Micros,
+    /// Until when clients went on trying to acquire every lock.
+    pub(crate) ended_at: Micros,
+}
+
+/// A broken promise.
+#[derive(Clone, Debug)]
+pub(crate) enum Violation {
+    /// Two held the lock at once.
+    Overlap { one: Acquisition, other: Acquisition },
+    /// The first was complete before the second began, and its fence is not smaller.
+    Fell { one: Acquisition, other: Acquisition },
+    /// Two acquisitions have the same fence.
+    Repeated { one: Acquisition, other: Acquisition },
+    /// Nobody held the lock for too long after the faults were over.
+    Stuck { lock: usize, from: Micros, to: Micros },
+}
+
+impl fmt::Display for Violation {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Violation::Overlap { one, other } => {
+                write!(f, "two held the lock at once:\n  {one}\n  {other}")
+            }
+            Violation::Fell { one, other } => {
+                write!(f, "the later acquisition has no larger fence:\n  {one}\n  {other}")
+            }
+            Violation::Repeated { one, other } => {
+                write!(f, "two acquisitions have one fence:\n  {one}\n  {other}")
+            }
+            Violation::Stuck { lock, from, to } => {
+                write!(f, "nobody got lock {lock} from {from} to {to} although all was well")
+            }
+        }
+    }
+}
+
+/// Everything that is wrong with a history. A lock that is free, wanted and not acquired for
+/// `patience` after the faults were over is stuck.
+pub(crate) fn check(history: &History, patience: Micros) -> Vec<Violation> {
+    let mut by_lock: BTreeMap<usize, Vec<&Acquisition>> =
+        (0..history.lock_count).map(|lock| (lock, Vec::new())).collect();
+    for acquisition in &history.acquisitions {
+        by_lock.entry(acquisition.lock).or_default().push(acquisition);
+    }
+    let mut violations = Vec::new();
+    for (lock, acquisitions) in by_lock {
+        find_overlaps(&acquisitions, &mut violations);
+        find_unordered_fences(&acquisitions, &mut violations);
+        find_repeated_fences(&acquisitions, &mut violations);
+        find_stuck(lock, &acquisitions, history, patience, &mut violations);
+    }
+    violations
+}
+
+fn find_overlaps(acquisitions: &[&Acquisition], violations: &mut Vec<Violation>) {
+    let mut held: Vec<&Acquisition> =
+        acquisitions.iter().copied().filter(|one| one.is_ever_valid()).collect();
+    held.sort_by_key(|one| one.returned_at);
+    let mut longest: Option<&Acquisition> = None;
+    for other in held {
+        if let Some(one) = longest
+            && other.returned_at < one.held_until()
+        {
+            violations.push(Violation::Overlap { one: one.clone(), other: other.clone() });
+        }
+        if longest.is_none_or(|one| one.held_until() < other.held_until()) {
+            longest = Some(other);
+        }
+    }
+}
+
+fn find_unordered_fences(acquisitions: &[&Acquisition], violations: &mut Vec<Violation>) {
+    let (mut by_call, mut by_return) = (acquisitions.to_vec(), acquisitions.to_vec());
+    by_call.sort_by_key(|one| one.called_at);
+    by_return.sort_by_key(|one| one.returned_at);
+    let mut complete = by_return.into_iter().peekable();
+    let mut highest: Option<&Acquisition> = None;
+    for other in by_call {
+        while let Some(one) = complete.next_if(|one| one.returned_at < other.called_at) {
+            if highest.is_none_or(|known| known.fence < one.fence) {
+                highest = Some(one);
+            }
+        }
+        if let (Some(one), Some(fence)) = (highest, other.fence)
+            && one.fence >= Some(fence)
+        {
+            violations.push(Violation::Fell { one: one.clone(), other: other.clone() });
+        }
+    }
+}
+
+fn find_repeated_fences(acquisitions: &[&Acquisition], violations: &mut Vec<Violation>) {
+    let mut seen: HashMap<u64, &Acquisition> = HashMap::new();
+    for other in acquisitions {
+        let Some(fence) = other.fence else { continue };
+        if let Some(one) = seen.insert(fence, other) {
+            violations.push(Violation::Repeated { one: one.clone(), other: (*other).clone() });
+        }
+    }
+}
+
+fn find_stuck(
+    lock: usize,
+    acquisitions: &[&Acquisition],
+    history: &History,
+    patience: Micros,
+    violations: &mut Vec<Violation>,
+) {
+    let mut by_return = acquisitions.to_vec();
+    by_return.sort_by_key(|one| one.returned_at);
+    let mut free_from = history.calm_at;
+    let ends = by_return.iter().map(|one| (one.returned_at, one.held_until()));
+    for (returned_at, held_until) in ends.chain([(history.ended_at, history.ended_at)]) {
+        if returned_at > free_from.saturating_add(patience) {
+            violations.push(Violation::Stuck { lock, from: free_from, to: returned_at });
+        }
+        free_from = free_from.max(returned_at).max(held_until);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const PATIENCE: Micros = 1_000;
+
+    /// Called, returned, fence, valid until, released.
+    type Line = (Micros, Micros, u64, Micros, Option<Micros>);
+
+    fn acquisition(lock: usize, line: Line) -> Acquisition {
+        let (called_at, returned_at, fence, valid_until, released_at) = line;
+        let fence = Some(fence);
+        Acquisition { lock, client: 0, called_at, returned_at, fence, valid_until, released_at }
+    }
+
+    fn history(lines: &[Line]) -> History {
+        let acquisitions = lines.iter().map(|line| acquisition(0, *line)).collect();
+        History { lock_count: 1, acquisitions, calm_at: 0, ended_at: 0 }
+    }
+
+    fn complaints(history: &History) -> Vec<&'static str> {
+        let name = |violation: &Violation| match violation {
+            Violation::Overlap { .. } => "overlap",
+            Violation::Fell { .. } => "fell",
+            Violation::Repeated { .. } => "repeated",
+            Violation::Stuck { .. } => "stuck",
+        };
+        check(history, PATIENCE).iter().map(name).collect()
+    }
+
+    const GOOD: [Line; 4] = [
+        (0, 10, 1, 500, Some(100)),
+        // It asked while the first still held.
+        (50, 110, 2, 600, None),
+        (590, 610, 5, 900, Some(1_500)),
+        // The one before overstayed its validity: that is its own affair.
+        (900, 901, 6, 1_900, Some(1_000)),
+    ];
+
+    #[test]
+    fn a_good_history_is_accepted() {
+        assert_eq!(complaints(&history(&GOOD)), [""; 0]);
+        assert_eq!(complaints(&history(&[])), [""; 0]);
+    }
+
+    #[test]
+    fn two_holders_at_once_are_found() {
+        let first = (0, 10, 1, 500, Some(100));
+        assert_eq!(complaints(&history(&[first, (20, 99, 2, 600, None)])), ["overlap"]);
+        assert_eq!(complaints(&history(&[first, (20, 100, 2, 600, None)])), [""; 0]);
+        // Whether or not the second gave up at once.
+        assert_eq!(complaints(&history(&[first, (20, 50, 2, 600, Some(51))])), ["overlap"]);
+        // A crashed client holds until its validity ends.
+        let crashed = (0, 10, 1, 500, None);
+        assert_eq!(complaints(&history(&[crashed, (20, 499, 2, 600, None)])), ["overlap"]);
+        assert_eq!(complaints(&history(&[crashed, (20, 500, 2, 600, None)])), [""; 0]);
+        // One that was there before them, and longer, is not forgotten over a short one.
+        let long = (0, 10, 1, 2_000, None);
+        let both = [long, (20, 50, 2, 600, Some(60)), (20, 100, 3, 600, Some(110))];
+        assert_eq!(complaints(&history(&both)), ["overlap", "overlap"]);
+        // Nobody relied on what was over when it was returned.
+        assert_eq!(complaints(&history(&[first, (20, 50, 2, 40, None)])), [""; 0]);
+        // Two locks are two.
+        let mut two = history(&[first, (20, 50, 2, 600, None)]);
+        (two.lock_count, two.acquisitions[1].lock) = (2, 1);
+        assert_eq!(complaints(&two), [""; 0]);
+    }
+
+    #[test]
+    fn overlaps_are_found_without_fences() {
+        let mut plain = history(&[(0, 10, 0, 500, None), (20, 50, 0, 600, None)]);
+        for one in &mut plain.acquisitions {
+            one.fence = None;
+        }
+        assert_eq!(complaints(&plain), ["overlap"]);
+    }
+
+    #[test]
+    fn fences_that_do_not_rise_are_found() {
+        let first = (0, 10, 7, 100, Some(90));
+        assert_eq!(complaints(&history(&[first, (101, 110, 6, 200, None)])), ["fell"]);
+        assert_eq!(complaints(&history(&[first, (101, 110, 8, 200, None)])), [""; 0]);
+        // It was on its way when the first returned: no order was promised.
+        assert_eq!(complaints(&history(&[first, (10, 110, 6, 200, None)])), [""; 0]);
+        assert_eq!(complaints(&history(&[first, (11, 110, 6, 200, None)])), ["fell"]);
+        // Not only the neighbour counts.
+        let second = (5, 100, 3, 200, Some(110));
+        assert_eq!(complaints(&history(&[first, second, (120, 130, 4, 300, None)])), ["fell"]);
+    }
+
+    #[test]
+    fn a_fence_that_is_given_twice_is_found() {
+        let first = (0, 10, 7, 100, Some(20));
+        assert_eq!(complaints(&history(&[first, (5, 40, 7, 200, None)])), ["repeated"]);
+        let later = complaints(&history(&[first, (30, 40, 7, 200, None)]));
+        assert_eq!(later, ["fell", "repeated"]);
+        // Of a validity that was over at once, too: a store may see it.
+        assert_eq!(complaints(&history(&[first, (5, 40, 7, 20, None)])), ["repeated"]);
+    }
+
+    #[test]
+    fn a_lock_that_nobody_gets_after_the_storm_is_found() {
+        let calm =
+            |lines: &[Line], calm_at, ended_at| History { calm_at, ended_at, ..history(lines) };
+        assert_eq!(complaints(&calm(&[], 5_000, 6_001)), ["stuck"]);
+        assert_eq!(complaints(&calm(&[], 5_000, 6_000)), [""; 0]);
+        // Whatever happened in the storm does not help.
+        assert_eq!(complaints(&calm(&[(0, 10, 1, 100, None)], 5_000, 6_001)), ["stuck"]);
+        let line = (5_000, 5_900, 1, 6_400, None);
+        assert_eq!(complaints(&calm(&[line], 5_000, 7_400)), [""; 0]);
+        // Held until 6400, and not acquired for longer than patience after that.
+        assert_eq!(complaints(&calm(&[line], 5_000, 7_401)), ["stuck"]);
+        assert_eq!(complaints(&calm(&[(5_000, 6_001, 1, 7_000, None)], 5_000, 7_000)), ["stuck"]);
+        // Each lock has to be acquired.
+        let mut two = calm(&[line], 5_000, 6_500);
+        two.lock_count = 2;
+        assert_eq!(complaints(&two), ["stuck"]);
+    }
+}
