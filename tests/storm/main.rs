@@ -20,7 +20,7 @@ mod services;
 
 use std::env;
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use lockmod::client::Locker;
@@ -28,7 +28,7 @@ use lockmod::client::Locker;
 use driver::{LOCKS, Service, Shared, TTL_MAX_MS};
 use history::{History, Micros, Violation, check};
 use nemesis::{Cluster, Tally};
-use plan::{GROUPS, QUARANTINE_MS};
+use plan::{Event, GROUPS, QUARANTINE_MS};
 use services::{Redlock, TIMEOUT};
 
 /// Lockers per group of clients: programs of their own, with connections of their own.
@@ -50,13 +50,30 @@ struct Outcome {
     violations: Vec<Violation>,
 }
 
-/// Storms for `length`, then waits until every lock is acquired again, and judges.
+impl Outcome {
+    fn count(&self, is: fn(&Violation) -> bool) -> usize {
+        self.violations.iter().filter(|violation| is(violation)).count()
+    }
+
+    /// How often two held a lock at once.
+    fn overlaps(&self) -> usize {
+        self.count(|violation| matches!(violation, Violation::Overlap { .. }))
+    }
+
+    fn texts(&self) -> String {
+        self.violations.iter().map(|violation| format!("{violation}\n")).collect()
+    }
+}
+
+/// Strikes as planned, then waits until every lock is acquired again, and judges.
 async fn storm<S: Service>(
+    name: &str,
     mut cluster: Cluster,
     service: impl Fn(Vec<String>) -> S,
     seed: u64,
-    length: Duration,
+    plan: Vec<Event>,
 ) -> Outcome {
+    println!("{name}: LOCKMOD_SEED={seed}");
     let shared = Shared::new();
     let mut clients = Vec::new();
     for program in 0..GROUPS * PROGRAMS {
@@ -66,7 +83,6 @@ async fn storm<S: Service>(
             clients.push(driver::start(&service, &shared, seed, number));
         }
     }
-    let plan = plan::plan(seed, length);
     let nemesis = tokio::task::spawn_blocking(move || {
         let tally = cluster.strike(&plan);
         cluster.calm();
@@ -84,7 +100,7 @@ async fn storm<S: Service>(
     let acquisitions = shared.take();
     let history = History { lock_count: LOCKS, acquisitions, calm_at, ended_at };
     let violations = check(&history, micros(STUCK_AFTER_MS));
-    report(&shared, &tally, &history, &violations);
+    report(name, &shared, &tally, &history, &violations);
     Outcome { history, violations }
 }
 
@@ -101,42 +117,40 @@ async fn wait_for_calm(shared: &Shared) {
     }
 }
 
-fn report(shared: &Shared, tally: &Tally, history: &History, violations: &[Violation]) {
-    let count = |counter: &std::sync::atomic::AtomicU64| counter.load(Ordering::Relaxed);
+fn report(name: &str, shared: &Shared, tally: &Tally, history: &History, violations: &[Violation]) {
+    let count = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
+    let calm = Duration::from_micros(history.ended_at - history.calm_at);
     println!(
-        "  {} acquisitions ({} renewed beyond their ttl, {} crashed, {} lost), {} refused",
+        "{name}: {} acquisitions ({} renewed beyond their ttl, {} crashed, {} lost), {} refused\n\
+         {name}: {} faults: {tally:?}\n\
+         {name}: all locks acquired {CALM_ACQUISITIONS} times {calm:.1?} after the last fault\n\
+         {name}: {} violations",
         history.acquisitions.len(),
         count(&shared.renewed),
         count(&shared.crashed),
         count(&shared.lost),
-        count(&shared.refused)
+        count(&shared.refused),
+        tally.values().sum::<usize>(),
+        violations.len()
     );
-    println!("  {} faults: {tally:?}", tally.values().sum::<usize>());
-    let calm = Duration::from_micros(history.ended_at - history.calm_at);
-    println!("  all locks acquired {CALM_ACQUISITIONS} times {calm:.1?} after the last fault");
-    println!("  {} violations", violations.len());
+}
+
+fn locker(urls: Vec<String>) -> Locker {
+    let builder = Locker::builder().nodes(urls).ttl(Duration::from_secs(1));
+    builder.timeout(TIMEOUT).build().expect("good settings")
 }
 
 /// The storm of the quorum client over nodes with the module: nothing may be wrong.
 async fn storm_the_module(seed: u64, length: Duration) {
-    println!("lockmod, {length:?}: LOCKMOD_SEED={seed}");
-    let locker = |urls: Vec<String>| {
-        let builder = Locker::builder().nodes(urls).ttl(Duration::from_secs(1));
-        builder.timeout(TIMEOUT).build().expect("good settings")
-    };
-    let outcome = storm(Cluster::with_module(), locker, seed, length).await;
-    let lines: Vec<String> = outcome.violations.iter().map(ToString::to_string).collect();
-    assert!(lines.is_empty(), "LOCKMOD_SEED={seed} found:\n{}", lines.join("\n"));
+    let plan = plan::plan(seed, length);
+    let outcome = storm("lockmod", Cluster::with_module(), locker, seed, plan).await;
+    assert!(outcome.violations.is_empty(), "LOCKMOD_SEED={seed} found:\n{}", outcome.texts());
     let acquired = outcome.history.acquisitions.len() as u64;
     assert!(acquired > length.as_secs() * 2, "only {acquired} acquisitions: nothing was tested");
 }
 
-/// The storm of plain Redlock: how often two held a lock at once.
-async fn storm_redlock(seed: u64, length: Duration) -> usize {
-    println!("plain Redlock, {length:?}: LOCKMOD_SEED={seed}");
-    let outcome = storm(Cluster::plain(), Redlock::new, seed, length).await;
-    let is_overlap = |violation: &&Violation| matches!(violation, Violation::Overlap { .. });
-    outcome.violations.iter().filter(is_overlap).count()
+async fn storm_redlock(seed: u64, plan: Vec<Event>) -> Outcome {
+    storm("plain Redlock", Cluster::plain(), Redlock::new, seed, plan).await
 }
 
 fn seed() -> u64 {
@@ -153,15 +167,30 @@ async fn the_module_stands_a_short_storm() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn the_checker_finds_what_the_same_storm_does_to_plain_redlock() {
-    let found = storm_redlock(seed(), Duration::from_secs(10)).await;
-    assert!(found > 0, "the storm or the checker is blind");
+    let seed = seed();
+    let outcome = storm_redlock(seed, plan::plan(seed, Duration::from_secs(8))).await;
+    assert!(outcome.overlaps() > 0, "the storm or the checker is blind");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn the_checker_finds_what_crashes_do_to_whoever_forgets() {
+    let plan = plan::massacres(Duration::from_secs(6), Duration::from_millis(700));
+    let (name, seed) = ("no state file", seed());
+    let forgetful = Cluster::without_state_file();
+    let (plain, forgetful) = tokio::join!(
+        storm_redlock(seed, plan.clone()),
+        storm(name, forgetful, locker, seed, plan.clone())
+    );
+    assert!(plain.overlaps() > 0, "the storm or the checker is blind");
+    assert!(forgetful.overlaps() > 0, "the storm or the checker is blind");
+    let unordered = forgetful.count(|violation| matches!(violation, Violation::Fell { .. }));
+    assert!(unordered > 0, "the storm or the checker is blind");
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn the_checker_finds_nothing_in_plain_redlock_without_faults() {
-    let outcome = storm(Cluster::plain(), Redlock::new, 0, Duration::ZERO).await;
-    let lines: Vec<String> = outcome.violations.iter().map(ToString::to_string).collect();
-    assert!(lines.is_empty(), "{}", lines.join("\n"));
+    let outcome = storm_redlock(0, Vec::new()).await;
+    assert!(outcome.violations.is_empty(), "{}", outcome.texts());
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -171,6 +200,6 @@ async fn the_module_stands_a_long_storm() {
     let seconds = seconds.map_or(180, |text| text.parse().expect("a number of seconds"));
     let (seed, length) = (seed(), Duration::from_secs(seconds));
     storm_the_module(seed, length).await;
-    let found = storm_redlock(seed, length.min(Duration::from_secs(30))).await;
-    assert!(found > 0, "the storm or the checker is blind");
+    let plan = plan::plan(seed, length.min(Duration::from_secs(30)));
+    assert!(storm_redlock(seed, plan).await.overlaps() > 0, "the storm or the checker is blind");
 }

@@ -30,7 +30,14 @@ impl Cluster {
         Cluster::start(|builder| builder.module_arg("max-ttl", MAX_TTL_MS))
     }
 
-    /// The same servers without it.
+    /// Nodes that are told to forget what they promised.
+    pub(crate) fn without_state_file() -> Cluster {
+        Cluster::start(|builder| {
+            builder.module_arg("max-ttl", MAX_TTL_MS).module_arg("state-file", "\"\"")
+        })
+    }
+
+    /// Servers without the module.
     pub(crate) fn plain() -> Cluster {
         Cluster::start(Builder::without_module)
     }

@@ -1,10 +1,10 @@
 //! The storm before it happens: which fault strikes which node at which moment.
 //!
 //! A pure function of the seed, the length and the vehemence, so that `LOCKMOD_SEED` replays it;
-//! what the operating system's scheduler makes of it is not replayed. Two nodes at most are down
-//! or in quarantine at a time, one or two more are disturbed for a moment, so that a quorum comes
-//! back again and again; except in a massacre, which kills a majority at once. Wall clocks go wrong
-//! together as well as alone, as they do with a wrong time server.
+//! what the operating system's scheduler makes of it is not replayed. One node is down or in
+//! quarantine at a time, in some spells two, and one or two more are disturbed for a moment, so
+//! that a quorum comes back again and again; except in a massacre, which kills a majority at once.
+//! Wall clocks go wrong together as well as alone, as they do with a wrong time server.
 
 use std::fmt;
 use std::time::Duration;
@@ -24,6 +24,9 @@ const HOUR_MS: i64 = 3_600_000;
 /// All wall clocks are stepped ahead together this often: plain expiries end at once, so that a
 /// storm of a few seconds is sure to show what becomes of locks that are made of them.
 const AHEAD_EVERY_MS: u64 = 1_500;
+
+/// In every fourth spell of this length two nodes may be crashed, otherwise one.
+const SPELL_MS: u64 = 6_000;
 
 /// What a node keeps through a crash.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -140,6 +143,19 @@ pub(crate) fn plan(seed: u64, length: Duration) -> Vec<Event> {
     events
 }
 
+/// Everybody is killed, loses all data and is started again, every so often.
+pub(crate) fn massacres(length: Duration, every: Duration) -> Vec<Event> {
+    let mut events = Vec::new();
+    let mut at = every;
+    while at < length {
+        let kill = |node| Act::Kill { node, data: Data::Wiped };
+        let acts = (0..NODES).map(kill).chain((0..NODES).map(|node| Act::Start { node }));
+        events.extend(acts.map(|act| Event { at, act }));
+        at += every;
+    }
+    events
+}
+
 struct Planner {
     random: StdRng,
     events: Vec<Event>,
@@ -185,11 +201,12 @@ impl Planner {
 
     /// Kills one node or two, if that leaves a quorum; most are started again at once.
     fn stop_some(&mut self, now_ms: u64) {
+        let away_max = if (now_ms / SPELL_MS).is_multiple_of(4) { 2 } else { 1 };
         for _ in 0..self.random.random_range(1..=2) {
             let node = self.random.random_range(0..NODES);
             let away = self.away_until_ms.iter().filter(|until| **until > now_ms).count();
             let is_free = self.busy_until_ms[node] <= now_ms;
-            if is_free && (away < 2 || self.away_until_ms[node] > now_ms) {
+            if is_free && (away < away_max || self.away_until_ms[node] > now_ms) {
                 self.stop(now_ms, node);
             }
         }
