@@ -38,6 +38,7 @@ mod common;
 
 mod blocks;
 mod commands;
+mod operations;
 mod options;
 mod session;
 mod transcript;
