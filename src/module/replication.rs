@@ -48,28 +48,17 @@ pub(super) fn states_fact(context: Context<'_>, args: &Args<'_>) -> bool {
 /// Applies a granted lease; with an empty token, only a counter.
 pub(super) fn apply_acquire(context: Context<'_>, args: &mut Args<'_>) -> Result<Reply, Refusal> {
     let decided = read_fact(context, args)?;
-    {
-        let label = match args.len() {
-            0..=4 => &[][..],
-            _ => request::label(&[args.get(4), args.get(5)])?,
-        };
-        let mut key = context.open(args, KEY);
-        let apply = |lock: &mut Lock| {
-            // The holder's own token again: the label of the grant stayed, and stays.
-            let is_known = |lease: &Lease<'_>| lease.fence == decided.fence;
-            let kept = label_of(lock, args.get(TOKEN), is_known);
-            apply_lease(lock, args.get(TOKEN), &decided, kept.as_deref().unwrap_or(label));
-        };
-        match key.find() {
-            Found::Lock(lock) => apply(lock),
-            Found::Nothing => {
-                let mut lock = Lock::free(Fence::ZERO, clock::now());
-                apply(&mut lock);
-                key.put(lock);
-            }
-            Found::Other => return Err(Refusal::WrongType),
-        }
-    }
+    let label = match args.len() {
+        0..=4 => &[][..],
+        _ => request::label(&[args.get(4), args.get(5)])?,
+    };
+    let token = args.get(TOKEN);
+    apply_to_lock(context, args, |lock| {
+        // The holder's own token again: the label of the grant stayed, and stays.
+        let is_known = |lease: &Lease<'_>| lease.fence == decided.fence;
+        let kept = label_of(lock, token, is_known);
+        apply_lease(lock, token, &decided, kept.as_deref().unwrap_or(label));
+    })?;
     state_verbatim(context, args);
     Ok(Reply::Integer(decided.fence.get()))
 }
@@ -77,26 +66,33 @@ pub(super) fn apply_acquire(context: Context<'_>, args: &mut Args<'_>) -> Result
 /// Applies an extended or repaired lease.
 pub(super) fn apply_extend(context: Context<'_>, args: &mut Args<'_>) -> Result<Reply, Refusal> {
     let decided = read_fact(context, args)?;
-    {
-        let mut key = context.open(args, KEY);
-        let apply = |lock: &mut Lock| {
-            // An extend repeats no label: the lease keeps its own.
-            let token = args.get(TOKEN);
-            let label = label_of(lock, token, |_| true).unwrap_or_default();
-            apply_lease(lock, token, &decided, &label);
-        };
-        match key.find() {
-            Found::Lock(lock) => apply(lock),
-            Found::Nothing => {
-                let mut lock = Lock::free(Fence::ZERO, clock::now());
-                apply(&mut lock);
-                key.put(lock);
-            }
-            Found::Other => return Err(Refusal::WrongType),
-        }
-    }
+    let token = args.get(TOKEN);
+    apply_to_lock(context, args, |lock| {
+        // An extend repeats no label: the lease keeps its own.
+        let label = label_of(lock, token, |_| true).unwrap_or_default();
+        apply_lease(lock, token, &decided, &label);
+    })?;
     state_verbatim(context, args);
     Ok(Reply::Integer(1))
+}
+
+/// Applies a fact to the lock at the command's key, which is made if there is none.
+fn apply_to_lock(
+    context: Context<'_>,
+    args: &Args<'_>,
+    apply: impl FnOnce(&mut Lock),
+) -> Result<(), Refusal> {
+    let mut key = context.open(args, KEY);
+    match key.find() {
+        Found::Lock(lock) => apply(lock),
+        Found::Nothing => {
+            let mut lock = Lock::free(Fence::ZERO, clock::now());
+            apply(&mut lock);
+            key.put(lock);
+        }
+        Found::Other => return Err(Refusal::WrongType),
+    }
+    Ok(())
 }
 
 /// Applies a raise.
