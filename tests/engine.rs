@@ -339,7 +339,7 @@ impl Node {
         self.durability.seen(lock.counter(), ends_at);
         self.locks.insert(name, lock);
         if let Some(ceilings) = self.durability.take_request() {
-            self.disk = ceilings;
+            self.disk = self.disk.max(ceilings);
             self.durability.persisted(ceilings);
         }
     }

@@ -1,6 +1,7 @@
 //! The INFO section `lockmod`.
 
 use super::ffi::types;
+use super::state_file::StateFile;
 use super::{clock, node};
 
 /// The fields, in the order in which they are shown.
@@ -21,5 +22,7 @@ pub(super) fn fields() -> Vec<(&'static str, u64)> {
         ("floor", durability.floor().get()),
         ("highest_fence", durability.highest().get()),
         ("quarantine_left_ms", quarantine),
+        ("state_writes", node::state().map_or(0, StateFile::write_count)),
+        ("state_write_failures", node::state().map_or(0, StateFile::failure_count)),
     ]
 }

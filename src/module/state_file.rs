@@ -12,6 +12,7 @@ use std::fs::{File, OpenOptions};
 use std::io::{self, Read, Write};
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::mpsc::{SyncSender, TrySendError, sync_channel};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
@@ -34,6 +35,13 @@ struct Shared {
     writer: Mutex<Writer>,
     /// Never held for longer than it takes to copy it.
     board: Mutex<Board>,
+    tally: Tally,
+}
+
+/// How often the file was written since the server started, and how often that failed.
+struct Tally {
+    writes: AtomicU64,
+    failures: AtomicU64,
 }
 
 struct Writer {
@@ -135,6 +143,16 @@ impl StateFile {
         self.shared.board().failure.take()
     }
 
+    /// How often the file was written since the server started.
+    pub(super) fn write_count(&self) -> u64 {
+        self.shared.tally.writes.load(Ordering::Relaxed)
+    }
+
+    /// How often writing it failed since the server started.
+    pub(super) fn failure_count(&self) -> u64 {
+        self.shared.tally.failures.load(Ordering::Relaxed)
+    }
+
     /// Changes what the file says before it returns.
     ///
     /// # Errors
@@ -175,6 +193,8 @@ impl Claimed {
         let shared = Arc::new(Shared {
             writer: Mutex::new(Writer { path, file, saved }),
             board: Mutex::new(board),
+            // The first promise of this run has just been written.
+            tally: Tally { writes: AtomicU64::new(1), failures: AtomicU64::new(0) },
         });
         let thread_shared = Arc::clone(&shared);
         let thread = std::thread::Builder::new().name("lockmod-state".to_owned());
@@ -216,7 +236,10 @@ impl Shared {
 
     fn write(&self, writer: &mut Writer, mut saved: Saved) -> io::Result<()> {
         saved.at = clock::read();
-        writer.file = replace(&writer.path, &saved)?;
+        writer.file = replace(&writer.path, &saved).inspect_err(|_| {
+            self.tally.failures.fetch_add(1, Ordering::Relaxed);
+        })?;
+        self.tally.writes.fetch_add(1, Ordering::Relaxed);
         writer.saved = saved;
         self.board().durable = saved.ceilings;
         Ok(())

@@ -236,7 +236,9 @@ async fn locks_are_listed_with_what_the_nodes_tell() {
 #[tokio::test]
 async fn a_key_of_another_type_and_a_ttl_above_the_limit_are_refused_at_once() {
     let nodes = nodes(3);
-    let locker = locker(&nodes);
+    // The nodes' limit is a day, whatever the locker has been told.
+    let days = |days: u64| Duration::from_secs(days * 86_400);
+    let locker = builder(&nodes).max_ttl(days(3)).build().unwrap();
     for node in &nodes {
         node.run("SET a x").unwrap();
     }
@@ -244,6 +246,8 @@ async fn a_key_of_another_type_and_a_ttl_above_the_limit_are_refused_at_once() {
     let error = locker.acquire("a").await.unwrap_err();
     assert!(matches!(error, AcquireError::Refused(_)) && !error.is_retryable(), "{error}");
     assert!(error.nodes().iter().filter(|report| report.vote == Vote::WrongType).count() >= 2);
-    let long = locker.acquire("b").ttl(Duration::from_secs(100_000)).await.unwrap_err();
+    let long = locker.acquire("b").ttl(days(2)).await.unwrap_err();
     assert!(long.to_string().contains("BADTTL"), "{long}");
+    let longer = locker.acquire("b").ttl(days(4)).await.unwrap_err();
+    assert!(matches!(longer, AcquireError::BadOption(_)), "{longer}");
 }

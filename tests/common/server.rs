@@ -115,12 +115,7 @@ impl Builder {
     /// # Errors
     /// If the process ended before it answered: with its log.
     pub fn try_start(self) -> Result<Server, StartError> {
-        let dir = tempfile::Builder::new()
-            .prefix("lockmod-test-")
-            .disable_cleanup(env::var_os("LOCKMOD_KEEP").is_some())
-            .tempdir()
-            .expect("the folder for temporary files can be written");
-        let mut server = Server { builder: self, dir, port: Port::reserve(), child: None };
+        let mut server = self.prepare();
         while let Err(error) = server.try_launch() {
             if !error.log.contains("Address already in use") {
                 return Err(error);
@@ -129,6 +124,16 @@ impl Builder {
             fs::remove_file(server.log_file()).expect("the folder is ours");
         }
         Ok(server)
+    }
+
+    /// A server with an empty folder that has not been started: then `.start_again()`.
+    pub fn prepare(self) -> Server {
+        let dir = tempfile::Builder::new()
+            .prefix("lockmod-test-")
+            .disable_cleanup(env::var_os("LOCKMOD_KEEP").is_some())
+            .tempdir()
+            .expect("the folder for temporary files can be written");
+        Server { builder: self, dir, port: Port::reserve(), child: None }
     }
 
     fn write(&self, dir: &Path, port: u16) {

@@ -21,11 +21,13 @@
 //!
 //! - `redis-cli` prints as on a terminal, `(integer) 1`, unless its output goes elsewhere
 //!   (`$(...)`, a pipe). Without `-p` it talks to the document's own server, with the module.
-//! - Ports 6379 and 7000 to 7009, as `:7001` or `-p 7001`, stand for servers with the module that
-//!   are started when first named. What is printed has these numbers again.
+//! - Ports 6379 and 7000 to 7009, as `:7001`, `-p 7001` or `127.0.0.1 7001`, stand for servers with
+//!   the module that are started when first named. What is printed has these numbers again.
+//! - `/var/lib/redis/7001` is the folder of the server on port 7001, also before it is started.
 //! - `$ redis-server ...` starts a server in earnest, with the settings on its line or in a file of
 //!   the repository; it is the document's own from then on, or the one of its `--port`. It prints
-//!   nothing. It has the module if it loads it, from whatever folder.
+//!   nothing. It has the module if it loads it, from whatever folder. After `SHUTDOWN` it starts
+//!   again in the folder and on the port that it had.
 //! - `$ cargo`, `make`, `git`, `sudo`, `apt-get`, `docker`, `curl`, `cd` are only shown, not run.
 //! - `lockmod` and `target/release/lockmod` are the command just built, and
 //!   `target/release/liblockmod.so` is the module. The folder is a temporary one, with `examples`
@@ -36,6 +38,7 @@ mod common;
 
 mod blocks;
 mod commands;
+mod operations;
 mod options;
 mod session;
 mod transcript;
@@ -199,6 +202,20 @@ fn ports_of_documents_stand_for_servers_of_their_own() {
     ));
     let refused = "```console\n$ redis-server --no-such-option 1\n```\n";
     assert_eq!(try_document("sample.md", refused).len(), 1);
+}
+
+#[test]
+fn stopped_server_starts_again_in_its_folder() {
+    assert_none(&try_document(
+        "sample.md",
+        "```console\n$ touch /var/lib/redis/7001/early\n\
+         $ redis-server --port 7001 --appendonly yes\n$ ls /var/lib/redis/7001/early\n\
+         /var/lib/redis/7001/early\n$ redis-cli -p 7001 SET key one\nOK\n\
+         $ redis-cli -p 7001 SHUTDOWN\n$ redis-server --port 7001 --appendonly yes\n\
+         $ redis-cli -p 7001 GET key\n\"one\"\n$ redis-server --port 7002\n\
+         $ redis-cli -p 7002 REPLICAOF 127.0.0.1 7001\nOK\n\
+         $ redis-cli -p 7002 CONFIG GET replicaof\n1) \"replicaof\"\n2) \"127.0.0.1 7001\"\n```\n",
+    ));
 }
 
 #[test]

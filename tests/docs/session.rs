@@ -7,7 +7,7 @@ use std::os::unix::fs::{PermissionsExt, symlink};
 use std::os::unix::process::CommandExt;
 use std::process::{Child, ChildStdin, Command, Stdio};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use rustix::process::{Pid, Signal, kill_process_group};
 use tempfile::TempDir;
@@ -19,6 +19,15 @@ const DEFAULT_PORT: u16 = 6379;
 
 /// How long one command of a document may take.
 const PATIENCE: Duration = Duration::from_secs(60);
+
+/// How long a server that the document has stopped may take to end.
+const END: Duration = Duration::from_secs(1);
+
+/// What stands before a port where it is one of a server.
+const BEFORE_PORT: [&str; 3] = [":", "-p ", "127.0.0.1 "];
+
+/// Where the documents' servers have their folders, each by its port.
+const FOLDERS: &str = "/var/lib/redis/";
 
 /// Ends the output of a command; nothing prints it by chance.
 const MARK: &str = "\u{1e}end of output";
@@ -157,9 +166,15 @@ impl Session {
     }
 
     fn add(&mut self, port: u16, builder: Builder) -> Result<(), String> {
-        // What listened there before ends first, as it would have to.
-        self.servers.remove(&port);
-        let server = builder.try_start().map_err(|error| error.to_string())?;
+        let server = match self.servers.remove(&port).and_then(stopped) {
+            Some(mut server) => {
+                server.reconfigure(|_| builder);
+                server.try_start_again().map(|()| server)
+            }
+            // What listened there before ends first, as it would have to.
+            None => builder.try_start(),
+        };
+        let server = server.map_err(|error| error.to_string())?;
         if port == DEFAULT_PORT || self.servers.is_empty() {
             let socket = server.socket().display().to_string();
             fs::write(self.dir.path().join("socket"), socket).expect("the folder is ours");
@@ -172,15 +187,24 @@ impl Session {
     fn with_real_places(&mut self, command: &str) -> Result<String, String> {
         let mut command = command.to_owned();
         for port in (7000..=7009).chain([DEFAULT_PORT]) {
+            let folder = format!("{FOLDERS}{port}");
+            if command.contains(&folder) {
+                let server =
+                    self.servers.entry(port).or_insert_with(|| Server::builder().prepare());
+                let file = |port| format!("lockmod-{port}.state");
+                command = command
+                    .replace(&folder, &server.dir().display().to_string())
+                    .replace(&file(port), &file(server.port()));
+            }
             let is_named =
-                [":", "-p "].iter().any(|before| command.contains(&format!("{before}{port}")));
+                BEFORE_PORT.iter().any(|before| command.contains(&format!("{before}{port}")));
             let is_default = self.servers.is_empty() && command.contains("redis-cli");
             if is_named || (is_default && port == DEFAULT_PORT) {
                 if !self.servers.contains_key(&port) {
                     self.add(port, Server::builder())?;
                 }
                 let real = self.servers[&port].port();
-                for before in [":", "-p "] {
+                for before in BEFORE_PORT {
                     command =
                         command.replace(&format!("{before}{port}"), &format!("{before}{real}"));
                 }
@@ -197,9 +221,24 @@ impl Session {
 
     fn with_shown_ports(&self, output: &str) -> String {
         self.servers.iter().fold(output.to_owned(), |output, (shown, server)| {
-            output.replace(&server.port().to_string(), &shown.to_string())
+            output
+                .replace(&server.dir().display().to_string(), &format!("{FOLDERS}{shown}"))
+                .replace(&server.port().to_string(), &shown.to_string())
         })
     }
+}
+
+/// The server, if it has been stopped by the document: it starts again where it was.
+fn stopped(mut server: Server) -> Option<Server> {
+    let since = Instant::now();
+    while server.is_running() {
+        if since.elapsed() > END {
+            return None;
+        }
+        std::thread::sleep(Duration::from_millis(10));
+    }
+    server.kill();
+    Some(server)
 }
 
 impl Drop for Session {

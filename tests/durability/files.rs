@@ -125,6 +125,7 @@ fn a_disk_that_refuses_stops_grants_and_nothing_else() {
     assert!(refusal.starts_with("STATEFILE "), "{refusal}");
     assert_eq!(server.run("LOCK.FENCE long"), Ok(redis::Value::Int(0)), "nothing changed");
     assert_eq!(server.run("EXISTS long"), Ok(redis::Value::Int(0)), "nothing was made");
+    assert!(server.info_u64("lockmod_state_write_failures") > 0, "INFO counts it");
     assert_eq!(acquire(&server, "lock", "other", 1_000), Ok(None), "the lease stands");
     assert_eq!(server.run("LOCK.RELEASE lock holder"), Ok(redis::Value::Int(1)));
 

@@ -42,7 +42,11 @@ pub(crate) struct Client {
     /// The last round that was begun.
     pub(crate) round: u8,
     pub(crate) fence: Fence,
+    /// Whether the last round was begun after a successor was complete.
+    pub(crate) is_superseded: bool,
     tally: Tally,
+    /// The fence of the raise round, where a defect needs it.
+    raising: Option<Fence>,
 }
 
 /// What a client wants to be done.
@@ -77,7 +81,9 @@ impl Client {
             closed: 0,
             round: 0,
             fence: Fence::ZERO,
+            is_superseded: false,
             tally: Tally::default(),
+            raising: None,
         }
     }
 
@@ -170,6 +176,14 @@ impl Client {
         match &mut self.phase {
             Phase::Idle => Wish::Nothing,
             Phase::Attempting(attempt) => {
+                let reply = match (reply, self.raising) {
+                    (Reply::Granted(more), Some(fence))
+                        if defect == Defect::LargerStragglerCounts && more > fence =>
+                    {
+                        Reply::Granted(fence)
+                    }
+                    _ => reply,
+                };
                 let step = match reply {
                     Reply::Granted(fence) => attempt.answer(node, Answer::Granted(fence), now),
                     Reply::Raised(at) => attempt.raise_answer(node, RaiseAnswer::Raised(at), now),
@@ -215,7 +229,12 @@ impl Client {
             Step::Raise { fence, .. } if defect == Defect::NoRaiseRound => {
                 self.won(quorum, fence, attempt_end(), NodeSet::EMPTY)
             }
-            Step::Raise { fence, nodes } => Wish::Send(Request::Raise(fence), nodes),
+            Step::Raise { fence, nodes } => {
+                if defect == Defect::LargerStragglerCounts {
+                    self.raising = Some(fence);
+                }
+                Wish::Send(Request::Raise(fence), nodes)
+            }
             Step::Won(grant) => self.won(quorum, grant.fence, grant.ends_at, grant.laggards),
             Step::Lost(_) => Wish::Abandon,
         }
@@ -225,7 +244,7 @@ impl Client {
         let renewal = Renewal::new(quorum, terms(), SCHEDULE, START, ends_at);
         self.phase = Phase::Holding(renewal, RoundNumber::default());
         self.fence = fence;
-        self.tally = Tally::default();
+        (self.tally, self.raising) = (Tally::default(), None);
         Wish::Won { fence, laggards }
     }
 

@@ -71,6 +71,12 @@ impl Node {
         self.lock.lease(NOW).map(|lease| Id::of_token(lease.token))
     }
 
+    /// Who has a live lease in the data set as it was saved last.
+    pub(crate) fn saved_holder(&self) -> Option<Id> {
+        let (lock, _) = self.saved.as_deref()?;
+        lock.lease(NOW).map(|lease| Id::of_token(lease.token))
+    }
+
     pub(crate) fn is_quarantined(&self) -> bool {
         self.durability.quarantine(NOW).is_some()
     }

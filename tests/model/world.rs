@@ -72,6 +72,8 @@ pub(crate) enum Defect {
     None,
     /// Different grants of a quorum are taken for a win at once.
     NoRaiseRound,
+    /// A grant of more than is being raised to counts as if it were that.
+    LargerStragglerCounts,
     /// A raise does not look at the token.
     UnconditionalRaise,
     /// A restarted node grants at once.
@@ -103,14 +105,16 @@ pub(crate) enum Network {
     AnyOrder { duplicates: u8 },
 }
 
-/// How replies travel. Any of them may be lost.
+/// How replies travel.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Replies {
-    /// They take their time: anything may happen meanwhile.
+    /// They take their time, for ever perhaps: anything may happen meanwhile.
     InFlight,
     /// They arrive at once or never: a smaller space, in which a client sees a node's answers in
     /// the order in which the nodes decided.
     AtOnce,
+    /// They arrive at once; only requests are lost.
+    Always,
 }
 
 /// What becomes of a request.
@@ -146,6 +150,8 @@ pub(crate) struct Bounds {
     /// Renewals ask for a repair everywhere, as a client might that keeps no books.
     pub(crate) repairs_everywhere: bool,
     pub(crate) network: Network,
+    /// An ACQUIRE that has not arrived when its attempt is won never arrives.
+    pub(crate) no_stragglers: bool,
     pub(crate) replies: Replies,
     /// How many ACQUIREs may arrive after their acquisition is over; `None`: all that were sent.
     pub(crate) zombies: Option<u8>,
@@ -169,6 +175,7 @@ impl Bounds {
             renewals: 0,
             repairs_everywhere: false,
             network: Network::InOrder,
+            no_stragglers: false,
             replies: Replies::InFlight,
             zombies: None,
             crashes: 0,
@@ -197,7 +204,7 @@ pub(crate) enum Witness {
     Repaired,
     CrashUnderAHolder,
     RefusedInQuarantine,
-    GrantAboveTheCeiling,
+    GrantAboveTheOldCeiling,
     ReleasedLeaseLoaded,
     StoreRefusedAnOldWrite,
 }
@@ -216,7 +223,7 @@ impl Witness {
         Witness::Repaired,
         Witness::CrashUnderAHolder,
         Witness::RefusedInQuarantine,
-        Witness::GrantAboveTheCeiling,
+        Witness::GrantAboveTheOldCeiling,
         Witness::ReleasedLeaseLoaded,
         Witness::StoreRefusedAnOldWrite,
     ];
@@ -399,6 +406,13 @@ impl World {
             && state.clients[client].is_open(origin.round)
     }
 
+    /// Whether an acquisition is complete that was begun after this client's was.
+    fn has_successor(state: &State, client: usize) -> bool {
+        let id = World::id(state, client);
+        let is_later = |entry: &Entry| entry.fence > Fence::ZERO && entry.before & id.bit() != 0;
+        state.ledger.iter().any(is_later)
+    }
+
     fn may_expire(&self, state: &State, node: usize) -> bool {
         let node = &state.nodes[node];
         let is_early = self.bounds.defect == Defect::NodeWallClock;
@@ -442,7 +456,7 @@ impl World {
                     self.saw(Witness::ZombieGrant);
                 }
                 if fence.get() > lockmod::engine::FENCE_BLOCK {
-                    self.saw(Witness::GrantAboveTheCeiling);
+                    self.saw(Witness::GrantAboveTheOldCeiling);
                 }
                 let mut holders: Vec<_> =
                     state.nodes.iter().filter_map(|node| node.holder()).collect();
@@ -456,7 +470,7 @@ impl World {
             Some(Reply::Extended(_)) if held_before.is_none() => self.saw(Witness::Repaired),
             Some(_) | None => {}
         }
-        if self.bounds.replies == Replies::AtOnce {
+        if self.bounds.replies != Replies::InFlight {
             self.answer(state, client, node);
         }
     }
@@ -490,6 +504,12 @@ impl World {
             Wish::Send(request, nodes) => self.send(state, client, request, nodes),
             Wish::Won { fence, laggards } => {
                 self.complete(state, client, fence);
+                if self.bounds.no_stragglers {
+                    for node in 0..self.bounds.nodes {
+                        let requests = &mut state.channels[self.channel(client, node)].requests;
+                        requests.retain(|(_, request)| *request != Request::Acquire);
+                    }
+                }
                 if !laggards.is_empty() {
                     self.saw(Witness::HolderRaisedLaggards);
                     self.send(state, client, Request::Raise(fence), laggards);
@@ -497,12 +517,7 @@ impl World {
             }
             Wish::Abandon => self.finish(state, client),
             Wish::Confirmed { repair } => {
-                let id = World::id(state, client);
-                if state
-                    .ledger
-                    .iter()
-                    .any(|later| later.fence > Fence::ZERO && later.before & id.bit() != 0)
-                {
+                if state.clients[client].is_superseded {
                     state.broken |= Broken::Superseded as u8;
                 }
                 self.saw(Witness::Renewed);
@@ -568,8 +583,10 @@ impl World {
 
     /// Lets states that differ in nothing that matters be equal.
     fn tidy(&self, state: &mut State) {
-        self.drop_dead_requests(state);
         for index in 0..state.nodes.len() {
+            if state.crashes == self.bounds.crashes && state.nodes[index].saved.is_some() {
+                state.nodes[index].saved = None;
+            }
             let is_open = |origin: &Origin| World::is_open(state, *origin);
             let node = &state.nodes[index];
             let origin = match node.holder() {
@@ -583,6 +600,7 @@ impl World {
                 (node.origin, node.forgotten) = (origin, forgotten);
             }
         }
+        self.drop_dead_requests(state);
     }
 }
 
@@ -590,7 +608,7 @@ impl World {
     /// Drops what can change nothing any more: requests of an acquisition that is over, to a node
     /// where its token does not hold and cannot come to hold.
     fn drop_dead_requests(&self, state: &mut State) {
-        let keeps_all = self.bounds.saves > 0 || self.bounds.defect == Defect::UnconditionalRaise;
+        let keeps_all = self.bounds.defect == Defect::UnconditionalRaise;
         let no_zombies = self.bounds.zombies.is_some_and(|most| state.zombies >= most);
         for client in 0..self.bounds.clients {
             if !state.clients[client].is_idle() {
@@ -599,6 +617,7 @@ impl World {
             for node in 0..self.bounds.nodes {
                 let holder = state.nodes[node].holder();
                 let channel = self.channel(client, node);
+                let saved = state.nodes[node].saved_holder();
                 let requests = &state.channels[channel].requests;
                 let acquires = |(_, request): &(Id, Request)| *request == Request::Acquire;
                 let makes = |(_, request): &(Id, Request)| {
@@ -609,6 +628,7 @@ impl World {
                     !(no_zombies && acquires(request))
                         && (keeps_all
                             || holder == Some(request.0)
+                            || saved == Some(request.0)
                             || requests.iter().any(|other| other.0 == request.0 && makes(other)))
                 };
                 if !requests.iter().all(is_alive) {
@@ -711,7 +731,7 @@ impl Model for World {
             if self.may_expire(state, node) {
                 actions.push(Action::Expire(node));
             }
-            if state.saves < bounds.saves {
+            if state.saves < bounds.saves && state.crashes < bounds.crashes {
                 actions.push(Action::Save(node));
             }
             if state.crashes < bounds.crashes {
@@ -754,6 +774,7 @@ impl Model for World {
                 if !state.clients[client].renew(self.ignores_clocks()) {
                     return None;
                 }
+                state.clients[client].is_superseded = World::has_successor(&state, client);
                 let Client { round, fence, .. } = *state.clients[client];
                 let request = if self.bounds.repairs_everywhere {
                     Request::Repair(round, fence)
@@ -803,9 +824,10 @@ impl Model for World {
                 "the store accepts no old write after a newer",
                 |_: &World, state: &State| state.broken & Broken::Store as u8 == 0,
             ),
-            Property::always("nobody renews after a successor", |_: &World, state: &State| {
-                state.broken & Broken::Superseded as u8 == 0
-            }),
+            Property::always(
+                "no renewal begun after a successor counts",
+                |_: &World, state: &State| state.broken & Broken::Superseded as u8 == 0,
+            ),
             Property::always("what a node promised is on its disk", |_: &World, state: &State| {
                 state.nodes.iter().all(|node| node.keeps_its_promises())
             }),

@@ -294,9 +294,11 @@ fn info_of_the_server_counts_what_happened() {
         ("floor", 7),
         ("highest_fence", 9),
         ("quarantine_left_ms", 0),
+        ("state_write_failures", 0),
     ] {
         assert_eq!(server.info_u64(&format!("lockmod_{name}")), value, "{name}");
     }
+    assert!(server.info_u64("lockmod_state_writes") >= 1);
     assert!(ask(conn, "INFO lockmod").contains("lockmod_grants:3"));
 }
 

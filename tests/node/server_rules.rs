@@ -131,9 +131,9 @@ fn access_rules_hold_for_commands_and_for_keys() {
         ],
     );
     for (line, why) in [
-        ("LOCK.ACQUIRE other A 30000", "access one of the keys"),
-        ("LOCK.ACQUIRE seen:1 A 30000", "access one of the keys"),
-        ("LOCK.INFO other", "access one of the keys"),
+        ("LOCK.ACQUIRE other A 30000", "to access"),
+        ("LOCK.ACQUIRE seen:1 A 30000", "to access"),
+        ("LOCK.INFO other", "to access"),
         ("LOCK.EXTEND job:1 A 30000", "run the 'lock.extend' command"),
         ("LOCK.HELP", "run the 'lock.help' command"),
     ] {
@@ -144,7 +144,8 @@ fn access_rules_hold_for_commands_and_for_keys() {
     assert!(ask(conn, "LOCK.ACQUIRE job:1 A 30000").starts_with("NOPERM "));
     assert_eq!(ask(conn, "LOCK.RELEASE job:1 A"), "nil");
     let script = ["EVAL", "return redis.call('LOCK.ACQUIRE', KEYS[1], 'A', 9)", "1", "job:1"];
-    assert!(ask_args(conn, &script).contains("can't run this command"));
+    let error = ask_args(conn, &script).to_lowercase();
+    assert!(error.contains("run this command") || error.contains("no permissions"), "{error}");
 }
 
 #[test]

@@ -1,0 +1,136 @@
+//! docs/operations.md against the source: the lines that the module logs are all explained there,
+//! and none that it does not log.
+
+use std::fs;
+use std::path::Path;
+
+use crate::root;
+
+/// Source text without comments and tests, and the places of its string literals.
+struct Source {
+    text: String,
+    literals: Vec<(usize, String)>,
+}
+
+/// Takes literals out of Rust text: escapes are undone as far as log lines use them.
+fn read(text: &str) -> Source {
+    let text = text.split("#[cfg(test)]").next().unwrap_or_default();
+    let code: Vec<&str> =
+        text.lines().filter(|line| !line.trim_start().starts_with("//")).collect();
+    let text = code.join("\n");
+    let mut literals = Vec::new();
+    let mut chars = text.char_indices().peekable();
+    while let Some((start, char)) = chars.next() {
+        if char == '\'' && text[start..].starts_with("'\"'") {
+            chars.nth(1);
+        }
+        if char != '"' {
+            continue;
+        }
+        let mut literal = String::new();
+        while let Some((_, char)) = chars.next_if(|&(_, char)| char != '"') {
+            match char {
+                '\\' => match chars.next() {
+                    Some((_, '\n')) => while chars.next_if(|(_, c)| c.is_whitespace()).is_some() {},
+                    Some((_, escaped)) => literal.push(escaped),
+                    None => {}
+                },
+                char => literal.push(char),
+            }
+        }
+        chars.next();
+        literals.push((start, with_dots(&literal)));
+    }
+    Source { text, literals }
+}
+
+/// A format string as the document shows it: `...` in place of what differs.
+fn with_dots(literal: &str) -> String {
+    let mut shown = String::new();
+    let mut rest = literal;
+    while let Some((before, after)) = rest.split_once('{') {
+        let Some((_, after)) = after.split_once('}') else { break };
+        shown += before;
+        shown += "...";
+        rest = after;
+    }
+    shown + rest
+}
+
+impl Source {
+    /// What is logged: for each call, its literals, or those of the `line` that it is given.
+    fn logged(&self) -> Vec<String> {
+        let mut lines = Vec::new();
+        for (call, _) in self.text.match_indices("log(") {
+            let end = self.text[call..].find(';').map_or(self.text.len(), |end| call + end);
+            let is_call = self.text[call..end].contains("Level::")
+                && !self.text[..call].ends_with("fn ")
+                && !self.text[call..end].contains(": Level");
+            if !is_call {
+                continue;
+            }
+            let is_line = self.text[call..end].ends_with("line)");
+            let start = if is_line { self.text[..call].rfind("let line =") } else { Some(call) };
+            let start = start.expect("a line is bound before it is logged");
+            let parts = self.literals.iter().filter(|(place, _)| (start..end).contains(place));
+            let parts: Vec<String> = parts.map(|(_, literal)| literal.clone()).collect();
+            assert!(!parts.is_empty(), "a log line without a literal: {}", &self.text[start..end]);
+            if self.text[start..end].contains("concat!") {
+                lines.push(parts.concat().replace("CARGO_PKG_VERSION", "..."));
+            } else {
+                lines.extend(parts);
+            }
+        }
+        lines
+    }
+}
+
+fn sources(folder: &Path) -> Vec<Source> {
+    let entries = fs::read_dir(folder).expect("the module's source").flatten();
+    let mut sources = Vec::new();
+    for path in entries.map(|entry| entry.path()) {
+        if path.is_dir() {
+            sources.extend(self::sources(&path));
+        } else {
+            sources.push(read(&fs::read_to_string(path).expect("source is text")));
+        }
+    }
+    sources
+}
+
+/// What stands in backticks in the first cells of the tables below this heading.
+fn documented(text: &str, heading: &str) -> Vec<String> {
+    let section = text.split(heading).nth(1).and_then(|rest| rest.split("\n## ").next());
+    let rows = section.expect("the heading").lines().filter(|line| line.starts_with("| `"));
+    let cells = rows.filter_map(|row| row.split(" | ").next());
+    let quoted = |cell: &str| cell.split('`').skip(1).step_by(2).map(str::to_owned).collect();
+    cells.flat_map(|cell| -> Vec<String> { quoted(cell) }).collect()
+}
+
+#[test]
+fn every_log_line_is_explained_and_every_explained_one_is_logged() {
+    let text = fs::read_to_string(root().join("docs/operations.md")).expect("the document");
+    let documented = documented(&text, "\n## Log lines\n");
+    let sources = sources(&root().join("src/module"));
+    let logged: Vec<String> = sources.iter().flat_map(Source::logged).collect();
+    assert!(logged.len() >= 14, "lines are found: {logged:#?}");
+    let missing: Vec<_> = logged.iter().filter(|line| !documented.contains(line)).collect();
+    assert!(missing.is_empty(), "not explained: {missing:#?}");
+    let said = |line: &String| {
+        let in_a_literal = |source: &Source| source.literals.iter().any(|(_, text)| text == line);
+        logged.contains(line) || sources.iter().any(in_a_literal)
+    };
+    let stale: Vec<_> = documented.iter().filter(|line| !said(line)).collect();
+    assert!(stale.is_empty(), "never logged: {stale:#?}");
+}
+
+#[test]
+fn log_lines_are_found_in_source() {
+    let source = read(
+        "fn f() {\n    // log(Level::Warning, \"a comment\");\n    let line = if a {\n        \
+         format!(\"one {x} \\\n            more\")\n    } else {\n        \"two\"\n    };\n    \
+         context.log(Level::Warning, &line);\n    log(Level::Notice, concat!(\"v\", \
+         env!(\"CARGO_PKG_VERSION\"), \" ready\"));\n    other(\"not this\");\n}\n",
+    );
+    assert_eq!(source.logged(), ["one ... more", "two", "v... ready"]);
+}
