@@ -177,9 +177,9 @@ impl<S: Service> Client<S> {
 
     fn manner(&mut self, ttl: Duration) -> Manner {
         match self.random.random_range(0..100) {
-            0..75 => Manner::Release(self.millis(0, 20)),
-            75..88 => Manner::Release(ttl.mul_f64(self.random.random_range(0.1..0.8))),
-            88..96 => Manner::Release(ttl.mul_f64(self.random.random_range(1.2..2.5))),
+            0..84 => Manner::Release(self.millis(0, 15)),
+            84..92 => Manner::Release(ttl.mul_f64(self.random.random_range(0.1..0.8))),
+            92..97 => Manner::Release(ttl.mul_f64(self.random.random_range(1.2..2.5))),
             _ => Manner::Crash(ttl.mul_f64(self.random.random_range(0.0..1.5))),
         }
     }

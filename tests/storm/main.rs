@@ -188,8 +188,10 @@ async fn the_checker_finds_what_crashes_do_to_whoever_forgets() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn the_checker_finds_nothing_in_plain_redlock_without_faults() {
+async fn the_checker_finds_nothing_without_faults() {
     let outcome = storm_redlock(0, Vec::new()).await;
+    assert!(outcome.violations.is_empty(), "{}", outcome.texts());
+    let outcome = storm("lockmod", Cluster::with_module(), locker, 0, Vec::new()).await;
     assert!(outcome.violations.is_empty(), "{}", outcome.texts());
 }
 

@@ -25,7 +25,7 @@ const HOUR_MS: i64 = 3_600_000;
 /// storm of a few seconds is sure to show what becomes of locks that are made of them.
 const AHEAD_EVERY_MS: u64 = 1_500;
 
-/// In every fourth spell of this length two nodes may be crashed, otherwise one.
+/// In every sixth spell of this length two nodes may be crashed, otherwise one.
 const SPELL_MS: u64 = 6_000;
 
 /// What a node keeps through a crash.
@@ -188,20 +188,20 @@ impl Planner {
     fn strike(&mut self, now_ms: u64) {
         match self.random.random_range(0..100) {
             0..25 => self.stop_some(now_ms),
-            25..40 => self.pause(now_ms),
-            40..75 => self.trouble(now_ms),
+            25..35 => self.pause(now_ms),
+            35..75 => self.trouble(now_ms),
             75..98 => self.step(now_ms),
             _ => self.massacre(now_ms),
         }
     }
 
     fn length_ms(&mut self) -> u64 {
-        self.random.random_range(50..=900)
+        self.random.random_range(50..=700)
     }
 
     /// Kills one node or two, if that leaves a quorum; most are started again at once.
     fn stop_some(&mut self, now_ms: u64) {
-        let away_max = if (now_ms / SPELL_MS).is_multiple_of(4) { 2 } else { 1 };
+        let away_max = if (now_ms / SPELL_MS).is_multiple_of(6) { 2 } else { 1 };
         for _ in 0..self.random.random_range(1..=2) {
             let node = self.random.random_range(0..NODES);
             let away = self.away_until_ms.iter().filter(|until| **until > now_ms).count();
@@ -239,7 +239,7 @@ impl Planner {
                 self.stop(now_ms, node);
             }
         }
-        self.massacre_from_ms = now_ms + 3 * QUARANTINE_MS;
+        self.massacre_from_ms = now_ms + 5 * QUARANTINE_MS;
     }
 
     fn pause(&mut self, now_ms: u64) {
