@@ -128,12 +128,7 @@ impl Builder {
 
     /// A server with an empty folder that has not been started: then `.start_again()`.
     pub fn prepare(self) -> Server {
-        let dir = tempfile::Builder::new()
-            .prefix("lockmod-test-")
-            .disable_cleanup(env::var_os("LOCKMOD_KEEP").is_some())
-            .tempdir()
-            .expect("the folder for temporary files can be written");
-        Server { builder: self, dir, port: Port::reserve(), child: None }
+        Server { builder: self, dir: new_folder(), port: Port::reserve(), child: None }
     }
 
     fn write(&self, dir: &Path, port: u16) {
@@ -175,6 +170,14 @@ fn replace_module(line: &str) -> Option<String> {
     let is_ours = words.next()?.trim_matches('"').ends_with("liblockmod.so");
     let args: Vec<&str> = words.collect();
     (is_loadmodule && is_ours).then(|| format!("loadmodule {:?} {}", module_path(), args.join(" ")))
+}
+
+fn new_folder() -> TempDir {
+    tempfile::Builder::new()
+        .prefix("lockmod-test-")
+        .disable_cleanup(env::var_os("LOCKMOD_KEEP").is_some())
+        .tempdir()
+        .expect("the folder for temporary files can be written")
 }
 
 fn socket_in(dir: &Path) -> PathBuf {
@@ -307,6 +310,20 @@ impl Server {
         }
         self.reconfigure(change);
         self.start_again();
+    }
+
+    /// Moves all of its files into a new folder, where the next start is.
+    ///
+    /// # Panics
+    /// If it is running.
+    #[track_caller]
+    pub fn move_folder(&mut self) {
+        assert!(self.child.is_none(), "the server is running");
+        let old = std::mem::replace(&mut self.dir, new_folder());
+        for entry in fs::read_dir(old.path()).expect("the folder is ours").flatten() {
+            let to = self.dir().join(entry.file_name());
+            fs::rename(entry.path(), to).expect("within the folder for temporary files");
+        }
     }
 
     /// Changes the settings of the next start.

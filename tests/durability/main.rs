@@ -6,6 +6,7 @@ mod common;
 mod crashes;
 mod failover;
 mod files;
+mod operations;
 mod restarts;
 
 use common::{Server, cmd};
