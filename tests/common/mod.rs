@@ -19,6 +19,7 @@
 //! | `tests/node/main.rs` | `commands`, `persistence`, `replication`, `waiting`, ... | one node, the module on a real server |
 //! | `tests/client/main.rs` | `acquire`, `renewal`, `faults`, `cli`, ... | the client and the command over real nodes |
 //! | `tests/model.rs`, `tests/sim.rs` | | no server: the engine's model check and simulation |
+//! | `tests/storm/main.rs` | `driver`, `nemesis`, `history`, ... | five nodes under faults, and plain Redlock beside them |
 //! | `tests/docs/main.rs` | | every block of the documents, executed |
 //! | `tests/harness.rs` | | this harness itself |
 //! | `tests/tidy/main.rs` | | what a machine can check of the style |
