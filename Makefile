@@ -31,5 +31,6 @@ check: install ## What CI runs before the tests: format, lints, docs, each featu
 bench: build ## Benchmarks beside what lockmod replaces, with machine and versions printed
 	cargo bench --bench node
 	cargo bench --bench client
+	cargo bench --bench durability
 clean: ## Remove build output
 	cargo clean
