@@ -46,7 +46,7 @@ fn claim(context: Context<'_>, name: &str) -> Result<Claimed, String> {
     let explain = |error| match error {
         OpenError::InUse => format!("{} is in use by another server", path.display()),
         OpenError::Newer(error) => format!(
-            "{} was {error}; go back to that build, or remove the file and wait out \
+            "{} was {error}; go back to that build, or empty the file: the node then waits \
              lockmod.max-ttl",
             path.display()
         ),
