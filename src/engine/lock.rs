@@ -115,11 +115,6 @@ impl Lock {
         Millis::new(u64::from((now.as_millis() as u32).wrapping_sub(self.granted_at)))
     }
 
-    /// Since when nobody has held the lock; `None` while somebody does.
-    pub fn free_since(&self, now: Instant) -> Option<Instant> {
-        if self.is_held(now) { None } else { Some(self.until.unpack()) }
-    }
-
     /// The fence that a grant would have on a node with this floor; `None` if there is none left.
     pub fn next_fence(&self, floor: Fence) -> Option<Fence> {
         self.counter.max(floor).next()
@@ -183,8 +178,8 @@ impl Lock {
         self.extra.as_ref().and_then(|extra| extra.fence).unwrap_or(self.counter)
     }
 
-    /// When the present lease ends; since when a free lock is free.
-    pub(super) fn until(&self) -> Instant {
+    /// When the lease as written ends or ended; without one, since when the lock has been free.
+    pub fn until(&self) -> Instant {
         self.until.unpack()
     }
 
