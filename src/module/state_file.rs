@@ -236,6 +236,8 @@ impl Shared {
 
     fn write(&self, writer: &mut Writer, mut saved: Saved) -> io::Result<()> {
         saved.at = clock::read();
+        // Also a step that no request has come upon yet: earlier leases are dated by another clock.
+        saved.was_stepped |= saved.at.are_stepped_since(writer.saved.at);
         writer.file = replace(&writer.path, &saved).inspect_err(|_| {
             self.tally.failures.fetch_add(1, Ordering::Relaxed);
         })?;
