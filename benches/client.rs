@@ -8,6 +8,7 @@
 
 #[path = "../tests/common/mod.rs"]
 mod common;
+mod report;
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -17,6 +18,7 @@ use common::{Server, start_nodes};
 use futures_util::stream::{FuturesUnordered, StreamExt};
 use redis::aio::MultiplexedConnection;
 use redis::{AsyncConnectionConfig, Client, Value};
+use report::{machine, median};
 
 const NODES: usize = 5;
 const QUORUM: usize = 3;
@@ -146,11 +148,6 @@ impl Rival {
     }
 }
 
-fn median(mut values: Vec<f64>) -> f64 {
-    values.sort_by(f64::total_cmp);
-    values[values.len() / 2]
-}
-
 async fn compare(rivals: &[Rival], tasks: usize, rounds: usize, length: Duration) {
     let mut rates = vec![Vec::new(); rivals.len()];
     for round in 0..rounds {
@@ -176,7 +173,7 @@ fn main() {
     let runtime = tokio::runtime::Runtime::new().expect("threads can be started");
     runtime.block_on(async {
         let nodes = start_nodes(NODES, |_| Server::builder().config("save", "\"\""));
-        println!("{:?}, {NODES} nodes on this machine", common::server_version());
+        println!("{:?}, {NODES} nodes on {}", common::server_version(), machine());
         let urls: Vec<String> = nodes.iter().map(Server::url).collect();
         let locker = lockmod::client::Locker::builder().nodes(urls.clone()).ttl(TTL).build();
         let rivals = [

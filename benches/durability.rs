@@ -10,12 +10,14 @@
 
 #[path = "../tests/common/mod.rs"]
 mod common;
+mod report;
 
 use std::io::{Read, Write};
 use std::os::unix::net::UnixStream;
 use std::time::{Duration, Instant};
 
 use common::{Builder, Server};
+use report::{machine, median};
 
 const CLIENTS: usize = 8;
 const PIPELINE: usize = 64;
@@ -245,16 +247,4 @@ impl Connection {
         let digits = text.trim_start_matches(':').split('\r').next().unwrap_or_default();
         digits.parse().expect("a number")
     }
-}
-
-fn median(mut values: Vec<f64>) -> f64 {
-    values.sort_by(f64::total_cmp);
-    values[values.len() / 2]
-}
-
-fn machine() -> String {
-    let info = std::fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
-    let model = info.lines().find_map(|line| line.strip_prefix("model name")?.split(": ").nth(1));
-    let cores = std::thread::available_parallelism().map_or(0, std::num::NonZero::get);
-    format!("{} ({cores} cores)", model.unwrap_or("unknown processor"))
 }

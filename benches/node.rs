@@ -8,12 +8,14 @@
 
 #[path = "../tests/common/mod.rs"]
 mod common;
+mod report;
 
 use std::io::{Read, Write};
 use std::os::unix::net::UnixStream;
 use std::time::Instant;
 
 use common::{Server, wait_at_most};
+use report::{machine, median};
 
 /// The recipe's release: deletes the key if it holds the token.
 const COMPARE_AND_DELETE: &str =
@@ -260,16 +262,4 @@ fn report(names: &[&str], costs: &[Vec<f64>]) {
         println!("  ratio {:.3} to {name}", median(ratios));
     }
     println!();
-}
-
-fn median(mut values: Vec<f64>) -> f64 {
-    values.sort_by(f64::total_cmp);
-    values[values.len() / 2]
-}
-
-fn machine() -> String {
-    let info = std::fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
-    let model = info.lines().find_map(|line| line.strip_prefix("model name")?.split(": ").nth(1));
-    let cores = std::thread::available_parallelism().map_or(0, std::num::NonZero::get);
-    format!("{} ({cores} cores)", model.unwrap_or("unknown processor"))
 }

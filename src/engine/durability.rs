@@ -149,11 +149,6 @@ impl Durability {
         self.requested = self.ceilings.unwrap_or_default();
     }
 
-    /// What has been used, for a clean stop.
-    pub fn used(&self) -> Ceilings {
-        Ceilings { fence: self.highest, lease: self.longest }
-    }
-
     /// Starts anew with these ceilings on disk.
     pub fn keep(&mut self, ceilings: Ceilings) {
         self.ceilings = Some(ceilings);

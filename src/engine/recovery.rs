@@ -149,7 +149,7 @@ fn wait(saved: &Saved, loaded: Loaded) -> Option<(Instant, QuarantineReason)> {
     }
     // The data set has every lease, dated by the wall clock: was it stepped since, be it while the
     // node ran or afterwards?
-    let is_stepped = is_same_boot(saved, loaded) && loaded.clocks.are_stepped_since(saved.at);
+    let is_stepped = saved.is_of_boot(loaded.boot) && loaded.clocks.are_stepped_since(saved.at);
     if saved.was_stepped || is_stepped {
         return Some((until, QuarantineReason::ClockStep));
     }
@@ -158,7 +158,7 @@ fn wait(saved: &Saved, loaded: Loaded) -> Option<(Instant, QuarantineReason)> {
 
 /// The instant after which no lease can stand that was ever granted, on today's clock.
 fn lease_ceiling(saved: &Saved, loaded: Loaded) -> Instant {
-    if is_same_boot(saved, loaded) {
+    if saved.is_of_boot(loaded.boot) {
         return saved.ceilings.lease;
     }
     // The wall clock is all there is; it cannot make the wait longer than it was when written.
@@ -167,8 +167,11 @@ fn lease_ceiling(saved: &Saved, loaded: Loaded) -> Instant {
     loaded.clocks.to_instant(ceiling, length)
 }
 
-fn is_same_boot(saved: &Saved, loaded: Loaded) -> bool {
-    saved.boot != 0 && saved.boot == loaded.boot
+impl Saved {
+    /// Whether its instants are on the monotonic clock of this boot.
+    pub fn is_of_boot(&self, boot: u64) -> bool {
+        self.boot != 0 && self.boot == boot
+    }
 }
 
 #[cfg(test)]

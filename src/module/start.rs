@@ -97,7 +97,7 @@ fn begin(context: Context<'_>) -> Result<(), Refusal> {
         recovery.quarantine = None;
     }
     let promised = match claimed.found {
-        Found::Present(saved) if saved.boot == loaded.boot => saved.ceilings,
+        Found::Present(saved) if saved.is_of_boot(loaded.boot) => saved.ceilings,
         Found::Present(saved) => Ceilings { fence: saved.ceilings.fence, ..Ceilings::default() },
         Found::Missing | Found::Damaged => Ceilings::default(),
     };

@@ -54,15 +54,20 @@ fn a_node_on_another_port_distrusts_what_it_brought() {
     }
 }
 
+/// A dump with one free lock, and the fence of the lease that the lock has been given since.
+fn backup_and_later_lease(server: &Server) -> (Vec<u8>, u64) {
+    granted(server, "lock", "first", 1_000);
+    release(server, "lock", "first");
+    server.run("SAVE").expect("a backup");
+    let backup = fs::read(dump_path(server)).expect("the backup");
+    (backup, granted(server, "lock", "second", MAX_TTL_MS))
+}
+
 #[test]
 fn a_backup_is_waited_for_when_the_node_was_stopped_without_saving() {
     // With as many locks as at the stop: nothing but the stop itself tells that they are old.
     let mut server = node().start();
-    granted(&server, "lock", "first", 1_000);
-    release(&server, "lock", "first");
-    server.run("SAVE").expect("a backup");
-    let backup = fs::read(dump_path(&server)).expect("the backup");
-    let before = granted(&server, "lock", "second", MAX_TTL_MS);
+    let (backup, before) = backup_and_later_lease(&server);
     server.terminate_with("NOSAVE");
     fs::write(dump_path(&server), backup).expect("put in place");
     server.start_again();
@@ -75,11 +80,7 @@ fn a_backup_is_waited_for_when_the_node_was_stopped_without_saving() {
 #[test]
 fn an_empty_state_file_makes_a_backup_distrusted_however_the_node_stopped() {
     let mut server = node().start();
-    granted(&server, "lock", "first", 1_000);
-    release(&server, "lock", "first");
-    server.run("SAVE").expect("a backup");
-    let backup = fs::read(dump_path(&server)).expect("the backup");
-    let before = granted(&server, "lock", "second", MAX_TTL_MS);
+    let (backup, before) = backup_and_later_lease(&server);
     server.terminate_with("SAVE");
     fs::write(dump_path(&server), backup).expect("put in place");
     fs::write(state_path(&server, server.port()), "").expect("emptied");
