@@ -154,8 +154,8 @@ impl Durability {
     /// grants nothing, or while the lock's counter, and the floor where it may have been, are not
     /// above the holder's fence. (NOTES on the protocol: "repair by the counter rule".)
     ///
-    /// In quarantine a lease that stands here is extended as ever: it has come back with the data, or
-    /// by a repair, and until the quarantine ends nobody else can be granted the lock here.
+    /// In quarantine a lease that stands here is extended as ever: it has come back with the data,
+    /// or by a repair, and until the quarantine ends nobody else can be granted the lock here.
     ///
     /// # Errors
     /// [`Stop::Refused`] in quarantine, except for a repair, and for the holder of a lease that

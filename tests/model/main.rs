@@ -103,7 +103,7 @@ fn without_the_fence_ceiling_fences_repeat() {
 
 #[test]
 fn a_promotion_without_a_jump_repeats_a_fence() {
-    let bounds = Bounds { crashes: 1, promotes: true, ..lean(3, 2) };
+    let bounds = Bounds { crashes: 1, promotes: true, ..small(3, 2) };
     find_out(UNIQUE, Bounds { defect: Defect::PromotionWithoutJump, ..bounds });
 }
 
