@@ -18,3 +18,4 @@ mod refusals;
 mod replication;
 mod server_rules;
 mod told;
+mod waiting;
