@@ -20,6 +20,7 @@
 //! | `tests/client/main.rs` | `acquire`, `renewal`, `faults`, `cli`, ... | the client and the command over real nodes |
 //! | `tests/model.rs`, `tests/sim.rs` | | no server: the engine's model check and simulation |
 //! | `tests/storm/main.rs` | `driver`, `nemesis`, `history`, ... | five nodes under faults, and plain Redlock beside them |
+//! | `tests/languages/main.rs` | `together`, `quorum`, `alone`, `shell` | the helpers of `examples/` in other languages |
 //! | `tests/docs/main.rs` | | every block of the documents, executed |
 //! | `tests/harness.rs` | | this harness itself |
 //! | `tests/tidy/main.rs` | | what a machine can check of the style |
