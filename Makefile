@@ -1,8 +1,10 @@
 MODULE := target/release/liblockmod.so
+COMMAND := target/release/lockmod
 PREFIX ?= /usr/local
+PACKAGES := target/packages
 
 .DEFAULT_GOAL := help
-.PHONY: help deps build install run nodes test model storm check bench clean
+.PHONY: help deps build install deb run nodes test model storm check bench clean
 
 help: ## List the targets
 	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "  %-8s %s\n", $$1, $$2}' Makefile
@@ -12,8 +14,11 @@ build: deps ## Build the module, the client and the command line tool (release)
 	cargo build --release
 install: ## Install what `make build` has built under PREFIX, within DESTDIR (PREFIX=/usr/local DESTDIR=)
 	@test -e $(MODULE) || { echo "there is no $(MODULE): run 'make build' first" >&2; exit 1; }
-	install -D -m 644 $(MODULE) $(DESTDIR)$(PREFIX)/lib/redis/modules/liblockmod.so
-	install -D -m 755 target/release/lockmod $(DESTDIR)$(PREFIX)/bin/lockmod
+	install -D -m 755 $(MODULE) $(DESTDIR)$(PREFIX)/lib/redis/modules/liblockmod.so
+	install -D -m 755 $(COMMAND) $(DESTDIR)$(PREFIX)/bin/lockmod
+deb: ## Make a Debian package of what `make build` has built, in target/packages
+	@test -e $(MODULE) || { echo "there is no $(MODULE): run 'make build' first" >&2; exit 1; }
+	packaging/deb $(MODULE) $(COMMAND) $(PACKAGES)
 run: build ## The main job: five nodes on loopback, a lock over their quorum, nodes lost, fences that rise; then all ends
 	target/release/lockmod demo --module $(MODULE)
 nodes: build ## Five nodes on loopback that stay until Ctrl-C, to play with
