@@ -8,6 +8,7 @@ mod fenced;
 mod leader;
 mod packaging;
 mod postgres_server;
+mod security;
 
 use std::path::Path;
 
