@@ -10,7 +10,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use super::ffi::{Context, Guarded, Level, types};
 use super::state_file::{Claimed, OpenError, StateFile};
-use super::{clock, config, events, node};
+use super::{clock, config, events, node, waiters};
 use crate::engine::{
     Ceilings, Fence, Found, Instant, Loaded, QuarantineReason, Refusal, Saved, Stopped, promote,
     recover, stop,
@@ -26,6 +26,7 @@ static HAS_BEGUN: AtomicBool = AtomicBool::new(false);
 /// Why the module must not be loaded.
 pub(super) fn load(context: Context<'_>) -> Result<(), String> {
     events::warn_of_eviction(context);
+    waiters::configured(context);
     let name = config::state_file();
     if name.is_empty() {
         let line = "WARNING: lockmod.state-file is empty: after a crash this node may grant a lock \
