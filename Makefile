@@ -40,6 +40,7 @@ check: deps ## What CI runs before the tests: format, lints, docs, each feature 
 	RUSTFLAGS="-D warnings" cargo check --target-dir target/alone --no-default-features --features cli
 bench: build ## Benchmarks beside what lockmod replaces, with machine and versions printed
 	cargo bench --bench node
+	cargo bench --bench line
 	cargo bench --bench client
 	cargo bench --bench durability
 clean: ## Remove build output
