@@ -56,7 +56,7 @@ export class NodeLock {
   #endsAt = -Infinity
 
   constructor(client, name, { ttl = 30_000, label } = {}) {
-    Object.assign(this, { client, name, ttl, label })
+    Object.assign(this, { client, name, ttl: Math.ceil(ttl), label })
   }
 
   /** The fence, or null while another holds the lock. */
@@ -180,7 +180,7 @@ export class Attempt {
  */
 export class QuorumLocker {
   constructor(urls, { ttl = 30_000, timeout, label } = {}) {
-    this.ttl = ttl
+    this.ttl = Math.ceil(ttl)
     this.label = label
     this.timeout = timeout ?? Math.min(Math.max(ttl / 20, 50), 500, ttl / 4)
     this.quorum = Math.floor(urls.length / 2) + 1
@@ -192,8 +192,14 @@ export class QuorumLocker {
     })
   }
 
+  /** Waits until releases are answered, but not for a node that hangs. */
   async close() {
-    await Promise.all(this.nodes.map((node) => (node.isReady ? node.close() : node.destroy())))
+    const closed = this.nodes.filter((node) => node.isReady).map((node) => node.close())
+    const late = new AbortController()
+    const patience = sleep(this.timeout, null, { signal: late.signal }).catch(() => {})
+    await Promise.race([Promise.allSettled(closed), patience])
+    late.abort()
+    for (const node of this.nodes.filter((node) => node.isOpen)) node.destroy()
   }
 
   /**

@@ -133,7 +133,8 @@ class Node:
             retry=Retry(NoBackoff(), 0),
         )
         self.line = queue.Queue(LINE_MAX)
-        threading.Thread(target=self._run, daemon=True).start()
+        self.thread = threading.Thread(target=self._run, daemon=True)
+        self.thread.start()
 
     def send(self, *command):
         """A future of the reply; cancelling it takes back a command that has not been sent."""
@@ -146,7 +147,8 @@ class Node:
 
     def close(self):
         """Ends the thread, when all that was sent before is done."""
-        self.line.put((None, None))
+        with contextlib.suppress(queue.Full):
+            self.line.put_nowait((None, None))
 
     def _run(self):
         while (entry := self.line.get())[0] is not None:
@@ -224,8 +226,12 @@ class QuorumLocker:
         self.close()
 
     def close(self):
+        """Waits until releases are written, but not for a node that hangs."""
         for node in self.nodes:
             node.close()
+        deadline = now() + self.timeout
+        for node in self.nodes:
+            node.thread.join(max(0, deadline - now()))
 
     def acquire(self, name, wait=0.0):
         """A Lease; tries again after random pauses while another holds the lock.

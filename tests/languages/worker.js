@@ -12,7 +12,7 @@ const say = (value) => console.log(value === null ? 'None' : String(value))
 
 /** Enters and leaves under the lock, and writes so into a file: the fence, and which of the two. */
 async function rounds(name, count, file) {
-  const locker = new QuorumLocker(urls, { ttl: 10_000, label })
+  const locker = new QuorumLocker(urls, { ttl: 10_000, timeout: 2_000, label })
   const log = openSync(file, 'a')
   for (let i = 0; i < Number(count); i++) {
     const lease = await locker.acquire(name, { wait: 60_000 })
@@ -29,7 +29,7 @@ async function rounds(name, count, file) {
 
 /** Holds the lock until it is lost. */
 async function hold(locker, name) {
-  await locker.hold(name, { wait: 10_000 }, async (lease) => {
+  await locker.hold(name, { wait: 20_000 }, async (lease) => {
     say(lease.fence)
     await new Promise((resolve) => lease.lost.addEventListener('abort', resolve))
   })
@@ -40,7 +40,9 @@ let locker, lease, node
 const commands = {
   rounds,
   locker: (ttl) => {
-    locker = new QuorumLocker(urls, { ttl: Number(ttl), label })
+    // Patient, for machines that do other things as well.
+    const timeout = Math.min(ttl / 4, 5000)
+    locker = new QuorumLocker(urls, { ttl: Number(ttl), timeout, label })
     return 'ready'
   },
   acquire: async (name, wait) => {
@@ -55,6 +57,10 @@ const commands = {
   hold: (name) => hold(locker, name),
   renew: () => lease.renew(),
   release: () => lease.release(),
+  close: async () => {
+    await locker.close()
+    return 'closed'
+  },
   valid: () => lease.validity() > 0,
   node: async (name) => {
     const client = createClient({ url: urls[0] })

@@ -22,7 +22,7 @@ def say(value):
 
 def rounds(name, count, file):
     """Enters and leaves under the lock, and writes so into a file: the fence, and which of the two."""
-    locker = QuorumLocker(urls, ttl=10, label=label)
+    locker = QuorumLocker(urls, ttl=10, timeout=2, label=label)
     log = os.open(file, os.O_WRONLY | os.O_APPEND)
     for _ in range(int(count)):
         lease = locker.acquire(name, wait=60)
@@ -37,7 +37,7 @@ def rounds(name, count, file):
 
 def hold(locker, name):
     """Holds the lock until it is lost."""
-    with locker.hold(name, wait=10) as lease:
+    with locker.hold(name, wait=20) as lease:
         say(lease.fence)
         while True:
             try:
@@ -54,7 +54,9 @@ for line in sys.stdin:
     if command == "rounds":
         rounds(*arguments)
     elif command == "locker":
-        locker = QuorumLocker(urls, ttl=int(arguments[0]) / 1000, label=label)
+        ttl = int(arguments[0]) / 1000
+        # Patient, for machines that do other things as well.
+        locker = QuorumLocker(urls, ttl=ttl, timeout=min(ttl / 4, 5), label=label)
         say("ready")
     elif command == "acquire":
         try:
@@ -66,6 +68,9 @@ for line in sys.stdin:
         hold(locker, arguments[0])
     elif command in ("renew", "release"):
         say(getattr(lease, command)())
+    elif command == "close":
+        locker.close()
+        say("closed")
     elif command == "valid":
         say(lease.validity() > 0)
     elif command == "node":
