@@ -1,7 +1,7 @@
 MODULE := target/release/liblockmod.so
 
 .DEFAULT_GOAL := help
-.PHONY: help install build run nodes test model storm check bench clean
+.PHONY: help install build run nodes test model storm check bench picture clean
 
 help: ## List the targets
 	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "  %-8s %s\n", $$1, $$2}' Makefile
@@ -32,5 +32,7 @@ bench: build ## Benchmarks beside what lockmod replaces, with machine and versio
 	cargo bench --bench node
 	cargo bench --bench client
 	cargo bench --bench durability
+picture: install ## Take the picture of `lockmod top` in docs/top.svg anew, from a real run
+	cargo test --test client picture_of_top -- --ignored
 clean: ## Remove build output
 	cargo clean
