@@ -18,6 +18,8 @@ pub enum QuarantineReason {
     Promotion,
     /// The wall clock was stepped while the node was down, so that loaded leases cannot be dated.
     ClockStep,
+    /// The data set that was loaded is not the one that the node left when it stopped.
+    OtherData,
 }
 
 impl fmt::Display for QuarantineReason {
@@ -27,6 +29,7 @@ impl fmt::Display for QuarantineReason {
             QuarantineReason::StateLost => "the node's state file was missing or damaged",
             QuarantineReason::Promotion => "the node was promoted from replica",
             QuarantineReason::ClockStep => "the clock was stepped while the node was down",
+            QuarantineReason::OtherData => "the data set is not the one that the node saved",
         })
     }
 }

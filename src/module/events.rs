@@ -1,7 +1,7 @@
 //! What the server tells of itself, and what the node does about it.
 
 use super::ffi::{Context, Guarded, Level};
-use super::{clock, idle, node, start};
+use super::{clock, node, scan, start};
 
 /// One database, or all of them, will be emptied: nobody lists the names.
 pub(super) fn flushed() {
@@ -11,6 +11,12 @@ pub(super) fn flushed() {
 /// Two databases have changed places: every name may have lost its counter to another lock's.
 pub(super) fn swapped() {
     node::forget_all();
+    scan::disturbed();
+}
+
+/// A data set has been read, however little there was in it.
+pub(super) fn loaded() {
+    start::data_set_read();
 }
 
 /// Several times a second.
@@ -21,7 +27,7 @@ pub(super) fn ticked(context: Context<'_>) {
     node::tick(context);
     clock::clocks();
     start::notice_step(context);
-    idle::tick(context);
+    scan::tick(context);
 }
 
 /// Settings of the server have changed.

@@ -142,6 +142,11 @@ pub(super) fn end_quarantine(now: Instant) -> bool {
     })
 }
 
+/// The state file could not be changed: nothing is granted until it says what it has to.
+pub(super) fn suspend(state: &StateFile) {
+    NODE.with(|node| node.durability.keep(state.ceilings()));
+}
+
 /// Does what a promotion asks for.
 pub(super) fn recover(recovery: Recovery) {
     NODE.with(|node| node.durability.recover(recovery));
@@ -173,9 +178,33 @@ pub(super) fn floor() -> Fence {
     NODE.with(|node| node.durability.floor())
 }
 
-/// A lock with this counter is gone.
-pub(super) fn forget(counter: Fence) {
-    NODE.with(|node| node.durability.forget(counter));
+/// A name has lost this lock.
+pub(super) fn forget(lock: &Lock) {
+    NODE.with(|node| node.durability.forget(lock));
+}
+
+/// Begins to look for the longest lease that stands.
+pub(super) fn begin_survey() {
+    NODE.with(|node| node.durability.begin_survey());
+}
+
+/// A survey has come upon this lock, or it has got a second name.
+pub(super) fn come_upon(lock: &Lock) {
+    NODE.with(|node| node.durability.come_upon(lock));
+}
+
+/// Every lock has been looked at: a crash shall not cost the wait for those that were given back.
+pub(super) fn end_survey(now: Instant) {
+    if let Some(lease) = NODE.with(|node| node.durability.end_survey(now))
+        && let Some(state) = STATE.get()
+    {
+        state.lower(lease);
+    }
+}
+
+/// Whether a survey could shorten the wait after a crash.
+pub(super) fn would_gain(now: Instant) -> bool {
+    NODE.with(|node| node.durability.would_gain(now))
 }
 
 /// Any number of locks are gone, or have changed places.

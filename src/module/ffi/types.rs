@@ -193,7 +193,9 @@ unsafe extern "C" fn copy(
     guard("copying a lock", std::ptr::null_mut(), || {
         // SAFETY: the server passes a value of this type.
         let lock = unsafe { lock(value) };
-        lock.map_or(std::ptr::null_mut(), |lock| give(lock.clone()).cast())
+        let Some(lock) = lock else { return std::ptr::null_mut() };
+        datatype::copied(lock);
+        give(lock.clone()).cast()
     })
 }
 
