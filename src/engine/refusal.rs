@@ -83,7 +83,11 @@ pub enum Refusal {
 }
 
 impl Refusal {
-    /// The stable code word, the first word of the error reply.
+    /// All code words.
+    pub const CODES: [&'static str; 7] =
+        ["BADTTL", "BADTOKEN", "BADARG", "WRONGTYPE", "QUARANTINE", "EXHAUSTED", "STATEFILE"];
+
+    /// The stable code word, the first word of the error reply: one of [`Refusal::CODES`].
     pub const fn code(&self) -> &'static str {
         match self {
             Refusal::BadTtl { .. } => "BADTTL",

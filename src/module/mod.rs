@@ -16,3 +16,4 @@ mod replication;
 mod scan;
 mod start;
 mod state_file;
+mod tally;

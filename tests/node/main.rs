@@ -11,6 +11,7 @@ mod commands;
 mod fences;
 mod idle;
 mod key_type;
+mod observed;
 mod options;
 mod persistence;
 mod refusals;
