@@ -1,7 +1,7 @@
 MODULE := target/release/liblockmod.so
 
 .DEFAULT_GOAL := help
-.PHONY: help install build run nodes test model storm check bench clean
+.PHONY: help install build run nodes test model sim storm check bench clean
 
 help: ## List the targets
 	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "  %-8s %s\n", $$1, $$2}' Makefile
@@ -17,6 +17,8 @@ test: install ## All tests, real servers included
 	cargo test --no-fail-fast
 model: ## The model of the protocol within its large bounds: six minutes, 2 GB of memory
 	cargo test --release --no-default-features --features codec --test model -- --include-ignored --nocapture --test-threads 1
+sim: install ## The client over simulated nodes, network and clocks: 10 000 seeds in minutes; LOCKMOD_SEED replays one
+	cargo test --release --test sim -- --include-ignored --nocapture
 storm: install ## Five nodes under faults for LOCKMOD_STORM_SECONDS (180), and a thousand crashes; LOCKMOD_SEED repeats a storm
 	cargo test --release --test storm --test durability -- --ignored --nocapture --test-threads=1
 check: install ## What CI runs before the tests: format, lints, docs, each feature alone

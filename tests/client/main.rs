@@ -8,7 +8,6 @@ mod cli;
 mod faults;
 mod fences;
 mod renewal;
-mod world;
 
 use std::time::Duration;
 
