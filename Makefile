@@ -1,7 +1,7 @@
 MODULE := target/release/liblockmod.so
 
 .DEFAULT_GOAL := help
-.PHONY: help install build run nodes test model sim storm check bench clean
+.PHONY: help install build run nodes test model sim storm fuzz valgrind check bench clean
 
 help: ## List the targets
 	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "  %-8s %s\n", $$1, $$2}' Makefile
@@ -21,6 +21,16 @@ sim: install ## The client over simulated nodes, network and clocks: 10 000 seed
 	cargo test --release --test sim -- --include-ignored --nocapture
 storm: install ## Five nodes under faults for LOCKMOD_STORM_SECONDS (180), and a thousand crashes; LOCKMOD_SEED repeats a storm
 	cargo test --release --test storm --test durability -- --ignored --nocapture --test-threads=1
+fuzz: ## Fuzz each reader of bytes for LOCKMOD_FUZZ_SECONDS (60), on a stable toolchain; needs `cargo install cargo-fuzz`
+	for target in lock state request reply operations; do \
+		mkdir -p fuzz/target/corpus/$$target && \
+		cargo fuzz run --sanitizer none $$target fuzz/target/corpus/$$target fuzz/corpus/$$target -- \
+			-max_total_time=$${LOCKMOD_FUZZ_SECONDS:-60} -timeout=10 || exit 1; done
+# What is skipped compares elapsed times, which are another matter under valgrind.
+valgrind: install ## The tests of one node with every server under valgrind: half an hour
+	@command -v valgrind > /dev/null || apt-get install -q -y --no-install-recommends valgrind
+	LOCKMOD_VALGRIND=1 cargo test --test node -- --test-threads 2 --skip names_that_are_used_once \
+		--skip locks_are_keys_of_the_type_fencelock --skip locks_come_back_from
 check: install ## What CI runs before the tests: format, lints, docs, each feature alone
 	cargo fmt --check
 	cargo clippy --all-targets -- -D warnings

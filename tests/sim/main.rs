@@ -6,14 +6,16 @@
 //! ([`nemesis`]). One thread runs all of it, and every choice comes from the seed, so a seed is a
 //! run: `LOCKMOD_SEED=n cargo test --test sim` replays one, and says what it came upon.
 //!
-//! Judged by the checker of the storm ([`history`]), and by what only a simulation can know: that
-//! no call takes longer than it may, and that no lease is left behind on any node.
+//! Judged by the checkers of the storm ([`history`], [`linear`]), and by what only a simulation can
+//! know: that no call takes longer than it may, and that no lease is left behind on any node.
 
 mod clients;
 mod clock;
 mod coverage;
 #[path = "../storm/history.rs"]
 mod history;
+#[path = "../storm/linear.rs"]
+mod linear;
 mod nemesis;
 mod net;
 mod node;
@@ -208,6 +210,9 @@ fn judge(
         .filter(|violation| is_promised(violation))
         .map(ToString::to_string)
         .collect();
+    if !setup.is_forced {
+        violations.append(&mut linear::check_acquisitions(&history));
+    }
     violations.append(&mut notes.complaints);
     for (number, node) in universe.nodes.iter().enumerate() {
         for (name, token) in node.held_tokens() {
@@ -292,7 +297,7 @@ fn many_seeds_keep_every_promise() {
 
 #[test]
 fn a_seed_is_a_run() {
-    for seed in [1, 2, 4, 7] {
+    for seed in [1, 2, 4, 7, 130, 131] {
         let (one, other) = (run(Setup::of(seed)), run(Setup::of(seed)));
         assert_eq!((one.trace, one.requests), (other.trace, other.requests), "seed {seed}");
         assert!(one.requests > 100, "seed {seed}: nothing happened");

@@ -2,7 +2,7 @@
 //!
 //! Within a connection bytes keep their order, as TCP has it; between connections, and so between
 //! nodes, anything may overtake. A request that is on its way when its connection breaks may arrive
-//! all the same: such an acquire is noted, for nobody can take it back.
+//! all the same: such an acquire or repair is noted, for nobody can take it back.
 
 use std::collections::BTreeSet;
 use std::io;
@@ -15,8 +15,8 @@ use lockmod::client::{Dial, Opening, Stream};
 use rand::rngs::StdRng;
 use rand::{RngExt, SeedableRng};
 use tokio::io::{AsyncReadExt, AsyncWriteExt, DuplexStream, ReadHalf, WriteHalf, duplex, split};
+use tokio::sync::Notify;
 use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
-use tokio::sync::watch;
 use tokio::task::AbortHandle;
 use tokio::time::{Instant, sleep_until};
 
@@ -66,10 +66,11 @@ pub(crate) struct Universe {
     overtakes: bool,
     /// Tokens whose leases nobody can be asked to have taken back.
     pub(crate) stranded: BTreeSet<Vec<u8>>,
-    /// Acquires that arrived after their connection had broken.
+    /// Acquires and repairs that arrived after their connection had broken.
     pub(crate) late: u64,
     /// What happened, in order: two runs of one seed must agree.
     pub(crate) trace: u64,
+    began_at: Instant,
     pub(crate) requests: u64,
 }
 
@@ -77,7 +78,8 @@ pub(crate) struct Universe {
 #[derive(Debug)]
 pub(crate) struct Net {
     universe: Mutex<Universe>,
-    changed: watch::Sender<()>,
+    /// Not a channel of tokio's: those wake in an order of their own.
+    changed: Notify,
 }
 
 impl Universe {
@@ -114,10 +116,11 @@ impl Net {
             overtakes,
             stranded: BTreeSet::new(),
             late: 0,
+            began_at: Instant::now(),
             trace: 0xcbf2_9ce4_8422_2325,
             requests: 0,
         };
-        Arc::new(Net { universe: Mutex::new(universe), changed: watch::Sender::new(()) })
+        Arc::new(Net { universe: Mutex::new(universe), changed: Notify::new() })
     }
 
     pub(crate) fn universe(&self) -> MutexGuard<'_, Universe> {
@@ -127,7 +130,7 @@ impl Net {
     /// Changes something, and wakes whoever waits.
     pub(crate) fn change<T>(&self, change: impl FnOnce(&mut Universe) -> T) -> T {
         let outcome = change(&mut self.universe());
-        self.changed.send_replace(());
+        self.changed.notify_waiters();
         outcome
     }
 
@@ -207,13 +210,13 @@ impl Net {
     }
 
     async fn wait_until<T>(&self, mut probe: impl FnMut(&mut Universe) -> Option<T>) -> T {
-        let mut changed = self.changed.subscribe();
         loop {
-            changed.mark_unchanged();
+            let mut changed = std::pin::pin!(self.changed.notified());
+            changed.as_mut().enable();
             if let Some(found) = probe(&mut self.universe()) {
                 return found;
             }
-            changed.changed().await.expect("the sender is part of what we hold");
+            changed.await;
         }
     }
 
@@ -350,13 +353,21 @@ impl Net {
         let slices: Vec<&[u8]> = args.iter().map(Vec::as_slice).collect();
         let reply = node.serve(&slices);
         universe.requests += 1;
+        let at = universe.began_at.elapsed().as_nanos();
+        universe.note(&at.to_le_bytes());
         for arg in &slices {
             universe.note(arg);
         }
         universe.note(&reply);
-        if is_broken.load(Ordering::Relaxed) && slices[0] == b"LOCK.ACQUIRE" {
+        // Both may begin a lease, behind whose back the release went another way.
+        let begins = slices[0] == b"LOCK.ACQUIRE" || slices.last() == Some(&&b"REPAIR"[..]);
+        if is_broken.load(Ordering::Relaxed) && begins {
             universe.stranded.insert(args[2].clone());
             universe.late += 1;
+        }
+        // A node that does not let the token go has been asked, and has answered.
+        if slices[0] == b"LOCK.RELEASE" && reply.starts_with(b"-") {
+            universe.stranded.insert(args[2].clone());
         }
         let answered_at = Instant::now() + universe.delay(way);
         let garbles = &mut universe.ways[way.0][way.1].garbles_next;
