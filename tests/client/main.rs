@@ -10,7 +10,6 @@ mod fences;
 mod renewal;
 mod screen;
 mod watch;
-mod world;
 
 use std::time::Duration;
 
