@@ -25,7 +25,7 @@ nodes: build ## Five nodes on loopback that stay until Ctrl-C, to play with
 	target/release/lockmod nodes --module $(MODULE)
 test: deps ## All tests, real servers included
 	cargo test --no-fail-fast
-model: ## The model of the protocol within its large bounds: six minutes, 2 GB of memory
+model: ## The model of the protocol within its large bounds: nine minutes, 3 GB of memory
 	cargo test --release --no-default-features --features codec --test model -- --include-ignored --nocapture --test-threads 1
 storm: deps ## Five nodes under faults for LOCKMOD_STORM_SECONDS (180), and a thousand crashes; LOCKMOD_SEED repeats a storm
 	cargo test --release --test storm --test durability -- --ignored --nocapture --test-threads=1
@@ -40,6 +40,7 @@ check: deps ## What CI runs before the tests: format, lints, docs, each feature 
 	RUSTFLAGS="-D warnings" cargo check --target-dir target/alone --no-default-features --features cli
 bench: build ## Benchmarks beside what lockmod replaces, with machine and versions printed
 	cargo bench --bench node
+	cargo bench --bench line
 	cargo bench --bench client
 	cargo bench --bench durability
 clean: ## Remove build output

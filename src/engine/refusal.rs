@@ -73,6 +73,18 @@ pub enum Refusal {
         /// For how much longer.
         left: Millis,
     },
+    /// `QUEUEFULL`: one more waiter would be more than the node allows.
+    QueueFull {
+        /// How many wait, over all locks.
+        waiters: usize,
+        /// How many may: the node's `lockmod.max-waiters`.
+        max: usize,
+    },
+    /// `NOPERM`: the user may not publish to the channel on which its ticket is to be woken.
+    NoPermission {
+        /// The channel.
+        channel: Vec<u8>,
+    },
     /// `EXHAUSTED`: the lock's fences have reached their maximum.
     Exhausted,
     /// `STATEFILE`: a larger ceiling could not be made durable.
@@ -91,6 +103,8 @@ impl Refusal {
             Refusal::BadArg { .. } => "BADARG",
             Refusal::WrongType => "WRONGTYPE",
             Refusal::Quarantine { .. } => "QUARANTINE",
+            Refusal::QueueFull { .. } => "QUEUEFULL",
+            Refusal::NoPermission { .. } => "NOPERM",
             Refusal::Exhausted => "EXHAUSTED",
             Refusal::StateFile { .. } => "STATEFILE",
         }
@@ -119,6 +133,14 @@ impl fmt::Display for Refusal {
             Refusal::Quarantine { reason, left } => {
                 write!(f, " {reason} and grants nothing for {} ms more", left.get())
             }
+            Refusal::QueueFull { waiters, max } => {
+                write!(f, " {waiters} wait at this node; allowed are {max}, or do not wait")
+            }
+            Refusal::NoPermission { channel } => write!(
+                f,
+                " this user may not publish to the channel '{}'; allowed: a channel of its rules",
+                Quote(channel)
+            ),
             Refusal::Exhausted => {
                 write!(f, " the fence is {}, the largest there is; use another lock", Fence::MAX)
             }
