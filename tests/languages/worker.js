@@ -68,7 +68,7 @@ const commands = {
     node = new NodeLock(client, name, { ttl: 60_000, label })
     return node.acquire()
   },
-  'node-acquire': () => node.acquire(),
+  'node-acquire': (wait = '0') => node.acquire({ wait: Number(wait) }),
   'node-renew': () => node.renew(),
   'node-release': () => node.release(),
   'node-valid': () => node.validity() > 0,

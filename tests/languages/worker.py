@@ -74,10 +74,10 @@ for line in sys.stdin:
     elif command == "valid":
         say(lease.validity() > 0)
     elif command == "node":
-        node = NodeLock(redis.Redis.from_url(urls[0]), arguments[0], 60, label)
+        node = NodeLock(redis.Redis.from_url(urls[0], socket_timeout=60), arguments[0], 60, label)
         say(node.acquire())
     elif command == "node-acquire":
-        say(node.acquire())
+        say(node.acquire(*(int(wait) / 1000 for wait in arguments)))
     elif command == "node-renew":
         say(node.renew())
     elif command == "node-release":
