@@ -8,6 +8,7 @@
 mod common;
 
 mod alone;
+mod counting;
 mod quorum;
 mod shell;
 mod together;
