@@ -4,7 +4,7 @@ PREFIX ?= /usr/local
 PACKAGES := target/packages
 
 .DEFAULT_GOAL := help
-.PHONY: help deps build install deb run nodes test model storm check bench clean
+.PHONY: help deps build install deb run nodes test model storm check bench picture clean
 
 help: ## List the targets
 	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "  %-8s %s\n", $$1, $$2}' Makefile
@@ -43,5 +43,7 @@ bench: build ## Benchmarks beside what lockmod replaces, with machine and versio
 	cargo bench --bench line
 	cargo bench --bench client
 	cargo bench --bench durability
+picture: deps ## Take the picture of `lockmod top` in docs/top.svg anew, from a real run
+	cargo test --test client picture_of_top -- --ignored
 clean: ## Remove build output
 	cargo clean

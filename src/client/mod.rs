@@ -39,6 +39,7 @@ mod many;
 pub mod protocol;
 pub mod reply;
 mod settings;
+mod survey;
 mod vote;
 mod world;
 
@@ -54,6 +55,7 @@ pub use inspect::{NodeInfo, NodeLocks};
 pub use locker::Locker;
 pub use many::Guards;
 pub use settings::LockerBuilder;
+pub use survey::{LockSurvey, NodeStatus, NodeSurvey, Survey};
 #[cfg(feature = "cli")]
 pub(crate) use vote::Length;
 pub use vote::{NodeReport, Vote};

@@ -95,7 +95,20 @@ pub enum Refusal {
 }
 
 impl Refusal {
-    /// The stable code word, the first word of the error reply.
+    /// All code words.
+    pub const CODES: [&'static str; 9] = [
+        "BADTTL",
+        "BADTOKEN",
+        "BADARG",
+        "WRONGTYPE",
+        "QUARANTINE",
+        "QUEUEFULL",
+        "NOPERM",
+        "EXHAUSTED",
+        "STATEFILE",
+    ];
+
+    /// The stable code word, the first word of the error reply: one of [`Refusal::CODES`].
     pub const fn code(&self) -> &'static str {
         match self {
             Refusal::BadTtl { .. } => "BADTTL",

@@ -18,4 +18,5 @@ mod replication;
 mod scan;
 mod start;
 mod state_file;
+mod tally;
 mod waiters;

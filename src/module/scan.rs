@@ -1,7 +1,7 @@
 //! Looking through the locks: forgetting idle ones, and finding the longest lease that stands.
 //!
 //! An incremental scan over all keys: a little on every tick of the server's cron, more while much
-//! is found. It serves two ends.
+//! is found. It serves three ends.
 //!
 //! A lock outlives its leases for the sake of its counter, so names that are used once would pile
 //! up. What Redis does for expired keys is done here for locks that have been free for
@@ -14,10 +14,16 @@
 //! was given back early would count until its end, so a round is also a **survey**, where that can
 //! shorten the wait: it ends with a lower lease ceiling. (A lock that is renamed or copied
 //! meanwhile is noted on its way; where databases change places, the survey starts again.)
+//!
+//! A lease that ends is no event either, so a round also **notes the ends of leases**: it announces
+//! them where keyspace notifications are enabled, and corrects the numbers of INFO where somebody
+//! has asked for them. It begins when the earliest known end has passed, and never otherwise: a
+//! server that is idle, or whose numbers and notifications nobody wants, pays nothing for it.
 
 use std::time::{Duration, Instant as StdInstant};
 
 use super::ffi::{Context, Cursor, Guarded, types};
+use super::tally::Tally;
 use super::{clock, config, node};
 use crate::engine::{Instant, Millis};
 
@@ -64,6 +70,7 @@ enum Survey {
 
 impl Scan {
     fn new(idle: Option<Millis>, now: Instant) -> Scan {
+        node::tally(Tally::break_round);
         Scan {
             database: 0,
             cursor: Cursor::default(),
@@ -82,6 +89,7 @@ impl Scan {
         self.earliest = after_or_never(now, self.idle);
         self.database = 0;
         self.is_fresh = true;
+        node::tally(Tally::end_round);
         if let Survey::Looking { since } = self.survey {
             self.survey = Survey::Looked { since };
         }
@@ -126,19 +134,29 @@ pub(super) fn tick(context: Context<'_>) {
         .filter(|scan| scan.idle == idle)
         .unwrap_or_else(|| Scan::new(idle, now));
     scan.survey(now);
+    let announces = context.notifies();
+    let is_due = node::tally(|tally| tally.is_due(now, announces));
     if types::lock_count() == 0 {
+        node::tally(Tally::begin_round);
         scan.cursor = Cursor::default();
         scan.turn(now);
-    } else if scan.rests_until <= now || matches!(scan.survey, Survey::Looking { .. }) {
-        scan_some(context, &mut scan, now);
+    } else if scan.rests_until <= now
+        || matches!(scan.survey, Survey::Looking { .. })
+        || is_due
+        || !scan.is_fresh
+    {
+        scan_some(context, &mut scan, now, announces);
     }
     SCAN.with(|slot| *slot = Some(scan));
 }
 
-fn scan_some(context: Context<'_>, scan: &mut Scan, now: Instant) {
-    scan.is_fresh = false;
+fn scan_some(context: Context<'_>, scan: &mut Scan, now: Instant, announces: bool) {
+    if std::mem::take(&mut scan.is_fresh) {
+        node::tally(Tally::begin_round);
+    }
     let started = StdInstant::now();
-    let budget = if scan.busy { BUSY_TICK } else { QUIET_TICK };
+    // Somebody listens for leases that end, and wants to know soon.
+    let budget = if scan.busy || announces { BUSY_TICK } else { QUIET_TICK };
     let (mut seen, mut found) = (0, 0);
     while started.elapsed() < budget {
         if !context.select(scan.database) {
@@ -147,9 +165,16 @@ fn scan_some(context: Context<'_>, scan: &mut Scan, now: Instant) {
             break;
         }
         let mut idle_names: Vec<Vec<u8>> = Vec::new();
+        let mut lapsed_names: Vec<Vec<u8>> = Vec::new();
         let mut earliest = scan.earliest;
         let more = context.scan(&mut scan.cursor, BATCH, &mut |name, lock| {
             seen += 1;
+            if lock.note_lapse(now) {
+                node::tally(Tally::lapsed);
+                if announces {
+                    lapsed_names.push(name.to_vec());
+                }
+            }
             node::come_upon(lock);
             let idle_at = after_or_never(lock.until(), scan.idle);
             if lock.is_held(now) || idle_at > now {
@@ -159,6 +184,9 @@ fn scan_some(context: Context<'_>, scan: &mut Scan, now: Instant) {
             }
         });
         scan.earliest = earliest;
+        for name in &lapsed_names {
+            context.notify_of(c"lock.expire", name);
+        }
         for name in &idle_names {
             if context.run_replicated(c"UNLINK", &[name]) {
                 node::count(|counts| counts.forgotten += 1);

@@ -289,7 +289,7 @@ fn grant(context: Context<'_>, name: &Name<'_>, call: Call, now: Instant) {
         }
         Ok(Acquired::Held) => Answer::Null,
         Err(refusal) => {
-            node::count(|counts| counts.refusals += 1);
+            node::tally(|tally| tally.refused(&refusal));
             Answer::Refused(refusal)
         }
     };
@@ -320,12 +320,12 @@ fn try_grant(
         }
     };
     if let Acquired::Granted { fence, ends_at, lapsed } = outcome {
-        node::count(|counts| {
-            counts.grants += 1;
-            counts.lapses += u64::from(lapsed);
-        });
+        node::tally(|tally| tally.granted(ends_at, lapsed));
         let fact = replication::fact(context, call.ttl, now, ends_at, fence);
         name.replicate_acquire(&call.token, &fact, &call.label);
+        if lapsed {
+            context.notify_of(c"lock.expire", &call.name.1);
+        }
         name.changed(c"lock.acquire");
     }
     Ok(outcome)
@@ -424,8 +424,8 @@ pub(super) fn undelivered(context: Context<'_>, granted: Granted) {
         }
         Found::Lock(_) | Found::Nothing | Found::Other => Ok(Released::NotHeld),
     };
-    if let Ok(Released::Released { .. }) = released {
-        node::count(|counts| counts.releases += 1);
+    if let Ok(Released::Released { held_for }) = released {
+        node::tally(|tally| tally.released(held_for));
         text.replicate_release(token.as_bytes());
         text.changed(c"lock.release");
         if any() {

@@ -8,6 +8,8 @@ mod cli;
 mod faults;
 mod fences;
 mod renewal;
+mod screen;
+mod watch;
 mod world;
 
 use std::time::Duration;

@@ -130,6 +130,25 @@ impl<'a> Context<'a> {
         };
     }
 
+    /// Publishes a keyspace notification of class `d` about a key of the selected database.
+    pub(super) fn notify_of(self, event: &'static CStr, name: &[u8]) {
+        let class = raw::REDISMODULE_NOTIFY_MODULE;
+        for &name in &self.strings(&[name]).raw {
+            // SAFETY: the context lasts as long as `self`, the name until the end of this loop.
+            unsafe {
+                let context = self.raw.as_ptr();
+                call!(RedisModule_NotifyKeyspaceEvent(context, class, event.as_ptr(), name))
+            };
+        }
+    }
+
+    /// Whether the server publishes notifications of class `d`.
+    pub(super) fn notifies(self) -> bool {
+        // SAFETY: takes nothing.
+        let classes = unsafe { call!(RedisModule_GetNotifyKeyspaceEvents()) };
+        classes & raw::REDISMODULE_NOTIFY_MODULE as c_int != 0
+    }
+
     /// Sends the command as it stands to replicas and to the append-only file.
     pub(super) fn replicate_verbatim(self) {
         // SAFETY: the context is that of a command, and lasts as long as this callback.

@@ -28,11 +28,11 @@ impl Context<'_> {
         self,
         cursor: &mut Cursor,
         buckets: usize,
-        look: &mut dyn FnMut(&[u8], &Lock),
+        look: &mut dyn FnMut(&[u8], &mut Lock),
     ) -> bool {
         let mut look = look;
         for _ in 0..buckets {
-            let look: *mut &mut dyn FnMut(&[u8], &Lock) = &mut look;
+            let look: *mut &mut dyn FnMut(&[u8], &mut Lock) = &mut look;
             // SAFETY: cursor and context are alive, and `scanned` takes `look` for what it is; the
             // server calls it before it returns.
             let more = unsafe {
@@ -56,14 +56,15 @@ unsafe extern "C" fn scanned(
     guard("looking at a key", (), || {
         let mut length = 0;
         // SAFETY: `Context::scan` passes the closure, which outlives the scan; name and key last
-        // for this callback, and the value is only read. A null key is taken for a missing one.
+        // for this callback, and nobody else uses the value meanwhile: the closure gets no key and
+        // no context that could open it. A null key is taken for a missing one.
         unsafe {
             let is_lock = call!(RedisModule_ModuleTypeGetType(key)) == types::lock_type();
             let value = call!(RedisModule_ModuleTypeGetValue(key)).cast::<Lock>();
             let start = call!(RedisModule_StringPtrLen(name, &mut length));
-            if let (true, Some(lock), Some(name)) = (is_lock, value.as_ref(), slice(start, length))
+            if let (true, Some(lock), Some(name)) = (is_lock, value.as_mut(), slice(start, length))
             {
-                (*look.cast::<&mut dyn FnMut(&[u8], &Lock)>())(name, lock);
+                (*look.cast::<&mut dyn FnMut(&[u8], &mut Lock)>())(name, lock);
             }
         }
     });
