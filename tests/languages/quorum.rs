@@ -1,7 +1,9 @@
 //! What the quorum algorithm promises, of each language by itself.
 
+use redis::Value;
+
 use crate::common::{Server, start_nodes, wait_until};
-use crate::{LANGUAGES, Worker, fence, holder, leases, nodes};
+use crate::{LANGUAGES, Worker, fence, holder, leases, nodes, waiters};
 
 /// A worker with a locker of this ttl, on five nodes.
 fn each(ttl_ms: u64, test: impl Fn(Vec<Server>, Worker)) {
@@ -123,6 +125,35 @@ fn a_node_that_hangs_keeps_nobody_from_ending() {
         nodes[1].resume();
         wait_until("no lease is left, for the releases were written", || {
             leases(&nodes, "job", "worker") == 0
+        });
+    });
+}
+
+#[test]
+fn who_waits_stands_in_line_and_nobody_comes_before() {
+    each(60_000, |nodes, mut worker| {
+        on_all(&nodes, "LOCK.ACQUIRE job other 60000");
+        worker.tell("acquire job 50000");
+        wait_until("it stands in line everywhere", || {
+            nodes.iter().all(|node| waiters(node, "job") == Value::Int(1))
+        });
+        let script = "redis.call('LOCK.RELEASE', KEYS[1], 'other')
+            return redis.call('LOCK.ACQUIRE', KEYS[1], 'newcomer', 60000)";
+        for node in &nodes {
+            let mut eval = redis::cmd("EVAL");
+            let newcomer = eval.arg(script).arg(1).arg("job").query(&mut node.connect());
+            assert!(matches!(newcomer, Ok(Value::Nil)), "{newcomer:?}");
+        }
+        assert!(worker.hear().parse::<i64>().unwrap() > 1);
+        assert_eq!(worker.ask("release"), "true");
+        wait_until("nobody is left in line", || {
+            nodes.iter().all(|node| waiters(node, "job") == Value::Int(0))
+        });
+        // Who gives up leaves the line.
+        on_all(&nodes, "LOCK.ACQUIRE job other 60000");
+        assert!(worker.ask("acquire job 100").starts_with("lock 'job': 1: "));
+        wait_until("it has left", || {
+            nodes.iter().all(|node| waiters(node, "job") == Value::Int(0))
         });
     });
 }

@@ -4,7 +4,7 @@ import { openSync, writeSync } from 'node:fs'
 import { createInterface } from 'node:readline'
 import { setTimeout as sleep } from 'node:timers/promises'
 import { createClient } from '@redis/client'
-import { NodeLock, NotAcquired, QuorumLocker } from './lockmod.js'
+import { Attempt, NodeLock, NotAcquired, QuorumLocker } from './lockmod.js'
 
 const urls = process.env.LOCKMOD_NODES.split(',')
 const label = process.env.LOCKMOD_LABEL
@@ -36,7 +36,18 @@ async function hold(locker, name) {
   return 'lost'
 }
 
-let locker, lease, node
+/** Counts a vote; says what QuorumLocker would do then. */
+function vote(count, node, reply) {
+  attempt[count](Number(node), reply === 'none' ? null : Number(reply))
+  const laggards = attempt.laggards().filter((node) => !raised.has(node))
+  if (attempt.isWon()) return `won ${attempt.fence}`
+  if (attempt.isLost()) return 'lost'
+  if (laggards.length === 0) return 'wait'
+  for (const node of laggards) raised.add(node)
+  return `raise ${attempt.fence} [${laggards.sort().join(', ')}]`
+}
+
+let locker, lease, node, attempt, raised
 const commands = {
   rounds,
   locker: (ttl) => {
@@ -55,6 +66,13 @@ const commands = {
     }
   },
   hold: (name) => hold(locker, name),
+  attempt: (nodes) => {
+    attempt = new Attempt(Number(nodes))
+    raised = new Set()
+    return 'ready'
+  },
+  acquired: (node, reply) => vote('acquired', node, reply),
+  raised: (node, reply) => vote('raised', node, reply),
   renew: () => lease.renew(),
   release: () => lease.release(),
   close: async () => {
@@ -68,7 +86,7 @@ const commands = {
     node = new NodeLock(client, name, { ttl: 60_000, label })
     return node.acquire()
   },
-  'node-acquire': () => node.acquire(),
+  'node-acquire': (wait = '0') => node.acquire({ wait: Number(wait) }),
   'node-renew': () => node.renew(),
   'node-release': () => node.release(),
   'node-valid': () => node.validity() > 0,

@@ -10,7 +10,7 @@ sys.path.insert(0, os.environ["LOCKMOD_EXAMPLES"] + "/python")
 
 import redis
 
-from lockmod import Lost, NodeLock, NotAcquired, QuorumLocker
+from lockmod import Attempt, Lost, NodeLock, NotAcquired, QuorumLocker
 
 urls = os.environ["LOCKMOD_NODES"].split(",")
 label = os.environ["LOCKMOD_LABEL"]
@@ -47,6 +47,21 @@ def hold(locker, name):
             threading.Event().wait(0.01)
 
 
+def vote(count, node, reply):
+    """Counts a vote; says what QuorumLocker would do then."""
+    count(int(node), None if reply == "none" else int(reply))
+    laggards = [node for node in attempt.laggards() if node not in raised]
+    if attempt.is_won():
+        say(f"won {attempt.fence}")
+    elif attempt.is_lost():
+        say("lost")
+    elif laggards:
+        raised.update(laggards)
+        say(f"raise {attempt.fence} {sorted(laggards)}")
+    else:
+        say("wait")
+
+
 lease = None
 node = None
 for line in sys.stdin:
@@ -71,13 +86,18 @@ for line in sys.stdin:
     elif command == "close":
         locker.close()
         say("closed")
+    elif command == "attempt":
+        attempt, raised = Attempt(int(arguments[0])), set()
+        say("ready")
+    elif command in ("acquired", "raised"):
+        vote(getattr(attempt, command), *arguments)
     elif command == "valid":
         say(lease.validity() > 0)
     elif command == "node":
-        node = NodeLock(redis.Redis.from_url(urls[0]), arguments[0], 60, label)
+        node = NodeLock(redis.Redis.from_url(urls[0], socket_timeout=60), arguments[0], 60, label)
         say(node.acquire())
     elif command == "node-acquire":
-        say(node.acquire())
+        say(node.acquire(*(int(wait) / 1000 for wait in arguments)))
     elif command == "node-renew":
         say(node.renew())
     elif command == "node-release":
