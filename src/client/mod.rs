@@ -40,6 +40,8 @@ pub mod protocol;
 pub mod reply;
 mod settings;
 mod vote;
+mod waiter;
+mod wakes;
 mod world;
 
 pub use self::core::Stats;
@@ -57,4 +59,5 @@ pub use settings::LockerBuilder;
 #[cfg(feature = "cli")]
 pub(crate) use vote::Length;
 pub use vote::{NodeReport, Vote};
+pub use wakes::Wakes;
 pub use world::{Network, World};

@@ -13,13 +13,20 @@ use super::connect::Address;
 use super::inbox::ReplyTo;
 use super::link::{Answering, Link};
 use super::protocol::Packet;
-use crate::engine::{Instant, Millis};
+use super::wakes::Wakes;
+use crate::engine::{Instant, Millis, UnixTime};
 
 /// Clock, randomness, tasks and nodes.
 pub trait World: Send + Sync + 'static {
     /// The time since some start, on a clock that goes on while the machine sleeps, and that
     /// nobody steps.
     fn now(&self) -> Duration;
+
+    /// The wall clock. It orders those who wait for a lock, and nothing else rests on it.
+    fn wall(&self) -> UnixTime {
+        let since_1970 = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH);
+        UnixTime::from_millis(Millis::round_down(since_1970.unwrap_or_default()).get())
+    }
 
     /// Waits for `length`. May take longer, never less, except that a machine that was suspended
     /// meanwhile may count the time or not.
@@ -38,6 +45,12 @@ pub trait World: Send + Sync + 'static {
     /// reply or the failure. What becomes of a packet that nobody waits for, or whose connection
     /// breaks, is said by its [`Packet::care`].
     fn send(&self, node: usize, packet: &Packet, reply_to: Option<ReplyTo>);
+
+    /// Where wakes arrive, if the nodes of this world can wake their clients. Without it, those
+    /// who wait poll.
+    fn wakes(&self) -> Option<&Arc<Wakes>> {
+        None
+    }
 }
 
 /// The time now, rounded down: for the start of something.
@@ -50,11 +63,16 @@ pub(super) fn latest(world: &impl World) -> Instant {
     Instant::from_millis(Millis::round_up(world.now()).get())
 }
 
+/// What the names of clients' channels begin with: a user of a node needs access to them in order
+/// to wait in line.
+const CHANNEL_PREFIX: &str = "lockmod:wake:";
+
 /// The real world: the operating system's clock and randomness, tokio's tasks, Redis nodes.
 #[derive(Debug)]
 pub struct Network {
     names: Vec<Arc<str>>,
     links: Vec<Link>,
+    wakes: Arc<Wakes>,
     runtime: tokio::runtime::Handle,
 }
 
@@ -67,11 +85,14 @@ impl Network {
     ) -> Network {
         let names = addresses.iter().map(|address| Arc::clone(address.name())).collect();
         let answering = Arc::new(Answering::new(addresses.len()));
+        let channel = format!("{CHANNEL_PREFIX}{:032x}", rand::random::<u128>());
+        let wakes = Arc::new(Wakes::new(channel.as_bytes(), addresses.len()));
         let start = |(node, address)| {
-            Link::start(address, patience, (node, Arc::clone(&answering)), &runtime)
+            let me = (node, Arc::clone(&answering));
+            Link::start(address, patience, me, Arc::clone(&wakes), &runtime)
         };
         let links = addresses.into_iter().enumerate().map(start).collect();
-        Network { names, links, runtime }
+        Network { names, links, wakes, runtime }
     }
 }
 
@@ -98,6 +119,10 @@ impl World for Network {
 
     fn send(&self, node: usize, packet: &Packet, reply_to: Option<ReplyTo>) {
         self.links[node].send(packet, reply_to);
+    }
+
+    fn wakes(&self) -> Option<&Arc<Wakes>> {
+        Some(&self.wakes)
     }
 }
 

@@ -16,6 +16,7 @@ mod renewal;
 mod time;
 mod token;
 mod validity;
+mod waiting;
 
 pub use attempt::{Answer, Attempt, Grant, Loss, RaiseAnswer, Step};
 pub use durability::{Ceilings, Durability, FENCE_BLOCK, LEASE_BLOCK};
@@ -29,3 +30,4 @@ pub use renewal::{Due, Ending, Extension, Renewal, RenewalStep, RoundNumber, Sch
 pub use time::{Clocks, Instant, Millis, UnixTime};
 pub use token::{LABEL_MAX, TOKEN_MAX, TOKEN_MAX_DEFAULT, Token};
 pub use validity::{DRIFT_DIVISOR, DRIFT_MIN, Terms};
+pub use waiting::{Next, Waiting};
