@@ -225,7 +225,7 @@ impl Durability {
         }
     }
 
-    fn check_quarantine(&self, now: Instant) -> Result<(), Stop> {
+    pub(super) fn check_quarantine(&self, now: Instant) -> Result<(), Stop> {
         match self.quarantine(now) {
             Some((left, reason)) => Err(Stop::Refused(Refusal::Quarantine { reason, left })),
             None => Ok(()),

@@ -70,6 +70,13 @@ pub enum Refusal {
         /// For how much longer.
         left: Millis,
     },
+    /// `QUEUEFULL`: one more waiter would be more than the node allows.
+    QueueFull {
+        /// How many wait, over all locks.
+        waiters: usize,
+        /// How many may: the node's `lockmod.max-waiters`.
+        max: usize,
+    },
     /// `EXHAUSTED`: the lock's fences have reached their maximum.
     Exhausted,
     /// `STATEFILE`: a larger ceiling could not be made durable.
@@ -88,6 +95,7 @@ impl Refusal {
             Refusal::BadArg { .. } => "BADARG",
             Refusal::WrongType => "WRONGTYPE",
             Refusal::Quarantine { .. } => "QUARANTINE",
+            Refusal::QueueFull { .. } => "QUEUEFULL",
             Refusal::Exhausted => "EXHAUSTED",
             Refusal::StateFile { .. } => "STATEFILE",
         }
@@ -115,6 +123,9 @@ impl fmt::Display for Refusal {
             }
             Refusal::Quarantine { reason, left } => {
                 write!(f, " {reason} and grants nothing for {} ms more", left.get())
+            }
+            Refusal::QueueFull { waiters, max } => {
+                write!(f, " {waiters} wait at this node; allowed are {max}, or do not wait")
             }
             Refusal::Exhausted => {
                 write!(f, " the fence is {}, the largest there is; use another lock", Fence::MAX)
