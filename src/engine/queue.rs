@@ -19,7 +19,7 @@ use std::hash::{DefaultHasher, Hasher};
 
 use super::{Instant, Millis, Refusal, Ticket, Token};
 
-/// Names a blocked call; chosen by the node, never twice.
+/// Names a blocked call; chosen by the node, not twice at a time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct CallId(pub u64);
 
@@ -184,6 +184,12 @@ impl Line {
     /// Whether a ticket of this connection stands in line.
     pub fn has_connection(&self, connection: ConnectionId) -> bool {
         self.places(&self.connections, connection).next().is_some()
+    }
+
+    /// The connection that a ticket in line came on last.
+    pub fn connection_of(&self, ticket: &Ticket) -> Option<ConnectionId> {
+        let place = self.place(&Waiter::Ticket(ticket.clone()))?;
+        self.order.get(&place)?.wake.as_ref().map(|wake| wake.connection)
     }
 
     /// Who is first.

@@ -77,6 +77,11 @@ pub enum Refusal {
         /// How many may: the node's `lockmod.max-waiters`.
         max: usize,
     },
+    /// `NOPERM`: the user may not publish to the channel on which its ticket is to be woken.
+    NoPermission {
+        /// The channel.
+        channel: Vec<u8>,
+    },
     /// `EXHAUSTED`: the lock's fences have reached their maximum.
     Exhausted,
     /// `STATEFILE`: a larger ceiling could not be made durable.
@@ -96,6 +101,7 @@ impl Refusal {
             Refusal::WrongType => "WRONGTYPE",
             Refusal::Quarantine { .. } => "QUARANTINE",
             Refusal::QueueFull { .. } => "QUEUEFULL",
+            Refusal::NoPermission { .. } => "NOPERM",
             Refusal::Exhausted => "EXHAUSTED",
             Refusal::StateFile { .. } => "STATEFILE",
         }
@@ -127,6 +133,11 @@ impl fmt::Display for Refusal {
             Refusal::QueueFull { waiters, max } => {
                 write!(f, " {waiters} wait at this node; allowed are {max}, or do not wait")
             }
+            Refusal::NoPermission { channel } => write!(
+                f,
+                " this user may not publish to the channel '{}'; allowed: a channel of its rules",
+                Quote(channel)
+            ),
             Refusal::Exhausted => {
                 write!(f, " the fence is {}, the largest there is; use another lock", Fence::MAX)
             }

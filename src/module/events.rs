@@ -1,16 +1,25 @@
 //! What the server tells of itself, and what the node does about it.
 
 use super::ffi::{Context, Guarded, Level};
-use super::{clock, idle, node, start};
+use super::{clock, idle, node, start, waiters};
 
 /// One database, or all of them, will be emptied: nobody lists the names.
 pub(super) fn flushed() {
     node::forget_all();
+    waiters::all_changed();
 }
 
 /// Two databases have changed places: every name may have lost its counter to another lock's.
 pub(super) fn swapped() {
     node::forget_all();
+    waiters::all_changed();
+}
+
+/// A client is gone.
+pub(super) fn disconnected(client: u64) {
+    if waiters::any() {
+        waiters::disconnected(client);
+    }
 }
 
 /// Several times a second.
@@ -21,6 +30,7 @@ pub(super) fn ticked(context: Context<'_>) {
     node::tick(context);
     clock::clocks();
     start::notice_step(context);
+    waiters::tick(context);
     idle::tick(context);
 }
 
@@ -35,6 +45,7 @@ pub(super) fn role_changed(context: Context<'_>, is_master: bool) {
     if is_master {
         start::promoted(context);
     } else {
+        waiters::demoted();
         start::demoted(context);
     }
 }

@@ -3,6 +3,7 @@
 //! Callbacks of the server enter through [`ffi`], which is all that is unsafe; the engine decides;
 //! what was decided leaves as a reply, a replicated fact and a notification.
 
+mod alarm;
 mod alloc;
 mod clock;
 mod config;
@@ -12,7 +13,9 @@ mod ffi;
 mod handlers;
 mod idle;
 mod info;
+mod lines;
 mod node;
 mod replication;
 mod start;
 mod state_file;
+mod waiters;
