@@ -17,7 +17,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 
 use lockmod::engine::{
     Acquired, Answer, Attempt, Claim, ConnectionId, Durability, Extended, Fence, Grant, Instant,
-    Line, Lock, Millis, NodeSet, Quorum, Queued, RaiseAnswer, Room, Step, Terms, Ticket, Token,
+    Line, Lock, Millis, NodeSet, Queued, Quorum, RaiseAnswer, Room, Step, Terms, Ticket, Token,
     Turn, Waiter, Waiting,
 };
 use stateright::{Model, Property};

@@ -302,7 +302,10 @@ fn sound_line(name: &str, bounds: line::Bounds, states: usize, witnesses: &[line
     for (property, path) in checker.discoveries() {
         println!("violated: {property}");
         for (index, (state, action)) in path.into_vec().into_iter().enumerate() {
-            println!("  {index:2}. {action:?} {}", if action.is_none() { format!("{state:#?}") } else { String::new() });
+            println!(
+                "  {index:2}. {action:?} {}",
+                if action.is_none() { format!("{state:#?}") } else { String::new() }
+            );
         }
     }
     assert!(checker.discoveries().is_empty(), "{name}");
