@@ -10,6 +10,7 @@ mod json;
 mod locks;
 mod run;
 mod signals;
+mod waiting;
 
 use std::process::ExitCode;
 

@@ -274,6 +274,8 @@ pub struct LockInfo {
     pub held_for: Option<Duration>,
     /// How many wait for it in line.
     pub waiters: u64,
+    /// How long the first of them has been waiting.
+    pub first_waiting: Option<Duration>,
     /// For how much longer the node grants nothing.
     pub quarantine_left: Option<Duration>,
 }
@@ -301,6 +303,7 @@ pub fn lock_info(reply: &Reply) -> Result<LockInfo, Vote> {
             b"label" => info.label = text(&pair[1]).filter(|label| !label.is_empty()),
             b"held_for_ms" => info.held_for = length,
             b"waiters" => info.waiters = number(&pair[1]).unwrap_or_default(),
+            b"first_waiting_ms" => info.first_waiting = length,
             b"quarantine_left_ms" => info.quarantine_left = length,
             _ => {}
         }
