@@ -41,6 +41,8 @@ pub mod reply;
 mod settings;
 mod survey;
 mod vote;
+mod waiter;
+mod wakes;
 mod world;
 
 pub use self::core::Stats;
@@ -61,4 +63,5 @@ pub use survey::{LockSurvey, NodeStatus, NodeSurvey, Survey};
 #[cfg(feature = "cli")]
 pub(crate) use vote::Length;
 pub use vote::{NodeReport, Vote};
+pub use wakes::Wakes;
 pub use world::{Network, World};

@@ -125,9 +125,10 @@ impl Simulated {
                 Arc::new(Dialler { net: Arc::clone(net), way: (program, node) });
             (format!("node-{node}").into(), dial)
         });
-        let links = Links::dialled(nodes, crate::clients::TIMEOUT, |driving| {
-            drop(process.spawn(driving));
-        });
+        let links =
+            Links::dialled(nodes, b"lockmod:wake:sim", crate::clients::TIMEOUT, |driving| {
+                drop(process.spawn(driving));
+            });
         Simulated { process: Arc::clone(process), links }
     }
 }
