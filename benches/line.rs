@@ -11,7 +11,7 @@ mod report;
 
 use std::collections::VecDeque;
 use std::io::{Read, Write};
-use std::os::unix::net::UnixStream;
+use std::net::TcpStream;
 use std::time::Instant;
 
 use common::{Server, wait_until};
@@ -55,15 +55,30 @@ fn server() -> Server {
     builder.module_arg("max-waiters", 1_000_000).start()
 }
 
+/// As clients elsewhere do.
+fn connect(server: &Server) -> TcpStream {
+    let stream = TcpStream::connect(("127.0.0.1", server.port())).expect("connects");
+    stream.set_nodelay(true).expect("is connected");
+    stream
+}
+
 /// A lock or a list that clients wait for, in the order in which they came.
 struct Line {
     server: Server,
     kind: Kind,
     /// Who gives the lock back, or pushes.
-    giver: UnixStream,
+    giver: Client,
     /// The first in line comes first.
-    waiters: VecDeque<UnixStream>,
+    waiters: VecDeque<Client>,
+    /// Who only asks whether the server has done all that it was asked.
+    other: TcpStream,
+    /// Of a connection that waits.
     bytes_each: f64,
+}
+
+struct Client {
+    stream: TcpStream,
+    token: String,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -75,19 +90,15 @@ enum Kind {
 impl Line {
     fn new(kind: Kind, count: usize) -> Line {
         let server = server();
-        let connect = || UnixStream::connect(server.socket()).expect("connects");
-        let mut giver = connect();
+        let client =
+            |number: usize| Client { stream: connect(&server), token: format!("{number:020}") };
+        let mut giver = client(count);
         if kind == Kind::Lock {
-            send(&mut giver, &["LOCK.ACQUIRE", "line", "token", "600000"]);
-            read_line(&mut giver);
-        }
-        // What a connection costs by itself is not a waiter's.
-        let mut waiters: VecDeque<UnixStream> = (0..count).map(|_| connect()).collect();
-        for waiter in &mut waiters {
-            send(waiter, &["PING"]);
-            read_line(waiter);
+            send(&mut giver.stream, &["LOCK.ACQUIRE", "line", &giver.token, "600000"]);
+            read_line(&mut giver.stream);
         }
         let before = server.info_u64("used_memory");
+        let mut waiters: VecDeque<Client> = (0..count).map(client).collect();
         for waiter in &mut waiters {
             wait(kind, waiter);
         }
@@ -95,7 +106,8 @@ impl Line {
         wait_until("all are in line", blocked);
         let bytes = server.info_u64("used_memory").saturating_sub(before);
         let bytes_each = bytes as f64 / count as f64;
-        Line { server, kind, giver, waiters, bytes_each }
+        let other = connect(&server);
+        Line { server, kind, giver, waiters, other, bytes_each }
     }
 
     /// Hands over once, from the giver to the first, who becomes the giver and the giver the last;
@@ -103,31 +115,33 @@ impl Line {
     fn hand_over(&mut self) -> f64 {
         let mut next = self.waiters.pop_front().expect("somebody waits");
         let started = Instant::now();
+        let Client { stream, token } = &mut self.giver;
         match self.kind {
-            Kind::Lock => send(&mut self.giver, &["LOCK.RELEASE", "line", "token"]),
-            Kind::List => send(&mut self.giver, &["LPUSH", "line", "x"]),
+            Kind::Lock => send(stream, &["LOCK.RELEASE", "line", token]),
+            Kind::List => send(stream, &["LPUSH", "line", "x"]),
         }
-        read_line(&mut next);
+        read_line(&mut next.stream);
         let took = started.elapsed().as_secs_f64() * 1e6;
         if self.kind == Kind::List {
             // An array of two strings.
-            (0..4).for_each(|_| read_line(&mut next));
+            (0..4).for_each(|_| read_line(&mut next.stream));
         }
-        read_line(&mut self.giver);
+        read_line(&mut self.giver.stream);
         let mut last = std::mem::replace(&mut self.giver, next);
         wait(self.kind, &mut last);
         self.waiters.push_back(last);
+        // That somebody begins to wait must not count for the next hand-over.
+        send(&mut self.other, &["PING"]);
+        read_line(&mut self.other);
         took
     }
 }
 
-fn wait(kind: Kind, client: &mut UnixStream) {
+fn wait(kind: Kind, client: &mut Client) {
+    let Client { stream, token } = client;
     match kind {
-        // All with one token: what is measured does not depend on it.
-        Kind::Lock => {
-            send(client, &["LOCK.ACQUIRE", "line", "token", "600000", "WAIT", "600000"]);
-        }
-        Kind::List => send(client, &["BLPOP", "line", "0"]),
+        Kind::Lock => send(stream, &["LOCK.ACQUIRE", "line", token, "600000", "WAIT", "600000"]),
+        Kind::List => send(stream, &["BLPOP", "line", "0"]),
     }
 }
 
@@ -147,7 +161,7 @@ fn hand_over(count: usize, batches: usize) {
         times.sort_by(f64::total_cmp);
         let (p50, p99) = (times[times.len() / 2], times[times.len() * 99 / 100]);
         let bytes = line.bytes_each;
-        println!("  {name}  p50 {p50:.1} us, p99 {p99:.1} us, {bytes:.0} bytes a waiter");
+        println!("  {name}  p50 {p50:.1} us, p99 {p99:.1} us, {bytes:.0} bytes a connection");
     }
     let [own, rival] = medians;
     let ratios = own.iter().zip(&rival).map(|(own, rival)| own / rival).collect();
@@ -162,7 +176,7 @@ fn tickets(counts: &[usize]) {
     let mut first = None;
     for &count in counts {
         let server = server();
-        let mut conn = UnixStream::connect(server.socket()).expect("connects");
+        let mut conn = connect(&server);
         send(&mut conn, &["LOCK.ACQUIRE", "line", "holder", "600000"]);
         read_line(&mut conn);
         let before = server.info_u64("used_memory");
@@ -202,7 +216,7 @@ fn cpu_seconds(server: &Server) -> f64 {
         .sum()
 }
 
-fn send(stream: &mut UnixStream, words: &[&str]) {
+fn send(stream: &mut TcpStream, words: &[&str]) {
     let mut bytes = format!("*{}\r\n", words.len());
     for word in words {
         bytes.push_str(&format!("${}\r\n{word}\r\n", word.len()));
@@ -211,7 +225,7 @@ fn send(stream: &mut UnixStream, words: &[&str]) {
 }
 
 /// Reads one line, and insists that it is no error.
-fn read_line(stream: &mut UnixStream) {
+fn read_line(stream: &mut TcpStream) {
     let mut line = Vec::new();
     let mut byte = [0];
     while !line.ends_with(b"\n") {

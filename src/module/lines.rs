@@ -111,6 +111,14 @@ impl Waiters {
         result
     }
 
+    /// Notes until when a lock need not be looked at; [`Waiters::with_line`] heeds it.
+    pub(super) fn set_lock_until(&mut self, database: u32, name: &[u8], until: Option<Instant>) {
+        let place = self.lines.get_mut(&database).and_then(|names| names.get_mut(name));
+        if let Some(place) = place {
+            place.lock_until = until;
+        }
+    }
+
     /// Sees to it that a line is looked at when it has to be, and is not kept when it is empty.
     fn reindex(&mut self, database: u32, name: &[u8]) {
         let Some(names) = self.lines.get_mut(&database) else { return };
