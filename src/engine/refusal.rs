@@ -73,6 +73,18 @@ pub enum Refusal {
         /// For how much longer.
         left: Millis,
     },
+    /// `QUEUEFULL`: one more waiter would be more than the node allows.
+    QueueFull {
+        /// How many wait, over all locks.
+        waiters: usize,
+        /// How many may: the node's `lockmod.max-waiters`.
+        max: usize,
+    },
+    /// `NOPERM`: the user may not publish to the channel on which its ticket is to be woken.
+    NoPermission {
+        /// The channel.
+        channel: Vec<u8>,
+    },
     /// `EXHAUSTED`: the lock's fences have reached their maximum.
     Exhausted,
     /// `STATEFILE`: a larger ceiling could not be made durable.
@@ -83,21 +95,37 @@ pub enum Refusal {
 }
 
 impl Refusal {
-    /// All code words.
-    pub const CODES: [&'static str; 7] =
-        ["BADTTL", "BADTOKEN", "BADARG", "WRONGTYPE", "QUARANTINE", "EXHAUSTED", "STATEFILE"];
+    /// The stable code words, the first words of the error replies.
+    pub const CODES: [&'static str; 9] = [
+        "BADTTL",
+        "BADTOKEN",
+        "BADARG",
+        "WRONGTYPE",
+        "QUARANTINE",
+        "QUEUEFULL",
+        "NOPERM",
+        "EXHAUSTED",
+        "STATEFILE",
+    ];
 
-    /// The stable code word, the first word of the error reply: one of [`Refusal::CODES`].
-    pub const fn code(&self) -> &'static str {
+    /// Where its code word is in [`Refusal::CODES`].
+    pub const fn place(&self) -> usize {
         match self {
-            Refusal::BadTtl { .. } => "BADTTL",
-            Refusal::BadToken { .. } => "BADTOKEN",
-            Refusal::BadArg { .. } => "BADARG",
-            Refusal::WrongType => "WRONGTYPE",
-            Refusal::Quarantine { .. } => "QUARANTINE",
-            Refusal::Exhausted => "EXHAUSTED",
-            Refusal::StateFile { .. } => "STATEFILE",
+            Refusal::BadTtl { .. } => 0,
+            Refusal::BadToken { .. } => 1,
+            Refusal::BadArg { .. } => 2,
+            Refusal::WrongType => 3,
+            Refusal::Quarantine { .. } => 4,
+            Refusal::QueueFull { .. } => 5,
+            Refusal::NoPermission { .. } => 6,
+            Refusal::Exhausted => 7,
+            Refusal::StateFile { .. } => 8,
         }
+    }
+
+    /// The stable code word, the first word of the error reply.
+    pub const fn code(&self) -> &'static str {
+        Refusal::CODES[self.place()]
     }
 }
 
@@ -123,6 +151,14 @@ impl fmt::Display for Refusal {
             Refusal::Quarantine { reason, left } => {
                 write!(f, " {reason} and grants nothing for {} ms more", left.get())
             }
+            Refusal::QueueFull { waiters, max } => {
+                write!(f, " {waiters} wait at this node; allowed are {max}, or do not wait")
+            }
+            Refusal::NoPermission { channel } => write!(
+                f,
+                " this user may not publish to the channel '{}'; allowed: a channel of its rules",
+                Quote(channel)
+            ),
             Refusal::Exhausted => {
                 write!(f, " the fence is {}, the largest there is; use another lock", Fence::MAX)
             }

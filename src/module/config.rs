@@ -37,15 +37,19 @@ const DAY_MS: i64 = 24 * HOUR_MS;
 static MAX_TTL: AtomicI64 = AtomicI64::new(DAY_MS);
 static IDLE_MS: AtomicI64 = AtomicI64::new(DAY_MS);
 static MAX_TOKEN_BYTES: AtomicI64 = AtomicI64::new(TOKEN_MAX_DEFAULT as i64);
+static MAX_WAITERS: AtomicI64 = AtomicI64::new(10_000);
+static RESERVE_MS: AtomicI64 = AtomicI64::new(100);
 static QUARANTINE: AtomicBool = AtomicBool::new(true);
 static QUARANTINE_ON_PROMOTION: AtomicBool = AtomicBool::new(true);
 lazy_static! {
     static ref STATE_FILE: TextValue = Mutex::new(String::new());
     /// All options.
-    pub(super) static ref OPTIONS: [OptionSpec; 6] = [
+    pub(super) static ref OPTIONS: [OptionSpec; 8] = [
         number("max-ttl", DAY_MS, 1, 366 * DAY_MS, &MAX_TTL),
         number("idle-ms", DAY_MS, 0, 366 * DAY_MS, &IDLE_MS),
         number("max-token-bytes", TOKEN_MAX_DEFAULT as i64, 16, 255, &MAX_TOKEN_BYTES),
+        number("max-waiters", 10_000, 0, 1_000_000, &MAX_WAITERS),
+        number("reserve-ms", 100, 1, 60_000, &RESERVE_MS),
         switch("quarantine", &QUARANTINE),
         switch("quarantine-on-promotion", &QUARANTINE_ON_PROMOTION),
         OptionSpec { name: "state-file", kind: OptionKind::Text { value: &STATE_FILE } },
@@ -95,6 +99,16 @@ pub(super) fn limits() -> Limits {
 /// For how long a lock must have been free to be forgotten; `None`: it never is.
 pub(super) fn idle() -> Option<Millis> {
     Some(Millis::new(unsigned(&IDLE_MS))).filter(|idle| !idle.is_zero())
+}
+
+/// How many may wait at this node, over all locks.
+pub(super) fn max_waiters() -> usize {
+    unsigned(&MAX_WAITERS) as usize
+}
+
+/// For how long a free lock is reserved for a ticket that has been woken.
+pub(super) fn reserve() -> Millis {
+    Millis::new(unsigned(&RESERVE_MS))
 }
 
 fn unsigned(value: &AtomicI64) -> u64 {
@@ -168,9 +182,9 @@ mod tests {
     fn module_arguments_replace_defaults() {
         assert_eq!(parse(&["max-ttl", "600000"]).unwrap()[0], Given::Number(600_000));
         assert_eq!(parse(&["lockmod.idle-ms", "5"]).unwrap()[1], Given::Number(5));
-        assert_eq!(parse(&["quarantine", "no"]).unwrap()[3], Given::Switch(false));
-        assert_eq!(parse(&["state-file", ""]).unwrap()[5], Given::Text(String::new()));
-        assert_eq!(parse(&[]).unwrap()[5], Given::Text("lockmod-6379.state".to_owned()));
+        assert_eq!(parse(&["quarantine", "no"]).unwrap()[5], Given::Switch(false));
+        assert_eq!(parse(&["state-file", ""]).unwrap()[7], Given::Text(String::new()));
+        assert_eq!(parse(&[]).unwrap()[7], Given::Text("lockmod-6379.state".to_owned()));
     }
 
     #[test]

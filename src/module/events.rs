@@ -1,22 +1,31 @@
 //! What the server tells of itself, and what the node does about it.
 
 use super::ffi::{Context, Guarded, Level};
-use super::{clock, node, scan, start};
+use super::{clock, node, scan, start, waiters};
 
 /// One database, or all of them, will be emptied: nobody lists the names.
 pub(super) fn flushed() {
     node::forget_all();
+    waiters::all_changed();
 }
 
 /// Two databases have changed places: every name may have lost its counter to another lock's.
 pub(super) fn swapped() {
     node::forget_all();
     scan::disturbed();
+    waiters::all_changed();
 }
 
 /// A data set has been read, however little there was in it.
 pub(super) fn loaded() {
     start::data_set_read();
+}
+
+/// A client is gone.
+pub(super) fn disconnected(client: u64) {
+    if waiters::any() {
+        waiters::disconnected(client);
+    }
 }
 
 /// Several times a second.
@@ -27,6 +36,7 @@ pub(super) fn ticked(context: Context<'_>) {
     node::tick(context);
     clock::clocks();
     start::notice_step(context);
+    waiters::tick(context);
     scan::tick(context);
 }
 
@@ -41,6 +51,7 @@ pub(super) fn role_changed(context: Context<'_>, is_master: bool) {
     if is_master {
         start::promoted(context);
     } else {
+        waiters::demoted();
         start::demoted(context);
     }
 }

@@ -6,9 +6,11 @@
 
 use super::ffi::{Args, Context, Found, Reply, Value};
 use super::tally::Tally;
+use super::waiters::{self, Standing};
 use super::{clock, config, node, replication};
-use crate::engine::{Acquired, Extended, Fence, Instant, Lock, Refusal, Released};
-use crate::wire::{request, spec};
+use crate::engine::{Acquired, Extended, Fence, Instant, Lock, Millis, Queued, Refusal, Released};
+use crate::wire::request::{self, Waiting};
+use crate::wire::spec;
 
 /// Where the key stands among the arguments of every command that has one.
 pub(super) const KEY: usize = 1;
@@ -17,7 +19,7 @@ pub(super) const TOKEN: usize = 2;
 /// Where the ttl stands.
 pub(super) const TTL: usize = 3;
 /// No command takes more arguments than this.
-const ARGS_MAX: usize = 8;
+pub(super) const ARGS_MAX: usize = 10;
 
 /// A command of the table, and what carries it out.
 pub(super) trait Handler {
@@ -28,7 +30,7 @@ pub(super) trait Handler {
     fn run(context: Context<'_>, args: &mut Args<'_>) -> Result<Reply, Refusal>;
 }
 
-/// `LOCK.ACQUIRE key token ttl [LABEL label]`
+/// `LOCK.ACQUIRE key token ttl [LABEL label] [WAIT ms | QUEUE ms TICKET ticket NOTIFY channel]`
 pub(super) struct Acquire;
 
 impl Handler for Acquire {
@@ -39,25 +41,46 @@ impl Handler for Acquire {
             return replication::apply_acquire(context, args);
         }
         let now = clock::now();
-        let outcome = {
+        let (outcome, standing, wait) = {
             let mut slots = [&[][..]; ARGS_MAX];
             let request = request::acquire(slices(args, &mut slots)?, config::limits())?;
+            let (wait, queued) = match request.waiting {
+                Waiting::Not => (Millis::ZERO, None),
+                Waiting::Block(wait) => (wait, None),
+                Waiting::Queue(queue) => (Millis::ZERO, waiters::queued(context, queue, now)?),
+            };
+            let has_line = queued.is_some() || waiters::any();
+            let (claim, label) = (request.claim, request.label);
             let mut key = context.open(args, KEY);
             let decide = |lock: &mut Lock| {
-                node::decide(context, |node| node.acquire(lock, request.claim, request.label, now))
+                let outcome = if has_line {
+                    let (database, name) = (context.database(), args.get(KEY));
+                    let queued = queued.as_ref();
+                    node::decide(context, |node| {
+                        waiters::request(database, name, queued, |line| {
+                            node.acquire_in_line(lock, line, claim, label, queued, now)
+                        })
+                    })?
+                } else {
+                    node::decide(context, |node| node.acquire(lock, claim, label, now))?
+                };
+                Ok((outcome, Standing::of(lock, now)))
             };
-            match key.find() {
+            let (outcome, standing) = match key.find() {
                 Found::Lock(lock) => decide(lock)?,
                 Found::Nothing => {
                     let mut lock = Lock::default();
-                    let outcome = decide(&mut lock)?;
-                    key.put(lock);
-                    outcome
+                    let decided = decide(&mut lock)?;
+                    if let (Acquired::Granted { .. }, _) = decided {
+                        key.put(lock);
+                    }
+                    decided
                 }
                 Found::Other => return Err(Refusal::WrongType),
-            }
+            };
+            (outcome, standing, wait)
         };
-        match outcome {
+        let reply = match outcome {
             Acquired::Granted { fence, ends_at, lapsed } => {
                 node::tally(|tally| tally.granted(ends_at, lapsed));
                 replication::state_lease(context, args, now, ends_at, fence);
@@ -65,44 +88,80 @@ impl Handler for Acquire {
                     context.notify(c"lock.expire", args, KEY);
                 }
                 context.notify(c"lock.acquire", args, KEY);
-                Ok(Reply::Integer(fence.get()))
+                Reply::Integer(fence.get())
             }
             Acquired::Again { fence, ends_at, later } => {
                 if later {
                     replication::state_lease(context, args, now, ends_at, fence);
                 }
-                Ok(Reply::Integer(fence.get()))
+                Reply::Integer(fence.get())
+            }
+            Acquired::Held if !wait.is_zero() && context.may_block() => {
+                wait_for(context, args, wait, now)?
             }
             Acquired::Held => {
                 node::count(|counts| counts.held += 1);
-                Ok(Reply::Null)
+                Reply::Null
             }
+        };
+        if waiters::any() {
+            waiters::settle(context, args.get(KEY), Some(standing));
         }
+        Ok(reply)
     }
 }
 
-/// `LOCK.RELEASE key token`
+/// Blocks the sender of an acquire until it is granted the lock, or has waited.
+fn wait_for(
+    context: Context<'_>,
+    args: &Args<'_>,
+    wait: Millis,
+    now: Instant,
+) -> Result<Reply, Refusal> {
+    let mut slots = [&[][..]; ARGS_MAX];
+    let request = request::acquire(slices(args, &mut slots)?, config::limits())?;
+    waiters::block(context, args.get(KEY), request.claim, request.label, wait, now)?;
+    Ok(Reply::Later)
+}
+
+/// `LOCK.RELEASE key token [QUEUE ms TICKET ticket NOTIFY channel]`
 pub(super) struct Release;
 
 impl Handler for Release {
     const NAME: &'static str = "LOCK.RELEASE";
 
     fn run(context: Context<'_>, args: &mut Args<'_>) -> Result<Reply, Refusal> {
+        let facts = context.flags().states_facts();
         let token = match request::token(args.get(TOKEN), config::limits()) {
             Ok(token) => token,
-            Err(_) if context.flags().states_facts() => {
-                request::token(args.get(TOKEN), request::Limits::FACTS)?
-            }
+            Err(_) if facts => request::token(args.get(TOKEN), request::Limits::FACTS)?,
             Err(refusal) => return Err(refusal),
         };
         let now = clock::now();
-        let outcome = match context.open(args, KEY).find() {
+        let queued = if args.len() > TTL && !facts { queued(context, args, now)? } else { None };
+        let has_line = queued.is_some() || waiters::any();
+        let database = if has_line { context.database() } else { 0 };
+        let mut left = Vec::new();
+        let mut decide = |lock: &mut Lock| {
+            node::decide(context, |node| {
+                if !has_line {
+                    return Ok(node.release(lock, token, now));
+                }
+                let queued = queued.as_ref();
+                let (released, gone) = waiters::request(database, args.get(KEY), queued, |line| {
+                    node.release_in_line(lock, line, token, queued, now)
+                });
+                left = gone;
+                Ok(released)
+            })
+        };
+        let (outcome, standing) = match context.open(args, KEY).find() {
             Found::Lock(lock) => {
                 let (was_noted, held_for) = (!lock.has_unnoted_lease(), lock.held_for(now));
-                match node::decide(context, |node| Ok(node.release(lock, token, now)))? {
+                let outcome = match decide(lock)? {
                     // Only where this clock differs from the master's: the master's word counts.
                     Released::HeldByAnother | Released::NotHeld
-                        if context.flags().states_facts() && lock.apply_release(token, now) =>
+                        if facts && lock.apply_release(token, now) =>
                     {
                         if was_noted {
                             node::tally(Tally::take_back_lapse);
@@ -110,12 +169,14 @@ impl Handler for Release {
                         Released::Released { held_for }
                     }
                     outcome => outcome,
-                }
+                };
+                (outcome, Standing::of(lock, now))
             }
-            Found::Nothing => Released::NotHeld,
+            Found::Nothing if has_line => (decide(&mut Lock::default())?, Standing::Free),
+            Found::Nothing => (Released::NotHeld, Standing::Free),
             Found::Other => return Err(Refusal::WrongType),
         };
-        Ok(match outcome {
+        let reply = match outcome {
             Released::Released { held_for } => {
                 node::tally(|tally| tally.released(held_for));
                 replication::state_verbatim(context, args);
@@ -124,7 +185,26 @@ impl Handler for Release {
             }
             Released::HeldByAnother => Reply::Integer(0),
             Released::NotHeld => Reply::Null,
-        })
+        };
+        if has_line {
+            waiters::part(database, args.get(KEY), left);
+            waiters::settle(context, args.get(KEY), Some(standing));
+        }
+        Ok(reply)
+    }
+}
+
+/// What a release brings with it to stand in line.
+fn queued<'a>(
+    context: Context<'_>,
+    args: &'a Args<'_>,
+    now: Instant,
+) -> Result<Option<Queued<'a>>, Refusal> {
+    let mut slots = [&[][..]; ARGS_MAX];
+    let options = slices(args, &mut slots)?.get(1..).unwrap_or_default();
+    match request::release_options(options)? {
+        Some(queue) => waiters::queued(context, queue, now),
+        None => Ok(None),
     }
 }
 
@@ -169,6 +249,9 @@ impl Handler for Extend {
                 node::count(|counts| counts.extensions += 1);
                 replication::state_lease(context, args, now, ends_at, fence);
                 context.notify(c"lock.extend", args, KEY);
+                if waiters::any() {
+                    waiters::moved(context, args.get(KEY), ends_at);
+                }
                 Ok(Reply::Integer(1))
             }
             (Extended::HeldByAnother, _) => Ok(Reply::Integer(0)),
@@ -237,18 +320,20 @@ impl Handler for Info {
 
     fn run(context: Context<'_>, args: &mut Args<'_>) -> Result<Reply, Refusal> {
         let now = clock::now();
+        let line = waiters::describe(context.database(), args.get(KEY), now);
         match context.open_to_read(args, KEY).find() {
-            Found::Lock(lock) => Ok(describe(lock, now)),
-            Found::Nothing => Ok(describe(&Lock::default(), now)),
+            Found::Lock(lock) => Ok(describe(lock, line, now)),
+            Found::Nothing => Ok(describe(&Lock::default(), line, now)),
             Found::Other => Err(Refusal::WrongType),
         }
     }
 }
 
-fn describe(lock: &Lock, now: Instant) -> Reply {
+fn describe(lock: &Lock, line: Option<(usize, Millis)>, now: Instant) -> Reply {
     let lease = lock.lease(now);
     let (state, left, held_for) = match lease {
         Some(lease) => ("held", now.until(lease.ends_at).get(), lock.held_for(now).get()),
+        None if line.is_some() => ("reserved", 0, 0),
         None => ("free", 0, 0),
     };
     let label = lease.map(|lease| lease.label).filter(|label| !label.is_empty());
@@ -258,7 +343,8 @@ fn describe(lock: &Lock, now: Instant) -> Reply {
         ("ttl_left_ms", Value::Integer(left)),
         ("label", label.map_or(Value::Null, |label| Value::Bytes(label.to_vec()))),
         ("held_for_ms", Value::Integer(held_for)),
-        ("waiters", Value::Integer(0)),
+        ("waiters", Value::Integer(line.map_or(0, |(waiters, _)| waiters as u64))),
+        ("first_waiting_ms", line.map_or(Value::Null, |(_, first)| Value::Integer(first.get()))),
     ];
     if let Some((left, reason)) = node::durability().quarantine(now) {
         map.push(("quarantine_left_ms", Value::Integer(left.get())));
@@ -279,7 +365,7 @@ impl Handler for Help {
 }
 
 /// The arguments after the key.
-fn slices<'s, 'b>(
+pub(super) fn slices<'s, 'b>(
     args: &'s Args<'_>,
     slots: &'b mut [&'s [u8]; ARGS_MAX],
 ) -> Result<&'b [&'s [u8]], Refusal> {

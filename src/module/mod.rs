@@ -3,6 +3,7 @@
 //! Callbacks of the server enter through [`ffi`], which is all that is unsafe; the engine decides;
 //! what was decided leaves as a reply, a replicated fact and a notification.
 
+mod alarm;
 mod alloc;
 mod clock;
 mod config;
@@ -11,9 +12,11 @@ mod events;
 mod ffi;
 mod handlers;
 mod info;
+mod lines;
 mod node;
 mod replication;
 mod scan;
 mod start;
 mod state_file;
 mod tally;
+mod waiters;

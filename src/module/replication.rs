@@ -6,9 +6,9 @@
 //! a command anew costs as much as half of the whole acquire. Refusals state nothing.
 
 use super::ffi::{Args, Context, Found, Level, Reply};
-use super::handlers::{KEY, TOKEN, TTL};
+use super::handlers::{self, ARGS_MAX, KEY, TOKEN, TTL};
 use super::{clock, node, start};
-use crate::engine::{Extended, Fence, Instant, Lease, Lock, Refusal, TOKEN_MAX, Token};
+use crate::engine::{Extended, Fence, Instant, Lease, Lock, Millis, Refusal, TOKEN_MAX, Token};
 use crate::wire::request::{self, Decided, SUFFIX_MAX};
 
 /// States that the lease on the command's key ends at `ends_at` and has this fence.
@@ -34,6 +34,21 @@ pub(super) fn state_lease(
     context.signal_modified(args, KEY);
 }
 
+/// What stands in place of the ttl for a lease that no command of its own carries.
+pub(super) fn fact(
+    context: Context<'_>,
+    ttl: Millis,
+    now: Instant,
+    ends_at: Instant,
+    fence: Fence,
+) -> Vec<u8> {
+    let clocks = clock::at(now);
+    start::notice_step(context);
+    let mut room = [0; SUFFIX_MAX];
+    let suffix = request::decided_suffix(&mut room, clocks.to_wall(ends_at), fence);
+    [ttl.get().to_string().as_bytes(), suffix].concat()
+}
+
 /// States the command as it stands: it says all there is to say.
 pub(super) fn state_verbatim(context: Context<'_>, args: &Args<'_>) {
     context.replicate_verbatim();
@@ -48,9 +63,11 @@ pub(super) fn states_fact(context: Context<'_>, args: &Args<'_>) -> bool {
 /// Applies a granted lease; with an empty token, only a counter.
 pub(super) fn apply_acquire(context: Context<'_>, args: &mut Args<'_>) -> Result<Reply, Refusal> {
     let decided = read_fact(context, args)?;
-    let label = match args.len() {
-        0..=4 => &[][..],
-        _ => request::label(&[args.get(4), args.get(5)])?,
+    let mut slots = [&[][..]; ARGS_MAX];
+    // That it waited has been decided: the label is all that counts here.
+    let (label, _) = match handlers::slices(args, &mut slots)? {
+        [_, _, options @ ..] => request::acquire_options(options)?,
+        _ => (&[][..], request::Waiting::Not),
     };
     let token = args.get(TOKEN);
     apply_to_lock(context, args, |lock| {

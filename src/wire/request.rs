@@ -6,7 +6,7 @@
 //! knows whether the sender may state facts; here both are read.
 
 use crate::engine::{
-    Claim, Fence, Fencing, LABEL_MAX, Millis, Refusal, TOKEN_MAX, Token, UnixTime,
+    Claim, Fence, Fencing, LABEL_MAX, Millis, Refusal, TOKEN_MAX, Ticket, Token, UnixTime,
 };
 
 /// The limits of a node that a request must keep.
@@ -36,13 +36,43 @@ pub struct Decided {
     pub floor: Fence,
 }
 
-/// `LOCK.ACQUIRE key token ttl [LABEL text]`, after the key.
-#[derive(Clone, Copy, Debug)]
+/// The longest that a request may wait, in milliseconds: one day. Who waits longer asks again.
+pub const WAIT_MAX: Millis = Millis::new(86_400_000);
+/// The longest name of a channel, in bytes.
+pub const CHANNEL_MAX: usize = 256;
+
+/// `LOCK.ACQUIRE key token ttl [LABEL label] [WAIT ms | QUEUE ms TICKET ticket NOTIFY channel]`,
+/// after the key.
+#[derive(Clone, Debug)]
 pub struct Acquire<'a> {
     /// Token and ttl.
     pub claim: Claim<'a>,
     /// Who asks, for people; may be empty.
     pub label: &'a [u8],
+    /// Whether it waits if the lock is not free.
+    pub waiting: Waiting<'a>,
+}
+
+/// Whether a request waits.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Waiting<'a> {
+    /// It is answered at once.
+    Not,
+    /// Its connection blocks, for this long at most.
+    Block(Millis),
+    /// It is answered at once, and its ticket stands in line.
+    Queue(Queue<'a>),
+}
+
+/// `QUEUE ms TICKET ticket NOTIFY channel`
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Queue<'a> {
+    /// For how long the ticket stands in line.
+    pub wait: Millis,
+    /// Its place.
+    pub ticket: Ticket,
+    /// Where it is woken.
+    pub channel: &'a [u8],
 }
 
 /// `LOCK.EXTEND key token ttl [FENCE f [REPAIR]]`, after the key.
@@ -60,8 +90,12 @@ pub struct Extend<'a> {
 /// `BADTOKEN`, `BADTTL`, `BADARG`.
 pub fn acquire<'a>(args: &[&'a [u8]], limits: Limits) -> Result<Acquire<'a>, Refusal> {
     let claim = claim(args, limits)?;
-    let label = label(options(args))?;
-    Ok(Acquire { claim, label })
+    let (label, waiting) = match options(args) {
+        // As most requests are.
+        [] => (&[][..], Waiting::Not),
+        options => acquire_options(options)?,
+    };
+    Ok(Acquire { claim, label, waiting })
 }
 
 /// Reads the arguments of `LOCK.EXTEND` after the key.
@@ -156,31 +190,107 @@ static DIGIT_PAIRS: [u8; 200] = {
     pairs
 };
 
-/// Reads `LABEL text` where that is all the options there are; empty if there is none.
+/// Reads what may follow the ttl of `LOCK.ACQUIRE`: each option once, in any order.
 ///
 /// # Errors
 /// `BADARG`.
-pub fn label<'a>(options: &[&'a [u8]]) -> Result<&'a [u8], Refusal> {
-    match options {
-        [] => Ok(&[]),
-        [name, text] if name.eq_ignore_ascii_case(b"LABEL") => {
-            if (1..=LABEL_MAX).contains(&text.len()) {
-                return Ok(text);
+pub fn acquire_options<'a>(options: &[&'a [u8]]) -> Result<(&'a [u8], Waiting<'a>), Refusal> {
+    const ALLOWED: &str = "LABEL label, WAIT ms, QUEUE ms TICKET ticket NOTIFY channel";
+    let bad =
+        |given: &[u8], what| Refusal::BadArg { given: given.to_vec(), what, allowed: ALLOWED };
+    let (mut label, mut waiting) = (&[][..], Waiting::Not);
+    let mut rest = options;
+    while let [name, after @ ..] = rest {
+        rest = match after {
+            [text, after @ ..] if is(name, "LABEL") && label.is_empty() => {
+                label = label_text(text)?;
+                after
             }
-            let allowed = "1 to 128 bytes";
-            Err(Refusal::BadArg { given: text.to_vec(), what: "label", allowed })
+            [ms, after @ ..] if is(name, "WAIT") && waiting == Waiting::Not => {
+                waiting = Waiting::Block(wait(ms)?);
+                after
+            }
+            _ if is(name, "QUEUE") && waiting == Waiting::Not => {
+                let (queue, after) = queue(rest)?;
+                waiting = Waiting::Queue(queue);
+                after
+            }
+            // A known option that is not well placed is less puzzling when it is named so.
+            _ if ["LABEL", "WAIT", "QUEUE"].iter().any(|known| is(name, known)) => {
+                return Err(bad(name, "argument at the end"));
+            }
+            _ => return Err(bad(name, "option")),
+        };
+    }
+    Ok((label, waiting))
+}
+
+/// Reads what may follow the token of `LOCK.RELEASE`.
+///
+/// # Errors
+/// `BADARG`.
+pub fn release_options<'a>(options: &[&'a [u8]]) -> Result<Option<Queue<'a>>, Refusal> {
+    let bad = |given: &[u8], what| Refusal::BadArg {
+        given: given.to_vec(),
+        what,
+        allowed: "QUEUE ms TICKET ticket NOTIFY channel",
+    };
+    match options {
+        [] => Ok(None),
+        [name, ..] if !is(name, "QUEUE") => Err(bad(name, "option")),
+        _ => match queue(options)? {
+            (queue, []) => Ok(Some(queue)),
+            (_, [extra, ..]) => Err(bad(extra, "argument at the end")),
+        },
+    }
+}
+
+/// Reads `QUEUE ms TICKET ticket NOTIFY channel`; answers it and what follows.
+fn queue<'s, 'a>(options: &'s [&'a [u8]]) -> Result<(Queue<'a>, &'s [&'a [u8]]), Refusal> {
+    let bad =
+        |given: &[u8], what, allowed| Err(Refusal::BadArg { given: given.to_vec(), what, allowed });
+    match options {
+        [_, ms, ticket_word, text, notify, channel, after @ ..]
+            if is(ticket_word, "TICKET") && is(notify, "NOTIFY") =>
+        {
+            let wait = wait(ms)?;
+            let Some(ticket) = Ticket::parse(text) else {
+                let allowed = "start-id, with a start from 1 to 9007199254740991 and an id of 1 \
+                               to 64 bytes";
+                return bad(text, "ticket", allowed);
+            };
+            if !(1..=CHANNEL_MAX).contains(&channel.len()) {
+                return bad(channel, "channel", "1 to 256 bytes");
+            }
+            Ok((Queue { wait, ticket, channel }, after))
         }
-        [name, ..] => {
-            // A known option that is not well placed is less puzzling when what follows is named.
-            let known = name.eq_ignore_ascii_case(b"LABEL");
-            let given = if known { options.last() } else { options.first() };
-            Err(Refusal::BadArg {
-                given: given.map_or(Vec::new(), |given| given.to_vec()),
-                what: if known { "argument at the end" } else { "option" },
-                allowed: "LABEL text",
-            })
+        _ => {
+            let given = options.first().copied().unwrap_or_default();
+            bad(given, "option", "QUEUE ms TICKET ticket NOTIFY channel, whole")
         }
     }
+}
+
+fn wait(bytes: &[u8]) -> Result<Millis, Refusal> {
+    match number(bytes).map(Millis::new) {
+        Some(wait) if wait <= WAIT_MAX => Ok(wait),
+        Some(_) | None => Err(Refusal::BadArg {
+            given: bytes.to_vec(),
+            what: "wait",
+            allowed: "a whole number of milliseconds from 0 to 86400000",
+        }),
+    }
+}
+
+fn label_text(text: &[u8]) -> Result<&[u8], Refusal> {
+    if (1..=LABEL_MAX).contains(&text.len()) {
+        return Ok(text);
+    }
+    Err(Refusal::BadArg { given: text.to_vec(), what: "label", allowed: "1 to 128 bytes" })
+}
+
+fn is(given: &[u8], name: &str) -> bool {
+    given.eq_ignore_ascii_case(name.as_bytes())
 }
 
 /// Reads `[FENCE f [REPAIR]]`.
@@ -188,7 +298,6 @@ pub fn label<'a>(options: &[&'a [u8]]) -> Result<&'a [u8], Refusal> {
 /// # Errors
 /// `BADARG`.
 pub fn fencing(options: &[&[u8]]) -> Result<Fencing, Refusal> {
-    let is = |given: &[u8], name: &str| given.eq_ignore_ascii_case(name.as_bytes());
     let bad = |given: &[u8]| Refusal::BadArg {
         given: given.to_vec(),
         what: "option",
@@ -280,10 +389,58 @@ mod tests {
             refusal(acquire(&[&[&b"t"[..], b"5"], options].concat(), LIMITS))
         };
         assert_eq!(parse(&[b"label", b"me"]), "");
-        assert_eq!(parse(&[b"NOW"]), "BADARG option 'NOW'; allowed: LABEL text");
-        assert_eq!(parse(&[b"LABEL"]), "BADARG argument at the end 'LABEL'; allowed: LABEL text");
+        let allowed = "allowed: LABEL label, WAIT ms, QUEUE ms TICKET ticket NOTIFY channel";
+        assert_eq!(parse(&[b"NOW"]), format!("BADARG option 'NOW'; {allowed}"));
+        assert_eq!(parse(&[b"LABEL"]), format!("BADARG argument at the end 'LABEL'; {allowed}"));
         assert!(parse(&[b"LABEL", &[b'x'; 129]]).starts_with("BADARG label 'xxx"));
         assert!(parse(&[b"LABEL", b""]).starts_with("BADARG label ''"));
+    }
+
+    #[test]
+    fn waits_are_read_in_any_order_and_once() {
+        let parse = |line: &str| {
+            let args: Vec<&[u8]> = line.split(' ').map(str::as_bytes).collect();
+            acquire_options(&args).map_err(|refusal| refusal.to_string()).map(|(label, waiting)| {
+                let label = label.escape_ascii().to_string();
+                match waiting {
+                    Waiting::Not => format!("{label} not"),
+                    Waiting::Block(wait) => format!("{label} {wait}"),
+                    Waiting::Queue(Queue { wait, ticket, channel }) => {
+                        format!("{label} {wait} {ticket} {}", channel.escape_ascii())
+                    }
+                }
+            })
+        };
+        assert_eq!(parse("LABEL me").unwrap(), "me not");
+        assert_eq!(parse("wait 0").unwrap(), " 0 ms");
+        assert_eq!(parse("LABEL me WAIT 86400000").unwrap(), "me 86400000 ms");
+        let queued = "QUEUE 5 TICKET 7-x NOTIFY here";
+        assert_eq!(parse(queued).unwrap(), " 5 ms 7-x here");
+        assert_eq!(parse(&format!("{queued} LABEL me")).unwrap(), "me 5 ms 7-x here");
+        assert_eq!(parse(&format!("LABEL me {queued}")).unwrap(), "me 5 ms 7-x here");
+        for (bad, what) in [
+            ("WAIT", "BADARG argument at the end 'WAIT'; "),
+            ("WAIT 86400001", "BADARG wait '86400001'; "),
+            ("WAIT -1", "BADARG wait '-1'; "),
+            ("WAIT 1 WAIT 1", "BADARG argument at the end 'WAIT'; "),
+            ("LABEL a LABEL b", "BADARG argument at the end 'LABEL'; "),
+            ("WAIT 1 QUEUE 5 TICKET 7-x NOTIFY here", "BADARG argument at the end 'QUEUE'; "),
+            ("QUEUE 5 TICKET 7-x NOTIFY here WAIT 1", "BADARG argument at the end 'WAIT'; "),
+            ("QUEUE 5", "BADARG option 'QUEUE'; "),
+            ("QUEUE 5 NOTIFY here TICKET 7-x", "BADARG option 'QUEUE'; "),
+            ("QUEUE 5 TICKET 7 NOTIFY here", "BADARG ticket '7'; allowed: start-id, with "),
+            ("QUEUE 5 TICKET 7-x NOTIFY ", "BADARG channel ''; allowed: 1 to 256 bytes"),
+            ("QUEUE x TICKET 7-x NOTIFY here", "BADARG wait 'x'; "),
+        ] {
+            let refusal = parse(bad).unwrap_err();
+            assert!(refusal.starts_with(what), "{bad}: {refusal}");
+        }
+        let words: Vec<&[u8]> = queued.split(' ').map(str::as_bytes).collect();
+        assert_eq!(release_options(&[]), Ok(None));
+        assert_eq!(release_options(&words).unwrap().unwrap().channel, b"here");
+        let more = [&words[..], &[b"LABEL"]].concat();
+        assert!(refusal(release_options(&more)).starts_with("BADARG argument at the end 'LABEL'"));
+        assert!(refusal(release_options(&[b"WAIT", b"1"])).starts_with("BADARG option 'WAIT'"));
     }
 
     #[test]
@@ -322,6 +479,7 @@ mod tests {
             args in proptest::collection::vec(proptest::collection::vec(any::<u8>(), 0..30), 0..8),
         ) {
             let args: Vec<&[u8]> = args.iter().map(Vec::as_slice).collect();
+            let _ = (acquire_options(&args), release_options(&args));
             let _ = (acquire(&args, LIMITS), extend(&args, LIMITS));
             let _ = args.first().map(|bytes| (decided(bytes), fence(bytes)));
         }

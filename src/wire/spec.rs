@@ -70,6 +70,8 @@ pub enum ArgKind {
     Keyword,
     /// Arguments that come together or not at all.
     Block(&'static [Arg]),
+    /// One of these, and no more than one.
+    OneOf(&'static [Arg]),
 }
 
 impl ArgKind {
@@ -81,6 +83,7 @@ impl ArgKind {
             ArgKind::Integer => "integer",
             ArgKind::Keyword => "keyword",
             ArgKind::Block(_) => "block",
+            ArgKind::OneOf(_) => "one of",
         }
     }
 }
@@ -91,6 +94,16 @@ const fn arg(name: &'static str, kind: ArgKind, range: &'static str, meaning: &'
 
 const fn option(keyword: &'static str, arg: Arg) -> Arg {
     Arg { keyword: Some(keyword), optional: true, ..arg }
+}
+
+/// An argument with a keyword before it, which may not be left out.
+const fn word(keyword: &'static str, arg: Arg) -> Arg {
+    Arg { keyword: Some(keyword), ..arg }
+}
+
+/// Arguments that come together.
+const fn block(name: &'static str, args: &'static [Arg]) -> Arg {
+    arg(name, ArgKind::Block(args), "", "")
 }
 
 const KEY: Arg = arg("key", ArgKind::Key, "", "The lock.");
@@ -112,6 +125,31 @@ const FENCE: Arg = arg(
     "1 .. 9007199254740991",
     "Raises the counter, and the fence of the lease, to at least this.",
 );
+const QUEUE: &[Arg] = &[
+    word(
+        "QUEUE",
+        arg("ms", ArgKind::Integer, "0 .. 86400000", "For how long the ticket stands in line."),
+    ),
+    word(
+        "TICKET",
+        arg(
+            "ticket",
+            ArgKind::Bytes,
+            "start-id",
+            "The place in line: when the wait began, in milliseconds since 1970 on the waiter's \
+             clock, and 1 to 64 random bytes.",
+        ),
+    ),
+    word(
+        "NOTIFY",
+        arg(
+            "channel",
+            ArgKind::Bytes,
+            "1 .. 256 bytes",
+            "Where the ticket is published when the lock is reserved for it.",
+        ),
+    ),
+];
 const LABEL: Arg = arg(
     "label",
     ArgKind::Bytes,
@@ -129,6 +167,13 @@ const QUARANTINE: (&str, &str, &str) = (
     "the node may have forgotten a lease; the text carries the milliseconds left",
     "after that time, or on the other nodes",
 );
+const QUEUEFULL: (&str, &str, &str) = (
+    "QUEUEFULL",
+    "the request would wait, and max-waiters do already",
+    "later, or without `WAIT` and `QUEUE`",
+);
+const NOPERM: (&str, &str, &str) =
+    ("NOPERM", "the user may not publish to the `NOTIFY` channel", "no");
 const EXHAUSTED: (&str, &str, &str) =
     ("EXHAUSTED", "the lock's fence is 9007199254740991", "no; use another name");
 const STATEFILE: (&str, &str, &str) =
@@ -138,38 +183,71 @@ const STATEFILE: (&str, &str, &str) =
 pub const COMMANDS: &[Command] = &[
     Command {
         name: "LOCK.ACQUIRE",
-        summary: "Takes the lease on a lock, if nobody holds it.",
-        complexity: "O(1)",
+        summary: "Takes the lease on a lock, if nobody holds it, or waits for it.",
+        complexity: "O(1); O(log(N)) where N wait for the lock",
         arity: -4,
-        flags: "write deny-oom fast",
-        acl_categories: "write fast",
+        flags: "write deny-oom blocking fast",
+        acl_categories: "write fast blocking",
         key: Some(KeyUse::Update),
-        args: &[KEY, TOKEN, TTL, option("LABEL", LABEL)],
+        args: &[
+            KEY,
+            TOKEN,
+            TTL,
+            option("LABEL", LABEL),
+            Arg {
+                optional: true,
+                ..arg(
+                    "waiting",
+                    ArgKind::OneOf(&[
+                        word(
+                            "WAIT",
+                            arg(
+                                "ms",
+                                ArgKind::Integer,
+                                "0 .. 86400000",
+                                "Blocks the connection until the lock is granted, for this long \
+                                 at most.",
+                            ),
+                        ),
+                        block("queue", QUEUE),
+                    ]),
+                    "",
+                    "",
+                )
+            },
+        ],
         replies: &[
             (
                 "Integer >= 1",
                 "Granted: the fence, larger than every fence of this lock before. \
               For the holder's own token, the same fence again; the lease never becomes shorter.",
             ),
-            ("Null", "Another token holds the lock. Nothing has changed."),
+            (
+                "Null",
+                "Another token holds the lock, or somebody else comes before. Nothing has changed, \
+                 except that a ticket stands in line now. With WAIT: the wait is over.",
+            ),
         ],
-        errors: &[BADTTL, BADTOKEN, BADARG, WRONGTYPE, QUARANTINE, EXHAUSTED, STATEFILE],
+        errors: &[
+            BADTTL, BADTOKEN, BADARG, WRONGTYPE, QUARANTINE, QUEUEFULL, NOPERM, EXHAUSTED,
+            STATEFILE,
+        ],
     },
     Command {
         name: "LOCK.RELEASE",
-        summary: "Gives the lease back.",
-        complexity: "O(1)",
-        arity: 3,
+        summary: "Gives the lease back, or the place in line.",
+        complexity: "O(1); O(log(N)) where N wait for the lock",
+        arity: -3,
         flags: "write fast",
         acl_categories: "write fast",
         key: Some(KeyUse::Update),
-        args: &[KEY, TOKEN],
+        args: &[KEY, TOKEN, Arg { optional: true, ..block("queue", QUEUE) }],
         replies: &[
             ("Integer 1", "Released."),
             ("Integer 0", "Another token holds the lock. Nothing has changed."),
             ("Null", "Nobody holds it: the lease has ended, or never was. Nothing has changed."),
         ],
-        errors: &[BADTOKEN, WRONGTYPE],
+        errors: &[BADTOKEN, BADARG, WRONGTYPE, NOPERM],
     },
     Command {
         name: "LOCK.EXTEND",
@@ -255,9 +333,9 @@ pub const COMMANDS: &[Command] = &[
         args: &[KEY],
         replies: &[(
             "Map",
-            "`state` (`free` or `held`), `fence`, `ttl_left_ms`, `label` (null without one), \
-             `held_for_ms`, `waiters` and, on a quarantined node, `quarantine_left_ms` and \
-             `quarantine_reason`.",
+            "`state` (`free`, `held` or `reserved`), `fence`, `ttl_left_ms`, `label` (null without \
+             one), `held_for_ms`, `waiters`, `first_waiting_ms` (null without one) and, on a \
+             quarantined node, `quarantine_left_ms` and `quarantine_reason`.",
         )],
         errors: &[WRONGTYPE],
     },
@@ -297,6 +375,15 @@ fn syntax_of(args: &[Arg], line: &mut String) {
                 syntax_of(inner, &mut text);
                 text.remove(0);
             }
+            (ArgKind::OneOf(inner), _) => {
+                let choices = inner.iter().map(|choice| {
+                    let mut text = String::new();
+                    syntax_of(&[*choice], &mut text);
+                    text.remove(0);
+                    text
+                });
+                text = choices.collect::<Vec<_>>().join(" | ");
+            }
             (ArgKind::Keyword, Some(keyword)) => text.push_str(keyword),
             (_, Some(keyword)) => text = format!("{keyword} {}", arg.name),
             (_, None) => text.push_str(arg.name),
@@ -324,7 +411,11 @@ mod tests {
     #[test]
     fn syntax_lines_show_options_in_brackets() {
         let syntax = |name| Command::named(name).unwrap().syntax();
-        assert_eq!(syntax("LOCK.ACQUIRE"), "LOCK.ACQUIRE key token ttl [LABEL label]");
+        assert_eq!(
+            syntax("LOCK.ACQUIRE"),
+            "LOCK.ACQUIRE key token ttl [LABEL label] \
+             [WAIT ms | QUEUE ms TICKET ticket NOTIFY channel]"
+        );
         assert_eq!(syntax("LOCK.EXTEND"), "LOCK.EXTEND key token ttl [FENCE fence [REPAIR]]");
         assert_eq!(syntax("LOCK.FENCE"), "LOCK.FENCE key [token fence]");
         assert_eq!(syntax("LOCK.HELP"), "LOCK.HELP");

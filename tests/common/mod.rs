@@ -20,6 +20,8 @@
 //! | `tests/client/main.rs` | `acquire`, `renewal`, `faults`, `cli`, ... | the client and the command over real nodes |
 //! | `tests/model.rs`, `tests/sim.rs` | | no server: the engine's model check and simulation |
 //! | `tests/storm/main.rs` | `driver`, `nemesis`, `history`, ... | five nodes under faults, and plain Redlock beside them |
+//! | `tests/languages/main.rs` | `together`, `quorum`, `alone`, `shell` | the helpers of `examples/` in other languages |
+//! | `tests/recipes/main.rs` | `fenced`, `leader`, `cron`, `security`, `packaging` | what examples and documents recommend, and what is installed |
 //! | `tests/docs/main.rs` | | every block of the documents, executed |
 //! | `tests/harness.rs` | | this harness itself |
 //! | `tests/tidy/main.rs` | | what a machine can check of the style |

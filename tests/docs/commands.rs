@@ -72,7 +72,9 @@ fn the_front_page_lists_every_command_in_the_words_of_the_table() {
         .iter()
         .map(|command| {
             let anchor = command.name.to_lowercase().replace('.', "");
-            let link = format!("[`{}`](docs/commands.md#{anchor})", command.syntax());
+            // A bar would end the cell.
+            let syntax = command.syntax().replace('|', r"\|");
+            let link = format!("[`{syntax}`](docs/commands.md#{anchor})");
             format!("| {link} | {} |", command.summary)
         })
         .filter(|row| !text.lines().any(|line| line.starts_with(row.as_str())))
@@ -176,7 +178,7 @@ fn row(cells: &[&str]) -> String {
 fn flat(args: &[Arg]) -> Vec<Arg> {
     args.iter()
         .flat_map(|arg| match arg.kind {
-            ArgKind::Block(inner) => flat(inner),
+            ArgKind::Block(inner) | ArgKind::OneOf(inner) => flat(inner),
             ArgKind::Key | ArgKind::Bytes | ArgKind::Integer | ArgKind::Keyword => vec![*arg],
         })
         .collect()
@@ -216,7 +218,7 @@ fn sample(command: &Command) -> Vec<String> {
                 ArgKind::Bytes => words.push("bytes".to_owned()),
                 ArgKind::Integer => words.push("1".to_owned()),
                 ArgKind::Keyword => {}
-                ArgKind::Block(inner) => put(inner, words),
+                ArgKind::Block(inner) | ArgKind::OneOf(inner) => put(inner, words),
             }
         }
     }
@@ -261,6 +263,7 @@ fn command_docs_say_what_the_table_says() {
                 ArgKind::Integer => ("integer", &[][..]),
                 ArgKind::Keyword => ("pure-token", &[][..]),
                 ArgKind::Block(inner) => ("block", inner),
+                ArgKind::OneOf(inner) => ("oneof", inner),
             };
             let (keyword, meaning) = (arg.keyword.unwrap_or("-"), arg.meaning);
             let name = arg.name;

@@ -91,6 +91,10 @@ fn a_quarantined_node_still_releases_reads_and_repairs() {
     let repair = format!("LOCK.EXTEND lock holder 60000 FENCE {fence} REPAIR");
     assert_eq!(run(&repair), Ok(redis::Value::Int(1)));
     assert_eq!(run("LOCK.FENCE lock"), Ok(redis::Value::Int(fence as i64)));
+    // The lease stands again, and is extended as ever; nobody else gains anything by that.
+    assert_eq!(run("LOCK.EXTEND lock holder 60000"), Ok(redis::Value::Int(1)));
+    let error = crate::common::error_line(run("LOCK.EXTEND lock other 60000"));
+    assert!(error.starts_with("QUARANTINE "), "{error}");
     assert_eq!(run("LOCK.RELEASE lock holder"), Ok(redis::Value::Int(1)));
 }
 

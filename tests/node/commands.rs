@@ -50,7 +50,8 @@ fn a_lock_that_never_was_is_not_held_and_has_no_fence() {
             ("LOCK.FENCE res A 5", "nil"),
             (
                 "LOCK.INFO res",
-                "[state free fence 0 ttl_left_ms 0 label nil held_for_ms 0 waiters 0]",
+                "[state free fence 0 ttl_left_ms 0 label nil held_for_ms 0 waiters 0 \
+                 first_waiting_ms nil]",
             ),
             ("EXISTS res", "0"),
         ],
@@ -222,7 +223,7 @@ fn replies_have_the_shapes_of_the_protocol_that_the_client_speaks() {
     assert_eq!(conn.run("LOCK.ACQUIRE res B 30000"), b"$-1\r\n");
     assert_eq!(conn.run("LOCK.RELEASE res B"), b":0\r\n");
     assert_eq!(conn.run("LOCK.RELEASE none B"), b"$-1\r\n");
-    assert!(conn.run("LOCK.INFO res").starts_with(b"*12\r\n$5\r\nstate\r\n$4\r\nheld\r\n"));
+    assert!(conn.run("LOCK.INFO res").starts_with(b"*14\r\n$5\r\nstate\r\n$4\r\nheld\r\n"));
     let missing: &[u8] = b"$11\r\nttl_left_ms\r\n:0\r\n$5\r\nlabel\r\n$-1\r\n";
     let info = conn.run("LOCK.INFO none");
     assert!(info.windows(missing.len()).any(|part| part == missing));
@@ -230,7 +231,7 @@ fn replies_have_the_shapes_of_the_protocol_that_the_client_speaks() {
     conn.run("HELLO 3");
     assert_eq!(conn.run("LOCK.ACQUIRE res B 30000"), b"_\r\n");
     assert_eq!(conn.run("LOCK.RELEASE none B"), b"_\r\n");
-    assert!(conn.run("LOCK.INFO res").starts_with(b"%6\r\n$5\r\nstate\r\n$4\r\nheld\r\n"));
+    assert!(conn.run("LOCK.INFO res").starts_with(b"%7\r\n$5\r\nstate\r\n$4\r\nheld\r\n"));
     assert!(conn.run("LOCK.INFO none").windows(10).any(|part| part == b"label\r\n_\r\n"));
 }
 
@@ -253,8 +254,9 @@ fn help_lists_every_command_with_its_arguments() {
     let server = Server::start();
     let help = ask(&mut server.connect(), "LOCK.HELP");
     for syntax in [
-        "LOCK.ACQUIRE key token ttl [LABEL label]",
-        "LOCK.RELEASE key token",
+        "LOCK.ACQUIRE key token ttl [LABEL label] \
+         [WAIT ms | QUEUE ms TICKET ticket NOTIFY channel]",
+        "LOCK.RELEASE key token [QUEUE ms TICKET ticket NOTIFY channel]",
         "LOCK.EXTEND key token ttl [FENCE fence [REPAIR]]",
         "LOCK.FENCE key [token fence]",
         "LOCK.INFO key",

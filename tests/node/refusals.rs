@@ -21,7 +21,18 @@ fn refusals() -> Vec<(Vec<&'static [u8]>, String)> {
     let fence = |given| {
         format!("BADARG fence '{given}'; allowed: a whole number from 1 to 9007199254740991")
     };
-    let option = |given| format!("BADARG option '{given}'; allowed: LABEL text");
+    let options = "LABEL label, WAIT ms, QUEUE ms TICKET ticket NOTIFY channel";
+    let option = |given| format!("BADARG option '{given}'; allowed: {options}");
+    let at_the_end = |given| format!("BADARG argument at the end '{given}'; allowed: {options}");
+    let wait = |given| {
+        let allowed = "a whole number of milliseconds from 0 to 86400000";
+        format!("BADARG wait '{given}'; allowed: {allowed}")
+    };
+    let ticket = |given| {
+        let allowed =
+            "start-id, with a start from 1 to 9007199254740991 and an id of 1 to 64 bytes";
+        format!("BADARG ticket '{given}'; allowed: {allowed}")
+    };
     let fencing = |given| format!("BADARG option '{given}'; allowed: FENCE f, or FENCE f REPAIR");
     let wrong_type = "WRONGTYPE the key holds another kind of value; allowed: a lock, or no key";
     let mut table: Vec<(Vec<&'static [u8]>, String)> = Vec::new();
@@ -42,10 +53,7 @@ fn refusals() -> Vec<(Vec<&'static [u8]>, String)> {
             row(&[name, b"", b"30000"], token(0));
             row(&[name, LONG, b"30000"], token(65));
         }
-        row(
-            &[b"LOCK.ACQUIRE", b"A", b"9", b"LABEL"],
-            "BADARG argument at the end 'LABEL'; allowed: LABEL text".into(),
-        );
+        row(&[b"LOCK.ACQUIRE", b"A", b"9", b"LABEL"], at_the_end("LABEL"));
         row(
             &[b"LOCK.ACQUIRE", b"A", b"9", b"LABEL", b""],
             "BADARG label ''; allowed: 1 to 128 bytes".into(),
@@ -56,14 +64,33 @@ fn refusals() -> Vec<(Vec<&'static [u8]>, String)> {
         );
         row(&[b"LOCK.ACQUIRE", b"A", b"9", b"NX"], option("NX"));
         row(&[b"LOCK.ACQUIRE", b"A", b"9", b"\xfe"], option(r"\xfe"));
-        row(&[b"LOCK.ACQUIRE", b"A", b"9", b"WAIT", b"5"], option("WAIT"));
+        row(&[b"LOCK.ACQUIRE", b"A", b"9", b"WAIT"], at_the_end("WAIT"));
+        row(&[b"LOCK.ACQUIRE", b"A", b"9", b"WAIT", b"1", b"WAIT", b"1"], at_the_end("WAIT"));
+        for given in ["-1", "86400001", "", "soon"] {
+            row(&[b"LOCK.ACQUIRE", b"A", b"9", b"WAIT", given.as_bytes()], wait(given));
+        }
+        for command in [&[&b"LOCK.ACQUIRE"[..], b"A", b"9"][..], &[b"LOCK.RELEASE", b"A"]] {
+            let mut queue =
+                |ms: &'static str, ticket: &'static str, channel: &'static [u8], error: String| {
+                    let (ms, ticket) = (ms.as_bytes(), ticket.as_bytes());
+                    let options = [&b"QUEUE"[..], ms, b"TICKET", ticket, b"NOTIFY", channel];
+                    row(&[command, &options[..]].concat(), error);
+                };
+            queue("86400001", "5-a", b"c", wait("86400001"));
+            for given in ["5", "0-a", "-a", "5-", "05-a", "9007199254740992-a"] {
+                queue("1", given, b"c", ticket(given));
+            }
+            queue("1", "5-a", b"", "BADARG channel ''; allowed: 1 to 256 bytes".into());
+            let words = [command, &[b"QUEUE", b"5", b"TICKET", b"5-a"]].concat();
+            row(
+                &words,
+                "BADARG option 'QUEUE'; allowed: QUEUE ms TICKET ticket NOTIFY channel, whole"
+                    .into(),
+            );
+        }
         row(
-            &[b"LOCK.ACQUIRE", b"A", b"9", b"QUEUE", b"5", b"TICKET", b"7", b"NOTIFY", b"c"],
-            option("QUEUE"),
-        );
-        row(
-            &[b"LOCK.ACQUIRE", b"A", b"9", b"LABEL", b"l", b"WAIT", b"5"],
-            "BADARG argument at the end '5'; allowed: LABEL text".into(),
+            &[b"LOCK.RELEASE", b"A", b"WAIT", b"5"],
+            "BADARG option 'WAIT'; allowed: QUEUE ms TICKET ticket NOTIFY channel".into(),
         );
         row(&[b"LOCK.EXTEND", b"A", b"9", b"FENCE"], fencing("FENCE"));
         row(&[b"LOCK.EXTEND", b"A", b"9", b"REPAIR"], fencing("REPAIR"));
@@ -192,7 +219,6 @@ fn a_wrong_number_of_arguments_is_refused_as_redis_does() {
         "LOCK.ACQUIRE key",
         "LOCK.ACQUIRE key token",
         "LOCK.RELEASE key",
-        "LOCK.RELEASE key token 3",
         "LOCK.EXTEND key token",
         "LOCK.FENCE",
         "LOCK.FENCE key token",

@@ -126,7 +126,8 @@ fn access_rules_hold_for_commands_and_for_keys() {
             ("LOCK.RELEASE job:1 A", "1"),
             (
                 "LOCK.INFO seen:1",
-                "[state free fence 0 ttl_left_ms 0 label nil held_for_ms 0 waiters 0]",
+                "[state free fence 0 ttl_left_ms 0 label nil held_for_ms 0 waiters 0 \
+                 first_waiting_ms nil]",
             ),
         ],
     );

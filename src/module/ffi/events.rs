@@ -5,7 +5,7 @@ use std::ffi::c_void;
 
 use redis_module::raw;
 
-use super::{Context, OK, call, guard};
+use super::{Context, OK, call, guard, waiting};
 use crate::module::events;
 
 type Callback =
@@ -20,6 +20,7 @@ const SUBSCRIPTIONS: &[(u64, Callback)] = &[
     (raw::REDISMODULE_EVENT_CONFIG, on_config),
     (raw::REDISMODULE_EVENT_REPLICATION_ROLE_CHANGED, on_role),
     (raw::REDISMODULE_EVENT_SHUTDOWN, on_shutdown),
+    (raw::REDISMODULE_EVENT_CLIENT_CHANGE, on_client),
 ];
 
 /// Subscribes to all of them.
@@ -116,5 +117,19 @@ unsafe extern "C" fn on_shutdown(
     // SAFETY: the server passes a context that lasts for this callback.
     if let Some(context) = unsafe { Context::new(context) } {
         guard("a stop", (), || events::stopping(context));
+    }
+}
+
+unsafe extern "C" fn on_client(
+    _context: *mut raw::RedisModuleCtx,
+    _event: raw::RedisModuleEvent,
+    subevent: u64,
+    data: *mut c_void,
+) {
+    if subevent == raw::REDISMODULE_SUBEVENT_CLIENT_CHANGE_DISCONNECTED {
+        // SAFETY: the server passes what belongs to this event.
+        if let Some(client) = unsafe { waiting::client_of_event(data) } {
+            guard("a lost client", (), || events::disconnected(client));
+        }
     }
 }

@@ -14,6 +14,7 @@ mod options;
 pub(super) mod register;
 mod scan;
 pub(super) mod types;
+pub(super) mod waiting;
 
 use std::cell::{Cell, UnsafeCell};
 use std::ffi::{CStr, CString, c_char, c_int, c_longlong};
@@ -230,11 +231,7 @@ impl<'a> Context<'a> {
     }
 
     fn strings(self, arguments: &[&[u8]]) -> Strings<'a> {
-        let string = |argument: &&[u8]| {
-            let (start, length) = (argument.as_ptr().cast::<c_char>(), argument.len());
-            // SAFETY: start and length are those of one slice; the server copies it.
-            unsafe { call!(RedisModule_CreateString(self.raw.as_ptr(), start, length)) }
-        };
+        let string = |argument: &&[u8]| self.string(argument);
         Strings { raw: arguments.iter().map(string).collect(), context: self }
     }
 
@@ -277,6 +274,8 @@ pub(super) enum Reply {
     Map(Vec<(&'static str, Value)>),
     /// The wrong number of arguments, as Redis says it.
     WrongArity,
+    /// None by the command itself: its sender is blocked.
+    Later,
 }
 
 /// A value within a map.
@@ -291,6 +290,7 @@ pub(super) enum Value {
 impl Reply {
     fn send(self, context: *mut raw::RedisModuleCtx) {
         match self {
+            Reply::Later => {}
             // SAFETY: the context is that of the command being answered.
             Reply::Integer(number) => unsafe {
                 call!(RedisModule_ReplyWithLongLong(context, number as c_longlong));

@@ -6,9 +6,11 @@ use std::ptr::{null, null_mut};
 
 use redis_module::raw;
 
-use super::{Args, Context, Level, OK, c_string, call, catch, events, guard, options, types};
+use super::{
+    Args, Context, Level, OK, c_string, call, catch, events, guard, options, types, waiting,
+};
 use crate::module::handlers::{self, Handler};
-use crate::module::{alloc, info, node, start};
+use crate::module::{alarm, alloc, info, node, start};
 use crate::wire::spec::{self, Arg, ArgKind, Command, KeyUse};
 
 const ERR: c_int = raw::REDISMODULE_ERR as c_int;
@@ -85,6 +87,9 @@ unsafe fn init(
             return Err("the server refused the INFO section".to_owned());
         }
     }
+    // SAFETY: the loading context.
+    unsafe { waiting::prepare(context) };
+    alarm::start()?;
     start::load(wrapped)?;
     // Last: a module that fails after it has subscribed takes Redis 7.0 down at the next event.
     // SAFETY: the loading context.
@@ -245,6 +250,14 @@ impl Texts {
         list
     }
 
+    /// Arguments within another.
+    fn list(&mut self, args: &[Arg]) -> *mut raw::RedisModuleCommandArg {
+        let mut list = self.args(args);
+        let start = list.as_mut_ptr();
+        self.lists.push(list);
+        start
+    }
+
     fn arg(&mut self, arg: &Arg) -> raw::RedisModuleCommandArg {
         let mut subargs = null_mut();
         let kind = match arg.kind {
@@ -253,10 +266,12 @@ impl Texts {
             ArgKind::Integer => raw::RedisModuleCommandArgType_REDISMODULE_ARG_TYPE_INTEGER,
             ArgKind::Keyword => raw::RedisModuleCommandArgType_REDISMODULE_ARG_TYPE_PURE_TOKEN,
             ArgKind::Block(args) => {
-                let mut list = self.args(args);
-                subargs = list.as_mut_ptr();
-                self.lists.push(list);
+                subargs = self.list(args);
                 raw::RedisModuleCommandArgType_REDISMODULE_ARG_TYPE_BLOCK
+            }
+            ArgKind::OneOf(args) => {
+                subargs = self.list(args);
+                raw::RedisModuleCommandArgType_REDISMODULE_ARG_TYPE_ONEOF
             }
         };
         let optional = if arg.optional { raw::REDISMODULE_CMD_ARG_OPTIONAL } else { 0 };

@@ -6,9 +6,9 @@ use std::sync::atomic::{AtomicI64, AtomicPtr, AtomicUsize, Ordering};
 
 use redis_module::raw;
 
-use super::{call, guard, slice};
+use super::{call, guard, slice, waiting};
 use crate::engine::Lock;
-use crate::module::datatype;
+use crate::module::{datatype, waiters};
 
 /// What `TYPE` says, and the nine characters by which a data set knows the type.
 pub(in crate::module) const TYPE_NAME: &std::ffi::CStr = c"fencelock";
@@ -193,11 +193,17 @@ unsafe extern "C" fn memory_usage(
     })
 }
 
-unsafe extern "C" fn unlink(_key: *mut raw::RedisModuleKeyOptCtx, value: *const c_void) {
+unsafe extern "C" fn unlink(key: *mut raw::RedisModuleKeyOptCtx, value: *const c_void) {
     guard("unlinking a lock", (), || {
         // SAFETY: the server passes a value of this type.
         if let Some(lock) = unsafe { lock(value) } {
             datatype::forgotten(lock);
+        }
+        if waiters::any() {
+            // SAFETY: as the server passed it.
+            if let Some((database, name)) = unsafe { waiting::key_of(key) } {
+                waiters::unlinked(database, name);
+            }
         }
     });
 }

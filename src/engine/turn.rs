@@ -1,0 +1,71 @@
+//! Requests at a lock that has a line before it: nobody barges in.
+//!
+//! What is granted, and that it is safe, is decided as everywhere else; the line only says no more
+//! often. After each of these the caller asks [`Line::serve`] if the lock is free.
+
+use super::lock::{Lock, Standing};
+use super::queue::{Left, Line, Queued, Waiter};
+use super::{Acquired, Claim, Durability, Instant, Released, Stop, Token};
+
+impl Durability {
+    /// As [`Durability::acquire`], where nobody waits who comes before the request; otherwise the
+    /// lock counts as held. A request that brings a ticket comes before whoever is younger, and
+    /// then it stands in `line` if the answer is [`Acquired::Held`], and does not if it is not.
+    ///
+    /// # Errors
+    /// As [`Durability::acquire`], and [`QueueFull`](super::Refusal::QueueFull) for a ticket that
+    /// would have to stand in line, and does not yet.
+    pub fn acquire_in_line(
+        &mut self,
+        lock: &mut Lock,
+        line: &mut Line,
+        claim: Claim<'_>,
+        label: &[u8],
+        queued: Option<&Queued<'_>>,
+        now: Instant,
+    ) -> Result<Acquired, Stop> {
+        self.check_quarantine(now)?;
+        let ticket = queued.map(|queued| &queued.ticket);
+        let is_kept_out =
+            lock.standing(claim.token, now) == Standing::NotHeld && !line.lets_in(ticket);
+        let outcome =
+            if is_kept_out { Acquired::Held } else { self.acquire(lock, claim, label, now)? };
+        match (outcome, queued) {
+            (Acquired::Held, Some(queued)) => {
+                if !line.has(&Waiter::Ticket(queued.ticket.clone())) {
+                    queued.room.check()?;
+                }
+                line.register(claim.token, queued, now);
+            }
+            (Acquired::Held, None) => {}
+            (Acquired::Granted { .. } | Acquired::Again { .. }, _) => {
+                if let Some(ticket) = ticket {
+                    line.leave(&Waiter::Ticket(ticket.clone()));
+                }
+                line.taken();
+            }
+        }
+        Ok(outcome)
+    }
+
+    /// As [`Durability::release`]. Whoever brought the token last leaves the line; a request that
+    /// brings a ticket stands in line instead, if the node has room for it.
+    ///
+    /// The lock is given back whether there is room or not: a waiter is a hint, a lease is not.
+    pub fn release_in_line(
+        &self,
+        lock: &mut Lock,
+        line: &mut Line,
+        token: Token<'_>,
+        queued: Option<&Queued<'_>>,
+        now: Instant,
+    ) -> (Released, Vec<Left>) {
+        let released = self.release(lock, token, now);
+        let Some(queued) = queued else { return (released, line.leave_by_token(token)) };
+        let is_known = line.has(&Waiter::Ticket(queued.ticket.clone()));
+        if is_known || queued.room.check().is_ok() {
+            line.register(token, queued, now);
+        }
+        (released, Vec::new())
+    }
+}

@@ -1,0 +1,333 @@
+//! What waiting needs of the server: names outside of a command, blocked clients, publishing, and
+//! being called later.
+//!
+//! A blocked client has no timeout and no timeout callback of the server's: both race a grant in
+//! the same turn of the event loop, and the client then gets no reply, or the server aborts. It is
+//! answered by [`Blocked::answer`], once, whatever happens.
+#![allow(unsafe_code, reason = "the border to a C API")]
+
+use std::ffi::{CStr, c_char, c_int, c_void};
+use std::os::fd::{AsRawFd, BorrowedFd};
+use std::ptr::{null_mut, read};
+use std::sync::atomic::{AtomicPtr, Ordering};
+
+use redis_module::raw;
+
+use super::{Args, Context, Key, OK, Reply, call, guard, slice};
+use crate::module::waiters::{self, Answer};
+
+/// A context of the module's own, which belongs to no callback: for what may be asked at any time
+/// under the server's lock.
+static DETACHED: AtomicPtr<raw::RedisModuleCtx> = AtomicPtr::new(null_mut());
+
+/// Makes the context of the module's own.
+///
+/// # Safety
+/// `context` must be the one that the server loads the module with.
+pub(super) unsafe fn prepare(context: *mut raw::RedisModuleCtx) {
+    // SAFETY: the loading context; the new one is kept for good.
+    let detached = unsafe { call!(RedisModule_GetDetachedThreadSafeContext(context)) };
+    DETACHED.store(detached, Ordering::Relaxed);
+}
+
+/// The context of the module's own. What is replicated through it goes out when the callback that
+/// runs has returned, and only if that callback has a context.
+fn detached<'a>() -> Option<Context<'a>> {
+    // SAFETY: made when the module was loaded, never freed, and used under the server's lock.
+    unsafe { Context::new(DETACHED.load(Ordering::Relaxed)) }
+}
+
+/// Lets [`waiters::woken`] be called in this turn of the event loop or the next, with a context in
+/// which everything is allowed.
+pub(in crate::module) fn ring() {
+    let Some(context) = detached() else { return };
+    // SAFETY: the context is the module's own; the callback is static and takes no data.
+    unsafe { call!(RedisModule_CreateTimer(context.raw.as_ptr(), 0, Some(on_ring), null_mut())) };
+}
+
+unsafe extern "C" fn on_ring(context: *mut raw::RedisModuleCtx, _data: *mut c_void) {
+    // SAFETY: the server passes a context that lasts for this callback.
+    if let Some(context) = unsafe { Context::new(context) } {
+        guard("serving a line", (), || waiters::woken(context));
+    }
+}
+
+/// Lets [`waiters::rang`] be called whenever `fd` can be read; answers whether the server does so.
+#[cfg_attr(not(target_os = "linux"), allow(dead_code, reason = "only Linux has timers to watch"))]
+pub(in crate::module) fn watch(fd: BorrowedFd<'static>) -> bool {
+    let readable = raw::REDISMODULE_EVENTLOOP_READABLE as c_int;
+    // SAFETY: the descriptor is open for good; the callback is static and takes no data.
+    unsafe {
+        call!(RedisModule_EventLoopAdd(fd.as_raw_fd(), readable, Some(on_readable), null_mut()))
+            == OK
+    }
+}
+
+unsafe extern "C" fn on_readable(_fd: c_int, _data: *mut c_void, _mask: c_int) {
+    guard("an alarm", (), waiters::rang);
+}
+
+impl<'a> Context<'a> {
+    /// The database in which keys are opened.
+    pub(in crate::module) fn database(self) -> u32 {
+        // SAFETY: the context lasts as long as `self`.
+        unsafe { call!(RedisModule_GetSelectedDb(self.raw.as_ptr())) as u32 }
+    }
+
+    /// The name of a key in the selected database.
+    pub(in crate::module) fn name(self, bytes: &[u8]) -> Name<'a> {
+        Name { raw: self.string(bytes), context: self }
+    }
+
+    /// The number of the connection that sent the command, and whether its user may publish to
+    /// `channel`; `None` where there is no connection of a user's: in a script, for a module.
+    pub(in crate::module) fn sender(self, channel: &[u8]) -> Option<(u64, bool)> {
+        let flags = self.flags().0;
+        if flags & raw::REDISMODULE_CTX_FLAGS_LUA != 0 {
+            return None;
+        }
+        let context = self.raw.as_ptr();
+        // SAFETY: the context lasts as long as `self`; the server answers null for a client that
+        // has no connection or no user. Name, channel and user are ours, and each is freed once.
+        unsafe {
+            let id = call!(RedisModule_GetClientId(context));
+            let name = call!(RedisModule_GetClientUserNameById(context, id));
+            if name.is_null() {
+                return None;
+            }
+            let user = call!(RedisModule_GetModuleUserFromUserName(name));
+            call!(RedisModule_FreeString(context, name));
+            if user.is_null() {
+                return None;
+            }
+            let channel = self.string(channel);
+            let access = raw::REDISMODULE_CMD_CHANNEL_PUBLISH as c_int;
+            let may = call!(RedisModule_ACLCheckChannelPermissions(user, channel, access)) == OK;
+            call!(RedisModule_FreeString(context, channel));
+            call!(RedisModule_FreeModuleUser(user));
+            Some((id, may))
+        }
+    }
+
+    /// Publishes a message to the subscribers of a channel.
+    pub(in crate::module) fn publish(self, channel: &[u8], message: &[u8]) {
+        let (context, channel, message) =
+            (self.raw.as_ptr(), self.string(channel), self.string(message));
+        // SAFETY: the context lasts as long as `self`; the strings are ours, and freed once.
+        unsafe {
+            call!(RedisModule_PublishMessage(context, channel, message));
+            call!(RedisModule_FreeString(context, channel));
+            call!(RedisModule_FreeString(context, message));
+        }
+    }
+
+    /// Whether the sender of the command may be blocked: not in a transaction, not in a script.
+    pub(in crate::module) fn may_block(self) -> bool {
+        let at_once = raw::REDISMODULE_CTX_FLAGS_LUA
+            | raw::REDISMODULE_CTX_FLAGS_MULTI
+            | raw::REDISMODULE_CTX_FLAGS_DENY_BLOCKING
+            | raw::REDISMODULE_CTX_FLAGS_REPLICATED
+            | raw::REDISMODULE_CTX_FLAGS_LOADING;
+        self.flags().0 & at_once == 0
+    }
+
+    /// Blocks the sender of the command, which is not answered by the command itself.
+    pub(in crate::module) fn block(self) -> Blocked {
+        // SAFETY: the context is that of a command whose sender may be blocked. The callbacks are
+        // static. The handle is the server's until it is answered.
+        unsafe {
+            let (reply, free) = (Some(on_reply as _), Some(on_free as _));
+            let raw = call!(RedisModule_BlockClient(self.raw.as_ptr(), reply, None, free, 0));
+            call!(RedisModule_SetDisconnectCallback(raw, Some(on_disconnect)));
+            Blocked(raw)
+        }
+    }
+
+    /// A string of the server's, to be freed by the caller.
+    pub(super) fn string(self, bytes: &[u8]) -> *mut raw::RedisModuleString {
+        let (start, length) = (bytes.as_ptr().cast::<c_char>(), bytes.len());
+        // SAFETY: start and length are those of one slice, which the server copies.
+        unsafe { call!(RedisModule_CreateString(self.raw.as_ptr(), start, length)) }
+    }
+}
+
+/// A key's name outside of its command's arguments.
+pub(in crate::module) struct Name<'a> {
+    raw: *mut raw::RedisModuleString,
+    context: Context<'a>,
+}
+
+impl<'a> Name<'a> {
+    /// Opens the key for reading and writing.
+    pub(in crate::module) fn open(&self) -> Key<'a> {
+        self.args(|args| self.context.open(args, 0))
+    }
+
+    /// Opens the key for reading; a missing one reads as missing.
+    pub(in crate::module) fn open_to_read(&self) -> Key<'a> {
+        self.args(|args| self.context.open_to_read(args, 0))
+    }
+
+    /// Tells watching clients, and publishes a keyspace notification.
+    pub(in crate::module) fn changed(&self, event: &'static CStr) {
+        self.args(|args| {
+            self.context.signal_modified(args, 0);
+            self.context.notify(event, args, 0);
+        });
+    }
+
+    /// Publishes a keyspace notification.
+    pub(in crate::module) fn notify(&self, event: &'static CStr) {
+        self.args(|args| self.context.notify(event, args, 0));
+    }
+
+    /// States to replicas and to the append-only file a grant that no command of its own carries.
+    pub(in crate::module) fn replicate_acquire(&self, token: &[u8], fact: &[u8], label: &[u8]) {
+        let [token, fact, label_bytes] =
+            [token, fact, label].map(|bytes| (bytes.as_ptr().cast::<c_char>(), bytes.len()));
+        let (context, command) = (self.context.raw.as_ptr(), c"LOCK.ACQUIRE".as_ptr());
+        // SAFETY: context and name are alive; each `b` takes the start and length of one slice;
+        // `s` takes a string of the server, `c` a terminated one.
+        unsafe {
+            if label.is_empty() {
+                let format = c"sbb".as_ptr();
+                call!(RedisModule_Replicate(
+                    context, command, format, self.raw, token.0, token.1, fact.0, fact.1
+                ));
+            } else {
+                let (format, keyword) = (c"sbbcb".as_ptr(), c"LABEL".as_ptr());
+                call!(RedisModule_Replicate(
+                    context,
+                    command,
+                    format,
+                    self.raw,
+                    token.0,
+                    token.1,
+                    fact.0,
+                    fact.1,
+                    keyword,
+                    label_bytes.0,
+                    label_bytes.1
+                ));
+            }
+        }
+    }
+
+    /// States a release that no command of its own carries.
+    pub(in crate::module) fn replicate_release(&self, token: &[u8]) {
+        let (start, length) = (token.as_ptr().cast::<c_char>(), token.len());
+        let (context, command) = (self.context.raw.as_ptr(), c"LOCK.RELEASE".as_ptr());
+        // SAFETY: as above.
+        unsafe {
+            call!(RedisModule_Replicate(context, command, c"sb".as_ptr(), self.raw, start, length))
+        };
+    }
+
+    /// The name as the only argument: what is asked by position takes it.
+    fn args<R>(&self, work: impl FnOnce(&Args<'_>) -> R) -> R {
+        work(&Args { raw: &mut [self.raw] })
+    }
+}
+
+impl Drop for Name<'_> {
+    fn drop(&mut self) {
+        // SAFETY: made by `Context::name`, and freed once; an open key has its own reference.
+        unsafe { call!(RedisModule_FreeString(self.context.raw.as_ptr(), self.raw)) };
+    }
+}
+
+/// A blocked client, until it is answered.
+#[derive(Debug)]
+pub(in crate::module) struct Blocked(*mut raw::RedisModuleBlockedClient);
+
+// SAFETY: a handle of the server's, used under its lock only.
+unsafe impl Send for Blocked {}
+
+impl Blocked {
+    /// A number that no other client that is blocked now has.
+    pub(in crate::module) fn id(&self) -> u64 {
+        self.0 as u64
+    }
+
+    /// Answers it, also if it has gone: the server then gives the answer back to
+    /// [`waiters::undelivered`].
+    pub(in crate::module) fn answer(self, answer: Answer) {
+        let answer = Box::into_raw(Box::new(answer));
+        // SAFETY: `self` is spent, so it happens once. The server owns the answer from now on, and
+        // gives it to `on_free`.
+        unsafe { call!(RedisModule_UnblockClient(self.0, answer.cast())) };
+    }
+}
+
+/// The client is there to be answered.
+unsafe extern "C" fn on_reply(
+    context: *mut raw::RedisModuleCtx,
+    _argv: *mut *mut raw::RedisModuleString,
+    _argc: c_int,
+) -> c_int {
+    // SAFETY: the server passes a context that lasts for this callback.
+    let Some(context) = (unsafe { Context::new(context) }) else { return OK };
+    guard("an answer", (), || {
+        // SAFETY: what `Blocked::answer` gave to the server, which keeps it until `on_free`.
+        let answer = unsafe {
+            call!(RedisModule_GetBlockedClientPrivateData(context.raw.as_ptr()))
+                .cast::<Answer>()
+                .as_mut()
+        };
+        match answer.map(Answer::deliver) {
+            Some(Ok(reply)) => context.reply(reply),
+            Some(Err(refusal)) => context.reply_error(&refusal),
+            None => context.reply(Reply::Null),
+        }
+    });
+    OK
+}
+
+/// The answer is over: it was given, or the client has gone.
+unsafe extern "C" fn on_free(_context: *mut raw::RedisModuleCtx, answer: *mut c_void) {
+    guard("the end of a wait", (), || {
+        // SAFETY: what `Blocked::answer` gave to the server, which gives it back once.
+        let answer = unsafe { Box::from_raw(answer.cast::<Answer>()) };
+        // The context of this callback has no client, so nothing can be opened in it. It does send
+        // out what is replicated.
+        if let (Some(gone), Some(context)) = (answer.undelivered(), detached()) {
+            waiters::undelivered(context, gone);
+        }
+    });
+}
+
+/// The client has gone, or was unblocked by force.
+unsafe extern "C" fn on_disconnect(
+    _context: *mut raw::RedisModuleCtx,
+    blocked: *mut raw::RedisModuleBlockedClient,
+) {
+    guard("a lost client", (), || waiters::hung_up(blocked as u64));
+}
+
+/// The number of the client that a client event is about.
+///
+/// # Safety
+/// `data` must be what the server passes with a client event.
+pub(super) unsafe fn client_of_event(data: *mut c_void) -> Option<u64> {
+    let info = data.cast::<raw::RedisModuleClientInfo>();
+    // SAFETY: the server passes this structure, which lasts for the callback.
+    if info.is_null() { None } else { Some(unsafe { read(info) }.id) }
+}
+
+/// The database and the name of a key that is being unlinked.
+///
+/// # Safety
+/// `key` must be what the server passes to the callback, for as long as it lasts.
+pub(super) unsafe fn key_of<'a>(key: *mut raw::RedisModuleKeyOptCtx) -> Option<(u32, &'a [u8])> {
+    let mut length = 0;
+    // SAFETY: the caller's contract; the name outlasts the callback.
+    unsafe {
+        let name = call!(RedisModule_GetKeyNameFromOptCtx(key));
+        let database = call!(RedisModule_GetDbIdFromOptCtx(key));
+        if name.is_null() {
+            return None;
+        }
+        let start = call!(RedisModule_StringPtrLen(name, &mut length));
+        slice(start, length).map(|name| (database as u32, name))
+    }
+}

@@ -1,0 +1,186 @@
+//! The lines of this node: where they are, who is in them, and when each has to be looked at.
+//!
+//! Only bookkeeping: no server is called here. What becomes of it is in [`super::waiters`].
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use super::ffi::waiting::Blocked;
+use crate::engine::{CallId, ConnectionId, Histogram, Instant, Left, Line, Millis};
+
+/// How many lines there are.
+static LINES: AtomicUsize = AtomicUsize::new(0);
+
+/// Whether anybody waits at this node.
+#[inline]
+pub(super) fn any() -> bool {
+    LINES.load(Ordering::Relaxed) > 0
+}
+
+/// The lock that a line is before: its database and its name.
+pub(super) type LockName = (u32, Arc<[u8]>);
+
+/// All who wait at this node.
+pub(super) struct Waiters {
+    pub(super) lines: BTreeMap<u32, BTreeMap<Arc<[u8]>, Place>>,
+    pub(super) calls: BTreeMap<CallId, Call>,
+    /// Where the tickets stand that came on a connection.
+    pub(super) connections: BTreeMap<ConnectionId, BTreeSet<LockName>>,
+    /// The last instant at which each line needs nothing.
+    pub(super) due: BTreeSet<(Instant, LockName)>,
+    /// Lines whose locks went by another way than a command of ours.
+    pub(super) changed: BTreeSet<LockName>,
+    pub(super) count: usize,
+    /// For how long those stood in line who were granted the lock.
+    pub(super) waits: Histogram,
+    /// What the alarm is set to.
+    pub(super) alarm_at: Option<Instant>,
+    pub(super) is_ringing: bool,
+}
+
+/// A line, and what is known of its lock.
+#[derive(Default)]
+pub(super) struct Place {
+    pub(super) line: Line,
+    /// The last instant at which the lock need not be looked at: the end of its lease.
+    pub(super) lock_until: Option<Instant>,
+    pub(super) due: Option<Instant>,
+}
+
+/// A request that blocks.
+pub(super) struct Call {
+    pub(super) blocked: Blocked,
+    pub(super) name: LockName,
+    pub(super) token: Box<[u8]>,
+    pub(super) ttl: Millis,
+    pub(super) label: Box<[u8]>,
+    pub(super) since: Instant,
+}
+
+impl Waiters {
+    /// Nobody waits.
+    pub(super) const NONE: Waiters = Waiters {
+        lines: BTreeMap::new(),
+        calls: BTreeMap::new(),
+        connections: BTreeMap::new(),
+        due: BTreeSet::new(),
+        changed: BTreeSet::new(),
+        count: 0,
+        waits: Histogram::EMPTY,
+        alarm_at: None,
+        is_ringing: false,
+    };
+
+    pub(super) fn place(&self, database: u32, name: &[u8]) -> Option<&Place> {
+        self.lines.get(&database)?.get(name)
+    }
+
+    /// Uses the line before a lock, which may be empty before and after. One that is empty is not
+    /// kept, and costs nothing.
+    pub(super) fn with_line<R>(
+        &mut self,
+        database: u32,
+        name: &[u8],
+        work: impl FnOnce(&mut Line) -> R,
+    ) -> R {
+        if let Some(place) = self.lines.get_mut(&database).and_then(|names| names.get_mut(name)) {
+            let before = place.line.len();
+            let result = work(&mut place.line);
+            self.count = self.count + place.line.len() - before;
+            self.reindex(database, name);
+            return result;
+        }
+        let mut place = Place::default();
+        let result = work(&mut place.line);
+        if !place.line.is_empty() {
+            self.count += place.line.len();
+            self.lines.entry(database).or_default().insert(name.into(), place);
+            LINES.fetch_add(1, Ordering::Relaxed);
+            self.reindex(database, name);
+        }
+        result
+    }
+
+    /// Sees to it that a line is looked at when it has to be, and is not kept when it is empty.
+    fn reindex(&mut self, database: u32, name: &[u8]) {
+        let Some(names) = self.lines.get_mut(&database) else { return };
+        let Some((key, place)) = names.get_key_value(name) else { return };
+        let (key, was_due) = (Arc::clone(key), place.due);
+        let due = if place.line.is_empty() {
+            names.remove(name);
+            LINES.fetch_sub(1, Ordering::Relaxed);
+            None
+        } else {
+            place.line.due_at().into_iter().chain(place.lock_until).min()
+        };
+        if due == was_due {
+            return;
+        }
+        if let Some(place) = names.get_mut(name) {
+            place.due = due;
+        }
+        if let Some(was_due) = was_due {
+            self.due.remove(&(was_due, (database, Arc::clone(&key))));
+        }
+        if let Some(due) = due {
+            self.due.insert((due, (database, key)));
+        }
+    }
+
+    /// The names of all locks that somebody waits for.
+    pub(super) fn names(&self) -> Vec<LockName> {
+        let of_database = |(&database, names): (&u32, &BTreeMap<Arc<[u8]>, Place>)| {
+            names.keys().map(|name| (database, Arc::clone(name))).collect::<Vec<_>>()
+        };
+        self.lines.iter().flat_map(of_database).collect()
+    }
+
+    /// Notes that a line is to be looked at, if there is one; answers whether there is.
+    pub(super) fn note_change(&mut self, database: u32, name: &[u8]) -> bool {
+        let names = self.lines.get(&database).and_then(|names| names.get_key_value(name));
+        let name = names.map(|(name, _)| Arc::clone(name));
+        name.is_some_and(|name| {
+            self.changed.insert((database, name));
+            true
+        })
+    }
+
+    /// When the alarm has to be set, if it must be set anew.
+    pub(super) fn next_alarm(&mut self) -> Option<Instant> {
+        let (due, _) = self.due.first()?;
+        let at = due.after(Millis::new(1));
+        // One that is set earlier goes off in vain, and is then set to what is next.
+        if self.alarm_at.is_some_and(|set| set <= at) {
+            return None;
+        }
+        self.alarm_at = Some(at);
+        Some(at)
+    }
+
+    /// Forgets who has left a line; answers the calls that are to be answered.
+    pub(super) fn part(&mut self, name: &LockName, left: Vec<Left>) -> Vec<Call> {
+        let mut calls = Vec::new();
+        for left in left {
+            match left {
+                Left::Call(id) => calls.extend(self.calls.remove(&id)),
+                Left::Ticket(_, connection) => self.part_connection(name, connection),
+            }
+        }
+        calls
+    }
+
+    /// Notes that a connection may have no ticket left in a line.
+    pub(super) fn part_connection(&mut self, name: &LockName, connection: ConnectionId) {
+        let place = self.place(name.0, &name.1);
+        if place.is_some_and(|place| place.line.has_connection(connection)) {
+            return;
+        }
+        if let Some(names) = self.connections.get_mut(&connection) {
+            names.remove(name);
+            if names.is_empty() {
+                self.connections.remove(&connection);
+            }
+        }
+    }
+}

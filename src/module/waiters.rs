@@ -1,0 +1,479 @@
+//! Waiting at this node: one line for each lock that somebody waits for, and who is called when.
+//!
+//! The engine says whose turn it is; here is what becomes of it: a blocked client is granted the
+//! lock and answered, a ticket is published on its channel. A line is looked at ([`settle`]) by the
+//! command that changed it or its lock, and else by [`woken`]: when something is due (a lease, a
+//! wait, a reservation has ended), and when the lock went by another way than a command of ours
+//! (`DEL`, `FLUSHALL`, `RENAME`, ...), whose callbacks must not open keys.
+//!
+//! A node on which nobody waits pays one load of a number for it: [`any`].
+//!
+//! State is never in use while the server is called: it may call back.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use super::ffi::waiting::{Name, ring};
+use super::ffi::{Context, Found, Guarded, Reply};
+pub(super) use super::lines::any;
+use super::lines::{Call, LockName, Waiters};
+use super::{alarm, clock, config, node, replication};
+use crate::engine::{
+    Acquired, CallId, Claim, ConnectionId, Fence, Histogram, Instant, Left, Line, Lock, Millis,
+    Queued, Refusal, Released, Room, TOKEN_MAX, Ticket, Token, Turn, Waiter,
+};
+use crate::wire::request::Queue;
+
+/// While writes are paused nothing may be granted: when to look again.
+const PAUSE: Millis = Millis::new(10);
+
+static WAITERS: Guarded<Waiters> = Guarded::new(Waiters::NONE);
+
+/// What is known of a lock.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Standing {
+    /// A lease stands, until and including this instant.
+    Held(Instant),
+    Free,
+    /// The key holds something else.
+    WrongType,
+}
+
+impl Standing {
+    /// How a lock stands at `now`.
+    pub(super) fn of(lock: &Lock, now: Instant) -> Standing {
+        if lock.is_held(now) { Standing::Held(lock.until()) } else { Standing::Free }
+    }
+}
+
+/// What a blocked client is told.
+#[derive(Debug)]
+pub(super) enum Answer {
+    /// Granted, and not yet delivered.
+    Granted(Granted),
+    /// Granted, and delivered.
+    Delivered,
+    /// The wait is over.
+    Null,
+    Refused(Refusal),
+}
+
+/// A grant that may have to be taken back.
+#[derive(Debug)]
+pub(super) struct Granted {
+    name: LockName,
+    token: Box<[u8]>,
+    fence: Fence,
+}
+
+impl Answer {
+    /// The answer as a reply, to a client that is there.
+    pub(super) fn deliver(&mut self) -> Result<Reply, String> {
+        match std::mem::replace(self, Answer::Delivered) {
+            Answer::Granted(granted) => Ok(Reply::Integer(granted.fence.get())),
+            Answer::Null | Answer::Delivered => Ok(Reply::Null),
+            Answer::Refused(refusal) => Err(refusal.to_string()),
+        }
+    }
+
+    /// The grant, if nobody was there to take it.
+    pub(super) fn undelivered(self) -> Option<Granted> {
+        match self {
+            Answer::Granted(granted) => Some(granted),
+            Answer::Delivered | Answer::Null | Answer::Refused(_) => None,
+        }
+    }
+}
+
+// ------------------------------------------------------------------------------- what is asked
+
+/// How many wait at this node, and how many may.
+pub(super) fn room() -> Room {
+    Room { waiters: WAITERS.with(|waiters| waiters.count), max: config::max_waiters() }
+}
+
+/// How many wait, the longest that the first of any line has waited, and for how long those stood
+/// in line who were granted the lock.
+pub(super) fn tally(now: Instant) -> (usize, Millis, Histogram) {
+    WAITERS.with(|waiters| {
+        let places = waiters.lines.values().flat_map(BTreeMap::values);
+        let oldest = places.filter_map(|place| place.line.first_since()).min();
+        let waited = oldest.map_or(Millis::ZERO, |since| since.until(now));
+        (waiters.count, waited, waiters.waits.clone())
+    })
+}
+
+/// How many wait for a lock, and for how long the first of them has.
+pub(super) fn describe(database: u32, name: &[u8], now: Instant) -> Option<(usize, Millis)> {
+    WAITERS.with(|waiters| {
+        let line = &waiters.place(database, name)?.line;
+        Some((line.len(), line.first_since()?.until(now)))
+    })
+}
+
+// ------------------------------------------------------------------------- what a request does
+
+/// What a ticket brings with it; `None` where it cannot stand in line, because the request came on
+/// no connection.
+///
+/// # Errors
+/// `NOPERM` if its user may not publish to its channel.
+pub(super) fn queued<'a>(
+    context: Context<'_>,
+    queue: Queue<'a>,
+    now: Instant,
+) -> Result<Option<Queued<'a>>, Refusal> {
+    let Queue { wait, ticket, channel } = queue;
+    let Some((connection, may_publish)) = context.sender(channel) else { return Ok(None) };
+    if !may_publish {
+        return Err(Refusal::NoPermission { channel: channel.to_vec() });
+    }
+    let (deadline, connection) = (now.after(wait), ConnectionId(connection));
+    Ok(Some(Queued { ticket, channel, deadline, connection, room: room() }))
+}
+
+/// Uses the line before a lock for a request that may bring a ticket.
+pub(super) fn request<R>(
+    database: u32,
+    name: &[u8],
+    queued: Option<&Queued<'_>>,
+    work: impl FnOnce(&mut Line) -> R,
+) -> R {
+    WAITERS.with(|waiters| {
+        let Some(queued) = queued else { return waiters.with_line(database, name, work) };
+        let waiter = Waiter::Ticket(queued.ticket.clone());
+        let (mut was_there, mut since) = (None, None);
+        let (result, is_there) = waiters.with_line(database, name, |line| {
+            (was_there, since) = (line.connection_of(&queued.ticket), line.since_of(&waiter));
+            (work(line), line.has(&waiter))
+        });
+        if let Some(old) = was_there {
+            waiters.part_connection(&(database, name.into()), old);
+        }
+        if is_there {
+            // The name as the line has it, so that it is kept once.
+            let names = waiters.lines.get(&database).and_then(|names| names.get_key_value(name));
+            let name = names.map_or_else(|| name.into(), |(name, _)| Arc::clone(name));
+            waiters.connections.entry(queued.connection).or_default().insert((database, name));
+        } else if let Some(since) = since {
+            waiters.waits.record(since.until(clock::now()));
+        }
+        result
+    })
+}
+
+/// Answers the blocked clients among those who left a line by a request.
+pub(super) fn part(database: u32, name: &[u8], left: Vec<Left>) {
+    if !left.is_empty() {
+        let calls = WAITERS.with(|waiters| waiters.part(&(database, name.into()), left));
+        answer_all(calls, || Answer::Null);
+    }
+}
+
+/// Blocks the sender of a request until it is granted the lock.
+///
+/// # Errors
+/// `QUEUEFULL`.
+pub(super) fn block(
+    context: Context<'_>,
+    name: &[u8],
+    claim: Claim<'_>,
+    label: &[u8],
+    wait: Millis,
+    now: Instant,
+) -> Result<(), Refusal> {
+    room().check()?;
+    let database = context.database();
+    let blocked = context.block();
+    let id = CallId(blocked.id());
+    WAITERS.with(|waiters| {
+        let call = Call {
+            blocked,
+            name: (database, name.into()),
+            token: claim.token.as_bytes().into(),
+            ttl: claim.ttl,
+            label: label.into(),
+            since: now,
+        };
+        waiters.calls.insert(id, call);
+        let deadline = now.after(wait);
+        waiters.with_line(database, name, |line| line.block(id, claim.token, deadline, now));
+    });
+    Ok(())
+}
+
+/// Looks at a line, after its lock or it has changed: serves whose turn it is.
+///
+/// `standing` is how the lock stands if the caller knows it; the context's database must be that
+/// of the lock.
+pub(super) fn settle(context: Context<'_>, name: &[u8], standing: Option<Standing>) {
+    let database = context.database();
+    let mut standing = standing;
+    let mut text: Option<Name<'_>> = None;
+    loop {
+        let now = clock::now();
+        let Some(calls) = WAITERS.with(|waiters| {
+            waiters.place(database, name)?;
+            let left = waiters.with_line(database, name, |line| line.expire(now));
+            let key = (database, name.into());
+            Some(if left.is_empty() { Vec::new() } else { waiters.part(&key, left) })
+        }) else {
+            break;
+        };
+        count_nulls(&calls);
+        answer_all(calls, || Answer::Null);
+        let how = standing.take().unwrap_or_else(|| {
+            let text = text.get_or_insert_with(|| context.name(name));
+            match text.open_to_read().find() {
+                Found::Lock(lock) => Standing::of(lock, now),
+                Found::Nothing => Standing::Free,
+                Found::Other => Standing::WrongType,
+            }
+        });
+        let is_paused = how == Standing::Free && context.must_not_replicate();
+        let until = match how {
+            Standing::WrongType => {
+                dismiss(database, name, || Answer::Refused(Refusal::WrongType));
+                break;
+            }
+            Standing::Held(until) => Some(until),
+            Standing::Free if is_paused => Some(now.after(PAUSE)),
+            Standing::Free => None,
+        };
+        let next = WAITERS.with(|waiters| {
+            if let Some(names) = waiters.lines.get_mut(&database)
+                && let Some(place) = names.get_mut(name)
+            {
+                place.lock_until = until;
+            }
+            waiters.with_line(database, name, |line| match how {
+                Standing::Held(_) => {
+                    line.taken();
+                    Next::Nothing
+                }
+                Standing::Free if is_paused => Next::Nothing,
+                Standing::Free | Standing::WrongType => match line.serve(now, config::reserve()) {
+                    Turn::Nobody | Turn::Reserved => Next::Nothing,
+                    Turn::Grant(call) => Next::Grant(call),
+                    Turn::Wake { ticket, channel } => Next::Wake(ticket.clone(), channel.into()),
+                },
+            })
+        });
+        match next {
+            Next::Nothing => break,
+            Next::Wake(ticket, channel) => {
+                context.publish(&channel, &ticket.to_bytes());
+                break;
+            }
+            Next::Grant(id) => {
+                if let Some(call) = WAITERS.with(|waiters| waiters.calls.remove(&id)) {
+                    grant(context, text.get_or_insert_with(|| context.name(name)), call, now);
+                }
+            }
+        }
+    }
+    set_alarm();
+}
+
+/// What a look at a line asks for.
+enum Next {
+    Nothing,
+    Grant(CallId),
+    Wake(Ticket, Box<[u8]>),
+}
+
+/// Grants the free lock to a blocked client, and answers it.
+fn grant(context: Context<'_>, name: &Name<'_>, call: Call, now: Instant) {
+    let answer = match try_grant(context, name, &call, now) {
+        Ok(Acquired::Granted { fence, .. } | Acquired::Again { fence, .. }) => {
+            WAITERS.with(|waiters| waiters.waits.record(call.since.until(now)));
+            Answer::Granted(Granted { name: call.name, token: call.token, fence })
+        }
+        Ok(Acquired::Held) => Answer::Null,
+        Err(refusal) => {
+            node::tally(|tally| tally.refused(&refusal));
+            Answer::Refused(refusal)
+        }
+    };
+    call.blocked.answer(answer);
+}
+
+fn try_grant(
+    context: Context<'_>,
+    name: &Name<'_>,
+    call: &Call,
+    now: Instant,
+) -> Result<Acquired, Refusal> {
+    let token = Token::new(&call.token, TOKEN_MAX)?;
+    let claim = Claim { token, ttl: call.ttl };
+    let decide =
+        |lock: &mut Lock| node::decide(context, |node| node.acquire(lock, claim, &call.label, now));
+    let outcome = {
+        let mut key = name.open();
+        match key.find() {
+            Found::Lock(lock) => decide(lock)?,
+            Found::Nothing => {
+                let mut lock = Lock::default();
+                let outcome = decide(&mut lock)?;
+                key.put(lock);
+                outcome
+            }
+            Found::Other => return Err(Refusal::WrongType),
+        }
+    };
+    if let Acquired::Granted { fence, ends_at, lapsed } = outcome {
+        node::tally(|tally| tally.granted(ends_at, lapsed));
+        let fact = replication::fact(context, call.ttl, now, ends_at, fence);
+        name.replicate_acquire(&call.token, &fact, &call.label);
+        if lapsed {
+            name.notify(c"lock.expire");
+        }
+        name.changed(c"lock.acquire");
+    }
+    Ok(outcome)
+}
+
+/// Takes everybody out of a line, and answers who is blocked.
+fn dismiss(database: u32, name: &[u8], answer: impl Fn() -> Answer) {
+    let calls = WAITERS.with(|waiters| {
+        let left = waiters.with_line(database, name, Line::leave_all);
+        waiters.part(&(database, name.into()), left)
+    });
+    answer_all(calls, answer);
+}
+
+fn answer_all(calls: Vec<Call>, answer: impl Fn() -> Answer) {
+    for call in calls {
+        call.blocked.answer(answer());
+    }
+}
+
+fn count_nulls(calls: &[Call]) {
+    if !calls.is_empty() {
+        node::count(|counts| counts.held += calls.len() as u64);
+    }
+}
+
+fn set_alarm() {
+    if let Some(at) = WAITERS.with(Waiters::next_alarm) {
+        alarm::set(at);
+    }
+}
+
+// --------------------------------------------------------------------- what happens by itself
+
+/// The end of a lease has moved by another way than a grant; it may be earlier now.
+pub(super) fn moved(context: Context<'_>, name: &[u8], until: Instant) {
+    settle(context, name, Some(Standing::Held(until)));
+}
+
+/// A key of ours is being unlinked, and must not be opened now.
+pub(super) fn unlinked(database: u32, name: &[u8]) {
+    if WAITERS.with(|waiters| waiters.note_change(database, name)) {
+        ring_once();
+    }
+}
+
+/// Any number of locks are gone, or have changed places.
+pub(super) fn all_changed() {
+    WAITERS.with(|waiters| waiters.changed.extend(waiters.names()));
+    ring_once();
+}
+
+/// A connection is closed: its tickets leave.
+pub(super) fn disconnected(connection: u64) {
+    let connection = ConnectionId(connection);
+    WAITERS.with(|waiters| {
+        for name in waiters.connections.remove(&connection).unwrap_or_default() {
+            waiters.with_line(name.0, &name.1, |line| line.leave_by_connection(connection));
+            waiters.note_change(name.0, &name.1);
+        }
+    });
+    ring_once();
+}
+
+/// A blocked client has gone, or was unblocked by force: it leaves the line.
+pub(super) fn hung_up(blocked: u64) {
+    let id = CallId(blocked);
+    let call = WAITERS.with(|waiters| {
+        let call = waiters.calls.remove(&id)?;
+        waiters.with_line(call.name.0, &call.name.1, |line| line.leave(&Waiter::Call(id)));
+        waiters.note_change(call.name.0, &call.name.1);
+        Some(call)
+    });
+    // If there is none it has been answered; what becomes of the answer is told when it is freed.
+    if let Some(call) = call {
+        call.blocked.answer(Answer::Null);
+        ring_once();
+    }
+}
+
+/// A blocked client was granted the lock and is not there any more: the next is served.
+pub(super) fn undelivered(context: Context<'_>, granted: Granted) {
+    let Granted { name: (database, name), token, fence } = granted;
+    if !context.select(database) || context.must_not_replicate() {
+        // The lease stands until its ttl has passed: nobody may be told of its end now.
+        return;
+    }
+    let (text, now) = (context.name(&name), clock::now());
+    let Ok(token) = Token::new(&token, TOKEN_MAX) else { return };
+    let released = match text.open().find() {
+        Found::Lock(lock) if lock.written_lease().is_some_and(|lease| lease.fence == fence) => {
+            node::decide(context, |node| Ok(node.release(lock, token, now)))
+        }
+        Found::Lock(_) | Found::Nothing | Found::Other => Ok(Released::NotHeld),
+    };
+    if let Ok(Released::Released { held_for }) = released {
+        node::tally(|tally| tally.released(held_for));
+        text.replicate_release(token.as_bytes());
+        text.changed(c"lock.release");
+        if any() {
+            settle(context, &name, Some(Standing::Free));
+        }
+    }
+}
+
+/// The node decides nothing any more: nobody waits here.
+pub(super) fn demoted() {
+    for (database, name) in WAITERS.with(|waiters| waiters.names()) {
+        dismiss(database, &name, || Answer::Null);
+    }
+}
+
+/// The alarm has gone off.
+pub(super) fn rang() {
+    alarm::clear();
+    WAITERS.with(|waiters| waiters.alarm_at = None);
+    ring_once();
+}
+
+fn ring_once() {
+    if any() && !WAITERS.with(|waiters| std::mem::replace(&mut waiters.is_ringing, true)) {
+        ring();
+    }
+}
+
+/// Looks at all lines that something has happened to.
+pub(super) fn woken(context: Context<'_>) {
+    let now = clock::now();
+    let names = WAITERS.with(|waiters| {
+        waiters.is_ringing = false;
+        let mut names = std::mem::take(&mut waiters.changed);
+        let due = waiters.due.iter().take_while(|(due, _)| *due < now);
+        names.extend(due.map(|(_, name)| name.clone()));
+        names
+    });
+    for (database, name) in names {
+        if context.select(database) {
+            settle(context, &name, None);
+        }
+    }
+    set_alarm();
+}
+
+/// Several times a second: what no alarm has announced.
+pub(super) fn tick(context: Context<'_>) {
+    if any() {
+        woken(context);
+    }
+}

@@ -1,0 +1,383 @@
+//! `WAIT`: who is granted the lock and when, and what becomes of those who are not.
+
+use std::time::{Duration, Instant};
+
+use crate::ask::{ask, ask_all, field};
+use crate::common::{RawConnection, Server, wait_until};
+use crate::told::{AppendOnly, Stream, unix_ms};
+
+/// Long enough that no test sees its end.
+const LONG: u64 = 600_000;
+
+/// A client that waits for `res`, as the last in line so far.
+#[track_caller]
+fn waiter(server: &Server, token: &str, wait_ms: u64) -> RawConnection {
+    let mut client = server.connect_raw();
+    wait(server, &mut client, token, wait_ms);
+    client
+}
+
+#[track_caller]
+fn wait(server: &Server, client: &mut RawConnection, token: &str, wait_ms: u64) {
+    let before = server.info_u64("lockmod_waiters");
+    client.send(&["LOCK.ACQUIRE", "res", token, "60000", "WAIT", &wait_ms.to_string()]);
+    let stands = || server.info_u64("lockmod_waiters") == before + 1;
+    wait_until("the client stands in line", stands);
+}
+
+fn nobody_waits(server: &Server) {
+    wait_until("nobody waits", || server.info_u64("lockmod_waiters") == 0);
+}
+
+/// The number by which the server knows a connection.
+fn id_of(client: &mut RawConnection) -> String {
+    let reply = client.run("CLIENT ID");
+    String::from_utf8_lossy(&reply).trim_matches([':', '\r', '\n']).to_owned()
+}
+
+#[test]
+fn who_comes_first_is_served_first_each_with_a_fence_of_its_own() {
+    let server = Server::start();
+    let conn = &mut server.connect();
+    ask(conn, "LOCK.ACQUIRE res t0 60000");
+    let mut waiters: Vec<_> =
+        (1..=5).map(|place| waiter(&server, &format!("t{place}"), LONG)).collect();
+    assert_eq!(field(conn, "res", "waiters"), "5");
+    for (place, waiter) in waiters.iter_mut().enumerate() {
+        assert_eq!(ask(conn, &format!("LOCK.RELEASE res t{place}")), "1");
+        assert_eq!(waiter.read(), format!(":{}\r\n", place + 2).as_bytes());
+        assert_eq!(field(conn, "res", "state"), "held");
+    }
+    ask_all(conn, &[("LOCK.RELEASE res t5", "1"), ("LOCK.ACQUIRE res late 9", "7")]);
+    assert_eq!(server.info_u64("lockmod_handed_over"), 5);
+    assert_eq!(server.info_u64("lockmod_grants"), 7);
+}
+
+#[test]
+fn a_free_lock_is_granted_at_once_and_a_retry_by_the_holder_too() {
+    let server = Server::start();
+    ask_all(
+        &mut server.connect(),
+        &[
+            ("LOCK.ACQUIRE res A 60000 WAIT 60000", "1"),
+            ("LOCK.ACQUIRE res A 60000 WAIT 60000 LABEL me", "1"),
+            ("LOCK.ACQUIRE res B 60000 WAIT 0", "nil"),
+        ],
+    );
+}
+
+#[test]
+fn whatever_frees_the_lock_grants_it_to_the_first() {
+    for (held, freed_by) in [
+        ("LOCK.ACQUIRE res A 60000", "LOCK.RELEASE res A"),
+        ("LOCK.ACQUIRE res A 50", "PING"),
+        ("LOCK.ACQUIRE res A 60000", "LOCK.EXTEND res A 1"),
+        ("LOCK.ACQUIRE res A 60000", "DEL res"),
+        ("LOCK.ACQUIRE res A 60000", "UNLINK res"),
+        ("LOCK.ACQUIRE res A 60000", "PEXPIRE res 1"),
+        ("LOCK.ACQUIRE res A 60000", "RENAME res elsewhere"),
+        ("LOCK.ACQUIRE res A 60000", "MOVE res 1"),
+        ("LOCK.ACQUIRE res A 60000", "FLUSHDB"),
+        ("LOCK.ACQUIRE res A 60000", "FLUSHALL ASYNC"),
+        ("LOCK.ACQUIRE res A 60000", "SWAPDB 0 1"),
+        ("LOCK.ACQUIRE res A 60000", "EVAL return(redis.call('LOCK.RELEASE',KEYS[1],'A')) 1 res"),
+    ] {
+        let server = Server::start();
+        let conn = &mut server.connect();
+        assert_eq!(ask(conn, held), "1");
+        let mut client = waiter(&server, "B", LONG);
+        ask(conn, freed_by);
+        assert_eq!(client.read(), b":2\r\n", "{freed_by}");
+        assert_eq!(ask(conn, "LOCK.ACQUIRE res C 60000"), "nil", "{freed_by}");
+    }
+}
+
+#[test]
+fn a_wait_ends_with_a_null_and_not_early_on_an_idle_server() {
+    let server = Server::start();
+    ask(&mut server.connect(), "LOCK.ACQUIRE res A 60000");
+    for (hello, null) in [("HELLO 2", &b"$-1\r\n"[..]), ("HELLO 3", b"_\r\n")] {
+        let mut client = server.connect_raw();
+        client.run(hello);
+        let start = Instant::now();
+        client.send(&["LOCK.ACQUIRE", "res", "B", "60000", "WAIT", "70"]);
+        assert_eq!(client.read(), null);
+        assert!(start.elapsed() >= Duration::from_millis(70), "{:?}", start.elapsed());
+    }
+    nobody_waits(&server);
+    assert_eq!(server.info_u64("lockmod_held_by_another"), 2);
+}
+
+#[test]
+fn transactions_scripts_and_functions_are_answered_at_once() {
+    let server = Server::start();
+    let conn = &mut server.connect();
+    ask(conn, "LOCK.ACQUIRE res A 60000");
+    let request = format!("LOCK.ACQUIRE res B 60000 WAIT {LONG}");
+    ask_all(conn, &[("MULTI", "OK"), (&request, "QUEUED"), ("EXEC", "[nil]")]);
+    let call = format!("redis.call('LOCK.ACQUIRE',KEYS[1],'B','9','WAIT','{LONG}')");
+    assert_eq!(ask(conn, &format!("EVAL return({call}) 1 res")), "nil");
+    let library = format!(
+        "#!lua name=locks\nredis.register_function('try', function(KEYS) return {call} end)"
+    );
+    assert_eq!(crate::ask::ask_args(conn, &["FUNCTION", "LOAD", &library]), "locks");
+    assert_eq!(ask(conn, "FCALL try 1 res"), "nil");
+    assert_eq!(server.info_u64("lockmod_waiters"), 0);
+}
+
+#[test]
+fn client_unblock_does_not_end_a_wait() {
+    let server = Server::start();
+    let conn = &mut server.connect();
+    ask(conn, "LOCK.ACQUIRE res A 60000");
+    let mut client = server.connect_raw();
+    let id = id_of(&mut client);
+    wait(&server, &mut client, "B", LONG);
+    for how in ["TIMEOUT", "ERROR"] {
+        assert_eq!(ask(conn, &format!("CLIENT UNBLOCK {id} {how}")), "0", "{how}");
+    }
+    assert_eq!(ask(conn, "LOCK.RELEASE res A"), "1");
+    assert_eq!(client.read(), b":2\r\n");
+    assert_eq!(client.run("PING"), b"+PONG\r\n", "and nothing in between");
+}
+
+#[test]
+fn a_release_of_its_token_ends_a_wait() {
+    let server = Server::start();
+    let conn = &mut server.connect();
+    ask(conn, "LOCK.ACQUIRE res A 60000");
+    let mut client = waiter(&server, "B", LONG);
+    assert_eq!(ask(conn, "LOCK.RELEASE res B"), "0");
+    assert_eq!(client.read(), b"$-1\r\n");
+    assert_eq!(server.info_u64("lockmod_waiters"), 0);
+}
+
+#[test]
+fn a_client_that_goes_leaves_the_line() {
+    let server = Server::start();
+    let conn = &mut server.connect();
+    ask(conn, "LOCK.ACQUIRE res A 60000");
+    drop(waiter(&server, "B", LONG));
+    nobody_waits(&server);
+    let mut killed = server.connect_raw();
+    let id = id_of(&mut killed);
+    wait(&server, &mut killed, "B", LONG);
+    let mut next = waiter(&server, "C", LONG);
+    assert_eq!(ask(conn, &format!("CLIENT KILL ID {id}")), "1");
+    wait_until("the killed has left", || server.info_u64("lockmod_waiters") == 1);
+    assert!(killed.try_read().is_err());
+    ask(conn, "LOCK.RELEASE res A");
+    assert_eq!(next.read(), b":2\r\n");
+}
+
+#[test]
+fn a_grant_whose_client_has_gone_is_handed_on() {
+    let server = Server::builder().config("appendonly", "yes").start();
+    let conn = &mut server.connect();
+    ask(conn, "LOCK.ACQUIRE res A 60000");
+    let mut gone = server.connect_raw();
+    let id = id_of(&mut gone);
+    wait(&server, &mut gone, "B", LONG);
+    let mut next = waiter(&server, "C", LONG);
+    let mut stream = Stream::open(&server);
+    // Granted by the release, and gone before it can be told.
+    let kill = format!("CLIENT KILL ID {id}");
+    ask_all(conn, &[("MULTI", "OK"), ("LOCK.RELEASE res A", "QUEUED"), (&kill, "QUEUED")]);
+    assert_eq!(ask(conn, "EXEC"), "[1 1]");
+    assert_eq!(next.read(), b":3\r\n");
+    let told = [
+        "MULTI",
+        "LOCK.RELEASE res A",
+        "LOCK.ACQUIRE res B 60000@+60000.2",
+        "EXEC",
+        "MULTI",
+        "LOCK.RELEASE res B",
+        "LOCK.ACQUIRE res C 60000@+60000.3",
+        "EXEC",
+    ];
+    assert_eq!(stream.told(conn), told);
+    let digest = ask(conn, "DEBUG DIGEST");
+    ask(conn, "DEBUG LOADAOF");
+    assert_eq!(ask(conn, "DEBUG DIGEST"), digest);
+    assert_eq!(ask(conn, "LOCK.RELEASE res C"), "1");
+}
+
+#[test]
+fn a_grant_is_on_the_disk_before_it_is_answered_and_replicas_are_told() {
+    let server = Server::builder().config("appendonly", "yes").config("appendfsync", "always");
+    let server = server.start();
+    let conn = &mut server.connect();
+    ask(conn, "LOCK.ACQUIRE res A 60000");
+    let mut client = server.connect_raw();
+    let request = ["LOCK.ACQUIRE", "res", "B", "60000", "WAIT", "600000", "LABEL", "b"];
+    client.send(&request);
+    wait_until("it waits", || server.info_u64("lockmod_waiters") == 1);
+    let mut file = AppendOnly::open(&server);
+    let mut stream = Stream::open(&server);
+    ask(conn, "DEL res");
+    assert_eq!(client.read(), b":2\r\n");
+    let expected = ["DEL res", "LOCK.ACQUIRE res B 60000@+60000.2 LABEL b"];
+    assert_eq!(file.told(), expected);
+    assert_eq!(stream.told(conn), expected);
+    assert_eq!(field(conn, "res", "label"), "b");
+}
+
+#[test]
+fn nobody_is_granted_anything_while_writes_are_paused() {
+    let server = Server::start();
+    let conn = &mut server.connect();
+    ask(conn, "LOCK.ACQUIRE res A 300");
+    let mut client = waiter(&server, "B", LONG);
+    let mut short = waiter(&server, "C", 100);
+    ask(conn, "CLIENT PAUSE 60000 WRITE");
+    assert_eq!(short.read(), b"$-1\r\n", "a wait ends all the same");
+    wait_until("the lease has ended", || field(conn, "res", "state") == "reserved");
+    assert!(client.is_silent_for(Duration::from_millis(50)));
+    ask(conn, "CLIENT UNPAUSE");
+    assert_eq!(client.read(), b":2\r\n");
+}
+
+#[test]
+fn who_waits_on_a_node_that_becomes_a_replica_is_told() {
+    let (server, other) = (Server::start(), Server::start());
+    let conn = &mut server.connect();
+    ask(conn, "LOCK.ACQUIRE res A 60000");
+    let mut client = waiter(&server, "B", LONG);
+    ask(conn, &format!("REPLICAOF 127.0.0.1 {}", other.port()));
+    let error = client.read();
+    assert!(error.starts_with(b"-UNBLOCKED "), "{}", error.escape_ascii());
+    nobody_waits(&server);
+    assert_eq!(server.info_u64("lockmod_grants"), 1);
+}
+
+#[test]
+fn a_failover_sends_everybody_away_and_grants_nothing_in_between() {
+    let server = Server::start();
+    let replica = Server::builder().replica_of(&server).start();
+    server.wait_for_replica(&replica);
+    let conn = &mut server.connect();
+    ask(conn, "LOCK.ACQUIRE res A 50");
+    let mut client = waiter(&server, "B", LONG);
+    // The lease ends while the replica is being waited for.
+    replica.pause();
+    ask(conn, "SET written-while-the-replica-sleeps 1");
+    assert_eq!(ask(conn, "FAILOVER TIMEOUT 60000"), "OK");
+    wait_until("the lease has ended", || field(conn, "res", "state") == "reserved");
+    assert!(client.is_silent_for(Duration::from_millis(50)));
+    replica.resume();
+    let error = client.read();
+    assert!(error.starts_with(b"-UNBLOCKED "), "{}", error.escape_ascii());
+    wait_until("the roles have changed", || server.info("role").as_deref() == Some("slave"));
+    assert_eq!(server.info_u64("lockmod_grants"), 1);
+    nobody_waits(&server);
+}
+
+#[test]
+fn a_server_stops_with_clients_that_wait() {
+    let mut server = Server::builder().config("appendonly", "yes").start();
+    ask(&mut server.connect(), "LOCK.ACQUIRE res A 60000");
+    let mut clients: Vec<_> =
+        (0..3).map(|place| waiter(&server, &format!("t{place}"), LONG)).collect();
+    server.terminate_with("SAVE");
+    for client in &mut clients {
+        assert!(client.try_read().is_err());
+    }
+    server.start_again();
+    assert_eq!(field(&mut server.connect(), "res", "waiters"), "0");
+    assert_eq!(ask(&mut server.connect(), "LOCK.RELEASE res A"), "1");
+}
+
+#[test]
+fn a_stepped_wall_clock_delays_nobody() {
+    for step in [3_600_000, -3_600_000, -unix_ms() + 5_000] {
+        let server = Server::builder().fake_wall_clock().start();
+        let conn = &mut server.connect();
+        let start = Instant::now();
+        ask(conn, "LOCK.ACQUIRE res A 400");
+        let mut short = waiter(&server, "B", 200);
+        let mut next = waiter(&server, "C", LONG);
+        server.set_wall_clock_offset_ms(step);
+        assert_eq!(short.read(), b"$-1\r\n", "{step}");
+        assert!(start.elapsed() >= Duration::from_millis(200), "{step}: early");
+        assert_eq!(next.read(), b":2\r\n", "{step}");
+        assert!(start.elapsed() >= Duration::from_millis(400), "{step}: early");
+        // Not by the tick, which an hour of the wall clock would keep away.
+        assert!(start.elapsed() < Duration::from_secs(20), "{step}: {:?}", start.elapsed());
+    }
+}
+
+#[test]
+fn what_cannot_be_granted_is_said_to_those_who_waited() {
+    let server = Server::start();
+    let conn = &mut server.connect();
+    ask(conn, "LOCK.ACQUIRE res A 60000");
+    let mut client = waiter(&server, "B", LONG);
+    ask(conn, "SET res text");
+    assert_eq!(
+        client.read(),
+        b"-WRONGTYPE the key holds another kind of value; allowed: a lock, or no key\r\n"
+    );
+    ask_all(conn, &[("DEL res", "1"), ("LOCK.ACQUIRE res A 60000", "2")]);
+    let mut client = waiter(&server, "B", LONG);
+    ask(conn, "LOCK.FENCE res A 9007199254740991");
+    ask(conn, "LOCK.RELEASE res A");
+    assert!(client.read().starts_with(b"-EXHAUSTED "));
+    nobody_waits(&server);
+}
+
+#[test]
+fn calls_and_tickets_stand_in_one_line() {
+    let server = Server::builder().module_arg("reserve-ms", 60_000).start();
+    let conn = &mut server.connect();
+    let queue = |ticket: &str| format!("QUEUE 60000 TICKET {ticket} NOTIFY wake:{ticket}");
+    let mut wakes = server.connect_raw();
+    for ticket in ["5-a", "6-b", "7-c"] {
+        wakes.run(&format!("SUBSCRIBE wake:{ticket}"));
+    }
+    let message = |ticket: &str| {
+        format!("*3\r\n$7\r\nmessage\r\n$8\r\nwake:{ticket}\r\n$3\r\n{ticket}\r\n").into_bytes()
+    };
+    ask(conn, "LOCK.ACQUIRE res A 60000");
+    assert_eq!(ask(conn, &format!("LOCK.ACQUIRE res B 60000 {}", queue("6-b"))), "nil");
+    let mut call = waiter(&server, "C", LONG);
+    assert_eq!(ask(conn, &format!("LOCK.ACQUIRE res D 60000 {}", queue("7-c"))), "nil");
+    assert_eq!(ask(conn, &format!("LOCK.ACQUIRE res E 60000 {}", queue("5-a"))), "nil");
+    // The older ticket before the younger one, and so before the call that came after that.
+    ask(conn, "LOCK.RELEASE res A");
+    assert_eq!(wakes.read(), message("5-a"));
+    assert_eq!(ask(conn, &format!("LOCK.ACQUIRE res E 60000 {}", queue("5-a"))), "2");
+    ask(conn, "LOCK.RELEASE res E");
+    assert_eq!(wakes.read(), message("6-b"));
+    assert_eq!(ask(conn, "LOCK.RELEASE res B"), "nil", "it leaves, and its reservation is over");
+    assert_eq!(call.read(), b":3\r\n");
+    ask(conn, "LOCK.RELEASE res C");
+    assert_eq!(wakes.read(), message("7-c"));
+}
+
+#[test]
+fn thousands_wait_and_all_are_served_or_leave() {
+    let server = Server::start();
+    let conn = &mut server.connect();
+    ask(conn, "LOCK.ACQUIRE res t 60000");
+    let mut clients: Vec<RawConnection> = (0..500).map(|_| server.connect_raw()).collect();
+    for (place, client) in clients.iter_mut().enumerate() {
+        let (token, wait) = (format!("t{place}"), if place % 2 == 0 { "600000" } else { "50" });
+        client.send(&["LOCK.ACQUIRE", "res", &token, "60000", "WAIT", wait]);
+    }
+    for client in clients.iter_mut().skip(1).step_by(2) {
+        assert_eq!(client.read(), b"$-1\r\n");
+    }
+    wait_until("half are left", || server.info_u64("lockmod_waiters") == 250);
+    ask(conn, "LOCK.RELEASE res t");
+    let mut fences = Vec::new();
+    for (place, client) in clients.iter_mut().enumerate().step_by(2) {
+        fences.push(client.read());
+        assert_eq!(ask(conn, &format!("LOCK.RELEASE res t{place}")), "1", "{place}");
+    }
+    let expected: Vec<Vec<u8>> = (2..252).map(|fence| format!(":{fence}\r\n").into()).collect();
+    // Who came first is not known: the connections are read by the server in an order of its own.
+    fences.sort();
+    let mut sorted = expected.clone();
+    sorted.sort();
+    assert_eq!(fences, sorted);
+}
