@@ -8,6 +8,8 @@ use std::pin::{Pin, pin};
 use std::sync::Arc;
 use std::time::Duration;
 
+use tracing::Instrument;
+
 use super::core::{Core, count};
 use super::error::{AcquireError, AcquireReport};
 use super::guard::Guard;
@@ -143,10 +145,16 @@ impl<W: World> Acquire<W> {
         core.send_all(&packet, &inbox, ACQUIRE);
 
         let mut votes: Vec<Option<Vote>> = Vec::new();
+        let mut is_timed_out = false;
         let mut timer = pin!(core.world.sleep(core.settings.rules.timeout));
         loop {
             let step = match inbox.next(timer.as_mut()).await {
-                None => attempt.time_out(latest(&*core.world)),
+                None => {
+                    if !std::mem::replace(&mut is_timed_out, true) {
+                        core.metrics.timed_out(nodes, &votes);
+                    }
+                    attempt.time_out(latest(&*core.world))
+                }
                 Some(delivery) => {
                     let now = latest(&*core.world);
                     let node = delivery.node;
@@ -162,6 +170,7 @@ impl<W: World> Acquire<W> {
                         if votes.is_empty() {
                             votes.resize(nodes, None);
                         }
+                        core.metrics.voted(node, &vote);
                         votes[node] = Some(vote);
                         attempt.answer(node, answer, now)
                     }
@@ -247,7 +256,20 @@ impl<W: World> IntoFuture for Acquire<W> {
     type IntoFuture = Pin<Box<dyn Future<Output = Self::Output> + Send>>;
 
     fn into_future(self) -> Self::IntoFuture {
-        Box::pin(self.run())
+        let core = Arc::clone(&self.core);
+        let span = tracing::debug_span!("lockmod.acquire", lock = %self.name.escape_ascii());
+        let acquisition = async move {
+            let started_at = core.world.now();
+            let result = self.run().await;
+            let waited = core.world.now().saturating_sub(started_at);
+            core.metrics.ended(&result, waited);
+            match &result {
+                Ok(guard) => tracing::debug!(fence = guard.fence().get(), ?waited, "acquired"),
+                Err(error) => tracing::debug!(%error, "not acquired"),
+            }
+            result
+        };
+        Box::pin(acquisition.instrument(span))
     }
 }
 
