@@ -8,6 +8,8 @@ use std::pin::{Pin, pin};
 use std::sync::Arc;
 use std::time::Duration;
 
+use tracing::Instrument;
+
 use super::core::{Core, count};
 use super::error::{AcquireError, AcquireReport};
 use super::guard::Guard;
@@ -159,7 +161,9 @@ impl<W: World> Acquire<W> {
         loop {
             let step = match inbox.next(timer.as_mut()).await {
                 None => {
-                    is_timed_out = true;
+                    if !std::mem::replace(&mut is_timed_out, true) {
+                        core.metrics.timed_out(nodes, &votes);
+                    }
                     attempt.time_out(latest(&*core.world))
                 }
                 Some(delivery) => {
@@ -180,6 +184,7 @@ impl<W: World> Acquire<W> {
                         if votes.is_empty() {
                             votes.resize(nodes, None);
                         }
+                        core.metrics.voted(node, &vote);
                         votes[node] = Some(vote);
                         attempt.answer(node, answer, now)
                     }
@@ -266,7 +271,20 @@ impl<W: World> IntoFuture for Acquire<W> {
     type IntoFuture = Pin<Box<dyn Future<Output = Self::Output> + Send>>;
 
     fn into_future(self) -> Self::IntoFuture {
-        Box::pin(self.run())
+        let core = Arc::clone(&self.core);
+        let span = tracing::debug_span!("lockmod.acquire", lock = %self.name.escape_ascii());
+        let acquisition = async move {
+            let started_at = core.world.now();
+            let result = self.run().await;
+            let waited = core.world.now().saturating_sub(started_at);
+            core.metrics.ended(&result, waited);
+            match &result {
+                Ok(guard) => tracing::debug!(fence = guard.fence().get(), ?waited, "acquired"),
+                Err(error) => tracing::debug!(%error, "not acquired"),
+            }
+            result
+        };
+        Box::pin(acquisition.instrument(span))
     }
 }
 

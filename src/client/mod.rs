@@ -36,6 +36,7 @@ mod lease;
 mod link;
 mod locker;
 mod many;
+mod metrics;
 pub mod protocol;
 pub mod reply;
 mod settings;

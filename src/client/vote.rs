@@ -110,6 +110,42 @@ impl Vote {
         )
     }
 
+    /// All votes, as metrics have them in their labels.
+    pub(super) const WORDS: [&'static str; 13] = [
+        "granted",
+        "confirmed",
+        "held",
+        "not_held",
+        "quarantined",
+        "timed_out",
+        "unreachable",
+        "module_missing",
+        "no_permission",
+        "wrong_type",
+        "refused",
+        "no_place",
+        "garbled",
+    ];
+
+    /// Where its word is in [`Vote::WORDS`].
+    pub(super) const fn place(&self) -> usize {
+        match self {
+            Vote::Granted(_) => 0,
+            Vote::Confirmed => 1,
+            Vote::Held { .. } => 2,
+            Vote::NotHeld => 3,
+            Vote::Quarantined { .. } => 4,
+            Vote::TimedOut => 5,
+            Vote::Unreachable(_) => 6,
+            Vote::ModuleMissing => 7,
+            Vote::NoPermission(_) => 8,
+            Vote::WrongType => 9,
+            Vote::Refused(_) => 10,
+            Vote::NoPlace(_) => 11,
+            Vote::Garbled(_) => 12,
+        }
+    }
+
     /// The vote in one or two words, by which equal votes are counted together.
     const fn summary(&self) -> &'static str {
         match self {

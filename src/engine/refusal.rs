@@ -95,7 +95,7 @@ pub enum Refusal {
 }
 
 impl Refusal {
-    /// All code words.
+    /// The stable code words, the first words of the error replies.
     pub const CODES: [&'static str; 9] = [
         "BADTTL",
         "BADTOKEN",
@@ -108,19 +108,24 @@ impl Refusal {
         "STATEFILE",
     ];
 
-    /// The stable code word, the first word of the error reply: one of [`Refusal::CODES`].
-    pub const fn code(&self) -> &'static str {
+    /// Where its code word is in [`Refusal::CODES`].
+    pub const fn place(&self) -> usize {
         match self {
-            Refusal::BadTtl { .. } => "BADTTL",
-            Refusal::BadToken { .. } => "BADTOKEN",
-            Refusal::BadArg { .. } => "BADARG",
-            Refusal::WrongType => "WRONGTYPE",
-            Refusal::Quarantine { .. } => "QUARANTINE",
-            Refusal::QueueFull { .. } => "QUEUEFULL",
-            Refusal::NoPermission { .. } => "NOPERM",
-            Refusal::Exhausted => "EXHAUSTED",
-            Refusal::StateFile { .. } => "STATEFILE",
+            Refusal::BadTtl { .. } => 0,
+            Refusal::BadToken { .. } => 1,
+            Refusal::BadArg { .. } => 2,
+            Refusal::WrongType => 3,
+            Refusal::Quarantine { .. } => 4,
+            Refusal::QueueFull { .. } => 5,
+            Refusal::NoPermission { .. } => 6,
+            Refusal::Exhausted => 7,
+            Refusal::StateFile { .. } => 8,
         }
+    }
+
+    /// The stable code word, the first word of the error reply.
+    pub const fn code(&self) -> &'static str {
+        Refusal::CODES[self.place()]
     }
 }
 

@@ -18,10 +18,10 @@ const POWERS: u32 = 24;
 /// The fields, in the order in which they are shown.
 pub(super) fn fields() -> Vec<(&'static str, Figure)> {
     let durability = node::durability();
+    let now = clock::now();
     let (counts, held, holds) =
         node::tally(|tally| (tally.counts, tally.held(), tally.holds.clone()));
-    let now = clock::now();
-    let (waiting, oldest, handed_over) = waiters::tally(now);
+    let (waiting, oldest, waits) = waiters::tally(now);
     let quarantine = durability.quarantine(now).map_or(0, |(left, _)| left.get());
     let locks = types::lock_count() as u64;
     let number = Figure::Number;
@@ -40,7 +40,9 @@ pub(super) fn fields() -> Vec<(&'static str, Figure)> {
         ("forgotten", number(counts.forgotten)),
         ("waiters", number(waiting as u64)),
         ("oldest_waiter_ms", number(oldest.get())),
-        ("handed_over", number(handed_over)),
+        ("handed_over", number(waits.count())),
+        ("wait_ms", Figure::Text(summary(&waits))),
+        ("wait_ms_up_to", Figure::Text(powers(&waits))),
         ("hold_ms", Figure::Text(summary(&holds))),
         ("hold_ms_up_to", Figure::Text(powers(&holds))),
         ("floor", number(durability.floor().get())),

@@ -112,10 +112,7 @@ impl Tally {
 
     /// A request was refused.
     pub(super) fn refused(&mut self, refusal: &Refusal) {
-        let code = refusal.code();
-        if let Some(place) = Refusal::CODES.iter().position(|known| *known == code) {
-            self.counts.refusals[place] += 1;
-        }
+        self.counts.refusals[refusal.place()] += 1;
     }
 
     /// How many leases have been granted, and not been given back or noted as ended. Those that

@@ -8,6 +8,7 @@ mod cli;
 mod faults;
 mod fences;
 mod line;
+mod metrics;
 mod renewal;
 mod screen;
 mod watch;

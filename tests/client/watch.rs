@@ -107,13 +107,13 @@ fn a_node_that_is_behind_is_seen_and_a_list_is_bounded() {
 
 // ---- exporter ----
 
-struct Exporter {
+pub(crate) struct Exporter {
     child: Child,
     address: String,
 }
 
 impl Exporter {
-    fn start(nodes: &[Server]) -> Exporter {
+    pub(crate) fn start(nodes: &[Server]) -> Exporter {
         let mut child = start(lockmod(nodes, &["exporter", "--listen", "127.0.0.1:0"]));
         let mut line = String::new();
         BufReader::new(child.stdout.take().unwrap()).read_line(&mut line).unwrap();
@@ -136,7 +136,7 @@ impl Exporter {
         answer
     }
 
-    fn metrics(&self) -> String {
+    pub(crate) fn metrics(&self) -> String {
         let answer = self.ask("GET /metrics");
         let (head, body) = answer.split_once("\r\n\r\n").unwrap();
         assert!(head.starts_with("HTTP/1.1 200 OK"), "{head}");

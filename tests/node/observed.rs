@@ -144,6 +144,24 @@ fn hold_times_are_told_as_quantiles_and_by_limits() {
     assert_eq!(number_in(&server, "hold_ms", "count"), 10);
 }
 
+#[test]
+fn waits_are_counted_of_those_who_stood_in_line_and_were_granted_the_lock() {
+    let server = Server::start();
+    let conn = &mut server.connect();
+    ask(conn, "LOCK.ACQUIRE a A 600000");
+    let mut waiter = server.connect_raw();
+    waiter.send(&["LOCK.ACQUIRE", "a", "B", "600000", "WAIT", "60000"]);
+    wait_until("it has waited", || count(&server, "oldest_waiter_ms") > 32);
+    assert_eq!((count(&server, "waiters"), number_in(&server, "wait_ms", "count")), (1, 0));
+    ask(conn, "LOCK.RELEASE a A");
+    assert_eq!(waiter.read(), b":2\r\n");
+    assert_eq!((count(&server, "waiters"), count(&server, "handed_over")), (0, 1));
+    let told = |name| number_in(&server, "wait_ms", name);
+    assert!(told("count") == 1 && told("p50") > 32 && told("max") == told("sum"));
+    assert_eq!(number_in(&server, "wait_ms_up_to", "32"), 0);
+    assert_eq!((count(&server, "held"), count(&server, "grants")), (1, 2));
+}
+
 /// Listens to all notifications about keys.
 fn listener(server: &Server) -> RawConnection {
     let mut listener = server.connect_raw();

@@ -341,13 +341,14 @@ const LAYERS: [(&str, &[&str], bool); 6] = [
 ];
 
 /// The optional dependencies of Cargo.toml.
-const CRATES: [&str; 14] = [
+const CRATES: [&str; 16] = [
     "bincode",
     "clap",
     "http_body_util",
     "hyper",
     "hyper_util",
     "lazy_static",
+    "metrics",
     "prometheus",
     "rand",
     "ratatui",
@@ -355,6 +356,7 @@ const CRATES: [&str; 14] = [
     "redis_module",
     "rustix",
     "tokio",
+    "tracing",
     "proptest",
 ];
 
