@@ -15,6 +15,7 @@ mod run;
 mod signals;
 mod status;
 mod top;
+mod waiting;
 
 use std::process::ExitCode;
 

@@ -29,6 +29,12 @@ pub struct NodeInfo {
     pub info: Result<LockInfo, Vote>,
 }
 
+impl NodeInfo {
+    pub(crate) const fn new(node: Arc<str>, info: Result<LockInfo, Vote>) -> NodeInfo {
+        NodeInfo { node, info }
+    }
+}
+
 /// What one node lists.
 #[derive(Clone, Debug)]
 #[non_exhaustive]
@@ -50,9 +56,8 @@ impl<W: World> Locker<W> {
         core.send_all(&Packet::info(name.as_ref()), &inbox, 0);
         let outcomes = core.collect(&inbox, lock_info, |_| false).await;
         let names = core.world.nodes().iter();
-        let info = |(node, outcome): (&Arc<str>, Option<Result<LockInfo, Vote>>)| NodeInfo {
-            node: Arc::clone(node),
-            info: outcome.unwrap_or(Err(Vote::TimedOut)),
+        let info = |(node, outcome): (&Arc<str>, Option<Result<LockInfo, Vote>>)| {
+            NodeInfo::new(Arc::clone(node), outcome.unwrap_or(Err(Vote::TimedOut)))
         };
         names.zip(outcomes).map(info).collect()
     }

@@ -47,6 +47,8 @@ pub enum Vote {
     WrongType,
     /// It refused the request, with this text.
     Refused(Arc<str>),
+    /// It did not put the ticket in line: too many are waiting, or it cannot do so.
+    NoPlace(Arc<str>),
     /// It answered something that makes no sense.
     Garbled(Arc<str>),
 }
@@ -67,6 +69,7 @@ impl Vote {
             | Vote::ModuleMissing
             | Vote::NoPermission(_)
             | Vote::WrongType
+            | Vote::NoPlace(_)
             | Vote::Refused(_) => Answer::Refused,
         }
     }
@@ -93,6 +96,7 @@ impl Vote {
             | Vote::ModuleMissing
             | Vote::NoPermission(_)
             | Vote::WrongType
+            | Vote::NoPlace(_)
             | Vote::Refused(_)
             | Vote::Garbled(_) => Extension::Unknown,
         }
@@ -120,6 +124,7 @@ impl Vote {
             Vote::NoPermission(_) => "no permission",
             Vote::WrongType => "not a lock",
             Vote::Refused(_) => "refused",
+            Vote::NoPlace(_) => "without a place in line",
             Vote::Garbled(_) => "answered garbage",
         }
     }
@@ -133,6 +138,7 @@ impl Vote {
             Vote::Unreachable(text)
             | Vote::NoPermission(text)
             | Vote::Refused(text)
+            | Vote::NoPlace(text)
             | Vote::Garbled(text)
             | Vote::Quarantined { left: None, text } => Some(text.to_string()),
             Vote::Granted(_)

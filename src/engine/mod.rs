@@ -21,6 +21,7 @@ mod time;
 mod token;
 mod turn;
 mod validity;
+mod waiting;
 
 pub use attempt::{Answer, Attempt, Grant, Loss, RaiseAnswer, Step};
 pub use durability::{Ceilings, Durability, FENCE_BLOCK, LEASE_BLOCK};
@@ -38,3 +39,4 @@ pub use ticket::{TICKET_ID_MAX, Ticket};
 pub use time::{Clocks, Instant, Millis, UnixTime};
 pub use token::{LABEL_MAX, TOKEN_MAX, TOKEN_MAX_DEFAULT, Token};
 pub use validity::{DRIFT_DIVISOR, DRIFT_MIN, Terms};
+pub use waiting::{Next, Waiting};

@@ -7,6 +7,7 @@ mod acquire;
 mod cli;
 mod faults;
 mod fences;
+mod line;
 mod renewal;
 mod screen;
 mod watch;

@@ -9,6 +9,7 @@
 //! The large bounds are ignored unless asked for: `make model`.
 
 mod client;
+mod line;
 mod node;
 mod world;
 
@@ -305,4 +306,65 @@ fn three_clients_and_three_nodes_keep_the_promises() {
 #[ignore = "minutes in a release build: make model"]
 fn two_clients_and_five_nodes_keep_the_promises() {
     sound("five nodes", small(5, 2), 2_602_125, &[Witness::WonByRaise, Witness::WonInOneRound]);
+}
+
+// ------------------------------------------------------------------------------ waiting in line
+
+fn lined(nodes: usize, clients: usize) -> line::Bounds {
+    line::Bounds::of(nodes, clients)
+}
+
+fn sound_line(name: &str, bounds: line::Bounds, states: usize, witnesses: &[line::Witness]) {
+    let started_at = Instant::now();
+    let checker = line::World::new(bounds)
+        .checker()
+        .threads(2)
+        .finish_when(HasDiscoveries::AnyFailures)
+        .spawn_bfs()
+        .join();
+    let found = checker.model().witnesses();
+    println!(
+        "{name}: {} states, {} steps, depth {}, {:.1} s, {found:?}",
+        checker.unique_state_count(),
+        checker.state_count(),
+        checker.max_depth(),
+        started_at.elapsed().as_secs_f32(),
+    );
+    for (property, path) in checker.discoveries() {
+        println!("violated: {property}");
+        for (index, (state, action)) in path.into_vec().into_iter().enumerate() {
+            println!(
+                "  {index:2}. {action:?} {}",
+                if action.is_none() { format!("{state:#?}") } else { String::new() }
+            );
+        }
+    }
+    assert!(checker.discoveries().is_empty(), "{name}");
+    assert!(checker.is_done(), "{name}: not exhausted");
+    for witness in witnesses {
+        assert!(found.contains(witness), "{name}: never came upon {witness:?}");
+    }
+    assert_eq!(checker.unique_state_count(), states, "{name}: the states have changed");
+}
+
+#[test]
+#[ignore = "explore"]
+fn explore() {
+    let timers = |bounds| line::Bounds { timers: true, ..bounds };
+    let b = lined(3, 2);
+    let all: Vec<(&str, line::Bounds)> = vec![
+        ("two", b),
+        ("two, timers", timers(b)),
+        ("two, 3 attempts, timers", line::Bounds { attempts: 3, ..timers(b) }),
+        ("two, give up", line::Bounds { gives_up: true, ..b }),
+        ("two, wake lost", line::Bounds { lost_wakes: 2, ..b }),
+        ("two, lapse", line::Bounds { lapses: 1, ..b }),
+        ("two, break", line::Bounds { breaks: 1, ..b }),
+        ("two, cancel", line::Bounds { cancels: 1, ..b }),
+        ("two, death", line::Bounds { deaths: 1, ..b }),
+    ];
+    for (name, bounds) in all {
+        let r = std::panic::catch_unwind(|| sound_line(name, bounds, 0, &[]));
+        drop(r);
+    }
 }

@@ -141,6 +141,7 @@ mod tests {
             label: Some(label.to_owned()),
             held_for: Some(Duration::from_secs(held_for)),
             waiters,
+            first_waiting: None,
             quarantine_left: None,
         };
         LockSurvey { nodes: vec![Some(info.clone()), Some(info), None] }
