@@ -8,7 +8,9 @@ use super::ffi::{Args, Context, Found, Reply, Value};
 use super::tally::Tally;
 use super::waiters::{self, Standing};
 use super::{clock, config, node, replication};
-use crate::engine::{Acquired, Extended, Fence, Instant, Lock, Millis, Queued, Refusal, Released};
+use crate::engine::{
+    Acquired, Claim, Extended, Fence, Instant, Lock, Millis, Queued, Refusal, Released, Token,
+};
 use crate::wire::request::{self, Waiting};
 use crate::wire::spec;
 
@@ -41,7 +43,7 @@ impl Handler for Acquire {
             return replication::apply_acquire(context, args);
         }
         let now = clock::now();
-        let (outcome, standing, wait) = {
+        let (outcome, wait) = {
             let mut slots = [&[][..]; ARGS_MAX];
             let request = request::acquire(slices(args, &mut slots)?, config::limits())?;
             let (wait, queued) = match request.waiting {
@@ -53,32 +55,33 @@ impl Handler for Acquire {
             let (claim, label) = (request.claim, request.label);
             let mut key = context.open(args, KEY);
             let decide = |lock: &mut Lock| {
-                let outcome = if has_line {
-                    let (database, name) = (context.database(), args.get(KEY));
-                    let queued = queued.as_ref();
-                    node::decide(context, |node| {
-                        waiters::request(database, name, queued, |line| {
-                            node.acquire_in_line(lock, line, claim, label, queued, now)
-                        })
-                    })?
-                } else {
-                    node::decide(context, |node| node.acquire(lock, claim, label, now))?
-                };
-                Ok((outcome, Standing::of(lock, now)))
+                if has_line {
+                    return acquire_in_line(
+                        context,
+                        args,
+                        lock,
+                        claim,
+                        label,
+                        queued.as_ref(),
+                        now,
+                    );
+                }
+                node::decide(context, |node| node.acquire(lock, claim, label, now))
             };
-            let (outcome, standing) = match key.find() {
+            let outcome = match key.find() {
                 Found::Lock(lock) => decide(lock)?,
                 Found::Nothing => {
                     let mut lock = Lock::default();
-                    let decided = decide(&mut lock)?;
-                    if let (Acquired::Granted { .. }, _) = decided {
+                    let outcome = decide(&mut lock)?;
+                    // Somebody may be first in line for a lock that is not there.
+                    if outcome != Acquired::Held {
                         key.put(lock);
                     }
-                    decided
+                    outcome
                 }
                 Found::Other => return Err(Refusal::WrongType),
             };
-            (outcome, standing, wait)
+            (outcome, wait)
         };
         let reply = match outcome {
             Acquired::Granted { fence, ends_at, lapsed } => {
@@ -105,10 +108,35 @@ impl Handler for Acquire {
             }
         };
         if waiters::any() {
-            waiters::settle(context, args.get(KEY), Some(standing));
+            let standing = match outcome {
+                Acquired::Granted { ends_at, .. } | Acquired::Again { ends_at, .. } => {
+                    Some(Standing::Held(ends_at))
+                }
+                Acquired::Held => None,
+            };
+            waiters::settle(context, args.get(KEY), standing);
         }
         Ok(reply)
     }
+}
+
+/// Decides an acquire where somebody waits at this node, or wants to.
+#[cold]
+fn acquire_in_line(
+    context: Context<'_>,
+    args: &Args<'_>,
+    lock: &mut Lock,
+    claim: Claim<'_>,
+    label: &[u8],
+    queued: Option<&Queued<'_>>,
+    now: Instant,
+) -> Result<Acquired, Refusal> {
+    let (database, name) = (context.database(), args.get(KEY));
+    node::decide(context, |node| {
+        waiters::request(database, name, queued, |line| {
+            node.acquire_in_line(lock, line, claim, label, queued, now)
+        })
+    })
 }
 
 /// Blocks the sender of an acquire until it is granted the lock, or has waited.
@@ -131,37 +159,30 @@ impl Handler for Release {
     const NAME: &'static str = "LOCK.RELEASE";
 
     fn run(context: Context<'_>, args: &mut Args<'_>) -> Result<Reply, Refusal> {
-        let facts = context.flags().states_facts();
+        // Asked where it matters only: it costs as much as the release itself.
+        let states_facts = || context.flags().states_facts();
         let token = match request::token(args.get(TOKEN), config::limits()) {
             Ok(token) => token,
-            Err(_) if facts => request::token(args.get(TOKEN), request::Limits::FACTS)?,
+            Err(_) if states_facts() => request::token(args.get(TOKEN), request::Limits::FACTS)?,
             Err(refusal) => return Err(refusal),
         };
         let now = clock::now();
-        let queued = if args.len() > TTL && !facts { queued(context, args, now)? } else { None };
+        let has_options = args.len() > TTL && !states_facts();
+        let queued = if has_options { queued(context, args, now)? } else { None };
         let has_line = queued.is_some() || waiters::any();
-        let database = if has_line { context.database() } else { 0 };
-        let mut left = Vec::new();
-        let mut decide = |lock: &mut Lock| {
-            node::decide(context, |node| {
-                if !has_line {
-                    return Ok(node.release(lock, token, now));
-                }
-                let queued = queued.as_ref();
-                let (released, gone) = waiters::request(database, args.get(KEY), queued, |line| {
-                    node.release_in_line(lock, line, token, queued, now)
-                });
-                left = gone;
-                Ok(released)
-            })
+        let decide = |lock: &mut Lock| {
+            if has_line {
+                return release_in_line(context, args, lock, token, queued.as_ref(), now);
+            }
+            node::decide(context, |node| Ok(node.release(lock, token, now)))
         };
-        let (outcome, standing) = match context.open(args, KEY).find() {
+        let outcome = match context.open(args, KEY).find() {
             Found::Lock(lock) => {
                 let (was_noted, held_for) = (!lock.has_unnoted_lease(), lock.held_for(now));
-                let outcome = match decide(lock)? {
+                match decide(lock)? {
                     // Only where this clock differs from the master's: the master's word counts.
                     Released::HeldByAnother | Released::NotHeld
-                        if facts && lock.apply_release(token, now) =>
+                        if states_facts() && lock.apply_release(token, now) =>
                     {
                         if was_noted {
                             node::tally(Tally::take_back_lapse);
@@ -169,11 +190,10 @@ impl Handler for Release {
                         Released::Released { held_for }
                     }
                     outcome => outcome,
-                };
-                (outcome, Standing::of(lock, now))
+                }
             }
-            Found::Nothing if has_line => (decide(&mut Lock::default())?, Standing::Free),
-            Found::Nothing => (Released::NotHeld, Standing::Free),
+            Found::Nothing if has_line => decide(&mut Lock::default())?,
+            Found::Nothing => Released::NotHeld,
             Found::Other => return Err(Refusal::WrongType),
         };
         let reply = match outcome {
@@ -187,11 +207,34 @@ impl Handler for Release {
             Released::NotHeld => Reply::Null,
         };
         if has_line {
-            waiters::part(database, args.get(KEY), left);
-            waiters::settle(context, args.get(KEY), Some(standing));
+            let standing = match outcome {
+                Released::Released { .. } | Released::NotHeld => Some(Standing::Free),
+                Released::HeldByAnother => None,
+            };
+            waiters::settle(context, args.get(KEY), standing);
         }
         Ok(reply)
     }
+}
+
+/// Decides a release where somebody waits at this node, or wants to.
+#[cold]
+fn release_in_line(
+    context: Context<'_>,
+    args: &Args<'_>,
+    lock: &mut Lock,
+    token: Token<'_>,
+    queued: Option<&Queued<'_>>,
+    now: Instant,
+) -> Result<Released, Refusal> {
+    let (database, name) = (context.database(), args.get(KEY));
+    let (released, left) = node::decide(context, |node| {
+        Ok(waiters::request(database, name, queued, |line| {
+            node.release_in_line(lock, line, token, queued, now)
+        }))
+    })?;
+    waiters::part(database, name, left);
+    Ok(released)
 }
 
 /// What a release brings with it to stand in line.
