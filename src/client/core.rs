@@ -5,6 +5,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
+use super::contended::Contended;
 use super::inbox::Inbox;
 use super::keeper::Keeper;
 use super::protocol::{Packet, TOKEN_LENGTH};
@@ -69,13 +70,15 @@ pub(super) struct Core<W: World> {
     pub(super) settings: Settings,
     pub(super) keeper: Arc<Keeper<W>>,
     pub(super) counters: Counters,
+    pub(super) contended: Contended,
 }
 
 impl<W: World> Core<W> {
     pub(super) fn new(world: W, quorum: Quorum, settings: Settings) -> Core<W> {
         let world = Arc::new(world);
         let keeper = Keeper::new(Arc::clone(&world));
-        Core { world, quorum, settings, keeper, counters: Counters::default() }
+        let (counters, contended) = (Counters::default(), Contended::default());
+        Core { world, quorum, settings, keeper, counters, contended }
     }
 
     /// A token that nobody can guess, for one acquisition.
