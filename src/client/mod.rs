@@ -40,6 +40,7 @@ mod many;
 pub mod protocol;
 pub mod reply;
 mod settings;
+mod survey;
 mod vote;
 mod waiter;
 mod wakes;
@@ -47,6 +48,7 @@ mod world;
 
 pub use self::core::Stats;
 pub use acquire::Acquire;
+pub use connect::{Dial, Opening, Stream};
 pub use error::{
     AcquireError, AcquireReport, BuildError, ExtendError, Lost, ReleaseError, WithError,
 };
@@ -54,9 +56,11 @@ pub use guard::{Guard, Leaked};
 pub use holder::Holder;
 pub use inbox::{Failure, ReplyTo};
 pub use inspect::{NodeInfo, NodeLocks};
+pub use link::{Driving, Links};
 pub use locker::Locker;
 pub use many::Guards;
 pub use settings::LockerBuilder;
+pub use survey::{LockSurvey, NodeStatus, NodeSurvey, Survey};
 #[cfg(feature = "cli")]
 pub(crate) use vote::Length;
 pub use vote::{NodeReport, Vote};

@@ -11,7 +11,7 @@ use std::time::Duration;
 
 use super::connect::Address;
 use super::inbox::ReplyTo;
-use super::link::{Answering, Link};
+use super::link::Links;
 use super::protocol::Packet;
 use super::wakes::Wakes;
 use crate::engine::{Instant, Millis, UnixTime};
@@ -70,9 +70,7 @@ const CHANNEL_PREFIX: &str = "lockmod:wake:";
 /// The real world: the operating system's clock and randomness, tokio's tasks, Redis nodes.
 #[derive(Debug)]
 pub struct Network {
-    names: Vec<Arc<str>>,
-    links: Vec<Link>,
-    wakes: Arc<Wakes>,
+    links: Links,
     runtime: tokio::runtime::Handle,
 }
 
@@ -83,16 +81,10 @@ impl Network {
         patience: Duration,
         runtime: tokio::runtime::Handle,
     ) -> Network {
-        let names = addresses.iter().map(|address| Arc::clone(address.name())).collect();
-        let answering = Arc::new(Answering::new(addresses.len()));
         let channel = format!("{CHANNEL_PREFIX}{:032x}", rand::random::<u128>());
-        let wakes = Arc::new(Wakes::new(channel.as_bytes(), addresses.len()));
-        let start = |(node, address)| {
-            let me = (node, Arc::clone(&answering));
-            Link::start(address, patience, me, Arc::clone(&wakes), &runtime)
-        };
-        let links = addresses.into_iter().enumerate().map(start).collect();
-        Network { names, links, wakes, runtime }
+        let spawn = |driving| drop(runtime.spawn(driving));
+        let links = Links::start(addresses, channel.as_bytes(), patience, spawn);
+        Network { links, runtime }
     }
 }
 
@@ -114,15 +106,15 @@ impl World for Network {
     }
 
     fn nodes(&self) -> &[Arc<str>] {
-        &self.names
+        self.links.names()
     }
 
     fn send(&self, node: usize, packet: &Packet, reply_to: Option<ReplyTo>) {
-        self.links[node].send(packet, reply_to);
+        self.links.send(node, packet, reply_to);
     }
 
     fn wakes(&self) -> Option<&Arc<Wakes>> {
-        Some(&self.wakes)
+        Some(self.links.wakes())
     }
 }
 

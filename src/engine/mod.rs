@@ -7,6 +7,8 @@
 mod attempt;
 mod durability;
 mod fence;
+mod histogram;
+mod inventory;
 mod lock;
 mod node;
 mod queue;
@@ -24,6 +26,8 @@ mod waiting;
 pub use attempt::{Answer, Attempt, Grant, Loss, RaiseAnswer, Step};
 pub use durability::{Ceilings, Durability, FENCE_BLOCK, LEASE_BLOCK};
 pub use fence::Fence;
+pub use histogram::Histogram;
+pub use inventory::Inventory;
 pub use lock::{Lease, Lock};
 pub use node::{Acquired, Claim, Extended, Fencing, Released, Stop};
 pub use queue::{CallId, ConnectionId, Left, Line, Queued, Room, Turn, Waiter};

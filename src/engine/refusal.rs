@@ -18,6 +18,8 @@ pub enum QuarantineReason {
     Promotion,
     /// The wall clock was stepped while the node was down, so that loaded leases cannot be dated.
     ClockStep,
+    /// The data set that was loaded is not the one that the node left when it stopped.
+    OtherData,
 }
 
 impl fmt::Display for QuarantineReason {
@@ -27,6 +29,7 @@ impl fmt::Display for QuarantineReason {
             QuarantineReason::StateLost => "the node's state file was missing or damaged",
             QuarantineReason::Promotion => "the node was promoted from replica",
             QuarantineReason::ClockStep => "the clock was stepped while the node was down",
+            QuarantineReason::OtherData => "the data set is not the one that the node saved",
         })
     }
 }
@@ -92,7 +95,20 @@ pub enum Refusal {
 }
 
 impl Refusal {
-    /// The stable code word, the first word of the error reply.
+    /// All code words.
+    pub const CODES: [&'static str; 9] = [
+        "BADTTL",
+        "BADTOKEN",
+        "BADARG",
+        "WRONGTYPE",
+        "QUARANTINE",
+        "QUEUEFULL",
+        "NOPERM",
+        "EXHAUSTED",
+        "STATEFILE",
+    ];
+
+    /// The stable code word, the first word of the error reply: one of [`Refusal::CODES`].
     pub const fn code(&self) -> &'static str {
         match self {
             Refusal::BadTtl { .. } => "BADTTL",

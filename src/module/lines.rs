@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use super::ffi::waiting::Blocked;
-use crate::engine::{CallId, ConnectionId, Instant, Left, Line, Millis};
+use crate::engine::{CallId, ConnectionId, Fence, Instant, Left, Line, Millis};
 
 /// How many lines there are.
 static LINES: AtomicUsize = AtomicUsize::new(0);
@@ -31,6 +31,8 @@ pub(super) struct Waiters {
     pub(super) due: BTreeSet<(Instant, LockName)>,
     /// Lines whose locks went by another way than a command of ours.
     pub(super) changed: BTreeSet<LockName>,
+    /// Grants whose clients have gone, to be taken back when writes are not paused any more.
+    pub(super) undelivered: Vec<Granted>,
     pub(super) count: usize,
     pub(super) handed_over: u64,
     /// What the alarm is set to.
@@ -56,6 +58,14 @@ pub(super) struct Call {
     pub(super) label: Box<[u8]>,
 }
 
+/// A grant that may have to be taken back.
+#[derive(Debug)]
+pub(super) struct Granted {
+    pub(super) name: LockName,
+    pub(super) token: Box<[u8]>,
+    pub(super) fence: Fence,
+}
+
 impl Waiters {
     /// Nobody waits.
     pub(super) const NONE: Waiters = Waiters {
@@ -64,6 +74,7 @@ impl Waiters {
         connections: BTreeMap::new(),
         due: BTreeSet::new(),
         changed: BTreeSet::new(),
+        undelivered: Vec::new(),
         count: 0,
         handed_over: 0,
         alarm_at: None,
@@ -98,6 +109,14 @@ impl Waiters {
             self.reindex(database, name);
         }
         result
+    }
+
+    /// Notes until when a lock need not be looked at; [`Waiters::with_line`] heeds it.
+    pub(super) fn set_lock_until(&mut self, database: u32, name: &[u8], until: Option<Instant>) {
+        let place = self.lines.get_mut(&database).and_then(|names| names.get_mut(name));
+        if let Some(place) = place {
+            place.lock_until = until;
+        }
     }
 
     /// Sees to it that a line is looked at when it has to be, and is not kept when it is empty.

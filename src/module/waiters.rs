@@ -12,20 +12,24 @@
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use super::ffi::waiting::{Name, ring};
 use super::ffi::{Context, Found, Guarded, Reply};
 pub(super) use super::lines::any;
-use super::lines::{Call, LockName, Waiters};
+use super::lines::{Call, Granted, Waiters};
 use super::{alarm, clock, config, node, replication};
 use crate::engine::{
-    Acquired, CallId, Claim, ConnectionId, Fence, Instant, Left, Line, Lock, Millis, Queued,
-    Refusal, Released, Room, TOKEN_MAX, Ticket, Token, Turn, Waiter,
+    Acquired, CallId, Claim, ConnectionId, Instant, Left, Line, Lock, Millis, Queued, Refusal,
+    Released, Room, TOKEN_MAX, Ticket, Token, Turn, Waiter,
 };
 use crate::wire::request::Queue;
 
-/// While writes are paused nothing may be granted: when to look again.
+/// While writes are paused or refused nothing may be granted: when to look again.
 const PAUSE: Millis = Millis::new(10);
+
+/// Whether the server refuses writes while it has too few replicas.
+static NEEDS_REPLICAS: AtomicBool = AtomicBool::new(false);
 
 static WAITERS: Guarded<Waiters> = Guarded::new(Waiters::NONE);
 
@@ -56,14 +60,6 @@ pub(super) enum Answer {
     /// The wait is over.
     Null,
     Refused(Refusal),
-}
-
-/// A grant that may have to be taken back.
-#[derive(Debug)]
-pub(super) struct Granted {
-    name: LockName,
-    token: Box<[u8]>,
-    fence: Fence,
 }
 
 impl Answer {
@@ -207,94 +203,121 @@ pub(super) fn block(
 /// of the lock.
 pub(super) fn settle(context: Context<'_>, name: &[u8], standing: Option<Standing>) {
     let database = context.database();
-    let mut standing = standing;
-    let mut text: Option<Name<'_>> = None;
-    loop {
-        let now = clock::now();
-        let Some(calls) = WAITERS.with(|waiters| {
-            waiters.place(database, name)?;
-            let left = waiters.with_line(database, name, |line| line.expire(now));
-            let key = (database, name.into());
-            Some(if left.is_empty() { Vec::new() } else { waiters.part(&key, left) })
-        }) else {
-            break;
-        };
-        count_nulls(&calls);
-        answer_all(calls, || Answer::Null);
-        let how = standing.take().unwrap_or_else(|| {
-            let text = text.get_or_insert_with(|| context.name(name));
-            match text.open_to_read().find() {
-                Found::Lock(lock) => Standing::of(lock, now),
-                Found::Nothing => Standing::Free,
-                Found::Other => Standing::WrongType,
-            }
-        });
-        let is_paused = how == Standing::Free && context.must_not_replicate();
-        let until = match how {
-            Standing::WrongType => {
-                dismiss(database, name, || Answer::Refused(Refusal::WrongType));
-                break;
-            }
-            Standing::Held(until) => Some(until),
-            Standing::Free if is_paused => Some(now.after(PAUSE)),
-            Standing::Free => None,
-        };
-        let next = WAITERS.with(|waiters| {
-            if let Some(names) = waiters.lines.get_mut(&database)
-                && let Some(place) = names.get_mut(name)
-            {
-                place.lock_until = until;
-            }
-            waiters.with_line(database, name, |line| match how {
-                Standing::Held(_) => {
-                    line.taken();
-                    Next::Nothing
-                }
-                Standing::Free if is_paused => Next::Nothing,
-                Standing::Free | Standing::WrongType => match line.serve(now, config::reserve()) {
-                    Turn::Nobody | Turn::Reserved => Next::Nothing,
-                    Turn::Grant(call) => Next::Grant(call),
-                    Turn::Wake { ticket, channel } => Next::Wake(ticket.clone(), channel.into()),
-                },
-            })
-        });
-        match next {
+    let mut known = standing;
+    let mut text = None;
+    while let Some(now) = part_in_time(database, name) {
+        let text = text.get_or_insert_with(|| context.name(name));
+        let standing = known.take().unwrap_or_else(|| look(text, now));
+        match turn(context, text, (database, name), standing, now) {
             Next::Nothing => break,
+            Next::Dismiss => dismiss(database, name, || Answer::Refused(Refusal::WrongType)),
             Next::Wake(ticket, channel) => {
                 context.publish(&channel, &ticket.to_bytes());
                 break;
             }
-            Next::Grant(id) => {
-                if let Some(call) = WAITERS.with(|waiters| waiters.calls.remove(&id)) {
-                    grant(context, text.get_or_insert_with(|| context.name(name)), call, now);
-                }
-            }
+            Next::Grant(call) => known = grant(context, text, call, now),
         }
     }
     set_alarm();
 }
 
+/// Lets whose time has passed leave a line; answers the present instant if somebody is left.
+fn part_in_time(database: u32, name: &[u8]) -> Option<Instant> {
+    let (now, calls, is_left) = WAITERS.with(|waiters| {
+        let due = waiters.place(database, name)?.line.due_at();
+        let now = clock::now();
+        if due.is_none_or(|due| now <= due) {
+            return Some((now, Vec::new(), true));
+        }
+        let left = waiters.with_line(database, name, |line| line.expire(now));
+        let calls = waiters.part(&(database, name.into()), left);
+        Some((now, calls, waiters.place(database, name).is_some()))
+    })?;
+    if !calls.is_empty() {
+        node::count(|counts| counts.held += calls.len() as u64);
+        answer_all(calls, || Answer::Null);
+    }
+    is_left.then_some(now)
+}
+
+/// How the lock stands at its key.
+fn look(name: &Name<'_>, now: Instant) -> Standing {
+    match name.open_to_read().find() {
+        Found::Lock(lock) => Standing::of(lock, now),
+        Found::Nothing => Standing::Free,
+        Found::Other => Standing::WrongType,
+    }
+}
+
 /// What a look at a line asks for.
 enum Next {
     Nothing,
-    Grant(CallId),
+    /// Nobody can be granted this.
+    Dismiss,
+    Grant(Call),
     Wake(Ticket, Box<[u8]>),
 }
 
-/// Grants the free lock to a blocked client, and answers it.
-fn grant(context: Context<'_>, name: &Name<'_>, call: Call, now: Instant) {
-    let answer = match try_grant(context, name, &call, now) {
-        Ok(Acquired::Granted { fence, .. } | Acquired::Again { fence, .. }) => {
-            WAITERS.with(|waiters| waiters.handed_over += 1);
-            Answer::Granted(Granted { name: call.name, token: call.token, fence })
+/// Whose turn it is, and notes when to look again.
+fn turn(
+    context: Context<'_>,
+    text: &Name<'_>,
+    (database, name): (u32, &[u8]),
+    standing: Standing,
+    now: Instant,
+) -> Next {
+    let (is_free, until) = match standing {
+        Standing::WrongType => return Next::Dismiss,
+        Standing::Held(until) => (false, Some(until)),
+        Standing::Free if takes_writes(context, text) => (true, None),
+        Standing::Free => (false, Some(now.after(PAUSE))),
+    };
+    WAITERS.with(|waiters| {
+        waiters.set_lock_until(database, name, until);
+        let turn = waiters.with_line(database, name, |line| {
+            if !is_free {
+                if let Standing::Held(_) = standing {
+                    line.taken();
+                }
+                return Err(Next::Nothing);
+            }
+            match line.serve(now, config::reserve()) {
+                Turn::Nobody | Turn::Reserved => Err(Next::Nothing),
+                Turn::Grant(id) => Ok(id),
+                Turn::Wake { ticket, channel } => Err(Next::Wake(ticket.clone(), channel.into())),
+            }
+        });
+        match turn {
+            Ok(id) => waiters.calls.remove(&id).map_or(Next::Nothing, Next::Grant),
+            Err(next) => next,
         }
-        Ok(Acquired::Held) => Answer::Null,
+    })
+}
+
+/// Whether a client's write would be carried out now.
+fn takes_writes(context: Context<'_>, name: &Name<'_>) -> bool {
+    !context.must_not_replicate()
+        && (!NEEDS_REPLICAS.load(Ordering::Relaxed) || name.takes_writes())
+}
+
+/// Grants the free lock to a blocked client, and answers it; answers how the lock stands then, if
+/// that is known.
+fn grant(context: Context<'_>, name: &Name<'_>, call: Call, now: Instant) -> Option<Standing> {
+    let outcome = try_grant(context, name, &call, now);
+    let (answer, standing) = match outcome {
+        Ok(Acquired::Granted { fence, ends_at, .. } | Acquired::Again { fence, ends_at, .. }) => {
+            WAITERS.with(|waiters| waiters.handed_over += 1);
+            let granted = Granted { name: call.name, token: call.token, fence };
+            (Answer::Granted(granted), Some(Standing::Held(ends_at)))
+        }
+        Ok(Acquired::Held) => (Answer::Null, None),
         Err(refusal) => {
-            node::count(|counts| counts.refusals += 1);
-            Answer::Refused(refusal)
+            node::tally(|tally| tally.refused(&refusal));
+            (Answer::Refused(refusal), None)
         }
     };
     call.blocked.answer(answer);
+    standing
 }
 
 fn try_grant(
@@ -321,12 +344,12 @@ fn try_grant(
         }
     };
     if let Acquired::Granted { fence, ends_at, lapsed } = outcome {
-        node::count(|counts| {
-            counts.grants += 1;
-            counts.lapses += u64::from(lapsed);
-        });
+        node::tally(|tally| tally.granted(ends_at, lapsed));
         let fact = replication::fact(context, call.ttl, now, ends_at, fence);
         name.replicate_acquire(&call.token, &fact, &call.label);
+        if lapsed {
+            context.notify_of(c"lock.expire", &call.name.1);
+        }
         name.changed(c"lock.acquire");
     }
     Ok(outcome)
@@ -344,12 +367,6 @@ fn dismiss(database: u32, name: &[u8], answer: impl Fn() -> Answer) {
 fn answer_all(calls: Vec<Call>, answer: impl Fn() -> Answer) {
     for call in calls {
         call.blocked.answer(answer());
-    }
-}
-
-fn count_nulls(calls: &[Call]) {
-    if !calls.is_empty() {
-        node::count(|counts| counts.held += calls.len() as u64);
     }
 }
 
@@ -409,9 +426,12 @@ pub(super) fn hung_up(blocked: u64) {
 
 /// A blocked client was granted the lock and is not there any more: the next is served.
 pub(super) fn undelivered(context: Context<'_>, granted: Granted) {
+    if context.must_not_replicate() {
+        WAITERS.with(|waiters| waiters.undelivered.push(granted));
+        return;
+    }
     let Granted { name: (database, name), token, fence } = granted;
-    if !context.select(database) || context.must_not_replicate() {
-        // The lease stands until its ttl has passed: nobody may be told of its end now.
+    if !context.select(database) {
         return;
     }
     let (text, now) = (context.name(&name), clock::now());
@@ -422,8 +442,8 @@ pub(super) fn undelivered(context: Context<'_>, granted: Granted) {
         }
         Found::Lock(_) | Found::Nothing | Found::Other => Ok(Released::NotHeld),
     };
-    if let Ok(Released::Released { .. }) = released {
-        node::count(|counts| counts.releases += 1);
+    if let Ok(Released::Released { held_for }) = released {
+        node::tally(|tally| tally.released(held_for));
         text.replicate_release(token.as_bytes());
         text.changed(c"lock.release");
         if any() {
@@ -437,6 +457,12 @@ pub(super) fn demoted() {
     for (database, name) in WAITERS.with(|waiters| waiters.names()) {
         dismiss(database, &name, || Answer::Null);
     }
+}
+
+/// Settings of the server may have changed.
+pub(super) fn configured(context: Context<'_>) {
+    let needed = context.setting("min-replicas-to-write");
+    NEEDS_REPLICAS.store(needed.is_some_and(|needed| needed != "0"), Ordering::Relaxed);
 }
 
 /// The alarm has gone off.
@@ -472,6 +498,9 @@ pub(super) fn woken(context: Context<'_>) {
 
 /// Several times a second: what no alarm has announced.
 pub(super) fn tick(context: Context<'_>) {
+    for granted in WAITERS.with(|waiters| std::mem::take(&mut waiters.undelivered)) {
+        undelivered(context, granted);
+    }
     if any() {
         woken(context);
     }

@@ -9,6 +9,8 @@ mod faults;
 mod fences;
 mod line;
 mod renewal;
+mod screen;
+mod watch;
 mod world;
 
 use std::time::Duration;

@@ -105,6 +105,12 @@ fn without_the_fence_ceiling_fences_repeat() {
 }
 
 #[test]
+fn a_promotion_without_a_jump_repeats_a_fence() {
+    let bounds = Bounds { crashes: 1, promotes: true, ..small(3, 2) };
+    find_out(UNIQUE, Bounds { defect: Defect::PromotionWithoutJump, ..bounds });
+}
+
+#[test]
 fn a_raise_that_does_not_persist_breaks_a_promise() {
     let defect = Defect::RaiseWithoutPersisting;
     find_out(ON_DISK, Bounds { start: Start::OneFloor, defect, ..lean(3, 2) });
@@ -237,6 +243,14 @@ fn a_crash_that_comes_back_with_old_data_breaks_no_promise() {
 
 #[test]
 #[ignore = "minutes in a release build: make model"]
+fn a_promoted_replica_breaks_no_promise() {
+    let bounds = Bounds { promotes: true, crashes: 1, saves: 1, ..small(3, 2) };
+    let witnesses = &[Witness::GrantAboveTheOldCeiling, Witness::RefusedInQuarantine];
+    sound("promotion", bounds, 983_103, witnesses);
+}
+
+#[test]
+#[ignore = "minutes in a release build: make model"]
 fn crashes_and_ignored_clocks_leave_the_fences_rising() {
     let bounds = Bounds { crashes: 1, ignores_clocks: true, ..lean(3, 2) };
     sound("crash, no clocks", bounds, 2_465_367, &[Witness::GrantAboveTheOldCeiling]);
@@ -247,6 +261,23 @@ fn crashes_and_ignored_clocks_leave_the_fences_rising() {
 fn renewals_break_no_promise() {
     let bounds = Bounds { renewals: 1, ..lean(3, 2) };
     sound("renewal", bounds, 5_409_624, &[Witness::RenewedPastTheFirstWindow, Witness::Repaired]);
+}
+
+#[test]
+#[ignore = "minutes in a release build: make model"]
+fn a_lease_that_came_back_with_old_data_is_extended_and_breaks_no_promise() {
+    let bounds = Bounds { renewals: 1, renewers: 1, crashes: 1, saves: 1, ..small(3, 2) };
+    let bounds = Bounds { keeps_data: true, ..bounds };
+    let witnesses = &[Witness::ExtendedInQuarantine, Witness::ReleasedLeaseLoaded];
+    sound("renewal, crash with stale data", bounds, 3_939_093, witnesses);
+}
+
+#[test]
+#[ignore = "minutes in a release build: make model"]
+fn a_lease_that_was_repaired_over_a_crash_is_extended_and_breaks_no_promise() {
+    let bounds = Bounds { renewals: 2, renewers: 1, crashes: 1, ..small(3, 2) };
+    let witnesses = &[Witness::Repaired, Witness::ExtendedInQuarantine];
+    sound("two renewals, crash with amnesia", bounds, 5_795_916, witnesses);
 }
 
 #[test]

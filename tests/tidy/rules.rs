@@ -341,11 +341,16 @@ const LAYERS: [(&str, &[&str], bool); 6] = [
 ];
 
 /// The optional dependencies of Cargo.toml.
-const CRATES: [&str; 9] = [
+const CRATES: [&str; 14] = [
     "bincode",
     "clap",
+    "http_body_util",
+    "hyper",
+    "hyper_util",
     "lazy_static",
+    "prometheus",
     "rand",
+    "ratatui",
     "redis",
     "redis_module",
     "rustix",
