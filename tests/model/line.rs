@@ -1,5 +1,5 @@
-//! Waiting in line, in a model of its own: nodes with the engine's `Line` before their lock, clients
-//! with its `Attempt` and `Waiting`.
+//! Waiting in line, in a model of its own: nodes with the engine's `Line` before their lock, and
+//! clients with its `Attempt` and `Waiting`.
 //!
 //! Clients are numbered by the age of their tickets, client 0 is the oldest; they begin in any
 //! order, as clients with unlike clocks do. Replies arrive at once or, where a client gives up,
