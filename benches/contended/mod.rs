@@ -197,7 +197,8 @@ impl Outcome {
         let ideal = 1e6 / (self.hold + 1.5 * round_trip);
         let fair = tasks as f64 * 1e6 / self.rate;
         println!(
-            "  {name:14} {:6.0}/s ({:.2} of ideal), hold {:5.0} us, hand-over p50 {:5.0} p99 {:6.0} us",
+            "  {name:14} {:6.0}/s ({:.2} of ideal), hold {:5.0} us, \
+             hand-over p50 {:5.0} p99 {:6.0} us",
             self.rate,
             self.rate / ideal,
             self.hold,
@@ -205,7 +206,8 @@ impl Outcome {
             self.hand_over_p99,
         );
         println!(
-            "  {:14} Jain {:.4}, wait p99 {:.2} of the fair share, CPU us client {:.0} + server {:.0}{}",
+            "  {:14} Jain {:.4}, wait p99 {:.2} of the fair share, \
+             CPU us client {:.0} + server {:.0}{}",
             "",
             self.jain,
             self.wait_p99 / fair,

@@ -24,6 +24,9 @@ use crate::engine::{
     Answer, Attempt, Grant, Instant, Loss, Millis, NodeSet, Renewal, Schedule, Step, Terms,
 };
 
+/// How long a lost attempt waits for the last answers, to save commands.
+const STRAGGLERS: Duration = Duration::from_millis(2);
+
 /// Numbers of the requests of an attempt.
 const ACQUIRE: u8 = 0;
 const RAISE: u8 = 1;
@@ -105,11 +108,22 @@ impl<W: World> Acquire<W> {
         let world = &*self.core.world;
         let started_at = world.now();
         let mut attempts = 0;
+        let wait = || Waiter::new(&self.core, &self.name, self.terms.ttl, started_at, self.wait);
+        let contended = &self.core.contended;
         let mut waiter: Option<Waiter<'_, W>> = None;
+        if !self.wait.is_zero() && contended.has(&self.name, started_at) {
+            let mut early = wait();
+            waiter = early.take_seat().then_some(early);
+        }
         loop {
             attempts += 1;
             let mut lost = match self.attempt(waiter.as_mut()).await {
-                Ok(lease) => return Ok(Guard::new(lease)),
+                Ok(lease) => {
+                    if attempts == 1 && waiter.is_some() {
+                        contended.forget(&self.name);
+                    }
+                    return Ok(Guard::new(lease));
+                }
                 Err(lost) => lost,
             };
             let waited = world.now().saturating_sub(started_at);
@@ -123,9 +137,8 @@ impl<W: World> Acquire<W> {
                 let report = AcquireReport { name, waited, attempts, nodes };
                 return Err(verdict.error(report));
             }
-            let waiter = waiter.get_or_insert_with(|| {
-                Waiter::new(&self.core, &self.name, self.terms.ttl, started_at, self.wait)
-            });
+            contended.note(&self.name, world.now());
+            let waiter = waiter.get_or_insert_with(wait);
             lost.pending.is_armed = !waiter.lost(&lost.pending.token, lost.silent);
             drop(lost);
             waiter.rest().await;
@@ -150,7 +163,10 @@ impl<W: World> Acquire<W> {
         let mut pending = Pending { core, name: &self.name, token, ttl, is_armed: true };
         count(&core.counters.attempts);
         let bell = waiter.as_ref().and_then(|waiter| waiter.bell());
-        for node in 0..nodes {
+        // Those that have called come first: they are the ones that will grant.
+        let called = waiter.as_ref().map_or(NodeSet::EMPTY, |waiter| waiter.called());
+        let others = core.quorum.all().without(called);
+        for node in called.iter().chain(others.iter()) {
             let reply_to = inbox.reply_to(node, ACQUIRE).before(bell);
             core.world.send(node, &packet, Some(reply_to));
         }
@@ -208,6 +224,12 @@ impl<W: World> Acquire<W> {
                 }
                 Step::Lost(loss) => {
                     votes.resize(nodes, None);
+                    if let Some(waiter) = &mut waiter
+                        && attempt.granted().is_empty()
+                    {
+                        timer.set(core.world.sleep(STRAGGLERS));
+                        hear_stragglers(&inbox, timer.as_mut(), &mut votes, waiter).await;
+                    }
                     let silent = silent(&votes, is_timed_out);
                     return Err(LostAttempt { loss, votes, silent, pending });
                 }
@@ -301,6 +323,27 @@ impl<W: World> Drop for Pending<'_, W> {
     fn drop(&mut self) {
         if self.is_armed {
             self.core.tell_all(&Packet::release(self.name, &self.token, self.ttl));
+        }
+    }
+}
+
+/// Reads the answers of nodes that had not answered when the attempt was lost: where they have put
+/// the ticket in line, nothing more has to be sent. Nobody is kept waiting by it, as long as no
+/// node has granted.
+async fn hear_stragglers<W: World>(
+    inbox: &Inbox,
+    mut timer: Pin<&mut impl Future<Output = ()>>,
+    votes: &mut [Option<Vote>],
+    waiter: &mut Waiter<'_, W>,
+) {
+    while votes.iter().any(Option::is_none) {
+        let Some(delivery) = inbox.next(timer.as_mut()).await else { return };
+        let vote = delivery.outcome.map_or_else(Vote::from, |reply| acquire_vote(&reply));
+        let vote = waiter.answered(delivery.node, vote);
+        let is_granted = matches!(vote, Vote::Granted(_));
+        votes[delivery.node] = Some(vote);
+        if is_granted {
+            return;
         }
     }
 }

@@ -5,6 +5,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
+use super::contended::Contended;
 use super::inbox::Inbox;
 use super::keeper::Keeper;
 use super::metrics::Metrics;
@@ -71,6 +72,7 @@ pub(super) struct Core<W: World> {
     pub(super) keeper: Arc<Keeper<W>>,
     pub(super) counters: Counters,
     pub(super) metrics: Metrics,
+    pub(super) contended: Contended,
 }
 
 impl<W: World> Core<W> {
@@ -78,7 +80,8 @@ impl<W: World> Core<W> {
         let world = Arc::new(world);
         let keeper = Keeper::new(Arc::clone(&world));
         let metrics = Metrics::new(world.nodes());
-        Core { world, quorum, settings, keeper, counters: Counters::default(), metrics }
+        let (counters, contended) = (Counters::default(), Contended::default());
+        Core { world, quorum, settings, keeper, counters, metrics, contended }
     }
 
     /// A token that nobody can guess, for one acquisition.

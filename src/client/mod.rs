@@ -25,6 +25,7 @@ pub mod blocking;
 
 mod acquire;
 mod connect;
+mod contended;
 mod core;
 mod error;
 mod guard;

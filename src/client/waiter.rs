@@ -29,6 +29,7 @@ pub(super) struct Waiter<'a, W: World> {
     /// When the wait is over.
     ends_at: Instant,
     waiting: Waiting,
+    called: NodeSet,
     ticket: Vec<u8>,
     id: TicketId,
     seat: Option<Seat>,
@@ -70,15 +71,29 @@ impl<'a, W: World> Waiter<'a, W> {
             ttl,
             ends_at: Instant::from_millis(Millis::round_up(started_at.saturating_add(wait)).get()),
             waiting: Waiting::new(core.quorum, ttl),
+            called: NodeSet::EMPTY,
             ticket: ticket(start.clamp(*START_RANGE.start(), *START_RANGE.end()), &id),
             id,
             seat: None,
         }
     }
 
+    /// Prepares to stand in line from the first attempt on. False if there is no line.
+    pub(super) fn take_seat(&mut self) -> bool {
+        let Some(wakes) = self.core.world.wakes().filter(|wakes| wakes.has_line()) else {
+            return false;
+        };
+        if self.seat.is_none() {
+            let bell = wakes.enter(self.id, self.core.quorum);
+            let inbox = Inbox::new(self.core.quorum.nodes());
+            self.seat = Some(Seat { bell, inbox, token: None });
+        }
+        true
+    }
+
     /// An attempt with this token begins; what it asks of the nodes.
     pub(super) fn begin(&mut self, token: &[u8; TOKEN_LENGTH], label: &[u8]) -> Packet {
-        self.waiting.begin();
+        self.called = self.waiting.begin();
         let Some((seat, wakes)) = self.seat.as_mut().zip(self.core.world.wakes()) else {
             return Packet::acquire(self.name, token, self.ttl, label);
         };
@@ -91,6 +106,11 @@ impl<'a, W: World> Waiter<'a, W> {
             channel: wakes.channel(),
         };
         Packet::acquire_in_line(self.name, token, self.ttl, label, queue)
+    }
+
+    /// Who had called when the present attempt began.
+    pub(super) const fn called(&self) -> NodeSet {
+        self.called
     }
 
     /// Who is to be told when a node answers the attempt.
@@ -118,18 +138,12 @@ impl<'a, W: World> Waiter<'a, W> {
     pub(super) fn lost(&mut self, token: &[u8; TOKEN_LENGTH], silent: NodeSet) -> bool {
         let world = &*self.core.world;
         let (now, random) = (latest(world), random(world));
-        let Some(wakes) = world.wakes().filter(|wakes| wakes.has_line()) else {
+        if !self.take_seat() {
             self.leave();
             self.waiting.lost_without_line(now, random);
             return false;
-        };
-        let nodes = self.core.quorum.nodes();
-        let id = self.id;
-        let seat = self.seat.get_or_insert_with(|| Seat {
-            bell: wakes.enter(id, self.core.quorum),
-            inbox: Inbox::new(nodes),
-            token: None,
-        });
+        }
+        let Some((seat, wakes)) = self.seat.as_mut().zip(world.wakes()) else { return false };
         seat.token = Some(*token);
         let packet = self.putting_packet(wakes, token);
         for node in self.waiting.lost(silent, now, random).iter() {

@@ -68,15 +68,16 @@ impl Waiting {
         }
     }
 
-    /// An attempt begins: wakes from before it are used up.
-    pub fn begin(&mut self) {
+    /// An attempt begins: wakes from before it are used up. The result says who had woken the
+    /// waiter.
+    pub fn begin(&mut self) -> NodeSet {
         self.hurries = match self.quorum.is_reached(self.woken) {
             true => 0,
             false if self.woken.is_empty() => self.hurries,
             false => self.hurries.saturating_add(1),
         };
-        self.woken = NodeSet::EMPTY;
         self.queued = NodeSet::EMPTY;
+        std::mem::take(&mut self.woken)
     }
 
     /// `node` has answered the attempt. What it had said before is out of date, for it was said

@@ -1,5 +1,5 @@
-//! Waiting in line, in a model of its own: nodes with the engine's `Line` before their lock, clients
-//! with its `Attempt` and `Waiting`.
+//! Waiting in line, in a model of its own: nodes with the engine's `Line` before their lock, and
+//! clients with its `Attempt` and `Waiting`.
 //!
 //! Clients are numbered by the age of their tickets, client 0 is the oldest; they begin in any
 //! order, as clients with unlike clocks do. Replies arrive at once or, where a client gives up,
@@ -34,15 +34,12 @@ pub(crate) enum Defect {
     NoReservation,
     /// Each node serves tickets in the order in which they came to it.
     OrderOfArrival,
-    /// A lost attempt is given back first, and the ticket put in line after that.
-    ReleaseBeforeJoining,
-    /// A lost attempt is given back, and the ticket is left to its former place.
-    NoJoiningAfterLoss,
 }
 
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Bounds {
     pub(crate) nodes: usize,
+    /// Who come to acquire. One more has the lock from the start, on all nodes.
     pub(crate) clients: usize,
     /// Of each client, until nothing goes wrong any more.
     pub(crate) attempts: u8,
@@ -56,6 +53,8 @@ pub(crate) struct Bounds {
     /// Clients attempt without having been called, by their timers.
     pub(crate) timers: bool,
     pub(crate) defect: Defect,
+    /// Check this property only.
+    pub(crate) only: Option<&'static str>,
 }
 
 impl Bounds {
@@ -72,6 +71,7 @@ impl Bounds {
             gives_up: false,
             timers: false,
             defect: Defect::None,
+            only: None,
         }
     }
 }
@@ -84,33 +84,29 @@ pub(crate) enum Witness {
     WonWhenCalled,
     /// An older ticket took over a reservation.
     TakenOver,
-    /// No two nodes reserved for the same ticket.
-    SplitReservations,
     /// Called by a quorum, and lost all the same.
     CalledInVain,
     /// Won without having waited, while others waited for another quorum.
     WonAtOnce,
     /// Only a timer helped.
     HelpedByTimer,
-    /// A ticket that had lapsed came back.
-    CameBack,
 }
 
 impl Witness {
-    const ALL: [Witness; 7] = [
+    const ALL: [Witness; 5] = [
         Witness::WonWhenCalled,
         Witness::TakenOver,
-        Witness::SplitReservations,
         Witness::CalledInVain,
         Witness::WonAtOnce,
         Witness::HelpedByTimer,
-        Witness::CameBack,
     ];
 }
 
 pub(crate) struct World {
     pub(crate) bounds: Bounds,
     quorum: Quorum,
+    /// With the one that has the lock at the start: the last.
+    clients: usize,
     witnessed: AtomicU32,
 }
 
@@ -173,7 +169,7 @@ pub(crate) struct State {
     /// Client by client, node by node: in order, each with the number of its attempt.
     requests: Vec<Vec<(u8, Request)>>,
     /// Wakes on their way, likewise.
-    wakes: u16,
+    wakes: u32,
     /// How many nodes anything has happened to.
     touched: u8,
     lost_wakes: u8,
@@ -234,27 +230,26 @@ impl Node {
         self.lock.lease(NOW).map(|lease| owner(lease.token))
     }
 
+    /// The client's ticket, as this node orders it.
     fn ticket(&mut self, client: usize, defect: Defect) -> Ticket {
-        let start = if defect == Defect::OrderOfArrival {
-            if self.arrived[client] == 0 {
-                self.arrivals += 1;
-                self.arrived[client] = self.arrivals;
-            }
-            u64::from(self.arrived[client])
-        } else {
-            1 + client as u64
+        if defect == Defect::OrderOfArrival && self.arrived[client] == 0 {
+            self.arrivals += 1;
+            self.arrived[client] = self.arrivals;
+        }
+        self.known_ticket(client, defect)
+    }
+
+    fn known_ticket(&self, client: usize, defect: Defect) -> Ticket {
+        let start = match defect {
+            Defect::OrderOfArrival => u64::from(self.arrived[client]).max(1),
+            Defect::None | Defect::NoReservation => 1 + client as u64,
         };
         Ticket::new(start, &[b'a' + client as u8]).expect("a ticket")
     }
 
     /// Whether the client's ticket stands in line here.
     fn has(&self, client: usize, defect: Defect) -> bool {
-        let mut node = self.clone();
-        if defect == Defect::OrderOfArrival && node.arrived[client] == 0 {
-            return false;
-        }
-        let ticket = node.ticket(client, defect);
-        self.line.has(&Waiter::Ticket(ticket))
+        !self.line.is_empty() && self.line.has(&Waiter::Ticket(self.known_ticket(client, defect)))
     }
 
     fn reserved_for(&self) -> Option<usize> {
@@ -265,7 +260,12 @@ impl Node {
         let bytes = token(client, attempt);
         let token = Token::new(&bytes, 1).expect("a token");
         let claim = Claim { token, ttl: TTL };
-        let ticket = self.ticket(client, defect);
+        let ticket = match request {
+            Request::Acquire { in_line: true } | Request::ReleaseIntoLine => {
+                self.ticket(client, defect)
+            }
+            _ => Ticket::new(1, b"none").expect("a ticket"),
+        };
         let queued = Queued {
             ticket,
             channel: b"c",
@@ -333,7 +333,7 @@ fn client_of(ticket: &Ticket) -> usize {
 impl World {
     pub(crate) fn new(bounds: Bounds) -> World {
         let quorum = Quorum::of(bounds.nodes).expect("1 to 32 nodes");
-        World { bounds, quorum, witnessed: AtomicU32::new(0) }
+        World { bounds, quorum, clients: bounds.clients + 1, witnessed: AtomicU32::new(0) }
     }
 
     pub(crate) fn witnesses(&self) -> Vec<Witness> {
@@ -370,7 +370,7 @@ impl World {
     }
 
     fn attempt(&self, state: &mut State, client: usize) {
-        let ahead = (0..self.bounds.clients)
+        let ahead = (0..self.clients)
             .filter(|other| *other != client && self.is_in_line(state, *other))
             .filter(|other| matches!(state.clients[*other].phase, Phase::Waiting))
             .filter(|other| !state.clients[client].has_place || *other < client)
@@ -419,13 +419,6 @@ impl World {
                 state.wakes |= 1 << self.pair(called, node);
             }
         }
-        let mut reserved: Vec<_> =
-            state.nodes.iter().filter_map(|node| node.reserved_for()).collect();
-        reserved.sort_unstable();
-        reserved.dedup();
-        if reserved.len() == self.bounds.nodes {
-            self.saw(Witness::SplitReservations);
-        }
     }
 
     fn answer(&self, state: &mut State, client: usize, node: usize, reply: Reply) {
@@ -458,16 +451,7 @@ impl World {
                 me.has_place = true;
                 me.ahead = 0;
                 let to = me.waiting.lost(silent, NOW, 0);
-                match self.bounds.defect {
-                    Defect::ReleaseBeforeJoining => {
-                        self.send(state, client, Request::Release, to);
-                        self.send(state, client, Request::ReleaseIntoLine, to);
-                    }
-                    Defect::NoJoiningAfterLoss if state.clients[client].attempts > 1 => {
-                        self.send(state, client, Request::Release, to);
-                    }
-                    _ => self.send(state, client, Request::ReleaseIntoLine, to),
-                }
+                self.send(state, client, Request::ReleaseIntoLine, to);
             }
         }
     }
@@ -476,10 +460,10 @@ impl World {
         self.send(state, client, Request::Raise(grant.fence), grant.laggards);
         let ahead = state.clients[client].ahead;
         let is_waiting = |other: usize| matches!(state.clients[other].phase, Phase::Waiting);
-        if (0..self.bounds.clients).any(|other| ahead & 1 << other != 0 && is_waiting(other)) {
+        if (0..self.clients).any(|other| ahead & 1 << other != 0 && is_waiting(other)) {
             state.is_overtaken = true;
         }
-        let others = (0..self.bounds.clients).any(|other| other != client && is_waiting(other));
+        let others = (0..self.clients).any(|other| other != client && is_waiting(other));
         let me = self.client(state, client);
         if me.was_called {
             self.saw(Witness::WonWhenCalled);
@@ -494,7 +478,7 @@ impl World {
 
     /// Nobody may say any more that this client was overtaken: it has lost a place.
     fn loses_place(&self, state: &mut State, client: usize) {
-        for other in 0..self.bounds.clients {
+        for other in 0..self.clients {
             if state.clients[other].ahead & 1 << client != 0 {
                 self.client(state, other).ahead &= !(1 << client);
             }
@@ -590,6 +574,32 @@ impl World {
         self.call(state, node, None);
     }
 
+    /// Carries out at once what can change nothing any more, for its token has nothing there.
+    fn tidy(&self, state: &mut State) {
+        for client in 0..self.clients {
+            for node in 0..self.bounds.nodes {
+                let pair = self.pair(client, node);
+                while let Some((attempt, request)) = state.requests[pair].first() {
+                    let bytes = token(client, *attempt);
+                    let at = &state.nodes[node];
+                    let holds = at.lock.lease(NOW).is_some_and(|l| l.token.as_bytes() == bytes);
+                    let is_idle = match request {
+                        Request::Release => !holds && !at.has(client, self.bounds.defect),
+                        Request::Raise(_) => {
+                            let is_past = state.clients[client].attempts != *attempt;
+                            !holds && (is_past || state.clients[client].phase == Phase::Done)
+                        }
+                        Request::Acquire { .. } | Request::ReleaseIntoLine => false,
+                    };
+                    if !is_idle {
+                        break;
+                    }
+                    state.requests[pair].remove(0);
+                }
+            }
+        }
+    }
+
     fn is_orphaned(&self, state: &State, node: usize) -> bool {
         state.nodes[node].holder().is_some_and(|holder| state.clients[holder].is_dead)
     }
@@ -598,15 +608,20 @@ impl World {
 // ------------------------------------------------------------------- what must come of each state
 
 impl World {
+    /// Why the oldest may not get the lock from here.
+    pub(crate) fn complaint(&self, state: &State) -> Option<&'static str> {
+        self.settle(state, false).and(self.settle(state, true)).err()
+    }
+
     /// From here on nothing goes wrong: whether the oldest waiter gets the lock, and then the
     /// next. `backwards` lets everything happen in another order.
     fn settle(&self, state: &State, backwards: bool) -> Result<(), &'static str> {
         let went_well = state.lost_wakes + state.lapses + state.breaks + state.deaths == 0;
         let mut state = state.clone();
         self.deliver_all(&mut state, backwards);
-        for _ in 0..self.bounds.clients * 2 {
-            let holder = (0..self.bounds.clients)
-                .find(|client| state.clients[*client].phase == Phase::Holding);
+        for _ in 0..self.clients * 2 {
+            let holder =
+                (0..self.clients).find(|client| state.clients[*client].phase == Phase::Holding);
             if let Some(holder) = holder {
                 let first = self.first_in_line(&state);
                 let winners = state.winners;
@@ -618,7 +633,7 @@ impl World {
                 continue;
             }
             let is_waiting = |client: &usize| state.clients[*client].phase == Phase::Waiting;
-            let Some(oldest) = (0..self.bounds.clients).find(is_waiting) else { return Ok(()) };
+            let Some(oldest) = (0..self.clients).find(is_waiting) else { return Ok(()) };
             if went_well && !self.bounds.timers && !self.bounds.gives_up {
                 return Err("nothing went wrong, and a timer was needed");
             }
@@ -635,7 +650,7 @@ impl World {
     /// The oldest waiter, if it stands in line at a quorum.
     fn first_in_line(&self, state: &State) -> Option<usize> {
         let is_waiting = |client: &usize| state.clients[*client].phase == Phase::Waiting;
-        (0..self.bounds.clients).find(is_waiting).filter(|first| self.is_in_line(state, *first))
+        (0..self.clients).find(is_waiting).filter(|first| self.is_in_line(state, *first))
     }
 
     /// Whether somebody else has won since.
@@ -648,28 +663,32 @@ impl World {
     fn deliver_all(&self, state: &mut State, backwards: bool) {
         let turn = |index: usize, count: usize| if backwards { count - 1 - index } else { index };
         loop {
-            let before = state.clone();
-            for client in 0..self.bounds.clients {
-                let client = turn(client, self.bounds.clients);
+            let mut has_moved = false;
+            for client in 0..self.clients {
+                let client = turn(client, self.clients);
                 for node in 0..self.bounds.nodes {
                     let node = turn(node, self.bounds.nodes);
                     let pair = self.pair(client, node);
                     if !state.requests[pair].is_empty() {
+                        has_moved = true;
                         self.deliver(state, client, node);
                     }
                     if state.wakes & 1 << pair != 0 {
+                        has_moved = true;
                         self.wake(state, client, node);
                     }
                     if self.is_orphaned(state, node) {
+                        has_moved = true;
                         self.expire(state, node);
                     }
                 }
                 let me = &state.clients[client];
                 if me.phase == Phase::Waiting && me.waiting.is_first() {
+                    has_moved = true;
                     self.attempt(state, client);
                 }
             }
-            if *state == before {
+            if !has_moved {
                 return;
             }
         }
@@ -696,10 +715,17 @@ impl Model for World {
             is_dead: false,
             ahead: 0,
         };
+        let mut node = Node::new();
+        node.serve(clients, 1, Request::Acquire { in_line: false }, Defect::None);
+        let node = Arc::new(node);
+        let holder = Client { phase: Phase::Holding, attempts: 1, ..client.clone() };
+        let client = Arc::new(client);
+        let mut all: Vec<_> = (0..clients).map(|_| Arc::clone(&client)).collect();
+        all.push(Arc::new(holder));
         vec![State {
-            nodes: vec![Arc::new(Node::new()); nodes],
-            clients: vec![Arc::new(client); clients],
-            requests: vec![Vec::new(); nodes * clients],
+            nodes: (0..nodes).map(|_| Arc::clone(&node)).collect(),
+            clients: all,
+            requests: vec![Vec::new(); nodes * (clients + 1)],
             wakes: 0,
             touched: 0,
             lost_wakes: 0,
@@ -808,11 +834,12 @@ impl Model for World {
                 self.reconnect(&mut state, client, node);
             }
         }
+        self.tidy(&mut state);
         if state == *last { None } else { Some(state) }
     }
 
     fn properties(&self) -> Vec<Property<World>> {
-        vec![
+        let mut properties = vec![
             Property::always("mutual exclusion", |_: &World, state: &State| {
                 let is_holding = |client: &&Arc<Client>| client.phase == Phase::Holding;
                 state.clients.iter().filter(is_holding).count() <= 1
@@ -823,6 +850,8 @@ impl Model for World {
             Property::always("the oldest gets the lock", |world: &World, state: &State| {
                 world.settle(state, false).is_ok() && world.settle(state, true).is_ok()
             }),
-        ]
+        ];
+        properties.retain(|property| self.bounds.only.is_none_or(|only| only == property.name));
+        properties
     }
 }
