@@ -181,7 +181,11 @@ impl Node {
 
     // ---- faults ----
 
+    /// Not while the state file cannot tell of it: see "Assumed" in docs/verification.md.
     pub(crate) fn step_wall_clock(&mut self, by_ms: i64) {
+        if !self.is_up || self.disk.is_full {
+            return;
+        }
         self.wall_minus_boot_ms = self.wall_minus_boot_ms.saturating_add_signed(by_ms);
     }
 
