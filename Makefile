@@ -4,7 +4,7 @@ PREFIX ?= /usr/local
 PACKAGES := target/packages
 
 .DEFAULT_GOAL := help
-.PHONY: help deps build install deb run nodes test model storm check bench picture clean
+.PHONY: help deps build install deb run nodes test model sim storm fuzz valgrind check bench picture clean
 
 help: ## List the targets
 	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "  %-8s %s\n", $$1, $$2}' Makefile
@@ -27,8 +27,20 @@ test: deps ## All tests, real servers included
 	cargo test --no-fail-fast
 model: ## The model of the protocol within its large bounds: nine minutes, 3 GB of memory
 	cargo test --release --no-default-features --features codec --test model -- --include-ignored --nocapture --test-threads 1
+sim: deps ## The client over simulated nodes, network and clocks: 10 000 seeds in minutes; LOCKMOD_SEED replays one
+	cargo test --release --test sim -- --include-ignored --nocapture
 storm: deps ## Five nodes under faults for LOCKMOD_STORM_SECONDS (180), and a thousand crashes; LOCKMOD_SEED repeats a storm
 	cargo test --release --test storm --test durability -- --ignored --nocapture --test-threads=1
+fuzz: ## Fuzz each reader of bytes for LOCKMOD_FUZZ_SECONDS (60), on a stable toolchain; needs `cargo install cargo-fuzz`
+	for target in lock state request reply operations; do \
+		mkdir -p fuzz/target/corpus/$$target && \
+		cargo fuzz run --sanitizer none $$target fuzz/target/corpus/$$target fuzz/corpus/$$target -- \
+			-max_total_time=$${LOCKMOD_FUZZ_SECONDS:-60} -timeout=10 || exit 1; done
+# What is skipped compares elapsed times, which are another matter under valgrind.
+valgrind: deps ## The tests of one node with every server under valgrind: half an hour
+	@command -v valgrind > /dev/null || apt-get install -q -y --no-install-recommends valgrind
+	LOCKMOD_VALGRIND=1 cargo test --test node -- --test-threads 2 --skip names_that_are_used_once \
+		--skip locks_are_keys_of_the_type_fencelock --skip locks_come_back_from
 check: deps ## What CI runs before the tests: format, lints, docs, each feature alone
 	cargo fmt --check
 	cargo clippy --all-targets -- -D warnings
@@ -40,6 +52,7 @@ check: deps ## What CI runs before the tests: format, lints, docs, each feature 
 	RUSTFLAGS="-D warnings" cargo check --target-dir target/alone --no-default-features --features cli
 bench: build ## Benchmarks beside what lockmod replaces, with machine and versions printed
 	cargo bench --bench node
+	cargo bench --bench line
 	cargo bench --bench client
 	cargo bench --bench durability
 picture: deps ## Take the picture of `lockmod top` in docs/top.svg anew, from a real run

@@ -15,6 +15,16 @@ use lockmod::engine::{
 };
 use proptest::prelude::*;
 
+#[path = "../fuzz/bodies/input.rs"]
+mod input;
+
+#[path = "../fuzz/bodies/operations.rs"]
+pub(crate) mod operations;
+
+#[cfg(test)]
+#[path = "../fuzz/bodies/feed.rs"]
+mod feed;
+
 const NAMES: usize = 3;
 const TOKENS: usize = 4;
 const INSTANT_MAX: u64 = (1 << 48) - 1;
@@ -752,6 +762,11 @@ proptest! {
             pair.step(op);
         }
     }
+}
+
+#[test]
+fn the_engine_does_what_the_naive_model_does_with_what_fuzzing_found() {
+    feed::feed("operations", operations::run);
 }
 
 #[test]

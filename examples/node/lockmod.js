@@ -19,6 +19,15 @@ import { setTimeout as sleep } from 'node:timers/promises'
 import { createClient } from '@redis/client'
 
 const TOKEN_BYTES = 20
+/**
+ * Who waits asks again after half of this to all of it: nodes keep a lock that has become free for
+ * the first in line for 100 ms (lockmod.reserve-ms).
+ */
+const PAUSE = 100
+/** Nodes publish there who comes first. Nobody listens: asking again soon is simpler. */
+const CHANNEL = 'lockmod:wake:nobody'
+/** For how long a place in line is kept for who does not ask again. */
+const PLACE_MS = '2000'
 /** Commands that may wait for one node that does not answer; beyond it, they fail at once. */
 const QUEUE_MAX = 1000
 
@@ -56,13 +65,20 @@ export class NodeLock {
   #endsAt = -Infinity
 
   constructor(client, name, { ttl = 30_000, label } = {}) {
-    Object.assign(this, { client, name, ttl, label })
+    Object.assign(this, { client, name, ttl: Math.ceil(ttl), label })
   }
 
-  /** The fence, or null while another holds the lock. */
-  async acquire() {
-    const startedAt = earliest()
+  /**
+   * The fence, or null while another holds the lock; waits in line for it at the node. The
+   * connection is blocked meanwhile.
+   */
+  async acquire({ wait = 0 } = {}) {
     const command = grant(this.name, this.#token, this.ttl, this.label)
+    const waiting = [...command, 'WAIT', String(wait)]
+    if (wait > 0 && (await this.client.sendCommand(waiting)) === null) return null
+    // A lease that was waited for began at a time that we do not know, so we ask again, which is
+    // harmless: the lease never becomes shorter.
+    const startedAt = earliest()
     const fence = await this.client.sendCommand(command)
     if (fence === null) return null
     this.#endsAt = startedAt + this.ttl - drift(this.ttl)
@@ -180,7 +196,7 @@ export class Attempt {
  */
 export class QuorumLocker {
   constructor(urls, { ttl = 30_000, timeout, label } = {}) {
-    this.ttl = ttl
+    this.ttl = Math.ceil(ttl)
     this.label = label
     this.timeout = timeout ?? Math.min(Math.max(ttl / 20, 50), 500, ttl / 4)
     this.quorum = Math.floor(urls.length / 2) + 1
@@ -192,25 +208,35 @@ export class QuorumLocker {
     })
   }
 
+  /** Waits until releases are answered, but not for a node that hangs. */
   async close() {
-    await Promise.all(this.nodes.map((node) => (node.isReady ? node.close() : node.destroy())))
+    const closed = this.nodes.filter((node) => node.isReady).map((node) => node.close())
+    const late = new AbortController()
+    const patience = sleep(this.timeout, null, { signal: late.signal }).catch(() => {})
+    await Promise.race([Promise.allSettled(closed), patience])
+    late.abort()
+    for (const node of this.nodes.filter((node) => node.isOpen)) node.destroy()
   }
 
   /**
-   * A Lease; tries again after random pauses while another holds the lock.
+   * A Lease; stands in line while another holds the lock, and asks again and again.
    *
    * @throws {NotAcquired} when `wait` is over
    */
   async acquire(name, { wait = 0 } = {}) {
     const deadline = latest() + wait
-    for (let ceiling = 10; ; ceiling = Math.min(ceiling * 2, 500)) {
+    // The same place in line through all attempts, and at all nodes: who came first is first.
+    const ticket = `${Date.now()}-${randomBytes(8).toString('hex')}`
+    for (;;) {
+      const isLast = latest() >= deadline // it leaves the line
+      const place = ['QUEUE', isLast ? '0' : PLACE_MS, 'TICKET', ticket, 'NOTIFY', CHANNEL]
       try {
-        return await this.#attempt(name)
+        return await this.#attempt(name, wait > 0 ? place : [])
       } catch (error) {
-        const left = deadline - latest()
-        if (!(error instanceof NotAcquired) || left <= 0) throw error
-        // Full jitter: those who lost to each other must not meet again.
-        await sleep(Math.min(Math.random() * ceiling, left))
+        if (!(error instanceof NotAcquired) || isLast) throw error
+        // Random, because those who lost to each other must not meet again.
+        const pause = PAUSE / 2 + (Math.random() * PAUSE) / 2
+        await sleep(Math.max(0, Math.min(pause, deadline - latest())))
       }
     }
   }
@@ -240,7 +266,7 @@ export class QuorumLocker {
     lease.lose()
   }
 
-  async #attempt(name) {
+  async #attempt(name, place) {
     const token = randomBytes(TOKEN_BYTES)
     const attempt = new Attempt(this.nodes.length)
     const inbox = new Inbox()
@@ -251,7 +277,7 @@ export class QuorumLocker {
     const ask = (node, count, command) =>
       this.send(node, command, over.signal).then((reply) => inbox.put({ node, count, reply }))
 
-    const acquire = grant(name, token, this.ttl, this.label)
+    const acquire = [...grant(name, token, this.ttl, this.label), ...place]
     this.nodes.forEach((_, node) => ask(node, 'acquired', acquire))
     const raised = new Set()
     let deadline = latest() + this.timeout
@@ -278,7 +304,7 @@ export class QuorumLocker {
       return new Lease(this, name, token, attempt.fence, startedAt + this.ttl - drift(this.ttl))
     }
     // Taken back on all nodes, those that did not answer included, on the same connections.
-    this.nodes.forEach((_, node) => this.send(node, ['LOCK.RELEASE', name, token]))
+    this.nodes.forEach((_, node) => this.send(node, ['LOCK.RELEASE', name, token, ...place]))
     const said = votes.map((vote, node) => `${node + 1}: ${vote}`).join(', ')
     throw new NotAcquired(`lock '${name}': ${said}`)
   }

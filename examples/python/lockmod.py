@@ -27,6 +27,13 @@ from redis.backoff import NoBackoff
 from redis.retry import Retry
 
 TOKEN_BYTES = 20
+# Who waits asks again after half of this to all of it: nodes keep a lock that has become free for
+# the first in line for 100 ms (lockmod.reserve-ms).
+PAUSE = 0.1
+# Nodes publish there who comes first. Nobody listens: asking again soon is simpler.
+CHANNEL = "lockmod:wake:nobody"
+# For how long a place in line is kept for who does not ask again.
+PLACE_MS = 2000
 # Commands that may wait for one node that does not answer; beyond it, it counts as unreachable.
 LINE_MAX = 1000
 
@@ -75,10 +82,17 @@ class NodeLock:
         self.token = secrets.token_bytes(TOKEN_BYTES)
         self.ends_at = -math.inf
 
-    def acquire(self):
-        """The fence, or None while another holds the lock."""
-        started_at = now()
+    def acquire(self, wait=0.0):
+        """The fence, or None while another holds the lock; waits in line for it at the node.
+
+        The connection is blocked meanwhile: the client's socket_timeout must be longer than `wait`.
+        """
         command = grant(self.name, self.token, self.ttl, self.label)
+        if wait and self.client.execute_command(*command, "WAIT", milliseconds(wait)) is None:
+            return None
+        # A lease that was waited for began at a time that we do not know, so we ask again, which is
+        # harmless: the lease never becomes shorter.
+        started_at = now()
         fence = self.client.execute_command(*command)
         if fence is None:
             return None
@@ -133,7 +147,8 @@ class Node:
             retry=Retry(NoBackoff(), 0),
         )
         self.line = queue.Queue(LINE_MAX)
-        threading.Thread(target=self._run, daemon=True).start()
+        self.thread = threading.Thread(target=self._run, daemon=True)
+        self.thread.start()
 
     def send(self, *command):
         """A future of the reply; cancelling it takes back a command that has not been sent."""
@@ -146,7 +161,8 @@ class Node:
 
     def close(self):
         """Ends the thread, when all that was sent before is done."""
-        self.line.put((None, None))
+        with contextlib.suppress(queue.Full):
+            self.line.put_nowait((None, None))
 
     def _run(self):
         while (entry := self.line.get())[0] is not None:
@@ -224,26 +240,32 @@ class QuorumLocker:
         self.close()
 
     def close(self):
+        """Waits until releases are written, but not for a node that hangs."""
         for node in self.nodes:
             node.close()
+        deadline = now() + self.timeout
+        for node in self.nodes:
+            node.thread.join(max(0, deadline - now()))
 
     def acquire(self, name, wait=0.0):
-        """A Lease; tries again after random pauses while another holds the lock.
+        """A Lease; stands in line while another holds the lock, and asks again and again.
 
         Raises NotAcquired when `wait` is over.
         """
         deadline = now() + wait
-        ceiling = 0.01
+        # The same place in line through all attempts, and at all nodes: who came first is first.
+        ticket = f"{time.time_ns() // 1_000_000}-{secrets.token_hex(8)}"
         while True:
+            left = deadline - now()
+            # The last attempt leaves the line.
+            place = ["QUEUE", PLACE_MS if left > 0 else 0, "TICKET", ticket, "NOTIFY", CHANNEL]
             try:
-                return self._attempt(name)
+                return self._attempt(name, place if wait else [])
             except NotAcquired:
-                left = deadline - now()
                 if left <= 0:
                     raise
-                # Full jitter: those who lost to each other must not meet again.
-                time.sleep(min(random.uniform(0, ceiling), left))
-                ceiling = min(ceiling * 2, 0.5)
+                # Random, because those who lost to each other must not meet again.
+                time.sleep(max(0, min(random.uniform(PAUSE / 2, PAUSE), deadline - now())))
 
     @contextlib.contextmanager
     def hold(self, name, wait=0.0):
@@ -266,7 +288,7 @@ class QuorumLocker:
             renewing.join()
             lease.release()
 
-    def _attempt(self, name):
+    def _attempt(self, name, place):
         token = secrets.token_bytes(TOKEN_BYTES)
         attempt, votes, answers = Attempt(len(self.nodes)), {}, queue.SimpleQueue()
         started_at = now()
@@ -279,7 +301,7 @@ class QuorumLocker:
             reply.add_done_callback(lambda reply: answers.put((node, count, outcome(reply))))
             return reply
 
-        acquire = grant(name, token, self.ttl, self.label)
+        acquire = grant(name, token, self.ttl, self.label) + place
         sent = [ask(n, attempt.acquired, *acquire) for n in range(len(self.nodes))]
         raised = set()
         deadline = started_at + self.timeout
@@ -303,7 +325,7 @@ class QuorumLocker:
         if not attempt.is_won() or validity() <= 0:
             # Taken back wherever it went, also where it was not answered, on the same connection.
             for node in asked:
-                node.send("LOCK.RELEASE", name, token)
+                node.send("LOCK.RELEASE", name, token, *place)
             said = [f"{n + 1}: {votes.get(n, 'no answer')}" for n in range(len(self.nodes))]
             raise NotAcquired(f"lock '{name}': " + ", ".join(said))
         for node in set(attempt.laggards()) - raised:

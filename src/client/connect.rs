@@ -4,8 +4,10 @@
 //! connection counts as made only after the server has answered a PING: a process that is stopped
 //! accepts connections too.
 
+use std::fmt;
 use std::io;
 use std::path::PathBuf;
+use std::pin::Pin;
 use std::sync::Arc;
 
 use redis::{ConnectionAddr, IntoConnectionInfo};
@@ -28,18 +30,31 @@ pub(super) struct Address {
     tls: Option<Arc<rustls::ClientConfig>>,
 }
 
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone)]
 enum Place {
     Tcp { host: String, port: u16, is_tls: bool },
     Unix(PathBuf),
+    Dialled(Arc<dyn Dial>),
 }
 
 /// What a server calls itself, from its start to its end.
 pub(super) type RunId = String;
 
 /// A connection's bytes, whatever carries them.
-pub(super) trait Stream: AsyncRead + AsyncWrite + Unpin + Send {}
+pub trait Stream: AsyncRead + AsyncWrite + Unpin + Send {}
 impl<S: AsyncRead + AsyncWrite + Unpin + Send> Stream for S {}
+
+/// A connection about to be opened.
+pub type Opening = Pin<Box<dyn Future<Output = io::Result<Box<dyn Stream>>> + Send>>;
+
+/// Opens the connections to one node of a world of one's own: see [`Links`](super::Links).
+pub trait Dial: fmt::Debug + Send + Sync {
+    /// Opens another connection.
+    fn open(&self) -> Opening;
+
+    /// A random number from 0 to 1, for the pause before connecting again.
+    fn jitter(&self) -> f64;
+}
 
 impl Address {
     /// Reads a URL.
@@ -66,6 +81,7 @@ impl Address {
             Place::Tcp { host, port, .. } if host.contains(':') => format!("[{host}]:{port}"),
             Place::Tcp { host, port, .. } => format!("{host}:{port}"),
             Place::Unix(path) => path.display().to_string(),
+            Place::Dialled(_) => url.to_owned(),
         };
         Ok(Address {
             name: name.into(),
@@ -75,6 +91,20 @@ impl Address {
             database: settings.db(),
             tls: None,
         })
+    }
+
+    /// A node that is reached in a way of its own.
+    pub(super) fn dialled(name: Arc<str>, dial: Arc<dyn Dial>) -> Address {
+        let place = Place::Dialled(dial);
+        Address { name, place, user: None, password: None, database: 0, tls: None }
+    }
+
+    /// A random number from 0 to 1.
+    pub(super) fn jitter(&self) -> f64 {
+        match &self.place {
+            Place::Dialled(dial) => dial.jitter(),
+            Place::Tcp { .. } | Place::Unix(_) => rand::random(),
+        }
     }
 
     /// The address for people and reports: never with a password.
@@ -100,7 +130,7 @@ impl Address {
                 port == port2 && (host == host2 || (is_loopback(host) && is_loopback(host2)))
             }
             (Place::Unix(path), Place::Unix(path2)) => path == path2,
-            (Place::Tcp { .. }, Place::Unix(_)) | (Place::Unix(_), Place::Tcp { .. }) => false,
+            (Place::Tcp { .. } | Place::Unix(_) | Place::Dialled(_), _) => false,
         }
     }
 
@@ -132,6 +162,7 @@ impl Address {
 
     async fn open(&self) -> io::Result<Box<dyn Stream>> {
         match &self.place {
+            Place::Dialled(dial) => dial.open().await,
             Place::Unix(path) => Ok(Box::new(UnixStream::connect(path).await?)),
             Place::Tcp { host, port, .. } => {
                 let stream = TcpStream::connect((host.as_str(), *port)).await?;

@@ -21,7 +21,7 @@ use std::time::Duration;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::time::{Instant, Sleep, sleep, timeout};
 
-use super::connect::{Address, RunId, Stream, plain};
+use super::connect::{Address, Dial, RunId, Stream, plain};
 use super::inbox::{Failure, ReplyTo};
 use super::protocol::{Care, Packet};
 use super::reply::{self, Reply};
@@ -46,10 +46,10 @@ const STALL_MIN: Duration = Duration::from_secs(2);
 /// Who answers on each connection: two URLs may lead to one server by other names, and a server
 /// must not have two votes.
 #[derive(Debug)]
-pub(super) struct Answering(Mutex<Vec<Option<RunId>>>);
+struct Answering(Mutex<Vec<Option<RunId>>>);
 
 impl Answering {
-    pub(super) fn new(nodes: usize) -> Answering {
+    fn new(nodes: usize) -> Answering {
         Answering(Mutex::new(vec![None; nodes]))
     }
 
@@ -66,9 +66,64 @@ impl Answering {
     }
 }
 
+/// The connections to all nodes, in their order. For a world of one's own: [`World::nodes`] and
+/// [`World::send`] may be these. Times in here are tokio's.
+///
+/// [`World::nodes`]: super::World::nodes
+/// [`World::send`]: super::World::send
+#[derive(Debug)]
+pub struct Links {
+    names: Vec<Arc<str>>,
+    links: Vec<Link>,
+}
+
+/// What drives one connection: to be run until it ends, which is when [`Links`] is dropped and
+/// everything in line is done.
+pub type Driving = Pin<Box<dyn Future<Output = ()> + Send>>;
+
+impl Links {
+    /// Connections to nodes that are reached in a way of their own. `patience` is how long an
+    /// answer is waited for; `spawn` is given a task per node.
+    pub fn dialled(
+        nodes: impl IntoIterator<Item = (Arc<str>, Arc<dyn Dial>)>,
+        patience: Duration,
+        spawn: impl FnMut(Driving),
+    ) -> Links {
+        let address = |(name, dial)| Address::dialled(name, dial);
+        Links::start(nodes.into_iter().map(address).collect(), patience, spawn)
+    }
+
+    /// Begins to connect to `addresses`.
+    pub(super) fn start(
+        addresses: Vec<Address>,
+        patience: Duration,
+        mut spawn: impl FnMut(Driving),
+    ) -> Links {
+        let names = addresses.iter().map(|address| Arc::clone(address.name())).collect();
+        let answering = Arc::new(Answering::new(addresses.len()));
+        let start = |(node, address)| {
+            let (link, driving) = Link::new(address, patience, (node, Arc::clone(&answering)));
+            spawn(Box::pin(driving));
+            link
+        };
+        let links = addresses.into_iter().enumerate().map(start).collect();
+        Links { names, links }
+    }
+
+    /// The names of the nodes, for people.
+    pub fn names(&self) -> &[Arc<str>] {
+        &self.names
+    }
+
+    /// Puts a command into the node's line; never waits.
+    pub fn send(&self, node: usize, packet: &Packet, reply_to: Option<ReplyTo>) {
+        self.links[node].send(packet, reply_to);
+    }
+}
+
 /// The handle of one node's connection. Dropping it lets the task finish what is in line.
 #[derive(Debug)]
-pub(super) struct Link(Arc<Shared>);
+struct Link(Arc<Shared>);
 
 #[derive(Debug)]
 struct Shared {
@@ -130,21 +185,20 @@ impl Shared {
 }
 
 impl Link {
-    /// Begins to connect to `address`, in a task on `runtime`. `patience` is how long the caller
-    /// waits for an answer.
-    pub(super) fn start(
+    /// A link to `address`, and the task that drives it. `patience` is how long the caller waits
+    /// for an answer.
+    fn new(
         address: Address,
         patience: Duration,
         (node, answering): (usize, Arc<Answering>),
-        runtime: &tokio::runtime::Handle,
-    ) -> Link {
+    ) -> (Link, impl Future<Output = ()> + Send + use<>) {
         let shared = Arc::new(Shared { line: Mutex::default(), node, answering });
-        drop(runtime.spawn(drive(Arc::clone(&shared), address, patience)));
-        Link(shared)
+        let driving = drive(Arc::clone(&shared), address, patience);
+        (Link(shared), driving)
     }
 
     /// Puts a command into the line; never waits.
-    pub(super) fn send(&self, packet: &Packet, reply_to: Option<ReplyTo>) {
+    fn send(&self, packet: &Packet, reply_to: Option<ReplyTo>) {
         let repeat_until = match packet.care() {
             Care::UntilAnswered(length) => Some(Instant::now() + length),
             Care::Awaited | Care::Once => None,
@@ -209,7 +263,7 @@ async fn drive(shared: Arc<Shared>, address: Address, patience: Duration) {
                 if shared.line().is_closed {
                     return;
                 }
-                sleep(jittered(pause)).await;
+                sleep(jittered(pause, address.jitter())).await;
                 pause = PAUSE_MAX.min(pause * 2);
             }
         }
@@ -217,8 +271,8 @@ async fn drive(shared: Arc<Shared>, address: Address, patience: Duration) {
 }
 
 /// Between half of `pause` and all of it, so that clients do not return in step.
-fn jittered(pause: Duration) -> Duration {
-    pause.mul_f64(0.5 + rand::random::<f64>() / 2.0)
+fn jittered(pause: Duration, random: f64) -> Duration {
+    pause.mul_f64(0.5 + random / 2.0)
 }
 
 /// The connection broke: what was sent has an unknown outcome.

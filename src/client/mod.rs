@@ -46,6 +46,7 @@ mod world;
 
 pub use self::core::Stats;
 pub use acquire::Acquire;
+pub use connect::{Dial, Opening, Stream};
 pub use error::{
     AcquireError, AcquireReport, BuildError, ExtendError, Lost, ReleaseError, WithError,
 };
@@ -53,6 +54,7 @@ pub use guard::{Guard, Leaked};
 pub use holder::Holder;
 pub use inbox::{Failure, ReplyTo};
 pub use inspect::{NodeInfo, NodeLocks};
+pub use link::{Driving, Links};
 pub use locker::Locker;
 pub use many::Guards;
 pub use settings::LockerBuilder;

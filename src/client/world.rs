@@ -11,7 +11,7 @@ use std::time::Duration;
 
 use super::connect::Address;
 use super::inbox::ReplyTo;
-use super::link::{Answering, Link};
+use super::link::Links;
 use super::protocol::Packet;
 use crate::engine::{Instant, Millis};
 
@@ -53,8 +53,7 @@ pub(super) fn latest(world: &impl World) -> Instant {
 /// The real world: the operating system's clock and randomness, tokio's tasks, Redis nodes.
 #[derive(Debug)]
 pub struct Network {
-    names: Vec<Arc<str>>,
-    links: Vec<Link>,
+    links: Links,
     runtime: tokio::runtime::Handle,
 }
 
@@ -65,13 +64,8 @@ impl Network {
         patience: Duration,
         runtime: tokio::runtime::Handle,
     ) -> Network {
-        let names = addresses.iter().map(|address| Arc::clone(address.name())).collect();
-        let answering = Arc::new(Answering::new(addresses.len()));
-        let start = |(node, address)| {
-            Link::start(address, patience, (node, Arc::clone(&answering)), &runtime)
-        };
-        let links = addresses.into_iter().enumerate().map(start).collect();
-        Network { names, links, runtime }
+        let links = Links::start(addresses, patience, |driving| drop(runtime.spawn(driving)));
+        Network { links, runtime }
     }
 }
 
@@ -93,11 +87,11 @@ impl World for Network {
     }
 
     fn nodes(&self) -> &[Arc<str>] {
-        &self.names
+        self.links.names()
     }
 
     fn send(&self, node: usize, packet: &Packet, reply_to: Option<ReplyTo>) {
-        self.links[node].send(packet, reply_to);
+        self.links.send(node, packet, reply_to);
     }
 }
 

@@ -43,6 +43,7 @@ pub(super) fn ticked(context: Context<'_>) {
 /// Settings of the server have changed.
 pub(super) fn configured(context: Context<'_>) {
     warn_of_eviction(context);
+    waiters::configured(context);
     start::configured(context);
 }
 

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use super::ffi::waiting::Blocked;
-use crate::engine::{CallId, ConnectionId, Histogram, Instant, Left, Line, Millis};
+use crate::engine::{CallId, ConnectionId, Fence, Histogram, Instant, Left, Line, Millis};
 
 /// How many lines there are.
 static LINES: AtomicUsize = AtomicUsize::new(0);
@@ -31,6 +31,8 @@ pub(super) struct Waiters {
     pub(super) due: BTreeSet<(Instant, LockName)>,
     /// Lines whose locks went by another way than a command of ours.
     pub(super) changed: BTreeSet<LockName>,
+    /// Grants whose clients have gone, to be taken back when writes are not paused any more.
+    pub(super) undelivered: Vec<Granted>,
     pub(super) count: usize,
     /// For how long those stood in line who were granted the lock.
     pub(super) waits: Histogram,
@@ -58,6 +60,14 @@ pub(super) struct Call {
     pub(super) since: Instant,
 }
 
+/// A grant that may have to be taken back.
+#[derive(Debug)]
+pub(super) struct Granted {
+    pub(super) name: LockName,
+    pub(super) token: Box<[u8]>,
+    pub(super) fence: Fence,
+}
+
 impl Waiters {
     /// Nobody waits.
     pub(super) const NONE: Waiters = Waiters {
@@ -66,6 +76,7 @@ impl Waiters {
         connections: BTreeMap::new(),
         due: BTreeSet::new(),
         changed: BTreeSet::new(),
+        undelivered: Vec::new(),
         count: 0,
         waits: Histogram::EMPTY,
         alarm_at: None,

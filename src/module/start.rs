@@ -10,7 +10,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use super::ffi::{Context, Guarded, Level, types};
 use super::state_file::{Claimed, OpenError, StateFile};
-use super::{clock, config, datatype, events, node};
+use super::{clock, config, datatype, events, node, waiters};
 use crate::engine::{
     Ceilings, Clocks, Fence, Found, Instant, Inventory, Loaded, QuarantineReason, Refusal, Saved,
     Stopped, UnixTime, promote, recover, stop,
@@ -33,6 +33,7 @@ pub(super) fn data_set_read() {
 /// Why the module must not be loaded.
 pub(super) fn load(context: Context<'_>) -> Result<(), String> {
     events::warn_of_eviction(context);
+    waiters::configured(context);
     let name = config::state_file();
     if name.is_empty() {
         let line = "WARNING: lockmod.state-file is empty: after a crash this node may grant a lock \

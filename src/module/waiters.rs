@@ -12,20 +12,24 @@
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use super::ffi::waiting::{Name, ring};
 use super::ffi::{Context, Found, Guarded, Reply};
 pub(super) use super::lines::any;
-use super::lines::{Call, LockName, Waiters};
+use super::lines::{Call, Granted, Waiters};
 use super::{alarm, clock, config, node, replication};
 use crate::engine::{
-    Acquired, CallId, Claim, ConnectionId, Fence, Histogram, Instant, Left, Line, Lock, Millis,
-    Queued, Refusal, Released, Room, TOKEN_MAX, Ticket, Token, Turn, Waiter,
+    Acquired, CallId, Claim, ConnectionId, Histogram, Instant, Left, Line, Lock, Millis, Queued,
+    Refusal, Released, Room, TOKEN_MAX, Ticket, Token, Turn, Waiter,
 };
 use crate::wire::request::Queue;
 
-/// While writes are paused nothing may be granted: when to look again.
+/// While writes are paused or refused nothing may be granted: when to look again.
 const PAUSE: Millis = Millis::new(10);
+
+/// Whether the server refuses writes while it has too few replicas.
+static NEEDS_REPLICAS: AtomicBool = AtomicBool::new(false);
 
 static WAITERS: Guarded<Waiters> = Guarded::new(Waiters::NONE);
 
@@ -56,14 +60,6 @@ pub(super) enum Answer {
     /// The wait is over.
     Null,
     Refused(Refusal),
-}
-
-/// A grant that may have to be taken back.
-#[derive(Debug)]
-pub(super) struct Granted {
-    name: LockName,
-    token: Box<[u8]>,
-    fence: Fence,
 }
 
 impl Answer {
@@ -230,7 +226,10 @@ pub(super) fn settle(context: Context<'_>, name: &[u8], standing: Option<Standin
                 Found::Other => Standing::WrongType,
             }
         });
-        let is_paused = how == Standing::Free && context.must_not_replicate();
+        let is_paused = how == Standing::Free
+            && (context.must_not_replicate()
+                || NEEDS_REPLICAS.load(Ordering::Relaxed)
+                    && !text.get_or_insert_with(|| context.name(name)).takes_writes());
         let until = match how {
             Standing::WrongType => {
                 dismiss(database, name, || Answer::Refused(Refusal::WrongType));
@@ -410,9 +409,12 @@ pub(super) fn hung_up(blocked: u64) {
 
 /// A blocked client was granted the lock and is not there any more: the next is served.
 pub(super) fn undelivered(context: Context<'_>, granted: Granted) {
+    if context.must_not_replicate() {
+        WAITERS.with(|waiters| waiters.undelivered.push(granted));
+        return;
+    }
     let Granted { name: (database, name), token, fence } = granted;
-    if !context.select(database) || context.must_not_replicate() {
-        // The lease stands until its ttl has passed: nobody may be told of its end now.
+    if !context.select(database) {
         return;
     }
     let (text, now) = (context.name(&name), clock::now());
@@ -438,6 +440,12 @@ pub(super) fn demoted() {
     for (database, name) in WAITERS.with(|waiters| waiters.names()) {
         dismiss(database, &name, || Answer::Null);
     }
+}
+
+/// Settings of the server may have changed.
+pub(super) fn configured(context: Context<'_>) {
+    let needed = context.setting("min-replicas-to-write");
+    NEEDS_REPLICAS.store(needed.is_some_and(|needed| needed != "0"), Ordering::Relaxed);
 }
 
 /// The alarm has gone off.
@@ -473,6 +481,9 @@ pub(super) fn woken(context: Context<'_>) {
 
 /// Several times a second: what no alarm has announced.
 pub(super) fn tick(context: Context<'_>) {
+    for granted in WAITERS.with(|waiters| std::mem::take(&mut waiters.undelivered)) {
+        undelivered(context, granted);
+    }
     if any() {
         woken(context);
     }

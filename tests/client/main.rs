@@ -11,7 +11,6 @@ mod metrics;
 mod renewal;
 mod screen;
 mod watch;
-mod world;
 
 use std::time::Duration;
 

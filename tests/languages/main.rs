@@ -8,6 +8,7 @@
 mod common;
 
 mod alone;
+mod counting;
 mod quorum;
 mod shell;
 mod together;
@@ -134,20 +135,29 @@ fn nodes(count: usize) -> Vec<Server> {
     })
 }
 
-/// The label of a lock's holder on one node; `None` if nobody holds it there.
-fn holder(node: &Server, name: &str) -> Option<String> {
-    let Ok(Value::Array(fields)) = node.run(&format!("LOCK.INFO {name}")) else {
+/// A field of what a node tells about a lock.
+fn info(node: &Server, name: &str, field: &str) -> Value {
+    let mut conn = node.connect();
+    let Ok(Value::Array(fields)) = redis::cmd("LOCK.INFO").arg(name).query(&mut conn) else {
         panic!("{name} is not described");
     };
-    let field = |name: &str| {
-        let at =
-            fields.iter().position(|f| matches!(f, Value::BulkString(n) if n == name.as_bytes()));
-        match &fields[at? + 1] {
-            Value::BulkString(text) => Some(String::from_utf8_lossy(text).into_owned()),
-            _ => None,
-        }
+    let mut pairs = fields.chunks_exact(2);
+    let found = pairs.find(|pair| pair[0] == Value::BulkString(field.into()));
+    found.unwrap_or_else(|| panic!("no field {field}"))[1].clone()
+}
+
+/// The label of a lock's holder on one node; `None` if nobody holds it there.
+fn holder(node: &Server, name: &str) -> Option<String> {
+    let text = |field| match info(node, name, field) {
+        Value::BulkString(text) => String::from_utf8_lossy(&text).into_owned(),
+        _ => String::new(),
     };
-    (field("state").as_deref() == Some("held")).then(|| field("label").unwrap_or_default())
+    (text("state") == "held").then(|| text("label"))
+}
+
+/// How many stand in line for a lock on one node.
+fn waiters(node: &Server, name: &str) -> Value {
+    info(node, name, "waiters")
 }
 
 /// On how many nodes it is held by whoever has this label.

@@ -3,10 +3,11 @@
 use std::fs;
 use std::process::{Child, Command, Output, Stdio};
 
+use redis::Value;
 use rustix::process::{Pid, Signal, kill_process};
 
 use crate::common::{Server, spawn, wait_for, wait_until};
-use crate::{holder, root};
+use crate::{holder, root, waiters};
 
 fn with_lock(node: &Server, args: &[&str]) -> Command {
     let mut command = Command::new(root().join("examples/shell/with-lock"));
@@ -53,7 +54,17 @@ fn another_holder_keeps_the_command_from_running() {
     assert_eq!((code, out.as_str()), (120, ""));
     assert_eq!(said, "with-lock: another holds the lock 'job'\n");
     assert_eq!(holder(&node, "job").as_deref(), Some("other"), "left alone");
-    let mut waiting = spawn(with_lock(&node, &["-w", "30", "job", "true"])).unwrap();
+
+    let wait = || {
+        let waiting = spawn(with_lock(&node, &["-w", "60", "job", "true"])).unwrap();
+        wait_until("it stands in line", || waiters(&node, "job") == Value::Int(1));
+        waiting
+    };
+    let mut interrupted = wait();
+    kill_process(Pid::from_child(&interrupted), Signal::TERM).unwrap();
+    assert_eq!(interrupted.wait().unwrap().code(), Some(128 + 15));
+    wait_until("it has left the line", || waiters(&node, "job") == Value::Int(0));
+    let mut waiting = wait();
     node.run("LOCK.RELEASE job other").unwrap();
     assert!(waiting.wait().unwrap().success());
     node.kill();

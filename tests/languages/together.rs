@@ -22,6 +22,7 @@ fn rounds_in_rust(urls: &[String], label: &str, file: &Path) {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
     runtime.block_on(async {
         let locker = Locker::builder().nodes(urls).label(label).ttl(Duration::from_secs(10));
+        let locker = locker.timeout(Duration::from_secs(2));
         let locker = locker.build().unwrap();
         let mut log = File::options().append(true).open(file).unwrap();
         for _ in 0..ROUNDS {
@@ -29,7 +30,8 @@ fn rounds_in_rust(urls: &[String], label: &str, file: &Path) {
             log.write_all(format!("enter {} {label}\n", guard.fence()).as_bytes()).unwrap();
             assert!(!guard.validity().is_zero());
             log.write_all(format!("leave {} {label}\n", guard.fence()).as_bytes()).unwrap();
-            guard.release().await.unwrap();
+            // While two nodes are down, one that is slow makes it unknown whether a quorum heard.
+            let _ = guard.release().await;
             // Time for the others, who are in a pause of theirs.
             tokio::time::sleep(Duration::from_millis(rand::random_range(0..100))).await;
         }

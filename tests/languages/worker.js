@@ -4,7 +4,7 @@ import { openSync, writeSync } from 'node:fs'
 import { createInterface } from 'node:readline'
 import { setTimeout as sleep } from 'node:timers/promises'
 import { createClient } from '@redis/client'
-import { NodeLock, NotAcquired, QuorumLocker } from './lockmod.js'
+import { Attempt, NodeLock, NotAcquired, QuorumLocker } from './lockmod.js'
 
 const urls = process.env.LOCKMOD_NODES.split(',')
 const label = process.env.LOCKMOD_LABEL
@@ -12,7 +12,7 @@ const say = (value) => console.log(value === null ? 'None' : String(value))
 
 /** Enters and leaves under the lock, and writes so into a file: the fence, and which of the two. */
 async function rounds(name, count, file) {
-  const locker = new QuorumLocker(urls, { ttl: 10_000, label })
+  const locker = new QuorumLocker(urls, { ttl: 10_000, timeout: 2_000, label })
   const log = openSync(file, 'a')
   for (let i = 0; i < Number(count); i++) {
     const lease = await locker.acquire(name, { wait: 60_000 })
@@ -29,18 +29,31 @@ async function rounds(name, count, file) {
 
 /** Holds the lock until it is lost. */
 async function hold(locker, name) {
-  await locker.hold(name, { wait: 10_000 }, async (lease) => {
+  await locker.hold(name, { wait: 20_000 }, async (lease) => {
     say(lease.fence)
     await new Promise((resolve) => lease.lost.addEventListener('abort', resolve))
   })
   return 'lost'
 }
 
-let locker, lease, node
+/** Counts a vote; says what QuorumLocker would do then. */
+function vote(count, node, reply) {
+  attempt[count](Number(node), reply === 'none' ? null : Number(reply))
+  const laggards = attempt.laggards().filter((node) => !raised.has(node))
+  if (attempt.isWon()) return `won ${attempt.fence}`
+  if (attempt.isLost()) return 'lost'
+  if (laggards.length === 0) return 'wait'
+  for (const node of laggards) raised.add(node)
+  return `raise ${attempt.fence} [${laggards.sort().join(', ')}]`
+}
+
+let locker, lease, node, attempt, raised
 const commands = {
   rounds,
   locker: (ttl) => {
-    locker = new QuorumLocker(urls, { ttl: Number(ttl), label })
+    // Patient, for machines that do other things as well.
+    const timeout = Math.min(ttl / 4, 5000)
+    locker = new QuorumLocker(urls, { ttl: Number(ttl), timeout, label })
     return 'ready'
   },
   acquire: async (name, wait) => {
@@ -53,8 +66,19 @@ const commands = {
     }
   },
   hold: (name) => hold(locker, name),
+  attempt: (nodes) => {
+    attempt = new Attempt(Number(nodes))
+    raised = new Set()
+    return 'ready'
+  },
+  acquired: (node, reply) => vote('acquired', node, reply),
+  raised: (node, reply) => vote('raised', node, reply),
   renew: () => lease.renew(),
   release: () => lease.release(),
+  close: async () => {
+    await locker.close()
+    return 'closed'
+  },
   valid: () => lease.validity() > 0,
   node: async (name) => {
     const client = createClient({ url: urls[0] })
@@ -62,7 +86,7 @@ const commands = {
     node = new NodeLock(client, name, { ttl: 60_000, label })
     return node.acquire()
   },
-  'node-acquire': () => node.acquire(),
+  'node-acquire': (wait = '0') => node.acquire({ wait: Number(wait) }),
   'node-renew': () => node.renew(),
   'node-release': () => node.release(),
   'node-valid': () => node.validity() > 0,

@@ -10,7 +10,7 @@ sys.path.insert(0, os.environ["LOCKMOD_EXAMPLES"] + "/python")
 
 import redis
 
-from lockmod import Lost, NodeLock, NotAcquired, QuorumLocker
+from lockmod import Attempt, Lost, NodeLock, NotAcquired, QuorumLocker
 
 urls = os.environ["LOCKMOD_NODES"].split(",")
 label = os.environ["LOCKMOD_LABEL"]
@@ -22,7 +22,7 @@ def say(value):
 
 def rounds(name, count, file):
     """Enters and leaves under the lock, and writes so into a file: the fence, and which of the two."""
-    locker = QuorumLocker(urls, ttl=10, label=label)
+    locker = QuorumLocker(urls, ttl=10, timeout=2, label=label)
     log = os.open(file, os.O_WRONLY | os.O_APPEND)
     for _ in range(int(count)):
         lease = locker.acquire(name, wait=60)
@@ -37,7 +37,7 @@ def rounds(name, count, file):
 
 def hold(locker, name):
     """Holds the lock until it is lost."""
-    with locker.hold(name, wait=10) as lease:
+    with locker.hold(name, wait=20) as lease:
         say(lease.fence)
         while True:
             try:
@@ -47,6 +47,21 @@ def hold(locker, name):
             threading.Event().wait(0.01)
 
 
+def vote(count, node, reply):
+    """Counts a vote; says what QuorumLocker would do then."""
+    count(int(node), None if reply == "none" else int(reply))
+    laggards = [node for node in attempt.laggards() if node not in raised]
+    if attempt.is_won():
+        say(f"won {attempt.fence}")
+    elif attempt.is_lost():
+        say("lost")
+    elif laggards:
+        raised.update(laggards)
+        say(f"raise {attempt.fence} {sorted(laggards)}")
+    else:
+        say("wait")
+
+
 lease = None
 node = None
 for line in sys.stdin:
@@ -54,7 +69,9 @@ for line in sys.stdin:
     if command == "rounds":
         rounds(*arguments)
     elif command == "locker":
-        locker = QuorumLocker(urls, ttl=int(arguments[0]) / 1000, label=label)
+        ttl = int(arguments[0]) / 1000
+        # Patient, for machines that do other things as well.
+        locker = QuorumLocker(urls, ttl=ttl, timeout=min(ttl / 4, 5), label=label)
         say("ready")
     elif command == "acquire":
         try:
@@ -66,13 +83,21 @@ for line in sys.stdin:
         hold(locker, arguments[0])
     elif command in ("renew", "release"):
         say(getattr(lease, command)())
+    elif command == "close":
+        locker.close()
+        say("closed")
+    elif command == "attempt":
+        attempt, raised = Attempt(int(arguments[0])), set()
+        say("ready")
+    elif command in ("acquired", "raised"):
+        vote(getattr(attempt, command), *arguments)
     elif command == "valid":
         say(lease.validity() > 0)
     elif command == "node":
-        node = NodeLock(redis.Redis.from_url(urls[0]), arguments[0], 60, label)
+        node = NodeLock(redis.Redis.from_url(urls[0], socket_timeout=60), arguments[0], 60, label)
         say(node.acquire())
     elif command == "node-acquire":
-        say(node.acquire())
+        say(node.acquire(*(int(wait) / 1000 for wait in arguments)))
     elif command == "node-renew":
         say(node.renew())
     elif command == "node-release":

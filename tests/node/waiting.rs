@@ -238,6 +238,20 @@ fn nobody_is_granted_anything_while_writes_are_paused() {
 }
 
 #[test]
+fn a_grant_waits_for_as_many_replicas_as_writes_need() {
+    let server = Server::start();
+    let conn = &mut server.connect();
+    ask(conn, "LOCK.ACQUIRE res A 100");
+    let mut client = waiter(&server, "B", LONG);
+    ask(conn, "CONFIG SET min-replicas-to-write 1");
+    wait_until("the lease has ended", || field(conn, "res", "state") == "reserved");
+    assert!(ask(conn, "LOCK.ACQUIRE other C 9").starts_with("NOREPLICAS "));
+    assert!(client.is_silent_for(Duration::from_millis(50)));
+    ask(conn, "CONFIG SET min-replicas-to-write 0");
+    assert_eq!(client.read(), b":2\r\n");
+}
+
+#[test]
 fn who_waits_on_a_node_that_becomes_a_replica_is_told() {
     let (server, other) = (Server::start(), Server::start());
     let conn = &mut server.connect();

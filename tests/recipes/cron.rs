@@ -33,7 +33,7 @@ fn a_job_runs_on_exactly_one_host() {
     let job = "echo $LOCKMOD_FENCE >> ran; until [ -e over ]; do sleep 0.05; done";
     let start = || {
         let mut command = lockmod(&nodes, folder.path());
-        command.args(["run", "nightly", "--wait", "2s", "--", "sh", "-c", job]);
+        command.args(["run", "nightly", "--wait", "5s", "--", "sh", "-c", job]);
         spawn(command).unwrap()
     };
     let mut hosts: Vec<Child> = (0..HOSTS).map(|_| start()).collect();
@@ -58,9 +58,9 @@ fn a_job_runs_once_a_day() {
         command.args(["acquire", day, "--ttl", "20h", "--wait", wait]);
         spawn(command).unwrap()
     };
-    let hosts = (0..HOSTS).map(|_| start("nightly-2026-11-21", "2s")).collect();
+    let hosts = (0..HOSTS).map(|_| start("nightly-2026-11-21", "5s")).collect();
     assert_eq!(codes(hosts), [0, 120, 120, 120]);
     // Somebody is late, and the next day comes.
     assert_eq!(codes(vec![start("nightly-2026-11-21", "0s")]), [120]);
-    assert_eq!(codes(vec![start("nightly-2026-11-22", "2s")]), [0]);
+    assert_eq!(codes(vec![start("nightly-2026-11-22", "5s")]), [0]);
 }

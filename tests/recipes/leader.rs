@@ -19,8 +19,9 @@ mod example;
 #[test]
 #[ignore = "a process of other tests"]
 fn candidate() {
-    let name = std::env::var("LOCKMOD_CANDIDATE").expect("started by a test");
-    campaign("scheduler", &name).unwrap();
+    if let Ok(name) = std::env::var("LOCKMOD_CANDIDATE") {
+        campaign("scheduler", &name).unwrap();
+    }
 }
 
 /// Candidates, and what they say.

@@ -223,6 +223,24 @@ impl<'a> Name<'a> {
         };
     }
 
+    /// Whether the server would take a write of this key from a client: it refuses them without
+    /// enough replicas. Asked by way of one that changes nothing.
+    pub(in crate::module) fn takes_writes(&self) -> bool {
+        let (context, command) = (self.context.raw.as_ptr(), c"LOCK.EXTEND".as_ptr());
+        // In the mode of scripts the server looks at its replicas, and answers null if it refuses.
+        let format = c"Sscc".as_ptr();
+        // SAFETY: context and name are alive; `s` takes a string of the server, `c` a terminated
+        // one. The reply is ours, and is freed once.
+        unsafe {
+            let (token, ttl) = (c"-".as_ptr(), c"1".as_ptr());
+            let reply = call!(RedisModule_Call(context, command, format, self.raw, token, ttl));
+            if !reply.is_null() {
+                call!(RedisModule_FreeCallReply(reply));
+            }
+            !reply.is_null()
+        }
+    }
+
     /// The name as the only argument: what is asked by position takes it.
     fn args<R>(&self, work: impl FnOnce(&Args<'_>) -> R) -> R {
         work(&Args { raw: &mut [self.raw] })

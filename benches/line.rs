@@ -1,0 +1,222 @@
+//! What waiting costs: how fast a lock is handed over, beside what `BLPOP` takes for it, and what a
+//! waiter costs in memory and time, in one run.
+//!
+//! A hand-over is timed from the release sent to the waiter's answer read, with 2 to 10000 blocked
+//! connections in line; `BLPOP`'s from the `LPUSH` sent. The two have a server each, and take turns
+//! in batches. `cargo bench --bench line`; with `-- quick`, fewer of everything.
+
+#[path = "../tests/common/mod.rs"]
+mod common;
+mod report;
+
+use std::collections::VecDeque;
+use std::io::{Read, Write};
+use std::os::unix::net::UnixStream;
+use std::time::Instant;
+
+use common::{Server, wait_until};
+use report::{machine, median};
+use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
+
+/// So many hand-overs are timed before the other has its turn.
+const BATCH: usize = 100;
+/// Descriptors that are not a waiter's.
+const SPARE: u64 = 500;
+
+fn main() {
+    let quick = std::env::args().any(|arg| arg == "quick" || arg == "--test");
+    let (counts, batches) = if quick { (vec![2, 100], 4) } else { (vec![2, 100, 10_000], 20) };
+    let version = common::server_version();
+    let (name, major, minor) = (version.name, version.major, version.minor);
+    println!("{name} {major}.{minor}.{} on {}\n", version.patch, machine());
+    for count in counts {
+        // Where the system does not let a process have two files for each, there are fewer.
+        let allowed = allow_descriptors(2 * count as u64 + SPARE).saturating_sub(SPARE) / 2;
+        hand_over(count.min(allowed as usize), batches);
+    }
+    tickets(if quick { &[100, 1_000] } else { &[100, 10_000, 100_000] });
+}
+
+/// Lets this process have so many open files, or as many as the system allows; answers how many.
+fn allow_descriptors(wanted: u64) -> u64 {
+    let limit = getrlimit(Resource::Nofile);
+    let more = Rlimit { current: Some(wanted), maximum: limit.maximum.map(|max| max.max(wanted)) };
+    let within = Rlimit { current: limit.maximum.map(|max| max.min(wanted)), ..limit };
+    if limit.current.is_some_and(|current| current < wanted)
+        && setrlimit(Resource::Nofile, more).is_err()
+    {
+        setrlimit(Resource::Nofile, within).expect("the limit is within what is allowed");
+    }
+    getrlimit(Resource::Nofile).current.unwrap_or(wanted)
+}
+
+fn server() -> Server {
+    let builder = Server::builder().config("save", "\"\"").config("maxclients", 10_100);
+    builder.module_arg("max-waiters", 1_000_000).start()
+}
+
+/// A lock or a list that clients wait for, in the order in which they came.
+struct Line {
+    server: Server,
+    kind: Kind,
+    /// Who gives the lock back, or pushes.
+    giver: UnixStream,
+    /// The first in line comes first.
+    waiters: VecDeque<UnixStream>,
+    bytes_each: f64,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Kind {
+    Lock,
+    List,
+}
+
+impl Line {
+    fn new(kind: Kind, count: usize) -> Line {
+        let server = server();
+        let connect = || UnixStream::connect(server.socket()).expect("connects");
+        let mut giver = connect();
+        if kind == Kind::Lock {
+            send(&mut giver, &["LOCK.ACQUIRE", "line", "token", "600000"]);
+            read_line(&mut giver);
+        }
+        // What a connection costs by itself is not a waiter's.
+        let mut waiters: VecDeque<UnixStream> = (0..count).map(|_| connect()).collect();
+        for waiter in &mut waiters {
+            send(waiter, &["PING"]);
+            read_line(waiter);
+        }
+        let before = server.info_u64("used_memory");
+        for waiter in &mut waiters {
+            wait(kind, waiter);
+        }
+        let blocked = || server.info_u64("blocked_clients") == count as u64;
+        wait_until("all are in line", blocked);
+        let bytes = server.info_u64("used_memory").saturating_sub(before);
+        let bytes_each = bytes as f64 / count as f64;
+        Line { server, kind, giver, waiters, bytes_each }
+    }
+
+    /// Hands over once, from the giver to the first, who becomes the giver and the giver the last;
+    /// answers how long it took, in microseconds.
+    fn hand_over(&mut self) -> f64 {
+        let mut next = self.waiters.pop_front().expect("somebody waits");
+        let started = Instant::now();
+        match self.kind {
+            Kind::Lock => send(&mut self.giver, &["LOCK.RELEASE", "line", "token"]),
+            Kind::List => send(&mut self.giver, &["LPUSH", "line", "x"]),
+        }
+        read_line(&mut next);
+        let took = started.elapsed().as_secs_f64() * 1e6;
+        if self.kind == Kind::List {
+            // An array of two strings.
+            (0..4).for_each(|_| read_line(&mut next));
+        }
+        read_line(&mut self.giver);
+        let mut last = std::mem::replace(&mut self.giver, next);
+        wait(self.kind, &mut last);
+        self.waiters.push_back(last);
+        took
+    }
+}
+
+fn wait(kind: Kind, client: &mut UnixStream) {
+    match kind {
+        // All with one token: what is measured does not depend on it.
+        Kind::Lock => {
+            send(client, &["LOCK.ACQUIRE", "line", "token", "600000", "WAIT", "600000"]);
+        }
+        Kind::List => send(client, &["BLPOP", "line", "0"]),
+    }
+}
+
+fn hand_over(count: usize, batches: usize) {
+    println!("hand-over with {count} blocked connections in line");
+    let mut lines = [Line::new(Kind::Lock, count), Line::new(Kind::List, count)];
+    let mut medians = [Vec::new(), Vec::new()];
+    let mut all = [Vec::new(), Vec::new()];
+    for _ in 0..batches {
+        for ((line, medians), all) in lines.iter_mut().zip(&mut medians).zip(&mut all) {
+            let times: Vec<f64> = (0..BATCH).map(|_| line.hand_over()).collect();
+            medians.push(median(times.clone()));
+            all.extend(times);
+        }
+    }
+    for ((name, line), mut times) in ["WAIT ", "BLPOP"].iter().zip(&lines).zip(all) {
+        times.sort_by(f64::total_cmp);
+        let (p50, p99) = (times[times.len() / 2], times[times.len() * 99 / 100]);
+        let bytes = line.bytes_each;
+        println!("  {name}  p50 {p50:.1} us, p99 {p99:.1} us, {bytes:.0} bytes a waiter");
+    }
+    let [own, rival] = medians;
+    let ratios = own.iter().zip(&rival).map(|(own, rival)| own / rival).collect();
+    println!("  ratio {:.3} of the batches' p50\n", median(ratios));
+    let handed_over = lines[0].server.info_u64("lockmod_handed_over");
+    assert_eq!(handed_over, (batches * BATCH) as u64, "each was a hand-over");
+}
+
+/// What a ticket costs while so many stand in line: its coming and going, and its memory.
+fn tickets(counts: &[usize]) {
+    println!("tickets in one line, over one connection");
+    let mut first = None;
+    for &count in counts {
+        let server = server();
+        let mut conn = UnixStream::connect(server.socket()).expect("connects");
+        send(&mut conn, &["LOCK.ACQUIRE", "line", "holder", "600000"]);
+        read_line(&mut conn);
+        let before = server.info_u64("used_memory");
+        let mut queue = |number: usize| {
+            let (token, ticket) = (format!("{number:020}"), format!("1763690000000-{number:016x}"));
+            let [name, ms, channel] = ["line", "600000", "lockmod:wake:0123456789abcdef"];
+            send(
+                &mut conn,
+                &["LOCK.RELEASE", name, &token, "QUEUE", ms, "TICKET", &ticket, "NOTIFY", channel],
+            );
+            read_line(&mut conn);
+        };
+        (0..count).for_each(&mut queue);
+        let bytes = server.info_u64("used_memory").saturating_sub(before) as f64 / count as f64;
+        // Refreshed in an order that jumps about: each is found, taken out and put back.
+        let rounds = 10_000;
+        let cpu = cpu_seconds(&server);
+        (0..rounds).for_each(|round| queue(round * 7_919 % count));
+        let each = (cpu_seconds(&server) - cpu) * 1e6 / rounds as f64;
+        assert_eq!(server.info_u64("lockmod_waiters"), count as u64);
+        let first = *first.get_or_insert(each);
+        println!(
+            "  {count:6} in line: {bytes:.0} bytes each, {each:.2} us of server CPU a refresh, \
+             ratio {:.3}",
+            each / first
+        );
+    }
+}
+
+fn cpu_seconds(server: &Server) -> f64 {
+    ["used_cpu_user_main_thread", "used_cpu_sys_main_thread"]
+        .iter()
+        .map(|field| {
+            let value = server.info(field).expect("the server says its CPU time");
+            value.parse::<f64>().expect("a number")
+        })
+        .sum()
+}
+
+fn send(stream: &mut UnixStream, words: &[&str]) {
+    let mut bytes = format!("*{}\r\n", words.len());
+    for word in words {
+        bytes.push_str(&format!("${}\r\n{word}\r\n", word.len()));
+    }
+    stream.write_all(bytes.as_bytes()).expect("writes");
+}
+
+/// Reads one line, and insists that it is no error.
+fn read_line(stream: &mut UnixStream) {
+    let mut line = Vec::new();
+    let mut byte = [0];
+    while !line.ends_with(b"\n") {
+        stream.read_exact(&mut byte).expect("the server answers");
+        line.push(byte[0]);
+    }
+    assert!(!line.starts_with(b"-"), "refused: {}", line.escape_ascii());
+}
