@@ -286,3 +286,50 @@ impl Lock {
         self.set_lease_fence(lease.fence);
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn lease(ends_at: u64) -> Lock {
+        let token = Token::new(b"token", 64).unwrap();
+        let ends_at = Instant::from_millis(ends_at);
+        let mut lock = Lock::default();
+        lock.apply(Lease { token, fence: Fence::new(1).unwrap(), ends_at, label: b"" }, ends_at);
+        lock
+    }
+
+    #[test]
+    fn the_end_of_a_lease_is_noted_once_and_changes_nothing_else() {
+        for ends_at in [5, Packed::MAX - 1] {
+            let (mut lock, before) = (lease(ends_at), lease(ends_at));
+            let (end, later) = (Instant::from_millis(ends_at), Instant::from_millis(ends_at + 1));
+            assert!(!lock.note_lapse(end), "it stands in its last millisecond");
+            assert!(lock.has_unnoted_lease());
+            assert!(lock.note_lapse(later) && !lock.note_lapse(later));
+            assert!(!lock.has_unnoted_lease());
+            assert_eq!(lock.written_lease(), before.written_lease());
+            assert_eq!((lock.until(), lock.counter()), (before.until(), before.counter()));
+            assert!(lock.is_held(end) && !lock.is_held(later));
+        }
+        assert!(!Lock::free(Fence::ZERO, Instant::default()).note_lapse(Instant::from_millis(9)));
+    }
+
+    #[test]
+    fn a_note_is_gone_with_the_next_lease() {
+        let mut lock = lease(5);
+        assert!(lock.note_lapse(Instant::from_millis(6)));
+        let token = Token::new(b"other", 64).unwrap();
+        let next = Lease {
+            token,
+            fence: Fence::new(2).unwrap(),
+            ends_at: Instant::from_millis(50),
+            label: b"",
+        };
+        assert!(!lock.grant(next, Instant::from_millis(7)), "its end was noted before");
+        assert!(lock.has_unnoted_lease());
+        assert!(lock.note_lapse(Instant::from_millis(51)));
+        lock.erase_lease(Instant::from_millis(60));
+        assert!(!lock.note_lapse(Instant::from_millis(99)));
+    }
+}

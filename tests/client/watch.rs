@@ -290,9 +290,18 @@ fn picture_of_top() {
     nodes[3].kill();
     nodes[3].start_again();
     acquire(&nodes, "orders/2055", "billing@web-1");
+    let mut waiters = Vec::new();
+    for (lock, token) in [("report", "B"), ("report", "C"), ("search-index", "D")] {
+        for node in &nodes[..3] {
+            let mut waiter = node.connect_raw();
+            waiter.send(&["LOCK.ACQUIRE", lock, token, "600000", "WAIT", "60000"]);
+            waiters.push(waiter);
+        }
+    }
     let screen = top(&nodes, (118, 16));
     screen.wait_for("all is shown", |text| {
-        text.contains("billing@web-1") && text.contains("in quarantine for")
+        let waits = |line: &str| line.contains("nightly-report") && line.contains(" 2        3/5");
+        text.contains("in quarantine for") && text.lines().any(waits)
     });
     let file = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("docs/top.svg");
     std::fs::write(file, screen.picture()).unwrap();
