@@ -10,7 +10,8 @@ help: ## List the targets
 	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "  %-8s %s\n", $$1, $$2}' Makefile
 deps: ## Install what is missing for the build and the tests (as root, on Debian), or say what
 	@.ci/install
-build: deps ## Build the module, the client and the command line tool (release)
+build: ## Build the module, the client and the command line tool (release), with what that needs
+	@.ci/install build
 	cargo build --release
 install: ## Install what `make build` has built under PREFIX, within DESTDIR (PREFIX=/usr/local DESTDIR=)
 	@test -e $(MODULE) || { echo "there is no $(MODULE): run 'make build' first" >&2; exit 1; }
