@@ -1,25 +1,47 @@
 MODULE := target/release/liblockmod.so
+COMMAND := target/release/lockmod
+PREFIX ?= /usr/local
+PACKAGES := target/packages
 
 .DEFAULT_GOAL := help
-.PHONY: help install build run nodes test model storm check bench clean
+.PHONY: help deps build install deb run nodes test model sim storm fuzz valgrind check bench picture clean
 
 help: ## List the targets
 	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "  %-8s %s\n", $$1, $$2}' Makefile
-install: ## Install what is missing of redis-server and libclang (as root, on Debian), or say what
+deps: ## Install what is missing for the build and the tests (as root, on Debian), or say what
 	@.ci/install
-build: install ## Build the module, the client and the command line tool (release)
+build: deps ## Build the module, the client and the command line tool (release)
 	cargo build --release
+install: ## Install what `make build` has built under PREFIX, within DESTDIR (PREFIX=/usr/local DESTDIR=)
+	@test -e $(MODULE) || { echo "there is no $(MODULE): run 'make build' first" >&2; exit 1; }
+	install -D -m 755 $(MODULE) $(DESTDIR)$(PREFIX)/lib/redis/modules/liblockmod.so
+	install -D -m 755 $(COMMAND) $(DESTDIR)$(PREFIX)/bin/lockmod
+deb: ## Make a Debian package of what `make build` has built, in target/packages
+	@test -e $(MODULE) || { echo "there is no $(MODULE): run 'make build' first" >&2; exit 1; }
+	packaging/deb $(MODULE) $(COMMAND) $(PACKAGES)
 run: build ## The main job: five nodes on loopback, a lock over their quorum, nodes lost, fences that rise; then all ends
 	target/release/lockmod demo --module $(MODULE)
 nodes: build ## Five nodes on loopback that stay until Ctrl-C, to play with
 	target/release/lockmod nodes --module $(MODULE)
-test: install ## All tests, real servers included
+test: deps ## All tests, real servers included
 	cargo test --no-fail-fast
-model: ## The model of the protocol within its large bounds: six minutes, 2 GB of memory
+model: ## The model of the protocol within its large bounds: nine minutes, 3 GB of memory
 	cargo test --release --no-default-features --features codec --test model -- --include-ignored --nocapture --test-threads 1
-storm: install ## Five nodes under faults for LOCKMOD_STORM_SECONDS (180), and a thousand crashes; LOCKMOD_SEED repeats a storm
+sim: deps ## The client over simulated nodes, network and clocks: 10 000 seeds in minutes; LOCKMOD_SEED replays one
+	cargo test --release --test sim -- --include-ignored --nocapture
+storm: deps ## Five nodes under faults for LOCKMOD_STORM_SECONDS (180), and a thousand crashes; LOCKMOD_SEED repeats a storm
 	cargo test --release --test storm --test durability -- --ignored --nocapture --test-threads=1
-check: install ## What CI runs before the tests: format, lints, docs, each feature alone
+fuzz: ## Fuzz each reader of bytes for LOCKMOD_FUZZ_SECONDS (60), on a stable toolchain; needs `cargo install cargo-fuzz`
+	for target in lock state request reply operations; do \
+		mkdir -p fuzz/target/corpus/$$target && \
+		cargo fuzz run --sanitizer none $$target fuzz/target/corpus/$$target fuzz/corpus/$$target -- \
+			-max_total_time=$${LOCKMOD_FUZZ_SECONDS:-60} -timeout=10 || exit 1; done
+# What is skipped compares elapsed times, which are another matter under valgrind.
+valgrind: deps ## The tests of one node with every server under valgrind: half an hour
+	@command -v valgrind > /dev/null || apt-get install -q -y --no-install-recommends valgrind
+	LOCKMOD_VALGRIND=1 cargo test --test node -- --test-threads 2 --skip names_that_are_used_once \
+		--skip locks_are_keys_of_the_type_fencelock --skip locks_come_back_from
+check: deps ## What CI runs before the tests: format, lints, docs, each feature alone
 	cargo fmt --check
 	cargo clippy --all-targets -- -D warnings
 	RUSTDOCFLAGS="-D warnings" cargo doc --no-deps
@@ -33,5 +55,7 @@ bench: build ## Benchmarks beside what lockmod replaces, with machine and versio
 	cargo bench --bench line
 	cargo bench --bench client
 	cargo bench --bench durability
+picture: deps ## Take the picture of `lockmod top` in docs/top.svg anew, from a real run
+	cargo test --test client picture_of_top -- --ignored
 clean: ## Remove build output
 	cargo clean

@@ -4,10 +4,12 @@
 //! all at once, compare-and-delete to all at once, each returning at the third answer. Each round
 //! runs every rival in turn for the same time; the ratio of two rivals is the median of the rounds'
 //! ratios, so that a machine whose speed drifts does not favour one of them.
-//! `cargo bench --bench client`; with `-- quick`, fewer and shorter rounds.
+//! `cargo bench --bench client`; with `-- quick`, fewer and shorter rounds; with `-- contended`,
+//! only the part about one lock that many are after.
 
 #[path = "../tests/common/mod.rs"]
 mod common;
+mod contended;
 mod report;
 
 use std::sync::Arc;
@@ -176,10 +178,15 @@ fn main() {
         println!("{:?}, {NODES} nodes on {}", common::server_version(), machine());
         let urls: Vec<String> = nodes.iter().map(Server::url).collect();
         let locker = lockmod::client::Locker::builder().nodes(urls.clone()).ttl(TTL).build();
+        let floor = Floor::connect(&nodes).await;
+        contended::compare(&nodes, &floor, rounds.min(5), Duration::from_millis(length * 2)).await;
+        if std::env::args().any(|arg| arg == "contended") {
+            return;
+        }
         let rivals = [
             Rival::Lockmod(locker.expect("the settings are good")),
             Rival::Rslock(rslock::LockManager::new(urls)),
-            Rival::Floor(Floor::connect(&nodes).await),
+            Rival::Floor(floor),
         ];
         for rival in &rivals {
             rival.rate(4, Duration::from_millis(200)).await;

@@ -15,6 +15,16 @@ use lockmod::engine::{
 };
 use proptest::prelude::*;
 
+#[path = "../fuzz/bodies/input.rs"]
+mod input;
+
+#[path = "../fuzz/bodies/operations.rs"]
+pub(crate) mod operations;
+
+#[cfg(test)]
+#[path = "../fuzz/bodies/feed.rs"]
+mod feed;
+
 const NAMES: usize = 3;
 const TOKENS: usize = 4;
 const INSTANT_MAX: u64 = (1 << 48) - 1;
@@ -86,6 +96,13 @@ enum Op {
         left: u64,
     },
     /// A snapshot of the data set, for a later restart.
+    /// A lock gets another name, whose own lock is gone.
+    Rename {
+        from: usize,
+        to: usize,
+    },
+    /// A step of the search for the longest lease that stands.
+    Survey,
     Save,
     /// All memory is lost; the data set comes back as it was saved last, or not at all.
     Crash {
@@ -195,7 +212,8 @@ impl Plain {
     }
 
     fn extend(&mut self, name: usize, token: &[u8], ttl: u64, fences: Fences) -> Said {
-        if self.is_quarantined() && !matches!(fences, Fences::Repair(_)) {
+        let holds = self.holder(name).is_some_and(|lease| lease.token == token);
+        if self.is_quarantined() && !holds && !matches!(fences, Fences::Repair(_)) {
             return self.quarantined();
         }
         let ends_at = self.end_of(ttl);
@@ -277,6 +295,8 @@ struct Node {
     durability: Durability,
     disk: Ceilings,
     disk_works: bool,
+    /// The next name that the survey under way, if any, looks at.
+    surveys: Option<usize>,
 }
 
 impl Node {
@@ -287,6 +307,7 @@ impl Node {
             durability: Durability::new(Fence::ZERO, Some(Ceilings::default())),
             disk: Ceilings::default(),
             disk_works: true,
+            surveys: None,
         }
     }
 
@@ -329,7 +350,31 @@ impl Node {
 
     fn forget(&mut self, name: usize) {
         if let Some(lock) = self.locks.remove(&name) {
-            self.durability.forget(lock.counter());
+            self.durability.forget(&lock);
+        }
+    }
+
+    /// One step of a survey: it begins, looks at one name, or ends.
+    fn survey(&mut self) {
+        match self.surveys {
+            None => {
+                self.durability.begin_survey();
+                self.surveys = Some(0);
+            }
+            Some(name) if name < NAMES => {
+                if let Some(lock) = self.locks.get(&name) {
+                    self.durability.come_upon(lock);
+                }
+                self.surveys = Some(name + 1);
+            }
+            Some(_) => {
+                self.surveys = None;
+                if let Some(lease) = self.durability.end_survey(self.now)
+                    && self.disk_works
+                {
+                    self.disk.lease = lease;
+                }
+            }
         }
     }
 
@@ -345,6 +390,7 @@ impl Node {
     }
 
     fn restart(&mut self, data: BTreeMap<usize, Lock>) {
+        self.surveys = None;
         self.durability = Durability::new(self.disk.fence, Some(self.disk));
         self.durability.begin_quarantine(self.disk.lease, QuarantineReason::UncleanRestart);
         self.locks.clear();
@@ -562,6 +608,19 @@ impl Pair {
                 model.write(name, lease);
                 self.told[name] = self.told[name].max(number);
             }
+            Op::Rename { from, to } => {
+                if let (Some(lock), true) = (engine.locks.get(&from).cloned(), from != to) {
+                    engine.forget(to);
+                    engine.forget(from);
+                    engine.locks.insert(to, lock);
+                    let plain = model.lock(from);
+                    model.forget(to);
+                    model.forget(from);
+                    model.store(to, plain);
+                    self.told[to] = self.told[to].max(self.told[from]);
+                }
+            }
+            Op::Survey => engine.survey(),
             Op::Save => self.saved = (engine.locks.clone(), model.locks.clone()),
             Op::Crash { with_data } => {
                 let (data, plain) = if with_data { self.saved.clone() } else { Default::default() };
@@ -650,6 +709,7 @@ fn any_op() -> impl Strategy<Value = Op> {
             .prop_map(|(name, token, fence)| Op::Raise { name, token, fence }),
         6 => prop_oneof![1_u64..150, Just(5_000_u64), Just(120_000_u64)].prop_map(Op::Time),
         2 => name.clone().prop_map(|name| Op::Forget { name }),
+        2 => (name.clone(), name.clone()).prop_map(|(from, to)| Op::Rename { from, to }),
         1 => Just(Op::Flush),
         2 => name.clone().prop_map(|name| Op::Dump { name }),
         2 => name.clone().prop_map(|name| Op::Restore { name }),
@@ -657,6 +717,7 @@ fn any_op() -> impl Strategy<Value = Op> {
             .prop_map(|(name, token, fence, left)| Op::Migrate { name, token, fence, left }),
         1 => Just(Op::Save),
         2 => any::<bool>().prop_map(|with_data| Op::Crash { with_data }),
+        8 => Just(Op::Survey),
         1 => prop_oneof![1 => Just(false), 3 => Just(true)].prop_map(|works| Op::Disk { works }),
     ]
 }
@@ -701,6 +762,11 @@ proptest! {
             pair.step(op);
         }
     }
+}
+
+#[test]
+fn the_engine_does_what_the_naive_model_does_with_what_fuzzing_found() {
+    feed::feed("operations", operations::run);
 }
 
 #[test]

@@ -1,6 +1,7 @@
 //! The arguments of the command, as clap reads them.
 
 use std::ffi::OsString;
+use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::time::Duration;
 
@@ -53,6 +54,15 @@ pub(super) enum Command {
     Info(ByName),
     /// List all locks of all nodes
     List(List),
+    /// Show how all nodes are, and who holds which lock
+    Status(Status),
+    /// Watch all nodes and locks, live; keys to take a lock from its holder
+    Top(Top),
+    /// Serve metrics of all nodes to Prometheus, over HTTP
+    ///
+    /// At /metrics, in Prometheus's text format. The nodes are asked when somebody asks for the
+    /// metrics, and at most once a second.
+    Exporter(Exporter),
     /// Start local nodes with the module, until Ctrl-C
     Nodes(Nodes),
     /// Show what it does on five local nodes, in a few seconds
@@ -173,6 +183,39 @@ pub(super) struct List {
     /// Print JSON
     #[arg(long)]
     pub(super) json: bool,
+}
+
+#[derive(Debug, Args)]
+pub(super) struct Status {
+    #[command(flatten)]
+    pub(super) connection: Connection,
+    /// How many locks each node is asked for at most
+    #[arg(long, default_value_t = 10_000)]
+    pub(super) limit: usize,
+    /// Print JSON
+    #[arg(long)]
+    pub(super) json: bool,
+}
+
+#[derive(Debug, Args)]
+pub(super) struct Top {
+    #[command(flatten)]
+    pub(super) connection: Connection,
+    /// How often the nodes are asked
+    #[arg(long, value_parser = length, default_value = "1s")]
+    pub(super) every: Duration,
+    /// How many locks each node is asked for at most
+    #[arg(long, default_value_t = 10_000)]
+    pub(super) limit: usize,
+}
+
+#[derive(Debug, Args)]
+pub(super) struct Exporter {
+    #[command(flatten)]
+    pub(super) connection: Connection,
+    /// Where to listen
+    #[arg(long, value_name = "ADDRESS", default_value = "127.0.0.1:9477")]
+    pub(super) listen: SocketAddr,
 }
 
 #[derive(Debug, Args)]

@@ -7,6 +7,7 @@ use std::time::Duration;
 #[derive(Clone, Debug)]
 pub(super) enum Json {
     Null,
+    Bool(bool),
     Number(u64),
     Text(String),
     List(Vec<Json>),
@@ -28,6 +29,7 @@ impl fmt::Display for Json {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Json::Null => f.write_str("null"),
+            Json::Bool(value) => value.fmt(f),
             Json::Number(number) => number.fmt(f),
             Json::Text(text) => quote(f, text),
             Json::List(values) => {
@@ -67,9 +69,9 @@ mod tests {
 
     #[test]
     fn values_are_printed_as_json() {
-        let list = Json::List(vec![Json::Null, Json::Number(7)]);
+        let list = Json::List(vec![Json::Null, Json::Number(7), Json::Bool(true)]);
         let object = Json::Object(vec![("a", list), ("b", Json::text("q\"\\\n\u{e9}"))]);
-        assert_eq!(object.to_string(), "{\"a\":[null,7],\"b\":\"q\\\"\\\\\\u000aé\"}");
+        assert_eq!(object.to_string(), "{\"a\":[null,7,true],\"b\":\"q\\\"\\\\\\u000aé\"}");
         assert_eq!(Json::millis(Some(Duration::from_micros(1_999))).to_string(), "1");
     }
 }

@@ -4,7 +4,8 @@ use std::collections::BTreeMap;
 
 use super::args::{Acquire, ByName, ByToken, Extend, List};
 use super::json::Json;
-use super::{Failure, own_label};
+use super::signals::{self, Signals};
+use super::{Failure, own_label, waiting};
 use crate::client::protocol::LockInfo;
 use crate::client::{Length, Locker, NodeReport, Vote};
 
@@ -12,12 +13,11 @@ pub(super) async fn acquire(args: Acquire) -> Result<(), Failure> {
     let label = args.label.unwrap_or_else(own_label);
     let builder = args.connection.builder().ttl(args.ttl).wait(args.wait).label(label);
     let locker = builder.renew(false).build()?;
-    let acquire = locker.acquire(&args.name).into_future();
-    let guard = tokio::select! {
-        guard = acquire => guard,
-        _ = tokio::signal::ctrl_c() => {
+    let guard = match waiting::acquire(&locker, &args.name, &mut Signals::new()?).await {
+        Ok(guard) => guard,
+        Err(signal) => {
             locker.settle().await;
-            return Err(Failure::new(130, "interrupted"));
+            return Err(Failure::new(signals::code(signal), "interrupted"));
         }
     };
     let lease = guard?.leak();
@@ -101,6 +101,7 @@ fn info_fields(node: &str, info: &Result<LockInfo, Vote>) -> Vec<(&'static str, 
             ("label", info.label.as_ref().map_or(Json::Null, Json::text)),
             ("held_for_ms", Json::millis(info.held_for)),
             ("waiters", Json::Number(info.waiters)),
+            ("first_waiting_ms", Json::millis(info.first_waiting)),
             ("quarantine_left_ms", Json::millis(info.quarantine_left)),
         ]),
         Err(vote) => fields.push(("error", Json::text(vote.to_string()))),
@@ -121,6 +122,9 @@ fn info_line(info: &LockInfo) -> String {
     }
     if info.waiters > 0 {
         line += &format!(", {} waiting", info.waiters);
+        if let Some(first) = info.first_waiting {
+            line += &format!(" (the first for {})", Length(first));
+        }
     }
     if let Some(left) = info.quarantine_left {
         line += &format!(", in quarantine for {} more", Length(left));

@@ -6,10 +6,16 @@
 mod args;
 mod cluster;
 mod demo;
+mod exporter;
 mod json;
 mod locks;
+mod metrics;
+mod rows;
 mod run;
 mod signals;
+mod status;
+mod top;
+mod waiting;
 
 use std::process::ExitCode;
 
@@ -115,6 +121,9 @@ async fn dispatch(command: Command) -> Result<u8, Failure> {
         Command::Fence(fence) => locks::fence(fence).await?,
         Command::Info(info) => locks::info(info).await?,
         Command::List(list) => locks::list(list).await?,
+        Command::Status(args) => status::status(args).await?,
+        Command::Top(args) => top::top(args).await?,
+        Command::Exporter(args) => exporter::exporter(args).await?,
         Command::Nodes(nodes) => cluster::nodes(nodes).await?,
         Command::Demo(demo) => {
             let mut signals = Signals::new()?;

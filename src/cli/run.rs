@@ -4,27 +4,27 @@
 //! are gone before the lease ends. So the command leads a group of its own; the loss is told some
 //! time before the end, TERM is sent at once, and KILL while there is still time.
 
-use std::io::{IsTerminal, Write};
+use std::io::IsTerminal;
 use std::os::unix::process::{CommandExt, ExitStatusExt};
 use std::process::ExitStatus;
 use std::time::Duration;
 
 use rustix::process::{Pid, Signal, kill_process_group, test_kill_process_group};
 use tokio::process::{Child, Command};
-use tokio::time::{Instant, interval, sleep, sleep_until};
+use tokio::time::{Instant, sleep, sleep_until};
 
 use super::args::Run;
 use super::signals::{self, Signals};
+use super::waiting::acquire;
 use super::{Failure, own_label};
-use crate::client::{Guard, Length, Locker, Lost, Vote};
+use crate::client::{Guard, Lost};
 
 /// TERM is sent this part of the ttl before the validity ends, at most [`GRACE_MAX`] before.
 const GRACE_DIVISOR: u32 = 4;
 const GRACE_MAX: Duration = Duration::from_secs(10);
 /// KILL is sent this part of that grace before the validity ends.
 const KILL_DIVISOR: u32 = 5;
-/// How often a waiting person is told for whom, and a dying process group is looked at.
-const TELL_EVERY: Duration = Duration::from_millis(500);
+/// How often a dying process group is looked at.
 const LOOK_EVERY: Duration = Duration::from_millis(5);
 
 pub(super) async fn run(args: Run) -> Result<u8, Failure> {
@@ -80,64 +80,6 @@ pub(super) async fn run(args: Run) -> Result<u8, Failure> {
 
 fn told(lost: Lost) -> Failure {
     Failure::new(Failure::LOST, format!("the lock was lost and the command stopped: {lost}"))
-}
-
-/// Acquires the lock, telling a person at a terminal for whom it waits; or the signal that came.
-async fn acquire(
-    locker: &Locker,
-    name: &str,
-    signals: &mut Signals,
-) -> Result<Result<Guard, crate::client::AcquireError>, i32> {
-    let mut acquiring = locker.acquire(name).into_future();
-    let mut telling = interval(TELL_EVERY);
-    telling.tick().await;
-    let is_watched = std::io::stderr().is_terminal();
-    let mut has_told = false;
-    let result = loop {
-        tokio::select! {
-            guard = &mut acquiring => break Ok(guard),
-            signal = signals.next() => break Err(signal),
-            _ = telling.tick(), if is_watched => {
-                // Looking does not stop the acquiring.
-                tokio::select! {
-                    guard = &mut acquiring => break Ok(guard),
-                    line = holder(locker, name) => {
-                        eprint!("\r\x1b[Klockmod: waiting for '{name}', {line}");
-                        has_told = true;
-                    }
-                }
-            }
-        }
-    };
-    if has_told {
-        eprint!("\r\x1b[K");
-        // A terminal that has gone needs no clean line.
-        let _ = std::io::stderr().flush();
-    }
-    result
-}
-
-/// Who holds the lock, in words.
-async fn holder(locker: &Locker, name: &str) -> String {
-    let nodes = locker.info(name).await;
-    let held = nodes.iter().filter_map(|node| node.info.as_ref().ok());
-    let held = held.filter(|info| info.state == "held").max_by_key(|info| info.left);
-    match held {
-        Some(info) => {
-            let label = info.label.as_deref().unwrap_or("another");
-            let left = info.left.unwrap_or_default();
-            format!("held by {label}, up to {} more", Length(left))
-        }
-        None => {
-            let silent = nodes
-                .iter()
-                .filter(|node| matches!(node.info, Err(Vote::TimedOut | Vote::Unreachable(_))));
-            match silent.count() {
-                0 => "which nobody holds just now".to_owned(),
-                count => format!("{count} of {} nodes do not answer", nodes.len()),
-            }
-        }
-    }
 }
 
 fn spawn(args: &Run, guard: &Guard) -> std::io::Result<Child> {

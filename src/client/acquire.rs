@@ -8,6 +8,8 @@ use std::pin::{Pin, pin};
 use std::sync::Arc;
 use std::time::Duration;
 
+use tracing::Instrument;
+
 use super::core::{Core, count};
 use super::error::{AcquireError, AcquireReport};
 use super::guard::Guard;
@@ -16,15 +18,11 @@ use super::lease::Lease;
 use super::protocol::{Packet, TOKEN_LENGTH, acquire_vote, fence_vote, lock_info};
 use super::settings::check_label;
 use super::vote::{NodeReport, Vote};
+use super::waiter::Waiter;
 use super::world::{Network, World, earliest, latest};
 use crate::engine::{
-    Attempt, Grant, Instant, Loss, Millis, NodeSet, Renewal, Schedule, Step, Terms,
+    Answer, Attempt, Grant, Instant, Loss, Millis, NodeSet, Renewal, Schedule, Step, Terms,
 };
-
-/// The first pause between two attempts is random up to this.
-const PAUSE_MIN: Duration = Duration::from_millis(10);
-/// Pauses are random up to at most this.
-const PAUSE_MAX: Duration = Duration::from_millis(500);
 
 /// Numbers of the requests of an attempt.
 const ACQUIRE: u8 = 0;
@@ -104,49 +102,70 @@ impl<W: World> Acquire<W> {
             (self.terms, self.schedule) = (terms, schedule);
         }
         check_label(&self.label).map_err(AcquireError::BadOption)?;
-        let world = Arc::clone(&self.core.world);
+        let world = &*self.core.world;
         let started_at = world.now();
         let mut attempts = 0;
+        let mut waiter: Option<Waiter<'_, W>> = None;
         loop {
             attempts += 1;
-            let (loss, votes) = match self.attempt().await {
+            let mut lost = match self.attempt(waiter.as_mut()).await {
                 Ok(lease) => return Ok(Guard::new(lease)),
                 Err(lost) => lost,
             };
             let waited = world.now().saturating_sub(started_at);
-            let verdict = Verdict::of(loss, &votes, self.core.quorum.needed());
-            let left = self.wait.saturating_sub(waited);
-            if left.is_zero() || verdict == Verdict::Refused {
+            let verdict = Verdict::of(lost.loss, &lost.votes, self.core.quorum.needed());
+            if waited >= self.wait || verdict == Verdict::Refused {
+                let votes = std::mem::take(&mut lost.votes);
+                // Nothing of the wait is left when the nodes are asked what they know.
+                drop((lost, waiter));
                 let nodes = self.describe(votes).await;
                 let name = String::from_utf8_lossy(&self.name).into_owned();
                 let report = AcquireReport { name, waited, attempts, nodes };
                 return Err(verdict.error(report));
             }
-            // Full jitter: those who lost to each other must not meet again.
-            let ceiling = PAUSE_MAX.min(PAUSE_MIN * 2_u32.saturating_pow(attempts.min(16) - 1));
-            let pause = ceiling.mul_f64(unit(&*world)).max(Duration::from_millis(1));
-            world.sleep(pause.min(left)).await;
+            let waiter = waiter.get_or_insert_with(|| {
+                Waiter::new(&self.core, &self.name, self.terms.ttl, started_at, self.wait)
+            });
+            lost.pending.is_armed = !waiter.lost(&lost.pending.token, lost.silent);
+            drop(lost);
+            waiter.rest().await;
         }
     }
 
     /// One attempt with a fresh token: the lease, or why there is none and what each node said.
-    async fn attempt(&self) -> Result<Arc<Lease<W>>, (Loss, Vec<Option<Vote>>)> {
-        let core = &self.core;
+    async fn attempt<'s>(
+        &'s self,
+        mut waiter: Option<&mut Waiter<'s, W>>,
+    ) -> Result<Arc<Lease<W>>, LostAttempt<'s, W>> {
+        let core = &*self.core;
         let (nodes, ttl) = (core.quorum.nodes(), self.terms.ttl);
         let token = core.token();
-        let packet = Packet::acquire(&self.name, &token, ttl, &self.label);
+        let packet = match &mut waiter {
+            Some(waiter) => waiter.begin(&token, &self.label),
+            None => Packet::acquire(&self.name, &token, ttl, &self.label),
+        };
         let inbox = Inbox::new(nodes);
         let started_at = earliest(&*core.world);
         let mut attempt = Attempt::new(core.quorum, self.terms, started_at);
         let mut pending = Pending { core, name: &self.name, token, ttl, is_armed: true };
         count(&core.counters.attempts);
-        core.send_all(&packet, &inbox, ACQUIRE);
+        let bell = waiter.as_ref().and_then(|waiter| waiter.bell());
+        for node in 0..nodes {
+            let reply_to = inbox.reply_to(node, ACQUIRE).before(bell);
+            core.world.send(node, &packet, Some(reply_to));
+        }
 
         let mut votes: Vec<Option<Vote>> = Vec::new();
+        let mut is_timed_out = false;
         let mut timer = pin!(core.world.sleep(core.settings.rules.timeout));
         loop {
             let step = match inbox.next(timer.as_mut()).await {
-                None => attempt.time_out(latest(&*core.world)),
+                None => {
+                    if !std::mem::replace(&mut is_timed_out, true) {
+                        core.metrics.timed_out(nodes, &votes);
+                    }
+                    attempt.time_out(latest(&*core.world))
+                }
                 Some(delivery) => {
                     let now = latest(&*core.world);
                     let node = delivery.node;
@@ -156,12 +175,16 @@ impl<W: World> Acquire<W> {
                             .map_or_else(Vote::from, |reply| fence_vote(&reply, Vote::NotHeld));
                         attempt.raise_answer(node, vote.raise_answer(), now)
                     } else {
-                        let vote =
+                        let mut vote =
                             delivery.outcome.map_or_else(Vote::from, |reply| acquire_vote(&reply));
+                        if let Some(waiter) = &mut waiter {
+                            vote = waiter.answered(node, vote);
+                        }
                         let answer = vote.answer();
                         if votes.is_empty() {
                             votes.resize(nodes, None);
                         }
+                        core.metrics.voted(node, &vote);
                         votes[node] = Some(vote);
                         attempt.answer(node, answer, now)
                     }
@@ -185,7 +208,8 @@ impl<W: World> Acquire<W> {
                 }
                 Step::Lost(loss) => {
                     votes.resize(nodes, None);
-                    return Err((loss, votes));
+                    let silent = silent(&votes, is_timed_out);
+                    return Err(LostAttempt { loss, votes, silent, pending });
                 }
             }
         }
@@ -247,7 +271,20 @@ impl<W: World> IntoFuture for Acquire<W> {
     type IntoFuture = Pin<Box<dyn Future<Output = Self::Output> + Send>>;
 
     fn into_future(self) -> Self::IntoFuture {
-        Box::pin(self.run())
+        let core = Arc::clone(&self.core);
+        let span = tracing::debug_span!("lockmod.acquire", lock = %self.name.escape_ascii());
+        let acquisition = async move {
+            let started_at = core.world.now();
+            let result = self.run().await;
+            let waited = core.world.now().saturating_sub(started_at);
+            core.metrics.ended(&result, waited);
+            match &result {
+                Ok(guard) => tracing::debug!(fence = guard.fence().get(), ?waited, "acquired"),
+                Err(error) => tracing::debug!(%error, "not acquired"),
+            }
+            result
+        };
+        Box::pin(acquisition.instrument(span))
     }
 }
 
@@ -266,6 +303,26 @@ impl<W: World> Drop for Pending<'_, W> {
             self.core.tell_all(&Packet::release(self.name, &self.token, self.ttl));
         }
     }
+}
+
+/// What is left of a lost attempt: it is abandoned when this is dropped.
+struct LostAttempt<'a, W: World> {
+    loss: Loss,
+    votes: Vec<Option<Vote>>,
+    /// Who did not answer, although it was waited for.
+    silent: NodeSet,
+    pending: Pending<'a, W>,
+}
+
+/// The nodes of which nothing can be known: no answer in time, or none that made sense. An answer
+/// that was not waited for any more says nothing against its node.
+fn silent(votes: &[Option<Vote>], is_timed_out: bool) -> NodeSet {
+    let is_silent = |vote: &Option<Vote>| match vote {
+        Some(vote) => vote.answer() == Answer::Unknown,
+        None => is_timed_out,
+    };
+    let nodes = votes.iter().enumerate().filter(|(_, vote)| is_silent(vote));
+    nodes.fold(NodeSet::EMPTY, |nodes, (node, _)| nodes.or(NodeSet::of(node)))
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -304,11 +361,4 @@ impl Verdict {
             Verdict::TooLate => AcquireError::TooLate(report),
         }
     }
-}
-
-/// A random number from 0 to 1.
-fn unit(world: &impl World) -> f64 {
-    let mut bytes = [0; 4];
-    world.fill(&mut bytes);
-    f64::from(u32::from_le_bytes(bytes)) / f64::from(u32::MAX)
 }

@@ -3,9 +3,14 @@
 //! URLs are read by the `redis` crate, so that they mean here what they mean elsewhere. A
 //! connection counts as made only after the server has answered a PING: a process that is stopped
 //! accepts connections too.
+//!
+//! RESP3 is asked for, because only then a subscribed connection can carry commands too. Where it
+//! is refused, or the subscription is, the connection works without wakes.
 
+use std::fmt;
 use std::io;
 use std::path::PathBuf;
+use std::pin::Pin;
 use std::sync::Arc;
 
 use redis::{ConnectionAddr, IntoConnectionInfo};
@@ -28,18 +33,40 @@ pub(super) struct Address {
     tls: Option<Arc<rustls::ClientConfig>>,
 }
 
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone)]
 enum Place {
     Tcp { host: String, port: u16, is_tls: bool },
     Unix(PathBuf),
+    Dialled(Arc<dyn Dial>),
 }
 
 /// What a server calls itself, from its start to its end.
 pub(super) type RunId = String;
 
+/// A connection that is logged in.
+pub(super) struct Login {
+    pub(super) stream: Box<dyn Stream>,
+    /// Who answers there, as far as we may know.
+    pub(super) run_id: Option<RunId>,
+    /// Whether what is published on the client's channel arrives here.
+    pub(super) hears: bool,
+}
+
 /// A connection's bytes, whatever carries them.
-pub(super) trait Stream: AsyncRead + AsyncWrite + Unpin + Send {}
+pub trait Stream: AsyncRead + AsyncWrite + Unpin + Send {}
 impl<S: AsyncRead + AsyncWrite + Unpin + Send> Stream for S {}
+
+/// A connection about to be opened.
+pub type Opening = Pin<Box<dyn Future<Output = io::Result<Box<dyn Stream>>> + Send>>;
+
+/// Opens the connections to one node of a world of one's own: see [`Links`](super::Links).
+pub trait Dial: fmt::Debug + Send + Sync {
+    /// Opens another connection.
+    fn open(&self) -> Opening;
+
+    /// A random number from 0 to 1, for the pause before connecting again.
+    fn jitter(&self) -> f64;
+}
 
 impl Address {
     /// Reads a URL.
@@ -66,6 +93,7 @@ impl Address {
             Place::Tcp { host, port, .. } if host.contains(':') => format!("[{host}]:{port}"),
             Place::Tcp { host, port, .. } => format!("{host}:{port}"),
             Place::Unix(path) => path.display().to_string(),
+            Place::Dialled(_) => url.to_owned(),
         };
         Ok(Address {
             name: name.into(),
@@ -75,6 +103,20 @@ impl Address {
             database: settings.db(),
             tls: None,
         })
+    }
+
+    /// A node that is reached in a way of its own.
+    pub(super) fn dialled(name: Arc<str>, dial: Arc<dyn Dial>) -> Address {
+        let place = Place::Dialled(dial);
+        Address { name, place, user: None, password: None, database: 0, tls: None }
+    }
+
+    /// A random number from 0 to 1.
+    pub(super) fn jitter(&self) -> f64 {
+        match &self.place {
+            Place::Dialled(dial) => dial.jitter(),
+            Place::Tcp { .. } | Place::Unix(_) => rand::random(),
+        }
     }
 
     /// The address for people and reports: never with a password.
@@ -100,15 +142,15 @@ impl Address {
                 port == port2 && (host == host2 || (is_loopback(host) && is_loopback(host2)))
             }
             (Place::Unix(path), Place::Unix(path2)) => path == path2,
-            (Place::Tcp { .. }, Place::Unix(_)) | (Place::Unix(_), Place::Tcp { .. }) => false,
+            (Place::Tcp { .. } | Place::Unix(_) | Place::Dialled(_), _) => false,
         }
     }
 
-    /// Connects, logs in and selects the database: the connection, and who answers there.
+    /// Connects, logs in, selects the database, and listens to `channel`.
     ///
     /// # Errors
     /// Why that was not possible. There is no time limit in here.
-    pub(super) async fn connect(&self) -> Result<(Box<dyn Stream>, Option<RunId>), Failure> {
+    pub(super) async fn connect(&self, channel: &[u8]) -> Result<Login, Failure> {
         let mut stream =
             self.open().await.map_err(|error| Failure::Unreachable(plain(&error).into()))?;
         if let Some(password) = &self.password {
@@ -117,21 +159,32 @@ impl Address {
                 Some(user) => Packet::new(&[b"AUTH", user.as_bytes(), password]),
                 None => Packet::new(&[b"AUTH", password]),
             };
-            exchange(&mut stream, &login, true).await?;
+            login_as(&mut stream, &login).await?;
         }
         if self.database != 0 {
             let database = self.database.to_string();
             let select = Packet::new(&[b"SELECT", database.as_bytes()]);
-            exchange(&mut stream, &select, true).await?;
+            login_as(&mut stream, &select).await?;
         }
-        exchange(&mut stream, &Packet::new(&[b"PING"]), false).await?;
-        // A user who may not ask for it is not kept out.
-        let info = exchange(&mut stream, &Packet::new(&[b"INFO", b"server"]), false).await?;
-        Ok((stream, run_id(&info)))
+        let hello = Packet::new(&[b"HELLO", b"3"]);
+        let is_resp3 = matches!(exchange(&mut stream, &[hello]).await?[..], [Reply::List(_)]);
+        let mut asked = vec![Packet::new(&[b"PING"]), Packet::new(&[b"INFO", b"server"])];
+        // Without RESP3 a subscribed connection would carry no commands.
+        if is_resp3 {
+            asked.push(Packet::new(&[b"SUBSCRIBE", channel]));
+        }
+        let replies = exchange(&mut stream, &asked).await?;
+        if let Some(Reply::Error(text)) = replies.first() {
+            is_alive(text)?;
+        }
+        let run_id = replies.get(1).and_then(run_id);
+        let hears = matches!(replies.get(2), Some(Reply::Push(_)));
+        Ok(Login { stream, run_id, hears })
     }
 
     async fn open(&self) -> io::Result<Box<dyn Stream>> {
         match &self.place {
+            Place::Dialled(dial) => dial.open().await,
             Place::Unix(path) => Ok(Box::new(UnixStream::connect(path).await?)),
             Place::Tcp { host, port, .. } => {
                 let stream = TcpStream::connect((host.as_str(), *port)).await?;
@@ -157,24 +210,36 @@ pub(super) fn plain(error: &io::Error) -> String {
     text[..end].to_lowercase()
 }
 
-/// Sends one command of the login and reads its reply.
+/// Sends a command of the login, which must succeed.
+async fn login_as(stream: &mut Box<dyn Stream>, command: &Packet) -> Result<(), Failure> {
+    match exchange(stream, std::slice::from_ref(command)).await?.first() {
+        Some(Reply::Error(text)) => Err(Failure::NoPermission(text.as_str().into())),
+        Some(_) | None => Ok(()),
+    }
+}
+
+/// Sends commands and reads as many replies; errors among them are replies.
 async fn exchange(
     stream: &mut Box<dyn Stream>,
-    command: &Packet,
-    is_login: bool,
-) -> Result<Reply, Failure> {
+    commands: &[Packet],
+) -> Result<Vec<Reply>, Failure> {
     let broken = |error: io::Error| Failure::Unreachable(plain(&error).into());
-    stream.write_all(command.bytes()).await.map_err(broken)?;
+    let bytes: Vec<u8> = commands.iter().flat_map(|command| command.bytes()).copied().collect();
+    stream.write_all(&bytes).await.map_err(broken)?;
     stream.flush().await.map_err(broken)?;
-    let mut bytes = Vec::new();
+    let mut unread = Vec::new();
+    let mut replies = Vec::with_capacity(commands.len());
     loop {
-        match reply::read(&bytes) {
-            Ok(Some((Reply::Error(text), _))) => return refused(is_login, text),
-            Ok(Some((reply, _))) => return Ok(reply),
-            Ok(None) => {}
-            Err(garbage) => return Err(Failure::Garbled(garbage.0.into())),
+        while let Some((reply, length)) =
+            reply::read(&unread).map_err(|garbage| Failure::Garbled(garbage.0.into()))?
+        {
+            unread.drain(..length);
+            replies.push(reply);
+            if replies.len() == commands.len() {
+                return Ok(replies);
+            }
         }
-        if stream.read_buf(&mut bytes).await.map_err(broken)? == 0 {
+        if stream.read_buf(&mut unread).await.map_err(broken)? == 0 {
             return Err(Failure::Unreachable("the node closed the connection".into()));
         }
     }
@@ -186,13 +251,12 @@ fn run_id(info: &Reply) -> Option<RunId> {
     text.lines().find_map(|line| line.strip_prefix("run_id:")).map(str::to_owned)
 }
 
-/// What an error means when logging in.
-fn refused(is_login: bool, text: String) -> Result<Reply, Failure> {
+/// What an error to PING means.
+fn is_alive(text: &str) -> Result<(), Failure> {
     match text.split(' ').next() {
         // A user who may not PING may do other things, and the server is alive.
-        Some("NOPERM") if !is_login => Ok(Reply::Nil),
-        Some("NOAUTH" | "NOPERM" | "WRONGPASS") => Err(Failure::NoPermission(text.into())),
-        _ if is_login => Err(Failure::NoPermission(text.into())),
+        Some("NOPERM") => Ok(()),
+        Some("NOAUTH" | "WRONGPASS") => Err(Failure::NoPermission(text.into())),
         _ => Err(Failure::Unreachable(text.into())),
     }
 }

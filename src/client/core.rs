@@ -7,6 +7,7 @@ use std::time::Duration;
 
 use super::inbox::Inbox;
 use super::keeper::Keeper;
+use super::metrics::Metrics;
 use super::protocol::{Packet, TOKEN_LENGTH};
 use super::reply::Reply;
 use super::settings::LeaseRules;
@@ -69,13 +70,15 @@ pub(super) struct Core<W: World> {
     pub(super) settings: Settings,
     pub(super) keeper: Arc<Keeper<W>>,
     pub(super) counters: Counters,
+    pub(super) metrics: Metrics,
 }
 
 impl<W: World> Core<W> {
     pub(super) fn new(world: W, quorum: Quorum, settings: Settings) -> Core<W> {
         let world = Arc::new(world);
         let keeper = Keeper::new(Arc::clone(&world));
-        Core { world, quorum, settings, keeper, counters: Counters::default() }
+        let metrics = Metrics::new(world.nodes());
+        Core { world, quorum, settings, keeper, counters: Counters::default(), metrics }
     }
 
     /// A token that nobody can guess, for one acquisition.

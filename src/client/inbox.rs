@@ -12,6 +12,7 @@ use std::task::{Context, Poll, Waker};
 
 use super::reply::Reply;
 use super::vote::Vote;
+use super::wakes::Bell;
 
 /// Why there is no reply.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -63,6 +64,8 @@ pub struct ReplyTo {
     state: Arc<Mutex<State>>,
     node: usize,
     request: u8,
+    bad_only: bool,
+    bell: Option<Arc<Bell>>,
 }
 
 fn lock(state: &Mutex<State>) -> MutexGuard<'_, State> {
@@ -84,7 +87,12 @@ impl Inbox {
 
     /// Where `node`'s reply to `request` shall go.
     pub(super) fn reply_to(&self, node: usize, request: u8) -> ReplyTo {
-        ReplyTo { state: Arc::clone(&self.0), node, request }
+        ReplyTo { state: Arc::clone(&self.0), node, request, bad_only: false, bell: None }
+    }
+
+    /// The same, for a reply that matters only if it is an error, or does not come.
+    pub(super) fn bad_news_to(&self, node: usize, request: u8) -> ReplyTo {
+        ReplyTo { bad_only: true, ..self.reply_to(node, request) }
     }
 
     /// The next reply; `None` if `timer` is over first.
@@ -102,7 +110,8 @@ impl Inbox {
         .await
     }
 
-    fn poll_next(&self, ctx: &mut Context<'_>) -> Poll<Delivery> {
+    /// The next reply.
+    pub(super) fn poll_next(&self, ctx: &mut Context<'_>) -> Poll<Delivery> {
         let mut state = lock(&self.0);
         match state.deliveries.pop_front() {
             Some(delivery) => Poll::Ready(delivery),
@@ -130,8 +139,19 @@ impl ReplyTo {
         state.is_closed && !state.is_settled
     }
 
+    /// Whatever the node has said to the bell before this reply is out of date with it.
+    pub(super) fn before(self, bell: Option<&Arc<Bell>>) -> ReplyTo {
+        ReplyTo { bell: bell.map(Arc::clone), ..self }
+    }
+
     /// Hands over the reply.
     pub fn deliver(self, outcome: Result<Reply, Failure>) {
+        if let Some(bell) = &self.bell {
+            bell.silence(self.node);
+        }
+        if self.bad_only && matches!(outcome, Ok(ref reply) if !matches!(reply, Reply::Error(_))) {
+            return;
+        }
         let mut state = lock(&self.state);
         if state.is_closed {
             return;

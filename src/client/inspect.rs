@@ -9,6 +9,7 @@ use super::inbox::Inbox;
 use super::locker::Locker;
 use super::protocol::{LockInfo, Packet, claim_vote, lock_info};
 use super::reply::Reply;
+use super::survey::{Locks, join_all};
 use super::vote::{NodeReport, Vote};
 use super::world::{World, earliest, latest};
 use crate::engine::{Fence, Millis};
@@ -26,6 +27,12 @@ pub struct NodeInfo {
     pub node: Arc<str>,
     /// What it tells, or its vote if it does not.
     pub info: Result<LockInfo, Vote>,
+}
+
+impl NodeInfo {
+    pub(crate) const fn new(node: Arc<str>, info: Result<LockInfo, Vote>) -> NodeInfo {
+        NodeInfo { node, info }
+    }
 }
 
 /// What one node lists.
@@ -49,9 +56,8 @@ impl<W: World> Locker<W> {
         core.send_all(&Packet::info(name.as_ref()), &inbox, 0);
         let outcomes = core.collect(&inbox, lock_info, |_| false).await;
         let names = core.world.nodes().iter();
-        let info = |(node, outcome): (&Arc<str>, Option<Result<LockInfo, Vote>>)| NodeInfo {
-            node: Arc::clone(node),
-            info: outcome.unwrap_or(Err(Vote::TimedOut)),
+        let info = |(node, outcome): (&Arc<str>, Option<Result<LockInfo, Vote>>)| {
+            NodeInfo::new(Arc::clone(node), outcome.unwrap_or(Err(Vote::TimedOut)))
         };
         names.zip(outcomes).map(info).collect()
     }
@@ -135,15 +141,23 @@ impl<W: World> Locker<W> {
     /// # Cancellation
     /// Nothing changes anywhere.
     pub async fn list(&self) -> Vec<NodeLocks> {
-        let mut nodes = Vec::new();
-        for (index, node) in self.core().world.nodes().iter().enumerate() {
-            let locks = self.list_node(index).await;
-            nodes.push(NodeLocks { node: Arc::clone(node), locks });
-        }
-        nodes
+        let names = self.core().world.nodes();
+        let asked = (0..names.len()).map(|node| self.list_node(node, LISTED_MAX, u64::MAX));
+        let listed = names.iter().zip(join_all(asked).await);
+        let listed = listed.map(|(node, locks)| NodeLocks {
+            node: Arc::clone(node),
+            locks: locks.map(|locks| locks.found),
+        });
+        listed.collect()
     }
 
-    async fn list_node(&self, node: usize) -> Result<BTreeMap<Vec<u8>, LockInfo>, Vote> {
+    /// The locks of a node that has `count` of them, but no more than about `max`.
+    pub(super) async fn list_node(
+        &self,
+        node: usize,
+        max: usize,
+        count: u64,
+    ) -> Result<Locks, Vote> {
         let mut locks = BTreeMap::new();
         let mut cursor = b"0".to_vec();
         loop {
@@ -156,15 +170,16 @@ impl<W: World> Locker<W> {
                     locks.insert(name, info);
                 }
             }
-            if next == b"0" || locks.len() >= LISTED_MAX {
-                return Ok(locks);
+            let is_all = next == b"0" || locks.len() as u64 >= count;
+            if is_all || locks.len() >= max {
+                return Ok(Locks { found: locks, is_cut: !is_all });
             }
             cursor = next;
         }
     }
 
     /// Sends commands to one node and reads all replies, in order.
-    async fn ask(&self, node: usize, packets: &[Packet]) -> Result<Vec<Reply>, Vote> {
+    pub(super) async fn ask(&self, node: usize, packets: &[Packet]) -> Result<Vec<Reply>, Vote> {
         let core = self.core();
         let inbox = Inbox::new(packets.len());
         for packet in packets {

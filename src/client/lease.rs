@@ -8,6 +8,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use tokio::sync::Notify;
+use tracing::Instrument;
 
 use super::core::Core;
 use super::error::{ExtendError, Lost, ReleaseError};
@@ -33,6 +34,7 @@ pub(super) struct Lease<W: World> {
     pub(super) token: [u8; TOKEN_LENGTH],
     pub(super) fence: Fence,
     ttl: Millis,
+    acquired_at: Duration,
     state: Mutex<State>,
     /// Told when the lease is lost or released.
     ended: Notify,
@@ -42,6 +44,8 @@ pub(super) struct Lease<W: World> {
 struct State {
     renewal: Renewal,
     slot: Option<Slot>,
+    /// That it was lost has been counted.
+    is_counted: bool,
 }
 
 impl<W: World> Lease<W> {
@@ -53,8 +57,10 @@ impl<W: World> Lease<W> {
         ttl: Millis,
         renewal: Renewal,
     ) -> Arc<Lease<W>> {
-        let state = Mutex::new(State { renewal, slot: None });
-        let lease = Lease { core, name, token, fence, ttl, state, ended: Notify::new() };
+        let state = Mutex::new(State { renewal, slot: None, is_counted: false });
+        let acquired_at = core.world.now();
+        let lease =
+            Lease { core, name, token, fence, ttl, acquired_at, state, ended: Notify::new() };
         let lease = Arc::new(lease);
         lease.plan();
         lease
@@ -91,6 +97,12 @@ impl<W: World> Lease<W> {
             Due::Now => state.slot = Some(self.core.keeper.insert(self, now)),
             Due::At(due_at) => state.slot = Some(self.core.keeper.insert(self, due_at)),
             Due::Never => {
+                if !state.renewal.is_released()
+                    && let Some(ending) = state.renewal.ending(now)
+                    && !std::mem::replace(&mut state.is_counted, true)
+                {
+                    self.core.metrics.lost(ending.into());
+                }
                 drop(state);
                 self.ended.notify_waiters();
             }
@@ -107,11 +119,21 @@ impl<W: World> Lease<W> {
         match due {
             Due::Now => {
                 let world = Arc::clone(&self.core.world);
-                world.spawn(async move {
+                let span = tracing::debug_span!(
+                    "lockmod.renew",
+                    lock = %self.name.escape_ascii(),
+                    fence = self.fence.get()
+                );
+                let renewal = async move {
                     // Whatever comes of it, the validity tells, and the next try is planned.
-                    let _ = self.extend(true).await;
+                    let result = self.extend(true).await;
+                    self.core.metrics.renewed(&result);
+                    if let Err(error) = result {
+                        tracing::debug!(%error, "not renewed");
+                    }
                     self.plan();
-                });
+                };
+                world.spawn(renewal.instrument(span));
             }
             Due::At(_) | Due::Never => self.plan(),
         }
@@ -211,8 +233,13 @@ impl<W: World> Lease<W> {
         if let Some(slot) = slot {
             self.core.keeper.remove(slot);
         }
+        self.count_hold();
         self.ended.notify_waiters();
         true
+    }
+
+    fn count_hold(&self) {
+        self.core.metrics.held(self.core.world.now().saturating_sub(self.acquired_at));
     }
 
     /// Gives the lease back, and waits until a quorum has confirmed.
@@ -233,6 +260,7 @@ impl<W: World> Lease<W> {
         state.renewal.release();
         let slot = state.slot.take();
         drop(state);
+        self.count_hold();
         if let Some(slot) = slot {
             self.core.keeper.remove(slot);
         }

@@ -6,6 +6,8 @@
 //! again. A release is different: it stays in line until a node has answered it or its lease has
 //! ended, so that a broken connection leaves nothing behind on a node that lives.
 //!
+//! What the node says without being asked, its wakes, arrives on the same connection.
+//!
 //! The `redis` crate's multiplexed connection is not used for this, because it skips commands whose
 //! caller has gone (a release that nobody waits for), packs each command once per node, and makes
 //! callers wait for room in the line, so that a destructor could not use it.
@@ -21,10 +23,11 @@ use std::time::Duration;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::time::{Instant, Sleep, sleep, timeout};
 
-use super::connect::{Address, RunId, Stream, plain};
+use super::connect::{Address, Dial, RunId, Stream, plain};
 use super::inbox::{Failure, ReplyTo};
 use super::protocol::{Care, Packet};
 use super::reply::{self, Reply};
+use super::wakes::Wakes;
 
 /// The most commands in line or unanswered per node; above it a command fails at once. A hung node
 /// must not fill the memory.
@@ -46,10 +49,10 @@ const STALL_MIN: Duration = Duration::from_secs(2);
 /// Who answers on each connection: two URLs may lead to one server by other names, and a server
 /// must not have two votes.
 #[derive(Debug)]
-pub(super) struct Answering(Mutex<Vec<Option<RunId>>>);
+struct Answering(Mutex<Vec<Option<RunId>>>);
 
 impl Answering {
-    pub(super) fn new(nodes: usize) -> Answering {
+    fn new(nodes: usize) -> Answering {
         Answering(Mutex::new(vec![None; nodes]))
     }
 
@@ -66,15 +69,83 @@ impl Answering {
     }
 }
 
+/// The connections to all nodes, in their order. For a world of one's own: [`World::nodes`] and
+/// [`World::send`] may be these, and [`World::wakes`] too. Times in here are tokio's.
+///
+/// [`World::nodes`]: super::World::nodes
+/// [`World::send`]: super::World::send
+/// [`World::wakes`]: super::World::wakes
+#[derive(Debug)]
+pub struct Links {
+    names: Vec<Arc<str>>,
+    links: Vec<Link>,
+    wakes: Arc<Wakes>,
+}
+
+/// What drives one connection: to be run until it ends, which is when [`Links`] is dropped and
+/// everything in line is done.
+pub type Driving = Pin<Box<dyn Future<Output = ()> + Send>>;
+
+impl Links {
+    /// Connections to nodes that are reached in a way of their own. Nodes publish for this client
+    /// on `channel`; `patience` is how long an answer is waited for; `spawn` is given a task per
+    /// node.
+    pub fn dialled(
+        nodes: impl IntoIterator<Item = (Arc<str>, Arc<dyn Dial>)>,
+        channel: &[u8],
+        patience: Duration,
+        spawn: impl FnMut(Driving),
+    ) -> Links {
+        let address = |(name, dial)| Address::dialled(name, dial);
+        Links::start(nodes.into_iter().map(address).collect(), channel, patience, spawn)
+    }
+
+    /// Begins to connect to `addresses`.
+    pub(super) fn start(
+        addresses: Vec<Address>,
+        channel: &[u8],
+        patience: Duration,
+        mut spawn: impl FnMut(Driving),
+    ) -> Links {
+        let names = addresses.iter().map(|address| Arc::clone(address.name())).collect();
+        let answering = Arc::new(Answering::new(addresses.len()));
+        let wakes = Arc::new(Wakes::new(channel, addresses.len()));
+        let start = |(node, address)| {
+            let me = (node, Arc::clone(&answering));
+            let (link, driving) = Link::new(address, patience, me, Arc::clone(&wakes));
+            spawn(Box::pin(driving));
+            link
+        };
+        let links = addresses.into_iter().enumerate().map(start).collect();
+        Links { names, links, wakes }
+    }
+
+    /// Where what the nodes publish on the channel arrives.
+    pub const fn wakes(&self) -> &Arc<Wakes> {
+        &self.wakes
+    }
+
+    /// The names of the nodes, for people.
+    pub fn names(&self) -> &[Arc<str>] {
+        &self.names
+    }
+
+    /// Puts a command into the node's line; never waits.
+    pub fn send(&self, node: usize, packet: &Packet, reply_to: Option<ReplyTo>) {
+        self.links[node].send(packet, reply_to);
+    }
+}
+
 /// The handle of one node's connection. Dropping it lets the task finish what is in line.
 #[derive(Debug)]
-pub(super) struct Link(Arc<Shared>);
+struct Link(Arc<Shared>);
 
 #[derive(Debug)]
 struct Shared {
     line: Mutex<Line>,
     node: usize,
     answering: Arc<Answering>,
+    wakes: Arc<Wakes>,
 }
 
 #[derive(Debug, Default)]
@@ -110,6 +181,13 @@ impl Item {
             reply_to.deliver(outcome);
         }
     }
+
+    /// The connection for which it was meant is no more.
+    fn strip(&mut self) {
+        if let Some(plain) = self.packet.plain() {
+            self.packet = plain;
+        }
+    }
 }
 
 impl Line {
@@ -130,21 +208,21 @@ impl Shared {
 }
 
 impl Link {
-    /// Begins to connect to `address`, in a task on `runtime`. `patience` is how long the caller
-    /// waits for an answer.
-    pub(super) fn start(
+    /// A link to `address`, and the task that drives it. `patience` is how long the caller waits
+    /// for an answer.
+    fn new(
         address: Address,
         patience: Duration,
         (node, answering): (usize, Arc<Answering>),
-        runtime: &tokio::runtime::Handle,
-    ) -> Link {
-        let shared = Arc::new(Shared { line: Mutex::default(), node, answering });
-        drop(runtime.spawn(drive(Arc::clone(&shared), address, patience)));
-        Link(shared)
+        wakes: Arc<Wakes>,
+    ) -> (Link, impl Future<Output = ()> + Send + use<>) {
+        let shared = Arc::new(Shared { line: Mutex::default(), node, answering, wakes });
+        let driving = drive(Arc::clone(&shared), address, patience);
+        (Link(shared), driving)
     }
 
     /// Puts a command into the line; never waits.
-    pub(super) fn send(&self, packet: &Packet, reply_to: Option<ReplyTo>) {
+    fn send(&self, packet: &Packet, reply_to: Option<ReplyTo>) {
         let repeat_until = match packet.care() {
             Care::UntilAnswered(length) => Some(Instant::now() + length),
             Care::Awaited | Care::Once => None,
@@ -153,7 +231,7 @@ impl Link {
         let mut line = self.0.line();
         if let Some(failure) = line.refusal() {
             if repeat_until.is_some() && line.items.len() < REPEATED_MAX {
-                let packet = packet.clone();
+                let packet = packet.plain().unwrap_or_else(|| packet.clone());
                 line.items.push_back(Item { packet, reply_to: None, repeat_until });
             }
             drop(line);
@@ -184,32 +262,34 @@ async fn drive(shared: Arc<Shared>, address: Address, patience: Duration) {
     let mut pause = PAUSE_MIN;
     loop {
         let limit = stall.min(patience * 2);
-        let connected = match timeout(limit, address.connect()).await {
+        let connected = match timeout(limit, address.connect(shared.wakes.channel())).await {
             Ok(connected) => connected,
             Err(_) => Err(Failure::Unreachable("no answer when connecting".into())),
         };
-        let connected = connected.and_then(|(stream, run_id)| {
-            if shared.answering.note(shared.node, run_id) {
-                return Ok(stream);
+        let connected = connected.and_then(|login| {
+            if shared.answering.note(shared.node, login.run_id) {
+                return Ok((login.stream, login.hears));
             }
             Err(Failure::Unreachable("the same server as another node: remove one".into()))
         });
         match connected {
-            Ok(stream) => {
+            Ok((stream, hears)) => {
                 shared.line().down = None;
+                shared.wakes.connected(shared.node, hears);
                 pause = PAUSE_MIN;
                 let mut connection = Connection::new(stream, stall);
                 let failure = poll_fn(|ctx| connection.poll(ctx, &shared)).await;
                 shared.answering.note(shared.node, None);
                 let Some(failure) = failure else { return };
                 break_off(&shared, connection.sent, failure);
+                shared.wakes.broken(shared.node);
             }
             Err(failure) => {
                 fail(&shared, failure);
                 if shared.line().is_closed {
                     return;
                 }
-                sleep(jittered(pause)).await;
+                sleep(jittered(pause, address.jitter())).await;
                 pause = PAUSE_MAX.min(pause * 2);
             }
         }
@@ -217,18 +297,20 @@ async fn drive(shared: Arc<Shared>, address: Address, patience: Duration) {
 }
 
 /// Between half of `pause` and all of it, so that clients do not return in step.
-fn jittered(pause: Duration) -> Duration {
-    pause.mul_f64(0.5 + rand::random::<f64>() / 2.0)
+fn jittered(pause: Duration, random: f64) -> Duration {
+    pause.mul_f64(0.5 + random / 2.0)
 }
 
 /// The connection broke: what was sent has an unknown outcome.
 fn break_off(shared: &Shared, sent: VecDeque<Item>, failure: Failure) {
     let mut line = shared.line();
     line.unanswered = 0;
+    line.items.iter_mut().for_each(Item::strip);
     // Releases go first on the next connection, in their order.
     for mut item in sent.into_iter().rev() {
         item.answer(Err(failure.clone()));
         if item.repeat_until.is_some() && line.items.len() < REPEATED_MAX {
+            item.strip();
             line.items.push_front(item);
         }
     }
@@ -243,6 +325,7 @@ fn fail(shared: &Shared, failure: Failure) {
     for mut item in items {
         item.answer(Err(failure.clone()));
         if item.repeat_until.is_some_and(|until| until > now) {
+            item.strip();
             line.items.push_back(item);
         }
     }
@@ -284,11 +367,13 @@ impl Connection {
             // reads no requests.
             let has_more = self.take(ctx, shared);
             let io = match self.write(ctx) {
-                Ok(()) => self.read(ctx),
+                Ok(()) => self.read(ctx, shared),
                 Err(error) => Err(error),
             };
-            if let Err(failure) = io {
-                return Poll::Ready(Some(failure));
+            match io {
+                Ok(false) => {}
+                Ok(true) => continue,
+                Err(failure) => return Poll::Ready(Some(failure)),
             }
             if has_more.is_none() && self.sent.is_empty() && self.unwritten.is_empty() {
                 return Poll::Ready(None);
@@ -344,38 +429,52 @@ impl Connection {
         }
     }
 
-    fn read(&mut self, ctx: &mut Context<'_>) -> Result<(), Failure> {
+    /// Reads what is there; whether that has put anything into the line.
+    fn read(&mut self, ctx: &mut Context<'_>, shared: &Shared) -> Result<bool, Failure> {
+        let mut has_new = false;
         loop {
             let mut chunk = [std::mem::MaybeUninit::uninit(); 4096];
             let mut chunk = ReadBuf::uninit(&mut chunk);
             match Pin::new(&mut self.stream).poll_read(ctx, &mut chunk) {
-                Poll::Pending => return Ok(()),
+                Poll::Pending => return Ok(has_new),
                 Poll::Ready(Err(error)) => return Err(broken(error)),
                 Poll::Ready(Ok(())) if chunk.filled().is_empty() => {
                     return Err(Failure::Unreachable("the node closed the connection".into()));
                 }
                 Poll::Ready(Ok(())) => {
                     self.unread.extend_from_slice(chunk.filled());
-                    self.hand_out()?;
+                    has_new |= self.hand_out(shared)?;
                 }
             }
         }
     }
 
-    fn hand_out(&mut self) -> Result<(), Failure> {
+    fn hand_out(&mut self, shared: &Shared) -> Result<bool, Failure> {
         let mut done = 0;
+        let mut has_new = false;
         while let Some((reply, length)) = reply::read(&self.unread[done..])
             .map_err(|garbage| Failure::Garbled(garbage.0.into()))?
         {
             done += length;
-            match self.sent.pop_front() {
-                Some(mut item) => item.answer(Ok(reply)),
-                None => return Err(Failure::Garbled("a reply that nobody asked for".into())),
+            if let Reply::Push(parts) = reply {
+                hear(&parts, shared);
+                continue;
             }
+            let Some(mut item) = self.sent.pop_front() else {
+                return Err(Failure::Garbled("a reply that nobody asked for".into()));
+            };
+            if matches!(reply, Reply::Error(_))
+                && let Some(packet) = item.packet.plain()
+            {
+                let again = Item { packet, reply_to: None, repeat_until: item.repeat_until };
+                shared.line().items.push_back(again);
+                has_new = true;
+            }
+            item.answer(Ok(reply));
             self.is_waiting = false;
         }
         self.unread.drain(..done);
-        Ok(())
+        Ok(has_new)
     }
 
     fn watch_for_stall(&mut self, ctx: &mut Context<'_>) -> Poll<Option<Failure>> {
@@ -397,6 +496,16 @@ impl Connection {
             }
             Poll::Pending => Poll::Pending,
         }
+    }
+}
+
+/// Passes on a wake; whatever else a node may say is not meant for us.
+fn hear(parts: &[Reply], shared: &Shared) {
+    if let [Reply::Text(kind), Reply::Text(channel), Reply::Text(ticket)] = parts
+        && kind == b"message"
+        && **channel == **shared.wakes.channel()
+    {
+        shared.wakes.wake(shared.node, ticket);
     }
 }
 

@@ -36,14 +36,19 @@ mod lease;
 mod link;
 mod locker;
 mod many;
+mod metrics;
 pub mod protocol;
 pub mod reply;
 mod settings;
+mod survey;
 mod vote;
+mod waiter;
+mod wakes;
 mod world;
 
 pub use self::core::Stats;
 pub use acquire::Acquire;
+pub use connect::{Dial, Opening, Stream};
 pub use error::{
     AcquireError, AcquireReport, BuildError, ExtendError, Lost, ReleaseError, WithError,
 };
@@ -51,10 +56,13 @@ pub use guard::{Guard, Leaked};
 pub use holder::Holder;
 pub use inbox::{Failure, ReplyTo};
 pub use inspect::{NodeInfo, NodeLocks};
+pub use link::{Driving, Links};
 pub use locker::Locker;
 pub use many::Guards;
 pub use settings::LockerBuilder;
+pub use survey::{LockSurvey, NodeStatus, NodeSurvey, Survey};
 #[cfg(feature = "cli")]
 pub(crate) use vote::Length;
 pub use vote::{NodeReport, Vote};
+pub use wakes::Wakes;
 pub use world::{Network, World};

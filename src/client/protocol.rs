@@ -3,6 +3,8 @@
 //! A command is packed once and sent to all nodes from the same bytes. A release is marked: it is
 //! the one command that must reach a node even after the connection broke, and being harmless to
 //! repeat (its token is used for one acquisition only) it is sent again on the next connection.
+//! A release that also puts a ticket in line is repeated without that: a ticket belongs to the
+//! connection over which it was put there.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -18,7 +20,20 @@ pub const TOKEN_LENGTH: usize = 20;
 #[derive(Clone, Debug)]
 pub struct Packet {
     bytes: Arc<[u8]>,
+    /// What is sent in place of `bytes` after the node has refused them, or the connection broke.
+    plain: Option<Arc<[u8]>>,
     care: Care,
+}
+
+/// What is asked of a node's line: the ticket, where to call it, and for how long.
+#[derive(Clone, Copy, Debug)]
+pub struct Queue<'a> {
+    /// How long the ticket stays in line unless it is put there again.
+    pub length: Millis,
+    /// The ticket.
+    pub ticket: &'a [u8],
+    /// The channel to publish on when it comes first.
+    pub channel: &'a [u8],
 }
 
 /// How much is done to have a command carried out.
@@ -44,6 +59,13 @@ impl Packet {
         self.care
     }
 
+    /// The same command without what a node may refuse or a broken connection may undo, if it has
+    /// such a part.
+    pub(super) fn plain(&self) -> Option<Packet> {
+        let bytes = Arc::clone(self.plain.as_ref()?);
+        Some(Packet { bytes, plain: None, care: self.care })
+    }
+
     /// The same command, written even if nobody waits for the answer.
     #[must_use]
     pub fn unattended(self) -> Packet {
@@ -60,7 +82,7 @@ impl Packet {
             bytes.extend_from_slice(arg);
             bytes.extend_from_slice(b"\r\n");
         }
-        Packet { bytes: Arc::from(bytes), care: Care::Awaited }
+        Packet { bytes: Arc::from(bytes), plain: None, care: Care::Awaited }
     }
 
     /// `LOCK.ACQUIRE key token ttl [LABEL text]`
@@ -70,10 +92,40 @@ impl Packet {
         Packet::new(&args[..if label.is_empty() { 4 } else { 6 }])
     }
 
+    /// `LOCK.ACQUIRE key token ttl [LABEL text] QUEUE ms TICKET ticket NOTIFY channel`
+    ///
+    /// Written even if nobody waits for the answer: the token of a ticket in line must be one that
+    /// was sent, or a release could miss it.
+    pub fn acquire_in_line(
+        key: &[u8],
+        token: &[u8],
+        ttl: Millis,
+        label: &[u8],
+        queue: Queue<'_>,
+    ) -> Packet {
+        let (ttl, length) = (Digits::new(ttl.get()), Digits::new(queue.length.get()));
+        let mut args = vec![b"LOCK.ACQUIRE", key, token, ttl.as_bytes()];
+        if !label.is_empty() {
+            args.extend([b"LABEL", label]);
+        }
+        args.extend(queue.args(&length));
+        Packet::new(&args).unattended()
+    }
+
     /// `LOCK.RELEASE key token`, worth repeating for as long as the lease may last.
     pub fn release(key: &[u8], token: &[u8], ttl: Millis) -> Packet {
         let packet = Packet::new(&[b"LOCK.RELEASE", key, token]);
         Packet { care: Care::UntilAnswered(ttl.into()), ..packet }
+    }
+
+    /// `LOCK.RELEASE key token QUEUE ms TICKET ticket NOTIFY channel`. Repeated, and sent again to
+    /// a node that refuses it, without the part that begins with `QUEUE`.
+    pub fn release_into_line(key: &[u8], token: &[u8], ttl: Millis, queue: Queue<'_>) -> Packet {
+        let plain = Packet::release(key, token, ttl);
+        let length = Digits::new(queue.length.get());
+        let mut args = vec![b"LOCK.RELEASE", key, token];
+        args.extend(queue.args(&length));
+        Packet { plain: Some(plain.bytes), care: plain.care, ..Packet::new(&args) }
     }
 
     /// `LOCK.EXTEND key token ttl [FENCE f]`
@@ -103,6 +155,15 @@ impl Packet {
     /// `LOCK.INFO key`
     pub fn info(key: &[u8]) -> Packet {
         Packet::new(&[b"LOCK.INFO", key])
+    }
+}
+
+impl<'a> Queue<'a> {
+    fn args<'b>(&self, length: &'b Digits) -> [&'b [u8]; 6]
+    where
+        'a: 'b,
+    {
+        [b"QUEUE", length.as_bytes(), b"TICKET", self.ticket, b"NOTIFY", self.channel]
     }
 }
 
@@ -146,7 +207,9 @@ pub fn fence_vote(reply: &Reply, nil: Vote) -> Vote {
         },
         Reply::Nil => nil,
         Reply::Error(text) => error_vote(text),
-        Reply::Text(_) | Reply::List(_) => Vote::Garbled("a reply of another kind".into()),
+        Reply::Text(_) | Reply::List(_) | Reply::Push(_) => {
+            Vote::Garbled("a reply of another kind".into())
+        }
     }
 }
 
@@ -165,7 +228,7 @@ pub fn claim_vote(reply: &Reply) -> Vote {
         Reply::Integer(0) => Vote::HELD,
         Reply::Nil => Vote::NotHeld,
         Reply::Error(text) => error_vote(text),
-        Reply::Integer(_) | Reply::Text(_) | Reply::List(_) => {
+        Reply::Integer(_) | Reply::Text(_) | Reply::List(_) | Reply::Push(_) => {
             Vote::Garbled("a reply of another kind".into())
         }
     }
@@ -179,6 +242,7 @@ pub fn error_vote(text: &str) -> Vote {
         "WRONGTYPE" => Vote::WrongType,
         "NOPERM" | "NOAUTH" | "WRONGPASS" => Vote::NoPermission(text.into()),
         "QUARANTINE" => Vote::Quarantined { left: millis_in(text), text: text.into() },
+        "QUEUEFULL" => Vote::NoPlace(text.into()),
         // The node is up, and will serve later.
         "LOADING" | "BUSY" | "MASTERDOWN" | "CLUSTERDOWN" | "TRYAGAIN" => {
             Vote::Unreachable(text.into())
@@ -210,6 +274,8 @@ pub struct LockInfo {
     pub held_for: Option<Duration>,
     /// How many wait for it in line.
     pub waiters: u64,
+    /// How long the first of them has been waiting.
+    pub first_waiting: Option<Duration>,
     /// For how much longer the node grants nothing.
     pub quarantine_left: Option<Duration>,
 }
@@ -222,7 +288,7 @@ pub fn lock_info(reply: &Reply) -> Result<LockInfo, Vote> {
     let fields = match reply {
         Reply::List(fields) => fields,
         Reply::Error(text) => return Err(error_vote(text)),
-        Reply::Nil | Reply::Integer(_) | Reply::Text(_) => {
+        Reply::Nil | Reply::Integer(_) | Reply::Text(_) | Reply::Push(_) => {
             return Err(Vote::Garbled("a reply of another kind".into()));
         }
     };
@@ -237,6 +303,7 @@ pub fn lock_info(reply: &Reply) -> Result<LockInfo, Vote> {
             b"label" => info.label = text(&pair[1]).filter(|label| !label.is_empty()),
             b"held_for_ms" => info.held_for = length,
             b"waiters" => info.waiters = number(&pair[1]).unwrap_or_default(),
+            b"first_waiting_ms" => info.first_waiting = length,
             b"quarantine_left_ms" => info.quarantine_left = length,
             _ => {}
         }
@@ -251,14 +318,14 @@ fn number(reply: &Reply) -> Option<u64> {
     match reply {
         Reply::Integer(number) => u64::try_from(*number).ok(),
         Reply::Text(text) => std::str::from_utf8(text).ok()?.parse().ok(),
-        Reply::Nil | Reply::List(_) | Reply::Error(_) => None,
+        Reply::Nil | Reply::List(_) | Reply::Error(_) | Reply::Push(_) => None,
     }
 }
 
 fn text(reply: &Reply) -> Option<String> {
     match reply {
         Reply::Text(text) => Some(String::from_utf8_lossy(text).into_owned()),
-        Reply::Nil | Reply::Integer(_) | Reply::List(_) | Reply::Error(_) => None,
+        Reply::Nil | Reply::Integer(_) | Reply::List(_) | Reply::Error(_) | Reply::Push(_) => None,
     }
 }
 

@@ -2,7 +2,7 @@
 //!
 //! A node may answer garbage, and a reader that trusts a length it was told allocates what it is
 //! told. Here every length has a limit, nesting too, and nothing is allocated before its bytes are
-//! there. Plain RESP2 is asked for; the few RESP3 types a proxy may send are read as well.
+//! there. RESP2 and RESP3 are read alike: a push, which answers no command, is told from a reply.
 
 /// The longest string that is accepted, in bytes: far above any reply of these commands.
 const STRING_MAX: usize = 1 << 20;
@@ -26,6 +26,8 @@ pub enum Reply {
     List(Vec<Reply>),
     /// An error, without the `-`.
     Error(String),
+    /// What the node says without having been asked: the kind of message, and what belongs to it.
+    Push(Vec<Reply>),
 }
 
 /// Bytes that are not RESP, or above the limits: the connection cannot be used any more.
@@ -62,8 +64,11 @@ impl<'a> Cursor<'a> {
             return Err(Stop::Garbage("arrays nested too deeply"));
         }
         let kind = *self.bytes.get(self.at).ok_or(Stop::Incomplete)?;
-        if !b"+-:$*%~_#,>(".contains(&kind) {
+        if !b"+-:$*%~_#,>(=!".contains(&kind) {
             return Err(Stop::Garbage("not a reply of Redis"));
+        }
+        if kind == b'>' && depth > 0 {
+            return Err(Stop::Garbage("a push inside of a reply"));
         }
         self.at += 1;
         let line = self.line()?;
@@ -74,6 +79,12 @@ impl<'a> Cursor<'a> {
             b'_' => Ok(Reply::Nil),
             b'#' => Ok(Reply::Integer(i64::from(line == b"t"))),
             b'$' => self.string(integer(line)?),
+            b'=' => self.string(integer(line)?).map(without_format),
+            b'!' => self.string(integer(line)?).map(into_error),
+            b'>' => match self.list(integer(line)?, depth)? {
+                Reply::List(parts) => Ok(Reply::Push(parts)),
+                _ => Err(Stop::Garbage("a push of nothing")),
+            },
             b'%' => self.list(integer(line)?.saturating_mul(2), depth),
             _ => self.list(integer(line)?, depth),
         }
@@ -126,6 +137,21 @@ impl<'a> Cursor<'a> {
     }
 }
 
+/// The text of a verbatim string, which begins with three letters for its format and a colon.
+fn without_format(reply: Reply) -> Reply {
+    match reply {
+        Reply::Text(mut text) if text.get(3) == Some(&b':') => Reply::Text(text.split_off(4)),
+        other => other,
+    }
+}
+
+fn into_error(reply: Reply) -> Reply {
+    match reply {
+        Reply::Text(text) => Reply::Error(String::from_utf8_lossy(&text).into_owned()),
+        other => other,
+    }
+}
+
 fn integer(line: &[u8]) -> Result<i64, Stop> {
     let text = std::str::from_utf8(line).ok();
     text.and_then(|text| text.parse().ok()).ok_or(Stop::Garbage("a number is none"))
@@ -157,7 +183,10 @@ mod tests {
         assert_eq!(one(b"_\r\n"), Reply::Nil);
         assert_eq!(one(b"$4\r\na\r\nb\r\n"), Reply::Text(b"a\r\nb".to_vec()));
         assert_eq!(one(b"-BADTTL no\r\n"), Reply::Error("BADTTL no".into()));
+        assert_eq!(one(b"=6\r\ntxt:ab\r\n"), Reply::Text(b"ab".to_vec()));
+        assert_eq!(one(b"!5\r\nERR x\r\n"), Reply::Error("ERR x".into()));
         let list = vec![Reply::Text(b"k".to_vec()), Reply::Integer(1)];
+        assert_eq!(one(b">2\r\n+k\r\n:1\r\n"), Reply::Push(list.clone()));
         assert_eq!(one(b"%1\r\n+k\r\n:1\r\n"), Reply::List(list.clone()));
         assert_eq!(one(b"*2\r\n$1\r\nk\r\n:1\r\n"), Reply::List(list));
     }
@@ -180,14 +209,26 @@ mod tests {
         assert!(read(b"$1048577\r\n").is_err());
         assert_eq!(read(b"$1048576\r\n"), Ok(None));
         assert!(read(b"*65537\r\n").is_err());
+        assert!(read(b">-1\r\n").is_err());
+        assert!(read(b"*1\r\n>1\r\n:1\r\n").is_err(), "a push is no part of a reply");
         assert!(read(&b"*1\r\n".repeat(10)).is_err());
         assert!(read(&[&b"+"[..], &[b'x'; LINE_MAX]].concat()).is_err());
     }
 
     proptest! {
         #[test]
-        fn no_bytes_make_the_reader_panic(bytes in "[-+:$*%_#0-9a\r\n]{0,40}") {
+        fn no_bytes_make_the_reader_panic(bytes in "[-+:$*%_#>=!~(,0-9a\r\n]{0,40}") {
             let _ = read(bytes.as_bytes());
+        }
+
+        #[test]
+        fn no_string_of_any_format_makes_the_reader_panic(
+            kind in "[$=!]",
+            bytes in proptest::collection::vec(any::<u8>(), 0..8),
+        ) {
+            let head = format!("{kind}{}\r\n", bytes.len());
+            let packed = [head.as_bytes(), &bytes, b"\r\n"].concat();
+            prop_assert_eq!(read(&packed).unwrap().unwrap().1, packed.len());
         }
     }
 }

@@ -47,6 +47,8 @@ pub enum Vote {
     WrongType,
     /// It refused the request, with this text.
     Refused(Arc<str>),
+    /// It did not put the ticket in line: too many are waiting, or it cannot do so.
+    NoPlace(Arc<str>),
     /// It answered something that makes no sense.
     Garbled(Arc<str>),
 }
@@ -67,6 +69,7 @@ impl Vote {
             | Vote::ModuleMissing
             | Vote::NoPermission(_)
             | Vote::WrongType
+            | Vote::NoPlace(_)
             | Vote::Refused(_) => Answer::Refused,
         }
     }
@@ -93,6 +96,7 @@ impl Vote {
             | Vote::ModuleMissing
             | Vote::NoPermission(_)
             | Vote::WrongType
+            | Vote::NoPlace(_)
             | Vote::Refused(_)
             | Vote::Garbled(_) => Extension::Unknown,
         }
@@ -104,6 +108,42 @@ impl Vote {
             self,
             Vote::ModuleMissing | Vote::NoPermission(_) | Vote::WrongType | Vote::Refused(_)
         )
+    }
+
+    /// All votes, as metrics have them in their labels.
+    pub(super) const WORDS: [&'static str; 13] = [
+        "granted",
+        "confirmed",
+        "held",
+        "not_held",
+        "quarantined",
+        "timed_out",
+        "unreachable",
+        "module_missing",
+        "no_permission",
+        "wrong_type",
+        "refused",
+        "no_place",
+        "garbled",
+    ];
+
+    /// Where its word is in [`Vote::WORDS`].
+    pub(super) const fn place(&self) -> usize {
+        match self {
+            Vote::Granted(_) => 0,
+            Vote::Confirmed => 1,
+            Vote::Held { .. } => 2,
+            Vote::NotHeld => 3,
+            Vote::Quarantined { .. } => 4,
+            Vote::TimedOut => 5,
+            Vote::Unreachable(_) => 6,
+            Vote::ModuleMissing => 7,
+            Vote::NoPermission(_) => 8,
+            Vote::WrongType => 9,
+            Vote::Refused(_) => 10,
+            Vote::NoPlace(_) => 11,
+            Vote::Garbled(_) => 12,
+        }
     }
 
     /// The vote in one or two words, by which equal votes are counted together.
@@ -120,6 +160,7 @@ impl Vote {
             Vote::NoPermission(_) => "no permission",
             Vote::WrongType => "not a lock",
             Vote::Refused(_) => "refused",
+            Vote::NoPlace(_) => "without a place in line",
             Vote::Garbled(_) => "answered garbage",
         }
     }
@@ -133,6 +174,7 @@ impl Vote {
             Vote::Unreachable(text)
             | Vote::NoPermission(text)
             | Vote::Refused(text)
+            | Vote::NoPlace(text)
             | Vote::Garbled(text)
             | Vote::Quarantined { left: None, text } => Some(text.to_string()),
             Vote::Granted(_)

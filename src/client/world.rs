@@ -11,15 +11,22 @@ use std::time::Duration;
 
 use super::connect::Address;
 use super::inbox::ReplyTo;
-use super::link::{Answering, Link};
+use super::link::Links;
 use super::protocol::Packet;
-use crate::engine::{Instant, Millis};
+use super::wakes::Wakes;
+use crate::engine::{Instant, Millis, UnixTime};
 
 /// Clock, randomness, tasks and nodes.
 pub trait World: Send + Sync + 'static {
     /// The time since some start, on a clock that goes on while the machine sleeps, and that
     /// nobody steps.
     fn now(&self) -> Duration;
+
+    /// The wall clock. It orders those who wait for a lock, and nothing else rests on it.
+    fn wall(&self) -> UnixTime {
+        let since_1970 = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH);
+        UnixTime::from_millis(Millis::round_down(since_1970.unwrap_or_default()).get())
+    }
 
     /// Waits for `length`. May take longer, never less, except that a machine that was suspended
     /// meanwhile may count the time or not.
@@ -38,6 +45,12 @@ pub trait World: Send + Sync + 'static {
     /// reply or the failure. What becomes of a packet that nobody waits for, or whose connection
     /// breaks, is said by its [`Packet::care`].
     fn send(&self, node: usize, packet: &Packet, reply_to: Option<ReplyTo>);
+
+    /// Where wakes arrive, if the nodes of this world can wake their clients. Without it, those
+    /// who wait poll.
+    fn wakes(&self) -> Option<&Arc<Wakes>> {
+        None
+    }
 }
 
 /// The time now, rounded down: for the start of something.
@@ -50,11 +63,14 @@ pub(super) fn latest(world: &impl World) -> Instant {
     Instant::from_millis(Millis::round_up(world.now()).get())
 }
 
+/// What the names of clients' channels begin with: a user of a node needs access to them in order
+/// to wait in line.
+const CHANNEL_PREFIX: &str = "lockmod:wake:";
+
 /// The real world: the operating system's clock and randomness, tokio's tasks, Redis nodes.
 #[derive(Debug)]
 pub struct Network {
-    names: Vec<Arc<str>>,
-    links: Vec<Link>,
+    links: Links,
     runtime: tokio::runtime::Handle,
 }
 
@@ -65,13 +81,10 @@ impl Network {
         patience: Duration,
         runtime: tokio::runtime::Handle,
     ) -> Network {
-        let names = addresses.iter().map(|address| Arc::clone(address.name())).collect();
-        let answering = Arc::new(Answering::new(addresses.len()));
-        let start = |(node, address)| {
-            Link::start(address, patience, (node, Arc::clone(&answering)), &runtime)
-        };
-        let links = addresses.into_iter().enumerate().map(start).collect();
-        Network { names, links, runtime }
+        let channel = format!("{CHANNEL_PREFIX}{:032x}", rand::random::<u128>());
+        let spawn = |driving| drop(runtime.spawn(driving));
+        let links = Links::start(addresses, channel.as_bytes(), patience, spawn);
+        Network { links, runtime }
     }
 }
 
@@ -93,11 +106,15 @@ impl World for Network {
     }
 
     fn nodes(&self) -> &[Arc<str>] {
-        &self.names
+        self.links.names()
     }
 
     fn send(&self, node: usize, packet: &Packet, reply_to: Option<ReplyTo>) {
-        self.links[node].send(packet, reply_to);
+        self.links.send(node, packet, reply_to);
+    }
+
+    fn wakes(&self) -> Option<&Arc<Wakes>> {
+        Some(self.links.wakes())
     }
 }
 

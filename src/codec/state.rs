@@ -7,7 +7,7 @@
 use bincode::{Decode, Encode};
 
 use super::{CodecError, decode, encode, fence};
-use crate::engine::{Ceilings, Clocks, Instant, Saved, Stopped, UnixTime};
+use crate::engine::{Ceilings, Clocks, Instant, Inventory, Saved, Stopped, UnixTime};
 
 /// The version of a state file that this build writes, and the newest that it reads.
 pub const STATE_VERSION: u8 = 1;
@@ -34,6 +34,23 @@ struct StateV1 {
 struct StopV1 {
     is_saved: bool,
     lock_count: u64,
+    hash: u64,
+    since_unix_ms: u64,
+    lease_ms: u64,
+}
+
+impl StopV1 {
+    fn of(stop: Stopped) -> StopV1 {
+        let Inventory { lock_count, hash, since, lease_ms } = stop.inventory;
+        let since_unix_ms = since.as_millis();
+        StopV1 { is_saved: stop.is_saved, lock_count, hash, since_unix_ms, lease_ms }
+    }
+
+    fn stopped(self) -> Stopped {
+        let StopV1 { is_saved, lock_count, hash, since_unix_ms, lease_ms } = self;
+        let since = UnixTime::from_millis(since_unix_ms);
+        Stopped { is_saved, inventory: Inventory { lock_count, hash, since, lease_ms } }
+    }
 }
 
 /// The bytes of a state file that says `saved`.
@@ -48,9 +65,7 @@ pub fn encode_state(saved: &Saved) -> Vec<u8> {
         is_always_durable: saved.is_always_durable,
         was_stepped: saved.was_stepped,
         was_replica: saved.was_replica,
-        stop: saved
-            .stop
-            .map(|stop| StopV1 { is_saved: stop.is_saved, lock_count: stop.lock_count }),
+        stop: saved.stop.map(StopV1::of),
     };
     let mut bytes = [NAME, &encode(STATE_VERSION, &state)].concat();
     bytes.extend(crc32fast::hash(&bytes).to_be_bytes());
@@ -83,9 +98,7 @@ pub fn decode_state(bytes: &[u8]) -> Result<Saved, CodecError> {
         is_always_durable: state.is_always_durable,
         was_stepped: state.was_stepped,
         was_replica: state.was_replica,
-        stop: state
-            .stop
-            .map(|stop| Stopped { is_saved: stop.is_saved, lock_count: stop.lock_count }),
+        stop: state.stop.map(StopV1::stopped),
     })
 }
 
@@ -116,7 +129,13 @@ mod tests {
 
     #[test]
     fn every_state_survives_its_bytes() {
-        for stop in [None, Some(Stopped { is_saved: true, lock_count: 9 })] {
+        let inventory = Inventory {
+            lock_count: 9,
+            hash: u64::MAX - 1,
+            since: UnixTime::from_millis(1_763_690_000_123),
+            lease_ms: 1 << 40,
+        };
+        for stop in [None, Some(Stopped { is_saved: true, inventory })] {
             assert_eq!(decode_state(&encode_state(&saved(stop))), Ok(saved(stop)));
         }
     }

@@ -5,7 +5,7 @@
 //! need. After a restart that may have lost data, the floor starts at the fence ceiling, and the
 //! node grants nothing until the lease ceiling has passed.
 
-use super::{Fence, Instant, Millis, QuarantineReason, Recovery};
+use super::{Fence, Instant, Lock, Millis, QuarantineReason, Recovery};
 
 /// How many fences one write of the fence ceiling pays for. 2^53 has room for 8 * 10^9 crashes.
 pub const FENCE_BLOCK: u64 = 1 << 20;
@@ -56,7 +56,10 @@ impl Ceilings {
 pub struct Durability {
     floor: Fence,
     highest: Fence,
-    longest: Instant,
+    /// The latest end of any lease granted or come upon since the last survey began.
+    recent: Instant,
+    /// No lease from before that ends later.
+    earlier: Instant,
     /// `None`: the node keeps no state file, and promises nothing across crashes.
     ceilings: Option<Ceilings>,
     /// The ceilings that somebody has been asked to make durable.
@@ -79,7 +82,8 @@ impl Durability {
         Durability {
             floor,
             highest: floor,
-            longest: none.lease,
+            recent: none.lease,
+            earlier: none.lease,
             ceilings,
             requested: match ceilings {
                 Some(ceilings) => ceilings,
@@ -100,9 +104,9 @@ impl Durability {
         self.highest
     }
 
-    /// The latest end of any lease that this node granted or loaded.
+    /// No lease that this node granted or loaded, and that may still stand, ends later.
     pub fn longest(&self) -> Instant {
-        self.longest
+        self.recent.max(self.earlier)
     }
 
     /// What has been made durable.
@@ -134,7 +138,7 @@ impl Durability {
             self.is_requesting = true;
         }
         self.highest = self.highest.max(used.fence);
-        self.longest = self.longest.max(used.lease);
+        self.recent = self.recent.max(used.lease);
     }
 
     /// Ceilings worth making durable in the background, before they are needed; each is answered
@@ -149,7 +153,7 @@ impl Durability {
         self.requested = self.ceilings.unwrap_or_default();
     }
 
-    /// Starts anew with these ceilings on disk.
+    /// Starts anew with these ceilings on disk; none: nothing is granted before there are some.
     pub fn keep(&mut self, ceilings: Ceilings) {
         self.ceilings = Some(ceilings);
         self.requested = ceilings;
@@ -162,6 +166,43 @@ impl Durability {
         }
     }
 
+    /// Begins to look for the longest lease that stands: those that were given back early still
+    /// count until every lock has been looked at, and nobody has to keep account of them.
+    pub fn begin_survey(&mut self) {
+        self.earlier = self.longest();
+        self.recent = Instant::default();
+    }
+
+    /// Notes a lock that a survey has come upon, or that changes its place while one may be under
+    /// way, and would thus be overlooked.
+    pub fn come_upon(&mut self, lock: &Lock) {
+        if let Some(lease) = lock.written_lease() {
+            self.recent = self.recent.max(lease.ends_at);
+        }
+    }
+
+    /// Ends a survey that has looked at every lock. Answers the lower lease ceiling that the state
+    /// file shall promise from now on, if that shortens the wait after a crash: it binds this node
+    /// at once, so the file may follow when it likes.
+    pub fn end_survey(&mut self, now: Instant) -> Option<Instant> {
+        self.earlier = Instant::default();
+        let waited_for = self.quarantine.map_or(now, |quarantine| quarantine.until);
+        let enough = self.recent.max(waited_for).max(now).after(LEASE_BLOCK);
+        let ceilings = self.ceilings.as_mut()?;
+        if ceilings.lease <= enough.after(Millis::new(LEASE_BLOCK.get() / 2)) {
+            return None;
+        }
+        ceilings.lease = enough;
+        self.requested.lease = self.requested.lease.min(enough);
+        Some(enough)
+    }
+
+    /// Whether a survey could shorten the wait after a crash, for all that is known without one.
+    pub fn would_gain(&self, now: Instant) -> bool {
+        let least = now.after(Millis::new(LEASE_BLOCK.get() / 2 * 3));
+        self.ceilings.is_some_and(|ceilings| ceilings.lease > least)
+    }
+
     /// Does what a start or a promotion asks for.
     pub fn recover(&mut self, recovery: Recovery) {
         self.raise_floor(recovery.floor);
@@ -170,9 +211,11 @@ impl Durability {
         }
     }
 
-    /// Notes that a lock with this counter is gone: no name may start below it again.
-    pub fn forget(&mut self, counter: Fence) {
-        self.raise_floor(counter);
+    /// Notes that a name has lost this lock: no name may start below its counter again. It may
+    /// have found another name, which a survey has passed already.
+    pub fn forget(&mut self, lock: &Lock) {
+        self.raise_floor(lock.counter());
+        self.come_upon(lock);
     }
 
     /// Notes that any number of locks are gone, whose names and counters nobody listed.

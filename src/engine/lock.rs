@@ -39,12 +39,14 @@ struct Extra {
     fence: Option<Fence>,
 }
 
-/// 48 bits of milliseconds: 8900 years.
+/// 47 bits of milliseconds, 4400 years, and one for a lease that ended and has been noted.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 struct Packed([u16; 3]);
 
 impl Packed {
-    const MAX: u64 = (1 << 48) - 1;
+    const MAX: u64 = (1 << 47) - 1;
+    /// In the highest of the three.
+    const NOTED: u16 = 1 << 15;
 
     fn pack(instant: Instant) -> Packed {
         let millis = instant.as_millis().min(Packed::MAX);
@@ -52,8 +54,13 @@ impl Packed {
     }
 
     fn unpack(self) -> Instant {
-        let [low, middle, high] = self.0.map(u64::from);
+        let [low, middle, high] = self.0;
+        let [low, middle, high] = [low, middle, high & !Packed::NOTED].map(u64::from);
         Instant::from_millis(low | middle << 16 | high << 32)
+    }
+
+    fn is_noted(self) -> bool {
+        self.0[2] & Packed::NOTED != 0
     }
 }
 
@@ -110,6 +117,21 @@ impl Lock {
         self.token_length > 0 && now <= self.until.unpack()
     }
 
+    /// Whether a lease is written here, standing or over, whose end nobody has noted.
+    pub fn has_unnoted_lease(&self) -> bool {
+        self.token_length > 0 && !self.until.is_noted()
+    }
+
+    /// Notes that the lease has ended unreleased, if it has; answers whether that is news. Nothing
+    /// else changes: the note is not saved, not replicated, and gone with the next lease.
+    pub fn note_lapse(&mut self, now: Instant) -> bool {
+        let is_news = self.has_unnoted_lease() && !self.is_held(now);
+        if is_news {
+            self.until.0[2] |= Packed::NOTED;
+        }
+        is_news
+    }
+
     /// For how long the present lease has been held, modulo 49.7 days.
     pub fn held_for(&self, now: Instant) -> Millis {
         Millis::new(u64::from((now.as_millis() as u32).wrapping_sub(self.granted_at)))
@@ -142,10 +164,11 @@ impl Lock {
         }
     }
 
-    /// Gives a free lock to `lease`. Answers whether an earlier lease had ended unreleased.
+    /// Gives a free lock to `lease`. Answers whether an earlier lease had ended unreleased, and
+    /// nobody had noted it.
     pub(super) fn grant(&mut self, lease: Lease<'_>, now: Instant) -> bool {
         debug_assert!(!self.is_held(now), "I3");
-        let lapsed = self.token_length > 0;
+        let lapsed = self.has_unnoted_lease();
         self.counter = self.counter.max(lease.fence);
         self.write_lease(lease, now);
         lapsed

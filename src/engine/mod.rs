@@ -7,6 +7,8 @@
 mod attempt;
 mod durability;
 mod fence;
+mod histogram;
+mod inventory;
 mod lock;
 mod node;
 mod queue;
@@ -19,10 +21,13 @@ mod time;
 mod token;
 mod turn;
 mod validity;
+mod waiting;
 
 pub use attempt::{Answer, Attempt, Grant, Loss, RaiseAnswer, Step};
 pub use durability::{Ceilings, Durability, FENCE_BLOCK, LEASE_BLOCK};
 pub use fence::Fence;
+pub use histogram::Histogram;
+pub use inventory::Inventory;
 pub use lock::{Lease, Lock};
 pub use node::{Acquired, Claim, Extended, Fencing, Released, Stop};
 pub use queue::{CallId, ConnectionId, Left, Line, Queued, Room, Turn, Waiter};
@@ -34,3 +39,4 @@ pub use ticket::{TICKET_ID_MAX, Ticket};
 pub use time::{Clocks, Instant, Millis, UnixTime};
 pub use token::{LABEL_MAX, TOKEN_MAX, TOKEN_MAX_DEFAULT, Token};
 pub use validity::{DRIFT_DIVISOR, DRIFT_MIN, Terms};
+pub use waiting::{Next, Waiting};

@@ -154,8 +154,12 @@ impl Durability {
     /// grants nothing, or while the lock's counter, and the floor where it may have been, are not
     /// above the holder's fence. (NOTES on the protocol: "repair by the counter rule".)
     ///
+    /// In quarantine a lease that stands here is extended as ever: it has come back with the data,
+    /// or by a repair, and until the quarantine ends nobody else can be granted the lock here.
+    ///
     /// # Errors
-    /// [`Stop::Refused`] in quarantine, except for a repair.
+    /// [`Stop::Refused`] in quarantine, except for a repair, and for the holder of a lease that
+    /// stands.
     pub fn extend(
         &mut self,
         lock: &mut Lock,
@@ -169,12 +173,13 @@ impl Durability {
             Fencing::Repair(fence) => (fence, true),
         };
         let quarantined = self.quarantine(now).is_some();
-        if !repairs {
+        let standing = lock.standing(claim.token, now);
+        if !repairs && standing != Standing::Holds {
             self.check_quarantine(now)?;
         }
         let ends_at = now.after(claim.ttl);
         let before = lock.counter();
-        match lock.standing(claim.token, now) {
+        match standing {
             Standing::HeldByAnother => Ok(Extended::HeldByAnother),
             Standing::Holds => {
                 self.admit(fence, ends_at).map_err(Stop::Persist)?;

@@ -181,6 +181,11 @@ impl Line {
         self.place(waiter).is_some()
     }
 
+    /// Since when somebody has been standing in line.
+    pub fn since_of(&self, waiter: &Waiter) -> Option<Instant> {
+        self.order.get(&self.place(waiter)?).map(|entry| entry.since)
+    }
+
     /// Whether a ticket of this connection stands in line.
     pub fn has_connection(&self, connection: ConnectionId) -> bool {
         self.places(&self.connections, connection).next().is_some()

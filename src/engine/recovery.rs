@@ -5,11 +5,16 @@
 //! promise is known, the longest lease that the node's settings allow is waited out, and the fences
 //! go on far above everything that is known.
 
-use super::{Ceilings, Clocks, Durability, Fence, Instant, Millis, QuarantineReason, UnixTime};
+use super::{
+    Ceilings, Clocks, Durability, Fence, Instant, Inventory, Millis, QuarantineReason, UnixTime,
+};
 
-/// How far the floor jumps where nobody knows what was issued: more than any node issues between
-/// two losses, and 2^53 has room for two million of them.
+/// How far the floor jumps at least where nobody knows what was issued: more than any node issues
+/// between two losses, and 2^53 has room for two million of them.
 pub const FENCE_JUMP: u64 = 1 << 32;
+
+/// The year 2200: a wall clock that says more is not believed.
+const WALL_MAX: UnixTime = UnixTime::from_millis(7_258_118_400_000);
 
 /// What the node wrote about itself while it ran, or when it stopped.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -37,8 +42,8 @@ pub struct Saved {
 pub struct Stopped {
     /// All locks were in the data set when it was saved for the last time.
     pub is_saved: bool,
-    /// How many locks there were.
-    pub lock_count: u64,
+    /// What there was.
+    pub inventory: Inventory,
 }
 
 /// What was found in place of the state file.
@@ -61,6 +66,10 @@ pub struct Loaded {
     pub boot: u64,
     /// How many locks were loaded.
     pub lock_count: u64,
+    /// What was loaded, counted from when a node that stopped cleanly counted.
+    pub inventory: Inventory,
+    /// The server has read a data set, however little there was in it.
+    pub was_read: bool,
     /// The highest fence that was loaded.
     pub highest: Fence,
     /// Every write is on disk before its reply, from now on.
@@ -83,7 +92,7 @@ pub struct Recovery {
 /// What a node must do after a start.
 pub fn recover(found: Found, loaded: Loaded) -> Recovery {
     let lost = Recovery {
-        floor: loaded.highest.saturating_add(FENCE_JUMP),
+        floor: jump(loaded.highest, loaded.clocks.wall),
         quarantine: Some((loaded.clocks.now.after(loaded.max_ttl), QuarantineReason::StateLost)),
     };
     match found {
@@ -93,7 +102,7 @@ pub fn recover(found: Found, loaded: Loaded) -> Recovery {
         }
         Found::Missing | Found::Damaged => lost,
         Found::Present(saved) if saved.was_replica && !loaded.is_replica => {
-            promote(loaded.clocks.now, saved.ceilings.fence.max(loaded.highest), loaded.max_ttl)
+            promote(loaded.clocks, saved.ceilings.fence.max(loaded.highest), loaded.max_ttl)
         }
         Found::Present(saved) => Recovery {
             // Also after a clean stop: the data set may be an older one than was saved.
@@ -104,11 +113,21 @@ pub fn recover(found: Found, loaded: Loaded) -> Recovery {
 }
 
 /// What a replica must do that has become a master: it may lack its master's last grants.
-pub fn promote(now: Instant, highest: Fence, max_ttl: Millis) -> Recovery {
+pub fn promote(clocks: Clocks, highest: Fence, max_ttl: Millis) -> Recovery {
     Recovery {
-        floor: highest.saturating_add(FENCE_JUMP),
-        quarantine: Some((now.after(max_ttl), QuarantineReason::Promotion)),
+        floor: jump(highest, clocks.wall),
+        quarantine: Some((clocks.now.after(max_ttl), QuarantineReason::Promotion)),
     }
+}
+
+/// A floor above whatever was issued after `highest`, by a node that nobody can ask.
+///
+/// From the same `highest` two losses would jump to the same floor, so it is the time of day in
+/// microseconds at least: no node issues a million fences a second for long, and a later loss has
+/// a later time. 2^53 microseconds last until the year 2255.
+fn jump(highest: Fence, wall: UnixTime) -> Fence {
+    let micros = if wall <= WALL_MAX { wall.as_millis() * 1_000 } else { 0 };
+    highest.saturating_add(FENCE_JUMP).max(Fence::ZERO.saturating_add(micros))
 }
 
 /// What a node says of itself when it stops cleanly at `now`; `longest` is the latest end of the
@@ -140,20 +159,22 @@ fn wait(saved: &Saved, loaded: Loaded) -> Option<(Instant, QuarantineReason)> {
     if nothing_outstanding || until < loaded.clocks.now {
         return None;
     }
-    let is_whole = match saved.stop {
-        Some(stopped) => stopped.is_saved && stopped.lock_count == loaded.lock_count,
-        None => saved.is_always_durable && loaded.is_always_durable,
-    };
-    if !is_whole {
-        return Some((until, QuarantineReason::UncleanRestart));
-    }
+    let is_durable = saved.is_always_durable && loaded.is_always_durable && loaded.was_read;
     // The data set has every lease, dated by the wall clock: was it stepped since, be it while the
     // node ran or afterwards?
-    let is_stepped = saved.is_of_boot(loaded.boot) && loaded.clocks.are_stepped_since(saved.at);
-    if saved.was_stepped || is_stepped {
-        return Some((until, QuarantineReason::ClockStep));
-    }
-    None
+    let is_stepped = saved.was_stepped
+        || saved.is_of_boot(loaded.boot) && loaded.clocks.are_stepped_since(saved.at);
+    let downtime = Millis::new(saved.at.wall.as_millis().abs_diff(loaded.clocks.wall.as_millis()));
+    let reason = match saved.stop {
+        Some(stopped) if !stopped.is_saved => QuarantineReason::UncleanRestart,
+        None if !is_durable => QuarantineReason::UncleanRestart,
+        Some(_) | None if is_stepped => QuarantineReason::ClockStep,
+        Some(stopped) if !stopped.inventory.is_of_same(loaded.inventory, downtime) => {
+            QuarantineReason::OtherData
+        }
+        Some(_) | None => return None,
+    };
+    Some((until, reason))
 }
 
 /// The instant after which no lease can stand that was ever granted, on today's clock.
@@ -209,6 +230,8 @@ mod tests {
             clocks: clocks(12_000, HOUR + 2_000),
             boot: BOOT,
             lock_count: 3,
+            inventory: inventory(3),
+            was_read: true,
             highest: fence(5),
             is_always_durable: false,
             is_replica: false,
@@ -216,8 +239,12 @@ mod tests {
         }
     }
 
+    fn inventory(lock_count: u64) -> Inventory {
+        Inventory { lock_count, hash: 77, since: UnixTime::from_millis(HOUR), lease_ms: 30_000 }
+    }
+
     fn stopped(is_saved: bool) -> Option<Stopped> {
-        Some(Stopped { is_saved, lock_count: 3 })
+        Some(Stopped { is_saved, inventory: inventory(3) })
     }
 
     #[test]
@@ -271,14 +298,19 @@ mod tests {
         assert_eq!(recover(Found::Present(durable), after).quarantine, None);
         assert!(recover(Found::Present(durable), loaded()).quarantine.is_some());
         assert!(recover(Found::Present(saved()), after).quarantine.is_some());
+        let deleted = Loaded { was_read: false, ..after };
+        assert!(recover(Found::Present(durable), deleted).quarantine.is_some());
     }
 
     #[test]
     fn a_clean_stop_is_not_waited_for_if_all_locks_came_back() {
         let clean = Saved { stop: stopped(true), ..saved() };
         assert_eq!(recover(Found::Present(clean), loaded()).quarantine, None);
-        let fewer = Loaded { lock_count: 2, ..loaded() };
-        assert!(recover(Found::Present(clean), fewer).quarantine.is_some());
+        for other in [inventory(2), Inventory { hash: 78, ..inventory(3) }] {
+            let other = Loaded { inventory: other, ..loaded() };
+            let (_, reason) = recover(Found::Present(clean), other).quarantine.unwrap();
+            assert_eq!(reason, QuarantineReason::OtherData);
+        }
         let unsaved = Saved { stop: stopped(false), ..saved() };
         assert!(recover(Found::Present(unsaved), loaded()).quarantine.is_some());
     }
@@ -299,7 +331,8 @@ mod tests {
         let mut node = Durability::new(Fence::ZERO, None);
         node.recover(recover(Found::Present(saved()), loaded()));
         let (now, none) = (Instant::from_millis(12_500), Instant::default());
-        let mut left = stop(saved(), &node, now, none, Stopped { is_saved: true, lock_count: 3 });
+        let mut left =
+            stop(saved(), &node, now, none, Stopped { is_saved: true, inventory: inventory(3) });
         left.at = clocks(12_500, HOUR + 2_500);
         let again = Loaded { clocks: clocks(13_000, HOUR + 3_000), ..loaded() };
         let until = Instant::from_millis(40_000);
@@ -308,7 +341,7 @@ mod tests {
 
         // Once it is over, nothing of it is left.
         let late = Instant::from_millis(40_001);
-        let stopped = Stopped { is_saved: true, lock_count: 3 };
+        let stopped = Stopped { is_saved: true, inventory: inventory(3) };
         let after = stop(saved(), &node, late, none, stopped);
         assert_eq!((after.ceilings.lease, after.stop), (none, Some(stopped)));
     }
@@ -348,9 +381,21 @@ mod tests {
 
     #[test]
     fn a_promoted_replica_waits_for_the_longest_lease_and_jumps() {
-        let recovery = promote(Instant::from_millis(5), fence(9), Millis::new(100));
+        let recovery = promote(clocks(5, 0), fence(9), Millis::new(100));
         assert_eq!(recovery.floor, fence(9 + FENCE_JUMP));
         let until = Instant::from_millis(105);
         assert_eq!(recovery.quarantine, Some((until, QuarantineReason::Promotion)));
+    }
+
+    #[test]
+    fn two_promotions_from_the_same_replica_jump_to_different_floors() {
+        let wall = 1_763_690_000_000;
+        let floor = |wall| promote(clocks(5, wall), fence(9), Millis::new(100)).floor;
+        assert_eq!(floor(wall), fence(wall * 1_000));
+        assert!(floor(wall + 1) > floor(wall));
+        assert_eq!(floor(u64::MAX), fence(9 + FENCE_JUMP), "a clock that says nonsense");
+        let far = fence(wall * 2_000);
+        let above = promote(clocks(5, wall), far, Millis::new(100)).floor;
+        assert_eq!(above, far.saturating_add(FENCE_JUMP));
     }
 }

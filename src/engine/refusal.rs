@@ -18,6 +18,8 @@ pub enum QuarantineReason {
     Promotion,
     /// The wall clock was stepped while the node was down, so that loaded leases cannot be dated.
     ClockStep,
+    /// The data set that was loaded is not the one that the node left when it stopped.
+    OtherData,
 }
 
 impl fmt::Display for QuarantineReason {
@@ -27,6 +29,7 @@ impl fmt::Display for QuarantineReason {
             QuarantineReason::StateLost => "the node's state file was missing or damaged",
             QuarantineReason::Promotion => "the node was promoted from replica",
             QuarantineReason::ClockStep => "the clock was stepped while the node was down",
+            QuarantineReason::OtherData => "the data set is not the one that the node saved",
         })
     }
 }
@@ -92,19 +95,37 @@ pub enum Refusal {
 }
 
 impl Refusal {
+    /// The stable code words, the first words of the error replies.
+    pub const CODES: [&'static str; 9] = [
+        "BADTTL",
+        "BADTOKEN",
+        "BADARG",
+        "WRONGTYPE",
+        "QUARANTINE",
+        "QUEUEFULL",
+        "NOPERM",
+        "EXHAUSTED",
+        "STATEFILE",
+    ];
+
+    /// Where its code word is in [`Refusal::CODES`].
+    pub const fn place(&self) -> usize {
+        match self {
+            Refusal::BadTtl { .. } => 0,
+            Refusal::BadToken { .. } => 1,
+            Refusal::BadArg { .. } => 2,
+            Refusal::WrongType => 3,
+            Refusal::Quarantine { .. } => 4,
+            Refusal::QueueFull { .. } => 5,
+            Refusal::NoPermission { .. } => 6,
+            Refusal::Exhausted => 7,
+            Refusal::StateFile { .. } => 8,
+        }
+    }
+
     /// The stable code word, the first word of the error reply.
     pub const fn code(&self) -> &'static str {
-        match self {
-            Refusal::BadTtl { .. } => "BADTTL",
-            Refusal::BadToken { .. } => "BADTOKEN",
-            Refusal::BadArg { .. } => "BADARG",
-            Refusal::WrongType => "WRONGTYPE",
-            Refusal::Quarantine { .. } => "QUARANTINE",
-            Refusal::QueueFull { .. } => "QUEUEFULL",
-            Refusal::NoPermission { .. } => "NOPERM",
-            Refusal::Exhausted => "EXHAUSTED",
-            Refusal::StateFile { .. } => "STATEFILE",
-        }
+        Refusal::CODES[self.place()]
     }
 }
 

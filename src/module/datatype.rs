@@ -84,7 +84,22 @@ pub(super) fn digest(lock: &Lock) -> Vec<u8> {
     bytes
 }
 
+/// A number for a lock under its name: for the sum over a whole data set.
+pub(super) fn hash(database: u32, name: &[u8], lock: &Lock) -> u64 {
+    let mut hasher = crc32fast::Hasher::new();
+    hasher.update(&database.to_be_bytes());
+    hasher.update(&(name.len() as u64).to_be_bytes());
+    hasher.update(name);
+    hasher.update(&digest(lock));
+    u64::from(hasher.finalize())
+}
+
 /// A lock's name has lost it: deleted, evicted, overwritten, renamed away.
 pub(super) fn forgotten(lock: &Lock) {
-    node::forget(lock.counter());
+    node::forget(lock);
+}
+
+/// A lock has been copied to another name.
+pub(super) fn copied(lock: &Lock) {
+    node::come_upon(lock);
 }

@@ -1,7 +1,7 @@
 //! What the server tells of itself, and what the node does about it.
 
 use super::ffi::{Context, Guarded, Level};
-use super::{clock, idle, node, start, waiters};
+use super::{clock, node, scan, start, waiters};
 
 /// One database, or all of them, will be emptied: nobody lists the names.
 pub(super) fn flushed() {
@@ -12,7 +12,13 @@ pub(super) fn flushed() {
 /// Two databases have changed places: every name may have lost its counter to another lock's.
 pub(super) fn swapped() {
     node::forget_all();
+    scan::disturbed();
     waiters::all_changed();
+}
+
+/// A data set has been read, however little there was in it.
+pub(super) fn loaded() {
+    start::data_set_read();
 }
 
 /// A client is gone.
@@ -31,7 +37,7 @@ pub(super) fn ticked(context: Context<'_>) {
     clock::clocks();
     start::notice_step(context);
     waiters::tick(context);
-    idle::tick(context);
+    scan::tick(context);
 }
 
 /// Settings of the server have changed.

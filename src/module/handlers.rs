@@ -5,6 +5,7 @@
 //! [`super::replication`]).
 
 use super::ffi::{Args, Context, Found, Reply, Value};
+use super::tally::Tally;
 use super::waiters::{self, Standing};
 use super::{clock, config, node, replication};
 use crate::engine::{
@@ -84,11 +85,11 @@ impl Handler for Acquire {
         };
         let reply = match outcome {
             Acquired::Granted { fence, ends_at, lapsed } => {
-                node::count(|counts| {
-                    counts.grants += 1;
-                    counts.lapses += u64::from(lapsed);
-                });
+                node::tally(|tally| tally.granted(ends_at, lapsed));
                 replication::state_lease(context, args, now, ends_at, fence);
+                if lapsed {
+                    context.notify(c"lock.expire", args, KEY);
+                }
                 context.notify(c"lock.acquire", args, KEY);
                 Reply::Integer(fence.get())
             }
@@ -177,12 +178,16 @@ impl Handler for Release {
         };
         let outcome = match context.open(args, KEY).find() {
             Found::Lock(lock) => {
+                let (was_noted, held_for) = (!lock.has_unnoted_lease(), lock.held_for(now));
                 match decide(lock)? {
                     // Only where this clock differs from the master's: the master's word counts.
                     Released::HeldByAnother | Released::NotHeld
                         if states_facts() && lock.apply_release(token, now) =>
                     {
-                        Released::Released { held_for: Millis::ZERO }
+                        if was_noted {
+                            node::tally(Tally::take_back_lapse);
+                        }
+                        Released::Released { held_for }
                     }
                     outcome => outcome,
                 }
@@ -192,8 +197,8 @@ impl Handler for Release {
             Found::Other => return Err(Refusal::WrongType),
         };
         let reply = match outcome {
-            Released::Released { .. } => {
-                node::count(|counts| counts.releases += 1);
+            Released::Released { held_for } => {
+                node::tally(|tally| tally.released(held_for));
                 replication::state_verbatim(context, args);
                 context.notify(c"lock.release", args, KEY);
                 Reply::Integer(1)
@@ -262,9 +267,11 @@ impl Handler for Extend {
             let request = request::extend(slices(args, &mut slots)?, config::limits())?;
             let mut key = context.open(args, KEY);
             let decide = |lock: &mut Lock| {
+                let had_lease = lock.has_unnoted_lease();
                 let decided = node::decide(context, |node| {
                     node.extend(lock, request.claim, request.fencing, now)
                 })?;
+                node::tally(|tally| tally.changed(had_lease, lock));
                 Ok((decided, lock.written_lease().map_or(Fence::ZERO, |lease| lease.fence)))
             };
             match key.find() {

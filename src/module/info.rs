@@ -3,31 +3,82 @@
 use super::ffi::types;
 use super::state_file::StateFile;
 use super::{clock, node, waiters};
+use crate::engine::{Histogram, Refusal};
+
+/// A field's value.
+pub(super) enum Figure {
+    Number(u64),
+    /// Several numbers with names, in one line.
+    Text(String),
+}
+
+/// How many powers of two of milliseconds a distribution is told up to: 2^23 ms are 2.3 hours.
+const POWERS: u32 = 24;
 
 /// The fields, in the order in which they are shown.
-pub(super) fn fields() -> Vec<(&'static str, u64)> {
+pub(super) fn fields() -> Vec<(&'static str, Figure)> {
     let durability = node::durability();
-    let counts = node::counts();
     let now = clock::now();
-    let (waiting, oldest, handed_over) = waiters::tally(now);
+    let (counts, held, holds) =
+        node::tally(|tally| (tally.counts, tally.held(), tally.holds.clone()));
+    let (waiting, oldest, waits) = waiters::tally(now);
     let quarantine = durability.quarantine(now).map_or(0, |(left, _)| left.get());
+    let locks = types::lock_count() as u64;
+    let number = Figure::Number;
     vec![
-        ("locks", types::lock_count() as u64),
-        ("grants", counts.grants),
-        ("held_by_another", counts.held),
-        ("refusals", counts.refusals),
-        ("releases", counts.releases),
-        ("extensions", counts.extensions),
-        ("raises", counts.raises),
-        ("lapses", counts.lapses),
-        ("forgotten", counts.forgotten),
-        ("waiters", waiting as u64),
-        ("oldest_waiter_ms", oldest.get()),
-        ("handed_over", handed_over),
-        ("floor", durability.floor().get()),
-        ("highest_fence", durability.highest().get()),
-        ("quarantine_left_ms", quarantine),
-        ("state_writes", node::state().map_or(0, StateFile::write_count)),
-        ("state_write_failures", node::state().map_or(0, StateFile::failure_count)),
+        ("locks", number(locks)),
+        ("held", number(held)),
+        ("idle", number(locks.saturating_sub(held))),
+        ("grants", number(counts.grants)),
+        ("held_by_another", number(counts.held)),
+        ("refusals", number(counts.refusals.iter().sum())),
+        ("refusals_by_code", Figure::Text(by_code(&counts.refusals))),
+        ("releases", number(counts.releases)),
+        ("extensions", number(counts.extensions)),
+        ("raises", number(counts.raises)),
+        ("lapses", number(counts.lapses)),
+        ("forgotten", number(counts.forgotten)),
+        ("waiters", number(waiting as u64)),
+        ("oldest_waiter_ms", number(oldest.get())),
+        ("handed_over", number(waits.count())),
+        ("wait_ms", Figure::Text(summary(&waits))),
+        ("wait_ms_up_to", Figure::Text(powers(&waits))),
+        ("hold_ms", Figure::Text(summary(&holds))),
+        ("hold_ms_up_to", Figure::Text(powers(&holds))),
+        ("floor", number(durability.floor().get())),
+        ("highest_fence", number(durability.highest().get())),
+        ("quarantine_left_ms", number(quarantine)),
+        ("state_writes", number(node::state().map_or(0, StateFile::write_count))),
+        ("state_write_failures", number(node::state().map_or(0, StateFile::failure_count))),
     ]
+}
+
+fn list(pairs: impl Iterator<Item = (impl ToString, u64)>) -> String {
+    let pairs: Vec<String> =
+        pairs.map(|(name, number)| format!("{}={number}", name.to_string())).collect();
+    pairs.join(",")
+}
+
+fn by_code(refusals: &[u64]) -> String {
+    list(Refusal::CODES.iter().zip(refusals.iter().copied()))
+}
+
+/// A distribution of lengths of time: how many, all together, and quantiles.
+fn summary(histogram: &Histogram) -> String {
+    let quantile = |per_mille| histogram.quantile(per_mille).get();
+    let pairs = [
+        ("count", histogram.count()),
+        ("sum", histogram.sum().get()),
+        ("p50", quantile(500)),
+        ("p90", quantile(900)),
+        ("p99", quantile(990)),
+        ("p999", quantile(999)),
+        ("max", histogram.max().get()),
+    ];
+    list(pairs.into_iter())
+}
+
+/// A distribution by limits: how many were at most so long.
+fn powers(histogram: &Histogram) -> String {
+    list(histogram.up_to_powers(POWERS).map(|(limit, count)| (limit.get(), count)))
 }

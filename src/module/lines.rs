@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use super::ffi::waiting::Blocked;
-use crate::engine::{CallId, ConnectionId, Fence, Instant, Left, Line, Millis};
+use crate::engine::{CallId, ConnectionId, Fence, Histogram, Instant, Left, Line, Millis};
 
 /// How many lines there are.
 static LINES: AtomicUsize = AtomicUsize::new(0);
@@ -34,7 +34,8 @@ pub(super) struct Waiters {
     /// Grants whose clients have gone, to be taken back when writes are not paused any more.
     pub(super) undelivered: Vec<Granted>,
     pub(super) count: usize,
-    pub(super) handed_over: u64,
+    /// For how long those stood in line who were granted the lock.
+    pub(super) waits: Histogram,
     /// What the alarm is set to.
     pub(super) alarm_at: Option<Instant>,
     pub(super) is_ringing: bool,
@@ -56,6 +57,7 @@ pub(super) struct Call {
     pub(super) token: Box<[u8]>,
     pub(super) ttl: Millis,
     pub(super) label: Box<[u8]>,
+    pub(super) since: Instant,
 }
 
 /// A grant that may have to be taken back.
@@ -76,7 +78,7 @@ impl Waiters {
         changed: BTreeSet::new(),
         undelivered: Vec::new(),
         count: 0,
-        handed_over: 0,
+        waits: Histogram::EMPTY,
         alarm_at: None,
         is_ringing: false,
     };

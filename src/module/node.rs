@@ -5,49 +5,16 @@ use std::sync::OnceLock;
 use super::ffi::{Context, Guarded, Level};
 use super::start;
 use super::state_file::StateFile;
+use super::tally::{Counts, Tally};
 use crate::engine::{Ceilings, Durability, Fence, Instant, Lock, Recovery, Refusal, Stop};
 
 static NODE: Guarded<Node> =
-    Guarded::new(Node { durability: Durability::new(Fence::ZERO, None), counts: Counts::ZERO });
+    Guarded::new(Node { durability: Durability::new(Fence::ZERO, None), tally: Tally::NONE });
 
 /// What the node knows beside its locks.
 struct Node {
     durability: Durability,
-    counts: Counts,
-}
-
-/// How often things happened since the server started.
-#[derive(Clone, Copy, Debug, Default)]
-pub(super) struct Counts {
-    /// Leases granted.
-    pub(super) grants: u64,
-    /// Requests for a lock that another token held.
-    pub(super) held: u64,
-    /// Leases given back.
-    pub(super) releases: u64,
-    /// Leases prolonged.
-    pub(super) extensions: u64,
-    /// Counters raised.
-    pub(super) raises: u64,
-    /// Leases that had ended unreleased when the lock was granted again.
-    pub(super) lapses: u64,
-    /// Idle locks forgotten.
-    pub(super) forgotten: u64,
-    /// Requests refused with an error.
-    pub(super) refusals: u64,
-}
-
-impl Counts {
-    const ZERO: Counts = Counts {
-        grants: 0,
-        held: 0,
-        releases: 0,
-        extensions: 0,
-        raises: 0,
-        lapses: 0,
-        forgotten: 0,
-        refusals: 0,
-    };
+    tally: Tally,
 }
 
 /// The state file, when the node keeps one and has begun to grant.
@@ -142,6 +109,11 @@ pub(super) fn end_quarantine(now: Instant) -> bool {
     })
 }
 
+/// The state file could not be changed: nothing is granted until it says what it has to.
+pub(super) fn suspend(state: &StateFile) {
+    NODE.with(|node| node.durability.keep(state.ceilings()));
+}
+
 /// Does what a promotion asks for.
 pub(super) fn recover(recovery: Recovery) {
     NODE.with(|node| node.durability.recover(recovery));
@@ -155,12 +127,13 @@ pub(super) fn state() -> Option<&'static StateFile> {
 /// Counts what happened.
 #[inline]
 pub(super) fn count(work: impl FnOnce(&mut Counts)) {
-    NODE.with(|node| work(&mut node.counts));
+    NODE.with(|node| work(&mut node.tally.counts));
 }
 
-/// How often things happened.
-pub(super) fn counts() -> Counts {
-    NODE.with(|node| node.counts)
+/// Uses the node's account of what happened.
+#[inline]
+pub(super) fn tally<R>(work: impl FnOnce(&mut Tally) -> R) -> R {
+    NODE.with(|node| work(&mut node.tally))
 }
 
 /// A copy of what the node promises about itself.
@@ -173,9 +146,39 @@ pub(super) fn floor() -> Fence {
     NODE.with(|node| node.durability.floor())
 }
 
-/// A lock with this counter is gone.
-pub(super) fn forget(counter: Fence) {
-    NODE.with(|node| node.durability.forget(counter));
+/// A name has lost this lock.
+pub(super) fn forget(lock: &Lock) {
+    NODE.with(|node| {
+        node.durability.forget(lock);
+        node.tally.may_lapse(lock);
+    });
+}
+
+/// Begins to look for the longest lease that stands.
+pub(super) fn begin_survey() {
+    NODE.with(|node| node.durability.begin_survey());
+}
+
+/// A scan has come upon this lock, or it has got a second name.
+pub(super) fn come_upon(lock: &Lock) {
+    NODE.with(|node| {
+        node.durability.come_upon(lock);
+        node.tally.may_lapse(lock);
+    });
+}
+
+/// Every lock has been looked at: a crash shall not cost the wait for those that were given back.
+pub(super) fn end_survey(now: Instant) {
+    if let Some(lease) = NODE.with(|node| node.durability.end_survey(now))
+        && let Some(state) = STATE.get()
+    {
+        state.lower(lease);
+    }
+}
+
+/// Whether a survey could shorten the wait after a crash.
+pub(super) fn would_gain(now: Instant) -> bool {
+    NODE.with(|node| node.durability.would_gain(now))
 }
 
 /// Any number of locks are gone, or have changed places.
@@ -191,7 +194,10 @@ pub(super) fn raise_floor(floor: Fence) {
 /// A lock was decided elsewhere: by the master, or in the append-only file.
 pub(super) fn seen(lock: &Lock) {
     let ends_at: Option<Instant> = lock.written_lease().map(|lease| lease.ends_at);
-    NODE.with(|node| node.durability.seen(lock.counter(), ends_at));
+    NODE.with(|node| {
+        node.durability.seen(lock.counter(), ends_at);
+        node.tally.may_lapse(lock);
+    });
 }
 
 /// A lock came out of a dump or a data set. Where the node grants already, what the lock promises

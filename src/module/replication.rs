@@ -101,10 +101,15 @@ fn apply_to_lock(
 ) -> Result<(), Refusal> {
     let mut key = context.open(args, KEY);
     match key.find() {
-        Found::Lock(lock) => apply(lock),
+        Found::Lock(lock) => {
+            let had_lease = lock.has_unnoted_lease();
+            apply(lock);
+            node::tally(|tally| tally.changed(had_lease, lock));
+        }
         Found::Nothing => {
             let mut lock = Lock::free(Fence::ZERO, clock::now());
             apply(&mut lock);
+            node::tally(|tally| tally.changed(false, &lock));
             key.put(lock);
         }
         Found::Other => return Err(Refusal::WrongType),

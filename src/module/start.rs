@@ -10,15 +10,22 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use super::ffi::{Context, Guarded, Level, types};
 use super::state_file::{Claimed, OpenError, StateFile};
-use super::{clock, config, events, node, waiters};
+use super::{clock, config, datatype, events, node, waiters};
 use crate::engine::{
-    Ceilings, Fence, Found, Instant, Loaded, QuarantineReason, Refusal, Saved, Stopped, promote,
-    recover, stop,
+    Ceilings, Clocks, Fence, Found, Instant, Inventory, Loaded, QuarantineReason, Refusal, Saved,
+    Stopped, UnixTime, promote, recover, stop,
 };
 
 /// What was claimed when the module was loaded, until the node begins to grant.
 static CLAIMED: Guarded<Option<Claimed>> = Guarded::new(None);
 static HAS_BEGUN: AtomicBool = AtomicBool::new(false);
+/// Whether the server has read a data set: it says nothing of one that is missing.
+static WAS_READ: AtomicBool = AtomicBool::new(false);
+
+/// The server has read a data set.
+pub(super) fn data_set_read() {
+    WAS_READ.store(true, Ordering::Relaxed);
+}
 
 /// Runs once, before the data set is loaded.
 ///
@@ -78,19 +85,26 @@ fn begin(context: Context<'_>) -> Result<(), Refusal> {
         return Ok(());
     }
     let clocks = clock::clocks();
+    let Some(claimed) = CLAIMED.with(Option::take) else {
+        HAS_BEGUN.store(true, Ordering::Relaxed);
+        return Ok(());
+    };
     let durability = node::durability();
     let loaded = Loaded {
         clocks,
         boot: clock::boot_id(),
         lock_count: types::lock_count() as u64,
+        inventory: match claimed.found {
+            Found::Present(Saved { stop: Some(stopped), .. }) if stopped.is_saved => {
+                take_inventory(context, clocks, stopped.inventory.since)
+            }
+            Found::Present(_) | Found::Missing | Found::Damaged => Inventory::default(),
+        },
+        was_read: WAS_READ.load(Ordering::Relaxed),
         highest: durability.highest(),
         is_always_durable: is_always_durable(context),
         is_replica: !flags.is_master(),
         max_ttl: config::max_ttl(),
-    };
-    let Some(claimed) = CLAIMED.with(Option::take) else {
-        HAS_BEGUN.store(true, Ordering::Relaxed);
-        return Ok(());
     };
     let mut recovery = recover(claimed.found, loaded);
     let distrusted = recovery.quarantine;
@@ -161,7 +175,7 @@ fn tell(
 /// The node has become a master.
 pub(super) fn promoted(context: Context<'_>) {
     let highest = node::durability().highest();
-    let mut recovery = promote(clock::now(), highest, config::max_ttl());
+    let mut recovery = promote(clock::clocks(), highest, config::max_ttl());
     let distrusted = recovery.quarantine;
     let waits = config::quarantine() && config::quarantine_on_promotion();
     if !waits {
@@ -208,31 +222,48 @@ pub(super) fn notice_step(context: Context<'_>) {
 /// The server stops, and its data set has been saved as far as it will be.
 pub(super) fn stopped(context: Context<'_>) {
     notice_step(context);
-    let now = clock::now();
+    let clocks = clock::clocks();
     let mut longest = Instant::default();
-    for_each_lock(context, &mut |lock| {
-        longest = longest.max(lock.lease(now).map_or(Instant::default(), |lease| lease.ends_at));
+    let mut inventory = Inventory::new(clocks.wall);
+    for_each_lock(context, &mut |database, name, lock| {
+        let lease = lock.lease(clocks.now);
+        longest = longest.max(lease.map_or(Instant::default(), |lease| lease.ends_at));
+        inventory.add(datatype::hash(database, name, lock), lock, clocks);
     });
     let durability = node::durability();
-    let stopped =
-        Stopped { is_saved: context.is_data_set_saved(), lock_count: types::lock_count() as u64 };
-    change_state(context, |saved| *saved = stop(*saved, &durability, now, longest, stopped));
+    let stopped = Stopped { is_saved: context.is_data_set_saved(), inventory };
+    change_state(context, |saved| *saved = stop(*saved, &durability, clocks.now, longest, stopped));
 }
 
-fn for_each_lock(context: Context<'_>, look: &mut dyn FnMut(&crate::engine::Lock)) {
+/// What the data set holds, with leases counted from `since`.
+fn take_inventory(context: Context<'_>, clocks: Clocks, since: UnixTime) -> Inventory {
+    let mut inventory = Inventory::new(since);
+    for_each_lock(context, &mut |database, name, lock| {
+        inventory.add(datatype::hash(database, name, lock), lock, clocks);
+    });
+    inventory
+}
+
+/// Looks at every lock of every database, with its name.
+fn for_each_lock(context: Context<'_>, look: &mut dyn FnMut(u32, &[u8], &crate::engine::Lock)) {
+    let selected = context.selected();
     let mut database = 0;
     while context.select(database) {
         let mut cursor = super::ffi::Cursor::default();
-        while context.scan(&mut cursor, 1024, &mut |_, lock| look(lock)) {}
+        while context.scan(&mut cursor, 1024, &mut |name, lock| look(database, name, lock)) {}
         database += 1;
     }
+    context.select(selected);
 }
 
 fn change_state(context: Context<'_>, change: impl FnOnce(&mut Saved)) {
     if let Some(state) = node::state()
         && let Err(error) = state.change(change)
     {
-        let line = format!("the state file cannot be written: {error}; it still says what it said");
+        node::suspend(state);
+        let line = format!(
+            "the state file cannot be written: {error}; nothing is granted until it can be"
+        );
         context.log(Level::Warning, &line);
     }
 }

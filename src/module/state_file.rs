@@ -5,7 +5,11 @@
 //! long as the server runs, so that a second server on the same file does not start.
 //!
 //! Two sides write: the server's thread, which waits for the disk only where a promise must be
-//! larger before it may answer, and a thread of this file's own, which is asked ahead of need.
+//! larger before it may answer, and a thread of this file's own, which is asked ahead of need, and
+//! to lower what is promised beyond need.
+//!
+//! I1: what the server's thread may use is never above what the file says. So a raise is written
+//! first and allowed then; a lower ceiling binds the server's thread first and is written then.
 
 use std::ffi::OsString;
 use std::fs::{File, OpenOptions};
@@ -21,7 +25,7 @@ use rustix::fs::{FlockOperation, fcntl_lock};
 use super::clock;
 use crate::codec::CodecError;
 use crate::codec::state::{decode_state, encode_state};
-use crate::engine::{Ceilings, Found, Saved};
+use crate::engine::{Ceilings, Found, Instant, Saved};
 
 /// The open state file of a running node.
 pub(super) struct StateFile {
@@ -48,14 +52,18 @@ struct Writer {
     path: PathBuf,
     /// The file in place, locked.
     file: File,
-    /// What it says.
+    /// What it says; after a change that failed, what it has to say.
     saved: Saved,
 }
 
 /// What the server's thread and the thread that writes ahead tell each other.
 #[derive(Default)]
 struct Board {
-    durable: Ceilings,
+    /// What the server's thread may use: the file says as much, or more.
+    allowed: Ceilings,
+    /// A change failed: nothing may be used until the file says it.
+    is_behind: bool,
+    /// What it will need soon.
     wanted: Ceilings,
     failure: Option<String>,
 }
@@ -113,9 +121,10 @@ impl StateFile {
         }
     }
 
-    /// What has been made durable.
+    /// What has been made durable, and may be used.
     pub(super) fn ceilings(&self) -> Ceilings {
-        self.shared.board().durable
+        let board = self.shared.board();
+        if board.is_behind { Ceilings::default() } else { board.allowed }
     }
 
     /// Makes at least these ceilings durable before it returns.
@@ -123,7 +132,8 @@ impl StateFile {
     /// # Errors
     /// What the operating system said. What was durable still is.
     pub(super) fn raise(&self, ceilings: Ceilings) -> io::Result<()> {
-        self.shared.raise(ceilings)
+        let mut writer = self.shared.writer();
+        self.shared.promise(&mut writer, |allowed| allowed.max(ceilings))
     }
 
     /// Asks for ceilings ahead of need; returns at once.
@@ -132,6 +142,20 @@ impl StateFile {
             let mut board = self.shared.board();
             board.wanted = board.wanted.max(ceilings);
         }
+        self.wake();
+    }
+
+    /// Uses no lease past `lease` from now on, and lets the file say so when there is time.
+    pub(super) fn lower(&self, lease: Instant) {
+        {
+            let mut board = self.shared.board();
+            board.allowed.lease = board.allowed.lease.min(lease);
+            board.wanted.lease = board.wanted.lease.min(lease);
+        }
+        self.wake();
+    }
+
+    fn wake(&self) {
         match self.ahead.try_send(()) {
             // Full: it has been woken already, and will see what is wanted.
             Ok(()) | Err(TrySendError::Full(()) | TrySendError::Disconnected(())) => {}
@@ -156,12 +180,14 @@ impl StateFile {
     /// Changes what the file says before it returns.
     ///
     /// # Errors
-    /// What the operating system said; the file says what it said.
+    /// What the operating system said. [`StateFile::ceilings`] are none until it is written after
+    /// all, with the next [`StateFile::raise`].
     pub(super) fn change(&self, change: impl FnOnce(&mut Saved)) -> io::Result<()> {
         let mut writer = self.shared.writer();
-        let mut saved = writer.saved;
-        change(&mut saved);
-        self.shared.write(&mut writer, saved)
+        change(&mut writer.saved);
+        self.shared.board().is_behind = true;
+        let ceilings = writer.saved.ceilings;
+        self.shared.promise(&mut writer, |_| ceilings)
     }
 }
 
@@ -187,7 +213,7 @@ impl Claimed {
             Err(error) => return Err(Box::new((self, error))),
         };
         let (ahead, woken) = sync_channel(1);
-        let board = Board { durable: saved.ceilings, ..Board::default() };
+        let board = Board { allowed: saved.ceilings, ..Board::default() };
         // The old file's lock goes with `self`: the new file in place is locked already.
         let path = self.path.clone();
         let shared = Arc::new(Shared {
@@ -200,8 +226,7 @@ impl Claimed {
         let thread = std::thread::Builder::new().name("lockmod-state".to_owned());
         let spawned = thread.spawn(move || {
             while woken.recv().is_ok() {
-                let wanted = thread_shared.board().wanted;
-                if let Err(error) = thread_shared.raise(wanted) {
+                if let Err(error) = thread_shared.write_ahead() {
                     thread_shared.board().failure = Some(error.to_string());
                 }
             }
@@ -225,25 +250,40 @@ impl Claimed {
 }
 
 impl Shared {
-    fn raise(&self, ceilings: Ceilings) -> io::Result<()> {
+    /// Writes what is wanted, and lowers what is allowed no more.
+    fn write_ahead(&self) -> io::Result<()> {
         let mut writer = self.writer();
-        if writer.saved.ceilings.covers(ceilings) {
-            return Ok(());
-        }
-        let saved = Saved { ceilings: writer.saved.ceilings.max(ceilings), ..writer.saved };
-        self.write(&mut writer, saved)
+        let wanted = std::mem::take(&mut self.board().wanted);
+        self.promise(&mut writer, |allowed| allowed.max(wanted))
     }
 
-    fn write(&self, writer: &mut Writer, mut saved: Saved) -> io::Result<()> {
-        saved.at = clock::read();
-        // Also a step that no request has come upon yet: earlier leases are dated by another clock.
-        saved.was_stepped |= saved.at.are_stepped_since(writer.saved.at);
-        writer.file = replace(&writer.path, &saved).inspect_err(|_| {
-            self.tally.failures.fetch_add(1, Ordering::Relaxed);
-        })?;
-        self.tally.writes.fetch_add(1, Ordering::Relaxed);
-        writer.saved = saved;
-        self.board().durable = saved.ceilings;
+    /// Lets the file promise the `ceilings` that follow from what is allowed; then they are.
+    ///
+    /// Whoever calls has the writer, so nobody else allows anything meanwhile. The server's thread
+    /// may lower what is allowed: that is then undone, which does no harm, for the file says more.
+    fn promise(
+        &self,
+        writer: &mut Writer,
+        ceilings: impl FnOnce(Ceilings) -> Ceilings,
+    ) -> io::Result<()> {
+        let (ceilings, is_behind) = {
+            let board = self.board();
+            (ceilings(board.allowed), board.is_behind)
+        };
+        if is_behind || writer.saved.ceilings != ceilings {
+            let mut saved = Saved { ceilings, at: clock::read(), ..writer.saved };
+            // Also a step that no request has come upon yet: earlier leases are dated by another
+            // clock.
+            saved.was_stepped |= saved.at.are_stepped_since(writer.saved.at);
+            writer.file = replace(&writer.path, &saved).inspect_err(|_| {
+                self.tally.failures.fetch_add(1, Ordering::Relaxed);
+            })?;
+            self.tally.writes.fetch_add(1, Ordering::Relaxed);
+            writer.saved = saved;
+        }
+        let mut board = self.board();
+        board.allowed = ceilings;
+        board.is_behind = false;
         Ok(())
     }
 

@@ -20,8 +20,8 @@ pub(super) use super::lines::any;
 use super::lines::{Call, Granted, Waiters};
 use super::{alarm, clock, config, node, replication};
 use crate::engine::{
-    Acquired, CallId, Claim, ConnectionId, Instant, Left, Line, Lock, Millis, Queued, Refusal,
-    Released, Room, TOKEN_MAX, Ticket, Token, Turn, Waiter,
+    Acquired, CallId, Claim, ConnectionId, Histogram, Instant, Left, Line, Lock, Millis, Queued,
+    Refusal, Released, Room, TOKEN_MAX, Ticket, Token, Turn, Waiter,
 };
 use crate::wire::request::Queue;
 
@@ -88,14 +88,14 @@ pub(super) fn room() -> Room {
     Room { waiters: WAITERS.with(|waiters| waiters.count), max: config::max_waiters() }
 }
 
-/// How many wait, the longest that the first of any line has waited, and how many grants went to
-/// somebody who had stood in line.
-pub(super) fn tally(now: Instant) -> (usize, Millis, u64) {
+/// How many wait, the longest that the first of any line has waited, and for how long those stood
+/// in line who were granted the lock.
+pub(super) fn tally(now: Instant) -> (usize, Millis, Histogram) {
     WAITERS.with(|waiters| {
         let places = waiters.lines.values().flat_map(BTreeMap::values);
         let oldest = places.filter_map(|place| place.line.first_since()).min();
         let waited = oldest.map_or(Millis::ZERO, |since| since.until(now));
-        (waiters.count, waited, waiters.handed_over)
+        (waiters.count, waited, waiters.waits.clone())
     })
 }
 
@@ -138,9 +138,9 @@ pub(super) fn request<R>(
     WAITERS.with(|waiters| {
         let Some(queued) = queued else { return waiters.with_line(database, name, work) };
         let waiter = Waiter::Ticket(queued.ticket.clone());
-        let mut was_there = None;
+        let (mut was_there, mut since) = (None, None);
         let (result, is_there) = waiters.with_line(database, name, |line| {
-            was_there = line.connection_of(&queued.ticket);
+            (was_there, since) = (line.connection_of(&queued.ticket), line.since_of(&waiter));
             (work(line), line.has(&waiter))
         });
         if let Some(old) = was_there {
@@ -151,8 +151,8 @@ pub(super) fn request<R>(
             let names = waiters.lines.get(&database).and_then(|names| names.get_key_value(name));
             let name = names.map_or_else(|| name.into(), |(name, _)| Arc::clone(name));
             waiters.connections.entry(queued.connection).or_default().insert((database, name));
-        } else if was_there.is_some() {
-            waiters.handed_over += 1;
+        } else if let Some(since) = since {
+            waiters.waits.record(since.until(clock::now()));
         }
         result
     })
@@ -189,6 +189,7 @@ pub(super) fn block(
             token: claim.token.as_bytes().into(),
             ttl: claim.ttl,
             label: label.into(),
+            since: now,
         };
         waiters.calls.insert(id, call);
         let deadline = now.after(wait);
@@ -306,13 +307,13 @@ fn grant(context: Context<'_>, name: &Name<'_>, call: Call, now: Instant) -> Opt
     let outcome = try_grant(context, name, &call, now);
     let (answer, standing) = match outcome {
         Ok(Acquired::Granted { fence, ends_at, .. } | Acquired::Again { fence, ends_at, .. }) => {
-            WAITERS.with(|waiters| waiters.handed_over += 1);
+            WAITERS.with(|waiters| waiters.waits.record(call.since.until(now)));
             let granted = Granted { name: call.name, token: call.token, fence };
             (Answer::Granted(granted), Some(Standing::Held(ends_at)))
         }
         Ok(Acquired::Held) => (Answer::Null, None),
         Err(refusal) => {
-            node::count(|counts| counts.refusals += 1);
+            node::tally(|tally| tally.refused(&refusal));
             (Answer::Refused(refusal), None)
         }
     };
@@ -344,12 +345,12 @@ fn try_grant(
         }
     };
     if let Acquired::Granted { fence, ends_at, lapsed } = outcome {
-        node::count(|counts| {
-            counts.grants += 1;
-            counts.lapses += u64::from(lapsed);
-        });
+        node::tally(|tally| tally.granted(ends_at, lapsed));
         let fact = replication::fact(context, call.ttl, now, ends_at, fence);
         name.replicate_acquire(&call.token, &fact, &call.label);
+        if lapsed {
+            name.notify(c"lock.expire");
+        }
         name.changed(c"lock.acquire");
     }
     Ok(outcome)
@@ -442,8 +443,8 @@ pub(super) fn undelivered(context: Context<'_>, granted: Granted) {
         }
         Found::Lock(_) | Found::Nothing | Found::Other => Ok(Released::NotHeld),
     };
-    if let Ok(Released::Released { .. }) = released {
-        node::count(|counts| counts.releases += 1);
+    if let Ok(Released::Released { held_for }) = released {
+        node::tally(|tally| tally.released(held_for));
         text.replicate_release(token.as_bytes());
         text.changed(c"lock.release");
         if any() {

@@ -49,7 +49,8 @@ async fn a_waiter_gets_the_lock_when_it_is_released_and_an_error_at_its_deadline
     let AcquireError::Held(report) = error else { panic!("{error}") };
     assert!(report.waited >= millis(100) && report.attempts > 1, "{report:?}");
     let waiting = tokio::spawn(locker.acquire("a").into_future());
-    until("the waiter tries", || locker.stats().attempts > u64::from(report.attempts) + 2).await;
+    until("the waiter has tried", || locker.stats().attempts > u64::from(report.attempts) + 1)
+        .await;
     guard.release().await.unwrap();
     waiting.await.unwrap().unwrap().release().await.unwrap();
 }
@@ -105,24 +106,6 @@ async fn a_cancelled_acquire_leaves_nothing_behind_wherever_it_was() {
         assert_eq!(leases(&nodes, "a"), 0, "round {round}");
     }
     assert!(points > 60, "only {points} points were cancelled at");
-}
-
-#[tokio::test]
-async fn a_cancelled_wait_leaves_nothing_behind() {
-    let nodes = nodes(3);
-    let (one, two) = (locker(&nodes), locker(&nodes));
-    let guard = one.acquire("a").await.unwrap();
-    for tries in 1..20 {
-        let before = two.stats().attempts;
-        let mut acquire = pin!(two.acquire("a").into_future());
-        tokio::select! {
-            _ = &mut acquire => panic!("it is held"),
-            () = until("it tries", || two.stats().attempts >= before + tries / 4) => {}
-        }
-    }
-    guard.release().await.unwrap();
-    two.settle().await;
-    assert_eq!(leases(&nodes, "a"), 0);
 }
 
 #[tokio::test]

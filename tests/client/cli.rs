@@ -14,7 +14,7 @@ fn urls(nodes: &[Server]) -> String {
     nodes.iter().map(Server::url).collect::<Vec<_>>().join(",")
 }
 
-fn lockmod(nodes: &[Server], args: &[&str]) -> Command {
+pub(crate) fn lockmod(nodes: &[Server], args: &[&str]) -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_lockmod"));
     command.env("LOCKMOD_NODES", urls(nodes)).args(args).stdin(Stdio::null());
     command
@@ -29,26 +29,26 @@ fn text(bytes: &[u8]) -> String {
 }
 
 #[track_caller]
-fn succeeds(nodes: &[Server], args: &[&str]) -> String {
+pub(crate) fn succeeds(nodes: &[Server], args: &[&str]) -> String {
     let output = output(nodes, args);
     assert!(output.status.success(), "{args:?}: {}", text(&output.stderr));
     text(&output.stdout)
 }
 
 #[track_caller]
-fn fails(nodes: &[Server], args: &[&str], code: i32) -> String {
+pub(crate) fn fails(nodes: &[Server], args: &[&str], code: i32) -> String {
     let output = output(nodes, args);
     let stderr = text(&output.stderr);
     assert_eq!(output.status.code(), Some(code), "{args:?}: {stderr}");
     stderr
 }
 
-fn start(mut command: Command) -> Child {
+pub(crate) fn start(mut command: Command) -> Child {
     command.stdout(Stdio::piped()).stderr(Stdio::piped());
     spawn(command).unwrap()
 }
 
-fn signal(child: &Child, signal: Signal) {
+pub(crate) fn signal(child: &Child, signal: Signal) {
     kill_process(Pid::from_child(child), signal).unwrap();
 }
 

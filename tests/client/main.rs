@@ -7,7 +7,11 @@ mod acquire;
 mod cli;
 mod faults;
 mod fences;
+mod line;
+mod metrics;
 mod renewal;
+mod screen;
+mod watch;
 mod world;
 
 use std::time::Duration;

@@ -1,16 +1,21 @@
 //! The client in a world of our own: simulated nodes, a clock that jumps, a network that delays
-//! and loses, and minorities of nodes that are away. The engine's nodes answer; no server and no
-//! real time is used.
+//! and loses, and minorities of nodes that are away. The engine's nodes answer, with its lines of
+//! waiters; wakes are lost, and in half of the stories one node knows nothing of lines. No server
+//! and no real time is used.
 
+use std::collections::HashMap;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use lockmod::client::protocol::Packet;
 use lockmod::client::reply::{self, Reply};
-use lockmod::client::{Failure, Locker, ReplyTo, World};
-use lockmod::engine::{Acquired, Durability, Extended, Fence, Fencing, Instant, Lock, Released};
-use lockmod::wire::request::{self, Limits};
+use lockmod::client::{Failure, Locker, ReplyTo, Wakes, World};
+use lockmod::engine::{
+    Acquired, ConnectionId, Durability, Extended, Fence, Fencing, Instant, Line, Lock, Millis,
+    Queued, Released, Room, Turn, UnixTime,
+};
+use lockmod::wire::request::{self, Limits, Queue, Waiting};
 use rand::rngs::StdRng;
 use rand::{RngExt, SeedableRng};
 
@@ -21,17 +26,28 @@ const NODES: usize = 5;
 /// Nodes and network, shared by all clients.
 struct Universe {
     random: StdRng,
-    nodes: Vec<(Durability, Lock)>,
+    nodes: Vec<(Durability, Lock, Line)>,
+    /// The clients, by the channels that they listen to.
+    clients: HashMap<Vec<u8>, Arc<Ear>>,
+    /// A node that does not know QUEUE.
+    old_node: Option<usize>,
     /// A minority that cannot be reached, and until when.
     away: ([usize; 2], Duration),
     start: tokio::time::Instant,
 }
 
+/// One client's end of the network.
+struct Ear {
+    wakes: Arc<Wakes>,
+    /// When each node's line is free: what is sent later never overtakes.
+    lines: Mutex<[(tokio::time::Instant, tokio::time::Instant); NODES]>,
+}
+
 struct Simulated {
     universe: Arc<Mutex<Universe>>,
     names: Vec<Arc<str>>,
-    /// When each node's line is free: what is sent later never overtakes.
-    lines: Mutex<[(tokio::time::Instant, tokio::time::Instant); NODES]>,
+    ear: Arc<Ear>,
+    number: u64,
 }
 
 impl Universe {
@@ -49,10 +65,17 @@ impl Universe {
         self.away.0.contains(&node)
     }
 
-    fn carry_out(&mut self, node: usize, args: &[&[u8]]) -> Reply {
-        let now = Instant::from_millis(u64::try_from(self.now().as_millis()).unwrap());
+    fn carry_out(&mut self, node: usize, client: u64, args: &[&[u8]]) -> Reply {
+        let reply = self.decide(node, client, args);
+        self.serve(node);
+        reply
+    }
+
+    fn decide(&mut self, node: usize, client: u64, args: &[&[u8]]) -> Reply {
+        let now = self.instant();
         let limits = Limits::FACTS;
-        let (durability, lock) = &mut self.nodes[node];
+        let is_old = self.old_node == Some(node);
+        let (durability, lock, line) = &mut self.nodes[node];
         let integer = |fence: Fence| Reply::Integer(fence.get().cast_signed());
         let extended = |outcome: Extended, yes: Reply| match outcome {
             Extended::Extended { .. } => yes,
@@ -62,7 +85,18 @@ impl Universe {
         match args[0] {
             b"LOCK.ACQUIRE" => {
                 let acquire = request::acquire(&args[2..], limits).unwrap();
-                match durability.acquire(lock, acquire.claim, acquire.label, now).unwrap() {
+                let queued = match acquire.waiting {
+                    Waiting::Not => None,
+                    Waiting::Queue(_) if is_old => {
+                        return Reply::Error("BADARG option 'QUEUE'; allowed: LABEL text".into());
+                    }
+                    Waiting::Queue(queue) => Some(queued(queue, client, now)),
+                    Waiting::Block(_) => panic!("the client never blocks"),
+                };
+                let (claim, label) = (acquire.claim, acquire.label);
+                let outcome =
+                    durability.acquire_in_line(lock, line, claim, label, queued.as_ref(), now);
+                match outcome.unwrap() {
                     Acquired::Granted { fence, .. } | Acquired::Again { fence, .. } => {
                         integer(fence)
                     }
@@ -71,7 +105,12 @@ impl Universe {
             }
             b"LOCK.RELEASE" => {
                 let token = request::token(args[2], limits).unwrap();
-                match durability.release(lock, token, now) {
+                let queue = request::release_options(&args[3..]).unwrap();
+                let queued = queue.map(|queue| queued(queue, client, now));
+                if is_old && queued.is_some() {
+                    return Reply::Error("ERR wrong number of arguments".into());
+                }
+                match durability.release_in_line(lock, line, token, queued.as_ref(), now).0 {
                     Released::Released { .. } => Reply::Integer(1),
                     Released::HeldByAnother => Reply::Integer(0),
                     Released::NotHeld => Reply::Nil,
@@ -96,6 +135,35 @@ impl Universe {
             _ => Reply::Error("ERR not simulated".into()),
         }
     }
+
+    fn instant(&self) -> Instant {
+        Instant::from_millis(u64::try_from(self.now().as_millis()).unwrap())
+    }
+
+    /// Lets a node call whose turn it is. One call of ten is lost.
+    fn serve(&mut self, node: usize) {
+        let now = self.instant();
+        let (_, lock, line) = &mut self.nodes[node];
+        drop(line.expire(now));
+        if lock.is_held(now) {
+            return;
+        }
+        let Turn::Wake { ticket, channel } = line.serve(now, Millis::new(100)) else { return };
+        let (ear, ticket) = (Arc::clone(&self.clients[channel]), ticket.to_bytes());
+        if self.random.random_ratio(1, 10) {
+            return;
+        }
+        let back = millis(self.random.random_range(0..=3));
+        let arrives_at = {
+            let line = &mut ear.lines.lock().unwrap()[node];
+            line.1 = line.1.max(tokio::time::Instant::now() + back);
+            line.1
+        };
+        tokio::spawn(async move {
+            tokio::time::sleep_until(arrives_at).await;
+            ear.wakes.wake(node, &ticket);
+        });
+    }
 }
 
 impl World for Simulated {
@@ -119,6 +187,14 @@ impl World for Simulated {
         &self.names
     }
 
+    fn wall(&self) -> UnixTime {
+        UnixTime::from_millis(1 + self.universe.lock().unwrap().instant().as_millis())
+    }
+
+    fn wakes(&self) -> Option<&Arc<Wakes>> {
+        Some(&self.ear.wakes)
+    }
+
     fn send(&self, node: usize, packet: &Packet, reply_to: Option<ReplyTo>) {
         let (there, back, is_lost) = {
             let mut universe = self.universe.lock().unwrap();
@@ -135,7 +211,7 @@ impl World for Simulated {
             (delay(), delay(), random.random_ratio(1, 50))
         };
         let (arrives_at, answered_at) = {
-            let line = &mut self.lines.lock().unwrap()[node];
+            let line = &mut self.ear.lines.lock().unwrap()[node];
             line.0 = line.0.max(tokio::time::Instant::now() + there);
             line.1 = line.1.max(line.0 + back);
             *line
@@ -143,7 +219,7 @@ impl World for Simulated {
         let Ok(Some((Reply::List(args), _))) = reply::read(packet.bytes()) else {
             panic!("a packet is a list of strings")
         };
-        let universe = Arc::clone(&self.universe);
+        let (universe, number) = (Arc::clone(&self.universe), self.number);
         tokio::spawn(async move {
             tokio::time::sleep_until(arrives_at).await;
             let args: Vec<&[u8]> = args
@@ -153,7 +229,7 @@ impl World for Simulated {
                     other => panic!("{other:?} is no argument"),
                 })
                 .collect();
-            let reply = universe.lock().unwrap().carry_out(node, &args);
+            let reply = universe.lock().unwrap().carry_out(node, number, &args);
             tokio::time::sleep_until(answered_at).await;
             if let Some(reply_to) = reply_to {
                 reply_to.deliver(if is_lost {
@@ -166,28 +242,55 @@ impl World for Simulated {
     }
 }
 
-fn simulated(universe: &Arc<Mutex<Universe>>) -> Locker<Simulated> {
+fn queued(queue: Queue<'_>, client: u64, now: Instant) -> Queued<'_> {
+    Queued {
+        ticket: queue.ticket,
+        channel: queue.channel,
+        deadline: now.after(queue.wait),
+        connection: ConnectionId(client),
+        room: Room { waiters: 0, max: 1 },
+    }
+}
+
+fn simulated(universe: &Arc<Mutex<Universe>>, number: u64) -> Locker<Simulated> {
     let now = tokio::time::Instant::now();
-    let world = Simulated {
-        universe: Arc::clone(universe),
-        names: (0..NODES).map(|node| format!("node-{node}").into()).collect(),
-        lines: Mutex::new([(now, now); NODES]),
-    };
+    let channel = format!("wake:{number}");
+    let wakes = Arc::new(Wakes::new(channel.as_bytes(), NODES));
+    for node in 0..NODES {
+        wakes.connected(node, true);
+    }
+    let ear = Arc::new(Ear { wakes, lines: Mutex::new([(now, now); NODES]) });
+    universe.lock().unwrap().clients.insert(channel.into_bytes(), Arc::clone(&ear));
+    let names = (0..NODES).map(|node| format!("node-{node}").into()).collect();
+    let world = Simulated { universe: Arc::clone(universe), names, ear, number };
     let builder = Locker::builder().ttl(millis(2_000)).timeout(millis(100));
     builder.wait(Duration::from_secs(3_600)).build_in(world).unwrap()
 }
 
+/// Leases and deadlines end while nobody asks, too.
+async fn let_time_pass(universe: Arc<Mutex<Universe>>) {
+    loop {
+        tokio::time::sleep(millis(10)).await;
+        let mut universe = universe.lock().unwrap();
+        (0..NODES).for_each(|node| universe.serve(node));
+    }
+}
+
 async fn story(seed: u64) -> usize {
-    let nodes = (0..NODES).map(|_| (Durability::new(Fence::ZERO, None), Lock::default())).collect();
+    let node = |_| (Durability::new(Fence::ZERO, None), Lock::default(), Line::default());
+    let nodes = (0..NODES).map(node).collect();
     let start = tokio::time::Instant::now();
     let random = StdRng::seed_from_u64(seed);
-    let universe =
-        Arc::new(Mutex::new(Universe { random, nodes, away: ([0, 1], Duration::ZERO), start }));
+    let (away, clients) = (([0, 1], Duration::ZERO), HashMap::new());
+    let old_node = (seed % 2 == 1).then_some(seed as usize % NODES);
+    let universe = Universe { random, nodes, clients, old_node, away, start };
+    let universe = Arc::new(Mutex::new(universe));
+    let clock = tokio::spawn(let_time_pass(Arc::clone(&universe)));
     let inside = Arc::new(AtomicBool::new(false));
     let fences = Arc::new(Mutex::new(Vec::new()));
     let tasks: Vec<_> = (0..4)
         .map(|task| {
-            let locker = simulated(&universe);
+            let locker = simulated(&universe, task);
             let (inside, fences) = (Arc::clone(&inside), Arc::clone(&fences));
             tokio::spawn(async move {
                 for turn in 0..6 {
@@ -208,6 +311,7 @@ async fn story(seed: u64) -> usize {
     for task in tasks {
         task.await.unwrap();
     }
+    clock.abort();
     let fences = fences.lock().unwrap();
     assert!(fences.is_sorted_by(|one, next| one < next), "seed {seed}: {fences:?}");
     fences.len()

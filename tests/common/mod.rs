@@ -8,6 +8,7 @@
 //! Environment of the suite:
 //! - `LOCKMOD_REDIS_SERVER`: the server binary (another Redis, Valkey). Default: `redis-server`.
 //! - `LOCKMOD_MODULE`: the module. Default: the one beside the running test executable.
+//! - `LOCKMOD_VALGRIND`: when set, servers run under valgrind, and its complaints fail the tests.
 //! - `LOCKMOD_KEEP`: when set, the servers' folders (log, data, state file) are kept.
 //!
 //! # Where a test goes
@@ -18,8 +19,10 @@
 //! |---|---|---|
 //! | `tests/node/main.rs` | `commands`, `persistence`, `replication`, `waiting`, ... | one node, the module on a real server |
 //! | `tests/client/main.rs` | `acquire`, `renewal`, `faults`, `cli`, ... | the client and the command over real nodes |
-//! | `tests/model.rs`, `tests/sim.rs` | | no server: the engine's model check and simulation |
+//! | `tests/model`, `tests/sim` | | no server: the engine's model check, the client's simulation |
 //! | `tests/storm/main.rs` | `driver`, `nemesis`, `history`, ... | five nodes under faults, and plain Redlock beside them |
+//! | `tests/languages/main.rs` | `together`, `counting`, `quorum`, `alone`, `shell` | the helpers of `examples/` in other languages |
+//! | `tests/recipes/main.rs` | `fenced`, `leader`, `cron`, `security`, `packaging` | what examples and documents recommend, and what is installed |
 //! | `tests/docs/main.rs` | | every block of the documents, executed |
 //! | `tests/harness.rs` | | this harness itself |
 //! | `tests/tidy/main.rs` | | what a machine can check of the style |
@@ -36,6 +39,7 @@ mod process;
 mod proxy;
 mod raw;
 mod server;
+mod valgrind;
 
 use std::time::{Duration, Instant};
 

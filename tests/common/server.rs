@@ -13,7 +13,9 @@ use rustix::process::{Pid, Signal, kill_process};
 use tempfile::TempDir;
 
 use super::ports::Port;
-use super::{PATIENCE, RawConnection, clock, module_path, process, run, server_binary, wait_for};
+use super::{
+    PATIENCE, RawConnection, clock, module_path, process, run, server_binary, valgrind, wait_for,
+};
 
 /// Every server's settings, before those of the test.
 const DEFAULTS: &str = "\
@@ -368,6 +370,20 @@ impl Server {
         self.signal(Signal::CONT);
     }
 
+    /// SIGTERM, so that what is left of the server's memory is looked at; what a server that hangs
+    /// or waits for something has left is not known.
+    fn end_in_order(&mut self) {
+        let Some(pid) = self.child.as_ref().map(Child::id) else { return };
+        let pid = i32::try_from(pid).ok().and_then(Pid::from_raw).expect("a process id");
+        let _ = self.run("CONFIG SET save \"\"");
+        let _ = kill_process(pid, Signal::CONT);
+        let _ = kill_process(pid, Signal::TERM);
+        let start = Instant::now();
+        while self.is_running() && start.elapsed() < PATIENCE {
+            thread::sleep(Duration::from_millis(5));
+        }
+    }
+
     #[track_caller]
     fn signal(&self, signal: Signal) {
         let pid = i32::try_from(self.pid()).ok().and_then(Pid::from_raw).expect("a process id");
@@ -472,7 +488,7 @@ impl Server {
             File::options().create(true).append(true).open(&log_file).expect("folder is ours");
         let log_start = log.metadata().expect("an open file has a length").len();
 
-        let mut command = Command::new(server_binary());
+        let mut command = valgrind::server_command(self.dir());
         command.arg(self.dir().join("redis.conf")).current_dir(self.dir()).stdin(Stdio::null());
         command.stdout(log.try_clone().expect("a file can be shared")).stderr(log);
         if self.builder.has_fake_wall_clock {
@@ -525,7 +541,15 @@ fn connect_to(url: &str) -> redis::RedisResult<redis::Connection> {
 
 impl Drop for Server {
     fn drop(&mut self) {
+        if valgrind::is_on() {
+            self.end_in_order();
+        }
         self.kill();
+        let complaints = valgrind::complaints(self.dir());
+        if !complaints.is_empty() {
+            eprintln!("---- valgrind, of the server on port {}:\n{complaints}", self.port());
+            assert!(thread::panicking(), "valgrind complains");
+        }
         if thread::panicking() {
             let log = self.log();
             let lines: Vec<&str> = log.lines().collect();

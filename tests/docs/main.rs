@@ -141,6 +141,19 @@ fn links_within_the_repository_lead_somewhere() {
 }
 
 #[test]
+fn what_the_comparison_says_has_a_source_and_every_source_is_used() {
+    let text = fs::read_to_string(root().join("docs/comparison.md")).expect("the document");
+    let (said, sources) = text.split_once("\n## Sources\n").expect("its sources");
+    let listed = sources.lines().filter(|line| line.contains("](https://")).count();
+    assert!(listed >= 17, "{listed} sources with an address");
+    for number in 1..=listed {
+        assert!(sources.contains(&format!("\n{number}. ")), "there is no source {number}");
+        assert!(said.contains(&format!("[{number}]")), "source {number} is not used");
+    }
+    assert!(!said.contains(&format!("[{}]", listed + 1)), "a source is missing");
+}
+
+#[test]
 fn example_configuration_starts_a_server() {
     if let Ok(text) = fs::read_to_string(root().join("redis.conf.example")) {
         Server::builder().config_text(&text).start();

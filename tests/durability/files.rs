@@ -134,6 +134,34 @@ fn a_disk_that_refuses_stops_grants_and_nothing_else() {
 }
 
 #[test]
+fn a_setting_that_the_file_must_know_of_stops_grants_until_it_does() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let path = folder.path().join("node.state");
+    let mut server = Server::builder()
+        .module_arg("state-file", path.display())
+        .config("save", "\"\"")
+        .config("appendonly", "yes")
+        .config("appendfsync", "always")
+        .start();
+    granted(&server, "lock", "holder", 60_000);
+    let moved = folder.path().with_extension("away");
+    fs::rename(folder.path(), &moved).expect("moved away");
+    server.run("CONFIG SET appendfsync everysec").expect("Redis sets it all the same");
+    let refusal = acquire(&server, "another", "token", 1_000).expect_err("the file knows nothing");
+    assert!(refusal.starts_with("STATEFILE "), "{refusal}");
+    assert!(server.log().contains("nothing is granted until it can be"), "{}", server.log());
+    assert_eq!(server.run("LOCK.RELEASE lock holder"), Ok(redis::Value::Int(1)));
+
+    fs::rename(&moved, folder.path()).expect("moved back");
+    let fence = granted(&server, "another", "token", 60_000);
+    server.kill();
+    server.start_again();
+    assert!(quarantine_left(&server, "lock") > 0, "writes are not always durable any more");
+    server.run("CONFIG SET lockmod.quarantine no").expect("set");
+    assert!(granted(&server, "third", "token", 1_000) > fence);
+}
+
+#[test]
 fn without_a_state_file_the_node_says_what_that_means() {
     let mut server = Server::builder().module_arg("state-file", "\"\"").start();
     assert_eq!(granted(&server, "lock", "holder", 60_000), 1);

@@ -78,6 +78,33 @@ fn a_backup_is_waited_for_when_the_node_was_stopped_without_saving() {
 }
 
 #[test]
+fn a_backup_under_a_node_that_was_stopped_cleanly_is_noticed() {
+    let mut server = node().start();
+    let (backup, before) = backup_and_later_lease(&server);
+    server.terminate_with("SAVE");
+    fs::write(dump_path(&server), backup).expect("put in place");
+    server.start_again();
+    assert!(quarantine_left(&server, "lock") > 20_000);
+    assert!(server.log().contains("QUARANTINE: the data set is not the one that the node saved"));
+    server.run("CONFIG SET lockmod.quarantine no").expect("set");
+    assert!(granted(&server, "lock", "third", 1_000) > before);
+}
+
+#[test]
+fn a_backup_that_lacks_only_an_extension_is_noticed() {
+    let mut server = node().start();
+    granted(&server, "lock", "leader", 1_000);
+    server.run("SAVE").expect("a backup");
+    let backup = fs::read(dump_path(&server)).expect("the backup");
+    let extend = format!("LOCK.EXTEND lock leader {MAX_TTL_MS}");
+    assert_eq!(server.run(&extend), Ok(redis::Value::Int(1)));
+    server.terminate_with("SAVE");
+    fs::write(dump_path(&server), backup).expect("put in place");
+    server.start_again();
+    assert!(quarantine_left(&server, "lock") > 20_000);
+}
+
+#[test]
 fn an_empty_state_file_makes_a_backup_distrusted_however_the_node_stopped() {
     let mut server = node().start();
     let (backup, before) = backup_and_later_lease(&server);
@@ -96,7 +123,8 @@ fn a_floor_can_be_raised_in_quarantine_and_outlasts_the_next_crash() {
     fs::write(state_path(&server, server.port()), "").expect("an empty state file");
     server.start_again();
     assert!(quarantine_left(&server, "lock") > 0);
-    let fence = 1_u64 << 40;
+    // Above the time of day in microseconds, where a node begins that knows nothing of itself.
+    let fence = 1_u64 << 52;
     let run = |server: &Server, line: &str| server.run(line);
     let raise = format!("LOCK.EXTEND floor-of-operator operator 1000 FENCE {fence} REPAIR");
     assert_eq!(run(&server, &raise), Ok(redis::Value::Int(1)));

@@ -39,6 +39,41 @@ fn a_crash_is_waited_out_for_as_long_as_the_leases_and_one_block() {
     }
 }
 
+/// The end of the longest lease that the node's state file still promises to wait for, from now.
+fn promised_ms(server: &Server) -> u64 {
+    let path = server.dir().join(format!("lockmod-{}.state", server.port()));
+    let bytes = std::fs::read(path).expect("the state file");
+    let saved = lockmod::codec::state::decode_state(&bytes).expect("a sound state file");
+    let now = rustix::time::clock_gettime(rustix::time::ClockId::Boottime);
+    saved.ceilings.lease.as_millis().saturating_sub(now.tv_sec as u64 * 1_000)
+}
+
+#[test]
+fn a_lease_that_was_given_back_is_not_waited_for() {
+    let mut server = without_persistence();
+    for number in 0..2_000 {
+        granted(&server, &format!("name:{number}"), "token", 100);
+    }
+    granted(&server, "long", "holder", 3_600_000);
+    granted(&server, "shorter", "holder", 60_000);
+    release(&server, "long", "holder");
+    assert!(promised_ms(&server) > 3_000_000);
+    // Wherever the lock that is held goes meanwhile, its lease is not overlooked.
+    let mut step = 0;
+    wait_until("the promise is lowered", || {
+        step += 1;
+        let moves = ["RENAME shorter name:7", "COPY name:7 shorter", "DEL name:7"];
+        server.run(if step < 3 { "SWAPDB 0 1" } else { moves[step % 3] }).expect("moved");
+        promised_ms(&server) < 3_000_000
+    });
+    let promised = promised_ms(&server);
+    assert!(promised > 30_000 && promised <= 61_000 + LEASE_BLOCK_MS, "{promised} ms");
+    server.kill();
+    server.start_again();
+    let left = quarantine_left(&server, "long");
+    assert!(left > 30_000 && left <= 61_000 + LEASE_BLOCK_MS, "{left} ms");
+}
+
 #[test]
 fn a_quarantined_node_still_releases_reads_and_repairs() {
     let mut server = without_persistence();
@@ -56,6 +91,10 @@ fn a_quarantined_node_still_releases_reads_and_repairs() {
     let repair = format!("LOCK.EXTEND lock holder 60000 FENCE {fence} REPAIR");
     assert_eq!(run(&repair), Ok(redis::Value::Int(1)));
     assert_eq!(run("LOCK.FENCE lock"), Ok(redis::Value::Int(fence as i64)));
+    // The lease stands again, and is extended as ever; nobody else gains anything by that.
+    assert_eq!(run("LOCK.EXTEND lock holder 60000"), Ok(redis::Value::Int(1)));
+    let error = crate::common::error_line(run("LOCK.EXTEND lock other 60000"));
+    assert!(error.starts_with("QUARANTINE "), "{error}");
     assert_eq!(run("LOCK.RELEASE lock holder"), Ok(redis::Value::Int(1)));
 }
 
@@ -84,6 +123,24 @@ fn writes_that_are_always_on_disk_need_no_quarantine() {
     assert_eq!(acquire(&server, "lock", "other", 1_000), Ok(None), "the lease came back");
     assert_eq!(acquire(&server, "lock", "holder", 1_000), Ok(Some(fence)));
     assert!(granted(&server, "another", "other", 1_000) > fence);
+}
+
+#[test]
+fn a_file_of_always_durable_writes_that_vanished_is_noticed() {
+    let mut server = Server::builder()
+        .config("save", "\"\"")
+        .config("appendonly", "yes")
+        .config("appendfsync", "always")
+        .start();
+    // Nothing was written yet, and nothing is missed.
+    assert_eq!(acquire(&server, "lock", "", 1_000).map_err(|error| error.len() > 8), Err(true));
+    server.kill();
+    server.start_again();
+    granted(&server, "lock", "holder", 60_000);
+    server.kill();
+    std::fs::remove_dir_all(server.dir().join("appendonlydir")).expect("there was a file");
+    server.start_again();
+    assert!(quarantine_left(&server, "lock") > 0);
 }
 
 #[test]

@@ -9,6 +9,7 @@
 //! The large bounds are ignored unless asked for: `make model`.
 
 mod client;
+mod line;
 mod node;
 mod world;
 
@@ -99,6 +100,12 @@ fn without_quarantine_two_hold_the_lock() {
 #[test]
 fn without_the_fence_ceiling_fences_repeat() {
     find_out(UNIQUE, Bounds { crashes: 1, defect: Defect::NoFenceCeiling, ..lean(3, 2) });
+}
+
+#[test]
+fn a_promotion_without_a_jump_repeats_a_fence() {
+    let bounds = Bounds { crashes: 1, promotes: true, ..small(3, 2) };
+    find_out(UNIQUE, Bounds { defect: Defect::PromotionWithoutJump, ..bounds });
 }
 
 #[test]
@@ -234,6 +241,14 @@ fn a_crash_that_comes_back_with_old_data_breaks_no_promise() {
 
 #[test]
 #[ignore = "minutes in a release build: make model"]
+fn a_promoted_replica_breaks_no_promise() {
+    let bounds = Bounds { promotes: true, crashes: 1, saves: 1, ..small(3, 2) };
+    let witnesses = &[Witness::GrantAboveTheOldCeiling, Witness::RefusedInQuarantine];
+    sound("promotion", bounds, 983_103, witnesses);
+}
+
+#[test]
+#[ignore = "minutes in a release build: make model"]
 fn crashes_and_ignored_clocks_leave_the_fences_rising() {
     let bounds = Bounds { crashes: 1, ignores_clocks: true, ..lean(3, 2) };
     sound("crash, no clocks", bounds, 2_465_367, &[Witness::GrantAboveTheOldCeiling]);
@@ -244,6 +259,23 @@ fn crashes_and_ignored_clocks_leave_the_fences_rising() {
 fn renewals_break_no_promise() {
     let bounds = Bounds { renewals: 1, ..lean(3, 2) };
     sound("renewal", bounds, 5_409_624, &[Witness::RenewedPastTheFirstWindow, Witness::Repaired]);
+}
+
+#[test]
+#[ignore = "minutes in a release build: make model"]
+fn a_lease_that_came_back_with_old_data_is_extended_and_breaks_no_promise() {
+    let bounds = Bounds { renewals: 1, renewers: 1, crashes: 1, saves: 1, ..small(3, 2) };
+    let bounds = Bounds { keeps_data: true, ..bounds };
+    let witnesses = &[Witness::ExtendedInQuarantine, Witness::ReleasedLeaseLoaded];
+    sound("renewal, crash with stale data", bounds, 3_939_093, witnesses);
+}
+
+#[test]
+#[ignore = "minutes in a release build: make model"]
+fn a_lease_that_was_repaired_over_a_crash_is_extended_and_breaks_no_promise() {
+    let bounds = Bounds { renewals: 2, renewers: 1, crashes: 1, ..small(3, 2) };
+    let witnesses = &[Witness::Repaired, Witness::ExtendedInQuarantine];
+    sound("two renewals, crash with amnesia", bounds, 5_795_916, witnesses);
 }
 
 #[test]
@@ -274,4 +306,65 @@ fn three_clients_and_three_nodes_keep_the_promises() {
 #[ignore = "minutes in a release build: make model"]
 fn two_clients_and_five_nodes_keep_the_promises() {
     sound("five nodes", small(5, 2), 2_602_125, &[Witness::WonByRaise, Witness::WonInOneRound]);
+}
+
+// ------------------------------------------------------------------------------ waiting in line
+
+fn lined(nodes: usize, clients: usize) -> line::Bounds {
+    line::Bounds::of(nodes, clients)
+}
+
+fn sound_line(name: &str, bounds: line::Bounds, states: usize, witnesses: &[line::Witness]) {
+    let started_at = Instant::now();
+    let checker = line::World::new(bounds)
+        .checker()
+        .threads(2)
+        .finish_when(HasDiscoveries::AnyFailures)
+        .spawn_bfs()
+        .join();
+    let found = checker.model().witnesses();
+    println!(
+        "{name}: {} states, {} steps, depth {}, {:.1} s, {found:?}",
+        checker.unique_state_count(),
+        checker.state_count(),
+        checker.max_depth(),
+        started_at.elapsed().as_secs_f32(),
+    );
+    for (property, path) in checker.discoveries() {
+        println!("violated: {property}");
+        for (index, (state, action)) in path.into_vec().into_iter().enumerate() {
+            println!(
+                "  {index:2}. {action:?} {}",
+                if action.is_none() { format!("{state:#?}") } else { String::new() }
+            );
+        }
+    }
+    assert!(checker.discoveries().is_empty(), "{name}");
+    assert!(checker.is_done(), "{name}: not exhausted");
+    for witness in witnesses {
+        assert!(found.contains(witness), "{name}: never came upon {witness:?}");
+    }
+    assert_eq!(checker.unique_state_count(), states, "{name}: the states have changed");
+}
+
+#[test]
+#[ignore = "explore"]
+fn explore() {
+    let timers = |bounds| line::Bounds { timers: true, ..bounds };
+    let b = lined(3, 2);
+    let all: Vec<(&str, line::Bounds)> = vec![
+        ("two", b),
+        ("two, timers", timers(b)),
+        ("two, 3 attempts, timers", line::Bounds { attempts: 3, ..timers(b) }),
+        ("two, give up", line::Bounds { gives_up: true, ..b }),
+        ("two, wake lost", line::Bounds { lost_wakes: 2, ..b }),
+        ("two, lapse", line::Bounds { lapses: 1, ..b }),
+        ("two, break", line::Bounds { breaks: 1, ..b }),
+        ("two, cancel", line::Bounds { cancels: 1, ..b }),
+        ("two, death", line::Bounds { deaths: 1, ..b }),
+    ];
+    for (name, bounds) in all {
+        let r = std::panic::catch_unwind(|| sound_line(name, bounds, 0, &[]));
+        drop(r);
+    }
 }

@@ -5,8 +5,8 @@
 //! clock goes on past the end of a lease is an event of its own, [`Node::expire`].
 
 use lockmod::engine::{
-    Acquired, Ceilings, Claim, Durability, Extended, Fence, Fencing, Instant, Lease, Lock, Millis,
-    QuarantineReason, Stop, Token,
+    Acquired, Ceilings, Claim, Clocks, Durability, Extended, Fence, Fencing, Instant, Lease, Lock,
+    Millis, QuarantineReason, Stop, Token, UnixTime, promote,
 };
 
 use super::world::{Defect, Id, Reply, Request};
@@ -217,6 +217,25 @@ impl Node {
             self.forgotten.push(self.origin);
         }
         self.forgotten.sort_unstable_by_key(|origin| (origin.id, origin.round));
+    }
+
+    /// The node, a master, is lost, and its replica promoted: it has the data set as it was
+    /// replicated last, or none, and promised nothing yet of what came after.
+    pub(crate) fn promote(&mut self, defect: Defect) {
+        self.crash(self.saved.is_some(), defect);
+        self.durability = Durability::new(Fence::ZERO, Some(Ceilings::default()));
+        let ends_at = self.lock.written_lease().map(|lease| lease.ends_at);
+        self.durability.seen(self.lock.counter(), ends_at);
+        let clocks = Clocks { now: NOW, wall: UnixTime::default() };
+        let mut recovery = promote(clocks, self.durability.highest(), TTL);
+        if defect == Defect::PromotionWithoutJump {
+            recovery.floor = Fence::ZERO;
+        }
+        self.durability.recover(recovery);
+        let _ = self.durability.take_request();
+        let used = Ceilings { fence: self.durability.highest(), lease: NOW.after(TTL) };
+        self.disk = used.plus_block();
+        self.durability.persisted(self.disk);
     }
 
     /// The node's clock passes the lease ceiling. All leases from before the crash are over then,

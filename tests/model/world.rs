@@ -90,6 +90,8 @@ pub(crate) enum Defect {
     ClientWallClock,
     /// A node's clock is stepped forward, so that a lease ends early.
     NodeWallClock,
+    /// The fences of a promoted replica go on where those that it knows of end.
+    PromotionWithoutJump,
     /// A repair looks at nothing but that the lock is free.
     RepairWithoutCheck,
     /// Requests overtake each other on a connection.
@@ -147,6 +149,8 @@ pub(crate) struct Bounds {
     pub(crate) acquisitions: u8,
     /// Of each acquisition.
     pub(crate) renewals: u8,
+    /// So many clients renew, the first ones.
+    pub(crate) renewers: usize,
     /// Renewals ask for a repair everywhere, as a client might that keeps no books.
     pub(crate) repairs_everywhere: bool,
     pub(crate) network: Network,
@@ -157,6 +161,10 @@ pub(crate) struct Bounds {
     pub(crate) zombies: Option<u8>,
     pub(crate) crashes: u8,
     pub(crate) saves: u8,
+    /// A node that has saved, and no other, crashes.
+    pub(crate) keeps_data: bool,
+    /// Instead of a crash, a replica is promoted, with the data set of an earlier moment.
+    pub(crate) promotes: bool,
     /// Clients never look at their clocks: mutual exclusion is not promised to them, fences are.
     pub(crate) ignores_clocks: bool,
     pub(crate) has_store: bool,
@@ -173,6 +181,7 @@ impl Bounds {
             clients,
             acquisitions: 1,
             renewals: 0,
+            renewers: clients,
             repairs_everywhere: false,
             network: Network::InOrder,
             no_stragglers: false,
@@ -180,6 +189,8 @@ impl Bounds {
             zombies: None,
             crashes: 0,
             saves: 0,
+            keeps_data: false,
+            promotes: false,
             ignores_clocks: false,
             has_store: false,
             defect: Defect::None,
@@ -206,11 +217,12 @@ pub(crate) enum Witness {
     RefusedInQuarantine,
     GrantAboveTheOldCeiling,
     ReleasedLeaseLoaded,
+    ExtendedInQuarantine,
     StoreRefusedAnOldWrite,
 }
 
 impl Witness {
-    const ALL: [Witness; 15] = [
+    const ALL: [Witness; 16] = [
         Witness::WonInOneRound,
         Witness::WonByRaise,
         Witness::SplitVote,
@@ -225,6 +237,7 @@ impl Witness {
         Witness::RefusedInQuarantine,
         Witness::GrantAboveTheOldCeiling,
         Witness::ReleasedLeaseLoaded,
+        Witness::ExtendedInQuarantine,
         Witness::StoreRefusedAnOldWrite,
     ];
 }
@@ -381,6 +394,9 @@ impl World {
             }
             Action::Expire(node) => format!("the lease at node {node} ends"),
             Action::Save(node) => format!("node {node} saves its data set"),
+            Action::Crash(node, _) if self.bounds.promotes => {
+                format!("node {node} is lost, and its replica promoted")
+            }
             Action::Crash(node, false) => format!("node {node} crashes and forgets everything"),
             Action::Crash(node, true) => format!("node {node} crashes and loads what it saved"),
             Action::EndQuarantine(node) => format!("node {node} ends its quarantine"),
@@ -468,6 +484,9 @@ impl World {
             }
             Some(Reply::Refused) if was_quarantined => self.saw(Witness::RefusedInQuarantine),
             Some(Reply::Extended(_)) if held_before.is_none() => self.saw(Witness::Repaired),
+            Some(Reply::Extended(_)) if was_quarantined => {
+                self.saw(Witness::ExtendedInQuarantine);
+            }
             Some(_) | None => {}
         }
         if self.bounds.replies != Replies::InFlight {
@@ -695,7 +714,7 @@ impl Model for World {
                 Phase::Attempting(_) => actions.push(Action::GiveUp(index)),
                 Phase::Holding(..) => {
                     actions.push(Action::Release(index));
-                    if client.round < bounds.renewals {
+                    if client.round < bounds.renewals && index < bounds.renewers {
                         actions.push(Action::Renew(index));
                     }
                     if bounds.has_store {
@@ -735,8 +754,10 @@ impl Model for World {
                 actions.push(Action::Save(node));
             }
             if state.crashes < bounds.crashes {
-                actions.push(Action::Crash(node, false));
-                if state.nodes[node].saved.is_some() {
+                if !bounds.keeps_data {
+                    actions.push(Action::Crash(node, false));
+                }
+                if state.nodes[node].saved.is_some() && !bounds.promotes {
                     actions.push(Action::Crash(node, true));
                 }
             }
@@ -800,7 +821,11 @@ impl Model for World {
                 {
                     self.saw(Witness::CrashUnderAHolder);
                 }
-                state.nodes[node].crash(with_data, defect);
+                if self.bounds.promotes {
+                    state.nodes[node].promote(defect);
+                } else {
+                    state.nodes[node].crash(with_data, defect);
+                }
                 if with_data && state.nodes[node].holder().is_some() && holder.is_none() {
                     self.saw(Witness::ReleasedLeaseLoaded);
                 }

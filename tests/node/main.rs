@@ -12,6 +12,7 @@ mod fences;
 mod idle;
 mod key_type;
 mod line;
+mod observed;
 mod options;
 mod persistence;
 mod refusals;

@@ -81,7 +81,9 @@ impl AppendOnly {
 }
 
 fn is_of_interest(command: &str) -> bool {
-    !["SELECT", "PING", "REPLCONF"].contains(&command.split(' ').next().unwrap_or_default())
+    // The server sends its pings in lower case, once a second.
+    let name = command.split(' ').next().unwrap_or_default().to_ascii_uppercase();
+    !["SELECT", "PING", "REPLCONF"].contains(&name.as_str())
 }
 
 fn read_line(input: &mut impl BufRead) -> Option<String> {

@@ -13,10 +13,12 @@ mod common;
 
 mod driver;
 mod history;
+mod linear;
 mod nemesis;
 mod plan;
 mod repair;
 mod services;
+mod single;
 
 use std::env;
 use std::sync::Arc;
@@ -48,6 +50,8 @@ fn micros(millis: u64) -> Micros {
 struct Outcome {
     history: History,
     violations: Vec<Violation>,
+    /// Why what was seen is not linearizable, lock by lock.
+    contradictions: Vec<String>,
 }
 
 impl Outcome {
@@ -101,7 +105,8 @@ async fn storm<S: Service>(
     let history = History { lock_count: LOCKS, acquisitions, calm_at, ended_at };
     let violations = check(&history, micros(STUCK_AFTER_MS));
     report(name, &shared, &tally, &history, &violations);
-    Outcome { history, violations }
+    let contradictions = linear::check_acquisitions(&history);
+    Outcome { history, violations, contradictions }
 }
 
 /// Until every lock was acquired some times more, or is stuck, which the checker will say.
@@ -145,6 +150,7 @@ async fn storm_the_module(seed: u64, length: Duration) {
     let plan = plan::plan(seed, length);
     let outcome = storm("lockmod", Cluster::with_module(), locker, seed, plan).await;
     assert!(outcome.violations.is_empty(), "LOCKMOD_SEED={seed} found:\n{}", outcome.texts());
+    assert_eq!(outcome.contradictions, [""; 0], "LOCKMOD_SEED={seed}");
     let acquired = outcome.history.acquisitions.len() as u64;
     assert!(acquired > length.as_secs() * 2, "only {acquired} acquisitions: nothing was tested");
 }
@@ -170,6 +176,7 @@ async fn the_checker_finds_what_the_same_storm_does_to_plain_redlock() {
     let seed = seed();
     let outcome = storm_redlock(seed, plan::plan(seed, Duration::from_secs(8))).await;
     assert!(outcome.overlaps() > 0, "the storm or the checker is blind");
+    assert!(!outcome.contradictions.is_empty(), "the search for an order is blind");
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -182,6 +189,7 @@ async fn the_checker_finds_what_crashes_do_to_whoever_forgets() {
         storm(name, forgetful, locker, seed, plan.clone())
     );
     assert!(plain.overlaps() > 0, "the storm or the checker is blind");
+    assert!(!forgetful.contradictions.is_empty(), "the search for an order is blind");
     assert!(forgetful.overlaps() > 0, "the storm or the checker is blind");
     let unordered = forgetful.count(|violation| matches!(violation, Violation::Fell { .. }));
     assert!(unordered > 0, "the storm or the checker is blind");
@@ -191,8 +199,10 @@ async fn the_checker_finds_what_crashes_do_to_whoever_forgets() {
 async fn the_checker_finds_nothing_without_faults() {
     let outcome = storm_redlock(0, Vec::new()).await;
     assert!(outcome.violations.is_empty(), "{}", outcome.texts());
+    assert_eq!(outcome.contradictions, [""; 0]);
     let outcome = storm("lockmod", Cluster::with_module(), locker, 0, Vec::new()).await;
     assert!(outcome.violations.is_empty(), "{}", outcome.texts());
+    assert_eq!(outcome.contradictions, [""; 0]);
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

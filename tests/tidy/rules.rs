@@ -341,15 +341,22 @@ const LAYERS: [(&str, &[&str], bool); 6] = [
 ];
 
 /// The optional dependencies of Cargo.toml.
-const CRATES: [&str; 9] = [
+const CRATES: [&str; 16] = [
     "bincode",
     "clap",
+    "http_body_util",
+    "hyper",
+    "hyper_util",
     "lazy_static",
+    "metrics",
+    "prometheus",
     "rand",
+    "ratatui",
     "redis",
     "redis_module",
     "rustix",
     "tokio",
+    "tracing",
     "proptest",
 ];
 

@@ -16,6 +16,7 @@ const SUBSCRIPTIONS: &[(u64, Callback)] = &[
     (raw::REDISMODULE_EVENT_FLUSHDB, on_flush),
     (raw::REDISMODULE_EVENT_SWAPDB, on_swap),
     (raw::REDISMODULE_EVENT_CRON_LOOP, on_cron),
+    (raw::REDISMODULE_EVENT_LOADING, on_loading),
     (raw::REDISMODULE_EVENT_CONFIG, on_config),
     (raw::REDISMODULE_EVENT_REPLICATION_ROLE_CHANGED, on_role),
     (raw::REDISMODULE_EVENT_SHUTDOWN, on_shutdown),
@@ -57,6 +58,17 @@ unsafe extern "C" fn on_swap(
     _data: *mut c_void,
 ) {
     guard("a swap of databases", (), events::swapped);
+}
+
+unsafe extern "C" fn on_loading(
+    _context: *mut raw::RedisModuleCtx,
+    _event: raw::RedisModuleEvent,
+    subevent: u64,
+    _data: *mut c_void,
+) {
+    if subevent == raw::REDISMODULE_SUBEVENT_LOADING_ENDED {
+        guard("the end of loading", (), events::loaded);
+    }
 }
 
 unsafe extern "C" fn on_cron(

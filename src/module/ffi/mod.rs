@@ -12,11 +12,12 @@
 pub(super) mod events;
 mod options;
 pub(super) mod register;
+mod scan;
 pub(super) mod types;
 pub(super) mod waiting;
 
 use std::cell::{Cell, UnsafeCell};
-use std::ffi::{CStr, CString, c_char, c_int, c_longlong, c_void};
+use std::ffi::{CStr, CString, c_char, c_int, c_longlong};
 use std::marker::PhantomData;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::ptr::{NonNull, null, null_mut};
@@ -36,6 +37,7 @@ macro_rules! call {
     };
 }
 use call;
+pub(super) use scan::Cursor;
 
 const OK: c_int = raw::REDISMODULE_OK as c_int;
 
@@ -128,6 +130,25 @@ impl<'a> Context<'a> {
         };
     }
 
+    /// Publishes a keyspace notification of class `d` about a key of the selected database.
+    pub(super) fn notify_of(self, event: &'static CStr, name: &[u8]) {
+        let class = raw::REDISMODULE_NOTIFY_MODULE;
+        for &name in &self.strings(&[name]).raw {
+            // SAFETY: the context lasts as long as `self`, the name until the end of this loop.
+            unsafe {
+                let context = self.raw.as_ptr();
+                call!(RedisModule_NotifyKeyspaceEvent(context, class, event.as_ptr(), name))
+            };
+        }
+    }
+
+    /// Whether the server publishes notifications of class `d`.
+    pub(super) fn notifies(self) -> bool {
+        // SAFETY: takes nothing.
+        let classes = unsafe { call!(RedisModule_GetNotifyKeyspaceEvents()) };
+        classes & raw::REDISMODULE_NOTIFY_MODULE as c_int != 0
+    }
+
     /// Sends the command as it stands to replicas and to the append-only file.
     pub(super) fn replicate_verbatim(self) {
         // SAFETY: the context is that of a command, and lasts as long as this callback.
@@ -209,35 +230,6 @@ impl<'a> Context<'a> {
         unsafe { call!(RedisModule_AvoidReplicaTraffic()) != 0 }
     }
 
-    /// Makes `database` the one in which keys are opened; answers whether there is such a one.
-    pub(super) fn select(self, database: u32) -> bool {
-        // SAFETY: the context lasts as long as `self`.
-        unsafe { call!(RedisModule_SelectDb(self.raw.as_ptr(), database as c_int)) == OK }
-    }
-
-    /// Looks at some keys of the selected database, `buckets` of its table at most, from `cursor`
-    /// on, and shows those that are locks to `look`. Answers whether there are more.
-    pub(super) fn scan(
-        self,
-        cursor: &mut Cursor,
-        buckets: usize,
-        look: &mut dyn FnMut(&[u8], &Lock),
-    ) -> bool {
-        let mut look = look;
-        for _ in 0..buckets {
-            let look: *mut &mut dyn FnMut(&[u8], &Lock) = &mut look;
-            // SAFETY: cursor and context are alive, and `scanned` takes `look` for what it is; the
-            // server calls it before it returns.
-            let more = unsafe {
-                call!(RedisModule_Scan(self.raw.as_ptr(), cursor.raw, Some(scanned), look.cast()))
-            };
-            if more == 0 {
-                return false;
-            }
-        }
-        true
-    }
-
     fn strings(self, arguments: &[&[u8]]) -> Strings<'a> {
         let string = |argument: &&[u8]| self.string(argument);
         Strings { raw: arguments.iter().map(string).collect(), context: self }
@@ -251,51 +243,6 @@ impl<'a> Context<'a> {
         let text = c_string(text);
         // SAFETY: the context is that of the command being answered; the server copies the text.
         unsafe { call!(RedisModule_ReplyWithError(self.raw.as_ptr(), text.as_ptr())) };
-    }
-}
-
-/// Shows one key to the closure behind `look`.
-unsafe extern "C" fn scanned(
-    _context: *mut raw::RedisModuleCtx,
-    name: *mut raw::RedisModuleString,
-    key: *mut raw::RedisModuleKey,
-    look: *mut c_void,
-) {
-    guard("looking at a key", (), || {
-        let mut length = 0;
-        // SAFETY: `Context::scan` passes the closure, which outlives the scan; name and key last
-        // for this callback, and the value is only read. A null key is taken for a missing one.
-        unsafe {
-            let is_lock = call!(RedisModule_ModuleTypeGetType(key)) == types::lock_type();
-            let value = call!(RedisModule_ModuleTypeGetValue(key)).cast::<Lock>();
-            let start = call!(RedisModule_StringPtrLen(name, &mut length));
-            if let (true, Some(lock), Some(name)) = (is_lock, value.as_ref(), slice(start, length))
-            {
-                (*look.cast::<&mut dyn FnMut(&[u8], &Lock)>())(name, lock);
-            }
-        }
-    });
-}
-
-/// A place in a database's table of keys.
-pub(super) struct Cursor {
-    raw: *mut raw::RedisModuleScanCursor,
-}
-
-// SAFETY: a cursor is memory of the server that only `Context::scan` uses, under its lock.
-unsafe impl Send for Cursor {}
-
-impl Default for Cursor {
-    fn default() -> Cursor {
-        // SAFETY: takes nothing; never answers null.
-        Cursor { raw: unsafe { call!(RedisModule_ScanCursorCreate()) } }
-    }
-}
-
-impl Drop for Cursor {
-    fn drop(&mut self) {
-        // SAFETY: made in `default`, destroyed once.
-        unsafe { call!(RedisModule_ScanCursorDestroy(self.raw)) };
     }
 }
 

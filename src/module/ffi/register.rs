@@ -10,7 +10,7 @@ use super::{
     Args, Context, Level, OK, c_string, call, catch, events, guard, options, types, waiting,
 };
 use crate::module::handlers::{self, Handler};
-use crate::module::{alarm, alloc, info, start};
+use crate::module::{alarm, alloc, info, node, start};
 use crate::wire::spec::{self, Arg, ArgKind, Command, KeyUse};
 
 const ERR: c_int = raw::REDISMODULE_ERR as c_int;
@@ -147,7 +147,7 @@ unsafe extern "C" fn run<H: Handler>(
     match result {
         Some(Ok(reply)) => context.reply(reply),
         Some(Err(refusal)) => {
-            crate::module::node::count(|counts| counts.refusals += 1);
+            node::tally(|tally| tally.refused(&refusal));
             context.reply_error(&refusal.to_string());
         }
         None => context.reply_error("ERR a bug in lockmod; see the server's log"),
@@ -296,10 +296,19 @@ unsafe extern "C" fn describe(context: *mut raw::RedisModuleInfoCtx, _for_crash_
         unsafe { call!(RedisModule_InfoAddSection(context, null())) };
         for (name, value) in info::fields() {
             let name = c_string(name);
-            // SAFETY: as above; the server copies the name.
+            // SAFETY: as above; the server copies name and value.
             unsafe {
-                let value = value as c_ulonglong;
-                call!(RedisModule_InfoAddFieldULongLong(context, name.as_ptr(), value));
+                match value {
+                    info::Figure::Number(number) => {
+                        let number = number as c_ulonglong;
+                        call!(RedisModule_InfoAddFieldULongLong(context, name.as_ptr(), number));
+                    }
+                    info::Figure::Text(text) => {
+                        let text = c_string(&text);
+                        let (name, text) = (name.as_ptr(), text.as_ptr());
+                        call!(RedisModule_InfoAddFieldCString(context, name, text));
+                    }
+                }
             }
         }
     });

@@ -2,7 +2,7 @@
 #![allow(unsafe_code, reason = "the border to a C API")]
 
 use std::ffi::{c_char, c_int, c_void};
-use std::sync::atomic::{AtomicPtr, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicI64, AtomicPtr, AtomicUsize, Ordering};
 
 use redis_module::raw;
 
@@ -30,6 +30,21 @@ static COUNT: AtomicUsize = AtomicUsize::new(0);
 /// How many locks the server holds, held or not.
 pub(in crate::module) fn lock_count() -> usize {
     COUNT.load(Ordering::Relaxed)
+}
+
+/// Leases that came with a lock that was loaded or copied, less those that went with theirs.
+static HELD: AtomicI64 = AtomicI64::new(0);
+
+/// How many leases came with their lock, less those that went with theirs, whose end nobody has
+/// noted. The rest of the account is the node's, since a lock may go on any thread.
+pub(in crate::module) fn held_count() -> i64 {
+    HELD.load(Ordering::Relaxed)
+}
+
+/// A value for the server to own that brings its lease along.
+fn give_with_lease(lock: Lock) -> *mut Lock {
+    HELD.fetch_add(i64::from(lock.has_unnoted_lease()), Ordering::Relaxed);
+    give(lock)
 }
 
 /// A value for the server to own, until it calls [`free`].
@@ -92,7 +107,7 @@ unsafe extern "C" fn load(io: *mut raw::RedisModuleIO, version: c_int) -> *mut c
             }
             loaded
         };
-        loaded.map_or(std::ptr::null_mut(), |lock| give(lock).cast())
+        loaded.map_or(std::ptr::null_mut(), |lock| give_with_lease(lock).cast())
     })
 }
 
@@ -159,7 +174,8 @@ pub(super) unsafe extern "C" fn free(value: *mut c_void) {
     if !value.is_null() {
         COUNT.fetch_sub(1, Ordering::Relaxed);
         // SAFETY: every value of this type was boxed, and the server frees it once.
-        drop(unsafe { Box::from_raw(value.cast::<Lock>()) });
+        let lock = unsafe { Box::from_raw(value.cast::<Lock>()) };
+        HELD.fetch_sub(i64::from(lock.has_unnoted_lease()), Ordering::Relaxed);
     }
 }
 
@@ -199,7 +215,9 @@ unsafe extern "C" fn copy(
     guard("copying a lock", std::ptr::null_mut(), || {
         // SAFETY: the server passes a value of this type.
         let lock = unsafe { lock(value) };
-        lock.map_or(std::ptr::null_mut(), |lock| give(lock.clone()).cast())
+        let Some(lock) = lock else { return std::ptr::null_mut() };
+        datatype::copied(lock);
+        give_with_lease(lock.clone()).cast()
     })
 }
 

@@ -176,6 +176,11 @@ impl<'a> Name<'a> {
         });
     }
 
+    /// Publishes a keyspace notification.
+    pub(in crate::module) fn notify(&self, event: &'static CStr) {
+        self.args(|args| self.context.notify(event, args, 0));
+    }
+
     /// States to replicas and to the append-only file a grant that no command of its own carries.
     pub(in crate::module) fn replicate_acquire(&self, token: &[u8], fact: &[u8], label: &[u8]) {
         let [token, fact, label_bytes] =

@@ -1,0 +1,401 @@
+/**
+ * Locks of lockmod from Node.js: on one node, or over a quorum of independent ones.
+ *
+ * Copy this file into your project; it needs node-redis: `npm install @redis/client`.
+ *
+ *     const locker = new QuorumLocker(['redis://10.0.0.1', 'redis://10.0.0.2', 'redis://10.0.0.3'])
+ *     await locker.hold('nightly', { wait: 10_000 }, async (lease) => {
+ *       lease.lost.addEventListener('abort', stop)     // the lease is not ours any more
+ *       await write(..., lease.fence)                  // the resource refuses a smaller fence
+ *     })
+ *     await locker.close()
+ *
+ * What it does is docs/design.md, "The quorum protocol". All times are in milliseconds.
+ */
+
+import { randomBytes } from 'node:crypto'
+import { uptime } from 'node:os'
+import { setTimeout as sleep } from 'node:timers/promises'
+import { createClient } from '@redis/client'
+
+const TOKEN_BYTES = 20
+/**
+ * Who waits asks again after half of this to all of it: nodes keep a lock that has become free for
+ * the first in line for 100 ms (lockmod.reserve-ms).
+ */
+const PAUSE = 100
+/** Nodes publish there who comes first. Nobody listens: asking again soon is simpler. */
+const CHANNEL = 'lockmod:wake:nobody'
+/** For how long a place in line is kept for who does not ask again. */
+const PLACE_MS = '2000'
+/** Commands that may wait for one node that does not answer; beyond it, they fail at once. */
+const QUEUE_MAX = 1000
+
+/** The lock was not acquired; the message has what each node answered. */
+export class NotAcquired extends Error {}
+
+/** The lease has ended, or was taken away: stop what it protected. */
+export class Lost extends Error {}
+
+// A clock that nobody can set. On Linux it goes on while the machine is suspended, and has steps of
+// 10 ms: a start is read too early by it, an end too late, never the other way round.
+const isLinux = process.platform === 'linux'
+const earliest = () => (isLinux ? uptime() * 1000 : performance.now())
+const latest = () => earliest() + (isLinux ? 10 : 0)
+
+/** What is taken off a ttl for clocks that run at different rates: 1 % and 2 ms. */
+const drift = (ttl) => ttl / 100 + 2
+
+/** The command that asks for a lease. */
+function grant(name, token, ttl, label) {
+  const command = ['LOCK.ACQUIRE', name, token, String(ttl)]
+  return label === undefined ? command : [...command, 'LABEL', label]
+}
+
+// ---- one node ----
+
+/**
+ * A lock on one node, by a connected client that you have: `new NodeLock(client, 'nightly')`.
+ *
+ * Every method may throw what node-redis throws; after that it is unknown whether the lock is held:
+ * acquire again with the same object, which is harmless, or release.
+ */
+export class NodeLock {
+  #token = randomBytes(TOKEN_BYTES)
+  #endsAt = -Infinity
+
+  constructor(client, name, { ttl = 30_000, label } = {}) {
+    Object.assign(this, { client, name, ttl: Math.ceil(ttl), label })
+  }
+
+  /**
+   * The fence, or null while another holds the lock; waits in line for it at the node. The
+   * connection is blocked meanwhile.
+   */
+  async acquire({ wait = 0 } = {}) {
+    const command = grant(this.name, this.#token, this.ttl, this.label)
+    const waiting = [...command, 'WAIT', String(wait)]
+    if (wait > 0 && (await this.client.sendCommand(waiting)) === null) return null
+    // A lease that was waited for began at a time that we do not know, so we ask again, which is
+    // harmless: the lease never becomes shorter.
+    const startedAt = earliest()
+    const fence = await this.client.sendCommand(command)
+    if (fence === null) return null
+    this.#endsAt = startedAt + this.ttl - drift(this.ttl)
+    if (this.validity() > 0) return fence
+    await this.release() // the answer took too long to be of use
+    return null
+  }
+
+  /** Lets the lease end ttl from now. False: it is lost, and is never ours again. */
+  async renew() {
+    const startedAt = earliest()
+    if (this.validity() === 0) return false
+    const command = ['LOCK.EXTEND', this.name, this.#token, String(this.ttl)]
+    const isExtended = (await this.client.sendCommand(command)) === 1 && this.validity() > 0
+    this.#endsAt = isExtended ? startedAt + this.ttl - drift(this.ttl) : -Infinity
+    return isExtended
+  }
+
+  /** True: it was held until now. False: it had ended before, so others may have been here. */
+  async release() {
+    this.#endsAt = -Infinity
+    const reply = await this.client.sendCommand(['LOCK.RELEASE', this.name, this.#token])
+    this.#token = randomBytes(TOKEN_BYTES) // another acquisition is another claim
+    return reply === 1
+  }
+
+  /** For how long the lease may still be relied on. */
+  validity() {
+    return Math.max(0, this.#endsAt - latest())
+  }
+}
+
+// ---- a quorum of nodes ----
+
+/** Replies in the order in which they come. */
+class Inbox {
+  #items = []
+  #wake = () => {}
+
+  put(item) {
+    this.#items.push(item)
+    this.#wake()
+  }
+
+  /** The next one, or undefined when `deadline` has passed. */
+  async next(deadline) {
+    if (this.#items.length === 0) {
+      await new Promise((resolve) => {
+        const timer = setTimeout(resolve, Math.max(0, deadline - latest()))
+        this.#wake = () => {
+          clearTimeout(timer)
+          resolve()
+        }
+      })
+    }
+    return this.#items.shift()
+  }
+}
+
+/** Counts the votes on one acquisition. It knows no sockets and no clock. */
+export class Attempt {
+  #nodes
+  #quorum
+  #fences = new Map() // by node: the fence that it stores for this token
+  #out = new Set() // nodes that refused, did not answer, or cannot store our fence
+  #isFixed = false // a quorum has granted: the fence is the largest of theirs
+  fence = 0
+
+  constructor(nodes) {
+    this.#nodes = nodes
+    this.#quorum = Math.floor(nodes / 2) + 1
+  }
+
+  /** A node's answer to LOCK.ACQUIRE; anything but a number is no grant. */
+  acquired(node, reply) {
+    // A larger fence once ours is fixed: that node may have granted ours to another before.
+    if (typeof reply !== 'number' || (this.#isFixed && reply > this.fence)) {
+      this.#out.add(node)
+      return
+    }
+    this.#fences.set(node, reply)
+    if (this.#isFixed) return
+    this.fence = Math.max(this.fence, reply)
+    this.#isFixed = this.#fences.size >= this.#quorum
+  }
+
+  /** A node's answer to LOCK.FENCE: it counts if it is exactly our fence. */
+  raised(node, reply) {
+    if (reply === this.fence) this.#fences.set(node, reply)
+    else this.#out.add(node)
+  }
+
+  /** Who granted a smaller fence than ours, once a quorum has granted. */
+  laggards() {
+    const nodes = [...this.#fences.keys()]
+    return this.#isFixed ? nodes.filter((node) => this.#fences.get(node) < this.fence) : []
+  }
+
+  isWon() {
+    const stores = ([node, fence]) => fence === this.fence && !this.#out.has(node)
+    return this.#isFixed && [...this.#fences].filter(stores).length >= this.#quorum
+  }
+
+  isLost() {
+    return this.#nodes - this.#out.size < this.#quorum
+  }
+}
+
+/**
+ * Locks over several independent nodes: whoever holds the lease at a quorum holds the lock.
+ *
+ * `timeout` is how long one node's answer is waited for: small beside the ttl. Each node has one
+ * connection; node-redis sends what is given to it in that order, so that a release never overtakes
+ * the acquire that it takes back.
+ */
+export class QuorumLocker {
+  constructor(urls, { ttl = 30_000, timeout, label } = {}) {
+    this.ttl = Math.ceil(ttl)
+    this.label = label
+    this.timeout = timeout ?? Math.min(Math.max(ttl / 20, 50), 500, ttl / 4)
+    this.quorum = Math.floor(urls.length / 2) + 1
+    this.nodes = urls.map((url) => {
+      const client = createClient({ url, commandsQueueMaxLength: QUEUE_MAX })
+      client.on('error', () => {}) // a node that is down has no vote; it is connected to again
+      client.connect().catch(() => {})
+      return client
+    })
+  }
+
+  /** Waits until releases are answered, but not for a node that hangs. */
+  async close() {
+    const closed = this.nodes.filter((node) => node.isReady).map((node) => node.close())
+    const late = new AbortController()
+    const patience = sleep(this.timeout, null, { signal: late.signal }).catch(() => {})
+    await Promise.race([Promise.allSettled(closed), patience])
+    late.abort()
+    for (const node of this.nodes.filter((node) => node.isOpen)) node.destroy()
+  }
+
+  /**
+   * A Lease; stands in line while another holds the lock, and asks again and again.
+   *
+   * @throws {NotAcquired} when `wait` is over
+   */
+  async acquire(name, { wait = 0 } = {}) {
+    const deadline = latest() + wait
+    // The same place in line through all attempts, and at all nodes: who came first is first.
+    const ticket = `${Date.now()}-${randomBytes(8).toString('hex')}`
+    for (;;) {
+      const isLast = latest() >= deadline // it leaves the line
+      const place = ['QUEUE', isLast ? '0' : PLACE_MS, 'TICKET', ticket, 'NOTIFY', CHANNEL]
+      try {
+        return await this.#attempt(name, wait > 0 ? place : [])
+      } catch (error) {
+        if (!(error instanceof NotAcquired) || isLast) throw error
+        // Random, because those who lost to each other must not meet again.
+        const pause = PAUSE / 2 + (Math.random() * PAUSE) / 2
+        await sleep(Math.max(0, Math.min(pause, deadline - latest())))
+      }
+    }
+  }
+
+  /** Acquires, renews at a third of the ttl while `work(lease)` runs, and releases at the end. */
+  async hold(name, { wait = 0 } = {}, work) {
+    const lease = await this.acquire(name, { wait })
+    const done = new AbortController()
+    const kept = this.#keep(lease, done.signal)
+    try {
+      return await work(lease)
+    } finally {
+      done.abort()
+      await kept
+      await lease.release()
+    }
+  }
+
+  async #keep(lease, done) {
+    let pause = this.ttl / 3
+    while (lease.validity() > 0) {
+      await sleep(Math.min(pause, lease.validity()), null, { signal: done }).catch(() => {})
+      if (done.aborted) return
+      // One that failed takes nothing away: it is tried again soon.
+      pause = (await lease.renew()) ? this.ttl / 3 : this.ttl / 12
+    }
+    lease.lose()
+  }
+
+  async #attempt(name, place) {
+    const token = randomBytes(TOKEN_BYTES)
+    const attempt = new Attempt(this.nodes.length)
+    const inbox = new Inbox()
+    const votes = this.nodes.map(() => 'no answer')
+    const over = new AbortController()
+    const startedAt = earliest()
+    const validity = () => this.ttl - (latest() - startedAt) - drift(this.ttl)
+    const ask = (node, count, command) =>
+      this.send(node, command, over.signal).then((reply) => inbox.put({ node, count, reply }))
+
+    const acquire = [...grant(name, token, this.ttl, this.label), ...place]
+    this.nodes.forEach((_, node) => ask(node, 'acquired', acquire))
+    const raised = new Set()
+    let deadline = latest() + this.timeout
+    while (!attempt.isWon() && !attempt.isLost() && validity() > 0) {
+      const answer = await inbox.next(deadline)
+      if (answer === undefined) break // who has not answered by now has no vote
+      const { node, count, reply } = answer
+      votes[node] = reply instanceof Error ? reply.message : reply
+      attempt[count](node, reply)
+      const laggards = attempt.laggards().filter((node) => !raised.has(node))
+      if (laggards.length === 0 || attempt.isWon()) continue
+      if (raised.size === 0) deadline = latest() + this.timeout
+      for (const node of laggards) {
+        raised.add(node)
+        ask(node, 'raised', ['LOCK.FENCE', name, token, String(attempt.fence)])
+      }
+    }
+    over.abort() // what has not left by now is withdrawn
+    // Both are asked after the raise: it took time.
+    if (attempt.isWon() && validity() > 0) {
+      // So that the next acquisition needs one round trip.
+      for (const node of attempt.laggards().filter((node) => !raised.has(node)))
+        this.send(node, ['LOCK.FENCE', name, token, String(attempt.fence)])
+      return new Lease(this, name, token, attempt.fence, startedAt + this.ttl - drift(this.ttl))
+    }
+    // Taken back on all nodes, those that did not answer included, on the same connections.
+    this.nodes.forEach((_, node) => this.send(node, ['LOCK.RELEASE', name, token, ...place]))
+    const said = votes.map((vote, node) => `${node + 1}: ${vote}`).join(', ')
+    throw new NotAcquired(`lock '${name}': ${said}`)
+  }
+
+  /** The reply, or the error as a value. What has not left after a ttl is withdrawn. */
+  send(node, command, signal = AbortSignal.timeout(this.ttl)) {
+    return this.nodes[node].sendCommand(command, { abortSignal: signal }).catch((error) => error)
+  }
+
+  /** Sends to all nodes; whether a quorum answered `expected`, and the replies by node. */
+  async count(expected, command) {
+    const inbox = new Inbox()
+    const replies = new Map()
+    const deadline = latest() + this.timeout
+    this.nodes.forEach((_, node) =>
+      this.send(node, command).then((reply) => inbox.put([node, reply])),
+    )
+    let yes = 0
+    while (replies.size - yes <= this.nodes.length - this.quorum) {
+      const answer = await inbox.next(deadline)
+      if (answer === undefined) break
+      replies.set(...answer)
+      if (answer[1] === expected) yes += 1
+      if (yes >= this.quorum) return { isConfirmed: true, replies }
+    }
+    return { isConfirmed: false, replies }
+  }
+}
+
+/** A lock that is held. Its fence rises with every grant: give it to what the lock protects. */
+export class Lease {
+  #locker
+  #token
+  #endsAt
+  #lost = new AbortController()
+
+  constructor(locker, name, token, fence, endsAt) {
+    this.name = name
+    this.fence = fence
+    this.#locker = locker
+    this.#token = token
+    this.#endsAt = endsAt
+  }
+
+  /** An AbortSignal, for a lease that is held by `hold`: aborted when the lease is lost. */
+  get lost() {
+    return this.#lost.signal
+  }
+
+  /** For how long the lease may still be relied on; 0 from its end on. */
+  validity() {
+    return Math.max(0, this.#endsAt - latest())
+  }
+
+  /** Throws Lost when the lease may not be relied on any more. */
+  check() {
+    if (this.validity() === 0) throw new Lost(`lock '${this.name}' with fence ${this.fence}`)
+  }
+
+  /** Extends on all nodes. False: not now; what was valid stays valid until it ends. */
+  async renew() {
+    const { ttl, quorum } = this.#locker
+    const startedAt = earliest()
+    // Whose validity has ended is done: another may hold the lock by now.
+    if (this.validity() === 0) return false
+    const extend = ['LOCK.EXTEND', this.name, this.#token, String(ttl)]
+    const { isConfirmed, replies } = await this.#locker.count(1, extend)
+    if (this.validity() === 0) return false
+    if (isConfirmed) {
+      this.#endsAt = Math.max(this.#endsAt, startedAt + ttl - drift(ttl))
+      // Nodes that forgot the lease are given it back, while a quorum confirms it.
+      for (const [node, reply] of replies)
+        if (reply === null || String(reply).includes('QUARANTINE'))
+          this.#locker.send(node, [...extend, 'FENCE', String(this.fence), 'REPAIR'])
+      return true
+    }
+    const notOurs = [...replies.values()].filter((reply) => reply === 0 || reply === null)
+    if (notOurs.length >= quorum) this.lose() // removed by force: a quorum knows nothing of us
+    return false
+  }
+
+  /** From now on the lease is not relied on. */
+  lose() {
+    this.#endsAt = -Infinity
+    this.#lost.abort(new Lost(`lock '${this.name}' with fence ${this.fence}`))
+  }
+
+  /** Gives the lease back on all nodes. False: no quorum confirmed that it was held. */
+  async release() {
+    this.#endsAt = -Infinity
+    const release = ['LOCK.RELEASE', this.name, this.#token]
+    return (await this.#locker.count(1, release)).isConfirmed
+  }
+}

@@ -1,0 +1,127 @@
+//! `lockmod exporter`: metrics of all nodes over HTTP.
+//!
+//! Bounded in everything: so many connections at a time, so long for each, and the nodes are asked
+//! at most once a second, however many ask here.
+
+use std::convert::Infallible;
+use std::sync::Arc;
+use std::time::Duration;
+
+use http_body_util::Full;
+use hyper::body::{Bytes, Incoming};
+use hyper::header::{ALLOW, CONTENT_TYPE};
+use hyper::service::service_fn;
+use hyper::{Method, Request, Response, StatusCode};
+use hyper_util::rt::{TokioIo, TokioTimer};
+use tokio::net::{TcpListener, TcpStream};
+use tokio::sync::{Mutex, Semaphore};
+use tokio::time::{Instant, timeout};
+
+use super::Failure;
+use super::args::Exporter;
+use super::metrics;
+use super::signals::Signals;
+use crate::client::Locker;
+
+/// The most connections at a time; more wait to be accepted.
+const CONNECTIONS_MAX: usize = 16;
+/// How long a request may take to arrive.
+const HEADER_MAX: Duration = Duration::from_secs(2);
+/// How long a connection may live.
+const CONNECTION_MAX: Duration = Duration::from_secs(30);
+/// The pause after an accept that failed, for want of descriptors for one.
+const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
+/// How long an answer serves others who ask.
+const FRESH: Duration = Duration::from_secs(1);
+/// What Prometheus calls its text.
+const TEXT: &str = "text/plain; version=0.0.4; charset=utf-8";
+
+pub(super) async fn exporter(args: Exporter) -> Result<(), Failure> {
+    let mut signals = Signals::new()?;
+    let locker: Locker = args.connection.builder().build()?;
+    let listener = TcpListener::bind(args.listen).await.map_err(|error| {
+        Failure::new(Failure::USAGE, format!("cannot listen on {}: {error}", args.listen))
+    })?;
+    println!("metrics at http://{}/metrics", listener.local_addr()?);
+    let source = Arc::new(Source { locker, last: Mutex::new(None) });
+    tokio::select! {
+        () = serve(listener, source) => {}
+        _ = signals.next() => {}
+    }
+    Ok(())
+}
+
+/// Where the metrics come from.
+struct Source {
+    locker: Locker,
+    last: Mutex<Option<(Instant, Result<Bytes, String>)>>,
+}
+
+impl Source {
+    /// The metrics, as text. Those who ask at the same time share one survey.
+    async fn text(&self) -> Result<Bytes, String> {
+        let mut last = self.last.lock().await;
+        if let Some((at, text)) = &*last
+            && at.elapsed() < FRESH
+        {
+            return text.clone();
+        }
+        let survey = self.locker.survey(0).await;
+        let text = metrics::text(&survey).map(Bytes::from).map_err(|error| error.to_string());
+        last.insert((Instant::now(), text)).1.clone()
+    }
+}
+
+async fn serve(listener: TcpListener, source: Arc<Source>) {
+    let places = Arc::new(Semaphore::new(CONNECTIONS_MAX));
+    loop {
+        // Nobody closes the semaphore.
+        let Ok(place) = Arc::clone(&places).acquire_owned().await else { return };
+        let Ok((stream, _)) = listener.accept().await else {
+            tokio::time::sleep(ACCEPT_PAUSE).await;
+            continue;
+        };
+        let source = Arc::clone(&source);
+        tokio::spawn(async move {
+            // A client that breaks off, or takes too long, has itself to blame.
+            let _ = timeout(CONNECTION_MAX, attend(stream, source)).await;
+            drop(place);
+        });
+    }
+}
+
+async fn attend(stream: TcpStream, source: Arc<Source>) -> hyper::Result<()> {
+    let answer = service_fn(move |request| {
+        let source = Arc::clone(&source);
+        async move { Ok::<_, Infallible>(respond(&request, &source).await) }
+    });
+    hyper::server::conn::http1::Builder::new()
+        .timer(TokioTimer::new())
+        .header_read_timeout(HEADER_MAX)
+        .keep_alive(false)
+        .serve_connection(TokioIo::new(stream), answer)
+        .await
+}
+
+async fn respond(request: &Request<Incoming>, source: &Source) -> Response<Full<Bytes>> {
+    if !matches!(*request.method(), Method::GET | Method::HEAD) {
+        let mut response = plain(StatusCode::METHOD_NOT_ALLOWED, "ask with GET\n");
+        response.headers_mut().insert(ALLOW, hyper::header::HeaderValue::from_static("GET, HEAD"));
+        return response;
+    }
+    match request.uri().path() {
+        "/metrics" => match source.text().await {
+            Ok(text) => plain(StatusCode::OK, text),
+            Err(error) => plain(StatusCode::INTERNAL_SERVER_ERROR, error),
+        },
+        "/" => plain(StatusCode::OK, "The metrics are at /metrics\n"),
+        _ => plain(StatusCode::NOT_FOUND, "The metrics are at /metrics\n"),
+    }
+}
+
+fn plain(status: StatusCode, text: impl Into<Bytes>) -> Response<Full<Bytes>> {
+    let mut response = Response::new(Full::new(text.into()));
+    *response.status_mut() = status;
+    response.headers_mut().insert(CONTENT_TYPE, hyper::header::HeaderValue::from_static(TEXT));
+    response
+}

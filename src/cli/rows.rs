@@ -1,0 +1,129 @@
+//! A survey as rows of text: what `lockmod status` prints once, and `lockmod top` again and again.
+
+use std::cmp::Reverse;
+
+use crate::client::protocol::LockInfo;
+use crate::client::{Length, LockSurvey, NodeSurvey, Survey};
+
+/// The columns of [`node`].
+pub(super) const NODE_COLUMNS: [&str; 7] =
+    ["NODE", "ROLE", "STATE", "LOCKS", "GRANTS", "HIGHEST FENCE", "LAG"];
+/// The columns of [`lock`].
+pub(super) const LOCK_COLUMNS: [&str; 7] =
+    ["LOCK", "HOLDER", "FENCE", "HELD FOR", "TIME LEFT", "WAITING", "NODES"];
+/// In place of what is not known.
+const UNKNOWN: &str = "-";
+
+/// How well a node is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Health {
+    /// It grants locks.
+    Good,
+    /// It does not, and says why.
+    Abstains,
+    /// It does not answer as a node does.
+    Bad,
+}
+
+/// A node's row.
+pub(super) fn node(survey: &Survey, node: &NodeSurvey) -> (Health, [String; 7]) {
+    let name = node.node.to_string();
+    let status = match &node.status {
+        Ok(status) => status,
+        Err(vote) => {
+            let unknown = || UNKNOWN.to_owned();
+            let row =
+                [name, unknown(), vote.to_string(), unknown(), unknown(), unknown(), unknown()];
+            return (Health::Bad, row);
+        }
+    };
+    let number = |field| status.number(field).map_or(UNKNOWN.to_owned(), |n| n.to_string());
+    let state = match status.quarantine_left {
+        Some(left) => format!("in quarantine for {}", Length(left)),
+        None if status.is_master => "grants".to_owned(),
+        None => "grants nothing".to_owned(),
+    };
+    let health = if status.is_granting() { Health::Good } else { Health::Abstains };
+    let role = if status.is_master { "master" } else { "replica" };
+    let row = [
+        name,
+        role.to_owned(),
+        state,
+        number("locks"),
+        number("grants"),
+        status.highest_fence.to_string(),
+        survey.fence_lag(status).to_string(),
+    ];
+    (health, row)
+}
+
+/// A lock's row.
+pub(super) fn lock(survey: &Survey, name: &[u8], lock: &LockSurvey) -> [String; 7] {
+    let Some(best) = lock.best() else { return Default::default() };
+    let length = |length: Option<_>| match length {
+        Some(length) if best.state == "held" => Length(length).to_string(),
+        Some(_) | None => UNKNOWN.to_owned(),
+    };
+    [
+        shown(name),
+        holder(best),
+        best.fence.to_string(),
+        length(best.held_for),
+        length(best.left),
+        lock.waiters().to_string(),
+        format!("{}/{}", lock.held_count(), survey.nodes.len()),
+    ]
+}
+
+/// A name for people: what a terminal would not show as it is, is escaped.
+pub(super) fn shown(name: &[u8]) -> String {
+    match std::str::from_utf8(name) {
+        Ok(text) if !text.contains(char::is_control) => text.to_owned(),
+        Ok(_) | Err(_) => name.escape_ascii().to_string(),
+    }
+}
+
+fn holder(info: &LockInfo) -> String {
+    match &info.label {
+        Some(label) => shown(label.as_bytes()),
+        None if info.state == "held" => "no label".to_owned(),
+        None => format!("({})", info.state),
+    }
+}
+
+/// The locks that matter: held or waited for, those with most waiters first, then those held for
+/// longest.
+pub(super) fn busy_locks(survey: &Survey) -> Vec<(&[u8], &LockSurvey)> {
+    let is_busy = |lock: &LockSurvey| {
+        lock.waiters() > 0 || lock.best().is_some_and(|best| best.state != "free")
+    };
+    let mut locks: Vec<(&[u8], &LockSurvey)> =
+        survey.locks.iter().map(|(name, lock)| (name.as_slice(), lock)).collect();
+    locks.retain(|(_, lock)| is_busy(lock));
+    let held_for = |lock: &LockSurvey| lock.best().and_then(|best| best.held_for);
+    locks.sort_by_key(|(_, lock)| Reverse((lock.waiters(), held_for(lock))));
+    locks
+}
+
+/// The quorum in one line.
+pub(super) fn quorum(survey: &Survey) -> String {
+    let (granting, all, needed) = (survey.granting(), survey.nodes.len(), survey.quorum);
+    let margin = match survey.margin() {
+        margin @ ..0 => format!("no lock can be acquired: {} more needed", -margin),
+        0 => "no other may fail".to_owned(),
+        margin => format!("{margin} may fail"),
+    };
+    format!("{granting} of {all} nodes grant locks, {needed} are a quorum: {margin}")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_cannot_play_with_the_terminal() {
+        assert_eq!(shown("größe:7".as_bytes()), "größe:7");
+        assert_eq!(shown(b"a\x1b[2Jb"), "a\\x1b[2Jb");
+        assert_eq!(shown(b"\xff\n"), "\\xff\\n");
+    }
+}

@@ -1,0 +1,101 @@
+//! `lockmod status`: what `lockmod top` shows, printed once.
+
+use super::Failure;
+use super::args::Status;
+use super::json::Json;
+use super::rows::{self, LOCK_COLUMNS, NODE_COLUMNS};
+use crate::client::{LockSurvey, Locker, NodeSurvey, Survey};
+
+pub(super) async fn status(args: Status) -> Result<(), Failure> {
+    let locker: Locker = args.connection.builder().build()?;
+    let survey = locker.survey(args.limit).await;
+    if args.json {
+        println!("{}", json(&survey));
+    } else {
+        print(&survey);
+    }
+    if survey.margin() < 0 {
+        return Err(Failure::new(Failure::NO_QUORUM, rows::quorum(&survey)));
+    }
+    Ok(())
+}
+
+fn print(survey: &Survey) {
+    let nodes = survey.nodes.iter().map(|node| rows::node(survey, node).1);
+    print_table(NODE_COLUMNS, nodes.collect());
+    println!("{}", rows::quorum(survey));
+    let locks = rows::busy_locks(survey);
+    if !locks.is_empty() {
+        println!();
+        let locks = locks.iter().map(|(name, lock)| rows::lock(survey, name, lock));
+        print_table(LOCK_COLUMNS, locks.collect());
+    }
+    if survey.is_cut {
+        println!("... and more locks: see --limit");
+    }
+}
+
+/// Prints rows under their titles, each column as wide as its widest cell.
+fn print_table<const N: usize>(titles: [&str; N], rows: Vec<[String; N]>) {
+    let titles = titles.map(str::to_owned);
+    let all = || std::iter::once(&titles).chain(&rows);
+    let mut widths = [0; N];
+    for row in all() {
+        for (width, cell) in widths.iter_mut().zip(row) {
+            *width = (*width).max(cell.chars().count());
+        }
+    }
+    for row in all() {
+        let cells = row.iter().zip(widths).map(|(cell, width)| format!("{cell:width$}"));
+        println!("{}", cells.collect::<Vec<_>>().join("  ").trim_end());
+    }
+}
+
+fn json(survey: &Survey) -> Json {
+    let nodes = survey.nodes.iter().map(|node| node_json(survey, node));
+    let locks = rows::busy_locks(survey);
+    let locks = locks.into_iter().map(|(name, lock)| lock_json(name, lock));
+    Json::Object(vec![
+        ("quorum", Json::Number(survey.quorum as u64)),
+        ("granting", Json::Number(survey.granting() as u64)),
+        ("nodes", Json::List(nodes.collect())),
+        ("locks", Json::List(locks.collect())),
+        ("cut", Json::Bool(survey.is_cut)),
+    ])
+}
+
+fn node_json(survey: &Survey, node: &NodeSurvey) -> Json {
+    let mut fields = vec![("node", Json::text(&*node.node))];
+    match &node.status {
+        Ok(status) => {
+            let number = |name| status.number(name).map_or(Json::Null, Json::Number);
+            fields.extend([
+                ("role", Json::text(if status.is_master { "master" } else { "replica" })),
+                ("granting", Json::Bool(status.is_granting())),
+                ("quarantine_left_ms", Json::millis(status.quarantine_left)),
+                ("locks", number("locks")),
+                ("grants", number("grants")),
+                ("highest_fence", Json::Number(status.highest_fence.get())),
+                ("fence_lag", Json::Number(survey.fence_lag(status))),
+            ]);
+        }
+        Err(vote) => fields.push(("error", Json::text(vote.to_string()))),
+    }
+    Json::Object(fields)
+}
+
+fn lock_json(name: &[u8], lock: &LockSurvey) -> Json {
+    let mut fields = vec![("name", Json::text(String::from_utf8_lossy(name)))];
+    if let Some(best) = lock.best() {
+        fields.extend([
+            ("state", Json::text(&best.state)),
+            ("label", best.label.as_ref().map_or(Json::Null, Json::text)),
+            ("fence", Json::Number(best.fence.get())),
+            ("held_for_ms", Json::millis(best.held_for)),
+            ("ttl_left_ms", Json::millis(best.left)),
+            ("waiters", Json::Number(lock.waiters())),
+            ("held_on", Json::Number(lock.held_count() as u64)),
+        ]);
+    }
+    Json::Object(fields)
+}

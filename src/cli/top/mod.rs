@@ -1,0 +1,138 @@
+//! `lockmod top`: a live view of all nodes and locks.
+//!
+//! The terminal, the keys and the nodes meet here. What a key means is in [`state`], what is shown
+//! in [`view`]; both are without I/O. Watching costs the nodes at most a tenth of their time.
+
+mod state;
+mod view;
+
+use std::io::IsTerminal;
+use std::sync::Arc;
+use std::time::Duration;
+
+use ratatui::DefaultTerminal;
+use ratatui::crossterm::event::{self, Event, KeyEventKind};
+use tokio::sync::{Notify, mpsc};
+use tokio::time::Instant;
+
+use self::state::{Order, State};
+use super::Failure;
+use super::args::Top;
+use super::signals::Signals;
+use crate::client::{Locker, NodeReport, Survey};
+
+/// After a survey that took long, the pause is this many times as long.
+const REST: u32 = 9;
+/// How often the thread that reads keys looks whether anybody still wants them.
+const KEYS_POLL: Duration = Duration::from_millis(200);
+
+/// What happened.
+enum Happening {
+    Surveyed(Survey),
+    Key(Event),
+    ForceReleased(Vec<u8>, Vec<NodeReport>),
+}
+
+pub(super) async fn top(args: Top) -> Result<(), Failure> {
+    if !std::io::stdout().is_terminal() || !std::io::stdin().is_terminal() {
+        let text = "top needs a terminal; `lockmod status` prints the same once";
+        return Err(Failure::new(Failure::USAGE, text));
+    }
+    let mut signals = Signals::new()?;
+    let locker: Locker = args.connection.builder().build()?;
+    let (happenings, inbox) = mpsc::channel(16);
+    let refresh = Arc::new(Notify::new());
+    tokio::spawn(watch(locker.clone(), args, happenings.clone(), Arc::clone(&refresh)));
+    let terminal = ratatui::try_init()?;
+    let keys = happenings.clone();
+    std::thread::spawn(move || read_keys(&keys));
+    let result = tokio::select! {
+        result = show(terminal, &locker, inbox, happenings, &refresh) => result,
+        _ = signals.next() => Ok(()),
+    };
+    ratatui::restore();
+    Ok(result?)
+}
+
+/// Asks the nodes again and again.
+async fn watch(
+    locker: Locker,
+    args: Top,
+    happenings: mpsc::Sender<Happening>,
+    refresh: Arc<Notify>,
+) {
+    loop {
+        let started_at = Instant::now();
+        let survey = locker.survey(args.limit).await;
+        let took = started_at.elapsed();
+        if happenings.send(Happening::Surveyed(survey)).await.is_err() {
+            return;
+        }
+        // Nodes that do not answer are not kept busy: only what they told counts.
+        let rest = (took * REST).min(args.every * REST).max(args.every);
+        tokio::select! {
+            () = tokio::time::sleep(rest) => {}
+            () = refresh.notified() => {}
+        }
+    }
+}
+
+fn read_keys(happenings: &mpsc::Sender<Happening>) {
+    while !happenings.is_closed() {
+        let is_there = event::poll(KEYS_POLL);
+        let event = match is_there {
+            Ok(false) => continue,
+            Ok(true) => event::read(),
+            Err(error) => Err(error),
+        };
+        // A terminal that is gone sends HUP, too.
+        let Ok(event) = event else { return };
+        if happenings.blocking_send(Happening::Key(event)).is_err() {
+            return;
+        }
+    }
+}
+
+/// Shows what happens until the user wants no more.
+async fn show(
+    mut terminal: DefaultTerminal,
+    locker: &Locker,
+    mut inbox: mpsc::Receiver<Happening>,
+    happenings: mpsc::Sender<Happening>,
+    refresh: &Notify,
+) -> std::io::Result<()> {
+    let mut state = State::default();
+    loop {
+        terminal.draw(|frame| view::draw(frame, &state))?;
+        let order = match inbox.recv().await {
+            Some(Happening::Surveyed(survey)) => {
+                state.surveyed(survey);
+                Order::GoOn
+            }
+            Some(Happening::Key(Event::Key(key))) if key.kind == KeyEventKind::Press => {
+                state.pressed(key)
+            }
+            // Most of all a new size, for which it is drawn anew.
+            Some(Happening::Key(_)) => Order::GoOn,
+            Some(Happening::ForceReleased(name, reports)) => {
+                state.force_released(&name, &reports);
+                refresh.notify_one();
+                Order::GoOn
+            }
+            None => Order::Quit,
+        };
+        match order {
+            Order::GoOn => {}
+            Order::Quit => return Ok(()),
+            Order::Refresh => refresh.notify_one(),
+            Order::ForceRelease(name) => {
+                let (locker, happenings) = (locker.clone(), happenings.clone());
+                tokio::spawn(async move {
+                    let reports = locker.force_release(&name).await;
+                    // Nobody listens any more when the user has left.
+                    let _ = happenings.send(Happening::ForceReleased(name, reports)).await;
+                });
+            }
+        }
+    }
+}

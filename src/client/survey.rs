@@ -1,0 +1,331 @@
+//! A survey of all nodes: what each says of itself, and which locks it has.
+//!
+//! The one source of `lockmod status`, `lockmod top` and `lockmod exporter`. It changes nothing
+//! anywhere, asks all nodes at the same time, and is bounded in what it asks for: the status of a
+//! node is one command, and locks are listed only up to a number that the caller gives.
+
+use std::collections::BTreeMap;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::task::Poll;
+use std::time::Duration;
+
+use super::locker::Locker;
+use super::protocol::{LockInfo, Packet, error_vote};
+use super::reply::Reply;
+use super::vote::{NodeReport, Vote};
+use super::world::World;
+use crate::engine::Fence;
+
+/// What all nodes say at about the same time.
+#[derive(Clone, Debug)]
+#[non_exhaustive]
+pub struct Survey {
+    /// The nodes, in the order of the settings.
+    pub nodes: Vec<NodeSurvey>,
+    /// How many nodes are a quorum.
+    pub quorum: usize,
+    /// The locks that at least one node has, free ones included, by name.
+    pub locks: BTreeMap<Vec<u8>, LockSurvey>,
+    /// Whether a node has more locks than were asked for.
+    pub is_cut: bool,
+}
+
+/// What one node says of itself.
+#[derive(Clone, Debug)]
+#[non_exhaustive]
+pub struct NodeSurvey {
+    /// The node.
+    pub node: Arc<str>,
+    /// What it says, or its vote if it does not.
+    pub status: Result<NodeStatus, Vote>,
+}
+
+/// A node's own account: its role, and its INFO section.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct NodeStatus {
+    /// Whether it is a master; a replica grants nothing.
+    pub is_master: bool,
+    /// For how much longer it grants nothing, if it is in quarantine.
+    pub quarantine_left: Option<Duration>,
+    /// The highest fence that it knows of any lock.
+    pub highest_fence: Fence,
+    /// All fields of `INFO lockmod`, without the prefix `lockmod_`.
+    pub fields: BTreeMap<String, String>,
+}
+
+/// What the nodes say of one lock.
+#[derive(Clone, Debug, Default)]
+#[non_exhaustive]
+pub struct LockSurvey {
+    /// What each node says, in the order of the settings; `None` where it has no such lock, or
+    /// does not answer.
+    pub nodes: Vec<Option<LockInfo>>,
+}
+
+impl NodeStatus {
+    /// Whether it grants locks now.
+    pub fn is_granting(&self) -> bool {
+        self.is_master && self.quarantine_left.is_none()
+    }
+
+    /// A field of `INFO lockmod` that is a number.
+    pub fn number(&self, field: &str) -> Option<u64> {
+        self.fields.get(field)?.parse().ok()
+    }
+}
+
+impl Survey {
+    /// How many nodes grant locks now.
+    pub fn granting(&self) -> usize {
+        let is_granting =
+            |node: &&NodeSurvey| node.status.as_ref().is_ok_and(NodeStatus::is_granting);
+        self.nodes.iter().filter(is_granting).count()
+    }
+
+    /// How many nodes may fail before no lock can be acquired any more; negative when none can.
+    pub fn margin(&self) -> i64 {
+        self.granting() as i64 - self.quorum as i64
+    }
+
+    /// The highest fence that a quorum of nodes has reached; `None` while no quorum answers.
+    pub fn quorum_fence(&self) -> Option<Fence> {
+        let answered = self.nodes.iter().filter_map(|node| node.status.as_ref().ok());
+        let mut fences: Vec<Fence> = answered.map(|status| status.highest_fence).collect();
+        fences.sort_unstable_by(|a, b| b.cmp(a));
+        fences.get(self.quorum.checked_sub(1)?).copied()
+    }
+
+    /// By how much `status` is behind the [quorum's fence](Survey::quorum_fence).
+    pub fn fence_lag(&self, status: &NodeStatus) -> u64 {
+        let fence = self.quorum_fence().map_or(0, Fence::get);
+        fence.saturating_sub(status.highest_fence.get())
+    }
+}
+
+impl LockSurvey {
+    /// On how many nodes it is held by the holder that [`LockSurvey::best`] names.
+    pub fn held_count(&self) -> usize {
+        let Some(best) = self.best().filter(|best| best.state == "held") else { return 0 };
+        let is_same = |info: &&LockInfo| info.state == "held" && info.fence == best.fence;
+        self.nodes.iter().flatten().filter(is_same).count()
+    }
+
+    /// What the most telling node says: one where it is held, with the highest fence.
+    pub fn best(&self) -> Option<&LockInfo> {
+        self.nodes.iter().flatten().max_by_key(|info| (info.state == "held", info.fence))
+    }
+
+    /// How many wait for it: the longest line of a node.
+    pub fn waiters(&self) -> u64 {
+        self.nodes.iter().flatten().map(|info| info.waiters).max().unwrap_or(0)
+    }
+}
+
+impl<W: World> Locker<W> {
+    /// Asks all nodes about themselves, and for up to `locks_max` locks each. Takes at most about
+    /// as long as the slowest node may; a node with many keys of other kinds is looked through in
+    /// small pages.
+    ///
+    /// # Cancellation
+    /// Nothing changes anywhere.
+    pub async fn survey(&self, locks_max: usize) -> Survey {
+        let names = self.core().world.nodes();
+        let asked = (0..names.len()).map(|node| self.survey_node(node, locks_max));
+        let answers = join_all(asked).await;
+        let mut survey = Survey {
+            nodes: Vec::with_capacity(names.len()),
+            quorum: self.core().quorum.needed(),
+            locks: BTreeMap::new(),
+            is_cut: false,
+        };
+        for (index, (node, (status, locks))) in names.iter().zip(answers).enumerate() {
+            survey.is_cut |= locks.is_cut;
+            for (name, info) in locks.found {
+                let lock = survey.locks.entry(name).or_default();
+                lock.nodes.resize(names.len(), None);
+                lock.nodes[index] = Some(info);
+            }
+            survey.nodes.push(NodeSurvey { node: Arc::clone(node), status });
+        }
+        survey
+    }
+
+    async fn survey_node(
+        &self,
+        node: usize,
+        locks_max: usize,
+    ) -> (Result<NodeStatus, Vote>, Locks) {
+        let info = Packet::new(&[b"INFO", b"lockmod", b"replication"]);
+        let replies = self.ask(node, &[info]).await;
+        let status = replies.and_then(|replies| status(replies.first()));
+        let Ok(found) = &status else { return (status, Locks::default()) };
+        let count = found.number("locks").unwrap_or(0);
+        if locks_max == 0 || count == 0 {
+            return (status, Locks::default());
+        }
+        match self.list_node(node, locks_max, count).await {
+            Ok(locks) => (status, locks),
+            Err(vote) => (Err(vote), Locks::default()),
+        }
+    }
+
+    /// Takes the lock `name` from whoever holds it, by deleting it on all nodes: for an operator
+    /// who knows that the holder is gone. The holder is not told; the next fence is larger. Keys
+    /// that are no locks are left alone. [`Vote::Confirmed`] where it was deleted.
+    ///
+    /// # Cancellation
+    /// What was sent stays sent.
+    pub async fn force_release(&self, name: impl AsRef<[u8]>) -> Vec<NodeReport> {
+        let name = name.as_ref();
+        let nodes = self.core().world.nodes().len();
+        let votes = join_all((0..nodes).map(|node| self.force_release_on(node, name))).await;
+        self.core().reports(votes)
+    }
+
+    async fn force_release_on(&self, node: usize, name: &[u8]) -> Vote {
+        let reply = |replies: Vec<Reply>| replies.into_iter().next().unwrap_or(Reply::Nil);
+        let found = match self.ask(node, &[Packet::info(name)]).await {
+            Ok(replies) => super::protocol::lock_info(&reply(replies)),
+            Err(vote) => return vote,
+        };
+        if let Err(vote) = found {
+            return vote;
+        }
+        match self.ask(node, &[Packet::new(&[b"DEL", name])]).await.map(reply) {
+            Ok(Reply::Integer(1)) => Vote::Confirmed,
+            Ok(Reply::Integer(0)) => Vote::NotHeld,
+            Ok(Reply::Error(text)) => error_vote(&text),
+            Ok(_) => Vote::Garbled("a reply of another kind".into()),
+            Err(vote) => vote,
+        }
+    }
+}
+
+/// Locks of one node.
+#[derive(Debug, Default)]
+pub(super) struct Locks {
+    pub(super) found: BTreeMap<Vec<u8>, LockInfo>,
+    /// There are more.
+    pub(super) is_cut: bool,
+}
+
+/// Reads the reply to `INFO lockmod replication`.
+fn status(reply: Option<&Reply>) -> Result<NodeStatus, Vote> {
+    let text = match reply {
+        Some(Reply::Text(text)) => String::from_utf8_lossy(text),
+        Some(Reply::Error(text)) => return Err(error_vote(text)),
+        _ => return Err(Vote::Garbled("not what INFO answers".into())),
+    };
+    let mut status = NodeStatus::default();
+    for (name, value) in text.lines().filter_map(|line| line.split_once(':')) {
+        if name == "role" {
+            status.is_master = value == "master";
+        } else if let Some(name) = name.strip_prefix("lockmod_") {
+            status.fields.insert(name.to_owned(), value.to_owned());
+        }
+    }
+    if status.fields.is_empty() {
+        return Err(Vote::ModuleMissing);
+    }
+    let left = status.number("quarantine_left_ms").filter(|&left| left > 0);
+    status.quarantine_left = left.map(Duration::from_millis);
+    status.highest_fence = status.number("highest_fence").and_then(Fence::new).unwrap_or_default();
+    Ok(status)
+}
+
+/// Runs all at the same time; the results are in their order.
+pub(super) async fn join_all<T>(futures: impl Iterator<Item = impl Future<Output = T>>) -> Vec<T> {
+    enum Slot<F, T> {
+        Running(F),
+        Done(Option<T>),
+    }
+    let mut slots: Vec<Slot<Pin<Box<_>>, T>> =
+        futures.map(|future| Slot::Running(Box::pin(future))).collect();
+    std::future::poll_fn(move |ctx| {
+        let mut is_done = true;
+        for slot in &mut slots {
+            if let Slot::Running(future) = slot {
+                match future.as_mut().poll(ctx) {
+                    Poll::Ready(value) => *slot = Slot::Done(Some(value)),
+                    Poll::Pending => is_done = false,
+                }
+            }
+        }
+        if !is_done {
+            return Poll::Pending;
+        }
+        let values = slots.drain(..).filter_map(|slot| match slot {
+            Slot::Done(value) => value,
+            Slot::Running(_) => None,
+        });
+        Poll::Ready(values.collect())
+    })
+    .await
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn survey(fences: &[Option<u64>]) -> Survey {
+        let node = |fence: &Option<u64>| NodeSurvey {
+            node: Arc::from("n"),
+            status: fence.ok_or(Vote::TimedOut).map(|fence| NodeStatus {
+                is_master: true,
+                highest_fence: Fence::new(fence).unwrap(),
+                ..NodeStatus::default()
+            }),
+        };
+        let quorum = fences.len() / 2 + 1;
+        let nodes = fences.iter().map(node).collect();
+        Survey { nodes, quorum, locks: BTreeMap::new(), is_cut: false }
+    }
+
+    #[test]
+    fn the_quorums_fence_is_one_that_a_quorum_has_reached() {
+        let lag = |survey: &Survey| -> Vec<u64> {
+            let answered = survey.nodes.iter().filter_map(|node| node.status.as_ref().ok());
+            answered.map(|status| survey.fence_lag(status)).collect()
+        };
+        let one_is_new = survey(&[Some(90), Some(91), Some(0)]);
+        assert_eq!(one_is_new.quorum_fence(), Fence::new(90));
+        assert_eq!(lag(&one_is_new), [0, 0, 90]);
+        // One that was raised to an absurd number does not make the others late.
+        assert_eq!(lag(&survey(&[Some(90), Some(u64::from(u32::MAX)), Some(89)])), [0, 0, 1]);
+        let down = survey(&[Some(90), None, None]);
+        assert_eq!((down.quorum_fence(), down.granting(), down.margin()), (None, 1, -1));
+        assert_eq!(lag(&down), [0]);
+    }
+
+    #[test]
+    fn a_node_says_what_it_is_in_its_info() {
+        let text = b"# lockmod\r\nlockmod_locks:3\r\nlockmod_highest_fence:7\r\n\
+            lockmod_quarantine_left_ms:1500\r\n# Replication\r\nrole:master\r\n";
+        let status = super::status(Some(&Reply::Text(text.to_vec()))).unwrap();
+        assert_eq!(status.number("locks"), Some(3));
+        assert_eq!(status.highest_fence.get(), 7);
+        assert_eq!(status.quarantine_left, Some(Duration::from_millis(1_500)));
+        assert!(status.is_master && !status.is_granting());
+        let bare = Reply::Text(b"# Replication\r\nrole:master\r\n".to_vec());
+        assert_eq!(super::status(Some(&bare)), Err(Vote::ModuleMissing));
+        assert!(matches!(super::status(None), Err(Vote::Garbled(_))));
+    }
+
+    #[test]
+    fn a_lock_is_held_where_the_latest_holder_holds_it() {
+        let info = |state: &str, fence, waiters| {
+            let mut info = LockInfo::default();
+            (info.state, info.fence, info.waiters) =
+                (state.into(), Fence::new(fence).unwrap(), waiters);
+            Some(info)
+        };
+        let lock = LockSurvey {
+            nodes: vec![info("held", 4, 1), info("free", 9, 3), info("held", 5, 0), None],
+        };
+        assert_eq!(lock.best().unwrap().fence.get(), 5);
+        assert_eq!((lock.held_count(), lock.waiters()), (1, 3));
+        assert_eq!(LockSurvey::default().held_count(), 0);
+    }
+}

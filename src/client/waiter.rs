@@ -1,0 +1,263 @@
+//! One wait for a lock: its ticket, where it stands in line, and the pauses between attempts.
+//!
+//! The decisions are [`Waiting`]'s; here they are carried out. Whatever ends the wait, a cancelled
+//! future included, the destructor gives up the ticket everywhere: nodes know it by the token of
+//! the last attempt, and a release of that token is all that it takes.
+
+use std::future::poll_fn;
+use std::pin::pin;
+use std::sync::Arc;
+use std::task::Poll;
+use std::time::Duration;
+
+use super::core::Core;
+use super::inbox::{Delivery, Failure, Inbox};
+use super::protocol::{Packet, Queue, TOKEN_LENGTH};
+use super::reply::Reply;
+use super::vote::Vote;
+use super::wakes::{Bell, News, TicketId, Wakes, ticket};
+use super::world::{World, latest};
+use crate::engine::{Instant, Millis, Next, NodeSet, Waiting};
+
+/// A ticket starts at this at least, and at most at the largest number that every node reads.
+const START_RANGE: std::ops::RangeInclusive<u64> = 1..=(1 << 53) - 1;
+
+pub(super) struct Waiter<'a, W: World> {
+    core: &'a Core<W>,
+    name: &'a [u8],
+    ttl: Millis,
+    /// When the wait is over.
+    ends_at: Instant,
+    waiting: Waiting,
+    ticket: Vec<u8>,
+    id: TicketId,
+    seat: Option<Seat>,
+}
+
+/// What there is while the ticket is in line somewhere.
+struct Seat {
+    bell: Arc<Bell>,
+    /// Answers to what has put the ticket in line.
+    inbox: Inbox,
+    /// By which the nodes know the ticket, while no attempt is under way.
+    token: Option<[u8; TOKEN_LENGTH]>,
+}
+
+/// What the wait has come to.
+enum Event {
+    News(News),
+    Answer(Delivery),
+    Time,
+}
+
+impl<'a, W: World> Waiter<'a, W> {
+    /// A wait that began at `started_at`, and has come to its first lost attempt.
+    pub(super) fn new(
+        core: &'a Core<W>,
+        name: &'a [u8],
+        ttl: Millis,
+        started_at: Duration,
+        wait: Duration,
+    ) -> Waiter<'a, W> {
+        let world = &*core.world;
+        let waited = Millis::round_down(world.now().saturating_sub(started_at));
+        let start = world.wall().as_millis().saturating_sub(waited.get());
+        let mut id = TicketId::default();
+        world.fill(&mut id);
+        Waiter {
+            core,
+            name,
+            ttl,
+            ends_at: Instant::from_millis(Millis::round_up(started_at.saturating_add(wait)).get()),
+            waiting: Waiting::new(core.quorum, ttl),
+            ticket: ticket(start.clamp(*START_RANGE.start(), *START_RANGE.end()), &id),
+            id,
+            seat: None,
+        }
+    }
+
+    /// An attempt with this token begins; what it asks of the nodes.
+    pub(super) fn begin(&mut self, token: &[u8; TOKEN_LENGTH], label: &[u8]) -> Packet {
+        self.waiting.begin();
+        let Some((seat, wakes)) = self.seat.as_mut().zip(self.core.world.wakes()) else {
+            return Packet::acquire(self.name, token, self.ttl, label);
+        };
+        // Whatever has happened, the attempt puts the ticket in line again where it is not granted.
+        let _ = seat.bell.take();
+        seat.token = None;
+        let queue = Queue {
+            length: queue_length(self.core, self.ends_at, self.ttl),
+            ticket: &self.ticket,
+            channel: wakes.channel(),
+        };
+        Packet::acquire_in_line(self.name, token, self.ttl, label, queue)
+    }
+
+    /// Who is to be told when a node answers the attempt.
+    pub(super) fn bell(&self) -> Option<&Arc<Bell>> {
+        self.seat.as_ref().map(|seat| &seat.bell)
+    }
+
+    /// A node has answered the attempt. What is to be made of the answer.
+    pub(super) fn answered(&mut self, node: usize, vote: Vote) -> Vote {
+        let is_queued = self.seat.is_some() && matches!(vote, Vote::Held { .. });
+        self.waiting.answered(node, is_queued);
+        match vote {
+            Vote::Refused(text) if self.seat.is_some() && is_line_unknown(&text) => {
+                if let Some(wakes) = self.core.world.wakes() {
+                    wakes.lacks(node);
+                }
+                Vote::NoPlace(text)
+            }
+            vote => vote,
+        }
+    }
+
+    /// An attempt is lost: its token is given back, and the ticket is put in line with it where
+    /// that can be done. False if the token is still to be given back.
+    pub(super) fn lost(&mut self, token: &[u8; TOKEN_LENGTH], silent: NodeSet) -> bool {
+        let world = &*self.core.world;
+        let (now, random) = (latest(world), random(world));
+        let Some(wakes) = world.wakes().filter(|wakes| wakes.has_line()) else {
+            self.leave();
+            self.waiting.lost_without_line(now, random);
+            return false;
+        };
+        let nodes = self.core.quorum.nodes();
+        let id = self.id;
+        let seat = self.seat.get_or_insert_with(|| Seat {
+            bell: wakes.enter(id, self.core.quorum),
+            inbox: Inbox::new(nodes),
+            token: None,
+        });
+        seat.token = Some(*token);
+        let packet = self.putting_packet(wakes, token);
+        for node in self.waiting.lost(silent, now, random).iter() {
+            self.put_in_line(node, &packet, silent.has(node));
+        }
+        true
+    }
+
+    /// Waits until it is time for the next attempt.
+    pub(super) async fn rest(&mut self) {
+        loop {
+            let now = latest(&*self.core.world);
+            let Next::WaitUntil(attempt_at) = self.waiting.next(now) else { return };
+            let rests_until = attempt_at.min(self.ends_at);
+            if rests_until <= now {
+                return;
+            }
+            match self.event(now.until(rests_until)).await {
+                Event::Time => {}
+                Event::News(news) => self.hear(news),
+                Event::Answer(delivery) => self.take(delivery),
+            }
+        }
+    }
+
+    async fn event(&self, length: Millis) -> Event {
+        let mut timer = pin!(self.core.world.sleep(length.into()));
+        poll_fn(|ctx| {
+            if let Some(seat) = &self.seat {
+                if let Poll::Ready(news) = seat.bell.poll(ctx) {
+                    return Poll::Ready(Event::News(news));
+                }
+                if let Poll::Ready(delivery) = seat.inbox.poll_next(ctx) {
+                    return Poll::Ready(Event::Answer(delivery));
+                }
+            }
+            timer.as_mut().poll(ctx).map(|()| Event::Time)
+        })
+        .await
+    }
+
+    fn hear(&mut self, news: News) {
+        let world = &*self.core.world;
+        let (now, random) = (latest(world), random(world));
+        for node in news.broken.iter() {
+            self.waiting.left(node, now, random);
+        }
+        for node in news.woken.iter() {
+            self.waiting.woken(node, now);
+        }
+        let token = self.seat.as_ref().and_then(|seat| seat.token);
+        if let Some((token, wakes)) = token.zip(world.wakes())
+            && !news.returned.is_empty()
+        {
+            let packet = self.putting_packet(wakes, &token);
+            for node in news.returned.iter() {
+                self.put_in_line(node, &packet, true);
+            }
+        }
+    }
+
+    /// Takes an answer to what has put the ticket in line.
+    fn take(&mut self, Delivery { node, outcome, .. }: Delivery) {
+        let world = &*self.core.world;
+        let (now, random) = (latest(world), random(world));
+        match outcome {
+            Ok(Reply::Error(text)) if is_line_unknown(&text) => {
+                if let Some(wakes) = world.wakes() {
+                    wakes.lacks(node);
+                }
+                self.leave();
+                self.waiting.lost_without_line(now, random);
+            }
+            Ok(Reply::Error(_)) => self.waiting.left(node, now, random),
+            Ok(_) => self.waiting.joined(node, now, random),
+            Err(Failure::Unreachable(_) | Failure::Garbled(_) | Failure::NoPermission(_)) => {
+                self.waiting.left(node, now, random);
+            }
+        }
+    }
+
+    fn putting_packet(&self, wakes: &Wakes, token: &[u8]) -> Packet {
+        let length = queue_length(self.core, self.ends_at, self.ttl);
+        let queue = Queue { length, ticket: &self.ticket, channel: wakes.channel() };
+        Packet::release_into_line(self.name, token, self.ttl, queue)
+    }
+
+    /// Sends what puts the ticket in line. `is_open`: only a good answer shows that it is there.
+    fn put_in_line(&self, node: usize, packet: &Packet, is_open: bool) {
+        let Some(Seat { inbox, .. }) = &self.seat else { return };
+        let reply_to = if is_open { inbox.reply_to(node, 0) } else { inbox.bad_news_to(node, 0) };
+        self.core.world.send(node, packet, Some(reply_to));
+    }
+
+    /// Gives up the place in line everywhere.
+    fn leave(&mut self) {
+        let Some(seat) = self.seat.take() else { return };
+        if let Some(wakes) = self.core.world.wakes() {
+            wakes.leave(&self.id);
+        }
+        if let Some(token) = seat.token {
+            self.core.tell_all(&Packet::release(self.name, &token, self.ttl));
+        }
+    }
+}
+
+impl<W: World> Drop for Waiter<'_, W> {
+    fn drop(&mut self) {
+        self.leave();
+    }
+}
+
+/// For how long the ticket shall stand in line unless it is put there again: a waiter that is cut
+/// off shall not hold up others for long, and every attempt puts it there again.
+fn queue_length<W: World>(core: &Core<W>, ends_at: Instant, ttl: Millis) -> Millis {
+    let left = latest(&*core.world).until(ends_at);
+    let answer = Millis::round_up(core.settings.rules.timeout);
+    Millis::new(left.get().saturating_add(answer.get())).min(ttl)
+}
+
+/// Whether an error means that the node does not know how to put a ticket in line, or that its
+/// user may not be called there.
+fn is_line_unknown(text: &str) -> bool {
+    matches!(text.split(' ').next(), Some("BADARG" | "ERR" | "NOPERM"))
+}
+
+fn random(world: &impl World) -> u32 {
+    let mut bytes = [0; 4];
+    world.fill(&mut bytes);
+    u32::from_le_bytes(bytes)
+}

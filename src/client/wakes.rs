@@ -1,0 +1,290 @@
+//! Who of this client stands in line, and who is called.
+//!
+//! All waiting tasks share one connection per node, and one channel of the client's own. What a
+//! node publishes there is the ticket that it has reserved a lock for; here it finds the task that
+//! waits with this ticket. Nothing that arrives is believed: a wake makes a task attempt, at most.
+//!
+//! A task is told of three things: a wake, a connection that broke (the node has dropped its
+//! ticket), and a connection that is back (it may be put in line again).
+
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::task::{Context, Poll, Waker};
+
+use crate::engine::{NodeSet, Quorum};
+
+/// The length of the random part of a ticket, in bytes.
+const ID_LENGTH: usize = 16;
+/// The most digits of the part of a ticket that says when the wait began.
+const START_MAX: usize = 16;
+
+/// The random part of a ticket.
+pub(super) type TicketId = [u8; ID_LENGTH];
+
+/// Whether a node can be waited at.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+enum Offer {
+    /// There is no connection.
+    #[default]
+    Away,
+    /// Its wakes reach us, and it has not refused to put a ticket in line.
+    Given,
+    /// It has no line, or its wakes cannot reach us.
+    Lacking,
+}
+
+/// Where the wakes of all nodes arrive, for one client.
+///
+/// A [`World`](super::World) whose nodes can wake its clients makes one, and reports to it.
+#[derive(Debug)]
+pub struct Wakes {
+    channel: Arc<[u8]>,
+    state: Mutex<State>,
+}
+
+#[derive(Debug)]
+struct State {
+    offers: Vec<Offer>,
+    tasks: HashMap<TicketId, Arc<Bell>>,
+}
+
+/// What one waiting task is told.
+#[derive(Debug)]
+pub(super) struct Bell {
+    quorum: Quorum,
+    ringing: Mutex<Ringing>,
+}
+
+#[derive(Debug, Default)]
+struct Ringing {
+    news: News,
+    /// Who has woken the task since its last attempt, whether the task knows it already or not.
+    woken: NodeSet,
+    waker: Option<Waker>,
+}
+
+/// What has happened since the task looked last.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) struct News {
+    /// Who has reserved the lock for the ticket.
+    pub(super) woken: NodeSet,
+    /// Whose connection has broken.
+    pub(super) broken: NodeSet,
+    /// Whose connection is back.
+    pub(super) returned: NodeSet,
+}
+
+impl Wakes {
+    /// For `nodes` nodes that publish on `channel`, which no other client may use.
+    pub fn new(channel: &[u8], nodes: usize) -> Wakes {
+        let state = State { offers: vec![Offer::default(); nodes], tasks: HashMap::new() };
+        Wakes { channel: Arc::from(channel), state: Mutex::new(state) }
+    }
+
+    /// Where nodes publish for this client.
+    pub const fn channel(&self) -> &Arc<[u8]> {
+        &self.channel
+    }
+
+    /// The connection to `node` is there. `hears`: what it publishes on the channel arrives.
+    pub fn connected(&self, node: usize, hears: bool) {
+        let offer = if hears { Offer::Given } else { Offer::Lacking };
+        self.change(node, offer, |news| news.returned.insert(node));
+    }
+
+    /// The connection to `node` broke: what stood in line there over it does so no longer.
+    pub fn broken(&self, node: usize) {
+        self.change(node, Offer::Away, |news| {
+            let node = NodeSet::of(node);
+            news.broken = news.broken.or(node);
+            news.returned = news.returned.without(node);
+            news.woken = news.woken.without(node);
+        });
+    }
+
+    /// `node` published `ticket`.
+    pub fn wake(&self, node: usize, ticket: &[u8]) {
+        let Some(id) = id_of(ticket) else { return };
+        let bell = self.state().tasks.get(&id).map(Arc::clone);
+        if let Some(bell) = bell {
+            bell.wake(node);
+        }
+    }
+
+    /// `node` does not know how to put a ticket in line; that holds until it is connected anew.
+    pub(super) fn lacks(&self, node: usize) {
+        if let Some(offer) = self.state().offers.get_mut(node) {
+            *offer = Offer::Lacking;
+        }
+    }
+
+    /// Whether tickets can be put in line: no node is known that cannot do it, and some can.
+    pub(super) fn has_line(&self) -> bool {
+        let offers = &self.state().offers;
+        !offers.contains(&Offer::Lacking) && offers.contains(&Offer::Given)
+    }
+
+    /// From now on `id`'s wakes ring the bell.
+    pub(super) fn enter(&self, id: TicketId, quorum: Quorum) -> Arc<Bell> {
+        let bell = Arc::new(Bell { quorum, ringing: Mutex::default() });
+        self.state().tasks.insert(id, Arc::clone(&bell));
+        bell
+    }
+
+    pub(super) fn leave(&self, id: &TicketId) {
+        self.state().tasks.remove(id);
+    }
+
+    fn change(&self, node: usize, offer: Offer, tell: impl Fn(&mut News)) {
+        let mut state = self.state();
+        if let Some(slot) = state.offers.get_mut(node) {
+            *slot = offer;
+        }
+        let bells: Vec<Arc<Bell>> = state.tasks.values().map(Arc::clone).collect();
+        drop(state);
+        for bell in bells {
+            bell.ring(&tell);
+        }
+    }
+
+    fn state(&self) -> MutexGuard<'_, State> {
+        // Nothing panics while the lock is held, so the state is whole even if it is poisoned.
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Bell {
+    fn ring(&self, tell: impl FnOnce(&mut News)) {
+        let mut ringing = self.lock();
+        tell(&mut ringing.news);
+        let waker = ringing.waker.take();
+        drop(ringing);
+        if let Some(waker) = waker {
+            waker.wake();
+        }
+    }
+
+    /// `node` has reserved the lock. The first wake and the one that makes a quorum are news; what
+    /// comes in between can wait.
+    fn wake(&self, node: usize) {
+        let mut ringing = self.lock();
+        ringing.news.woken.insert(node);
+        let is_first = ringing.woken.is_empty();
+        ringing.woken.insert(node);
+        let is_news = is_first || self.quorum.is_reached(ringing.woken);
+        let waker = if is_news { ringing.waker.take() } else { None };
+        drop(ringing);
+        if let Some(waker) = waker {
+            waker.wake();
+        }
+    }
+
+    /// What `node` has said so far is out of date.
+    pub(super) fn silence(&self, node: usize) {
+        let mut ringing = self.lock();
+        let node = NodeSet::of(node);
+        ringing.news.woken = ringing.news.woken.without(node);
+        ringing.woken = ringing.woken.without(node);
+    }
+
+    /// What has happened, if anything has.
+    pub(super) fn poll(&self, ctx: &mut Context<'_>) -> Poll<News> {
+        let mut ringing = self.lock();
+        if ringing.news != News::default() {
+            return Poll::Ready(std::mem::take(&mut ringing.news));
+        }
+        let is_known = ringing.waker.as_ref().is_some_and(|waker| waker.will_wake(ctx.waker()));
+        if !is_known {
+            ringing.waker = Some(ctx.waker().clone());
+        }
+        Poll::Pending
+    }
+
+    /// What has happened so far; from here on wakes are counted anew.
+    pub(super) fn take(&self) -> News {
+        let mut ringing = self.lock();
+        ringing.woken = NodeSet::EMPTY;
+        std::mem::take(&mut ringing.news)
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Ringing> {
+        // Nothing panics while the lock is held, so the news are whole even if it is poisoned.
+        self.ringing.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// The ticket of a wait that began at `start`, in milliseconds since 1970: `<start>-<id>`.
+pub(super) fn ticket(start: u64, id: &TicketId) -> Vec<u8> {
+    let mut ticket = start.to_string().into_bytes();
+    ticket.push(b'-');
+    ticket.extend_from_slice(id);
+    ticket
+}
+
+/// The random part of a ticket of ours; `None` if it is none.
+fn id_of(ticket: &[u8]) -> Option<TicketId> {
+    let end = ticket.iter().take(START_MAX + 1).position(|&byte| byte == b'-')?;
+    ticket[end + 1..].try_into().ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const ID: TicketId = *b"-123456789abcde-";
+
+    #[test]
+    fn a_wake_finds_its_task_by_the_random_part_of_the_ticket() {
+        let wakes = Wakes::new(b"c", 3);
+        let bell = wakes.enter(ID, Quorum::of(3).unwrap());
+        wakes.wake(1, &ticket(1_763_700_000_000, &ID));
+        wakes.wake(2, &ticket(1_763_700_000_000, b"another-id-of-16"));
+        assert_eq!(bell.take(), News { woken: NodeSet::of(1), ..News::default() });
+        wakes.leave(&ID);
+        wakes.wake(1, &ticket(1, &ID));
+        assert_eq!(bell.take(), News::default());
+    }
+
+    #[test]
+    fn no_bytes_that_are_published_wake_anybody_but_the_task_that_they_name() {
+        let wakes = Wakes::new(b"c", 3);
+        let bell = wakes.enter(ID, Quorum::of(3).unwrap());
+        let hostile: [&[u8]; 6] = [b"", b"-", b"1-", &ID, &[b'9'; 64], &[b'-'; 15]];
+        for bytes in hostile {
+            wakes.wake(0, bytes);
+        }
+        assert_eq!(bell.take(), News::default());
+    }
+
+    #[test]
+    fn there_is_a_line_only_if_no_node_is_known_to_lack_it() {
+        let wakes = Wakes::new(b"c", 3);
+        assert!(!wakes.has_line(), "nobody is connected");
+        wakes.connected(0, true);
+        wakes.connected(1, true);
+        assert!(wakes.has_line(), "a node that is away may have one");
+        wakes.connected(2, false);
+        assert!(!wakes.has_line());
+        wakes.broken(2);
+        wakes.connected(2, true);
+        assert!(wakes.has_line());
+        wakes.lacks(1);
+        assert!(!wakes.has_line());
+        wakes.connected(1, true);
+        assert!(wakes.has_line(), "it may be another server now");
+    }
+
+    #[test]
+    fn a_task_is_told_of_connections_that_break_and_return() {
+        let wakes = Wakes::new(b"c", 3);
+        let bell = wakes.enter(ID, Quorum::of(3).unwrap());
+        wakes.broken(1);
+        wakes.connected(2, true);
+        let news = bell.take();
+        assert_eq!((news.broken, news.returned), (NodeSet::of(1), NodeSet::of(2)));
+        wakes.connected(1, true);
+        wakes.broken(1);
+        let news = bell.take();
+        assert_eq!((news.broken, news.returned), (NodeSet::of(1), NodeSet::EMPTY));
+    }
+}

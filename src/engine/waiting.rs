@@ -1,0 +1,290 @@
+//! Waiting for a lock over a quorum: when to try again.
+//!
+//! A waiter has one ticket for its whole wait, by which every node orders those in line. A node
+//! that has reserved the lock for a ticket says so: it *wakes* the waiter. The one idea to keep:
+//! a wake is a hint. It never grants anything; it only says when an ordinary
+//! [attempt](super::Attempt) is worth while. So a wake that is lost, late or made up costs time and
+//! nothing else, and every wait has an end of its own at which the waiter tries without a wake.
+//!
+//! Where the ticket does not stand in line at a quorum of nodes, there is nobody to wait for a wake
+//! from: the waiter polls.
+
+use super::quorum::{NodeSet, Quorum};
+use super::{Instant, Millis};
+
+/// The first pause between two attempts of a waiter that polls is random up to this.
+const POLL_MIN: Millis = Millis::new(10);
+/// Pauses of a waiter that polls are random up to at most this.
+const POLL_MAX: Millis = Millis::new(500);
+/// In line, an attempt is made after this part of the ttl at the latest, and after half of that at
+/// the earliest: as often as a holder renews, so that waiting costs no more than holding.
+const FALLBACK_DIVISOR: u64 = 3;
+/// When some nodes have woken the waiter and a quorum has not, the rest is waited for this long;
+/// twice as long after each attempt that was lost in this way.
+const HURRY: Millis = Millis::new(50);
+
+/// What a waiter does next.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[must_use]
+pub enum Next {
+    /// Attempt now.
+    Attempt,
+    /// Attempt at this instant, unless something is reported before.
+    WaitUntil(Instant),
+}
+
+/// The state of one wait.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Waiting {
+    quorum: Quorum,
+    /// The longest time in line without an attempt.
+    fallback: Millis,
+    /// Where the ticket stands in line, as far as is known.
+    in_line: NodeSet,
+    /// Who has said, since its last answer, that the lock is reserved for the ticket.
+    woken: NodeSet,
+    /// Who has answered the present attempt that the ticket stands in line.
+    queued: NodeSet,
+    /// When the next attempt is made without a quorum of wakes.
+    attempt_at: Instant,
+    /// Attempts lost in a row without a quorum of nodes to be in line at.
+    polls: u32,
+    /// Attempts lost in a row after some nodes, and not a quorum, had woken the waiter.
+    hurries: u32,
+}
+
+impl Waiting {
+    /// A wait for a lease of length `ttl`, before its first attempt.
+    pub const fn new(quorum: Quorum, ttl: Millis) -> Waiting {
+        Waiting {
+            quorum,
+            fallback: Millis::new(ttl.get() / FALLBACK_DIVISOR),
+            in_line: NodeSet::EMPTY,
+            woken: NodeSet::EMPTY,
+            queued: NodeSet::EMPTY,
+            attempt_at: Instant::from_millis(0),
+            polls: 0,
+            hurries: 0,
+        }
+    }
+
+    /// An attempt begins: wakes from before it are used up.
+    pub fn begin(&mut self) {
+        self.hurries = match self.quorum.is_reached(self.woken) {
+            true => 0,
+            false if self.woken.is_empty() => self.hurries,
+            false => self.hurries.saturating_add(1),
+        };
+        self.woken = NodeSet::EMPTY;
+        self.queued = NodeSet::EMPTY;
+    }
+
+    /// `node` has answered the attempt. What it had said before is out of date, for it was said
+    /// before the attempt was served. `is_queued`: it has not granted, and has put the ticket in
+    /// line.
+    pub fn answered(&mut self, node: usize, is_queued: bool) {
+        self.woken = self.woken.without(NodeSet::of(node));
+        if is_queued {
+            self.queued.insert(node);
+        }
+    }
+
+    /// The attempt is lost. `silent` are the nodes that did not answer it, although they were
+    /// waited for. The result says where the ticket must be put in line, by a release of the
+    /// attempt's token that asks for it; it is taken to stand there, except at `silent` nodes.
+    /// `random` is any number, evenly spread.
+    pub fn lost(&mut self, silent: NodeSet, now: Instant, random: u32) -> NodeSet {
+        self.in_line = self.quorum.all().without(silent);
+        self.plan(now, random);
+        self.quorum.all().without(self.queued)
+    }
+
+    /// The attempt is lost, and the ticket is not put in line anywhere.
+    pub fn lost_without_line(&mut self, now: Instant, random: u32) {
+        self.in_line = NodeSet::EMPTY;
+        self.plan(now, random);
+    }
+
+    /// The ticket stands in line at `node`.
+    pub fn joined(&mut self, node: usize, now: Instant, random: u32) {
+        let was_polling = !self.is_in_line();
+        self.in_line.insert(node);
+        if was_polling && self.is_in_line() {
+            self.plan(now, random);
+        }
+    }
+
+    /// The ticket does not stand in line at `node` any more: the connection broke, or the node
+    /// refused.
+    pub fn left(&mut self, node: usize, now: Instant, random: u32) {
+        let was_in_line = self.is_in_line();
+        self.in_line = self.in_line.without(NodeSet::of(node));
+        self.woken = self.woken.without(NodeSet::of(node));
+        if was_in_line && !self.is_in_line() {
+            self.plan(now, random);
+        }
+    }
+
+    /// `node` says that it has reserved the lock for the ticket.
+    pub fn woken(&mut self, node: usize, now: Instant) {
+        if !self.quorum.all().has(node) {
+            return;
+        }
+        let hurry = Millis::new(HURRY.get() << self.hurries.min(16)).min(self.fallback);
+        if self.woken.is_empty() {
+            self.attempt_at = self.attempt_at.min(now.after(hurry));
+        }
+        self.woken.insert(node);
+    }
+
+    /// Whether the ticket stands in line at a quorum of nodes, as far as is known.
+    pub const fn is_in_line(&self) -> bool {
+        self.quorum.is_reached(self.in_line)
+    }
+
+    /// Whether a quorum of nodes has reserved the lock for the ticket.
+    pub const fn is_first(&self) -> bool {
+        self.quorum.is_reached(self.woken)
+    }
+
+    /// What to do at `now`.
+    pub fn next(&self, now: Instant) -> Next {
+        if self.is_first() || self.attempt_at <= now {
+            return Next::Attempt;
+        }
+        Next::WaitUntil(self.attempt_at)
+    }
+
+    fn plan(&mut self, now: Instant, random: u32) {
+        let pause = if self.is_in_line() {
+            self.polls = 0;
+            let half = self.fallback.get() / 2;
+            half + part(half, random)
+        } else {
+            // Full jitter: those who lost to each other must not meet again.
+            let ceiling = POLL_MAX.get().min(POLL_MIN.get() << self.polls.min(16));
+            self.polls = self.polls.saturating_add(1);
+            part(ceiling, random)
+        };
+        self.attempt_at = now.after(Millis::new(pause.max(1)));
+    }
+}
+
+/// A part of `length`, as large as `random` is among its kind.
+fn part(length: u64, random: u32) -> u64 {
+    let product = u128::from(length) * u128::from(random);
+    // At most `length`, so nothing is cut off.
+    (product / u128::from(u32::MAX)) as u64
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const NOW: Instant = Instant::from_millis(50_000);
+    const ALL: NodeSet = NodeSet::EMPTY;
+
+    fn waiting() -> Waiting {
+        let mut waiting = Waiting::new(Quorum::of(5).unwrap(), Millis::new(30_000));
+        waiting.begin();
+        let _ = waiting.lost(ALL, NOW, 0);
+        waiting
+    }
+
+    fn after(millis: u64) -> Instant {
+        NOW.after(Millis::new(millis))
+    }
+
+    #[test]
+    fn a_quorum_of_wakes_ends_the_wait_and_fewer_do_not() {
+        let mut waiting = waiting();
+        waiting.woken(0, NOW);
+        waiting.woken(0, NOW);
+        waiting.woken(4, NOW);
+        assert_eq!(waiting.next(NOW), Next::WaitUntil(after(50)));
+        waiting.woken(2, NOW);
+        assert_eq!(waiting.next(NOW), Next::Attempt);
+    }
+
+    #[test]
+    fn without_a_wake_an_attempt_is_made_within_a_third_of_the_ttl() {
+        let mut waiting = waiting();
+        assert_eq!(waiting.next(NOW), Next::WaitUntil(after(5_000)));
+        waiting.begin();
+        let _ = waiting.lost(NodeSet::EMPTY, NOW, u32::MAX);
+        assert_eq!(waiting.next(NOW), Next::WaitUntil(after(10_000)));
+        assert_eq!(waiting.next(after(10_000)), Next::Attempt);
+    }
+
+    #[test]
+    fn a_wake_from_before_an_answer_is_used_up_and_one_from_behind_it_counts() {
+        let mut waiting = waiting();
+        waiting.begin();
+        waiting.woken(0, NOW);
+        waiting.answered(0, true);
+        waiting.answered(1, true);
+        waiting.woken(1, NOW);
+        let to = waiting.lost(NodeSet::EMPTY, NOW, 0);
+        assert_eq!(to, NodeSet::of(2).or(NodeSet::of(3)).or(NodeSet::of(4)));
+        waiting.woken(2, NOW);
+        assert!(!waiting.is_first());
+        waiting.woken(3, NOW);
+        assert!(waiting.is_first());
+    }
+
+    #[test]
+    fn some_wakes_shorten_the_wait_less_and_less() {
+        let mut waiting = waiting();
+        for expected in [50, 100, 200, 400] {
+            waiting.woken(3, NOW);
+            assert_eq!(waiting.next(NOW), Next::WaitUntil(after(expected)));
+            waiting.begin();
+            let _ = waiting.lost(NodeSet::EMPTY, NOW, 0);
+        }
+        for node in 0..3 {
+            waiting.woken(node, NOW);
+        }
+        waiting.begin();
+        let _ = waiting.lost(NodeSet::EMPTY, NOW, 0);
+        waiting.woken(3, NOW);
+        assert_eq!(waiting.next(NOW), Next::WaitUntil(after(50)), "a quorum makes up for it");
+    }
+
+    #[test]
+    fn whoever_is_not_in_line_at_a_quorum_polls() {
+        let mut waiting = waiting();
+        waiting.left(0, NOW, 0);
+        waiting.left(1, NOW, 0);
+        assert!(waiting.is_in_line());
+        waiting.left(2, NOW, u32::MAX);
+        assert_eq!(waiting.next(NOW), Next::WaitUntil(after(10)));
+        for ceiling in [20, 40, 80, 160, 320, 500, 500] {
+            waiting.begin();
+            waiting.lost_without_line(NOW, u32::MAX);
+            assert_eq!(waiting.next(NOW), Next::WaitUntil(after(ceiling)));
+        }
+        waiting.joined(0, NOW, 0);
+        waiting.joined(1, NOW, 0);
+        assert!(!waiting.is_in_line());
+        waiting.joined(2, NOW, 0);
+        assert_eq!(waiting.next(NOW), Next::WaitUntil(after(5_000)));
+    }
+
+    #[test]
+    fn a_silent_node_is_not_counted_as_one_to_be_in_line_at() {
+        let mut waiting = waiting();
+        waiting.begin();
+        let silent = NodeSet::of(0).or(NodeSet::of(1)).or(NodeSet::of(2));
+        let _ = waiting.lost(silent, NOW, u32::MAX);
+        assert_eq!(waiting.next(NOW), Next::WaitUntil(after(10)));
+    }
+
+    #[test]
+    fn a_node_that_does_not_exist_wakes_nobody() {
+        let mut waiting = waiting();
+        for node in 5..40 {
+            waiting.woken(node, NOW);
+        }
+        assert_eq!(waiting.next(NOW), Next::WaitUntil(after(5_000)));
+    }
+}

@@ -1,0 +1,93 @@
+//! Looking through databases, key by key.
+#![allow(unsafe_code, reason = "the border to a C API")]
+
+use std::ffi::{c_int, c_void};
+
+use redis_module::raw;
+
+use super::{Context, OK, call, guard, slice, types};
+use crate::engine::Lock;
+
+impl Context<'_> {
+    /// Makes `database` the one in which keys are opened; answers whether there is such a one.
+    pub(in crate::module) fn select(self, database: u32) -> bool {
+        // SAFETY: the context lasts as long as `self`.
+        unsafe { call!(RedisModule_SelectDb(self.raw.as_ptr(), database as c_int)) == OK }
+    }
+
+    /// The database in which keys are opened.
+    pub(in crate::module) fn selected(self) -> u32 {
+        // SAFETY: the context lasts as long as `self`.
+        let database = unsafe { call!(RedisModule_GetSelectedDb(self.raw.as_ptr())) };
+        u32::try_from(database).unwrap_or(0)
+    }
+
+    /// Looks at some keys of the selected database, `buckets` of its table at most, from `cursor`
+    /// on, and shows those that are locks to `look`. Answers whether there are more.
+    pub(in crate::module) fn scan(
+        self,
+        cursor: &mut Cursor,
+        buckets: usize,
+        look: &mut dyn FnMut(&[u8], &mut Lock),
+    ) -> bool {
+        let mut look = look;
+        for _ in 0..buckets {
+            let look: *mut &mut dyn FnMut(&[u8], &mut Lock) = &mut look;
+            // SAFETY: cursor and context are alive, and `scanned` takes `look` for what it is; the
+            // server calls it before it returns.
+            let more = unsafe {
+                call!(RedisModule_Scan(self.raw.as_ptr(), cursor.raw, Some(scanned), look.cast()))
+            };
+            if more == 0 {
+                return false;
+            }
+        }
+        true
+    }
+}
+
+/// Shows one key to the closure behind `look`.
+unsafe extern "C" fn scanned(
+    _context: *mut raw::RedisModuleCtx,
+    name: *mut raw::RedisModuleString,
+    key: *mut raw::RedisModuleKey,
+    look: *mut c_void,
+) {
+    guard("looking at a key", (), || {
+        let mut length = 0;
+        // SAFETY: `Context::scan` passes the closure, which outlives the scan; name and key last
+        // for this callback, and nobody else uses the value meanwhile: the closure gets no key and
+        // no context that could open it. A null key is taken for a missing one.
+        unsafe {
+            let is_lock = call!(RedisModule_ModuleTypeGetType(key)) == types::lock_type();
+            let value = call!(RedisModule_ModuleTypeGetValue(key)).cast::<Lock>();
+            let start = call!(RedisModule_StringPtrLen(name, &mut length));
+            if let (true, Some(lock), Some(name)) = (is_lock, value.as_mut(), slice(start, length))
+            {
+                (*look.cast::<&mut dyn FnMut(&[u8], &mut Lock)>())(name, lock);
+            }
+        }
+    });
+}
+
+/// A place in a database's table of keys.
+pub(in crate::module) struct Cursor {
+    raw: *mut raw::RedisModuleScanCursor,
+}
+
+// SAFETY: a cursor is memory of the server that only `Context::scan` uses, under its lock.
+unsafe impl Send for Cursor {}
+
+impl Default for Cursor {
+    fn default() -> Cursor {
+        // SAFETY: takes nothing; never answers null.
+        Cursor { raw: unsafe { call!(RedisModule_ScanCursorCreate()) } }
+    }
+}
+
+impl Drop for Cursor {
+    fn drop(&mut self) {
+        // SAFETY: made in `default`, destroyed once.
+        unsafe { call!(RedisModule_ScanCursorDestroy(self.raw)) };
+    }
+}

@@ -1,0 +1,95 @@
+//! The counting of votes in other languages against the engine's, vote by vote.
+
+use lockmod::engine::{
+    Answer, Attempt, Fence, Instant, Millis, NodeSet, Quorum, RaiseAnswer, Step, Terms,
+};
+use rand::rngs::StdRng;
+use rand::{RngExt, SeedableRng};
+
+use crate::{LANGUAGES, Worker};
+
+const ATTEMPTS: u64 = 400;
+
+/// What a node has still to answer.
+#[derive(Clone, Copy, Debug)]
+enum Question {
+    Acquire(usize),
+    Raise(usize),
+}
+
+fn said(step: Step) -> String {
+    match step {
+        Step::Wait => "wait".into(),
+        Step::Won(grant) => format!("won {}", grant.fence),
+        Step::Lost(_) => "lost".into(),
+        Step::Raise { fence, nodes } => format!("raise {fence} {:?}", list(nodes)),
+    }
+}
+
+fn list(nodes: NodeSet) -> Vec<usize> {
+    nodes.iter().collect()
+}
+
+/// One attempt with answers in any order, until it is won or lost; how it ended.
+fn compare(worker: &mut Worker, random: &mut StdRng) -> String {
+    let nodes = [3, 4, 5, 7][random.random_range(0..4)];
+    let now = Instant::from_millis(1_000);
+    let quorum = Quorum::of(nodes).unwrap();
+    let mut attempt = Attempt::new(quorum, Terms::new(Millis::new(30_000)), now);
+    assert_eq!(worker.ask(format_args!("attempt {nodes}")), "ready");
+    let mut told = vec![format!("{nodes} nodes")];
+    let mut questions: Vec<Question> = (0..nodes).map(Question::Acquire).collect();
+    let mut fence = 0;
+    while !questions.is_empty() {
+        let question = questions.swap_remove(random.random_range(0..questions.len()));
+        let (step, command) = match question {
+            Question::Acquire(node) => {
+                let (answer, reply) = match random.random_range(0..6) {
+                    0 => (Answer::Refused, "none".into()),
+                    counter => (Answer::Granted(Fence::new(counter).unwrap()), counter.to_string()),
+                };
+                (attempt.answer(node, answer, now), format!("acquired {node} {reply}"))
+            }
+            Question::Raise(node) => {
+                let (answer, reply) = match random.random_range(0..8) {
+                    0 => (RaiseAnswer::Refused, "0".into()),
+                    1 => (RaiseAnswer::Refused, "none".into()),
+                    more => {
+                        let counter = fence + more / 7;
+                        let raised = RaiseAnswer::Raised(Fence::new(counter).unwrap());
+                        (raised, counter.to_string())
+                    }
+                };
+                (attempt.raise_answer(node, answer, now), format!("raised {node} {reply}"))
+            }
+        };
+        if let Step::Raise { fence: raise, nodes } = step {
+            fence = raise.get();
+            questions.extend(nodes.iter().map(Question::Raise));
+        }
+        let expected = said(step);
+        let got = worker.ask(&command);
+        told.push(format!("{command}: {got}"));
+        assert_eq!(got, expected, "{told:#?}");
+        if attempt.is_over() {
+            return expected.split(' ').next().unwrap().to_owned();
+        }
+    }
+    panic!("undecided: {told:#?}");
+}
+
+#[test]
+fn votes_are_counted_as_the_engine_counts_them() {
+    for language in LANGUAGES {
+        let mut worker = Worker::start(language, &[], "worker");
+        let mut ends = Vec::new();
+        for seed in 0..ATTEMPTS {
+            println!("{language:?}, seed {seed}");
+            ends.push(compare(&mut worker, &mut StdRng::seed_from_u64(seed)));
+        }
+        for end in ["won", "lost"] {
+            let count = ends.iter().filter(|other| *other == end).count();
+            assert!(count > 20, "{end} {count} times only");
+        }
+    }
+}

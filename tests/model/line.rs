@@ -1,0 +1,828 @@
+//! Waiting in line, in a model of its own: nodes with the engine's `Line` before their lock, clients
+//! with its `Attempt` and `Waiting`.
+//!
+//! Clients are numbered by the age of their tickets, client 0 is the oldest; they begin in any
+//! order, as clients with unlike clocks do. Replies arrive at once or, where a client gives up,
+//! never; requests and wakes take their time. Wakes get lost, reservations lapse, connections
+//! break, waiters go away and holders die, each as often as the bounds allow.
+//!
+//! That the oldest waiter gets the lock is checked in each state: from there on nothing goes wrong
+//! any more, everything that is on its way arrives, whoever holds the lock releases it, and
+//! whoever has been called attempts; see [`World::settle`]. If nothing has gone wrong before
+//! either, calls alone must do. Otherwise each waiter may try once by its own timer, the oldest
+//! first: then the oldest must win. No reservation lapses meanwhile, so nothing rests on that.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
+
+use lockmod::engine::{
+    Acquired, Answer, Attempt, Claim, ConnectionId, Durability, Extended, Fence, Grant, Instant,
+    Line, Lock, Millis, NodeSet, Queued, Quorum, RaiseAnswer, Room, Step, Terms, Ticket, Token,
+    Turn, Waiter, Waiting,
+};
+use stateright::{Model, Property};
+
+const NOW: Instant = Instant::from_millis(1_000_000);
+const TTL: Millis = Millis::new(1_000);
+const GRACE: Millis = Millis::new(100);
+
+/// A rule that is dropped on purpose.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Defect {
+    None,
+    /// A free lock is granted to whoever asks.
+    NoReservation,
+    /// Each node serves tickets in the order in which they came to it.
+    OrderOfArrival,
+    /// A lost attempt is given back first, and the ticket put in line after that.
+    ReleaseBeforeJoining,
+    /// A lost attempt is given back, and the ticket is left to its former place.
+    NoJoiningAfterLoss,
+}
+
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Bounds {
+    pub(crate) nodes: usize,
+    pub(crate) clients: usize,
+    /// Of each client, until nothing goes wrong any more.
+    pub(crate) attempts: u8,
+    pub(crate) lost_wakes: u8,
+    pub(crate) lapses: u8,
+    pub(crate) breaks: u8,
+    pub(crate) cancels: u8,
+    pub(crate) deaths: u8,
+    /// Clients wait no longer for an answer.
+    pub(crate) gives_up: bool,
+    /// Clients attempt without having been called, by their timers.
+    pub(crate) timers: bool,
+    pub(crate) defect: Defect,
+}
+
+impl Bounds {
+    pub(crate) const fn of(nodes: usize, clients: usize) -> Bounds {
+        Bounds {
+            nodes,
+            clients,
+            attempts: 2,
+            lost_wakes: 0,
+            lapses: 0,
+            breaks: 0,
+            cancels: 0,
+            deaths: 0,
+            gives_up: false,
+            timers: false,
+            defect: Defect::None,
+        }
+    }
+}
+
+/// Interesting things that a search must have come upon.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u8)]
+pub(crate) enum Witness {
+    /// A quorum called, and the attempt won.
+    WonWhenCalled,
+    /// An older ticket took over a reservation.
+    TakenOver,
+    /// No two nodes reserved for the same ticket.
+    SplitReservations,
+    /// Called by a quorum, and lost all the same.
+    CalledInVain,
+    /// Won without having waited, while others waited for another quorum.
+    WonAtOnce,
+    /// Only a timer helped.
+    HelpedByTimer,
+    /// A ticket that had lapsed came back.
+    CameBack,
+}
+
+impl Witness {
+    const ALL: [Witness; 7] = [
+        Witness::WonWhenCalled,
+        Witness::TakenOver,
+        Witness::SplitReservations,
+        Witness::CalledInVain,
+        Witness::WonAtOnce,
+        Witness::HelpedByTimer,
+        Witness::CameBack,
+    ];
+}
+
+pub(crate) struct World {
+    pub(crate) bounds: Bounds,
+    quorum: Quorum,
+    witnessed: AtomicU32,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+enum Request {
+    Acquire { in_line: bool },
+    Raise(Fence),
+    ReleaseIntoLine,
+    Release,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+enum Reply {
+    Granted(Fence),
+    Held,
+    Raised(Option<Fence>),
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+struct Node {
+    lock: Lock,
+    durability: Durability,
+    line: Line,
+    /// How many tickets have come, for the order of arrival.
+    arrivals: u8,
+    /// When each client's ticket came.
+    arrived: [u8; CLIENTS_MAX],
+}
+
+const CLIENTS_MAX: usize = 4;
+
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+enum Phase {
+    Idle,
+    Attempting(Attempt),
+    Waiting,
+    Holding,
+    /// It has released, or gone away.
+    Done,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+struct Client {
+    phase: Phase,
+    waiting: Waiting,
+    /// Attempts so far; the present one's token goes by it.
+    attempts: u8,
+    /// Whether its ticket has been put in line.
+    has_place: bool,
+    was_called: bool,
+    is_dead: bool,
+    /// Who stood in line at a quorum when the present attempt began, and does so still.
+    ahead: u8,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub(crate) struct State {
+    nodes: Vec<Arc<Node>>,
+    clients: Vec<Arc<Client>>,
+    /// Client by client, node by node: in order, each with the number of its attempt.
+    requests: Vec<Vec<(u8, Request)>>,
+    /// Wakes on their way, likewise.
+    wakes: u16,
+    /// How many nodes anything has happened to.
+    touched: u8,
+    lost_wakes: u8,
+    lapses: u8,
+    breaks: u8,
+    cancels: u8,
+    deaths: u8,
+    /// Whether anybody has won who should have waited.
+    is_overtaken: bool,
+    winners: u8,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Action {
+    Begin(usize),
+    /// The next request of a client arrives at a node.
+    Deliver(usize, usize),
+    /// The wake of a client arrives from a node.
+    Wake(usize, usize),
+    LoseWake(usize, usize),
+    GiveUp(usize),
+    /// A waiter attempts, because a quorum has called it.
+    Answer(usize),
+    /// A waiter attempts because of its timer.
+    Time(usize),
+    Release(usize),
+    /// A waiter goes away.
+    Cancel(usize),
+    /// A holder or a waiter is no more, and has not said so.
+    Die(usize),
+    /// The lease of one that died ends at a node.
+    Expire(usize),
+    Lapse(usize),
+    /// The connection of a client to a node breaks, and comes back.
+    Break(usize, usize),
+}
+
+fn token(client: usize, attempt: u8) -> [u8; 1] {
+    [client as u8 * 64 + attempt]
+}
+
+fn owner(token: Token<'_>) -> usize {
+    usize::from(token.as_bytes()[0] / 64)
+}
+
+impl Node {
+    fn new() -> Node {
+        Node {
+            lock: Lock::default(),
+            durability: Durability::new(Fence::ZERO, None),
+            line: Line::default(),
+            arrivals: 0,
+            arrived: [0; CLIENTS_MAX],
+        }
+    }
+
+    fn holder(&self) -> Option<usize> {
+        self.lock.lease(NOW).map(|lease| owner(lease.token))
+    }
+
+    fn ticket(&mut self, client: usize, defect: Defect) -> Ticket {
+        let start = if defect == Defect::OrderOfArrival {
+            if self.arrived[client] == 0 {
+                self.arrivals += 1;
+                self.arrived[client] = self.arrivals;
+            }
+            u64::from(self.arrived[client])
+        } else {
+            1 + client as u64
+        };
+        Ticket::new(start, &[b'a' + client as u8]).expect("a ticket")
+    }
+
+    /// Whether the client's ticket stands in line here.
+    fn has(&self, client: usize, defect: Defect) -> bool {
+        let mut node = self.clone();
+        if defect == Defect::OrderOfArrival && node.arrived[client] == 0 {
+            return false;
+        }
+        let ticket = node.ticket(client, defect);
+        self.line.has(&Waiter::Ticket(ticket))
+    }
+
+    fn reserved_for(&self) -> Option<usize> {
+        self.line.reserved_for().map(client_of)
+    }
+
+    fn serve(&mut self, client: usize, attempt: u8, request: Request, defect: Defect) -> Reply {
+        let bytes = token(client, attempt);
+        let token = Token::new(&bytes, 1).expect("a token");
+        let claim = Claim { token, ttl: TTL };
+        let ticket = self.ticket(client, defect);
+        let queued = Queued {
+            ticket,
+            channel: b"c",
+            deadline: NOW.after(TTL),
+            connection: ConnectionId(client as u64),
+            room: Room { waiters: 0, max: 1 },
+        };
+        let Node { lock, durability, line, .. } = self;
+        match request {
+            Request::Acquire { in_line } => {
+                let queued = in_line.then_some(&queued);
+                let outcome = if defect == Defect::NoReservation && !lock.is_held(NOW) {
+                    let mut nobody = Line::default();
+                    let outcome =
+                        durability.acquire_in_line(lock, &mut nobody, claim, b"", None, NOW);
+                    if let Some(queued) = queued {
+                        line.leave(&Waiter::Ticket(queued.ticket.clone()));
+                    }
+                    line.taken();
+                    outcome
+                } else {
+                    durability.acquire_in_line(lock, line, claim, b"", queued, NOW)
+                };
+                match outcome.expect("neither quarantine nor disk") {
+                    Acquired::Granted { fence, .. } | Acquired::Again { fence, .. } => {
+                        Reply::Granted(fence)
+                    }
+                    Acquired::Held => Reply::Held,
+                }
+            }
+            Request::Raise(fence) => {
+                match durability.raise(lock, token, fence, NOW).expect("no disk") {
+                    Extended::Extended { counter, .. } => Reply::Raised(Some(counter)),
+                    Extended::HeldByAnother | Extended::NotHeld => Reply::Raised(None),
+                }
+            }
+            Request::ReleaseIntoLine => {
+                let _ = durability.release_in_line(lock, line, token, Some(&queued), NOW);
+                Reply::Held
+            }
+            Request::Release => {
+                let _ = durability.release_in_line(lock, line, token, None, NOW);
+                Reply::Held
+            }
+        }
+    }
+
+    /// Serves the line while the lock is free: who is to be called, if anybody.
+    fn call(&mut self) -> Option<usize> {
+        if self.lock.is_held(NOW) {
+            return None;
+        }
+        match self.line.serve(NOW, GRACE) {
+            Turn::Wake { ticket, .. } => Some(client_of(ticket)),
+            Turn::Nobody | Turn::Reserved => None,
+            Turn::Grant(_) => unreachable!("nobody blocks here"),
+        }
+    }
+}
+
+fn client_of(ticket: &Ticket) -> usize {
+    usize::from(ticket.to_bytes().last().expect("an id") - b'a')
+}
+
+impl World {
+    pub(crate) fn new(bounds: Bounds) -> World {
+        let quorum = Quorum::of(bounds.nodes).expect("1 to 32 nodes");
+        World { bounds, quorum, witnessed: AtomicU32::new(0) }
+    }
+
+    pub(crate) fn witnesses(&self) -> Vec<Witness> {
+        let bits = self.witnessed.load(Ordering::Relaxed);
+        Witness::ALL.into_iter().filter(|witness| bits & 1 << *witness as u8 != 0).collect()
+    }
+
+    fn saw(&self, witness: Witness) {
+        let bit = 1 << witness as u8;
+        if self.witnessed.load(Ordering::Relaxed) & bit == 0 {
+            self.witnessed.fetch_or(bit, Ordering::Relaxed);
+        }
+    }
+
+    fn pair(&self, client: usize, node: usize) -> usize {
+        client * self.bounds.nodes + node
+    }
+
+    /// Whether the client's ticket stands in line at a quorum.
+    fn is_in_line(&self, state: &State, client: usize) -> bool {
+        let has = |node: &&Arc<Node>| node.has(client, self.bounds.defect);
+        state.nodes.iter().filter(has).count() >= self.quorum.needed()
+    }
+
+    fn client<'s>(&self, state: &'s mut State, client: usize) -> &'s mut Client {
+        Arc::make_mut(&mut state.clients[client])
+    }
+
+    fn send(&self, state: &mut State, client: usize, request: Request, nodes: NodeSet) {
+        let attempt = state.clients[client].attempts;
+        for node in nodes.iter() {
+            state.requests[self.pair(client, node)].push((attempt, request));
+        }
+    }
+
+    fn attempt(&self, state: &mut State, client: usize) {
+        let ahead = (0..self.bounds.clients)
+            .filter(|other| *other != client && self.is_in_line(state, *other))
+            .filter(|other| matches!(state.clients[*other].phase, Phase::Waiting))
+            .filter(|other| !state.clients[client].has_place || *other < client)
+            .fold(0, |bits, other| bits | 1 << other);
+        let quorum = self.quorum;
+        let me = self.client(state, client);
+        me.ahead = ahead;
+        me.was_called = me.waiting.is_first();
+        me.waiting.begin();
+        me.attempts += 1;
+        me.phase = Phase::Attempting(Attempt::new(quorum, Terms::new(TTL), NOW));
+        let in_line = me.has_place;
+        self.send(state, client, Request::Acquire { in_line }, quorum.all());
+    }
+
+    fn deliver(&self, state: &mut State, client: usize, node: usize) {
+        state.touched = state.touched.max(node as u8 + 1);
+        let pair = self.pair(client, node);
+        let (attempt, request) = state.requests[pair].remove(0);
+        let served = Arc::make_mut(&mut state.nodes[node]);
+        let reserved_before = served.reserved_for();
+        let reply = served.serve(client, attempt, request, self.bounds.defect);
+        self.call(state, node, reserved_before);
+        if !matches!(request, Request::Acquire { .. } | Request::Raise(_)) {
+            return;
+        }
+        if matches!(request, Request::Acquire { in_line: true }) {
+            // What was published before the answer was made is out of date with it.
+            if state.nodes[node].reserved_for() != Some(client) {
+                state.wakes &= !(1 << pair);
+            }
+        }
+        if state.clients[client].attempts == attempt {
+            self.answer(state, client, node, reply);
+        }
+    }
+
+    /// Lets a node serve its line, and sends the wake that comes of it.
+    fn call(&self, state: &mut State, node: usize, reserved_before: Option<usize>) {
+        let called = Arc::make_mut(&mut state.nodes[node]).call();
+        if let Some(called) = called {
+            if reserved_before.is_some_and(|before| called < before) {
+                self.saw(Witness::TakenOver);
+            }
+            if !state.clients[called].is_dead {
+                state.wakes |= 1 << self.pair(called, node);
+            }
+        }
+        let mut reserved: Vec<_> =
+            state.nodes.iter().filter_map(|node| node.reserved_for()).collect();
+        reserved.sort_unstable();
+        reserved.dedup();
+        if reserved.len() == self.bounds.nodes {
+            self.saw(Witness::SplitReservations);
+        }
+    }
+
+    fn answer(&self, state: &mut State, client: usize, node: usize, reply: Reply) {
+        let me = self.client(state, client);
+        let Phase::Attempting(attempt) = &mut me.phase else { return };
+        let step = match reply {
+            Reply::Granted(fence) => attempt.answer(node, Answer::Granted(fence), NOW),
+            Reply::Held => attempt.answer(node, Answer::Refused, NOW),
+            Reply::Raised(Some(at)) => attempt.raise_answer(node, RaiseAnswer::Raised(at), NOW),
+            Reply::Raised(None) => attempt.raise_answer(node, RaiseAnswer::Refused, NOW),
+        };
+        if !matches!(reply, Reply::Raised(_)) {
+            let is_queued = me.has_place && reply == Reply::Held;
+            me.waiting.answered(node, is_queued);
+        }
+        self.follow(state, client, step, NodeSet::EMPTY);
+    }
+
+    fn follow(&self, state: &mut State, client: usize, step: Step, silent: NodeSet) {
+        match step {
+            Step::Wait => {}
+            Step::Raise { fence, nodes } => self.send(state, client, Request::Raise(fence), nodes),
+            Step::Won(grant) => self.win(state, client, grant),
+            Step::Lost(_) => {
+                let me = self.client(state, client);
+                if me.was_called {
+                    self.saw(Witness::CalledInVain);
+                }
+                me.phase = Phase::Waiting;
+                me.has_place = true;
+                me.ahead = 0;
+                let to = me.waiting.lost(silent, NOW, 0);
+                match self.bounds.defect {
+                    Defect::ReleaseBeforeJoining => {
+                        self.send(state, client, Request::Release, to);
+                        self.send(state, client, Request::ReleaseIntoLine, to);
+                    }
+                    Defect::NoJoiningAfterLoss if state.clients[client].attempts > 1 => {
+                        self.send(state, client, Request::Release, to);
+                    }
+                    _ => self.send(state, client, Request::ReleaseIntoLine, to),
+                }
+            }
+        }
+    }
+
+    fn win(&self, state: &mut State, client: usize, grant: Grant) {
+        self.send(state, client, Request::Raise(grant.fence), grant.laggards);
+        let ahead = state.clients[client].ahead;
+        let is_waiting = |other: usize| matches!(state.clients[other].phase, Phase::Waiting);
+        if (0..self.bounds.clients).any(|other| ahead & 1 << other != 0 && is_waiting(other)) {
+            state.is_overtaken = true;
+        }
+        let others = (0..self.bounds.clients).any(|other| other != client && is_waiting(other));
+        let me = self.client(state, client);
+        if me.was_called {
+            self.saw(Witness::WonWhenCalled);
+        }
+        if !me.has_place && others {
+            self.saw(Witness::WonAtOnce);
+        }
+        me.phase = Phase::Holding;
+        me.ahead = 0;
+        state.winners |= 1 << client;
+    }
+
+    /// Nobody may say any more that this client was overtaken: it has lost a place.
+    fn loses_place(&self, state: &mut State, client: usize) {
+        for other in 0..self.bounds.clients {
+            if state.clients[other].ahead & 1 << client != 0 {
+                self.client(state, other).ahead &= !(1 << client);
+            }
+        }
+    }
+
+    fn release(&self, state: &mut State, client: usize) {
+        self.send(state, client, Request::Release, self.quorum.all());
+        self.finish(state, client);
+    }
+
+    fn finish(&self, state: &mut State, client: usize) {
+        let quorum = self.quorum;
+        let me = self.client(state, client);
+        me.phase = Phase::Done;
+        me.waiting = Waiting::new(quorum, TTL);
+        (me.was_called, me.ahead) = (false, 0);
+        for node in 0..self.bounds.nodes {
+            state.wakes &= !(1 << self.pair(client, node));
+        }
+    }
+
+    /// The connection of a client to a node is gone: what was on its way, and its place in line.
+    fn disconnect(&self, state: &mut State, client: usize, node: usize) {
+        state.touched = state.touched.max(node as u8 + 1);
+        let pair = self.pair(client, node);
+        state.requests[pair].clear();
+        state.wakes &= !(1 << pair);
+        let served = Arc::make_mut(&mut state.nodes[node]);
+        let reserved_before = served.reserved_for();
+        served.line.leave_by_connection(ConnectionId(client as u64));
+        self.call(state, node, reserved_before);
+        self.loses_place(state, client);
+    }
+
+    fn reconnect(&self, state: &mut State, client: usize, node: usize) {
+        let pair = self.pair(client, node);
+        let lost = state.requests[pair].clone();
+        self.disconnect(state, client, node);
+        // Releases are repeated, without the part that belonged to the connection.
+        let repeated = lost.iter().filter_map(|(attempt, request)| match request {
+            Request::Release | Request::ReleaseIntoLine => Some((*attempt, Request::Release)),
+            Request::Acquire { .. } | Request::Raise(_) => None,
+        });
+        state.requests[pair] = repeated.collect();
+        let present = state.clients[client].attempts;
+        let me = self.client(state, client);
+        match &mut me.phase {
+            Phase::Waiting => {
+                me.waiting.left(node, NOW, 0);
+                state.requests[pair].push((present, Request::ReleaseIntoLine));
+            }
+            Phase::Attempting(attempt) => {
+                let is_acquire = |(attempt, request): &(u8, Request)| {
+                    *attempt == present && matches!(request, Request::Acquire { .. })
+                };
+                let step = if lost.iter().any(is_acquire) {
+                    attempt.answer(node, Answer::Unknown, NOW)
+                } else {
+                    attempt.raise_answer(node, RaiseAnswer::Unknown, NOW)
+                };
+                // It is told of the new connection as soon as it waits.
+                let was_waiting = NodeSet::of(node);
+                self.follow(state, client, step, was_waiting);
+                if matches!(state.clients[client].phase, Phase::Waiting) {
+                    state.requests[pair].push((present, Request::ReleaseIntoLine));
+                }
+            }
+            Phase::Idle | Phase::Holding | Phase::Done => {}
+        }
+    }
+
+    fn lapse(&self, state: &mut State, node: usize) {
+        let served = Arc::make_mut(&mut state.nodes[node]);
+        if let Some(client) = served.reserved_for() {
+            served.line.lapse();
+            self.loses_place(state, client);
+            self.call(state, node, None);
+        }
+    }
+
+    fn die(&self, state: &mut State, client: usize) {
+        self.client(state, client).is_dead = true;
+        for node in 0..self.bounds.nodes {
+            self.disconnect(state, client, node);
+        }
+        self.finish(state, client);
+    }
+
+    fn expire(&self, state: &mut State, node: usize) {
+        let served = Arc::make_mut(&mut state.nodes[node]);
+        served.lock = Lock::free(served.lock.counter(), NOW);
+        self.call(state, node, None);
+    }
+
+    fn is_orphaned(&self, state: &State, node: usize) -> bool {
+        state.nodes[node].holder().is_some_and(|holder| state.clients[holder].is_dead)
+    }
+}
+
+// ------------------------------------------------------------------- what must come of each state
+
+impl World {
+    /// From here on nothing goes wrong: whether the oldest waiter gets the lock, and then the
+    /// next. `backwards` lets everything happen in another order.
+    fn settle(&self, state: &State, backwards: bool) -> Result<(), &'static str> {
+        let went_well = state.lost_wakes + state.lapses + state.breaks + state.deaths == 0;
+        let mut state = state.clone();
+        self.deliver_all(&mut state, backwards);
+        for _ in 0..self.bounds.clients * 2 {
+            let holder = (0..self.bounds.clients)
+                .find(|client| state.clients[*client].phase == Phase::Holding);
+            if let Some(holder) = holder {
+                let first = self.first_in_line(&state);
+                let winners = state.winners;
+                self.release(&mut state, holder);
+                self.deliver_all(&mut state, backwards);
+                if first.is_some_and(|first| self.is_passed_over(&state, first, winners)) {
+                    return Err("a younger one was called");
+                }
+                continue;
+            }
+            let is_waiting = |client: &usize| state.clients[*client].phase == Phase::Waiting;
+            let Some(oldest) = (0..self.bounds.clients).find(is_waiting) else { return Ok(()) };
+            if went_well && !self.bounds.timers && !self.bounds.gives_up {
+                return Err("nothing went wrong, and a timer was needed");
+            }
+            self.attempt(&mut state, oldest);
+            self.deliver_all(&mut state, backwards);
+            if state.clients[oldest].phase != Phase::Holding {
+                return Err("the oldest lost");
+            }
+            self.saw(Witness::HelpedByTimer);
+        }
+        Ok(())
+    }
+
+    /// The oldest waiter, if it stands in line at a quorum.
+    fn first_in_line(&self, state: &State) -> Option<usize> {
+        let is_waiting = |client: &usize| state.clients[*client].phase == Phase::Waiting;
+        (0..self.bounds.clients).find(is_waiting).filter(|first| self.is_in_line(state, *first))
+    }
+
+    /// Whether somebody else has won since.
+    fn is_passed_over(&self, state: &State, first: usize, winners: u8) -> bool {
+        let new = state.winners & !winners;
+        new != 0 && new != 1 << first
+    }
+
+    /// Lets everything happen that is on its way.
+    fn deliver_all(&self, state: &mut State, backwards: bool) {
+        let turn = |index: usize, count: usize| if backwards { count - 1 - index } else { index };
+        loop {
+            let before = state.clone();
+            for client in 0..self.bounds.clients {
+                let client = turn(client, self.bounds.clients);
+                for node in 0..self.bounds.nodes {
+                    let node = turn(node, self.bounds.nodes);
+                    let pair = self.pair(client, node);
+                    if !state.requests[pair].is_empty() {
+                        self.deliver(state, client, node);
+                    }
+                    if state.wakes & 1 << pair != 0 {
+                        self.wake(state, client, node);
+                    }
+                    if self.is_orphaned(state, node) {
+                        self.expire(state, node);
+                    }
+                }
+                let me = &state.clients[client];
+                if me.phase == Phase::Waiting && me.waiting.is_first() {
+                    self.attempt(state, client);
+                }
+            }
+            if *state == before {
+                return;
+            }
+        }
+    }
+
+    fn wake(&self, state: &mut State, client: usize, node: usize) {
+        state.wakes &= !(1 << self.pair(client, node));
+        self.client(state, client).waiting.woken(node, NOW);
+    }
+}
+
+impl Model for World {
+    type State = State;
+    type Action = Action;
+
+    fn init_states(&self) -> Vec<State> {
+        let Bounds { nodes, clients, .. } = self.bounds;
+        let client = Client {
+            phase: Phase::Idle,
+            waiting: Waiting::new(self.quorum, TTL),
+            attempts: 0,
+            has_place: false,
+            was_called: false,
+            is_dead: false,
+            ahead: 0,
+        };
+        vec![State {
+            nodes: vec![Arc::new(Node::new()); nodes],
+            clients: vec![Arc::new(client); clients],
+            requests: vec![Vec::new(); nodes * clients],
+            wakes: 0,
+            touched: 0,
+            lost_wakes: 0,
+            lapses: 0,
+            breaks: 0,
+            cancels: 0,
+            deaths: 0,
+            is_overtaken: false,
+            winners: 0,
+        }]
+    }
+
+    fn actions(&self, state: &State, actions: &mut Vec<Action>) {
+        let bounds = &self.bounds;
+        let nodes = 0..bounds.nodes.min(usize::from(state.touched) + 1);
+        for (client, me) in state.clients.iter().enumerate() {
+            let has_attempts = me.attempts < bounds.attempts;
+            match &me.phase {
+                Phase::Idle => actions.push(Action::Begin(client)),
+                Phase::Attempting(_) => {
+                    if bounds.gives_up {
+                        actions.push(Action::GiveUp(client));
+                    }
+                }
+                Phase::Waiting if has_attempts && me.waiting.is_first() => {
+                    actions.push(Action::Answer(client));
+                }
+                Phase::Waiting if has_attempts && bounds.timers => {
+                    actions.push(Action::Time(client));
+                }
+                Phase::Holding => actions.push(Action::Release(client)),
+                Phase::Waiting | Phase::Done => {}
+            }
+            let is_there = matches!(me.phase, Phase::Attempting(_) | Phase::Waiting);
+            if is_there && state.cancels < bounds.cancels {
+                actions.push(Action::Cancel(client));
+            }
+            if (is_there || me.phase == Phase::Holding) && state.deaths < bounds.deaths {
+                actions.push(Action::Die(client));
+            }
+            for node in nodes.clone() {
+                let pair = self.pair(client, node);
+                if !state.requests[pair].is_empty() {
+                    actions.push(Action::Deliver(client, node));
+                }
+                if state.wakes & 1 << pair != 0 {
+                    actions.push(Action::Wake(client, node));
+                    if state.lost_wakes < bounds.lost_wakes {
+                        actions.push(Action::LoseWake(client, node));
+                    }
+                }
+                if state.breaks < bounds.breaks && is_there {
+                    actions.push(Action::Break(client, node));
+                }
+            }
+        }
+        for node in nodes {
+            if self.is_orphaned(state, node) {
+                actions.push(Action::Expire(node));
+            }
+            if state.lapses < bounds.lapses && state.nodes[node].reserved_for().is_some() {
+                actions.push(Action::Lapse(node));
+            }
+        }
+    }
+
+    fn next_state(&self, last: &State, action: Action) -> Option<State> {
+        let mut state = last.clone();
+        match action {
+            Action::Begin(client) | Action::Answer(client) | Action::Time(client) => {
+                self.attempt(&mut state, client);
+            }
+            Action::Deliver(client, node) => self.deliver(&mut state, client, node),
+            Action::Wake(client, node) => self.wake(&mut state, client, node),
+            Action::LoseWake(client, node) => {
+                state.lost_wakes += 1;
+                state.wakes &= !(1 << self.pair(client, node));
+            }
+            Action::GiveUp(client) => {
+                let Phase::Attempting(attempt) =
+                    &mut Arc::make_mut(&mut state.clients[client]).phase
+                else {
+                    return None;
+                };
+                let known = attempt.granted();
+                let step = attempt.time_out(NOW);
+                let silent = self.quorum.all().without(known);
+                self.follow(&mut state, client, step, silent);
+            }
+            Action::Release(client) => self.release(&mut state, client),
+            Action::Cancel(client) => {
+                state.cancels += 1;
+                self.release(&mut state, client);
+            }
+            Action::Die(client) => {
+                state.deaths += 1;
+                self.die(&mut state, client);
+            }
+            Action::Expire(node) => self.expire(&mut state, node),
+            Action::Lapse(node) => {
+                state.lapses += 1;
+                self.lapse(&mut state, node);
+            }
+            Action::Break(client, node) => {
+                state.breaks += 1;
+                self.reconnect(&mut state, client, node);
+            }
+        }
+        if state == *last { None } else { Some(state) }
+    }
+
+    fn properties(&self) -> Vec<Property<World>> {
+        vec![
+            Property::always("mutual exclusion", |_: &World, state: &State| {
+                let is_holding = |client: &&Arc<Client>| client.phase == Phase::Holding;
+                state.clients.iter().filter(is_holding).count() <= 1
+            }),
+            Property::always("nobody overtakes who stands in line", |_, state: &State| {
+                !state.is_overtaken
+            }),
+            Property::always("the oldest gets the lock", |world: &World, state: &State| {
+                world.settle(state, false).is_ok() && world.settle(state, true).is_ok()
+            }),
+        ]
+    }
+}

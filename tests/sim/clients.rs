@@ -1,0 +1,529 @@
+//! What the programs do: many tasks after few locks, in every way that the client offers.
+//!
+//! What happened is noted on true time, so that doubt favours the accused: a call before it is
+//! made, a return after it, and the end of a validity as the guard tells it, never later.
+
+use std::collections::BTreeSet;
+use std::sync::{Arc, Mutex, MutexGuard};
+use std::time::Duration;
+
+use lockmod::client::{Acquire, Guard, Locker, Lost, ReleaseError};
+use rand::rngs::StdRng;
+use rand::{RngExt, SeedableRng};
+use tokio::time::Instant;
+
+use crate::coverage::Reached;
+use crate::history::{Acquisition, Micros};
+use crate::world::{Process, Simulated};
+
+/// How long a node's answer is waited for.
+pub(crate) const TIMEOUT: Duration = Duration::from_millis(90);
+/// How often a holder looks whether it still holds.
+const LOOK: Duration = Duration::from_millis(15);
+/// Clocks differ from true time by less than this: two of them by less than the drift allowance.
+pub(crate) const FAST_PPM_MAX: i64 = 4_500;
+
+/// What all tasks of a run note.
+#[derive(Debug)]
+pub(crate) struct Log(Mutex<Notes>);
+
+#[derive(Debug)]
+pub(crate) struct Notes {
+    began_at: Instant,
+    pub(crate) acquisitions: Vec<Acquisition>,
+    pub(crate) per_lock: Vec<u64>,
+    pub(crate) reached: Reached,
+    /// Leases that nobody has to give back.
+    pub(crate) leaked: BTreeSet<Vec<u8>>,
+    /// What else is wrong.
+    pub(crate) complaints: Vec<String>,
+    pub(crate) is_over: bool,
+}
+
+impl Log {
+    pub(crate) fn new(locks: usize) -> Arc<Log> {
+        Arc::new(Log(Mutex::new(Notes {
+            began_at: Instant::now(),
+            acquisitions: Vec::new(),
+            per_lock: vec![0; locks],
+            reached: Reached::default(),
+            leaked: BTreeSet::new(),
+            complaints: Vec::new(),
+            is_over: false,
+        })))
+    }
+
+    pub(crate) fn notes(&self) -> MutexGuard<'_, Notes> {
+        self.0.lock().expect("one thread, which does not go on after a panic")
+    }
+
+    pub(crate) fn now(&self) -> Micros {
+        micros(self.notes().began_at.elapsed())
+    }
+
+    fn reach(&self, outcome: &'static str) {
+        self.notes().reached.note(outcome);
+    }
+}
+
+/// Of how many nodes, and whether nothing is ever lost.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Surroundings {
+    pub(crate) nodes: usize,
+    pub(crate) locks: usize,
+    /// Whether no clock changes its rate.
+    pub(crate) is_steady: bool,
+    /// Whether nothing is ever lost, and no node crashes.
+    pub(crate) is_gentle: bool,
+}
+
+pub(crate) struct Client {
+    pub(crate) locker: Locker<Simulated>,
+    pub(crate) process: Arc<Process>,
+    pub(crate) log: Arc<Log>,
+    pub(crate) number: usize,
+    pub(crate) around: Surroundings,
+    random: StdRng,
+}
+
+/// How a lock is held, and given up.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Manner {
+    Release,
+    Drop,
+    /// The program forgets it.
+    Leak,
+    /// The holder works until it is told to stop.
+    UntilLost,
+}
+
+/// What a task asks for.
+struct Wish {
+    lock: usize,
+    ttl: Duration,
+    wait: Duration,
+    length: Duration,
+    manner: Manner,
+    renews: bool,
+    max_hold: Option<Duration>,
+}
+
+impl Client {
+    pub(crate) fn new(
+        locker: Locker<Simulated>,
+        process: &Arc<Process>,
+        log: &Arc<Log>,
+        (number, seed): (usize, u64),
+        around: Surroundings,
+    ) -> Client {
+        let random = StdRng::seed_from_u64(seed ^ ((number as u64 + 1) << 40));
+        let (process, log) = (Arc::clone(process), Arc::clone(log));
+        Client { locker, process, log, number, around, random }
+    }
+
+    pub(crate) async fn run(mut self) {
+        while !self.log.notes().is_over {
+            self.turn().await;
+            self.pause(0, 40).await;
+        }
+    }
+
+    async fn turn(&mut self) {
+        match self.random.random_range(0..100) {
+            0..55 => self.acquire().await,
+            55..66 => self.cancel().await,
+            66..73 => self.nest().await,
+            73..80 => self.acquire_many().await,
+            80..87 => self.with().await,
+            87..92 => self.look_around().await,
+            92..94 => self.ask_for_nonsense().await,
+            _ => self.act_by_token().await,
+        }
+    }
+
+    // ---- ways to acquire ----
+
+    async fn acquire(&mut self) {
+        let wish = self.wish();
+        let acquire = self.ask(&wish);
+        let called_at = self.log.now();
+        let limit = self.limit(wish.wait);
+        match self.bounded("acquire", limit, acquire).await {
+            Ok(guard) => self.hold(guard, called_at, &wish).await,
+            Err(error) => self.log.notes().reached.acquire_error(&error),
+        }
+    }
+
+    /// Loses patience somewhere in between.
+    async fn cancel(&mut self) {
+        let wish = self.wish();
+        let acquire = self.ask(&wish).into_future();
+        let patience = Arc::clone(&self.process).sleep(self.millis(0, 120));
+        let called_at = self.log.now();
+        let acquired = tokio::select! {
+            biased;
+            () = patience => None,
+            outcome = acquire => Some(outcome),
+        };
+        match acquired {
+            None => self.log.reach("acquire: cancelled"),
+            Some(Ok(guard)) => self.hold(guard, called_at, &wish).await,
+            Some(Err(error)) => self.log.notes().reached.acquire_error(&error),
+        }
+    }
+
+    async fn nest(&mut self) {
+        let mut wish = self.wish();
+        wish.manner = Manner::Release;
+        let holder = self.locker.holder();
+        let name = name(wish.lock);
+        let called_at = self.log.now();
+        let limit = self.limit(WAIT);
+        let outer = match self.bounded("holder", limit, holder.acquire(&name)).await {
+            Ok(outer) => outer,
+            Err(error) => return self.log.notes().reached.acquire_error(&error),
+        };
+        let inner = match self.bounded("nested", limit, holder.clone().acquire(&name)).await {
+            Ok(inner) => inner,
+            Err(error) => {
+                self.log.notes().reached.acquire_error(&error);
+                return self.hold(outer, called_at, &wish).await;
+            }
+        };
+        if inner.fence() == outer.fence() {
+            self.log.reach("holder: nested");
+            let outcome = inner.release().await;
+            self.complain_if(outcome.is_err(), "a share of a lease was not given back");
+            self.hold(outer, called_at, &wish).await;
+        } else {
+            // The first lease was lost before the second call.
+            let is_lost = outer.is_lost();
+            self.complain_if(!is_lost, "a lease that stands was acquired again");
+            drop(outer);
+            self.hold(inner, called_at, &wish).await;
+        }
+    }
+
+    async fn acquire_many(&mut self) {
+        let names: Vec<String> = (0..self.around.locks).rev().map(name).collect();
+        let called_at = self.log.now();
+        let limit = self.limit(WAIT) + (TIMEOUT * 9) * self.around.locks as u32;
+        let guards = match self.bounded("many", limit, self.locker.acquire_many(names)).await {
+            Ok(guards) => guards,
+            Err(error) => {
+                let reached = &mut self.log.notes().reached;
+                reached.note("acquire many: failed");
+                return reached.acquire_error(&error);
+            }
+        };
+        self.log.reach("acquire many: won");
+        let mut all: Vec<Acquisition> = (0..self.around.locks)
+            .map(|lock| {
+                let guard = guards.get(name(lock)).expect("one guard for each");
+                self.begin(lock, called_at, guard.fence().get())
+            })
+            .collect();
+        let length = self.millis(0, 400);
+        let start = Instant::now();
+        let mut is_valid = true;
+        while is_valid && start.elapsed() < length {
+            for noted in &mut all {
+                let guard = guards.get(name(noted.lock)).expect("one guard for each");
+                is_valid &= self.look(guard, noted);
+            }
+            Arc::clone(&self.process).sleep(LOOK).await;
+        }
+        let released_at = self.log.now();
+        for mut noted in all {
+            noted.released_at = Some(released_at);
+            self.log.notes().acquisitions.push(noted);
+        }
+        let limit = TIMEOUT * self.around.locks as u32;
+        let outcome = self.bounded("release many", limit, guards.release()).await;
+        self.log.notes().reached.release(&outcome);
+    }
+
+    async fn with(&mut self) {
+        let lock = self.random.random_range(0..self.around.locks);
+        let length = self.millis(0, 6_000);
+        let called_at = self.log.now();
+        let (log, process, number) = (&self.log, &self.process, self.number);
+        // Until when the closure ran is all that its author knows.
+        let mut noted = None;
+        let work = async |fence: lockmod::engine::Fence| {
+            let returned_at = log.now();
+            log.notes().per_lock[lock] += 1;
+            let noted = noted.insert(Acquisition {
+                lock,
+                client: number,
+                called_at,
+                returned_at,
+                fence: Some(fence.get()),
+                valid_until: returned_at,
+                released_at: None,
+            });
+            let start = Instant::now();
+            while start.elapsed() < length {
+                Arc::clone(process).sleep(LOOK).await;
+                // A task that stands still does not look: it is not known to be valid then.
+                noted.valid_until = log.now();
+            }
+        };
+        let outcome = self.locker.with(name(lock), work).await;
+        let mut notes = self.log.notes();
+        match &outcome {
+            Ok(()) => notes.reached.note("with: done"),
+            Err(error) => notes.reached.with_error(error),
+        }
+        if let Some(mut noted) = noted {
+            // The end of a work that was paused beyond its validity was not protected.
+            noted.valid_until = noted.returned_at;
+            notes.acquisitions.push(noted);
+        }
+    }
+
+    /// Leaks a lease, and acts on it by its token.
+    async fn act_by_token(&mut self) {
+        let mut wish = self.wish();
+        wish.ttl = Duration::from_secs(2);
+        let called_at = self.log.now();
+        let guard = match self.ask(&wish).await {
+            Ok(guard) => guard,
+            Err(error) => return self.log.notes().reached.acquire_error(&error),
+        };
+        let mut noted = self.begin(wish.lock, called_at, guard.fence().get());
+        let mut leaked = {
+            self.look(&guard, &mut noted);
+            guard.leak()
+        };
+        self.log.notes().leaked.insert(leaked.token.to_vec());
+        let name = std::mem::take(&mut leaked.name);
+        noted.released_at = Some(self.log.now());
+        self.log.notes().acquisitions.push(noted);
+        if self.random.random_bool(0.5) {
+            let outcome = self.locker.extend_by_token(&name, &leaked.token).await;
+            self.log.notes().reached.extend(&outcome.map(drop));
+        }
+        let release = self.locker.release_by_token(&name, &leaked.token);
+        let outcome = self.bounded("release by token", TIMEOUT, release).await;
+        self.log.reach("release: by token");
+        self.log.notes().reached.release(&outcome);
+    }
+
+    async fn ask_for_nonsense(&mut self) {
+        let short = self.locker.acquire("lock-0").ttl(Duration::from_millis(5)).await;
+        let label = self.locker.acquire("lock-0").label([b'x'; 129]).await;
+        for outcome in [short, label] {
+            match outcome {
+                Err(error) => self.log.notes().reached.acquire_error(&error),
+                Ok(_) => self.complain_if(true, "nonsense was accepted"),
+            }
+        }
+    }
+
+    async fn look_around(&mut self) {
+        let name = name(self.random.random_range(0..self.around.locks));
+        let nodes = self.around.nodes;
+        let infos = self.bounded("info", TIMEOUT, self.locker.info(&name)).await;
+        self.complain_if(infos.len() != nodes, "a node is missing");
+        if let Err(votes) = self.bounded("fence", TIMEOUT, self.locker.fence(&name)).await {
+            self.log.notes().reached.votes(&votes);
+        }
+        let listed = self.bounded("list", TIMEOUT * 8 * nodes as u32, self.locker.list()).await;
+        self.complain_if(listed.len() != nodes, "a node is missing");
+        let settled = self.bounded("settle", TIMEOUT, self.locker.settle()).await;
+        self.log.notes().reached.votes(&settled);
+    }
+
+    // ---- holding ----
+
+    async fn hold(&mut self, guard: Guard<Simulated>, called_at: Micros, wish: &Wish) {
+        let mut noted = self.begin(wish.lock, called_at, guard.fence().get());
+        let start = Instant::now();
+        let mut is_valid = self.look(&guard, &mut noted);
+        let until_lost = wish.manner == Manner::UntilLost;
+        let mut lost = Some(Box::pin(guard.lost()));
+        while is_valid && (until_lost || start.elapsed() < wish.length) {
+            let left = wish.length.saturating_sub(start.elapsed());
+            let nap = if until_lost { LOOK } else { LOOK.min(left.max(Duration::from_millis(1))) };
+            tokio::select! {
+                biased;
+                why = async { lost.as_mut().expect("not lost yet").await } => {
+                    lost = None;
+                    self.log.notes().reached.lost(why);
+                    self.look(&guard, &mut noted);
+                    break;
+                }
+                () = Arc::clone(&self.process).sleep(nap) => {}
+            }
+            if !wish.renews && !until_lost && self.random.random_bool(0.1) {
+                self.extend(&guard).await;
+            }
+            is_valid = self.look(&guard, &mut noted);
+        }
+        let outlived = noted.valid_until > noted.returned_at + micros(wish.ttl) * 102 / 100;
+        self.log.notes().reached.note_often("renewed beyond the ttl", u64::from(outlived));
+        if wish.manner == Manner::Leak {
+            self.log.notes().acquisitions.push(noted);
+            let leaked = guard.leak();
+            self.log.notes().leaked.insert(leaked.token.to_vec());
+            return self.end_of(lost).await;
+        }
+        let is_valid = self.look(&guard, &mut noted);
+        noted.released_at = Some(self.log.now());
+        let fence = noted.fence;
+        self.log.notes().acquisitions.push(noted);
+        if wish.manner == Manner::Drop {
+            drop(guard);
+        } else {
+            let outcome = self.bounded("release", TIMEOUT, guard.release()).await;
+            self.log.notes().reached.release(&outcome);
+            let is_wrong = is_valid && self.around.is_gentle;
+            let is_gone = matches!(outcome, Err(ReleaseError::NotHeld(_)));
+            let text = format!("a valid lease with fence {fence:?} was not held any more");
+            self.complain_if(is_wrong && is_gone, &text);
+        }
+        self.end_of(lost).await;
+    }
+
+    /// Whoever watches a lease is told that it is over.
+    async fn end_of(&self, lost: Option<impl Future<Output = Lost>>) {
+        if let Some(lost) = lost {
+            let why = self.bounded("lost", Duration::ZERO, lost).await;
+            self.log.notes().reached.lost(why);
+        }
+    }
+
+    async fn extend(&mut self, guard: &Guard<Simulated>) {
+        let patience = if self.random.random_bool(0.1) { self.millis(0, 20) } else { TIMEOUT * 2 };
+        let outcome = tokio::select! {
+            biased;
+            outcome = guard.extend() => Some(outcome),
+            () = Arc::clone(&self.process).sleep(patience) => None,
+        };
+        if let Some(outcome) = outcome {
+            self.log.notes().reached.extend(&outcome);
+        }
+    }
+
+    /// Notes until when the lock may be relied on; false when that is over.
+    fn look(&self, guard: &Guard<Simulated>, noted: &mut Acquisition) -> bool {
+        let now = self.log.now();
+        let left = guard.validity();
+        if left.is_zero() {
+            noted.valid_until = noted.valid_until.min(now);
+            return false;
+        }
+        let clock = self.process.clock();
+        let mut left = clock.true_length(left);
+        if !self.around.is_steady {
+            // The clock may run as fast as a clock may, from now on.
+            left = left * 1_000 / (1_000 + 2 * FAST_PPM_MAX as u32 / 1_000 + 1);
+        }
+        noted.valid_until = noted.valid_until.max(now + micros(left));
+        true
+    }
+
+    fn begin(&self, lock: usize, called_at: Micros, fence: u64) -> Acquisition {
+        let returned_at = self.log.now();
+        let mut notes = self.log.notes();
+        notes.per_lock[lock] += 1;
+        notes.reached.note("acquire: won");
+        Acquisition {
+            lock,
+            client: self.number,
+            called_at,
+            returned_at,
+            fence: Some(fence),
+            valid_until: 0,
+            released_at: None,
+        }
+    }
+
+    // ---- choices ----
+
+    fn ask(&self, wish: &Wish) -> Acquire<Simulated> {
+        let acquire = self.locker.acquire(name(wish.lock)).ttl(wish.ttl).wait(wish.wait);
+        let acquire = acquire.renew(wish.renews).label(format!("client-{}", self.number));
+        match wish.max_hold {
+            Some(max_hold) => acquire.max_hold(max_hold),
+            None => acquire,
+        }
+    }
+
+    fn wish(&mut self) -> Wish {
+        let lock = self.random.random_range(0..self.around.locks);
+        let ttl = if self.random.random_bool(0.75) {
+            self.millis(300, 1_500)
+        } else {
+            self.millis(3_000, 20_000)
+        };
+        let (manner, length) = match self.random.random_range(0..100) {
+            0..45 => (Manner::Release, self.millis(0, 15)),
+            45..60 => (Manner::Drop, self.millis(0, 15)),
+            60..75 => (Manner::Release, ttl.mul_f64(self.random.random_range(0.1..0.8))),
+            75..87 => (Manner::Release, ttl.mul_f64(self.random.random_range(1.2..2.5))),
+            87..93 => (Manner::Leak, ttl.mul_f64(self.random.random_range(0.0..1.5))),
+            _ => (Manner::UntilLost, Duration::ZERO),
+        };
+        let renews = manner != Manner::UntilLost && self.random.random_bool(0.8);
+        let capped = manner == Manner::UntilLost && self.random.random_bool(0.5);
+        let max_hold = capped.then(|| self.millis(50, 2_000));
+        let renews = renews || capped;
+        // Those who work with a long lease do not work for long.
+        let length = length.min(Duration::from_secs(8));
+        let wait =
+            if self.random.random_bool(0.3) { Duration::ZERO } else { self.millis(0, 2_000) };
+        Wish { lock, ttl, wait, length, manner, renews, max_hold }
+    }
+
+    fn millis(&mut self, from: u64, to: u64) -> Duration {
+        Duration::from_millis(self.random.random_range(from..=to))
+    }
+
+    async fn pause(&mut self, from: u64, to: u64) {
+        let length = self.millis(from, to);
+        Arc::clone(&self.process).sleep(length).await;
+    }
+
+    /// How long an acquisition that waits this long may take: the last attempt, as many raises as
+    /// there are nodes, and asking who holds the lock.
+    fn limit(&self, wait: Duration) -> Duration {
+        wait + TIMEOUT * (self.around.nodes as u32 + 3)
+    }
+
+    /// Notes a call that takes longer than it may.
+    async fn bounded<T>(
+        &self,
+        what: &str,
+        limit: Duration,
+        call: impl IntoFuture<Output = T>,
+    ) -> T {
+        let (start, paused) = (Instant::now(), self.process.paused_for());
+        let outcome = call.into_future().await;
+        let (took, paused) = (start.elapsed(), self.process.paused_for() - paused);
+        // Clocks may be slow, and timers of tokio count whole milliseconds.
+        let allowed = limit.mul_f64(1.02) + paused + Duration::from_millis(20);
+        let text = format!("{what} took {took:?}, paused for {paused:?}, and may take {limit:?}");
+        self.complain_if(took > allowed, &text);
+        outcome
+    }
+
+    fn complain_if(&self, is_wrong: bool, what: &str) {
+        if is_wrong {
+            let (now, number) = (self.log.now(), self.number);
+            self.log.notes().complaints.push(format!("client {number} at {now}: {what}"));
+        }
+    }
+}
+
+/// How long the locker waits unless a call says otherwise.
+pub(crate) const WAIT: Duration = Duration::from_millis(1_500);
+
+pub(crate) fn name(lock: usize) -> String {
+    format!("lock-{lock}")
+}
+
+pub(crate) fn micros(length: Duration) -> Micros {
+    u64::try_from(length.as_micros()).expect("no simulation is that long")
+}

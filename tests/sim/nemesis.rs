@@ -1,0 +1,220 @@
+//! The faults of one run, from its seed.
+
+use std::pin::Pin;
+use std::sync::Arc;
+use std::time::Duration;
+
+use rand::rngs::StdRng;
+use rand::{RngExt, SeedableRng};
+use tokio::time::{Instant, sleep};
+
+use crate::Setup;
+use crate::clients::name;
+use crate::net::{Flow, Net};
+use crate::node::{End, Misfit};
+use crate::world::Process;
+
+/// What ends a fault.
+type Recovery = Pin<Box<dyn Future<Output = ()> + Send>>;
+
+const HOUR_MS: i64 = 3_600_000;
+
+pub(crate) struct Nemesis {
+    setup: Setup,
+    net: Arc<Net>,
+    processes: Vec<Arc<Process>>,
+    random: StdRng,
+}
+
+impl Nemesis {
+    pub(crate) fn new(setup: Setup, net: &Arc<Net>, processes: &[Arc<Process>]) -> Nemesis {
+        let random = StdRng::seed_from_u64(setup.seed ^ 0x6e65_6d65);
+        Nemesis { setup, net: Arc::clone(net), processes: processes.to_vec(), random }
+    }
+
+    /// Strikes for as long as the setup says, then takes everything back.
+    pub(crate) async fn storm(mut self) {
+        let end = Instant::now() + Duration::from_millis(self.setup.storm_ms);
+        let mut tasks = Vec::new();
+        while Instant::now() < end {
+            sleep(self.millis(30, 400)).await;
+            if let Some(recovery) = self.strike() {
+                tasks.push(tokio::spawn(recovery));
+            }
+        }
+        for task in tasks {
+            task.await.expect("a fault ends");
+        }
+        self.net.heal();
+        self.net.change(|universe| {
+            for node in &mut universe.nodes {
+                node.misfit = None;
+                node.set_disk_full(false);
+            }
+        });
+    }
+
+    fn millis(&mut self, from: u64, to: u64) -> Duration {
+        Duration::from_millis(self.random.random_range(from..=to))
+    }
+
+    /// A fault; what ends it, if it has to be ended.
+    fn strike(&mut self) -> Option<Recovery> {
+        let node = self.random.random_range(0..self.setup.nodes);
+        let program = self.random.random_range(0..self.setup.programs);
+        let way = (program, node);
+        let net = Arc::clone(&self.net);
+        let length = self.millis(20, 3_000);
+        match self.random.random_range(0..100) {
+            0..18 => {
+                // A moment, or so long that leases end meanwhile.
+                let length = if self.random.random_bool(0.7) { length / 10 } else { length };
+                self.processes[program].pause(length);
+                None
+            }
+            18..26 if !self.setup.is_steady => {
+                let fast_ppm = self.random.random_range(-self.setup.ppm_max..=self.setup.ppm_max);
+                if self.random.random_bool(0.5) {
+                    self.processes[program].set_rate(fast_ppm);
+                } else {
+                    net.change(|universe| universe.nodes[node].clock.set_rate(fast_ppm));
+                }
+                None
+            }
+            26..34 => {
+                let slow = self.millis(1, 60);
+                net.set_slow(way, slow);
+                Some(Box::pin(async move {
+                    sleep(length).await;
+                    net.set_slow(way, Duration::ZERO);
+                }))
+            }
+            34..42 => {
+                let by_ms = self.random.random_range(-6..=6) * HOUR_MS;
+                let all = self.random.random_bool(0.5);
+                net.change(|universe| {
+                    let (first, last) =
+                        if all { (0, universe.nodes.len()) } else { (node, node + 1) };
+                    for node in &mut universe.nodes[first..last] {
+                        node.step_wall_clock(by_ms);
+                    }
+                });
+                None
+            }
+            42..46 if self.setup.is_forced => {
+                let lock = name(self.random.random_range(0..self.setup.locks));
+                net.change(|universe| {
+                    universe.nodes.iter_mut().for_each(|node| node.delete(lock.as_bytes()));
+                });
+                None
+            }
+            _ if self.setup.is_gentle => None,
+            42..58 => self.trouble(way, length),
+            58..66 => {
+                self.net.cut(way);
+                None
+            }
+            66..70 => {
+                self.net.garble_next(way);
+                None
+            }
+            70..76 => {
+                net.change(|universe| universe.hung_until[node] = Instant::now() + length);
+                None
+            }
+            76..80 => {
+                net.change(|universe| universe.nodes[node].save());
+                None
+            }
+            80..82 => {
+                net.change(|universe| universe.nodes[node].set_disk_full(true));
+                None
+            }
+            82..84 => {
+                let misfit = Misfit::ALL[self.random.random_range(0..Misfit::ALL.len())];
+                net.change(|universe| {
+                    let misfits = universe.nodes.iter().filter(|node| node.misfit.is_some());
+                    if misfits.count() < 2 {
+                        universe.nodes[node].misfit = Some(misfit);
+                    }
+                });
+                Some(Box::pin(async move {
+                    sleep(length).await;
+                    net.change(|universe| universe.nodes[node].misfit = None);
+                }))
+            }
+            _ if !self.random.random_ratio(self.setup.crashes, 16) => None,
+            84..86 => self.massacre(),
+            _ => self.crash(node),
+        }
+    }
+
+    fn trouble(&mut self, way: (usize, usize), length: Duration) -> Option<Recovery> {
+        let net = Arc::clone(&self.net);
+        let choice = self.random.random_range(0..7);
+        let (requests, replies) = match choice {
+            0 => (Flow::Hold, Flow::Pass),
+            1 => (Flow::Pass, Flow::Hold),
+            2 => (Flow::Hold, Flow::Hold),
+            3 => (Flow::Discard, Flow::Pass),
+            4 => (Flow::Pass, Flow::Discard),
+            5 => (Flow::Discard, Flow::Discard),
+            _ => {
+                net.set_refuses(way, true);
+                return Some(Box::pin(async move {
+                    sleep(length).await;
+                    net.set_refuses(way, false);
+                }));
+            }
+        };
+        net.set_flow(way, requests, replies);
+        Some(Box::pin(async move {
+            sleep(length).await;
+            net.set_flow(way, Flow::Pass, Flow::Pass);
+            if choice > 2 {
+                net.cut(way);
+            }
+        }))
+    }
+
+    fn crash(&mut self, node: usize) -> Option<Recovery> {
+        let net = Arc::clone(&self.net);
+        if !net.universe().nodes[node].is_up {
+            return None;
+        }
+        let end = match self.random.random_range(0..10) {
+            0..6 => End::Killed,
+            6..8 => End::PowerLoss,
+            8 => End::Shutdown { saves: true },
+            _ => End::Shutdown { saves: false },
+        };
+        // A node that has every write on its disk may rely on its disk.
+        let loses_data = self.random.random_bool(0.4);
+        let down =
+            if self.random.random_bool(0.6) { Duration::ZERO } else { self.millis(0, 2_000) };
+        net.change(|universe| universe.nodes[node].end(end, loses_data));
+        net.drop_connections(node, end == End::PowerLoss);
+        Some(Box::pin(async move {
+            sleep(down).await;
+            net.change(|universe| {
+                universe.nodes[node].start_again();
+                // What was given back since the data set was saved is there again.
+                let back = universe.nodes[node].held_tokens();
+                universe.stranded.extend(back.into_iter().map(|(_, token)| token));
+            });
+        }))
+    }
+
+    /// All nodes but one or none, at once.
+    fn massacre(&mut self) -> Option<Recovery> {
+        let spared = self.random.random_range(0..=self.setup.nodes);
+        let nodes = (0..self.setup.nodes).filter(|node| *node != spared);
+        let recoveries: Vec<_> =
+            nodes.collect::<Vec<_>>().into_iter().filter_map(|node| self.crash(node)).collect();
+        Some(Box::pin(async move {
+            for recovery in recoveries {
+                recovery.await;
+            }
+        }))
+    }
+}

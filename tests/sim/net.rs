@@ -1,0 +1,426 @@
+//! Connections between programs and nodes: streams of bytes that are late, held, lost and cut.
+//!
+//! Within a connection bytes keep their order, as TCP has it; between connections, and so between
+//! nodes, anything may overtake. A request that is on its way when its connection breaks may arrive
+//! all the same: such an acquire or repair is noted, for nobody can take it back.
+
+use std::collections::BTreeSet;
+use std::io;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard};
+use std::time::Duration;
+
+use lockmod::client::reply::{self, Reply};
+use lockmod::client::{Dial, Opening, Stream};
+use rand::rngs::StdRng;
+use rand::{RngExt, SeedableRng};
+use tokio::io::{AsyncReadExt, AsyncWriteExt, DuplexStream, ReadHalf, WriteHalf, duplex, split};
+use tokio::sync::Notify;
+use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
+use tokio::task::AbortHandle;
+use tokio::time::{Instant, sleep_until};
+
+use crate::node::Node;
+
+/// What becomes of bytes between a program and a node.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) enum Flow {
+    #[default]
+    Pass,
+    /// They wait until it is over, then go on.
+    Hold,
+    /// They vanish, and nobody is told.
+    Discard,
+}
+
+/// The way from one program to one node.
+#[derive(Debug, Default)]
+struct Way {
+    requests: Flow,
+    replies: Flow,
+    refuses: bool,
+    /// Added to what every message takes.
+    slow: Duration,
+    garbles_next: bool,
+    connections: Vec<Connection>,
+}
+
+#[derive(Debug)]
+struct Connection {
+    is_broken: Arc<AtomicBool>,
+    reader: AbortHandle,
+    writer: AbortHandle,
+    executor: AbortHandle,
+}
+
+/// Nodes, ways, and the chance that governs both.
+#[derive(Debug)]
+pub(crate) struct Universe {
+    pub(crate) random: StdRng,
+    pub(crate) nodes: Vec<Node>,
+    /// Since when, and until when, nodes do not run.
+    pub(crate) hung_until: Vec<Instant>,
+    ways: Vec<Vec<Way>>,
+    delay_ms: u64,
+    /// Requests on one connection overtake each other: a defect.
+    overtakes: bool,
+    /// Tokens whose leases nobody can be asked to have taken back.
+    pub(crate) stranded: BTreeSet<Vec<u8>>,
+    /// Acquires and repairs that arrived after their connection had broken.
+    pub(crate) late: u64,
+    /// What happened, in order: two runs of one seed must agree.
+    pub(crate) trace: u64,
+    began_at: Instant,
+    pub(crate) requests: u64,
+}
+
+/// Shared by everybody; `changed` wakes whoever waits for a fault to be over.
+#[derive(Debug)]
+pub(crate) struct Net {
+    universe: Mutex<Universe>,
+    /// Not a channel of tokio's: those wake in an order of their own.
+    changed: Notify,
+}
+
+impl Universe {
+    /// Notes something for the comparison of two runs.
+    fn note(&mut self, bytes: &[u8]) {
+        for byte in bytes {
+            self.trace = (self.trace ^ u64::from(*byte)).wrapping_mul(0x0100_0000_01b3);
+        }
+    }
+
+    fn delay(&mut self, way: (usize, usize)) -> Duration {
+        let slow = self.ways[way.0][way.1].slow;
+        // Now and then something takes far longer than is waited for.
+        let most = if self.random.random_ratio(1, 100) { 300 } else { self.delay_ms };
+        slow + Duration::from_micros(self.random.random_range(0..=most * 1_000))
+    }
+}
+
+impl Net {
+    pub(crate) fn new(
+        seed: u64,
+        programs: usize,
+        nodes: Vec<Node>,
+        delay_ms: u64,
+        overtakes: bool,
+    ) -> Arc<Net> {
+        let ways = (0..programs).map(|_| nodes.iter().map(|_| Way::default()).collect()).collect();
+        let universe = Universe {
+            random: StdRng::seed_from_u64(seed ^ 0x006e_6574),
+            hung_until: vec![Instant::now(); nodes.len()],
+            nodes,
+            ways,
+            delay_ms,
+            overtakes,
+            stranded: BTreeSet::new(),
+            late: 0,
+            began_at: Instant::now(),
+            trace: 0xcbf2_9ce4_8422_2325,
+            requests: 0,
+        };
+        Arc::new(Net { universe: Mutex::new(universe), changed: Notify::new() })
+    }
+
+    pub(crate) fn universe(&self) -> MutexGuard<'_, Universe> {
+        self.universe.lock().expect("one thread, which does not go on after a panic")
+    }
+
+    /// Changes something, and wakes whoever waits.
+    pub(crate) fn change<T>(&self, change: impl FnOnce(&mut Universe) -> T) -> T {
+        let outcome = change(&mut self.universe());
+        self.changed.notify_waiters();
+        outcome
+    }
+
+    /// Sets what becomes of the bytes on a way.
+    pub(crate) fn set_flow(&self, (program, node): (usize, usize), requests: Flow, replies: Flow) {
+        self.change(|universe| {
+            let way = &mut universe.ways[program][node];
+            (way.requests, way.replies) = (requests, replies);
+        });
+    }
+
+    pub(crate) fn set_refuses(&self, (program, node): (usize, usize), refuses: bool) {
+        self.change(|universe| universe.ways[program][node].refuses = refuses);
+        if refuses {
+            self.cut((program, node));
+        }
+    }
+
+    pub(crate) fn set_slow(&self, (program, node): (usize, usize), slow: Duration) {
+        self.change(|universe| universe.ways[program][node].slow = slow);
+    }
+
+    /// The next reply on this way is nonsense.
+    pub(crate) fn garble_next(&self, (program, node): (usize, usize)) {
+        self.change(|universe| universe.ways[program][node].garbles_next = true);
+    }
+
+    /// Breaks the connections of a way. What is on its way to the node arrives, or does not.
+    pub(crate) fn cut(&self, (program, node): (usize, usize)) {
+        self.change(|universe| {
+            let connections = std::mem::take(&mut universe.ways[program][node].connections);
+            for connection in connections {
+                connection.is_broken.store(true, Ordering::Relaxed);
+                connection.reader.abort();
+                connection.writer.abort();
+                if universe.random.random_bool(0.5) {
+                    connection.executor.abort();
+                }
+            }
+        });
+    }
+
+    /// A node's process is gone, and with it what was on its way to it. Where `silent`, nobody
+    /// tells the other side.
+    pub(crate) fn drop_connections(&self, node: usize, silent: bool) {
+        self.change(|universe| {
+            for ways in &mut universe.ways {
+                for connection in std::mem::take(&mut ways[node].connections) {
+                    connection.is_broken.store(true, Ordering::Relaxed);
+                    connection.executor.abort();
+                    if !silent {
+                        connection.reader.abort();
+                        connection.writer.abort();
+                    }
+                }
+            }
+        });
+    }
+
+    /// Ends all trouble on all ways.
+    pub(crate) fn heal(&self) {
+        let mut cut = Vec::new();
+        self.change(|universe| {
+            for (program, ways) in universe.ways.iter_mut().enumerate() {
+                for (node, way) in ways.iter_mut().enumerate() {
+                    if way.requests == Flow::Discard || way.replies == Flow::Discard {
+                        cut.push((program, node));
+                    }
+                    (way.requests, way.replies) = (Flow::Pass, Flow::Pass);
+                    (way.refuses, way.slow) = (false, Duration::ZERO);
+                }
+            }
+        });
+        for way in cut {
+            self.cut(way);
+        }
+    }
+
+    async fn wait_until<T>(&self, mut probe: impl FnMut(&mut Universe) -> Option<T>) -> T {
+        loop {
+            let mut changed = std::pin::pin!(self.changed.notified());
+            changed.as_mut().enable();
+            if let Some(found) = probe(&mut self.universe()) {
+                return found;
+            }
+            changed.await;
+        }
+    }
+
+    async fn flow(&self, way: (usize, usize), of: fn(&Way) -> Flow) -> Flow {
+        self.wait_until(|universe| {
+            let flow = of(&universe.ways[way.0][way.1]);
+            (flow != Flow::Hold).then_some(flow)
+        })
+        .await
+    }
+
+    async fn wait_while_hung(&self, node: usize) {
+        loop {
+            let until = self.universe().hung_until[node];
+            if until <= Instant::now() {
+                return;
+            }
+            sleep_until(until).await;
+        }
+    }
+
+    async fn connect(self: Arc<Self>, way: (usize, usize)) -> io::Result<Box<dyn Stream>> {
+        let delay = self.universe().delay(way);
+        tokio::time::sleep(delay).await;
+        let flow = self.flow(way, |way| way.requests.max(way.replies)).await;
+        if flow == Flow::Discard {
+            // Nobody answers, ever: whoever connects has to lose patience.
+            std::future::pending::<()>().await;
+        }
+        let refuses = {
+            let universe = self.universe();
+            universe.ways[way.0][way.1].refuses || !universe.nodes[way.1].is_up
+        };
+        if refuses {
+            return Err(io::ErrorKind::ConnectionRefused.into());
+        }
+        let (client, server) = duplex(1 << 16);
+        self.accept(way, server);
+        Ok(Box::new(client))
+    }
+
+    fn accept(self: &Arc<Self>, way: (usize, usize), server: DuplexStream) {
+        let (reading, writing) = split(server);
+        let (requests, due) = unbounded_channel();
+        let (replies, answered) = unbounded_channel();
+        let is_broken = Arc::new(AtomicBool::new(false));
+        let reader = {
+            let (net, is_broken) = (Arc::clone(self), Arc::clone(&is_broken));
+            tokio::spawn(net.read(way, reading, requests, is_broken))
+        };
+        let executor = {
+            let (net, is_broken) = (Arc::clone(self), Arc::clone(&is_broken));
+            tokio::spawn(net.execute(way, due, replies, is_broken))
+        };
+        let writer = tokio::spawn(Arc::clone(self).write(way, writing, answered));
+        let connection = Connection {
+            is_broken,
+            reader: reader.abort_handle(),
+            writer: writer.abort_handle(),
+            executor: executor.abort_handle(),
+        };
+        let connections = &mut self.universe().ways[way.0][way.1].connections;
+        connections.retain(|connection| !connection.executor.is_finished());
+        connections.push(connection);
+    }
+
+    /// Reads what the program writes, and says when it arrives.
+    async fn read(
+        self: Arc<Self>,
+        way: (usize, usize),
+        mut stream: ReadHalf<DuplexStream>,
+        requests: UnboundedSender<(Instant, Vec<Vec<u8>>)>,
+        is_broken: Arc<AtomicBool>,
+    ) {
+        let mut unread = Vec::new();
+        let mut line_free_at = Instant::now();
+        while let Ok(1..) = stream.read_buf(&mut unread).await {
+            while let Some((request, length)) = reply::read(&unread).expect("a client writes RESP")
+            {
+                unread.drain(..length);
+                let arrives_at = {
+                    let mut universe = self.universe();
+                    let arrives_at = Instant::now() + universe.delay(way);
+                    if universe.overtakes { arrives_at } else { arrives_at.max(line_free_at) }
+                };
+                line_free_at = arrives_at;
+                let _ = requests.send((arrives_at, args(request)));
+            }
+        }
+        is_broken.store(true, Ordering::Relaxed);
+    }
+
+    /// Lets the node carry out what arrives.
+    async fn execute(
+        self: Arc<Self>,
+        way: (usize, usize),
+        mut due: UnboundedReceiver<(Instant, Vec<Vec<u8>>)>,
+        replies: UnboundedSender<(Instant, Vec<u8>)>,
+        is_broken: Arc<AtomicBool>,
+    ) {
+        let run = self.universe().nodes[way.1].run;
+        while let Some((arrives_at, args)) = due.recv().await {
+            if self.universe().overtakes {
+                let (net, replies, is_broken) =
+                    (Arc::clone(&self), replies.clone(), Arc::clone(&is_broken));
+                tokio::spawn(async move {
+                    sleep_until(arrives_at).await;
+                    net.carry_out(way, run, &args, &replies, &is_broken);
+                });
+                continue;
+            }
+            sleep_until(arrives_at).await;
+            if self.flow(way, |way| way.requests).await == Flow::Discard {
+                continue;
+            }
+            self.wait_while_hung(way.1).await;
+            self.carry_out(way, run, &args, &replies, &is_broken);
+        }
+    }
+
+    fn carry_out(
+        &self,
+        way: (usize, usize),
+        run: u64,
+        args: &[Vec<u8>],
+        replies: &UnboundedSender<(Instant, Vec<u8>)>,
+        is_broken: &AtomicBool,
+    ) {
+        let mut universe = self.universe();
+        let node = &mut universe.nodes[way.1];
+        if !node.is_up || node.run != run {
+            return;
+        }
+        let slices: Vec<&[u8]> = args.iter().map(Vec::as_slice).collect();
+        let reply = node.serve(&slices);
+        universe.requests += 1;
+        let at = universe.began_at.elapsed().as_nanos();
+        universe.note(&at.to_le_bytes());
+        for arg in &slices {
+            universe.note(arg);
+        }
+        universe.note(&reply);
+        // Both may begin a lease, behind whose back the release went another way.
+        let begins = slices[0] == b"LOCK.ACQUIRE" || slices.last() == Some(&&b"REPAIR"[..]);
+        if is_broken.load(Ordering::Relaxed) && begins {
+            universe.stranded.insert(args[2].clone());
+            universe.late += 1;
+        }
+        // A node that does not let the token go has been asked, and has answered.
+        if slices[0] == b"LOCK.RELEASE" && reply.starts_with(b"-") {
+            universe.stranded.insert(args[2].clone());
+        }
+        let answered_at = Instant::now() + universe.delay(way);
+        let garbles = &mut universe.ways[way.0][way.1].garbles_next;
+        let reply = if std::mem::take(garbles) { b"what?\r\n".to_vec() } else { reply };
+        let _ = replies.send((answered_at, reply));
+    }
+
+    async fn write(
+        self: Arc<Self>,
+        way: (usize, usize),
+        mut stream: WriteHalf<DuplexStream>,
+        mut answered: UnboundedReceiver<(Instant, Vec<u8>)>,
+    ) {
+        while let Some((arrives_at, reply)) = answered.recv().await {
+            sleep_until(arrives_at).await;
+            if self.flow(way, |way| way.replies).await == Flow::Discard {
+                continue;
+            }
+            if stream.write_all(&reply).await.is_err() {
+                return;
+            }
+        }
+    }
+}
+
+impl Flow {
+    fn max(self, other: Flow) -> Flow {
+        if self == Flow::Pass { other } else { self }
+    }
+}
+
+fn args(request: Reply) -> Vec<Vec<u8>> {
+    let Reply::List(args) = request else { panic!("{request:?} is no request") };
+    let arg = |arg| match arg {
+        Reply::Text(text) => text,
+        other => panic!("{other:?} is no argument"),
+    };
+    args.into_iter().map(arg).collect()
+}
+
+/// How a program reaches a node.
+#[derive(Debug)]
+pub(crate) struct Dialler {
+    pub(crate) net: Arc<Net>,
+    pub(crate) way: (usize, usize),
+}
+
+impl Dial for Dialler {
+    fn open(&self) -> Opening {
+        Box::pin(Arc::clone(&self.net).connect(self.way))
+    }
+
+    fn jitter(&self) -> f64 {
+        self.net.universe().random.random_range(0.0..=1.0)
+    }
+}

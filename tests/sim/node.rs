@@ -1,0 +1,559 @@
+//! One simulated server: the engine's lock and durability, the codec's bytes on a disk, and what
+//! the module does around them at a start and a stop.
+//!
+//! The decisions are the engine's. What stands here in place of the module (`src/module/start.rs`,
+//! `state_file.rs`) is kept in the same order: a promise is on the disk before it is used.
+
+use std::collections::BTreeMap;
+
+use lockmod::codec::state::{decode_state, encode_state};
+use lockmod::codec::{decode_lock, encode_lock};
+use lockmod::engine::{
+    Acquired, Ceilings, Clocks, Durability, Extended, Fence, Fencing, Found, Instant, Inventory,
+    Loaded, Lock, Millis, Refusal, Released, Saved, Stop, Stopped, UnixTime, recover, stop,
+};
+use lockmod::wire::request::{self, Limits};
+
+use crate::clock::Clock;
+
+/// The longest lease that a node grants.
+pub(crate) const MAX_TTL: Millis = Millis::new(20_000);
+const PORT: u16 = 7_000;
+const LIMITS: Limits = Limits { ttl: MAX_TTL, token: 64 };
+
+/// What is wrong with a node on purpose: each must be caught.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) enum Defect {
+    #[default]
+    None,
+    /// It comes back from a crash and grants at once.
+    NoQuarantine,
+    /// It comes back from a crash and counts from where its data set is.
+    NoFenceCeiling,
+    /// It gives a lock back to whoever asks.
+    ReleasesForAnybody,
+    /// Whoever asks for a lock that is held is answered as its holder.
+    GrantsToAnybody,
+    /// Its leases are on the wall clock.
+    LeasesOnTheWallClock,
+}
+
+/// What a node keeps through a crash.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Persistence {
+    Nothing,
+    /// The data set as it was saved last.
+    Snapshots,
+    /// Every write before its reply.
+    Always,
+}
+
+/// A server that is there and does not serve as it should.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Misfit {
+    NoModule,
+    NoPermission,
+    OtherType,
+    ShortTtl,
+    Garbage,
+    Loading,
+}
+
+#[derive(Debug, Default)]
+struct Disk {
+    state: Option<Vec<u8>>,
+    locks: Vec<(Vec<u8>, Vec<u8>)>,
+    is_full: bool,
+}
+
+/// How a node stops.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum End {
+    /// The process is killed; the machine goes on.
+    Killed,
+    /// The machine goes down: its monotonic clock starts anew.
+    PowerLoss,
+    /// In order, with or without saving.
+    Shutdown { saves: bool },
+}
+
+#[derive(Debug)]
+pub(crate) struct Node {
+    pub(crate) clock: Clock,
+    wall_minus_boot_ms: u64,
+    boot: u64,
+    number: usize,
+    /// Counts starts: who answers is another server each time.
+    pub(crate) run: u64,
+    pub(crate) is_up: bool,
+    pub(crate) misfit: Option<Misfit>,
+    persistence: Persistence,
+    defect: Defect,
+    /// The first reading since the wall clock was stepped last.
+    steady: Clocks,
+    durability: Durability,
+    pub(crate) locks: BTreeMap<Vec<u8>, Lock>,
+    saved: Saved,
+    disk: Disk,
+    pub(crate) repaired: u64,
+    pub(crate) quarantines: u64,
+}
+
+impl Node {
+    pub(crate) fn start(
+        number: usize,
+        clock: Clock,
+        persistence: Persistence,
+        defect: Defect,
+    ) -> Node {
+        let none = Clocks { now: Instant::default(), wall: UnixTime::default() };
+        let mut node = Node {
+            clock,
+            wall_minus_boot_ms: 1_700_000_000_000,
+            boot: 1,
+            number,
+            run: 0,
+            is_up: false,
+            misfit: None,
+            persistence,
+            defect,
+            steady: none,
+            durability: Durability::default(),
+            locks: BTreeMap::new(),
+            saved: Saved {
+                port: PORT,
+                ceilings: Ceilings::default(),
+                at: none,
+                boot: 0,
+                is_always_durable: false,
+                was_stepped: false,
+                was_replica: false,
+                stop: None,
+            },
+            disk: Disk::default(),
+            repaired: 0,
+            quarantines: 0,
+        };
+        node.start_again();
+        node
+    }
+
+    fn clocks(&self) -> Clocks {
+        let millis = Millis::round_down(self.clock.now()).get();
+        Clocks {
+            now: Instant::from_millis(millis),
+            wall: UnixTime::from_millis(self.wall_minus_boot_ms + millis),
+        }
+    }
+
+    /// The clock that leases are counted on.
+    fn now(&self) -> Instant {
+        let clocks = self.clocks();
+        match self.defect {
+            Defect::LeasesOnTheWallClock => Instant::from_millis(clocks.wall.as_millis()),
+            _ => clocks.now,
+        }
+    }
+
+    /// Leases that stand.
+    pub(crate) fn held_tokens(&self) -> Vec<(Vec<u8>, Vec<u8>)> {
+        let lease = |(name, lock): (&Vec<u8>, &Lock)| {
+            Some((name.clone(), lock.lease(self.now())?.token.as_bytes().to_vec()))
+        };
+        self.locks.iter().filter_map(lease).collect()
+    }
+
+    /// What there is, with leases counted from `since`.
+    fn inventory(&self, since: UnixTime) -> Inventory {
+        let clocks = self.clocks();
+        let mut inventory = Inventory::new(since);
+        for (name, lock) in &self.locks {
+            let mut hasher = crc32fast::Hasher::new();
+            hasher.update(name);
+            hasher.update(&lock.counter().get().to_be_bytes());
+            if let Some(lease) = lock.written_lease() {
+                hasher.update(lease.token.as_bytes());
+            }
+            inventory.add(u64::from(hasher.finalize()), lock, clocks);
+        }
+        inventory
+    }
+
+    // ---- faults ----
+
+    pub(crate) fn step_wall_clock(&mut self, by_ms: i64) {
+        self.wall_minus_boot_ms = self.wall_minus_boot_ms.saturating_add_signed(by_ms);
+    }
+
+    pub(crate) fn set_disk_full(&mut self, is_full: bool) {
+        self.disk.is_full = is_full;
+    }
+
+    /// An operator's DEL.
+    pub(crate) fn delete(&mut self, name: &[u8]) {
+        if let Some(lock) = self.locks.remove(name) {
+            self.durability.forget(&lock);
+            self.keep_data();
+        }
+    }
+
+    /// Saves the data set, where the node does that.
+    pub(crate) fn save(&mut self) {
+        if self.persistence == Persistence::Snapshots {
+            self.write_data();
+        }
+    }
+
+    pub(crate) fn end(&mut self, end: End, loses_data: bool) {
+        // The server's cron has looked at the clock: a step and a loss of power within a tenth of a
+        // second are beyond what is promised.
+        self.notice_step();
+        if let End::Shutdown { saves } = end {
+            let saves = saves && self.persistence != Persistence::Nothing && !self.disk.is_full;
+            if saves {
+                self.write_data();
+            }
+            let now = self.now();
+            let ends = self.locks.values().filter_map(|lock| Some(lock.lease(now)?.ends_at));
+            let longest = ends.max().unwrap_or_default();
+            let is_saved = saves || self.persistence == Persistence::Always;
+            let stopped = Stopped { is_saved, inventory: self.inventory(self.clocks().wall) };
+            let saved = stop(self.saved, &self.durability, now, longest, stopped);
+            let _ = self.write_state(saved);
+        }
+        self.is_up = false;
+        self.locks.clear();
+        let keeps = match self.persistence {
+            Persistence::Nothing => false,
+            Persistence::Snapshots => !loses_data,
+            Persistence::Always => true,
+        };
+        if !keeps {
+            self.disk.locks.clear();
+        }
+        if end == End::PowerLoss {
+            // The wall clock goes on; the other one starts anew.
+            let wall = self.clocks().wall.as_millis();
+            self.clock.restart();
+            self.wall_minus_boot_ms = wall - Millis::round_down(self.clock.now()).get();
+            self.boot += 1;
+        }
+    }
+
+    pub(crate) fn start_again(&mut self) {
+        assert!(!self.is_up, "one start after one stop");
+        self.run += 1;
+        self.is_up = true;
+        // Somebody has made room on the disk.
+        self.disk.is_full = false;
+        self.steady = self.clocks();
+        self.durability = Durability::new(Fence::ZERO, None);
+        for (name, bytes) in &self.disk.locks {
+            let loaded = decode_lock(bytes, self.clocks(), self.boot).expect("we wrote it");
+            let ends_at = loaded.lock.written_lease().map(|lease| lease.ends_at);
+            self.durability.raise_floor(loaded.floor);
+            self.durability.seen(loaded.lock.counter(), ends_at);
+            self.locks.insert(name.clone(), loaded.lock);
+        }
+        self.begin();
+    }
+
+    /// As `begin` in `src/module/start.rs`.
+    fn begin(&mut self) {
+        let clocks = self.clocks();
+        let is_always_durable = self.persistence == Persistence::Always;
+        let found = match &self.disk.state {
+            None => Found::Missing,
+            Some(bytes) => decode_state(bytes).map_or(Found::Damaged, Found::Present),
+        };
+        let loaded = Loaded {
+            clocks,
+            boot: self.boot,
+            lock_count: self.locks.len() as u64,
+            inventory: match found {
+                Found::Present(Saved { stop: Some(stopped), .. }) => {
+                    self.inventory(stopped.inventory.since)
+                }
+                Found::Present(_) | Found::Missing | Found::Damaged => Inventory::default(),
+            },
+            was_read: self.persistence != Persistence::Nothing,
+            highest: self.durability.highest(),
+            is_always_durable,
+            is_replica: false,
+            max_ttl: MAX_TTL,
+        };
+        let mut recovery = recover(found, loaded);
+        if self.defect == Defect::NoQuarantine {
+            recovery.quarantine = None;
+        }
+        if self.defect == Defect::NoFenceCeiling {
+            recovery.floor = loaded.highest;
+        }
+        let promised = match found {
+            Found::Present(saved) if saved.is_of_boot(self.boot) => saved.ceilings,
+            Found::Present(saved) => {
+                Ceilings { fence: saved.ceilings.fence, ..Ceilings::default() }
+            }
+            Found::Missing | Found::Damaged => Ceilings::default(),
+        };
+        let waited_for = recovery.quarantine.map_or(clocks.now, |(until, _)| until);
+        let used = Ceilings {
+            fence: recovery.floor.max(self.durability.highest()),
+            lease: self.durability.longest().max(waited_for).max(clocks.now),
+        };
+        let first = match recovery.quarantine {
+            Some(_) => Ceilings { lease: used.lease, ..used.plus_block() },
+            None => used.plus_block(),
+        };
+        let saved = Saved {
+            ceilings: promised.max(first),
+            boot: self.boot,
+            is_always_durable: is_always_durable && recovery.quarantine.is_none(),
+            was_stepped: false,
+            stop: None,
+            ..self.saved
+        };
+        self.write_state(saved).expect("the disk works at a start");
+        self.durability.keep(self.saved.ceilings);
+        self.durability.recover(recovery);
+        self.quarantines += u64::from(recovery.quarantine.is_some());
+        self.keep_data();
+    }
+
+    // ---- the disk ----
+
+    fn write_state(&mut self, mut saved: Saved) -> Result<(), Refusal> {
+        if self.disk.is_full {
+            return Err(Refusal::StateFile { cause: "no space left on device".into() });
+        }
+        saved.at = self.clocks();
+        saved.was_stepped |= self.saved.boot == self.boot
+            && self.disk.state.is_some()
+            && self.is_up
+            && saved.at.are_stepped_since(self.steady);
+        self.disk.state = Some(encode_state(&saved));
+        self.saved = saved;
+        Ok(())
+    }
+
+    fn write_data(&mut self) {
+        let (clocks, floor, boot) = (self.clocks(), self.durability.floor(), self.boot);
+        let bytes = |lock: &Lock| encode_lock(lock, floor, clocks, boot);
+        self.disk.locks =
+            self.locks.iter().map(|(name, lock)| (name.clone(), bytes(lock))).collect();
+    }
+
+    fn keep_data(&mut self) {
+        if self.persistence == Persistence::Always {
+            self.write_data();
+        }
+    }
+
+    fn notice_step(&mut self) {
+        let clocks = self.clocks();
+        if clocks.are_stepped_since(self.steady) {
+            self.steady = clocks;
+            let saved = Saved { was_stepped: true, ..self.saved };
+            let _ = self.write_state(saved);
+        }
+    }
+
+    // ---- requests ----
+
+    /// Carries out a command: the reply's bytes.
+    pub(crate) fn serve(&mut self, args: &[&[u8]]) -> Vec<u8> {
+        self.notice_step();
+        let said = match (args[0], self.misfit) {
+            (b"PING", _) => Ok(Said::Simple("PONG")),
+            (b"INFO", _) => {
+                let (number, run) = (self.number, self.run);
+                Ok(Said::Text(format!("# Server\r\nrun_id:{number:08x}{run:032x}\r\n")))
+            }
+            (_, Some(misfit)) => return misfit.reply().to_vec(),
+            (b"LOCK.ACQUIRE", None) => self.acquire(args),
+            (b"LOCK.RELEASE", None) => self.release(args),
+            (b"LOCK.EXTEND", None) => self.extend(args),
+            (b"LOCK.FENCE", None) if args.len() == 2 => {
+                Ok(Said::Number(self.locks.get(args[1]).map_or(0, |lock| lock.counter().get())))
+            }
+            (b"LOCK.FENCE", None) => self.raise(args),
+            (b"LOCK.INFO", None) => Ok(self.info(args[1])),
+            (b"SCAN", None) => Ok(Said::Page(self.locks.keys().cloned().collect())),
+            (other, None) => panic!("{} is not simulated", other.escape_ascii()),
+        };
+        match said {
+            Ok(said) => said.bytes(),
+            Err(refusal) => format!("-{refusal}\r\n").into_bytes(),
+        }
+    }
+
+    /// Asks the engine until nothing more has to be on the disk first.
+    fn decide<T>(
+        &mut self,
+        name: &[u8],
+        decision: impl Fn(&mut Durability, &mut Lock, Instant) -> Result<T, Stop>,
+    ) -> Result<T, Refusal> {
+        let now = self.now();
+        let mut lock = self.locks.remove(name);
+        let is_new = lock.is_none();
+        let mut decided = lock.take().unwrap_or_default();
+        let outcome = loop {
+            match decision(&mut self.durability, &mut decided, now) {
+                Ok(outcome) => break Ok(outcome),
+                Err(Stop::Refused(refusal)) => break Err(refusal),
+                Err(Stop::Persist(ceilings)) => {
+                    let ceilings = self.saved.ceilings.max(ceilings);
+                    if let Err(refusal) = self.write_state(Saved { ceilings, ..self.saved }) {
+                        self.durability.request_failed();
+                        break Err(refusal);
+                    }
+                    self.durability.persisted(ceilings);
+                }
+            }
+        };
+        // Writing ahead comes too late to be of use: the worst case.
+        let _ = self.durability.take_request();
+        if !is_new || decided.counter() > Fence::ZERO {
+            self.locks.insert(name.to_vec(), decided);
+        }
+        self.keep_data();
+        outcome
+    }
+
+    fn acquire(&mut self, args: &[&[u8]]) -> Result<Said, Refusal> {
+        let asked = request::acquire(&args[2..], LIMITS)?;
+        let outcome = self.decide(args[1], |durability, lock, now| {
+            durability.acquire(lock, asked.claim, asked.label, now)
+        })?;
+        Ok(match outcome {
+            Acquired::Granted { fence, .. } | Acquired::Again { fence, .. } => {
+                Said::Number(fence.get())
+            }
+            Acquired::Held if self.defect == Defect::GrantsToAnybody => {
+                Said::Number(self.locks[args[1]].counter().get())
+            }
+            Acquired::Held => Said::Nil,
+        })
+    }
+
+    fn release(&mut self, args: &[&[u8]]) -> Result<Said, Refusal> {
+        let token = request::token(args[2], LIMITS)?;
+        let for_anybody = self.defect == Defect::ReleasesForAnybody;
+        let outcome = self.decide(args[1], |durability, lock, now| {
+            let holder = lock.lease(now).map(|lease| lease.token.as_bytes().to_vec());
+            let token = match &holder {
+                Some(holder) if for_anybody => request::token(holder, Limits::FACTS)?,
+                _ => token,
+            };
+            Ok(durability.release(lock, token, now))
+        })?;
+        Ok(match outcome {
+            Released::Released { .. } => Said::Number(1),
+            Released::HeldByAnother => Said::Number(0),
+            Released::NotHeld => Said::Nil,
+        })
+    }
+
+    fn extend(&mut self, args: &[&[u8]]) -> Result<Said, Refusal> {
+        let asked = request::extend(&args[2..], LIMITS)?;
+        let outcome = self.decide(args[1], |durability, lock, now| {
+            durability.extend(lock, asked.claim, asked.fencing, now)
+        })?;
+        let repairs = matches!(asked.fencing, Fencing::Repair(_));
+        self.repaired += u64::from(repairs && matches!(outcome, Extended::Extended { .. }));
+        Ok(extended(outcome, |_| 1))
+    }
+
+    fn raise(&mut self, args: &[&[u8]]) -> Result<Said, Refusal> {
+        let (token, fence) = (request::token(args[2], LIMITS)?, request::fence(args[3])?);
+        let outcome = self
+            .decide(args[1], |durability, lock, now| durability.raise(lock, token, fence, now))?;
+        Ok(extended(outcome, |counter| counter))
+    }
+
+    fn info(&self, name: &[u8]) -> Said {
+        let now = self.now();
+        let lock = self.locks.get(name).cloned().unwrap_or_default();
+        let mut fields = Vec::new();
+        let mut field = |name: &str, value| {
+            fields.push(Said::Text(name.into()));
+            fields.push(value);
+        };
+        let lease = lock.lease(now);
+        field("state", Said::Text(if lease.is_some() { "held" } else { "free" }.into()));
+        field("fence", Said::Number(lock.counter().get()));
+        if let Some(lease) = lease {
+            field("ttl_left_ms", Said::Number(now.until(lease.ends_at).get()));
+            field("label", Said::Text(String::from_utf8_lossy(lease.label).into_owned()));
+            field("held_for_ms", Said::Number(lock.held_for(now).get()));
+        }
+        if let Some((left, _)) = self.durability.quarantine(now) {
+            field("quarantine_left_ms", Said::Number(left.get()));
+        }
+        Said::List(fields)
+    }
+}
+
+fn extended(outcome: Extended, yes: impl Fn(u64) -> u64) -> Said {
+    match outcome {
+        Extended::Extended { counter, .. } => Said::Number(yes(counter.get())),
+        Extended::HeldByAnother => Said::Number(0),
+        Extended::NotHeld => Said::Nil,
+    }
+}
+
+/// A reply.
+enum Said {
+    Nil,
+    Number(u64),
+    Simple(&'static str),
+    Text(String),
+    List(Vec<Said>),
+    /// The only page of SCAN.
+    Page(Vec<Vec<u8>>),
+}
+
+impl Said {
+    fn bytes(&self) -> Vec<u8> {
+        match self {
+            Said::Nil => b"$-1\r\n".to_vec(),
+            Said::Number(number) => format!(":{number}\r\n").into_bytes(),
+            Said::Simple(text) => format!("+{text}\r\n").into_bytes(),
+            Said::Text(text) => bulk(text.as_bytes()),
+            Said::List(parts) => {
+                let head = format!("*{}\r\n", parts.len()).into_bytes();
+                parts.iter().fold(head, |all, part| [all, part.bytes()].concat())
+            }
+            Said::Page(names) => {
+                let head = format!("*2\r\n$1\r\n0\r\n*{}\r\n", names.len()).into_bytes();
+                names.iter().fold(head, |all, name| [all, bulk(name)].concat())
+            }
+        }
+    }
+}
+
+fn bulk(bytes: &[u8]) -> Vec<u8> {
+    [format!("${}\r\n", bytes.len()).as_bytes(), bytes, b"\r\n"].concat()
+}
+
+impl Misfit {
+    pub(crate) const ALL: [Misfit; 6] = [
+        Misfit::NoModule,
+        Misfit::NoPermission,
+        Misfit::OtherType,
+        Misfit::ShortTtl,
+        Misfit::Garbage,
+        Misfit::Loading,
+    ];
+
+    const fn reply(self) -> &'static [u8] {
+        match self {
+            Misfit::NoModule => b"-ERR unknown command 'LOCK.ACQUIRE'\r\n",
+            Misfit::NoPermission => b"-NOPERM this user has no permissions\r\n",
+            Misfit::OtherType => b"-WRONGTYPE Operation against a key of another type\r\n",
+            Misfit::ShortTtl => b"-BADTTL ttl is not a number from 1 to 100\r\n",
+            Misfit::Garbage => b"HTTP/1.1 400 Bad Request\r\n",
+            Misfit::Loading => b"-LOADING the data set is being loaded\r\n",
+        }
+    }
+}

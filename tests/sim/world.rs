@@ -1,0 +1,160 @@
+//! One program: a process with a clock, a client, and moments in which it does not run.
+
+use std::pin::Pin;
+use std::sync::{Arc, Mutex, MutexGuard};
+use std::task::{Context, Poll};
+use std::time::Duration;
+
+use lockmod::client::protocol::Packet;
+use lockmod::client::{Dial, Links, ReplyTo, World};
+use rand::rngs::StdRng;
+use rand::{Rng, SeedableRng};
+use tokio::time::{Instant, Sleep, sleep_until};
+
+use crate::clock::Clock;
+use crate::net::{Dialler, Net};
+
+/// A process: everything in it stands still while it is paused, and its clock goes on.
+#[derive(Debug)]
+pub(crate) struct Process(Mutex<State>);
+
+#[derive(Debug)]
+struct State {
+    clock: Clock,
+    paused_until: Instant,
+    paused_for: Duration,
+    random: StdRng,
+}
+
+impl Process {
+    pub(crate) fn new(clock: Clock, seed: u64) -> Arc<Process> {
+        let random = StdRng::seed_from_u64(seed);
+        let (paused_until, paused_for) = (Instant::now(), Duration::ZERO);
+        Arc::new(Process(Mutex::new(State { clock, paused_until, paused_for, random })))
+    }
+
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.0.lock().expect("one thread, which does not go on after a panic")
+    }
+
+    /// The clock, as it is now.
+    pub(crate) fn clock(&self) -> Clock {
+        self.state().clock
+    }
+
+    pub(crate) fn set_rate(&self, fast_ppm: i64) {
+        self.state().clock.set_rate(fast_ppm);
+    }
+
+    pub(crate) fn pause(&self, length: Duration) {
+        let mut state = self.state();
+        state.paused_until = state.paused_until.max(Instant::now()) + length;
+        state.paused_for += length;
+    }
+
+    /// For how long it has been paused in all.
+    pub(crate) fn paused_for(&self) -> Duration {
+        self.state().paused_for
+    }
+
+    /// Waits until the process's clock has gone on by `length` from now.
+    pub(crate) fn sleep(self: Arc<Self>, length: Duration) -> impl Future<Output = ()> + Send {
+        let until = self.clock().now() + length;
+        async move {
+            loop {
+                let clock = self.clock();
+                let left = until.saturating_sub(clock.now());
+                if left.is_zero() {
+                    return;
+                }
+                // The rate may change meanwhile: then a little is left.
+                let left = clock.true_length(left) + Duration::from_nanos(1);
+                tokio::time::sleep(left).await;
+            }
+        }
+    }
+
+    /// Runs a task of this process.
+    pub(crate) fn spawn<F>(self: &Arc<Self>, task: F) -> tokio::task::JoinHandle<F::Output>
+    where
+        F: Future<Output: Send> + Send + 'static,
+    {
+        tokio::spawn(Pausable { process: Arc::clone(self), task: Box::pin(task), timer: None })
+    }
+}
+
+/// A task that stands still while its process is paused.
+struct Pausable<F> {
+    process: Arc<Process>,
+    task: Pin<Box<F>>,
+    timer: Option<Pin<Box<Sleep>>>,
+}
+
+impl<F: Future> Future for Pausable<F> {
+    type Output = F::Output;
+
+    fn poll(mut self: Pin<&mut Self>, ctx: &mut Context<'_>) -> Poll<F::Output> {
+        loop {
+            let until = self.process.state().paused_until;
+            if until <= Instant::now() {
+                self.timer = None;
+                return self.task.as_mut().poll(ctx);
+            }
+            let timer = self.timer.get_or_insert_with(|| Box::pin(sleep_until(until)));
+            if timer.deadline() < until {
+                timer.as_mut().reset(until);
+            }
+            if timer.as_mut().poll(ctx).is_pending() {
+                return Poll::Pending;
+            }
+        }
+    }
+}
+
+/// The world as the client sees it.
+#[derive(Debug)]
+pub(crate) struct Simulated {
+    process: Arc<Process>,
+    links: Links,
+}
+
+impl Simulated {
+    pub(crate) fn new(net: &Arc<Net>, program: usize, process: &Arc<Process>) -> Simulated {
+        let nodes = (0..net.universe().nodes.len()).map(|node| {
+            let dial: Arc<dyn Dial> =
+                Arc::new(Dialler { net: Arc::clone(net), way: (program, node) });
+            (format!("node-{node}").into(), dial)
+        });
+        let links =
+            Links::dialled(nodes, b"lockmod:wake:sim", crate::clients::TIMEOUT, |driving| {
+                drop(process.spawn(driving));
+            });
+        Simulated { process: Arc::clone(process), links }
+    }
+}
+
+impl World for Simulated {
+    fn now(&self) -> Duration {
+        self.process.clock().now()
+    }
+
+    fn sleep(&self, length: Duration) -> impl Future<Output = ()> + Send {
+        Arc::clone(&self.process).sleep(length)
+    }
+
+    fn fill(&self, bytes: &mut [u8]) {
+        self.process.state().random.fill_bytes(bytes);
+    }
+
+    fn spawn(&self, task: impl Future<Output = ()> + Send + 'static) {
+        drop(self.process.spawn(task));
+    }
+
+    fn nodes(&self) -> &[Arc<str>] {
+        self.links.names()
+    }
+
+    fn send(&self, node: usize, packet: &Packet, reply_to: Option<ReplyTo>) {
+        self.links.send(node, packet, reply_to);
+    }
+}

@@ -1,0 +1,334 @@
+//! Is there an order of everything that happened in which one lock could have behaved so?
+//!
+//! The specification is a fenced lock with leases, as Hazelcast's for Jepsen: an acquire answers a
+//! fence larger than all before, while nobody holds the lock; a release frees it for its holder;
+//! and a lease may end by itself, but not before its holder's validity has. Each call takes effect
+//! at one instant between call and return; a call of unknown outcome at some later instant, or
+//! never. The search is Wing and Gong's, with Lowe's memory of what was tried: an operation is
+//! appended if the specification allows it at the earliest instant that is left, and taken back if
+//! that leads nowhere. It knows nothing of quorums, and is told nothing but what clients saw.
+
+use std::collections::HashSet;
+use std::fmt;
+
+use crate::history::{Acquisition, History, Micros};
+
+/// What a client asked, and was told.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Action {
+    /// A lease that may end by itself from `ends_at` on.
+    Acquired {
+        token: usize,
+        /// Unknown where the reply was lost, or the service has none.
+        fence: Option<u64>,
+        ends_at: Micros,
+    },
+    /// Another holds it. Only a single node can know.
+    Refused {
+        token: usize,
+    },
+    Extended {
+        token: usize,
+        ends_at: Micros,
+    },
+    /// An extend was answered that the token does not hold.
+    NotExtended {
+        token: usize,
+    },
+    Released {
+        token: usize,
+    },
+    /// A release was answered that the token does not hold.
+    NotReleased {
+        token: usize,
+    },
+    /// The highest fence issued.
+    Read {
+        fence: u64,
+    },
+}
+
+/// A call and its effect.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Operation {
+    pub(crate) called_at: Micros,
+    /// `None`: it is not known whether it ever took effect.
+    pub(crate) returned_at: Option<Micros>,
+    pub(crate) action: Action,
+}
+
+impl fmt::Display for Operation {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Operation { called_at, returned_at, action } = self;
+        match returned_at {
+            Some(returned_at) => write!(f, "{called_at} to {returned_at}: {action:?}"),
+            None => write!(f, "{called_at} to never: {action:?}"),
+        }
+    }
+}
+
+/// The lock, at an instant.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+struct State {
+    now: Micros,
+    fence: u64,
+    holder: Option<(usize, Micros)>,
+}
+
+impl State {
+    /// The lock after this operation took effect as early as possible, if it can.
+    fn after(self, operation: &Operation) -> Option<State> {
+        let mut next = State { now: self.now.max(operation.called_at), ..self };
+        match operation.action {
+            Action::Acquired { token, fence, ends_at } => match self.holder {
+                // Asked again by its holder: the same fence.
+                Some((holder, end)) if holder == token && fence.is_none_or(|f| f == self.fence) => {
+                    next.holder = Some((token, end.max(ends_at)));
+                }
+                holder => {
+                    if let Some((_, ended_at)) = holder {
+                        next.now = next.now.max(ended_at);
+                    }
+                    next.fence = fence.unwrap_or(self.fence + 1);
+                    if next.fence <= self.fence {
+                        return None;
+                    }
+                    next.holder = Some((token, ends_at));
+                }
+            },
+            Action::Refused { token } => {
+                self.holder.filter(|(holder, _)| *holder != token)?;
+            }
+            Action::Extended { token, ends_at } => {
+                self.holder.filter(|(holder, _)| *holder == token)?;
+                next.holder = Some((token, ends_at));
+            }
+            Action::Released { token } => {
+                self.holder.filter(|(holder, _)| *holder == token)?;
+                next.holder = None;
+            }
+            Action::NotExtended { token } | Action::NotReleased { token } => {
+                if let Some((_, ended_at)) = self.holder.filter(|(holder, _)| *holder == token) {
+                    next.now = next.now.max(ended_at);
+                    next.holder = None;
+                }
+            }
+            Action::Read { fence } => {
+                if fence != self.fence {
+                    return None;
+                }
+            }
+        }
+        let in_time = operation.returned_at.is_none_or(|returned_at| next.now <= returned_at);
+        in_time.then_some(next)
+    }
+}
+
+/// The search for an order.
+struct Search<'a> {
+    /// By the time of their calls.
+    operations: &'a [Operation],
+    is_done: Vec<bool>,
+    tried: HashSet<(Vec<u64>, State)>,
+    /// The furthest that it came: how many operations that returned were in order.
+    furthest: (usize, Option<usize>),
+}
+
+/// How many states are tried before the search is given up.
+const TRIED_MAX: usize = 2_000_000;
+
+impl Search<'_> {
+    /// What may come next: called before anything that is left has returned.
+    fn candidates(&self) -> Vec<usize> {
+        let left = || (0..self.operations.len()).filter(|index| !self.is_done[*index]);
+        let returns = left().filter_map(|index| self.operations[index].returned_at);
+        let first_return = returns.min().unwrap_or(Micros::MAX);
+        let mut found: Vec<usize> =
+            left().filter(|index| self.operations[*index].called_at <= first_return).collect();
+        found.sort_by_key(|index| self.operations[*index].returned_at.unwrap_or(Micros::MAX));
+        found
+    }
+
+    fn key(&self, state: State) -> (Vec<u64>, State) {
+        let word = |chunk: &[bool]| chunk.iter().fold(0, |word, bit| word << 1 | u64::from(*bit));
+        (self.is_done.chunks(64).map(word).collect(), state)
+    }
+
+    /// Whether some order of everything that returned is allowed.
+    fn run(&mut self) -> bool {
+        let mandatory = self.operations.iter().filter(|one| one.returned_at.is_some()).count();
+        let mut stack = vec![(State::default(), self.candidates(), None)];
+        let mut done = 0;
+        while let Some((state, candidates, appended)) = stack.last_mut() {
+            if done == mandatory {
+                return true;
+            }
+            let (state, next) = (*state, candidates.first().copied());
+            let Some(index) = next else {
+                if let Some(index) = appended.take() {
+                    self.take_back(index, &mut done);
+                }
+                stack.pop();
+                continue;
+            };
+            candidates.remove(0);
+            if let Some(after) = state.after(&self.operations[index]) {
+                self.is_done[index] = true;
+                done += usize::from(self.operations[index].returned_at.is_some());
+                let key = self.key(after);
+                if self.tried.insert(key) {
+                    assert!(self.tried.len() < TRIED_MAX, "too many orders to try");
+                    stack.push((after, self.candidates(), Some(index)));
+                    continue;
+                }
+                self.take_back(index, &mut done);
+            } else if done >= self.furthest.0 {
+                self.furthest = (done, Some(index));
+            }
+        }
+        mandatory == 0
+    }
+
+    fn take_back(&mut self, index: usize, done: &mut usize) {
+        self.is_done[index] = false;
+        *done -= usize::from(self.operations[index].returned_at.is_some());
+    }
+}
+
+/// Where the history of one lock cannot have been, if so.
+pub(crate) fn check_lock(mut operations: Vec<Operation>) -> Option<String> {
+    operations.sort_by_key(|operation| operation.called_at);
+    let is_done = vec![false; operations.len()];
+    let tried = HashSet::new();
+    let mut search = Search { operations: &operations, is_done, tried, furthest: (0, None) };
+    if search.run() {
+        return None;
+    }
+    let stuck = search.furthest.1.map(|index| operations[index].to_string());
+    Some(format!(
+        "no order of these {} operations is one of a fenced lock; no order goes on with {}",
+        operations.len(),
+        stuck.unwrap_or_default()
+    ))
+}
+
+/// Where a history of acquisitions cannot have been that of fenced locks, lock by lock.
+pub(crate) fn check_acquisitions(history: &History) -> Vec<String> {
+    let of = |lock| history.acquisitions.iter().filter(move |one| one.lock == lock);
+    let operations = |lock| of(lock).enumerate().flat_map(operations).collect();
+    (0..history.lock_count).filter_map(|lock| check_lock(operations(lock))).collect()
+}
+
+/// An acquisition, and its release, which may have reached the nodes at any time or never.
+fn operations((token, one): (usize, &Acquisition)) -> Vec<Operation> {
+    let ends_at = one.valid_until;
+    let mut all = vec![Operation {
+        called_at: one.called_at,
+        returned_at: Some(one.returned_at),
+        action: Action::Acquired { token, fence: one.fence, ends_at },
+    }];
+    all.extend(one.released_at.map(|called_at| Operation {
+        called_at,
+        returned_at: None,
+        action: Action::Released { token },
+    }));
+    all
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const A: usize = 1;
+    const B: usize = 2;
+
+    fn acquired(token: usize, fence: u64, ends_at: Micros) -> Action {
+        Action::Acquired { token, fence: Some(fence), ends_at }
+    }
+
+    fn is_accepted(lines: &[(Micros, Micros, Action)]) -> bool {
+        let operation = |line: &(Micros, Micros, Action)| {
+            let (called_at, returned_at, action) = *line;
+            let returned_at = Some(returned_at).filter(|at| *at > 0);
+            Operation { called_at, returned_at, action }
+        };
+        check_lock(lines.iter().map(operation).collect()).is_none()
+    }
+
+    #[test]
+    fn a_lock_that_is_handed_on_is_accepted() {
+        let released = Action::Released { token: A };
+        let history =
+            [(0, 10, acquired(A, 1, 500)), (20, 30, released), (25, 40, acquired(B, 2, 500))];
+        assert!(is_accepted(&history));
+        // Overlapping calls may take effect in either order.
+        assert!(is_accepted(&[(0, 100, acquired(B, 2, 50)), (5, 90, acquired(A, 1, 20))]));
+        assert!(is_accepted(&[]));
+    }
+
+    #[test]
+    fn two_holders_are_rejected() {
+        let first = (0, 10, acquired(A, 1, 500));
+        assert!(!is_accepted(&[first, (20, 499, acquired(B, 2, 900))]));
+        assert!(is_accepted(&[first, (20, 500, acquired(B, 2, 900))]), "it had ended by then");
+        // A release that was not called yet cannot have helped.
+        let release =
+            |called_at, returned_at| (called_at, returned_at, Action::Released { token: A });
+        assert!(!is_accepted(&[first, (20, 30, acquired(B, 2, 900)), release(40, 50)]));
+        assert!(is_accepted(&[first, (20, 45, acquired(B, 2, 900)), release(40, 50)]));
+        assert!(is_accepted(&[first, (20, 45, acquired(B, 2, 900)), release(40, 0)]), "unanswered");
+    }
+
+    #[test]
+    fn fences_that_fall_or_repeat_are_rejected() {
+        let released = (20, 30, Action::Released { token: A });
+        for (fence, is_good) in [(1, false), (2, false), (3, true)] {
+            let second = (40, 50, acquired(B, fence, 900));
+            assert_eq!(is_accepted(&[(0, 10, acquired(A, 2, 500)), released, second]), is_good);
+        }
+    }
+
+    #[test]
+    fn the_holder_who_asks_again_has_the_same_fence() {
+        let first = (0, 10, acquired(A, 1, 500));
+        assert!(is_accepted(&[first, (20, 30, acquired(A, 1, 600))]));
+        assert!(!is_accepted(&[first, (20, 30, acquired(A, 2, 600))]));
+        // Its lease did not become shorter.
+        let again = (20, 30, acquired(A, 1, 40));
+        assert!(!is_accepted(&[first, again, (50, 60, acquired(B, 2, 900))]));
+    }
+
+    #[test]
+    fn answers_that_contradict_the_state_are_rejected() {
+        let first = (0, 10, acquired(A, 1, 500));
+        assert!(is_accepted(&[first, (20, 30, Action::Refused { token: B })]));
+        assert!(!is_accepted(&[(20, 30, Action::Refused { token: B })]));
+        assert!(!is_accepted(&[first, (20, 30, Action::Released { token: B })]));
+        assert!(!is_accepted(&[first, (20, 30, Action::NotReleased { token: A })]));
+        assert!(is_accepted(&[first, (20, 600, Action::NotReleased { token: A })]));
+        assert!(is_accepted(&[first, (20, 30, Action::NotReleased { token: B })]));
+        assert!(!is_accepted(&[first, (20, 30, Action::NotExtended { token: A })]));
+        assert!(is_accepted(&[first, (20, 30, Action::Read { fence: 1 })]));
+        assert!(!is_accepted(&[first, (20, 30, Action::Read { fence: 2 })]));
+        assert!(is_accepted(&[first, (5, 30, Action::Read { fence: 0 })]), "before the grant");
+    }
+
+    #[test]
+    fn an_extended_lease_does_not_end_where_it_did() {
+        let first = (0, 10, acquired(A, 1, 100));
+        let extended = (50, 60, Action::Extended { token: A, ends_at: 150 });
+        let second = |called_at, returned_at| (called_at, returned_at, acquired(B, 2, 900));
+        assert!(!is_accepted(&[first, extended, second(110, 120)]));
+        assert!(is_accepted(&[first, extended, second(110, 151)]));
+        assert!(is_accepted(&[first, second(110, 120)]));
+    }
+
+    #[test]
+    fn a_grant_whose_reply_was_lost_may_have_been_and_counts_if_it_was() {
+        let lost = (0, 0, Action::Acquired { token: A, fence: None, ends_at: 500 });
+        assert!(is_accepted(&[lost, (10, 20, acquired(B, 1, 900))]), "it never came to be");
+        assert!(is_accepted(&[lost, (10, 20, Action::Refused { token: B })]), "it came to be");
+        assert!(is_accepted(&[lost, (510, 520, acquired(B, 2, 900))]), "it came and went");
+        assert!(!is_accepted(&[(0, 0, acquired(A, 1, 500)), (10, 20, Action::Read { fence: 2 })]));
+    }
+}
