@@ -106,6 +106,21 @@ fn whoever_is_in_the_way_is_named_and_the_pipe_stays_silent() {
 }
 
 #[test]
+fn a_person_at_a_terminal_is_told_the_place_in_line() {
+    let nodes = nodes(3);
+    succeeds(&nodes, &["acquire", "job", "--label", "cron-3"]);
+    // It lends its child a terminal, and prints what appears there.
+    let line = format!("{} run job --wait 2s -- true", env!("CARGO_BIN_EXE_lockmod"));
+    let mut terminal = Command::new("script");
+    terminal.args(["-qefc", &line, "/dev/null"]).env("LOCKMOD_NODES", urls(&nodes));
+    let output = terminal.stdin(Stdio::null()).output().unwrap();
+    let shown = text(&output.stdout);
+    assert_eq!(output.status.code(), Some(120), "{shown}");
+    assert!(shown.contains("waiting for 'job', held by cron-3, up to "), "{shown}");
+    assert!(shown.contains("; first of 1 in line"), "{shown}");
+}
+
+#[test]
 fn a_signal_reaches_the_command_and_its_answer_is_passed_on() {
     let nodes = nodes(3);
     let dir = tempfile::tempdir().unwrap();
