@@ -374,6 +374,8 @@ impl Node {
                 Ok(Said::Text(format!("# Server\r\nrun_id:{number:08x}{run:032x}\r\n")))
             }
             (_, Some(misfit)) => return misfit.reply().to_vec(),
+            // Wakes do not reach anybody here, so whoever waits asks again and again.
+            (b"HELLO", None) => return b"-ERR unknown command 'HELLO'\r\n".to_vec(),
             (b"LOCK.ACQUIRE", None) => self.acquire(args),
             (b"LOCK.RELEASE", None) => self.release(args),
             (b"LOCK.EXTEND", None) => self.extend(args),
