@@ -16,7 +16,7 @@ use super::protocol::{Packet, Queue, TOKEN_LENGTH};
 use super::reply::Reply;
 use super::vote::Vote;
 use super::wakes::{Bell, News, TicketId, Wakes, ticket};
-use super::world::{World, latest};
+use super::world::{World, earliest, latest};
 use crate::engine::{Instant, Millis, Next, NodeSet, Waiting};
 
 /// A ticket starts at this at least, and at most at the largest number that every node reads.
@@ -155,7 +155,9 @@ impl<'a, W: World> Waiter<'a, W> {
     /// Waits until it is time for the next attempt.
     pub(super) async fn rest(&mut self) {
         loop {
-            let now = latest(&*self.core.world);
+            // Rounded down: an attempt must not come a fraction of a millisecond before the end of
+            // the wait, and then another one, for as long as they take no time.
+            let now = earliest(&*self.core.world);
             let Next::WaitUntil(attempt_at) = self.waiting.next(now) else { return };
             let rests_until = attempt_at.min(self.ends_at);
             if rests_until <= now {
