@@ -26,7 +26,7 @@ nodes: build ## Five nodes on loopback that stay until Ctrl-C, to play with
 	target/release/lockmod nodes --module $(MODULE)
 test: deps ## All tests, real servers included
 	cargo test --no-fail-fast
-model: ## The model of the protocol within its large bounds: nine minutes, 3 GB of memory
+model: ## The model of the protocol within its large bounds: eleven minutes, 4 GB of memory
 	cargo test --release --no-default-features --features codec --test model -- --include-ignored --nocapture --test-threads 1
 sim: deps ## The client over simulated nodes, network and clocks: 10 000 seeds in minutes; LOCKMOD_SEED replays one
 	cargo test --release --test sim -- --include-ignored --nocapture
