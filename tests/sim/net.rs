@@ -318,6 +318,8 @@ impl Net {
         is_broken: Arc<AtomicBool>,
     ) {
         let run = self.universe().nodes[way.1].run;
+        // Where a part of a stream is lost, nothing behind it arrives either.
+        let mut is_lost = false;
         while let Some((arrives_at, args)) = due.recv().await {
             if self.universe().overtakes {
                 let (net, replies, is_broken) =
@@ -329,7 +331,8 @@ impl Net {
                 continue;
             }
             sleep_until(arrives_at).await;
-            if self.flow(way, |way| way.requests).await == Flow::Discard {
+            is_lost |= self.flow(way, |way| way.requests).await == Flow::Discard;
+            if is_lost {
                 continue;
             }
             self.wait_while_hung(way.1).await;
@@ -381,9 +384,11 @@ impl Net {
         mut stream: WriteHalf<DuplexStream>,
         mut answered: UnboundedReceiver<(Instant, Vec<u8>)>,
     ) {
+        let mut is_lost = false;
         while let Some((arrives_at, reply)) = answered.recv().await {
             sleep_until(arrives_at).await;
-            if self.flow(way, |way| way.replies).await == Flow::Discard {
+            is_lost |= self.flow(way, |way| way.replies).await == Flow::Discard;
+            if is_lost {
                 continue;
             }
             if stream.write_all(&reply).await.is_err() {
