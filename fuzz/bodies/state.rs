@@ -10,6 +10,7 @@ use lockmod::engine::{
 pub(crate) fn run(data: &[u8]) {
     let mut input = Input(data);
     let mut loaded = Loaded {
+        port: 7_000,
         clocks: Clocks {
             now: Instant::from_millis(input.number()),
             wall: UnixTime::from_millis(input.number()),

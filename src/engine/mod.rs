@@ -32,7 +32,9 @@ pub use lock::{Lease, Lock};
 pub use node::{Acquired, Claim, Extended, Fencing, Released, Stop};
 pub use queue::{CallId, ConnectionId, Left, Line, Queued, Room, Turn, Waiter};
 pub use quorum::{NODES_MAX, NodeSet, Quorum};
-pub use recovery::{FENCE_JUMP, Found, Loaded, Recovery, Saved, Stopped, promote, recover, stop};
+pub use recovery::{
+    FENCE_JUMP, Found, Loaded, Recovery, Saved, Stopped, promote, recover, start, stop,
+};
 pub use refusal::{QuarantineReason, Refusal};
 pub use renewal::{Due, Ending, Extension, Renewal, RenewalStep, RoundNumber, Schedule};
 pub use ticket::{TICKET_ID_MAX, Ticket};

@@ -60,6 +60,8 @@ pub enum Found {
 /// What is known when the data set, if any, has been loaded.
 #[derive(Clone, Copy, Debug)]
 pub struct Loaded {
+    /// The port on which the node listens.
+    pub port: u16,
     /// Both clocks, now.
     pub clocks: Clocks,
     /// Which boot the monotonic clock belongs to; zero if unknown.
@@ -128,6 +130,38 @@ pub fn promote(clocks: Clocks, highest: Fence, max_ttl: Millis) -> Recovery {
 fn jump(highest: Fence, wall: UnixTime) -> Fence {
     let micros = if wall <= WALL_MAX { wall.as_millis() * 1_000 } else { 0 };
     highest.saturating_add(FENCE_JUMP).max(Fence::ZERO.saturating_add(micros))
+}
+
+/// What a node says of itself before it grants, once `node` has the data set: what was promised
+/// stands, and what `recovery` asks for is promised too.
+pub fn start(found: Found, loaded: Loaded, recovery: Recovery, node: &Durability) -> Saved {
+    let promised = match found {
+        Found::Present(saved) if saved.is_of_boot(loaded.boot) => saved.ceilings,
+        Found::Present(saved) => Ceilings { fence: saved.ceilings.fence, ..Ceilings::default() },
+        Found::Missing | Found::Damaged => Ceilings::default(),
+    };
+    let now = loaded.clocks.now;
+    let waited_for = recovery.quarantine.map_or(now, |(until, _)| until);
+    let used = Ceilings {
+        fence: recovery.floor.max(node.highest()),
+        lease: node.longest().max(waited_for).max(now),
+    };
+    // In a quarantine no lease is granted: a block of time would only make the next one longer.
+    let first = match recovery.quarantine {
+        Some(_) => Ceilings { lease: used.lease, ..used.plus_block() },
+        None => used.plus_block(),
+    };
+    Saved {
+        port: loaded.port,
+        ceilings: promised.max(first),
+        at: loaded.clocks,
+        boot: loaded.boot,
+        // What a quarantine waits for is not on this disk: a crash in it must wait again.
+        is_always_durable: loaded.is_always_durable && recovery.quarantine.is_none(),
+        was_stepped: false,
+        was_replica: loaded.is_replica,
+        stop: None,
+    }
 }
 
 /// What a node says of itself when it stops cleanly at `now`; `longest` is the latest end of the
@@ -227,6 +261,7 @@ mod tests {
     /// Two seconds later, in the same boot.
     fn loaded() -> Loaded {
         Loaded {
+            port: 6379,
             clocks: clocks(12_000, HOUR + 2_000),
             boot: BOOT,
             lock_count: 3,

@@ -13,7 +13,7 @@ use super::state_file::{Claimed, OpenError, StateFile};
 use super::{clock, config, datatype, events, node, waiters};
 use crate::engine::{
     Ceilings, Clocks, Fence, Found, Instant, Inventory, Loaded, QuarantineReason, Refusal, Saved,
-    Stopped, UnixTime, promote, recover, stop,
+    Stopped, UnixTime, promote, recover, start, stop,
 };
 
 /// What was claimed when the module was loaded, until the node begins to grant.
@@ -91,12 +91,13 @@ fn begin(context: Context<'_>) -> Result<(), Refusal> {
     };
     let durability = node::durability();
     let loaded = Loaded {
+        port: port(context),
         clocks,
         boot: clock::boot_id(),
         lock_count: types::lock_count() as u64,
         inventory: match claimed.found {
             Found::Present(Saved { stop: Some(stopped), .. }) if stopped.is_saved => {
-                take_inventory(context, clocks, stopped.inventory.since)
+                take_inventory(context, clocks, stopped.inventory.since).0
             }
             Found::Present(_) | Found::Missing | Found::Damaged => Inventory::default(),
         },
@@ -111,32 +112,7 @@ fn begin(context: Context<'_>) -> Result<(), Refusal> {
     if !config::quarantine() {
         recovery.quarantine = None;
     }
-    let promised = match claimed.found {
-        Found::Present(saved) if saved.is_of_boot(loaded.boot) => saved.ceilings,
-        Found::Present(saved) => Ceilings { fence: saved.ceilings.fence, ..Ceilings::default() },
-        Found::Missing | Found::Damaged => Ceilings::default(),
-    };
-    let waited_for = recovery.quarantine.map_or(clocks.now, |(until, _)| until);
-    let used = Ceilings {
-        fence: recovery.floor.max(durability.highest()),
-        lease: durability.longest().max(waited_for).max(clocks.now),
-    };
-    // In a quarantine no lease is granted: a block of time would only make the next one longer.
-    let first = match recovery.quarantine {
-        Some(_) => Ceilings { lease: used.lease, ..used.plus_block() },
-        None => used.plus_block(),
-    };
-    let saved = Saved {
-        port: port(context),
-        ceilings: promised.max(first),
-        at: clocks,
-        boot: loaded.boot,
-        // What a quarantine waits for is not on this disk: a crash in it must wait again.
-        is_always_durable: loaded.is_always_durable && recovery.quarantine.is_none(),
-        was_stepped: false,
-        was_replica: loaded.is_replica,
-        stop: None,
-    };
+    let saved = start(claimed.found, loaded, recovery, &durability);
     match claimed.begin(saved) {
         Ok(state) => {
             node::begin(recovery, Some(state));
@@ -223,25 +199,22 @@ pub(super) fn notice_step(context: Context<'_>) {
 pub(super) fn stopped(context: Context<'_>) {
     notice_step(context);
     let clocks = clock::clocks();
-    let mut longest = Instant::default();
-    let mut inventory = Inventory::new(clocks.wall);
-    for_each_lock(context, &mut |database, name, lock| {
-        let lease = lock.lease(clocks.now);
-        longest = longest.max(lease.map_or(Instant::default(), |lease| lease.ends_at));
-        inventory.add(datatype::hash(database, name, lock), lock, clocks);
-    });
+    let (inventory, longest) = take_inventory(context, clocks, clocks.wall);
     let durability = node::durability();
     let stopped = Stopped { is_saved: context.is_data_set_saved(), inventory };
     change_state(context, |saved| *saved = stop(*saved, &durability, clocks.now, longest, stopped));
 }
 
-/// What the data set holds, with leases counted from `since`.
-fn take_inventory(context: Context<'_>, clocks: Clocks, since: UnixTime) -> Inventory {
-    let mut inventory = Inventory::new(since);
+/// What the data set holds, with leases counted from `since`, and the latest end of the leases that
+/// stand.
+fn take_inventory(context: Context<'_>, clocks: Clocks, since: UnixTime) -> (Inventory, Instant) {
+    let (mut inventory, mut longest) = (Inventory::new(since), Instant::default());
     for_each_lock(context, &mut |database, name, lock| {
         inventory.add(datatype::hash(database, name, lock), lock, clocks);
+        let lease = lock.lease(clocks.now);
+        longest = longest.max(lease.map_or(Instant::default(), |lease| lease.ends_at));
     });
-    inventory
+    (inventory, longest)
 }
 
 /// Looks at every lock of every database, with its name.

@@ -10,7 +10,7 @@ use lockmod::codec::state::{decode_state, encode_state};
 use lockmod::codec::{decode_lock, encode_lock};
 use lockmod::engine::{
     Acquired, Ceilings, Clocks, Durability, Extended, Fence, Fencing, Found, Instant, Inventory,
-    Loaded, Lock, Millis, Refusal, Released, Saved, Stop, Stopped, UnixTime, recover, stop,
+    Loaded, Lock, Millis, Refusal, Released, Saved, Stop, Stopped, UnixTime, recover, start, stop,
 };
 use lockmod::wire::request::{self, Limits};
 
@@ -265,12 +265,12 @@ impl Node {
     /// As `begin` in `src/module/start.rs`.
     fn begin(&mut self) {
         let clocks = self.clocks();
-        let is_always_durable = self.persistence == Persistence::Always;
         let found = match &self.disk.state {
             None => Found::Missing,
             Some(bytes) => decode_state(bytes).map_or(Found::Damaged, Found::Present),
         };
         let loaded = Loaded {
+            port: PORT,
             clocks,
             boot: self.boot,
             lock_count: self.locks.len() as u64,
@@ -282,7 +282,7 @@ impl Node {
             },
             was_read: self.persistence != Persistence::Nothing,
             highest: self.durability.highest(),
-            is_always_durable,
+            is_always_durable: self.persistence == Persistence::Always,
             is_replica: false,
             max_ttl: MAX_TTL,
         };
@@ -293,30 +293,7 @@ impl Node {
         if self.defect == Defect::NoFenceCeiling {
             recovery.floor = loaded.highest;
         }
-        let promised = match found {
-            Found::Present(saved) if saved.is_of_boot(self.boot) => saved.ceilings,
-            Found::Present(saved) => {
-                Ceilings { fence: saved.ceilings.fence, ..Ceilings::default() }
-            }
-            Found::Missing | Found::Damaged => Ceilings::default(),
-        };
-        let waited_for = recovery.quarantine.map_or(clocks.now, |(until, _)| until);
-        let used = Ceilings {
-            fence: recovery.floor.max(self.durability.highest()),
-            lease: self.durability.longest().max(waited_for).max(clocks.now),
-        };
-        let first = match recovery.quarantine {
-            Some(_) => Ceilings { lease: used.lease, ..used.plus_block() },
-            None => used.plus_block(),
-        };
-        let saved = Saved {
-            ceilings: promised.max(first),
-            boot: self.boot,
-            is_always_durable: is_always_durable && recovery.quarantine.is_none(),
-            was_stepped: false,
-            stop: None,
-            ..self.saved
-        };
+        let saved = start(found, loaded, recovery, &self.durability);
         self.write_state(saved).expect("the disk works at a start");
         self.durability.keep(self.saved.ceilings);
         self.durability.recover(recovery);
