@@ -53,7 +53,6 @@ impl Handler for Acquire {
             };
             let has_line = queued.is_some() || waiters::any();
             let (claim, label) = (request.claim, request.label);
-            let mut key = context.open(args, KEY);
             let decide = |lock: &mut Lock| {
                 if has_line {
                     return acquire_in_line(
@@ -68,20 +67,9 @@ impl Handler for Acquire {
                 }
                 node::decide(context, |node| node.acquire(lock, claim, label, now))
             };
-            let outcome = match key.find() {
-                Found::Lock(lock) => decide(lock)?,
-                Found::Nothing => {
-                    let mut lock = Lock::default();
-                    let outcome = decide(&mut lock)?;
-                    // Somebody may be first in line for a lock that is not there.
-                    if outcome != Acquired::Held {
-                        key.put(lock);
-                    }
-                    outcome
-                }
-                Found::Other => return Err(Refusal::WrongType),
-            };
-            (outcome, wait)
+            // Somebody may be first in line for a lock that is not there.
+            let keeps = |outcome: &Acquired| *outcome != Acquired::Held;
+            (context.open(args, KEY).with_lock(decide, keeps)?, wait)
         };
         let reply = match outcome {
             Acquired::Granted { fence, ends_at, lapsed } => {
@@ -265,7 +253,6 @@ impl Handler for Extend {
         let outcome = {
             let mut slots = [&[][..]; ARGS_MAX];
             let request = request::extend(slices(args, &mut slots)?, config::limits())?;
-            let mut key = context.open(args, KEY);
             let decide = |lock: &mut Lock| {
                 let had_lease = lock.has_unnoted_lease();
                 let decided = node::decide(context, |node| {
@@ -274,18 +261,8 @@ impl Handler for Extend {
                 node::tally(|tally| tally.changed(had_lease, lock));
                 Ok((decided, lock.written_lease().map_or(Fence::ZERO, |lease| lease.fence)))
             };
-            match key.find() {
-                Found::Lock(lock) => decide(lock)?,
-                Found::Nothing => {
-                    let mut lock = Lock::default();
-                    let decided = decide(&mut lock)?;
-                    if let (Extended::Extended { .. }, _) = decided {
-                        key.put(lock);
-                    }
-                    decided
-                }
-                Found::Other => return Err(Refusal::WrongType),
-            }
+            let keeps = |(outcome, _): &_| matches!(outcome, Extended::Extended { .. });
+            context.open(args, KEY).with_lock(decide, keeps)?
         };
         match outcome {
             (Extended::Extended { ends_at, .. }, fence) => {

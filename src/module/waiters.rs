@@ -331,19 +331,7 @@ fn try_grant(
     let claim = Claim { token, ttl: call.ttl };
     let decide =
         |lock: &mut Lock| node::decide(context, |node| node.acquire(lock, claim, &call.label, now));
-    let outcome = {
-        let mut key = name.open();
-        match key.find() {
-            Found::Lock(lock) => decide(lock)?,
-            Found::Nothing => {
-                let mut lock = Lock::default();
-                let outcome = decide(&mut lock)?;
-                key.put(lock);
-                outcome
-            }
-            Found::Other => return Err(Refusal::WrongType),
-        }
-    };
+    let outcome = name.open().with_lock(decide, |_| true)?;
     if let Acquired::Granted { fence, ends_at, lapsed } = outcome {
         node::tally(|tally| tally.granted(ends_at, lapsed));
         let fact = replication::fact(context, call.ttl, now, ends_at, fence);

@@ -24,7 +24,7 @@ use std::ptr::{NonNull, null, null_mut};
 
 use redis_module::raw;
 
-use crate::engine::Lock;
+use crate::engine::{Lock, Refusal};
 
 /// Calls a function of the server that Redis 7.0 has.
 macro_rules! call {
@@ -425,6 +425,31 @@ impl Key<'_> {
         match unsafe { call!(RedisModule_ModuleTypeGetValue(self.raw)).cast::<Lock>().as_mut() } {
             Some(lock) => Found::Lock(lock),
             None => Found::Nothing,
+        }
+    }
+
+    /// Lets `work` have the lock, or a new one where there is nothing, which stays if `keeps` says
+    /// so of the outcome.
+    ///
+    /// # Errors
+    /// Those of `work`, and that the key holds a value of another type.
+    #[inline]
+    pub(super) fn with_lock<T>(
+        &mut self,
+        work: impl FnOnce(&mut Lock) -> Result<T, Refusal>,
+        keeps: impl FnOnce(&T) -> bool,
+    ) -> Result<T, Refusal> {
+        match self.find() {
+            Found::Lock(lock) => work(lock),
+            Found::Nothing => {
+                let mut lock = Lock::default();
+                let outcome = work(&mut lock)?;
+                if keeps(&outcome) {
+                    self.put(lock);
+                }
+                Ok(outcome)
+            }
+            Found::Other => Err(Refusal::WrongType),
         }
     }
 
