@@ -7,7 +7,7 @@
 //! A task is told of three things: a wake, a connection that broke (the node has dropped its
 //! ticket), and a connection that is back (it may be put in line again).
 
-use std::collections::HashMap;
+use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::{Context, Poll, Waker};
 
@@ -45,7 +45,7 @@ pub struct Wakes {
 #[derive(Debug)]
 struct State {
     offers: Vec<Offer>,
-    tasks: HashMap<TicketId, Arc<Bell>>,
+    tasks: BTreeMap<TicketId, Arc<Bell>>,
 }
 
 /// What one waiting task is told.
@@ -77,7 +77,7 @@ pub(super) struct News {
 impl Wakes {
     /// For `nodes` nodes that publish on `channel`, which no other client may use.
     pub fn new(channel: &[u8], nodes: usize) -> Wakes {
-        let state = State { offers: vec![Offer::default(); nodes], tasks: HashMap::new() };
+        let state = State { offers: vec![Offer::default(); nodes], tasks: BTreeMap::new() };
         Wakes { channel: Arc::from(channel), state: Mutex::new(state) }
     }
 

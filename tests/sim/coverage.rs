@@ -27,6 +27,9 @@ const ALL: &[&str] = &[
     "extend: lost",
     "extend: no quorum",
     "holder: nested",
+    "line: a reservation lapsed",
+    "line: called",
+    "line: left with its connection",
     "lost: expired",
     "lost: max hold",
     "lost: released",
@@ -45,6 +48,7 @@ const ALL: &[&str] = &[
     "vote: held by a label",
     "vote: no module",
     "vote: no permission",
+    "vote: no place in line",
     "vote: not held",
     "vote: quarantined",
     "vote: refused",
@@ -159,6 +163,7 @@ impl Reached {
                 Vote::WrongType => "vote: wrong type",
                 Vote::Refused(_) => "vote: refused",
                 Vote::Garbled(_) => "vote: garbled",
+                Vote::NoPlace(_) => "vote: no place in line",
                 other => panic!("{other} is new"),
             });
         }

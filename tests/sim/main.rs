@@ -14,6 +14,7 @@ mod clock;
 mod coverage;
 #[path = "../storm/history.rs"]
 mod history;
+mod line;
 #[path = "../storm/linear.rs"]
 mod linear;
 mod nemesis;
@@ -35,6 +36,7 @@ use clients::{Client, FAST_PPM_MAX, Log, Surroundings, TIMEOUT, WAIT, micros};
 use clock::Clock;
 use coverage::Reached;
 use history::{History, Violation, check};
+use line::{Offer, Tally};
 use nemesis::Nemesis;
 use net::Net;
 use node::{Defect, MAX_TTL, Node, Persistence};
@@ -70,6 +72,11 @@ struct Setup {
     /// No clock changes its rate.
     is_steady: bool,
     ppm_max: i64,
+    /// A node that knows of no lines.
+    old_node: Option<usize>,
+    max_waiters: usize,
+    /// Of a hundred calls of nodes, how many are lost.
+    lost_calls: u32,
     defect: Defect,
     overtakes: bool,
 }
@@ -77,9 +84,10 @@ struct Setup {
 impl Setup {
     fn of(seed: u64) -> Setup {
         let mut random = StdRng::seed_from_u64(seed ^ 0x0073_6574);
+        let nodes = [3, 3, 3, 5, 5, 1][random.random_range(0..6)];
         Setup {
             seed,
-            nodes: [3, 3, 3, 5, 5, 1][random.random_range(0..6)],
+            nodes,
             programs: random.random_range(2..=3),
             tasks: random.random_range(1..=3),
             locks: random.random_range(1..=2),
@@ -90,6 +98,9 @@ impl Setup {
             is_forced: seed % 8 == 7,
             is_steady: random.random_bool(0.5),
             ppm_max: FAST_PPM_MAX,
+            old_node: random.random_bool(0.2).then(|| random.random_range(0..nodes)),
+            max_waiters: if random.random_bool(0.1) { 1 } else { 1_000 },
+            lost_calls: [0, 0, 10, 100][random.random_range(0..4)],
             defect: Defect::None,
             overtakes: false,
         }
@@ -128,10 +139,13 @@ async fn story(setup: Setup) -> Outcome {
     let kinds = [Persistence::Nothing, Persistence::Snapshots, Persistence::Always];
     let node = |index: usize| {
         let kind = kinds[(index + setup.seed as usize) % kinds.len()];
-        Node::start(index, clock(), kind, setup.defect)
+        let has_lines = setup.old_node != Some(index);
+        let offer = Offer { has_lines, max_waiters: setup.max_waiters };
+        Node::start(index, clock(), kind, offer, setup.defect)
     };
     let nodes = (0..setup.nodes).map(node).collect();
-    let net = Net::new(setup.seed, setup.programs, nodes, setup.delay_ms, setup.overtakes);
+    let chances = (setup.delay_ms, setup.lost_calls);
+    let net = Net::new(setup.seed, setup.programs, nodes, chances, setup.overtakes);
     let log = Log::new(setup.locks);
     let around = Surroundings {
         nodes: setup.nodes,
@@ -228,6 +242,10 @@ fn judge(
     for node in &universe.nodes {
         reached.note_often("node: repaired", node.repaired);
         reached.note_often("node: quarantined at a start", node.quarantines);
+        let Tally { called, lapsed, hung_up } = node.lines.tally;
+        reached.note_often("line: called", called);
+        reached.note_often("line: a reservation lapsed", lapsed);
+        reached.note_often("line: left with its connection", hung_up);
     }
     reached.note_often("acquire: arrived after its connection", universe.late);
     Outcome {

@@ -47,10 +47,22 @@ struct Way {
 
 #[derive(Debug)]
 struct Connection {
+    id: u64,
+    /// What the node writes, and when it arrives.
+    replies: UnboundedSender<(Instant, Vec<u8>)>,
     is_broken: Arc<AtomicBool>,
     reader: AbortHandle,
     writer: AbortHandle,
     executor: AbortHandle,
+}
+
+/// The node's end of a connection.
+#[derive(Clone, Debug)]
+struct Side {
+    way: (usize, usize),
+    id: u64,
+    replies: UnboundedSender<(Instant, Vec<u8>)>,
+    is_broken: Arc<AtomicBool>,
 }
 
 /// Nodes, ways, and the chance that governs both.
@@ -61,7 +73,11 @@ pub(crate) struct Universe {
     /// Since when, and until when, nodes do not run.
     pub(crate) hung_until: Vec<Instant>,
     ways: Vec<Vec<Way>>,
+    /// How many connections there have been.
+    connections: u64,
     delay_ms: u64,
+    /// Of a hundred calls of nodes, how many are lost.
+    lost_calls: u32,
     /// Requests on one connection overtake each other: a defect.
     overtakes: bool,
     /// Tokens whose leases nobody can be asked to have taken back.
@@ -103,7 +119,7 @@ impl Net {
         seed: u64,
         programs: usize,
         nodes: Vec<Node>,
-        delay_ms: u64,
+        (delay_ms, lost_calls): (u64, u32),
         overtakes: bool,
     ) -> Arc<Net> {
         let ways = (0..programs).map(|_| nodes.iter().map(|_| Way::default()).collect()).collect();
@@ -112,7 +128,9 @@ impl Net {
             hung_until: vec![Instant::now(); nodes.len()],
             nodes,
             ways,
+            connections: 0,
             delay_ms,
+            lost_calls,
             overtakes,
             stranded: BTreeSet::new(),
             late: 0,
@@ -128,38 +146,48 @@ impl Net {
     }
 
     /// Changes something, and wakes whoever waits.
-    pub(crate) fn change<T>(&self, change: impl FnOnce(&mut Universe) -> T) -> T {
-        let outcome = change(&mut self.universe());
+    pub(crate) fn change<T>(self: &Arc<Self>, change: impl FnOnce(&mut Universe) -> T) -> T {
+        let outcome = {
+            let mut universe = self.universe();
+            let outcome = change(&mut universe);
+            (0..universe.nodes.len()).for_each(|node| self.attend(&mut universe, node));
+            outcome
+        };
         self.changed.notify_waiters();
         outcome
     }
 
     /// Sets what becomes of the bytes on a way.
-    pub(crate) fn set_flow(&self, (program, node): (usize, usize), requests: Flow, replies: Flow) {
+    pub(crate) fn set_flow(
+        self: &Arc<Self>,
+        (program, node): (usize, usize),
+        requests: Flow,
+        replies: Flow,
+    ) {
         self.change(|universe| {
             let way = &mut universe.ways[program][node];
             (way.requests, way.replies) = (requests, replies);
         });
     }
 
-    pub(crate) fn set_refuses(&self, (program, node): (usize, usize), refuses: bool) {
+    pub(crate) fn set_refuses(self: &Arc<Self>, (program, node): (usize, usize), refuses: bool) {
         self.change(|universe| universe.ways[program][node].refuses = refuses);
         if refuses {
             self.cut((program, node));
         }
     }
 
-    pub(crate) fn set_slow(&self, (program, node): (usize, usize), slow: Duration) {
+    pub(crate) fn set_slow(self: &Arc<Self>, (program, node): (usize, usize), slow: Duration) {
         self.change(|universe| universe.ways[program][node].slow = slow);
     }
 
     /// The next reply on this way is nonsense.
-    pub(crate) fn garble_next(&self, (program, node): (usize, usize)) {
+    pub(crate) fn garble_next(self: &Arc<Self>, (program, node): (usize, usize)) {
         self.change(|universe| universe.ways[program][node].garbles_next = true);
     }
 
     /// Breaks the connections of a way. What is on its way to the node arrives, or does not.
-    pub(crate) fn cut(&self, (program, node): (usize, usize)) {
+    pub(crate) fn cut(self: &Arc<Self>, (program, node): (usize, usize)) {
         self.change(|universe| {
             let connections = std::mem::take(&mut universe.ways[program][node].connections);
             for connection in connections {
@@ -168,6 +196,10 @@ impl Net {
                 connection.writer.abort();
                 if universe.random.random_bool(0.5) {
                     connection.executor.abort();
+                    // A node may not be told that somebody has gone.
+                    if universe.random.random_bool(0.8) {
+                        universe.nodes[node].hang_up(connection.id);
+                    }
                 }
             }
         });
@@ -175,7 +207,7 @@ impl Net {
 
     /// A node's process is gone, and with it what was on its way to it. Where `silent`, nobody
     /// tells the other side.
-    pub(crate) fn drop_connections(&self, node: usize, silent: bool) {
+    pub(crate) fn drop_connections(self: &Arc<Self>, node: usize, silent: bool) {
         self.change(|universe| {
             for ways in &mut universe.ways {
                 for connection in std::mem::take(&mut ways[node].connections) {
@@ -191,7 +223,7 @@ impl Net {
     }
 
     /// Ends all trouble on all ways.
-    pub(crate) fn heal(&self) {
+    pub(crate) fn heal(self: &Arc<Self>) {
         let mut cut = Vec::new();
         self.change(|universe| {
             for (program, ways) in universe.ways.iter_mut().enumerate() {
@@ -263,16 +295,19 @@ impl Net {
         let (requests, due) = unbounded_channel();
         let (replies, answered) = unbounded_channel();
         let is_broken = Arc::new(AtomicBool::new(false));
-        let reader = {
-            let (net, is_broken) = (Arc::clone(self), Arc::clone(&is_broken));
-            tokio::spawn(net.read(way, reading, requests, is_broken))
+        let id = {
+            let mut universe = self.universe();
+            universe.connections += 1;
+            universe.connections
         };
-        let executor = {
-            let (net, is_broken) = (Arc::clone(self), Arc::clone(&is_broken));
-            tokio::spawn(net.execute(way, due, replies, is_broken))
-        };
+        let side = Side { way, id, replies, is_broken };
+        let reader = tokio::spawn(Arc::clone(self).read(side.clone(), reading, requests));
+        let executor = tokio::spawn(Arc::clone(self).execute(side.clone(), due));
         let writer = tokio::spawn(Arc::clone(self).write(way, writing, answered));
+        let Side { replies, is_broken, .. } = side;
         let connection = Connection {
+            id,
+            replies,
             is_broken,
             reader: reader.abort_handle(),
             writer: writer.abort_handle(),
@@ -286,11 +321,11 @@ impl Net {
     /// Reads what the program writes, and says when it arrives.
     async fn read(
         self: Arc<Self>,
-        way: (usize, usize),
+        side: Side,
         mut stream: ReadHalf<DuplexStream>,
         requests: UnboundedSender<(Instant, Vec<Vec<u8>>)>,
-        is_broken: Arc<AtomicBool>,
     ) {
+        let way = side.way;
         let mut unread = Vec::new();
         let mut line_free_at = Instant::now();
         while let Ok(1..) = stream.read_buf(&mut unread).await {
@@ -306,27 +341,25 @@ impl Net {
                 let _ = requests.send((arrives_at, args(request)));
             }
         }
-        is_broken.store(true, Ordering::Relaxed);
+        side.is_broken.store(true, Ordering::Relaxed);
     }
 
-    /// Lets the node carry out what arrives.
+    /// Lets the node carry out what arrives, and tells it when nothing more will.
     async fn execute(
         self: Arc<Self>,
-        way: (usize, usize),
+        side: Side,
         mut due: UnboundedReceiver<(Instant, Vec<Vec<u8>>)>,
-        replies: UnboundedSender<(Instant, Vec<u8>)>,
-        is_broken: Arc<AtomicBool>,
     ) {
+        let way = side.way;
         let run = self.universe().nodes[way.1].run;
         // Where a part of a stream is lost, nothing behind it arrives either.
         let mut is_lost = false;
         while let Some((arrives_at, args)) = due.recv().await {
             if self.universe().overtakes {
-                let (net, replies, is_broken) =
-                    (Arc::clone(&self), replies.clone(), Arc::clone(&is_broken));
+                let (net, side) = (Arc::clone(&self), side.clone());
                 tokio::spawn(async move {
                     sleep_until(arrives_at).await;
-                    net.carry_out(way, run, &args, &replies, &is_broken);
+                    net.carry_out(&side, run, &args);
                 });
                 continue;
             }
@@ -336,25 +369,63 @@ impl Net {
                 continue;
             }
             self.wait_while_hung(way.1).await;
-            self.carry_out(way, run, &args, &replies, &is_broken);
+            self.carry_out(&side, run, &args);
+        }
+        if is_lost {
+            return;
+        }
+        self.wait_while_hung(way.1).await;
+        self.tend(way.1, run, |node| node.hang_up(side.id));
+    }
+
+    /// Does something to a node that runs, unless it has been started anew.
+    fn tend(self: &Arc<Self>, node: usize, run: u64, work: impl FnOnce(&mut Node)) {
+        let mut universe = self.universe();
+        let tended = &mut universe.nodes[node];
+        if tended.is_up && tended.run == run {
+            work(tended);
+            self.attend(&mut universe, node);
         }
     }
 
-    fn carry_out(
-        &self,
-        way: (usize, usize),
-        run: u64,
-        args: &[Vec<u8>],
-        replies: &UnboundedSender<(Instant, Vec<u8>)>,
-        is_broken: &AtomicBool,
-    ) {
+    /// Sends out whom a node calls, and sees to it that it looks again when something is due.
+    fn attend(self: &Arc<Self>, universe: &mut Universe, number: usize) {
+        for (connection, bytes) in universe.nodes[number].lines.calls() {
+            if universe.random.random_range(0..100) < universe.lost_calls {
+                continue;
+            }
+            universe.note(&bytes);
+            for program in 0..universe.ways.len() {
+                let arrives_at = Instant::now() + universe.delay((program, number));
+                let connections = &universe.ways[program][number].connections;
+                for called in connections.iter().filter(|called| called.id == connection) {
+                    let _ = called.replies.send((arrives_at, bytes.clone()));
+                }
+            }
+        }
+        let node = &mut universe.nodes[number];
+        if !node.is_up {
+            return;
+        }
+        if let (run, Some(length)) = (node.run, node.alarm()) {
+            let net = Arc::clone(self);
+            tokio::spawn(async move {
+                tokio::time::sleep(length).await;
+                net.wait_while_hung(number).await;
+                net.tend(number, run, Node::look_at_lines);
+            });
+        }
+    }
+
+    fn carry_out(self: &Arc<Self>, side: &Side, run: u64, args: &[Vec<u8>]) {
+        let way = side.way;
         let mut universe = self.universe();
         let node = &mut universe.nodes[way.1];
         if !node.is_up || node.run != run {
             return;
         }
         let slices: Vec<&[u8]> = args.iter().map(Vec::as_slice).collect();
-        let reply = node.serve(&slices);
+        let reply = node.serve(side.id, &slices);
         universe.requests += 1;
         let at = universe.began_at.elapsed().as_nanos();
         universe.note(&at.to_le_bytes());
@@ -364,7 +435,7 @@ impl Net {
         universe.note(&reply);
         // Both may begin a lease, behind whose back the release went another way.
         let begins = slices[0] == b"LOCK.ACQUIRE" || slices.last() == Some(&&b"REPAIR"[..]);
-        if is_broken.load(Ordering::Relaxed) && begins {
+        if side.is_broken.load(Ordering::Relaxed) && begins {
             universe.stranded.insert(args[2].clone());
             universe.late += 1;
         }
@@ -372,10 +443,12 @@ impl Net {
         if slices[0] == b"LOCK.RELEASE" && reply.starts_with(b"-") {
             universe.stranded.insert(args[2].clone());
         }
+        // To a subscriber itself, what is published goes before the reply.
+        self.attend(&mut universe, way.1);
         let answered_at = Instant::now() + universe.delay(way);
         let garbles = &mut universe.ways[way.0][way.1].garbles_next;
         let reply = if std::mem::take(garbles) { b"what?\r\n".to_vec() } else { reply };
-        let _ = replies.send((answered_at, reply));
+        let _ = side.replies.send((answered_at, reply));
     }
 
     async fn write(

@@ -5,16 +5,19 @@
 //! `state_file.rs`) is kept in the same order: a promise is on the disk before it is used.
 
 use std::collections::BTreeMap;
+use std::time::Duration;
 
 use lockmod::codec::state::{decode_state, encode_state};
 use lockmod::codec::{decode_lock, encode_lock};
 use lockmod::engine::{
     Acquired, Ceilings, Clocks, Durability, Extended, Fence, Fencing, Found, Instant, Inventory,
-    Loaded, Lock, Millis, Refusal, Released, Saved, Stop, Stopped, UnixTime, recover, start, stop,
+    Line, Loaded, Lock, Millis, Refusal, Released, Saved, Stop, Stopped, UnixTime, recover, start,
+    stop,
 };
-use lockmod::wire::request::{self, Limits};
+use lockmod::wire::request::{self, Limits, Waiting};
 
 use crate::clock::Clock;
+use crate::line::{Lines, Offer};
 
 /// The longest lease that a node grants.
 pub(crate) const MAX_TTL: Millis = Millis::new(20_000);
@@ -93,6 +96,7 @@ pub(crate) struct Node {
     steady: Clocks,
     durability: Durability,
     pub(crate) locks: BTreeMap<Vec<u8>, Lock>,
+    pub(crate) lines: Lines,
     saved: Saved,
     disk: Disk,
     pub(crate) repaired: u64,
@@ -104,6 +108,7 @@ impl Node {
         number: usize,
         clock: Clock,
         persistence: Persistence,
+        offer: Offer,
         defect: Defect,
     ) -> Node {
         let none = Clocks { now: Instant::default(), wall: UnixTime::default() };
@@ -120,6 +125,7 @@ impl Node {
             steady: none,
             durability: Durability::default(),
             locks: BTreeMap::new(),
+            lines: Lines::new(offer),
             saved: Saved {
                 port: PORT,
                 ceilings: Ceilings::default(),
@@ -198,6 +204,7 @@ impl Node {
         if let Some(lock) = self.locks.remove(name) {
             self.durability.forget(&lock);
             self.keep_data();
+            self.settle(name);
         }
     }
 
@@ -227,6 +234,7 @@ impl Node {
         }
         self.is_up = false;
         self.locks.clear();
+        self.lines.clear();
         let keeps = match self.persistence {
             Persistence::Nothing => false,
             Persistence::Snapshots => !loses_data,
@@ -341,20 +349,28 @@ impl Node {
 
     // ---- requests ----
 
-    /// Carries out a command: the reply's bytes.
-    pub(crate) fn serve(&mut self, args: &[&[u8]]) -> Vec<u8> {
+    /// Carries out a command that came on this connection: the reply's bytes. Whom the node calls
+    /// thereupon says [`Lines::calls`].
+    pub(crate) fn serve(&mut self, connection: u64, args: &[&[u8]]) -> Vec<u8> {
         self.notice_step();
+        let has_lines = self.lines.offer.has_lines;
         let said = match (args[0], self.misfit) {
             (b"PING", _) => Ok(Said::Simple("PONG")),
             (b"INFO", _) => {
                 let (number, run) = (self.number, self.run);
                 Ok(Said::Text(format!("# Server\r\nrun_id:{number:08x}{run:032x}\r\n")))
             }
+            (b"HELLO", _) if !has_lines => {
+                return b"-ERR unknown command 'HELLO'\r\n".to_vec();
+            }
+            (b"HELLO", _) => return b"%1\r\n$5\r\nproto\r\n:3\r\n".to_vec(),
+            (b"SUBSCRIBE", _) => {
+                self.lines.listen(args[1], connection);
+                return [&b">3\r\n$9\r\nsubscribe\r\n"[..], &bulk(args[1]), b":1\r\n"].concat();
+            }
             (_, Some(misfit)) => return misfit.reply().to_vec(),
-            // Wakes do not reach anybody here, so whoever waits asks again and again.
-            (b"HELLO", None) => return b"-ERR unknown command 'HELLO'\r\n".to_vec(),
-            (b"LOCK.ACQUIRE", None) => self.acquire(args),
-            (b"LOCK.RELEASE", None) => self.release(args),
+            (b"LOCK.ACQUIRE", None) => self.acquire(args, connection),
+            (b"LOCK.RELEASE", None) => self.release(args, connection),
             (b"LOCK.EXTEND", None) => self.extend(args),
             (b"LOCK.FENCE", None) if args.len() == 2 => {
                 Ok(Said::Number(self.locks.get(args[1]).map_or(0, |lock| lock.counter().get())))
@@ -365,6 +381,8 @@ impl Node {
             (other, None) => panic!("{} is not simulated", other.escape_ascii()),
         };
         match said {
+            // Who has said HELLO is answered in RESP3.
+            Ok(Said::Nil) if has_lines => b"_\r\n".to_vec(),
             Ok(said) => said.bytes(),
             Err(refusal) => format!("-{refusal}\r\n").into_bytes(),
         }
@@ -374,7 +392,7 @@ impl Node {
     fn decide<T>(
         &mut self,
         name: &[u8],
-        decision: impl Fn(&mut Durability, &mut Lock, Instant) -> Result<T, Stop>,
+        mut decision: impl FnMut(&mut Durability, &mut Lock, Instant) -> Result<T, Stop>,
     ) -> Result<T, Refusal> {
         let now = self.now();
         let mut lock = self.locks.remove(name);
@@ -403,38 +421,95 @@ impl Node {
         outcome
     }
 
-    fn acquire(&mut self, args: &[&[u8]]) -> Result<Said, Refusal> {
+    fn acquire(&mut self, args: &[&[u8]], connection: u64) -> Result<Said, Refusal> {
         let asked = request::acquire(&args[2..], LIMITS)?;
-        let outcome = self.decide(args[1], |durability, lock, now| {
-            durability.acquire(lock, asked.claim, asked.label, now)
+        let queued = match asked.waiting {
+            Waiting::Queue(_) if !self.lines.offer.has_lines => {
+                return Err(Refusal::BadArg {
+                    given: b"QUEUE".to_vec(),
+                    what: "option",
+                    allowed: "LABEL text",
+                });
+            }
+            Waiting::Queue(queue) => Some(self.lines.queued(queue, connection, self.now())),
+            Waiting::Not => None,
+            Waiting::Block(_) => panic!("the client never blocks"),
+        };
+        let outcome = self.decide_in_line(args[1], |durability, lock, line, now| {
+            durability.acquire_in_line(lock, line, asked.claim, asked.label, queued.as_ref(), now)
         })?;
         Ok(match outcome {
             Acquired::Granted { fence, .. } | Acquired::Again { fence, .. } => {
                 Said::Number(fence.get())
             }
             Acquired::Held if self.defect == Defect::GrantsToAnybody => {
-                Said::Number(self.locks[args[1]].counter().get())
+                Said::Number(self.locks.get(args[1]).map_or(0, |lock| lock.counter().get()))
             }
             Acquired::Held => Said::Nil,
         })
     }
 
-    fn release(&mut self, args: &[&[u8]]) -> Result<Said, Refusal> {
+    fn release(&mut self, args: &[&[u8]], connection: u64) -> Result<Said, Refusal> {
         let token = request::token(args[2], LIMITS)?;
+        let queue = request::release_options(&args[3..])?;
+        let queued = queue.map(|queue| self.lines.queued(queue, connection, self.now()));
         let for_anybody = self.defect == Defect::ReleasesForAnybody;
-        let outcome = self.decide(args[1], |durability, lock, now| {
+        let (outcome, _) = self.decide_in_line(args[1], |durability, lock, line, now| {
             let holder = lock.lease(now).map(|lease| lease.token.as_bytes().to_vec());
             let token = match &holder {
                 Some(holder) if for_anybody => request::token(holder, Limits::FACTS)?,
                 _ => token,
             };
-            Ok(durability.release(lock, token, now))
+            Ok(durability.release_in_line(lock, line, token, queued.as_ref(), now))
         })?;
         Ok(match outcome {
             Released::Released { .. } => Said::Number(1),
             Released::HeldByAnother => Said::Number(0),
             Released::NotHeld => Said::Nil,
         })
+    }
+
+    /// As [`Node::decide`], at a lock with a line before it.
+    fn decide_in_line<T>(
+        &mut self,
+        name: &[u8],
+        mut decision: impl FnMut(&mut Durability, &mut Lock, &mut Line, Instant) -> Result<T, Stop>,
+    ) -> Result<T, Refusal> {
+        let mut line = self.lines.take(name);
+        let outcome =
+            self.decide(name, |durability, lock, now| decision(durability, lock, &mut line, now));
+        self.lines.put(name, line);
+        self.settle(name);
+        outcome
+    }
+
+    fn held_until(&self, name: &[u8]) -> Option<Instant> {
+        Some(self.locks.get(name)?.lease(self.now())?.ends_at)
+    }
+
+    /// Looks at the line before a lock.
+    fn settle(&mut self, name: &[u8]) {
+        self.lines.settle(name, self.held_until(name), self.now());
+    }
+
+    /// A connection is gone.
+    pub(crate) fn hang_up(&mut self, connection: u64) {
+        self.lines.hang_up(connection);
+        self.look_at_lines();
+    }
+
+    /// What is due is done.
+    pub(crate) fn look_at_lines(&mut self) {
+        self.lines.rang();
+        self.lines.names().iter().for_each(|name| self.settle(name));
+    }
+
+    /// In what true time something will be due, if nobody knows of it yet.
+    pub(crate) fn alarm(&mut self) -> Option<Duration> {
+        let now = self.now();
+        let held_until = |name: &[u8]| Some(self.locks.get(name)?.lease(now)?.ends_at);
+        let due = self.lines.alarm(held_until)?.after(Millis::new(1));
+        Some(self.clock.true_length(now.until(due).into()))
     }
 
     fn extend(&mut self, args: &[&[u8]]) -> Result<Said, Refusal> {
@@ -444,6 +519,7 @@ impl Node {
         })?;
         let repairs = matches!(asked.fencing, Fencing::Repair(_));
         self.repaired += u64::from(repairs && matches!(outcome, Extended::Extended { .. }));
+        self.settle(args[1]);
         Ok(extended(outcome, |_| 1))
     }
 
@@ -470,6 +546,7 @@ impl Node {
             field("label", Said::Text(String::from_utf8_lossy(lease.label).into_owned()));
             field("held_for_ms", Said::Number(lock.held_for(now).get()));
         }
+        field("waiters", Said::Number(self.lines.len(name) as u64));
         if let Some((left, _)) = self.durability.quarantine(now) {
             field("quarantine_left_ms", Said::Number(left.get()));
         }

@@ -6,7 +6,8 @@ use std::task::{Context, Poll};
 use std::time::Duration;
 
 use lockmod::client::protocol::Packet;
-use lockmod::client::{Dial, Links, ReplyTo, World};
+use lockmod::client::{Dial, Links, ReplyTo, Wakes, World};
+use lockmod::engine::{Millis, UnixTime};
 use rand::rngs::StdRng;
 use rand::{Rng, SeedableRng};
 use tokio::time::{Instant, Sleep, sleep_until};
@@ -125,10 +126,9 @@ impl Simulated {
                 Arc::new(Dialler { net: Arc::clone(net), way: (program, node) });
             (format!("node-{node}").into(), dial)
         });
-        let links =
-            Links::dialled(nodes, b"lockmod:wake:sim", crate::clients::TIMEOUT, |driving| {
-                drop(process.spawn(driving));
-            });
+        let channel = format!("lockmod:wake:{program}");
+        let spawn = |driving| drop(process.spawn(driving));
+        let links = Links::dialled(nodes, channel.as_bytes(), crate::clients::TIMEOUT, spawn);
         Simulated { process: Arc::clone(process), links }
     }
 }
@@ -136,6 +136,15 @@ impl Simulated {
 impl World for Simulated {
     fn now(&self) -> Duration {
         self.process.clock().now()
+    }
+
+    /// Wall clocks differ by hours: whose is slow counts as having come first.
+    fn wall(&self) -> UnixTime {
+        UnixTime::from_millis(1 + Millis::round_down(self.now()).get())
+    }
+
+    fn wakes(&self) -> Option<&Arc<Wakes>> {
+        Some(self.links.wakes())
     }
 
     fn sleep(&self, length: Duration) -> impl Future<Output = ()> + Send {
