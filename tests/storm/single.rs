@@ -68,7 +68,7 @@ fn one_node_is_a_fenced_lock_to_whoever_sees_its_answers() {
     let unknown = count(|one| one.returned_at.is_none());
     let granted = count(|one| matches!(one.action, Action::Acquired { .. }));
     println!("single node: {} calls, {granted} grants, {unknown} unknown", count(|_| true));
-    assert!(granted > 50 && unknown > 0, "nothing was tested");
+    assert!(granted > 20 && unknown > 0, "hardly anything was tested");
     for operations in all {
         let text = check_lock(operations);
         assert_eq!(text, None, "LOCKMOD_SEED={seed}");
