@@ -70,7 +70,9 @@ fn main() {
     println!("{name} {major}.{minor}.{} on {}", version.patch, machine());
     println!("{CLIENTS} clients, {PIPELINE} commands each at a time; server CPU per command\n");
     let bench = Bench { server, rounds, commands };
-    bench.pairs("acquire and release, 20000 names in turn", Some(20_000));
+    for names in [1_000, 20_000] {
+        bench.pairs(&format!("acquire and release, {names} names in turn"), Some(names));
+    }
     bench.pairs("acquire and release, each name once", None);
     bench.distinct();
     bench.memory(if quick { 50_000 } else { 1_000_000 });
