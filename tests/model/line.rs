@@ -13,7 +13,6 @@
 //! first: then the oldest must win. No reservation lapses meanwhile, so nothing rests on that.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU32, Ordering};
 
 use lockmod::engine::{
     Acquired, Answer, Attempt, Claim, ConnectionId, Durability, Extended, Fence, Grant, Instant,
@@ -21,6 +20,8 @@ use lockmod::engine::{
     Turn, Waiter, Waiting,
 };
 use stateright::{Model, Property};
+
+use super::witness::Witnessed;
 
 const NOW: Instant = Instant::from_millis(1_000_000);
 const TTL: Millis = Millis::new(1_000);
@@ -107,7 +108,7 @@ pub(crate) struct World {
     quorum: Quorum,
     /// With the one that has the lock at the start: the last.
     clients: usize,
-    witnessed: AtomicU32,
+    witnessed: Witnessed,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -333,19 +334,16 @@ fn client_of(ticket: &Ticket) -> usize {
 impl World {
     pub(crate) fn new(bounds: Bounds) -> World {
         let quorum = Quorum::of(bounds.nodes).expect("1 to 32 nodes");
-        World { bounds, quorum, clients: bounds.clients + 1, witnessed: AtomicU32::new(0) }
+        World { bounds, quorum, clients: bounds.clients + 1, witnessed: Witnessed::default() }
     }
 
     pub(crate) fn witnesses(&self) -> Vec<Witness> {
-        let bits = self.witnessed.load(Ordering::Relaxed);
-        Witness::ALL.into_iter().filter(|witness| bits & 1 << *witness as u8 != 0).collect()
+        let was_seen = |witness: &Witness| self.witnessed.has(*witness as u8);
+        Witness::ALL.into_iter().filter(was_seen).collect()
     }
 
     fn saw(&self, witness: Witness) {
-        let bit = 1 << witness as u8;
-        if self.witnessed.load(Ordering::Relaxed) & bit == 0 {
-            self.witnessed.fetch_or(bit, Ordering::Relaxed);
-        }
+        self.witnessed.saw(witness as u8);
     }
 
     fn pair(&self, client: usize, node: usize) -> usize {

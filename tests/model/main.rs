@@ -13,11 +13,13 @@
 mod client;
 mod line;
 mod node;
+mod witness;
 mod world;
 
 use std::time::Instant;
 
 use stateright::{Checker, HasDiscoveries, Model};
+use witness::Expected;
 use world::{Bounds, Defect, Network, Replies, Start, Witness, World};
 
 /// Replies at once, and no request arrives after its acquisition is over.
@@ -216,10 +218,7 @@ fn sound(name: &str, bounds: Bounds, states: usize, witnesses: &[Witness]) {
     }
     assert!(checker.discoveries().is_empty(), "{name}");
     assert!(checker.is_done(), "{name}: not exhausted");
-    for witness in witnesses {
-        assert!(found.contains(witness), "{name}: never came upon {witness:?}");
-    }
-    assert_eq!(checker.unique_state_count(), states, "{name}: the states have changed");
+    Expected { states, witnesses }.compare(name, checker.unique_state_count(), &found);
 }
 
 #[test]
@@ -339,10 +338,7 @@ fn sound_line(name: &str, bounds: line::Bounds, states: usize, witnesses: &[line
     println!("{name}: {count} states, depth {}, {seconds:.1} s, {found:?}", checker.max_depth());
     assert!(checker.discoveries().is_empty(), "{name}");
     assert!(checker.is_done(), "{name}: not exhausted");
-    for witness in witnesses {
-        assert!(found.contains(witness), "{name}: never came upon {witness:?}");
-    }
-    assert_eq!(count, states, "{name}: the states have changed");
+    Expected { states, witnesses }.compare(name, count, &found);
 }
 
 #[test]

@@ -9,13 +9,13 @@
 
 use std::ops::{Deref, DerefMut};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU32, Ordering};
 
 use lockmod::engine::{Fence, NodeSet, Quorum, Token};
 use stateright::{Model, Property};
 
 use super::client::{Client, Phase, Wish};
 use super::node::{Node, Origin};
+use super::witness::Witnessed;
 
 /// One acquisition, and its token: the client, and the how-manieth of its acquisitions.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -245,7 +245,7 @@ impl Witness {
 pub(crate) struct World {
     pub(crate) bounds: Bounds,
     quorum: Quorum,
-    witnessed: AtomicU32,
+    witnessed: Witnessed,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
@@ -348,20 +348,17 @@ pub(crate) enum Action {
 impl World {
     pub(crate) fn new(bounds: Bounds) -> World {
         let quorum = Quorum::of(bounds.nodes).expect("1 to 32 nodes");
-        World { bounds, quorum, witnessed: AtomicU32::new(0) }
+        World { bounds, quorum, witnessed: Witnessed::default() }
     }
 
     /// What has been come upon so far.
     pub(crate) fn witnesses(&self) -> Vec<Witness> {
-        let bits = self.witnessed.load(Ordering::Relaxed);
-        Witness::ALL.into_iter().filter(|witness| bits & 1 << *witness as u8 != 0).collect()
+        let was_seen = |witness: &Witness| self.witnessed.has(*witness as u8);
+        Witness::ALL.into_iter().filter(was_seen).collect()
     }
 
     fn saw(&self, witness: Witness) {
-        let bit = 1 << witness as u8;
-        if self.witnessed.load(Ordering::Relaxed) & bit == 0 {
-            self.witnessed.fetch_or(bit, Ordering::Relaxed);
-        }
+        self.witnessed.saw(witness as u8);
     }
 
     /// One step of a path, for people.
