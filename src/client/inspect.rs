@@ -4,12 +4,14 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
+use futures_util::future::join_all;
+
 use super::error::{ExtendError, ReleaseError};
 use super::inbox::Inbox;
 use super::locker::Locker;
 use super::protocol::{LockInfo, Packet, claim_vote, lock_info};
 use super::reply::Reply;
-use super::survey::{Locks, join_all};
+use super::survey::Locks;
 use super::vote::{NodeReport, Vote};
 use super::world::{World, earliest, latest};
 use crate::engine::{Fence, Millis};

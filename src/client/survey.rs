@@ -5,10 +5,10 @@
 //! node is one command, and locks are listed only up to a number that the caller gives.
 
 use std::collections::BTreeMap;
-use std::pin::Pin;
 use std::sync::Arc;
-use std::task::Poll;
 use std::time::Duration;
+
+use futures_util::future::join_all;
 
 use super::locker::Locker;
 use super::protocol::{LockInfo, Packet, error_vote};
@@ -233,36 +233,6 @@ fn status(reply: Option<&Reply>) -> Result<NodeStatus, Vote> {
     status.quarantine_left = left.map(Duration::from_millis);
     status.highest_fence = status.number("highest_fence").and_then(Fence::new).unwrap_or_default();
     Ok(status)
-}
-
-/// Runs all at the same time; the results are in their order.
-pub(super) async fn join_all<T>(futures: impl Iterator<Item = impl Future<Output = T>>) -> Vec<T> {
-    enum Slot<F, T> {
-        Running(F),
-        Done(Option<T>),
-    }
-    let mut slots: Vec<Slot<Pin<Box<_>>, T>> =
-        futures.map(|future| Slot::Running(Box::pin(future))).collect();
-    std::future::poll_fn(move |ctx| {
-        let mut is_done = true;
-        for slot in &mut slots {
-            if let Slot::Running(future) = slot {
-                match future.as_mut().poll(ctx) {
-                    Poll::Ready(value) => *slot = Slot::Done(Some(value)),
-                    Poll::Pending => is_done = false,
-                }
-            }
-        }
-        if !is_done {
-            return Poll::Pending;
-        }
-        let values = slots.drain(..).filter_map(|slot| match slot {
-            Slot::Done(value) => value,
-            Slot::Running(_) => None,
-        });
-        Poll::Ready(values.collect())
-    })
-    .await
 }
 
 #[cfg(test)]

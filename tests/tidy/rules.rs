@@ -341,9 +341,10 @@ const LAYERS: [(&str, &[&str], bool); 6] = [
 ];
 
 /// The optional dependencies of Cargo.toml.
-const CRATES: [&str; 16] = [
+const CRATES: [&str; 17] = [
     "bincode",
     "clap",
+    "futures_util",
     "http_body_util",
     "hyper",
     "hyper_util",
