@@ -230,16 +230,17 @@ impl<W: World> Lease<W> {
             None => self.core.tell_all(&packet),
         }
         drop(state);
-        if let Some(slot) = slot {
-            self.core.keeper.remove(slot);
-        }
-        self.count_hold();
-        self.ended.notify_waiters();
+        self.end(slot);
         true
     }
 
-    fn count_hold(&self) {
+    /// What follows when the holder has let go, or has given up caring.
+    fn end(&self, slot: Option<Slot>) {
+        if let Some(slot) = slot {
+            self.core.keeper.remove(slot);
+        }
         self.core.metrics.held(self.core.world.now().saturating_sub(self.acquired_at));
+        self.ended.notify_waiters();
     }
 
     /// Gives the lease back, and waits until a quorum has confirmed.
@@ -260,11 +261,7 @@ impl<W: World> Lease<W> {
         state.renewal.release();
         let slot = state.slot.take();
         drop(state);
-        self.count_hold();
-        if let Some(slot) = slot {
-            self.core.keeper.remove(slot);
-        }
-        self.ended.notify_waiters();
+        self.end(slot);
         validity
     }
 
