@@ -215,9 +215,9 @@ fn tickets(counts: &[usize]) {
         let bytes = server.info_u64("used_memory").saturating_sub(before) as f64 / count as f64;
         // Refreshed in an order that jumps about: each is found, taken out and put back.
         let rounds = 10_000;
-        let cpu = cpu_seconds(&server);
+        let cpu = server.cpu_seconds();
         (0..rounds).for_each(|round| queue(round * 7_919 % count));
-        let each = (cpu_seconds(&server) - cpu) * 1e6 / rounds as f64;
+        let each = (server.cpu_seconds() - cpu) * 1e6 / rounds as f64;
         assert_eq!(server.info_u64("lockmod_waiters"), count as u64);
         let first = *first.get_or_insert(each);
         println!(
@@ -226,16 +226,6 @@ fn tickets(counts: &[usize]) {
             each / first
         );
     }
-}
-
-fn cpu_seconds(server: &Server) -> f64 {
-    ["used_cpu_user_main_thread", "used_cpu_sys_main_thread"]
-        .iter()
-        .map(|field| {
-            let value = server.info(field).expect("the server says its CPU time");
-            value.parse::<f64>().expect("a number")
-        })
-        .sum()
 }
 
 fn send(stream: &mut TcpStream, words: &[&str]) {

@@ -176,9 +176,9 @@ impl Bench {
 
     /// Server CPU per command in microseconds.
     fn cost(&self, command: impl Fn(usize, usize) -> Vec<String> + Sync) -> f64 {
-        let before = self.cpu_seconds();
+        let before = self.server.cpu_seconds();
         let count = self.load(self.commands, command);
-        (self.cpu_seconds() - before) * 1e6 / count as f64
+        (self.server.cpu_seconds() - before) * 1e6 / count as f64
     }
 
     fn fill(&self, rival: Rival, locks: usize) -> usize {
@@ -206,16 +206,6 @@ impl Bench {
             }
         });
         share * CLIENTS
-    }
-
-    fn cpu_seconds(&self) -> f64 {
-        ["used_cpu_user_main_thread", "used_cpu_sys_main_thread"]
-            .iter()
-            .map(|field| {
-                let value = self.server.info(field).expect("the server says its CPU time");
-                value.parse::<f64>().expect("a number")
-            })
-            .sum()
     }
 
     fn run(&self, line: &str) -> redis::Value {

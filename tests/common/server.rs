@@ -469,6 +469,15 @@ impl Server {
         value.parse().unwrap_or_else(|_| panic!("INFO field {field} is {value:?}"))
     }
 
+    /// The CPU time of the main thread in seconds, by the server's own account.
+    pub fn cpu_seconds(&self) -> f64 {
+        let seconds = |field| {
+            let value = self.info(field).expect("the server says its CPU time");
+            value.parse::<f64>().expect("a number")
+        };
+        ["used_cpu_user_main_thread", "used_cpu_sys_main_thread"].map(seconds).iter().sum()
+    }
+
     /// Waits until this primary's replica has everything that the primary has done until now.
     #[track_caller]
     pub fn wait_for_replica(&self, replica: &Self) {
