@@ -8,6 +8,8 @@ use std::collections::{BTreeMap, BTreeSet};
 use lockmod::engine::{ConnectionId, Instant, Line, Millis, Queued, Room, Ticket, Turn};
 use lockmod::wire::request::Queue;
 
+use crate::node::bulk;
+
 /// For how long a free lock is reserved, as `lockmod.reserve-ms`.
 const RESERVE: Millis = Millis::new(100);
 
@@ -153,8 +155,5 @@ impl Lines {
 
 /// What a subscriber is sent in RESP3.
 fn message(channel: &[u8], ticket: &Ticket) -> Vec<u8> {
-    let parts = [b"message", channel, &ticket.to_bytes()[..]];
-    let parts =
-        parts.map(|part| [format!("${}\r\n", part.len()).as_bytes(), part, b"\r\n"].concat());
-    [b">3\r\n".to_vec(), parts.concat()].concat()
+    [&b">3\r\n"[..], &bulk(b"message"), &bulk(channel), &bulk(&ticket.to_bytes())].concat()
 }

@@ -47,10 +47,7 @@ struct Way {
 
 #[derive(Debug)]
 struct Connection {
-    id: u64,
-    /// What the node writes, and when it arrives.
-    replies: UnboundedSender<(Instant, Vec<u8>)>,
-    is_broken: Arc<AtomicBool>,
+    side: Side,
     reader: AbortHandle,
     writer: AbortHandle,
     executor: AbortHandle,
@@ -61,6 +58,7 @@ struct Connection {
 struct Side {
     way: (usize, usize),
     id: u64,
+    /// What the node writes, and when it arrives.
     replies: UnboundedSender<(Instant, Vec<u8>)>,
     is_broken: Arc<AtomicBool>,
 }
@@ -191,14 +189,14 @@ impl Net {
         self.change(|universe| {
             let connections = std::mem::take(&mut universe.ways[program][node].connections);
             for connection in connections {
-                connection.is_broken.store(true, Ordering::Relaxed);
+                connection.side.is_broken.store(true, Ordering::Relaxed);
                 connection.reader.abort();
                 connection.writer.abort();
                 if universe.random.random_bool(0.5) {
                     connection.executor.abort();
                     // A node may not be told that somebody has gone.
                     if universe.random.random_bool(0.8) {
-                        universe.nodes[node].hang_up(connection.id);
+                        universe.nodes[node].hang_up(connection.side.id);
                     }
                 }
             }
@@ -211,7 +209,7 @@ impl Net {
         self.change(|universe| {
             for ways in &mut universe.ways {
                 for connection in std::mem::take(&mut ways[node].connections) {
-                    connection.is_broken.store(true, Ordering::Relaxed);
+                    connection.side.is_broken.store(true, Ordering::Relaxed);
                     connection.executor.abort();
                     if !silent {
                         connection.reader.abort();
@@ -304,11 +302,8 @@ impl Net {
         let reader = tokio::spawn(Arc::clone(self).read(side.clone(), reading, requests));
         let executor = tokio::spawn(Arc::clone(self).execute(side.clone(), due));
         let writer = tokio::spawn(Arc::clone(self).write(way, writing, answered));
-        let Side { replies, is_broken, .. } = side;
         let connection = Connection {
-            id,
-            replies,
-            is_broken,
+            side,
             reader: reader.abort_handle(),
             writer: writer.abort_handle(),
             executor: executor.abort_handle(),
@@ -398,8 +393,8 @@ impl Net {
             for program in 0..universe.ways.len() {
                 let arrives_at = Instant::now() + universe.delay((program, number));
                 let connections = &universe.ways[program][number].connections;
-                for called in connections.iter().filter(|called| called.id == connection) {
-                    let _ = called.replies.send((arrives_at, bytes.clone()));
+                for called in connections.iter().filter(|called| called.side.id == connection) {
+                    let _ = called.side.replies.send((arrives_at, bytes.clone()));
                 }
             }
         }

@@ -483,13 +483,10 @@ impl Node {
         outcome
     }
 
-    fn held_until(&self, name: &[u8]) -> Option<Instant> {
-        Some(self.locks.get(name)?.lease(self.now())?.ends_at)
-    }
-
     /// Looks at the line before a lock.
     fn settle(&mut self, name: &[u8]) {
-        self.lines.settle(name, self.held_until(name), self.now());
+        let now = self.now();
+        self.lines.settle(name, held_until(&self.locks, name, now), now);
     }
 
     /// A connection is gone.
@@ -507,8 +504,8 @@ impl Node {
     /// In what true time something will be due, if nobody knows of it yet.
     pub(crate) fn alarm(&mut self) -> Option<Duration> {
         let now = self.now();
-        let held_until = |name: &[u8]| Some(self.locks.get(name)?.lease(now)?.ends_at);
-        let due = self.lines.alarm(held_until)?.after(Millis::new(1));
+        let due = self.lines.alarm(|name| held_until(&self.locks, name, now))?;
+        let due = due.after(Millis::new(1));
         Some(self.clock.true_length(now.until(due).into()))
     }
 
@@ -554,6 +551,11 @@ impl Node {
     }
 }
 
+/// The end of the lease that stands.
+fn held_until(locks: &BTreeMap<Vec<u8>, Lock>, name: &[u8], now: Instant) -> Option<Instant> {
+    Some(locks.get(name)?.lease(now)?.ends_at)
+}
+
 fn extended(outcome: Extended, yes: impl Fn(u64) -> u64) -> Said {
     match outcome {
         Extended::Extended { counter, .. } => Said::Number(yes(counter.get())),
@@ -592,7 +594,8 @@ impl Said {
     }
 }
 
-fn bulk(bytes: &[u8]) -> Vec<u8> {
+/// A string of bytes, as a server writes it.
+pub(crate) fn bulk(bytes: &[u8]) -> Vec<u8> {
     [format!("${}\r\n", bytes.len()).as_bytes(), bytes, b"\r\n"].concat()
 }
 
