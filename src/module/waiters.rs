@@ -28,6 +28,9 @@ use crate::wire::request::Queue;
 /// While writes are paused or refused nothing may be granted: when to look again.
 const PAUSE: Millis = Millis::new(10);
 
+/// What the server tells its own blocked clients when it becomes a replica begins in this way.
+const UNBLOCKED: &str = "UNBLOCKED the node has become a replica; its primary may be asked";
+
 /// Whether the server refuses writes while it has too few replicas.
 static NEEDS_REPLICAS: AtomicBool = AtomicBool::new(false);
 
@@ -59,6 +62,8 @@ pub(super) enum Answer {
     Delivered,
     /// The wait is over.
     Null,
+    /// The node has become a replica.
+    Unblocked,
     Refused(Refusal),
 }
 
@@ -68,6 +73,7 @@ impl Answer {
         match std::mem::replace(self, Answer::Delivered) {
             Answer::Granted(granted) => Ok(Reply::Integer(granted.fence.get())),
             Answer::Null | Answer::Delivered => Ok(Reply::Null),
+            Answer::Unblocked => Err(UNBLOCKED.to_owned()),
             Answer::Refused(refusal) => Err(refusal.to_string()),
         }
     }
@@ -76,7 +82,7 @@ impl Answer {
     pub(super) fn undelivered(self) -> Option<Granted> {
         match self {
             Answer::Granted(granted) => Some(granted),
-            Answer::Delivered | Answer::Null | Answer::Refused(_) => None,
+            Answer::Delivered | Answer::Null | Answer::Unblocked | Answer::Refused(_) => None,
         }
     }
 }
@@ -441,10 +447,11 @@ pub(super) fn undelivered(context: Context<'_>, granted: Granted) {
     }
 }
 
-/// The node decides nothing any more: nobody waits here.
+/// The node decides nothing any more: nobody waits here. Most servers have told their blocked
+/// clients by themselves when they say so; Valkey 9.1 tells them afterwards in a `FAILOVER`.
 pub(super) fn demoted() {
     for (database, name) in WAITERS.with(|waiters| waiters.names()) {
-        dismiss(database, &name, || Answer::Null);
+        dismiss(database, &name, || Answer::Unblocked);
     }
 }
 

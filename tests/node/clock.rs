@@ -25,14 +25,19 @@ fn steps() -> [Step; 3] {
 
 fn step_when_started(step: &Step) -> Server {
     let server = Server::builder().fake_wall_clock().start();
-    server.set_wall_clock_offset_ms(step.from);
+    set_wall_clock(&server, step.from);
+    server
+}
+
+/// Steps a server's wall clock, and waits until it knows: Valkey reads it every millisecond only.
+fn set_wall_clock(server: &Server, offset_ms: i64) {
+    server.set_wall_clock_offset_ms(offset_ms);
     wait_until("the server has seen its wall clock", || {
         let time = ask(&mut server.connect(), "TIME");
         let seconds = time.trim_start_matches('[').split(' ').next().unwrap_or_default().to_owned();
         let seconds: i64 = seconds.parse().expect("seconds");
-        (seconds - (unix_ms() + step.from) / 1000).abs() < 5
+        (seconds - (unix_ms() + offset_ms) / 1000).abs() < 5
     });
-    server
 }
 
 #[test]
@@ -44,7 +49,7 @@ fn a_stepped_wall_clock_leaves_leases_standing_and_plain_keys_wrong() {
         assert_eq!(ask(conn, "LOCK.ACQUIRE res A 30000"), "1");
         assert_eq!(ask(conn, "SET plain A NX PX 30000"), "OK");
 
-        server.set_wall_clock_offset_ms(step.to);
+        set_wall_clock(&server, step.to);
 
         let left = left_ms(conn, "res");
         let used = u64::try_from(start.elapsed().as_millis()).unwrap();

@@ -294,12 +294,17 @@ fn requests_of_every_kind_leave_no_memory_behind() {
         server.wait_for_replica(&replica);
         [&server, &replica].map(|server| server.info_u64("used_memory_dataset"))
     };
-    let before = round(conn);
-    let after = round(conn);
-    for (before, after) in before.into_iter().zip(after) {
+    // Buffers that grow once are not a leak: that grows in every round.
+    let mut before = round(conn);
+    for _ in 0..3 {
+        let after = round(conn);
         // One string for every second round of requests would be more.
-        assert!(after < before + 16_000, "{before} bytes became {after}");
+        if before.iter().zip(after).all(|(before, after)| after < before + 16_000) {
+            return;
+        }
+        before = after;
     }
+    panic!("more in each round; {before:?} bytes in the last");
 }
 
 #[test]

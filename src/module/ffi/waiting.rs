@@ -16,6 +16,9 @@ use redis_module::raw;
 use super::{Args, Context, Key, OK, Reply, call, guard, slice};
 use crate::module::waiters::{self, Answer};
 
+/// How the server's error begins that refuses a write for want of replicas.
+const NO_REPLICAS: &[u8] = b"NOREPLICAS ";
+
 /// A context of the module's own, which belongs to no callback: for what may be asked at any time
 /// under the server's lock.
 static DETACHED: AtomicPtr<raw::RedisModuleCtx> = AtomicPtr::new(null_mut());
@@ -227,17 +230,22 @@ impl<'a> Name<'a> {
     /// enough replicas. Asked by way of one that changes nothing.
     pub(in crate::module) fn takes_writes(&self) -> bool {
         let (context, command) = (self.context.raw.as_ptr(), c"LOCK.EXTEND".as_ptr());
-        // In the mode of scripts the server looks at its replicas, and answers null if it refuses.
-        let format = c"Sscc".as_ptr();
+        // In the mode of scripts the server looks at its replicas. It shall refuse by an error that
+        // can be read: where it has no text for one, Valkey 9.1 reads it nevertheless, and crashes.
+        let format = c"ESscc".as_ptr();
         // SAFETY: context and name are alive; `s` takes a string of the server, `c` a terminated
-        // one. The reply is ours, and is freed once.
+        // one. The text is read before the reply, which is ours, is freed once.
         unsafe {
             let (token, ttl) = (c"-".as_ptr(), c"1".as_ptr());
             let reply = call!(RedisModule_Call(context, command, format, self.raw, token, ttl));
-            if !reply.is_null() {
-                call!(RedisModule_FreeCallReply(reply));
+            if reply.is_null() {
+                return false;
             }
-            !reply.is_null()
+            let mut length = 0;
+            let text = call!(RedisModule_CallReplyStringPtr(reply, &mut length));
+            let is_refused = slice(text, length).is_some_and(|text| text.starts_with(NO_REPLICAS));
+            call!(RedisModule_FreeCallReply(reply));
+            !is_refused
         }
     }
 
