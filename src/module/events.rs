@@ -16,6 +16,12 @@ pub(super) fn swapped() {
     waiters::all_changed();
 }
 
+/// Slots of a cluster are moving. Some servers empty those that have moved without a word about
+/// their keys.
+pub(super) fn slots_moved() {
+    waiters::all_changed();
+}
+
 /// A data set has been read, however little there was in it.
 pub(super) fn loaded() {
     start::data_set_read();

@@ -14,7 +14,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use super::ffi::waiting::{Name, ring};
+use super::ffi::waiting::{Name, Writes, ring};
 use super::ffi::{Context, Found, Guarded, Reply};
 pub(super) use super::lines::any;
 use super::lines::{Call, Granted, Waiters};
@@ -28,11 +28,14 @@ use crate::wire::request::Queue;
 /// While writes are paused or refused nothing may be granted: when to look again.
 const PAUSE: Millis = Millis::new(10);
 
-/// What the server tells its own blocked clients when it becomes a replica begins in this way.
-const UNBLOCKED: &str = "UNBLOCKED the node has become a replica; its primary may be asked";
+/// The code word is the one by which the server unblocks clients of its own.
+const DEMOTED: &str = "UNBLOCKED the node has become a replica; its primary may be asked";
+/// The code word makes clients of a cluster ask again, and be sent on by the server.
+const MOVED: &str = "TRYAGAIN the lock has moved to another node of the cluster";
 
-/// Whether the server refuses writes while it has too few replicas.
-static NEEDS_REPLICAS: AtomicBool = AtomicBool::new(false);
+/// Whether the server may refuse a write that it took before: for want of replicas, or because the
+/// key has moved to another node.
+static MAY_REFUSE: AtomicBool = AtomicBool::new(false);
 
 static WAITERS: Guarded<Waiters> = Guarded::new(Waiters::NONE);
 
@@ -62,8 +65,8 @@ pub(super) enum Answer {
     Delivered,
     /// The wait is over.
     Null,
-    /// The node has become a replica.
-    Unblocked,
+    /// The wait goes on elsewhere, if the client asks there.
+    Away(&'static str),
     Refused(Refusal),
 }
 
@@ -73,7 +76,7 @@ impl Answer {
         match std::mem::replace(self, Answer::Delivered) {
             Answer::Granted(granted) => Ok(Reply::Integer(granted.fence.get())),
             Answer::Null | Answer::Delivered => Ok(Reply::Null),
-            Answer::Unblocked => Err(UNBLOCKED.to_owned()),
+            Answer::Away(text) => Err(text.to_owned()),
             Answer::Refused(refusal) => Err(refusal.to_string()),
         }
     }
@@ -82,7 +85,7 @@ impl Answer {
     pub(super) fn undelivered(self) -> Option<Granted> {
         match self {
             Answer::Granted(granted) => Some(granted),
-            Answer::Delivered | Answer::Null | Answer::Unblocked | Answer::Refused(_) => None,
+            Answer::Delivered | Answer::Null | Answer::Away(_) | Answer::Refused(_) => None,
         }
     }
 }
@@ -217,7 +220,7 @@ pub(super) fn settle(context: Context<'_>, name: &[u8], standing: Option<Standin
         let standing = known.take().unwrap_or_else(|| look(text, now));
         match turn(context, text, (database, name), standing, now) {
             Next::Nothing => break,
-            Next::Dismiss => dismiss(database, name, || Answer::Refused(Refusal::WrongType)),
+            Next::Dismiss(answer) => dismiss(database, name, answer),
             Next::Wake(ticket, channel) => {
                 context.publish(&channel, &ticket.to_bytes());
                 break;
@@ -259,8 +262,8 @@ fn look(name: &Name<'_>, now: Instant) -> Standing {
 /// What a look at a line asks for.
 enum Next {
     Nothing,
-    /// Nobody can be granted this.
-    Dismiss,
+    /// Nobody can be granted this here, and is told so.
+    Dismiss(fn() -> Answer),
     Grant(Call),
     Wake(Ticket, Box<[u8]>),
 }
@@ -274,10 +277,13 @@ fn turn(
     now: Instant,
 ) -> Next {
     let (is_free, until) = match standing {
-        Standing::WrongType => return Next::Dismiss,
+        Standing::WrongType => return Next::Dismiss(|| Answer::Refused(Refusal::WrongType)),
         Standing::Held(until) => (false, Some(until)),
-        Standing::Free if takes_writes(context, text) => (true, None),
-        Standing::Free => (false, Some(now.after(PAUSE))),
+        Standing::Free => match writes(context, text) {
+            Writes::Taken => (true, None),
+            Writes::NotNow => (false, Some(now.after(PAUSE))),
+            Writes::Elsewhere => return Next::Dismiss(|| Answer::Away(MOVED)),
+        },
     };
     WAITERS.with(|waiters| {
         waiters.set_lock_until(database, name, until);
@@ -301,10 +307,12 @@ fn turn(
     })
 }
 
-/// Whether a client's write would be carried out now.
-fn takes_writes(context: Context<'_>, name: &Name<'_>) -> bool {
-    !context.must_not_replicate()
-        && (!NEEDS_REPLICAS.load(Ordering::Relaxed) || name.takes_writes())
+/// Whether a client's write of a free lock would be carried out now.
+fn writes(context: Context<'_>, name: &Name<'_>) -> Writes {
+    if context.must_not_replicate() {
+        return Writes::NotNow;
+    }
+    if MAY_REFUSE.load(Ordering::Relaxed) { name.writes() } else { Writes::Taken }
 }
 
 /// Grants the free lock to a blocked client, and answers it; answers how the lock stands then, if
@@ -451,14 +459,15 @@ pub(super) fn undelivered(context: Context<'_>, granted: Granted) {
 /// clients by themselves when they say so; Valkey 9.1 tells them afterwards in a `FAILOVER`.
 pub(super) fn demoted() {
     for (database, name) in WAITERS.with(|waiters| waiters.names()) {
-        dismiss(database, &name, || Answer::Unblocked);
+        dismiss(database, &name, || Answer::Away(DEMOTED));
     }
 }
 
 /// Settings of the server may have changed.
 pub(super) fn configured(context: Context<'_>) {
     let needed = context.setting("min-replicas-to-write");
-    NEEDS_REPLICAS.store(needed.is_some_and(|needed| needed != "0"), Ordering::Relaxed);
+    let needs_replicas = needed.is_some_and(|needed| needed != "0");
+    MAY_REFUSE.store(needs_replicas || context.flags().is_in_cluster(), Ordering::Relaxed);
 }
 
 /// The alarm has gone off.

@@ -7,6 +7,7 @@ mod common;
 
 mod ask;
 mod clock;
+mod cluster;
 mod commands;
 mod fences;
 mod idle;

@@ -227,30 +227,6 @@ fn cached_information_about_a_lock_is_invalidated_when_it_changes() {
 }
 
 #[test]
-fn a_node_of_a_cluster_keeps_to_its_slots_and_forgets_what_is_idle() {
-    let port = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
-    let builder = Server::builder().config("cluster-enabled", "yes").config("cluster-port", port);
-    let server = builder.config("hz", 100).start();
-    let conn = &mut server.connect();
-    assert!(ask(conn, "LOCK.ACQUIRE res A 30000").starts_with("CLUSTERDOWN "));
-    assert_eq!(ask(conn, "CLUSTER ADDSLOTSRANGE 0 16383"), "OK");
-    wait_until("the cluster is up", || ask(conn, "LOCK.ACQUIRE res A 30000") == "1");
-    ask_all(
-        conn,
-        &[
-            ("LOCK.ACQUIRE other A 30000", "1"),
-            ("LOCK.RELEASE res A", "1"),
-            ("CONFIG SET lockmod.idle-ms 1", "OK"),
-        ],
-    );
-    wait_until("the idle lock is forgotten", || ask(conn, "EXISTS res") == "0");
-    assert_eq!(ask(conn, "LOCK.RELEASE other A"), "1");
-    ask(conn, "CLUSTER DELSLOTSRANGE 0 16383");
-    let error = ask(conn, "LOCK.ACQUIRE res A 30000");
-    assert!(error.starts_with("CLUSTERDOWN "), "{error}");
-}
-
-#[test]
 fn requests_of_every_kind_leave_no_memory_behind() {
     let server = Server::builder().config("appendonly", "yes").start();
     let replica = Server::builder().replica_of(&server).start();

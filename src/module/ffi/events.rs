@@ -23,6 +23,10 @@ const SUBSCRIPTIONS: &[(u64, Callback)] = &[
     (raw::REDISMODULE_EVENT_CLIENT_CHANGE, on_client),
 ];
 
+/// Redis from 8.4 says by it that slots are being emptied that have moved to another node, and
+/// Valkey from 9.0 how far a move has come. Older servers do not offer it.
+const SLOTS_MOVE: u64 = 19;
+
 /// Subscribes to all of them.
 ///
 /// # Safety
@@ -37,7 +41,19 @@ pub(super) unsafe fn subscribe(context: *mut raw::RedisModuleCtx) -> Result<(), 
             return Err(format!("the server does not offer event {id}"));
         }
     }
+    let event = raw::RedisModuleEvent { id: SLOTS_MOVE, dataver: 1 };
+    // SAFETY: the loading context; the callback is static.
+    unsafe { call!(RedisModule_SubscribeToServerEvent(context, event, Some(on_slots))) };
     Ok(())
+}
+
+unsafe extern "C" fn on_slots(
+    _context: *mut raw::RedisModuleCtx,
+    _event: raw::RedisModuleEvent,
+    _subevent: u64,
+    _data: *mut c_void,
+) {
+    guard("a move of slots", (), events::slots_moved);
 }
 
 unsafe extern "C" fn on_flush(

@@ -71,6 +71,11 @@ impl Flags {
         self.0 & raw::REDISMODULE_CTX_FLAGS_LOADING != 0
     }
 
+    /// Whether the server is a node of a cluster, and has some of the keys only.
+    pub(super) fn is_in_cluster(self) -> bool {
+        self.0 & raw::REDISMODULE_CTX_FLAGS_CLUSTER != 0
+    }
+
     /// Whether the server is a master: only a master decides.
     pub(super) fn is_master(self) -> bool {
         self.0 & raw::REDISMODULE_CTX_FLAGS_MASTER != 0

@@ -1,7 +1,7 @@
 //! Loading: what the server calls first, and everything that is registered with it.
 #![allow(unsafe_code, reason = "the border to a C API")]
 
-use std::ffi::{CString, c_char, c_int, c_ulonglong};
+use std::ffi::{CString, c_char, c_int, c_ulonglong, c_void};
 use std::ptr::{null, null_mut};
 
 use redis_module::raw;
@@ -68,7 +68,10 @@ unsafe fn init(
     if unsafe { raw::RedisModule_RegisterNumericConfig }.is_none() {
         return Err("this server is older than Redis 7.0".to_owned());
     }
-    let options = raw::REDISMODULE_OPTIONS_HANDLE_IO_ERRORS | NO_IMPLICIT_SIGNAL_MODIFIED;
+    let mut options = raw::REDISMODULE_OPTIONS_HANDLE_IO_ERRORS | NO_IMPLICIT_SIGNAL_MODIFIED;
+    if is_valkey() {
+        options |= HANDLE_ATOMIC_SLOT_MIGRATION;
+    }
     // SAFETY: the loading context.
     unsafe { call!(RedisModule_SetModuleOptions(context, options as c_int)) };
     // SAFETY: the loading context.
@@ -98,6 +101,22 @@ unsafe fn init(
 
 /// Lacks a name in the bindings.
 const NO_IMPLICIT_SIGNAL_MODIFIED: u32 = 1 << 1;
+/// Valkey's, from 9.0, which moves no slots without it: facts about locks are understood before the
+/// node has their slots.
+const HANDLE_ATOMIC_SLOT_MIGRATION: u32 = 1 << 5;
+
+/// Whether the server is a Valkey: it offers its functions by names of its own, too.
+fn is_valkey() -> bool {
+    let mut function: *mut c_void = null_mut();
+    // SAFETY: a plain read of a pointer that loading has set; the name is terminated, and the
+    // server writes one pointer to where it is told.
+    unsafe {
+        raw::RedisModule_GetApi.is_some_and(|get| {
+            let name = c"ValkeyModule_SetModuleOptions".as_ptr();
+            get(name, (&raw mut function).cast()) == OK
+        })
+    }
+}
 
 /// # Safety
 /// `context` must be the one that the server loads the module with.

@@ -12,12 +12,20 @@ use std::ptr::{null_mut, read};
 use std::sync::atomic::{AtomicPtr, Ordering};
 
 use redis_module::raw;
+use rustix::io::Errno;
 
 use super::{Args, Context, Key, OK, Reply, call, guard, slice};
 use crate::module::waiters::{self, Answer};
 
-/// How the server's error begins that refuses a write for want of replicas.
-const NO_REPLICAS: &[u8] = b"NOREPLICAS ";
+/// Whether a server takes a client's write of a key.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(in crate::module) enum Writes {
+    Taken,
+    /// Not for now: replicas are missing, or the cluster is down.
+    NotNow,
+    /// The slot of the key is another node's of the cluster.
+    Elsewhere,
+}
 
 /// A context of the module's own, which belongs to no callback: for what may be asked at any time
 /// under the server's lock.
@@ -226,26 +234,32 @@ impl<'a> Name<'a> {
         };
     }
 
-    /// Whether the server would take a write of this key from a client: it refuses them without
-    /// enough replicas. Asked by way of one that changes nothing.
-    pub(in crate::module) fn takes_writes(&self) -> bool {
+    /// Whether the server would take a write of this key from a client now, asked by way of one
+    /// that changes nothing: the lock must be free.
+    pub(in crate::module) fn writes(&self) -> Writes {
         let (context, command) = (self.context.raw.as_ptr(), c"LOCK.EXTEND".as_ptr());
         // In the mode of scripts the server looks at its replicas. It shall refuse by an error that
         // can be read: where it has no text for one, Valkey 9.1 reads it nevertheless, and crashes.
         let format = c"ESscc".as_ptr();
         // SAFETY: context and name are alive; `s` takes a string of the server, `c` a terminated
-        // one. The text is read before the reply, which is ours, is freed once.
+        // one. The reply is ours, and is freed once.
         unsafe {
             let (token, ttl) = (c"-".as_ptr(), c"1".as_ptr());
             let reply = call!(RedisModule_Call(context, command, format, self.raw, token, ttl));
+            // Read before the next call of anything.
+            let error = std::io::Error::last_os_error().raw_os_error();
             if reply.is_null() {
-                return false;
+                return Writes::NotNow;
             }
-            let mut length = 0;
-            let text = call!(RedisModule_CallReplyStringPtr(reply, &mut length));
-            let is_refused = slice(text, length).is_some_and(|text| text.starts_with(NO_REPLICAS));
+            let kind = call!(RedisModule_CallReplyType(reply));
             call!(RedisModule_FreeCallReply(reply));
-            !is_refused
+            if kind != raw::REDISMODULE_REPLY_ERROR as c_int {
+                Writes::Taken
+            } else if error == Some(Errno::PERM.raw_os_error()) {
+                Writes::Elsewhere
+            } else {
+                Writes::NotNow
+            }
         }
     }
 
