@@ -3,8 +3,9 @@
 //! Commands enter the line in the order in which they are sent, without waiting; one task writes
 //! whatever is in line with one system call and hands out the replies in order. When the
 //! connection breaks, whoever waits is told that the outcome is unknown, and the task connects
-//! again. A release is different: it stays in line until a node has answered it or its lease has
-//! ended, so that a broken connection leaves nothing behind on a node that lives.
+//! again. A release is different: it stays in line until a node has carried it out or its lease has
+//! ended, so that neither a broken connection nor a node that is busy leaves anything behind on a
+//! node that lives.
 //!
 //! What the node says without being asked, its wakes, arrives on the same connection.
 //!
@@ -25,7 +26,7 @@ use tokio::time::{Instant, Sleep, sleep, timeout};
 
 use super::connect::{Address, Dial, RunId, Stream, plain};
 use super::inbox::{Failure, ReplyTo};
-use super::protocol::{Care, Packet};
+use super::protocol::{Care, Packet, is_put_off};
 use super::reply::{self, Reply};
 use super::wakes::Wakes;
 
@@ -36,6 +37,8 @@ const LINE_MAX: usize = 1 << 16;
 const REPEATED_MAX: usize = 1 << 12;
 /// While this many bytes are unwritten, commands stay in line, where they can still be withdrawn.
 const UNWRITTEN_MAX: usize = 1 << 16;
+/// A release that a node has put off (`BUSY`, `LOADING`) is sent again after this long.
+const PUT_OFF: Duration = Duration::from_millis(100);
 /// The first pause before connecting again, doubled each time.
 const PAUSE_MIN: Duration = Duration::from_millis(10);
 /// The longest pause before connecting again.
@@ -281,7 +284,8 @@ async fn drive(shared: Arc<Shared>, address: Address, patience: Duration) {
                 let failure = poll_fn(|ctx| connection.poll(ctx, &shared)).await;
                 shared.answering.note(shared.node, None);
                 let Some(failure) = failure else { return };
-                break_off(&shared, connection.sent, failure);
+                connection.put_off.append(&mut connection.sent);
+                break_off(&shared, connection.put_off, failure);
                 shared.wakes.broken(shared.node);
             }
             Err(failure) => {
@@ -342,6 +346,10 @@ struct Connection {
     /// When a stall is due, while something is unanswered.
     stalled: Pin<Box<Sleep>>,
     is_waiting: bool,
+    /// Releases that the node will carry out later.
+    put_off: VecDeque<Item>,
+    /// When they are sent again, while there are some.
+    again: Pin<Box<Sleep>>,
 }
 
 impl Connection {
@@ -356,6 +364,8 @@ impl Connection {
             stall,
             stalled: Box::pin(sleep(stall)),
             is_waiting: false,
+            put_off: VecDeque::new(),
+            again: Box::pin(sleep(PUT_OFF)),
         }
     }
 
@@ -379,11 +389,23 @@ impl Connection {
                 return Poll::Ready(None);
             }
             // A backlog is taken up again when the socket is writable.
-            if has_more != Some(true) || !self.unwritten.is_empty() {
+            let is_stuck = has_more != Some(true) || !self.unwritten.is_empty();
+            if is_stuck && !self.send_again(ctx, shared) {
                 break;
             }
         }
         self.watch_for_stall(ctx)
+    }
+
+    /// Puts into the line what the node has put off; false if it is not time, or there is nothing.
+    fn send_again(&mut self, ctx: &mut Context<'_>, shared: &Shared) -> bool {
+        if self.put_off.is_empty() || self.again.as_mut().poll(ctx).is_pending() {
+            return false;
+        }
+        let now = Instant::now();
+        let is_worth_it = |item: &Item| item.repeat_until.is_some_and(|until| until > now);
+        shared.line().items.extend(self.put_off.drain(..).filter(is_worth_it));
+        true
     }
 
     /// Moves commands out of the line; whether some are left there. `None`: the line is closed and
@@ -463,18 +485,35 @@ impl Connection {
             let Some(mut item) = self.sent.pop_front() else {
                 return Err(Failure::Garbled("a reply that nobody asked for".into()));
             };
-            if matches!(reply, Reply::Error(_))
-                && let Some(packet) = item.packet.plain()
-            {
-                let again = Item { packet, reply_to: None, repeat_until: item.repeat_until };
-                shared.line().items.push_back(again);
-                has_new = true;
+            if let Reply::Error(error) = &reply {
+                has_new |= self.repeat(&item, error, shared);
             }
             item.answer(Ok(reply));
             self.is_waiting = false;
         }
         self.unread.drain(..done);
         Ok(has_new)
+    }
+
+    /// Sees to it that a command is sent again that the node has not carried out, if it is worth
+    /// that; whether it is in line already.
+    fn repeat(&mut self, item: &Item, error: &str, shared: &Shared) -> bool {
+        let plain = item.packet.plain();
+        let is_plain = plain.is_none();
+        let packet = plain.unwrap_or_else(|| item.packet.clone());
+        let again = Item { packet, reply_to: None, repeat_until: item.repeat_until };
+        if is_put_off(error) && again.repeat_until.is_some() {
+            if self.put_off.is_empty() {
+                self.again.as_mut().reset(Instant::now() + PUT_OFF);
+            }
+            if self.put_off.len() < REPEATED_MAX {
+                self.put_off.push_back(again);
+            }
+        } else if !is_plain {
+            shared.line().items.push_back(again);
+            return true;
+        }
+        false
     }
 
     fn watch_for_stall(&mut self, ctx: &mut Context<'_>) -> Poll<Option<Failure>> {

@@ -243,12 +243,15 @@ pub fn error_vote(text: &str) -> Vote {
         "NOPERM" | "NOAUTH" | "WRONGPASS" => Vote::NoPermission(text.into()),
         "QUARANTINE" => Vote::Quarantined { left: millis_in(text), text: text.into() },
         "QUEUEFULL" => Vote::NoPlace(text.into()),
-        // The node is up, and will serve later.
-        "LOADING" | "BUSY" | "MASTERDOWN" | "CLUSTERDOWN" | "TRYAGAIN" => {
-            Vote::Unreachable(text.into())
-        }
+        _ if is_put_off(text) => Vote::Unreachable(text.into()),
         _ => Vote::Refused(text.into()),
     }
+}
+
+/// Whether an error means that the node is up, and will serve later.
+pub fn is_put_off(error: &str) -> bool {
+    let code = error.split_once(' ').map_or(error, |(code, _)| code);
+    matches!(code, "LOADING" | "BUSY" | "MASTERDOWN" | "CLUSTERDOWN" | "TRYAGAIN")
 }
 
 /// The number before the last ` ms` in a text.

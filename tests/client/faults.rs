@@ -129,6 +129,22 @@ async fn a_late_grant_of_a_lost_attempt_is_taken_back() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_release_that_a_busy_node_puts_off_is_carried_out_when_it_is_free_again() {
+    let node = Server::builder().config("busy-reply-threshold", 10).start();
+    let locker = Locker::builder().nodes([node.url()]).ttl(Duration::from_secs(600)).build();
+    let locker = locker.unwrap();
+    let guard = locker.acquire("a").await.unwrap();
+    let mut script = node.connect_raw();
+    script.send(&["EVAL", "while true do end", "0"]);
+    let mut conn = node.connect_raw();
+    until("the node is busy", || conn.run("PING").starts_with(b"-BUSY ")).await;
+    let error = guard.release().await.unwrap_err().to_string();
+    assert!(error.contains("BUSY"), "{error}");
+    assert_eq!(conn.run("SCRIPT KILL"), b"+OK\r\n");
+    until("nobody holds the lock", || leases(std::slice::from_ref(&node), "a") == 0).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_node_that_answers_garbage_has_no_vote() {
     let nodes = nodes(3);
     let proxies: Vec<Proxy> = nodes.iter().map(Proxy::to).collect();
