@@ -4,7 +4,7 @@ PREFIX ?= /usr/local
 PACKAGES := target/packages
 
 .DEFAULT_GOAL := help
-.PHONY: help deps build install deb run nodes test model sim storm fuzz valgrind check bench picture clean
+.PHONY: help deps build install deb run nodes test model sim storm servers fuzz valgrind check bench picture clean
 
 help: ## List the targets
 	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "  %-8s %s\n", $$1, $$2}' Makefile
@@ -32,6 +32,11 @@ sim: deps ## The client over simulated nodes, network and clocks: 10 000 seeds i
 	cargo test --release --test sim -- --include-ignored --nocapture
 storm: deps ## Five nodes under faults for LOCKMOD_STORM_SECONDS (180), and a thousand crashes; LOCKMOD_SEED repeats a storm
 	cargo test --release --test storm --test durability -- --ignored --nocapture --test-threads=1
+servers: deps ## The tests that start servers, on newer ones of Redis and Valkey out of Debian's releases: ten minutes
+	@servers=$$(.ci/servers target/servers) || exit 1; for server in $$servers; do \
+		echo "== $$($$server --version)"; \
+		LOCKMOD_REDIS_SERVER=$$server cargo test --no-fail-fast --test node --test durability \
+			--test client --test storm --test docs || exit 1; done
 fuzz: ## Fuzz each reader of bytes for LOCKMOD_FUZZ_SECONDS (60), on a stable toolchain; needs `cargo install cargo-fuzz`
 	for target in lock state request reply operations; do \
 		mkdir -p fuzz/target/corpus/$$target && \
