@@ -1,5 +1,7 @@
 //! One lock that many are after: who gets it, how soon after the one before, and at what cost.
 
+mod wake;
+
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
@@ -228,7 +230,7 @@ pub(crate) async fn compare(nodes: &[Server], floor: &Floor, rounds: usize, leng
         ("one client", Crowd::lockmod(nodes, 1), 16),
         ("1000 tasks", Crowd::lockmod(nodes, 16), 1_000),
     ];
-    let mut ratios: [Vec<f64>; 4] = Default::default();
+    let mut ratios: [Vec<f64>; 5] = Default::default();
     for round in 0..rounds {
         println!("round {}", round + 1);
         let mut outcomes = Vec::new();
@@ -238,6 +240,10 @@ pub(crate) async fn compare(nodes: &[Server], floor: &Floor, rounds: usize, leng
             outcome.print(name, *tasks, round_trip_time);
             outcomes.push(outcome);
         }
+        let wakes = wake::run(nodes, 16, length).await;
+        let wake_p50 = median(wakes.clone());
+        let wake_p99 = percentile(wakes, 0.99);
+        println!("  bare wake: p50 {wake_p50:.0} p99 {wake_p99:.0} us");
         let [ours, theirs, _, many] = &outcomes[..] else { return };
         let cpu = |outcome: &Outcome| outcome.client_cpu + outcome.server_cpu;
         let new = [
@@ -245,6 +251,7 @@ pub(crate) async fn compare(nodes: &[Server], floor: &Floor, rounds: usize, leng
             ours.hand_over_p99 / theirs.hand_over_p99,
             cpu(ours) / cpu(theirs),
             many.rate / ours.rate,
+            ours.hand_over_p50 / wake_p50,
         ];
         for (all, new) in ratios.iter_mut().zip(new) {
             all.push(new);
@@ -255,6 +262,7 @@ pub(crate) async fn compare(nodes: &[Server], floor: &Floor, rounds: usize, leng
         "hand-over p99, lockmod / rslock",
         "CPU per acquisition, lockmod / rslock",
         "acquisitions per second, 1000 tasks / 16",
+        "hand-over p50, lockmod / bare wake",
     ];
     for (name, values) in names.iter().zip(ratios) {
         println!("  {name}: {:.2}", median(values));
