@@ -94,7 +94,7 @@ impl Bench {
         let mut costs: Vec<Vec<f64>> = vec![Vec::new(); rivals.len()];
         for _ in 0..self.rounds {
             for (rival, costs) in rivals.iter().zip(&mut costs) {
-                self.run("FLUSHALL");
+                self.run("FLUSHALL SYNC");
                 let pair = |client: usize, number: usize| {
                     // Each client has names of its own, and holds a lock for half a pipeline.
                     let (batch, place) = (number / PIPELINE, number % PIPELINE);
@@ -122,7 +122,7 @@ impl Bench {
         let mut costs: Vec<Vec<f64>> = vec![Vec::new(); rivals.len()];
         for _ in 0..self.rounds {
             for (rival, costs) in rivals.iter().zip(&mut costs) {
-                self.run("FLUSHALL");
+                self.run("FLUSHALL SYNC");
                 costs.push(
                     self.cost(|client, number| {
                         rival.acquire(&format!("lock:{client}:{number:08}"))
@@ -137,7 +137,7 @@ impl Bench {
         println!("memory of {locks} held locks, 16-byte names, 20-byte tokens");
         let mut bytes = Vec::new();
         for rival in [Rival::Lockmod, Rival::Bare] {
-            self.run("FLUSHALL");
+            self.run("FLUSHALL SYNC");
             let before = self.server.info_u64("used_memory");
             let locks = self.fill(rival, locks);
             let grown = self.server.info_u64("used_memory").saturating_sub(before);
@@ -149,7 +149,7 @@ impl Bench {
 
     fn idle(&self, locks: usize) {
         println!("{locks} names used once and forgotten after lockmod.idle-ms");
-        self.run("FLUSHALL");
+        self.run("FLUSHALL SYNC");
         let used = || self.server.info_u64("used_memory") / 1024;
         let before = used();
         self.load(locks * 2, |client, number| {
