@@ -81,9 +81,11 @@ fn moves(pair: &Pair, move_slot: impl FnOnce() -> bool) {
     ask_all(
         from,
         &[
-            ("LOCK.ACQUIRE res Z 60000", "1"),
-            ("LOCK.RELEASE res Z", "1"),
-            ("LOCK.ACQUIRE res A 60000 LABEL payments", "2"),
+            // A name of the same slot, which is forgotten before the slot moves.
+            ("LOCK.ACQUIRE {res}:old Z 60000", "1"),
+            ("LOCK.FENCE {res}:old Z 500", "500"),
+            ("DEL {res}:old", "1"),
+            ("LOCK.ACQUIRE res A 60000 LABEL payments", "501"),
         ],
     );
     let mut client = pair.from.connect_raw();
@@ -109,11 +111,13 @@ fn moves(pair: &Pair, move_slot: impl FnOnce() -> bool) {
     ask_all(
         to,
         &[
-            ("LOCK.FENCE res", "2"),
+            ("LOCK.FENCE res", "501"),
             ("LOCK.ACQUIRE res B 60000", "nil"),
             ("LOCK.EXTEND res A 60000", "1"),
             ("LOCK.RELEASE res A", "1"),
-            ("LOCK.ACQUIRE res B 60000", "3"),
+            ("LOCK.ACQUIRE res B 60000", "502"),
+            // The lock that has moved has told what was forgotten at the old node.
+            ("LOCK.ACQUIRE {res}:old Z 60000", "501"),
         ],
     );
 }
