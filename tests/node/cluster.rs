@@ -138,6 +138,29 @@ fn a_slot_that_moves_at_once_takes_its_locks_along_and_nobody_waits_behind() {
 }
 
 #[test]
+fn who_waits_at_a_node_whose_replica_takes_over_is_told() {
+    let pair = Pair::start();
+    let (from, to) = (&mut pair.from.connect(), &mut pair.to.connect());
+    let from_id = ask(from, "CLUSTER MYID");
+    assert_eq!(ask(to, &format!("CLUSTER REPLICATE {from_id}")), "OK");
+    pair.from.wait_for_replica(&pair.to);
+    ask(from, "LOCK.ACQUIRE res A 60000");
+    let mut client = pair.from.connect_raw();
+    client.send(&["LOCK.ACQUIRE", "res", "B", "60000", "WAIT", "600000"]);
+    wait_until("the client stands in line", || pair.from.info_u64("lockmod_waiters") == 1);
+    pair.from.wait_for_replica(&pair.to);
+    assert_eq!(ask(to, "CLUSTER FAILOVER TAKEOVER"), "OK");
+    let told = client.read();
+    let is_sent_away = told.starts_with(b"-UNBLOCKED ") || told.starts_with(b"-TRYAGAIN ");
+    assert!(is_sent_away, "{}", told.escape_ascii());
+    wait_until("the roles have changed", || pair.from.info("role").as_deref() == Some("slave"));
+    assert_eq!(pair.from.info_u64("lockmod_grants"), 1);
+    assert_eq!(pair.from.info_u64("lockmod_waiters"), 0);
+    assert_eq!(field(to, "res", "state"), "held");
+    assert_eq!(ask(to, "LOCK.RELEASE res A"), "1");
+}
+
+#[test]
 fn a_node_of_a_cluster_keeps_to_its_slots_and_forgets_what_is_idle() {
     let server = node();
     let conn = &mut server.connect();
