@@ -6,6 +6,7 @@
 use std::fs::{self, File};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus, Stdio};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 use std::{env, fmt, thread};
 
@@ -38,6 +39,8 @@ pub struct Builder {
     env: Vec<(String, String)>,
     has_fake_wall_clock: bool,
     password: Option<String>,
+    /// The port of the cluster's bus.
+    bus: Option<Arc<Port>>,
 }
 
 impl Builder {
@@ -98,6 +101,14 @@ impl Builder {
     pub fn password(mut self, password: &str) -> Self {
         self.password = Some(password.to_owned());
         self
+    }
+
+    /// A node of a cluster, which has no slots and knows no other nodes.
+    pub fn in_cluster(mut self) -> Self {
+        let bus = Port::reserve();
+        let port = bus.number();
+        self.bus = Some(Arc::new(bus));
+        self.config("cluster-enabled", "yes").config("cluster-port", port)
     }
 
     /// Starts the server and waits until it answers and has loaded its data.
@@ -228,6 +239,15 @@ impl Server {
     /// The TCP port on 127.0.0.1: the same for the life of this value.
     pub fn port(&self) -> u16 {
         self.port.number()
+    }
+
+    /// The port of the cluster's bus.
+    ///
+    /// # Panics
+    /// Without [`Builder::in_cluster`].
+    #[track_caller]
+    pub fn bus_port(&self) -> u16 {
+        self.builder.bus.as_ref().expect("start it with .in_cluster()").number()
     }
 
     /// The path of the Unix socket.

@@ -3,12 +3,8 @@
 use crate::ask::{ask, ask_all, ask_args, field};
 use crate::common::{Server, server_version, wait_until};
 
-/// A node of a cluster, which has no slots yet.
 fn node() -> Server {
-    // The harness holds ports apart that no server listens on; the bus needs one of its own.
-    let port = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
-    let builder = Server::builder().config("cluster-enabled", "yes").config("cluster-port", port);
-    builder.config("hz", 100).start()
+    Server::builder().in_cluster().config("hz", 100).start()
 }
 
 /// Two masters of one cluster: the first has all slots.
@@ -24,9 +20,7 @@ impl Pair {
         assert_eq!(ask(from, "CLUSTER ADDSLOTSRANGE 0 16383"), "OK");
         // Two that start with the same epoch settle it between them, and hand slots over meanwhile.
         assert_eq!(ask(to, "CLUSTER SET-CONFIG-EPOCH 2"), "OK");
-        let port = pair.to.port();
-        let setting = ask(to, "CONFIG GET cluster-port");
-        let bus = setting.trim_end_matches(']').rsplit(' ').next().unwrap_or_default();
+        let (port, bus) = (pair.to.port(), pair.to.bus_port());
         assert_eq!(ask(from, &format!("CLUSTER MEET 127.0.0.1 {port} {bus}")), "OK");
         for conn in [from, to] {
             wait_until("the node knows the cluster", || {
@@ -74,8 +68,7 @@ impl Pair {
     }
 }
 
-/// A client that waits for `res` at the node that is to lose it, and one that does at a lock of
-/// the same slot that nobody has used before.
+/// Moves the slot of a lock that is held, and that a client and a ticket wait for.
 fn moves(pair: &Pair, move_slot: impl FnOnce() -> bool) {
     let (from, to) = (&mut pair.from.connect(), &mut pair.to.connect());
     ask_all(

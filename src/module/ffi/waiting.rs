@@ -234,8 +234,9 @@ impl<'a> Name<'a> {
         };
     }
 
-    /// Whether the server would take a write of this key from a client now, asked by way of one
-    /// that changes nothing: the lock must be free.
+    /// Whether the server would take a write of this key from a client now: asked by way of one
+    /// that changes nothing and, while the lock is free and somebody may wait for it, refuses
+    /// nothing by itself.
     pub(in crate::module) fn writes(&self) -> Writes {
         let (context, command) = (self.context.raw.as_ptr(), c"LOCK.EXTEND".as_ptr());
         // In the mode of scripts the server looks at its replicas. It shall refuse by an error that
@@ -246,7 +247,7 @@ impl<'a> Name<'a> {
         unsafe {
             let (token, ttl) = (c"-".as_ptr(), c"1".as_ptr());
             let reply = call!(RedisModule_Call(context, command, format, self.raw, token, ttl));
-            // Read before the next call of anything.
+            // Why, if the server has refused: read before the next call of anything.
             let error = std::io::Error::last_os_error().raw_os_error();
             if reply.is_null() {
                 return Writes::NotNow;
