@@ -25,8 +25,12 @@ use crate::engine::{
 };
 use crate::wire::request::Queue;
 
-/// While writes are paused or refused nothing may be granted: when to look again.
+/// While writes are paused nothing may be granted: when to look again. A pause is short, and known
+/// to be over only by looking.
 const PAUSE: Millis = Millis::new(10);
+/// While the server refuses writes nothing may be granted: when to look again. That may last, and
+/// each look at each line costs as much as a command.
+const REFUSAL: Millis = Millis::new(100);
 
 /// The code word is the one by which the server unblocks clients of its own.
 const DEMOTED: &str = "UNBLOCKED the node has become a replica; its primary may be asked";
@@ -281,7 +285,8 @@ fn turn(
         Standing::Held(until) => (false, Some(until)),
         Standing::Free => match writes(context, text) {
             Writes::Taken => (true, None),
-            Writes::NotNow => (false, Some(now.after(PAUSE))),
+            Writes::Paused => (false, Some(now.after(PAUSE))),
+            Writes::Refused => (false, Some(now.after(REFUSAL))),
             Writes::Elsewhere => return Next::Dismiss(|| Answer::Away(MOVED)),
         },
     };
@@ -310,7 +315,7 @@ fn turn(
 /// Whether a client's write of a free lock would be carried out now.
 fn writes(context: Context<'_>, name: &Name<'_>) -> Writes {
     if context.must_not_replicate() {
-        return Writes::NotNow;
+        return Writes::Paused;
     }
     if MAY_REFUSE.load(Ordering::Relaxed) { name.writes() } else { Writes::Taken }
 }

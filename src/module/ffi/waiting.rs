@@ -21,8 +21,10 @@ use crate::module::waiters::{self, Answer};
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(in crate::module) enum Writes {
     Taken,
-    /// Not for now: replicas are missing, or the cluster is down.
-    NotNow,
+    /// Writes wait.
+    Paused,
+    /// Replicas are missing, or the cluster is down.
+    Refused,
     /// The slot of the key is another node's of the cluster.
     Elsewhere,
 }
@@ -250,7 +252,7 @@ impl<'a> Name<'a> {
             // Why, if the server has refused: read before the next call of anything.
             let error = std::io::Error::last_os_error().raw_os_error();
             if reply.is_null() {
-                return Writes::NotNow;
+                return Writes::Refused;
             }
             let kind = call!(RedisModule_CallReplyType(reply));
             call!(RedisModule_FreeCallReply(reply));
@@ -259,7 +261,7 @@ impl<'a> Name<'a> {
             } else if error == Some(Errno::PERM.raw_os_error()) {
                 Writes::Elsewhere
             } else {
-                Writes::NotNow
+                Writes::Refused
             }
         }
     }
