@@ -434,8 +434,10 @@ impl Net {
             universe.stranded.insert(args[2].clone());
             universe.late += 1;
         }
-        // A node that does not let the token go has been asked, and has answered.
-        if slices[0] == b"LOCK.RELEASE" && reply.starts_with(b"-") {
+        // A node that does not let the token go has been asked, and has answered; one that puts it
+        // off is asked again.
+        let refuses = reply.starts_with(b"-") && !reply.starts_with(b"-LOADING ");
+        if slices[0] == b"LOCK.RELEASE" && refuses {
             universe.stranded.insert(args[2].clone());
         }
         // To a subscriber itself, what is published goes before the reply.
