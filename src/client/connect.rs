@@ -19,7 +19,7 @@ use tokio::net::{TcpStream, UnixStream};
 use tokio_rustls::rustls;
 
 use super::inbox::Failure;
-use super::protocol::Packet;
+use super::protocol::{Packet, code_of};
 use super::reply::{self, Reply};
 
 /// Where a node is, and as whom to log in.
@@ -253,10 +253,10 @@ fn run_id(info: &Reply) -> Option<RunId> {
 
 /// What an error to PING means.
 fn is_alive(text: &str) -> Result<(), Failure> {
-    match text.split(' ').next() {
+    match code_of(text) {
         // A user who may not PING may do other things, and the server is alive.
-        Some("NOPERM") => Ok(()),
-        Some("NOAUTH" | "WRONGPASS") => Err(Failure::NoPermission(text.into())),
+        "NOPERM" => Ok(()),
+        "NOAUTH" | "WRONGPASS" => Err(Failure::NoPermission(text.into())),
         _ => Err(Failure::Unreachable(text.into())),
     }
 }

@@ -179,6 +179,17 @@ impl Item {
         }
     }
 
+    /// The same once more, without whom to answer and what was meant for this connection.
+    fn again(&self) -> Item {
+        let packet = self.packet.plain().unwrap_or_else(|| self.packet.clone());
+        Item { packet, reply_to: None, repeat_until: self.repeat_until }
+    }
+
+    /// Whether it is worth being sent again.
+    fn is_worth_repeating(&self, now: Instant) -> bool {
+        self.repeat_until.is_some_and(|until| until > now)
+    }
+
     fn answer(&mut self, outcome: Result<Reply, Failure>) {
         if let Some(reply_to) = self.reply_to.take() {
             reply_to.deliver(outcome);
@@ -234,8 +245,7 @@ impl Link {
         let mut line = self.0.line();
         if let Some(failure) = line.refusal() {
             if repeat_until.is_some() && line.items.len() < REPEATED_MAX {
-                let packet = packet.plain().unwrap_or_else(|| packet.clone());
-                line.items.push_back(Item { packet, reply_to: None, repeat_until });
+                line.items.push_back(item.again());
             }
             drop(line);
             return item.answer(Err(failure));
@@ -328,7 +338,7 @@ fn fail(shared: &Shared, failure: Failure) {
     let items = std::mem::take(&mut line.items);
     for mut item in items {
         item.answer(Err(failure.clone()));
-        if item.repeat_until.is_some_and(|until| until > now) {
+        if item.is_worth_repeating(now) {
             item.strip();
             line.items.push_back(item);
         }
@@ -403,8 +413,8 @@ impl Connection {
             return false;
         }
         let now = Instant::now();
-        let is_worth_it = |item: &Item| item.repeat_until.is_some_and(|until| until > now);
-        shared.line().items.extend(self.put_off.drain(..).filter(is_worth_it));
+        let worth_it = self.put_off.drain(..).filter(|item| item.is_worth_repeating(now));
+        shared.line().items.extend(worth_it);
         true
     }
 
@@ -498,22 +508,20 @@ impl Connection {
     /// Sees to it that a command is sent again that the node has not carried out, if it is worth
     /// that; whether it is in line already.
     fn repeat(&mut self, item: &Item, error: &str, shared: &Shared) -> bool {
-        let plain = item.packet.plain();
-        let is_plain = plain.is_none();
-        let packet = plain.unwrap_or_else(|| item.packet.clone());
-        let again = Item { packet, reply_to: None, repeat_until: item.repeat_until };
-        if is_put_off(error) && again.repeat_until.is_some() {
+        if is_put_off(error) && item.repeat_until.is_some() {
             if self.put_off.is_empty() {
                 self.again.as_mut().reset(Instant::now() + PUT_OFF);
             }
             if self.put_off.len() < REPEATED_MAX {
-                self.put_off.push_back(again);
+                self.put_off.push_back(item.again());
             }
-        } else if !is_plain {
-            shared.line().items.push_back(again);
-            return true;
+            return false;
         }
-        false
+        let has_plain = item.packet.plain().is_some();
+        if has_plain {
+            shared.line().items.push_back(item.again());
+        }
+        has_plain
     }
 
     fn watch_for_stall(&mut self, ctx: &mut Context<'_>) -> Poll<Option<Failure>> {

@@ -237,7 +237,7 @@ pub fn claim_vote(reply: &Reply) -> Vote {
 /// What a node means by an error.
 pub fn error_vote(text: &str) -> Vote {
     let is_unknown = text.starts_with("ERR unknown command");
-    match text.split_once(' ').map_or(text, |(code, _)| code) {
+    match code_of(text) {
         "ERR" if is_unknown => Vote::ModuleMissing,
         "WRONGTYPE" => Vote::WrongType,
         "NOPERM" | "NOAUTH" | "WRONGPASS" => Vote::NoPermission(text.into()),
@@ -248,10 +248,14 @@ pub fn error_vote(text: &str) -> Vote {
     }
 }
 
+/// The first word of an error.
+pub(super) fn code_of(error: &str) -> &str {
+    error.split_once(' ').map_or(error, |(code, _)| code)
+}
+
 /// Whether an error means that the node is up, and will serve later.
 pub fn is_put_off(error: &str) -> bool {
-    let code = error.split_once(' ').map_or(error, |(code, _)| code);
-    matches!(code, "LOADING" | "BUSY" | "MASTERDOWN" | "CLUSTERDOWN" | "TRYAGAIN")
+    matches!(code_of(error), "LOADING" | "BUSY" | "MASTERDOWN" | "CLUSTERDOWN" | "TRYAGAIN")
 }
 
 /// The number before the last ` ms` in a text.

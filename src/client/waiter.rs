@@ -12,7 +12,7 @@ use std::time::Duration;
 
 use super::core::Core;
 use super::inbox::{Delivery, Failure, Inbox};
-use super::protocol::{Packet, Queue, TOKEN_LENGTH};
+use super::protocol::{Packet, Queue, TOKEN_LENGTH, code_of};
 use super::reply::Reply;
 use super::vote::Vote;
 use super::wakes::{Bell, News, TicketId, Wakes, ticket};
@@ -269,7 +269,7 @@ fn queue_length<W: World>(core: &Core<W>, ends_at: Instant, ttl: Millis) -> Mill
 /// Whether an error means that the node does not know how to put a ticket in line, or that its
 /// user may not be called there.
 fn is_line_unknown(text: &str) -> bool {
-    matches!(text.split(' ').next(), Some("BADARG" | "ERR" | "NOPERM"))
+    matches!(code_of(text), "BADARG" | "ERR" | "NOPERM")
 }
 
 fn random(world: &impl World) -> u32 {

@@ -283,9 +283,10 @@ fn turn(
     let (is_free, until) = match standing {
         Standing::WrongType => return Next::Dismiss(|| Answer::Refused(Refusal::WrongType)),
         Standing::Held(until) => (false, Some(until)),
-        Standing::Free => match writes(context, text) {
+        Standing::Free if context.must_not_replicate() => (false, Some(now.after(PAUSE))),
+        Standing::Free if !MAY_REFUSE.load(Ordering::Relaxed) => (true, None),
+        Standing::Free => match text.writes() {
             Writes::Taken => (true, None),
-            Writes::Paused => (false, Some(now.after(PAUSE))),
             Writes::Refused => (false, Some(now.after(REFUSAL))),
             Writes::Elsewhere => return Next::Dismiss(|| Answer::Away(MOVED)),
         },
@@ -310,14 +311,6 @@ fn turn(
             Err(next) => next,
         }
     })
-}
-
-/// Whether a client's write of a free lock would be carried out now.
-fn writes(context: Context<'_>, name: &Name<'_>) -> Writes {
-    if context.must_not_replicate() {
-        return Writes::Paused;
-    }
-    if MAY_REFUSE.load(Ordering::Relaxed) { name.writes() } else { Writes::Taken }
 }
 
 /// Grants the free lock to a blocked client, and answers it; answers how the lock stands then, if

@@ -2,6 +2,8 @@
 
 use crate::ask::{ask, ask_all, ask_args, field};
 use crate::common::{Server, server_version, wait_until};
+use crate::line::{acquire, listener};
+use crate::waiting::{LONG, nobody_waits, waiter};
 
 fn node() -> Server {
     Server::builder().in_cluster().config("hz", 100).start()
@@ -81,21 +83,18 @@ fn moves(pair: &Pair, move_slot: impl FnOnce() -> bool) {
             ("LOCK.ACQUIRE res A 60000 LABEL payments", "501"),
         ],
     );
-    let mut client = pair.from.connect_raw();
-    client.send(&["LOCK.ACQUIRE", "res", "B", "60000", "WAIT", "600000"]);
-    let mut ticket = pair.from.connect_raw();
-    ticket.run("HELLO 3");
-    ticket.run("SUBSCRIBE wakes");
-    ticket.run("LOCK.ACQUIRE res C 60000 QUEUE 600000 TICKET 5-c NOTIFY wakes");
-    wait_until("both stand in line", || pair.from.info_u64("lockmod_waiters") == 2);
+    let mut client = waiter(&pair.from, "B", LONG);
+    let mut wakes = listener(&pair.from, &["5-c"]);
+    assert_eq!(acquire(from, "C", "5-c"), "nil");
+    assert_eq!(pair.from.info_u64("lockmod_waiters"), 2);
 
     if !move_slot() {
         return;
     }
     let told = client.read();
     assert!(told.starts_with(b"-TRYAGAIN "), "{}", told.escape_ascii());
-    wait_until("nobody waits there", || pair.from.info_u64("lockmod_waiters") == 0);
-    assert!(ticket.is_silent_for(std::time::Duration::from_millis(20)), "no wake for a lock moved");
+    nobody_waits(&pair.from);
+    assert!(wakes.is_silent_for(std::time::Duration::from_millis(20)), "no wake for a lock moved");
     assert_eq!(pair.from.info_u64("lockmod_grants"), 2, "nobody was granted what has moved");
     assert!(ask(from, "LOCK.INFO res").starts_with("MOVED "));
     wait_until("the old node has let go", || ask(from, "DBSIZE") == "0");
@@ -138,9 +137,7 @@ fn who_waits_at_a_node_whose_replica_takes_over_is_told() {
     assert_eq!(ask(to, &format!("CLUSTER REPLICATE {from_id}")), "OK");
     pair.from.wait_for_replica(&pair.to);
     ask(from, "LOCK.ACQUIRE res A 60000");
-    let mut client = pair.from.connect_raw();
-    client.send(&["LOCK.ACQUIRE", "res", "B", "60000", "WAIT", "600000"]);
-    wait_until("the client stands in line", || pair.from.info_u64("lockmod_waiters") == 1);
+    let mut client = waiter(&pair.from, "B", LONG);
     pair.from.wait_for_replica(&pair.to);
     assert_eq!(ask(to, "CLUSTER FAILOVER TAKEOVER"), "OK");
     let told = client.read();

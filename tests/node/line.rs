@@ -16,12 +16,12 @@ fn queue_for(ticket: &str, ms: u64) -> String {
     format!("QUEUE {ms} TICKET {ticket} NOTIFY wake:{ticket}")
 }
 
-fn acquire(conn: &mut Connection, token: &str, ticket: &str) -> String {
+pub(crate) fn acquire(conn: &mut Connection, token: &str, ticket: &str) -> String {
     ask(conn, &format!("LOCK.ACQUIRE res {token} 30000 {}", queue(ticket)))
 }
 
 /// A connection that listens to the channels of these tickets.
-fn listener(server: &Server, tickets: &[&str]) -> RawConnection {
+pub(crate) fn listener(server: &Server, tickets: &[&str]) -> RawConnection {
     let mut listener = server.connect_raw();
     listener.run("HELLO 3");
     for ticket in tickets {

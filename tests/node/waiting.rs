@@ -7,11 +7,11 @@ use crate::common::{RawConnection, Server, wait_until};
 use crate::told::{AppendOnly, Stream, unix_ms};
 
 /// Long enough that no test sees its end.
-const LONG: u64 = 600_000;
+pub(crate) const LONG: u64 = 600_000;
 
 /// A client that waits for `res`, as the last in line so far.
 #[track_caller]
-fn waiter(server: &Server, token: &str, wait_ms: u64) -> RawConnection {
+pub(crate) fn waiter(server: &Server, token: &str, wait_ms: u64) -> RawConnection {
     let mut client = server.connect_raw();
     wait(server, &mut client, token, wait_ms);
     client
@@ -25,7 +25,7 @@ fn wait(server: &Server, client: &mut RawConnection, token: &str, wait_ms: u64) 
     wait_until("the client stands in line", stands);
 }
 
-fn nobody_waits(server: &Server) {
+pub(crate) fn nobody_waits(server: &Server) {
     wait_until("nobody waits", || server.info_u64("lockmod_waiters") == 0);
 }
 

@@ -32,18 +32,17 @@ const SLOTS_MOVE: u64 = 19;
 /// # Safety
 /// `context` must be the one that the server loads the module with.
 pub(super) unsafe fn subscribe(context: *mut raw::RedisModuleCtx) -> Result<(), String> {
-    for &(id, callback) in SUBSCRIPTIONS {
+    let listen = |id, callback| {
         let event = raw::RedisModuleEvent { id, dataver: 1 };
         // SAFETY: the loading context; the callback is static.
-        if unsafe { call!(RedisModule_SubscribeToServerEvent(context, event, Some(callback))) }
-            != OK
-        {
+        unsafe { call!(RedisModule_SubscribeToServerEvent(context, event, Some(callback))) == OK }
+    };
+    for &(id, callback) in SUBSCRIPTIONS {
+        if !listen(id, callback) {
             return Err(format!("the server does not offer event {id}"));
         }
     }
-    let event = raw::RedisModuleEvent { id: SLOTS_MOVE, dataver: 1 };
-    // SAFETY: the loading context; the callback is static.
-    unsafe { call!(RedisModule_SubscribeToServerEvent(context, event, Some(on_slots))) };
+    listen(SLOTS_MOVE, on_slots);
     Ok(())
 }
 

@@ -165,21 +165,14 @@ impl<'a> Context<'a> {
     pub(super) fn run_replicated(self, name: &CStr, arguments: &[&[u8]]) -> bool {
         let vector = self.strings(arguments);
         // SAFETY: the vector and its length are as the format `v` wants them; the server takes its
-        // own references; the reply is freed below.
+        // own references.
         let reply = unsafe {
             let (strings, count) = (vector.raw.as_ptr(), vector.raw.len());
             let context = self.raw.as_ptr();
             call!(RedisModule_Call(context, name.as_ptr(), c"!v".as_ptr(), strings, count))
         };
-        if reply.is_null() {
-            return false;
-        }
-        // SAFETY: the reply is not null, is ours, and is freed once.
-        unsafe {
-            let kind = call!(RedisModule_CallReplyType(reply));
-            call!(RedisModule_FreeCallReply(reply));
-            kind != raw::REDISMODULE_REPLY_ERROR as c_int
-        }
+        // SAFETY: the reply is ours.
+        unsafe { is_done(reply) }
     }
 
     /// The value of one of the server's settings, as text.
@@ -248,6 +241,22 @@ impl<'a> Context<'a> {
         let text = c_string(text);
         // SAFETY: the context is that of the command being answered; the server copies the text.
         unsafe { call!(RedisModule_ReplyWithError(self.raw.as_ptr(), text.as_ptr())) };
+    }
+}
+
+/// Whether a command that was called has been carried out.
+///
+/// # Safety
+/// `reply` must be null or a reply of the caller's own: it is freed.
+unsafe fn is_done(reply: *mut raw::RedisModuleCallReply) -> bool {
+    if reply.is_null() {
+        return false;
+    }
+    // SAFETY: the reply is not null, and is freed once.
+    unsafe {
+        let kind = call!(RedisModule_CallReplyType(reply));
+        call!(RedisModule_FreeCallReply(reply));
+        kind != raw::REDISMODULE_REPLY_ERROR as c_int
     }
 }
 

@@ -14,15 +14,13 @@ use std::sync::atomic::{AtomicPtr, Ordering};
 use redis_module::raw;
 use rustix::io::Errno;
 
-use super::{Args, Context, Key, OK, Reply, call, guard, slice};
+use super::{Args, Context, Key, OK, Reply, call, guard, is_done, slice};
 use crate::module::waiters::{self, Answer};
 
 /// Whether a server takes a client's write of a key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(in crate::module) enum Writes {
     Taken,
-    /// Writes wait.
-    Paused,
     /// Replicas are missing, or the cluster is down.
     Refused,
     /// The slot of the key is another node's of the cluster.
@@ -245,18 +243,13 @@ impl<'a> Name<'a> {
         // can be read: where it has no text for one, Valkey 9.1 reads it nevertheless, and crashes.
         let format = c"ESscc".as_ptr();
         // SAFETY: context and name are alive; `s` takes a string of the server, `c` a terminated
-        // one. The reply is ours, and is freed once.
+        // one. The reply is ours.
         unsafe {
             let (token, ttl) = (c"-".as_ptr(), c"1".as_ptr());
             let reply = call!(RedisModule_Call(context, command, format, self.raw, token, ttl));
             // Why, if the server has refused: read before the next call of anything.
             let error = std::io::Error::last_os_error().raw_os_error();
-            if reply.is_null() {
-                return Writes::Refused;
-            }
-            let kind = call!(RedisModule_CallReplyType(reply));
-            call!(RedisModule_FreeCallReply(reply));
-            if kind != raw::REDISMODULE_REPLY_ERROR as c_int {
+            if is_done(reply) {
                 Writes::Taken
             } else if error == Some(Errno::PERM.raw_os_error()) {
                 Writes::Elsewhere
