@@ -21,6 +21,7 @@ use tokio_rustls::rustls;
 use super::inbox::Failure;
 use super::protocol::{Packet, code_of};
 use super::reply::{self, Reply};
+use super::tls;
 
 /// Where a node is, and as whom to log in.
 #[derive(Debug, Clone)]
@@ -151,8 +152,7 @@ impl Address {
     /// # Errors
     /// Why that was not possible. There is no time limit in here.
     pub(super) async fn connect(&self, channel: &[u8]) -> Result<Login, Failure> {
-        let mut stream =
-            self.open().await.map_err(|error| Failure::Unreachable(plain(&error).into()))?;
+        let mut stream = self.open().await.map_err(broken)?;
         if let Some(password) = &self.password {
             let password = password.as_bytes();
             let login = match &self.user {
@@ -223,10 +223,12 @@ async fn exchange(
     stream: &mut Box<dyn Stream>,
     commands: &[Packet],
 ) -> Result<Vec<Reply>, Failure> {
-    let broken = |error: io::Error| Failure::Unreachable(plain(&error).into());
     let bytes: Vec<u8> = commands.iter().flat_map(|command| command.bytes()).copied().collect();
-    stream.write_all(&bytes).await.map_err(broken)?;
-    stream.flush().await.map_err(broken)?;
+    let written = async {
+        stream.write_all(&bytes).await?;
+        stream.flush().await
+    };
+    let written = written.await;
     let mut unread = Vec::new();
     let mut replies = Vec::with_capacity(commands.len());
     loop {
@@ -239,9 +241,20 @@ async fn exchange(
                 return Ok(replies);
             }
         }
+        // A node that refuses a certificate says so and closes: its words may be there to be read
+        // although nothing can be written any more.
         if stream.read_buf(&mut unread).await.map_err(broken)? == 0 {
+            written.map_err(broken)?;
             return Err(Failure::Unreachable("the node closed the connection".into()));
         }
+    }
+}
+
+/// What an I/O error while connecting means.
+fn broken(error: io::Error) -> Failure {
+    match tls::refusal(&error) {
+        Some(text) => Failure::Refused(text.into()),
+        None => Failure::Unreachable(plain(&error).into()),
     }
 }
 
@@ -261,55 +274,12 @@ fn is_alive(text: &str) -> Result<(), Failure> {
     }
 }
 
-/// Encryption with the roots that the operating system trusts, or with those given as PEM, and
-/// with a client certificate if one is given.
-///
-/// # Errors
-/// What is wrong with the certificates.
-pub(super) fn tls(
-    roots: Option<&[u8]>,
-    client: Option<&(Vec<u8>, Vec<u8>)>,
-) -> Result<Arc<rustls::ClientConfig>, String> {
-    use rustls::pki_types::pem::PemObject;
-    use rustls::pki_types::{CertificateDer, PrivateKeyDer};
-    let mut store = rustls::RootCertStore::empty();
-    match roots {
-        Some(pem) => {
-            for certificate in CertificateDer::pem_slice_iter(pem) {
-                let certificate = certificate.map_err(|error| format!("root: {error}"))?;
-                store.add(certificate).map_err(|error| format!("root: {error}"))?;
-            }
-        }
-        None => {
-            let found = rustls_native_certs::load_native_certs();
-            store.add_parsable_certificates(found.certs);
-        }
-    }
-    if store.is_empty() {
-        return Err("no root certificates found: give them as PEM".into());
-    }
-    let provider = Arc::new(rustls::crypto::ring::default_provider());
-    let config = rustls::ClientConfig::builder_with_provider(provider)
-        .with_safe_default_protocol_versions()
-        .map_err(|error| error.to_string())?
-        .with_root_certificates(store);
-    let config = match client {
-        None => config.with_no_client_auth(),
-        Some((certificates, key)) => {
-            let chain = CertificateDer::pem_slice_iter(certificates)
-                .collect::<Result<Vec<_>, _>>()
-                .map_err(|error| format!("client certificate: {error}"))?;
-            let key = PrivateKeyDer::from_pem_slice(key)
-                .map_err(|error| format!("client key: {error}"))?;
-            config.with_client_auth_cert(chain, key).map_err(|error| error.to_string())?
-        }
-    };
-    Ok(Arc::new(config))
-}
-
 #[cfg(test)]
 mod tests {
+    use std::task::{Context, Poll};
+
     use super::*;
+    use tokio::io::ReadBuf;
 
     #[test]
     fn urls_name_the_node_without_the_password() {
@@ -331,5 +301,45 @@ mod tests {
         assert!(one.is_same_node(&address("rediss://[::1]:7000")));
         assert!(!one.is_same_node(&address("redis://127.0.0.1:7001")));
         assert!(!one.is_same_node(&address("unix:///run/redis.sock")));
+    }
+
+    /// What a node says that refuses a certificate: the refusal can be read, and nothing written.
+    struct Refusing;
+
+    impl AsyncWrite for Refusing {
+        fn poll_write(
+            self: Pin<&mut Self>,
+            _: &mut Context<'_>,
+            _: &[u8],
+        ) -> Poll<io::Result<usize>> {
+            Poll::Ready(Err(io::ErrorKind::BrokenPipe.into()))
+        }
+
+        fn poll_flush(self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<io::Result<()>> {
+            Poll::Ready(Ok(()))
+        }
+
+        fn poll_shutdown(self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<io::Result<()>> {
+            Poll::Ready(Ok(()))
+        }
+    }
+
+    impl AsyncRead for Refusing {
+        fn poll_read(
+            self: Pin<&mut Self>,
+            _: &mut Context<'_>,
+            _: &mut ReadBuf<'_>,
+        ) -> Poll<io::Result<()>> {
+            let alert = rustls::AlertDescription::CertificateRequired;
+            Poll::Ready(Err(io::Error::other(rustls::Error::AlertReceived(alert))))
+        }
+    }
+
+    #[tokio::test]
+    async fn the_words_of_a_node_that_refuses_are_read_although_nothing_can_be_written() {
+        let mut stream: Box<dyn Stream> = Box::new(Refusing);
+        let failure = exchange(&mut stream, &[Packet::new(&[b"PING"])]).await.unwrap_err();
+        let text = "TLS: the node asks for a client certificate";
+        assert_eq!(failure, Failure::Refused(text.into()));
     }
 }

@@ -42,6 +42,7 @@ pub mod protocol;
 pub mod reply;
 mod settings;
 mod survey;
+mod tls;
 mod vote;
 mod waiter;
 mod wakes;

@@ -1,12 +1,14 @@
 //! The settings of a locker: what may be set, what is refused, and why.
 
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::connect::{self, Address};
+use super::connect::Address;
 use super::core::{Core, Settings};
 use super::error::BuildError;
 use super::locker::Locker;
+use super::tls::{Pem, Tls};
 use super::vote::Length;
 use super::world::{Network, World};
 use crate::engine::{LABEL_MAX, Millis, NODES_MAX, Quorum, Schedule, Terms};
@@ -58,8 +60,7 @@ pub struct LockerBuilder {
     max_hold: Option<Duration>,
     label: Vec<u8>,
     allow_even: bool,
-    roots: Option<Vec<u8>>,
-    client_certificate: Option<(Vec<u8>, Vec<u8>)>,
+    tls: Tls,
 }
 
 impl LockerBuilder {
@@ -152,22 +153,45 @@ impl LockerBuilder {
         self
     }
 
-    /// The certificates, as PEM, that nodes' certificates must go back to; by default those that
-    /// the operating system trusts.
+    /// The file of the certificates, as PEM, that nodes' certificates must go back to; by default
+    /// those that the operating system trusts. [`LockerBuilder::build`] reads it.
     #[must_use]
-    pub fn root_certificates(mut self, pem: impl Into<Vec<u8>>) -> Self {
-        self.roots = Some(pem.into());
+    pub fn cacert(mut self, path: impl Into<PathBuf>) -> Self {
+        self.tls.roots = Some(Pem::File(path.into()));
         self
     }
 
-    /// The certificate chain and the key, as PEM, that the client shows to nodes with TLS.
+    /// The file of the certificate chain, as PEM, that the client shows to nodes with TLS: Redis
+    /// asks for one by default. Needs [`LockerBuilder::key`].
+    #[must_use]
+    pub fn cert(mut self, path: impl Into<PathBuf>) -> Self {
+        self.tls.chain = Some(Pem::File(path.into()));
+        self
+    }
+
+    /// The file of the private key, as PEM, of the certificate that [`LockerBuilder::cert`] names.
+    #[must_use]
+    pub fn key(mut self, path: impl Into<PathBuf>) -> Self {
+        self.tls.key = Some(Pem::File(path.into()));
+        self
+    }
+
+    /// What [`LockerBuilder::cacert`] reads from a file.
+    #[must_use]
+    pub fn root_certificates(mut self, pem: impl Into<Vec<u8>>) -> Self {
+        self.tls.roots = Some(Pem::Bytes(pem.into()));
+        self
+    }
+
+    /// What [`LockerBuilder::cert`] and [`LockerBuilder::key`] read from files.
     #[must_use]
     pub fn client_certificate(
         mut self,
         chain: impl Into<Vec<u8>>,
         key: impl Into<Vec<u8>>,
     ) -> Self {
-        self.client_certificate = Some((chain.into(), key.into()));
+        self.tls.chain = Some(Pem::Bytes(chain.into()));
+        self.tls.key = Some(Pem::Bytes(key.into()));
         self
     }
 
@@ -205,12 +229,16 @@ impl LockerBuilder {
             }
             addresses.push(address);
         }
-        if addresses.iter().any(Address::is_tls) {
-            let tls = connect::tls(self.roots.as_deref(), self.client_certificate.as_ref())
-                .map_err(|problem| BuildError::BadOption(format!("TLS: {problem}")))?;
-            for address in addresses.iter_mut().filter(|address| address.is_tls()) {
-                address.set_tls(Arc::clone(&tls));
-            }
+        let mut encrypted = addresses.iter_mut().filter(|address| address.is_tls()).peekable();
+        if encrypted.peek().is_some() {
+            let config = self.tls.config();
+            let config = config.map_err(|text| BuildError::BadOption(format!("TLS: {text}")))?;
+            encrypted.for_each(|address| address.set_tls(Arc::clone(&config)));
+        } else if self.tls.is_given() {
+            return Err(BuildError::BadOption(
+                "TLS: certificates are given, but no node is reached over TLS: write rediss://"
+                    .into(),
+            ));
         }
         Ok(addresses)
     }
@@ -343,6 +371,25 @@ mod tests {
         assert!(problem(three().label([b'x'; 129])).contains("at most 128"));
         assert_eq!(problem(three().label([b'x'; 128])), "");
         assert!(problem(three().lost_margin(Duration::from_secs(30))).contains("smaller"));
+    }
+
+    #[test]
+    fn certificates_that_cannot_be_used_are_refused_when_building() {
+        let encrypted = || LockerBuilder::default().node("rediss://a");
+        assert!(problem(three().cacert("ca.pem")).contains("rediss://"), "nothing is encrypted");
+        let text = problem(encrypted().cacert("no such file"));
+        assert!(text.contains("cannot read no such file: no such file"), "{text}");
+        for half in [encrypted().cert("cert.pem"), encrypted().key("key.pem")] {
+            assert!(problem(half).contains("both the certificate and its key"));
+        }
+        let text = problem(encrypted().root_certificates("not PEM"));
+        assert!(text.contains("no root certificates"), "{text}");
+    }
+
+    #[test]
+    fn a_builder_that_is_printed_tells_no_key() {
+        let builder = three().client_certificate("chain", "SECRET");
+        assert!(!format!("{builder:?}").contains(&format!("{:?}", b"SECRET")), "{builder:?}");
     }
 
     #[test]

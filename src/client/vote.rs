@@ -45,7 +45,7 @@ pub enum Vote {
     NoPermission(Arc<str>),
     /// The key holds something that is not a lock.
     WrongType,
-    /// It refused the request, with this text.
+    /// It refused the request, or one side the other's certificate, with this text.
     Refused(Arc<str>),
     /// It did not put the ticket in line: too many are waiting, or it cannot do so.
     NoPlace(Arc<str>),

@@ -11,7 +11,7 @@ use std::task::Poll;
 use std::time::Duration;
 
 use super::core::Core;
-use super::inbox::{Delivery, Failure, Inbox};
+use super::inbox::{Delivery, Inbox};
 use super::protocol::{Packet, Queue, TOKEN_LENGTH, code_of};
 use super::reply::Reply;
 use super::vote::Vote;
@@ -221,9 +221,7 @@ impl<'a, W: World> Waiter<'a, W> {
             }
             Ok(Reply::Error(_)) => self.waiting.left(node, now, random),
             Ok(_) => self.waiting.joined(node, now, random),
-            Err(Failure::Unreachable(_) | Failure::Garbled(_) | Failure::NoPermission(_)) => {
-                self.waiting.left(node, now, random);
-            }
+            Err(_) => self.waiting.left(node, now, random),
         }
     }
 

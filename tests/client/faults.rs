@@ -263,30 +263,57 @@ fn certificates(dir: &std::path::Path) -> (String, [std::path::PathBuf; 3]) {
     (ca, paths)
 }
 
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn encrypted_connections_are_checked_against_the_given_roots() {
-    let dir = tempfile::tempdir().unwrap();
-    let (ca, [ca_path, node_path, key_path]) = certificates(dir.path());
+/// A node that is reached over TLS, and asks for certificates of `ca`.
+fn encrypted_node([ca, node, key]: &[std::path::PathBuf; 3]) -> (Server, String) {
     let free = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
     let port = free.local_addr().unwrap().port();
     drop(free);
-    let _node = Server::builder()
+    let server = Server::builder()
         .config("tls-port", port)
-        .config("tls-ca-cert-file", ca_path.display())
-        .config("tls-cert-file", node_path.display())
-        .config("tls-key-file", key_path.display())
+        .config("tls-ca-cert-file", ca.display())
+        .config("tls-cert-file", node.display())
+        .config("tls-key-file", key.display())
         .start();
-    let url = format!("rediss://127.0.0.1:{port}");
-    let bare = Locker::builder().node(url.clone()).root_certificates(ca.clone()).build().unwrap();
-    let error = bare.acquire("a").wait(millis(0)).await.unwrap_err();
-    assert!(matches!(error, AcquireError::NoQuorum(_)), "it wants a client certificate: {error}");
-    let chain = std::fs::read(node_path).unwrap();
-    let key = std::fs::read(key_path).unwrap();
-    let locker = Locker::builder().node(url.clone()).root_certificates(ca);
-    works(&locker.client_certificate(chain.clone(), key.clone()).build().unwrap()).await;
-    let (other, _) = certificates(dir.path());
-    let locker = Locker::builder().node(url).root_certificates(other);
-    let locker = locker.client_certificate(chain, key).build().unwrap();
-    let error = locker.acquire("a").wait(millis(0)).await.unwrap_err();
-    assert!(error.to_string().contains("certificate"), "{error}");
+    (server, format!("rediss://127.0.0.1:{port}"))
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn certificates_are_given_as_files_or_as_bytes() {
+    let dir = tempfile::tempdir().unwrap();
+    let (ca, paths) = certificates(dir.path());
+    let (_node, url) = encrypted_node(&paths);
+    let [ca_path, node_path, key_path] = &paths;
+    let files = Locker::builder().node(url.clone()).cacert(ca_path).cert(node_path).key(key_path);
+    works(&files.build().unwrap()).await;
+    let (chain, key) = (std::fs::read(node_path).unwrap(), std::fs::read(key_path).unwrap());
+    let bytes = Locker::builder().node(url).root_certificates(ca).client_certificate(chain, key);
+    works(&bytes.build().unwrap()).await;
+}
+
+/// A node that refuses a certificate, or is refused for its own, was waited for like one that is
+/// out of reach: ten seconds, and then "no quorum".
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_refused_handshake_is_an_answer_at_once() {
+    let dir = tempfile::tempdir().unwrap();
+    let (_, paths) = certificates(dir.path());
+    let (_node, url) = encrypted_node(&paths);
+    let [ca, cert, key] = &paths;
+    let elsewhere = tempfile::tempdir().unwrap();
+    let (_, [other_ca, other_cert, other_key]) = certificates(elsewhere.path());
+    let builder = || Locker::builder().node(url.clone()).wait(Duration::from_secs(60));
+    let cases = [
+        ("asks for a client certificate", builder().cacert(ca)),
+        ("certificate is of no authority", builder().cacert(other_ca).cert(cert).key(key)),
+        ("TLS: ", builder().cacert(ca).cert(other_cert).key(other_key)),
+    ];
+    for (words, builder) in cases {
+        // Many times: the node closes the connection directly behind its refusal.
+        for _ in 0..30 {
+            let start = Instant::now();
+            let error = builder.clone().build().unwrap().acquire("a").await.unwrap_err();
+            assert!(matches!(error, AcquireError::Refused(_)), "{words}: {error}");
+            assert!(error.to_string().contains(words), "{error}");
+            assert!(start.elapsed() < Duration::from_secs(10), "{words}: {:?}", start.elapsed());
+        }
+    }
 }

@@ -1,0 +1,124 @@
+//! Encrypted connections: whose certificates are trusted, what is shown, and what a refusal means.
+//!
+//! Certificates that do not fit are a mistake in a configuration: asking again does not help, so
+//! such a node has refused, and is not merely out of reach.
+
+use std::fmt;
+use std::io;
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use tokio_rustls::rustls;
+
+use super::connect::plain;
+use rustls::pki_types::pem::PemObject;
+use rustls::pki_types::{CertificateDer, PrivateKeyDer};
+
+/// Certificates or a key, as PEM.
+#[derive(Clone)]
+pub(super) enum Pem {
+    Bytes(Vec<u8>),
+    File(PathBuf),
+}
+
+/// Never with the bytes: they may be a private key.
+impl fmt::Debug for Pem {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Pem::Bytes(_) => f.write_str("Bytes"),
+            Pem::File(path) => path.fmt(f),
+        }
+    }
+}
+
+impl Pem {
+    fn read(&self) -> Result<Vec<u8>, String> {
+        match self {
+            Pem::Bytes(bytes) => Ok(bytes.clone()),
+            Pem::File(path) => std::fs::read(path)
+                .map_err(|error| format!("cannot read {}: {}", path.display(), plain(&error))),
+        }
+    }
+
+    fn certificates(&self, what: &str) -> Result<Vec<CertificateDer<'static>>, String> {
+        CertificateDer::pem_slice_iter(&self.read()?)
+            .collect::<Result<_, _>>()
+            .map_err(|error| format!("{what}: {error}"))
+    }
+}
+
+/// What a client trusts and shows.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Tls {
+    /// Those that the operating system trusts, unless given.
+    pub(super) roots: Option<Pem>,
+    pub(super) chain: Option<Pem>,
+    pub(super) key: Option<Pem>,
+}
+
+impl Tls {
+    /// Whether anything was said about encryption.
+    pub(super) const fn is_given(&self) -> bool {
+        self.roots.is_some() || self.chain.is_some() || self.key.is_some()
+    }
+
+    /// Reads the files, and checks what is in them.
+    ///
+    /// # Errors
+    /// What is wrong with the certificates.
+    pub(super) fn config(&self) -> Result<Arc<rustls::ClientConfig>, String> {
+        let provider = Arc::new(rustls::crypto::ring::default_provider());
+        let config = rustls::ClientConfig::builder_with_provider(provider)
+            .with_safe_default_protocol_versions()
+            .map_err(|error| error.to_string())?
+            .with_root_certificates(self.roots()?);
+        let config = match (&self.chain, &self.key) {
+            (None, None) => config.with_no_client_auth(),
+            (Some(chain), Some(key)) => {
+                let chain = chain.certificates("client certificate")?;
+                let key = PrivateKeyDer::from_pem_slice(&key.read()?)
+                    .map_err(|error| format!("client key: {error}"))?;
+                let config = config.with_client_auth_cert(chain, key);
+                config.map_err(|error| format!("client certificate and key: {error}"))?
+            }
+            (Some(_), None) | (None, Some(_)) => {
+                return Err("give both the certificate and its key".into());
+            }
+        };
+        Ok(Arc::new(config))
+    }
+
+    fn roots(&self) -> Result<rustls::RootCertStore, String> {
+        let mut store = rustls::RootCertStore::empty();
+        match &self.roots {
+            Some(pem) => {
+                for certificate in pem.certificates("root")? {
+                    store.add(certificate).map_err(|error| format!("root: {error}"))?;
+                }
+            }
+            None => {
+                let found = rustls_native_certs::load_native_certs();
+                store.add_parsable_certificates(found.certs);
+            }
+        }
+        if store.is_empty() {
+            return Err("no root certificates found: give them as PEM".into());
+        }
+        Ok(store)
+    }
+}
+
+/// Why a handshake was refused, by whichever side; `None` if the error is of another kind.
+pub(super) fn refusal(error: &io::Error) -> Option<String> {
+    use rustls::{AlertDescription, CertificateError, Error};
+    let error = error.get_ref()?.downcast_ref::<Error>()?;
+    Some(match error {
+        Error::AlertReceived(AlertDescription::CertificateRequired) => {
+            "TLS: the node asks for a client certificate".into()
+        }
+        Error::InvalidCertificate(
+            CertificateError::UnknownIssuer | CertificateError::BadSignature,
+        ) => "TLS: the node's certificate is of no authority that is trusted".into(),
+        other => format!("TLS: {other}"),
+    })
+}
