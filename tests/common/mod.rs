@@ -45,6 +45,7 @@ use std::time::{Duration, Instant};
 
 pub use clock::{set_offset, wall_clock_env};
 pub use places::{ServerVersion, module_path, server_binary, server_version};
+pub use ports::Port;
 pub use process::spawn;
 pub use proxy::{Flow, Proxy};
 pub use raw::RawConnection;

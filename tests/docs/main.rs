@@ -19,19 +19,20 @@
 //! a line of `...` for any lines, and `  # with two blanks before it` starts a comment. The exit
 //! code is shown by `$ echo $?`.
 //!
+//! - Ports 6379, 7000 to 7009 and 9477 stand for others that are free, wherever these numbers
+//!   are written, and `/var/lib/redis` for a folder of the session. What is printed is named back.
+//!   `/usr/lib/redis/modules/liblockmod.so` and `target/release` are what was just built. All else
+//!   is as it stands: a server has the folder, the port and the settings of its line.
+//! - `$ redis-server ...` returns when the server answers. It listens on loopback only, and ends
+//!   with the session.
 //! - `redis-cli` prints as on a terminal, `(integer) 1`, unless its output goes elsewhere
-//!   (`$(...)`, a pipe). Without `-p` it talks to the document's own server, with the module.
-//! - Ports 6379 and 7000 to 7009, as `:7001`, `-p 7001` or `127.0.0.1 7001`, stand for servers with
-//!   the module that are started when first named. What is printed has these numbers again.
-//! - `/var/lib/redis/7001` is the folder of the server on port 7001, also before it is started.
-//! - `$ redis-server ...` starts a server in earnest, with the settings on its line or in a file of
-//!   the repository; it is the document's own from then on, or the one of its `--port`. It prints
-//!   nothing. It has the module if it loads it, from whatever folder. After `SHUTDOWN` it starts
-//!   again in the folder and on the port that it had.
-//! - `$ cargo`, `make`, `git`, `sudo`, `apt-get`, `docker`, `curl`, `cd` are only shown, not run.
-//! - `lockmod` and `target/release/lockmod` are the command just built, and
-//!   `target/release/liblockmod.so` is the module. The folder is a temporary one, with `examples`
-//!   of the repository in it.
+//!   (`$(...)`, a pipe).
+//! - Servers with the module are started for a document where it names their ports, 7000 to 7009,
+//!   or 6379 by `redis-cli` without a port. Not so for those in `AS_THEY_STAND`: they start
+//!   everything themselves.
+//! - `$ cargo`, `make`, `git`, `sudo`, `apt-get`, `docker`, `cd` are only shown, not run.
+//! - The working folder is a temporary one, with `docs`, `examples` and `packaging` of the
+//!   repository in it.
 
 #[path = "../common/mod.rs"]
 mod common;
@@ -49,6 +50,9 @@ use std::path::{Path, PathBuf};
 use blocks::{Block, blocks};
 use common::Server;
 use session::Session;
+
+/// The documents whose procedures are typed as they are, on a machine where nothing runs yet.
+const AS_THEY_STAND: [&str; 1] = ["docs/operations.md"];
 
 /// What is wrong, and where.
 type Complaints = Vec<String>;
@@ -84,7 +88,11 @@ fn try_document(name: &str, text: &str) -> Complaints {
         }
         match block.language.as_str() {
             "console" => {
-                let session = session.get_or_insert_with(Session::new);
+                let start = || match AS_THEY_STAND.contains(&name) {
+                    true => Session::bare(),
+                    false => Session::with_servers(),
+                };
+                let session = session.get_or_insert_with(start);
                 let found = transcript::try_block(session, &block);
                 complaints
                     .extend(found.into_iter().map(|(line, why)| format!("{name}:{line}: {why}")));
@@ -211,24 +219,36 @@ fn ports_of_documents_stand_for_servers_of_their_own() {
          $ redis-cli -p 7001 SET key one\nOK\n$ redis-cli -p 7002 GET key\n(nil)\n\
          $ redis-cli -u redis://127.0.0.1:7001 GET key\n\"one\"\n\
          $ redis-cli -p 7002 CONFIG GET hz\n1) \"hz\"\n2) \"17\"\n\
-         $ redis-cli -p 7001 CONFIG GET port\n1) \"port\"\n2) \"7001\"\n```\n",
+         $ for port in 7001 7002; do redis-cli -p $port CONFIG GET port | tail -n 1; done\n\
+         7001\n7002\n```\n",
     ));
     let refused = "```console\n$ redis-server --no-such-option 1\n```\n";
     assert_eq!(try_document("sample.md", refused).len(), 1);
 }
 
 #[test]
-fn stopped_server_starts_again_in_its_folder() {
-    assert_none(&try_document(
-        "sample.md",
-        "```console\n$ touch /var/lib/redis/7001/early\n\
-         $ redis-server --port 7001 --appendonly yes\n$ ls /var/lib/redis/7001/early\n\
-         /var/lib/redis/7001/early\n$ redis-cli -p 7001 SET key one\nOK\n\
-         $ redis-cli -p 7001 SHUTDOWN\n$ redis-server --port 7001 --appendonly yes\n\
-         $ redis-cli -p 7001 GET key\n\"one\"\n$ redis-server --port 7002\n\
-         $ redis-cli -p 7002 REPLICAOF 127.0.0.1 7001\nOK\n\
-         $ redis-cli -p 7002 CONFIG GET replicaof\n1) \"replicaof\"\n2) \"127.0.0.1 7001\"\n```\n",
-    ));
+fn stopped_server_starts_again_where_its_line_says() {
+    let text = |again: &str| {
+        format!(
+            "```console\n$ mkdir -p /var/lib/redis/7001\n\
+             $ redis-server --port 7001 --dir /var/lib/redis/7001 --daemonize yes\n\
+             $ redis-cli -p 7001 SET key one\nOK\n$ redis-cli -p 7001 SHUTDOWN SAVE\n\
+             $ ls /var/lib/redis/7001/dump.rdb\n/var/lib/redis/7001/dump.rdb\n\
+             $ redis-server --port 7001 {again}\n$ redis-cli -p 7001 GET key\n\"one\"\n```\n"
+        )
+    };
+    assert_none(&try_document("sample.md", &text("--dir /var/lib/redis/7001")));
+    // A line that forgets the folder starts an empty server, here as on a reader's machine.
+    let forgotten = try_document("sample.md", &text(""));
+    assert!(forgotten.len() == 1 && forgotten[0].contains("(nil)"), "{forgotten:?}");
+}
+
+#[test]
+fn servers_are_given_only_to_documents_that_do_not_start_their_own() {
+    let text = "```console\n$ redis-cli -p 7001 LOCK.FENCE orders\n(integer) 0\n```\n";
+    assert_none(&try_document("sample.md", text));
+    let refused = try_document(AS_THEY_STAND[0], text);
+    assert!(refused.len() == 1 && refused[0].contains("Connection refused"), "{refused:?}");
 }
 
 #[test]

@@ -1,86 +1,133 @@
 //! A bash session for one document, with the servers that the document speaks of.
+//!
+//! Commands run as they stand, up to two things that are renamed before and named back after: the
+//! ports, so that many sessions run at a time, and the folders outside of the session's own.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::io::{BufRead, BufReader, Write};
 use std::os::unix::fs::{PermissionsExt, symlink};
 use std::os::unix::process::CommandExt;
+use std::path::Path;
 use std::process::{Child, ChildStdin, Command, Stdio};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use rustix::process::{Pid, Signal, kill_process_group};
 use tempfile::TempDir;
 
-use crate::common::{Builder, Server, module_path, spawn};
+use crate::common::{Port, module_path, server_binary, spawn};
 
-/// The port on which a document's own server is taken to listen.
+/// The port of a server that is given none.
 const DEFAULT_PORT: u16 = 6379;
+
+/// The ports that stand for others here: those of servers, and that of the exporter.
+const PORTS: [u16; 12] =
+    [DEFAULT_PORT, 7000, 7001, 7002, 7003, 7004, 7005, 7006, 7007, 7008, 7009, 9477];
 
 /// How long one command of a document may take.
 const PATIENCE: Duration = Duration::from_secs(60);
 
-/// How long a server that the document has stopped may take to end.
-const END: Duration = Duration::from_secs(1);
+/// Where the documents' servers have their folders.
+const FOLDERS: &str = "/var/lib/redis";
 
-/// What stands before a port where it is one of a server.
-const BEFORE_PORT: [&str; 3] = [":", "-p ", "127.0.0.1 "];
-
-/// Where the documents' servers have their folders, each by its port.
-const FOLDERS: &str = "/var/lib/redis/";
+/// Where the documents' servers find the module.
+const MODULE: &str = "/usr/lib/redis/modules/liblockmod.so";
 
 /// Ends the output of a command; nothing prints it by chance.
 const MARK: &str = "\u{1e}end of output";
 
 /// Commands that are shown to the reader and not run.
-const SHOWN_ONLY: [&str; 8] = ["cargo", "make", "git", "sudo", "apt-get", "docker", "curl", "cd"];
+const SHOWN_ONLY: [&str; 7] = ["cargo", "make", "git", "sudo", "apt-get", "docker", "cd"];
 
-/// Prints as on a terminal where a reader would see it on one: where the output is the shell's own.
+/// Prints as on a terminal where a reader would see it on one: where the output is the shell's.
 const REDIS_CLI: &str = r#"#!/usr/bin/env bash
 PATH=${PATH#*:}
 options=()
 if [ "$(readlink /proc/$$/fd/1)" = "$LOCKMOD_DOCS_TERMINAL" ]; then options+=(--no-raw); fi
 case " $* " in
     *" -p "* | *" -s "* | *" -u "* | *" -h "*) ;;
-    *) options+=(-s "$(cat "$LOCKMOD_DOCS_SOCKET")") ;;
+    *) options+=(-p "$LOCKMOD_DOCS_PORT") ;;
 esac
 exec redis-cli "${options[@]}" "$@"
 "#;
 
-/// The shell, its folder, and the servers by the ports that the document gives them.
+/// Starts a server on loopback, with the settings of its line and no others that matter. Returns
+/// when the server answers. What it leaves in the background ends the server with the session.
+const REDIS_SERVER: &str = r#"#!/usr/bin/env bash
+PATH=${PATH#*:}
+port=$LOCKMOD_DOCS_PORT
+arguments=()
+while [ $# -gt 0 ]; do
+    case $1 in
+        --daemonize) shift ;;
+        --port) port=$2; shift ;;
+        *) arguments+=("$1") ;;
+    esac
+    shift
+done
+place=$LOCKMOD_DOCS_SERVERS/$port
+# One that was told to end there may still be about to.
+for ((i = 0; i < 500; i++)); do
+    if ! kill -0 "$(cat "$place.pid" 2> /dev/null)" 2> /dev/null; then break; fi
+    sleep 0.01
+done
+(
+    "$LOCKMOD_DOCS_SERVER" --repl-diskless-sync-delay 0 "${arguments[@]}" \
+        --bind 127.0.0.1 --port "$port" > "$place.log" 2>&1 &
+    server=$!
+    echo "$server" > "$place.pid"
+    while kill -0 "$server" && kill -0 "$LOCKMOD_DOCS_SHELL"; do sleep 0.1; done
+    kill -KILL "$server"
+) > /dev/null 2>&1 &
+keeper=$!
+until reply=$(redis-cli -p "$port" PING 2> /dev/null) && [[ $reply != LOADING* ]]; do
+    if ! kill -0 $keeper 2> /dev/null; then
+        echo "the server has ended; its log:"
+        cat "$place.log"
+        exit 1
+    fi
+    sleep 0.01
+done
+"#;
+
+/// The shell, its folder, and the ports that the document's stand for.
 #[derive(Debug)]
 pub(crate) struct Session {
     shell: Child,
     input: ChildStdin,
     output: Receiver<String>,
     dir: TempDir,
-    servers: BTreeMap<u16, Server>,
+    ports: BTreeMap<u16, Port>,
+    /// Whether servers are started when they are first named, and those that were.
+    gives_servers: bool,
+    started: BTreeSet<u16>,
 }
 
 impl Session {
-    pub(crate) fn new() -> Self {
-        let dir = tempfile::tempdir().expect("the folder for temporary files can be written");
-        let bin = dir.path().join("bin");
-        fs::create_dir(&bin).expect("the folder is ours");
-        let redis_cli = bin.join("redis-cli");
-        fs::write(&redis_cli, REDIS_CLI).expect("the folder is ours");
-        fs::set_permissions(&redis_cli, fs::Permissions::from_mode(0o755)).expect("a file of ours");
-        // Not built where its feature is off; then documents that use it fail, and say so.
-        if let Some(lockmod) = option_env!("CARGO_BIN_EXE_lockmod") {
-            symlink(lockmod, bin.join("lockmod")).expect("the folder is ours");
-        }
-        let examples = super::root().join("examples");
-        symlink(examples, dir.path().join("examples")).expect("the folder is ours");
+    /// A session that starts the servers that a document names and does not start itself.
+    pub(crate) fn with_servers() -> Self {
+        Self::new(true)
+    }
 
-        let path = std::env::var("PATH").unwrap_or_default();
+    /// A session in which there is nothing but what the document starts.
+    pub(crate) fn bare() -> Self {
+        Self::new(false)
+    }
+
+    fn new(gives_servers: bool) -> Self {
+        let dir = tempfile::tempdir().expect("the folder for temporary files can be written");
+        let ports: BTreeMap<u16, Port> = PORTS.map(|shown| (shown, Port::reserve())).into();
         let mut command = Command::new("bash");
         command
             .args(["--noprofile", "--norc"])
             .current_dir(dir.path())
-            .env("PATH", format!("{}:{path}", bin.display()))
+            .env("PATH", furnish(dir.path()))
             .env("HOME", dir.path())
             .env("LC_ALL", "C.UTF-8")
-            .env("LOCKMOD_DOCS_SOCKET", dir.path().join("socket"))
+            .env("LOCKMOD_DOCS_PORT", ports[&DEFAULT_PORT].number().to_string())
+            .env("LOCKMOD_DOCS_SERVER", server_binary())
+            .env("LOCKMOD_DOCS_SERVERS", dir.path().join("servers"))
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())
             .process_group(0);
@@ -96,25 +143,34 @@ impl Session {
             }
         });
         input
-            .write_all(b"exec 2>&1; export LOCKMOD_DOCS_TERMINAL=$(readlink /proc/$$/fd/1)\n")
+            .write_all(
+                b"exec 2>&1; export LOCKMOD_DOCS_SHELL=$$\n\
+                  export LOCKMOD_DOCS_TERMINAL=$(readlink /proc/$$/fd/1)\n\
+                  redis-server() { \"$LOCKMOD_DOCS_SERVERS/start\" \"$@\"; }\n",
+            )
             .expect("bash reads");
-        Self { shell, input, output, dir, servers: BTreeMap::new() }
+        Self { shell, input, output, dir, ports, gives_servers, started: BTreeSet::new() }
     }
 
     /// What a command prints; nothing if it is one that is only shown.
     ///
     /// # Errors
-    /// If a server does not start, the shell ends, or the command does not.
+    /// If a server that is given does not start, the shell ends, or the command does not.
     pub(crate) fn run(&mut self, command: &str) -> Result<Option<String>, String> {
         let program = command.split_whitespace().next().unwrap_or_default();
         if SHOWN_ONLY.contains(&program) {
             return Ok(None);
         }
         if program == "redis-server" {
-            return self.start_server(command).map(|()| Some(String::new()));
+            self.started.insert(port_of(command));
+        } else if self.gives_servers {
+            self.give_servers(command)?;
         }
-        let command = self.with_real_places(command)?;
-        self.run_in_shell(&command).map(|output| Some(self.with_shown_ports(&output)))
+        // The wrapper returns, whether or not the reader needs the terminal back.
+        let is_server = program == "redis-server";
+        let command = if is_server { command.trim_end().trim_end_matches('&') } else { command };
+        let output = self.run_in_shell(&self.with_real_places(command))?;
+        Ok(Some(self.with_shown_places(&output)))
     }
 
     fn run_in_shell(&mut self, command: &str) -> Result<String, String> {
@@ -141,104 +197,114 @@ impl Session {
 
     // ---- servers ----
 
-    /// `redis-server [file] [--name values...]... [&]`, in earnest.
-    fn start_server(&mut self, command: &str) -> Result<(), String> {
-        let mut text = String::new();
-        let mut words = command.split_whitespace().skip(1).peekable();
-        if let Some(file) = words.next_if(|word| !word.starts_with("--") && *word != "&") {
-            let path = super::root().join(file);
-            text = fs::read_to_string(path).map_err(|e| format!("{file}: {e}"))?;
+    /// Starts the servers that a command names; `redis-cli` alone names the default one.
+    fn give_servers(&mut self, command: &str) -> Result<(), String> {
+        let named: BTreeSet<u16> = numbers(command)
+            .filter_map(|number| number.parse().ok())
+            .filter(|port| (7000..=7009).contains(port))
+            .collect();
+        for port in named {
+            self.give(port)?;
         }
-        for word in words.take_while(|word| !word.starts_with('#') && *word != "&") {
-            match word.strip_prefix("--") {
-                Some(name) => text.push_str(&format!("\n{name}")),
-                None => text.push_str(&format!(" {word}")),
-            }
+        let mut calls = command.split("redis-cli").skip(1);
+        if calls.any(|rest| !rest.starts_with(" -p ") && !rest.starts_with(" -u ")) {
+            self.give(DEFAULT_PORT)?;
         }
-        let setting = |name: &str| {
-            let mut lines = text.lines().map(str::trim_start);
-            lines.find_map(|line| line.strip_prefix(name)?.strip_prefix(' ').map(str::trim))
-        };
-        let port = setting("port").and_then(|port| port.parse().ok()).unwrap_or(DEFAULT_PORT);
-        let has_module = setting("loadmodule").is_some();
-        let builder = Server::builder().config_text(&text);
-        self.add(port, if has_module { builder } else { builder.without_module() })
-    }
-
-    fn add(&mut self, port: u16, builder: Builder) -> Result<(), String> {
-        let server = match self.servers.remove(&port).and_then(stopped) {
-            Some(mut server) => {
-                server.reconfigure(|_| builder);
-                server.try_start_again().map(|()| server)
-            }
-            // What listened there before ends first, as it would have to.
-            None => builder.try_start(),
-        };
-        let server = server.map_err(|error| error.to_string())?;
-        if port == DEFAULT_PORT || self.servers.is_empty() {
-            let socket = server.socket().display().to_string();
-            fs::write(self.dir.path().join("socket"), socket).expect("the folder is ours");
-        }
-        self.servers.insert(port, server);
         Ok(())
     }
 
-    /// The command with ports and paths of this machine, after starting what it speaks of.
-    fn with_real_places(&mut self, command: &str) -> Result<String, String> {
-        let mut command = command.to_owned();
-        for port in (7000..=7009).chain([DEFAULT_PORT]) {
-            let folder = format!("{FOLDERS}{port}");
-            if command.contains(&folder) {
-                let server =
-                    self.servers.entry(port).or_insert_with(|| Server::builder().prepare());
-                let file = |port| format!("lockmod-{port}.state");
-                command = command
-                    .replace(&folder, &server.dir().display().to_string())
-                    .replace(&file(port), &file(server.port()));
-            }
-            let is_named =
-                BEFORE_PORT.iter().any(|before| command.contains(&format!("{before}{port}")));
-            let is_default = self.servers.is_empty() && command.contains("redis-cli");
-            if is_named || (is_default && port == DEFAULT_PORT) {
-                if !self.servers.contains_key(&port) {
-                    self.add(port, Server::builder())?;
-                }
-                let real = self.servers[&port].port();
-                for before in BEFORE_PORT {
-                    command =
-                        command.replace(&format!("{before}{port}"), &format!("{before}{real}"));
-                }
-            }
+    fn give(&mut self, port: u16) -> Result<(), String> {
+        if !self.started.insert(port) {
+            return Ok(());
         }
-        if command.contains("liblockmod.so") {
-            let module = module_path().display().to_string();
-            command = command.replace("target/release/liblockmod.so", &module);
-        }
-        Ok(command
-            .replace("./target/release/lockmod", "lockmod")
-            .replace("target/release/lockmod", "lockmod"))
+        let folder = format!("{FOLDERS}/{port}");
+        let start = format!(
+            "mkdir -p {folder} && redis-server --port {port} --dir {folder} --save '' \
+             --loadmodule {MODULE}"
+        );
+        let output = self.run_in_shell(&self.with_real_places(&start))?;
+        if output.is_empty() { Ok(()) } else { Err(output) }
     }
 
-    fn with_shown_ports(&self, output: &str) -> String {
-        self.servers.iter().fold(output.to_owned(), |output, (shown, server)| {
-            output
-                .replace(&server.dir().display().to_string(), &format!("{FOLDERS}{shown}"))
-                .replace(&server.port().to_string(), &shown.to_string())
+    // ---- places ----
+
+    fn with_real_places(&self, command: &str) -> String {
+        let folders = format!("{}{FOLDERS}", self.dir.path().display());
+        let command = command.replace(MODULE, &module_path().display().to_string());
+        with_numbers(&command.replace(FOLDERS, &folders), |number| {
+            Some(self.ports.get(&number)?.number())
+        })
+    }
+
+    fn with_shown_places(&self, output: &str) -> String {
+        let folders = format!("{}{FOLDERS}", self.dir.path().display());
+        let output = output.replace(&folders, FOLDERS);
+        with_numbers(&output.replace(&module_path().display().to_string(), MODULE), |number| {
+            let shown = |(shown, port): (&u16, &Port)| (port.number() == number).then_some(*shown);
+            self.ports.iter().find_map(shown)
         })
     }
 }
 
-/// The server, if it has been stopped by the document: it starts again where it was.
-fn stopped(mut server: Server) -> Option<Server> {
-    let since = Instant::now();
-    while server.is_running() {
-        if since.elapsed() > END {
-            return None;
-        }
-        std::thread::sleep(Duration::from_millis(10));
+/// Puts into the session's folder what a reader has: the programs, in a folder that is the first of
+/// the `PATH` that it returns, and what the repository and a build of it have.
+fn furnish(dir: &Path) -> String {
+    let bin = dir.join("bin");
+    let release = dir.join("target/release");
+    for folder in [&bin, &release, &dir.join("servers")] {
+        fs::create_dir_all(folder).expect("the folder is ours");
     }
-    server.kill();
-    Some(server)
+    // The server's is for the shell alone: programs that start servers want those themselves.
+    for (file, script) in [("bin/redis-cli", REDIS_CLI), ("servers/start", REDIS_SERVER)] {
+        let file = dir.join(file);
+        fs::write(&file, script).expect("the folder is ours");
+        fs::set_permissions(&file, fs::Permissions::from_mode(0o755)).expect("a file of ours");
+    }
+    // Not built where its feature is off; then documents that use it fail, and say so.
+    if let Some(lockmod) = option_env!("CARGO_BIN_EXE_lockmod") {
+        symlink(lockmod, bin.join("lockmod")).expect("the folder is ours");
+        symlink(lockmod, release.join("lockmod")).expect("the folder is ours");
+    }
+    symlink(module_path(), release.join("liblockmod.so")).expect("the folder is ours");
+    for name in ["docs", "examples", "packaging"] {
+        symlink(super::root().join(name), dir.join(name)).expect("the folder is ours");
+    }
+    format!("{}:{}", bin.display(), std::env::var("PATH").unwrap_or_default())
+}
+
+/// The port in a line that starts a server.
+fn port_of(command: &str) -> u16 {
+    let port = command.split("--port ").nth(1).and_then(|rest| numbers(rest).next());
+    port.and_then(|port| port.parse().ok()).unwrap_or(DEFAULT_PORT)
+}
+
+fn numbers(text: &str) -> impl Iterator<Item = &str> {
+    text.split(|c: char| !c.is_ascii_digit()).filter(|number| !number.is_empty())
+}
+
+/// The text with some of its whole numbers replaced.
+fn with_numbers(text: &str, replacement: impl Fn(u16) -> Option<u16>) -> String {
+    let mut replaced = String::with_capacity(text.len());
+    let mut rest = text;
+    while let Some(start) = rest.find(|c: char| c.is_ascii_digit()) {
+        let digits = &rest[start..];
+        let end = digits.find(|c: char| !c.is_ascii_digit()).unwrap_or(digits.len());
+        let number = &digits[..end];
+        replaced.push_str(&rest[..start]);
+        match number.parse().ok().and_then(&replacement) {
+            Some(other) => replaced.push_str(&other.to_string()),
+            None => replaced.push_str(number),
+        }
+        rest = &digits[end..];
+    }
+    replaced + rest
+}
+
+#[test]
+fn whole_numbers_are_replaced_and_no_parts_of_others() {
+    let replaced = |text| with_numbers(text, |number| (number == 7001).then_some(17001));
+    assert_eq!(replaced("-p 7001 a-7001.b 7001"), "-p 17001 a-17001.b 17001");
+    assert_eq!(replaced("70010 17001 4000000000007001"), "70010 17001 4000000000007001");
 }
 
 impl Drop for Session {
