@@ -77,6 +77,7 @@ impl From<ExtendError> for Failure {
         let code = match &error {
             ExtendError::NoQuorum(_) => Failure::NO_QUORUM,
             ExtendError::Lost(_) => Failure::LOST,
+            ExtendError::BadOption(_) => Failure::USAGE,
         };
         Failure::new(code, error)
     }

@@ -123,6 +123,8 @@ pub enum ExtendError {
     NoQuorum(Vec<NodeReport>),
     /// The lease is lost: stop working under it.
     Lost(Lost),
+    /// The ttl that was asked for is out of bounds; nothing was sent, and the lease is as it was.
+    BadOption(String),
 }
 
 impl ExtendError {
@@ -139,6 +141,7 @@ impl fmt::Display for ExtendError {
                 write!(f, "no quorum extended the lease: {}", Summary(nodes))
             }
             ExtendError::Lost(lost) => write!(f, "the lease is lost: {lost}"),
+            ExtendError::BadOption(text) => f.write_str(text),
         }
     }
 }

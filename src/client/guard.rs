@@ -98,6 +98,19 @@ impl<W: World> Guard<W> {
         self.hold.lease.extend(false).await
     }
 
+    /// Extends the lease now as [`extend`](Guard::extend) does, with a ttl of its own, which
+    /// renewals in the background keep to from now on. Within the bounds of the locker's ttl. A
+    /// shorter ttl takes nothing away from the lease as it stands.
+    ///
+    /// # Errors
+    /// As [`extend`](Guard::extend), and [`ExtendError::BadOption`] if the ttl is out of bounds.
+    ///
+    /// # Cancellation
+    /// As [`extend`](Guard::extend).
+    pub async fn extend_by(&self, ttl: Duration) -> Result<(), ExtendError> {
+        self.hold.lease.extend_by(ttl).await
+    }
+
     /// Gives the lock back, and waits until a quorum of nodes has confirmed, at most as long as a
     /// node is waited for. Where the lease is shared by guards of one holder, only the last
     /// release sends anything.

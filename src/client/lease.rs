@@ -33,7 +33,6 @@ pub(super) struct Lease<W: World> {
     pub(super) name: Arc<[u8]>,
     pub(super) token: [u8; TOKEN_LENGTH],
     pub(super) fence: Fence,
-    ttl: Millis,
     acquired_at: Duration,
     state: Mutex<State>,
     /// Told when the lease is lost or released.
@@ -44,6 +43,9 @@ pub(super) struct Lease<W: World> {
 struct State {
     renewal: Renewal,
     slot: Option<Slot>,
+    /// The longest ttl that a node was asked for: until then a release that was not confirmed is
+    /// repeated.
+    longest: Millis,
     /// That it was lost has been counted.
     is_counted: bool,
 }
@@ -57,10 +59,9 @@ impl<W: World> Lease<W> {
         ttl: Millis,
         renewal: Renewal,
     ) -> Arc<Lease<W>> {
-        let state = Mutex::new(State { renewal, slot: None, is_counted: false });
+        let state = Mutex::new(State { renewal, slot: None, longest: ttl, is_counted: false });
         let acquired_at = core.world.now();
-        let lease =
-            Lease { core, name, token, fence, ttl, acquired_at, state, ended: Notify::new() };
+        let lease = Lease { core, name, token, fence, acquired_at, state, ended: Notify::new() };
         let lease = Arc::new(lease);
         lease.plan();
         lease
@@ -144,8 +145,7 @@ impl<W: World> Lease<W> {
     pub(super) async fn extend(&self, thorough: bool) -> Result<(), ExtendError> {
         let nodes = self.core.quorum.nodes();
         let inbox = Inbox::new(nodes);
-        let packet = Packet::extend(&self.name, &self.token, self.ttl, self.fence);
-        let Some(round) = self.begin(&packet, &inbox) else {
+        let Some(round) = self.begin(&inbox) else {
             return Err(ExtendError::Lost(self.ending().unwrap_or(Lost::Released)));
         };
         let mut votes = vec![Vote::TimedOut; nodes];
@@ -164,7 +164,7 @@ impl<W: World> Lease<W> {
                 let mut state = self.state();
                 let step = state.renewal.answer(round, delivery.node, vote.extension(), now);
                 if let RenewalStep::Confirmed { repair } = step {
-                    self.repair(repair, &inbox);
+                    self.repair(repair, state.renewal.terms().ttl, &inbox);
                     // Waited for, so that a repair which is still in line at the end of the round
                     // is withdrawn and does not arrive after the validity.
                     missing += repair.len();
@@ -197,20 +197,35 @@ impl<W: World> Lease<W> {
         }
     }
 
-    fn begin(&self, packet: &Packet, inbox: &Inbox) -> Option<RoundNumber> {
+    /// Extends the lease by this ttl, and renews it by this ttl from now on.
+    pub(super) async fn extend_by(&self, ttl: Duration) -> Result<(), ExtendError> {
+        let rules = self.core.settings.rules;
+        let (terms, schedule) = rules.check(ttl).map_err(ExtendError::BadOption)?;
+        {
+            let mut state = self.state();
+            let every = schedule.every.filter(|_| state.renewal.renews());
+            state.renewal.change(terms, every, schedule.margin);
+            state.longest = state.longest.max(terms.ttl);
+        }
+        self.extend(false).await
+    }
+
+    fn begin(&self, inbox: &Inbox) -> Option<RoundNumber> {
         let mut state = self.state();
+        let ttl = state.renewal.terms().ttl;
+        let packet = Packet::extend(&self.name, &self.token, ttl, self.fence);
         let started_at = earliest(&*self.core.world);
         let round = state.renewal.begin(started_at, latest(&*self.core.world))?;
-        self.core.send_all(packet, inbox, EXTEND);
+        self.core.send_all(&packet, inbox, EXTEND);
         Some(round)
     }
 
     /// Re-joins nodes that lost the lease. Called with the state locked.
-    fn repair(&self, nodes: NodeSet, inbox: &Inbox) {
+    fn repair(&self, nodes: NodeSet, ttl: Millis, inbox: &Inbox) {
         if nodes.is_empty() {
             return;
         }
-        let packet = Packet::repair(&self.name, &self.token, self.ttl, self.fence);
+        let packet = Packet::repair(&self.name, &self.token, ttl, self.fence);
         for node in nodes.iter() {
             self.core.world.send(node, &packet, Some(inbox.reply_to(node, REPAIR)));
         }
@@ -219,8 +234,8 @@ impl<W: World> Lease<W> {
     /// Gives the lease back without waiting; with an inbox, the answers come there. False if that
     /// was done before.
     pub(super) fn send_release(&self, inbox: Option<&Inbox>) -> bool {
-        let packet = Packet::release(&self.name, &self.token, self.ttl);
         let mut state = self.state();
+        let packet = Packet::release(&self.name, &self.token, state.longest);
         if !state.renewal.release() {
             return false;
         }

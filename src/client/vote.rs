@@ -146,6 +146,11 @@ impl Vote {
         }
     }
 
+    /// The vote in one word for programs, as metrics have it in their labels.
+    pub const fn word(&self) -> &'static str {
+        Vote::WORDS[self.place()]
+    }
+
     /// The vote in one or two words, by which equal votes are counted together.
     const fn summary(&self) -> &'static str {
         match self {

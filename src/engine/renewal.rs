@@ -189,6 +189,27 @@ impl Renewal {
         is_first
     }
 
+    /// From the next round on the lease is asked for with these terms, and renewed by this
+    /// schedule; the limit on the time in all stays. A round that is out asked for other terms, so
+    /// its answers are not counted any more. The validity never ends earlier by this.
+    pub fn change(&mut self, terms: Terms, every: Option<Millis>, margin: Millis) {
+        self.terms = terms;
+        self.schedule.every = every;
+        // A longer one could call a lease lost before it has had the chance to become longer.
+        self.schedule.margin = self.schedule.margin.min(margin);
+        self.round = None;
+    }
+
+    /// Whether the lease is renewed without being told to.
+    pub const fn renews(&self) -> bool {
+        self.schedule.every.is_some()
+    }
+
+    /// What is asked for at present.
+    pub const fn terms(&self) -> Terms {
+        self.terms
+    }
+
     /// What is due at `now`.
     pub fn due(&mut self, now: Instant) -> Due {
         if self.ending(now).is_some() || self.is_released() {
@@ -343,6 +364,30 @@ mod tests {
         assert_eq!(renewal.answer(round, 1, Extension::Extended, at(390)), CONFIRMED);
         assert_eq!(renewal.ends_at(), at(1_288));
         assert_eq!(renewal.due(at(390)), Due::At(at(600)));
+    }
+
+    #[test]
+    fn answers_to_the_former_terms_do_not_count_for_the_new_ones() {
+        let mut renewal = renewal(None);
+        let old = begin(&mut renewal, 300);
+        assert_eq!(renewal.answer(old, 0, Extension::Extended, at(310)), RenewalStep::Wait);
+        let every = Some(Millis::new(1_000));
+        renewal.change(Terms::new(Millis::new(3_000)), every, Millis::new(900));
+        assert_eq!(renewal.ending(at(310)), None, "a longer margin is not for this end");
+        assert_eq!(renewal.ends_at(), at(988), "nobody has confirmed it");
+        assert_eq!(renewal.answer(old, 1, Extension::Extended, at(320)), RenewalStep::Wait);
+        assert_eq!(renewal.ends_at(), at(988), "they extended by the former ttl");
+        let new = begin(&mut renewal, 400);
+        assert_eq!(renewal.answer(new, 0, Extension::Extended, at(410)), RenewalStep::Wait);
+        assert_eq!(renewal.answer(new, 1, Extension::Extended, at(410)), CONFIRMED);
+        assert_eq!((renewal.ends_at(), renewal.lost_at()), (at(3_368), at(3_268)));
+        assert_eq!(renewal.due(at(410)), Due::At(at(1_400)));
+
+        renewal.change(Terms::new(Millis::new(500)), None, Millis::new(50));
+        let short = begin(&mut renewal, 500);
+        assert_eq!(renewal.answer(short, 0, Extension::Extended, at(510)), RenewalStep::Wait);
+        assert_eq!(renewal.answer(short, 1, Extension::Extended, at(510)), CONFIRMED);
+        assert_eq!(renewal.ends_at(), at(3_368), "a shorter ttl takes nothing away");
     }
 
     #[test]

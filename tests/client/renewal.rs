@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 use lockmod::client::{AcquireError, ExtendError, Lost};
 
 use crate::common::Server;
-use crate::{builder, connected, is_held, leases, millis, nodes, until};
+use crate::{builder, connected, info, is_held, leases, millis, nodes, until};
 
 #[tokio::test]
 async fn a_lease_is_renewed_far_beyond_its_ttl() {
@@ -20,6 +20,26 @@ async fn a_lease_is_renewed_far_beyond_its_ttl() {
         tokio::time::sleep(millis(20)).await;
     }
     assert_eq!(guard.fence().get(), 1);
+    guard.release().await.unwrap();
+}
+
+#[tokio::test]
+async fn a_lease_is_extended_by_a_ttl_of_its_own_on_the_nodes_and_for_its_holder() {
+    let nodes = nodes(3);
+    let locker = builder(&nodes).ttl(millis(3_000)).renew(false).build().unwrap();
+    let guard = locker.acquire("a").await.unwrap();
+    let error = guard.extend_by(millis(19)).await.unwrap_err();
+    assert!(matches!(error, ExtendError::BadOption(_)) && !error.is_retryable(), "{error}");
+    assert!(guard.validity() <= millis(3_000), "nothing was changed");
+    guard.extend_by(millis(60_000)).await.unwrap();
+    assert!(guard.validity() > millis(50_000) && guard.validity() <= millis(60_000));
+    let left = |node: &Server| match info(node, "a", "ttl_left_ms") {
+        Some(redis::Value::Int(left)) => left,
+        other => panic!("{other:?} is no time"),
+    };
+    until("all nodes are told", || nodes.iter().all(|node| left(node) > 50_000)).await;
+    guard.extend_by(millis(1_000)).await.unwrap();
+    assert!(guard.validity() > millis(50_000), "a shorter ttl takes nothing away");
     guard.release().await.unwrap();
 }
 
