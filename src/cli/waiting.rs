@@ -60,9 +60,12 @@ fn holder(nodes: &[NodeInfo]) -> String {
             format!("held by {label}, up to {} more", Length(left))
         }
         None => {
-            let silent = nodes
-                .iter()
-                .filter(|node| matches!(node.info, Err(Vote::TimedOut | Vote::Unreachable(_))));
+            let silent = nodes.iter().filter(|node| {
+                matches!(
+                    node.info,
+                    Err(Vote::TimedOut | Vote::Unreachable(_) | Vote::Unavailable(_))
+                )
+            });
             match silent.count() {
                 0 => "which nobody holds just now".to_owned(),
                 count => format!("{count} of {} nodes do not answer", nodes.len()),

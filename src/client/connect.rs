@@ -19,9 +19,10 @@ use tokio::net::{TcpStream, UnixStream};
 use tokio_rustls::rustls;
 
 use super::inbox::Failure;
-use super::protocol::{Packet, code_of};
+use super::protocol::Packet;
 use super::reply::{self, Reply};
 use super::tls;
+use crate::wire::code::{self, Meaning};
 
 /// Where a node is, and as whom to log in.
 #[derive(Debug, Clone)]
@@ -213,6 +214,9 @@ pub(super) fn plain(error: &io::Error) -> String {
 /// Sends a command of the login, which must succeed.
 async fn login_as(stream: &mut Box<dyn Stream>, command: &Packet) -> Result<(), Failure> {
     match exchange(stream, std::slice::from_ref(command)).await?.first() {
+        Some(Reply::Error(text)) if code::meaning_of(text) == Meaning::Later => {
+            Err(Failure::Unavailable(text.as_str().into()))
+        }
         Some(Reply::Error(text)) => Err(Failure::NoPermission(text.as_str().into())),
         Some(_) | None => Ok(()),
     }
@@ -266,11 +270,11 @@ fn run_id(info: &Reply) -> Option<RunId> {
 
 /// What an error to PING means.
 fn is_alive(text: &str) -> Result<(), Failure> {
-    match code_of(text) {
+    match code::meaning_of(text) {
         // A user who may not PING may do other things, and the server is alive.
-        "NOPERM" => Ok(()),
-        "NOAUTH" | "WRONGPASS" => Err(Failure::NoPermission(text.into())),
-        _ => Err(Failure::Unreachable(text.into())),
+        _ if code::word_of(text) == code::NOPERM.word => Ok(()),
+        Meaning::Forbidden => Err(Failure::NoPermission(text.into())),
+        _ => Err(Failure::Unavailable(text.into())),
     }
 }
 

@@ -15,7 +15,7 @@ use crate::engine::{Ending, Fence};
 pub enum AcquireError {
     /// Another holds the lock, or several were after it at once, until the wait was over.
     Held(AcquireReport),
-    /// Too few nodes could be asked: unreachable, timed out, or in quarantine.
+    /// Too few nodes could be asked: unreachable, not serving, timed out, or in quarantine.
     NoQuorum(AcquireReport),
     /// So many nodes refuse that asking again as it is cannot help: no module, no permission, a
     /// key of another type, a ttl above the limit.
@@ -166,7 +166,9 @@ impl ReleaseError {
         if count(|vote| matches!(vote, Vote::Confirmed)) >= needed {
             return Ok(());
         }
-        if count(|vote| matches!(vote, Vote::Held { .. } | Vote::NotHeld)) >= needed {
+        if count(|vote| matches!(vote, Vote::Held { .. } | Vote::NotHeld | Vote::WrongType))
+            >= needed
+        {
             return Err(ReleaseError::NotHeld(nodes));
         }
         Err(ReleaseError::NoQuorum(nodes))

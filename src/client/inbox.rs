@@ -23,6 +23,8 @@ pub enum Failure {
     Garbled(Arc<str>),
     /// The node did not let the user of the URL in.
     NoPermission(Arc<str>),
+    /// The node is there and does not serve at present.
+    Unavailable(Arc<str>),
     /// One side refused the other's certificate.
     Refused(Arc<str>),
 }
@@ -33,6 +35,7 @@ impl From<Failure> for Vote {
             Failure::Unreachable(text) => Vote::Unreachable(text),
             Failure::Garbled(text) => Vote::Garbled(text),
             Failure::NoPermission(text) => Vote::NoPermission(text),
+            Failure::Unavailable(text) => Vote::Unavailable(text),
             Failure::Refused(text) => Vote::Refused(text),
         }
     }

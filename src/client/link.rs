@@ -26,9 +26,10 @@ use tokio::time::{Instant, Sleep, sleep, timeout};
 
 use super::connect::{Address, Dial, RunId, Stream, plain};
 use super::inbox::{Failure, ReplyTo};
-use super::protocol::{Care, Packet, is_put_off};
+use super::protocol::{Care, Packet};
 use super::reply::{self, Reply};
 use super::wakes::Wakes;
+use crate::wire::code::{self, Meaning};
 
 /// The most commands in line or unanswered per node; above it a command fails at once. A hung node
 /// must not fill the memory.
@@ -508,7 +509,7 @@ impl Connection {
     /// Sees to it that a command is sent again that the node has not carried out, if it is worth
     /// that; whether it is in line already.
     fn repeat(&mut self, item: &Item, error: &str, shared: &Shared) -> bool {
-        if is_put_off(error) && item.repeat_until.is_some() {
+        if code::meaning_of(error) == Meaning::Later && item.repeat_until.is_some() {
             if self.put_off.is_empty() {
                 self.again.as_mut().reset(Instant::now() + PUT_OFF);
             }

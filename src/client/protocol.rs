@@ -12,6 +12,7 @@ use std::time::Duration;
 use super::reply::Reply;
 use super::vote::Vote;
 use crate::engine::{Fence, Millis};
+use crate::wire::code::{self, Meaning};
 
 /// The length of a token, in bytes.
 pub const TOKEN_LENGTH: usize = 20;
@@ -236,26 +237,15 @@ pub fn claim_vote(reply: &Reply) -> Vote {
 
 /// What a node means by an error.
 pub fn error_vote(text: &str) -> Vote {
-    let is_unknown = text.starts_with("ERR unknown command");
-    match code_of(text) {
-        "ERR" if is_unknown => Vote::ModuleMissing,
-        "WRONGTYPE" => Vote::WrongType,
-        "NOPERM" | "NOAUTH" | "WRONGPASS" => Vote::NoPermission(text.into()),
-        "QUARANTINE" => Vote::Quarantined { left: millis_in(text), text: text.into() },
-        "QUEUEFULL" => Vote::NoPlace(text.into()),
-        _ if is_put_off(text) => Vote::Unreachable(text.into()),
-        _ => Vote::Refused(text.into()),
+    match code::meaning_of(text) {
+        Meaning::Later => Vote::Unavailable(text.into()),
+        Meaning::Quarantine => Vote::Quarantined { left: millis_in(text), text: text.into() },
+        Meaning::Full => Vote::NoPlace(text.into()),
+        Meaning::Forbidden => Vote::NoPermission(text.into()),
+        Meaning::WrongType => Vote::WrongType,
+        Meaning::Never if code::is_unknown_command(text) => Vote::ModuleMissing,
+        Meaning::Never => Vote::Refused(text.into()),
     }
-}
-
-/// The first word of an error.
-pub(super) fn code_of(error: &str) -> &str {
-    error.split_once(' ').map_or(error, |(code, _)| code)
-}
-
-/// Whether an error means that the node is up, and will serve later.
-pub fn is_put_off(error: &str) -> bool {
-    matches!(code_of(error), "LOADING" | "BUSY" | "MASTERDOWN" | "CLUSTERDOWN" | "TRYAGAIN")
 }
 
 /// The number before the last ` ms` in a text.
@@ -404,7 +394,9 @@ mod tests {
         assert!(matches!(error_vote("NOPERM x"), Vote::NoPermission(_)));
         assert!(matches!(error_vote("BADTTL x"), Vote::Refused(_)));
         assert!(matches!(error_vote(""), Vote::Refused(_)));
-        assert!(matches!(error_vote("LOADING x"), Vote::Unreachable(_)));
+        for later in ["LOADING x", "READONLY x", "STATEFILE x", "NOREPLICAS x", "MISCONF x"] {
+            assert!(matches!(error_vote(later), Vote::Unavailable(_)), "{later}");
+        }
     }
 
     #[test]

@@ -39,6 +39,8 @@ pub enum Vote {
     TimedOut,
     /// It could not be reached, or the connection broke.
     Unreachable(Arc<str>),
+    /// It is there, and does not carry out commands at present: it is loading, busy, or a replica.
+    Unavailable(Arc<str>),
     /// It does not know the commands: the module is not loaded there.
     ModuleMissing,
     /// The user of the URL may not do this there.
@@ -62,6 +64,8 @@ impl Vote {
         match self {
             Vote::Granted(fence) => Answer::Granted(*fence),
             Vote::TimedOut | Vote::Unreachable(_) | Vote::Garbled(_) => Answer::Unknown,
+            // Not carried out; but what was sent there before it is not known.
+            Vote::Unavailable(_) => Answer::Unknown,
             Vote::Confirmed
             | Vote::Held { .. }
             | Vote::NotHeld
@@ -87,15 +91,16 @@ impl Vote {
     pub(super) const fn extension(&self) -> Extension {
         match self {
             Vote::Confirmed => Extension::Extended,
-            Vote::Held { .. } => Extension::HeldByAnother,
+            // Somebody has overwritten the lock, which removes it.
+            Vote::Held { .. } | Vote::WrongType => Extension::HeldByAnother,
             Vote::NotHeld => Extension::NotHeld,
             Vote::Quarantined { .. } => Extension::Quarantined,
             Vote::Granted(_)
             | Vote::TimedOut
             | Vote::Unreachable(_)
+            | Vote::Unavailable(_)
             | Vote::ModuleMissing
             | Vote::NoPermission(_)
-            | Vote::WrongType
             | Vote::NoPlace(_)
             | Vote::Refused(_)
             | Vote::Garbled(_) => Extension::Unknown,
@@ -111,7 +116,7 @@ impl Vote {
     }
 
     /// All votes, as metrics have them in their labels.
-    pub(super) const WORDS: [&'static str; 13] = [
+    pub(super) const WORDS: [&'static str; 14] = [
         "granted",
         "confirmed",
         "held",
@@ -125,6 +130,7 @@ impl Vote {
         "refused",
         "no_place",
         "garbled",
+        "unavailable",
     ];
 
     /// Where its word is in [`Vote::WORDS`].
@@ -143,6 +149,7 @@ impl Vote {
             Vote::Refused(_) => 10,
             Vote::NoPlace(_) => 11,
             Vote::Garbled(_) => 12,
+            Vote::Unavailable(_) => 13,
         }
     }
 
@@ -161,6 +168,7 @@ impl Vote {
             Vote::Quarantined { .. } => "in quarantine",
             Vote::TimedOut => "timed out",
             Vote::Unreachable(_) => "unreachable",
+            Vote::Unavailable(_) => "not serving",
             Vote::ModuleMissing => "without the module",
             Vote::NoPermission(_) => "no permission",
             Vote::WrongType => "not a lock",
@@ -177,6 +185,7 @@ impl Vote {
                 Some(format!("for {} more", Length(*left)))
             }
             Vote::Unreachable(text)
+            | Vote::Unavailable(text)
             | Vote::NoPermission(text)
             | Vote::Refused(text)
             | Vote::NoPlace(text)

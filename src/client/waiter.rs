@@ -12,12 +12,13 @@ use std::time::Duration;
 
 use super::core::Core;
 use super::inbox::{Delivery, Inbox};
-use super::protocol::{Packet, Queue, TOKEN_LENGTH, code_of};
+use super::protocol::{Packet, Queue, TOKEN_LENGTH};
 use super::reply::Reply;
 use super::vote::Vote;
 use super::wakes::{Bell, News, TicketId, Wakes, ticket};
 use super::world::{World, earliest, latest};
 use crate::engine::{Instant, Millis, Next, NodeSet, Waiting};
+use crate::wire::code;
 
 /// A ticket starts at this at least, and at most at the largest number that every node reads.
 const START_RANGE: std::ops::RangeInclusive<u64> = 1..=(1 << 53) - 1;
@@ -267,7 +268,7 @@ fn queue_length<W: World>(core: &Core<W>, ends_at: Instant, ttl: Millis) -> Mill
 /// Whether an error means that the node does not know how to put a ticket in line, or that its
 /// user may not be called there.
 fn is_line_unknown(text: &str) -> bool {
-    matches!(code_of(text), "BADARG" | "ERR" | "NOPERM")
+    [code::BADARG, code::ERR, code::NOPERM].iter().any(|code| code.word == code::word_of(text))
 }
 
 fn random(world: &impl World) -> u32 {

@@ -95,17 +95,37 @@ pub enum Refusal {
 }
 
 impl Refusal {
-    /// The stable code words, the first words of the error replies.
+    /// The code word of [`Refusal::BadTtl`].
+    pub const BADTTL: &'static str = "BADTTL";
+    /// The code word of [`Refusal::BadToken`].
+    pub const BADTOKEN: &'static str = "BADTOKEN";
+    /// The code word of [`Refusal::BadArg`].
+    pub const BADARG: &'static str = "BADARG";
+    /// The code word of [`Refusal::WrongType`].
+    pub const WRONGTYPE: &'static str = "WRONGTYPE";
+    /// The code word of [`Refusal::Quarantine`].
+    pub const QUARANTINE: &'static str = "QUARANTINE";
+    /// The code word of [`Refusal::QueueFull`].
+    pub const QUEUEFULL: &'static str = "QUEUEFULL";
+    /// The code word of [`Refusal::NoPermission`].
+    pub const NOPERM: &'static str = "NOPERM";
+    /// The code word of [`Refusal::Exhausted`].
+    pub const EXHAUSTED: &'static str = "EXHAUSTED";
+    /// The code word of [`Refusal::StateFile`].
+    pub const STATEFILE: &'static str = "STATEFILE";
+
+    /// The stable code words, the first words of the error replies. What each means for the sender
+    /// is in `wire::code`.
     pub const CODES: [&'static str; 9] = [
-        "BADTTL",
-        "BADTOKEN",
-        "BADARG",
-        "WRONGTYPE",
-        "QUARANTINE",
-        "QUEUEFULL",
-        "NOPERM",
-        "EXHAUSTED",
-        "STATEFILE",
+        Refusal::BADTTL,
+        Refusal::BADTOKEN,
+        Refusal::BADARG,
+        Refusal::WRONGTYPE,
+        Refusal::QUARANTINE,
+        Refusal::QUEUEFULL,
+        Refusal::NOPERM,
+        Refusal::EXHAUSTED,
+        Refusal::STATEFILE,
     ];
 
     /// Where its code word is in [`Refusal::CODES`].

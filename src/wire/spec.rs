@@ -3,6 +3,10 @@
 //! The module registers from it (arity, flags, key specs, ACL categories, `COMMAND DOCS`),
 //! `LOCK.HELP` prints it, and `docs/commands.md` is compared with it.
 
+use super::code::{
+    BADARG, BADTOKEN, BADTTL, Code, EXHAUSTED, NOPERM, QUARANTINE, QUEUEFULL, STATEFILE, WRONGTYPE,
+};
+
 /// Since which release all of these commands are there.
 pub const SINCE: &str = "0.1.0";
 
@@ -27,8 +31,8 @@ pub struct Command {
     pub args: &'static [Arg],
     /// What it answers: the reply, and what it means.
     pub replies: &'static [(&'static str, &'static str)],
-    /// The refusals: the code word, when, and whether to try again.
-    pub errors: &'static [(&'static str, &'static str, &'static str)],
+    /// The refusals.
+    pub errors: &'static [Code],
 }
 
 /// What a command does to its key, in the words of Redis's key specs.
@@ -156,28 +160,6 @@ const LABEL: Arg = arg(
     "1 .. 128 bytes",
     "Who asks, for people: a job, `host:pid`. Public, unlike the token.",
 );
-
-const BADTTL: (&str, &str, &str) = ("BADTTL", "`ttl` is not 1 .. max-ttl", "no");
-const BADTOKEN: (&str, &str, &str) =
-    ("BADTOKEN", "`token` is empty or longer than max-token-bytes", "no");
-const BADARG: (&str, &str, &str) = ("BADARG", "an option or a number is not allowed", "no");
-const WRONGTYPE: (&str, &str, &str) = ("WRONGTYPE", "the key holds another kind of value", "no");
-const QUARANTINE: (&str, &str, &str) = (
-    "QUARANTINE",
-    "the node may have forgotten a lease; the text carries the milliseconds left",
-    "after that time, or on the other nodes",
-);
-const QUEUEFULL: (&str, &str, &str) = (
-    "QUEUEFULL",
-    "the request would wait, and max-waiters do already",
-    "later, or without `WAIT` and `QUEUE`",
-);
-const NOPERM: (&str, &str, &str) =
-    ("NOPERM", "the user may not publish to the `NOTIFY` channel", "no");
-const EXHAUSTED: (&str, &str, &str) =
-    ("EXHAUSTED", "the lock's fence is 9007199254740991", "no; use another name");
-const STATEFILE: (&str, &str, &str) =
-    ("STATEFILE", "the state file cannot be written", "when the disk has room again");
 
 /// All commands, in the order in which they are documented.
 pub const COMMANDS: &[Command] = &[

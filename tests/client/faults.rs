@@ -144,6 +144,43 @@ async fn a_release_that_a_busy_node_puts_off_is_carried_out_when_it_is_free_agai
     until("nobody holds the lock", || leases(std::slice::from_ref(&node), "a") == 0).await;
 }
 
+/// A release that was refused for want of replicas was given up: the lease stood for a whole ttl.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_release_that_a_node_may_not_write_is_carried_out_when_it_may() {
+    let nodes = nodes(1);
+    let locker = builder(&nodes).ttl(Duration::from_secs(600)).build().unwrap();
+    let guard = locker.acquire("a").await.unwrap();
+    nodes[0].run("CONFIG SET min-replicas-to-write 1").unwrap();
+    let error = guard.release().await.unwrap_err();
+    assert!(error.to_string().contains("1 of 1 not serving (NOREPLICAS"), "{error}");
+    assert_eq!(leases(&nodes, "a"), 1);
+    nodes[0].run("CONFIG SET min-replicas-to-write 0").unwrap();
+    until("nobody holds the lock", || leases(&nodes, "a") == 0).await;
+}
+
+/// A quorum of READONLY counted as a refusal for good, in the middle of a failover.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_wait_outlasts_a_failover() {
+    let nodes = nodes(3);
+    let locker = locker(&nodes);
+    connected(&locker).await;
+    for node in &nodes {
+        // To a master that is not there.
+        node.run("REPLICAOF 127.0.0.1 1").unwrap();
+    }
+    let error = locker.try_acquire("a").await.unwrap_err();
+    assert!(matches!(error, AcquireError::NoQuorum(_)) && error.is_retryable(), "{error}");
+    assert!(error.to_string().contains("not serving (READONLY"), "{error}");
+    let attempts = locker.stats().attempts;
+    let waiting = tokio::spawn(locker.acquire("a").wait(Duration::from_secs(60)).into_future());
+    until("it has tried", || locker.stats().attempts > attempts).await;
+    for node in &nodes {
+        node.run("REPLICAOF NO ONE").unwrap();
+        node.run("CONFIG SET lockmod.quarantine no").unwrap();
+    }
+    waiting.await.unwrap().unwrap().release().await.unwrap();
+}
+
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_node_that_answers_garbage_has_no_vote() {
     let nodes = nodes(3);

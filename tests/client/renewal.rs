@@ -4,7 +4,7 @@ use std::future::poll_fn;
 use std::task::Poll;
 use std::time::{Duration, Instant};
 
-use lockmod::client::{AcquireError, ExtendError, Lost};
+use lockmod::client::{AcquireError, ExtendError, Lost, ReleaseError};
 
 use crate::common::Server;
 use crate::{builder, connected, info, is_held, leases, millis, nodes, until};
@@ -104,6 +104,24 @@ async fn a_lock_that_an_operator_deletes_is_lost_soon_and_stays_deleted() {
     }
     assert_eq!(guard.lost().await, Lost::Removed);
     assert_eq!(leases(&nodes, "a"), 0);
+}
+
+/// `SET` over a lock on a quorum was taken for nodes that cannot be asked: "no quorum", and the
+/// loss was told only at the end of the validity.
+#[tokio::test]
+async fn a_lock_that_is_overwritten_is_lost_as_one_that_is_deleted() {
+    let nodes = nodes(3);
+    let locker = builder(&nodes).ttl(Duration::from_secs(60)).build().unwrap();
+    let guard = locker.acquire("a").await.unwrap();
+    locker.settle().await;
+    for node in &nodes[..2] {
+        node.run("SET a x").unwrap();
+    }
+    let error = guard.extend().await.unwrap_err();
+    assert!(matches!(error, ExtendError::Lost(Lost::Removed)), "{error}");
+    assert_eq!((guard.lost().await, guard.validity()), (Lost::Removed, Duration::ZERO));
+    let error = guard.release().await.unwrap_err();
+    assert!(matches!(error, ReleaseError::NotHeld(_)), "{error}");
 }
 
 #[tokio::test]

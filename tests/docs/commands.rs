@@ -7,11 +7,15 @@
 use std::collections::BTreeMap;
 use std::fs;
 
+use lockmod::wire::code::{self, Code};
 use lockmod::wire::spec::{self, Arg, ArgKind, COMMANDS, Command, KeyUse};
 use redis::Value;
 
 use crate::common::{Server, cmd, run, run_args, server_version};
 use crate::{assert_none, root};
+
+/// The section about what the server answers in place of a command.
+const SERVER_ERRORS: &str = "Errors of the server itself";
 
 // ---- the document ----
 
@@ -49,6 +53,10 @@ fn the_document_says_what_the_table_says() {
         if !section.contains("```console") {
             complaints.push(format!("{}: its example must be one that is tried", command.name));
         }
+    }
+    let table = codes(&code::SERVER);
+    if !sections.iter().any(|(name, text)| *name == SERVER_ERRORS && text.contains(&table)) {
+        complaints.push(format!("{SERVER_ERRORS} must contain\n{table}\n"));
     }
     assert_none(&complaints);
 }
@@ -159,8 +167,11 @@ fn errors(command: &Command) -> String {
     if command.errors.is_empty() {
         return "None of its own.".to_owned();
     }
-    let rows =
-        command.errors.iter().map(|(code, when, retry)| row(&[&format!("`{code}`"), when, retry]));
+    codes(command.errors)
+}
+
+fn codes(codes: &[Code]) -> String {
+    let rows = codes.iter().map(|code| row(&[&format!("`{}`", code.word), code.when, code.retry]));
     table(&["Code", "When", "Retry"], rows)
 }
 

@@ -12,6 +12,7 @@ use std::time::Duration;
 
 use lockmod::client::reply::{self, Reply};
 use lockmod::client::{Dial, Opening, Stream};
+use lockmod::wire::code::{self, Meaning};
 use rand::rngs::StdRng;
 use rand::{RngExt, SeedableRng};
 use tokio::io::{AsyncReadExt, AsyncWriteExt, DuplexStream, ReadHalf, WriteHalf, duplex, split};
@@ -436,8 +437,10 @@ impl Net {
         }
         // A node that does not let the token go has been asked, and has answered; one that puts it
         // off is asked again.
-        let refuses = reply.starts_with(b"-") && !reply.starts_with(b"-LOADING ");
-        if slices[0] == b"LOCK.RELEASE" && refuses {
+        let refuses = |error: &[u8]| {
+            code::meaning_of(std::str::from_utf8(error).expect("we wrote it")) != Meaning::Later
+        };
+        if slices[0] == b"LOCK.RELEASE" && reply.strip_prefix(b"-").is_some_and(refuses) {
             universe.stranded.insert(args[2].clone());
         }
         // To a subscriber itself, what is published goes before the reply.

@@ -60,6 +60,8 @@ pub(crate) enum Misfit {
     ShortTtl,
     Garbage,
     Loading,
+    Replica,
+    NoReplicas,
 }
 
 #[derive(Debug, Default)]
@@ -600,13 +602,15 @@ pub(crate) fn bulk(bytes: &[u8]) -> Vec<u8> {
 }
 
 impl Misfit {
-    pub(crate) const ALL: [Misfit; 6] = [
+    pub(crate) const ALL: [Misfit; 8] = [
         Misfit::NoModule,
         Misfit::NoPermission,
         Misfit::OtherType,
         Misfit::ShortTtl,
         Misfit::Garbage,
         Misfit::Loading,
+        Misfit::Replica,
+        Misfit::NoReplicas,
     ];
 
     const fn reply(self) -> &'static [u8] {
@@ -617,6 +621,8 @@ impl Misfit {
             Misfit::ShortTtl => b"-BADTTL ttl is not a number from 1 to 100\r\n",
             Misfit::Garbage => b"HTTP/1.1 400 Bad Request\r\n",
             Misfit::Loading => b"-LOADING the data set is being loaded\r\n",
+            Misfit::Replica => b"-READONLY a replica writes nothing\r\n",
+            Misfit::NoReplicas => b"-NOREPLICAS not enough good replicas to write\r\n",
         }
     }
 }

@@ -11,6 +11,7 @@
 //! | layers | cli -> client -> wire -> engine; module -> wire, codec -> engine | |
 //! | pure | the engine uses no clock, I/O, randomness, nor any crate | `// PROOF:` as above |
 //! | words | one word per thing | the other word "in quotes", said once |
+//! | codes | the code word of an error stands alone in one string of `src` only | a constant |
 //! | paths | no path or address of somebody's machine | |
 //! | makefile | help lists every phony target, and lists no other | |
 //! | reachable | every file of `src` is a module of something | |

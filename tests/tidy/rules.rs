@@ -3,6 +3,8 @@
 use std::collections::BTreeSet;
 use std::fmt;
 
+use lockmod::wire::code;
+
 use super::lexer::{Line, Source};
 
 /// One complaint.
@@ -159,6 +161,19 @@ pub(crate) const ALL: &[Rule] = &[
             ("README.md", "Renewal is known as a \"watchdog\" elsewhere."),
             ("docs/design.md", "not a mutex"),
             ("src/a.rs", "let x = RedisModule_ThreadSafeContextUnlock;"),
+        ],
+    },
+    Rule {
+        name: "codes",
+        check: codes,
+        bad: &[
+            ("src/a.rs", "let a = \"BADTTL\";\nlet b = \"BADTTL\";", 2),
+            ("src/a.rs", "x.starts_with(\"BUSY \") || y == \"BUSY\"", 1),
+        ],
+        good: &[
+            ("src/a.rs", "const A: &str = \"BADTTL\"; // \"BADTTL\""),
+            ("src/a.rs", "log!(\"QUARANTINE: {reason}\"); let a = \"QUARANTINE\";"),
+            ("tests/a.rs", "assert!(a == \"BADTTL\" && b == \"BADTTL\");"),
         ],
     },
     Rule {
@@ -514,6 +529,31 @@ fn makefile(sources: &[Source]) -> Vec<Finding> {
         .map(|(i, name)| finding(i + 1, format!("`make help` does not list `{name}`")))
         .chain(unphony.map(|(i, name)| finding(i + 1, format!("`{name}` is not in .PHONY"))))
         .collect()
+}
+
+fn codes(sources: &[Source]) -> Vec<Finding> {
+    let words = || code::MODULE.iter().chain(&code::SERVER).map(|code| code.word);
+    let mut seen = BTreeSet::new();
+    let mut findings = Vec::new();
+    for source in sources.iter().filter(|s| s.is_rust() && s.is_in("src/")) {
+        for (i, line) in source.lines.iter().enumerate().filter(|(_, line)| !line.is_test) {
+            for word in words() {
+                let quoted = format!("\"{word}");
+                let uses = line.text.match_indices(&quoted).filter(|(at, _)| {
+                    let rest = &line.text[at + quoted.len()..];
+                    line.code[*at..].starts_with('"')
+                        && (rest.starts_with('"') || rest.starts_with(" \""))
+                });
+                for _ in uses {
+                    if !seen.insert(word) {
+                        let (path, reason) = (source.path.clone(), format!("`{word}` once more"));
+                        findings.push(Finding { path, line: i + 1, reason });
+                    }
+                }
+            }
+        }
+    }
+    findings
 }
 
 fn reachable(sources: &[Source]) -> Vec<Finding> {

@@ -1,0 +1,185 @@
+//! Code words: the first word of an error, and what it means for whoever sent the command.
+//!
+//! The one table for the module's refusals and for the errors of the server itself. Documents print
+//! it, the client's votes and the repetition of its releases follow it. No error of this table has
+//! changed anything: the command was not carried out.
+
+use crate::engine::Refusal;
+
+/// What an error means for whoever sent the command.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Meaning {
+    /// The node does not carry out the command at present: the same one may be carried out later.
+    Later,
+    /// The node grants nothing for a time that the text tells.
+    Quarantine,
+    /// The node has no room for another waiter.
+    Full,
+    /// The user may not do this.
+    Forbidden,
+    /// The key holds something that is not a lock.
+    WrongType,
+    /// The same command can only be refused again.
+    Never,
+}
+
+/// A code word.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Code {
+    /// The word itself.
+    pub word: &'static str,
+    /// What it means for the sender.
+    pub meaning: Meaning,
+    /// When it is the answer, for documents.
+    pub when: &'static str,
+    /// Whether and when to try again, for documents.
+    pub retry: &'static str,
+}
+
+const fn code(
+    word: &'static str,
+    meaning: Meaning,
+    when: &'static str,
+    retry: &'static str,
+) -> Code {
+    Code { word, meaning, when, retry }
+}
+
+pub(super) const BADTTL: Code =
+    code(Refusal::BADTTL, Meaning::Never, "`ttl` is not 1 .. max-ttl", "no");
+pub(super) const BADTOKEN: Code = code(
+    Refusal::BADTOKEN,
+    Meaning::Never,
+    "`token` is empty or longer than max-token-bytes",
+    "no",
+);
+/// An argument is not allowed: an option that the node does not know, for one.
+pub const BADARG: Code =
+    code(Refusal::BADARG, Meaning::Never, "an option or a number is not allowed", "no");
+pub(super) const WRONGTYPE: Code =
+    code(Refusal::WRONGTYPE, Meaning::WrongType, "the key holds another kind of value", "no");
+pub(super) const QUARANTINE: Code = code(
+    Refusal::QUARANTINE,
+    Meaning::Quarantine,
+    "the node may have forgotten a lease; the text carries the milliseconds left",
+    "after that time, or on the other nodes",
+);
+pub(super) const QUEUEFULL: Code = code(
+    Refusal::QUEUEFULL,
+    Meaning::Full,
+    "the request would wait, and max-waiters do already",
+    "later, or without `WAIT` and `QUEUE`",
+);
+/// The user may not do this; the server says it of commands and keys.
+pub const NOPERM: Code = code(
+    Refusal::NOPERM,
+    Meaning::Forbidden,
+    "the user may not publish to the `NOTIFY` channel",
+    "no",
+);
+pub(super) const EXHAUSTED: Code = code(
+    Refusal::EXHAUSTED,
+    Meaning::Never,
+    "the lock's fence is 9007199254740991",
+    "no; use another name",
+);
+pub(super) const STATEFILE: Code = code(
+    Refusal::STATEFILE,
+    Meaning::Later,
+    "the state file cannot be written",
+    "when the disk has room again",
+);
+/// The server's word for what has no word of its own.
+pub const ERR: Code = code(
+    "ERR",
+    Meaning::Never,
+    "a wrong number of arguments; an unknown command, where the module is not loaded",
+    "no",
+);
+
+/// The module's own, in the order of [`Refusal::CODES`].
+pub const MODULE: [Code; Refusal::CODES.len()] =
+    [BADTTL, BADTOKEN, BADARG, WRONGTYPE, QUARANTINE, QUEUEFULL, NOPERM, EXHAUSTED, STATEFILE];
+
+/// What the server itself answers in place of a command of the module.
+pub const SERVER: [Code; 14] = [
+    ERR,
+    code("NOAUTH", Meaning::Forbidden, "the connection has not logged in", "no; log in"),
+    code("WRONGPASS", Meaning::Forbidden, "user and password do not fit", "no"),
+    code("LOADING", Meaning::Later, "the data set is being loaded", "when it is loaded"),
+    code("BUSY", Meaning::Later, "a script has been running for long", "when it has ended"),
+    code(
+        "READONLY",
+        Meaning::Later,
+        "the node is a replica, or its cluster is changing masters",
+        "when it is a master again; else on its master",
+    ),
+    code("MASTERDOWN", Meaning::Later, "a replica has lost its master", "when it has one again"),
+    code("CLUSTERDOWN", Meaning::Later, "the node's cluster is not complete", "when it is"),
+    code("TRYAGAIN", Meaning::Later, "the lock's slot is moving", "soon"),
+    code("UNBLOCKED", Meaning::Later, "the node became a replica meanwhile", "on its master"),
+    code(
+        "NOREPLICAS",
+        Meaning::Later,
+        "fewer replicas than `min-replicas-to-write` are in step",
+        "when enough are",
+    ),
+    code("MISCONF", Meaning::Later, "the last snapshot failed", "when one has succeeded"),
+    code("OOM", Meaning::Later, "`maxmemory` is reached", "when memory is free"),
+    code("NOPROTO", Meaning::Never, "the server does not speak this version of RESP", "no"),
+];
+
+/// The first word of an error.
+pub fn word_of(error: &str) -> &str {
+    error.split_once(' ').map_or(error, |(word, _)| word)
+}
+
+/// What an error means. One that is not in the table can only be refused again.
+pub fn meaning_of(error: &str) -> Meaning {
+    let word = word_of(error);
+    let code = MODULE.iter().chain(&SERVER).find(|code| code.word == word);
+    code.map_or(Meaning::Never, |code| code.meaning)
+}
+
+/// Whether the server does not know the command.
+pub fn is_unknown_command(error: &str) -> bool {
+    let rest = error.strip_prefix(ERR.word);
+    rest.is_some_and(|rest| rest.starts_with(" unknown command"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn each_word_of_a_refusal_is_in_the_table_and_none_is_there_twice() {
+        assert_eq!(MODULE.map(|code| code.word), Refusal::CODES);
+        let mut words: Vec<_> = MODULE.iter().chain(&SERVER).map(|code| code.word).collect();
+        let count = words.len();
+        words.sort_unstable();
+        words.dedup();
+        assert_eq!(words.len(), count);
+    }
+
+    #[test]
+    fn what_the_documents_say_of_trying_again_is_what_the_client_does() {
+        for code in MODULE.iter().chain(&SERVER) {
+            let is_permanent = match code.meaning {
+                Meaning::Never | Meaning::Forbidden | Meaning::WrongType => true,
+                Meaning::Later | Meaning::Quarantine | Meaning::Full => false,
+            };
+            assert_eq!(code.retry.split([' ', ';']).next() == Some("no"), is_permanent, "{code:?}");
+        }
+    }
+
+    #[test]
+    fn an_error_means_what_its_first_word_says() {
+        assert_eq!(meaning_of("LOADING x"), Meaning::Later);
+        assert_eq!(meaning_of("STATEFILE no room"), Meaning::Later);
+        for error in ["", "LOADINGx", " LOADING", "MOVED 1 h:1"] {
+            assert_eq!(meaning_of(error), Meaning::Never, "{error}");
+        }
+        assert!(is_unknown_command("ERR unknown command 'LOCK.ACQUIRE'"));
+        assert!(!is_unknown_command("ERR wrong number of arguments"));
+    }
+}
