@@ -216,6 +216,9 @@ pub(super) struct Exporter {
     /// Where to listen
     #[arg(long, value_name = "ADDRESS", default_value = "127.0.0.1:9477")]
     pub(super) listen: SocketAddr,
+    /// A name for these nodes, which all their metrics get as the label `cluster`
+    #[arg(long, value_name = "NAME", env = "LOCKMOD_CLUSTER")]
+    pub(super) cluster: Option<String>,
 }
 
 #[derive(Debug, Args)]

@@ -43,7 +43,7 @@ pub(super) async fn exporter(args: Exporter) -> Result<(), Failure> {
         Failure::new(Failure::USAGE, format!("cannot listen on {}: {error}", args.listen))
     })?;
     println!("metrics at http://{}/metrics", listener.local_addr()?);
-    let source = Arc::new(Source { locker, last: Mutex::new(None) });
+    let source = Arc::new(Source { locker, cluster: args.cluster, last: Mutex::new(None) });
     tokio::select! {
         () = serve(listener, source) => {}
         _ = signals.next() => {}
@@ -54,6 +54,8 @@ pub(super) async fn exporter(args: Exporter) -> Result<(), Failure> {
 /// Where the metrics come from.
 struct Source {
     locker: Locker,
+    /// The name of these nodes.
+    cluster: Option<String>,
     last: Mutex<Option<(Instant, Result<Bytes, String>)>>,
 }
 
@@ -67,7 +69,8 @@ impl Source {
             return text.clone();
         }
         let survey = self.locker.survey(0).await;
-        let text = metrics::text(&survey).map(Bytes::from).map_err(|error| error.to_string());
+        let text = metrics::text(&survey, self.cluster.as_deref());
+        let text = text.map(Bytes::from).map_err(|error| error.to_string());
         last.insert((Instant::now(), text)).1.clone()
     }
 }

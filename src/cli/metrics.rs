@@ -74,11 +74,11 @@ const DISTRIBUTIONS: [(&str, &str, &str); 2] = [
     ("wait_ms", "lockmod_wait_seconds", "For how long those waited who were granted a lock."),
 ];
 
-/// The text.
+/// The text; each metric has the label `cluster` if there is a name for it.
 ///
 /// # Errors
 /// If a name were not allowed.
-pub(super) fn text(survey: &Survey) -> Result<String, prometheus::Error> {
+pub(super) fn text(survey: &Survey, cluster: Option<&str>) -> Result<String, prometheus::Error> {
     let mut families = vec![
         whole("lockmod_nodes", "Configured nodes.", survey.nodes.len() as f64),
         whole("lockmod_quorum", "How many nodes are a quorum.", survey.quorum as f64),
@@ -104,7 +104,12 @@ pub(super) fn text(survey: &Survey) -> Result<String, prometheus::Error> {
         }),
     );
     families.push(refusals(survey));
+    families.push(builds(survey));
     families.retain(|family| !family.get_metric().is_empty());
+    for metric in families.iter_mut().flat_map(MetricFamily::mut_metric) {
+        let name = cluster.map(|cluster| label("cluster", cluster));
+        metric.set_label(name.into_iter().chain(metric.get_label().to_vec()).collect());
+    }
     TextEncoder::new().encode_to_string(&families)
 }
 
@@ -150,6 +155,21 @@ fn field_family(survey: &Survey, field: &Field) -> MetricFamily {
             Kind::Length => gauge(number / 1000.0),
         })
     })
+}
+
+/// The version of each node's module.
+fn builds(survey: &Survey) -> MetricFamily {
+    let mut metrics = Vec::new();
+    for node in &survey.nodes {
+        let Ok(status) = &node.status else { continue };
+        // Builds before this field do not tell.
+        let Some(version) = status.fields.get("version") else { continue };
+        let mut metric = gauge(1.0).1;
+        metric.set_label(vec![label("node", &node.node), label("version", version)]);
+        metrics.push(metric);
+    }
+    let help = "1, with the version of the node's module.";
+    family("lockmod_build_info", help, MetricType::GAUGE, metrics)
 }
 
 /// Refusals by their code words, beside their sum.

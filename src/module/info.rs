@@ -26,6 +26,7 @@ pub(super) fn fields() -> Vec<(&'static str, Figure)> {
     let locks = types::lock_count() as u64;
     let number = Figure::Number;
     vec![
+        ("version", Figure::Text(env!("CARGO_PKG_VERSION").to_owned())),
         ("locks", number(locks)),
         ("held", number(held)),
         ("idle", number(locks.saturating_sub(held))),

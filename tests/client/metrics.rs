@@ -204,20 +204,31 @@ async fn documents_dashboard_and_alerts_name_the_metrics_that_exist() {
     }
 }
 
+/// The rules, each with its name, as far as a reader of lines can tell them apart.
+fn rules(alerts: &str) -> Vec<(String, String)> {
+    let rules = alerts.split("- alert: ").skip(1);
+    rules.map(|rule| (rule.lines().next().unwrap().to_owned(), rule.to_owned())).collect()
+}
+
 #[test]
 fn each_alert_is_explained_and_tested() {
-    let alerts = document("docs/operations/alerts.yml");
-    let names = alerts.lines().filter_map(|line| line.trim().strip_prefix("- alert: "));
-    let names: BTreeSet<&str> = names.collect();
+    let rules = rules(&document("docs/operations/alerts.yml"));
     let text = document("docs/operations.md");
-    let rows = text.lines().filter_map(|line| line.strip_prefix("| `Lockmod"));
-    let explained: BTreeSet<String> =
-        rows.map(|row| format!("Lockmod{}", row.split('`').next().unwrap())).collect();
-    assert_eq!(explained.iter().map(String::as_str).collect::<BTreeSet<_>>(), names);
+    let headings = text.lines().filter_map(|line| line.strip_prefix("### Lockmod"));
+    let explained: BTreeSet<String> = headings.map(|name| format!("Lockmod{name}")).collect();
+    assert_eq!(explained, rules.iter().map(|(name, _)| name.clone()).collect());
     let tests = document("docs/operations/alerts_test.yml");
-    for name in &names {
+    for (name, rule) in &rules {
         assert!(tests.contains(&format!("alertname: {name}\n")), "{name} is shown to fire");
         assert!(tests.contains(&format!("alertname: {name}, exp_alerts: []")), "and not to");
+        let (_, annotations) = rule.split_once("        annotations:\n").unwrap();
+        let keys: Vec<&str> =
+            annotations.lines().filter_map(|line| Some(line.trim().split_once(": ")?.0)).collect();
+        assert_eq!(keys, ["summary", "description", "runbook_url"], "{name}");
+        let anchor = format!("/docs/operations.md#{}\n", name.to_lowercase());
+        assert!(annotations.contains(&anchor), "{name}: {annotations}");
+        let is_known = |severity| rule.contains(&format!("severity: {severity}\n"));
+        assert!(is_known("critical") || is_known("warning"), "{name}: {rule}");
     }
     let folder = concat!(env!("CARGO_MANIFEST_DIR"), "/docs/operations");
     for args in [["check", "rules", "alerts.yml"], ["test", "rules", "alerts_test.yml"]] {
@@ -229,11 +240,45 @@ fn each_alert_is_explained_and_tested() {
     }
 }
 
+/// To wait in line is what locks are for: no alert looks at it, and none counts attempts that lost.
+#[test]
+fn no_alert_is_about_a_queue() {
+    let queues = ["wait_seconds", "waiters", "oldest_waiter", "handed_over", "held", "acquired"];
+    for (name, rule) in rules(&document("docs/operations/alerts.yml")) {
+        let expression = rule.lines().find_map(|line| line.trim().strip_prefix("expr: ")).unwrap();
+        let found = queues.iter().find(|word| expression.contains(*word));
+        assert_eq!(found, None, "{name}: {expression}");
+    }
+}
+
+/// Several sets of nodes on one screen: each panel shows the chosen ones alone.
+#[test]
+fn the_dashboard_asks_for_the_chosen_clusters_only() {
+    let text = document("docs/operations/dashboard.json");
+    let queries = text.lines().filter_map(|line| line.trim().strip_prefix("\"expr\": "));
+    let mut count = 0;
+    for query in queries {
+        let metrics =
+            query.matches("lockmod_").count() + query.matches("distributed_lock_").count();
+        let chosen = query.matches("{cluster=~\\\"$cluster\\\"").count();
+        assert!(metrics > 0 && metrics == chosen, "{query}");
+        count += 1;
+    }
+    assert!(count > 20, "{count} queries");
+    assert!(text.contains("\"query\": \"label_values(lockmod_nodes, cluster)\""));
+}
+
 #[test]
 fn prometheus_reads_what_the_exporter_writes() {
     use std::io::Write;
     let nodes = nodes(1);
-    let text = Exporter::start(&nodes).metrics();
+    let text = Exporter::start_with(&nodes, &["--cluster", "pay \"1\""]).metrics();
+    let lines = || text.lines().filter(|line| !line.starts_with('#'));
+    for line in lines() {
+        assert!(line.contains("{cluster=\"pay \\\"1\\\"\""), "{line}");
+    }
+    let version = concat!("\",version=\"", env!("CARGO_PKG_VERSION"), "\"} 1");
+    assert!(lines().any(|line| line.starts_with("lockmod_build_info") && line.ends_with(version)));
     let mut promtool = Command::new("promtool")
         .args(["check", "metrics"])
         .stdin(std::process::Stdio::piped())

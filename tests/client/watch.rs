@@ -114,7 +114,12 @@ pub(crate) struct Exporter {
 
 impl Exporter {
     pub(crate) fn start(nodes: &[Server]) -> Exporter {
-        let mut child = start(lockmod(nodes, &["exporter", "--listen", "127.0.0.1:0"]));
+        Self::start_with(nodes, &[])
+    }
+
+    pub(crate) fn start_with(nodes: &[Server], args: &[&str]) -> Exporter {
+        let mut child =
+            start(lockmod(nodes, &[&["exporter", "--listen", "127.0.0.1:0"], args].concat()));
         let mut line = String::new();
         BufReader::new(child.stdout.take().unwrap()).read_line(&mut line).unwrap();
         let address = line.trim().strip_prefix("metrics at http://").unwrap();
