@@ -3,8 +3,10 @@ COMMAND := target/release/lockmod
 PREFIX ?= /usr/local
 PACKAGES := target/packages
 
+PROVER = $(or $(CARGO_TARGET_DIR),target)/languages/proof/bin/python -B proof/check.py
+
 .DEFAULT_GOAL := help
-.PHONY: help deps build install deb run nodes test model sim storm servers fuzz valgrind check bench picture clean
+.PHONY: help deps build install deb run nodes test proof model sim storm servers fuzz valgrind check bench picture clean
 
 help: ## List the targets
 	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "  %-8s %s\n", $$1, $$2}' Makefile
@@ -26,6 +28,9 @@ nodes: build ## Five nodes on loopback that stay until Ctrl-C, to play with
 	target/release/lockmod nodes --module $(MODULE)
 test: deps ## All tests, real servers included
 	cargo test --no-fail-fast
+proof: deps ## The proof of the protocol for any number of nodes and clients: by Z3 in seconds, then by cvc5
+	$(PROVER)
+	$(PROVER) --second
 model: ## The model of the protocol within its large bounds: eleven minutes, 4 GB of memory
 	cargo test --release --no-default-features --features codec --test model -- --include-ignored --nocapture --test-threads 1
 sim: deps ## The client over simulated nodes, network and clocks: 10 000 seeds in minutes; LOCKMOD_SEED replays one

@@ -1,0 +1,121 @@
+"""Rules that are dropped or weakened, one at a time. Each must fail the obligation that is named.
+
+A proof that holds whatever is changed proves nothing; these say which rule carries what.
+"""
+
+from dataclasses import dataclass
+
+from z3 import And, Exists, ForAll, If, Implies, Not
+
+from protocol import F, N, Q, R, Step, g, member, n, own, plus, s, up_to, without
+
+
+@dataclass
+class Mutant:
+    rule: str
+    # The obligation that must fail: this action no longer keeps this invariant.
+    action: str
+    invariant: str
+    # What becomes of the action's step.
+    change: object = None
+    # The axiom that is dropped.
+    axiom: str = ''
+
+
+def drop(*requirements):
+    def change(step, x):
+        missing = set(requirements) - set(step.requires)
+        assert not missing, missing
+        kept = {rule: formula for rule, formula in step.requires.items()
+                if rule not in requirements}
+        return Step(kept, step.changes)
+    return change
+
+
+def instead(requirement, formula):
+    """Another requirement in place of one."""
+    def change(step, x):
+        assert requirement in step.requires, requirement
+        return Step({**step.requires, requirement: formula(x)}, step.changes)
+    return change
+
+
+def also(**changes):
+    """Other changes in place of some."""
+    def change(step, x):
+        made = {relation: new(x) for relation, new in changes.items()}
+        return Step(step.requires, {**step.changes, **made})
+    return change
+
+
+def stays(*relations):
+    def change(step, x):
+        assert set(relations) <= set(step.changes), relations
+        return Step(step.requires, {name: new for name, new in step.changes.items()
+                                    if name not in relations})
+    return change
+
+
+STORED_NOT_EXACTLY = 'a quorum stored just this fence'
+
+MUTANTS = [
+    Mutant('two quorums share a node', 'win', 'exclusion', axiom='two quorums share a node'),
+    Mutant('two quorums share a node (fences)', 'win', 'unique', axiom='two quorums share a node'),
+    Mutant('a renewal needs a quorum of yes', 'renew', 'votes stay',
+           drop('a quorum answered this very round')),
+    Mutant('answers of an older round do not count', 'renew', 'votes stay',
+           instead('a quorum answered this very round', lambda x: ForAll([n], Implies(
+               member(n, Q), Exists([s], And(own(s) == own(R), x.vouches(n, s))))))),
+    Mutant('a raise round, if the grants differ', 'win', 'won with', drop(STORED_NOT_EXACTLY)),
+    Mutant('a grant of more than is raised to does not count', 'win', 'won with',
+           instead(STORED_NOT_EXACTLY, lambda x: ForAll([n], Implies(
+               member(n, Q), Exists([g], And(up_to(F, g), x.stored(own(R), n, g))))))),
+    Mutant('an attempt is lost when its validity is over', 'win', 'superseded',
+           drop('the validity is not over')),
+    Mutant('a holder whose validity has ended is done', 'renew', 'superseded',
+           drop('the holder is still valid')),
+    Mutant('a token is used once', 'begin', 'rising', drop('a fresh token')),
+    Mutant('a node grants a free lock only', 'grant', 'one voice', drop('the lock is free')),
+    Mutant('nothing is granted in quarantine', 'grant', 'one voice', drop('not in quarantine')),
+    Mutant('a holder rejoins outside quarantine only', 'rejoin', 'one voice',
+           drop('not in quarantine')),
+    Mutant('a grant has a larger fence', 'grant', 'stored once',
+           instead('above the counter', lambda x: up_to(x.counter(N), F))),
+    Mutant('a raise lifts, or stores nothing', 'raise', 'stored once',
+           instead('above the counter', lambda x: up_to(x.counter(N), F))),
+    Mutant('a raise looks at the token', 'raise', 'nothing from nothing', drop('the token holds')),
+    Mutant('a grant is on disk first', 'grant', 'on disk', drop('on disk first')),
+    Mutant('a raise is on disk first', 'raise', 'on disk', drop('on disk first')),
+    Mutant('an extension looks at the token', 'extend', 'rests on the holder',
+           drop('the token holds', 'the lease counts')),
+    Mutant('a repaired lease does not count in quarantine', 'extend', 'one voice',
+           instead('the lease counts', lambda x: Not(x.promoted(N)))),
+    Mutant('a repair in quarantine does not count', 'repair', 'one voice',
+           also(rests=lambda x: plus(x.rests, N, R, where=Not(x.over(R))))),
+    Mutant('nothing counts while a promoted node waits', 'extend', 'nothing counts',
+           instead('the lease counts', lambda x: Not(x.provisional(N, own(R))))),
+    Mutant('an extension ends no lease earlier', 'extend', 'votes stay',
+           also(rests=lambda x: lambda y, z: If(y == N, And(z == R, Not(x.over(R))),
+                                                x.rests(y, z)))),
+    Mutant('leases end by a clock that nobody steps', 'lease ends', 'votes stay',
+           drop('no validity rests on it')),
+    Mutant('a release looks at the token', 'release', 'votes stay',
+           drop('the token holds', 'its client is done')),
+    Mutant('who releases relies on nothing', 'release', 'votes stay', drop('its client is done')),
+    Mutant('quarantine after a crash', 'crash', 'nothing forgotten', stays('quarantined')),
+    Mutant('a quarantine outlasts what was forgotten', 'quarantine ends', 'nothing forgotten',
+           drop('all that was forgotten is over')),
+    Mutant('fences go on above the ceiling', 'crash', 'counted',
+           drop('fences go on above the ceiling')),
+    Mutant('a lease that was repaired does not count when it comes back', 'crash with data',
+           'no vote beside', also(provisional=lambda x: without(x.provisional, N))),
+    Mutant('a lease that may have been over does not count when it comes back',
+           'crash, dated loosely', 'no vote beside', stays('provisional')),
+    Mutant('the fences of a promoted replica jump', 'promote', 'counted',
+           drop('its fences jump')),
+    Mutant('a promoted node waits for what its master granted', 'the old master serves',
+           'nothing forgotten', drop('its replica waits')),
+    Mutant('the jump is above what an old master issues', 'the old master serves', 'counted',
+           drop('below the jump')),
+    Mutant('a store refuses smaller fences', 'write', 'store', drop('no smaller fence')),
+]

@@ -1,0 +1,600 @@
+"""The protocol of docs/design.md as one transition system, for any number of nodes and clients.
+
+`check.py` proves it, `rust.py` translates it for tests/model and tests/sim, docs/proof.md explains
+it. A later feature adds its relations, actions and invariants here, never a system of its own: what
+is proved apart is not proved together.
+
+Time is one fact a round: its validity is over, or not yet. Where a relation speaks of rounds at a
+node, it speaks of those whose validity is not over; the end of a validity takes the round out.
+"""
+
+from dataclasses import dataclass, field
+
+from z3 import (And, BoolSort, BoolVal, Const, Consts, DeclareSort, Exists, ForAll, Function, If,
+                Implies, Not, Or)
+
+Bool = BoolSort()
+# An acquisition is one token: one attempt to acquire, and all that follows if it is won.
+# A round is what goes out to all nodes at once: the acquire itself (the first round), or a renewal.
+# A quorum is a set of nodes. Fences are a total order, nothing more.
+Node, Acquisition, Round, Quorum, Fence = SORTS = [
+    DeclareSort(name) for name in ('Node', 'Acquisition', 'Round', 'Quorum', 'Fence')]
+
+# ---------------------------------------------------------------------- what never changes
+own = Function('own', Round, Acquisition)
+first = Function('first', Round, Bool)
+# The client of this acquisition never looks at its clock: only fences protect from it.
+blind = Function('blind', Acquisition, Bool)
+member = Function('member', Node, Quorum, Bool)
+below = Function('below', Fence, Fence, Bool)
+
+RIGID = ['own', 'first', 'blind', 'member', 'below']
+
+n = Const('n', Node)
+a, b = Consts('a b', Acquisition)
+r, s = Consts('r s', Round)
+p, q = Consts('p q', Quorum)
+f, g, h = Consts('f g h', Fence)
+
+
+def up_to(x, y):
+    return Not(below(y, x))
+
+
+AXIOMS = {
+    'two quorums share a node': ForAll([p, q], Exists([n], And(member(n, p), member(n, q)))),
+    'an acquisition has one first round':
+        ForAll([r, s], Implies(And(first(r), first(s), own(r) == own(s)), r == s)),
+    'fences are ordered': And(
+        ForAll([f], Not(below(f, f))),
+        ForAll([f, g, h], Implies(And(below(f, g), below(g, h)), below(f, h))),
+        ForAll([f, g], Or(below(f, g), below(g, f), f == g))),
+}
+
+# ------------------------------------------------------------------------ what the state is
+# name: (arguments, value, what it says, whether the code can see it or only we do)
+RELATIONS = {
+    'holds': ((Node, Acquisition), Bool, 'a lease of the acquisition stands at the node', 'seen'),
+    'provisional': ((Node, Acquisition), Bool,
+                    'that lease does not count before the quarantine is over', 'seen'),
+    'rests': ((Node, Round), Bool, 'the standing lease was dated by the round, and counts for it',
+              'ours'),
+    'forgot': ((Node, Round), Bool, 'the node vouched for the round, and may not know of it now',
+               'ours'),
+    'counter': ((Node,), Fence, 'no fence of the lock above it was issued here; the next one is',
+                'seen'),
+    'ceiling': ((Node,), Fence, 'the fence ceiling in the state file', 'seen'),
+    'quarantined': ((Node,), Bool, 'the node grants nothing', 'seen'),
+    'promoted': ((Node,), Bool, 'it was a replica, and its master may still live', 'seen'),
+    'stored': ((Acquisition, Node, Fence), Bool, 'the lease had this fence at the node once',
+               'ours'),
+    'begun': ((Acquisition,), Bool, 'its requests may be on their way', 'seen'),
+    'won': ((Acquisition,), Bool, 'its attempt was won', 'seen'),
+    'done': ((Acquisition,), Bool, 'it was abandoned or released: its client relies on nothing',
+             'seen'),
+    'fence': ((Acquisition,), Fence, 'what it was won with', 'seen'),
+    'storing': ((Acquisition,), Quorum, 'who stored that when it was won', 'ours'),
+    'over': ((Round,), Bool, 'the validity of the round has ended', 'seen'),
+    'confirmed': ((Round,), Bool, 'a quorum has answered the round in time', 'ours'),
+    'voters': ((Round,), Quorum, 'that quorum', 'ours'),
+    'before': ((Acquisition, Acquisition), Bool, 'the one was won before the other began', 'ours'),
+    'highest': ((), Fence, 'the largest fence that the fenced store has seen', 'seen'),
+    'wrote': ((Acquisition,), Bool, 'the store has accepted a write of it', 'ours'),
+    'overwrote': ((Acquisition, Acquisition), Bool,
+                  'the store accepted a write of the one after a write of the other', 'ours'),
+}
+
+
+class State:
+    """One state: a function for each relation."""
+
+    def __init__(self, suffix=''):
+        for name, (arguments, value, *_) in RELATIONS.items():
+            made = (Function(name + suffix, *arguments, value) if arguments
+                    else Const(name + suffix, value))
+            setattr(self, name, made)
+
+    def vouches(self, node, round_):
+        """The answer of the node counts for the round, whatever became of the lease since."""
+        return Or(self.rests(node, round_), self.forgot(node, round_))
+
+    def is_free(self, node):
+        return ForAll([a], Not(self.holds(node, a)))
+
+
+# ----------------------------------------------------------------------------- what must hold
+@dataclass
+class Invariant:
+    name: str
+    sentence: str
+    holds: object
+    is_promise: bool = False
+
+
+INVARIANTS = []
+
+
+def invariant(name, is_promise=False):
+    def note(function):
+        INVARIANTS.append(Invariant(name, ' '.join(function.__doc__.split()), function, is_promise))
+        return function
+    return note
+
+
+@invariant('exclusion', is_promise=True)
+def _(x):
+    """Of all validities that are not over, none are of different acquisitions."""
+    return ForAll([r, s], Implies(
+        And(x.confirmed(r), x.confirmed(s), Not(x.over(r)), Not(x.over(s))), own(r) == own(s)))
+
+
+@invariant('unique', is_promise=True)
+def _(x):
+    """No two acquisitions have the same fence."""
+    return ForAll([a, b], Implies(And(x.won(a), x.won(b), x.fence(a) == x.fence(b)), a == b))
+
+
+@invariant('rising', is_promise=True)
+def _(x):
+    """Of two acquisitions of which one was won before the other began, the later has the larger
+    fence."""
+    return ForAll([a, b], Implies(And(x.before(a, b), x.won(b)), below(x.fence(a), x.fence(b))))
+
+
+@invariant('store', is_promise=True)
+def _(x):
+    """The fenced store takes no write of an acquisition after one of an acquisition that began
+    when the first was won."""
+    return ForAll([a, b], Implies(x.overwrote(a, b), Not(x.before(a, b))))
+
+
+@invariant('superseded', is_promise=True)
+def _(x):
+    """Where both clients look at their clocks, nobody is valid once an acquisition is won that
+    began after his own was won."""
+    return ForAll([a, b, r], Implies(
+        And(x.before(a, b), x.won(b), Not(blind(a)), Not(blind(b)), own(r) == a, x.confirmed(r)),
+        x.over(r)))
+
+
+@invariant('one voice')
+def _(x):
+    """A node vouches for one acquisition at a time."""
+    return ForAll([n, r, s], Implies(And(x.vouches(n, r), x.vouches(n, s)), own(r) == own(s)))
+
+
+@invariant('votes stay')
+def _(x):
+    """Whoever was counted for a validity that is not over vouches for it still."""
+    return ForAll([n, r], Implies(
+        And(x.confirmed(r), Not(x.over(r)), member(n, x.voters(r))), x.vouches(n, r)))
+
+
+@invariant('one holder')
+def _(x):
+    """A node has one lease."""
+    return ForAll([n, a, b], Implies(And(x.holds(n, a), x.holds(n, b)), a == b))
+
+
+@invariant('rests on the holder')
+def _(x):
+    """A lease rests on rounds of its holder."""
+    return ForAll([n, r], Implies(x.rests(n, r), x.holds(n, own(r))))
+
+
+@invariant('no vote beside')
+def _(x):
+    """Where a lease counts, the node has forgotten no vote for anybody else."""
+    return ForAll([n, a, r], Implies(
+        And(x.holds(n, a), Not(x.provisional(n, a)), Not(x.promoted(n)), Not(x.done(a)),
+            x.forgot(n, r)),
+        own(r) == a))
+
+
+@invariant('nothing counts')
+def _(x):
+    """No lease counts for a round while it is provisional, or at a promoted node that waits."""
+    return And(
+        ForAll([n, r], Implies(x.provisional(n, own(r)), Not(x.rests(n, r)))),
+        ForAll([n, r], Implies(x.promoted(n), Not(x.rests(n, r)))))
+
+
+@invariant('nothing forgotten')
+def _(x):
+    """Outside a quarantine nothing is forgotten, and every lease counts."""
+    return ForAll([n, r, a], Implies(
+        Not(x.quarantined(n)),
+        And(Not(x.forgot(n, r)), Not(x.provisional(n, a)), Not(x.promoted(n)))))
+
+
+@invariant('over is over')
+def _(x):
+    """Nothing is kept of a validity that has ended, and who is done has none."""
+    return And(
+        ForAll([n, r], Implies(x.over(r), Not(x.vouches(n, r)))),
+        ForAll([r], Implies(x.done(own(r)), x.over(r))))
+
+
+@invariant('counted')
+def _(x):
+    """No fence was stored at a node that is above its counter."""
+    return ForAll([a, n, f], Implies(x.stored(a, n, f), up_to(f, x.counter(n))))
+
+
+@invariant('on disk')
+def _(x):
+    """No counter is above the ceiling in the state file."""
+    return ForAll([n], up_to(x.counter(n), x.ceiling(n)))
+
+
+@invariant('stored once')
+def _(x):
+    """A node stores a fence for one acquisition."""
+    return ForAll([a, b, n, f], Implies(And(x.stored(a, n, f), x.stored(b, n, f)), a == b))
+
+
+@invariant('won with')
+def _(x):
+    """What an acquisition was won with is stored at a quorum."""
+    return ForAll([a, n], Implies(
+        And(x.won(a), member(n, x.storing(a))), x.stored(a, n, x.fence(a))))
+
+
+@invariant('above the last')
+def _(x):
+    """Where a fence was won with, whoever began later is given larger ones."""
+    return ForAll([a, b, n, f], Implies(
+        And(x.before(a, b), member(n, x.storing(a)), x.stored(b, n, f)), below(x.fence(a), f)))
+
+
+@invariant('history')
+def _(x):
+    """Who was won before another began was won, and that other has begun."""
+    return And(
+        ForAll([a, b], Implies(x.before(a, b), And(x.won(a), x.begun(b)))),
+        ForAll([a], Implies(Or(x.won(a), x.done(a)), x.begun(a))))
+
+
+@invariant('nothing from nothing')
+def _(x):
+    """Of what has not begun, nobody knows."""
+    return And(
+        ForAll([a, n, f], Implies(
+            Not(x.begun(a)),
+            And(Not(x.stored(a, n, f)), Not(x.holds(n, a)), Not(x.provisional(n, a)),
+                Not(x.wrote(a))))),
+        ForAll([r, n], Implies(
+            Not(x.begun(own(r))), And(Not(x.vouches(n, r)), Not(x.confirmed(r))))))
+
+
+@invariant('written')
+def _(x):
+    """What the store has accepted had been won, and is not above what the store has seen."""
+    return And(
+        ForAll([a], Implies(x.wrote(a), And(x.won(a), up_to(x.fence(a), x.highest)))),
+        ForAll([a, b], Implies(x.overwrote(a, b), x.wrote(b))))
+
+
+def initial(x):
+    """Nothing has happened; counters are what they are, and on disk."""
+    nothing = []
+    for name, (arguments, value, *_) in RELATIONS.items():
+        if value == Bool:
+            places = [Const(f'{name}_{index}', sort) for index, sort in enumerate(arguments)]
+            nothing.append(ForAll(places, Not(getattr(x, name)(*places))))
+    return And(*nothing, ForAll([n], up_to(x.counter(n), x.ceiling(n))))
+
+
+# --------------------------------------------------------------------------- what may happen
+@dataclass
+class Action:
+    name: str
+    sentence: str
+    rule: str
+    code: str
+    parameters: list
+    step: object
+
+
+@dataclass
+class Step:
+    """What an action requires, each by a name, and what it changes; all else stays."""
+    requires: dict
+    changes: dict = field(default_factory=dict)
+
+
+ACTIONS = []
+
+
+def action(name, *parameters, rule, code):
+    def note(function):
+        ACTIONS.append(Action(
+            name, ' '.join(function.__doc__.split()), rule, code, list(parameters), function))
+        return function
+    return note
+
+
+N, A, R, Q, F = [Const('at_' + sort.name().lower(), sort) for sort in SORTS]
+S = Const('standing', Round)
+comes = Const('comes', Bool)
+
+
+def plus(relation, *place, where=True):
+    """The relation, and one place more."""
+    return lambda *x: Or(relation(*x), And(where, *[i == j for i, j in zip(x, place)]))
+
+
+def without(relation, node):
+    """The relation, and nothing at the node."""
+    return lambda x, y: And(relation(x, y), x != node)
+
+
+def at(function, place, value):
+    """The function, with another value at one place."""
+    return lambda x: If(x == place, value, function(x))
+
+
+def ends(x, is_over):
+    """These rounds are over: nothing is kept of them."""
+    return {
+        'over': lambda y: Or(x.over(y), is_over(y)),
+        'rests': lambda y, z: And(x.rests(y, z), Not(is_over(z))),
+        'forgot': lambda y, z: And(x.forgot(y, z), Not(is_over(z))),
+    }
+
+
+def issues(x, acquisition):
+    """The node issues the fence F to the acquisition."""
+    return {'stored': plus(x.stored, acquisition, N, F), 'counter': at(x.counter, N, F)}
+
+
+# ---- clients
+
+@action('begin', A, rule='Acquire, 1', code='Attempt::new')
+def _(x):
+    """A client begins to acquire, with a token of its own."""
+    return Step(
+        {'a fresh token': Not(x.begun(A))},
+        {'begun': plus(x.begun, A),
+         'before': lambda y, z: Or(x.before(y, z), And(z == A, x.won(y)))})
+
+
+@action('time passes', R, rule='Why nobody else holds it', code='Terms::validity')
+def _(x):
+    """The validity of a round ends at the client, whether or not anybody looks."""
+    return Step({}, ends(x, lambda y: y == R))
+
+
+@action('win', R, Q, F, rule='Acquire, 2 to 4', code='Attempt::decide')
+def _(x):
+    """A quorum has granted, and each of it has stored the very fence that the attempt is won
+    with."""
+    return Step(
+        {'it is the attempt': And(first(R), x.begun(own(R)), Not(x.done(own(R)))),
+         'once': And(Not(x.won(own(R))), Not(x.confirmed(R))),
+         'a quorum granted': ForAll([n], Implies(
+             And(member(n, Q), Not(x.over(R))), x.vouches(n, R))),
+         'a quorum stored just this fence': ForAll([n], Implies(
+             member(n, Q), x.stored(own(R), n, F))),
+         'the validity is not over': Or(Not(x.over(R)), blind(own(R)))},
+        {'won': plus(x.won, own(R)), 'fence': at(x.fence, own(R), F),
+         'storing': at(x.storing, own(R), Q), 'confirmed': plus(x.confirmed, R),
+         'voters': at(x.voters, R, Q)})
+
+
+@action('renew', R, S, Q, rule='Extend', code='Renewal::decide')
+def _(x):
+    """A quorum has answered a renewal with yes while the holder was still valid by another
+    round."""
+    return Step(
+        {'of a holder': And(x.won(own(R)), Not(x.done(own(R))), Not(first(R)),
+                            Not(x.confirmed(R))),
+         'a quorum answered this very round': ForAll([n], Implies(
+             And(member(n, Q), Not(x.over(R))), x.vouches(n, R))),
+         'the holder is still valid': Or(blind(own(R)), And(
+             own(S) == own(R), x.confirmed(S), Not(x.over(S))))},
+        {'confirmed': plus(x.confirmed, R), 'voters': at(x.voters, R, Q)})
+
+
+@action('finish', A, rule='Acquire, 5; Release', code='Renewal::release')
+def _(x):
+    """A client abandons its attempt or releases its lock: it relies on nothing from here on."""
+    return Step({'it has begun': x.begun(A)},
+                {**ends(x, lambda y: own(y) == A), 'done': plus(x.done, A)})
+
+
+@action('write', A, rule='What is not promised, 1', code='Store::write')
+def _(x):
+    """The fenced store accepts a write: its fence is no smaller than any that it has seen."""
+    return Step(
+        {'of a holder, or one who was': x.won(A),
+         'no smaller fence': up_to(x.highest, x.fence(A))},
+        {'highest': lambda: x.fence(A), 'wrote': plus(x.wrote, A),
+         'overwrote': lambda y, z: Or(x.overwrote(y, z), And(y == A, x.wrote(z)))})
+
+
+# ---- nodes that serve
+
+def grants(x):
+    """What a node does that gives its lock to the round R, with the fence F."""
+    return Step(
+        {'the lock is free': x.is_free(N),
+         'not in quarantine': Not(x.quarantined(N)),
+         'above the counter': below(x.counter(N), F),
+         'on disk first': up_to(F, x.ceiling(N)),
+         'it has begun': x.begun(own(R))},
+        {'holds': plus(x.holds, N, own(R)), 'rests': plus(x.rests, N, R, where=Not(x.over(R))),
+         **issues(x, own(R))})
+
+
+@action('grant', N, R, F, rule='Fences; Acquire, 1', code='Durability::acquire')
+def _(x):
+    """A node grants a free lock to an attempt: now, late, or once more."""
+    step = grants(x)
+    return Step({**step.requires, 'it is the attempt': first(R)}, step.changes)
+
+
+@action('rejoin', N, R, F, rule='Repair', code='Durability::acquire')
+def _(x):
+    """A node that has lost the lease grants anew to the holder's own token. The larger fence is
+    the node's affair: the holder keeps its own."""
+    step = grants(x)
+    return Step({**step.requires, 'of a holder': And(x.won(own(R)), Not(first(R)))}, step.changes)
+
+
+@action('extend', N, R, rule='Extend; Quarantine', code='Durability::extend')
+def _(x):
+    """A node lets the lease end later, never earlier, also in quarantine. (A provisional lease is
+    extended too, which changes nothing here: it does not count.)"""
+    return Step(
+        {'the token holds': x.holds(N, own(R)),
+         'the lease counts': And(Not(x.provisional(N, own(R))), Not(x.promoted(N)))},
+        {'rests': plus(x.rests, N, R, where=Not(x.over(R)))})
+
+
+@action('raise', N, A, F, rule='Acquire, 3; Why fences rise', code='Durability::raise')
+def _(x):
+    """A node lifts its counter and the lease of the token to a larger fence."""
+    return Step(
+        {'the token holds': x.holds(N, A),
+         'above the counter': below(x.counter(N), F),
+         'on disk first': up_to(F, x.ceiling(N))},
+        issues(x, A))
+
+
+@action('persist', N, F, rule='The state file', code='Durability::persisted')
+def _(x):
+    """A node writes a higher fence ceiling to its disk."""
+    return Step({'it does not fall': up_to(x.ceiling(N), F)},
+                {'ceiling': at(x.ceiling, N, F)})
+
+
+@action('skip', N, F, rule='What removes a key', code='Durability::raise_floor')
+def _(x):
+    """The floor of a node rises: fences of the lock are left out."""
+    return Step({'upwards': up_to(x.counter(N), F), 'on disk first': up_to(F, x.ceiling(N))},
+                {'counter': at(x.counter, N, F)})
+
+
+@action('repair', N, R, rule='Repair', code='Durability::extend')
+def _(x):
+    """A node in quarantine gives the lease back to a holder whom it has forgotten. That does not
+    count before the quarantine is over, for it may have vouched for another."""
+    return Step(
+        {'the lock is free': x.is_free(N),
+         'in quarantine': x.quarantined(N),
+         'of a holder': x.won(own(R))},
+        {'holds': plus(x.holds, N, own(R)), 'provisional': plus(x.provisional, N, own(R))})
+
+
+@action('repair by the counter', N, R, rule='Repair',
+        code='Durability::extend')
+def _(x):
+    """A node outside quarantine that has granted nothing later gives the lease back, and that
+    counts."""
+    return Step(
+        {'the lock is free': x.is_free(N),
+         'not in quarantine': Not(x.quarantined(N)),
+         'of a holder': x.won(own(R)),
+         'nothing later was granted': up_to(x.counter(N), x.fence(own(R))),
+         'on disk first': up_to(x.fence(own(R)), x.ceiling(N))},
+        {'holds': plus(x.holds, N, own(R)), 'rests': plus(x.rests, N, R, where=Not(x.over(R))),
+         'counter': at(x.counter, N, x.fence(own(R)))})
+
+
+@action('lease ends', N, rule='Clocks; Why nobody else holds it', code='Lock::is_held')
+def _(x):
+    """The clock of a node passes the end of a lease: every validity that rested on it is over."""
+    return Step({'no validity rests on it': ForAll([r], Not(x.rests(N, r)))},
+                {'holds': without(x.holds, N), 'provisional': without(x.provisional, N),
+                 'rests': without(x.rests, N)})
+
+
+@action('release', N, A, rule='Release', code='Durability::release')
+def _(x):
+    """A node takes back the lease of a client that has sent its release."""
+    return Step({'the token holds': x.holds(N, A), 'its client is done': x.done(A)},
+                {'holds': without(x.holds, N), 'provisional': without(x.provisional, N),
+                 'rests': without(x.rests, N)})
+
+
+# ---- nodes that crash
+
+def loses(x, holds, provisional):
+    """A node begins anew: it may have forgotten every vote that it gave."""
+    return {'holds': holds, 'provisional': provisional, 'rests': without(x.rests, N),
+            'forgot': lambda y, z: Or(x.forgot(y, z), And(y == N, x.rests(y, z))),
+            'quarantined': plus(x.quarantined, N),
+            'counter': at(x.counter, N, F),
+            'ceiling': lambda y: If(And(y == N, below(x.ceiling(y), F)), F, x.ceiling(y))}
+
+
+@action('crash', N, F, rule='What a node does after a start', code='recovery::recover')
+def _(x):
+    """A node crashes and forgets everything. Its fences go on above the fence ceiling, and it
+    grants nothing until all that it may have forgotten is over."""
+    return Step(
+        {'fences go on above the ceiling': up_to(x.ceiling(N), F)},
+        loses(x, without(x.holds, N), without(x.provisional, N)))
+
+
+@action('crash with data', N, A, F, rule='What a node does after a start; Clocks',
+        code='recovery::recover')
+def _(x):
+    """A node crashes and comes back with an older data set: with the lease that stood, which
+    counts as it did, or with one that was given back since. (A lease that had ended is over by
+    its date.)"""
+    return Step(
+        {'fences go on above the ceiling': up_to(x.ceiling(N), F),
+         'it stood, or its client is done': Or(x.holds(N, A), x.done(A))},
+        loses(x, lambda y, z: If(y == N, z == A, x.holds(y, z)),
+              lambda y, z: And(x.provisional(y, z), Or(y != N, z == A))))
+
+
+@action('crash, dated loosely', N, A, F, rule='Clocks; Quarantine',
+        code='recovery::recover')
+def _(x):
+    """A node crashes and comes back with a lease that may have been over before: it may have
+    vouched for another since, so that lease does not count before the quarantine is over."""
+    return Step(
+        {'fences go on above the ceiling': up_to(x.ceiling(N), F), 'it has begun': x.begun(A)},
+        loses(x, lambda y, z: If(y == N, z == A, x.holds(y, z)),
+              lambda y, z: If(y == N, z == A, x.provisional(y, z))))
+
+
+@action('promote', N, A, F, comes, rule='What a node does after a start',
+        code='recovery::promote')
+def _(x):
+    """A replica takes the place of its master, with the data set of an earlier moment. Its fences
+    jump above all that its master issues, and nothing that it says counts while it waits."""
+    changes = loses(x, lambda y, z: If(y == N, And(comes, z == A), x.holds(y, z)),
+                    without(x.provisional, N))
+    return Step({'its fences jump': up_to(x.counter(N), F),
+                 'it has begun': Implies(comes, x.begun(A))},
+                {**changes, 'promoted': plus(x.promoted, N), 'ceiling': at(x.ceiling, N, F)})
+
+
+@action('the old master serves', N, R, F, comes, rule='What is not promised, 4',
+        code='Durability::acquire')
+def _(x):
+    """While a promoted node waits, its old master goes on to vouch for one acquisition, with
+    fences below the jump."""
+    return Step(
+        {'its replica waits': x.promoted(N),
+         'it has begun': x.begun(own(R)),
+         'it vouches for nobody else': ForAll([s], Implies(x.forgot(N, s), own(s) == own(R))),
+         'above its counter': ForAll([a, g], Implies(
+             And(comes, x.stored(a, N, g)), below(g, F))),
+         'below the jump': Implies(comes, up_to(F, x.counter(N)))},
+        {'forgot': plus(x.forgot, N, R, where=Not(x.over(R))),
+         'stored': plus(x.stored, own(R), N, F, where=comes)})
+
+
+@action('quarantine ends', N, rule='Quarantine', code='Durability::quarantine')
+def _(x):
+    """A node grants again: every validity that it may have forgotten is over. Provisional
+    leases count from here on."""
+    return Step({'all that was forgotten is over': ForAll([r], Not(x.forgot(N, r)))},
+                {'quarantined': lambda y: And(x.quarantined(y), y != N),
+                 'promoted': lambda y: And(x.promoted(y), y != N),
+                 'provisional': without(x.provisional, N)})

@@ -1,0 +1,99 @@
+"""Things that do happen, each a trace over three nodes; and what is missing where it must not."""
+
+from finite import Finite
+
+ROUNDS = ['A0', 'A1', 'A2', 'B0', 'B1']
+ZERO_ONE, ZERO_TWO, ONE_TWO = frozenset('01'), frozenset('02'), frozenset('12')
+
+
+def world(blind=()):
+    """Three nodes, of which the last is one fence ahead; acquisitions A and B; A0 is A's acquire,
+    A1 and A2 are its renewals."""
+    sets = {'Node': list('012'), 'Acquisition': list('AB'), 'Round': ROUNDS,
+            'Quorum': [ZERO_ONE, ZERO_TWO, ONE_TWO], 'Fence': list(range(10))}
+    rigid = {'own': lambda r: r[0], 'first': lambda r: r[1] == '0', 'blind': lambda a: a in blind,
+             'member': lambda n, q: n in q, 'below': lambda f, g: f < g}
+    ceilings = {(node,): 5 for node in '012'}
+    return Finite.start(sets, rigid, counter={('2',): 1}, ceiling=ceilings)
+
+
+def won(blind=()):
+    """A is won with fence 1, by nodes 0 and 1."""
+    return world(blind).run(('begin', 'A'), ('grant', '0', 'A0', 1), ('grant', '1', 'A0', 1),
+                            ('win', 'A0', ZERO_ONE, 1))
+
+
+def a_win_by_a_raise():
+    """Node 2 is ahead, and node 1 is raised to what it granted."""
+    state = world().run(('begin', 'A'), ('grant', '1', 'A0', 1), ('grant', '2', 'A0', 2))
+    assert state.missing('win', 'A0', ONE_TWO, 2) == ['a quorum stored just this fence']
+    state.run(('raise', '1', 'A', 2), ('win', 'A0', ONE_TWO, 2))
+
+
+def a_late_grant():
+    """A request arrives after its attempt was given up, and pins the node until its lease ends."""
+    state = world().run(('begin', 'A'), ('finish', 'A'), ('grant', '0', 'A0', 1), ('begin', 'B'))
+    assert state.missing('grant', '0', 'B0', 2) == ['the lock is free']
+    state.run(('lease ends', '0'), ('grant', '0', 'B0', 2))
+
+
+def a_repair():
+    """A node that forgot keeps the repaired lease, and counts when its quarantine is over."""
+    state = won().run(('crash', '1', 5), ('repair', '1', 'A1'), ('extend', '0', 'A1'))
+    assert state.missing('extend', '1', 'A1') == ['the lease counts']
+    assert state.missing('renew', 'A1', 'A0', ZERO_ONE) == ['a quorum answered this very round']
+    state.run(('rejoin', '2', 'A1', 2), ('renew', 'A1', 'A0', ZERO_TWO), ('time passes', 'A0'),
+              ('quarantine ends', '1'), ('extend', '1', 'A2'), ('extend', '0', 'A2'),
+              ('renew', 'A2', 'A1', ZERO_ONE))
+
+
+def two_holders_averted():
+    """The vote of node 2 for B is from before its crash, the repair by A from after it."""
+    state = won().run(('begin', 'B'), ('grant', '2', 'B0', 2), ('crash', '2', 5),
+                      ('repair', '2', 'A1'), ('extend', '0', 'A1'), ('extend', '0', 'A2'))
+    assert state.missing('extend', '2', 'A2') == ['the lease counts']
+    # So A is not renewed by 0 and 2: its lease at node 1 ends, and B is granted there.
+    state = state.run(('time passes', 'A0'), ('lease ends', '1'), ('grant', '1', 'B0', 2))
+    assert 'a quorum answered this very round' in state.missing('renew', 'A2', 'A0', ZERO_TWO)
+    state.run(('win', 'B0', ONE_TWO, 2))
+
+
+def a_rejoining():
+    """A node that is far ahead grants anew to the holder's token; the holder's fence stays."""
+    state = won().run(('persist', '2', 9), ('skip', '2', 6), ('rejoin', '2', 'A1', 7),
+                      ('extend', '0', 'A1'), ('renew', 'A1', 'A0', ZERO_TWO),
+                      ('time passes', 'A0'), ('lease ends', '1'), ('begin', 'B'))
+    assert state.tables['fence']['A',] == 1
+    assert state.missing('grant', '2', 'B0', 8) == ['the lock is free']
+
+
+def a_superseded_renewal():
+    """A client that ignores its clock comes back after its successor: the store refuses it."""
+    state = won(blind='A').run(
+        ('time passes', 'A0'), ('lease ends', '0'), ('lease ends', '1'), ('begin', 'B'),
+        ('grant', '0', 'B0', 2), ('grant', '1', 'B0', 2), ('win', 'B0', ZERO_ONE, 2),
+        ('write', 'B'))
+    assert state.missing('extend', '0', 'A1') == ['the token holds']
+    state = state.run(('finish', 'B'), ('release', '0', 'B'), ('release', '1', 'B'),
+                      ('rejoin', '0', 'A1', 3), ('rejoin', '1', 'A1', 3),
+                      ('renew', 'A1', 'A0', ZERO_ONE))
+    assert state.missing('write', 'A') == ['no smaller fence']
+
+
+def a_lease_that_comes_back():
+    """A lease that stood comes back with the data, and counts in the quarantine."""
+    won().run(('crash with data', '1', 'A', 5), ('extend', '1', 'A1'), ('extend', '0', 'A1'),
+              ('renew', 'A1', 'A0', ZERO_ONE))
+
+
+def a_promotion():
+    """A promoted node has A's lease while its old master vouches for B."""
+    state = won().run(('promote', '1', 'A', 9, True), ('time passes', 'A0'), ('begin', 'B'),
+                      ('the old master serves', '1', 'B0', 2, True), ('lease ends', '0'),
+                      ('grant', '0', 'B0', 2), ('win', 'B0', ZERO_ONE, 2))
+    assert state.missing('extend', '1', 'A1') == ['the lease counts']
+    assert state.missing('quarantine ends', '1') == ['all that was forgotten is over']
+
+
+ALL = [a_win_by_a_raise, a_late_grant, a_repair, two_holders_averted, a_rejoining,
+       a_superseded_renewal, a_lease_that_comes_back, a_promotion]

@@ -1,0 +1,1533 @@
+//! The transition system of `proof/protocol.py`, as `proof/rust.py` writes it: change it there.
+//!
+//! `cargo test --test proof` fails where the two differ. What relations, actions and invariants
+//! mean is said there, and in `docs/proof.md`.
+
+// Not every action is one of every test that includes this.
+#![allow(dead_code)]
+#![allow(clippy::all)]
+
+/// The most of each that fit.
+pub(crate) const NODES_MAX: usize = 5;
+pub(crate) const ACQUISITIONS_MAX: usize = 6;
+/// Of each acquisition.
+pub(crate) const ROUNDS: usize = 4;
+const ROUNDS_MAX: usize = ACQUISITIONS_MAX * ROUNDS;
+
+/// How many there are of each, and which clients never look at their clocks (bits).
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Sizes {
+    pub(crate) nodes: usize,
+    pub(crate) acquisitions: usize,
+    pub(crate) blind: u32,
+}
+
+/// One relation: a bit for each place.
+type Bits = u128;
+
+fn own(round: usize) -> usize {
+    round / ROUNDS
+}
+
+fn first(round: usize) -> bool {
+    round % ROUNDS == 0
+}
+
+fn member(node: usize, quorum: usize) -> bool {
+    quorum >> node & 1 != 0
+}
+
+fn below(fence: usize, other: usize) -> bool {
+    fence < other
+}
+
+impl Sizes {
+    fn blind(&self, acquisition: usize) -> bool {
+        self.blind >> acquisition & 1 != 0
+    }
+}
+
+/// What the proof knows of the world.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub(crate) struct State {
+    /// All that the state mentions, in order.
+    fences: Vec<u64>,
+    /// A lease of the acquisition stands at the node.
+    holds: Bits,
+    /// That lease does not count before the quarantine is over.
+    provisional: Bits,
+    /// The standing lease was dated by the round, and counts for it.
+    rests: Bits,
+    /// The node vouched for the round, and may not know of it now.
+    forgot: Bits,
+    /// No fence of the lock above it was issued here; the next one is.
+    counter: [u8; NODES_MAX],
+    /// The fence ceiling in the state file.
+    ceiling: [u8; NODES_MAX],
+    /// The node grants nothing.
+    quarantined: Bits,
+    /// It was a replica, and its master may still live.
+    promoted: Bits,
+    /// The lease had this fence at the node once.
+    stored: Vec<u32>,
+    /// Its requests may be on their way.
+    begun: Bits,
+    /// Its attempt was won.
+    won: Bits,
+    /// It was abandoned or released: its client relies on nothing.
+    done: Bits,
+    /// What it was won with.
+    fence: [u8; ACQUISITIONS_MAX],
+    /// Who stored that when it was won.
+    storing: [u8; ACQUISITIONS_MAX],
+    /// The validity of the round has ended.
+    over: Bits,
+    /// A quorum has answered the round in time.
+    confirmed: Bits,
+    /// That quorum.
+    voters: [u8; ROUNDS_MAX],
+    /// The one was won before the other began.
+    before: Bits,
+    /// The largest fence that the fenced store has seen.
+    highest: u8,
+    /// The store has accepted a write of it.
+    wrote: Bits,
+    /// The store accepted a write of the one after a write of the other.
+    overwrote: Bits,
+}
+
+impl State {
+    /// Nothing has happened.
+    pub(crate) fn new() -> State {
+        State {
+            fences: vec![0],
+            holds: 0,
+            provisional: 0,
+            rests: 0,
+            forgot: 0,
+            counter: [0; NODES_MAX],
+            ceiling: [0; NODES_MAX],
+            quarantined: 0,
+            promoted: 0,
+            stored: vec![0; 1],
+            begun: 0,
+            won: 0,
+            done: 0,
+            fence: [0; ACQUISITIONS_MAX],
+            storing: [0; ACQUISITIONS_MAX],
+            over: 0,
+            confirmed: 0,
+            voters: [0; ROUNDS_MAX],
+            before: 0,
+            highest: 0,
+            wrote: 0,
+            overwrote: 0,
+        }
+    }
+
+    pub(crate) fn holds(&self, x0: usize, x1: usize) -> bool {
+        self.holds >> (x0 * ACQUISITIONS_MAX + x1) & 1 != 0
+    }
+
+    pub(crate) fn provisional(&self, x0: usize, x1: usize) -> bool {
+        self.provisional >> (x0 * ACQUISITIONS_MAX + x1) & 1 != 0
+    }
+
+    pub(crate) fn rests(&self, x0: usize, x1: usize) -> bool {
+        self.rests >> (x0 * ROUNDS_MAX + x1) & 1 != 0
+    }
+
+    pub(crate) fn forgot(&self, x0: usize, x1: usize) -> bool {
+        self.forgot >> (x0 * ROUNDS_MAX + x1) & 1 != 0
+    }
+
+    pub(crate) fn counter(&self, x0: usize) -> usize {
+        usize::from(self.counter[x0])
+    }
+
+    pub(crate) fn ceiling(&self, x0: usize) -> usize {
+        usize::from(self.ceiling[x0])
+    }
+
+    pub(crate) fn quarantined(&self, x0: usize) -> bool {
+        self.quarantined >> x0 & 1 != 0
+    }
+
+    pub(crate) fn promoted(&self, x0: usize) -> bool {
+        self.promoted >> x0 & 1 != 0
+    }
+
+    pub(crate) fn stored(&self, x0: usize, x1: usize, x2: usize) -> bool {
+        self.stored[x2] >> (x0 * NODES_MAX + x1) & 1 != 0
+    }
+
+    pub(crate) fn begun(&self, x0: usize) -> bool {
+        self.begun >> x0 & 1 != 0
+    }
+
+    pub(crate) fn won(&self, x0: usize) -> bool {
+        self.won >> x0 & 1 != 0
+    }
+
+    pub(crate) fn done(&self, x0: usize) -> bool {
+        self.done >> x0 & 1 != 0
+    }
+
+    pub(crate) fn fence(&self, x0: usize) -> usize {
+        usize::from(self.fence[x0])
+    }
+
+    pub(crate) fn storing(&self, x0: usize) -> usize {
+        usize::from(self.storing[x0])
+    }
+
+    pub(crate) fn over(&self, x0: usize) -> bool {
+        self.over >> x0 & 1 != 0
+    }
+
+    pub(crate) fn confirmed(&self, x0: usize) -> bool {
+        self.confirmed >> x0 & 1 != 0
+    }
+
+    pub(crate) fn voters(&self, x0: usize) -> usize {
+        usize::from(self.voters[x0])
+    }
+
+    pub(crate) fn before(&self, x0: usize, x1: usize) -> bool {
+        self.before >> (x0 * ACQUISITIONS_MAX + x1) & 1 != 0
+    }
+
+    pub(crate) fn highest(&self) -> usize {
+        usize::from(self.highest)
+    }
+
+    pub(crate) fn wrote(&self, x0: usize) -> bool {
+        self.wrote >> x0 & 1 != 0
+    }
+
+    pub(crate) fn overwrote(&self, x0: usize, x1: usize) -> bool {
+        self.overwrote >> (x0 * ACQUISITIONS_MAX + x1) & 1 != 0
+    }
+
+    fn renumber(&mut self, mut to: impl FnMut(usize) -> usize) {
+        for rank in &mut self.counter {
+            *rank = to(usize::from(*rank)) as u8;
+        }
+        for rank in &mut self.ceiling {
+            *rank = to(usize::from(*rank)) as u8;
+        }
+        for rank in &mut self.fence {
+            *rank = to(usize::from(*rank)) as u8;
+        }
+        self.highest = to(usize::from(self.highest)) as u8;
+    }
+
+    /// The fence of a rank.
+    pub(crate) fn fence_of(&self, rank: usize) -> u64 {
+        self.fences[rank]
+    }
+}
+
+impl State {
+    /// The rank of a fence, which gets a place among the others if it has none.
+    fn rank(&mut self, fence: u64) -> usize {
+        match self.fences.binary_search(&fence) {
+            Ok(rank) => rank,
+            Err(rank) => {
+                self.fences.insert(rank, fence);
+                self.stored.insert(rank, 0);
+                self.renumber(|old| old + usize::from(old >= rank));
+                rank
+            }
+        }
+    }
+
+    /// Drops the fences that nothing mentions.
+    fn collect(&mut self) {
+        let mut used = 0_u64;
+        self.renumber(|rank| {
+            used |= 1 << rank;
+            rank
+        });
+        for (rank, places) in self.stored.iter().enumerate() {
+            used |= u64::from(*places != 0) << rank;
+        }
+        for rank in (0..self.fences.len()).rev() {
+            if used >> rank & 1 == 0 {
+                self.fences.remove(rank);
+                self.stored.remove(rank);
+                self.renumber(|old| old - usize::from(old > rank));
+            }
+        }
+    }
+}
+
+pub(crate) type Invariant = fn(&State, &Sizes) -> bool;
+
+/// What must hold in every state, by name.
+pub(crate) const INVARIANTS: [(&str, Invariant); 21] = [
+    ("exclusion", exclusion as Invariant),
+    ("unique", unique as Invariant),
+    ("rising", rising as Invariant),
+    ("store", store as Invariant),
+    ("superseded", superseded as Invariant),
+    ("one voice", one_voice as Invariant),
+    ("votes stay", votes_stay as Invariant),
+    ("one holder", one_holder as Invariant),
+    ("rests on the holder", rests_on_the_holder as Invariant),
+    ("no vote beside", no_vote_beside as Invariant),
+    ("nothing counts", nothing_counts as Invariant),
+    ("nothing forgotten", nothing_forgotten as Invariant),
+    ("over is over", over_is_over as Invariant),
+    ("counted", counted as Invariant),
+    ("on disk", on_disk as Invariant),
+    ("stored once", stored_once as Invariant),
+    ("won with", won_with as Invariant),
+    ("above the last", above_the_last as Invariant),
+    ("history", history as Invariant),
+    ("nothing from nothing", nothing_from_nothing as Invariant),
+    ("written", written as Invariant),
+];
+
+/// Of all validities that are not over, none are of different acquisitions.
+fn exclusion(s: &State, sizes: &Sizes) -> bool {
+    (0..sizes.acquisitions * ROUNDS).all(|r0| {
+        !(s.confirmed(r0) && !s.over(r0))
+            || (0..sizes.acquisitions * ROUNDS)
+                .all(|s1| !(s.confirmed(s1) && !s.over(s1)) || (own(r0) == own(s1)))
+    })
+}
+
+/// No two acquisitions have the same fence.
+fn unique(s: &State, sizes: &Sizes) -> bool {
+    (0..sizes.acquisitions).all(|a0| {
+        !(s.won(a0))
+            || (0..sizes.acquisitions)
+                .all(|b1| !(s.won(b1) && (s.fence(a0) == s.fence(b1))) || (a0 == b1))
+    })
+}
+
+/// Of two acquisitions of which one was won before the other began, the later has the larger fence.
+fn rising(s: &State, sizes: &Sizes) -> bool {
+    (0..sizes.acquisitions).all(|a0| {
+        (0..sizes.acquisitions)
+            .all(|b1| !(s.before(a0, b1) && s.won(b1)) || below(s.fence(a0), s.fence(b1)))
+    })
+}
+
+/// The fenced store takes no write of an acquisition after one of an acquisition that began when
+/// the first was won.
+fn store(s: &State, sizes: &Sizes) -> bool {
+    (0..sizes.acquisitions)
+        .all(|a0| (0..sizes.acquisitions).all(|b1| !(s.overwrote(a0, b1)) || !s.before(a0, b1)))
+}
+
+/// Where both clients look at their clocks, nobody is valid once an acquisition is won that began
+/// after his own was won.
+fn superseded(s: &State, sizes: &Sizes) -> bool {
+    (0..sizes.acquisitions).all(|a0| {
+        !(!sizes.blind(a0))
+            || (0..sizes.acquisitions).all(|b1| {
+                !(s.before(a0, b1) && s.won(b1) && !sizes.blind(b1))
+                    || (0..sizes.acquisitions * ROUNDS)
+                        .all(|r2| !((own(r2) == a0) && s.confirmed(r2)) || s.over(r2))
+            })
+    })
+}
+
+/// A node vouches for one acquisition at a time.
+fn one_voice(s: &State, sizes: &Sizes) -> bool {
+    (0..sizes.nodes).all(|n0| {
+        (0..sizes.acquisitions * ROUNDS).all(|r1| {
+            !(s.rests(n0, r1) || s.forgot(n0, r1))
+                || (0..sizes.acquisitions * ROUNDS)
+                    .all(|s2| !(s.rests(n0, s2) || s.forgot(n0, s2)) || (own(r1) == own(s2)))
+        })
+    })
+}
+
+/// Whoever was counted for a validity that is not over vouches for it still.
+fn votes_stay(s: &State, sizes: &Sizes) -> bool {
+    (0..sizes.nodes).all(|n0| {
+        (0..sizes.acquisitions * ROUNDS).all(|r1| {
+            !(s.confirmed(r1) && !s.over(r1) && member(n0, s.voters(r1)))
+                || (s.rests(n0, r1) || s.forgot(n0, r1))
+        })
+    })
+}
+
+/// A node has one lease.
+fn one_holder(s: &State, sizes: &Sizes) -> bool {
+    (0..sizes.nodes).all(|n0| {
+        (0..sizes.acquisitions).all(|a1| {
+            !(s.holds(n0, a1)) || (0..sizes.acquisitions).all(|b2| !(s.holds(n0, b2)) || (a1 == b2))
+        })
+    })
+}
+
+/// A lease rests on rounds of its holder.
+fn rests_on_the_holder(s: &State, sizes: &Sizes) -> bool {
+    (0..sizes.nodes).all(|n0| {
+        (0..sizes.acquisitions * ROUNDS).all(|r1| !(s.rests(n0, r1)) || s.holds(n0, own(r1)))
+    })
+}
+
+/// Where a lease counts, the node has forgotten no vote for anybody else.
+fn no_vote_beside(s: &State, sizes: &Sizes) -> bool {
+    (0..sizes.nodes).all(|n0| {
+        !(!s.promoted(n0))
+            || (0..sizes.acquisitions).all(|a1| {
+                !(s.holds(n0, a1) && !s.provisional(n0, a1) && !s.done(a1))
+                    || (0..sizes.acquisitions * ROUNDS)
+                        .all(|r2| !(s.forgot(n0, r2)) || (own(r2) == a1))
+            })
+    })
+}
+
+/// No lease counts for a round while it is provisional, or at a promoted node that waits.
+fn nothing_counts(s: &State, sizes: &Sizes) -> bool {
+    ((0..sizes.nodes).all(|n0| {
+        (0..sizes.acquisitions * ROUNDS).all(|r1| !(s.provisional(n0, own(r1))) || !s.rests(n0, r1))
+    }) && (0..sizes.nodes)
+        .all(|n0| !(s.promoted(n0)) || (0..sizes.acquisitions * ROUNDS).all(|r1| !s.rests(n0, r1))))
+}
+
+/// Outside a quarantine nothing is forgotten, and every lease counts.
+fn nothing_forgotten(s: &State, sizes: &Sizes) -> bool {
+    (0..sizes.nodes).all(|n0| {
+        !(!s.quarantined(n0))
+            || (0..sizes.acquisitions * ROUNDS).all(|r1| {
+                (0..sizes.acquisitions)
+                    .all(|a2| (!s.forgot(n0, r1) && !s.provisional(n0, a2) && !s.promoted(n0)))
+            })
+    })
+}
+
+/// Nothing is kept of a validity that has ended, and who is done has none.
+fn over_is_over(s: &State, sizes: &Sizes) -> bool {
+    ((0..sizes.nodes).all(|n0| {
+        (0..sizes.acquisitions * ROUNDS)
+            .all(|r1| !(s.over(r1)) || !(s.rests(n0, r1) || s.forgot(n0, r1)))
+    }) && (0..sizes.acquisitions * ROUNDS).all(|r0| !(s.done(own(r0))) || s.over(r0)))
+}
+
+/// No fence was stored at a node that is above its counter.
+fn counted(s: &State, sizes: &Sizes) -> bool {
+    (0..sizes.acquisitions).all(|a0| {
+        (0..sizes.nodes).all(|n1| {
+            (0..s.fences.len()).all(|f2| !(s.stored(a0, n1, f2)) || !below(s.counter(n1), f2))
+        })
+    })
+}
+
+/// No counter is above the ceiling in the state file.
+fn on_disk(s: &State, sizes: &Sizes) -> bool {
+    (0..sizes.nodes).all(|n0| !below(s.ceiling(n0), s.counter(n0)))
+}
+
+/// A node stores a fence for one acquisition.
+fn stored_once(s: &State, sizes: &Sizes) -> bool {
+    (0..sizes.acquisitions).all(|a0| {
+        (0..sizes.acquisitions).all(|b1| {
+            (0..sizes.nodes).all(|n2| {
+                (0..s.fences.len())
+                    .all(|f3| !(s.stored(a0, n2, f3) && s.stored(b1, n2, f3)) || (a0 == b1))
+            })
+        })
+    })
+}
+
+/// What an acquisition was won with is stored at a quorum.
+fn won_with(s: &State, sizes: &Sizes) -> bool {
+    (0..sizes.acquisitions).all(|a0| {
+        !(s.won(a0))
+            || (0..sizes.nodes)
+                .all(|n1| !(member(n1, s.storing(a0))) || s.stored(a0, n1, s.fence(a0)))
+    })
+}
+
+/// Where a fence was won with, whoever began later is given larger ones.
+fn above_the_last(s: &State, sizes: &Sizes) -> bool {
+    (0..sizes.acquisitions).all(|a0| {
+        (0..sizes.acquisitions).all(|b1| {
+            !(s.before(a0, b1))
+                || (0..sizes.nodes).all(|n2| {
+                    !(member(n2, s.storing(a0)))
+                        || (0..s.fences.len())
+                            .all(|f3| !(s.stored(b1, n2, f3)) || below(s.fence(a0), f3))
+                })
+        })
+    })
+}
+
+/// Who was won before another began was won, and that other has begun.
+fn history(s: &State, sizes: &Sizes) -> bool {
+    ((0..sizes.acquisitions).all(|a0| {
+        (0..sizes.acquisitions).all(|b1| !(s.before(a0, b1)) || (s.won(a0) && s.begun(b1)))
+    }) && (0..sizes.acquisitions).all(|a0| !(s.won(a0) || s.done(a0)) || s.begun(a0)))
+}
+
+/// Of what has not begun, nobody knows.
+fn nothing_from_nothing(s: &State, sizes: &Sizes) -> bool {
+    ((0..sizes.acquisitions).all(|a0| {
+        !(!s.begun(a0))
+            || (0..sizes.nodes).all(|n1| {
+                (0..s.fences.len()).all(|f2| {
+                    (!s.stored(a0, n1, f2)
+                        && !s.holds(n1, a0)
+                        && !s.provisional(n1, a0)
+                        && !s.wrote(a0))
+                })
+            })
+    }) && (0..sizes.acquisitions * ROUNDS).all(|r0| {
+        !(!s.begun(own(r0)))
+            || (0..sizes.nodes)
+                .all(|n1| (!(s.rests(n1, r0) || s.forgot(n1, r0)) && !s.confirmed(r0)))
+    }))
+}
+
+/// What the store has accepted had been won, and is not above what the store has seen.
+fn written(s: &State, sizes: &Sizes) -> bool {
+    ((0..sizes.acquisitions)
+        .all(|a0| !(s.wrote(a0)) || (s.won(a0) && !below(s.highest(), s.fence(a0))))
+        && (0..sizes.acquisitions)
+            .all(|a0| (0..sizes.acquisitions).all(|b1| !(s.overwrote(a0, b1)) || s.wrote(b1))))
+}
+
+/// What may happen. Fences are what they are, not ranks.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Action {
+    /// A client begins to acquire, with a token of its own.
+    Begin { at_acquisition: usize },
+    /// The validity of a round ends at the client, whether or not anybody looks.
+    TimePasses { at_round: usize },
+    /// A quorum has granted, and each of it has stored the very fence that the attempt is won with.
+    Win { at_round: usize, at_quorum: usize, at_fence: u64 },
+    /// A quorum has answered a renewal with yes while the holder was still valid by another round.
+    Renew { at_round: usize, standing: usize, at_quorum: usize },
+    /// A client abandons its attempt or releases its lock: it relies on nothing from here on.
+    Finish { at_acquisition: usize },
+    /// The fenced store accepts a write: its fence is no smaller than any that it has seen.
+    Write { at_acquisition: usize },
+    /// A node grants a free lock to an attempt: now, late, or once more.
+    Grant { at_node: usize, at_round: usize, at_fence: u64 },
+    /// A node that has lost the lease grants anew to the holder's own token. The larger fence is
+    /// the node's affair: the holder keeps its own.
+    Rejoin { at_node: usize, at_round: usize, at_fence: u64 },
+    /// A node lets the lease end later, never earlier, also in quarantine. (A provisional lease is
+    /// extended too, which changes nothing here: it does not count.)
+    Extend { at_node: usize, at_round: usize },
+    /// A node lifts its counter and the lease of the token to a larger fence.
+    Raise { at_node: usize, at_acquisition: usize, at_fence: u64 },
+    /// A node writes a higher fence ceiling to its disk.
+    Persist { at_node: usize, at_fence: u64 },
+    /// The floor of a node rises: fences of the lock are left out.
+    Skip { at_node: usize, at_fence: u64 },
+    /// A node in quarantine gives the lease back to a holder whom it has forgotten. That does not
+    /// count before the quarantine is over, for it may have vouched for another.
+    Repair { at_node: usize, at_round: usize },
+    /// A node outside quarantine that has granted nothing later gives the lease back, and that
+    /// counts.
+    RepairByTheCounter { at_node: usize, at_round: usize },
+    /// The clock of a node passes the end of a lease: every validity that rested on it is over.
+    LeaseEnds { at_node: usize },
+    /// A node takes back the lease of a client that has sent its release.
+    Release { at_node: usize, at_acquisition: usize },
+    /// A node crashes and forgets everything. Its fences go on above the fence ceiling, and it
+    /// grants nothing until all that it may have forgotten is over.
+    Crash { at_node: usize, at_fence: u64 },
+    /// A node crashes and comes back with an older data set: with the lease that stood, which
+    /// counts as it did, or with one that was given back since. (A lease that had ended is over by
+    /// its date.)
+    CrashWithData { at_node: usize, at_acquisition: usize, at_fence: u64 },
+    /// A node crashes and comes back with a lease that may have been over before: it may have
+    /// vouched for another since, so that lease does not count before the quarantine is over.
+    CrashDatedLoosely { at_node: usize, at_acquisition: usize, at_fence: u64 },
+    /// A replica takes the place of its master, with the data set of an earlier moment. Its fences
+    /// jump above all that its master issues, and nothing that it says counts while it waits.
+    Promote { at_node: usize, at_acquisition: usize, at_fence: u64, comes: bool },
+    /// While a promoted node waits, its old master goes on to vouch for one acquisition, with
+    /// fences below the jump.
+    TheOldMasterServes { at_node: usize, at_round: usize, at_fence: u64, comes: bool },
+    /// A node grants again: every validity that it may have forgotten is over. Provisional leases
+    /// count from here on.
+    QuarantineEnds { at_node: usize },
+}
+
+impl Action {
+    /// As the proof calls it.
+    pub(crate) const fn name(self) -> &'static str {
+        match self {
+            Action::Begin { .. } => "begin",
+            Action::TimePasses { .. } => "time passes",
+            Action::Win { .. } => "win",
+            Action::Renew { .. } => "renew",
+            Action::Finish { .. } => "finish",
+            Action::Write { .. } => "write",
+            Action::Grant { .. } => "grant",
+            Action::Rejoin { .. } => "rejoin",
+            Action::Extend { .. } => "extend",
+            Action::Raise { .. } => "raise",
+            Action::Persist { .. } => "persist",
+            Action::Skip { .. } => "skip",
+            Action::Repair { .. } => "repair",
+            Action::RepairByTheCounter { .. } => "repair by the counter",
+            Action::LeaseEnds { .. } => "lease ends",
+            Action::Release { .. } => "release",
+            Action::Crash { .. } => "crash",
+            Action::CrashWithData { .. } => "crash with data",
+            Action::CrashDatedLoosely { .. } => "crash, dated loosely",
+            Action::Promote { .. } => "promote",
+            Action::TheOldMasterServes { .. } => "the old master serves",
+            Action::QuarantineEnds { .. } => "quarantine ends",
+        }
+    }
+}
+
+/// All actions, by name.
+pub(crate) const ACTIONS: [&str; 22] = [
+    "begin",
+    "time passes",
+    "win",
+    "renew",
+    "finish",
+    "write",
+    "grant",
+    "rejoin",
+    "extend",
+    "raise",
+    "persist",
+    "skip",
+    "repair",
+    "repair by the counter",
+    "lease ends",
+    "release",
+    "crash",
+    "crash with data",
+    "crash, dated loosely",
+    "promote",
+    "the old master serves",
+    "quarantine ends",
+];
+
+impl State {
+    /// The state after an action; an error names a requirement that is not met.
+    pub(crate) fn take(&self, sizes: &Sizes, action: Action) -> Result<State, &'static str> {
+        let mut s = self.clone();
+        let mut after = match action {
+            Action::Begin { at_acquisition } => begin_step(sizes, &mut s, at_acquisition),
+            Action::TimePasses { at_round } => time_passes_step(sizes, &mut s, at_round),
+            Action::Win { at_round, at_quorum, at_fence } => {
+                win_step(sizes, &mut s, at_round, at_quorum, at_fence)
+            }
+            Action::Renew { at_round, standing, at_quorum } => {
+                renew_step(sizes, &mut s, at_round, standing, at_quorum)
+            }
+            Action::Finish { at_acquisition } => finish_step(sizes, &mut s, at_acquisition),
+            Action::Write { at_acquisition } => write_step(sizes, &mut s, at_acquisition),
+            Action::Grant { at_node, at_round, at_fence } => {
+                grant_step(sizes, &mut s, at_node, at_round, at_fence)
+            }
+            Action::Rejoin { at_node, at_round, at_fence } => {
+                rejoin_step(sizes, &mut s, at_node, at_round, at_fence)
+            }
+            Action::Extend { at_node, at_round } => extend_step(sizes, &mut s, at_node, at_round),
+            Action::Raise { at_node, at_acquisition, at_fence } => {
+                raise_step(sizes, &mut s, at_node, at_acquisition, at_fence)
+            }
+            Action::Persist { at_node, at_fence } => persist_step(sizes, &mut s, at_node, at_fence),
+            Action::Skip { at_node, at_fence } => skip_step(sizes, &mut s, at_node, at_fence),
+            Action::Repair { at_node, at_round } => repair_step(sizes, &mut s, at_node, at_round),
+            Action::RepairByTheCounter { at_node, at_round } => {
+                repair_by_the_counter_step(sizes, &mut s, at_node, at_round)
+            }
+            Action::LeaseEnds { at_node } => lease_ends_step(sizes, &mut s, at_node),
+            Action::Release { at_node, at_acquisition } => {
+                release_step(sizes, &mut s, at_node, at_acquisition)
+            }
+            Action::Crash { at_node, at_fence } => crash_step(sizes, &mut s, at_node, at_fence),
+            Action::CrashWithData { at_node, at_acquisition, at_fence } => {
+                crash_with_data_step(sizes, &mut s, at_node, at_acquisition, at_fence)
+            }
+            Action::CrashDatedLoosely { at_node, at_acquisition, at_fence } => {
+                crash_dated_loosely_step(sizes, &mut s, at_node, at_acquisition, at_fence)
+            }
+            Action::Promote { at_node, at_acquisition, at_fence, comes } => {
+                promote_step(sizes, &mut s, at_node, at_acquisition, at_fence, comes)
+            }
+            Action::TheOldMasterServes { at_node, at_round, at_fence, comes } => {
+                the_old_master_serves_step(sizes, &mut s, at_node, at_round, at_fence, comes)
+            }
+            Action::QuarantineEnds { at_node } => quarantine_ends_step(sizes, &mut s, at_node),
+        }?;
+        after.collect();
+        Ok(after)
+    }
+}
+
+fn begin_step(sizes: &Sizes, s: &mut State, at_acquisition: usize) -> Result<State, &'static str> {
+    if !(!s.begun(at_acquisition)) {
+        return Err("a fresh token");
+    }
+    let mut t = s.clone();
+    for y0 in 0..sizes.acquisitions {
+        let place: Bits = 1 << y0;
+        let is_so = (s.begun(y0) || (true && (y0 == at_acquisition)));
+        if is_so { t.begun |= place } else { t.begun &= !place }
+    }
+    for y0 in 0..sizes.acquisitions {
+        for y1 in 0..sizes.acquisitions {
+            let place: Bits = 1 << (y0 * ACQUISITIONS_MAX + y1);
+            let is_so = (s.before(y0, y1) || ((y1 == at_acquisition) && s.won(y0)));
+            if is_so { t.before |= place } else { t.before &= !place }
+        }
+    }
+    Ok(t)
+}
+
+fn time_passes_step(sizes: &Sizes, s: &mut State, at_round: usize) -> Result<State, &'static str> {
+    let mut t = s.clone();
+    for y0 in 0..sizes.acquisitions * ROUNDS {
+        let place: Bits = 1 << y0;
+        let is_so = (s.over(y0) || (y0 == at_round));
+        if is_so { t.over |= place } else { t.over &= !place }
+    }
+    for y0 in 0..sizes.nodes {
+        for y1 in 0..sizes.acquisitions * ROUNDS {
+            let place: Bits = 1 << (y0 * ROUNDS_MAX + y1);
+            let is_so = (s.rests(y0, y1) && !(y1 == at_round));
+            if is_so { t.rests |= place } else { t.rests &= !place }
+        }
+    }
+    for y0 in 0..sizes.nodes {
+        for y1 in 0..sizes.acquisitions * ROUNDS {
+            let place: Bits = 1 << (y0 * ROUNDS_MAX + y1);
+            let is_so = (s.forgot(y0, y1) && !(y1 == at_round));
+            if is_so { t.forgot |= place } else { t.forgot &= !place }
+        }
+    }
+    Ok(t)
+}
+
+fn win_step(
+    sizes: &Sizes,
+    s: &mut State,
+    at_round: usize,
+    at_quorum: usize,
+    at_fence: u64,
+) -> Result<State, &'static str> {
+    let at_fence = s.rank(at_fence);
+    if !(first(at_round) && s.begun(own(at_round)) && !s.done(own(at_round))) {
+        return Err("it is the attempt");
+    }
+    if !(!s.won(own(at_round)) && !s.confirmed(at_round)) {
+        return Err("once");
+    }
+    if !((0..sizes.nodes).all(|n0| {
+        !(member(n0, at_quorum) && !s.over(at_round))
+            || (s.rests(n0, at_round) || s.forgot(n0, at_round))
+    })) {
+        return Err("a quorum granted");
+    }
+    if !((0..sizes.nodes)
+        .all(|n0| !(member(n0, at_quorum)) || s.stored(own(at_round), n0, at_fence)))
+    {
+        return Err("a quorum stored just this fence");
+    }
+    if !(!s.over(at_round) || sizes.blind(own(at_round))) {
+        return Err("the validity is not over");
+    }
+    let mut t = s.clone();
+    for y0 in 0..sizes.acquisitions {
+        let place: Bits = 1 << y0;
+        let is_so = (s.won(y0) || (true && (y0 == own(at_round))));
+        if is_so { t.won |= place } else { t.won &= !place }
+    }
+    for y0 in 0..sizes.acquisitions {
+        t.fence[y0] = (if (y0 == own(at_round)) { at_fence } else { s.fence(y0) }) as u8;
+    }
+    for y0 in 0..sizes.acquisitions {
+        t.storing[y0] = (if (y0 == own(at_round)) { at_quorum } else { s.storing(y0) }) as u8;
+    }
+    for y0 in 0..sizes.acquisitions * ROUNDS {
+        let place: Bits = 1 << y0;
+        let is_so = (s.confirmed(y0) || (true && (y0 == at_round)));
+        if is_so { t.confirmed |= place } else { t.confirmed &= !place }
+    }
+    for y0 in 0..sizes.acquisitions * ROUNDS {
+        t.voters[y0] = (if (y0 == at_round) { at_quorum } else { s.voters(y0) }) as u8;
+    }
+    Ok(t)
+}
+
+fn renew_step(
+    sizes: &Sizes,
+    s: &mut State,
+    at_round: usize,
+    standing: usize,
+    at_quorum: usize,
+) -> Result<State, &'static str> {
+    if !(s.won(own(at_round))
+        && !s.done(own(at_round))
+        && !first(at_round)
+        && !s.confirmed(at_round))
+    {
+        return Err("of a holder");
+    }
+    if !((0..sizes.nodes).all(|n0| {
+        !(member(n0, at_quorum) && !s.over(at_round))
+            || (s.rests(n0, at_round) || s.forgot(n0, at_round))
+    })) {
+        return Err("a quorum answered this very round");
+    }
+    if !(sizes.blind(own(at_round))
+        || ((own(standing) == own(at_round)) && s.confirmed(standing) && !s.over(standing)))
+    {
+        return Err("the holder is still valid");
+    }
+    let mut t = s.clone();
+    for y0 in 0..sizes.acquisitions * ROUNDS {
+        let place: Bits = 1 << y0;
+        let is_so = (s.confirmed(y0) || (true && (y0 == at_round)));
+        if is_so { t.confirmed |= place } else { t.confirmed &= !place }
+    }
+    for y0 in 0..sizes.acquisitions * ROUNDS {
+        t.voters[y0] = (if (y0 == at_round) { at_quorum } else { s.voters(y0) }) as u8;
+    }
+    Ok(t)
+}
+
+fn finish_step(sizes: &Sizes, s: &mut State, at_acquisition: usize) -> Result<State, &'static str> {
+    if !(s.begun(at_acquisition)) {
+        return Err("it has begun");
+    }
+    let mut t = s.clone();
+    for y0 in 0..sizes.acquisitions * ROUNDS {
+        let place: Bits = 1 << y0;
+        let is_so = (s.over(y0) || (own(y0) == at_acquisition));
+        if is_so { t.over |= place } else { t.over &= !place }
+    }
+    for y0 in 0..sizes.nodes {
+        for y1 in 0..sizes.acquisitions * ROUNDS {
+            let place: Bits = 1 << (y0 * ROUNDS_MAX + y1);
+            let is_so = (s.rests(y0, y1) && !(own(y1) == at_acquisition));
+            if is_so { t.rests |= place } else { t.rests &= !place }
+        }
+    }
+    for y0 in 0..sizes.nodes {
+        for y1 in 0..sizes.acquisitions * ROUNDS {
+            let place: Bits = 1 << (y0 * ROUNDS_MAX + y1);
+            let is_so = (s.forgot(y0, y1) && !(own(y1) == at_acquisition));
+            if is_so { t.forgot |= place } else { t.forgot &= !place }
+        }
+    }
+    for y0 in 0..sizes.acquisitions {
+        let place: Bits = 1 << y0;
+        let is_so = (s.done(y0) || (true && (y0 == at_acquisition)));
+        if is_so { t.done |= place } else { t.done &= !place }
+    }
+    Ok(t)
+}
+
+fn write_step(sizes: &Sizes, s: &mut State, at_acquisition: usize) -> Result<State, &'static str> {
+    if !(s.won(at_acquisition)) {
+        return Err("of a holder, or one who was");
+    }
+    if !(!below(s.fence(at_acquisition), s.highest())) {
+        return Err("no smaller fence");
+    }
+    let mut t = s.clone();
+    t.highest = s.fence(at_acquisition) as u8;
+    for y0 in 0..sizes.acquisitions {
+        let place: Bits = 1 << y0;
+        let is_so = (s.wrote(y0) || (true && (y0 == at_acquisition)));
+        if is_so { t.wrote |= place } else { t.wrote &= !place }
+    }
+    for y0 in 0..sizes.acquisitions {
+        for y1 in 0..sizes.acquisitions {
+            let place: Bits = 1 << (y0 * ACQUISITIONS_MAX + y1);
+            let is_so = (s.overwrote(y0, y1) || ((y0 == at_acquisition) && s.wrote(y1)));
+            if is_so { t.overwrote |= place } else { t.overwrote &= !place }
+        }
+    }
+    Ok(t)
+}
+
+fn grant_step(
+    sizes: &Sizes,
+    s: &mut State,
+    at_node: usize,
+    at_round: usize,
+    at_fence: u64,
+) -> Result<State, &'static str> {
+    let at_fence = s.rank(at_fence);
+    if !((0..sizes.acquisitions).all(|a0| !s.holds(at_node, a0))) {
+        return Err("the lock is free");
+    }
+    if !(!s.quarantined(at_node)) {
+        return Err("not in quarantine");
+    }
+    if !(below(s.counter(at_node), at_fence)) {
+        return Err("above the counter");
+    }
+    if !(!below(s.ceiling(at_node), at_fence)) {
+        return Err("on disk first");
+    }
+    if !(s.begun(own(at_round))) {
+        return Err("it has begun");
+    }
+    if !(first(at_round)) {
+        return Err("it is the attempt");
+    }
+    let mut t = s.clone();
+    for y0 in 0..sizes.nodes {
+        for y1 in 0..sizes.acquisitions {
+            let place: Bits = 1 << (y0 * ACQUISITIONS_MAX + y1);
+            let is_so = (s.holds(y0, y1) || (true && (y0 == at_node) && (y1 == own(at_round))));
+            if is_so { t.holds |= place } else { t.holds &= !place }
+        }
+    }
+    for y0 in 0..sizes.nodes {
+        for y1 in 0..sizes.acquisitions * ROUNDS {
+            let place: Bits = 1 << (y0 * ROUNDS_MAX + y1);
+            let is_so =
+                (s.rests(y0, y1) || (!s.over(at_round) && (y0 == at_node) && (y1 == at_round)));
+            if is_so { t.rests |= place } else { t.rests &= !place }
+        }
+    }
+    for y0 in 0..sizes.acquisitions {
+        for y1 in 0..sizes.nodes {
+            for y2 in 0..s.fences.len() {
+                let place = 1_u32 << (y0 * NODES_MAX + y1);
+                let is_so = (s.stored(y0, y1, y2)
+                    || (true && (y0 == own(at_round)) && (y1 == at_node) && (y2 == at_fence)));
+                if is_so { t.stored[y2] |= place } else { t.stored[y2] &= !place }
+            }
+        }
+    }
+    for y0 in 0..sizes.nodes {
+        t.counter[y0] = (if (y0 == at_node) { at_fence } else { s.counter(y0) }) as u8;
+    }
+    Ok(t)
+}
+
+fn rejoin_step(
+    sizes: &Sizes,
+    s: &mut State,
+    at_node: usize,
+    at_round: usize,
+    at_fence: u64,
+) -> Result<State, &'static str> {
+    let at_fence = s.rank(at_fence);
+    if !((0..sizes.acquisitions).all(|a0| !s.holds(at_node, a0))) {
+        return Err("the lock is free");
+    }
+    if !(!s.quarantined(at_node)) {
+        return Err("not in quarantine");
+    }
+    if !(below(s.counter(at_node), at_fence)) {
+        return Err("above the counter");
+    }
+    if !(!below(s.ceiling(at_node), at_fence)) {
+        return Err("on disk first");
+    }
+    if !(s.begun(own(at_round))) {
+        return Err("it has begun");
+    }
+    if !(s.won(own(at_round)) && !first(at_round)) {
+        return Err("of a holder");
+    }
+    let mut t = s.clone();
+    for y0 in 0..sizes.nodes {
+        for y1 in 0..sizes.acquisitions {
+            let place: Bits = 1 << (y0 * ACQUISITIONS_MAX + y1);
+            let is_so = (s.holds(y0, y1) || (true && (y0 == at_node) && (y1 == own(at_round))));
+            if is_so { t.holds |= place } else { t.holds &= !place }
+        }
+    }
+    for y0 in 0..sizes.nodes {
+        for y1 in 0..sizes.acquisitions * ROUNDS {
+            let place: Bits = 1 << (y0 * ROUNDS_MAX + y1);
+            let is_so =
+                (s.rests(y0, y1) || (!s.over(at_round) && (y0 == at_node) && (y1 == at_round)));
+            if is_so { t.rests |= place } else { t.rests &= !place }
+        }
+    }
+    for y0 in 0..sizes.acquisitions {
+        for y1 in 0..sizes.nodes {
+            for y2 in 0..s.fences.len() {
+                let place = 1_u32 << (y0 * NODES_MAX + y1);
+                let is_so = (s.stored(y0, y1, y2)
+                    || (true && (y0 == own(at_round)) && (y1 == at_node) && (y2 == at_fence)));
+                if is_so { t.stored[y2] |= place } else { t.stored[y2] &= !place }
+            }
+        }
+    }
+    for y0 in 0..sizes.nodes {
+        t.counter[y0] = (if (y0 == at_node) { at_fence } else { s.counter(y0) }) as u8;
+    }
+    Ok(t)
+}
+
+fn extend_step(
+    sizes: &Sizes,
+    s: &mut State,
+    at_node: usize,
+    at_round: usize,
+) -> Result<State, &'static str> {
+    if !(s.holds(at_node, own(at_round))) {
+        return Err("the token holds");
+    }
+    if !(!s.provisional(at_node, own(at_round)) && !s.promoted(at_node)) {
+        return Err("the lease counts");
+    }
+    let mut t = s.clone();
+    for y0 in 0..sizes.nodes {
+        for y1 in 0..sizes.acquisitions * ROUNDS {
+            let place: Bits = 1 << (y0 * ROUNDS_MAX + y1);
+            let is_so =
+                (s.rests(y0, y1) || (!s.over(at_round) && (y0 == at_node) && (y1 == at_round)));
+            if is_so { t.rests |= place } else { t.rests &= !place }
+        }
+    }
+    Ok(t)
+}
+
+fn raise_step(
+    sizes: &Sizes,
+    s: &mut State,
+    at_node: usize,
+    at_acquisition: usize,
+    at_fence: u64,
+) -> Result<State, &'static str> {
+    let at_fence = s.rank(at_fence);
+    if !(s.holds(at_node, at_acquisition)) {
+        return Err("the token holds");
+    }
+    if !(below(s.counter(at_node), at_fence)) {
+        return Err("above the counter");
+    }
+    if !(!below(s.ceiling(at_node), at_fence)) {
+        return Err("on disk first");
+    }
+    let mut t = s.clone();
+    for y0 in 0..sizes.acquisitions {
+        for y1 in 0..sizes.nodes {
+            for y2 in 0..s.fences.len() {
+                let place = 1_u32 << (y0 * NODES_MAX + y1);
+                let is_so = (s.stored(y0, y1, y2)
+                    || (true && (y0 == at_acquisition) && (y1 == at_node) && (y2 == at_fence)));
+                if is_so { t.stored[y2] |= place } else { t.stored[y2] &= !place }
+            }
+        }
+    }
+    for y0 in 0..sizes.nodes {
+        t.counter[y0] = (if (y0 == at_node) { at_fence } else { s.counter(y0) }) as u8;
+    }
+    Ok(t)
+}
+
+fn persist_step(
+    sizes: &Sizes,
+    s: &mut State,
+    at_node: usize,
+    at_fence: u64,
+) -> Result<State, &'static str> {
+    let at_fence = s.rank(at_fence);
+    if !(!below(at_fence, s.ceiling(at_node))) {
+        return Err("it does not fall");
+    }
+    let mut t = s.clone();
+    for y0 in 0..sizes.nodes {
+        t.ceiling[y0] = (if (y0 == at_node) { at_fence } else { s.ceiling(y0) }) as u8;
+    }
+    Ok(t)
+}
+
+fn skip_step(
+    sizes: &Sizes,
+    s: &mut State,
+    at_node: usize,
+    at_fence: u64,
+) -> Result<State, &'static str> {
+    let at_fence = s.rank(at_fence);
+    if !(!below(at_fence, s.counter(at_node))) {
+        return Err("upwards");
+    }
+    if !(!below(s.ceiling(at_node), at_fence)) {
+        return Err("on disk first");
+    }
+    let mut t = s.clone();
+    for y0 in 0..sizes.nodes {
+        t.counter[y0] = (if (y0 == at_node) { at_fence } else { s.counter(y0) }) as u8;
+    }
+    Ok(t)
+}
+
+fn repair_step(
+    sizes: &Sizes,
+    s: &mut State,
+    at_node: usize,
+    at_round: usize,
+) -> Result<State, &'static str> {
+    if !((0..sizes.acquisitions).all(|a0| !s.holds(at_node, a0))) {
+        return Err("the lock is free");
+    }
+    if !(s.quarantined(at_node)) {
+        return Err("in quarantine");
+    }
+    if !(s.won(own(at_round))) {
+        return Err("of a holder");
+    }
+    let mut t = s.clone();
+    for y0 in 0..sizes.nodes {
+        for y1 in 0..sizes.acquisitions {
+            let place: Bits = 1 << (y0 * ACQUISITIONS_MAX + y1);
+            let is_so = (s.holds(y0, y1) || (true && (y0 == at_node) && (y1 == own(at_round))));
+            if is_so { t.holds |= place } else { t.holds &= !place }
+        }
+    }
+    for y0 in 0..sizes.nodes {
+        for y1 in 0..sizes.acquisitions {
+            let place: Bits = 1 << (y0 * ACQUISITIONS_MAX + y1);
+            let is_so =
+                (s.provisional(y0, y1) || (true && (y0 == at_node) && (y1 == own(at_round))));
+            if is_so { t.provisional |= place } else { t.provisional &= !place }
+        }
+    }
+    Ok(t)
+}
+
+fn repair_by_the_counter_step(
+    sizes: &Sizes,
+    s: &mut State,
+    at_node: usize,
+    at_round: usize,
+) -> Result<State, &'static str> {
+    if !((0..sizes.acquisitions).all(|a0| !s.holds(at_node, a0))) {
+        return Err("the lock is free");
+    }
+    if !(!s.quarantined(at_node)) {
+        return Err("not in quarantine");
+    }
+    if !(s.won(own(at_round))) {
+        return Err("of a holder");
+    }
+    if !(!below(s.fence(own(at_round)), s.counter(at_node))) {
+        return Err("nothing later was granted");
+    }
+    if !(!below(s.ceiling(at_node), s.fence(own(at_round)))) {
+        return Err("on disk first");
+    }
+    let mut t = s.clone();
+    for y0 in 0..sizes.nodes {
+        for y1 in 0..sizes.acquisitions {
+            let place: Bits = 1 << (y0 * ACQUISITIONS_MAX + y1);
+            let is_so = (s.holds(y0, y1) || (true && (y0 == at_node) && (y1 == own(at_round))));
+            if is_so { t.holds |= place } else { t.holds &= !place }
+        }
+    }
+    for y0 in 0..sizes.nodes {
+        for y1 in 0..sizes.acquisitions * ROUNDS {
+            let place: Bits = 1 << (y0 * ROUNDS_MAX + y1);
+            let is_so =
+                (s.rests(y0, y1) || (!s.over(at_round) && (y0 == at_node) && (y1 == at_round)));
+            if is_so { t.rests |= place } else { t.rests &= !place }
+        }
+    }
+    for y0 in 0..sizes.nodes {
+        t.counter[y0] =
+            (if (y0 == at_node) { s.fence(own(at_round)) } else { s.counter(y0) }) as u8;
+    }
+    Ok(t)
+}
+
+fn lease_ends_step(sizes: &Sizes, s: &mut State, at_node: usize) -> Result<State, &'static str> {
+    if !((0..sizes.acquisitions * ROUNDS).all(|r0| !s.rests(at_node, r0))) {
+        return Err("no validity rests on it");
+    }
+    let mut t = s.clone();
+    for y0 in 0..sizes.nodes {
+        for y1 in 0..sizes.acquisitions {
+            let place: Bits = 1 << (y0 * ACQUISITIONS_MAX + y1);
+            let is_so = (s.holds(y0, y1) && (y0 != at_node));
+            if is_so { t.holds |= place } else { t.holds &= !place }
+        }
+    }
+    for y0 in 0..sizes.nodes {
+        for y1 in 0..sizes.acquisitions {
+            let place: Bits = 1 << (y0 * ACQUISITIONS_MAX + y1);
+            let is_so = (s.provisional(y0, y1) && (y0 != at_node));
+            if is_so { t.provisional |= place } else { t.provisional &= !place }
+        }
+    }
+    for y0 in 0..sizes.nodes {
+        for y1 in 0..sizes.acquisitions * ROUNDS {
+            let place: Bits = 1 << (y0 * ROUNDS_MAX + y1);
+            let is_so = (s.rests(y0, y1) && (y0 != at_node));
+            if is_so { t.rests |= place } else { t.rests &= !place }
+        }
+    }
+    Ok(t)
+}
+
+fn release_step(
+    sizes: &Sizes,
+    s: &mut State,
+    at_node: usize,
+    at_acquisition: usize,
+) -> Result<State, &'static str> {
+    if !(s.holds(at_node, at_acquisition)) {
+        return Err("the token holds");
+    }
+    if !(s.done(at_acquisition)) {
+        return Err("its client is done");
+    }
+    let mut t = s.clone();
+    for y0 in 0..sizes.nodes {
+        for y1 in 0..sizes.acquisitions {
+            let place: Bits = 1 << (y0 * ACQUISITIONS_MAX + y1);
+            let is_so = (s.holds(y0, y1) && (y0 != at_node));
+            if is_so { t.holds |= place } else { t.holds &= !place }
+        }
+    }
+    for y0 in 0..sizes.nodes {
+        for y1 in 0..sizes.acquisitions {
+            let place: Bits = 1 << (y0 * ACQUISITIONS_MAX + y1);
+            let is_so = (s.provisional(y0, y1) && (y0 != at_node));
+            if is_so { t.provisional |= place } else { t.provisional &= !place }
+        }
+    }
+    for y0 in 0..sizes.nodes {
+        for y1 in 0..sizes.acquisitions * ROUNDS {
+            let place: Bits = 1 << (y0 * ROUNDS_MAX + y1);
+            let is_so = (s.rests(y0, y1) && (y0 != at_node));
+            if is_so { t.rests |= place } else { t.rests &= !place }
+        }
+    }
+    Ok(t)
+}
+
+fn crash_step(
+    sizes: &Sizes,
+    s: &mut State,
+    at_node: usize,
+    at_fence: u64,
+) -> Result<State, &'static str> {
+    let at_fence = s.rank(at_fence);
+    if !(!below(at_fence, s.ceiling(at_node))) {
+        return Err("fences go on above the ceiling");
+    }
+    let mut t = s.clone();
+    for y0 in 0..sizes.nodes {
+        for y1 in 0..sizes.acquisitions {
+            let place: Bits = 1 << (y0 * ACQUISITIONS_MAX + y1);
+            let is_so = (s.holds(y0, y1) && (y0 != at_node));
+            if is_so { t.holds |= place } else { t.holds &= !place }
+        }
+    }
+    for y0 in 0..sizes.nodes {
+        for y1 in 0..sizes.acquisitions {
+            let place: Bits = 1 << (y0 * ACQUISITIONS_MAX + y1);
+            let is_so = (s.provisional(y0, y1) && (y0 != at_node));
+            if is_so { t.provisional |= place } else { t.provisional &= !place }
+        }
+    }
+    for y0 in 0..sizes.nodes {
+        for y1 in 0..sizes.acquisitions * ROUNDS {
+            let place: Bits = 1 << (y0 * ROUNDS_MAX + y1);
+            let is_so = (s.rests(y0, y1) && (y0 != at_node));
+            if is_so { t.rests |= place } else { t.rests &= !place }
+        }
+    }
+    for y0 in 0..sizes.nodes {
+        for y1 in 0..sizes.acquisitions * ROUNDS {
+            let place: Bits = 1 << (y0 * ROUNDS_MAX + y1);
+            let is_so = (s.forgot(y0, y1) || ((y0 == at_node) && s.rests(y0, y1)));
+            if is_so { t.forgot |= place } else { t.forgot &= !place }
+        }
+    }
+    for y0 in 0..sizes.nodes {
+        let place: Bits = 1 << y0;
+        let is_so = (s.quarantined(y0) || (true && (y0 == at_node)));
+        if is_so { t.quarantined |= place } else { t.quarantined &= !place }
+    }
+    for y0 in 0..sizes.nodes {
+        t.counter[y0] = (if (y0 == at_node) { at_fence } else { s.counter(y0) }) as u8;
+    }
+    for y0 in 0..sizes.nodes {
+        t.ceiling[y0] = (if ((y0 == at_node) && below(s.ceiling(y0), at_fence)) {
+            at_fence
+        } else {
+            s.ceiling(y0)
+        }) as u8;
+    }
+    Ok(t)
+}
+
+fn crash_with_data_step(
+    sizes: &Sizes,
+    s: &mut State,
+    at_node: usize,
+    at_acquisition: usize,
+    at_fence: u64,
+) -> Result<State, &'static str> {
+    let at_fence = s.rank(at_fence);
+    if !(!below(at_fence, s.ceiling(at_node))) {
+        return Err("fences go on above the ceiling");
+    }
+    if !(s.holds(at_node, at_acquisition) || s.done(at_acquisition)) {
+        return Err("it stood, or its client is done");
+    }
+    let mut t = s.clone();
+    for y0 in 0..sizes.nodes {
+        for y1 in 0..sizes.acquisitions {
+            let place: Bits = 1 << (y0 * ACQUISITIONS_MAX + y1);
+            let is_so = (if (y0 == at_node) { (y1 == at_acquisition) } else { s.holds(y0, y1) });
+            if is_so { t.holds |= place } else { t.holds &= !place }
+        }
+    }
+    for y0 in 0..sizes.nodes {
+        for y1 in 0..sizes.acquisitions {
+            let place: Bits = 1 << (y0 * ACQUISITIONS_MAX + y1);
+            let is_so = (s.provisional(y0, y1) && ((y0 != at_node) || (y1 == at_acquisition)));
+            if is_so { t.provisional |= place } else { t.provisional &= !place }
+        }
+    }
+    for y0 in 0..sizes.nodes {
+        for y1 in 0..sizes.acquisitions * ROUNDS {
+            let place: Bits = 1 << (y0 * ROUNDS_MAX + y1);
+            let is_so = (s.rests(y0, y1) && (y0 != at_node));
+            if is_so { t.rests |= place } else { t.rests &= !place }
+        }
+    }
+    for y0 in 0..sizes.nodes {
+        for y1 in 0..sizes.acquisitions * ROUNDS {
+            let place: Bits = 1 << (y0 * ROUNDS_MAX + y1);
+            let is_so = (s.forgot(y0, y1) || ((y0 == at_node) && s.rests(y0, y1)));
+            if is_so { t.forgot |= place } else { t.forgot &= !place }
+        }
+    }
+    for y0 in 0..sizes.nodes {
+        let place: Bits = 1 << y0;
+        let is_so = (s.quarantined(y0) || (true && (y0 == at_node)));
+        if is_so { t.quarantined |= place } else { t.quarantined &= !place }
+    }
+    for y0 in 0..sizes.nodes {
+        t.counter[y0] = (if (y0 == at_node) { at_fence } else { s.counter(y0) }) as u8;
+    }
+    for y0 in 0..sizes.nodes {
+        t.ceiling[y0] = (if ((y0 == at_node) && below(s.ceiling(y0), at_fence)) {
+            at_fence
+        } else {
+            s.ceiling(y0)
+        }) as u8;
+    }
+    Ok(t)
+}
+
+fn crash_dated_loosely_step(
+    sizes: &Sizes,
+    s: &mut State,
+    at_node: usize,
+    at_acquisition: usize,
+    at_fence: u64,
+) -> Result<State, &'static str> {
+    let at_fence = s.rank(at_fence);
+    if !(!below(at_fence, s.ceiling(at_node))) {
+        return Err("fences go on above the ceiling");
+    }
+    if !(s.begun(at_acquisition)) {
+        return Err("it has begun");
+    }
+    let mut t = s.clone();
+    for y0 in 0..sizes.nodes {
+        for y1 in 0..sizes.acquisitions {
+            let place: Bits = 1 << (y0 * ACQUISITIONS_MAX + y1);
+            let is_so = (if (y0 == at_node) { (y1 == at_acquisition) } else { s.holds(y0, y1) });
+            if is_so { t.holds |= place } else { t.holds &= !place }
+        }
+    }
+    for y0 in 0..sizes.nodes {
+        for y1 in 0..sizes.acquisitions {
+            let place: Bits = 1 << (y0 * ACQUISITIONS_MAX + y1);
+            let is_so =
+                (if (y0 == at_node) { (y1 == at_acquisition) } else { s.provisional(y0, y1) });
+            if is_so { t.provisional |= place } else { t.provisional &= !place }
+        }
+    }
+    for y0 in 0..sizes.nodes {
+        for y1 in 0..sizes.acquisitions * ROUNDS {
+            let place: Bits = 1 << (y0 * ROUNDS_MAX + y1);
+            let is_so = (s.rests(y0, y1) && (y0 != at_node));
+            if is_so { t.rests |= place } else { t.rests &= !place }
+        }
+    }
+    for y0 in 0..sizes.nodes {
+        for y1 in 0..sizes.acquisitions * ROUNDS {
+            let place: Bits = 1 << (y0 * ROUNDS_MAX + y1);
+            let is_so = (s.forgot(y0, y1) || ((y0 == at_node) && s.rests(y0, y1)));
+            if is_so { t.forgot |= place } else { t.forgot &= !place }
+        }
+    }
+    for y0 in 0..sizes.nodes {
+        let place: Bits = 1 << y0;
+        let is_so = (s.quarantined(y0) || (true && (y0 == at_node)));
+        if is_so { t.quarantined |= place } else { t.quarantined &= !place }
+    }
+    for y0 in 0..sizes.nodes {
+        t.counter[y0] = (if (y0 == at_node) { at_fence } else { s.counter(y0) }) as u8;
+    }
+    for y0 in 0..sizes.nodes {
+        t.ceiling[y0] = (if ((y0 == at_node) && below(s.ceiling(y0), at_fence)) {
+            at_fence
+        } else {
+            s.ceiling(y0)
+        }) as u8;
+    }
+    Ok(t)
+}
+
+fn promote_step(
+    sizes: &Sizes,
+    s: &mut State,
+    at_node: usize,
+    at_acquisition: usize,
+    at_fence: u64,
+    comes: bool,
+) -> Result<State, &'static str> {
+    let at_fence = s.rank(at_fence);
+    if !(!below(at_fence, s.counter(at_node))) {
+        return Err("its fences jump");
+    }
+    if !(!comes || s.begun(at_acquisition)) {
+        return Err("it has begun");
+    }
+    let mut t = s.clone();
+    for y0 in 0..sizes.nodes {
+        for y1 in 0..sizes.acquisitions {
+            let place: Bits = 1 << (y0 * ACQUISITIONS_MAX + y1);
+            let is_so =
+                (if (y0 == at_node) { (comes && (y1 == at_acquisition)) } else { s.holds(y0, y1) });
+            if is_so { t.holds |= place } else { t.holds &= !place }
+        }
+    }
+    for y0 in 0..sizes.nodes {
+        for y1 in 0..sizes.acquisitions {
+            let place: Bits = 1 << (y0 * ACQUISITIONS_MAX + y1);
+            let is_so = (s.provisional(y0, y1) && (y0 != at_node));
+            if is_so { t.provisional |= place } else { t.provisional &= !place }
+        }
+    }
+    for y0 in 0..sizes.nodes {
+        for y1 in 0..sizes.acquisitions * ROUNDS {
+            let place: Bits = 1 << (y0 * ROUNDS_MAX + y1);
+            let is_so = (s.rests(y0, y1) && (y0 != at_node));
+            if is_so { t.rests |= place } else { t.rests &= !place }
+        }
+    }
+    for y0 in 0..sizes.nodes {
+        for y1 in 0..sizes.acquisitions * ROUNDS {
+            let place: Bits = 1 << (y0 * ROUNDS_MAX + y1);
+            let is_so = (s.forgot(y0, y1) || ((y0 == at_node) && s.rests(y0, y1)));
+            if is_so { t.forgot |= place } else { t.forgot &= !place }
+        }
+    }
+    for y0 in 0..sizes.nodes {
+        let place: Bits = 1 << y0;
+        let is_so = (s.quarantined(y0) || (true && (y0 == at_node)));
+        if is_so { t.quarantined |= place } else { t.quarantined &= !place }
+    }
+    for y0 in 0..sizes.nodes {
+        t.counter[y0] = (if (y0 == at_node) { at_fence } else { s.counter(y0) }) as u8;
+    }
+    for y0 in 0..sizes.nodes {
+        t.ceiling[y0] = (if (y0 == at_node) { at_fence } else { s.ceiling(y0) }) as u8;
+    }
+    for y0 in 0..sizes.nodes {
+        let place: Bits = 1 << y0;
+        let is_so = (s.promoted(y0) || (true && (y0 == at_node)));
+        if is_so { t.promoted |= place } else { t.promoted &= !place }
+    }
+    Ok(t)
+}
+
+fn the_old_master_serves_step(
+    sizes: &Sizes,
+    s: &mut State,
+    at_node: usize,
+    at_round: usize,
+    at_fence: u64,
+    comes: bool,
+) -> Result<State, &'static str> {
+    let at_fence = s.rank(at_fence);
+    if !(s.promoted(at_node)) {
+        return Err("its replica waits");
+    }
+    if !(s.begun(own(at_round))) {
+        return Err("it has begun");
+    }
+    if !((0..sizes.acquisitions * ROUNDS)
+        .all(|s0| !(s.forgot(at_node, s0)) || (own(s0) == own(at_round))))
+    {
+        return Err("it vouches for nobody else");
+    }
+    if !((0..sizes.acquisitions).all(|a0| {
+        !(comes)
+            || (0..s.fences.len()).all(|g1| !(s.stored(a0, at_node, g1)) || below(g1, at_fence))
+    })) {
+        return Err("above its counter");
+    }
+    if !(!comes || !below(s.counter(at_node), at_fence)) {
+        return Err("below the jump");
+    }
+    let mut t = s.clone();
+    for y0 in 0..sizes.nodes {
+        for y1 in 0..sizes.acquisitions * ROUNDS {
+            let place: Bits = 1 << (y0 * ROUNDS_MAX + y1);
+            let is_so =
+                (s.forgot(y0, y1) || (!s.over(at_round) && (y0 == at_node) && (y1 == at_round)));
+            if is_so { t.forgot |= place } else { t.forgot &= !place }
+        }
+    }
+    for y0 in 0..sizes.acquisitions {
+        for y1 in 0..sizes.nodes {
+            for y2 in 0..s.fences.len() {
+                let place = 1_u32 << (y0 * NODES_MAX + y1);
+                let is_so = (s.stored(y0, y1, y2)
+                    || (comes && (y0 == own(at_round)) && (y1 == at_node) && (y2 == at_fence)));
+                if is_so { t.stored[y2] |= place } else { t.stored[y2] &= !place }
+            }
+        }
+    }
+    Ok(t)
+}
+
+fn quarantine_ends_step(
+    sizes: &Sizes,
+    s: &mut State,
+    at_node: usize,
+) -> Result<State, &'static str> {
+    if !((0..sizes.acquisitions * ROUNDS).all(|r0| !s.forgot(at_node, r0))) {
+        return Err("all that was forgotten is over");
+    }
+    let mut t = s.clone();
+    for y0 in 0..sizes.nodes {
+        let place: Bits = 1 << y0;
+        let is_so = (s.quarantined(y0) && (y0 != at_node));
+        if is_so { t.quarantined |= place } else { t.quarantined &= !place }
+    }
+    for y0 in 0..sizes.nodes {
+        let place: Bits = 1 << y0;
+        let is_so = (s.promoted(y0) && (y0 != at_node));
+        if is_so { t.promoted |= place } else { t.promoted &= !place }
+    }
+    for y0 in 0..sizes.nodes {
+        for y1 in 0..sizes.acquisitions {
+            let place: Bits = 1 << (y0 * ACQUISITIONS_MAX + y1);
+            let is_so = (s.provisional(y0, y1) && (y0 != at_node));
+            if is_so { t.provisional |= place } else { t.provisional &= !place }
+        }
+    }
+    Ok(t)
+}
