@@ -106,7 +106,7 @@ impl<W: World> Locker<W> {
     ) -> Result<(), ReleaseError> {
         let core = self.core();
         let (ttl, needed) = (core.settings.terms.ttl, core.quorum.needed());
-        let packet = Packet::release(name.as_ref(), token, ttl);
+        let packet = Packet::release(name.as_ref(), token, ttl).of_a_stranger();
         // To the end: who runs this wants to see every node.
         let votes = core.poll_votes(&packet, claim_vote, |_, _| false).await;
         ReleaseError::check(core.reports(votes), needed)

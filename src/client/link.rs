@@ -3,9 +3,9 @@
 //! Commands enter the line in the order in which they are sent, without waiting; one task writes
 //! whatever is in line with one system call and hands out the replies in order. When the
 //! connection breaks, whoever waits is told that the outcome is unknown, and the task connects
-//! again. A release is different: it stays in line until a node has carried it out or its lease has
-//! ended, so that neither a broken connection nor a node that is busy leaves anything behind on a
-//! node that lives.
+//! again. A release is different: it stays in line until the node has answered it (see [`Outbox`]),
+//! and where the node puts it off it is sent again until the lease has ended. So neither a broken
+//! connection nor a node that hangs or is busy leaves anything behind on a node that lives.
 //!
 //! What the node says without being asked, its wakes, arrives on the same connection.
 //!
@@ -18,7 +18,7 @@ use std::future::poll_fn;
 use std::io;
 use std::pin::Pin;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::task::{Context, Poll, Waker};
+use std::task::{Context, Poll};
 use std::time::Duration;
 
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
@@ -26,16 +26,12 @@ use tokio::time::{Instant, Sleep, sleep, timeout};
 
 use super::connect::{Address, Dial, RunId, Stream, plain};
 use super::inbox::{Failure, ReplyTo};
-use super::protocol::{Care, Packet};
+use super::outbox::{Item, Outbox};
+use super::protocol::Packet;
 use super::reply::{self, Reply};
 use super::wakes::Wakes;
 use crate::wire::code::{self, Meaning};
 
-/// The most commands in line or unanswered per node; above it a command fails at once. A hung node
-/// must not fill the memory.
-const LINE_MAX: usize = 1 << 16;
-/// The most releases kept for a node that cannot be reached.
-const REPEATED_MAX: usize = 1 << 12;
 /// While this many bytes are unwritten, commands stay in line, where they can still be withdrawn.
 const UNWRITTEN_MAX: usize = 1 << 16;
 /// A release that a node has put off (`BUSY`, `LOADING`) is sent again after this long.
@@ -146,77 +142,14 @@ struct Link(Arc<Shared>);
 
 #[derive(Debug)]
 struct Shared {
-    line: Mutex<Line>,
+    line: Mutex<Outbox>,
     node: usize,
     answering: Arc<Answering>,
     wakes: Arc<Wakes>,
 }
 
-#[derive(Debug, Default)]
-struct Line {
-    items: VecDeque<Item>,
-    /// Commands written and not answered.
-    unanswered: usize,
-    /// Why the node cannot be reached at present.
-    down: Option<Failure>,
-    is_closed: bool,
-    driver: Option<Waker>,
-}
-
-#[derive(Debug)]
-struct Item {
-    packet: Packet,
-    reply_to: Option<ReplyTo>,
-    /// Until when the command is worth being sent again.
-    repeat_until: Option<Instant>,
-}
-
-impl Item {
-    /// Whether nobody would miss it.
-    fn is_idle(&self) -> bool {
-        match self.packet.care() {
-            Care::Awaited => self.reply_to.as_ref().is_none_or(ReplyTo::is_withdrawn),
-            Care::Once | Care::UntilAnswered(_) => false,
-        }
-    }
-
-    /// The same once more, without whom to answer and what was meant for this connection.
-    fn again(&self) -> Item {
-        let packet = self.packet.plain().unwrap_or_else(|| self.packet.clone());
-        Item { packet, reply_to: None, repeat_until: self.repeat_until }
-    }
-
-    /// Whether it is worth being sent again.
-    fn is_worth_repeating(&self, now: Instant) -> bool {
-        self.repeat_until.is_some_and(|until| until > now)
-    }
-
-    fn answer(&mut self, outcome: Result<Reply, Failure>) {
-        if let Some(reply_to) = self.reply_to.take() {
-            reply_to.deliver(outcome);
-        }
-    }
-
-    /// The connection for which it was meant is no more.
-    fn strip(&mut self) {
-        if let Some(plain) = self.packet.plain() {
-            self.packet = plain;
-        }
-    }
-}
-
-impl Line {
-    /// Why nothing can be sent at present, if so.
-    fn refusal(&self) -> Option<Failure> {
-        if self.items.len() + self.unanswered >= LINE_MAX {
-            return Some(Failure::Unreachable("too many unanswered requests".into()));
-        }
-        self.down.clone()
-    }
-}
-
 impl Shared {
-    fn line(&self) -> MutexGuard<'_, Line> {
+    fn line(&self) -> MutexGuard<'_, Outbox> {
         // Nothing panics while the lock is held, so the line is whole even if it is poisoned.
         self.line.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -238,20 +171,12 @@ impl Link {
 
     /// Puts a command into the line; never waits.
     fn send(&self, packet: &Packet, reply_to: Option<ReplyTo>) {
-        let repeat_until = match packet.care() {
-            Care::UntilAnswered(length) => Some(Instant::now() + length),
-            Care::Awaited | Care::Once => None,
-        };
-        let mut item = Item { packet: packet.clone(), reply_to, repeat_until };
         let mut line = self.0.line();
-        if let Some(failure) = line.refusal() {
-            if repeat_until.is_some() && line.items.len() < REPEATED_MAX {
-                line.items.push_back(item.again());
-            }
+        if let Err(refused) = line.take(packet, reply_to) {
             drop(line);
-            return item.answer(Err(failure));
+            let (failure, reply_to) = *refused;
+            return reply_to.map_or((), |reply_to| reply_to.deliver(Err(failure)));
         }
-        line.items.push_back(item);
         let driver = line.driver.take();
         drop(line);
         if let Some(driver) = driver {
@@ -296,12 +221,16 @@ async fn drive(shared: Arc<Shared>, address: Address, patience: Duration) {
                 shared.answering.note(shared.node, None);
                 let Some(failure) = failure else { return };
                 connection.put_off.append(&mut connection.sent);
-                break_off(&shared, connection.put_off, failure);
+                shared.line().break_off(connection.put_off, &failure);
                 shared.wakes.broken(shared.node);
             }
             Err(failure) => {
-                fail(&shared, failure);
-                if shared.line().is_closed {
+                let is_closed = {
+                    let mut line = shared.line();
+                    line.fail(&failure);
+                    line.is_closed
+                };
+                if is_closed {
                     return;
                 }
                 sleep(jittered(pause, address.jitter())).await;
@@ -314,36 +243,6 @@ async fn drive(shared: Arc<Shared>, address: Address, patience: Duration) {
 /// Between half of `pause` and all of it, so that clients do not return in step.
 fn jittered(pause: Duration, random: f64) -> Duration {
     pause.mul_f64(0.5 + random / 2.0)
-}
-
-/// The connection broke: what was sent has an unknown outcome.
-fn break_off(shared: &Shared, sent: VecDeque<Item>, failure: Failure) {
-    let mut line = shared.line();
-    line.unanswered = 0;
-    line.items.iter_mut().for_each(Item::strip);
-    // Releases go first on the next connection, in their order.
-    for mut item in sent.into_iter().rev() {
-        item.answer(Err(failure.clone()));
-        if item.repeat_until.is_some() && line.items.len() < REPEATED_MAX {
-            item.strip();
-            line.items.push_front(item);
-        }
-    }
-}
-
-/// The node cannot be reached: nothing but releases may wait for it.
-fn fail(shared: &Shared, failure: Failure) {
-    let now = Instant::now();
-    let mut line = shared.line();
-    line.down = Some(failure.clone());
-    let items = std::mem::take(&mut line.items);
-    for mut item in items {
-        item.answer(Err(failure.clone()));
-        if item.is_worth_repeating(now) {
-            item.strip();
-            line.items.push_back(item);
-        }
-    }
 }
 
 struct Connection {
@@ -413,9 +312,7 @@ impl Connection {
         if self.put_off.is_empty() || self.again.as_mut().poll(ctx).is_pending() {
             return false;
         }
-        let now = Instant::now();
-        let worth_it = self.put_off.drain(..).filter(|item| item.is_worth_repeating(now));
-        shared.line().items.extend(worth_it);
+        shared.line().items.append(&mut self.put_off);
         true
     }
 
@@ -509,13 +406,12 @@ impl Connection {
     /// Sees to it that a command is sent again that the node has not carried out, if it is worth
     /// that; whether it is in line already.
     fn repeat(&mut self, item: &Item, error: &str, shared: &Shared) -> bool {
-        if code::meaning_of(error) == Meaning::Later && item.repeat_until.is_some() {
+        if code::meaning_of(error) == Meaning::Later {
+            let now = Instant::now();
             if self.put_off.is_empty() {
-                self.again.as_mut().reset(Instant::now() + PUT_OFF);
+                self.again.as_mut().reset(now + PUT_OFF);
             }
-            if self.put_off.len() < REPEATED_MAX {
-                self.put_off.push_back(item.again());
-            }
+            self.put_off.extend(item.put_off(now));
             return false;
         }
         let has_plain = item.packet.plain().is_some();

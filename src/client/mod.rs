@@ -38,6 +38,7 @@ mod link;
 mod locker;
 mod many;
 mod metrics;
+mod outbox;
 pub mod protocol;
 pub mod reply;
 mod settings;

@@ -24,6 +24,25 @@ pub struct Packet {
     /// What is sent in place of `bytes` after the node has refused them, or the connection broke.
     plain: Option<Arc<[u8]>>,
     care: Care,
+    part: Option<Part>,
+}
+
+/// By which an acquisition is known to a node's line: of its token, which is random.
+pub(super) type Claim = u64;
+
+/// What a command is to an acquisition.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Part {
+    pub(super) claim: Claim,
+    /// For how long the node may hold something by it; `None`: it takes that back.
+    pub(super) asks_for: Option<Duration>,
+}
+
+impl Part {
+    fn of(token: &[u8], asks_for: Option<Millis>) -> Option<Part> {
+        let claim = u64::from_be_bytes(*token.first_chunk()?);
+        Some(Part { claim, asks_for: asks_for.map(Duration::from) })
+    }
 }
 
 /// What is asked of a node's line: the ticket, where to call it, and for how long.
@@ -44,8 +63,8 @@ pub enum Care {
     Awaited,
     /// It is written, whether somebody waits or not.
     Once,
-    /// It is written, and again on the next connection if the old one broke before the answer,
-    /// for this long.
+    /// It is written, and again on the next connection if the old one broke before the answer. A
+    /// node that puts it off is sent it again for this long.
     UntilAnswered(Duration),
 }
 
@@ -64,7 +83,28 @@ impl Packet {
     /// such a part.
     pub(super) fn plain(&self) -> Option<Packet> {
         let bytes = Arc::clone(self.plain.as_ref()?);
-        Some(Packet { bytes, plain: None, care: self.care })
+        let part = self.part.map(|part| Part { asks_for: None, ..part });
+        Some(Packet { bytes, plain: None, care: self.care, part })
+    }
+
+    /// The packed bytes, by which equal packets are known.
+    pub(super) fn shared(&self) -> Arc<[u8]> {
+        Arc::clone(&self.bytes)
+    }
+
+    /// What it is to an acquisition. A release without a part is owed in any case.
+    pub(super) const fn part(&self) -> Option<Part> {
+        self.part
+    }
+
+    fn asking(self, token: &[u8], length: Millis) -> Packet {
+        Packet { part: Part::of(token, Some(length)), ..self }
+    }
+
+    /// The same command, owed whether the node was asked for anything with the token or not: for
+    /// tokens that came from elsewhere.
+    pub(super) fn of_a_stranger(self) -> Packet {
+        Packet { part: None, ..self }
     }
 
     /// The same command, written even if nobody waits for the answer.
@@ -83,14 +123,14 @@ impl Packet {
             bytes.extend_from_slice(arg);
             bytes.extend_from_slice(b"\r\n");
         }
-        Packet { bytes: Arc::from(bytes), plain: None, care: Care::Awaited }
+        Packet { bytes: Arc::from(bytes), plain: None, care: Care::Awaited, part: None }
     }
 
     /// `LOCK.ACQUIRE key token ttl [LABEL text]`
     pub fn acquire(key: &[u8], token: &[u8], ttl: Millis, label: &[u8]) -> Packet {
-        let ttl = Digits::new(ttl.get());
+        let (length, ttl) = (ttl, Digits::new(ttl.get()));
         let args = [b"LOCK.ACQUIRE", key, token, ttl.as_bytes(), b"LABEL", label];
-        Packet::new(&args[..if label.is_empty() { 4 } else { 6 }])
+        Packet::new(&args[..if label.is_empty() { 4 } else { 6 }]).asking(token, length)
     }
 
     /// `LOCK.ACQUIRE key token ttl [LABEL text] QUEUE ms TICKET ticket NOTIFY channel`
@@ -104,19 +144,20 @@ impl Packet {
         label: &[u8],
         queue: Queue<'_>,
     ) -> Packet {
-        let (ttl, length) = (Digits::new(ttl.get()), Digits::new(queue.length.get()));
-        let mut args = vec![b"LOCK.ACQUIRE", key, token, ttl.as_bytes()];
+        let (digits, length) = (Digits::new(ttl.get()), Digits::new(queue.length.get()));
+        let mut args = vec![b"LOCK.ACQUIRE", key, token, digits.as_bytes()];
         if !label.is_empty() {
             args.extend([b"LABEL", label]);
         }
         args.extend(queue.args(&length));
-        Packet::new(&args).unattended()
+        Packet::new(&args).unattended().asking(token, ttl.max(queue.length))
     }
 
-    /// `LOCK.RELEASE key token`, worth repeating for as long as the lease may last.
+    /// `LOCK.RELEASE key token`, owed to the node if it was asked for something with the token.
     pub fn release(key: &[u8], token: &[u8], ttl: Millis) -> Packet {
         let packet = Packet::new(&[b"LOCK.RELEASE", key, token]);
-        Packet { care: Care::UntilAnswered(ttl.into()), ..packet }
+        let part = Part::of(token, None);
+        Packet { care: Care::UntilAnswered(ttl.into()), part, ..packet }
     }
 
     /// `LOCK.RELEASE key token QUEUE ms TICKET ticket NOTIFY channel`. Repeated, and sent again to
@@ -126,7 +167,8 @@ impl Packet {
         let length = Digits::new(queue.length.get());
         let mut args = vec![b"LOCK.RELEASE", key, token];
         args.extend(queue.args(&length));
-        Packet { plain: Some(plain.bytes), care: plain.care, ..Packet::new(&args) }
+        let packet = Packet { plain: Some(plain.bytes), care: plain.care, ..Packet::new(&args) };
+        packet.asking(token, queue.length)
     }
 
     /// `LOCK.EXTEND key token ttl [FENCE f]`
@@ -138,9 +180,10 @@ impl Packet {
 
     /// `LOCK.EXTEND key token ttl FENCE f REPAIR`
     pub fn repair(key: &[u8], token: &[u8], ttl: Millis, fence: Fence) -> Packet {
-        let (ttl, fence) = (Digits::new(ttl.get()), Digits::new(fence.get()));
-        let (ttl, fence) = (ttl.as_bytes(), fence.as_bytes());
-        Packet::new(&[b"LOCK.EXTEND", key, token, ttl, b"FENCE", fence, b"REPAIR"])
+        let (digits, fence) = (Digits::new(ttl.get()), Digits::new(fence.get()));
+        let (digits, fence) = (digits.as_bytes(), fence.as_bytes());
+        let packet = Packet::new(&[b"LOCK.EXTEND", key, token, digits, b"FENCE", fence, b"REPAIR"]);
+        packet.asking(token, ttl)
     }
 
     /// `LOCK.FENCE key token f`

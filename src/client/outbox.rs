@@ -1,0 +1,311 @@
+//! What is to be sent to one node, and what is owed to it.
+//!
+//! A release is owed until the node has answered it, however long the node hangs: its acquire may
+//! lie in the node's socket and be carried out when the node goes on. But a release is owed only
+//! where its acquire was taken, or the releases for a node that is down would pile up. So what is
+//! owed is bounded by what was asked: acquires have a limit, and each release takes back one.
+
+use std::collections::{HashMap, HashSet, VecDeque};
+use std::sync::Arc;
+use std::task::Waker;
+use std::time::Duration;
+
+use tokio::time::Instant;
+
+use super::inbox::{Failure, ReplyTo};
+use super::protocol::{Care, Claim, Packet, Part};
+use super::reply::Reply;
+
+/// The most commands in line or unanswered per node; above it a command fails at once, unless it is
+/// a release that is owed. A hung node must not fill the memory.
+const COMMANDS_MAX: usize = 1 << 16;
+/// What was asked is forgotten this long after the lease could have ended: only a lease that was
+/// leaked is neither renewed nor released for so long.
+const LEAKED: Duration = Duration::from_secs(60);
+/// Leaked claims are looked for when there are twice as many as after the last look, and at least
+/// this many.
+const CLAIMS_MIN: usize = 1 << 10;
+
+/// One command on its way.
+#[derive(Debug)]
+pub(super) struct Item {
+    pub(super) packet: Packet,
+    reply_to: Option<ReplyTo>,
+    /// Whether it is sent again until the node has answered it.
+    pub(super) is_owed: bool,
+    /// Until when it is sent again to a node that puts it off.
+    put_off_until: Option<Instant>,
+}
+
+impl Item {
+    /// Whether nobody would miss it.
+    pub(super) fn is_idle(&self) -> bool {
+        match self.packet.care() {
+            Care::Awaited => self.reply_to.as_ref().is_none_or(ReplyTo::is_withdrawn),
+            Care::Once | Care::UntilAnswered(_) => false,
+        }
+    }
+
+    /// The same once more, without whom to answer and what was meant for this connection.
+    pub(super) fn again(&self) -> Item {
+        let packet = self.packet.plain().unwrap_or_else(|| self.packet.clone());
+        let (is_owed, put_off_until) = (self.is_owed, self.put_off_until);
+        Item { packet, reply_to: None, is_owed, put_off_until }
+    }
+
+    /// The same once more, for a node that does not carry it out at present; `None` if it has been
+    /// put off for so long that the lease has ended.
+    pub(super) fn put_off(&self, now: Instant) -> Option<Item> {
+        let Care::UntilAnswered(length) = self.packet.care() else { return None };
+        let until = self.put_off_until.unwrap_or(now + length);
+        let again = Item { put_off_until: Some(until), ..self.again() };
+        (self.is_owed && until > now).then_some(again)
+    }
+
+    pub(super) fn answer(&mut self, outcome: Result<Reply, Failure>) {
+        if let Some(reply_to) = self.reply_to.take() {
+            reply_to.deliver(outcome);
+        }
+    }
+
+    /// The connection for which it was meant is no more.
+    fn strip(&mut self) {
+        if let Some(plain) = self.packet.plain() {
+            self.packet = plain;
+        }
+    }
+}
+
+/// The line of commands for one node.
+#[derive(Debug, Default)]
+pub(super) struct Outbox {
+    pub(super) items: VecDeque<Item>,
+    /// Commands written and not answered.
+    pub(super) unanswered: usize,
+    /// Why the node cannot be reached at present.
+    pub(super) down: Option<Failure>,
+    pub(super) is_closed: bool,
+    pub(super) driver: Option<Waker>,
+    asked: Asked,
+}
+
+impl Outbox {
+    /// Puts a command into the line. Where that cannot be, what is owed stays, and the failure is
+    /// returned with whom to tell of it.
+    pub(super) fn take(
+        &mut self,
+        packet: &Packet,
+        reply_to: Option<ReplyTo>,
+    ) -> Result<(), Box<(Failure, Option<ReplyTo>)>> {
+        let part = packet.part();
+        let is_owed = matches!(packet.care(), Care::UntilAnswered(_))
+            && part.is_none_or(|part| self.asked.has(part.claim));
+        let item = Item { packet: packet.clone(), reply_to, is_owed, put_off_until: None };
+        if let Some(failure) = self.refusal(is_owed) {
+            if is_owed {
+                self.items.push_back(item.again());
+                self.asked.forget(part);
+            }
+            return Err(Box::new((failure, item.reply_to)));
+        }
+        self.asked.note(part);
+        self.items.push_back(item);
+        Ok(())
+    }
+
+    /// Why nothing can be sent at present, if so.
+    fn refusal(&self, is_owed: bool) -> Option<Failure> {
+        if !is_owed && self.items.len() + self.unanswered >= COMMANDS_MAX {
+            return Some(Failure::Unreachable("too many unanswered requests".into()));
+        }
+        self.down.clone()
+    }
+
+    /// The connection broke: what was `sent` has an unknown outcome. What is owed of it goes first
+    /// on the next connection, in its order.
+    pub(super) fn break_off(&mut self, sent: VecDeque<Item>, failure: &Failure) {
+        self.unanswered = 0;
+        let mut owed = VecDeque::new();
+        for mut item in sent {
+            item.answer(Err(failure.clone()));
+            if item.is_owed {
+                item.strip();
+                owed.push_back(item);
+            }
+        }
+        self.items.iter_mut().for_each(Item::strip);
+        owed.append(&mut self.items);
+        self.items = owed;
+        self.count_once();
+    }
+
+    /// The node cannot be reached: nothing but what is owed may wait for it.
+    pub(super) fn fail(&mut self, failure: &Failure) {
+        self.down = Some(failure.clone());
+        self.items.retain_mut(|item| {
+            item.answer(Err(failure.clone()));
+            item.strip();
+            item.is_owed
+        });
+        self.count_once();
+    }
+
+    /// A connection that breaks again and again leaves the same release behind each time.
+    fn count_once(&mut self) {
+        let mut seen: HashSet<Arc<[u8]>> = HashSet::new();
+        self.items.retain(|item| !item.is_owed || seen.insert(item.packet.shared()));
+    }
+}
+
+/// What was asked of the node and not taken back: until when it may matter.
+#[derive(Debug, Default)]
+struct Asked {
+    until: HashMap<Claim, Instant>,
+    /// How many there were after the last look for leaked ones.
+    kept: usize,
+}
+
+impl Asked {
+    fn has(&self, claim: Claim) -> bool {
+        self.until.contains_key(&claim)
+    }
+
+    /// A command of this part has been taken.
+    fn note(&mut self, part: Option<Part>) {
+        let Some(Part { claim, asks_for }) = part else { return };
+        let Some(length) = asks_for else { return self.forget(part) };
+        let now = Instant::now();
+        self.until.insert(claim, now + length + length + LEAKED);
+        if self.until.len() >= CLAIMS_MIN.max(self.kept * 2) {
+            self.until.retain(|_, until| *until > now);
+            self.kept = self.until.len();
+        }
+    }
+
+    fn forget(&mut self, part: Option<Part>) {
+        if let Some(part) = part {
+            self.until.remove(&part.claim);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::engine::Millis;
+
+    const TTL: Millis = Millis::new(1_000);
+
+    fn token(number: u32) -> [u8; 20] {
+        let mut token = [0; 20];
+        token[..4].copy_from_slice(&number.to_be_bytes());
+        token
+    }
+
+    fn acquire(number: u32) -> Packet {
+        Packet::acquire(b"k", &token(number), TTL, b"")
+    }
+
+    fn release(number: u32) -> Packet {
+        Packet::release(b"k", &token(number), TTL)
+    }
+
+    fn down() -> Failure {
+        Failure::Unreachable("down".into())
+    }
+
+    /// Everything in line is written.
+    fn write(outbox: &mut Outbox) -> VecDeque<Item> {
+        outbox.unanswered += outbox.items.len();
+        std::mem::take(&mut outbox.items)
+    }
+
+    #[test]
+    fn no_release_is_dropped_for_a_node_that_hangs() {
+        let mut outbox = Outbox::default();
+        for number in 0..COMMANDS_MAX as u32 {
+            drop(outbox.take(&acquire(number), None));
+            drop(outbox.take(&release(number), None));
+        }
+        let asked = outbox.items.iter().filter(|item| !item.is_owed).count();
+        assert!(asked >= COMMANDS_MAX / 2 && outbox.items.len() == 2 * asked, "{asked}");
+        let sent = write(&mut outbox);
+        outbox.break_off(sent, &down());
+        assert_eq!(outbox.items.len(), asked, "each release replaces its acquire");
+        outbox.fail(&down());
+        assert_eq!(outbox.items.len(), asked);
+    }
+
+    #[test]
+    fn nothing_is_owed_to_a_node_that_was_not_asked() {
+        let mut outbox = Outbox::default();
+        assert!(outbox.take(&acquire(1), None).is_ok());
+        outbox.fail(&down());
+        for number in 1..1_000 {
+            assert!(outbox.take(&acquire(number + 1), None).is_err());
+            assert!(outbox.take(&release(number), None).is_err());
+        }
+        assert_eq!(outbox.items.len(), 1, "what was asked before it was down");
+        assert_eq!(outbox.asked.until.len(), 0);
+    }
+
+    #[test]
+    fn what_was_asked_for_long_ago_is_owed_as_long_as_it_is_renewed() {
+        let mut outbox = Outbox::default();
+        let fence = crate::engine::Fence::new(1).unwrap();
+        for packet in [acquire(1), Packet::repair(b"k", &token(2), TTL, fence)] {
+            assert!(outbox.take(&packet, None).is_ok());
+        }
+        let sent = write(&mut outbox);
+        outbox.break_off(sent, &down());
+        outbox.fail(&down());
+        assert!(outbox.items.is_empty());
+        for number in [1, 2, 3] {
+            assert!(outbox.take(&release(number), None).is_err(), "it is down");
+        }
+        assert_eq!(outbox.items.len(), 2, "acquired, repaired, and never asked for");
+    }
+
+    #[test]
+    fn a_connection_that_breaks_again_and_again_leaves_one_release_behind() {
+        let mut outbox = Outbox::default();
+        let queue = crate::client::protocol::Queue { length: TTL, ticket: b"1-a", channel: b"c" };
+        assert!(outbox.take(&acquire(1), None).is_ok());
+        for _ in 0..100 {
+            let packet = Packet::release_into_line(b"k", &token(1), TTL, queue);
+            assert!(outbox.take(&packet, None).is_ok());
+            let sent = write(&mut outbox);
+            outbox.break_off(sent, &down());
+        }
+        assert_eq!(outbox.items.len(), 1);
+        assert_eq!(outbox.items[0].packet.bytes(), release(1).bytes());
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn leases_that_are_leaked_are_forgotten_some_time_after_their_end() {
+        let mut outbox = Outbox::default();
+        for number in 0..200_000 {
+            assert!(outbox.take(&acquire(number), None).is_ok());
+            write(&mut outbox).clear();
+            outbox.unanswered = 0;
+            tokio::time::advance(Duration::from_millis(10)).await;
+        }
+        let most = outbox.asked.until.len();
+        assert!((6_000..20_000).contains(&most), "{most} of the last 62 seconds");
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_release_that_is_put_off_is_sent_again_until_the_lease_has_ended() {
+        let mut outbox = Outbox::default();
+        assert!(outbox.take(&acquire(1), None).is_ok() && outbox.take(&release(1), None).is_ok());
+        let mut item = outbox.items.pop_back().unwrap();
+        let mut times = 0;
+        while let Some(again) = item.put_off(Instant::now()) {
+            item = again;
+            times += 1;
+            tokio::time::advance(Duration::from_millis(100)).await;
+        }
+        assert_eq!(times, 10);
+        assert!(outbox.items.pop_back().unwrap().put_off(Instant::now()).is_none(), "an acquire");
+    }
+}
