@@ -10,8 +10,9 @@
 use std::collections::BTreeMap;
 
 use lockmod::engine::{
-    Acquired, Ceilings, Claim, Durability, Extended, Fence, Fencing, Instant, LABEL_MAX, Lease,
-    Lock, Millis, QuarantineReason, Refusal, Released, Stop, TOKEN_MAX, Token,
+    Acquired, Ceilings, Claim, Clocks, Durability, Extended, Fence, Fencing, Instant, LABEL_MAX,
+    Lease, Lock, Millis, QuarantineReason, RAISE_MARGIN, Refusal, Released, Stop, TOKEN_MAX, Token,
+    UnixTime,
 };
 use proptest::prelude::*;
 
@@ -29,6 +30,10 @@ const NAMES: usize = 3;
 const TOKENS: usize = 4;
 const INSTANT_MAX: u64 = (1 << 47) - 1;
 const FENCE_MAX: u64 = (1 << 53) - 1;
+/// The wall clock, which stands still.
+const WALL_MS: u64 = 7;
+/// No fence above it is raised to, unless the node knows of a larger one.
+const BOUND: u64 = WALL_MS * 1_000 + RAISE_MARGIN;
 
 /// What a node says, engine or model.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -36,10 +41,12 @@ enum Said {
     Granted { fence: u64, ends_at: u64, lapsed: bool },
     Again { fence: u64, ends_at: u64, later: bool },
     Released { held_for: u64 },
-    Extended { ends_at: u64, counter: u64 },
+    Extended { ends_at: u64, counter: u64, counts: bool },
     HeldByAnother,
     NotHeld,
     Quarantined { left: u64 },
+    Floor(u64),
+    BadFence { max: u64 },
     Exhausted,
     DiskFailed,
 }
@@ -73,6 +80,12 @@ enum Op {
         name: usize,
         token: usize,
         fence: u64,
+    },
+    /// An operator raises the floor.
+    LiftFloor(u64),
+    /// The node becomes a master, and waits for so long.
+    Promote {
+        wait: u64,
     },
     /// The clock goes on.
     Time(u64),
@@ -129,6 +142,8 @@ struct PlainLease {
     ends_at: u64,
     label: Vec<u8>,
     granted_at: u64,
+    /// It was repaired in a quarantine.
+    is_provisional: bool,
 }
 
 /// A node, naively: what is promised on disk, and what is in memory.
@@ -140,7 +155,9 @@ struct Plain {
     /// The highest number that any lock or the floor has had.
     highest: u64,
     quarantined_until: u64,
+    /// There was a quarantine.
     has_crashed: bool,
+    is_promoted: bool,
 }
 
 impl Plain {
@@ -180,7 +197,8 @@ impl Plain {
                 let later = ends_at > lease.ends_at;
                 let ends_at = ends_at.max(lease.ends_at);
                 let fence = lease.fence;
-                lock.lease = Some(PlainLease { ends_at, ..lease });
+                let is_provisional = lease.is_provisional && !later;
+                lock.lease = Some(PlainLease { ends_at, is_provisional, ..lease });
                 self.store(name, lock);
                 Said::Again { fence, ends_at, later }
             }
@@ -192,7 +210,8 @@ impl Plain {
                 }
                 let lapsed = lock.lease.is_some();
                 let (token, label) = (token.to_vec(), label.to_vec());
-                let lease = PlainLease { token, fence, ends_at, label, granted_at: self.now };
+                let (granted_at, is_provisional) = (self.now, false);
+                let lease = PlainLease { token, fence, ends_at, label, granted_at, is_provisional };
                 self.store(name, PlainLock { counter: fence, lease: Some(lease) });
                 Said::Granted { fence, ends_at, lapsed }
             }
@@ -220,23 +239,38 @@ impl Plain {
         let lock = self.lock(name);
         match (self.holder(name), fences) {
             (Some(lease), _) if lease.token == token => {
-                self.write(name, PlainLease { ends_at, ..lease });
-                match fences {
-                    Fences::Keep => {}
-                    Fences::Raise(fence) | Fences::Repair(fence) => self.raise_to(name, fence),
+                if let Fences::Raise(fence) | Fences::Repair(fence) = fences {
+                    if self.is_beyond(fence) {
+                        return self.bad_fence();
+                    }
+                    self.write(name, PlainLease { ends_at, ..lease });
+                    self.raise_to(name, fence);
+                } else {
+                    self.write(name, PlainLease { ends_at, ..lease });
                 }
-                Said::Extended { ends_at, counter: self.lock(name).counter }
+                self.extended(name)
             }
             (Some(_), _) => Said::HeldByAnother,
-            (None, Fences::Repair(fence))
-                if self.is_quarantined() || (lock.counter <= fence && self.floor <= fence) =>
-            {
+            (None, Fences::Repair(fence)) if self.is_beyond(fence) => self.bad_fence(),
+            (None, Fences::Repair(fence)) => {
                 // A lapsed lease of the same token is the same grant's: its label goes on.
                 let lapsed = lock.lease.filter(|lease| lease.token == token);
                 let label = lapsed.map_or(vec![], |lease| lease.label);
                 let (token, granted_at) = (token.to_vec(), self.now);
-                self.write(name, PlainLease { token, fence, ends_at, label, granted_at });
-                Said::Extended { ends_at, counter: lock.counter.max(fence) }
+                let is_provisional = self.is_quarantined();
+                let is_behind = lock.counter.max(self.floor) > fence;
+                // As any grant, where there are grants, and this node has gone on since.
+                let fence = if is_behind && !is_provisional {
+                    lock.counter.max(self.floor) + 1
+                } else {
+                    fence
+                };
+                if fence > FENCE_MAX {
+                    return Said::Exhausted;
+                }
+                let lease = PlainLease { token, fence, ends_at, label, granted_at, is_provisional };
+                self.write(name, lease);
+                self.extended(name)
             }
             (None, _) => Said::NotHeld,
         }
@@ -247,13 +281,40 @@ impl Plain {
             return self.quarantined();
         }
         match self.holder(name) {
+            Some(lease) if lease.token == token && self.is_beyond(fence) => self.bad_fence(),
             Some(lease) if lease.token == token => {
                 self.raise_to(name, fence);
-                Said::Extended { ends_at: lease.ends_at, counter: self.lock(name).counter }
+                self.extended(name)
             }
             Some(_) => Said::HeldByAnother,
             None => Said::NotHeld,
         }
+    }
+
+    /// Above all that can be an honest fence.
+    fn is_beyond(&self, fence: u64) -> bool {
+        fence > BOUND && fence > self.highest
+    }
+
+    fn bad_fence(&self) -> Said {
+        Said::BadFence { max: BOUND.max(self.highest) }
+    }
+
+    /// The lease stands: whether it counts, and from when on it always does.
+    fn extended(&mut self, name: usize) -> Said {
+        let mut lease = self.lock(name).lease.expect("just extended");
+        lease.is_provisional &= self.is_quarantined();
+        let is_waiting = self.is_quarantined() && self.is_promoted;
+        let counts = !lease.is_provisional && !is_waiting;
+        let ends_at = lease.ends_at;
+        self.write(name, lease);
+        Said::Extended { ends_at, counter: self.lock(name).counter, counts }
+    }
+
+    fn lift_floor(&mut self, floor: u64) -> Said {
+        self.floor = self.floor.max(floor);
+        self.highest = self.highest.max(floor);
+        Said::Floor(self.floor)
     }
 
     /// Counter and lease become at least `fence`. A name that was born at this node's floor, and is
@@ -335,6 +396,9 @@ impl Node {
                 Stop::Refused(Refusal::Quarantine { left, .. }) => {
                     return Err(Said::Quarantined { left: left.get() });
                 }
+                Stop::Refused(Refusal::BadFence { max, .. }) => {
+                    return Err(Said::BadFence { max: max.get() });
+                }
                 Stop::Refused(Refusal::Exhausted) => return Err(Said::Exhausted),
                 Stop::Refused(refusal) => panic!("{refusal} is not the engine's to say"),
                 Stop::Persist(_) if !self.disk_works => return Err(Said::DiskFailed),
@@ -414,8 +478,8 @@ fn fencing(fences: Fences) -> Fencing {
 
 fn extended(outcome: Result<Extended, Said>) -> Said {
     match outcome {
-        Ok(Extended::Extended { ends_at, counter }) => {
-            Said::Extended { ends_at: ends_at.as_millis().min(INSTANT_MAX), counter: counter.get() }
+        Ok(Extended::Extended { ends_at, counter, counts }) => {
+            Said::Extended { ends_at: ends_at.as_millis(), counter: counter.get(), counts }
         }
         Ok(Extended::HeldByAnother) => Said::HeldByAnother,
         Ok(Extended::NotHeld) => Said::NotHeld,
@@ -484,7 +548,14 @@ impl Pair {
                 self.told[name] = self.told[name].max(lease);
             }
             Said::Released { .. } => {}
-            Said::HeldByAnother | Said::NotHeld | Said::Quarantined { .. } | Said::Exhausted => {
+            Said::Floor(floor) => {
+                assert!(self.engine.disk.fence.get() >= floor, "{op:?}: promised first");
+            }
+            Said::HeldByAnother
+            | Said::NotHeld
+            | Said::Quarantined { .. }
+            | Said::BadFence { .. }
+            | Said::Exhausted => {
                 assert_eq!(self.model.locks, model_before.locks, "{op:?} was refused");
             }
             Said::DiskFailed => {}
@@ -496,6 +567,7 @@ impl Pair {
         let tokens = self.tokens.clone();
         let token = |index: usize| Token::new(&tokens[index], TOKEN_MAX).expect("1 to 255 bytes");
         let claim = |index, ttl| Claim { token: token(index), ttl: Millis::new(ttl) };
+        let wall = UnixTime::from_millis(WALL_MS);
         match *op {
             Op::Acquire { name, token, ttl, label } => {
                 let label = self.labels[label].clone();
@@ -531,15 +603,25 @@ impl Pair {
             }
             Op::Extend { name, token, ttl, fences } => {
                 let outcome = self.engine.ask(name, |durability, lock, now| {
-                    durability.extend(lock, claim(token, ttl), fencing(fences), now)
+                    let clocks = Clocks { now, wall };
+                    durability.extend(lock, claim(token, ttl), fencing(fences), clocks)
                 });
                 Some((extended(outcome), name))
             }
             Op::Raise { name, token: index, fence: number } => {
                 let outcome = self.engine.ask(name, |durability, lock, now| {
-                    durability.raise(lock, token(index), fence(number), now)
+                    durability.raise(lock, token(index), fence(number), Clocks { now, wall })
                 });
                 Some((extended(outcome), name))
+            }
+            Op::LiftFloor(number) => {
+                let outcome =
+                    self.engine.ask(0, |durability, _, _| durability.lift_floor(fence(number)));
+                let said = match outcome {
+                    Ok(floor) => Said::Floor(floor.get()),
+                    Err(said) => said,
+                };
+                Some((said, 0))
             }
             _ => None,
         }
@@ -556,6 +638,7 @@ impl Pair {
                 Some(model.extend(name, &self.tokens[token], ttl, fences))
             }
             Op::Raise { name, token, fence } => Some(model.raise(name, &self.tokens[token], fence)),
+            Op::LiftFloor(floor) => Some(model.lift_floor(floor)),
             _ => None,
         }
     }
@@ -603,8 +686,9 @@ impl Pair {
                 engine.forget(name);
                 engine.load(name, lock);
                 model.forget(name);
-                let (label, granted_at) = (vec![], model.now);
-                let lease = PlainLease { token, fence: number, ends_at, label, granted_at };
+                let (label, granted_at, is_provisional) = (vec![], model.now, false);
+                let fence = number;
+                let lease = PlainLease { token, fence, ends_at, label, granted_at, is_provisional };
                 model.write(name, lease);
                 self.told[name] = self.told[name].max(number);
             }
@@ -620,6 +704,12 @@ impl Pair {
                     self.told[to] = self.told[to].max(self.told[from]);
                 }
             }
+            Op::Promote { wait } => {
+                let until = engine.now.after(Millis::new(wait));
+                engine.durability.begin_quarantine(until, QuarantineReason::Promotion);
+                model.quarantined_until = model.quarantined_until.max(until.as_millis());
+                (model.has_crashed, model.is_promoted) = (true, true);
+            }
             Op::Survey => engine.survey(),
             Op::Save => self.saved = (engine.locks.clone(), model.locks.clone()),
             Op::Crash { with_data } => {
@@ -627,7 +717,7 @@ impl Pair {
                 // The promise on disk is all that is left of what was known.
                 model.floor = engine.disk.fence.get();
                 model.quarantined_until = engine.disk.lease.as_millis();
-                model.has_crashed = true;
+                (model.has_crashed, model.is_promoted) = (true, false);
                 model.locks = plain;
                 engine.restart(data);
                 model.highest = model.floor;
@@ -636,7 +726,11 @@ impl Pair {
                 }
             }
             Op::Disk { works } => engine.disk_works = works,
-            Op::Acquire { .. } | Op::Release { .. } | Op::Extend { .. } | Op::Raise { .. } => {}
+            Op::Acquire { .. }
+            | Op::Release { .. }
+            | Op::Extend { .. }
+            | Op::Raise { .. }
+            | Op::LiftFloor(_) => {}
         }
     }
 
@@ -655,6 +749,7 @@ impl Pair {
             assert_eq!(plain_lease(lock.lease(engine.now)), seen(model.holder(name)), "{op:?}");
             assert_eq!(lock.is_held(engine.now), model.holder(name).is_some());
             if let Some(lease) = model.holder(name) {
+                assert_eq!(lock.is_provisional(), lease.is_provisional, "after {op:?}");
                 let held_for = (model.now - lease.granted_at) % (1 << 32);
                 assert_eq!(lock.held_for(engine.now).get(), held_for);
             }
@@ -690,6 +785,7 @@ fn any_op() -> impl Strategy<Value = Op> {
         30 => 1_u64..12,
         10 => 65_530_u64..65_550,
         3 => 131_000_u64..500_000,
+        1 => BOUND - 2..=BOUND + 2,
         1 => FENCE_MAX - 3..=FENCE_MAX
     ];
     let number = number.boxed();
@@ -707,6 +803,8 @@ fn any_op() -> impl Strategy<Value = Op> {
             .prop_map(|(name, token, ttl, fences)| Op::Extend { name, token, ttl, fences }),
         5 => (name.clone(), token.clone(), number.clone())
             .prop_map(|(name, token, fence)| Op::Raise { name, token, fence }),
+        1 => number.clone().prop_map(Op::LiftFloor),
+        1 => (1_u64..300).prop_map(|wait| Op::Promote { wait }),
         6 => prop_oneof![1_u64..150, Just(5_000_u64), Just(120_000_u64)].prop_map(Op::Time),
         2 => name.clone().prop_map(|name| Op::Forget { name }),
         2 => (name.clone(), name.clone()).prop_map(|(from, to)| Op::Rename { from, to }),

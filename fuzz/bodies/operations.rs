@@ -41,6 +41,8 @@ fn operation(input: &mut Input<'_>) -> Op {
         13 => Op::Migrate { name, token, fence: fence(input), left: length(input) },
         14 if who % 2 == 0 => Op::Save,
         14 => Op::Crash { with_data: who % 4 == 1 },
+        _ if who % 16 == 1 => Op::LiftFloor(fence(input)),
+        _ if who % 16 == 2 => Op::Promote { wait: length(input) },
         _ => Op::Disk { works: who % 4 != 0 },
     }
 }

@@ -159,7 +159,7 @@ impl<W: World> Acquire<W> {
         };
         let inbox = Inbox::new(nodes);
         let started_at = earliest(&*core.world);
-        let mut attempt = Attempt::new(core.quorum, self.terms, started_at);
+        let mut attempt = Attempt::new(core.quorum, self.terms, started_at).at(core.world.wall());
         let mut pending = Pending { core, name: &self.name, token, ttl, is_armed: true };
         count(&core.counters.attempts);
         let bell = waiter.as_ref().and_then(|waiter| waiter.bell());

@@ -9,7 +9,7 @@ use futures_util::future::join_all;
 use super::error::{ExtendError, ReleaseError};
 use super::inbox::Inbox;
 use super::locker::Locker;
-use super::protocol::{LockInfo, Packet, claim_vote, lock_info};
+use super::protocol::{LockInfo, Packet, claim_vote, extend_vote, lock_info};
 use super::reply::Reply;
 use super::survey::Locks;
 use super::vote::{NodeReport, Vote};
@@ -129,7 +129,7 @@ impl<W: World> Locker<W> {
         let terms = core.settings.terms;
         let packet = Packet::extend(name.as_ref(), token, terms.ttl, Fence::ZERO);
         let started_at = earliest(&*core.world);
-        let votes = core.poll_votes(&packet, claim_vote, |_, _| false).await;
+        let votes = core.poll_votes(&packet, extend_vote, |_, _| false).await;
         let confirmed = votes.iter().filter(|vote| matches!(vote, Vote::Confirmed)).count();
         let validity = terms.validity(started_at, latest(&*core.world));
         if confirmed >= core.quorum.needed() && validity > Millis::ZERO {

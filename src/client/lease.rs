@@ -14,7 +14,7 @@ use super::core::Core;
 use super::error::{ExtendError, Lost, ReleaseError};
 use super::inbox::Inbox;
 use super::keeper::Slot;
-use super::protocol::{Packet, TOKEN_LENGTH, claim_vote};
+use super::protocol::{Packet, TOKEN_LENGTH, claim_vote, extend_vote};
 use super::vote::Vote;
 use super::world::{World, earliest, latest};
 use crate::engine::{Due, Fence, Instant, Millis, NodeSet, Renewal, RenewalStep, RoundNumber};
@@ -158,7 +158,7 @@ impl<W: World> Lease<W> {
             if delivery.request == REPAIR {
                 continue;
             }
-            let vote = delivery.outcome.map_or_else(Vote::from, |reply| claim_vote(&reply));
+            let vote = delivery.outcome.map_or_else(Vote::from, |reply| extend_vote(&reply));
             let step = {
                 let now = latest(&*self.core.world);
                 let mut state = self.state();

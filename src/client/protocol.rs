@@ -265,7 +265,16 @@ pub fn acquire_vote(reply: &Reply) -> Vote {
     }
 }
 
-/// What a node means by its reply to an EXTEND or a RELEASE.
+/// What a node means by its reply to an EXTEND.
+pub fn extend_vote(reply: &Reply) -> Vote {
+    match reply {
+        Reply::Integer(2) => Vote::Provisional,
+        reply => claim_vote(reply),
+    }
+}
+
+/// What a node means by its reply to a RELEASE, and to an EXTEND that it did not carry out
+/// provisionally.
 pub fn claim_vote(reply: &Reply) -> Vote {
     match reply {
         Reply::Integer(1) => Vote::Confirmed,
@@ -372,6 +381,7 @@ fn text(reply: &Reply) -> Option<String> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::engine::Extension;
     use proptest::prelude::*;
 
     #[test]
@@ -424,6 +434,17 @@ mod tests {
             assert!(matches!(vote, Vote::Garbled(_)), "{garbled}");
         }
         assert_eq!(fence_vote(&Reply::Integer(0), Vote::NotHeld), Vote::HELD);
+    }
+
+    #[test]
+    fn a_lease_that_is_kept_provisionally_is_no_confirmation() {
+        assert_eq!(extend_vote(&Reply::Integer(1)), Vote::Confirmed);
+        assert_eq!(extend_vote(&Reply::Integer(2)), Vote::Provisional);
+        assert_eq!(Vote::Provisional.extension(), Extension::Provisional);
+        for garbled in [-1, 3, 10] {
+            assert!(matches!(extend_vote(&Reply::Integer(garbled)), Vote::Garbled(_)));
+        }
+        assert!(matches!(claim_vote(&Reply::Integer(2)), Vote::Garbled(_)), "a release does not");
     }
 
     #[test]

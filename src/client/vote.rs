@@ -17,6 +17,9 @@ pub enum Vote {
     Granted(Fence),
     /// It did what was asked: extended, released, raised.
     Confirmed,
+    /// It keeps the lease, and does not count towards a quorum before its quarantine is over: it
+    /// was promoted, or had forgotten the lease.
+    Provisional,
     /// Another token holds the lock there.
     Held {
         /// The label of the holder; `None` if it has none, or was not asked for.
@@ -67,6 +70,7 @@ impl Vote {
             // Not carried out; but what was sent there before it is not known.
             Vote::Unavailable(_) => Answer::Unknown,
             Vote::Confirmed
+            | Vote::Provisional
             | Vote::Held { .. }
             | Vote::NotHeld
             | Vote::Quarantined { .. }
@@ -91,6 +95,7 @@ impl Vote {
     pub(super) const fn extension(&self) -> Extension {
         match self {
             Vote::Confirmed => Extension::Extended,
+            Vote::Provisional => Extension::Provisional,
             // Somebody has overwritten the lock, which removes it.
             Vote::Held { .. } | Vote::WrongType => Extension::HeldByAnother,
             Vote::NotHeld => Extension::NotHeld,
@@ -116,7 +121,7 @@ impl Vote {
     }
 
     /// All votes, as metrics have them in their labels.
-    pub(super) const WORDS: [&'static str; 14] = [
+    pub(super) const WORDS: [&'static str; 15] = [
         "granted",
         "confirmed",
         "held",
@@ -131,6 +136,7 @@ impl Vote {
         "no_place",
         "garbled",
         "unavailable",
+        "provisional",
     ];
 
     /// Where its word is in [`Vote::WORDS`].
@@ -150,6 +156,7 @@ impl Vote {
             Vote::NoPlace(_) => 11,
             Vote::Garbled(_) => 12,
             Vote::Unavailable(_) => 13,
+            Vote::Provisional => 14,
         }
     }
 
@@ -163,6 +170,7 @@ impl Vote {
         match self {
             Vote::Granted(_) => "granted",
             Vote::Confirmed => "confirmed",
+            Vote::Provisional => "keeping it for after a quarantine",
             Vote::Held { .. } => "held by another",
             Vote::NotHeld => "not held",
             Vote::Quarantined { .. } => "in quarantine",
@@ -193,6 +201,7 @@ impl Vote {
             | Vote::Quarantined { left: None, text } => Some(text.to_string()),
             Vote::Granted(_)
             | Vote::Confirmed
+            | Vote::Provisional
             | Vote::Held { .. }
             | Vote::NotHeld
             | Vote::TimedOut

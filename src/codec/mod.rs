@@ -69,6 +69,7 @@ struct LeaseV1 {
     held_for_ms: u64,
     boot: BootId,
     ends_at_boot_ms: u64,
+    is_provisional: bool,
 }
 
 /// A lock that was read, and the floor of the node that wrote it.
@@ -91,6 +92,7 @@ pub fn encode_lock(lock: &Lock, floor: Fence, clocks: Clocks, boot: BootId) -> V
         held_for_ms: lock.held_for(clocks.now).get(),
         boot,
         ends_at_boot_ms: lease.ends_at.as_millis(),
+        is_provisional: lock.is_provisional(),
     });
     encode(LOCK_VERSION, &LockV1 { counter: lock.counter().get(), floor: floor.get(), lease })
 }
@@ -121,8 +123,10 @@ pub fn decode_lock(bytes: &[u8], clocks: Clocks, boot: BootId) -> Result<LoadedL
             clocks.to_instant(ends_at, Millis::new(lease.left_ms))
         };
         let granted_at = clocks.now.before(Millis::new(lease.held_for_ms));
+        let is_provisional = lease.is_provisional;
         let lease = Lease { token, fence: lease_fence, ends_at, label: &lease.label };
         lock.apply(lease, granted_at);
+        lock.set_provisional(is_provisional);
     }
     Ok(LoadedLock { lock, floor })
 }
@@ -180,6 +184,17 @@ mod tests {
             let loaded = decode_lock(&bytes, clocks(2_000, wall), BOOT).unwrap();
             let lease = loaded.lock.written_lease().unwrap();
             assert_eq!(lease.ends_at, Instant::from_millis(31_000), "wall {wall}");
+        }
+    }
+
+    #[test]
+    fn a_lease_that_does_not_count_yet_comes_back_as_one() {
+        for is_provisional in [false, true] {
+            let mut lock = held(b"tok", b"me", 5, 31_000);
+            lock.set_provisional(is_provisional);
+            let bytes = encode_lock(&lock, Fence::ZERO, clocks(1_000, 0), BOOT);
+            let loaded = decode_lock(&bytes, clocks(2_000, 0), BOOT).unwrap();
+            assert_eq!(loaded.lock.is_provisional(), is_provisional);
         }
     }
 

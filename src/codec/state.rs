@@ -27,6 +27,7 @@ struct StateV1 {
     is_always_durable: bool,
     was_stepped: bool,
     was_replica: bool,
+    promoted_until_boot_ms: u64,
     stop: Option<StopV1>,
 }
 
@@ -65,6 +66,7 @@ pub fn encode_state(saved: &Saved) -> Vec<u8> {
         is_always_durable: saved.is_always_durable,
         was_stepped: saved.was_stepped,
         was_replica: saved.was_replica,
+        promoted_until_boot_ms: saved.promoted_until.as_millis(),
         stop: saved.stop.map(StopV1::of),
     };
     let mut bytes = [NAME, &encode(STATE_VERSION, &state)].concat();
@@ -98,6 +100,7 @@ pub fn decode_state(bytes: &[u8]) -> Result<Saved, CodecError> {
         is_always_durable: state.is_always_durable,
         was_stepped: state.was_stepped,
         was_replica: state.was_replica,
+        promoted_until: Instant::from_millis(state.promoted_until_boot_ms),
         stop: state.stop.map(StopV1::stopped),
     })
 }
@@ -123,6 +126,7 @@ mod tests {
             is_always_durable: true,
             was_stepped: false,
             was_replica: false,
+            promoted_until: Instant::from_millis(99_000),
             stop,
         }
     }

@@ -7,12 +7,17 @@
 //! less are raised to f first. The next quorum shares a node with this one, and that
 //! node's next grant is above f: this is why fences rise.
 //!
+//! A node whose fence is far beyond the time, because its clock is or because somebody raised it
+//! there, must not cost the acquisition: other nodes would refuse to be raised so far. Its vote is
+//! left out for as long as the others may still be a quorum.
+//!
 //! An answer that did not come is unknown, neither a grant nor a refusal. It must never let an
 //! attempt be won, and it does not spare the node the abandoning.
 
+use super::fence::VOTE_MARGIN;
 use super::quorum::{NodeSet, Quorum};
 use super::validity::Terms;
-use super::{Fence, Instant};
+use super::{Fence, Instant, UnixTime};
 
 /// What a node answered to the ACQUIRE of this attempt.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -104,6 +109,13 @@ pub struct Attempt {
     unknown: NodeSet,
     /// Whom a raise did not reach.
     not_raised: NodeSet,
+    /// No fence above it is believed, as long as there are others.
+    bound: Fence,
+    /// Who granted a fence above the bound, and is left out.
+    far: NodeSet,
+    /// The largest of those fences, and who granted it.
+    farthest: Fence,
+    at_farthest: NodeSet,
 }
 
 impl Attempt {
@@ -121,7 +133,18 @@ impl Attempt {
             refused: NodeSet::EMPTY,
             unknown: NodeSet::EMPTY,
             not_raised: NodeSet::EMPTY,
+            bound: Fence::MAX,
+            far: NodeSet::EMPTY,
+            farthest: Fence::ZERO,
+            at_farthest: NodeSet::EMPTY,
         }
+    }
+
+    /// The same attempt at a time of day: grants with a fence that is far beyond it are left out
+    /// where the others may be a quorum.
+    #[must_use]
+    pub fn at(self, wall: UnixTime) -> Attempt {
+        Attempt { bound: Fence::of_time(wall).saturating_add(VOTE_MARGIN), ..self }
     }
 
     /// From here on a lease won by this attempt must not be relied on.
@@ -131,7 +154,7 @@ impl Attempt {
 
     /// The nodes that are known to have granted.
     pub const fn granted(&self) -> NodeSet {
-        self.granted
+        self.granted.or(self.far)
     }
 
     /// Whether the attempt is won or lost.
@@ -142,13 +165,17 @@ impl Attempt {
     /// Takes `node`'s answer to the ACQUIRE, read at `now` (rounded up). A second answer of the
     /// same node is ignored, but a late one replaces "unknown".
     pub fn answer(&mut self, node: usize, answer: Answer, now: Instant) -> Step {
-        let known = self.granted.or(self.refused);
+        let known = self.granted().or(self.refused);
         if known.has(node) || !self.quorum.all().has(node) {
             return Step::Wait;
         }
         match answer {
             Answer::Granted(fence) => {
                 self.unknown = self.unknown.without(NodeSet::of(node));
+                if fence > self.bound && self.phase == Phase::Acquiring {
+                    self.leave_out(node, fence);
+                    return self.decide(now);
+                }
                 self.granted.insert(node);
                 return self.granted_by(node, fence, now);
             }
@@ -182,7 +209,7 @@ impl Attempt {
         match self.phase {
             Phase::Acquiring | Phase::Raising => {
                 let all = self.quorum.all();
-                self.unknown = self.unknown.or(all.without(self.granted).without(self.refused));
+                self.unknown = self.unknown.or(all.without(self.granted()).without(self.refused));
                 if self.phase == Phase::Raising {
                     self.not_raised = self.not_raised.or(self.granted.without(self.storing));
                 }
@@ -220,6 +247,24 @@ impl Attempt {
         }
     }
 
+    fn leave_out(&mut self, node: usize, fence: Fence) {
+        self.far.insert(node);
+        if fence > self.farthest {
+            (self.farthest, self.at_farthest) = (fence, NodeSet::of(node));
+        } else if fence == self.farthest {
+            self.at_farthest.insert(node);
+        }
+    }
+
+    /// Counts the votes that were left out, where there is no quorum without them: perhaps it is
+    /// this client's clock that is wrong, or all nodes are that far.
+    fn let_in(&mut self) {
+        self.granted = self.granted();
+        (self.fence, self.storing) = (self.farthest, self.at_farthest);
+        self.bound = Fence::MAX;
+        self.far = NodeSet::EMPTY;
+    }
+
     fn decide(&mut self, now: Instant) -> Step {
         let undecided = matches!(self.phase, Phase::Acquiring | Phase::Raising);
         if !undecided {
@@ -235,8 +280,12 @@ impl Attempt {
             return Step::Won(Grant { fence: self.fence, ends_at: self.ends_at(), laggards });
         }
         let no = self.refused.or(self.not_raised);
-        let possible = self.quorum.all().without(no).without(self.unknown);
+        let possible = self.quorum.all().without(no).without(self.unknown).without(self.far);
         if !self.quorum.is_reached(possible) {
+            if self.phase == Phase::Acquiring && !self.far.is_empty() {
+                self.let_in();
+                return self.decide(now);
+            }
             let refused = !self.quorum.is_reached(self.quorum.all().without(self.refused));
             return self.lose(if refused { Loss::Refused } else { Loss::Unreached });
         }
@@ -363,6 +412,58 @@ mod tests {
         assert_eq!(attempt.answer(0, granted(3), at(2)), won(3, NodeSet::EMPTY));
     }
 
+    /// The bound of a client whose clock says 1 ms after 1970.
+    fn far() -> u64 {
+        VOTE_MARGIN + 1_000
+    }
+
+    fn attempt_at_once() -> Attempt {
+        attempt(3).at(UnixTime::from_millis(1))
+    }
+
+    #[test]
+    fn a_vote_far_beyond_the_time_is_left_out_and_the_others_win() {
+        for order in [[0, 1, 2], [1, 0, 2], [1, 2, 0]] {
+            let mut attempt = attempt_at_once();
+            let fences = [far() + 1, 7, 7];
+            let steps = order.map(|node| attempt.answer(node, granted(fences[node]), at(1)));
+            assert!(steps.contains(&won(7, NodeSet::EMPTY)), "{order:?}: {steps:?}");
+            assert!(!steps.iter().any(|step| matches!(step, Step::Raise { .. })), "{steps:?}");
+            assert_eq!(attempt.granted(), NodeSet::first(3), "it is abandoned as others are");
+        }
+        let mut near = attempt_at_once();
+        let _ = near.answer(0, granted(far()), at(1));
+        let raise = Step::Raise { fence: fence(far()), nodes: NodeSet::of(1) };
+        assert_eq!(near.answer(1, granted(7), at(1)), raise, "at the bound it counts");
+    }
+
+    #[test]
+    fn far_votes_count_where_there_is_no_quorum_without_them() {
+        // The client's clock stands in 1970, and all nodes have jumped to the time.
+        let mut all = attempt_at_once();
+        assert_eq!(all.answer(0, granted(far() + 9), at(1)), Step::Wait);
+        assert_eq!(all.answer(1, granted(far() + 9), at(1)), won(far() + 9, NodeSet::EMPTY));
+        // One has, and another is down.
+        let mut one = attempt_at_once();
+        assert_eq!(one.answer(0, granted(far() + 9), at(1)), Step::Wait);
+        assert_eq!(one.answer(1, granted(3), at(1)), Step::Wait);
+        let raise = Step::Raise { fence: fence(far() + 9), nodes: NodeSet::of(1) };
+        assert_eq!(one.time_out(at(2)), raise);
+        let step = one.raise_answer(1, RaiseAnswer::Raised(fence(far() + 9)), at(3));
+        assert_eq!(step, won(far() + 9, NodeSet::EMPTY));
+    }
+
+    #[test]
+    fn a_far_vote_does_not_make_up_for_a_raise_that_was_refused() {
+        let mut attempt = attempt_at_once();
+        let _ = attempt.answer(0, granted(far() + 1), at(1));
+        let _ = attempt.answer(1, granted(3), at(1));
+        let raise = Step::Raise { fence: fence(4), nodes: NodeSet::of(1) };
+        assert_eq!(attempt.answer(2, granted(4), at(1)), raise);
+        let lost = attempt.raise_answer(1, RaiseAnswer::Refused, at(2));
+        assert_eq!(lost, Step::Lost(Loss::Unreached));
+    }
+
     #[test]
     fn validity_is_checked_again_after_the_raise() {
         let mut attempt = attempt(3);
@@ -400,7 +501,7 @@ mod tests {
     }
 
     fn events(nodes: usize) -> impl Strategy<Value = Vec<(Event, u64)>> {
-        let number = 1u64..5;
+        let number = 1u64..7;
         let event = prop_oneof![
             6 => (0..nodes, number.clone()).prop_map(|(n, f)| Event::Answer(n, granted(f))),
             2 => (0..nodes).prop_map(|n| Event::Answer(n, Answer::Refused)),
@@ -421,7 +522,9 @@ mod tests {
             events in events(5),
         ) {
             let quorum = Quorum::of(nodes).unwrap();
-            let mut attempt = attempt(nodes);
+            // Fences from the bound on are left out, where they may be.
+            let bound = fence(4);
+            let mut attempt = Attempt { bound, ..attempt(nodes) };
             let mut stored = vec![None; nodes];
             let mut asked = NodeSet::EMPTY;
             let mut now = 0;
@@ -476,7 +579,10 @@ mod tests {
                 }
             }
             if over.is_none() {
-                prop_assert!(matches!(attempt.time_out(at(now)), Step::Lost(_)));
+                // Votes that were left out are let in first, and may win or have to be raised to.
+                let _ = attempt.time_out(at(now));
+                let _ = attempt.time_out(at(now));
+                prop_assert!(attempt.is_over());
             }
         }
     }

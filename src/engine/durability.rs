@@ -5,7 +5,7 @@
 //! need. After a restart that may have lost data, the floor starts at the fence ceiling, and the
 //! node grants nothing until the lease ceiling has passed.
 
-use super::{Fence, Instant, Lock, Millis, QuarantineReason, Recovery};
+use super::{Fence, Instant, Lock, Millis, QuarantineReason, Recovery, Stop};
 
 /// How many fences one write of the fence ceiling pays for. 2^53 has room for 8 * 10^9 crashes.
 pub const FENCE_BLOCK: u64 = 1 << 20;
@@ -229,6 +229,17 @@ impl Durability {
         self.highest = self.highest.max(floor);
     }
 
+    /// Raises the floor to at least `floor`, as an operator asks for; answers the floor. Allowed in
+    /// quarantine, and not bound by the time: who may do so is a matter of access rules.
+    ///
+    /// # Errors
+    /// [`Stop::Persist`].
+    pub fn lift_floor(&mut self, floor: Fence) -> Result<Fence, Stop> {
+        self.admit(floor, Instant::default()).map_err(Stop::Persist)?;
+        self.raise_floor(floor);
+        Ok(self.floor)
+    }
+
     /// Notes a lock that came from a data set, a dump or a master.
     ///
     /// Its fence and its lease may be beyond the ceilings: until [`Durability::take_request`] is
@@ -246,11 +257,16 @@ impl Durability {
         }
     }
 
-    /// Grants nothing up to and including `until`. A longer quarantine already in force stays.
+    /// Grants nothing up to and including `until`. A longer quarantine already in force stays, and
+    /// becomes that of a promotion where this is one: extensions count less in it.
     pub fn begin_quarantine(&mut self, until: Instant, reason: QuarantineReason) {
-        if self.quarantine.is_none_or(|present| present.until < until) {
-            self.quarantine = Some(Quarantine { until, reason });
-        }
+        self.quarantine = Some(match self.quarantine {
+            Some(present) if until <= present.until && reason == QuarantineReason::Promotion => {
+                Quarantine { reason, ..present }
+            }
+            Some(present) if until <= present.until => present,
+            Some(_) | None => Quarantine { until, reason },
+        });
     }
 
     /// Ends the quarantine, if any.

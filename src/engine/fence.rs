@@ -2,6 +2,22 @@
 
 use std::fmt;
 
+use super::UnixTime;
+
+/// A node refuses to raise a fence beyond the time by more than this, in microseconds: 8 weeks.
+///
+/// A loss lets fences jump to the time, or by 2^32, which is 71 minutes of it: so many losses in
+/// so short a time that honest fences come this far ahead do not happen.
+pub const RAISE_MARGIN: u64 = 8 * WEEK;
+/// A client does without the vote of a node whose fence is beyond the time by more than this, in
+/// microseconds: 4 weeks. Less than nodes accept, so that what a client takes for honest is refused
+/// by no node, whatever clocks differ by.
+pub const VOTE_MARGIN: u64 = 4 * WEEK;
+const WEEK: u64 = 7 * 24 * 3_600 * 1_000_000;
+
+/// The year 2200: a wall clock that says more is not believed.
+const WALL_MAX: UnixTime = UnixTime::from_millis(7_258_118_400_000);
+
 /// A fencing token. Zero means "none yet"; the first grant of a lock has 1.
 ///
 /// Public, and compared by order: a resource remembers the largest fence it has seen and refuses
@@ -19,6 +35,13 @@ impl Fence {
     /// The fence with this number, if it is at most [`Fence::MAX`].
     pub const fn new(number: u64) -> Option<Fence> {
         if number <= Fence::MAX.0 { Some(Fence(number)) } else { None }
+    }
+
+    /// The time of day in microseconds; zero from the year 2200 on. No node issues a million fences
+    /// a second for long, so fences that follow a loss of all knowledge start here.
+    pub fn of_time(wall: UnixTime) -> Fence {
+        let micros = if wall <= WALL_MAX { wall.as_millis() * 1_000 } else { 0 };
+        Fence::ZERO.saturating_add(micros)
     }
 
     /// The number.
@@ -55,6 +78,15 @@ impl fmt::Display for Fence {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn the_time_is_a_fence_until_the_year_2200() {
+        assert_eq!(Fence::of_time(UnixTime::from_millis(5)).get(), 5_000);
+        assert_eq!(Fence::of_time(WALL_MAX).get(), WALL_MAX.as_millis() * 1_000);
+        let beyond = UnixTime::from_millis(WALL_MAX.as_millis() + 1);
+        assert_eq!(Fence::of_time(beyond), Fence::ZERO);
+        assert_eq!(Fence::of_time(UnixTime::from_millis(u64::MAX)), Fence::ZERO);
+    }
 
     #[test]
     fn fences_end_where_a_double_stops_being_exact() {

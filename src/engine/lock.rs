@@ -24,6 +24,8 @@ pub struct Lock {
     granted_at: u32,
     /// Zero without a lease.
     token_length: u8,
+    /// The lease was repaired in a quarantine, and not extended since that ended.
+    is_provisional: bool,
     token: [u8; TOKEN_INLINE],
 }
 
@@ -132,6 +134,18 @@ impl Lock {
         is_news
     }
 
+    /// Whether the lease was repaired in a quarantine: while that lasts, this node may have given
+    /// the lock to another before it forgot, so the lease counts towards no quorum.
+    pub fn is_provisional(&self) -> bool {
+        self.is_provisional
+    }
+
+    /// Marks the present lease as one that was repaired in a quarantine, or takes the mark away.
+    /// Every new lease begins without it.
+    pub fn set_provisional(&mut self, is_provisional: bool) {
+        self.is_provisional = is_provisional;
+    }
+
     /// For how long the present lease has been held, modulo 49.7 days.
     pub fn held_for(&self, now: Instant) -> Millis {
         Millis::new(u64::from((now.as_millis() as u32).wrapping_sub(self.granted_at)))
@@ -192,6 +206,7 @@ impl Lock {
     pub(super) fn erase_lease(&mut self, now: Instant) {
         self.until = Packed::pack(now);
         self.token_length = 0;
+        self.is_provisional = false;
         self.token = [0; TOKEN_INLINE];
         self.extra = None;
     }
@@ -274,6 +289,7 @@ impl Lock {
         self.granted_at = now.as_millis() as u32;
         self.token = [0; TOKEN_INLINE];
         self.token_length = token.len() as u8;
+        self.is_provisional = false;
         self.extra = None;
         if token.len() <= TOKEN_INLINE {
             self.token[..token.len()].copy_from_slice(token);

@@ -25,7 +25,7 @@ mod waiting;
 
 pub use attempt::{Answer, Attempt, Grant, Loss, RaiseAnswer, Step};
 pub use durability::{Ceilings, Durability, FENCE_BLOCK, LEASE_BLOCK};
-pub use fence::Fence;
+pub use fence::{Fence, RAISE_MARGIN, VOTE_MARGIN};
 pub use histogram::Histogram;
 pub use inventory::Inventory;
 pub use lock::{Lease, Lock};

@@ -5,9 +5,10 @@
 //! of counter zero where there is none), and stores it if the outcome says so.
 
 use super::durability::{Ceilings, Durability};
+use super::fence::RAISE_MARGIN;
 use super::lock::{Lease, Lock, Standing};
 use super::token::Token;
-use super::{Fence, Instant, Millis, Refusal};
+use super::{Clocks, Fence, Instant, Millis, QuarantineReason, Refusal, UnixTime};
 
 /// What became of an acquire.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -57,6 +58,9 @@ pub enum Extended {
         ends_at: Instant,
         /// The lock's counter now.
         counter: Fence,
+        /// Whether it counts towards a quorum; otherwise the lease is kept, and will count when
+        /// the node's quarantine is over.
+        counts: bool,
     },
     /// Another token holds the lock. Nothing changed.
     HeldByAnother,
@@ -121,6 +125,7 @@ impl Durability {
                 if later {
                     self.admit(fence, ends_at).map_err(Stop::Persist)?;
                     lock.set_end(ends_at);
+                    lock.set_provisional(false);
                 }
                 Ok(Acquired::Again { fence, ends_at: lock.until(), later })
             }
@@ -149,57 +154,98 @@ impl Durability {
 
     /// Lets the lease of the claim's token end its ttl from now.
     ///
-    /// A repair gives a lease back to a holder whom this node has forgotten. That is allowed only
-    /// where nobody can have been granted a later fence in between: in quarantine, when this node
-    /// grants nothing, or while the lock's counter, and the floor where it may have been, are not
-    /// above the holder's fence. (NOTES on the protocol: "repair by the counter rule".)
+    /// A repair also gives a lease back to a holder whom this node has forgotten. Outside of a
+    /// quarantine that is a grant to the holder's own token. In quarantine nothing is granted, and
+    /// the lease that is given back is provisional: it stands, and does not count, for this node
+    /// may have given the lock to another before it forgot, and that vote may still win.
     ///
-    /// In quarantine a lease that stands here is extended as ever: it has come back with the data,
-    /// or by a repair, and until the quarantine ends nobody else can be granted the lock here.
+    /// A lease that came back with the data is extended in quarantine too, and counts: until the
+    /// quarantine ends nobody else is granted the lock here. After a promotion nothing counts while
+    /// the node waits: its old master may live, and grant.
     ///
     /// # Errors
     /// [`Stop::Refused`] in quarantine, except for a repair, and for the holder of a lease that
-    /// stands.
+    /// stands; for a fence that no node can have issued; and where a lease would be given back, and
+    /// the fences are used up.
     pub fn extend(
         &mut self,
         lock: &mut Lock,
         claim: Claim<'_>,
         fencing: Fencing,
-        now: Instant,
+        clocks: Clocks,
     ) -> Result<Extended, Stop> {
+        let now = clocks.now;
         let (fence, repairs) = match fencing {
             Fencing::Keep => (Fence::ZERO, false),
             Fencing::Raise(fence) => (fence, false),
             Fencing::Repair(fence) => (fence, true),
         };
-        let quarantined = self.quarantine(now).is_some();
         let standing = lock.standing(claim.token, now);
         if !repairs && standing != Standing::Holds {
             self.check_quarantine(now)?;
         }
-        let ends_at = now.after(claim.ttl);
-        let before = lock.counter();
         match standing {
             Standing::HeldByAnother => Ok(Extended::HeldByAnother),
+            Standing::NotHeld if !repairs => Ok(Extended::NotHeld),
+            Standing::NotHeld => {
+                self.check_fence(fence, clocks.wall)?;
+                self.rejoin(lock, claim, fence, now)
+            }
             Standing::Holds => {
+                self.check_fence(fence, clocks.wall)?;
+                let (before, ends_at) = (lock.counter(), now.after(claim.ttl));
                 self.admit(fence, ends_at).map_err(Stop::Persist)?;
                 lock.raise(fence);
                 lock.set_end(ends_at);
                 self.raised(before, lock.counter());
-                Ok(Extended::Extended { ends_at, counter: lock.counter() })
+                Ok(self.extended(lock, now))
             }
-            Standing::NotHeld if repairs && (quarantined || before.max(self.floor()) <= fence) => {
-                self.admit(fence, ends_at).map_err(Stop::Persist)?;
-                // The holder's lapsed lease may still be written here: its label goes on.
-                let label = match lock.written_lease() {
-                    Some(lease) if lease.token == claim.token => lease.label.to_vec(),
-                    Some(_) | None => Vec::new(),
-                };
-                lock.grant(Lease { token: claim.token, fence, ends_at, label: &label }, now);
-                Ok(Extended::Extended { ends_at, counter: lock.counter() })
-            }
-            Standing::NotHeld => Ok(Extended::NotHeld),
         }
+    }
+
+    /// Gives a free lock back to a holder whom this node has forgotten.
+    ///
+    /// With the holder's fence, where this node issued none above it, so that the counters of the
+    /// nodes agree. Where it did, to another lock that was forgotten or before a crash, the lease
+    /// has the next fence, as with any grant: it is this node's affair, and the holder keeps its
+    /// own. Nobody is granted anything in quarantine, so the lease then has the holder's fence.
+    fn rejoin(
+        &mut self,
+        lock: &mut Lock,
+        claim: Claim<'_>,
+        fence: Fence,
+        now: Instant,
+    ) -> Result<Extended, Stop> {
+        let is_quarantined = self.quarantine(now).is_some();
+        let fence = if is_quarantined || lock.counter().max(self.floor()) <= fence {
+            fence
+        } else {
+            lock.next_fence(self.floor()).ok_or(Refusal::Exhausted)?
+        };
+        let ends_at = now.after(claim.ttl);
+        self.admit(fence, ends_at).map_err(Stop::Persist)?;
+        // The holder's lapsed lease may still be written here: its label goes on.
+        let label = match lock.written_lease() {
+            Some(lease) if lease.token == claim.token => lease.label.to_vec(),
+            Some(_) | None => Vec::new(),
+        };
+        lock.grant(Lease { token: claim.token, fence, ends_at, label: &label }, now);
+        lock.set_provisional(is_quarantined);
+        Ok(self.extended(lock, now))
+    }
+
+    /// What became of an extension that was carried out.
+    fn extended(&self, lock: &mut Lock, now: Instant) -> Extended {
+        let counts = match self.quarantine(now) {
+            // What was forgotten is over: from here on the lease is one like others.
+            None => {
+                lock.set_provisional(false);
+                true
+            }
+            Some((_, QuarantineReason::Promotion)) => false,
+            Some(_) => !lock.is_provisional(),
+        };
+        Extended::Extended { ends_at: lock.until(), counter: lock.counter(), counts }
     }
 
     /// Raises the counter and the lease to at least `fence` if `token` holds the lock.
@@ -208,26 +254,38 @@ impl Durability {
     /// not be larger.
     ///
     /// # Errors
-    /// [`Stop::Refused`] in quarantine.
+    /// [`Stop::Refused`] in quarantine, and for a fence that no node can have issued.
     pub fn raise(
         &mut self,
         lock: &mut Lock,
         token: Token<'_>,
         fence: Fence,
-        now: Instant,
+        clocks: Clocks,
     ) -> Result<Extended, Stop> {
+        let now = clocks.now;
         self.check_quarantine(now)?;
         match lock.standing(token, now) {
             Standing::Holds => {
+                self.check_fence(fence, clocks.wall)?;
                 self.admit(fence, lock.until()).map_err(Stop::Persist)?;
                 let before = lock.counter();
                 lock.raise(fence);
                 self.raised(before, lock.counter());
-                Ok(Extended::Extended { ends_at: lock.until(), counter: lock.counter() })
+                Ok(self.extended(lock, now))
             }
             Standing::HeldByAnother => Ok(Extended::HeldByAnother),
             Standing::NotHeld => Ok(Extended::NotHeld),
         }
+    }
+
+    /// Refuses a fence that no node can have issued: raised to it, this node and then all others
+    /// would come near the largest fence there is, for good.
+    ///
+    /// The bound is the time, which nobody can climb, and what this node knows of already: a bound
+    /// relative to its own fences alone would be climbed step by step.
+    fn check_fence(&self, fence: Fence, wall: UnixTime) -> Result<(), Stop> {
+        let max = Fence::of_time(wall).saturating_add(RAISE_MARGIN).max(self.highest());
+        if fence <= max { Ok(()) } else { Err(Refusal::BadFence { fence, max }.into()) }
     }
 
     pub(super) fn check_quarantine(&self, now: Instant) -> Result<(), Stop> {

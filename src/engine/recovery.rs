@@ -13,9 +13,6 @@ use super::{
 /// between two losses, and 2^53 has room for two million of them.
 pub const FENCE_JUMP: u64 = 1 << 32;
 
-/// The year 2200: a wall clock that says more is not believed.
-const WALL_MAX: UnixTime = UnixTime::from_millis(7_258_118_400_000);
-
 /// What the node wrote about itself while it ran, or when it stopped.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Saved {
@@ -33,6 +30,9 @@ pub struct Saved {
     pub was_stepped: bool,
     /// It was a replica, whose promises are its master's business.
     pub was_replica: bool,
+    /// It waits, or waited, until then because it was promoted: nothing that it extends counts
+    /// before, also after another start.
+    pub promoted_until: Instant,
     /// How it stopped; `None` while it runs, and so after a crash.
     pub stop: Option<Stopped>,
 }
@@ -128,8 +128,7 @@ pub fn promote(clocks: Clocks, highest: Fence, max_ttl: Millis) -> Recovery {
 /// microseconds at least: no node issues a million fences a second for long, and a later loss has
 /// a later time. 2^53 microseconds last until the year 2255.
 fn jump(highest: Fence, wall: UnixTime) -> Fence {
-    let micros = if wall <= WALL_MAX { wall.as_millis() * 1_000 } else { 0 };
-    highest.saturating_add(FENCE_JUMP).max(Fence::ZERO.saturating_add(micros))
+    highest.saturating_add(FENCE_JUMP).max(Fence::of_time(wall))
 }
 
 /// What a node says of itself before it grants, once `node` has the data set: what was promised
@@ -160,6 +159,10 @@ pub fn start(found: Found, loaded: Loaded, recovery: Recovery, node: &Durability
         is_always_durable: loaded.is_always_durable && recovery.quarantine.is_none(),
         was_stepped: false,
         was_replica: loaded.is_replica,
+        promoted_until: match recovery.quarantine {
+            Some((until, QuarantineReason::Promotion)) => until,
+            Some(_) | None => Instant::default(),
+        },
         stop: None,
     }
 }
@@ -188,7 +191,7 @@ pub fn stop(
 }
 
 fn wait(saved: &Saved, loaded: Loaded) -> Option<(Instant, QuarantineReason)> {
-    let until = lease_ceiling(saved, loaded);
+    let until = todays(saved, loaded, saved.ceilings.lease);
     let nothing_outstanding = saved.stop.is_some() && saved.ceilings.lease < saved.at.now;
     if nothing_outstanding || until < loaded.clocks.now {
         return None;
@@ -208,18 +211,20 @@ fn wait(saved: &Saved, loaded: Loaded) -> Option<(Instant, QuarantineReason)> {
         }
         Some(_) | None => return None,
     };
-    Some((until, reason))
+    // The master of before the promotion may still live, whatever became of this node since.
+    let is_promoted = saved.promoted_until > saved.at.now
+        && todays(saved, loaded, saved.promoted_until) >= loaded.clocks.now;
+    Some((until, if is_promoted { QuarantineReason::Promotion } else { reason }))
 }
 
-/// The instant after which no lease can stand that was ever granted, on today's clock.
-fn lease_ceiling(saved: &Saved, loaded: Loaded) -> Instant {
+/// An instant that was saved, such as the lease ceiling, on today's clock.
+fn todays(saved: &Saved, loaded: Loaded, instant: Instant) -> Instant {
     if saved.is_of_boot(loaded.boot) {
-        return saved.ceilings.lease;
+        return instant;
     }
     // The wall clock is all there is; it cannot make the wait longer than it was when written.
-    let length = saved.at.now.until(saved.ceilings.lease);
-    let ceiling: UnixTime = saved.at.to_wall(saved.ceilings.lease);
-    loaded.clocks.to_instant(ceiling, length)
+    let length = saved.at.now.until(instant);
+    loaded.clocks.to_instant(saved.at.to_wall(instant), length)
 }
 
 impl Saved {
@@ -254,6 +259,7 @@ mod tests {
             is_always_durable: false,
             was_stepped: false,
             was_replica: false,
+            promoted_until: Instant::default(),
             stop: None,
         }
     }
@@ -412,6 +418,39 @@ mod tests {
         let still = Loaded { is_replica: true, lock_count: 3, ..loaded() };
         let recovery = recover(Found::Present(replica), still);
         assert_eq!(recovery.floor, fence(1_000));
+    }
+
+    #[test]
+    fn a_promotion_outlasts_crashes_and_stops_until_its_quarantine_is_over() {
+        let promoted_until = Instant::from_millis(30_000);
+        let promoted = Saved { promoted_until, ..saved() };
+        let reason = |saved, now, boot| {
+            let loaded = Loaded { clocks: clocks(now, HOUR + now - 10_000), boot, ..loaded() };
+            recover(Found::Present(saved), loaded).quarantine.map(|(_, reason)| reason)
+        };
+        let stopped = Saved { stop: stopped(false), ..promoted };
+        for saved in [promoted, stopped] {
+            for boot in [BOOT, BOOT + 1] {
+                assert_eq!(reason(saved, 30_000, boot), Some(QuarantineReason::Promotion));
+                assert_eq!(reason(saved, 30_001, boot), Some(QuarantineReason::UncleanRestart));
+            }
+        }
+        let over = Saved { promoted_until: Instant::from_millis(10_000), ..saved() };
+        let earlier = Loaded { clocks: clocks(10, 0), boot: BOOT + 1, ..loaded() };
+        let (_, reason) = recover(Found::Present(over), earlier).quarantine.unwrap();
+        assert_eq!(reason, QuarantineReason::UncleanRestart, "over when that was written");
+    }
+
+    #[test]
+    fn what_a_start_finds_of_a_promotion_it_writes_again() {
+        let promoted = Saved { promoted_until: Instant::from_millis(30_000), ..saved() };
+        let recovery = recover(Found::Present(promoted), loaded());
+        let node = Durability::new(Fence::ZERO, None);
+        let written = start(Found::Present(promoted), loaded(), recovery, &node);
+        assert_eq!(written.promoted_until, Instant::from_millis(40_000));
+        let recovery = recover(Found::Present(saved()), loaded());
+        let written = start(Found::Present(saved()), loaded(), recovery, &node);
+        assert_eq!(written.promoted_until, Instant::default());
     }
 
     #[test]

@@ -85,6 +85,13 @@ pub enum Refusal {
         /// The channel.
         channel: Vec<u8>,
     },
+    /// `BADFENCE`: no node can have issued the fence to raise to.
+    BadFence {
+        /// What was given.
+        fence: Fence,
+        /// The largest that the node accepts at the moment.
+        max: Fence,
+    },
     /// `EXHAUSTED`: the lock's fences have reached their maximum.
     Exhausted,
     /// `STATEFILE`: a larger ceiling could not be made durable.
@@ -113,10 +120,12 @@ impl Refusal {
     pub const EXHAUSTED: &'static str = "EXHAUSTED";
     /// The code word of [`Refusal::StateFile`].
     pub const STATEFILE: &'static str = "STATEFILE";
+    /// The code word of [`Refusal::BadFence`].
+    pub const BADFENCE: &'static str = "BADFENCE";
 
     /// The stable code words, the first words of the error replies. What each means for the sender
     /// is in `wire::code`.
-    pub const CODES: [&'static str; 9] = [
+    pub const CODES: [&'static str; 10] = [
         Refusal::BADTTL,
         Refusal::BADTOKEN,
         Refusal::BADARG,
@@ -126,6 +135,7 @@ impl Refusal {
         Refusal::NOPERM,
         Refusal::EXHAUSTED,
         Refusal::STATEFILE,
+        Refusal::BADFENCE,
     ];
 
     /// Where its code word is in [`Refusal::CODES`].
@@ -140,6 +150,7 @@ impl Refusal {
             Refusal::NoPermission { .. } => 6,
             Refusal::Exhausted => 7,
             Refusal::StateFile { .. } => 8,
+            Refusal::BadFence { .. } => 9,
         }
     }
 
@@ -179,6 +190,9 @@ impl fmt::Display for Refusal {
                 " this user may not publish to the channel '{}'; allowed: a channel of its rules",
                 Quote(channel)
             ),
+            Refusal::BadFence { fence, max } => {
+                write!(f, " fence {fence} is above {max}, which no honest fence is at this time")
+            }
             Refusal::Exhausted => {
                 write!(f, " the fence is {}, the largest there is; use another lock", Fence::MAX)
             }

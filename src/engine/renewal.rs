@@ -17,6 +17,9 @@ const RETRY_DIVISOR: u64 = 4;
 pub enum Extension {
     /// The lease there ends later now.
     Extended,
+    /// It does, and does not count: the node was promoted, or forgot the lease and was repaired,
+    /// and until its quarantine is over another may have its vote.
+    Provisional,
     /// Another token holds the lock there.
     HeldByAnother,
     /// The node does not know of the lease: it forgot it, or somebody deleted the lock.
@@ -101,6 +104,7 @@ struct Round {
     not_ours: NodeSet,
     /// Who lost the lease, or may have, and may be re-joined.
     forgotten: NodeSet,
+    /// Who says neither that the lease counts nor that it is gone.
     unknown: NodeSet,
     is_confirmed: bool,
 }
@@ -270,7 +274,8 @@ impl Renewal {
                 round.unknown.insert(node);
                 round.forgotten.insert(node);
             }
-            Extension::Unknown => round.unknown.insert(node),
+            // The node keeps the lease for the time after its quarantine: nothing to repair.
+            Extension::Provisional | Extension::Unknown => round.unknown.insert(node),
         }
         self.decide(now)
     }
@@ -470,6 +475,19 @@ mod tests {
     }
 
     #[test]
+    fn a_provisional_lease_neither_confirms_nor_loses_nor_is_repaired() {
+        let mut renewal = renewal(None);
+        let round = begin(&mut renewal, 300);
+        let mut other = renewal;
+        assert_eq!(renewal.answer(round, 0, Extension::Provisional, at(301)), RenewalStep::Wait);
+        assert_eq!(renewal.answer(round, 1, Extension::Extended, at(301)), RenewalStep::Wait);
+        assert_eq!(renewal.answer(round, 2, Extension::Extended, at(302)), CONFIRMED);
+        assert_eq!(other.answer(round, 1, Extension::Provisional, at(301)), RenewalStep::Wait);
+        assert_eq!(other.answer(round, 2, Extension::Provisional, at(301)), RenewalStep::Failed);
+        assert_eq!((other.ending(at(301)), other.ends_at()), (None, at(988)));
+    }
+
+    #[test]
     fn a_quorum_in_quarantine_fails_the_renewal_and_loses_nothing() {
         let mut renewal = renewal(None);
         let round = begin(&mut renewal, 300);
@@ -511,7 +529,8 @@ mod tests {
 
     /// Whether a node that answered so has nothing to add.
     fn is_final(answer: Extension) -> bool {
-        !matches!(answer, Extension::Unknown | Extension::Quarantined)
+        use Extension::{Provisional, Quarantined, Unknown};
+        !matches!(answer, Unknown | Quarantined | Provisional)
     }
 
     fn events() -> impl Strategy<Value = Vec<(Event, u64)>> {
@@ -520,6 +539,7 @@ mod tests {
             1 => Just(Extension::HeldByAnother),
             1 => Just(Extension::NotHeld),
             1 => Just(Extension::Quarantined),
+            1 => Just(Extension::Provisional),
             1 => Just(Extension::Unknown),
         ];
         let event = prop_oneof![

@@ -6,7 +6,7 @@
 use super::{clock, ffi, node};
 use crate::codec;
 use crate::engine::Lock;
-use crate::wire::request::{SUFFIX_MAX, decided_suffix};
+use crate::wire::request::{PROVISIONAL, SUFFIX_MAX, decided_suffix};
 
 /// The bytes of a lock in a data set or a dump.
 pub(super) fn save(lock: &Lock) -> Vec<u8> {
@@ -48,22 +48,23 @@ pub(super) struct Line {
 pub(super) fn rewrite(lock: &Lock) -> Vec<Line> {
     let clocks = clock::clocks();
     let floor = node::floor();
-    let fact = |ttl: u64, ends_at, fence| {
+    let fact = |ttl: u64, ends_at, fence, mark: &[u8]| {
         let mut room = [0; SUFFIX_MAX];
         let suffix = decided_suffix(&mut room, ends_at, fence);
-        [ttl.to_string().as_bytes(), suffix, b".", floor.to_string().as_bytes()].concat()
+        [ttl.to_string().as_bytes(), suffix, b".", floor.to_string().as_bytes(), mark].concat()
     };
     let lease = lock.written_lease();
     let mut lines = Vec::new();
     if lease.is_none_or(|lease| lease.fence < lock.counter()) {
-        let fact = fact(0, crate::engine::UnixTime::default(), lock.counter());
+        let fact = fact(0, crate::engine::UnixTime::default(), lock.counter(), b"");
         lines.push(Line { token: Vec::new(), fact, label: Vec::new() });
     }
     if let Some(lease) = lease {
         let left = clocks.now.until(lease.ends_at).get();
+        let mark: &[u8] = if lock.is_provisional() { &[PROVISIONAL] } else { b"" };
         lines.push(Line {
             token: lease.token.as_bytes().to_vec(),
-            fact: fact(left, clocks.to_wall(lease.ends_at), lease.fence),
+            fact: fact(left, clocks.to_wall(lease.ends_at), lease.fence, mark),
             label: lease.label.to_vec(),
         });
     }

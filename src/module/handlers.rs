@@ -5,6 +5,7 @@
 //! [`super::replication`]).
 
 use super::ffi::{Args, Context, Found, Reply, Value};
+use super::replication::Stands;
 use super::tally::Tally;
 use super::waiters::{self, Standing};
 use super::{clock, config, node, replication};
@@ -12,7 +13,7 @@ use crate::engine::{
     Acquired, Claim, Extended, Fence, Instant, Lock, Millis, Queued, Refusal, Released, Token,
 };
 use crate::wire::request::{self, Waiting};
-use crate::wire::spec;
+use crate::wire::spec::{self, KEPT, KEPT_PROVISIONALLY};
 
 /// Where the key stands among the arguments of every command that has one.
 pub(super) const KEY: usize = 1;
@@ -74,7 +75,8 @@ impl Handler for Acquire {
         let reply = match outcome {
             Acquired::Granted { fence, ends_at, lapsed } => {
                 node::tally(|tally| tally.granted(ends_at, lapsed));
-                replication::state_lease(context, args, now, ends_at, fence);
+                let lease = Stands { ends_at, fence, is_provisional: false };
+                replication::state_lease(context, args, now, lease);
                 if lapsed {
                     context.notify(c"lock.expire", args, KEY);
                 }
@@ -83,7 +85,8 @@ impl Handler for Acquire {
             }
             Acquired::Again { fence, ends_at, later } => {
                 if later {
-                    replication::state_lease(context, args, now, ends_at, fence);
+                    let lease = Stands { ends_at, fence, is_provisional: false };
+                    replication::state_lease(context, args, now, lease);
                 }
                 Reply::Integer(fence.get())
             }
@@ -256,26 +259,29 @@ impl Handler for Extend {
             let decide = |lock: &mut Lock| {
                 let had_lease = lock.has_unnoted_lease();
                 let decided = node::decide(context, |node| {
-                    node.extend(lock, request.claim, request.fencing, now)
+                    node.extend(lock, request.claim, request.fencing, clock::at(now))
                 })?;
                 node::tally(|tally| tally.changed(had_lease, lock));
-                Ok((decided, lock.written_lease().map_or(Fence::ZERO, |lease| lease.fence)))
+                let fence = lock.written_lease().map_or(Fence::ZERO, |lease| lease.fence);
+                Ok((decided, fence, lock.is_provisional()))
             };
-            let keeps = |(outcome, _): &_| matches!(outcome, Extended::Extended { .. });
+            let keeps =
+                |(outcome, ..): &(Extended, _, _)| matches!(outcome, Extended::Extended { .. });
             context.open(args, KEY).with_lock(decide, keeps)?
         };
         match outcome {
-            (Extended::Extended { ends_at, .. }, fence) => {
+            (Extended::Extended { ends_at, counts, .. }, fence, is_provisional) => {
                 node::count(|counts| counts.extensions += 1);
-                replication::state_lease(context, args, now, ends_at, fence);
+                let lease = Stands { ends_at, fence, is_provisional };
+                replication::state_lease(context, args, now, lease);
                 context.notify(c"lock.extend", args, KEY);
                 if waiters::any() {
                     waiters::moved(context, args.get(KEY), ends_at);
                 }
-                Ok(Reply::Integer(1))
+                Ok(Reply::Integer(if counts { KEPT } else { KEPT_PROVISIONALLY }))
             }
-            (Extended::HeldByAnother, _) => Ok(Reply::Integer(0)),
-            (Extended::NotHeld, _) => Ok(Reply::Null),
+            (Extended::HeldByAnother, ..) => Ok(Reply::Integer(0)),
+            (Extended::NotHeld, ..) => Ok(Reply::Null),
         }
     }
 }
@@ -316,8 +322,8 @@ fn raise(context: Context<'_>, args: &mut Args<'_>) -> Result<Reply, Refusal> {
         if facts {
             replication::apply_raise(lock, token, fence)
         } else {
-            let now = clock::now();
-            node::decide(context, |node| node.raise(lock, token, fence, now))?
+            let clocks = clock::clocks();
+            node::decide(context, |node| node.raise(lock, token, fence, clocks))?
         }
     };
     match outcome {
@@ -329,6 +335,30 @@ fn raise(context: Context<'_>, args: &mut Args<'_>) -> Result<Reply, Refusal> {
         }
         Extended::HeldByAnother => Ok(Reply::Integer(0)),
         Extended::NotHeld => Ok(Reply::Null),
+    }
+}
+
+/// `LOCK.FLOOR [fence]`
+pub(super) struct Floor;
+
+impl Handler for Floor {
+    const NAME: &'static str = "LOCK.FLOOR";
+
+    fn run(context: Context<'_>, args: &mut Args<'_>) -> Result<Reply, Refusal> {
+        match args.len() {
+            1 => node::decide(context, |node| Ok(Reply::Integer(node.floor().get()))),
+            2 => {
+                let fence = request::fence(args.get(KEY))?;
+                let floor = if context.flags().states_facts() {
+                    node::floor_seen(fence)
+                } else {
+                    node::decide(context, |node| node.lift_floor(fence))?
+                };
+                context.replicate_verbatim();
+                Ok(Reply::Integer(floor.get()))
+            }
+            _ => Ok(Reply::WrongArity),
+        }
     }
 }
 

@@ -191,6 +191,16 @@ pub(super) fn raise_floor(floor: Fence) {
     NODE.with(|node| node.durability.raise_floor(floor));
 }
 
+/// The floor was raised elsewhere, by an operator at the master, or is read from the append-only
+/// file; answers the floor.
+pub(super) fn floor_seen(fence: Fence) -> Fence {
+    NODE.with(|node| {
+        node.durability.seen(fence, None);
+        node.durability.raise_floor(fence);
+        node.durability.floor()
+    })
+}
+
 /// A lock was decided elsewhere: by the master, or in the append-only file.
 pub(super) fn seen(lock: &Lock) {
     let ends_at: Option<Instant> = lock.written_lease().map(|lease| lease.ends_at);

@@ -11,25 +11,27 @@ use super::{clock, node, start};
 use crate::engine::{Extended, Fence, Instant, Lease, Lock, Millis, Refusal, TOKEN_MAX, Token};
 use crate::wire::request::{self, Decided, SUFFIX_MAX};
 
-/// States that the lease on the command's key ends at `ends_at` and has this fence.
-pub(super) fn state_lease(
-    context: Context<'_>,
-    args: &mut Args<'_>,
-    now: Instant,
-    ends_at: Instant,
-    fence: Fence,
-) {
+/// A lease as it stands once a request has been carried out.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Stands {
+    pub(super) ends_at: Instant,
+    pub(super) fence: Fence,
+    pub(super) is_provisional: bool,
+}
+
+/// States the lease on the command's key.
+pub(super) fn state_lease(context: Context<'_>, args: &mut Args<'_>, now: Instant, lease: Stands) {
     let clocks = clock::at(now);
     start::notice_step(context);
     let ttl = args.get(TTL);
     let mut room = [0; SUFFIX_MAX];
-    let suffix = request::decided_suffix(&mut room, clocks.to_wall(ends_at), fence);
+    let suffix = request::decided_suffix(&mut room, clocks.to_wall(lease.ends_at), lease.fence);
     // A ttl that was accepted has at most 20 digits.
-    let mut fact = [0; 20 + SUFFIX_MAX];
+    let mut fact = [request::PROVISIONAL; 20 + SUFFIX_MAX + 1];
     let length = ttl.len() + suffix.len();
     fact[..ttl.len()].copy_from_slice(ttl);
     fact[ttl.len()..length].copy_from_slice(suffix);
-    args.replace(TTL, &fact[..length]);
+    args.replace(TTL, &fact[..length + usize::from(lease.is_provisional)]);
     context.replicate_verbatim();
     context.signal_modified(args, KEY);
 }
@@ -125,7 +127,7 @@ pub(super) fn apply_raise(lock: &mut Lock, token: Token<'_>, fence: Fence) -> Ex
     }
     node::raised(before, lock.counter());
     let ends_at = lock.written_lease().map_or(Instant::default(), |lease| lease.ends_at);
-    Extended::Extended { ends_at, counter: lock.counter() }
+    Extended::Extended { ends_at, counter: lock.counter(), counts: true }
 }
 
 /// The label of the lease that is written for `token`, if there is such a lease.
@@ -140,6 +142,7 @@ fn apply_lease(lock: &mut Lock, token: &[u8], decided: &Decided, label: &[u8]) {
         Ok(token) => {
             let ends_at = clocks.to_instant(decided.ends_at, decided.ttl);
             lock.apply(Lease { token, fence: decided.fence, ends_at, label }, clocks.now);
+            lock.set_provisional(decided.is_provisional);
         }
         // No token: the fact is about the counter only.
         Err(_) => lock.apply_counter(decided.fence),

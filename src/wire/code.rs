@@ -89,6 +89,13 @@ pub(super) const STATEFILE: Code = code(
     "the state file cannot be written",
     "when the disk has room again",
 );
+pub(super) const BADFENCE: Code = code(
+    Refusal::BADFENCE,
+    Meaning::Never,
+    "the fence is above all that the node knows of, and more than 8 weeks beyond the time of day \
+     in microseconds; the text carries the bound",
+    "no; on the other nodes",
+);
 /// The server's word for what has no word of its own.
 pub const ERR: Code = code(
     "ERR",
@@ -98,8 +105,10 @@ pub const ERR: Code = code(
 );
 
 /// The module's own, in the order of [`Refusal::CODES`].
-pub const MODULE: [Code; Refusal::CODES.len()] =
-    [BADTTL, BADTOKEN, BADARG, WRONGTYPE, QUARANTINE, QUEUEFULL, NOPERM, EXHAUSTED, STATEFILE];
+pub const MODULE: [Code; Refusal::CODES.len()] = [
+    BADTTL, BADTOKEN, BADARG, WRONGTYPE, QUARANTINE, QUEUEFULL, NOPERM, EXHAUSTED, STATEFILE,
+    BADFENCE,
+];
 
 /// What the server itself answers in place of a command of the module.
 pub const SERVER: [Code; 14] = [

@@ -34,6 +34,8 @@ pub struct Decided {
     pub fence: Fence,
     /// The sender's floor, where it says so.
     pub floor: Fence,
+    /// The lease was repaired in the sender's quarantine, and counts towards no quorum yet.
+    pub is_provisional: bool,
 }
 
 /// The longest that a request may wait, in milliseconds: one day. Who waits longer asks again.
@@ -130,9 +132,13 @@ pub fn fence(bytes: &[u8]) -> Result<Fence, Refusal> {
     }
 }
 
-/// Reads a stated fact in place of a ttl, `ttl@end.fence` or `ttl@end.fence.floor`; `None` if it
-/// is not one.
+/// Reads a stated fact in place of a ttl, `ttl@end.fence` or `ttl@end.fence.floor`, with a `?` at
+/// the end where the lease is provisional; `None` if it is not one.
 pub fn decided(bytes: &[u8]) -> Option<Decided> {
+    let (bytes, is_provisional) = match bytes {
+        [bytes @ .., PROVISIONAL] => (bytes, true),
+        bytes => (bytes, false),
+    };
     let at = bytes.iter().position(|&byte| byte == b'@')?;
     let ttl = Millis::new(number(&bytes[..at])?);
     let mut facts = bytes[at + 1..].split(|&byte| byte == b'.').map(number);
@@ -142,8 +148,12 @@ pub fn decided(bytes: &[u8]) -> Option<Decided> {
         Some(floor) => Fence::new(floor?)?,
         None => Fence::ZERO,
     };
-    if facts.next().is_some() { None } else { Some(Decided { ttl, ends_at, fence, floor }) }
+    let decided = Decided { ttl, ends_at, fence, floor, is_provisional };
+    if facts.next().is_some() { None } else { Some(decided) }
 }
+
+/// Ends a fact about a lease that is provisional.
+pub const PROVISIONAL: u8 = b'?';
 
 /// What makes a ttl argument a fact when it is appended to it: `@end.fence`.
 ///
@@ -377,8 +387,13 @@ mod tests {
     #[test]
     fn facts_are_read_whole_or_not_at_all() {
         assert_eq!(decided(b"5@6.7.8").unwrap().floor.get(), 8);
-        for bad in [&b"5"[..], b"5@", b"5@6", b"5@6.", b"@6.7", b"5@6.7.", b"5@6.7.8.9", b"5@-6.7"]
-        {
+        assert!(!decided(b"5@6.7.8").unwrap().is_provisional);
+        for provisional in [&b"5@6.7?"[..], b"5@6.7.8?"] {
+            assert!(decided(provisional).unwrap().is_provisional);
+        }
+        let whole = ["5", "5@", "5@6", "5@6.", "@6.7", "5@6.7.", "5@6.7.8.9", "5@-6.7"];
+        for bad in whole.into_iter().chain(["5@6.7??", "5@6?.7", "5@6.7.?", "?"]) {
+            let bad = bad.as_bytes();
             assert_eq!(decided(bad), None, "{}", bad.escape_ascii());
         }
     }
@@ -463,10 +478,13 @@ mod tests {
         fn a_suffix_reads_back_as_the_fact_it_states(end: u64, fence in 0..=Fence::MAX.get()) {
             let (ends_at, fence) = (UnixTime::from_millis(end), Fence::new(fence).unwrap());
             let mut room = [0; SUFFIX_MAX];
-            let bytes = [b"30000", decided_suffix(&mut room, ends_at, fence)].concat();
-            let floor = Fence::ZERO;
-            let ttl = Millis::new(30_000);
-            prop_assert_eq!(decided(&bytes), Some(Decided { ttl, ends_at, fence, floor }));
+            let mut bytes = [b"30000", decided_suffix(&mut room, ends_at, fence)].concat();
+            let (ttl, floor) = (Millis::new(30_000), Fence::ZERO);
+            let mut fact = Decided { ttl, ends_at, fence, floor, is_provisional: false };
+            prop_assert_eq!(decided(&bytes), Some(fact));
+            bytes.push(PROVISIONAL);
+            fact.is_provisional = true;
+            prop_assert_eq!(decided(&bytes), Some(fact));
         }
 
         #[test]

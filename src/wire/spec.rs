@@ -4,8 +4,15 @@
 //! `LOCK.HELP` prints it, and `docs/commands.md` is compared with it.
 
 use super::code::{
-    BADARG, BADTOKEN, BADTTL, Code, EXHAUSTED, NOPERM, QUARANTINE, QUEUEFULL, STATEFILE, WRONGTYPE,
+    BADARG, BADFENCE, BADTOKEN, BADTTL, Code, EXHAUSTED, NOPERM, QUARANTINE, QUEUEFULL, STATEFILE,
+    WRONGTYPE,
 };
+
+/// The reply to an extension that was carried out.
+pub const KEPT: u64 = 1;
+/// The reply to one that was carried out, and does not count towards a quorum while the node's
+/// quarantine lasts. Not 1, so that no client counts it that does not know it.
+pub const KEPT_PROVISIONALLY: u64 = 2;
 
 /// Since which release all of these commands are there.
 pub const SINCE: &str = "0.1.0";
@@ -253,8 +260,7 @@ pub const COMMANDS: &[Command] = &[
                         keyword: Some("REPAIR"),
                         optional: true,
                         range: "",
-                        meaning: "Gives the lease back to a holder whom the node has forgotten, \
-                                  unless somebody may have been granted a later fence since.",
+                        meaning: "Gives the lease back to a holder whom the node has forgotten.",
                     },
                 ]),
                 keyword: None,
@@ -269,10 +275,15 @@ pub const COMMANDS: &[Command] = &[
                 "The lease now ends `ttl` from now, be that later or earlier than before. Its \
                  fence is the same, or what FENCE raised it to.",
             ),
+            (
+                "Integer 2",
+                "So it does, and this node does not count towards a quorum before its quarantine \
+                 is over.",
+            ),
             ("Integer 0", "Another token holds the lock. Nothing has changed."),
-            ("Null", "Nobody holds it, and it was not repaired. Nothing has changed."),
+            ("Null", "Nobody holds it, and there is no REPAIR. Nothing has changed."),
         ],
-        errors: &[BADTTL, BADTOKEN, BADARG, WRONGTYPE, QUARANTINE, STATEFILE],
+        errors: &[BADTTL, BADTOKEN, BADARG, BADFENCE, WRONGTYPE, QUARANTINE, EXHAUSTED, STATEFILE],
     },
     Command {
         name: "LOCK.FENCE",
@@ -302,7 +313,27 @@ pub const COMMANDS: &[Command] = &[
             ("Integer 0", "With a token: another token holds the lock. Nothing has changed."),
             ("Null", "With a token: nobody holds the lock. Nothing has changed."),
         ],
-        errors: &[BADTOKEN, BADARG, WRONGTYPE, QUARANTINE, STATEFILE],
+        errors: &[BADTOKEN, BADARG, BADFENCE, WRONGTYPE, QUARANTINE, STATEFILE],
+    },
+    Command {
+        name: "LOCK.FLOOR",
+        summary: "Tells the fence below which no lock of the node starts, or raises it.",
+        complexity: "O(1)",
+        arity: -1,
+        flags: "write fast admin",
+        acl_categories: "admin dangerous write fast",
+        key: None,
+        args: &[Arg {
+            optional: true,
+            ..arg(
+                "fence",
+                ArgKind::Integer,
+                "1 .. 9007199254740991",
+                "Every next fence of the node is larger than this. The floor never falls.",
+            )
+        }],
+        replies: &[("Integer", "The floor, raised or not.")],
+        errors: &[BADARG, STATEFILE],
     },
     Command {
         name: "LOCK.INFO",

@@ -12,8 +12,8 @@ use lockmod::client::protocol::Packet;
 use lockmod::client::reply::{self, Reply};
 use lockmod::client::{Failure, Locker, ReplyTo, Wakes, World};
 use lockmod::engine::{
-    Acquired, ConnectionId, Durability, Extended, Fence, Fencing, Instant, Line, Lock, Millis,
-    Queued, Released, Room, Turn, UnixTime,
+    Acquired, Clocks, ConnectionId, Durability, Extended, Fence, Fencing, Instant, Line, Lock,
+    Millis, Queued, Released, Room, Turn, UnixTime,
 };
 use lockmod::wire::request::{self, Limits, Queue, Waiting};
 use rand::rngs::StdRng;
@@ -73,12 +73,16 @@ impl Universe {
 
     fn decide(&mut self, node: usize, client: u64, args: &[&[u8]]) -> Reply {
         let now = self.instant();
+        let clocks = Clocks { now, wall: UnixTime::from_millis(1 + now.as_millis()) };
         let limits = Limits::FACTS;
         let is_old = self.old_node == Some(node);
         let (durability, lock, line) = &mut self.nodes[node];
         let integer = |fence: Fence| Reply::Integer(fence.get().cast_signed());
         let extended = |outcome: Extended, yes: Reply| match outcome {
-            Extended::Extended { .. } => yes,
+            Extended::Extended { counts, .. } => {
+                assert!(counts, "no node is ever in quarantine here");
+                yes
+            }
             Extended::HeldByAnother => Reply::Integer(0),
             Extended::NotHeld => Reply::Nil,
         };
@@ -119,13 +123,13 @@ impl Universe {
             b"LOCK.EXTEND" => {
                 let extend = request::extend(&args[2..], limits).unwrap();
                 let fencing: Fencing = extend.fencing;
-                let outcome = durability.extend(lock, extend.claim, fencing, now).unwrap();
+                let outcome = durability.extend(lock, extend.claim, fencing, clocks).unwrap();
                 extended(outcome, Reply::Integer(1))
             }
             b"LOCK.FENCE" if args.len() == 4 => {
                 let token = request::token(args[2], limits).unwrap();
                 let fence = request::fence(args[3]).unwrap();
-                let outcome = durability.raise(lock, token, fence, now).unwrap();
+                let outcome = durability.raise(lock, token, fence, clocks).unwrap();
                 let counter = match outcome {
                     Extended::Extended { counter, .. } => counter,
                     Extended::HeldByAnother | Extended::NotHeld => Fence::ZERO,

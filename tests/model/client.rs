@@ -192,6 +192,7 @@ impl Client {
                     Reply::Extended(_)
                     | Reply::HeldByAnother(_)
                     | Reply::NotHeld(_)
+                    | Reply::Provisional(_)
                     | Reply::Quarantined(_) => return Wish::Nothing,
                 };
                 self.count(reply, defect);
@@ -206,6 +207,7 @@ impl Client {
                     Reply::Extended(round) => (round, Extension::Extended),
                     Reply::HeldByAnother(round) => (round, Extension::HeldByAnother),
                     Reply::NotHeld(round) => (round, Extension::NotHeld),
+                    Reply::Provisional(round) => (round, Extension::Provisional),
                     Reply::Quarantined(round) => (round, Extension::Quarantined),
                     // Of the attempt: it is won already.
                     Reply::Granted(_) | Reply::Refused | Reply::Raised(_) | Reply::NotRaised => {
@@ -263,6 +265,7 @@ impl Client {
             | Reply::Extended(_)
             | Reply::HeldByAnother(_)
             | Reply::NotHeld(_)
+            | Reply::Provisional(_)
             | Reply::Quarantined(_) => {}
         }
     }

@@ -15,15 +15,16 @@
 use std::sync::Arc;
 
 use lockmod::engine::{
-    Acquired, Answer, Attempt, Claim, ConnectionId, Durability, Extended, Fence, Grant, Instant,
-    Line, Lock, Millis, NodeSet, Queued, Quorum, RaiseAnswer, Room, Step, Terms, Ticket, Token,
-    Turn, Waiter, Waiting,
+    Acquired, Answer, Attempt, Claim, Clocks, ConnectionId, Durability, Extended, Fence, Grant,
+    Instant, Line, Lock, Millis, NodeSet, Queued, Quorum, RaiseAnswer, Room, Step, Terms, Ticket,
+    Token, Turn, UnixTime, Waiter, Waiting,
 };
 use stateright::{Model, Property};
 
 use super::witness::Witnessed;
 
 const NOW: Instant = Instant::from_millis(1_000_000);
+const CLOCKS: Clocks = Clocks { now: NOW, wall: UnixTime::from_millis(1_000_000) };
 const TTL: Millis = Millis::new(1_000);
 const GRACE: Millis = Millis::new(100);
 
@@ -298,7 +299,7 @@ impl Node {
                 }
             }
             Request::Raise(fence) => {
-                match durability.raise(lock, token, fence, NOW).expect("no disk") {
+                match durability.raise(lock, token, fence, CLOCKS).expect("no disk") {
                     Extended::Extended { counter, .. } => Reply::Raised(Some(counter)),
                     Extended::HeldByAnother | Extended::NotHeld => Reply::Raised(None),
                 }

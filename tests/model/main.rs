@@ -145,20 +145,19 @@ fn with_leases_on_the_wall_clock_two_hold_the_lock() {
     find_out(EXCLUSION, Bounds { defect: Defect::NodeWallClock, ..lean(3, 2) });
 }
 
-/// A client that keeps to its validity gets by without the check; one that does not, comes back
-/// after its successor.
+/// A client that keeps to its validity gets by without a confirmation; one that does not, comes
+/// back after its successor.
 #[test]
 #[ignore = "480 000 states: make model"]
-fn a_repair_without_the_counter_check_revives_the_superseded() {
-    find_out(SUPERSEDED, revival(Defect::RepairWithoutCheck));
+fn a_repair_without_a_confirmation_revives_the_superseded() {
+    find_out(SUPERSEDED, Bounds { repairs_everywhere: true, ..revival() });
 }
 
 /// (A straggling ACQUIRE of its own could give such a client a new grant after its successor. It
 /// would go on with its old fence, and be refused by the resource.)
-fn revival(defect: Defect) -> Bounds {
-    let bounds = Bounds { renewals: 1, repairs_everywhere: true, ..lean(3, 2) };
-    let bounds = Bounds { no_stragglers: true, ..bounds };
-    Bounds { ignores_clocks: true, defect, ..bounds }
+fn revival() -> Bounds {
+    let bounds = Bounds { renewals: 1, no_stragglers: true, ..lean(3, 2) };
+    Bounds { ignores_clocks: true, ..bounds }
 }
 
 #[test]
@@ -282,7 +281,7 @@ fn a_lease_that_was_repaired_over_a_crash_is_extended_and_breaks_no_promise() {
 #[test]
 #[ignore = "minutes in a release build: make model"]
 fn repairs_by_a_client_that_ignores_its_clock_revive_nobody() {
-    sound("revival", revival(Defect::None), 8_946_506, &[Witness::Repaired, Witness::Renewed]);
+    sound("revival", revival(), 8_946_506, &[Witness::Repaired, Witness::Renewed]);
 }
 
 #[test]

@@ -5,14 +5,16 @@
 //! clock goes on past the end of a lease is an event of its own, [`Node::expire`].
 
 use lockmod::engine::{
-    Acquired, Ceilings, Claim, Clocks, Durability, Extended, Fence, Fencing, Instant, Lease, Lock,
-    Millis, QuarantineReason, Stop, Token, UnixTime, promote,
+    Acquired, Ceilings, Claim, Clocks, Durability, Extended, Fence, Fencing, Instant, Lock, Millis,
+    QuarantineReason, Stop, Token, UnixTime, promote,
 };
 
 use super::world::{Defect, Id, Reply, Request};
 
 /// When everything happens, on every node's clock.
 pub(crate) const NOW: Instant = Instant::from_millis(1_000_000);
+/// Both clocks then: no fence of the model comes near the time.
+pub(crate) const CLOCKS: Clocks = Clocks { now: NOW, wall: UnixTime::from_millis(1_000_000) };
 /// Every lease is asked for with this ttl.
 pub(crate) const TTL: Millis = Millis::new(1_000);
 
@@ -106,7 +108,8 @@ impl Node {
             }
             Request::Raise(fence) => {
                 let persists = defect != Defect::RaiseWithoutPersisting;
-                let outcome = self.ask(|node, lock| node.raise(lock, token, fence, NOW), persists);
+                let outcome =
+                    self.ask(|node, lock| node.raise(lock, token, fence, CLOCKS), persists);
                 Some(match outcome {
                     Some(Extended::Extended { counter, .. }) => Reply::Raised(counter),
                     Some(_) if defect == Defect::UnconditionalRaise => {
@@ -116,9 +119,9 @@ impl Node {
                     Some(Extended::HeldByAnother | Extended::NotHeld) | None => Reply::NotRaised,
                 })
             }
-            Request::Extend(round) => Some(self.extend(id, round, claim, Fencing::Keep, defect)),
+            Request::Extend(round) => Some(self.extend(id, round, claim, Fencing::Keep)),
             Request::Repair(round, fence) => {
-                Some(self.extend(id, round, claim, Fencing::Repair(fence), defect))
+                Some(self.extend(id, round, claim, Fencing::Repair(fence)))
             }
             Request::Release => {
                 let _ = self.durability.release(&mut self.lock, token, NOW);
@@ -127,34 +130,18 @@ impl Node {
         }
     }
 
-    fn extend(
-        &mut self,
-        id: Id,
-        round: u8,
-        claim: Claim<'_>,
-        fencing: Fencing,
-        defect: Defect,
-    ) -> Reply {
+    fn extend(&mut self, id: Id, round: u8, claim: Claim<'_>, fencing: Fencing) -> Reply {
         let held_before = self.holder() == Some(id);
-        let outcome = self.ask(|node, lock| node.extend(lock, claim, fencing, NOW), true);
-        match (outcome, fencing) {
-            (Some(Extended::Extended { .. }), _) => {
+        let outcome = self.ask(|node, lock| node.extend(lock, claim, fencing, CLOCKS), true);
+        match outcome {
+            Some(Extended::Extended { counts, .. }) => {
                 let known = if held_before { self.origin.round } else { 0 };
                 self.origin = Origin { id, round: round.max(known) };
-                Reply::Extended(round)
+                if counts { Reply::Extended(round) } else { Reply::Provisional(round) }
             }
-            (Some(Extended::NotHeld), Fencing::Repair(fence))
-                if defect == Defect::RepairWithoutCheck =>
-            {
-                let ends_at = NOW.after(TTL);
-                let lease = Lease { token: claim.token, fence, ends_at, label: b"" };
-                self.lock.apply(lease, NOW);
-                self.origin = Origin { id, round };
-                Reply::Extended(round)
-            }
-            (Some(Extended::HeldByAnother), _) => Reply::HeldByAnother(round),
-            (Some(Extended::NotHeld), _) => Reply::NotHeld(round),
-            (None, _) => Reply::Quarantined(round),
+            Some(Extended::HeldByAnother) => Reply::HeldByAnother(round),
+            Some(Extended::NotHeld) => Reply::NotHeld(round),
+            None => Reply::Quarantined(round),
         }
     }
 

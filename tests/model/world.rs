@@ -64,6 +64,8 @@ pub(crate) enum Reply {
     HeldByAnother(u8),
     NotHeld(u8),
     Quarantined(u8),
+    /// Kept, and not to be counted.
+    Provisional(u8),
 }
 
 /// A rule that is dropped on purpose. Each must be found out.
@@ -92,8 +94,6 @@ pub(crate) enum Defect {
     NodeWallClock,
     /// The fences of a promoted replica go on where those that it knows of end.
     PromotionWithoutJump,
-    /// A repair looks at nothing but that the lock is free.
-    RepairWithoutCheck,
     /// Requests overtake each other on a connection.
     Overtaking,
 }
@@ -480,7 +480,9 @@ impl World {
                 }
             }
             Some(Reply::Refused) if was_quarantined => self.saw(Witness::RefusedInQuarantine),
-            Some(Reply::Extended(_)) if held_before.is_none() => self.saw(Witness::Repaired),
+            Some(Reply::Extended(_) | Reply::Provisional(_)) if held_before.is_none() => {
+                self.saw(Witness::Repaired);
+            }
             Some(Reply::Extended(_)) if was_quarantined => {
                 self.saw(Witness::ExtendedInQuarantine);
             }

@@ -58,8 +58,11 @@ fn a_lock_that_never_was_is_not_held_and_has_no_fence() {
     );
 }
 
+const EXHAUSTED: &str =
+    "EXHAUSTED the fence is 9007199254740991, the largest there is; use another lock";
+
 #[test]
-fn a_repair_gives_a_forgotten_lease_back_unless_a_later_fence_may_have_been_granted() {
+fn a_repair_gives_a_forgotten_lease_back_with_its_fence_or_the_next_of_the_node() {
     let server = Server::start();
     ask_all(
         &mut server.connect(),
@@ -69,13 +72,25 @@ fn a_repair_gives_a_forgotten_lease_back_unless_a_later_fence_may_have_been_gran
             ("LOCK.ACQUIRE res B 30000", "nil"),
             ("LOCK.ACQUIRE res A 30000", "7"),
             ("DEL res", "1"),
-            ("LOCK.EXTEND res A 30000 FENCE 6 REPAIR", "nil"),
+            ("LOCK.EXTEND res A 30000", "nil"),
             ("EXISTS res", "0"),
             ("LOCK.EXTEND res A 30000 FENCE 7 REPAIR", "1"),
+            ("LOCK.FENCE res", "7"),
             ("LOCK.RELEASE res A", "1"),
             ("LOCK.ACQUIRE res B 30000", "8"),
+            ("LOCK.EXTEND res A 30000 FENCE 7 REPAIR", "0"),
             ("LOCK.RELEASE res B", "1"),
-            ("LOCK.EXTEND res A 30000 FENCE 7 REPAIR", "nil"),
+            // The node has gone on: its own next fence, as any grant.
+            ("LOCK.EXTEND res A 30000 FENCE 7 REPAIR", "1"),
+            ("LOCK.FENCE res", "9"),
+            ("LOCK.EXTEND res A 30000 FENCE 7 REPAIR", "1"),
+            ("LOCK.FENCE res", "9"),
+            ("LOCK.FLOOR 20", "20"),
+            ("LOCK.EXTEND other A 30000 FENCE 7 REPAIR", "1"),
+            ("LOCK.FENCE other", "21"),
+            ("LOCK.FLOOR 9007199254740991", "9007199254740991"),
+            ("LOCK.EXTEND none A 30000 FENCE 7 REPAIR", EXHAUSTED),
+            ("EXISTS none", "0"),
         ],
     );
 }
@@ -227,7 +242,7 @@ fn replies_have_the_shapes_of_the_protocol_that_the_client_speaks() {
     let missing: &[u8] = b"$11\r\nttl_left_ms\r\n:0\r\n$5\r\nlabel\r\n$-1\r\n";
     let info = conn.run("LOCK.INFO none");
     assert!(info.windows(missing.len()).any(|part| part == missing));
-    assert!(conn.run("LOCK.HELP").starts_with(b"*13\r\n+LOCK.<command>"));
+    assert!(conn.run("LOCK.HELP").starts_with(b"*15\r\n+LOCK.<command>"));
     conn.run("HELLO 3");
     assert_eq!(conn.run("LOCK.ACQUIRE res B 30000"), b"_\r\n");
     assert_eq!(conn.run("LOCK.RELEASE none B"), b"_\r\n");
@@ -259,6 +274,7 @@ fn help_lists_every_command_with_its_arguments() {
         "LOCK.RELEASE key token [QUEUE ms TICKET ticket NOTIFY channel]",
         "LOCK.EXTEND key token ttl [FENCE fence [REPAIR]]",
         "LOCK.FENCE key [token fence]",
+        "LOCK.FLOOR [fence]",
         "LOCK.INFO key",
         "LOCK.HELP",
     ] {

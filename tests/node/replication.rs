@@ -52,7 +52,7 @@ const TABLE: &[Row] = &[
         &["LOCK.EXTEND lost A 30000@+30000.30 FENCE 30 REPAIR"],
     ),
     ("LOCK.EXTEND lost B 30000 FENCE 31 REPAIR", "0", &[]),
-    ("LOCK.EXTEND low A 30000 FENCE 1 REPAIR", "nil", &[]),
+    ("LOCK.EXTEND low A 30000", "nil", &[]),
     // What Redis itself does.
     ("RENAME res moved", "OK", &["RENAME res moved"]),
     ("DEL moved", "1", &["DEL moved"]),
@@ -64,6 +64,11 @@ const TABLE: &[Row] = &[
         &["MULTI", "LOCK.RELEASE res A", "LOCK.ACQUIRE res B 50@+50.11", "EXEC"],
     ),
     ("EVAL return(redis.call('LOCK.ACQUIRE','res','C','50')) 0", "nil", &[]),
+    // An operator's floor.
+    ("LOCK.FLOOR 5000", "5000", &["LOCK.FLOOR 5000"]),
+    ("LOCK.FLOOR", "5000", &[]),
+    ("LOCK.FLOOR none", "BADARG", &[]),
+    ("LOCK.ACQUIRE above A 30000", "5001", &["LOCK.ACQUIRE above A 30000@+30000.5001"]),
 ];
 
 #[test]
@@ -102,7 +107,7 @@ fn a_replica_and_its_append_only_file_end_up_with_the_digest_of_the_primary() {
     for args in [
         &binary[..],
         &[b"LOCK.ACQUIRE", b"long", long.as_bytes(), b"86400000"],
-        &[b"LOCK.FENCE", b"long", long.as_bytes(), b"9007199254740991"],
+        &[b"LOCK.FENCE", b"long", long.as_bytes(), b"1800000000"],
     ] {
         run_args(conn, args).unwrap();
         primary.wait_for_replica(&replica);

@@ -333,7 +333,7 @@ fn what_cannot_be_granted_is_said_to_those_who_waited() {
     );
     ask_all(conn, &[("DEL res", "1"), ("LOCK.ACQUIRE res A 60000", "2")]);
     let mut client = waiter(&server, "B", LONG);
-    ask(conn, "LOCK.FENCE res A 9007199254740991");
+    ask(conn, "LOCK.FLOOR 9007199254740991");
     ask(conn, "LOCK.RELEASE res A");
     assert!(client.read().starts_with(b"-EXHAUSTED "));
     nobody_waits(&server);

@@ -26,6 +26,7 @@ const ALL: &[&str] = &[
     "extend: done",
     "extend: lost",
     "extend: no quorum",
+    "extend: provisional",
     "holder: nested",
     "line: a reservation lapsed",
     "line: called",
@@ -153,6 +154,7 @@ impl Reached {
             self.note(match &report.vote {
                 Vote::Granted(_) => "vote: granted",
                 Vote::Confirmed => "vote: confirmed",
+                Vote::Provisional => "extend: provisional",
                 Vote::Held { label: Some(_), .. } => "vote: held by a label",
                 Vote::Held { label: None, .. } => "vote: held",
                 Vote::NotHeld => "vote: not held",

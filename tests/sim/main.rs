@@ -241,6 +241,7 @@ fn judge(
     reached.note_often("acquire: raised fences", raised);
     for node in &universe.nodes {
         reached.note_often("node: repaired", node.repaired);
+        reached.note_often("extend: provisional", node.provisional);
         reached.note_often("node: quarantined at a start", node.quarantines);
         let Tally { called, lapsed, hung_up } = node.lines.tally;
         reached.note_often("line: called", called);

@@ -15,6 +15,7 @@ use lockmod::engine::{
     stop,
 };
 use lockmod::wire::request::{self, Limits, Waiting};
+use lockmod::wire::spec::{KEPT, KEPT_PROVISIONALLY};
 
 use crate::clock::Clock;
 use crate::line::{Lines, Offer};
@@ -102,6 +103,8 @@ pub(crate) struct Node {
     saved: Saved,
     disk: Disk,
     pub(crate) repaired: u64,
+    /// How often it answered that a lease does not count yet.
+    pub(crate) provisional: u64,
     pub(crate) quarantines: u64,
 }
 
@@ -136,10 +139,12 @@ impl Node {
                 is_always_durable: false,
                 was_stepped: false,
                 was_replica: false,
+                promoted_until: Instant::default(),
                 stop: None,
             },
             disk: Disk::default(),
             repaired: 0,
+            provisional: 0,
             quarantines: 0,
         };
         node.start_again();
@@ -513,20 +518,25 @@ impl Node {
 
     fn extend(&mut self, args: &[&[u8]]) -> Result<Said, Refusal> {
         let asked = request::extend(&args[2..], LIMITS)?;
+        let wall = self.clocks().wall;
         let outcome = self.decide(args[1], |durability, lock, now| {
-            durability.extend(lock, asked.claim, asked.fencing, now)
+            durability.extend(lock, asked.claim, asked.fencing, Clocks { now, wall })
         })?;
         let repairs = matches!(asked.fencing, Fencing::Repair(_));
         self.repaired += u64::from(repairs && matches!(outcome, Extended::Extended { .. }));
+        let is_provisional = matches!(outcome, Extended::Extended { counts: false, .. });
+        self.provisional += u64::from(is_provisional);
         self.settle(args[1]);
-        Ok(extended(outcome, |_| 1))
+        Ok(extended(outcome, |_, counts| if counts { KEPT } else { KEPT_PROVISIONALLY }))
     }
 
     fn raise(&mut self, args: &[&[u8]]) -> Result<Said, Refusal> {
         let (token, fence) = (request::token(args[2], LIMITS)?, request::fence(args[3])?);
-        let outcome = self
-            .decide(args[1], |durability, lock, now| durability.raise(lock, token, fence, now))?;
-        Ok(extended(outcome, |counter| counter))
+        let wall = self.clocks().wall;
+        let outcome = self.decide(args[1], |durability, lock, now| {
+            durability.raise(lock, token, fence, Clocks { now, wall })
+        })?;
+        Ok(extended(outcome, |counter, _| counter))
     }
 
     fn info(&self, name: &[u8]) -> Said {
@@ -558,9 +568,9 @@ fn held_until(locks: &BTreeMap<Vec<u8>, Lock>, name: &[u8], now: Instant) -> Opt
     Some(locks.get(name)?.lease(now)?.ends_at)
 }
 
-fn extended(outcome: Extended, yes: impl Fn(u64) -> u64) -> Said {
+fn extended(outcome: Extended, yes: impl Fn(u64, bool) -> u64) -> Said {
     match outcome {
-        Extended::Extended { counter, .. } => Said::Number(yes(counter.get())),
+        Extended::Extended { counter, counts, .. } => Said::Number(yes(counter.get(), counts)),
         Extended::HeldByAnother => Said::Number(0),
         Extended::NotHeld => Said::Nil,
     }

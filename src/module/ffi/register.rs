@@ -81,6 +81,7 @@ unsafe fn init(
         register_command::<handlers::Release>(context)?;
         register_command::<handlers::Extend>(context)?;
         register_command::<handlers::ReadOrRaise>(context)?;
+        register_command::<handlers::Floor>(context)?;
         register_command::<handlers::Info>(context)?;
         register_command::<handlers::Help>(context)?;
         if !types::register(context) {
