@@ -22,7 +22,7 @@
 //! | `tests/model`, `tests/sim` | | no server: the engine's model check, the client's simulation |
 //! | `tests/storm/main.rs` | `driver`, `nemesis`, `history`, ... | five nodes under faults, and plain Redlock beside them |
 //! | `tests/languages/main.rs` | `together`, `counting`, `quorum`, `alone`, `shell` | the helpers of `examples/` in other languages |
-//! | `tests/recipes/main.rs` | `fenced`, `leader`, `cron`, `security`, `packaging` | what examples and documents recommend, and what is installed |
+//! | `tests/recipes/main.rs` | `fenced`, `leader`, `cron`, `security`, `packaging`, `containers` | what examples and documents recommend, and what is installed |
 //! | `tests/docs/main.rs` | | every block of the documents, executed |
 //! | `tests/harness.rs` | | this harness itself |
 //! | `tests/tidy/main.rs` | | what a machine can check of the style |

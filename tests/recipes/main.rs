@@ -3,6 +3,7 @@
 #[path = "../common/mod.rs"]
 mod common;
 
+mod containers;
 mod cron;
 mod fenced;
 mod leader;

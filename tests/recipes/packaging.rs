@@ -4,7 +4,7 @@ use std::fs::{self, File};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
 
-use crate::common::{Server, module_path, server_binary, spawn, wait_for};
+use crate::common::{module_path, server_binary, spawn, wait_for};
 use crate::root;
 
 const MODULE: &str = "usr/lib/redis/modules/liblockmod.so";
@@ -108,28 +108,6 @@ fn the_debian_package_installs_loads_and_goes_away() {
     assert_eq!(version, concat!("lockmod ", env!("CARGO_PKG_VERSION"), "\n"));
     dpkg(&["--purge", "lockmod"]);
     assert!(!system.join(MODULE).exists());
-}
-
-/// No engine builds images where the tests run, so this is what can be said without one.
-#[test]
-fn the_dockerfile_copies_what_exists_and_its_configuration_starts_a_server() {
-    let dockerfile = fs::read_to_string(root().join("packaging/Dockerfile")).unwrap();
-    let copies = dockerfile.lines().filter_map(|line| line.strip_prefix("COPY "));
-    let mut copied = 0;
-    for words in copies.filter(|words| !words.starts_with("--from")) {
-        let words: Vec<&str> = words.split_whitespace().collect();
-        for source in &words[..words.len() - 1] {
-            assert!(root().join(source).exists(), "there is no {source}");
-            copied += 1;
-        }
-    }
-    assert!(copied > 0, "{dockerfile}");
-    let configuration = fs::read_to_string(root().join("packaging/redis.conf")).unwrap();
-    let server = Server::builder().config_text(&configuration).start();
-    assert_eq!(server.run("LOCK.ACQUIRE job t 1000").unwrap(), redis::Value::Int(1));
-    let manifest = fs::read_to_string(root().join("Cargo.toml")).unwrap();
-    let needed = manifest.split("rust-version = \"").nth(1).unwrap().split('"').next().unwrap();
-    assert!(dockerfile.contains(&format!("FROM rust:{needed}-")), "it builds with {needed}");
 }
 
 /// Everything that the library needs to build elsewhere is in the package, and nothing else.
