@@ -6,6 +6,7 @@
 use std::fmt;
 use std::time::Duration;
 
+use super::printable::Printable;
 use super::vote::{Length, NodeReport, Summary, Vote};
 use crate::engine::{Ending, Fence};
 
@@ -70,7 +71,8 @@ impl fmt::Display for AcquireError {
             AcquireError::TooLate(report) => ("was granted too slowly for its ttl", report),
             AcquireError::BadOption(text) => return f.write_str(text),
         };
-        write!(f, "lock '{}' {what}: {}", report.name, Summary(&report.nodes))?;
+        let name = Printable::text(&report.name);
+        write!(f, "lock '{name}' {what}: {}", Summary(&report.nodes))?;
         if report.attempts > 1 {
             write!(f, " (waited {}, {} attempts)", Length(report.waited), report.attempts)?;
         }

@@ -39,6 +39,7 @@ mod locker;
 mod many;
 mod metrics;
 mod outbox;
+mod printable;
 pub mod protocol;
 pub mod reply;
 mod settings;

@@ -7,6 +7,7 @@ use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
+use super::printable::Printable;
 use crate::engine::{Answer, Extension, Fence, RaiseAnswer};
 
 /// What one node said to a request.
@@ -113,7 +114,7 @@ impl Vote {
     }
 
     /// Whether asking again as it is can only end in the same way.
-    pub(super) const fn is_permanent(&self) -> bool {
+    pub(crate) const fn is_permanent(&self) -> bool {
         matches!(
             self,
             Vote::ModuleMissing | Vote::NoPermission(_) | Vote::WrongType | Vote::Refused(_)
@@ -198,7 +199,7 @@ impl Vote {
             | Vote::Refused(text)
             | Vote::NoPlace(text)
             | Vote::Garbled(text)
-            | Vote::Quarantined { left: None, text } => Some(text.to_string()),
+            | Vote::Quarantined { left: None, text } => Some(Printable::text(text).to_string()),
             Vote::Granted(_)
             | Vote::Confirmed
             | Vote::Provisional
@@ -216,7 +217,8 @@ impl fmt::Display for Vote {
         match self {
             Vote::Granted(fence) => write!(f, "granted with fence {fence}"),
             Vote::Held { label, left, held_for } => {
-                write!(f, "held by {}", label.as_deref().unwrap_or("another"))?;
+                let label = label.as_deref().unwrap_or("another");
+                write!(f, "held by {}", Printable::text(label))?;
                 if let Some(held_for) = held_for {
                     write!(f, " for {}", Length(*held_for))?;
                 }
@@ -241,7 +243,7 @@ pub struct NodeReport {
 
 impl fmt::Display for NodeReport {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}: {}", self.node, self.vote)
+        write!(f, "{}: {}", Printable::text(&self.node), self.vote)
     }
 }
 
@@ -268,7 +270,7 @@ impl Summary<'_> {
         }
         match labels.as_slice() {
             [] => f.write_str(" for another")?,
-            labels => write!(f, " for {}", labels.join(" and "))?,
+            labels => write!(f, " for {}", Printable::text(&labels.join(" and ")))?,
         }
         if let Some(longest) = longest {
             write!(f, " for up to {} more", Length(longest))?;
@@ -344,6 +346,29 @@ mod tests {
             "3 of 5 nodes hold it for worker-7 for up to 2.1 s more; 1 timed out; \
              1 unreachable (connection refused)"
         );
+    }
+
+    #[test]
+    fn labels_and_texts_of_servers_cannot_play_with_a_terminal() {
+        let hostile = "\x1b[2J\r\n\u{9b}2J\u{202e}";
+        let label = Some(hostile.to_owned());
+        let texts = |text: fn(Arc<str>) -> Vote| text(Arc::from(hostile));
+        let votes = vec![
+            Vote::Held { label, left: None, held_for: None },
+            texts(Vote::Unreachable),
+            texts(Vote::NoPermission),
+            texts(Vote::Refused),
+            texts(Vote::NoPlace),
+            texts(Vote::Garbled),
+            texts(|text| Vote::Quarantined { left: None, text }),
+        ];
+        let count = votes.len();
+        let reports = reports(votes);
+        let one_by_one: String = reports.iter().map(ToString::to_string).collect();
+        for text in [Summary(&reports).to_string(), one_by_one] {
+            assert_eq!(text.matches("\\x1b[2J\\r\\n\\u{9b}2J\\u{202e}").count(), count, "{text}");
+            assert!(text.chars().all(super::super::printable::is_plain), "{text:?}");
+        }
     }
 
     #[test]

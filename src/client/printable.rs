@@ -1,0 +1,97 @@
+//! What others wrote, made fit for a terminal, a log or an error's one line.
+//!
+//! Labels, lock names and texts of servers are bytes that anybody may choose. Printed as they are,
+//! they could clear a screen, forge a line of a log, or show one name as another. Every such text
+//! passes through [`Printable`], the only place that decides what may stay as it is.
+
+use std::fmt;
+
+/// Characters that have no width, or that look like nothing: two names could look the same. The
+/// standard library takes them for printable.
+const BLANK: [std::ops::RangeInclusive<char>; 9] = [
+    '\u{34f}'..='\u{34f}',
+    '\u{115f}'..='\u{1160}',
+    '\u{17b4}'..='\u{17b5}',
+    '\u{180b}'..='\u{180f}',
+    '\u{2800}'..='\u{2800}',
+    '\u{3164}'..='\u{3164}',
+    '\u{fe00}'..='\u{fe0f}',
+    '\u{ffa0}'..='\u{ffa0}',
+    '\u{e0100}'..='\u{e01ef}',
+];
+
+/// Shows bytes with everything escaped that does not simply appear as itself: control characters
+/// (`\x1b`, `\n`), bytes that are not UTF-8 (`\xff`), and characters that turn the direction of
+/// the text or have no width (`\u{202e}`). A backslash stays as it is, so nothing is escaped twice.
+pub(crate) struct Printable<'a>(pub(crate) &'a [u8]);
+
+impl<'a> Printable<'a> {
+    /// The same for text.
+    pub(crate) const fn text(text: &'a str) -> Printable<'a> {
+        Printable(text.as_bytes())
+    }
+}
+
+impl fmt::Display for Printable<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        for chunk in self.0.utf8_chunks() {
+            for c in chunk.valid().chars() {
+                match c {
+                    ' '..='~' => fmt::Write::write_char(f, c)?,
+                    c if c.is_ascii() => write!(f, "{}", std::ascii::escape_default(c as u8))?,
+                    c if is_plain(c) => fmt::Write::write_char(f, c)?,
+                    c => write!(f, "{}", c.escape_unicode())?,
+                }
+            }
+            write!(f, "{}", chunk.invalid().escape_ascii())?;
+        }
+        Ok(())
+    }
+}
+
+/// Whether a character appears as itself, and takes the place of a character.
+pub(crate) fn is_plain(c: char) -> bool {
+    if c.is_ascii() {
+        return matches!(c, ' '..='~');
+    }
+    // Behind another character, so that an accent counts as printable, as it is in a name.
+    let mut bytes = *b"x\0\0\0\0";
+    let length = 1 + c.encode_utf8(&mut bytes[1..]).len();
+    let is_printable =
+        str::from_utf8(&bytes[..length]).is_ok_and(|text| text.escape_debug().count() == 2);
+    is_printable && !BLANK.iter().any(|blank| blank.contains(&c))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn shown(bytes: &[u8]) -> String {
+        Printable(bytes).to_string()
+    }
+
+    #[test]
+    fn ordinary_text_of_any_script_stays_as_it_is() {
+        for text in ["größe:7", "a b'\"\\n", "ロック", "قفل", "e\u{301}", "🔒", "", "नमस्ते"]
+        {
+            assert_eq!(shown(text.as_bytes()), text);
+        }
+    }
+
+    #[test]
+    fn what_plays_with_the_terminal_or_the_reader_is_escaped() {
+        for (bytes, expected) in [
+            (&b"a\x1b[2Jb"[..], "a\\x1b[2Jb"),
+            (b"\x1b]0;owned\x07", "\\x1b]0;owned\\x07"),
+            (b"\xff\r\n\t\x00\x7f", "\\xff\\r\\n\\t\\x00\\x7f"),
+            ("a\u{9b}2Jb\u{85}".as_bytes(), "a\\u{9b}2Jb\\u{85}"),
+            ("\u{202e}gpj".as_bytes(), "\\u{202e}gpj"),
+            ("a\u{200b}b\u{feff}".as_bytes(), "a\\u{200b}b\\u{feff}"),
+            ("a\u{2028}b\u{2066}c\u{e0041}".as_bytes(), "a\\u{2028}b\\u{2066}c\\u{e0041}"),
+            ("a\u{ad}\u{34f}\u{3164}\u{fe0f}".as_bytes(), "a\\u{ad}\\u{34f}\\u{3164}\\u{fe0f}"),
+        ] {
+            assert_eq!(shown(bytes), expected);
+            assert_eq!(shown(expected.as_bytes()), expected, "nothing is escaped twice");
+        }
+    }
+}
