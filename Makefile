@@ -19,6 +19,7 @@ install: ## Install what `make build` has built under PREFIX, within DESTDIR (PR
 	@test -e $(MODULE) || { echo "there is no $(MODULE): run 'make build' first" >&2; exit 1; }
 	install -D -m 755 $(MODULE) $(DESTDIR)$(PREFIX)/lib/redis/modules/liblockmod.so
 	install -D -m 755 $(COMMAND) $(DESTDIR)$(PREFIX)/bin/lockmod
+	packaging/share $(COMMAND) $(DESTDIR)$(PREFIX)/share
 deb: ## Make a Debian package of what `make build` has built, in target/packages
 	@test -e $(MODULE) || { echo "there is no $(MODULE): run 'make build' first" >&2; exit 1; }
 	packaging/deb $(MODULE) $(COMMAND) $(PACKAGES)

@@ -1,4 +1,5 @@
-//! The arguments of the command, as clap reads them.
+//! The arguments of the command, as clap reads them. `--help`, the man pages and the completions
+//! of shells are all made from this file.
 
 use std::ffi::OsString;
 use std::net::SocketAddr;
@@ -7,24 +8,24 @@ use std::time::Duration;
 
 use clap::{Args, Parser, Subcommand};
 
-use crate::client::{Locker, LockerBuilder};
+use super::values::{Token, length, name, token, ttl};
 
 /// What `--help` says at its end.
 const EXIT_CODES: &str = "\
 Exit codes:
-  0    done (run: the command's own exit code)
-  120  contended: another holds the lock, or did until --wait was over
+  0    done; run: the command's own exit code
+  120  contended: another client holds the lock, and still did when --wait was over
   121  no quorum: too few nodes could be asked
-  122  lost: the lease ended, or was not held any more
+  122  lost: the lease ended, or the lock was not held any more
   123  refused: no module, no permission, a key of another type, a ttl above the limit
   125  wrong usage, or lockmod itself failed
   126  run: the command cannot be executed
   127  run: the command was not found
-  128+N  run: the command was ended by signal N
+  128+N  signal N ended the command
 
-Lengths of time are written as 500ms, 5s, 2m or 1h.";
+Lengths of time are written as 500ms, 5s, 2m, 1h or 2d.";
 
-/// Distributed locks over a quorum of Redis nodes with the lockmod module.
+/// Distributed locks over a quorum of Redis nodes with the lockmod module
 #[derive(Debug, Parser)]
 #[command(name = "lockmod", version, after_help = EXIT_CODES, max_term_width = 100)]
 pub(super) struct Arguments {
@@ -34,84 +35,146 @@ pub(super) struct Arguments {
 
 #[derive(Debug, Subcommand)]
 pub(super) enum Command {
-    /// Hold a lock around a command
+    /// Run a command while holding a lock
     ///
-    /// The command gets the fencing token in LOCKMOD_FENCE and the lock's name in LOCKMOD_NAME. If
-    /// the lock is lost, its whole process group gets TERM, and KILL before the lease ends.
-    /// Signals TERM, INT, HUP and QUIT are passed on to it. If lockmod itself is killed by KILL,
-    /// the command goes on while the lease ends: only the fencing token protects you then.
+    /// The command finds the fencing token in LOCKMOD_FENCE and the lock's name in LOCKMOD_NAME.
+    /// The lease is renewed while the command runs. The lock is released when the command ends,
+    /// even if it left other processes running in the background.
+    ///
+    /// If the lock is lost, the command's whole process group gets TERM, and KILL before the lease
+    /// ends. TERM, INT, HUP and QUIT are passed on to the command.
+    ///
+    /// Ctrl-Z stops lockmod and the command, like any job of a shell. A stopped job does not renew
+    /// its lease, so the lock is lost when the lease ends. If it is lost, `fg` and `bg` do not
+    /// continue the command but end it, with exit code 122.
+    ///
+    /// If lockmod itself is killed by KILL or stopped by STOP, the command goes on while the lease
+    /// ends. Only the fencing token protects you then.
+    ///
+    /// As process 1 of a container, lockmod also reaps the orphans that the command leaves behind.
     #[command(after_help = EXIT_CODES)]
     Run(Run),
-    /// Acquire a lock and print its token: it stays held until it is released or its lease ends
+    /// Hold a lock until Ctrl-C
+    ///
+    /// Prints the fencing token, renews the lease, and releases the lock on INT, TERM, HUP or QUIT.
+    Lock(Lock),
+    /// Acquire a lock and print its token
+    ///
+    /// The lock stays held until it is released with the token, or until its lease ends. If the
+    /// token cannot be printed, the lock is released at once.
     Acquire(Acquire),
-    /// Give a lock back that `acquire` took
-    Release(ByToken),
-    /// Let a lease that `acquire` took end its ttl from now
+    /// Release a lock that `acquire` acquired, or take it from its holder by force
+    Release(Release),
+    /// Extend a lease
     Extend(Extend),
-    /// Print the highest fencing token issued for a lock, held or not
+    /// Print the highest fencing token issued for a lock
     Fence(ByName),
     /// Show what each node knows about a lock
     Info(ByName),
-    /// List all locks of all nodes
+    /// List the locks on all nodes
     List(List),
-    /// Show how all nodes are, and who holds which lock
+    /// Show the state of the nodes and who holds which lock
     Status(Status),
-    /// Watch all nodes and locks, live; keys to take a lock from its holder
+    /// Watch the nodes and locks live; press ? for the keys
     Top(Top),
-    /// Serve metrics of all nodes to Prometheus, over HTTP
+    /// Serve the metrics of all nodes to Prometheus
     ///
-    /// At /metrics, in Prometheus's text format. The nodes are asked when somebody asks for the
-    /// metrics, and at most once a second.
+    /// The metrics are at /metrics in Prometheus's text format. The nodes are asked whenever the
+    /// metrics are, but at most once a second.
     Exporter(Exporter),
     /// Start local nodes with the module, until Ctrl-C
     Nodes(Nodes),
-    /// Show what it does on five local nodes, in a few seconds
+    /// Show what lockmod does, on five local nodes, in a few seconds
     Demo(Demo),
+    /// Print the completions for a shell
+    ///
+    /// For bash, for example: lockmod completions bash > /etc/bash_completion.d/lockmod
+    Completions(Completions),
+    /// Write the man pages into a folder
+    Man(Man),
 }
 
-#[derive(Debug, Args)]
-pub(super) struct Connection {
-    /// The nodes' Redis URLs, separated by commas
-    #[arg(
-        long,
-        value_name = "URL,...",
-        env = "LOCKMOD_NODES",
-        value_delimiter = ',',
-        required = true
-    )]
-    pub(super) nodes: Vec<String>,
-    /// How long each node's answer is waited for [default: a twentieth of the ttl]
-    #[arg(long, value_parser = length)]
-    pub(super) timeout: Option<Duration>,
-    /// Allow an even number of nodes
-    #[arg(long)]
-    pub(super) even: bool,
-}
-
-impl Connection {
-    pub(super) fn builder(&self) -> LockerBuilder {
-        let builder = Locker::builder().nodes(self.nodes.iter().map(String::as_str));
-        let builder = if self.even { builder.allow_even_nodes() } else { builder };
-        match self.timeout {
-            Some(timeout) => builder.timeout(timeout),
-            None => builder,
+impl Command {
+    /// Whether errors are to be printed as JSON.
+    pub(super) const fn is_json(&self) -> bool {
+        match self {
+            Command::Lock(args) => args.json,
+            Command::Acquire(args) => args.json,
+            Command::Release(args) => args.json,
+            Command::Extend(args) => args.json,
+            Command::Fence(args) | Command::Info(args) => args.json,
+            Command::List(args) => args.json,
+            Command::Status(args) => args.json,
+            Command::Run(_)
+            | Command::Top(_)
+            | Command::Exporter(_)
+            | Command::Nodes(_)
+            | Command::Demo(_)
+            | Command::Completions(_)
+            | Command::Man(_) => false,
         }
     }
 }
 
 #[derive(Debug, Args)]
+pub(super) struct Connection {
+    /// Redis URLs of the nodes, separated by commas
+    #[arg(
+        long,
+        value_name = "URL,...",
+        env = "LOCKMOD_NODES",
+        hide_env_values = true,
+        value_delimiter = ',',
+        required = true
+    )]
+    pub(super) nodes: Vec<String>,
+    /// How long to wait for the answer of each node [default: a twentieth of the ttl, at least 50ms
+    /// and at most 500ms]
+    #[arg(long, value_parser = length)]
+    pub(super) timeout: Option<Duration>,
+    /// Allow an even number of nodes
+    #[arg(long)]
+    pub(super) even: bool,
+    /// Certificates (PEM) to trust for rediss:// [default: those of the system]
+    #[arg(long, value_name = "FILE", env = "LOCKMOD_CACERT", hide_env_values = true)]
+    pub(super) cacert: Option<PathBuf>,
+    /// Client certificate (PEM) to show to the nodes
+    #[arg(
+        long,
+        value_name = "FILE",
+        env = "LOCKMOD_CERT",
+        hide_env_values = true,
+        requires = "key"
+    )]
+    pub(super) cert: Option<PathBuf>,
+    /// Private key (PEM) of the client certificate
+    #[arg(
+        long,
+        value_name = "FILE",
+        env = "LOCKMOD_KEY",
+        hide_env_values = true,
+        requires = "cert"
+    )]
+    pub(super) key: Option<PathBuf>,
+}
+
+#[derive(Debug, Args)]
 pub(super) struct Run {
-    /// The lock's name
+    /// Name of the lock
+    #[arg(value_parser = name)]
     pub(super) name: String,
     #[command(flatten)]
     pub(super) connection: Connection,
-    /// Length of the lease; it is renewed at a third of it
-    #[arg(long, value_parser = length, default_value = "30s")]
+    /// Length of the lease, which is renewed at a third of it
+    #[arg(long, value_parser = ttl, default_value = "30s")]
     pub(super) ttl: Duration,
-    /// How long to wait while another holds the lock
+    /// How long to wait while another client holds the lock
     #[arg(long, value_parser = length, default_value = "1m")]
     pub(super) wait: Duration,
-    /// Who asks, shown to those who wait [default: host:pid]
+    /// Hold the lock for at least this long, even if the command ends sooner
+    #[arg(long, value_parser = length, default_value = "0s")]
+    pub(super) at_least: Duration,
+    /// Who holds the lock, shown to those who wait for it [default: host:pid]
     #[arg(long)]
     pub(super) label: Option<String>,
     /// The command and its arguments
@@ -120,55 +183,92 @@ pub(super) struct Run {
 }
 
 #[derive(Debug, Args)]
-pub(super) struct Acquire {
-    /// The lock's name
+pub(super) struct Lock {
+    /// Name of the lock
+    #[arg(value_parser = name)]
     pub(super) name: String,
     #[command(flatten)]
     pub(super) connection: Connection,
-    /// Length of the lease
-    #[arg(long, value_parser = length, default_value = "30s")]
+    /// Length of the lease, which is renewed at a third of it
+    #[arg(long, value_parser = ttl, default_value = "30s")]
     pub(super) ttl: Duration,
-    /// How long to wait while another holds the lock
-    #[arg(long, value_parser = length, default_value = "0s")]
+    /// How long to wait while another client holds the lock
+    #[arg(long, value_parser = length, default_value = "1m")]
     pub(super) wait: Duration,
-    /// Who asks, shown to those who wait [default: host:pid]
+    /// Who holds the lock, shown to those who wait for it [default: host:pid]
     #[arg(long)]
     pub(super) label: Option<String>,
-    /// Print JSON
+    /// Print results and errors as JSON
     #[arg(long)]
     pub(super) json: bool,
 }
 
 #[derive(Debug, Args)]
-pub(super) struct ByToken {
-    /// The lock's name
+pub(super) struct Acquire {
+    /// Name of the lock
+    #[arg(value_parser = name)]
     pub(super) name: String,
-    /// The token that `acquire` printed
-    #[arg(value_parser = token)]
-    pub(super) token: Token,
     #[command(flatten)]
     pub(super) connection: Connection,
-    /// Print JSON
+    /// Length of the lease
+    #[arg(long, value_parser = ttl, default_value = "30s")]
+    pub(super) ttl: Duration,
+    /// How long to wait while another client holds the lock
+    #[arg(long, value_parser = length, default_value = "0s")]
+    pub(super) wait: Duration,
+    /// Who holds the lock, shown to those who wait for it [default: host:pid]
+    #[arg(long)]
+    pub(super) label: Option<String>,
+    /// Print results and errors as JSON
+    #[arg(long)]
+    pub(super) json: bool,
+}
+
+#[derive(Debug, Args)]
+pub(super) struct Release {
+    /// Name of the lock
+    #[arg(value_parser = name)]
+    pub(super) name: String,
+    /// The token that `acquire` printed
+    #[arg(value_parser = token, required_unless_present = "force")]
+    pub(super) token: Option<Token>,
+    #[command(flatten)]
+    pub(super) connection: Connection,
+    /// Delete the lock on all nodes, whoever holds it. The holder is not told and may go on
+    /// working: only the fencing token protects you then
+    #[arg(long, conflicts_with = "token")]
+    pub(super) force: bool,
+    /// Print results and errors as JSON
     #[arg(long)]
     pub(super) json: bool,
 }
 
 #[derive(Debug, Args)]
 pub(super) struct Extend {
+    /// Name of the lock
+    #[arg(value_parser = name)]
+    pub(super) name: String,
+    /// The token that `acquire` printed
+    #[arg(value_parser = token)]
+    pub(super) token: Token,
     #[command(flatten)]
-    pub(super) lease: ByToken,
+    pub(super) connection: Connection,
     /// Length of the lease from now on
-    #[arg(long, value_parser = length, default_value = "30s")]
+    #[arg(long, value_parser = ttl, default_value = "30s")]
     pub(super) ttl: Duration,
+    /// Print results and errors as JSON
+    #[arg(long)]
+    pub(super) json: bool,
 }
 
 #[derive(Debug, Args)]
 pub(super) struct ByName {
-    /// The lock's name
+    /// Name of the lock
+    #[arg(value_parser = name)]
     pub(super) name: String,
     #[command(flatten)]
     pub(super) connection: Connection,
-    /// Print JSON
+    /// Print results and errors as JSON
     #[arg(long)]
     pub(super) json: bool,
 }
@@ -180,7 +280,7 @@ pub(super) struct List {
     /// Show free locks too
     #[arg(long)]
     pub(super) all: bool,
-    /// Print JSON
+    /// Print results and errors as JSON
     #[arg(long)]
     pub(super) json: bool,
 }
@@ -189,10 +289,10 @@ pub(super) struct List {
 pub(super) struct Status {
     #[command(flatten)]
     pub(super) connection: Connection,
-    /// How many locks each node is asked for at most
+    /// The most locks to ask each node for
     #[arg(long, default_value_t = 10_000)]
     pub(super) limit: usize,
-    /// Print JSON
+    /// Print results and errors as JSON
     #[arg(long)]
     pub(super) json: bool,
 }
@@ -201,10 +301,10 @@ pub(super) struct Status {
 pub(super) struct Top {
     #[command(flatten)]
     pub(super) connection: Connection,
-    /// How often the nodes are asked
+    /// How often to ask the nodes
     #[arg(long, value_parser = length, default_value = "1s")]
     pub(super) every: Duration,
-    /// How many locks each node is asked for at most
+    /// The most locks to ask each node for
     #[arg(long, default_value_t = 10_000)]
     pub(super) limit: usize,
 }
@@ -213,7 +313,7 @@ pub(super) struct Top {
 pub(super) struct Exporter {
     #[command(flatten)]
     pub(super) connection: Connection,
-    /// Where to listen
+    /// Address to listen on
     #[arg(long, value_name = "ADDRESS", default_value = "127.0.0.1:9477")]
     pub(super) listen: SocketAddr,
     /// A name for these nodes, which all their metrics get as the label `cluster`
@@ -223,11 +323,17 @@ pub(super) struct Exporter {
 
 #[derive(Debug, Args)]
 pub(super) struct Cluster {
-    /// The module, liblockmod.so
-    #[arg(long, value_name = "PATH", env = "LOCKMOD_MODULE")]
+    /// Path of the module, liblockmod.so
+    #[arg(long, value_name = "PATH", env = "LOCKMOD_MODULE", hide_env_values = true)]
     pub(super) module: PathBuf,
-    /// The server
-    #[arg(long, value_name = "PATH", env = "LOCKMOD_REDIS_SERVER", default_value = "redis-server")]
+    /// Path of the Redis server
+    #[arg(
+        long,
+        value_name = "PATH",
+        env = "LOCKMOD_REDIS_SERVER",
+        hide_env_values = true,
+        default_value = "redis-server"
+    )]
     pub(super) server: PathBuf,
 }
 
@@ -235,7 +341,7 @@ pub(super) struct Cluster {
 pub(super) struct Nodes {
     #[command(flatten)]
     pub(super) cluster: Cluster,
-    /// How many
+    /// Number of nodes
     #[arg(long, default_value_t = 5, value_parser = clap::value_parser!(u8).range(1..=32))]
     pub(super) count: u8,
 }
@@ -246,70 +352,21 @@ pub(super) struct Demo {
     pub(super) cluster: Cluster,
 }
 
-/// A token given on the command line. Secret: it has no `Display`.
-#[derive(Clone)]
-pub(super) struct Token(pub(super) Vec<u8>);
-
-impl std::fmt::Debug for Token {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(f, "Token({} bytes)", self.0.len())
-    }
+#[derive(Debug, Args)]
+pub(super) struct Completions {
+    /// The shell
+    pub(super) shell: clap_complete::Shell,
 }
 
-/// Reads a token in hexadecimal digits.
-fn token(text: &str) -> Result<Token, String> {
-    let digits = text.as_bytes();
-    let pair = |pair: &[u8]| u8::from_str_radix(std::str::from_utf8(pair).ok()?, 16).ok();
-    let is_even = digits.len().is_multiple_of(2) && !digits.is_empty();
-    let is_hex = digits.iter().all(u8::is_ascii_hexdigit);
-    let bytes: Option<Vec<u8>> = digits.chunks(2).map(pair).collect();
-    bytes
-        .filter(|_| is_even && is_hex)
-        .map(Token)
-        .ok_or_else(|| "give the hexadecimal digits that `acquire` printed".to_owned())
-}
-
-/// Reads a length of time as people write it.
-fn length(text: &str) -> Result<Duration, String> {
-    let problem = || "write a length as 500ms, 5s, 2m or 1h".to_owned();
-    let unit_at = text.find(|c: char| !c.is_ascii_digit()).ok_or_else(problem)?;
-    let number: u64 = text[..unit_at].parse().map_err(|_| problem())?;
-    let unit: u64 = match &text[unit_at..] {
-        "ms" => 1,
-        "s" => 1_000,
-        "m" | "min" => 60_000,
-        "h" => 3_600_000,
-        _ => return Err(problem()),
-    };
-    number.checked_mul(unit).map(Duration::from_millis).ok_or_else(problem)
+#[derive(Debug, Args)]
+pub(super) struct Man {
+    /// The folder, which is created if need be
+    pub(super) folder: PathBuf,
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn lengths_are_read_as_people_write_them() {
-        let millis = |text| length(text).map(|length| length.as_millis());
-        assert_eq!(millis("500ms"), Ok(500));
-        assert_eq!(millis("5s"), Ok(5_000));
-        assert_eq!(millis("2m"), Ok(120_000));
-        assert_eq!(millis("1h"), Ok(3_600_000));
-        let huge = ["99999999999999999999s", "9999999999999999999h"];
-        for bad in ["", "5", "s", "-5s", "5 s", "1.5s", "5d", huge[0], huge[1]] {
-            assert!(length(bad).is_err(), "{bad}");
-        }
-    }
-
-    #[test]
-    fn tokens_are_hexadecimal_and_not_shown() {
-        let token = |text| super::token(text).map(|token| token.0);
-        assert_eq!(token("00fF"), Ok(vec![0, 255]));
-        for bad in ["", "0", "0g", "+1", "é"] {
-            assert!(token(bad).is_err(), "{bad}");
-        }
-        assert_eq!(format!("{:?}", Token(vec![1, 2])), "Token(2 bytes)");
-    }
 
     #[test]
     fn the_definition_holds_together() {

@@ -11,8 +11,9 @@ use std::time::Duration;
 use tokio::process::{Child, Command};
 use tokio::time::{Instant, sleep};
 
-use super::Failure;
 use super::args::{Cluster, Nodes};
+use super::failure::Failure;
+use super::out;
 use super::signals::Signals;
 use crate::client::{Locker, Vote};
 
@@ -27,8 +28,11 @@ pub(super) async fn nodes(args: Nodes) -> Result<(), Failure> {
     cluster.start_all()?;
     let locker = Locker::builder().nodes(cluster.urls()).allow_even_nodes().build()?;
     answering(&locker, cluster.nodes.len(), &cluster).await?;
-    println!("{} nodes in {}; Ctrl-C ends them", cluster.nodes.len(), cluster.folder.display());
-    println!("export LOCKMOD_NODES={}", cluster.urls().join(","));
+    let (count, folder) = (cluster.nodes.len(), cluster.folder.display());
+    out::lines([
+        format!("{count} nodes in {folder}; Ctrl-C ends them"),
+        format!("export LOCKMOD_NODES={}", cluster.urls().join(",")),
+    ])?;
     signals.next().await;
     Ok(())
 }

@@ -4,9 +4,10 @@ use std::time::Duration;
 
 use tokio::time::Instant;
 
-use super::Failure;
 use super::args::Demo;
 use super::cluster::{LocalNodes, answering};
+use super::failure::Failure;
+use super::out;
 use crate::client::{AcquireError, Guard, Locker};
 use crate::engine::Fence;
 
@@ -19,13 +20,13 @@ struct Teller {
 }
 
 impl Teller {
-    fn say(&self, text: &str) {
-        println!("{:5.2} s  {text}", self.start.elapsed().as_secs_f64());
+    fn say(&self, text: &str) -> Result<(), Failure> {
+        out::line(format_args!("{:5.2} s  {text}", self.start.elapsed().as_secs_f64()))
     }
 
     fn granted(&mut self, who: &str, guard: &Guard) -> Result<(), Failure> {
         let fence = guard.fence();
-        self.say(&format!("{who} holds '{NAME}' with fence {fence}"));
+        self.say(&format!("{who} holds '{NAME}' with fence {fence}"))?;
         if self.fences.last().is_some_and(|last| *last >= fence) {
             return Err(Failure::new(Failure::USAGE, format!("fence {fence} did not rise")));
         }
@@ -36,10 +37,7 @@ impl Teller {
     fn refused(&self, who: &str, result: Result<Guard, AcquireError>) -> Result<(), Failure> {
         match result {
             Ok(_) => Err(Failure::new(Failure::USAGE, format!("{who} must not get the lock"))),
-            Err(error) => {
-                self.say(&format!("{who} is refused: {error}"));
-                Ok(())
-            }
+            Err(error) => self.say(&format!("{who} is refused: {error}")),
         }
     }
 }
@@ -55,27 +53,27 @@ pub(super) async fn demo(args: Demo) -> Result<(), Failure> {
     let (alice, bob) = (locker("alice")?, locker("bob")?);
     answering(&alice, 5, &cluster).await?;
     answering(&bob, 5, &cluster).await?;
-    teller.say("five nodes with the module are up; a quorum is three");
+    teller.say("five nodes with the module are up; a quorum is three")?;
 
     let guard = alice.acquire(NAME).await?;
     teller.granted("alice", &guard)?;
     teller.refused("bob", bob.try_acquire(NAME).await)?;
     guard.release().await?;
-    teller.say("alice gives it back");
+    teller.say("alice gives it back")?;
     let guard = bob.acquire(NAME).await?;
     teller.granted("bob", &guard)?;
     guard.release().await?;
 
     cluster.kill(0).await?;
     cluster.kill(1).await?;
-    teller.say("nodes 1 and 2 are killed");
+    teller.say("nodes 1 and 2 are killed")?;
     for (who, locker) in [("alice", &alice), ("bob", &bob)] {
         let guard = locker.acquire(NAME).await?;
         teller.granted(who, &guard)?;
         guard.release().await?;
     }
     cluster.kill(2).await?;
-    teller.say("node 3 is killed, too");
+    teller.say("node 3 is killed, too")?;
     teller.refused("alice", alice.try_acquire(NAME).await)?;
 
     cluster.start(0)?;
@@ -83,13 +81,13 @@ pub(super) async fn demo(args: Demo) -> Result<(), Failure> {
     cluster.start(2)?;
     answering(&alice, 5, &cluster).await?;
     answering(&bob, 5, &cluster).await?;
-    teller.say("nodes 1, 2 and 3 are back, and so is the quorum");
+    teller.say("nodes 1, 2 and 3 are back, and so is the quorum")?;
     for (who, locker) in [("alice", &alice), ("bob", &bob)] {
         let guard = locker.acquire(NAME).await?;
         teller.granted(who, &guard)?;
         guard.release().await?;
     }
     let fences: Vec<String> = teller.fences.iter().map(ToString::to_string).collect();
-    teller.say(&format!("the fences rose throughout: {}", fences.join(" < ")));
+    teller.say(&format!("the fences rose throughout: {}", fences.join(" < ")))?;
     Ok(())
 }

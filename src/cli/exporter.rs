@@ -17,10 +17,10 @@ use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::{Mutex, Semaphore};
 use tokio::time::{Instant, timeout};
 
-use super::Failure;
 use super::args::Exporter;
-use super::metrics;
+use super::failure::Failure;
 use super::signals::Signals;
+use super::{metrics, out};
 use crate::client::Locker;
 
 /// The most connections at a time; more wait to be accepted.
@@ -38,11 +38,11 @@ const TEXT: &str = "text/plain; version=0.0.4; charset=utf-8";
 
 pub(super) async fn exporter(args: Exporter) -> Result<(), Failure> {
     let mut signals = Signals::new()?;
-    let locker: Locker = args.connection.builder().build()?;
+    let locker = args.connection.locker()?;
     let listener = TcpListener::bind(args.listen).await.map_err(|error| {
         Failure::new(Failure::USAGE, format!("cannot listen on {}: {error}", args.listen))
     })?;
-    println!("metrics at http://{}/metrics", listener.local_addr()?);
+    out::line(format_args!("metrics at http://{}/metrics", listener.local_addr()?))?;
     let source = Arc::new(Source { locker, cluster: args.cluster, last: Mutex::new(None) });
     tokio::select! {
         () = serve(listener, source) => {}

@@ -3,6 +3,8 @@
 use std::fmt;
 use std::time::Duration;
 
+use crate::client::is_plain;
+
 /// A value to print.
 #[derive(Clone, Debug)]
 pub(super) enum Json {
@@ -56,8 +58,13 @@ fn quote(f: &mut fmt::Formatter<'_>, text: &str) -> fmt::Result {
         match c {
             '"' => f.write_str("\\\"")?,
             '\\' => f.write_str("\\\\")?,
-            c if c < ' ' => write!(f, "\\u{:04x}", u32::from(c))?,
-            c => write!(f, "{c}")?,
+            c if is_plain(c) => write!(f, "{c}")?,
+            // Also what JSON allows: a terminal may be where it is printed.
+            c => {
+                for unit in c.encode_utf16(&mut [0; 2]) {
+                    write!(f, "\\u{unit:04x}")?;
+                }
+            }
         }
     }
     f.write_str("\"")
@@ -72,6 +79,8 @@ mod tests {
         let list = Json::List(vec![Json::Null, Json::Number(7), Json::Bool(true)]);
         let object = Json::Object(vec![("a", list), ("b", Json::text("q\"\\\n\u{e9}"))]);
         assert_eq!(object.to_string(), "{\"a\":[null,7,true],\"b\":\"q\\\"\\\\\\u000aé\"}");
+        let hostile = Json::text("\u{9b}2J\u{202e}\u{e0041}").to_string();
+        assert_eq!(hostile, "\"\\u009b2J\\u202e\\udb40\\udc41\"");
         assert_eq!(Json::millis(Some(Duration::from_micros(1_999))).to_string(), "1");
     }
 }

@@ -1,94 +1,114 @@
 //! Commands that ask the nodes once and print what they say.
 
 use std::collections::BTreeMap;
+use std::fmt::Display;
 
-use super::args::{Acquire, ByName, ByToken, Extend, List};
+use super::args::{Acquire, ByName, Extend, List, Release};
+use super::failure::{Failure, warn};
 use super::json::Json;
-use super::signals::{self, Signals};
-use super::{Failure, own_label, waiting};
+use super::rows::shown;
+use super::signals::Signals;
+use super::{out, own_label, waiting};
 use crate::client::protocol::LockInfo;
 use crate::client::{Length, Locker, NodeReport, Vote};
 
+/// The most locks that are listed of each node.
+const LISTED_MAX: usize = 100_000;
+
 pub(super) async fn acquire(args: Acquire) -> Result<(), Failure> {
     let label = args.label.unwrap_or_else(own_label);
-    let builder = args.connection.builder().ttl(args.ttl).wait(args.wait).label(label);
+    let builder = args.connection.builder(args.ttl)?.wait(args.wait).label(label);
     let locker = builder.renew(false).build()?;
-    let guard = match waiting::acquire(&locker, &args.name, &mut Signals::new()?).await {
-        Ok(guard) => guard,
-        Err(signal) => {
-            locker.settle().await;
-            return Err(Failure::new(signals::code(signal), "interrupted"));
-        }
-    };
-    let lease = guard?.leak();
+    let guard = waiting::acquire(&locker, &args.name, &mut Signals::new()?).await?;
+    let lease = guard.leak();
     // What was sent to stragglers shall still be written.
     locker.settle().await;
     let token: String = lease.token.iter().map(|byte| format!("{byte:02x}")).collect();
-    if args.json {
-        let fields = vec![
+    let printed = if args.json {
+        out::line(Json::Object(vec![
             ("name", Json::text(&args.name)),
             ("token", Json::text(token)),
             ("fence", Json::Number(lease.fence.get())),
             ("validity_ms", Json::millis(Some(lease.valid_for))),
-        ];
-        println!("{}", Json::Object(fields));
+        ]))
     } else {
-        println!("token {token}");
-        println!("fence {}", lease.fence);
-        println!("valid for {}", Length(lease.valid_for));
-    }
-    Ok(())
+        out::lines([
+            format!("token {token}"),
+            format!("fence {}", lease.fence),
+            format!("valid for {}", Length(lease.valid_for)),
+        ])
+    };
+    let Err(failure) = printed else { return Ok(()) };
+    // Nobody knows the token, so nobody else could release it.
+    Err(match locker.release_by_token(&args.name, &lease.token).await {
+        Ok(()) => failure.but("the token was not printed, so the lock was released"),
+        Err(error) => failure.but(&format!("the token was not printed, but {error}")),
+    })
 }
 
-pub(super) async fn release(args: ByToken) -> Result<(), Failure> {
-    let locker = args.connection.builder().build()?;
-    locker.release_by_token(&args.name, &args.token.0).await?;
-    if args.json {
-        println!("{}", Json::Object(vec![("name", Json::text(&args.name))]));
-    } else {
-        println!("released");
+pub(super) async fn release(args: Release) -> Result<(), Failure> {
+    let locker = args.connection.locker()?;
+    let Some(token) = &args.token else {
+        return force_release(&locker, &args.name, args.json).await;
+    };
+    locker.release_by_token(&args.name, &token.0).await?;
+    print(args.json, vec![("name", Json::text(&args.name))], "released")
+}
+
+/// Deletes the lock wherever it is.
+async fn force_release(locker: &Locker, name: &str, as_json: bool) -> Result<(), Failure> {
+    let nodes = locker.force_release(name).await;
+    let count = |is: fn(&Vote) -> bool| nodes.iter().filter(|report| is(&report.vote)).count();
+    let deleted = count(|vote| *vote == Vote::Confirmed);
+    let absent = count(|vote| *vote == Vote::NotHeld);
+    let failed: Vec<String> = nodes
+        .iter()
+        .filter(|report| !matches!(report.vote, Vote::Confirmed | Vote::NotHeld))
+        .map(ToString::to_string)
+        .collect();
+    let mut text = format!("deleted on {deleted} of {} nodes", nodes.len());
+    if !failed.is_empty() {
+        text += &format!("; {}", failed.join("; "));
     }
-    Ok(())
+    if deleted + absent <= nodes.len() / 2 {
+        return Err(Failure::of_nodes(format!("lock '{name}' was only {text}"), nodes));
+    }
+    if deleted == 0 {
+        return Err(Failure::new(Failure::LOST, format!("no node has a lock '{name}'")));
+    }
+    let fields = vec![
+        ("name", Json::text(name)),
+        ("deleted_on", Json::Number(deleted as u64)),
+        ("nodes", Json::Number(nodes.len() as u64)),
+    ];
+    print(as_json, fields, text)
+}
+
+/// Prints a result as JSON or as text.
+fn print(
+    as_json: bool,
+    fields: Vec<(&'static str, Json)>,
+    text: impl Display,
+) -> Result<(), Failure> {
+    if as_json { out::line(Json::Object(fields)) } else { out::line(text) }
 }
 
 pub(super) async fn extend(args: Extend) -> Result<(), Failure> {
-    let lease = args.lease;
-    let locker = lease.connection.builder().ttl(args.ttl).build()?;
-    let validity = match locker.extend_by_token(&lease.name, &lease.token.0).await {
-        Ok(validity) => validity,
-        Err(error) => {
-            use crate::client::ExtendError::NoQuorum;
-            let is_no =
-                |report: &&NodeReport| matches!(report.vote, Vote::NotHeld | Vote::Held { .. });
-            let is_lost = matches!(&error, NoQuorum(nodes)
-                if nodes.iter().filter(is_no).count() > nodes.len() / 2);
-            let failure = Failure::from(error);
-            return Err(if is_lost { Failure { code: Failure::LOST, ..failure } } else { failure });
-        }
-    };
-    if lease.json {
-        let fields =
-            vec![("name", Json::text(&lease.name)), ("validity_ms", Json::millis(Some(validity)))];
-        println!("{}", Json::Object(fields));
-    } else {
-        println!("valid for {}", Length(validity));
-    }
-    Ok(())
+    let locker = args.connection.builder(args.ttl)?.build()?;
+    let validity = locker.extend_by_token(&args.name, &args.token.0).await?;
+    let fields =
+        vec![("name", Json::text(&args.name)), ("validity_ms", Json::millis(Some(validity)))];
+    print(args.json, fields, format_args!("valid for {}", Length(validity)))
 }
 
 pub(super) async fn fence(args: ByName) -> Result<(), Failure> {
-    let locker = args.connection.builder().build()?;
+    let locker = args.connection.locker()?;
     let fence = locker.fence(&args.name).await.map_err(|nodes| {
-        let nodes: Vec<String> = nodes.iter().map(ToString::to_string).collect();
-        Failure::new(Failure::NO_QUORUM, format!("no quorum answered: {}", nodes.join("; ")))
+        let said: Vec<String> = nodes.iter().map(ToString::to_string).collect();
+        Failure::of_nodes(format!("no quorum answered: {}", said.join("; ")), nodes)
     })?;
-    if args.json {
-        let fields = vec![("name", Json::text(&args.name)), ("fence", Json::Number(fence.get()))];
-        println!("{}", Json::Object(fields));
-    } else {
-        println!("{fence}");
-    }
-    Ok(())
+    let fields = vec![("name", Json::text(&args.name)), ("fence", Json::Number(fence.get()))];
+    print(args.json, fields, fence)
 }
 
 fn info_fields(node: &str, info: &Result<LockInfo, Vote>) -> Vec<(&'static str, Json)> {
@@ -133,65 +153,71 @@ fn info_line(info: &LockInfo) -> String {
 }
 
 pub(super) async fn info(args: ByName) -> Result<(), Failure> {
-    let locker = args.connection.builder().build()?;
-    let nodes = locker.info(&args.name).await;
+    let nodes = args.connection.locker()?.info(&args.name).await;
     if args.json {
         let nodes = nodes.iter().map(|node| Json::Object(info_fields(&node.node, &node.info)));
         let fields = vec![("name", Json::text(&args.name)), ("nodes", Json::List(nodes.collect()))];
-        println!("{}", Json::Object(fields));
+        out::line(Json::Object(fields))?;
     } else {
-        for node in &nodes {
-            match &node.info {
-                Ok(info) => println!("{}: {}", node.node, info_line(info)),
-                Err(vote) => println!("{}: {vote}", node.node),
-            }
-        }
+        out::lines(nodes.iter().map(|node| match &node.info {
+            Ok(info) => format!("{}: {}", node.node, info_line(info)),
+            Err(vote) => format!("{}: {vote}", node.node),
+        }))?;
     }
-    answered(nodes.iter().filter(|node| node.info.is_ok()).count(), nodes.len())
+    answered(nodes.iter().map(|node| (&node.node, node.info.as_ref().err())))
 }
 
-fn answered(count: usize, of: usize) -> Result<(), Failure> {
-    if count > of / 2 {
+/// An error unless a quorum of nodes has answered; each node comes with what it said instead.
+fn answered<'n>(
+    nodes: impl ExactSizeIterator<Item = (&'n std::sync::Arc<str>, Option<&'n Vote>)>,
+) -> Result<(), Failure> {
+    let all = nodes.len();
+    let failed = nodes.filter_map(|(node, vote)| {
+        vote.map(|vote| NodeReport { node: node.clone(), vote: vote.clone() })
+    });
+    let failed: Vec<NodeReport> = failed.collect();
+    let count = all - failed.len();
+    if count > all / 2 {
         return Ok(());
     }
-    Err(Failure::new(Failure::NO_QUORUM, format!("{count} of {of} nodes answered: no quorum")))
+    let text = format!("{count} of {all} nodes answered: no quorum");
+    Err(Failure::without_quorum(text, failed, all))
 }
 
 pub(super) async fn list(args: List) -> Result<(), Failure> {
-    let locker: Locker = args.connection.builder().build()?;
-    let nodes = locker.list().await;
-    let mut locks: BTreeMap<Vec<u8>, Vec<(&str, LockInfo)>> = BTreeMap::new();
-    for node in &nodes {
-        match &node.locks {
-            Ok(found) => {
-                for (name, info) in found {
-                    if args.all || info.state != "free" {
-                        locks.entry(name.clone()).or_default().push((&node.node, info.clone()));
-                    }
-                }
+    let survey = args.connection.locker()?.survey(LISTED_MAX).await;
+    let is_wanted = |info: &LockInfo| args.all || info.state != "free";
+    let mut locks: BTreeMap<&[u8], Vec<(&str, &LockInfo)>> = BTreeMap::new();
+    for (name, lock) in &survey.locks {
+        for (node, info) in survey.nodes.iter().zip(&lock.nodes) {
+            if let Some(info) = info.as_ref().filter(|info| is_wanted(info)) {
+                locks.entry(name).or_default().push((&node.node, info));
             }
-            Err(vote) => eprintln!("lockmod: {}: {vote}", node.node),
         }
     }
     if args.json {
         let locks = locks.into_iter().map(|(name, infos)| {
             let infos = infos.into_iter();
-            let nodes = infos.map(|(node, info)| Json::Object(info_fields(node, &Ok(info))));
+            let nodes =
+                infos.map(|(node, info)| Json::Object(info_fields(node, &Ok(info.clone()))));
             Json::Object(vec![
-                ("name", Json::text(String::from_utf8_lossy(&name))),
+                ("name", Json::text(String::from_utf8_lossy(name))),
                 ("nodes", Json::List(nodes.collect())),
             ])
         });
-        println!("{}", Json::List(locks.collect()));
+        out::line(Json::List(locks.collect()))?;
     } else {
-        for (name, infos) in &locks {
+        out::lines(locks.iter().map(|(name, infos)| {
             let held = infos.iter().filter(|(_, info)| info.state == "held").count();
             // The most telling node: held, and with the highest fence.
             let best = infos.iter().max_by_key(|(_, info)| (info.state == "held", info.fence));
             let line = best.map(|(_, info)| info_line(info)).unwrap_or_default();
-            let name = name.escape_ascii();
-            println!("{name}: {line} (held on {held} of {} nodes)", nodes.len());
-        }
+            format!("{}: {line} (held on {held} of {} nodes)", shown(name), survey.nodes.len())
+        }))?;
     }
-    answered(nodes.iter().filter(|node| node.locks.is_ok()).count(), nodes.len())
+    let nodes = survey.nodes.iter().map(|node| (&node.node, node.status.as_ref().err()));
+    for report in nodes.clone().filter_map(|(node, vote)| Some((node, vote?))) {
+        warn(format_args!("{}: {}", report.0, report.1), args.json);
+    }
+    answered(nodes)
 }

@@ -1,20 +1,31 @@
 //! The `lockmod` command: arguments, what it prints, and its exit codes.
 //!
 //! It decides nothing about locks: everything goes through the [client](crate::client). Results go
-//! to standard output, everything else to standard error, on one line each.
+//! to standard output, everything else to standard error, on one line each. All of it is printed
+//! by [`out`], which is why the lints below forbid the usual macros.
+
+#![deny(clippy::print_stdout, clippy::print_stderr)]
 
 mod args;
 mod cluster;
+mod connection;
 mod demo;
 mod exporter;
+mod failure;
+mod generate;
+mod hold;
+mod job;
 mod json;
 mod locks;
 mod metrics;
+mod out;
 mod rows;
 mod run;
 mod signals;
 mod status;
+mod terminal;
 mod top;
+mod values;
 mod waiting;
 
 use std::process::ExitCode;
@@ -22,83 +33,16 @@ use std::process::ExitCode;
 use clap::Parser;
 
 use self::args::{Arguments, Command};
+use self::failure::Failure;
 use self::signals::Signals;
-use crate::client::{AcquireError, BuildError, ExtendError, ReleaseError};
-
-/// Why the command failed: its exit code, and what it says.
-#[derive(Debug)]
-struct Failure {
-    code: u8,
-    text: String,
-}
-
-impl Failure {
-    const CONTENDED: u8 = 120;
-    const NO_QUORUM: u8 = 121;
-    const LOST: u8 = 122;
-    const REFUSED: u8 = 123;
-    const USAGE: u8 = 125;
-
-    fn new(code: u8, text: impl ToString) -> Failure {
-        Failure { code, text: text.to_string() }
-    }
-}
-
-impl From<BuildError> for Failure {
-    fn from(error: BuildError) -> Failure {
-        Failure::new(Failure::USAGE, error)
-    }
-}
-
-impl From<AcquireError> for Failure {
-    fn from(error: AcquireError) -> Failure {
-        let code = match &error {
-            AcquireError::Held(_) => Failure::CONTENDED,
-            AcquireError::NoQuorum(_) | AcquireError::TooLate(_) => Failure::NO_QUORUM,
-            AcquireError::Refused(_) => Failure::REFUSED,
-            AcquireError::BadOption(_) => Failure::USAGE,
-        };
-        Failure::new(code, error)
-    }
-}
-
-impl From<ReleaseError> for Failure {
-    fn from(error: ReleaseError) -> Failure {
-        let code = match &error {
-            ReleaseError::NotHeld(_) => Failure::LOST,
-            ReleaseError::NoQuorum(_) => Failure::NO_QUORUM,
-        };
-        Failure::new(code, error)
-    }
-}
-
-impl From<ExtendError> for Failure {
-    fn from(error: ExtendError) -> Failure {
-        let code = match &error {
-            ExtendError::NoQuorum(_) => Failure::NO_QUORUM,
-            ExtendError::Lost(_) => Failure::LOST,
-            ExtendError::BadOption(_) => Failure::USAGE,
-        };
-        Failure::new(code, error)
-    }
-}
-
-impl From<std::io::Error> for Failure {
-    fn from(error: std::io::Error) -> Failure {
-        Failure::new(Failure::USAGE, error)
-    }
-}
 
 /// Runs the command with the arguments of this process.
 pub fn main() -> ExitCode {
     let arguments = match Arguments::try_parse() {
         Ok(arguments) => arguments,
-        Err(error) => {
-            // Nothing can be done about a standard output that is closed.
-            let _ = error.print();
-            return ExitCode::from(if error.use_stderr() { Failure::USAGE } else { 0 });
-        }
+        Err(error) => return ExitCode::from(not_parsed(&error)),
     };
+    let is_json = arguments.command.is_json();
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
     let result = match runtime {
         Ok(runtime) => runtime.block_on(dispatch(arguments.command)),
@@ -107,15 +51,41 @@ pub fn main() -> ExitCode {
     match result {
         Ok(code) => ExitCode::from(code),
         Err(failure) => {
-            eprintln!("lockmod: {}", failure.text);
+            failure.tell(is_json);
             ExitCode::from(failure.code)
         }
     }
 }
 
+/// Prints the help that was asked for, or what is wrong with the arguments; the exit code.
+fn not_parsed(error: &clap::Error) -> u8 {
+    let mut arguments = std::env::args_os().take_while(|argument| argument != "--");
+    let text = error.render();
+    if !error.use_stderr() {
+        let printed = error.print().map_err(|error| out::failed(&error));
+        return printed.map_or_else(
+            |failure| {
+                failure.tell(false);
+                failure.code
+            },
+            |()| 0,
+        );
+    }
+    if arguments.any(|argument| argument == "--json") {
+        let text = text.to_string();
+        let text = text.trim().trim_start_matches("error: ");
+        Failure::new(Failure::USAGE, text).tell(true);
+    } else {
+        // Where standard error is closed, there is nobody left to tell.
+        let _ = error.print();
+    }
+    Failure::USAGE
+}
+
 async fn dispatch(command: Command) -> Result<u8, Failure> {
     match command {
         Command::Run(run) => return run::run(run).await,
+        Command::Lock(lock) => hold::hold(lock).await?,
         Command::Acquire(acquire) => locks::acquire(acquire).await?,
         Command::Release(release) => locks::release(release).await?,
         Command::Extend(extend) => locks::extend(extend).await?,
@@ -134,6 +104,8 @@ async fn dispatch(command: Command) -> Result<u8, Failure> {
                 signal = signals.next() => return Ok(signals::code(signal)),
             }
         }
+        Command::Completions(args) => generate::completions(&args)?,
+        Command::Man(args) => generate::man(&args)?,
     }
     Ok(0)
 }

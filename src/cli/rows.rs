@@ -3,7 +3,7 @@
 use std::cmp::Reverse;
 
 use crate::client::protocol::LockInfo;
-use crate::client::{Length, LockSurvey, NodeSurvey, Survey};
+use crate::client::{Length, LockSurvey, NodeSurvey, Printable, Survey};
 
 /// The columns of [`node`].
 pub(super) const NODE_COLUMNS: [&str; 7] =
@@ -27,7 +27,7 @@ pub(super) enum Health {
 
 /// A node's row.
 pub(super) fn node(survey: &Survey, node: &NodeSurvey) -> (Health, [String; 7]) {
-    let name = node.node.to_string();
+    let name = shown(node.node.as_bytes());
     let status = match &node.status {
         Ok(status) => status,
         Err(vote) => {
@@ -75,12 +75,9 @@ pub(super) fn lock(survey: &Survey, name: &[u8], lock: &LockSurvey) -> [String; 
     ]
 }
 
-/// A name for people: what a terminal would not show as it is, is escaped.
+/// A name or a label for people.
 pub(super) fn shown(name: &[u8]) -> String {
-    match std::str::from_utf8(name) {
-        Ok(text) if !text.contains(char::is_control) => text.to_owned(),
-        Ok(_) | Err(_) => name.escape_ascii().to_string(),
-    }
+    Printable(name).to_string()
 }
 
 fn holder(info: &LockInfo) -> String {
@@ -114,16 +111,4 @@ pub(super) fn quorum(survey: &Survey) -> String {
         margin => format!("{margin} may fail"),
     };
     format!("{granting} of {all} nodes grant locks, {needed} are a quorum: {margin}")
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn names_cannot_play_with_the_terminal() {
-        assert_eq!(shown("größe:7".as_bytes()), "größe:7");
-        assert_eq!(shown(b"a\x1b[2Jb"), "a\\x1b[2Jb");
-        assert_eq!(shown(b"\xff\n"), "\\xff\\n");
-    }
 }

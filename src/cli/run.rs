@@ -4,19 +4,17 @@
 //! are gone before the lease ends. So the command leads a group of its own; the loss is told some
 //! time before the end, TERM is sent at once, and KILL while there is still time.
 
-use std::io::IsTerminal;
-use std::os::unix::process::{CommandExt, ExitStatusExt};
-use std::process::ExitStatus;
+use std::process::Command;
 use std::time::Duration;
 
-use rustix::process::{Pid, Signal, kill_process_group, test_kill_process_group};
-use tokio::process::{Child, Command};
-use tokio::time::{Instant, sleep, sleep_until};
+use tokio::time::{Instant, sleep_until};
 
 use super::args::Run;
-use super::signals::{self, Signals};
+use super::failure::{Failure, warn};
+use super::job::{Change, Job, Watch};
+use super::own_label;
+use super::signals::Signals;
 use super::waiting::acquire;
-use super::{Failure, own_label};
 use crate::client::{Guard, Lost};
 
 /// TERM is sent this part of the ttl before the validity ends, at most [`GRACE_MAX`] before.
@@ -24,133 +22,108 @@ const GRACE_DIVISOR: u32 = 4;
 const GRACE_MAX: Duration = Duration::from_secs(10);
 /// KILL is sent this part of that grace before the validity ends.
 const KILL_DIVISOR: u32 = 5;
-/// How often a dying process group is looked at.
-const LOOK_EVERY: Duration = Duration::from_millis(5);
 
 pub(super) async fn run(args: Run) -> Result<u8, Failure> {
     let grace = (args.ttl / GRACE_DIVISOR).min(GRACE_MAX);
     let label = args.label.clone().unwrap_or_else(own_label);
-    let locker = args
-        .connection
-        .builder()
-        .ttl(args.ttl)
-        .wait(args.wait)
-        .label(label)
-        .lost_margin(grace)
-        .build()?;
+    let builder = args.connection.builder(args.ttl)?.wait(args.wait).label(label);
+    let locker = builder.lost_margin(grace).build()?;
     let mut signals = Signals::new()?;
-    let guard = match acquire(&locker, &args.name, &mut signals).await {
-        Ok(guard) => guard?,
-        Err(signal) => {
-            locker.settle().await;
-            return Ok(signals::code(signal));
-        }
-    };
-    let mut child = match spawn(&args, &guard) {
-        Ok(child) => child,
+    let guard = acquire(&locker, &args.name, &mut signals).await?;
+    let until = Instant::now().checked_add(args.at_least);
+    let watch = Watch::new()?;
+    // Ctrl-Z may have stopped this process until now.
+    if guard.is_lost() {
+        let lost = guard.lost().await;
+        drop(guard.release().await);
+        return Err(Failure::new(Failure::LOST, format!("the lock was lost at once: {lost}")));
+    }
+    let mut job = match Job::start(command(&args, &guard), watch) {
+        Ok(job) => job,
         Err(error) => {
             drop(guard.release().await);
-            let code = if error.kind() == std::io::ErrorKind::NotFound { 127 } else { 126 };
-            let command = args.command[0].to_string_lossy();
-            return Err(Failure::new(code, format!("{command}: {error}")));
+            return Err(not_started(&args, &error));
         }
     };
-    let group = child.id().and_then(|id| Pid::from_raw(id.cast_signed()));
-    let ended = tokio::select! {
-        biased;
-        ended = attend(&mut child, group, &mut signals) => Ok(ended?),
-        lost = guard.lost() => Err(lost),
-    };
-    match ended {
-        Ok(status) => {
+    match attend(&mut job, &guard, &mut signals).await? {
+        Ok(code) => {
+            drop(job);
+            hold(&guard, until, &mut signals).await;
             if let Err(error) = guard.release().await {
-                eprintln!("lockmod: {error}");
+                warn(error, false);
             }
-            Ok(code_of(status))
+            Ok(code)
         }
         Err(lost) => {
             // What is left by the clock, and not what should be left: this process may be late.
             let left = if lost == Lost::Removed { grace } else { guard.validity() };
-            stop(&mut child, group, left.saturating_sub(grace / KILL_DIVISOR)).await?;
+            job.end(left.saturating_sub(grace / KILL_DIVISOR)).await?;
             drop(guard.release().await);
-            Err(told(lost))
+            let text = format!("the lock was lost and the command stopped: {lost}");
+            Err(Failure::new(Failure::LOST, text))
         }
     }
 }
 
-fn told(lost: Lost) -> Failure {
-    Failure::new(Failure::LOST, format!("the lock was lost and the command stopped: {lost}"))
-}
-
-fn spawn(args: &Run, guard: &Guard) -> std::io::Result<Child> {
-    let mut command = std::process::Command::new(&args.command[0]);
+fn command(args: &Run, guard: &Guard) -> Command {
+    let mut command = Command::new(&args.command[0]);
     command
         .args(&args.command[1..])
         .env("LOCKMOD_FENCE", guard.fence().to_string())
-        .env("LOCKMOD_NAME", &args.name)
-        .process_group(0);
-    let child = Command::from(command).spawn()?;
-    if let Some(group) = child.id().and_then(|id| Pid::from_raw(id.cast_signed())) {
-        // The terminal's keys belong to the command now, and it may read from it.
-        let stdin = std::io::stdin();
-        if stdin.is_terminal() && rustix::termios::tcsetpgrp(&stdin, group).is_ok() {
-            send(Some(group), Signal::CONT);
-        }
-    }
-    Ok(child)
+        .env("LOCKMOD_NAME", &args.name);
+    command
 }
 
-/// Waits for the command, passing signals on to it.
+fn not_started(args: &Run, error: &std::io::Error) -> Failure {
+    let code = match error.kind() {
+        std::io::ErrorKind::NotFound => Failure::NOT_FOUND,
+        _ => Failure::NOT_EXECUTABLE,
+    };
+    Failure::new(code, format!("{}: {error}", args.command[0].to_string_lossy()))
+}
+
+/// Waits for the command's exit code, or for the loss of the lock. Passes signals on.
 async fn attend(
-    child: &mut Child,
-    group: Option<Pid>,
+    job: &mut Job,
+    guard: &Guard,
     signals: &mut Signals,
-) -> std::io::Result<ExitStatus> {
+) -> std::io::Result<Result<u8, Lost>> {
     loop {
         tokio::select! {
-            status = child.wait() => return status,
-            signal = signals.next() => {
-                if let Some(signal) = Signal::from_named_raw(signal) {
-                    send(group, signal);
+            biased;
+            change = job.change() => match change? {
+                Change::Ended(code) => return Ok(Ok(code)),
+                Change::Stopped(by) => {
+                    if !job.suspend(by).await {
+                        continue;
+                    }
+                    // The lease was not renewed meanwhile: look before the command goes on.
+                    if guard.is_lost() {
+                        return Ok(Err(guard.lost().await));
+                    }
+                    job.resume();
                 }
-            }
+            },
+            lost = guard.lost() => return Ok(Err(lost)),
+            signal = signals.next() => job.pass_on(signal),
         }
     }
 }
 
-/// Ends the command and its process group: politely until the deadline, then not.
-async fn stop(child: &mut Child, group: Option<Pid>, patience: Duration) -> std::io::Result<()> {
-    let deadline = Instant::now() + patience;
-    send(group, Signal::TERM);
-    // A stopped process would not see it.
-    send(group, Signal::CONT);
+/// Keeps the lock until then, or for ever, unless a signal comes.
+async fn hold(guard: &Guard, until: Option<Instant>, signals: &mut Signals) {
+    let is_over = async {
+        match until {
+            Some(until) => sleep_until(until).await,
+            None => std::future::pending().await,
+        }
+    };
     tokio::select! {
-        status = child.wait() => drop(status?),
-        () = sleep_until(deadline) => {}
-    }
-    // Others in the group may take longer than its leader.
-    while group.is_some_and(|group| test_kill_process_group(group).is_ok()) {
-        if Instant::now() >= deadline {
-            send(group, Signal::KILL);
-            child.wait().await?;
-            break;
+        biased;
+        () = is_over => {}
+        _ = signals.next() => {}
+        lost = guard.lost() => {
+            warn(format_args!("the lock was lost after the command ended: {lost}"), false);
         }
-        sleep(LOOK_EVERY).await;
-    }
-    Ok(())
-}
-
-fn send(group: Option<Pid>, signal: Signal) {
-    if let Some(group) = group {
-        // A group that has gone needs no signal.
-        let _ = kill_process_group(group, signal);
-    }
-}
-
-fn code_of(status: ExitStatus) -> u8 {
-    match (status.code(), status.signal()) {
-        (Some(code), _) => u8::try_from(code).unwrap_or(u8::MAX),
-        (None, Some(signal)) => signals::code(signal),
-        (None, None) => u8::MAX,
     }
 }

@@ -1,23 +1,29 @@
 //! Signals that ask this process to end, so that it can tidy up or pass them on first.
 
-use tokio::signal::unix::{SignalKind, signal};
+use std::task::Poll;
+
+use tokio::signal::unix::{Signal, SignalKind, signal};
 
 /// The signals that end a command: TERM, INT, HUP and QUIT.
 pub(super) struct Signals {
-    kinds: [(i32, tokio::signal::unix::Signal); 4],
+    kinds: Vec<(i32, Signal)>,
 }
 
 impl Signals {
-    /// Takes the signals over: they do not end this process any more.
+    /// Takes the signals over: they do not end this process any more. Those that are ignored stay
+    /// ignored, as `nohup` wants HUP to be.
     pub(super) fn new() -> std::io::Result<Signals> {
-        let kind = |kind: SignalKind| Ok::<_, std::io::Error>((kind.as_raw_value(), signal(kind)?));
         let kinds = [
-            kind(SignalKind::terminate())?,
-            kind(SignalKind::interrupt())?,
-            kind(SignalKind::hangup())?,
-            kind(SignalKind::quit())?,
+            SignalKind::terminate(),
+            SignalKind::interrupt(),
+            SignalKind::hangup(),
+            SignalKind::quit(),
         ];
-        Ok(Signals { kinds })
+        let ignored = ignored();
+        let wanted = kinds.into_iter().map(|kind| (kind.as_raw_value(), kind));
+        let wanted = wanted.filter(|(number, _)| ignored >> (number - 1) & 1 == 0);
+        let kinds = wanted.map(|(number, kind)| Ok((number, signal(kind)?)));
+        Ok(Signals { kinds: kinds.collect::<std::io::Result<_>>()? })
     }
 
     /// The number of the next signal that comes.
@@ -28,13 +34,20 @@ impl Signals {
         std::future::poll_fn(|ctx| {
             for (number, signal) in &mut self.kinds {
                 if signal.poll_recv(ctx).is_ready() {
-                    return std::task::Poll::Ready(*number);
+                    return Poll::Ready(*number);
                 }
             }
-            std::task::Poll::Pending
+            Poll::Pending
         })
         .await
     }
+}
+
+/// The signals that this process ignores, as bits; none where the system does not say.
+fn ignored() -> u64 {
+    let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
+    let mask = status.lines().find_map(|line| line.strip_prefix("SigIgn:"));
+    mask.and_then(|mask| u64::from_str_radix(mask.trim(), 16).ok()).unwrap_or(0)
 }
 
 /// The exit code of a process that a signal ended, as shells have it.

@@ -1,54 +1,62 @@
 //! `lockmod status`: what `lockmod top` shows, printed once.
 
-use super::Failure;
 use super::args::Status;
+use super::failure::Failure;
 use super::json::Json;
+use super::out;
 use super::rows::{self, LOCK_COLUMNS, NODE_COLUMNS};
-use crate::client::{LockSurvey, Locker, NodeSurvey, Survey};
+use crate::client::{LockSurvey, NodeReport, NodeSurvey, Survey};
 
 pub(super) async fn status(args: Status) -> Result<(), Failure> {
-    let locker: Locker = args.connection.builder().build()?;
-    let survey = locker.survey(args.limit).await;
+    let survey = args.connection.locker()?.survey(args.limit).await;
     if args.json {
-        println!("{}", json(&survey));
+        out::line(json(&survey))?;
     } else {
-        print(&survey);
+        out::lines(lines(&survey))?;
     }
     if survey.margin() < 0 {
-        return Err(Failure::new(Failure::NO_QUORUM, rows::quorum(&survey)));
+        let failed = survey.nodes.iter().filter_map(|node| {
+            let vote = node.status.as_ref().err()?.clone();
+            Some(NodeReport { node: node.node.clone(), vote })
+        });
+        let (text, all) = (rows::quorum(&survey), survey.nodes.len());
+        return Err(Failure::without_quorum(text, failed.collect(), all));
     }
     Ok(())
 }
 
-fn print(survey: &Survey) {
+fn lines(survey: &Survey) -> Vec<String> {
     let nodes = survey.nodes.iter().map(|node| rows::node(survey, node).1);
-    print_table(NODE_COLUMNS, nodes.collect());
-    println!("{}", rows::quorum(survey));
+    let mut lines = table(NODE_COLUMNS, nodes.collect());
+    lines.push(rows::quorum(survey));
     let locks = rows::busy_locks(survey);
     if !locks.is_empty() {
-        println!();
+        lines.push(String::new());
         let locks = locks.iter().map(|(name, lock)| rows::lock(survey, name, lock));
-        print_table(LOCK_COLUMNS, locks.collect());
+        lines.extend(table(LOCK_COLUMNS, locks.collect()));
     }
     if survey.is_cut {
-        println!("... and more locks: see --limit");
+        lines.push("... and more locks: see --limit".to_owned());
     }
+    lines
 }
 
-/// Prints rows under their titles, each column as wide as its widest cell.
-fn print_table<const N: usize>(titles: [&str; N], rows: Vec<[String; N]>) {
+/// Rows under their titles, each column as wide as its widest cell.
+fn table<const N: usize>(titles: [&str; N], rows: Vec<[String; N]>) -> Vec<String> {
     let titles = titles.map(str::to_owned);
     let all = || std::iter::once(&titles).chain(&rows);
     let mut widths = [0; N];
     for row in all() {
         for (width, cell) in widths.iter_mut().zip(row) {
-            *width = (*width).max(cell.chars().count());
+            *width = (*width).max(out::width(cell));
         }
     }
-    for row in all() {
-        let cells = row.iter().zip(widths).map(|(cell, width)| format!("{cell:width$}"));
-        println!("{}", cells.collect::<Vec<_>>().join("  ").trim_end());
-    }
+    let line = |row: &[String; N]| {
+        let cells = row.iter().zip(widths);
+        let cells = cells.map(|(cell, width)| cell.clone() + &" ".repeat(width - out::width(cell)));
+        cells.collect::<Vec<_>>().join("  ").trim_end().to_owned()
+    };
+    all().map(line).collect()
 }
 
 fn json(survey: &Survey) -> Json {

@@ -1,75 +1,69 @@
 //! Waiting for a lock with somebody at the terminal: who holds it, and how many come before.
 
-use std::io::{IsTerminal, Write};
 use std::time::Duration;
 
 use tokio::time::{Instant, interval};
 
+use super::failure::Failure;
+use super::out::Progress;
 use super::signals::Signals;
 use crate::client::protocol::LockInfo;
-use crate::client::{AcquireError, Guard, Length, Locker, NodeInfo, Vote};
+use crate::client::{Guard, Length, Locker, NodeInfo};
 
 /// How often a waiting person is told.
 const TELL_EVERY: Duration = Duration::from_millis(500);
 
-/// Acquires the lock, telling a person at a terminal for whom it waits, and at which place in line;
-/// or the signal that came.
+/// Acquires the lock, telling a person at a terminal for whom it waits, and at which place in line.
+///
+/// # Errors
+/// If it is not acquired, or a signal came: then nothing is left on the nodes.
 pub(super) async fn acquire(
     locker: &Locker,
     name: &str,
     signals: &mut Signals,
-) -> Result<Result<Guard, AcquireError>, i32> {
+) -> Result<Guard, Failure> {
     let mut place = Place { began_at: Instant::now(), at_most: u64::MAX };
     let mut acquiring = locker.acquire(name).into_future();
     let mut telling = interval(TELL_EVERY);
     telling.tick().await;
-    let is_watched = std::io::stderr().is_terminal();
-    let mut has_told = false;
-    let result = loop {
+    let mut progress = Progress::new();
+    let signal = loop {
         tokio::select! {
-            guard = &mut acquiring => break Ok(guard),
-            signal = signals.next() => break Err(signal),
-            _ = telling.tick(), if is_watched => {
+            guard = &mut acquiring => return Ok(guard?),
+            signal = signals.next() => break signal,
+            _ = telling.tick(), if progress.is_watched() => {
                 // Looking does not stop the acquiring.
                 tokio::select! {
-                    guard = &mut acquiring => break Ok(guard),
+                    guard = &mut acquiring => return Ok(guard?),
+                    signal = signals.next() => break signal,
                     nodes = locker.info(name) => {
                         let (holder, place) = (holder(&nodes), place.tell(&nodes));
-                        eprint!("\r\x1b[Klockmod: waiting for '{name}', {holder}{place}");
-                        has_told = true;
+                        progress.show(&format!("lockmod: waiting for '{name}': {holder}{place}"));
                     }
                 }
             }
         }
     };
-    if has_told {
-        eprint!("\r\x1b[K");
-        // A terminal that has gone needs no clean line.
-        let _ = std::io::stderr().flush();
-    }
-    result
+    drop((acquiring, progress));
+    // What takes the attempt back shall still be written.
+    locker.settle().await;
+    Err(Failure::interrupted(signal))
 }
 
 /// Who holds the lock, in words.
 fn holder(nodes: &[NodeInfo]) -> String {
-    let held = infos(nodes).filter(|info| info.state == "held").max_by_key(|info| info.left);
-    match held {
+    if infos(nodes).next().is_none() {
+        return "no answer yet".to_owned();
+    }
+    match infos(nodes).filter(|info| info.state == "held").max_by_key(|info| info.left) {
         Some(info) => {
-            let label = info.label.as_deref().unwrap_or("another");
+            let label = info.label.as_deref().unwrap_or("another client");
             let left = info.left.unwrap_or_default();
-            format!("held by {label}, up to {} more", Length(left))
+            format!("held by {label} for up to {} more", Length(left))
         }
         None => {
-            let silent = nodes.iter().filter(|node| {
-                matches!(
-                    node.info,
-                    Err(Vote::TimedOut | Vote::Unreachable(_) | Vote::Unavailable(_))
-                )
-            });
-            match silent.count() {
-                0 => "which nobody holds just now".to_owned(),
-                count => format!("{count} of {} nodes do not answer", nodes.len()),
-            }
+            let answered = infos(nodes).count();
+            format!("not held on the {answered} of {} nodes that answer", nodes.len())
         }
     }
 }
@@ -110,6 +104,7 @@ impl Place {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::client::Vote;
     use crate::client::protocol::lock_info;
     use crate::client::reply::Reply;
 
@@ -122,6 +117,13 @@ mod tests {
         ];
         let fields = fields.into_iter().flat_map(|(name, value)| [name, value]).collect();
         NodeInfo::new("n".into(), lock_info(&Reply::List(fields)))
+    }
+
+    #[test]
+    fn nodes_that_say_nothing_are_not_taken_for_a_lock_that_is_free() {
+        let silent = || NodeInfo::new("n".into(), Err(Vote::TimedOut));
+        assert_eq!(holder(&[silent(), silent()]), "no answer yet");
+        assert_eq!(holder(&[silent(), node(0, 0)]), "held by another client for up to 0 ms more");
     }
 
     #[test]

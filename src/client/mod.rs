@@ -63,6 +63,8 @@ pub use inspect::{NodeInfo, NodeLocks};
 pub use link::{Driving, Links};
 pub use locker::Locker;
 pub use many::Guards;
+#[cfg(feature = "cli")]
+pub(crate) use printable::{Printable, is_plain};
 pub use settings::LockerBuilder;
 pub use survey::{LockSurvey, NodeStatus, NodeSurvey, Survey};
 #[cfg(feature = "cli")]

@@ -8,6 +8,7 @@ use std::time::{Duration, Instant};
 use rustix::process::{Pid, Signal, kill_process};
 
 use crate::common::{Server, module_path, server_binary, spawn, start_nodes, wait_until};
+use crate::screen::Screen;
 use crate::{leases, nodes};
 
 fn urls(nodes: &[Server]) -> String {
@@ -24,7 +25,7 @@ fn output(nodes: &[Server], args: &[&str]) -> Output {
     lockmod(nodes, args).output().unwrap()
 }
 
-fn text(bytes: &[u8]) -> String {
+pub(crate) fn text(bytes: &[u8]) -> String {
     String::from_utf8_lossy(bytes).into_owned()
 }
 
@@ -53,7 +54,7 @@ pub(crate) fn signal(child: &Child, signal: Signal) {
 }
 
 /// The number that a shell has written there.
-fn number_in(file: &Path) -> i32 {
+pub(crate) fn number_in(file: &Path) -> i32 {
     wait_until("the command has begun", || {
         fs::read_to_string(file).is_ok_and(|t| t.ends_with('\n'))
     });
@@ -61,7 +62,7 @@ fn number_in(file: &Path) -> i32 {
 }
 
 /// Whether a process runs no more; one that nobody has buried yet counts as gone.
-fn is_gone(process: i32) -> bool {
+pub(crate) fn is_gone(process: i32) -> bool {
     let stat = fs::read_to_string(format!("/proc/{process}/stat"));
     stat.is_err() || stat.is_ok_and(|stat| stat.contains(") Z "))
 }
@@ -109,15 +110,22 @@ fn whoever_is_in_the_way_is_named_and_the_pipe_stays_silent() {
 fn a_person_at_a_terminal_is_told_the_place_in_line() {
     let nodes = nodes(3);
     succeeds(&nodes, &["acquire", "job", "--label", "cron-3"]);
-    // It lends its child a terminal, and prints what appears there.
-    let line = format!("{} run job --wait 2s -- true", env!("CARGO_BIN_EXE_lockmod"));
-    let mut terminal = Command::new("script");
-    terminal.args(["-qefc", &line, "/dev/null"]).env("LOCKMOD_NODES", urls(&nodes));
-    let output = terminal.stdin(Stdio::null()).output().unwrap();
-    let shown = text(&output.stdout);
-    assert_eq!(output.status.code(), Some(120), "{shown}");
-    assert!(shown.contains("waiting for 'job', held by cron-3, up to "), "{shown}");
-    assert!(shown.contains("; first of 1 in line"), "{shown}");
+    let run = lockmod(&nodes, &["run", "job", "--wait", "10s", "--", "true"]);
+    let mut wide = Screen::start(&run, (100, 4));
+    wide.wait_for("all is told", |text| {
+        text.contains("waiting for 'job': held by cron-3 for up to ") && text.contains(" in line")
+    });
+    let mut narrow = Screen::start(&run, (59, 4));
+    narrow.wait_for("the line is cut", |text| text.trim_end().ends_with('…'));
+    // Told more than once, and still one line.
+    let first = narrow.text();
+    narrow.wait_for("the time goes on", |text| text.contains("for up to ") && *text != first);
+    assert_eq!(narrow.text().trim_end().lines().count(), 1, "{}", narrow.text());
+    for screen in [&mut wide, &mut narrow] {
+        screen.press("\x03");
+        assert_eq!(screen.end(), Some(128 + 2));
+        assert_eq!(screen.text().trim(), "", "the line is gone, and nothing else is said");
+    }
 }
 
 #[test]
@@ -206,13 +214,25 @@ fn a_lease_is_taken_extended_looked_at_and_given_back_by_token() {
 }
 
 #[test]
-fn nodes_without_the_module_are_named() {
+fn nodes_without_the_module_are_refused_by_every_command_that_asks_them() {
     let bare = start_nodes(3, |_| Server::builder().without_module());
-    let refused = fails(&bare, &["acquire", "job"], 123);
-    assert!(
-        refused.contains("3 of 3 without the module") || refused.contains("2 of 3"),
-        "{refused}"
-    );
+    for args in [
+        &["run", "job", "--", "true"][..],
+        &["lock", "job"],
+        &["acquire", "job"],
+        &["release", "job", "00"],
+        &["release", "--force", "job"],
+        &["extend", "job", "00"],
+        &["fence", "job"],
+        &["info", "job"],
+        &["list"],
+        &["status"],
+    ] {
+        let output = output(&bare, args);
+        let said = text(&output.stdout) + &text(&output.stderr);
+        assert_eq!(output.status.code(), Some(123), "{args:?}: {said}");
+        assert!(said.contains("without the module"), "{args:?}: {said}");
+    }
 }
 
 #[test]

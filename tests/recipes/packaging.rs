@@ -72,6 +72,17 @@ fn what_make_installs_loads_and_runs() {
     succeeds(make("install").args([&destination, "PREFIX=/usr"]));
     Loaded::start(folder.path(), &place(MODULE)).acquires();
     assert!(succeeds(Command::new(place(COMMAND)).arg("--version")).starts_with("lockmod "));
+    for file in [
+        "man/man1/lockmod.1",
+        "man/man1/lockmod-run.1",
+        "bash-completion/completions/lockmod",
+        "zsh/site-functions/_lockmod",
+        "fish/vendor_completions.d/lockmod.fish",
+    ] {
+        let text = fs::read_to_string(place("usr/share").join(file)).unwrap_or_default();
+        assert!(text.contains("at-least") || file.ends_with("lockmod.1"), "{file}: {text}");
+        assert!(text.contains("lockmod"), "{file}");
+    }
 }
 
 /// `dpkg` installs into a folder that it takes for the root of a system: nothing is left behind.
@@ -98,7 +109,15 @@ fn the_debian_package_installs_loads_and_goes_away() {
     };
     dpkg(&["--install", &file.display().to_string()]);
     let installed = dpkg(&["--listfiles", "lockmod"]);
-    for path in [MODULE, COMMAND, "usr/share/doc/lockmod/copyright"] {
+    for path in [
+        MODULE,
+        COMMAND,
+        "usr/share/doc/lockmod/copyright",
+        "usr/share/man/man1/lockmod-run.1.gz",
+        "usr/share/bash-completion/completions/lockmod",
+        "usr/share/zsh/vendor-completions/_lockmod",
+        "usr/share/fish/vendor_completions.d/lockmod.fish",
+    ] {
         assert!(installed.contains(path), "{path} is missing in\n{installed}");
     }
     let data = folder.path().join("data");

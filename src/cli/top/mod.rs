@@ -16,8 +16,8 @@ use tokio::sync::{Notify, mpsc};
 use tokio::time::Instant;
 
 use self::state::{Order, State};
-use super::Failure;
 use super::args::Top;
+use super::failure::Failure;
 use super::signals::Signals;
 use crate::client::{Locker, NodeReport, Survey};
 
@@ -39,7 +39,7 @@ pub(super) async fn top(args: Top) -> Result<(), Failure> {
         return Err(Failure::new(Failure::USAGE, text));
     }
     let mut signals = Signals::new()?;
-    let locker: Locker = args.connection.builder().build()?;
+    let locker = args.connection.locker()?;
     let (happenings, inbox) = mpsc::channel(16);
     let refresh = Arc::new(Notify::new());
     tokio::spawn(watch(locker.clone(), args, happenings.clone(), Arc::clone(&refresh)));
@@ -69,7 +69,7 @@ async fn watch(
             return;
         }
         // Nodes that do not answer are not kept busy: only what they told counts.
-        let rest = (took * REST).min(args.every * REST).max(args.every);
+        let rest = took.saturating_mul(REST).min(args.every.saturating_mul(REST)).max(args.every);
         tokio::select! {
             () = tokio::time::sleep(rest) => {}
             () = refresh.notified() => {}

@@ -1,0 +1,64 @@
+//! From the arguments that say where the nodes are to a locker.
+
+use std::time::Duration;
+
+use super::args::Connection;
+use super::failure::Failure;
+use super::values::TTL_MAX;
+use crate::client::{Length, Locker, LockerBuilder};
+
+/// What a timeout must fit into, so that a renewal that failed can be tried again in time.
+const TIMEOUTS_PER_TTL: u32 = 3;
+
+impl Connection {
+    /// The settings of a command that acquires or extends a lease of this length.
+    ///
+    /// The library's own limit for a ttl is lifted: the nodes know theirs, and say it.
+    pub(super) fn builder(&self, ttl: Duration) -> Result<LockerBuilder, Failure> {
+        if let Some(timeout) = self.timeout
+            && (timeout.is_zero() || timeout * TIMEOUTS_PER_TTL > ttl)
+        {
+            let most = ttl / TIMEOUTS_PER_TTL;
+            let text = format!(
+                "--timeout {} does not fit into --ttl {}: give 1 ms to {}, so that there is time \
+                 to try again",
+                Length(timeout),
+                Length(ttl),
+                Length(most)
+            );
+            return Err(Failure::new(Failure::USAGE, text));
+        }
+        Ok(self.settings()?.ttl(ttl).max_ttl(TTL_MAX))
+    }
+
+    /// The locker of a command without a lease of its own: any timeout will do.
+    pub(super) fn locker(&self) -> Result<Locker, Failure> {
+        let builder = self.settings()?;
+        let Some(timeout) = self.timeout else { return Ok(builder.build()?) };
+        if timeout.is_zero() {
+            return Err(Failure::new(Failure::USAGE, "--timeout 0 leaves no time for an answer"));
+        }
+        let ttl = timeout.saturating_mul(2 * TIMEOUTS_PER_TTL);
+        Ok(builder.ttl(ttl.max(Duration::from_secs(1))).max_ttl(Duration::MAX).build()?)
+    }
+
+    fn settings(&self) -> Result<LockerBuilder, Failure> {
+        let mut builder = Locker::builder().nodes(self.nodes.iter().map(String::as_str));
+        if self.even {
+            builder = builder.allow_even_nodes();
+        }
+        if let Some(timeout) = self.timeout {
+            builder = builder.timeout(timeout);
+        }
+        if let Some(file) = &self.cacert {
+            builder = builder.cacert(file);
+        }
+        if let Some(file) = &self.cert {
+            builder = builder.cert(file);
+        }
+        if let Some(file) = &self.key {
+            builder = builder.key(file);
+        }
+        Ok(builder)
+    }
+}

@@ -1,0 +1,180 @@
+//! Why the command failed: its exit code, and what it says, in words or as JSON.
+
+use std::fmt::Display;
+
+use super::json::Json;
+use super::{out, signals};
+use crate::client::{AcquireError, BuildError, ExtendError, NodeReport, ReleaseError, Vote};
+
+/// An exit code, and what is printed with it.
+#[derive(Debug)]
+pub(super) struct Failure {
+    pub(super) code: u8,
+    /// One line; nothing is printed where it is empty.
+    text: String,
+    /// What each node said, where nodes were asked.
+    nodes: Vec<NodeReport>,
+}
+
+impl Failure {
+    pub(super) const CONTENDED: u8 = 120;
+    pub(super) const NO_QUORUM: u8 = 121;
+    pub(super) const LOST: u8 = 122;
+    pub(super) const REFUSED: u8 = 123;
+    pub(super) const USAGE: u8 = 125;
+    pub(super) const NOT_EXECUTABLE: u8 = 126;
+    pub(super) const NOT_FOUND: u8 = 127;
+    /// 128 + PIPE, as of a command that the signal has ended.
+    const CLOSED_PIPE: u8 = 141;
+
+    pub(super) fn new(code: u8, text: impl ToString) -> Failure {
+        Failure { code, text: text.to_string(), nodes: Vec::new() }
+    }
+
+    /// Whoever read the output has seen enough.
+    pub(super) fn closed_pipe() -> Failure {
+        Failure::new(Failure::CLOSED_PIPE, "")
+    }
+
+    /// A signal came, and there is nothing to say about it.
+    pub(super) fn interrupted(signal: i32) -> Failure {
+        Failure::new(signals::code(signal), "")
+    }
+
+    /// Too few nodes did what was asked: all of them, with what each said.
+    pub(super) fn of_nodes(text: impl ToString, nodes: Vec<NodeReport>) -> Failure {
+        let all = nodes.len();
+        Failure::without_quorum(text, nodes, all)
+    }
+
+    /// There is no quorum: because too many of `all` nodes refuse for good, or because they cannot
+    /// be asked just now.
+    pub(super) fn without_quorum(
+        text: impl ToString,
+        nodes: Vec<NodeReport>,
+        all: usize,
+    ) -> Failure {
+        let refusing = nodes.iter().filter(|report| report.vote.is_permanent()).count();
+        let is_possible = all - refusing > all / 2;
+        let code = if is_possible { Failure::NO_QUORUM } else { Failure::REFUSED };
+        Failure { nodes, ..Failure::new(code, text) }
+    }
+
+    /// The same, with what became of it.
+    pub(super) fn but(self, text: &str) -> Failure {
+        let text = if self.text.is_empty() { text.to_owned() } else { self.text + "; " + text };
+        Failure { text, ..self }
+    }
+
+    /// The exit code as a word, for programs.
+    const fn word(&self) -> &'static str {
+        match self.code {
+            Failure::CONTENDED => "contended",
+            Failure::NO_QUORUM => "no_quorum",
+            Failure::LOST => "lost",
+            Failure::REFUSED => "refused",
+            Failure::USAGE => "failed",
+            Failure::NOT_EXECUTABLE => "not_executable",
+            Failure::NOT_FOUND => "not_found",
+            _ => "interrupted",
+        }
+    }
+
+    /// Says it on standard error.
+    pub(super) fn tell(&self, as_json: bool) {
+        if self.text.is_empty() {
+            return;
+        }
+        if !as_json {
+            out::complain(format_args!("lockmod: {}", self.text));
+            return;
+        }
+        let node = |report: &NodeReport| {
+            Json::Object(vec![
+                ("node", Json::text(&*report.node)),
+                ("vote", Json::text(report.vote.word())),
+                ("text", Json::text(report.vote.to_string())),
+            ])
+        };
+        out::complain(Json::Object(vec![
+            ("error", Json::text(self.word())),
+            ("exit_code", Json::Number(self.code.into())),
+            ("message", Json::text(&self.text)),
+            ("nodes", Json::List(self.nodes.iter().map(node).collect())),
+        ]));
+    }
+}
+
+/// Says on standard error what does not make the command fail.
+pub(super) fn warn(text: impl Display, as_json: bool) {
+    if as_json {
+        out::complain(Json::Object(vec![("warning", Json::text(text.to_string()))]));
+    } else {
+        out::complain(format_args!("lockmod: {text}"));
+    }
+}
+
+impl From<BuildError> for Failure {
+    fn from(error: BuildError) -> Failure {
+        let text = match error {
+            BuildError::NoNodes => "no nodes: give --nodes, or set LOCKMOD_NODES".to_owned(),
+            BuildError::EvenNodes { count } => format!(
+                "{count} nodes survive no more failures than {}: remove or add one, or allow an \
+                 even number with --even",
+                count - 1
+            ),
+            BuildError::BadUrl { position, problem } => format!(
+                "node {position} of --nodes has no usable URL ({problem}): write \
+                 redis://host:port, rediss://user:password@host:port/db or unix:///path"
+            ),
+            other => other.to_string(),
+        };
+        Failure::new(Failure::USAGE, text)
+    }
+}
+
+impl From<AcquireError> for Failure {
+    fn from(error: AcquireError) -> Failure {
+        let code = match &error {
+            AcquireError::Held(_) => Failure::CONTENDED,
+            AcquireError::NoQuorum(_) | AcquireError::TooLate(_) => Failure::NO_QUORUM,
+            AcquireError::Refused(_) => Failure::REFUSED,
+            AcquireError::BadOption(_) => Failure::USAGE,
+        };
+        Failure { nodes: error.nodes().to_vec(), ..Failure::new(code, error) }
+    }
+}
+
+impl From<ReleaseError> for Failure {
+    fn from(error: ReleaseError) -> Failure {
+        let text = error.to_string();
+        match error {
+            ReleaseError::NotHeld(nodes) => Failure { nodes, ..Failure::new(Failure::LOST, text) },
+            ReleaseError::NoQuorum(nodes) => Failure::of_nodes(text, nodes),
+        }
+    }
+}
+
+impl From<ExtendError> for Failure {
+    fn from(error: ExtendError) -> Failure {
+        let text = error.to_string();
+        match error {
+            ExtendError::NoQuorum(nodes) => {
+                let is_no =
+                    |report: &&NodeReport| matches!(report.vote, Vote::NotHeld | Vote::Held { .. });
+                if nodes.iter().filter(is_no).count() > nodes.len() / 2 {
+                    return Failure { nodes, ..Failure::new(Failure::LOST, text) };
+                }
+                Failure::of_nodes(text, nodes)
+            }
+            ExtendError::Lost(_) => Failure::new(Failure::LOST, text),
+            ExtendError::BadOption(_) => Failure::new(Failure::USAGE, text),
+        }
+    }
+}
+
+impl From<std::io::Error> for Failure {
+    fn from(error: std::io::Error) -> Failure {
+        Failure::new(Failure::USAGE, error)
+    }
+}

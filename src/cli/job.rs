@@ -1,0 +1,211 @@
+//! The command of `lockmod run` as a job: a process group of its own, with the terminal, that can
+//! be stopped and continued like one of a shell.
+//!
+//! A job that is stopped does not work, so its lease need not be renewed: lockmod stops itself with
+//! its command, and that gives the prompt back. Once it is continued, the command is continued only
+//! if the lock is still held.
+
+use std::io::IsTerminal;
+use std::os::unix::process::CommandExt;
+use std::process::Command;
+use std::time::Duration;
+
+use rustix::io::Errno;
+use rustix::process::{
+    Pid, Signal, WaitOptions, WaitStatus, getpgrp, kill_current_process_group, kill_process_group,
+    test_kill_process_group, wait,
+};
+use tokio::signal::unix::{SignalKind, signal};
+use tokio::time::{Instant, sleep};
+
+use super::signals;
+use super::terminal::{Terminal, is_orphaned};
+
+/// How often a dying process group is looked at.
+const LOOK_EVERY: Duration = Duration::from_millis(5);
+/// The pause after a command was refused the terminal for good, which it may ask for again at once.
+const REFUSAL_PAUSE: Duration = Duration::from_millis(100);
+
+/// Signals that tell of children, and of Ctrl-Z.
+pub(super) struct Watch {
+    children: tokio::signal::unix::Signal,
+    stops: tokio::signal::unix::Signal,
+}
+
+impl Watch {
+    /// Takes the signals over. From here on, Ctrl-Z does not stop this process by itself.
+    pub(super) fn new() -> std::io::Result<Watch> {
+        let tstp = rustix::process::Signal::TSTP.as_raw();
+        Ok(Watch {
+            children: signal(SignalKind::child())?,
+            stops: signal(SignalKind::from_raw(tstp))?,
+        })
+    }
+}
+
+/// A running command.
+pub(super) struct Job {
+    /// The command, which leads its process group.
+    leader: Pid,
+    terminal: Option<Terminal>,
+    watch: Watch,
+}
+
+/// What became of the command.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Change {
+    /// It ended, with this exit code.
+    Ended(u8),
+    /// It was stopped, by this signal.
+    Stopped(Signal),
+}
+
+impl Job {
+    /// Starts a command in a process group of its own. At a terminal it gets the keys.
+    ///
+    /// # Errors
+    /// If it cannot be executed.
+    pub(super) fn start(mut command: Command, watch: Watch) -> std::io::Result<Job> {
+        let child = command.process_group(0).spawn()?;
+        let id = Pid::from_child(&child);
+        let job = Job { leader: id, terminal: Terminal::open(), watch };
+        // In a pipeline somebody else may want the keys, as a pager does; then the command has them
+        // as soon as it asks for them.
+        let is_alone = std::io::stdin().is_terminal() && std::io::stdout().is_terminal();
+        if let Some(terminal) = &job.terminal
+            && is_alone
+            && terminal.is_in_foreground(getpgrp())
+        {
+            terminal.give(job.leader);
+            job.send(Signal::CONT);
+        }
+        Ok(job)
+    }
+
+    /// Waits until the command ends or is stopped. Passes Ctrl-Z on to it, and reaps the orphans
+    /// of which this process is the parent if it is process 1.
+    ///
+    /// # Cancellation
+    /// No change is lost.
+    pub(super) async fn change(&mut self) -> std::io::Result<Change> {
+        loop {
+            if let Some(change) = self.reap(WaitOptions::UNTRACED)? {
+                return Ok(change);
+            }
+            tokio::select! {
+                _ = self.watch.children.recv() => {}
+                _ = self.watch.stops.recv() => self.send(Signal::TSTP),
+            }
+        }
+    }
+
+    /// Looks at all children that have changed.
+    fn reap(&self, options: WaitOptions) -> std::io::Result<Option<Change>> {
+        loop {
+            match wait(WaitOptions::NOHANG | options) {
+                Ok(Some((process, status))) if process == self.leader => {
+                    if let Some(change) = change_of(status) {
+                        return Ok(Some(change));
+                    }
+                }
+                Ok(Some(_)) | Err(Errno::INTR) => {}
+                Ok(None) => return Ok(None),
+                Err(error) => return Err(error.into()),
+            }
+        }
+    }
+
+    /// Passes a signal on that asks the command to end. It sees it even if it is stopped.
+    pub(super) fn pass_on(&self, signal: i32) {
+        if let Some(signal) = Signal::from_named_raw(signal) {
+            self.send(signal);
+            self.send(Signal::CONT);
+        }
+    }
+
+    /// The command was stopped: stops this process too, and the others of the shell's job.
+    /// Returns when they are continued, or at once if nobody could continue them; then
+    /// [`Job::resume`] is due. Returns `false` if the command shall stay stopped: without a
+    /// terminal, somebody else has stopped it, and will continue it.
+    pub(super) async fn suspend(&self, by: Signal) -> bool {
+        let Some(terminal) = &self.terminal else { return false };
+        if matches!(by, Signal::TTIN | Signal::TTOU) {
+            if terminal.is_in_foreground(getpgrp()) || terminal.is_in_foreground(self.leader) {
+                // It wants the keys, and may have them.
+                terminal.give(self.leader);
+                return true;
+            }
+            if is_orphaned() {
+                // It will never have them: as when a shell ends that has stopped jobs.
+                self.send(Signal::HUP);
+                sleep(REFUSAL_PAUSE).await;
+                return true;
+            }
+        }
+        if is_orphaned() {
+            return true;
+        }
+        let had_keys = terminal.is_in_foreground(self.leader);
+        // STOP and not TSTP, which this process takes for the user's wish. The call returns when
+        // the shell continues the job.
+        let _ = kill_current_process_group(Signal::STOP);
+        if had_keys && terminal.is_in_foreground(getpgrp()) {
+            terminal.give(self.leader);
+        }
+        true
+    }
+
+    /// Continues the command after [`Job::suspend`].
+    pub(super) fn resume(&self) {
+        self.send(Signal::CONT);
+    }
+
+    /// Ends the command and its process group: politely until the time is over, then not.
+    pub(super) async fn end(self, patience: Duration) -> std::io::Result<()> {
+        let deadline = Instant::now() + patience;
+        self.send(Signal::TERM);
+        // A stopped process would not see it.
+        self.send(Signal::CONT);
+        let (mut is_killed, mut has_ended) = (false, false);
+        loop {
+            if !has_ended {
+                has_ended = self.reap(WaitOptions::empty())?.is_some();
+            }
+            let is_over = has_ended && (is_killed || test_kill_process_group(self.leader).is_err());
+            if is_over {
+                return Ok(());
+            }
+            if !is_killed && Instant::now() >= deadline {
+                self.send(Signal::KILL);
+                is_killed = true;
+            }
+            sleep(LOOK_EVERY).await;
+        }
+    }
+
+    fn send(&self, signal: Signal) {
+        // A group that has gone needs no signal.
+        let _ = kill_process_group(self.leader, signal);
+    }
+}
+
+impl Drop for Job {
+    /// Takes the keys back: a script may have more commands that read them.
+    fn drop(&mut self) {
+        if let Some(terminal) = &self.terminal
+            && terminal.is_in_foreground(self.leader)
+        {
+            terminal.give(getpgrp());
+        }
+    }
+}
+
+fn change_of(status: WaitStatus) -> Option<Change> {
+    if let Some(code) = status.exit_status() {
+        return Some(Change::Ended(u8::try_from(code).unwrap_or(u8::MAX)));
+    }
+    if let Some(signal) = status.terminating_signal() {
+        return Some(Change::Ended(signals::code(signal)));
+    }
+    status.stopping_signal().and_then(Signal::from_named_raw).map(Change::Stopped)
+}

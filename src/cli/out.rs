@@ -1,0 +1,146 @@
+//! Everything that the command prints goes through here, and nowhere else.
+//!
+//! Two rules are kept in this one place. Every line is made [`Printable`], so that a label, a name
+//! or a server's text that a caller has forgotten to escape still cannot reach the terminal. And
+//! an output that nobody reads any more ends the command quietly, as it ends other commands.
+
+use std::fmt::Display;
+use std::io::{ErrorKind, IsTerminal, Write};
+
+use unicode_width::{UnicodeWidthChar, UnicodeWidthStr};
+
+use super::failure::Failure;
+use crate::client::Printable;
+
+/// The columns of a terminal that does not say how many it has.
+const COLUMNS_DEFAULT: usize = 80;
+
+/// Prints one line to standard output.
+///
+/// # Errors
+/// If it cannot be written, or nobody reads it.
+pub(super) fn line(text: impl Display) -> Result<(), Failure> {
+    lines([text])
+}
+
+/// Prints lines to standard output, all of them at once.
+///
+/// # Errors
+/// If they cannot be written, or nobody reads them.
+pub(super) fn lines(lines: impl IntoIterator<Item = impl Display>) -> Result<(), Failure> {
+    let printable = |line: &dyn Display| format!("{}\n", Printable::text(&line.to_string()));
+    let text: String = lines.into_iter().map(|line| printable(&line)).collect();
+    bytes(text.as_bytes())
+}
+
+/// Writes to standard output what the command itself has generated: scripts and help.
+///
+/// # Errors
+/// If it cannot be written, or nobody reads it.
+pub(super) fn bytes(bytes: &[u8]) -> Result<(), Failure> {
+    let mut out = std::io::stdout().lock();
+    out.write_all(bytes).and_then(|()| out.flush()).map_err(|error| failed(&error))
+}
+
+/// What it means that standard output could not be written.
+pub(super) fn failed(error: &std::io::Error) -> Failure {
+    match error.kind() {
+        ErrorKind::BrokenPipe => Failure::closed_pipe(),
+        _ => Failure::new(Failure::USAGE, format!("cannot write to standard output: {error}")),
+    }
+}
+
+/// Says something on standard error: an error or a warning, on one line.
+pub(super) fn complain(text: impl Display) {
+    let line = format!("{}\n", Printable::text(&text.to_string()));
+    // Where standard error is closed too, there is nobody left to tell.
+    let _ = std::io::stderr().lock().write_all(line.as_bytes());
+}
+
+/// A line on the terminal that is replaced again and again, and removed when this is dropped.
+pub(super) struct Progress {
+    is_watched: bool,
+    is_shown: bool,
+}
+
+impl Progress {
+    pub(super) fn new() -> Progress {
+        Progress { is_watched: std::io::stderr().is_terminal(), is_shown: false }
+    }
+
+    /// Whether anybody sees it.
+    pub(super) const fn is_watched(&self) -> bool {
+        self.is_watched
+    }
+
+    /// Shows this line, cut to the width of the terminal, in place of the one before.
+    pub(super) fn show(&mut self, text: &str) {
+        if !self.is_watched {
+            return;
+        }
+        let size = rustix::termios::tcgetwinsize(std::io::stderr());
+        let columns = size.map_or(0, |size| usize::from(size.ws_col));
+        let columns = if columns == 0 { COLUMNS_DEFAULT } else { columns };
+        // A line that fills the last column would be wrapped by some terminals.
+        let text = cut(&Printable::text(text).to_string(), columns.saturating_sub(1));
+        self.write(&format!("\r\x1b[K{text}"));
+        self.is_shown = true;
+    }
+
+    fn write(&self, text: &str) {
+        let mut out = std::io::stderr().lock();
+        // A terminal that has gone needs no line.
+        let _ = out.write_all(text.as_bytes()).and_then(|()| out.flush());
+    }
+}
+
+impl Drop for Progress {
+    fn drop(&mut self) {
+        if self.is_shown {
+            self.write("\r\x1b[K");
+        }
+    }
+}
+
+/// The number of columns that a text takes.
+pub(super) fn width(text: &str) -> usize {
+    text.width()
+}
+
+/// The text, cut to so many columns; what was cut off shows as `…`.
+pub(super) fn cut(text: &str, columns: usize) -> String {
+    if width(text) <= columns {
+        return text.to_owned();
+    }
+    let mut kept = head(text, columns.saturating_sub(1)).to_owned();
+    if columns > 0 {
+        kept.push('…');
+    }
+    kept
+}
+
+/// The beginning of a text, as long as it fits into so many columns.
+pub(super) fn head(text: &str, columns: usize) -> &str {
+    let mut used = 0;
+    let end = text.char_indices().find(|(_, c)| {
+        used += c.width().unwrap_or(0);
+        used > columns
+    });
+    &text[..end.map_or(text.len(), |(at, _)| at)]
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_text_is_cut_to_columns_and_not_to_bytes() {
+        assert_eq!(cut("größe", 5), "größe");
+        assert_eq!(cut("größer", 5), "größ…");
+        assert_eq!(cut("ロック", 6), "ロック");
+        assert_eq!(cut("ロック", 5), "ロッ…");
+        assert_eq!(cut("ロック", 4), "ロ…");
+        assert_eq!((cut("abc", 1), cut("abc", 0)), ("…".to_owned(), String::new()));
+        assert_eq!((head("ロック", 3), head("ab", 9)), ("ロ", "ab"));
+    }
+}

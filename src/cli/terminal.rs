@@ -1,0 +1,62 @@
+//! The controlling terminal, and who of a session may read its keys.
+//!
+//! A terminal has one process group in the foreground: it reads the keys, and Ctrl-C and Ctrl-Z go
+//! to it. `lockmod run` gives this place to its command, as a shell does, and takes it back.
+
+use std::fs::File;
+
+use nix::sys::signal::{SigSet, Signal};
+use rustix::process::{Pid, getpgid, getpgrp, getppid, getsid};
+use rustix::termios::{tcgetpgrp, tcsetpgrp};
+
+pub(super) struct Terminal {
+    tty: File,
+}
+
+impl Terminal {
+    /// The terminal of this process's session, if the session has one.
+    pub(super) fn open() -> Option<Terminal> {
+        Some(Terminal { tty: File::open("/dev/tty").ok()? })
+    }
+
+    /// Whether this process group is in the foreground.
+    pub(super) fn is_in_foreground(&self, group: Pid) -> bool {
+        tcgetpgrp(&self.tty) == Ok(group)
+    }
+
+    /// Puts this process group into the foreground.
+    pub(super) fn give(&self, group: Pid) {
+        // Who does this from the background is stopped by TTOU, unless it is blocked.
+        let mut ttou = SigSet::empty();
+        ttou.add(Signal::SIGTTOU);
+        let is_blocked = ttou.thread_block().is_ok();
+        // A terminal or a group that has gone needs nothing.
+        let _ = tcsetpgrp(&self.tty, group);
+        if is_blocked {
+            let _ = ttou.thread_unblock();
+        }
+    }
+}
+
+/// Whether nobody would continue this process group once it is stopped: no process outside of the
+/// group, in the same session, is the parent of one in it. A shell with job control is.
+pub(super) fn is_orphaned() -> bool {
+    let (group, session) = (getpgrp(), getsid(None));
+    let mut process = getppid();
+    while let Some(parent) = process {
+        match getpgid(Some(parent)) {
+            // A script, or `make`: its own parent decides.
+            Ok(its_group) if its_group == group => process = parent_of(parent),
+            Ok(_) => return session.is_err() || getsid(Some(parent)) != session,
+            Err(_) => return true,
+        }
+    }
+    true
+}
+
+fn parent_of(process: Pid) -> Option<Pid> {
+    let stat = std::fs::read_to_string(format!("/proc/{}/stat", process.as_raw_pid())).ok()?;
+    // The name of the program is in parentheses, and may have blanks and parentheses.
+    let (_, fields) = stat.rsplit_once(')')?;
+    Pid::from_raw(fields.split_whitespace().nth(1)?.parse().ok()?)
+}

@@ -1,0 +1,99 @@
+//! The values of arguments: lengths of time, names and tokens as people write them.
+
+use std::time::Duration;
+
+/// The longest ttl that a node can be set to allow (`lockmod.max-ttl`). What the nodes really
+/// allow, they say themselves.
+pub(super) const TTL_MAX: Duration = Duration::from_secs(366 * 24 * 3_600);
+
+/// A token given on the command line. Secret: it has no `Display`.
+#[derive(Clone)]
+pub(super) struct Token(pub(super) Vec<u8>);
+
+impl std::fmt::Debug for Token {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "Token({} bytes)", self.0.len())
+    }
+}
+
+/// Reads a token in hexadecimal digits.
+pub(super) fn token(text: &str) -> Result<Token, String> {
+    let digits = text.as_bytes();
+    let pair = |pair: &[u8]| u8::from_str_radix(std::str::from_utf8(pair).ok()?, 16).ok();
+    let is_even = digits.len().is_multiple_of(2) && !digits.is_empty();
+    let is_hex = digits.iter().all(u8::is_ascii_hexdigit);
+    let bytes: Option<Vec<u8>> = digits.chunks(2).map(pair).collect();
+    bytes
+        .filter(|_| is_even && is_hex)
+        .map(Token)
+        .ok_or_else(|| "give the hexadecimal digits that `acquire` printed".to_owned())
+}
+
+/// Reads the name of a lock.
+pub(super) fn name(text: &str) -> Result<String, String> {
+    if text.is_empty() {
+        return Err("the name is empty: is a variable not set?".to_owned());
+    }
+    Ok(text.to_owned())
+}
+
+/// Reads a length of time as people write it.
+pub(super) fn length(text: &str) -> Result<Duration, String> {
+    let problem = || "write a length of time as 500ms, 5s, 2m, 1h or 2d".to_owned();
+    let unit_at = text.find(|c: char| !c.is_ascii_digit()).ok_or_else(problem)?;
+    let number: u64 = text[..unit_at].parse().map_err(|_| problem())?;
+    let unit: u64 = match &text[unit_at..] {
+        "ms" => 1,
+        "s" => 1_000,
+        "m" | "min" => 60_000,
+        "h" => 3_600_000,
+        "d" => 86_400_000,
+        _ => return Err(problem()),
+    };
+    number.checked_mul(unit).map(Duration::from_millis).ok_or_else(problem)
+}
+
+/// Reads the length of a lease.
+pub(super) fn ttl(text: &str) -> Result<Duration, String> {
+    let ttl = length(text)?;
+    if ttl > TTL_MAX {
+        return Err("no node allows a lease longer than 366d".to_owned());
+    }
+    Ok(ttl)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn lengths_are_read_as_people_write_them() {
+        let millis = |text| length(text).map(|length| length.as_millis());
+        assert_eq!(millis("500ms"), Ok(500));
+        assert_eq!(millis("5s"), Ok(5_000));
+        assert_eq!(millis("2m"), Ok(120_000));
+        assert_eq!(millis("1h"), Ok(3_600_000));
+        assert_eq!(millis("2d"), Ok(172_800_000));
+        let huge = ["99999999999999999999s", "9999999999999999999h"];
+        for bad in ["", "5", "s", "-5s", "5 s", "1.5s", "5w", huge[0], huge[1]] {
+            assert!(length(bad).is_err(), "{bad}");
+        }
+        assert!(ttl("366d").is_ok() && ttl("8785h").is_err());
+    }
+
+    #[test]
+    fn tokens_are_hexadecimal_and_not_shown() {
+        let token = |text| super::token(text).map(|token| token.0);
+        assert_eq!(token("00fF"), Ok(vec![0, 255]));
+        for bad in ["", "0", "0g", "+1", "é"] {
+            assert!(token(bad).is_err(), "{bad}");
+        }
+        assert_eq!(format!("{:?}", Token(vec![1, 2])), "Token(2 bytes)");
+    }
+
+    #[test]
+    fn a_name_that_is_empty_is_refused() {
+        assert!(name("").is_err_and(|problem| problem.contains("variable")));
+        assert_eq!(name(" "), Ok(" ".to_owned()));
+    }
+}

@@ -1,0 +1,342 @@
+//! `lockmod run` as a job of a shell, at a terminal: Ctrl-Z, `fg`, `bg`, signals, and the keys; and
+//! as process 1.
+
+use std::fs;
+use std::os::unix::process::CommandExt;
+use std::path::Path;
+use std::process::Command;
+use std::time::{Duration, Instant};
+
+use rustix::process::{Pid, Signal, kill_process, set_child_subreaper};
+
+use crate::cli::{is_gone, lockmod, number_in, start, succeeds};
+use crate::common::{Server, wait_until};
+use crate::screen::Screen;
+use crate::{leases, nodes};
+
+/// An interactive shell with the command at hand, whose commands can be stopped.
+struct Shell {
+    screen: Screen,
+    folder: tempfile::TempDir,
+    count: u32,
+}
+
+impl Shell {
+    fn start(nodes: &[Server]) -> Shell {
+        let folder = tempfile::tempdir().unwrap();
+        let urls: Vec<String> = nodes.iter().map(Server::url).collect();
+        let mut bash = Command::new("bash");
+        bash.args(["--norc", "--noprofile", "-i"]).env("PS1", "$ ").env("HISTFILE", "");
+        bash.env("LOCKMOD_NODES", urls.join(",")).env("FOLDER", folder.path());
+        let lockmod = Path::new(env!("CARGO_BIN_EXE_lockmod")).parent().unwrap();
+        let path = std::env::var("PATH").unwrap_or_default();
+        bash.env("PATH", format!("{}:{path}", lockmod.display()));
+        let mut shell = Shell { screen: Screen::start(&bash, (100, 40)), folder, count: 0 };
+        shell.answers();
+        shell
+    }
+
+    fn type_line(&mut self, line: &str) {
+        self.screen.press(&format!("{line}\n"));
+    }
+
+    /// The shell reads commands: its prompt is there, and the terminal is its own.
+    #[track_caller]
+    fn answers(&mut self) -> String {
+        self.count += 1;
+        // What is typed is shown too, and differs from what it prints.
+        self.type_line(&format!("echo code=$? n=$(({} + 0))", self.count));
+        let expected = format!(" n={}\n", self.count);
+        self.screen.wait_for("the shell answers", |text| format!("{text}\n").contains(&expected));
+        let text = self.screen.text();
+        let line = text.lines().rev().find(|line| line.contains(expected.trim_end())).unwrap();
+        line.split_whitespace().next().unwrap().trim_start_matches("code=").to_owned()
+    }
+
+    fn file(&self, name: &str) -> std::path::PathBuf {
+        self.folder.path().join(name)
+    }
+
+    /// The number of a process that a command has written down.
+    fn number(&self, name: &str) -> i32 {
+        number_in(&self.file(name))
+    }
+}
+
+/// The letter of a process's state: R, S, T for stopped.
+fn state(process: i32) -> char {
+    let stat = fs::read_to_string(format!("/proc/{process}/stat")).unwrap_or_default();
+    let state = stat.rsplit_once(") ").and_then(|(_, rest)| rest.chars().next());
+    state.unwrap_or('-')
+}
+
+fn parent(process: i32) -> Option<i32> {
+    let stat = fs::read_to_string(format!("/proc/{process}/stat")).ok()?;
+    stat.rsplit_once(") ")?.1.split_whitespace().nth(1)?.parse().ok()
+}
+
+#[track_caller]
+fn wait_for_state(process: i32, expected: char) {
+    wait_until("the process is in that state", || state(process) == expected);
+}
+
+/// Writes its number down and works on. Not a loop: a shell cannot be stopped in the moment in
+/// which it starts a command.
+const WORK: &str = "sh -c 'echo $$ > $FOLDER/command; exec sleep 1000'";
+
+/// The terminal hung, with the lock renewed for ever.
+#[test]
+fn ctrl_z_gives_the_prompt_back_and_fg_goes_on_while_the_lock_is_held() {
+    let nodes = nodes(3);
+    let mut shell = Shell::start(&nodes);
+    shell.type_line(&format!("lockmod run job --ttl 1h -- {WORK}"));
+    let command = shell.number("command");
+    shell.screen.press("\x1a");
+    wait_for_state(command, 'T');
+    assert_eq!(shell.answers(), "147", "stopped, by STOP");
+    wait_for_state(parent(command).unwrap(), 'T');
+    assert_eq!(leases(&nodes, "job"), 3);
+    shell.type_line("fg");
+    wait_until("it goes on", || matches!(state(command), 'S' | 'R'));
+    // A second time, and in the background.
+    shell.screen.press("\x1a");
+    wait_for_state(command, 'T');
+    shell.answers();
+    shell.type_line("bg");
+    wait_until("it goes on", || matches!(state(command), 'S' | 'R'));
+    shell.answers();
+    assert_eq!(leases(&nodes, "job"), 3);
+    // In the foreground again, but without a signal that says so: Ctrl-Z reaches lockmod alone.
+    shell.type_line("fg");
+    shell.screen.wait_for("it is in the foreground", |text| text.matches("fg\n").count() == 2);
+    wait_until("it stops", || {
+        shell.screen.press("\x1a");
+        state(command) == 'T'
+    });
+    shell.answers();
+    shell.type_line("fg");
+    wait_until("it goes on", || matches!(state(command), 'S' | 'R'));
+    shell.screen.press("\x03");
+    wait_until("it has ended", || is_gone(command));
+    assert_eq!(shell.answers(), "130");
+    assert_eq!(leases(&nodes, "job"), 0);
+}
+
+#[test]
+fn a_job_that_is_continued_after_its_lease_ended_is_ended() {
+    let nodes = nodes(3);
+    let mut shell = Shell::start(&nodes);
+    shell.type_line(&format!("lockmod run job --ttl 1s -- {WORK}"));
+    let command = shell.number("command");
+    shell.screen.press("\x1a");
+    wait_for_state(command, 'T');
+    shell.answers();
+    wait_until("the lease has ended", || leases(&nodes, "job") == 0);
+    succeeds(&nodes, &["acquire", "job", "--label", "successor"]);
+    shell.type_line("fg");
+    shell.screen.wait_for("it is told", |text| text.contains("the lock was lost and the command"));
+    assert!(is_gone(command));
+    assert_eq!(shell.answers(), "122");
+    assert_eq!(leases(&nodes, "job"), 3, "the successor's");
+}
+
+#[test]
+fn signals_work_on_a_job_that_was_stopped() {
+    let nodes = nodes(3);
+    let mut shell = Shell::start(&nodes);
+    for (signal, code) in [(Signal::TERM, "143"), (Signal::HUP, "129"), (Signal::INT, "130")] {
+        for is_stopped in [true, false] {
+            let _ = fs::remove_file(shell.file("command"));
+            shell.type_line(&format!("lockmod run job --ttl 1h -- {WORK}"));
+            let command = shell.number("command");
+            let lockmod = Pid::from_raw(parent(command).unwrap()).unwrap();
+            shell.screen.press("\x1a");
+            wait_for_state(command, 'T');
+            shell.answers();
+            if is_stopped {
+                // As `kill %1` does: it is seen once the job is continued.
+                kill_process(lockmod, signal).unwrap();
+                shell.type_line("fg");
+            } else {
+                shell.type_line("fg");
+                wait_until("it goes on", || matches!(state(command), 'S' | 'R'));
+                kill_process(lockmod, signal).unwrap();
+            }
+            wait_until("the command has ended", || is_gone(command));
+            assert_eq!(shell.answers(), code, "{signal:?}, stopped: {is_stopped}");
+            assert_eq!(leases(&nodes, "job"), 0);
+        }
+    }
+}
+
+#[test]
+fn a_script_has_its_terminal_back_and_is_stopped_as_a_whole() {
+    let nodes = nodes(1);
+    let mut shell = Shell::start(&nodes);
+    let script = "lockmod run job -- true; read line; echo got $line; \
+                  lockmod run job -- sh -c 'read line; echo $$ > $FOLDER/command; echo had $line; \
+                  exec sleep 100'";
+    fs::write(shell.file("script"), script).unwrap();
+    shell.type_line("sh $FOLDER/script");
+    shell.type_line("one");
+    shell.screen.wait_for("the script reads", |text| text.contains("got one"));
+    shell.type_line("two");
+    shell.screen.wait_for("the command reads", |text| text.contains("had two"));
+    let command = shell.number("command");
+    shell.screen.press("\x1a");
+    wait_for_state(command, 'T');
+    shell.answers();
+    shell.type_line("fg");
+    wait_until("it goes on", || matches!(state(command), 'S' | 'R'));
+    shell.screen.press("\x03");
+    wait_until("it has ended", || is_gone(command));
+    shell.answers();
+}
+
+/// lockmod was stopped by TTOU, with the lock held, when it was started in the background.
+#[test]
+fn a_job_in_the_background_runs_and_is_stopped_when_it_reads() {
+    let nodes = nodes(1);
+    let mut shell = Shell::start(&nodes);
+    shell.type_line("lockmod run job -- sh -c 'echo $$ > $FOLDER/command' &");
+    shell.number("command");
+    wait_until("it has ended", || leases(&nodes, "job") == 0);
+    shell.type_line("lockmod run job -- sh -c 'echo $$ > $FOLDER/reader; read l; echo had $l' &");
+    let reader = shell.number("reader");
+    wait_for_state(reader, 'T');
+    wait_for_state(parent(reader).unwrap(), 'T');
+    shell.answers();
+    shell.type_line("fg");
+    shell.type_line("three");
+    shell.screen.wait_for("it reads", |text| text.contains("had three"));
+    assert_eq!(shell.answers(), "0");
+}
+
+/// The command took the keys from a pager behind it, which was stopped for it.
+#[test]
+fn a_pipeline_leaves_the_keys_to_whoever_reads_them() {
+    let nodes = nodes(1);
+    let mut shell = Shell::start(&nodes);
+    let pager = "sh -c 'read key < /dev/tty; echo pager has $key; cat > /dev/null'";
+    shell.type_line(&format!("lockmod run job -- {WORK} | {pager}"));
+    let command = shell.number("command");
+    shell.type_line("four");
+    shell.screen.wait_for("the pager reads", |text| text.contains("pager has four"));
+    shell.screen.press("\x1a");
+    wait_for_state(command, 'T');
+    shell.answers();
+    shell.type_line("fg");
+    wait_until("it goes on", || matches!(state(command), 'S' | 'R'));
+    shell.screen.press("\x03");
+    wait_until("it has ended", || is_gone(command));
+    shell.answers();
+    assert_eq!(leases(&nodes, "job"), 0);
+    // A command that asks for the keys itself has them, though its output goes elsewhere.
+    shell.type_line("lockmod run job -- sh -c 'read l; echo had $l' | cat");
+    shell.type_line("five");
+    shell.screen.wait_for("the command reads", |text| text.contains("had five"));
+    shell.answers();
+}
+
+/// A terminal of its own, without a shell that could continue it: as in `docker run -it`.
+#[test]
+fn ctrl_z_without_a_shell_stops_nothing() {
+    let nodes = nodes(1);
+    let folder = tempfile::tempdir().unwrap();
+    let began = folder.path().join("began");
+    let script = format!("echo $$ > {}; read line; echo had $line", began.display());
+    let run = lockmod(&nodes, &["run", "job", "--", "sh", "-c", &script]);
+    let mut screen = Screen::start(&run, (80, 10));
+    number_in(&began);
+    screen.press("\x1a\x1a");
+    screen.press("six\n");
+    screen.wait_for("the command reads", |text| text.contains("had six"));
+    assert_eq!(screen.end(), Some(0));
+}
+
+#[test]
+fn a_command_that_others_stop_keeps_the_lock_and_still_sees_the_end() {
+    let nodes = nodes(3);
+    let folder = tempfile::tempdir().unwrap();
+    let began = folder.path().join("began");
+    let script = format!("echo $$ > {}; exec sleep 1000", began.display());
+    let args = ["run", "job", "--ttl", "1s", "--", "sh", "-c", &script];
+    let mut job = start(lockmod(&nodes, &args));
+    let command = number_in(&began);
+    kill_process(Pid::from_raw(command).unwrap(), Signal::STOP).unwrap();
+    wait_for_state(command, 'T');
+    let since = Instant::now();
+    wait_until("a whole lease is over", || since.elapsed() > Duration::from_millis(1_500));
+    assert_eq!(leases(&nodes, "job"), 3);
+    crate::cli::signal(&job, Signal::TERM);
+    assert_eq!(job.wait().unwrap().code(), Some(143));
+}
+
+/// HUP ended the command in spite of `nohup`.
+#[test]
+fn signals_that_are_ignored_stay_ignored() {
+    let nodes = nodes(1);
+    let folder = tempfile::tempdir().unwrap();
+    let (began, gate) = (folder.path().join("began"), folder.path().join("gate"));
+    let (file, end) = (began.display(), gate.display());
+    let script = format!("echo $$ > {file}; while [ ! -e {end} ]; do sleep 0.02; done");
+    let mut nohup = Command::new("sh");
+    let run = "trap '' HUP; exec \"$@\"";
+    nohup.args(["-c", run, "sh", env!("CARGO_BIN_EXE_lockmod")]);
+    nohup.args(["run", "job", "--nodes", &nodes[0].url(), "--", "sh", "-c", &script]);
+    let mut job = start(nohup);
+    let command = number_in(&began);
+    crate::cli::signal(&job, Signal::HUP);
+    kill_process(Pid::from_raw(command).unwrap(), Signal::HUP).unwrap();
+    fs::write(gate, "").unwrap();
+    assert_eq!(job.wait().unwrap().code(), Some(0));
+}
+
+/// As process 1 of a container it left zombies behind, for as long as the command ran.
+#[test]
+fn the_orphans_of_the_command_are_reaped_by_process_1() {
+    let nodes = nodes(1);
+    let folder = tempfile::tempdir().unwrap();
+    let path = |name: &str| folder.path().join(name);
+    let (orphan, began, gate) = (path("orphan"), path("began"), path("gate"));
+    let inner = format!(
+        "echo $$ > {}; while [ ! -e {} ]; do sleep 0.02; done",
+        orphan.display(),
+        gate.display()
+    );
+    let script = format!("(sh -c '{inner}' &); echo $$ > {}; exec sleep 100", began.display());
+    let mut command = lockmod(&nodes, &["run", "job", "--", "sh", "-c", &script]);
+    // Orphans are handed to it as they are to process 1.
+    // SAFETY: between fork and exec this is one bare system call, without allocation.
+    unsafe { command.pre_exec(|| set_child_subreaper(Pid::from_raw(1)).map_err(Into::into)) };
+    let mut job = start(command);
+    let (orphan, _) = (number_in(&orphan), number_in(&began));
+    let lockmod = i32::try_from(job.id()).unwrap();
+    wait_until("it is an orphan", || parent(orphan) == Some(lockmod));
+    fs::write(gate, "").unwrap();
+    let entry = format!("/proc/{orphan}");
+    wait_until("it is reaped", || !Path::new(&entry).exists());
+    crate::cli::signal(&job, Signal::TERM);
+    assert_eq!(job.wait().unwrap().code(), Some(143));
+}
+
+#[test]
+fn a_real_process_1_passes_the_exit_code_and_signals_on() {
+    let nodes = nodes(1);
+    let inside = |script: &str| {
+        let mut unshare = Command::new("unshare");
+        unshare.args(["--user", "--map-root-user", "--pid", "--fork", "--kill-child"]);
+        unshare.arg(env!("CARGO_BIN_EXE_lockmod")).args(["run", "job", "--nodes"]);
+        unshare.arg(nodes[0].url()).args(["--", "sh", "-c", script]);
+        unshare
+    };
+    let output = inside("echo $PPID; exit 7").output().unwrap();
+    let said = crate::cli::text(&output.stderr);
+    if said.contains("unshare failed") {
+        // Here nobody may have a name space of processes; the test above stands for it.
+        return;
+    }
+    assert_eq!(output.status.code(), Some(7), "{said}");
+    assert_eq!(output.stdout, b"1\n");
+    assert_eq!(leases(&nodes, "job"), 0);
+}

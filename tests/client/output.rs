@@ -1,0 +1,279 @@
+//! The command's results and errors: for people, for programs, and for outputs that take nothing.
+
+use std::fs::{self, File};
+use std::os::fd::OwnedFd;
+use std::process::{Output, Stdio};
+use std::time::{Duration, Instant};
+
+use rustix::pipe::pipe;
+use rustix::process::Signal;
+
+use crate::cli::{fails, lockmod, signal, start, succeeds, text};
+use crate::common::{Server, wait_until};
+use crate::{leases, nodes};
+
+/// Runs the command with its output going there.
+fn into(nodes: &[Server], args: &[&str], stdout: impl Into<Stdio>) -> (Option<i32>, String) {
+    let Output { status, stderr, .. } =
+        lockmod(nodes, args).stdout(stdout).stderr(Stdio::piped()).output().unwrap();
+    (status.code(), text(&stderr))
+}
+
+/// A pipe that nobody reads.
+fn closed_pipe() -> OwnedFd {
+    pipe().unwrap().1
+}
+
+fn full_disk() -> File {
+    File::options().write(true).open("/dev/full").unwrap()
+}
+
+/// `lockmod list | head -1` printed a panic.
+#[test]
+fn a_closed_pipe_ends_every_command_that_prints_quietly() {
+    let nodes = nodes(3);
+    let token = token_of(&succeeds(&nodes, &["acquire", "job", "--label", "me"]));
+    for args in [
+        &["status"][..],
+        &["status", "--json"],
+        &["list"],
+        &["list", "--all", "--json"],
+        &["info", "job"],
+        &["fence", "job", "--json"],
+        &["extend", "job", &token],
+        &["release", "job", &token],
+        &["exporter", "--listen", "127.0.0.1:0"],
+        &["completions", "bash"],
+        &["--help"],
+        &["--version"],
+    ] {
+        assert_eq!(into(&nodes, args, closed_pipe()), (Some(128 + 13), String::new()), "{args:?}");
+    }
+}
+
+#[test]
+fn a_full_disk_is_an_error_of_every_command_that_prints() {
+    let nodes = nodes(1);
+    for args in [&["status"][..], &["list", "--json"], &["completions", "zsh"], &["--help"]] {
+        let (code, said) = into(&nodes, args, full_disk());
+        assert_eq!(code, Some(125), "{args:?}: {said}");
+        let expected = "cannot write to standard output: No space left on device";
+        assert!(said.contains(expected) && said.lines().count() == 1, "{args:?}: {said}");
+    }
+}
+
+fn token_of(out: &str) -> String {
+    let token = out.lines().find_map(|line| line.strip_prefix("token "));
+    token.unwrap_or_else(|| panic!("no token in {out}")).to_owned()
+}
+
+/// The lock stayed held for its whole ttl by a token that nobody had seen.
+#[test]
+fn a_lock_is_released_if_nobody_can_be_told_that_it_is_held() {
+    let nodes = nodes(3);
+    for command in ["acquire", "lock"] {
+        let (code, said) = into(&nodes, &[command, "job", "--ttl", "1h"], full_disk());
+        assert_eq!(code, Some(125), "{command}: {said}");
+        assert!(said.contains("No space left on device"), "{command}: {said}");
+        assert_eq!(said.contains("so the lock was released"), command == "acquire", "{said}");
+        wait_until("it is released", || leases(&nodes, "job") == 0);
+        let (code, _) = into(&nodes, &[command, "job", "--ttl", "1h", "--json"], closed_pipe());
+        assert_eq!(code, Some(128 + 13), "{command}");
+        wait_until("it is released", || leases(&nodes, "job") == 0);
+    }
+}
+
+#[test]
+fn errors_are_json_where_results_are() {
+    let mut nodes = nodes(3);
+    succeeds(&nodes, &["acquire", "job", "--label", "a \"b\""]);
+    let said = fails(&nodes, &["acquire", "job", "--json"], 120);
+    assert!(said.starts_with("{\"error\":\"contended\",\"exit_code\":120,\"message\":"), "{said}");
+    assert_eq!(said.matches("\"vote\":\"held\",\"text\":\"held by a").count(), 3, "{said}");
+    assert_eq!(said.lines().count(), 1, "{said}");
+    let said = fails(&nodes, &["release", "job", "00", "--json"], 122);
+    assert!(said.starts_with("{\"error\":\"lost\",\"exit_code\":122"), "{said}");
+    for wrong in [&["list", "--json", "--nodes", "redis://a,redis://b"][..], &["info", "--json"]] {
+        let said = fails(&nodes, wrong, 125);
+        assert!(said.starts_with("{\"error\":\"failed\",\"exit_code\":125"), "{said}");
+        assert_eq!(said.lines().count(), 1, "{said}");
+    }
+    nodes[0].kill();
+    let output = lockmod(&nodes, &["list", "--json"]).output().unwrap();
+    let said = text(&output.stderr);
+    assert!(output.status.success() && said.starts_with("{\"warning\":\"127.0.0.1:"), "{said}");
+    nodes[1].kill();
+    for args in [&["fence", "job", "--json"][..], &["info", "job", "--json"], &["status", "--json"]]
+    {
+        let said = fails(&nodes, args, 121);
+        assert!(said.contains("\"error\":\"no_quorum\",\"exit_code\":121"), "{said}");
+        assert_eq!(said.matches("\"vote\":\"unreachable\"").count(), 2, "{said}");
+    }
+}
+
+#[test]
+fn a_name_that_is_empty_is_refused_by_every_command() {
+    let nodes = nodes(1);
+    for args in [
+        &["run", "", "--", "true"][..],
+        &["lock", ""],
+        &["acquire", ""],
+        &["release", "", "00"],
+        &["release", "--force", ""],
+        &["extend", "", "00"],
+        &["fence", ""],
+        &["info", ""],
+    ] {
+        let said = fails(&nodes, args, 125);
+        assert!(said.contains("the name is empty: is a variable not set?"), "{args:?}: {said}");
+    }
+}
+
+/// They named methods of the library: `allow_even_nodes()`, `max_ttl()`.
+#[test]
+fn errors_name_the_flags_of_the_command() {
+    let nodes = nodes(2);
+    let said = fails(&nodes, &["list"], 125);
+    assert!(said.contains("allow an even number with --even"), "{said}");
+    succeeds(&nodes, &["list", "--even"]);
+    let said = fails(&nodes, &["acquire", "job", "--even", "--timeout", "11s"], 125);
+    assert!(said.contains("--timeout 11.0 s does not fit into --ttl 30.0 s"), "{said}");
+    // There is no ttl that it would have to fit into.
+    succeeds(&nodes, &["info", "job", "--even", "--timeout", "11s"]);
+    let said = fails(&nodes, &["list", "--even", "--timeout", "0s"], 125);
+    assert!(said.contains("--timeout"), "{said}");
+    let said = fails(&nodes, &["list", "--nodes", "htp:x"], 125);
+    assert!(said.contains("node 1 of --nodes"), "{said}");
+    let said = fails(&nodes, &["list", "--even", "--cert", "c.pem"], 125);
+    assert!(said.contains("--key <FILE>"), "{said}");
+    let encrypted = ["list", "--nodes", "rediss://127.0.0.1:1", "--cacert", "/no/such/file"];
+    let said = fails(&nodes, &encrypted, 125);
+    assert!(said.contains("TLS: cannot read /no/such/file"), "{said}");
+}
+
+/// The command had a limit of 24 hours of its own.
+#[test]
+fn the_nodes_and_not_the_command_limit_the_ttl() {
+    let nodes = nodes(3);
+    let said = fails(&nodes, &["acquire", "job", "--ttl", "48h"], 123);
+    assert!(said.contains("from 1 to 86400000"), "{said}");
+    for node in &nodes {
+        node.run("CONFIG SET lockmod.max-ttl 172800000").unwrap();
+    }
+    let out = succeeds(&nodes, &["acquire", "job", "--ttl", "48h"]);
+    let token = token_of(&out);
+    succeeds(&nodes, &["extend", "job", &token, "--ttl", "2d"]);
+    fails(&nodes, &["extend", "job", &token, "--ttl", "49h"], 123);
+    let said = fails(&nodes, &["acquire", "job", "--ttl", "367d"], 125);
+    assert!(said.contains("no node allows"), "{said}");
+}
+
+#[test]
+fn a_lock_is_taken_from_its_holder_by_force() {
+    let mut nodes = nodes(3);
+    succeeds(&nodes, &["acquire", "job", "--label", "gone"]);
+    assert_eq!(succeeds(&nodes, &["release", "--force", "job"]), "deleted on 3 of 3 nodes\n");
+    assert_eq!(leases(&nodes, "job"), 0);
+    let said = fails(&nodes, &["release", "--force", "job"], 122);
+    assert!(said.contains("no node has a lock 'job'"), "{said}");
+    fails(&nodes, &["release", "--force", "job", "00"], 125);
+    fails(&nodes, &["release", "job"], 125);
+    succeeds(&nodes, &["acquire", "job"]);
+    nodes[0].kill();
+    let out = succeeds(&nodes, &["release", "--force", "job", "--json"]);
+    assert_eq!(out, "{\"name\":\"job\",\"deleted_on\":2,\"nodes\":3}\n");
+    nodes[1].kill();
+    let said = fails(&nodes, &["release", "--force", "job"], 121);
+    assert!(said.contains("connection refused"), "{said}");
+}
+
+#[test]
+fn lock_holds_until_it_is_told_to_end_or_the_lock_is_lost() {
+    let nodes = nodes(3);
+    let mut holder = start(lockmod(&nodes, &["lock", "job", "--ttl", "1s"]));
+    wait_until("it holds the lock", || leases(&nodes, "job") == 3);
+    let since = Instant::now();
+    wait_until("it is renewed", || since.elapsed() > Duration::from_millis(1_500));
+    assert_eq!(leases(&nodes, "job"), 3);
+    signal(&holder, Signal::INT);
+    assert_eq!(holder.wait().unwrap().code(), Some(0));
+    assert_eq!(leases(&nodes, "job"), 0);
+    let mut out = String::new();
+    std::io::Read::read_to_string(&mut holder.stdout.unwrap(), &mut out).unwrap();
+    assert_eq!(out, "holding 'job' with fence 1; Ctrl-C releases it\n");
+
+    let holder = start(lockmod(&nodes, &["lock", "job", "--ttl", "1s", "--json"]));
+    wait_until("it holds the lock", || leases(&nodes, "job") == 3);
+    succeeds(&nodes, &["release", "--force", "job"]);
+    let output = holder.wait_with_output().unwrap();
+    assert_eq!(text(&output.stdout), "{\"name\":\"job\",\"fence\":2}\n");
+    let said = text(&output.stderr);
+    assert_eq!(output.status.code(), Some(122), "{said}");
+    assert!(said.starts_with("{\"error\":\"lost\"") && said.contains("removed"), "{said}");
+}
+
+/// The recipe for a job on one host had to append a `sleep` to the job.
+#[test]
+fn a_short_command_can_hold_the_lock_for_longer_than_it_runs() {
+    let nodes = nodes(3);
+    let (folder, began_at) = (tempfile::tempdir().unwrap(), Instant::now());
+    let done = folder.path().join("done");
+    let script = format!("echo > {}; exit 7", done.display());
+    let args = ["run", "job", "--at-least", "2s", "--", "sh", "-c", &script];
+    let mut job = start(lockmod(&nodes, &args));
+    wait_until("the command has run", || done.exists());
+    fails(&nodes, &["acquire", "job"], 120);
+    assert_eq!(job.wait().unwrap().code(), Some(7));
+    assert!(began_at.elapsed() >= Duration::from_secs(2), "{:?}", began_at.elapsed());
+    assert_eq!(leases(&nodes, "job"), 0);
+
+    // A signal ends the wait; the exit code is the command's all the same.
+    fs::remove_file(&done).unwrap();
+    let script = format!("trap '' TERM; {script}");
+    let args = ["run", "job", "--at-least", "1h", "--", "sh", "-c", &script];
+    let mut job = start(lockmod(&nodes, &args));
+    wait_until("the command has run", || done.exists());
+    wait_until("it ends", || {
+        signal(&job, Signal::TERM);
+        job.try_wait().unwrap().is_some()
+    });
+    assert_eq!(job.wait().unwrap().code(), Some(7));
+    assert_eq!(leases(&nodes, "job"), 0);
+}
+
+#[test]
+fn help_shows_no_values_of_the_environment() {
+    let mut help = lockmod(&[], &["run", "--help"]);
+    help.env("LOCKMOD_NODES", "redis://:s3cret@h").env("LOCKMOD_KEY", "s3cret");
+    let output = help.output().unwrap();
+    assert!(output.status.success() && !text(&output.stdout).contains("s3cret"));
+}
+
+#[test]
+fn completions_and_man_pages_have_every_command() {
+    let help = succeeds(&[], &["--help"]);
+    let commands = commands(&help);
+    assert!(commands.len() > 12, "{help}");
+    for (shell, mark) in [("bash", "complete -F"), ("zsh", "#compdef"), ("fish", "complete -c")] {
+        let script = succeeds(&[], &["completions", shell]);
+        assert!(script.contains(mark), "{shell}");
+        commands.iter().for_each(|name| assert!(script.contains(name), "{shell}: {name}"));
+    }
+    let folder = tempfile::tempdir().unwrap();
+    let pages = folder.path().join("man1");
+    succeeds(&[], &["man", &pages.display().to_string()]);
+    assert!(fs::read_to_string(pages.join("lockmod.1")).unwrap().contains("Distributed locks"));
+    for name in &commands {
+        let page = fs::read_to_string(pages.join(format!("lockmod-{name}.1"))).unwrap();
+        assert!(page.contains(".TH"), "{name}");
+    }
+}
+
+/// The commands that `--help` lists.
+pub(crate) fn commands(help: &str) -> Vec<String> {
+    let list = help.split("Commands:\n").nth(1).unwrap().split("\n\n").next().unwrap();
+    let names = list.lines().filter_map(|line| line.strip_prefix("  "));
+    let names = names.filter(|line| !line.starts_with(' '));
+    let names = names.filter_map(|line| line.split_whitespace().next()).map(str::to_owned);
+    names.filter(|name| name != "help").collect()
+}
