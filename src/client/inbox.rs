@@ -10,6 +10,7 @@ use std::pin::Pin;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::{Context, Poll, Waker};
 
+use super::protocol::has_no_place;
 use super::reply::Reply;
 use super::vote::Vote;
 use super::wakes::Bell;
@@ -96,7 +97,8 @@ impl Inbox {
         ReplyTo { state: Arc::clone(&self.0), node, request, bad_only: false, bell: None }
     }
 
-    /// The same, for a reply that matters only if it is an error, or does not come.
+    /// The same for what puts a ticket in line: the reply matters only if it says that the ticket
+    /// does not stand there, or does not come.
     pub(super) fn bad_news_to(&self, node: usize, request: u8) -> ReplyTo {
         ReplyTo { bad_only: true, ..self.reply_to(node, request) }
     }
@@ -155,7 +157,7 @@ impl ReplyTo {
         if let Some(bell) = &self.bell {
             bell.silence(self.node);
         }
-        if self.bad_only && matches!(outcome, Ok(ref reply) if !matches!(reply, Reply::Error(_))) {
+        if self.bad_only && matches!(outcome, Ok(ref reply) if !has_no_place(reply)) {
             return;
         }
         let mut state = lock(&self.state);

@@ -13,6 +13,7 @@ use super::reply::Reply;
 use super::vote::Vote;
 use crate::engine::{Fence, Millis};
 use crate::wire::code::{self, Meaning};
+use crate::wire::spec::NOT_IN_LINE;
 
 /// The length of a token, in bytes.
 pub const TOKEN_LENGTH: usize = 20;
@@ -285,6 +286,11 @@ pub fn claim_vote(reply: &Reply) -> Vote {
             Vote::Garbled("a reply of another kind".into())
         }
     }
+}
+
+/// Whether a node's reply to `LOCK.RELEASE ... QUEUE` says that the ticket does not stand in line.
+pub(super) fn has_no_place(reply: &Reply) -> bool {
+    matches!(reply, Reply::Error(_) | Reply::Integer(NOT_IN_LINE))
 }
 
 /// What a node means by an error.

@@ -12,7 +12,7 @@ use std::time::Duration;
 
 use super::core::Core;
 use super::inbox::{Delivery, Inbox};
-use super::protocol::{Packet, Queue, TOKEN_LENGTH};
+use super::protocol::{Packet, Queue, TOKEN_LENGTH, has_no_place};
 use super::reply::Reply;
 use super::vote::Vote;
 use super::wakes::{Bell, News, TicketId, Wakes, ticket};
@@ -220,7 +220,7 @@ impl<'a, W: World> Waiter<'a, W> {
                 self.leave();
                 self.waiting.lost_without_line(now, random);
             }
-            Ok(Reply::Error(_)) => self.waiting.left(node, now, random),
+            Ok(reply) if has_no_place(&reply) => self.waiting.left(node, now, random),
             Ok(_) => self.waiting.joined(node, now, random),
             Err(_) => self.waiting.left(node, now, random),
         }

@@ -85,8 +85,9 @@ pub enum Left {
 pub enum Turn<'a> {
     /// Nobody waits.
     Nobody,
-    /// This call is to be granted the lock. It has left the line.
-    Grant(CallId),
+    /// A call is to be granted the lock: the first of these. The others brought the same token, and
+    /// are answered by the same grant. All of them have left the line.
+    Grant(Vec<Left>),
     /// The lock is reserved for this ticket, which is to be told so on its channel.
     Wake {
         /// Whose turn it is.
@@ -275,25 +276,28 @@ impl Line {
         places.iter().filter_map(|place| self.take(place)).collect()
     }
 
-    /// Takes out all tickets that came on this connection.
-    pub fn leave_by_connection(&mut self, connection: ConnectionId) -> Vec<Left> {
-        let places: Vec<Place> = self.places(&self.connections, connection).cloned().collect();
+    /// Takes out tickets that came on this connection, `most` of them.
+    pub fn leave_by_connection(&mut self, connection: ConnectionId, most: usize) -> Vec<Left> {
+        let places: Vec<Place> =
+            self.places(&self.connections, connection).take(most).cloned().collect();
         places.iter().filter_map(|place| self.take(place)).collect()
     }
 
-    /// Takes out everybody.
-    pub fn leave_all(&mut self) -> Vec<Left> {
-        let order = std::mem::take(self).order;
-        order.into_iter().filter_map(|(place, entry)| left(place.waiter, entry)).collect()
+    /// Takes out those who stand first, `most` of them.
+    pub fn leave_first(&mut self, most: usize) -> Vec<Left> {
+        let places: Vec<Place> = self.order.keys().take(most).cloned().collect();
+        places.iter().filter_map(|place| self.take(place)).collect()
     }
 
-    /// Takes out whose deadline has passed, and who did not use its reservation in time.
-    pub fn expire(&mut self, now: Instant) -> Vec<Left> {
+    /// Takes out waiters whose deadline has passed, and the one that did not use its reservation in
+    /// time: `most` of them.
+    pub fn expire(&mut self, now: Instant, most: usize) -> Vec<Left> {
         let mut left = Vec::new();
         if self.reservation.as_ref().is_some_and(|reservation| reservation.until < now) {
             left.extend(self.lapse());
         }
-        while let Some((deadline, place)) = self.deadlines.first()
+        while left.len() < most
+            && let Some((deadline, place)) = self.deadlines.first()
             && *deadline < now
         {
             let place = place.clone();
@@ -318,10 +322,9 @@ impl Line {
     pub fn serve(&mut self, now: Instant, grace: Millis) -> Turn<'_> {
         match self.first() {
             None => Turn::Nobody,
-            Some(&Waiter::Call(call)) => {
+            Some(Waiter::Call(_)) => {
                 debug_assert_eq!(self.reservation, None, "I4, I5");
-                self.leave(&Waiter::Call(call));
-                Turn::Grant(call)
+                Turn::Grant(self.leave_with_first())
             }
             Some(Waiter::Ticket(first)) => {
                 let until = match &self.reservation {
@@ -338,6 +341,17 @@ impl Line {
                 self.wake()
             }
         }
+    }
+
+    /// Takes out the first, and then everybody else who brought the same token.
+    fn leave_with_first(&mut self) -> Vec<Left> {
+        let Some((place, entry)) = self.order.first_key_value() else { return Vec::new() };
+        let (place, token) = (place.clone(), entry.token.clone());
+        let mut left: Vec<Left> = self.take(&place).into_iter().collect();
+        if let Ok(token) = Token::new(&token.0, token.0.len()) {
+            left.extend(self.leave_by_token(token));
+        }
+        left
     }
 
     /// The first, who is to be told of its turn.

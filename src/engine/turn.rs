@@ -1,16 +1,21 @@
 //! Requests at a lock that has a line before it: nobody barges in.
 //!
 //! What is granted, and that it is safe, is decided as everywhere else; the line only says no more
-//! often. After each of these the caller asks [`Line::serve`] if the lock is free.
+//! often. After each of these the caller asks [`Line::serve`] if the lock is free, and
+//! [`Durability::grants_nothing_until`] does not put that off.
 
 use super::lock::{Lock, Standing};
 use super::queue::{Left, Line, Queued, Waiter};
-use super::{Acquired, Claim, Durability, Instant, Released, Stop, Token};
+use super::{Acquired, Claim, Durability, Instant, Millis, Released, Stop, Token};
 
 impl Durability {
     /// As [`Durability::acquire`], where nobody waits who comes before the request; otherwise the
     /// lock counts as held. A request that brings a ticket comes before whoever is younger, and
     /// then it stands in `line` if the answer is [`Acquired::Held`], and does not if it is not.
+    ///
+    /// Everybody who brought the token leaves the line with its grant. The calls among them are to
+    /// be answered by it: a request that is repeated over a new connection must not wait behind its
+    /// own lease.
     ///
     /// # Errors
     /// As [`Durability::acquire`], and [`QueueFull`](super::Refusal::QueueFull) for a ticket that
@@ -23,7 +28,7 @@ impl Durability {
         label: &[u8],
         queued: Option<&Queued<'_>>,
         now: Instant,
-    ) -> Result<Acquired, Stop> {
+    ) -> Result<(Acquired, Vec<Left>), Stop> {
         self.check_quarantine(now)?;
         let ticket = queued.map(|queued| &queued.ticket);
         let is_kept_out =
@@ -36,22 +41,25 @@ impl Durability {
                     queued.room.check()?;
                 }
                 line.register(claim.token, queued, now);
+                Ok((outcome, Vec::new()))
             }
-            (Acquired::Held, None) => {}
+            (Acquired::Held, None) => Ok((outcome, Vec::new())),
             (Acquired::Granted { .. } | Acquired::Again { .. }, _) => {
                 if let Some(ticket) = ticket {
                     line.leave(&Waiter::Ticket(ticket.clone()));
                 }
                 line.taken();
+                Ok((outcome, line.leave_by_token(claim.token)))
             }
         }
-        Ok(outcome)
     }
 
     /// As [`Durability::release`]. Whoever brought the token last leaves the line; a request that
     /// brings a ticket stands in line instead, if the node has room for it.
     ///
     /// The lock is given back whether there is room or not: a waiter is a hint, a lease is not.
+    /// Whether the ticket stands in line, [`Line::has`] says. It may do so in quarantine, too: it
+    /// is then served when the quarantine ends.
     pub fn release_in_line(
         &self,
         lock: &mut Lock,
@@ -67,5 +75,12 @@ impl Durability {
             line.register(token, queued, now);
         }
         (released, Vec::new())
+    }
+
+    /// The last instant of the quarantine, if there is one. A lock that is free is not offered to
+    /// those in line before: what they would ask for then would be refused.
+    pub fn grants_nothing_until(&self, now: Instant) -> Option<Instant> {
+        let (left, _) = self.quarantine(now)?;
+        Some(now.after(Millis::new(left.get().saturating_sub(1))))
     }
 }

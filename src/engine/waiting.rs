@@ -6,6 +6,9 @@
 //! [attempt](super::Attempt) is worth while. So a wake that is lost, late or made up costs time and
 //! nothing else, and every wait has an end of its own at which the waiter tries without a wake.
 //!
+//! Nor does a wake set the pace: a node may call at once whenever it is asked, and refuse whenever
+//! it has called. After each attempt that was called for in vain, the next call is heeded later.
+//!
 //! Where the ticket does not stand in line at a quorum of nodes, there is nobody to wait for a wake
 //! from: the waiter polls.
 
@@ -47,8 +50,11 @@ pub struct Waiting {
     queued: NodeSet,
     /// When the next attempt is made without a quorum of wakes.
     attempt_at: Instant,
-    /// Attempts lost in a row without a quorum of nodes to be in line at.
-    polls: u32,
+    /// Attempts lost in a row that were made without a quorum of nodes to be in line at, or after
+    /// some had woken the waiter.
+    in_vain: u32,
+    /// Wakes are heeded from then on.
+    heeds_wakes_at: Instant,
     /// Attempts lost in a row after some nodes, and not a quorum, had woken the waiter.
     hurries: u32,
 }
@@ -63,7 +69,8 @@ impl Waiting {
             woken: NodeSet::EMPTY,
             queued: NodeSet::EMPTY,
             attempt_at: Instant::from_millis(0),
-            polls: 0,
+            in_vain: 0,
+            heeds_wakes_at: Instant::from_millis(0),
             hurries: 0,
         }
     }
@@ -71,6 +78,10 @@ impl Waiting {
     /// An attempt begins: wakes from before it are used up. The result says who had woken the
     /// waiter.
     pub fn begin(&mut self) -> NodeSet {
+        self.in_vain = match self.is_in_line() && self.woken.is_empty() {
+            true => 0,
+            false => self.in_vain.saturating_add(1),
+        };
         self.hurries = match self.quorum.is_reached(self.woken) {
             true => 0,
             false if self.woken.is_empty() => self.hurries,
@@ -96,6 +107,9 @@ impl Waiting {
     /// `random` is any number, evenly spread.
     pub fn lost(&mut self, silent: NodeSet, now: Instant, random: u32) -> NodeSet {
         self.in_line = self.quorum.all().without(silent);
+        // Half of the pause at least: those who are called together must not meet again.
+        let pause = if self.in_vain > 1 { self.pause() } else { 0 };
+        self.heeds_wakes_at = now.after(Millis::new(pause / 2 + part(pause / 2, random)));
         self.plan(now, random);
         self.quorum.all().without(self.queued)
     }
@@ -133,7 +147,8 @@ impl Waiting {
         }
         let hurry = Millis::new(HURRY.get() << self.hurries.min(16)).min(self.fallback);
         if self.woken.is_empty() {
-            self.attempt_at = self.attempt_at.min(now.after(hurry));
+            let attempt_at = now.after(hurry).max(self.heeds_wakes_at);
+            self.attempt_at = self.attempt_at.min(attempt_at);
         }
         self.woken.insert(node);
     }
@@ -150,22 +165,25 @@ impl Waiting {
 
     /// What to do at `now`.
     pub fn next(&self, now: Instant) -> Next {
-        if self.is_first() || self.attempt_at <= now {
-            return Next::Attempt;
-        }
-        Next::WaitUntil(self.attempt_at)
+        let attempt_at = match self.is_first() {
+            true => self.attempt_at.min(self.heeds_wakes_at),
+            false => self.attempt_at,
+        };
+        if attempt_at <= now { Next::Attempt } else { Next::WaitUntil(attempt_at) }
+    }
+
+    /// The longest pause after so many attempts in vain.
+    fn pause(&self) -> u64 {
+        POLL_MAX.get().min(POLL_MIN.get() << self.in_vain.saturating_sub(1).min(16))
     }
 
     fn plan(&mut self, now: Instant, random: u32) {
         let pause = if self.is_in_line() {
-            self.polls = 0;
             let half = self.fallback.get() / 2;
             half + part(half, random)
         } else {
             // Full jitter: those who lost to each other must not meet again.
-            let ceiling = POLL_MAX.get().min(POLL_MIN.get() << self.polls.min(16));
-            self.polls = self.polls.saturating_add(1);
-            part(ceiling, random)
+            part(self.pause(), random)
         };
         self.attempt_at = now.after(Millis::new(pause.max(1)));
     }
@@ -248,7 +266,8 @@ mod tests {
         waiting.begin();
         let _ = waiting.lost(NodeSet::EMPTY, NOW, 0);
         waiting.woken(3, NOW);
-        assert_eq!(waiting.next(NOW), Next::WaitUntil(after(50)), "a quorum makes up for it");
+        // A quorum makes up for it: the hurry is 50 ms again, but for all the calls in vain.
+        assert_eq!(waiting.next(NOW), Next::WaitUntil(after(160)));
     }
 
     #[test]
@@ -269,6 +288,37 @@ mod tests {
         assert!(!waiting.is_in_line());
         waiting.joined(2, NOW, 0);
         assert_eq!(waiting.next(NOW), Next::WaitUntil(after(5_000)));
+    }
+
+    #[test]
+    fn a_node_that_puts_nobody_in_line_is_polled_less_and_less_often() {
+        let mut waiting = Waiting::new(Quorum::of(3).unwrap(), Millis::new(30_000));
+        for ceiling in [10, 20, 40, 80, 160, 320, 500, 500] {
+            waiting.begin();
+            let _ = waiting.lost(NodeSet::EMPTY, NOW, u32::MAX);
+            for node in 0..3 {
+                waiting.left(node, NOW, u32::MAX);
+            }
+            assert_eq!(waiting.next(NOW), Next::WaitUntil(after(ceiling)));
+        }
+    }
+
+    #[test]
+    fn calls_that_are_in_vain_are_heeded_later_and_later() {
+        let mut waiting = waiting();
+        for pause in [0, 20, 40, 80, 160, 320, 500, 500] {
+            (0..3).for_each(|node| waiting.woken(node, NOW));
+            let expected = if pause == 0 { Next::Attempt } else { Next::WaitUntil(after(pause)) };
+            assert_eq!(waiting.next(NOW), expected);
+            assert_eq!(waiting.next(after(pause)), Next::Attempt);
+            waiting.begin();
+            let _ = waiting.lost(NodeSet::EMPTY, NOW, u32::MAX);
+        }
+        // An attempt that nobody called for ends the row.
+        waiting.begin();
+        let _ = waiting.lost(NodeSet::EMPTY, NOW, u32::MAX);
+        (0..3).for_each(|node| waiting.woken(node, NOW));
+        assert_eq!(waiting.next(NOW), Next::Attempt);
     }
 
     #[test]

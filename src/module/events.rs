@@ -50,7 +50,12 @@ pub(super) fn ticked(context: Context<'_>) {
 pub(super) fn configured(context: Context<'_>) {
     warn_of_eviction(context);
     waiters::configured(context);
+    let was_quarantined = node::grants_nothing_until(clock::now()).is_some();
     start::configured(context);
+    if was_quarantined {
+        // It may be over now, and locks are free that were not offered to anybody.
+        waiters::all_changed();
+    }
 }
 
 /// The node's role has changed.

@@ -4,13 +4,15 @@
 //! key is told. What was decided is stated to replicas and to the append-only file as a fact (see
 //! [`super::replication`]).
 
+use std::cell::Cell;
+
 use super::ffi::{Args, Context, Found, Reply, Value};
 use super::replication::Stands;
 use super::tally::Tally;
-use super::waiters::{self, Standing};
+use super::waiters::{self, Answer, Standing};
 use super::{clock, config, node, replication};
 use crate::engine::{
-    Acquired, Claim, Extended, Fence, Instant, Lock, Millis, Queued, Refusal, Released, Token,
+    Acquired, Claim, Extended, Fence, Instant, Line, Lock, Millis, Queued, Refusal, Released, Token,
 };
 use crate::wire::request::{self, Waiting};
 use crate::wire::spec::{self, KEPT, KEPT_PROVISIONALLY};
@@ -123,11 +125,14 @@ fn acquire_in_line(
     now: Instant,
 ) -> Result<Acquired, Refusal> {
     let (database, name) = (context.database(), args.get(KEY));
-    node::decide(context, |node| {
-        waiters::request(database, name, queued, |line| {
-            node.acquire_in_line(lock, line, claim, label, queued, now)
-        })
-    })
+    let (outcome, left) = node::decide(context, |node| {
+        let decide = |line: &mut Line| node.acquire_in_line(lock, line, claim, label, queued, now);
+        waiters::request(database, name, queued, decide).0
+    })?;
+    if let Acquired::Granted { fence, .. } | Acquired::Again { fence, .. } = outcome {
+        waiters::part(database, name, left, || Answer::Fence(fence));
+    }
+    Ok(outcome)
 }
 
 /// Blocks the sender of an acquire until it is granted the lock, or has waited.
@@ -161,9 +166,13 @@ impl Handler for Release {
         let has_options = args.len() > TTL && !states_facts();
         let queued = if has_options { queued(context, args, now)? } else { None };
         let has_line = queued.is_some() || waiters::any();
+        let has_no_place = Cell::new(false);
         let decide = |lock: &mut Lock| {
             if has_line {
-                return release_in_line(context, args, lock, token, queued.as_ref(), now);
+                let queued = queued.as_ref();
+                let (outcome, is_there) = release_in_line(context, args, lock, token, queued, now)?;
+                has_no_place.set(queued.is_some() && !is_there);
+                return Ok(outcome);
             }
             node::decide(context, |node| Ok(node.release(lock, token, now)))
         };
@@ -204,11 +213,12 @@ impl Handler for Release {
             };
             waiters::settle(context, args.get(KEY), standing);
         }
-        Ok(reply)
+        Ok(if has_no_place.get() { Reply::Signed(spec::NOT_IN_LINE) } else { reply })
     }
 }
 
-/// Decides a release where somebody waits at this node, or wants to.
+/// Decides a release where somebody waits at this node, or wants to: what becomes of it, and
+/// whether the ticket that it brings stands in line.
 #[cold]
 fn release_in_line(
     context: Context<'_>,
@@ -217,15 +227,15 @@ fn release_in_line(
     token: Token<'_>,
     queued: Option<&Queued<'_>>,
     now: Instant,
-) -> Result<Released, Refusal> {
+) -> Result<(Released, bool), Refusal> {
     let (database, name) = (context.database(), args.get(KEY));
-    let (released, left) = node::decide(context, |node| {
+    let ((released, left), is_there) = node::decide(context, |node| {
         Ok(waiters::request(database, name, queued, |line| {
             node.release_in_line(lock, line, token, queued, now)
         }))
     })?;
-    waiters::part(database, name, left);
-    Ok(released)
+    waiters::part(database, name, left, || Answer::Null);
+    Ok((released, is_there))
 }
 
 /// What a release brings with it to stand in line.

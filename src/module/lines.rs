@@ -2,7 +2,8 @@
 //!
 //! Only bookkeeping: no server is called here. What becomes of it is in [`super::waiters`].
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::ops::Bound;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
@@ -29,8 +30,12 @@ pub(super) struct Waiters {
     pub(super) connections: BTreeMap<ConnectionId, BTreeSet<LockName>>,
     /// The last instant at which each line needs nothing.
     pub(super) due: BTreeSet<(Instant, LockName)>,
-    /// Lines whose locks went by another way than a command of ours.
-    pub(super) changed: BTreeSet<LockName>,
+    /// Lines that are to be looked at.
+    changed: BTreeSet<LockName>,
+    /// Whether all lines are, and how far that is.
+    pub(super) sweep: Sweep,
+    /// Connections that are gone, and where they may still have tickets.
+    leaving: VecDeque<(ConnectionId, BTreeSet<LockName>)>,
     /// Grants whose clients have gone, to be taken back when writes are not paused any more.
     pub(super) undelivered: Vec<Granted>,
     pub(super) count: usize,
@@ -39,6 +44,29 @@ pub(super) struct Waiters {
     /// What the alarm is set to.
     pub(super) alarm_at: Option<Instant>,
     pub(super) is_ringing: bool,
+}
+
+/// A look at all lines, in their order, a part at a time.
+#[derive(Debug, Default)]
+pub(super) struct Sweep {
+    /// The next line to look at is this, or behind it.
+    next: Option<LockName>,
+    /// Something has happened to all of them since it began.
+    again: bool,
+}
+
+impl Sweep {
+    const NONE: Sweep = Sweep { next: None, again: false };
+
+    /// All lines are to be looked at from now on.
+    pub(super) fn begin(&mut self) {
+        self.again = self.next.is_some();
+        self.next.get_or_insert_with(Sweep::start);
+    }
+
+    fn start() -> LockName {
+        (0, Arc::from([]))
+    }
 }
 
 /// A line, and what is known of its lock.
@@ -76,6 +104,8 @@ impl Waiters {
         connections: BTreeMap::new(),
         due: BTreeSet::new(),
         changed: BTreeSet::new(),
+        sweep: Sweep::NONE,
+        leaving: VecDeque::new(),
         undelivered: Vec::new(),
         count: 0,
         waits: Histogram::EMPTY,
@@ -147,12 +177,73 @@ impl Waiters {
         }
     }
 
-    /// The names of all locks that somebody waits for.
-    pub(super) fn names(&self) -> Vec<LockName> {
+    /// The name of a lock that somebody waits for.
+    pub(super) fn any_name(&self) -> Option<LockName> {
         let of_database = |(&database, names): (&u32, &BTreeMap<Arc<[u8]>, Place>)| {
-            names.keys().map(|name| (database, Arc::clone(name))).collect::<Vec<_>>()
+            names.first_key_value().map(|(name, _)| (database, Arc::clone(name)))
         };
-        self.lines.iter().flat_map(of_database).collect()
+        self.lines.iter().find_map(of_database)
+    }
+
+    /// Takes up to `most` names of lines that are to be looked at; `None` if nothing is left to do.
+    pub(super) fn next_batch(&mut self, now: Instant, most: usize) -> Option<Vec<LockName>> {
+        self.let_leave(most);
+        let mut names: BTreeSet<LockName> = BTreeSet::new();
+        while names.len() < most
+            && let Some(name) = self.changed.pop_first()
+        {
+            names.insert(name);
+        }
+        let due = self.due.iter().take_while(|(due, _)| *due < now);
+        names.extend(due.take(most - names.len()).map(|(_, name)| name.clone()));
+        if names.len() < most {
+            names.extend(self.sweep_on(most - names.len()));
+        }
+        let is_over = names.is_empty() && self.leaving.is_empty() && self.sweep.next.is_none();
+        (!is_over).then(|| names.into_iter().collect())
+    }
+
+    /// Takes `most` lines of a sweep.
+    fn sweep_on(&mut self, most: usize) -> Vec<LockName> {
+        let Some((database, name)) = self.sweep.next.take() else { return Vec::new() };
+        let lines = self.lines.range(database..).flat_map(|(&other, names)| {
+            let is_first = other == database;
+            let from = if is_first { Bound::Included(&name[..]) } else { Bound::Unbounded };
+            let names = names.range::<[u8], _>((from, Bound::Unbounded));
+            names.map(move |(name, _)| (other, Arc::clone(name)))
+        });
+        let mut names: Vec<LockName> = lines.take(most + 1).collect();
+        self.sweep.next = match names.len() > most {
+            true => names.pop(),
+            false => std::mem::take(&mut self.sweep.again).then(Sweep::start),
+        };
+        names
+    }
+
+    /// A connection is gone.
+    pub(super) fn disconnect(&mut self, connection: ConnectionId) {
+        if let Some(names) = self.connections.remove(&connection) {
+            self.leaving.push_back((connection, names));
+        }
+    }
+
+    /// Lets `most` tickets leave whose connections are gone; their lines are to be looked at.
+    fn let_leave(&mut self, most: usize) {
+        let mut left = 0;
+        while left < most
+            && let Some((connection, mut names)) = self.leaving.pop_front()
+        {
+            if let Some(name) = names.pop_first() {
+                let take = |line: &mut Line| line.leave_by_connection(connection, most);
+                let count = self.with_line(name.0, &name.1, take).len();
+                self.note_change(name.0, &name.1);
+                if count == most {
+                    names.insert(name);
+                }
+                left += count.max(1);
+                self.leaving.push_front((connection, names));
+            }
+        }
     }
 
     /// Notes that a line is to be looked at, if there is one; answers whether there is.

@@ -141,6 +141,11 @@ pub(super) fn durability() -> Durability {
     NODE.with(|node| node.durability.clone())
 }
 
+/// The last instant of the quarantine, if there is one.
+pub(super) fn grants_nothing_until(now: Instant) -> Option<Instant> {
+    NODE.with(|node| node.durability.grants_nothing_until(now))
+}
+
 /// The fence below which a forgotten lock never restarts.
 pub(super) fn floor() -> Fence {
     NODE.with(|node| node.durability.floor())

@@ -6,13 +6,19 @@
 //! wait, a reservation has ended), and when the lock went by another way than a command of ours
 //! (`DEL`, `FLUSHALL`, `RENAME`, ...), whose callbacks must not open keys.
 //!
+//! One event may concern every line, so nothing here works through all of them in one turn of the
+//! event loop: [`woken`] does a slice, and asks to be called again.
+//!
 //! A node on which nobody waits pays one load of a number for it: [`any`].
 //!
 //! State is never in use while the server is called: it may call back.
 
+use std::cell::Cell;
 use std::collections::BTreeMap;
+use std::rc::Rc;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant as StdInstant};
 
 use super::ffi::waiting::{Name, Writes, ring};
 use super::ffi::{Context, Found, Guarded, Reply};
@@ -20,8 +26,8 @@ pub(super) use super::lines::any;
 use super::lines::{Call, Granted, Waiters};
 use super::{alarm, clock, config, node, replication};
 use crate::engine::{
-    Acquired, CallId, Claim, ConnectionId, Histogram, Instant, Left, Line, Lock, Millis, Queued,
-    Refusal, Released, Room, TOKEN_MAX, Ticket, Token, Turn, Waiter,
+    Acquired, CallId, Claim, ConnectionId, Fence, Histogram, Instant, Left, Line, Lock, Millis,
+    Queued, Refusal, Released, Room, TOKEN_MAX, Ticket, Token, Turn, Waiter,
 };
 use crate::wire::request::Queue;
 
@@ -31,6 +37,12 @@ const PAUSE: Millis = Millis::new(10);
 /// While the server refuses writes nothing may be granted: when to look again. That may last, and
 /// each look at each line costs as much as a command.
 const REFUSAL: Millis = Millis::new(100);
+
+/// For how long one turn of the event loop looks at lines that no command is about.
+const SLICE: Duration = Duration::from_millis(1);
+/// How many lines are looked at between two looks at the clock, and how many leave one line in a
+/// turn.
+const BATCH: usize = 32;
 
 /// The code word is the one by which the server unblocks clients of its own.
 const DEMOTED: &str = "UNBLOCKED the node has become a replica; its primary may be asked";
@@ -63,10 +75,12 @@ impl Standing {
 /// What a blocked client is told.
 #[derive(Debug)]
 pub(super) enum Answer {
-    /// Granted, and not yet delivered.
-    Granted(Granted),
+    /// Granted, and not yet delivered to this client.
+    Granted(Rc<Shared>),
     /// Granted, and delivered.
     Delivered,
+    /// Another request with the same token was granted the lock.
+    Fence(Fence),
     /// The wait is over.
     Null,
     /// The wait goes on elsewhere, if the client asks there.
@@ -74,23 +88,33 @@ pub(super) enum Answer {
     Refused(Refusal),
 }
 
+/// A grant to all calls of one token, which counts if it is delivered to any of them.
+#[derive(Debug)]
+pub(super) struct Shared {
+    granted: Granted,
+    is_delivered: Cell<bool>,
+}
+
 impl Answer {
     /// The answer as a reply, to a client that is there.
     pub(super) fn deliver(&mut self) -> Result<Reply, String> {
         match std::mem::replace(self, Answer::Delivered) {
-            Answer::Granted(granted) => Ok(Reply::Integer(granted.fence.get())),
+            Answer::Granted(shared) => {
+                shared.is_delivered.set(true);
+                Ok(Reply::Integer(shared.granted.fence.get()))
+            }
+            Answer::Fence(fence) => Ok(Reply::Integer(fence.get())),
             Answer::Null | Answer::Delivered => Ok(Reply::Null),
             Answer::Away(text) => Err(text.to_owned()),
             Answer::Refused(refusal) => Err(refusal.to_string()),
         }
     }
 
-    /// The grant, if nobody was there to take it.
+    /// The grant, if it has turned out by now that nobody was there to take it.
     pub(super) fn undelivered(self) -> Option<Granted> {
-        match self {
-            Answer::Granted(granted) => Some(granted),
-            Answer::Delivered | Answer::Null | Answer::Away(_) | Answer::Refused(_) => None,
-        }
+        let Answer::Granted(shared) = self else { return None };
+        let Shared { granted, is_delivered } = Rc::into_inner(shared)?;
+        (!is_delivered.get()).then_some(granted)
     }
 }
 
@@ -138,18 +162,23 @@ pub(super) fn queued<'a>(
         return Err(Refusal::NoPermission { channel: channel.to_vec() });
     }
     let (deadline, connection) = (now.after(wait), ConnectionId(connection));
-    Ok(Some(Queued { ticket, channel, deadline, connection, room: room() }))
+    let mut room = room();
+    if context.flags().is_out_of_memory() {
+        room.max = 0;
+    }
+    Ok(Some(Queued { ticket, channel, deadline, connection, room }))
 }
 
-/// Uses the line before a lock for a request that may bring a ticket.
+/// Uses the line before a lock for a request that may bring a ticket, and tells whether that stands
+/// in line now.
 pub(super) fn request<R>(
     database: u32,
     name: &[u8],
     queued: Option<&Queued<'_>>,
     work: impl FnOnce(&mut Line) -> R,
-) -> R {
+) -> (R, bool) {
     WAITERS.with(|waiters| {
-        let Some(queued) = queued else { return waiters.with_line(database, name, work) };
+        let Some(queued) = queued else { return (waiters.with_line(database, name, work), false) };
         let waiter = Waiter::Ticket(queued.ticket.clone());
         let (mut was_there, mut since) = (None, None);
         let (result, is_there) = waiters.with_line(database, name, |line| {
@@ -167,15 +196,15 @@ pub(super) fn request<R>(
         } else if let Some(since) = since {
             waiters.waits.record(since.until(clock::now()));
         }
-        result
+        (result, is_there)
     })
 }
 
 /// Answers the blocked clients among those who left a line by a request.
-pub(super) fn part(database: u32, name: &[u8], left: Vec<Left>) {
+pub(super) fn part(database: u32, name: &[u8], left: Vec<Left>, answer: impl Fn() -> Answer) {
     if !left.is_empty() {
         let calls = WAITERS.with(|waiters| waiters.part(&(database, name.into()), left));
-        answer_all(calls, || Answer::Null);
+        answer_all(calls, answer);
     }
 }
 
@@ -219,23 +248,26 @@ pub(super) fn settle(context: Context<'_>, name: &[u8], standing: Option<Standin
     let database = context.database();
     let mut known = standing;
     let mut text = None;
-    while let Some(now) = part_in_time(database, name) {
+    for _ in 0..BATCH {
+        let Some(now) = part_in_time(database, name) else { return set_alarm() };
         let text = text.get_or_insert_with(|| context.name(name));
         let standing = known.take().unwrap_or_else(|| look(text, now));
         match turn(context, text, (database, name), standing, now) {
-            Next::Nothing => break,
+            Next::Nothing => return set_alarm(),
             Next::Dismiss(answer) => dismiss(database, name, answer),
             Next::Wake(ticket, channel) => {
                 context.publish(&channel, &ticket.to_bytes());
-                break;
+                return set_alarm();
             }
-            Next::Grant(call) => known = grant(context, text, call, now),
+            Next::Grant(calls) => known = grant(context, text, calls, now),
         }
     }
-    set_alarm();
+    // Some have been sent away. The rest has time.
+    changed(database, name);
 }
 
-/// Lets whose time has passed leave a line; answers the present instant if somebody is left.
+/// Removes waiters whose deadline has passed; returns the present instant if somebody is left who
+/// may be served.
 fn part_in_time(database: u32, name: &[u8]) -> Option<Instant> {
     let (now, calls, is_left) = WAITERS.with(|waiters| {
         let due = waiters.place(database, name)?.line.due_at();
@@ -243,9 +275,11 @@ fn part_in_time(database: u32, name: &[u8]) -> Option<Instant> {
         if due.is_none_or(|due| now <= due) {
             return Some((now, Vec::new(), true));
         }
-        let left = waiters.with_line(database, name, |line| line.expire(now));
+        let left = waiters.with_line(database, name, |line| line.expire(now, BATCH));
         let calls = waiters.part(&(database, name.into()), left);
-        Some((now, calls, waiters.place(database, name).is_some()))
+        // Where more are due than that, the index of what is due still says so.
+        let due = waiters.place(database, name).map(|place| place.line.due_at());
+        Some((now, calls, due.is_some_and(|due| due.is_none_or(|due| now <= due))))
     })?;
     if !calls.is_empty() {
         node::count(|counts| counts.held += calls.len() as u64);
@@ -268,7 +302,8 @@ enum Next {
     Nothing,
     /// Nobody can be granted this here, and is told so.
     Dismiss(fn() -> Answer),
-    Grant(Call),
+    /// To these, which all brought the same token.
+    Grant(Vec<Call>),
     Wake(Ticket, Box<[u8]>),
 }
 
@@ -280,9 +315,11 @@ fn turn(
     standing: Standing,
     now: Instant,
 ) -> Next {
+    let quarantine = node::grants_nothing_until(now);
     let (is_free, until) = match standing {
         Standing::WrongType => return Next::Dismiss(|| Answer::Refused(Refusal::WrongType)),
         Standing::Held(until) => (false, Some(until)),
+        Standing::Free if quarantine.is_some() => (false, quarantine),
         Standing::Free if context.must_not_replicate() => (false, Some(now.after(PAUSE))),
         Standing::Free if !MAY_REFUSE.load(Ordering::Relaxed) => (true, None),
         Standing::Free => match text.writes() {
@@ -302,51 +339,63 @@ fn turn(
             }
             match line.serve(now, config::reserve()) {
                 Turn::Nobody | Turn::Reserved => Err(Next::Nothing),
-                Turn::Grant(id) => Ok(id),
+                Turn::Grant(left) => Ok(left),
                 Turn::Wake { ticket, channel } => Err(Next::Wake(ticket.clone(), channel.into())),
             }
         });
         match turn {
-            Ok(id) => waiters.calls.remove(&id).map_or(Next::Nothing, Next::Grant),
+            Ok(left) => Next::Grant(waiters.part(&(database, name.into()), left)),
             Err(next) => next,
         }
     })
 }
 
-/// Grants the free lock to a blocked client, and answers it; answers how the lock stands then, if
-/// that is known.
-fn grant(context: Context<'_>, name: &Name<'_>, call: Call, now: Instant) -> Option<Standing> {
-    let outcome = try_grant(context, name, &call, now);
-    let (answer, standing) = match outcome {
+/// Grants the free lock to blocked clients with one token, the first of whom gives the lease its
+/// label, and answers them; returns how the lock stands then, if that is known.
+fn grant(
+    context: Context<'_>,
+    name: &Name<'_>,
+    calls: Vec<Call>,
+    now: Instant,
+) -> Option<Standing> {
+    let call = calls.first()?;
+    // As if each had asked for itself: no retry makes the lease shorter.
+    let ttl = calls.iter().map(|call| call.ttl).max().unwrap_or(call.ttl);
+    match try_grant(context, name, call, ttl, now) {
         Ok(Acquired::Granted { fence, ends_at, .. } | Acquired::Again { fence, ends_at, .. }) => {
             WAITERS.with(|waiters| waiters.waits.record(call.since.until(now)));
-            let granted = Granted { name: call.name, token: call.token, fence };
-            (Answer::Granted(granted), Some(Standing::Held(ends_at)))
+            let granted = Granted { name: call.name.clone(), token: call.token.clone(), fence };
+            let shared = Rc::new(Shared { granted, is_delivered: Cell::new(false) });
+            answer_all(calls, || Answer::Granted(Rc::clone(&shared)));
+            Some(Standing::Held(ends_at))
         }
-        Ok(Acquired::Held) => (Answer::Null, None),
+        Ok(Acquired::Held) => {
+            answer_all(calls, || Answer::Null);
+            None
+        }
         Err(refusal) => {
             node::tally(|tally| tally.refused(&refusal));
-            (Answer::Refused(refusal), None)
+            answer_all(calls, || Answer::Refused(refusal.clone()));
+            None
         }
-    };
-    call.blocked.answer(answer);
-    standing
+    }
 }
 
 fn try_grant(
     context: Context<'_>,
     name: &Name<'_>,
     call: &Call,
+    ttl: Millis,
     now: Instant,
 ) -> Result<Acquired, Refusal> {
     let token = Token::new(&call.token, TOKEN_MAX)?;
-    let claim = Claim { token, ttl: call.ttl };
+    let claim = Claim { token, ttl };
     let decide =
         |lock: &mut Lock| node::decide(context, |node| node.acquire(lock, claim, &call.label, now));
     let outcome = name.open().with_lock(decide, |_| true)?;
     if let Acquired::Granted { fence, ends_at, lapsed } = outcome {
         node::tally(|tally| tally.granted(ends_at, lapsed));
-        let fact = replication::fact(context, call.ttl, now, ends_at, fence);
+        let fact = replication::fact(context, ttl, now, ends_at, fence);
         name.replicate_acquire(&call.token, &fact, &call.label);
         if lapsed {
             name.notify(c"lock.expire");
@@ -356,10 +405,10 @@ fn try_grant(
     Ok(outcome)
 }
 
-/// Takes everybody out of a line, and answers who is blocked.
+/// Takes those who stand first out of a line, and answers the blocked clients among them.
 fn dismiss(database: u32, name: &[u8], answer: impl Fn() -> Answer) {
     let calls = WAITERS.with(|waiters| {
-        let left = waiters.with_line(database, name, Line::leave_all);
+        let left = waiters.with_line(database, name, |line| line.leave_first(BATCH));
         waiters.part(&(database, name.into()), left)
     });
     answer_all(calls, answer);
@@ -384,8 +433,9 @@ pub(super) fn moved(context: Context<'_>, name: &[u8], until: Instant) {
     settle(context, name, Some(Standing::Held(until)));
 }
 
-/// A key of ours is being unlinked, and must not be opened now.
-pub(super) fn unlinked(database: u32, name: &[u8]) {
+/// A lock or its line has changed, which is looked at soon: a key that is being unlinked, say, must
+/// not be opened now.
+pub(super) fn changed(database: u32, name: &[u8]) {
     if WAITERS.with(|waiters| waiters.note_change(database, name)) {
         ring_once();
     }
@@ -393,19 +443,13 @@ pub(super) fn unlinked(database: u32, name: &[u8]) {
 
 /// Any number of locks are gone, or have changed places.
 pub(super) fn all_changed() {
-    WAITERS.with(|waiters| waiters.changed.extend(waiters.names()));
+    WAITERS.with(|waiters| waiters.sweep.begin());
     ring_once();
 }
 
-/// A connection is closed: its tickets leave.
+/// A connection is closed: its tickets will leave.
 pub(super) fn disconnected(connection: u64) {
-    let connection = ConnectionId(connection);
-    WAITERS.with(|waiters| {
-        for name in waiters.connections.remove(&connection).unwrap_or_default() {
-            waiters.with_line(name.0, &name.1, |line| line.leave_by_connection(connection));
-            waiters.note_change(name.0, &name.1);
-        }
-    });
+    WAITERS.with(|waiters| waiters.disconnect(ConnectionId(connection)));
     ring_once();
 }
 
@@ -456,7 +500,7 @@ pub(super) fn undelivered(context: Context<'_>, granted: Granted) {
 /// The node decides nothing any more: nobody waits here. Most servers have told their blocked
 /// clients by themselves when they say so; Valkey 9.1 tells them afterwards in a `FAILOVER`.
 pub(super) fn demoted() {
-    for (database, name) in WAITERS.with(|waiters| waiters.names()) {
+    while let Some((database, name)) = WAITERS.with(|waiters| waiters.any_name()) {
         dismiss(database, &name, || Answer::Away(DEMOTED));
     }
 }
@@ -481,22 +525,23 @@ fn ring_once() {
     }
 }
 
-/// Looks at all lines that something has happened to.
+/// Looks at lines that something has happened to, for the length of a slice; what is left is looked
+/// at in a later turn of the event loop.
 pub(super) fn woken(context: Context<'_>) {
-    let now = clock::now();
-    let names = WAITERS.with(|waiters| {
-        waiters.is_ringing = false;
-        let mut names = std::mem::take(&mut waiters.changed);
-        let due = waiters.due.iter().take_while(|(due, _)| *due < now);
-        names.extend(due.map(|(_, name)| name.clone()));
-        names
-    });
-    for (database, name) in names {
-        if context.select(database) {
-            settle(context, &name, None);
+    WAITERS.with(|waiters| waiters.is_ringing = false);
+    let started = StdInstant::now();
+    loop {
+        let batch = WAITERS.with(|waiters| waiters.next_batch(clock::now(), BATCH));
+        let Some(names) = batch else { return set_alarm() };
+        for (database, name) in names {
+            if context.select(database) {
+                settle(context, &name, None);
+            }
+        }
+        if started.elapsed() >= SLICE {
+            return ring_once();
         }
     }
-    set_alarm();
 }
 
 /// Several times a second: what no alarm has announced.

@@ -17,6 +17,9 @@ pub const KEPT_PROVISIONALLY: u64 = 2;
 /// Since which release all of these commands are there.
 pub const SINCE: &str = "0.1.0";
 
+/// The reply to `LOCK.RELEASE ... QUEUE` when the ticket does not stand in line.
+pub const NOT_IN_LINE: i64 = -1;
+
 /// What a command is to Redis.
 #[derive(Clone, Copy, Debug)]
 pub struct Command {
@@ -235,6 +238,11 @@ pub const COMMANDS: &[Command] = &[
             ("Integer 1", "Released."),
             ("Integer 0", "Another token holds the lock. Nothing has changed."),
             ("Null", "Nobody holds it: the lease has ended, or never was. Nothing has changed."),
+            (
+                "Integer -1",
+                "Only with QUEUE: the ticket does not stand in line, for want of room or memory. \
+                 If the token held the lock, the lease is given back all the same.",
+            ),
         ],
         errors: &[BADTOKEN, BADARG, WRONGTYPE, NOPERM],
     },

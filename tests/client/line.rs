@@ -331,3 +331,52 @@ async fn a_thousand_tasks_wait_over_one_connection_per_node() {
     locker.settle().await;
     assert!(all_have(&nodes, "a", 0) && leases(&nodes, "a") == 0);
 }
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn waiters_stand_in_line_through_a_quarantine_and_do_not_spin() {
+    let mut nodes = start_nodes(3, |_| Server::builder());
+    let one = locker(&nodes);
+    drop(one.acquire("a").ttl(millis(2_000)).renew(false).await.unwrap().leak());
+    for node in &mut nodes {
+        node.kill();
+        node.start_again();
+    }
+    // A node finds out about itself when it is asked, or within a tenth of a second.
+    let is_quarantined = |node: &Server| node.info_u64("lockmod_quarantine_left_ms") > 3_000;
+    until("all are in quarantine", || nodes.iter().all(is_quarantined)).await;
+    let lockers: Vec<Locker> = (0..8).map(|_| locker(&nodes)).collect();
+    for locker in &lockers {
+        connected(locker).await;
+    }
+    let waits: Vec<_> = lockers
+        .iter()
+        .map(|locker| tokio::spawn(locker.acquire("a").wait(Duration::from_secs(60)).into_future()))
+        .collect();
+    until("all stand in line", || all_have(&nodes, "a", 8)).await;
+    for wait in waits {
+        // One after the other, in any order: each gives it back for the next.
+        tokio::spawn(async move { wait.await.unwrap().unwrap().release().await.unwrap() });
+    }
+    until("everybody has had it", || {
+        lockers.iter().map(|locker| locker.stats().acquired).sum::<u64>() == 8
+    })
+    .await;
+    let attempts: u64 = lockers.iter().map(|locker| locker.stats().attempts).sum();
+    assert!(attempts <= 8 * 8, "{attempts} attempts");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn who_finds_no_room_in_line_polls() {
+    let nodes = start_nodes(3, |_| Server::builder().module_arg("max-waiters", 0));
+    let (one, two) = (locker(&nodes), locker(&nodes));
+    connected(&two).await;
+    let guard = one.acquire("a").await.unwrap();
+    let waiter = tokio::spawn(two.acquire("a").wait(Duration::from_secs(60)).into_future());
+    // Of timers alone, with a ttl of half a minute, the third attempt would come after 10 s.
+    let start = std::time::Instant::now();
+    until("it polls", || two.stats().attempts > 4).await;
+    assert!(start.elapsed() < Duration::from_secs(8), "{:?}", start.elapsed());
+    guard.release().await.unwrap();
+    waiter.await.unwrap().unwrap().release().await.unwrap();
+    assert!(start.elapsed() < Duration::from_secs(10), "{:?}", start.elapsed());
+}

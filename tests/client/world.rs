@@ -13,7 +13,7 @@ use lockmod::client::reply::{self, Reply};
 use lockmod::client::{Failure, Locker, ReplyTo, Wakes, World};
 use lockmod::engine::{
     Acquired, Clocks, ConnectionId, Durability, Extended, Fence, Fencing, Instant, Line, Lock,
-    Millis, Queued, Released, Room, Turn, UnixTime,
+    Millis, QuarantineReason, Queued, Released, Room, Stop, Turn, UnixTime,
 };
 use lockmod::wire::request::{self, Limits, Queue, Waiting};
 use rand::rngs::StdRng;
@@ -31,6 +31,8 @@ struct Universe {
     clients: HashMap<Vec<u8>, Arc<Ear>>,
     /// A node that does not know QUEUE.
     old_node: Option<usize>,
+    /// Nodes call those in line though they would refuse them, as older ones do.
+    calls_in_quarantine: bool,
     /// A minority that cannot be reached, and until when.
     away: ([usize; 2], Duration),
     start: tokio::time::Instant,
@@ -100,7 +102,12 @@ impl Universe {
                 let (claim, label) = (acquire.claim, acquire.label);
                 let outcome =
                     durability.acquire_in_line(lock, line, claim, label, queued.as_ref(), now);
-                match outcome.unwrap() {
+                let outcome = match outcome {
+                    Ok((outcome, _)) => outcome,
+                    Err(Stop::Refused(refusal)) => return Reply::Error(refusal.to_string()),
+                    Err(stop) => panic!("{stop:?}"),
+                };
+                match outcome {
                     Acquired::Granted { fence, .. } | Acquired::Again { fence, .. } => {
                         integer(fence)
                     }
@@ -147,9 +154,10 @@ impl Universe {
     /// Lets a node call whose turn it is. One call of ten is lost.
     fn serve(&mut self, node: usize) {
         let now = self.instant();
-        let (_, lock, line) = &mut self.nodes[node];
-        drop(line.expire(now));
-        if lock.is_held(now) {
+        let (durability, lock, line) = &mut self.nodes[node];
+        drop(line.expire(now, usize::MAX));
+        let is_quarantined = durability.grants_nothing_until(now).is_some();
+        if lock.is_held(now) || (is_quarantined && !self.calls_in_quarantine) {
             return;
         }
         let Turn::Wake { ticket, channel } = line.serve(now, Millis::new(100)) else { return };
@@ -287,7 +295,8 @@ async fn story(seed: u64) -> usize {
     let random = StdRng::seed_from_u64(seed);
     let (away, clients) = (([0, 1], Duration::ZERO), HashMap::new());
     let old_node = (seed % 2 == 1).then_some(seed as usize % NODES);
-    let universe = Universe { random, nodes, clients, old_node, away, start };
+    let calls_in_quarantine = false;
+    let universe = Universe { random, nodes, clients, old_node, calls_in_quarantine, away, start };
     let universe = Arc::new(Mutex::new(universe));
     let clock = tokio::spawn(let_time_pass(Arc::clone(&universe)));
     let inside = Arc::new(AtomicBool::new(false));
@@ -330,5 +339,66 @@ fn the_client_itself_runs_in_a_simulated_world() {
             .build()
             .unwrap();
         assert_eq!(runtime.block_on(story(seed)), 24);
+    }
+}
+
+/// Waits for a lock of nodes that are in quarantine for the first four seconds: the most attempts
+/// that any of the waiters has made.
+async fn wait_out_a_quarantine(seed: u64, waiters: u64, calls_in_quarantine: bool) -> u64 {
+    let quarantine = Instant::from_millis(4_000);
+    let node = |_| {
+        let mut durability = Durability::new(Fence::ZERO, None);
+        durability.begin_quarantine(quarantine, QuarantineReason::UncleanRestart);
+        (durability, Lock::default(), Line::default())
+    };
+    let universe = Arc::new(Mutex::new(Universe {
+        random: StdRng::seed_from_u64(seed),
+        nodes: (0..NODES).map(node).collect(),
+        clients: HashMap::new(),
+        old_node: None,
+        calls_in_quarantine,
+        away: ([NODES; 2], Duration::MAX),
+        start: tokio::time::Instant::now(),
+    }));
+    let clock = tokio::spawn(let_time_pass(Arc::clone(&universe)));
+    let waits: Vec<_> = (0..waiters)
+        .map(|number| {
+            let locker = simulated(&universe, number);
+            let counted = locker.clone();
+            let wait = tokio::spawn(async move {
+                let acquire = locker.acquire("a").ttl(Duration::from_secs(30));
+                let guard = acquire.wait(Duration::from_secs(120)).await.unwrap();
+                // Answers are lost here; the node takes the lease back all the same.
+                let _ = guard.release().await;
+            });
+            (counted, wait)
+        })
+        .collect();
+    tokio::time::sleep(millis(quarantine.as_millis())).await;
+    let most = waits.iter().map(|(locker, _)| locker.stats().attempts).max().unwrap_or_default();
+    for (_, wait) in waits {
+        wait.await.unwrap();
+    }
+    clock.abort();
+    assert!(universe.lock().unwrap().instant() > quarantine);
+    most
+}
+
+#[test]
+fn who_waits_for_nodes_in_quarantine_asks_seldom_and_gets_the_lock_when_it_ends() {
+    // Where nodes call in vain, the pauses between attempts are all that keeps the pace.
+    for (calls_in_quarantine, attempts_max) in [(false, 10), (true, 30)] {
+        for seed in 0..20 {
+            for waiters in [1, 8] {
+                let runtime = tokio::runtime::Builder::new_current_thread();
+                let runtime = { runtime }.enable_time().start_paused(true).build().unwrap();
+                let wait = wait_out_a_quarantine(seed, waiters, calls_in_quarantine);
+                let attempts = runtime.block_on(wait);
+                assert!(
+                    attempts <= attempts_max,
+                    "seed {seed}, {waiters}: {attempts} attempts, {calls_in_quarantine}"
+                );
+            }
+        }
     }
 }

@@ -291,7 +291,7 @@ impl Node {
                 } else {
                     durability.acquire_in_line(lock, line, claim, b"", queued, NOW)
                 };
-                match outcome.expect("neither quarantine nor disk") {
+                match outcome.expect("neither quarantine nor disk").0 {
                     Acquired::Granted { fence, .. } | Acquired::Again { fence, .. } => {
                         Reply::Granted(fence)
                     }
@@ -508,7 +508,7 @@ impl World {
         state.wakes &= !(1 << pair);
         let served = Arc::make_mut(&mut state.nodes[node]);
         let reserved_before = served.reserved_for();
-        served.line.leave_by_connection(ConnectionId(client as u64));
+        served.line.leave_by_connection(ConnectionId(client as u64), usize::MAX);
         self.call(state, node, reserved_before);
         self.loses_place(state, client);
     }

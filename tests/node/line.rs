@@ -267,10 +267,93 @@ fn a_full_node_refuses_a_waiter_and_nothing_else() {
     assert_eq!(acquire(conn, "B", "5-a"), "nil", "who stands in line may stay");
     assert_eq!(ask(conn, &format!("LOCK.ACQUIRE new C 30000 {}", queue("6-b"))), "1");
     let release = format!("LOCK.RELEASE other A {}", queue("6-b"));
-    assert_eq!(ask(conn, &release), "1", "a lease is given back, full or not");
+    assert_eq!(ask(conn, &release), "-1", "the ticket does not stand in line");
+    assert_eq!(field(conn, "other", "fence"), "1");
+    assert_eq!(field(conn, "other", "state"), "reserved", "a lease is given back, full or not");
     assert_eq!(field(conn, "other", "waiters"), "1");
     assert_eq!(ask(conn, "CONFIG SET lockmod.max-waiters 3"), "OK");
     assert_eq!(acquire(conn, "C", "6-b"), "nil");
+}
+
+#[test]
+fn a_node_without_memory_puts_nobody_in_line_but_takes_a_lease_back() {
+    let server = Server::start();
+    let conn = &mut server.connect();
+    ask(conn, "LOCK.ACQUIRE res A 30000");
+    assert_eq!(ask(conn, &format!("LOCK.RELEASE res B {}", queue("5-a"))), "0");
+    ask(conn, "CONFIG SET maxmemory 1");
+    assert_eq!(ask(conn, &format!("LOCK.RELEASE res C {}", queue("6-b"))), "-1");
+    assert_eq!(ask(conn, &format!("LOCK.RELEASE res B {}", queue("5-a"))), "0", "it may stay");
+    assert_eq!(ask(conn, &format!("LOCK.RELEASE res A {}", queue("7-c"))), "-1");
+    assert_eq!(field(conn, "res", "state"), "reserved");
+    assert_eq!(field(conn, "res", "waiters"), "1");
+    ask(conn, "CONFIG SET maxmemory 0");
+    assert_eq!(ask(conn, &format!("LOCK.RELEASE res C {}", queue("6-b"))), "nil");
+    assert_eq!(field(conn, "res", "waiters"), "2");
+}
+
+#[test]
+fn a_node_in_quarantine_calls_nobody_before_its_end() {
+    let mut server = Server::start();
+    ask(&mut server.connect(), "LOCK.ACQUIRE res A 60000");
+    server.kill();
+    server.start_again();
+    let conn = &mut server.connect();
+    let mut wakes = listener(&server, &["5-a", "6-b"]);
+    assert!(acquire(conn, "C", "6-b").starts_with("QUARANTINE "));
+    assert_eq!(ask(conn, &format!("LOCK.RELEASE res C {}", queue("6-b"))), "nil");
+    assert_eq!(ask(conn, &format!("LOCK.RELEASE res B {}", queue("5-a"))), "nil");
+    assert_eq!(field(conn, "res", "waiters"), "2");
+    assert!(wakes.is_silent_for(Duration::from_millis(50)));
+    ask(conn, "CONFIG SET lockmod.quarantine no");
+    assert_eq!(woken(&mut wakes), "5-a");
+    assert!(acquire(conn, "B", "5-a").parse::<u64>().is_ok());
+}
+
+/// Lets as many tickets stand in line, on one connection, each for a lock of its own that A holds.
+fn fill(conn: &mut Connection, count: usize) {
+    for names in (0..count).collect::<Vec<_>>().chunks(1_000) {
+        let mut pipe = redis::pipe();
+        for name in names {
+            let (key, ticket) = (format!("res-{name}"), format!("5-{name}"));
+            pipe.cmd("LOCK.ACQUIRE").arg(&key).arg("A").arg(600_000).ignore();
+            pipe.cmd("LOCK.RELEASE").arg(&key).arg("B").arg("QUEUE").arg(600_000);
+            pipe.arg("TICKET").arg(ticket).arg("NOTIFY").arg("wake").ignore();
+        }
+        pipe.query::<()>(conn).unwrap();
+    }
+}
+
+/// Whether `event` lets all waiters leave, and others are served meanwhile.
+fn leaves_in_slices(server: &Server, count: u64, event: impl FnOnce()) -> bool {
+    event();
+    let mut was_between = false;
+    wait_until("all have left", || {
+        let waiters = server.info_u64("lockmod_waiters");
+        was_between |= waiters > 0 && waiters < count;
+        waiters == 0
+    });
+    was_between
+}
+
+#[test]
+fn an_event_that_concerns_many_lines_does_not_stop_the_server() {
+    const COUNT: usize = 20_000;
+    let server = Server::builder().module_arg("max-waiters", 2 * COUNT).start();
+    let conn = &mut server.connect();
+    let mut other = server.connect();
+    fill(&mut other, COUNT);
+    assert_eq!(server.info_u64("lockmod_waiters"), COUNT as u64);
+    assert!(leaves_in_slices(&server, COUNT as u64, || drop(other)), "a connection that closes");
+
+    // Keys of another type take the places of the locks: everybody is sent away.
+    let mut other = server.connect();
+    fill(&mut other, COUNT);
+    ask(conn, "SELECT 1");
+    let texts = (0..COUNT).flat_map(|name| [format!("res-{name}"), "text".to_owned()]);
+    redis::cmd("MSET").arg(texts.collect::<Vec<_>>()).exec(conn).unwrap();
+    let swap = || drop(ask(conn, "SWAPDB 0 1"));
+    assert!(leaves_in_slices(&server, COUNT as u64, swap), "SWAPDB");
 }
 
 #[test]

@@ -171,6 +171,50 @@ fn a_client_that_goes_leaves_the_line() {
 }
 
 #[test]
+fn a_wait_that_is_repeated_is_answered_by_the_same_grant() {
+    // A client whose connection broke asks again, before the server has noticed. Its second call
+    // used to wait behind its own lease, and to take a second grant when that was over.
+    let server = Server::start();
+    let conn = &mut server.connect();
+    ask(conn, "LOCK.ACQUIRE res A 60000");
+    let mut first = waiter(&server, "B", LONG);
+    let mut other = waiter(&server, "C", LONG);
+    let mut again = waiter(&server, "B", LONG);
+    ask(conn, "LOCK.RELEASE res A");
+    assert_eq!((first.read(), again.read()), (b":2\r\n".to_vec(), b":2\r\n".to_vec()));
+    assert_eq!(server.info_u64("lockmod_waiters"), 1);
+    ask(conn, "LOCK.RELEASE res B");
+    assert_eq!(other.read(), b":3\r\n");
+    nobody_waits(&server);
+    assert_eq!(server.info_u64("lockmod_grants"), 3);
+}
+
+#[test]
+fn a_grant_to_two_calls_is_handed_on_only_if_both_clients_have_gone() {
+    let server = Server::start();
+    let conn = &mut server.connect();
+    for is_second_gone in [false, true] {
+        ask(conn, "LOCK.ACQUIRE res A 60000");
+        let (mut first, mut second) = (server.connect_raw(), server.connect_raw());
+        let ids = [id_of(&mut first), id_of(&mut second)];
+        wait(&server, &mut first, "B", LONG);
+        wait(&server, &mut second, "B", LONG);
+        let mut next = waiter(&server, "C", LONG);
+        let gone = if is_second_gone { &ids[..] } else { &ids[..1] };
+        ask_all(conn, &[("MULTI", "OK"), ("LOCK.RELEASE res A", "QUEUED")]);
+        gone.iter().for_each(|id| drop(ask(conn, &format!("CLIENT KILL ID {id}"))));
+        ask(conn, "EXEC");
+        if !is_second_gone {
+            assert_eq!(second.read(), b":2\r\n");
+            assert_eq!(ask(conn, "LOCK.RELEASE res B"), "1");
+        }
+        let fence: u64 = if is_second_gone { 6 } else { 3 };
+        assert_eq!(next.read(), format!(":{fence}\r\n").as_bytes());
+        ask(conn, "LOCK.RELEASE res C");
+    }
+}
+
+#[test]
 fn a_grant_whose_client_has_gone_is_handed_on() {
     let server = Server::builder().config("appendonly", "yes").start();
     let conn = &mut server.connect();

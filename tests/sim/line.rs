@@ -3,7 +3,7 @@
 //! Who stands where, and whose turn it is, says the engine's `Line`. What stands here in place of
 //! the module (`src/module/waiters.rs`) finds the line, publishes, and knows when to look again.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 use lockmod::engine::{ConnectionId, Instant, Line, Millis, Queued, Room, Ticket, Turn};
 use lockmod::wire::request::Queue;
@@ -29,7 +29,14 @@ pub(crate) struct Tally {
     pub(crate) lapsed: u64,
     /// Tickets that left with their connection.
     pub(crate) hung_up: u64,
+    /// Tickets that were called, asked, and were refused.
+    pub(crate) misled: u64,
+    /// The most attempts by one ticket within [`PACE`].
+    pub(crate) hurry: usize,
 }
+
+/// Over what attempts of one ticket are counted.
+const PACE: Millis = Millis::new(1_000);
 
 #[derive(Debug)]
 pub(crate) struct Lines {
@@ -42,6 +49,8 @@ pub(crate) struct Lines {
     calls: Vec<(u64, Vec<u8>)>,
     /// When the node looks again by itself.
     alarm_at: Option<Instant>,
+    /// When each ticket has asked lately.
+    asked_at: BTreeMap<Ticket, VecDeque<Instant>>,
 }
 
 impl Lines {
@@ -53,7 +62,23 @@ impl Lines {
             listeners: BTreeMap::new(),
             calls: Vec::new(),
             alarm_at: None,
+            asked_at: BTreeMap::new(),
         }
+    }
+
+    /// A ticket asks for its lock.
+    pub(crate) fn note_attempt(&mut self, ticket: &Ticket, now: Instant) {
+        let asked_at = self.asked_at.entry(ticket.clone()).or_default();
+        asked_at.push_back(now);
+        while asked_at.front().is_some_and(|first| first.after(PACE) <= now) {
+            asked_at.pop_front();
+        }
+        self.tally.hurry = self.tally.hurry.max(asked_at.len());
+    }
+
+    /// Whether the lock is reserved for the ticket.
+    pub(crate) fn has_called(&self, name: &[u8], ticket: &Ticket) -> bool {
+        self.lines.get(name).is_some_and(|line| line.reserved_for() == Some(ticket))
     }
 
     /// The node has stopped: nobody waits any more, and no connection is left.
@@ -97,11 +122,11 @@ impl Lines {
         self.lines.keys().cloned().collect()
     }
 
-    /// Looks at a line: its lock is held until then, or free.
+    /// Looks at a line: its lock cannot be granted before then, or can be now.
     pub(crate) fn settle(&mut self, name: &[u8], held_until: Option<Instant>, now: Instant) {
         let mut line = self.take(name);
         let was_reserved = line.reserved_for().is_some();
-        drop(line.expire(now));
+        drop(line.expire(now, usize::MAX));
         self.tally.lapsed += u64::from(was_reserved && line.reserved_for().is_none());
         if held_until.is_some() {
             line.taken();
@@ -120,7 +145,7 @@ impl Lines {
             listeners.remove(&connection);
         }
         for line in self.lines.values_mut() {
-            let left = line.leave_by_connection(ConnectionId(connection));
+            let left = line.leave_by_connection(ConnectionId(connection), usize::MAX);
             self.tally.hung_up += left.len() as u64;
         }
     }

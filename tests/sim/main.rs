@@ -50,6 +50,9 @@ const CALM_ACQUISITIONS: u64 = 3;
 /// For how long a lock may be free and wanted when all is well: the longest lease that a crash
 /// forgot, one block of the lease ceiling, and some attempts.
 const PATIENCE: Duration = Duration::from_secs(40);
+/// How many attempts one waiter may make within a second: with the shortest ttl, as many as its
+/// timers make, and some more for those who have called it.
+const ATTEMPTS_MAX: usize = 30;
 /// A run that takes longer than this hangs.
 const END: Duration = Duration::from_secs(1_000);
 
@@ -243,7 +246,13 @@ fn judge(
         reached.note_often("node: repaired", node.repaired);
         reached.note_often("extend: provisional", node.provisional);
         reached.note_often("node: quarantined at a start", node.quarantines);
-        let Tally { called, lapsed, hung_up } = node.lines.tally;
+        let Tally { called, lapsed, hung_up, misled, hurry } = node.lines.tally;
+        if misled > 0 {
+            violations.push(format!("a node has refused {misled} that it had called"));
+        }
+        if hurry > ATTEMPTS_MAX {
+            violations.push(format!("a waiter has made {hurry} attempts within a second"));
+        }
         reached.note_often("line: called", called);
         reached.note_often("line: a reservation lapsed", lapsed);
         reached.note_often("line: left with its connection", hung_up);
@@ -368,6 +377,12 @@ fn a_node_that_grants_without_looking_at_the_token_is_caught() {
 #[test]
 fn leases_on_a_clock_that_is_stepped_are_caught() {
     must_be_caught("wall clock", stormy(Defect::LeasesOnTheWallClock), OVERLAP);
+}
+
+#[test]
+fn a_node_that_calls_those_whom_it_refuses_is_caught() {
+    let complaint = "that it had called";
+    must_be_caught("calls in quarantine", stormy(Defect::CallsInQuarantine), complaint);
 }
 
 #[test]

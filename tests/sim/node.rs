@@ -11,11 +11,11 @@ use lockmod::codec::state::{decode_state, encode_state};
 use lockmod::codec::{decode_lock, encode_lock};
 use lockmod::engine::{
     Acquired, Ceilings, Clocks, Durability, Extended, Fence, Fencing, Found, Instant, Inventory,
-    Line, Loaded, Lock, Millis, Refusal, Released, Saved, Stop, Stopped, UnixTime, recover, start,
-    stop,
+    Line, Loaded, Lock, Millis, Queued, Refusal, Released, Saved, Stop, Stopped, UnixTime, Waiter,
+    recover, start, stop,
 };
 use lockmod::wire::request::{self, Limits, Waiting};
-use lockmod::wire::spec::{KEPT, KEPT_PROVISIONALLY};
+use lockmod::wire::spec::{KEPT, KEPT_PROVISIONALLY, NOT_IN_LINE};
 
 use crate::clock::Clock;
 use crate::line::{Lines, Offer};
@@ -40,6 +40,8 @@ pub(crate) enum Defect {
     GrantsToAnybody,
     /// Its leases are on the wall clock.
     LeasesOnTheWallClock,
+    /// It calls those in line while it would refuse what they then ask for.
+    CallsInQuarantine,
 }
 
 /// What a node keeps through a crash.
@@ -442,9 +444,17 @@ impl Node {
             Waiting::Not => None,
             Waiting::Block(_) => panic!("the client never blocks"),
         };
-        let outcome = self.decide_in_line(args[1], |durability, lock, line, now| {
+        let was_called = queued.as_ref().is_some_and(|queued| {
+            self.lines.note_attempt(&queued.ticket, self.clocks().now);
+            self.lines.has_called(args[1], &queued.ticket)
+        });
+        let decided = self.decide_in_line(args[1], |durability, lock, line, now| {
             durability.acquire_in_line(lock, line, asked.claim, asked.label, queued.as_ref(), now)
-        })?;
+        });
+        // That the disk is full is found out by asking for what needs it.
+        let is_misled = was_called && !matches!(decided, Ok(_) | Err(Refusal::StateFile { .. }));
+        self.lines.tally.misled += u64::from(is_misled);
+        let (outcome, _) = decided?;
         Ok(match outcome {
             Acquired::Granted { fence, .. } | Acquired::Again { fence, .. } => {
                 Said::Number(fence.get())
@@ -461,14 +471,21 @@ impl Node {
         let queue = request::release_options(&args[3..])?;
         let queued = queue.map(|queue| self.lines.queued(queue, connection, self.now()));
         let for_anybody = self.defect == Defect::ReleasesForAnybody;
-        let (outcome, _) = self.decide_in_line(args[1], |durability, lock, line, now| {
-            let holder = lock.lease(now).map(|lease| lease.token.as_bytes().to_vec());
-            let token = match &holder {
-                Some(holder) if for_anybody => request::token(holder, Limits::FACTS)?,
-                _ => token,
-            };
-            Ok(durability.release_in_line(lock, line, token, queued.as_ref(), now))
-        })?;
+        let ((outcome, _), is_there) =
+            self.decide_in_line(args[1], |durability, lock, line, now| {
+                let holder = lock.lease(now).map(|lease| lease.token.as_bytes().to_vec());
+                let token = match &holder {
+                    Some(holder) if for_anybody => request::token(holder, Limits::FACTS)?,
+                    _ => token,
+                };
+                let outcome = durability.release_in_line(lock, line, token, queued.as_ref(), now);
+                let is_there =
+                    |queued: &Queued<'_>| line.has(&Waiter::Ticket(queued.ticket.clone()));
+                Ok((outcome, queued.as_ref().is_none_or(is_there)))
+            })?;
+        if !is_there {
+            return Ok(Said::Signed(NOT_IN_LINE));
+        }
         Ok(match outcome {
             Released::Released { .. } => Said::Number(1),
             Released::HeldByAnother => Said::Number(0),
@@ -493,7 +510,17 @@ impl Node {
     /// Looks at the line before a lock.
     fn settle(&mut self, name: &[u8]) {
         let now = self.now();
-        self.lines.settle(name, held_until(&self.locks, name, now), now);
+        let until = match self.defect {
+            Defect::CallsInQuarantine => held_until(&self.locks, name, now),
+            _ => self.closed_until(name, now),
+        };
+        self.lines.settle(name, until, now);
+    }
+
+    /// Until when nobody can be granted the lock.
+    fn closed_until(&self, name: &[u8], now: Instant) -> Option<Instant> {
+        let quarantine = self.durability.grants_nothing_until(now);
+        held_until(&self.locks, name, now).max(quarantine)
     }
 
     /// A connection is gone.
@@ -511,7 +538,8 @@ impl Node {
     /// In what true time something will be due, if nobody knows of it yet.
     pub(crate) fn alarm(&mut self) -> Option<Duration> {
         let now = self.now();
-        let due = self.lines.alarm(|name| held_until(&self.locks, name, now))?;
+        let quarantine = self.durability.grants_nothing_until(now);
+        let due = self.lines.alarm(|name| held_until(&self.locks, name, now).max(quarantine))?;
         let due = due.after(Millis::new(1));
         Some(self.clock.true_length(now.until(due).into()))
     }
@@ -580,6 +608,7 @@ fn extended(outcome: Extended, yes: impl Fn(u64, bool) -> u64) -> Said {
 enum Said {
     Nil,
     Number(u64),
+    Signed(i64),
     Simple(&'static str),
     Text(String),
     List(Vec<Said>),
@@ -592,6 +621,7 @@ impl Said {
         match self {
             Said::Nil => b"$-1\r\n".to_vec(),
             Said::Number(number) => format!(":{number}\r\n").into_bytes(),
+            Said::Signed(number) => format!(":{number}\r\n").into_bytes(),
             Said::Simple(text) => format!("+{text}\r\n").into_bytes(),
             Said::Text(text) => bulk(text.as_bytes()),
             Said::List(parts) => {

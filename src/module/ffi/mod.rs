@@ -76,6 +76,11 @@ impl Flags {
         self.0 & raw::REDISMODULE_CTX_FLAGS_CLUSTER != 0
     }
 
+    /// Whether the server has no memory left for what is not needed.
+    pub(super) fn is_out_of_memory(self) -> bool {
+        self.0 & raw::REDISMODULE_CTX_FLAGS_OOM != 0
+    }
+
     /// Whether the server is a master: only a master decides.
     pub(super) fn is_master(self) -> bool {
         self.0 & raw::REDISMODULE_CTX_FLAGS_MASTER != 0
@@ -280,6 +285,8 @@ impl Drop for Strings<'_> {
 pub(super) enum Reply {
     /// A number.
     Integer(u64),
+    /// A number that may be below zero.
+    Signed(i64),
     /// The null of the client's protocol.
     Null,
     /// Lines of text.
@@ -308,6 +315,10 @@ impl Reply {
             // SAFETY: the context is that of the command being answered.
             Reply::Integer(number) => unsafe {
                 call!(RedisModule_ReplyWithLongLong(context, number as c_longlong));
+            },
+            // SAFETY: as above.
+            Reply::Signed(number) => unsafe {
+                call!(RedisModule_ReplyWithLongLong(context, number));
             },
             // SAFETY: as above.
             Reply::Null => unsafe {

@@ -202,7 +202,7 @@ unsafe extern "C" fn unlink(key: *mut raw::RedisModuleKeyOptCtx, value: *const c
         if waiters::any() {
             // SAFETY: as the server passed it.
             if let Some((database, name)) = unsafe { waiting::key_of(key) } {
-                waiters::unlinked(database, name);
+                waiters::changed(database, name);
             }
         }
     });
