@@ -39,17 +39,19 @@ static IDLE_MS: AtomicI64 = AtomicI64::new(DAY_MS);
 static MAX_TOKEN_BYTES: AtomicI64 = AtomicI64::new(TOKEN_MAX_DEFAULT as i64);
 static MAX_WAITERS: AtomicI64 = AtomicI64::new(10_000);
 static RESERVE_MS: AtomicI64 = AtomicI64::new(100);
+static SCAN_PERCENT: AtomicI64 = AtomicI64::new(25);
 static QUARANTINE: AtomicBool = AtomicBool::new(true);
 static QUARANTINE_ON_PROMOTION: AtomicBool = AtomicBool::new(true);
 lazy_static! {
     static ref STATE_FILE: TextValue = Mutex::new(String::new());
     /// All options.
-    pub(super) static ref OPTIONS: [OptionSpec; 8] = [
+    pub(super) static ref OPTIONS: [OptionSpec; 9] = [
         number("max-ttl", DAY_MS, 1, 366 * DAY_MS, &MAX_TTL),
         number("idle-ms", DAY_MS, 0, 366 * DAY_MS, &IDLE_MS),
         number("max-token-bytes", TOKEN_MAX_DEFAULT as i64, 16, 255, &MAX_TOKEN_BYTES),
         number("max-waiters", 10_000, 0, 1_000_000, &MAX_WAITERS),
         number("reserve-ms", 100, 1, 60_000, &RESERVE_MS),
+        number("scan-percent", 25, 1, 75, &SCAN_PERCENT),
         switch("quarantine", &QUARANTINE),
         switch("quarantine-on-promotion", &QUARANTINE_ON_PROMOTION),
         OptionSpec { name: "state-file", kind: OptionKind::Text { value: &STATE_FILE } },
@@ -109,6 +111,11 @@ pub(super) fn max_waiters() -> usize {
 /// For how long a free lock is reserved for a ticket that has been woken.
 pub(super) fn reserve() -> Millis {
     Millis::new(unsigned(&RESERVE_MS))
+}
+
+/// The share of the server's time that looking through the locks may take.
+pub(super) fn scan_percent() -> u32 {
+    u32::try_from(unsigned(&SCAN_PERCENT)).unwrap_or(1).clamp(1, 75)
 }
 
 fn unsigned(value: &AtomicI64) -> u64 {
@@ -182,9 +189,9 @@ mod tests {
     fn module_arguments_replace_defaults() {
         assert_eq!(parse(&["max-ttl", "600000"]).unwrap()[0], Given::Number(600_000));
         assert_eq!(parse(&["lockmod.idle-ms", "5"]).unwrap()[1], Given::Number(5));
-        assert_eq!(parse(&["quarantine", "no"]).unwrap()[5], Given::Switch(false));
-        assert_eq!(parse(&["state-file", ""]).unwrap()[7], Given::Text(String::new()));
-        assert_eq!(parse(&[]).unwrap()[7], Given::Text("lockmod-6379.state".to_owned()));
+        assert_eq!(parse(&["quarantine", "no"]).unwrap()[6], Given::Switch(false));
+        assert_eq!(parse(&["state-file", ""]).unwrap()[8], Given::Text(String::new()));
+        assert_eq!(parse(&[]).unwrap()[8], Given::Text("lockmod-6379.state".to_owned()));
     }
 
     #[test]

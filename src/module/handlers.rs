@@ -167,6 +167,7 @@ impl Handler for Release {
         let queued = if has_options { queued(context, args, now)? } else { None };
         let has_line = queued.is_some() || waiters::any();
         let has_no_place = Cell::new(false);
+        let mut ends_at = Instant::default();
         let decide = |lock: &mut Lock| {
             if has_line {
                 let queued = queued.as_ref();
@@ -179,6 +180,7 @@ impl Handler for Release {
         let outcome = match context.open(args, KEY).find() {
             Found::Lock(lock) => {
                 let (was_noted, held_for) = (!lock.has_unnoted_lease(), lock.held_for(now));
+                ends_at = lock.until();
                 match decide(lock)? {
                     // Only where this clock differs from the master's: the master's word counts.
                     Released::HeldByAnother | Released::NotHeld
@@ -198,7 +200,7 @@ impl Handler for Release {
         };
         let reply = match outcome {
             Released::Released { held_for } => {
-                node::tally(|tally| tally.released(held_for));
+                node::tally(|tally| tally.released(held_for, ends_at));
                 replication::state_verbatim(context, args);
                 context.notify(c"lock.release", args, KEY);
                 Reply::Integer(1)

@@ -6,7 +6,9 @@ use super::ffi::{Context, Guarded, Level};
 use super::start;
 use super::state_file::StateFile;
 use super::tally::{Counts, Tally};
-use crate::engine::{Ceilings, Durability, Fence, Instant, Lock, Recovery, Refusal, Stop};
+use crate::engine::{
+    Ceilings, Durability, Fence, Instant, LEASE_BLOCK, Lock, Recovery, Refusal, Stop,
+};
 
 static NODE: Guarded<Node> =
     Guarded::new(Node { durability: Durability::new(Fence::ZERO, None), tally: Tally::NONE });
@@ -156,12 +158,18 @@ pub(super) fn forget(lock: &Lock) {
     NODE.with(|node| {
         node.durability.forget(lock);
         node.tally.may_lapse(lock);
+        if lock.written_lease().is_some() {
+            node.tally.gave_back(lock.until());
+        }
     });
 }
 
 /// Begins to look for the longest lease that stands.
 pub(super) fn begin_survey() {
-    NODE.with(|node| node.durability.begin_survey());
+    NODE.with(|node| {
+        node.durability.begin_survey();
+        node.tally.begin_survey();
+    });
 }
 
 /// A scan has come upon this lock, or it has got a second name.
@@ -181,14 +189,26 @@ pub(super) fn end_survey(now: Instant) {
     }
 }
 
-/// Whether a survey could shorten the wait after a crash.
+/// Whether a survey could shorten the wait after a crash: not while the lease that ends last is
+/// known to stand.
 pub(super) fn would_gain(now: Instant) -> bool {
-    NODE.with(|node| node.durability.would_gain(now))
+    NODE.with(|node| {
+        let Node { durability, tally } = node;
+        let longest = durability.longest();
+        let is_gone = tally.given_back().after(LEASE_BLOCK) >= longest;
+        // After a start, the ceiling may be about leases that nobody has seen since.
+        let is_above =
+            |ceilings: Ceilings| ceilings.lease > longest.after(LEASE_BLOCK).after(LEASE_BLOCK);
+        durability.would_gain(now) && (is_gone || durability.ceilings().is_some_and(is_above))
+    })
 }
 
 /// Any number of locks are gone, or have changed places.
 pub(super) fn forget_all() {
-    NODE.with(|node| node.durability.forget_all());
+    NODE.with(|node| {
+        node.durability.forget_all();
+        node.tally.gave_back(node.durability.longest());
+    });
 }
 
 /// Raises the floor to at least `floor`.

@@ -1,7 +1,10 @@
 //! Looking through the locks: forgetting idle ones, and finding the longest lease that stands.
 //!
-//! An incremental scan over all keys: a little on every tick of the server's cron, more while much
-//! is found. It serves three ends.
+//! An incremental scan over all keys, a slice of a millisecond at a time. Where nobody waits for
+//! what it finds, there is one short slice on every tick of the server's cron. A round that is
+//! waited for (a survey, numbers, notifications, many locks to forget) takes slices one after the
+//! other, with pauses that leave the server its time: `lockmod.scan-percent` is the scan's share.
+//! It serves three ends.
 //!
 //! A lock outlives its leases for the sake of its counter, so names that are used once would pile
 //! up. What Redis does for expired keys is done here for locks that have been free for
@@ -12,28 +15,30 @@
 //!
 //! After a crash a node waits for the longest lease that it may have forgotten. A long lease that
 //! was given back early would count until its end, so a round is also a **survey**, where that can
-//! shorten the wait: it ends with a lower lease ceiling. (A lock that is renamed or copied
-//! meanwhile is noted on its way; where databases change places, the survey starts again.)
+//! shorten the wait, because the latest leases were given back: it ends with a lower lease ceiling.
+//! (A lock that is renamed or copied meanwhile is noted on its way; where databases change places,
+//! the survey starts again.)
 //!
 //! A lease that ends is no event either, so a round also **notes the ends of leases**: it announces
 //! them where keyspace notifications are enabled, and corrects the numbers of INFO where somebody
 //! has asked for them. It begins when the earliest known end has passed, and never otherwise: a
 //! server that is idle, or whose numbers and notifications nobody wants, pays nothing for it.
 
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant as StdInstant};
 
-use super::ffi::{Context, Cursor, Guarded, types};
+use super::ffi::{Context, Cursor, Guarded, go_on_after, types};
 use super::tally::Tally;
 use super::{clock, config, node};
 use crate::engine::{Instant, Millis};
 
-/// The longest that one tick may take, while much is found: at ten ticks a second, 5 % of a core.
-const BUSY_TICK: Duration = Duration::from_millis(5);
-/// The longest that one tick may take, while somebody listens for leases that have ended: at ten
-/// ticks a second, 25 % of a core, as Redis's own search for expired keys.
-const ANNOUNCING_TICK: Duration = Duration::from_millis(25);
-/// The longest that one tick may take while little is found: 0.5 % of a core.
-const QUIET_TICK: Duration = Duration::from_micros(500);
+/// How long a slice of a round takes that somebody waits for.
+const SLICE: Duration = Duration::from_millis(1);
+/// How long the slice of a tick takes otherwise: at ten ticks a second, 0.5 % of a core.
+const QUIET_SLICE: Duration = Duration::from_micros(500);
+/// After a round for a survey or for numbers there is none for this many times as long as it took:
+/// on a server that never rests they take 5 % of a core, however many locks there are.
+const REST: u32 = 20;
 /// Much is found when at least one in this many locks looked at was idle.
 const MUCH: u64 = 4;
 /// Keys are looked at this many at a time between two looks at the clock.
@@ -44,19 +49,29 @@ const SURVEY: Millis = Millis::new(5_000);
 
 static SCAN: Guarded<Option<Scan>> = Guarded::new(None);
 
+/// Whether a timer will go on with the scan.
+static IS_TIMED: AtomicBool = AtomicBool::new(false);
+
 /// Where the scan stands.
 struct Scan {
     database: u32,
     cursor: Cursor,
-    busy: bool,
+    /// Many of the locks that were looked at last were idle.
+    finds_much: bool,
+    /// Somebody waits for the end of this round.
+    is_urgent: bool,
     /// Nothing of this round has been looked at yet.
     is_fresh: bool,
+    /// How long this round has taken.
+    cost: Duration,
     /// The option with which this round began.
     idle: Option<Millis>,
     /// When the earliest lock seen in this round becomes idle; what changes later does so later.
     earliest: Instant,
     /// Nothing can be idle before.
     rests_until: Instant,
+    /// No survey begins before, and no round for numbers.
+    spares_until: Instant,
     survey: Survey,
 }
 
@@ -77,11 +92,14 @@ impl Scan {
         Scan {
             database: 0,
             cursor: Cursor::default(),
-            busy: false,
+            finds_much: false,
+            is_urgent: false,
             is_fresh: true,
+            cost: Duration::ZERO,
             idle,
             earliest: after_or_never(now, idle),
             rests_until: now,
+            spares_until: Instant::default(),
             survey: Survey::Absent,
         }
     }
@@ -92,6 +110,10 @@ impl Scan {
         self.earliest = after_or_never(now, self.idle);
         self.database = 0;
         self.is_fresh = true;
+        if std::mem::take(&mut self.is_urgent) {
+            self.spares_until = now.after(Millis::round_up(self.cost * REST));
+        }
+        self.cost = Duration::ZERO;
         node::tally(Tally::end_round);
         if let Survey::Looking { since } = self.survey {
             self.survey = Survey::Looked { since };
@@ -101,9 +123,13 @@ impl Scan {
     /// Begins a survey where one is worth it, and ends it when its time has come.
     fn survey(&mut self, now: Instant) {
         match self.survey {
-            Survey::Absent if self.is_fresh && node::would_gain(now) => {
-                node::begin_survey();
-                self.survey = Survey::Looking { since: now };
+            Survey::Absent if self.spares_until <= now && node::would_gain(now) => {
+                // It begins with a round. One that is under way has to end first.
+                self.is_urgent = true;
+                if self.is_fresh {
+                    node::begin_survey();
+                    self.survey = Survey::Looking { since: now };
+                }
             }
             Survey::Looked { since } if since.after(SURVEY) <= now => {
                 node::end_survey(now);
@@ -126,6 +152,16 @@ pub(super) fn disturbed() {
 
 /// One tick: looks at some keys, and forgets the locks among them that are idle.
 pub(super) fn tick(context: Context<'_>) {
+    look(context);
+}
+
+/// The time of a slice has come between two ticks.
+pub(super) fn go_on(context: Context<'_>) {
+    IS_TIMED.store(false, Ordering::Relaxed);
+    look(context);
+}
+
+fn look(context: Context<'_>) {
     let idle = config::idle();
     let flags = context.flags();
     if !flags.is_master() || flags.is_loading() || context.must_not_replicate() {
@@ -138,72 +174,104 @@ pub(super) fn tick(context: Context<'_>) {
         .unwrap_or_else(|| Scan::new(idle, now));
     scan.survey(now);
     let announces = context.notifies();
-    let is_due = node::tally(|tally| tally.is_due(now, announces));
+    let may_be_due = announces || scan.spares_until <= now;
+    scan.is_urgent |= may_be_due && node::tally(|tally| tally.is_due(now, announces));
     if types::lock_count() == 0 {
         node::tally(Tally::begin_round);
         scan.cursor = Cursor::default();
         scan.turn(now);
-    } else if scan.rests_until <= now
-        || matches!(scan.survey, Survey::Looking { .. })
-        || is_due
-        || !scan.is_fresh
-    {
-        scan_some(context, &mut scan, now, announces);
+    } else if scan.rests_until <= now || scan.is_urgent || !scan.is_fresh {
+        let started = StdInstant::now();
+        look_for(context, &mut scan, now, announces);
+        scan.cost += started.elapsed();
+        let has_more = !scan.is_fresh && (scan.is_urgent || scan.finds_much);
+        if has_more && !IS_TIMED.swap(true, Ordering::Relaxed) {
+            go_on_after(pause(started.elapsed(), config::scan_percent()));
+        }
     }
     SCAN.with(|slot| *slot = Some(scan));
 }
 
-fn scan_some(context: Context<'_>, scan: &mut Scan, now: Instant, announces: bool) {
+/// How long the scan rests after a slice that took so long, to keep to its share of the time.
+fn pause(slice: Duration, percent: u32) -> Millis {
+    Millis::round_up(slice * (100 - percent) / percent)
+}
+
+/// One slice.
+fn look_for(context: Context<'_>, scan: &mut Scan, now: Instant, announces: bool) {
     if std::mem::take(&mut scan.is_fresh) {
         node::tally(Tally::begin_round);
     }
     let started = StdInstant::now();
-    // Somebody listens for leases that end, and wants to know soon.
-    let budget = match (announces, scan.busy) {
-        (true, _) => ANNOUNCING_TICK,
-        (false, true) => BUSY_TICK,
-        (false, false) => QUIET_TICK,
-    };
+    let slice = if scan.is_urgent || scan.finds_much { SLICE } else { QUIET_SLICE };
     let (mut seen, mut found) = (0, 0);
-    while started.elapsed() < budget {
+    while started.elapsed() < slice {
         if !context.select(scan.database) {
-            // Past the last database: once round is enough for a tick.
+            // Past the last database: once round is enough for a slice.
             scan.turn(now);
             break;
         }
-        let mut idle_names: Vec<Vec<u8>> = Vec::new();
-        let mut lapsed_names: Vec<Vec<u8>> = Vec::new();
-        let mut earliest = scan.earliest;
-        let more = context.scan(&mut scan.cursor, BATCH, &mut |name, lock| {
-            seen += 1;
-            if lock.note_lapse(now) {
-                node::tally(Tally::lapsed);
-                if announces {
-                    lapsed_names.push(name.to_vec());
-                }
-            }
-            node::come_upon(lock);
-            let idle_at = after_or_never(lock.until(), scan.idle);
-            if lock.is_held(now) || idle_at > now {
-                earliest = earliest.min(idle_at);
-            } else {
-                idle_names.push(name.to_vec());
-            }
-        });
-        scan.earliest = earliest;
-        for name in &lapsed_names {
-            context.notify_of(c"lock.expire", name);
-        }
-        for name in &idle_names {
-            if context.run_replicated(c"UNLINK", &[name]) {
-                node::count(|counts| counts.forgotten += 1);
-                found += 1;
+        let batch = look_at_some(context, scan, now, announces);
+        (seen, found) = (seen + batch.0, found + batch.1);
+    }
+    scan.finds_much = found * MUCH >= seen && found > 0;
+}
+
+/// Looks at one batch: how many locks were seen, and how many forgotten.
+fn look_at_some(
+    context: Context<'_>,
+    scan: &mut Scan,
+    now: Instant,
+    announces: bool,
+) -> (u64, u64) {
+    let (mut seen, mut found) = (0, 0);
+    let mut idle_names: Vec<Vec<u8>> = Vec::new();
+    let mut lapsed_names: Vec<Vec<u8>> = Vec::new();
+    let mut earliest = scan.earliest;
+    let more = context.scan(&mut scan.cursor, BATCH, &mut |name, lock| {
+        seen += 1;
+        if lock.note_lapse(now) {
+            node::tally(Tally::lapsed);
+            if announces {
+                lapsed_names.push(name.to_vec());
             }
         }
-        if !more {
-            scan.cursor = Cursor::default();
-            scan.database += 1;
+        node::come_upon(lock);
+        let idle_at = after_or_never(lock.until(), scan.idle);
+        if lock.is_held(now) || idle_at > now {
+            earliest = earliest.min(idle_at);
+        } else {
+            idle_names.push(name.to_vec());
+        }
+    });
+    scan.earliest = earliest;
+    for name in &lapsed_names {
+        context.notify_of(c"lock.expire", name);
+    }
+    for name in &idle_names {
+        if context.run_replicated(c"UNLINK", &[name]) {
+            node::count(|counts| counts.forgotten += 1);
+            found += 1;
         }
     }
-    scan.busy = found * MUCH >= seen && found > 0;
+    if !more {
+        scan.cursor = Cursor::default();
+        scan.database += 1;
+    }
+    (seen, found)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn pauses_leave_the_server_the_rest_of_its_time() {
+        let slice = |millis| Duration::from_millis(millis);
+        assert_eq!(pause(slice(1), 25), Millis::new(3));
+        assert_eq!(pause(slice(1), 1), Millis::new(99));
+        assert_eq!(pause(slice(2), 75), Millis::new(1));
+        // A slice that took long, because the machine is busy, is followed by a long pause.
+        assert_eq!(pause(slice(40), 10), Millis::new(360));
+    }
 }

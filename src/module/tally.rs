@@ -41,6 +41,9 @@ pub(super) struct Tally {
     written: i64,
     /// No lease ends before this whose end has not been noted.
     soonest: Instant,
+    /// When the latest of the leases would have ended that were given back, or taken away, since
+    /// the last survey began.
+    given_back: Instant,
     /// Somebody has asked for the numbers since a scan has looked at all locks.
     is_wanted: bool,
 }
@@ -64,6 +67,7 @@ impl Tally {
         holds: Histogram::EMPTY,
         written: 0,
         soonest: NEVER,
+        given_back: Instant::from_millis(0),
         is_wanted: false,
     };
 
@@ -76,12 +80,29 @@ impl Tally {
         self.soonest = self.soonest.min(ends_at);
     }
 
-    /// A lease was given back after so long.
+    /// A lease was given back after so long, which would have ended then.
     #[inline]
-    pub(super) fn released(&mut self, held_for: Millis) {
+    pub(super) fn released(&mut self, held_for: Millis, ends_at: Instant) {
+        self.gave_back(ends_at);
         self.counts.releases += 1;
         self.written -= 1;
         self.holds.record(held_for);
+    }
+
+    /// A lease that would have ended then is no more, or ends earlier.
+    #[inline]
+    pub(super) fn gave_back(&mut self, ends_at: Instant) {
+        self.given_back = self.given_back.max(ends_at);
+    }
+
+    /// When the latest of the leases that are no more would have ended.
+    pub(super) fn given_back(&self) -> Instant {
+        self.given_back
+    }
+
+    /// A survey begins: what is given back from now on is for the next one.
+    pub(super) fn begin_survey(&mut self) {
+        self.given_back = Instant::default();
     }
 
     /// A lock was changed in its place: whether it had an unnoted lease, and what it is now.

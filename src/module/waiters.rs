@@ -481,14 +481,16 @@ pub(super) fn undelivered(context: Context<'_>, granted: Granted) {
     }
     let (text, now) = (context.name(&name), clock::now());
     let Ok(token) = Token::new(&token, TOKEN_MAX) else { return };
+    let mut ends_at = Instant::default();
     let released = match text.open().find() {
         Found::Lock(lock) if lock.written_lease().is_some_and(|lease| lease.fence == fence) => {
+            ends_at = lock.until();
             node::decide(context, |node| Ok(node.release(lock, token, now)))
         }
         Found::Lock(_) | Found::Nothing | Found::Other => Ok(Released::NotHeld),
     };
     if let Ok(Released::Released { held_for }) = released {
-        node::tally(|tally| tally.released(held_for));
+        node::tally(|tally| tally.released(held_for, ends_at));
         text.replicate_release(token.as_bytes());
         text.changed(c"lock.release");
         if any() {

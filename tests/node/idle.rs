@@ -1,5 +1,7 @@
 //! Locks that nobody uses are forgotten: memory stays bounded, and fences go on rising.
 
+use std::time::{Duration, Instant};
+
 use redis::Connection;
 
 use crate::ask::{ask, ask_all, digest, wait_for_cron, wait_for_lapse};
@@ -149,4 +151,51 @@ fn a_replica_forgets_nothing_until_it_is_told() {
     assert_eq!(replica.info_u64("lockmod_forgotten"), 0);
     assert_eq!(primary.info_u64("lockmod_forgotten"), 100);
     assert_eq!(replica.info_u64("lockmod_floor"), primary.info_u64("lockmod_floor"));
+}
+
+/// Takes as many locks with leases of this length.
+fn take(conn: &mut Connection, count: u64, ttl: &str) {
+    for names in (0..count).collect::<Vec<_>>().chunks(1000) {
+        let mut pipe = redis::pipe();
+        for name in names {
+            pipe.cmd("LOCK.ACQUIRE").arg(format!("name-{name}")).arg("A").arg(ttl).ignore();
+        }
+        pipe.query::<()>(conn).unwrap();
+    }
+}
+
+#[test]
+fn many_leases_that_have_lapsed_are_soon_not_counted_as_held() {
+    // At the pace of a scan that nobody waits for, it took half a minute.
+    let server = Server::start();
+    let conn = &mut server.connect();
+    take(conn, 60_000, "1");
+    let start = Instant::now();
+    wait_until("none is held", || server.info_u64("lockmod_held") == 0);
+    assert!(start.elapsed() < Duration::from_secs(10), "{:?}", start.elapsed());
+}
+
+#[test]
+fn a_crash_soon_after_many_long_leases_were_given_back_is_not_waited_for_as_long() {
+    const COUNT: u64 = 50_000;
+    let mut server = Server::start();
+    let conn = &mut server.connect();
+    take(conn, COUNT, "3600000");
+    let before = server.info_u64("lockmod_state_writes");
+    for names in (0..COUNT).collect::<Vec<_>>().chunks(1000) {
+        let mut pipe = redis::pipe();
+        for name in names {
+            pipe.cmd("LOCK.RELEASE").arg(format!("name-{name}")).arg("A").ignore();
+        }
+        pipe.query::<()>(conn).unwrap();
+    }
+    let start = Instant::now();
+    let is_lower = || server.info_u64("lockmod_state_writes") > before;
+    wait_until("the file promises less", is_lower);
+    assert!(start.elapsed() < Duration::from_secs(15), "{:?}", start.elapsed());
+    server.kill();
+    server.start_again();
+    ask(&mut server.connect(), "LOCK.ACQUIRE other A 1000");
+    let left = server.info_u64("lockmod_quarantine_left_ms");
+    assert!(left < 60_000, "{left}");
 }

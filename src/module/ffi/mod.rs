@@ -37,7 +37,7 @@ macro_rules! call {
     };
 }
 use call;
-pub(super) use scan::Cursor;
+pub(super) use scan::{Cursor, go_on_after};
 
 const OK: c_int = raw::REDISMODULE_OK as c_int;
 

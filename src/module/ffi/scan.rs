@@ -2,11 +2,13 @@
 #![allow(unsafe_code, reason = "the border to a C API")]
 
 use std::ffi::{c_int, c_void};
+use std::ptr::null_mut;
 
 use redis_module::raw;
 
-use super::{Context, OK, call, guard, slice, types};
-use crate::engine::Lock;
+use super::{Context, OK, call, guard, slice, types, waiting};
+use crate::engine::{Lock, Millis};
+use crate::module::scan;
 
 impl Context<'_> {
     /// Makes `database` the one in which keys are opened; answers whether there is such a one.
@@ -89,5 +91,23 @@ impl Drop for Cursor {
     fn drop(&mut self) {
         // SAFETY: made in `default`, destroyed once.
         unsafe { call!(RedisModule_ScanCursorDestroy(self.raw)) };
+    }
+}
+
+/// Lets [`scan::go_on`] be called after so long, by the wall clock: a step of it makes that sooner
+/// or later.
+pub(in crate::module) fn go_on_after(length: Millis) {
+    let Some(context) = waiting::detached() else { return };
+    let length = length.get().cast_signed();
+    // SAFETY: the context is the module's own; the callback is static and takes no data.
+    unsafe {
+        call!(RedisModule_CreateTimer(context.raw.as_ptr(), length, Some(on_time), null_mut()))
+    };
+}
+
+unsafe extern "C" fn on_time(context: *mut raw::RedisModuleCtx, _data: *mut c_void) {
+    // SAFETY: the server passes a context that lasts for this callback.
+    if let Some(context) = unsafe { Context::new(context) } {
+        guard("going on with a scan", (), || scan::go_on(context));
     }
 }

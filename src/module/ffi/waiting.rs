@@ -43,7 +43,7 @@ pub(super) unsafe fn prepare(context: *mut raw::RedisModuleCtx) {
 
 /// The context of the module's own. What is replicated through it goes out when the callback that
 /// runs has returned, and only if that callback has a context.
-fn detached<'a>() -> Option<Context<'a>> {
+pub(super) fn detached<'a>() -> Option<Context<'a>> {
     // SAFETY: made when the module was loaded, never freed, and used under the server's lock.
     unsafe { Context::new(DETACHED.load(Ordering::Relaxed)) }
 }
