@@ -41,6 +41,9 @@ mod raw;
 mod server;
 mod valgrind;
 
+use std::fs::OpenOptions;
+use std::io::Write;
+use std::path::Path;
 use std::time::{Duration, Instant};
 
 pub use clock::{set_offset, wall_clock_env};
@@ -53,6 +56,15 @@ pub use server::{Builder, Server, StartError, start_nodes};
 
 /// How long anything on a loaded machine may take before a test calls it lost.
 pub const PATIENCE: Duration = Duration::from_secs(30);
+
+/// Says that a test cannot be made here, and why. `make test` lists such tests at its end: none
+/// passes silently.
+pub fn skip(test: &str, why: &str) {
+    let path = Path::new(env!("CARGO_TARGET_TMPDIR")).join("skipped");
+    let list = OpenOptions::new().create(true).append(true).open(path);
+    let written = list.and_then(|mut list| writeln!(list, "{test}: {why}"));
+    written.expect("the list of skipped tests can be written");
+}
 
 /// Polls until `done` answers true.
 ///

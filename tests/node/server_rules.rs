@@ -1,7 +1,7 @@
 //! Redis's own rules hold for locks too: transactions, scripts, ACLs, pauses, memory limits.
 
 use crate::ask::{ask, ask_all, ask_args, bytes, field, wait_for_cron};
-use crate::common::{Server, cmd, wait_until};
+use crate::common::{Server, cmd, skip, wait_until};
 
 #[test]
 fn transactions_run_lock_commands_and_watch_locks() {
@@ -289,8 +289,7 @@ fn locks_survive_being_moved_by_the_defragmentation() {
     let conn = &mut server.connect();
     let answer = ask(conn, "CONFIG SET activedefrag yes");
     if answer != "OK" {
-        println!("skipped: this server has no active defragmentation: {answer}");
-        return;
+        return skip("locks_survive_being_moved_by_the_defragmentation", &answer);
     }
     for line in ["active-defrag-ignore-bytes 1", "active-defrag-threshold-lower 1", "hz 100"] {
         assert_eq!(ask(conn, &format!("CONFIG SET {line}")), "OK");

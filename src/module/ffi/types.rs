@@ -237,3 +237,68 @@ unsafe extern "C" fn defrag(
     }
     0
 }
+
+#[cfg(test)]
+mod tests {
+    use std::alloc::{Layout, alloc, dealloc};
+
+    use super::*;
+    use crate::engine::{Fence, Instant, Lease, Token};
+
+    /// Moves a block as an allocator does that defragments: elsewhere, and what was there is no
+    /// more. Tests have the system's allocator.
+    unsafe extern "C" fn move_block(
+        _context: *mut raw::RedisModuleDefragCtx,
+        block: *mut c_void,
+    ) -> *mut c_void {
+        let layout = Layout::new::<Lock>();
+        // SAFETY: the tests below defragment boxed locks only, which were allocated with this
+        // layout. The old block is overwritten, so that nobody can live on what is left of it.
+        unsafe {
+            let moved = alloc(layout);
+            moved.copy_from_nonoverlapping(block.cast(), layout.size());
+            block.cast::<u8>().write_bytes(0xdb, layout.size());
+            dealloc(block.cast(), layout);
+            moved.cast()
+        }
+    }
+
+    /// The allocator finds the old place as good.
+    unsafe extern "C" fn leave_block(
+        _context: *mut raw::RedisModuleDefragCtx,
+        _block: *mut c_void,
+    ) -> *mut c_void {
+        std::ptr::null_mut()
+    }
+
+    /// A lock whose token and label are in a block of their own.
+    fn held() -> Lock {
+        let mut lock = Lock::default();
+        let (token, label) = (Token::new(&[b't'; 64], 64).unwrap(), [b'l'; 100]);
+        let (fence, ends_at) = (Fence::new(7).unwrap(), Instant::from_millis(9_000));
+        lock.apply(Lease { token, fence, ends_at, label: &label }, Instant::from_millis(1_000));
+        lock
+    }
+
+    #[test]
+    fn a_lock_survives_being_moved_and_being_left_alone() {
+        for (allocator, moves) in [(move_block as _, true), (leave_block as _, false)] {
+            // SAFETY: no other test uses this function of the server.
+            unsafe { raw::RedisModule_DefragAlloc = Some(allocator) };
+            for lock in [Lock::default(), held()] {
+                let expected = lock.clone();
+                let mut value = give(lock).cast::<c_void>();
+                let before = value;
+                let (context, key) = (std::ptr::null_mut(), std::ptr::null_mut());
+                // SAFETY: the value is one of the type, which nobody else uses; the functions above
+                // look at neither context nor key.
+                let (left, moved) =
+                    unsafe { (defrag(context, key, &mut value), super::lock(value).cloned()) };
+                assert_eq!((left, value != before), (0, moves));
+                assert_eq!(moved, Some(expected));
+                // SAFETY: as the server does it, once.
+                unsafe { free(value) };
+            }
+        }
+    }
+}
