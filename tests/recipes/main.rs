@@ -10,6 +10,7 @@ mod leader;
 mod packaging;
 mod postgres_server;
 mod security;
+mod servers;
 
 use std::path::Path;
 
