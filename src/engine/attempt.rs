@@ -338,8 +338,33 @@ mod tests {
         assert_eq!(attempt.answer(4, granted(7), at(1)), Step::Wait);
         assert_eq!(attempt.answer(0, Answer::Refused, at(1)), Step::Wait);
         assert_eq!(attempt.answer(1, granted(7), at(2)), Step::Wait);
+        assert!(!attempt.is_over());
         assert_eq!(attempt.answer(2, granted(7), at(3)), won(7, NodeSet::EMPTY));
         assert!(attempt.is_over());
+    }
+
+    #[test]
+    fn a_raise_counts_only_at_a_node_that_granted_and_stores_just_the_fence() {
+        let mut raising = attempt(3);
+        let _ = raising.answer(0, granted(1), at(1));
+        let _ = raising.answer(1, granted(2), at(1));
+        let mut other = raising;
+        let stored = RaiseAnswer::Raised(fence(2));
+        assert_eq!(other.raise_answer(2, stored, at(2)), Step::Wait, "it has not granted");
+        assert_eq!(raising.raise_answer(0, RaiseAnswer::Raised(fence(3)), at(2)), Step::Wait);
+        assert_eq!(raising.raise_answer(2, stored, at(2)), Step::Wait);
+        assert_eq!(raising.answer(2, granted(2), at(3)), won(2, NodeSet::of(0)));
+        assert_eq!(raising.raise_answer(0, stored, at(4)), Step::Wait, "it is over");
+    }
+
+    #[test]
+    fn a_straggler_above_the_fence_is_no_hope_for_the_raise() {
+        let mut attempt = attempt(3);
+        let _ = attempt.answer(0, granted(1), at(1));
+        let _ = attempt.answer(1, granted(2), at(1));
+        assert_eq!(attempt.answer(2, granted(5), at(2)), Step::Wait);
+        let lost = attempt.raise_answer(0, RaiseAnswer::Refused, at(3));
+        assert_eq!(lost, Step::Lost(Loss::Unreached), "nobody is left to wait for");
     }
 
     #[test]
@@ -379,6 +404,9 @@ mod tests {
         let _ = attempt.answer(0, granted(5), at(1));
         let _ = attempt.answer(1, granted(5), at(1));
         let raise = Step::Raise { fence: fence(5), nodes: NodeSet::of(2) };
+        for above_or_equal in [5, 8] {
+            assert_eq!({ attempt }.answer(2, granted(above_or_equal), at(9)), Step::Wait);
+        }
         assert_eq!(attempt.answer(2, granted(2), at(9)), raise);
     }
 

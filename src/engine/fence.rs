@@ -96,5 +96,6 @@ mod tests {
         assert_eq!(Fence::MAX.previous().next(), Some(Fence::MAX));
         assert_eq!(Fence::ZERO.previous(), Fence::ZERO);
         assert_eq!(Fence::MAX.saturating_add(1), Fence::MAX);
+        assert_eq!(Fence::MAX.to_string(), "9007199254740991");
     }
 }

@@ -136,6 +136,8 @@ mod tests {
             (Millis::ZERO, Millis::ZERO, 0)
         );
         assert!(empty.up_to_powers(40).all(|(_, count)| count == 0));
+        let limits: Vec<u64> = empty.up_to_powers(3).map(|(limit, _)| limit.get()).collect();
+        assert_eq!(limits, [1, 2, 4]);
     }
 
     /// Lengths of all sizes, not mostly huge ones.

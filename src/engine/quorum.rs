@@ -137,7 +137,9 @@ mod tests {
     fn the_number_of_nodes_has_limits_on_both_sides() {
         assert_eq!(Quorum::of(0), None);
         assert_eq!(Quorum::of(1).unwrap().needed(), 1);
-        assert_eq!(Quorum::of(4).unwrap().needed(), 3);
+        let four = Quorum::of(4).unwrap();
+        assert_eq!((four.nodes(), four.needed()), (4, 3));
+        assert_eq!(four.all().iter().collect::<Vec<_>>(), [0, 1, 2, 3]);
         assert_eq!(Quorum::of(NODES_MAX).unwrap().all().len(), NODES_MAX);
         assert_eq!(Quorum::of(NODES_MAX + 1), None);
         assert!(NodeSet::of(NODES_MAX).is_empty());

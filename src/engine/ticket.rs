@@ -72,6 +72,7 @@ mod tests {
         assert!(parse("9-z") < parse("10-a"));
         assert!(parse("10-a") < parse("10-aa") && parse("10-aa") < parse("10-b"));
         assert_eq!(parse("7--").to_bytes(), b"7--");
+        assert_eq!(parse("7--").start(), 7);
     }
 
     #[test]

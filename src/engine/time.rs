@@ -167,6 +167,7 @@ mod tests {
         let fraction = Duration::from_micros(1_001);
         assert_eq!(Millis::round_up(fraction), Millis::new(2));
         assert_eq!(Millis::round_down(fraction), Millis::new(1));
+        assert_eq!(Duration::from(Millis::new(2)), Duration::from_millis(2));
     }
 
     #[test]
