@@ -5,8 +5,10 @@ PACKAGES := target/packages
 
 PROVER = $(or $(CARGO_TARGET_DIR),target)/languages/proof/bin/python -B proof/check.py
 
+MUTANTS = cargo mutants --config .ci/mutants.toml --no-shuffle --timeout 300
+
 .DEFAULT_GOAL := help
-.PHONY: help deps build install deb run nodes test proof model sim storm servers fuzz valgrind check bench picture clean
+.PHONY: help deps build install deb run nodes test proof model sim storm servers fuzz mutants valgrind check bench picture clean
 
 help: ## List the targets
 	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "  %-8s %s\n", $$1, $$2}' Makefile
@@ -52,6 +54,15 @@ fuzz: ## Fuzz each reader of bytes for LOCKMOD_FUZZ_SECONDS (60), on a stable to
 		mkdir -p fuzz/target/corpus/$$target && \
 		cargo fuzz run --sanitizer none $$target fuzz/target/corpus/$$target fuzz/corpus/$$target -- \
 			-max_total_time=$${LOCKMOD_FUZZ_SECONDS:-60} -timeout=10 || exit 1; done
+# What no test can notice is left out in .ci/mutants.toml, with the reason.
+mutants: deps ## Change engine, state file and client in one place at a time, a test must fail: a day; needs `cargo install cargo-mutants`
+	@mkdir -p target/mutants
+	$(MUTANTS) -o target/mutants/engine -f 'src/engine/**' -f 'src/codec/**' --no-default-features --features codec \
+		-C --lib -C --test=engine -C --test=line || status=$$?; \
+	$(MUTANTS) -o target/mutants/state -f src/module/state_file.rs -C --lib -C --test=durability || status=$$?; \
+	$(MUTANTS) -o target/mutants/client -f 'src/client/**' --no-default-features --features client,codec \
+		-C --lib -C --test=sim || status=$$?; \
+	exit $${status:-0}
 # What is skipped rests on short times, which are another matter under valgrind.
 valgrind: deps ## The tests of one node with every server under valgrind: ten minutes
 	@command -v valgrind > /dev/null || apt-get install -q -y --no-install-recommends valgrind
