@@ -129,6 +129,16 @@ pub(super) fn head(text: &str, columns: usize) -> &str {
     &text[..end.map_or(text.len(), |(at, _)| at)]
 }
 
+/// The end of a text, as much of it as fits into so many columns.
+pub(super) fn tail(text: &str, columns: usize) -> &str {
+    let mut used = 0;
+    let start = text.char_indices().rev().find(|(_, c)| {
+        used += c.width().unwrap_or(0);
+        used > columns
+    });
+    &text[start.map_or(0, |(at, c)| at + c.len_utf8())..]
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -141,6 +151,6 @@ mod tests {
         assert_eq!(cut("ロック", 5), "ロッ…");
         assert_eq!(cut("ロック", 4), "ロ…");
         assert_eq!((cut("abc", 1), cut("abc", 0)), ("…".to_owned(), String::new()));
-        assert_eq!((head("ロック", 3), head("ab", 9)), ("ロ", "ab"));
+        assert_eq!((head("ロック", 3), tail("ロック", 3), tail("ab", 9)), ("ロ", "ク", "ab"));
     }
 }

@@ -1,6 +1,7 @@
 //! A survey as rows of text: what `lockmod status` prints once, and `lockmod top` again and again.
 
 use std::cmp::Reverse;
+use std::time::Duration;
 
 use crate::client::protocol::LockInfo;
 use crate::client::{Length, LockSurvey, NodeSurvey, Printable, Survey};
@@ -88,18 +89,69 @@ fn holder(info: &LockInfo) -> String {
     }
 }
 
-/// The locks that matter: held or waited for, those with most waiters first, then those held for
-/// longest.
-pub(super) fn busy_locks(survey: &Survey) -> Vec<(&[u8], &LockSurvey)> {
+/// An order of locks.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) enum LockOrder {
+    /// Those with most waiters first, then those held for longest.
+    #[default]
+    Waiters,
+    Name,
+    HeldFor,
+    TimeLeft,
+}
+
+impl LockOrder {
+    /// The order after this one, all around.
+    pub(super) const fn next(self) -> LockOrder {
+        match self {
+            LockOrder::Waiters => LockOrder::Name,
+            LockOrder::Name => LockOrder::HeldFor,
+            LockOrder::HeldFor => LockOrder::TimeLeft,
+            LockOrder::TimeLeft => LockOrder::Waiters,
+        }
+    }
+
+    pub(super) const fn words(self) -> &'static str {
+        match self {
+            LockOrder::Waiters => "most waiters first",
+            LockOrder::Name => "by name",
+            LockOrder::HeldFor => "held longest first",
+            LockOrder::TimeLeft => "ending soonest first",
+        }
+    }
+}
+
+/// The locks that matter, held or waited for, in this order.
+pub(super) fn busy_locks(survey: &Survey, order: LockOrder) -> Vec<(&[u8], &LockSurvey)> {
     let is_busy = |lock: &LockSurvey| {
         lock.waiters() > 0 || lock.best().is_some_and(|best| best.state != "free")
     };
+    // By name, to begin with: what is equal otherwise stays in this order.
     let mut locks: Vec<(&[u8], &LockSurvey)> =
         survey.locks.iter().map(|(name, lock)| (name.as_slice(), lock)).collect();
     locks.retain(|(_, lock)| is_busy(lock));
     let held_for = |lock: &LockSurvey| lock.best().and_then(|best| best.held_for);
-    locks.sort_by_key(|(_, lock)| Reverse((lock.waiters(), held_for(lock))));
+    let left = |lock: &LockSurvey| lock.best().and_then(|best| best.left);
+    match order {
+        LockOrder::Name => {}
+        LockOrder::Waiters => {
+            locks.sort_by_key(|(_, lock)| Reverse((lock.waiters(), held_for(lock))));
+        }
+        LockOrder::HeldFor => locks.sort_by_key(|(_, lock)| Reverse(held_for(lock))),
+        LockOrder::TimeLeft => {
+            locks.sort_by_key(|(_, lock)| left(lock).unwrap_or(Duration::MAX));
+        }
+    }
     locks
+}
+
+/// The quorum in a few words.
+pub(super) fn quorum_in_short(survey: &Survey) -> String {
+    let (granting, all) = (survey.granting(), survey.nodes.len());
+    match survey.margin() {
+        margin @ ..0 => format!("{granting}/{all} nodes grant, {} too few", -margin),
+        margin => format!("{granting}/{all} nodes grant, {margin} may fail"),
+    }
 }
 
 /// The quorum in one line.

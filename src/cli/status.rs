@@ -4,7 +4,7 @@ use super::args::Status;
 use super::failure::Failure;
 use super::json::Json;
 use super::out;
-use super::rows::{self, LOCK_COLUMNS, NODE_COLUMNS};
+use super::rows::{self, LOCK_COLUMNS, LockOrder, NODE_COLUMNS};
 use crate::client::{LockSurvey, NodeReport, NodeSurvey, Survey};
 
 pub(super) async fn status(args: Status) -> Result<(), Failure> {
@@ -29,7 +29,7 @@ fn lines(survey: &Survey) -> Vec<String> {
     let nodes = survey.nodes.iter().map(|node| rows::node(survey, node).1);
     let mut lines = table(NODE_COLUMNS, nodes.collect());
     lines.push(rows::quorum(survey));
-    let locks = rows::busy_locks(survey);
+    let locks = rows::busy_locks(survey, LockOrder::default());
     if !locks.is_empty() {
         lines.push(String::new());
         let locks = locks.iter().map(|(name, lock)| rows::lock(survey, name, lock));
@@ -61,7 +61,7 @@ fn table<const N: usize>(titles: [&str; N], rows: Vec<[String; N]>) -> Vec<Strin
 
 fn json(survey: &Survey) -> Json {
     let nodes = survey.nodes.iter().map(|node| node_json(survey, node));
-    let locks = rows::busy_locks(survey);
+    let locks = rows::busy_locks(survey, LockOrder::default());
     let locks = locks.into_iter().map(|(name, lock)| lock_json(name, lock));
     Json::Object(vec![
         ("quorum", Json::Number(survey.quorum as u64)),

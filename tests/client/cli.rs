@@ -124,7 +124,7 @@ fn a_person_at_a_terminal_is_told_the_place_in_line() {
     for screen in [&mut wide, &mut narrow] {
         screen.press("\x03");
         assert_eq!(screen.end(), Some(128 + 2));
-        assert_eq!(screen.text().trim(), "", "the line is gone, and nothing else is said");
+        screen.wait_for("the line is gone, and nothing else is said", |text| text.trim() == "");
     }
 }
 

@@ -224,7 +224,7 @@ fn top_shows_what_happens_and_takes_a_lock_from_its_holder() {
     let mut screen = top(&nodes, (120, 20));
     screen.wait_for("the locks are shown", |text| {
         text.contains("3 of 3 nodes grant locks, 2 are a quorum: 1 may fail")
-            && text.contains("2 locks held or waited for")
+            && text.contains("lock 1 of 2")
             && text.contains("worker-7")
     });
     // Both are held for about as long: `orders` is first by a little.
@@ -237,7 +237,7 @@ fn top_shows_what_happens_and_takes_a_lock_from_its_holder() {
     screen.wait_for("the other question", |text| text.contains("Take 'invoices' from"));
     screen.press("y");
     screen.wait_for("it is gone", |text| text.contains("'invoices' was deleted on 3 of 3 nodes"));
-    screen.wait_for("one is left", |text| text.contains("1 locks held"));
+    screen.wait_for("one is left", |text| text.contains("lock 1 of 1"));
     assert_eq!((leases(&nodes, "invoices"), leases(&nodes, "orders")), (0, 3));
 
     acquire(&nodes, "new \x1b[31m one", "worker-9");
@@ -255,7 +255,16 @@ fn top_shows_what_happens_and_takes_a_lock_from_its_holder() {
 fn top_restores_the_terminal_when_it_is_told_to_end() {
     let nodes = nodes(1);
     let mut screen = top(&nodes, (40, 8));
-    screen.wait_for("it runs", |text| text.contains("1 of 1 nodes grant"));
+    screen.wait_for("it runs", |text| text.contains("1/1 nodes grant, 0 may fail"));
+    // Nothing that ends an input ends the program.
+    screen.press("/job\x1b");
+    screen.wait_for("the filter is typed", |text| text.contains("filter: job"));
+    screen.press("\x1b\x1b");
+    screen.wait_for("the keys are shown", |text| text.contains("? help"));
+    screen.press("?");
+    screen.wait_for("the help", |text| text.contains("select a lock"));
+    screen.press("q");
+    screen.wait_for("the keys are shown", |text| !text.contains("select a lock"));
     screen.press("\x03");
     assert_eq!(screen.end(), Some(0));
     wait_until("the terminal is as it was", || screen.is_restored());

@@ -2,8 +2,8 @@
 
 use ratatui::crossterm::event::{KeyCode, KeyEvent, KeyModifiers};
 
-use super::super::rows;
-use crate::client::{NodeReport, Survey, Vote};
+use super::super::rows::{self, LockOrder};
+use crate::client::{LockSurvey, NodeReport, Survey, Vote};
 
 /// What is shown.
 #[derive(Debug, Default)]
@@ -11,10 +11,26 @@ pub(super) struct State {
     pub(super) survey: Option<Survey>,
     /// Where the cursor is: on a lock, whatever becomes of the others around it.
     selected: Option<Vec<u8>>,
-    /// The lock that the user is asked about.
-    pub(super) asked: Option<Vec<u8>>,
+    pub(super) order: LockOrder,
+    /// Only locks with this in their name or holder are shown; all, if it is empty.
+    pub(super) filter: String,
+    pub(super) mode: Mode,
     /// What came of the last order.
     pub(super) message: String,
+}
+
+/// What keys are for.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(super) enum Mode {
+    /// Moving around.
+    #[default]
+    Look,
+    /// Typing the filter.
+    Filter,
+    /// Reading what the keys do.
+    Help,
+    /// The question whether to take this lock from its holder.
+    Ask(Vec<u8>),
 }
 
 /// What is to be done.
@@ -29,14 +45,9 @@ pub(super) enum Order {
 impl State {
     /// The nodes have answered.
     pub(super) fn surveyed(&mut self, survey: Survey) {
-        // The place of a lock that is gone is taken by the next one.
-        let old = self.selection();
+        let place = self.selection();
         self.survey = Some(survey);
-        if self.selection().is_none() {
-            let names = self.names();
-            let place = old.unwrap_or(0).min(names.len().saturating_sub(1));
-            self.selected = names.get(place).cloned();
-        }
+        self.keep_selection(place);
     }
 
     /// A key was pressed.
@@ -47,25 +58,63 @@ impl State {
         if is_interrupt {
             return Order::Quit;
         }
-        if let Some(name) = self.asked.take() {
-            return match key.code {
+        match std::mem::take(&mut self.mode) {
+            Mode::Look => self.pressed_looking(key.code),
+            Mode::Filter => {
+                self.pressed_filtering(key.code);
+                Order::GoOn
+            }
+            // Any key ends it.
+            Mode::Help => Order::GoOn,
+            Mode::Ask(name) => match key.code {
                 KeyCode::Char('y' | 'Y') => Order::ForceRelease(name),
                 _ => Order::GoOn,
-            };
+            },
         }
-        match key.code {
-            KeyCode::Char('q') | KeyCode::Esc => return Order::Quit,
+    }
+
+    fn pressed_looking(&mut self, code: KeyCode) -> Order {
+        match code {
+            KeyCode::Char('q') => return Order::Quit,
             KeyCode::Char('r') => return Order::Refresh,
+            KeyCode::Char('?' | 'h') | KeyCode::F(1) => self.mode = Mode::Help,
+            KeyCode::Char('/') => self.mode = Mode::Filter,
+            // It ends what was typed, and never the program.
+            KeyCode::Esc => self.set_filter(String::new()),
+            KeyCode::Char('s') => self.order = self.order.next(),
             KeyCode::Up | KeyCode::Char('k') => self.go(-1),
             KeyCode::Down | KeyCode::Char('j') => self.go(1),
             KeyCode::PageUp => self.go(-10),
             KeyCode::PageDown => self.go(10),
-            KeyCode::Home => self.go(isize::MIN),
-            KeyCode::End => self.go(isize::MAX),
-            KeyCode::Char('d') | KeyCode::Delete => self.asked.clone_from(&self.selected),
+            KeyCode::Home | KeyCode::Char('g') => self.go(isize::MIN),
+            KeyCode::End | KeyCode::Char('G') => self.go(isize::MAX),
+            KeyCode::Char('d') | KeyCode::Delete => {
+                if let Some(name) = self.selected.clone().filter(|_| self.selection().is_some()) {
+                    self.mode = Mode::Ask(name);
+                }
+            }
             _ => {}
         }
         Order::GoOn
+    }
+
+    fn pressed_filtering(&mut self, code: KeyCode) {
+        let mut filter = self.filter.clone();
+        match code {
+            KeyCode::Enter => return,
+            KeyCode::Esc => return self.set_filter(String::new()),
+            KeyCode::Backspace => drop(filter.pop()),
+            KeyCode::Char(c) => filter.push(c),
+            _ => {}
+        }
+        self.mode = Mode::Filter;
+        self.set_filter(filter);
+    }
+
+    fn set_filter(&mut self, filter: String) {
+        let place = self.selection();
+        self.filter = filter;
+        self.keep_selection(place);
     }
 
     /// A lock was deleted, where that was possible.
@@ -83,21 +132,40 @@ impl State {
         }
     }
 
+    /// The locks that are shown, in their order.
+    pub(super) fn locks(&self) -> Vec<(&[u8], &LockSurvey)> {
+        let Some(survey) = &self.survey else { return Vec::new() };
+        let mut locks = rows::busy_locks(survey, self.order);
+        let filter = self.filter.to_lowercase();
+        locks.retain(|(name, lock)| {
+            let holder = lock.best().and_then(|best| best.label.as_deref()).unwrap_or_default();
+            [rows::shown(name), rows::shown(holder.as_bytes())]
+                .iter()
+                .any(|text| text.to_lowercase().contains(&filter))
+        });
+        locks
+    }
+
     /// The row of the selected lock.
     pub(super) fn selection(&self) -> Option<usize> {
         let selected = self.selected.as_ref()?;
-        self.names().iter().position(|name| name == selected)
+        self.locks().iter().position(|(name, _)| name == selected)
     }
 
-    fn names(&self) -> Vec<Vec<u8>> {
-        let Some(survey) = &self.survey else { return Vec::new() };
-        rows::busy_locks(survey).into_iter().map(|(name, _)| name.to_vec()).collect()
+    /// The place of a lock that is gone is taken by the next one.
+    fn keep_selection(&mut self, place: Option<usize>) {
+        if self.selection().is_none() {
+            self.select(place.unwrap_or(0));
+        }
+    }
+
+    fn select(&mut self, place: usize) {
+        let locks = self.locks();
+        let place = place.min(locks.len().saturating_sub(1));
+        self.selected = locks.get(place).map(|(name, _)| name.to_vec());
     }
 
     fn go(&mut self, by: isize) {
-        let names = self.names();
-        let last = names.len().saturating_sub(1);
-        let place = self.selection().map_or(0, |place| place.saturating_add_signed(by)).min(last);
-        self.selected = names.get(place).cloned();
+        self.select(self.selection().map_or(0, |place| place.saturating_add_signed(by)));
     }
 }

@@ -1,105 +1,220 @@
-//! What `lockmod top` looks like.
+//! What `lockmod top` looks like, in terminals of any size.
+//!
+//! Colours mean the same everywhere: green is as it should be, yellow needs a look, red is out of
+//! order.
 
 use ratatui::Frame;
-use ratatui::layout::{Constraint, Layout, Rect};
+use ratatui::layout::{Constraint, Flex, Layout, Rect};
 use ratatui::style::{Color, Modifier, Style, Stylize};
 use ratatui::text::{Line, Text};
 use ratatui::widgets::{Block, Cell, Clear, Paragraph, Row, Table, TableState, Wrap};
 
+use super::super::out::{cut, width};
 use super::super::rows::{self, Health, LOCK_COLUMNS, NODE_COLUMNS};
-use super::state::State;
-use crate::client::Survey;
+use super::columns::{Optional, distinct, fit};
+use super::state::{Mode, State};
+use crate::client::{LockSurvey, Survey, is_plain};
 
-const KEYS: &str = "q quit   ↑↓ select   d take the lock from its holder   r refresh";
-/// Widths that fit what is usual; names and states share what is left.
-const NODE_WIDTHS: [Constraint; 7] = [
-    Constraint::Fill(2),
-    Constraint::Length(8),
-    Constraint::Fill(3),
-    Constraint::Length(9),
-    Constraint::Length(11),
-    Constraint::Length(17),
-    Constraint::Length(8),
+const KEYS: &str = "? help   q quit   ↑↓ select   / filter   s sort   d take the lock   r refresh";
+const KEYS_NARROW: &str = "? help   q quit   / filter   s sort";
+const HELP: &str = "\
+↑ ↓ j k      select a lock
+PgUp PgDn    ten locks up or down
+Home End     the first or the last lock
+/            show only locks with a text in their name or holder; Esc shows all
+s            sort: most waiters, name, held longest, ending soonest
+d            take the lock from its holder
+r            ask the nodes now
+q Ctrl-C     quit
+
+green: as it should be
+yellow: a node that grants nothing for now; a lock that others wait for, or that fewer nodes than \
+a quorum hold
+red: a node that does not answer; no quorum";
+/// The most lines for the result of an order.
+const MESSAGE_LINES: usize = 3;
+
+/// Columns of [`NODE_COLUMNS`] and [`LOCK_COLUMNS`] that get a colour.
+const STATE: usize = 2;
+const WAITING: usize = 5;
+const NODES: usize = 6;
+
+/// Which of the other columns of nodes are shown, the most useful first.
+const NODE_OPTIONAL: [Optional; 5] = [
+    Optional { column: 3, leaves: 40 },
+    Optional { column: 6, leaves: 40 },
+    unless_names_are_cut(4),
+    unless_names_are_cut(1),
+    unless_names_are_cut(5),
 ];
-const LOCK_WIDTHS: [Constraint; 7] = [
-    Constraint::Fill(1),
-    Constraint::Fill(1),
-    Constraint::Length(17),
-    Constraint::Length(10),
-    Constraint::Length(10),
-    Constraint::Length(8),
-    Constraint::Length(6),
+/// And of locks.
+const LOCK_OPTIONAL: [Optional; 5] = [
+    Optional { column: 4, leaves: 24 },
+    Optional { column: WAITING, leaves: 40 },
+    Optional { column: NODES, leaves: 40 },
+    unless_names_are_cut(3),
+    unless_names_are_cut(2),
 ];
+
+const fn unless_names_are_cut(column: usize) -> Optional {
+    Optional { column, leaves: usize::MAX }
+}
 
 pub(super) fn draw(frame: &mut Frame<'_>, state: &State) {
     let nodes = state.survey.as_ref().map_or(1, |survey| survey.nodes.len());
     let nodes = u16::try_from(nodes + 3).unwrap_or(u16::MAX);
-    let parts = [Constraint::Max(nodes), Constraint::Min(4), Constraint::Length(1)];
+    let footer = footer(state, frame.area().width);
+    let parts = [Constraint::Max(nodes), Constraint::Min(4), Constraint::Length(footer.1)];
     let [top, middle, bottom] = Layout::vertical(parts).areas(frame.area());
     match &state.survey {
         Some(survey) => {
             draw_nodes(frame, top, survey);
-            draw_locks(frame, middle, survey, state.selection());
+            draw_locks(frame, middle, survey, state);
         }
         None => frame.render_widget(Paragraph::new("asking the nodes ..."), top),
     }
-    let footer = if state.message.is_empty() { KEYS } else { &state.message };
-    frame.render_widget(Paragraph::new(footer).dim(), bottom);
-    if let Some(name) = &state.asked {
-        draw_question(frame, name);
+    frame.render_widget(Paragraph::new(footer.0).wrap(Wrap { trim: true }).dim(), bottom);
+    match &state.mode {
+        Mode::Look | Mode::Filter => {}
+        Mode::Help => draw_box(frame, HELP, Wrap { trim: false }),
+        Mode::Ask(name) => draw_box(frame, &question(name), Wrap { trim: true }),
+    }
+    // Whatever was forgotten above: nothing that plays with the terminal gets out of here.
+    for cell in &mut frame.buffer_mut().content {
+        if !cell.symbol().chars().all(is_plain) {
+            cell.set_symbol("?");
+        }
     }
 }
 
+/// The last lines, and how many they are.
+fn footer(state: &State, columns: u16) -> (String, u16) {
+    if state.mode == Mode::Filter {
+        return (format!("filter: {}▏   Enter keep   Esc clear", state.filter), 1);
+    }
+    if state.message.is_empty() {
+        let keys = if width(KEYS) > columns.into() { KEYS_NARROW } else { KEYS };
+        return (keys.to_owned(), 1);
+    }
+    // Words are kept together, which may take a line more.
+    let lines = width(&state.message).div_ceil(usize::from(columns.max(1)));
+    let lines = if lines > 1 { lines + 1 } else { lines };
+    (state.message.clone(), lines.min(MESSAGE_LINES) as u16)
+}
+
 fn draw_nodes(frame: &mut Frame<'_>, area: Rect, survey: &Survey) {
-    let row = |node| {
-        let (health, cells) = rows::node(survey, node);
-        let color = match health {
-            Health::Good => Color::Green,
-            Health::Abstains => Color::Yellow,
-            Health::Bad => Color::Red,
-        };
-        let is_state = |column: usize| column == 2;
-        let cells = cells.into_iter().enumerate().map(|(column, cell)| {
-            let style = if is_state(column) { Style::new().fg(color) } else { Style::new() };
-            Cell::new(cell).style(style)
-        });
-        Row::new(cells)
+    let (health, mut rows): (Vec<Health>, Vec<_>) =
+        survey.nodes.iter().map(|node| rows::node(survey, node)).unzip();
+    let columns = fit(NODE_COLUMNS, &rows, [0, STATE], &NODE_OPTIONAL, inner(area));
+    shorten(&mut rows, &columns);
+    let color = |row: usize, column: usize| match (column, health[row]) {
+        (STATE, Health::Good) => Color::Green,
+        (STATE, Health::Abstains) => Color::Yellow,
+        (STATE, Health::Bad) => Color::Red,
+        _ => Color::Reset,
     };
-    let title = format!(" {} ", rows::quorum(survey));
-    let color = if survey.margin() < 0 { Color::Red } else { Color::Reset };
-    let table = Table::new(survey.nodes.iter().map(row), NODE_WIDTHS)
-        .header(Row::new(NODE_COLUMNS).bold())
-        .block(Block::bordered().title(Line::from(title).fg(color)));
+    let title = rows::quorum(survey);
+    let title = if width(&title) > inner(area) { rows::quorum_in_short(survey) } else { title };
+    let title = Line::from(format!(" {title} ")).fg(match survey.margin() {
+        ..0 => Color::Red,
+        0 => Color::Yellow,
+        1.. => Color::Reset,
+    });
+    let table = table(NODE_COLUMNS, &rows, &columns, color).block(Block::bordered().title(title));
     frame.render_widget(table, area);
 }
 
-fn draw_locks(frame: &mut Frame<'_>, area: Rect, survey: &Survey, selection: Option<usize>) {
-    let locks = rows::busy_locks(survey);
-    let more = if survey.is_cut { " or more" } else { "" };
-    let title = format!(" {}{more} locks held or waited for ", locks.len());
-    let rows = locks.iter().map(|(name, lock)| Row::new(rows::lock(survey, name, lock)));
-    let table = Table::new(rows, LOCK_WIDTHS)
-        .header(Row::new(LOCK_COLUMNS).bold())
+fn draw_locks(frame: &mut Frame<'_>, area: Rect, survey: &Survey, state: &State) {
+    let locks = state.locks();
+    let mut rows: Vec<_> =
+        locks.iter().map(|(name, lock)| rows::lock(survey, name, lock)).collect();
+    let columns = fit(LOCK_COLUMNS, &rows, [0, 1], &LOCK_OPTIONAL, inner(area));
+    shorten(&mut rows, &columns);
+    let is_contended = |lock: &LockSurvey| lock.waiters() > 0;
+    let is_partial = |lock: &LockSurvey| lock.held_count() < survey.quorum;
+    let color = |row: usize, column: usize| match column {
+        WAITING if is_contended(locks[row].1) => Color::Yellow,
+        NODES if is_partial(locks[row].1) => Color::Yellow,
+        _ => Color::Reset,
+    };
+    let table = table(LOCK_COLUMNS, &rows, &columns, color)
         .row_highlight_style(Style::new().add_modifier(Modifier::REVERSED))
-        .block(Block::bordered().title(title));
-    let mut place = TableState::new().with_selected(selection);
+        .block(Block::bordered().title(format!(" {} ", locks_title(survey, state, locks.len()))));
+    let mut place = TableState::new().with_selected(state.selection());
     frame.render_stateful_widget(table, area, &mut place);
 }
 
-fn draw_question(frame: &mut Frame<'_>, name: &[u8]) {
-    let [area] = Layout::horizontal([Constraint::Max(64)])
-        .flex(ratatui::layout::Flex::Center)
-        .areas(frame.area());
-    let [area] =
-        Layout::vertical([Constraint::Max(7)]).flex(ratatui::layout::Flex::Center).areas(area);
-    let text = Text::from(format!(
+/// Which lock of how many is selected, and in which order they are.
+fn locks_title(survey: &Survey, state: &State, count: usize) -> String {
+    let which = if state.filter.is_empty() {
+        String::new()
+    } else {
+        format!(" with '{}'", rows::shown(state.filter.as_bytes()))
+    };
+    let Some(place) = state.selection() else {
+        return if which.is_empty() {
+            "no lock is held".to_owned()
+        } else {
+            format!("no lock{which}")
+        };
+    };
+    let more = if survey.is_cut { " or more" } else { "" };
+    format!("lock {} of {count}{more}{which}, {}", place + 1, state.order.words())
+}
+
+/// The columns within a border.
+fn inner(area: Rect) -> usize {
+    usize::from(area.width).saturating_sub(2)
+}
+
+/// Cuts the names in the first column so that they stay different, the rest as it comes.
+fn shorten<const N: usize>(rows: &mut [[String; N]], columns: &[(usize, usize)]) {
+    let Some(&(_, columns)) = columns.iter().find(|(column, _)| *column == 0) else { return };
+    let names: Vec<&str> = rows.iter().map(|row| row[0].as_str()).collect();
+    let names = distinct(&names, columns);
+    for (row, name) in rows.iter_mut().zip(names) {
+        row[0] = name;
+    }
+}
+
+fn table<'r, const N: usize>(
+    titles: [&'r str; N],
+    rows: &'r [[String; N]],
+    columns: &[(usize, usize)],
+    color: impl Fn(usize, usize) -> Color,
+) -> Table<'r> {
+    let widths = columns.iter().map(|(_, width)| Constraint::Length(*width as u16));
+    let row = |(index, row): (usize, &'r [String; N])| {
+        let cell = |&(column, width): &(usize, usize)| {
+            Cell::new(cut(&row[column], width)).fg(color(index, column))
+        };
+        Row::new(columns.iter().map(cell).collect::<Vec<_>>())
+    };
+    let rows: Vec<Row<'r>> = rows.iter().enumerate().map(row).collect();
+    let titles = columns.iter().map(|(column, _)| titles[*column]);
+    Table::new(rows, widths).header(Row::new(titles).bold())
+}
+
+fn question(name: &[u8]) -> String {
+    format!(
         "Take '{}' from its holder? It is deleted on all nodes. The holder is not told, and may \
          go on working: only the fence protects you then.\n\ny: yes   any other key: no",
         rows::shown(name)
-    ));
-    let question = Paragraph::new(text).wrap(Wrap { trim: true }).block(Block::bordered());
+    )
+}
+
+/// A text in a box in the middle, as high as it needs.
+fn draw_box(frame: &mut Frame<'_>, text: &str, wrap: Wrap) {
+    let [area] = Layout::horizontal([Constraint::Max(68)]).flex(Flex::Center).areas(frame.area());
+    let columns = inner(area).max(1);
+    let lines = text.lines().map(|line| width(line).div_ceil(columns).max(1));
+    // Words are kept together, which may take a line more here and there.
+    let spare = text.lines().filter(|line| width(line) > columns).count();
+    let height = u16::try_from(lines.sum::<usize>() + spare + 2).unwrap_or(u16::MAX);
+    let [area] = Layout::vertical([Constraint::Max(height)]).flex(Flex::Center).areas(area);
+    let text = Paragraph::new(Text::from(text)).wrap(wrap).block(Block::bordered());
     frame.render_widget(Clear, area);
-    frame.render_widget(question, area);
+    frame.render_widget(text, area);
 }
 
 #[cfg(test)]
@@ -220,7 +335,7 @@ mod tests {
     fn a_lock_is_taken_only_after_a_yes_to_its_own_name() {
         let mut state = State::default();
         assert_eq!(press(&mut state, KeyCode::Char('d')), Order::GoOn);
-        assert_eq!(state.asked, None, "there is nothing to take");
+        assert_eq!(state.mode, Mode::Look, "there is nothing to take");
         state.surveyed(survey(&[("a", lock("x", 2, 5)), ("b", lock("y", 1, 1))]));
         press(&mut state, KeyCode::Down);
         press(&mut state, KeyCode::Char('d'));
@@ -258,15 +373,131 @@ mod tests {
         assert_eq!(press(&mut state, KeyCode::Char('q')), Order::Quit);
     }
 
+    /// Colours of the cells that show this text.
+    fn color(buffer: &Buffer, text: &str) -> Color {
+        let lines = lines(buffer);
+        let row = lines.iter().position(|line| line.contains(text)).unwrap();
+        let column = lines[row][..lines[row].find(text).unwrap()].chars().count();
+        buffer[(column as u16, row as u16)].fg
+    }
+
+    fn type_text(state: &mut State, text: &str) {
+        text.chars().for_each(|c| assert_eq!(press(state, KeyCode::Char(c)), Order::GoOn));
+    }
+
+    #[test]
+    fn names_are_whole_and_nodes_differ_in_a_small_terminal() {
+        let mut state = State::default();
+        let name = "orders/2041/invoice-for-customer";
+        let mut small = survey(&[(name, lock("billing@web-3.example", 2, 5))]);
+        for (node, number) in small.nodes.iter_mut().zip(1..) {
+            node.node = Arc::from(format!("redis-lock-{number}.production.example.com:6379"));
+        }
+        state.surveyed(small);
+        let text = lines(&drawn(&state, (80, 24))).join("\n");
+        for shown in [name, "billing@web-3.example", "20.0 s", "timed out", "in quarantine for"] {
+            assert!(text.contains(shown), "{shown}:\n{text}");
+        }
+        let narrow = lines(&drawn(&state, (40, 24))).join("\n");
+        assert!(narrow.contains("orders/204") && narrow.contains("20.0 s"), "{narrow}");
+        for text in [text, narrow] {
+            let nodes = text.lines().skip(2).take(3);
+            let names: std::collections::BTreeSet<&str> =
+                nodes.filter_map(|line| line.split_whitespace().next()).collect();
+            assert_eq!(names.len(), 3, "{text}");
+        }
+    }
+
+    #[test]
+    fn typing_a_filter_shows_less_and_escape_never_quits() {
+        let mut state = State::default();
+        let locks = [("aa", lock("web", 0, 1)), ("ab", lock("web", 0, 2)), ("b", lock("Q", 0, 3))];
+        state.surveyed(survey(&locks));
+        assert!(lines(&drawn(&state, (80, 20))).concat().contains("lock 1 of 3, most waiters"));
+        type_text(&mut state, "/q");
+        let text = lines(&drawn(&state, (80, 20)));
+        assert!(text.concat().contains("lock 1 of 1 with 'q'"), "a holder in capitals: {text:#?}");
+        assert!(text[19].starts_with("filter: q"), "{text:#?}");
+        press(&mut state, KeyCode::Backspace);
+        type_text(&mut state, "x");
+        assert!(lines(&drawn(&state, (80, 20))).concat().contains("no lock with 'x'"));
+        assert_eq!(press(&mut state, KeyCode::Esc), Order::GoOn);
+        assert!(lines(&drawn(&state, (80, 20))).concat().contains("of 3, most waiters"));
+        type_text(&mut state, "/aa");
+        press(&mut state, KeyCode::Enter);
+        // Looking again: `d` asks, and is not typed.
+        press(&mut state, KeyCode::Char('d'));
+        assert_eq!(state.mode, Mode::Ask(b"aa".to_vec()));
+        for _ in 0..3 {
+            assert_eq!(press(&mut state, KeyCode::Esc), Order::GoOn);
+        }
+        assert_eq!((state.mode.clone(), state.locks().len()), (Mode::Look, 3));
+    }
+
+    #[test]
+    fn locks_are_sorted_as_asked_and_help_says_how() {
+        let mut state = State::default();
+        let locks = [("a", lock("x", 0, 1)), ("b", lock("y", 3, 2)), ("c", lock("z", 0, 3))];
+        let mut survey = survey(&locks);
+        for info in survey.locks.get_mut(&b"c"[..]).unwrap().nodes.iter_mut().flatten() {
+            info.left = Some(Duration::from_secs(1));
+        }
+        state.surveyed(survey);
+        let mut seen = Vec::new();
+        for _ in 0..5 {
+            seen.push(state.locks().iter().map(|(name, _)| name[0] as char).collect::<String>());
+            press(&mut state, KeyCode::Char('s'));
+        }
+        assert_eq!(seen, ["bca", "abc", "cba", "cab", "bca"]);
+        press(&mut state, KeyCode::Char('?'));
+        for size in [(80, 24), (40, 24)] {
+            let text = lines(&drawn(&state, size)).concat();
+            assert!(text.contains("select a lock") && text.contains("red:"), "{size:?}: {text}");
+        }
+        assert_eq!(press(&mut state, KeyCode::Char('q')), Order::GoOn, "it ends the help");
+        assert_eq!(press(&mut state, KeyCode::Char('q')), Order::Quit);
+    }
+
+    #[test]
+    fn colours_say_what_needs_a_look() {
+        let mut state = State::default();
+        let mut survey = survey(&[("a", lock("x", 7, 5)), ("b", lock("y", 0, 5))]);
+        survey.locks.get_mut(&b"b"[..]).unwrap().nodes[1] = None;
+        state.surveyed(survey);
+        let buffer = drawn(&state, (100, 20));
+        assert_eq!(color(&buffer, "1 of 3 nodes grant"), Color::Red);
+        assert_eq!(color(&buffer, "7       2/3"), Color::Yellow, "somebody waits");
+        assert_eq!(color(&buffer, "2/3"), Color::Reset, "a quorum holds it");
+        assert_eq!(color(&buffer, "1/3"), Color::Yellow, "less than a quorum");
+    }
+
     #[test]
     fn any_size_of_a_terminal_will_do() {
         let mut state = State::default();
         state.surveyed(survey(&[("a", lock("x", 2, 5))]));
-        press(&mut state, KeyCode::Char('d'));
-        for width in [1, 2, 10, 40, 300] {
-            for height in [1, 2, 5, 9, 60] {
-                drawn(&state, (width, height));
+        for key in ['d', '?', '/'] {
+            press(&mut state, KeyCode::Char(key));
+            for width in [1, 2, 10, 40, 300] {
+                for height in [1, 2, 5, 9, 60] {
+                    drawn(&state, (width, height));
+                }
             }
+            press(&mut state, KeyCode::Esc);
         }
+    }
+
+    #[test]
+    fn nothing_that_plays_with_the_terminal_gets_into_a_cell() {
+        let mut state = State::default();
+        state.surveyed(survey(&[("a\u{202e}b\x1b[2J", lock("x\u{9b}\u{200b}", 2, 5))]));
+        // As if somebody had forgotten to escape it.
+        state.message = "m\u{202e}\x1b".to_owned();
+        state.filter = String::new();
+        let text = lines(&drawn(&state, (120, 20))).concat();
+        assert!(
+            text.contains("a\\u{202e}b\\x1b[2J") && text.contains("x\\u{9b}\\u{200b}"),
+            "{text}"
+        );
+        assert!(text.chars().all(is_plain), "{text:?}");
     }
 }
