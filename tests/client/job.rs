@@ -198,7 +198,8 @@ fn a_script_has_its_terminal_back_and_is_stopped_as_a_whole() {
 fn a_job_in_the_background_runs_and_is_stopped_when_it_reads() {
     let nodes = nodes(1);
     let mut shell = Shell::start(&nodes);
-    shell.type_line("lockmod run job -- sh -c 'echo $$ > $FOLDER/command' &");
+    // With a lease that cannot end by itself while the test waits.
+    shell.type_line("lockmod run job --ttl 1h -- sh -c 'echo $$ > $FOLDER/command' &");
     shell.number("command");
     wait_until("it has ended", || leases(&nodes, "job") == 0);
     shell.type_line("lockmod run job -- sh -c 'echo $$ > $FOLDER/reader; read l; echo had $l' &");
