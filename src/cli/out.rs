@@ -12,6 +12,9 @@ use unicode_width::{UnicodeWidthChar, UnicodeWidthStr};
 use super::failure::Failure;
 use crate::client::Printable;
 
+/// What a terminal shows behind the line for Ctrl-C, `^C`: if that is wrapped to the next line, or
+/// the last column is filled, the line cannot be removed.
+const ECHO: usize = 2;
 /// The columns of a terminal that does not say how many it has.
 const COLUMNS_DEFAULT: usize = 80;
 
@@ -81,8 +84,7 @@ impl Progress {
         let size = rustix::termios::tcgetwinsize(std::io::stderr());
         let columns = size.map_or(0, |size| usize::from(size.ws_col));
         let columns = if columns == 0 { COLUMNS_DEFAULT } else { columns };
-        // A line that fills the last column would be wrapped by some terminals.
-        let text = cut(&Printable::text(text).to_string(), columns.saturating_sub(1));
+        let text = cut(&Printable::text(text).to_string(), columns.saturating_sub(ECHO + 1));
         self.write(&format!("\r\x1b[K{text}"));
         self.is_shown = true;
     }

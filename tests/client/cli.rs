@@ -115,7 +115,7 @@ fn a_person_at_a_terminal_is_told_the_place_in_line() {
     wide.wait_for("all is told", |text| {
         text.contains("waiting for 'job': held by cron-3 for up to ") && text.contains(" in line")
     });
-    let mut narrow = Screen::start(&run, (59, 4));
+    let mut narrow = Screen::start(&run, (61, 4));
     narrow.wait_for("the line is cut", |text| text.trim_end().ends_with('…'));
     // Told more than once, and still one line.
     let first = narrow.text();

@@ -306,7 +306,7 @@ async fn nodes_that_forgot_are_in_quarantine_and_a_holder_joins_them_again() {
 }
 
 /// A certificate authority, and a certificate of its for the node.
-fn certificates(dir: &std::path::Path) -> (String, [std::path::PathBuf; 3]) {
+pub(crate) fn certificates(dir: &std::path::Path) -> (String, [std::path::PathBuf; 3]) {
     use rcgen::{BasicConstraints, CertificateParams, DnType, IsCa, Issuer, KeyPair};
     let mut params = CertificateParams::new(Vec::new()).unwrap();
     params.distinguished_name.push(DnType::CommonName, "authority");
@@ -330,7 +330,7 @@ fn certificates(dir: &std::path::Path) -> (String, [std::path::PathBuf; 3]) {
 }
 
 /// A node that is reached over TLS, and asks for certificates of `ca`.
-fn encrypted_node([ca, node, key]: &[std::path::PathBuf; 3]) -> (Server, String) {
+pub(crate) fn encrypted_node([ca, node, key]: &[std::path::PathBuf; 3]) -> (Server, String) {
     let free = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
     let port = free.local_addr().unwrap().port();
     drop(free);

@@ -218,7 +218,7 @@ fn a_job_in_the_background_runs_and_is_stopped_when_it_reads() {
 fn a_pipeline_leaves_the_keys_to_whoever_reads_them() {
     let nodes = nodes(1);
     let mut shell = Shell::start(&nodes);
-    let pager = "sh -c 'read key < /dev/tty; echo pager has $key; cat > /dev/null'";
+    let pager = "sh -c 'read key < /dev/tty; echo pager has $key; exec cat > /dev/null'";
     shell.type_line(&format!("lockmod run job -- {WORK} | {pager}"));
     let command = shell.number("command");
     shell.type_line("four");

@@ -10,6 +10,7 @@ use rustix::process::Signal;
 
 use crate::cli::{fails, lockmod, signal, start, succeeds, text};
 use crate::common::{Server, wait_until};
+use crate::faults::{certificates, encrypted_node};
 use crate::{leases, nodes};
 
 /// Runs the command with its output going there.
@@ -166,6 +167,38 @@ fn the_nodes_and_not_the_command_limit_the_ttl() {
     fails(&nodes, &["extend", "job", &token, "--ttl", "49h"], 123);
     let said = fails(&nodes, &["acquire", "job", "--ttl", "367d"], 125);
     assert!(said.contains("no node allows"), "{said}");
+}
+
+#[test]
+fn certificates_are_given_by_flags_or_by_the_environment() {
+    let (folder, elsewhere) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+    let (_, files) = certificates(folder.path());
+    let (_, [other_ca, _, _]) = certificates(elsewhere.path());
+    let (_node, url) = encrypted_node(&files);
+    let [ca, cert, key, other_ca] =
+        [&files[0], &files[1], &files[2], &other_ca].map(|file| file.display().to_string());
+    let acquire = ["acquire", "job", "--nodes", &url, "--wait", "1m"];
+    let with = |more: &[&'static str], files: &[&str]| {
+        let flags = more.iter().zip(files).flat_map(|(flag, file)| [*flag, *file]);
+        lockmod(&[], &acquire.into_iter().chain(flags).collect::<Vec<_>>()).output().unwrap()
+    };
+    let all = ["--cacert", "--cert", "--key"];
+    let output = with(&all, &[&ca, &cert, &key]);
+    assert!(output.status.success(), "{}", text(&output.stderr));
+    // A refused handshake is an answer, and not waited out.
+    for (flags, files) in [(&all[..1], vec![&*ca]), (&all[..], vec![&*other_ca, &*cert, &*key])] {
+        let since = Instant::now();
+        let output = with(flags, &files);
+        let said = text(&output.stderr);
+        assert_eq!(output.status.code(), Some(123), "{said}");
+        assert!(
+            since.elapsed() < Duration::from_secs(30) && said.contains("certificate"),
+            "{said}"
+        );
+    }
+    let mut status = lockmod(&[], &["status", "--nodes", &url]);
+    status.env("LOCKMOD_CACERT", &ca).env("LOCKMOD_CERT", &cert).env("LOCKMOD_KEY", &key);
+    assert!(status.output().unwrap().status.success());
 }
 
 #[test]
