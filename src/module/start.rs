@@ -165,6 +165,7 @@ pub(super) fn promoted(context: Context<'_>) {
         saved.ceilings = saved.ceilings.max(used.plus_block());
         saved.is_always_durable &= recovery.quarantine.is_none();
         saved.was_replica = false;
+        saved.promoted_until = waited_for;
     });
 }
 

@@ -87,6 +87,95 @@ async fn connected_but(locker: &Locker, missing: usize) {
     }
 }
 
+/// What a worker with a prefix of its own can do to the fences of a node: the largest that it gets
+/// a raise to, asked for again and again under new names, so that the floor follows.
+fn climb(node: &Server) -> u64 {
+    const RULES: &str = "ACL SETUSER worker on >secret resetkeys ~jobs:* resetchannels -@all \
+                         +lock.acquire +lock.release +lock.extend +lock.fence";
+    node.run(RULES).unwrap();
+    let mut worker = node.connect_raw();
+    assert_eq!(worker.run("AUTH worker secret"), b"+OK\r\n");
+    let mut ask = |line: &str| String::from_utf8(worker.run(line)).unwrap();
+    let largest = Fence::MAX.get();
+    let mut reached = 0;
+    for step in 0..50 {
+        let granted = ask(&format!("LOCK.ACQUIRE jobs:{step} mallory 60000"));
+        assert!(granted.starts_with(':'), "{granted}");
+        let mut bounds = Vec::new();
+        for line in [
+            format!("LOCK.FENCE jobs:{step} mallory {largest}"),
+            format!("LOCK.EXTEND jobs:{step} mallory 60000 FENCE {largest}"),
+            format!("LOCK.EXTEND jobs:free{step} mallory 60000 FENCE {largest} REPAIR"),
+        ] {
+            let refused = ask(&line);
+            let words: Vec<&str> = refused.split([' ', ',']).collect();
+            assert_eq!((words[0], words[4]), ("-BADFENCE", "above"), "{line}: {refused}");
+            bounds.push(words[5].parse::<u64>().unwrap());
+        }
+        reached = *bounds.iter().max().unwrap();
+        let raised = ask(&format!("LOCK.FENCE jobs:{step} mallory {reached}"));
+        assert_eq!(raised, format!(":{reached}\r\n"), "the bound itself is allowed");
+    }
+    assert!(ask("LOCK.FLOOR 5").starts_with("-NOPERM "));
+    reached
+}
+
+/// One worker with one prefix on one of five nodes exhausted all names on all of them, for good.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn nobody_uses_up_the_fences_of_all_nodes() {
+    let mut nodes = nodes(5);
+    let locker = builder(&nodes).build().unwrap();
+    connected(&locker).await;
+    locker.acquire("old").await.unwrap().release().await.unwrap();
+    let reached = climb(&nodes[2]);
+    assert!(reached < Fence::MAX.get() / 2, "{reached}: years are left");
+    assert!(nodes[2].info_u64("lockmod_floor") >= reached - 1, "new names start there");
+    let highest = |nodes: &[Server]| {
+        let each = nodes.iter().enumerate().filter(|(node, _)| *node != 2);
+        each.map(|(_, node)| node.info_u64("lockmod_highest_fence")).max().unwrap()
+    };
+    for name in ["old", "new", "billing"] {
+        let guard = locker.acquire(name).await.unwrap();
+        assert!(guard.fence().get() < 10, "{name} does without that vote: {}", guard.fence());
+        guard.release().await.unwrap();
+    }
+    assert!(highest(&nodes) < 10, "the floor is carried nowhere");
+    // Where its vote is needed, it counts, and the others follow as the time goes on.
+    nodes[0].kill();
+    nodes[1].kill();
+    connected_but(&locker, 2).await;
+    let mut last = 0;
+    for name in ["old", "new", "newer"] {
+        let guard = locker.acquire(name).await.unwrap();
+        assert!(guard.fence().get() >= reached, "{name}: {}", guard.fence());
+        last = guard.fence().get();
+        guard.release().await.unwrap();
+    }
+    assert!(last < reached + 100);
+    nodes[0].start_again();
+    nodes[1].start_again();
+    connected(&locker).await;
+    for round in 0..3 {
+        for (number, node) in nodes.iter().enumerate() {
+            for name in ["old", "new", "jobs:new", "fresh"] {
+                let granted = node.run(&format!("LOCK.ACQUIRE {name} t{round} 1"));
+                let Ok(redis::Value::Int(fence)) = granted else { panic!("{granted:?}") };
+                assert!((fence as u64) < reached + 1_000 + (2 << 20), "node {number}: {fence}");
+                node.run(&format!("LOCK.RELEASE {name} t{round}")).unwrap();
+            }
+            node.run("FLUSHALL").unwrap();
+        }
+        for node in &mut nodes {
+            if round == 0 {
+                node.terminate()
+            } else {
+                node.kill()
+            }
+            node.start_again();
+        }
+    }
+}
+
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn one_at_a_time_holds_a_lock_that_many_are_after() {
     let nodes = nodes(5);

@@ -13,6 +13,7 @@ mod line;
 mod metrics;
 mod output;
 mod renewal;
+mod restarts;
 mod screen;
 mod watch;
 mod world;

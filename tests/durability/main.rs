@@ -7,6 +7,7 @@ mod crashes;
 mod failover;
 mod files;
 mod operations;
+mod provisional;
 mod restarts;
 
 use common::{Server, cmd};
