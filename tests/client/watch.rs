@@ -314,7 +314,7 @@ fn picture_of_top() {
     }
     let screen = top(&nodes, (118, 16));
     screen.wait_for("all is shown", |text| {
-        let waits = |line: &str| line.contains("nightly-report") && line.contains(" 2        3/5");
+        let waits = |line: &str| line.contains("nightly-report") && line.contains(" 2       3/5");
         text.contains("in quarantine for") && text.lines().any(waits)
     });
     let file = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("docs/top.svg");
