@@ -7,6 +7,7 @@
 use std::cell::Cell;
 
 use super::ffi::{Args, Context, Found, Reply, Value};
+use super::node::Ready;
 use super::replication::Stands;
 use super::tally::Tally;
 use super::waiters::{self, Answer, Standing};
@@ -56,19 +57,14 @@ impl Handler for Acquire {
             };
             let has_line = queued.is_some() || waiters::any();
             let (claim, label) = (request.claim, request.label);
+            let ready = node::ready(context)?;
+            let place = || (context.database(), args.get(KEY));
             let decide = |lock: &mut Lock| {
                 if has_line {
-                    return acquire_in_line(
-                        context,
-                        args,
-                        lock,
-                        claim,
-                        label,
-                        queued.as_ref(),
-                        now,
-                    );
+                    let queued = queued.as_ref();
+                    return acquire_in_line(ready, place(), lock, claim, label, queued, now);
                 }
-                node::decide(context, |node| node.acquire(lock, claim, label, now))
+                node::decide(ready, |node| node.acquire(lock, claim, label, now))
             };
             // Somebody may be first in line for a lock that is not there.
             let keeps = |outcome: &Acquired| *outcome != Acquired::Held;
@@ -116,16 +112,15 @@ impl Handler for Acquire {
 /// Decides an acquire where somebody waits at this node, or wants to.
 #[cold]
 fn acquire_in_line(
-    context: Context<'_>,
-    args: &Args<'_>,
+    ready: Ready,
+    (database, name): (u32, &[u8]),
     lock: &mut Lock,
     claim: Claim<'_>,
     label: &[u8],
     queued: Option<&Queued<'_>>,
     now: Instant,
 ) -> Result<Acquired, Refusal> {
-    let (database, name) = (context.database(), args.get(KEY));
-    let (outcome, left) = node::decide(context, |node| {
+    let (outcome, left) = node::decide(ready, |node| {
         let decide = |line: &mut Line| node.acquire_in_line(lock, line, claim, label, queued, now);
         waiters::request(database, name, queued, decide).0
     })?;
@@ -168,14 +163,18 @@ impl Handler for Release {
         let has_line = queued.is_some() || waiters::any();
         let has_no_place = Cell::new(false);
         let mut ends_at = Instant::default();
+        let ready = node::ready(context);
+        let place = || (context.database(), args.get(KEY));
         let decide = |lock: &mut Lock| {
+            let ready = ready.clone()?;
             if has_line {
                 let queued = queued.as_ref();
-                let (outcome, is_there) = release_in_line(context, args, lock, token, queued, now)?;
+                let (outcome, is_there) =
+                    release_in_line(ready, place(), lock, token, queued, now)?;
                 has_no_place.set(queued.is_some() && !is_there);
                 return Ok(outcome);
             }
-            node::decide(context, |node| Ok(node.release(lock, token, now)))
+            node::decide(ready, |node| Ok(node.release(lock, token, now)))
         };
         let outcome = match context.open(args, KEY).find() {
             Found::Lock(lock) => {
@@ -223,15 +222,14 @@ impl Handler for Release {
 /// whether the ticket that it brings stands in line.
 #[cold]
 fn release_in_line(
-    context: Context<'_>,
-    args: &Args<'_>,
+    ready: Ready,
+    (database, name): (u32, &[u8]),
     lock: &mut Lock,
     token: Token<'_>,
     queued: Option<&Queued<'_>>,
     now: Instant,
 ) -> Result<(Released, bool), Refusal> {
-    let (database, name) = (context.database(), args.get(KEY));
-    let ((released, left), is_there) = node::decide(context, |node| {
+    let ((released, left), is_there) = node::decide(ready, |node| {
         Ok(waiters::request(database, name, queued, |line| {
             node.release_in_line(lock, line, token, queued, now)
         }))
@@ -268,9 +266,10 @@ impl Handler for Extend {
         let outcome = {
             let mut slots = [&[][..]; ARGS_MAX];
             let request = request::extend(slices(args, &mut slots)?, config::limits())?;
+            let ready = node::ready(context)?;
             let decide = |lock: &mut Lock| {
                 let had_lease = lock.has_unnoted_lease();
-                let decided = node::decide(context, |node| {
+                let decided = node::decide(ready, |node| {
                     node.extend(lock, request.claim, request.fencing, clock::at(now))
                 })?;
                 node::tally(|tally| tally.changed(had_lease, lock));
@@ -323,6 +322,7 @@ fn raise(context: Context<'_>, args: &mut Args<'_>) -> Result<Reply, Refusal> {
     let outcome = {
         let token = request::token(args.get(TOKEN), limits)?;
         let fence = request::fence(args.get(TOKEN + 1))?;
+        let ready = if facts { None } else { Some(node::ready(context)?) };
         // Also where there is no lock: a node that may have forgotten it says so.
         let mut nothing = Lock::default();
         let mut key = context.open(args, KEY);
@@ -331,11 +331,12 @@ fn raise(context: Context<'_>, args: &mut Args<'_>) -> Result<Reply, Refusal> {
             Found::Nothing => &mut nothing,
             Found::Other => return Err(Refusal::WrongType),
         };
-        if facts {
-            replication::apply_raise(lock, token, fence)
-        } else {
-            let clocks = clock::clocks();
-            node::decide(context, |node| node.raise(lock, token, fence, clocks))?
+        match ready {
+            None => replication::apply_raise(lock, token, fence),
+            Some(ready) => {
+                let clocks = clock::clocks();
+                node::decide(ready, |node| node.raise(lock, token, fence, clocks))?
+            }
         }
     };
     match outcome {
@@ -358,13 +359,13 @@ impl Handler for Floor {
 
     fn run(context: Context<'_>, args: &mut Args<'_>) -> Result<Reply, Refusal> {
         match args.len() {
-            1 => node::decide(context, |node| Ok(Reply::Integer(node.floor().get()))),
+            1 => node::decide(node::ready(context)?, |node| Ok(Reply::Integer(node.floor().get()))),
             2 => {
                 let fence = request::fence(args.get(KEY))?;
                 let floor = if context.flags().states_facts() {
                     node::floor_seen(fence)
                 } else {
-                    node::decide(context, |node| node.lift_floor(fence))?
+                    node::decide(node::ready(context)?, |node| node.lift_floor(fence))?
                 };
                 context.replicate_verbatim();
                 Ok(Reply::Integer(floor.get()))

@@ -22,16 +22,31 @@ struct Node {
 /// The state file, when the node keeps one and has begun to grant.
 static STATE: OnceLock<StateFile> = OnceLock::new();
 
+/// The node has found out about itself, and may decide.
+///
+/// It is asked for before a key is opened: a node that has just started looks at every lock, and
+/// nobody else may have hold of one then.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Ready(());
+
+/// Sees to it that the node may decide.
+///
+/// # Errors
+/// `STATEFILE` if its first promise cannot be written.
+#[inline]
+pub(super) fn ready(context: Context<'_>) -> Result<Ready, Refusal> {
+    start::ensure(context).map(Ready)
+}
+
 /// Decides a request.
 ///
 /// # Errors
 /// The refusal.
 #[inline]
 pub(super) fn decide<R>(
-    context: Context<'_>,
+    _: Ready,
     mut decision: impl FnMut(&mut Durability) -> Result<R, Stop>,
 ) -> Result<R, Refusal> {
-    start::ensure(context)?;
     loop {
         let (outcome, request) = NODE.with(|node| {
             let outcome = decision(&mut node.durability);

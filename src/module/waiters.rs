@@ -390,8 +390,9 @@ fn try_grant(
 ) -> Result<Acquired, Refusal> {
     let token = Token::new(&call.token, TOKEN_MAX)?;
     let claim = Claim { token, ttl };
+    let ready = node::ready(context)?;
     let decide =
-        |lock: &mut Lock| node::decide(context, |node| node.acquire(lock, claim, &call.label, now));
+        |lock: &mut Lock| node::decide(ready, |node| node.acquire(lock, claim, &call.label, now));
     let outcome = name.open().with_lock(decide, |_| true)?;
     if let Acquired::Granted { fence, ends_at, lapsed } = outcome {
         node::tally(|tally| tally.granted(ends_at, lapsed));
@@ -481,11 +482,12 @@ pub(super) fn undelivered(context: Context<'_>, granted: Granted) {
     }
     let (text, now) = (context.name(&name), clock::now());
     let Ok(token) = Token::new(&token, TOKEN_MAX) else { return };
+    let Ok(ready) = node::ready(context) else { return };
     let mut ends_at = Instant::default();
     let released = match text.open().find() {
         Found::Lock(lock) if lock.written_lease().is_some_and(|lease| lease.fence == fence) => {
             ends_at = lock.until();
-            node::decide(context, |node| Ok(node.release(lock, token, now)))
+            node::decide(ready, |node| Ok(node.release(lock, token, now)))
         }
         Found::Lock(_) | Found::Nothing | Found::Other => Ok(Released::NotHeld),
     };
