@@ -328,7 +328,9 @@ mod tests {
             assert_eq!((lock.until(), lock.counter()), (before.until(), before.counter()));
             assert!(lock.is_held(end) && !lock.is_held(later));
         }
-        assert!(!Lock::free(Fence::ZERO, Instant::default()).note_lapse(Instant::from_millis(9)));
+        let free = Lock::free(Fence::ZERO, Instant::from_millis(7));
+        assert_eq!(free.until(), Instant::from_millis(7), "free since then, and no longer");
+        assert!(!{ free }.note_lapse(Instant::from_millis(9)));
     }
 
     #[test]

@@ -388,7 +388,9 @@ mod tests {
         assert_eq!((renewal.ends_at(), renewal.lost_at()), (at(3_368), at(3_268)));
         assert_eq!(renewal.due(at(410)), Due::At(at(1_400)));
 
+        assert!(renewal.renews());
         renewal.change(Terms::new(Millis::new(500)), None, Millis::new(50));
+        assert!(!renewal.renews(), "it is told to");
         let short = begin(&mut renewal, 500);
         assert_eq!(renewal.answer(short, 0, Extension::Extended, at(510)), RenewalStep::Wait);
         assert_eq!(renewal.answer(short, 1, Extension::Extended, at(510)), CONFIRMED);
