@@ -10,9 +10,9 @@
 use std::collections::BTreeMap;
 
 use lockmod::engine::{
-    Acquired, Ceilings, Claim, Clocks, Durability, Extended, Fence, Fencing, Instant, LABEL_MAX,
-    Lease, Lock, Millis, QuarantineReason, RAISE_MARGIN, Refusal, Released, Stop, TOKEN_MAX, Token,
-    UnixTime,
+    Acquired, Answer, Attempt, Ceilings, Claim, Clocks, Durability, Extended, Extension, Fence,
+    Fencing, Instant, LABEL_MAX, Lease, Lock, Millis, QuarantineReason, Quorum, RAISE_MARGIN,
+    Refusal, Released, Renewal, Schedule, Step, Stop, TOKEN_MAX, Terms, Token, UnixTime,
 };
 use proptest::prelude::*;
 
@@ -895,4 +895,71 @@ fn the_last_fence_is_granted_and_none_after_it() {
         }
         node.now = node.now.after(ttl).after(Millis::new(1));
     }
+}
+
+/// What the proof found: a vote from before a crash, and a repair after it.
+///
+/// A holds the lock on nodes 0 and 1, for 150 ms at a time. B asks for 10 s: 2 grants, 0 refuses,
+/// and the request to 1 is slow. 2 crashes, forgets, and A repairs it. A's next renewal reaches 0
+/// and 2, and not 1. A's lease on 1 ends, B's request arrives there, and B has won by 1 and by the
+/// vote of 2 from before the crash: A must not have been confirmed by 2 meanwhile.
+#[test]
+fn a_vote_from_before_a_crash_and_a_repair_after_it_do_not_make_two_holders() {
+    let quorum = Quorum::of(3).expect("three nodes");
+    let (a, b) = (Token::new(b"A", TOKEN_MAX).unwrap(), Token::new(b"B", TOKEN_MAX).unwrap());
+    let [short, long] = [150, 10_000].map(Millis::new);
+    let at = |millis: u64| Instant::from_millis(1_000 + millis);
+    let mut nodes: Vec<Node> = (0..3).map(|_| Node::new(1_000)).collect();
+    let acquire = |node: &mut Node, token, ttl, now| {
+        node.now = now;
+        let claim = Claim { token, ttl };
+        match node.ask(0, |durability, lock, now| durability.acquire(lock, claim, b"", now)) {
+            Ok(Acquired::Granted { fence, .. }) => Answer::Granted(fence),
+            other => panic!("{other:?}"),
+        }
+    };
+    let extend = |node: &mut Node, fencing, now| {
+        node.now = now;
+        let (claim, wall) = (Claim { token: a, ttl: short }, UnixTime::from_millis(WALL_MS));
+        let asked = node.ask(0, |durability, lock, now| {
+            durability.extend(lock, claim, fencing, Clocks { now, wall })
+        });
+        match asked {
+            Ok(Extended::Extended { counts: true, .. }) => Extension::Extended,
+            Ok(Extended::Extended { counts: false, .. }) => Extension::Provisional,
+            Err(Said::Quarantined { .. }) => Extension::Quarantined,
+            other => panic!("{other:?}"),
+        }
+    };
+    // Node 2 is one fence ahead of the others.
+    assert_eq!(acquire(&mut nodes[2], b, short, at(0)), Answer::Granted(fence(1)));
+    nodes[2].ask(0, |durability, lock, now| Ok(durability.release(lock, b, now))).expect("done");
+
+    for node in &mut nodes[..2] {
+        assert_eq!(acquire(node, a, short, at(0)), Answer::Granted(fence(1)));
+    }
+    let terms = Terms::new(short);
+    let schedule = Schedule { every: None, margin: Millis::ZERO, max_hold: None };
+    let mut holder = Renewal::new(quorum, terms, schedule, at(0), terms.ends_at(at(0)));
+    let mut attempt = Attempt::new(quorum, Terms::new(long), at(5));
+    let vote = acquire(&mut nodes[2], b, long, at(10));
+    assert_eq!(attempt.answer(2, vote, at(11)), Step::Wait);
+    assert_eq!(attempt.answer(0, Answer::Refused, at(11)), Step::Wait);
+
+    nodes[2].now = at(20);
+    nodes[2].restart(BTreeMap::new());
+    assert_eq!(extend(&mut nodes[2], Fencing::Keep, at(30)), Extension::Quarantined);
+    extend(&mut nodes[2], Fencing::Repair(fence(1)), at(30));
+
+    let round = holder.begin(at(100), at(100)).expect("it is valid");
+    for node in [0, 2] {
+        let answer = extend(&mut nodes[node], Fencing::Raise(fence(1)), at(101));
+        let _ = holder.answer(round, node, answer, at(102));
+    }
+    let _ = holder.time_out(round, at(120));
+
+    let vote = acquire(&mut nodes[1], b, long, at(160));
+    let won = attempt.answer(1, vote, at(161));
+    assert!(matches!(won, Step::Won(_)), "{won:?}");
+    assert_eq!(holder.validity(at(161)), Millis::ZERO, "two hold the lock");
 }
