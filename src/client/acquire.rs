@@ -17,7 +17,7 @@ use super::inbox::Inbox;
 use super::lease::Lease;
 use super::protocol::{Packet, TOKEN_LENGTH, acquire_vote, fence_vote, lock_info};
 use super::settings::check_label;
-use super::vote::{NodeReport, Vote};
+use super::vote::Vote;
 use super::waiter::Waiter;
 use super::world::{Network, World, earliest, latest};
 use crate::engine::{
@@ -127,12 +127,16 @@ impl<W: World> Acquire<W> {
                 Err(lost) => lost,
             };
             let waited = world.now().saturating_sub(started_at);
-            let verdict = Verdict::of(lost.loss, &lost.votes, self.core.quorum.needed());
-            if waited >= self.wait || verdict == Verdict::Refused {
-                let votes = std::mem::take(&mut lost.votes);
+            let needed = self.core.quorum.needed();
+            let verdict = |votes: &[Option<Vote>]| Verdict::of(lost.loss, votes, needed);
+            if waited >= self.wait || verdict(&lost.votes) == Verdict::Refused {
+                let (loss, votes) = (lost.loss, std::mem::take(&mut lost.votes));
                 // Nothing of the wait is left when the nodes are asked what they know.
                 drop((lost, waiter));
-                let nodes = self.describe(votes).await;
+                let votes = self.describe(votes).await;
+                let verdict = Verdict::of(loss, &votes, needed);
+                let votes = votes.into_iter().map(|vote| vote.unwrap_or(Vote::TimedOut)).collect();
+                let nodes = self.core.reports(votes);
                 let name = String::from_utf8_lossy(&self.name).into_owned();
                 let report = AcquireReport { name, waited, attempts, nodes };
                 return Err(verdict.error(report));
@@ -224,11 +228,10 @@ impl<W: World> Acquire<W> {
                 }
                 Step::Lost(loss) => {
                     votes.resize(nodes, None);
-                    if let Some(waiter) = &mut waiter
-                        && attempt.granted().is_empty()
-                    {
+                    if attempt.granted().is_empty() {
                         timer.set(core.world.sleep(STRAGGLERS));
-                        hear_stragglers(&inbox, timer.as_mut(), &mut votes, waiter).await;
+                        let waiter = waiter.as_deref_mut();
+                        hear_stragglers(core, &inbox, timer.as_mut(), &mut votes, waiter).await;
                     }
                     let silent = silent(&votes, is_timed_out);
                     return Err(LostAttempt { loss, votes, silent, pending });
@@ -263,8 +266,9 @@ impl<W: World> Acquire<W> {
         }
     }
 
-    /// What each node says now about the lock that was not acquired: labels and times left.
-    async fn describe(&self, votes: Vec<Option<Vote>>) -> Vec<NodeReport> {
+    /// What each node says now about the lock that was not acquired: labels and times left, and
+    /// what those say whose answer to the attempt was not waited for.
+    async fn describe(&self, votes: Vec<Option<Vote>>) -> Vec<Option<Vote>> {
         let held = |vote: &Option<Vote>| matches!(vote, Some(Vote::Held { .. }) | None);
         let mut votes = votes;
         if votes.iter().any(held) {
@@ -283,8 +287,7 @@ impl<W: World> Acquire<W> {
                 }
             }
         }
-        let votes = votes.into_iter().map(|vote| vote.unwrap_or(Vote::TimedOut)).collect();
-        self.core.reports(votes)
+        votes
     }
 }
 
@@ -327,19 +330,23 @@ impl<W: World> Drop for Pending<'_, W> {
     }
 }
 
-/// Reads the answers of nodes that had not answered when the attempt was lost: where they have put
-/// the ticket in line, nothing more has to be sent. Nobody is kept waiting by it, as long as no
-/// node has granted.
+/// Reads the answers of nodes that had not answered when the attempt was lost: the verdict counts
+/// them, and where they have put the ticket in line, nothing more has to be sent. Nobody is kept
+/// waiting by it, as long as no node has granted.
 async fn hear_stragglers<W: World>(
+    core: &Core<W>,
     inbox: &Inbox,
     mut timer: Pin<&mut impl Future<Output = ()>>,
     votes: &mut [Option<Vote>],
-    waiter: &mut Waiter<'_, W>,
+    mut waiter: Option<&mut Waiter<'_, W>>,
 ) {
     while votes.iter().any(Option::is_none) {
         let Some(delivery) = inbox.next(timer.as_mut()).await else { return };
-        let vote = delivery.outcome.map_or_else(Vote::from, |reply| acquire_vote(&reply));
-        let vote = waiter.answered(delivery.node, vote);
+        let mut vote = delivery.outcome.map_or_else(Vote::from, |reply| acquire_vote(&reply));
+        if let Some(waiter) = &mut waiter {
+            vote = waiter.answered(delivery.node, vote);
+        }
+        core.metrics.voted(delivery.node, &vote);
         let is_granted = matches!(vote, Vote::Granted(_));
         votes[delivery.node] = Some(vote);
         if is_granted {
@@ -387,8 +394,9 @@ impl Verdict {
         if !possible_without(count(Vote::is_permanent)) {
             return Verdict::Refused;
         }
-        // With a quorum of nodes that answer, it is others who are in the way.
-        let answering = count(|vote| matches!(vote, Vote::Granted(_) | Vote::Held { .. }));
+        // With a quorum of nodes that answer, it is others who are in the way, whatever the rest is.
+        let answering =
+            count(|vote| matches!(vote, Vote::Granted(_) | Vote::Held { .. } | Vote::NotHeld));
         let held = count(|vote| matches!(vote, Vote::Held { .. }));
         if held > 0 && (answering >= needed || !possible_without(held)) {
             return Verdict::Held;
@@ -403,5 +411,41 @@ impl Verdict {
             Verdict::Refused => AcquireError::Refused(report),
             Verdict::TooLate => AcquireError::TooLate(report),
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::engine::Fence;
+
+    fn verdict(votes: &[Option<Vote>]) -> Verdict {
+        Verdict::of(Loss::Unreached, votes, votes.len() / 2 + 1)
+    }
+
+    #[test]
+    fn a_lock_that_a_quorum_holds_is_held_whatever_the_rest_says() {
+        let away = || Vote::Unreachable("connection refused".into());
+        let quarantined = || Vote::Quarantined { left: None, text: "x".into() };
+        for rest in [away(), quarantined(), Vote::TimedOut, Vote::ModuleMissing, Vote::NotHeld] {
+            let three = [Some(rest.clone()), Some(Vote::HELD), Some(Vote::HELD)];
+            assert_eq!(verdict(&three), Verdict::Held, "{rest}");
+        }
+        let minority = [Some(Vote::HELD), Some(away()), Some(away())];
+        assert_eq!(verdict(&minority), Verdict::NoQuorum);
+        let free = [Some(Vote::NotHeld), Some(Vote::NotHeld), Some(away())];
+        assert_eq!(verdict(&free), Verdict::NoQuorum, "nobody is in the way");
+    }
+
+    #[test]
+    fn whoever_has_a_part_of_a_quorum_that_answers_is_in_the_way() {
+        let granted = Vote::Granted(Fence::new(1).unwrap_or_default());
+        for other in [granted, Vote::NotHeld] {
+            let votes = [Some(other), Some(Vote::HELD), Some(Vote::TimedOut)];
+            assert_eq!(verdict(&votes), Verdict::Held);
+        }
+        let votes = [Some(Vote::WrongType), Some(Vote::WrongType), Some(Vote::TimedOut)];
+        assert_eq!(verdict(&votes), Verdict::Refused);
+        assert_eq!(verdict(&[Some(Vote::WrongType), None, None]), Verdict::NoQuorum);
     }
 }

@@ -40,6 +40,51 @@ async fn a_lock_survives_two_killed_nodes_of_five_and_refuses_with_three() {
     works(&locker).await;
 }
 
+/// With a minority that refuses connections, a lock that a quorum held was "no quorum": whoever
+/// refused the connection had answered first, and the verdict was read off the votes so far.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_lock_that_a_quorum_holds_is_not_free_although_others_are_down() {
+    for (count, down) in [(3, 1), (5, 2)] {
+        let mut nodes = nodes(count);
+        let holder = builder(&nodes).label("worker-7").build().unwrap();
+        let guard = holder.acquire("a").await.unwrap();
+        until("all hold it", || leases(&nodes, "a") == count).await;
+        nodes[..down].iter_mut().for_each(Server::kill);
+        let locker = locker(&nodes);
+        until_down(&locker, down).await;
+        for _ in 0..20 {
+            let error = locker.try_acquire("a").await.unwrap_err();
+            assert!(matches!(error, AcquireError::Held(_)), "{error}");
+            assert!(error.to_string().contains("for worker-7"), "{error}");
+        }
+        let error = locker.acquire("a").wait(millis(300)).await.unwrap_err();
+        assert!(matches!(error, AcquireError::Held(_)), "{error}");
+        drop(guard);
+        for node in &nodes[down..] {
+            node.run("DEL a").unwrap();
+            node.run("SET a x").unwrap();
+        }
+        let start = Instant::now();
+        let error = locker.acquire("a").wait(Duration::from_secs(60)).await.unwrap_err();
+        assert!(matches!(error, AcquireError::Refused(_)), "{error}");
+        assert!(start.elapsed() < Duration::from_secs(20), "a wait that cannot help");
+    }
+}
+
+/// The first nodes refuse connections, and the locker knows.
+async fn until_down(locker: &Locker, count: usize) {
+    let start = Instant::now();
+    loop {
+        let reports = locker.settle().await;
+        let is_down = |vote: &Vote| matches!(vote, Vote::Unreachable(_));
+        let answers = reports[count..].iter().all(|report| report.vote == Vote::Confirmed);
+        if answers && reports[..count].iter().all(|report| is_down(&report.vote)) {
+            return;
+        }
+        assert!(start.elapsed() < Duration::from_secs(30), "{reports:?}");
+    }
+}
+
 fn median(mut times: Vec<Duration>) -> Duration {
     times.sort_unstable();
     times[times.len() / 2]
