@@ -456,3 +456,103 @@ fn hear(parts: &[Reply], shared: &Shared) {
 fn broken(error: io::Error) -> Failure {
     Failure::Unreachable(plain(&error).into())
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::client::connect::Opening;
+    use crate::client::inbox::Inbox;
+    use crate::engine::Millis;
+    use tokio::io::{AsyncReadExt, AsyncWriteExt, DuplexStream, duplex};
+    use tokio::sync::{mpsc, watch};
+
+    const TTL: Millis = Millis::new(10_000);
+
+    /// Opens a connection when it is told to; its other end comes out of the channel.
+    #[derive(Debug)]
+    struct Door {
+        is_open: watch::Receiver<bool>,
+        servers: mpsc::UnboundedSender<DuplexStream>,
+    }
+
+    impl Dial for Door {
+        fn open(&self) -> Opening {
+            let (mut is_open, servers) = (self.is_open.clone(), self.servers.clone());
+            Box::pin(async move {
+                is_open.wait_for(|is_open| *is_open).await.map_err(io::Error::other)?;
+                let (client, server) = duplex(1 << 16);
+                servers.send(server).map_err(io::Error::other)?;
+                Ok(Box::new(client) as Box<dyn Stream>)
+            })
+        }
+
+        fn jitter(&self) -> f64 {
+            0.5
+        }
+    }
+
+    /// A node that lets everybody in, and notes what comes then, until the client has gone.
+    async fn heard(mut server: DuplexStream) -> Vec<String> {
+        let (mut unread, mut heard) = (Vec::new(), Vec::new());
+        while server.read_buf(&mut unread).await.is_ok_and(|length| length > 0) {
+            while let Ok(Some((Reply::List(args), length))) = reply::read(&unread) {
+                unread.drain(..length);
+                let words = args.iter().filter_map(|arg| match arg {
+                    Reply::Text(text) => Some(String::from_utf8_lossy(text)),
+                    _ => None,
+                });
+                let command = words.collect::<Vec<_>>().join(" ");
+                let answer: &[u8] = match command.split(' ').next() {
+                    Some("HELLO") => b"*0\r\n",
+                    Some("SUBSCRIBE") => b">3\r\n+subscribe\r\n+c\r\n:1\r\n",
+                    Some("PING") => b"+PONG\r\n",
+                    Some("INFO") => b"$-1\r\n",
+                    _ => {
+                        heard.push(command);
+                        b":1\r\n"
+                    }
+                };
+                server.write_all(answer).await.expect("the client reads");
+            }
+        }
+        heard
+    }
+
+    /// What is written, when the connection comes about, of what was sent before.
+    async fn written(send: impl FnOnce(&Links)) -> Vec<String> {
+        let (open, is_open) = watch::channel(false);
+        let (servers, mut accepted) = mpsc::unbounded_channel();
+        let dial: Arc<dyn Dial> = Arc::new(Door { is_open, servers });
+        let spawn = |driving| drop(tokio::spawn(driving));
+        let nodes = [(Arc::from("node"), dial)];
+        let links = Links::dialled(nodes, b"c", Duration::from_secs(1), spawn);
+        send(&links);
+        drop(links);
+        open.send(true).expect("somebody connects");
+        heard(accepted.recv().await.expect("a connection")).await
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_request_that_was_withdrawn_is_not_sent_and_its_release_is() {
+        let acquire = Packet::acquire(b"a", &[b't'; 20], TTL, b"");
+        let release = Packet::release(b"a", &[b't'; 20], TTL);
+        let heard = written(|links| {
+            let inbox = Inbox::new(1);
+            links.send(0, &acquire, Some(inbox.reply_to(0, 0)));
+            drop(inbox);
+            links.send(0, &release, None);
+        });
+        assert_eq!(heard.await, ["LOCK.RELEASE a tttttttttttttttttttt"]);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_request_that_is_wanted_is_sent_though_nobody_reads_its_reply() {
+        let acquire = Packet::acquire(b"a", &[b't'; 20], TTL, b"");
+        let heard = written(|links| {
+            let inbox = Inbox::new(1);
+            links.send(0, &acquire, Some(inbox.reply_to(0, 0)));
+            inbox.settle();
+        });
+        assert_eq!(heard.await, ["LOCK.ACQUIRE a tttttttttttttttttttt 10000"]);
+    }
+}

@@ -509,6 +509,16 @@ mod tests {
     }
 
     #[test]
+    fn a_raise_that_finds_more_than_was_asked_for_does_not_count() {
+        let mut attempt = attempt(3);
+        let _ = attempt.answer(2, Answer::Refused, at(1));
+        let _ = attempt.answer(0, granted(1), at(1));
+        let _ = attempt.answer(1, granted(2), at(1));
+        let more = RaiseAnswer::Raised(fence(3));
+        assert_eq!(attempt.raise_answer(0, more, at(2)), Step::Lost(Loss::Unreached));
+    }
+
+    #[test]
     fn a_refused_raise_loses_when_no_quorum_is_left() {
         let mut attempt = attempt(3);
         let _ = attempt.answer(0, granted(1), at(1));

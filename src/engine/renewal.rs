@@ -416,6 +416,24 @@ mod tests {
     }
 
     #[test]
+    fn a_quorum_of_answers_to_an_older_round_prolongs_nothing() {
+        let mut renewal = renewal(None);
+        let (old, new) = (begin(&mut renewal, 300), begin(&mut renewal, 500));
+        assert_ne!(old, new);
+        for node in 0..3 {
+            assert_eq!(renewal.answer(old, node, Extension::Extended, at(510)), RenewalStep::Wait);
+        }
+        assert_eq!(renewal.ends_at(), at(988));
+    }
+
+    #[test]
+    fn the_longest_time_to_hold_shortens_the_first_validity_and_never_prolongs_it() {
+        assert_eq!(renewal(Some(5_000)).ends_at(), at(988));
+        assert_eq!(renewal(Some(988)).ends_at(), at(988));
+        assert_eq!(renewal(Some(987)).ends_at(), at(987));
+    }
+
+    #[test]
     fn a_holder_whose_validity_has_ended_is_done() {
         let mut renewal = renewal(None);
         let round = begin(&mut renewal, 800);

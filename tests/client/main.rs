@@ -12,6 +12,7 @@ mod job;
 mod line;
 mod metrics;
 mod output;
+mod promises;
 mod renewal;
 mod restarts;
 mod screen;

@@ -1,0 +1,248 @@
+//! To the millisecond: what a guard promises, and what is sent for it. Nodes that answer by a
+//! script, on a clock that jumps.
+
+use std::sync::atomic::{AtomicU8, Ordering};
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use lockmod::client::protocol::Packet;
+use lockmod::client::reply::{self, Reply};
+use lockmod::client::{ExtendError, Failure, Locker, LockerBuilder, Lost, ReplyTo, World};
+use metrics_util::debugging::DebugValue;
+use tokio::time::Instant;
+
+use crate::millis;
+
+/// What a node answers: when, and what.
+type Script = dyn Fn(usize, &str) -> (Duration, Result<Reply, Failure>) + Send + Sync;
+
+#[derive(Clone)]
+struct Scripted {
+    names: Vec<Arc<str>>,
+    began_at: Instant,
+    script: Arc<Script>,
+    /// What was sent, when, and to whom.
+    sent: Arc<Mutex<Vec<(Duration, usize, String)>>>,
+    random: Arc<AtomicU8>,
+}
+
+impl World for Scripted {
+    fn now(&self) -> Duration {
+        self.began_at.elapsed()
+    }
+
+    fn sleep(&self, length: Duration) -> impl Future<Output = ()> + Send {
+        tokio::time::sleep(length)
+    }
+
+    fn fill(&self, bytes: &mut [u8]) {
+        bytes.fill(self.random.fetch_add(1, Ordering::Relaxed));
+    }
+
+    fn spawn(&self, task: impl Future<Output = ()> + Send + 'static) {
+        tokio::spawn(task);
+    }
+
+    fn nodes(&self) -> &[Arc<str>] {
+        &self.names
+    }
+
+    fn send(&self, node: usize, packet: &Packet, reply_to: Option<ReplyTo>) {
+        let Ok(Some((Reply::List(args), _))) = reply::read(packet.bytes()) else {
+            panic!("a packet is a list of strings")
+        };
+        // Without key and token.
+        let words = args.iter().enumerate().filter(|(at, _)| ![1, 2].contains(at));
+        let words = words.map(|(_, arg)| match arg {
+            Reply::Text(text) => String::from_utf8_lossy(text).into_owned(),
+            other => panic!("{other:?} is no argument"),
+        });
+        let command = words.collect::<Vec<_>>().join(" ");
+        let (delay, outcome) = (self.script)(node, &command);
+        self.sent.lock().unwrap().push((self.now(), node, command));
+        let Some(reply_to) = reply_to else { return };
+        tokio::spawn(async move {
+            tokio::time::sleep(delay).await;
+            reply_to.deliver(outcome);
+        });
+    }
+}
+
+impl Scripted {
+    fn new(
+        nodes: usize,
+        script: impl Fn(usize, &str) -> (Duration, Result<Reply, Failure>) + Send + Sync + 'static,
+    ) -> Scripted {
+        Scripted {
+            names: (0..nodes).map(|node| format!("node-{node}").into()).collect(),
+            began_at: Instant::now(),
+            script: Arc::new(script),
+            sent: Arc::default(),
+            random: Arc::default(),
+        }
+    }
+
+    fn sent(&self, command: &str) -> usize {
+        self.sent.lock().unwrap().iter().filter(|(_, _, sent)| sent.starts_with(command)).count()
+    }
+}
+
+/// Grants fence 1, extends and releases, each after this time.
+fn willing(delay: Duration) -> impl Fn(usize, &str) -> (Duration, Result<Reply, Failure>) {
+    move |_, _| (delay, Ok(Reply::Integer(1)))
+}
+
+/// A ttl of 10 s: 102 ms of drift, called lost 1 s before its end.
+fn ten_seconds() -> LockerBuilder {
+    Locker::builder().ttl(Duration::from_secs(10)).timeout(millis(500))
+}
+
+const VALID: Duration = Duration::from_millis(10_000 - 102);
+
+#[tokio::test(start_paused = true)]
+async fn the_validity_counts_from_before_the_acquire_was_sent() {
+    let locker = ten_seconds().build_in(Scripted::new(3, willing(millis(400)))).unwrap();
+    let guard = locker.acquire("a").await.unwrap();
+    assert_eq!(guard.validity(), VALID - millis(400));
+    let raising = |node: usize, command: &str| {
+        let raised = command.strip_prefix("LOCK.FENCE ").map(|fence| fence.parse().unwrap());
+        (millis(400), Ok(Reply::Integer(raised.unwrap_or(node as i64 + 1))))
+    };
+    let locker = ten_seconds().build_in(Scripted::new(3, raising)).unwrap();
+    let guard = locker.acquire("a").await.unwrap();
+    assert!((2..=3).contains(&guard.fence().get()), "{}", guard.fence());
+    assert_eq!(guard.validity(), VALID - millis(800), "after two round trips");
+}
+
+#[tokio::test(start_paused = true)]
+async fn the_validity_counts_from_before_the_extension_was_sent() {
+    let world = Scripted::new(3, willing(millis(400)));
+    let locker = ten_seconds().renew(false).build_in(world).unwrap();
+    let guard = locker.acquire("a").await.unwrap();
+    tokio::time::sleep(millis(5_000)).await;
+    guard.extend().await.unwrap();
+    assert_eq!(guard.validity(), VALID - millis(400));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_loss_is_told_the_margin_before_the_end_and_no_millisecond_later() {
+    let world = Scripted::new(3, willing(Duration::ZERO));
+    let locker = ten_seconds().renew(false).build_in(world.clone()).unwrap();
+    let guard = locker.acquire("a").await.unwrap();
+    let end = guard.validity();
+    let lost = tokio::spawn(guard.lost());
+    tokio::time::sleep(end - millis(1_001)).await;
+    assert!(!guard.is_lost() && !lost.is_finished());
+    let told_after = world.now();
+    assert_eq!(lost.await.unwrap(), Lost::Expired);
+    let late = world.now() - told_after;
+    assert!(late <= millis(2), "told {late:?} later");
+    assert!(guard.is_lost() && guard.validity() >= millis(999), "{:?}", guard.validity());
+}
+
+#[tokio::test(start_paused = true)]
+async fn work_under_a_lock_does_not_run_when_the_loss_is_due() {
+    let world = Scripted::new(3, willing(Duration::ZERO));
+    let locker = ten_seconds().renew(false).build_in(world.clone()).unwrap();
+    let (began_at, mut ran_until) = (world.now(), Duration::ZERO);
+    let work = async |_| {
+        loop {
+            ran_until = world.now();
+            tokio::time::sleep(millis(1)).await;
+        }
+    };
+    let error = locker.with("a", work).await.unwrap_err();
+    assert!(error.to_string().contains("its validity ended"), "{error}");
+    assert!(ran_until - began_at <= VALID - millis(1_000), "{ran_until:?}");
+    assert!(ran_until - began_at >= VALID - millis(1_005), "{ran_until:?}");
+}
+
+#[tokio::test(start_paused = true)]
+async fn the_time_to_hold_never_prolongs_a_validity() {
+    let world = Scripted::new(3, willing(Duration::ZERO));
+    let locker = ten_seconds().build_in(world).unwrap();
+    let guard = locker.acquire("a").max_hold(Duration::from_secs(3_600)).await.unwrap();
+    assert_eq!(guard.validity(), VALID);
+    let short = locker.acquire("b").max_hold(millis(4_000)).await.unwrap();
+    assert_eq!(short.validity(), millis(4_000));
+    let start = Instant::now();
+    assert_eq!(short.lost().await, Lost::MaxHold);
+    assert!(start.elapsed() <= millis(3_001), "{:?}", start.elapsed());
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_holder_takes_no_share_in_a_lease_that_is_lost() {
+    let world = Scripted::new(3, willing(Duration::ZERO));
+    let locker = ten_seconds().renew(false).build_in(world).unwrap();
+    let holder = locker.holder();
+    let lost = holder.acquire("a").await.unwrap();
+    let share = holder.acquire("a").await.unwrap();
+    assert_eq!(locker.stats().attempts, 1);
+    tokio::time::sleep(Duration::from_secs(9)).await;
+    assert!(lost.is_lost() && share.is_lost() && !lost.validity().is_zero(), "some time to stop");
+    let fresh = holder.acquire("a").await.unwrap();
+    assert_eq!(locker.stats().attempts, 2, "acquired anew");
+    assert!(!fresh.is_lost());
+}
+
+/// A renewal in the background is overtaken by an extension by hand: what is answered to the first
+/// must not be taken for an answer to the second, which began later.
+#[tokio::test(start_paused = true)]
+async fn answers_to_one_round_of_extensions_do_not_count_for_the_next() {
+    let rounds = AtomicU8::new(0);
+    let script = move |_: usize, command: &str| {
+        if !command.starts_with("LOCK.EXTEND") {
+            return (Duration::ZERO, Ok(Reply::Integer(1)));
+        }
+        match rounds.fetch_add(1, Ordering::Relaxed) / 3 {
+            0 => (millis(450), Ok(Reply::Integer(1))),
+            _ => (millis(480), Err(Failure::Unreachable("the connection broke".into()))),
+        }
+    };
+    let locker = ten_seconds().build_in(Scripted::new(3, script)).unwrap();
+    let guard = locker.acquire("a").await.unwrap();
+    tokio::time::sleep(millis(3_500)).await;
+    let error = guard.extend().await.unwrap_err();
+    assert!(matches!(error, ExtendError::NoQuorum(_)), "{error}");
+    assert_eq!(guard.validity(), VALID - millis(3_980), "as if neither had been sent");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_raise_that_finds_more_than_was_asked_for_does_not_count() {
+    // The second node grants 5; meanwhile the first has granted 7 to somebody else.
+    let script = |node: usize, command: &str| {
+        let reply = match (node, command.split(' ').next()) {
+            (0, Some("LOCK.ACQUIRE")) => 1,
+            (1, Some("LOCK.ACQUIRE")) => 5,
+            (0, Some("LOCK.FENCE")) => 7,
+            _ => return (Duration::ZERO, Err(Failure::Unreachable("away".into()))),
+        };
+        (Duration::ZERO, Ok(Reply::Integer(reply)))
+    };
+    let world = Scripted::new(3, script);
+    let locker = ten_seconds().build_in(world.clone()).unwrap();
+    assert!(locker.try_acquire("a").await.is_err());
+    assert_eq!((world.sent("LOCK.FENCE"), world.sent("LOCK.RELEASE")), (1, 3));
+}
+
+#[tokio::test(start_paused = true)]
+async fn all_nodes_that_answer_a_lost_attempt_are_counted() {
+    let script = |node: usize, _: &str| match node {
+        0 => (Duration::ZERO, Err(Failure::Unreachable("away".into()))),
+        _ => (millis(1), Ok(Reply::Nil)),
+    };
+    let recorder = metrics_util::debugging::DebuggingRecorder::new();
+    let snapshotter = recorder.snapshotter();
+    let build = || ten_seconds().build_in(Scripted::new(3, script)).unwrap();
+    let locker = metrics::with_local_recorder(&recorder, build);
+    assert!(locker.try_acquire("a").await.is_err());
+    let labels: Vec<String> = snapshotter
+        .snapshot()
+        .into_vec()
+        .into_iter()
+        .filter(|(_, _, _, value)| *value == DebugValue::Counter(1))
+        .flat_map(|(key, ..)| key.key().labels().map(|l| l.value().to_owned()).collect::<Vec<_>>())
+        .collect();
+    let votes = ["node-0", "unreachable", "node-1", "held", "node-2", "held"];
+    assert_eq!((labels[0].as_str(), &labels[1..]), ("held", &votes.map(str::to_owned)[..]));
+}
