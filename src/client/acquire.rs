@@ -394,7 +394,7 @@ impl Verdict {
         if !possible_without(count(Vote::is_permanent)) {
             return Verdict::Refused;
         }
-        // With a quorum of nodes that answer, it is others who are in the way, whatever the rest is.
+        // With a quorum of nodes that answer, it is others who are in the way, whatever the rest.
         let answering =
             count(|vote| matches!(vote, Vote::Granted(_) | Vote::Held { .. } | Vote::NotHeld));
         let held = count(|vote| matches!(vote, Vote::Held { .. }));

@@ -95,7 +95,7 @@ impl<W: World> Guard<W> {
     /// # Cancellation
     /// The nodes may extend it all the same; the validity does not count it.
     pub async fn extend(&self) -> Result<(), ExtendError> {
-        self.hold.lease.extend(false).await
+        self.hold.lease.extend().await
     }
 
     /// Extends the lease now as [`extend`](Guard::extend) does, with a ttl of its own, which

@@ -12,7 +12,7 @@ use tracing::Instrument;
 
 use super::core::Core;
 use super::error::{ExtendError, Lost, ReleaseError};
-use super::inbox::Inbox;
+use super::inbox::{Delivery, Inbox};
 use super::keeper::Slot;
 use super::protocol::{Packet, TOKEN_LENGTH, claim_vote, extend_vote};
 use super::vote::Vote;
@@ -48,6 +48,17 @@ struct State {
     longest: Millis,
     /// That it was lost has been counted.
     is_counted: bool,
+}
+
+/// A round of extensions under way.
+struct Round {
+    number: RoundNumber,
+    inbox: Inbox,
+    votes: Vec<Vote>,
+    /// How many answers are still to come.
+    missing: usize,
+    /// Until when they are waited for.
+    ends_at: Duration,
 }
 
 impl<W: World> Lease<W> {
@@ -127,7 +138,7 @@ impl<W: World> Lease<W> {
                 );
                 let renewal = async move {
                     // Whatever comes of it, the validity tells, and the next try is planned.
-                    let result = self.extend(true).await;
+                    let result = self.renew().await;
                     self.core.metrics.renewed(&result);
                     if let Err(error) = result {
                         tracing::debug!(%error, "not renewed");
@@ -140,65 +151,94 @@ impl<W: World> Lease<W> {
         }
     }
 
-    /// Extends the lease by one round. A `thorough` round goes on after the quorum, to repair
-    /// nodes that answer late.
-    pub(super) async fn extend(&self, thorough: bool) -> Result<(), ExtendError> {
+    /// Extends the lease by one round. Nodes that answer behind the quorum are repaired in the
+    /// background.
+    pub(super) async fn extend(self: &Arc<Self>) -> Result<(), ExtendError> {
+        let mut round = self.begin()?;
+        self.until_decided(&mut round).await?;
+        if round.missing > 0 {
+            let lease = Arc::clone(self);
+            self.core.world.spawn(async move { lease.finish(round).await });
+        }
+        Ok(())
+    }
+
+    /// The same, and repairs them before it returns.
+    async fn renew(&self) -> Result<(), ExtendError> {
+        let mut round = self.begin()?;
+        self.until_decided(&mut round).await?;
+        self.finish(round).await;
+        Ok(())
+    }
+
+    /// Sends the extension to all nodes.
+    fn begin(&self) -> Result<Round, ExtendError> {
         let nodes = self.core.quorum.nodes();
         let inbox = Inbox::new(nodes);
-        let Some(round) = self.begin(&inbox) else {
+        let Some(number) = self.send_extension(&inbox) else {
             return Err(ExtendError::Lost(self.ending().unwrap_or(Lost::Released)));
         };
-        let mut votes = vec![Vote::TimedOut; nodes];
-        let mut missing = nodes;
-        let mut is_confirmed = false;
+        let ends_at = self.core.world.now() + self.core.settings.rules.timeout;
+        Ok(Round { number, inbox, votes: vec![Vote::TimedOut; nodes], missing: nodes, ends_at })
+    }
+
+    /// Reads answers until a quorum has confirmed, or none can.
+    async fn until_decided(&self, round: &mut Round) -> Result<(), ExtendError> {
         let mut timer = pin!(self.core.world.sleep(self.core.settings.rules.timeout));
-        while missing > 0 {
-            let Some(delivery) = inbox.next(timer.as_mut()).await else { break };
-            missing -= 1;
-            if delivery.request == REPAIR {
-                continue;
-            }
-            let vote = delivery.outcome.map_or_else(Vote::from, |reply| extend_vote(&reply));
-            let step = {
-                let now = latest(&*self.core.world);
-                let mut state = self.state();
-                let step = state.renewal.answer(round, delivery.node, vote.extension(), now);
-                if let RenewalStep::Confirmed { repair } = step {
-                    self.repair(repair, state.renewal.terms().ttl, &inbox);
-                    // Waited for, so that a repair which is still in line at the end of the round
-                    // is withdrawn and does not arrive after the validity.
-                    missing += repair.len();
-                }
-                step
-            };
-            votes[delivery.node] = vote;
-            match step {
+        while round.missing > 0 {
+            let Some(delivery) = round.inbox.next(timer.as_mut()).await else { break };
+            match self.take(round, delivery) {
                 RenewalStep::Wait | RenewalStep::Failed => {}
-                RenewalStep::Confirmed { .. } => {
-                    is_confirmed = true;
-                    if !thorough {
-                        return Ok(());
-                    }
-                }
+                RenewalStep::Confirmed { .. } => return Ok(()),
                 RenewalStep::Lost(ending) => {
                     self.ended.notify_waiters();
                     return Err(ExtendError::Lost(ending.into()));
                 }
             }
         }
-        if is_confirmed {
-            return Ok(());
-        }
-        match self.state().renewal.time_out(round, latest(&*self.core.world)) {
+        match self.state().renewal.time_out(round.number, latest(&*self.core.world)) {
             RenewalStep::Lost(ending) => Err(ExtendError::Lost(ending.into())),
             RenewalStep::Wait | RenewalStep::Failed | RenewalStep::Confirmed { .. } => {
+                let votes = std::mem::take(&mut round.votes);
                 Err(ExtendError::NoQuorum(self.core.reports(votes)))
             }
         }
     }
 
+    /// Repairs nodes that answer behind the quorum, for as long as nodes are waited for.
+    async fn finish(&self, mut round: Round) {
+        let left = round.ends_at.saturating_sub(self.core.world.now());
+        let mut timer = pin!(self.core.world.sleep(left));
+        while round.missing > 0 {
+            let Some(delivery) = round.inbox.next(timer.as_mut()).await else { return };
+            if let RenewalStep::Lost(_) = self.take(&mut round, delivery) {
+                return self.ended.notify_waiters();
+            }
+        }
+    }
+
+    /// Takes an answer to a round, and repairs whom it shows to have forgotten.
+    fn take(&self, round: &mut Round, delivery: Delivery) -> RenewalStep {
+        round.missing -= 1;
+        if delivery.request == REPAIR {
+            return RenewalStep::Wait;
+        }
+        let vote = delivery.outcome.map_or_else(Vote::from, |reply| extend_vote(&reply));
+        let now = latest(&*self.core.world);
+        let mut state = self.state();
+        let step = state.renewal.answer(round.number, delivery.node, vote.extension(), now);
+        if let RenewalStep::Confirmed { repair } = step {
+            self.repair(repair, state.renewal.terms().ttl, &round.inbox);
+            // Waited for, so that a repair which is still in line at the end of the round is
+            // withdrawn and does not arrive after the validity.
+            round.missing += repair.len();
+        }
+        round.votes[delivery.node] = vote;
+        step
+    }
+
     /// Extends the lease by this ttl, and renews it by this ttl from now on.
-    pub(super) async fn extend_by(&self, ttl: Duration) -> Result<(), ExtendError> {
+    pub(super) async fn extend_by(self: &Arc<Self>, ttl: Duration) -> Result<(), ExtendError> {
         let rules = self.core.settings.rules;
         let (terms, schedule) = rules.check(ttl).map_err(ExtendError::BadOption)?;
         {
@@ -207,10 +247,10 @@ impl<W: World> Lease<W> {
             state.renewal.change(terms, every, schedule.margin);
             state.longest = state.longest.max(terms.ttl);
         }
-        self.extend(false).await
+        self.extend().await
     }
 
-    fn begin(&self, inbox: &Inbox) -> Option<RoundNumber> {
+    fn send_extension(&self, inbox: &Inbox) -> Option<RoundNumber> {
         let mut state = self.state();
         let ttl = state.renewal.terms().ttl;
         let packet = Packet::extend(&self.name, &self.token, ttl, self.fence);

@@ -246,3 +246,30 @@ async fn all_nodes_that_answer_a_lost_attempt_are_counted() {
     let votes = ["node-0", "unreachable", "node-1", "held", "node-2", "held"];
     assert_eq!((labels[0].as_str(), &labels[1..]), ("held", &votes.map(str::to_owned)[..]));
 }
+
+/// An extension by hand dropped the answers behind the quorum: six of them left a node free.
+#[tokio::test(start_paused = true)]
+async fn an_extension_by_hand_repairs_a_node_that_answers_late_and_does_not_wait_for_it() {
+    let script = |node: usize, command: &str| match (node, command.split(' ').next()) {
+        (2, Some("LOCK.EXTEND")) if !command.contains("FENCE") || !command.contains("REPAIR") => {
+            (millis(100), Ok(Reply::Nil))
+        }
+        _ => (Duration::ZERO, Ok(Reply::Integer(1))),
+    };
+    let world = Scripted::new(3, script);
+    let locker = ten_seconds().renew(false).build_in(world.clone()).unwrap();
+    let guard = locker.acquire("a").await.unwrap();
+    let before = world.now();
+    guard.extend().await.unwrap();
+    assert!(world.now() - before < millis(5), "the quorum has confirmed");
+    tokio::time::sleep(millis(200)).await;
+    let repaired = |node: usize| {
+        let sent = world.sent.lock().unwrap();
+        sent.iter().filter(|(_, to, sent)| *to == node && sent.ends_with("REPAIR")).count()
+    };
+    assert_eq!([repaired(0), repaired(1), repaired(2)], [0, 0, 1]);
+    guard.extend().await.unwrap();
+    guard.release().await.unwrap();
+    tokio::time::sleep(millis(200)).await;
+    assert_eq!(repaired(2), 1, "nothing behind the release");
+}
