@@ -248,7 +248,6 @@ impl Client {
         let length = self.millis(0, 6_000);
         let called_at = self.log.now();
         let (log, process, number) = (&self.log, &self.process, self.number);
-        // Until when the closure ran is all that its author knows.
         let mut noted = None;
         let work = async |fence: lockmod::engine::Fence| {
             let returned_at = log.now();
@@ -265,7 +264,7 @@ impl Client {
             let start = Instant::now();
             while start.elapsed() < length {
                 Arc::clone(process).sleep(LOOK).await;
-                // A task that stands still does not look: it is not known to be valid then.
+                // While it runs it holds the lock, or nobody could write safe work.
                 noted.valid_until = log.now();
             }
         };
@@ -275,11 +274,7 @@ impl Client {
             Ok(()) => notes.reached.note("with: done"),
             Err(error) => notes.reached.with_error(error),
         }
-        if let Some(mut noted) = noted {
-            // The end of a work that was paused beyond its validity was not protected.
-            noted.valid_until = noted.returned_at;
-            notes.acquisitions.push(noted);
-        }
+        notes.acquisitions.extend(noted);
     }
 
     /// Leaks a lease, and acts on it by its token.
@@ -413,7 +408,7 @@ impl Client {
         let now = self.log.now();
         let left = guard.validity();
         if left.is_zero() {
-            noted.valid_until = noted.valid_until.min(now);
+            // What was promised before stays promised, although the lease is lost.
             return false;
         }
         let clock = self.process.clock();

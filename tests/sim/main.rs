@@ -25,7 +25,7 @@ mod world;
 use std::panic::resume_unwind;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
-use std::{env, iter, thread};
+use std::{env, fmt, iter, thread};
 
 use lockmod::client::{Locker, Vote};
 use rand::rngs::StdRng;
@@ -45,6 +45,8 @@ use world::{Process, Simulated};
 /// How many seeds an ordinary run takes, and the long one.
 const SEEDS: u64 = 200;
 const SEEDS_LONG: u64 = 10_000;
+/// As many times more seeds are run at most, until every outcome was come upon.
+const ROUNDS_MAX: u64 = 5;
 /// Every lock must be acquired this often after the faults.
 const CALM_ACQUISITIONS: u64 = 3;
 /// For how long a lock may be free and wanted when all is well: the longest lease that a crash
@@ -287,9 +289,47 @@ fn run_seeds(count: u64) {
         );
         return;
     }
-    // The same seeds each time: other ones are for `make sim` with LOCKMOD_FIRST_SEED.
-    let first = env::var("LOCKMOD_FIRST_SEED").map_or(0, |text| text.parse().expect("a number"));
-    let (mut reached, mut acquisitions, mut requests) = (Reached::default(), 0, 0);
+    // Others each time, so that every run looks where none has looked before.
+    let first: u64 = env::var("LOCKMOD_FIRST_SEED")
+        .map_or_else(|_| rand::random::<u32>().into(), |text| text.parse().expect("a number"));
+    println!("from LOCKMOD_FIRST_SEED={first}");
+    let mut total = run_from(first, count);
+    // Few seeds may miss what is rare; more of them must not.
+    while !total.reached.missing().is_empty() && total.seeds < count * ROUNDS_MAX {
+        total.add(run_from(first + total.seeds, count));
+    }
+    println!("{total}");
+    assert_eq!(total.reached.missing(), [""; 0], "never come upon from seed {first} on");
+}
+
+/// What many seeds came to.
+#[derive(Debug, Default)]
+struct Total {
+    seeds: u64,
+    reached: Reached,
+    acquisitions: usize,
+    requests: u64,
+}
+
+impl Total {
+    fn add(&mut self, other: Total) {
+        self.seeds += other.seeds;
+        self.reached.add(&other.reached);
+        self.acquisitions += other.acquisitions;
+        self.requests += other.requests;
+    }
+}
+
+impl fmt::Display for Total {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Total { seeds, reached, acquisitions, requests } = self;
+        write!(f, "{seeds} seeds: {acquisitions} acquisitions, {requests} requests\n{reached}")
+    }
+}
+
+/// Runs so many seeds on all processors.
+fn run_from(first: u64, count: u64) -> Total {
+    let mut total = Total { seeds: count, ..Total::default() };
     let next = AtomicU64::new(first);
     let work = || {
         let next =
@@ -303,13 +343,11 @@ fn run_seeds(count: u64) {
         outcomes.collect::<Result<Vec<_>, _>>().unwrap_or_else(|panic| resume_unwind(panic))
     });
     for outcome in outcomes.into_iter().flatten() {
-        reached.add(&outcome.reached);
-        acquisitions += outcome.acquisitions;
-        requests += outcome.requests;
+        total.reached.add(&outcome.reached);
+        total.acquisitions += outcome.acquisitions;
+        total.requests += outcome.requests;
     }
-    println!("{count} seeds from {first}: {acquisitions} acquisitions, {requests} requests");
-    println!("{reached}");
-    assert_eq!(reached.missing(), [""; 0], "never come upon");
+    total
 }
 
 #[test]
