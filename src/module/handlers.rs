@@ -66,8 +66,13 @@ impl Handler for Acquire {
                 }
                 node::decide(ready, |node| node.acquire(lock, claim, label, now))
             };
-            // Somebody may be first in line for a lock that is not there.
-            let keeps = |outcome: &Acquired| *outcome != Acquired::Held;
+            // Somebody may be first in line for a lock that is not there; and nothing is changed
+            // that replicas are not told.
+            let keeps = |outcome: &Acquired| match outcome {
+                Acquired::Granted { .. } => true,
+                Acquired::Again { later, .. } => *later,
+                Acquired::Held => false,
+            };
             (context.open(args, KEY).with_lock(decide, keeps)?, wait)
         };
         let reply = match outcome {

@@ -107,6 +107,7 @@ fn apply_to_lock(
             let had_lease = lock.has_unnoted_lease();
             apply(lock);
             node::tally(|tally| tally.changed(had_lease, lock));
+            key.persist();
         }
         Found::Nothing => {
             let mut lock = Lock::free(Fence::ZERO, clock::now());

@@ -393,7 +393,8 @@ fn try_grant(
     let ready = node::ready(context)?;
     let decide =
         |lock: &mut Lock| node::decide(ready, |node| node.acquire(lock, claim, &call.label, now));
-    let outcome = name.open().with_lock(decide, |_| true)?;
+    let keeps = |outcome: &Acquired| matches!(outcome, Acquired::Granted { .. });
+    let outcome = name.open().with_lock(decide, keeps)?;
     if let Acquired::Granted { fence, ends_at, lapsed } = outcome {
         node::tally(|tally| tally.granted(ends_at, lapsed));
         let fact = replication::fact(context, ttl, now, ends_at, fence);

@@ -204,3 +204,36 @@ fn a_native_expiry_on_a_lock_is_an_operators_delete() {
     wait_until("the key has expired", || ask(conn, "EXISTS res") == "0");
     assert_eq!(ask(conn, "LOCK.ACQUIRE res B 30000"), "10");
 }
+
+/// An expiry from before a grant deleted the lock while it was held.
+#[test]
+fn a_grant_or_an_extension_takes_a_native_expiry_back_on_replicas_too() {
+    let primary = Server::start();
+    let replica = Server::builder().replica_of(&primary).start();
+    primary.wait_for_replica(&replica);
+    let (conn, copy) = (&mut primary.connect(), &mut replica.connect());
+    ask(conn, "LOCK.ACQUIRE res A 30000");
+    for (changes, line) in [
+        (true, "LOCK.EXTEND res A 40000"),
+        (true, "LOCK.ACQUIRE res A 50000"),
+        (false, "LOCK.ACQUIRE res A 10"),
+        (false, "LOCK.ACQUIRE res B 60000"),
+        (false, "LOCK.EXTEND res B 60000"),
+        (false, "LOCK.FENCE res"),
+        (false, "LOCK.RELEASE res A"),
+        (true, "LOCK.ACQUIRE res B 60000"),
+    ] {
+        ask(conn, "PEXPIRE res 600000");
+        ask(conn, line);
+        assert_eq!(ask(conn, "TTL res") == "-1", changes, "{line}");
+        primary.wait_for_replica(&replica);
+        assert_eq!(ask(copy, "TTL res") == "-1", changes, "{line}, at the replica");
+    }
+    let mut waiter = primary.connect_raw();
+    waiter.send(&["LOCK.ACQUIRE", "res", "C", "30000", "WAIT", "30000"]);
+    wait_until("it waits", || field(conn, "res", "waiters") == "1");
+    ask(conn, "PEXPIRE res 600000");
+    ask(conn, "LOCK.RELEASE res B");
+    wait_until("it is granted", || field(conn, "res", "state") == "held");
+    assert_eq!(ask(conn, "TTL res"), "-1", "by waiting, too");
+}

@@ -454,7 +454,8 @@ impl Key<'_> {
     }
 
     /// Lets `work` have the lock, or a new one where there is nothing, which stays if `keeps` says
-    /// so of the outcome.
+    /// so of the outcome. What stays loses the expiry that somebody gave it, as a value does by
+    /// `SET`: or a lock would go while it is held.
     ///
     /// # Errors
     /// Those of `work`, and that the key holds a value of another type.
@@ -465,7 +466,13 @@ impl Key<'_> {
         keeps: impl FnOnce(&T) -> bool,
     ) -> Result<T, Refusal> {
         match self.find() {
-            Found::Lock(lock) => work(lock),
+            Found::Lock(lock) => {
+                let outcome = work(lock)?;
+                if keeps(&outcome) {
+                    self.persist();
+                }
+                Ok(outcome)
+            }
             Found::Nothing => {
                 let mut lock = Lock::default();
                 let outcome = work(&mut lock)?;
@@ -475,20 +482,6 @@ impl Key<'_> {
                 Ok(outcome)
             }
             Found::Other => Err(Refusal::WrongType),
-        }
-    }
-
-    /// Puts `lock` there, in place of whatever is there.
-    pub(super) fn put(&mut self, lock: Lock) {
-        let value = types::give(lock);
-        // SAFETY: the key is open for writing; the server owns the value from now on and frees it
-        // with `types::free`, which makes it a box again.
-        let status = unsafe {
-            call!(RedisModule_ModuleTypeSetValue(self.raw, types::lock_type(), value.cast()))
-        };
-        if status != OK {
-            // SAFETY: the server did not take the value, so it is still ours.
-            drop(unsafe { Box::from_raw(value) });
         }
     }
 }

@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicI64, AtomicPtr, AtomicUsize, Ordering};
 
 use redis_module::raw;
 
-use super::{call, guard, slice, waiting};
+use super::{Key, OK, call, guard, slice, waiting};
 use crate::engine::Lock;
 use crate::module::{datatype, waiters};
 
@@ -236,6 +236,33 @@ unsafe extern "C" fn defrag(
         }
     }
     0
+}
+
+impl Key<'_> {
+    /// Takes back what `EXPIRE` has said, if it has.
+    #[inline]
+    pub(in crate::module) fn persist(&mut self) {
+        let none = raw::mstime_t::from(raw::REDISMODULE_NO_EXPIRE);
+        // SAFETY: the key is open for writing, or null, which the server takes for a missing one.
+        unsafe {
+            if call!(RedisModule_GetExpire(self.raw)) != none {
+                call!(RedisModule_SetExpire(self.raw, none));
+            }
+        }
+    }
+
+    /// Puts `lock` there, in place of whatever is there.
+    pub(in crate::module) fn put(&mut self, lock: Lock) {
+        let value = give(lock);
+        // SAFETY: the key is open for writing; the server owns the value from now on and frees it
+        // with `free`, which makes it a box again.
+        let status =
+            unsafe { call!(RedisModule_ModuleTypeSetValue(self.raw, lock_type(), value.cast())) };
+        if status != OK {
+            // SAFETY: the server did not take the value, so it is still ours.
+            drop(unsafe { Box::from_raw(value) });
+        }
+    }
 }
 
 #[cfg(test)]
