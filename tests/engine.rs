@@ -239,6 +239,7 @@ impl Plain {
         let lock = self.lock(name);
         match (self.holder(name), fences) {
             (Some(lease), _) if lease.token == token => {
+                let ends_at = ends_at.max(lease.ends_at);
                 if let Fences::Raise(fence) | Fences::Repair(fence) = fences {
                     if self.is_beyond(fence) {
                         return self.bad_fence();

@@ -152,7 +152,7 @@ impl Durability {
         }
     }
 
-    /// Lets the lease of the claim's token end its ttl from now.
+    /// Lets the lease of the claim's token end its ttl from now, if that is later than before.
     ///
     /// A repair also gives a lease back to a holder whom this node has forgotten. Outside of a
     /// quarantine that is a grant to the holder's own token. In quarantine nothing is granted, and
@@ -193,7 +193,9 @@ impl Durability {
             }
             Standing::Holds => {
                 self.check_fence(fence, clocks.wall)?;
-                let (before, ends_at) = (lock.counter(), now.after(claim.ttl));
+                // A shorter ttl takes nothing away: the holder may still rely on the end before.
+                let ends_at = now.after(claim.ttl).max(lock.until());
+                let before = lock.counter();
                 self.admit(fence, ends_at).map_err(Stop::Persist)?;
                 lock.raise(fence);
                 lock.set_end(ends_at);

@@ -40,6 +40,7 @@ async fn a_lease_is_extended_by_a_ttl_of_its_own_on_the_nodes_and_for_its_holder
     until("all nodes are told", || nodes.iter().all(|node| left(node) > 50_000)).await;
     guard.extend_by(millis(1_000)).await.unwrap();
     assert!(guard.validity() > millis(50_000), "a shorter ttl takes nothing away");
+    assert!(nodes.iter().all(|node| left(node) > 50_000), "nor does it at the nodes");
     guard.release().await.unwrap();
 }
 

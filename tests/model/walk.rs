@@ -1,0 +1,71 @@
+//! Walks through the model at random, where it is too large to be searched: everything that can go
+//! wrong does so in one run, and paths are longer than any search reaches.
+
+use rand::rngs::StdRng;
+use rand::{RngExt, SeedableRng};
+use stateright::Model;
+
+use super::tell_steps;
+use super::world::{Action, State, World};
+
+/// A walk ends here at the latest.
+const STEPS_MAX: usize = 400;
+
+/// Takes so many steps in walks from the start, each judged. The seed of each walk follows from the
+/// first. Answers the steps of a walk to a violation, if it came to one.
+pub(crate) fn wander(world: &World, first_seed: u64, steps: usize) -> Option<Violation> {
+    let mut left = steps;
+    (first_seed..).find_map(|seed| {
+        if left == 0 {
+            return Some(None);
+        }
+        let walk = walk(world, seed, &mut left);
+        walk.map(Some)
+    })?
+}
+
+/// What a walk came to.
+pub(crate) struct Violation {
+    pub(crate) property: &'static str,
+    pub(crate) path: Vec<(State, Option<Action>)>,
+}
+
+impl Violation {
+    pub(crate) fn tell(self, world: &World) {
+        tell_steps(world, self.property, self.path);
+    }
+}
+
+fn walk(world: &World, seed: u64, left: &mut usize) -> Option<Violation> {
+    let mut random = StdRng::seed_from_u64(seed);
+    let properties = world.properties();
+    let mut state = world.init_states().remove(0);
+    let mut path = Vec::new();
+    let mut actions = Vec::new();
+    while *left > 0 && path.len() < STEPS_MAX {
+        actions.clear();
+        world.actions(&state, &mut actions);
+        let Some(action) = choose(&mut random, &actions) else { break };
+        let Some(next) = world.next_state(&state, action) else { continue };
+        *left -= 1;
+        path.push((std::mem::replace(&mut state, next), Some(action)));
+        if let Some(broken) = properties.iter().find(|p| !(p.condition)(world, &state)) {
+            path.push((state, None));
+            return Some(Violation { property: broken.name, path });
+        }
+    }
+    None
+}
+
+/// Mostly something that travels arrives: otherwise hardly anybody would win.
+fn choose(random: &mut StdRng, actions: &[Action]) -> Option<Action> {
+    let travels = |action: &&Action| matches!(action, Action::Deliver(..) | Action::Answer(..));
+    let arriving: Vec<&Action> = actions.iter().filter(travels).collect();
+    if !arriving.is_empty() && random.random_bool(0.8) {
+        return Some(*arriving[random.random_range(0..arriving.len())]);
+    }
+    match actions {
+        [] => None,
+        some => Some(some[random.random_range(0..some.len())]),
+    }
+}

@@ -1,0 +1,117 @@
+//! Carries the proof's state along a run of the code, and says where the two part.
+//!
+//! What the code does is named as actions of the proof, by whoever drives it. Here each action must
+//! have all that it requires, and every state must have all invariants. Whoever drives it also
+//! compares what both can see.
+
+use super::system::{ACTIONS, Action, INVARIANTS, ROUNDS, Sizes, State};
+
+/// The proof's state beside a state of the code.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub(crate) struct Tie {
+    pub(crate) state: State,
+    /// The first action that was not one of the proof's, and what it lacked.
+    broken: Option<(&'static str, &'static str)>,
+}
+
+impl Tie {
+    pub(crate) fn new() -> Tie {
+        Tie { state: State::new(), broken: None }
+    }
+
+    /// The code has done this.
+    pub(crate) fn take(&mut self, sizes: &Sizes, action: Action) {
+        if self.broken.is_some() {
+            return;
+        }
+        match self.state.take(sizes, action) {
+            Ok(after) => self.state = after,
+            Err(requirement) => self.broken = Some((action.name(), requirement)),
+        }
+    }
+
+    /// The code has done what is no action at all.
+    pub(crate) fn part(&mut self, what: &'static str, why: &'static str) {
+        self.broken = self.broken.or(Some((what, why)));
+    }
+
+    /// The node's counter is there now, and its ceiling: what comes beside other actions.
+    pub(crate) fn follow(&mut self, sizes: &Sizes, node: usize, counter: u64, ceiling: u64) {
+        self.persist(sizes, node, ceiling);
+        if counter > self.state.fence_of(self.state.counter(node)) {
+            self.take(sizes, Action::Skip { at_node: node, at_fence: counter });
+        }
+    }
+
+    /// The node's ceiling is there now, before anything else happens.
+    pub(crate) fn persist(&mut self, sizes: &Sizes, node: usize, ceiling: u64) {
+        if ceiling > self.state.fence_of(self.state.ceiling(node)) {
+            self.take(sizes, Action::Persist { at_node: node, at_fence: ceiling });
+        }
+    }
+
+    /// Those who may be counted for a win of `round` with `fence`.
+    fn storing(&self, sizes: &Sizes, round: usize, fence: u64) -> usize {
+        let rank = (0..self.state.ranks()).find(|rank| self.state.fence_of(*rank) == fence);
+        let stores = |node| rank.is_some_and(|f| self.state.stored(round / ROUNDS, node, f));
+        self.voting(sizes, round) & bits(sizes, stores)
+    }
+
+    /// Those who vouch for `round`: all, once its validity is over, for then nothing rests on it.
+    fn voting(&self, sizes: &Sizes, round: usize) -> usize {
+        let state = &self.state;
+        let vouches =
+            |node| state.over(round) || state.rests(node, round) || state.forgot(node, round);
+        bits(sizes, vouches)
+    }
+
+    /// A client takes itself for the holder, by its first round.
+    pub(crate) fn win(&mut self, sizes: &Sizes, round: usize, fence: u64) {
+        let quorum = self.storing(sizes, round, fence);
+        if !is_quorum(sizes, quorum) {
+            return self.part("win", "a quorum stored just this fence, and vouches");
+        }
+        self.take(sizes, Action::Win { at_round: round, at_quorum: quorum, at_fence: fence });
+    }
+
+    /// A client takes a renewal for confirmed; it may do so more than once.
+    pub(crate) fn renew(&mut self, sizes: &Sizes, round: usize) {
+        if self.state.confirmed(round) {
+            return;
+        }
+        let quorum = self.voting(sizes, round);
+        if !is_quorum(sizes, quorum) {
+            return self.part("renew", "a quorum vouches");
+        }
+        let first = round / ROUNDS * ROUNDS;
+        let is_valid = |round: &usize| self.state.confirmed(*round) && !self.state.over(*round);
+        let standing = (first..first + ROUNDS).find(is_valid).unwrap_or(first);
+        self.take(sizes, Action::Renew { at_round: round, standing, at_quorum: quorum });
+    }
+
+    /// What is wrong, if anything is.
+    pub(crate) fn complaint(&self, sizes: &Sizes) -> Option<String> {
+        if let Some((action, requirement)) = self.broken {
+            return Some(format!(
+                "{action:?} is not one of the proof's: {requirement:?} is missing"
+            ));
+        }
+        let fails = |(_, holds): &&(&str, super::system::Invariant)| !holds(&self.state, sizes);
+        INVARIANTS.iter().find(fails).map(|(name, _)| format!("the proof's {name:?} fails"))
+    }
+}
+
+fn bits(sizes: &Sizes, has: impl Fn(usize) -> bool) -> usize {
+    (0..sizes.nodes).filter(|node| has(*node)).fold(0, |set, node| set | 1 << node)
+}
+
+/// That two quorums share a node is all that the proof asks of them; so do two majorities.
+fn is_quorum(sizes: &Sizes, set: usize) -> bool {
+    set.count_ones() as usize * 2 > sizes.nodes
+}
+
+/// Where an action stands among all.
+pub(crate) fn number(action: Action) -> u8 {
+    let place = ACTIONS.iter().position(|name| *name == action.name());
+    place.expect("it is one of them") as u8
+}
