@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from z3 import And, Exists, ForAll, If, Implies, Not
 
-from protocol import F, N, Q, R, Step, g, member, n, own, plus, s, up_to, without
+from protocol import A, F, N, Q, R, Step, counts, g, member, n, own, plus, s, up_to, without
 
 
 @dataclass
@@ -82,7 +82,7 @@ MUTANTS = [
     Mutant('a grant has a larger fence', 'grant', 'stored once',
            instead('above the counter', lambda x: up_to(x.counter(N), F))),
     Mutant('a raise lifts, or stores nothing', 'raise', 'stored once',
-           instead('above the counter', lambda x: up_to(x.counter(N), F))),
+           drop('above what is stored for others')),
     Mutant('a raise looks at the token', 'raise', 'nothing from nothing', drop('the token holds')),
     Mutant('a grant is on disk first', 'grant', 'on disk', drop('on disk first')),
     Mutant('a raise is on disk first', 'raise', 'on disk', drop('on disk first')),
@@ -107,10 +107,11 @@ MUTANTS = [
            drop('all that was forgotten is over')),
     Mutant('fences go on above the ceiling', 'crash', 'counted',
            drop('fences go on above the ceiling')),
-    Mutant('a lease that was repaired does not count when it comes back', 'crash with data',
-           'no vote beside', also(provisional=lambda x: without(x.provisional, N))),
-    Mutant('a lease that may have been over does not count when it comes back',
-           'crash, dated loosely', 'no vote beside', stays('provisional')),
+    Mutant('a lease that was repaired is provisional when it comes back', 'crash with data',
+           'no vote beside', instead('what counts has no vote beside it', lambda x: Implies(
+               counts, x.holds(N, A)))),
+    Mutant('a lease that may have been over is provisional when it comes back',
+           'crash with data', 'no vote beside', drop('what counts has no vote beside it')),
     Mutant('the fences of a promoted replica jump', 'promote', 'counted',
            drop('its fences jump')),
     Mutant('a promoted node waits for what its master granted', 'the old master serves',

@@ -317,6 +317,7 @@ def action(name, *parameters, rule, code):
 N, A, R, Q, F = [Const('at_' + sort.name().lower(), sort) for sort in SORTS]
 S = Const('standing', Round)
 comes = Const('comes', Bool)
+counts = Const('counts', Bool)
 
 
 def plus(relation, *place, where=True):
@@ -434,7 +435,7 @@ def _(x):
     return Step({**step.requires, 'it is the attempt': first(R)}, step.changes)
 
 
-@action('rejoin', N, R, F, rule='Repair', code='Durability::acquire')
+@action('rejoin', N, R, F, rule='Repair', code='Durability::rejoin')
 def _(x):
     """A node that has lost the lease grants anew to the holder's own token. The larger fence is
     the node's affair: the holder keeps its own."""
@@ -454,12 +455,15 @@ def _(x):
 
 @action('raise', N, A, F, rule='Acquire, 3; Why fences rise', code='Durability::raise')
 def _(x):
-    """A node lifts its counter and the lease of the token to a larger fence."""
+    """A node lifts the lease of the token, and its counter, to a larger fence than it has stored
+    for anybody else. (After a crash the floor may be above that.)"""
     return Step(
         {'the token holds': x.holds(N, A),
-         'above the counter': below(x.counter(N), F),
+         'above what is stored for others': ForAll([b, g], Implies(
+             And(x.stored(b, N, g), b != A), below(g, F))),
          'on disk first': up_to(F, x.ceiling(N))},
-        issues(x, A))
+        {'stored': plus(x.stored, A, N, F),
+         'counter': lambda y: If(And(y == N, below(x.counter(y), F)), F, x.counter(y))})
 
 
 @action('persist', N, F, rule='The state file', code='Durability::persisted')
@@ -476,7 +480,7 @@ def _(x):
                 {'counter': at(x.counter, N, F)})
 
 
-@action('repair', N, R, rule='Repair', code='Durability::extend')
+@action('repair', N, R, rule='Repair; Quarantine', code='Durability::rejoin')
 def _(x):
     """A node in quarantine gives the lease back to a holder whom it has forgotten. That does not
     count before the quarantine is over, for it may have vouched for another."""
@@ -487,8 +491,7 @@ def _(x):
         {'holds': plus(x.holds, N, own(R)), 'provisional': plus(x.provisional, N, own(R))})
 
 
-@action('repair by the counter', N, R, rule='Repair',
-        code='Durability::extend')
+@action('repair by the counter', N, R, rule='Repair', code='Durability::rejoin')
 def _(x):
     """A node outside quarantine that has granted nothing later gives the lease back, and that
     counts."""
@@ -538,28 +541,21 @@ def _(x):
         loses(x, without(x.holds, N), without(x.provisional, N)))
 
 
-@action('crash with data', N, A, F, rule='What a node does after a start; Clocks',
+@action('crash with data', N, A, F, counts, rule='What a node does after a start; Quarantine',
         code='recovery::recover')
 def _(x):
-    """A node crashes and comes back with an older data set: with the lease that stood, which
-    counts as it did, or with one that was given back since. (A lease that had ended is over by
-    its date.)"""
+    """A node crashes and comes back with an older data set, and a lease in it. The lease counts if
+    the node has vouched for nobody else since, as where it stood when the node crashed; otherwise
+    it is provisional. (One that had ended is over by its date; of one that was given back the
+    client is done.)"""
     return Step(
         {'fences go on above the ceiling': up_to(x.ceiling(N), F),
-         'it stood, or its client is done': Or(x.holds(N, A), x.done(A))},
+         'it has begun': x.begun(A),
+         'what counts has no vote beside it': Implies(counts, Or(
+             x.done(A), x.promoted(N),
+             ForAll([r], Implies(x.vouches(N, r), own(r) == A))))},
         loses(x, lambda y, z: If(y == N, z == A, x.holds(y, z)),
-              lambda y, z: And(x.provisional(y, z), Or(y != N, z == A))))
-
-
-@action('crash, dated loosely', N, A, F, rule='Clocks; Quarantine',
-        code='recovery::recover')
-def _(x):
-    """A node crashes and comes back with a lease that may have been over before: it may have
-    vouched for another since, so that lease does not count before the quarantine is over."""
-    return Step(
-        {'fences go on above the ceiling': up_to(x.ceiling(N), F), 'it has begun': x.begun(A)},
-        loses(x, lambda y, z: If(y == N, z == A, x.holds(y, z)),
-              lambda y, z: If(y == N, z == A, x.provisional(y, z))))
+              lambda y, z: If(y == N, And(z == A, Not(counts)), x.provisional(y, z))))
 
 
 @action('promote', N, A, F, comes, rule='What a node does after a start',

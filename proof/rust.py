@@ -26,7 +26,8 @@ HEAD = '''//! The transition system of `proof/protocol.py`, as `proof/rust.py` w
 
 // Not every action is one of every test that includes this.
 #![allow(dead_code)]
-#![allow(clippy::all)]
+// A machine wrote it, for a machine.
+#![allow(unused_parens, clippy::all)]
 
 /// The most of each that fit.
 pub(crate) const NODES_MAX: usize = 5;
@@ -211,7 +212,9 @@ def write_state():
         + '\n\nfn renumber(&mut self, mut to: impl FnMut(usize) -> usize) {\n'
         + '\n'.join(renumber) + '\n}\n\n'
         '/// The fence of a rank.\n'
-        'pub(crate) fn fence_of(&self, rank: usize) -> u64 { self.fences[rank] }\n}\n' + FENCES)
+        'pub(crate) fn fence_of(&self, rank: usize) -> u64 { self.fences[rank] }\n\n'
+        '/// How many ranks there are.\n'
+        'pub(crate) fn ranks(&self) -> usize { self.fences.len() }\n}\n' + FENCES)
 
 
 def write_invariants():

@@ -82,7 +82,7 @@ def a_superseded_renewal():
 
 def a_lease_that_comes_back():
     """A lease that stood comes back with the data, and counts in the quarantine."""
-    won().run(('crash with data', '1', 'A', 5), ('extend', '1', 'A1'), ('extend', '0', 'A1'),
+    won().run(('crash with data', '1', 'A', 5, True), ('extend', '1', 'A1'), ('extend', '0', 'A1'),
               ('renew', 'A1', 'A0', ZERO_ONE))
 
 

@@ -2,7 +2,8 @@
 //!
 //! Round 0 of an acquisition is the acquiring itself, the others are renewals. Each round has a
 //! window: from before its first request to the end of the validity that it gives. Windows close
-//! in order, one by one; the client's clock is wherever the last window to close has ended.
+//! in the order of their ends, one by one; the client's clock is wherever the last window to close
+//! has ended.
 
 use lockmod::engine::{
     Answer, Attempt, Extension, Fence, Instant, Millis, NodeSet, Quorum, RaiseAnswer, Renewal,
@@ -15,6 +16,35 @@ use super::world::{Defect, Reply, Request};
 /// When round 0 began, on every client's clock.
 const START: Instant = Instant::from_millis(5_000);
 const SCHEDULE: Schedule = Schedule { every: None, margin: Millis::ZERO, max_hold: None };
+
+/// What a client asks for: to acquire, and to renew.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(crate) struct Ttls {
+    pub(crate) acquire: Millis,
+    pub(crate) renew: Millis,
+}
+
+impl Ttls {
+    pub(crate) const SAME: Ttls = Ttls { acquire: TTL, renew: TTL };
+
+    pub(crate) const fn of(self, round: u8) -> Millis {
+        if round == 0 { self.acquire } else { self.renew }
+    }
+
+    fn terms(self, round: u8) -> Terms {
+        Terms::new(self.of(round))
+    }
+
+    /// The end of the window of `round`.
+    fn end(self, round: u8) -> Instant {
+        self.terms(round).ends_at(started_at(round))
+    }
+
+    /// Of two rounds the one whose window closes last.
+    pub(crate) fn last(self, one: u8, other: u8) -> u8 {
+        if self.end(one) > self.end(other) { one } else { other }
+    }
+}
 
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(crate) enum Phase {
@@ -34,10 +64,11 @@ pub(crate) struct Tally {
 
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct Client {
+    ttls: Ttls,
     pub(crate) phase: Phase,
     /// How many acquisitions were begun.
     pub(crate) begun: u8,
-    /// How many windows of the present acquisition have closed.
+    /// Which windows of the present acquisition have closed: bits.
     pub(crate) closed: u8,
     /// The last round that was begun.
     pub(crate) round: u8,
@@ -65,17 +96,14 @@ pub(crate) enum Wish {
     },
 }
 
-fn terms() -> Terms {
-    Terms::new(TTL)
-}
-
 fn started_at(round: u8) -> Instant {
     START.after(Millis::new(u64::from(round)))
 }
 
 impl Client {
-    pub(crate) fn new() -> Client {
+    pub(crate) fn new(ttls: Ttls) -> Client {
         Client {
+            ttls,
             phase: Phase::Idle,
             begun: 0,
             closed: 0,
@@ -89,11 +117,21 @@ impl Client {
 
     /// The client's clock, or what it takes for it.
     fn now(&self, ignores_clock: bool) -> Instant {
-        if ignores_clock || self.closed == 0 {
-            START.after(Millis::new(100))
-        } else {
-            terms().ends_at(started_at(self.closed - 1))
+        let last = self.rounds().filter(|round| !self.is_open(*round)).map(|r| self.ttls.end(r));
+        match last.max() {
+            Some(end) if !ignores_clock => end,
+            Some(_) | None => START.after(Millis::new(100)),
         }
+    }
+
+    fn rounds(&self) -> impl Iterator<Item = u8> + use<> {
+        0..=self.round
+    }
+
+    /// The round whose window closes next.
+    pub(crate) fn next_to_close(&self) -> u8 {
+        let open = self.rounds().filter(|round| self.is_open(*round));
+        open.min_by_key(|round| self.ttls.end(*round)).expect("a window is open")
     }
 
     /// Whether the client may take itself for the holder.
@@ -114,21 +152,21 @@ impl Client {
 
     /// Whether the window of `round` of the present acquisition is open.
     pub(crate) fn is_open(&self, round: u8) -> bool {
-        !self.is_idle() && round >= self.closed
+        !self.is_idle() && self.closed >> round & 1 == 0
     }
 
     pub(crate) fn has_open_window(&self) -> bool {
-        self.is_open(self.round)
+        self.rounds().any(|round| self.is_open(round))
     }
 
     pub(crate) fn start(&mut self, quorum: Quorum) {
         self.begun += 1;
-        self.phase = Phase::Attempting(Attempt::new(quorum, terms(), START));
+        self.phase = Phase::Attempting(Attempt::new(quorum, self.ttls.terms(0), START));
     }
 
     /// The clock passes the end of the oldest open window.
     pub(crate) fn close(&mut self, ignores_clock: bool) {
-        self.closed += 1;
+        self.closed |= 1 << self.next_to_close();
         let now = self.now(ignores_clock);
         if let Phase::Holding(renewal, _) = &mut self.phase {
             let _ = renewal.ending(now);
@@ -137,7 +175,7 @@ impl Client {
 
     /// Ends the acquisition, whatever it came to.
     pub(crate) fn finish(&mut self) {
-        *self = Client { begun: self.begun, ..Client::new() };
+        *self = Client { begun: self.begun, ..Client::new(self.ttls) };
     }
 
     /// Begins a renewal, if the machine allows it.
@@ -145,6 +183,9 @@ impl Client {
         let now = self.now(ignores_clock);
         let next = self.round + 1;
         let Phase::Holding(renewal, number) = &mut self.phase else { return false };
+        if self.ttls.renew != self.ttls.acquire {
+            renewal.change(self.ttls.terms(next), None, Millis::ZERO);
+        }
         let Some(begun) = renewal.begin(started_at(next), now) else { return false };
         *number = begun;
         self.round = next;
@@ -158,7 +199,7 @@ impl Client {
         let step = attempt.time_out(now);
         let Tally { granted, refused, best } = self.tally;
         if defect == Defect::QuorumOfReachable && granted > refused {
-            return self.won(quorum, best, attempt_end(), NodeSet::EMPTY);
+            return self.won(quorum, best, self.attempt_end(), NodeSet::EMPTY);
         }
         self.follow(step, quorum, defect)
     }
@@ -198,7 +239,7 @@ impl Client {
                 self.count(reply, defect);
                 let tied = usize::from(self.tally.granted) * 2 == quorum.nodes();
                 if defect == Defect::TieIsWon && tied {
-                    return self.won(quorum, self.tally.best, attempt_end(), NodeSet::EMPTY);
+                    return self.won(quorum, self.tally.best, self.attempt_end(), NodeSet::EMPTY);
                 }
                 self.follow(step, quorum, defect)
             }
@@ -229,7 +270,7 @@ impl Client {
         match step {
             Step::Wait => Wish::Nothing,
             Step::Raise { fence, .. } if defect == Defect::NoRaiseRound => {
-                self.won(quorum, fence, attempt_end(), NodeSet::EMPTY)
+                self.won(quorum, fence, self.attempt_end(), NodeSet::EMPTY)
             }
             Step::Raise { fence, nodes } => {
                 if defect == Defect::LargerStragglerCounts {
@@ -243,7 +284,7 @@ impl Client {
     }
 
     fn won(&mut self, quorum: Quorum, fence: Fence, ends_at: Instant, laggards: NodeSet) -> Wish {
-        let renewal = Renewal::new(quorum, terms(), SCHEDULE, START, ends_at);
+        let renewal = Renewal::new(quorum, self.ttls.terms(0), SCHEDULE, START, ends_at);
         self.phase = Phase::Holding(renewal, RoundNumber::default());
         self.fence = fence;
         (self.tally, self.raising) = (Tally::default(), None);
@@ -269,8 +310,8 @@ impl Client {
             | Reply::Quarantined(_) => {}
         }
     }
-}
 
-fn attempt_end() -> Instant {
-    terms().ends_at(START)
+    fn attempt_end(&self) -> Instant {
+        self.ttls.end(0)
+    }
 }

@@ -9,17 +9,21 @@ use lockmod::engine::{
     QuarantineReason, Stop, Token, UnixTime, promote,
 };
 
+use super::client::Ttls;
 use super::world::{Defect, Id, Reply, Request};
 
 /// When everything happens, on every node's clock.
 pub(crate) const NOW: Instant = Instant::from_millis(1_000_000);
 /// Both clocks then: no fence of the model comes near the time.
 pub(crate) const CLOCKS: Clocks = Clocks { now: NOW, wall: UnixTime::from_millis(1_000_000) };
-/// Every lease is asked for with this ttl.
+/// What an ordinary lease is asked for with; other ttls lie around it.
 pub(crate) const TTL: Millis = Millis::new(1_000);
+/// The longest of them.
+const TTL_LONGEST: Millis = Millis::new(2_000);
 
 /// The round of the acquisition `id` whose request a lease goes back to: its client counts the
-/// validity of that round from before the request was sent. Ghost state: no node knows it.
+/// validity of that round from before the request was sent. Of several rounds it is the one whose
+/// validity ends last. Ghost state: no node knows it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub(crate) struct Origin {
     pub(crate) id: Id,
@@ -55,8 +59,8 @@ impl Node {
     /// A node that granted once, long ago.
     pub(crate) fn used_before() -> Node {
         let mut node = Node::new();
-        let _ = node.serve(Id::default(), Request::Acquire, Defect::None);
-        node.expire();
+        let _ = node.serve(Id::default(), Request::Acquire, Ttls::SAME, Defect::None);
+        node.expire(true);
         node
     }
 
@@ -80,7 +84,16 @@ impl Node {
     }
 
     pub(crate) fn is_quarantined(&self) -> bool {
-        self.durability.quarantine(NOW).is_some()
+        self.quarantine_reason().is_some()
+    }
+
+    pub(crate) fn quarantine_reason(&self) -> Option<QuarantineReason> {
+        self.durability.quarantine(NOW).map(|(_, reason)| reason)
+    }
+
+    /// The next fence is above it.
+    pub(crate) fn counter(&self) -> Fence {
+        self.lock.counter().max(self.durability.floor())
     }
 
     /// Whether all that the node has promised is on its disk.
@@ -90,10 +103,16 @@ impl Node {
     }
 
     /// Serves one request of acquisition `id`.
-    pub(crate) fn serve(&mut self, id: Id, request: Request, defect: Defect) -> Option<Reply> {
+    pub(crate) fn serve(
+        &mut self,
+        id: Id,
+        request: Request,
+        ttls: Ttls,
+        defect: Defect,
+    ) -> Option<Reply> {
         let bytes = id.token();
         let token = Token::new(&bytes, bytes.len()).expect("a token");
-        let claim = Claim { token, ttl: TTL };
+        let claim = Claim { token, ttl: ttls.of(request.round()) };
         match request {
             Request::Acquire => {
                 let outcome = self.ask(|node, lock| node.acquire(lock, claim, b"", NOW), true);
@@ -102,7 +121,10 @@ impl Node {
                         self.origin = Origin { id, round: 0 };
                         Reply::Granted(fence)
                     }
-                    Some(Acquired::Again { fence, .. }) => Reply::Granted(fence),
+                    Some(Acquired::Again { fence, .. }) => {
+                        self.origin.round = ttls.last(self.origin.round, 0);
+                        Reply::Granted(fence)
+                    }
                     Some(Acquired::Held) | None => Reply::Refused,
                 })
             }
@@ -119,9 +141,11 @@ impl Node {
                     Some(Extended::HeldByAnother | Extended::NotHeld) | None => Reply::NotRaised,
                 })
             }
-            Request::Extend(round) => Some(self.extend(id, round, claim, Fencing::Keep)),
+            Request::Extend(round, fence) => {
+                Some(self.extend(Origin { id, round }, claim, Fencing::Raise(fence), ttls, defect))
+            }
             Request::Repair(round, fence) => {
-                Some(self.extend(id, round, claim, Fencing::Repair(fence)))
+                Some(self.extend(Origin { id, round }, claim, Fencing::Repair(fence), ttls, defect))
             }
             Request::Release => {
                 let _ = self.durability.release(&mut self.lock, token, NOW);
@@ -130,13 +154,24 @@ impl Node {
         }
     }
 
-    fn extend(&mut self, id: Id, round: u8, claim: Claim<'_>, fencing: Fencing) -> Reply {
-        let held_before = self.holder() == Some(id);
+    fn extend(
+        &mut self,
+        asked: Origin,
+        claim: Claim<'_>,
+        fencing: Fencing,
+        ttls: Ttls,
+        defect: Defect,
+    ) -> Reply {
+        let Origin { id, round } = asked;
+        let (held_before, until) = (self.holder() == Some(id), self.lock.until());
         let outcome = self.ask(|node, lock| node.extend(lock, claim, fencing, CLOCKS), true);
         match outcome {
-            Some(Extended::Extended { counts, .. }) => {
-                let known = if held_before { self.origin.round } else { 0 };
-                self.origin = Origin { id, round: round.max(known) };
+            Some(Extended::Extended { ends_at, counts, .. }) => {
+                // A lease that ends earlier now rests on nothing else any more.
+                let rests_on_both = held_before && ends_at >= until;
+                let known = if rests_on_both { self.origin.round } else { round };
+                self.origin = Origin { id, round: ttls.last(known, round) };
+                let counts = counts || defect == Defect::ProvisionalCounts;
                 if counts { Reply::Extended(round) } else { Reply::Provisional(round) }
             }
             Some(Extended::HeldByAnother) => Reply::HeldByAnother(round),
@@ -171,10 +206,17 @@ impl Node {
 
     /// The node's clock passes the end of the live lease, and comes back to [`NOW`] with the lock
     /// free. (That a lease that is over is as none, the naive model of `tests/engine.rs` checks.)
-    pub(crate) fn expire(&mut self) {
+    /// Where ends are known `exactly`, what was saved of that lease is over too.
+    pub(crate) fn expire(&mut self, exactly: bool) {
         if let Some(lease) = self.lock.lease(NOW) {
             let after = lease.ends_at.after(Millis::new(1));
             assert!(!self.lock.is_held(after), "a lease is over after its end");
+            if exactly
+                && self.saved_holder() == self.holder()
+                && let Some(saved) = &mut self.saved
+            {
+                **saved = (Lock::free(saved.0.counter(), NOW), Origin::default());
+            }
             self.lock = Lock::free(self.lock.counter(), NOW);
             self.origin = Origin::default();
         }
@@ -214,13 +256,13 @@ impl Node {
         let ends_at = self.lock.written_lease().map(|lease| lease.ends_at);
         self.durability.seen(self.lock.counter(), ends_at);
         let clocks = Clocks { now: NOW, wall: UnixTime::default() };
-        let mut recovery = promote(clocks, self.durability.highest(), TTL);
+        let mut recovery = promote(clocks, self.durability.highest(), TTL_LONGEST);
         if defect == Defect::PromotionWithoutJump {
             recovery.floor = Fence::ZERO;
         }
         self.durability.recover(recovery);
         let _ = self.durability.take_request();
-        let used = Ceilings { fence: self.durability.highest(), lease: NOW.after(TTL) };
+        let used = Ceilings { fence: self.durability.highest(), lease: NOW.after(TTL_LONGEST) };
         self.disk = used.plus_block();
         self.durability.persisted(self.disk);
     }

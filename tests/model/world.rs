@@ -7,15 +7,20 @@
 //! Two symmetries are broken, so that less has to be searched: nodes that nothing has happened to
 //! are alike, and so are clients that have not begun; the first of them is always taken.
 
+#[path = "tie.rs"]
+mod tie;
+
 use std::ops::{Deref, DerefMut};
 use std::sync::Arc;
 
-use lockmod::engine::{Fence, NodeSet, Quorum, Token};
+use lockmod::engine::{Fence, Millis, NodeSet, Quorum, Token};
 use stateright::{Model, Property};
 
-use super::client::{Client, Phase, Wish};
-use super::node::{Node, Origin};
+use self::tie::{Served, Tied};
+use super::client::{Client, Phase, Ttls, Wish};
+use super::node::{Node, Origin, TTL};
 use super::witness::Witnessed;
+use crate::proof::system::Action as Proved;
 
 /// One acquisition, and its token: the client, and the how-manieth of its acquisitions.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -49,9 +54,20 @@ impl Id {
 pub(crate) enum Request {
     Acquire,
     Raise(Fence),
-    Extend(u8),
+    /// As the client sends it, with its fence.
+    Extend(u8, Fence),
     Repair(u8, Fence),
     Release,
+}
+
+impl Request {
+    /// Of which round it is.
+    pub(crate) const fn round(self) -> u8 {
+        match self {
+            Request::Acquire | Request::Raise(_) | Request::Release => 0,
+            Request::Extend(round, _) | Request::Repair(round, _) => round,
+        }
+    }
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -96,6 +112,34 @@ pub(crate) enum Defect {
     PromotionWithoutJump,
     /// Requests overtake each other on a connection.
     Overtaking,
+    /// A node says of a provisional lease that it counts.
+    ProvisionalCounts,
+    /// A lease that was over comes back with the data.
+    LooselyDated,
+}
+
+/// Which ttls the clients ask for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Lengths {
+    Same,
+    /// The first client asks for a quarter of what the others do.
+    Mixed,
+    /// Renewals ask for twice as much.
+    LongerRenewals,
+    /// Renewals ask for half as much.
+    ShorterRenewals,
+}
+
+impl Lengths {
+    fn of(self, client: usize) -> Ttls {
+        let part = |of: u64| Millis::new(TTL.get() * of / 4);
+        match self {
+            Lengths::Mixed if client == 0 => Ttls { acquire: part(1), renew: part(1) },
+            Lengths::Same | Lengths::Mixed => Ttls::SAME,
+            Lengths::LongerRenewals => Ttls { renew: part(8), ..Ttls::SAME },
+            Lengths::ShorterRenewals => Ttls { renew: part(2), ..Ttls::SAME },
+        }
+    }
 }
 
 /// How requests travel. Any of them may be lost.
@@ -168,6 +212,9 @@ pub(crate) struct Bounds {
     /// Clients never look at their clocks: mutual exclusion is not promised to them, fences are.
     pub(crate) ignores_clocks: bool,
     pub(crate) has_store: bool,
+    pub(crate) lengths: Lengths,
+    /// States that differ in what only the proof knows of history are different.
+    pub(crate) has_history: bool,
     pub(crate) defect: Defect,
     /// Check this property only.
     pub(crate) only: Option<&'static str>,
@@ -193,6 +240,8 @@ impl Bounds {
             promotes: false,
             ignores_clocks: false,
             has_store: false,
+            lengths: Lengths::Same,
+            has_history: false,
             defect: Defect::None,
             only: None,
         }
@@ -246,6 +295,8 @@ pub(crate) struct World {
     pub(crate) bounds: Bounds,
     quorum: Quorum,
     witnessed: Witnessed,
+    /// Of the proof's actions, by their numbers.
+    taken: Witnessed,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
@@ -263,6 +314,7 @@ pub(crate) struct State {
     /// By id.
     ledger: Shared<Vec<Entry>>,
     store: Store,
+    tie: Tied,
     /// What has been violated: bits of `Broken`.
     broken: u8,
 }
@@ -348,7 +400,7 @@ pub(crate) enum Action {
 impl World {
     pub(crate) fn new(bounds: Bounds) -> World {
         let quorum = Quorum::of(bounds.nodes).expect("1 to 32 nodes");
-        World { bounds, quorum, witnessed: Witnessed::default() }
+        World { bounds, quorum, witnessed: Witnessed::default(), taken: Witnessed::default() }
     }
 
     /// What has been come upon so far.
@@ -368,7 +420,8 @@ impl World {
             Action::Begin(client) => format!("{} begins to acquire", name(client)),
             Action::Deliver(client, node, place, fate) => {
                 let (id, request) = state.channels[self.channel(client, node)].requests[place];
-                let reply = state.nodes[node].clone().serve(id, request, self.bounds.defect);
+                let ttls = self.bounds.lengths.of(client);
+                let reply = state.nodes[node].clone().serve(id, request, ttls, self.bounds.defect);
                 let is_late = state.clients[client].is_idle() || World::id(state, client) != id;
                 let late = if is_late { " (late)" } else { "" };
                 let reply = reply.map(|reply| format!(": {reply:?}")).unwrap_or_default();
@@ -381,7 +434,11 @@ impl World {
             }
             Action::GiveUp(client) => format!("{} waits no longer", name(client)),
             Action::CloseWindow(client) => {
-                format!("{}'s window {} closes", name(client), state.clients[client].closed)
+                format!(
+                    "{}'s window {} closes",
+                    name(client),
+                    state.clients[client].next_to_close()
+                )
             }
             Action::Renew(client) => format!("{} begins to renew", name(client)),
             Action::Release(client) => format!("{} releases", name(client)),
@@ -458,7 +515,9 @@ impl World {
         }
         let served = &mut state.nodes[node];
         let (held_before, was_quarantined) = (served.holder(), served.is_quarantined());
-        let reply = served.serve(id, request, self.bounds.defect);
+        let ttls = self.bounds.lengths.of(client);
+        let reply = served.serve(id, request, ttls, self.bounds.defect);
+        self.tie_served(state, Served { node, id, request, reply, held_before });
         let is_counted = !matches!(request, Request::Repair(..)) || self.bounds.repairs_everywhere;
         if reply.is_some() && is_present && is_counted && fate != Fate::Unanswered {
             state.channels[channel].reply = reply;
@@ -483,7 +542,7 @@ impl World {
             Some(Reply::Extended(_) | Reply::Provisional(_)) if held_before.is_none() => {
                 self.saw(Witness::Repaired);
             }
-            Some(Reply::Extended(_)) if was_quarantined => {
+            Some(Reply::Extended(_) | Reply::Provisional(_)) if was_quarantined => {
                 self.saw(Witness::ExtendedInQuarantine);
             }
             Some(_) | None => {}
@@ -522,6 +581,7 @@ impl World {
             Wish::Send(request, nodes) => self.send(state, client, request, nodes),
             Wish::Won { fence, laggards } => {
                 self.complete(state, client, fence);
+                self.tie_won(state, World::id(state, client), fence);
                 if self.bounds.no_stragglers {
                     for node in 0..self.bounds.nodes {
                         let requests = &mut state.channels[self.channel(client, node)].requests;
@@ -539,6 +599,7 @@ impl World {
                     state.broken |= Broken::Superseded as u8;
                 }
                 self.saw(Witness::Renewed);
+                self.tie_renewed(state, World::id(state, client), state.clients[client].round);
                 if state.clients[client].closed > 0 {
                     self.saw(Witness::RenewedPastTheFirstWindow);
                 }
@@ -575,6 +636,7 @@ impl World {
     /// An acquisition is abandoned or released: everywhere, whatever is believed of the nodes.
     fn finish(&self, state: &mut State, client: usize) {
         self.send(state, client, Request::Release, self.quorum.all());
+        self.tie_finished(state, World::id(state, client));
         state.clients[client].finish();
         for node in 0..self.bounds.nodes {
             let channel = &mut state.channels[self.channel(client, node)];
@@ -597,6 +659,7 @@ impl World {
             state.broken |= Broken::Store as u8;
         }
         state.store = Store { highest: fence, accepted: state.store.accepted | id.bit() };
+        self.tie_wrote(state, id);
     }
 
     /// Lets states that differ in nothing that matters be equal.
@@ -684,9 +747,11 @@ impl Model for World {
             Start::OneFloor if index == 0 => Node::crashed_before(),
             Start::Fresh | Start::Uneven | Start::OneFloor => Node::new(),
         };
-        vec![State {
+        let mut state = State {
             nodes: (0..nodes).map(|index| Shared::new(node(index))).collect(),
-            clients: vec![Shared::new(Client::new()); clients],
+            clients: (0..clients)
+                .map(|client| Shared::new(Client::new(self.bounds.lengths.of(client))))
+                .collect(),
             channels: vec![Shared::default(); nodes * clients],
             // The first node is unlike the others then.
             touched: u8::from(start != Start::Fresh),
@@ -696,8 +761,11 @@ impl Model for World {
             zombies: 0,
             ledger: Shared::new(vec![Entry::default(); clients * usize::from(ACQUISITIONS_MAX)]),
             store: Store::default(),
+            tie: Tied::new(self.bounds.has_history),
             broken: 0,
-        }]
+        };
+        (0..nodes).for_each(|node| self.tie_follows(&mut state, node));
+        vec![state]
     }
 
     fn actions(&self, state: &State, actions: &mut Vec<Action>) {
@@ -777,6 +845,7 @@ impl Model for World {
                     state.ledger.iter().enumerate().filter(|(_, e)| e.fence > Fence::ZERO);
                 let before = complete.fold(0, |bits, (index, _)| bits | Id(index as u8).bit());
                 state.ledger[usize::from(id.0)].before = before;
+                self.tie_begun(&mut state, id);
                 self.send(&mut state, client, Request::Acquire, self.quorum.all());
             }
             Action::Deliver(client, node, place, fate) => {
@@ -789,7 +858,11 @@ impl Model for World {
                 let wish = state.clients[client].give_up(self.quorum, ignores, defect);
                 self.grant_wish(&mut state, client, wish);
             }
-            Action::CloseWindow(client) => state.clients[client].close(self.ignores_clocks()),
+            Action::CloseWindow(client) => {
+                let round = state.clients[client].next_to_close();
+                state.clients[client].close(self.ignores_clocks());
+                self.tie_closed(&mut state, World::id(last, client), round);
+            }
             Action::Renew(client) => {
                 if !state.clients[client].renew(self.ignores_clocks()) {
                     return None;
@@ -799,13 +872,18 @@ impl Model for World {
                 let request = if self.bounds.repairs_everywhere {
                     Request::Repair(round, fence)
                 } else {
-                    Request::Extend(round)
+                    Request::Extend(round, fence)
                 };
                 self.send(&mut state, client, request, self.quorum.all());
             }
             Action::Release(client) => self.finish(&mut state, client),
             Action::Write(client) => self.write(&mut state, client),
-            Action::Expire(node) => state.nodes[node].expire(),
+            Action::Expire(node) => {
+                // What a replica has of a lease is dated by the wall clock.
+                let exactly = !self.bounds.promotes && defect != Defect::LooselyDated;
+                state.nodes[node].expire(exactly);
+                self.tied(&mut state, Proved::LeaseEnds { at_node: node });
+            }
             Action::Save(node) => {
                 state.touched = state.touched.max(node as u8 + 1);
                 state.saves += 1;
@@ -828,8 +906,12 @@ impl Model for World {
                 if with_data && state.nodes[node].holder().is_some() && holder.is_none() {
                     self.saw(Witness::ReleasedLeaseLoaded);
                 }
+                self.tie_began_anew(&mut state, node);
             }
-            Action::EndQuarantine(node) => state.nodes[node].end_quarantine(),
+            Action::EndQuarantine(node) => {
+                state.nodes[node].end_quarantine();
+                self.tied(&mut state, Proved::QuarantineEnds { at_node: node });
+            }
         }
         self.tidy(&mut state);
         if state == *last { None } else { Some(state) }
@@ -857,6 +939,9 @@ impl Model for World {
             }),
             Property::always("what is released stays released", |world: &World, state: &State| {
                 world.is_clean(state)
+            }),
+            Property::always("the code does what is proved", |world: &World, state: &State| {
+                world.complaint(state).is_none()
             }),
         ];
         if !self.bounds.ignores_clocks {

@@ -5,7 +5,8 @@
 
 // Not every action is one of every test that includes this.
 #![allow(dead_code)]
-#![allow(clippy::all)]
+// A machine wrote it, for a machine.
+#![allow(unused_parens, clippy::all)]
 
 /// The most of each that fit.
 pub(crate) const NODES_MAX: usize = 5;
@@ -225,6 +226,11 @@ impl State {
     /// The fence of a rank.
     pub(crate) fn fence_of(&self, rank: usize) -> u64 {
         self.fences[rank]
+    }
+
+    /// How many ranks there are.
+    pub(crate) fn ranks(&self) -> usize {
+        self.fences.len()
     }
 }
 
@@ -517,7 +523,8 @@ pub(crate) enum Action {
     /// A node lets the lease end later, never earlier, also in quarantine. (A provisional lease is
     /// extended too, which changes nothing here: it does not count.)
     Extend { at_node: usize, at_round: usize },
-    /// A node lifts its counter and the lease of the token to a larger fence.
+    /// A node lifts the lease of the token, and its counter, to a larger fence than it has stored
+    /// for anybody else. (After a crash the floor may be above that.)
     Raise { at_node: usize, at_acquisition: usize, at_fence: u64 },
     /// A node writes a higher fence ceiling to its disk.
     Persist { at_node: usize, at_fence: u64 },
@@ -536,13 +543,11 @@ pub(crate) enum Action {
     /// A node crashes and forgets everything. Its fences go on above the fence ceiling, and it
     /// grants nothing until all that it may have forgotten is over.
     Crash { at_node: usize, at_fence: u64 },
-    /// A node crashes and comes back with an older data set: with the lease that stood, which
-    /// counts as it did, or with one that was given back since. (A lease that had ended is over by
-    /// its date.)
-    CrashWithData { at_node: usize, at_acquisition: usize, at_fence: u64 },
-    /// A node crashes and comes back with a lease that may have been over before: it may have
-    /// vouched for another since, so that lease does not count before the quarantine is over.
-    CrashDatedLoosely { at_node: usize, at_acquisition: usize, at_fence: u64 },
+    /// A node crashes and comes back with an older data set, and a lease in it. The lease counts if
+    /// the node has vouched for nobody else since, as where it stood when the node crashed;
+    /// otherwise it is provisional. (One that had ended is over by its date; of one that was given
+    /// back the client is done.)
+    CrashWithData { at_node: usize, at_acquisition: usize, at_fence: u64, counts: bool },
     /// A replica takes the place of its master, with the data set of an earlier moment. Its fences
     /// jump above all that its master issues, and nothing that it says counts while it waits.
     Promote { at_node: usize, at_acquisition: usize, at_fence: u64, comes: bool },
@@ -576,7 +581,6 @@ impl Action {
             Action::Release { .. } => "release",
             Action::Crash { .. } => "crash",
             Action::CrashWithData { .. } => "crash with data",
-            Action::CrashDatedLoosely { .. } => "crash, dated loosely",
             Action::Promote { .. } => "promote",
             Action::TheOldMasterServes { .. } => "the old master serves",
             Action::QuarantineEnds { .. } => "quarantine ends",
@@ -585,7 +589,7 @@ impl Action {
 }
 
 /// All actions, by name.
-pub(crate) const ACTIONS: [&str; 22] = [
+pub(crate) const ACTIONS: [&str; 21] = [
     "begin",
     "time passes",
     "win",
@@ -604,7 +608,6 @@ pub(crate) const ACTIONS: [&str; 22] = [
     "release",
     "crash",
     "crash with data",
-    "crash, dated loosely",
     "promote",
     "the old master serves",
     "quarantine ends",
@@ -646,11 +649,8 @@ impl State {
                 release_step(sizes, &mut s, at_node, at_acquisition)
             }
             Action::Crash { at_node, at_fence } => crash_step(sizes, &mut s, at_node, at_fence),
-            Action::CrashWithData { at_node, at_acquisition, at_fence } => {
-                crash_with_data_step(sizes, &mut s, at_node, at_acquisition, at_fence)
-            }
-            Action::CrashDatedLoosely { at_node, at_acquisition, at_fence } => {
-                crash_dated_loosely_step(sizes, &mut s, at_node, at_acquisition, at_fence)
+            Action::CrashWithData { at_node, at_acquisition, at_fence, counts } => {
+                crash_with_data_step(sizes, &mut s, at_node, at_acquisition, at_fence, counts)
             }
             Action::Promote { at_node, at_acquisition, at_fence, comes } => {
                 promote_step(sizes, &mut s, at_node, at_acquisition, at_fence, comes)
@@ -1004,8 +1004,11 @@ fn raise_step(
     if !(s.holds(at_node, at_acquisition)) {
         return Err("the token holds");
     }
-    if !(below(s.counter(at_node), at_fence)) {
-        return Err("above the counter");
+    if !((0..sizes.acquisitions).all(|b0| {
+        !(b0 != at_acquisition)
+            || (0..s.fences.len()).all(|g1| !(s.stored(b0, at_node, g1)) || below(g1, at_fence))
+    })) {
+        return Err("above what is stored for others");
     }
     if !(!below(s.ceiling(at_node), at_fence)) {
         return Err("on disk first");
@@ -1022,7 +1025,11 @@ fn raise_step(
         }
     }
     for y0 in 0..sizes.nodes {
-        t.counter[y0] = (if (y0 == at_node) { at_fence } else { s.counter(y0) }) as u8;
+        t.counter[y0] = (if ((y0 == at_node) && below(s.counter(y0), at_fence)) {
+            at_fence
+        } else {
+            s.counter(y0)
+        }) as u8;
     }
     Ok(t)
 }
@@ -1271,67 +1278,7 @@ fn crash_with_data_step(
     at_node: usize,
     at_acquisition: usize,
     at_fence: u64,
-) -> Result<State, &'static str> {
-    let at_fence = s.rank(at_fence);
-    if !(!below(at_fence, s.ceiling(at_node))) {
-        return Err("fences go on above the ceiling");
-    }
-    if !(s.holds(at_node, at_acquisition) || s.done(at_acquisition)) {
-        return Err("it stood, or its client is done");
-    }
-    let mut t = s.clone();
-    for y0 in 0..sizes.nodes {
-        for y1 in 0..sizes.acquisitions {
-            let place: Bits = 1 << (y0 * ACQUISITIONS_MAX + y1);
-            let is_so = (if (y0 == at_node) { (y1 == at_acquisition) } else { s.holds(y0, y1) });
-            if is_so { t.holds |= place } else { t.holds &= !place }
-        }
-    }
-    for y0 in 0..sizes.nodes {
-        for y1 in 0..sizes.acquisitions {
-            let place: Bits = 1 << (y0 * ACQUISITIONS_MAX + y1);
-            let is_so = (s.provisional(y0, y1) && ((y0 != at_node) || (y1 == at_acquisition)));
-            if is_so { t.provisional |= place } else { t.provisional &= !place }
-        }
-    }
-    for y0 in 0..sizes.nodes {
-        for y1 in 0..sizes.acquisitions * ROUNDS {
-            let place: Bits = 1 << (y0 * ROUNDS_MAX + y1);
-            let is_so = (s.rests(y0, y1) && (y0 != at_node));
-            if is_so { t.rests |= place } else { t.rests &= !place }
-        }
-    }
-    for y0 in 0..sizes.nodes {
-        for y1 in 0..sizes.acquisitions * ROUNDS {
-            let place: Bits = 1 << (y0 * ROUNDS_MAX + y1);
-            let is_so = (s.forgot(y0, y1) || ((y0 == at_node) && s.rests(y0, y1)));
-            if is_so { t.forgot |= place } else { t.forgot &= !place }
-        }
-    }
-    for y0 in 0..sizes.nodes {
-        let place: Bits = 1 << y0;
-        let is_so = (s.quarantined(y0) || (true && (y0 == at_node)));
-        if is_so { t.quarantined |= place } else { t.quarantined &= !place }
-    }
-    for y0 in 0..sizes.nodes {
-        t.counter[y0] = (if (y0 == at_node) { at_fence } else { s.counter(y0) }) as u8;
-    }
-    for y0 in 0..sizes.nodes {
-        t.ceiling[y0] = (if ((y0 == at_node) && below(s.ceiling(y0), at_fence)) {
-            at_fence
-        } else {
-            s.ceiling(y0)
-        }) as u8;
-    }
-    Ok(t)
-}
-
-fn crash_dated_loosely_step(
-    sizes: &Sizes,
-    s: &mut State,
-    at_node: usize,
-    at_acquisition: usize,
-    at_fence: u64,
+    counts: bool,
 ) -> Result<State, &'static str> {
     let at_fence = s.rank(at_fence);
     if !(!below(at_fence, s.ceiling(at_node))) {
@@ -1340,6 +1287,15 @@ fn crash_dated_loosely_step(
     if !(s.begun(at_acquisition)) {
         return Err("it has begun");
     }
+    if !(!counts
+        || (s.done(at_acquisition)
+            || s.promoted(at_node)
+            || (0..sizes.acquisitions * ROUNDS).all(|r0| {
+                !(s.rests(at_node, r0) || s.forgot(at_node, r0)) || (own(r0) == at_acquisition)
+            })))
+    {
+        return Err("what counts has no vote beside it");
+    }
     let mut t = s.clone();
     for y0 in 0..sizes.nodes {
         for y1 in 0..sizes.acquisitions {
@@ -1351,8 +1307,11 @@ fn crash_dated_loosely_step(
     for y0 in 0..sizes.nodes {
         for y1 in 0..sizes.acquisitions {
             let place: Bits = 1 << (y0 * ACQUISITIONS_MAX + y1);
-            let is_so =
-                (if (y0 == at_node) { (y1 == at_acquisition) } else { s.provisional(y0, y1) });
+            let is_so = (if (y0 == at_node) {
+                ((y1 == at_acquisition) && !counts)
+            } else {
+                s.provisional(y0, y1)
+            });
             if is_so { t.provisional |= place } else { t.provisional &= !place }
         }
     }
