@@ -40,6 +40,12 @@ impl<W: World> Guards<W> {
         Ok(Guards { guards })
     }
 
+    /// The guards one by one, in the order of their names, each to be released by itself.
+    #[must_use = "guards that are dropped release their locks"]
+    pub fn into_vec(self) -> Vec<Guard<W>> {
+        self.guards
+    }
+
     /// The guard of the lock `name`.
     pub fn get(&self, name: impl AsRef<[u8]>) -> Option<&Guard<W>> {
         self.guards.iter().find(|guard| guard.name() == name.as_ref())
