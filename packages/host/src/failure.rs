@@ -1,0 +1,192 @@
+//! Errors as plain fields, one kind for one cause, whichever operation met it.
+
+use std::fmt;
+use std::time::Duration;
+
+use lockmod::client::{
+    AcquireError, AcquireReport, BuildError, ExtendError, Lost, NodeReport, ReleaseError, Vote,
+};
+
+/// What happened.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Kind {
+    /// Another holds the lock.
+    Held,
+    /// Too few nodes could be asked.
+    NoQuorum,
+    /// So many nodes refuse that asking again cannot help.
+    Refused,
+    /// The nodes answered so slowly that the validity was used up.
+    TooLate,
+    /// The lease has ended.
+    Lost,
+    /// An option is wrong; nothing was sent.
+    Option,
+    /// It belongs to the process that this one was forked from.
+    Forked,
+}
+
+impl Kind {
+    /// The kind in one word, for looking up the class of the error.
+    pub const fn word(self) -> &'static str {
+        match self {
+            Kind::Held => "held",
+            Kind::NoQuorum => "no_quorum",
+            Kind::Refused => "refused",
+            Kind::TooLate => "too_late",
+            Kind::Lost => "lost",
+            Kind::Option => "option",
+            Kind::Forked => "forked",
+        }
+    }
+}
+
+/// An error: its kind, one line for an operator, and what each node said.
+#[derive(Clone, Debug)]
+pub struct Failure {
+    /// What happened.
+    pub kind: Kind,
+    /// One line for an operator.
+    pub text: String,
+    /// What each node said; empty where none was asked.
+    pub nodes: Vec<NodeVote>,
+    /// How long the lock was tried for, and how often, if it was to be acquired.
+    pub tried: Option<(Duration, u32)>,
+    /// Why the lease has ended, if it has: see [`lost_word`].
+    pub reason: Option<&'static str>,
+}
+
+/// What one node said.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct NodeVote {
+    /// The node's address, without password.
+    pub node: String,
+    /// The vote in one word.
+    pub vote: &'static str,
+    /// The vote in words for people.
+    pub text: String,
+    /// The fence that it granted.
+    pub fence: Option<u64>,
+    /// The label of whoever holds the lock there.
+    pub label: Option<String>,
+    /// How long that lease lasts unless it is extended.
+    pub left: Option<Duration>,
+    /// How long that holder has had the lock.
+    pub held_for: Option<Duration>,
+}
+
+impl From<&NodeReport> for NodeVote {
+    fn from(report: &NodeReport) -> NodeVote {
+        let vote = &report.vote;
+        let mut said = NodeVote {
+            node: report.node.to_string(),
+            vote: vote.word(),
+            text: vote.to_string(),
+            fence: None,
+            label: None,
+            left: None,
+            held_for: None,
+        };
+        match vote {
+            Vote::Granted(fence) => said.fence = Some(fence.get()),
+            Vote::Held { label, left, held_for } => {
+                (said.label, said.left, said.held_for) = (label.clone(), *left, *held_for);
+            }
+            // The others have no more than their text, and so will those that are still to come.
+            _ => {}
+        }
+        said
+    }
+}
+
+/// Why a lease has ended, in one word.
+pub(crate) const fn lost_word(lost: Lost) -> &'static str {
+    match lost {
+        Lost::Expired => "expired",
+        Lost::Removed => "removed",
+        Lost::MaxHold => "max_hold",
+        Lost::Released => "released",
+        // Another reason that is still to come.
+        _ => "lost",
+    }
+}
+
+fn votes(nodes: &[NodeReport]) -> Vec<NodeVote> {
+    nodes.iter().map(NodeVote::from).collect()
+}
+
+impl Failure {
+    fn new(kind: Kind, text: impl fmt::Display, nodes: &[NodeReport]) -> Failure {
+        Failure { kind, text: text.to_string(), nodes: votes(nodes), tried: None, reason: None }
+    }
+
+    /// An option is wrong.
+    pub fn option(text: impl fmt::Display) -> Failure {
+        Failure::new(Kind::Option, text, &[])
+    }
+
+    pub(crate) fn forked() -> Failure {
+        let text = "this process was forked from the one that holds the lock: a lease has one \
+                    holder, and its renewals are not made here";
+        Failure::new(Kind::Forked, text, &[])
+    }
+
+    pub(crate) fn lost(lost: Lost) -> Failure {
+        let text = format!("the lease is lost: {lost}");
+        Failure { reason: Some(lost_word(lost)), ..Failure::new(Kind::Lost, text, &[]) }
+    }
+}
+
+impl fmt::Display for Failure {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.text)
+    }
+}
+
+impl std::error::Error for Failure {}
+
+impl From<BuildError> for Failure {
+    fn from(error: BuildError) -> Failure {
+        Failure::option(error)
+    }
+}
+
+impl From<AcquireError> for Failure {
+    fn from(error: AcquireError) -> Failure {
+        let tried = |report: &AcquireReport| Some((report.waited, report.attempts));
+        let (kind, tried) = match &error {
+            AcquireError::Held(report) => (Kind::Held, tried(report)),
+            AcquireError::NoQuorum(report) => (Kind::NoQuorum, tried(report)),
+            AcquireError::TooLate(report) => (Kind::TooLate, tried(report)),
+            AcquireError::Refused(report) => (Kind::Refused, tried(report)),
+            AcquireError::BadOption(_) => (Kind::Option, None),
+            // A cause that is still to come: retrying it is not known to help.
+            _ => (Kind::Refused, None),
+        };
+        Failure { tried, ..Failure::new(kind, &error, error.nodes()) }
+    }
+}
+
+impl From<ExtendError> for Failure {
+    fn from(error: ExtendError) -> Failure {
+        match &error {
+            ExtendError::NoQuorum(nodes) => Failure::new(Kind::NoQuorum, &error, nodes),
+            ExtendError::Lost(lost) => Failure::lost(*lost),
+            ExtendError::BadOption(_) => Failure::option(&error),
+            _ => Failure::new(Kind::Refused, &error, &[]),
+        }
+    }
+}
+
+impl From<ReleaseError> for Failure {
+    fn from(error: ReleaseError) -> Failure {
+        match &error {
+            ReleaseError::NotHeld(nodes) => Failure {
+                reason: Some(lost_word(Lost::Removed)),
+                ..Failure::new(Kind::Lost, &error, nodes)
+            },
+            ReleaseError::NoQuorum(nodes) => Failure::new(Kind::NoQuorum, &error, nodes),
+            _ => Failure::new(Kind::Refused, &error, &[]),
+        }
+    }
+}

@@ -1,0 +1,178 @@
+//! A lock that is held, for a language whose objects have no single owner.
+//!
+//! A guard of the client is given up by its release, and then nothing can be asked of it. Here
+//! everything can be asked at any time, from any thread: after the release the answers are those of
+//! a lease that has ended.
+
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use lockmod::client::{Guard, Lost};
+use tokio::sync::RwLock;
+
+use crate::failure::{Failure, lost_word};
+use crate::process::Ours;
+use crate::settings::{Host, length};
+
+/// A lock that is held. Dropping it releases in the background, unless it is [kept](Holding::keep).
+#[derive(Debug)]
+pub struct Holding {
+    fence: u64,
+    name: Vec<u8>,
+    inside: Ours<Arc<Inside>>,
+    is_kept: AtomicBool,
+    // The connections live as long as the lease.
+    _host: Host,
+}
+
+#[derive(Debug)]
+struct Inside {
+    guard: Mutex<Option<Arc<Guard>>>,
+    /// Read by extensions that are under way, and written by the release, which waits for them.
+    in_use: RwLock<()>,
+}
+
+impl Inside {
+    fn guard(&self) -> MutexGuard<'_, Option<Arc<Guard>>> {
+        // Nothing panics while the lock is held.
+        self.guard.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Drop for Holding {
+    fn drop(&mut self) {
+        // In a forked child nothing of it may be touched: the lock is the parent's.
+        let Some(inside) = self.inside.take() else { return };
+        if self.is_kept.load(Ordering::Relaxed)
+            && let Some(guard) = inside.guard().take().and_then(Arc::into_inner)
+        {
+            drop(guard.leak());
+        }
+    }
+}
+
+impl Holding {
+    pub(crate) fn new(host: Host, guard: Guard) -> Holding {
+        let (fence, name) = (guard.fence().get(), guard.name().to_vec());
+        let inside = Inside { guard: Mutex::new(Some(Arc::new(guard))), in_use: RwLock::new(()) };
+        let inside = Ours::new(host.background(), Arc::new(inside));
+        Holding { fence, name, inside, is_kept: AtomicBool::new(false), _host: host }
+    }
+
+    /// The fencing token of this grant.
+    pub const fn fence(&self) -> u64 {
+        self.fence
+    }
+
+    /// The lock's name.
+    pub fn name(&self) -> &[u8] {
+        &self.name
+    }
+
+    /// For how long the lease may still be relied on: not at all in a forked child.
+    pub fn validity(&self) -> Duration {
+        let validity = |guard: &Arc<Guard>| guard.validity();
+        let inside = self.inside.get().ok();
+        inside.and_then(|inside| inside.guard().as_ref().map(validity)).unwrap_or_default()
+    }
+
+    /// Whether the lease has ended, or cannot be relied on in this process.
+    pub fn is_lost(&self) -> bool {
+        let is_lost = |guard: &Arc<Guard>| guard.is_lost();
+        let inside = self.inside.get().ok();
+        inside.and_then(|inside| inside.guard().as_ref().map(is_lost)).unwrap_or(true)
+    }
+
+    /// The future of the lease having ended, and why, in one word: `expired`, `removed`,
+    /// `max_hold` or `released`.
+    ///
+    /// # Errors
+    /// [`Failure`] in a forked child.
+    pub fn lost(
+        &self,
+    ) -> Result<impl Future<Output = &'static str> + Send + 'static + use<>, Failure> {
+        let lost = self.inside.get()?.guard().as_ref().map(|guard| guard.lost());
+        Ok(async move {
+            match lost {
+                Some(lost) => lost_word(lost.await),
+                None => lost_word(Lost::Released),
+            }
+        })
+    }
+
+    /// The future of the lease having ended, and why; `None` after `seconds`.
+    ///
+    /// # Errors
+    /// [`Failure`] if the time is wrong, or this process is a forked child.
+    pub fn lost_within(
+        &self,
+        seconds: Option<f64>,
+    ) -> Result<impl Future<Output = Option<&'static str>> + Send + 'static + use<>, Failure> {
+        let limit = seconds.map(|seconds| length("timeout", seconds)).transpose()?;
+        let lost = self.lost()?;
+        Ok(async move {
+            match limit {
+                Some(limit) => tokio::time::timeout(limit, lost).await.ok(),
+                None => Some(lost.await),
+            }
+        })
+    }
+
+    /// The future of an extension, by a ttl of its own if there is one, in seconds.
+    ///
+    /// # Errors
+    /// [`Failure`] if the ttl is wrong, or this process is a forked child.
+    pub fn extend(
+        &self,
+        ttl: Option<f64>,
+    ) -> Result<impl Future<Output = Result<(), Failure>> + Send + 'static + use<>, Failure> {
+        let inside = Arc::clone(self.inside.get()?);
+        let ttl = ttl.map(|seconds| length("ttl", seconds)).transpose()?;
+        Ok(async move {
+            let _in_use = inside.in_use.read().await;
+            let guard = inside.guard().clone();
+            match (guard, ttl) {
+                (None, _) => Err(Failure::lost(Lost::Released)),
+                (Some(guard), Some(ttl)) => Ok(guard.extend_by(ttl).await?),
+                (Some(guard), None) => Ok(guard.extend().await?),
+            }
+        })
+    }
+
+    /// The future of the release. It waits for extensions that are under way; a second release
+    /// does nothing. Where it is cancelled, the release is sent all the same.
+    ///
+    /// # Errors
+    /// [`Failure`] in a forked child.
+    pub fn release(
+        &self,
+    ) -> Result<impl Future<Output = Result<(), Failure>> + Send + 'static + use<>, Failure> {
+        let inside = Arc::clone(self.inside.get()?);
+        // Taken now: from here on nobody extends, and whatever happens next drops the guard.
+        let guard = inside.guard().take();
+        Ok(async move {
+            let Some(guard) = guard else { return Ok(()) };
+            let _alone = inside.in_use.write().await;
+            match Arc::into_inner(guard) {
+                Some(guard) => Ok(guard.release().await?),
+                // PROOF: extensions drop theirs before they let go of `in_use`.
+                None => unreachable!("an extension that is over has dropped its guard"),
+            }
+        })
+    }
+
+    /// From now on dropping it does not release: the lease lasts until its end.
+    pub fn keep(&self) {
+        self.is_kept.store(true, Ordering::Relaxed);
+    }
+
+    /// Releases without waiting for any node.
+    ///
+    /// # Errors
+    /// [`Failure`] in a forked child.
+    pub fn abandon(&self) -> Result<(), Failure> {
+        drop(self.inside.get()?.guard().take());
+        Ok(())
+    }
+}

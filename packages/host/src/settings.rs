@@ -1,0 +1,258 @@
+//! A locker for another language: its settings in plain fields, and the calls on it.
+
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::Duration;
+
+use lockmod::client::{Locker, NodeReport};
+
+use crate::failure::{Failure, NodeVote};
+use crate::holding::Holding;
+use crate::process::{Background, Ours, background};
+
+/// The longest length of time that is told from "without end": a hundred years.
+const LENGTH_MAX: f64 = 100.0 * 365.0 * 86_400.0;
+
+/// What a locker is made of, with lengths of time in seconds; what is not set has the client's
+/// default.
+#[derive(Clone, Debug, Default)]
+pub struct Settings {
+    /// The URLs of the nodes.
+    pub nodes: Vec<String>,
+    /// The length of a lease.
+    pub ttl: Option<f64>,
+    /// The nodes' `lockmod.max-ttl`.
+    pub max_ttl: Option<f64>,
+    /// How long each node's answer is waited for.
+    pub timeout: Option<f64>,
+    /// How long a lock that is held is waited for.
+    pub wait: Option<f64>,
+    /// What is taken off the validity for clocks that run at different rates.
+    pub drift: Option<f64>,
+    /// How long before the end of its validity a lease is called lost.
+    pub lost_margin: Option<f64>,
+    /// Whether leases are renewed in the background.
+    pub renew: Option<bool>,
+    /// For how long a lease may be held in all.
+    pub max_hold: Option<f64>,
+    /// Who asks, for people.
+    pub label: Option<String>,
+    /// Whether an even number of nodes is allowed.
+    pub allow_even_nodes: bool,
+    /// The file of the certificates that nodes' certificates must go back to.
+    pub cacert: Option<PathBuf>,
+    /// The file of the client's certificate.
+    pub cert: Option<PathBuf>,
+    /// The file of its key.
+    pub key: Option<PathBuf>,
+}
+
+/// What an acquisition asks for, with lengths of time in seconds; what is not set is the locker's.
+#[derive(Clone, Debug, Default)]
+pub struct Request {
+    /// How long to wait while another holds the lock; infinity has no end.
+    pub wait: Option<f64>,
+    /// The length of the lease.
+    pub ttl: Option<f64>,
+    /// Who asks, for people.
+    pub label: Option<String>,
+    /// Whether the lease is renewed in the background.
+    pub renew: Option<bool>,
+    /// For how long the lease may be held in all.
+    pub max_hold: Option<f64>,
+}
+
+/// What one node tells about a lock.
+#[derive(Clone, Debug)]
+pub struct NodeState {
+    /// What it says, if it does not tell.
+    pub vote: Option<NodeVote>,
+    /// The node's address, without password.
+    pub node: String,
+    /// `free`, `held` or `reserved`.
+    pub state: String,
+    /// The highest fence issued.
+    pub fence: u64,
+    /// Who holds it.
+    pub label: Option<String>,
+    /// How long the lease lasts unless it is extended.
+    pub left: Option<Duration>,
+    /// How long it has been held.
+    pub held_for: Option<Duration>,
+    /// How many wait for it in line.
+    pub waiters: u64,
+}
+
+/// Reads a length of time in seconds.
+///
+/// # Errors
+/// [`Failure`] if it is negative or no number.
+pub(crate) fn length(name: &str, seconds: f64) -> Result<Duration, Failure> {
+    // Not min(): it takes the limit for what is no number.
+    let bounded = if seconds > LENGTH_MAX { LENGTH_MAX } else { seconds };
+    Duration::try_from_secs_f64(bounded).map_err(|_| {
+        Failure::option(format!("{name} is {seconds}: give a number of seconds, 0 or more"))
+    })
+}
+
+/// Hands a length of time on to what takes it, if there is one.
+fn set<T>(
+    target: T,
+    name: &str,
+    seconds: Option<f64>,
+    take: fn(T, Duration) -> T,
+) -> Result<T, Failure> {
+    Ok(match seconds {
+        Some(seconds) => take(target, length(name, seconds)?),
+        None => target,
+    })
+}
+
+/// A locker of this process. Cheap to clone.
+#[derive(Clone, Debug)]
+pub struct Host {
+    inside: Arc<Inside>,
+}
+
+#[derive(Debug)]
+struct Inside {
+    locker: Ours<Locker>,
+}
+
+impl Drop for Inside {
+    fn drop(&mut self) {
+        // In a forked child nothing of it may be touched.
+        if let Some(locker) = self.locker.take() {
+            let last = async move { drop(locker.settle().await) };
+            self.locker.background.settle(last);
+        }
+    }
+}
+
+impl Host {
+    /// Checks the settings and begins to connect, without waiting for it.
+    ///
+    /// # Errors
+    /// [`Failure`] of the kind [`Option`](crate::Kind::Option), whose text says what to do.
+    pub fn new(settings: Settings) -> Result<Host, Failure> {
+        let background = background()?;
+        let mut builder = Locker::builder().nodes(settings.nodes);
+        builder = set(builder, "ttl", settings.ttl, |builder, ttl| builder.ttl(ttl))?;
+        builder = set(builder, "max_ttl", settings.max_ttl, |builder, max| builder.max_ttl(max))?;
+        builder = set(builder, "timeout", settings.timeout, |builder, time| builder.timeout(time))?;
+        builder = set(builder, "wait", settings.wait, |builder, wait| builder.wait(wait))?;
+        builder = set(builder, "drift", settings.drift, |builder, drift| builder.drift(drift))?;
+        let margin = settings.lost_margin;
+        builder = set(builder, "lost_margin", margin, |builder, by| builder.lost_margin(by))?;
+        builder =
+            set(builder, "max_hold", settings.max_hold, |builder, max| builder.max_hold(max))?;
+        builder = builder.renew(settings.renew.unwrap_or(true));
+        builder = builder.label(settings.label.unwrap_or_default());
+        if settings.allow_even_nodes {
+            builder = builder.allow_even_nodes();
+        }
+        if let Some(path) = settings.cacert {
+            builder = builder.cacert(path);
+        }
+        if let Some(path) = settings.cert {
+            builder = builder.cert(path);
+        }
+        if let Some(path) = settings.key {
+            builder = builder.key(path);
+        }
+        let _inside = background.runtime.enter();
+        let locker = Ours::new(background, builder.build()?);
+        Ok(Host { inside: Arc::new(Inside { locker }) })
+    }
+
+    pub(crate) fn background(&self) -> &'static Background {
+        self.inside.locker.background
+    }
+
+    /// The future of an acquisition; nothing is sent before it is polled. Dropping it leaves
+    /// nothing behind.
+    ///
+    /// # Errors
+    /// [`Failure`] if the request is wrong, or this process is a forked child.
+    pub fn acquire(
+        &self,
+        name: Vec<u8>,
+        request: Request,
+    ) -> Result<impl Future<Output = Result<Holding, Failure>> + Send + use<>, Failure> {
+        let mut acquire = self.inside.locker.get()?.acquire(name);
+        acquire = set(acquire, "wait", request.wait, |acquire, wait| acquire.wait(wait))?;
+        acquire = set(acquire, "ttl", request.ttl, |acquire, ttl| acquire.ttl(ttl))?;
+        acquire = set(acquire, "max_hold", request.max_hold, |acquire, max| acquire.max_hold(max))?;
+        if let Some(label) = request.label {
+            acquire = acquire.label(label);
+        }
+        if let Some(renew) = request.renew {
+            acquire = acquire.renew(renew);
+        }
+        let host = self.clone();
+        Ok(async move { Ok(Holding::new(host, acquire.await?)) })
+    }
+
+    /// The future of acquiring all of these locks or none, in the order of their names.
+    ///
+    /// # Errors
+    /// [`Failure`] in a forked child.
+    pub fn acquire_many(
+        &self,
+        names: Vec<Vec<u8>>,
+    ) -> Result<impl Future<Output = Result<Vec<Holding>, Failure>> + Send + use<>, Failure> {
+        let locker = self.inside.locker.get()?.clone();
+        let host = self.clone();
+        Ok(async move {
+            let guards = locker.acquire_many(names).await?;
+            Ok(guards
+                .into_vec()
+                .into_iter()
+                .map(|guard| Holding::new(host.clone(), guard))
+                .collect())
+        })
+    }
+
+    /// The future of what each node tells about a lock.
+    ///
+    /// # Errors
+    /// [`Failure`] in a forked child.
+    pub fn info(
+        &self,
+        name: Vec<u8>,
+    ) -> Result<impl Future<Output = Vec<NodeState>> + Send + use<>, Failure> {
+        let locker = self.inside.locker.get()?.clone();
+        Ok(async move { locker.info(name).await.into_iter().map(state).collect() })
+    }
+
+    /// The future of all that was sent being carried out by every node that can be reached; what
+    /// each node said.
+    ///
+    /// # Errors
+    /// [`Failure`] in a forked child.
+    pub fn settle(&self) -> Result<impl Future<Output = Vec<NodeVote>> + Send + use<>, Failure> {
+        let locker = self.inside.locker.get()?.clone();
+        Ok(async move { locker.settle().await.iter().map(NodeVote::from).collect() })
+    }
+}
+
+fn state(told: lockmod::client::NodeInfo) -> NodeState {
+    let node = told.node.to_string();
+    let (info, vote) = match told.info {
+        Ok(info) => (info, None),
+        Err(vote) => {
+            let report = NodeReport { node: told.node, vote };
+            (Default::default(), Some(NodeVote::from(&report)))
+        }
+    };
+    NodeState {
+        vote,
+        node,
+        state: info.state,
+        fence: info.fence.get(),
+        label: info.label,
+        left: info.left,
+        held_for: info.held_for,
+        waiters: info.waiters,
+    }
+}

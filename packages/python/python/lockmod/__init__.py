@@ -1,0 +1,52 @@
+"""Distributed locks on Redis with fencing tokens, over a quorum of nodes.
+
+>>> from lockmod import Locker
+>>> locker = Locker(nodes, ttl=10, label="worker-7")
+>>> with locker.lock("nightly-report") as guard:
+...     print("working with fence", guard.fence)  # give it to what the lock protects
+working with fence 1
+
+In a coroutine the same lock is `async with locker.lock(...)`, and `locker.aio` has everything else
+as awaitables. Leases are renewed by a thread of its own that never asks for the interpreter: neither
+a computation that keeps the GIL nor an event loop that is blocked can cost a lock.
+
+A lease can end while you work: after a partition, or when an operator removes the lock. An
+`async with` block is cancelled then, and ends with `LostError`. A thread cannot be stopped from
+outside, so in a `with` block call `guard.check()` before every step that matters.
+
+All lengths of time are in seconds.
+"""
+
+from ._errors import (
+    ForkedError,
+    HeldError,
+    LockError,
+    LostError,
+    NodeVote,
+    NoQuorumError,
+    OptionError,
+    RefusedError,
+    TooLateError,
+)
+from ._guard import AsyncGuard, AsyncLost, Guard, Lost
+from ._locker import AsyncLocker, Lock, Locker, NodeInfo
+
+__all__ = [
+    "AsyncGuard",
+    "AsyncLocker",
+    "AsyncLost",
+    "ForkedError",
+    "Guard",
+    "HeldError",
+    "Lock",
+    "LockError",
+    "Locker",
+    "Lost",
+    "LostError",
+    "NoQuorumError",
+    "NodeInfo",
+    "NodeVote",
+    "OptionError",
+    "RefusedError",
+    "TooLateError",
+]

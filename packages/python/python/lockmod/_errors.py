@@ -1,0 +1,151 @@
+"""The errors: one class for one cause, whichever operation met it."""
+
+from __future__ import annotations
+
+from typing import NamedTuple, Optional
+
+
+class NodeVote(NamedTuple):
+    """What one node said."""
+
+    node: str
+    """The node's address, without password."""
+    vote: str
+    """In one word: `granted`, `held`, `timed_out`, `unreachable` and so on."""
+    text: str
+    """In words for people."""
+    fence: Optional[int] = None
+    """The fence that it granted."""
+    label: Optional[str] = None
+    """The label of whoever holds the lock there."""
+    left: Optional[float] = None
+    """How long that lease lasts unless it is extended, in seconds."""
+    held_for: Optional[float] = None
+    """How long that holder has had the lock, in seconds."""
+
+
+class LockError(Exception):
+    """What all errors of this package are.
+
+    `str(error)` is one line for an operator: who holds the lock and for how long, and which nodes
+    are in trouble.
+    """
+
+    is_retryable = False
+    """Whether the same call may succeed later without anything being repaired by hand."""
+
+    nodes: tuple[NodeVote, ...] = ()
+    """What each node said, in the order of the nodes; empty where none was asked."""
+    waited: Optional[float] = None
+    """How long the lock was tried for, in seconds, if it was to be acquired."""
+    attempts: Optional[int] = None
+    """How often all nodes were asked, if the lock was to be acquired."""
+
+
+class HeldError(LockError):
+    """Another holds the lock, and the wait is over."""
+
+    is_retryable = True
+
+    @property
+    def label(self) -> str | None:
+        """The label of the holder, as most nodes say it; None if it has none."""
+        labels = [vote.label for vote in self.nodes if vote.label is not None]
+        return max(labels, key=labels.count, default=None)
+
+    @property
+    def left(self) -> float | None:
+        """How long its lease lasts unless it is extended, in seconds."""
+        return max((vote.left for vote in self.nodes if vote.left is not None), default=None)
+
+    @property
+    def held_for(self) -> float | None:
+        """How long it has had the lock, in seconds."""
+        held_for = (vote.held_for for vote in self.nodes if vote.held_for is not None)
+        return max(held_for, default=None)
+
+
+class NoQuorumError(LockError):
+    """Too few nodes answered: `nodes` says which is in what trouble.
+
+    An extension that failed so takes nothing away: what was valid stays valid until its end. After a
+    release that failed so there is nothing left to do: the lease is over for its holder.
+    """
+
+    is_retryable = True
+
+
+class RefusedError(LockError):
+    """So many nodes refuse that asking again cannot help: no module, no permission, no lock."""
+
+
+class TooLateError(LockError):
+    """The nodes answered so slowly that the validity was used up. A longer ttl helps."""
+
+    is_retryable = True
+
+
+class LostError(LockError):
+    """The lease has ended: stop what it protected."""
+
+    reason: str = "expired"
+    """`expired`, `removed` by force, `max_hold` reached, or `released`."""
+
+
+class OptionError(LockError, ValueError):
+    """A setting or an argument is wrong; nothing was sent. The text says what to do."""
+
+
+class ForkedError(LockError):
+    """The guard belongs to the process that this one was forked from.
+
+    A `Locker` may be used after a fork; what is held is held by the parent alone.
+    """
+
+
+_CLASSES: dict[str, type[LockError]] = {
+    "held": HeldError,
+    "no_quorum": NoQuorumError,
+    "refused": RefusedError,
+    "too_late": TooLateError,
+    "lost": LostError,
+    "option": OptionError,
+    "forked": ForkedError,
+}
+
+for _class in (LockError, *_CLASSES.values()):
+    _class.__module__ = "lockmod"
+
+_Vote = tuple[
+    str, str, str, Optional[int], Optional[str], Optional[float], Optional[float]
+]
+
+
+def build(
+    kind: str,
+    text: str,
+    votes: list[_Vote],
+    tried: tuple[float, int] | None,
+    reason: str | None,
+) -> LockError:
+    """Makes the error that the native part describes."""
+    error = _CLASSES[kind](text)
+    error.nodes = tuple(NodeVote(*vote) for vote in votes)
+    if tried is not None:
+        error.waited, error.attempts = tried
+    if isinstance(error, LostError) and reason is not None:
+        error.reason = reason
+    return error
+
+
+def lost(reason: str, fence: int) -> LostError:
+    """The error of a lease that has ended."""
+    texts = {
+        "expired": "its validity ended without having been renewed",
+        "removed": "it was removed by force",
+        "max_hold": "it was held for as long as max_hold allows",
+        "released": "it was released",
+    }
+    error = LostError(f"the lease with fence {fence} is lost: {texts.get(reason, reason)}")
+    error.reason = reason
+    return error

@@ -1,0 +1,274 @@
+"""Locks that are held."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING, Any, Callable
+
+from ._errors import LostError, NoQuorumError, lost
+from ._port import LoopPort, callbacks
+
+if TYPE_CHECKING:
+    from types import TracebackType
+
+    from ._lockmod import Lease
+
+
+class _Lost:
+    def __init__(self, lease: Lease) -> None:
+        self._lease = lease
+
+    def is_set(self) -> bool:
+        """Whether the lease has ended. Once true, it stays true."""
+        return self._lease.is_lost()
+
+    __bool__ = is_set
+
+
+class Lost(_Lost):
+    """That a lease has ended, as an event: set by the clock, whether any node answers or not.
+
+    It is set `lost_margin` before the validity ends, so that there is time to stop in; at once
+    where the lock was removed by force; and after the release.
+    """
+
+    def wait(self, timeout: float | None = None) -> str | None:
+        """Blocks until the lease has ended, and returns why; None after `timeout` seconds.
+
+        Why is one of `expired`, `removed`, `max_hold` and `released`.
+        """
+        return self._lease.lost(timeout)
+
+    def call(self, callback: Callable[[str], object]) -> None:
+        """Calls `callback(reason)` when the lease is lost, in a thread of this package.
+
+        It is not called for a release.
+        """
+
+        def tell(reason: str | None) -> None:
+            if reason is not None and reason != "released":
+                callback(reason)
+
+        callbacks().watch(lambda port: self._lease.lost(None, port), tell)
+
+
+class AsyncLost(_Lost):
+    """That a lease has ended, as an event; see `Lost`."""
+
+    def __init__(self, lease: Lease, port: LoopPort) -> None:
+        super().__init__(lease)
+        self._port = port
+
+    async def wait(self, timeout: float | None = None) -> str | None:
+        """Waits until the lease has ended, and returns why; None after `timeout` seconds."""
+        return await self._port.run(lambda port: self._lease.lost(timeout, port))
+
+    def call(self, callback: Callable[[str], object]) -> None:
+        """Calls `callback(reason)` in the event loop when the lease is lost."""
+
+        def tell(reason: str | None) -> None:
+            if reason is not None and reason != "released":
+                callback(reason)
+
+        self._port.watch(lambda port: self._lease.lost(None, port), tell)
+
+
+class _Held:
+    """What guards have in common."""
+
+    def __init__(self, lease: Lease) -> None:
+        self._lease = lease
+
+    @property
+    def fence(self) -> int:
+        """The fencing token: larger than that of every earlier grant of this lock.
+
+        Give it to whatever the lock protects, so that it can refuse a holder that comes late.
+        """
+        return self._lease.fence
+
+    @property
+    def name(self) -> bytes:
+        """The lock's name."""
+        return self._lease.name
+
+    @property
+    def validity(self) -> float:
+        """For how many seconds the lease may still be relied on; 0 when it has ended."""
+        return self._lease.validity()
+
+    def check(self) -> None:
+        """Raises `LostError` if the lease has ended: call it before every step that matters."""
+        if self._lease.is_lost():
+            raise lost(self._reason(), self.fence)
+
+    def _reason(self) -> str:
+        return self._lease.lost(0) or "expired"
+
+    def __repr__(self) -> str:
+        state = "ended" if self._lease.is_lost() else f"valid for {self.validity:.1f} s"
+        return f"<{type(self).__name__} {self.name!r} fence {self.fence}, {state}>"
+
+
+class Guard(_Held):
+    """A lock that is held, to be used in a `with` block, or released.
+
+    >>> guard = locker.acquire("invoice-5")
+    >>> guard.fence
+    1
+    >>> 0 < guard.validity < 30
+    True
+    >>> guard.extend()
+    >>> guard.release()
+    >>> guard.check()
+    Traceback (most recent call last):
+    ...
+    lockmod.LostError: the lease with fence 1 is lost: it was released
+
+    A guard that nobody refers to any more releases in the background. It may be used from any
+    thread.
+    """
+
+    @property
+    def lost(self) -> Lost:
+        """The event that the lease has ended: `is_set()`, `wait()`, `call()`."""
+        return Lost(self._lease)
+
+    def extend(self, ttl: float | None = None) -> None:
+        """Extends the lease now, to the ttl from this moment.
+
+        Needed only where renewing in the background is turned off, or for another ttl, which
+        renewals keep to from now on. Raises `NoQuorumError` if too few nodes answered: the lease is
+        as it was, and may be extended again. Raises `LostError` if the lease has ended.
+        """
+        self._lease.extend(ttl)
+
+    def release(self) -> None:
+        """Gives the lock back, and waits until a quorum of nodes has confirmed.
+
+        Raises `LostError` if the lease had ended before, so that another may have held the lock
+        meanwhile, and `NoQuorumError` if too few nodes answered: on the others the lease ends by
+        itself. In both cases nothing is left to be done. A second release does nothing.
+        """
+        self._lease.release()
+
+    def __enter__(self) -> Guard:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        """Releases; raises `LostError` if the lease ended while the block was at work."""
+        reason = _lost_reason(self)
+        try:
+            self._lease.release()
+        except NoQuorumError:
+            # The work was done in time, and the lease ends by itself.
+            pass
+        except LostError as late:
+            reason = reason or late.reason
+        if reason is not None and error is None:
+            raise lost(reason, self.fence)
+
+
+def _lost_reason(guard: _Held) -> str | None:
+    """Why the lease is lost, if it is and was not released."""
+    if not guard._lease.is_lost():  # pyright: ignore[reportPrivateUsage]
+        return None
+    reason = guard._reason()  # pyright: ignore[reportPrivateUsage]
+    return reason if reason != "released" else None
+
+
+class AsyncGuard(_Held):
+    """A lock that is held, to be used in an `async with` block, or released.
+
+    The block is cancelled when the lease is lost, and ends with `LostError`.
+    """
+
+    def __init__(self, lease: Lease, port: LoopPort) -> None:
+        super().__init__(lease)
+        self._port = port
+        self._block: _Block | None = None
+
+    @property
+    def lost(self) -> AsyncLost:
+        """The event that the lease has ended: `is_set()`, `await wait()`, `call()`."""
+        return AsyncLost(self._lease, self._port)
+
+    async def extend(self, ttl: float | None = None) -> None:
+        """Extends the lease now; see `Guard.extend`."""
+        await self._port.run(lambda port: self._lease.extend(ttl, port))
+
+    async def release(self) -> None:
+        """Gives the lock back; see `Guard.release`. Where it is cancelled, it is sent all the same."""
+        await self._port.run(lambda port: self._lease.release(port))
+
+    async def __aenter__(self) -> AsyncGuard:
+        self._block = _Block(self._lease, self._port)
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        """Releases; raises `LostError` if the lease ended while the block was at work."""
+        block, self._block = self._block, None
+        is_ours = block is not None and await block.end(error)
+        reason = _lost_reason(self)
+        try:
+            await self.release()
+        except NoQuorumError:
+            pass  # as in Guard
+        except LostError as late:
+            reason = reason or late.reason
+        if is_ours or (reason is not None and error is None):
+            raise lost(reason or "expired", self.fence) from error
+
+
+class _Block:
+    """Cancels the task of an `async with` block when the lease is lost, as `asyncio.timeout` does."""
+
+    def __init__(self, lease: Lease, port: LoopPort) -> None:
+        task = asyncio.current_task()
+        if task is None:
+            raise RuntimeError("use a lock inside of a task")
+        self._task: asyncio.Task[Any] = task
+        self._before = _cancelling(task)
+        self._has_cancelled = False
+        self._stop = port.watch(lambda port: lease.lost(None, port), self._lost)
+
+    def _lost(self, reason: str | None) -> None:
+        if reason != "released":
+            self._has_cancelled = True
+            self._task.cancel()
+
+    async def end(self, error: BaseException | None) -> bool:
+        """Whether the block was ended by us, and not by somebody else who cancelled it."""
+        self._stop()
+        if not self._has_cancelled:
+            return False
+        is_cancelled = isinstance(error, asyncio.CancelledError)
+        if not is_cancelled:
+            # The block ended before it was told: the cancellation waits for the next await.
+            try:
+                await asyncio.sleep(0)
+            except asyncio.CancelledError:
+                is_cancelled = error is None
+        uncancel: Callable[[], int] | None = getattr(self._task, "uncancel", None)
+        if uncancel is not None and uncancel() > self._before:
+            # Somebody else has cancelled the task too, and must see it end.
+            if isinstance(error, asyncio.CancelledError):
+                return False
+            raise asyncio.CancelledError
+        return is_cancelled
+
+
+def _cancelling(task: asyncio.Task[Any]) -> int:
+    """How many have asked the task to end: known from Python 3.11 on."""
+    cancelling: Callable[[], int] | None = getattr(task, "cancelling", None)
+    return 0 if cancelling is None else cancelling()

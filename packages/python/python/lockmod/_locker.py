@@ -1,0 +1,394 @@
+"""What a program acquires locks with."""
+
+from __future__ import annotations
+
+import asyncio
+import atexit
+import os
+import threading
+import weakref
+from typing import TYPE_CHECKING, Iterable, NamedTuple, Optional, TypeVar, Union
+
+from . import _lockmod
+from ._errors import NodeVote
+from ._guard import AsyncGuard, Guard
+from ._port import port
+
+if TYPE_CHECKING:
+    from types import TracebackType
+
+    from typing import TypedDict
+
+    class _Settings(TypedDict):
+        ttl: float | None
+        max_ttl: float | None
+        timeout: float | None
+        wait: float | None
+        drift: float | None
+        lost_margin: float | None
+        renew: bool
+        max_hold: float | None
+        label: str
+        allow_even_nodes: bool
+        cacert: str | None
+        cert: str | None
+        key: str | None
+
+
+Name = Union[str, bytes]
+_G = TypeVar("_G", Guard, AsyncGuard)
+
+
+def _bytes(name: Name) -> bytes:
+    return name.encode() if isinstance(name, str) else bytes(name)
+
+
+class NodeInfo(NamedTuple):
+    """What one node tells about a lock."""
+
+    node: str
+    """The node's address, without password."""
+    state: str
+    """`free`, `held`, or `reserved` for the first in line; empty if the node does not tell."""
+    fence: int
+    """The highest fence issued."""
+    label: Optional[str]
+    """Who holds it."""
+    left: Optional[float]
+    """How long the lease lasts unless it is extended, in seconds."""
+    held_for: Optional[float]
+    """How long it has been held, in seconds."""
+    waiters: int
+    """How many wait for it in line."""
+    vote: Optional[NodeVote] = None
+    """What the node says if it does not tell."""
+
+
+class _Options(NamedTuple):
+    wait: float | None
+    ttl: float | None
+    label: str | None
+    renew: bool | None
+    max_hold: float | None
+
+
+class Locker:
+    """Acquires locks over a quorum of nodes. One is enough for a program; any thread may use it.
+
+    >>> from lockmod import Locker
+    >>> locker = Locker(nodes)
+    >>> with locker.lock("account-17", wait=2) as guard:
+    ...     guard.check()
+
+    `nodes` are Redis URLs: `redis://`, `rediss://` (TLS) or `unix://`, with user, password and
+    database; all users of a lock need the same list. A single text is split at commas.
+
+    - `ttl`: the length of a lease, 30 s unless given. It is renewed at a third of it. A holder that
+      crashes keeps others waiting for up to this long.
+    - `wait`: how long `acquire` waits while another holds the lock, 10 s unless given.
+    - `label`: who asks, for people: up to 128 bytes, shown to those who wait.
+    - `renew`: whether leases are renewed in the background.
+    - `max_hold`: for how long a lease may be held in all.
+    - `timeout`: how long each node's answer is waited for: a twentieth of the ttl, at least 50 ms
+      and at most 500 ms, unless given.
+    - `lost_margin`: how long before its end a lease is called lost: a tenth of the ttl, at most
+      1 s, unless given.
+    - `max_ttl`: the nodes' `lockmod.max-ttl`, if it is not the default of a day.
+    - `drift`: what is taken off the validity for clocks that run at different rates.
+    - `allow_even_nodes`: an even number of nodes survives no more failures than one less.
+    - `cacert`, `cert`, `key`: files of PEM for TLS.
+
+    Raises `OptionError` if a setting is wrong; no node is waited for. After a fork the child's
+    first call makes connections of its own.
+    """
+
+    def __init__(
+        self,
+        nodes: str | Iterable[str],
+        *,
+        ttl: float | None = None,
+        wait: float | None = None,
+        label: str = "",
+        renew: bool = True,
+        max_hold: float | None = None,
+        timeout: float | None = None,
+        lost_margin: float | None = None,
+        max_ttl: float | None = None,
+        drift: float | None = None,
+        allow_even_nodes: bool = False,
+        cacert: str | os.PathLike[str] | None = None,
+        cert: str | os.PathLike[str] | None = None,
+        key: str | os.PathLike[str] | None = None,
+    ) -> None:
+        self._nodes = nodes.split(",") if isinstance(nodes, str) else list(nodes)
+        self._settings: _Settings = {
+            "ttl": ttl,
+            "max_ttl": max_ttl,
+            "timeout": timeout,
+            "wait": wait,
+            "drift": drift,
+            "lost_margin": lost_margin,
+            "renew": renew,
+            "max_hold": max_hold,
+            "label": label,
+            "allow_even_nodes": allow_even_nodes,
+            "cacert": None if cacert is None else os.fspath(cacert),
+            "cert": None if cert is None else os.fspath(cert),
+            "key": None if key is None else os.fspath(key),
+        }
+        self._process = os.getpid()
+        self._made = _lockmod.Core(self._nodes, **self._settings)
+        _lockers.add(self)
+
+    @property
+    def _core(self) -> _lockmod.Core:
+        if self._process != os.getpid():
+            # Two threads at once make one each, and the later one stays: both are good.
+            self._made = _lockmod.Core(self._nodes, **self._settings)
+            self._process = os.getpid()
+        return self._made
+
+    def acquire(
+        self,
+        name: Name,
+        *,
+        wait: float | None = None,
+        ttl: float | None = None,
+        label: str | None = None,
+        renew: bool | None = None,
+        max_hold: float | None = None,
+    ) -> Guard:
+        """Acquires the lock, waiting in line while another holds it, for `wait` seconds at most.
+
+        What is not given is the locker's. Infinity waits without end. Raises `HeldError`,
+        `NoQuorumError`, `RefusedError`, `TooLateError` or `OptionError`. Ctrl-C ends the wait, and
+        leaves nothing behind.
+
+        >>> with locker.acquire("account-17", label="worker-7") as guard:
+        ...     other.acquire("account-17", wait=0)
+        Traceback (most recent call last):
+        ...
+        lockmod.HeldError: lock 'account-17' is not free: 3 of 3 nodes hold it for worker-7 for up to ...
+        """
+        return Guard(self._core.acquire(_bytes(name), wait, ttl, label, renew, max_hold))
+
+    def try_acquire(
+        self,
+        name: Name,
+        *,
+        ttl: float | None = None,
+        label: str | None = None,
+        renew: bool | None = None,
+        max_hold: float | None = None,
+    ) -> Guard:
+        """Acquires the lock if nobody holds it, trying once. Raises as `acquire` does."""
+        return Guard(self._core.acquire(_bytes(name), 0, ttl, label, renew, max_hold))
+
+    def acquire_many(self, names: Iterable[Name]) -> list[Guard]:
+        """Acquires all of these locks or none, waiting as the locker's `wait` says.
+
+        They are acquired in the order of their names, whatever order they are given in, so that
+        two callers cannot wait for each other; a name that is given twice counts once. The guards
+        come in the order of the names. Raises what `acquire` raises for the first lock that was not
+        acquired.
+
+        >>> [guard.name for guard in locker.acquire_many(["b", "a"])]
+        [b'a', b'b']
+        """
+        leases = self._core.acquire_many([_bytes(name) for name in names])
+        return [Guard(lease) for lease in leases]
+
+    def lock(
+        self,
+        name: Name,
+        *,
+        wait: float | None = None,
+        ttl: float | None = None,
+        label: str | None = None,
+        renew: bool | None = None,
+        max_hold: float | None = None,
+    ) -> Lock:
+        """The lock as a context manager: for `with` blocks and for `async with` blocks.
+
+        Nothing is sent before the block begins. At its end the lock is given back, and `LostError`
+        raised if the lease ended while the block was at work.
+        """
+        return Lock(self, _bytes(name), _Options(wait, ttl, label, renew, max_hold))
+
+    def info(self, name: Name) -> list[NodeInfo]:
+        """What each node tells about the lock; nothing changes anywhere.
+
+        >>> guard = locker.acquire("account-31", label="worker-7")
+        >>> [(told.state, told.fence, told.label) for told in locker.info("account-31")]
+        [('held', 1, 'worker-7'), ('held', 1, 'worker-7'), ('held', 1, 'worker-7')]
+        >>> guard.release()
+        """
+        return [_info(told) for told in self._core.info(_bytes(name))]
+
+    def settle(self) -> list[NodeVote]:
+        """Waits until every node that can be reached has carried out all that was sent to it.
+
+        What each node said to it. A program that ends does this by itself.
+        """
+        return [NodeVote(*vote) for vote in self._core.settle()]
+
+    @property
+    def aio(self) -> AsyncLocker:
+        """The same locker for coroutines."""
+        return AsyncLocker(self)
+
+
+class AsyncLocker:
+    """What `Locker` has, as awaitables; by the same names, with the same arguments and errors.
+
+    >>> async def work():
+    ...     async with await locker.aio.acquire("account-23") as guard:
+    ...         return guard.fence
+    >>> asyncio.run(work())
+    1
+
+    A task that is cancelled while it waits leaves nothing behind.
+    """
+
+    def __init__(self, locker: Locker) -> None:
+        self._locker = locker
+
+    async def acquire(
+        self,
+        name: Name,
+        *,
+        wait: float | None = None,
+        ttl: float | None = None,
+        label: str | None = None,
+        renew: bool | None = None,
+        max_hold: float | None = None,
+    ) -> AsyncGuard:
+        """Acquires the lock; see `Locker.acquire`."""
+        options = _Options(wait, ttl, label, renew, max_hold)
+        return await _acquire(self._locker, _bytes(name), options)
+
+    async def try_acquire(
+        self,
+        name: Name,
+        *,
+        ttl: float | None = None,
+        label: str | None = None,
+        renew: bool | None = None,
+        max_hold: float | None = None,
+    ) -> AsyncGuard:
+        """Acquires the lock if nobody holds it; see `Locker.try_acquire`."""
+        options = _Options(0, ttl, label, renew, max_hold)
+        return await _acquire(self._locker, _bytes(name), options)
+
+    async def acquire_many(self, names: Iterable[Name]) -> list[AsyncGuard]:
+        """Acquires all of these locks or none; see `Locker.acquire_many`."""
+        core, here = self._locker._core, port()  # pyright: ignore[reportPrivateUsage]
+        asked = [_bytes(name) for name in names]
+        leases = await here.run(lambda port: core.acquire_many(asked, port))
+        return [AsyncGuard(lease, here) for lease in leases]
+
+    def lock(
+        self,
+        name: Name,
+        *,
+        wait: float | None = None,
+        ttl: float | None = None,
+        label: str | None = None,
+        renew: bool | None = None,
+        max_hold: float | None = None,
+    ) -> Lock:
+        """The lock as a context manager; see `Locker.lock`."""
+        return self._locker.lock(
+            name, wait=wait, ttl=ttl, label=label, renew=renew, max_hold=max_hold
+        )
+
+    async def info(self, name: Name) -> list[NodeInfo]:
+        """What each node tells about the lock; see `Locker.info`."""
+        core, asked = self._locker._core, _bytes(name)  # pyright: ignore[reportPrivateUsage]
+        told = await port().run(lambda port: core.info(asked, port))
+        return [_info(one) for one in told]
+
+    async def settle(self) -> list[NodeVote]:
+        """Waits until everything that was sent is carried out; see `Locker.settle`."""
+        core = self._locker._core  # pyright: ignore[reportPrivateUsage]
+        return [NodeVote(*vote) for vote in await port().run(core.settle)]
+
+
+class Lock:
+    """A lock by its name, for `with` and `async with`. It may be used again, and by many at once.
+
+    >>> lock = locker.lock("report-9")
+    >>> with lock as guard:
+    ...     guard.fence
+    1
+    >>> async def work():
+    ...     async with lock as guard:
+    ...         return guard.fence
+    >>> asyncio.run(work())
+    2
+    """
+
+    def __init__(self, locker: Locker, name: bytes, options: _Options) -> None:
+        self._locker, self._name, self._options = locker, name, options
+        # What each thread and each task has entered.
+        self._guards: dict[object, list[Guard]] = {}
+        self._async_guards: dict[object, list[AsyncGuard]] = {}
+
+    def __enter__(self) -> Guard:
+        core = self._locker._core  # pyright: ignore[reportPrivateUsage]
+        guard = Guard(core.acquire(self._name, *self._options))
+        self._guards.setdefault(threading.get_ident(), []).append(guard)
+        return guard
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        _leave(self._guards, threading.get_ident()).__exit__(kind, error, trace)
+
+    async def __aenter__(self) -> AsyncGuard:
+        guard = await _acquire(self._locker, self._name, self._options)
+        self._async_guards.setdefault(asyncio.current_task(), []).append(guard)
+        return await guard.__aenter__()
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        guard = _leave(self._async_guards, asyncio.current_task())
+        await guard.__aexit__(kind, error, trace)
+
+
+def _leave(entered: dict[object, list[_G]], who: object) -> _G:
+    guards = entered[who]
+    guard = guards.pop()
+    if not guards:
+        del entered[who]
+    return guard
+
+
+async def _acquire(locker: Locker, name: bytes, options: _Options) -> AsyncGuard:
+    core, here = locker._core, port()  # pyright: ignore[reportPrivateUsage]
+    lease = await here.run(lambda port: core.acquire(name, *options, port))
+    return AsyncGuard(lease, here)
+
+
+def _info(told: _lockmod._State) -> NodeInfo:  # pyright: ignore[reportPrivateUsage]
+    vote = told[-1]
+    return NodeInfo(*told[:-1], vote=None if vote is None else NodeVote(*vote))
+
+
+_lockers: weakref.WeakSet[Locker] = weakref.WeakSet()
+
+
+@atexit.register
+def _finish() -> None:
+    """Writes the releases of guards that nobody released; a node that hangs is not waited for."""
+    for locker in list(_lockers):
+        if locker._process == os.getpid():  # pyright: ignore[reportPrivateUsage]
+            locker.settle()
+    _lockmod.finish()

@@ -1,0 +1,105 @@
+"""The native part. Without a port a call blocks; with one it is under way when it returns."""
+
+from typing import Generic, Optional, TypeVar, overload
+
+_T = TypeVar("_T", covariant=True)
+_Vote = tuple[
+    str, str, str, Optional[int], Optional[str], Optional[float], Optional[float]
+]
+_State = tuple[
+    str,
+    str,
+    int,
+    Optional[str],
+    Optional[float],
+    Optional[float],
+    int,
+    Optional[_Vote],
+]
+
+class Port:
+    def __init__(self) -> None: ...
+    def fileno(self) -> int: ...
+    def take(self) -> list[tuple[int, object]]: ...
+
+class Call(Generic[_T]):
+    @property
+    def number(self) -> int: ...
+    def cancel(self) -> None: ...
+
+class Lease:
+    @property
+    def fence(self) -> int: ...
+    @property
+    def name(self) -> bytes: ...
+    def validity(self) -> float: ...
+    def is_lost(self) -> bool: ...
+    @overload
+    def lost(self, timeout: float | None) -> str | None: ...
+    @overload
+    def lost(self, timeout: float | None, port: Port) -> Call[str | None]: ...
+    @overload
+    def extend(self, ttl: float | None) -> None: ...
+    @overload
+    def extend(self, ttl: float | None, port: Port) -> Call[None]: ...
+    @overload
+    def release(self) -> None: ...
+    @overload
+    def release(self, port: Port) -> Call[None]: ...
+    def keep(self) -> None: ...
+    def abandon(self) -> None: ...
+
+class Core:
+    def __init__(
+        self,
+        nodes: list[str],
+        *,
+        ttl: float | None,
+        max_ttl: float | None,
+        timeout: float | None,
+        wait: float | None,
+        drift: float | None,
+        lost_margin: float | None,
+        renew: bool,
+        max_hold: float | None,
+        label: str,
+        allow_even_nodes: bool,
+        cacert: str | None,
+        cert: str | None,
+        key: str | None,
+    ) -> None: ...
+    @overload
+    def acquire(
+        self,
+        name: bytes,
+        wait: float | None,
+        ttl: float | None,
+        label: str | None,
+        renew: bool | None,
+        max_hold: float | None,
+    ) -> Lease: ...
+    @overload
+    def acquire(
+        self,
+        name: bytes,
+        wait: float | None,
+        ttl: float | None,
+        label: str | None,
+        renew: bool | None,
+        max_hold: float | None,
+        port: Port,
+    ) -> Call[Lease]: ...
+    @overload
+    def acquire_many(self, names: list[bytes]) -> list[Lease]: ...
+    @overload
+    def acquire_many(self, names: list[bytes], port: Port) -> Call[list[Lease]]: ...
+    @overload
+    def info(self, name: bytes) -> list[_State]: ...
+    @overload
+    def info(self, name: bytes, port: Port) -> Call[list[_State]]: ...
+    @overload
+    def settle(self) -> list[_Vote]: ...
+    @overload
+    def settle(self, port: Port) -> Call[list[_Vote]]: ...
+
+def finish() -> None: ...

@@ -1,0 +1,77 @@
+//! A lock that is held, as an object.
+
+use lockmod_host::Holding;
+use pyo3::prelude::*;
+
+use crate::outcome::{Port, Value, error, run};
+
+/// A lock that is held.
+#[pyclass(frozen, module = "lockmod._lockmod")]
+pub(crate) struct Lease(Holding);
+
+impl Lease {
+    pub(crate) fn new(holding: Holding) -> Lease {
+        Lease(holding)
+    }
+}
+
+#[pymethods]
+impl Lease {
+    #[getter]
+    fn fence(&self) -> u64 {
+        self.0.fence()
+    }
+
+    #[getter]
+    fn name(&self) -> &[u8] {
+        self.0.name()
+    }
+
+    fn validity(&self) -> f64 {
+        self.0.validity().as_secs_f64()
+    }
+
+    fn is_lost(&self) -> bool {
+        self.0.is_lost()
+    }
+
+    /// Why the lease has ended, once it has, or None after so many seconds.
+    #[pyo3(signature = (timeout, port=None))]
+    fn lost<'py>(
+        &self,
+        py: Python<'py>,
+        timeout: Option<f64>,
+        port: Option<&Port>,
+    ) -> PyResult<Bound<'py, PyAny>> {
+        let lost = self.0.lost_within(timeout);
+        let word = |lost: Option<&'static str>| lost.map_or(Value::Nothing, Value::Word);
+        run(py, port, lost.map(|lost| async move { Ok(word(lost.await)) }))
+    }
+
+    #[pyo3(signature = (ttl, port=None))]
+    fn extend<'py>(
+        &self,
+        py: Python<'py>,
+        ttl: Option<f64>,
+        port: Option<&Port>,
+    ) -> PyResult<Bound<'py, PyAny>> {
+        let extend = self.0.extend(ttl);
+        run(py, port, extend.map(|extend| async move { extend.await.map(|()| Value::Nothing) }))
+    }
+
+    #[pyo3(signature = (port=None))]
+    fn release<'py>(&self, py: Python<'py>, port: Option<&Port>) -> PyResult<Bound<'py, PyAny>> {
+        let release = self.0.release();
+        run(py, port, release.map(|release| async move { release.await.map(|()| Value::Nothing) }))
+    }
+
+    /// From now on the lease lasts until its end where nobody releases it.
+    fn keep(&self) {
+        self.0.keep();
+    }
+
+    /// Releases without waiting for any node.
+    fn abandon(&self, py: Python<'_>) -> PyResult<()> {
+        self.0.abandon().map_err(|failure| error(py, &failure))
+    }
+}

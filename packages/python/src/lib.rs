@@ -1,0 +1,31 @@
+//! The native part of the Python package: calls in, plain values out.
+//!
+//! Everything that a Python program sees is written in Python, in `python/lockmod`; here a call is
+//! handed to `lockmod_host`, and what comes of it is turned into objects. A call without a port
+//! blocks, with the interpreter released; one with a port returns at once, and its result is taken
+//! from the port on the event loop's own thread.
+
+mod lease;
+mod locker;
+mod outcome;
+
+use pyo3::prelude::*;
+
+use lease::Lease;
+use locker::Core;
+use outcome::{Call, Port};
+
+/// Waits until the last commands of lockers that are gone are written.
+#[pyfunction]
+fn finish(py: Python<'_>) {
+    py.detach(lockmod_host::finish);
+}
+
+#[pymodule]
+fn _lockmod(module: &Bound<'_, PyModule>) -> PyResult<()> {
+    module.add_class::<Core>()?;
+    module.add_class::<Lease>()?;
+    module.add_class::<Port>()?;
+    module.add_class::<Call>()?;
+    module.add_function(wrap_pyfunction!(finish, module)?)
+}

@@ -1,0 +1,148 @@
+//! What a call comes to, and the two ways to wait for it.
+
+use lockmod_host::{Failure, Holding, NodeState, NodeVote};
+use pyo3::IntoPyObjectExt;
+use pyo3::prelude::*;
+use pyo3::sync::PyOnceLock;
+use pyo3::types::PyTuple;
+
+use crate::lease::Lease;
+
+/// What a call returns, before it is an object.
+pub(crate) enum Value {
+    Nothing,
+    Lease(Holding),
+    Leases(Vec<Holding>),
+    Word(&'static str),
+    Votes(Vec<NodeVote>),
+    States(Vec<NodeState>),
+}
+
+pub(crate) type Outcome = Result<Value, Failure>;
+
+/// Where results of calls arrive for an event loop.
+#[pyclass(frozen, module = "lockmod._lockmod")]
+pub(crate) struct Port(lockmod_host::Port<Outcome>);
+
+/// A call that is under way.
+#[pyclass(frozen, module = "lockmod._lockmod")]
+pub(crate) struct Call(lockmod_host::Call);
+
+#[pymethods]
+impl Port {
+    #[new]
+    fn new(py: Python<'_>) -> PyResult<Port> {
+        lockmod_host::Port::new().map(Port).map_err(|failure| error(py, &failure))
+    }
+
+    fn fileno(&self) -> i32 {
+        self.0.descriptor()
+    }
+
+    /// What has arrived: the numbers of calls, each with its value or its exception.
+    fn take<'py>(&self, py: Python<'py>) -> PyResult<Vec<(u64, Bound<'py, PyAny>)>> {
+        let object = |(number, outcome)| match outcome {
+            Ok(value) => Ok((number, object(py, value)?)),
+            Err(failure) => Ok((number, error(py, &failure).into_bound_py_any(py)?)),
+        };
+        self.0.take().into_iter().map(object).collect()
+    }
+}
+
+#[pymethods]
+impl Call {
+    #[getter]
+    fn number(&self) -> u64 {
+        self.0.number
+    }
+
+    fn cancel(&self) {
+        self.0.cancel();
+    }
+}
+
+/// An exception of Python's, or a failure that is to become one.
+enum Stopped {
+    Signal(PyErr),
+    Failure(Failure),
+}
+
+impl From<Failure> for Stopped {
+    fn from(failure: Failure) -> Stopped {
+        Stopped::Failure(failure)
+    }
+}
+
+/// Waits for the call, or hands it to the port.
+pub(crate) fn run<'py>(
+    py: Python<'py>,
+    port: Option<&Port>,
+    call: Result<impl Future<Output = Outcome> + Send + 'static, Failure>,
+) -> PyResult<Bound<'py, PyAny>> {
+    let call = call.map_err(|failure| error(py, &failure))?;
+    if let Some(port) = port {
+        let call = port.0.start(call).map_err(|failure| error(py, &failure))?;
+        return Call(call).into_bound_py_any(py);
+    }
+    let check = || Python::attach(|py| py.check_signals().map_err(Stopped::Signal));
+    match py.detach(|| lockmod_host::block_on(call, check)) {
+        Ok(Ok(value)) => object(py, value),
+        Ok(Err(failure)) | Err(Stopped::Failure(failure)) => Err(error(py, &failure)),
+        Err(Stopped::Signal(signal)) => Err(signal),
+    }
+}
+
+fn object(py: Python<'_>, value: Value) -> PyResult<Bound<'_, PyAny>> {
+    match value {
+        Value::Nothing => Ok(py.None().into_bound(py)),
+        Value::Lease(holding) => Lease::new(holding).into_bound_py_any(py),
+        Value::Leases(holdings) => {
+            let leases: Vec<Lease> = holdings.into_iter().map(Lease::new).collect();
+            leases.into_bound_py_any(py)
+        }
+        Value::Word(word) => word.into_bound_py_any(py),
+        Value::Votes(votes) => votes.iter().map(vote).collect::<Vec<_>>().into_bound_py_any(py),
+        Value::States(states) => {
+            let states: PyResult<Vec<_>> = states.iter().map(|told| state(py, told)).collect();
+            states?.into_bound_py_any(py)
+        }
+    }
+}
+
+type Vote<'a> = (&'a str, &'a str, &'a str, Option<u64>, Option<&'a str>, Option<f64>, Option<f64>);
+
+/// The fields of Python's NodeVote, in their order.
+fn vote(said: &NodeVote) -> Vote<'_> {
+    let seconds = |length: std::time::Duration| length.as_secs_f64();
+    let (left, held_for) = (said.left.map(seconds), said.held_for.map(seconds));
+    (&said.node, said.vote, &said.text, said.fence, said.label.as_deref(), left, held_for)
+}
+
+/// The fields of Python's NodeInfo, in their order.
+fn state<'py>(py: Python<'py>, told: &NodeState) -> PyResult<Bound<'py, PyTuple>> {
+    let seconds = |length: std::time::Duration| length.as_secs_f64();
+    let fields = (
+        told.node.as_str(),
+        told.state.as_str(),
+        told.fence,
+        told.label.as_deref(),
+        told.left.map(seconds),
+        told.held_for.map(seconds),
+        told.waiters,
+        told.vote.as_ref().map(vote),
+    );
+    fields.into_pyobject(py)
+}
+
+/// The exception for a failure: the classes, and what belongs to which, are `_errors.py`'s.
+pub(crate) fn error(py: Python<'_>, failure: &Failure) -> PyErr {
+    static BUILD: PyOnceLock<Py<PyAny>> = PyOnceLock::new();
+    let build = || -> PyResult<PyErr> {
+        let build = BUILD.import(py, "lockmod._errors", "build")?;
+        let votes: Vec<Vote<'_>> = failure.nodes.iter().map(vote).collect();
+        let tried = failure.tried.map(|(waited, attempts)| (waited.as_secs_f64(), attempts));
+        let fields = (failure.kind.word(), failure.text.as_str(), votes, tried, failure.reason);
+        Ok(PyErr::from_value(build.call1(fields)?))
+    };
+    build().unwrap_or_else(|other| other)
+}

@@ -1,0 +1,295 @@
+"""Locks from coroutines, on the loop of asyncio and on uvloop's."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import sys
+import threading
+import time
+from typing import Any, Awaitable, Callable, Coroutine
+
+import pytest
+import uvloop
+from conftest import PATIENCE, Node, until, until_async
+
+import lockmod
+from lockmod import Locker
+
+Run = Callable[[Coroutine[Any, Any, Any]], Any]
+
+
+@pytest.fixture(params=["asyncio", "uvloop"])
+def run(request: pytest.FixtureRequest) -> Run:
+    """Runs a coroutine in a new loop."""
+
+    def run(work: Coroutine[Any, Any, Any]) -> Any:
+        loop = uvloop.new_event_loop() if request.param == "uvloop" else asyncio.new_event_loop()
+        try:
+            return loop.run_until_complete(asyncio.wait_for(work, PATIENCE * 2))
+        finally:
+            loop.close()
+
+    return run
+
+
+def free(locker: Locker, name: str) -> bool:
+    return {told.state for told in locker.info(name)} <= {"free", "reserved"}
+
+
+def test_tasks_exclude_each_other_and_threads_too(run: Run, locker: Locker, name: str) -> None:
+    inside: list[int] = []
+    fences: list[int] = []
+
+    def enter(fence: int) -> None:
+        inside.append(fence)
+        assert len(inside) == 1
+        fences.append(fence)
+
+    async def work() -> None:
+        for _ in range(3):
+            async with locker.lock(name) as guard:
+                enter(guard.fence)
+                await asyncio.sleep(0)
+                guard.check()
+                inside.pop()
+
+    async def all_of_them() -> None:
+        await asyncio.gather(*(work() for _ in range(16)))
+
+    def thread() -> None:
+        for _ in range(3):
+            with locker.lock(name) as guard:
+                enter(guard.fence)
+                inside.pop()
+
+    threads = [threading.Thread(target=thread) for _ in range(2)]
+    for one in threads:
+        one.start()
+    run(all_of_them())
+    for one in threads:
+        one.join(PATIENCE)
+    assert len(fences) == 54
+    assert fences == sorted(set(fences))
+
+
+def test_everything_there_is(run: Run, locker: Locker, nodes: list[str], name: str) -> None:
+    async def work() -> None:
+        aio = locker.aio
+        async with await aio.acquire(name, label="task") as guard:
+            with pytest.raises(lockmod.HeldError) as held:
+                await Locker(nodes, timeout=2).aio.try_acquire(name)
+            assert held.value.label == "task"
+            await guard.extend(60)
+            assert guard.validity > 50
+            assert {told.label for told in await aio.info(name)} == {"task"}
+            assert await guard.lost.wait(0.01) is None
+        assert await guard.lost.wait() == "released"
+        guards = await aio.acquire_many([name + ":b", name + ":a"])
+        assert len(guards) == 2
+        for one in guards:
+            await one.release()
+        assert {vote.vote for vote in await aio.settle()} == {"confirmed"}
+
+    run(work())
+
+
+def test_a_task_that_is_cancelled_while_it_waits_leaves_nothing(
+    run: Run, locker: Locker, servers: list[Node], name: str
+) -> None:
+    async def work() -> None:
+        guard = await locker.aio.acquire(name)
+        waiting = asyncio.ensure_future(locker.aio.acquire(name))
+        await until_async("it stands in line", lambda: servers[0].info(name)["waiters"] == 1)
+        waiting.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await waiting
+        await until_async(
+            "the line is empty", lambda: all(node.info(name)["waiters"] == 0 for node in servers)
+        )
+        await guard.release()
+        assert free(locker, name)
+
+    run(work())
+
+
+def test_a_cancellation_at_any_moment_leaves_nothing(run: Run, locker: Locker, name: str) -> None:
+    """Before it is sent, on its way, in the turn of the loop in which it arrives, and after."""
+    outcomes: list[str] = []
+
+    async def work() -> None:
+        for _ in range(150):
+            start = time.perf_counter()
+            task = asyncio.ensure_future(locker.aio.acquire(name))
+            # As long as an acquisition takes, more or less.
+            pause = random.uniform(0, 0.002)
+            while time.perf_counter() - start < pause:
+                await asyncio.sleep(0)
+            task.cancel()
+            try:
+                guard = await task
+                outcomes.append("acquired")
+                await guard.release()
+            except asyncio.CancelledError:
+                outcomes.append("cancelled")
+            # At once, without a wait: nothing of the one before is in the way for long.
+            async with locker.lock(name, wait=PATIENCE):
+                pass
+        await locker.aio.settle()
+        async with await locker.aio.try_acquire(name):
+            pass
+
+    run(work())
+    assert outcomes.count("cancelled") > 5
+
+
+def test_a_result_that_arrives_for_a_cancelled_task_is_given_back(
+    run: Run, locker: Locker, name: str
+) -> None:
+    async def work() -> None:
+        task = asyncio.ensure_future(locker.aio.acquire(name))
+        await asyncio.sleep(0)
+        # The result arrives while the loop is blocked; the task is cancelled before it is looked at.
+        until("it is granted", lambda: locker.info(name)[0].state == "held")
+        time.sleep(0.05)
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+        await locker.aio.settle()
+        (await asyncio.wait_for(locker.aio.try_acquire(name), PATIENCE)).fence
+        # And one that has been told its result, but has not run since.
+        other = asyncio.ensure_future(locker.aio.acquire(name + ":2"))
+        while not other.done() and not _is_told(other):
+            await asyncio.sleep(0)
+        other.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await other
+        await locker.aio.settle()
+        assert free(locker, name + ":2")
+
+    run(work())
+
+
+def _is_told(task: asyncio.Future[Any]) -> bool:
+    waited_for = getattr(task, "_fut_waiter", None)
+    return waited_for is not None and waited_for.done()
+
+
+def test_a_block_is_cancelled_when_its_lease_is_lost(
+    run: Run, nodes: list[str], servers: list[Node], name: str
+) -> None:
+    locker = Locker(nodes, ttl=1.2, timeout=0.4)
+
+    async def work() -> str:
+        done = "nothing"
+        try:
+            async with locker.lock(name):
+                for node in servers:
+                    node.run("DEL", name)
+                done = "begun"
+                await asyncio.sleep(PATIENCE)
+                done = "ended"
+        except lockmod.LostError as lost:
+            assert lost.reason == "removed"
+            # The task goes on as if nothing had been cancelled.
+            await asyncio.sleep(0.01)
+            if sys.version_info >= (3, 11):
+                task = asyncio.current_task()
+                assert task is not None and task.cancelling() == 0
+        return done
+
+    assert run(work()) == "begun"
+
+
+def test_a_block_that_ends_in_the_moment_of_the_loss_ends_with_the_error(
+    run: Run, nodes: list[str], servers: list[Node], name: str
+) -> None:
+    locker = Locker(nodes, ttl=1.2, timeout=0.4)
+
+    async def work() -> None:
+        with pytest.raises(lockmod.LostError):
+            async with locker.lock(name) as guard:
+                for node in servers:
+                    node.run("DEL", name)
+                until("it is lost", guard.lost.is_set)
+        with pytest.raises(ZeroDivisionError):
+            async with locker.lock(name) as guard:
+                for node in servers:
+                    node.run("DEL", name)
+                until("it is lost", guard.lost.is_set)
+                raise ZeroDivisionError
+        await asyncio.sleep(0.05)
+
+    run(work())
+
+
+def test_a_cancellation_by_another_is_not_taken_for_a_loss(
+    run: Run, locker: Locker, name: str
+) -> None:
+    async def work() -> None:
+        entered = asyncio.Event()
+
+        async def hold() -> None:
+            async with locker.lock(name):
+                entered.set()
+                await asyncio.sleep(PATIENCE)
+
+        task = asyncio.ensure_future(hold())
+        await entered.wait()
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+        assert free(locker, name)
+        with pytest.raises(asyncio.TimeoutError):
+            await asyncio.wait_for(hold(), 0.1)
+        await locker.aio.settle()
+        assert free(locker, name)
+
+    run(work())
+
+
+def test_the_lock_outlives_a_loop_that_is_blocked(
+    run: Run, nodes: list[str], servers: list[Node], name: str
+) -> None:
+    locker = Locker(nodes, ttl=1.2, timeout=0.4)
+
+    async def work() -> None:
+        async with locker.lock(name) as guard:
+            time.sleep(4)
+            guard.check()
+            assert servers[0].info(name)["held_for_ms"] >= 4_000
+        # And a loss is told as soon as the loop is not blocked any more.
+        told: list[float] = []
+        guard = await locker.aio.acquire(name)
+        guard.lost.call(lambda reason: told.append(time.monotonic()))
+        for node in servers:
+            node.pause()
+        time.sleep(2)
+        awake = time.monotonic()
+        assert guard.lost
+        await until_async("it is told", lambda: told)
+        assert told[0] - awake < 0.5
+        for node in servers:
+            node.resume()
+
+    run(work())
+
+
+def test_a_lock_serves_one_loop_after_the_other_and_several_at_once(
+    run: Run, locker: Locker, name: str
+) -> None:
+    lock = locker.lock(name)
+    fences: list[int] = []
+
+    async def work() -> None:
+        async with lock as guard:
+            fences.append(guard.fence)
+
+    run(work())
+    run(work())
+    threads = [threading.Thread(target=run, args=(work(),)) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(PATIENCE)
+    assert len(set(fences)) == 6

@@ -1,0 +1,306 @@
+"""Locks from threads."""
+
+from __future__ import annotations
+
+import ctypes
+import gc
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+
+import pytest
+from conftest import PATIENCE, Node, until
+
+import lockmod
+from lockmod import Locker
+
+
+def test_one_holds_it_at_a_time_and_fences_rise(locker: Locker, nodes: list[str], name: str) -> None:
+    other = Locker(nodes, ttl=10, timeout=2)
+    with locker.lock(name, label="worker-7") as guard:
+        first = guard.fence
+        assert guard.name == name.encode()
+        assert 0 < guard.validity <= 10
+        assert not guard.lost and not guard.lost.is_set()
+        with pytest.raises(lockmod.HeldError) as held:
+            other.try_acquire(name)
+    assert guard.validity == 0
+    assert guard.lost.is_set() and guard.lost.wait() == "released"
+    error = held.value
+    assert (error.label, error.is_retryable, error.attempts) == ("worker-7", True, 1)
+    assert error.left is not None and 0 < error.left <= 10
+    assert "for worker-7" in str(error)
+    assert [vote.node for vote in error.nodes] == [url.split("//")[1] for url in nodes]
+    assert {vote.vote for vote in error.nodes} == {"held"}
+    with other.try_acquire(name) as guard:
+        assert guard.fence > first
+
+
+def test_whoever_waits_is_woken(locker: Locker, servers: list[Node], name: str) -> None:
+    guard = locker.acquire(name)
+    fences: list[int] = []
+
+    def wait() -> None:
+        with locker.lock(name, wait=PATIENCE) as late:
+            fences.append(late.fence)
+
+    waiting = threading.Thread(target=wait)
+    waiting.start()
+    until("it stands in line", lambda: servers[0].info(name)["waiters"] == 1)
+    guard.release()
+    waiting.join(PATIENCE)
+    assert fences == [guard.fence + 1]
+
+
+def test_threads_exclude_each_other(locker: Locker, name: str) -> None:
+    inside: list[int] = []
+    log: list[int] = []
+
+    def work() -> None:
+        for _ in range(5):
+            with locker.lock(name) as guard:
+                inside.append(1)
+                assert len(inside) == 1
+                log.append(guard.fence)
+                inside.pop()
+
+    threads = [threading.Thread(target=work) for _ in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(PATIENCE)
+    assert len(log) == 40
+    assert log == sorted(set(log))
+
+
+def test_a_block_whose_lease_was_taken_away_ends_with_an_error(
+    nodes: list[str], servers: list[Node], name: str
+) -> None:
+    locker = Locker(nodes, ttl=1.5, timeout=0.4)
+    with pytest.raises(lockmod.LostError) as lost:  # noqa: SIM117
+        with locker.lock(name) as guard:
+            for node in servers:
+                node.run("DEL", name)
+            assert guard.lost.wait(PATIENCE) == "removed"
+            with pytest.raises(lockmod.LostError):
+                guard.check()
+    assert lost.value.reason == "removed"
+
+    # Also where the block is over before a renewal has found out.
+    with pytest.raises(lockmod.LostError):  # noqa: SIM117
+        with locker.lock(name):
+            for node in servers:
+                node.run("DEL", name)
+
+    # An error of the work's own is not replaced.
+    with pytest.raises(ZeroDivisionError):  # noqa: SIM117
+        with locker.lock(name):
+            for node in servers:
+                node.run("DEL", name)
+            raise ZeroDivisionError
+
+
+def test_without_a_quorum_every_node_has_its_say(nodes: list[str], servers: list[Node], name: str) -> None:
+    locker = Locker(nodes, ttl=6, timeout=0.5)
+    guard = locker.acquire(name)
+    servers[0].kill()
+    servers[1].pause()
+    with pytest.raises(lockmod.NoQuorumError) as failed:
+        guard.extend()
+    assert failed.value.is_retryable
+    assert [vote.vote for vote in failed.value.nodes] == ["unreachable", "timed_out", "confirmed"]
+    guard.check()  # what was valid stays valid
+    with pytest.raises(lockmod.NoQuorumError) as failed:
+        locker.try_acquire(name + ":other")
+    assert "timed out" in str(failed.value)
+    with pytest.raises(lockmod.NoQuorumError):
+        guard.release()
+    servers[1].resume()
+
+
+def test_wrong_settings_are_refused_with_what_to_do(nodes: list[str], locker: Locker, name: str) -> None:
+    for wrong, says in [
+        ({"nodes": []}, "at least one"),
+        ({"nodes": nodes[:1] * 3}, "same node"),
+        ({"nodes": nodes[:2]}, "even number"),
+        ({"nodes": ["http://x"]}, "redis://"),
+        ({"ttl": 0.001}, "too short"),
+        ({"ttl": -1.0}, "ttl is -1"),
+        ({"ttl": float("nan")}, "NaN"),
+        ({"timeout": 20.0, "ttl": 30.0}, "third"),
+        ({"label": "x" * 129}, "at most 128"),
+        ({"cacert": "/no/such/file"}, "rediss://"),
+    ]:
+        with pytest.raises(lockmod.OptionError) as refused:
+            Locker(**{"nodes": nodes, **wrong})  # type: ignore[arg-type]
+        assert says in str(refused.value), refused.value
+        assert isinstance(refused.value, ValueError)
+    for seconds in (0.001, -1.0, float("inf")):
+        with pytest.raises(lockmod.OptionError):
+            locker.acquire(name, ttl=seconds)
+    Locker(",".join(nodes[:2]), allow_even_nodes=True)
+
+
+def test_several_locks_or_none(locker: Locker, nodes: list[str], name: str) -> None:
+    a, b = name + ":a", name + ":b"
+    guards = locker.acquire_many([b, a, b])
+    assert [guard.name for guard in guards] == [a.encode(), b.encode()]
+    with pytest.raises(lockmod.HeldError):
+        Locker(nodes, wait=0).acquire_many([name + ":0", b])
+    assert {told.state for told in locker.info(name + ":0")} == {"free"}
+    guards[0].release()
+    assert not guards[1].lost
+    guards[1].release()
+
+
+def test_an_extension_may_have_a_ttl_of_its_own(locker: Locker, servers: list[Node], name: str) -> None:
+    with locker.lock(name, renew=False) as guard:
+        guard.extend(60)
+        assert 50 < guard.validity < 60
+        until("all know", lambda: all(node.info(name)["ttl_left_ms"] > 50_000 for node in servers))
+        with pytest.raises(lockmod.OptionError):
+            guard.extend(0.001)
+
+
+def test_a_guard_that_nobody_has_any_more_gives_the_lock_back(locker: Locker, name: str) -> None:
+    guard = locker.acquire(name)
+    fence = guard.fence
+    del guard
+    gc.collect()
+    locker.settle()
+    with locker.try_acquire(name) as guard:
+        assert guard.fence > fence
+
+
+def test_a_release_while_an_extension_is_under_way_waits_for_it(locker: Locker, servers: list[Node], name: str) -> None:
+    outcomes: list[str] = []
+
+    def extend(guard: lockmod.Guard) -> None:
+        try:
+            guard.extend()
+            outcomes.append("extended")
+        except lockmod.LostError as lost:
+            outcomes.append(lost.reason)
+
+    for _ in range(20):
+        guard = locker.acquire(name)
+        extending = threading.Thread(target=extend, args=(guard,))
+        extending.start()
+        guard.release()
+        guard.release()  # the second does nothing
+        extending.join(PATIENCE)
+        assert guard.lost
+    assert len(outcomes) == 20 and set(outcomes) <= {"extended", "released"}
+    locker.settle()
+    assert {node.info(name)["state"] for node in servers} == {b"free"}
+
+
+def _call(duration: float) -> None:
+    """Keeps the GIL for so long: a computation in C that never lets go of it."""
+    ctypes.PyDLL(None).usleep(int(duration * 1e6))
+
+
+def test_the_lock_outlives_a_thread_that_keeps_the_gil(nodes: list[str], servers: list[Node], name: str) -> None:
+    locker = Locker(nodes, ttl=1.2, timeout=0.4)
+    with locker.lock(name) as guard:
+        _call(4)
+        guard.check()
+        assert guard.validity > 0.1
+        told = servers[0].info(name)
+        assert told["fence"] == guard.fence and told["held_for_ms"] >= 4_000
+
+
+def test_lost_is_not_later_than_what_keeps_the_gil(nodes: list[str], servers: list[Node], name: str) -> None:
+    locker = Locker(nodes, ttl=1.2, timeout=0.4)
+    heard: list[float] = []
+    guard = locker.acquire(name)
+    guard.lost.call(lambda reason: heard.append(time.monotonic()))
+    for node in servers:
+        node.pause()
+    _call(2)
+    awake = time.monotonic()
+    assert guard.lost.is_set() and guard.lost.wait(0) == "expired"
+    until("the callback is called", lambda: heard)
+    assert heard[0] - awake < 1
+    for node in servers:
+        node.resume()
+
+
+def test_callbacks_are_for_losses_and_not_for_releases(nodes: list[str], servers: list[Node], name: str) -> None:
+    locker = Locker(nodes, ttl=1.2, timeout=0.4)
+    reasons: list[str] = []
+    with locker.lock(name) as guard:
+        guard.lost.call(reasons.append)
+    lost = locker.acquire(name)
+    lost.lost.call(reasons.append)
+    for node in servers:
+        node.run("DEL", name)
+    until("the loss is told", lambda: reasons)
+    assert reasons == ["removed"]
+
+
+def test_an_interrupt_ends_the_wait_and_leaves_nothing_behind(locker: Locker, servers: list[Node], name: str) -> None:
+    guard = locker.acquire(name)
+
+    def interrupt() -> None:
+        until("it stands in line", lambda: servers[0].info(name)["waiters"] == 1)
+        os.kill(os.getpid(), signal.SIGINT)
+
+    thread = threading.Thread(target=interrupt)
+    thread.start()
+    with pytest.raises(KeyboardInterrupt):
+        locker.acquire(name, wait=PATIENCE)
+    thread.join()
+    until("the line is empty", lambda: all(node.info(name)["waiters"] == 0 for node in servers))
+    guard.release()
+    assert {told.state for told in locker.info(name)} <= {"free", "reserved"}
+
+
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")
+def test_a_fork_is_noticed(locker: Locker, servers: list[Node], name: str) -> None:
+    guard = locker.acquire(name)
+    child = os.fork()
+    if child == 0:
+        code = 1
+        try:
+            assert guard.validity == 0 and guard.lost.is_set()
+            for call in (guard.extend, guard.release, guard.lost.wait):
+                try:
+                    call()
+                except lockmod.ForkedError:
+                    continue
+                raise AssertionError(call)
+            del guard
+            gc.collect()
+            with locker.lock(name + ":child") as own:
+                own.check()
+            try:
+                locker.try_acquire(name)
+            except lockmod.HeldError:
+                code = 0
+        finally:
+            os._exit(code)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+    guard.check()
+    assert {node.info(name)["fence"] for node in servers} == {guard.fence}
+    guard.release()
+
+
+def test_a_program_that_ends_leaves_nothing_behind(locker: Locker, nodes: list[str], servers: list[Node], name: str) -> None:
+    for keep in ("", "del locker"):
+        program = f"import lockmod\nlocker = lockmod.Locker({nodes!r}, timeout=2)\n"
+        program += f"guard = locker.acquire({name!r})\n{keep}\n"
+        subprocess.run([sys.executable, "-c", program], check=True, timeout=PATIENCE)
+        assert {told.state for told in locker.info(name)} == {"free"}
+
+
+def test_who_holds_it_is_told_without_touching_it(locker: Locker, servers: list[Node], name: str) -> None:
+    with locker.lock(name, label="worker-7") as guard:
+        told = locker.info(name)
+        assert {(node.state, node.label, node.fence) for node in told} == {("held", "worker-7", guard.fence)}
+        servers[2].kill()
+        vote = until("it is gone", lambda: locker.info(name)[2].vote)
+        assert vote.vote == "unreachable"

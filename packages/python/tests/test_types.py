@@ -1,0 +1,64 @@
+"""The package and its tests under strict type checkers, as those who use it have them."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parent.parent
+
+USE = '''
+from typing import Awaitable
+from lockmod import AsyncGuard, Guard, HeldError, Locker
+
+def sync(locker: Locker) -> int:
+    with locker.lock("a", wait=1) as guard:
+        checked: Guard = guard
+        guard.lost.call(lambda reason: print(reason.upper()))
+        return checked.fence
+
+async def coroutine(locker: Locker) -> str:
+    async with locker.lock("a") as guard:
+        checked: AsyncGuard = guard
+        extended: Awaitable[None] = checked.extend(5)
+        await extended
+        return (await guard.lost.wait()) or ""
+
+def told(error: HeldError) -> float:
+    return (error.left or 0) + sum(vote.left or 0 for vote in error.nodes)
+'''
+WRONG = [
+    'from lockmod import Locker\nLocker("redis://a", tll=3)\n',
+    'from lockmod import Locker\nLocker("redis://a").acquire(3)\n',
+    'from lockmod import Locker\nLocker("redis://a").acquire("a").release().x\n',
+]
+
+
+def check(checker: list[str], file: Path) -> subprocess.CompletedProcess[str]:
+    return subprocess.run([*checker, str(file)], capture_output=True, text=True, cwd=ROOT)
+
+
+@pytest.mark.parametrize("checker", ["mypy", "pyright"])
+def test_programs_are_checked_through_the_types_of_the_package(checker: str, tmp_path: Path) -> None:
+    # From the project's folder, whose settings are strict.
+    python = ["--python-executable" if checker == "mypy" else "--pythonpath", sys.executable]
+    command = [sys.executable, "-m", checker, *python]
+    good = tmp_path / "use.py"
+    good.write_text(USE)
+    result = check(command, good)
+    assert result.returncode == 0, result.stdout + result.stderr
+    for number, wrong in enumerate(WRONG):
+        bad = tmp_path / f"wrong{number}.py"
+        bad.write_text(wrong)
+        assert check(command, bad).returncode == 1, wrong
+
+
+@pytest.mark.parametrize("checker", ["mypy", "pyright"])
+def test_the_package_is_clean(checker: str) -> None:
+    command = [sys.executable, "-m", checker]
+    command += ["--pythonpath", sys.executable] if checker == "pyright" else []
+    result = check(command, Path("python/lockmod"))
+    assert result.returncode == 0, result.stdout + result.stderr
