@@ -8,7 +8,7 @@ PROVER = $(or $(CARGO_TARGET_DIR),target)/languages/proof/bin/python -B proof/ch
 MUTANTS = cargo mutants --config .ci/mutants.toml --no-shuffle --timeout 300
 
 .DEFAULT_GOAL := help
-.PHONY: help deps build install deb run nodes test proof model sim storm servers fuzz mutants valgrind check bench picture clean
+.PHONY: help deps build install deb packages run nodes test proof model sim storm servers fuzz mutants valgrind check bench picture clean
 
 help: ## List the targets
 	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "  %-8s %s\n", $$1, $$2}' Makefile
@@ -25,6 +25,9 @@ install: ## Install what `make build` has built under PREFIX, within DESTDIR (PR
 deb: ## Make a Debian package of what `make build` has built, in target/packages
 	@test -e $(MODULE) || { echo "there is no $(MODULE): run 'make build' first" >&2; exit 1; }
 	packaging/deb $(MODULE) $(COMMAND) $(PACKAGES)
+packages: deps ## Make the packages for other languages, in target/packages: Python's as a wheel and as sources
+	CARGO_TARGET_DIR=target/packages-build target/languages/python/bin/maturin build --release --sdist \
+		--manifest-path packages/python/Cargo.toml --out $(PACKAGES)
 run: build ## The main job: five nodes on loopback, a lock over their quorum, nodes lost, fences that rise; then all ends
 	target/release/lockmod demo --module $(MODULE)
 nodes: build ## Five nodes on loopback that stay until Ctrl-C, to play with
@@ -73,6 +76,9 @@ valgrind: deps ## The tests of one node with every server under valgrind: ten mi
 check: deps ## What CI runs before the tests: format, lints, docs, each feature alone
 	cargo fmt --check
 	cargo clippy --all-targets -- -D warnings
+	for crate in host python; do \
+		cargo fmt --check --manifest-path packages/$$crate/Cargo.toml && \
+		cargo clippy --manifest-path packages/$$crate/Cargo.toml --target-dir target/packages-build -- -D warnings || exit 1; done
 	RUSTDOCFLAGS="-D warnings" cargo doc --no-deps
 	RUSTFLAGS="-D warnings" cargo check --target-dir target/alone --no-default-features
 	RUSTFLAGS="-D warnings" cargo check --target-dir target/alone --no-default-features --features codec

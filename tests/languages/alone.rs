@@ -3,11 +3,11 @@
 use redis::Value;
 
 use crate::common::{Server, wait_until};
-use crate::{LANGUAGES, Worker, fence, holder, waiters};
+use crate::{REFERENCES, Worker, fence, holder, waiters};
 
 #[test]
 fn a_lock_on_one_node_is_acquired_renewed_and_released() {
-    for language in LANGUAGES {
+    for language in REFERENCES {
         let nodes = [Server::start()];
         let mut worker = Worker::start(language, &nodes, "worker");
         assert_eq!(worker.ask("node job"), "1", "{language:?}");
@@ -23,7 +23,7 @@ fn a_lock_on_one_node_is_acquired_renewed_and_released() {
 
 #[test]
 fn a_lock_on_one_node_that_is_not_ours_is_left_alone() {
-    for language in LANGUAGES {
+    for language in REFERENCES {
         let nodes = [Server::start()];
         nodes[0].run("LOCK.ACQUIRE job other 60000 LABEL other").unwrap();
         let mut worker = Worker::start(language, &nodes, "worker");
@@ -45,7 +45,7 @@ fn a_lock_on_one_node_that_is_not_ours_is_left_alone() {
 
 #[test]
 fn who_waits_for_a_lock_on_one_node_is_served_when_it_is_free() {
-    for language in LANGUAGES {
+    for language in REFERENCES {
         let nodes = [Server::start()];
         nodes[0].run("LOCK.ACQUIRE job other 60000 LABEL other").unwrap();
         let mut worker = Worker::start(language, &nodes, "worker");

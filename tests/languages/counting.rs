@@ -6,7 +6,7 @@ use lockmod::engine::{
 use rand::rngs::StdRng;
 use rand::{RngExt, SeedableRng};
 
-use crate::{LANGUAGES, Worker};
+use crate::{REFERENCES, Worker};
 
 const ATTEMPTS: u64 = 400;
 
@@ -80,7 +80,7 @@ fn compare(worker: &mut Worker, random: &mut StdRng) -> String {
 
 #[test]
 fn votes_are_counted_as_the_engine_counts_them() {
-    for language in LANGUAGES {
+    for language in REFERENCES {
         let mut worker = Worker::start(language, &[], "worker");
         let mut ends = Vec::new();
         for seed in 0..ATTEMPTS {

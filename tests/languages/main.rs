@@ -1,14 +1,17 @@
-//! The helpers of `examples/` for other languages, over real nodes and beside the Rust client.
+//! Locks from other languages, over real nodes and beside the Rust client and the command.
 //!
-//! Each language has a worker (`worker.py`, `worker.js`) that reads commands from its input, does
-//! them with the helper, and says what came of it. So one test, written once, holds for all of
-//! them. `make deps` installs their libraries into `target/languages`.
+//! Python has a package on the Rust client; Node.js has the reference of the quorum protocol, a
+//! file to read and to copy. Each language has a worker (`worker.py`, `worker.js`) that reads
+//! commands from its input, does them, and says what came of it. So one test, written once, holds
+//! for all of them. `make deps` installs their libraries into `target/languages`; the package is
+//! built here.
 
 #[path = "../common/mod.rs"]
 mod common;
 
 mod alone;
 mod counting;
+mod package;
 mod quorum;
 mod shell;
 mod together;
@@ -24,8 +27,10 @@ use common::{PATIENCE, Server, spawn, start_nodes};
 use redis::Value;
 use tempfile::TempDir;
 
-/// Every language that has the quorum algorithm.
+/// Every language that has locks over a quorum.
 const LANGUAGES: [Language; 2] = [Language::Python, Language::Node];
+/// Those with an implementation of their own.
+const REFERENCES: [Language; 1] = [Language::Node];
 
 #[derive(Clone, Copy, Debug)]
 enum Language {
@@ -58,7 +63,7 @@ impl Worker {
         let folder = tempfile::tempdir().expect("the folder for temporary files can be written");
         let mut command = match language {
             Language::Python => {
-                let mut command = Command::new(installed("python/bin/python"));
+                let mut command = Command::new(package::python());
                 command.arg(root().join("tests/languages/worker.py"));
                 command
             }
@@ -82,7 +87,6 @@ impl Worker {
         command
             .env("LOCKMOD_NODES", urls.join(","))
             .env("LOCKMOD_LABEL", label)
-            .env("LOCKMOD_EXAMPLES", root().join("examples"))
             .env("PYTHONDONTWRITEBYTECODE", "1")
             .stdin(Stdio::piped())
             .stdout(Stdio::piped());

@@ -66,7 +66,7 @@ fn a_lost_attempt_leaves_nothing_behind_on_a_node_that_hangs_either() {
             nodes[4].pause();
             let refused = worker.ask("acquire job 0");
             nodes[4].resume();
-            assert!(refused.starts_with("lock 'job': 1: "), "{refused}");
+            assert!(refused.starts_with("lock 'job'"), "{refused}");
             fence(&nodes[3], "job") > 0 && fence(&nodes[4], "job") > 0
         });
         wait_until("both were left", || {
@@ -91,7 +91,7 @@ fn a_minority_of_nodes_that_are_down_is_no_obstacle() {
         assert_eq!(worker.ask("release"), "true");
         nodes[4].kill();
         let refused = worker.ask("acquire job 0");
-        assert!(refused.starts_with("lock 'job': 1: "), "{refused}");
+        assert!(refused.starts_with("lock 'job'"), "{refused}");
         for node in [0, 3, 4] {
             nodes[node].start_again();
         }
@@ -151,7 +151,7 @@ fn who_waits_stands_in_line_and_nobody_comes_before() {
         });
         // Who gives up leaves the line.
         on_all(&nodes, "LOCK.ACQUIRE job other 60000");
-        assert!(worker.ask("acquire job 100").starts_with("lock 'job': 1: "));
+        assert!(worker.ask("acquire job 100").starts_with("lock 'job'"));
         wait_until("it has left", || {
             nodes.iter().all(|node| waiters(node, "job") == Value::Int(0))
         });
@@ -237,6 +237,7 @@ fn nodes_without_the_module_have_no_vote() {
         assert_eq!(worker.ask("release"), "true");
         nodes[1].run("LOCK.ACQUIRE job other 60000").unwrap();
         let refused = worker.ask("acquire job 0");
-        assert!(refused.contains("unknown command"), "{language:?}: {refused}");
+        let is_told = refused.contains("unknown command") || refused.contains("the module");
+        assert!(is_told, "{language:?}: {refused}");
     }
 }
