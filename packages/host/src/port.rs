@@ -78,7 +78,7 @@ impl<T: Send + 'static> Port<T> {
     pub fn start(&self, future: impl Future<Output = T> + Send + 'static) -> Result<Call, Failure> {
         let number = self.next.fetch_add(1, Ordering::Relaxed);
         let shared = Arc::clone(&self.shared);
-        let task = background()?.runtime.spawn(async move {
+        let task = background()?.spawn(async move {
             let result = future.await;
             shared.put(number, result);
         });

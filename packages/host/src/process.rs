@@ -3,12 +3,19 @@
 //! A fork copies the memory of a runtime and none of its threads. So whatever rests on one
 //! remembers the process that it was made in, and is neither used nor dropped in another: its locks
 //! may have been taken by a thread that is not there.
+//!
+//! Connections and timers are driven by one thread at a time: by one that is blocked in a call, if
+//! there is one, and otherwise by the background thread. A caller that drives reads its own
+//! answers, without a second thread having to be woken on the way there and on the way back.
 
 use std::mem::ManuallyDrop;
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering::SeqCst};
 use std::sync::{Mutex, OnceLock, PoisonError};
+use std::thread::{self, Thread};
 use std::time::Duration;
 
 use tokio::runtime::{Builder, Runtime};
+use tokio::sync::Notify;
 use tokio::task::JoinHandle;
 use tokio::time::timeout;
 
@@ -16,11 +23,26 @@ use crate::failure::Failure;
 
 /// How long [`finish`] waits in all.
 const FINISH_MAX: Duration = Duration::from_secs(2);
+/// For how long after a call the background thread leaves driving to the next one.
+const ASIDE: Duration = Duration::from_millis(2);
+/// How often a thread that is blocked looks for signals.
+const CHECK_EVERY: Duration = Duration::from_millis(100);
 
 #[derive(Debug)]
 pub(crate) struct Background {
     process: u32,
     pub(crate) runtime: Runtime,
+    thread: OnceLock<Thread>,
+    /// The background thread drives.
+    is_driving: AtomicBool,
+    step_aside: Notify,
+    /// The background thread sleeps until a caller goes, or it is wanted.
+    is_asleep: AtomicBool,
+    /// Work came that nobody is blocked for.
+    is_wanted: AtomicBool,
+    /// Threads that are blocked in a call, and calls so far.
+    callers: AtomicUsize,
+    calls: AtomicU64,
     /// What writes the last commands of hosts that are gone.
     settling: Mutex<Vec<JoinHandle<()>>>,
     /// That of a forked child.
@@ -42,26 +64,113 @@ pub(crate) fn background() -> Result<&'static Background, Failure> {
         match chain.get() {
             Some(background) if background.process == process => return Ok(background),
             Some(background) => chain = &background.next,
-            // Whoever comes second finds that of the first, and its own is not used.
-            None => drop(chain.set(Box::leak(Box::new(Background::start(process)?)))),
+            None => {
+                let background: &'static Background =
+                    Box::leak(Box::new(Background::new(process)?));
+                // Of two that come at once, the second is not used: its thread sleeps.
+                let _ = chain.set(background);
+                background.start()?;
+            }
         }
     }
 }
 
 impl Background {
-    fn start(process: u32) -> Result<Background, Failure> {
-        let runtime = Builder::new_multi_thread()
-            .worker_threads(1)
-            .thread_name("lockmod")
-            .enable_all()
-            .build()
-            .map_err(|error| Failure::option(format!("no thread could be started: {error}")))?;
-        Ok(Background { process, runtime, settling: Mutex::default(), next: OnceLock::new() })
+    fn new(process: u32) -> Result<Background, Failure> {
+        let runtime = Builder::new_current_thread().enable_all().build().map_err(no_thread)?;
+        Ok(Background {
+            process,
+            runtime,
+            thread: OnceLock::new(),
+            is_driving: AtomicBool::new(false),
+            step_aside: Notify::new(),
+            is_asleep: AtomicBool::new(false),
+            is_wanted: AtomicBool::new(true),
+            callers: AtomicUsize::new(0),
+            calls: AtomicU64::new(0),
+            settling: Mutex::default(),
+            next: OnceLock::new(),
+        })
+    }
+
+    fn start(&'static self) -> Result<(), Failure> {
+        let thread = thread::Builder::new().name("lockmod".into()).spawn(|| self.run());
+        drop(self.thread.set(thread.map_err(no_thread)?.thread().clone()));
+        Ok(())
+    }
+
+    /// The background thread: drives unless callers do.
+    fn run(&self) {
+        loop {
+            self.is_driving.store(true, SeqCst);
+            self.runtime.block_on(self.step_aside.notified());
+            self.is_driving.store(false, SeqCst);
+            self.stand_aside();
+        }
+    }
+
+    /// Waits until no call has come for a while.
+    fn stand_aside(&self) {
+        loop {
+            let calls = self.calls.load(SeqCst);
+            thread::park_timeout(ASIDE);
+            let is_same = self.calls.load(SeqCst) == calls;
+            if self.is_wanted.swap(false, SeqCst) || (is_same && !self.has_callers()) {
+                return;
+            }
+            if is_same {
+                // A long call, which drives. Who goes and sees the flag wakes this thread; who went
+                // before the flag was up is not among the callers any more.
+                self.is_asleep.store(true, SeqCst);
+                if self.has_callers() && !self.is_wanted.load(SeqCst) {
+                    thread::park();
+                }
+                self.is_asleep.store(false, SeqCst);
+            }
+        }
+    }
+
+    fn has_callers(&self) -> bool {
+        self.callers.load(SeqCst) > 0
+    }
+
+    fn wake(&self) {
+        if let Some(thread) = self.thread.get() {
+            thread.unpark();
+        }
+    }
+
+    /// Runs `future` on this thread, which drives everything else meanwhile.
+    fn block_on<T>(&self, future: impl Future<Output = T>) -> T {
+        self.callers.fetch_add(1, SeqCst);
+        self.calls.fetch_add(1, SeqCst);
+        if self.is_driving.load(SeqCst) {
+            self.step_aside.notify_one();
+        }
+        let value = self.runtime.block_on(future);
+        self.callers.fetch_sub(1, SeqCst);
+        if self.is_asleep.load(SeqCst) {
+            self.wake();
+        }
+        value
+    }
+
+    /// Runs `future` in the background.
+    pub(crate) fn spawn<T: Send + 'static>(
+        &self,
+        future: impl Future<Output = T> + Send + 'static,
+    ) -> JoinHandle<T> {
+        let task = self.runtime.spawn(future);
+        if !self.is_driving.load(SeqCst) {
+            self.is_wanted.store(true, SeqCst);
+            self.wake();
+        }
+        task
     }
 
     /// Runs `last` to its end, which [`finish`] waits for.
     pub(crate) fn settle(&self, last: impl Future<Output = ()> + Send + 'static) {
-        let task = self.runtime.spawn(last);
+        let task = self.spawn(last);
         // A list of handles is whole even if it is poisoned.
         let mut settling = self.settling.lock().unwrap_or_else(PoisonError::into_inner);
         settling.retain(|task| !task.is_finished());
@@ -81,16 +190,19 @@ pub fn block_on<T, E>(
 where
     E: From<Failure>,
 {
-    const CHECK_EVERY: Duration = Duration::from_millis(100);
-    background()?.runtime.block_on(async move {
-        let mut future = std::pin::pin!(future);
-        loop {
-            match timeout(CHECK_EVERY, future.as_mut()).await {
-                Ok(value) => return Ok(value),
-                Err(_) => check()?,
-            }
+    let background = background()?;
+    let mut future = std::pin::pin!(future);
+    loop {
+        match background.block_on(async { timeout(CHECK_EVERY, future.as_mut()).await }) {
+            Ok(value) => return Ok(value),
+            // Not while this thread drives: it may have to wait for the interpreter.
+            Err(_) => check()?,
         }
-    })
+    }
+}
+
+fn no_thread(error: std::io::Error) -> Failure {
+    Failure::option(format!("no thread could be started: {error}"))
 }
 
 /// For the end of the program: waits until the last commands of hosts that are gone are written,
@@ -105,7 +217,7 @@ pub fn finish() {
             drop(task.await);
         }
     };
-    background.runtime.block_on(async { drop(timeout(FINISH_MAX, all).await) });
+    background.block_on(async { drop(timeout(FINISH_MAX, all).await) });
 }
 
 /// A value that belongs to the process in which it was made.
