@@ -175,6 +175,21 @@ def test_clients_of_every_kind_lead_to_their_server(locker: lockmod.Locker) -> N
     assert len({id(compat._locker("redis://a", 1 + n / 100)) for n in range(1000)}) <= 3
 
 
+def test_a_node_that_does_not_tell_has_not_said_no(servers: list[Node], name: str) -> None:
+    clients = [node.client() for node in servers]
+    lock, other = (compat.Lock(clients, name, timeout=20) for _ in range(2))
+    assert lock.acquire()
+    servers[0].pause()
+    assert lock.owned() and other.locked()
+    servers[1].pause()
+    for question in (lock.owned, other.locked):
+        with pytest.raises(redis.exceptions.ConnectionError, match="timed out"):
+            question()
+    servers[0].resume()
+    servers[1].resume()
+    lock.release()
+
+
 def test_the_interfaces_have_everything_that_those_of_redis_have() -> None:
     for ours, theirs in [
         (compat.Lock, redis.lock.Lock),

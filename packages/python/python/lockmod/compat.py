@@ -123,6 +123,8 @@ class _Base:
         self.local: Any = threading.local() if self.thread_local else SimpleNamespace()
         try:
             self._locker = _locker(redis, timeout)
+            # A question is not bound to the lock's timeout: it waits for as long as the longest.
+            self._asked = _locker(redis, math.inf)
         except OptionError as error:
             raise self._error(str(error)) from error
 
@@ -182,12 +184,20 @@ class _Base:
             return additional_time
         return (guard.validity + additional_time + 0.002) / 0.99
 
-    def _holders(self, told: list[NodeInfo]) -> list[int]:
-        """The fences of the holders."""
-        return [node.fence for node in told if node.state == "held"]
+    def _is_held(self, told: list[NodeInfo], fence: int | None) -> bool:
+        """Whether a quorum holds it, for this fence or for whomever.
 
-    def _is_quorum(self, count: int, told: list[NodeInfo]) -> bool:
-        return count > len(told) // 2
+        A node that did not answer has not said no.
+        """
+        holds = [node.state == "held" and fence in (None, node.fence) for node in told]
+        silent = [node for node in told if node.vote is not None]
+        quorum = len(told) // 2 + 1
+        if sum(holds) >= quorum:
+            return True
+        if sum(holds) + len(silent) < quorum:
+            return False
+        said = ", ".join(f"{node.node}: {node.vote.text}" for node in silent if node.vote)
+        raise RedisConnectionError(f"too few nodes tell who holds the lock: {said}")
 
     @property
     def fence(self) -> int:
@@ -242,16 +252,16 @@ class Lock(_Base):
 
     def locked(self) -> bool:
         """Whether anybody holds the lock."""
-        told = self._locker.info(self.name)
-        return self._is_quorum(len(self._holders(told)), told)
+        told = self._asked.info(self.name)
+        return self._is_held(told, None)
 
     def owned(self) -> bool:
         """Whether this object holds the lock: asked of the nodes, without changing anything."""
         guard: Guard | None = self._guard()
         if guard is None or guard.lost:
             return False
-        told = self._locker.info(self.name)
-        return self._is_quorum(self._holders(told).count(guard.fence), told)
+        told = self._asked.info(self.name)
+        return self._is_held(told, guard.fence)
 
     def release(self) -> None:
         """Gives the lock back; raises `LockNotOwnedError` if it had ended before."""
@@ -328,16 +338,16 @@ class AsyncLock(_Base):
 
     async def locked(self) -> bool:
         """Whether anybody holds the lock."""
-        told = await self._locker.aio.info(self.name)
-        return self._is_quorum(len(self._holders(told)), told)
+        told = await self._asked.aio.info(self.name)
+        return self._is_held(told, None)
 
     async def owned(self) -> bool:
         """Whether this object holds the lock: asked of the nodes, without changing anything."""
         guard: AsyncGuard | None = self._guard()
         if guard is None or guard.lost:
             return False
-        told = await self._locker.aio.info(self.name)
-        return self._is_quorum(self._holders(told).count(guard.fence), told)
+        told = await self._asked.aio.info(self.name)
+        return self._is_held(told, guard.fence)
 
     async def release(self) -> None:
         """Gives the lock back; raises `LockNotOwnedError` if it had ended before."""
