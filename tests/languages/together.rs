@@ -1,8 +1,9 @@
-//! All languages at once, on one lock.
+//! All languages at once, and the command, on one lock.
 
 use std::fs::{self, File};
 use std::io::Write;
 use std::path::Path;
+use std::process::Command;
 use std::thread;
 use std::time::Duration;
 
@@ -38,11 +39,30 @@ fn rounds_in_rust(urls: &[String], label: &str, file: &Path) {
     });
 }
 
+/// The same by the command, which the shell starts again and again. It tries for as long as a
+/// quorum that is away may take to come back.
+fn rounds_in_the_shell(urls: &[String], file: &Path) {
+    let line = r#"echo "enter $LOCKMOD_FENCE Command" >> "$LOG"
+        echo "leave $LOCKMOD_FENCE Command" >> "$LOG""#;
+    for _ in 0..ROUNDS {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_lockmod"));
+        command
+            .args(["run", NAME, "--wait", "60s", "--ttl", "10s", "--timeout", "2s"])
+            .args(["--", "sh", "-c", line])
+            .env("LOCKMOD_NODES", urls.join(","))
+            .env("LOG", file);
+        // Its own code, not that of a release that too few nodes confirmed in time.
+        let output = command.output().unwrap();
+        let said = String::from_utf8_lossy(&output.stderr);
+        assert!(output.status.success(), "{}: {said}", output.status);
+    }
+}
+
 /// Short lines that are appended to a file are in it in the order of their writing, whichever
 /// process they come from. So if every `enter` is followed by its own `leave`, no two holders were
 /// ever inside at the same time.
 #[test]
-fn rust_python_and_node_exclude_each_other_and_fences_rise() {
+fn rust_python_node_and_the_command_exclude_each_other_and_fences_rise() {
     let mut nodes = nodes(5);
     let urls: Vec<String> = nodes.iter().map(Server::url).collect();
     let folder = tempfile::tempdir().unwrap();
@@ -61,12 +81,13 @@ fn rust_python_and_node_exclude_each_other_and_fences_rise() {
     for worker in &mut workers {
         worker.tell(format_args!("rounds {NAME} {ROUNDS} {}", file.display()));
     }
-    let lines_in_all = (LANGUAGES.len() + 1) * CLIENTS * ROUNDS * 2;
+    let lines_in_all = ((LANGUAGES.len() + 1) * CLIENTS + 1) * ROUNDS * 2;
     thread::scope(|scope| {
         for number in 0..CLIENTS {
             let (urls, file) = (&urls, &file);
             scope.spawn(move || rounds_in_rust(urls, &format!("Rust-{number}"), file));
         }
+        scope.spawn(|| rounds_in_the_shell(&urls, &file));
         // Two nodes are gone for a while, and come back: the third of the time each way.
         let patience = PATIENCE * 2;
         wait_at_most(patience, "a third is done", || (count() > lines_in_all / 3).then_some(()));
@@ -97,9 +118,9 @@ fn rust_python_and_node_exclude_each_other_and_fences_rise() {
         languages.push(label.split('-').next());
     }
     // It was not one language after the other: each had the lock before any other was done with it.
-    for one in ["Rust", "Python", "Node"] {
+    for one in ["Rust", "Python", "Node", "Command"] {
         let first = languages.iter().position(|language| *language == Some(one));
-        for other in ["Rust", "Python", "Node"] {
+        for other in ["Rust", "Python", "Node", "Command"] {
             let last = languages.iter().rposition(|language| *language == Some(other));
             assert!(first < last, "{one} began when {other} was done\n{log}");
         }
