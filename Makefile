@@ -90,6 +90,7 @@ bench: build ## Benchmarks beside what lockmod replaces, with machine and versio
 	cargo bench --bench line
 	cargo bench --bench client
 	cargo bench --bench durability
+	cargo bench --bench packages
 picture: deps ## Take the picture of `lockmod top` in docs/top.svg anew, from a real run
 	cargo test --test client picture_of_top -- --ignored
 clean: ## Remove build output

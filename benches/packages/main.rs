@@ -1,0 +1,190 @@
+//! What the Python package costs: beside the Rust client and redis-py's lock, in one run.
+//!
+//! The Rust client and the package lock over the same five nodes; redis-py's lock has the first of
+//! them for itself, since it knows one node only. Each round runs every rival in turn for the same
+//! time; a ratio is the median of the rounds' ratios, with the lowest and the highest behind it.
+//! `cargo bench --bench packages`; with `-- quick`, fewer and shorter rounds. The package has to be
+//! installed for the interpreter, as `cargo test --test languages` does.
+
+#[path = "../../tests/common/mod.rs"]
+mod common;
+#[path = "../report/mod.rs"]
+mod report;
+
+use std::io::{BufRead, BufReader, Write};
+use std::path::Path;
+use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::{Duration, Instant};
+
+use common::{Server, start_nodes};
+use lockmod::client::Locker;
+use report::{machine, median};
+use tokio::runtime::Runtime;
+
+const NODES: usize = 5;
+const NAMES_PER_TASK: u64 = 1_000;
+/// How long each of those in line has the lock, and how many they are.
+const HOLD: Duration = Duration::from_millis(10);
+const HOLDERS: usize = 6;
+
+/// What runs where: in this process, or in Python by this word.
+#[derive(Clone, Copy)]
+enum Rival {
+    Rust,
+    Python(&'static str),
+}
+
+impl Rival {
+    const fn name(self) -> &'static str {
+        match self {
+            Rival::Rust => "Rust",
+            Rival::Python(word) => word,
+        }
+    }
+}
+
+/// The interpreter with `worker.py`.
+struct Worker {
+    child: Child,
+    input: ChildStdin,
+    output: BufReader<ChildStdout>,
+}
+
+impl Worker {
+    fn start(urls: &[String]) -> Worker {
+        let root = Path::new(env!("CARGO_MANIFEST_DIR"));
+        let python = std::env::var_os("LOCKMOD_PYTHON")
+            .unwrap_or_else(|| root.join("target/languages/python/bin/python").into());
+        let mut child = Command::new(python)
+            .arg(root.join("benches/packages/worker.py"))
+            .args(urls)
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .spawn()
+            .expect("the interpreter is installed: `make deps`");
+        let input = child.stdin.take().expect("piped");
+        let output = BufReader::new(child.stdout.take().expect("piped"));
+        Worker { child, input, output }
+    }
+
+    /// The figure that comes back.
+    fn ask(&mut self, command: &str) -> f64 {
+        writeln!(self.input, "{command}").expect("it reads");
+        let mut line = String::new();
+        self.output.read_line(&mut line).expect("it answers");
+        line.trim().parse().unwrap_or_else(|_| panic!("{command}: {line:?} is no figure"))
+    }
+}
+
+impl Drop for Worker {
+    fn drop(&mut self) {
+        drop(self.child.kill());
+        drop(self.child.wait());
+    }
+}
+
+/// Cycles per second of so many tasks, each with locks of its own.
+async fn rate(locker: &Locker, tasks: usize, length: Duration) -> f64 {
+    let done = Arc::new(AtomicU64::new(0));
+    let start = Instant::now();
+    let one = |task| {
+        let (locker, done) = (locker.clone(), Arc::clone(&done));
+        async move {
+            let mut count = 0_u64;
+            while start.elapsed() < length {
+                let name = format!("Rust:{task}:{}", count % NAMES_PER_TASK);
+                let guard = locker.acquire(name).await.expect("nobody else has it");
+                guard.release().await.expect("all nodes are up");
+                count += 1;
+            }
+            done.fetch_add(count, Ordering::Relaxed);
+        }
+    };
+    for handle in (0..tasks).map(one).map(tokio::spawn).collect::<Vec<_>>() {
+        handle.await.expect("no cycle panics");
+    }
+    done.load(Ordering::Relaxed) as f64 / start.elapsed().as_secs_f64()
+}
+
+/// Seconds until all who are after one lock have had it in turn.
+async fn line(locker: &Locker) -> f64 {
+    let start = Instant::now();
+    let one = |_| {
+        let locker = locker.clone();
+        async move {
+            let guard = locker.acquire("line").await.expect("its turn comes");
+            tokio::time::sleep(HOLD).await;
+            guard.release().await.expect("all nodes are up");
+        }
+    };
+    for handle in (0..HOLDERS).map(one).map(tokio::spawn).collect::<Vec<_>>() {
+        handle.await.expect("nobody panics");
+    }
+    start.elapsed().as_secs_f64()
+}
+
+/// Prints the middle figure of each rival, and how it stands to the first and to the last.
+fn print(rivals: &[Rival], figures: &[Vec<f64>]) {
+    let last = rivals.len() - 1;
+    for (rival, values) in rivals.iter().zip(figures) {
+        let ratio = |other: usize| {
+            let ratios = values.iter().zip(&figures[other]).map(|(one, other)| one / other);
+            let ratios: Vec<f64> = ratios.collect();
+            let lowest = ratios.iter().copied().fold(f64::INFINITY, f64::min);
+            let highest = ratios.iter().copied().fold(0.0, f64::max);
+            format!("{:5.2} ({lowest:.2} to {highest:.2})", median(ratios))
+        };
+        let (first, name) = (ratio(0), rivals[last].name());
+        let figure = median(values.clone());
+        println!("  {:14} {figure:9.3}  {first} of Rust, {} of {name}", rival.name(), ratio(last));
+    }
+}
+
+fn main() {
+    let quick = std::env::args().any(|arg| arg == "quick" || arg == "--test");
+    let (rounds, length) = if quick { (3, 400) } else { (9, 1_500) };
+    let length = Duration::from_millis(length);
+    let runtime = Runtime::new().expect("threads can be started");
+    let nodes = start_nodes(NODES, |_| Server::builder().config("save", "\"\""));
+    println!("{:?}, {NODES} nodes on {}", common::server_version(), machine());
+    let urls: Vec<String> = nodes.iter().map(Server::url).collect();
+    let build = || Locker::builder().nodes(urls.clone()).build().expect("the settings are good");
+    let locker = runtime.block_on(async { build() });
+    let mut worker = Worker::start(&urls);
+    let seconds = length.as_secs_f64();
+    let python = ["threads", "asyncio", "uvloop", "redis-py", "redis-py aio"].map(Rival::Python);
+    let rivals: Vec<Rival> = std::iter::once(Rival::Rust).chain(python).collect();
+    for tasks in [1, 64] {
+        let mut figures = vec![Vec::new(); rivals.len()];
+        // The first round is for warming up.
+        for round in 0..=rounds {
+            for (rival, values) in rivals.iter().zip(&mut figures) {
+                let figure = match rival {
+                    Rival::Rust => runtime.block_on(rate(&locker, tasks, length)),
+                    Rival::Python(word) => worker.ask(&format!("{word},{tasks},{seconds}")),
+                };
+                if round > 0 {
+                    values.push(figure);
+                }
+            }
+        }
+        println!("{tasks} task(s), each its own locks: acquisitions and releases per second");
+        print(&rivals, &figures);
+    }
+    let rivals = [Rival::Rust, Rival::Python("line threads"), Rival::Python("line asyncio")];
+    let mut figures = vec![Vec::new(); rivals.len()];
+    for _ in 0..rounds * 3 {
+        for (rival, values) in rivals.iter().zip(&mut figures) {
+            values.push(match rival {
+                Rival::Rust => runtime.block_on(line(&locker)),
+                Rival::Python(word) => {
+                    worker.ask(&format!("{word},{HOLDERS},{}", HOLD.as_secs_f64()))
+                }
+            });
+        }
+    }
+    println!("{HOLDERS} after one lock, {} ms each: seconds until all had it", HOLD.as_millis());
+    print(&rivals, &figures);
+}
