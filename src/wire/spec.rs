@@ -280,7 +280,8 @@ pub const COMMANDS: &[Command] = &[
         replies: &[
             (
                 "Integer 1",
-                "The lease now ends `ttl` from now, be that later or earlier than before. Its \
+                "The lease now ends `ttl` from now, or when it did if that is later: it never \
+                 becomes shorter, since its holder may still rely on the earlier answer. Its \
                  fence is the same, or what FENCE raised it to.",
             ),
             (
