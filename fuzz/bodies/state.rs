@@ -4,7 +4,7 @@
 use super::input::Input;
 use lockmod::codec::state::{decode_state, encode_state};
 use lockmod::engine::{
-    Clocks, Fence, Found, Instant, Inventory, Loaded, Millis, Saved, UnixTime, recover,
+    Clocks, Fence, Found, Instant, Inventory, Loaded, Millis, Saved, TTL_MAX, UnixTime, recover,
 };
 
 pub(crate) fn run(data: &[u8]) {
@@ -56,11 +56,14 @@ fn judge(saved: Saved, mut loaded: Loaded, has_same_data: bool) {
     let is_same_boot = saved.boot != 0 && saved.boot == loaded.boot;
     let stands = is_same_boot && saved.ceilings.lease >= loaded.clocks.now;
     let is_promoted = saved.was_replica && !loaded.is_replica;
+    // No lease is longer, whatever the file says.
+    let latest = loaded.clocks.now.after(TTL_MAX.max(loaded.max_ttl));
     if stands && !trusts && !is_promoted {
         // What a crash may have forgotten is waited out to the last millisecond.
         let until = recovery.quarantine.map(|(until, _)| until);
-        assert!(until >= Some(saved.ceilings.lease), "{saved:?} {loaded:?}");
+        assert!(until >= Some(saved.ceilings.lease.min(latest)), "{saved:?} {loaded:?}");
     }
+    assert!(recovery.quarantine.is_none_or(|(until, _)| until <= latest));
     for found in [Found::Missing, Found::Damaged] {
         let blind = recover(found, loaded);
         let is_first = found == Found::Missing && loaded.lock_count == 0;

@@ -41,8 +41,12 @@ pub(super) fn node(survey: &Survey, node: &NodeSurvey) -> (Health, [String; 7]) 
     let number = |field| status.number(field).map_or(UNKNOWN.to_owned(), |n| n.to_string());
     let state = match status.quarantine_left {
         Some(left) => format!("in quarantine for {}", Length(left)),
-        None if status.is_master => "grants".to_owned(),
-        None => "grants nothing".to_owned(),
+        None if status.is_granting() => "grants".to_owned(),
+        // The reason's code word says more than a row has room for.
+        None => match status.fields.get("state").and_then(|state| state.split(' ').next()) {
+            Some(code) if status.is_master => format!("grants nothing: {code}"),
+            Some(_) | None => "grants nothing".to_owned(),
+        },
     };
     let health = if status.is_granting() { Health::Good } else { Health::Abstains };
     let role = if status.is_master { "master" } else { "replica" };

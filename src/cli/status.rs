@@ -80,6 +80,7 @@ fn node_json(survey: &Survey, node: &NodeSurvey) -> Json {
             fields.extend([
                 ("role", Json::text(if status.is_master { "master" } else { "replica" })),
                 ("granting", Json::Bool(status.is_granting())),
+                ("state", status.fields.get("state").map_or(Json::Null, Json::text)),
                 ("quarantine_left_ms", Json::millis(status.quarantine_left)),
                 ("locks", number("locks")),
                 ("grants", number("grants")),

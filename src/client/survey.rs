@@ -67,7 +67,9 @@ pub struct LockSurvey {
 impl NodeStatus {
     /// Whether it grants locks now.
     pub fn is_granting(&self) -> bool {
-        self.is_master && self.quarantine_left.is_none()
+        // An older module does not say.
+        let says_no = self.number("granting") == Some(0);
+        self.is_master && self.quarantine_left.is_none() && !says_no
     }
 
     /// A field of `INFO lockmod` that is a number.
@@ -278,6 +280,9 @@ mod tests {
         assert_eq!(status.highest_fence.get(), 7);
         assert_eq!(status.quarantine_left, Some(Duration::from_millis(1_500)));
         assert!(status.is_master && !status.is_granting());
+        let text = b"lockmod_granting:0\r\nlockmod_state:STATEFILE no\r\nrole:master\r\n";
+        let status = super::status(Some(&Reply::Text(text.to_vec()))).unwrap();
+        assert!(status.is_master && status.quarantine_left.is_none() && !status.is_granting());
         let bare = Reply::Text(b"# Replication\r\nrole:master\r\n".to_vec());
         assert_eq!(super::status(Some(&bare)), Err(Vote::ModuleMissing));
         assert!(matches!(super::status(None), Err(Vote::Garbled(_))));

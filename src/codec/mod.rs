@@ -11,7 +11,7 @@ pub mod state;
 use bincode::{Decode, Encode, config};
 
 use crate::engine::{
-    Clocks, Fence, Instant, LABEL_MAX, Lease, Lock, Millis, TOKEN_MAX, Token, UnixTime,
+    Clocks, Fence, Instant, LABEL_MAX, Lease, Lock, Millis, TOKEN_MAX, TTL_MAX, Token, UnixTime,
 };
 
 /// The version of a lock's bytes that this build writes, and the newest that it reads.
@@ -122,6 +122,8 @@ pub fn decode_lock(bytes: &[u8], clocks: Clocks, boot: BootId) -> Result<LoadedL
             let ends_at = UnixTime::from_millis(lease.ends_at_unix_ms);
             clocks.to_instant(ends_at, Millis::new(lease.left_ms))
         };
+        // No node grants a longer lease, whatever the bytes say.
+        let ends_at = ends_at.min(clocks.now.after(TTL_MAX));
         let granted_at = clocks.now.before(Millis::new(lease.held_for_ms));
         let is_provisional = lease.is_provisional;
         let lease = Lease { token, fence: lease_fence, ends_at, label: &lease.label };
@@ -208,6 +210,21 @@ mod tests {
     }
 
     #[test]
+    fn no_lease_lasts_longer_than_any_node_grants() {
+        // Bytes with a far end were held for 4461 years.
+        let now = clocks(1_000, 90_000);
+        let longest = now.now.after(TTL_MAX);
+        for (ends_at, held_until) in [(longest.as_millis(), longest), (1 << 47, longest)] {
+            let bytes = encode_lock(&held(b"tok", b"", 5, ends_at - 1), Fence::ZERO, now, BOOT);
+            for boot in [BOOT, BOOT + 1] {
+                let loaded = decode_lock(&bytes, now, boot).unwrap();
+                let end = loaded.lock.written_lease().unwrap().ends_at;
+                assert_eq!(end, Instant::from_millis(ends_at - 1).min(held_until));
+            }
+        }
+    }
+
+    #[test]
     fn a_newer_version_is_refused_with_both_numbers() {
         let mut bytes = encode_lock(&Lock::default(), Fence::ZERO, clocks(0, 0), BOOT);
         bytes[0] = 9;
@@ -223,7 +240,7 @@ mod tests {
             fence in 1..=Fence::MAX.get(),
             above in 0_u64..3,
             floor in 0..=Fence::MAX.get(),
-            ends_at in 0_u64..1 << 40,
+            ends_at in 0_u64..TTL_MAX.get(),
         ) {
             let mut lock = held(&token, &label, fence, ends_at);
             lock.apply_counter(Fence::new(fence).unwrap().saturating_add(above));

@@ -10,14 +10,15 @@ use super::{CodecError, decode, encode, fence};
 use crate::engine::{Ceilings, Clocks, Instant, Inventory, Saved, Stopped, UnixTime};
 
 /// The version of a state file that this build writes, and the newest that it reads.
-pub const STATE_VERSION: u8 = 1;
+pub const STATE_VERSION: u8 = 2;
 
 /// What every state file starts with.
 const NAME: &[u8] = b"lockmod state\n";
 const CHECKSUM_BYTES: usize = 4;
 
+/// What all versions begin with.
 #[derive(Encode, Decode)]
-struct StateV1 {
+struct Head {
     port: u16,
     fence_ceiling: u64,
     lease_ceiling_boot_ms: u64,
@@ -27,7 +28,11 @@ struct StateV1 {
     is_always_durable: bool,
     was_stepped: bool,
     was_replica: bool,
-    promoted_until_boot_ms: u64,
+}
+
+#[derive(Encode, Decode)]
+struct StateV1 {
+    head: Head,
     stop: Option<StopV1>,
 }
 
@@ -40,34 +45,77 @@ struct StopV1 {
     lease_ms: u64,
 }
 
-impl StopV1 {
-    fn of(stop: Stopped) -> StopV1 {
-        let Inventory { lock_count, hash, since, lease_ms } = stop.inventory;
-        let since_unix_ms = since.as_millis();
-        StopV1 { is_saved: stop.is_saved, lock_count, hash, since_unix_ms, lease_ms }
+#[derive(Encode, Decode)]
+struct StateV2 {
+    head: Head,
+    dating_boot_ms: u64,
+    dating_unix_ms: u64,
+    foreign_until_boot_ms: u64,
+    promoted_until_boot_ms: u64,
+    stop: Option<StopV2>,
+}
+
+#[derive(Encode, Decode)]
+struct StopV2 {
+    is_saved: bool,
+    lock_count: u64,
+    hash: u64,
+    since_unix_ms: u64,
+}
+
+impl StateV1 {
+    /// Version 1 did not say how it dated leases, nor summed them up exactly, nor of a promotion
+    /// that was waited out.
+    fn upgrade(self) -> StateV2 {
+        let StateV1 { head, stop } = self;
+        StateV2 {
+            dating_boot_ms: head.at_boot_ms,
+            dating_unix_ms: head.at_unix_ms,
+            foreign_until_boot_ms: u64::MAX,
+            promoted_until_boot_ms: 0,
+            stop: stop.map(|StopV1 { lock_count, hash, since_unix_ms, .. }| StopV2 {
+                is_saved: false,
+                lock_count,
+                hash,
+                since_unix_ms,
+            }),
+            head,
+        }
+    }
+}
+
+impl StopV2 {
+    fn of(stop: Stopped) -> StopV2 {
+        let Inventory { lock_count, hash, since } = stop.inventory;
+        StopV2 { is_saved: stop.is_saved, lock_count, hash, since_unix_ms: since.as_millis() }
     }
 
     fn stopped(self) -> Stopped {
-        let StopV1 { is_saved, lock_count, hash, since_unix_ms, lease_ms } = self;
+        let StopV2 { is_saved, lock_count, hash, since_unix_ms } = self;
         let since = UnixTime::from_millis(since_unix_ms);
-        Stopped { is_saved, inventory: Inventory { lock_count, hash, since, lease_ms } }
+        Stopped { is_saved, inventory: Inventory { lock_count, hash, since } }
     }
 }
 
 /// The bytes of a state file that says `saved`.
 pub fn encode_state(saved: &Saved) -> Vec<u8> {
-    let state = StateV1 {
-        port: saved.port,
-        fence_ceiling: saved.ceilings.fence.get(),
-        lease_ceiling_boot_ms: saved.ceilings.lease.as_millis(),
-        at_boot_ms: saved.at.now.as_millis(),
-        at_unix_ms: saved.at.wall.as_millis(),
-        boot: saved.boot,
-        is_always_durable: saved.is_always_durable,
-        was_stepped: saved.was_stepped,
-        was_replica: saved.was_replica,
+    let state = StateV2 {
+        head: Head {
+            port: saved.port,
+            fence_ceiling: saved.ceilings.fence.get(),
+            lease_ceiling_boot_ms: saved.ceilings.lease.as_millis(),
+            at_boot_ms: saved.at.now.as_millis(),
+            at_unix_ms: saved.at.wall.as_millis(),
+            boot: saved.boot,
+            is_always_durable: saved.is_always_durable,
+            was_stepped: saved.was_stepped,
+            was_replica: saved.was_replica,
+        },
+        dating_boot_ms: saved.dating.now.as_millis(),
+        dating_unix_ms: saved.dating.wall.as_millis(),
+        foreign_until_boot_ms: saved.foreign_until.as_millis(),
         promoted_until_boot_ms: saved.promoted_until.as_millis(),
-        stop: saved.stop.map(StopV1::of),
+        stop: saved.stop.map(StopV2::of),
     };
     let mut bytes = [NAME, &encode(STATE_VERSION, &state)].concat();
     bytes.extend(crc32fast::hash(&bytes).to_be_bytes());
@@ -85,23 +133,30 @@ pub fn decode_state(bytes: &[u8]) -> Result<Saved, CodecError> {
         return Err(CodecError::Corrupt("cut off, or the checksum is wrong"));
     }
     let versioned = body.strip_prefix(NAME).ok_or(CodecError::Corrupt("not a state file"))?;
-    let state: StateV1 = decode(STATE_VERSION, versioned)?;
+    let state: StateV2 = match versioned.first() {
+        Some(1) => decode::<StateV1>(STATE_VERSION, versioned)?.upgrade(),
+        Some(_) | None => decode(STATE_VERSION, versioned)?,
+    };
+    let head = state.head;
+    let clocks = |boot_ms, unix_ms| Clocks {
+        now: Instant::from_millis(boot_ms),
+        wall: UnixTime::from_millis(unix_ms),
+    };
     Ok(Saved {
-        port: state.port,
+        port: head.port,
         ceilings: Ceilings {
-            fence: fence(state.fence_ceiling)?,
-            lease: Instant::from_millis(state.lease_ceiling_boot_ms),
+            fence: fence(head.fence_ceiling)?,
+            lease: Instant::from_millis(head.lease_ceiling_boot_ms),
         },
-        at: Clocks {
-            now: Instant::from_millis(state.at_boot_ms),
-            wall: UnixTime::from_millis(state.at_unix_ms),
-        },
-        boot: state.boot,
-        is_always_durable: state.is_always_durable,
-        was_stepped: state.was_stepped,
-        was_replica: state.was_replica,
+        at: clocks(head.at_boot_ms, head.at_unix_ms),
+        boot: head.boot,
+        dating: clocks(state.dating_boot_ms, state.dating_unix_ms),
+        foreign_until: Instant::from_millis(state.foreign_until_boot_ms),
+        is_always_durable: head.is_always_durable,
+        was_stepped: head.was_stepped,
+        was_replica: head.was_replica,
         promoted_until: Instant::from_millis(state.promoted_until_boot_ms),
-        stop: state.stop.map(StopV1::stopped),
+        stop: state.stop.map(StopV2::stopped),
     })
 }
 
@@ -123,6 +178,11 @@ mod tests {
                 wall: UnixTime::from_millis(1_763_690_000_000),
             },
             boot: u64::MAX,
+            dating: Clocks {
+                now: Instant::from_millis(50),
+                wall: UnixTime::from_millis(1_763_689_900_049),
+            },
+            foreign_until: Instant::from_millis(7_777),
             is_always_durable: true,
             was_stepped: false,
             was_replica: false,
@@ -137,11 +197,38 @@ mod tests {
             lock_count: 9,
             hash: u64::MAX - 1,
             since: UnixTime::from_millis(1_763_690_000_123),
-            lease_ms: 1 << 40,
         };
         for stop in [None, Some(Stopped { is_saved: true, inventory })] {
             assert_eq!(decode_state(&encode_state(&saved(stop))), Ok(saved(stop)));
         }
+    }
+
+    #[test]
+    fn a_file_of_the_first_version_is_read_with_caution() {
+        let bytes = |stop: Option<StopV1>| {
+            let head = Head {
+                port: 6379,
+                fence_ceiling: 70_000,
+                lease_ceiling_boot_ms: 123_456,
+                at_boot_ms: 100_000,
+                at_unix_ms: 1_763_690_000_000,
+                boot: u64::MAX,
+                is_always_durable: true,
+                was_stepped: false,
+                was_replica: false,
+            };
+            let mut bytes = [NAME, &encode(1, &StateV1 { head, stop })].concat();
+            bytes.extend(crc32fast::hash(&bytes).to_be_bytes());
+            bytes
+        };
+        let at = saved(None).at;
+        let foreign_until = Instant::from_millis(u64::MAX);
+        let promoted_until = Instant::default();
+        let expected = Saved { dating: at, foreign_until, promoted_until, ..saved(None) };
+        assert_eq!(decode_state(&bytes(None)), Ok(expected));
+        let stop = StopV1 { is_saved: true, lock_count: 3, hash: 4, since_unix_ms: 5, lease_ms: 6 };
+        let stopped = decode_state(&bytes(Some(stop))).unwrap().stop.unwrap();
+        assert!(!stopped.is_saved, "its sum says too little");
     }
 
     #[test]

@@ -23,6 +23,9 @@ pub struct Ceilings {
 }
 
 impl Ceilings {
+    /// Nothing may be used.
+    pub const NONE: Ceilings = Ceilings { fence: Fence::ZERO, lease: Instant::from_millis(0) };
+
     /// Whether both of `other`'s promises are within these.
     pub fn covers(self, other: Ceilings) -> bool {
         other.fence <= self.fence && other.lease <= self.lease
@@ -78,16 +81,15 @@ struct Quarantine {
 impl Durability {
     /// A node with this floor, whose state file promises `ceilings`; `None` without a state file.
     pub const fn new(floor: Fence, ceilings: Option<Ceilings>) -> Durability {
-        let none = Ceilings { fence: Fence::ZERO, lease: Instant::from_millis(0) };
         Durability {
             floor,
             highest: floor,
-            recent: none.lease,
-            earlier: none.lease,
+            recent: Ceilings::NONE.lease,
+            earlier: Ceilings::NONE.lease,
             ceilings,
             requested: match ceilings {
                 Some(ceilings) => ceilings,
-                None => none,
+                None => Ceilings::NONE,
             },
             is_requesting: false,
             quarantine: None,
@@ -206,6 +208,9 @@ impl Durability {
     /// Does what a start or a promotion asks for.
     pub fn recover(&mut self, recovery: Recovery) {
         self.raise_floor(recovery.floor);
+        if !recovery.prolong.is_zero() {
+            self.recent = self.longest().after(recovery.prolong);
+        }
         if let Some((until, reason)) = recovery.quarantine {
             self.begin_quarantine(until, reason);
         }

@@ -221,6 +221,15 @@ impl Lock {
         self.until.unpack()
     }
 
+    /// Lets the lease end by `length` later if it may stand then: its end was dated by clocks that
+    /// may have been off by as much.
+    pub fn prolong(&mut self, length: Millis, now: Instant) {
+        let ends_at = self.until.unpack().after(length);
+        if self.token_length > 0 && now <= ends_at {
+            self.set_end(ends_at);
+        }
+    }
+
     /// Writes a lease that was decided elsewhere or earlier, whatever is written here.
     ///
     /// For a replica, and for loading: facts are applied, not judged again. The counter only
@@ -331,6 +340,20 @@ mod tests {
         let free = Lock::free(Fence::ZERO, Instant::from_millis(7));
         assert_eq!(free.until(), Instant::from_millis(7), "free since then, and no longer");
         assert!(!{ free }.note_lapse(Instant::from_millis(9)));
+    }
+
+    #[test]
+    fn a_lease_is_prolonged_if_it_may_stand_and_a_free_lock_never() {
+        let (now, length) = (Instant::from_millis(10), Millis::new(3));
+        for (ends_at, then) in [(6, 6), (7, 10), (10, 13), (50, 53)] {
+            let mut lock = lease(ends_at);
+            lock.prolong(length, now);
+            let end = lock.written_lease().unwrap().ends_at;
+            assert_eq!(end, Instant::from_millis(then), "{ends_at}");
+        }
+        let mut free = Lock::free(Fence::ZERO, now);
+        free.prolong(length, now);
+        assert_eq!(free, Lock::free(Fence::ZERO, now));
     }
 
     #[test]

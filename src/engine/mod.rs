@@ -16,6 +16,7 @@ mod quorum;
 mod recovery;
 mod refusal;
 mod renewal;
+mod statement;
 mod ticket;
 mod time;
 mod token;
@@ -37,8 +38,9 @@ pub use recovery::{
 };
 pub use refusal::{QuarantineReason, Refusal};
 pub use renewal::{Due, Ending, Extension, Renewal, RenewalStep, RoundNumber, Schedule};
+pub use statement::{Draft, Statement};
 pub use ticket::{TICKET_ID_MAX, Ticket};
-pub use time::{Clocks, Instant, Millis, UnixTime};
+pub use time::{Clocks, Instant, Millis, TTL_MAX, UNNOTICED, UnixTime};
 pub use token::{LABEL_MAX, TOKEN_MAX, TOKEN_MAX_DEFAULT, Token};
 pub use validity::{DRIFT_DIVISOR, DRIFT_MIN, Terms};
 pub use waiting::{Next, Waiting};

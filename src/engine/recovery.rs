@@ -6,7 +6,8 @@
 //! go on far above everything that is known.
 
 use super::{
-    Ceilings, Clocks, Durability, Fence, Instant, Inventory, Millis, QuarantineReason, UnixTime,
+    Ceilings, Clocks, Durability, Fence, Instant, Inventory, Millis, QuarantineReason, TTL_MAX,
+    UNNOTICED, UnixTime,
 };
 
 /// How far the floor jumps at least where nobody knows what was issued: more than any node issues
@@ -22,11 +23,16 @@ pub struct Saved {
     pub ceilings: Ceilings,
     /// When this was written.
     pub at: Clocks,
-    /// The boot whose monotonic clock both belong to; zero if unknown.
+    /// The boot whose monotonic clock all instants belong to; zero if unknown.
     pub boot: u64,
+    /// How wall-clock times stand to instants in what leaves the process: the same for as long as
+    /// no step of the wall clock is noticed, so that another start in this boot reads them exactly.
+    pub dating: Clocks,
+    /// The data set may have leases up to here that were dated in an earlier boot.
+    pub foreign_until: Instant,
     /// Every write had been on disk before its reply, ever since the node started.
     pub is_always_durable: bool,
-    /// The wall clock was stepped while the node ran: the append-only file is dated by two clocks.
+    /// A step of the wall clock was noticed: the append-only file is dated by two clocks.
     pub was_stepped: bool,
     /// It was a replica, whose promises are its master's business.
     pub was_replica: bool,
@@ -62,7 +68,7 @@ pub enum Found {
 pub struct Loaded {
     /// The port on which the node listens.
     pub port: u16,
-    /// Both clocks, now.
+    /// Both clocks, as they read now.
     pub clocks: Clocks,
     /// Which boot the monotonic clock belongs to; zero if unknown.
     pub boot: u64,
@@ -89,6 +95,8 @@ pub struct Recovery {
     pub floor: Fence,
     /// Up to when, and why, it grants nothing.
     pub quarantine: Option<(Instant, QuarantineReason)>,
+    /// By how much every lease that was loaded is prolonged: it may have been dated wrongly.
+    pub prolong: Millis,
 }
 
 /// What a node must do after a start.
@@ -96,20 +104,23 @@ pub fn recover(found: Found, loaded: Loaded) -> Recovery {
     let lost = Recovery {
         floor: jump(loaded.highest, loaded.clocks.wall),
         quarantine: Some((loaded.clocks.now.after(loaded.max_ttl), QuarantineReason::StateLost)),
+        prolong: UNNOTICED,
     };
     match found {
         // No state and no lock: the first start. Nothing can have been forgotten.
         Found::Missing if loaded.lock_count == 0 => {
-            Recovery { floor: loaded.highest, quarantine: None }
+            Recovery { floor: loaded.highest, quarantine: None, prolong: Millis::ZERO }
         }
         Found::Missing | Found::Damaged => lost,
-        Found::Present(saved) if saved.was_replica && !loaded.is_replica => {
-            promote(loaded.clocks, saved.ceilings.fence.max(loaded.highest), loaded.max_ttl)
-        }
+        Found::Present(saved) if saved.was_replica && !loaded.is_replica => Recovery {
+            prolong: UNNOTICED,
+            ..promote(loaded.clocks, saved.ceilings.fence.max(loaded.highest), loaded.max_ttl)
+        },
         Found::Present(saved) => Recovery {
             // Also after a clean stop: the data set may be an older one than was saved.
             floor: saved.ceilings.fence.max(loaded.highest),
             quarantine: wait(&saved, loaded),
+            prolong: if saved.dates_exactly(loaded) { Millis::ZERO } else { UNNOTICED },
         },
     }
 }
@@ -119,6 +130,7 @@ pub fn promote(clocks: Clocks, highest: Fence, max_ttl: Millis) -> Recovery {
     Recovery {
         floor: jump(highest, clocks.wall),
         quarantine: Some((clocks.now.after(max_ttl), QuarantineReason::Promotion)),
+        prolong: Millis::ZERO,
     }
 }
 
@@ -134,16 +146,23 @@ fn jump(highest: Fence, wall: UnixTime) -> Fence {
 /// What a node says of itself before it grants, once `node` has the data set: what was promised
 /// stands, and what `recovery` asks for is promised too.
 pub fn start(found: Found, loaded: Loaded, recovery: Recovery, node: &Durability) -> Saved {
-    let promised = match found {
-        Found::Present(saved) if saved.is_of_boot(loaded.boot) => saved.ceilings,
-        Found::Present(saved) => Ceilings { fence: saved.ceilings.fence, ..Ceilings::default() },
-        Found::Missing | Found::Damaged => Ceilings::default(),
-    };
     let now = loaded.clocks.now;
+    let same_boot = match found {
+        Found::Present(saved) if saved.is_of_boot(loaded.boot) => Some(saved),
+        Found::Present(_) | Found::Missing | Found::Damaged => None,
+    };
+    let promised = match found {
+        Found::Present(saved) => {
+            let lease = same_boot.map_or(Ceilings::NONE.lease, |saved| saved.ceilings.lease);
+            Ceilings { lease: lease.min(now.after(TTL_MAX)), ..saved.ceilings }
+        }
+        Found::Missing | Found::Damaged => Ceilings::NONE,
+    };
+    let longest = node.longest().after(recovery.prolong);
     let waited_for = recovery.quarantine.map_or(now, |(until, _)| until);
     let used = Ceilings {
         fence: recovery.floor.max(node.highest()),
-        lease: node.longest().max(waited_for).max(now),
+        lease: longest.max(waited_for).max(now),
     };
     // In a quarantine no lease is granted: a block of time would only make the next one longer.
     let first = match recovery.quarantine {
@@ -155,6 +174,11 @@ pub fn start(found: Found, loaded: Loaded, recovery: Recovery, node: &Durability
         ceilings: promised.max(first),
         at: loaded.clocks,
         boot: loaded.boot,
+        dating: same_boot.map_or(loaded.clocks, |saved| {
+            let is_stepped = loaded.clocks.are_stepped_since(saved.dating);
+            if is_stepped { loaded.clocks } else { saved.dating }
+        }),
+        foreign_until: same_boot.map_or(longest, |saved| saved.foreign_until.min(longest)),
         // What a quarantine waits for is not on this disk: a crash in it must wait again.
         is_always_durable: loaded.is_always_durable && recovery.quarantine.is_none(),
         was_stepped: false,
@@ -200,15 +224,12 @@ fn wait(saved: &Saved, loaded: Loaded) -> Option<(Instant, QuarantineReason)> {
     // The data set has every lease, dated by the wall clock: was it stepped since, be it while the
     // node ran or afterwards?
     let is_stepped = saved.was_stepped
-        || saved.is_of_boot(loaded.boot) && loaded.clocks.are_stepped_since(saved.at);
-    let downtime = Millis::new(saved.at.wall.as_millis().abs_diff(loaded.clocks.wall.as_millis()));
+        || saved.is_of_boot(loaded.boot) && loaded.clocks.are_stepped_since(saved.dating);
     let reason = match saved.stop {
         Some(stopped) if !stopped.is_saved => QuarantineReason::UncleanRestart,
         None if !is_durable => QuarantineReason::UncleanRestart,
         Some(_) | None if is_stepped => QuarantineReason::ClockStep,
-        Some(stopped) if !stopped.inventory.is_of_same(loaded.inventory, downtime) => {
-            QuarantineReason::OtherData
-        }
+        Some(stopped) if stopped.inventory != loaded.inventory => QuarantineReason::OtherData,
         Some(_) | None => return None,
     };
     // The master of before the promotion may still live, whatever became of this node since.
@@ -217,20 +238,38 @@ fn wait(saved: &Saved, loaded: Loaded) -> Option<(Instant, QuarantineReason)> {
     Some((until, if is_promoted { QuarantineReason::Promotion } else { reason }))
 }
 
-/// An instant that was saved, such as the lease ceiling, on today's clock.
+/// An instant that was saved, such as the lease ceiling, on today's clock: no later than any lease
+/// can end.
 fn todays(saved: &Saved, loaded: Loaded, instant: Instant) -> Instant {
+    let latest = loaded.clocks.now.after(TTL_MAX);
     if saved.is_of_boot(loaded.boot) {
-        return instant;
+        return instant.min(latest);
     }
     // The wall clock is all there is; it cannot make the wait longer than it was when written.
     let length = saved.at.now.until(instant);
-    loaded.clocks.to_instant(saved.at.to_wall(instant), length)
+    loaded.clocks.to_instant(saved.at.to_wall(instant).after(UNNOTICED), length).min(latest)
+}
+
+impl Found {
+    /// By which clocks to read, in boot `boot`, what this node has dated; `None` if only the
+    /// present ones are left.
+    pub fn dating(&self, boot: u64) -> Option<Clocks> {
+        match self {
+            Found::Present(saved) if saved.is_of_boot(boot) => Some(saved.dating),
+            Found::Present(_) | Found::Missing | Found::Damaged => None,
+        }
+    }
 }
 
 impl Saved {
     /// Whether its instants are on the monotonic clock of this boot.
     pub fn is_of_boot(&self, boot: u64) -> bool {
         self.boot != 0 && self.boot == boot
+    }
+
+    /// Whether the ends of all leases that may stand in the data set are known to the millisecond.
+    fn dates_exactly(&self, loaded: Loaded) -> bool {
+        self.is_of_boot(loaded.boot) && self.foreign_until < loaded.clocks.now
     }
 }
 
@@ -256,6 +295,8 @@ mod tests {
             ceilings: Ceilings { fence: fence(1_000), lease: Instant::from_millis(40_000) },
             at: clocks(10_000, HOUR),
             boot: BOOT,
+            dating: clocks(10_000, HOUR),
+            foreign_until: Instant::default(),
             is_always_durable: false,
             was_stepped: false,
             was_replica: false,
@@ -281,7 +322,7 @@ mod tests {
     }
 
     fn inventory(lock_count: u64) -> Inventory {
-        Inventory { lock_count, hash: 77, since: UnixTime::from_millis(HOUR), lease_ms: 30_000 }
+        Inventory { lock_count, hash: 77, since: UnixTime::from_millis(HOUR) }
     }
 
     fn stopped(is_saved: bool) -> Option<Stopped> {
@@ -291,7 +332,7 @@ mod tests {
     #[test]
     fn a_first_start_grants_at_once() {
         let first = recover(Found::Missing, Loaded { lock_count: 0, ..loaded() });
-        assert_eq!(first, Recovery { floor: fence(5), quarantine: None });
+        assert_eq!((first.floor, first.quarantine), (fence(5), None));
     }
 
     #[test]
@@ -327,9 +368,13 @@ mod tests {
     fn after_a_reboot_the_wall_clock_counts_and_cannot_prolong_the_wait() {
         let rebooted = |wall| Loaded { clocks: clocks(500, wall), boot: BOOT + 1, ..loaded() };
         let wait = |wall| recover(Found::Present(saved()), rebooted(wall)).quarantine;
-        assert_eq!(wait(HOUR + 20_000).unwrap().0, Instant::from_millis(10_500));
+        // A small step may have gone unnoticed.
+        let unnoticed = UNNOTICED.get();
+        assert_eq!(wait(HOUR + 20_000).unwrap().0, Instant::from_millis(10_500 + unnoticed));
+        assert_eq!(wait(HOUR + 1_000).unwrap().0, Instant::from_millis(30_500));
         assert_eq!(wait(0).unwrap().0, Instant::from_millis(30_500));
-        assert_eq!(wait(HOUR + 31_000), None);
+        assert!(wait(HOUR + 30_000 + unnoticed).is_some());
+        assert_eq!(wait(HOUR + 30_001 + unnoticed), None);
     }
 
     #[test]
@@ -362,7 +407,7 @@ mod tests {
         idle.ceilings.lease = Instant::from_millis(9_999);
         let empty = Loaded { lock_count: 0, ..loaded() };
         let recovery = recover(Found::Present(idle), empty);
-        assert_eq!(recovery, Recovery { floor: fence(1_000), quarantine: None });
+        assert_eq!((recovery.floor, recovery.quarantine), (fence(1_000), None));
     }
 
     #[test]
@@ -410,6 +455,98 @@ mod tests {
         }
     }
 
+    /// A node with a lease until then.
+    fn node(ends_at: u64) -> Durability {
+        let mut node = Durability::new(Fence::ZERO, None);
+        node.seen(fence(7), Some(Instant::from_millis(ends_at)));
+        node
+    }
+
+    #[test]
+    fn leases_are_dated_by_the_same_clocks_from_start_to_start_until_a_step_is_noticed() {
+        for step in [-1_000, -130, 0, 1, 1_000] {
+            let wall = (HOUR + 2_000).saturating_add_signed(step);
+            let loaded = Loaded { clocks: clocks(12_000, wall), ..loaded() };
+            let recovery = recover(Found::Present(saved()), loaded);
+            assert_eq!(recovery.prolong, Millis::ZERO, "they are exact");
+            let next = start(Found::Present(saved()), loaded, recovery, &node(20_000));
+            assert_eq!((next.dating, next.at), (saved().dating, loaded.clocks), "{step}");
+        }
+        for step in [-HOUR.cast_signed(), -1_001, 1_001] {
+            let wall = (HOUR + 2_000).saturating_add_signed(step);
+            let loaded = Loaded { clocks: clocks(12_000, wall), ..loaded() };
+            let recovery = recover(Found::Present(saved()), loaded);
+            let next = start(Found::Present(saved()), loaded, recovery, &node(20_000));
+            assert_eq!(next.dating, loaded.clocks, "{step}");
+        }
+        assert_eq!(Found::Present(saved()).dating(BOOT), Some(saved().dating));
+        for found in [Found::Present(saved()), Found::Missing, Found::Damaged] {
+            assert_eq!(found.dating(BOOT + 1), None);
+        }
+        assert_eq!(Found::Present(Saved { boot: 0, ..saved() }).dating(0), None);
+    }
+
+    #[test]
+    fn leases_of_an_earlier_boot_are_prolonged_at_each_start_while_they_may_stand() {
+        let rebooted = Loaded { boot: BOOT + 1, ..loaded() };
+        let recovery = recover(Found::Present(saved()), rebooted);
+        assert_eq!(recovery.prolong, UNNOTICED);
+        let next = start(Found::Present(saved()), rebooted, recovery, &node(20_000));
+        assert_eq!(next.dating, rebooted.clocks);
+        let last = 20_000 + UNNOTICED.get();
+        assert_eq!(next.foreign_until, Instant::from_millis(last));
+        assert!(next.ceilings.lease >= next.foreign_until, "they are promised");
+
+        let at = |now| Loaded { clocks: clocks(now, HOUR + now), ..rebooted };
+        let again = recover(Found::Present(next), at(last));
+        assert_eq!(again.prolong, UNNOTICED);
+        let third = start(Found::Present(next), at(last), again, &node(90_000));
+        assert_eq!(third.foreign_until, next.foreign_until, "which later leases are not");
+        assert_eq!(recover(Found::Present(third), at(last + 1)).prolong, Millis::ZERO);
+        for found in [Found::Missing, Found::Damaged] {
+            assert_eq!(recover(found, loaded()).prolong, UNNOTICED);
+        }
+    }
+
+    #[test]
+    fn a_start_promises_all_that_it_found_whatever_became_of_the_file() {
+        // A node whose file is lost goes on far above what it found: the next crash must not drop
+        // it below that, nor forget a lease that came with the data.
+        let of_replica = Saved { was_replica: true, ..saved() };
+        let founds = [Found::Missing, Found::Damaged, Found::Present(saved())];
+        for found in founds.into_iter().chain([Found::Present(of_replica)]) {
+            for ends_at in [0, 12_001, 500_000] {
+                for waits in [true, false] {
+                    let node = node(ends_at);
+                    let mut recovery = recover(found, loaded());
+                    if !waits {
+                        recovery.quarantine = None;
+                    }
+                    let promised = start(found, loaded(), recovery, &node).ceilings;
+                    let until = recovery.quarantine.map_or(loaded().clocks.now, |(at, _)| at);
+                    assert!(promised.fence > recovery.floor, "{found:?}");
+                    assert!(promised.fence > node.highest(), "{found:?}");
+                    assert!(promised.lease >= node.longest(), "{found:?}");
+                    assert!(promised.lease >= until, "{found:?}");
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn no_file_makes_a_node_wait_longer_than_the_longest_lease_there_is() {
+        let mut far = saved();
+        far.ceilings.lease = Instant::from_millis(1 << 47);
+        let latest = loaded().clocks.now.after(TTL_MAX);
+        for boot in [BOOT, BOOT + 1] {
+            let loaded = Loaded { boot, ..loaded() };
+            let recovery = recover(Found::Present(far), loaded);
+            assert_eq!(recovery.quarantine.unwrap().0, latest);
+            let next = start(Found::Present(far), loaded, recovery, &node(5));
+            assert!(next.ceilings.lease <= latest);
+        }
+    }
+
     #[test]
     fn a_replica_that_starts_again_as_a_master_has_been_promoted() {
         let replica = Saved { was_replica: true, ..saved() };
@@ -430,9 +567,9 @@ mod tests {
         };
         let stopped = Saved { stop: stopped(false), ..promoted };
         for saved in [promoted, stopped] {
-            for boot in [BOOT, BOOT + 1] {
-                assert_eq!(reason(saved, 30_000, boot), Some(QuarantineReason::Promotion));
-                assert_eq!(reason(saved, 30_001, boot), Some(QuarantineReason::UncleanRestart));
+            for (boot, over) in [(BOOT, 30_001), (BOOT + 1, 30_001 + UNNOTICED.get())] {
+                assert_eq!(reason(saved, over - 1, boot), Some(QuarantineReason::Promotion));
+                assert_eq!(reason(saved, over, boot), Some(QuarantineReason::UncleanRestart));
             }
         }
         let over = Saved { promoted_until: Instant::from_millis(10_000), ..saved() };

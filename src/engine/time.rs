@@ -8,6 +8,9 @@
 use std::fmt;
 use std::time::Duration;
 
+/// The longest lease that any setting allows: 366 days.
+pub const TTL_MAX: Millis = Millis::new(31_622_400_000);
+
 /// A length of time in whole milliseconds.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Millis(u64);
@@ -112,6 +115,12 @@ impl UnixTime {
         UnixTime(millis)
     }
 
+    /// The instant `length` later.
+    #[must_use]
+    pub const fn after(self, length: Millis) -> UnixTime {
+        UnixTime(self.0.saturating_add(length.0))
+    }
+
     /// Milliseconds since the start of 1970.
     pub const fn as_millis(self) -> u64 {
         self.0
@@ -130,9 +139,19 @@ pub struct Clocks {
 /// A wall clock that has moved by more than this against the monotonic one was stepped.
 const STEP: u64 = 1_000;
 
+/// How far a lease may be dated wrongly that was dated in an earlier boot: one unnoticed step in
+/// each of up to three boots.
+pub const UNNOTICED: Millis = Millis::new(3 * STEP);
+
 impl Clocks {
+    /// What both clocks read at `now`, if the wall clock has not been stepped since this reading.
+    #[must_use]
+    pub const fn at(self, now: Instant) -> Clocks {
+        Clocks { now, wall: self.to_wall(now) }
+    }
+
     /// Whether the wall clock was stepped between `then`, on the same machine in the same boot, and
-    /// now: what was dated by it then cannot be read by it now.
+    /// now.
     pub const fn are_stepped_since(self, then: Clocks) -> bool {
         then.to_wall(self.now).0.abs_diff(self.wall.0) > STEP
     }

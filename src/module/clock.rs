@@ -26,51 +26,44 @@ pub(super) fn now() -> Instant {
     Instant::from_millis(time.tv_sec as u64 * 1000 + time.tv_nsec as u64 / 1_000_000)
 }
 
-/// Both clocks at the present instant, from any thread.
+/// Both clocks as they read now, from any thread.
 pub(super) fn read() -> Clocks {
     Clocks { now: now(), wall: UnixTime::from_millis(ffi::wall_ms()) }
 }
 
-/// Both clocks at the present instant.
+/// Both clocks at the present instant, as what leaves the process is dated.
 pub(super) fn clocks() -> Clocks {
     at(now())
 }
 
-/// Both clocks at `now`, the present instant.
+/// Both clocks at `now`, as what leaves the process is dated.
 ///
-/// The wall clock is read once a millisecond at most.
+/// The wall clock is not read again: its distance from the other one is kept until a step of more
+/// than a second is noticed, and from start to start within a boot. So whatever this node has dated
+/// it reads again to the millisecond.
 pub(super) fn at(now: Instant) -> Clocks {
-    READ.with(|read| {
-        if read.last.now != now {
-            read.last = Clocks { now, wall: UnixTime::from_millis(ffi::wall_ms()) };
-            let steady = *read.steady.get_or_insert(read.last);
-            if read.last.are_stepped_since(steady) {
-                read.steady = Some(read.last);
-                read.is_stepped = true;
-            }
-        }
-        read.last
-    })
+    DATING.with(|dating| dating.get_or_insert_with(read).at(now))
 }
 
-/// Whether a reading has shown that the wall clock was stepped, since this was asked last.
-pub(super) fn take_step() -> bool {
-    READ.with(|read| std::mem::take(&mut read.is_stepped))
+/// Dates by these clocks from now on.
+pub(super) fn date_by(clocks: Clocks) {
+    DATING.with(|dating| *dating = Some(clocks));
 }
 
-static READ: Guarded<Readings> = Guarded::new(Readings {
-    last: Clocks { now: Instant::from_millis(0), wall: UnixTime::from_millis(0) },
-    steady: None,
-    is_stepped: false,
-});
-
-/// What has been read of the clocks.
-struct Readings {
-    last: Clocks,
-    /// The first reading since the wall clock was stepped last.
-    steady: Option<Clocks>,
-    is_stepped: bool,
+/// Both clocks as they read at `now`, the present instant, if the wall clock has been stepped. It
+/// is read once a millisecond at most.
+#[inline]
+pub(super) fn step(now: Instant) -> Option<Clocks> {
+    if LOOKED_AT.with(|looked_at| std::mem::replace(looked_at, now)) == now {
+        return None;
+    }
+    let read = read();
+    read.are_stepped_since(at(now)).then_some(read)
 }
+
+static DATING: Guarded<Option<Clocks>> = Guarded::new(None);
+/// When the wall clock was looked at last.
+static LOOKED_AT: Guarded<Instant> = Guarded::new(Instant::from_millis(0));
 
 /// Which boot of which machine [`now`] belongs to; zero where the system does not tell.
 pub(super) fn boot_id() -> BootId {

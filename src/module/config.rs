@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicBool, AtomicI64, Ordering};
 
 use lazy_static::lazy_static;
 
-use crate::engine::{Millis, TOKEN_MAX_DEFAULT};
+use crate::engine::{Millis, TOKEN_MAX_DEFAULT, TTL_MAX};
 use crate::wire::request::Limits;
 
 /// One option.
@@ -46,7 +46,7 @@ lazy_static! {
     static ref STATE_FILE: TextValue = Mutex::new(String::new());
     /// All options.
     pub(super) static ref OPTIONS: [OptionSpec; 9] = [
-        number("max-ttl", DAY_MS, 1, 366 * DAY_MS, &MAX_TTL),
+        number("max-ttl", DAY_MS, 1, TTL_MAX.get() as i64, &MAX_TTL),
         number("idle-ms", DAY_MS, 0, 366 * DAY_MS, &IDLE_MS),
         number("max-token-bytes", TOKEN_MAX_DEFAULT as i64, 16, 255, &MAX_TOKEN_BYTES),
         number("max-waiters", 10_000, 0, 1_000_000, &MAX_WAITERS),

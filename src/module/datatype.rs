@@ -3,9 +3,9 @@
 //! Callbacks of [`super::ffi::types`] end here, as safe functions. What leaves the process is
 //! absolute: ends of leases as wall-clock times, fences as numbers.
 
-use super::{clock, ffi, node};
+use super::{clock, config, ffi, node};
 use crate::codec;
-use crate::engine::Lock;
+use crate::engine::{Lock, Refusal};
 use crate::wire::request::{PROVISIONAL, SUFFIX_MAX, decided_suffix};
 
 /// The bytes of a lock in a data set or a dump.
@@ -22,6 +22,7 @@ pub(super) fn load(bytes: &[u8], version: i32) -> Option<Lock> {
         return None;
     }
     match codec::decode_lock(bytes, clock::clocks(), clock::boot_id()) {
+        Ok(loaded) if is_too_long(&loaded.lock) => None,
         Ok(loaded) => {
             node::loaded(&loaded.lock);
             node::raise_floor(loaded.floor);
@@ -32,6 +33,25 @@ pub(super) fn load(bytes: &[u8], version: i32) -> Option<Lock> {
             None
         }
     }
+}
+
+/// Whether this lock was sent by `RESTORE`, with a lease that this node would not have granted; it
+/// is said in the log then, because the server answers such a command by words of its own.
+///
+/// A data set is taken as it is, also where `lockmod.max-ttl` was lowered since; so is what a
+/// master says.
+fn is_too_long(lock: &Lock) -> bool {
+    let flags = ffi::server_flags();
+    let (now, max) = (clock::now(), config::max_ttl());
+    let is_too_long = flags.is_master()
+        && !flags.is_loading()
+        && lock.lease(now).is_some_and(|lease| lease.ends_at > now.after(max));
+    if is_too_long {
+        let left = now.until(lock.until()).get().to_string().into_bytes();
+        let refusal = Refusal::BadTtl { given: left, max };
+        ffi::log(ffi::Level::Warning, &format!("RESTORE of a lock was refused: {refusal}"));
+    }
+    is_too_long
 }
 
 /// One `LOCK.ACQUIRE key token fact [LABEL label]` of a rewritten append-only file.

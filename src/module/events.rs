@@ -36,12 +36,10 @@ pub(super) fn disconnected(client: u64) {
 
 /// Several times a second.
 pub(super) fn ticked(context: Context<'_>) {
-    // A node that nobody asks has time to find out about itself before somebody does. What goes
-    // wrong here goes wrong again, and is answered, when somebody asks.
-    let _ = start::ensure(context);
+    // A node that nobody asks has time to find out about itself before somebody does.
+    start::ensure(context);
     node::tick(context);
-    clock::clocks();
-    start::notice_step(context);
+    start::notice_step(context, clock::now());
     waiters::tick(context);
     scan::tick(context);
 }

@@ -11,7 +11,7 @@ use super::node::Ready;
 use super::replication::Stands;
 use super::tally::Tally;
 use super::waiters::{self, Answer, Standing};
-use super::{clock, config, node, replication};
+use super::{clock, config, info, node, replication};
 use crate::engine::{
     Acquired, Claim, Extended, Fence, Instant, Line, Lock, Millis, Queued, Refusal, Released, Token,
 };
@@ -57,7 +57,7 @@ impl Handler for Acquire {
             };
             let has_line = queued.is_some() || waiters::any();
             let (claim, label) = (request.claim, request.label);
-            let ready = node::ready(context)?;
+            let ready = node::ready(context);
             let place = || (context.database(), args.get(KEY));
             let decide = |lock: &mut Lock| {
                 if has_line {
@@ -171,7 +171,6 @@ impl Handler for Release {
         let ready = node::ready(context);
         let place = || (context.database(), args.get(KEY));
         let decide = |lock: &mut Lock| {
-            let ready = ready.clone()?;
             if has_line {
                 let queued = queued.as_ref();
                 let (outcome, is_there) =
@@ -271,7 +270,7 @@ impl Handler for Extend {
         let outcome = {
             let mut slots = [&[][..]; ARGS_MAX];
             let request = request::extend(slices(args, &mut slots)?, config::limits())?;
-            let ready = node::ready(context)?;
+            let ready = node::ready(context);
             let decide = |lock: &mut Lock| {
                 let had_lease = lock.has_unnoted_lease();
                 let decided = node::decide(ready, |node| {
@@ -327,7 +326,7 @@ fn raise(context: Context<'_>, args: &mut Args<'_>) -> Result<Reply, Refusal> {
     let outcome = {
         let token = request::token(args.get(TOKEN), limits)?;
         let fence = request::fence(args.get(TOKEN + 1))?;
-        let ready = if facts { None } else { Some(node::ready(context)?) };
+        let ready = if facts { None } else { Some(node::ready(context)) };
         // Also where there is no lock: a node that may have forgotten it says so.
         let mut nothing = Lock::default();
         let mut key = context.open(args, KEY);
@@ -364,13 +363,13 @@ impl Handler for Floor {
 
     fn run(context: Context<'_>, args: &mut Args<'_>) -> Result<Reply, Refusal> {
         match args.len() {
-            1 => node::decide(node::ready(context)?, |node| Ok(Reply::Integer(node.floor().get()))),
+            1 => node::decide(node::ready(context), |node| Ok(Reply::Integer(node.floor().get()))),
             2 => {
                 let fence = request::fence(args.get(KEY))?;
                 let floor = if context.flags().states_facts() {
                     node::floor_seen(fence)
                 } else {
-                    node::decide(node::ready(context)?, |node| node.lift_floor(fence))?
+                    node::decide(node::ready(context), |node| node.lift_floor(fence))?
                 };
                 context.replicate_verbatim();
                 Ok(Reply::Integer(floor.get()))
@@ -417,6 +416,9 @@ fn describe(lock: &Lock, line: Option<(usize, Millis)>, now: Instant) -> Reply {
     if let Some((left, reason)) = node::durability().quarantine(now) {
         map.push(("quarantine_left_ms", Value::Integer(left.get())));
         map.push(("quarantine_reason", Value::Bytes(reason.to_string().into_bytes())));
+    }
+    if let Some(obstacle) = info::obstacle(now) {
+        map.push(("node_state", Value::Bytes(obstacle.into_bytes())));
     }
     Reply::Map(map)
 }

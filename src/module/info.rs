@@ -2,8 +2,8 @@
 
 use super::ffi::types;
 use super::state_file::StateFile;
-use super::{clock, node, waiters};
-use crate::engine::{Histogram, Refusal};
+use super::{clock, ffi, node, start, waiters};
+use crate::engine::{Histogram, Instant, Refusal};
 
 /// A field's value.
 pub(super) enum Figure {
@@ -22,6 +22,7 @@ pub(super) fn fields() -> Vec<(&'static str, Figure)> {
     let (counts, held, holds) =
         node::tally(|tally| (tally.counts, tally.held(), tally.holds.clone()));
     let (waiting, oldest, waits) = waiters::tally(now);
+    let obstacle = obstacle(now);
     let quarantine = durability.quarantine(now).map_or(0, |(left, _)| left.get());
     let locks = types::lock_count() as u64;
     let number = Figure::Number;
@@ -48,10 +49,23 @@ pub(super) fn fields() -> Vec<(&'static str, Figure)> {
         ("hold_ms_up_to", Figure::Text(powers(&holds))),
         ("floor", number(durability.floor().get())),
         ("highest_fence", number(durability.highest().get())),
+        ("granting", number(u64::from(obstacle.is_none()))),
+        ("state", Figure::Text(obstacle.unwrap_or_else(|| "grants".to_owned()))),
         ("quarantine_left_ms", number(quarantine)),
         ("state_writes", number(node::state().map_or(0, StateFile::write_count))),
         ("state_write_failures", number(node::state().map_or(0, StateFile::failure_count))),
     ]
+}
+
+/// Why the node grants nothing, whoever asks for whichever lock: a code word, and a text.
+pub(super) fn obstacle(now: Instant) -> Option<String> {
+    if !ffi::server_flags().is_master() {
+        Some("READONLY the server is a replica".to_owned())
+    } else if start::has_begun() {
+        node::refusal(now).map(|refusal| refusal.to_string())
+    } else {
+        Some("LOADING the server is starting".to_owned())
+    }
 }
 
 fn list(pairs: impl Iterator<Item = (impl ToString, u64)>) -> String {

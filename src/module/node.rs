@@ -3,9 +3,9 @@
 use std::sync::OnceLock;
 
 use super::ffi::{Context, Guarded, Level};
-use super::start;
 use super::state_file::StateFile;
 use super::tally::{Counts, Tally};
+use super::{clock, start};
 use crate::engine::{
     Ceilings, Durability, Fence, Instant, LEASE_BLOCK, Lock, Recovery, Refusal, Stop,
 };
@@ -30,12 +30,10 @@ static STATE: OnceLock<StateFile> = OnceLock::new();
 pub(super) struct Ready(());
 
 /// Sees to it that the node may decide.
-///
-/// # Errors
-/// `STATEFILE` if its first promise cannot be written.
 #[inline]
-pub(super) fn ready(context: Context<'_>) -> Result<Ready, Refusal> {
-    start::ensure(context).map(Ready)
+pub(super) fn ready(context: Context<'_>) -> Ready {
+    start::ensure(context);
+    Ready(())
 }
 
 /// Decides a request.
@@ -89,6 +87,7 @@ fn persist(ceilings: Ceilings) -> Result<(), Refusal> {
 /// Takes up what the thread that writes ahead has done.
 pub(super) fn tick(context: Context<'_>) {
     let Some(state) = STATE.get() else { return };
+    state.retry(clock::now());
     let request = NODE.with(|node| {
         node.durability.persisted(state.ceilings());
         node.durability.take_request()
@@ -96,25 +95,30 @@ pub(super) fn tick(context: Context<'_>) {
     if let Some(ceilings) = request {
         state.raise_ahead(ceilings);
     }
-    if let Some(failure) = state.take_failure() {
+    if let Some(failure) = state.news_of_failure() {
         NODE.with(|node| node.durability.request_failed());
         let line = format!("the state file cannot be written: {failure}; grants will be refused");
         context.log(Level::Warning, &line);
     }
 }
 
-/// Begins to grant: does what the start asks for, with these ceilings on disk.
-pub(super) fn begin(recovery: Recovery, state: Option<StateFile>) {
+/// Does what the start asks for, and grants nothing that `state` does not promise yet.
+pub(super) fn begin(recovery: Recovery, state: StateFile) {
     NODE.with(|node| {
-        if let Some(state) = &state {
-            node.durability.keep(state.ceilings());
-        }
+        node.durability.keep(state.ceilings());
         node.durability.recover(recovery);
     });
-    if let Some(state) = state {
-        // Set once: `start` begins once.
-        let _ = STATE.set(state);
-    }
+    // Set once: `start` begins once.
+    let _ = STATE.set(state);
+}
+
+/// Why the node grants nothing, whoever asks for whichever lock; `None` if it grants.
+pub(super) fn refusal(now: Instant) -> Option<Refusal> {
+    let quarantine = NODE.with(|node| node.durability.quarantine(now));
+    let of_quarantine = quarantine.map(|(left, reason)| Refusal::Quarantine { reason, left });
+    // A few grants may still be covered by what was promised before; soon none is.
+    let cause = || STATE.get().and_then(StateFile::failure);
+    of_quarantine.or_else(|| cause().map(|cause| Refusal::StateFile { cause }))
 }
 
 /// Ends the quarantine; answers whether there was one.
@@ -126,8 +130,8 @@ pub(super) fn end_quarantine(now: Instant) -> bool {
     })
 }
 
-/// The state file could not be changed: nothing is granted until it says what it has to.
-pub(super) fn suspend(state: &StateFile) {
+/// Takes up what may be used after a change of the state file: nothing if that failed.
+pub(super) fn keep(state: &StateFile) {
     NODE.with(|node| node.durability.keep(state.ceilings()));
 }
 

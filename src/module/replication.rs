@@ -5,7 +5,7 @@
 //! argument (`30000@1763690000000.17`) and the command is sent as it then stands, because building
 //! a command anew costs as much as half of the whole acquire. Refusals state nothing.
 
-use super::ffi::{Args, Context, Found, Level, Reply};
+use super::ffi::{self, Args, Context, Found, Level, Reply};
 use super::handlers::{self, ARGS_MAX, KEY, TOKEN, TTL};
 use super::{clock, node, start};
 use crate::engine::{Extended, Fence, Instant, Lease, Lock, Millis, Refusal, TOKEN_MAX, Token};
@@ -21,8 +21,8 @@ pub(super) struct Stands {
 
 /// States the lease on the command's key.
 pub(super) fn state_lease(context: Context<'_>, args: &mut Args<'_>, now: Instant, lease: Stands) {
+    start::notice_step(context, now);
     let clocks = clock::at(now);
-    start::notice_step(context);
     let ttl = args.get(TTL);
     let mut room = [0; SUFFIX_MAX];
     let suffix = request::decided_suffix(&mut room, clocks.to_wall(lease.ends_at), lease.fence);
@@ -44,8 +44,8 @@ pub(super) fn fact(
     ends_at: Instant,
     fence: Fence,
 ) -> Vec<u8> {
+    start::notice_step(context, now);
     let clocks = clock::at(now);
-    start::notice_step(context);
     let mut room = [0; SUFFIX_MAX];
     let suffix = request::decided_suffix(&mut room, clocks.to_wall(ends_at), fence);
     [ttl.get().to_string().as_bytes(), suffix].concat()
@@ -138,7 +138,9 @@ fn label_of(lock: &Lock, token: &[u8], is_meant: impl Fn(&Lease<'_>) -> bool) ->
 }
 
 fn apply_lease(lock: &mut Lock, token: &[u8], decided: &Decided, label: &[u8]) {
-    let clocks = clock::clocks();
+    // An append-only file is this node's own; what a master says is dated by another machine.
+    let is_own = ffi::server_flags().is_loading();
+    let clocks = if is_own { clock::clocks() } else { clock::read() };
     match Token::new(token, TOKEN_MAX) {
         Ok(token) => {
             let ends_at = clocks.to_instant(decided.ends_at, decided.ttl);

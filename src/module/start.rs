@@ -4,7 +4,8 @@
 //! is claimed and read, and the server refuses to start where it must not go on. The second part
 //! comes with the first request after loading has finished: only then is it known what came back,
 //! so only then is it decided what the node must wait for, and only then is the file written. Until
-//! then what it says stays true, whatever happens to the server in between.
+//! then what it says stays true, whatever happens to the server in between. A node whose file
+//! cannot be written knows all the same what it has to wait for: it only grants nothing.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 
@@ -12,8 +13,8 @@ use super::ffi::{Context, Guarded, Level, types};
 use super::state_file::{Claimed, OpenError, StateFile};
 use super::{clock, config, datatype, events, node, waiters};
 use crate::engine::{
-    Ceilings, Clocks, Fence, Found, Instant, Inventory, Loaded, QuarantineReason, Refusal, Saved,
-    Stopped, UnixTime, promote, recover, start, stop,
+    Ceilings, Clocks, Fence, Found, Instant, Inventory, Loaded, Lock, Millis, QuarantineReason,
+    Saved, Stopped, UnixTime, promote, recover, start, stop,
 };
 
 /// What was claimed when the module was loaded, until the node begins to grant.
@@ -41,6 +42,8 @@ pub(super) fn load(context: Context<'_>) -> Result<(), String> {
         context.log(Level::Warning, line);
     } else {
         let claimed = claim(context, &name)?;
+        // What this node has dated in this boot is read by the same clocks.
+        clock::date_by(claimed.found.dating(clock::boot_id()).unwrap_or_else(clock::read));
         CLAIMED.with(|slot| *slot = Some(claimed));
     }
     context.log(Level::Notice, concat!("lockmod ", env!("CARGO_PKG_VERSION"), " is ready"));
@@ -51,6 +54,7 @@ fn claim(context: Context<'_>, name: &str) -> Result<Claimed, String> {
     // The server has made its `dir` the working folder; `CONFIG SET dir` may move it later.
     let folder = std::env::current_dir().map_err(|error| format!("no working folder: {error}"))?;
     let path = folder.join(name);
+    let port = context.port();
     let explain = |error| match error {
         OpenError::InUse => format!("{} is in use by another server", path.display()),
         OpenError::Newer(error) => format!(
@@ -60,7 +64,7 @@ fn claim(context: Context<'_>, name: &str) -> Result<Claimed, String> {
         ),
         OpenError::Io(error) => format!("cannot use the state file {}: {error}", path.display()),
     };
-    let claimed = StateFile::claim(path.clone(), port(context)).map_err(explain)?;
+    let claimed = Claimed::claim(path.clone(), port).map_err(explain)?;
     claimed.probe().map_err(explain)?;
     if let Some(damage) = &claimed.damage {
         let line = format!("the state file {} cannot be used: {damage}", path.display());
@@ -69,35 +73,37 @@ fn claim(context: Context<'_>, name: &str) -> Result<Claimed, String> {
     Ok(claimed)
 }
 
-/// Sees to it that the node has begun to grant; cheap once it has.
-///
-/// # Errors
-/// `STATEFILE` if the first promise cannot be written.
+/// Sees to it that the node has found out about itself; cheap once it has.
 #[inline]
-pub(super) fn ensure(context: Context<'_>) -> Result<(), Refusal> {
-    if HAS_BEGUN.load(Ordering::Relaxed) { Ok(()) } else { begin(context) }
+pub(super) fn ensure(context: Context<'_>) {
+    if !has_begun() {
+        begin(context);
+    }
+}
+
+/// Whether the node has found out about itself.
+#[inline]
+pub(super) fn has_begun() -> bool {
+    HAS_BEGUN.load(Ordering::Relaxed)
 }
 
 #[cold]
-fn begin(context: Context<'_>) -> Result<(), Refusal> {
+fn begin(context: Context<'_>) {
     let flags = context.flags();
     if flags.is_loading() {
-        return Ok(());
+        return;
     }
-    let clocks = clock::clocks();
-    let Some(claimed) = CLAIMED.with(Option::take) else {
-        HAS_BEGUN.store(true, Ordering::Relaxed);
-        return Ok(());
-    };
+    HAS_BEGUN.store(true, Ordering::Relaxed);
+    let Some(claimed) = CLAIMED.with(Option::take) else { return };
     let durability = node::durability();
     let loaded = Loaded {
-        port: port(context),
-        clocks,
+        port: context.port(),
+        clocks: clock::read(),
         boot: clock::boot_id(),
         lock_count: types::lock_count() as u64,
         inventory: match claimed.found {
             Found::Present(Saved { stop: Some(stopped), .. }) if stopped.is_saved => {
-                take_inventory(context, clocks, stopped.inventory.since).0
+                take_inventory(context, clock::clocks(), stopped.inventory.since).0
             }
             Found::Present(_) | Found::Missing | Found::Damaged => Inventory::default(),
         },
@@ -113,18 +119,19 @@ fn begin(context: Context<'_>) -> Result<(), Refusal> {
         recovery.quarantine = None;
     }
     let saved = start(claimed.found, loaded, recovery, &durability);
-    match claimed.begin(saved) {
-        Ok(state) => {
-            node::begin(recovery, Some(state));
-            HAS_BEGUN.store(true, Ordering::Relaxed);
-            tell(context, recovery.floor, distrusted, config::quarantine());
-            Ok(())
-        }
-        Err(failure) => {
-            let (claimed, error) = *failure;
-            CLAIMED.with(|slot| *slot = Some(claimed));
-            Err(Refusal::StateFile { cause: error.to_string() })
-        }
+    prolong(context, recovery.prolong);
+    clock::date_by(saved.dating);
+    node::begin(recovery, claimed.begin(saved));
+    tell(context, recovery.floor, distrusted, config::quarantine());
+    // The first promise of this run.
+    change_state(context, |_| {});
+}
+
+/// Lets all leases that were loaded, and may stand, end later.
+fn prolong(context: Context<'_>, length: Millis) {
+    if !length.is_zero() {
+        let now = clock::now();
+        for_each_lock(context, &mut |_, _, lock| lock.prolong(length, now));
     }
 }
 
@@ -187,9 +194,24 @@ pub(super) fn configured(context: Context<'_>) {
 /// Notes a wall clock that was stepped: what the append-only file says is dated by two clocks now.
 ///
 /// The file says so before a lease is stated by the new clock.
-pub(super) fn notice_step(context: Context<'_>) {
-    if clock::take_step() {
-        change_state(context, |saved| saved.was_stepped = true);
+#[inline]
+pub(super) fn notice_step(context: Context<'_>, now: Instant) {
+    if let Some(clocks) = clock::step(now) {
+        date_anew(context, clocks);
+    }
+}
+
+#[cold]
+fn date_anew(context: Context<'_>, clocks: Clocks) {
+    if !has_begun() || node::state().is_some_and(StateFile::is_behind) {
+        return;
+    }
+    let is_said = change_state(context, |saved| {
+        saved.was_stepped = true;
+        saved.dating = clocks;
+    });
+    if is_said {
+        clock::date_by(clocks);
         let line = "the wall clock was stepped; leases go on unharmed, and will be waited out if \
                     the node restarts while one stands that was granted before";
         context.log(Level::Notice, line);
@@ -198,7 +220,7 @@ pub(super) fn notice_step(context: Context<'_>) {
 
 /// The server stops, and its data set has been saved as far as it will be.
 pub(super) fn stopped(context: Context<'_>) {
-    notice_step(context);
+    notice_step(context, clock::now());
     let clocks = clock::clocks();
     let (inventory, longest) = take_inventory(context, clocks, clocks.wall);
     let durability = node::durability();
@@ -219,7 +241,7 @@ fn take_inventory(context: Context<'_>, clocks: Clocks, since: UnixTime) -> (Inv
 }
 
 /// Looks at every lock of every database, with its name.
-fn for_each_lock(context: Context<'_>, look: &mut dyn FnMut(u32, &[u8], &crate::engine::Lock)) {
+fn for_each_lock(context: Context<'_>, look: &mut dyn FnMut(u32, &[u8], &mut Lock)) {
     let selected = context.selected();
     let mut database = 0;
     while context.select(database) {
@@ -230,24 +252,22 @@ fn for_each_lock(context: Context<'_>, look: &mut dyn FnMut(u32, &[u8], &crate::
     context.select(selected);
 }
 
-fn change_state(context: Context<'_>, change: impl FnOnce(&mut Saved)) {
-    if let Some(state) = node::state()
-        && let Err(error) = state.change(change)
-    {
-        node::suspend(state);
-        let line = format!(
-            "the state file cannot be written: {error}; nothing is granted until it can be"
-        );
-        context.log(Level::Warning, &line);
-    }
+/// Changes what the state file says; answers whether it does.
+fn change_state(context: Context<'_>, change: impl FnOnce(&mut Saved)) -> bool {
+    let Some(state) = node::state() else { return true };
+    let changed = state.change(change);
+    node::keep(state);
+    let Err(error) = changed else { return true };
+    // This line says it, too.
+    let _ = state.news_of_failure();
+    let line =
+        format!("the state file cannot be written: {error}; nothing is granted until it can be");
+    context.log(Level::Warning, &line);
+    false
 }
 
 /// Whether every write is on disk before it is answered.
 fn is_always_durable(context: Context<'_>) -> bool {
     let is = |name: &str, value: &str| context.setting(name).is_some_and(|found| found == value);
     is("appendonly", "yes") && is("appendfsync", "always") && is("no-appendfsync-on-rewrite", "no")
-}
-
-fn port(context: Context<'_>) -> u16 {
-    context.setting("port").and_then(|port| port.parse().ok()).unwrap_or(0)
 }

@@ -13,19 +13,23 @@
 
 use std::ffi::OsString;
 use std::fs::{File, OpenOptions};
-use std::io::{self, Read, Write};
-use std::os::unix::fs::MetadataExt;
+use std::io::{self, Read, Seek, Write};
+use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::mpsc::{SyncSender, TrySendError, sync_channel};
+use std::sync::mpsc::{Receiver, SyncSender, TrySendError, sync_channel};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use rustix::fs::{FlockOperation, fcntl_lock};
+use rustix::fs::{FlockOperation, OFlags, fcntl_lock};
 
 use super::clock;
 use crate::codec::CodecError;
 use crate::codec::state::{decode_state, encode_state};
-use crate::engine::{Ceilings, Found, Instant, Saved};
+use crate::engine::{Ceilings, Found, Instant, Millis, Saved, Statement};
+
+/// A write that failed is tried again after this long, whether anybody needs it or not: what the
+/// node says of itself must become true again by itself.
+const RETRY: Millis = Millis::new(1_000);
 
 /// The open state file of a running node.
 pub(super) struct StateFile {
@@ -43,29 +47,33 @@ struct Shared {
 }
 
 /// How often the file was written since the server started, and how often that failed.
+#[derive(Default)]
 struct Tally {
     writes: AtomicU64,
     failures: AtomicU64,
 }
 
+/// The file's place, and the lock on it.
 struct Writer {
     path: PathBuf,
-    /// The file in place, locked.
+    /// Locked: the file in place or, until the first write of a node that found none, the one
+    /// beside it. Closing any other handle of the same file would give up the lock.
     file: File,
-    /// What it says; after a change that failed, what it has to say.
-    saved: Saved,
+    is_beside: bool,
 }
 
 /// What the server's thread and the thread that writes ahead tell each other.
-#[derive(Default)]
 struct Board {
-    /// What the server's thread may use: the file says as much, or more.
-    allowed: Ceilings,
-    /// A change failed: nothing may be used until the file says it.
-    is_behind: bool,
-    /// What it will need soon.
-    wanted: Ceilings,
-    failure: Option<String>,
+    statement: Statement,
+    /// Why the last write failed.
+    failure: Option<Failure>,
+}
+
+struct Failure {
+    cause: String,
+    at: Instant,
+    /// The log has it.
+    is_told: bool,
 }
 
 /// Why a state file cannot be used at all.
@@ -85,8 +93,110 @@ impl From<io::Error> for OpenError {
     }
 }
 
+impl From<OpenError> for io::Error {
+    fn from(error: OpenError) -> io::Error {
+        match error {
+            OpenError::Io(error) => error,
+            OpenError::InUse | OpenError::Newer(_) => io::Error::other("another server writes it"),
+        }
+    }
+}
+
 impl StateFile {
-    /// Reads and locks what is at `path`; with it comes what was wrong with it, for the log.
+    /// What has been made durable, and may be used.
+    pub(super) fn ceilings(&self) -> Ceilings {
+        self.shared.board().statement.allowed()
+    }
+
+    /// Whether the file lacks a change, so that nothing may be used.
+    pub(super) fn is_behind(&self) -> bool {
+        self.shared.board().statement.is_behind()
+    }
+
+    /// Makes at least these ceilings durable before it returns.
+    ///
+    /// # Errors
+    /// What the operating system said. What was durable still is.
+    pub(super) fn raise(&self, ceilings: Ceilings) -> io::Result<()> {
+        let mut writer = self.shared.writer();
+        self.shared.board().statement.raise(ceilings);
+        self.shared.write(&mut writer)
+    }
+
+    /// Asks for ceilings ahead of need; returns at once.
+    pub(super) fn raise_ahead(&self, ceilings: Ceilings) {
+        self.shared.board().statement.raise(ceilings);
+        self.wake();
+    }
+
+    /// Uses no lease past `lease` from now on, and lets the file say so when there is time.
+    pub(super) fn lower(&self, lease: Instant) {
+        self.shared.board().statement.lower(lease);
+        self.wake();
+    }
+
+    /// Changes what the file says before it returns.
+    ///
+    /// # Errors
+    /// What the operating system said. [`StateFile::ceilings`] are none until a later write
+    /// succeeds, which says the change too.
+    pub(super) fn change(&self, change: impl FnOnce(&mut Saved)) -> io::Result<()> {
+        let mut writer = self.shared.writer();
+        self.shared.board().statement.change(change);
+        self.shared.write(&mut writer)
+    }
+
+    /// Tries again what failed a while before `now`, in the background.
+    pub(super) fn retry(&self, now: Instant) {
+        let is_due = |failure: &Failure| failure.at.after(RETRY) <= now;
+        if self.shared.board().failure.as_ref().is_some_and(is_due) {
+            self.wake();
+        }
+    }
+
+    fn wake(&self) {
+        match self.ahead.try_send(()) {
+            // Full: it has been woken already, and will see what is wanted.
+            Ok(()) | Err(TrySendError::Full(()) | TrySendError::Disconnected(())) => {}
+        }
+    }
+
+    /// Why the last write failed; `None` if it did not.
+    pub(super) fn failure(&self) -> Option<String> {
+        self.shared.board().failure.as_ref().map(|failure| failure.cause.clone())
+    }
+
+    /// The same, once for each cause.
+    pub(super) fn news_of_failure(&self) -> Option<String> {
+        let mut board = self.shared.board();
+        let failure = board.failure.as_mut().filter(|failure| !failure.is_told)?;
+        failure.is_told = true;
+        Some(failure.cause.clone())
+    }
+
+    /// How often the file was written since the server started.
+    pub(super) fn write_count(&self) -> u64 {
+        self.shared.tally.writes.load(Ordering::Relaxed)
+    }
+
+    /// How often writing it failed since the server started.
+    pub(super) fn failure_count(&self) -> u64 {
+        self.shared.tally.failures.load(Ordering::Relaxed)
+    }
+}
+
+/// A state file that has been read and locked, and not yet written.
+pub(super) struct Claimed {
+    writer: Writer,
+    /// What it says.
+    pub(super) found: Found,
+    /// What is wrong with it.
+    pub(super) damage: Option<String>,
+}
+
+impl Claimed {
+    /// Reads and locks what is at `path`, or the file that is to be put there; with it comes what
+    /// was wrong with it, for the log.
     ///
     /// Nothing is written: until the node begins to grant, what it finds is what stays true.
     ///
@@ -94,10 +204,13 @@ impl StateFile {
     /// [`OpenError`] if the server must not run with this file.
     pub(super) fn claim(path: PathBuf, port: u16) -> Result<Claimed, OpenError> {
         loop {
-            let mut file = match OpenOptions::new().read(true).write(true).open(&path) {
+            let mut file = match open(&path, OpenOptions::new().read(true).write(true)) {
                 Ok(file) => file,
                 Err(error) if error.kind() == io::ErrorKind::NotFound => {
-                    return Ok(Claimed { path, _lock: None, found: Found::Missing, damage: None });
+                    match Claimed::claim_nothing(&path)? {
+                        Some(claimed) => return Ok(claimed),
+                        None => continue,
+                    }
                 }
                 Err(error) => return Err(error.into()),
             };
@@ -117,125 +230,20 @@ impl StateFile {
                 Err(error @ CodecError::Newer { .. }) => return Err(OpenError::Newer(error)),
                 Err(error) => (Found::Damaged, Some(error.to_string())),
             };
-            return Ok(Claimed { path, _lock: Some(file), found, damage });
+            return Ok(Claimed { writer: Writer { path, file, is_beside: false }, found, damage });
         }
     }
 
-    /// What has been made durable, and may be used.
-    pub(super) fn ceilings(&self) -> Ceilings {
-        let board = self.shared.board();
-        if board.is_behind { Ceilings::default() } else { board.allowed }
-    }
-
-    /// Makes at least these ceilings durable before it returns.
-    ///
-    /// # Errors
-    /// What the operating system said. What was durable still is.
-    pub(super) fn raise(&self, ceilings: Ceilings) -> io::Result<()> {
-        let mut writer = self.shared.writer();
-        self.shared.promise(&mut writer, |allowed| allowed.max(ceilings))
-    }
-
-    /// Asks for ceilings ahead of need; returns at once.
-    pub(super) fn raise_ahead(&self, ceilings: Ceilings) {
-        {
-            let mut board = self.shared.board();
-            board.wanted = board.wanted.max(ceilings);
+    /// Locks the file that will be put at `path`, so that of two first starts one is refused;
+    /// `None` if another server was faster, and has its file there by now.
+    fn claim_nothing(path: &Path) -> Result<Option<Claimed>, OpenError> {
+        let beside = beside(path);
+        let file = open_beside(&beside)?;
+        if !is_in_place(&file, &beside)? || path.try_exists()? {
+            return Ok(None);
         }
-        self.wake();
-    }
-
-    /// Uses no lease past `lease` from now on, and lets the file say so when there is time.
-    pub(super) fn lower(&self, lease: Instant) {
-        {
-            let mut board = self.shared.board();
-            board.allowed.lease = board.allowed.lease.min(lease);
-            board.wanted.lease = board.wanted.lease.min(lease);
-        }
-        self.wake();
-    }
-
-    fn wake(&self) {
-        match self.ahead.try_send(()) {
-            // Full: it has been woken already, and will see what is wanted.
-            Ok(()) | Err(TrySendError::Full(()) | TrySendError::Disconnected(())) => {}
-        }
-    }
-
-    /// What went wrong when ceilings were raised ahead of need, once.
-    pub(super) fn take_failure(&self) -> Option<String> {
-        self.shared.board().failure.take()
-    }
-
-    /// How often the file was written since the server started.
-    pub(super) fn write_count(&self) -> u64 {
-        self.shared.tally.writes.load(Ordering::Relaxed)
-    }
-
-    /// How often writing it failed since the server started.
-    pub(super) fn failure_count(&self) -> u64 {
-        self.shared.tally.failures.load(Ordering::Relaxed)
-    }
-
-    /// Changes what the file says before it returns.
-    ///
-    /// # Errors
-    /// What the operating system said. [`StateFile::ceilings`] are none until it is written after
-    /// all, with the next [`StateFile::raise`].
-    pub(super) fn change(&self, change: impl FnOnce(&mut Saved)) -> io::Result<()> {
-        let mut writer = self.shared.writer();
-        change(&mut writer.saved);
-        self.shared.board().is_behind = true;
-        let ceilings = writer.saved.ceilings;
-        self.shared.promise(&mut writer, |_| ceilings)
-    }
-}
-
-/// A state file that has been read and locked, and not yet written.
-pub(super) struct Claimed {
-    path: PathBuf,
-    /// Held for its lock only.
-    _lock: Option<File>,
-    /// What it says.
-    pub(super) found: Found,
-    /// What is wrong with it.
-    pub(super) damage: Option<String>,
-}
-
-impl Claimed {
-    /// Writes the first promise of this run, and goes on from there.
-    ///
-    /// # Errors
-    /// The claim again, and what the operating system said: the node must not grant.
-    pub(super) fn begin(self, saved: Saved) -> Result<StateFile, Box<(Claimed, io::Error)>> {
-        let file = match replace(&self.path, &saved) {
-            Ok(file) => file,
-            Err(error) => return Err(Box::new((self, error))),
-        };
-        let (ahead, woken) = sync_channel(1);
-        let board = Board { allowed: saved.ceilings, ..Board::default() };
-        // The old file's lock goes with `self`: the new file in place is locked already.
-        let path = self.path.clone();
-        let shared = Arc::new(Shared {
-            writer: Mutex::new(Writer { path, file, saved }),
-            board: Mutex::new(board),
-            // The first promise of this run has just been written.
-            tally: Tally { writes: AtomicU64::new(1), failures: AtomicU64::new(0) },
-        });
-        let thread_shared = Arc::clone(&shared);
-        let thread = std::thread::Builder::new().name("lockmod-state".to_owned());
-        let spawned = thread.spawn(move || {
-            while woken.recv().is_ok() {
-                if let Err(error) = thread_shared.write_ahead() {
-                    thread_shared.board().failure = Some(error.to_string());
-                }
-            }
-        });
-        if let Err(error) = spawned {
-            // Without the thread every block is written when it is needed: slower, as safe.
-            shared.board().failure = Some(format!("no thread to write ahead: {error}"));
-        }
-        Ok(StateFile { shared, ahead })
+        let writer = Writer { path: path.to_owned(), file, is_beside: true };
+        Ok(Some(Claimed { writer, found: Found::Missing, damage: None }))
     }
 
     /// Tries whether the file can be replaced, without doing so.
@@ -243,52 +251,68 @@ impl Claimed {
     /// # Errors
     /// What the operating system said.
     pub(super) fn probe(&self) -> Result<(), OpenError> {
-        let beside = beside(&self.path);
+        if self.writer.is_beside {
+            return Ok(self.writer.file.sync_all()?);
+        }
+        let beside = beside(&self.writer.path);
         open_beside(&beside)?.sync_all()?;
         Ok(std::fs::remove_file(&beside)?)
+    }
+
+    /// Takes `saved` for what the file has to say. Nothing may be used until it does: see
+    /// [`StateFile::change`].
+    pub(super) fn begin(self, saved: Saved) -> StateFile {
+        let (ahead, woken) = sync_channel(1);
+        let shared = Arc::new(Shared {
+            writer: Mutex::new(self.writer),
+            board: Mutex::new(Board { statement: Statement::new(saved), failure: None }),
+            tally: Tally::default(),
+        });
+        let thread_shared = Arc::clone(&shared);
+        let thread = std::thread::Builder::new().name("lockmod-state".to_owned());
+        if let Err(error) = thread.spawn(move || thread_shared.write_ahead(&woken)) {
+            // Without the thread every block is written when it is needed: slower, as safe.
+            shared.failed(format!("no thread to write ahead: {error}"));
+        }
+        StateFile { shared, ahead }
     }
 }
 
 impl Shared {
-    /// Writes what is wanted, and lowers what is allowed no more.
-    fn write_ahead(&self) -> io::Result<()> {
-        let mut writer = self.writer();
-        let wanted = std::mem::take(&mut self.board().wanted);
-        self.promise(&mut writer, |allowed| allowed.max(wanted))
+    fn write_ahead(&self, woken: &Receiver<()>) {
+        while woken.recv().is_ok() {
+            // What fails is on the board.
+            let _ = self.write(&mut self.writer());
+        }
     }
 
-    /// Lets the file promise the `ceilings` that follow from what is allowed; then they are.
-    ///
-    /// Whoever calls has the writer, so nobody else allows anything meanwhile. The server's thread
-    /// may lower what is allowed: that is then undone, which does no harm, for the file says more.
-    fn promise(
-        &self,
-        writer: &mut Writer,
-        ceilings: impl FnOnce(Ceilings) -> Ceilings,
-    ) -> io::Result<()> {
-        let (ceilings, is_behind) = {
-            let board = self.board();
-            (ceilings(board.allowed), board.is_behind)
+    /// Writes what is wanted, if the file does not say it.
+    fn write(&self, writer: &mut Writer) -> io::Result<()> {
+        let Some(draft) = self.board().statement.draft(clock::read()) else {
+            self.board().failure = None;
+            return Ok(());
         };
-        if is_behind || writer.saved.ceilings != ceilings {
-            let mut saved = Saved { ceilings, at: clock::read(), ..writer.saved };
-            // Also a step that no request has come upon yet: earlier leases are dated by another
-            // clock.
-            saved.was_stepped |= saved.at.are_stepped_since(writer.saved.at);
-            writer.file = replace(&writer.path, &saved).inspect_err(|_| {
-                self.tally.failures.fetch_add(1, Ordering::Relaxed);
-            })?;
-            self.tally.writes.fetch_add(1, Ordering::Relaxed);
-            writer.saved = saved;
+        if let Err(error) = writer.replace(&draft.saved) {
+            self.tally.failures.fetch_add(1, Ordering::Relaxed);
+            self.failed(error.to_string());
+            return Err(error);
         }
+        self.tally.writes.fetch_add(1, Ordering::Relaxed);
         let mut board = self.board();
-        board.allowed = ceilings;
-        board.is_behind = false;
+        board.statement.written(draft);
+        board.failure = None;
         Ok(())
     }
 
+    fn failed(&self, cause: String) {
+        let mut board = self.board();
+        let was_told = |known: &Failure| known.is_told && known.cause == cause;
+        let is_told = board.failure.as_ref().is_some_and(was_told);
+        board.failure = Some(Failure { cause, at: clock::now(), is_told });
+    }
+
     fn writer(&self) -> MutexGuard<'_, Writer> {
-        // A panic while writing leaves `saved` as it was: the old file is in place.
+        // A panic while writing leaves the statement as it was: the old file is in place.
         self.writer.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -297,27 +321,48 @@ impl Shared {
     }
 }
 
-/// Puts a file that says `saved` at `path`, durably; answers it, open and locked.
-fn replace(path: &Path, saved: &Saved) -> io::Result<File> {
-    let beside = beside(path);
-    let mut file = open_beside(&beside).map_err(|error| match error {
-        OpenError::Io(error) => error,
-        OpenError::InUse | OpenError::Newer(_) => io::Error::other("another server writes it"),
-    })?;
+impl Writer {
+    /// Puts a file that says `saved` in place, durably, and locked before it is there.
+    fn replace(&mut self, saved: &Saved) -> io::Result<()> {
+        let beside = beside(&self.path);
+        if !self.is_beside || !is_in_place(&self.file, &beside)? {
+            let file = open_beside(&beside)?;
+            write_all(&file, saved)?;
+            std::fs::rename(&beside, &self.path)?;
+            // The old file's lock goes, and nobody finds that file any more.
+            self.file = file;
+        } else {
+            write_all(&self.file, saved)?;
+            std::fs::rename(&beside, &self.path)?;
+        }
+        self.is_beside = false;
+        File::open(self.path.parent().unwrap_or(Path::new("/")))?.sync_all()
+    }
+}
+
+fn write_all(mut file: &File, saved: &Saved) -> io::Result<()> {
+    file.set_len(0)?;
+    file.rewind()?;
     file.write_all(&encode_state(saved))?;
-    file.sync_all()?;
-    std::fs::rename(&beside, path)?;
-    File::open(path.parent().unwrap_or(Path::new("/")))?.sync_all()?;
+    file.sync_all()
+}
+
+/// A file, locked, that is to take the place of the old one.
+fn open_beside(beside: &Path) -> Result<File, OpenError> {
+    let file = open(beside, OpenOptions::new().read(true).write(true).create(true))?;
+    lock(&file)?;
     Ok(file)
 }
 
-/// An empty file, locked, that is to take the place of the old one.
-fn open_beside(beside: &Path) -> Result<File, OpenError> {
-    let file =
-        OpenOptions::new().read(true).write(true).create(true).truncate(false).open(beside)?;
-    lock(&file)?;
-    file.set_len(0)?;
-    Ok(file)
+/// Opens a regular file, and nothing that would keep a reader waiting.
+fn open(path: &Path, options: &mut OpenOptions) -> io::Result<File> {
+    let at_once = (OFlags::NONBLOCK | OFlags::NOCTTY).bits();
+    let file = options.truncate(false).custom_flags(at_once as i32).open(path)?;
+    if file.metadata()?.is_file() {
+        Ok(file)
+    } else {
+        Err(io::Error::other(format!("{} is not a regular file", path.display())))
+    }
 }
 
 fn beside(path: &Path) -> PathBuf {

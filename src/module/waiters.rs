@@ -390,7 +390,7 @@ fn try_grant(
 ) -> Result<Acquired, Refusal> {
     let token = Token::new(&call.token, TOKEN_MAX)?;
     let claim = Claim { token, ttl };
-    let ready = node::ready(context)?;
+    let ready = node::ready(context);
     let decide =
         |lock: &mut Lock| node::decide(ready, |node| node.acquire(lock, claim, &call.label, now));
     let keeps = |outcome: &Acquired| matches!(outcome, Acquired::Granted { .. });
@@ -483,7 +483,7 @@ pub(super) fn undelivered(context: Context<'_>, granted: Granted) {
     }
     let (text, now) = (context.name(&name), clock::now());
     let Ok(token) = Token::new(&token, TOKEN_MAX) else { return };
-    let Ok(ready) = node::ready(context) else { return };
+    let ready = node::ready(context);
     let mut ends_at = Instant::default();
     let released = match text.open().find() {
         Found::Lock(lock) if lock.written_lease().is_some_and(|lease| lease.fence == fence) => {
@@ -513,7 +513,8 @@ pub(super) fn demoted() {
 /// Settings of the server may have changed.
 pub(super) fn configured(context: Context<'_>) {
     let needed = context.setting("min-replicas-to-write");
-    let needs_replicas = needed.is_some_and(|needed| needed != "0");
+    // Where CONFIG was renamed, nobody can tell.
+    let needs_replicas = needed.is_none_or(|needed| needed != "0");
     MAY_REFUSE.store(needs_replicas || context.flags().is_in_cluster(), Ordering::Relaxed);
 }
 

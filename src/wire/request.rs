@@ -6,7 +6,7 @@
 //! knows whether the sender may state facts; here both are read.
 
 use crate::engine::{
-    Claim, Fence, Fencing, LABEL_MAX, Millis, Refusal, TOKEN_MAX, Ticket, Token, UnixTime,
+    Claim, Fence, Fencing, LABEL_MAX, Millis, Refusal, TOKEN_MAX, TTL_MAX, Ticket, Token, UnixTime,
 };
 
 /// The limits of a node that a request must keep.
@@ -140,7 +140,8 @@ pub fn decided(bytes: &[u8]) -> Option<Decided> {
         bytes => (bytes, false),
     };
     let at = bytes.iter().position(|&byte| byte == b'@')?;
-    let ttl = Millis::new(number(&bytes[..at])?);
+    // Nobody grants a longer lease, whatever a fact says.
+    let ttl = Millis::new(number(&bytes[..at])?).min(TTL_MAX);
     let mut facts = bytes[at + 1..].split(|&byte| byte == b'.').map(number);
     let ends_at = UnixTime::from_millis(facts.next()??);
     let fence = Fence::new(facts.next()??)?;
@@ -382,6 +383,14 @@ mod tests {
         assert_eq!(decided.ttl, Millis::new(1000));
         assert_eq!(decided.ends_at.as_millis(), 1_763_690_000_000);
         assert_eq!(decided.fence.get(), 17);
+    }
+
+    #[test]
+    fn no_fact_states_a_longer_lease_than_any_node_grants() {
+        let ttl = |fact: String| decided(fact.as_bytes()).unwrap().ttl;
+        assert_eq!(ttl(format!("{}@6.7", TTL_MAX.get())), TTL_MAX);
+        assert_eq!(ttl(format!("{}@6.7", TTL_MAX.get() + 1)), TTL_MAX);
+        assert_eq!(ttl(format!("{}@6.7", u64::MAX)), TTL_MAX);
     }
 
     #[test]

@@ -356,8 +356,9 @@ pub const COMMANDS: &[Command] = &[
         replies: &[(
             "Map",
             "`state` (`free`, `held` or `reserved`), `fence`, `ttl_left_ms`, `label` (null without \
-             one), `held_for_ms`, `waiters`, `first_waiting_ms` (null without one) and, on a \
-             quarantined node, `quarantine_left_ms` and `quarantine_reason`.",
+             one), `held_for_ms`, `waiters`, `first_waiting_ms` (null without one); on a \
+             quarantined node, `quarantine_left_ms` and `quarantine_reason`; and on a node that \
+             grants nothing, `node_state`.",
         )],
         errors: &[WRONGTYPE],
     },

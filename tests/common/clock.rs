@@ -1,16 +1,16 @@
 //! A wall clock that a test can step, by a small preloaded library; the monotonic clock stays true.
 //!
-//! `wall_clock.c` says why it is not libfaketime. It is compiled when a test first asks for it, by
-//! the C compiler that Rust itself links with.
+//! `wall_clock.c` says why it is not libfaketime.
 //!
 //! Only calls that go through libc are faked (`gettimeofday`, `clock_gettime`, `SystemTime`). A raw
 //! system call or a direct call of the vDSO, such as rustix makes, sees the true clock.
 
-use std::fs::{self, File};
+use std::fs::File;
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
-use std::process::Command;
 use std::sync::OnceLock;
+
+use super::preload;
 
 const SOURCE: &str = include_str!("wall_clock.c");
 
@@ -31,23 +31,7 @@ pub fn wall_clock_env(file: &Path) -> [(&'static str, PathBuf); 2] {
     [("LD_PRELOAD", library()), ("LOCKMOD_WALL_CLOCK", file.to_owned())]
 }
 
-/// Compiled once a process, and put in its place in one step: test processes run side by side.
 fn library() -> PathBuf {
     static LIBRARY: OnceLock<PathBuf> = OnceLock::new();
-    let library = LIBRARY.get_or_init(|| {
-        let folder = Path::new(env!("CARGO_TARGET_TMPDIR"));
-        let build = tempfile::tempdir_in(folder).expect("cargo has made the folder");
-        let (source, built) = (build.path().join("wall_clock.c"), build.path().join("built.so"));
-        fs::write(&source, SOURCE).expect("the folder is ours");
-        let status = Command::new("cc")
-            .args(["-O1", "-shared", "-fPIC", "-Wall", "-Werror", "-o"])
-            .args([&built, &source])
-            .status()
-            .expect("`cc` runs: Rust links with it");
-        assert!(status.success(), "wall_clock.c does not compile");
-        let library = folder.join("wall_clock.so");
-        fs::rename(&built, &library).expect("the folder is ours");
-        library
-    });
-    library.clone()
+    LIBRARY.get_or_init(|| preload::compile("wall_clock", SOURCE)).clone()
 }

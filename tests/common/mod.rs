@@ -33,8 +33,10 @@
 #![allow(unreachable_pub, reason = "each test binary has the harness as a private module")]
 
 mod clock;
+mod disk;
 mod places;
 mod ports;
+mod preload;
 mod process;
 mod proxy;
 mod raw;

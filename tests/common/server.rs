@@ -15,7 +15,8 @@ use tempfile::TempDir;
 
 use super::ports::Port;
 use super::{
-    PATIENCE, RawConnection, clock, module_path, process, run, server_binary, valgrind, wait_for,
+    PATIENCE, RawConnection, clock, disk, module_path, process, run, server_binary, valgrind,
+    wait_for,
 };
 
 /// Every server's settings, before those of the test.
@@ -38,6 +39,7 @@ pub struct Builder {
     is_plain: bool,
     env: Vec<(String, String)>,
     has_fake_wall_clock: bool,
+    has_watched_disk: bool,
     password: Option<String>,
     /// The port of the cluster's bus.
     bus: Option<Arc<Port>>,
@@ -85,6 +87,12 @@ impl Builder {
     /// A wall clock that [`Server::set_wall_clock_offset_ms`] can step; time there runs as here.
     pub fn fake_wall_clock(mut self) -> Self {
         self.has_fake_wall_clock = true;
+        self
+    }
+
+    /// A disk that [`Server::take_disk_calls`] watches and [`Server::set_disk_full`] fills.
+    pub fn watched_disk(mut self) -> Self {
+        self.has_watched_disk = true;
         self
     }
 
@@ -432,6 +440,27 @@ impl Server {
         clock::set_offset(&clock::offset_file(self.dir()), offset_ms);
     }
 
+    /// Syncs and renames of the module's files, and syncs of folders, since this was asked last:
+    /// what was done, and the file's name.
+    ///
+    /// # Panics
+    /// Without [`Builder::watched_disk`].
+    #[track_caller]
+    pub fn take_disk_calls(&self) -> Vec<(String, String)> {
+        assert!(self.builder.has_watched_disk, "start it with .watched_disk()");
+        disk::take_calls(self.dir())
+    }
+
+    /// Lets no file of the module be written any more, or again.
+    ///
+    /// # Panics
+    /// Without [`Builder::watched_disk`].
+    #[track_caller]
+    pub fn set_disk_full(&self, is_full: bool) {
+        assert!(self.builder.has_watched_disk, "start it with .watched_disk()");
+        disk::set_full(self.dir(), is_full);
+    }
+
     // ---- talk ----
 
     /// A new connection, over the Unix socket. Nothing it does waits longer than [`PATIENCE`].
@@ -526,6 +555,9 @@ impl Server {
                 clock::set_offset(&file, 0);
             }
             command.envs(clock::wall_clock_env(&file));
+        }
+        if self.builder.has_watched_disk {
+            command.envs(disk::disk_env(self.dir()));
         }
         command.envs(self.builder.env.iter().map(|(name, value)| (name, value)));
         let child = process::spawn(command)

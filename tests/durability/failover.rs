@@ -83,6 +83,22 @@ fn a_replica_that_crashes_and_starts_as_a_master_was_promoted() {
 }
 
 #[test]
+fn a_promoted_node_that_crashes_says_so_again() {
+    let master = master();
+    let mut replica = replica_of(&master);
+    granted(&master, "lock", "first", MAX_TTL_MS);
+    master.wait_for_replica(&replica);
+    replica.reconfigure(|_| Server::builder().config("save", "\"\""));
+    replica.run("CONFIG SET lockmod.max-ttl 60000").expect("set");
+    replica.run("REPLICAOF NO ONE").expect("promoted");
+    assert!(quarantine_left(&replica, "lock") > 30_000);
+    replica.kill();
+    replica.start_again();
+    let refusal = acquire(&replica, "lock", "second", 1_000).expect_err("it waits");
+    assert!(refusal.contains("was promoted from replica"), "{refusal}");
+}
+
+#[test]
 fn a_demoted_master_stops_granting_at_once() {
     let (old, new) = (master(), master());
     granted(&old, "lock", "first", MAX_TTL_MS);

@@ -1,7 +1,8 @@
 //! The state file: damaged, of another node, of a newer build, in use, on a disk that refuses.
 
-use std::fs;
 use std::path::PathBuf;
+use std::process::Command;
+use std::{fs, thread};
 
 use crate::common::{Server, wait_until};
 use crate::{acquire, granted, quarantine_left};
@@ -88,7 +89,7 @@ fn the_file_of_a_newer_build_is_refused_and_kept() {
     fs::write(&path, &bytes).expect("written");
     let error = server.try_start_again().expect_err("the server does not start");
     let log = error.log;
-    assert!(log.contains("written in version 9, and this build reads up to 1"), "{log}");
+    assert!(log.contains("written in version 9, and this build reads up to 2"), "{log}");
     assert_eq!(fs::read(&path).expect("still there"), bytes, "it is kept as it was");
 }
 
@@ -101,6 +102,62 @@ fn a_second_server_on_the_same_file_does_not_start() {
     let error = second.map(drop).expect_err("the second server does not start");
     assert!(error.log.contains("is in use by another server"), "{}", error.log);
     granted(&server, "another", "token", 1_000);
+}
+
+#[test]
+fn of_two_first_starts_on_one_file_the_second_is_refused() {
+    // Each found nothing, locked nothing, and ran: two containers on a fresh volume. The first is
+    // kept from writing its file for some seconds, by data that are loaded slowly.
+    let folder = tempfile::tempdir().expect("a folder");
+    let path = folder.path().join("node.state");
+    let mut first = Server::builder().without_module().config("save", "\"3600 1000000\"").start();
+    first.run("DEBUG POPULATE 300").expect("populated");
+    first.terminate_with("SAVE");
+    let node = || Server::builder().module_arg("state-file", path.display());
+    first.reconfigure(|_| node().config("key-load-delay", 10_000));
+    let log = first.dir().join("redis.log");
+    thread::scope(|scope| {
+        let first = &mut first;
+        let loading = scope.spawn(move || first.start_again());
+        wait_until("the first has claimed the file", || {
+            fs::read_to_string(&log).is_ok_and(|log| log.contains(" is ready"))
+        });
+        let error = node().try_start().map(drop).expect_err("the second does not start");
+        assert!(error.log.contains("is in use by another server"), "{}", error.log);
+        assert!(!path.exists(), "the first was still loading");
+        loading.join().expect("the first starts");
+    });
+    granted(&first, "lock", "token", 1_000);
+    let error = node().try_start().map(drop).expect_err("nor does it start later");
+    assert!(error.log.contains("is in use by another server"), "{}", error.log);
+}
+
+#[test]
+fn a_file_that_is_no_regular_file_is_refused_at_once() {
+    for name in ["node.state", "node.state.new"] {
+        let folder = tempfile::tempdir().expect("a folder");
+        let pipe = folder.path().join(name);
+        let made = Command::new("mkfifo").arg(&pipe).status().expect("mkfifo runs");
+        assert!(made.success());
+        let path = folder.path().join("node.state");
+        let server = Server::builder().module_arg("state-file", path.display()).try_start();
+        let error = server.map(drop).expect_err("the server does not start");
+        assert!(error.log.contains("is not a regular file"), "{name}: {}", error.log);
+    }
+    let server = Server::builder().module_arg("state-file", "/dev/zero").try_start();
+    let error = server.map(drop).expect_err("the server does not start");
+    assert!(error.log.contains("is not a regular file"), "{}", error.log);
+}
+
+#[test]
+fn a_server_whose_config_was_renamed_has_a_file_of_its_own_port() {
+    let mut server = Server::builder().config_line("rename-command CONFIG \"\"").start();
+    let fence = granted(&server, "lock", "token", 1_000);
+    assert!(state_path(&server).exists());
+    server.kill();
+    server.start_again();
+    assert!(quarantine_left(&server, "lock") > 0, "it does not know how it is persisted");
+    assert!(crate::first_grant(&server, "lock", "next") > fence);
 }
 
 #[test]

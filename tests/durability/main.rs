@@ -3,7 +3,9 @@
 #[path = "../common/mod.rs"]
 mod common;
 
+mod clock;
 mod crashes;
+mod disk;
 mod failover;
 mod files;
 mod operations;

@@ -125,10 +125,8 @@ fn a_floor_can_be_raised_in_quarantine_and_outlasts_the_next_crash() {
     assert!(quarantine_left(&server, "lock") > 0);
     // Above the time of day in microseconds, where a node begins that knows nothing of itself.
     let fence = 1_u64 << 52;
-    let run = |server: &Server, line: &str| server.run(line);
-    let raise = format!("LOCK.EXTEND floor-of-operator operator 1000 FENCE {fence} REPAIR");
-    assert_eq!(run(&server, &raise), Ok(redis::Value::Int(1)));
-    assert_eq!(run(&server, "DEL floor-of-operator"), Ok(redis::Value::Int(1)));
+    let raised = server.run(&format!("LOCK.FLOOR {fence}"));
+    assert_eq!(raised, Ok(redis::Value::Int(fence.cast_signed())));
     assert_eq!(server.info_u64("lockmod_floor"), fence);
     server.kill();
     server.start_again();

@@ -82,6 +82,8 @@ struct Setup {
     max_waiters: usize,
     /// Of a hundred calls of nodes, how many are lost.
     lost_calls: u32,
+    /// Wall clocks are stepped by so little that nobody notices, in place of hours.
+    small_steps: bool,
     defect: Defect,
     overtakes: bool,
 }
@@ -106,6 +108,7 @@ impl Setup {
             old_node: random.random_bool(0.2).then(|| random.random_range(0..nodes)),
             max_waiters: if random.random_bool(0.1) { 1 } else { 1_000 },
             lost_calls: [0, 0, 10, 100][random.random_range(0..4)],
+            small_steps: random.random_bool(0.5),
             defect: Defect::None,
             overtakes: false,
         }
@@ -421,6 +424,19 @@ fn leases_on_a_clock_that_is_stepped_are_caught() {
 fn a_node_that_calls_those_whom_it_refuses_is_caught() {
     let complaint = "that it had called";
     must_be_caught("calls in quarantine", stormy(Defect::CallsInQuarantine), complaint);
+}
+
+#[test]
+fn leases_that_are_dated_by_a_clock_with_small_steps_are_caught() {
+    // One node that has every write on its disk is never in quarantine: it must know by itself
+    // when the leases end that it finds there.
+    let change = |setup: Setup| Setup {
+        nodes: 1,
+        old_node: None,
+        small_steps: true,
+        ..stormy(Defect::DatesByTheWallClock)(setup)
+    };
+    must_be_caught("dates by the wall clock", change, OVERLAP);
 }
 
 #[test]

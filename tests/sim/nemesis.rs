@@ -18,6 +18,8 @@ use crate::world::Process;
 type Recovery = Pin<Box<dyn Future<Output = ()> + Send>>;
 
 const HOUR_MS: i64 = 3_600_000;
+/// How far a wall clock may be stepped so that nobody notices, and a little more.
+const SMALL_MS: i64 = 1_050;
 
 pub(crate) struct Nemesis {
     setup: Setup,
@@ -90,7 +92,10 @@ impl Nemesis {
                 }))
             }
             34..42 => {
-                let by_ms = self.random.random_range(-6..=6) * HOUR_MS;
+                let by_ms = match self.setup.small_steps {
+                    true => self.random.random_range(-SMALL_MS..=SMALL_MS),
+                    false => self.random.random_range(-6..=6) * HOUR_MS,
+                };
                 let all = self.random.random_bool(0.5);
                 net.change(|universe| {
                     let (first, last) =

@@ -11,10 +11,12 @@ use lockmod::codec::state::{decode_state, encode_state};
 use lockmod::codec::{decode_lock, encode_lock};
 use lockmod::engine::{
     Acquired, Ceilings, Clocks, Durability, Extended, Fence, Fencing, Found, Instant, Inventory,
-    Line, Loaded, Lock, Millis, Queued, Refusal, Released, Saved, Stop, Stopped, UnixTime, Waiter,
-    recover, start, stop,
+    Lease, Line, Loaded, Lock, Millis, Queued, Refusal, Released, Saved, Statement, Stop, Stopped,
+    Token, UnixTime, Waiter, recover, start, stop,
 };
-use lockmod::wire::request::{self, Limits, Waiting};
+use lockmod::wire::request::{
+    self, Limits, PROVISIONAL, SUFFIX_MAX, Waiting, decided, decided_suffix,
+};
 use lockmod::wire::spec::{KEPT, KEPT_PROVISIONALLY, NOT_IN_LINE};
 
 use crate::clock::Clock;
@@ -42,6 +44,8 @@ pub(crate) enum Defect {
     LeasesOnTheWallClock,
     /// It calls those in line while it would refuse what they then ask for.
     CallsInQuarantine,
+    /// It dates leases by the wall clock as it reads, and believes it when it starts again.
+    DatesByTheWallClock,
 }
 
 /// What a node keeps through a crash.
@@ -50,7 +54,7 @@ pub(crate) enum Persistence {
     Nothing,
     /// The data set as it was saved last.
     Snapshots,
-    /// Every write before its reply.
+    /// Every write before its reply, in an append-only file.
     Always,
 }
 
@@ -71,7 +75,18 @@ pub(crate) enum Misfit {
 struct Disk {
     state: Option<Vec<u8>>,
     locks: Vec<(Vec<u8>, Vec<u8>)>,
+    /// The append-only file: the last that was stated of each name.
+    stated: BTreeMap<Vec<u8>, Stated>,
     is_full: bool,
+}
+
+/// A lock, as commands in an append-only file state it.
+#[derive(Debug)]
+struct Stated {
+    counter: Fence,
+    floor: Fence,
+    /// Token, label, and what stands in place of the ttl.
+    lease: Option<(Vec<u8>, Vec<u8>, Vec<u8>)>,
 }
 
 /// How a node stops.
@@ -97,12 +112,12 @@ pub(crate) struct Node {
     pub(crate) misfit: Option<Misfit>,
     persistence: Persistence,
     defect: Defect,
-    /// The first reading since the wall clock was stepped last.
-    steady: Clocks,
+    /// What leaves the process is dated by this.
+    dating: Clocks,
     durability: Durability,
     pub(crate) locks: BTreeMap<Vec<u8>, Lock>,
     pub(crate) lines: Lines,
-    saved: Saved,
+    statement: Statement,
     disk: Disk,
     pub(crate) repaired: u64,
     /// How often it answered that a lease does not count yet.
@@ -129,21 +144,23 @@ impl Node {
             misfit: None,
             persistence,
             defect,
-            steady: none,
+            dating: none,
             durability: Durability::default(),
             locks: BTreeMap::new(),
             lines: Lines::new(offer),
-            saved: Saved {
+            statement: Statement::new(Saved {
                 port: PORT,
-                ceilings: Ceilings::default(),
+                ceilings: Ceilings::NONE,
                 at: none,
                 boot: 0,
+                dating: none,
+                foreign_until: none.now,
                 is_always_durable: false,
                 was_stepped: false,
                 was_replica: false,
                 promoted_until: Instant::default(),
                 stop: None,
-            },
+            }),
             disk: Disk::default(),
             repaired: 0,
             provisional: 0,
@@ -151,6 +168,12 @@ impl Node {
         };
         node.start_again();
         node
+    }
+
+    /// Both clocks, as what leaves the process is dated.
+    fn dated(&self) -> Clocks {
+        let clocks = self.clocks();
+        if self.defect == Defect::DatesByTheWallClock { clocks } else { self.dating.at(clocks.now) }
     }
 
     fn clocks(&self) -> Clocks {
@@ -180,7 +203,7 @@ impl Node {
 
     /// What there is, with leases counted from `since`.
     fn inventory(&self, since: UnixTime) -> Inventory {
-        let clocks = self.clocks();
+        let clocks = self.dated();
         let mut inventory = Inventory::new(since);
         for (name, lock) in &self.locks {
             let mut hasher = crc32fast::Hasher::new();
@@ -212,7 +235,7 @@ impl Node {
     pub(crate) fn delete(&mut self, name: &[u8]) {
         if let Some(lock) = self.locks.remove(name) {
             self.durability.forget(&lock);
-            self.keep_data();
+            self.disk.stated.remove(name);
             self.settle(name);
         }
     }
@@ -229,7 +252,7 @@ impl Node {
         // second are beyond what is promised.
         self.notice_step();
         if let End::Shutdown { saves } = end {
-            let saves = saves && self.persistence != Persistence::Nothing && !self.disk.is_full;
+            let saves = saves && self.persistence == Persistence::Snapshots && !self.disk.is_full;
             if saves {
                 self.write_data();
             }
@@ -237,9 +260,10 @@ impl Node {
             let ends = self.locks.values().filter_map(|lock| Some(lock.lease(now)?.ends_at));
             let longest = ends.max().unwrap_or_default();
             let is_saved = saves || self.persistence == Persistence::Always;
-            let stopped = Stopped { is_saved, inventory: self.inventory(self.clocks().wall) };
-            let saved = stop(self.saved, &self.durability, now, longest, stopped);
-            let _ = self.write_state(saved);
+            let stopped = Stopped { is_saved, inventory: self.inventory(self.dated().wall) };
+            let node = self.durability.clone();
+            self.statement.change(|saved| *saved = stop(*saved, &node, now, longest, stopped));
+            let _ = self.write_state();
         }
         self.is_up = false;
         self.locks.clear();
@@ -251,6 +275,7 @@ impl Node {
         };
         if !keeps {
             self.disk.locks.clear();
+            self.disk.stated.clear();
         }
         if end == End::PowerLoss {
             // The wall clock goes on; the other one starts anew.
@@ -267,25 +292,49 @@ impl Node {
         self.is_up = true;
         // Somebody has made room on the disk.
         self.disk.is_full = false;
-        self.steady = self.clocks();
+        let found = self.found();
+        self.dating = found.dating(self.boot).unwrap_or_else(|| self.clocks());
         self.durability = Durability::new(Fence::ZERO, None);
         for (name, bytes) in &self.disk.locks {
-            let loaded = decode_lock(bytes, self.clocks(), self.boot).expect("we wrote it");
+            let loaded = decode_lock(bytes, self.dated(), self.boot).expect("we wrote it");
             let ends_at = loaded.lock.written_lease().map(|lease| lease.ends_at);
             self.durability.raise_floor(loaded.floor);
             self.durability.seen(loaded.lock.counter(), ends_at);
             self.locks.insert(name.clone(), loaded.lock);
         }
-        self.begin();
+        self.replay();
+        self.begin(found);
+    }
+
+    /// As the module reads an append-only file.
+    fn replay(&mut self) {
+        let clocks = self.dated();
+        for (name, stated) in &self.disk.stated {
+            let mut lock = Lock::free(stated.counter, clocks.now);
+            if let Some((token, label, fact)) = &stated.lease {
+                let token = Token::new(token, LIMITS.token).expect("a token");
+                let decided = decided(fact).expect("a fact");
+                let ends_at = clocks.to_instant(decided.ends_at, decided.ttl);
+                lock.apply(Lease { token, fence: decided.fence, ends_at, label }, clocks.now);
+                lock.set_provisional(decided.is_provisional);
+            }
+            let ends_at = lock.written_lease().map(|lease| lease.ends_at);
+            self.durability.raise_floor(stated.floor);
+            self.durability.seen(lock.counter(), ends_at);
+            self.locks.insert(name.clone(), lock);
+        }
+    }
+
+    fn found(&self) -> Found {
+        match &self.disk.state {
+            None => Found::Missing,
+            Some(bytes) => decode_state(bytes).map_or(Found::Damaged, Found::Present),
+        }
     }
 
     /// As `begin` in `src/module/start.rs`.
-    fn begin(&mut self) {
+    fn begin(&mut self, found: Found) {
         let clocks = self.clocks();
-        let found = match &self.disk.state {
-            None => Found::Missing,
-            Some(bytes) => decode_state(bytes).map_or(Found::Damaged, Found::Present),
-        };
         let loaded = Loaded {
             port: PORT,
             clocks,
@@ -310,49 +359,75 @@ impl Node {
         if self.defect == Defect::NoFenceCeiling {
             recovery.floor = loaded.highest;
         }
+        if self.defect == Defect::DatesByTheWallClock {
+            recovery.prolong = Millis::ZERO;
+        }
         let saved = start(found, loaded, recovery, &self.durability);
-        self.write_state(saved).expect("the disk works at a start");
-        self.durability.keep(self.saved.ceilings);
+        for lock in self.locks.values_mut() {
+            lock.prolong(recovery.prolong, clocks.now);
+        }
+        self.dating = saved.dating;
+        self.statement = Statement::new(saved);
         self.durability.recover(recovery);
+        self.write_state().expect("the disk works at a start");
         self.quarantines += u64::from(recovery.quarantine.is_some());
-        self.keep_data();
     }
 
     // ---- the disk ----
 
-    fn write_state(&mut self, mut saved: Saved) -> Result<(), Refusal> {
-        if self.disk.is_full {
+    /// Writes what the state file has to say; only then may it be used.
+    fn write_state(&mut self) -> Result<(), Refusal> {
+        let Some(draft) = self.statement.draft(self.clocks()) else { return Ok(()) };
+        let is_full = self.disk.is_full;
+        if !is_full {
+            self.disk.state = Some(encode_state(&draft.saved));
+            self.statement.written(draft);
+        }
+        self.durability.keep(self.statement.allowed());
+        if is_full {
             return Err(Refusal::StateFile { cause: "no space left on device".into() });
         }
-        saved.at = self.clocks();
-        saved.was_stepped |= self.saved.boot == self.boot
-            && self.disk.state.is_some()
-            && self.is_up
-            && saved.at.are_stepped_since(self.steady);
-        self.disk.state = Some(encode_state(&saved));
-        self.saved = saved;
         Ok(())
     }
 
     fn write_data(&mut self) {
-        let (clocks, floor, boot) = (self.clocks(), self.durability.floor(), self.boot);
+        let (clocks, floor, boot) = (self.dated(), self.durability.floor(), self.boot);
         let bytes = |lock: &Lock| encode_lock(lock, floor, clocks, boot);
         self.disk.locks =
             self.locks.iter().map(|(name, lock)| (name.clone(), bytes(lock))).collect();
     }
 
-    fn keep_data(&mut self) {
-        if self.persistence == Persistence::Always {
-            self.write_data();
+    /// States in the append-only file what a request has made of this lock. What it has left alone
+    /// is not dated again.
+    fn state(&mut self, name: &[u8], before: &Lock) {
+        let Some(lock) = self.locks.get(name) else { return };
+        if self.persistence != Persistence::Always || lock == before {
+            return;
         }
+        let clocks = self.dated();
+        let lease = lock.written_lease().map(|lease| {
+            let mut room = [0; SUFFIX_MAX];
+            let ttl = clocks.now.until(lease.ends_at).get().to_string();
+            let suffix = decided_suffix(&mut room, clocks.to_wall(lease.ends_at), lease.fence);
+            let mark: &[u8] = if lock.is_provisional() { &[PROVISIONAL] } else { b"" };
+            let fact = [ttl.as_bytes(), suffix, mark].concat();
+            (lease.token.as_bytes().to_vec(), lease.label.to_vec(), fact)
+        });
+        let stated = Stated { counter: lock.counter(), floor: self.durability.floor(), lease };
+        self.disk.stated.insert(name.to_vec(), stated);
     }
 
     fn notice_step(&mut self) {
         let clocks = self.clocks();
-        if clocks.are_stepped_since(self.steady) {
-            self.steady = clocks;
-            let saved = Saved { was_stepped: true, ..self.saved };
-            let _ = self.write_state(saved);
+        if !clocks.are_stepped_since(self.dating) || self.statement.is_behind() {
+            return;
+        }
+        self.statement.change(|saved| {
+            saved.was_stepped = true;
+            saved.dating = clocks;
+        });
+        if self.write_state().is_ok() {
+            self.dating = clocks;
         }
     }
 
@@ -407,17 +482,16 @@ impl Node {
         let mut lock = self.locks.remove(name);
         let is_new = lock.is_none();
         let mut decided = lock.take().unwrap_or_default();
+        let before = decided.clone();
         let outcome = loop {
             match decision(&mut self.durability, &mut decided, now) {
                 Ok(outcome) => break Ok(outcome),
                 Err(Stop::Refused(refusal)) => break Err(refusal),
                 Err(Stop::Persist(ceilings)) => {
-                    let ceilings = self.saved.ceilings.max(ceilings);
-                    if let Err(refusal) = self.write_state(Saved { ceilings, ..self.saved }) {
-                        self.durability.request_failed();
+                    self.statement.raise(ceilings);
+                    if let Err(refusal) = self.write_state() {
                         break Err(refusal);
                     }
-                    self.durability.persisted(ceilings);
                 }
             }
         };
@@ -426,7 +500,7 @@ impl Node {
         if !is_new || decided.counter() > Fence::ZERO {
             self.locks.insert(name.to_vec(), decided);
         }
-        self.keep_data();
+        self.state(name, &before);
         outcome
     }
 

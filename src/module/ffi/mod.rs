@@ -13,6 +13,7 @@ pub(super) mod events;
 mod options;
 pub(super) mod register;
 mod scan;
+mod settings;
 pub(super) mod types;
 pub(super) mod waiting;
 
@@ -20,7 +21,7 @@ use std::cell::{Cell, UnsafeCell};
 use std::ffi::{CStr, CString, c_char, c_int, c_longlong};
 use std::marker::PhantomData;
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::ptr::{NonNull, null, null_mut};
+use std::ptr::{NonNull, null_mut};
 
 use redis_module::raw;
 
@@ -178,53 +179,6 @@ impl<'a> Context<'a> {
         };
         // SAFETY: the reply is ours.
         unsafe { is_done(reply) }
-    }
-
-    /// The value of one of the server's settings, as text.
-    pub(super) fn setting(self, name: &str) -> Option<String> {
-        let vector = self.strings(&[b"GET", name.as_bytes()]);
-        // SAFETY: as in `run_replicated`; the reply is freed below.
-        let reply = unsafe {
-            let (strings, count) = (vector.raw.as_ptr(), vector.raw.len());
-            let context = self.raw.as_ptr();
-            call!(RedisModule_Call(context, c"CONFIG".as_ptr(), c"v".as_ptr(), strings, count))
-        };
-        if reply.is_null() {
-            return None;
-        }
-        // SAFETY: the second element of the pair is looked up, and read before the reply is freed;
-        // the server answers null where there is no such element or no text.
-        unsafe {
-            let element = call!(RedisModule_CallReplyArrayElement(reply, 1));
-            let mut length = 0;
-            let text = if element.is_null() {
-                null()
-            } else {
-                call!(RedisModule_CallReplyStringPtr(element, &mut length))
-            };
-            let value = slice(text, length).map(|text| String::from_utf8_lossy(text).into_owned());
-            call!(RedisModule_FreeCallReply(reply));
-            value
-        }
-    }
-
-    /// Whether all of the data set is on disk, as far as the server has anything to do with it.
-    pub(super) fn is_data_set_saved(self) -> bool {
-        // An append-only file is synced before the server says that it stops.
-        if self.setting("appendonly").is_some_and(|value| value == "yes") {
-            return true;
-        }
-        let (section, field) = (c"persistence", c"rdb_changes_since_last_save");
-        let mut status = OK;
-        // SAFETY: the context lasts as long as `self`; the data is ours, and is freed once.
-        let changes = unsafe {
-            let data = call!(RedisModule_GetServerInfo(self.raw.as_ptr(), section.as_ptr()));
-            let changes =
-                call!(RedisModule_ServerInfoGetFieldUnsigned(data, field.as_ptr(), &mut status));
-            call!(RedisModule_FreeServerInfo(self.raw.as_ptr(), data));
-            changes
-        };
-        status == OK && changes == 0
     }
 
     /// Whether replicas must not be written to at this moment, because writes are paused.
@@ -527,6 +481,12 @@ impl<T> Guarded<T> {
         // SAFETY: one callback at a time (see `Sync`), and not within itself: `busy` says so.
         work(unsafe { &mut *self.value.get() })
     }
+}
+
+/// The role and state of the server, whoever asks.
+pub(super) fn server_flags() -> Flags {
+    // SAFETY: without a context the server tells of itself only.
+    Flags(unsafe { call!(RedisModule_GetContextFlags(null_mut())) } as u32)
 }
 
 /// The wall clock in milliseconds since 1970, as the server sees it.

@@ -25,8 +25,7 @@ pub(super) unsafe fn register(
     let words: Vec<String> = (0..arguments.len())
         .map(|position| String::from_utf8_lossy(arguments.get(position)).into_owned())
         .collect();
-    let port = wrapped.setting("port").and_then(|port| port.parse().ok()).unwrap_or(0);
-    for (option, default) in OPTIONS.iter().zip(config::defaults(&words, port)?) {
+    for (option, default) in OPTIONS.iter().zip(config::defaults(&words, wrapped.port())?) {
         let name = c_string(option.name);
         let changeable = raw::REDISMODULE_CONFIG_DEFAULT;
         // SAFETY: the loading context; the server copies name and default; each value is static,

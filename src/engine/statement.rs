@@ -1,0 +1,321 @@
+//! What a node's state file says, and what it has to say.
+//!
+//! The two are kept apart. A change that could not be written stays wanted, and every later write
+//! includes it; until one of them succeeds, nothing may be used. Ceilings that were wanted and not
+//! written are wanted still. This decides what to write and what a write allows; whoever owns the
+//! file does the writing, one write at a time.
+
+use super::{Ceilings, Clocks, Instant, Saved};
+
+/// The contents of one state file, wanted and written.
+#[derive(Clone, Debug)]
+pub struct Statement {
+    /// What the file has to say.
+    wanted: Saved,
+    /// How many changes there were, apart from those of the ceilings alone.
+    changes: u64,
+    /// How many of them the file says.
+    said: u64,
+    /// The ceilings in the file.
+    written: Ceilings,
+    /// What may be used: no more than the file says.
+    allowed: Ceilings,
+}
+
+/// What is to be written next.
+#[derive(Clone, Copy, Debug)]
+#[must_use]
+pub struct Draft {
+    /// The contents.
+    pub saved: Saved,
+    changes: u64,
+}
+
+impl Statement {
+    /// A file that has to say `wanted`, and does not yet.
+    pub const fn new(wanted: Saved) -> Statement {
+        let none = Ceilings::NONE;
+        Statement { wanted, changes: 1, said: 0, written: none, allowed: none }
+    }
+
+    /// What may be used: nothing while the file lacks a change.
+    pub fn allowed(&self) -> Ceilings {
+        if self.is_behind() { Ceilings::NONE } else { self.allowed }
+    }
+
+    /// Whether the file lacks a change.
+    pub const fn is_behind(&self) -> bool {
+        self.said != self.changes
+    }
+
+    /// Changes what the file has to say. Nothing may be used until that is written.
+    pub fn change(&mut self, change: impl FnOnce(&mut Saved)) {
+        change(&mut self.wanted);
+        self.changes += 1;
+    }
+
+    /// Wants at least these ceilings.
+    pub fn raise(&mut self, ceilings: Ceilings) {
+        self.wanted.ceilings = self.wanted.ceilings.max(ceilings);
+    }
+
+    /// Allows no lease past `lease` from now on, so that the file may promise less. While the file
+    /// lacks a change, nothing is lowered: the change may need what is promised.
+    pub fn lower(&mut self, lease: Instant) {
+        if !self.is_behind() {
+            self.allowed.lease = self.allowed.lease.min(lease);
+            self.wanted.ceilings.lease = self.wanted.ceilings.lease.min(lease);
+        }
+    }
+
+    /// What to write at this time; `None` if the file says all of it.
+    pub fn draft(&self, at: Clocks) -> Option<Draft> {
+        if !self.is_behind() && self.written == self.wanted.ceilings {
+            return None;
+        }
+        // A step that nobody has noticed yet: earlier leases may be dated by another clock.
+        let was_stepped = self.wanted.was_stepped || at.are_stepped_since(self.wanted.dating);
+        Some(Draft { saved: Saved { at, was_stepped, ..self.wanted }, changes: self.changes })
+    }
+
+    /// Notes that `draft` is on the disk.
+    ///
+    /// What was lowered while it was being written is allowed again, and wanted: the file says it.
+    pub fn written(&mut self, draft: Draft) {
+        self.said = draft.changes;
+        self.wanted.was_stepped |= draft.saved.was_stepped;
+        self.written = draft.saved.ceilings;
+        self.allowed = draft.saved.ceilings;
+        if !self.is_behind() {
+            self.raise(draft.saved.ceilings);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::engine::{
+        Claim, Durability, Fence, Found, Inventory, Loaded, Lock, Millis, Stop, Token, UnixTime,
+        promote, recover, start,
+    };
+    use proptest::prelude::*;
+
+    const MAX_TTL: Millis = Millis::new(60_000);
+    const BOOT: u64 = 9;
+
+    fn clocks(now: u64) -> Clocks {
+        Clocks { now: Instant::from_millis(now), wall: UnixTime::from_millis(1 << 40 | now) }
+    }
+
+    /// What becomes of a write.
+    #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+    enum Disk {
+        Works,
+        /// Nothing is written.
+        Refuses,
+        /// The new file is in place, and the node is told that it failed.
+        Lies,
+    }
+
+    /// A node without persistence, of which only the state file survives a crash.
+    struct Node {
+        now: u64,
+        durability: Durability,
+        statement: Statement,
+        file: Option<Saved>,
+        is_replica: bool,
+        /// Of the one lock; a crash forgets it.
+        counter: Fence,
+        issued: Fence,
+        longest: Instant,
+        /// The end of the last quarantine.
+        waits_until: Instant,
+        /// The same, as of the last write that reached the disk.
+        said_until: Instant,
+    }
+
+    impl Node {
+        fn start(file: Option<Saved>, now: u64, is_replica: bool, disk: Disk) -> Node {
+            let found = file.map_or(Found::Missing, Found::Present);
+            let loaded = Loaded {
+                port: 7,
+                clocks: clocks(now),
+                boot: BOOT,
+                lock_count: 0,
+                inventory: Inventory::default(),
+                was_read: false,
+                highest: Fence::ZERO,
+                is_always_durable: false,
+                is_replica,
+                max_ttl: MAX_TTL,
+            };
+            let mut durability = Durability::new(Fence::ZERO, None);
+            let recovery = recover(found, loaded);
+            let statement = Statement::new(start(found, loaded, recovery, &durability));
+            durability.recover(recovery);
+            durability.keep(statement.allowed());
+            let (issued, longest, counter) = (Fence::ZERO, Instant::default(), Fence::ZERO);
+            let waits_until = recovery.quarantine.map_or(longest, |(until, _)| until);
+            let mut node = Node {
+                now,
+                durability,
+                statement,
+                file,
+                is_replica,
+                counter,
+                issued,
+                longest,
+                waits_until,
+                said_until: Instant::default(),
+            };
+            node.write(disk);
+            node
+        }
+
+        /// Writes what is wanted; answers whether the node knows that it is written.
+        fn write(&mut self, disk: Disk) -> bool {
+            let Some(draft) = self.statement.draft(clocks(self.now)) else { return true };
+            if disk != Disk::Refuses {
+                self.file = Some(draft.saved);
+                self.said_until = self.waits_until;
+            }
+            if disk == Disk::Works {
+                self.statement.written(draft);
+            }
+            self.durability.keep(self.statement.allowed());
+            disk == Disk::Works
+        }
+
+        fn acquire(&mut self, ttl: u64, disk: Disk) {
+            let token = Token::new(b"token", 64).unwrap();
+            let (claim, now) = (Claim { token, ttl: Millis::new(ttl) }, clocks(self.now).now);
+            let mut lock = Lock::free(self.counter, now);
+            loop {
+                match self.durability.acquire(&mut lock, claim, b"", now) {
+                    Ok(_) => break,
+                    Err(Stop::Refused(_)) => return,
+                    Err(Stop::Persist(ceilings)) => {
+                        self.statement.raise(ceilings);
+                        if !self.write(disk) {
+                            return;
+                        }
+                    }
+                }
+            }
+            let (fence, ends_at) = (lock.counter(), now.after(claim.ttl));
+            let file = self.file.expect("nothing is granted without a file");
+            assert!(file.ceilings.covers(Ceilings { fence, lease: ends_at }), "used first");
+            assert!(!file.was_replica, "granted by a node that says it is a replica");
+            assert!(fence > self.issued, "fences rise");
+            (self.counter, self.issued) = (fence, fence);
+            self.longest = self.longest.max(ends_at);
+        }
+
+        fn promote(&mut self, disk: Disk) {
+            self.is_replica = false;
+            let recovery = promote(clocks(self.now), self.durability.highest(), MAX_TTL);
+            self.durability.recover(recovery);
+            let (until, _) = recovery.quarantine.expect("a promotion waits");
+            self.waits_until = until;
+            let used = Ceilings { fence: recovery.floor, lease: until };
+            self.statement.change(|saved| {
+                saved.ceilings = saved.ceilings.max(used.plus_block());
+                saved.was_replica = false;
+            });
+            self.write(disk);
+        }
+
+        /// All locks were given back, and a survey has found none.
+        fn survey(&mut self, disk: Disk) {
+            self.durability.begin_survey();
+            self.longest = Instant::default();
+            if let Some(lease) = self.durability.end_survey(clocks(self.now).now) {
+                self.statement.lower(lease);
+                self.write(disk);
+            }
+        }
+
+        fn crash(&mut self, disk: Disk) {
+            let (issued, longest) = (self.issued, self.longest);
+            // A role that no write could tell of is not known; the promotion itself is.
+            let was_replica = self.file.is_some_and(|file| file.was_replica);
+            let waits_until = if was_replica { self.waits_until } else { self.said_until };
+            *self = Node::start(self.file, self.now + 1, self.is_replica, disk);
+            let now = clocks(self.now).now;
+            let until = self.waits_until;
+            assert!(until >= longest || longest < now, "{until:?}: a lease until {longest:?}");
+            // A replica grants nothing, and waits when it is promoted.
+            let is_covered = self.is_replica || until >= waits_until || waits_until < now;
+            assert!(is_covered, "{until:?} < {waits_until:?}");
+            assert!(self.durability.floor() >= issued);
+            (self.issued, self.longest) = (issued, longest);
+        }
+    }
+
+    proptest! {
+        /// A promotion whose file could not be written dropped its fence jump and its quarantine
+        /// when a later write, for an extension, started from the ceilings before it.
+        #[test]
+        fn nothing_that_was_wanted_is_lost_whichever_write_fails(
+            starts_as_replica: bool,
+            steps in proptest::collection::vec((0..7_u8, 0..3_u8, 1..40_000_u64), 1..24),
+        ) {
+            let mut node = Node::start(None, 1_000, starts_as_replica, Disk::Works);
+            for (step, disk, length) in steps {
+                let disk = [Disk::Works, Disk::Refuses, Disk::Lies][usize::from(disk)];
+                match step {
+                    0 | 1 if !node.is_replica => node.acquire(length, disk),
+                    0..=2 => node.now += length,
+                    3 if node.is_replica => node.promote(disk),
+                    3 => {
+                        node.is_replica = true;
+                        node.statement.change(|saved| saved.was_replica = true);
+                        node.write(disk);
+                    }
+                    4 => node.survey(disk),
+                    5 => {
+                        let ceilings = Ceilings { fence: node.issued, lease: node.longest };
+                        node.statement.raise(ceilings.plus_block());
+                        node.write(disk);
+                    }
+                    _ => node.crash(disk),
+                }
+            }
+            node.crash(Disk::Works);
+        }
+    }
+
+    #[test]
+    fn a_change_that_was_not_written_is_in_the_next_write_and_allows_nothing_before() {
+        let mut node = Node::start(None, 1_000, true, Disk::Works);
+        node.promote(Disk::Refuses);
+        assert_eq!(node.statement.allowed(), Ceilings::NONE);
+        assert!(node.file.unwrap().was_replica, "the disk refused");
+        // An extension of a lease that stands, and the disk is back.
+        node.statement.raise(Ceilings { fence: Fence::ZERO, lease: Instant::from_millis(2_000) });
+        assert!(node.write(Disk::Works));
+        let file = node.file.unwrap();
+        assert!(!file.was_replica && file.ceilings.lease >= node.waits_until);
+        assert!(file.ceilings.fence > node.durability.floor());
+        assert_eq!(node.statement.allowed(), file.ceilings);
+    }
+
+    #[test]
+    fn what_is_lowered_while_it_is_written_is_allowed_again() {
+        let mut node = Node::start(None, 1_000, false, Disk::Works);
+        let high = Ceilings { fence: Fence::ZERO, lease: Instant::from_millis(90_000) };
+        node.statement.raise(high);
+        let draft = node.statement.draft(clocks(1_000)).unwrap();
+        node.statement.lower(Instant::from_millis(20_000));
+        assert_eq!(node.statement.allowed().lease, Instant::from_millis(11_000));
+        node.statement.written(draft);
+        assert_eq!(node.statement.allowed().lease, high.lease);
+        assert!(node.statement.draft(clocks(1_000)).is_none(), "the file says so");
+        // Only then is it lowered: bound first, written after.
+        node.statement.lower(Instant::from_millis(20_000));
+        assert_eq!(node.statement.allowed().lease, Instant::from_millis(20_000));
+        let lower = node.statement.draft(clocks(1_000)).unwrap();
+        assert_eq!(lower.saved.ceilings.lease, Instant::from_millis(20_000));
+    }
+}

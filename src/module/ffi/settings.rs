@@ -1,0 +1,66 @@
+//! What the server tells of its settings and of itself.
+#![allow(unsafe_code, reason = "the border to a C API")]
+
+use std::ffi::CStr;
+use std::ptr::null;
+
+use super::{Context, OK, call, raw, slice};
+
+impl Context<'_> {
+    /// The value of one of the server's settings, as text.
+    pub(in crate::module) fn setting(self, name: &str) -> Option<String> {
+        let vector = self.strings(&[b"GET", name.as_bytes()]);
+        // SAFETY: as in `run_replicated`; the reply is freed below.
+        let reply = unsafe {
+            let (strings, count) = (vector.raw.as_ptr(), vector.raw.len());
+            let context = self.raw.as_ptr();
+            call!(RedisModule_Call(context, c"CONFIG".as_ptr(), c"v".as_ptr(), strings, count))
+        };
+        if reply.is_null() {
+            return None;
+        }
+        // SAFETY: the second element of the pair is looked up, and read before the reply is freed;
+        // the server answers null where there is no such element or no text.
+        unsafe {
+            let element = call!(RedisModule_CallReplyArrayElement(reply, 1));
+            let mut length = 0;
+            let text = if element.is_null() {
+                null()
+            } else {
+                call!(RedisModule_CallReplyStringPtr(element, &mut length))
+            };
+            let value = slice(text, length).map(|text| String::from_utf8_lossy(text).into_owned());
+            call!(RedisModule_FreeCallReply(reply));
+            value
+        }
+    }
+
+    /// The port on which the server listens; 0 if none. It is in INFO where CONFIG was renamed.
+    pub(in crate::module) fn port(self) -> u16 {
+        let port = self.setting("port").and_then(|port| port.parse().ok());
+        port.or_else(|| self.figure(c"server", c"tcp_port")?.try_into().ok()).unwrap_or(0)
+    }
+
+    /// A number from a section of INFO.
+    fn figure(self, section: &CStr, field: &CStr) -> Option<u64> {
+        let mut status = OK;
+        // SAFETY: the context lasts as long as `self`; the data is ours, and is freed once.
+        let figure = unsafe {
+            let data = call!(RedisModule_GetServerInfo(self.raw.as_ptr(), section.as_ptr()));
+            let figure =
+                call!(RedisModule_ServerInfoGetFieldUnsigned(data, field.as_ptr(), &mut status));
+            call!(RedisModule_FreeServerInfo(self.raw.as_ptr(), data));
+            figure
+        };
+        (status == OK).then_some(figure)
+    }
+
+    /// Whether all of the data set is on disk, as far as the server has anything to do with it.
+    pub(in crate::module) fn is_data_set_saved(self) -> bool {
+        // An append-only file is synced before the server says that it stops.
+        if self.setting("appendonly").is_some_and(|value| value == "yes") {
+            return true;
+        }
+        self.figure(c"persistence", c"rdb_changes_since_last_save") == Some(0)
+    }
+}

@@ -1,0 +1,24 @@
+//! Small libraries that a server preloads, compiled when a test first asks for one, by the C
+//! compiler that Rust itself links with.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+/// Compiles `source`, and puts the library in its place in one step: test processes run side by
+/// side.
+pub fn compile(name: &str, source: &str) -> PathBuf {
+    let folder = Path::new(env!("CARGO_TARGET_TMPDIR"));
+    let build = tempfile::tempdir_in(folder).expect("cargo has made the folder");
+    let (file, built) = (build.path().join("source.c"), build.path().join("built.so"));
+    fs::write(&file, source).expect("the folder is ours");
+    let status = Command::new("cc")
+        .args(["-O1", "-shared", "-fPIC", "-Wall", "-Werror", "-o"])
+        .args([&built, &file])
+        .status()
+        .expect("`cc` runs: Rust links with it");
+    assert!(status.success(), "{name}.c does not compile");
+    let library = folder.join(format!("{name}.so"));
+    fs::rename(&built, &library).expect("the folder is ours");
+    library
+}
