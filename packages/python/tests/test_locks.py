@@ -161,7 +161,7 @@ def test_an_extension_may_have_a_ttl_of_its_own(locker: Locker, servers: list[No
         guard.extend(60)
         assert 50 < guard.validity < 60
         until("all know", lambda: all(node.info(name)["ttl_left_ms"] > 50_000 for node in servers))
-        guard.extend(1)
+        guard.extend(8)
         locker.settle()
         # The holder still relies on the end before, so the nodes must keep it too.
         assert guard.validity > 50
