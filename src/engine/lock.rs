@@ -222,12 +222,14 @@ impl Lock {
     }
 
     /// Lets the lease end by `length` later if it may stand then: its end was dated by clocks that
-    /// may have been off by as much.
-    pub fn prolong(&mut self, length: Millis, now: Instant) {
+    /// may have been off by as much. Returns whether it does.
+    pub(super) fn prolong(&mut self, length: Millis, now: Instant) -> bool {
         let ends_at = self.until.unpack().after(length);
-        if self.token_length > 0 && now <= ends_at {
+        let may_stand = self.token_length > 0 && now <= ends_at;
+        if may_stand {
             self.set_end(ends_at);
         }
+        may_stand
     }
 
     /// Writes a lease that was decided elsewhere or earlier, whatever is written here.

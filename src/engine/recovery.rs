@@ -6,8 +6,8 @@
 //! go on far above everything that is known.
 
 use super::{
-    Ceilings, Clocks, Durability, Fence, Instant, Inventory, Millis, QuarantineReason, TTL_MAX,
-    UNNOTICED, UnixTime,
+    Ceilings, Clocks, Durability, Fence, Instant, Inventory, Lock, Millis, QuarantineReason,
+    TTL_MAX, UNNOTICED, UnixTime,
 };
 
 /// How far the floor jumps at least where nobody knows what was issued: more than any node issues
@@ -97,6 +97,18 @@ pub struct Recovery {
     pub quarantine: Option<(Instant, QuarantineReason)>,
     /// By how much every lease that was loaded is prolonged: it may have been dated wrongly.
     pub prolong: Millis,
+}
+
+impl Recovery {
+    /// Dates the lease of a lock that was loaded, if it may stand.
+    ///
+    /// A lease that is prolonged may in truth have ended before the crash, and another may have
+    /// been granted the lock and been forgotten. So in a quarantine it is provisional.
+    pub fn redate(&self, lock: &mut Lock, now: Instant) {
+        if !self.prolong.is_zero() && lock.prolong(self.prolong, now) && self.quarantine.is_some() {
+            lock.set_provisional(true);
+        }
+    }
 }
 
 /// What a node must do after a start.
@@ -484,6 +496,31 @@ mod tests {
             assert_eq!(found.dating(BOOT + 1), None);
         }
         assert_eq!(Found::Present(Saved { boot: 0, ..saved() }).dating(0), None);
+    }
+
+    #[test]
+    fn a_lease_that_is_prolonged_in_a_quarantine_does_not_count() {
+        let now = Instant::from_millis(12_000);
+        let held = || {
+            let mut lock = Lock::free(fence(4), Instant::default());
+            let token = crate::engine::Token::new(b"t", 255).unwrap();
+            let ends_at = now.before(Millis::new(1));
+            lock.apply(crate::engine::Lease { token, fence: fence(5), ends_at, label: b"" }, now);
+            lock
+        };
+        let recovery = recover(Found::Missing, loaded());
+        let mut lock = held();
+        recovery.redate(&mut lock, now);
+        assert!(lock.is_held(now) && lock.is_provisional(), "it had ended, for all that is known");
+
+        let mut lock = held();
+        Recovery { quarantine: None, ..recovery }.redate(&mut lock, now);
+        assert!(lock.is_held(now) && !lock.is_provisional(), "nothing was forgotten");
+        for recovery in [recovery, Recovery { prolong: Millis::ZERO, ..recovery }] {
+            let mut lock = held();
+            recovery.redate(&mut lock, now.after(Millis::new(60_000)));
+            assert!(!lock.is_provisional(), "over, or dated exactly");
+        }
     }
 
     #[test]

@@ -13,7 +13,7 @@ use super::ffi::{Context, Guarded, Level, types};
 use super::state_file::{Claimed, OpenError, StateFile};
 use super::{clock, config, datatype, events, node, waiters};
 use crate::engine::{
-    Ceilings, Clocks, Fence, Found, Instant, Inventory, Loaded, Lock, Millis, QuarantineReason,
+    Ceilings, Clocks, Fence, Found, Instant, Inventory, Loaded, Lock, QuarantineReason, Recovery,
     Saved, Stopped, UnixTime, promote, recover, start, stop,
 };
 
@@ -119,7 +119,7 @@ fn begin(context: Context<'_>) {
         recovery.quarantine = None;
     }
     let saved = start(claimed.found, loaded, recovery, &durability);
-    prolong(context, recovery.prolong);
+    redate(context, recovery);
     clock::date_by(saved.dating);
     node::begin(recovery, claimed.begin(saved));
     tell(context, recovery.floor, distrusted, config::quarantine());
@@ -127,11 +127,11 @@ fn begin(context: Context<'_>) {
     change_state(context, |_| {});
 }
 
-/// Lets all leases that were loaded, and may stand, end later.
-fn prolong(context: Context<'_>, length: Millis) {
-    if !length.is_zero() {
+/// Dates the leases that were loaded, where their dates are not exact.
+fn redate(context: Context<'_>, recovery: Recovery) {
+    if !recovery.prolong.is_zero() {
         let now = clock::now();
-        for_each_lock(context, &mut |_, _, lock| lock.prolong(length, now));
+        for_each_lock(context, &mut |_, _, lock| recovery.redate(lock, now));
     }
 }
 

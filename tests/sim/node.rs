@@ -364,7 +364,7 @@ impl Node {
         }
         let saved = start(found, loaded, recovery, &self.durability);
         for lock in self.locks.values_mut() {
-            lock.prolong(recovery.prolong, clocks.now);
+            recovery.redate(lock, clocks.now);
         }
         self.dating = saved.dating;
         self.statement = Statement::new(saved);
