@@ -138,7 +138,8 @@ impl<W: World> Acquire<W> {
                 let votes = votes.into_iter().map(|vote| vote.unwrap_or(Vote::TimedOut)).collect();
                 let nodes = self.core.reports(votes);
                 let name = String::from_utf8_lossy(&self.name).into_owned();
-                let report = AcquireReport { name, waited, attempts, nodes };
+                let timeout = self.core.settings.rules.timeout;
+                let report = AcquireReport { name, waited, attempts, nodes, timeout };
                 return Err(verdict.error(report));
             }
             contended.note(&self.name, world.now());

@@ -39,6 +39,8 @@ pub struct AcquireReport {
     pub attempts: u32,
     /// What each node said last.
     pub nodes: Vec<NodeReport>,
+    /// For how long each node's answer was waited for.
+    pub timeout: Duration,
 }
 
 impl AcquireError {
@@ -75,6 +77,12 @@ impl fmt::Display for AcquireError {
         write!(f, "lock '{name}' {what}: {}", Summary(&report.nodes))?;
         if report.attempts > 1 {
             write!(f, " (waited {}, {} attempts)", Length(report.waited), report.attempts)?;
+        }
+        let is_slow = report.nodes.iter().any(|node| node.vote == Vote::TimedOut);
+        if is_slow && matches!(self, AcquireError::NoQuorum(_)) {
+            let timeout = Length(report.timeout);
+            write!(f, "; each node had {timeout} to answer: a slow network needs a longer ttl")?;
+            f.write_str(" or timeout")?;
         }
         Ok(())
     }
@@ -172,6 +180,11 @@ impl ReleaseError {
             >= needed
         {
             return Err(ReleaseError::NotHeld(nodes));
+        }
+        // No quorum has lost it, and at a quorum nothing of it is left: a node that was away when
+        // the lock was acquired, or has forgotten it, is as free as one that confirms.
+        if count(|vote| matches!(vote, Vote::Confirmed | Vote::NotHeld)) >= needed {
+            return Ok(());
         }
         Err(ReleaseError::NoQuorum(nodes))
     }
@@ -296,3 +309,29 @@ impl fmt::Display for BuildError {
 }
 
 impl std::error::Error for BuildError {}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn reports(votes: &[Vote]) -> Vec<NodeReport> {
+        votes.iter().map(|vote| NodeReport { node: "n".into(), vote: vote.clone() }).collect()
+    }
+
+    /// Four of five were free, and "no quorum confirmed the release".
+    #[test]
+    fn a_release_is_confirmed_by_a_quorum_where_nothing_of_the_lease_is_left() {
+        use Vote::{Confirmed, NotHeld, TimedOut};
+        let check = |votes: &[Vote]| ReleaseError::check(reports(votes), votes.len() / 2 + 1);
+        assert!(check(&[Confirmed, Confirmed, NotHeld, NotHeld, TimedOut]).is_ok());
+        assert!(check(&[Confirmed, NotHeld, TimedOut]).is_ok());
+        let lost = check(&[Confirmed, NotHeld, NotHeld]);
+        assert!(matches!(lost, Err(ReleaseError::NotHeld(_))), "{lost:?}");
+        let lost = check(&[Confirmed, Vote::HELD, Vote::WrongType]);
+        assert!(matches!(lost, Err(ReleaseError::NotHeld(_))), "{lost:?}");
+        for rest in [TimedOut, Vote::HELD] {
+            let unclear = check(&[Confirmed, rest, TimedOut]);
+            assert!(matches!(unclear, Err(ReleaseError::NoQuorum(_))), "{unclear:?}");
+        }
+    }
+}

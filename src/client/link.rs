@@ -200,8 +200,8 @@ async fn drive(shared: Arc<Shared>, address: Address, patience: Duration) {
     let stall = STALL_MIN.max(patience * STALL_FACTOR);
     let mut pause = PAUSE_MIN;
     loop {
-        let limit = stall.min(patience * 2);
-        let connected = match timeout(limit, address.connect(shared.wakes.channel())).await {
+        // Several round trips: over a slow network far more than one answer takes.
+        let connected = match timeout(stall, address.connect(shared.wakes.channel())).await {
             Ok(connected) => connected,
             Err(_) => Err(Failure::Unreachable("no answer when connecting".into())),
         };

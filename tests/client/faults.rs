@@ -295,6 +295,21 @@ async fn nodes_without_the_module_or_with_a_password_are_named() {
     works(&Locker::builder().nodes(secret.iter().map(Server::unix_url)).build().unwrap()).await;
 }
 
+/// Connecting had twice the time of one answer, and takes several round trips: a locker with a
+/// short timeout never came to a node.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_slow_network_works_with_a_short_ttl_or_the_error_says_what_to_set() {
+    let nodes = nodes(3);
+    let proxies: Vec<Proxy> = nodes.iter().map(Proxy::to).collect();
+    proxies.iter().for_each(|proxy| proxy.set_replies(Flow::Delay(millis(300))));
+    let ttl = |ttl| proxied(&proxies).ttl(millis(ttl)).wait(Duration::from_secs(30));
+    let locker = ttl(4_000).timeout(millis(400)).build().unwrap();
+    works(&locker).await;
+    let locker = ttl(2_000).wait(millis(1_500)).build().unwrap();
+    let error = locker.acquire("a").await.unwrap_err().to_string();
+    assert!(error.contains("each node had 100 ms to answer: a slow network needs"), "{error}");
+}
+
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn slow_replies_do_not_spoil_the_next_attempts() {
     let nodes = nodes(3);
