@@ -267,7 +267,7 @@ impl Handler for Extend {
             return replication::apply_extend(context, args);
         }
         let now = clock::now();
-        let outcome = {
+        let (outcome, ttl) = {
             let mut slots = [&[][..]; ARGS_MAX];
             let request = request::extend(slices(args, &mut slots)?, config::limits())?;
             let ready = node::ready(context);
@@ -282,13 +282,13 @@ impl Handler for Extend {
             };
             let keeps =
                 |(outcome, ..): &(Extended, _, _)| matches!(outcome, Extended::Extended { .. });
-            context.open(args, KEY).with_lock(decide, keeps)?
+            (context.open(args, KEY).with_lock(decide, keeps)?, request.claim.ttl)
         };
         match outcome {
             (Extended::Extended { ends_at, counts, .. }, fence, is_provisional) => {
                 node::count(|counts| counts.extensions += 1);
                 let lease = Stands { ends_at, fence, is_provisional };
-                replication::state_lease(context, args, now, lease);
+                replication::state_extension(context, args, now, ttl, lease);
                 context.notify(c"lock.extend", args, KEY);
                 if waiters::any() {
                     waiters::moved(context, args.get(KEY), ends_at);

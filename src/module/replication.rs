@@ -36,6 +36,21 @@ pub(super) fn state_lease(context: Context<'_>, args: &mut Args<'_>, now: Instan
     context.signal_modified(args, KEY);
 }
 
+/// States the lease after an extension by `ttl`. Whoever applies a fact lets no lease last longer
+/// than the stated ttl, so where the end before was later, the ttl is what is left until then.
+pub(super) fn state_extension(
+    context: Context<'_>,
+    args: &mut Args<'_>,
+    now: Instant,
+    ttl: Millis,
+    lease: Stands,
+) {
+    if now.after(ttl) < lease.ends_at {
+        args.replace(TTL, now.until(lease.ends_at).get().to_string().as_bytes());
+    }
+    state_lease(context, args, now, lease);
+}
+
 /// What stands in place of the ttl for a lease that no command of its own carries.
 pub(super) fn fact(
     context: Context<'_>,

@@ -181,7 +181,6 @@ fn whatever_frees_the_lock_wakes_the_first() {
     for (held, freed_by) in [
         ("LOCK.ACQUIRE res A 30000", "LOCK.RELEASE res A"),
         ("LOCK.ACQUIRE res A 50", "PING"),
-        ("LOCK.ACQUIRE res A 30000", "LOCK.EXTEND res A 1"),
         ("LOCK.ACQUIRE res A 30000", "DEL res"),
         ("LOCK.ACQUIRE res A 30000", "UNLINK res"),
         ("LOCK.ACQUIRE res A 30000", "PEXPIRE res 1"),

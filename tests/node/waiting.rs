@@ -71,7 +71,6 @@ fn whatever_frees_the_lock_grants_it_to_the_first() {
     for (held, freed_by) in [
         ("LOCK.ACQUIRE res A 60000", "LOCK.RELEASE res A"),
         ("LOCK.ACQUIRE res A 50", "PING"),
-        ("LOCK.ACQUIRE res A 60000", "LOCK.EXTEND res A 1"),
         ("LOCK.ACQUIRE res A 60000", "DEL res"),
         ("LOCK.ACQUIRE res A 60000", "UNLINK res"),
         ("LOCK.ACQUIRE res A 60000", "PEXPIRE res 1"),
