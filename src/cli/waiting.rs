@@ -16,12 +16,22 @@ const TELL_EVERY: Duration = Duration::from_millis(500);
 /// Acquires the lock, telling a person at a terminal for whom it waits, and at which place in line.
 ///
 /// # Errors
-/// If it is not acquired, or a signal came: then nothing is left on the nodes.
+/// If it is not acquired, or a signal came: then nothing is left on the nodes that can be reached.
 pub(super) async fn acquire(
     locker: &Locker,
     name: &str,
     signals: &mut Signals,
 ) -> Result<Guard, Failure> {
+    let acquired = watch(locker, name, signals).await;
+    if acquired.is_err() {
+        // The release of what a minority granted is in line: this process must not end before it
+        // is written, or the lease stands for its ttl.
+        locker.settle().await;
+    }
+    acquired
+}
+
+async fn watch(locker: &Locker, name: &str, signals: &mut Signals) -> Result<Guard, Failure> {
     let mut place = Place { began_at: Instant::now(), at_most: u64::MAX };
     let mut acquiring = locker.acquire(name).into_future();
     let mut telling = interval(TELL_EVERY);
@@ -44,9 +54,6 @@ pub(super) async fn acquire(
             }
         }
     };
-    drop((acquiring, progress));
-    // What takes the attempt back shall still be written.
-    locker.settle().await;
     Err(Failure::interrupted(signal))
 }
 

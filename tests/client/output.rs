@@ -310,3 +310,21 @@ pub(crate) fn commands(help: &str) -> Vec<String> {
     let names = names.filter_map(|line| line.split_whitespace().next()).map(str::to_owned);
     names.filter(|name| name != "help").collect()
 }
+
+/// The process ended before the release of a granted minority was written: the lease stood for its
+/// ttl, and kept everybody out when the other nodes came back.
+#[test]
+fn a_failed_attempt_leaves_nothing_on_the_node_that_granted_it() {
+    let mut nodes = nodes(3);
+    for node in &mut nodes[1..] {
+        node.kill();
+    }
+    for command in ["acquire", "lock", "run"] {
+        for wait in ["0s", "300ms"] {
+            let mut args = vec![command, "job", "--ttl", "1h", "--wait", wait];
+            args.extend(if command == "run" { &["--", "true"][..] } else { &[] });
+            fails(&nodes, &args, 121);
+            assert_eq!(leases(&nodes[..1], "job"), 0, "{args:?}");
+        }
+    }
+}
