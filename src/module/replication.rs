@@ -142,6 +142,8 @@ pub(super) fn apply_raise(lock: &mut Lock, token: Token<'_>, fence: Fence) -> Ex
         return Extended::NotHeld;
     }
     node::raised(before, lock.counter());
+    // The fence may be beyond what this node has promised: a promoted replica goes on above it.
+    node::seen(lock);
     let ends_at = lock.written_lease().map_or(Instant::default(), |lease| lease.ends_at);
     Extended::Extended { ends_at, counter: lock.counter(), counts: true }
 }

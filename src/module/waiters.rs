@@ -390,6 +390,11 @@ fn try_grant(
 ) -> Result<Acquired, Refusal> {
     let token = Token::new(&call.token, TOKEN_MAX)?;
     let claim = Claim { token, ttl };
+    // The limit may have been lowered meanwhile, and what bounds a quarantine binds every grant.
+    let max = config::max_ttl();
+    if ttl > max {
+        return Err(Refusal::BadTtl { given: ttl.get().to_string().into_bytes(), max });
+    }
     let ready = node::ready(context);
     let decide =
         |lock: &mut Lock| node::decide(ready, |node| node.acquire(lock, claim, &call.label, now));

@@ -1,5 +1,7 @@
 //! A master is lost and its replica promoted: the race that the Redlock document warns of.
 
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
 use redis::Value;
 
 use crate::common::{Flow, Proxy, Server, cmd, wait_until};
@@ -96,6 +98,30 @@ fn a_promoted_node_that_crashes_says_so_again() {
     replica.start_again();
     let refusal = acquire(&replica, "lock", "second", 1_000).expect_err("it waits");
     assert!(refusal.contains("was promoted from replica"), "{refusal}");
+}
+
+/// A raise that came from the master was not promised: a replica that crashed and was started as a
+/// master went on from the time of day, below a fence that was confirmed.
+#[test]
+fn a_replica_promises_a_raise_of_which_its_master_told_it() {
+    let master = master();
+    let mut replica = replica_of(&master);
+    granted(&master, "lock", "first", MAX_TTL_MS);
+    master.wait_for_replica(&replica);
+    let writes = || replica.info_u64("lockmod_state_writes");
+    wait_until("the replica has written its first promise", || writes() > 0);
+    let before = writes();
+    let now = SystemTime::now().duration_since(UNIX_EPOCH).expect("after 1970");
+    let raised = (now + Duration::from_secs(7 * 86_400)).as_micros();
+    let told = master.run(&format!("LOCK.FENCE lock first {raised}"));
+    assert_eq!(told, Ok(Value::Int(raised.try_into().expect("in range"))));
+    wait_until("the raise is promised", || writes() > before);
+    replica.kill();
+    replica.reconfigure(|_| {
+        Server::builder().config("save", "\"\"").module_arg("max-ttl", MAX_TTL_MS)
+    });
+    replica.start_again();
+    assert!(u128::from(first_grant(&replica, "lock", "second")) > raised);
 }
 
 #[test]

@@ -53,6 +53,24 @@ fn who_comes_first_is_served_first_each_with_a_fence_of_its_own() {
     assert_eq!(server.info_u64("lockmod_grants"), 7);
 }
 
+/// A quarantine is bounded by `max-ttl`, and a wait can be longer than anybody remembers that the
+/// limit was lowered: the lease that it ended in outlasted the quarantine.
+#[test]
+fn nobody_is_granted_more_by_waiting_than_the_limit_is_by_then() {
+    let server = Server::start();
+    let conn = &mut server.connect();
+    ask(conn, "LOCK.ACQUIRE res t0 60000");
+    let mut waiters = ["A", "B"].map(|token| waiter(&server, token, LONG));
+    ask(conn, "CONFIG SET lockmod.max-ttl 500");
+    assert_eq!(ask(conn, "LOCK.RELEASE res t0"), "1");
+    for waiter in &mut waiters {
+        let answer = String::from_utf8(waiter.read()).unwrap();
+        assert!(answer.starts_with("-BADTTL ttl '60000' is not"), "{answer}");
+    }
+    assert_eq!(ask(conn, "LOCK.ACQUIRE res C 500"), "2");
+    nobody_waits(&server);
+}
+
 #[test]
 fn a_free_lock_is_granted_at_once_and_a_retry_by_the_holder_too() {
     let server = Server::start();

@@ -35,10 +35,10 @@ impl Context<'_> {
         }
     }
 
-    /// The port on which the server listens; 0 if none. It is in INFO where CONFIG was renamed.
+    /// The port on which the server listens: that for TLS where it has no other; 0 if none.
+    /// INFO says it also where CONFIG was renamed.
     pub(in crate::module) fn port(self) -> u16 {
-        let port = self.setting("port").and_then(|port| port.parse().ok());
-        port.or_else(|| self.figure(c"server", c"tcp_port")?.try_into().ok()).unwrap_or(0)
+        self.figure(c"server", c"tcp_port").and_then(|port| port.try_into().ok()).unwrap_or(0)
     }
 
     /// A number from a section of INFO.
