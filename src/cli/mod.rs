@@ -37,7 +37,13 @@ use self::failure::Failure;
 use self::signals::Signals;
 
 /// Runs the command with the arguments of this process.
-pub fn main() -> ExitCode {
+///
+/// `is_output_closed` says whether it was started with its standard output closed, which cannot be
+/// seen any more once the standard library has begun.
+pub fn main(is_output_closed: bool) -> ExitCode {
+    if is_output_closed {
+        out::close();
+    }
     let arguments = match Arguments::try_parse() {
         Ok(arguments) => arguments,
         Err(error) => return ExitCode::from(not_parsed(&error)),
@@ -62,8 +68,8 @@ fn not_parsed(error: &clap::Error) -> u8 {
     let mut arguments = std::env::args_os().take_while(|argument| argument != "--");
     let text = error.render();
     if !error.use_stderr() {
-        let printed = error.print().map_err(|error| out::failed(&error));
-        return printed.map_or_else(
+        let printed = out::check().and_then(|()| error.print());
+        return printed.map_err(|error| out::failed(&error)).map_or_else(
             |failure| {
                 failure.tell(false);
                 failure.code

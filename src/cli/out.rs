@@ -6,7 +6,9 @@
 
 use std::fmt::Display;
 use std::io::{ErrorKind, IsTerminal, Write};
+use std::sync::atomic::{AtomicBool, Ordering};
 
+use rustix::io::Errno;
 use unicode_width::{UnicodeWidthChar, UnicodeWidthStr};
 
 use super::failure::Failure;
@@ -17,6 +19,20 @@ use crate::client::Printable;
 const ECHO: usize = 2;
 /// The columns of a terminal that does not say how many it has.
 const COLUMNS_DEFAULT: usize = 80;
+
+/// Whether standard output is closed: what is in its place is not what the caller opened.
+static IS_CLOSED: AtomicBool = AtomicBool::new(false);
+
+/// Says that standard output is closed, so that nothing can be printed.
+pub(super) fn close() {
+    IS_CLOSED.store(true, Ordering::Relaxed);
+}
+
+/// # Errors
+/// If standard output is closed.
+pub(super) fn check() -> std::io::Result<()> {
+    if IS_CLOSED.load(Ordering::Relaxed) { Err(Errno::BADF.into()) } else { Ok(()) }
+}
 
 /// Prints one line to standard output.
 ///
@@ -42,7 +58,8 @@ pub(super) fn lines(lines: impl IntoIterator<Item = impl Display>) -> Result<(),
 /// If it cannot be written, or nobody reads it.
 pub(super) fn bytes(bytes: &[u8]) -> Result<(), Failure> {
     let mut out = std::io::stdout().lock();
-    out.write_all(bytes).and_then(|()| out.flush()).map_err(|error| failed(&error))
+    let written = check().and_then(|()| out.write_all(bytes)).and_then(|()| out.flush());
+    written.map_err(|error| failed(&error))
 }
 
 /// What it means that standard output could not be written.

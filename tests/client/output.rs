@@ -84,6 +84,47 @@ fn a_lock_is_released_if_nobody_can_be_told_that_it_is_held() {
     }
 }
 
+/// The standard library opens `/dev/null` in place of a closed output: `acquire` ended with 0, and
+/// the lock stayed held by a token that was lost.
+#[test]
+fn a_closed_output_is_an_error_of_every_command_that_prints() {
+    let nodes = nodes(3);
+    let token = token_of(&succeeds(&nodes, &["acquire", "taken"]));
+    for args in [
+        &["acquire", "job"][..],
+        &["acquire", "job", "--json"],
+        &["lock", "job"],
+        &["info", "job"],
+        &["fence", "job"],
+        &["list"],
+        &["status"],
+        &["status", "--json"],
+        &["extend", "taken", &token],
+        &["release", "taken", &token],
+        &["exporter", "--listen", "127.0.0.1:0"],
+        &["completions", "bash"],
+        &["--help"],
+        &["--version"],
+    ] {
+        let shell = lockmod(&nodes, &[]);
+        let lockmod = shell.get_program().to_owned();
+        let mut closed = std::process::Command::new("sh");
+        closed.args(["-c", "exec \"$0\" \"$@\" >&-"]).arg(lockmod).args(args);
+        closed.envs(shell.get_envs().filter_map(|(name, value)| Some((name, value?))));
+        let output = closed.stdin(Stdio::null()).stderr(Stdio::piped()).output().unwrap();
+        let said = text(&output.stderr);
+        assert_eq!(output.status.code(), Some(125), "{args:?}: {said}");
+        let expected = "cannot write to standard output: Bad file descriptor";
+        assert!(said.contains(expected) && said.lines().count() == 1, "{args:?}: {said}");
+        assert_eq!(said.contains("so the lock was released"), args[0] == "acquire", "{said}");
+        wait_until("it is released", || leases(&nodes, "job") == 0);
+        // Who asks for nothing to be printed has it so.
+        if args[0] == "status" {
+            assert_eq!(into(&nodes, args, Stdio::null()).0, Some(0), "{args:?}");
+        }
+    }
+}
+
 #[test]
 fn errors_are_json_where_results_are() {
     let mut nodes = nodes(3);
