@@ -44,6 +44,7 @@ struct Shared {
 
 #[derive(Debug)]
 struct State {
+    target: u16,
     requests: Flow,
     replies: Flow,
     refuses: bool,
@@ -76,6 +77,7 @@ impl Proxy {
         let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).expect("a free port");
         let port = listener.local_addr().expect("a bound socket").port();
         let state = State {
+            target,
             requests: Flow::Pass,
             replies: Flow::Pass,
             refuses: false,
@@ -86,7 +88,7 @@ impl Proxy {
         let shared = Arc::new(Shared { state: Mutex::new(state), changed: Condvar::new() });
         thread::spawn({
             let shared = Arc::clone(&shared);
-            move || shared.accept_all(&listener, target)
+            move || shared.accept_all(&listener)
         });
         Self { port, shared }
     }
@@ -125,6 +127,14 @@ impl Proxy {
     /// Whether new connections are reset at once, as by a server that is down.
     pub fn set_refuses(&self, refuses: bool) {
         self.change(|state| state.refuses = refuses);
+    }
+
+    /// Forwards to another loopback port from now on, and resets the connections that there are.
+    pub fn set_target(&self, target: u16) {
+        self.change(|state| {
+            state.target = target;
+            reset_all(state);
+        });
     }
 
     /// How many connections were accepted so far, the refused ones included.
@@ -171,7 +181,7 @@ impl Shared {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn accept_all(self: Arc<Self>, listener: &TcpListener, target: u16) {
+    fn accept_all(self: Arc<Self>, listener: &TcpListener) {
         for client in listener.incoming().flatten() {
             let mut state = self.lock();
             if state.is_closed {
@@ -182,6 +192,7 @@ impl Shared {
                 reset(&client);
                 continue;
             }
+            let target = state.target;
             drop(state);
             // A server that is down looks so through the proxy, too.
             match TcpStream::connect((Ipv4Addr::LOCALHOST, target)) {

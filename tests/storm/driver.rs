@@ -16,10 +16,31 @@ use tokio::time::{sleep, timeout};
 use crate::history::{Acquisition, Micros};
 
 pub(crate) const LOCKS: usize = 3;
-const TTL_MIN_MS: u64 = 300;
-pub(crate) const TTL_MAX_MS: u64 = 1_500;
+/// Further locks, each held by a keeper all the time.
+pub(crate) const KEPT: usize = 3;
 /// How often a holder looks whether it still holds.
-const LOOK: Duration = Duration::from_millis(15);
+pub(crate) const LOOK: Duration = Duration::from_millis(15);
+/// Nobody uses a lock for longer, so that others get it too.
+const LASTING: Duration = Duration::from_secs(3);
+
+/// How the clients of a program use locks.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Habits {
+    /// As many ttls lie between 100 and 200 ms as between 10 and 20 s.
+    pub(crate) ttl_min_ms: u64,
+    pub(crate) ttl_max_ms: u64,
+    pub(crate) wait_max_ms: u64,
+    /// How many holds are so long that renewals must keep them.
+    pub(crate) lasting: f64,
+    /// How many ttls such a hold lasts at least, and at most.
+    pub(crate) lasting_ttls: (f64, f64),
+    /// How many holders crash.
+    pub(crate) crashing: f64,
+}
+
+pub(crate) fn lock_name(lock: usize) -> String {
+    format!("storm-{lock}")
+}
 
 /// What hands out locks.
 pub(crate) trait Service: Send + Sync + 'static {
@@ -90,11 +111,18 @@ impl Shared {
         self.is_over.store(true, Ordering::Relaxed);
     }
 
-    fn is_over(&self) -> bool {
+    /// Counts an acquisition.
+    pub(crate) fn count(&self, lock: usize) {
+        if let Some(count) = self.per_lock.get(lock) {
+            count.fetch_add(1, Ordering::Relaxed);
+        }
+    }
+
+    pub(crate) fn is_over(&self) -> bool {
         self.is_over.load(Ordering::Relaxed)
     }
 
-    fn note(&self, acquisition: Acquisition) {
+    pub(crate) fn note(&self, acquisition: Acquisition) {
         // A list is whole even if somebody panicked beside it.
         self.acquisitions.lock().unwrap_or_else(PoisonError::into_inner).push(acquisition);
     }
@@ -111,10 +139,11 @@ pub(crate) fn start<S: Service>(
     shared: &Arc<Shared>,
     seed: u64,
     number: usize,
+    habits: Habits,
 ) -> JoinHandle<()> {
     let random = StdRng::seed_from_u64(seed ^ ((number as u64 + 1) << 32));
-    let client =
-        Client { service: Arc::clone(service), shared: Arc::clone(shared), number, random };
+    let (service, shared) = (Arc::clone(service), Arc::clone(shared));
+    let client = Client { service, shared, number, random, habits };
     tokio::spawn(client.run())
 }
 
@@ -123,6 +152,7 @@ struct Client<S> {
     shared: Arc<Shared>,
     number: usize,
     random: StdRng,
+    habits: Habits,
 }
 
 /// What a client does with a lock once it has it.
@@ -137,12 +167,12 @@ impl<S: Service> Client<S> {
     async fn run(mut self) {
         while !self.shared.is_over() {
             let lock = self.random.random_range(0..LOCKS);
-            let ttl = self.millis(TTL_MIN_MS, TTL_MAX_MS);
+            let ttl = self.ttl();
             let manner = self.manner(ttl);
-            let wait = self.millis(0, 800);
+            let wait = self.millis(0, self.habits.wait_max_ms);
             let gives_up_after = self.random.random_bool(0.05).then(|| self.millis(0, 60));
             let called_at = self.shared.now();
-            let name = format!("storm-{lock}");
+            let name = lock_name(lock);
             let acquire = self.service.acquire(&name, ttl, wait);
             let held = match gives_up_after {
                 Some(patience) => timeout(patience, acquire).await.unwrap_or_default(),
@@ -155,7 +185,7 @@ impl<S: Service> Client<S> {
                 continue;
             };
             let returned_at = self.shared.now();
-            self.shared.per_lock[lock].fetch_add(1, Ordering::Relaxed);
+            self.shared.count(lock);
             let mut noted = Acquisition {
                 lock,
                 client: self.number,
@@ -175,12 +205,24 @@ impl<S: Service> Client<S> {
         Duration::from_millis(self.random.random_range(from..=to))
     }
 
+    fn ttl(&mut self) -> Duration {
+        let Habits { ttl_min_ms, ttl_max_ms, .. } = self.habits;
+        let ratio = ttl_max_ms as f64 / ttl_min_ms as f64;
+        let ttl_ms = ttl_min_ms as f64 * ratio.powf(self.random.random_range(0.0..1.0));
+        Duration::from_millis(ttl_ms as u64)
+    }
+
     fn manner(&mut self, ttl: Duration) -> Manner {
+        if self.random.random_bool(self.habits.crashing) {
+            return Manner::Crash(ttl.mul_f64(self.random.random_range(0.0..1.5)).min(LASTING));
+        }
+        let (from, to) = self.habits.lasting_ttls;
+        if self.random.random_bool(self.habits.lasting) {
+            return Manner::Release(ttl.mul_f64(self.random.random_range(from..to)).min(LASTING));
+        }
         match self.random.random_range(0..100) {
-            0..84 => Manner::Release(self.millis(0, 15)),
-            84..92 => Manner::Release(ttl.mul_f64(self.random.random_range(0.1..0.8))),
-            92..97 => Manner::Release(ttl.mul_f64(self.random.random_range(1.2..2.5))),
-            _ => Manner::Crash(ttl.mul_f64(self.random.random_range(0.0..1.5))),
+            0..90 => Manner::Release(self.millis(0, 15)),
+            _ => Manner::Release(ttl.mul_f64(self.random.random_range(0.1..0.8)).min(LASTING)),
         }
     }
 
@@ -196,11 +238,11 @@ impl<S: Service> Client<S> {
             Manner::Crash(length) => (length, true),
         };
         let start = Instant::now();
-        let mut is_valid = self.look(&held, noted);
+        let mut is_valid = look(&self.shared, &held, noted);
         while is_valid && start.elapsed() < length && !self.shared.is_over() {
             sleep(LOOK.min(length.saturating_sub(start.elapsed()))).await;
             held.tend().await;
-            is_valid = self.look(&held, noted);
+            is_valid = look(&self.shared, &held, noted);
         }
         let outlived = noted.valid_until > noted.returned_at + micros(ttl);
         self.shared.renewed.fetch_add(u64::from(outlived), Ordering::Relaxed);
@@ -215,20 +257,20 @@ impl<S: Service> Client<S> {
             held.release().await;
         }
     }
+}
 
-    /// Notes until when the lock may be relied on; false when that is over.
-    fn look(&self, held: &S::Held, noted: &mut Acquisition) -> bool {
-        // The clock first: the end is noted early rather than late.
-        let now = self.shared.now();
-        let left = held.validity();
-        if left.is_zero() {
-            // Over, or over early because the holder was told so.
-            noted.valid_until = noted.valid_until.min(self.shared.now());
-            return false;
-        }
-        noted.valid_until = noted.valid_until.max(now + micros(left));
-        true
+/// Notes until when the lock may be relied on; false when that is over.
+pub(crate) fn look(shared: &Shared, held: &impl Held, noted: &mut Acquisition) -> bool {
+    // The clock first: the end is noted early rather than late.
+    let now = shared.now();
+    let left = held.validity();
+    if left.is_zero() {
+        // Over, or over early because the holder was told so.
+        noted.valid_until = noted.valid_until.min(shared.now());
+        return false;
     }
+    noted.valid_until = noted.valid_until.max(now + micros(left));
+    true
 }
 
 fn micros(length: Duration) -> Micros {

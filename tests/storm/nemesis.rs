@@ -4,17 +4,32 @@ use std::collections::BTreeMap;
 use std::fs;
 use std::path::Path;
 use std::thread;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
-use crate::common::{Builder, Flow, Proxy, Server, start_nodes};
+use crate::common::{Builder, Flow, Proxy, Server, start_nodes, wait_until};
 use crate::plan::{
-    Act, Data, Event, GROUPS, MAX_TTL_MS, NODES, PERSISTENCE, Persistence, Side, Trouble,
+    Act, Data, Event, GROUPS, LONG_TTL_MAX_MS, MAX_TTL_MS, NODES, PERSISTENCE, Persistence, Side,
+    Trouble,
 };
+use crate::upkeep::is_end;
+
+/// The group of clients whose links nobody disturbs.
+pub(crate) const KEEPERS: usize = GROUPS;
+/// Who goes on to use an old master that lives while its replica is promoted.
+const LOYAL: usize = 0;
 
 /// Five servers, and a link from each group of clients to each of them.
 #[derive(Debug)]
 pub(crate) struct Cluster {
     nodes: Vec<Server>,
+    kept: [Persistence; NODES],
+    /// How each node is started.
+    builders: Vec<Builder>,
+    /// Masters that live although their replica was promoted.
+    old: [Option<Server>; NODES],
+    offsets_ms: [i64; NODES],
+    /// How long an operator waits after a restart for all holders to have renewed.
+    renewal: Duration,
     links: Vec<Vec<Proxy>>,
     is_down: [bool; NODES],
     is_hung: [bool; NODES],
@@ -30,6 +45,24 @@ impl Cluster {
         Cluster::start(|builder| builder.module_arg("max-ttl", MAX_TTL_MS))
     }
 
+    /// Nodes with the module that keep nothing.
+    pub(crate) fn forgetful() -> Cluster {
+        let builder = |builder: Builder| builder.module_arg("max-ttl", MAX_TTL_MS);
+        Cluster::start_as([Persistence::Nothing; NODES], builder)
+    }
+
+    /// Nodes with the module that sync each write, and grant leases of 30 s.
+    pub(crate) fn durable() -> Cluster {
+        let builder = |builder: Builder| builder.module_arg("max-ttl", LONG_TTL_MAX_MS);
+        Cluster::start_as([Persistence::Always; NODES], builder)
+    }
+
+    /// Nodes with the module whose operator waits after a restart.
+    pub(crate) fn with_care() -> Cluster {
+        let renewal = Duration::from_millis(MAX_TTL_MS / 3 + 100);
+        Cluster { renewal, ..Cluster::with_module() }
+    }
+
     /// Nodes that are told to forget what they promised.
     pub(crate) fn without_state_file() -> Cluster {
         Cluster::start(|builder| {
@@ -42,10 +75,14 @@ impl Cluster {
         Cluster::start(Builder::without_module)
     }
 
-    fn start(change: impl Fn(Builder) -> Builder + Sync) -> Cluster {
-        let nodes = start_nodes(NODES, |node| {
+    fn start(change: impl Fn(Builder) -> Builder) -> Cluster {
+        Cluster::start_as(PERSISTENCE, change)
+    }
+
+    fn start_as(kept: [Persistence; NODES], change: impl Fn(Builder) -> Builder) -> Cluster {
+        let builder = |persistence| {
             let builder = Server::builder().fake_wall_clock();
-            change(match PERSISTENCE[node] {
+            change(match persistence {
                 Persistence::Nothing => builder,
                 Persistence::Snapshots => builder.config("save", "\"1 1\""),
                 Persistence::EverySecond => {
@@ -55,10 +92,17 @@ impl Cluster {
                     builder.config("appendonly", "yes").config("appendfsync", "always")
                 }
             })
-        });
-        let links = (0..GROUPS).map(|_| nodes.iter().map(Proxy::to).collect()).collect();
+        };
+        let builders: Vec<Builder> = kept.into_iter().map(builder).collect();
+        let nodes = start_nodes(NODES, |node| builders[node].clone());
+        let links = (0..=KEEPERS).map(|_| nodes.iter().map(Proxy::to).collect()).collect();
         Cluster {
             nodes,
+            kept,
+            builders,
+            old: Default::default(),
+            offsets_ms: [0; NODES],
+            renewal: Duration::ZERO,
             links,
             is_down: [false; NODES],
             is_hung: [false; NODES],
@@ -74,11 +118,23 @@ impl Cluster {
     /// Strikes as planned.
     pub(crate) fn strike(&mut self, plan: &[Event]) -> Tally {
         let start = Instant::now();
+        let end = plan.last().map_or(Duration::ZERO, |event| event.at);
+        // What an operator waits for is not in the plan.
+        let mut delay = Duration::ZERO;
         let mut tally = Tally::new();
         for event in plan {
+            let is_end = is_end(&event.act);
+            let is_late = !delay.is_zero() && start.elapsed() > end;
+            if is_late && !is_end {
+                continue;
+            }
             // This is the pace of the plan, and waits for nothing.
-            thread::sleep(event.at.saturating_sub(start.elapsed()));
+            thread::sleep((event.at + delay).saturating_sub(start.elapsed()));
+            let began_at = Instant::now();
             self.act(&event.act);
+            if matches!(event.act, Act::Restart { .. } | Act::Promote { .. } | Act::Retire { .. }) {
+                delay += began_at.elapsed();
+            }
             if let Some(name) = name(&event.act) {
                 *tally.entry(name).or_default() += 1;
             }
@@ -98,6 +154,7 @@ impl Cluster {
             for group in 0..GROUPS {
                 self.heal(group, node);
             }
+            self.retire(node);
         }
         for node in &mut self.nodes {
             assert!(node.is_running(), "a node ended by itself; its log:\n{}", node.log());
@@ -118,17 +175,21 @@ impl Cluster {
     fn act(&mut self, act: &Act) {
         match act {
             Act::Kill { node, data } => {
-                self.nodes[*node].kill();
+                self.kill(*node, *data);
                 self.is_down[*node] = true;
-                match data {
-                    Data::Kept => {}
-                    Data::Wiped => wipe(self.nodes[*node].dir()),
-                }
+            }
+            Act::Restart { node, crash, down } => self.restart(*node, *crash, *down),
+            Act::Promote { node, old_lives } => self.promote(*node, *old_lives),
+            Act::Retire { node } => {
+                self.retire(*node);
+                self.wait_as_told(*node);
             }
             Act::Stop { node } => {
                 self.nodes[*node].terminate();
                 self.is_down[*node] = true;
             }
+            // The operator was late, and did not get to the kill.
+            Act::Start { node } if !self.is_down[*node] => {}
             Act::Start { node } => {
                 self.nodes[*node].start_again();
                 self.is_down[*node] = false;
@@ -145,9 +206,68 @@ impl Cluster {
             Act::Heal { group, node } => self.heal(*group, *node),
             Act::Step { offsets_ms } => {
                 for (node, offset_ms) in offsets_ms {
+                    self.offsets_ms[*node] = *offset_ms;
                     self.nodes[*node].set_wall_clock_offset_ms(*offset_ms);
                 }
             }
+        }
+    }
+
+    fn kill(&mut self, node: usize, data: Data) {
+        self.nodes[node].kill();
+        match data {
+            Data::Kept => {}
+            Data::Wiped => wipe(self.nodes[node].dir()),
+        }
+    }
+
+    /// Restarts a node as an operator does who waits until nothing is missed any more.
+    fn restart(&mut self, node: usize, crash: Option<Data>, down: Duration) {
+        match crash {
+            // A node that syncs always relies on its file.
+            Some(_) if self.kept[node] == Persistence::Always => self.kill(node, Data::Kept),
+            Some(data) => self.kill(node, data),
+            None => self.nodes[node].terminate(),
+        }
+        thread::sleep(down);
+        self.nodes[node].start_again();
+        self.wait_as_told(node);
+    }
+
+    /// Until the node grants again and every holder has renewed, where the operator has care.
+    fn wait_as_told(&self, node: usize) {
+        if self.renewal.is_zero() {
+            return;
+        }
+        let server = &self.nodes[node];
+        server.run("LOCK.FLOOR").expect("the first command finds out what to wait for");
+        wait_until("the quarantine is over", || server.info_u64("lockmod_quarantine_left_ms") == 0);
+        thread::sleep(self.renewal);
+    }
+
+    /// A new replica has all that its master has, and then is a master.
+    fn promote(&mut self, node: usize, old_lives: bool) {
+        let mut replica = self.builders[node].clone().replica_of(&self.nodes[node]).prepare();
+        replica.set_wall_clock_offset_ms(self.offsets_ms[node]);
+        replica.start_again();
+        self.nodes[node].wait_for_replica(&replica);
+        let alone = self.builders[node].clone();
+        replica.reconfigure(|_| alone);
+        let mut old = std::mem::replace(&mut self.nodes[node], replica);
+        if !old_lives {
+            old.kill();
+        }
+        self.nodes[node].run("REPLICAOF NO ONE").expect("promoted");
+        let is_moved = |group: &usize| !old_lives || *group != LOYAL;
+        for group in (0..self.links.len()).filter(is_moved) {
+            self.links[group][node].set_target(self.nodes[node].port());
+        }
+        self.old[node] = old_lives.then_some(old);
+    }
+
+    fn retire(&mut self, node: usize) {
+        if self.old[node].take().is_some() {
+            self.links[LOYAL][node].set_target(self.nodes[node].port());
         }
     }
 
@@ -197,6 +317,10 @@ fn name(act: &Act) -> Option<&'static str> {
         Act::Stop { .. } => Some("orderly stop"),
         Act::Pause { .. } => Some("hang"),
         Act::Step { .. } => Some("clock step"),
+        Act::Restart { crash: Some(_), .. } => Some("restart after a crash"),
+        Act::Restart { crash: None, .. } => Some("restart in order"),
+        Act::Promote { old_lives: false, .. } => Some("promotion"),
+        Act::Promote { old_lives: true, .. } => Some("promotion beside an old master"),
         Act::Link { trouble, .. } => Some(match trouble {
             Trouble::Hold(_) => "link held",
             Trouble::Discard(_) => "link cut silently",
@@ -204,6 +328,6 @@ fn name(act: &Act) -> Option<&'static str> {
             Trouble::Refuse => "link refused",
             Trouble::Reset => "link reset",
         }),
-        Act::Start { .. } | Act::Resume { .. } | Act::Heal { .. } => None,
+        Act::Start { .. } | Act::Resume { .. } | Act::Heal { .. } | Act::Retire { .. } => None,
     }
 }

@@ -16,7 +16,9 @@ pub(crate) const NODES: usize = 5;
 /// Groups of clients, each with network links of its own.
 pub(crate) const GROUPS: usize = 2;
 /// The longest lease that the nodes grant.
-pub(crate) const MAX_TTL_MS: u64 = 2_000;
+pub(crate) const MAX_TTL_MS: u64 = 3_000;
+/// The longest lease of nodes that forget nothing.
+pub(crate) const LONG_TTL_MAX_MS: u64 = 30_000;
 /// The longest quarantine of a node: the longest lease and one block of the lease ceiling.
 pub(crate) const QUARANTINE_MS: u64 = MAX_TTL_MS + 10_000;
 
@@ -103,6 +105,24 @@ pub(crate) enum Act {
     },
     Heal {
         group: usize,
+        node: usize,
+    },
+    /// An orderly stop or a crash, a pause, and a start; then the operator waits until the node
+    /// grants again, and every holder has had time to renew.
+    Restart {
+        node: usize,
+        /// `None`: an orderly stop.
+        crash: Option<Data>,
+        down: Duration,
+    },
+    /// A replica of the node is promoted; the old master is dead, or goes on for some of those
+    /// who use it until it is retired.
+    Promote {
+        node: usize,
+        old_lives: bool,
+    },
+    /// The old master that went on is killed, and everybody uses the new one.
+    Retire {
         node: usize,
     },
     /// Wall clocks are stepped to these distances from the true time.
@@ -277,11 +297,13 @@ impl Planner {
     /// Steps some wall clocks, each to its own time or all to one that is wrong.
     fn step(&mut self, now_ms: u64) {
         let is_common = self.random.random_bool(0.5);
-        let common_ms = self.random.random_range(-6..=6) * HOUR_MS;
+        // Half of the steps are too small to be noticed.
+        let unit_ms = if self.random.random_bool(0.5) { HOUR_MS } else { 165 };
+        let common_ms = self.random.random_range(-6..=6) * unit_ms;
         let mut offsets_ms = Vec::new();
         for node in 0..NODES {
             if self.random.random_bool(if is_common { 0.8 } else { 0.2 }) {
-                let own_ms = self.random.random_range(-6..=6) * HOUR_MS;
+                let own_ms = self.random.random_range(-6..=6) * unit_ms;
                 offsets_ms.push((node, if is_common { common_ms } else { own_ms }));
                 self.is_stepped[node] = true;
             }
@@ -337,6 +359,9 @@ mod tests {
                         is_hung[node] = true;
                     }
                     Act::Resume { node } => assert!(std::mem::take(&mut is_hung[node])),
+                    Act::Restart { .. } | Act::Promote { .. } | Act::Retire { .. } => {
+                        unreachable!("the operator's work is planned elsewhere")
+                    }
                     Act::Link { .. } | Act::Heal { .. } | Act::Step { .. } => {}
                 }
             }
