@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use clap::{Args, Parser, Subcommand};
 
-use super::values::{Token, length, name, token, ttl};
+use super::values::{Token, address, count, length, limit, name, token, ttl};
 
 /// What `--help` says at its end.
 const EXIT_CODES: &str = "\
@@ -129,8 +129,8 @@ pub(super) struct Connection {
     )]
     pub(super) nodes: Vec<String>,
     /// How long to wait for the answer of each node [default: a twentieth of the ttl, at least 50ms
-    /// and at most 500ms]
-    #[arg(long, value_parser = length)]
+    /// and at most 500ms; without a ttl 500ms]
+    #[arg(long, value_parser = length, allow_hyphen_values = true)]
     pub(super) timeout: Option<Duration>,
     /// Allow an even number of nodes
     #[arg(long)]
@@ -166,13 +166,13 @@ pub(super) struct Run {
     #[command(flatten)]
     pub(super) connection: Connection,
     /// Length of the lease, which is renewed at a third of it
-    #[arg(long, value_parser = ttl, default_value = "30s")]
+    #[arg(long, value_parser = ttl, allow_hyphen_values = true, default_value = "30s")]
     pub(super) ttl: Duration,
     /// How long to wait while another client holds the lock
-    #[arg(long, value_parser = length, default_value = "1m")]
+    #[arg(long, value_parser = length, allow_hyphen_values = true, default_value = "1m")]
     pub(super) wait: Duration,
     /// Hold the lock for at least this long, even if the command ends sooner
-    #[arg(long, value_parser = length, default_value = "0s")]
+    #[arg(long, value_parser = length, allow_hyphen_values = true, default_value = "0s")]
     pub(super) at_least: Duration,
     /// Who holds the lock, shown to those who wait for it [default: host:pid]
     #[arg(long)]
@@ -190,10 +190,10 @@ pub(super) struct Lock {
     #[command(flatten)]
     pub(super) connection: Connection,
     /// Length of the lease, which is renewed at a third of it
-    #[arg(long, value_parser = ttl, default_value = "30s")]
+    #[arg(long, value_parser = ttl, allow_hyphen_values = true, default_value = "30s")]
     pub(super) ttl: Duration,
     /// How long to wait while another client holds the lock
-    #[arg(long, value_parser = length, default_value = "1m")]
+    #[arg(long, value_parser = length, allow_hyphen_values = true, default_value = "1m")]
     pub(super) wait: Duration,
     /// Who holds the lock, shown to those who wait for it [default: host:pid]
     #[arg(long)]
@@ -211,10 +211,10 @@ pub(super) struct Acquire {
     #[command(flatten)]
     pub(super) connection: Connection,
     /// Length of the lease
-    #[arg(long, value_parser = ttl, default_value = "30s")]
+    #[arg(long, value_parser = ttl, allow_hyphen_values = true, default_value = "30s")]
     pub(super) ttl: Duration,
     /// How long to wait while another client holds the lock
-    #[arg(long, value_parser = length, default_value = "0s")]
+    #[arg(long, value_parser = length, allow_hyphen_values = true, default_value = "0s")]
     pub(super) wait: Duration,
     /// Who holds the lock, shown to those who wait for it [default: host:pid]
     #[arg(long)]
@@ -230,7 +230,7 @@ pub(super) struct Release {
     #[arg(value_parser = name)]
     pub(super) name: String,
     /// The token that `acquire` printed
-    #[arg(value_parser = token, required_unless_present = "force")]
+    #[arg(value_parser = token)]
     pub(super) token: Option<Token>,
     #[command(flatten)]
     pub(super) connection: Connection,
@@ -254,7 +254,7 @@ pub(super) struct Extend {
     #[command(flatten)]
     pub(super) connection: Connection,
     /// Length of the lease from now on
-    #[arg(long, value_parser = ttl, default_value = "30s")]
+    #[arg(long, value_parser = ttl, allow_hyphen_values = true, default_value = "30s")]
     pub(super) ttl: Duration,
     /// Print results and errors as JSON
     #[arg(long)]
@@ -289,8 +289,8 @@ pub(super) struct List {
 pub(super) struct Status {
     #[command(flatten)]
     pub(super) connection: Connection,
-    /// The most locks to ask each node for
-    #[arg(long, default_value_t = 10_000)]
+    /// The most locks to show
+    #[arg(long, value_parser = limit, allow_hyphen_values = true, default_value_t = 10_000)]
     pub(super) limit: usize,
     /// Print results and errors as JSON
     #[arg(long)]
@@ -302,10 +302,10 @@ pub(super) struct Top {
     #[command(flatten)]
     pub(super) connection: Connection,
     /// How often to ask the nodes
-    #[arg(long, value_parser = length, default_value = "1s")]
+    #[arg(long, value_parser = length, allow_hyphen_values = true, default_value = "1s")]
     pub(super) every: Duration,
-    /// The most locks to ask each node for
-    #[arg(long, default_value_t = 10_000)]
+    /// The most locks to show
+    #[arg(long, value_parser = limit, allow_hyphen_values = true, default_value_t = 10_000)]
     pub(super) limit: usize,
 }
 
@@ -314,7 +314,7 @@ pub(super) struct Exporter {
     #[command(flatten)]
     pub(super) connection: Connection,
     /// Address to listen on
-    #[arg(long, value_name = "ADDRESS", default_value = "127.0.0.1:9477")]
+    #[arg(long, value_name = "ADDRESS", value_parser = address, default_value = "127.0.0.1:9477")]
     pub(super) listen: SocketAddr,
     /// A name for these nodes, which all their metrics get as the label `cluster`
     #[arg(long, value_name = "NAME", env = "LOCKMOD_CLUSTER")]
@@ -342,7 +342,7 @@ pub(super) struct Nodes {
     #[command(flatten)]
     pub(super) cluster: Cluster,
     /// Number of nodes
-    #[arg(long, default_value_t = 5, value_parser = clap::value_parser!(u8).range(1..=32))]
+    #[arg(long, default_value_t = 5, value_parser = count, allow_hyphen_values = true)]
     pub(super) count: u8,
 }
 

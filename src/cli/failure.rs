@@ -124,13 +124,24 @@ impl From<BuildError> for Failure {
                 count - 1
             ),
             BuildError::BadUrl { position, problem } => format!(
-                "node {position} of --nodes has no usable URL ({problem}): write \
-                 redis://host:port, rediss://user:password@host:port/db or unix:///path"
+                "node {position} of {} has no usable URL, {problem}; write \
+                 redis://host:port, rediss://user:password@host:port/db or unix:///path",
+                source_of_nodes()
             ),
             other => other.to_string(),
         };
         Failure::new(Failure::USAGE, text)
     }
+}
+
+/// Where the nodes were given.
+fn source_of_nodes() -> &'static str {
+    let mut flags = std::env::args_os().take_while(|argument| argument != "--");
+    let is_flag = |argument: std::ffi::OsString| {
+        let argument = argument.to_string_lossy();
+        argument == "--nodes" || argument.starts_with("--nodes=")
+    };
+    if flags.any(is_flag) { "--nodes" } else { "LOCKMOD_NODES" }
 }
 
 impl From<AcquireError> for Failure {

@@ -47,6 +47,11 @@ pub(super) async fn acquire(args: Acquire) -> Result<(), Failure> {
 }
 
 pub(super) async fn release(args: Release) -> Result<(), Failure> {
+    if args.token.is_none() && !args.force {
+        let text = "give the token that `acquire` printed, or --force to take the lock from \
+                    whoever holds it";
+        return Err(Failure::new(Failure::USAGE, text));
+    }
     let locker = args.connection.locker()?;
     let Some(token) = &args.token else {
         return force_release(&locker, &args.name, args.json).await;

@@ -161,6 +161,9 @@ pub(super) fn quorum_in_short(survey: &Survey) -> String {
 /// The quorum in one line.
 pub(super) fn quorum(survey: &Survey) -> String {
     let (granting, all, needed) = (survey.granting(), survey.nodes.len(), survey.quorum);
+    if (granting, all) == (1, 1) {
+        return "the only node grants locks: if it fails, no lock can be acquired".to_owned();
+    }
     let margin = match survey.margin() {
         margin @ ..0 => format!("no lock can be acquired: {} more needed", -margin),
         0 => "no other may fail".to_owned(),

@@ -28,7 +28,10 @@ pub(super) async fn status(args: Status) -> Result<(), Failure> {
 fn lines(survey: &Survey) -> Vec<String> {
     let nodes = survey.nodes.iter().map(|node| rows::node(survey, node).1);
     let mut lines = table(NODE_COLUMNS, nodes.collect());
-    lines.push(rows::quorum(survey));
+    // Without a quorum it is the error.
+    if survey.margin() >= 0 {
+        lines.push(rows::quorum(survey));
+    }
     let locks = rows::busy_locks(survey, LockOrder::default());
     if !locks.is_empty() {
         lines.push(String::new());

@@ -1,10 +1,18 @@
 //! The values of arguments: lengths of time, names and tokens as people write them.
 
+use std::net::SocketAddr;
 use std::time::Duration;
 
 /// The longest ttl that a node can be set to allow (`lockmod.max-ttl`). What the nodes really
 /// allow, they say themselves.
 pub(super) const TTL_MAX: Duration = Duration::from_secs(366 * 24 * 3_600);
+
+/// The longest length of time: a hundred years, so that no sum with it overflows.
+const LENGTH_MAX_DAYS: u64 = 36_525;
+/// The most locks that are shown.
+const LIMIT_MAX: u64 = 1_000_000;
+/// The most local nodes.
+const COUNT_MAX: u8 = 32;
 
 /// A token given on the command line. Secret: it has no `Display`.
 #[derive(Clone)]
@@ -41,7 +49,11 @@ pub(super) fn name(text: &str) -> Result<String, String> {
 pub(super) fn length(text: &str) -> Result<Duration, String> {
     let problem = || "write a length of time as 500ms, 5s, 2m, 1h or 2d".to_owned();
     let unit_at = text.find(|c: char| !c.is_ascii_digit()).ok_or_else(problem)?;
-    let number: u64 = text[..unit_at].parse().map_err(|_| problem())?;
+    if unit_at == 0 {
+        return Err(problem());
+    }
+    let too_long = || format!("it is too long: give at most {LENGTH_MAX_DAYS}d");
+    let number: u64 = text[..unit_at].parse().map_err(|_| too_long())?;
     let unit: u64 = match &text[unit_at..] {
         "ms" => 1,
         "s" => 1_000,
@@ -50,7 +62,30 @@ pub(super) fn length(text: &str) -> Result<Duration, String> {
         "d" => 86_400_000,
         _ => return Err(problem()),
     };
-    number.checked_mul(unit).map(Duration::from_millis).ok_or_else(problem)
+    let millis = number.checked_mul(unit).filter(|&ms| ms <= LENGTH_MAX_DAYS * 86_400_000);
+    millis.map(Duration::from_millis).ok_or_else(too_long)
+}
+
+/// Reads how many locks to show.
+pub(super) fn limit(text: &str) -> Result<usize, String> {
+    whole(text, LIMIT_MAX).map(|number| number as usize)
+}
+
+/// Reads how many nodes to start.
+pub(super) fn count(text: &str) -> Result<u8, String> {
+    whole(text, u64::from(COUNT_MAX)).map(|number| number as u8)
+}
+
+fn whole(text: &str, max: u64) -> Result<u64, String> {
+    let number = text.parse().ok().filter(|number| (1..=max).contains(number));
+    number.ok_or_else(|| format!("give a whole number from 1 to {max}"))
+}
+
+/// Reads an address to listen on.
+pub(super) fn address(text: &str) -> Result<SocketAddr, String> {
+    text.parse().map_err(|_| {
+        "give an IP address and a port from 0 to 65535, as 127.0.0.1:9477 or [::1]:9477".to_owned()
+    })
 }
 
 /// Reads the length of a lease.
@@ -78,6 +113,7 @@ mod tests {
         for bad in ["", "5", "s", "-5s", "5 s", "1.5s", "5w", huge[0], huge[1]] {
             assert!(length(bad).is_err(), "{bad}");
         }
+        assert!(length("36525d").is_ok() && length("36526d").is_err());
         assert!(ttl("366d").is_ok() && ttl("8785h").is_err());
     }
 

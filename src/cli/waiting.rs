@@ -48,7 +48,7 @@ async fn watch(locker: &Locker, name: &str, signals: &mut Signals) -> Result<Gua
                     signal = signals.next() => break signal,
                     nodes = locker.info(name) => {
                         let (holder, place) = (holder(&nodes), place.tell(&nodes));
-                        progress.show(&format!("lockmod: waiting for '{name}': {holder}{place}"));
+                        progress.show(&format!("lockmod: waiting for '{name}': {place}{holder}"));
                     }
                 }
             }
@@ -102,8 +102,8 @@ impl Place {
             self.at_most = 1;
         }
         match self.at_most {
-            1 => format!("; first of {} in line", longest.waiters),
-            place => format!("; place {place} of {} in line, or better", longest.waiters),
+            1 => format!("first of {} in line; ", longest.waiters),
+            place => format!("place {place} of {} in line, or better; ", longest.waiters),
         }
     }
 }
@@ -139,9 +139,9 @@ mod tests {
         let mut place = Place { began_at, at_most: u64::MAX };
         assert_eq!(place.tell(&[]), "");
         let hour = 3_600_000;
-        assert_eq!(place.tell(&[node(3, hour)]), "; place 3 of 3 in line, or better");
-        assert_eq!(place.tell(&[node(7, hour)]), "; place 3 of 7 in line, or better");
-        assert_eq!(place.tell(&[node(2, hour)]), "; place 2 of 2 in line, or better");
-        assert_eq!(place.tell(&[node(5, 0), node(5, 0)]), "; first of 5 in line");
+        assert_eq!(place.tell(&[node(3, hour)]), "place 3 of 3 in line, or better; ");
+        assert_eq!(place.tell(&[node(7, hour)]), "place 3 of 7 in line, or better; ");
+        assert_eq!(place.tell(&[node(2, hour)]), "place 2 of 2 in line, or better; ");
+        assert_eq!(place.tell(&[node(5, 0), node(5, 0)]), "first of 5 in line; ");
     }
 }

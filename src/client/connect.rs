@@ -21,7 +21,7 @@ use tokio_rustls::rustls;
 use super::inbox::Failure;
 use super::protocol::Packet;
 use super::reply::{self, Reply};
-use super::tls;
+use super::{tls, url};
 use crate::wire::code::{self, Meaning};
 
 /// Where a node is, and as whom to log in.
@@ -76,6 +76,7 @@ impl Address {
     /// # Errors
     /// What is wrong with it, without its password.
     pub(super) fn parse(url: &str) -> Result<Address, String> {
+        url::check(url)?;
         let info = url.into_connection_info().map_err(|error| error.to_string())?;
         let place = match info.addr() {
             ConnectionAddr::Tcp(host, port) => {

@@ -297,7 +297,7 @@ impl fmt::Display for BuildError {
             ),
             BuildError::BadUrl { position, problem } => write!(
                 f,
-                "node {position} has no usable URL ({problem}): write redis://host:port, \
+                "node {position} has no usable URL, {problem}; write redis://host:port, \
                  rediss://user:password@host:port/db or unix:///path"
             ),
             BuildError::BadOption(text) => f.write_str(text),

@@ -153,7 +153,7 @@ impl<W: World> Locker<W> {
         listed.collect()
     }
 
-    /// The locks of a node that has `count` of them, but no more than about `max`.
+    /// The locks of a node that has `count` of them, but no more than `max`.
     pub(super) async fn list_node(
         &self,
         node: usize,
@@ -164,7 +164,10 @@ impl<W: World> Locker<W> {
         let mut cursor = b"0".to_vec();
         loop {
             let args: [&[u8]; 6] = [b"SCAN", &cursor, b"COUNT", PAGE, b"TYPE", b"fencelock"];
-            let (next, names) = page(self.ask(node, &[Packet::new(&args)]).await?.pop())?;
+            let (next, mut names) = page(self.ask(node, &[Packet::new(&args)]).await?.pop())?;
+            // A page is larger than what may be left to ask for.
+            let is_over = names.len() > max - locks.len();
+            names.truncate(max - locks.len());
             let asks: Vec<Packet> = names.iter().map(|name| Packet::info(name)).collect();
             for (name, reply) in names.into_iter().zip(self.ask(node, &asks).await?) {
                 // A lock may be gone again, or be no lock any more.
@@ -172,8 +175,8 @@ impl<W: World> Locker<W> {
                     locks.insert(name, info);
                 }
             }
-            let is_all = next == b"0" || locks.len() as u64 >= count;
-            if is_all || locks.len() >= max {
+            let is_all = (next == b"0" && !is_over) || locks.len() as u64 >= count;
+            if is_all || is_over || locks.len() >= max {
                 return Ok(Locks { found: locks, is_cut: !is_all });
             }
             cursor = next;

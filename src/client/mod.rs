@@ -45,6 +45,7 @@ pub mod reply;
 mod settings;
 mod survey;
 mod tls;
+mod url;
 mod vote;
 mod waiter;
 mod wakes;

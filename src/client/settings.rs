@@ -9,6 +9,7 @@ use super::core::{Core, Settings};
 use super::error::BuildError;
 use super::locker::Locker;
 use super::tls::{Pem, Tls};
+use super::url;
 use super::vote::Length;
 use super::world::{Network, World};
 use crate::engine::{LABEL_MAX, Millis, NODES_MAX, Quorum, Schedule, Terms};
@@ -220,9 +221,11 @@ impl LockerBuilder {
 
     fn addresses(&self) -> Result<Vec<Address>, BuildError> {
         let mut addresses: Vec<Address> = Vec::new();
-        for (index, url) in self.nodes.iter().enumerate() {
-            let address = Address::parse(url)
-                .map_err(|problem| BuildError::BadUrl { position: index + 1, problem })?;
+        for (index, given) in self.nodes.iter().enumerate() {
+            let address = Address::parse(given).map_err(|problem| {
+                let problem = format!("'{}': {problem}", url::shown(given));
+                BuildError::BadUrl { position: index + 1, problem }
+            })?;
             if let Some(same) = addresses.iter().find(|other| other.is_same_node(&address)) {
                 let (first, second) = (same.name().to_string(), address.name().to_string());
                 return Err(BuildError::SameNode { first, second });

@@ -11,11 +11,14 @@ use std::time::Duration;
 use futures_util::future::join_all;
 
 use super::locker::Locker;
-use super::protocol::{LockInfo, Packet, error_vote};
+use super::protocol::{LockInfo, Packet, error_vote, lock_info};
 use super::reply::Reply;
 use super::vote::{NodeReport, Vote};
 use super::world::World;
 use crate::engine::Fence;
+
+/// How many locks a node is asked about before its answers are waited for.
+const ASKED_AT_ONCE: usize = 1_000;
 
 /// What all nodes say at about the same time.
 #[derive(Clone, Debug)]
@@ -126,7 +129,7 @@ impl LockSurvey {
 }
 
 impl<W: World> Locker<W> {
-    /// Asks all nodes about themselves, and for up to `locks_max` locks each. Takes at most about
+    /// Asks all nodes about themselves, and for up to `locks_max` locks in all. Takes at most about
     /// as long as the slowest node may; a node with many keys of other kinds is looked through in
     /// small pages.
     ///
@@ -151,7 +154,51 @@ impl<W: World> Locker<W> {
             }
             survey.nodes.push(NodeSurvey { node: Arc::clone(node), status });
         }
+        if let Some(name) = survey.locks.keys().nth(locks_max).cloned() {
+            drop(survey.locks.split_off(&name));
+            survey.is_cut = true;
+        }
+        if survey.is_cut {
+            self.complete(&mut survey).await;
+        }
         survey
+    }
+
+    /// Asks every node for the locks that only others have listed: each lists in an order of its
+    /// own, and a lock that it has left out would seem to be held on fewer nodes than it is.
+    async fn complete(&self, survey: &mut Survey) {
+        let asked = (0..survey.nodes.len()).map(|node| self.unlisted(survey, node));
+        for (node, locks) in join_all(asked).await.into_iter().enumerate() {
+            for (name, info) in locks {
+                if let Some(lock) = survey.locks.get_mut(&name) {
+                    lock.nodes[node] = Some(info);
+                }
+            }
+        }
+    }
+
+    /// What a node says of the survey's locks that it has not listed.
+    async fn unlisted(&self, survey: &Survey, node: usize) -> Vec<(Vec<u8>, LockInfo)> {
+        let mut found = Vec::new();
+        if survey.nodes[node].status.is_err() {
+            return found;
+        }
+        let is_missing = |lock: &LockSurvey| lock.nodes[node].is_none();
+        let names = survey.locks.iter().filter(|(_, lock)| is_missing(lock));
+        let names: Vec<&Vec<u8>> = names.map(|(name, _)| name).collect();
+        for names in names.chunks(ASKED_AT_ONCE) {
+            let asks: Vec<Packet> = names.iter().map(|name| Packet::info(name)).collect();
+            // A node that is silent now has nothing to add.
+            let Ok(replies) = self.ask(node, &asks).await else { return found };
+            for (name, reply) in names.iter().zip(replies) {
+                if let Ok(info) = lock_info(&reply)
+                    && info.state != "free"
+                {
+                    found.push(((*name).clone(), info));
+                }
+            }
+        }
+        found
     }
 
     async fn survey_node(

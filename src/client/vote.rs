@@ -314,14 +314,32 @@ impl fmt::Display for Length {
         match millis {
             0..1_000 => write!(f, "{millis} ms"),
             1_000..120_000 => write!(f, "{}.{} s", millis / 1_000, millis % 1_000 / 100),
-            _ => write!(f, "{} min", millis.div_ceil(60_000)),
+            120_000..7_200_000 => write!(f, "{} min", millis.div_ceil(60_000)),
+            7_200_000..172_800_000 => two(f, millis.div_ceil(60_000), 60, ["h", "min"]),
+            _ => two(f, millis.div_ceil(3_600_000), 24, ["d", "h"]),
         }
     }
+}
+
+/// Writes a number of small units as large ones and what is left of small ones.
+fn two(f: &mut fmt::Formatter<'_>, small: u128, per: u128, units: [&str; 2]) -> fmt::Result {
+    write!(f, "{} {}", small / per, units[0])?;
+    if small.is_multiple_of(per) { Ok(()) } else { write!(f, " {} {}", small % per, units[1]) }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_long_time_is_told_in_hours_and_days() {
+        let shown = |millis| Length(Duration::from_millis(millis)).to_string();
+        assert_eq!([shown(119_999), shown(120_000)], ["119.9 s", "2 min"]);
+        assert_eq!([shown(7_199_999), shown(7_200_000)], ["120 min", "2 h"]);
+        assert_eq!([shown(72_000_000), shown(85_536_000)], ["20 h", "23 h 46 min"]);
+        assert_eq!([shown(172_799_999), shown(172_800_000)], ["48 h", "2 d"]);
+        assert_eq!(shown(180_000_000), "2 d 2 h");
+    }
 
     fn reports(votes: Vec<Vote>) -> Vec<NodeReport> {
         votes.into_iter().map(|vote| NodeReport { node: Arc::from("n"), vote }).collect()

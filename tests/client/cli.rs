@@ -113,17 +113,21 @@ fn a_person_at_a_terminal_is_told_the_place_in_line() {
     let run = lockmod(&nodes, &["run", "job", "--wait", "10s", "--", "true"]);
     let mut wide = Screen::start(&run, (100, 4));
     wide.wait_for("all is told", |text| {
-        text.contains("waiting for 'job': held by cron-3 for up to ") && text.contains(" in line")
+        text.contains("waiting for 'job': ") && text.contains(" in line; held by cron-3 for up to ")
     });
+    // The place comes first: it is what remains of a line that is cut.
     let mut narrow = Screen::start(&run, (61, 4));
-    narrow.wait_for("the line is cut", |text| text.trim_end().ends_with('…'));
+    narrow.wait_for("the line is cut", |text| {
+        text.contains(" in line") && text.trim_end().ends_with('…')
+    });
+    wide.press("\x03");
+    assert_eq!(wide.end(), Some(128 + 2));
     // Told more than once, and still one line.
-    let first = narrow.text();
-    narrow.wait_for("the time goes on", |text| text.contains("for up to ") && *text != first);
+    narrow.wait_for("the place is better", |text| text.contains("first of 1 in line"));
     assert_eq!(narrow.text().trim_end().lines().count(), 1, "{}", narrow.text());
+    narrow.press("\x03");
+    assert_eq!(narrow.end(), Some(128 + 2));
     for screen in [&mut wide, &mut narrow] {
-        screen.press("\x03");
-        assert_eq!(screen.end(), Some(128 + 2));
         screen.wait_for("the line is gone, and nothing else is said", |text| text.trim() == "");
     }
 }

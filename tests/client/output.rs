@@ -185,12 +185,48 @@ fn errors_name_the_flags_of_the_command() {
     let said = fails(&nodes, &["list", "--even", "--timeout", "0s"], 125);
     assert!(said.contains("--timeout"), "{said}");
     let said = fails(&nodes, &["list", "--nodes", "htp:x"], 125);
-    assert!(said.contains("node 1 of --nodes"), "{said}");
+    assert!(said.contains("node 1 of --nodes has no usable URL, 'htp:x': it has no"), "{said}");
+    let mut command = lockmod(&[], &["list"]);
+    command.env("LOCKMOD_NODES", "redis://:s3cret@h:99999");
+    let said = text(&command.output().unwrap().stderr);
+    assert!(said.contains("node 1 of LOCKMOD_NODES") && said.contains("'99999'"), "{said}");
+    assert!(said.contains("redis://...@h:99999") && !said.contains("s3cret"), "{said}");
     let said = fails(&nodes, &["list", "--even", "--cert", "c.pem"], 125);
     assert!(said.contains("--key <FILE>"), "{said}");
     let encrypted = ["list", "--nodes", "rediss://127.0.0.1:1", "--cacert", "/no/such/file"];
     let said = fails(&nodes, &encrypted, 125);
     assert!(said.contains("TLS: cannot read /no/such/file"), "{said}");
+}
+
+/// They spoke of unexpected arguments `-5`, and of digits found in strings.
+#[test]
+fn a_value_that_cannot_be_read_is_refused_with_its_flag_and_its_range() {
+    let (written, huge) = ("write a length of time as 500ms", "99999999999999999999s");
+    for (args, shape) in [
+        (&["acquire", "job", "--ttl", "-5s"][..], written),
+        (&["acquire", "job", "--wait", "-1s"], written),
+        (&["acquire", "job", "--wait", huge], "at most 36525d"),
+        (&["list", "--timeout", "-1ms"], written),
+        (&["top", "--every", "-1s"], written),
+        (&["run", "job", "--at-least", "-1s", "--", "true"], written),
+        (&["status", "--limit", "-1"], "whole number from 1 to 1000000"),
+        (&["status", "--limit", "0"], "whole number from 1 to 1000000"),
+        (&["status", "--limit", "abc"], "whole number from 1 to 1000000"),
+        (&["status", "--limit", huge], "whole number from 1 to 1000000"),
+        (&["nodes", "--module", "m", "--count", "-3"], "whole number from 1 to 32"),
+        (&["nodes", "--module", "m", "--count", "33"], "whole number from 1 to 32"),
+        (&["exporter", "--listen", "localhost:29478"], "as 127.0.0.1:9477"),
+    ] {
+        let mut command = lockmod(&[], args);
+        let output = command.env("LOCKMOD_NODES", "redis://127.0.0.1:1").output().unwrap();
+        let said = text(&output.stderr);
+        assert_eq!(output.status.code(), Some(125), "{args:?}: {said}");
+        let at = args.iter().rposition(|arg| arg.starts_with("--") && arg.len() > 2).unwrap();
+        let is_named = said.contains(args[at]) && said.contains(args[at + 1]);
+        assert!(is_named && said.contains(shape), "{args:?}: {said}");
+    }
+    let said = fails(&nodes(1), &["release", "job"], 125);
+    assert!(said.contains("the token that `acquire` printed, or --force"), "{said}");
 }
 
 /// The command had a limit of 24 hours of its own.
