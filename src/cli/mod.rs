@@ -2,7 +2,7 @@
 //!
 //! It decides nothing about locks: everything goes through the [client](crate::client). Results go
 //! to standard output, everything else to standard error, on one line each. All of it is printed
-//! by [`out`], which is why the lints below forbid the usual macros.
+//! by `out.rs`, which is why the lints below forbid the usual macros.
 
 #![deny(clippy::print_stdout, clippy::print_stderr)]
 
