@@ -385,6 +385,23 @@ mod tests {
         for half in [encrypted().cert("cert.pem"), encrypted().key("key.pem")] {
             assert!(problem(half).contains("both the certificate and its key"));
         }
+        let pem = |kind: &str| format!("-----BEGIN {kind}-----\nAAAA\n-----END {kind}-----\n");
+        let files = tempfile::tempdir().unwrap();
+        let file = |name: &str, text: String| {
+            let path = files.path().join(name);
+            std::fs::write(&path, text).unwrap();
+            path
+        };
+        let (cert, key) = (file("c.pem", pem("CERTIFICATE")), file("k.pem", pem("PRIVATE KEY")));
+        let secret = file("s.pem", pem("ENCRYPTED PRIVATE KEY"));
+        for (cert, key, named) in [
+            (&cert, &secret, "s.pem is encrypted"),
+            (&cert, &cert, "no key in"),
+            (&key, &key, "no certificate in"),
+        ] {
+            let text = problem(encrypted().cert(cert).key(key));
+            assert!(text.contains(named) && text.contains(".pem"), "{text}");
+        }
         let text = problem(encrypted().root_certificates("not PEM"));
         assert!(text.contains("no root certificates"), "{text}");
     }

@@ -43,7 +43,29 @@ impl Pem {
     fn certificates(&self, what: &str) -> Result<Vec<CertificateDer<'static>>, String> {
         CertificateDer::pem_slice_iter(&self.read()?)
             .collect::<Result<_, _>>()
-            .map_err(|error| format!("{what}: {error}"))
+            .map_err(|error| format!("{what} in {}: {error}", self.name()))
+    }
+
+    fn key(&self) -> Result<PrivateKeyDer<'static>, String> {
+        let pem = self.read()?;
+        let has = |mark: &str| String::from_utf8_lossy(&pem).contains(mark);
+        PrivateKeyDer::from_pem_slice(&pem).map_err(|error| {
+            let name = self.name();
+            if has("ENCRYPTED") {
+                format!("the key in {name} is encrypted: decrypt it, with `openssl pkey`")
+            } else if has("BEGIN CERTIFICATE") {
+                format!("there is a certificate and no key in {name}: are the files swapped?")
+            } else {
+                format!("there is no key in {name}: {error}")
+            }
+        })
+    }
+
+    fn name(&self) -> String {
+        match self {
+            Pem::Bytes(_) => "the PEM given".to_owned(),
+            Pem::File(path) => path.display().to_string(),
+        }
     }
 }
 
@@ -75,11 +97,14 @@ impl Tls {
         let config = match (&self.chain, &self.key) {
             (None, None) => config.with_no_client_auth(),
             (Some(chain), Some(key)) => {
-                let chain = chain.certificates("client certificate")?;
-                let key = PrivateKeyDer::from_pem_slice(&key.read()?)
-                    .map_err(|error| format!("client key: {error}"))?;
-                let config = config.with_client_auth_cert(chain, key);
-                config.map_err(|error| format!("client certificate and key: {error}"))?
+                let certificates = chain.certificates("client certificate")?;
+                if certificates.is_empty() {
+                    return Err(format!("there is no certificate in {}", chain.name()));
+                }
+                let config = config.with_client_auth_cert(certificates, key.key()?);
+                config.map_err(|error| {
+                    format!("{} and {} do not fit: {error}", chain.name(), key.name())
+                })?
             }
             (Some(_), None) | (None, Some(_)) => {
                 return Err("give both the certificate and its key".into());
