@@ -103,7 +103,8 @@ fn a_disk_that_fills_up_shows_in_the_state_of_the_node() {
         .expect("the command runs");
     let text = String::from_utf8_lossy(&status.stdout).into_owned();
     assert!(text.contains("grants nothing: STATEFILE"), "{text}");
-    assert!(text.contains("0 of 1 nodes grant locks"), "{text}");
+    let why = String::from_utf8_lossy(&status.stderr).into_owned();
+    assert!(why.contains("0 of 1 nodes grant locks"), "{why}");
     assert!(!status.status.success(), "no lock can be acquired");
     server.set_disk_full(false);
     wait_until("the node grants again", || field(&server, "granting") == "1");
