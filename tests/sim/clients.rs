@@ -16,8 +16,6 @@ use crate::coverage::Reached;
 use crate::history::{Acquisition, Micros};
 use crate::world::{Process, Simulated};
 
-/// How long a node's answer is waited for.
-pub(crate) const TIMEOUT: Duration = Duration::from_millis(90);
 /// How often a holder looks whether it still holds.
 const LOOK: Duration = Duration::from_millis(15);
 /// Clocks differ from true time by less than this: two of them by less than the drift allowance.
@@ -75,6 +73,8 @@ pub(crate) struct Surroundings {
     pub(crate) is_steady: bool,
     /// Whether nothing is ever lost, and no node crashes.
     pub(crate) is_gentle: bool,
+    /// How long this program waits for a node's answer.
+    pub(crate) timeout: Duration,
 }
 
 pub(crate) struct Client {
@@ -145,6 +145,17 @@ impl Client {
 
     async fn acquire(&mut self) {
         let wish = self.wish();
+        self.fulfil(wish).await;
+    }
+
+    /// Acquires lock 0 without a wait, renews it, and gives it back after `length`.
+    pub(crate) async fn keep(mut self, ttl: Duration, length: Duration) {
+        let (manner, wait) = (Manner::Release, Duration::ZERO);
+        let wish = Wish { lock: 0, ttl, wait, length, manner, renews: true, max_hold: None };
+        self.fulfil(wish).await;
+    }
+
+    async fn fulfil(&mut self, wish: Wish) {
         let acquire = self.ask(&wish);
         let called_at = self.log.now();
         let limit = self.limit(wish.wait);
@@ -207,7 +218,7 @@ impl Client {
     async fn acquire_many(&mut self) {
         let names: Vec<String> = (0..self.around.locks).rev().map(name).collect();
         let called_at = self.log.now();
-        let limit = self.limit(WAIT) + (TIMEOUT * 9) * self.around.locks as u32;
+        let limit = self.limit(WAIT) + (self.around.timeout * 9) * self.around.locks as u32;
         let guards = match self.bounded("many", limit, self.locker.acquire_many(names)).await {
             Ok(guards) => guards,
             Err(error) => {
@@ -238,7 +249,7 @@ impl Client {
             noted.released_at = Some(released_at);
             self.log.notes().acquisitions.push(noted);
         }
-        let limit = TIMEOUT * self.around.locks as u32;
+        let limit = self.around.timeout * self.around.locks as u32;
         let outcome = self.bounded("release many", limit, guards.release()).await;
         self.log.notes().reached.release(&outcome);
     }
@@ -300,7 +311,7 @@ impl Client {
             self.log.notes().reached.extend(&outcome.map(drop));
         }
         let release = self.locker.release_by_token(&name, &leaked.token);
-        let outcome = self.bounded("release by token", TIMEOUT, release).await;
+        let outcome = self.bounded("release by token", self.around.timeout, release).await;
         self.log.reach("release: by token");
         self.log.notes().reached.release(&outcome);
     }
@@ -319,14 +330,17 @@ impl Client {
     async fn look_around(&mut self) {
         let name = name(self.random.random_range(0..self.around.locks));
         let nodes = self.around.nodes;
-        let infos = self.bounded("info", TIMEOUT, self.locker.info(&name)).await;
+        let infos = self.bounded("info", self.around.timeout, self.locker.info(&name)).await;
         self.complain_if(infos.len() != nodes, "a node is missing");
-        if let Err(votes) = self.bounded("fence", TIMEOUT, self.locker.fence(&name)).await {
+        if let Err(votes) =
+            self.bounded("fence", self.around.timeout, self.locker.fence(&name)).await
+        {
             self.log.notes().reached.votes(&votes);
         }
-        let listed = self.bounded("list", TIMEOUT * 8 * nodes as u32, self.locker.list()).await;
+        let listed =
+            self.bounded("list", self.around.timeout * 8 * nodes as u32, self.locker.list()).await;
         self.complain_if(listed.len() != nodes, "a node is missing");
-        let settled = self.bounded("settle", TIMEOUT, self.locker.settle()).await;
+        let settled = self.bounded("settle", self.around.timeout, self.locker.settle()).await;
         self.log.notes().reached.votes(&settled);
     }
 
@@ -372,7 +386,7 @@ impl Client {
         if wish.manner == Manner::Drop {
             drop(guard);
         } else {
-            let outcome = self.bounded("release", TIMEOUT, guard.release()).await;
+            let outcome = self.bounded("release", self.around.timeout, guard.release()).await;
             self.log.notes().reached.release(&outcome);
             // It was valid for longer than it took to be told.
             let is_wrong = left > start.elapsed().mul_f64(1.02) && self.around.is_gentle;
@@ -392,7 +406,8 @@ impl Client {
     }
 
     async fn extend(&mut self, guard: &Guard<Simulated>) {
-        let patience = if self.random.random_bool(0.1) { self.millis(0, 20) } else { TIMEOUT * 2 };
+        let patience =
+            if self.random.random_bool(0.1) { self.millis(0, 20) } else { self.around.timeout * 2 };
         let outcome = tokio::select! {
             biased;
             outcome = guard.extend() => Some(outcome),
@@ -450,10 +465,11 @@ impl Client {
 
     fn wish(&mut self) -> Wish {
         let lock = self.random.random_range(0..self.around.locks);
+        let shortest = self.shortest_ttl();
         let ttl = if self.random.random_bool(0.75) {
-            self.millis(300, 1_500)
+            self.millis(shortest, 1_500)
         } else {
-            self.millis(3_000, 20_000)
+            self.millis(3_000, 30_000)
         };
         let (manner, length) = match self.random.random_range(0..100) {
             0..45 => (Manner::Release, self.millis(0, 15)),
@@ -474,6 +490,11 @@ impl Client {
         Wish { lock, ttl, wait, length, manner, renews, max_hold }
     }
 
+    /// In milliseconds: a timeout is less than a third of the ttl.
+    fn shortest_ttl(&self) -> u64 {
+        150.max(self.around.timeout.as_millis() as u64 * 3 + 3)
+    }
+
     fn millis(&mut self, from: u64, to: u64) -> Duration {
         Duration::from_millis(self.random.random_range(from..=to))
     }
@@ -486,7 +507,7 @@ impl Client {
     /// How long an acquisition that waits this long may take: the last attempt, as many raises as
     /// there are nodes, and asking who holds the lock.
     fn limit(&self, wait: Duration) -> Duration {
-        wait + TIMEOUT * (self.around.nodes as u32 + 3)
+        wait + self.around.timeout * (self.around.nodes as u32 + 3)
     }
 
     /// Notes a call that takes longer than it may.

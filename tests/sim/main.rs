@@ -20,6 +20,9 @@ mod linear;
 mod nemesis;
 mod net;
 mod node;
+mod scenes;
+mod stage;
+mod votes;
 mod world;
 
 use std::panic::resume_unwind;
@@ -32,16 +35,17 @@ use rand::rngs::StdRng;
 use rand::{RngExt, SeedableRng};
 use tokio::time::{sleep, timeout};
 
-use clients::{Client, FAST_PPM_MAX, Log, Surroundings, TIMEOUT, WAIT, micros};
-use clock::Clock;
+use clients::{FAST_PPM_MAX, Log, micros};
 use coverage::Reached;
 use history::{History, Violation, check};
-use line::{Offer, Tally};
+use line::Tally;
 use nemesis::Nemesis;
-use net::Net;
-use node::{Defect, MAX_TTL, Node, Persistence};
-use world::{Process, Simulated};
+use node::Defect;
+use stage::Stage;
+use world::Simulated;
 
+/// How many programs there are at most.
+const PROGRAMS_MAX: usize = 3;
 /// How many seeds an ordinary run takes, and the long one.
 const SEEDS: u64 = 200;
 const SEEDS_LONG: u64 = 10_000;
@@ -51,10 +55,10 @@ const ROUNDS_MAX: u64 = 5;
 const CALM_ACQUISITIONS: u64 = 3;
 /// For how long a lock may be free and wanted when all is well: the longest lease that a crash
 /// forgot, one block of the lease ceiling, and some attempts.
-const PATIENCE: Duration = Duration::from_secs(40);
+const PATIENCE: Duration = Duration::from_secs(50);
 /// How many attempts one waiter may make within a second: with the shortest ttl, as many as its
 /// timers make, and some more for those who have called it.
-const ATTEMPTS_MAX: usize = 30;
+const ATTEMPTS_MAX: usize = 60;
 /// A run that takes longer than this hangs.
 const END: Duration = Duration::from_secs(1_000);
 
@@ -84,6 +88,10 @@ struct Setup {
     lost_calls: u32,
     /// Wall clocks are stepped by so little that nobody notices, in place of hours.
     small_steps: bool,
+    /// By how much the fences of each node are ahead of those of the one before.
+    uneven: u64,
+    /// How long each program waits for answers.
+    timeouts_ms: [u64; PROGRAMS_MAX],
     defect: Defect,
     overtakes: bool,
 }
@@ -95,7 +103,7 @@ impl Setup {
         Setup {
             seed,
             nodes,
-            programs: random.random_range(2..=3),
+            programs: random.random_range(2..=PROGRAMS_MAX),
             tasks: random.random_range(1..=3),
             locks: random.random_range(1..=2),
             storm_ms: random.random_range(5_000..=30_000),
@@ -109,6 +117,8 @@ impl Setup {
             max_waiters: if random.random_bool(0.1) { 1 } else { 1_000 },
             lost_calls: [0, 0, 10, 100][random.random_range(0..4)],
             small_steps: random.random_bool(0.5),
+            uneven: [0, 1, 1, 50][random.random_range(0..4)],
+            timeouts_ms: std::array::from_fn(|_| [45, 90, 90, 250][random.random_range(0..4)]),
             defect: Defect::None,
             overtakes: false,
         }
@@ -127,9 +137,13 @@ struct Outcome {
 
 /// Runs a seed to its end.
 fn run(setup: Setup) -> Outcome {
+    to_the_end(story(setup))
+}
+
+fn to_the_end(play: impl Future<Output = Outcome>) -> Outcome {
     let runtime = tokio::runtime::Builder::new_current_thread();
     let runtime = { runtime }.enable_time().start_paused(true).build().expect("a runtime");
-    runtime.block_on(async { timeout(END, story(setup)).await }).unwrap_or_else(|_| Outcome {
+    runtime.block_on(async { timeout(END, play).await }).unwrap_or_else(|_| Outcome {
         violations: vec!["somebody hangs".into()],
         reached: Reached::default(),
         trace: 0,
@@ -139,54 +153,24 @@ fn run(setup: Setup) -> Outcome {
 }
 
 async fn story(setup: Setup) -> Outcome {
-    let mut random = StdRng::seed_from_u64(setup.seed);
-    let mut clock = || {
-        let then = Duration::from_micros(random.random_range(0..1 << 33));
-        Clock::new(then, random.random_range(-setup.ppm_max..=setup.ppm_max))
-    };
-    let kinds = [Persistence::Nothing, Persistence::Snapshots, Persistence::Always];
-    let node = |index: usize| {
-        let kind = kinds[(index + setup.seed as usize) % kinds.len()];
-        let has_lines = setup.old_node != Some(index);
-        let offer = Offer { has_lines, max_waiters: setup.max_waiters };
-        Node::start(index, clock(), kind, offer, setup.defect)
-    };
-    let nodes = (0..setup.nodes).map(node).collect();
-    let chances = (setup.delay_ms, setup.lost_calls);
-    let net = Net::new(setup.seed, setup.programs, nodes, chances, setup.overtakes);
-    let log = Log::new(setup.locks);
-    let around = Surroundings {
-        nodes: setup.nodes,
-        locks: setup.locks,
-        is_steady: setup.is_steady,
-        is_gentle: setup.is_gentle && !setup.is_forced,
-    };
-    let (mut processes, mut lockers, mut tasks) = (Vec::new(), Vec::new(), Vec::new());
-    for program in 0..setup.programs {
-        let process = Process::new(clock(), setup.seed ^ ((program as u64 + 1) << 48));
-        let world = Simulated::new(&net, program, &process);
-        let builder = Locker::builder().ttl(Duration::from_secs(1)).wait(WAIT).timeout(TIMEOUT);
-        let builder = builder.max_ttl(MAX_TTL.into());
-        let locker = builder.build_in(world).expect("good settings");
+    let stage = Stage::new(setup);
+    let Stage { net, log, processes, lockers, .. } = &stage;
+    let mut tasks = Vec::new();
+    for (program, process) in processes.iter().enumerate() {
         for task in 0..setup.tasks {
-            let number = program * setup.tasks + task;
-            let numbers = (number, setup.seed);
-            let client = Client::new(locker.clone(), &process, &log, numbers, around);
-            tasks.push(process.spawn(client.run()));
+            tasks.push(process.spawn(stage.client(program, task).run()));
         }
-        processes.push(process);
-        lockers.push(locker);
     }
-    Nemesis::new(setup, &net, &processes).storm().await;
+    Nemesis::new(setup, net, processes).storm().await;
     let calm_at = log.now();
-    wait_for_calm(&log).await;
+    wait_for_calm(log).await;
     let ended_at = log.now();
     log.notes().is_over = true;
     for task in tasks {
         task.await.expect("no task panics");
     }
-    settle(&lockers).await;
-    judge(setup, &net, &log, &lockers, (calm_at, ended_at))
+    settle(lockers).await;
+    judge(&stage, (calm_at, ended_at))
 }
 
 /// Until every lock was acquired some times more, or is stuck, which the checker will say.
@@ -213,14 +197,9 @@ async fn settle(lockers: &[Locker<Simulated>]) {
     }
 }
 
-fn judge(
-    setup: Setup,
-    net: &Net,
-    log: &Log,
-    lockers: &[Locker<Simulated>],
-    (calm_at, ended_at): (u64, u64),
-) -> Outcome {
-    let universe = net.universe();
+fn judge(stage: &Stage, (calm_at, ended_at): (u64, u64)) -> Outcome {
+    let Stage { setup, net, log, lockers, .. } = stage;
+    let mut universe = net.universe();
     let mut notes = log.notes();
     let acquisitions = std::mem::take(&mut notes.acquisitions);
     let history = History { lock_count: setup.locks, acquisitions, calm_at, ended_at };
@@ -236,6 +215,12 @@ fn judge(
         violations.append(&mut linear::check_acquisitions(&history));
     }
     violations.append(&mut notes.complaints);
+    for node in &mut universe.nodes {
+        // Who deletes a lock takes away what was vouched for.
+        if !setup.is_forced {
+            violations.append(&mut node.votes.complaints);
+        }
+    }
     for (number, node) in universe.nodes.iter().enumerate() {
         for (name, token) in node.held_tokens() {
             if !notes.leaked.contains(&token) && !universe.stranded.contains(&token) {
@@ -378,8 +363,12 @@ fn a_seed_is_a_run() {
 
 /// Changes every seed in the same way, until one is found wrong in the way that is expected.
 fn must_be_caught(what: &str, change: impl Fn(Setup) -> Setup, complaint: &str) {
+    must_be_caught_in(what, |seed| run(change(Setup::of(seed))), complaint);
+}
+
+fn must_be_caught_in(what: &str, run: impl Fn(u64) -> Outcome, complaint: &str) {
     for seed in 0..200 {
-        let outcome = run(change(Setup::of(seed)));
+        let outcome = run(seed);
         if let Some(found) = outcome.violations.iter().find(|found| found.contains(complaint)) {
             println!("{what}: seed {seed} found:\n{found}");
             return;
@@ -393,6 +382,7 @@ fn stormy(defect: Defect) -> impl Fn(Setup) -> Setup {
 }
 
 const OVERLAP: &str = "two held the lock at once";
+const VOUCHES: &str = "vouches for two acquisitions";
 
 #[test]
 fn a_node_that_forgets_its_leases_without_a_quarantine_is_caught() {
@@ -434,9 +424,17 @@ fn leases_that_are_dated_by_a_clock_with_small_steps_are_caught() {
         nodes: 1,
         old_node: None,
         small_steps: true,
+        crashes: 16,
         ..stormy(Defect::DatesByTheWallClock)(setup)
     };
-    must_be_caught("dates by the wall clock", change, OVERLAP);
+    // Such a node is that of every third seed.
+    let run = |seed| run(change(Setup::of(3 * seed + 2)));
+    must_be_caught_in("dates by the wall clock", run, VOUCHES);
+}
+
+#[test]
+fn a_node_that_vouches_twice_is_caught() {
+    must_be_caught("no quarantine", stormy(Defect::NoQuarantine), VOUCHES);
 }
 
 #[test]

@@ -150,6 +150,7 @@ impl Nemesis {
             }
             _ if !self.random.random_ratio(self.setup.crashes, 16) => None,
             84..86 => self.massacre(),
+            86..88 => self.roll(),
             _ => self.crash(node),
         }
     }
@@ -182,11 +183,7 @@ impl Nemesis {
         }))
     }
 
-    fn crash(&mut self, node: usize) -> Option<Recovery> {
-        let net = Arc::clone(&self.net);
-        if !net.universe().nodes[node].is_up {
-            return None;
-        }
+    fn fall(&mut self) -> Fall {
         let end = match self.random.random_range(0..10) {
             0..6 => End::Killed,
             6..8 => End::PowerLoss,
@@ -195,31 +192,62 @@ impl Nemesis {
         };
         // A node that has every write on its disk may rely on its disk.
         let loses_data = self.random.random_bool(0.4);
-        let down =
-            if self.random.random_bool(0.6) { Duration::ZERO } else { self.millis(0, 2_000) };
-        net.change(|universe| universe.nodes[node].end(end, loses_data));
-        net.drop_connections(node, end == End::PowerLoss);
-        Some(Box::pin(async move {
-            sleep(down).await;
-            net.change(|universe| {
-                universe.nodes[node].start_again();
-                // What was given back since the data set was saved is there again.
-                let back = universe.nodes[node].held_tokens();
-                universe.stranded.extend(back.into_iter().map(|(_, token)| token));
-            });
-        }))
+        let is_short = self.random.random_bool(0.6);
+        let down = if is_short { Duration::ZERO } else { self.millis(0, 2_000) };
+        Fall { end, loses_data, down }
+    }
+
+    fn crash(&mut self, node: usize) -> Option<Recovery> {
+        Some(Box::pin(restart(Arc::clone(&self.net), node, self.fall())))
     }
 
     /// All nodes but one or none, at once.
     fn massacre(&mut self) -> Option<Recovery> {
         let spared = self.random.random_range(0..=self.setup.nodes);
-        let nodes = (0..self.setup.nodes).filter(|node| *node != spared);
-        let recoveries: Vec<_> =
-            nodes.collect::<Vec<_>>().into_iter().filter_map(|node| self.crash(node)).collect();
+        let nodes: Vec<_> = (0..self.setup.nodes).filter(|node| *node != spared).collect();
+        let recoveries: Vec<_> = nodes.into_iter().filter_map(|node| self.crash(node)).collect();
         Some(Box::pin(async move {
+            let recoveries: Vec<_> = recoveries.into_iter().map(tokio::spawn).collect();
             for recovery in recoveries {
-                recovery.await;
+                recovery.await.expect("a node comes back");
             }
         }))
     }
+
+    /// One node after another, each when the one before is up.
+    fn roll(&mut self) -> Option<Recovery> {
+        let falls: Vec<_> =
+            (0..self.setup.nodes).map(|_| (self.fall(), self.millis(0, 1_000))).collect();
+        let net = Arc::clone(&self.net);
+        Some(Box::pin(async move {
+            for (node, (fall, pause)) in falls.into_iter().enumerate() {
+                restart(Arc::clone(&net), node, fall).await;
+                sleep(pause).await;
+            }
+        }))
+    }
+}
+
+/// How a node goes down, and for how long.
+pub(crate) struct Fall {
+    pub(crate) end: End,
+    pub(crate) loses_data: bool,
+    pub(crate) down: Duration,
+}
+
+/// Takes a node down, if it is up, and starts it again.
+pub(crate) async fn restart(net: Arc<Net>, node: usize, fall: Fall) {
+    let Fall { end, loses_data, down } = fall;
+    if !net.universe().nodes[node].is_up {
+        return;
+    }
+    net.change(|universe| universe.nodes[node].end(end, loses_data));
+    net.drop_connections(node, end == End::PowerLoss);
+    sleep(down).await;
+    net.change(|universe| {
+        universe.nodes[node].start_again();
+        // What was given back since the data set was saved is there again.
+        let back = universe.nodes[node].held_tokens();
+        universe.stranded.extend(back.into_iter().map(|(_, token)| token));
+    });
 }

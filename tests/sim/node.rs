@@ -21,9 +21,10 @@ use lockmod::wire::spec::{KEPT, KEPT_PROVISIONALLY, NOT_IN_LINE};
 
 use crate::clock::Clock;
 use crate::line::{Lines, Offer};
+use crate::votes::Votes;
 
 /// The longest lease that a node grants.
-pub(crate) const MAX_TTL: Millis = Millis::new(20_000);
+pub(crate) const MAX_TTL: Millis = Millis::new(30_000);
 const PORT: u16 = 7_000;
 const LIMITS: Limits = Limits { ttl: MAX_TTL, token: 64 };
 
@@ -46,6 +47,10 @@ pub(crate) enum Defect {
     CallsInQuarantine,
     /// It dates leases by the wall clock as it reads, and believes it when it starts again.
     DatesByTheWallClock,
+    /// It vouches for a lease that was repaired in its quarantine.
+    CountsProvisional,
+    /// It gives no lease back to a holder whose fence is below its own.
+    KeepsOutBelowItsFloor,
 }
 
 /// What a node keeps through a crash.
@@ -119,6 +124,7 @@ pub(crate) struct Node {
     pub(crate) lines: Lines,
     statement: Statement,
     disk: Disk,
+    pub(crate) votes: Votes,
     pub(crate) repaired: u64,
     /// How often it answered that a lease does not count yet.
     pub(crate) provisional: u64,
@@ -162,6 +168,7 @@ impl Node {
                 stop: None,
             }),
             disk: Disk::default(),
+            votes: Votes::default(),
             repaired: 0,
             provisional: 0,
             quarantines: 0,
@@ -529,15 +536,15 @@ impl Node {
         let is_misled = was_called && !matches!(decided, Ok(_) | Err(Refusal::StateFile { .. }));
         self.lines.tally.misled += u64::from(is_misled);
         let (outcome, _) = decided?;
-        Ok(match outcome {
-            Acquired::Granted { fence, .. } | Acquired::Again { fence, .. } => {
-                Said::Number(fence.get())
-            }
+        let fence = match outcome {
+            Acquired::Granted { fence, .. } | Acquired::Again { fence, .. } => fence.get(),
             Acquired::Held if self.defect == Defect::GrantsToAnybody => {
-                Said::Number(self.locks.get(args[1]).map_or(0, |lock| lock.counter().get()))
+                self.locks.get(args[1]).map_or(0, |lock| lock.counter().get())
             }
-            Acquired::Held => Said::Nil,
-        })
+            Acquired::Held => return Ok(Said::Nil),
+        };
+        self.votes.give(args[1], args[2], asked.claim.ttl);
+        Ok(Said::Number(fence))
     }
 
     fn release(&mut self, args: &[&[u8]], connection: u64) -> Result<Said, Refusal> {
@@ -557,6 +564,7 @@ impl Node {
                     |queued: &Queued<'_>| line.has(&Waiter::Ticket(queued.ticket.clone()));
                 Ok((outcome, queued.as_ref().is_none_or(is_there)))
             })?;
+        self.votes.take_back(args[1], args[2]);
         if !is_there {
             return Ok(Said::Signed(NOT_IN_LINE));
         }
@@ -620,6 +628,9 @@ impl Node {
 
     fn extend(&mut self, args: &[&[u8]]) -> Result<Said, Refusal> {
         let asked = request::extend(&args[2..], LIMITS)?;
+        if self.defect == Defect::KeepsOutBelowItsFloor && self.is_above(args[1], asked.fencing) {
+            return Ok(Said::Nil);
+        }
         let wall = self.clocks().wall;
         let outcome = self.decide(args[1], |durability, lock, now| {
             durability.extend(lock, asked.claim, asked.fencing, Clocks { now, wall })
@@ -629,7 +640,33 @@ impl Node {
         let is_provisional = matches!(outcome, Extended::Extended { counts: false, .. });
         self.provisional += u64::from(is_provisional);
         self.settle(args[1]);
-        Ok(extended(outcome, |_, counts| if counts { KEPT } else { KEPT_PROVISIONALLY }))
+        let vouches = |counts| counts || self.defect == Defect::CountsProvisional;
+        if matches!(outcome, Extended::Extended { counts, .. } if vouches(counts)) {
+            self.votes.give(args[1], args[2], asked.claim.ttl);
+        }
+        let vote = |_, counts| if vouches(counts) { KEPT } else { KEPT_PROVISIONALLY };
+        Ok(extended(outcome, vote))
+    }
+
+    /// Whether a repair finds a free lock at a node that grants, and has issued larger fences.
+    fn is_above(&self, name: &[u8], fencing: Fencing) -> bool {
+        let Fencing::Repair(fence) = fencing else { return false };
+        let now = self.now();
+        let counter = self.locks.get(name).map_or(Fence::ZERO, Lock::counter);
+        held_until(&self.locks, name, now).is_none()
+            && self.durability.quarantine(now).is_none()
+            && counter.max(self.durability.floor()) > fence
+    }
+
+    /// Whether it grants nothing yet.
+    pub(crate) fn is_in_quarantine(&self) -> bool {
+        self.durability.quarantine(self.now()).is_some()
+    }
+
+    /// What it issued under names that are gone.
+    pub(crate) fn raise_floor(&mut self, floor: u64) {
+        let floor = Fence::new(floor).expect("a small fence");
+        self.decide(b"", |durability, _, _| durability.lift_floor(floor)).expect("the disk works");
     }
 
     fn raise(&mut self, args: &[&[u8]]) -> Result<Said, Refusal> {

@@ -120,7 +120,12 @@ pub(crate) struct Simulated {
 }
 
 impl Simulated {
-    pub(crate) fn new(net: &Arc<Net>, program: usize, process: &Arc<Process>) -> Simulated {
+    pub(crate) fn new(
+        net: &Arc<Net>,
+        program: usize,
+        process: &Arc<Process>,
+        timeout: Duration,
+    ) -> Simulated {
         let nodes = (0..net.universe().nodes.len()).map(|node| {
             let dial: Arc<dyn Dial> =
                 Arc::new(Dialler { net: Arc::clone(net), way: (program, node) });
@@ -128,7 +133,7 @@ impl Simulated {
         });
         let channel = format!("lockmod:wake:{program}");
         let spawn = |driving| drop(process.spawn(driving));
-        let links = Links::dialled(nodes, channel.as_bytes(), crate::clients::TIMEOUT, spawn);
+        let links = Links::dialled(nodes, channel.as_bytes(), timeout, spawn);
         Simulated { process: Arc::clone(process), links }
     }
 }

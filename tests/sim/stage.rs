@@ -1,0 +1,78 @@
+//! What a run takes place on: nodes, the network between, programs with their clocks and clients.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use lockmod::client::Locker;
+use rand::rngs::StdRng;
+use rand::{RngExt, SeedableRng};
+
+use crate::Setup;
+use crate::clients::{Client, Log, Surroundings, WAIT};
+use crate::clock::Clock;
+use crate::line::Offer;
+use crate::net::Net;
+use crate::node::{MAX_TTL, Node, Persistence};
+use crate::world::{Process, Simulated};
+
+pub(crate) struct Stage {
+    pub(crate) setup: Setup,
+    pub(crate) net: Arc<Net>,
+    pub(crate) log: Arc<Log>,
+    pub(crate) processes: Vec<Arc<Process>>,
+    pub(crate) lockers: Vec<Locker<Simulated>>,
+}
+
+impl Stage {
+    pub(crate) fn new(setup: Setup) -> Stage {
+        let mut random = StdRng::seed_from_u64(setup.seed);
+        let mut clock = || {
+            let then = Duration::from_micros(random.random_range(0..1 << 33));
+            Clock::new(then, random.random_range(-setup.ppm_max..=setup.ppm_max))
+        };
+        let kinds = [Persistence::Nothing, Persistence::Snapshots, Persistence::Always];
+        let node = |index: usize| {
+            let kind = kinds[(index + setup.seed as usize) % kinds.len()];
+            let has_lines = setup.old_node != Some(index);
+            let offer = Offer { has_lines, max_waiters: setup.max_waiters };
+            let mut node = Node::start(index, clock(), kind, offer, setup.defect);
+            node.raise_floor(1 + setup.uneven * index as u64);
+            node
+        };
+        let nodes = (0..setup.nodes).map(node).collect();
+        let chances = (setup.delay_ms, setup.lost_calls);
+        let net = Net::new(setup.seed, setup.programs, nodes, chances, setup.overtakes);
+        let log = Log::new(setup.locks);
+        let mut stage = Stage { setup, net, log, processes: Vec::new(), lockers: Vec::new() };
+        for program in 0..setup.programs {
+            let timeout = stage.timeout(program);
+            let process = Process::new(clock(), setup.seed ^ ((program as u64 + 1) << 48));
+            let world = Simulated::new(&stage.net, program, &process, timeout);
+            let builder = Locker::builder().ttl(Duration::from_secs(1)).wait(WAIT);
+            let builder = builder.timeout(timeout).max_ttl(MAX_TTL.into());
+            stage.lockers.push(builder.build_in(world).expect("good settings"));
+            stage.processes.push(process);
+        }
+        stage
+    }
+
+    /// How long a program waits for answers.
+    fn timeout(&self, program: usize) -> Duration {
+        Duration::from_millis(self.setup.timeouts_ms[program])
+    }
+
+    /// One task of a program.
+    pub(crate) fn client(&self, program: usize, task: usize) -> Client {
+        let setup = self.setup;
+        let around = Surroundings {
+            nodes: setup.nodes,
+            locks: setup.locks,
+            is_steady: setup.is_steady,
+            is_gentle: setup.is_gentle && !setup.is_forced,
+            timeout: self.timeout(program),
+        };
+        let numbers = (program * setup.tasks + task, setup.seed);
+        let (locker, process) = (self.lockers[program].clone(), &self.processes[program]);
+        Client::new(locker, process, &self.log, numbers, around)
+    }
+}
