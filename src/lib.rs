@@ -83,6 +83,9 @@ pub mod codec;
 pub mod engine;
 #[cfg(feature = "module")]
 mod module;
+#[cfg(feature = "module")]
+#[doc(hidden)]
+pub use module::soundness;
 pub mod wire;
 
 /// The Rust of the front page compiles.

@@ -35,7 +35,7 @@ pub(super) fn disconnected(client: u64) {
 }
 
 /// Several times a second.
-pub(super) fn ticked(context: Context<'_>) {
+pub(super) fn ticked(context: &mut Context<'_>) {
     // A node that nobody asks has time to find out about itself before somebody does.
     start::ensure(context);
     node::tick(context);
@@ -45,7 +45,7 @@ pub(super) fn ticked(context: Context<'_>) {
 }
 
 /// Settings of the server have changed.
-pub(super) fn configured(context: Context<'_>) {
+pub(super) fn configured(context: &mut Context<'_>) {
     warn_of_eviction(context);
     waiters::configured(context);
     let was_quarantined = node::grants_nothing_until(clock::now()).is_some();
@@ -57,7 +57,7 @@ pub(super) fn configured(context: Context<'_>) {
 }
 
 /// The node's role has changed.
-pub(super) fn role_changed(context: Context<'_>, is_master: bool) {
+pub(super) fn role_changed(context: &mut Context<'_>, is_master: bool) {
     if is_master {
         start::promoted(context);
     } else {
@@ -67,7 +67,7 @@ pub(super) fn role_changed(context: Context<'_>, is_master: bool) {
 }
 
 /// The server stops; what will be saved is saved.
-pub(super) fn stopping(context: Context<'_>) {
+pub(super) fn stopping(context: &mut Context<'_>) {
     start::stopped(context);
 }
 
@@ -75,7 +75,7 @@ pub(super) fn stopping(context: Context<'_>) {
 static KNOWN_POLICY: Guarded<String> = Guarded::new(String::new());
 
 /// Evicting a held lock gives it to somebody else. The server may do so only under some policies.
-pub(super) fn warn_of_eviction(context: Context<'_>) {
+pub(super) fn warn_of_eviction(context: &mut Context<'_>) {
     // Locks have no TTL of Redis's, so that the `volatile-*` policies leave them alone.
     let policy = context.setting("maxmemory-policy").unwrap_or_default();
     let is_news = KNOWN_POLICY.with(|known| {

@@ -33,7 +33,7 @@ pub(super) trait Handler {
     const NAME: &'static str;
 
     /// Carries it out.
-    fn run(context: Context<'_>, args: &mut Args<'_>) -> Result<Reply, Refusal>;
+    fn run(context: &mut Context<'_>, args: &mut Args<'_>) -> Result<Reply, Refusal>;
 }
 
 /// `LOCK.ACQUIRE key token ttl [LABEL label] [WAIT ms | QUEUE ms TICKET ticket NOTIFY channel]`
@@ -42,7 +42,7 @@ pub(super) struct Acquire;
 impl Handler for Acquire {
     const NAME: &'static str = "LOCK.ACQUIRE";
 
-    fn run(context: Context<'_>, args: &mut Args<'_>) -> Result<Reply, Refusal> {
+    fn run(context: &mut Context<'_>, args: &mut Args<'_>) -> Result<Reply, Refusal> {
         if replication::states_fact(context, args) {
             return replication::apply_acquire(context, args);
         }
@@ -58,11 +58,13 @@ impl Handler for Acquire {
             let has_line = queued.is_some() || waiters::any();
             let (claim, label) = (request.claim, request.label);
             let ready = node::ready(context);
-            let place = || (context.database(), args.get(KEY));
+            // Asked where it matters only: before the key is open.
+            let database = if has_line { context.database() } else { 0 };
+            let place = (database, args.get(KEY));
             let decide = |lock: &mut Lock| {
                 if has_line {
                     let queued = queued.as_ref();
-                    return acquire_in_line(ready, place(), lock, claim, label, queued, now);
+                    return acquire_in_line(ready, place, lock, claim, label, queued, now);
                 }
                 node::decide(ready, |node| node.acquire(lock, claim, label, now))
             };
@@ -137,7 +139,7 @@ fn acquire_in_line(
 
 /// Blocks the sender of an acquire until it is granted the lock, or has waited.
 fn wait_for(
-    context: Context<'_>,
+    context: &mut Context<'_>,
     args: &Args<'_>,
     wait: Millis,
     now: Instant,
@@ -154,9 +156,10 @@ pub(super) struct Release;
 impl Handler for Release {
     const NAME: &'static str = "LOCK.RELEASE";
 
-    fn run(context: Context<'_>, args: &mut Args<'_>) -> Result<Reply, Refusal> {
+    fn run(context: &mut Context<'_>, args: &mut Args<'_>) -> Result<Reply, Refusal> {
         // Asked where it matters only: it costs as much as the release itself.
-        let states_facts = || context.flags().states_facts();
+        let flags = context.flags_later();
+        let states_facts = || flags().states_facts();
         let token = match request::token(args.get(TOKEN), config::limits()) {
             Ok(token) => token,
             Err(_) if states_facts() => request::token(args.get(TOKEN), request::Limits::FACTS)?,
@@ -169,12 +172,12 @@ impl Handler for Release {
         let has_no_place = Cell::new(false);
         let mut ends_at = Instant::default();
         let ready = node::ready(context);
-        let place = || (context.database(), args.get(KEY));
+        let database = if has_line { context.database() } else { 0 };
+        let place = (database, args.get(KEY));
         let decide = |lock: &mut Lock| {
             if has_line {
                 let queued = queued.as_ref();
-                let (outcome, is_there) =
-                    release_in_line(ready, place(), lock, token, queued, now)?;
+                let (outcome, is_there) = release_in_line(ready, place, lock, token, queued, now)?;
                 has_no_place.set(queued.is_some() && !is_there);
                 return Ok(outcome);
             }
@@ -244,7 +247,7 @@ fn release_in_line(
 
 /// What a release brings with it to stand in line.
 fn queued<'a>(
-    context: Context<'_>,
+    context: &mut Context<'_>,
     args: &'a Args<'_>,
     now: Instant,
 ) -> Result<Option<Queued<'a>>, Refusal> {
@@ -262,7 +265,7 @@ pub(super) struct Extend;
 impl Handler for Extend {
     const NAME: &'static str = "LOCK.EXTEND";
 
-    fn run(context: Context<'_>, args: &mut Args<'_>) -> Result<Reply, Refusal> {
+    fn run(context: &mut Context<'_>, args: &mut Args<'_>) -> Result<Reply, Refusal> {
         if replication::states_fact(context, args) {
             return replication::apply_extend(context, args);
         }
@@ -307,7 +310,7 @@ pub(super) struct ReadOrRaise;
 impl Handler for ReadOrRaise {
     const NAME: &'static str = "LOCK.FENCE";
 
-    fn run(context: Context<'_>, args: &mut Args<'_>) -> Result<Reply, Refusal> {
+    fn run(context: &mut Context<'_>, args: &mut Args<'_>) -> Result<Reply, Refusal> {
         match args.len() {
             2 => match context.open_to_read(args, KEY).find() {
                 Found::Lock(lock) => Ok(Reply::Integer(lock.counter().get())),
@@ -320,7 +323,7 @@ impl Handler for ReadOrRaise {
     }
 }
 
-fn raise(context: Context<'_>, args: &mut Args<'_>) -> Result<Reply, Refusal> {
+fn raise(context: &mut Context<'_>, args: &mut Args<'_>) -> Result<Reply, Refusal> {
     let facts = context.flags().states_facts();
     let limits = if facts { request::Limits::FACTS } else { config::limits() };
     let outcome = {
@@ -361,7 +364,7 @@ pub(super) struct Floor;
 impl Handler for Floor {
     const NAME: &'static str = "LOCK.FLOOR";
 
-    fn run(context: Context<'_>, args: &mut Args<'_>) -> Result<Reply, Refusal> {
+    fn run(context: &mut Context<'_>, args: &mut Args<'_>) -> Result<Reply, Refusal> {
         match args.len() {
             1 => node::decide(node::ready(context), |node| Ok(Reply::Integer(node.floor().get()))),
             2 => {
@@ -385,7 +388,7 @@ pub(super) struct Info;
 impl Handler for Info {
     const NAME: &'static str = "LOCK.INFO";
 
-    fn run(context: Context<'_>, args: &mut Args<'_>) -> Result<Reply, Refusal> {
+    fn run(context: &mut Context<'_>, args: &mut Args<'_>) -> Result<Reply, Refusal> {
         let now = clock::now();
         let line = waiters::describe(context.database(), args.get(KEY), now);
         match context.open_to_read(args, KEY).find() {
@@ -429,7 +432,7 @@ pub(super) struct Help;
 impl Handler for Help {
     const NAME: &'static str = "LOCK.HELP";
 
-    fn run(_: Context<'_>, _: &mut Args<'_>) -> Result<Reply, Refusal> {
+    fn run(_: &mut Context<'_>, _: &mut Args<'_>) -> Result<Reply, Refusal> {
         Ok(Reply::Lines(spec::help()))
     }
 }

@@ -16,6 +16,7 @@ mod lines;
 mod node;
 mod replication;
 mod scan;
+pub mod soundness;
 mod start;
 mod state_file;
 mod tally;

@@ -31,7 +31,7 @@ pub(super) struct Ready(());
 
 /// Sees to it that the node may decide.
 #[inline]
-pub(super) fn ready(context: Context<'_>) -> Ready {
+pub(super) fn ready(context: &mut Context<'_>) -> Ready {
     start::ensure(context);
     Ready(())
 }
@@ -85,7 +85,7 @@ fn persist(ceilings: Ceilings) -> Result<(), Refusal> {
 }
 
 /// Takes up what the thread that writes ahead has done.
-pub(super) fn tick(context: Context<'_>) {
+pub(super) fn tick(context: &mut Context<'_>) {
     let Some(state) = STATE.get() else { return };
     state.retry(clock::now());
     let request = NODE.with(|node| {

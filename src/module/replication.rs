@@ -20,7 +20,12 @@ pub(super) struct Stands {
 }
 
 /// States the lease on the command's key.
-pub(super) fn state_lease(context: Context<'_>, args: &mut Args<'_>, now: Instant, lease: Stands) {
+pub(super) fn state_lease(
+    context: &mut Context<'_>,
+    args: &mut Args<'_>,
+    now: Instant,
+    lease: Stands,
+) {
     start::notice_step(context, now);
     let clocks = clock::at(now);
     let ttl = args.get(TTL);
@@ -39,7 +44,7 @@ pub(super) fn state_lease(context: Context<'_>, args: &mut Args<'_>, now: Instan
 /// States the lease after an extension by `ttl`. Whoever applies a fact lets no lease last longer
 /// than the stated ttl, so where the end before was later, the ttl is what is left until then.
 pub(super) fn state_extension(
-    context: Context<'_>,
+    context: &mut Context<'_>,
     args: &mut Args<'_>,
     now: Instant,
     ttl: Millis,
@@ -53,7 +58,7 @@ pub(super) fn state_extension(
 
 /// What stands in place of the ttl for a lease that no command of its own carries.
 pub(super) fn fact(
-    context: Context<'_>,
+    context: &mut Context<'_>,
     ttl: Millis,
     now: Instant,
     ends_at: Instant,
@@ -67,18 +72,21 @@ pub(super) fn fact(
 }
 
 /// States the command as it stands: it says all there is to say.
-pub(super) fn state_verbatim(context: Context<'_>, args: &Args<'_>) {
+pub(super) fn state_verbatim(context: &mut Context<'_>, args: &Args<'_>) {
     context.replicate_verbatim();
     context.signal_modified(args, KEY);
 }
 
 /// Whether the command states a fact, and its sender may.
-pub(super) fn states_fact(context: Context<'_>, args: &Args<'_>) -> bool {
+pub(super) fn states_fact(context: &mut Context<'_>, args: &Args<'_>) -> bool {
     args.get(TTL).contains(&b'@') && context.flags().states_facts()
 }
 
 /// Applies a granted lease; with an empty token, only a counter.
-pub(super) fn apply_acquire(context: Context<'_>, args: &mut Args<'_>) -> Result<Reply, Refusal> {
+pub(super) fn apply_acquire(
+    context: &mut Context<'_>,
+    args: &mut Args<'_>,
+) -> Result<Reply, Refusal> {
     let decided = read_fact(context, args)?;
     let mut slots = [&[][..]; ARGS_MAX];
     // That it waited has been decided: the label is all that counts here.
@@ -98,7 +106,10 @@ pub(super) fn apply_acquire(context: Context<'_>, args: &mut Args<'_>) -> Result
 }
 
 /// Applies an extended or repaired lease.
-pub(super) fn apply_extend(context: Context<'_>, args: &mut Args<'_>) -> Result<Reply, Refusal> {
+pub(super) fn apply_extend(
+    context: &mut Context<'_>,
+    args: &mut Args<'_>,
+) -> Result<Reply, Refusal> {
     let decided = read_fact(context, args)?;
     let token = args.get(TOKEN);
     apply_to_lock(context, args, |lock| {
@@ -112,7 +123,7 @@ pub(super) fn apply_extend(context: Context<'_>, args: &mut Args<'_>) -> Result<
 
 /// Applies a fact to the lock at the command's key, which is made if there is none.
 fn apply_to_lock(
-    context: Context<'_>,
+    context: &mut Context<'_>,
     args: &Args<'_>,
     apply: impl FnOnce(&mut Lock),
 ) -> Result<(), Refusal> {
@@ -171,7 +182,7 @@ fn apply_lease(lock: &mut Lock, token: &[u8], decided: &Decided, label: &[u8]) {
     node::raise_floor(decided.floor);
 }
 
-fn read_fact(context: Context<'_>, args: &Args<'_>) -> Result<Decided, Refusal> {
+fn read_fact(context: &mut Context<'_>, args: &Args<'_>) -> Result<Decided, Refusal> {
     request::decided(args.get(TTL)).ok_or_else(|| {
         let refusal = Refusal::BadArg {
             given: args.get(TTL).to_vec(),

@@ -151,17 +151,17 @@ pub(super) fn disturbed() {
 }
 
 /// One tick: looks at some keys, and forgets the locks among them that are idle.
-pub(super) fn tick(context: Context<'_>) {
+pub(super) fn tick(context: &mut Context<'_>) {
     look(context);
 }
 
 /// The time of a slice has come between two ticks.
-pub(super) fn go_on(context: Context<'_>) {
+pub(super) fn go_on(context: &mut Context<'_>) {
     IS_TIMED.store(false, Ordering::Relaxed);
     look(context);
 }
 
-fn look(context: Context<'_>) {
+fn look(context: &mut Context<'_>) {
     let idle = config::idle();
     let flags = context.flags();
     if !flags.is_master() || flags.is_loading() || context.must_not_replicate() {
@@ -198,7 +198,7 @@ fn pause(slice: Duration, percent: u32) -> Millis {
 }
 
 /// One slice.
-fn look_for(context: Context<'_>, scan: &mut Scan, now: Instant, announces: bool) {
+fn look_for(context: &mut Context<'_>, scan: &mut Scan, now: Instant, announces: bool) {
     if std::mem::take(&mut scan.is_fresh) {
         node::tally(Tally::begin_round);
     }
@@ -219,7 +219,7 @@ fn look_for(context: Context<'_>, scan: &mut Scan, now: Instant, announces: bool
 
 /// Looks at one batch: how many locks were seen, and how many forgotten.
 fn look_at_some(
-    context: Context<'_>,
+    context: &mut Context<'_>,
     scan: &mut Scan,
     now: Instant,
     announces: bool,

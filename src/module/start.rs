@@ -32,7 +32,7 @@ pub(super) fn data_set_read() {
 ///
 /// # Errors
 /// Why the module must not be loaded.
-pub(super) fn load(context: Context<'_>) -> Result<(), String> {
+pub(super) fn load(context: &mut Context<'_>) -> Result<(), String> {
     events::warn_of_eviction(context);
     waiters::configured(context);
     let name = config::state_file();
@@ -50,7 +50,7 @@ pub(super) fn load(context: Context<'_>) -> Result<(), String> {
     Ok(())
 }
 
-fn claim(context: Context<'_>, name: &str) -> Result<Claimed, String> {
+fn claim(context: &mut Context<'_>, name: &str) -> Result<Claimed, String> {
     // The server has made its `dir` the working folder; `CONFIG SET dir` may move it later.
     let folder = std::env::current_dir().map_err(|error| format!("no working folder: {error}"))?;
     let path = folder.join(name);
@@ -75,7 +75,7 @@ fn claim(context: Context<'_>, name: &str) -> Result<Claimed, String> {
 
 /// Sees to it that the node has found out about itself; cheap once it has.
 #[inline]
-pub(super) fn ensure(context: Context<'_>) {
+pub(super) fn ensure(context: &mut Context<'_>) {
     if !has_begun() {
         begin(context);
     }
@@ -88,7 +88,7 @@ pub(super) fn has_begun() -> bool {
 }
 
 #[cold]
-fn begin(context: Context<'_>) {
+fn begin(context: &mut Context<'_>) {
     let flags = context.flags();
     if flags.is_loading() {
         return;
@@ -128,7 +128,7 @@ fn begin(context: Context<'_>) {
 }
 
 /// Dates the leases that were loaded, where their dates are not exact.
-fn redate(context: Context<'_>, recovery: Recovery) {
+fn redate(context: &mut Context<'_>, recovery: Recovery) {
     if !recovery.prolong.is_zero() {
         let now = clock::now();
         for_each_lock(context, &mut |_, _, lock| recovery.redate(lock, now));
@@ -137,7 +137,7 @@ fn redate(context: Context<'_>, recovery: Recovery) {
 
 /// Tells an operator what the node waits for, or would wait for if it were let.
 fn tell(
-    context: Context<'_>,
+    context: &mut Context<'_>,
     floor: Fence,
     distrusted: Option<(Instant, QuarantineReason)>,
     waits: bool,
@@ -156,7 +156,7 @@ fn tell(
 }
 
 /// The node has become a master.
-pub(super) fn promoted(context: Context<'_>) {
+pub(super) fn promoted(context: &mut Context<'_>) {
     let highest = node::durability().highest();
     let mut recovery = promote(clock::clocks(), highest, config::max_ttl());
     let distrusted = recovery.quarantine;
@@ -177,12 +177,12 @@ pub(super) fn promoted(context: Context<'_>) {
 }
 
 /// The node has become a replica: the server refuses writes from now on.
-pub(super) fn demoted(context: Context<'_>) {
+pub(super) fn demoted(context: &mut Context<'_>) {
     change_state(context, |saved| saved.was_replica = true);
 }
 
 /// Settings of the server have changed: is every write still on disk before its reply?
-pub(super) fn configured(context: Context<'_>) {
+pub(super) fn configured(context: &mut Context<'_>) {
     if !config::quarantine() && node::end_quarantine(clock::now()) {
         context.log(Level::Warning, "the quarantine was ended by lockmod.quarantine no");
     }
@@ -195,14 +195,14 @@ pub(super) fn configured(context: Context<'_>) {
 ///
 /// The file says so before a lease is stated by the new clock.
 #[inline]
-pub(super) fn notice_step(context: Context<'_>, now: Instant) {
+pub(super) fn notice_step(context: &mut Context<'_>, now: Instant) {
     if let Some(clocks) = clock::step(now) {
         date_anew(context, clocks);
     }
 }
 
 #[cold]
-fn date_anew(context: Context<'_>, clocks: Clocks) {
+fn date_anew(context: &mut Context<'_>, clocks: Clocks) {
     if !has_begun() || node::state().is_some_and(StateFile::is_behind) {
         return;
     }
@@ -219,7 +219,7 @@ fn date_anew(context: Context<'_>, clocks: Clocks) {
 }
 
 /// The server stops, and its data set has been saved as far as it will be.
-pub(super) fn stopped(context: Context<'_>) {
+pub(super) fn stopped(context: &mut Context<'_>) {
     notice_step(context, clock::now());
     let clocks = clock::clocks();
     let (inventory, longest) = take_inventory(context, clocks, clocks.wall);
@@ -230,7 +230,11 @@ pub(super) fn stopped(context: Context<'_>) {
 
 /// What the data set holds, with leases counted from `since`, and the latest end of the leases that
 /// stand.
-fn take_inventory(context: Context<'_>, clocks: Clocks, since: UnixTime) -> (Inventory, Instant) {
+fn take_inventory(
+    context: &mut Context<'_>,
+    clocks: Clocks,
+    since: UnixTime,
+) -> (Inventory, Instant) {
     let (mut inventory, mut longest) = (Inventory::new(since), Instant::default());
     for_each_lock(context, &mut |database, name, lock| {
         inventory.add(datatype::hash(database, name, lock), lock, clocks);
@@ -241,7 +245,7 @@ fn take_inventory(context: Context<'_>, clocks: Clocks, since: UnixTime) -> (Inv
 }
 
 /// Looks at every lock of every database, with its name.
-fn for_each_lock(context: Context<'_>, look: &mut dyn FnMut(u32, &[u8], &mut Lock)) {
+fn for_each_lock(context: &mut Context<'_>, look: &mut dyn FnMut(u32, &[u8], &mut Lock)) {
     let selected = context.selected();
     let mut database = 0;
     while context.select(database) {
@@ -253,7 +257,7 @@ fn for_each_lock(context: Context<'_>, look: &mut dyn FnMut(u32, &[u8], &mut Loc
 }
 
 /// Changes what the state file says; answers whether it does.
-fn change_state(context: Context<'_>, change: impl FnOnce(&mut Saved)) -> bool {
+fn change_state(context: &mut Context<'_>, change: impl FnOnce(&mut Saved)) -> bool {
     let Some(state) = node::state() else { return true };
     let changed = state.change(change);
     node::keep(state);
@@ -267,7 +271,8 @@ fn change_state(context: Context<'_>, change: impl FnOnce(&mut Saved)) -> bool {
 }
 
 /// Whether every write is on disk before it is answered.
-fn is_always_durable(context: Context<'_>) -> bool {
-    let is = |name: &str, value: &str| context.setting(name).is_some_and(|found| found == value);
+fn is_always_durable(context: &mut Context<'_>) -> bool {
+    let mut is =
+        |name: &str, value: &str| context.setting(name).is_some_and(|found| found == value);
     is("appendonly", "yes") && is("appendfsync", "always") && is("no-appendfsync-on-rewrite", "no")
 }

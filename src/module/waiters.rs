@@ -152,7 +152,7 @@ pub(super) fn describe(database: u32, name: &[u8], now: Instant) -> Option<(usiz
 /// # Errors
 /// `NOPERM` if its user may not publish to its channel.
 pub(super) fn queued<'a>(
-    context: Context<'_>,
+    context: &mut Context<'_>,
     queue: Queue<'a>,
     now: Instant,
 ) -> Result<Option<Queued<'a>>, Refusal> {
@@ -213,7 +213,7 @@ pub(super) fn part(database: u32, name: &[u8], left: Vec<Left>, answer: impl Fn(
 /// # Errors
 /// `QUEUEFULL`.
 pub(super) fn block(
-    context: Context<'_>,
+    context: &mut Context<'_>,
     name: &[u8],
     claim: Claim<'_>,
     label: &[u8],
@@ -244,14 +244,14 @@ pub(super) fn block(
 ///
 /// `standing` is how the lock stands if the caller knows it; the context's database must be that
 /// of the lock.
-pub(super) fn settle(context: Context<'_>, name: &[u8], standing: Option<Standing>) {
+pub(super) fn settle(context: &mut Context<'_>, name: &[u8], standing: Option<Standing>) {
     let database = context.database();
     let mut known = standing;
     let mut text = None;
     for _ in 0..BATCH {
         let Some(now) = part_in_time(database, name) else { return set_alarm() };
         let text = text.get_or_insert_with(|| context.name(name));
-        let standing = known.take().unwrap_or_else(|| look(text, now));
+        let standing = known.take().unwrap_or_else(|| look(context, text, now));
         match turn(context, text, (database, name), standing, now) {
             Next::Nothing => return set_alarm(),
             Next::Dismiss(answer) => dismiss(database, name, answer),
@@ -289,8 +289,8 @@ fn part_in_time(database: u32, name: &[u8]) -> Option<Instant> {
 }
 
 /// How the lock stands at its key.
-fn look(name: &Name<'_>, now: Instant) -> Standing {
-    match name.open_to_read().find() {
+fn look(context: &mut Context<'_>, name: &Name, now: Instant) -> Standing {
+    match name.open_to_read(context).find() {
         Found::Lock(lock) => Standing::of(lock, now),
         Found::Nothing => Standing::Free,
         Found::Other => Standing::WrongType,
@@ -309,8 +309,8 @@ enum Next {
 
 /// Whose turn it is, and notes when to look again.
 fn turn(
-    context: Context<'_>,
-    text: &Name<'_>,
+    context: &mut Context<'_>,
+    text: &Name,
     (database, name): (u32, &[u8]),
     standing: Standing,
     now: Instant,
@@ -322,7 +322,7 @@ fn turn(
         Standing::Free if quarantine.is_some() => (false, quarantine),
         Standing::Free if context.must_not_replicate() => (false, Some(now.after(PAUSE))),
         Standing::Free if !MAY_REFUSE.load(Ordering::Relaxed) => (true, None),
-        Standing::Free => match text.writes() {
+        Standing::Free => match text.writes(context) {
             Writes::Taken => (true, None),
             Writes::Refused => (false, Some(now.after(REFUSAL))),
             Writes::Elsewhere => return Next::Dismiss(|| Answer::Away(MOVED)),
@@ -353,8 +353,8 @@ fn turn(
 /// Grants the free lock to blocked clients with one token, the first of whom gives the lease its
 /// label, and answers them; returns how the lock stands then, if that is known.
 fn grant(
-    context: Context<'_>,
-    name: &Name<'_>,
+    context: &mut Context<'_>,
+    name: &Name,
     calls: Vec<Call>,
     now: Instant,
 ) -> Option<Standing> {
@@ -382,8 +382,8 @@ fn grant(
 }
 
 fn try_grant(
-    context: Context<'_>,
-    name: &Name<'_>,
+    context: &mut Context<'_>,
+    name: &Name,
     call: &Call,
     ttl: Millis,
     now: Instant,
@@ -399,15 +399,15 @@ fn try_grant(
     let decide =
         |lock: &mut Lock| node::decide(ready, |node| node.acquire(lock, claim, &call.label, now));
     let keeps = |outcome: &Acquired| matches!(outcome, Acquired::Granted { .. });
-    let outcome = name.open().with_lock(decide, keeps)?;
+    let outcome = name.open(context).with_lock(decide, keeps)?;
     if let Acquired::Granted { fence, ends_at, lapsed } = outcome {
         node::tally(|tally| tally.granted(ends_at, lapsed));
         let fact = replication::fact(context, ttl, now, ends_at, fence);
-        name.replicate_acquire(&call.token, &fact, &call.label);
+        name.replicate_acquire(context, &call.token, &fact, &call.label);
         if lapsed {
-            name.notify(c"lock.expire");
+            name.notify(context, c"lock.expire");
         }
-        name.changed(c"lock.acquire");
+        name.changed(context, c"lock.acquire");
     }
     Ok(outcome)
 }
@@ -436,7 +436,7 @@ fn set_alarm() {
 // --------------------------------------------------------------------- what happens by itself
 
 /// The end of a lease has moved by another way than a grant; it may be earlier now.
-pub(super) fn moved(context: Context<'_>, name: &[u8], until: Instant) {
+pub(super) fn moved(context: &mut Context<'_>, name: &[u8], until: Instant) {
     settle(context, name, Some(Standing::Held(until)));
 }
 
@@ -477,7 +477,7 @@ pub(super) fn hung_up(blocked: u64) {
 }
 
 /// A blocked client was granted the lock and is not there any more: the next is served.
-pub(super) fn undelivered(context: Context<'_>, granted: Granted) {
+pub(super) fn undelivered(context: &mut Context<'_>, granted: Granted) {
     if context.must_not_replicate() {
         WAITERS.with(|waiters| waiters.undelivered.push(granted));
         return;
@@ -490,7 +490,7 @@ pub(super) fn undelivered(context: Context<'_>, granted: Granted) {
     let Ok(token) = Token::new(&token, TOKEN_MAX) else { return };
     let ready = node::ready(context);
     let mut ends_at = Instant::default();
-    let released = match text.open().find() {
+    let released = match text.open(context).find() {
         Found::Lock(lock) if lock.written_lease().is_some_and(|lease| lease.fence == fence) => {
             ends_at = lock.until();
             node::decide(ready, |node| Ok(node.release(lock, token, now)))
@@ -499,8 +499,8 @@ pub(super) fn undelivered(context: Context<'_>, granted: Granted) {
     };
     if let Ok(Released::Released { held_for }) = released {
         node::tally(|tally| tally.released(held_for, ends_at));
-        text.replicate_release(token.as_bytes());
-        text.changed(c"lock.release");
+        text.replicate_release(context, token.as_bytes());
+        text.changed(context, c"lock.release");
         if any() {
             settle(context, &name, Some(Standing::Free));
         }
@@ -516,7 +516,7 @@ pub(super) fn demoted() {
 }
 
 /// Settings of the server may have changed.
-pub(super) fn configured(context: Context<'_>) {
+pub(super) fn configured(context: &mut Context<'_>) {
     let needed = context.setting("min-replicas-to-write");
     // Where CONFIG was renamed, nobody can tell.
     let needs_replicas = needed.is_none_or(|needed| needed != "0");
@@ -538,7 +538,7 @@ fn ring_once() {
 
 /// Looks at lines that something has happened to, for the length of a slice; what is left is looked
 /// at in a later turn of the event loop.
-pub(super) fn woken(context: Context<'_>) {
+pub(super) fn woken(context: &mut Context<'_>) {
     WAITERS.with(|waiters| waiters.is_ringing = false);
     let started = StdInstant::now();
     loop {
@@ -556,7 +556,7 @@ pub(super) fn woken(context: Context<'_>) {
 }
 
 /// Several times a second: what no alarm has announced.
-pub(super) fn tick(context: Context<'_>) {
+pub(super) fn tick(context: &mut Context<'_>) {
     for granted in WAITERS.with(|waiters| std::mem::take(&mut waiters.undelivered)) {
         undelivered(context, granted);
     }

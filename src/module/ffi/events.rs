@@ -93,9 +93,7 @@ unsafe extern "C" fn on_cron(
     _data: *mut c_void,
 ) {
     // SAFETY: the server passes a context that lasts for this callback.
-    if let Some(context) = unsafe { Context::new(context) } {
-        guard("a tick", (), || events::ticked(context));
-    }
+    unsafe { Context::enter(context, "a tick", events::ticked) };
 }
 
 unsafe extern "C" fn on_config(
@@ -105,9 +103,7 @@ unsafe extern "C" fn on_config(
     _data: *mut c_void,
 ) {
     // SAFETY: the server passes a context that lasts for this callback.
-    if let Some(context) = unsafe { Context::new(context) } {
-        guard("a change of settings", (), || events::configured(context));
-    }
+    unsafe { Context::enter(context, "a change of settings", events::configured) };
 }
 
 unsafe extern "C" fn on_role(
@@ -116,11 +112,13 @@ unsafe extern "C" fn on_role(
     subevent: u64,
     _data: *mut c_void,
 ) {
+    let is_master = subevent == raw::REDISMODULE_EVENT_REPLROLECHANGED_NOW_MASTER;
     // SAFETY: the server passes a context that lasts for this callback.
-    if let Some(context) = unsafe { Context::new(context) } {
-        let is_master = subevent == raw::REDISMODULE_EVENT_REPLROLECHANGED_NOW_MASTER;
-        guard("a change of role", (), || events::role_changed(context, is_master));
-    }
+    unsafe {
+        Context::enter(context, "a change of role", |context| {
+            events::role_changed(context, is_master)
+        })
+    };
 }
 
 unsafe extern "C" fn on_shutdown(
@@ -130,9 +128,7 @@ unsafe extern "C" fn on_shutdown(
     _data: *mut c_void,
 ) {
     // SAFETY: the server passes a context that lasts for this callback.
-    if let Some(context) = unsafe { Context::new(context) } {
-        guard("a stop", (), || events::stopping(context));
-    }
+    unsafe { Context::enter(context, "a stop", events::stopping) };
 }
 
 unsafe extern "C" fn on_client(

@@ -38,13 +38,16 @@ macro_rules! call {
     };
 }
 use call;
-pub(super) use scan::{Cursor, go_on_after};
+pub use scan::Cursor;
+pub(super) use scan::go_on_after;
 
 const OK: c_int = raw::REDISMODULE_OK as c_int;
 
 /// What a callback may do with the server while it lasts.
-#[derive(Clone, Copy)]
-pub(super) struct Context<'a> {
+///
+/// A callback has one. An open [`Key`] borrows it exclusively, and so does each call in which the
+/// server may call back: where one `&mut Lock` is in use, no other can be had.
+pub struct Context<'a> {
     raw: NonNull<raw::RedisModuleCtx>,
     callback: PhantomData<&'a ()>,
 }
@@ -89,50 +92,79 @@ impl Flags {
 }
 
 impl<'a> Context<'a> {
+    /// Lets `work` have the context of a callback, for an unknown lifetime, so that nothing of it
+    /// can be kept; nothing happens if it is null.
+    ///
     /// # Safety
-    /// `raw` must be a context that the server passed to the callback that lasts for `'a`.
-    unsafe fn new(raw: *mut raw::RedisModuleCtx) -> Option<Context<'a>> {
-        NonNull::new(raw).map(|raw| Context { raw, callback: PhantomData })
+    /// `raw` must be null, or a context that lasts for this call, of which the callback makes no
+    /// other `Context`. Where the callback runs within a call of this module's, that call must
+    /// borrow the outer context exclusively, so that no key is open there.
+    #[inline]
+    unsafe fn within<R>(
+        raw: *mut raw::RedisModuleCtx,
+        work: impl FnOnce(&mut Context<'_>) -> R,
+    ) -> Option<R> {
+        let raw = NonNull::new(raw)?;
+        Some(work(&mut Context { raw, callback: PhantomData }))
+    }
+
+    /// The same with [`guard`]: what a callback does that answers nothing.
+    ///
+    /// # Safety
+    /// Those of [`Context::within`].
+    unsafe fn enter(
+        raw: *mut raw::RedisModuleCtx,
+        what: &str,
+        work: impl FnOnce(&mut Context<'_>),
+    ) {
+        // SAFETY: the caller's contract.
+        unsafe { Context::within(raw, |context| guard(what, (), || work(context))) };
     }
 
     /// Writes a line to the server's log.
-    pub(super) fn log(self, level: Level, line: &str) {
+    pub(super) fn log(&self, level: Level, line: &str) {
         log_with(self.raw.as_ptr(), level, line);
     }
 
     /// The role and state of the server and of the sender.
-    pub(super) fn flags(self) -> Flags {
-        // SAFETY: the context lasts as long as `self`.
-        Flags(unsafe { call!(RedisModule_GetContextFlags(self.raw.as_ptr())) } as u32)
+    pub(super) fn flags(&self) -> Flags {
+        self.flags_later()()
+    }
+
+    /// Asks for the flags when it is called, also while a key is open: the server only reads.
+    pub(super) fn flags_later(&self) -> impl Fn() -> Flags + use<'a> {
+        let (raw, _callback) = (self.raw, self.callback);
+        // SAFETY: the context lasts for `'a`, beyond which this closure cannot be used.
+        move || Flags(unsafe { call!(RedisModule_GetContextFlags(raw.as_ptr())) } as u32)
     }
 
     /// Opens the key of this name in the client's database for reading and writing.
-    pub(super) fn open(self, args: &Args<'_>, position: usize) -> Key<'a> {
+    pub fn open(&mut self, args: &Args<'_>, position: usize) -> Key<'_> {
         let mode = (raw::REDISMODULE_READ | raw::REDISMODULE_WRITE) as c_int;
         // SAFETY: context and name last as long as this callback; the key takes its own reference
         // to the name. For writing, the server always answers a handle.
         let raw =
             unsafe { call!(RedisModule_OpenKey(self.raw.as_ptr(), args.raw[position], mode)) };
-        Key { raw, callback: PhantomData }
+        Key { raw, context: PhantomData }
     }
 
     /// Opens the key of this name for reading; missing keys read as missing.
-    pub(super) fn open_to_read(self, args: &Args<'_>, position: usize) -> Key<'a> {
+    pub(super) fn open_to_read(&mut self, args: &Args<'_>, position: usize) -> Key<'_> {
         let mode = raw::REDISMODULE_READ as c_int;
         // SAFETY: as in `open`; for reading, null stands for a missing key, which `Key` allows.
         let raw =
             unsafe { call!(RedisModule_OpenKey(self.raw.as_ptr(), args.raw[position], mode)) };
-        Key { raw, callback: PhantomData }
+        Key { raw, context: PhantomData }
     }
 
     /// Tells watching clients and client-side caches that the key changed.
-    pub(super) fn signal_modified(self, args: &Args<'_>, position: usize) {
+    pub(super) fn signal_modified(&mut self, args: &Args<'_>, position: usize) {
         // SAFETY: context and name last as long as this callback.
         unsafe { call!(RedisModule_SignalModifiedKey(self.raw.as_ptr(), args.raw[position])) };
     }
 
     /// Publishes a keyspace notification of class `d` (modules).
-    pub(super) fn notify(self, event: &'static CStr, args: &Args<'_>, position: usize) {
+    pub fn notify(&mut self, event: &'static CStr, args: &Args<'_>, position: usize) {
         let class = raw::REDISMODULE_NOTIFY_MODULE;
         // SAFETY: context and name last as long as this callback; the event is static.
         unsafe {
@@ -142,9 +174,9 @@ impl<'a> Context<'a> {
     }
 
     /// Publishes a keyspace notification of class `d` about a key of the selected database.
-    pub(super) fn notify_of(self, event: &'static CStr, name: &[u8]) {
+    pub(super) fn notify_of(&mut self, event: &'static CStr, name: &[u8]) {
         let class = raw::REDISMODULE_NOTIFY_MODULE;
-        for &name in &self.strings(&[name]).raw {
+        for &name in &Strings::new(&[name]).raw {
             // SAFETY: the context lasts as long as `self`, the name until the end of this loop.
             unsafe {
                 let context = self.raw.as_ptr();
@@ -154,22 +186,22 @@ impl<'a> Context<'a> {
     }
 
     /// Whether the server publishes notifications of class `d`.
-    pub(super) fn notifies(self) -> bool {
+    pub(super) fn notifies(&self) -> bool {
         // SAFETY: takes nothing.
         let classes = unsafe { call!(RedisModule_GetNotifyKeyspaceEvents()) };
         classes & raw::REDISMODULE_NOTIFY_MODULE as c_int != 0
     }
 
     /// Sends the command as it stands to replicas and to the append-only file.
-    pub(super) fn replicate_verbatim(self) {
+    pub(super) fn replicate_verbatim(&mut self) {
         // SAFETY: the context is that of a command, and lasts as long as this callback.
         unsafe { call!(RedisModule_ReplicateVerbatim(self.raw.as_ptr())) };
     }
 
     /// Runs a command of the server and sends it to replicas and to the append-only file; answers
     /// whether it succeeded.
-    pub(super) fn run_replicated(self, name: &CStr, arguments: &[&[u8]]) -> bool {
-        let vector = self.strings(arguments);
+    pub(super) fn run_replicated(&mut self, name: &CStr, arguments: &[&[u8]]) -> bool {
+        let vector = Strings::new(arguments);
         // SAFETY: the vector and its length are as the format `v` wants them; the server takes its
         // own references.
         let reply = unsafe {
@@ -182,21 +214,16 @@ impl<'a> Context<'a> {
     }
 
     /// Whether replicas must not be written to at this moment, because writes are paused.
-    pub(super) fn must_not_replicate(self) -> bool {
+    pub(super) fn must_not_replicate(&self) -> bool {
         // SAFETY: takes nothing.
         unsafe { call!(RedisModule_AvoidReplicaTraffic()) != 0 }
     }
 
-    fn strings(self, arguments: &[&[u8]]) -> Strings<'a> {
-        let string = |argument: &&[u8]| self.string(argument);
-        Strings { raw: arguments.iter().map(string).collect(), context: self }
-    }
-
-    fn reply(self, reply: Reply) {
+    fn reply(&mut self, reply: Reply) {
         reply.send(self.raw.as_ptr());
     }
 
-    fn reply_error(self, text: &str) {
+    fn reply_error(&mut self, text: &str) {
         let text = c_string(text);
         // SAFETY: the context is that of the command being answered; the server copies the text.
         unsafe { call!(RedisModule_ReplyWithError(self.raw.as_ptr(), text.as_ptr())) };
@@ -220,18 +247,30 @@ unsafe fn is_done(reply: *mut raw::RedisModuleCallReply) -> bool {
 }
 
 /// Strings of the server that this module made, and frees.
-struct Strings<'a> {
+struct Strings {
     raw: Vec<*mut raw::RedisModuleString>,
-    context: Context<'a>,
 }
 
-impl Drop for Strings<'_> {
+impl Strings {
+    fn new(texts: &[&[u8]]) -> Strings {
+        Strings { raw: texts.iter().map(|text| string(text)).collect() }
+    }
+}
+
+impl Drop for Strings {
     fn drop(&mut self) {
         for &string in &self.raw {
-            // SAFETY: each was made by `Context::strings` and is freed once.
-            unsafe { call!(RedisModule_FreeString(self.context.raw.as_ptr(), string)) };
+            // SAFETY: each was made by `string`, without a context, and is freed once.
+            unsafe { call!(RedisModule_FreeString(null_mut(), string)) };
         }
     }
+}
+
+/// A string of the server's, of no context, to be freed by the caller.
+fn string(bytes: &[u8]) -> *mut raw::RedisModuleString {
+    let (start, length) = (bytes.as_ptr().cast::<c_char>(), bytes.len());
+    // SAFETY: start and length are those of one slice, which the server copies.
+    unsafe { call!(RedisModule_CreateString(null_mut(), start, length)) }
 }
 
 /// An answer to a command.
@@ -322,7 +361,7 @@ fn send_bytes(context: *mut raw::RedisModuleCtx, bytes: &[u8]) {
 }
 
 /// The arguments of a command, its name included.
-pub(super) struct Args<'a> {
+pub struct Args<'a> {
     raw: &'a mut [*mut raw::RedisModuleString],
 }
 
@@ -360,28 +399,25 @@ impl Args<'_> {
 
     /// Replaces an argument by `bytes`, for what the server sends on as the command.
     pub(super) fn replace(&mut self, position: usize, bytes: &[u8]) {
-        let (start, length) = (bytes.as_ptr().cast::<c_char>(), bytes.len());
+        let old = std::mem::replace(&mut self.raw[position], string(bytes));
         // SAFETY: `raw` is the server's own vector of arguments, of which each place owns one
         // reference to its string: the new string's first reference takes the place of the old
-        // one's, which is given up. The server copies the bytes of one slice. No context: the
-        // strings must outlive this callback.
-        unsafe {
-            let string = call!(RedisModule_CreateString(null_mut(), start, length));
-            let old = std::mem::replace(&mut self.raw[position], string);
-            call!(RedisModule_FreeString(null_mut(), old));
-        }
+        // one's, which is given up. No context: the strings must outlive this callback.
+        unsafe { call!(RedisModule_FreeString(null_mut(), old)) };
     }
 }
 
-/// An open key. Closes itself.
-pub(super) struct Key<'a> {
+/// An open key. Closes itself, and keeps others from being opened until then.
+pub struct Key<'a> {
     raw: *mut raw::RedisModuleKey,
-    callback: PhantomData<&'a ()>,
+    context: PhantomData<&'a mut ()>,
 }
 
 /// What is at a key.
-pub(super) enum Found<'a> {
+pub enum Found<'a> {
+    /// No value.
     Nothing,
+    /// A lock.
     Lock(&'a mut Lock),
     /// A value of another type.
     Other,
@@ -390,7 +426,7 @@ pub(super) enum Found<'a> {
 impl Key<'_> {
     /// What is there.
     #[inline]
-    pub(super) fn find(&mut self) -> Found<'_> {
+    pub fn find(&mut self) -> Found<'_> {
         // SAFETY: the key is open, or null, which the server takes for a missing one.
         if unsafe { call!(RedisModule_ModuleTypeGetType(self.raw)) } != types::lock_type() {
             // SAFETY: as above.
@@ -400,7 +436,8 @@ impl Key<'_> {
         }
         // SAFETY: the value is of our type, so it is the `Lock` that `put`, a load or a copy gave
         // to the server; the server moves or frees it only when the key is changed, which takes
-        // `self` exclusively, and this callback opens a key once.
+        // `self` exclusively. Nobody else has hold of it: this key borrows the callback's only
+        // context, without which no key is opened and no scan shows one.
         match unsafe { call!(RedisModule_ModuleTypeGetValue(self.raw)).cast::<Lock>().as_mut() } {
             Some(lock) => Found::Lock(lock),
             None => Found::Nothing,

@@ -19,7 +19,7 @@ const ERR: c_int = raw::REDISMODULE_ERR as c_int;
 /// `context` must be the one that the server loads the module with.
 pub(super) unsafe fn register(
     context: *mut raw::RedisModuleCtx,
-    wrapped: Context<'_>,
+    wrapped: &mut Context<'_>,
     arguments: &Args<'_>,
 ) -> Result<(), String> {
     let words: Vec<String> = (0..arguments.len())

@@ -38,9 +38,7 @@ pub(crate) unsafe extern "C" fn RedisModule_OnLoad(
     if bound == ERR {
         return ERR;
     }
-    // SAFETY: the server passes a context that lasts for this callback.
-    let Some(wrapped) = (unsafe { Context::new(context) }) else { return ERR };
-    guard("loading", ERR, || {
+    let load = |wrapped: &mut Context<'_>| {
         // SAFETY: as the server passed them.
         let arguments = unsafe { args(argv, argc) };
         // SAFETY: this is the loading context.
@@ -51,14 +49,17 @@ pub(crate) unsafe extern "C" fn RedisModule_OnLoad(
                 ERR
             }
         }
-    })
+    };
+    // SAFETY: the server passes a context that lasts for this callback.
+    unsafe { Context::within(context, |wrapped| guard("loading", ERR, || load(wrapped))) }
+        .unwrap_or(ERR)
 }
 
 /// # Safety
 /// `context` must be the one that the server loads the module with.
 unsafe fn init(
     context: *mut raw::RedisModuleCtx,
-    wrapped: Context<'_>,
+    wrapped: &mut Context<'_>,
     arguments: &Args<'_>,
 ) -> Result<(), String> {
     if alloc::system_count() != 0 {
@@ -157,22 +158,26 @@ unsafe extern "C" fn run<H: Handler>(
     argv: *mut *mut raw::RedisModuleString,
     argc: c_int,
 ) -> c_int {
-    // SAFETY: as the server passed them to this command; they last until it returns.
-    let Some(context) = (unsafe { Context::new(context) }) else { return ERR };
-    let result = catch(H::NAME, || {
-        // SAFETY: as above.
-        let mut args = unsafe { args(argv, argc) };
-        H::run(context, &mut args)
-    });
-    match result {
-        Some(Ok(reply)) => context.reply(reply),
-        Some(Err(refusal)) => {
-            node::tally(|tally| tally.refused(&refusal));
-            context.reply_error(&refusal.to_string());
+    let answer = |context: &mut Context<'_>| {
+        let result = catch(H::NAME, || {
+            // SAFETY: as the server passed them to this command; they last until it returns.
+            let mut args = unsafe { args(argv, argc) };
+            H::run(context, &mut args)
+        });
+        match result {
+            Some(Ok(reply)) => context.reply(reply),
+            Some(Err(refusal)) => {
+                node::tally(|tally| tally.refused(&refusal));
+                context.reply_error(&refusal.to_string());
+            }
+            None => context.reply_error("ERR a bug in lockmod; see the server's log"),
         }
-        None => context.reply_error("ERR a bug in lockmod; see the server's log"),
-    }
-    OK
+        OK
+    };
+    // SAFETY: the server passes a context that lasts for this callback. A command of this module
+    // runs within another only by a call that borrows the outer context exclusively, or within
+    // what another module does when such a call tells it that a key has changed.
+    unsafe { Context::within(context, answer) }.unwrap_or(ERR)
 }
 
 /// # Safety

@@ -12,13 +12,13 @@ use crate::module::scan;
 
 impl Context<'_> {
     /// Makes `database` the one in which keys are opened; answers whether there is such a one.
-    pub(in crate::module) fn select(self, database: u32) -> bool {
+    pub(in crate::module) fn select(&mut self, database: u32) -> bool {
         // SAFETY: the context lasts as long as `self`.
         unsafe { call!(RedisModule_SelectDb(self.raw.as_ptr(), database as c_int)) == OK }
     }
 
     /// The database in which keys are opened.
-    pub(in crate::module) fn selected(self) -> u32 {
+    pub(in crate::module) fn selected(&self) -> u32 {
         // SAFETY: the context lasts as long as `self`.
         let database = unsafe { call!(RedisModule_GetSelectedDb(self.raw.as_ptr())) };
         u32::try_from(database).unwrap_or(0)
@@ -26,8 +26,8 @@ impl Context<'_> {
 
     /// Looks at some keys of the selected database, `buckets` of its table at most, from `cursor`
     /// on, and shows those that are locks to `look`. Answers whether there are more.
-    pub(in crate::module) fn scan(
-        self,
+    pub fn scan(
+        &mut self,
         cursor: &mut Cursor,
         buckets: usize,
         look: &mut dyn FnMut(&[u8], &mut Lock),
@@ -58,8 +58,8 @@ unsafe extern "C" fn scanned(
     guard("looking at a key", (), || {
         let mut length = 0;
         // SAFETY: `Context::scan` passes the closure, which outlives the scan; name and key last
-        // for this callback, and nobody else uses the value meanwhile: the closure gets no key and
-        // no context that could open it. A null key is taken for a missing one.
+        // for this callback, and nobody else uses the value meanwhile: the scan borrows the only
+        // context that could open a key. A null key is taken for a missing one.
         unsafe {
             let is_lock = call!(RedisModule_ModuleTypeGetType(key)) == types::lock_type();
             let value = call!(RedisModule_ModuleTypeGetValue(key)).cast::<Lock>();
@@ -73,7 +73,7 @@ unsafe extern "C" fn scanned(
 }
 
 /// A place in a database's table of keys.
-pub(in crate::module) struct Cursor {
+pub struct Cursor {
     raw: *mut raw::RedisModuleScanCursor,
 }
 
@@ -97,17 +97,14 @@ impl Drop for Cursor {
 /// Lets [`scan::go_on`] be called after so long, by the wall clock: a step of it makes that sooner
 /// or later.
 pub(in crate::module) fn go_on_after(length: Millis) {
-    let Some(context) = waiting::detached() else { return };
     let length = length.get().cast_signed();
     // SAFETY: the context is the module's own; the callback is static and takes no data.
     unsafe {
-        call!(RedisModule_CreateTimer(context.raw.as_ptr(), length, Some(on_time), null_mut()))
+        call!(RedisModule_CreateTimer(waiting::detached(), length, Some(on_time), null_mut()))
     };
 }
 
 unsafe extern "C" fn on_time(context: *mut raw::RedisModuleCtx, _data: *mut c_void) {
     // SAFETY: the server passes a context that lasts for this callback.
-    if let Some(context) = unsafe { Context::new(context) } {
-        guard("going on with a scan", (), || scan::go_on(context));
-    }
+    unsafe { Context::enter(context, "going on with a scan", scan::go_on) };
 }

@@ -4,12 +4,12 @@
 use std::ffi::CStr;
 use std::ptr::null;
 
-use super::{Context, OK, call, raw, slice};
+use super::{Context, OK, Strings, call, raw, slice};
 
 impl Context<'_> {
     /// The value of one of the server's settings, as text.
-    pub(in crate::module) fn setting(self, name: &str) -> Option<String> {
-        let vector = self.strings(&[b"GET", name.as_bytes()]);
+    pub(in crate::module) fn setting(&mut self, name: &str) -> Option<String> {
+        let vector = Strings::new(&[b"GET", name.as_bytes()]);
         // SAFETY: as in `run_replicated`; the reply is freed below.
         let reply = unsafe {
             let (strings, count) = (vector.raw.as_ptr(), vector.raw.len());
@@ -37,12 +37,12 @@ impl Context<'_> {
 
     /// The port on which the server listens: that for TLS where it has no other; 0 if none.
     /// INFO says it also where CONFIG was renamed.
-    pub(in crate::module) fn port(self) -> u16 {
+    pub(in crate::module) fn port(&mut self) -> u16 {
         self.figure(c"server", c"tcp_port").and_then(|port| port.try_into().ok()).unwrap_or(0)
     }
 
     /// A number from a section of INFO.
-    fn figure(self, section: &CStr, field: &CStr) -> Option<u64> {
+    fn figure(&self, section: &CStr, field: &CStr) -> Option<u64> {
         let mut status = OK;
         // SAFETY: the context lasts as long as `self`; the data is ours, and is freed once.
         let figure = unsafe {
@@ -56,7 +56,7 @@ impl Context<'_> {
     }
 
     /// Whether all of the data set is on disk, as far as the server has anything to do with it.
-    pub(in crate::module) fn is_data_set_saved(self) -> bool {
+    pub(in crate::module) fn is_data_set_saved(&mut self) -> bool {
         // An append-only file is synced before the server says that it stops.
         if self.setting("appendonly").is_some_and(|value| value == "yes") {
             return true;

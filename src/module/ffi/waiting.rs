@@ -14,7 +14,7 @@ use std::sync::atomic::{AtomicPtr, Ordering};
 use redis_module::raw;
 use rustix::io::Errno;
 
-use super::{Args, Context, Key, OK, Reply, call, guard, is_done, slice};
+use super::{Args, Context, Key, OK, Reply, call, guard, is_done, slice, string};
 use crate::module::waiters::{self, Answer};
 
 /// Whether a server takes a client's write of a key.
@@ -43,24 +43,20 @@ pub(super) unsafe fn prepare(context: *mut raw::RedisModuleCtx) {
 
 /// The context of the module's own. What is replicated through it goes out when the callback that
 /// runs has returned, and only if that callback has a context.
-pub(super) fn detached<'a>() -> Option<Context<'a>> {
-    // SAFETY: made when the module was loaded, never freed, and used under the server's lock.
-    unsafe { Context::new(DETACHED.load(Ordering::Relaxed)) }
+pub(super) fn detached() -> *mut raw::RedisModuleCtx {
+    DETACHED.load(Ordering::Relaxed)
 }
 
 /// Lets [`waiters::woken`] be called in this turn of the event loop or the next, with a context in
 /// which everything is allowed.
 pub(in crate::module) fn ring() {
-    let Some(context) = detached() else { return };
     // SAFETY: the context is the module's own; the callback is static and takes no data.
-    unsafe { call!(RedisModule_CreateTimer(context.raw.as_ptr(), 0, Some(on_ring), null_mut())) };
+    unsafe { call!(RedisModule_CreateTimer(detached(), 0, Some(on_ring), null_mut())) };
 }
 
 unsafe extern "C" fn on_ring(context: *mut raw::RedisModuleCtx, _data: *mut c_void) {
     // SAFETY: the server passes a context that lasts for this callback.
-    if let Some(context) = unsafe { Context::new(context) } {
-        guard("serving a line", (), || waiters::woken(context));
-    }
+    unsafe { Context::enter(context, "serving a line", waiters::woken) };
 }
 
 /// Lets [`waiters::rang`] be called whenever `fd` can be read; answers whether the server does so.
@@ -78,21 +74,21 @@ unsafe extern "C" fn on_readable(_fd: c_int, _data: *mut c_void, _mask: c_int) {
     guard("an alarm", (), waiters::rang);
 }
 
-impl<'a> Context<'a> {
+impl Context<'_> {
     /// The database in which keys are opened.
-    pub(in crate::module) fn database(self) -> u32 {
+    pub(in crate::module) fn database(&self) -> u32 {
         // SAFETY: the context lasts as long as `self`.
         unsafe { call!(RedisModule_GetSelectedDb(self.raw.as_ptr())) as u32 }
     }
 
     /// The name of a key in the selected database.
-    pub(in crate::module) fn name(self, bytes: &[u8]) -> Name<'a> {
-        Name { raw: self.string(bytes), context: self }
+    pub(in crate::module) fn name(&self, bytes: &[u8]) -> Name {
+        Name { raw: string(bytes) }
     }
 
     /// The number of the connection that sent the command, and whether its user may publish to
     /// `channel`; `None` where there is no connection of a user's: in a script, for a module.
-    pub(in crate::module) fn sender(self, channel: &[u8]) -> Option<(u64, bool)> {
+    pub(in crate::module) fn sender(&mut self, channel: &[u8]) -> Option<(u64, bool)> {
         let flags = self.flags().0;
         if flags & raw::REDISMODULE_CTX_FLAGS_LUA != 0 {
             return None;
@@ -111,29 +107,28 @@ impl<'a> Context<'a> {
             if user.is_null() {
                 return None;
             }
-            let channel = self.string(channel);
+            let channel = string(channel);
             let access = raw::REDISMODULE_CMD_CHANNEL_PUBLISH as c_int;
             let may = call!(RedisModule_ACLCheckChannelPermissions(user, channel, access)) == OK;
-            call!(RedisModule_FreeString(context, channel));
+            call!(RedisModule_FreeString(null_mut(), channel));
             call!(RedisModule_FreeModuleUser(user));
             Some((id, may))
         }
     }
 
     /// Publishes a message to the subscribers of a channel.
-    pub(in crate::module) fn publish(self, channel: &[u8], message: &[u8]) {
-        let (context, channel, message) =
-            (self.raw.as_ptr(), self.string(channel), self.string(message));
+    pub(in crate::module) fn publish(&mut self, channel: &[u8], message: &[u8]) {
+        let (context, channel, message) = (self.raw.as_ptr(), string(channel), string(message));
         // SAFETY: the context lasts as long as `self`; the strings are ours, and freed once.
         unsafe {
             call!(RedisModule_PublishMessage(context, channel, message));
-            call!(RedisModule_FreeString(context, channel));
-            call!(RedisModule_FreeString(context, message));
+            call!(RedisModule_FreeString(null_mut(), channel));
+            call!(RedisModule_FreeString(null_mut(), message));
         }
     }
 
     /// Whether the sender of the command may be blocked: not in a transaction, not in a script.
-    pub(in crate::module) fn may_block(self) -> bool {
+    pub(in crate::module) fn may_block(&self) -> bool {
         let at_once = raw::REDISMODULE_CTX_FLAGS_LUA
             | raw::REDISMODULE_CTX_FLAGS_MULTI
             | raw::REDISMODULE_CTX_FLAGS_DENY_BLOCKING
@@ -143,7 +138,7 @@ impl<'a> Context<'a> {
     }
 
     /// Blocks the sender of the command, which is not answered by the command itself.
-    pub(in crate::module) fn block(self) -> Blocked {
+    pub(in crate::module) fn block(&mut self) -> Blocked {
         // SAFETY: the context is that of a command whose sender may be blocked. The callbacks are
         // static. The handle is the server's until it is answered.
         unsafe {
@@ -153,50 +148,48 @@ impl<'a> Context<'a> {
             Blocked(raw)
         }
     }
-
-    /// A string of the server's, to be freed by the caller.
-    pub(super) fn string(self, bytes: &[u8]) -> *mut raw::RedisModuleString {
-        let (start, length) = (bytes.as_ptr().cast::<c_char>(), bytes.len());
-        // SAFETY: start and length are those of one slice, which the server copies.
-        unsafe { call!(RedisModule_CreateString(self.raw.as_ptr(), start, length)) }
-    }
 }
 
 /// A key's name outside of its command's arguments.
-pub(in crate::module) struct Name<'a> {
+pub(in crate::module) struct Name {
     raw: *mut raw::RedisModuleString,
-    context: Context<'a>,
 }
 
-impl<'a> Name<'a> {
+impl Name {
     /// Opens the key for reading and writing.
-    pub(in crate::module) fn open(&self) -> Key<'a> {
-        self.args(|args| self.context.open(args, 0))
+    pub(in crate::module) fn open<'k>(&self, context: &'k mut Context<'_>) -> Key<'k> {
+        self.args(|args| context.open(args, 0))
     }
 
     /// Opens the key for reading; a missing one reads as missing.
-    pub(in crate::module) fn open_to_read(&self) -> Key<'a> {
-        self.args(|args| self.context.open_to_read(args, 0))
+    pub(in crate::module) fn open_to_read<'k>(&self, context: &'k mut Context<'_>) -> Key<'k> {
+        self.args(|args| context.open_to_read(args, 0))
     }
 
     /// Tells watching clients, and publishes a keyspace notification.
-    pub(in crate::module) fn changed(&self, event: &'static CStr) {
+    pub(in crate::module) fn changed(&self, context: &mut Context<'_>, event: &'static CStr) {
         self.args(|args| {
-            self.context.signal_modified(args, 0);
-            self.context.notify(event, args, 0);
+            context.signal_modified(args, 0);
+            context.notify(event, args, 0);
         });
     }
 
     /// Publishes a keyspace notification.
-    pub(in crate::module) fn notify(&self, event: &'static CStr) {
-        self.args(|args| self.context.notify(event, args, 0));
+    pub(in crate::module) fn notify(&self, context: &mut Context<'_>, event: &'static CStr) {
+        self.args(|args| context.notify(event, args, 0));
     }
 
     /// States to replicas and to the append-only file a grant that no command of its own carries.
-    pub(in crate::module) fn replicate_acquire(&self, token: &[u8], fact: &[u8], label: &[u8]) {
+    pub(in crate::module) fn replicate_acquire(
+        &self,
+        context: &mut Context<'_>,
+        token: &[u8],
+        fact: &[u8],
+        label: &[u8],
+    ) {
         let [token, fact, label_bytes] =
             [token, fact, label].map(|bytes| (bytes.as_ptr().cast::<c_char>(), bytes.len()));
-        let (context, command) = (self.context.raw.as_ptr(), c"LOCK.ACQUIRE".as_ptr());
+        let (context, command) = (context.raw.as_ptr(), c"LOCK.ACQUIRE".as_ptr());
         // SAFETY: context and name are alive; each `b` takes the start and length of one slice;
         // `s` takes a string of the server, `c` a terminated one.
         unsafe {
@@ -225,9 +218,9 @@ impl<'a> Name<'a> {
     }
 
     /// States a release that no command of its own carries.
-    pub(in crate::module) fn replicate_release(&self, token: &[u8]) {
+    pub(in crate::module) fn replicate_release(&self, context: &mut Context<'_>, token: &[u8]) {
         let (start, length) = (token.as_ptr().cast::<c_char>(), token.len());
-        let (context, command) = (self.context.raw.as_ptr(), c"LOCK.RELEASE".as_ptr());
+        let (context, command) = (context.raw.as_ptr(), c"LOCK.RELEASE".as_ptr());
         // SAFETY: as above.
         unsafe {
             call!(RedisModule_Replicate(context, command, c"sb".as_ptr(), self.raw, start, length))
@@ -237,8 +230,8 @@ impl<'a> Name<'a> {
     /// Whether the server would take a write of this key from a client now: asked by way of one
     /// that changes nothing and, while the lock is free and somebody may wait for it, refuses
     /// nothing by itself.
-    pub(in crate::module) fn writes(&self) -> Writes {
-        let (context, command) = (self.context.raw.as_ptr(), c"LOCK.EXTEND".as_ptr());
+    pub(in crate::module) fn writes(&self, context: &mut Context<'_>) -> Writes {
+        let (context, command) = (context.raw.as_ptr(), c"LOCK.EXTEND".as_ptr());
         // In the mode of scripts the server looks at its replicas. It shall refuse by an error that
         // can be read: where it has no text for one, Valkey 9.1 reads it nevertheless, and crashes.
         let format = c"ESscc".as_ptr();
@@ -265,10 +258,10 @@ impl<'a> Name<'a> {
     }
 }
 
-impl Drop for Name<'_> {
+impl Drop for Name {
     fn drop(&mut self) {
         // SAFETY: made by `Context::name`, and freed once; an open key has its own reference.
-        unsafe { call!(RedisModule_FreeString(self.context.raw.as_ptr(), self.raw)) };
+        unsafe { call!(RedisModule_FreeString(null_mut(), self.raw)) };
     }
 }
 
@@ -301,9 +294,7 @@ unsafe extern "C" fn on_reply(
     _argv: *mut *mut raw::RedisModuleString,
     _argc: c_int,
 ) -> c_int {
-    // SAFETY: the server passes a context that lasts for this callback.
-    let Some(context) = (unsafe { Context::new(context) }) else { return OK };
-    guard("an answer", (), || {
+    let deliver = |context: &mut Context<'_>| {
         // SAFETY: what `Blocked::answer` gave to the server, which keeps it until `on_free`.
         let answer = unsafe {
             call!(RedisModule_GetBlockedClientPrivateData(context.raw.as_ptr()))
@@ -315,7 +306,9 @@ unsafe extern "C" fn on_reply(
             Some(Err(refusal)) => context.reply_error(&refusal),
             None => context.reply(Reply::Null),
         }
-    });
+    };
+    // SAFETY: the server passes a context that lasts for this callback.
+    unsafe { Context::enter(context, "an answer", deliver) };
     OK
 }
 
@@ -324,11 +317,11 @@ unsafe extern "C" fn on_free(_context: *mut raw::RedisModuleCtx, answer: *mut c_
     guard("the end of a wait", (), || {
         // SAFETY: what `Blocked::answer` gave to the server, which gives it back once.
         let answer = unsafe { Box::from_raw(answer.cast::<Answer>()) };
-        // The context of this callback has no client, so nothing can be opened in it. It does send
-        // out what is replicated.
-        if let (Some(gone), Some(context)) = (answer.undelivered(), detached()) {
-            waiters::undelivered(context, gone);
-        }
+        let Some(gone) = answer.undelivered() else { return };
+        // SAFETY: the context is the module's own, never freed. The server's event loop gives
+        // answers back, not a call of this module's: no key is open. The context of this callback
+        // has no client, so nothing can be opened in it. It does send out what is replicated.
+        unsafe { Context::within(detached(), |context| waiters::undelivered(context, gone)) };
     });
 }
 
