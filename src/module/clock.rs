@@ -6,7 +6,7 @@
 use lazy_static::lazy_static;
 use rustix::time::{ClockId, clock_gettime};
 
-use super::ffi::{self, Guarded};
+use super::ffi::{self, Guarded, InServer};
 use crate::codec::BootId;
 use crate::engine::{Clocks, Instant, UnixTime};
 
@@ -32,8 +32,8 @@ pub(super) fn read() -> Clocks {
 }
 
 /// Both clocks at the present instant, as what leaves the process is dated.
-pub(super) fn clocks() -> Clocks {
-    at(now())
+pub(super) fn clocks(server: InServer<'_>) -> Clocks {
+    at(server, now())
 }
 
 /// Both clocks at `now`, as what leaves the process is dated.
@@ -41,24 +41,24 @@ pub(super) fn clocks() -> Clocks {
 /// The wall clock is not read again: its distance from the other one is kept until a step of more
 /// than a second is noticed, and from start to start within a boot. So whatever this node has dated
 /// it reads again to the millisecond.
-pub(super) fn at(now: Instant) -> Clocks {
-    DATING.with(|dating| dating.get_or_insert_with(read).at(now))
+pub(super) fn at(server: InServer<'_>, now: Instant) -> Clocks {
+    DATING.with(server, |dating| dating.get_or_insert_with(read).at(now))
 }
 
 /// Dates by these clocks from now on.
-pub(super) fn date_by(clocks: Clocks) {
-    DATING.with(|dating| *dating = Some(clocks));
+pub(super) fn date_by(server: InServer<'_>, clocks: Clocks) {
+    DATING.with(server, |dating| *dating = Some(clocks));
 }
 
 /// Both clocks as they read at `now`, the present instant, if the wall clock has been stepped. It
 /// is read once a millisecond at most.
 #[inline]
-pub(super) fn step(now: Instant) -> Option<Clocks> {
-    if LOOKED_AT.with(|looked_at| std::mem::replace(looked_at, now)) == now {
+pub(super) fn step(server: InServer<'_>, now: Instant) -> Option<Clocks> {
+    if LOOKED_AT.with(server, |looked_at| std::mem::replace(looked_at, now)) == now {
         return None;
     }
     let read = read();
-    read.are_stepped_since(at(now)).then_some(read)
+    read.are_stepped_since(at(server, now)).then_some(read)
 }
 
 static DATING: Guarded<Option<Clocks>> = Guarded::new(None);

@@ -3,29 +3,30 @@
 //! Callbacks of [`super::ffi::types`] end here, as safe functions. What leaves the process is
 //! absolute: ends of leases as wall-clock times, fences as numbers.
 
+use super::ffi::InServer;
 use super::{clock, config, ffi, node};
 use crate::codec;
 use crate::engine::{Lock, Refusal};
 use crate::wire::request::{PROVISIONAL, SUFFIX_MAX, decided_suffix};
 
 /// The bytes of a lock in a data set or a dump.
-pub(super) fn save(lock: &Lock) -> Vec<u8> {
-    codec::encode_lock(lock, node::floor(), clock::clocks(), clock::boot_id())
+pub(super) fn save(server: InServer<'_>, lock: &Lock) -> Vec<u8> {
+    codec::encode_lock(lock, node::floor(server), clock::clocks(server), clock::boot_id())
 }
 
 /// The lock in `bytes`; `None`, and a line in the log, if they are not a lock's.
-pub(super) fn load(bytes: &[u8], version: i32) -> Option<Lock> {
+pub(super) fn load(server: InServer<'_>, bytes: &[u8], version: i32) -> Option<Lock> {
     let known = codec::LOCK_VERSION;
     if version > i32::from(known) {
         let line = format!("a lock was saved in version {version}; this build reads up to {known}");
         ffi::log(ffi::Level::Warning, &line);
         return None;
     }
-    match codec::decode_lock(bytes, clock::clocks(), clock::boot_id()) {
-        Ok(loaded) if is_too_long(&loaded.lock) => None,
+    match codec::decode_lock(bytes, clock::clocks(server), clock::boot_id()) {
+        Ok(loaded) if is_too_long(server, &loaded.lock) => None,
         Ok(loaded) => {
-            node::loaded(&loaded.lock);
-            node::raise_floor(loaded.floor);
+            node::loaded(server, &loaded.lock);
+            node::raise_floor(server, loaded.floor);
             Some(loaded.lock)
         }
         Err(error) => {
@@ -40,8 +41,8 @@ pub(super) fn load(bytes: &[u8], version: i32) -> Option<Lock> {
 ///
 /// A data set is taken as it is, also where `lockmod.max-ttl` was lowered since; so is what a
 /// master says.
-fn is_too_long(lock: &Lock) -> bool {
-    let flags = ffi::server_flags();
+fn is_too_long(server: InServer<'_>, lock: &Lock) -> bool {
+    let flags = ffi::server_flags(server);
     let (now, max) = (clock::now(), config::max_ttl());
     let is_too_long = flags.is_master()
         && !flags.is_loading()
@@ -65,9 +66,9 @@ pub(super) struct Line {
 }
 
 /// The commands that make this lock again from nothing.
-pub(super) fn rewrite(lock: &Lock) -> Vec<Line> {
-    let clocks = clock::clocks();
-    let floor = node::floor();
+pub(super) fn rewrite(server: InServer<'_>, lock: &Lock) -> Vec<Line> {
+    let clocks = clock::clocks(server);
+    let floor = node::floor(server);
     let fact = |ttl: u64, ends_at, fence, mark: &[u8]| {
         let mut room = [0; SUFFIX_MAX];
         let suffix = decided_suffix(&mut room, ends_at, fence);
@@ -116,11 +117,11 @@ pub(super) fn hash(database: u32, name: &[u8], lock: &Lock) -> u64 {
 }
 
 /// A lock's name has lost it: deleted, evicted, overwritten, renamed away.
-pub(super) fn forgotten(lock: &Lock) {
-    node::forget(lock);
+pub(super) fn forgotten(server: InServer<'_>, lock: &Lock) {
+    node::forget(server, lock);
 }
 
 /// A lock has been copied to another name.
-pub(super) fn copied(lock: &Lock) {
-    node::come_upon(lock);
+pub(super) fn copied(server: InServer<'_>, lock: &Lock) {
+    node::come_upon(server, lock);
 }

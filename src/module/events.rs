@@ -1,25 +1,25 @@
 //! What the server tells of itself, and what the node does about it.
 
-use super::ffi::{Context, Guarded, Level};
+use super::ffi::{Context, Guarded, InServer, Level};
 use super::{clock, node, scan, start, waiters};
 
 /// One database, or all of them, will be emptied: nobody lists the names.
-pub(super) fn flushed() {
-    node::forget_all();
-    waiters::all_changed();
+pub(super) fn flushed(server: InServer<'_>) {
+    node::forget_all(server);
+    waiters::all_changed(server);
 }
 
 /// Two databases have changed places: every name may have lost its counter to another lock's.
-pub(super) fn swapped() {
-    node::forget_all();
-    scan::disturbed();
-    waiters::all_changed();
+pub(super) fn swapped(server: InServer<'_>) {
+    node::forget_all(server);
+    scan::disturbed(server);
+    waiters::all_changed(server);
 }
 
 /// Slots of a cluster are moving. Some servers empty those that have moved without a word about
 /// their keys.
-pub(super) fn slots_moved() {
-    waiters::all_changed();
+pub(super) fn slots_moved(server: InServer<'_>) {
+    waiters::all_changed(server);
 }
 
 /// A data set has been read, however little there was in it.
@@ -28,9 +28,9 @@ pub(super) fn loaded() {
 }
 
 /// A client is gone.
-pub(super) fn disconnected(client: u64) {
+pub(super) fn disconnected(server: InServer<'_>, client: u64) {
     if waiters::any() {
-        waiters::disconnected(client);
+        waiters::disconnected(server, client);
     }
 }
 
@@ -46,22 +46,24 @@ pub(super) fn ticked(context: &mut Context<'_>) {
 
 /// Settings of the server have changed.
 pub(super) fn configured(context: &mut Context<'_>) {
+    let server = context.in_server();
     warn_of_eviction(context);
     waiters::configured(context);
-    let was_quarantined = node::grants_nothing_until(clock::now()).is_some();
+    let was_quarantined = node::grants_nothing_until(server, clock::now()).is_some();
     start::configured(context);
     if was_quarantined {
         // It may be over now, and locks are free that were not offered to anybody.
-        waiters::all_changed();
+        waiters::all_changed(server);
     }
 }
 
 /// The node's role has changed.
 pub(super) fn role_changed(context: &mut Context<'_>, is_master: bool) {
+    let server = context.in_server();
     if is_master {
         start::promoted(context);
     } else {
-        waiters::demoted();
+        waiters::demoted(server);
         start::demoted(context);
     }
 }
@@ -76,9 +78,10 @@ static KNOWN_POLICY: Guarded<String> = Guarded::new(String::new());
 
 /// Evicting a held lock gives it to somebody else. The server may do so only under some policies.
 pub(super) fn warn_of_eviction(context: &mut Context<'_>) {
+    let server = context.in_server();
     // Locks have no TTL of Redis's, so that the `volatile-*` policies leave them alone.
     let policy = context.setting("maxmemory-policy").unwrap_or_default();
-    let is_news = KNOWN_POLICY.with(|known| {
+    let is_news = KNOWN_POLICY.with(server, |known| {
         let is_news = *known != policy;
         known.clone_from(&policy);
         is_news

@@ -6,7 +6,7 @@
 
 use std::cell::Cell;
 
-use super::ffi::{Args, Context, Found, Reply, Value};
+use super::ffi::{Args, Context, Found, InServer, Reply, Value};
 use super::node::Ready;
 use super::replication::Stands;
 use super::tally::Tally;
@@ -43,6 +43,7 @@ impl Handler for Acquire {
     const NAME: &'static str = "LOCK.ACQUIRE";
 
     fn run(context: &mut Context<'_>, args: &mut Args<'_>) -> Result<Reply, Refusal> {
+        let server = context.in_server();
         if replication::states_fact(context, args) {
             return replication::apply_acquire(context, args);
         }
@@ -79,7 +80,7 @@ impl Handler for Acquire {
         };
         let reply = match outcome {
             Acquired::Granted { fence, ends_at, lapsed } => {
-                node::tally(|tally| tally.granted(ends_at, lapsed));
+                node::tally(server, |tally| tally.granted(ends_at, lapsed));
                 let lease = Stands { ends_at, fence, is_provisional: false };
                 replication::state_lease(context, args, now, lease);
                 if lapsed {
@@ -99,7 +100,7 @@ impl Handler for Acquire {
                 wait_for(context, args, wait, now)?
             }
             Acquired::Held => {
-                node::count(|counts| counts.held += 1);
+                node::count(server, |counts| counts.held += 1);
                 Reply::Null
             }
         };
@@ -119,7 +120,7 @@ impl Handler for Acquire {
 /// Decides an acquire where somebody waits at this node, or wants to.
 #[cold]
 fn acquire_in_line(
-    ready: Ready,
+    ready: Ready<'_>,
     (database, name): (u32, &[u8]),
     lock: &mut Lock,
     claim: Claim<'_>,
@@ -127,12 +128,13 @@ fn acquire_in_line(
     queued: Option<&Queued<'_>>,
     now: Instant,
 ) -> Result<Acquired, Refusal> {
+    let server = ready.in_server();
     let (outcome, left) = node::decide(ready, |node| {
         let decide = |line: &mut Line| node.acquire_in_line(lock, line, claim, label, queued, now);
-        waiters::request(database, name, queued, decide).0
+        waiters::request(server, database, name, queued, decide).0
     })?;
     if let Acquired::Granted { fence, .. } | Acquired::Again { fence, .. } = outcome {
-        waiters::part(database, name, left, || Answer::Fence(fence));
+        waiters::part(server, database, name, left, || Answer::Fence(fence));
     }
     Ok(outcome)
 }
@@ -157,6 +159,7 @@ impl Handler for Release {
     const NAME: &'static str = "LOCK.RELEASE";
 
     fn run(context: &mut Context<'_>, args: &mut Args<'_>) -> Result<Reply, Refusal> {
+        let server = context.in_server();
         // Asked where it matters only: it costs as much as the release itself.
         let flags = context.flags_later();
         let states_facts = || flags().states_facts();
@@ -193,7 +196,7 @@ impl Handler for Release {
                         if states_facts() && lock.apply_release(token, now) =>
                     {
                         if was_noted {
-                            node::tally(Tally::take_back_lapse);
+                            node::tally(server, Tally::take_back_lapse);
                         }
                         Released::Released { held_for }
                     }
@@ -206,7 +209,7 @@ impl Handler for Release {
         };
         let reply = match outcome {
             Released::Released { held_for } => {
-                node::tally(|tally| tally.released(held_for, ends_at));
+                node::tally(server, |tally| tally.released(held_for, ends_at));
                 replication::state_verbatim(context, args);
                 context.notify(c"lock.release", args, KEY);
                 Reply::Integer(1)
@@ -229,19 +232,20 @@ impl Handler for Release {
 /// whether the ticket that it brings stands in line.
 #[cold]
 fn release_in_line(
-    ready: Ready,
+    ready: Ready<'_>,
     (database, name): (u32, &[u8]),
     lock: &mut Lock,
     token: Token<'_>,
     queued: Option<&Queued<'_>>,
     now: Instant,
 ) -> Result<(Released, bool), Refusal> {
+    let server = ready.in_server();
     let ((released, left), is_there) = node::decide(ready, |node| {
-        Ok(waiters::request(database, name, queued, |line| {
+        Ok(waiters::request(server, database, name, queued, |line| {
             node.release_in_line(lock, line, token, queued, now)
         }))
     })?;
-    waiters::part(database, name, left, || Answer::Null);
+    waiters::part(server, database, name, left, || Answer::Null);
     Ok((released, is_there))
 }
 
@@ -266,6 +270,7 @@ impl Handler for Extend {
     const NAME: &'static str = "LOCK.EXTEND";
 
     fn run(context: &mut Context<'_>, args: &mut Args<'_>) -> Result<Reply, Refusal> {
+        let server = context.in_server();
         if replication::states_fact(context, args) {
             return replication::apply_extend(context, args);
         }
@@ -277,9 +282,9 @@ impl Handler for Extend {
             let decide = |lock: &mut Lock| {
                 let had_lease = lock.has_unnoted_lease();
                 let decided = node::decide(ready, |node| {
-                    node.extend(lock, request.claim, request.fencing, clock::at(now))
+                    node.extend(lock, request.claim, request.fencing, clock::at(server, now))
                 })?;
-                node::tally(|tally| tally.changed(had_lease, lock));
+                node::tally(server, |tally| tally.changed(had_lease, lock));
                 let fence = lock.written_lease().map_or(Fence::ZERO, |lease| lease.fence);
                 Ok((decided, fence, lock.is_provisional()))
             };
@@ -289,7 +294,7 @@ impl Handler for Extend {
         };
         match outcome {
             (Extended::Extended { ends_at, counts, .. }, fence, is_provisional) => {
-                node::count(|counts| counts.extensions += 1);
+                node::count(server, |counts| counts.extensions += 1);
                 let lease = Stands { ends_at, fence, is_provisional };
                 replication::state_extension(context, args, now, ttl, lease);
                 context.notify(c"lock.extend", args, KEY);
@@ -324,6 +329,7 @@ impl Handler for ReadOrRaise {
 }
 
 fn raise(context: &mut Context<'_>, args: &mut Args<'_>) -> Result<Reply, Refusal> {
+    let server = context.in_server();
     let facts = context.flags().states_facts();
     let limits = if facts { request::Limits::FACTS } else { config::limits() };
     let outcome = {
@@ -339,16 +345,16 @@ fn raise(context: &mut Context<'_>, args: &mut Args<'_>) -> Result<Reply, Refusa
             Found::Other => return Err(Refusal::WrongType),
         };
         match ready {
-            None => replication::apply_raise(lock, token, fence),
+            None => replication::apply_raise(server, lock, token, fence),
             Some(ready) => {
-                let clocks = clock::clocks();
+                let clocks = clock::clocks(server);
                 node::decide(ready, |node| node.raise(lock, token, fence, clocks))?
             }
         }
     };
     match outcome {
         Extended::Extended { counter, .. } => {
-            node::count(|counts| counts.raises += 1);
+            node::count(server, |counts| counts.raises += 1);
             replication::state_verbatim(context, args);
             context.notify(c"lock.fence", args, KEY);
             Ok(Reply::Integer(counter.get()))
@@ -365,12 +371,13 @@ impl Handler for Floor {
     const NAME: &'static str = "LOCK.FLOOR";
 
     fn run(context: &mut Context<'_>, args: &mut Args<'_>) -> Result<Reply, Refusal> {
+        let server = context.in_server();
         match args.len() {
             1 => node::decide(node::ready(context), |node| Ok(Reply::Integer(node.floor().get()))),
             2 => {
                 let fence = request::fence(args.get(KEY))?;
                 let floor = if context.flags().states_facts() {
-                    node::floor_seen(fence)
+                    node::floor_seen(server, fence)
                 } else {
                     node::decide(node::ready(context), |node| node.lift_floor(fence))?
                 };
@@ -389,17 +396,23 @@ impl Handler for Info {
     const NAME: &'static str = "LOCK.INFO";
 
     fn run(context: &mut Context<'_>, args: &mut Args<'_>) -> Result<Reply, Refusal> {
+        let server = context.in_server();
         let now = clock::now();
-        let line = waiters::describe(context.database(), args.get(KEY), now);
+        let line = waiters::describe(server, context.database(), args.get(KEY), now);
         match context.open_to_read(args, KEY).find() {
-            Found::Lock(lock) => Ok(describe(lock, line, now)),
-            Found::Nothing => Ok(describe(&Lock::default(), line, now)),
+            Found::Lock(lock) => Ok(describe(server, lock, line, now)),
+            Found::Nothing => Ok(describe(server, &Lock::default(), line, now)),
             Found::Other => Err(Refusal::WrongType),
         }
     }
 }
 
-fn describe(lock: &Lock, line: Option<(usize, Millis)>, now: Instant) -> Reply {
+fn describe(
+    server: InServer<'_>,
+    lock: &Lock,
+    line: Option<(usize, Millis)>,
+    now: Instant,
+) -> Reply {
     let lease = lock.lease(now);
     let (state, left, held_for) = match lease {
         Some(lease) => ("held", now.until(lease.ends_at).get(), lock.held_for(now).get()),
@@ -416,11 +429,11 @@ fn describe(lock: &Lock, line: Option<(usize, Millis)>, now: Instant) -> Reply {
         ("waiters", Value::Integer(line.map_or(0, |(waiters, _)| waiters as u64))),
         ("first_waiting_ms", line.map_or(Value::Null, |(_, first)| Value::Integer(first.get()))),
     ];
-    if let Some((left, reason)) = node::durability().quarantine(now) {
+    if let Some((left, reason)) = node::durability(server).quarantine(now) {
         map.push(("quarantine_left_ms", Value::Integer(left.get())));
         map.push(("quarantine_reason", Value::Bytes(reason.to_string().into_bytes())));
     }
-    if let Some(obstacle) = info::obstacle(now) {
+    if let Some(obstacle) = info::obstacle(server, now) {
         map.push(("node_state", Value::Bytes(obstacle.into_bytes())));
     }
     Reply::Map(map)

@@ -1,6 +1,6 @@
 //! The INFO section `lockmod`.
 
-use super::ffi::types;
+use super::ffi::{InServer, types};
 use super::state_file::StateFile;
 use super::{clock, ffi, node, start, waiters};
 use crate::engine::{Histogram, Instant, Refusal};
@@ -16,13 +16,13 @@ pub(super) enum Figure {
 const POWERS: u32 = 24;
 
 /// The fields, in the order in which they are shown.
-pub(super) fn fields() -> Vec<(&'static str, Figure)> {
-    let durability = node::durability();
+pub(super) fn fields(server: InServer<'_>) -> Vec<(&'static str, Figure)> {
+    let durability = node::durability(server);
     let now = clock::now();
     let (counts, held, holds) =
-        node::tally(|tally| (tally.counts, tally.held(), tally.holds.clone()));
-    let (waiting, oldest, waits) = waiters::tally(now);
-    let obstacle = obstacle(now);
+        node::tally(server, |tally| (tally.counts, tally.held(), tally.holds.clone()));
+    let (waiting, oldest, waits) = waiters::tally(server, now);
+    let obstacle = obstacle(server, now);
     let quarantine = durability.quarantine(now).map_or(0, |(left, _)| left.get());
     let locks = types::lock_count() as u64;
     let number = Figure::Number;
@@ -58,11 +58,11 @@ pub(super) fn fields() -> Vec<(&'static str, Figure)> {
 }
 
 /// Why the node grants nothing, whoever asks for whichever lock: a code word, and a text.
-pub(super) fn obstacle(now: Instant) -> Option<String> {
-    if !ffi::server_flags().is_master() {
+pub(super) fn obstacle(server: InServer<'_>, now: Instant) -> Option<String> {
+    if !ffi::server_flags(server).is_master() {
         Some("READONLY the server is a replica".to_owned())
     } else if start::has_begun() {
-        node::refusal(now).map(|refusal| refusal.to_string())
+        node::refusal(server, now).map(|refusal| refusal.to_string())
     } else {
         Some("LOADING the server is starting".to_owned())
     }

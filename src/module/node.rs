@@ -2,7 +2,7 @@
 
 use std::sync::OnceLock;
 
-use super::ffi::{Context, Guarded, Level};
+use super::ffi::{Context, Guarded, InServer, Level};
 use super::state_file::StateFile;
 use super::tally::{Counts, Tally};
 use super::{clock, start};
@@ -27,13 +27,21 @@ static STATE: OnceLock<StateFile> = OnceLock::new();
 /// It is asked for before a key is opened: a node that has just started looks at every lock, and
 /// nobody else may have hold of one then.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Ready(());
+pub(super) struct Ready<'a>(InServer<'a>);
+
+impl<'a> Ready<'a> {
+    /// The proof that it was asked for in a callback, which still runs.
+    #[inline]
+    pub(super) fn in_server(self) -> InServer<'a> {
+        self.0
+    }
+}
 
 /// Sees to it that the node may decide.
 #[inline]
-pub(super) fn ready(context: &mut Context<'_>) -> Ready {
+pub(super) fn ready<'a>(context: &mut Context<'a>) -> Ready<'a> {
     start::ensure(context);
-    Ready(())
+    Ready(context.in_server())
 }
 
 /// Decides a request.
@@ -42,11 +50,11 @@ pub(super) fn ready(context: &mut Context<'_>) -> Ready {
 /// The refusal.
 #[inline]
 pub(super) fn decide<R>(
-    _: Ready,
+    Ready(server): Ready<'_>,
     mut decision: impl FnMut(&mut Durability) -> Result<R, Stop>,
 ) -> Result<R, Refusal> {
     loop {
-        let (outcome, request) = NODE.with(|node| {
+        let (outcome, request) = NODE.with(server, |node| {
             let outcome = decision(&mut node.durability);
             (outcome, node.durability.take_request())
         });
@@ -58,37 +66,38 @@ pub(super) fn decide<R>(
         match outcome {
             Ok(outcome) => return Ok(outcome),
             Err(Stop::Refused(refusal)) => return Err(refusal),
-            Err(Stop::Persist(ceilings)) => persist(ceilings)?,
+            Err(Stop::Persist(ceilings)) => persist(server, ceilings)?,
         }
     }
 }
 
 /// Sees to it that larger ceilings are durable, and known to be.
-fn persist(ceilings: Ceilings) -> Result<(), Refusal> {
+fn persist(server: InServer<'_>, ceilings: Ceilings) -> Result<(), Refusal> {
     // PROOF: only a node with a state file has ceilings.
     let state = STATE.get().expect("ceilings come with a state file");
     // The thread that writes ahead may have been there already.
     let durable = state.ceilings();
-    let is_news = NODE.with(|node| {
+    let is_news = NODE.with(server, |node| {
         let is_news = node.durability.ceilings() != Some(durable);
         node.durability.persisted(durable);
         is_news
     });
     if !is_news {
         state.raise(ceilings).map_err(|error| {
-            NODE.with(|node| node.durability.request_failed());
+            NODE.with(server, |node| node.durability.request_failed());
             Refusal::StateFile { cause: error.to_string() }
         })?;
-        NODE.with(|node| node.durability.persisted(state.ceilings()));
+        NODE.with(server, |node| node.durability.persisted(state.ceilings()));
     }
     Ok(())
 }
 
 /// Takes up what the thread that writes ahead has done.
 pub(super) fn tick(context: &mut Context<'_>) {
+    let server = context.in_server();
     let Some(state) = STATE.get() else { return };
     state.retry(clock::now());
-    let request = NODE.with(|node| {
+    let request = NODE.with(server, |node| {
         node.durability.persisted(state.ceilings());
         node.durability.take_request()
     });
@@ -96,15 +105,15 @@ pub(super) fn tick(context: &mut Context<'_>) {
         state.raise_ahead(ceilings);
     }
     if let Some(failure) = state.news_of_failure() {
-        NODE.with(|node| node.durability.request_failed());
+        NODE.with(server, |node| node.durability.request_failed());
         let line = format!("the state file cannot be written: {failure}; grants will be refused");
         context.log(Level::Warning, &line);
     }
 }
 
 /// Does what the start asks for, and grants nothing that `state` does not promise yet.
-pub(super) fn begin(recovery: Recovery, state: StateFile) {
-    NODE.with(|node| {
+pub(super) fn begin(server: InServer<'_>, recovery: Recovery, state: StateFile) {
+    NODE.with(server, |node| {
         node.durability.keep(state.ceilings());
         node.durability.recover(recovery);
     });
@@ -113,8 +122,8 @@ pub(super) fn begin(recovery: Recovery, state: StateFile) {
 }
 
 /// Why the node grants nothing, whoever asks for whichever lock; `None` if it grants.
-pub(super) fn refusal(now: Instant) -> Option<Refusal> {
-    let quarantine = NODE.with(|node| node.durability.quarantine(now));
+pub(super) fn refusal(server: InServer<'_>, now: Instant) -> Option<Refusal> {
+    let quarantine = NODE.with(server, |node| node.durability.quarantine(now));
     let of_quarantine = quarantine.map(|(left, reason)| Refusal::Quarantine { reason, left });
     // A few grants may still be covered by what was promised before; soon none is.
     let cause = || STATE.get().and_then(StateFile::failure);
@@ -122,8 +131,8 @@ pub(super) fn refusal(now: Instant) -> Option<Refusal> {
 }
 
 /// Ends the quarantine; answers whether there was one.
-pub(super) fn end_quarantine(now: Instant) -> bool {
-    NODE.with(|node| {
+pub(super) fn end_quarantine(server: InServer<'_>, now: Instant) -> bool {
+    NODE.with(server, |node| {
         let was_quarantined = node.durability.quarantine(now).is_some();
         node.durability.end_quarantine();
         was_quarantined
@@ -131,13 +140,13 @@ pub(super) fn end_quarantine(now: Instant) -> bool {
 }
 
 /// Takes up what may be used after a change of the state file: nothing if that failed.
-pub(super) fn keep(state: &StateFile) {
-    NODE.with(|node| node.durability.keep(state.ceilings()));
+pub(super) fn keep(server: InServer<'_>, state: &StateFile) {
+    NODE.with(server, |node| node.durability.keep(state.ceilings()));
 }
 
 /// Does what a promotion asks for.
-pub(super) fn recover(recovery: Recovery) {
-    NODE.with(|node| node.durability.recover(recovery));
+pub(super) fn recover(server: InServer<'_>, recovery: Recovery) {
+    NODE.with(server, |node| node.durability.recover(recovery));
 }
 
 /// The state file, if the node keeps one and has begun to grant.
@@ -147,34 +156,34 @@ pub(super) fn state() -> Option<&'static StateFile> {
 
 /// Counts what happened.
 #[inline]
-pub(super) fn count(work: impl FnOnce(&mut Counts)) {
-    NODE.with(|node| work(&mut node.tally.counts));
+pub(super) fn count(server: InServer<'_>, work: impl FnOnce(&mut Counts)) {
+    NODE.with(server, |node| work(&mut node.tally.counts));
 }
 
 /// Uses the node's account of what happened.
 #[inline]
-pub(super) fn tally<R>(work: impl FnOnce(&mut Tally) -> R) -> R {
-    NODE.with(|node| work(&mut node.tally))
+pub(super) fn tally<R>(server: InServer<'_>, work: impl FnOnce(&mut Tally) -> R) -> R {
+    NODE.with(server, |node| work(&mut node.tally))
 }
 
 /// A copy of what the node promises about itself.
-pub(super) fn durability() -> Durability {
-    NODE.with(|node| node.durability.clone())
+pub(super) fn durability(server: InServer<'_>) -> Durability {
+    NODE.with(server, |node| node.durability.clone())
 }
 
 /// The last instant of the quarantine, if there is one.
-pub(super) fn grants_nothing_until(now: Instant) -> Option<Instant> {
-    NODE.with(|node| node.durability.grants_nothing_until(now))
+pub(super) fn grants_nothing_until(server: InServer<'_>, now: Instant) -> Option<Instant> {
+    NODE.with(server, |node| node.durability.grants_nothing_until(now))
 }
 
 /// The fence below which a forgotten lock never restarts.
-pub(super) fn floor() -> Fence {
-    NODE.with(|node| node.durability.floor())
+pub(super) fn floor(server: InServer<'_>) -> Fence {
+    NODE.with(server, |node| node.durability.floor())
 }
 
 /// A name has lost this lock.
-pub(super) fn forget(lock: &Lock) {
-    NODE.with(|node| {
+pub(super) fn forget(server: InServer<'_>, lock: &Lock) {
+    NODE.with(server, |node| {
         node.durability.forget(lock);
         node.tally.may_lapse(lock);
         if lock.written_lease().is_some() {
@@ -184,24 +193,24 @@ pub(super) fn forget(lock: &Lock) {
 }
 
 /// Begins to look for the longest lease that stands.
-pub(super) fn begin_survey() {
-    NODE.with(|node| {
+pub(super) fn begin_survey(server: InServer<'_>) {
+    NODE.with(server, |node| {
         node.durability.begin_survey();
         node.tally.begin_survey();
     });
 }
 
 /// A scan has come upon this lock, or it has got a second name.
-pub(super) fn come_upon(lock: &Lock) {
-    NODE.with(|node| {
+pub(super) fn come_upon(server: InServer<'_>, lock: &Lock) {
+    NODE.with(server, |node| {
         node.durability.come_upon(lock);
         node.tally.may_lapse(lock);
     });
 }
 
 /// Every lock has been looked at: a crash shall not cost the wait for those that were given back.
-pub(super) fn end_survey(now: Instant) {
-    if let Some(lease) = NODE.with(|node| node.durability.end_survey(now))
+pub(super) fn end_survey(server: InServer<'_>, now: Instant) {
+    if let Some(lease) = NODE.with(server, |node| node.durability.end_survey(now))
         && let Some(state) = STATE.get()
     {
         state.lower(lease);
@@ -210,8 +219,8 @@ pub(super) fn end_survey(now: Instant) {
 
 /// Whether a survey could shorten the wait after a crash: not while the lease that ends last is
 /// known to stand.
-pub(super) fn would_gain(now: Instant) -> bool {
-    NODE.with(|node| {
+pub(super) fn would_gain(server: InServer<'_>, now: Instant) -> bool {
+    NODE.with(server, |node| {
         let Node { durability, tally } = node;
         let longest = durability.longest();
         let is_gone = tally.given_back().after(LEASE_BLOCK) >= longest;
@@ -223,22 +232,22 @@ pub(super) fn would_gain(now: Instant) -> bool {
 }
 
 /// Any number of locks are gone, or have changed places.
-pub(super) fn forget_all() {
-    NODE.with(|node| {
+pub(super) fn forget_all(server: InServer<'_>) {
+    NODE.with(server, |node| {
         node.durability.forget_all();
         node.tally.gave_back(node.durability.longest());
     });
 }
 
 /// Raises the floor to at least `floor`.
-pub(super) fn raise_floor(floor: Fence) {
-    NODE.with(|node| node.durability.raise_floor(floor));
+pub(super) fn raise_floor(server: InServer<'_>, floor: Fence) {
+    NODE.with(server, |node| node.durability.raise_floor(floor));
 }
 
 /// The floor was raised elsewhere, by an operator at the master, or is read from the append-only
 /// file; answers the floor.
-pub(super) fn floor_seen(fence: Fence) -> Fence {
-    NODE.with(|node| {
+pub(super) fn floor_seen(server: InServer<'_>, fence: Fence) -> Fence {
+    NODE.with(server, |node| {
         node.durability.seen(fence, None);
         node.durability.raise_floor(fence);
         node.durability.floor()
@@ -246,9 +255,9 @@ pub(super) fn floor_seen(fence: Fence) -> Fence {
 }
 
 /// A lock was decided elsewhere: by the master, or in the append-only file.
-pub(super) fn seen(lock: &Lock) {
+pub(super) fn seen(server: InServer<'_>, lock: &Lock) {
     let ends_at: Option<Instant> = lock.written_lease().map(|lease| lease.ends_at);
-    NODE.with(|node| {
+    NODE.with(server, |node| {
         node.durability.seen(lock.counter(), ends_at);
         node.tally.may_lapse(lock);
     });
@@ -256,20 +265,20 @@ pub(super) fn seen(lock: &Lock) {
 
 /// A lock came out of a dump or a data set. Where the node grants already, what the lock promises
 /// is made durable before anybody can ask for it.
-pub(super) fn loaded(lock: &Lock) {
-    seen(lock);
-    let request = NODE.with(|node| node.durability.take_request());
+pub(super) fn loaded(server: InServer<'_>, lock: &Lock) {
+    seen(server, lock);
+    let request = NODE.with(server, |node| node.durability.take_request());
     if let Some(ceilings) = request
         && let Some(state) = STATE.get()
         && let Err(error) = state.raise(ceilings)
     {
-        NODE.with(|node| node.durability.request_failed());
+        NODE.with(server, |node| node.durability.request_failed());
         let line = format!("the state file cannot be written: {error}; a crash may forget a lock");
         super::ffi::log(Level::Warning, &line);
     }
 }
 
 /// A counter was raised elsewhere.
-pub(super) fn raised(before: Fence, counter: Fence) {
-    NODE.with(|node| node.durability.raised(before, counter));
+pub(super) fn raised(server: InServer<'_>, before: Fence, counter: Fence) {
+    NODE.with(server, |node| node.durability.raised(before, counter));
 }

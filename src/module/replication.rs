@@ -5,7 +5,7 @@
 //! argument (`30000@1763690000000.17`) and the command is sent as it then stands, because building
 //! a command anew costs as much as half of the whole acquire. Refusals state nothing.
 
-use super::ffi::{self, Args, Context, Found, Level, Reply};
+use super::ffi::{self, Args, Context, Found, InServer, Level, Reply};
 use super::handlers::{self, ARGS_MAX, KEY, TOKEN, TTL};
 use super::{clock, node, start};
 use crate::engine::{Extended, Fence, Instant, Lease, Lock, Millis, Refusal, TOKEN_MAX, Token};
@@ -26,8 +26,9 @@ pub(super) fn state_lease(
     now: Instant,
     lease: Stands,
 ) {
+    let server = context.in_server();
     start::notice_step(context, now);
-    let clocks = clock::at(now);
+    let clocks = clock::at(server, now);
     let ttl = args.get(TTL);
     let mut room = [0; SUFFIX_MAX];
     let suffix = request::decided_suffix(&mut room, clocks.to_wall(lease.ends_at), lease.fence);
@@ -64,8 +65,9 @@ pub(super) fn fact(
     ends_at: Instant,
     fence: Fence,
 ) -> Vec<u8> {
+    let server = context.in_server();
     start::notice_step(context, now);
-    let clocks = clock::at(now);
+    let clocks = clock::at(server, now);
     let mut room = [0; SUFFIX_MAX];
     let suffix = request::decided_suffix(&mut room, clocks.to_wall(ends_at), fence);
     [ttl.get().to_string().as_bytes(), suffix].concat()
@@ -87,6 +89,7 @@ pub(super) fn apply_acquire(
     context: &mut Context<'_>,
     args: &mut Args<'_>,
 ) -> Result<Reply, Refusal> {
+    let server = context.in_server();
     let decided = read_fact(context, args)?;
     let mut slots = [&[][..]; ARGS_MAX];
     // That it waited has been decided: the label is all that counts here.
@@ -99,7 +102,7 @@ pub(super) fn apply_acquire(
         // The holder's own token again: the label of the grant stayed, and stays.
         let is_known = |lease: &Lease<'_>| lease.fence == decided.fence;
         let kept = label_of(lock, token, is_known);
-        apply_lease(lock, token, &decided, kept.as_deref().unwrap_or(label));
+        apply_lease(server, lock, token, &decided, kept.as_deref().unwrap_or(label));
     })?;
     state_verbatim(context, args);
     Ok(Reply::Integer(decided.fence.get()))
@@ -110,12 +113,13 @@ pub(super) fn apply_extend(
     context: &mut Context<'_>,
     args: &mut Args<'_>,
 ) -> Result<Reply, Refusal> {
+    let server = context.in_server();
     let decided = read_fact(context, args)?;
     let token = args.get(TOKEN);
     apply_to_lock(context, args, |lock| {
         // An extend repeats no label: the lease keeps its own.
         let label = label_of(lock, token, |_| true).unwrap_or_default();
-        apply_lease(lock, token, &decided, &label);
+        apply_lease(server, lock, token, &decided, &label);
     })?;
     state_verbatim(context, args);
     Ok(Reply::Integer(1))
@@ -127,18 +131,19 @@ fn apply_to_lock(
     args: &Args<'_>,
     apply: impl FnOnce(&mut Lock),
 ) -> Result<(), Refusal> {
+    let server = context.in_server();
     let mut key = context.open(args, KEY);
     match key.find() {
         Found::Lock(lock) => {
             let had_lease = lock.has_unnoted_lease();
             apply(lock);
-            node::tally(|tally| tally.changed(had_lease, lock));
+            node::tally(server, |tally| tally.changed(had_lease, lock));
             key.persist();
         }
         Found::Nothing => {
             let mut lock = Lock::free(Fence::ZERO, clock::now());
             apply(&mut lock);
-            node::tally(|tally| tally.changed(false, &lock));
+            node::tally(server, |tally| tally.changed(false, &lock));
             key.put(lock);
         }
         Found::Other => return Err(Refusal::WrongType),
@@ -147,14 +152,19 @@ fn apply_to_lock(
 }
 
 /// Applies a raise.
-pub(super) fn apply_raise(lock: &mut Lock, token: Token<'_>, fence: Fence) -> Extended {
+pub(super) fn apply_raise(
+    server: InServer<'_>,
+    lock: &mut Lock,
+    token: Token<'_>,
+    fence: Fence,
+) -> Extended {
     let before = lock.counter();
     if !lock.apply_raise(token, fence) {
         return Extended::NotHeld;
     }
-    node::raised(before, lock.counter());
+    node::raised(server, before, lock.counter());
     // The fence may be beyond what this node has promised: a promoted replica goes on above it.
-    node::seen(lock);
+    node::seen(server, lock);
     let ends_at = lock.written_lease().map_or(Instant::default(), |lease| lease.ends_at);
     Extended::Extended { ends_at, counter: lock.counter(), counts: true }
 }
@@ -165,10 +175,16 @@ fn label_of(lock: &Lock, token: &[u8], is_meant: impl Fn(&Lease<'_>) -> bool) ->
     (lease.token.as_bytes() == token && is_meant(&lease)).then(|| lease.label.to_vec())
 }
 
-fn apply_lease(lock: &mut Lock, token: &[u8], decided: &Decided, label: &[u8]) {
+fn apply_lease(
+    server: InServer<'_>,
+    lock: &mut Lock,
+    token: &[u8],
+    decided: &Decided,
+    label: &[u8],
+) {
     // An append-only file is this node's own; what a master says is dated by another machine.
-    let is_own = ffi::server_flags().is_loading();
-    let clocks = if is_own { clock::clocks() } else { clock::read() };
+    let is_own = ffi::server_flags(server).is_loading();
+    let clocks = if is_own { clock::clocks(server) } else { clock::read() };
     match Token::new(token, TOKEN_MAX) {
         Ok(token) => {
             let ends_at = clocks.to_instant(decided.ends_at, decided.ttl);
@@ -178,8 +194,8 @@ fn apply_lease(lock: &mut Lock, token: &[u8], decided: &Decided, label: &[u8]) {
         // No token: the fact is about the counter only.
         Err(_) => lock.apply_counter(decided.fence),
     }
-    node::seen(lock);
-    node::raise_floor(decided.floor);
+    node::seen(server, lock);
+    node::raise_floor(server, decided.floor);
 }
 
 fn read_fact(context: &mut Context<'_>, args: &Args<'_>) -> Result<Decided, Refusal> {

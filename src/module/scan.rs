@@ -27,7 +27,7 @@
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant as StdInstant};
 
-use super::ffi::{Context, Cursor, Guarded, go_on_after, types};
+use super::ffi::{Context, Cursor, Guarded, InServer, go_on_after, types};
 use super::tally::Tally;
 use super::{clock, config, node};
 use crate::engine::{Instant, Millis};
@@ -87,8 +87,8 @@ enum Survey {
 }
 
 impl Scan {
-    fn new(idle: Option<Millis>, now: Instant) -> Scan {
-        node::tally(Tally::break_round);
+    fn new(server: InServer<'_>, idle: Option<Millis>, now: Instant) -> Scan {
+        node::tally(server, Tally::break_round);
         Scan {
             database: 0,
             cursor: Cursor::default(),
@@ -105,7 +105,7 @@ impl Scan {
     }
 
     /// Goes back to the start, after a whole round.
-    fn turn(&mut self, now: Instant) {
+    fn turn(&mut self, server: InServer<'_>, now: Instant) {
         self.rests_until = self.earliest;
         self.earliest = after_or_never(now, self.idle);
         self.database = 0;
@@ -114,25 +114,25 @@ impl Scan {
             self.spares_until = now.after(Millis::round_up(self.cost * REST));
         }
         self.cost = Duration::ZERO;
-        node::tally(Tally::end_round);
+        node::tally(server, Tally::end_round);
         if let Survey::Looking { since } = self.survey {
             self.survey = Survey::Looked { since };
         }
     }
 
     /// Begins a survey where one is worth it, and ends it when its time has come.
-    fn survey(&mut self, now: Instant) {
+    fn survey(&mut self, server: InServer<'_>, now: Instant) {
         match self.survey {
-            Survey::Absent if self.spares_until <= now && node::would_gain(now) => {
+            Survey::Absent if self.spares_until <= now && node::would_gain(server, now) => {
                 // It begins with a round. One that is under way has to end first.
                 self.is_urgent = true;
                 if self.is_fresh {
-                    node::begin_survey();
+                    node::begin_survey(server);
                     self.survey = Survey::Looking { since: now };
                 }
             }
             Survey::Looked { since } if since.after(SURVEY) <= now => {
-                node::end_survey(now);
+                node::end_survey(server, now);
                 self.survey = Survey::Absent;
             }
             Survey::Absent | Survey::Looking { .. } | Survey::Looked { .. } => {}
@@ -146,8 +146,8 @@ fn after_or_never(now: Instant, length: Option<Millis>) -> Instant {
 }
 
 /// Locks have changed places behind the back of a scan.
-pub(super) fn disturbed() {
-    SCAN.with(|scan| *scan = None);
+pub(super) fn disturbed(server: InServer<'_>) {
+    SCAN.with(server, |scan| *scan = None);
 }
 
 /// One tick: looks at some keys, and forgets the locks among them that are idle.
@@ -162,6 +162,7 @@ pub(super) fn go_on(context: &mut Context<'_>) {
 }
 
 fn look(context: &mut Context<'_>) {
+    let server = context.in_server();
     let idle = config::idle();
     let flags = context.flags();
     if !flags.is_master() || flags.is_loading() || context.must_not_replicate() {
@@ -169,27 +170,27 @@ fn look(context: &mut Context<'_>) {
     }
     let now = clock::now();
     let mut scan = SCAN
-        .with(Option::take)
+        .with(server, Option::take)
         .filter(|scan| scan.idle == idle)
-        .unwrap_or_else(|| Scan::new(idle, now));
-    scan.survey(now);
+        .unwrap_or_else(|| Scan::new(server, idle, now));
+    scan.survey(server, now);
     let announces = context.notifies();
     let may_be_due = announces || scan.spares_until <= now;
-    scan.is_urgent |= may_be_due && node::tally(|tally| tally.is_due(now, announces));
+    scan.is_urgent |= may_be_due && node::tally(server, |tally| tally.is_due(now, announces));
     if types::lock_count() == 0 {
-        node::tally(Tally::begin_round);
+        node::tally(server, Tally::begin_round);
         scan.cursor = Cursor::default();
-        scan.turn(now);
+        scan.turn(server, now);
     } else if scan.rests_until <= now || scan.is_urgent || !scan.is_fresh {
         let started = StdInstant::now();
         look_for(context, &mut scan, now, announces);
         scan.cost += started.elapsed();
         let has_more = !scan.is_fresh && (scan.is_urgent || scan.finds_much);
         if has_more && !IS_TIMED.swap(true, Ordering::Relaxed) {
-            go_on_after(pause(started.elapsed(), config::scan_percent()));
+            go_on_after(server, pause(started.elapsed(), config::scan_percent()));
         }
     }
-    SCAN.with(|slot| *slot = Some(scan));
+    SCAN.with(server, |slot| *slot = Some(scan));
 }
 
 /// How long the scan rests after a slice that took so long, to keep to its share of the time.
@@ -199,8 +200,9 @@ fn pause(slice: Duration, percent: u32) -> Millis {
 
 /// One slice.
 fn look_for(context: &mut Context<'_>, scan: &mut Scan, now: Instant, announces: bool) {
+    let server = context.in_server();
     if std::mem::take(&mut scan.is_fresh) {
-        node::tally(Tally::begin_round);
+        node::tally(server, Tally::begin_round);
     }
     let started = StdInstant::now();
     let slice = if scan.is_urgent || scan.finds_much { SLICE } else { QUIET_SLICE };
@@ -208,7 +210,7 @@ fn look_for(context: &mut Context<'_>, scan: &mut Scan, now: Instant, announces:
     while started.elapsed() < slice {
         if !context.select(scan.database) {
             // Past the last database: once round is enough for a slice.
-            scan.turn(now);
+            scan.turn(server, now);
             break;
         }
         let batch = look_at_some(context, scan, now, announces);
@@ -224,6 +226,7 @@ fn look_at_some(
     now: Instant,
     announces: bool,
 ) -> (u64, u64) {
+    let server = context.in_server();
     let (mut seen, mut found) = (0, 0);
     let mut idle_names: Vec<Vec<u8>> = Vec::new();
     let mut lapsed_names: Vec<Vec<u8>> = Vec::new();
@@ -231,12 +234,12 @@ fn look_at_some(
     let more = context.scan(&mut scan.cursor, BATCH, &mut |name, lock| {
         seen += 1;
         if lock.note_lapse(now) {
-            node::tally(Tally::lapsed);
+            node::tally(server, Tally::lapsed);
             if announces {
                 lapsed_names.push(name.to_vec());
             }
         }
-        node::come_upon(lock);
+        node::come_upon(server, lock);
         let idle_at = after_or_never(lock.until(), scan.idle);
         if lock.is_held(now) || idle_at > now {
             earliest = earliest.min(idle_at);
@@ -250,7 +253,7 @@ fn look_at_some(
     }
     for name in &idle_names {
         if context.run_replicated(c"UNLINK", &[name]) {
-            node::count(|counts| counts.forgotten += 1);
+            node::count(server, |counts| counts.forgotten += 1);
             found += 1;
         }
     }

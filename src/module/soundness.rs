@@ -100,5 +100,68 @@
 //!     });
 //! }
 //! ```
+//!
+//! # Guarded state on another thread
+//!
+//! ```
+//! use lockmod::soundness::{Context, Guarded};
+//!
+//! static COUNT: Guarded<u64> = Guarded::new(0);
+//!
+//! fn count_here(context: &mut Context<'_>) {
+//!     let server = context.in_server();
+//!     COUNT.with(server, |count| *count += 1);
+//!     std::thread::scope(|scope| scope.spawn(|| println!("the state is not used")).join()).ok();
+//! }
+//! ```
+//!
+//! The proof does not go to the thread:
+//!
+//! ```compile_fail,E0277
+//! use lockmod::soundness::{Context, Guarded};
+//!
+//! static COUNT: Guarded<u64> = Guarded::new(0);
+//!
+//! fn count_there(context: &mut Context<'_>) {
+//!     let server = context.in_server();
+//!     std::thread::scope(|scope| {
+//!         scope.spawn(|| COUNT.with(server, |count| *count += 1)).join()
+//!     }).ok();
+//! }
+//! ```
+//!
+//! Nor does the context from which it could be had:
+//!
+//! ```compile_fail,E0277
+//! use lockmod::soundness::{Context, Guarded};
+//!
+//! static COUNT: Guarded<u64> = Guarded::new(0);
+//!
+//! fn count_there(context: &mut Context<'_>) {
+//!     std::thread::scope(|scope| {
+//!         scope.spawn(|| COUNT.with(context.in_server(), |count| *count += 1)).join()
+//!     }).ok();
+//! }
+//! ```
+//!
+//! # A proof that is kept
+//!
+//! The thread that the callback ran on may be out of the server's lock later.
+//!
+//! ```
+//! use lockmod::soundness::{Context, InServer};
+//!
+//! fn hand_on<'a>(context: &mut Context<'a>, kept: &mut Option<InServer<'a>>) {
+//!     *kept = Some(context.in_server());
+//! }
+//! ```
+//!
+//! ```compile_fail
+//! use lockmod::soundness::{Context, InServer};
+//!
+//! fn keep(context: &mut Context<'_>, kept: &mut Option<InServer<'static>>) {
+//!     *kept = Some(context.in_server());
+//! }
+//! ```
 
-pub use super::ffi::{Args, Context, Cursor, Found, Key};
+pub use super::ffi::{Args, Context, Cursor, Found, Guarded, InServer, Key};

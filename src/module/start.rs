@@ -33,6 +33,7 @@ pub(super) fn data_set_read() {
 /// # Errors
 /// Why the module must not be loaded.
 pub(super) fn load(context: &mut Context<'_>) -> Result<(), String> {
+    let server = context.in_server();
     events::warn_of_eviction(context);
     waiters::configured(context);
     let name = config::state_file();
@@ -43,8 +44,8 @@ pub(super) fn load(context: &mut Context<'_>) -> Result<(), String> {
     } else {
         let claimed = claim(context, &name)?;
         // What this node has dated in this boot is read by the same clocks.
-        clock::date_by(claimed.found.dating(clock::boot_id()).unwrap_or_else(clock::read));
-        CLAIMED.with(|slot| *slot = Some(claimed));
+        clock::date_by(server, claimed.found.dating(clock::boot_id()).unwrap_or_else(clock::read));
+        CLAIMED.with(server, |slot| *slot = Some(claimed));
     }
     context.log(Level::Notice, concat!("lockmod ", env!("CARGO_PKG_VERSION"), " is ready"));
     Ok(())
@@ -89,13 +90,14 @@ pub(super) fn has_begun() -> bool {
 
 #[cold]
 fn begin(context: &mut Context<'_>) {
+    let server = context.in_server();
     let flags = context.flags();
     if flags.is_loading() {
         return;
     }
     HAS_BEGUN.store(true, Ordering::Relaxed);
-    let Some(claimed) = CLAIMED.with(Option::take) else { return };
-    let durability = node::durability();
+    let Some(claimed) = CLAIMED.with(server, Option::take) else { return };
+    let durability = node::durability(server);
     let loaded = Loaded {
         port: context.port(),
         clocks: clock::read(),
@@ -103,7 +105,7 @@ fn begin(context: &mut Context<'_>) {
         lock_count: types::lock_count() as u64,
         inventory: match claimed.found {
             Found::Present(Saved { stop: Some(stopped), .. }) if stopped.is_saved => {
-                take_inventory(context, clock::clocks(), stopped.inventory.since).0
+                take_inventory(context, clock::clocks(server), stopped.inventory.since).0
             }
             Found::Present(_) | Found::Missing | Found::Damaged => Inventory::default(),
         },
@@ -120,8 +122,8 @@ fn begin(context: &mut Context<'_>) {
     }
     let saved = start(claimed.found, loaded, recovery, &durability);
     redate(context, recovery);
-    clock::date_by(saved.dating);
-    node::begin(recovery, claimed.begin(saved));
+    clock::date_by(server, saved.dating);
+    node::begin(server, recovery, claimed.begin(saved));
     tell(context, recovery.floor, distrusted, config::quarantine());
     // The first promise of this run.
     change_state(context, |_| {});
@@ -157,14 +159,15 @@ fn tell(
 
 /// The node has become a master.
 pub(super) fn promoted(context: &mut Context<'_>) {
-    let highest = node::durability().highest();
-    let mut recovery = promote(clock::clocks(), highest, config::max_ttl());
+    let server = context.in_server();
+    let highest = node::durability(server).highest();
+    let mut recovery = promote(clock::clocks(server), highest, config::max_ttl());
     let distrusted = recovery.quarantine;
     let waits = config::quarantine() && config::quarantine_on_promotion();
     if !waits {
         recovery.quarantine = None;
     }
-    node::recover(recovery);
+    node::recover(server, recovery);
     tell(context, recovery.floor, distrusted, waits);
     let waited_for = recovery.quarantine.map_or(Instant::default(), |(until, _)| until);
     let used = Ceilings { fence: recovery.floor, lease: waited_for };
@@ -183,7 +186,8 @@ pub(super) fn demoted(context: &mut Context<'_>) {
 
 /// Settings of the server have changed: is every write still on disk before its reply?
 pub(super) fn configured(context: &mut Context<'_>) {
-    if !config::quarantine() && node::end_quarantine(clock::now()) {
+    let server = context.in_server();
+    if !config::quarantine() && node::end_quarantine(server, clock::now()) {
         context.log(Level::Warning, "the quarantine was ended by lockmod.quarantine no");
     }
     if node::state().is_some() && !is_always_durable(context) {
@@ -196,13 +200,15 @@ pub(super) fn configured(context: &mut Context<'_>) {
 /// The file says so before a lease is stated by the new clock.
 #[inline]
 pub(super) fn notice_step(context: &mut Context<'_>, now: Instant) {
-    if let Some(clocks) = clock::step(now) {
+    let server = context.in_server();
+    if let Some(clocks) = clock::step(server, now) {
         date_anew(context, clocks);
     }
 }
 
 #[cold]
 fn date_anew(context: &mut Context<'_>, clocks: Clocks) {
+    let server = context.in_server();
     if !has_begun() || node::state().is_some_and(StateFile::is_behind) {
         return;
     }
@@ -211,7 +217,7 @@ fn date_anew(context: &mut Context<'_>, clocks: Clocks) {
         saved.dating = clocks;
     });
     if is_said {
-        clock::date_by(clocks);
+        clock::date_by(server, clocks);
         let line = "the wall clock was stepped; leases go on unharmed, and will be waited out if \
                     the node restarts while one stands that was granted before";
         context.log(Level::Notice, line);
@@ -220,10 +226,11 @@ fn date_anew(context: &mut Context<'_>, clocks: Clocks) {
 
 /// The server stops, and its data set has been saved as far as it will be.
 pub(super) fn stopped(context: &mut Context<'_>) {
+    let server = context.in_server();
     notice_step(context, clock::now());
-    let clocks = clock::clocks();
+    let clocks = clock::clocks(server);
     let (inventory, longest) = take_inventory(context, clocks, clocks.wall);
-    let durability = node::durability();
+    let durability = node::durability(server);
     let stopped = Stopped { is_saved: context.is_data_set_saved(), inventory };
     change_state(context, |saved| *saved = stop(*saved, &durability, clocks.now, longest, stopped));
 }
@@ -258,9 +265,10 @@ fn for_each_lock(context: &mut Context<'_>, look: &mut dyn FnMut(u32, &[u8], &mu
 
 /// Changes what the state file says; answers whether it does.
 fn change_state(context: &mut Context<'_>, change: impl FnOnce(&mut Saved)) -> bool {
+    let server = context.in_server();
     let Some(state) = node::state() else { return true };
     let changed = state.change(change);
-    node::keep(state);
+    node::keep(server, state);
     let Err(error) = changed else { return true };
     // This line says it, too.
     let _ = state.news_of_failure();

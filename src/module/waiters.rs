@@ -21,7 +21,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant as StdInstant};
 
 use super::ffi::waiting::{Name, Writes, ring};
-use super::ffi::{Context, Found, Guarded, Reply};
+use super::ffi::{Context, Found, Guarded, InServer, Reply};
 pub(super) use super::lines::any;
 use super::lines::{Call, Granted, Waiters};
 use super::{alarm, clock, config, node, replication};
@@ -121,14 +121,14 @@ impl Answer {
 // ------------------------------------------------------------------------------- what is asked
 
 /// How many wait at this node, and how many may.
-pub(super) fn room() -> Room {
-    Room { waiters: WAITERS.with(|waiters| waiters.count), max: config::max_waiters() }
+pub(super) fn room(server: InServer<'_>) -> Room {
+    Room { waiters: WAITERS.with(server, |waiters| waiters.count), max: config::max_waiters() }
 }
 
 /// How many wait, the longest that the first of any line has waited, and for how long those stood
 /// in line who were granted the lock.
-pub(super) fn tally(now: Instant) -> (usize, Millis, Histogram) {
-    WAITERS.with(|waiters| {
+pub(super) fn tally(server: InServer<'_>, now: Instant) -> (usize, Millis, Histogram) {
+    WAITERS.with(server, |waiters| {
         let places = waiters.lines.values().flat_map(BTreeMap::values);
         let oldest = places.filter_map(|place| place.line.first_since()).min();
         let waited = oldest.map_or(Millis::ZERO, |since| since.until(now));
@@ -137,8 +137,13 @@ pub(super) fn tally(now: Instant) -> (usize, Millis, Histogram) {
 }
 
 /// How many wait for a lock, and for how long the first of them has.
-pub(super) fn describe(database: u32, name: &[u8], now: Instant) -> Option<(usize, Millis)> {
-    WAITERS.with(|waiters| {
+pub(super) fn describe(
+    server: InServer<'_>,
+    database: u32,
+    name: &[u8],
+    now: Instant,
+) -> Option<(usize, Millis)> {
+    WAITERS.with(server, |waiters| {
         let line = &waiters.place(database, name)?.line;
         Some((line.len(), line.first_since()?.until(now)))
     })
@@ -156,13 +161,14 @@ pub(super) fn queued<'a>(
     queue: Queue<'a>,
     now: Instant,
 ) -> Result<Option<Queued<'a>>, Refusal> {
+    let server = context.in_server();
     let Queue { wait, ticket, channel } = queue;
     let Some((connection, may_publish)) = context.sender(channel) else { return Ok(None) };
     if !may_publish {
         return Err(Refusal::NoPermission { channel: channel.to_vec() });
     }
     let (deadline, connection) = (now.after(wait), ConnectionId(connection));
-    let mut room = room();
+    let mut room = room(server);
     if context.flags().is_out_of_memory() {
         room.max = 0;
     }
@@ -172,12 +178,13 @@ pub(super) fn queued<'a>(
 /// Uses the line before a lock for a request that may bring a ticket, and tells whether that stands
 /// in line now.
 pub(super) fn request<R>(
+    server: InServer<'_>,
     database: u32,
     name: &[u8],
     queued: Option<&Queued<'_>>,
     work: impl FnOnce(&mut Line) -> R,
 ) -> (R, bool) {
-    WAITERS.with(|waiters| {
+    WAITERS.with(server, |waiters| {
         let Some(queued) = queued else { return (waiters.with_line(database, name, work), false) };
         let waiter = Waiter::Ticket(queued.ticket.clone());
         let (mut was_there, mut since) = (None, None);
@@ -201,9 +208,15 @@ pub(super) fn request<R>(
 }
 
 /// Answers the blocked clients among those who left a line by a request.
-pub(super) fn part(database: u32, name: &[u8], left: Vec<Left>, answer: impl Fn() -> Answer) {
+pub(super) fn part(
+    server: InServer<'_>,
+    database: u32,
+    name: &[u8],
+    left: Vec<Left>,
+    answer: impl Fn() -> Answer,
+) {
     if !left.is_empty() {
-        let calls = WAITERS.with(|waiters| waiters.part(&(database, name.into()), left));
+        let calls = WAITERS.with(server, |waiters| waiters.part(&(database, name.into()), left));
         answer_all(calls, answer);
     }
 }
@@ -220,11 +233,12 @@ pub(super) fn block(
     wait: Millis,
     now: Instant,
 ) -> Result<(), Refusal> {
-    room().check()?;
+    let server = context.in_server();
+    room(server).check()?;
     let database = context.database();
     let blocked = context.block();
     let id = CallId(blocked.id());
-    WAITERS.with(|waiters| {
+    WAITERS.with(server, |waiters| {
         let call = Call {
             blocked,
             name: (database, name.into()),
@@ -245,31 +259,32 @@ pub(super) fn block(
 /// `standing` is how the lock stands if the caller knows it; the context's database must be that
 /// of the lock.
 pub(super) fn settle(context: &mut Context<'_>, name: &[u8], standing: Option<Standing>) {
+    let server = context.in_server();
     let database = context.database();
     let mut known = standing;
     let mut text = None;
     for _ in 0..BATCH {
-        let Some(now) = part_in_time(database, name) else { return set_alarm() };
+        let Some(now) = part_in_time(server, database, name) else { return set_alarm(server) };
         let text = text.get_or_insert_with(|| context.name(name));
         let standing = known.take().unwrap_or_else(|| look(context, text, now));
         match turn(context, text, (database, name), standing, now) {
-            Next::Nothing => return set_alarm(),
-            Next::Dismiss(answer) => dismiss(database, name, answer),
+            Next::Nothing => return set_alarm(server),
+            Next::Dismiss(answer) => dismiss(server, database, name, answer),
             Next::Wake(ticket, channel) => {
                 context.publish(&channel, &ticket.to_bytes());
-                return set_alarm();
+                return set_alarm(server);
             }
             Next::Grant(calls) => known = grant(context, text, calls, now),
         }
     }
     // Some have been sent away. The rest has time.
-    changed(database, name);
+    changed(server, database, name);
 }
 
 /// Removes waiters whose deadline has passed; returns the present instant if somebody is left who
 /// may be served.
-fn part_in_time(database: u32, name: &[u8]) -> Option<Instant> {
-    let (now, calls, is_left) = WAITERS.with(|waiters| {
+fn part_in_time(server: InServer<'_>, database: u32, name: &[u8]) -> Option<Instant> {
+    let (now, calls, is_left) = WAITERS.with(server, |waiters| {
         let due = waiters.place(database, name)?.line.due_at();
         let now = clock::now();
         if due.is_none_or(|due| now <= due) {
@@ -282,7 +297,7 @@ fn part_in_time(database: u32, name: &[u8]) -> Option<Instant> {
         Some((now, calls, due.is_some_and(|due| due.is_none_or(|due| now <= due))))
     })?;
     if !calls.is_empty() {
-        node::count(|counts| counts.held += calls.len() as u64);
+        node::count(server, |counts| counts.held += calls.len() as u64);
         answer_all(calls, || Answer::Null);
     }
     is_left.then_some(now)
@@ -315,7 +330,8 @@ fn turn(
     standing: Standing,
     now: Instant,
 ) -> Next {
-    let quarantine = node::grants_nothing_until(now);
+    let server = context.in_server();
+    let quarantine = node::grants_nothing_until(server, now);
     let (is_free, until) = match standing {
         Standing::WrongType => return Next::Dismiss(|| Answer::Refused(Refusal::WrongType)),
         Standing::Held(until) => (false, Some(until)),
@@ -328,7 +344,7 @@ fn turn(
             Writes::Elsewhere => return Next::Dismiss(|| Answer::Away(MOVED)),
         },
     };
-    WAITERS.with(|waiters| {
+    WAITERS.with(server, |waiters| {
         waiters.set_lock_until(database, name, until);
         let turn = waiters.with_line(database, name, |line| {
             if !is_free {
@@ -358,12 +374,13 @@ fn grant(
     calls: Vec<Call>,
     now: Instant,
 ) -> Option<Standing> {
+    let server = context.in_server();
     let call = calls.first()?;
     // As if each had asked for itself: no retry makes the lease shorter.
     let ttl = calls.iter().map(|call| call.ttl).max().unwrap_or(call.ttl);
     match try_grant(context, name, call, ttl, now) {
         Ok(Acquired::Granted { fence, ends_at, .. } | Acquired::Again { fence, ends_at, .. }) => {
-            WAITERS.with(|waiters| waiters.waits.record(call.since.until(now)));
+            WAITERS.with(server, |waiters| waiters.waits.record(call.since.until(now)));
             let granted = Granted { name: call.name.clone(), token: call.token.clone(), fence };
             let shared = Rc::new(Shared { granted, is_delivered: Cell::new(false) });
             answer_all(calls, || Answer::Granted(Rc::clone(&shared)));
@@ -374,7 +391,7 @@ fn grant(
             None
         }
         Err(refusal) => {
-            node::tally(|tally| tally.refused(&refusal));
+            node::tally(server, |tally| tally.refused(&refusal));
             answer_all(calls, || Answer::Refused(refusal.clone()));
             None
         }
@@ -388,6 +405,7 @@ fn try_grant(
     ttl: Millis,
     now: Instant,
 ) -> Result<Acquired, Refusal> {
+    let server = context.in_server();
     let token = Token::new(&call.token, TOKEN_MAX)?;
     let claim = Claim { token, ttl };
     // The limit may have been lowered meanwhile, and what bounds a quarantine binds every grant.
@@ -401,7 +419,7 @@ fn try_grant(
     let keeps = |outcome: &Acquired| matches!(outcome, Acquired::Granted { .. });
     let outcome = name.open(context).with_lock(decide, keeps)?;
     if let Acquired::Granted { fence, ends_at, lapsed } = outcome {
-        node::tally(|tally| tally.granted(ends_at, lapsed));
+        node::tally(server, |tally| tally.granted(ends_at, lapsed));
         let fact = replication::fact(context, ttl, now, ends_at, fence);
         name.replicate_acquire(context, &call.token, &fact, &call.label);
         if lapsed {
@@ -413,8 +431,8 @@ fn try_grant(
 }
 
 /// Takes those who stand first out of a line, and answers the blocked clients among them.
-fn dismiss(database: u32, name: &[u8], answer: impl Fn() -> Answer) {
-    let calls = WAITERS.with(|waiters| {
+fn dismiss(server: InServer<'_>, database: u32, name: &[u8], answer: impl Fn() -> Answer) {
+    let calls = WAITERS.with(server, |waiters| {
         let left = waiters.with_line(database, name, |line| line.leave_first(BATCH));
         waiters.part(&(database, name.into()), left)
     });
@@ -427,8 +445,8 @@ fn answer_all(calls: Vec<Call>, answer: impl Fn() -> Answer) {
     }
 }
 
-fn set_alarm() {
-    if let Some(at) = WAITERS.with(Waiters::next_alarm) {
+fn set_alarm(server: InServer<'_>) {
+    if let Some(at) = WAITERS.with(server, Waiters::next_alarm) {
         alarm::set(at);
     }
 }
@@ -442,28 +460,28 @@ pub(super) fn moved(context: &mut Context<'_>, name: &[u8], until: Instant) {
 
 /// A lock or its line has changed, which is looked at soon: a key that is being unlinked, say, must
 /// not be opened now.
-pub(super) fn changed(database: u32, name: &[u8]) {
-    if WAITERS.with(|waiters| waiters.note_change(database, name)) {
-        ring_once();
+pub(super) fn changed(server: InServer<'_>, database: u32, name: &[u8]) {
+    if WAITERS.with(server, |waiters| waiters.note_change(database, name)) {
+        ring_once(server);
     }
 }
 
 /// Any number of locks are gone, or have changed places.
-pub(super) fn all_changed() {
-    WAITERS.with(|waiters| waiters.sweep.begin());
-    ring_once();
+pub(super) fn all_changed(server: InServer<'_>) {
+    WAITERS.with(server, |waiters| waiters.sweep.begin());
+    ring_once(server);
 }
 
 /// A connection is closed: its tickets will leave.
-pub(super) fn disconnected(connection: u64) {
-    WAITERS.with(|waiters| waiters.disconnect(ConnectionId(connection)));
-    ring_once();
+pub(super) fn disconnected(server: InServer<'_>, connection: u64) {
+    WAITERS.with(server, |waiters| waiters.disconnect(ConnectionId(connection)));
+    ring_once(server);
 }
 
 /// A blocked client has gone, or was unblocked by force: it leaves the line.
-pub(super) fn hung_up(blocked: u64) {
+pub(super) fn hung_up(server: InServer<'_>, blocked: u64) {
     let id = CallId(blocked);
-    let call = WAITERS.with(|waiters| {
+    let call = WAITERS.with(server, |waiters| {
         let call = waiters.calls.remove(&id)?;
         waiters.with_line(call.name.0, &call.name.1, |line| line.leave(&Waiter::Call(id)));
         waiters.note_change(call.name.0, &call.name.1);
@@ -472,14 +490,15 @@ pub(super) fn hung_up(blocked: u64) {
     // If there is none it has been answered; what becomes of the answer is told when it is freed.
     if let Some(call) = call {
         call.blocked.answer(Answer::Null);
-        ring_once();
+        ring_once(server);
     }
 }
 
 /// A blocked client was granted the lock and is not there any more: the next is served.
 pub(super) fn undelivered(context: &mut Context<'_>, granted: Granted) {
+    let server = context.in_server();
     if context.must_not_replicate() {
-        WAITERS.with(|waiters| waiters.undelivered.push(granted));
+        WAITERS.with(server, |waiters| waiters.undelivered.push(granted));
         return;
     }
     let Granted { name: (database, name), token, fence } = granted;
@@ -498,7 +517,7 @@ pub(super) fn undelivered(context: &mut Context<'_>, granted: Granted) {
         Found::Lock(_) | Found::Nothing | Found::Other => Ok(Released::NotHeld),
     };
     if let Ok(Released::Released { held_for }) = released {
-        node::tally(|tally| tally.released(held_for, ends_at));
+        node::tally(server, |tally| tally.released(held_for, ends_at));
         text.replicate_release(context, token.as_bytes());
         text.changed(context, c"lock.release");
         if any() {
@@ -509,9 +528,9 @@ pub(super) fn undelivered(context: &mut Context<'_>, granted: Granted) {
 
 /// The node decides nothing any more: nobody waits here. Most servers have told their blocked
 /// clients by themselves when they say so; Valkey 9.1 tells them afterwards in a `FAILOVER`.
-pub(super) fn demoted() {
-    while let Some((database, name)) = WAITERS.with(|waiters| waiters.any_name()) {
-        dismiss(database, &name, || Answer::Away(DEMOTED));
+pub(super) fn demoted(server: InServer<'_>) {
+    while let Some((database, name)) = WAITERS.with(server, |waiters| waiters.any_name()) {
+        dismiss(server, database, &name, || Answer::Away(DEMOTED));
     }
 }
 
@@ -524,40 +543,42 @@ pub(super) fn configured(context: &mut Context<'_>) {
 }
 
 /// The alarm has gone off.
-pub(super) fn rang() {
+pub(super) fn rang(server: InServer<'_>) {
     alarm::clear();
-    WAITERS.with(|waiters| waiters.alarm_at = None);
-    ring_once();
+    WAITERS.with(server, |waiters| waiters.alarm_at = None);
+    ring_once(server);
 }
 
-fn ring_once() {
-    if any() && !WAITERS.with(|waiters| std::mem::replace(&mut waiters.is_ringing, true)) {
-        ring();
+fn ring_once(server: InServer<'_>) {
+    if any() && !WAITERS.with(server, |waiters| std::mem::replace(&mut waiters.is_ringing, true)) {
+        ring(server);
     }
 }
 
 /// Looks at lines that something has happened to, for the length of a slice; what is left is looked
 /// at in a later turn of the event loop.
 pub(super) fn woken(context: &mut Context<'_>) {
-    WAITERS.with(|waiters| waiters.is_ringing = false);
+    let server = context.in_server();
+    WAITERS.with(server, |waiters| waiters.is_ringing = false);
     let started = StdInstant::now();
     loop {
-        let batch = WAITERS.with(|waiters| waiters.next_batch(clock::now(), BATCH));
-        let Some(names) = batch else { return set_alarm() };
+        let batch = WAITERS.with(server, |waiters| waiters.next_batch(clock::now(), BATCH));
+        let Some(names) = batch else { return set_alarm(server) };
         for (database, name) in names {
             if context.select(database) {
                 settle(context, &name, None);
             }
         }
         if started.elapsed() >= SLICE {
-            return ring_once();
+            return ring_once(server);
         }
     }
 }
 
 /// Several times a second: what no alarm has announced.
 pub(super) fn tick(context: &mut Context<'_>) {
-    for granted in WAITERS.with(|waiters| std::mem::take(&mut waiters.undelivered)) {
+    let server = context.in_server();
+    for granted in WAITERS.with(server, |waiters| std::mem::take(&mut waiters.undelivered)) {
         undelivered(context, granted);
     }
     if any() {

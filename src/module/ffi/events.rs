@@ -5,7 +5,7 @@ use std::ffi::c_void;
 
 use redis_module::raw;
 
-use super::{Context, OK, call, guard, waiting};
+use super::{Context, OK, call, guard, guard_in_server, waiting};
 use crate::module::events;
 
 type Callback =
@@ -52,7 +52,8 @@ unsafe extern "C" fn on_slots(
     _subevent: u64,
     _data: *mut c_void,
 ) {
-    guard("a move of slots", (), events::slots_moved);
+    // SAFETY: the server says so under its lock.
+    unsafe { guard_in_server("a move of slots", (), events::slots_moved) };
 }
 
 unsafe extern "C" fn on_flush(
@@ -62,7 +63,8 @@ unsafe extern "C" fn on_flush(
     _data: *mut c_void,
 ) {
     if subevent == raw::REDISMODULE_SUBEVENT_FLUSHDB_START {
-        guard("a flush", (), events::flushed);
+        // SAFETY: the server says so under its lock.
+        unsafe { guard_in_server("a flush", (), events::flushed) };
     }
 }
 
@@ -72,7 +74,8 @@ unsafe extern "C" fn on_swap(
     _subevent: u64,
     _data: *mut c_void,
 ) {
-    guard("a swap of databases", (), events::swapped);
+    // SAFETY: the server says so under its lock.
+    unsafe { guard_in_server("a swap of databases", (), events::swapped) };
 }
 
 unsafe extern "C" fn on_loading(
@@ -140,7 +143,12 @@ unsafe extern "C" fn on_client(
     if subevent == raw::REDISMODULE_SUBEVENT_CLIENT_CHANGE_DISCONNECTED {
         // SAFETY: the server passes what belongs to this event.
         if let Some(client) = unsafe { waiting::client_of_event(data) } {
-            guard("a lost client", (), || events::disconnected(client));
+            // SAFETY: as above, under its lock.
+            unsafe {
+                guard_in_server("a lost client", (), |server| {
+                    events::disconnected(server, client);
+                });
+            }
         }
     }
 }

@@ -10,6 +10,7 @@
 #![allow(unsafe_code, reason = "the border to a C API")]
 
 pub(super) mod events;
+mod guarded;
 mod options;
 pub(super) mod register;
 mod scan;
@@ -17,7 +18,6 @@ mod settings;
 pub(super) mod types;
 pub(super) mod waiting;
 
-use std::cell::{Cell, UnsafeCell};
 use std::ffi::{CStr, CString, c_char, c_int, c_longlong};
 use std::marker::PhantomData;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -38,6 +38,8 @@ macro_rules! call {
     };
 }
 use call;
+use guarded::guard_in_server;
+pub use guarded::{Guarded, InServer};
 pub use scan::Cursor;
 pub(super) use scan::go_on_after;
 
@@ -106,6 +108,13 @@ impl<'a> Context<'a> {
     ) -> Option<R> {
         let raw = NonNull::new(raw)?;
         Some(work(&mut Context { raw, callback: PhantomData }))
+    }
+
+    /// The proof that this callback runs: also for while a key is open.
+    #[inline]
+    pub fn in_server(&self) -> InServer<'a> {
+        // SAFETY: a context lasts for `'a`, a callback that the server runs under its lock.
+        unsafe { InServer::new() }
     }
 
     /// The same with [`guard`]: what a callback does that answers nothing.
@@ -486,42 +495,8 @@ impl Drop for Key<'_> {
     }
 }
 
-/// State that only callbacks of the server use, one at a time.
-///
-/// The server runs commands, events, timers and type callbacks under its one lock; the exception
-/// is `free`, which may run on a background thread and therefore uses no such state.
-pub(super) struct Guarded<T> {
-    value: UnsafeCell<T>,
-    busy: Cell<bool>,
-}
-
-// SAFETY: `with` is called from callbacks only, which the server runs one after the other under
-// its global lock, whichever thread they run on; hence `T: Send`.
-unsafe impl<T: Send> Sync for Guarded<T> {}
-
-impl<T> Guarded<T> {
-    pub(super) const fn new(value: T) -> Guarded<T> {
-        Guarded { value: UnsafeCell::new(value), busy: Cell::new(false) }
-    }
-
-    /// Uses the state. `work` must not call the server: it could call back.
-    #[inline]
-    pub(super) fn with<R>(&self, work: impl FnOnce(&mut T) -> R) -> R {
-        struct Busy<'a>(&'a Cell<bool>);
-        impl Drop for Busy<'_> {
-            fn drop(&mut self) {
-                self.0.set(false);
-            }
-        }
-        assert!(!self.busy.replace(true), "guarded state used from within its own use");
-        let _busy = Busy(&self.busy);
-        // SAFETY: one callback at a time (see `Sync`), and not within itself: `busy` says so.
-        work(unsafe { &mut *self.value.get() })
-    }
-}
-
 /// The role and state of the server, whoever asks.
-pub(super) fn server_flags() -> Flags {
+pub(super) fn server_flags(_: InServer<'_>) -> Flags {
     // SAFETY: without a context the server tells of itself only.
     Flags(unsafe { call!(RedisModule_GetContextFlags(null_mut())) } as u32)
 }

@@ -7,7 +7,8 @@ use std::ptr::{null, null_mut};
 use redis_module::raw;
 
 use super::{
-    Args, Context, Level, OK, c_string, call, catch, events, guard, options, types, waiting,
+    Args, Context, InServer, Level, OK, c_string, call, catch, events, guard, guard_in_server,
+    options, types, waiting,
 };
 use crate::module::handlers::{self, Handler};
 use crate::module::{alarm, alloc, info, node, start};
@@ -167,7 +168,7 @@ unsafe extern "C" fn run<H: Handler>(
         match result {
             Some(Ok(reply)) => context.reply(reply),
             Some(Err(refusal)) => {
-                node::tally(|tally| tally.refused(&refusal));
+                node::tally(context.in_server(), |tally| tally.refused(&refusal));
                 context.reply_error(&refusal.to_string());
             }
             None => context.reply_error("ERR a bug in lockmod; see the server's log"),
@@ -316,10 +317,10 @@ impl Texts {
 }
 
 unsafe extern "C" fn describe(context: *mut raw::RedisModuleInfoCtx, _for_crash_report: c_int) {
-    guard("INFO", (), || {
+    let work = |server: InServer<'_>| {
         // SAFETY: the context lasts for the callback; a null name means the module's own section.
         unsafe { call!(RedisModule_InfoAddSection(context, null())) };
-        for (name, value) in info::fields() {
+        for (name, value) in info::fields(server) {
             let name = c_string(name);
             // SAFETY: as above; the server copies name and value.
             unsafe {
@@ -336,5 +337,7 @@ unsafe extern "C" fn describe(context: *mut raw::RedisModuleInfoCtx, _for_crash_
                 }
             }
         }
-    });
+    };
+    // SAFETY: the server asks for it under its lock.
+    unsafe { guard_in_server("INFO", (), work) };
 }

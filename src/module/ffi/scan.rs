@@ -6,7 +6,7 @@ use std::ptr::null_mut;
 
 use redis_module::raw;
 
-use super::{Context, OK, call, guard, slice, types, waiting};
+use super::{Context, InServer, OK, call, guard, slice, types, waiting};
 use crate::engine::{Lock, Millis};
 use crate::module::scan;
 
@@ -96,7 +96,7 @@ impl Drop for Cursor {
 
 /// Lets [`scan::go_on`] be called after so long, by the wall clock: a step of it makes that sooner
 /// or later.
-pub(in crate::module) fn go_on_after(length: Millis) {
+pub(in crate::module) fn go_on_after(_: InServer<'_>, length: Millis) {
     let length = length.get().cast_signed();
     // SAFETY: the context is the module's own; the callback is static and takes no data.
     unsafe {

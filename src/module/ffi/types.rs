@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicI64, AtomicPtr, AtomicUsize, Ordering};
 
 use redis_module::raw;
 
-use super::{Key, OK, call, guard, slice, waiting};
+use super::{InServer, Key, OK, call, guard, guard_in_server, slice, waiting};
 use crate::engine::Lock;
 use crate::module::{datatype, waiters};
 
@@ -96,31 +96,36 @@ unsafe fn lock<'a>(value: *const c_void) -> Option<&'a Lock> {
 }
 
 unsafe extern "C" fn load(io: *mut raw::RedisModuleIO, version: c_int) -> *mut c_void {
-    guard("loading a lock", std::ptr::null_mut(), || {
+    let work = |server: InServer<'_>| {
         let mut length = 0;
         // SAFETY: `io` lasts for the callback. The buffer is ours, and is freed once below.
         let loaded = unsafe {
             let buffer = call!(RedisModule_LoadStringBuffer(io, &mut length));
-            let loaded = slice(buffer, length).and_then(|bytes| datatype::load(bytes, version));
+            let loaded =
+                slice(buffer, length).and_then(|bytes| datatype::load(server, bytes, version));
             if !buffer.is_null() {
                 call!(RedisModule_Free(buffer.cast()));
             }
             loaded
         };
         loaded.map_or(std::ptr::null_mut(), |lock| give_with_lease(lock).cast())
-    })
+    };
+    // SAFETY: the server does this under its lock, on whichever thread.
+    unsafe { guard_in_server("loading a lock", std::ptr::null_mut(), work) }
 }
 
 unsafe extern "C" fn save(io: *mut raw::RedisModuleIO, value: *mut c_void) {
-    guard("saving a lock", (), || {
+    let work = |server: InServer<'_>| {
         // SAFETY: the server passes a value of this type.
         let Some(lock) = (unsafe { lock(value) }) else { return };
-        let bytes = datatype::save(lock);
+        let bytes = datatype::save(server, lock);
         // SAFETY: `io` lasts for the callback; start and length are those of one slice.
         unsafe {
             call!(RedisModule_SaveStringBuffer(io, bytes.as_ptr().cast::<c_char>(), bytes.len()));
         }
-    });
+    };
+    // SAFETY: the server does this under its lock, on whichever thread.
+    unsafe { guard_in_server("saving a lock", (), work) };
 }
 
 unsafe extern "C" fn rewrite(
@@ -128,10 +133,10 @@ unsafe extern "C" fn rewrite(
     key: *mut raw::RedisModuleString,
     value: *mut c_void,
 ) {
-    guard("rewriting a lock", (), || {
+    let work = |server: InServer<'_>| {
         // SAFETY: the server passes a value of this type.
         let Some(lock) = (unsafe { lock(value) }) else { return };
-        for line in datatype::rewrite(lock) {
+        for line in datatype::rewrite(server, lock) {
             let [token, fact, label] = [&line.token, &line.fact, &line.label]
                 .map(|bytes| (bytes.as_ptr().cast::<c_char>(), bytes.len()));
             let name = c"LOCK.ACQUIRE".as_ptr();
@@ -152,7 +157,9 @@ unsafe extern "C" fn rewrite(
                 }
             }
         }
-    });
+    };
+    // SAFETY: the server does this under its lock, on whichever thread.
+    unsafe { guard_in_server("rewriting a lock", (), work) };
 }
 
 unsafe extern "C" fn digest(digest: *mut raw::RedisModuleDigest, value: *mut c_void) {
@@ -194,31 +201,35 @@ unsafe extern "C" fn memory_usage(
 }
 
 unsafe extern "C" fn unlink(key: *mut raw::RedisModuleKeyOptCtx, value: *const c_void) {
-    guard("unlinking a lock", (), || {
+    let work = |server: InServer<'_>| {
         // SAFETY: the server passes a value of this type.
         if let Some(lock) = unsafe { lock(value) } {
-            datatype::forgotten(lock);
+            datatype::forgotten(server, lock);
         }
         if waiters::any() {
             // SAFETY: as the server passed it.
             if let Some((database, name)) = unsafe { waiting::key_of(key) } {
-                waiters::changed(database, name);
+                waiters::changed(server, database, name);
             }
         }
-    });
+    };
+    // SAFETY: the server does this under its lock, on whichever thread.
+    unsafe { guard_in_server("unlinking a lock", (), work) };
 }
 
 unsafe extern "C" fn copy(
     _key: *mut raw::RedisModuleKeyOptCtx,
     value: *const c_void,
 ) -> *mut c_void {
-    guard("copying a lock", std::ptr::null_mut(), || {
+    let work = |server: InServer<'_>| {
         // SAFETY: the server passes a value of this type.
         let lock = unsafe { lock(value) };
         let Some(lock) = lock else { return std::ptr::null_mut() };
-        datatype::copied(lock);
+        datatype::copied(server, lock);
         give_with_lease(lock.clone()).cast()
-    })
+    };
+    // SAFETY: the server does this under its lock, on whichever thread.
+    unsafe { guard_in_server("copying a lock", std::ptr::null_mut(), work) }
 }
 
 unsafe extern "C" fn defrag(

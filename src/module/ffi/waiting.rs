@@ -14,7 +14,9 @@ use std::sync::atomic::{AtomicPtr, Ordering};
 use redis_module::raw;
 use rustix::io::Errno;
 
-use super::{Args, Context, Key, OK, Reply, call, guard, is_done, slice, string};
+use super::{
+    Args, Context, InServer, Key, OK, Reply, call, guard, guard_in_server, is_done, slice, string,
+};
 use crate::module::waiters::{self, Answer};
 
 /// Whether a server takes a client's write of a key.
@@ -49,7 +51,7 @@ pub(super) fn detached() -> *mut raw::RedisModuleCtx {
 
 /// Lets [`waiters::woken`] be called in this turn of the event loop or the next, with a context in
 /// which everything is allowed.
-pub(in crate::module) fn ring() {
+pub(in crate::module) fn ring(_: InServer<'_>) {
     // SAFETY: the context is the module's own; the callback is static and takes no data.
     unsafe { call!(RedisModule_CreateTimer(detached(), 0, Some(on_ring), null_mut())) };
 }
@@ -71,7 +73,8 @@ pub(in crate::module) fn watch(fd: BorrowedFd<'static>) -> bool {
 }
 
 unsafe extern "C" fn on_readable(_fd: c_int, _data: *mut c_void, _mask: c_int) {
-    guard("an alarm", (), waiters::rang);
+    // SAFETY: the server calls this from its event loop, under its lock.
+    unsafe { guard_in_server("an alarm", (), waiters::rang) };
 }
 
 impl Context<'_> {
@@ -330,7 +333,9 @@ unsafe extern "C" fn on_disconnect(
     _context: *mut raw::RedisModuleCtx,
     blocked: *mut raw::RedisModuleBlockedClient,
 ) {
-    guard("a lost client", (), || waiters::hung_up(blocked as u64));
+    let gone = |server: InServer<'_>| waiters::hung_up(server, blocked as u64);
+    // SAFETY: the server says so under its lock.
+    unsafe { guard_in_server("a lost client", (), gone) };
 }
 
 /// The number of the client that a client event is about.
