@@ -10,11 +10,10 @@ use std::os::unix::process::CommandExt;
 use std::process::Command;
 use std::time::Duration;
 
-use rustix::io::Errno;
-use rustix::process::{
-    Pid, Signal, WaitOptions, WaitStatus, getpgrp, kill_current_process_group, kill_process_group,
-    test_kill_process_group, wait,
-};
+use nix::errno::Errno;
+use nix::sys::signal::{Signal, kill, killpg};
+use nix::sys::wait::{WaitPidFlag, WaitStatus, waitpid};
+use nix::unistd::{Pid, getpgrp};
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::time::{Instant, sleep};
 
@@ -35,10 +34,9 @@ pub(super) struct Watch {
 impl Watch {
     /// Takes the signals over. From here on, Ctrl-Z does not stop this process by itself.
     pub(super) fn new() -> std::io::Result<Watch> {
-        let tstp = rustix::process::Signal::TSTP.as_raw();
         Ok(Watch {
             children: signal(SignalKind::child())?,
-            stops: signal(SignalKind::from_raw(tstp))?,
+            stops: signal(SignalKind::from_raw(Signal::SIGTSTP as i32))?,
         })
     }
 }
@@ -67,8 +65,8 @@ impl Job {
     /// If it cannot be executed.
     pub(super) fn start(mut command: Command, watch: Watch) -> std::io::Result<Job> {
         let child = command.process_group(0).spawn()?;
-        let id = Pid::from_child(&child);
-        let job = Job { leader: id, terminal: Terminal::open(), watch };
+        let leader = Pid::from_raw(child.id().cast_signed());
+        let job = Job { leader, terminal: Terminal::open(), watch };
         // In a pipeline somebody else may want the keys, as a pager does; then the command has them
         // as soon as it asks for them.
         let is_alone = std::io::stdin().is_terminal() && std::io::stdout().is_terminal();
@@ -77,7 +75,7 @@ impl Job {
             && terminal.is_in_foreground(getpgrp())
         {
             terminal.give(job.leader);
-            job.send(Signal::CONT);
+            job.send(Signal::SIGCONT);
         }
         Ok(job)
     }
@@ -89,27 +87,27 @@ impl Job {
     /// No change is lost.
     pub(super) async fn change(&mut self) -> std::io::Result<Change> {
         loop {
-            if let Some(change) = self.reap(WaitOptions::UNTRACED)? {
+            if let Some(change) = self.reap(WaitPidFlag::WUNTRACED)? {
                 return Ok(change);
             }
             tokio::select! {
                 _ = self.watch.children.recv() => {}
-                _ = self.watch.stops.recv() => self.send(Signal::TSTP),
+                _ = self.watch.stops.recv() => self.send(Signal::SIGTSTP),
             }
         }
     }
 
     /// Looks at all children that have changed.
-    fn reap(&self, options: WaitOptions) -> std::io::Result<Option<Change>> {
+    fn reap(&self, options: WaitPidFlag) -> std::io::Result<Option<Change>> {
         loop {
-            match wait(WaitOptions::NOHANG | options) {
-                Ok(Some((process, status))) if process == self.leader => {
+            match waitpid(None, Some(WaitPidFlag::WNOHANG | options)) {
+                Ok(WaitStatus::StillAlive) => return Ok(None),
+                Ok(status) if status.pid() == Some(self.leader) => {
                     if let Some(change) = change_of(status) {
                         return Ok(Some(change));
                     }
                 }
-                Ok(Some(_)) | Err(Errno::INTR) => {}
-                Ok(None) => return Ok(None),
+                Ok(_) | Err(Errno::EINTR) => {}
                 Err(error) => return Err(error.into()),
             }
         }
@@ -117,9 +115,9 @@ impl Job {
 
     /// Passes a signal on that asks the command to end. It sees it even if it is stopped.
     pub(super) fn pass_on(&self, signal: i32) {
-        if let Some(signal) = Signal::from_named_raw(signal) {
+        if let Ok(signal) = Signal::try_from(signal) {
             self.send(signal);
-            self.send(Signal::CONT);
+            self.send(Signal::SIGCONT);
         }
     }
 
@@ -129,7 +127,7 @@ impl Job {
     /// terminal, somebody else has stopped it, and will continue it.
     pub(super) async fn suspend(&self, by: Signal) -> bool {
         let Some(terminal) = &self.terminal else { return false };
-        if matches!(by, Signal::TTIN | Signal::TTOU) {
+        if matches!(by, Signal::SIGTTIN | Signal::SIGTTOU) {
             if terminal.is_in_foreground(getpgrp()) || terminal.is_in_foreground(self.leader) {
                 // It wants the keys, and may have them.
                 terminal.give(self.leader);
@@ -137,7 +135,7 @@ impl Job {
             }
             if is_orphaned() {
                 // It will never have them: as when a shell ends that has stopped jobs.
-                self.send(Signal::HUP);
+                self.send(Signal::SIGHUP);
                 sleep(REFUSAL_PAUSE).await;
                 return true;
             }
@@ -148,7 +146,7 @@ impl Job {
         let had_keys = terminal.is_in_foreground(self.leader);
         // STOP and not TSTP, which this process takes for the user's wish. The call returns when
         // the shell continues the job.
-        let _ = kill_current_process_group(Signal::STOP);
+        let _ = kill(Pid::from_raw(0), Signal::SIGSTOP);
         if had_keys && terminal.is_in_foreground(getpgrp()) {
             terminal.give(self.leader);
         }
@@ -157,26 +155,26 @@ impl Job {
 
     /// Continues the command after [`Job::suspend`].
     pub(super) fn resume(&self) {
-        self.send(Signal::CONT);
+        self.send(Signal::SIGCONT);
     }
 
     /// Ends the command and its process group: politely until the time is over, then not.
     pub(super) async fn end(self, patience: Duration) -> std::io::Result<()> {
         let deadline = Instant::now() + patience;
-        self.send(Signal::TERM);
+        self.send(Signal::SIGTERM);
         // A stopped process would not see it.
-        self.send(Signal::CONT);
+        self.send(Signal::SIGCONT);
         let (mut is_killed, mut has_ended) = (false, false);
         loop {
             if !has_ended {
-                has_ended = self.reap(WaitOptions::empty())?.is_some();
+                has_ended = self.reap(WaitPidFlag::empty())?.is_some();
             }
-            let is_over = has_ended && (is_killed || test_kill_process_group(self.leader).is_err());
+            let is_over = has_ended && (is_killed || killpg(self.leader, None).is_err());
             if is_over {
                 return Ok(());
             }
             if !is_killed && Instant::now() >= deadline {
-                self.send(Signal::KILL);
+                self.send(Signal::SIGKILL);
                 is_killed = true;
             }
             sleep(LOOK_EVERY).await;
@@ -185,7 +183,7 @@ impl Job {
 
     fn send(&self, signal: Signal) {
         // A group that has gone needs no signal.
-        let _ = kill_process_group(self.leader, signal);
+        let _ = killpg(self.leader, signal);
     }
 }
 
@@ -201,11 +199,10 @@ impl Drop for Job {
 }
 
 fn change_of(status: WaitStatus) -> Option<Change> {
-    if let Some(code) = status.exit_status() {
-        return Some(Change::Ended(u8::try_from(code).unwrap_or(u8::MAX)));
+    match status {
+        WaitStatus::Exited(_, code) => Some(Change::Ended(u8::try_from(code).unwrap_or(u8::MAX))),
+        WaitStatus::Signaled(_, by, _) => Some(Change::Ended(signals::code(by as i32))),
+        WaitStatus::Stopped(_, by) => Some(Change::Stopped(by)),
+        _ => None,
     }
-    if let Some(signal) = status.terminating_signal() {
-        return Some(Change::Ended(signals::code(signal)));
-    }
-    status.stopping_signal().and_then(Signal::from_named_raw).map(Change::Stopped)
 }

@@ -2,12 +2,14 @@
 //!
 //! A terminal has one process group in the foreground: it reads the keys, and Ctrl-C and Ctrl-Z go
 //! to it. `lockmod run` gives this place to its command, as a shell does, and takes it back.
+//!
+//! A process group or a session has no number here, which reads as 0, if its leader is outside of
+//! this namespace of processes: as after `unshare --pid`, and in some containers.
 
 use std::fs::File;
 
 use nix::sys::signal::{SigSet, Signal};
-use rustix::process::{Pid, getpgid, getpgrp, getppid, getsid};
-use rustix::termios::{tcgetpgrp, tcsetpgrp};
+use nix::unistd::{Pid, getpgid, getpgrp, getppid, getsid, tcgetpgrp, tcsetpgrp};
 
 pub(super) struct Terminal {
     tty: File,
@@ -43,20 +45,26 @@ impl Terminal {
 pub(super) fn is_orphaned() -> bool {
     let (group, session) = (getpgrp(), getsid(None));
     let mut process = getppid();
-    while let Some(parent) = process {
-        match getpgid(Some(parent)) {
+    loop {
+        // The parent is outside of this namespace.
+        if process.as_raw() == 0 {
+            return true;
+        }
+        match getpgid(Some(process)) {
             // A script, or `make`: its own parent decides.
-            Ok(its_group) if its_group == group => process = parent_of(parent),
-            Ok(_) => return session.is_err() || getsid(Some(parent)) != session,
+            Ok(its_group) if its_group == group => match parent_of(process) {
+                Some(parent) => process = parent,
+                None => return true,
+            },
+            Ok(_) => return session.is_err() || getsid(Some(process)) != session,
             Err(_) => return true,
         }
     }
-    true
 }
 
 fn parent_of(process: Pid) -> Option<Pid> {
-    let stat = std::fs::read_to_string(format!("/proc/{}/stat", process.as_raw_pid())).ok()?;
+    let stat = std::fs::read_to_string(format!("/proc/{process}/stat")).ok()?;
     // The name of the program is in parentheses, and may have blanks and parentheses.
     let (_, fields) = stat.rsplit_once(')')?;
-    Pid::from_raw(fields.split_whitespace().nth(1)?.parse().ok()?)
+    Some(Pid::from_raw(fields.split_whitespace().nth(1)?.parse().ok()?))
 }
