@@ -428,14 +428,14 @@ def grants(x):
          **issues(x, own(R))})
 
 
-@action('grant', N, R, F, rule='Fences; Acquire, 1', code='Durability::acquire')
+@action('grant', N, R, F, rule='Fences; Acquire, 1', code='Promises::acquire')
 def _(x):
     """A node grants a free lock to an attempt: now, late, or once more."""
     step = grants(x)
     return Step({**step.requires, 'it is the attempt': first(R)}, step.changes)
 
 
-@action('rejoin', N, R, F, rule='Repair', code='Durability::rejoin')
+@action('rejoin', N, R, F, rule='Repair', code='Promises::rejoin')
 def _(x):
     """A node that has lost the lease grants anew to the holder's own token. The larger fence is
     the node's affair: the holder keeps its own."""
@@ -443,7 +443,7 @@ def _(x):
     return Step({**step.requires, 'of a holder': And(x.won(own(R)), Not(first(R)))}, step.changes)
 
 
-@action('extend', N, R, rule='Extend; Quarantine', code='Durability::extend')
+@action('extend', N, R, rule='Extend; Quarantine', code='Promises::extend')
 def _(x):
     """A node lets the lease end later, never earlier, also in quarantine. (A provisional lease is
     extended too, which changes nothing here: it does not count.)"""
@@ -453,7 +453,7 @@ def _(x):
         {'rests': plus(x.rests, N, R, where=Not(x.over(R)))})
 
 
-@action('raise', N, A, F, rule='Acquire, 3; Why fences rise', code='Durability::raise')
+@action('raise', N, A, F, rule='Acquire, 3; Why fences rise', code='Promises::raise')
 def _(x):
     """A node lifts the lease of the token, and its counter, to a larger fence than it has stored
     for anybody else. (After a crash the floor may be above that.)"""
@@ -466,21 +466,21 @@ def _(x):
          'counter': lambda y: If(And(y == N, below(x.counter(y), F)), F, x.counter(y))})
 
 
-@action('persist', N, F, rule='The state file', code='Durability::persisted')
+@action('persist', N, F, rule='The state file', code='Promises::persisted')
 def _(x):
     """A node writes a higher fence ceiling to its disk."""
     return Step({'it does not fall': up_to(x.ceiling(N), F)},
                 {'ceiling': at(x.ceiling, N, F)})
 
 
-@action('skip', N, F, rule='What removes a key', code='Durability::raise_floor')
+@action('skip', N, F, rule='What removes a key', code='Promises::raise_floor')
 def _(x):
     """The floor of a node rises: fences of the lock are left out."""
     return Step({'upwards': up_to(x.counter(N), F), 'on disk first': up_to(F, x.ceiling(N))},
                 {'counter': at(x.counter, N, F)})
 
 
-@action('repair', N, R, rule='Repair; Quarantine', code='Durability::rejoin')
+@action('repair', N, R, rule='Repair; Quarantine', code='Promises::rejoin')
 def _(x):
     """A node in quarantine gives the lease back to a holder whom it has forgotten. That does not
     count before the quarantine is over, for it may have vouched for another."""
@@ -491,7 +491,7 @@ def _(x):
         {'holds': plus(x.holds, N, own(R)), 'provisional': plus(x.provisional, N, own(R))})
 
 
-@action('repair by the counter', N, R, rule='Repair', code='Durability::rejoin')
+@action('repair by the counter', N, R, rule='Repair', code='Promises::rejoin')
 def _(x):
     """A node outside quarantine that has granted nothing later gives the lease back, and that
     counts."""
@@ -513,7 +513,7 @@ def _(x):
                  'rests': without(x.rests, N)})
 
 
-@action('release', N, A, rule='Release', code='Durability::release')
+@action('release', N, A, rule='Release', code='Promises::release')
 def _(x):
     """A node takes back the lease of a client that has sent its release."""
     return Step({'the token holds': x.holds(N, A), 'its client is done': x.done(A)},
@@ -571,7 +571,7 @@ def _(x):
 
 
 @action('the old master serves', N, R, F, comes, rule='What is not promised, 4',
-        code='Durability::acquire')
+        code='Promises::acquire')
 def _(x):
     """While a promoted node waits, its old master goes on to vouch for one acquisition, with
     fences below the jump."""
@@ -586,7 +586,7 @@ def _(x):
          'stored': plus(x.stored, own(R), N, F, where=comes)})
 
 
-@action('quarantine ends', N, rule='Quarantine', code='Durability::quarantine')
+@action('quarantine ends', N, rule='Quarantine', code='Promises::quarantine')
 def _(x):
     """A node grants again: every validity that it may have forgotten is over. Provisional
     leases count from here on."""

@@ -17,9 +17,9 @@
 //! does for two calls of `LOCK.ACQUIRE`, before and after a lease has ended:
 //!
 //! ```
-//! use lockmod::engine::{Acquired, Claim, Durability, Fence, Instant, Lock, Millis, Token};
+//! use lockmod::engine::{Acquired, Claim, Promises, Fence, Instant, Lock, Millis, Token};
 //!
-//! let mut node = Durability::new(Fence::ZERO, None);
+//! let mut node = Promises::new(Fence::ZERO, None);
 //! let mut lock = Lock::default();
 //! let claim = |token| Claim { token, ttl: Millis::new(30_000) };
 //! let alice = claim(Token::new(b"alice-7f3a", 64)?);

@@ -10,8 +10,8 @@
 use std::collections::BTreeMap;
 
 use lockmod::engine::{
-    Acquired, Answer, Attempt, Ceilings, Claim, Clocks, Durability, Extended, Extension, Fence,
-    Fencing, Instant, LABEL_MAX, Lease, Lock, Millis, QuarantineReason, Quorum, RAISE_MARGIN,
+    Acquired, Answer, Attempt, Ceilings, Claim, Clocks, Extended, Extension, Fence, Fencing,
+    Instant, LABEL_MAX, Lease, Lock, Millis, Promises, QuarantineReason, Quorum, RAISE_MARGIN,
     Refusal, Released, Renewal, Schedule, Step, Stop, TOKEN_MAX, Terms, Token, UnixTime,
 };
 use proptest::prelude::*;
@@ -354,7 +354,7 @@ impl Plain {
 struct Node {
     now: Instant,
     locks: BTreeMap<usize, Lock>,
-    durability: Durability,
+    promises: Promises,
     disk: Ceilings,
     disk_works: bool,
     /// The next name that the survey under way, if any, looks at.
@@ -366,7 +366,7 @@ impl Node {
         Node {
             now: Instant::from_millis(now),
             locks: BTreeMap::new(),
-            durability: Durability::new(Fence::ZERO, Some(Ceilings::default())),
+            promises: Promises::new(Fence::ZERO, Some(Ceilings::default())),
             disk: Ceilings::default(),
             disk_works: true,
             surveys: None,
@@ -377,12 +377,12 @@ impl Node {
     fn ask<T>(
         &mut self,
         name: usize,
-        request: impl Fn(&mut Durability, &mut Lock, Instant) -> Result<T, Stop>,
+        request: impl Fn(&mut Promises, &mut Lock, Instant) -> Result<T, Stop>,
     ) -> Result<T, Said> {
         for _ in 0..2 {
             let mut lock = self.locks.get(&name).cloned().unwrap_or_default();
-            let before = (lock.clone(), self.durability.clone());
-            let stop = match request(&mut self.durability, &mut lock, self.now) {
+            let before = (lock.clone(), self.promises.clone());
+            let stop = match request(&mut self.promises, &mut lock, self.now) {
                 Ok(outcome) => {
                     // No key is made by a request that did nothing.
                     if lock != before.0 {
@@ -392,7 +392,7 @@ impl Node {
                 }
                 Err(stop) => stop,
             };
-            assert_eq!(before, (lock, self.durability.clone()), "{stop:?} has changed something");
+            assert_eq!(before, (lock, self.promises.clone()), "{stop:?} has changed something");
             match stop {
                 Stop::Refused(Refusal::Quarantine { left, .. }) => {
                     return Err(Said::Quarantined { left: left.get() });
@@ -406,7 +406,7 @@ impl Node {
                 Stop::Persist(ceilings) => {
                     assert!(ceilings.covers(self.disk) && ceilings != self.disk, "no progress");
                     self.disk = ceilings;
-                    self.durability.persisted(ceilings);
+                    self.promises.persisted(ceilings);
                 }
             }
         }
@@ -415,7 +415,7 @@ impl Node {
 
     fn forget(&mut self, name: usize) {
         if let Some(lock) = self.locks.remove(&name) {
-            self.durability.forget(&lock);
+            self.promises.forget(&lock);
         }
     }
 
@@ -423,18 +423,18 @@ impl Node {
     fn survey(&mut self) {
         match self.surveys {
             None => {
-                self.durability.begin_survey();
+                self.promises.begin_survey();
                 self.surveys = Some(0);
             }
             Some(name) if name < NAMES => {
                 if let Some(lock) = self.locks.get(&name) {
-                    self.durability.come_upon(lock);
+                    self.promises.come_upon(lock);
                 }
                 self.surveys = Some(name + 1);
             }
             Some(_) => {
                 self.surveys = None;
-                if let Some(lease) = self.durability.end_survey(self.now)
+                if let Some(lease) = self.promises.end_survey(self.now)
                     && self.disk_works
                 {
                     self.disk.lease = lease;
@@ -446,18 +446,18 @@ impl Node {
     /// A lock that comes in from outside is known before it is used, its promises on disk.
     fn load(&mut self, name: usize, lock: Lock) {
         let ends_at = lock.written_lease().map(|lease| lease.ends_at);
-        self.durability.seen(lock.counter(), ends_at);
+        self.promises.seen(lock.counter(), ends_at);
         self.locks.insert(name, lock);
-        if let Some(ceilings) = self.durability.take_request() {
+        if let Some(ceilings) = self.promises.take_request() {
             self.disk = self.disk.max(ceilings);
-            self.durability.persisted(ceilings);
+            self.promises.persisted(ceilings);
         }
     }
 
     fn restart(&mut self, data: BTreeMap<usize, Lock>) {
         self.surveys = None;
-        self.durability = Durability::new(self.disk.fence, Some(self.disk));
-        self.durability.begin_quarantine(self.disk.lease, QuarantineReason::UncleanRestart);
+        self.promises = Promises::new(self.disk.fence, Some(self.disk));
+        self.promises.begin_quarantine(self.disk.lease, QuarantineReason::UncleanRestart);
         self.locks.clear();
         for (name, lock) in data {
             self.load(name, lock);
@@ -572,8 +572,8 @@ impl Pair {
         match *op {
             Op::Acquire { name, token, ttl, label } => {
                 let label = self.labels[label].clone();
-                let outcome = self.engine.ask(name, |durability, lock, now| {
-                    durability.acquire(lock, claim(token, ttl), &label, now)
+                let outcome = self.engine.ask(name, |promises, lock, now| {
+                    promises.acquire(lock, claim(token, ttl), &label, now)
                 });
                 let said = match outcome {
                     Ok(Acquired::Granted { fence, ends_at, lapsed }) => {
@@ -589,9 +589,9 @@ impl Pair {
                 Some((said, name))
             }
             Op::Release { name, token: index } => {
-                let outcome = self.engine.ask(name, |durability, lock, now| {
-                    Ok(durability.release(lock, token(index), now))
-                });
+                let outcome = self
+                    .engine
+                    .ask(name, |promises, lock, now| Ok(promises.release(lock, token(index), now)));
                 let said = match outcome {
                     Ok(Released::Released { held_for }) => {
                         Said::Released { held_for: held_for.get() }
@@ -603,21 +603,21 @@ impl Pair {
                 Some((said, name))
             }
             Op::Extend { name, token, ttl, fences } => {
-                let outcome = self.engine.ask(name, |durability, lock, now| {
+                let outcome = self.engine.ask(name, |promises, lock, now| {
                     let clocks = Clocks { now, wall };
-                    durability.extend(lock, claim(token, ttl), fencing(fences), clocks)
+                    promises.extend(lock, claim(token, ttl), fencing(fences), clocks)
                 });
                 Some((extended(outcome), name))
             }
             Op::Raise { name, token: index, fence: number } => {
-                let outcome = self.engine.ask(name, |durability, lock, now| {
-                    durability.raise(lock, token(index), fence(number), Clocks { now, wall })
+                let outcome = self.engine.ask(name, |promises, lock, now| {
+                    promises.raise(lock, token(index), fence(number), Clocks { now, wall })
                 });
                 Some((extended(outcome), name))
             }
             Op::LiftFloor(number) => {
                 let outcome =
-                    self.engine.ask(0, |durability, _, _| durability.lift_floor(fence(number)));
+                    self.engine.ask(0, |promises, _, _| promises.lift_floor(fence(number)));
                 let said = match outcome {
                     Ok(floor) => Said::Floor(floor.get()),
                     Err(said) => said,
@@ -658,7 +658,7 @@ impl Pair {
             }
             Op::Flush => {
                 engine.locks.clear();
-                engine.durability.forget_all();
+                engine.promises.forget_all();
                 model.locks.clear();
                 model.floor = model.highest;
             }
@@ -707,7 +707,7 @@ impl Pair {
             }
             Op::Promote { wait } => {
                 let until = engine.now.after(Millis::new(wait));
-                engine.durability.begin_quarantine(until, QuarantineReason::Promotion);
+                engine.promises.begin_quarantine(until, QuarantineReason::Promotion);
                 model.quarantined_until = model.quarantined_until.max(until.as_millis());
                 (model.has_crashed, model.is_promoted) = (true, true);
             }
@@ -737,16 +737,16 @@ impl Pair {
 
     fn compare(&self, op: &Op) {
         let (engine, model) = (&self.engine, &self.model);
-        assert_eq!(engine.durability.floor().get(), model.floor, "floor after {op:?}");
-        assert!(engine.durability.highest() >= engine.durability.floor());
-        let left = engine.durability.quarantine(engine.now).map_or(0, |(left, _)| left.get());
+        assert_eq!(engine.promises.floor().get(), model.floor, "floor after {op:?}");
+        assert!(engine.promises.highest() >= engine.promises.floor());
+        let left = engine.promises.quarantine(engine.now).map_or(0, |(left, _)| left.get());
         let model_left = if model.is_quarantined() { model.quarantine_left() } else { 0 };
         assert_eq!(left, model_left, "after {op:?}");
         for name in 0..NAMES {
             let lock = engine.locks.get(&name).cloned().unwrap_or_default();
             let plain = model.lock(name);
             assert_eq!(lock.counter().get(), plain.counter, "counter after {op:?}");
-            assert!(lock.counter() <= engine.durability.highest());
+            assert!(lock.counter() <= engine.promises.highest());
             assert_eq!(plain_lease(lock.lease(engine.now)), seen(model.holder(name)), "{op:?}");
             assert_eq!(lock.is_held(engine.now), model.holder(name).is_some());
             if let Some(lease) = model.holder(name) {
@@ -872,7 +872,7 @@ fn the_engine_does_what_the_naive_model_does_with_what_fuzzing_found() {
 fn an_end_beyond_47_bits_is_the_last_instant_there_is() {
     let mut node = Node::new(INSTANT_MAX - 10);
     let claim = Claim { token: Token::new(b"t", TOKEN_MAX).unwrap(), ttl: Millis::new(u64::MAX) };
-    let granted = node.ask(0, |durability, lock, now| durability.acquire(lock, claim, b"", now));
+    let granted = node.ask(0, |promises, lock, now| promises.acquire(lock, claim, b"", now));
     assert!(matches!(granted, Ok(Acquired::Granted { .. })), "{granted:?}");
     let ends_at = node.locks[&0].written_lease().unwrap().ends_at;
     assert_eq!(ends_at.as_millis(), INSTANT_MAX);
@@ -883,11 +883,11 @@ fn an_end_beyond_47_bits_is_the_last_instant_there_is() {
 #[test]
 fn the_last_fence_is_granted_and_none_after_it() {
     let mut node = Node::new(0);
-    node.durability.raise_floor(Fence::MAX.previous());
+    node.promises.raise_floor(Fence::MAX.previous());
     let ttl = Millis::new(10);
     for (token, expected) in [(b"a", Some(Fence::MAX)), (b"b", None)] {
         let claim = Claim { token: Token::new(token, TOKEN_MAX).unwrap(), ttl };
-        let said = node.ask(0, |durability, lock, now| durability.acquire(lock, claim, b"", now));
+        let said = node.ask(0, |promises, lock, now| promises.acquire(lock, claim, b"", now));
         match expected {
             Some(fence) => {
                 assert!(matches!(said, Ok(Acquired::Granted { fence: f, .. }) if f == fence));
@@ -914,7 +914,7 @@ fn a_vote_from_before_a_crash_and_a_repair_after_it_do_not_make_two_holders() {
     let acquire = |node: &mut Node, token, ttl, now| {
         node.now = now;
         let claim = Claim { token, ttl };
-        match node.ask(0, |durability, lock, now| durability.acquire(lock, claim, b"", now)) {
+        match node.ask(0, |promises, lock, now| promises.acquire(lock, claim, b"", now)) {
             Ok(Acquired::Granted { fence, .. }) => Answer::Granted(fence),
             other => panic!("{other:?}"),
         }
@@ -922,8 +922,8 @@ fn a_vote_from_before_a_crash_and_a_repair_after_it_do_not_make_two_holders() {
     let extend = |node: &mut Node, fencing, now| {
         node.now = now;
         let (claim, wall) = (Claim { token: a, ttl: short }, UnixTime::from_millis(WALL_MS));
-        let asked = node.ask(0, |durability, lock, now| {
-            durability.extend(lock, claim, fencing, Clocks { now, wall })
+        let asked = node.ask(0, |promises, lock, now| {
+            promises.extend(lock, claim, fencing, Clocks { now, wall })
         });
         match asked {
             Ok(Extended::Extended { counts: true, .. }) => Extension::Extended,
@@ -934,7 +934,7 @@ fn a_vote_from_before_a_crash_and_a_repair_after_it_do_not_make_two_holders() {
     };
     // Node 2 is one fence ahead of the others.
     assert_eq!(acquire(&mut nodes[2], b, short, at(0)), Answer::Granted(fence(1)));
-    nodes[2].ask(0, |durability, lock, now| Ok(durability.release(lock, b, now))).expect("done");
+    nodes[2].ask(0, |promises, lock, now| Ok(promises.release(lock, b, now))).expect("done");
 
     for node in &mut nodes[..2] {
         assert_eq!(acquire(node, a, short, at(0)), Answer::Granted(fence(1)));

@@ -6,8 +6,8 @@
 //! whoever's turn it is.
 
 use lockmod::engine::{
-    Acquired, CallId, Claim, Clocks, ConnectionId, Durability, Fence, Fencing, Instant, Left, Line,
-    Lock, Millis, Queued, Refusal, Released, Room, Stop, Ticket, Token, Turn, UnixTime, Waiter,
+    Acquired, CallId, Claim, Clocks, ConnectionId, Fence, Fencing, Instant, Left, Line, Lock,
+    Millis, Promises, Queued, Refusal, Released, Room, Stop, Ticket, Token, Turn, UnixTime, Waiter,
 };
 use proptest::prelude::*;
 
@@ -268,7 +268,7 @@ impl Plain {
 
 struct Engine {
     now: Instant,
-    node: Durability,
+    node: Promises,
     lock: Lock,
     line: Line,
     /// Token of each call.
@@ -277,7 +277,7 @@ struct Engine {
 
 impl Engine {
     fn new() -> Engine {
-        let node = Durability::new(Fence::ZERO, None);
+        let node = Promises::new(Fence::ZERO, None);
         let (now, line) = (Instant::default(), Line::default());
         Engine { now, node, lock: Lock::default(), line, calls: Vec::new() }
     }

@@ -5,40 +5,30 @@
 //! leases, fences, validity or quorums.
 
 mod attempt;
-mod durability;
 mod fence;
 mod histogram;
-mod inventory;
-mod lock;
 mod node;
-mod queue;
 mod quorum;
-mod recovery;
 mod refusal;
 mod renewal;
-mod statement;
 mod ticket;
 mod time;
 mod token;
-mod turn;
 mod validity;
 mod waiting;
 
 pub use attempt::{Answer, Attempt, Grant, Loss, RaiseAnswer, Step};
-pub use durability::{Ceilings, Durability, FENCE_BLOCK, LEASE_BLOCK};
 pub use fence::{Fence, RAISE_MARGIN, VOTE_MARGIN};
 pub use histogram::Histogram;
-pub use inventory::Inventory;
-pub use lock::{Lease, Lock};
-pub use node::{Acquired, Claim, Extended, Fencing, Released, Stop};
-pub use queue::{CallId, ConnectionId, Left, Line, Queued, Room, Turn, Waiter};
-pub use quorum::{NODES_MAX, NodeSet, Quorum};
-pub use recovery::{
-    FENCE_JUMP, Found, Loaded, Recovery, Saved, Stopped, promote, recover, start, stop,
+pub use node::{
+    Acquired, CallId, Ceilings, Claim, ConnectionId, Draft, Extended, FENCE_BLOCK, FENCE_JUMP,
+    Fencing, Found, Inventory, LEASE_BLOCK, Lease, Left, Line, Loaded, Lock, Promises, Queued,
+    Recovery, Released, Room, Saved, Statement, Stop, Stopped, Turn, Waiter, promote, recover,
+    start, stop,
 };
+pub use quorum::{NODES_MAX, NodeSet, Quorum};
 pub use refusal::{QuarantineReason, Refusal};
 pub use renewal::{Due, Ending, Extension, Renewal, RenewalStep, RoundNumber, Schedule};
-pub use statement::{Draft, Statement};
 pub use ticket::{TICKET_ID_MAX, Ticket};
 pub use time::{Clocks, Instant, Millis, TTL_MAX, UNNOTICED, UnixTime};
 pub use token::{LABEL_MAX, TOKEN_MAX, TOKEN_MAX_DEFAULT, Token};

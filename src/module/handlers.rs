@@ -429,7 +429,7 @@ fn describe(
         ("waiters", Value::Integer(line.map_or(0, |(waiters, _)| waiters as u64))),
         ("first_waiting_ms", line.map_or(Value::Null, |(_, first)| Value::Integer(first.get()))),
     ];
-    if let Some((left, reason)) = node::durability(server).quarantine(now) {
+    if let Some((left, reason)) = node::promises(server).quarantine(now) {
         map.push(("quarantine_left_ms", Value::Integer(left.get())));
         map.push(("quarantine_reason", Value::Bytes(reason.to_string().into_bytes())));
     }

@@ -17,13 +17,13 @@ const POWERS: u32 = 24;
 
 /// The fields, in the order in which they are shown.
 pub(super) fn fields(server: InServer<'_>) -> Vec<(&'static str, Figure)> {
-    let durability = node::durability(server);
+    let promises = node::promises(server);
     let now = clock::now();
     let (counts, held, holds) =
         node::tally(server, |tally| (tally.counts, tally.held(), tally.holds.clone()));
     let (waiting, oldest, waits) = waiters::tally(server, now);
     let obstacle = obstacle(server, now);
-    let quarantine = durability.quarantine(now).map_or(0, |(left, _)| left.get());
+    let quarantine = promises.quarantine(now).map_or(0, |(left, _)| left.get());
     let locks = types::lock_count() as u64;
     let number = Figure::Number;
     vec![
@@ -47,8 +47,8 @@ pub(super) fn fields(server: InServer<'_>) -> Vec<(&'static str, Figure)> {
         ("wait_ms_up_to", Figure::Text(powers(&waits))),
         ("hold_ms", Figure::Text(summary(&holds))),
         ("hold_ms_up_to", Figure::Text(powers(&holds))),
-        ("floor", number(durability.floor().get())),
-        ("highest_fence", number(durability.highest().get())),
+        ("floor", number(promises.floor().get())),
+        ("highest_fence", number(promises.highest().get())),
         ("granting", number(u64::from(obstacle.is_none()))),
         ("state", Figure::Text(obstacle.unwrap_or_else(|| "grants".to_owned()))),
         ("quarantine_left_ms", number(quarantine)),

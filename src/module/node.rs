@@ -7,15 +7,15 @@ use super::state_file::StateFile;
 use super::tally::{Counts, Tally};
 use super::{clock, start};
 use crate::engine::{
-    Ceilings, Durability, Fence, Instant, LEASE_BLOCK, Lock, Recovery, Refusal, Stop,
+    Ceilings, Fence, Instant, LEASE_BLOCK, Lock, Promises, Recovery, Refusal, Stop,
 };
 
 static NODE: Guarded<Node> =
-    Guarded::new(Node { durability: Durability::new(Fence::ZERO, None), tally: Tally::NONE });
+    Guarded::new(Node { promises: Promises::new(Fence::ZERO, None), tally: Tally::NONE });
 
 /// What the node knows beside its locks.
 struct Node {
-    durability: Durability,
+    promises: Promises,
     tally: Tally,
 }
 
@@ -51,12 +51,12 @@ pub(super) fn ready<'a>(context: &mut Context<'a>) -> Ready<'a> {
 #[inline]
 pub(super) fn decide<R>(
     Ready(server): Ready<'_>,
-    mut decision: impl FnMut(&mut Durability) -> Result<R, Stop>,
+    mut decision: impl FnMut(&mut Promises) -> Result<R, Stop>,
 ) -> Result<R, Refusal> {
     loop {
         let (outcome, request) = NODE.with(server, |node| {
-            let outcome = decision(&mut node.durability);
-            (outcome, node.durability.take_request())
+            let outcome = decision(&mut node.promises);
+            (outcome, node.promises.take_request())
         });
         if let Some(ceilings) = request
             && let Some(state) = STATE.get()
@@ -78,16 +78,16 @@ fn persist(server: InServer<'_>, ceilings: Ceilings) -> Result<(), Refusal> {
     // The thread that writes ahead may have been there already.
     let durable = state.ceilings();
     let is_news = NODE.with(server, |node| {
-        let is_news = node.durability.ceilings() != Some(durable);
-        node.durability.persisted(durable);
+        let is_news = node.promises.ceilings() != Some(durable);
+        node.promises.persisted(durable);
         is_news
     });
     if !is_news {
         state.raise(ceilings).map_err(|error| {
-            NODE.with(server, |node| node.durability.request_failed());
+            NODE.with(server, |node| node.promises.request_failed());
             Refusal::StateFile { cause: error.to_string() }
         })?;
-        NODE.with(server, |node| node.durability.persisted(state.ceilings()));
+        NODE.with(server, |node| node.promises.persisted(state.ceilings()));
     }
     Ok(())
 }
@@ -98,14 +98,14 @@ pub(super) fn tick(context: &mut Context<'_>) {
     let Some(state) = STATE.get() else { return };
     state.retry(clock::now());
     let request = NODE.with(server, |node| {
-        node.durability.persisted(state.ceilings());
-        node.durability.take_request()
+        node.promises.persisted(state.ceilings());
+        node.promises.take_request()
     });
     if let Some(ceilings) = request {
         state.raise_ahead(ceilings);
     }
     if let Some(failure) = state.news_of_failure() {
-        NODE.with(server, |node| node.durability.request_failed());
+        NODE.with(server, |node| node.promises.request_failed());
         let line = format!("the state file cannot be written: {failure}; grants will be refused");
         context.log(Level::Warning, &line);
     }
@@ -114,8 +114,8 @@ pub(super) fn tick(context: &mut Context<'_>) {
 /// Does what the start asks for, and grants nothing that `state` does not promise yet.
 pub(super) fn begin(server: InServer<'_>, recovery: Recovery, state: StateFile) {
     NODE.with(server, |node| {
-        node.durability.keep(state.ceilings());
-        node.durability.recover(recovery);
+        node.promises.keep(state.ceilings());
+        node.promises.recover(recovery);
     });
     // Set once: `start` begins once.
     let _ = STATE.set(state);
@@ -123,7 +123,7 @@ pub(super) fn begin(server: InServer<'_>, recovery: Recovery, state: StateFile) 
 
 /// Why the node grants nothing, whoever asks for whichever lock; `None` if it grants.
 pub(super) fn refusal(server: InServer<'_>, now: Instant) -> Option<Refusal> {
-    let quarantine = NODE.with(server, |node| node.durability.quarantine(now));
+    let quarantine = NODE.with(server, |node| node.promises.quarantine(now));
     let of_quarantine = quarantine.map(|(left, reason)| Refusal::Quarantine { reason, left });
     // A few grants may still be covered by what was promised before; soon none is.
     let cause = || STATE.get().and_then(StateFile::failure);
@@ -133,20 +133,20 @@ pub(super) fn refusal(server: InServer<'_>, now: Instant) -> Option<Refusal> {
 /// Ends the quarantine; answers whether there was one.
 pub(super) fn end_quarantine(server: InServer<'_>, now: Instant) -> bool {
     NODE.with(server, |node| {
-        let was_quarantined = node.durability.quarantine(now).is_some();
-        node.durability.end_quarantine();
+        let was_quarantined = node.promises.quarantine(now).is_some();
+        node.promises.end_quarantine();
         was_quarantined
     })
 }
 
 /// Takes up what may be used after a change of the state file: nothing if that failed.
 pub(super) fn keep(server: InServer<'_>, state: &StateFile) {
-    NODE.with(server, |node| node.durability.keep(state.ceilings()));
+    NODE.with(server, |node| node.promises.keep(state.ceilings()));
 }
 
 /// Does what a promotion asks for.
 pub(super) fn recover(server: InServer<'_>, recovery: Recovery) {
-    NODE.with(server, |node| node.durability.recover(recovery));
+    NODE.with(server, |node| node.promises.recover(recovery));
 }
 
 /// The state file, if the node keeps one and has begun to grant.
@@ -167,24 +167,24 @@ pub(super) fn tally<R>(server: InServer<'_>, work: impl FnOnce(&mut Tally) -> R)
 }
 
 /// A copy of what the node promises about itself.
-pub(super) fn durability(server: InServer<'_>) -> Durability {
-    NODE.with(server, |node| node.durability.clone())
+pub(super) fn promises(server: InServer<'_>) -> Promises {
+    NODE.with(server, |node| node.promises.clone())
 }
 
 /// The last instant of the quarantine, if there is one.
 pub(super) fn grants_nothing_until(server: InServer<'_>, now: Instant) -> Option<Instant> {
-    NODE.with(server, |node| node.durability.grants_nothing_until(now))
+    NODE.with(server, |node| node.promises.grants_nothing_until(now))
 }
 
 /// The fence below which a forgotten lock never restarts.
 pub(super) fn floor(server: InServer<'_>) -> Fence {
-    NODE.with(server, |node| node.durability.floor())
+    NODE.with(server, |node| node.promises.floor())
 }
 
 /// A name has lost this lock.
 pub(super) fn forget(server: InServer<'_>, lock: &Lock) {
     NODE.with(server, |node| {
-        node.durability.forget(lock);
+        node.promises.forget(lock);
         node.tally.may_lapse(lock);
         if lock.written_lease().is_some() {
             node.tally.gave_back(lock.until());
@@ -195,7 +195,7 @@ pub(super) fn forget(server: InServer<'_>, lock: &Lock) {
 /// Begins to look for the longest lease that stands.
 pub(super) fn begin_survey(server: InServer<'_>) {
     NODE.with(server, |node| {
-        node.durability.begin_survey();
+        node.promises.begin_survey();
         node.tally.begin_survey();
     });
 }
@@ -203,14 +203,14 @@ pub(super) fn begin_survey(server: InServer<'_>) {
 /// A scan has come upon this lock, or it has got a second name.
 pub(super) fn come_upon(server: InServer<'_>, lock: &Lock) {
     NODE.with(server, |node| {
-        node.durability.come_upon(lock);
+        node.promises.come_upon(lock);
         node.tally.may_lapse(lock);
     });
 }
 
 /// Every lock has been looked at: a crash shall not cost the wait for those that were given back.
 pub(super) fn end_survey(server: InServer<'_>, now: Instant) {
-    if let Some(lease) = NODE.with(server, |node| node.durability.end_survey(now))
+    if let Some(lease) = NODE.with(server, |node| node.promises.end_survey(now))
         && let Some(state) = STATE.get()
     {
         state.lower(lease);
@@ -221,36 +221,36 @@ pub(super) fn end_survey(server: InServer<'_>, now: Instant) {
 /// known to stand.
 pub(super) fn would_gain(server: InServer<'_>, now: Instant) -> bool {
     NODE.with(server, |node| {
-        let Node { durability, tally } = node;
-        let longest = durability.longest();
+        let Node { promises, tally } = node;
+        let longest = promises.longest();
         let is_gone = tally.given_back().after(LEASE_BLOCK) >= longest;
         // After a start, the ceiling may be about leases that nobody has seen since.
         let is_above =
             |ceilings: Ceilings| ceilings.lease > longest.after(LEASE_BLOCK).after(LEASE_BLOCK);
-        durability.would_gain(now) && (is_gone || durability.ceilings().is_some_and(is_above))
+        promises.would_gain(now) && (is_gone || promises.ceilings().is_some_and(is_above))
     })
 }
 
 /// Any number of locks are gone, or have changed places.
 pub(super) fn forget_all(server: InServer<'_>) {
     NODE.with(server, |node| {
-        node.durability.forget_all();
-        node.tally.gave_back(node.durability.longest());
+        node.promises.forget_all();
+        node.tally.gave_back(node.promises.longest());
     });
 }
 
 /// Raises the floor to at least `floor`.
 pub(super) fn raise_floor(server: InServer<'_>, floor: Fence) {
-    NODE.with(server, |node| node.durability.raise_floor(floor));
+    NODE.with(server, |node| node.promises.raise_floor(floor));
 }
 
 /// The floor was raised elsewhere, by an operator at the master, or is read from the append-only
 /// file; answers the floor.
 pub(super) fn floor_seen(server: InServer<'_>, fence: Fence) -> Fence {
     NODE.with(server, |node| {
-        node.durability.seen(fence, None);
-        node.durability.raise_floor(fence);
-        node.durability.floor()
+        node.promises.seen(fence, None);
+        node.promises.raise_floor(fence);
+        node.promises.floor()
     })
 }
 
@@ -258,7 +258,7 @@ pub(super) fn floor_seen(server: InServer<'_>, fence: Fence) -> Fence {
 pub(super) fn seen(server: InServer<'_>, lock: &Lock) {
     let ends_at: Option<Instant> = lock.written_lease().map(|lease| lease.ends_at);
     NODE.with(server, |node| {
-        node.durability.seen(lock.counter(), ends_at);
+        node.promises.seen(lock.counter(), ends_at);
         node.tally.may_lapse(lock);
     });
 }
@@ -267,12 +267,12 @@ pub(super) fn seen(server: InServer<'_>, lock: &Lock) {
 /// is made durable before anybody can ask for it.
 pub(super) fn loaded(server: InServer<'_>, lock: &Lock) {
     seen(server, lock);
-    let request = NODE.with(server, |node| node.durability.take_request());
+    let request = NODE.with(server, |node| node.promises.take_request());
     if let Some(ceilings) = request
         && let Some(state) = STATE.get()
         && let Err(error) = state.raise(ceilings)
     {
-        NODE.with(server, |node| node.durability.request_failed());
+        NODE.with(server, |node| node.promises.request_failed());
         let line = format!("the state file cannot be written: {error}; a crash may forget a lock");
         super::ffi::log(Level::Warning, &line);
     }
@@ -280,5 +280,5 @@ pub(super) fn loaded(server: InServer<'_>, lock: &Lock) {
 
 /// A counter was raised elsewhere.
 pub(super) fn raised(server: InServer<'_>, before: Fence, counter: Fence) {
-    NODE.with(server, |node| node.durability.raised(before, counter));
+    NODE.with(server, |node| node.promises.raised(before, counter));
 }

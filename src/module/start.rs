@@ -97,7 +97,7 @@ fn begin(context: &mut Context<'_>) {
     }
     HAS_BEGUN.store(true, Ordering::Relaxed);
     let Some(claimed) = CLAIMED.with(server, Option::take) else { return };
-    let durability = node::durability(server);
+    let promises = node::promises(server);
     let loaded = Loaded {
         port: context.port(),
         clocks: clock::read(),
@@ -110,7 +110,7 @@ fn begin(context: &mut Context<'_>) {
             Found::Present(_) | Found::Missing | Found::Damaged => Inventory::default(),
         },
         was_read: WAS_READ.load(Ordering::Relaxed),
-        highest: durability.highest(),
+        highest: promises.highest(),
         is_always_durable: is_always_durable(context),
         is_replica: !flags.is_master(),
         max_ttl: config::max_ttl(),
@@ -120,7 +120,7 @@ fn begin(context: &mut Context<'_>) {
     if !config::quarantine() {
         recovery.quarantine = None;
     }
-    let saved = start(claimed.found, loaded, recovery, &durability);
+    let saved = start(claimed.found, loaded, recovery, &promises);
     redate(context, recovery);
     clock::date_by(server, saved.dating);
     node::begin(server, recovery, claimed.begin(saved));
@@ -160,7 +160,7 @@ fn tell(
 /// The node has become a master.
 pub(super) fn promoted(context: &mut Context<'_>) {
     let server = context.in_server();
-    let highest = node::durability(server).highest();
+    let highest = node::promises(server).highest();
     let mut recovery = promote(clock::clocks(server), highest, config::max_ttl());
     let distrusted = recovery.quarantine;
     let waits = config::quarantine() && config::quarantine_on_promotion();
@@ -230,9 +230,9 @@ pub(super) fn stopped(context: &mut Context<'_>) {
     notice_step(context, clock::now());
     let clocks = clock::clocks(server);
     let (inventory, longest) = take_inventory(context, clocks, clocks.wall);
-    let durability = node::durability(server);
+    let promises = node::promises(server);
     let stopped = Stopped { is_saved: context.is_data_set_saved(), inventory };
-    change_state(context, |saved| *saved = stop(*saved, &durability, clocks.now, longest, stopped));
+    change_state(context, |saved| *saved = stop(*saved, &promises, clocks.now, longest, stopped));
 }
 
 /// What the data set holds, with leases counted from `since`, and the latest end of the leases that

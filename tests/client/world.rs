@@ -12,8 +12,8 @@ use lockmod::client::protocol::Packet;
 use lockmod::client::reply::{self, Reply};
 use lockmod::client::{Failure, Locker, ReplyTo, Wakes, World};
 use lockmod::engine::{
-    Acquired, Clocks, ConnectionId, Durability, Extended, Fence, Fencing, Instant, Line, Lock,
-    Millis, QuarantineReason, Queued, Released, Room, Stop, Turn, UnixTime,
+    Acquired, Clocks, ConnectionId, Extended, Fence, Fencing, Instant, Line, Lock, Millis,
+    Promises, QuarantineReason, Queued, Released, Room, Stop, Turn, UnixTime,
 };
 use lockmod::wire::request::{self, Limits, Queue, Waiting};
 use rand::rngs::StdRng;
@@ -26,7 +26,7 @@ const NODES: usize = 5;
 /// Nodes and network, shared by all clients.
 struct Universe {
     random: StdRng,
-    nodes: Vec<(Durability, Lock, Line)>,
+    nodes: Vec<(Promises, Lock, Line)>,
     /// The clients, by the channels that they listen to.
     clients: HashMap<Vec<u8>, Arc<Ear>>,
     /// A node that does not know QUEUE.
@@ -78,7 +78,7 @@ impl Universe {
         let clocks = Clocks { now, wall: UnixTime::from_millis(1 + now.as_millis()) };
         let limits = Limits::FACTS;
         let is_old = self.old_node == Some(node);
-        let (durability, lock, line) = &mut self.nodes[node];
+        let (promises, lock, line) = &mut self.nodes[node];
         let integer = |fence: Fence| Reply::Integer(fence.get().cast_signed());
         let extended = |outcome: Extended, yes: Reply| match outcome {
             Extended::Extended { counts, .. } => {
@@ -101,7 +101,7 @@ impl Universe {
                 };
                 let (claim, label) = (acquire.claim, acquire.label);
                 let outcome =
-                    durability.acquire_in_line(lock, line, claim, label, queued.as_ref(), now);
+                    promises.acquire_in_line(lock, line, claim, label, queued.as_ref(), now);
                 let outcome = match outcome {
                     Ok((outcome, _)) => outcome,
                     Err(Stop::Refused(refusal)) => return Reply::Error(refusal.to_string()),
@@ -121,7 +121,7 @@ impl Universe {
                 if is_old && queued.is_some() {
                     return Reply::Error("ERR wrong number of arguments".into());
                 }
-                match durability.release_in_line(lock, line, token, queued.as_ref(), now).0 {
+                match promises.release_in_line(lock, line, token, queued.as_ref(), now).0 {
                     Released::Released { .. } => Reply::Integer(1),
                     Released::HeldByAnother => Reply::Integer(0),
                     Released::NotHeld => Reply::Nil,
@@ -130,13 +130,13 @@ impl Universe {
             b"LOCK.EXTEND" => {
                 let extend = request::extend(&args[2..], limits).unwrap();
                 let fencing: Fencing = extend.fencing;
-                let outcome = durability.extend(lock, extend.claim, fencing, clocks).unwrap();
+                let outcome = promises.extend(lock, extend.claim, fencing, clocks).unwrap();
                 extended(outcome, Reply::Integer(1))
             }
             b"LOCK.FENCE" if args.len() == 4 => {
                 let token = request::token(args[2], limits).unwrap();
                 let fence = request::fence(args[3]).unwrap();
-                let outcome = durability.raise(lock, token, fence, clocks).unwrap();
+                let outcome = promises.raise(lock, token, fence, clocks).unwrap();
                 let counter = match outcome {
                     Extended::Extended { counter, .. } => counter,
                     Extended::HeldByAnother | Extended::NotHeld => Fence::ZERO,
@@ -154,9 +154,9 @@ impl Universe {
     /// Lets a node call whose turn it is. One call of ten is lost.
     fn serve(&mut self, node: usize) {
         let now = self.instant();
-        let (durability, lock, line) = &mut self.nodes[node];
+        let (promises, lock, line) = &mut self.nodes[node];
         drop(line.expire(now, usize::MAX));
-        let is_quarantined = durability.grants_nothing_until(now).is_some();
+        let is_quarantined = promises.grants_nothing_until(now).is_some();
         if lock.is_held(now) || (is_quarantined && !self.calls_in_quarantine) {
             return;
         }
@@ -289,7 +289,7 @@ async fn let_time_pass(universe: Arc<Mutex<Universe>>) {
 }
 
 async fn story(seed: u64) -> usize {
-    let node = |_| (Durability::new(Fence::ZERO, None), Lock::default(), Line::default());
+    let node = |_| (Promises::new(Fence::ZERO, None), Lock::default(), Line::default());
     let nodes = (0..NODES).map(node).collect();
     let start = tokio::time::Instant::now();
     let random = StdRng::seed_from_u64(seed);
@@ -347,9 +347,9 @@ fn the_client_itself_runs_in_a_simulated_world() {
 async fn wait_out_a_quarantine(seed: u64, waiters: u64, calls_in_quarantine: bool) -> u64 {
     let quarantine = Instant::from_millis(4_000);
     let node = |_| {
-        let mut durability = Durability::new(Fence::ZERO, None);
-        durability.begin_quarantine(quarantine, QuarantineReason::UncleanRestart);
-        (durability, Lock::default(), Line::default())
+        let mut promises = Promises::new(Fence::ZERO, None);
+        promises.begin_quarantine(quarantine, QuarantineReason::UncleanRestart);
+        (promises, Lock::default(), Line::default())
     };
     let universe = Arc::new(Mutex::new(Universe {
         random: StdRng::seed_from_u64(seed),

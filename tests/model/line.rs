@@ -15,9 +15,9 @@
 use std::sync::Arc;
 
 use lockmod::engine::{
-    Acquired, Answer, Attempt, Claim, Clocks, ConnectionId, Durability, Extended, Fence, Grant,
-    Instant, Line, Lock, Millis, NodeSet, Queued, Quorum, RaiseAnswer, Room, Step, Terms, Ticket,
-    Token, Turn, UnixTime, Waiter, Waiting,
+    Acquired, Answer, Attempt, Claim, Clocks, ConnectionId, Extended, Fence, Grant, Instant, Line,
+    Lock, Millis, NodeSet, Promises, Queued, Quorum, RaiseAnswer, Room, Step, Terms, Ticket, Token,
+    Turn, UnixTime, Waiter, Waiting,
 };
 use stateright::{Model, Property};
 
@@ -130,7 +130,7 @@ enum Reply {
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 struct Node {
     lock: Lock,
-    durability: Durability,
+    promises: Promises,
     line: Line,
     /// How many tickets have come, for the order of arrival.
     arrivals: u8,
@@ -221,7 +221,7 @@ impl Node {
     fn new() -> Node {
         Node {
             lock: Lock::default(),
-            durability: Durability::new(Fence::ZERO, None),
+            promises: Promises::new(Fence::ZERO, None),
             line: Line::default(),
             arrivals: 0,
             arrived: [0; CLIENTS_MAX],
@@ -275,21 +275,21 @@ impl Node {
             connection: ConnectionId(client as u64),
             room: Room { waiters: 0, max: 1 },
         };
-        let Node { lock, durability, line, .. } = self;
+        let Node { lock, promises, line, .. } = self;
         match request {
             Request::Acquire { in_line } => {
                 let queued = in_line.then_some(&queued);
                 let outcome = if defect == Defect::NoReservation && !lock.is_held(NOW) {
                     let mut nobody = Line::default();
                     let outcome =
-                        durability.acquire_in_line(lock, &mut nobody, claim, b"", None, NOW);
+                        promises.acquire_in_line(lock, &mut nobody, claim, b"", None, NOW);
                     if let Some(queued) = queued {
                         line.leave(&Waiter::Ticket(queued.ticket.clone()));
                     }
                     line.taken();
                     outcome
                 } else {
-                    durability.acquire_in_line(lock, line, claim, b"", queued, NOW)
+                    promises.acquire_in_line(lock, line, claim, b"", queued, NOW)
                 };
                 match outcome.expect("neither quarantine nor disk").0 {
                     Acquired::Granted { fence, .. } | Acquired::Again { fence, .. } => {
@@ -299,17 +299,17 @@ impl Node {
                 }
             }
             Request::Raise(fence) => {
-                match durability.raise(lock, token, fence, CLOCKS).expect("no disk") {
+                match promises.raise(lock, token, fence, CLOCKS).expect("no disk") {
                     Extended::Extended { counter, .. } => Reply::Raised(Some(counter)),
                     Extended::HeldByAnother | Extended::NotHeld => Reply::Raised(None),
                 }
             }
             Request::ReleaseIntoLine => {
-                let _ = durability.release_in_line(lock, line, token, Some(&queued), NOW);
+                let _ = promises.release_in_line(lock, line, token, Some(&queued), NOW);
                 Reply::Held
             }
             Request::Release => {
-                let _ = durability.release_in_line(lock, line, token, None, NOW);
+                let _ = promises.release_in_line(lock, line, token, None, NOW);
                 Reply::Held
             }
         }

@@ -1,6 +1,6 @@
 //! Explores every reachable state of the protocol, within bounds, with the engine's own code.
 //!
-//! The nodes are the engine's `Lock` and `Durability`, the clients its `Attempt` and `Renewal`; the
+//! The nodes are the engine's `Lock` and `Promises`, the clients its `Attempt` and `Renewal`; the
 //! network, crashes and time between them are the model's (`world.rs` says how). Sound runs must
 //! exhaust their bounds without a violation, come upon everything that they are there for, and
 //! count the states that they counted before: a count that has changed says that the protocol, or

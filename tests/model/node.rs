@@ -1,11 +1,11 @@
-//! One node of the model: the engine's `Lock` and `Durability`, a disk, and what only we know.
+//! One node of the model: the engine's `Lock` and `Promises`, a disk, and what only we know.
 //!
 //! Nothing is decided here but the deliberate defects. Time stands still: every request arrives at
 //! [`NOW`], so that every live lease ends at the same instant and the space stays finite. That the
 //! clock goes on past the end of a lease is an event of its own, [`Node::expire`].
 
 use lockmod::engine::{
-    Acquired, Ceilings, Claim, Clocks, Durability, Extended, Fence, Fencing, Instant, Lock, Millis,
+    Acquired, Ceilings, Claim, Clocks, Extended, Fence, Fencing, Instant, Lock, Millis, Promises,
     QuarantineReason, Stop, Token, UnixTime, promote,
 };
 
@@ -33,7 +33,7 @@ pub(crate) struct Origin {
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct Node {
     pub(crate) lock: Lock,
-    pub(crate) durability: Durability,
+    pub(crate) promises: Promises,
     /// What survives a crash.
     pub(crate) disk: Ceilings,
     /// Of the live lease.
@@ -48,7 +48,7 @@ impl Node {
     pub(crate) fn new() -> Node {
         Node {
             lock: Lock::default(),
-            durability: Durability::new(Fence::ZERO, Some(Ceilings::default())),
+            promises: Promises::new(Fence::ZERO, Some(Ceilings::default())),
             disk: Ceilings::default(),
             origin: Origin::default(),
             forgotten: Vec::new(),
@@ -88,12 +88,12 @@ impl Node {
     }
 
     pub(crate) fn quarantine_reason(&self) -> Option<QuarantineReason> {
-        self.durability.quarantine(NOW).map(|(_, reason)| reason)
+        self.promises.quarantine(NOW).map(|(_, reason)| reason)
     }
 
     /// The next fence is above it.
     pub(crate) fn counter(&self) -> Fence {
-        self.lock.counter().max(self.durability.floor())
+        self.lock.counter().max(self.promises.floor())
     }
 
     /// Whether all that the node has promised is on its disk.
@@ -148,7 +148,7 @@ impl Node {
                 Some(self.extend(Origin { id, round }, claim, Fencing::Repair(fence), ttls, defect))
             }
             Request::Release => {
-                let _ = self.durability.release(&mut self.lock, token, NOW);
+                let _ = self.promises.release(&mut self.lock, token, NOW);
                 None
             }
         }
@@ -183,14 +183,14 @@ impl Node {
     /// Asks the engine, persists what it wants persisted, and asks again. `None`: refused.
     fn ask<T>(
         &mut self,
-        request: impl Fn(&mut Durability, &mut Lock) -> Result<T, Stop>,
+        request: impl Fn(&mut Promises, &mut Lock) -> Result<T, Stop>,
         persists: bool,
     ) -> Option<T> {
         loop {
-            match request(&mut self.durability, &mut self.lock) {
+            match request(&mut self.promises, &mut self.lock) {
                 Ok(outcome) => {
                     // Writing ahead comes too late to be of use: the worst case.
-                    let _ = self.durability.take_request();
+                    let _ = self.promises.take_request();
                     return Some(outcome);
                 }
                 Err(Stop::Refused(_)) => return None,
@@ -198,7 +198,7 @@ impl Node {
                     if persists {
                         self.disk = ceilings;
                     }
-                    self.durability.persisted(ceilings);
+                    self.promises.persisted(ceilings);
                 }
             }
         }
@@ -232,16 +232,16 @@ impl Node {
             self.forgotten.push(self.origin);
         }
         let floor = if defect == Defect::NoFenceCeiling { Fence::ZERO } else { self.disk.fence };
-        self.durability = Durability::new(floor, Some(self.disk));
+        self.promises = Promises::new(floor, Some(self.disk));
         if defect != Defect::NoQuarantine {
             let reason = QuarantineReason::UncleanRestart;
-            self.durability.begin_quarantine(self.disk.lease, reason);
+            self.promises.begin_quarantine(self.disk.lease, reason);
         }
         let saved = self.saved.as_deref().cloned().filter(|_| with_data);
         (self.lock, self.origin) = saved.unwrap_or_default();
         let ends_at = self.lock.written_lease().map(|lease| lease.ends_at);
-        self.durability.seen(self.lock.counter(), ends_at);
-        let _ = self.durability.take_request();
+        self.promises.seen(self.lock.counter(), ends_at);
+        let _ = self.promises.take_request();
         if self.lock.is_held(NOW) && !self.forgotten.contains(&self.origin) {
             self.forgotten.push(self.origin);
         }
@@ -252,25 +252,25 @@ impl Node {
     /// replicated last, or none, and promised nothing yet of what came after.
     pub(crate) fn promote(&mut self, defect: Defect) {
         self.crash(self.saved.is_some(), defect);
-        self.durability = Durability::new(Fence::ZERO, Some(Ceilings::default()));
+        self.promises = Promises::new(Fence::ZERO, Some(Ceilings::default()));
         let ends_at = self.lock.written_lease().map(|lease| lease.ends_at);
-        self.durability.seen(self.lock.counter(), ends_at);
+        self.promises.seen(self.lock.counter(), ends_at);
         let clocks = Clocks { now: NOW, wall: UnixTime::default() };
-        let mut recovery = promote(clocks, self.durability.highest(), TTL_LONGEST);
+        let mut recovery = promote(clocks, self.promises.highest(), TTL_LONGEST);
         if defect == Defect::PromotionWithoutJump {
             recovery.floor = Fence::ZERO;
         }
-        self.durability.recover(recovery);
-        let _ = self.durability.take_request();
-        let used = Ceilings { fence: self.durability.highest(), lease: NOW.after(TTL_LONGEST) };
+        self.promises.recover(recovery);
+        let _ = self.promises.take_request();
+        let used = Ceilings { fence: self.promises.highest(), lease: NOW.after(TTL_LONGEST) };
         self.disk = used.plus_block();
-        self.durability.persisted(self.disk);
+        self.promises.persisted(self.disk);
     }
 
     /// The node's clock passes the lease ceiling. All leases from before the crash are over then,
     /// on this node's clock; that their holders agree is what the caller has to see to.
     pub(crate) fn end_quarantine(&mut self) {
-        self.durability.end_quarantine();
+        self.promises.end_quarantine();
         self.forgotten.clear();
     }
 }

@@ -1,4 +1,4 @@
-//! One simulated server: the engine's lock and durability, the codec's bytes on a disk, and what
+//! One simulated server: the engine's lock and promises, the codec's bytes on a disk, and what
 //! the module does around them at a start and a stop.
 //!
 //! The decisions are the engine's. What stands here in place of the module (`src/module/start.rs`,
@@ -10,8 +10,8 @@ use std::time::Duration;
 use lockmod::codec::state::{decode_state, encode_state};
 use lockmod::codec::{decode_lock, encode_lock};
 use lockmod::engine::{
-    Acquired, Ceilings, Clocks, Durability, Extended, Fence, Fencing, Found, Instant, Inventory,
-    Lease, Line, Loaded, Lock, Millis, Queued, Refusal, Released, Saved, Statement, Stop, Stopped,
+    Acquired, Ceilings, Clocks, Extended, Fence, Fencing, Found, Instant, Inventory, Lease, Line,
+    Loaded, Lock, Millis, Promises, Queued, Refusal, Released, Saved, Statement, Stop, Stopped,
     Token, UnixTime, Waiter, recover, start, stop,
 };
 use lockmod::wire::request::{
@@ -119,7 +119,7 @@ pub(crate) struct Node {
     defect: Defect,
     /// What leaves the process is dated by this.
     dating: Clocks,
-    durability: Durability,
+    promises: Promises,
     pub(crate) locks: BTreeMap<Vec<u8>, Lock>,
     pub(crate) lines: Lines,
     statement: Statement,
@@ -151,7 +151,7 @@ impl Node {
             persistence,
             defect,
             dating: none,
-            durability: Durability::default(),
+            promises: Promises::default(),
             locks: BTreeMap::new(),
             lines: Lines::new(offer),
             statement: Statement::new(Saved {
@@ -241,7 +241,7 @@ impl Node {
     /// An operator's DEL.
     pub(crate) fn delete(&mut self, name: &[u8]) {
         if let Some(lock) = self.locks.remove(name) {
-            self.durability.forget(&lock);
+            self.promises.forget(&lock);
             self.disk.stated.remove(name);
             self.settle(name);
         }
@@ -268,7 +268,7 @@ impl Node {
             let longest = ends.max().unwrap_or_default();
             let is_saved = saves || self.persistence == Persistence::Always;
             let stopped = Stopped { is_saved, inventory: self.inventory(self.dated().wall) };
-            let node = self.durability.clone();
+            let node = self.promises.clone();
             self.statement.change(|saved| *saved = stop(*saved, &node, now, longest, stopped));
             let _ = self.write_state();
         }
@@ -301,12 +301,12 @@ impl Node {
         self.disk.is_full = false;
         let found = self.found();
         self.dating = found.dating(self.boot).unwrap_or_else(|| self.clocks());
-        self.durability = Durability::new(Fence::ZERO, None);
+        self.promises = Promises::new(Fence::ZERO, None);
         for (name, bytes) in &self.disk.locks {
             let loaded = decode_lock(bytes, self.dated(), self.boot).expect("we wrote it");
             let ends_at = loaded.lock.written_lease().map(|lease| lease.ends_at);
-            self.durability.raise_floor(loaded.floor);
-            self.durability.seen(loaded.lock.counter(), ends_at);
+            self.promises.raise_floor(loaded.floor);
+            self.promises.seen(loaded.lock.counter(), ends_at);
             self.locks.insert(name.clone(), loaded.lock);
         }
         self.replay();
@@ -326,8 +326,8 @@ impl Node {
                 lock.set_provisional(decided.is_provisional);
             }
             let ends_at = lock.written_lease().map(|lease| lease.ends_at);
-            self.durability.raise_floor(stated.floor);
-            self.durability.seen(lock.counter(), ends_at);
+            self.promises.raise_floor(stated.floor);
+            self.promises.seen(lock.counter(), ends_at);
             self.locks.insert(name.clone(), lock);
         }
     }
@@ -354,7 +354,7 @@ impl Node {
                 Found::Present(_) | Found::Missing | Found::Damaged => Inventory::default(),
             },
             was_read: self.persistence != Persistence::Nothing,
-            highest: self.durability.highest(),
+            highest: self.promises.highest(),
             is_always_durable: self.persistence == Persistence::Always,
             is_replica: false,
             max_ttl: MAX_TTL,
@@ -369,13 +369,13 @@ impl Node {
         if self.defect == Defect::DatesByTheWallClock {
             recovery.prolong = Millis::ZERO;
         }
-        let saved = start(found, loaded, recovery, &self.durability);
+        let saved = start(found, loaded, recovery, &self.promises);
         for lock in self.locks.values_mut() {
             recovery.redate(lock, clocks.now);
         }
         self.dating = saved.dating;
         self.statement = Statement::new(saved);
-        self.durability.recover(recovery);
+        self.promises.recover(recovery);
         self.write_state().expect("the disk works at a start");
         self.quarantines += u64::from(recovery.quarantine.is_some());
     }
@@ -390,7 +390,7 @@ impl Node {
             self.disk.state = Some(encode_state(&draft.saved));
             self.statement.written(draft);
         }
-        self.durability.keep(self.statement.allowed());
+        self.promises.keep(self.statement.allowed());
         if is_full {
             return Err(Refusal::StateFile { cause: "no space left on device".into() });
         }
@@ -398,7 +398,7 @@ impl Node {
     }
 
     fn write_data(&mut self) {
-        let (clocks, floor, boot) = (self.dated(), self.durability.floor(), self.boot);
+        let (clocks, floor, boot) = (self.dated(), self.promises.floor(), self.boot);
         let bytes = |lock: &Lock| encode_lock(lock, floor, clocks, boot);
         self.disk.locks =
             self.locks.iter().map(|(name, lock)| (name.clone(), bytes(lock))).collect();
@@ -420,7 +420,7 @@ impl Node {
             let fact = [ttl.as_bytes(), suffix, mark].concat();
             (lease.token.as_bytes().to_vec(), lease.label.to_vec(), fact)
         });
-        let stated = Stated { counter: lock.counter(), floor: self.durability.floor(), lease };
+        let stated = Stated { counter: lock.counter(), floor: self.promises.floor(), lease };
         self.disk.stated.insert(name.to_vec(), stated);
     }
 
@@ -483,7 +483,7 @@ impl Node {
     fn decide<T>(
         &mut self,
         name: &[u8],
-        mut decision: impl FnMut(&mut Durability, &mut Lock, Instant) -> Result<T, Stop>,
+        mut decision: impl FnMut(&mut Promises, &mut Lock, Instant) -> Result<T, Stop>,
     ) -> Result<T, Refusal> {
         let now = self.now();
         let mut lock = self.locks.remove(name);
@@ -491,7 +491,7 @@ impl Node {
         let mut decided = lock.take().unwrap_or_default();
         let before = decided.clone();
         let outcome = loop {
-            match decision(&mut self.durability, &mut decided, now) {
+            match decision(&mut self.promises, &mut decided, now) {
                 Ok(outcome) => break Ok(outcome),
                 Err(Stop::Refused(refusal)) => break Err(refusal),
                 Err(Stop::Persist(ceilings)) => {
@@ -503,7 +503,7 @@ impl Node {
             }
         };
         // Writing ahead comes too late to be of use: the worst case.
-        let _ = self.durability.take_request();
+        let _ = self.promises.take_request();
         if !is_new || decided.counter() > Fence::ZERO {
             self.locks.insert(name.to_vec(), decided);
         }
@@ -529,8 +529,8 @@ impl Node {
             self.lines.note_attempt(&queued.ticket, self.clocks().now);
             self.lines.has_called(args[1], &queued.ticket)
         });
-        let decided = self.decide_in_line(args[1], |durability, lock, line, now| {
-            durability.acquire_in_line(lock, line, asked.claim, asked.label, queued.as_ref(), now)
+        let decided = self.decide_in_line(args[1], |promises, lock, line, now| {
+            promises.acquire_in_line(lock, line, asked.claim, asked.label, queued.as_ref(), now)
         });
         // That the disk is full is found out by asking for what needs it.
         let is_misled = was_called && !matches!(decided, Ok(_) | Err(Refusal::StateFile { .. }));
@@ -553,13 +553,13 @@ impl Node {
         let queued = queue.map(|queue| self.lines.queued(queue, connection, self.now()));
         let for_anybody = self.defect == Defect::ReleasesForAnybody;
         let ((outcome, _), is_there) =
-            self.decide_in_line(args[1], |durability, lock, line, now| {
+            self.decide_in_line(args[1], |promises, lock, line, now| {
                 let holder = lock.lease(now).map(|lease| lease.token.as_bytes().to_vec());
                 let token = match &holder {
                     Some(holder) if for_anybody => request::token(holder, Limits::FACTS)?,
                     _ => token,
                 };
-                let outcome = durability.release_in_line(lock, line, token, queued.as_ref(), now);
+                let outcome = promises.release_in_line(lock, line, token, queued.as_ref(), now);
                 let is_there =
                     |queued: &Queued<'_>| line.has(&Waiter::Ticket(queued.ticket.clone()));
                 Ok((outcome, queued.as_ref().is_none_or(is_there)))
@@ -579,11 +579,11 @@ impl Node {
     fn decide_in_line<T>(
         &mut self,
         name: &[u8],
-        mut decision: impl FnMut(&mut Durability, &mut Lock, &mut Line, Instant) -> Result<T, Stop>,
+        mut decision: impl FnMut(&mut Promises, &mut Lock, &mut Line, Instant) -> Result<T, Stop>,
     ) -> Result<T, Refusal> {
         let mut line = self.lines.take(name);
         let outcome =
-            self.decide(name, |durability, lock, now| decision(durability, lock, &mut line, now));
+            self.decide(name, |promises, lock, now| decision(promises, lock, &mut line, now));
         self.lines.put(name, line);
         self.settle(name);
         outcome
@@ -601,7 +601,7 @@ impl Node {
 
     /// Until when nobody can be granted the lock.
     fn closed_until(&self, name: &[u8], now: Instant) -> Option<Instant> {
-        let quarantine = self.durability.grants_nothing_until(now);
+        let quarantine = self.promises.grants_nothing_until(now);
         held_until(&self.locks, name, now).max(quarantine)
     }
 
@@ -620,7 +620,7 @@ impl Node {
     /// In what true time something will be due, if nobody knows of it yet.
     pub(crate) fn alarm(&mut self) -> Option<Duration> {
         let now = self.now();
-        let quarantine = self.durability.grants_nothing_until(now);
+        let quarantine = self.promises.grants_nothing_until(now);
         let due = self.lines.alarm(|name| held_until(&self.locks, name, now).max(quarantine))?;
         let due = due.after(Millis::new(1));
         Some(self.clock.true_length(now.until(due).into()))
@@ -632,8 +632,8 @@ impl Node {
             return Ok(Said::Nil);
         }
         let wall = self.clocks().wall;
-        let outcome = self.decide(args[1], |durability, lock, now| {
-            durability.extend(lock, asked.claim, asked.fencing, Clocks { now, wall })
+        let outcome = self.decide(args[1], |promises, lock, now| {
+            promises.extend(lock, asked.claim, asked.fencing, Clocks { now, wall })
         })?;
         let repairs = matches!(asked.fencing, Fencing::Repair(_));
         self.repaired += u64::from(repairs && matches!(outcome, Extended::Extended { .. }));
@@ -654,26 +654,26 @@ impl Node {
         let now = self.now();
         let counter = self.locks.get(name).map_or(Fence::ZERO, Lock::counter);
         held_until(&self.locks, name, now).is_none()
-            && self.durability.quarantine(now).is_none()
-            && counter.max(self.durability.floor()) > fence
+            && self.promises.quarantine(now).is_none()
+            && counter.max(self.promises.floor()) > fence
     }
 
     /// Whether it grants nothing yet.
     pub(crate) fn is_in_quarantine(&self) -> bool {
-        self.durability.quarantine(self.now()).is_some()
+        self.promises.quarantine(self.now()).is_some()
     }
 
     /// What it issued under names that are gone.
     pub(crate) fn raise_floor(&mut self, floor: u64) {
         let floor = Fence::new(floor).expect("a small fence");
-        self.decide(b"", |durability, _, _| durability.lift_floor(floor)).expect("the disk works");
+        self.decide(b"", |promises, _, _| promises.lift_floor(floor)).expect("the disk works");
     }
 
     fn raise(&mut self, args: &[&[u8]]) -> Result<Said, Refusal> {
         let (token, fence) = (request::token(args[2], LIMITS)?, request::fence(args[3])?);
         let wall = self.clocks().wall;
-        let outcome = self.decide(args[1], |durability, lock, now| {
-            durability.raise(lock, token, fence, Clocks { now, wall })
+        let outcome = self.decide(args[1], |promises, lock, now| {
+            promises.raise(lock, token, fence, Clocks { now, wall })
         })?;
         Ok(extended(outcome, |counter, _| counter))
     }
@@ -695,7 +695,7 @@ impl Node {
             field("held_for_ms", Said::Number(lock.held_for(now).get()));
         }
         field("waiters", Said::Number(self.lines.len(name) as u64));
-        if let Some((left, _)) = self.durability.quarantine(now) {
+        if let Some((left, _)) = self.promises.quarantine(now) {
             field("quarantine_left_ms", Said::Number(left.get()));
         }
         Said::List(fields)

@@ -5,7 +5,8 @@
 //! written are wanted still. This decides what to write and what a write allows; whoever owns the
 //! file does the writing, one write at a time.
 
-use super::{Ceilings, Clocks, Instant, Saved};
+use super::{Ceilings, Saved};
+use crate::engine::{Clocks, Instant};
 
 /// The contents of one state file, wanted and written.
 #[derive(Clone, Debug)]
@@ -96,7 +97,7 @@ impl Statement {
 mod tests {
     use super::*;
     use crate::engine::{
-        Claim, Durability, Fence, Found, Inventory, Loaded, Lock, Millis, Stop, Token, UnixTime,
+        Claim, Fence, Found, Inventory, Loaded, Lock, Millis, Promises, Stop, Token, UnixTime,
         promote, recover, start,
     };
     use proptest::prelude::*;
@@ -121,7 +122,7 @@ mod tests {
     /// A node without persistence, of which only the state file survives a crash.
     struct Node {
         now: u64,
-        durability: Durability,
+        promises: Promises,
         statement: Statement,
         file: Option<Saved>,
         is_replica: bool,
@@ -150,16 +151,16 @@ mod tests {
                 is_replica,
                 max_ttl: MAX_TTL,
             };
-            let mut durability = Durability::new(Fence::ZERO, None);
+            let mut promises = Promises::new(Fence::ZERO, None);
             let recovery = recover(found, loaded);
-            let statement = Statement::new(start(found, loaded, recovery, &durability));
-            durability.recover(recovery);
-            durability.keep(statement.allowed());
+            let statement = Statement::new(start(found, loaded, recovery, &promises));
+            promises.recover(recovery);
+            promises.keep(statement.allowed());
             let (issued, longest, counter) = (Fence::ZERO, Instant::default(), Fence::ZERO);
             let waits_until = recovery.quarantine.map_or(longest, |(until, _)| until);
             let mut node = Node {
                 now,
-                durability,
+                promises,
                 statement,
                 file,
                 is_replica,
@@ -183,7 +184,7 @@ mod tests {
             if disk == Disk::Works {
                 self.statement.written(draft);
             }
-            self.durability.keep(self.statement.allowed());
+            self.promises.keep(self.statement.allowed());
             disk == Disk::Works
         }
 
@@ -192,7 +193,7 @@ mod tests {
             let (claim, now) = (Claim { token, ttl: Millis::new(ttl) }, clocks(self.now).now);
             let mut lock = Lock::free(self.counter, now);
             loop {
-                match self.durability.acquire(&mut lock, claim, b"", now) {
+                match self.promises.acquire(&mut lock, claim, b"", now) {
                     Ok(_) => break,
                     Err(Stop::Refused(_)) => return,
                     Err(Stop::Persist(ceilings)) => {
@@ -214,8 +215,8 @@ mod tests {
 
         fn promote(&mut self, disk: Disk) {
             self.is_replica = false;
-            let recovery = promote(clocks(self.now), self.durability.highest(), MAX_TTL);
-            self.durability.recover(recovery);
+            let recovery = promote(clocks(self.now), self.promises.highest(), MAX_TTL);
+            self.promises.recover(recovery);
             let (until, _) = recovery.quarantine.expect("a promotion waits");
             self.waits_until = until;
             let used = Ceilings { fence: recovery.floor, lease: until };
@@ -228,9 +229,9 @@ mod tests {
 
         /// All locks were given back, and a survey has found none.
         fn survey(&mut self, disk: Disk) {
-            self.durability.begin_survey();
+            self.promises.begin_survey();
             self.longest = Instant::default();
-            if let Some(lease) = self.durability.end_survey(clocks(self.now).now) {
+            if let Some(lease) = self.promises.end_survey(clocks(self.now).now) {
                 self.statement.lower(lease);
                 self.write(disk);
             }
@@ -248,7 +249,7 @@ mod tests {
             // A replica grants nothing, and waits when it is promoted.
             let is_covered = self.is_replica || until >= waits_until || waits_until < now;
             assert!(is_covered, "{until:?} < {waits_until:?}");
-            assert!(self.durability.floor() >= issued);
+            assert!(self.promises.floor() >= issued);
             (self.issued, self.longest) = (issued, longest);
         }
     }
@@ -297,7 +298,7 @@ mod tests {
         assert!(node.write(Disk::Works));
         let file = node.file.unwrap();
         assert!(!file.was_replica && file.ceilings.lease >= node.waits_until);
-        assert!(file.ceilings.fence > node.durability.floor());
+        assert!(file.ceilings.fence > node.promises.floor());
         assert_eq!(node.statement.allowed(), file.ceilings);
     }
 

@@ -5,7 +5,8 @@
 //! need. After a restart that may have lost data, the floor starts at the fence ceiling, and the
 //! node grants nothing until the lease ceiling has passed.
 
-use super::{Fence, Instant, Lock, Millis, QuarantineReason, Recovery, Stop};
+use super::{Lock, Recovery, Stop};
+use crate::engine::{Fence, Instant, Millis, QuarantineReason};
 
 /// How many fences one write of the fence ceiling pays for. 2^53 has room for 8 * 10^9 crashes.
 pub const FENCE_BLOCK: u64 = 1 << 20;
@@ -56,7 +57,7 @@ impl Ceilings {
 
 /// The node-wide part of a node's state.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
-pub struct Durability {
+pub struct Promises {
     floor: Fence,
     highest: Fence,
     /// The latest end of any lease granted or come upon since the last survey began.
@@ -78,10 +79,10 @@ struct Quarantine {
     reason: QuarantineReason,
 }
 
-impl Durability {
+impl Promises {
     /// A node with this floor, whose state file promises `ceilings`; `None` without a state file.
-    pub const fn new(floor: Fence, ceilings: Option<Ceilings>) -> Durability {
-        Durability {
+    pub const fn new(floor: Fence, ceilings: Option<Ceilings>) -> Promises {
+        Promises {
             floor,
             highest: floor,
             recent: Ceilings::NONE.lease,
@@ -247,7 +248,7 @@ impl Durability {
 
     /// Notes a lock that came from a data set, a dump or a master.
     ///
-    /// Its fence and its lease may be beyond the ceilings: until [`Durability::take_request`] is
+    /// Its fence and its lease may be beyond the ceilings: until [`Promises::take_request`] is
     /// met, a crash could forget them.
     pub fn seen(&mut self, counter: Fence, ends_at: Option<Instant>) {
         self.note(Ceilings { fence: counter, lease: ends_at.unwrap_or_default() });

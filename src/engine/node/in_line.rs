@@ -2,14 +2,15 @@
 //!
 //! What is granted, and that it is safe, is decided as everywhere else; the line only says no more
 //! often. After each of these the caller asks [`Line::serve`] if the lock is free, and
-//! [`Durability::grants_nothing_until`] does not put that off.
+//! [`Promises::grants_nothing_until`] does not put that off.
 
+use super::line::{Left, Line, Queued, Waiter};
 use super::lock::{Lock, Standing};
-use super::queue::{Left, Line, Queued, Waiter};
-use super::{Acquired, Claim, Durability, Instant, Millis, Released, Stop, Token};
+use super::{Acquired, Claim, Promises, Released, Stop};
+use crate::engine::{Instant, Millis, Token};
 
-impl Durability {
-    /// As [`Durability::acquire`], where nobody waits who comes before the request; otherwise the
+impl Promises {
+    /// As [`Promises::acquire`], where nobody waits who comes before the request; otherwise the
     /// lock counts as held. A request that brings a ticket comes before whoever is younger, and
     /// then it stands in `line` if the answer is [`Acquired::Held`], and does not if it is not.
     ///
@@ -18,8 +19,8 @@ impl Durability {
     /// own lease.
     ///
     /// # Errors
-    /// As [`Durability::acquire`], and [`QueueFull`](super::Refusal::QueueFull) for a ticket that
-    /// would have to stand in line, and does not yet.
+    /// As [`Promises::acquire`], and [`QueueFull`](crate::engine::Refusal::QueueFull) for a ticket
+    /// that would have to stand in line, and does not yet.
     pub fn acquire_in_line(
         &mut self,
         lock: &mut Lock,
@@ -54,7 +55,7 @@ impl Durability {
         }
     }
 
-    /// As [`Durability::release`]. Whoever brought the token last leaves the line; a request that
+    /// As [`Promises::release`]. Whoever brought the token last leaves the line; a request that
     /// brings a ticket stands in line instead, if the node has room for it.
     ///
     /// The lock is given back whether there is room or not: a waiter is a hint, a lease is not.

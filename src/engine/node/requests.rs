@@ -4,11 +4,11 @@
 //! were. The node keeps no locks; the caller brings the one that the request is about (a free one
 //! of counter zero where there is none), and stores it if the outcome says so.
 
-use super::durability::{Ceilings, Durability};
-use super::fence::RAISE_MARGIN;
 use super::lock::{Lease, Lock, Standing};
-use super::token::Token;
-use super::{Clocks, Fence, Instant, Millis, QuarantineReason, Refusal, UnixTime};
+use super::promises::{Ceilings, Promises};
+use crate::engine::{
+    Clocks, Fence, Instant, Millis, QuarantineReason, RAISE_MARGIN, Refusal, Token, UnixTime,
+};
 
 /// What became of an acquire.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -103,7 +103,7 @@ pub enum Fencing {
     Repair(Fence),
 }
 
-impl Durability {
+impl Promises {
     /// Grants `lock` to the claim if nobody has it; for its holder, keeps the later end.
     ///
     /// # Errors

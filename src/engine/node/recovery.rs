@@ -5,9 +5,9 @@
 //! promise is known, the longest lease that the node's settings allow is waited out, and the fences
 //! go on far above everything that is known.
 
-use super::{
-    Ceilings, Clocks, Durability, Fence, Instant, Inventory, Lock, Millis, QuarantineReason,
-    TTL_MAX, UNNOTICED, UnixTime,
+use super::{Ceilings, Inventory, Lock, Promises};
+use crate::engine::{
+    Clocks, Fence, Instant, Millis, QuarantineReason, TTL_MAX, UNNOTICED, UnixTime,
 };
 
 /// How far the floor jumps at least where nobody knows what was issued: more than any node issues
@@ -157,7 +157,7 @@ fn jump(highest: Fence, wall: UnixTime) -> Fence {
 
 /// What a node says of itself before it grants, once `node` has the data set: what was promised
 /// stands, and what `recovery` asks for is promised too.
-pub fn start(found: Found, loaded: Loaded, recovery: Recovery, node: &Durability) -> Saved {
+pub fn start(found: Found, loaded: Loaded, recovery: Recovery, node: &Promises) -> Saved {
     let now = loaded.clocks.now;
     let same_boot = match found {
         Found::Present(saved) if saved.is_of_boot(loaded.boot) => Some(saved),
@@ -210,7 +210,7 @@ pub fn start(found: Found, loaded: Loaded, recovery: Recovery, node: &Durability
 /// in the data set, however completely that has been saved.
 pub fn stop(
     saved: Saved,
-    node: &Durability,
+    node: &Promises,
     now: Instant,
     longest: Instant,
     stopped: Stopped,
@@ -426,7 +426,7 @@ mod tests {
     fn a_quarantine_outlasts_a_clean_stop() {
         // A crash forgot a lease until 40 s. The node came back, and was stopped in its quarantine
         // with nothing in its data set: the next start must wait for that lease all the same.
-        let mut node = Durability::new(Fence::ZERO, None);
+        let mut node = Promises::new(Fence::ZERO, None);
         node.recover(recover(Found::Present(saved()), loaded()));
         let (now, none) = (Instant::from_millis(12_500), Instant::default());
         let mut left =
@@ -468,8 +468,8 @@ mod tests {
     }
 
     /// A node with a lease until then.
-    fn node(ends_at: u64) -> Durability {
-        let mut node = Durability::new(Fence::ZERO, None);
+    fn node(ends_at: u64) -> Promises {
+        let mut node = Promises::new(Fence::ZERO, None);
         node.seen(fence(7), Some(Instant::from_millis(ends_at)));
         node
     }
@@ -619,7 +619,7 @@ mod tests {
     fn what_a_start_finds_of_a_promotion_it_writes_again() {
         let promoted = Saved { promoted_until: Instant::from_millis(30_000), ..saved() };
         let recovery = recover(Found::Present(promoted), loaded());
-        let node = Durability::new(Fence::ZERO, None);
+        let node = Promises::new(Fence::ZERO, None);
         let written = start(Found::Present(promoted), loaded(), recovery, &node);
         assert_eq!(written.promoted_until, Instant::from_millis(40_000));
         let recovery = recover(Found::Present(saved()), loaded());

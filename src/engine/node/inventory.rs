@@ -6,7 +6,8 @@
 //! which a load keeps to the millisecond: however many locks there are, one that differs is
 //! noticed.
 
-use super::{Clocks, Lock, UnixTime};
+use super::Lock;
+use crate::engine::{Clocks, UnixTime};
 
 /// What a data set holds, as far as a state file can tell.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

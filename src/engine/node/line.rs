@@ -2,7 +2,7 @@
 //!
 //! Two kinds of waiters stand in it: calls, which block until they are granted the lock, and
 //! tickets, which are woken and then ask for it. The one idea to keep: a place in line is a hint.
-//! It keeps newcomers out and says who is woken; only [`Durability::acquire`] grants.
+//! It keeps newcomers out and says who is woken; only [`Promises::acquire`] grants.
 //!
 //! Calls are served in the order in which they came. Tickets are served in the order of tickets,
 //! which every node agrees on, whenever they came. Between the two kinds: a newcomer stands behind
@@ -11,13 +11,13 @@
 //! I4: nothing comes before a ticket that is in line, but older tickets. I5: a reservation is for
 //! a ticket that is in line. Every operation takes O(log n).
 //!
-//! [`Durability::acquire`]: super::Durability::acquire
+//! [`Promises::acquire`]: super::Promises::acquire
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 use std::hash::{DefaultHasher, Hasher};
 
-use super::{Instant, Millis, Refusal, Ticket, Token};
+use crate::engine::{Instant, Millis, Refusal, Ticket, Token};
 
 /// Names a blocked call; chosen by the node, not twice at a time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]

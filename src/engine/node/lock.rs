@@ -7,8 +7,7 @@
 //! I1: the counter never falls. I2: the lease's fence is never above the counter. I3: a lease is
 //! ended by its token or by its time, and by nothing else in here.
 
-use super::token::Token;
-use super::{Fence, Instant, Millis};
+use crate::engine::{Fence, Instant, Millis, Token};
 
 /// Tokens up to this length are kept in place.
 const TOKEN_INLINE: usize = 20;
