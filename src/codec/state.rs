@@ -51,7 +51,7 @@ struct StateV2 {
     dating_boot_ms: u64,
     dating_unix_ms: u64,
     foreign_until_boot_ms: u64,
-    promoted_until_boot_ms: u64,
+    nothing_counts_until_boot_ms: u64,
     stop: Option<StopV2>,
 }
 
@@ -72,7 +72,7 @@ impl StateV1 {
             dating_boot_ms: head.at_boot_ms,
             dating_unix_ms: head.at_unix_ms,
             foreign_until_boot_ms: u64::MAX,
-            promoted_until_boot_ms: 0,
+            nothing_counts_until_boot_ms: 0,
             stop: stop.map(|StopV1 { lock_count, hash, since_unix_ms, .. }| StopV2 {
                 is_saved: false,
                 lock_count,
@@ -114,7 +114,7 @@ pub fn encode_state(saved: &Saved) -> Vec<u8> {
         dating_boot_ms: saved.dating.now.as_millis(),
         dating_unix_ms: saved.dating.wall.as_millis(),
         foreign_until_boot_ms: saved.foreign_until.as_millis(),
-        promoted_until_boot_ms: saved.promoted_until.as_millis(),
+        nothing_counts_until_boot_ms: saved.nothing_counts_until.as_millis(),
         stop: saved.stop.map(StopV2::of),
     };
     let mut bytes = [NAME, &encode(STATE_VERSION, &state)].concat();
@@ -155,7 +155,7 @@ pub fn decode_state(bytes: &[u8]) -> Result<Saved, CodecError> {
         is_always_durable: head.is_always_durable,
         was_stepped: head.was_stepped,
         was_replica: head.was_replica,
-        promoted_until: Instant::from_millis(state.promoted_until_boot_ms),
+        nothing_counts_until: Instant::from_millis(state.nothing_counts_until_boot_ms),
         stop: state.stop.map(StopV2::stopped),
     })
 }
@@ -186,7 +186,7 @@ mod tests {
             is_always_durable: true,
             was_stepped: false,
             was_replica: false,
-            promoted_until: Instant::from_millis(99_000),
+            nothing_counts_until: Instant::from_millis(99_000),
             stop,
         }
     }
@@ -223,8 +223,8 @@ mod tests {
         };
         let at = saved(None).at;
         let foreign_until = Instant::from_millis(u64::MAX);
-        let promoted_until = Instant::default();
-        let expected = Saved { dating: at, foreign_until, promoted_until, ..saved(None) };
+        let nothing_counts_until = Instant::default();
+        let expected = Saved { dating: at, foreign_until, nothing_counts_until, ..saved(None) };
         assert_eq!(decode_state(&bytes(None)), Ok(expected));
         let stop = StopV1 { is_saved: true, lock_count: 3, hash: 4, since_unix_ms: 5, lease_ms: 6 };
         let stopped = decode_state(&bytes(Some(stop))).unwrap().stop.unwrap();

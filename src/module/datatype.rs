@@ -4,7 +4,7 @@
 //! absolute: ends of leases as wall-clock times, fences as numbers.
 
 use super::ffi::InServer;
-use super::{clock, config, ffi, node};
+use super::{clock, config, ffi, node, start};
 use crate::codec;
 use crate::engine::{Lock, Refusal};
 use crate::wire::request::{PROVISIONAL, SUFFIX_MAX, decided_suffix};
@@ -23,7 +23,7 @@ pub(super) fn load(server: InServer<'_>, bytes: &[u8], version: i32) -> Option<L
         return None;
     }
     match codec::decode_lock(bytes, clock::clocks(server), clock::boot_id()) {
-        Ok(loaded) if is_too_long(server, &loaded.lock) => None,
+        Ok(loaded) if is_restored(server, &loaded.lock) && !may_come(server, &loaded.lock) => None,
         Ok(loaded) => {
             node::loaded(server, &loaded.lock);
             node::raise_floor(server, loaded.floor);
@@ -36,23 +36,30 @@ pub(super) fn load(server: InServer<'_>, bytes: &[u8], version: i32) -> Option<L
     }
 }
 
-/// Whether this lock was sent by `RESTORE`, with a lease that this node would not have granted; it
-/// is said in the log then, because the server answers such a command by words of its own.
-///
-/// A data set is taken as it is, also where `lockmod.max-ttl` was lowered since; so is what a
-/// master says.
-fn is_too_long(server: InServer<'_>, lock: &Lock) -> bool {
+/// Whether a client's `RESTORE` brings this lock, with a lease that stands. A data set is taken as
+/// it is, also where `lockmod.max-ttl` was lowered since; so is what a master says.
+fn is_restored(server: InServer<'_>, lock: &Lock) -> bool {
     let flags = ffi::server_flags(server);
+    flags.is_master() && !flags.is_loading() && lock.is_held(clock::now())
+}
+
+/// Whether a lease may be restored here. If not, the log says so, because the server answers such
+/// a command by words of its own.
+///
+/// The append-only file has the command with the bytes that it came with, so it is the state file
+/// that says what became of a quarantine by it, before anybody can extend the lease.
+fn may_come(server: InServer<'_>, lock: &Lock) -> bool {
     let (now, max) = (clock::now(), config::max_ttl());
-    let is_too_long = flags.is_master()
-        && !flags.is_loading()
-        && lock.lease(now).is_some_and(|lease| lease.ends_at > now.after(max));
-    if is_too_long {
+    let refusal = if lock.until() > now.after(max) {
         let left = now.until(lock.until()).get().to_string().into_bytes();
-        let refusal = Refusal::BadTtl { given: left, max };
-        ffi::log(ffi::Level::Warning, &format!("RESTORE of a lock was refused: {refusal}"));
-    }
-    is_too_long
+        Refusal::BadTtl { given: left, max }
+    } else if let Err(refusal) = start::names_changed(server) {
+        refusal
+    } else {
+        return true;
+    };
+    ffi::log(ffi::Level::Warning, &format!("RESTORE of a lock was refused: {refusal}"));
+    false
 }
 
 /// One `LOCK.ACQUIRE key token fact [LABEL label]` of a rewritten append-only file.
@@ -116,12 +123,17 @@ pub(super) fn hash(database: u32, name: &[u8], lock: &Lock) -> u64 {
     u64::from(hasher.finalize())
 }
 
-/// A lock's name has lost it: deleted, evicted, overwritten, renamed away.
-pub(super) fn forgotten(server: InServer<'_>, lock: &Lock) {
+/// A lock's name has lost it: deleted, evicted, overwritten, or renamed, and then it goes on under
+/// another.
+pub(super) fn forgotten(server: InServer<'_>, lock: &mut Lock) {
     node::forget(server, lock);
+    lock.changed_name();
 }
 
-/// A lock has been copied to another name.
-pub(super) fn copied(server: InServer<'_>, lock: &Lock) {
+/// The lock as it is copied to another name.
+pub(super) fn copied(server: InServer<'_>, lock: &Lock) -> Lock {
     node::come_upon(server, lock);
+    let mut copy = lock.clone();
+    copy.changed_name();
+    copy
 }

@@ -12,6 +12,8 @@ pub(super) fn flushed(server: InServer<'_>) {
 /// Two databases have changed places: every name may have lost its counter to another lock's.
 pub(super) fn swapped(server: InServer<'_>) {
     node::forget_all(server);
+    // Where the file cannot say so, nothing is granted or extended before it can.
+    let _ = start::names_changed(server);
     scan::disturbed(server);
     waiters::all_changed(server);
 }

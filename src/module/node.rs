@@ -176,6 +176,11 @@ pub(super) fn grants_nothing_until(server: InServer<'_>, now: Instant) -> Option
     NODE.with(server, |node| node.promises.grants_nothing_until(now))
 }
 
+/// Leases may have found other names; returns until when nothing counts for that.
+pub(super) fn names_changed(server: InServer<'_>, now: Instant) -> Option<Instant> {
+    NODE.with(server, |node| node.promises.names_changed(now))
+}
+
 /// The fence below which a forgotten lock never restarts.
 pub(super) fn floor(server: InServer<'_>) -> Fence {
     NODE.with(server, |node| node.promises.floor())

@@ -9,12 +9,12 @@
 
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use super::ffi::{Context, Guarded, Level, types};
+use super::ffi::{Context, Guarded, InServer, Level, types};
 use super::state_file::{Claimed, OpenError, StateFile};
 use super::{clock, config, datatype, events, node, waiters};
 use crate::engine::{
     Ceilings, Clocks, Fence, Found, Instant, Inventory, Loaded, Lock, QuarantineReason, Recovery,
-    Saved, Stopped, UnixTime, promote, recover, start, stop,
+    Refusal, Saved, Stopped, UnixTime, promote, recover, start, stop,
 };
 
 /// What was claimed when the module was loaded, until the node begins to grant.
@@ -22,6 +22,8 @@ static CLAIMED: Guarded<Option<Claimed>> = Guarded::new(None);
 static HAS_BEGUN: AtomicBool = AtomicBool::new(false);
 /// Whether the server has read a data set: it says nothing of one that is missing.
 static WAS_READ: AtomicBool = AtomicBool::new(false);
+/// Whether leases may have found other names before the node has begun.
+static NAMES_CHANGED: AtomicBool = AtomicBool::new(false);
 
 /// The server has read a data set.
 pub(super) fn data_set_read() {
@@ -116,6 +118,7 @@ fn begin(context: &mut Context<'_>) {
         max_ttl: config::max_ttl(),
     };
     let mut recovery = recover(claimed.found, loaded);
+    recovery.nothing_counts |= NAMES_CHANGED.load(Ordering::Relaxed);
     let distrusted = recovery.quarantine;
     if !config::quarantine() {
         recovery.quarantine = None;
@@ -175,8 +178,31 @@ pub(super) fn promoted(context: &mut Context<'_>) {
         saved.ceilings = saved.ceilings.max(used.plus_block());
         saved.is_always_durable &= recovery.quarantine.is_none();
         saved.was_replica = false;
-        saved.promoted_until = waited_for;
+        saved.nothing_counts_until = saved.nothing_counts_until.max(waited_for);
     });
+}
+
+/// Leases may have found other names: databases were swapped, or a lock is being restored. In a
+/// quarantine nothing counts from then on, and the state file says so.
+///
+/// # Errors
+/// `STATEFILE`. Nothing is granted or extended then, before the file can say it.
+pub(super) fn names_changed(server: InServer<'_>) -> Result<(), Refusal> {
+    if !has_begun() {
+        NAMES_CHANGED.store(true, Ordering::Relaxed);
+    }
+    let until = node::names_changed(server, clock::now());
+    let Some(state) = node::state() else { return Ok(()) };
+    if let Some(until) = until {
+        let later = |saved: &mut Saved| saved.nothing_counts_until.max(until);
+        // What failed is asked for below.
+        let _ = state.change(|saved| saved.nothing_counts_until = later(saved));
+        node::keep(server, state);
+    }
+    match state.failure() {
+        Some(cause) if state.is_behind() => Err(Refusal::StateFile { cause }),
+        Some(_) | None => Ok(()),
+    }
 }
 
 /// The node has become a replica: the server refuses writes from now on.

@@ -34,7 +34,8 @@ pub struct Decided {
     pub fence: Fence,
     /// The sender's floor, where it says so.
     pub floor: Fence,
-    /// The lease was repaired in the sender's quarantine, and counts towards no quorum yet.
+    /// The lease was repaired in the sender's quarantine, or came from another name in it, and
+    /// counts towards no quorum yet.
     pub is_provisional: bool,
 }
 

@@ -8,6 +8,7 @@ mod crashes;
 mod disk;
 mod failover;
 mod files;
+mod moved;
 mod operations;
 mod provisional;
 mod restarts;

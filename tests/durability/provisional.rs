@@ -84,7 +84,7 @@ fn a_repaired_lease_does_not_count_after_another_crash_and_a_snapshot() {
 
 #[test]
 fn a_repaired_lease_does_not_count_after_another_crash_and_an_append_only_file() {
-    let builder = Server::builder().config("appendonly", "yes").config("appendfsync", "everysec");
+    let builder = Server::builder().config("appendonly", "yes").config("appendfsync", "no");
     a_mark_survives(builder, |_| ());
 }
 
@@ -92,7 +92,7 @@ fn a_repaired_lease_does_not_count_after_another_crash_and_an_append_only_file()
 fn a_repaired_lease_does_not_count_after_another_crash_and_a_rewritten_file() {
     let builder = Server::builder()
         .config("appendonly", "yes")
-        .config("appendfsync", "everysec")
+        .config("appendfsync", "no")
         .config("aof-use-rdb-preamble", "no");
     a_mark_survives(builder, |server| {
         server.run("BGREWRITEAOF").expect("begun");
@@ -108,7 +108,7 @@ fn nothing_counts_on_a_promoted_node_while_it_waits_also_after_a_crash_or_a_stop
     let settings = || {
         Server::builder()
             .config("appendonly", "yes")
-            .config("appendfsync", "everysec")
+            .config("appendfsync", "no")
             .module_arg("max-ttl", LONG_MS)
     };
     let master = settings().start();

@@ -164,7 +164,7 @@ impl Node {
                 is_always_durable: false,
                 was_stepped: false,
                 was_replica: false,
-                promoted_until: Instant::default(),
+                nothing_counts_until: Instant::default(),
                 stop: None,
             }),
             disk: Disk::default(),

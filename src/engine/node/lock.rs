@@ -23,7 +23,8 @@ pub struct Lock {
     granted_at: u32,
     /// Zero without a lease.
     token_length: u8,
-    /// The lease was repaired in a quarantine, and not extended since that ended.
+    /// The lease was repaired in a quarantine, or has come from another name or node; and it was
+    /// not extended outside of a quarantine since.
     is_provisional: bool,
     token: [u8; TOKEN_INLINE],
 }
@@ -133,8 +134,9 @@ impl Lock {
         is_news
     }
 
-    /// Whether the lease was repaired in a quarantine: while that lasts, this node may have given
-    /// the lock to another before it forgot, so the lease counts towards no quorum.
+    /// Whether the lease was repaired in a quarantine, or has come from another name: in a
+    /// quarantine this node may have given the lock to another before it forgot, so the lease
+    /// counts towards no quorum. Outside of one the mark means nothing.
     pub fn is_provisional(&self) -> bool {
         self.is_provisional
     }
@@ -143,6 +145,14 @@ impl Lock {
     /// Every new lease begins without it.
     pub fn set_provisional(&mut self, is_provisional: bool) {
         self.is_provisional = is_provisional;
+    }
+
+    /// Notes that the lock, with its lease, is under another name from here on.
+    ///
+    /// Also outside of a quarantine, where it means nothing: the append-only file has the command
+    /// that did it, and who reads it after a crash cannot know what the node waited for then.
+    pub fn changed_name(&mut self) {
+        self.is_provisional = self.token_length > 0;
     }
 
     /// For how long the present lease has been held, modulo 49.7 days.

@@ -77,6 +77,8 @@ pub struct Promises {
 struct Quarantine {
     until: Instant,
     reason: QuarantineReason,
+    /// No extension counts, whichever lease it is of.
+    nothing_counts: bool,
 }
 
 impl Promises {
@@ -215,6 +217,9 @@ impl Promises {
         if let Some((until, reason)) = recovery.quarantine {
             self.begin_quarantine(until, reason);
         }
+        if let Some(quarantine) = &mut self.quarantine {
+            quarantine.nothing_counts |= recovery.nothing_counts;
+        }
     }
 
     /// Notes that a name has lost this lock: no name may start below its counter again. It may
@@ -264,15 +269,32 @@ impl Promises {
     }
 
     /// Grants nothing up to and including `until`. A longer quarantine already in force stays, and
-    /// becomes that of a promotion where this is one: extensions count less in it.
+    /// becomes that of a promotion where this is one: nothing counts in it.
     pub fn begin_quarantine(&mut self, until: Instant, reason: QuarantineReason) {
-        self.quarantine = Some(match self.quarantine {
-            Some(present) if until <= present.until && reason == QuarantineReason::Promotion => {
-                Quarantine { reason, ..present }
-            }
-            Some(present) if until <= present.until => present,
-            Some(_) | None => Quarantine { until, reason },
-        });
+        let is_promotion = reason == QuarantineReason::Promotion;
+        let before = self.quarantine.is_some_and(|present| present.nothing_counts);
+        let (until, reason) = match self.quarantine {
+            Some(present) if until <= present.until && is_promotion => (present.until, reason),
+            Some(present) if until <= present.until => (present.until, present.reason),
+            Some(_) | None => (until, reason),
+        };
+        self.quarantine =
+            Some(Quarantine { until, reason, nothing_counts: before || is_promotion });
+    }
+
+    /// Notes that leases may have found other names: in a quarantine, nothing counts before it is
+    /// over. Returns its last instant if that is news, for the state file to say.
+    pub fn names_changed(&mut self, now: Instant) -> Option<Instant> {
+        let until = self.grants_nothing_until(now)?;
+        let quarantine = self.quarantine.as_mut()?;
+        let is_news = !std::mem::replace(&mut quarantine.nothing_counts, true);
+        is_news.then_some(until)
+    }
+
+    /// Whether an extension of this lock's lease counts towards a quorum.
+    pub(super) fn counts(&self, lock: &Lock, now: Instant) -> bool {
+        let nothing_counts = self.quarantine.is_some_and(|present| present.nothing_counts);
+        self.quarantine(now).is_none() || !nothing_counts && !lock.is_provisional()
     }
 
     /// Ends the quarantine, if any.

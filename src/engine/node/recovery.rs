@@ -36,9 +36,9 @@ pub struct Saved {
     pub was_stepped: bool,
     /// It was a replica, whose promises are its master's business.
     pub was_replica: bool,
-    /// It waits, or waited, until then because it was promoted: nothing that it extends counts
-    /// before, also after another start.
-    pub promoted_until: Instant,
+    /// Nothing that it extends in a quarantine counts before, also after another start: it was
+    /// promoted, or leases have found other names.
+    pub nothing_counts_until: Instant,
     /// How it stopped; `None` while it runs, and so after a crash.
     pub stop: Option<Stopped>,
 }
@@ -95,6 +95,8 @@ pub struct Recovery {
     pub floor: Fence,
     /// Up to when, and why, it grants nothing.
     pub quarantine: Option<(Instant, QuarantineReason)>,
+    /// No extension counts before that is over, whichever lease it is of.
+    pub nothing_counts: bool,
     /// By how much every lease that was loaded is prolonged: it may have been dated wrongly.
     pub prolong: Millis,
 }
@@ -116,13 +118,17 @@ pub fn recover(found: Found, loaded: Loaded) -> Recovery {
     let lost = Recovery {
         floor: jump(loaded.highest, loaded.clocks.wall),
         quarantine: Some((loaded.clocks.now.after(loaded.max_ttl), QuarantineReason::StateLost)),
+        nothing_counts: false,
         prolong: UNNOTICED,
     };
     match found {
         // No state and no lock: the first start. Nothing can have been forgotten.
-        Found::Missing if loaded.lock_count == 0 => {
-            Recovery { floor: loaded.highest, quarantine: None, prolong: Millis::ZERO }
-        }
+        Found::Missing if loaded.lock_count == 0 => Recovery {
+            floor: loaded.highest,
+            quarantine: None,
+            nothing_counts: false,
+            prolong: Millis::ZERO,
+        },
         Found::Missing | Found::Damaged => lost,
         Found::Present(saved) if saved.was_replica && !loaded.is_replica => Recovery {
             prolong: UNNOTICED,
@@ -132,6 +138,7 @@ pub fn recover(found: Found, loaded: Loaded) -> Recovery {
             // Also after a clean stop: the data set may be an older one than was saved.
             floor: saved.ceilings.fence.max(loaded.highest),
             quarantine: wait(&saved, loaded),
+            nothing_counts: saved.nothing_counts(loaded),
             prolong: if saved.dates_exactly(loaded) { Millis::ZERO } else { UNNOTICED },
         },
     }
@@ -142,6 +149,7 @@ pub fn promote(clocks: Clocks, highest: Fence, max_ttl: Millis) -> Recovery {
     Recovery {
         floor: jump(highest, clocks.wall),
         quarantine: Some((clocks.now.after(max_ttl), QuarantineReason::Promotion)),
+        nothing_counts: true,
         prolong: Millis::ZERO,
     }
 }
@@ -195,8 +203,8 @@ pub fn start(found: Found, loaded: Loaded, recovery: Recovery, node: &Promises) 
         is_always_durable: loaded.is_always_durable && recovery.quarantine.is_none(),
         was_stepped: false,
         was_replica: loaded.is_replica,
-        promoted_until: match recovery.quarantine {
-            Some((until, QuarantineReason::Promotion)) => until,
+        nothing_counts_until: match recovery.quarantine {
+            Some((until, _)) if recovery.nothing_counts => until,
             Some(_) | None => Instant::default(),
         },
         stop: None,
@@ -244,10 +252,7 @@ fn wait(saved: &Saved, loaded: Loaded) -> Option<(Instant, QuarantineReason)> {
         Some(stopped) if stopped.inventory != loaded.inventory => QuarantineReason::OtherData,
         Some(_) | None => return None,
     };
-    // The master of before the promotion may still live, whatever became of this node since.
-    let is_promoted = saved.promoted_until > saved.at.now
-        && todays(saved, loaded, saved.promoted_until) >= loaded.clocks.now;
-    Some((until, if is_promoted { QuarantineReason::Promotion } else { reason }))
+    Some((until, reason))
 }
 
 /// An instant that was saved, such as the lease ceiling, on today's clock: no later than any lease
@@ -277,6 +282,13 @@ impl Saved {
     /// Whether its instants are on the monotonic clock of this boot.
     pub fn is_of_boot(&self, boot: u64) -> bool {
         self.boot != 0 && self.boot == boot
+    }
+
+    /// Whether nothing counts yet. The master of before a promotion may still live, and votes that
+    /// were forgotten under a name before a lease came to it, whatever became of this node since.
+    fn nothing_counts(&self, loaded: Loaded) -> bool {
+        self.nothing_counts_until > self.at.now
+            && todays(self, loaded, self.nothing_counts_until) >= loaded.clocks.now
     }
 
     /// Whether the ends of all leases that may stand in the data set are known to the millisecond.
@@ -312,7 +324,7 @@ mod tests {
             is_always_durable: false,
             was_stepped: false,
             was_replica: false,
-            promoted_until: Instant::default(),
+            nothing_counts_until: Instant::default(),
             stop: None,
         }
     }
@@ -595,36 +607,41 @@ mod tests {
     }
 
     #[test]
-    fn a_promotion_outlasts_crashes_and_stops_until_its_quarantine_is_over() {
-        let promoted_until = Instant::from_millis(30_000);
-        let promoted = Saved { promoted_until, ..saved() };
-        let reason = |saved, now, boot| {
+    fn that_nothing_counts_outlasts_crashes_and_stops_until_it_is_over() {
+        let nothing_counts_until = Instant::from_millis(30_000);
+        let distrusted = Saved { nothing_counts_until, ..saved() };
+        let nothing_counts = |saved, now, boot| {
             let loaded = Loaded { clocks: clocks(now, HOUR + now - 10_000), boot, ..loaded() };
-            recover(Found::Present(saved), loaded).quarantine.map(|(_, reason)| reason)
+            let recovery = recover(Found::Present(saved), loaded);
+            let mut node = Promises::new(Fence::ZERO, None);
+            node.recover(recovery);
+            assert!(node.quarantine(loaded.clocks.now).is_some());
+            assert_eq!(node.counts(&Lock::default(), loaded.clocks.now), !recovery.nothing_counts);
+            recovery.nothing_counts
         };
-        let stopped = Saved { stop: stopped(false), ..promoted };
-        for saved in [promoted, stopped] {
+        let stopped = Saved { stop: stopped(false), ..distrusted };
+        for saved in [distrusted, stopped] {
             for (boot, over) in [(BOOT, 30_001), (BOOT + 1, 30_001 + UNNOTICED.get())] {
-                assert_eq!(reason(saved, over - 1, boot), Some(QuarantineReason::Promotion));
-                assert_eq!(reason(saved, over, boot), Some(QuarantineReason::UncleanRestart));
+                assert!(nothing_counts(saved, over - 1, boot));
+                assert!(!nothing_counts(saved, over, boot));
             }
         }
-        let over = Saved { promoted_until: Instant::from_millis(10_000), ..saved() };
+        let over = Saved { nothing_counts_until: Instant::from_millis(10_000), ..saved() };
         let earlier = Loaded { clocks: clocks(10, 0), boot: BOOT + 1, ..loaded() };
-        let (_, reason) = recover(Found::Present(over), earlier).quarantine.unwrap();
-        assert_eq!(reason, QuarantineReason::UncleanRestart, "over when that was written");
+        let recovery = recover(Found::Present(over), earlier);
+        assert!(recovery.quarantine.is_some() && !recovery.nothing_counts, "over when written");
     }
 
     #[test]
-    fn what_a_start_finds_of_a_promotion_it_writes_again() {
-        let promoted = Saved { promoted_until: Instant::from_millis(30_000), ..saved() };
+    fn that_nothing_counts_is_written_again_by_the_next_start() {
+        let promoted = Saved { nothing_counts_until: Instant::from_millis(30_000), ..saved() };
         let recovery = recover(Found::Present(promoted), loaded());
         let node = Promises::new(Fence::ZERO, None);
         let written = start(Found::Present(promoted), loaded(), recovery, &node);
-        assert_eq!(written.promoted_until, Instant::from_millis(40_000));
+        assert_eq!(written.nothing_counts_until, Instant::from_millis(40_000));
         let recovery = recover(Found::Present(saved()), loaded());
         let written = start(Found::Present(saved()), loaded(), recovery, &node);
-        assert_eq!(written.promoted_until, Instant::default());
+        assert_eq!(written.nothing_counts_until, Instant::default());
     }
 
     #[test]

@@ -6,9 +6,7 @@
 
 use super::lock::{Lease, Lock, Standing};
 use super::promises::{Ceilings, Promises};
-use crate::engine::{
-    Clocks, Fence, Instant, Millis, QuarantineReason, RAISE_MARGIN, Refusal, Token, UnixTime,
-};
+use crate::engine::{Clocks, Fence, Instant, Millis, RAISE_MARGIN, Refusal, Token, UnixTime};
 
 /// What became of an acquire.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -160,8 +158,9 @@ impl Promises {
     /// may have given the lock to another before it forgot, and that vote may still win.
     ///
     /// A lease that came back with the data is extended in quarantine too, and counts: until the
-    /// quarantine ends nobody else is granted the lock here. After a promotion nothing counts while
-    /// the node waits: its old master may live, and grant.
+    /// quarantine ends nobody else is granted the lock here. One that has come from another name or
+    /// node is provisional. After a promotion nothing counts while the node waits: its old master
+    /// may live, and grant.
     ///
     /// # Errors
     /// [`Stop::Refused`] in quarantine, except for a repair, and for the holder of a lease that
@@ -238,16 +237,12 @@ impl Promises {
 
     /// What became of an extension that was carried out.
     fn extended(&self, lock: &mut Lock, now: Instant) -> Extended {
-        let counts = match self.quarantine(now) {
+        if self.quarantine(now).is_none() {
             // What was forgotten is over: from here on the lease is one like others.
-            None => {
-                lock.set_provisional(false);
-                true
-            }
-            Some((_, QuarantineReason::Promotion)) => false,
-            Some(_) => !lock.is_provisional(),
-        };
-        Extended::Extended { ends_at: lock.until(), counter: lock.counter(), counts }
+            lock.set_provisional(false);
+        }
+        let (ends_at, counter) = (lock.until(), lock.counter());
+        Extended::Extended { ends_at, counter, counts: self.counts(lock, now) }
     }
 
     /// Raises the counter and the lease to at least `fence` if `token` holds the lock.

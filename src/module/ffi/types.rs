@@ -202,8 +202,9 @@ unsafe extern "C" fn memory_usage(
 
 unsafe extern "C" fn unlink(key: *mut raw::RedisModuleKeyOptCtx, value: *const c_void) {
     let work = |server: InServer<'_>| {
-        // SAFETY: the server passes a value of this type.
-        if let Some(lock) = unsafe { lock(value) } {
+        // SAFETY: the server passes a value of this type, which was boxed, so that it may be
+        // written to. Nobody else refers to it: no key is open while the server deletes one.
+        if let Some(lock) = unsafe { value.cast_mut().cast::<Lock>().as_mut() } {
             datatype::forgotten(server, lock);
         }
         if waiters::any() {
@@ -225,8 +226,7 @@ unsafe extern "C" fn copy(
         // SAFETY: the server passes a value of this type.
         let lock = unsafe { lock(value) };
         let Some(lock) = lock else { return std::ptr::null_mut() };
-        datatype::copied(server, lock);
-        give_with_lease(lock.clone()).cast()
+        give_with_lease(datatype::copied(server, lock)).cast()
     };
     // SAFETY: the server does this under its lock, on whichever thread.
     unsafe { guard_in_server("copying a lock", std::ptr::null_mut(), work) }
