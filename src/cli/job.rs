@@ -5,20 +5,21 @@
 //! its command, and that gives the prompt back. Once it is continued, the command is continued only
 //! if the lock is still held.
 
+use std::convert::Infallible;
 use std::io::IsTerminal;
 use std::os::unix::process::CommandExt;
 use std::process::Command;
 use std::time::Duration;
 
 use nix::errno::Errno;
-use nix::sys::signal::{Signal, kill, killpg};
+use nix::sys::signal::{Signal, killpg};
 use nix::sys::wait::{WaitPidFlag, WaitStatus, waitpid};
 use nix::unistd::{Pid, getpgrp};
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::time::{Instant, sleep};
 
 use super::signals;
-use super::terminal::{Terminal, is_orphaned};
+use super::terminal::{self, Terminal, is_orphaned};
 
 /// How often a dying process group is looked at.
 const LOOK_EVERY: Duration = Duration::from_millis(5);
@@ -34,10 +35,7 @@ pub(super) struct Watch {
 impl Watch {
     /// Takes the signals over. From here on, Ctrl-Z does not stop this process by itself.
     pub(super) fn new() -> std::io::Result<Watch> {
-        Ok(Watch {
-            children: signal(SignalKind::child())?,
-            stops: signal(SignalKind::from_raw(Signal::SIGTSTP as i32))?,
-        })
+        Ok(Watch { children: signal(SignalKind::child())?, stops: signals::stops()? })
     }
 }
 
@@ -68,14 +66,14 @@ impl Job {
         let leader = Pid::from_raw(child.id().cast_signed());
         let job = Job { leader, terminal: Terminal::open(), watch };
         // In a pipeline somebody else may want the keys, as a pager does; then the command has them
-        // as soon as it asks for them.
+        // as soon as it asks for them, and so it does if it has asked already. It is not continued
+        // here: that would undo a Ctrl-Z.
         let is_alone = std::io::stdin().is_terminal() && std::io::stdout().is_terminal();
         if let Some(terminal) = &job.terminal
             && is_alone
             && terminal.is_in_foreground(getpgrp())
         {
             terminal.give(job.leader);
-            job.send(Signal::SIGCONT);
         }
         Ok(job)
     }
@@ -140,13 +138,8 @@ impl Job {
                 return true;
             }
         }
-        if is_orphaned() {
-            return true;
-        }
         let had_keys = terminal.is_in_foreground(self.leader);
-        // STOP and not TSTP, which this process takes for the user's wish. The call returns when
-        // the shell continues the job.
-        let _ = kill(Pid::from_raw(0), Signal::SIGSTOP);
+        terminal::stop();
         if had_keys && terminal.is_in_foreground(getpgrp()) {
             terminal.give(self.leader);
         }
@@ -181,6 +174,30 @@ impl Job {
         }
     }
 
+    /// Lets Ctrl-Z stop this process once the command has ended, and reaps orphans as before.
+    ///
+    /// # Cancellation
+    /// Nothing is lost.
+    pub(super) async fn rest(&mut self) -> Infallible {
+        loop {
+            // No child may be left.
+            let _ = self.reap(WaitPidFlag::empty());
+            tokio::select! {
+                _ = self.watch.children.recv() => {}
+                _ = self.watch.stops.recv() => terminal::stop(),
+            }
+        }
+    }
+
+    /// Takes the keys back: a script may have more commands that read them.
+    pub(super) fn take_keys_back(&self) {
+        if let Some(terminal) = &self.terminal
+            && terminal.is_in_foreground(self.leader)
+        {
+            terminal.give(getpgrp());
+        }
+    }
+
     fn send(&self, signal: Signal) {
         // A group that has gone needs no signal.
         let _ = killpg(self.leader, signal);
@@ -188,13 +205,8 @@ impl Job {
 }
 
 impl Drop for Job {
-    /// Takes the keys back: a script may have more commands that read them.
     fn drop(&mut self) {
-        if let Some(terminal) = &self.terminal
-            && terminal.is_in_foreground(self.leader)
-        {
-            terminal.give(getpgrp());
-        }
+        self.take_keys_back();
     }
 }
 

@@ -47,8 +47,8 @@ pub(super) async fn run(args: Run) -> Result<u8, Failure> {
     };
     match attend(&mut job, &guard, &mut signals).await? {
         Ok(code) => {
-            drop(job);
-            hold(&guard, until, &mut signals).await;
+            job.take_keys_back();
+            hold(&mut job, &guard, until, &mut signals).await;
             if let Err(error) = guard.release().await {
                 warn(error, false);
             }
@@ -110,8 +110,8 @@ async fn attend(
     }
 }
 
-/// Keeps the lock until then, or for ever, unless a signal comes.
-async fn hold(guard: &Guard, until: Option<Instant>, signals: &mut Signals) {
+/// Keeps the lock after the command has ended: until then, or for ever, unless a signal comes.
+async fn hold(job: &mut Job, guard: &Guard, until: Option<Instant>, signals: &mut Signals) {
     let is_over = async {
         match until {
             Some(until) => sleep_until(until).await,
@@ -122,6 +122,7 @@ async fn hold(guard: &Guard, until: Option<Instant>, signals: &mut Signals) {
         biased;
         () = is_over => {}
         _ = signals.next() => {}
+        never = job.rest() => match never {},
         lost = guard.lost() => {
             warn(format_args!("the lock was lost after the command ended: {lost}"), false);
         }

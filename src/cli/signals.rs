@@ -1,7 +1,8 @@
-//! Signals that ask this process to end, so that it can tidy up or pass them on first.
+//! Signals that ask this process to end or to stop, so that it can tidy up or pass them on first.
 
 use std::task::Poll;
 
+use nix::sys::signal::Signal::SIGTSTP;
 use tokio::signal::unix::{Signal, SignalKind, signal};
 
 /// The signals that end a command: TERM, INT, HUP and QUIT.
@@ -41,6 +42,11 @@ impl Signals {
         })
         .await
     }
+}
+
+/// The signals of Ctrl-Z. From here on they do not stop this process by themselves.
+pub(super) fn stops() -> std::io::Result<Signal> {
+    signal(SignalKind::from_raw(SIGTSTP as i32))
 }
 
 /// The signals that this process ignores, as bits; none where the system does not say.

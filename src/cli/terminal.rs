@@ -8,7 +8,7 @@
 
 use std::fs::File;
 
-use nix::sys::signal::{SigSet, Signal};
+use nix::sys::signal::{SigSet, Signal, kill};
 use nix::unistd::{Pid, getpgid, getpgrp, getppid, getsid, tcgetpgrp, tcsetpgrp};
 
 pub(super) struct Terminal {
@@ -37,6 +37,15 @@ impl Terminal {
         if is_blocked {
             let _ = ttou.thread_unblock();
         }
+    }
+}
+
+/// Stops this process group, as Ctrl-Z stops those that do not catch it. Returns when the shell
+/// continues it, or at once if nobody could continue it.
+pub(super) fn stop() {
+    if !is_orphaned() {
+        // STOP and not TSTP, which this process takes for the user's wish.
+        let _ = kill(Pid::from_raw(0), Signal::SIGSTOP);
     }
 }
 

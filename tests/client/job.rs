@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 use rustix::process::{Pid, Signal, kill_process, set_child_subreaper};
 
 use crate::cli::{is_gone, lockmod, number_in, start, succeeds};
-use crate::common::{Server, skip, wait_until};
+use crate::common::{Server, preload, skip, wait_until};
 use crate::screen::Screen;
 use crate::{leases, nodes};
 
@@ -121,6 +121,82 @@ fn ctrl_z_gives_the_prompt_back_and_fg_goes_on_while_the_lock_is_held() {
     wait_until("it has ended", || is_gone(command));
     assert_eq!(shell.answers(), "130");
     assert_eq!(leases(&nodes, "job"), 0);
+}
+
+/// The command was continued once it had the keys, in case that it had asked for them too early:
+/// a Ctrl-Z between the two was lost.
+#[test]
+fn ctrl_z_is_not_lost_while_the_command_is_given_the_keys() {
+    let nodes = nodes(1);
+    let mut shell = Shell::start(&nodes);
+    let library = preload::compile("terminal", include_str!("terminal.c"));
+    let hold = "LOCKMOD_KEYS_GIVEN=$FOLDER/given LOCKMOD_KEYS_GATE=$FOLDER/gate";
+    let preload = format!("LD_PRELOAD={} {hold}", library.display());
+    shell.type_line(&format!("{preload} lockmod run job --ttl 1h -- {WORK}"));
+    let command = shell.number("command");
+    wait_until("the keys are given", || shell.file("given").exists());
+    shell.screen.press("\x1a");
+    wait_for_state(command, 'T');
+    fs::write(shell.file("gate"), "").unwrap();
+    assert_eq!(shell.answers(), "147", "stopped, by STOP");
+    assert_eq!(state(command), 'T');
+    shell.type_line("fg");
+    wait_until("it goes on", || matches!(state(command), 'S' | 'R'));
+    shell.screen.press("\x03");
+    wait_until("it has ended", || is_gone(command));
+    assert_eq!(shell.answers(), "130");
+}
+
+/// It was lost: `--at-least` went on in the foreground.
+#[test]
+fn ctrl_z_stops_what_holds_a_lock_after_its_command_has_ended() {
+    let nodes = nodes(1);
+    let mut shell = Shell::start(&nodes);
+    let note = "sh -c 'echo $$ > $FOLDER/command; echo $PPID > $FOLDER/lockmod'";
+    shell.type_line(&format!("lockmod run job --ttl 1h --at-least 1h -- {note}"));
+    let (command, lockmod) = (shell.number("command"), shell.number("lockmod"));
+    wait_until("the command has ended", || is_gone(command));
+    wait_until("it stops", || {
+        shell.screen.press("\x1a");
+        state(lockmod) == 'T'
+    });
+    shell.answers();
+    assert_eq!(leases(&nodes, "job"), 1);
+    shell.type_line("fg");
+    wait_until("it goes on", || matches!(state(lockmod), 'S' | 'R'));
+    kill_process(Pid::from_raw(lockmod).unwrap(), Signal::INT).unwrap();
+    wait_until("it ends", || is_gone(lockmod));
+    assert_eq!(shell.answers(), "0");
+    assert_eq!(leases(&nodes, "job"), 0);
+}
+
+/// It did nothing, or typed a `z`.
+#[test]
+fn ctrl_z_gives_the_terminal_back_while_top_watches() {
+    let nodes = nodes(1);
+    let mut shell = Shell::start(&nodes);
+    shell.type_line("clear; sh -c 'echo $$ > $FOLDER/top; exec lockmod top'");
+    let top = shell.number("top");
+    let watches = |text: &str| text.contains("the only node grants locks");
+    shell.screen.wait_for("it watches", watches);
+    shell.screen.press("/job");
+    shell.screen.wait_for("the filter is typed", |text| text.contains("filter: job"));
+    shell.screen.press("\x1a");
+    wait_for_state(top, 'T');
+    assert_eq!(shell.answers(), "147", "stopped, by STOP");
+    assert!(shell.screen.is_restored());
+    shell.type_line("fg");
+    shell.screen.wait_for("it is as it was", |text| watches(text) && text.contains("filter: job"));
+    // A signal does the same.
+    kill_process(Pid::from_raw(top).unwrap(), Signal::TSTP).unwrap();
+    wait_for_state(top, 'T');
+    shell.answers();
+    shell.type_line("fg");
+    shell.screen.wait_for("it is as it was", |text| watches(text) && text.contains("filter: job"));
+    shell.screen.press("\rq");
+    wait_until("it ends", || is_gone(top));
+    assert_eq!(shell.answers(), "0");
+    wait_until("the terminal is as it was", || shell.screen.is_restored());
 }
 
 #[test]

@@ -36,7 +36,7 @@ mod clock;
 mod disk;
 mod places;
 mod ports;
-mod preload;
+pub mod preload;
 mod process;
 mod proxy;
 mod raw;

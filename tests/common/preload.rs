@@ -1,4 +1,4 @@
-//! Small libraries that a server preloads, compiled when a test first asks for one, by the C
+//! Small libraries that a process preloads, compiled when a test first asks for one, by the C
 //! compiler that Rust itself links with.
 
 use std::fs;

@@ -7,19 +7,24 @@ mod columns;
 mod state;
 mod view;
 
-use std::io::IsTerminal;
+use std::io::{IsTerminal, stdout};
 use std::sync::Arc;
 use std::time::Duration;
 
-use ratatui::DefaultTerminal;
+use ratatui::backend::CrosstermBackend;
 use ratatui::crossterm::event::{self, Event, KeyEventKind};
+use ratatui::crossterm::execute;
+use ratatui::crossterm::terminal::{EnterAlternateScreen, enable_raw_mode};
+use ratatui::{DefaultTerminal, Terminal};
+use tokio::signal::unix::Signal;
 use tokio::sync::{Notify, mpsc};
 use tokio::time::Instant;
 
 use self::state::{Order, State};
 use super::args::Top;
 use super::failure::Failure;
-use super::signals::Signals;
+use super::signals::{self, Signals};
+use super::terminal::{is_orphaned, stop};
 use crate::client::{Locker, NodeReport, Survey};
 
 /// After a survey that took long, the pause is this many times as long.
@@ -32,6 +37,8 @@ enum Happening {
     Surveyed(Survey),
     Key(Event),
     ForceReleased(Vec<u8>, Vec<NodeReport>),
+    /// Somebody else than the keys wants it to stop.
+    ToldToStop,
 }
 
 pub(super) async fn top(args: Top) -> Result<(), Failure> {
@@ -39,7 +46,7 @@ pub(super) async fn top(args: Top) -> Result<(), Failure> {
         let text = "top needs a terminal; `lockmod status` prints the same once";
         return Err(Failure::new(Failure::USAGE, text));
     }
-    let mut signals = Signals::new()?;
+    let (mut signals, stops) = (Signals::new()?, signals::stops()?);
     let locker = args.connection.locker()?;
     let (happenings, inbox) = mpsc::channel(16);
     let refresh = Arc::new(Notify::new());
@@ -47,6 +54,7 @@ pub(super) async fn top(args: Top) -> Result<(), Failure> {
     let terminal = ratatui::try_init()?;
     let keys = happenings.clone();
     std::thread::spawn(move || read_keys(&keys));
+    tokio::spawn(listen(stops, happenings.clone()));
     let result = tokio::select! {
         result = show(terminal, &locker, inbox, happenings, &refresh) => result,
         _ = signals.next() => Ok(()),
@@ -74,6 +82,15 @@ async fn watch(
         tokio::select! {
             () = tokio::time::sleep(rest) => {}
             () = refresh.notified() => {}
+        }
+    }
+}
+
+/// Passes on what others than the keys ask for.
+async fn listen(mut stops: Signal, happenings: mpsc::Sender<Happening>) {
+    while stops.recv().await.is_some() {
+        if happenings.send(Happening::ToldToStop).await.is_err() {
+            return;
         }
     }
 }
@@ -120,12 +137,14 @@ async fn show(
                 refresh.notify_one();
                 Order::GoOn
             }
+            Some(Happening::ToldToStop) => Order::Stop,
             None => Order::Quit,
         };
         match order {
             Order::GoOn => {}
             Order::Quit => return Ok(()),
             Order::Refresh => refresh.notify_one(),
+            Order::Stop => pause(&mut terminal)?,
             Order::ForceRelease(name) => {
                 let (locker, happenings) = (locker.clone(), happenings.clone());
                 tokio::spawn(async move {
@@ -136,4 +155,19 @@ async fn show(
             }
         }
     }
+}
+
+/// Leaves the terminal to the shell, as it was, until the shell continues this process.
+fn pause(terminal: &mut DefaultTerminal) -> std::io::Result<()> {
+    if is_orphaned() {
+        return Ok(());
+    }
+    terminal.show_cursor()?;
+    ratatui::try_restore()?;
+    stop();
+    enable_raw_mode()?;
+    execute!(stdout(), EnterAlternateScreen)?;
+    // A new one, so that everything is drawn.
+    *terminal = Terminal::new(CrosstermBackend::new(stdout()))?;
+    Ok(())
 }

@@ -38,6 +38,8 @@ pub(super) enum Mode {
 pub(super) enum Order {
     GoOn,
     Refresh,
+    /// Give the terminal back to the shell until it continues the program.
+    Stop,
     ForceRelease(Vec<u8>),
     Quit,
 }
@@ -53,20 +55,25 @@ impl State {
     /// A key was pressed.
     pub(super) fn pressed(&mut self, key: KeyEvent) -> Order {
         self.message.clear();
-        let is_interrupt =
-            key.code == KeyCode::Char('c') && key.modifiers.contains(KeyModifiers::CONTROL);
-        if is_interrupt {
-            return Order::Quit;
-        }
+        let code = match key.code {
+            KeyCode::Char(c) if key.modifiers.contains(KeyModifiers::CONTROL) => match c {
+                'c' => return Order::Quit,
+                'z' => return Order::Stop,
+                // What some terminals send for it.
+                'h' => KeyCode::Backspace,
+                _ => return Order::GoOn,
+            },
+            code => code,
+        };
         match std::mem::take(&mut self.mode) {
-            Mode::Look => self.pressed_looking(key.code),
+            Mode::Look => self.pressed_looking(code),
             Mode::Filter => {
-                self.pressed_filtering(key.code);
+                self.pressed_filtering(code);
                 Order::GoOn
             }
             // Any key ends it.
             Mode::Help => Order::GoOn,
-            Mode::Ask(name) => match key.code {
+            Mode::Ask(name) => match code {
                 KeyCode::Char('y' | 'Y') => Order::ForceRelease(name),
                 _ => Order::GoOn,
             },
