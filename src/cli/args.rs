@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use clap::{Args, Parser, Subcommand};
 
-use super::values::{Token, address, count, length, limit, name, token, ttl};
+use super::values::{Token, address, count, length, limit, name, port, token, ttl};
 
 /// What `--help` says at its end.
 const EXIT_CODES: &str = "\
@@ -344,6 +344,9 @@ pub(super) struct Nodes {
     /// Number of nodes
     #[arg(long, default_value_t = 5, value_parser = count, allow_hyphen_values = true)]
     pub(super) count: u8,
+    /// Port of the first node; the others have the next ones [default: ports that are free]
+    #[arg(long, value_parser = port, allow_hyphen_values = true)]
+    pub(super) port: Option<u16>,
 }
 
 #[derive(Debug, Args)]

@@ -3,9 +3,10 @@
 //! For trying things out. They forget nothing when they are killed (every write is synced), and
 //! they go with the process that started them, unless that is ended by KILL.
 
+use std::fs::{self, File};
 use std::net::{Ipv4Addr, TcpListener};
 use std::path::{Path, PathBuf};
-use std::process::Stdio;
+use std::process::{ExitStatus, Stdio};
 use std::time::Duration;
 
 use tokio::process::{Child, Command};
@@ -15,19 +16,25 @@ use super::args::{Cluster, Nodes};
 use super::failure::Failure;
 use super::out;
 use super::signals::Signals;
-use crate::client::{Locker, Vote};
+use crate::client::{Locker, NodeReport, Vote};
 
 /// How long a node may take to answer after its start.
 const START_MAX: Duration = Duration::from_secs(10);
 /// How often it is asked.
 const ASK_EVERY: Duration = Duration::from_millis(10);
+/// How many lines of a log are shown.
+const LAST_LINES: usize = 2;
 
 pub(super) async fn nodes(args: Nodes) -> Result<(), Failure> {
     let mut signals = Signals::new()?;
-    let mut cluster = LocalNodes::prepare(&args.cluster, args.count.into())?;
+    let mut cluster = LocalNodes::prepare(&args.cluster, args.count.into(), args.port)?;
     cluster.start_all()?;
     let locker = Locker::builder().nodes(cluster.urls()).allow_even_nodes().build()?;
-    answering(&locker, cluster.nodes.len(), &cluster).await?;
+    tokio::select! {
+        answering = answering(&locker, &mut cluster) => answering?,
+        // They may take long, and are wanted no more.
+        signal = signals.next() => return Err(Failure::interrupted(signal)),
+    }
     let (count, folder) = (cluster.nodes.len(), cluster.folder.display());
     out::lines([
         format!("{count} nodes in {folder}; Ctrl-C ends them"),
@@ -37,22 +44,28 @@ pub(super) async fn nodes(args: Nodes) -> Result<(), Failure> {
     Ok(())
 }
 
-/// Waits until so many of the nodes answer.
-pub(super) async fn answering(
-    locker: &Locker,
-    count: usize,
-    cluster: &LocalNodes,
-) -> Result<(), Failure> {
-    let deadline = Instant::now() + START_MAX;
+/// Waits until all nodes answer.
+///
+/// # Errors
+/// As soon as one has ended, and if they do not answer in time; with what the server says.
+pub(super) async fn answering(locker: &Locker, cluster: &mut LocalNodes) -> Result<(), Failure> {
+    let (count, deadline) = (cluster.nodes.len(), Instant::now() + START_MAX);
     loop {
         let reports = locker.settle().await;
         let answering = reports.iter().filter(|report| report.vote == Vote::Confirmed).count();
         if answering >= count {
             return Ok(());
         }
+        if let Some((index, ended)) = cluster.first_ended()? {
+            let (server, said) = (cluster.server.display(), cluster.last_words(index));
+            let text = format!("{server} ended instead of serving ({ended}): {said}");
+            return Err(Failure::new(Failure::USAGE, text));
+        }
         if Instant::now() >= deadline {
-            let text =
-                format!("only {answering} of {count} nodes answer: {}", cluster.last_words());
+            let is_silent = |report: &&NodeReport| report.vote != Vote::Confirmed;
+            let silent = reports.iter().position(|report| is_silent(&report)).unwrap_or(0);
+            let said = cluster.last_words(silent);
+            let text = format!("only {answering} of {count} nodes answer; of another: {said}");
             return Err(Failure::new(Failure::USAGE, text));
         }
         sleep(ASK_EVERY).await;
@@ -73,21 +86,28 @@ pub(super) struct Node {
 }
 
 impl LocalNodes {
-    pub(super) fn prepare(args: &Cluster, count: usize) -> Result<LocalNodes, Failure> {
+    /// Chooses the ports: from `first` on, or those that are free.
+    pub(super) fn prepare(
+        args: &Cluster,
+        count: u16,
+        first: Option<u16>,
+    ) -> Result<LocalNodes, Failure> {
         let module = args.module.canonicalize().map_err(|error| {
             let text = format!("no module at {}: {error}", args.module.display());
             Failure::new(Failure::USAGE, text)
         })?;
-        let folder = std::env::temp_dir().join(format!("lockmod-nodes-{}", std::process::id()));
-        std::fs::create_dir(&folder)?;
         // All at once, so that no two get the same one.
         let listeners: Vec<TcpListener> = (0..count)
-            .map(|_| TcpListener::bind((Ipv4Addr::LOCALHOST, 0)))
+            .map(|index| listen(first.map_or(Some(0), |first| first.checked_add(index))))
             .collect::<Result<_, _>>()?;
-        let node = |listener: TcpListener| {
+        let node = |listener: &TcpListener| {
             Ok::<_, std::io::Error>(Node { port: listener.local_addr()?.port(), process: None })
         };
-        let nodes = listeners.into_iter().map(node).collect::<Result<_, _>>()?;
+        let nodes = listeners.iter().map(node).collect::<Result<_, _>>()?;
+        let folder = std::env::temp_dir().join(format!("lockmod-nodes-{}", std::process::id()));
+        fs::create_dir(&folder).map_err(|error| {
+            Failure::new(Failure::USAGE, format!("cannot make {}: {error}", folder.display()))
+        })?;
         Ok(LocalNodes { folder, server: args.server.clone(), module, nodes })
     }
 
@@ -101,27 +121,30 @@ impl LocalNodes {
 
     pub(super) fn start(&mut self, index: usize) -> Result<(), Failure> {
         let node = &mut self.nodes[index];
-        let folder = self.folder.join(format!("node-{}", index + 1));
-        std::fs::create_dir_all(&folder)?;
+        let folder = folder_of(&self.folder, index);
+        fs::create_dir_all(&folder)?;
         let port = node.port.to_string();
-        let log = log_of(&folder);
+        // What comes before there is a log: complaints about settings, or another program's words.
+        let words = File::create(words_of(&folder))?;
         let process = Command::new(&self.server)
             .args(["--bind", "127.0.0.1", "--port", &port, "--save", ""])
             .args(["--appendonly", "yes", "--appendfsync", "always"])
             .arg("--dir")
             .arg(&folder)
             .arg("--logfile")
-            .arg(&log)
+            .arg(log_of(&folder))
             .arg("--loadmodule")
             .arg(&self.module)
             .stdin(Stdio::null())
-            .stdout(Stdio::null())
-            .stderr(Stdio::null())
+            .stdout(words.try_clone()?)
+            .stderr(words)
             .process_group(0)
             .kill_on_drop(true)
             .spawn()
             .map_err(|error| {
-                Failure::new(Failure::USAGE, format!("{}: {error}", self.server.display()))
+                let server = self.server.display();
+                let text = format!("cannot start {server}: {error}; --server names the server");
+                Failure::new(Failure::USAGE, text)
             })?;
         node.process = Some(process);
         Ok(())
@@ -135,11 +158,52 @@ impl LocalNodes {
         Ok(())
     }
 
-    /// The last line of a log, to say why nodes do not answer.
-    fn last_words(&self) -> String {
-        let log = std::fs::read_to_string(log_of(&self.folder.join("node-1"))).unwrap_or_default();
-        log.lines().last().unwrap_or("no log").to_owned()
+    /// The first server that has ended by itself, and how.
+    fn first_ended(&mut self) -> std::io::Result<Option<(usize, ExitStatus)>> {
+        for (index, node) in self.nodes.iter_mut().enumerate() {
+            if let Some(process) = &mut node.process
+                && let Some(status) = process.try_wait()?
+            {
+                return Ok(Some((index, status)));
+            }
+        }
+        Ok(None)
     }
+
+    /// What a server said last.
+    fn last_words(&self, index: usize) -> String {
+        let folder = folder_of(&self.folder, index);
+        let read = |file| String::from_utf8_lossy(&fs::read(file).unwrap_or_default()).into_owned();
+        let (log, words) = (read(log_of(&folder)), read(words_of(&folder)));
+        let lines = |text: &str| text.lines().filter_map(message).map(str::to_owned).collect();
+        let lines: Vec<String> = if log.is_empty() { lines(&words) } else { lines(&log) };
+        match &lines[lines.len().saturating_sub(LAST_LINES)..] {
+            [] => "it said nothing".to_owned(),
+            last => last.join("; "),
+        }
+    }
+}
+
+/// What a line of a log says, without who and when; `None` if nothing.
+fn message(line: &str) -> Option<&str> {
+    let is_warning = line.split_once(" # ").map(|(_, message)| message);
+    Some(is_warning.unwrap_or(line).trim()).filter(|message| !message.is_empty())
+}
+
+/// Reserves a port; `None` is the one above the last.
+fn listen(port: Option<u16>) -> Result<TcpListener, Failure> {
+    let port = port.ok_or_else(|| Failure::new(Failure::USAGE, "there is no port above 65535"))?;
+    TcpListener::bind((Ipv4Addr::LOCALHOST, port)).map_err(|error| {
+        Failure::new(Failure::USAGE, format!("cannot listen on 127.0.0.1:{port}: {error}"))
+    })
+}
+
+fn folder_of(folder: &Path, index: usize) -> PathBuf {
+    folder.join(format!("node-{}", index + 1))
+}
+
+fn words_of(folder: &Path) -> PathBuf {
+    folder.join("words")
 }
 
 fn log_of(folder: &Path) -> PathBuf {
@@ -155,6 +219,6 @@ impl Drop for LocalNodes {
             }
         }
         // What cannot be removed is left to whoever cleans the folder for temporary files.
-        let _ = std::fs::remove_dir_all(&self.folder);
+        let _ = fs::remove_dir_all(&self.folder);
     }
 }

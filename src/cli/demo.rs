@@ -44,15 +44,15 @@ impl Teller {
 
 pub(super) async fn demo(args: Demo) -> Result<(), Failure> {
     let mut teller = Teller { start: Instant::now(), fences: Vec::new() };
-    let mut cluster = LocalNodes::prepare(&args.cluster, 5)?;
+    let mut cluster = LocalNodes::prepare(&args.cluster, 5, None)?;
     cluster.start_all()?;
     let locker = |label: &str| -> Result<Locker, Failure> {
         let builder = Locker::builder().nodes(cluster.urls()).label(label);
         Ok(builder.ttl(Duration::from_secs(5)).timeout(Duration::from_millis(250)).build()?)
     };
     let (alice, bob) = (locker("alice")?, locker("bob")?);
-    answering(&alice, 5, &cluster).await?;
-    answering(&bob, 5, &cluster).await?;
+    answering(&alice, &mut cluster).await?;
+    answering(&bob, &mut cluster).await?;
     teller.say("five nodes with the module are up; a quorum is three")?;
 
     let guard = alice.acquire(NAME).await?;
@@ -79,8 +79,8 @@ pub(super) async fn demo(args: Demo) -> Result<(), Failure> {
     cluster.start(0)?;
     cluster.start(1)?;
     cluster.start(2)?;
-    answering(&alice, 5, &cluster).await?;
-    answering(&bob, 5, &cluster).await?;
+    answering(&alice, &mut cluster).await?;
+    answering(&bob, &mut cluster).await?;
     teller.say("nodes 1, 2 and 3 are back, and so is the quorum")?;
     for (who, locker) in [("alice", &alice), ("bob", &bob)] {
         let guard = locker.acquire(NAME).await?;

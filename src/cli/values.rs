@@ -76,6 +76,11 @@ pub(super) fn count(text: &str) -> Result<u8, String> {
     whole(text, u64::from(COUNT_MAX)).map(|number| number as u8)
 }
 
+/// Reads a port.
+pub(super) fn port(text: &str) -> Result<u16, String> {
+    whole(text, u64::from(u16::MAX)).map(|number| number as u16)
+}
+
 fn whole(text: &str, max: u64) -> Result<u64, String> {
     let number = text.parse().ok().filter(|number| (1..=max).contains(number));
     number.ok_or_else(|| format!("give a whole number from 1 to {max}"))

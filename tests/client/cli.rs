@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 
 use rustix::process::{Pid, Signal, kill_process};
 
-use crate::common::{Server, module_path, server_binary, spawn, start_nodes, wait_until};
+use crate::common::{Port, Server, module_path, server_binary, spawn, start_nodes, wait_until};
 use crate::screen::Screen;
 use crate::{leases, nodes};
 
@@ -283,4 +283,56 @@ fn local_nodes_live_until_ctrl_c() {
     let left: Vec<PathBuf> =
         fs::read_dir(folder.path()).unwrap().map(|entry| entry.unwrap().path()).collect();
     assert!(left.is_empty(), "{left:?}");
+}
+
+/// It was waited for 10 seconds, and then said to be one of nodes that do not answer.
+#[test]
+fn a_server_that_cannot_run_is_reported_at_once_in_its_own_words() {
+    let (module, server) = (module_path().display().to_string(), server_binary());
+    let server = server.display().to_string();
+    for (module, server, said) in [
+        ("/etc/passwd", &*server, "Module /etc/passwd failed to load"),
+        (&*module, "/bin/true", "ended instead of serving (exit status: 0): it said nothing"),
+        (&*module, "/bin/ls", "/bin/ls: unrecognized option"),
+        (&*module, "/no/such/server", "cannot start /no/such/server: No such file"),
+    ] {
+        for command in ["nodes", "demo"] {
+            let folder = tempfile::tempdir().unwrap();
+            let mut lockmod = lockmod(&[], &[command, "--module", module, "--server", server]);
+            let output = lockmod.env("TMPDIR", folder.path()).output().unwrap();
+            let stderr = text(&output.stderr);
+            assert_eq!(output.status.code(), Some(125), "{module} {server}: {stderr}");
+            assert!(stderr.contains(said) && stderr.lines().count() == 1, "{stderr}");
+            assert!(!stderr.contains("nodes answer"), "{stderr}");
+            assert_eq!(fs::read_dir(folder.path()).unwrap().count(), 0);
+        }
+    }
+}
+
+#[test]
+fn local_nodes_have_the_ports_that_are_asked_for() {
+    let (port, folder) = (Port::reserve(), tempfile::tempdir().unwrap());
+    let args = ["nodes", "--count", "1", "--port", &port.number().to_string(), "--module"];
+    let nodes = || {
+        let mut command = lockmod(&[], &args);
+        command.arg(module_path()).arg("--server").arg(server_binary());
+        command.env("TMPDIR", folder.path());
+        command
+    };
+    let mut child = start(nodes());
+    let out = std::io::BufReader::new(child.stdout.take().unwrap());
+    let urls = std::io::BufRead::lines(out).nth(1).unwrap().unwrap();
+    assert_eq!(urls, format!("export LOCKMOD_NODES=redis://127.0.0.1:{}", port.number()));
+    let second = nodes().output().unwrap();
+    let said = text(&second.stderr);
+    assert_eq!(second.status.code(), Some(125), "{said}");
+    let expected = format!("cannot listen on 127.0.0.1:{}: Address already in use", port.number());
+    assert!(said.contains(&expected), "{said}");
+    signal(&child, Signal::TERM);
+    assert!(child.wait().unwrap().success());
+    let high = lockmod(&[], &["nodes", "--port", "65535", "--count", "2", "--module"])
+        .arg(module_path())
+        .output()
+        .unwrap();
+    assert!(text(&high.stderr).contains("no port above 65535"), "{}", text(&high.stderr));
 }
