@@ -165,9 +165,9 @@ pub(super) fn quorum(survey: &Survey) -> String {
         return "the only node grants locks: if it fails, no lock can be acquired".to_owned();
     }
     let margin = match survey.margin() {
-        margin @ ..0 => format!("no lock can be acquired: {} more needed", -margin),
+        ..0 => "no lock can be acquired".to_owned(),
         0 => "no other may fail".to_owned(),
         margin => format!("{margin} may fail"),
     };
-    format!("{granting} of {all} nodes grant locks, {needed} are a quorum: {margin}")
+    format!("{granting} of {all} nodes grant locks; a quorum is {needed}, so {margin}")
 }

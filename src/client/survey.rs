@@ -94,10 +94,15 @@ impl Survey {
         self.granting() as i64 - self.quorum as i64
     }
 
-    /// The highest fence that a quorum of nodes has reached; `None` while no quorum answers.
+    /// The highest fence that a quorum of nodes has for locks; `None` while no quorum answers. A
+    /// floor does not count: it jumps when a node restarts after a crash, and nobody is late then.
     pub fn quorum_fence(&self) -> Option<Fence> {
         let answered = self.nodes.iter().filter_map(|node| node.status.as_ref().ok());
-        let mut fences: Vec<Fence> = answered.map(|status| status.highest_fence).collect();
+        let of_locks = |status: &NodeStatus| match status.number("floor") {
+            Some(floor) if floor >= status.highest_fence.get() => Fence::ZERO,
+            Some(_) | None => status.highest_fence,
+        };
+        let mut fences: Vec<Fence> = answered.map(of_locks).collect();
         fences.sort_unstable_by(|a, b| b.cmp(a));
         fences.get(self.quorum.checked_sub(1)?).copied()
     }
@@ -313,6 +318,18 @@ mod tests {
         assert_eq!(lag(&one_is_new), [0, 0, 90]);
         // One that was raised to an absurd number does not make the others late.
         assert_eq!(lag(&survey(&[Some(90), Some(u64::from(u32::MAX)), Some(89)])), [0, 0, 1]);
+        // Two have crashed, and go on above all that they may have issued: the third one is not
+        // behind, and neither are they behind what two have granted since.
+        let mut restarted = survey(&[Some(1_048_577), Some(1_048_577), Some(90)]);
+        for node in &mut restarted.nodes[..2] {
+            let fields = &mut node.status.as_mut().unwrap().fields;
+            fields.insert("floor".to_owned(), "1048577".to_owned());
+        }
+        assert_eq!(lag(&restarted), [0, 0, 0]);
+        for granted in &mut restarted.nodes[1..] {
+            granted.status.as_mut().unwrap().highest_fence = Fence::new(1_048_579).unwrap();
+        }
+        assert_eq!(lag(&restarted), [2, 0, 0]);
         let down = survey(&[Some(90), None, None]);
         assert_eq!((down.quorum_fence(), down.granting(), down.margin()), (None, 1, -1));
         assert_eq!(lag(&down), [0]);

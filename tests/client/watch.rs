@@ -36,7 +36,7 @@ fn status_shows_nodes_and_locks() {
     assert_eq!(words(lines[0])[..3], ["NODE", "ROLE", "STATE"], "{out}");
     let node = format!("127.0.0.1:{}", nodes[0].port());
     assert_eq!(words(lines[1]), [&node, "master", "grants", "1", "2", "1", "0"], "{out}");
-    assert_eq!(lines[4], "3 of 3 nodes grant locks, 2 are a quorum: 1 may fail");
+    assert_eq!(lines[4], "3 of 3 nodes grant locks; a quorum is 2, so 1 may fail");
     assert_eq!(words(lines[6])[..3], ["LOCK", "HOLDER", "FENCE"], "{out}");
     let lock = words(lines[7]);
     assert_eq!(lock[..3], ["orders", "worker-7", "1"], "{out}");
@@ -62,16 +62,16 @@ fn status_says_what_is_wrong_with_each_node() {
     let out = succeeds(&nodes, &["status"]);
     assert!(out.contains("unreachable: connection refused"), "{out}");
     assert!(out.contains("in quarantine for"), "{out}");
-    assert!(out.contains("3 of 5 nodes grant locks, 3 are a quorum: no other may fail"), "{out}");
+    assert!(out.contains("3 of 5 nodes grant locks; a quorum is 3, so no other may fail"), "{out}");
     assert!(out.contains(" 3/5\n"), "{out}");
 
     let replica = Server::builder().replica_of(&nodes[2]).start();
     nodes[2].wait_for_replica(&replica);
     nodes[3] = replica;
     let refused = fails(&nodes, &["status"], 121);
-    assert!(refused.contains("2 of 5 nodes grant locks, 3 are a quorum: no lock"), "{refused}");
+    assert!(refused.contains("2 of 5 nodes grant locks; a quorum is 3, so no lock"), "{refused}");
     let output = lockmod(&nodes, &["status"]).output().unwrap();
-    assert!(!String::from_utf8_lossy(&output.stdout).contains("are a quorum"), "said twice");
+    assert!(!String::from_utf8_lossy(&output.stdout).contains("a quorum is"), "said twice");
     let alone = succeeds(&nodes[4..], &["status"]);
     assert!(alone.contains("the only node grants locks: if it fails"), "{alone}");
     let json = String::from_utf8(lockmod(&nodes, &["status", "--json"]).output().unwrap().stdout);
@@ -129,6 +129,21 @@ fn a_limit_is_kept_and_what_is_shown_is_known_of_all_nodes() {
     }
     let said = fails(&nodes, &["status", "--limit", "0"], 125);
     assert!(said.contains("whole number from 1 to"), "{said}");
+}
+
+/// The survivor was said to be a million fences behind those that had crashed.
+#[test]
+fn a_node_is_not_behind_those_whose_fences_jumped_at_a_restart() {
+    let mut nodes = forgetful_nodes(3);
+    acquire(&nodes, "orders", "worker-7");
+    for node in &mut nodes[..2] {
+        node.kill();
+        node.start_again();
+    }
+    let output = lockmod(&nodes, &["status", "--json"]).output().unwrap();
+    let json = String::from_utf8(output.stdout).unwrap();
+    assert_eq!(json.matches("\"highest_fence\":1048577,").count(), 2, "{json}");
+    assert_eq!(json.matches("\"fence_lag\":0").count(), 3, "{json}");
 }
 
 // ---- exporter ----
@@ -249,7 +264,7 @@ fn top_shows_what_happens_and_takes_a_lock_from_its_holder() {
     acquire(&nodes, "invoices", "worker-8");
     let mut screen = top(&nodes, (120, 20));
     screen.wait_for("the locks are shown", |text| {
-        text.contains("3 of 3 nodes grant locks, 2 are a quorum: 1 may fail")
+        text.contains("3 of 3 nodes grant locks; a quorum is 2, so 1 may fail")
             && text.contains("lock 1 of 2")
             && text.contains("worker-7")
     });

@@ -302,7 +302,7 @@ mod tests {
         state.surveyed(survey(&[]));
         let buffer = drawn(&state, (110, 12));
         let lines = lines(&buffer);
-        assert!(lines[0].contains("1 of 3 nodes grant locks, 2 are a quorum: no lock can be"));
+        assert!(lines[0].contains("1 of 3 nodes grant locks; a quorum is 2, so no lock can be"));
         assert_eq!(lines[0].chars().count(), 110);
         let words = |line: &str| line.split_whitespace().map(str::to_owned).collect::<Vec<_>>();
         assert_eq!(words(&lines[2])[..3], ["│one:6379", "master", "grants"]);
