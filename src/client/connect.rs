@@ -154,7 +154,17 @@ impl Address {
     /// # Errors
     /// Why that was not possible. There is no time limit in here.
     pub(super) async fn connect(&self, channel: &[u8]) -> Result<Login, Failure> {
-        let mut stream = self.open().await.map_err(broken)?;
+        let stream = self.open().await.map_err(broken)?;
+        self.log_in(stream, channel).await.map_err(|failure| match (failure, &self.place) {
+            // A port for TLS does so, which does not understand what it is sent.
+            (Failure::Unreachable(text), Place::Tcp { is_tls: false, .. }) => {
+                Failure::Unreachable(format!("{text}; for TLS write rediss://").into())
+            }
+            (failure, _) => failure,
+        })
+    }
+
+    async fn log_in(&self, mut stream: Box<dyn Stream>, channel: &[u8]) -> Result<Login, Failure> {
         if let Some(password) = &self.password {
             let password = password.as_bytes();
             let login = match &self.user {

@@ -144,6 +144,14 @@ pub(super) fn refusal(error: &io::Error) -> Option<String> {
         Error::InvalidCertificate(
             CertificateError::UnknownIssuer | CertificateError::BadSignature,
         ) => "TLS: the node's certificate is of no authority that is trusted".into(),
+        // Of a library below, which has no type for it here.
+        Error::InvalidCertificate(CertificateError::Other(other))
+            if other.to_string().contains("CaUsedAsEndEntity") =>
+        {
+            "TLS: the node shows the certificate of an authority: it needs one of its own, which \
+             the authority has signed"
+                .into()
+        }
         other => format!("TLS: {other}"),
     })
 }
