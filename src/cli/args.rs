@@ -6,9 +6,10 @@ use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::time::Duration;
 
+use clap::builder::{OsStringValueParser, TypedValueParser as _};
 use clap::{Args, Parser, Subcommand};
 
-use super::values::{Token, address, count, length, limit, name, port, token, ttl};
+use super::values::{Name, Token, address, count, length, limit, name, port, token, ttl};
 
 /// What `--help` says at its end.
 const EXIT_CODES: &str = "\
@@ -100,8 +101,8 @@ impl Command {
         match self {
             Command::Lock(args) => args.json,
             Command::Acquire(args) => args.json,
-            Command::Release(args) => args.json,
-            Command::Extend(args) => args.json,
+            Command::Release(args) => args.lock.json,
+            Command::Extend(args) => args.lock.json,
             Command::Fence(args) | Command::Info(args) => args.json,
             Command::List(args) => args.json,
             Command::Status(args) => args.json,
@@ -113,6 +114,29 @@ impl Command {
             | Command::Completions(_)
             | Command::Man(_) => false,
         }
+    }
+
+    /// Whether a node is to be asked over TLS.
+    pub(super) fn is_tls(&self) -> bool {
+        let is_tls = |url: &String| url.starts_with("rediss:") || url.starts_with("valkeys:");
+        self.connection().is_some_and(|connection| connection.nodes.iter().any(is_tls))
+    }
+
+    const fn connection(&self) -> Option<&Connection> {
+        Some(match self {
+            Command::Run(args) => &args.claim.connection,
+            Command::Lock(args) => &args.claim.connection,
+            Command::Acquire(args) => &args.claim.connection,
+            Command::Release(args) => &args.lock.connection,
+            Command::Extend(args) => &args.lock.connection,
+            Command::Fence(args) | Command::Info(args) => &args.connection,
+            Command::List(args) => &args.connection,
+            Command::Status(args) => &args.connection,
+            Command::Top(args) => &args.connection,
+            Command::Exporter(args) => &args.connection,
+            Command::Nodes(_) | Command::Demo(_) => return None,
+            Command::Completions(_) | Command::Man(_) => return None,
+        })
     }
 }
 
@@ -158,25 +182,32 @@ pub(super) struct Connection {
     pub(super) key: Option<PathBuf>,
 }
 
+/// The lock that is to be acquired, and how.
 #[derive(Debug, Args)]
-pub(super) struct Run {
+pub(super) struct Claim {
     /// Name of the lock
-    #[arg(value_parser = name)]
-    pub(super) name: String,
+    #[arg(value_parser = OsStringValueParser::new().try_map(name))]
+    pub(super) name: Name,
     #[command(flatten)]
     pub(super) connection: Connection,
-    /// Length of the lease, which is renewed at a third of it
+    /// Length of the lease; `run` and `lock` renew it at a third of it
     #[arg(long, value_parser = ttl, allow_hyphen_values = true, default_value = "30s")]
     pub(super) ttl: Duration,
+    /// Who holds the lock, shown to those who wait for it [default: host:pid]
+    #[arg(long)]
+    pub(super) label: Option<String>,
+}
+
+#[derive(Debug, Args)]
+pub(super) struct Run {
+    #[command(flatten)]
+    pub(super) claim: Claim,
     /// How long to wait while another client holds the lock
     #[arg(long, value_parser = length, allow_hyphen_values = true, default_value = "1m")]
     pub(super) wait: Duration,
     /// Hold the lock for at least this long, even if the command ends sooner
     #[arg(long, value_parser = length, allow_hyphen_values = true, default_value = "0s")]
     pub(super) at_least: Duration,
-    /// Who holds the lock, shown to those who wait for it [default: host:pid]
-    #[arg(long)]
-    pub(super) label: Option<String>,
     /// The command and its arguments
     #[arg(last = true, required = true, value_name = "CMD")]
     pub(super) command: Vec<OsString>,
@@ -184,20 +215,11 @@ pub(super) struct Run {
 
 #[derive(Debug, Args)]
 pub(super) struct Lock {
-    /// Name of the lock
-    #[arg(value_parser = name)]
-    pub(super) name: String,
     #[command(flatten)]
-    pub(super) connection: Connection,
-    /// Length of the lease, which is renewed at a third of it
-    #[arg(long, value_parser = ttl, allow_hyphen_values = true, default_value = "30s")]
-    pub(super) ttl: Duration,
+    pub(super) claim: Claim,
     /// How long to wait while another client holds the lock
     #[arg(long, value_parser = length, allow_hyphen_values = true, default_value = "1m")]
     pub(super) wait: Duration,
-    /// Who holds the lock, shown to those who wait for it [default: host:pid]
-    #[arg(long)]
-    pub(super) label: Option<String>,
     /// Print results and errors as JSON
     #[arg(long)]
     pub(super) json: bool,
@@ -205,57 +227,11 @@ pub(super) struct Lock {
 
 #[derive(Debug, Args)]
 pub(super) struct Acquire {
-    /// Name of the lock
-    #[arg(value_parser = name)]
-    pub(super) name: String,
     #[command(flatten)]
-    pub(super) connection: Connection,
-    /// Length of the lease
-    #[arg(long, value_parser = ttl, allow_hyphen_values = true, default_value = "30s")]
-    pub(super) ttl: Duration,
+    pub(super) claim: Claim,
     /// How long to wait while another client holds the lock
     #[arg(long, value_parser = length, allow_hyphen_values = true, default_value = "0s")]
     pub(super) wait: Duration,
-    /// Who holds the lock, shown to those who wait for it [default: host:pid]
-    #[arg(long)]
-    pub(super) label: Option<String>,
-    /// Print results and errors as JSON
-    #[arg(long)]
-    pub(super) json: bool,
-}
-
-#[derive(Debug, Args)]
-pub(super) struct Release {
-    /// Name of the lock
-    #[arg(value_parser = name)]
-    pub(super) name: String,
-    /// The token that `acquire` printed
-    #[arg(value_parser = token)]
-    pub(super) token: Option<Token>,
-    #[command(flatten)]
-    pub(super) connection: Connection,
-    /// Delete the lock on all nodes, whoever holds it. The holder is not told and may go on
-    /// working: only the fencing token protects you then
-    #[arg(long, conflicts_with = "token")]
-    pub(super) force: bool,
-    /// Print results and errors as JSON
-    #[arg(long)]
-    pub(super) json: bool,
-}
-
-#[derive(Debug, Args)]
-pub(super) struct Extend {
-    /// Name of the lock
-    #[arg(value_parser = name)]
-    pub(super) name: String,
-    /// The token that `acquire` printed
-    #[arg(value_parser = token)]
-    pub(super) token: Token,
-    #[command(flatten)]
-    pub(super) connection: Connection,
-    /// Length of the lease from now on
-    #[arg(long, value_parser = ttl, allow_hyphen_values = true, default_value = "30s")]
-    pub(super) ttl: Duration,
     /// Print results and errors as JSON
     #[arg(long)]
     pub(super) json: bool,
@@ -264,13 +240,38 @@ pub(super) struct Extend {
 #[derive(Debug, Args)]
 pub(super) struct ByName {
     /// Name of the lock
-    #[arg(value_parser = name)]
-    pub(super) name: String,
+    #[arg(value_parser = OsStringValueParser::new().try_map(name))]
+    pub(super) name: Name,
     #[command(flatten)]
     pub(super) connection: Connection,
     /// Print results and errors as JSON
     #[arg(long)]
     pub(super) json: bool,
+}
+
+#[derive(Debug, Args)]
+pub(super) struct Release {
+    #[command(flatten)]
+    pub(super) lock: ByName,
+    /// The token that `acquire` printed
+    #[arg(value_parser = token)]
+    pub(super) token: Option<Token>,
+    /// Delete the lock on all nodes, whoever holds it. The holder is not told and may go on
+    /// working: only the fencing token protects you then
+    #[arg(long, conflicts_with = "token")]
+    pub(super) force: bool,
+}
+
+#[derive(Debug, Args)]
+pub(super) struct Extend {
+    #[command(flatten)]
+    pub(super) lock: ByName,
+    /// The token that `acquire` printed
+    #[arg(value_parser = token)]
+    pub(super) token: Token,
+    /// Length of the lease from now on
+    #[arg(long, value_parser = ttl, allow_hyphen_values = true, default_value = "30s")]
+    pub(super) ttl: Duration,
 }
 
 #[derive(Debug, Args)]

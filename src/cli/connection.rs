@@ -1,14 +1,28 @@
-//! From the arguments that say where the nodes are to a locker.
+//! From the arguments that say where the nodes are, and what to acquire there, to a locker.
 
 use std::time::Duration;
 
-use super::args::Connection;
+use super::args::{Claim, Connection};
 use super::failure::Failure;
 use super::values::TTL_MAX;
 use crate::client::{Length, Locker, LockerBuilder};
 
 /// What a timeout must fit into, so that a renewal that failed can be tried again in time.
 const TIMEOUTS_PER_TTL: u32 = 3;
+
+impl Claim {
+    /// The settings of a command that acquires the lock.
+    pub(super) fn builder(&self, wait: Duration) -> Result<LockerBuilder, Failure> {
+        let label = self.label.clone().unwrap_or_else(own_label);
+        Ok(self.connection.builder(self.ttl)?.wait(wait).label(label))
+    }
+}
+
+/// The label of this process, for those who wait for it.
+fn own_label() -> String {
+    let host = rustix::system::uname();
+    format!("{}:{}", host.nodename().to_string_lossy(), std::process::id())
+}
 
 impl Connection {
     /// The settings of a command that acquires or extends a lease of this length.

@@ -21,7 +21,8 @@ struct Teller {
 
 impl Teller {
     fn say(&self, text: &str) -> Result<(), Failure> {
-        out::line(format_args!("{:5.2} s  {text}", self.start.elapsed().as_secs_f64()))
+        let since = self.start.elapsed().as_secs_f64();
+        Ok(out::line(format_args!("{since:5.2} s  {text}"))?)
     }
 
     fn granted(&mut self, who: &str, guard: &Guard) -> Result<(), Failure> {

@@ -1,8 +1,10 @@
 //! Why the command failed: its exit code, and what it says, in words or as JSON.
 
 use std::fmt::Display;
+use std::io::ErrorKind;
 
 use super::json::Json;
+use super::out::Unprinted;
 use super::{out, signals};
 use crate::client::{AcquireError, BuildError, ExtendError, NodeReport, ReleaseError, Vote};
 
@@ -29,11 +31,6 @@ impl Failure {
 
     pub(super) fn new(code: u8, text: impl ToString) -> Failure {
         Failure { code, text: text.to_string(), nodes: Vec::new() }
-    }
-
-    /// Whoever read the output has seen enough.
-    pub(super) fn closed_pipe() -> Failure {
-        Failure::new(Failure::CLOSED_PIPE, "")
     }
 
     /// A signal came, and there is nothing to say about it.
@@ -64,6 +61,12 @@ impl Failure {
     pub(super) fn but(self, text: &str) -> Failure {
         let text = if self.text.is_empty() { text.to_owned() } else { self.text + "; " + text };
         Failure { text, ..self }
+    }
+
+    /// The same, with what may be wrong where nodes are silent that are asked over TLS.
+    pub(super) fn over_tls(self) -> Failure {
+        let is_silent = self.nodes.iter().any(|report| report.vote == Vote::TimedOut);
+        if is_silent { self.but("a port without TLS never answers rediss://") } else { self }
     }
 
     /// The exit code as a word, for programs.
@@ -111,6 +114,16 @@ pub(super) fn warn(text: impl Display, as_json: bool) {
         out::complain(Json::Object(vec![("warning", Json::text(text.to_string()))]));
     } else {
         out::complain(format_args!("lockmod: {text}"));
+    }
+}
+
+impl From<Unprinted> for Failure {
+    fn from(Unprinted(error): Unprinted) -> Failure {
+        match error.kind() {
+            // Whoever read the output has seen enough.
+            ErrorKind::BrokenPipe => Failure::new(Failure::CLOSED_PIPE, ""),
+            _ => Failure::new(Failure::USAGE, format!("cannot write to standard output: {error}")),
+        }
     }
 }
 

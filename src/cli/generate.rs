@@ -9,7 +9,7 @@ use super::{args, out};
 pub(super) fn completions(args: &Completions) -> Result<(), Failure> {
     let mut script = Vec::new();
     clap_complete::generate(args.shell, &mut Arguments::command(), "lockmod", &mut script);
-    out::bytes(&script)
+    Ok(out::bytes(&script)?)
 }
 
 /// Writes `lockmod.1`, and `lockmod-run.1` and the like for the commands.

@@ -21,6 +21,21 @@ impl Json {
         Json::Text(text.into())
     }
 
+    /// What is to be said of a lock, with its name. A name that is not UTF-8 is there in full, too,
+    /// in hexadecimal digits.
+    pub(super) fn of_lock(
+        name: &[u8],
+        fields: impl IntoIterator<Item = (&'static str, Json)>,
+    ) -> Json {
+        let mut named = vec![("name", Json::text(String::from_utf8_lossy(name)))];
+        if std::str::from_utf8(name).is_err() {
+            let digits = name.iter().map(|byte| format!("{byte:02x}"));
+            named.push(("name_hex", Json::text(digits.collect::<String>())));
+        }
+        named.extend(fields);
+        Json::Object(named)
+    }
+
     pub(super) fn millis(length: Option<Duration>) -> Json {
         let millis = |length: Duration| u64::try_from(length.as_millis()).unwrap_or(u64::MAX);
         length.map_or(Json::Null, |length| Json::Number(millis(length)))
@@ -81,6 +96,8 @@ mod tests {
         assert_eq!(object.to_string(), "{\"a\":[null,7,true],\"b\":\"q\\\"\\\\\\u000aé\"}");
         let hostile = Json::text("\u{9b}2J\u{202e}\u{e0041}").to_string();
         assert_eq!(hostile, "\"\\u009b2J\\u202e\\udb40\\udc41\"");
+        let names = [&b"a\xff"[..], b"a"].map(|name| Json::of_lock(name, []).to_string());
+        assert_eq!(names, ["{\"name\":\"a\u{fffd}\",\"name_hex\":\"61ff\"}", "{\"name\":\"a\"}"]);
         assert_eq!(Json::millis(Some(Duration::from_micros(1_999))).to_string(), "1");
     }
 }

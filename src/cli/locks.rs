@@ -8,7 +8,7 @@ use super::failure::{Failure, warn};
 use super::json::Json;
 use super::rows::shown;
 use super::signals::Signals;
-use super::{out, own_label, waiting};
+use super::{out, waiting};
 use crate::client::protocol::LockInfo;
 use crate::client::{Length, Locker, NodeReport, Vote};
 
@@ -16,21 +16,20 @@ use crate::client::{Length, Locker, NodeReport, Vote};
 const LISTED_MAX: usize = 100_000;
 
 pub(super) async fn acquire(args: Acquire) -> Result<(), Failure> {
-    let label = args.label.unwrap_or_else(own_label);
-    let builder = args.connection.builder(args.ttl)?.wait(args.wait).label(label);
+    let (name, builder) = (&args.claim.name, args.claim.builder(args.wait)?);
     let locker = builder.renew(false).build()?;
-    let guard = waiting::acquire(&locker, &args.name, &mut Signals::new()?).await?;
+    let guard = waiting::acquire(&locker, name, &mut Signals::new()?).await?;
     let lease = guard.leak();
     // What was sent to stragglers shall still be written.
     locker.settle().await;
     let token: String = lease.token.iter().map(|byte| format!("{byte:02x}")).collect();
     let printed = if args.json {
-        out::line(Json::Object(vec![
-            ("name", Json::text(&args.name)),
+        let fields = [
             ("token", Json::text(token)),
             ("fence", Json::Number(lease.fence.get())),
             ("validity_ms", Json::millis(Some(lease.valid_for))),
-        ]))
+        ];
+        out::line(Json::of_lock(&name.0, fields))
     } else {
         out::lines([
             format!("token {token}"),
@@ -38,9 +37,10 @@ pub(super) async fn acquire(args: Acquire) -> Result<(), Failure> {
             format!("valid for {}", Length(lease.valid_for)),
         ])
     };
-    let Err(failure) = printed else { return Ok(()) };
+    let Err(unprinted) = printed else { return Ok(()) };
+    let failure = Failure::from(unprinted);
     // Nobody knows the token, so nobody else could release it.
-    Err(match locker.release_by_token(&args.name, &lease.token).await {
+    Err(match locker.release_by_token(name, &lease.token).await {
         Ok(()) => failure.but("the token was not printed, so the lock was released"),
         Err(error) => failure.but(&format!("the token was not printed, but {error}")),
     })
@@ -52,16 +52,15 @@ pub(super) async fn release(args: Release) -> Result<(), Failure> {
                     whoever holds it";
         return Err(Failure::new(Failure::USAGE, text));
     }
-    let locker = args.connection.locker()?;
-    let Some(token) = &args.token else {
-        return force_release(&locker, &args.name, args.json).await;
-    };
-    locker.release_by_token(&args.name, &token.0).await?;
-    print(args.json, vec![("name", Json::text(&args.name))], "released")
+    let locker = args.lock.connection.locker()?;
+    let Some(token) = &args.token else { return force_release(&locker, &args.lock).await };
+    locker.release_by_token(&args.lock.name, &token.0).await?;
+    print(&args.lock, [], "released")
 }
 
 /// Deletes the lock wherever it is.
-async fn force_release(locker: &Locker, name: &str, as_json: bool) -> Result<(), Failure> {
+async fn force_release(locker: &Locker, lock: &ByName) -> Result<(), Failure> {
+    let name = &lock.name;
     let nodes = locker.force_release(name).await;
     let count = |is: fn(&Vote) -> bool| nodes.iter().filter(|report| is(&report.vote)).count();
     let deleted = count(|vote| *vote == Vote::Confirmed);
@@ -81,29 +80,27 @@ async fn force_release(locker: &Locker, name: &str, as_json: bool) -> Result<(),
     if deleted == 0 {
         return Err(Failure::new(Failure::LOST, format!("no node has a lock '{name}'")));
     }
-    let fields = vec![
-        ("name", Json::text(name)),
-        ("deleted_on", Json::Number(deleted as u64)),
-        ("nodes", Json::Number(nodes.len() as u64)),
-    ];
-    print(as_json, fields, text)
+    let fields =
+        [("deleted_on", Json::Number(deleted as u64)), ("nodes", Json::Number(nodes.len() as u64))];
+    print(lock, fields, text)
 }
 
 /// Prints a result as JSON or as text.
-fn print(
-    as_json: bool,
-    fields: Vec<(&'static str, Json)>,
+fn print<const N: usize>(
+    lock: &ByName,
+    fields: [(&'static str, Json); N],
     text: impl Display,
 ) -> Result<(), Failure> {
-    if as_json { out::line(Json::Object(fields)) } else { out::line(text) }
+    let printed =
+        if lock.json { out::line(Json::of_lock(&lock.name.0, fields)) } else { out::line(text) };
+    Ok(printed?)
 }
 
 pub(super) async fn extend(args: Extend) -> Result<(), Failure> {
-    let locker = args.connection.builder(args.ttl)?.build()?;
-    let validity = locker.extend_by_token(&args.name, &args.token.0).await?;
-    let fields =
-        vec![("name", Json::text(&args.name)), ("validity_ms", Json::millis(Some(validity)))];
-    print(args.json, fields, format_args!("valid for {}", Length(validity)))
+    let locker = args.lock.connection.builder(args.ttl)?.build()?;
+    let validity = locker.extend_by_token(&args.lock.name, &args.token.0).await?;
+    let fields = [("validity_ms", Json::millis(Some(validity)))];
+    print(&args.lock, fields, format_args!("valid for {}", Length(validity)))
 }
 
 pub(super) async fn fence(args: ByName) -> Result<(), Failure> {
@@ -112,8 +109,7 @@ pub(super) async fn fence(args: ByName) -> Result<(), Failure> {
         let said: Vec<String> = nodes.iter().map(ToString::to_string).collect();
         Failure::of_nodes(format!("no quorum answered: {}", said.join("; ")), nodes)
     })?;
-    let fields = vec![("name", Json::text(&args.name)), ("fence", Json::Number(fence.get()))];
-    print(args.json, fields, fence)
+    print(&args, [("fence", Json::Number(fence.get()))], fence)
 }
 
 fn info_fields(node: &str, info: &Result<LockInfo, Vote>) -> Vec<(&'static str, Json)> {
@@ -161,8 +157,7 @@ pub(super) async fn info(args: ByName) -> Result<(), Failure> {
     let nodes = args.connection.locker()?.info(&args.name).await;
     if args.json {
         let nodes = nodes.iter().map(|node| Json::Object(info_fields(&node.node, &node.info)));
-        let fields = vec![("name", Json::text(&args.name)), ("nodes", Json::List(nodes.collect()))];
-        out::line(Json::Object(fields))?;
+        out::line(Json::of_lock(&args.name.0, [("nodes", Json::List(nodes.collect()))]))?;
     } else {
         out::lines(nodes.iter().map(|node| match &node.info {
             Ok(info) => format!("{}: {}", node.node, info_line(info)),
@@ -205,10 +200,7 @@ pub(super) async fn list(args: List) -> Result<(), Failure> {
             let infos = infos.into_iter();
             let nodes =
                 infos.map(|(node, info)| Json::Object(info_fields(node, &Ok(info.clone()))));
-            Json::Object(vec![
-                ("name", Json::text(String::from_utf8_lossy(name))),
-                ("nodes", Json::List(nodes.collect())),
-            ])
+            Json::of_lock(name, [("nodes", Json::List(nodes.collect()))])
         });
         out::line(Json::List(locks.collect()))?;
     } else {

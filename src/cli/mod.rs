@@ -31,6 +31,7 @@ mod waiting;
 use std::process::ExitCode;
 
 use clap::Parser;
+use clap::error::ErrorKind;
 
 use self::args::{Arguments, Command};
 use self::failure::Failure;
@@ -48,7 +49,7 @@ pub fn main(is_output_closed: bool) -> ExitCode {
         Ok(arguments) => arguments,
         Err(error) => return ExitCode::from(not_parsed(&error)),
     };
-    let is_json = arguments.command.is_json();
+    let (is_json, is_tls) = (arguments.command.is_json(), arguments.command.is_tls());
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
     let result = match runtime {
         Ok(runtime) => runtime.block_on(dispatch(arguments.command)),
@@ -57,6 +58,7 @@ pub fn main(is_output_closed: bool) -> ExitCode {
     match result {
         Ok(code) => ExitCode::from(code),
         Err(failure) => {
+            let failure = if is_tls { failure.over_tls() } else { failure };
             failure.tell(is_json);
             ExitCode::from(failure.code)
         }
@@ -65,27 +67,31 @@ pub fn main(is_output_closed: bool) -> ExitCode {
 
 /// Prints the help that was asked for, or what is wrong with the arguments; the exit code.
 fn not_parsed(error: &clap::Error) -> u8 {
-    let mut arguments = std::env::args_os().take_while(|argument| argument != "--");
-    let text = error.render();
     if !error.use_stderr() {
-        let printed = out::check().and_then(|()| error.print());
-        return printed.map_err(|error| out::failed(&error)).map_or_else(
-            |failure| {
-                failure.tell(false);
-                failure.code
-            },
-            |()| 0,
-        );
+        let Err(unprinted) = out::print(|| error.print()) else { return 0 };
+        let failure = Failure::from(unprinted);
+        failure.tell(false);
+        return failure.code;
     }
+    let mut arguments = std::env::args_os().take_while(|argument| argument != "--");
     if arguments.any(|argument| argument == "--json") {
-        let text = text.to_string();
-        let text = text.trim().trim_start_matches("error: ");
-        Failure::new(Failure::USAGE, text).tell(true);
+        Failure::new(Failure::USAGE, in_short(error)).tell(true);
     } else {
         // Where standard error is closed, there is nobody left to tell.
         let _ = error.print();
     }
     Failure::USAGE
+}
+
+/// What is wrong with the arguments, without the help that people are shown with it.
+fn in_short(error: &clap::Error) -> String {
+    if error.kind() == ErrorKind::DisplayHelpOnMissingArgumentOrSubcommand {
+        return "no command is given: see --help".to_owned();
+    }
+    let text = error.render().to_string();
+    let end = text.find("\n\n").unwrap_or(text.len());
+    let lines = text[..end].trim_start_matches("error: ").lines().map(str::trim);
+    lines.collect::<Vec<_>>().join(" ")
 }
 
 async fn dispatch(command: Command) -> Result<u8, Failure> {
@@ -114,10 +120,4 @@ async fn dispatch(command: Command) -> Result<u8, Failure> {
         Command::Man(args) => generate::man(&args)?,
     }
     Ok(0)
-}
-
-/// The label of this process, for those who wait for it.
-fn own_label() -> String {
-    let host = rustix::system::uname();
-    format!("{}:{}", host.nodename().to_string_lossy(), std::process::id())
 }

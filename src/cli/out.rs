@@ -5,13 +5,12 @@
 //! an output that nobody reads any more ends the command quietly, as it ends other commands.
 
 use std::fmt::Display;
-use std::io::{ErrorKind, IsTerminal, Write};
+use std::io::{IsTerminal, Write};
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use rustix::io::Errno;
 use unicode_width::{UnicodeWidthChar, UnicodeWidthStr};
 
-use super::failure::Failure;
 use crate::client::Printable;
 
 /// What a terminal shows behind the line for Ctrl-C, `^C`: if that is wrapped to the next line, or
@@ -23,14 +22,16 @@ const COLUMNS_DEFAULT: usize = 80;
 /// Whether standard output is closed: what is in its place is not what the caller opened.
 static IS_CLOSED: AtomicBool = AtomicBool::new(false);
 
+/// Why nothing was printed to standard output.
+#[derive(Debug)]
+pub(super) struct Unprinted(pub(super) std::io::Error);
+
 /// Says that standard output is closed, so that nothing can be printed.
 pub(super) fn close() {
     IS_CLOSED.store(true, Ordering::Relaxed);
 }
 
-/// # Errors
-/// If standard output is closed.
-pub(super) fn check() -> std::io::Result<()> {
+fn check() -> std::io::Result<()> {
     if IS_CLOSED.load(Ordering::Relaxed) { Err(Errno::BADF.into()) } else { Ok(()) }
 }
 
@@ -38,7 +39,7 @@ pub(super) fn check() -> std::io::Result<()> {
 ///
 /// # Errors
 /// If it cannot be written, or nobody reads it.
-pub(super) fn line(text: impl Display) -> Result<(), Failure> {
+pub(super) fn line(text: impl Display) -> Result<(), Unprinted> {
     lines([text])
 }
 
@@ -46,28 +47,27 @@ pub(super) fn line(text: impl Display) -> Result<(), Failure> {
 ///
 /// # Errors
 /// If they cannot be written, or nobody reads them.
-pub(super) fn lines(lines: impl IntoIterator<Item = impl Display>) -> Result<(), Failure> {
+pub(super) fn lines(lines: impl IntoIterator<Item = impl Display>) -> Result<(), Unprinted> {
     let printable = |line: &dyn Display| format!("{}\n", Printable::text(&line.to_string()));
     let text: String = lines.into_iter().map(|line| printable(&line)).collect();
     bytes(text.as_bytes())
 }
 
-/// Writes to standard output what the command itself has generated: scripts and help.
+/// Writes to standard output what the command itself has generated: a script.
 ///
 /// # Errors
 /// If it cannot be written, or nobody reads it.
-pub(super) fn bytes(bytes: &[u8]) -> Result<(), Failure> {
+pub(super) fn bytes(bytes: &[u8]) -> Result<(), Unprinted> {
     let mut out = std::io::stdout().lock();
-    let written = check().and_then(|()| out.write_all(bytes)).and_then(|()| out.flush());
-    written.map_err(|error| failed(&error))
+    print(|| out.write_all(bytes).and_then(|()| out.flush()))
 }
 
-/// What it means that standard output could not be written.
-pub(super) fn failed(error: &std::io::Error) -> Failure {
-    match error.kind() {
-        ErrorKind::BrokenPipe => Failure::closed_pipe(),
-        _ => Failure::new(Failure::USAGE, format!("cannot write to standard output: {error}")),
-    }
+/// Prints to standard output in another's way, unless it is closed.
+///
+/// # Errors
+/// If it cannot be written, or nobody reads it.
+pub(super) fn print(write: impl FnOnce() -> std::io::Result<()>) -> Result<(), Unprinted> {
+    check().and_then(|()| write()).map_err(Unprinted)
 }
 
 /// Says something on standard error: an error or a warning, on one line.

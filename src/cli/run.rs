@@ -4,6 +4,8 @@
 //! are gone before the lease ends. So the command leads a group of its own; the loss is told some
 //! time before the end, TERM is sent at once, and KILL while there is still time.
 
+use std::ffi::OsStr;
+use std::os::unix::ffi::OsStrExt;
 use std::process::Command;
 use std::time::Duration;
 
@@ -12,7 +14,6 @@ use tokio::time::{Instant, sleep_until};
 use super::args::Run;
 use super::failure::{Failure, warn};
 use super::job::{Change, Job, Watch};
-use super::own_label;
 use super::signals::Signals;
 use super::waiting::acquire;
 use crate::client::{Guard, Lost};
@@ -24,12 +25,14 @@ const GRACE_MAX: Duration = Duration::from_secs(10);
 const KILL_DIVISOR: u32 = 5;
 
 pub(super) async fn run(args: Run) -> Result<u8, Failure> {
-    let grace = (args.ttl / GRACE_DIVISOR).min(GRACE_MAX);
-    let label = args.label.clone().unwrap_or_else(own_label);
-    let builder = args.connection.builder(args.ttl)?.wait(args.wait).label(label);
-    let locker = builder.lost_margin(grace).build()?;
+    if args.command[0].is_empty() {
+        let text = "the command is empty: is a variable not set?";
+        return Err(Failure::new(Failure::USAGE, text));
+    }
+    let grace = (args.claim.ttl / GRACE_DIVISOR).min(GRACE_MAX);
+    let locker = args.claim.builder(args.wait)?.lost_margin(grace).build()?;
     let mut signals = Signals::new()?;
-    let guard = acquire(&locker, &args.name, &mut signals).await?;
+    let guard = acquire(&locker, &args.claim.name, &mut signals).await?;
     let until = Instant::now().checked_add(args.at_least);
     let watch = Watch::new()?;
     // Ctrl-Z may have stopped this process until now.
@@ -70,7 +73,7 @@ fn command(args: &Run, guard: &Guard) -> Command {
     command
         .args(&args.command[1..])
         .env("LOCKMOD_FENCE", guard.fence().to_string())
-        .env("LOCKMOD_NAME", &args.name);
+        .env("LOCKMOD_NAME", OsStr::from_bytes(&args.claim.name.0));
     command
 }
 

@@ -97,7 +97,7 @@ fn node_json(survey: &Survey, node: &NodeSurvey) -> Json {
 }
 
 fn lock_json(name: &[u8], lock: &LockSurvey) -> Json {
-    let mut fields = vec![("name", Json::text(String::from_utf8_lossy(name)))];
+    let mut fields = Vec::new();
     if let Some(best) = lock.best() {
         fields.extend([
             ("state", Json::text(&best.state)),
@@ -109,5 +109,5 @@ fn lock_json(name: &[u8], lock: &LockSurvey) -> Json {
             ("held_on", Json::Number(lock.held_count() as u64)),
         ]);
     }
-    Json::Object(fields)
+    Json::of_lock(name, fields)
 }

@@ -1,7 +1,12 @@
 //! The values of arguments: lengths of time, names and tokens as people write them.
 
+use std::ffi::OsString;
+use std::fmt;
 use std::net::SocketAddr;
+use std::os::unix::ffi::OsStringExt;
 use std::time::Duration;
+
+use crate::client::Printable;
 
 /// The longest ttl that a node can be set to allow (`lockmod.max-ttl`). What the nodes really
 /// allow, they say themselves.
@@ -18,8 +23,8 @@ const COUNT_MAX: u8 = 32;
 #[derive(Clone)]
 pub(super) struct Token(pub(super) Vec<u8>);
 
-impl std::fmt::Debug for Token {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+impl fmt::Debug for Token {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "Token({} bytes)", self.0.len())
     }
 }
@@ -37,12 +42,29 @@ pub(super) fn token(text: &str) -> Result<Token, String> {
         .ok_or_else(|| "give the hexadecimal digits that `acquire` printed".to_owned())
 }
 
+/// The name of a lock: any bytes.
+#[derive(Clone, Debug)]
+pub(super) struct Name(pub(super) Vec<u8>);
+
+impl AsRef<[u8]> for Name {
+    fn as_ref(&self) -> &[u8] {
+        &self.0
+    }
+}
+
+/// For people: without what plays with a terminal.
+impl fmt::Display for Name {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        Printable(&self.0).fmt(f)
+    }
+}
+
 /// Reads the name of a lock.
-pub(super) fn name(text: &str) -> Result<String, String> {
+pub(super) fn name(text: OsString) -> Result<Name, String> {
     if text.is_empty() {
         return Err("the name is empty: is a variable not set?".to_owned());
     }
-    Ok(text.to_owned())
+    Ok(Name(text.into_vec()))
 }
 
 /// Reads a length of time as people write it.
@@ -133,8 +155,10 @@ mod tests {
     }
 
     #[test]
-    fn a_name_that_is_empty_is_refused() {
-        assert!(name("").is_err_and(|problem| problem.contains("variable")));
-        assert_eq!(name(" "), Ok(" ".to_owned()));
+    fn a_name_is_anything_that_is_not_empty() {
+        let name = |bytes: &[u8]| super::name(OsString::from_vec(bytes.to_vec()));
+        assert!(name(b"").is_err_and(|problem| problem.contains("variable")));
+        assert!(name(b" ").is_ok_and(|name| name.0 == b" "));
+        assert!(name(b"a\xff").is_ok_and(|name| name.to_string() == "a\\xff"));
     }
 }

@@ -7,6 +7,7 @@ use tokio::time::{Instant, interval};
 use super::failure::Failure;
 use super::out::Progress;
 use super::signals::Signals;
+use super::values::Name;
 use crate::client::protocol::LockInfo;
 use crate::client::{Guard, Length, Locker, NodeInfo};
 
@@ -19,7 +20,7 @@ const TELL_EVERY: Duration = Duration::from_millis(500);
 /// If it is not acquired, or a signal came: then nothing is left on the nodes that can be reached.
 pub(super) async fn acquire(
     locker: &Locker,
-    name: &str,
+    name: &Name,
     signals: &mut Signals,
 ) -> Result<Guard, Failure> {
     let acquired = watch(locker, name, signals).await;
@@ -31,7 +32,7 @@ pub(super) async fn acquire(
     acquired
 }
 
-async fn watch(locker: &Locker, name: &str, signals: &mut Signals) -> Result<Guard, Failure> {
+async fn watch(locker: &Locker, name: &Name, signals: &mut Signals) -> Result<Guard, Failure> {
     let mut place = Place { began_at: Instant::now(), at_most: u64::MAX };
     let mut acquiring = locker.acquire(name).into_future();
     let mut telling = interval(TELL_EVERY);

@@ -93,6 +93,8 @@ fn whoever_is_in_the_way_is_named_and_the_pipe_stays_silent() {
     let mut holder =
         start(lockmod(&nodes, &["run", "job", "--label", "cron-3", "--", "sh", "-c", &script]));
     number_in(&begun);
+    // It begins with a quorum's leases; the last one may be under way.
+    wait_until("all nodes have its lease", || leases(&nodes, "job") == 3);
     let refused = fails(&nodes, &["run", "job", "--wait", "1200ms", "--", "true"], 120);
     assert_eq!(refused.lines().count(), 1, "{refused}");
     assert!(refused.contains("3 of 3 nodes hold it for cron-3 for up to"), "{refused}");

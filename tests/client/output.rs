@@ -1,7 +1,9 @@
 //! The command's results and errors: for people, for programs, and for outputs that take nothing.
 
+use std::ffi::OsStr;
 use std::fs::{self, File};
 use std::os::fd::OwnedFd;
+use std::os::unix::ffi::OsStrExt;
 use std::process::{Output, Stdio};
 use std::time::{Duration, Instant};
 
@@ -153,6 +155,53 @@ fn errors_are_json_where_results_are() {
     }
 }
 
+/// The message of an error was the help: many lines, for people.
+#[test]
+fn wrong_usage_under_json_is_what_is_wrong_and_nothing_else() {
+    for (args, message) in [
+        (&["--json"][..], "unexpected argument '--json' found"),
+        (&["info", "--json"], "the following required arguments were not provided: --nodes"),
+        (&["info", "job", "--json", "--nope"], "unexpected argument '--nope' found"),
+        (&["acquire", "job", "--json", "--ttl", "5"], "invalid value '5' for '--ttl <TTL>': write"),
+        (&["help", "--json"], "unrecognized subcommand '--json'"),
+    ] {
+        let mut command = lockmod(&[], args);
+        let output = command.env_remove("LOCKMOD_NODES").output().unwrap();
+        let said = text(&output.stderr);
+        assert_eq!(output.status.code(), Some(125), "{args:?}: {said}");
+        assert!(said.contains(&format!("\"message\":\"{message}")), "{args:?}: {said}");
+        assert!(!said.contains("Usage") && !said.contains("\\u000a"), "{args:?}: {said}");
+    }
+}
+
+/// A name that is not UTF-8 could not be told from another, nor given to a command.
+#[test]
+fn a_name_of_any_bytes_can_be_seen_and_acted_upon() {
+    let nodes = nodes(3);
+    let name = OsStr::from_bytes(b"a\xff");
+    let run = |args: &[&str], after: &[&str]| {
+        let output = lockmod(&nodes, args).arg(name).args(after).output().unwrap();
+        assert!(output.status.success(), "{args:?}: {}", text(&output.stderr));
+        text(&output.stdout)
+    };
+    let shell = ["--", "sh", "-c", "printf %s \"$LOCKMOD_NAME\" | od -An -tx1"];
+    assert_eq!(run(&["run"], &shell), " 61 ff\n");
+    let acquired = run(&["acquire", "--json"], &[]);
+    let named = "{\"name\":\"a\u{fffd}\",\"name_hex\":\"61ff\",";
+    assert!(acquired.starts_with(named), "{acquired}");
+    for args in [&["list", "--json"][..], &["status", "--json"]] {
+        let listed = succeeds(&nodes, args);
+        assert!(listed.contains(named), "{args:?}: {listed}");
+    }
+    for args in [&["info", "--json"][..], &["fence", "--json"]] {
+        let told = run(args, &[]);
+        assert!(told.starts_with(named), "{args:?}: {told}");
+    }
+    assert!(succeeds(&nodes, &["list"]).starts_with("a\\xff: held, fence 2"));
+    assert_eq!(run(&["release", "--force"], &[]), "deleted on 3 of 3 nodes\n");
+    assert_eq!(succeeds(&nodes, &["list"]), "");
+}
+
 #[test]
 fn a_name_that_is_empty_is_refused_by_every_command() {
     let nodes = nodes(1);
@@ -169,6 +218,10 @@ fn a_name_that_is_empty_is_refused_by_every_command() {
         let said = fails(&nodes, args, 125);
         assert!(said.contains("the name is empty: is a variable not set?"), "{args:?}: {said}");
     }
+    // An empty command was looked for when the lock was held, and not found.
+    let said = fails(&nodes, &["run", "job", "--", "", "x"], 125);
+    assert!(said.contains("the command is empty: is a variable not set?"), "{said}");
+    assert_eq!(succeeds(&nodes, &["list", "--all"]), "", "it was never acquired");
 }
 
 /// They named methods of the library: `allow_even_nodes()`, `max_ttl()`.
@@ -276,6 +329,44 @@ fn certificates_are_given_by_flags_or_by_the_environment() {
     let mut status = lockmod(&[], &["status", "--nodes", &url]);
     status.env("LOCKMOD_CACERT", &ca).env("LOCKMOD_CERT", &cert).env("LOCKMOD_KEY", &key);
     assert!(status.output().unwrap().status.success());
+}
+
+/// One was "connection reset by peer", and the other a slow network.
+#[test]
+fn a_scheme_that_does_not_fit_the_port_is_told_with_the_one_that_does() {
+    let folder = tempfile::tempdir().unwrap();
+    let (_node, url) = encrypted_node(&certificates(folder.path()).1);
+    let plain = url.replace("rediss:", "redis:");
+    for args in [&["acquire", "job"][..], &["info", "job"], &["status"], &["list", "--json"]] {
+        let output = lockmod(&[], args).args(["--nodes", &plain]).output().unwrap();
+        let said = text(&output.stdout) + &text(&output.stderr);
+        assert_eq!(output.status.code(), Some(121), "{args:?}: {said}");
+        assert!(said.contains("; for TLS write rediss://"), "{args:?}: {said}");
+    }
+    let node = &nodes(1)[0];
+    let encrypted = node.url().replace("redis:", "rediss:");
+    for args in [&["acquire", "job"][..], &["info", "job"], &["status"], &["list", "--json"]] {
+        let said = fails(&[], &[args, &["--nodes", &encrypted]].concat(), 121);
+        assert!(said.contains("a port without TLS never answers rediss://"), "{args:?}: {said}");
+    }
+    let said = fails(&[], &["info", "job", "--nodes", "redis://127.0.0.1:1"], 121);
+    assert!(!said.contains("TLS"), "it has nothing to do with it: {said}");
+}
+
+/// What `openssl req -x509` makes was refused as `Other(OtherError(CaUsedAsEndEntity))`.
+#[test]
+fn the_certificate_of_an_authority_is_refused_in_words() {
+    let folder = tempfile::tempdir().unwrap();
+    let mut params = rcgen::CertificateParams::new(vec!["127.0.0.1".to_owned()]).unwrap();
+    params.is_ca = rcgen::IsCa::Ca(rcgen::BasicConstraints::Unconstrained);
+    let pair = rcgen::KeyPair::generate().unwrap();
+    let (cert, key) = (folder.path().join("cert.pem"), folder.path().join("key.pem"));
+    fs::write(&cert, params.self_signed(&pair).unwrap().pem()).unwrap();
+    fs::write(&key, pair.serialize_pem()).unwrap();
+    let (_node, url) = encrypted_node(&[cert.clone(), cert.clone(), key]);
+    let cert = cert.display().to_string();
+    let said = fails(&[], &["acquire", "job", "--nodes", &url, "--cacert", &cert], 123);
+    assert!(said.contains("TLS: the node shows the certificate of an authority"), "{said}");
 }
 
 #[test]
