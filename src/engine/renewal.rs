@@ -4,12 +4,17 @@
 //! Two ideas to keep. A holder whose validity has ended is done: it neither extends nor repairs,
 //! for another may hold the lock by now; only the release is left to it. And a renewal that failed
 //! takes nothing away: what was valid stays valid until its own end, and is tried for again.
+//!
+//! A node that comes back without the lease is re-joined in the next round, unless an attempt of
+//! somebody who waits is there at that moment. Such a node is looked at again soon: until it is
+//! re-joined, one more node that goes down can cost the lease.
 
 use super::quorum::{NodeSet, Quorum};
 use super::validity::Terms;
 use super::{Instant, Millis};
 
-/// A failed renewal is tried again after this part of the renewal interval.
+/// A renewal that failed, or left out a node that another has, is tried again after this part of
+/// the renewal interval.
 const RETRY_DIVISOR: u64 = 4;
 
 /// What a node answered to an EXTEND.
@@ -277,7 +282,11 @@ impl Renewal {
             // The node keeps the lease for the time after its quarantine: nothing to repair.
             Extension::Provisional | Extension::Unknown => round.unknown.insert(node),
         }
-        self.decide(now)
+        let step = self.decide(now);
+        if matches!(step, RenewalStep::Confirmed { .. }) && answer == Extension::HeldByAnother {
+            self.next_at = self.next_at.min(self.retry_at(now));
+        }
+        step
     }
 
     /// The nodes that have not answered this round are not waited for any longer.
@@ -307,9 +316,14 @@ impl Renewal {
         if self.quorum.is_reached(round.extended) {
             let ends_at = self.terms.ends_at(round.started_at).max(self.ends_at);
             self.ends_at = self.latest.map_or(ends_at, |latest| latest.min(ends_at));
-            round.is_confirmed = true;
-            let repair = round.forgotten;
-            round.forgotten = NodeSet::EMPTY;
+            let has_rival = round.not_ours.without(round.forgotten) != NodeSet::EMPTY;
+            let is_first = !std::mem::replace(&mut round.is_confirmed, true);
+            let repair = std::mem::take(&mut round.forgotten);
+            // What stands there may be one attempt of somebody who waits, at a node that came back
+            // without the lease: over in a moment, and the node can be re-joined then.
+            if is_first && has_rival {
+                self.next_at = self.next_at.min(self.retry_at(now));
+            }
             return RenewalStep::Confirmed { repair };
         }
         // Repairing without a confirmation would undo an operator's DEL on all nodes.
@@ -323,10 +337,14 @@ impl Renewal {
             return RenewalStep::Wait;
         }
         // Answers may still come and decide; meanwhile the next try is planned.
-        let every = self.schedule.every.unwrap_or(self.terms.ttl);
-        let retry = Millis::new((every.get() / RETRY_DIVISOR).max(1));
-        self.next_at = self.schedule.every.map(|_| now.after(retry));
+        self.next_at = self.retry_at(now);
         RenewalStep::Failed
+    }
+
+    /// When the next round begins that is not by the schedule.
+    fn retry_at(&self, now: Instant) -> Option<Instant> {
+        let retry = |every: Millis| Millis::new((every.get() / RETRY_DIVISOR).max(1));
+        self.schedule.every.map(|every| now.after(retry(every)))
     }
 }
 
@@ -354,6 +372,34 @@ mod tests {
 
     fn begin(renewal: &mut Renewal, now: u64) -> RoundNumber {
         renewal.begin(at(now), at(now)).unwrap()
+    }
+
+    /// A waiter's attempt passes through a node that came back without the lease.
+    #[test]
+    fn a_node_that_another_has_at_a_confirmed_round_is_looked_at_again_soon() {
+        use Extension::{Extended, HeldByAnother, NotHeld};
+        let next = |answers: [Extension; 3]| {
+            let mut renewal = renewal(None);
+            let round = begin(&mut renewal, 300);
+            for (node, answer) in answers.into_iter().enumerate() {
+                let _ = renewal.answer(round, node, answer, at(310));
+            }
+            renewal.due(at(310))
+        };
+        for answers in [
+            [HeldByAnother, Extended, Extended],
+            [Extended, HeldByAnother, Extended],
+            [Extended, Extended, HeldByAnother],
+        ] {
+            assert_eq!(next(answers), Due::At(at(385)), "{answers:?}");
+        }
+        for answers in [
+            [Extended, Extended, Extended],
+            [NotHeld, Extended, Extended],
+            [Extended, Extended, NotHeld],
+        ] {
+            assert_eq!(next(answers), Due::At(at(600)), "a node that is re-joined: {answers:?}");
+        }
     }
 
     const CONFIRMED: RenewalStep = RenewalStep::Confirmed { repair: NodeSet::EMPTY };

@@ -10,7 +10,7 @@ use redis::Value;
 use tokio::task::JoinHandle;
 
 use crate::common::{Flow, Proxy, Server, start_nodes};
-use crate::{builder, connected, info, leases, locker, millis, nodes, until};
+use crate::{builder, connected, info, is_text, leases, locker, millis, nodes, until};
 
 /// How many stand in line at each node that answers.
 fn waiting(nodes: &[Server], name: &str) -> Vec<i64> {
@@ -26,12 +26,7 @@ fn all_have(nodes: &[Server], name: &str, count: i64) -> bool {
 }
 
 fn are_reserved(nodes: &[Server], name: &str) -> bool {
-    let is_text = |value: &Value| match value {
-        Value::BulkString(text) => text == b"reserved",
-        Value::SimpleString(text) => text == "reserved",
-        _ => false,
-    };
-    nodes.iter().all(|node| info(node, name, "state").as_ref().is_some_and(is_text))
+    nodes.iter().all(|node| is_text(info(node, name, "state").as_ref(), "reserved"))
 }
 
 /// Waits until the wall clock shows another millisecond: tickets of the same one are in no order.

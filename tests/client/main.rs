@@ -19,11 +19,12 @@ mod screen;
 mod watch;
 mod world;
 
+use std::collections::HashMap;
 use std::time::Duration;
 
 use common::{Server, start_nodes};
 use lockmod::client::{Locker, LockerBuilder};
-use redis::Value;
+use redis::{FromRedisValue, Value};
 
 fn millis(millis: u64) -> Duration {
     Duration::from_millis(millis)
@@ -44,28 +45,28 @@ fn locker(nodes: &[Server]) -> Locker {
     builder(nodes).build().expect("the settings are good")
 }
 
-/// A field of what a node tells about a lock; `None` if the node does not answer.
-fn info(node: &Server, name: &str, field: &str) -> Option<Value> {
+/// What a node tells about a lock at one moment; `None` if the node does not answer.
+fn told(node: &Server, name: &str) -> Option<HashMap<String, Value>> {
     let mut conn = node.try_connect().ok()?;
-    let reply = redis::cmd("LOCK.INFO").arg(name).query(&mut conn).ok()?;
-    let fields: Vec<Value> = match reply {
-        Value::Array(fields) => fields,
-        Value::Map(pairs) => pairs.into_iter().flat_map(|(name, value)| [name, value]).collect(),
-        other => panic!("{other:?} describes no lock"),
-    };
-    let is_field =
-        |value: &Value| matches!(value, Value::BulkString(name) if name == field.as_bytes());
-    let is_simple = |value: &Value| matches!(value, Value::SimpleString(name) if name == field);
-    let found = fields.chunks_exact(2).find(|pair| is_field(&pair[0]) || is_simple(&pair[0]));
-    found.map(|pair| pair[1].clone())
+    let reply: Value = redis::cmd("LOCK.INFO").arg(name).query(&mut conn).ok()?;
+    Some(HashMap::from_redis_value(reply).expect("a map"))
+}
+
+/// A field of it.
+fn info(node: &Server, name: &str, field: &str) -> Option<Value> {
+    told(node, name)?.remove(field)
+}
+
+fn is_text(value: Option<&Value>, text: &str) -> bool {
+    match value {
+        Some(Value::BulkString(bytes)) => bytes == text.as_bytes(),
+        Some(Value::SimpleString(string)) => string == text,
+        _ => false,
+    }
 }
 
 fn is_held(node: &Server, name: &str) -> bool {
-    match info(node, name, "state") {
-        Some(Value::BulkString(state)) => state == b"held",
-        Some(Value::SimpleString(state)) => state == "held",
-        _ => false,
-    }
+    is_text(info(node, name, "state").as_ref(), "held")
 }
 
 /// How many of the nodes have a lease on the lock.

@@ -105,6 +105,8 @@ async fn roll(seed: u64, defect: Defect) -> Outcome {
     let stage = Stage::new(setup);
     let ttl = millis(&mut random, 1_000, 6_000);
     let holder = stage.lockers[0].acquire(name(0)).ttl(ttl).await.expect("nothing is wrong yet");
+    let waiter = stage.lockers[1].acquire(name(0)).ttl(ttl).wait(Duration::from_secs(3_600));
+    let waiter = stage.processes[1].spawn(async move { drop(waiter.await) });
     let locker = stage.lockers[1].clone();
     let log = Arc::clone(&stage.log);
     let others = stage.processes[1].spawn(async move {
@@ -130,7 +132,9 @@ async fn roll(seed: u64, defect: Defect) -> Outcome {
         until(&stage.net, 60_000, |nodes| !nodes[node].is_in_quarantine()).await;
         renewal(ttl).await;
         complain_if_lost(&stage, &holder, step);
+        complain_if_out_of_line(&stage, node, ttl).await;
     }
+    waiter.abort();
     stage.log.notes().is_over = true;
     others.await.expect("no task panics");
     let _ = holder.release().await;
@@ -139,12 +143,22 @@ async fn roll(seed: u64, defect: Defect) -> Outcome {
 
 /// As operations.md says, the holder has renewed before the next node goes down.
 async fn renewal(ttl: Duration) {
-    sleep(ttl / 3 + Duration::from_secs(1)).await;
+    sleep(ttl / 2 + Duration::from_secs(1)).await;
 }
 
 fn complain_if_lost(stage: &Stage, holder: &Guard<Simulated>, step: usize) {
     if holder.is_lost() {
         let text = format!("{LOST}: restart {step}, {:?}", stage.setup);
+        stage.log.notes().complaints.push(text);
+    }
+}
+
+/// A node that was away knows within a refresh who waits.
+async fn complain_if_out_of_line(stage: &Stage, node: usize, ttl: Duration) {
+    let waits = |nodes: &[Node]| nodes[node].lines.len(name(0).as_bytes()) > 0;
+    until(&stage.net, u64::try_from(ttl.as_millis()).expect("short") / 3, waits).await;
+    if !waits(&stage.net.universe().nodes) {
+        let text = format!("{FORGOTTEN}: node {node}, {:?}", stage.setup);
         stage.log.notes().complaints.push(text);
     }
 }
@@ -157,6 +171,7 @@ async fn end(stage: &Stage) -> Outcome {
 }
 
 const LOST: &str = "a restart of one node after another cost a lock";
+const FORGOTTEN: &str = "a waiter stands in line no more at a node that was restarted";
 
 #[test]
 fn a_vote_from_before_a_crash_and_a_repair_after_it_make_no_two_holders() {

@@ -59,7 +59,8 @@ impl Cluster {
 
     /// Nodes with the module whose operator waits after a restart.
     pub(crate) fn with_care() -> Cluster {
-        let renewal = Duration::from_millis(MAX_TTL_MS / 3 + 100);
+        // A client connects again within half a second, and renews after that.
+        let renewal = Duration::from_millis(MAX_TTL_MS / 2 + 1_000);
         Cluster { renewal, ..Cluster::with_module() }
     }
 
