@@ -1,7 +1,6 @@
 //! From a URL to a connection that is logged in: TCP, TLS and unix sockets.
 //!
-//! URLs are read by the `redis` crate, so that they mean here what they mean elsewhere. A
-//! connection counts as made only after the server has answered a PING: a process that is stopped
+//! A connection counts as made only after the server has answered a PING: a process that is stopped
 //! accepts connections too.
 //!
 //! RESP3 is asked for, because only then a subscribed connection can carry commands too. Where it
@@ -9,36 +8,32 @@
 
 use std::fmt;
 use std::io;
-use std::path::PathBuf;
 use std::pin::Pin;
 use std::sync::Arc;
 
-use redis::{ConnectionAddr, IntoConnectionInfo};
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
 use tokio::net::{TcpStream, UnixStream};
 use tokio_rustls::rustls;
 
 use super::inbox::Failure;
+use super::node_url::{self, NodeUrl, Place};
 use super::protocol::Packet;
 use super::reply::{self, Reply};
-use super::{tls, url};
+use super::tls;
 use crate::wire::code::{self, Meaning};
 
 /// Where a node is, and as whom to log in.
 #[derive(Debug, Clone)]
 pub(super) struct Address {
     name: Arc<str>,
-    place: Place,
-    user: Option<String>,
-    password: Option<Arc<str>>,
-    database: i64,
+    way: Way,
     tls: Option<Arc<rustls::ClientConfig>>,
 }
 
+/// How a node is reached.
 #[derive(Debug, Clone)]
-enum Place {
-    Tcp { host: String, port: u16, is_tls: bool },
-    Unix(PathBuf),
+enum Way {
+    Url(NodeUrl),
     Dialled(Arc<dyn Dial>),
 }
 
@@ -76,49 +71,25 @@ impl Address {
     /// # Errors
     /// What is wrong with it, without its password.
     pub(super) fn parse(url: &str) -> Result<Address, String> {
-        url::check(url)?;
-        let info = url.into_connection_info().map_err(|error| error.to_string())?;
-        let place = match info.addr() {
-            ConnectionAddr::Tcp(host, port) => {
-                Place::Tcp { host: host.to_ascii_lowercase(), port: *port, is_tls: false }
-            }
-            ConnectionAddr::TcpTls { insecure: true, .. } => {
-                return Err("#insecure is not supported: a lock trusts what its nodes say".into());
-            }
-            ConnectionAddr::TcpTls { host, port, .. } => {
-                Place::Tcp { host: host.to_ascii_lowercase(), port: *port, is_tls: true }
-            }
-            ConnectionAddr::Unix(path) => Place::Unix(path.clone()),
-            other => return Err(format!("{other} is a kind of address that is not supported")),
-        };
-        let settings = info.redis_settings();
-        let name = match &place {
+        let url = node_url::read(url)?;
+        let name = match &url.place {
             Place::Tcp { host, port, .. } if host.contains(':') => format!("[{host}]:{port}"),
             Place::Tcp { host, port, .. } => format!("{host}:{port}"),
             Place::Unix(path) => path.display().to_string(),
-            Place::Dialled(_) => url.to_owned(),
         };
-        Ok(Address {
-            name: name.into(),
-            place,
-            user: settings.username().map(str::to_owned),
-            password: settings.password().map(Arc::from),
-            database: settings.db(),
-            tls: None,
-        })
+        Ok(Address { name: name.into(), way: Way::Url(url), tls: None })
     }
 
     /// A node that is reached in a way of its own.
     pub(super) fn dialled(name: Arc<str>, dial: Arc<dyn Dial>) -> Address {
-        let place = Place::Dialled(dial);
-        Address { name, place, user: None, password: None, database: 0, tls: None }
+        Address { name, way: Way::Dialled(dial), tls: None }
     }
 
     /// A random number from 0 to 1.
     pub(super) fn jitter(&self) -> f64 {
-        match &self.place {
-            Place::Dialled(dial) => dial.jitter(),
-            Place::Tcp { .. } | Place::Unix(_) => rand::random(),
+        match &self.way {
+            Way::Dialled(dial) => dial.jitter(),
+            Way::Url(_) => rand::random(),
         }
     }
 
@@ -129,7 +100,11 @@ impl Address {
 
     /// Whether the connection is encrypted.
     pub(super) const fn is_tls(&self) -> bool {
-        matches!(self.place, Place::Tcp { is_tls: true, .. })
+        matches!(&self.way, Way::Url(NodeUrl { place: Place::Tcp { is_tls: true, .. }, .. }))
+    }
+
+    const fn is_plain_tcp(&self) -> bool {
+        matches!(&self.way, Way::Url(NodeUrl { place: Place::Tcp { is_tls: false, .. }, .. }))
     }
 
     /// How to encrypt it.
@@ -140,12 +115,13 @@ impl Address {
     /// Whether both addresses lead to the same server, as far as can be seen: another database of
     /// a server is the same node, for it stops when the server stops.
     pub(super) fn is_same_node(&self, other: &Address) -> bool {
-        match (&self.place, &other.place) {
+        let (Way::Url(one), Way::Url(other)) = (&self.way, &other.way) else { return false };
+        match (&one.place, &other.place) {
             (Place::Tcp { host, port, .. }, Place::Tcp { host: host2, port: port2, .. }) => {
                 port == port2 && (host == host2 || (is_loopback(host) && is_loopback(host2)))
             }
             (Place::Unix(path), Place::Unix(path2)) => path == path2,
-            (Place::Tcp { .. } | Place::Unix(_) | Place::Dialled(_), _) => false,
+            (Place::Tcp { .. } | Place::Unix(_), _) => false,
         }
     }
 
@@ -155,28 +131,18 @@ impl Address {
     /// Why that was not possible. There is no time limit in here.
     pub(super) async fn connect(&self, channel: &[u8]) -> Result<Login, Failure> {
         let stream = self.open().await.map_err(broken)?;
-        self.log_in(stream, channel).await.map_err(|failure| match (failure, &self.place) {
+        self.log_in(stream, channel).await.map_err(|failure| match failure {
             // A port for TLS does so, which does not understand what it is sent.
-            (Failure::Unreachable(text), Place::Tcp { is_tls: false, .. }) => {
+            Failure::Unreachable(text) if self.is_plain_tcp() => {
                 Failure::Unreachable(format!("{text}; for TLS write rediss://").into())
             }
-            (failure, _) => failure,
+            failure => failure,
         })
     }
 
     async fn log_in(&self, mut stream: Box<dyn Stream>, channel: &[u8]) -> Result<Login, Failure> {
-        if let Some(password) = &self.password {
-            let password = password.as_bytes();
-            let login = match &self.user {
-                Some(user) => Packet::new(&[b"AUTH", user.as_bytes(), password]),
-                None => Packet::new(&[b"AUTH", password]),
-            };
-            login_as(&mut stream, &login).await?;
-        }
-        if self.database != 0 {
-            let database = self.database.to_string();
-            let select = Packet::new(&[b"SELECT", database.as_bytes()]);
-            login_as(&mut stream, &select).await?;
+        if let Way::Url(url) = &self.way {
+            log_in_by(&mut stream, url).await?;
         }
         let hello = Packet::new(&[b"HELLO", b"3"]);
         let is_resp3 = matches!(exchange(&mut stream, &[hello]).await?[..], [Reply::List(_)]);
@@ -195,8 +161,11 @@ impl Address {
     }
 
     async fn open(&self) -> io::Result<Box<dyn Stream>> {
-        match &self.place {
-            Place::Dialled(dial) => dial.open().await,
+        let url = match &self.way {
+            Way::Dialled(dial) => return dial.open().await,
+            Way::Url(url) => url,
+        };
+        match &url.place {
             Place::Unix(path) => Ok(Box::new(UnixStream::connect(path).await?)),
             Place::Tcp { host, port, .. } => {
                 let stream = TcpStream::connect((host.as_str(), *port)).await?;
@@ -220,6 +189,23 @@ pub(super) fn plain(error: &io::Error) -> String {
     let text = error.to_string();
     let end = text.find(" (os error").unwrap_or(text.len());
     text[..end].to_lowercase()
+}
+
+/// Logs in as the URL says, and selects its database.
+async fn log_in_by(stream: &mut Box<dyn Stream>, url: &NodeUrl) -> Result<(), Failure> {
+    if let Some(password) = &url.password {
+        let password = password.as_bytes();
+        let login = match &url.user {
+            Some(user) => Packet::new(&[b"AUTH", user.as_bytes(), password]),
+            None => Packet::new(&[b"AUTH", password]),
+        };
+        login_as(stream, &login).await?;
+    }
+    if url.database != 0 {
+        let database = url.database.to_string();
+        login_as(stream, &Packet::new(&[b"SELECT", database.as_bytes()])).await?;
+    }
+    Ok(())
 }
 
 /// Sends a command of the login, which must succeed.
@@ -300,8 +286,6 @@ mod tests {
     fn urls_name_the_node_without_the_password() {
         let address = Address::parse("redis://me:secret@Example.com:7000/3").unwrap();
         assert_eq!(&**address.name(), "example.com:7000");
-        assert_eq!(address.database, 3);
-        assert_eq!(address.user.as_deref(), Some("me"));
         assert_eq!(&**Address::parse("unix:///run/redis.sock").unwrap().name(), "/run/redis.sock");
         assert!(Address::parse("rediss://h:1").unwrap().is_tls());
         assert!(Address::parse("rediss://h:1/#insecure").is_err());

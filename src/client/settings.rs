@@ -8,8 +8,8 @@ use super::connect::Address;
 use super::core::{Core, Settings};
 use super::error::BuildError;
 use super::locker::Locker;
+use super::node_url;
 use super::tls::{Pem, Tls};
-use super::url;
 use super::vote::Length;
 use super::world::{Network, World};
 use crate::engine::{LABEL_MAX, Millis, NODES_MAX, Quorum, Schedule, Terms};
@@ -223,7 +223,7 @@ impl LockerBuilder {
         let mut addresses: Vec<Address> = Vec::new();
         for (index, given) in self.nodes.iter().enumerate() {
             let address = Address::parse(given).map_err(|problem| {
-                let problem = format!("'{}': {problem}", url::shown(given));
+                let problem = format!("'{}': {problem}", node_url::shown(given));
                 BuildError::BadUrl { position: index + 1, problem }
             })?;
             if let Some(same) = addresses.iter().find(|other| other.is_same_node(&address)) {

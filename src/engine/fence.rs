@@ -69,6 +69,19 @@ impl Fence {
     }
 }
 
+impl From<Fence> for u64 {
+    fn from(fence: Fence) -> u64 {
+        fence.0
+    }
+}
+
+/// For databases and protocols whose integers have a sign: no fence is above [`Fence::MAX`].
+impl From<Fence> for i64 {
+    fn from(fence: Fence) -> i64 {
+        fence.0.cast_signed()
+    }
+}
+
 impl fmt::Display for Fence {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         self.0.fmt(f)
@@ -97,5 +110,6 @@ mod tests {
         assert_eq!(Fence::ZERO.previous(), Fence::ZERO);
         assert_eq!(Fence::MAX.saturating_add(1), Fence::MAX);
         assert_eq!(Fence::MAX.to_string(), "9007199254740991");
+        assert_eq!((u64::from(Fence::MAX), i64::from(Fence::MAX)), ((1 << 53) - 1, (1 << 53) - 1));
     }
 }

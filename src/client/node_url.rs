@@ -1,0 +1,274 @@
+//! The URL of a node: where it is, as whom to log in, or what is wrong with the URL, in words.
+//!
+//! URLs mean here what they mean to other clients of Redis. Messages never hold a password. What a
+//! general reader of URLs passes over is refused: a parameter that is not known, and a user without
+//! a password, who would never be logged in.
+
+use std::borrow::Cow;
+use std::path::PathBuf;
+
+use percent_encoding::percent_decode_str;
+use url::Url;
+
+const PORT_DEFAULT: u16 = 6379;
+/// The schemes that a URL can begin with.
+const SCHEMES: [&str; 7] =
+    ["redis", "rediss", "valkey", "valkeys", "unix", "redis+unix", "valkey+unix"];
+
+/// The parts of a URL. What stands before `@` may hold a password.
+struct Parts<'u> {
+    scheme: &'u str,
+    login: Option<&'u str>,
+    place: &'u str,
+    parameters: &'u str,
+}
+
+fn split(url: &str) -> Option<Parts<'_>> {
+    let (scheme, rest) = url.split_once("://")?;
+    // A password may have a question mark.
+    let start = rest.rfind('@').map_or(0, |at| at + 1);
+    let (rest, parameters) = match rest[start..].find('?') {
+        Some(at) => (&rest[..start + at], &rest[start + at + 1..]),
+        None => (rest, ""),
+    };
+    let (login, place) = match rest.rsplit_once('@') {
+        Some((login, place)) => (Some(login), place),
+        None => (None, rest),
+    };
+    Some(Parts { scheme, login, place, parameters })
+}
+
+/// The URL as people may see it: without user, password and parameters.
+pub(super) fn shown(url: &str) -> String {
+    let Some(parts) = split(url) else {
+        return url.rsplit_once('@').map_or(url.to_owned(), |(_, place)| format!("...@{place}"));
+    };
+    let Parts { scheme, login, place, parameters } = parts;
+    // A password without `@` behind it.
+    let place = if place.starts_with(':') { "..." } else { place };
+    let login = login.map_or("", |_| "...@");
+    let parameters = if parameters.is_empty() { "" } else { "?..." };
+    format!("{scheme}://{login}{place}{parameters}")
+}
+
+/// What a URL says.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct NodeUrl {
+    pub(super) place: Place,
+    pub(super) user: Option<String>,
+    pub(super) password: Option<String>,
+    pub(super) database: i64,
+}
+
+/// Where a node is.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) enum Place {
+    Tcp { host: String, port: u16, is_tls: bool },
+    Unix(PathBuf),
+}
+
+/// Reads a URL.
+///
+/// # Errors
+/// What is wrong with it.
+pub(super) fn read(text: &str) -> Result<NodeUrl, String> {
+    check(text)?;
+    let url = Url::parse(text).map_err(|error| error.to_string())?;
+    if url.scheme().ends_with("unix") { socket(&url) } else { tcp(&url) }
+}
+
+fn tcp(url: &Url) -> Result<NodeUrl, String> {
+    let is_tls = matches!(url.scheme(), "rediss" | "valkeys");
+    match url.fragment() {
+        None => {}
+        Some("insecure") => {
+            return Err("#insecure is not supported: a lock trusts what its nodes say".to_owned());
+        }
+        Some(_) => return Err("nothing is known that begins with #".to_owned()),
+    }
+    let host = match url.host().ok_or("it has no host")? {
+        url::Host::Domain(name) => name.to_ascii_lowercase(),
+        url::Host::Ipv4(address) => address.to_string(),
+        url::Host::Ipv6(address) => address.to_string(),
+    };
+    if host.parse().is_ok_and(|address: std::net::IpAddr| address.is_unspecified()) {
+        return Err(format!("{host} is where a server listens, not an address of a node"));
+    }
+    let decoded = |text: &str| percent_decode_str(text).decode_utf8().map(Cow::into_owned);
+    let not_text = |_| "user and password are no UTF-8".to_owned();
+    Ok(NodeUrl {
+        place: Place::Tcp { host, port: url.port().unwrap_or(PORT_DEFAULT), is_tls },
+        user: Some(decoded(url.username()).map_err(not_text)?).filter(|user| !user.is_empty()),
+        password: url.password().map(decoded).transpose().map_err(not_text)?,
+        database: database(url.path().trim_matches('/'))?,
+    })
+}
+
+fn socket(url: &Url) -> Result<NodeUrl, String> {
+    let path = url.to_file_path().map_err(|()| "it has no path of a socket".to_owned())?;
+    let parameter = |name| {
+        let found = url.query_pairs().filter(|(known, _)| known == name).last();
+        found.map(|(_, value)| value.into_owned())
+    };
+    Ok(NodeUrl {
+        place: Place::Unix(path),
+        user: parameter("user"),
+        password: parameter("pass"),
+        database: database(&parameter("db").unwrap_or_default())?,
+    })
+}
+
+fn database(text: &str) -> Result<i64, String> {
+    if text.is_empty() {
+        return Ok(0);
+    }
+    let number = text.parse().ok().filter(|number: &u32| *number <= i32::MAX.unsigned_abs());
+    number.map(i64::from).ok_or_else(|| format!("the database '{text}' is no number from 0 up"))
+}
+
+/// Checks a URL as far as its mistakes can be told apart.
+fn check(url: &str) -> Result<(), String> {
+    if url.is_empty() {
+        return Err("it is empty: is a variable not set, or a comma too many?".to_owned());
+    }
+    let parts = split(url).ok_or_else(|| "it has no scheme, as redis://".to_owned())?;
+    if !SCHEMES.contains(&parts.scheme) {
+        return Err(format!("'{}' is no scheme of a node", parts.scheme));
+    }
+    let is_socket = parts.scheme.ends_with("unix");
+    let known: &[&str] =
+        if is_socket { &["db", "user", "pass", "protocol"] } else { &["protocol"] };
+    for parameter in parts.parameters.split('&').filter(|parameter| !parameter.is_empty()) {
+        let name = parameter.split('=').next().unwrap_or_default();
+        if !known.contains(&name) {
+            return Err(format!("the parameter '{name}' is not known"));
+        }
+    }
+    if is_socket {
+        return Ok(());
+    }
+    if let Some(login) = parts.login {
+        if login.contains(['/', '?', '#']) {
+            return Err("write / ? and # of a password as %2F %3F and %23".to_owned());
+        }
+        if !login.contains(':') {
+            return Err("it has a user without a password: write a password as :password@, with \
+                        the colon"
+                .to_owned());
+        }
+    }
+    check_place(parts.place.split(['/', '#']).next().unwrap_or_default())
+}
+
+/// Checks `host:port`.
+fn check_place(place: &str) -> Result<(), String> {
+    let (host, port) = match place.split_once(']') {
+        Some((host, port)) => (host, port.strip_prefix(':')),
+        None if place.starts_with('[') => {
+            return Err("the bracket of its IPv6 address is not closed".to_owned());
+        }
+        None => place.split_once(':').map_or((place, None), |(host, port)| (host, Some(port))),
+    };
+    if host.is_empty() {
+        return Err("it has no host".to_owned());
+    }
+    let is_port = |port: &str| port.parse::<u16>().is_ok_and(|port| port > 0);
+    match port.filter(|port| !port.is_empty() && !is_port(port)) {
+        Some(port) => Err(format!("the port '{port}' is no number from 1 to 65535")),
+        None => Ok(()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_mistake_is_named() {
+        for (url, problem) in [
+            ("", "empty"),
+            ("127.0.0.1:7001", "no scheme"),
+            ("http://h", "'http'"),
+            ("redis://h:99999", "'99999'"),
+            ("redis://h:0", "'0'"),
+            ("redis://h:abc", "'abc'"),
+            ("redis://[::1", "bracket"),
+            ("redis://[::1]:x", "'x'"),
+            ("redis://", "no host"),
+            ("redis://:7001", "no host"),
+            ("redis://h?foo=bar", "'foo'"),
+            ("unix:///s?foo=bar", "'foo'"),
+            ("redis://s3cret@h", ":password@"),
+            ("redis://:s3/cret@h", "%2F"),
+            ("redis://h/x", "'x'"),
+            ("redis://h/-1", "'-1'"),
+            ("unix:///s?db=4294967296", "'4294967296'"),
+            ("redis://0.0.0.0:1", "listens"),
+            ("redis://[::]:1", "listens"),
+            ("rediss://h#insecure", "#insecure"),
+            ("rediss://h#else", "#"),
+            ("redis://:%ff@h", "UTF-8"),
+        ] {
+            let said = read(url).expect_err(url);
+            assert!(said.contains(problem), "{url}: {said}");
+            assert!(!said.contains("s3"), "{url}: {said}");
+        }
+    }
+
+    fn tcp(host: &str, port: u16) -> NodeUrl {
+        let place = Place::Tcp { host: host.to_owned(), port, is_tls: false };
+        NodeUrl { place, user: None, password: None, database: 0 }
+    }
+
+    #[test]
+    fn a_url_means_what_it_means_to_other_clients() {
+        assert_eq!(read("redis://h"), Ok(tcp("h", 6379)));
+        assert_eq!(read("valkey://H.example:"), Ok(tcp("h.example", 6379)));
+        assert_eq!(read("redis://h:65535/3"), Ok(NodeUrl { database: 3, ..tcp("h", 65_535) }));
+        assert_eq!(read("redis://h?protocol=resp3"), Ok(tcp("h", 6379)));
+        let secret = |user: Option<&str>, password: &str| NodeUrl {
+            user: user.map(str::to_owned),
+            password: Some(password.to_owned()),
+            ..tcp("::1", 7001)
+        };
+        assert_eq!(read("redis://[::1]:7001"), Ok(tcp("::1", 7001)));
+        assert_eq!(read("redis://:p%3Fw@[::1]:7001/0"), Ok(secret(None, "p?w")));
+        assert_eq!(read("redis://us%40er:p%40w@[::1]:7001"), Ok(secret(Some("us@er"), "p@w")));
+        for scheme in ["rediss", "valkeys"] {
+            let Place::Tcp { is_tls, .. } = read(&format!("{scheme}://h")).unwrap().place else {
+                panic!("a socket")
+            };
+            assert!(is_tls, "{scheme}");
+        }
+    }
+
+    #[test]
+    fn a_socket_takes_its_login_from_the_parameters() {
+        for scheme in ["unix", "redis+unix", "valkey+unix"] {
+            let read = read(&format!("{scheme}:///run/re%20dis.sock?db=1&user=u&pass=p%26"));
+            let expected = NodeUrl {
+                place: Place::Unix("/run/re dis.sock".into()),
+                user: Some("u".to_owned()),
+                password: Some("p&".to_owned()),
+                database: 1,
+            };
+            assert_eq!(read, Ok(expected), "{scheme}");
+        }
+    }
+
+    #[test]
+    fn no_password_is_shown() {
+        for url in [
+            "redis://:s3cret@h:x",
+            "redis://s3cret@h",
+            "redis://u:s3/cr?et@h:1",
+            "redis://:s3cret",
+            "u:s3cret@h",
+            "unix:///x?pass=s3cret&foo=1",
+        ] {
+            let shown = shown(url);
+            assert!(!shown.contains("s3") && !shown.contains("cr"), "{url}: {shown}");
+        }
+        assert_eq!(shown("redis://:p@h:99999/1"), "redis://...@h:99999/1");
+    }
+}
