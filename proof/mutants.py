@@ -92,6 +92,8 @@ MUTANTS = [
            instead('the lease counts', lambda x: Not(x.promoted(N)))),
     Mutant('a repair in quarantine does not count', 'repair', 'one voice',
            also(rests=lambda x: plus(x.rests, N, R, where=Not(x.over(R))))),
+    Mutant('a lease that comes from elsewhere does not count', 'arrive', 'no vote beside',
+           stays('provisional')),
     Mutant('nothing counts while a promoted node waits', 'extend', 'nothing counts',
            instead('the lease counts', lambda x: Not(x.provisional(N, own(R))))),
     Mutant('an extension ends no lease earlier', 'extend', 'votes stay',

@@ -491,6 +491,18 @@ def _(x):
         {'holds': plus(x.holds, N, own(R)), 'provisional': plus(x.provisional, N, own(R))})
 
 
+@action('arrive', N, A, rule='Quarantine', code='Lock::changed_name')
+def _(x):
+    """A lease comes to a node in quarantine from another name or another node. It is provisional,
+    as if it were repaired. (That a node in quarantine says of other leases that they do not count
+    is no action: nothing changes.)"""
+    return Step(
+        {'the lock is free': x.is_free(N),
+         'in quarantine': x.quarantined(N),
+         'it has begun': x.begun(A)},
+        {'holds': plus(x.holds, N, A), 'provisional': plus(x.provisional, N, A)})
+
+
 @action('repair by the counter', N, R, rule='Repair', code='Promises::rejoin')
 def _(x):
     """A node outside quarantine that has granted nothing later gives the lease back, and that

@@ -58,6 +58,16 @@ def two_holders_averted():
     state.run(('win', 'B0', ONE_TWO, 2))
 
 
+def an_arrival():
+    """The same, where somebody copies A's lease to node 2 instead."""
+    state = won().run(('begin', 'B'), ('grant', '2', 'B0', 2), ('crash', '2', 5),
+                      ('arrive', '2', 'A'), ('extend', '0', 'A1'))
+    assert state.missing('extend', '2', 'A1') == ['the lease counts']
+    assert state.missing('quarantine ends', '2') == ['all that was forgotten is over']
+    state.run(('finish', 'B'), ('quarantine ends', '2'), ('extend', '2', 'A1'),
+              ('renew', 'A1', 'A0', ZERO_TWO))
+
+
 def a_rejoining():
     """A node that is far ahead grants anew to the holder's token; the holder's fence stays."""
     state = won().run(('persist', '2', 9), ('skip', '2', 6), ('rejoin', '2', 'A1', 7),
@@ -95,5 +105,5 @@ def a_promotion():
     assert state.missing('quarantine ends', '1') == ['all that was forgotten is over']
 
 
-ALL = [a_win_by_a_raise, a_late_grant, a_repair, two_holders_averted, a_rejoining,
+ALL = [a_win_by_a_raise, a_late_grant, a_repair, two_holders_averted, an_arrival, a_rejoining,
        a_superseded_renewal, a_lease_that_comes_back, a_promotion]

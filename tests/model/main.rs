@@ -184,6 +184,7 @@ fn each_broken_node_is_not_the_one_that_is_proved() {
     let stale = Bounds { saves: 1, renewals: 1, renewers: 1, keeps_data: true, ..crash };
     for (defect, bounds) in [
         (Defect::ProvisionalCounts, crash_of_a_holder),
+        (Defect::ArrivalCounts, Bounds { renewals: 1, renewers: 1, arrivals: 1, ..crash }),
         (Defect::LooselyDated, stale),
         (Defect::NoQuarantine, crash),
         (Defect::NoFenceCeiling, crash),
@@ -392,6 +393,7 @@ fn everything(seed: u64) -> Bounds {
         renewals: 2,
         crashes: 2,
         saves: 2,
+        arrivals: 2,
         ..Bounds::of(if pick(3, 96) == 2 { 5 } else { 3 }, 2 + pick(2, 288))
     }
 }

@@ -87,6 +87,10 @@ impl Node {
         self.quarantine_reason().is_some()
     }
 
+    pub(crate) fn may_be_brought_a_lease(&self) -> bool {
+        self.is_quarantined() && self.holder().is_none()
+    }
+
     pub(crate) fn quarantine_reason(&self) -> Option<QuarantineReason> {
         self.promises.quarantine(NOW).map(|(_, reason)| reason)
     }
@@ -219,6 +223,22 @@ impl Node {
             }
             self.lock = Lock::free(self.lock.counter(), NOW);
             self.origin = Origin::default();
+        }
+    }
+
+    /// Somebody brings a lease here that stands elsewhere, under another name or at another node.
+    pub(crate) fn arrive(&mut self, lock: &Lock, origin: Origin, defect: Defect) {
+        let counter = self.counter();
+        self.lock = lock.clone();
+        if defect != Defect::ArrivalCounts {
+            self.lock.changed_name();
+        }
+        self.origin = origin;
+        self.promises.raise_floor(counter);
+        self.promises.seen(self.lock.counter(), Some(self.lock.until()));
+        if let Some(ceilings) = self.promises.take_request() {
+            self.disk = self.disk.max(ceilings);
+            self.promises.persisted(self.disk);
         }
     }
 

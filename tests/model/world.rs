@@ -116,6 +116,8 @@ pub(crate) enum Defect {
     ProvisionalCounts,
     /// A lease that was over comes back with the data.
     LooselyDated,
+    /// A lease that comes from elsewhere to a node in quarantine counts there.
+    ArrivalCounts,
 }
 
 /// Which ttls the clients ask for.
@@ -205,6 +207,8 @@ pub(crate) struct Bounds {
     pub(crate) zombies: Option<u8>,
     pub(crate) crashes: u8,
     pub(crate) saves: u8,
+    /// How many leases are brought to nodes in quarantine, from where they stand.
+    pub(crate) arrivals: u8,
     /// A node that has saved, and no other, crashes.
     pub(crate) keeps_data: bool,
     /// Instead of a crash, a replica is promoted, with the data set of an earlier moment.
@@ -236,6 +240,7 @@ impl Bounds {
             zombies: None,
             crashes: 0,
             saves: 0,
+            arrivals: 0,
             keeps_data: false,
             promotes: false,
             ignores_clocks: false,
@@ -268,10 +273,11 @@ pub(crate) enum Witness {
     ReleasedLeaseLoaded,
     ExtendedInQuarantine,
     StoreRefusedAnOldWrite,
+    Arrived,
 }
 
 impl Witness {
-    const ALL: [Witness; 16] = [
+    const ALL: [Witness; 17] = [
         Witness::WonInOneRound,
         Witness::WonByRaise,
         Witness::SplitVote,
@@ -288,6 +294,7 @@ impl Witness {
         Witness::ReleasedLeaseLoaded,
         Witness::ExtendedInQuarantine,
         Witness::StoreRefusedAnOldWrite,
+        Witness::Arrived,
     ];
 }
 
@@ -309,6 +316,7 @@ pub(crate) struct State {
     touched: u8,
     crashes: u8,
     saves: u8,
+    arrivals: u8,
     duplicates: u8,
     zombies: u8,
     /// By id.
@@ -395,6 +403,8 @@ pub(crate) enum Action {
     Save(usize),
     Crash(usize, bool),
     EndQuarantine(usize),
+    /// The lease of a holder is brought to the one node from the other.
+    Arrive(usize, usize),
 }
 
 impl World {
@@ -454,6 +464,9 @@ impl World {
             Action::Crash(node, false) => format!("node {node} crashes and forgets everything"),
             Action::Crash(node, true) => format!("node {node} crashes and loads what it saved"),
             Action::EndQuarantine(node) => format!("node {node} ends its quarantine"),
+            Action::Arrive(node, from) => {
+                format!("the lease at node {from} is brought to node {node}")
+            }
         }
     }
 
@@ -487,6 +500,12 @@ impl World {
         let node = &state.nodes[node];
         let is_early = self.bounds.defect == Defect::NodeWallClock;
         node.holder().is_some() && (is_early || !World::is_open(state, node.origin))
+    }
+
+    /// Whether a lease stands there whose acquisition is complete.
+    fn stands_for_a_winner(state: &State, node: usize) -> bool {
+        let is_won = |id: Id| state.ledger[usize::from(id.0)].fence > Fence::ZERO;
+        state.nodes[node].holder().is_some_and(is_won)
     }
 
     fn send(&self, state: &mut State, client: usize, request: Request, nodes: NodeSet) {
@@ -705,11 +724,16 @@ impl World {
                     matches!(request, Request::Acquire if !no_zombies)
                         || matches!(request, Request::Repair(..))
                 };
+                let may_come = |id: Id| {
+                    let is_holder = |node: &Shared<Node>| node.holder() == Some(id);
+                    state.arrivals < self.bounds.arrivals && state.nodes.iter().any(is_holder)
+                };
                 let is_alive = |request: &(Id, Request)| {
                     !(no_zombies && acquires(request))
                         && (keeps_all
                             || holder == Some(request.0)
                             || saved == Some(request.0)
+                            || may_come(request.0)
                             || requests.iter().any(|other| other.0 == request.0 && makes(other)))
                 };
                 if !requests.iter().all(is_alive) {
@@ -757,6 +781,7 @@ impl Model for World {
             touched: u8::from(start != Start::Fresh),
             crashes: 0,
             saves: 0,
+            arrivals: 0,
             duplicates: 0,
             zombies: 0,
             ledger: Shared::new(vec![Entry::default(); clients * usize::from(ACQUISITIONS_MAX)]),
@@ -830,6 +855,11 @@ impl Model for World {
             }
             if state.nodes[node].is_quarantined() && state.nodes[node].forgotten.is_empty() {
                 actions.push(Action::EndQuarantine(node));
+            }
+            if state.arrivals < bounds.arrivals && state.nodes[node].may_be_brought_a_lease() {
+                let brings = |from: &usize| World::stands_for_a_winner(state, *from);
+                let froms = (0..bounds.nodes).filter(brings);
+                actions.extend(froms.map(|from| Action::Arrive(node, from)));
             }
         }
     }
@@ -907,6 +937,15 @@ impl Model for World {
                     self.saw(Witness::ReleasedLeaseLoaded);
                 }
                 self.tie_began_anew(&mut state, node);
+            }
+            Action::Arrive(node, from) => {
+                state.arrivals += 1;
+                let Node { lock, origin, .. } = (*state.nodes[from]).clone();
+                state.nodes[node].arrive(&lock, origin, defect);
+                self.saw(Witness::Arrived);
+                let at_acquisition = usize::from(origin.id.0);
+                self.tied(&mut state, Proved::Arrive { at_node: node, at_acquisition });
+                self.tie_follows(&mut state, node);
             }
             Action::EndQuarantine(node) => {
                 state.nodes[node].end_quarantine();

@@ -533,6 +533,10 @@ pub(crate) enum Action {
     /// A node in quarantine gives the lease back to a holder whom it has forgotten. That does not
     /// count before the quarantine is over, for it may have vouched for another.
     Repair { at_node: usize, at_round: usize },
+    /// A lease comes to a node in quarantine from another name or another node. It is provisional,
+    /// as if it were repaired. (That a node in quarantine says of other leases that they do not
+    /// count is no action: nothing changes.)
+    Arrive { at_node: usize, at_acquisition: usize },
     /// A node outside quarantine that has granted nothing later gives the lease back, and that
     /// counts.
     RepairByTheCounter { at_node: usize, at_round: usize },
@@ -576,6 +580,7 @@ impl Action {
             Action::Persist { .. } => "persist",
             Action::Skip { .. } => "skip",
             Action::Repair { .. } => "repair",
+            Action::Arrive { .. } => "arrive",
             Action::RepairByTheCounter { .. } => "repair by the counter",
             Action::LeaseEnds { .. } => "lease ends",
             Action::Release { .. } => "release",
@@ -589,7 +594,7 @@ impl Action {
 }
 
 /// All actions, by name.
-pub(crate) const ACTIONS: [&str; 21] = [
+pub(crate) const ACTIONS: [&str; 22] = [
     "begin",
     "time passes",
     "win",
@@ -603,6 +608,7 @@ pub(crate) const ACTIONS: [&str; 21] = [
     "persist",
     "skip",
     "repair",
+    "arrive",
     "repair by the counter",
     "lease ends",
     "release",
@@ -641,6 +647,9 @@ impl State {
             Action::Persist { at_node, at_fence } => persist_step(sizes, &mut s, at_node, at_fence),
             Action::Skip { at_node, at_fence } => skip_step(sizes, &mut s, at_node, at_fence),
             Action::Repair { at_node, at_round } => repair_step(sizes, &mut s, at_node, at_round),
+            Action::Arrive { at_node, at_acquisition } => {
+                arrive_step(sizes, &mut s, at_node, at_acquisition)
+            }
             Action::RepairByTheCounter { at_node, at_round } => {
                 repair_by_the_counter_step(sizes, &mut s, at_node, at_round)
             }
@@ -1099,6 +1108,40 @@ fn repair_step(
             let place: Bits = 1 << (y0 * ACQUISITIONS_MAX + y1);
             let is_so =
                 (s.provisional(y0, y1) || (true && (y0 == at_node) && (y1 == own(at_round))));
+            if is_so { t.provisional |= place } else { t.provisional &= !place }
+        }
+    }
+    Ok(t)
+}
+
+fn arrive_step(
+    sizes: &Sizes,
+    s: &mut State,
+    at_node: usize,
+    at_acquisition: usize,
+) -> Result<State, &'static str> {
+    if !((0..sizes.acquisitions).all(|a0| !s.holds(at_node, a0))) {
+        return Err("the lock is free");
+    }
+    if !(s.quarantined(at_node)) {
+        return Err("in quarantine");
+    }
+    if !(s.begun(at_acquisition)) {
+        return Err("it has begun");
+    }
+    let mut t = s.clone();
+    for y0 in 0..sizes.nodes {
+        for y1 in 0..sizes.acquisitions {
+            let place: Bits = 1 << (y0 * ACQUISITIONS_MAX + y1);
+            let is_so = (s.holds(y0, y1) || (true && (y0 == at_node) && (y1 == at_acquisition)));
+            if is_so { t.holds |= place } else { t.holds &= !place }
+        }
+    }
+    for y0 in 0..sizes.nodes {
+        for y1 in 0..sizes.acquisitions {
+            let place: Bits = 1 << (y0 * ACQUISITIONS_MAX + y1);
+            let is_so =
+                (s.provisional(y0, y1) || (true && (y0 == at_node) && (y1 == at_acquisition)));
             if is_so { t.provisional |= place } else { t.provisional &= !place }
         }
     }

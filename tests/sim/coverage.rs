@@ -35,6 +35,7 @@ const ALL: &[&str] = &[
     "lost: max hold",
     "lost: released",
     "lost: removed",
+    "node: a lease was brought to it",
     "node: quarantined at a start",
     "node: repaired",
     "release: confirmed",

@@ -127,7 +127,12 @@ impl Nemesis {
                 net.change(|universe| universe.hung_until[node] = Instant::now() + length);
                 None
             }
-            76..80 => {
+            76..78 => {
+                let (from, lock) = (self.random.random_range(0..self.setup.nodes), program);
+                bring(&net, &name(lock % self.setup.locks), (from, node));
+                None
+            }
+            78..80 => {
                 net.change(|universe| universe.nodes[node].save());
                 None
             }
@@ -226,6 +231,19 @@ impl Nemesis {
             }
         }))
     }
+}
+
+/// An operator brings a lease from one node to another that is in quarantine: a dump, restored.
+pub(crate) fn bring(net: &Arc<Net>, lock: &str, (from, to): (usize, usize)) {
+    net.change(|universe| {
+        let dump = universe.nodes[from].dump(lock.as_bytes());
+        if universe.nodes[to].is_in_quarantine()
+            && let Some(dump) = dump
+        {
+            let token = universe.nodes[to].restore(lock.as_bytes(), &dump);
+            universe.stranded.extend(token);
+        }
+    });
 }
 
 /// How a node goes down, and for how long.

@@ -49,6 +49,8 @@ pub(crate) enum Defect {
     DatesByTheWallClock,
     /// It vouches for a lease that was repaired in its quarantine.
     CountsProvisional,
+    /// It vouches in its quarantine for a lease that was restored there.
+    CountsRestored,
     /// It gives no lease back to a holder whose fence is below its own.
     KeepsOutBelowItsFloor,
 }
@@ -129,6 +131,8 @@ pub(crate) struct Node {
     /// How often it answered that a lease does not count yet.
     pub(crate) provisional: u64,
     pub(crate) quarantines: u64,
+    /// How often a lock was restored in a quarantine.
+    pub(crate) restored: u64,
 }
 
 impl Node {
@@ -172,6 +176,7 @@ impl Node {
             repaired: 0,
             provisional: 0,
             quarantines: 0,
+            restored: 0,
         };
         node.start_again();
         node
@@ -245,6 +250,41 @@ impl Node {
             self.disk.stated.remove(name);
             self.settle(name);
         }
+    }
+
+    /// An operator's DUMP of a lock that is held.
+    pub(crate) fn dump(&self, name: &[u8]) -> Option<Vec<u8>> {
+        let lock = self.locks.get(name).filter(|lock| self.is_up && lock.is_held(self.now()))?;
+        // It is read on another machine, whose boot is another.
+        Some(encode_lock(lock, self.promises.floor(), self.dated(), 0))
+    }
+
+    /// An operator's RESTORE under a name that is free, as `load` in `src/module/datatype.rs`.
+    /// Answers whose lease it is.
+    pub(crate) fn restore(&mut self, name: &[u8], bytes: &[u8]) -> Option<Vec<u8>> {
+        if !self.is_up || self.locks.contains_key(name) {
+            return None;
+        }
+        let loaded = decode_lock(bytes, self.dated(), self.boot).expect("a node wrote it");
+        let now = self.now();
+        let lease = loaded.lock.lease(now)?;
+        let (token, ends_at) = (lease.token.as_bytes().to_vec(), lease.ends_at);
+        if self.defect != Defect::CountsRestored
+            && let Some(until) = self.promises.names_changed(now)
+        {
+            self.statement.change(|saved| saved.nothing_counts_until = until);
+        }
+        self.write_state().ok()?;
+        self.promises.raise_floor(loaded.floor);
+        self.promises.seen(loaded.lock.counter(), Some(ends_at));
+        if let Some(ceilings) = self.promises.take_request() {
+            self.statement.raise(ceilings);
+            self.write_state().ok()?;
+        }
+        self.locks.insert(name.to_vec(), loaded.lock);
+        self.state(name, &Lock::default());
+        self.restored += 1;
+        Some(token)
     }
 
     /// Saves the data set, where the node does that.

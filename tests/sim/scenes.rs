@@ -12,7 +12,7 @@ use rand::{RngExt, SeedableRng};
 use tokio::time::{Instant, sleep};
 
 use crate::clients::name;
-use crate::nemesis::{Fall, restart};
+use crate::nemesis::{Fall, bring, restart};
 use crate::net::{Flow, Net};
 use crate::node::{Defect, End, Node};
 use crate::stage::Stage;
@@ -57,8 +57,9 @@ fn holds(node: &Node) -> bool {
 ///
 /// The first holder has two of three nodes, the second the vote of the third, which crashes and
 /// takes the first one's repair. Then the first is cut off from one of its nodes, and the second's
-/// request arrives there when the lease has ended.
-async fn duel(seed: u64, defect: Defect) -> Outcome {
+/// request arrives there when the lease has ended. Or it does not take a repair: an operator has
+/// brought the first one's lease to it.
+async fn duel(seed: u64, is_brought: bool, defect: Defect) -> Outcome {
     let mut random = StdRng::seed_from_u64(seed ^ 0x6475_656c);
     let (nodes, locks, uneven, timeouts_ms) = (3, 1, 0, [45, 330, 90]);
     let setup = Setup { nodes, locks, uneven, timeouts_ms, ..calm(seed, defect) };
@@ -84,8 +85,11 @@ async fn duel(seed: u64, defect: Defect) -> Outcome {
     sleep(TICK * 10).await;
     let fall = Fall { end: End::Killed, loses_data: true, down: Duration::ZERO };
     restart(Arc::clone(net), fallen, fall).await;
+    if is_brought {
+        bring(net, &name(0), (first, fallen));
+    }
     net.set_flow((0, fallen), Flow::Pass, Flow::Pass);
-    until(net, 150, |nodes| nodes[fallen].repaired > 0).await;
+    until(net, 150, |nodes| nodes[fallen].repaired + nodes[fallen].restored > 0).await;
     net.set_flow((0, late), Flow::Hold, Flow::Pass);
     until(net, 200, |nodes| !holds(&nodes[late])).await;
     net.set_flow((1, late), Flow::Pass, Flow::Pass);
@@ -175,23 +179,40 @@ const FORGOTTEN: &str = "a waiter stands in line no more at a node that was rest
 
 #[test]
 fn a_vote_from_before_a_crash_and_a_repair_after_it_make_no_two_holders() {
+    makes_no_two_holders(false);
+}
+
+#[test]
+fn a_vote_from_before_a_crash_and_a_lease_brought_after_it_make_no_two_holders() {
+    makes_no_two_holders(true);
+}
+
+#[track_caller]
+fn makes_no_two_holders(is_brought: bool) {
     // Now and then an answer is too late for the scene to come about.
     let mut came_about = 0;
     for seed in 0..SEEDS {
-        let outcome = to_the_end(duel(seed, Defect::None));
+        let outcome = to_the_end(duel(seed, is_brought, Defect::None));
         assert_eq!(outcome.violations, [""; 0], "seed {seed}");
-        let has_repaired = outcome.reached.count("extend: provisional") > 0;
+        let is_kept = outcome.reached.count("extend: provisional") > 0;
         // Both win: the second by its vote from before the crash, when the first has lost.
-        came_about += u64::from(has_repaired && outcome.acquisitions == 2);
+        came_about += u64::from(is_kept && outcome.acquisitions == 2);
     }
     assert!(came_about > SEEDS / 4, "in {came_about} of {SEEDS} seeds");
 }
 
 #[test]
 fn a_provisional_lease_that_counts_is_caught() {
-    let scene = |seed| to_the_end(duel(seed, Defect::CountsProvisional));
+    let scene = |seed| to_the_end(duel(seed, false, Defect::CountsProvisional));
     must_be_caught_in("a provisional lease counts", scene, OVERLAP);
     must_be_caught_in("a provisional lease counts", scene, VOUCHES);
+}
+
+#[test]
+fn a_lease_that_counts_where_it_was_brought_is_caught() {
+    let scene = |seed| to_the_end(duel(seed, true, Defect::CountsRestored));
+    must_be_caught_in("a restored lease counts", scene, OVERLAP);
+    must_be_caught_in("a restored lease counts", scene, VOUCHES);
 }
 
 #[test]
