@@ -36,6 +36,8 @@ pub(crate) struct Habits {
     pub(crate) lasting_ttls: (f64, f64),
     /// How many holders crash.
     pub(crate) crashing: f64,
+    /// How many acquisitions are after a lock that a keeper holds.
+    pub(crate) poaching: f64,
 }
 
 pub(crate) fn lock_name(lock: usize) -> String {
@@ -166,7 +168,7 @@ enum Manner {
 impl<S: Service> Client<S> {
     async fn run(mut self) {
         while !self.shared.is_over() {
-            let lock = self.random.random_range(0..LOCKS);
+            let lock = self.lock();
             let ttl = self.ttl();
             let manner = self.manner(ttl);
             let wait = self.millis(0, self.habits.wait_max_ms);
@@ -203,6 +205,13 @@ impl<S: Service> Client<S> {
 
     fn millis(&mut self, from: u64, to: u64) -> Duration {
         Duration::from_millis(self.random.random_range(from..=to))
+    }
+
+    fn lock(&mut self) -> usize {
+        match self.random.random_bool(self.habits.poaching) {
+            true => LOCKS + self.random.random_range(0..KEPT),
+            false => self.random.random_range(0..LOCKS),
+        }
     }
 
     fn ttl(&mut self) -> Duration {
