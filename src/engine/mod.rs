@@ -21,10 +21,10 @@ pub use attempt::{Answer, Attempt, Grant, Loss, RaiseAnswer, Step};
 pub use fence::{Fence, RAISE_MARGIN, VOTE_MARGIN};
 pub use histogram::Histogram;
 pub use node::{
-    Acquired, CallId, Ceilings, Claim, ConnectionId, Draft, Extended, FENCE_BLOCK, FENCE_JUMP,
-    Fencing, Found, Inventory, LEASE_BLOCK, Lease, Left, Line, Loaded, Lock, Promises, Queued,
-    Recovery, Released, Room, Saved, Statement, Stop, Stopped, Turn, Waiter, promote, recover,
-    start, stop,
+    Acquired, Begun, CallId, Caution, Ceilings, Census, Change, Claim, ConnectionId, Counts,
+    Decided, Draft, Extended, FENCE_BLOCK, FENCE_JUMP, Fencing, Found, Inventory, LEASE_BLOCK,
+    Lease, Left, Line, Loaded, Lock, Node, Promises, Queued, Recovery, Released, Room, Saved,
+    Statement, Stop, Stopped, Tally, Turn, Waiter, Warning, promote, recover, start,
 };
 pub use quorum::{NODES_MAX, NodeSet, Quorum};
 pub use refusal::{QuarantineReason, Refusal};

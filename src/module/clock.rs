@@ -6,7 +6,7 @@
 use lazy_static::lazy_static;
 use rustix::time::{ClockId, clock_gettime};
 
-use super::ffi::{self, Guarded, InServer};
+use super::ffi;
 use crate::codec::BootId;
 use crate::engine::{Clocks, Instant, UnixTime};
 
@@ -30,40 +30,6 @@ pub(super) fn now() -> Instant {
 pub(super) fn read() -> Clocks {
     Clocks { now: now(), wall: UnixTime::from_millis(ffi::wall_ms()) }
 }
-
-/// Both clocks at the present instant, as what leaves the process is dated.
-pub(super) fn clocks(server: InServer<'_>) -> Clocks {
-    at(server, now())
-}
-
-/// Both clocks at `now`, as what leaves the process is dated.
-///
-/// The wall clock is not read again: its distance from the other one is kept until a step of more
-/// than a second is noticed, and from start to start within a boot. So whatever this node has dated
-/// it reads again to the millisecond.
-pub(super) fn at(server: InServer<'_>, now: Instant) -> Clocks {
-    DATING.with(server, |dating| dating.get_or_insert_with(read).at(now))
-}
-
-/// Dates by these clocks from now on.
-pub(super) fn date_by(server: InServer<'_>, clocks: Clocks) {
-    DATING.with(server, |dating| *dating = Some(clocks));
-}
-
-/// Both clocks as they read at `now`, the present instant, if the wall clock has been stepped. It
-/// is read once a millisecond at most.
-#[inline]
-pub(super) fn step(server: InServer<'_>, now: Instant) -> Option<Clocks> {
-    if LOOKED_AT.with(server, |looked_at| std::mem::replace(looked_at, now)) == now {
-        return None;
-    }
-    let read = read();
-    read.are_stepped_since(at(server, now)).then_some(read)
-}
-
-static DATING: Guarded<Option<Clocks>> = Guarded::new(None);
-/// When the wall clock was looked at last.
-static LOOKED_AT: Guarded<Instant> = Guarded::new(Instant::from_millis(0));
 
 /// Which boot of which machine [`now`] belongs to; zero where the system does not tell.
 pub(super) fn boot_id() -> BootId {

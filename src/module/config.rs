@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicBool, AtomicI64, Ordering};
 
 use lazy_static::lazy_static;
 
-use crate::engine::{Millis, TOKEN_MAX_DEFAULT, TTL_MAX};
+use crate::engine::{Caution, Millis, TOKEN_MAX_DEFAULT, TTL_MAX};
 use crate::wire::request::Limits;
 
 /// One option.
@@ -77,14 +77,13 @@ pub(super) fn state_file() -> String {
     STATE_FILE.lock().map(|text| text.clone()).unwrap_or_default()
 }
 
-/// Whether the node grants nothing while it may have forgotten leases.
-pub(super) fn quarantine() -> bool {
-    QUARANTINE.load(Ordering::Relaxed)
-}
-
-/// Whether the node grants nothing after a promotion while its master may have granted leases.
-pub(super) fn quarantine_on_promotion() -> bool {
-    QUARANTINE_ON_PROMOTION.load(Ordering::Relaxed)
+/// Whether the node grants nothing while it may have forgotten leases, or its master may have
+/// granted them.
+pub(super) fn caution() -> Caution {
+    Caution {
+        quarantine: QUARANTINE.load(Ordering::Relaxed),
+        on_promotion: QUARANTINE_ON_PROMOTION.load(Ordering::Relaxed),
+    }
 }
 
 /// The longest lease.

@@ -1,19 +1,20 @@
 //! What the server tells of itself, and what the node does about it.
 
 use super::ffi::{Context, Guarded, InServer, Level};
-use super::{clock, node, scan, start, waiters};
+use super::{clock, process, scan, start, waiters};
 
 /// One database, or all of them, will be emptied: nobody lists the names.
 pub(super) fn flushed(server: InServer<'_>) {
-    node::forget_all(server);
+    process::forget_all(server);
     waiters::all_changed(server);
 }
 
 /// Two databases have changed places: every name may have lost its counter to another lock's.
 pub(super) fn swapped(server: InServer<'_>) {
-    node::forget_all(server);
+    process::forget_all(server);
+    let now = clock::now();
     // Where the file cannot say so, nothing is granted or extended before it can.
-    let _ = start::names_changed(server);
+    let _ = process::with(server, |process| process.names_changed(now));
     scan::disturbed(server);
     waiters::all_changed(server);
 }
@@ -25,8 +26,8 @@ pub(super) fn slots_moved(server: InServer<'_>) {
 }
 
 /// A data set has been read, however little there was in it.
-pub(super) fn loaded() {
-    start::data_set_read();
+pub(super) fn loaded(server: InServer<'_>) {
+    start::data_set_read(server);
 }
 
 /// A client is gone.
@@ -39,9 +40,8 @@ pub(super) fn disconnected(server: InServer<'_>, client: u64) {
 /// Several times a second.
 pub(super) fn ticked(context: &mut Context<'_>) {
     // A node that nobody asks has time to find out about itself before somebody does.
-    start::ensure(context);
-    node::tick(context);
-    start::notice_step(context, clock::now());
+    start::ready(context);
+    start::tick(context);
     waiters::tick(context);
     scan::tick(context);
 }
@@ -51,7 +51,7 @@ pub(super) fn configured(context: &mut Context<'_>) {
     let server = context.in_server();
     warn_of_eviction(context);
     waiters::configured(context);
-    let was_quarantined = node::grants_nothing_until(server, clock::now()).is_some();
+    let was_quarantined = process::grants_nothing_until(server, clock::now()).is_some();
     start::configured(context);
     if was_quarantined {
         // It may be over now, and locks are free that were not offered to anybody.

@@ -7,11 +7,10 @@
 use std::cell::Cell;
 
 use super::ffi::{Args, Context, Found, InServer, Reply, Value};
-use super::node::Ready;
+use super::process::Ready;
 use super::replication::Stands;
-use super::tally::Tally;
 use super::waiters::{self, Answer, Standing};
-use super::{clock, config, info, node, replication};
+use super::{clock, config, info, process, replication, start};
 use crate::engine::{
     Acquired, Claim, Extended, Fence, Instant, Line, Lock, Millis, Queued, Refusal, Released, Token,
 };
@@ -58,7 +57,7 @@ impl Handler for Acquire {
             };
             let has_line = queued.is_some() || waiters::any();
             let (claim, label) = (request.claim, request.label);
-            let ready = node::ready(context);
+            let ready = start::ready(context);
             // Asked where it matters only: before the key is open.
             let database = if has_line { context.database() } else { 0 };
             let place = (database, args.get(KEY));
@@ -67,7 +66,7 @@ impl Handler for Acquire {
                     let queued = queued.as_ref();
                     return acquire_in_line(ready, place, lock, claim, label, queued, now);
                 }
-                node::decide(ready, |node| node.acquire(lock, claim, label, now))
+                process::decide(ready, |node| node.acquire(lock, claim, label, now))
             };
             // Somebody may be first in line for a lock that is not there; and nothing is changed
             // that replicas are not told.
@@ -80,7 +79,6 @@ impl Handler for Acquire {
         };
         let reply = match outcome {
             Acquired::Granted { fence, ends_at, lapsed } => {
-                node::tally(server, |tally| tally.granted(ends_at, lapsed));
                 let lease = Stands { ends_at, fence, is_provisional: false };
                 replication::state_lease(context, args, now, lease);
                 if lapsed {
@@ -100,7 +98,7 @@ impl Handler for Acquire {
                 wait_for(context, args, wait, now)?
             }
             Acquired::Held => {
-                node::count(server, |counts| counts.held += 1);
+                process::with(server, |process| process.node.tally().counts.held += 1);
                 Reply::Null
             }
         };
@@ -129,7 +127,7 @@ fn acquire_in_line(
     now: Instant,
 ) -> Result<Acquired, Refusal> {
     let server = ready.in_server();
-    let (outcome, left) = node::decide(ready, |node| {
+    let (outcome, left) = process::decide(ready, |node| {
         let decide = |line: &mut Line| node.acquire_in_line(lock, line, claim, label, queued, now);
         waiters::request(server, database, name, queued, decide).0
     })?;
@@ -173,8 +171,7 @@ impl Handler for Release {
         let queued = if has_options { queued(context, args, now)? } else { None };
         let has_line = queued.is_some() || waiters::any();
         let has_no_place = Cell::new(false);
-        let mut ends_at = Instant::default();
-        let ready = node::ready(context);
+        let ready = start::ready(context);
         let database = if has_line { context.database() } else { 0 };
         let place = (database, args.get(KEY));
         let decide = |lock: &mut Lock| {
@@ -184,32 +181,21 @@ impl Handler for Release {
                 has_no_place.set(queued.is_some() && !is_there);
                 return Ok(outcome);
             }
-            node::decide(ready, |node| Ok(node.release(lock, token, now)))
+            process::decide(ready, |node| Ok(node.release(lock, token, now)))
         };
         let outcome = match context.open(args, KEY).find() {
-            Found::Lock(lock) => {
-                let (was_noted, held_for) = (!lock.has_unnoted_lease(), lock.held_for(now));
-                ends_at = lock.until();
-                match decide(lock)? {
-                    // Only where this clock differs from the master's: the master's word counts.
-                    Released::HeldByAnother | Released::NotHeld
-                        if states_facts() && lock.apply_release(token, now) =>
-                    {
-                        if was_noted {
-                            node::tally(server, Tally::take_back_lapse);
-                        }
-                        Released::Released { held_for }
-                    }
-                    outcome => outcome,
+            Found::Lock(lock) => match decide(lock)? {
+                Released::HeldByAnother | Released::NotHeld if states_facts() => {
+                    process::with(server, |process| process.node.apply_release(lock, token, now))
                 }
-            }
+                outcome => outcome,
+            },
             Found::Nothing if has_line => decide(&mut Lock::default())?,
             Found::Nothing => Released::NotHeld,
             Found::Other => return Err(Refusal::WrongType),
         };
         let reply = match outcome {
-            Released::Released { held_for } => {
-                node::tally(server, |tally| tally.released(held_for, ends_at));
+            Released::Released { .. } => {
                 replication::state_verbatim(context, args);
                 context.notify(c"lock.release", args, KEY);
                 Reply::Integer(1)
@@ -240,7 +226,7 @@ fn release_in_line(
     now: Instant,
 ) -> Result<(Released, bool), Refusal> {
     let server = ready.in_server();
-    let ((released, left), is_there) = node::decide(ready, |node| {
+    let ((released, left), is_there) = process::decide(ready, |node| {
         Ok(waiters::request(server, database, name, queued, |line| {
             node.release_in_line(lock, line, token, queued, now)
         }))
@@ -270,7 +256,6 @@ impl Handler for Extend {
     const NAME: &'static str = "LOCK.EXTEND";
 
     fn run(context: &mut Context<'_>, args: &mut Args<'_>) -> Result<Reply, Refusal> {
-        let server = context.in_server();
         if replication::states_fact(context, args) {
             return replication::apply_extend(context, args);
         }
@@ -278,13 +263,11 @@ impl Handler for Extend {
         let (outcome, ttl) = {
             let mut slots = [&[][..]; ARGS_MAX];
             let request = request::extend(slices(args, &mut slots)?, config::limits())?;
-            let ready = node::ready(context);
+            let ready = start::ready(context);
             let decide = |lock: &mut Lock| {
-                let had_lease = lock.has_unnoted_lease();
-                let decided = node::decide(ready, |node| {
-                    node.extend(lock, request.claim, request.fencing, clock::at(server, now))
+                let decided = process::decide(ready, |node| {
+                    node.extend(lock, request.claim, request.fencing, node.date(now))
                 })?;
-                node::tally(server, |tally| tally.changed(had_lease, lock));
                 let fence = lock.written_lease().map_or(Fence::ZERO, |lease| lease.fence);
                 Ok((decided, fence, lock.is_provisional()))
             };
@@ -294,7 +277,6 @@ impl Handler for Extend {
         };
         match outcome {
             (Extended::Extended { ends_at, counts, .. }, fence, is_provisional) => {
-                node::count(server, |counts| counts.extensions += 1);
                 let lease = Stands { ends_at, fence, is_provisional };
                 replication::state_extension(context, args, now, ttl, lease);
                 context.notify(c"lock.extend", args, KEY);
@@ -335,7 +317,7 @@ fn raise(context: &mut Context<'_>, args: &mut Args<'_>) -> Result<Reply, Refusa
     let outcome = {
         let token = request::token(args.get(TOKEN), limits)?;
         let fence = request::fence(args.get(TOKEN + 1))?;
-        let ready = if facts { None } else { Some(node::ready(context)) };
+        let ready = if facts { None } else { Some(start::ready(context)) };
         // Also where there is no lock: a node that may have forgotten it says so.
         let mut nothing = Lock::default();
         let mut key = context.open(args, KEY);
@@ -345,16 +327,15 @@ fn raise(context: &mut Context<'_>, args: &mut Args<'_>) -> Result<Reply, Refusa
             Found::Other => return Err(Refusal::WrongType),
         };
         match ready {
-            None => replication::apply_raise(server, lock, token, fence),
+            None => process::with(server, |process| process.node.apply_raise(lock, token, fence)),
             Some(ready) => {
-                let clocks = clock::clocks(server);
-                node::decide(ready, |node| node.raise(lock, token, fence, clocks))?
+                let now = clock::now();
+                process::decide(ready, |node| node.raise(lock, token, fence, node.date(now)))?
             }
         }
     };
     match outcome {
         Extended::Extended { counter, .. } => {
-            node::count(server, |counts| counts.raises += 1);
             replication::state_verbatim(context, args);
             context.notify(c"lock.fence", args, KEY);
             Ok(Reply::Integer(counter.get()))
@@ -373,13 +354,15 @@ impl Handler for Floor {
     fn run(context: &mut Context<'_>, args: &mut Args<'_>) -> Result<Reply, Refusal> {
         let server = context.in_server();
         match args.len() {
-            1 => node::decide(node::ready(context), |node| Ok(Reply::Integer(node.floor().get()))),
+            1 => process::decide(start::ready(context), |node| {
+                Ok(Reply::Integer(node.promises().floor().get()))
+            }),
             2 => {
                 let fence = request::fence(args.get(KEY))?;
                 let floor = if context.flags().states_facts() {
-                    node::floor_seen(server, fence)
+                    process::with(server, |process| process.node.apply_floor(fence))
                 } else {
-                    node::decide(node::ready(context), |node| node.lift_floor(fence))?
+                    process::decide(start::ready(context), |node| node.lift_floor(fence))?
                 };
                 context.replicate_verbatim();
                 Ok(Reply::Integer(floor.get()))
@@ -429,7 +412,8 @@ fn describe(
         ("waiters", Value::Integer(line.map_or(0, |(waiters, _)| waiters as u64))),
         ("first_waiting_ms", line.map_or(Value::Null, |(_, first)| Value::Integer(first.get()))),
     ];
-    if let Some((left, reason)) = node::promises(server).quarantine(now) {
+    let quarantine = process::with(server, |process| process.node.promises().quarantine(now));
+    if let Some((left, reason)) = quarantine {
         map.push(("quarantine_left_ms", Value::Integer(left.get())));
         map.push(("quarantine_reason", Value::Bytes(reason.to_string().into_bytes())));
     }

@@ -1,8 +1,7 @@
 //! The INFO section `lockmod`.
 
 use super::ffi::{InServer, types};
-use super::state_file::StateFile;
-use super::{clock, ffi, node, start, waiters};
+use super::{clock, ffi, process, waiters};
 use crate::engine::{Histogram, Instant, Refusal};
 
 /// A field's value.
@@ -17,10 +16,16 @@ const POWERS: u32 = 24;
 
 /// The fields, in the order in which they are shown.
 pub(super) fn fields(server: InServer<'_>) -> Vec<(&'static str, Figure)> {
-    let promises = node::promises(server);
     let now = clock::now();
-    let (counts, held, holds) =
-        node::tally(server, |tally| (tally.counts, tally.held(), tally.holds.clone()));
+    let moved = types::held_count();
+    let (promises, counts, held, holds) = process::with(server, |process| {
+        let promises = process.node.promises().clone();
+        let tally = process.node.tally();
+        (promises, tally.counts, tally.held(moved), tally.holds.clone())
+    });
+    let (writes, failures) = process::with(server, |process| {
+        process.state.as_ref().map_or((0, 0), |state| (state.write_count(), state.failure_count()))
+    });
     let (waiting, oldest, waits) = waiters::tally(server, now);
     let obstacle = obstacle(server, now);
     let quarantine = promises.quarantine(now).map_or(0, |(left, _)| left.get());
@@ -52,8 +57,8 @@ pub(super) fn fields(server: InServer<'_>) -> Vec<(&'static str, Figure)> {
         ("granting", number(u64::from(obstacle.is_none()))),
         ("state", Figure::Text(obstacle.unwrap_or_else(|| "grants".to_owned()))),
         ("quarantine_left_ms", number(quarantine)),
-        ("state_writes", number(node::state().map_or(0, StateFile::write_count))),
-        ("state_write_failures", number(node::state().map_or(0, StateFile::failure_count))),
+        ("state_writes", number(writes)),
+        ("state_write_failures", number(failures)),
     ]
 }
 
@@ -61,10 +66,11 @@ pub(super) fn fields(server: InServer<'_>) -> Vec<(&'static str, Figure)> {
 pub(super) fn obstacle(server: InServer<'_>, now: Instant) -> Option<String> {
     if !ffi::server_flags(server).is_master() {
         Some("READONLY the server is a replica".to_owned())
-    } else if start::has_begun() {
-        node::refusal(server, now).map(|refusal| refusal.to_string())
     } else {
-        Some("LOADING the server is starting".to_owned())
+        process::with(server, |process| match process.node.has_begun() {
+            true => process.refusal(now).map(|refusal| refusal.to_string()),
+            false => Some("LOADING the server is starting".to_owned()),
+        })
     }
 }
 

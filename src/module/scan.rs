@@ -28,8 +28,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant as StdInstant};
 
 use super::ffi::{Context, Cursor, Guarded, InServer, go_on_after, types};
-use super::tally::Tally;
-use super::{clock, config, node};
+use super::{clock, config, process};
 use crate::engine::{Instant, Millis};
 
 /// How long a slice of a round takes that somebody waits for.
@@ -88,7 +87,7 @@ enum Survey {
 
 impl Scan {
     fn new(server: InServer<'_>, idle: Option<Millis>, now: Instant) -> Scan {
-        node::tally(server, Tally::break_round);
+        process::with(server, |process| process.node.tally().break_round());
         Scan {
             database: 0,
             cursor: Cursor::default(),
@@ -114,7 +113,7 @@ impl Scan {
             self.spares_until = now.after(Millis::round_up(self.cost * REST));
         }
         self.cost = Duration::ZERO;
-        node::tally(server, Tally::end_round);
+        process::with(server, |process| process.node.tally().end_round());
         if let Survey::Looking { since } = self.survey {
             self.survey = Survey::Looked { since };
         }
@@ -123,16 +122,19 @@ impl Scan {
     /// Begins a survey where one is worth it, and ends it when its time has come.
     fn survey(&mut self, server: InServer<'_>, now: Instant) {
         match self.survey {
-            Survey::Absent if self.spares_until <= now && node::would_gain(server, now) => {
+            Survey::Absent
+                if self.spares_until <= now
+                    && process::with(server, |process| process.node.would_gain(now)) =>
+            {
                 // It begins with a round. One that is under way has to end first.
                 self.is_urgent = true;
                 if self.is_fresh {
-                    node::begin_survey(server);
+                    process::with(server, |process| process.node.begin_survey());
                     self.survey = Survey::Looking { since: now };
                 }
             }
             Survey::Looked { since } if since.after(SURVEY) <= now => {
-                node::end_survey(server, now);
+                process::with(server, |process| process.end_survey(now));
                 self.survey = Survey::Absent;
             }
             Survey::Absent | Survey::Looking { .. } | Survey::Looked { .. } => {}
@@ -176,9 +178,10 @@ fn look(context: &mut Context<'_>) {
     scan.survey(server, now);
     let announces = context.notifies();
     let may_be_due = announces || scan.spares_until <= now;
-    scan.is_urgent |= may_be_due && node::tally(server, |tally| tally.is_due(now, announces));
+    scan.is_urgent |=
+        may_be_due && process::with(server, |process| process.node.tally().is_due(now, announces));
     if types::lock_count() == 0 {
-        node::tally(server, Tally::begin_round);
+        process::with(server, |process| process.node.tally().begin_round());
         scan.cursor = Cursor::default();
         scan.turn(server, now);
     } else if scan.rests_until <= now || scan.is_urgent || !scan.is_fresh {
@@ -202,7 +205,7 @@ fn pause(slice: Duration, percent: u32) -> Millis {
 fn look_for(context: &mut Context<'_>, scan: &mut Scan, now: Instant, announces: bool) {
     let server = context.in_server();
     if std::mem::take(&mut scan.is_fresh) {
-        node::tally(server, Tally::begin_round);
+        process::with(server, |process| process.node.tally().begin_round());
     }
     let started = StdInstant::now();
     let slice = if scan.is_urgent || scan.finds_much { SLICE } else { QUIET_SLICE };
@@ -233,13 +236,14 @@ fn look_at_some(
     let mut earliest = scan.earliest;
     let more = context.scan(&mut scan.cursor, BATCH, &mut |name, lock| {
         seen += 1;
-        if lock.note_lapse(now) {
-            node::tally(server, Tally::lapsed);
-            if announces {
-                lapsed_names.push(name.to_vec());
-            }
+        let is_news = process::with(server, |process| {
+            let is_news = process.node.note_lapse(lock, now);
+            process.node.come_upon(lock);
+            is_news
+        });
+        if is_news && announces {
+            lapsed_names.push(name.to_vec());
         }
-        node::come_upon(server, lock);
         let idle_at = after_or_never(lock.until(), scan.idle);
         if lock.is_held(now) || idle_at > now {
             earliest = earliest.min(idle_at);
@@ -253,7 +257,7 @@ fn look_at_some(
     }
     for name in &idle_names {
         if context.run_replicated(c"UNLINK", &[name]) {
-            node::count(server, |counts| counts.forgotten += 1);
+            process::with(server, |process| process.node.tally().counts.forgotten += 1);
             found += 1;
         }
     }

@@ -1,33 +1,21 @@
-//! Starting and stopping: what the node finds out about itself before it grants, and leaves behind.
+//! Starting and stopping, for the node: claiming its file, looking at its locks, telling of it.
 //!
-//! A start has two parts. When the module is loaded the data set is not there yet: the state file
-//! is claimed and read, and the server refuses to start where it must not go on. The second part
-//! comes with the first request after loading has finished: only then is it known what came back,
-//! so only then is it decided what the node must wait for, and only then is the file written. Until
-//! then what it says stays true, whatever happens to the server in between. A node whose file
+//! What a start makes of that is decided by the engine. When the module is loaded the data set is
+//! not there yet: the state file is claimed and read, and the server refuses to start where it must
+//! not go on. The second part comes with the first request after loading has finished. Until then
+//! what the file says stays true, whatever happens to the server in between. A node whose file
 //! cannot be written knows all the same what it has to wait for: it only grants nothing.
 
-use std::sync::atomic::{AtomicBool, Ordering};
-
-use super::ffi::{Context, Guarded, InServer, Level, types};
+use super::ffi::{Context, InServer, Level, types};
+use super::process::{self, Ready};
 use super::state_file::{Claimed, OpenError, StateFile};
-use super::{clock, config, datatype, events, node, waiters};
-use crate::engine::{
-    Ceilings, Clocks, Fence, Found, Instant, Inventory, Loaded, Lock, QuarantineReason, Recovery,
-    Refusal, Saved, Stopped, UnixTime, promote, recover, start, stop,
-};
-
-/// What was claimed when the module was loaded, until the node begins to grant.
-static CLAIMED: Guarded<Option<Claimed>> = Guarded::new(None);
-static HAS_BEGUN: AtomicBool = AtomicBool::new(false);
-/// Whether the server has read a data set: it says nothing of one that is missing.
-static WAS_READ: AtomicBool = AtomicBool::new(false);
-/// Whether leases may have found other names before the node has begun.
-static NAMES_CHANGED: AtomicBool = AtomicBool::new(false);
+use super::{clock, config, events, waiters};
+use crate::codec;
+use crate::engine::{Census, Change, Fence, Instant, Inventory, Loaded, Lock, UnixTime};
 
 /// The server has read a data set.
-pub(super) fn data_set_read() {
-    WAS_READ.store(true, Ordering::Relaxed);
+pub(super) fn data_set_read(server: InServer<'_>) {
+    process::with(server, |process| process.was_read = true);
 }
 
 /// Runs once, before the data set is loaded.
@@ -39,16 +27,19 @@ pub(super) fn load(context: &mut Context<'_>) -> Result<(), String> {
     events::warn_of_eviction(context);
     waiters::configured(context);
     let name = config::state_file();
-    if name.is_empty() {
+    let claimed = if name.is_empty() {
         let line = "WARNING: lockmod.state-file is empty: after a crash this node may grant a lock \
                     that is held, and fences may fall";
         context.log(Level::Warning, line);
+        None
     } else {
-        let claimed = claim(context, &name)?;
-        // What this node has dated in this boot is read by the same clocks.
-        clock::date_by(server, claimed.found.dating(clock::boot_id()).unwrap_or_else(clock::read));
-        CLAIMED.with(server, |slot| *slot = Some(claimed));
-    }
+        Some(claim(context, &name)?)
+    };
+    process::with(server, |process| {
+        let found = claimed.as_ref().map(|claimed| claimed.found);
+        process.node.found(found, clock::read(), clock::boot_id());
+        process.claimed = claimed;
+    });
     context.log(Level::Notice, concat!("lockmod ", env!("CARGO_PKG_VERSION"), " is ready"));
     Ok(())
 }
@@ -76,18 +67,14 @@ fn claim(context: &mut Context<'_>, name: &str) -> Result<Claimed, String> {
     Ok(claimed)
 }
 
-/// Sees to it that the node has found out about itself; cheap once it has.
+/// Sees to it that the node has found out about itself, and may decide; cheap once it has.
 #[inline]
-pub(super) fn ensure(context: &mut Context<'_>) {
-    if !has_begun() {
+pub(super) fn ready<'a>(context: &mut Context<'a>) -> Ready<'a> {
+    let server = context.in_server();
+    if !process::with(server, |process| process.node.has_begun()) {
         begin(context);
     }
-}
-
-/// Whether the node has found out about itself.
-#[inline]
-pub(super) fn has_begun() -> bool {
-    HAS_BEGUN.load(Ordering::Relaxed)
+    Ready::new(server)
 }
 
 #[cold]
@@ -97,184 +84,120 @@ fn begin(context: &mut Context<'_>) {
     if flags.is_loading() {
         return;
     }
-    HAS_BEGUN.store(true, Ordering::Relaxed);
-    let Some(claimed) = CLAIMED.with(server, Option::take) else { return };
-    let promises = node::promises(server);
+    let since = process::with(server, |process| process.node.asks_for_inventory());
     let loaded = Loaded {
         port: context.port(),
         clocks: clock::read(),
         boot: clock::boot_id(),
         lock_count: types::lock_count() as u64,
-        inventory: match claimed.found {
-            Found::Present(Saved { stop: Some(stopped), .. }) if stopped.is_saved => {
-                take_inventory(context, clock::clocks(server), stopped.inventory.since).0
-            }
-            Found::Present(_) | Found::Missing | Found::Damaged => Inventory::default(),
-        },
-        was_read: WAS_READ.load(Ordering::Relaxed),
-        highest: promises.highest(),
+        inventory: since.map_or(Inventory::default(), |since| count(context, since).inventory),
+        was_read: process::with(server, |process| process.was_read),
+        highest: Fence::ZERO,
         is_always_durable: is_always_durable(context),
         is_replica: !flags.is_master(),
         max_ttl: config::max_ttl(),
     };
-    let mut recovery = recover(claimed.found, loaded);
-    recovery.nothing_counts |= NAMES_CHANGED.load(Ordering::Relaxed);
-    let distrusted = recovery.quarantine;
-    if !config::quarantine() {
-        recovery.quarantine = None;
-    }
-    let saved = start(claimed.found, loaded, recovery, &promises);
-    redate(context, recovery);
-    clock::date_by(server, saved.dating);
-    node::begin(server, recovery, claimed.begin(saved));
-    tell(context, recovery.floor, distrusted, config::quarantine());
-    // The first promise of this run.
-    change_state(context, |_| {});
-}
-
-/// Dates the leases that were loaded, where their dates are not exact.
-fn redate(context: &mut Context<'_>, recovery: Recovery) {
-    if !recovery.prolong.is_zero() {
+    let begun = process::with(server, |process| {
+        let begun = process.node.begin(loaded, config::caution())?;
+        process.state = process.claimed.take().map(|claimed| claimed.begin(begun.saved));
+        Some(begun)
+    });
+    let Some(begun) = begun else { return };
+    if begun.recovery.redates() {
         let now = clock::now();
-        for_each_lock(context, &mut |_, _, lock| recovery.redate(lock, now));
+        for_each_lock(context, &mut |_, _, lock| begun.recovery.redate(lock, now));
     }
-}
-
-/// Tells an operator what the node waits for, or would wait for if it were let.
-fn tell(
-    context: &mut Context<'_>,
-    floor: Fence,
-    distrusted: Option<(Instant, QuarantineReason)>,
-    waits: bool,
-) {
-    let Some((until, reason)) = distrusted else { return };
-    let left = clock::now().until(until).get();
-    let line = if waits {
-        format!(
-            "QUARANTINE: {reason}; no lock is granted for {left} ms. Fences go on above {floor}. \
-             CONFIG SET lockmod.quarantine no ends it, if you know that no lease is outstanding"
-        )
-    } else {
-        format!("WARNING: {reason}, but quarantine is switched off: locks are granted at once")
-    };
-    context.log(Level::Warning, &line);
+    if let Some(warning) = begun.warning {
+        context.log(Level::Warning, &warning.to_string());
+    }
+    change_state(context, Change::Begun);
 }
 
 /// The node has become a master.
 pub(super) fn promoted(context: &mut Context<'_>) {
     let server = context.in_server();
-    let highest = node::promises(server).highest();
-    let mut recovery = promote(clock::clocks(server), highest, config::max_ttl());
-    let distrusted = recovery.quarantine;
-    let waits = config::quarantine() && config::quarantine_on_promotion();
-    if !waits {
-        recovery.quarantine = None;
+    let (now, max_ttl, caution) = (clock::now(), config::max_ttl(), config::caution());
+    let (change, warning) =
+        process::with(server, |process| process.node.promoted(now, max_ttl, caution));
+    if let Some(warning) = warning {
+        context.log(Level::Warning, &warning.to_string());
     }
-    node::recover(server, recovery);
-    tell(context, recovery.floor, distrusted, waits);
-    let waited_for = recovery.quarantine.map_or(Instant::default(), |(until, _)| until);
-    let used = Ceilings { fence: recovery.floor, lease: waited_for };
-    change_state(context, |saved| {
-        saved.ceilings = saved.ceilings.max(used.plus_block());
-        saved.is_always_durable &= recovery.quarantine.is_none();
-        saved.was_replica = false;
-        saved.nothing_counts_until = saved.nothing_counts_until.max(waited_for);
-    });
-}
-
-/// Leases may have found other names: databases were swapped, or a lock is being restored. In a
-/// quarantine nothing counts from then on, and the state file says so.
-///
-/// # Errors
-/// `STATEFILE`. Nothing is granted or extended then, before the file can say it.
-pub(super) fn names_changed(server: InServer<'_>) -> Result<(), Refusal> {
-    if !has_begun() {
-        NAMES_CHANGED.store(true, Ordering::Relaxed);
-    }
-    let until = node::names_changed(server, clock::now());
-    let Some(state) = node::state() else { return Ok(()) };
-    if let Some(until) = until {
-        let later = |saved: &mut Saved| saved.nothing_counts_until.max(until);
-        // What failed is asked for below.
-        let _ = state.change(|saved| saved.nothing_counts_until = later(saved));
-        node::keep(server, state);
-    }
-    match state.failure() {
-        Some(cause) if state.is_behind() => Err(Refusal::StateFile { cause }),
-        Some(_) | None => Ok(()),
-    }
+    change_state(context, change);
 }
 
 /// The node has become a replica: the server refuses writes from now on.
 pub(super) fn demoted(context: &mut Context<'_>) {
-    change_state(context, |saved| saved.was_replica = true);
+    change_state(context, Change::Demoted);
 }
 
 /// Settings of the server have changed: is every write still on disk before its reply?
 pub(super) fn configured(context: &mut Context<'_>) {
     let server = context.in_server();
-    if !config::quarantine() && node::end_quarantine(server, clock::now()) {
+    let (now, caution) = (clock::now(), config::caution());
+    if process::with(server, |process| process.node.heed(caution, now)) {
         context.log(Level::Warning, "the quarantine was ended by lockmod.quarantine no");
     }
-    if node::state().is_some() && !is_always_durable(context) {
-        change_state(context, |saved| saved.is_always_durable = false);
+    let has_state = process::with(server, |process| process.state.is_some());
+    if has_state && !is_always_durable(context) {
+        change_state(context, Change::NotAlwaysDurable);
     }
 }
 
-/// Notes a wall clock that was stepped: what the append-only file says is dated by two clocks now.
-///
-/// The file says so before a lease is stated by the new clock.
+/// Notes a wall clock that was stepped, before a lease is dated by it.
 #[inline]
 pub(super) fn notice_step(context: &mut Context<'_>, now: Instant) {
     let server = context.in_server();
-    if let Some(clocks) = clock::step(server, now) {
-        date_anew(context, clocks);
+    if process::with(server, |process| process.node.is_to_look_at_clocks(now)) {
+        look_at_clocks(context);
     }
 }
 
-#[cold]
-fn date_anew(context: &mut Context<'_>, clocks: Clocks) {
+fn look_at_clocks(context: &mut Context<'_>) {
     let server = context.in_server();
-    if !has_begun() || node::state().is_some_and(StateFile::is_behind) {
-        return;
-    }
-    let is_said = change_state(context, |saved| {
-        saved.was_stepped = true;
-        saved.dating = clocks;
+    let read = clock::read();
+    let change = process::with(server, |process| {
+        let is_behind = process.state.as_ref().is_some_and(StateFile::is_behind);
+        process.node.look_at_clocks(read, is_behind)
     });
-    if is_said {
-        clock::date_by(server, clocks);
+    if let Some(change) = change
+        && change_state(context, change)
+    {
         let line = "the wall clock was stepped; leases go on unharmed, and will be waited out if \
                     the node restarts while one stands that was granted before";
         context.log(Level::Notice, line);
     }
 }
 
+/// Several times a second: takes up what the thread that writes ahead has done, and looks at the
+/// clocks.
+pub(super) fn tick(context: &mut Context<'_>) {
+    let (server, now) = (context.in_server(), clock::now());
+    if let Some(failure) = process::with(server, |process| process.tick(now)) {
+        let line = format!("the state file cannot be written: {failure}; grants will be refused");
+        context.log(Level::Warning, &line);
+    }
+    notice_step(context, now);
+}
+
 /// The server stops, and its data set has been saved as far as it will be.
 pub(super) fn stopped(context: &mut Context<'_>) {
     let server = context.in_server();
     notice_step(context, clock::now());
-    let clocks = clock::clocks(server);
-    let (inventory, longest) = take_inventory(context, clocks, clocks.wall);
-    let promises = node::promises(server);
-    let stopped = Stopped { is_saved: context.is_data_set_saved(), inventory };
-    change_state(context, |saved| *saved = stop(*saved, &promises, clocks.now, longest, stopped));
+    let clocks = process::date(server, clock::now());
+    let census = count(context, clocks.wall);
+    let is_saved = context.is_data_set_saved();
+    let change = process::with(server, |process| process.node.stop(clocks.now, census, is_saved));
+    change_state(context, change);
 }
 
-/// What the data set holds, with leases counted from `since`, and the latest end of the leases that
-/// stand.
-fn take_inventory(
-    context: &mut Context<'_>,
-    clocks: Clocks,
-    since: UnixTime,
-) -> (Inventory, Instant) {
-    let (mut inventory, mut longest) = (Inventory::new(since), Instant::default());
+/// What the data set holds, with leases counted from `since`.
+fn count(context: &mut Context<'_>, since: UnixTime) -> Census {
+    let clocks = process::date(context.in_server(), clock::now());
+    let mut census = Census::new(since);
     for_each_lock(context, &mut |database, name, lock| {
-        inventory.add(datatype::hash(database, name, lock), lock, clocks);
-        let lease = lock.lease(clocks.now);
-        longest = longest.max(lease.map_or(Instant::default(), |lease| lease.ends_at));
+        census.count(codec::hash_lock(database, name, lock), lock, clocks);
     });
-    (inventory, longest)
+    census
 }
 
 /// Looks at every lock of every database, with its name.
@@ -290,14 +213,9 @@ fn for_each_lock(context: &mut Context<'_>, look: &mut dyn FnMut(u32, &[u8], &mu
 }
 
 /// Changes what the state file says; answers whether it does.
-fn change_state(context: &mut Context<'_>, change: impl FnOnce(&mut Saved)) -> bool {
+fn change_state(context: &mut Context<'_>, change: Change) -> bool {
     let server = context.in_server();
-    let Some(state) = node::state() else { return true };
-    let changed = state.change(change);
-    node::keep(server, state);
-    let Err(error) = changed else { return true };
-    // This line says it, too.
-    let _ = state.news_of_failure();
+    let Err(error) = process::with(server, |process| process.change(change)) else { return true };
     let line =
         format!("the state file cannot be written: {error}; nothing is granted until it can be");
     context.log(Level::Warning, &line);

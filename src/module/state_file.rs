@@ -25,7 +25,7 @@ use rustix::fs::{FlockOperation, OFlags, fcntl_lock};
 use super::clock;
 use crate::codec::CodecError;
 use crate::codec::state::{decode_state, encode_state};
-use crate::engine::{Ceilings, Found, Instant, Millis, Saved, Statement};
+use crate::engine::{Ceilings, Change, Found, Instant, Millis, Saved, Statement};
 
 /// A write that failed is tried again after this long, whether anybody needs it or not: what the
 /// node says of itself must become true again by itself.
@@ -43,12 +43,12 @@ struct Shared {
     writer: Mutex<Writer>,
     /// Never held for longer than it takes to copy it.
     board: Mutex<Board>,
-    tally: Tally,
+    counts: WriteCounts,
 }
 
 /// How often the file was written since the server started, and how often that failed.
 #[derive(Default)]
-struct Tally {
+struct WriteCounts {
     writes: AtomicU64,
     failures: AtomicU64,
 }
@@ -140,7 +140,7 @@ impl StateFile {
     /// # Errors
     /// What the operating system said. [`StateFile::ceilings`] are none until a later write
     /// succeeds, which says the change too.
-    pub(super) fn change(&self, change: impl FnOnce(&mut Saved)) -> io::Result<()> {
+    pub(super) fn change(&self, change: Change) -> io::Result<()> {
         let mut writer = self.shared.writer();
         self.shared.board().statement.change(change);
         self.shared.write(&mut writer)
@@ -176,12 +176,12 @@ impl StateFile {
 
     /// How often the file was written since the server started.
     pub(super) fn write_count(&self) -> u64 {
-        self.shared.tally.writes.load(Ordering::Relaxed)
+        self.shared.counts.writes.load(Ordering::Relaxed)
     }
 
     /// How often writing it failed since the server started.
     pub(super) fn failure_count(&self) -> u64 {
-        self.shared.tally.failures.load(Ordering::Relaxed)
+        self.shared.counts.failures.load(Ordering::Relaxed)
     }
 }
 
@@ -266,7 +266,7 @@ impl Claimed {
         let shared = Arc::new(Shared {
             writer: Mutex::new(self.writer),
             board: Mutex::new(Board { statement: Statement::new(saved), failure: None }),
-            tally: Tally::default(),
+            counts: WriteCounts::default(),
         });
         let thread_shared = Arc::clone(&shared);
         let thread = std::thread::Builder::new().name("lockmod-state".to_owned());
@@ -293,11 +293,11 @@ impl Shared {
             return Ok(());
         };
         if let Err(error) = writer.replace(&draft.saved) {
-            self.tally.failures.fetch_add(1, Ordering::Relaxed);
+            self.counts.failures.fetch_add(1, Ordering::Relaxed);
             self.failed(error.to_string());
             return Err(error);
         }
-        self.tally.writes.fetch_add(1, Ordering::Relaxed);
+        self.counts.writes.fetch_add(1, Ordering::Relaxed);
         let mut board = self.board();
         board.statement.written(draft);
         board.failure = None;

@@ -24,7 +24,7 @@ use super::ffi::waiting::{Name, Writes, ring};
 use super::ffi::{Context, Found, Guarded, InServer, Reply};
 pub(super) use super::lines::any;
 use super::lines::{Call, Granted, Waiters};
-use super::{alarm, clock, config, node, replication};
+use super::{alarm, clock, config, process, replication, start};
 use crate::engine::{
     Acquired, CallId, Claim, ConnectionId, Fence, Histogram, Instant, Left, Line, Lock, Millis,
     Queued, Refusal, Released, Room, TOKEN_MAX, Ticket, Token, Turn, Waiter,
@@ -297,7 +297,8 @@ fn part_in_time(server: InServer<'_>, database: u32, name: &[u8]) -> Option<Inst
         Some((now, calls, due.is_some_and(|due| due.is_none_or(|due| now <= due))))
     })?;
     if !calls.is_empty() {
-        node::count(server, |counts| counts.held += calls.len() as u64);
+        let count = calls.len() as u64;
+        process::with(server, |process| process.node.tally().counts.held += count);
         answer_all(calls, || Answer::Null);
     }
     is_left.then_some(now)
@@ -331,7 +332,7 @@ fn turn(
     now: Instant,
 ) -> Next {
     let server = context.in_server();
-    let quarantine = node::grants_nothing_until(server, now);
+    let quarantine = process::grants_nothing_until(server, now);
     let (is_free, until) = match standing {
         Standing::WrongType => return Next::Dismiss(|| Answer::Refused(Refusal::WrongType)),
         Standing::Held(until) => (false, Some(until)),
@@ -391,7 +392,7 @@ fn grant(
             None
         }
         Err(refusal) => {
-            node::tally(server, |tally| tally.refused(&refusal));
+            process::with(server, |process| process.node.refused(&refusal));
             answer_all(calls, || Answer::Refused(refusal.clone()));
             None
         }
@@ -405,7 +406,6 @@ fn try_grant(
     ttl: Millis,
     now: Instant,
 ) -> Result<Acquired, Refusal> {
-    let server = context.in_server();
     let token = Token::new(&call.token, TOKEN_MAX)?;
     let claim = Claim { token, ttl };
     // The limit may have been lowered meanwhile, and what bounds a quarantine binds every grant.
@@ -413,13 +413,13 @@ fn try_grant(
     if ttl > max {
         return Err(Refusal::BadTtl { given: ttl.get().to_string().into_bytes(), max });
     }
-    let ready = node::ready(context);
-    let decide =
-        |lock: &mut Lock| node::decide(ready, |node| node.acquire(lock, claim, &call.label, now));
+    let ready = start::ready(context);
+    let decide = |lock: &mut Lock| {
+        process::decide(ready, |node| node.acquire(lock, claim, &call.label, now))
+    };
     let keeps = |outcome: &Acquired| matches!(outcome, Acquired::Granted { .. });
     let outcome = name.open(context).with_lock(decide, keeps)?;
     if let Acquired::Granted { fence, ends_at, lapsed } = outcome {
-        node::tally(server, |tally| tally.granted(ends_at, lapsed));
         let fact = replication::fact(context, ttl, now, ends_at, fence);
         name.replicate_acquire(context, &call.token, &fact, &call.label);
         if lapsed {
@@ -507,17 +507,14 @@ pub(super) fn undelivered(context: &mut Context<'_>, granted: Granted) {
     }
     let (text, now) = (context.name(&name), clock::now());
     let Ok(token) = Token::new(&token, TOKEN_MAX) else { return };
-    let ready = node::ready(context);
-    let mut ends_at = Instant::default();
+    let ready = start::ready(context);
     let released = match text.open(context).find() {
         Found::Lock(lock) if lock.written_lease().is_some_and(|lease| lease.fence == fence) => {
-            ends_at = lock.until();
-            node::decide(ready, |node| Ok(node.release(lock, token, now)))
+            process::decide(ready, |node| Ok(node.release(lock, token, now)))
         }
         Found::Lock(_) | Found::Nothing | Found::Other => Ok(Released::NotHeld),
     };
-    if let Ok(Released::Released { held_for }) = released {
-        node::tally(server, |tally| tally.released(held_for, ends_at));
+    if let Ok(Released::Released { .. }) = released {
         text.replicate_release(context, token.as_bytes());
         text.changed(context, c"lock.release");
         if any() {

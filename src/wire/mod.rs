@@ -5,4 +5,5 @@
 
 pub mod code;
 pub mod request;
+pub mod restate;
 pub mod spec;

@@ -23,21 +23,7 @@ impl Limits {
     pub const FACTS: Limits = Limits { ttl: Millis::new(u64::MAX), token: TOKEN_MAX };
 }
 
-/// A decided lease: what is replicated and kept in append-only files.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Decided {
-    /// What was asked for: an upper bound for what is left.
-    pub ttl: Millis,
-    /// The absolute end.
-    pub ends_at: UnixTime,
-    /// The lease's fence.
-    pub fence: Fence,
-    /// The sender's floor, where it says so.
-    pub floor: Fence,
-    /// The lease was repaired in the sender's quarantine, or came from another name in it, and
-    /// counts towards no quorum yet.
-    pub is_provisional: bool,
-}
+pub use crate::engine::Decided;
 
 /// The longest that a request may wait, in milliseconds: one day. Who waits longer asks again.
 pub const WAIT_MAX: Millis = Millis::new(86_400_000);

@@ -8,15 +8,14 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use lockmod::codec::state::{decode_state, encode_state};
-use lockmod::codec::{decode_lock, encode_lock};
+use lockmod::codec::{decode_lock, encode_lock, hash_lock};
 use lockmod::engine::{
-    Acquired, Ceilings, Clocks, Extended, Fence, Fencing, Found, Instant, Inventory, Lease, Line,
-    Loaded, Lock, Millis, Promises, Queued, Refusal, Released, Saved, Statement, Stop, Stopped,
-    Token, UnixTime, Waiter, recover, start, stop,
+    Acquired, Caution, Ceilings, Census, Change, Clocks, Extended, Fence, Fencing, Found, Instant,
+    Inventory, Line, Loaded, Lock, Millis, Node as Engine, Queued, Refusal, Released, Saved,
+    Statement, Stop, UnixTime, Waiter,
 };
-use lockmod::wire::request::{
-    self, Limits, PROVISIONAL, SUFFIX_MAX, Waiting, decided, decided_suffix,
-};
+use lockmod::wire::request::{self, Limits, Waiting, decided};
+use lockmod::wire::restate::{Restated, restate};
 use lockmod::wire::spec::{KEPT, KEPT_PROVISIONALLY, NOT_IN_LINE};
 
 use crate::clock::Clock;
@@ -83,17 +82,8 @@ struct Disk {
     state: Option<Vec<u8>>,
     locks: Vec<(Vec<u8>, Vec<u8>)>,
     /// The append-only file: the last that was stated of each name.
-    stated: BTreeMap<Vec<u8>, Stated>,
+    stated: BTreeMap<Vec<u8>, Vec<Restated>>,
     is_full: bool,
-}
-
-/// A lock, as commands in an append-only file state it.
-#[derive(Debug)]
-struct Stated {
-    counter: Fence,
-    floor: Fence,
-    /// Token, label, and what stands in place of the ttl.
-    lease: Option<(Vec<u8>, Vec<u8>, Vec<u8>)>,
 }
 
 /// How a node stops.
@@ -119,9 +109,7 @@ pub(crate) struct Node {
     pub(crate) misfit: Option<Misfit>,
     persistence: Persistence,
     defect: Defect,
-    /// What leaves the process is dated by this.
-    dating: Clocks,
-    promises: Promises,
+    engine: Engine,
     pub(crate) locks: BTreeMap<Vec<u8>, Lock>,
     pub(crate) lines: Lines,
     statement: Statement,
@@ -154,8 +142,7 @@ impl Node {
             misfit: None,
             persistence,
             defect,
-            dating: none,
-            promises: Promises::default(),
+            engine: Engine::new(),
             locks: BTreeMap::new(),
             lines: Lines::new(offer),
             statement: Statement::new(Saved {
@@ -185,7 +172,10 @@ impl Node {
     /// Both clocks, as what leaves the process is dated.
     fn dated(&self) -> Clocks {
         let clocks = self.clocks();
-        if self.defect == Defect::DatesByTheWallClock { clocks } else { self.dating.at(clocks.now) }
+        match self.defect {
+            Defect::DatesByTheWallClock => clocks,
+            _ => self.engine.date(clocks.now),
+        }
     }
 
     fn clocks(&self) -> Clocks {
@@ -214,19 +204,13 @@ impl Node {
     }
 
     /// What there is, with leases counted from `since`.
-    fn inventory(&self, since: UnixTime) -> Inventory {
+    fn count(&self, since: UnixTime) -> Census {
         let clocks = self.dated();
-        let mut inventory = Inventory::new(since);
+        let mut census = Census::new(since);
         for (name, lock) in &self.locks {
-            let mut hasher = crc32fast::Hasher::new();
-            hasher.update(name);
-            hasher.update(&lock.counter().get().to_be_bytes());
-            if let Some(lease) = lock.written_lease() {
-                hasher.update(lease.token.as_bytes());
-            }
-            inventory.add(u64::from(hasher.finalize()), lock, clocks);
+            census.count(hash_lock(0, name, lock), lock, clocks);
         }
-        inventory
+        census
     }
 
     // ---- faults ----
@@ -246,7 +230,7 @@ impl Node {
     /// An operator's DEL.
     pub(crate) fn delete(&mut self, name: &[u8]) {
         if let Some(lock) = self.locks.remove(name) {
-            self.promises.forget(&lock);
+            self.engine.forget(&lock);
             self.disk.stated.remove(name);
             self.settle(name);
         }
@@ -256,7 +240,7 @@ impl Node {
     pub(crate) fn dump(&self, name: &[u8]) -> Option<Vec<u8>> {
         let lock = self.locks.get(name).filter(|lock| self.is_up && lock.is_held(self.now()))?;
         // It is read on another machine, whose boot is another.
-        Some(encode_lock(lock, self.promises.floor(), self.dated(), 0))
+        Some(encode_lock(lock, self.engine.promises().floor(), self.dated(), 0))
     }
 
     /// An operator's RESTORE under a name that is free, as `load` in `src/module/datatype.rs`.
@@ -268,18 +252,18 @@ impl Node {
         let loaded = decode_lock(bytes, self.dated(), self.boot).expect("a node wrote it");
         let now = self.now();
         let lease = loaded.lock.lease(now)?;
-        let (token, ends_at) = (lease.token.as_bytes().to_vec(), lease.ends_at);
+        let token = lease.token.as_bytes().to_vec();
         if self.defect != Defect::CountsRestored
-            && let Some(until) = self.promises.names_changed(now)
+            && let Some(change) = self.engine.names_changed(now)
         {
-            self.statement.change(|saved| saved.nothing_counts_until = until);
+            self.change_state(change).ok()?;
         }
         self.write_state().ok()?;
-        self.promises.raise_floor(loaded.floor);
-        self.promises.seen(loaded.lock.counter(), Some(ends_at));
-        if let Some(ceilings) = self.promises.take_request() {
+        self.engine.loaded(&loaded.lock, loaded.floor);
+        if let Some(ceilings) = self.engine.take_request() {
             self.statement.raise(ceilings);
             self.write_state().ok()?;
+            self.engine.persisted(self.statement.allowed());
         }
         self.locks.insert(name.to_vec(), loaded.lock);
         self.state(name, &Lock::default());
@@ -303,14 +287,10 @@ impl Node {
             if saves {
                 self.write_data();
             }
-            let now = self.now();
-            let ends = self.locks.values().filter_map(|lock| Some(lock.lease(now)?.ends_at));
-            let longest = ends.max().unwrap_or_default();
             let is_saved = saves || self.persistence == Persistence::Always;
-            let stopped = Stopped { is_saved, inventory: self.inventory(self.dated().wall) };
-            let node = self.promises.clone();
-            self.statement.change(|saved| *saved = stop(*saved, &node, now, longest, stopped));
-            let _ = self.write_state();
+            let (now, census) = (self.now(), self.count(self.dated().wall));
+            let change = self.engine.stop(now, census, is_saved);
+            let _ = self.change_state(change);
         }
         self.is_up = false;
         self.locks.clear();
@@ -340,34 +320,26 @@ impl Node {
         // Somebody has made room on the disk.
         self.disk.is_full = false;
         let found = self.found();
-        self.dating = found.dating(self.boot).unwrap_or_else(|| self.clocks());
-        self.promises = Promises::new(Fence::ZERO, None);
+        self.engine = Engine::new();
+        self.engine.found(Some(found), self.clocks(), self.boot);
         for (name, bytes) in &self.disk.locks {
             let loaded = decode_lock(bytes, self.dated(), self.boot).expect("we wrote it");
-            let ends_at = loaded.lock.written_lease().map(|lease| lease.ends_at);
-            self.promises.raise_floor(loaded.floor);
-            self.promises.seen(loaded.lock.counter(), ends_at);
+            self.engine.loaded(&loaded.lock, loaded.floor);
             self.locks.insert(name.clone(), loaded.lock);
         }
         self.replay();
-        self.begin(found);
+        self.begin();
     }
 
-    /// As the module reads an append-only file.
+    /// Reads the append-only file.
     fn replay(&mut self) {
-        let clocks = self.dated();
+        let (clocks, is_own) = (self.clocks(), self.defect != Defect::DatesByTheWallClock);
         for (name, stated) in &self.disk.stated {
-            let mut lock = Lock::free(stated.counter, clocks.now);
-            if let Some((token, label, fact)) = &stated.lease {
-                let token = Token::new(token, LIMITS.token).expect("a token");
+            let mut lock = Lock::free(Fence::ZERO, clocks.now);
+            for Restated { token, fact, label } in stated {
                 let decided = decided(fact).expect("a fact");
-                let ends_at = clocks.to_instant(decided.ends_at, decided.ttl);
-                lock.apply(Lease { token, fence: decided.fence, ends_at, label }, clocks.now);
-                lock.set_provisional(decided.is_provisional);
+                self.engine.apply(&mut lock, (token, Some(label)), &decided, clocks, is_own);
             }
-            let ends_at = lock.written_lease().map(|lease| lease.ends_at);
-            self.promises.raise_floor(stated.floor);
-            self.promises.seen(lock.counter(), ends_at);
             self.locks.insert(name.clone(), lock);
         }
     }
@@ -375,49 +347,40 @@ impl Node {
     fn found(&self) -> Found {
         match &self.disk.state {
             None => Found::Missing,
-            Some(bytes) => decode_state(bytes).map_or(Found::Damaged, Found::Present),
+            Some(bytes) => decode_state(bytes).map_or(Found::Damaged, |mut saved| {
+                if self.defect == Defect::NoFenceCeiling {
+                    saved.ceilings.fence = Fence::ZERO;
+                }
+                Found::Present(saved)
+            }),
         }
     }
 
-    /// As `begin` in `src/module/start.rs`.
-    fn begin(&mut self, found: Found) {
+    /// The data set has been read.
+    fn begin(&mut self) {
         let clocks = self.clocks();
+        let since = self.engine.asks_for_inventory();
         let loaded = Loaded {
             port: PORT,
             clocks,
             boot: self.boot,
             lock_count: self.locks.len() as u64,
-            inventory: match found {
-                Found::Present(Saved { stop: Some(stopped), .. }) => {
-                    self.inventory(stopped.inventory.since)
-                }
-                Found::Present(_) | Found::Missing | Found::Damaged => Inventory::default(),
-            },
+            inventory: since.map_or(Inventory::default(), |since| self.count(since).inventory),
             was_read: self.persistence != Persistence::Nothing,
-            highest: self.promises.highest(),
+            highest: Fence::ZERO,
             is_always_durable: self.persistence == Persistence::Always,
             is_replica: false,
             max_ttl: MAX_TTL,
         };
-        let mut recovery = recover(found, loaded);
-        if self.defect == Defect::NoQuarantine {
-            recovery.quarantine = None;
+        let quarantine = self.defect != Defect::NoQuarantine;
+        let caution = Caution { quarantine, on_promotion: quarantine };
+        let begun = self.engine.begin(loaded, caution).expect("there is a state file");
+        if self.defect != Defect::DatesByTheWallClock {
+            self.locks.values_mut().for_each(|lock| begun.recovery.redate(lock, clocks.now));
         }
-        if self.defect == Defect::NoFenceCeiling {
-            recovery.floor = loaded.highest;
-        }
-        if self.defect == Defect::DatesByTheWallClock {
-            recovery.prolong = Millis::ZERO;
-        }
-        let saved = start(found, loaded, recovery, &self.promises);
-        for lock in self.locks.values_mut() {
-            recovery.redate(lock, clocks.now);
-        }
-        self.dating = saved.dating;
-        self.statement = Statement::new(saved);
-        self.promises.recover(recovery);
-        self.write_state().expect("the disk works at a start");
-        self.quarantines += u64::from(recovery.quarantine.is_some());
+        self.statement = Statement::new(begun.saved);
+        self.change_state(Change::Begun).expect("the disk works at a start");
+        self.quarantines += u64::from(begun.recovery.quarantine.is_some());
     }
 
     // ---- the disk ----
@@ -425,20 +388,24 @@ impl Node {
     /// Writes what the state file has to say; only then may it be used.
     fn write_state(&mut self) -> Result<(), Refusal> {
         let Some(draft) = self.statement.draft(self.clocks()) else { return Ok(()) };
-        let is_full = self.disk.is_full;
-        if !is_full {
-            self.disk.state = Some(encode_state(&draft.saved));
-            self.statement.written(draft);
-        }
-        self.promises.keep(self.statement.allowed());
-        if is_full {
+        if self.disk.is_full {
             return Err(Refusal::StateFile { cause: "no space left on device".into() });
         }
+        self.disk.state = Some(encode_state(&draft.saved));
+        self.statement.written(draft);
         Ok(())
     }
 
+    /// Changes what the state file says.
+    fn change_state(&mut self, change: Change) -> Result<(), Refusal> {
+        self.statement.change(change);
+        let written = self.write_state();
+        self.engine.changed(change, self.statement.allowed(), written.is_ok());
+        written
+    }
+
     fn write_data(&mut self) {
-        let (clocks, floor, boot) = (self.dated(), self.promises.floor(), self.boot);
+        let (clocks, floor, boot) = (self.dated(), self.engine.promises().floor(), self.boot);
         let bytes = |lock: &Lock| encode_lock(lock, floor, clocks, boot);
         self.disk.locks =
             self.locks.iter().map(|(name, lock)| (name.clone(), bytes(lock))).collect();
@@ -452,29 +419,14 @@ impl Node {
             return;
         }
         let clocks = self.dated();
-        let lease = lock.written_lease().map(|lease| {
-            let mut room = [0; SUFFIX_MAX];
-            let ttl = clocks.now.until(lease.ends_at).get().to_string();
-            let suffix = decided_suffix(&mut room, clocks.to_wall(lease.ends_at), lease.fence);
-            let mark: &[u8] = if lock.is_provisional() { &[PROVISIONAL] } else { b"" };
-            let fact = [ttl.as_bytes(), suffix, mark].concat();
-            (lease.token.as_bytes().to_vec(), lease.label.to_vec(), fact)
-        });
-        let stated = Stated { counter: lock.counter(), floor: self.promises.floor(), lease };
-        self.disk.stated.insert(name.to_vec(), stated);
+        let floor = self.engine.promises().floor();
+        self.disk.stated.insert(name.to_vec(), restate(lock, floor, clocks));
     }
 
     fn notice_step(&mut self) {
         let clocks = self.clocks();
-        if !clocks.are_stepped_since(self.dating) || self.statement.is_behind() {
-            return;
-        }
-        self.statement.change(|saved| {
-            saved.was_stepped = true;
-            saved.dating = clocks;
-        });
-        if self.write_state().is_ok() {
-            self.dating = clocks;
+        if let Some(change) = self.engine.look_at_clocks(clocks, self.statement.is_behind()) {
+            let _ = self.change_state(change);
         }
     }
 
@@ -523,7 +475,7 @@ impl Node {
     fn decide<T>(
         &mut self,
         name: &[u8],
-        mut decision: impl FnMut(&mut Promises, &mut Lock, Instant) -> Result<T, Stop>,
+        mut decision: impl FnMut(&mut Engine, &mut Lock, Instant) -> Result<T, Stop>,
     ) -> Result<T, Refusal> {
         let now = self.now();
         let mut lock = self.locks.remove(name);
@@ -531,19 +483,21 @@ impl Node {
         let mut decided = lock.take().unwrap_or_default();
         let before = decided.clone();
         let outcome = loop {
-            match decision(&mut self.promises, &mut decided, now) {
+            match decision(&mut self.engine, &mut decided, now) {
                 Ok(outcome) => break Ok(outcome),
                 Err(Stop::Refused(refusal)) => break Err(refusal),
                 Err(Stop::Persist(ceilings)) => {
                     self.statement.raise(ceilings);
                     if let Err(refusal) = self.write_state() {
+                        self.engine.request_failed();
                         break Err(refusal);
                     }
+                    self.engine.persisted(self.statement.allowed());
                 }
             }
         };
         // Writing ahead comes too late to be of use: the worst case.
-        let _ = self.promises.take_request();
+        let _ = self.engine.take_request();
         if !is_new || decided.counter() > Fence::ZERO {
             self.locks.insert(name.to_vec(), decided);
         }
@@ -569,8 +523,8 @@ impl Node {
             self.lines.note_attempt(&queued.ticket, self.clocks().now);
             self.lines.has_called(args[1], &queued.ticket)
         });
-        let decided = self.decide_in_line(args[1], |promises, lock, line, now| {
-            promises.acquire_in_line(lock, line, asked.claim, asked.label, queued.as_ref(), now)
+        let decided = self.decide_in_line(args[1], |engine, lock, line, now| {
+            engine.acquire_in_line(lock, line, asked.claim, asked.label, queued.as_ref(), now)
         });
         // That the disk is full is found out by asking for what needs it.
         let is_misled = was_called && !matches!(decided, Ok(_) | Err(Refusal::StateFile { .. }));
@@ -593,13 +547,13 @@ impl Node {
         let queued = queue.map(|queue| self.lines.queued(queue, connection, self.now()));
         let for_anybody = self.defect == Defect::ReleasesForAnybody;
         let ((outcome, _), is_there) =
-            self.decide_in_line(args[1], |promises, lock, line, now| {
+            self.decide_in_line(args[1], |engine, lock, line, now| {
                 let holder = lock.lease(now).map(|lease| lease.token.as_bytes().to_vec());
                 let token = match &holder {
                     Some(holder) if for_anybody => request::token(holder, Limits::FACTS)?,
                     _ => token,
                 };
-                let outcome = promises.release_in_line(lock, line, token, queued.as_ref(), now);
+                let outcome = engine.release_in_line(lock, line, token, queued.as_ref(), now);
                 let is_there =
                     |queued: &Queued<'_>| line.has(&Waiter::Ticket(queued.ticket.clone()));
                 Ok((outcome, queued.as_ref().is_none_or(is_there)))
@@ -619,11 +573,10 @@ impl Node {
     fn decide_in_line<T>(
         &mut self,
         name: &[u8],
-        mut decision: impl FnMut(&mut Promises, &mut Lock, &mut Line, Instant) -> Result<T, Stop>,
+        mut decision: impl FnMut(&mut Engine, &mut Lock, &mut Line, Instant) -> Result<T, Stop>,
     ) -> Result<T, Refusal> {
         let mut line = self.lines.take(name);
-        let outcome =
-            self.decide(name, |promises, lock, now| decision(promises, lock, &mut line, now));
+        let outcome = self.decide(name, |engine, lock, now| decision(engine, lock, &mut line, now));
         self.lines.put(name, line);
         self.settle(name);
         outcome
@@ -641,7 +594,7 @@ impl Node {
 
     /// Until when nobody can be granted the lock.
     fn closed_until(&self, name: &[u8], now: Instant) -> Option<Instant> {
-        let quarantine = self.promises.grants_nothing_until(now);
+        let quarantine = self.engine.promises().grants_nothing_until(now);
         held_until(&self.locks, name, now).max(quarantine)
     }
 
@@ -660,7 +613,7 @@ impl Node {
     /// In what true time something will be due, if nobody knows of it yet.
     pub(crate) fn alarm(&mut self) -> Option<Duration> {
         let now = self.now();
-        let quarantine = self.promises.grants_nothing_until(now);
+        let quarantine = self.engine.promises().grants_nothing_until(now);
         let due = self.lines.alarm(|name| held_until(&self.locks, name, now).max(quarantine))?;
         let due = due.after(Millis::new(1));
         Some(self.clock.true_length(now.until(due).into()))
@@ -672,8 +625,8 @@ impl Node {
             return Ok(Said::Nil);
         }
         let wall = self.clocks().wall;
-        let outcome = self.decide(args[1], |promises, lock, now| {
-            promises.extend(lock, asked.claim, asked.fencing, Clocks { now, wall })
+        let outcome = self.decide(args[1], |engine, lock, now| {
+            engine.extend(lock, asked.claim, asked.fencing, Clocks { now, wall })
         })?;
         let repairs = matches!(asked.fencing, Fencing::Repair(_));
         self.repaired += u64::from(repairs && matches!(outcome, Extended::Extended { .. }));
@@ -694,26 +647,26 @@ impl Node {
         let now = self.now();
         let counter = self.locks.get(name).map_or(Fence::ZERO, Lock::counter);
         held_until(&self.locks, name, now).is_none()
-            && self.promises.quarantine(now).is_none()
-            && counter.max(self.promises.floor()) > fence
+            && self.engine.promises().quarantine(now).is_none()
+            && counter.max(self.engine.promises().floor()) > fence
     }
 
     /// Whether it grants nothing yet.
     pub(crate) fn is_in_quarantine(&self) -> bool {
-        self.promises.quarantine(self.now()).is_some()
+        self.engine.promises().quarantine(self.now()).is_some()
     }
 
     /// What it issued under names that are gone.
     pub(crate) fn raise_floor(&mut self, floor: u64) {
         let floor = Fence::new(floor).expect("a small fence");
-        self.decide(b"", |promises, _, _| promises.lift_floor(floor)).expect("the disk works");
+        self.decide(b"", |engine, _, _| engine.lift_floor(floor)).expect("the disk works");
     }
 
     fn raise(&mut self, args: &[&[u8]]) -> Result<Said, Refusal> {
         let (token, fence) = (request::token(args[2], LIMITS)?, request::fence(args[3])?);
         let wall = self.clocks().wall;
-        let outcome = self.decide(args[1], |promises, lock, now| {
-            promises.raise(lock, token, fence, Clocks { now, wall })
+        let outcome = self.decide(args[1], |engine, lock, now| {
+            engine.raise(lock, token, fence, Clocks { now, wall })
         })?;
         Ok(extended(outcome, |counter, _| counter))
     }
@@ -735,7 +688,7 @@ impl Node {
             field("held_for_ms", Said::Number(lock.held_for(now).get()));
         }
         field("waiters", Said::Number(self.lines.len(name) as u64));
-        if let Some((left, _)) = self.promises.quarantine(now) {
+        if let Some((left, _)) = self.engine.promises().quarantine(now) {
             field("quarantine_left_ms", Said::Number(left.get()));
         }
         Said::List(fields)

@@ -7,7 +7,7 @@
 //! noticed.
 
 use super::Lock;
-use crate::engine::{Clocks, UnixTime};
+use crate::engine::{Clocks, Instant, UnixTime};
 
 /// What a data set holds, as far as a state file can tell.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -33,6 +33,30 @@ impl Inventory {
         let ends_at = ends_at.filter(|&ends_at| ends_at > self.since).unwrap_or_default();
         self.lock_count += 1;
         self.hash = self.hash.wrapping_add(mix(hash ^ mix(ends_at.as_millis())));
+    }
+}
+
+/// What a look at every lock of a data set finds.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Census {
+    /// What the data set holds.
+    pub inventory: Inventory,
+    /// The latest end of the leases that stand.
+    pub longest: Instant,
+}
+
+impl Census {
+    /// A census of no locks, with leases counted from `since`.
+    pub fn new(since: UnixTime) -> Census {
+        Census { inventory: Inventory::new(since), longest: Instant::default() }
+    }
+
+    /// Counts a lock, as [`Inventory::add`].
+    pub fn count(&mut self, hash: u64, lock: &Lock, clocks: Clocks) {
+        self.inventory.add(hash, lock, clocks);
+        if let Some(lease) = lock.lease(clocks.now) {
+            self.longest = self.longest.max(lease.ends_at);
+        }
     }
 }
 

@@ -1,5 +1,12 @@
-//! A node: what becomes of its locks, its promises and those who wait.
+//! One node: everything of a server but its key space, its clocks, its files and its sockets.
+//!
+//! Requests come in, with the lock that each is about and the time. What became of them goes out,
+//! and what is to be done about it: ceilings that must be durable first ([`Stop::Persist`]) or soon
+//! ([`Node::take_request`]), a [`Change`] of what the state file says. Whoever has the key space,
+//! the clocks, the files and the sockets carries that out, and decides nothing.
 
+mod change;
+mod facts;
 mod in_line;
 mod inventory;
 mod line;
@@ -7,14 +14,268 @@ mod lock;
 mod promises;
 mod recovery;
 mod requests;
+mod start;
 mod statement;
+mod survey;
+mod tally;
 
-pub use inventory::Inventory;
+pub use change::Change;
+pub use facts::Decided;
+pub use inventory::{Census, Inventory};
 pub use line::{CallId, ConnectionId, Left, Line, Queued, Room, Turn, Waiter};
 pub use lock::{Lease, Lock};
 pub use promises::{Ceilings, FENCE_BLOCK, LEASE_BLOCK, Promises};
-pub use recovery::{
-    FENCE_JUMP, Found, Loaded, Recovery, Saved, Stopped, promote, recover, start, stop,
-};
+pub use recovery::{FENCE_JUMP, Found, Loaded, Recovery, Saved, Stopped, promote, recover, start};
 pub use requests::{Acquired, Claim, Extended, Fencing, Released, Stop};
+pub use start::{Begun, Caution, Warning};
 pub use statement::{Draft, Statement};
+pub use tally::{Counts, Tally};
+
+use crate::engine::{Clocks, Fence, Instant, QuarantineReason, Refusal, Token, UnixTime};
+use start::Phase;
+
+/// A node.
+#[derive(Clone, Debug)]
+pub struct Node {
+    promises: Promises,
+    tally: Tally,
+    phase: Phase,
+    /// Whether leases may have found other names before the node has begun.
+    have_names_changed: bool,
+    /// By which clocks is dated what leaves the process.
+    dating: Clocks,
+    /// When the wall clock was looked at last.
+    looked_at: Instant,
+}
+
+impl Default for Node {
+    fn default() -> Node {
+        Node::new()
+    }
+}
+
+impl Node {
+    /// A node that keeps no state file, and knows of no lock yet.
+    pub const fn new() -> Node {
+        Node {
+            promises: Promises::new(Fence::ZERO, None),
+            tally: Tally::NONE,
+            phase: Phase::Starting(None),
+            have_names_changed: false,
+            dating: Clocks { now: Instant::from_millis(0), wall: UnixTime::from_millis(0) },
+            looked_at: Instant::from_millis(0),
+        }
+    }
+
+    // ------------------------------------------------------------------------------- requests
+
+    /// Grants `lock` to the claim if nobody has it: see [`Promises::acquire`].
+    ///
+    /// # Errors
+    /// As [`Promises::acquire`].
+    #[inline]
+    pub fn acquire(
+        &mut self,
+        lock: &mut Lock,
+        claim: Claim<'_>,
+        label: &[u8],
+        now: Instant,
+    ) -> Result<Acquired, Stop> {
+        let outcome = self.promises.acquire(lock, claim, label, now)?;
+        self.tally.acquired(outcome);
+        Ok(outcome)
+    }
+
+    /// The same where somebody waits, or wants to: see [`Promises::acquire_in_line`].
+    ///
+    /// # Errors
+    /// As [`Promises::acquire_in_line`].
+    pub fn acquire_in_line(
+        &mut self,
+        lock: &mut Lock,
+        line: &mut Line,
+        claim: Claim<'_>,
+        label: &[u8],
+        queued: Option<&Queued<'_>>,
+        now: Instant,
+    ) -> Result<(Acquired, Vec<Left>), Stop> {
+        let (outcome, left) =
+            self.promises.acquire_in_line(lock, line, claim, label, queued, now)?;
+        self.tally.acquired(outcome);
+        Ok((outcome, left))
+    }
+
+    /// Gives the lease back if `token` has it: see [`Promises::release`].
+    #[inline]
+    pub fn release(&mut self, lock: &mut Lock, token: Token<'_>, now: Instant) -> Released {
+        let until = lock.until();
+        let outcome = self.promises.release(lock, token, now);
+        self.tally.released(outcome, until);
+        outcome
+    }
+
+    /// The same where somebody waits, or wants to: see [`Promises::release_in_line`].
+    pub fn release_in_line(
+        &mut self,
+        lock: &mut Lock,
+        line: &mut Line,
+        token: Token<'_>,
+        queued: Option<&Queued<'_>>,
+        now: Instant,
+    ) -> (Released, Vec<Left>) {
+        let until = lock.until();
+        let (outcome, left) = self.promises.release_in_line(lock, line, token, queued, now);
+        self.tally.released(outcome, until);
+        (outcome, left)
+    }
+
+    /// Lets the lease of the claim's token end its ttl from now: see [`Promises::extend`].
+    ///
+    /// # Errors
+    /// As [`Promises::extend`].
+    pub fn extend(
+        &mut self,
+        lock: &mut Lock,
+        claim: Claim<'_>,
+        fencing: Fencing,
+        clocks: Clocks,
+    ) -> Result<Extended, Stop> {
+        let had_lease = lock.has_unnoted_lease();
+        let outcome = self.promises.extend(lock, claim, fencing, clocks)?;
+        self.tally.changed(had_lease, lock);
+        self.tally.counts.extensions += u64::from(outcome.is_done());
+        Ok(outcome)
+    }
+
+    /// Raises the counter and the lease to at least `fence`: see [`Promises::raise`].
+    ///
+    /// # Errors
+    /// As [`Promises::raise`].
+    pub fn raise(
+        &mut self,
+        lock: &mut Lock,
+        token: Token<'_>,
+        fence: Fence,
+        clocks: Clocks,
+    ) -> Result<Extended, Stop> {
+        let outcome = self.promises.raise(lock, token, fence, clocks)?;
+        self.tally.counts.raises += u64::from(outcome.is_done());
+        Ok(outcome)
+    }
+
+    /// Raises the floor as an operator asks for: see [`Promises::lift_floor`].
+    ///
+    /// # Errors
+    /// As [`Promises::lift_floor`].
+    pub fn lift_floor(&mut self, floor: Fence) -> Result<Fence, Stop> {
+        self.promises.lift_floor(floor)
+    }
+
+    /// Counts a request that was refused.
+    pub fn refused(&mut self, refusal: &Refusal) {
+        self.tally.refused(refusal);
+    }
+
+    // --------------------------------------------------------------------------- what is asked
+
+    /// What the node promises.
+    pub fn promises(&self) -> &Promises {
+        &self.promises
+    }
+
+    /// What has happened on the node.
+    pub fn tally(&mut self) -> &mut Tally {
+        &mut self.tally
+    }
+
+    /// Why the node holds back its grants, if it does.
+    pub fn quarantine(&self, now: Instant) -> Option<Refusal> {
+        let (left, reason): (_, QuarantineReason) = self.promises.quarantine(now)?;
+        Some(Refusal::Quarantine { reason, left })
+    }
+
+    // ------------------------------------------------------------------------- what is durable
+
+    /// Ceilings worth making durable in the background, before they are needed; each is answered
+    /// once.
+    #[inline]
+    pub fn take_request(&mut self) -> Option<Ceilings> {
+        self.promises.take_request()
+    }
+
+    /// Notes that these ceilings are durable; answers whether that is news.
+    pub fn persisted(&mut self, ceilings: Ceilings) -> bool {
+        let is_news = self.promises.ceilings() != Some(ceilings);
+        self.promises.persisted(ceilings);
+        is_news
+    }
+
+    /// Notes that a request could not be met: it will be made again.
+    pub fn request_failed(&mut self) {
+        self.promises.request_failed();
+    }
+
+    // ---------------------------------------------------------------- what happens to key space
+
+    /// A lock came out of a data set or a dump, from a node with this floor.
+    ///
+    /// Where the node grants already, what the lock promises must be made durable before anybody
+    /// can ask for it: see [`Node::take_request`].
+    pub fn loaded(&mut self, lock: &Lock, floor: Fence) {
+        self.seen(lock);
+        self.promises.raise_floor(floor);
+    }
+
+    /// Notes a lock that was decided elsewhere.
+    fn seen(&mut self, lock: &Lock) {
+        let ends_at = lock.written_lease().map(|lease| lease.ends_at);
+        self.promises.seen(lock.counter(), ends_at);
+        self.tally.may_lapse(lock);
+    }
+
+    /// A name has lost this lock.
+    pub fn forget(&mut self, lock: &Lock) {
+        self.promises.forget(lock);
+        self.tally.may_lapse(lock);
+        if lock.written_lease().is_some() {
+            self.tally.gave_back(lock.until());
+        }
+    }
+
+    /// Any number of locks are gone, or have changed places.
+    pub fn forget_all(&mut self) {
+        self.promises.forget_all();
+        self.tally.gave_back(self.promises.longest());
+    }
+
+    // ---------------------------------------------------------------------------------- clocks
+
+    /// Both clocks at `now`, as what leaves the process is dated.
+    ///
+    /// The wall clock is not read again: its distance from the other one is kept until a step of
+    /// more than a second is noticed, and from start to start within a boot. So whatever this node
+    /// has dated it reads again to the millisecond.
+    #[inline]
+    pub fn date(&self, now: Instant) -> Clocks {
+        self.dating.at(now)
+    }
+
+    /// Dates by these clocks from now on.
+    pub fn date_by(&mut self, clocks: Clocks) {
+        self.dating = clocks;
+    }
+
+    /// Whether the wall clock is to be looked at: once a millisecond at most.
+    #[inline]
+    pub fn is_to_look_at_clocks(&mut self, now: Instant) -> bool {
+        std::mem::replace(&mut self.looked_at, now) != now
+    }
+
+    /// Notes what both clocks read. If the wall clock was stepped, the append-only file is dated by
+    /// two clocks from now on, and the state file has to say so before a lease is dated by the new
+    /// one. `is_behind`: the state file lacks a change already.
+    pub fn look_at_clocks(&self, read: Clocks, is_behind: bool) -> Option<Change> {
+        let is_noted = self.has_begun() && !is_behind && read.are_stepped_since(self.dating);
+        is_noted.then_some(Change::DatedBy(read))
+    }
+}

@@ -5,7 +5,7 @@
 //! promise is known, the longest lease that the node's settings allow is waited out, and the fences
 //! go on far above everything that is known.
 
-use super::{Ceilings, Inventory, Lock, Promises};
+use super::{Ceilings, Change, Inventory, Lock, Promises};
 use crate::engine::{
     Clocks, Fence, Instant, Millis, QuarantineReason, TTL_MAX, UNNOTICED, UnixTime,
 };
@@ -102,6 +102,11 @@ pub struct Recovery {
 }
 
 impl Recovery {
+    /// Whether locks that were loaded are to be dated again.
+    pub fn redates(&self) -> bool {
+        !self.prolong.is_zero()
+    }
+
     /// Dates the lease of a lock that was loaded, if it may stand.
     ///
     /// A lease that is prolonged may in truth have ended before the crash, and another may have
@@ -216,22 +221,12 @@ pub fn start(found: Found, loaded: Loaded, recovery: Recovery, node: &Promises) 
 ///
 /// A quarantine in force outlasts the stop: the leases that it waits for are those that are *not*
 /// in the data set, however completely that has been saved.
-pub fn stop(
-    saved: Saved,
-    node: &Promises,
-    now: Instant,
-    longest: Instant,
-    stopped: Stopped,
-) -> Saved {
+pub(super) fn stop(node: &Promises, now: Instant, longest: Instant, stopped: Stopped) -> Change {
     let waited_for = node.quarantine(now).map(|(left, _)| now.after(left).before(Millis::new(1)));
-    Saved {
-        ceilings: Ceilings {
-            fence: node.highest(),
-            lease: longest.max(waited_for.unwrap_or_default()),
-        },
-        stop: Some(Stopped { is_saved: stopped.is_saved && waited_for.is_none(), ..stopped }),
-        ..saved
-    }
+    let used =
+        Ceilings { fence: node.highest(), lease: longest.max(waited_for.unwrap_or_default()) };
+    let is_saved = stopped.is_saved && waited_for.is_none();
+    Change::Stopped { used, stopped: Stopped { is_saved, ..stopped } }
 }
 
 fn wait(saved: &Saved, loaded: Loaded) -> Option<(Instant, QuarantineReason)> {
@@ -441,8 +436,9 @@ mod tests {
         let mut node = Promises::new(Fence::ZERO, None);
         node.recover(recover(Found::Present(saved()), loaded()));
         let (now, none) = (Instant::from_millis(12_500), Instant::default());
-        let mut left =
-            stop(saved(), &node, now, none, Stopped { is_saved: true, inventory: inventory(3) });
+        let stopped = Stopped { is_saved: true, inventory: inventory(3) };
+        let mut left = saved();
+        stop(&node, now, none, stopped).apply(&mut left);
         left.at = clocks(12_500, HOUR + 2_500);
         let again = Loaded { clocks: clocks(13_000, HOUR + 3_000), ..loaded() };
         let until = Instant::from_millis(40_000);
@@ -451,8 +447,8 @@ mod tests {
 
         // Once it is over, nothing of it is left.
         let late = Instant::from_millis(40_001);
-        let stopped = Stopped { is_saved: true, inventory: inventory(3) };
-        let after = stop(saved(), &node, late, none, stopped);
+        let mut after = saved();
+        stop(&node, late, none, stopped).apply(&mut after);
         assert_eq!((after.ceilings.lease, after.stop), (none, Some(stopped)));
     }
 

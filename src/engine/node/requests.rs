@@ -66,6 +66,16 @@ pub enum Extended {
     NotHeld,
 }
 
+impl Extended {
+    /// Whether it was carried out.
+    pub fn is_done(self) -> bool {
+        match self {
+            Extended::Extended { .. } => true,
+            Extended::HeldByAnother | Extended::NotHeld => false,
+        }
+    }
+}
+
 /// Why a request was not carried out. Nothing has changed.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Stop {

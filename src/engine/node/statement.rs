@@ -5,7 +5,7 @@
 //! written are wanted still. This decides what to write and what a write allows; whoever owns the
 //! file does the writing, one write at a time.
 
-use super::{Ceilings, Saved};
+use super::{Ceilings, Change, Saved};
 use crate::engine::{Clocks, Instant};
 
 /// The contents of one state file, wanted and written.
@@ -50,8 +50,8 @@ impl Statement {
     }
 
     /// Changes what the file has to say. Nothing may be used until that is written.
-    pub fn change(&mut self, change: impl FnOnce(&mut Saved)) {
-        change(&mut self.wanted);
+    pub fn change(&mut self, change: Change) {
+        change.apply(&mut self.wanted);
         self.changes += 1;
     }
 
@@ -220,10 +220,7 @@ mod tests {
             let (until, _) = recovery.quarantine.expect("a promotion waits");
             self.waits_until = until;
             let used = Ceilings { fence: recovery.floor, lease: until };
-            self.statement.change(|saved| {
-                saved.ceilings = saved.ceilings.max(used.plus_block());
-                saved.was_replica = false;
-            });
+            self.statement.change(Change::Promoted { used, until: Some(until) });
             self.write(disk);
         }
 
@@ -271,7 +268,7 @@ mod tests {
                     3 if node.is_replica => node.promote(disk),
                     3 => {
                         node.is_replica = true;
-                        node.statement.change(|saved| saved.was_replica = true);
+                        node.statement.change(Change::Demoted);
                         node.write(disk);
                     }
                     4 => node.survey(disk),

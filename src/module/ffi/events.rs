@@ -5,7 +5,7 @@ use std::ffi::c_void;
 
 use redis_module::raw;
 
-use super::{Context, OK, call, guard, guard_in_server, waiting};
+use super::{Context, OK, call, guard_in_server, waiting};
 use crate::module::events;
 
 type Callback =
@@ -85,7 +85,8 @@ unsafe extern "C" fn on_loading(
     _data: *mut c_void,
 ) {
     if subevent == raw::REDISMODULE_SUBEVENT_LOADING_ENDED {
-        guard("the end of loading", (), events::loaded);
+        // SAFETY: the server says so under its lock.
+        unsafe { guard_in_server("the end of loading", (), events::loaded) };
     }
 }
 

@@ -11,7 +11,7 @@ use super::{
     options, types, waiting,
 };
 use crate::module::handlers::{self, Handler};
-use crate::module::{alarm, alloc, info, node, start};
+use crate::module::{alarm, alloc, info, process, start};
 use crate::wire::spec::{self, Arg, ArgKind, Command, KeyUse};
 
 const ERR: c_int = raw::REDISMODULE_ERR as c_int;
@@ -168,7 +168,7 @@ unsafe extern "C" fn run<H: Handler>(
         match result {
             Some(Ok(reply)) => context.reply(reply),
             Some(Err(refusal)) => {
-                node::tally(context.in_server(), |tally| tally.refused(&refusal));
+                process::with(context.in_server(), |process| process.node.refused(&refusal));
                 context.reply_error(&refusal.to_string());
             }
             None => context.reply_error("ERR a bug in lockmod; see the server's log"),

@@ -166,7 +166,7 @@ unsafe extern "C" fn digest(digest: *mut raw::RedisModuleDigest, value: *mut c_v
     guard("digesting a lock", (), || {
         // SAFETY: the server passes a value of this type.
         let Some(lock) = (unsafe { lock(value) }) else { return };
-        let bytes = datatype::digest(lock);
+        let bytes = crate::codec::digest_lock(lock);
         // SAFETY: `digest` lasts for the callback; start and length are those of one slice.
         unsafe {
             let start = bytes.as_ptr().cast::<c_char>();

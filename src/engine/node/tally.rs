@@ -4,40 +4,43 @@
 //! whose end nobody has noted: an end is noted by the next grant, by whatever removes the lock, or
 //! by a scan. The earliest end of them all tells when a scan can find anything.
 
-use super::ffi::types;
-use crate::engine::{Histogram, Instant, Lock, Millis, Refusal};
+use super::{Acquired, Lock, Released};
+use crate::engine::{Histogram, Instant, Refusal};
 
 /// How many code words of refusals there are.
 const CODES: usize = Refusal::CODES.len();
 
 /// How often things happened since the server started.
 #[derive(Clone, Copy, Debug, Default)]
-pub(super) struct Counts {
+pub struct Counts {
     /// Leases granted.
-    pub(super) grants: u64,
+    pub grants: u64,
     /// Requests for a lock that another token held.
-    pub(super) held: u64,
+    pub held: u64,
     /// Leases given back.
-    pub(super) releases: u64,
+    pub releases: u64,
     /// Leases prolonged.
-    pub(super) extensions: u64,
+    pub extensions: u64,
     /// Counters raised.
-    pub(super) raises: u64,
+    pub raises: u64,
     /// Leases that ended without a release.
-    pub(super) lapses: u64,
+    pub lapses: u64,
     /// Idle locks forgotten.
-    pub(super) forgotten: u64,
+    pub forgotten: u64,
     /// Requests refused with an error, by code word.
-    pub(super) refusals: [u64; CODES],
+    pub refusals: [u64; CODES],
 }
 
 /// The node's account.
-pub(super) struct Tally {
-    pub(super) counts: Counts,
+#[derive(Clone, Debug)]
+pub struct Tally {
+    /// How often things happened.
+    pub counts: Counts,
     /// For how long leases were held that were given back.
-    pub(super) holds: Histogram,
+    pub holds: Histogram,
     /// Leases written into locks and not noted as ended, less those erased and noted. Locks that
-    /// come and go with a lease in them are counted where they do: see [`types::held_count`].
+    /// come and go with a lease in them are counted where they do: see
+    /// [`Tally::held`].
     written: i64,
     /// No lease ends before this whose end has not been noted.
     soonest: Instant,
@@ -53,7 +56,7 @@ const NEVER: Instant = Instant::from_millis(u64::MAX);
 
 impl Tally {
     /// Nothing has happened; what a data set will bring is not known.
-    pub(super) const NONE: Tally = Tally {
+    pub const NONE: Tally = Tally {
         counts: Counts {
             grants: 0,
             held: 0,
@@ -71,95 +74,103 @@ impl Tally {
         is_wanted: false,
     };
 
-    /// A lease was granted that ends then; `lapsed`: over a former one whose end nobody had noted.
+    /// A request to acquire was decided.
     #[inline]
-    pub(super) fn granted(&mut self, ends_at: Instant, lapsed: bool) {
-        self.counts.grants += 1;
-        self.counts.lapses += u64::from(lapsed);
-        self.written += i64::from(!lapsed);
-        self.soonest = self.soonest.min(ends_at);
+    pub(super) fn acquired(&mut self, outcome: Acquired) {
+        if let Acquired::Granted { ends_at, lapsed, .. } = outcome {
+            self.counts.grants += 1;
+            // The former lease was over, and its end not noted.
+            self.counts.lapses += u64::from(lapsed);
+            self.written += i64::from(!lapsed);
+            self.soonest = self.soonest.min(ends_at);
+        }
     }
 
-    /// A lease was given back after so long, which would have ended then.
+    /// A release was decided; the lock was held, or has been free, until `until`.
     #[inline]
-    pub(super) fn released(&mut self, held_for: Millis, ends_at: Instant) {
-        self.gave_back(ends_at);
-        self.counts.releases += 1;
-        self.written -= 1;
-        self.holds.record(held_for);
+    pub(super) fn released(&mut self, outcome: Released, until: Instant) {
+        if let Released::Released { held_for } = outcome {
+            self.gave_back(until);
+            self.counts.releases += 1;
+            self.written -= 1;
+            self.holds.record(held_for);
+        }
     }
 
     /// A lease that would have ended then is no more, or ends earlier.
     #[inline]
-    pub(super) fn gave_back(&mut self, ends_at: Instant) {
+    pub fn gave_back(&mut self, ends_at: Instant) {
         self.given_back = self.given_back.max(ends_at);
     }
 
     /// When the latest of the leases that are no more would have ended.
-    pub(super) fn given_back(&self) -> Instant {
+    pub fn given_back(&self) -> Instant {
         self.given_back
     }
 
     /// A survey begins: what is given back from now on is for the next one.
-    pub(super) fn begin_survey(&mut self) {
+    pub fn begin_survey(&mut self) {
         self.given_back = Instant::default();
     }
 
     /// A lock was changed in its place: whether it had an unnoted lease, and what it is now.
     #[inline]
-    pub(super) fn changed(&mut self, had_lease: bool, lock: &Lock) {
+    pub fn changed(&mut self, had_lease: bool, lock: &Lock) {
         self.written += i64::from(lock.has_unnoted_lease()) - i64::from(had_lease);
         self.may_lapse(lock);
     }
 
     /// This lock may have a lease that ends earlier than all that are known.
-    pub(super) fn may_lapse(&mut self, lock: &Lock) {
+    pub fn may_lapse(&mut self, lock: &Lock) {
         if lock.has_unnoted_lease() {
             self.soonest = self.soonest.min(lock.until());
         }
     }
 
     /// The end of a lease was noted.
-    pub(super) fn lapsed(&mut self) {
+    pub fn lapsed(&mut self) {
         self.counts.lapses += 1;
         self.written -= 1;
     }
 
     /// The master has it that a lease was given back whose end was noted here.
-    pub(super) fn take_back_lapse(&mut self) {
+    pub fn take_back_lapse(&mut self) {
         self.counts.lapses = self.counts.lapses.saturating_sub(1);
         self.written += 1;
     }
 
     /// A request was refused.
-    pub(super) fn refused(&mut self, refusal: &Refusal) {
+    pub fn refused(&mut self, refusal: &Refusal) {
         self.counts.refusals[refusal.place()] += 1;
     }
 
     /// How many leases have been granted, and not been given back or noted as ended. Those that
     /// lapsed just now are still among them; a scan is asked for, which will note them.
-    pub(super) fn held(&mut self) -> u64 {
+    ///
+    /// `moved`: leases that came with a lock that was loaded or copied, less those that went with
+    /// theirs; the server keeps account of them, for a lock may go on any thread.
+    pub fn held(&mut self, moved: i64) -> u64 {
         self.is_wanted = true;
-        u64::try_from(self.written + types::held_count()).unwrap_or(0)
+        u64::try_from(self.written + moved).unwrap_or(0)
     }
 
     /// Whether a scan would find the end of a lease that somebody wants to know of.
-    pub(super) fn is_due(&self, now: Instant, is_announced: bool) -> bool {
+    pub fn is_due(&self, now: Instant, is_announced: bool) -> bool {
         (is_announced || self.is_wanted) && self.soonest < now
     }
 
     /// A scan begins to look at all locks: it will tell which lease ends first.
-    pub(super) fn begin_round(&mut self) {
+    pub fn begin_round(&mut self) {
         self.soonest = NEVER;
     }
 
     /// A scan was broken off: anything may end at any time.
-    pub(super) fn break_round(&mut self) {
+    pub fn break_round(&mut self) {
         self.soonest = Instant::default();
     }
 
     /// A scan has looked at all locks.
-    pub(super) fn end_round(&mut self) {
+    pub fn end_round(&mut self) {
         self.is_wanted = false;
     }
 }

@@ -1,0 +1,97 @@
+//! Facts: what was decided elsewhere, by a master or before an append-only file was read again.
+//!
+//! They are applied, and not judged: this node's clock may say that a lease is over that its master
+//! has granted, and the lease is written all the same.
+
+use super::{Extended, Lease, Lock, Node, Released};
+use crate::engine::{Clocks, Fence, Instant, Millis, TOKEN_MAX, Token, UnixTime};
+
+/// A decided lease: what is replicated and kept in append-only files.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Decided {
+    /// What was asked for: an upper bound for what is left.
+    pub ttl: Millis,
+    /// The absolute end.
+    pub ends_at: UnixTime,
+    /// The lease's fence.
+    pub fence: Fence,
+    /// The sender's floor, where it says so.
+    pub floor: Fence,
+    /// The lease was repaired in the sender's quarantine, or came from another name in it, and
+    /// counts towards no quorum yet.
+    pub is_provisional: bool,
+}
+
+impl Node {
+    /// Writes a lease that was decided elsewhere; with an empty token, only a counter.
+    ///
+    /// A grant brings the `label`; an extension brings none, and the lease keeps its own. What
+    /// comes out of this node's own file (`is_own`) is dated as this node dates; what a master says
+    /// is dated by another machine. `read`: both clocks as they read.
+    pub fn apply(
+        &mut self,
+        lock: &mut Lock,
+        (token, label): (&[u8], Option<&[u8]>),
+        decided: &Decided,
+        read: Clocks,
+        is_own: bool,
+    ) {
+        let clocks = if is_own { self.date(read.now) } else { read };
+        let had_lease = lock.has_unnoted_lease();
+        match Token::new(token, TOKEN_MAX) {
+            Ok(token) => {
+                let ends_at = clocks.to_instant(decided.ends_at, decided.ttl);
+                let fence = decided.fence;
+                // The holder's own token again: the label of the grant stayed, and stays.
+                let is_known = |lease: &Lease<'_>| {
+                    lease.token == token && (label.is_none() || lease.fence == fence)
+                };
+                let kept = lock.written_lease().filter(is_known).map(|lease| lease.label.to_vec());
+                let label = kept.as_deref().or(label).unwrap_or_default();
+                lock.apply(Lease { token, fence, ends_at, label }, clocks.now);
+                lock.set_provisional(decided.is_provisional);
+            }
+            // No token: the fact is about the counter only.
+            Err(_) => lock.apply_counter(decided.fence),
+        }
+        self.tally.changed(had_lease, lock);
+        self.loaded(lock, decided.floor);
+    }
+
+    /// Takes back a lease that [`Node::release`] has not found: the word of whoever decided counts,
+    /// where this clock differs from theirs.
+    pub fn apply_release(&mut self, lock: &mut Lock, token: Token<'_>, now: Instant) -> Released {
+        let (was_noted, held_for) = (!lock.has_unnoted_lease(), lock.held_for(now));
+        let until = lock.until();
+        if !lock.apply_release(token, now) {
+            return Released::NotHeld;
+        }
+        if was_noted {
+            self.tally.take_back_lapse();
+        }
+        let outcome = Released::Released { held_for };
+        self.tally.released(outcome, until);
+        outcome
+    }
+
+    /// Raises the counter and the lease that is written for `token`.
+    pub fn apply_raise(&mut self, lock: &mut Lock, token: Token<'_>, fence: Fence) -> Extended {
+        let before = lock.counter();
+        if !lock.apply_raise(token, fence) {
+            return Extended::NotHeld;
+        }
+        self.promises.raised(before, lock.counter());
+        // The fence may be beyond what this node has promised: promoted, it goes on above it.
+        self.seen(lock);
+        self.tally.counts.raises += 1;
+        let ends_at = lock.written_lease().map_or(Instant::default(), |lease| lease.ends_at);
+        Extended::Extended { ends_at, counter: lock.counter(), counts: true }
+    }
+
+    /// Raises the floor as was decided elsewhere, by an operator at the master; answers the floor.
+    pub fn apply_floor(&mut self, floor: Fence) -> Fence {
+        self.promises.seen(floor, None);
+        self.promises.raise_floor(floor);
+        self.promises.floor()
+    }
+}

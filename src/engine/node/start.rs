@@ -1,0 +1,168 @@
+//! Starting, changing roles and stopping: what a node finds out about itself before it grants, and
+//! leaves behind.
+//!
+//! A start has two parts. First comes what was found in place of the state file ([`Node::found`]),
+//! before the data set is there. The second part comes when that has been loaded
+//! ([`Node::begin`]): only then is it known what came back, so only then is it decided what the
+//! node must wait for, and only then does the file say something new.
+
+use std::fmt;
+
+use super::recovery::{promote, recover, start, stop};
+use super::{Ceilings, Census, Change, Found, Loaded, Node, Recovery, Saved, Stopped};
+use crate::engine::{Clocks, Fence, Instant, Millis, QuarantineReason, UnixTime};
+
+/// How far the start of a node has come.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum Phase {
+    /// The data set is not there yet. `None`: the node keeps no state file.
+    Starting(Option<Found>),
+    /// The node has found out about itself.
+    Begun,
+}
+
+/// Whether a node waits for leases that it may have forgotten.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Caution {
+    /// At all.
+    pub quarantine: bool,
+    /// Also when it is promoted.
+    pub on_promotion: bool,
+}
+
+/// What a start asks for.
+#[derive(Clone, Copy, Debug)]
+#[must_use]
+pub struct Begun {
+    /// What the state file has to say.
+    pub saved: Saved,
+    /// Each lock that was loaded is dated again by this.
+    pub recovery: Recovery,
+    /// What an operator should know.
+    pub warning: Option<Warning>,
+}
+
+/// What a node waits for, or would wait for if it were let: a line for its log.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Warning {
+    reason: QuarantineReason,
+    left: Millis,
+    floor: Fence,
+    waits: bool,
+}
+
+impl fmt::Display for Warning {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Warning { reason, left, floor, waits } = self;
+        if *waits {
+            let left = left.get();
+            write!(
+                f,
+                "QUARANTINE: {reason}; no lock is granted for {left} ms. Fences go on above "
+            )?;
+            write!(f, "{floor}. CONFIG SET lockmod.quarantine no ends it, if you know that no ")?;
+            f.write_str("lease is outstanding")
+        } else {
+            write!(f, "WARNING: {reason}, but quarantine is switched off: ")?;
+            f.write_str("locks are granted at once")
+        }
+    }
+}
+
+impl Node {
+    /// What was found in place of the state file, before the data set is loaded; `None`: the node
+    /// keeps none. What it has dated in this boot is read by the same clocks; `read`: both clocks
+    /// as they read.
+    pub fn found(&mut self, found: Option<Found>, read: Clocks, boot: u64) {
+        self.phase = Phase::Starting(found);
+        self.dating = found.and_then(|found| found.dating(boot)).unwrap_or(read);
+    }
+
+    /// Whether the node has found out about itself.
+    #[inline]
+    pub fn has_begun(&self) -> bool {
+        matches!(self.phase, Phase::Begun)
+    }
+
+    /// From when on the leases count in the inventory that the start asks for; `None` if it asks
+    /// for none.
+    pub fn asks_for_inventory(&self) -> Option<UnixTime> {
+        match self.phase {
+            Phase::Starting(Some(Found::Present(Saved { stop: Some(stopped), .. })))
+                if stopped.is_saved =>
+            {
+                Some(stopped.inventory.since)
+            }
+            Phase::Starting(_) | Phase::Begun => None,
+        }
+    }
+
+    /// The data set has been loaded. `None`: the node keeps no state file, and grants at once.
+    ///
+    /// Nothing is granted before the file says what it has to say: see [`Change::Begun`].
+    pub fn begin(&mut self, loaded: Loaded, caution: Caution) -> Option<Begun> {
+        let phase = std::mem::replace(&mut self.phase, Phase::Begun);
+        let Phase::Starting(Some(found)) = phase else { return None };
+        let loaded = Loaded { highest: self.promises.highest(), ..loaded };
+        let mut recovery = recover(found, loaded);
+        recovery.nothing_counts |= self.have_names_changed;
+        let warning = warning(recovery, loaded.clocks.now, caution.quarantine);
+        if !caution.quarantine {
+            recovery.quarantine = None;
+        }
+        let saved = start(found, loaded, recovery, &self.promises);
+        self.dating = saved.dating;
+        self.promises.keep(Ceilings::NONE);
+        self.promises.recover(recovery);
+        Some(Begun { saved, recovery, warning })
+    }
+
+    /// The node has become a master.
+    pub fn promoted(
+        &mut self,
+        now: Instant,
+        max_ttl: Millis,
+        caution: Caution,
+    ) -> (Change, Option<Warning>) {
+        let mut recovery = promote(self.date(now), self.promises.highest(), max_ttl);
+        let waits = caution.quarantine && caution.on_promotion;
+        let warning = warning(recovery, now, waits);
+        if !waits {
+            recovery.quarantine = None;
+        }
+        self.promises.recover(recovery);
+        let until = recovery.quarantine.map(|(until, _)| until);
+        let used = Ceilings { fence: recovery.floor, lease: until.unwrap_or_default() };
+        (Change::Promoted { used, until }, warning)
+    }
+
+    /// Leases may have found other names: databases were swapped, or a lock is being restored. In a
+    /// quarantine nothing counts from then on, and the state file has to say so.
+    pub fn names_changed(&mut self, now: Instant) -> Option<Change> {
+        self.have_names_changed |= !self.has_begun();
+        let until = self.promises.names_changed(now)?;
+        Some(Change::NamesChanged { until })
+    }
+
+    /// Ends the quarantine, if `caution` asks for none; answers whether there was one.
+    pub fn heed(&mut self, caution: Caution, now: Instant) -> bool {
+        let ends = !caution.quarantine && self.promises.quarantine(now).is_some();
+        if !caution.quarantine {
+            self.promises.end_quarantine();
+        }
+        ends
+    }
+
+    /// The node stops; `census` is of what its data set holds, and `is_saved` whether all of that
+    /// is on the disk.
+    pub fn stop(&self, now: Instant, census: Census, is_saved: bool) -> Change {
+        let stopped = Stopped { is_saved, inventory: census.inventory };
+        stop(&self.promises, now, census.longest, stopped)
+    }
+}
+
+/// What an operator should know of what a node waits for.
+fn warning(recovery: Recovery, now: Instant, waits: bool) -> Option<Warning> {
+    let (until, reason) = recovery.quarantine?;
+    Some(Warning { reason, left: now.until(until), floor: recovery.floor, waits })
+}

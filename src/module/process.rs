@@ -1,0 +1,196 @@
+//! The state of the process: the node, its state file, and what is known of the server.
+//!
+//! One struct behind one guard. The node decides; what it asks of the state file is carried out
+//! here.
+
+use std::io;
+
+use super::ffi::{Guarded, InServer};
+use super::state_file::{Claimed, StateFile};
+use crate::engine::{Ceilings, Change, Clocks, Fence, Instant, Lock, Node, Refusal, Stop};
+
+static PROCESS: Guarded<Process> =
+    Guarded::new(Process { node: Node::new(), state: None, claimed: None, was_read: false });
+
+/// All that the module knows beside the locks.
+pub(super) struct Process {
+    pub(super) node: Node,
+    /// The state file, when the node keeps one and has begun to grant.
+    pub(super) state: Option<StateFile>,
+    /// What was claimed when the module was loaded, until the node begins to grant.
+    pub(super) claimed: Option<Claimed>,
+    /// Whether the server has read a data set: it says nothing of one that is missing.
+    pub(super) was_read: bool,
+}
+
+/// Uses the state of the process. `work` must not call the server: it could call back.
+#[inline]
+pub(super) fn with<R>(server: InServer<'_>, work: impl FnOnce(&mut Process) -> R) -> R {
+    PROCESS.with(server, work)
+}
+
+/// The node has found out about itself, and may decide.
+///
+/// It is asked for before a key is opened: a node that has just started looks at every lock, and
+/// nobody else may have hold of one then.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Ready<'a>(InServer<'a>);
+
+impl<'a> Ready<'a> {
+    /// The node has begun.
+    #[inline]
+    pub(super) fn new(server: InServer<'a>) -> Ready<'a> {
+        Ready(server)
+    }
+
+    /// The proof that it was asked for in a callback, which still runs.
+    #[inline]
+    pub(super) fn in_server(self) -> InServer<'a> {
+        self.0
+    }
+}
+
+/// Lets the node decide a request.
+///
+/// # Errors
+/// The refusal.
+#[inline]
+pub(super) fn decide<R>(
+    Ready(server): Ready<'_>,
+    mut decision: impl FnMut(&mut Node) -> Result<R, Stop>,
+) -> Result<R, Refusal> {
+    with(server, |process| {
+        loop {
+            let outcome = decision(&mut process.node);
+            process.raise_ahead();
+            match outcome {
+                Ok(outcome) => return Ok(outcome),
+                Err(Stop::Refused(refusal)) => return Err(refusal),
+                Err(Stop::Persist(ceilings)) => process.persist(ceilings)?,
+            }
+        }
+    })
+}
+
+impl Process {
+    /// Has the state file promise in the background what the node asks for ahead of need.
+    #[inline]
+    fn raise_ahead(&mut self) {
+        if let Some(ceilings) = self.node.take_request()
+            && let Some(state) = &self.state
+        {
+            state.raise_ahead(ceilings);
+        }
+    }
+
+    /// Sees to it that larger ceilings are durable, and known to be.
+    #[cold]
+    fn persist(&mut self, ceilings: Ceilings) -> Result<(), Refusal> {
+        // PROOF: only a node with a state file has ceilings.
+        let state = self.state.as_ref().expect("ceilings come with a state file");
+        // The thread that writes ahead may have been there already.
+        if self.node.persisted(state.ceilings()) {
+            return Ok(());
+        }
+        if let Err(error) = state.raise(ceilings) {
+            self.node.request_failed();
+            return Err(Refusal::StateFile { cause: error.to_string() });
+        }
+        self.node.persisted(state.ceilings());
+        Ok(())
+    }
+
+    /// Takes up what the thread that writes ahead has done; answers why it could not, if that is
+    /// news.
+    pub(super) fn tick(&mut self, now: Instant) -> Option<String> {
+        let state = self.state.as_ref()?;
+        state.retry(now);
+        self.node.persisted(state.ceilings());
+        let failure = state.news_of_failure();
+        self.raise_ahead();
+        if failure.is_some() {
+            self.node.request_failed();
+        }
+        failure
+    }
+
+    /// A lock came out of a dump or a data set. Where the node grants already, what the lock
+    /// promises is made durable before anybody can ask for it.
+    ///
+    /// # Errors
+    /// What the operating system said.
+    pub(super) fn loaded(&mut self, lock: &Lock, floor: Fence) -> io::Result<()> {
+        self.node.loaded(lock, floor);
+        let (Some(ceilings), Some(state)) = (self.node.take_request(), &self.state) else {
+            return Ok(());
+        };
+        let raised = state.raise(ceilings);
+        if raised.is_err() {
+            self.node.request_failed();
+        }
+        raised
+    }
+
+    /// Changes what the state file says.
+    ///
+    /// # Errors
+    /// What the operating system said.
+    pub(super) fn change(&mut self, change: Change) -> io::Result<()> {
+        let Some(state) = &self.state else { return Ok(()) };
+        let changed = state.change(change);
+        self.node.changed(change, state.ceilings(), changed.is_ok());
+        if changed.is_err() {
+            // The caller says it.
+            let _ = state.news_of_failure();
+        }
+        changed
+    }
+
+    /// Leases may have found other names: databases were swapped, or a lock is being restored.
+    ///
+    /// # Errors
+    /// `STATEFILE`. Nothing is granted or extended then, before the file can say it.
+    pub(super) fn names_changed(&mut self, now: Instant) -> Result<(), Refusal> {
+        if let Some(change) = self.node.names_changed(now) {
+            // What failed is asked for below.
+            let _ = self.change(change);
+        }
+        let state = self.state.as_ref().filter(|state| state.is_behind());
+        match state.and_then(StateFile::failure) {
+            Some(cause) => Err(Refusal::StateFile { cause }),
+            None => Ok(()),
+        }
+    }
+
+    /// Why the node grants nothing, whoever asks for whichever lock; `None` if it grants.
+    pub(super) fn refusal(&self, now: Instant) -> Option<Refusal> {
+        // A few grants may still be covered by what was promised before; soon none is.
+        let cause = || self.state.as_ref().and_then(StateFile::failure);
+        let of_file = || cause().map(|cause| Refusal::StateFile { cause });
+        self.node.quarantine(now).or_else(of_file)
+    }
+
+    /// Ends a survey that has looked at every lock.
+    pub(super) fn end_survey(&mut self, now: Instant) {
+        if let Some(lease) = self.node.end_survey(now)
+            && let Some(state) = &self.state
+        {
+            state.lower(lease);
+        }
+    }
+}
+
+/// Both clocks at `now`, as what leaves the process is dated.
+pub(super) fn date(server: InServer<'_>, now: Instant) -> Clocks {
+    with(server, |process| process.node.date(now))
+}
+
+/// The last instant of the quarantine, if there is one.
+pub(super) fn grants_nothing_until(server: InServer<'_>, now: Instant) -> Option<Instant> {
+    with(server, |process| process.node.promises().grants_nothing_until(now))
+}
+
+/// Any number of locks are gone, or have changed places.
+pub(super) fn forget_all(server: InServer<'_>) {
+    with(server, |process| process.node.forget_all());
+}
