@@ -4,8 +4,10 @@
 //! everything can be asked at any time, from any thread: after the release the answers are those of
 //! a lease that has ended.
 
+use std::pin::pin;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
 use lockmod::client::{Guard, Lost};
@@ -13,7 +15,7 @@ use tokio::sync::RwLock;
 
 use crate::failure::{Failure, lost_word};
 use crate::process::Ours;
-use crate::settings::{Host, length};
+use crate::settings::Host;
 
 /// A lock that is held. Dropping it releases in the background, unless it is [kept](Holding::keep).
 #[derive(Debug)]
@@ -21,14 +23,15 @@ pub struct Holding {
     fence: u64,
     name: Vec<u8>,
     inside: Ours<Arc<Inside>>,
-    is_kept: AtomicBool,
     // The connections live as long as the lease.
-    _host: Host,
+    host: Host,
 }
 
 #[derive(Debug)]
-struct Inside {
+pub(crate) struct Inside {
     guard: Mutex<Option<Arc<Guard>>>,
+    /// It is not given back unless somebody asks for it.
+    is_kept: AtomicBool,
     /// Read by extensions that are under way, and written by the release, which waits for them.
     in_use: RwLock<()>,
 }
@@ -38,16 +41,23 @@ impl Inside {
         // Nothing panics while the lock is held.
         self.guard.lock().unwrap_or_else(PoisonError::into_inner)
     }
+
+    /// Gives it back without waiting for any node, unless it is kept.
+    pub(crate) fn abandon(&self) {
+        let Some(guard) = self.guard().take() else { return };
+        match Arc::into_inner(guard) {
+            Some(guard) if self.is_kept.load(Ordering::Relaxed) => drop(guard.leak()),
+            // With the last extension that is under way, at the latest.
+            guard => drop(guard),
+        }
+    }
 }
 
 impl Drop for Holding {
     fn drop(&mut self) {
         // In a forked child nothing of it may be touched: the lock is the parent's.
-        let Some(inside) = self.inside.take() else { return };
-        if self.is_kept.load(Ordering::Relaxed)
-            && let Some(guard) = inside.guard().take().and_then(Arc::into_inner)
-        {
-            drop(guard.leak());
+        if let Some(inside) = self.inside.take() {
+            inside.abandon();
         }
     }
 }
@@ -55,9 +65,13 @@ impl Drop for Holding {
 impl Holding {
     pub(crate) fn new(host: Host, guard: Guard) -> Holding {
         let (fence, name) = (guard.fence().get(), guard.name().to_vec());
-        let inside = Inside { guard: Mutex::new(Some(Arc::new(guard))), in_use: RwLock::new(()) };
-        let inside = Ours::new(host.background(), Arc::new(inside));
-        Holding { fence, name, inside, is_kept: AtomicBool::new(false), _host: host }
+        let inside = Arc::new(Inside {
+            guard: Mutex::new(Some(Arc::new(guard))),
+            is_kept: AtomicBool::new(false),
+            in_use: RwLock::new(()),
+        });
+        host.background().holdings.note(&inside);
+        Holding { fence, name, inside: Ours::new(host.background(), inside), host }
     }
 
     /// The fencing token of this grant.
@@ -84,6 +98,20 @@ impl Holding {
         inside.and_then(|inside| inside.guard().as_ref().map(is_lost)).unwrap_or(true)
     }
 
+    /// Why the lease has ended, if it has; see [`lost`](Holding::lost).
+    pub fn reason(&self) -> Option<&'static str> {
+        if !self.is_lost() {
+            return None;
+        }
+        let Ok(inside) = self.inside.get() else { return Some(lost_word(Lost::Expired)) };
+        let Some(guard) = inside.guard().clone() else { return Some(lost_word(Lost::Released)) };
+        // It has ended, so that nothing is waited for.
+        match pin!(guard.lost()).poll(&mut Context::from_waker(Waker::noop())) {
+            Poll::Ready(lost) => Some(lost_word(lost)),
+            Poll::Pending => Some(lost_word(Lost::Expired)),
+        }
+    }
+
     /// The future of the lease having ended, and why, in one word: `expired`, `removed`,
     /// `max_hold` or `released`.
     ///
@@ -101,15 +129,16 @@ impl Holding {
         })
     }
 
-    /// The future of the lease having ended, and why; `None` after `seconds`.
+    /// The future of the lease having ended, and why; `None` after `limit`, in
+    /// the locker's unit.
     ///
     /// # Errors
     /// [`Failure`] if the time is wrong, or this process is a forked child.
     pub fn lost_within(
         &self,
-        seconds: Option<f64>,
+        limit: Option<f64>,
     ) -> Result<impl Future<Output = Option<&'static str>> + Send + 'static + use<>, Failure> {
-        let limit = seconds.map(|seconds| length("timeout", seconds)).transpose()?;
+        let limit = limit.map(|limit| self.host.unit().length("timeout", limit)).transpose()?;
         let lost = self.lost()?;
         Ok(async move {
             match limit {
@@ -119,7 +148,7 @@ impl Holding {
         })
     }
 
-    /// The future of an extension, by a ttl of its own if there is one, in seconds.
+    /// The future of an extension, by a ttl of its own if there is one, in the locker's unit.
     ///
     /// # Errors
     /// [`Failure`] if the ttl is wrong, or this process is a forked child.
@@ -128,7 +157,7 @@ impl Holding {
         ttl: Option<f64>,
     ) -> Result<impl Future<Output = Result<(), Failure>> + Send + 'static + use<>, Failure> {
         let inside = Arc::clone(self.inside.get()?);
-        let ttl = ttl.map(|seconds| length("ttl", seconds)).transpose()?;
+        let ttl = ttl.map(|ttl| self.host.unit().length("ttl", ttl)).transpose()?;
         Ok(async move {
             let _in_use = inside.in_use.read().await;
             let guard = inside.guard().clone();
@@ -164,7 +193,9 @@ impl Holding {
 
     /// From now on dropping it does not release: the lease lasts until its end.
     pub fn keep(&self) {
-        self.is_kept.store(true, Ordering::Relaxed);
+        if let Ok(inside) = self.inside.get() {
+            inside.is_kept.store(true, Ordering::Relaxed);
+        }
     }
 
     /// Releases without waiting for any node.

@@ -1,9 +1,11 @@
 //! Brings results into an event loop of another language.
 //!
-//! The background thread puts what is done into a list and makes a descriptor readable. The loop
-//! watches the descriptor, and takes the list on its own thread: so the background thread needs
-//! nothing of the interpreter. Many results that come at once cost one wake-up.
+//! The background thread puts what is done into a list and rings: it makes a descriptor readable
+//! that the loop watches, or calls what the loop has for such cases. The loop takes the list on its
+//! own thread: so the background thread needs nothing of the interpreter. Many results that come at
+//! once cost one wake-up.
 
+use std::fmt;
 use std::io::{Read, Write};
 use std::os::fd::{AsRawFd, RawFd};
 use std::os::unix::net::UnixStream;
@@ -22,13 +24,17 @@ pub struct Port<T> {
     next: AtomicU64,
 }
 
-#[derive(Debug)]
 struct Shared<T> {
     done: Mutex<Vec<(u64, T)>>,
-    /// The descriptor is readable, or about to be.
+    /// It has rung, or is about to, and nobody has come since.
     is_ringing: AtomicBool,
-    ring: UnixStream,
-    heard: UnixStream,
+    ring: Box<dyn Fn() + Send + Sync>,
+}
+
+impl<T> fmt::Debug for Shared<T> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Shared").field("is_ringing", &self.is_ringing).finish_non_exhaustive()
+    }
 }
 
 /// A call that is under way.
@@ -47,28 +53,12 @@ impl Call {
 }
 
 impl<T: Send + 'static> Port<T> {
-    /// A port with a descriptor of its own.
-    ///
-    /// # Errors
-    /// [`Failure`] if the system has none left.
-    pub fn new() -> Result<Port<T>, Failure> {
-        let pair = || {
-            let (ring, heard) = UnixStream::pair()?;
-            ring.set_nonblocking(true)?;
-            heard.set_nonblocking(true)?;
-            Ok((ring, heard))
-        };
-        let pair: std::io::Result<_> = pair();
-        let (ring, heard) =
-            pair.map_err(|error| Failure::option(format!("no descriptor is left: {error}")))?;
-        let done = Mutex::new(Vec::new());
-        let shared = Shared { done, is_ringing: AtomicBool::new(false), ring, heard };
-        Ok(Port { shared: Arc::new(shared), next: AtomicU64::new(0) })
-    }
-
-    /// What a loop has to watch: readable when there is something to take.
-    pub fn descriptor(&self) -> RawFd {
-        self.shared.heard.as_raw_fd()
+    /// A port that calls `ring` on the background thread when there is something to take. It must
+    /// not block; it is not called again before [`take`](Port::take) was.
+    pub fn new(ring: impl Fn() + Send + Sync + 'static) -> Port<T> {
+        let (done, is_ringing) = (Mutex::new(Vec::new()), AtomicBool::new(false));
+        let shared = Shared { done, is_ringing, ring: Box::new(ring) };
+        Port { shared: Arc::new(shared), next: AtomicU64::new(0) }
     }
 
     /// Runs `future` on the background thread; its result arrives here.
@@ -76,7 +66,7 @@ impl<T: Send + 'static> Port<T> {
     /// # Errors
     /// [`Failure`] if there is no background thread and none can be started.
     pub fn start(&self, future: impl Future<Output = T> + Send + 'static) -> Result<Call, Failure> {
-        let number = self.next.fetch_add(1, Ordering::Relaxed);
+        let number = self.number();
         let shared = Arc::clone(&self.shared);
         let task = background()?.spawn(async move {
             let result = future.await;
@@ -85,12 +75,19 @@ impl<T: Send + 'static> Port<T> {
         Ok(Call { number, abort: task.abort_handle() })
     }
 
+    /// Hands in what is known already; the number under which it arrives.
+    pub fn put(&self, result: T) -> u64 {
+        let number = self.number();
+        self.shared.put(number, result);
+        number
+    }
+
+    fn number(&self) -> u64 {
+        self.next.fetch_add(1, Ordering::Relaxed)
+    }
+
     /// Takes all that has arrived, with the number of its call.
     pub fn take(&self) -> Vec<(u64, T)> {
-        let mut bytes = [0; 64];
-        // One byte is written for each time that it began to ring. No byte is no error: somebody
-        // else has taken what it was for.
-        drop((&self.shared.heard).read(&mut bytes));
         // Before the list is taken: what is put behind it rings again.
         self.shared.is_ringing.store(false, Ordering::SeqCst);
         std::mem::take(&mut *self.shared.done.lock().unwrap_or_else(PoisonError::into_inner))
@@ -101,8 +98,43 @@ impl<T> Shared<T> {
     fn put(&self, number: u64, result: T) {
         self.done.lock().unwrap_or_else(PoisonError::into_inner).push((number, result));
         if !self.is_ringing.swap(true, Ordering::SeqCst) {
-            // It holds one byte at most, so there is room; a port that is gone needs none.
-            drop((&self.ring).write(&[1]));
+            (self.ring)();
         }
+    }
+}
+
+/// A descriptor for a loop to watch: readable when the port has rung.
+#[derive(Debug)]
+pub struct Bell(UnixStream);
+
+impl Bell {
+    /// The bell, and what rings it: for [`Port::new`].
+    ///
+    /// # Errors
+    /// [`Failure`] if the system has no descriptor left.
+    pub fn new() -> Result<(Bell, impl Fn() + Send + Sync + 'static), Failure> {
+        let pair = || {
+            let (ring, heard) = UnixStream::pair()?;
+            ring.set_nonblocking(true)?;
+            heard.set_nonblocking(true)?;
+            Ok((ring, heard))
+        };
+        let pair: std::io::Result<_> = pair();
+        let (ring, heard) =
+            pair.map_err(|error| Failure::option(format!("no descriptor is left: {error}")))?;
+        // A byte at a time is enough, so there is room; a bell that is gone needs none.
+        Ok((Bell(heard), move || drop((&ring).write(&[1]))))
+    }
+
+    /// What a loop has to watch.
+    pub fn descriptor(&self) -> RawFd {
+        self.0.as_raw_fd()
+    }
+
+    /// Makes the descriptor silent. To be called before [`Port::take`].
+    pub fn hush(&self) {
+        let mut bytes = [0; 64];
+        // No byte is no error: somebody else has taken what it was for.
+        drop((&self.0).read(&mut bytes));
     }
 }

@@ -10,7 +10,7 @@
 
 use std::mem::ManuallyDrop;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering::SeqCst};
-use std::sync::{Mutex, OnceLock, PoisonError};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError, Weak};
 use std::thread::{self, Thread};
 use std::time::Duration;
 
@@ -20,6 +20,7 @@ use tokio::task::JoinHandle;
 use tokio::time::timeout;
 
 use crate::failure::Failure;
+use crate::{holding, settings};
 
 /// How long [`finish`] waits in all.
 const FINISH_MAX: Duration = Duration::from_secs(2);
@@ -45,6 +46,9 @@ pub(crate) struct Background {
     calls: AtomicU64,
     /// What writes the last commands of hosts that are gone.
     settling: Mutex<Vec<JoinHandle<()>>>,
+    /// What a program that ends has still to give back, and to settle.
+    pub(crate) holdings: Alive<holding::Inside>,
+    pub(crate) hosts: Alive<settings::Inside>,
     /// That of a forked child.
     next: Chain,
 }
@@ -58,21 +62,31 @@ static FIRST: Chain = OnceLock::new();
 /// # Errors
 /// [`Failure`] if no thread could be started.
 pub(crate) fn background() -> Result<&'static Background, Failure> {
-    let process = std::process::id();
-    let mut chain = &FIRST;
     loop {
-        match chain.get() {
-            Some(background) if background.process == process => return Ok(background),
-            Some(background) => chain = &background.next,
-            None => {
-                let background: &'static Background =
-                    Box::leak(Box::new(Background::new(process)?));
+        match existing() {
+            Ok(background) => return Ok(background),
+            Err(end) => {
+                let background = Background::new(std::process::id())?;
+                let background: &'static Background = Box::leak(Box::new(background));
                 // Of two that come at once, the second is not used: its thread sleeps.
-                let _ = chain.set(background);
+                let _ = end.set(background);
                 background.start()?;
             }
         }
     }
+}
+
+/// The background of this process, or where it is to be put.
+fn existing() -> Result<&'static Background, &'static Chain> {
+    let process = std::process::id();
+    let mut chain = &FIRST;
+    while let Some(background) = chain.get() {
+        if background.process == process {
+            return Ok(background);
+        }
+        chain = &background.next;
+    }
+    Err(chain)
 }
 
 impl Background {
@@ -89,6 +103,8 @@ impl Background {
             callers: AtomicUsize::new(0),
             calls: AtomicU64::new(0),
             settling: Mutex::default(),
+            holdings: Alive::new(),
+            hosts: Alive::new(),
             next: OnceLock::new(),
         })
     }
@@ -205,10 +221,16 @@ fn no_thread(error: std::io::Error) -> Failure {
     Failure::option(format!("no thread could be started: {error}"))
 }
 
-/// For the end of the program: waits until the last commands of hosts that are gone are written,
-/// at most 2 s.
+/// For the end of the program: gives back what is held, unless it is kept, and waits until the last
+/// commands are written, at most 2 s.
 pub fn finish() {
-    let Ok(background) = background() else { return };
+    let Ok(background) = existing() else { return };
+    for holding in background.holdings.take() {
+        holding.abandon();
+    }
+    for host in background.hosts.take() {
+        host.settle(background);
+    }
     let settling =
         std::mem::take(&mut *background.settling.lock().unwrap_or_else(PoisonError::into_inner));
     let all = async {
@@ -218,6 +240,35 @@ pub fn finish() {
         }
     };
     background.block_on(async { drop(timeout(FINISH_MAX, all).await) });
+}
+
+/// Values that others own, as long as they do.
+#[derive(Debug)]
+pub(crate) struct Alive<T>(Mutex<(Vec<Weak<T>>, usize)>);
+
+impl<T> Alive<T> {
+    /// Those that are gone are looked for when there are twice as many as after the last look, and
+    /// at least this many.
+    const MIN: usize = 64;
+
+    const fn new() -> Alive<T> {
+        Alive(Mutex::new((Vec::new(), 0)))
+    }
+
+    pub(crate) fn note(&self, value: &Arc<T>) {
+        // A list of references is whole even if it is poisoned.
+        let mut all = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        if all.0.len() >= Self::MIN.max(all.1 * 2) {
+            all.0.retain(|value| value.strong_count() > 0);
+            all.1 = all.0.len();
+        }
+        all.0.push(Arc::downgrade(value));
+    }
+
+    fn take(&self) -> Vec<Arc<T>> {
+        let mut all = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        all.0.drain(..).filter_map(|value| value.upgrade()).collect()
+    }
 }
 
 /// A value that belongs to the process in which it was made.

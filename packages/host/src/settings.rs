@@ -13,10 +13,71 @@ use crate::process::{Background, Ours, background};
 /// The longest length of time that is told from "without end": a hundred years.
 const LENGTH_MAX: f64 = 100.0 * 365.0 * 86_400.0;
 
-/// What a locker is made of, with lengths of time in seconds; what is not set has the client's
+/// In what a language counts lengths of time.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Unit {
+    /// As in Python.
+    #[default]
+    Seconds,
+    /// As in JavaScript.
+    Milliseconds,
+}
+
+impl Unit {
+    const fn word(self) -> &'static str {
+        match self {
+            Unit::Seconds => "seconds",
+            Unit::Milliseconds => "milliseconds",
+        }
+    }
+
+    const fn in_a_second(self) -> f64 {
+        match self {
+            Unit::Seconds => 1.0,
+            Unit::Milliseconds => 1000.0,
+        }
+    }
+
+    /// Reads a length of time.
+    ///
+    /// # Errors
+    /// [`Failure`] if it is negative or no number.
+    pub(crate) fn length(self, name: &str, value: f64) -> Result<Duration, Failure> {
+        let seconds = value / self.in_a_second();
+        // Not min(): it takes the limit for what is no number.
+        let bounded = if seconds > LENGTH_MAX { LENGTH_MAX } else { seconds };
+        Duration::try_from_secs_f64(bounded).map_err(|_| {
+            let unit = self.word();
+            Failure::option(format!("{name} is {value}: give a number of {unit}, 0 or more"))
+        })
+    }
+
+    /// Hands a length of time on to what takes it, if there is one.
+    fn set<T>(
+        self,
+        target: T,
+        name: &str,
+        value: Option<f64>,
+        take: fn(T, Duration) -> T,
+    ) -> Result<T, Failure> {
+        Ok(match value {
+            Some(value) => take(target, self.length(name, value)?),
+            None => target,
+        })
+    }
+
+    /// A length of time, in this unit.
+    pub fn count(self, length: Duration) -> f64 {
+        length.as_secs_f64() * self.in_a_second()
+    }
+}
+
+/// What a locker is made of, with lengths of time in its unit; what is not set has the client's
 /// default.
 #[derive(Clone, Debug, Default)]
 pub struct Settings {
+    /// In what lengths of time are counted, here and in requests.
+    pub unit: Unit,
     /// The URLs of the nodes.
     pub nodes: Vec<String>,
     /// The length of a lease.
@@ -47,7 +108,8 @@ pub struct Settings {
     pub key: Option<PathBuf>,
 }
 
-/// What an acquisition asks for, with lengths of time in seconds; what is not set is the locker's.
+/// What an acquisition asks for, with lengths of time in the locker's unit; what is not set is the
+/// locker's.
 #[derive(Clone, Debug, Default)]
 pub struct Request {
     /// How long to wait while another holds the lock; infinity has no end.
@@ -83,31 +145,6 @@ pub struct NodeState {
     pub waiters: u64,
 }
 
-/// Reads a length of time in seconds.
-///
-/// # Errors
-/// [`Failure`] if it is negative or no number.
-pub(crate) fn length(name: &str, seconds: f64) -> Result<Duration, Failure> {
-    // Not min(): it takes the limit for what is no number.
-    let bounded = if seconds > LENGTH_MAX { LENGTH_MAX } else { seconds };
-    Duration::try_from_secs_f64(bounded).map_err(|_| {
-        Failure::option(format!("{name} is {seconds}: give a number of seconds, 0 or more"))
-    })
-}
-
-/// Hands a length of time on to what takes it, if there is one.
-fn set<T>(
-    target: T,
-    name: &str,
-    seconds: Option<f64>,
-    take: fn(T, Duration) -> T,
-) -> Result<T, Failure> {
-    Ok(match seconds {
-        Some(seconds) => take(target, length(name, seconds)?),
-        None => target,
-    })
-}
-
 /// A locker of this process. Cheap to clone.
 #[derive(Clone, Debug)]
 pub struct Host {
@@ -115,8 +152,9 @@ pub struct Host {
 }
 
 #[derive(Debug)]
-struct Inside {
+pub(crate) struct Inside {
     locker: Ours<Locker>,
+    unit: Unit,
 }
 
 impl Drop for Inside {
@@ -129,6 +167,15 @@ impl Drop for Inside {
     }
 }
 
+impl Inside {
+    /// Writes what is to be written still.
+    pub(crate) fn settle(&self, background: &Background) {
+        if let Ok(locker) = self.locker.get().cloned() {
+            background.settle(async move { drop(locker.settle().await) });
+        }
+    }
+}
+
 impl Host {
     /// Checks the settings and begins to connect, without waiting for it.
     ///
@@ -136,16 +183,21 @@ impl Host {
     /// [`Failure`] of the kind [`Option`](crate::Kind::Option), whose text says what to do.
     pub fn new(settings: Settings) -> Result<Host, Failure> {
         let background = background()?;
+        let unit = settings.unit;
         let mut builder = Locker::builder().nodes(settings.nodes);
-        builder = set(builder, "ttl", settings.ttl, |builder, ttl| builder.ttl(ttl))?;
-        builder = set(builder, "max_ttl", settings.max_ttl, |builder, max| builder.max_ttl(max))?;
-        builder = set(builder, "timeout", settings.timeout, |builder, time| builder.timeout(time))?;
-        builder = set(builder, "wait", settings.wait, |builder, wait| builder.wait(wait))?;
-        builder = set(builder, "drift", settings.drift, |builder, drift| builder.drift(drift))?;
-        let margin = settings.lost_margin;
-        builder = set(builder, "lost_margin", margin, |builder, by| builder.lost_margin(by))?;
+        builder = unit.set(builder, "ttl", settings.ttl, |builder, ttl| builder.ttl(ttl))?;
         builder =
-            set(builder, "max_hold", settings.max_hold, |builder, max| builder.max_hold(max))?;
+            unit.set(builder, "max_ttl", settings.max_ttl, |builder, max| builder.max_ttl(max))?;
+        builder =
+            unit.set(builder, "timeout", settings.timeout, |builder, time| builder.timeout(time))?;
+        builder = unit.set(builder, "wait", settings.wait, |builder, wait| builder.wait(wait))?;
+        builder =
+            unit.set(builder, "drift", settings.drift, |builder, drift| builder.drift(drift))?;
+        let margin = settings.lost_margin;
+        builder =
+            unit.set(builder, "lost_margin", margin, |builder, by| builder.lost_margin(by))?;
+        builder =
+            unit.set(builder, "max_hold", settings.max_hold, |builder, max| builder.max_hold(max))?;
         builder = builder.renew(settings.renew.unwrap_or(true));
         builder = builder.label(settings.label.unwrap_or_default());
         if settings.allow_even_nodes {
@@ -162,11 +214,17 @@ impl Host {
         }
         let _inside = background.runtime.enter();
         let locker = Ours::new(background, builder.build()?);
-        Ok(Host { inside: Arc::new(Inside { locker }) })
+        let inside = Arc::new(Inside { locker, unit });
+        background.hosts.note(&inside);
+        Ok(Host { inside })
     }
 
     pub(crate) fn background(&self) -> &'static Background {
         self.inside.locker.background
+    }
+
+    pub(crate) fn unit(&self) -> Unit {
+        self.inside.unit
     }
 
     /// The future of an acquisition; nothing is sent before it is polled. Dropping it leaves
@@ -179,10 +237,12 @@ impl Host {
         name: Vec<u8>,
         request: Request,
     ) -> Result<impl Future<Output = Result<Holding, Failure>> + Send + use<>, Failure> {
+        let unit = self.unit();
         let mut acquire = self.inside.locker.get()?.acquire(name);
-        acquire = set(acquire, "wait", request.wait, |acquire, wait| acquire.wait(wait))?;
-        acquire = set(acquire, "ttl", request.ttl, |acquire, ttl| acquire.ttl(ttl))?;
-        acquire = set(acquire, "max_hold", request.max_hold, |acquire, max| acquire.max_hold(max))?;
+        acquire = unit.set(acquire, "wait", request.wait, |acquire, wait| acquire.wait(wait))?;
+        acquire = unit.set(acquire, "ttl", request.ttl, |acquire, ttl| acquire.ttl(ttl))?;
+        acquire =
+            unit.set(acquire, "max_hold", request.max_hold, |acquire, max| acquire.max_hold(max))?;
         if let Some(label) = request.label {
             acquire = acquire.label(label);
         }

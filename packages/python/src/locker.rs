@@ -2,7 +2,7 @@
 
 use std::path::PathBuf;
 
-use lockmod_host::{Host, Request, Settings};
+use lockmod_host::{Host, Request, Settings, Unit};
 use pyo3::prelude::*;
 
 use crate::outcome::{Port, Value, error, run};
@@ -35,6 +35,7 @@ impl Core {
         key: Option<PathBuf>,
     ) -> PyResult<Core> {
         let settings = Settings {
+            unit: Unit::Seconds,
             nodes,
             ttl,
             max_ttl,

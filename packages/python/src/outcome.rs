@@ -22,7 +22,10 @@ pub(crate) type Outcome = Result<Value, Failure>;
 
 /// Where results of calls arrive for an event loop.
 #[pyclass(frozen, module = "lockmod._lockmod")]
-pub(crate) struct Port(lockmod_host::Port<Outcome>);
+pub(crate) struct Port {
+    port: lockmod_host::Port<Outcome>,
+    bell: lockmod_host::Bell,
+}
 
 /// A call that is under way.
 #[pyclass(frozen, module = "lockmod._lockmod")]
@@ -32,11 +35,12 @@ pub(crate) struct Call(lockmod_host::Call);
 impl Port {
     #[new]
     fn new(py: Python<'_>) -> PyResult<Port> {
-        lockmod_host::Port::new().map(Port).map_err(|failure| error(py, &failure))
+        let (bell, ring) = lockmod_host::Bell::new().map_err(|failure| error(py, &failure))?;
+        Ok(Port { port: lockmod_host::Port::new(ring), bell })
     }
 
     fn fileno(&self) -> i32 {
-        self.0.descriptor()
+        self.bell.descriptor()
     }
 
     /// What has arrived: the numbers of calls, each with its value or its exception.
@@ -45,7 +49,8 @@ impl Port {
             Ok(value) => Ok((number, object(py, value)?)),
             Err(failure) => Ok((number, error(py, &failure).into_bound_py_any(py)?)),
         };
-        self.0.take().into_iter().map(object).collect()
+        self.bell.hush();
+        self.port.take().into_iter().map(object).collect()
     }
 }
 
@@ -81,7 +86,7 @@ pub(crate) fn run<'py>(
 ) -> PyResult<Bound<'py, PyAny>> {
     let call = call.map_err(|failure| error(py, &failure))?;
     if let Some(port) = port {
-        let call = port.0.start(call).map_err(|failure| error(py, &failure))?;
+        let call = port.port.start(call).map_err(|failure| error(py, &failure))?;
         return Call(call).into_bound_py_any(py);
     }
     let check = || Python::attach(|py| py.check_signals().map_err(Stopped::Signal));

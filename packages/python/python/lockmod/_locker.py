@@ -6,7 +6,6 @@ import asyncio
 import atexit
 import os
 import threading
-import weakref
 from typing import TYPE_CHECKING, Iterable, NamedTuple, Optional, TypeVar, Union
 
 from . import _lockmod
@@ -138,7 +137,6 @@ class Locker:
         }
         self._process = os.getpid()
         self._made = _lockmod.Core(self._nodes, **self._settings)
-        _lockers.add(self)
 
     @property
     def _core(self) -> _lockmod.Core:
@@ -382,13 +380,5 @@ def _info(told: _lockmod._State) -> NodeInfo:  # pyright: ignore[reportPrivateUs
     return NodeInfo(*told[:-1], vote=None if vote is None else NodeVote(*vote))
 
 
-_lockers: weakref.WeakSet[Locker] = weakref.WeakSet()
-
-
-@atexit.register
-def _finish() -> None:
-    """Writes the releases of guards that nobody released; a node that hangs is not waited for."""
-    for locker in list(_lockers):
-        if locker._process == os.getpid():  # pyright: ignore[reportPrivateUsage]
-            locker.settle()
-    _lockmod.finish()
+# Gives back what is held when the program ends; a node that hangs is not waited for.
+atexit.register(_lockmod.finish)
