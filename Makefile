@@ -25,9 +25,11 @@ install: ## Install what `make build` has built under PREFIX, within DESTDIR (PR
 deb: ## Make a Debian package of what `make build` has built, in target/packages
 	@test -e $(MODULE) || { echo "there is no $(MODULE): run 'make build' first" >&2; exit 1; }
 	packaging/deb $(MODULE) $(COMMAND) $(PACKAGES)
-packages: deps ## Make the packages for other languages, in target/packages: Python's as a wheel and as sources
+packages: deps ## Make the packages for other languages, in target/packages: a wheel and sources for Python, a tarball for Node.js
 	CARGO_TARGET_DIR=target/packages-build target/languages/python/bin/maturin build --release --sdist \
 		--manifest-path packages/python/Cargo.toml --out $(PACKAGES)
+	CARGO_TARGET_DIR=$(CURDIR)/target/packages-build node packages/node/build.js
+	npm pack ./packages/node --pack-destination $(PACKAGES) --loglevel=error
 run: build ## The main job: five nodes on loopback, a lock over their quorum, nodes lost, fences that rise; then all ends
 	target/release/lockmod demo --module $(MODULE)
 nodes: build ## Five nodes on loopback that stay until Ctrl-C, to play with
@@ -76,7 +78,7 @@ valgrind: deps ## The tests of one node with every server under valgrind: ten mi
 check: deps ## What CI runs before the tests: format, lints, docs, each feature alone
 	cargo fmt --check
 	cargo clippy --all-targets -- -D warnings
-	for crate in host python; do \
+	for crate in host python node; do \
 		cargo fmt --check --manifest-path packages/$$crate/Cargo.toml && \
 		cargo clippy --manifest-path packages/$$crate/Cargo.toml --target-dir target/packages-build -- -D warnings || exit 1; done
 	RUSTDOCFLAGS="-D warnings" cargo doc --no-deps

@@ -1,15 +1,16 @@
 //! Locks from other languages, over real nodes and beside the Rust client and the command.
 //!
-//! Python has a package on the Rust client; Node.js has the reference of the quorum protocol, a
-//! file to read and to copy. Each language has a worker (`worker.py`, `worker.js`) that reads
-//! commands from its input, does them, and says what came of it. So one test, written once, holds
-//! for all of them. `make deps` installs their libraries into `target/languages`; the package is
-//! built here.
+//! Python and Node.js have packages on the Rust client; beside them stands the reference of the
+//! quorum protocol, a file for writers of other clients. Each has a worker (`worker.py`,
+//! `worker.js`, `reference.js`) that reads commands from its input, does them, and says what came
+//! of it. So one test, written once, holds for all of them. `make deps` installs their libraries
+//! into `target/languages`; the packages are built here.
 
 #[path = "../common/mod.rs"]
 mod common;
 
 mod alone;
+mod conformance;
 mod counting;
 mod package;
 mod quorum;
@@ -27,15 +28,14 @@ use common::{PATIENCE, Server, spawn, start_nodes};
 use redis::Value;
 use tempfile::TempDir;
 
-/// Every language that has locks over a quorum.
-const LANGUAGES: [Language; 2] = [Language::Python, Language::Node];
-/// Those with an implementation of their own.
-const REFERENCES: [Language; 1] = [Language::Node];
+/// Everything that has locks over a quorum.
+const LANGUAGES: [Language; 3] = [Language::Python, Language::Node, Language::Reference];
 
 #[derive(Clone, Copy, Debug)]
 enum Language {
     Python,
     Node,
+    Reference,
 }
 
 fn root() -> &'static Path {
@@ -50,6 +50,20 @@ fn installed(path: &str) -> PathBuf {
     path
 }
 
+/// Node.js with a program of these files, in a folder where it finds what it imports.
+fn with_modules(folder: &Path, files: &[&str], program: &str) -> Command {
+    let place = |name: &str| folder.join(name);
+    for file in files {
+        let name = file.rsplit('/').next().expect("a path");
+        fs::copy(root().join(file), place(name)).expect("the folder is ours");
+    }
+    fs::write(place("package.json"), r#"{ "type": "module" }"#).expect("the folder is ours");
+    symlink(installed("node/node_modules"), place("node_modules")).expect("the folder is ours");
+    let mut command = Command::new("node");
+    command.arg(place(program));
+    command
+}
+
 /// A process in another language that does what it is told.
 struct Worker {
     child: Child,
@@ -58,31 +72,30 @@ struct Worker {
     _folder: TempDir,
 }
 
+/// The command of a worker, and the folder with its files.
+fn worker(language: Language) -> (Command, TempDir) {
+    let folder = tempfile::tempdir().expect("the folder for temporary files can be written");
+    let command = match language {
+        Language::Python => {
+            let mut command = Command::new(package::python());
+            command.arg(root().join("tests/languages/worker.py"));
+            command
+        }
+        Language::Node => {
+            package::node();
+            with_modules(folder.path(), &["tests/languages/worker.js"], "worker.js")
+        }
+        Language::Reference => {
+            let files = ["tests/languages/reference.js", "packages/reference/lockmod.js"];
+            with_modules(folder.path(), &files, "reference.js")
+        }
+    };
+    (command, folder)
+}
+
 impl Worker {
     fn start(language: Language, nodes: &[Server], label: &str) -> Worker {
-        let folder = tempfile::tempdir().expect("the folder for temporary files can be written");
-        let mut command = match language {
-            Language::Python => {
-                let mut command = Command::new(package::python());
-                command.arg(root().join("tests/languages/worker.py"));
-                command
-            }
-            Language::Node => {
-                // A module's imports are looked up beside it.
-                let place = |name: &str| folder.path().join(name);
-                for file in ["tests/languages/worker.js", "examples/node/lockmod.js"] {
-                    let name = file.rsplit('/').next().expect("a path");
-                    fs::copy(root().join(file), place(name)).expect("the folder is ours");
-                }
-                let package = root().join("examples/node/package.json");
-                fs::copy(package, place("package.json")).expect("the folder is ours");
-                let modules = installed("node/node_modules");
-                symlink(modules, place("node_modules")).expect("the folder is ours");
-                let mut command = Command::new("node");
-                command.arg(place("worker.js"));
-                command
-            }
-        };
+        let (mut command, folder) = worker(language);
         let urls: Vec<String> = nodes.iter().map(Server::url).collect();
         command
             .env("LOCKMOD_NODES", urls.join(","))

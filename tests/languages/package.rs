@@ -1,4 +1,4 @@
-//! The Python package: installed from the sources as a user installs it, and its own tests.
+//! The packages: installed from the sources as users install them, and their own tests.
 
 use std::path::PathBuf;
 use std::process::{Command, Output};
@@ -45,6 +45,24 @@ fn path_with(python: &std::path::Path) -> std::ffi::OsString {
     std::env::join_paths(folders).expect("paths came from there")
 }
 
+/// Has the package of Node.js, as it is in the sources now, among the modules of the tests; returns
+/// their folder.
+pub(crate) fn node() -> PathBuf {
+    static NODE: OnceLock<PathBuf> = OnceLock::new();
+    let install = || {
+        let project = installed("node");
+        let mut install = Command::new("npm");
+        install
+            .args(["install", "--no-save", "--no-audit", "--no-fund", "--prefer-offline"])
+            .arg(root().join("packages/node"))
+            .env("CARGO_TARGET_DIR", build_folder())
+            .current_dir(&project);
+        done("npm install", &install.output().expect("npm is installed"));
+        project.join("node_modules")
+    };
+    NODE.get_or_init(install).clone()
+}
+
 #[test]
 fn the_python_package_passes_its_own_tests() {
     let mut test = Command::new(python());
@@ -55,4 +73,15 @@ fn the_python_package_passes_its_own_tests() {
         .env("PYTHONDONTWRITEBYTECODE", "1")
         .current_dir(root().join("packages/python"));
     done("pytest", &test.output().expect("python is installed"));
+}
+
+#[test]
+fn the_node_package_passes_its_own_tests() {
+    let mut test = Command::new("node");
+    test.args(["--expose-gc", "--test", "test/"])
+        .env("NODE_PATH", node())
+        .env("LOCKMOD_MODULE", module_path())
+        .env("LOCKMOD_REDIS_SERVER", server_binary())
+        .current_dir(root().join("packages/node"));
+    done("node --test", &test.output().expect("node is installed"));
 }

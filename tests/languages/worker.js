@@ -1,95 +1,78 @@
-// Does what a test says, line by line, with examples/node/lockmod.js: see main.rs.
+// Does what a test says, line by line, with the Node.js package: see main.rs.
 
 import { openSync, writeSync } from 'node:fs'
 import { createInterface } from 'node:readline'
 import { setTimeout as sleep } from 'node:timers/promises'
-import { createClient } from '@redis/client'
-import { Attempt, NodeLock, NotAcquired, QuorumLocker } from './lockmod.js'
+import { LockError, Locker, LostError, NoQuorumError } from 'lockmod'
 
 const urls = process.env.LOCKMOD_NODES.split(',')
 const label = process.env.LOCKMOD_LABEL
-const say = (value) => console.log(value === null ? 'None' : String(value))
+const say = (value) => console.log(String(value))
+
+/** Whether a quorum did it. */
+async function done(call) {
+  try {
+    await call
+    return true
+  } catch (error) {
+    if (error instanceof LostError || error instanceof NoQuorumError) return false
+    throw error
+  }
+}
 
 /** Enters and leaves under the lock, and writes so into a file: the fence, and which of the two. */
 async function rounds(name, count, file) {
-  const locker = new QuorumLocker(urls, { ttl: 10_000, timeout: 2_000, label })
+  const locker = new Locker(urls, { ttl: 10_000, timeout: 2_000, label })
   const log = openSync(file, 'a')
   for (let i = 0; i < Number(count); i++) {
-    const lease = await locker.acquire(name, { wait: 60_000 })
-    writeSync(log, `enter ${lease.fence} ${label}\n`)
-    lease.check()
-    writeSync(log, `leave ${lease.fence} ${label}\n`)
-    await lease.release()
+    const guard = await locker.acquire(name, { wait: 60_000 })
+    writeSync(log, `enter ${guard.fence} ${label}\n`)
+    guard.check()
+    writeSync(log, `leave ${guard.fence} ${label}\n`)
+    // While two nodes are down, one that is slow makes it unknown whether a quorum heard.
+    await done(guard.release())
     // Time for the others, who are in a pause of theirs.
     await sleep(Math.random() * 100)
   }
-  await locker.close()
   return 'done'
 }
 
 /** Holds the lock until it is lost. */
-async function hold(locker, name) {
-  await locker.hold(name, { wait: 20_000 }, async (lease) => {
-    say(lease.fence)
-    await new Promise((resolve) => lease.lost.addEventListener('abort', resolve))
-  })
+async function hold(name) {
+  guard = await locker.acquire(name, { wait: 20_000 })
+  say(guard.fence)
+  if (!guard.lost.aborted) {
+    // What watches the loss does not keep the process alive, but its input does.
+    await new Promise((resolve) => guard.lost.addEventListener('abort', resolve))
+  }
   return 'lost'
 }
 
-/** Counts a vote; says what QuorumLocker would do then. */
-function vote(count, node, reply) {
-  attempt[count](Number(node), reply === 'none' ? null : Number(reply))
-  const laggards = attempt.laggards().filter((node) => !raised.has(node))
-  if (attempt.isWon()) return `won ${attempt.fence}`
-  if (attempt.isLost()) return 'lost'
-  if (laggards.length === 0) return 'wait'
-  for (const node of laggards) raised.add(node)
-  return `raise ${attempt.fence} [${laggards.sort().join(', ')}]`
-}
-
-let locker, lease, node, attempt, raised
+let locker, guard
 const commands = {
   rounds,
   locker: (ttl) => {
     // Patient, for machines that do other things as well.
-    const timeout = Math.min(ttl / 4, 5000)
-    locker = new QuorumLocker(urls, { ttl: Number(ttl), timeout, label })
+    locker = new Locker(urls, { ttl: Number(ttl), timeout: Math.min(ttl / 4, 5000), label })
     return 'ready'
   },
   acquire: async (name, wait) => {
     try {
-      lease = await locker.acquire(name, { wait: Number(wait) })
-      return lease.fence
+      guard = await locker.acquire(name, { wait: Number(wait), renew: false })
+      return guard.fence
     } catch (error) {
-      if (!(error instanceof NotAcquired)) throw error
+      if (!(error instanceof LockError)) throw error
       return error.message
     }
   },
-  hold: (name) => hold(locker, name),
-  attempt: (nodes) => {
-    attempt = new Attempt(Number(nodes))
-    raised = new Set()
-    return 'ready'
-  },
-  acquired: (node, reply) => vote('acquired', node, reply),
-  raised: (node, reply) => vote('raised', node, reply),
-  renew: () => lease.renew(),
-  release: () => lease.release(),
+  hold,
+  renew: () => done(guard.extend()),
+  release: () => done(guard.release()),
   close: async () => {
-    await locker.close()
+    await locker.settle()
     return 'closed'
   },
-  valid: () => lease.validity() > 0,
-  node: async (name) => {
-    const client = createClient({ url: urls[0] })
-    await client.connect()
-    node = new NodeLock(client, name, { ttl: 60_000, label })
-    return node.acquire()
-  },
-  'node-acquire': (wait = '0') => node.acquire({ wait: Number(wait) }),
-  'node-renew': () => node.renew(),
-  'node-release': () => node.release(),
-  'node-valid': () => node.validity() > 0,
+  valid: () => guard.validity > 0,
 }
 
 for await (const line of createInterface({ input: process.stdin })) {

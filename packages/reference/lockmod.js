@@ -1,7 +1,8 @@
 /**
- * Locks of lockmod from Node.js: on one node, or over a quorum of independent ones.
+ * The reference for writers of clients: locks on one node, or over a quorum of independent ones.
  *
- * Copy this file into your project; it needs node-redis: `npm install @redis/client`.
+ * It is here to be read beside docs/clients.md, and translated. Programs in JavaScript are better
+ * served by the package lockmod. It needs node-redis: `npm install @redis/client`.
  *
  *     const locker = new QuorumLocker(['redis://10.0.0.1', 'redis://10.0.0.2', 'redis://10.0.0.3'])
  *     await locker.hold('nightly', { wait: 10_000 }, async (lease) => {
@@ -16,7 +17,7 @@
 import { randomBytes } from 'node:crypto'
 import { uptime } from 'node:os'
 import { setTimeout as sleep } from 'node:timers/promises'
-import { createClient } from '@redis/client'
+import { ErrorReply, createClient } from '@redis/client'
 
 const TOKEN_BYTES = 20
 /**
@@ -28,6 +29,11 @@ const PAUSE = 100
 const CHANNEL = 'lockmod:wake:nobody'
 /** For how long a place in line is kept for who does not ask again. */
 const PLACE_MS = '2000'
+/**
+ * A fence this far beyond the time, in microseconds, may be refused by other nodes: the vote is left
+ * out, as long as the others may be a quorum.
+ */
+const FAR = 4 * 7 * 86_400 * 1e6
 /** Commands that may wait for one node that does not answer; beyond it, they fail at once. */
 const QUEUE_MAX = 1000
 
@@ -145,23 +151,38 @@ export class Attempt {
   #fences = new Map() // by node: the fence that it stores for this token
   #out = new Set() // nodes that refused, did not answer, or cannot store our fence
   #isFixed = false // a quorum has granted: the fence is the largest of theirs
+  #bound // above it a fence is left out, while the others may be a quorum
+  #far = new Map() // by node: the fences that are left out
   fence = 0
 
-  constructor(nodes) {
+  constructor(nodes, bound = Infinity) {
     this.#nodes = nodes
     this.#quorum = Math.floor(nodes / 2) + 1
+    this.#bound = bound
   }
 
   /** A node's answer to LOCK.ACQUIRE; anything but a number is no grant. */
   acquired(node, reply) {
+    if (typeof reply !== 'number') this.#out.add(node)
+    else if (!this.#isFixed && reply > this.#bound) this.#far.set(node, reply)
+    else this.#grant(node, reply)
+    if (this.#isFixed || this.#far.size === 0 || !this.isLost()) return
+    // Without them there is no quorum: perhaps it is our clock that is wrong.
+    const far = [...this.#far].sort(([, one], [, other]) => other - one)
+    this.#far.clear()
+    this.#bound = Infinity
+    for (const grant of far) this.#grant(...grant)
+  }
+
+  #grant(node, fence) {
     // A larger fence once ours is fixed: that node may have granted ours to another before.
-    if (typeof reply !== 'number' || (this.#isFixed && reply > this.fence)) {
+    if (this.#isFixed && fence > this.fence) {
       this.#out.add(node)
       return
     }
-    this.#fences.set(node, reply)
+    this.#fences.set(node, fence)
     if (this.#isFixed) return
-    this.fence = Math.max(this.fence, reply)
+    this.fence = Math.max(this.fence, fence)
     this.#isFixed = this.#fences.size >= this.#quorum
   }
 
@@ -183,7 +204,7 @@ export class Attempt {
   }
 
   isLost() {
-    return this.#nodes - this.#out.size < this.#quorum
+    return this.#nodes - this.#out.size - this.#far.size < this.#quorum
   }
 }
 
@@ -268,7 +289,7 @@ export class QuorumLocker {
 
   async #attempt(name, place) {
     const token = randomBytes(TOKEN_BYTES)
-    const attempt = new Attempt(this.nodes.length)
+    const attempt = new Attempt(this.nodes.length, Date.now() * 1000 + FAR)
     const inbox = new Inbox()
     const votes = this.nodes.map(() => 'no answer')
     const over = new AbortController()
@@ -304,7 +325,7 @@ export class QuorumLocker {
       return new Lease(this, name, token, attempt.fence, startedAt + this.ttl - drift(this.ttl))
     }
     // Taken back on all nodes, those that did not answer included, on the same connections.
-    this.nodes.forEach((_, node) => this.send(node, ['LOCK.RELEASE', name, token, ...place]))
+    this.nodes.forEach((_, node) => this.owe(node, ['LOCK.RELEASE', name, token, ...place]))
     const said = votes.map((vote, node) => `${node + 1}: ${vote}`).join(', ')
     throw new NotAcquired(`lock '${name}': ${said}`)
   }
@@ -314,13 +335,23 @@ export class QuorumLocker {
     return this.nodes[node].sendCommand(command, { abortSignal: signal }).catch((error) => error)
   }
 
+  /** A release is owed until it is answered, also over the next connection, or the lease has ended. */
+  async owe(node, command) {
+    const ended = AbortSignal.timeout(this.ttl)
+    for (;;) {
+      const reply = await this.send(node, command, ended)
+      const isAnswered = !(reply instanceof Error) || reply instanceof ErrorReply
+      if (isAnswered || ended.aborted || !this.nodes[node].isOpen) return reply
+    }
+  }
+
   /** Sends to all nodes; whether a quorum answered `expected`, and the replies by node. */
-  async count(expected, command) {
+  async count(expected, command, send = this.send) {
     const inbox = new Inbox()
     const replies = new Map()
     const deadline = latest() + this.timeout
     this.nodes.forEach((_, node) =>
-      this.send(node, command).then((reply) => inbox.put([node, reply])),
+      send.call(this, node, command).then((reply) => inbox.put([node, reply])),
     )
     let yes = 0
     while (replies.size - yes <= this.nodes.length - this.quorum) {
@@ -396,6 +427,6 @@ export class Lease {
   async release() {
     this.#endsAt = -Infinity
     const release = ['LOCK.RELEASE', this.name, this.#token]
-    return (await this.#locker.count(1, release)).isConfirmed
+    return (await this.#locker.count(1, release, this.#locker.owe)).isConfirmed
   }
 }

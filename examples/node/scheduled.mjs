@@ -1,0 +1,31 @@
+// A job that every host starts at the same time, and one of them does.
+//
+// In the crontab of every host:
+//
+//     0 3 * * *  LOCKMOD_NODES=redis://10.0.0.1,redis://10.0.0.2,redis://10.0.0.3 node scheduled.mjs
+//
+// The host that has the lock keeps it for a minute at least: longer than the hosts' clocks differ. Or
+// a host that is late would find it free again, and do the job once more.
+
+import { hostname } from 'node:os'
+import { setTimeout as sleep } from 'node:timers/promises'
+import { HeldError, Locker } from 'lockmod'
+
+const locker = new Locker(process.env.LOCKMOD_NODES, { ttl: 30_000, label: hostname() })
+const keep = 1000 * Number(process.argv[2] ?? 60)
+
+/** Your job. */
+async function report(fence, signal) {
+  console.log(`the nightly report, under fence ${fence}`)
+}
+
+try {
+  // The wait is for hosts that begin in the same instant.
+  await locker.using('nightly-report', { wait: 5000 }, async (guard, lost) => {
+    const kept = sleep(keep, null, { signal: lost })
+    await Promise.all([report(guard.fence, lost), kept])
+  })
+} catch (error) {
+  if (!(error instanceof HeldError)) throw error
+  console.log(`left to ${error.label}`)
+}

@@ -1,0 +1,47 @@
+// A web handler that changes one account at a time, on whatever host a request arrives.
+//
+//     LOCKMOD_NODES=redis://127.0.0.1:7001,redis://127.0.0.1:7002,redis://127.0.0.1:7003 node web.mjs 8080
+//     curl -X POST localhost:8080/account/17
+
+import { createServer } from 'node:http'
+import { setTimeout as sleep } from 'node:timers/promises'
+import { HeldError, Locker, LockError, LostError } from 'lockmod'
+
+// One for the whole program. A handler that crashes keeps an account for 5 s.
+const locker = new Locker(process.env.LOCKMOD_NODES, {
+  ttl: 5000,
+  wait: 2000,
+  label: `web-${process.pid}`,
+})
+
+/** Your work: hand the fence to the database, so that it refuses whoever comes late. */
+async function change(account, fence, signal) {
+  await sleep(10, null, { signal })
+  return `account ${account} changed under fence ${fence}`
+}
+
+/** The status and the text of the response. `gone` is aborted when nobody waits for it any more. */
+async function handle(account, gone) {
+  try {
+    const work = (guard, lost) => change(account, guard.fence, lost)
+    return [200, await locker.using(`account:${account}`, { signal: gone }, work)]
+  } catch (error) {
+    if (error instanceof HeldError) return [409, `busy: ${error.message}`]
+    if (error instanceof LostError) return [503, `stopped in the middle: ${error.message}`]
+    if (error instanceof LockError) return [503, `no locks at present: ${error.message}`]
+    throw error
+  }
+}
+
+const server = createServer(async (request, response) => {
+  const gone = new AbortController()
+  response.once('close', () => gone.abort())
+  const [status, text] = await handle(request.url.split('/').at(-1), gone.signal).catch((error) => [
+    500,
+    error.message,
+  ])
+  response.writeHead(status).end(`${text}\n`)
+})
+server.listen(Number(process.argv[2]), '127.0.0.1', () => {
+  console.log('listening on', server.address().port)
+})

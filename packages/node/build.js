@@ -1,0 +1,28 @@
+'use strict'
+
+// Builds the native part where its sources are, which is in a clone. A package that was made by
+// `npm pack` brings it along, and needs no compiler.
+
+const { spawnSync } = require('node:child_process')
+const { copyFileSync, existsSync, renameSync } = require('node:fs')
+const { join } = require('node:path')
+const { binary } = require('./lib/native.js')
+
+const manifest = join(__dirname, 'Cargo.toml')
+const target = process.env.CARGO_TARGET_DIR ?? join(__dirname, 'target')
+const library = process.platform === 'darwin' ? 'liblockmod_node.dylib' : 'liblockmod_node.so'
+
+if (existsSync(manifest)) {
+  const options = ['build', '--release', '--manifest-path', manifest, '--target-dir', target]
+  const { status, error } = spawnSync('cargo', options, { stdio: 'inherit' })
+  if (status !== 0) {
+    console.error(error ? `cargo: ${error.message}. The package is built with Rust: https://rustup.rs` : '')
+    process.exit(1)
+  }
+  // In one step: a program that runs keeps the file that it has loaded.
+  copyFileSync(join(target, 'release', library), `${binary}.new`)
+  renameSync(`${binary}.new`, binary)
+} else if (!existsSync(binary)) {
+  console.error(`This package was made for another platform than ${process.platform} on ${process.arch}.`)
+  process.exit(1)
+}

@@ -1,0 +1,272 @@
+/// <reference types="node" />
+/// <reference lib="esnext.disposable" />
+
+/**
+ * Distributed locks on Redis with fencing tokens, over a quorum of nodes.
+ *
+ * All lengths of time are in milliseconds.
+ */
+
+/** A lock's name: text, or bytes. */
+export type Name = string | Uint8Array
+
+/** What one node said. */
+export interface NodeVote {
+  /** The node's address, without password. */
+  readonly node: string
+  /** In one word: `granted`, `held`, `timed_out`, `unreachable` and so on. */
+  readonly vote: string
+  /** In words for people. */
+  readonly text: string
+  /** The fence that it granted. */
+  readonly fence?: number
+  /** The label of whoever holds the lock there. */
+  readonly label?: string
+  /** How long that lease lasts unless it is extended. */
+  readonly left?: number
+  /** How long that holder has had the lock. */
+  readonly heldFor?: number
+}
+
+/** What one node tells about a lock. */
+export interface NodeInfo {
+  /** The node's address, without password. */
+  readonly node: string
+  /** `free`, `held`, or `reserved` for the first in line; empty if the node does not tell. */
+  readonly state: string
+  /** The highest fence issued. */
+  readonly fence: number
+  /** Who holds it. */
+  readonly label?: string
+  /** How long the lease lasts unless it is extended. */
+  readonly left?: number
+  /** How long it has been held. */
+  readonly heldFor?: number
+  /** How many wait for it in line. */
+  readonly waiters: number
+  /** What the node says if it does not tell. */
+  readonly vote?: NodeVote
+}
+
+/** What an acquisition asks for; what is not given is the locker's. */
+export interface AcquireOptions {
+  /** How long to wait in line while another holds the lock; `Infinity` waits without end. */
+  wait?: number
+  /** The length of the lease. */
+  ttl?: number
+  /** Who asks, for people: up to 128 bytes, shown to those who wait. */
+  label?: string
+  /** Whether the lease is renewed in the background. */
+  renew?: boolean
+  /** For how long the lease may be held in all. */
+  maxHold?: number
+  /** Ends the wait. The promise is rejected with the signal's reason, and nothing is left behind. */
+  signal?: AbortSignal
+}
+
+/** What a locker is made of. */
+export interface LockerOptions {
+  /**
+   * The length of a lease, 30 s unless given. It is renewed at a third of it. A holder that crashes
+   * keeps others waiting for up to this long.
+   */
+  ttl?: number
+  /** How long `acquire` waits while another holds the lock, 10 s unless given. */
+  wait?: number
+  /** Who asks, for people: up to 128 bytes, shown to those who wait. */
+  label?: string
+  /** Whether leases are renewed in the background: yes, unless given. */
+  renew?: boolean
+  /** For how long a lease may be held in all. */
+  maxHold?: number
+  /**
+   * How long each node's answer is waited for: a twentieth of the ttl, at least 50 ms and at most
+   * 500 ms, unless given.
+   */
+  timeout?: number
+  /** How long before its end a lease is called lost: a tenth of the ttl, at most 1 s, unless given. */
+  lostMargin?: number
+  /** The nodes' `lockmod.max-ttl`, if it is not the default of a day. */
+  maxTtl?: number
+  /** What is taken off the validity for clocks that run at different rates. */
+  drift?: number
+  /** An even number of nodes survives no more failures than one less. */
+  allowEvenNodes?: boolean
+  /** The file with the certificates that nodes' certificates must go back to, in PEM. */
+  cacert?: string
+  /** The file with the client's certificate, in PEM. */
+  cert?: string
+  /** The file with its key, in PEM. */
+  key?: string
+}
+
+/**
+ * Acquires locks over a quorum of nodes. One is enough for a program.
+ *
+ * @example
+ * const locker = new Locker(['redis://10.0.0.1', 'redis://10.0.0.2', 'redis://10.0.0.3'])
+ * await locker.using('account-17', { wait: 2000 }, async (guard, lost) => {
+ *   await write(guard.fence, { signal: lost })
+ * })
+ */
+export class Locker {
+  /**
+   * Connects in the background; no node is waited for.
+   *
+   * @param nodes Redis URLs: `redis://`, `rediss://` (TLS) or `unix://`, with user, password and
+   *   database; all users of a lock need the same list. A single text is split at commas.
+   * @throws {OptionError} if a setting is wrong
+   */
+  constructor(nodes: string | Iterable<string>, options?: LockerOptions)
+
+  /**
+   * Acquires the lock, waiting in line while another holds it.
+   *
+   * Rejected with a `HeldError`, `NoQuorumError`, `RefusedError`, `TooLateError` or `OptionError`,
+   * or with the reason of the signal.
+   *
+   * @example
+   * await using guard = await locker.acquire('account-17')
+   * await write(guard.fence, { signal: guard.lost })
+   */
+  acquire(name: Name, options?: AcquireOptions): Promise<Guard>
+
+  /** Acquires the lock if nobody holds it, trying once. Rejected as `acquire` is. */
+  tryAcquire(name: Name, options?: Omit<AcquireOptions, 'wait'>): Promise<Guard>
+
+  /**
+   * Acquires all of these locks or none, waiting as the locker's `wait` says.
+   *
+   * They are acquired in the order of their names, whatever order they are given in, so that two
+   * callers cannot wait for each other; a name that is given twice counts once. The guards come in
+   * the order of the names. Rejected with the error of the first lock that was not acquired.
+   */
+  acquireMany(names: Iterable<Name>, options?: { signal?: AbortSignal }): Promise<Guard[]>
+
+  /**
+   * Holds the lock while `work` is at work, and gives it back.
+   *
+   * `lost` is aborted when the lease is lost; then the promise is rejected with the `LostError`,
+   * whether the work was stopped by the signal or has not looked at it. An error of the work's own
+   * is not replaced.
+   */
+  using<T>(name: Name, work: (guard: Guard, lost: AbortSignal) => T | PromiseLike<T>): Promise<T>
+  using<T>(
+    name: Name,
+    options: AcquireOptions,
+    work: (guard: Guard, lost: AbortSignal) => T | PromiseLike<T>,
+  ): Promise<T>
+
+  /** What each node tells about the lock; nothing changes anywhere. */
+  info(name: Name): Promise<NodeInfo[]>
+
+  /**
+   * Waits until every node that can be reached has carried out all that was sent to it; what each
+   * said to it. A program that ends does this by itself.
+   */
+  settle(): Promise<NodeVote[]>
+}
+
+/**
+ * A lock that is held: to be released, or used with `await using`.
+ *
+ * `await using` releases at the end of the block, and throws a `LostError` if the lease ended while
+ * the block was at work. (If the block has thrown as well, JavaScript wraps both in a
+ * `SuppressedError`; `Locker.using` throws the one that matters.) A guard that is garbage-collected
+ * releases in the background.
+ */
+export class Guard {
+  private constructor()
+
+  /**
+   * The fencing token: larger than that of every earlier grant of this lock. Give it to whatever
+   * the lock protects, so that it can refuse a holder that comes late.
+   */
+  readonly fence: number
+  /** The lock's name. */
+  readonly name: string
+  /** For how many milliseconds the lease may still be relied on; 0 when it has ended. */
+  readonly validity: number
+  /** Whether the lease has ended, also by a release. Once true, it stays true. */
+  readonly isLost: boolean
+  /**
+   * Aborted when the lease is lost, with the `LostError` as its reason: `lostMargin` before the
+   * validity ends, whether any node answers or not, or as soon as the event loop is free; at once
+   * where the lock was removed by force; not by a release. It does not keep the process alive.
+   */
+  readonly lost: AbortSignal
+
+  /** @throws {LostError} if the lease has ended: call it before every step that matters */
+  check(): void
+
+  /**
+   * Extends the lease now, to the ttl from this moment.
+   *
+   * Needed only where renewing in the background is turned off, or for another ttl, which renewals
+   * keep to from now on. Rejected with a `NoQuorumError` if too few nodes answered: the lease is as
+   * it was, and may be extended again. Rejected with a `LostError` if the lease has ended.
+   */
+  extend(ttl?: number): Promise<void>
+
+  /**
+   * Gives the lock back, and waits until a quorum of nodes has confirmed.
+   *
+   * Rejected with a `LostError` if the lease had ended before, so that another may have held the
+   * lock meanwhile, and with a `NoQuorumError` if too few nodes answered: on the others the lease
+   * ends by itself. In both cases nothing is left to be done. A second release does nothing.
+   */
+  release(): Promise<void>
+
+  /** From now on the lease lasts until its end where nobody releases it. */
+  keep(): void
+
+  [Symbol.asyncDispose](): Promise<void>
+}
+
+/**
+ * What all errors of this package are. `message` is one line for an operator: who holds the lock
+ * and for how long, and which nodes are in trouble.
+ */
+export class LockError extends Error {
+  /** What each node said, in the order of the nodes; empty where none was asked. */
+  readonly nodes: ReadonlyArray<NodeVote>
+  /** How long the lock was tried for, if it was to be acquired. */
+  readonly waited: number | undefined
+  /** How often all nodes were asked, if the lock was to be acquired. */
+  readonly attempts: number | undefined
+  /** Whether the same call may succeed later without anything being repaired by hand. */
+  readonly isRetryable: boolean
+}
+
+/** Another holds the lock, and the wait is over. */
+export class HeldError extends LockError {
+  /** The label of the holder, as most nodes say it. */
+  readonly label: string | undefined
+  /** How long its lease lasts unless it is extended. */
+  readonly left: number | undefined
+  /** How long it has had the lock. */
+  readonly heldFor: number | undefined
+}
+
+/**
+ * Too few nodes answered: `nodes` says which is in what trouble.
+ *
+ * An extension that failed so takes nothing away: what was valid stays valid until its end. After a
+ * release that failed so there is nothing left to do: the lease is over for its holder.
+ */
+export class NoQuorumError extends LockError {}
+
+/** So many nodes refuse that asking again cannot help: no module, no permission, no lock. */
+export class RefusedError extends LockError {}
+
+/** The nodes answered so slowly that the validity was used up. A longer ttl helps. */
+export class TooLateError extends LockError {}
+
+/** The lease has ended: stop what it protected. */
+export class LostError extends LockError {
+  /** `expired`, `removed` by force, `max_hold` reached, or `released`. */
+  readonly reason: string
+}
+
+/** A setting or an argument is wrong; nothing was sent. The text says what to do. */
+export class OptionError extends LockError {}

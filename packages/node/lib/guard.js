@@ -1,0 +1,129 @@
+'use strict'
+
+// Locks that are held. Described in index.d.ts.
+
+const { LostError, NoQuorumError, lost } = require('./errors.js')
+const { run, watch } = require('./port.js')
+
+/** @typedef {import('./native.js').Lease} Lease */
+
+/**
+ * Node.js 18.0 to 18.17 have no such symbol; compilers look it up by this name where it is missing.
+ *
+ * @type {typeof Symbol.asyncDispose}
+ */
+const asyncDispose = Symbol.asyncDispose ?? Symbol.for('Symbol.asyncDispose')
+
+class Guard {
+  /** @type {Lease} */
+  #lease
+  /** @type {AbortSignal | undefined} */
+  #lost
+
+  /** @param {Lease} lease */
+  constructor(lease) {
+    this.#lease = lease
+  }
+
+  get fence() {
+    return this.#lease.fence
+  }
+
+  get name() {
+    return this.#lease.name
+  }
+
+  get validity() {
+    return this.#lease.validity()
+  }
+
+  get isLost() {
+    return this.#lease.reason() !== null
+  }
+
+  get lost() {
+    return (this.#lost ??= signal(this.#lease))
+  }
+
+  check() {
+    const reason = this.#lease.reason()
+    if (reason !== null) throw lost(reason, this.fence)
+  }
+
+  /** @param {number} [ttl] */
+  async extend(ttl) {
+    await run((port) => this.#lease.extend(port, ttl))
+  }
+
+  async release() {
+    await run((port) => this.#lease.release(port))
+  }
+
+  keep() {
+    this.#lease.keep()
+  }
+
+  async [asyncDispose]() {
+    const error = await end(this)
+    if (error !== null) throw error
+  }
+
+  [Symbol.for('nodejs.util.inspect.custom')]() {
+    const reason = this.#lease.reason()
+    const state = reason ?? `valid for ${Math.round(this.validity)} ms`
+    return `Guard { name: '${this.name}', fence: ${this.fence}, ${state} }`
+  }
+}
+
+/**
+ * What is aborted when the lease is lost.
+ *
+ * @param {Lease} lease
+ */
+function signal(lease) {
+  const controller = new AbortController()
+  const tell = teller(controller, lease.fence)
+  const reason = lease.reason()
+  if (reason !== null) tell(reason)
+  else watch((port) => lease.lost(port), tell)
+  return controller.signal
+}
+
+/**
+ * A function of its own, because functions that are made in one place keep each other's variables,
+ * and this one must not keep the lease: its garbage collection gives the lock back.
+ *
+ * @param {AbortController} controller
+ * @param {number} fence
+ */
+function teller(controller, fence) {
+  return (/** @type {string} */ reason) => {
+    if (reason !== 'released') controller.abort(lost(reason, fence))
+  }
+}
+
+/**
+ * Releases at the end of a block; the error of a lease that ended while the block was at work.
+ *
+ * @param {Guard} guard
+ */
+async function end(guard) {
+  let error = null
+  try {
+    guard.check()
+  } catch (ended) {
+    // A block may release by itself.
+    if (!(ended instanceof LostError)) throw ended
+    if (ended.reason !== 'released') error = ended
+  }
+  try {
+    await guard.release()
+  } catch (failure) {
+    if (failure instanceof LostError) error ??= lost(failure.reason, guard.fence)
+    // Otherwise the work was done in time, and the lease ends by itself.
+    else if (!(failure instanceof NoQuorumError)) throw failure
+  }
+  return error
+}
+
+module.exports = { Guard, end }

@@ -1,0 +1,37 @@
+'use strict'
+
+// The native part: calls in, plain values out. One file for each platform.
+
+const { join } = require('node:path')
+
+/**
+ * @typedef {{ node: string, vote: string, text: string, fence?: number, label?: string,
+ *   left?: number, heldFor?: number }} Vote
+ * @typedef {{ kind: string, text: string, nodes: Vote[], waited?: number, attempts?: number,
+ *   reason?: string }} Failed
+ * @typedef {{ vote?: Vote, node: string, state: string, fence: number, label?: string,
+ *   left?: number, heldFor?: number, waiters: number }} State
+ * @typedef {{ number: number, failure?: Failed, leases?: Lease[], word?: string, votes?: Vote[],
+ *   states?: State[] }} Done
+ * @typedef {{ take(): Done[], cancel(number: number): void }} Port
+ * @typedef {{ readonly fence: number, readonly name: string, validity(): number,
+ *   reason(): string | null, lost(port: Port): number, extend(port: Port, ttl?: number): number,
+ *   release(port: Port): number, keep(): void, abandon(): void }} Lease
+ * @typedef {{
+ *   acquire(port: Port, name: string | Uint8Array, wait?: number, ttl?: number, label?: string,
+ *     renew?: boolean, maxHold?: number): number,
+ *   acquireMany(port: Port, names: (string | Uint8Array)[]): number,
+ *   info(port: Port, name: string | Uint8Array): number, settle(port: Port): number }} Core
+ * @typedef {{ Port: new (ring: () => void) => Port, open(made: object): Core | Failed,
+ *   finish(): void }} Native
+ */
+
+const binary = join(__dirname, '..', `lockmod.${process.platform}-${process.arch}.node`)
+
+module.exports = {
+  binary,
+  /** @returns {Native} */
+  get native() {
+    return require(binary)
+  },
+}

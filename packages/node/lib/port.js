@@ -1,0 +1,114 @@
+'use strict'
+
+// Brings results of the background thread into the event loop. That thread never waits for the
+// loop: it rings, and the loop takes the results when it comes to it. So leases are renewed while
+// the loop is blocked.
+
+const { build } = require('./errors.js')
+const { native } = require('./native.js')
+
+/**
+ * @typedef {import('./native.js').Done} Done
+ * @typedef {import('./native.js').Lease} Lease
+ * @typedef {(port: import('./native.js').Port) => number} Start
+ * @typedef {{ resolve: (done: Done) => void, reject: (error: unknown) => void }} Waiting
+ */
+
+/** The longest time that a timer can wait for. */
+const LONG = 2 ** 31 - 1
+
+const port = new native.Port(take)
+/** @type {Map<number, Waiting>} */
+const waiting = new Map()
+/** @type {Map<number, (reason: string) => void>} */
+const watching = new Map()
+
+// Keeps the process alive while somebody waits, and only then: the port itself does not.
+const alive = setInterval(() => {}, LONG)
+alive.unref()
+
+function take() {
+  for (const done of port.take()) {
+    const tell = watching.get(done.number)
+    if (tell !== undefined) {
+      watching.delete(done.number)
+      if (done.word !== undefined) tell(done.word)
+      continue
+    }
+    const who = forget(done.number)
+    if (who === undefined) abandon(done.leases)
+    else if (done.failure !== undefined) who.reject(build(done.failure))
+    else who.resolve(done)
+  }
+}
+
+/** @param {number} number */
+function forget(number) {
+  const who = waiting.get(number)
+  if (who !== undefined) {
+    waiting.delete(number)
+    if (waiting.size === 0) alive.unref()
+  }
+  return who
+}
+
+/** @param {Lease[] | undefined} leases What arrived for somebody who does not wait any more. */
+function abandon(leases = []) {
+  for (const lease of leases) lease.abandon()
+}
+
+/**
+ * Waits for a call. When the signal is aborted, nothing of the call is left.
+ *
+ * @param {Start} start
+ * @param {AbortSignal} [signal]
+ * @returns {Promise<Done>}
+ */
+function run(start, signal) {
+  if (signal === undefined) {
+    return new Promise((resolve, reject) => wait(start, { resolve, reject }))
+  }
+  if (signal.aborted) return Promise.reject(signal.reason)
+  return new Promise((resolve, reject) => {
+    const stop = () => {
+      forget(number)
+      port.cancel(number)
+      reject(signal.reason)
+    }
+    const over = () => signal.removeEventListener('abort', stop)
+    const number = wait(start, {
+      resolve: (done) => {
+        over()
+        resolve(done)
+      },
+      reject: (error) => {
+        over()
+        reject(error)
+      },
+    })
+    signal.addEventListener('abort', stop, { once: true })
+  })
+}
+
+/**
+ * @param {Start} start
+ * @param {Waiting} who
+ */
+function wait(start, who) {
+  const number = start(port)
+  if (waiting.size === 0) alive.ref()
+  waiting.set(number, who)
+  return number
+}
+
+/**
+ * Calls `tell` with the word that the call comes to. It does not keep the process alive.
+ *
+ * @param {Start} start
+ * @param {(word: string) => void} tell
+ */
+function watch(start, tell) {
+  watching.set(start(port), tell)
+}
+
+module.exports = { run, watch }

@@ -1,0 +1,110 @@
+/// <reference types="node" />
+
+/**
+ * The interface of node-redlock 5, on lockmod: changing over is one line.
+ *
+ *     import Redlock from 'lockmod/redlock'        // was: from 'redlock'
+ *
+ * Its clients are those of ioredis or node-redis, whose servers need the module; they tell the
+ * address, and are not used themselves. As there, a lock stays for its duration unless it is
+ * extended or released, and `using` extends it while the routine is at work.
+ *
+ * What differs by design: the key is a `fencelock` and no string, the token (`value`) is secret,
+ * an extension never makes a lock shorter, and there are no scripts to replace. Whoever waits stands
+ * in line instead of polling: `retryCount * retryDelay` is how long for, and `retryJitter` is not
+ * used. `using` extends at a third of the duration, whatever `automaticExtensionThreshold` says, by
+ * a thread that a blocked event loop cannot stop. New is `fence`.
+ */
+
+import { EventEmitter } from 'node:events'
+import { Locker } from './index.js'
+
+/** A client of ioredis or node-redis for one server, or its URL. */
+export type Client = object | string
+
+export interface ExecutionStats {
+  readonly membershipSize: number
+  readonly quorumSize: number
+  /** Not told: it is empty. */
+  readonly votesFor: Set<Client>
+  /** Who did not grant, and why: known of an operation that failed. */
+  readonly votesAgainst: Map<Client, Error>
+}
+
+export type ExecutionResult = { attempts: ReadonlyArray<Promise<ExecutionStats>> }
+
+/** Each may be given for all operations, or for one. */
+export interface Settings {
+  /** What is taken off a lock's duration for clocks: 1 % and 2 ms at least. */
+  readonly driftFactor: number
+  /** With `retryDelay`, how long is waited: -1 waits without end, 0 tries once. */
+  readonly retryCount: number
+  readonly retryDelay: number
+  /** Not used: whoever waits is called. */
+  readonly retryJitter: number
+  /** `duration` has to be 100 ms longer, and nothing else. */
+  readonly automaticExtensionThreshold: number
+}
+
+/** Another holds it on this node: emitted as `error`. */
+export class ResourceLockedError extends Error {}
+
+/** An operation failed; `cause` is the error of lockmod. */
+export class ExecutionError extends Error {
+  constructor(
+    message: string,
+    attempts: ReadonlyArray<Promise<ExecutionStats>>,
+    options?: ErrorOptions,
+  )
+  readonly attempts: ReadonlyArray<Promise<ExecutionStats>>
+}
+
+export class Lock {
+  private constructor()
+  readonly redlock: Redlock
+  readonly resources: string[]
+  /** Throws: the token is secret. */
+  readonly value: string
+  /** The fencing token, for whatever the lock protects; of several resources the largest. */
+  readonly fence: number
+  readonly attempts: ReadonlyArray<Promise<ExecutionStats>>
+  /** Until when it may be relied on, in milliseconds since 1970; 0 once it is over or replaced. */
+  expiration: number
+  release(): Promise<ExecutionResult>
+  extend(duration: number): Promise<Lock>
+}
+
+export type RedlockAbortSignal = AbortSignal & { error?: Error }
+
+export class Redlock extends EventEmitter {
+  readonly clients: Set<Client>
+  readonly settings: Settings
+
+  constructor(clients: Iterable<Client> | Locker, settings?: Partial<Settings>)
+
+  /** Calls `quit()` of the clients. */
+  quit(): Promise<void>
+
+  /** Acquires all of these or none, for so many milliseconds. */
+  acquire(resources: string[], duration: number, settings?: Partial<Settings>): Promise<Lock>
+
+  release(lock: Lock, settings?: Partial<Settings>): Promise<ExecutionResult>
+
+  /** Has the lock last for so many milliseconds from now, but never shorter. */
+  extend(existing: Lock, duration: number, settings?: Partial<Settings>): Promise<Lock>
+
+  /** Holds the resources while the routine is at work; the signal is aborted when they are lost. */
+  using<T>(
+    resources: string[],
+    duration: number,
+    settings: Partial<Settings>,
+    routine?: (signal: RedlockAbortSignal) => Promise<T>,
+  ): Promise<T>
+  using<T>(
+    resources: string[],
+    duration: number,
+    routine: (signal: RedlockAbortSignal) => Promise<T>,
+  ): Promise<T>
+}
+
+export default Redlock

@@ -1,0 +1,386 @@
+'use strict'
+
+// The interface of node-redlock 5, on lockmod. Described in redlock.d.ts.
+
+const { EventEmitter } = require('node:events')
+const { Locker, HeldError, LockError, LostError, OptionError } = require('./index.js')
+
+/**
+ * @typedef {import('./index.js').Guard} Guard
+ * @typedef {import('./redlock.js').Client} Client
+ * @typedef {import('./redlock.js').ExecutionStats} ExecutionStats
+ * @typedef {import('./redlock.js').Settings} Settings
+ * @typedef {import('./redlock.js').RedlockAbortSignal} RedlockAbortSignal
+ */
+
+/** @type {Settings} */
+const DEFAULTS = Object.freeze({
+  driftFactor: 0.01,
+  retryCount: 10,
+  retryDelay: 200,
+  retryJitter: 100,
+  automaticExtensionThreshold: 500,
+})
+
+/**
+ * How long a node's answer is waited for: the longest of these that fits into a lock's duration. A
+ * few classes, so that locks of many durations share few connections.
+ */
+const PATIENCE = [500, 200, 50, 10]
+
+class ResourceLockedError extends Error {
+  name = 'ResourceLockedError'
+}
+
+class ExecutionError extends Error {
+  name = 'ExecutionError'
+
+  /**
+   * @param {string} message
+   * @param {ReadonlyArray<Promise<ExecutionStats>>} attempts
+   * @param {ErrorOptions} [options]
+   */
+  constructor(message, attempts, options) {
+    super(message, options)
+    this.attempts = attempts
+  }
+}
+
+/** What the locks that replace each other share. @typedef {{ guards: Guard[], isOver: boolean }} Held */
+
+class Lock {
+  /** @type {Held} */
+  #held
+
+  /**
+   * @param {Redlock} redlock
+   * @param {string[]} resources
+   * @param {Held} held
+   * @param {ReadonlyArray<Promise<ExecutionStats>>} attempts
+   * @param {number} expiration
+   */
+  constructor(redlock, resources, held, attempts, expiration) {
+    this.redlock = redlock
+    this.resources = resources
+    this.attempts = attempts
+    this.expiration = expiration
+    this.#held = held
+  }
+
+  /** @returns {string} */
+  get value() {
+    throw new LockError('a token is secret, for whoever knows it holds the lock: use fence')
+  }
+
+  get fence() {
+    return Math.max(...this.#held.guards.map((guard) => guard.fence))
+  }
+
+  release() {
+    return this.redlock.release(this)
+  }
+
+  /** @param {number} duration */
+  extend(duration) {
+    return this.redlock.extend(this, duration)
+  }
+
+  /** @param {Lock} lock */
+  static held(lock) {
+    return lock.#held
+  }
+}
+
+class Redlock extends EventEmitter {
+  /** @type {Locker | undefined} */
+  #locker
+  /** @type {Map<number, Locker>} */
+  #lockers = new Map()
+  /** @type {string[]} */
+  #urls = []
+  #prefix = ''
+
+  /**
+   * @param {Iterable<Client> | Locker} clients
+   * @param {Partial<Settings>} [settings]
+   * @param {object} [scripts]
+   */
+  constructor(clients, settings = {}, scripts) {
+    super()
+    // As there: an error of one node is told to those who listen, and to nobody else.
+    this.on('error', () => {})
+    if (scripts !== undefined) {
+      throw new OptionError('there are no scripts to replace: the module decides in the server')
+    }
+    /** @type {Settings} */
+    this.settings = merge(DEFAULTS, settings)
+    const list = clients instanceof Locker ? [] : [...clients]
+    this.clients = new Set(list)
+    if (clients instanceof Locker) {
+      this.#locker = clients
+      return
+    }
+    if (this.clients.size === 0) {
+      throw new Error('Redlock must be instantiated with at least one redis client.')
+    }
+    const servers = list.map(server)
+    this.#urls = servers.map(({ url }) => url)
+    this.#prefix = servers[0]?.prefix ?? ''
+    if (servers.some(({ prefix }) => prefix !== this.#prefix)) {
+      throw new OptionError('the clients have several values of keyPrefix: give all the same')
+    }
+    // What is wrong with the list is said here, and connecting begins.
+    this.#patient(Infinity)
+  }
+
+  async quit() {
+    await Promise.all([...this.clients].map((client) => quit(client)))
+  }
+
+  /**
+   * @param {string[]} resources
+   * @param {number} duration
+   * @param {Partial<Settings>} [settings]
+   */
+  acquire(resources, duration, settings) {
+    return this.#acquire(resources, duration, merge(this.settings, settings), false)
+  }
+
+  /**
+   * @param {Lock} lock
+   * @param {Partial<Settings>} [_settings] An extension of a lost lease is not tried again.
+   */
+  async release(lock, _settings) {
+    lock.expiration = 0
+    const held = Lock.held(lock)
+    if (held.isOver) throw new ExecutionError('The lock has been released before.', [])
+    held.isOver = true
+    const isOver = held.guards.some((guard) => guard.isLost)
+    const results = await Promise.allSettled(held.guards.map((guard) => guard.release()))
+    for (const result of results) if (result.status === 'rejected') throw this.#failed(result.reason)
+    if (isOver) throw new ExecutionError('The lock had expired before it was released.', [])
+    return { attempts: [this.#stats()] }
+  }
+
+  /**
+   * @param {Lock} existing
+   * @param {number} duration
+   * @param {Partial<Settings>} [settings]
+   */
+  async extend(existing, duration, settings) {
+    whole(duration)
+    if (existing.expiration < Date.now()) {
+      throw new ExecutionError('Cannot extend an already-expired lock.', [])
+    }
+    const held = Lock.held(existing)
+    try {
+      await Promise.all(held.guards.map((guard) => guard.extend(duration)))
+    } catch (error) {
+      throw this.#failed(error)
+    }
+    existing.expiration = 0
+    return this.#lock(existing.resources, held, duration, merge(this.settings, settings))
+  }
+
+  /**
+   * @template T
+   * @param {string[]} resources
+   * @param {number} duration
+   * @param {Partial<Settings> | ((signal: RedlockAbortSignal) => Promise<T>)} first
+   * @param {(signal: RedlockAbortSignal) => Promise<T>} [second]
+   * @returns {Promise<T>}
+   */
+  async using(resources, duration, first, second) {
+    whole(duration)
+    const routine = typeof first === 'function' ? first : second
+    const settings = merge(this.settings, typeof first === 'function' ? undefined : first)
+    if (typeof routine !== 'function') throw new Error('INVARIANT: routine is not a function.')
+    if (settings.automaticExtensionThreshold > duration - 100) {
+      throw new Error(
+        'A lock `duration` must be at least 100ms greater than the `automaticExtensionThreshold` setting.',
+      )
+    }
+    const lock = await this.#acquire(resources, duration, settings, true)
+    const controller = new AbortController()
+    /** @type {RedlockAbortSignal} */
+    const signal = controller.signal
+    for (const { lost } of Lock.held(lock).guards) {
+      const stop = () => {
+        signal.error ??= this.#failed(lost.reason)
+        controller.abort(signal.error)
+      }
+      if (lost.aborted) stop()
+      else lost.addEventListener('abort', stop, { once: true })
+    }
+    try {
+      return await routine(signal)
+    } finally {
+      await lock.release()
+    }
+  }
+
+  /**
+   * @param {string[]} resources
+   * @param {number} duration
+   * @param {Settings} settings
+   * @param {boolean} renew
+   */
+  async #acquire(resources, duration, settings, renew) {
+    whole(duration)
+    const { retryCount, retryDelay } = settings
+    const wait = retryCount === -1 ? Infinity : retryCount * retryDelay
+    const deadline = Date.now() + wait
+    // All in one order, so that two callers cannot wait for each other.
+    const names = [...new Set(resources)].sort().map((name) => this.#prefix + name)
+    for (;;) {
+      /** @type {Guard[]} */
+      const guards = []
+      try {
+        for (const name of names) {
+          const left = guards.length === 0 && wait === 0 ? 0 : Math.max(0, deadline - Date.now())
+          const locker = this.#patient(duration)
+          const guard = await locker.acquire(name, { ttl: duration, wait: left, renew })
+          guards.push(guard)
+          // As there, a lock stays for its duration where nobody releases it.
+          if (!renew) guard.keep()
+        }
+        // While others were waited for, the first went on running.
+        if (!renew) await Promise.all(guards.slice(0, -1).map((guard) => guard.extend()))
+        return this.#lock(resources, { guards, isOver: false }, duration, settings)
+      } catch (error) {
+        await Promise.allSettled(guards.map((guard) => guard.release()))
+        if (!(error instanceof LostError) || Date.now() >= deadline) throw this.#failed(error)
+      }
+    }
+  }
+
+  /**
+   * @param {string[]} resources
+   * @param {Held} held
+   * @param {number} duration
+   * @param {Settings} settings
+   */
+  #lock(resources, held, duration, settings) {
+    const validity = Math.min(...held.guards.map((guard) => guard.validity))
+    // What the locker takes off is 1 %.
+    const more = Math.max(0, settings.driftFactor - DEFAULTS.driftFactor) * duration
+    const expiration = Math.floor(Date.now() + validity - more)
+    return new Lock(this, resources, held, [this.#stats()], expiration)
+  }
+
+  /** @param {number} duration */
+  #patient(duration) {
+    if (this.#locker !== undefined) return this.#locker
+    const timeout = PATIENCE.find((one) => 4 * one <= duration) ?? 10
+    let locker = this.#lockers.get(timeout)
+    if (locker === undefined) {
+      locker = new Locker(this.#urls, { ttl: 30_000, timeout, allowEvenNodes: true })
+      this.#lockers.set(timeout, locker)
+    }
+    return locker
+  }
+
+  /** @param {import('./index.js').NodeVote[]} [votes] */
+  #stats(votes = []) {
+    const clients = [...this.clients]
+    const membershipSize = clients.length
+    /** @type {Map<Client, Error>} */
+    const votesAgainst = new Map()
+    votes.forEach((vote, node) => {
+      if (vote.vote === 'granted' || vote.vote === 'confirmed') return
+      const locked = vote.vote === 'held'
+      const error = locked ? new ResourceLockedError(vote.text) : new Error(`${vote.node}: ${vote.text}`)
+      votesAgainst.set(clients[node] ?? vote.node, error)
+      this.emit('error', error)
+    })
+    const quorumSize = Math.floor(membershipSize / 2) + 1
+    return Promise.resolve({ membershipSize, quorumSize, votesFor: new Set(), votesAgainst })
+  }
+
+  /**
+   * The error that users of node-redlock expect for a cause.
+   *
+   * @param {unknown} error
+   * @returns {Error}
+   */
+  #failed(error) {
+    if (error instanceof OptionError || !(error instanceof LockError)) {
+      return error instanceof Error ? error : new Error(String(error))
+    }
+    const attempts = [this.#stats([...error.nodes])]
+    const what = error instanceof HeldError ? 'The operation was unable to achieve a quorum: ' : ''
+    return new ExecutionError(what + error.message, attempts, { cause: error })
+  }
+}
+
+/** @param {number} duration */
+function whole(duration) {
+  if (!Number.isInteger(duration)) {
+    throw new Error('Duration must be an integer value in milliseconds.')
+  }
+}
+
+/**
+ * @param {Settings} settings
+ * @param {Partial<Settings>} [changes]
+ * @returns {Settings}
+ */
+function merge(settings, changes = {}) {
+  const given = Object.entries(changes).filter(([, value]) => typeof value === 'number')
+  return { ...settings, ...Object.fromEntries(given) }
+}
+
+/** @param {Client} client */
+async function quit(client) {
+  if (typeof client === 'object' && 'quit' in client && typeof client.quit === 'function') {
+    await client.quit()
+  }
+}
+
+/**
+ * The URL of a client's server, and what its keys begin with.
+ *
+ * @param {Client} client Of ioredis or node-redis, or a URL.
+ * @returns {{ url: string, prefix: string }}
+ */
+function server(client) {
+  if (typeof client === 'string') return { url: client, prefix: '' }
+  const options = /** @type {any} */ (client).options
+  if (typeof options !== 'object' || options === null || 'rootNodes' in options || isCluster(client)) {
+    throw new OptionError(
+      `${client?.constructor?.name} does not lead to one server: give clients, URLs or a Locker`,
+    )
+  }
+  // node-redis has its address in `socket`, and its URL taken apart.
+  const { host = 'localhost', port = 6379, path, tls } = { ...options, ...options.socket }
+  if (tls && tls !== true && ['ca', 'cert', 'key'].some((name) => name in tls)) {
+    throw new OptionError("give a Locker with `cacert`, `cert` and `key`, in place of the clients' tls")
+  }
+  const { username: user, password, keyPrefix: prefix = '' } = options
+  const database = options.db ?? options.database ?? 0
+  if (path) {
+    const fields = Object.entries({ user, pass: password, db: database || undefined })
+    const given = fields.filter(([, value]) => value)
+    const query = given.map(([name, value]) => `${name}=${encodeURIComponent(value)}`).join('&')
+    return { url: `unix://${path}${query && `?${query}`}`, prefix }
+  }
+  const name = encodeURIComponent(user ?? '')
+  const secret = user || password ? `${name}:${encodeURIComponent(password ?? '')}@` : ''
+  const address = host.includes(':') ? `[${host}]` : host
+  return { url: `${tls ? 'rediss' : 'redis'}://${secret}${address}:${port}/${database}`, prefix }
+}
+
+/** @param {object} client */
+function isCluster(client) {
+  return 'isCluster' in client && client.isCluster === true
+}
+
+module.exports = {
+  // For what compilers make of `import Redlock from`.
+  __esModule: true,
+  default: Redlock,
+  ExecutionError,
+  Lock,
+  Redlock,
+  ResourceLockedError,
+}

@@ -1,0 +1,4 @@
+import redlock from './redlock.js'
+
+export const { ExecutionError, Lock, Redlock, ResourceLockedError } = redlock
+export default Redlock

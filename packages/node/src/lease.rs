@@ -1,0 +1,76 @@
+//! A lock that is held, as an object.
+
+use lockmod_host::{Holding, Unit};
+use napi_derive::napi;
+
+use crate::outcome::{Port, Value};
+
+/// A lock that is held. Garbage collection gives it back.
+#[napi]
+pub struct Lease(Holding);
+
+impl Lease {
+    pub(crate) const fn new(holding: Holding) -> Lease {
+        Lease(holding)
+    }
+}
+
+#[napi]
+impl Lease {
+    /// The fencing token: exact, for fences end at 2^53 - 1.
+    #[napi(getter)]
+    pub fn fence(&self) -> f64 {
+        self.0.fence() as f64
+    }
+
+    /// The lock's name.
+    #[napi(getter)]
+    pub fn name(&self) -> String {
+        String::from_utf8_lossy(self.0.name()).into_owned()
+    }
+
+    /// For how many milliseconds the lease may still be relied on.
+    #[napi]
+    pub fn validity(&self) -> f64 {
+        Unit::Milliseconds.count(self.0.validity())
+    }
+
+    /// Why the lease has ended, if it has.
+    #[napi]
+    pub fn reason(&self) -> Option<&'static str> {
+        self.0.reason()
+    }
+
+    /// Why the lease has ended, once it has.
+    #[napi]
+    pub fn lost(&self, port: &Port) -> f64 {
+        port.run(self.0.lost().map(|lost| async move { Ok(Value::Word(lost.await)) }))
+    }
+
+    /// Extends it, by a ttl of its own if there is one.
+    #[napi]
+    pub fn extend(&self, port: &Port, ttl: Option<f64>) -> f64 {
+        let extend = self.0.extend(ttl);
+        port.run(extend.map(|extend| async move { extend.await.map(|()| Value::Nothing) }))
+    }
+
+    /// Gives it back, and waits for a quorum.
+    #[napi]
+    pub fn release(&self, port: &Port) -> f64 {
+        let release = self.0.release();
+        port.run(release.map(|release| async move { release.await.map(|()| Value::Nothing) }))
+    }
+
+    /// From now on the lease lasts until its end where nobody releases it.
+    #[napi]
+    pub fn keep(&self) {
+        self.0.keep();
+    }
+
+    /// Releases without waiting for any node.
+    #[napi]
+    pub fn abandon(&self) {
+        // Node.js processes are not forked, so it cannot be another's.
+        drop(self.0.abandon());
+    }
+}

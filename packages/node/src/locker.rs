@@ -1,0 +1,117 @@
+//! A locker as an object: the settings come as one object, lengths of time in milliseconds.
+
+use lockmod_host::{Host, Request, Settings, Unit};
+use napi::bindgen_prelude::{Either, Uint8Array};
+use napi_derive::napi;
+
+use crate::outcome::{Failed, Port, Value};
+
+/// A lock's name, as text or as bytes.
+type Name = Either<String, Uint8Array>;
+
+fn bytes(name: Name) -> Vec<u8> {
+    match name {
+        Either::A(text) => text.into_bytes(),
+        Either::B(bytes) => bytes.to_vec(),
+    }
+}
+
+/// What a locker is made of: JavaScript's Locker has the same.
+#[napi(object, object_to_js = false)]
+pub struct Made {
+    /// The URLs of the nodes.
+    pub nodes: Vec<String>,
+    // The others are described in `Settings`.
+    pub ttl: Option<f64>,
+    pub max_ttl: Option<f64>,
+    pub timeout: Option<f64>,
+    pub wait: Option<f64>,
+    pub drift: Option<f64>,
+    pub lost_margin: Option<f64>,
+    pub renew: Option<bool>,
+    pub max_hold: Option<f64>,
+    pub label: Option<String>,
+    pub allow_even_nodes: Option<bool>,
+    pub cacert: Option<String>,
+    pub cert: Option<String>,
+    pub key: Option<String>,
+}
+
+impl From<Made> for Settings {
+    fn from(made: Made) -> Settings {
+        Settings {
+            unit: Unit::Milliseconds,
+            nodes: made.nodes,
+            ttl: made.ttl,
+            max_ttl: made.max_ttl,
+            timeout: made.timeout,
+            wait: made.wait,
+            drift: made.drift,
+            lost_margin: made.lost_margin,
+            renew: made.renew,
+            max_hold: made.max_hold,
+            label: made.label,
+            allow_even_nodes: made.allow_even_nodes.unwrap_or(false),
+            cacert: made.cacert.map(Into::into),
+            cert: made.cert.map(Into::into),
+            key: made.key.map(Into::into),
+        }
+    }
+}
+
+/// A locker, or why there is none.
+#[napi]
+pub fn open(made: Made) -> Either<Core, Failed> {
+    match Host::new(made.into()) {
+        Ok(host) => Either::A(Core(host)),
+        Err(failure) => Either::B(failure.into()),
+    }
+}
+
+/// A locker.
+#[napi]
+pub struct Core(Host);
+
+#[napi]
+impl Core {
+    /// Acquires one lock.
+    #[napi]
+    #[allow(clippy::too_many_arguments)] // They are optional, and an object costs more.
+    pub fn acquire(
+        &self,
+        port: &Port,
+        name: Name,
+        wait: Option<f64>,
+        ttl: Option<f64>,
+        label: Option<String>,
+        renew: Option<bool>,
+        max_hold: Option<f64>,
+    ) -> f64 {
+        let request = Request { wait, ttl, label, renew, max_hold };
+        let acquire = self.0.acquire(bytes(name), request);
+        port.run(acquire.map(|acquire| async move {
+            acquire.await.map(|holding| Value::Leases(vec![holding]))
+        }))
+    }
+
+    /// Acquires several or none.
+    #[napi]
+    pub fn acquire_many(&self, port: &Port, names: Vec<Name>) -> f64 {
+        let acquire = self.0.acquire_many(names.into_iter().map(bytes).collect());
+        port.run(acquire.map(|acquire| async move { acquire.await.map(Value::Leases) }))
+    }
+
+    /// What each node tells about a lock.
+    #[napi]
+    pub fn info(&self, port: &Port, name: Name) -> f64 {
+        let info = self.0.info(bytes(name));
+        port.run(info.map(|info| async move { Ok(Value::States(info.await)) }))
+    }
+
+    /// Waits until everything that was sent is carried out.
+    #[napi]
+    pub fn settle(&self, port: &Port) -> f64 {
+        let settle = self.0.settle();
+        port.run(settle.map(|settle| async move { Ok(Value::Votes(settle.await)) }))
+    }
+}

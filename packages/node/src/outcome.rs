@@ -1,0 +1,235 @@
+//! What a call comes to, and how it gets to the event loop.
+
+use std::collections::HashMap;
+use std::sync::{Mutex, PoisonError};
+use std::time::Duration;
+
+use lockmod_host::{Call, Failure, Holding, NodeState, NodeVote, Unit};
+use napi::Status;
+use napi::bindgen_prelude::Function;
+use napi::threadsafe_function::{ThreadsafeFunction, ThreadsafeFunctionCallMode};
+use napi_derive::napi;
+
+use crate::lease::Lease;
+
+/// What a call returns, before it is an object.
+pub(crate) enum Value {
+    Nothing,
+    Leases(Vec<Holding>),
+    Word(&'static str),
+    Votes(Vec<NodeVote>),
+    States(Vec<NodeState>),
+}
+
+pub(crate) type Outcome = Result<Value, Failure>;
+
+/// It does not keep the event loop alive: `lib/port.js` does, while somebody waits.
+type Ring = ThreadsafeFunction<(), (), (), Status, false, true>;
+
+/// Where results of calls arrive for an event loop.
+#[napi]
+pub struct Port {
+    port: lockmod_host::Port<Outcome>,
+    /// What is under way.
+    calls: Mutex<HashMap<u64, Call>>,
+}
+
+impl Port {
+    /// Begins a call, and returns its number. Nothing but the event loop's thread does so.
+    pub(crate) fn run(
+        &self,
+        call: Result<impl Future<Output = Outcome> + Send + 'static, Failure>,
+    ) -> f64 {
+        let number = match call.and_then(|call| self.port.start(call)) {
+            Ok(call) => {
+                let number = call.number;
+                self.calls().insert(number, call);
+                number
+            }
+            Err(failure) => self.port.put(Err(failure)),
+        };
+        // Exact for longer than any program runs.
+        number as f64
+    }
+
+    fn calls(&self) -> std::sync::MutexGuard<'_, HashMap<u64, Call>> {
+        self.calls.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+#[napi]
+impl Port {
+    /// A port that calls `ring` on the event loop when there is something to take.
+    #[napi(constructor)]
+    pub fn new(ring: Function<'_, (), ()>) -> napi::Result<Port> {
+        let builder = ring.build_threadsafe_function::<()>();
+        let ring: Ring = builder.callee_handled::<false>().weak::<true>().build()?;
+        // A loop that is ending is told in vain.
+        let ring = move || {
+            let _ = ring.call((), ThreadsafeFunctionCallMode::NonBlocking);
+        };
+        Ok(Port { port: lockmod_host::Port::new(ring), calls: Mutex::default() })
+    }
+
+    /// What has arrived.
+    #[napi]
+    pub fn take(&self) -> Vec<Done> {
+        let done = self.port.take();
+        let mut calls = self.calls();
+        done.into_iter()
+            .map(|(number, outcome)| {
+                calls.remove(&number);
+                Done::new(number, outcome)
+            })
+            .collect()
+    }
+
+    /// Drops the call, if it is not done.
+    #[napi]
+    pub fn cancel(&self, number: f64) {
+        // Numbers come from `run`.
+        if let Some(call) = self.calls().remove(&(number as u64)) {
+            call.cancel();
+        }
+    }
+}
+
+/// A call that is done: its number, and what belongs to it.
+#[napi(object, object_from_js = false)]
+#[derive(Default)]
+pub struct Done {
+    /// The number that the call returned.
+    pub number: f64,
+    /// Why it failed.
+    pub failure: Option<Failed>,
+    /// What was acquired.
+    pub leases: Option<Vec<Lease>>,
+    /// Why a lease has ended.
+    pub word: Option<&'static str>,
+    /// What each node said.
+    pub votes: Option<Vec<Vote>>,
+    /// What each node tells about a lock.
+    pub states: Option<Vec<State>>,
+}
+
+impl Done {
+    fn new(number: u64, outcome: Outcome) -> Done {
+        let mut done = Done { number: number as f64, ..Done::default() };
+        match outcome {
+            Ok(Value::Nothing) => {}
+            Ok(Value::Leases(holdings)) => {
+                done.leases = Some(holdings.into_iter().map(Lease::new).collect());
+            }
+            Ok(Value::Word(word)) => done.word = Some(word),
+            Ok(Value::Votes(votes)) => done.votes = Some(votes.iter().map(Vote::from).collect()),
+            Ok(Value::States(states)) => {
+                done.states = Some(states.into_iter().map(State::from).collect());
+            }
+            Err(failure) => done.failure = Some(failure.into()),
+        }
+        done
+    }
+}
+
+/// A failure: the classes of errors, and what belongs to which, are `lib/errors.js`'s.
+#[napi(object, object_from_js = false)]
+pub struct Failed {
+    /// What happened, in one word.
+    pub kind: &'static str,
+    /// One line for an operator.
+    pub text: String,
+    /// What each node said.
+    pub nodes: Vec<Vote>,
+    /// For how many milliseconds the lock was tried for.
+    pub waited: Option<f64>,
+    /// How often all nodes were asked.
+    pub attempts: Option<u32>,
+    /// Why the lease has ended.
+    pub reason: Option<&'static str>,
+}
+
+impl From<Failure> for Failed {
+    fn from(failure: Failure) -> Failed {
+        Failed {
+            kind: failure.kind.word(),
+            nodes: failure.nodes.iter().map(Vote::from).collect(),
+            waited: failure.tried.map(|(waited, _)| milliseconds(waited)),
+            attempts: failure.tried.map(|(_, attempts)| attempts),
+            reason: failure.reason,
+            text: failure.text,
+        }
+    }
+}
+
+/// What one node said: JavaScript's NodeVote.
+#[napi(object, object_from_js = false)]
+pub struct Vote {
+    /// The node's address, without password.
+    pub node: String,
+    /// In one word.
+    pub vote: &'static str,
+    /// In words for people.
+    pub text: String,
+    /// The fence that it granted.
+    pub fence: Option<f64>,
+    /// The label of whoever holds the lock there.
+    pub label: Option<String>,
+    /// How long that lease lasts unless it is extended, in milliseconds.
+    pub left: Option<f64>,
+    /// How long that holder has had the lock, in milliseconds.
+    pub held_for: Option<f64>,
+}
+
+impl From<&NodeVote> for Vote {
+    fn from(said: &NodeVote) -> Vote {
+        Vote {
+            node: said.node.clone(),
+            vote: said.vote,
+            text: said.text.clone(),
+            fence: said.fence.map(|fence| fence as f64),
+            label: said.label.clone(),
+            left: said.left.map(milliseconds),
+            held_for: said.held_for.map(milliseconds),
+        }
+    }
+}
+
+/// What one node tells about a lock: JavaScript's NodeInfo.
+#[napi(object, object_from_js = false)]
+pub struct State {
+    /// What the node says if it does not tell.
+    pub vote: Option<Vote>,
+    /// The node's address, without password.
+    pub node: String,
+    /// `free`, `held` or `reserved`.
+    pub state: String,
+    /// The highest fence issued.
+    pub fence: f64,
+    /// Who holds it.
+    pub label: Option<String>,
+    /// How long the lease lasts unless it is extended, in milliseconds.
+    pub left: Option<f64>,
+    /// How long it has been held, in milliseconds.
+    pub held_for: Option<f64>,
+    /// How many wait for it in line.
+    pub waiters: f64,
+}
+
+impl From<NodeState> for State {
+    fn from(told: NodeState) -> State {
+        State {
+            vote: told.vote.as_ref().map(Vote::from),
+            node: told.node,
+            state: told.state,
+            fence: told.fence as f64,
+            label: told.label,
+            left: told.left.map(milliseconds),
+            held_for: told.held_for.map(milliseconds),
+            waiters: told.waiters as f64,
+        }
+    }
+}
+
+fn milliseconds(length: Duration) -> f64 {
+    Unit::Milliseconds.count(length)
+}

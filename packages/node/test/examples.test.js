@@ -1,0 +1,73 @@
+'use strict'
+
+// The programs of examples/node do what they say.
+
+const assert = require('node:assert/strict')
+const { spawn } = require('node:child_process')
+const { cpSync, mkdtempSync, rmSync, symlinkSync } = require('node:fs')
+const { tmpdir } = require('node:os')
+const { join } = require('node:path')
+const { after, test } = require('node:test')
+const { PATIENCE, three, until, urls } = require('./nodes.js')
+const { Locker } = require('lockmod')
+
+const nodes = three()
+const patient = () => new Locker(urls(nodes), { ttl: 10_000, timeout: 2000, wait: PATIENCE })
+const folder = mkdtempSync(join(tmpdir(), 'lockmod-examples-'))
+cpSync(join(__dirname, '../../../examples/node'), folder, { recursive: true })
+symlinkSync(process.env.NODE_PATH, join(folder, 'node_modules'))
+const running = new Set()
+after(() => {
+  for (const program of running) program.kill('SIGKILL')
+  rmSync(folder, { recursive: true, force: true })
+})
+
+/** What it says comes into `said`, and its end into `ended`. */
+function start(program, ...given) {
+  const env = { ...process.env, LOCKMOD_NODES: urls(nodes).join() }
+  const stdio = ['ignore', 'pipe', 'inherit']
+  const child = spawn(process.execPath, [join(folder, program), ...given], { env, stdio })
+  running.add(child)
+  child.said = ''
+  child.stdout.on('data', (data) => (child.said += data))
+  child.ended = new Promise((resolve) => child.once('close', resolve))
+  return child
+}
+
+test('the web handler serves one at a time', async () => {
+  const server = start('web.mjs', '0')
+  await until('it listens', () => server.said.includes('\n'))
+  const url = `http://127.0.0.1:${server.said.trim().split(' ').at(-1)}/account/17`
+  const post = async () => {
+    const response = await fetch(url, { method: 'POST' })
+    return [response.status, await response.text()]
+  }
+  const [status, text] = await post()
+  assert.equal(status, 200)
+  assert.match(text, /under fence/)
+  const guard = await patient().acquire('account:17', { label: 'a-colleague' })
+  const [busy, why] = await post()
+  assert.equal(busy, 409)
+  assert.match(why, /for a-colleague/)
+  await guard.release()
+})
+
+test('the worker leaves what another has', async () => {
+  const guard = await patient().acquire('task:b', { label: 'a-colleague' })
+  const worker = start('worker.mjs', 'a', 'b', 'c')
+  assert.equal(await worker.ended, 0)
+  const lines = worker.said.trim().split('\n')
+  assert.equal(lines.length, 7)
+  assert.ok(lines.includes('b: left to a-colleague'))
+  assert.equal(lines.filter((line) => line.startsWith('c: step')).length, 3)
+  await guard.release()
+})
+
+test('the scheduled job runs on one host', async () => {
+  const first = start('scheduled.mjs', '600')
+  await until('it is at work', () => first.said.includes('under fence'))
+  const second = start('scheduled.mjs', '0')
+  await second.ended
+  assert.match(second.said, /^left to /)
+  first.kill('SIGKILL')
+})

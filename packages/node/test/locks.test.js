@@ -1,0 +1,314 @@
+'use strict'
+
+const assert = require('node:assert/strict')
+const { spawnSync } = require('node:child_process')
+const { test } = require('node:test')
+const { setTimeout: sleep } = require('node:timers/promises')
+const { Worker } = require('node:worker_threads')
+const { Node, PATIENCE, block, three, until, urls } = require('./nodes.js')
+const {
+  HeldError,
+  Locker,
+  LostError,
+  NoQuorumError,
+  OptionError,
+  RefusedError,
+} = require('lockmod')
+
+const nodes = three()
+// A busy machine may be slow to answer; every test that needs less says so.
+const patient = (options = {}) =>
+  new Locker(urls(nodes), { ttl: 10_000, timeout: 2000, wait: PATIENCE, ...options })
+const waiters = async (name, count) =>
+  (await Promise.all(nodes.map((node) => node.info(name)))).every((told) => told.waiters === count)
+const removeByForce = (name) => Promise.all(nodes.map((node) => node.run('DEL', name)))
+const states = async (locker, name) => new Set((await locker.info(name)).map((told) => told.state))
+
+test('one holds it at a time, and fences rise', async () => {
+  const [locker, other] = [patient(), patient()]
+  const guard = await locker.acquire('one', { label: 'worker-7' })
+  assert.equal(guard.name, 'one')
+  assert.ok(0 < guard.validity && guard.validity <= 10_000)
+  assert.ok(!guard.isLost && !guard.lost.aborted)
+  const held = await other.tryAcquire('one').catch((error) => error)
+  assert.ok(held instanceof HeldError)
+  assert.deepEqual([held.name, held.label, held.isRetryable, held.attempts], ['HeldError', 'worker-7', true, 1])
+  assert.ok(0 < held.left && held.left <= 10_000)
+  assert.match(held.message, /for worker-7/)
+  assert.deepEqual(held.nodes.map(({ node }) => node), urls(nodes).map((url) => url.split('//')[1]))
+  assert.deepEqual(new Set(held.nodes.map(({ vote }) => vote)), new Set(['held']))
+  await guard.release()
+  await guard.release()
+  assert.deepEqual([guard.validity, guard.isLost, guard.lost.aborted], [0, true, false])
+  const next = await other.tryAcquire('one')
+  assert.ok(next.fence > guard.fence)
+  await next.release()
+})
+
+test('whoever waits is called', async () => {
+  const locker = patient()
+  const guard = await locker.acquire('line')
+  const waiting = locker.acquire(Buffer.from('line'))
+  await until('it stands in line', () => waiters('line', 1))
+  await guard.release()
+  const late = await waiting
+  assert.equal(late.fence, guard.fence + 1)
+  await late.release()
+})
+
+test('tasks exclude each other', async () => {
+  const locker = patient()
+  const fences = []
+  let inside = 0
+  const work = async () => {
+    for (let i = 0; i < 3; i++) {
+      await locker.using('tasks', async (guard) => {
+        assert.equal(++inside, 1)
+        fences.push(guard.fence)
+        await sleep(0)
+        guard.check()
+        inside -= 1
+      })
+    }
+  }
+  await Promise.all(Array.from({ length: 12 }, work))
+  assert.equal(fences.length, 36)
+  assert.deepEqual(fences, [...new Set(fences)].sort((one, other) => one - other))
+})
+
+test('a lock that was taken away is told, whatever the work does', async () => {
+  const locker = patient({ ttl: 1500, timeout: 400 })
+  const guard = await locker.acquire('taken')
+  const told = new Promise((resolve) => guard.lost.addEventListener('abort', resolve))
+  await removeByForce('taken')
+  await told
+  assert.ok(guard.lost.reason instanceof LostError)
+  assert.equal(guard.lost.reason.reason, 'removed')
+  assert.throws(() => guard.check(), LostError)
+  assert.equal((await locker.acquire('taken')).lost.aborted, false)
+
+  // Work that is stopped by the signal, and work that does not look at it.
+  const stopped = locker.using('stopped', async (guard, lost) => {
+    await removeByForce('stopped')
+    await sleep(PATIENCE, null, { signal: lost })
+  })
+  await assert.rejects(stopped, { name: 'LostError', reason: 'removed' })
+  const careless = locker.using('careless', () => removeByForce('careless'))
+  await assert.rejects(careless, { name: 'LostError', reason: 'removed' })
+  // An error of the work's own is not replaced.
+  const wrong = locker.using('wrong', async () => {
+    await removeByForce('wrong')
+    throw new RangeError('mine')
+  })
+  await assert.rejects(wrong, RangeError)
+})
+
+test('without a quorum every node has its say', async () => {
+  const locker = patient({ ttl: 6000, timeout: 500 })
+  const guard = await locker.acquire('quorum')
+  await nodes[0].kill()
+  nodes[1].pause()
+  const failed = await guard.extend().catch((error) => error)
+  assert.ok(failed instanceof NoQuorumError && failed.isRetryable)
+  assert.deepEqual(failed.nodes.map(({ vote }) => vote), ['unreachable', 'timed_out', 'confirmed'])
+  guard.check()
+  await assert.rejects(locker.tryAcquire('quorum:other'), { name: 'NoQuorumError', message: /timed out/ })
+  await assert.rejects(guard.release(), NoQuorumError)
+})
+
+test('wrong settings are refused with what to do', async () => {
+  const list = urls(nodes)
+  for (const [given, options, says] of [
+    [[], {}, /at least one/],
+    [Array(3).fill(list[0]), {}, /same node/],
+    [list.slice(0, 2), {}, /even number/],
+    [['http://x'], {}, /redis:\/\//],
+    [[1], {}, /URLs/],
+    [list, { ttl: 1 }, /too short/],
+    [list, { ttl: -1 }, /ttl is -1: give a number of milliseconds/],
+    [list, { ttl: NaN }, /NaN/],
+    [list, { ttl: '5s' }, /ttl is '5s': give a number/],
+    [list, { tll: 5 }, /no option 'tll'/],
+    [list, { timeout: 20_000, ttl: 30_000 }, /third/],
+    [list, { label: 'x'.repeat(129) }, /at most 128/],
+    [list, { cacert: '/no/such/file' }, /rediss:\/\//],
+  ]) {
+    assert.throws(() => new Locker(given, options), { name: 'OptionError', message: says })
+  }
+  const locker = patient()
+  for (const ttl of [1, -1, Infinity]) await assert.rejects(locker.acquire('x', { ttl }), OptionError)
+  await assert.rejects(locker.acquire(3), OptionError)
+  await assert.rejects(locker.acquire('x', { waits: 3 }), OptionError)
+  new Locker(list.slice(0, 2).join(), { allowEvenNodes: true })
+})
+
+test('several locks or none', async () => {
+  const locker = patient()
+  const guards = await locker.acquireMany(['b', 'a', 'b'])
+  assert.deepEqual(guards.map(({ name }) => name), ['a', 'b'])
+  await assert.rejects(patient({ wait: 0 }).acquireMany(['0', 'b']), HeldError)
+  assert.deepEqual(await states(locker, '0'), new Set(['free']))
+  await guards[0].release()
+  guards[1].check()
+  await guards[1].release()
+})
+
+test('an extension may have a ttl of its own', async () => {
+  const guard = await patient().acquire('extended', { renew: false })
+  await guard.extend(60_000)
+  assert.ok(50_000 < guard.validity && guard.validity < 60_000)
+  await guard.extend(8000)
+  assert.ok(guard.validity > 50_000)
+  await assert.rejects(guard.extend(1), OptionError)
+  await guard.release()
+  await assert.rejects(guard.extend(), LostError)
+})
+
+test('a guard that nobody has any more gives the lock back', async () => {
+  const locker = patient()
+  const fence = await (async () => {
+    const guard = await locker.acquire('garbage')
+    // What watches the loss does not keep the guard.
+    guard.lost.addEventListener('abort', () => {})
+    return guard.fence
+  })()
+  const guard = await until('it is collected', async () => {
+    global.gc()
+    await locker.settle()
+    return locker.tryAcquire('garbage').catch(() => null)
+  })
+  assert.ok(guard.fence > fence)
+  await guard.release()
+})
+
+test('the lock outlives an event loop that is blocked, and a loss is told after it', async () => {
+  const locker = patient({ ttl: 1200, timeout: 400 })
+  const guard = await locker.acquire('blocked')
+  block(4000)
+  guard.check()
+  const told = await nodes[0].info('blocked')
+  assert.ok(told.fence === guard.fence && told.held_for_ms >= 4000)
+  const heard = new Promise((resolve) => guard.lost.addEventListener('abort', () => resolve(Date.now())))
+  for (const node of nodes) node.pause()
+  block(2000)
+  const awake = Date.now()
+  assert.ok(guard.isLost)
+  assert.ok((await heard) - awake < 3000)
+})
+
+test('a wait that is aborted leaves nothing behind', async () => {
+  const locker = patient()
+  const guard = await locker.acquire('aborted')
+  const controller = new AbortController()
+  const waiting = locker.acquire('aborted', { signal: controller.signal })
+  await until('it stands in line', () => waiters('aborted', 1))
+  controller.abort(new RangeError('enough'))
+  await assert.rejects(waiting, RangeError)
+  await until('the line is empty', () => waiters('aborted', 0))
+  await guard.release()
+  await assert.rejects(locker.acquire('aborted', { signal: AbortSignal.abort() }), { name: 'AbortError' })
+  assert.deepEqual(await states(locker, 'aborted'), new Set(['free']))
+})
+
+test('an abort at any moment leaves nothing behind', async () => {
+  const locker = patient()
+  let aborted = 0
+  for (let i = 0; i < 150; i++) {
+    const controller = new AbortController()
+    const task = locker.acquire('any', { signal: controller.signal })
+    const start = performance.now()
+    const pause = Math.random() * 2
+    while (performance.now() - start < pause) await new Promise(setImmediate)
+    controller.abort()
+    const guard = await task.catch(() => null)
+    if (guard === null) aborted += 1
+    else await guard.release()
+    // At once: nothing of the one before is in the way for long.
+    await locker.using('any', () => {})
+  }
+  assert.ok(aborted > 5)
+  await locker.settle()
+  await (await locker.tryAcquire('any')).release()
+})
+
+test('a result that arrives for somebody who has gone is given back', async () => {
+  const locker = patient()
+  const controller = new AbortController()
+  const task = locker.acquire('late', { signal: controller.signal })
+  // It is granted while the loop is blocked, and aborted before it is looked at.
+  const info = ['-p', String(nodes[0].port), 'LOCK.INFO', 'late']
+  const deadline = Date.now() + PATIENCE
+  while (!String(spawnSync('redis-cli', info).stdout).includes('held')) assert.ok(Date.now() < deadline)
+  block(100)
+  controller.abort()
+  await assert.rejects(task, { name: 'AbortError' })
+  await locker.settle()
+  await (await locker.tryAcquire('late')).release()
+})
+
+const program = (text) => {
+  const prelude = `const { Locker } = require('lockmod')
+    const locker = new Locker(${JSON.stringify(urls(nodes))}, { timeout: 2000, wait: ${PATIENCE} })`
+  const { status, stdout, stderr } = spawnSync(process.execPath, ['-e', prelude + text], { timeout: PATIENCE })
+  return { status, out: String(stdout).trim(), err: String(stderr) }
+}
+
+test('a program that ends leaves nothing behind, and is not kept from ending', async () => {
+  const locker = patient()
+  const hold = "\nlocker.acquire('ended').then((guard) => console.log(guard.lost.aborted, guard.fence))"
+  for (const end of ['', '.then(() => process.exit())', '.then(() => { throw new Error() })']) {
+    const { out } = program(`${hold}${end}`)
+    assert.match(out, /^false \d+$/, end)
+    assert.deepEqual(await states(locker, 'ended'), new Set(['free']), end)
+  }
+  // What waits keeps it alive.
+  const other = await locker.acquire('waited', { ttl: 7000, renew: false })
+  const waited = program("\nlocker.acquire('waited').then((guard) => console.log(guard.fence))")
+  assert.equal(waited.out, String(other.fence + 1), waited.err)
+  const kept = program("\nlocker.acquire('kept').then((guard) => guard.keep())")
+  assert.equal(kept.status, 0, kept.err)
+  assert.deepEqual(await states(locker, 'kept'), new Set(['held']))
+})
+
+test('a worker thread has locks of its own, which end with it', async () => {
+  const text = `const { Locker } = require('lockmod')
+    const { parentPort, workerData } = require('node:worker_threads')
+    new Locker(workerData, { timeout: 2000, ttl: 20_000 }).acquire('thread').then((guard) => {
+      globalThis.guard = guard
+      parentPort.postMessage(guard.fence)
+      setInterval(() => {}, 1000)
+    })`
+  const worker = new Worker(text, { eval: true, workerData: urls(nodes) })
+  const fence = await new Promise((resolve, reject) => worker.once('message', resolve).once('error', reject))
+  const locker = patient()
+  const mine = await locker.acquire('main')
+  await assert.rejects(locker.tryAcquire('thread'), HeldError)
+  await worker.terminate()
+  const guard = await locker.acquire('thread')
+  assert.ok(guard.fence > fence)
+  mine.check()
+  assert.equal((await nodes[0].info('main')).fence, mine.fence)
+  await Promise.all([guard.release(), mine.release()])
+})
+
+test('who holds it is told without touching it', async () => {
+  const locker = patient()
+  const guard = await locker.acquire('told', { label: 'worker-7' })
+  for (const { state, label, fence, vote } of await locker.info('told')) {
+    assert.deepEqual([state, label, fence, vote], ['held', 'worker-7', guard.fence, undefined])
+  }
+  await nodes[2].kill()
+  const vote = await until('it is gone', async () => (await locker.info('told'))[2].vote)
+  assert.equal(vote.vote, 'unreachable')
+})
+
+test('a server without the module refuses', async () => {
+  const others = [new Node(), new Node()]
+  await Promise.all(others.map((node) => node.start({ withModule: false })))
+  try {
+    const locker = new Locker(urls([nodes[0], ...others]), { timeout: 2000 })
+    await assert.rejects(locker.acquire('none'), RefusedError)
+  } finally {
+    await Promise.all(others.map((node) => node.remove()))
+  }
+})

@@ -1,0 +1,222 @@
+'use strict'
+
+// What users of node-redlock rely on, on node-redlock itself and on ours: so they behave alike.
+
+const assert = require('node:assert/strict')
+const { after, test } = require('node:test')
+const { setTimeout: sleep } = require('node:timers/promises')
+const { createClient } = require('@redis/client')
+const { Redis, Cluster } = require('ioredis')
+const theirs = require('redlock')
+const ours = require('lockmod/redlock')
+const { Locker } = require('lockmod')
+const { Node, block, three, until, urls } = require('./nodes.js')
+
+const nodes = three()
+const open = []
+after(() => open.forEach((client) => client.disconnect()))
+
+function clients(list, options = {}) {
+  const made = list.map(({ port }) => new Redis({ port, host: '127.0.0.1', ...options }))
+  for (const client of made) client.on('error', () => {})
+  open.push(...made)
+  return made
+}
+
+/** Ours in every way in which it is made. */
+const KINDS = [
+  ['redlock', theirs, (settings) => new theirs.default(clients(nodes), settings)],
+  ['lockmod', ours, (settings) => new ours.default(clients(nodes), settings)],
+  ['lockmod on one node', ours, (settings) => new ours.default(clients(nodes.slice(0, 1)), settings)],
+  [
+    'lockmod on a locker',
+    ours,
+    (settings) => new ours.default(new Locker(urls(nodes), { timeout: 200 }), settings),
+  ],
+]
+
+function each(name, work) {
+  for (const [kind, library, make] of KINDS) {
+    test(`${kind}: ${name}`, () => work({ make, library, key: `${name}:${kind}` }))
+  }
+}
+
+const once = { retryCount: 0 }
+
+each('a lock is acquired and released', async ({ make, library, key }) => {
+  const [redlock, other] = [make(), make()]
+  const lock = await redlock.acquire([key], 5000)
+  assert.ok(lock instanceof library.Lock)
+  assert.deepEqual(lock.resources, [key])
+  assert.ok(lock.expiration > Date.now() + 3000 && lock.expiration <= Date.now() + 5000)
+  const start = Date.now()
+  const held = await other.acquire([key], 5000, { retryCount: 3, retryDelay: 50 }).catch((error) => error)
+  assert.ok(held instanceof library.ExecutionError, held)
+  assert.match(held.message, /quorum/)
+  assert.ok(Date.now() - start < 3000)
+  const { attempts } = await lock.release()
+  assert.equal(attempts.length, 1)
+  assert.equal(lock.expiration, 0)
+  await (await other.acquire([key], 5000, once)).release()
+})
+
+each('errors of nodes are emitted', async ({ make, library, key }) => {
+  const [redlock, other] = [make(), make(once)]
+  const lock = await redlock.acquire([key], 5000)
+  const errors = []
+  other.on('error', (error) => errors.push(error))
+  const held = await other.acquire([key], 5000).catch((error) => error)
+  assert.ok(errors.length > 0 && errors.every((error) => error instanceof library.ResourceLockedError))
+  const stats = await held.attempts.at(-1)
+  assert.ok(stats.votesAgainst.size > 0)
+  await lock.release()
+})
+
+each('whoever waits gets it', async ({ make, key }) => {
+  const [redlock, other] = [make(), make({ retryCount: -1, retryDelay: 20, retryJitter: 5 })]
+  const lock = await redlock.acquire([key], 10_000)
+  const waiting = other.acquire([key], 10_000)
+  await sleep(100)
+  await lock.release()
+  await (await waiting).release()
+})
+
+each('several resources at once, or none', async ({ make, library, key }) => {
+  const redlock = make(once)
+  const [a, b, c] = ['a', 'b', 'c'].map((part) => `${key}:${part}`)
+  const lock = await redlock.acquire([b, a], 5000)
+  await assert.rejects(redlock.acquire([c, a], 5000), library.ExecutionError)
+  await (await redlock.acquire([c], 5000)).release()
+  const longer = await lock.extend(8000)
+  await longer.release()
+  await (await redlock.acquire([a, b, c], 5000)).release()
+})
+
+each('an extension replaces the lock', async ({ make, library, key }) => {
+  const redlock = make(once)
+  const lock = await redlock.acquire([key], 1000)
+  const longer = await lock.extend(6000)
+  assert.equal(lock.expiration, 0)
+  assert.ok(longer.expiration > Date.now() + 4000)
+  await assert.rejects(lock.extend(5000), library.ExecutionError)
+  await sleep(1100)
+  await assert.rejects(redlock.acquire([key], 1000), library.ExecutionError)
+  await longer.release()
+})
+
+each('a lock ends with its duration', async ({ make, library, key }) => {
+  const [redlock, other] = [make(once), make(once)]
+  const lock = await redlock.acquire([key], 1500)
+  await until('it has ended', () => lock.expiration < Date.now())
+  await assert.rejects(lock.extend(1000), library.ExecutionError)
+  const next = await until('it is free', () => other.acquire([key], 5000).catch(() => null))
+  await assert.rejects(lock.release(), library.ExecutionError)
+  await next.release()
+  await assert.rejects(next.release(), library.ExecutionError)
+})
+
+each('a lock that nobody refers to stays for its duration', async ({ make, library, key }) => {
+  const redlock = make(once)
+  await redlock.acquire([key], 8000)
+  await sleep(10)
+  global.gc()
+  await assert.rejects(redlock.acquire([key], 1000), library.ExecutionError)
+})
+
+each('a routine holds the lock for longer than its duration', async ({ make, library, key }) => {
+  const [redlock, other] = [make(), make(once)]
+  const said = await redlock.using([key], 1000, { automaticExtensionThreshold: 500 }, async (signal) => {
+    await sleep(2500)
+    await assert.rejects(other.acquire([key], 1000), library.ExecutionError)
+    return signal.aborted
+  })
+  assert.equal(said, false)
+  await (await other.acquire([key], 1000)).release()
+  const wrong = redlock.using([key], 1000, async () => {
+    throw new RangeError('mine')
+  })
+  await assert.rejects(wrong, RangeError)
+  await (await other.acquire([key], 1000)).release()
+})
+
+each('a routine is told that its lock is lost', async ({ make, library, key }) => {
+  let error
+  const lost = make().using([key], 1000, async (signal) => {
+    await Promise.all(nodes.map((node) => node.run('DEL', key)))
+    await until('it is told', () => signal.aborted)
+    error = signal.error
+  })
+  await assert.rejects(lost, library.ExecutionError)
+  assert.ok(error instanceof library.ExecutionError)
+})
+
+each('wrong calls are refused', async ({ make, key }) => {
+  const redlock = make()
+  await assert.rejects(redlock.acquire([key], 10.5), /integer/)
+  await assert.rejects(redlock.using([key], 10.5, async () => {}), /integer/)
+  await assert.rejects(redlock.using([key], 500, async () => {}), /automaticExtensionThreshold/)
+  await assert.rejects(redlock.using([key], 5000), /function/)
+})
+
+test('a routine that blocks the event loop does not lose its lock', async () => {
+  const redlock = new ours.Redlock(clients(nodes))
+  await redlock.using(['blocked'], 1000, async (signal) => {
+    block(3000)
+    assert.equal((await nodes[0].info('blocked')).state, 'held')
+    assert.equal(signal.aborted, false)
+  })
+})
+
+test('resources whose waits are longer than a duration are all held in the end', async () => {
+  const redlock = new ours.Redlock(clients(nodes), { retryCount: -1 })
+  const b = await redlock.acquire(['many:b'], 3000)
+  const both = await redlock.acquire(['many:b', 'many:a'], 1500)
+  assert.ok(b.expiration <= Date.now() + 200)
+  assert.ok(both.expiration > Date.now() + 700)
+  for (const name of ['many:a', 'many:b']) assert.equal((await nodes[0].info(name)).state, 'held')
+  await both.release()
+})
+
+test('what differs names the alternative', async () => {
+  const [client] = clients(nodes)
+  assert.throws(() => new ours.Redlock([]), /at least one/)
+  assert.throws(() => new ours.Redlock([client], {}, { acquireScript: '' }), /module/)
+  assert.throws(() => new ours.Redlock([client, client]), /same node/)
+  const cluster = new Cluster([{ port: 1 }], { lazyConnect: true })
+  assert.throws(() => new ours.Redlock([cluster]), /Locker/)
+  assert.throws(() => new ours.Redlock([{}]), /Locker/)
+  const tls = new Redis({ port: 1, lazyConnect: true, tls: { ca: 'PEM' } })
+  assert.throws(() => new ours.Redlock([tls]), /cacert/)
+  const lock = await new ours.Redlock([client]).acquire(['value'], 1000)
+  assert.throws(() => lock.value, /fence/)
+  assert.ok(lock.fence >= 1)
+  await lock.release()
+  await nodes[0].run('SET', 'text', 'x')
+  await assert.rejects(new ours.Redlock([client]).acquire(['text'], 1000), /kind of value/)
+})
+
+test('clients of every kind lead to their server', async () => {
+  const [port] = nodes.map((node) => node.port)
+  const host = '127.0.0.1'
+  const secret = new Node()
+  await secret.start()
+  try {
+    await secret.run('ACL', 'SETUSER', 'u@', 'on', '>p/:', '+@all', '~*', '&*')
+    await secret.run('CONFIG', 'SET', 'requirepass', 'x')
+    const made = [
+      [`redis://${host}:${port}`],
+      clients([{ port }], { keyPrefix: 'p:', db: 0 }),
+      [createClient({ url: `redis://${host}:${port}/0` })],
+      [createClient({ socket: { host, port } })],
+      [createClient({ url: `redis://u%40:p%2F%3A@${host}:${secret.port}` })],
+      [new Redis({ host, port: secret.port, username: 'u@', password: 'p/:', lazyConnect: true })],
+    ]
+    for (const list of made) {
+      const lock = await new ours.Redlock(list).acquire(['kinds'], 1000)
+      if (list[0].options?.keyPrefix) assert.equal((await nodes[0].info('p:kinds')).state, 'held')
+      await lock.release()
+    }
+  } finally {
+    await secret.remove()
+  }
+})
