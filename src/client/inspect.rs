@@ -144,13 +144,29 @@ impl<W: World> Locker<W> {
     /// Nothing changes anywhere.
     pub async fn list(&self) -> Vec<NodeLocks> {
         let names = self.core().world.nodes();
-        let asked = (0..names.len()).map(|node| self.list_node(node, LISTED_MAX, u64::MAX));
+        let asked = (0..names.len()).map(|node| async move {
+            self.check_module(node).await?;
+            self.list_node(node, LISTED_MAX, u64::MAX).await
+        });
         let listed = names.iter().zip(join_all(asked).await);
         let listed = listed.map(|(node, locks)| NodeLocks {
             node: Arc::clone(node),
             locks: locks.map(|locks| locks.found),
         });
         listed.collect()
+    }
+
+    /// Fails where the module is missing: such a server has no locks of that type, and says so to a
+    /// SCAN like one that is not in use.
+    async fn check_module(&self, node: usize) -> Result<(), Vote> {
+        match self.ask(node, &[Packet::new(&[b"LOCK.HELP"])]).await?.pop() {
+            Some(Reply::Error(text)) => match super::protocol::error_vote(&text) {
+                Vote::ModuleMissing => Err(Vote::ModuleMissing),
+                // A user who may not ask for help may list locks.
+                _ => Ok(()),
+            },
+            Some(_) | None => Ok(()),
+        }
     }
 
     /// The locks of a node that has `count` of them, but no more than `max`.

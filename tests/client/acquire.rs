@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use lockmod::client::{AcquireError, Locker, Lost, ReleaseError, Vote, blocking};
 
+use crate::common::{Server, start_nodes};
 use crate::{builder, connected, leases, locker, millis, nodes, until};
 
 #[tokio::test]
@@ -213,6 +214,23 @@ async fn locks_are_listed_with_what_the_nodes_tell() {
         assert_eq!(locks[&b"a"[..]].label.as_deref(), Some("me"));
         assert_eq!(locks[&b"b"[..]].state, "free");
     }
+    guard.release().await.unwrap();
+}
+
+/// A server without the module knows no type `fencelock`, and some say of it what they say of a
+/// module that is not in use: that there is nothing.
+#[tokio::test]
+async fn a_server_without_the_module_does_not_list_nothing() {
+    let nodes = start_nodes(3, |i| match i {
+        0 => Server::builder().without_module(),
+        _ => Server::builder(),
+    });
+    let locker = builder(&nodes).build().unwrap();
+    let guard = locker.acquire("a").await.unwrap();
+    locker.settle().await;
+    let lists: Vec<_> = locker.list().await.into_iter().map(|node| node.locks).collect();
+    assert!(matches!(lists[0], Err(Vote::ModuleMissing)), "{lists:?}");
+    assert!(lists[1..].iter().all(|list| list.as_ref().is_ok_and(|locks| locks.len() == 1)));
     guard.release().await.unwrap();
 }
 
