@@ -21,7 +21,8 @@ use super::vote::Vote;
 use super::waiter::Waiter;
 use super::world::{Network, World, earliest, latest};
 use crate::engine::{
-    Answer, Attempt, Grant, Instant, Loss, Millis, NodeSet, Renewal, Schedule, Step, Terms,
+    Answer, Attempt, Grant, Instant, Loss, Millis, NodeSet, Quorum, Renewal, Schedule, Stand, Step,
+    Terms, Verdict,
 };
 
 /// How long a lost attempt waits for the last answers, to save commands.
@@ -84,8 +85,7 @@ impl<W: World> Acquire<W> {
 
     /// Whether the lease is renewed in the background.
     pub fn renew(mut self, renew: bool) -> Self {
-        let every = || Millis::new(self.terms.ttl.get() / 3);
-        self.schedule.every = renew.then(every);
+        self.schedule.every = Schedule::of(self.terms.ttl).every.filter(|_| renew);
         self
     }
 
@@ -127,20 +127,20 @@ impl<W: World> Acquire<W> {
                 Err(lost) => lost,
             };
             let waited = world.now().saturating_sub(started_at);
-            let needed = self.core.quorum.needed();
-            let verdict = |votes: &[Option<Vote>]| Verdict::of(lost.loss, votes, needed);
-            if waited >= self.wait || verdict(&lost.votes) == Verdict::Refused {
+            let quorum = self.core.quorum;
+            let is_refused = verdict(lost.loss, &lost.votes, quorum) == Verdict::Refused;
+            if waited >= self.wait || is_refused {
                 let (loss, votes) = (lost.loss, std::mem::take(&mut lost.votes));
                 // Nothing of the wait is left when the nodes are asked what they know.
                 drop((lost, waiter));
                 let votes = self.describe(votes).await;
-                let verdict = Verdict::of(loss, &votes, needed);
+                let verdict = verdict(loss, &votes, quorum);
                 let votes = votes.into_iter().map(|vote| vote.unwrap_or(Vote::TimedOut)).collect();
                 let nodes = self.core.reports(votes);
                 let name = String::from_utf8_lossy(&self.name).into_owned();
                 let timeout = self.core.settings.rules.timeout;
                 let report = AcquireReport { name, waited, attempts, nodes, timeout };
-                return Err(verdict.error(report));
+                return Err(error(verdict, report));
             }
             contended.note(&self.name, world.now());
             let waiter = waiter.get_or_insert_with(wait);
@@ -376,42 +376,21 @@ fn silent(votes: &[Option<Vote>], is_timed_out: bool) -> NodeSet {
     nodes.fold(NodeSet::EMPTY, |nodes, (node, _)| nodes.or(NodeSet::of(node)))
 }
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Verdict {
-    Held,
-    NoQuorum,
-    Refused,
-    TooLate,
+/// What the votes of a lost attempt come to.
+fn verdict(loss: Loss, votes: &[Option<Vote>], quorum: Quorum) -> Verdict {
+    let stand = |vote: &Option<Vote>| match vote {
+        None => Stand::Silent,
+        Some(vote) => vote.stand(),
+    };
+    Verdict::of(quorum, loss, votes.iter().map(stand))
 }
 
-impl Verdict {
-    /// What a lost attempt says about trying again.
-    fn of(loss: Loss, votes: &[Option<Vote>], needed: usize) -> Verdict {
-        let count = |is: fn(&Vote) -> bool| votes.iter().flatten().filter(|vote| is(vote)).count();
-        let possible_without = |count: usize| votes.len() - count >= needed;
-        if loss == Loss::TooLate {
-            return Verdict::TooLate;
-        }
-        if !possible_without(count(Vote::is_permanent)) {
-            return Verdict::Refused;
-        }
-        // With a quorum of nodes that answer, it is others who are in the way, whatever the rest.
-        let answering =
-            count(|vote| matches!(vote, Vote::Granted(_) | Vote::Held { .. } | Vote::NotHeld));
-        let held = count(|vote| matches!(vote, Vote::Held { .. }));
-        if held > 0 && (answering >= needed || !possible_without(held)) {
-            return Verdict::Held;
-        }
-        Verdict::NoQuorum
-    }
-
-    fn error(self, report: AcquireReport) -> AcquireError {
-        match self {
-            Verdict::Held => AcquireError::Held(report),
-            Verdict::NoQuorum => AcquireError::NoQuorum(report),
-            Verdict::Refused => AcquireError::Refused(report),
-            Verdict::TooLate => AcquireError::TooLate(report),
-        }
+fn error(verdict: Verdict, report: AcquireReport) -> AcquireError {
+    match verdict {
+        Verdict::Held => AcquireError::Held(report),
+        Verdict::NoQuorum => AcquireError::NoQuorum(report),
+        Verdict::Refused => AcquireError::Refused(report),
+        Verdict::TooLate => AcquireError::TooLate(report),
     }
 }
 
@@ -420,8 +399,8 @@ mod tests {
     use super::*;
     use crate::engine::Fence;
 
-    fn verdict(votes: &[Option<Vote>]) -> Verdict {
-        Verdict::of(Loss::Unreached, votes, votes.len() / 2 + 1)
+    fn of(votes: &[Option<Vote>]) -> Verdict {
+        verdict(Loss::Unreached, votes, Quorum::of(votes.len()).expect("a few"))
     }
 
     #[test]
@@ -430,12 +409,12 @@ mod tests {
         let quarantined = || Vote::Quarantined { left: None, text: "x".into() };
         for rest in [away(), quarantined(), Vote::TimedOut, Vote::ModuleMissing, Vote::NotHeld] {
             let three = [Some(rest.clone()), Some(Vote::HELD), Some(Vote::HELD)];
-            assert_eq!(verdict(&three), Verdict::Held, "{rest}");
+            assert_eq!(of(&three), Verdict::Held, "{rest}");
         }
         let minority = [Some(Vote::HELD), Some(away()), Some(away())];
-        assert_eq!(verdict(&minority), Verdict::NoQuorum);
+        assert_eq!(of(&minority), Verdict::NoQuorum);
         let free = [Some(Vote::NotHeld), Some(Vote::NotHeld), Some(away())];
-        assert_eq!(verdict(&free), Verdict::NoQuorum, "nobody is in the way");
+        assert_eq!(of(&free), Verdict::NoQuorum, "nobody is in the way");
     }
 
     #[test]
@@ -443,10 +422,10 @@ mod tests {
         let granted = Vote::Granted(Fence::new(1).unwrap_or_default());
         for other in [granted, Vote::NotHeld] {
             let votes = [Some(other), Some(Vote::HELD), Some(Vote::TimedOut)];
-            assert_eq!(verdict(&votes), Verdict::Held);
+            assert_eq!(of(&votes), Verdict::Held);
         }
         let votes = [Some(Vote::WrongType), Some(Vote::WrongType), Some(Vote::TimedOut)];
-        assert_eq!(verdict(&votes), Verdict::Refused);
-        assert_eq!(verdict(&[Some(Vote::WrongType), None, None]), Verdict::NoQuorum);
+        assert_eq!(of(&votes), Verdict::Refused);
+        assert_eq!(of(&[Some(Vote::WrongType), None, None]), Verdict::NoQuorum);
     }
 }

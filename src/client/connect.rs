@@ -17,6 +17,7 @@ use tokio_rustls::rustls;
 
 use super::inbox::Failure;
 use super::node_url::{self, NodeUrl, Place};
+use super::printable::plain;
 use super::protocol::Packet;
 use super::reply::{self, Reply};
 use super::tls;
@@ -182,13 +183,6 @@ impl Address {
 
 fn is_loopback(host: &str) -> bool {
     host == "localhost" || host.parse().is_ok_and(|ip: std::net::IpAddr| ip.is_loopback())
-}
-
-/// An I/O error in the words of the operating system, without its number.
-pub(super) fn plain(error: &io::Error) -> String {
-    let text = error.to_string();
-    let end = text.find(" (os error").unwrap_or(text.len());
-    text[..end].to_lowercase()
 }
 
 /// Logs in as the URL says, and selects its database.

@@ -3,7 +3,6 @@
 use std::pin::pin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::time::Duration;
 
 use super::contended::Contended;
 use super::inbox::Inbox;
@@ -11,22 +10,10 @@ use super::keeper::Keeper;
 use super::metrics::Metrics;
 use super::protocol::{Packet, TOKEN_LENGTH};
 use super::reply::Reply;
-use super::settings::LeaseRules;
+use super::settings::Settings;
 use super::vote::{NodeReport, Vote};
 use super::world::World;
-use crate::engine::{Quorum, Schedule, Terms};
-
-/// How locks are asked for unless a call says otherwise.
-#[derive(Clone, Debug)]
-pub(super) struct Settings {
-    pub(super) terms: Terms,
-    pub(super) schedule: Schedule,
-    /// What a lease of any length must keep.
-    pub(super) rules: LeaseRules,
-    /// How long a lock that is held is waited for.
-    pub(super) wait: Duration,
-    pub(super) label: Arc<[u8]>,
-}
+use crate::engine::Quorum;
 
 /// What a locker has done so far.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

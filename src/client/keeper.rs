@@ -5,33 +5,44 @@
 //! is woken only if the new entry is due before everything else.
 
 use std::collections::BTreeMap;
+use std::fmt;
 use std::pin::pin;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 
 use tokio::sync::Notify;
 
-use super::lease::Lease;
 use super::world::{World, latest};
 use crate::engine::Instant;
+
+/// What is woken when it is due.
+pub(super) trait Kept: Send + Sync {
+    /// Something is due.
+    fn wake(self: Arc<Self>);
+}
 
 #[derive(Debug)]
 pub(super) struct Keeper<W: World> {
     world: Arc<W>,
-    plan: Mutex<Plan<W>>,
+    plan: Mutex<Plan>,
     changed: Notify,
 }
 
 /// Where a lease stands in the plan.
 pub(super) type Slot = (Instant, u64);
 
-#[derive(Debug)]
-struct Plan<W: World> {
-    due: BTreeMap<Slot, Weak<Lease<W>>>,
+struct Plan {
+    due: BTreeMap<Slot, Weak<dyn Kept>>,
     count: u64,
     /// Until when the task sleeps; `None` until it is told.
     wakes_at: Option<Instant>,
     is_running: bool,
     is_closed: bool,
+}
+
+impl fmt::Debug for Plan {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Plan").field("due", &self.due.keys()).finish_non_exhaustive()
+    }
 }
 
 impl<W: World> Keeper<W> {
@@ -46,12 +57,12 @@ impl<W: World> Keeper<W> {
         Arc::new(Keeper { world, plan: Mutex::new(plan), changed: Notify::new() })
     }
 
-    /// Wakes the lease at `due_at`.
-    pub(super) fn insert(self: &Arc<Self>, lease: &Arc<Lease<W>>, due_at: Instant) -> Slot {
+    /// Wakes `kept` at `due_at`, if it is still there.
+    pub(super) fn insert(self: &Arc<Self>, kept: Weak<dyn Kept>, due_at: Instant) -> Slot {
         let mut plan = self.plan();
         plan.count += 1;
         let slot = (due_at, plan.count);
-        plan.due.insert(slot, Arc::downgrade(lease));
+        plan.due.insert(slot, kept);
         let is_first = plan.wakes_at.is_none_or(|wakes_at| due_at < wakes_at);
         let starts = !plan.is_running;
         if starts {
@@ -78,7 +89,7 @@ impl<W: World> Keeper<W> {
         self.changed.notify_one();
     }
 
-    fn plan(&self) -> MutexGuard<'_, Plan<W>> {
+    fn plan(&self) -> MutexGuard<'_, Plan> {
         // Nothing panics while the lock is held, so the plan is whole even if it is poisoned.
         self.plan.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -96,8 +107,8 @@ impl<W: World> Keeper<W> {
                 plan.wakes_at = plan.due.first_key_value().map(|((due_at, _), _)| *due_at);
                 (due, plan.wakes_at)
             };
-            for lease in due.into_values().filter_map(|lease| lease.upgrade()) {
-                lease.wake();
+            for kept in due.into_values().filter_map(|kept| kept.upgrade()) {
+                kept.wake();
             }
             match sleeps_until {
                 Some(due_at) => {

@@ -4,7 +4,7 @@
 //! so the order of decisions is the order on the wire: nothing can travel behind the release.
 
 use std::pin::pin;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::Duration;
 
 use tokio::sync::Notify;
@@ -13,7 +13,7 @@ use tracing::Instrument;
 use super::core::Core;
 use super::error::{ExtendError, Lost, ReleaseError};
 use super::inbox::{Delivery, Inbox};
-use super::keeper::Slot;
+use super::keeper::{Kept, Slot};
 use super::protocol::{Packet, TOKEN_LENGTH, claim_vote, extend_vote};
 use super::vote::Vote;
 use super::world::{World, earliest, latest};
@@ -61,6 +61,37 @@ struct Round {
     ends_at: Duration,
 }
 
+impl<W: World> Kept for Lease<W> {
+    fn wake(self: Arc<Self>) {
+        let due = {
+            let mut state = self.state();
+            state.slot = None;
+            state.renewal.due(latest(&*self.core.world))
+        };
+        match due {
+            Due::Now => {
+                let world = Arc::clone(&self.core.world);
+                let span = tracing::debug_span!(
+                    "lockmod.renew",
+                    lock = %self.name.escape_ascii(),
+                    fence = self.fence.get()
+                );
+                let renewal = async move {
+                    // Whatever comes of it, the validity tells, and the next try is planned.
+                    let result = self.renew().await;
+                    self.core.metrics.renewed(&result);
+                    if let Err(error) = result {
+                        tracing::debug!(%error, "not renewed");
+                    }
+                    self.plan();
+                };
+                world.spawn(renewal.instrument(span));
+            }
+            Due::At(_) | Due::Never => self.plan(),
+        }
+    }
+}
+
 impl<W: World> Lease<W> {
     pub(super) fn start(
         core: Arc<Core<W>>,
@@ -106,8 +137,8 @@ impl<W: World> Lease<W> {
         let now = latest(&*self.core.world);
         let mut state = self.state();
         match state.renewal.due(now) {
-            Due::Now => state.slot = Some(self.core.keeper.insert(self, now)),
-            Due::At(due_at) => state.slot = Some(self.core.keeper.insert(self, due_at)),
+            Due::Now => state.slot = Some(self.keep(now)),
+            Due::At(due_at) => state.slot = Some(self.keep(due_at)),
             Due::Never => {
                 if !state.renewal.is_released()
                     && let Some(ending) = state.renewal.ending(now)
@@ -121,34 +152,9 @@ impl<W: World> Lease<W> {
         }
     }
 
-    /// Called by the keeper when something is due.
-    pub(super) fn wake(self: Arc<Self>) {
-        let due = {
-            let mut state = self.state();
-            state.slot = None;
-            state.renewal.due(latest(&*self.core.world))
-        };
-        match due {
-            Due::Now => {
-                let world = Arc::clone(&self.core.world);
-                let span = tracing::debug_span!(
-                    "lockmod.renew",
-                    lock = %self.name.escape_ascii(),
-                    fence = self.fence.get()
-                );
-                let renewal = async move {
-                    // Whatever comes of it, the validity tells, and the next try is planned.
-                    let result = self.renew().await;
-                    self.core.metrics.renewed(&result);
-                    if let Err(error) = result {
-                        tracing::debug!(%error, "not renewed");
-                    }
-                    self.plan();
-                };
-                world.spawn(renewal.instrument(span));
-            }
-            Due::At(_) | Due::Never => self.plan(),
-        }
+    fn keep(self: &Arc<Self>, due_at: Instant) -> Slot {
+        let kept: Weak<Self> = Arc::downgrade(self);
+        self.core.keeper.insert(kept, due_at)
     }
 
     /// Extends the lease by one round. Nodes that answer behind the quorum are repaired in the

@@ -24,9 +24,10 @@ use std::time::Duration;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::time::{Instant, Sleep, sleep, timeout};
 
-use super::connect::{Address, Dial, RunId, Stream, plain};
+use super::connect::{Address, Dial, RunId, Stream};
 use super::inbox::{Failure, ReplyTo};
 use super::outbox::{Item, Outbox};
+use super::printable::plain;
 use super::protocol::Packet;
 use super::reply::{self, Reply};
 use super::wakes::Wakes;

@@ -5,8 +5,7 @@ use std::sync::Arc;
 
 use super::acquire::Acquire;
 use super::core::{Core, Stats};
-use super::error::{AcquireError, WithError};
-
+use super::error::{AcquireError, BuildError, WithError};
 use super::holder::Holder;
 use super::many::Guards;
 use super::protocol::Packet;
@@ -43,6 +42,31 @@ impl Locker {
     /// Begins to collect settings.
     pub fn builder() -> LockerBuilder {
         LockerBuilder::default()
+    }
+}
+
+impl LockerBuilder {
+    /// Checks the settings and begins to connect, without waiting for it.
+    ///
+    /// The connections live on the tokio runtime that this is called in, and the locker with them.
+    ///
+    /// # Errors
+    /// [`BuildError`], whose text says what to do.
+    pub fn build(self) -> Result<Locker, BuildError> {
+        let runtime = tokio::runtime::Handle::try_current().map_err(|_| BuildError::NoRuntime)?;
+        let addresses = self.addresses()?;
+        let (quorum, settings) = self.check(addresses.len())?;
+        let network = Network::start(addresses, settings.rules.timeout, runtime);
+        Ok(Locker::from_core(Core::new(network, quorum, settings)))
+    }
+
+    /// A locker in a world of one's own: for simulations. Nodes given by URL are ignored.
+    ///
+    /// # Errors
+    /// [`BuildError`], as [`LockerBuilder::build`].
+    pub fn build_in<W: World>(self, world: W) -> Result<Locker<W>, BuildError> {
+        let (quorum, settings) = self.check(world.nodes().len())?;
+        Ok(Locker::from_core(Core::new(world, quorum, settings)))
     }
 }
 

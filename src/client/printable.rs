@@ -4,7 +4,7 @@
 //! they could clear a screen, forge a line of a log, or show one name as another. Every such text
 //! passes through [`Printable`], the only place that decides what may stay as it is.
 
-use std::fmt;
+use std::{fmt, io};
 
 /// Characters that have no width, or that look like nothing: two names could look the same. The
 /// standard library takes them for printable.
@@ -60,6 +60,13 @@ pub(crate) fn is_plain(c: char) -> bool {
     let is_printable =
         str::from_utf8(&bytes[..length]).is_ok_and(|text| text.escape_debug().count() == 2);
     is_printable && !BLANK.iter().any(|blank| blank.contains(&c))
+}
+
+/// An I/O error in the words of the operating system, without its number.
+pub(super) fn plain(error: &io::Error) -> String {
+    let text = error.to_string();
+    let end = text.find(" (os error").unwrap_or(text.len());
+    text[..end].to_lowercase()
 }
 
 #[cfg(test)]

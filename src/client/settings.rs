@@ -5,13 +5,10 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::connect::Address;
-use super::core::{Core, Settings};
 use super::error::BuildError;
-use super::locker::Locker;
 use super::node_url;
 use super::tls::{Pem, Tls};
 use super::vote::Length;
-use super::world::{Network, World};
 use crate::engine::{LABEL_MAX, Millis, NODES_MAX, Quorum, Schedule, Terms};
 
 /// The length of a lease unless told otherwise.
@@ -26,12 +23,6 @@ const WAIT_DEFAULT: Duration = Duration::from_secs(10);
 const TIMEOUT_DIVISOR: u32 = 20;
 const TIMEOUT_DEFAULT_MIN: Duration = Duration::from_millis(50);
 const TIMEOUT_DEFAULT_MAX: Duration = Duration::from_millis(500);
-/// A lease is called lost this part of the ttl before it ends, at most [`MARGIN_MAX`] before.
-const MARGIN_DIVISOR: u64 = 10;
-const MARGIN_MAX: Millis = Millis::new(1_000);
-/// A lease is renewed at this part of its ttl.
-const RENEW_DIVISOR: u64 = 3;
-
 /// Collects the settings of a [`Locker`].
 ///
 /// ```no_run
@@ -196,30 +187,8 @@ impl LockerBuilder {
         self
     }
 
-    /// Checks the settings and begins to connect, without waiting for it.
-    ///
-    /// The connections live on the tokio runtime that this is called in, and the locker with them.
-    ///
-    /// # Errors
-    /// [`BuildError`], whose text says what to do.
-    pub fn build(self) -> Result<Locker, BuildError> {
-        let runtime = tokio::runtime::Handle::try_current().map_err(|_| BuildError::NoRuntime)?;
-        let addresses = self.addresses()?;
-        let (quorum, settings) = self.check(addresses.len())?;
-        let network = Network::start(addresses, settings.rules.timeout, runtime);
-        Ok(Locker::from_core(Core::new(network, quorum, settings)))
-    }
-
-    /// A locker in a world of one's own: for simulations. Nodes given by URL are ignored.
-    ///
-    /// # Errors
-    /// [`BuildError`], as [`LockerBuilder::build`].
-    pub fn build_in<W: World>(self, world: W) -> Result<Locker<W>, BuildError> {
-        let (quorum, settings) = self.check(world.nodes().len())?;
-        Ok(Locker::from_core(Core::new(world, quorum, settings)))
-    }
-
-    fn addresses(&self) -> Result<Vec<Address>, BuildError> {
+    /// Where the nodes are.
+    pub(super) fn addresses(&self) -> Result<Vec<Address>, BuildError> {
         let mut addresses: Vec<Address> = Vec::new();
         for (index, given) in self.nodes.iter().enumerate() {
             let address = Address::parse(given).map_err(|problem| {
@@ -246,7 +215,8 @@ impl LockerBuilder {
         Ok(addresses)
     }
 
-    fn check(&self, count: usize) -> Result<(Quorum, Settings), BuildError> {
+    /// What follows from the settings for `count` nodes.
+    pub(super) fn check(&self, count: usize) -> Result<(Quorum, Settings), BuildError> {
         if count == 0 {
             return Err(BuildError::NoNodes);
         }
@@ -270,6 +240,18 @@ impl LockerBuilder {
         let label = Arc::from(self.label.as_slice());
         Ok((quorum, Settings { terms, schedule, rules, wait, label }))
     }
+}
+
+/// How locks are asked for unless a call says otherwise.
+#[derive(Clone, Debug)]
+pub(super) struct Settings {
+    pub(super) terms: Terms,
+    pub(super) schedule: Schedule,
+    /// What a lease of any length must keep.
+    pub(super) rules: LeaseRules,
+    /// How long a lock that is held is waited for.
+    pub(super) wait: Duration,
+    pub(super) label: Arc<[u8]>,
 }
 
 /// What a lease of any length must keep.
@@ -319,16 +301,16 @@ impl LeaseRules {
                 Length(ttl)
             ));
         }
-        let by_ttl = Millis::new(terms.ttl.get() / MARGIN_DIVISOR).min(MARGIN_MAX);
-        let margin = self.margin.map_or(by_ttl, Millis::round_up);
+        let mut schedule = Schedule::of(terms.ttl);
+        schedule.margin = self.margin.map_or(schedule.margin, Millis::round_up);
+        let margin = schedule.margin;
         if terms.ttl.saturating_sub(terms.drift) <= margin {
             return Err(format!(
                 "lost_margin {margin} leaves nothing of the ttl {}: make it smaller",
                 Length(ttl)
             ));
         }
-        let every = Some(Millis::new((terms.ttl.get() / RENEW_DIVISOR).max(1)));
-        Ok((terms, Schedule { every, margin, max_hold: None }))
+        Ok((terms, schedule))
     }
 }
 

@@ -10,7 +10,7 @@ use std::sync::Arc;
 
 use tokio_rustls::rustls;
 
-use super::connect::plain;
+use super::printable::plain;
 use rustls::pki_types::pem::PemObject;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer};
 

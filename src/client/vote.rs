@@ -8,7 +8,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::printable::Printable;
-use crate::engine::{Answer, Extension, Fence, RaiseAnswer};
+use crate::engine::{Answer, Extension, Fence, RaiseAnswer, Stand};
 
 /// What one node said to a request.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -80,6 +80,16 @@ impl Vote {
             | Vote::WrongType
             | Vote::NoPlace(_)
             | Vote::Refused(_) => Answer::Refused,
+        }
+    }
+
+    /// What it says about trying again.
+    pub(super) const fn stand(&self) -> Stand {
+        match self {
+            Vote::Held { .. } => Stand::Held,
+            Vote::Granted(_) | Vote::NotHeld => Stand::Free,
+            _ if self.is_permanent() => Stand::Permanent,
+            _ => Stand::Silent,
         }
     }
 

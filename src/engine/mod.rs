@@ -15,6 +15,7 @@ mod ticket;
 mod time;
 mod token;
 mod validity;
+mod verdict;
 mod waiting;
 
 pub use attempt::{Answer, Attempt, Grant, Loss, RaiseAnswer, Step};
@@ -33,4 +34,5 @@ pub use ticket::{TICKET_ID_MAX, Ticket};
 pub use time::{Clocks, Instant, Millis, TTL_MAX, UNNOTICED, UnixTime};
 pub use token::{LABEL_MAX, TOKEN_MAX, TOKEN_MAX_DEFAULT, Token};
 pub use validity::{DRIFT_DIVISOR, DRIFT_MIN, Terms};
+pub use verdict::{Stand, Verdict};
 pub use waiting::{Next, Waiting};

@@ -16,6 +16,11 @@ use super::{Instant, Millis};
 /// A renewal that failed, or left out a node that another has, is tried again after this part of
 /// the renewal interval.
 const RETRY_DIVISOR: u64 = 4;
+/// A lease is renewed at this part of its ttl.
+pub(super) const RENEW_DIVISOR: u64 = 3;
+/// A lease is called lost this part of the ttl before it ends, at most [`MARGIN_MAX`] before.
+const MARGIN_DIVISOR: u64 = 10;
+const MARGIN_MAX: Millis = Millis::new(1_000);
 
 /// What a node answered to an EXTEND.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -45,6 +50,18 @@ pub struct Schedule {
     pub margin: Millis,
     /// The validity is never prolonged beyond this time after the acquisition began.
     pub max_hold: Option<Millis>,
+}
+
+impl Schedule {
+    /// How a lease of length `ttl` is renewed, unless it is told otherwise: at a third of it, and
+    /// called lost a tenth of it before its end, at most a second.
+    pub fn of(ttl: Millis) -> Schedule {
+        Schedule {
+            every: Some(Millis::new((ttl.get() / RENEW_DIVISOR).max(1))),
+            margin: Millis::new(ttl.get() / MARGIN_DIVISOR).min(MARGIN_MAX),
+            max_hold: None,
+        }
+    }
 }
 
 /// Why a lease is lost.
@@ -358,6 +375,17 @@ mod tests {
 
     fn at(millis: u64) -> Instant {
         START.after(Millis::new(millis))
+    }
+
+    #[test]
+    fn a_lease_is_renewed_at_a_third_and_called_lost_a_tenth_before_its_end() {
+        let of = |ttl| {
+            let Schedule { every, margin, .. } = Schedule::of(Millis::new(ttl));
+            (every.map(Millis::get), margin.get())
+        };
+        assert_eq!(of(900), (Some(300), 90));
+        assert_eq!([of(9_999), of(10_010)], [(Some(3_333), 999), (Some(3_336), 1_000)]);
+        assert_eq!(of(2), (Some(1), 0), "never at every instant");
     }
 
     fn renewal(max_hold: Option<u64>) -> Renewal {

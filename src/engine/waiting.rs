@@ -13,15 +13,13 @@
 //! from: the waiter polls.
 
 use super::quorum::{NodeSet, Quorum};
+use super::renewal::RENEW_DIVISOR;
 use super::{Instant, Millis};
 
 /// The first pause between two attempts of a waiter that polls is random up to this.
 const POLL_MIN: Millis = Millis::new(10);
 /// Pauses of a waiter that polls are random up to at most this.
 const POLL_MAX: Millis = Millis::new(500);
-/// In line, an attempt is made after this part of the ttl at the latest, and after half of that at
-/// the earliest: as often as a holder renews, so that waiting costs no more than holding.
-const FALLBACK_DIVISOR: u64 = 3;
 /// When some nodes have woken the waiter and a quorum has not, the rest is waited for this long;
 /// twice as long after each attempt that was lost in this way.
 const HURRY: Millis = Millis::new(50);
@@ -40,7 +38,8 @@ pub enum Next {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Waiting {
     quorum: Quorum,
-    /// The longest time in line without an attempt.
+    /// The longest time in line without an attempt, and twice the shortest: as often as a holder
+    /// renews, so that waiting costs no more than holding.
     fallback: Millis,
     /// Where the ticket stands in line, as far as is known.
     in_line: NodeSet,
@@ -64,7 +63,7 @@ impl Waiting {
     pub const fn new(quorum: Quorum, ttl: Millis) -> Waiting {
         Waiting {
             quorum,
-            fallback: Millis::new(ttl.get() / FALLBACK_DIVISOR),
+            fallback: Millis::new(ttl.get() / RENEW_DIVISOR),
             in_line: NodeSet::EMPTY,
             woken: NodeSet::EMPTY,
             queued: NodeSet::EMPTY,

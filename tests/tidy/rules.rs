@@ -5,6 +5,7 @@ use std::fmt;
 
 use lockmod::wire::code;
 
+use super::circles::circles;
 use super::lexer::{Line, Source};
 
 /// One complaint.
@@ -116,7 +117,7 @@ pub(crate) const ALL: &[Rule] = &[
         bad: &[
             ("src/engine/a.rs", "//! x\nuse crate::wire::Command;", 2),
             ("src/wire/a.rs", "use crate::module::X;", 1),
-            ("src/wire/a.rs", "use redis::Cmd;", 1),
+            ("src/wire/a.rs", "use url::Url;", 1),
             ("src/module/a.rs", "fn f() -> crate::client::Locker {", 1),
             ("src/module/a.rs", "use crate::{engine::Fence, client::Locker};", 1),
             ("src/client/a.rs", "use crate::module::X;", 1),
@@ -126,9 +127,15 @@ pub(crate) const ALL: &[Rule] = &[
         good: &[
             ("src/engine/a.rs", "use crate::engine::Fence;\nuse super::time::Millis;"),
             ("src/wire/a.rs", "use crate::engine::Fence; // not crate::module"),
-            ("src/client/a.rs", "use redis::Cmd;\nuse crate::wire::Command;\nself.module::x"),
+            ("src/client/a.rs", "use url::Url;\nuse crate::wire::Command;\nself.module::x"),
             ("src/cli/a.rs", "use crate::client::Locker;\nuse lockmod::wire::Command;"),
         ],
+    },
+    Rule {
+        name: "circles",
+        check: circles,
+        bad: &[("src/client/a.rs", "//! x\nuse super::a::A;", 1)],
+        good: &[("src/client/a.rs", "use super::b::B;"), ("src/client/mod.rs", "use super::a;")],
     },
     Rule {
         name: "pure",
@@ -356,7 +363,7 @@ const LAYERS: [(&str, &[&str], bool); 6] = [
 ];
 
 /// The optional dependencies of Cargo.toml.
-const CRATES: [&str; 17] = [
+const CRATES: [&str; 18] = [
     "bincode",
     "clap",
     "futures_util",
@@ -368,11 +375,12 @@ const CRATES: [&str; 17] = [
     "prometheus",
     "rand",
     "ratatui",
-    "redis",
+    "percent_encoding",
     "redis_module",
     "rustix",
     "tokio",
     "tracing",
+    "url",
     "proptest",
 ];
 

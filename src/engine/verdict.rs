@@ -1,0 +1,87 @@
+//! What a lost acquisition says about trying again, and what its caller is told.
+
+use super::attempt::Loss;
+use super::quorum::{NodeSet, Quorum};
+
+/// What a node's answer says about the lock.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Stand {
+    /// Another holds the lock there.
+    Held,
+    /// It answered, and another does not hold the lock there.
+    Free,
+    /// The same request can only be refused again.
+    Permanent,
+    /// Nothing: it did not answer, or does not serve at present.
+    Silent,
+}
+
+/// Why an acquisition failed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Verdict {
+    /// Others are in the way.
+    Held,
+    /// Too few nodes answer for anybody to be in the way.
+    NoQuorum,
+    /// A quorum can never be reached by asking again.
+    Refused,
+    /// The validity was used up.
+    TooLate,
+}
+
+impl Verdict {
+    /// The verdict on an attempt that was lost by `loss`, where the nodes stand so, in their order.
+    pub fn of(quorum: Quorum, loss: Loss, stands: impl Iterator<Item = Stand>) -> Verdict {
+        let [mut held, mut free, mut permanent] = [NodeSet::EMPTY; 3];
+        for (node, stand) in stands.enumerate() {
+            match stand {
+                Stand::Held => held.insert(node),
+                Stand::Free => free.insert(node),
+                Stand::Permanent => permanent.insert(node),
+                Stand::Silent => {}
+            }
+        }
+        let is_possible_without = |nodes| quorum.is_reached(quorum.all().without(nodes));
+        if loss == Loss::TooLate {
+            return Verdict::TooLate;
+        }
+        if !is_possible_without(permanent) {
+            return Verdict::Refused;
+        }
+        // With a quorum of nodes that answer, it is others who are in the way, whatever the rest.
+        let is_blocked = quorum.is_reached(held.or(free)) || !is_possible_without(held);
+        if !held.is_empty() && is_blocked { Verdict::Held } else { Verdict::NoQuorum }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn of(stands: &[Stand]) -> Verdict {
+        let quorum = Quorum::of(stands.len()).unwrap();
+        Verdict::of(quorum, Loss::Unreached, stands.iter().copied())
+    }
+
+    #[test]
+    fn a_lock_that_a_quorum_holds_is_held_whatever_the_rest_says() {
+        use Stand::{Free, Held, Permanent, Silent};
+        for rest in [Held, Free, Permanent, Silent] {
+            assert_eq!(of(&[rest, Held, Held]), Verdict::Held, "{rest:?}");
+        }
+        assert_eq!(of(&[Held, Free, Silent]), Verdict::Held, "a quorum answers");
+        assert_eq!(of(&[Held, Silent, Silent]), Verdict::NoQuorum);
+        assert_eq!(of(&[Free, Free, Silent]), Verdict::NoQuorum, "nobody is in the way");
+        assert_eq!(of(&[Held, Held, Silent, Silent]), Verdict::Held, "three of four are too many");
+    }
+
+    #[test]
+    fn asking_again_is_in_vain_where_no_quorum_is_left() {
+        use Stand::{Held, Permanent, Silent};
+        assert_eq!(of(&[Permanent, Permanent, Held]), Verdict::Refused);
+        assert_eq!(of(&[Permanent, Silent, Silent]), Verdict::NoQuorum);
+        let quorum = Quorum::of(3).unwrap();
+        let late = Verdict::of(quorum, Loss::TooLate, [Permanent; 3].into_iter());
+        assert_eq!(late, Verdict::TooLate);
+    }
+}
