@@ -1,7 +1,7 @@
 //! What the server tells of itself, and what the node does about it.
 
 use super::ffi::{Context, Guarded, InServer, Level};
-use super::{clock, process, scan, start, waiters};
+use super::{clock, process, replication, scan, start, waiters};
 
 /// One database, or all of them, will be emptied: nobody lists the names.
 pub(super) fn flushed(server: InServer<'_>) {
@@ -37,6 +37,11 @@ pub(super) fn disconnected(server: InServer<'_>, client: u64) {
     }
 }
 
+/// A replica has come, whose data set may hold no lock that brings the floor along.
+pub(super) fn replica_came(server: InServer<'_>) {
+    process::with(server, |process| process.owes_floor = true);
+}
+
 /// Several times a second.
 pub(super) fn ticked(context: &mut Context<'_>) {
     // A node that nobody asks has time to find out about itself before somebody does.
@@ -44,6 +49,7 @@ pub(super) fn ticked(context: &mut Context<'_>) {
     start::tick(context);
     waiters::tick(context);
     scan::tick(context);
+    replication::tell_floor(context);
 }
 
 /// Settings of the server have changed.

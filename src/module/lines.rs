@@ -85,6 +85,8 @@ pub(super) struct Call {
     pub(super) token: Box<[u8]>,
     pub(super) ttl: Millis,
     pub(super) label: Box<[u8]>,
+    /// Who asked: its access rules may change while it waits.
+    pub(super) user: Box<[u8]>,
     pub(super) since: Instant,
 }
 

@@ -9,8 +9,14 @@ use super::ffi::{Guarded, InServer};
 use super::state_file::{Claimed, StateFile};
 use crate::engine::{Ceilings, Change, Clocks, Fence, Instant, Lock, Node, Refusal, Stop};
 
-static PROCESS: Guarded<Process> =
-    Guarded::new(Process { node: Node::new(), state: None, claimed: None, was_read: false });
+static PROCESS: Guarded<Process> = Guarded::new(Process {
+    node: Node::new(),
+    state: None,
+    claimed: None,
+    was_read: false,
+    may_be_replica: true,
+    owes_floor: false,
+});
 
 /// All that the module knows beside the locks.
 pub(super) struct Process {
@@ -21,6 +27,10 @@ pub(super) struct Process {
     pub(super) claimed: Option<Claimed>,
     /// Whether the server has read a data set: it says nothing of one that is missing.
     pub(super) was_read: bool,
+    /// Whether the server may be a replica; for certain, once the node has begun.
+    pub(super) may_be_replica: bool,
+    /// Whether a replica has come that may not know of the floor.
+    pub(super) owes_floor: bool,
 }
 
 /// Uses the state of the process. `work` must not call the server: it could call back.

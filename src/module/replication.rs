@@ -101,6 +101,22 @@ pub(super) fn apply_acquire(
     Ok(Reply::Integer(decided.fence.get()))
 }
 
+/// Tells replicas the floor, if one has come that may not know of it: locks carry it, and there may
+/// be none.
+pub(super) fn tell_floor(context: &mut Context<'_>) {
+    let server = context.in_server();
+    if !process::with(server, |process| process.owes_floor) || context.must_not_replicate() {
+        return;
+    }
+    let floor = process::with(server, |process| {
+        process.owes_floor = false;
+        process.node.promises().floor()
+    });
+    if context.flags().is_master() && floor > Fence::ZERO {
+        context.replicate_floor(floor.get());
+    }
+}
+
 /// Applies an extended or repaired lease.
 pub(super) fn apply_extend(
     context: &mut Context<'_>,

@@ -12,6 +12,7 @@ use super::state_file::{Claimed, OpenError, StateFile};
 use super::{clock, config, events, waiters};
 use crate::codec;
 use crate::engine::{Census, Change, Fence, Instant, Inventory, Loaded, Lock, UnixTime};
+use crate::wire::spec::Command;
 
 /// The server has read a data set.
 pub(super) fn data_set_read(server: InServer<'_>) {
@@ -98,6 +99,7 @@ fn begin(context: &mut Context<'_>) {
         max_ttl: config::max_ttl(),
     };
     let begun = process::with(server, |process| {
+        process.may_be_replica = loaded.is_replica;
         let begun = process.node.begin(loaded, config::caution())?;
         process.state = process.claimed.take().map(|claimed| claimed.begin(begun.saved));
         Some(begun)
@@ -113,12 +115,29 @@ fn begin(context: &mut Context<'_>) {
     change_state(context, Change::Begun);
 }
 
+/// Whether this server carries out this command for its sender. A replica that clients may write to
+/// (`replica-read-only no`) would grant what its master grants to others.
+#[inline]
+pub(super) fn may_write(context: &Context<'_>, command: &str) -> bool {
+    !process::with(context.in_server(), |process| process.may_be_replica)
+        || is_told_or_reads(context, command)
+}
+
+#[cold]
+fn is_told_or_reads(context: &Context<'_>, command: &str) -> bool {
+    let writes = |command: &Command| command.flags.starts_with("write");
+    let flags = context.flags();
+    flags.is_master() || flags.states_facts() || !Command::named(command).is_some_and(writes)
+}
+
 /// The node has become a master.
 pub(super) fn promoted(context: &mut Context<'_>) {
     let server = context.in_server();
     let (now, max_ttl, caution) = (clock::now(), config::max_ttl(), config::caution());
-    let (change, warning) =
-        process::with(server, |process| process.node.promoted(now, max_ttl, caution));
+    let (change, warning) = process::with(server, |process| {
+        process.may_be_replica = false;
+        process.node.promoted(now, max_ttl, caution)
+    });
     if let Some(warning) = warning {
         context.log(Level::Warning, &warning.to_string());
     }
@@ -127,6 +146,7 @@ pub(super) fn promoted(context: &mut Context<'_>) {
 
 /// The node has become a replica: the server refuses writes from now on.
 pub(super) fn demoted(context: &mut Context<'_>) {
+    process::with(context.in_server(), |process| process.may_be_replica = true);
     change_state(context, Change::Demoted);
 }
 

@@ -46,11 +46,13 @@ const BATCH: usize = 32;
 
 /// The code word is the one by which the server unblocks clients of its own.
 const DEMOTED: &str = "UNBLOCKED the node has become a replica; its primary may be asked";
+/// As the server answers whoever may not.
+const DENIED: &str = "NOPERM the access rules of this user have changed, and do not allow this";
 /// The code word makes clients of a cluster ask again, and be sent on by the server.
 const MOVED: &str = "TRYAGAIN the lock has moved to another node of the cluster";
 
-/// Whether the server may refuse a write that it took before: for want of replicas, or because the
-/// key has moved to another node.
+/// Whether the server may refuse a write that it took before: for want of replicas, because it
+/// could not save its data set, or because the key has moved to another node.
 static MAY_REFUSE: AtomicBool = AtomicBool::new(false);
 
 static WAITERS: Guarded<Waiters> = Guarded::new(Waiters::NONE);
@@ -235,7 +237,7 @@ pub(super) fn block(
 ) -> Result<(), Refusal> {
     let server = context.in_server();
     room(server).check()?;
-    let database = context.database();
+    let (database, user) = (context.database(), context.user());
     let blocked = context.block();
     let id = CallId(blocked.id());
     WAITERS.with(server, |waiters| {
@@ -245,6 +247,7 @@ pub(super) fn block(
             token: claim.token.as_bytes().into(),
             ttl: claim.ttl,
             label: label.into(),
+            user,
             since: now,
         };
         waiters.calls.insert(id, call);
@@ -338,6 +341,7 @@ fn turn(
         Standing::Held(until) => (false, Some(until)),
         Standing::Free if quarantine.is_some() => (false, quarantine),
         Standing::Free if context.must_not_replicate() => (false, Some(now.after(PAUSE))),
+        Standing::Free if context.flags().is_out_of_memory() => (false, Some(now.after(REFUSAL))),
         Standing::Free if !MAY_REFUSE.load(Ordering::Relaxed) => (true, None),
         Standing::Free => match text.writes(context) {
             Writes::Taken => (true, None),
@@ -376,6 +380,9 @@ fn grant(
     now: Instant,
 ) -> Option<Standing> {
     let server = context.in_server();
+    let (calls, denied): (Vec<Call>, Vec<Call>) =
+        calls.into_iter().partition(|call| name.may_be_acquired(context, &call.user));
+    answer_all(denied, || Answer::Away(DENIED));
     let call = calls.first()?;
     // As if each had asked for itself: no retry makes the lease shorter.
     let ttl = calls.iter().map(|call| call.ttl).max().unwrap_or(call.ttl);
@@ -533,10 +540,14 @@ pub(super) fn demoted(server: InServer<'_>) {
 
 /// Settings of the server may have changed.
 pub(super) fn configured(context: &mut Context<'_>) {
-    let needed = context.setting("min-replicas-to-write");
     // Where CONFIG was renamed, nobody can tell.
-    let needs_replicas = needed.is_none_or(|needed| needed != "0");
-    MAY_REFUSE.store(needs_replicas || context.flags().is_in_cluster(), Ordering::Relaxed);
+    let mut is_other = |name: &str, harmless: &str| {
+        context.setting(name).is_none_or(|setting| setting != harmless)
+    };
+    let may_refuse = is_other("min-replicas-to-write", "0")
+        || is_other("appendonly", "no")
+        || is_other("save", "") && is_other("stop-writes-on-bgsave-error", "no");
+    MAY_REFUSE.store(may_refuse || context.flags().is_in_cluster(), Ordering::Relaxed);
 }
 
 /// The alarm has gone off.

@@ -393,3 +393,53 @@ fn a_chain_of_replicas_agrees() {
         digest(&mut last.connect()) == digest(conn)
     });
 }
+
+#[test]
+fn a_replica_hears_of_the_floor_of_a_master_without_locks() {
+    let master = Server::start();
+    let conn = &mut master.connect();
+    ask(conn, "LOCK.ACQUIRE res A 60000");
+    ask(conn, "LOCK.FENCE res A 5000");
+    ask(conn, "FLUSHALL");
+    assert_eq!(master.info_u64("lockmod_floor"), 5_000);
+    let replica = Server::builder().replica_of(&master).start();
+    wait_until("the replica knows", || replica.info_u64("lockmod_floor") == 5_000);
+    assert_eq!(replica.info_u64("lockmod_highest_fence"), 5_000);
+}
+
+#[test]
+fn a_replica_that_clients_may_write_to_decides_nothing() {
+    // It granted the lock that its master granted, and as many more as asked for it.
+    let master = Server::start();
+    let replica = Server::builder().config("replica-read-only", "no").replica_of(&master).start();
+    master.wait_for_replica(&replica);
+    let conn = &mut replica.connect();
+    assert_eq!(ask(conn, "SET other value"), "OK", "clients may write to it");
+    let decide = [
+        "LOCK.ACQUIRE res B 60000",
+        "LOCK.ACQUIRE res B 60000 WAIT 60000",
+        "LOCK.RELEASE res A",
+        "LOCK.EXTEND res A 60000",
+        "LOCK.EXTEND res A 60000 FENCE 1 REPAIR",
+        "LOCK.FENCE res A 7",
+        "LOCK.FLOOR 9",
+        "EVAL return(redis.call('LOCK.ACQUIRE',KEYS[1],'B','60000')) 1 res",
+    ];
+    for held in [false, true] {
+        if held {
+            assert_eq!(ask(&mut master.connect(), "LOCK.ACQUIRE res A 60000"), "1");
+            master.wait_for_replica(&replica);
+        }
+        for command in decide {
+            let error = ask(conn, command);
+            assert!(error.contains("READONLY "), "{command}: {error}");
+        }
+        let state = if held { "held" } else { "free" };
+        assert_eq!(field(conn, "res", "state"), state, "what its master says is applied");
+    }
+    ask(conn, "REPLICAOF NO ONE");
+    assert_eq!(ask(conn, "LOCK.RELEASE res A"), "1", "a master decides");
+    ask(conn, &format!("REPLICAOF 127.0.0.1 {}", master.port()));
+    let error = ask(conn, "LOCK.RELEASE res A");
+    assert!(error.contains("READONLY "), "{error}");
+}

@@ -312,6 +312,57 @@ fn a_grant_waits_for_as_many_replicas_as_writes_need() {
     assert_eq!(client.read(), b":2\r\n");
 }
 
+/// An acquire would be refused, and whoever stood in line was granted the lock all the same.
+#[test]
+fn nobody_is_granted_anything_while_the_server_refuses_writes_for_its_disk_or_its_memory() {
+    let server = Server::builder().config("save", "\"3600 1000000\"").start();
+    let conn = &mut server.connect();
+    ask(conn, "CONFIG SET stop-writes-on-bgsave-error no");
+    std::fs::create_dir(server.dir().join("dump.rdb")).expect("the folder is ours");
+    ask(conn, "BGSAVE");
+    wait_until("the data set cannot be saved", || {
+        server.info("rdb_last_bgsave_status").is_some_and(|status| status == "err")
+    });
+    let disk = "CONFIG SET stop-writes-on-bgsave-error";
+    for (code, set, refuse, accept) in
+        [("MISCONF ", disk, "yes", "no"), ("OOM ", "CONFIG SET maxmemory", "1", "0")]
+    {
+        assert_ne!(ask(conn, "LOCK.ACQUIRE res A 60000"), "nil", "{code}");
+        let mut client = waiter(&server, "B", LONG);
+        ask(conn, "MULTI");
+        ask(conn, "PEXPIRE res 1");
+        ask(conn, &format!("{set} {refuse}"));
+        ask(conn, "EXEC");
+        wait_until("the lock is free", || field(conn, "res", "state") == "reserved");
+        let error = ask(conn, "LOCK.ACQUIRE other C 9");
+        assert!(error.starts_with(code), "{error}");
+        assert!(client.is_silent_for(Duration::from_millis(50)), "{code}");
+        ask(conn, &format!("{set} {accept}"));
+        assert!(client.read().starts_with(b":"), "{code}");
+        assert_eq!(ask(conn, "LOCK.RELEASE res B"), "1");
+    }
+}
+
+#[test]
+fn access_rules_that_change_reach_those_in_line() {
+    let server = Server::start();
+    let conn = &mut server.connect();
+    for denied in ["-LOCK.ACQUIRE", "resetkeys"] {
+        ask(conn, "ACL SETUSER worker reset on nopass ~* +@all");
+        ask(conn, "LOCK.ACQUIRE res A 60000");
+        let mut worker = server.connect_raw();
+        worker.run("AUTH worker x");
+        wait(&server, &mut worker, "B", LONG);
+        let mut next = waiter(&server, "C", LONG);
+        ask(conn, &format!("ACL SETUSER worker {denied}"));
+        assert_eq!(ask(conn, "LOCK.RELEASE res A"), "1");
+        assert!(next.read().starts_with(b":"), "{denied}: the next is served");
+        let error = worker.read();
+        assert!(error.starts_with(b"-NOPERM "), "{denied}: {}", error.escape_ascii());
+        assert_eq!(ask(conn, "LOCK.RELEASE res C"), "1");
+    }
+}
+
 #[test]
 fn who_waits_on_a_node_that_becomes_a_replica_is_told() {
     let (server, other) = (Server::start(), Server::start());

@@ -21,6 +21,7 @@ const SUBSCRIPTIONS: &[(u64, Callback)] = &[
     (raw::REDISMODULE_EVENT_REPLICATION_ROLE_CHANGED, on_role),
     (raw::REDISMODULE_EVENT_SHUTDOWN, on_shutdown),
     (raw::REDISMODULE_EVENT_CLIENT_CHANGE, on_client),
+    (raw::REDISMODULE_EVENT_REPLICA_CHANGE, on_replica),
 ];
 
 /// Redis from 8.4 says by it that slots are being emptied that have moved to another node, and
@@ -123,6 +124,18 @@ unsafe extern "C" fn on_role(
             events::role_changed(context, is_master)
         })
     };
+}
+
+unsafe extern "C" fn on_replica(
+    _context: *mut raw::RedisModuleCtx,
+    _event: raw::RedisModuleEvent,
+    subevent: u64,
+    _data: *mut c_void,
+) {
+    if subevent == raw::REDISMODULE_SUBEVENT_REPLICA_CHANGE_ONLINE {
+        // SAFETY: the server says so under its lock.
+        unsafe { guard_in_server("a new replica", (), events::replica_came) };
+    }
 }
 
 unsafe extern "C" fn on_shutdown(

@@ -222,6 +222,15 @@ impl<'a> Context<'a> {
         unsafe { is_done(reply) }
     }
 
+    /// States the node's floor.
+    pub(super) fn replicate_floor(&mut self, floor: u64) {
+        let (context, command) = (self.raw.as_ptr(), c"LOCK.FLOOR".as_ptr());
+        // SAFETY: the context lasts as long as `self`; `l` takes a number.
+        unsafe {
+            call!(RedisModule_Replicate(context, command, c"l".as_ptr(), floor.cast_signed()))
+        };
+    }
+
     /// Whether replicas must not be written to at this moment, because writes are paused.
     pub(super) fn must_not_replicate(&self) -> bool {
         // SAFETY: takes nothing.

@@ -15,6 +15,8 @@ use crate::module::{alarm, alloc, info, process, start};
 use crate::wire::spec::{self, Arg, ArgKind, Command, KeyUse};
 
 const ERR: c_int = raw::REDISMODULE_ERR as c_int;
+/// What a replica says to everybody but its master, also where `replica-read-only` is `no`.
+const READONLY: &str = "READONLY a replica is told by its master, and decides nothing";
 const MODULE_NAME: &std::ffi::CStr = c"lockmod";
 /// As an integer, because that is what `MODULE LIST` shows: 10000 * major + 100 * minor + patch.
 const MODULE_VERSION: c_int = 100;
@@ -160,6 +162,10 @@ unsafe extern "C" fn run<H: Handler>(
     argc: c_int,
 ) -> c_int {
     let answer = |context: &mut Context<'_>| {
+        if !start::may_write(context, H::NAME) {
+            context.reply_error(READONLY);
+            return OK;
+        }
         let result = catch(H::NAME, || {
             // SAFETY: as the server passed them to this command; they last until it returns.
             let mut args = unsafe { args(argv, argc) };

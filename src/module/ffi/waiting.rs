@@ -119,6 +119,25 @@ impl Context<'_> {
         }
     }
 
+    /// The name of the user who sent the command; empty where there is none.
+    pub(in crate::module) fn user(&mut self) -> Box<[u8]> {
+        let context = self.raw.as_ptr();
+        // SAFETY: the context lasts as long as `self`. The server answers null where nobody is
+        // known; the name is ours, its bytes last as long as it does, and it is freed once.
+        unsafe {
+            let id = call!(RedisModule_GetClientId(context));
+            let name = call!(RedisModule_GetClientUserNameById(context, id));
+            if name.is_null() {
+                return Box::default();
+            }
+            let mut length = 0;
+            let start = call!(RedisModule_StringPtrLen(name, &mut length));
+            let bytes = slice(start, length).unwrap_or_default().into();
+            call!(RedisModule_FreeString(context, name));
+            bytes
+        }
+    }
+
     /// Publishes a message to the subscribers of a channel.
     pub(in crate::module) fn publish(&mut self, channel: &[u8], message: &[u8]) {
         let (context, channel, message) = (self.raw.as_ptr(), string(channel), string(message));
@@ -228,6 +247,32 @@ impl Name {
         unsafe {
             call!(RedisModule_Replicate(context, command, c"sb".as_ptr(), self.raw, start, length))
         };
+    }
+
+    /// Whether the access rules let this user acquire the lock.
+    pub(in crate::module) fn may_be_acquired(&self, _: &mut Context<'_>, user: &[u8]) -> bool {
+        let (command, user) = (string(b"LOCK.ACQUIRE"), string(user));
+        let (token, ttl) = (string(b"-"), string(b"1"));
+        // SAFETY: strings and user are ours, and each is freed once; the name is alive. The server
+        // answers null for a user that is not there.
+        unsafe {
+            let known = call!(RedisModule_GetModuleUserFromUserName(user));
+            let mut arguments = [command, self.raw, token, ttl];
+            let count = arguments.len() as c_int;
+            let may = !known.is_null() && {
+                let check = call!(RedisModule_ACLCheckCommandPermissions(
+                    known,
+                    arguments.as_mut_ptr(),
+                    count
+                ));
+                call!(RedisModule_FreeModuleUser(known));
+                check == OK
+            };
+            for text in [command, user, token, ttl] {
+                call!(RedisModule_FreeString(null_mut(), text));
+            }
+            may
+        }
     }
 
     /// Whether the server would take a write of this key from a client now: asked by way of one
