@@ -324,9 +324,10 @@ pub(super) struct Exporter {
 
 #[derive(Debug, Args)]
 pub(super) struct Cluster {
-    /// Path of the module, liblockmod.so
+    /// Path of the module [default: liblockmod.so beside this program, or where `make install`
+    /// puts it]
     #[arg(long, value_name = "PATH", env = "LOCKMOD_MODULE", hide_env_values = true)]
-    pub(super) module: PathBuf,
+    pub(super) module: Option<PathBuf>,
     /// Path of the Redis server
     #[arg(
         long,

@@ -92,10 +92,17 @@ impl LocalNodes {
         count: u16,
         first: Option<u16>,
     ) -> Result<LocalNodes, Failure> {
-        let module = args.module.canonicalize().map_err(|error| {
-            let text = format!("no module at {}: {error}", args.module.display());
-            Failure::new(Failure::USAGE, text)
-        })?;
+        let module = match &args.module {
+            Some(module) => module.canonicalize().map_err(|error| {
+                let text = format!("no module at {}: {error}", module.display());
+                Failure::new(Failure::USAGE, text)
+            })?,
+            None => installed_module().ok_or_else(|| {
+                let text = "there is no liblockmod.so beside this program, nor where `make \
+                            install` puts it: give its path with --module";
+                Failure::new(Failure::USAGE, text)
+            })?,
+        };
         // All at once, so that no two get the same one.
         let listeners: Vec<TcpListener> = (0..count)
             .map(|index| listen(first.map_or(Some(0), |first| first.checked_add(index))))
@@ -182,6 +189,14 @@ impl LocalNodes {
             last => last.join("; "),
         }
     }
+}
+
+/// The module that was built or installed with this program.
+fn installed_module() -> Option<PathBuf> {
+    let program = std::env::current_exe().ok()?;
+    let folder = program.parent()?;
+    let places = ["liblockmod.so", "../lib/redis/modules/liblockmod.so"];
+    places.iter().find_map(|place| folder.join(place).canonicalize().ok())
 }
 
 /// What a line of a log says, without who and when; `None` if nothing.

@@ -338,3 +338,28 @@ fn local_nodes_have_the_ports_that_are_asked_for() {
         .unwrap();
     assert!(text(&high.stderr).contains("no port above 65535"), "{}", text(&high.stderr));
 }
+
+#[test]
+fn the_module_is_found_beside_the_command_and_where_it_is_installed() {
+    let folder = tempfile::tempdir().unwrap();
+    let (bin, modules) = (folder.path().join("bin"), folder.path().join("lib/redis/modules"));
+    fs::create_dir_all(&bin).unwrap();
+    fs::create_dir_all(&modules).unwrap();
+    let program = bin.join("lockmod");
+    fs::copy(env!("CARGO_BIN_EXE_lockmod"), &program).unwrap();
+    let demo = || {
+        let mut command = Command::new(&program);
+        command.arg("demo").arg("--server").arg(server_binary()).env_remove("LOCKMOD_MODULE");
+        let output = command.env("TMPDIR", folder.path()).output().unwrap();
+        (output.status.code(), text(&output.stdout) + &text(&output.stderr))
+    };
+    let (code, said) = demo();
+    assert_eq!(code, Some(125), "{said}");
+    assert!(said.contains("give its path with --module"), "{said}");
+    for place in [modules.join("liblockmod.so"), bin.join("liblockmod.so")] {
+        std::os::unix::fs::symlink(module_path(), &place).unwrap();
+        let (code, said) = demo();
+        assert_eq!(code, Some(0), "{said}");
+        fs::remove_file(&place).unwrap();
+    }
+}
