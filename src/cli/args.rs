@@ -148,8 +148,7 @@ pub(super) struct Connection {
         value_name = "URL,...",
         env = "LOCKMOD_NODES",
         hide_env_values = true,
-        value_delimiter = ',',
-        required = true
+        value_delimiter = ','
     )]
     pub(super) nodes: Vec<String>,
     /// How long to wait for the answer of each node [default: a twentieth of the ttl, at least 50ms

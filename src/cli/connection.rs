@@ -57,7 +57,7 @@ impl Connection {
     }
 
     fn settings(&self) -> Result<LockerBuilder, Failure> {
-        let mut builder = Locker::builder().nodes(self.nodes.iter().map(String::as_str));
+        let mut builder = Locker::builder().nodes(self.nodes.iter().map(|url| url.trim()));
         if self.even {
             builder = builder.allow_even_nodes();
         }

@@ -130,7 +130,9 @@ impl From<Unprinted> for Failure {
 impl From<BuildError> for Failure {
     fn from(error: BuildError) -> Failure {
         let text = match error {
-            BuildError::NoNodes => "no nodes: give --nodes, or set LOCKMOD_NODES".to_owned(),
+            BuildError::NoNodes => "no nodes: give --nodes redis://host:port,... or set \
+                                     LOCKMOD_NODES; `lockmod nodes` starts some to try"
+                .to_owned(),
             BuildError::EvenNodes { count } => format!(
                 "{count} nodes survive no more failures than {}: remove or add one, or allow an \
                  even number with --even",

@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::fmt::Display;
+use std::time::Duration;
 
 use super::args::{Acquire, ByName, Extend, List, Release};
 use super::failure::{Failure, warn};
@@ -34,7 +35,7 @@ pub(super) async fn acquire(args: Acquire) -> Result<(), Failure> {
         out::lines([
             format!("token {token}"),
             format!("fence {}", lease.fence),
-            format!("valid for {}", Length(lease.valid_for)),
+            format!("valid for {}", at_least(lease.valid_for)),
         ])
     };
     let Err(unprinted) = printed else { return Ok(()) };
@@ -85,6 +86,17 @@ async fn force_release(locker: &Locker, lock: &ByName) -> Result<(), Failure> {
     print(lock, fields, text)
 }
 
+/// A length of time that is not shown longer than it is: whoever holds the lock relies on it.
+fn at_least(length: Duration) -> Length {
+    let whole = |unit: u64| Duration::from_secs(length.as_secs() / unit * unit);
+    // In the units in which people are told.
+    Length(match length.as_secs() {
+        0..120 => length,
+        120..172_800 => whole(60),
+        _ => whole(3_600),
+    })
+}
+
 /// Prints a result as JSON or as text.
 fn print<const N: usize>(
     lock: &ByName,
@@ -100,7 +112,7 @@ pub(super) async fn extend(args: Extend) -> Result<(), Failure> {
     let locker = args.lock.connection.builder(args.ttl)?.build()?;
     let validity = locker.extend_by_token(&args.lock.name, &args.token.0).await?;
     let fields = [("validity_ms", Json::millis(Some(validity)))];
-    print(&args.lock, fields, format_args!("valid for {}", Length(validity)))
+    print(&args.lock, fields, format_args!("valid for {}", at_least(validity)))
 }
 
 pub(super) async fn fence(args: ByName) -> Result<(), Failure> {
@@ -217,4 +229,18 @@ pub(super) async fn list(args: List) -> Result<(), Failure> {
         warn(format_args!("{}: {}", report.0, report.1), args.json);
     }
     answered(nodes)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_validity_is_never_shown_longer_than_it_is() {
+        let shown = |millis| at_least(Duration::from_millis(millis)).to_string();
+        assert_eq!([shown(1_999), shown(119_999), shown(120_000)], ["1.9 s", "119.9 s", "2 min"]);
+        assert_eq!(shown(3_563_998), "59 min", "of an hour");
+        assert_eq!([shown(172_799_999), shown(172_800_000)], ["47 h 59 min", "2 d"]);
+        assert_eq!(shown(179_999_999), "2 d 1 h");
+    }
 }

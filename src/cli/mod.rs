@@ -79,8 +79,17 @@ fn not_parsed(error: &clap::Error) -> u8 {
     } else {
         // Where standard error is closed, there is nobody left to tell.
         let _ = error.print();
+        if error.kind() == ErrorKind::UnknownArgument && is_run_without_dashes() {
+            out::complain("  tip: write the command behind --: lockmod run NAME -- CMD");
+        }
     }
     Failure::USAGE
+}
+
+/// Whether a command to run is given as other arguments are.
+fn is_run_without_dashes() -> bool {
+    let mut arguments = std::env::args_os().skip(1);
+    arguments.next().is_some_and(|first| first == "run") && !arguments.any(|next| next == "--")
 }
 
 /// What is wrong with the arguments, without the help that people are shown with it.

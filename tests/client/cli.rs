@@ -7,7 +7,9 @@ use std::time::{Duration, Instant};
 
 use rustix::process::{Pid, Signal, kill_process};
 
-use crate::common::{Port, Server, module_path, server_binary, spawn, start_nodes, wait_until};
+use crate::common::{
+    PATIENCE, Port, Server, module_path, server_binary, spawn, start_nodes, wait_until,
+};
 use crate::screen::Screen;
 use crate::{leases, nodes};
 
@@ -256,9 +258,12 @@ fn the_demo_ends_by_itself_in_time_and_leaves_nothing() {
         .unwrap();
     let out = text(&output.stdout);
     assert!(output.status.success(), "{out}{}", text(&output.stderr));
-    assert!(out.contains("the fences rose throughout: 1 < 2 < 3"), "{out}");
+    // A slow machine may need an attempt more, and skip a number.
+    let (_, fences) = out.split_once("the fences rose throughout: ").unwrap();
+    let fences: Vec<u64> = fences.trim().split(" < ").map(|fence| fence.parse().unwrap()).collect();
+    assert!(fences.len() == 6 && fences.is_sorted_by(|a, b| a < b), "{out}");
     assert!(out.contains("3 of 5 unreachable"), "{out}");
-    assert!(start.elapsed() < Duration::from_secs(10), "{:?}", start.elapsed());
+    assert!(start.elapsed() < PATIENCE, "{:?}", start.elapsed());
     assert_eq!(fs::read_dir(folder.path()).unwrap().count(), 0);
 }
 

@@ -74,6 +74,12 @@ fn leases(nodes: &[Server], name: &str) -> usize {
     nodes.iter().filter(|node| is_held(node, name)).count()
 }
 
+/// Whether a lease was extended on the node.
+fn is_renewed(node: &Server) -> bool {
+    let info = node.run("INFO lockmod").map(redis::from_redis_value::<String>);
+    info.is_ok_and(|info| info.is_ok_and(|info| !info.contains("lockmod_extensions:0\r")))
+}
+
 /// Polls without blocking the runtime.
 #[track_caller]
 fn until(what: &'static str, mut done: impl FnMut() -> bool) -> impl Future<Output = ()> {
