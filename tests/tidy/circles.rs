@@ -6,7 +6,7 @@ use super::lexer::Source;
 use super::rules::Finding;
 
 /// Layers whose files are in an order.
-const FOLDERS: [&str; 1] = ["src/client/"];
+const FOLDERS: [&str; 2] = ["src/client/", "src/cli/"];
 
 /// One complaint for each file that depends on itself, directly or through others.
 pub(crate) fn circles(sources: &[Source]) -> Vec<Finding> {
