@@ -11,8 +11,8 @@ use std::time::Duration;
 use tracing::Instrument;
 
 use super::core::{Core, count};
-use super::error::{AcquireError, AcquireReport};
-use super::guard::Guard;
+use super::error::{AcquireError, AcquireReport, WithError};
+use super::guard::{Guard, Known};
 use super::inbox::Inbox;
 use super::lease::Lease;
 use super::protocol::{Packet, TOKEN_LENGTH, acquire_vote, fence_vote, lock_info};
@@ -21,8 +21,8 @@ use super::vote::Vote;
 use super::waiter::Waiter;
 use super::world::{Network, World, earliest, latest};
 use crate::engine::{
-    Answer, Attempt, Grant, Instant, Loss, Millis, NodeSet, Quorum, Renewal, Schedule, Stand, Step,
-    Terms, Verdict,
+    Answer, Attempt, Fence, Grant, Instant, Loss, Millis, NodeSet, Quorum, Renewal, Schedule,
+    Stand, Step, Terms, Verdict,
 };
 
 /// How long a lost attempt waits for the last answers, to save commands.
@@ -49,7 +49,40 @@ pub struct Acquire<W: World = Network> {
     schedule: Schedule,
     wait: Duration,
     label: Arc<[u8]>,
+    /// Where a holder keeps what it has of this lock.
+    known: Option<Arc<Known<W>>>,
 }
+
+/// The options of an acquisition, for what has one in its field `acquire`.
+macro_rules! options {
+    () => {
+        /// For how long to wait while another holds the lock; zero tries once.
+        pub fn wait(self, wait: std::time::Duration) -> Self {
+            Self { acquire: self.acquire.wait(wait), ..self }
+        }
+
+        /// The length of the lease; it is renewed at a third of it, unless renewing is turned off.
+        pub fn ttl(self, ttl: std::time::Duration) -> Self {
+            Self { acquire: self.acquire.ttl(ttl), ..self }
+        }
+
+        /// Who asks, for people: 1 to 128 bytes.
+        pub fn label(self, label: impl AsRef<[u8]>) -> Self {
+            Self { acquire: self.acquire.label(label), ..self }
+        }
+
+        /// Whether the lease is renewed in the background.
+        pub fn renew(self, renew: bool) -> Self {
+            Self { acquire: self.acquire.renew(renew), ..self }
+        }
+
+        /// For how long the lease may be held in all.
+        pub fn max_hold(self, max_hold: std::time::Duration) -> Self {
+            Self { acquire: self.acquire.max_hold(max_hold), ..self }
+        }
+    };
+}
+pub(super) use options;
 
 impl<W: World> Acquire<W> {
     pub(super) fn new(core: Arc<Core<W>>, name: &[u8]) -> Acquire<W> {
@@ -61,8 +94,33 @@ impl<W: World> Acquire<W> {
             schedule: settings.schedule,
             wait: settings.wait,
             label: Arc::clone(&settings.label),
+            known: None,
             core,
         }
+    }
+
+    /// The same for a lock of which a holder may have a lease already.
+    pub(super) fn shared(self, known: Arc<Known<W>>) -> Acquire<W> {
+        Acquire { known: Some(known), ..self }
+    }
+
+    /// The same for another lock, and for what is left of the wait after `waited`.
+    pub(super) fn after(&self, name: &[u8], waited: Duration) -> Acquire<W> {
+        Acquire {
+            core: Arc::clone(&self.core),
+            name: Arc::from(name),
+            ttl: self.ttl,
+            terms: self.terms,
+            schedule: self.schedule,
+            wait: self.wait.saturating_sub(waited),
+            label: Arc::clone(&self.label),
+            known: None,
+        }
+    }
+
+    /// The time now, on the clock of the waits.
+    pub(super) fn now(&self) -> Duration {
+        self.core.world.now()
     }
 
     /// For how long to wait while another holds the lock; zero tries once.
@@ -93,6 +151,42 @@ impl<W: World> Acquire<W> {
     pub fn max_hold(mut self, max_hold: Duration) -> Self {
         self.schedule.max_hold = Some(Millis::round_down(max_hold));
         self
+    }
+
+    /// Runs `work` under the lock, and gives the lock back. If the lease is lost meanwhile, the
+    /// work is dropped at the await point where it is. A release that is not confirmed is no error
+    /// here, since the work was done in time.
+    ///
+    /// # Errors
+    /// [`WithError`].
+    ///
+    /// # Cancellation
+    /// The work is dropped, and the lock is released in the background.
+    pub async fn with<T>(self, work: impl AsyncFnOnce(Fence) -> T) -> Result<T, WithError> {
+        let guard = self.await.map_err(WithError::Acquire)?;
+        let fence = guard.fence();
+        let result = {
+            let work = pin!(work(fence));
+            tokio::select! {
+                biased;
+                lost = guard.lost() => Err(WithError::Lost { lost, fence }),
+                result = work => Ok(result),
+            }
+        };
+        drop(guard.release().await);
+        result
+    }
+
+    /// A share of the lease that the holder has, or an acquisition that it will know of.
+    async fn take(self) -> Result<Guard<W>, AcquireError> {
+        let Some(known) = self.known.clone() else { return self.run().await };
+        let mut gate = known.lock().await;
+        if let Some(hold) = gate.upgrade().filter(|hold| hold.lease.ending().is_none()) {
+            return Ok(Guard::from_hold(hold));
+        }
+        let guard = self.run().await?;
+        *gate = Arc::downgrade(guard.hold());
+        Ok(guard)
     }
 
     async fn run(mut self) -> Result<Guard<W>, AcquireError> {
@@ -301,7 +395,7 @@ impl<W: World> IntoFuture for Acquire<W> {
         let span = tracing::debug_span!("lockmod.acquire", lock = %self.name.escape_ascii());
         let acquisition = async move {
             let started_at = core.world.now();
-            let result = self.run().await;
+            let result = self.take().await;
             let waited = core.world.now().saturating_sub(started_at);
             core.metrics.ended(&result, waited);
             match &result {
@@ -397,7 +491,6 @@ fn error(verdict: Verdict, report: AcquireReport) -> AcquireError {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::engine::Fence;
 
     fn of(votes: &[Option<Vote>]) -> Verdict {
         verdict(Loss::Unreached, votes, Quorum::of(votes.len()).expect("a few"))

@@ -3,13 +3,20 @@
 //! A locker here owns a small runtime with one thread, which renews the leases. Dropping the last
 //! clone waits until the releases of dropped guards are carried out, at most as long as a node is
 //! waited for: a program that ends leaves nothing behind. Not to be used inside of a runtime.
+//!
+//! What is asked for with options of its own is a request: `locker.request(name)`, options,
+//! `.acquire()`.
 
 use std::sync::Arc;
 use std::time::Duration;
 
+use super::acquire::options;
+use super::core::Stats;
 use super::error::{AcquireError, BuildError, ExtendError, Lost, ReleaseError};
 use super::guard::Leaked;
+use super::inspect::NodeInfo;
 use super::settings::LockerBuilder;
+use super::vote::NodeReport;
 use crate::engine::Fence;
 
 /// Acquires locks over a quorum of nodes, blocking.
@@ -86,12 +93,39 @@ impl Locker {
         Ok(Locker { inside: Arc::new(Inside { runtime: Some(runtime), locker }) })
     }
 
+    /// Begins to ask for the lock `name`, with options.
+    ///
+    /// ```no_run
+    /// # use lockmod::client::blocking::Locker;
+    /// # fn example(locker: Locker) -> Result<(), Box<dyn std::error::Error>> {
+    /// use std::time::Duration;
+    ///
+    /// let guard = locker.request("account-17").ttl(Duration::from_secs(5)).label("me").acquire()?;
+    /// # guard.release()?;
+    /// # Ok(()) }
+    /// ```
+    pub fn request(&self, name: impl AsRef<[u8]>) -> Request {
+        Request::new(&self.inside, self.inside.locker.acquire(name))
+    }
+
+    /// Begins to ask for all of these locks or none, with options. As
+    /// [`client::Locker::acquire_many`](super::Locker::acquire_many).
+    pub fn request_many<N: AsRef<[u8]>>(&self, names: impl IntoIterator<Item = N>) -> RequestMany {
+        let acquire = self.inside.locker.acquire_many(names);
+        RequestMany { acquire, inside: Arc::clone(&self.inside) }
+    }
+
+    /// A holder, which may acquire a lock that it has already.
+    pub fn holder(&self) -> Holder {
+        Holder { holder: self.inside.locker.holder(), inside: Arc::clone(&self.inside) }
+    }
+
     /// Acquires the lock `name`, waiting while another holds it for as long as the settings say.
     ///
     /// # Errors
     /// [`AcquireError`], with what each node said.
     pub fn acquire(&self, name: impl AsRef<[u8]>) -> Result<Guard, AcquireError> {
-        self.guard(self.inside.locker.acquire(name))
+        self.request(name).acquire()
     }
 
     /// Acquires the lock `name`, waiting for at most `wait`.
@@ -103,7 +137,7 @@ impl Locker {
         name: impl AsRef<[u8]>,
         wait: Duration,
     ) -> Result<Guard, AcquireError> {
-        self.guard(self.inside.locker.acquire(name).wait(wait))
+        self.request(name).wait(wait).acquire()
     }
 
     /// Acquires the lock `name` if nobody holds it, trying once.
@@ -111,7 +145,7 @@ impl Locker {
     /// # Errors
     /// [`AcquireError::Held`] if another holds it, and the others.
     pub fn try_acquire(&self, name: impl AsRef<[u8]>) -> Result<Guard, AcquireError> {
-        self.guard(self.inside.locker.try_acquire(name))
+        self.request(name).wait(Duration::ZERO).acquire()
     }
 
     /// Runs `work` under the lock `name`, and gives the lock back. The work cannot be stopped: it
@@ -124,15 +158,133 @@ impl Locker {
         name: impl AsRef<[u8]>,
         work: impl FnOnce(&Guard) -> T,
     ) -> Result<T, AcquireError> {
-        let guard = self.acquire(name)?;
+        self.request(name).with(work)
+    }
+
+    /// Asks all nodes about the lock `name`.
+    pub fn info(&self, name: impl AsRef<[u8]>) -> Vec<NodeInfo> {
+        self.inside.block_on(self.inside.locker.info(name))
+    }
+
+    /// The highest fence issued for the lock `name`, held or not, as a quorum of nodes knows it.
+    ///
+    /// # Errors
+    /// The votes, if too few nodes answered.
+    pub fn fence(&self, name: impl AsRef<[u8]>) -> Result<Fence, Vec<NodeReport>> {
+        self.inside.block_on(self.inside.locker.fence(name))
+    }
+
+    /// Gives back a lease by its token: for leases that were [leaked](Guard::leak).
+    ///
+    /// # Errors
+    /// [`ReleaseError`].
+    pub fn release_by_token(
+        &self,
+        name: impl AsRef<[u8]>,
+        token: &[u8],
+    ) -> Result<(), ReleaseError> {
+        self.inside.block_on(self.inside.locker.release_by_token(name, token))
+    }
+
+    /// Extends a lease by its token, by the ttl of the settings: for leases that were
+    /// [leaked](Guard::leak). The validity from now on.
+    ///
+    /// # Errors
+    /// [`ExtendError::NoQuorum`] with what each node said.
+    pub fn extend_by_token(
+        &self,
+        name: impl AsRef<[u8]>,
+        token: &[u8],
+    ) -> Result<Duration, ExtendError> {
+        self.inside.block_on(self.inside.locker.extend_by_token(name, token))
+    }
+
+    /// What this locker has done so far.
+    pub fn stats(&self) -> Stats {
+        self.inside.locker.stats()
+    }
+}
+
+/// A lock about to be asked for: [`Locker::request`] or [`Holder::request`], options, and
+/// [`acquire`](Request::acquire) or [`with`](Request::with). Options that are not set are the
+/// locker's.
+#[must_use = "a request does nothing unless it is made"]
+#[derive(Debug)]
+pub struct Request {
+    acquire: super::Acquire,
+    inside: Arc<Inside>,
+}
+
+impl Request {
+    fn new(inside: &Arc<Inside>, acquire: super::Acquire) -> Request {
+        Request { acquire, inside: Arc::clone(inside) }
+    }
+
+    options!();
+
+    /// Acquires the lock.
+    ///
+    /// # Errors
+    /// [`AcquireError`], with what each node said.
+    pub fn acquire(self) -> Result<Guard, AcquireError> {
+        let guard = self.inside.block_on(self.acquire.into_future())?;
+        Ok(Guard { guard, inside: self.inside })
+    }
+
+    /// Runs `work` under the lock, and gives the lock back, as [`Locker::with`].
+    ///
+    /// # Errors
+    /// [`AcquireError`]; the work did not begin.
+    pub fn with<T>(self, work: impl FnOnce(&Guard) -> T) -> Result<T, AcquireError> {
+        let guard = self.acquire()?;
         let result = work(&guard);
         drop(guard.release());
         Ok(result)
     }
+}
 
-    fn guard(&self, acquire: super::Acquire) -> Result<Guard, AcquireError> {
-        let guard = self.inside.block_on(acquire.into_future())?;
-        Ok(Guard { guard, inside: Arc::clone(&self.inside) })
+/// Several locks about to be asked for: [`Locker::request_many`], options, and
+/// [`acquire`](RequestMany::acquire).
+#[must_use = "a request does nothing unless it is made"]
+#[derive(Debug)]
+pub struct RequestMany {
+    acquire: super::AcquireMany,
+    inside: Arc<Inside>,
+}
+
+impl RequestMany {
+    options!();
+
+    /// Acquires all of the locks, in the order of their names. The guards are in that order.
+    ///
+    /// # Errors
+    /// [`AcquireError`] of the first lock that was not acquired; those before it are released.
+    pub fn acquire(self) -> Result<Vec<Guard>, AcquireError> {
+        let guards = self.inside.block_on(self.acquire.into_future())?.into_vec().into_iter();
+        Ok(guards.map(|guard| Guard { guard, inside: Arc::clone(&self.inside) }).collect())
+    }
+}
+
+/// A part of a program that may acquire a lock which it has; see
+/// [`client::Holder`](super::Holder). Clones are the same holder.
+#[derive(Clone, Debug)]
+pub struct Holder {
+    holder: super::Holder,
+    inside: Arc<Inside>,
+}
+
+impl Holder {
+    /// Begins to ask for the lock, or for another share of its lease, with options.
+    pub fn request(&self, name: impl AsRef<[u8]>) -> Request {
+        Request::new(&self.inside, self.holder.acquire(name))
+    }
+
+    /// Acquires the lock, or takes another share of its lease.
+    ///
+    /// # Errors
+    /// [`AcquireError`], with what each node said.
+    pub fn acquire(&self, name: impl AsRef<[u8]>) -> Result<Guard, AcquireError> {
+        self.request(name).acquire()
     }
 }
 
@@ -163,6 +315,20 @@ impl Guard {
     /// [`ExtendError`].
     pub fn extend(&self) -> Result<(), ExtendError> {
         self.inside.block_on(self.guard.extend())
+    }
+
+    /// Extends the lease now, with a ttl of its own; see
+    /// [`client::Guard::extend_by`](super::Guard::extend_by).
+    ///
+    /// # Errors
+    /// [`ExtendError`].
+    pub fn extend_by(&self, ttl: Duration) -> Result<(), ExtendError> {
+        self.inside.block_on(self.guard.extend_by(ttl))
+    }
+
+    /// The lock's name.
+    pub fn name(&self) -> &[u8] {
+        self.guard.name()
     }
 
     /// Gives the lock back, and waits until a quorum of nodes has confirmed.

@@ -1,6 +1,6 @@
 //! A guard: the right to hold a lock, from its acquisition to its release.
 
-use std::sync::Arc;
+use std::sync::{Arc, Weak};
 use std::time::Duration;
 
 use super::error::{ExtendError, Lost, ReleaseError};
@@ -29,6 +29,10 @@ pub struct Guard<W: World = Network> {
 pub(super) struct Hold<W: World> {
     pub(super) lease: Arc<Lease<W>>,
 }
+
+/// What a holder knows of one lock. The gate lets one acquisition of it happen at a time: a second
+/// one at once would wait for the first as if it were a stranger.
+pub(super) type Known<W> = tokio::sync::Mutex<Weak<Hold<W>>>;
 
 impl<W: World> Drop for Hold<W> {
     fn drop(&mut self) {

@@ -1,12 +1,11 @@
 //! A holder: a part of a program that may acquire a lock which it has already.
 
 use std::collections::HashMap;
-use std::sync::{Arc, Mutex, PoisonError, Weak};
+use std::sync::{Arc, Mutex, PoisonError};
 
 use super::acquire::Acquire;
 use super::core::Core;
-use super::error::AcquireError;
-use super::guard::{Guard, Hold};
+use super::guard::Known;
 use super::world::{Network, World};
 
 /// Known locks above this number are looked through for those that nobody holds any more.
@@ -33,10 +32,6 @@ pub struct Holder<W: World = Network> {
 
 type Names<W> = HashMap<Vec<u8>, Arc<Known<W>>>;
 
-/// What the holder knows of one lock. The gate lets one acquisition of it happen at a time: a
-/// second one at once would wait for the first as if it were a stranger.
-type Known<W> = tokio::sync::Mutex<Weak<Hold<W>>>;
-
 impl<W: World> Clone for Holder<W> {
     fn clone(&self) -> Self {
         Holder { core: Arc::clone(&self.core), known: Arc::clone(&self.known) }
@@ -49,23 +44,17 @@ impl<W: World> Holder<W> {
     }
 
     /// Acquires the lock, or takes another share of the lease if this holder has it already and it
-    /// is not lost. Waits as [`Locker::acquire`](super::Locker::acquire) does.
+    /// is not lost. Waits and takes options as [`Locker::acquire`](super::Locker::acquire) does; a
+    /// share in a lease leaves the lease as it is.
     ///
     /// # Errors
-    /// [`AcquireError`].
+    /// [`AcquireError`](super::AcquireError).
     ///
     /// # Cancellation
     /// As [`Locker::acquire`](super::Locker::acquire).
-    pub async fn acquire(&self, name: impl AsRef<[u8]>) -> Result<Guard<W>, AcquireError> {
+    pub fn acquire(&self, name: impl AsRef<[u8]>) -> Acquire<W> {
         let name = name.as_ref();
-        let known = self.known(name);
-        let mut gate = known.lock().await;
-        if let Some(hold) = gate.upgrade().filter(|hold| hold.lease.ending().is_none()) {
-            return Ok(Guard::from_hold(hold));
-        }
-        let guard = Acquire::new(Arc::clone(&self.core), name).await?;
-        *gate = Arc::downgrade(guard.hold());
-        Ok(guard)
+        Acquire::new(Arc::clone(&self.core), name).shared(self.known(name))
     }
 
     fn known(&self, name: &[u8]) -> Arc<Known<W>> {

@@ -1,13 +1,12 @@
 //! The locker: what a program acquires locks with.
 
-use std::pin::pin;
 use std::sync::Arc;
 
 use super::acquire::Acquire;
 use super::core::{Core, Stats};
-use super::error::{AcquireError, BuildError, WithError};
+use super::error::{BuildError, WithError};
 use super::holder::Holder;
-use super::many::Guards;
+use super::many::AcquireMany;
 use super::protocol::Packet;
 use super::settings::LockerBuilder;
 use super::vote::{NodeReport, Vote};
@@ -60,6 +59,7 @@ impl LockerBuilder {
         Ok(Locker::from_core(Core::new(network, quorum, settings)))
     }
 
+    #[doc(hidden)]
     /// A locker in a world of one's own: for simulations. Nodes given by URL are ignored.
     ///
     /// # Errors
@@ -83,7 +83,7 @@ impl<W: World> Locker<W> {
     /// [`Acquire::wait`] say.
     ///
     /// # Errors
-    /// [`AcquireError`], with what each node said.
+    /// [`AcquireError`](super::AcquireError), with what each node said.
     ///
     /// # Cancellation
     /// Dropping the future leaves nothing behind: see [`Acquire`].
@@ -108,7 +108,7 @@ impl<W: World> Locker<W> {
     /// Acquires the lock `name` if nobody holds it, trying once.
     ///
     /// # Errors
-    /// [`AcquireError::Held`] if another holds it, and the others.
+    /// [`AcquireError::Held`](super::AcquireError::Held) if another holds it, and the others.
     ///
     /// # Cancellation
     /// As [`Locker::acquire`].
@@ -118,23 +118,32 @@ impl<W: World> Locker<W> {
 
     /// Acquires all of these locks or none. They are acquired in the order of their names, whatever
     /// order they are given in, so that two callers cannot wait for each other; a name that is
-    /// given twice counts once. The wait of the settings is for all of them together.
+    /// given twice counts once. The wait is for all of them together.
     ///
     /// # Errors
-    /// [`AcquireError`] of the first lock that was not acquired; those before it are released.
+    /// [`AcquireError`](super::AcquireError) of the first lock that was not acquired; those before
+    /// it are released.
     ///
     /// # Cancellation
     /// As [`Locker::acquire`].
-    pub async fn acquire_many<N: AsRef<[u8]>>(
+    ///
+    /// ```no_run
+    /// # use lockmod::client::Locker;
+    /// # async fn example(locker: Locker) -> Result<(), Box<dyn std::error::Error>> {
+    /// let accounts = locker.acquire_many(["account-17", "account-4"]).label("transfer").await?;
+    /// # accounts.release().await?;
+    /// # Ok(()) }
+    /// ```
+    pub fn acquire_many<N: AsRef<[u8]>>(
         &self,
         names: impl IntoIterator<Item = N>,
-    ) -> Result<Guards<W>, AcquireError> {
-        Guards::acquire(&self.core, names.into_iter().map(|name| name.as_ref().to_vec())).await
+    ) -> AcquireMany<W> {
+        let names = names.into_iter().map(|name| name.as_ref().to_vec());
+        AcquireMany::new(&self.core, names)
     }
 
-    /// Runs `work` under the lock `name`, and gives the lock back. If the lease is lost meanwhile,
-    /// the work is dropped at the await point where it is. A release that is not confirmed is no
-    /// error here, since the work was done in time.
+    /// Runs `work` under the lock `name`, and gives the lock back: [`Acquire::with`] with the
+    /// settings of the locker.
     ///
     /// # Errors
     /// [`WithError`].
@@ -145,7 +154,11 @@ impl<W: World> Locker<W> {
     /// ```no_run
     /// # use lockmod::client::Locker;
     /// # async fn example(locker: Locker) -> Result<(), Box<dyn std::error::Error>> {
+    /// use std::time::Duration;
+    ///
     /// let sum = locker.with("account-17", async |fence| fence.get() + 1).await?;
+    /// let brief = locker.acquire("account-17").ttl(Duration::from_secs(5)).wait(Duration::ZERO);
+    /// let sum = brief.with(async |fence| fence.get() + 1).await?;
     /// # Ok(()) }
     /// ```
     pub async fn with<T>(
@@ -153,18 +166,7 @@ impl<W: World> Locker<W> {
         name: impl AsRef<[u8]>,
         work: impl AsyncFnOnce(Fence) -> T,
     ) -> Result<T, WithError> {
-        let guard = self.acquire(name).await.map_err(WithError::Acquire)?;
-        let fence = guard.fence();
-        let result = {
-            let work = pin!(work(fence));
-            tokio::select! {
-                biased;
-                lost = guard.lost() => Err(WithError::Lost { lost, fence }),
-                result = work => Ok(result),
-            }
-        };
-        drop(guard.release().await);
-        result
+        self.acquire(name).with(work).await
     }
 
     /// What this locker has done so far.

@@ -1,8 +1,9 @@
 //! Several locks at once, all or nothing.
 
+use std::pin::Pin;
 use std::sync::Arc;
 
-use super::acquire::Acquire;
+use super::acquire::{Acquire, options};
 use super::core::Core;
 use super::error::{AcquireError, Lost, ReleaseError};
 use super::guard::Guard;
@@ -15,20 +16,34 @@ pub struct Guards<W: World = Network> {
     guards: Vec<Guard<W>>,
 }
 
-impl<W: World> Guards<W> {
-    pub(super) async fn acquire(
-        core: &Arc<Core<W>>,
-        names: impl Iterator<Item = Vec<u8>>,
-    ) -> Result<Guards<W>, AcquireError> {
+/// An acquisition of several locks about to be made: `locker.acquire_many(names)`, options,
+/// `.await`. The options are those of [`Acquire`]; the wait is for all of the locks together.
+///
+/// # Cancellation
+/// As [`Acquire`].
+#[must_use = "an acquisition does nothing unless it is awaited"]
+#[derive(Debug)]
+pub struct AcquireMany<W: World = Network> {
+    acquire: Acquire<W>,
+    names: Vec<Vec<u8>>,
+}
+
+impl<W: World> AcquireMany<W> {
+    pub(super) fn new(core: &Arc<Core<W>>, names: impl Iterator<Item = Vec<u8>>) -> AcquireMany<W> {
         let mut names: Vec<Vec<u8>> = names.collect();
         names.sort_unstable();
         names.dedup();
-        let started_at = core.world.now();
-        let mut guards = Vec::with_capacity(names.len());
-        for name in names {
-            let waited = core.world.now().saturating_sub(started_at);
-            let wait = core.settings.wait.saturating_sub(waited);
-            match Acquire::new(Arc::clone(core), &name).wait(wait).await {
+        AcquireMany { acquire: Acquire::new(Arc::clone(core), b""), names }
+    }
+
+    options!();
+
+    async fn run(self) -> Result<Guards<W>, AcquireError> {
+        let started_at = self.acquire.now();
+        let mut guards = Vec::with_capacity(self.names.len());
+        for name in &self.names {
+            let waited = self.acquire.now().saturating_sub(started_at);
+            match self.acquire.after(name, waited).await {
                 Ok(guard) => guards.push(guard),
                 Err(error) => {
                     // Best effort: what matters to the caller is the error.
@@ -39,7 +54,18 @@ impl<W: World> Guards<W> {
         }
         Ok(Guards { guards })
     }
+}
 
+impl<W: World> IntoFuture for AcquireMany<W> {
+    type Output = Result<Guards<W>, AcquireError>;
+    type IntoFuture = Pin<Box<dyn Future<Output = Self::Output> + Send>>;
+
+    fn into_future(self) -> Self::IntoFuture {
+        Box::pin(self.run())
+    }
+}
+
+impl<W: World> Guards<W> {
     /// The guards one by one, in the order of their names, each to be released by itself.
     #[must_use = "guards that are dropped release their locks"]
     pub fn into_vec(self) -> Vec<Guard<W>> {

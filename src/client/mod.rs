@@ -3,7 +3,7 @@
 //! A [`Locker`] sends an acquire to all nodes at once and has the lock as soon as more than half of
 //! the configured nodes hold the lease with the same fencing token. It decides nothing itself:
 //! every rule is in [`engine`](crate::engine), and every clock, random number and connection comes
-//! from a [`World`], so that a simulation can run this very code.
+//! from a `World`, so that a simulation can run this very code.
 //!
 //! ```no_run
 //! # async fn example() -> Result<(), Box<dyn std::error::Error>> {
@@ -41,7 +41,9 @@ mod metrics;
 mod node_url;
 mod outbox;
 mod printable;
+#[doc(hidden)]
 pub mod protocol;
+#[doc(hidden)]
 pub mod reply;
 mod settings;
 mod survey;
@@ -51,19 +53,18 @@ mod waiter;
 mod wakes;
 mod world;
 
+pub use protocol::LockInfo;
+
 pub use self::core::Stats;
 pub use acquire::Acquire;
-pub use connect::{Dial, Opening, Stream};
 pub use error::{
     AcquireError, AcquireReport, BuildError, ExtendError, Lost, ReleaseError, WithError,
 };
 pub use guard::{Guard, Leaked};
 pub use holder::Holder;
-pub use inbox::{Failure, ReplyTo};
 pub use inspect::{NodeInfo, NodeLocks};
-pub use link::{Driving, Links};
 pub use locker::Locker;
-pub use many::Guards;
+pub use many::{AcquireMany, Guards};
 #[cfg(feature = "cli")]
 pub(crate) use printable::{Printable, is_plain};
 pub use settings::LockerBuilder;
@@ -71,5 +72,15 @@ pub use survey::{LockSurvey, NodeStatus, NodeSurvey, Survey};
 #[cfg(feature = "cli")]
 pub(crate) use vote::Length;
 pub use vote::{NodeReport, Vote};
+
+// What a simulation of the client needs: no part of the interface, and subject to change.
+#[doc(hidden)]
+pub use connect::{Dial, Opening, Stream};
+#[doc(hidden)]
+pub use inbox::{Failure, ReplyTo};
+#[doc(hidden)]
+pub use link::{Driving, Links};
+#[doc(hidden)]
 pub use wakes::Wakes;
+#[doc(hidden)]
 pub use world::{Network, World};

@@ -4,10 +4,11 @@ use std::pin::pin;
 use std::sync::Arc;
 use std::time::Duration;
 
-use lockmod::client::{AcquireError, Locker, Lost, ReleaseError, Vote, blocking};
+use lockmod::client::{AcquireError, Locker, Lost, ReleaseError, Vote, WithError, blocking};
+use redis::Value;
 
 use crate::common::{Server, start_nodes};
-use crate::{builder, connected, leases, locker, millis, nodes, until};
+use crate::{builder, connected, info, is_text, leases, locker, millis, nodes, until};
 
 #[tokio::test]
 async fn a_lock_is_held_on_the_nodes_until_it_is_released() {
@@ -199,6 +200,69 @@ fn a_blocking_program_leaves_nothing_behind_when_it_ends() {
     drop(locker);
     drop(guard);
     assert_eq!(leases(&nodes, "a"), 0);
+}
+
+/// All that asks for a lock takes the same options.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn every_way_to_acquire_takes_options_of_its_own() {
+    let nodes = nodes(3);
+    let locker = locker(&nodes);
+    let long = Duration::from_secs(20);
+    let told = |label: &str| {
+        let is = |node: &Server, name: &str| {
+            is_text(info(node, name, "label").as_ref(), label)
+                && matches!(info(node, name, "ttl_left_ms"), Some(Value::Int(11_000..)))
+        };
+        nodes.iter().filter(|node| is(node, "a")).count() >= 2
+    };
+    let guards = locker.acquire_many(["b", "a"]).ttl(long).label("many").await.unwrap();
+    assert!(told("many"));
+    let none = locker.acquire_many(["a"]).wait(Duration::ZERO).await;
+    assert!(matches!(none, Err(AcquireError::Held(_))));
+    guards.release().await.unwrap();
+    let holder = locker.holder();
+    let guard = holder.acquire("a").ttl(long).label("holder").await.unwrap();
+    assert!(told("holder"));
+    let share = holder.acquire("a").wait(Duration::ZERO).await.unwrap();
+    assert_eq!(share.fence(), guard.fence());
+    let work = locker.acquire("a").wait(Duration::ZERO).with(async |_| ()).await;
+    assert!(matches!(work, Err(WithError::Acquire(AcquireError::Held(_)))));
+    share.release().await.unwrap();
+    guard.release().await.unwrap();
+    let work = locker.acquire("a").ttl(long).label("with").with(async |_| told("with"));
+    assert!(work.await.unwrap());
+    let bad = locker.acquire_many(["a"]).ttl(Duration::from_millis(1)).await.unwrap_err();
+    assert!(matches!(bad, AcquireError::BadOption(_)), "{bad}");
+}
+
+#[test]
+fn a_blocking_program_has_the_same_options() {
+    let nodes = nodes(3);
+    let locker = blocking::Locker::new(builder(&nodes)).unwrap();
+    let long = Duration::from_secs(20);
+    let is_long = |guard: &blocking::Guard| guard.validity() > Duration::from_secs(11);
+    let holder = locker.holder();
+    let guard = holder.request("a").ttl(long).label("me").acquire().unwrap();
+    assert!(is_long(&guard) && guard.name() == b"a");
+    let share = holder.acquire("a").unwrap();
+    assert_eq!(share.fence(), guard.fence());
+    assert!(locker.request("a").wait(Duration::ZERO).with(|_| ()).is_err());
+    let labels = locker.info("a").into_iter().filter_map(|node| node.info.ok()?.label);
+    assert!(labels.filter(|label| label == "me").count() >= 2);
+    assert_eq!(locker.fence("a").unwrap(), guard.fence());
+    share.release().unwrap();
+    let leaked = guard.leak();
+    locker.extend_by_token("a", &leaked.token).unwrap();
+    locker.release_by_token("a", &leaked.token).unwrap();
+    let guards = locker.request_many(["b", "a"]).ttl(long).acquire().unwrap();
+    let names: Vec<&[u8]> = guards.iter().map(blocking::Guard::name).collect();
+    assert_eq!(names, [b"a", b"b"]);
+    assert!(guards.iter().all(is_long));
+    guards[0].extend_by(Duration::from_secs(30)).unwrap();
+    assert!(guards[0].validity() > Duration::from_secs(21));
+    assert!(locker.stats().acquired >= 3);
+    drop((guards, holder, locker));
+    assert_eq!(leases(&nodes, "a") + leases(&nodes, "b"), 0);
 }
 
 #[tokio::test]
