@@ -23,7 +23,7 @@ const WAIT_DEFAULT: Duration = Duration::from_secs(10);
 const TIMEOUT_DIVISOR: u32 = 20;
 const TIMEOUT_DEFAULT_MIN: Duration = Duration::from_millis(50);
 const TIMEOUT_DEFAULT_MAX: Duration = Duration::from_millis(500);
-/// Collects the settings of a [`Locker`].
+/// Collects the settings of a [`Locker`](super::Locker).
 ///
 /// ```no_run
 /// # async fn example() -> Result<(), Box<dyn std::error::Error>> {
@@ -94,7 +94,8 @@ impl LockerBuilder {
         self
     }
 
-    /// How long [`Locker::acquire`] waits while another holds the lock, 10 s by default.
+    /// How long [`acquire`](super::Locker::acquire) waits while another holds the lock, 10 s by
+    /// default.
     #[must_use]
     pub fn wait(mut self, wait: Duration) -> Self {
         self.wait = Some(wait);
