@@ -119,6 +119,13 @@ fn the_node_of_the_image_waits_on_a_new_volume_and_answers_whoever_has_its_passw
     node.run(Some(PASSWORD), "CONFIG SET lockmod.quarantine no").unwrap();
     node.run(Some(PASSWORD), "CONFIG SET lockmod.quarantine yes").unwrap();
     assert!(node.is("ready"));
+    // Nothing is left of its quarantine, and a replica grants nothing all the same.
+    node.run(Some(PASSWORD), "REPLICAOF 127.0.0.1 1").unwrap();
+    assert!(!node.is("ready"));
+    node.run(Some(PASSWORD), "REPLICAOF NO ONE").unwrap();
+    node.run(Some(PASSWORD), "CONFIG SET lockmod.quarantine no").unwrap();
+    node.run(Some(PASSWORD), "CONFIG SET lockmod.quarantine yes").unwrap();
+    assert!(node.is("ready"));
     let first = node.run(Some(PASSWORD), "LOCK.ACQUIRE job t 60000").unwrap();
     node.run(Some(PASSWORD), "LOCK.RELEASE job t").unwrap();
 

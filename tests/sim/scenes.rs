@@ -145,6 +145,19 @@ async fn roll(seed: u64, defect: Defect) -> Outcome {
     end(&stage).await
 }
 
+/// No node answers a holder any more: what is left of its validity when it is told.
+async fn told(seed: u64) -> (Duration, Duration) {
+    let mut random = StdRng::seed_from_u64(seed ^ 0x746f_6c64);
+    let stage = Stage::new(calm(seed, Defect::None));
+    let ttl = millis(&mut random, 1_000, 20_000);
+    let guard = stage.lockers[0].acquire(name(0)).ttl(ttl).await.expect("nothing is wrong yet");
+    for node in 0..stage.setup.nodes {
+        stage.net.set_flow((0, node), Flow::Discard, Flow::Discard);
+    }
+    guard.lost().await;
+    (guard.validity(), (ttl / 10).min(Duration::from_secs(1)))
+}
+
 /// As operations.md says, the holder has renewed before the next node goes down.
 async fn renewal(ttl: Duration) {
     sleep(ttl / 2 + Duration::from_secs(1)).await;
@@ -213,6 +226,17 @@ fn a_lease_that_counts_where_it_was_brought_is_caught() {
     let scene = |seed| to_the_end(duel(seed, true, Defect::CountsRestored));
     must_be_caught_in("a restored lease counts", scene, OVERLAP);
     must_be_caught_in("a restored lease counts", scene, VOUCHES);
+}
+
+#[test]
+fn a_holder_is_told_of_a_loss_at_its_time() {
+    for seed in 0..SEEDS {
+        let runtime = tokio::runtime::Builder::new_current_thread();
+        let runtime = { runtime }.enable_time().start_paused(true).build().expect("a runtime");
+        let (left, margin) = runtime.block_on(told(seed));
+        assert!(left <= margin, "seed {seed}: told {left:?} before the end, not {margin:?}");
+        assert!(left + TICK * 3 >= margin, "seed {seed}: told {left:?} before, not {margin:?}");
+    }
 }
 
 #[test]

@@ -282,6 +282,7 @@ mod tests {
 
     use super::*;
     use crate::engine::{Fence, Instant, Lease, Token};
+    use crate::module::process;
 
     /// Moves a block as an allocator does that defragments: elsewhere, and what was there is no
     /// more. Tests have the system's allocator.
@@ -338,5 +339,37 @@ mod tests {
                 unsafe { free(value) };
             }
         }
+    }
+
+    /// A survey may have passed the new name, and the original may be given back before it gets
+    /// there: then nobody but these callbacks has told the node of the lease.
+    #[test]
+    fn a_lease_that_finds_another_name_is_not_overlooked_by_a_survey() {
+        // SAFETY: no other test uses the state of the process.
+        let server = unsafe { InServer::new() };
+        let survey = |happens: &dyn Fn()| {
+            process::with(server, |process| process.node.begin_survey());
+            happens();
+            process::with(server, |process| {
+                process.node.end_survey(Instant::from_millis(1_000));
+                process.node.promises().longest()
+            })
+        };
+        let ends_at = held().until();
+        let original = give(held()).cast::<c_void>();
+        // SAFETY: values of the type, which nobody else uses; no key is looked at here.
+        unsafe {
+            let key = std::ptr::null_mut();
+            let renamed = survey(&|| unlink(key, original));
+            assert_eq!(renamed, ends_at, "renamed");
+            assert!(lock(original).is_some_and(Lock::is_provisional));
+            let made = std::cell::Cell::new(std::ptr::null_mut());
+            let copied = survey(&|| made.set(copy(key, original)));
+            assert_eq!(copied, ends_at, "copied");
+            assert!(lock(made.get()).is_some_and(Lock::is_provisional));
+            free(original);
+            free(made.get());
+        }
+        assert_eq!(survey(&|| ()), Instant::default(), "nothing was come upon");
     }
 }
