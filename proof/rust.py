@@ -169,6 +169,24 @@ def arguments(names, sorts):
     return ', '.join(f'{name}: usize' for name, _ in zip(names, sorts))
 
 
+def setter(name, names, kinds, value):
+    """How a relation is made to hold, or given a value: for a state that is drawn."""
+    given = [f'{place}: {"u64" if kind == "Fence" else "usize"}'
+             for place, kind in zip(names, kinds)]
+    if name == 'stored':
+        body = 'let rank = self.rank(x2); self.stored[rank] |= 1 << (x0 * NODES_MAX + x1);'
+    elif value == Bool:
+        place = names[0] if len(names) == 1 else f'({names[0]} * {MOST[kinds[1]]} + {names[1]})'
+        body = f'self.{name} |= 1 << {place};'
+    else:
+        is_fence = value.name() == 'Fence'
+        given.append(f'value: {"u64" if is_fence else "usize"}')
+        place = f'self.{name}[x0]' if names else f'self.{name}'
+        rank = 'let value = self.rank(value);' if is_fence else ''
+        body = f'{rank} {place} = value as u8;'
+    return f'pub(crate) fn set_{name}(&mut self, {", ".join(given)}) {{ {body} }}'
+
+
 def fields():
     """The state's fields, and how they are read and renumbered."""
     lines, readers, renumber, start = [], [], [], []
@@ -192,6 +210,7 @@ def fields():
         start.append(f'{name}: {start_value},')
         given = f'&self{", " if names else ""}{arguments(names, sorts)}'
         readers.append(f'pub(crate) fn {name}({given}) -> {kind} {{ {body} }}')
+        readers.append(setter(name, names, kinds, value))
         if value.name() == 'Fence':
             renumber.append(f'self.{name} = to(usize::from(self.{name})) as u8;' if not sorts else
                             f'for rank in &mut self.{name} {{ '

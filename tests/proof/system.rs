@@ -130,84 +130,173 @@ impl State {
         self.holds >> (x0 * ACQUISITIONS_MAX + x1) & 1 != 0
     }
 
+    pub(crate) fn set_holds(&mut self, x0: usize, x1: usize) {
+        self.holds |= 1 << (x0 * ACQUISITIONS_MAX + x1);
+    }
+
     pub(crate) fn provisional(&self, x0: usize, x1: usize) -> bool {
         self.provisional >> (x0 * ACQUISITIONS_MAX + x1) & 1 != 0
+    }
+
+    pub(crate) fn set_provisional(&mut self, x0: usize, x1: usize) {
+        self.provisional |= 1 << (x0 * ACQUISITIONS_MAX + x1);
     }
 
     pub(crate) fn rests(&self, x0: usize, x1: usize) -> bool {
         self.rests >> (x0 * ROUNDS_MAX + x1) & 1 != 0
     }
 
+    pub(crate) fn set_rests(&mut self, x0: usize, x1: usize) {
+        self.rests |= 1 << (x0 * ROUNDS_MAX + x1);
+    }
+
     pub(crate) fn forgot(&self, x0: usize, x1: usize) -> bool {
         self.forgot >> (x0 * ROUNDS_MAX + x1) & 1 != 0
+    }
+
+    pub(crate) fn set_forgot(&mut self, x0: usize, x1: usize) {
+        self.forgot |= 1 << (x0 * ROUNDS_MAX + x1);
     }
 
     pub(crate) fn counter(&self, x0: usize) -> usize {
         usize::from(self.counter[x0])
     }
 
+    pub(crate) fn set_counter(&mut self, x0: usize, value: u64) {
+        let value = self.rank(value);
+        self.counter[x0] = value as u8;
+    }
+
     pub(crate) fn ceiling(&self, x0: usize) -> usize {
         usize::from(self.ceiling[x0])
+    }
+
+    pub(crate) fn set_ceiling(&mut self, x0: usize, value: u64) {
+        let value = self.rank(value);
+        self.ceiling[x0] = value as u8;
     }
 
     pub(crate) fn quarantined(&self, x0: usize) -> bool {
         self.quarantined >> x0 & 1 != 0
     }
 
+    pub(crate) fn set_quarantined(&mut self, x0: usize) {
+        self.quarantined |= 1 << x0;
+    }
+
     pub(crate) fn promoted(&self, x0: usize) -> bool {
         self.promoted >> x0 & 1 != 0
+    }
+
+    pub(crate) fn set_promoted(&mut self, x0: usize) {
+        self.promoted |= 1 << x0;
     }
 
     pub(crate) fn stored(&self, x0: usize, x1: usize, x2: usize) -> bool {
         self.stored[x2] >> (x0 * NODES_MAX + x1) & 1 != 0
     }
 
+    pub(crate) fn set_stored(&mut self, x0: usize, x1: usize, x2: u64) {
+        let rank = self.rank(x2);
+        self.stored[rank] |= 1 << (x0 * NODES_MAX + x1);
+    }
+
     pub(crate) fn begun(&self, x0: usize) -> bool {
         self.begun >> x0 & 1 != 0
+    }
+
+    pub(crate) fn set_begun(&mut self, x0: usize) {
+        self.begun |= 1 << x0;
     }
 
     pub(crate) fn won(&self, x0: usize) -> bool {
         self.won >> x0 & 1 != 0
     }
 
+    pub(crate) fn set_won(&mut self, x0: usize) {
+        self.won |= 1 << x0;
+    }
+
     pub(crate) fn done(&self, x0: usize) -> bool {
         self.done >> x0 & 1 != 0
+    }
+
+    pub(crate) fn set_done(&mut self, x0: usize) {
+        self.done |= 1 << x0;
     }
 
     pub(crate) fn fence(&self, x0: usize) -> usize {
         usize::from(self.fence[x0])
     }
 
+    pub(crate) fn set_fence(&mut self, x0: usize, value: u64) {
+        let value = self.rank(value);
+        self.fence[x0] = value as u8;
+    }
+
     pub(crate) fn storing(&self, x0: usize) -> usize {
         usize::from(self.storing[x0])
+    }
+
+    pub(crate) fn set_storing(&mut self, x0: usize, value: usize) {
+        self.storing[x0] = value as u8;
     }
 
     pub(crate) fn over(&self, x0: usize) -> bool {
         self.over >> x0 & 1 != 0
     }
 
+    pub(crate) fn set_over(&mut self, x0: usize) {
+        self.over |= 1 << x0;
+    }
+
     pub(crate) fn confirmed(&self, x0: usize) -> bool {
         self.confirmed >> x0 & 1 != 0
+    }
+
+    pub(crate) fn set_confirmed(&mut self, x0: usize) {
+        self.confirmed |= 1 << x0;
     }
 
     pub(crate) fn voters(&self, x0: usize) -> usize {
         usize::from(self.voters[x0])
     }
 
+    pub(crate) fn set_voters(&mut self, x0: usize, value: usize) {
+        self.voters[x0] = value as u8;
+    }
+
     pub(crate) fn before(&self, x0: usize, x1: usize) -> bool {
         self.before >> (x0 * ACQUISITIONS_MAX + x1) & 1 != 0
+    }
+
+    pub(crate) fn set_before(&mut self, x0: usize, x1: usize) {
+        self.before |= 1 << (x0 * ACQUISITIONS_MAX + x1);
     }
 
     pub(crate) fn highest(&self) -> usize {
         usize::from(self.highest)
     }
 
+    pub(crate) fn set_highest(&mut self, value: u64) {
+        let value = self.rank(value);
+        self.highest = value as u8;
+    }
+
     pub(crate) fn wrote(&self, x0: usize) -> bool {
         self.wrote >> x0 & 1 != 0
     }
 
+    pub(crate) fn set_wrote(&mut self, x0: usize) {
+        self.wrote |= 1 << x0;
+    }
+
     pub(crate) fn overwrote(&self, x0: usize, x1: usize) -> bool {
         self.overwrote >> (x0 * ACQUISITIONS_MAX + x1) & 1 != 0
+    }
+
+    pub(crate) fn set_overwrote(&mut self, x0: usize, x1: usize) {
+        self.overwrote |= 1 << (x0 * ACQUISITIONS_MAX + x1);
     }
 
     fn renumber(&mut self, mut to: impl FnMut(usize) -> usize) {

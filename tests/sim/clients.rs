@@ -14,6 +14,7 @@ use tokio::time::Instant;
 
 use crate::coverage::Reached;
 use crate::history::{Acquisition, Micros};
+use crate::net::Net;
 use crate::world::{Process, Simulated};
 
 /// How often a holder looks whether it still holds.
@@ -81,6 +82,7 @@ pub(crate) struct Client {
     pub(crate) locker: Locker<Simulated>,
     pub(crate) process: Arc<Process>,
     pub(crate) log: Arc<Log>,
+    net: Arc<Net>,
     pub(crate) number: usize,
     pub(crate) around: Surroundings,
     random: StdRng,
@@ -112,13 +114,13 @@ impl Client {
     pub(crate) fn new(
         locker: Locker<Simulated>,
         process: &Arc<Process>,
-        log: &Arc<Log>,
+        (log, net): (&Arc<Log>, &Arc<Net>),
         (number, seed): (usize, u64),
         around: Surroundings,
     ) -> Client {
         let random = StdRng::seed_from_u64(seed ^ ((number as u64 + 1) << 40));
-        let (process, log) = (Arc::clone(process), Arc::clone(log));
-        Client { locker, process, log, number, around, random }
+        let (process, log, net) = (Arc::clone(process), Arc::clone(log), Arc::clone(net));
+        Client { locker, process, log, net, number, around, random }
     }
 
     pub(crate) async fn run(mut self) {
@@ -433,6 +435,8 @@ impl Client {
             left = left * 1_000 / (1_000 + 2 * FAST_PPM_MAX as u32 / 1_000 + 1);
         }
         noted.valid_until = noted.valid_until.max(now + micros(left));
+        let (fence, until) = (guard.fence().get(), Instant::now() + left);
+        self.net.universe().shadow.relied_on(name(noted.lock).as_bytes(), fence, until);
         true
     }
 

@@ -38,6 +38,7 @@ const ALL: &[&str] = &[
     "node: a lease was brought to it",
     "node: quarantined at a start",
     "node: repaired",
+    "proof: states looked at",
     "release: confirmed",
     "release: no quorum",
     "release: not held",

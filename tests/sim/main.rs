@@ -21,8 +21,10 @@ mod nemesis;
 mod net;
 mod node;
 mod scenes;
+mod shadow;
 mod stage;
-mod votes;
+#[path = "../proof/system.rs"]
+mod system;
 mod world;
 
 use std::panic::resume_unwind;
@@ -215,11 +217,9 @@ fn judge(stage: &Stage, (calm_at, ended_at): (u64, u64)) -> Outcome {
         violations.append(&mut linear::check_acquisitions(&history));
     }
     violations.append(&mut notes.complaints);
-    for node in &mut universe.nodes {
-        // Who deletes a lock takes away what was vouched for.
-        if !setup.is_forced {
-            violations.append(&mut node.votes.complaints);
-        }
+    // Who deletes a lock takes away what was vouched for.
+    if !setup.is_forced {
+        violations.append(&mut universe.shadow.complaints);
     }
     for (number, node) in universe.nodes.iter().enumerate() {
         for (name, token) in node.held_tokens() {
@@ -248,6 +248,7 @@ fn judge(stage: &Stage, (calm_at, ended_at): (u64, u64)) -> Outcome {
         reached.note_often("line: a reservation lapsed", lapsed);
         reached.note_often("line: left with its connection", hung_up);
     }
+    reached.note_often("proof: states looked at", universe.shadow.states);
     reached.note_often("acquire: arrived after its connection", universe.late);
     Outcome {
         violations,
@@ -383,7 +384,7 @@ fn stormy(defect: Defect) -> impl Fn(Setup) -> Setup {
 }
 
 const OVERLAP: &str = "two held the lock at once";
-const VOUCHES: &str = "vouches for two acquisitions";
+const VOUCHES: &str = "the proof's \"one voice\" fails";
 
 #[test]
 fn a_node_that_forgets_its_leases_without_a_quarantine_is_caught() {

@@ -12,7 +12,9 @@ use std::time::Duration;
 
 use lockmod::client::reply::{self, Reply};
 use lockmod::client::{Dial, Opening, Stream};
+use lockmod::engine::Millis;
 use lockmod::wire::code::{self, Meaning};
+use lockmod::wire::spec::KEPT;
 use rand::rngs::StdRng;
 use rand::{RngExt, SeedableRng};
 use tokio::io::{AsyncReadExt, AsyncWriteExt, DuplexStream, ReadHalf, WriteHalf, duplex, split};
@@ -22,6 +24,7 @@ use tokio::task::AbortHandle;
 use tokio::time::{Instant, sleep_until};
 
 use crate::node::Node;
+use crate::shadow::Shadow;
 
 /// What becomes of bytes between a program and a node.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -81,6 +84,7 @@ pub(crate) struct Universe {
     overtakes: bool,
     /// Tokens whose leases nobody can be asked to have taken back.
     pub(crate) stranded: BTreeSet<Vec<u8>>,
+    pub(crate) shadow: Shadow,
     /// Acquires and repairs that arrived after their connection had broken.
     pub(crate) late: u64,
     /// What happened, in order: two runs of one seed must agree.
@@ -105,6 +109,29 @@ impl Universe {
         }
     }
 
+    /// Tells the proof what a node has answered.
+    fn follow(&mut self, node: usize, args: &[&[u8]], reply: &[u8]) {
+        let number = reply.strip_prefix(b":").and_then(|digits| {
+            std::str::from_utf8(digits).expect("we wrote it").trim_end().parse::<u64>().ok()
+        });
+        let Some(lock) = args.get(1).copied().zip(args.get(2).copied()) else { return };
+        let ttl = || Some(Millis::new(text(args[3]).parse().expect("a client sends a ttl")));
+        match (args[0], number) {
+            (b"LOCK.ACQUIRE", fence @ Some(_)) => self.shadow.vouched(node, lock, ttl(), fence),
+            // A repair stores nothing: another may have had the fence here.
+            (b"LOCK.EXTEND", Some(KEPT)) => self.shadow.vouched(node, lock, ttl(), None),
+            (b"LOCK.FENCE", fence @ Some(_)) if fence == text(args[3]).parse().ok() => {
+                self.shadow.vouched(node, lock, None, fence);
+            }
+            (b"LOCK.RELEASE", _) if !reply.starts_with(b"-") => {
+                self.shadow.released(lock.0, lock.1);
+            }
+            _ => return,
+        }
+        let views: Vec<_> = self.nodes.iter().map(|node| node.view(lock.0)).collect();
+        self.shadow.judge(lock.0, &views);
+    }
+
     fn delay(&mut self, way: (usize, usize)) -> Duration {
         let slow = self.ways[way.0][way.1].slow;
         // Now and then something takes far longer than is waited for.
@@ -125,6 +152,7 @@ impl Net {
         let universe = Universe {
             random: StdRng::seed_from_u64(seed ^ 0x006e_6574),
             hung_until: vec![Instant::now(); nodes.len()],
+            shadow: Shadow::new(nodes.len()),
             nodes,
             ways,
             connections: 0,
@@ -429,6 +457,7 @@ impl Net {
             universe.note(arg);
         }
         universe.note(&reply);
+        universe.follow(way.1, &slices, &reply);
         // Both may begin a lease, behind whose back the release went another way.
         let begins = slices[0] == b"LOCK.ACQUIRE" || slices.last() == Some(&&b"REPAIR"[..]);
         if side.is_broken.load(Ordering::Relaxed) && begins {
@@ -475,6 +504,10 @@ impl Flow {
     fn max(self, other: Flow) -> Flow {
         if self == Flow::Pass { other } else { self }
     }
+}
+
+fn text(arg: &[u8]) -> &str {
+    std::str::from_utf8(arg).expect("a client writes numbers as text")
 }
 
 fn args(request: Reply) -> Vec<Vec<u8>> {

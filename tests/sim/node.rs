@@ -20,7 +20,7 @@ use lockmod::wire::spec::{KEPT, KEPT_PROVISIONALLY, NOT_IN_LINE};
 
 use crate::clock::Clock;
 use crate::line::{Lines, Offer};
-use crate::votes::Votes;
+use crate::shadow::{View, id};
 
 /// The longest lease that a node grants.
 pub(crate) const MAX_TTL: Millis = Millis::new(30_000);
@@ -114,7 +114,6 @@ pub(crate) struct Node {
     pub(crate) lines: Lines,
     statement: Statement,
     disk: Disk,
-    pub(crate) votes: Votes,
     pub(crate) repaired: u64,
     /// How often it answered that a lease does not count yet.
     pub(crate) provisional: u64,
@@ -159,7 +158,6 @@ impl Node {
                 stop: None,
             }),
             disk: Disk::default(),
-            votes: Votes::default(),
             repaired: 0,
             provisional: 0,
             quarantines: 0,
@@ -201,6 +199,26 @@ impl Node {
             Some((name.clone(), lock.lease(self.now())?.token.as_bytes().to_vec()))
         };
         self.locks.iter().filter_map(lease).collect()
+    }
+
+    /// What it knows of a lock, and has on its disk; nothing while it is down.
+    pub(crate) fn view(&self, name: &[u8]) -> Option<View> {
+        if !self.is_up {
+            return None;
+        }
+        let is_quarantined = self.is_in_quarantine();
+        let lock = self.locks.get(name);
+        let lease = lock.and_then(|lock| {
+            let lease = lock.lease(self.now())?;
+            let is_provisional = lock.is_provisional() && is_quarantined;
+            Some((id(lease.token.as_bytes()), lease.fence.get(), is_provisional))
+        });
+        let counter = lock.map_or(Fence::ZERO, Lock::counter).max(self.durability.floor()).get();
+        let ceiling = match self.found() {
+            Found::Present(saved) => saved.ceilings.fence.get(),
+            Found::Missing | Found::Damaged => 0,
+        };
+        Some(View { lease, counter, ceiling, is_quarantined })
     }
 
     /// What there is, with leases counted from `since`.
@@ -537,7 +555,6 @@ impl Node {
             }
             Acquired::Held => return Ok(Said::Nil),
         };
-        self.votes.give(args[1], args[2], asked.claim.ttl);
         Ok(Said::Number(fence))
     }
 
@@ -558,7 +575,6 @@ impl Node {
                     |queued: &Queued<'_>| line.has(&Waiter::Ticket(queued.ticket.clone()));
                 Ok((outcome, queued.as_ref().is_none_or(is_there)))
             })?;
-        self.votes.take_back(args[1], args[2]);
         if !is_there {
             return Ok(Said::Signed(NOT_IN_LINE));
         }
@@ -634,9 +650,6 @@ impl Node {
         self.provisional += u64::from(is_provisional);
         self.settle(args[1]);
         let vouches = |counts| counts || self.defect == Defect::CountsProvisional;
-        if matches!(outcome, Extended::Extended { counts, .. } if vouches(counts)) {
-            self.votes.give(args[1], args[2], asked.claim.ttl);
-        }
         let vote = |_, counts| if vouches(counts) { KEPT } else { KEPT_PROVISIONALLY };
         Ok(extended(outcome, vote))
     }

@@ -73,6 +73,6 @@ impl Stage {
         };
         let numbers = (program * setup.tasks + task, setup.seed);
         let (locker, process) = (self.lockers[program].clone(), &self.processes[program]);
-        Client::new(locker, process, &self.log, numbers, around)
+        Client::new(locker, process, (&self.log, &self.net), numbers, around)
     }
 }

@@ -1,0 +1,299 @@
+//! The simulation in the words of the proof: after every answer of a node that counts, the state of
+//! the lock is drawn as a state of `proof/protocol.py`, and must have all its invariants.
+//!
+//! What nodes know is read off them. What no node and no client knows is kept here, as seen from
+//! the network: for whom a node has vouched and whether that may still be valid, through all its
+//! crashes; what it has stored; who was won before whom began. Two holders need a network that
+//! plays along; a node that makes them possible is found without.
+//!
+//! An acquisition has two rounds in such a state: what its client relies on, as it says itself,
+//! and the vote of each node that would last longest if it counted. A claim about all rounds that
+//! holds for those two is what the proof says of them; that each step is one of its actions is
+//! checked by the model alone.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::time::Duration;
+
+use lockmod::engine::{Millis, Terms};
+use tokio::time::Instant;
+
+use crate::clients::FAST_PPM_MAX;
+use crate::system::{ACQUISITIONS_MAX, INVARIANTS, ROUNDS, Sizes, State};
+
+/// Tells tokens apart, which are random.
+type Id = u64;
+
+/// What a node knows of a lock.
+#[derive(Clone, Debug)]
+pub(crate) struct View {
+    /// Token and fence of the lease that stands, and whether it does not count yet.
+    pub(crate) lease: Option<(Id, u64, bool)>,
+    pub(crate) counter: u64,
+    /// As the state file has it.
+    pub(crate) ceiling: u64,
+    pub(crate) is_quarantined: bool,
+}
+
+/// One acquisition of a lock.
+#[derive(Debug)]
+struct Claim {
+    id: Id,
+    /// A release was seen: its client relies on nothing.
+    is_done: bool,
+    /// Its fence, once its client says that it has won.
+    won: Option<u64>,
+    /// Who had stored that.
+    storing: usize,
+    /// Those that were won before it began.
+    before: BTreeSet<Id>,
+    /// Until when its client relies on it.
+    valid_until: Option<Instant>,
+    /// By node: until when a vote may be counted, however slow its client's clock is.
+    votes: BTreeMap<usize, Instant>,
+    stored: BTreeSet<(usize, u64)>,
+}
+
+/// What the proof knows of all locks.
+#[derive(Debug)]
+pub(crate) struct Shadow {
+    nodes: usize,
+    /// By the name of the lock, in the order in which they began.
+    claims: BTreeMap<Vec<u8>, Vec<Claim>>,
+    /// All that ever began, and whether they were released: a request may come so late that its
+    /// claim was forgotten here.
+    begun: BTreeMap<Id, bool>,
+    pub(crate) states: u64,
+    pub(crate) complaints: Vec<String>,
+}
+
+impl Shadow {
+    pub(crate) fn new(nodes: usize) -> Shadow {
+        let (claims, begun) = (BTreeMap::new(), BTreeMap::new());
+        Shadow { nodes, claims, begun, states: 0, complaints: Vec::new() }
+    }
+
+    /// A node has answered a request for this lock so that it counts for the token: until when is
+    /// up to its ttl, if it names one.
+    pub(crate) fn vouched(
+        &mut self,
+        node: usize,
+        (name, token): (&[u8], &[u8]),
+        ttl: Option<Millis>,
+        stored: Option<u64>,
+    ) {
+        let now = Instant::now();
+        let claim = self.claim(name, token);
+        if let Some(ttl) = ttl.filter(|_| !claim.is_done) {
+            let over_at = now + longest_validity(ttl);
+            let vote = claim.votes.entry(node).or_insert(over_at);
+            *vote = over_at.max(*vote);
+        }
+        claim.stored.extend(stored.map(|fence| (node, fence)));
+    }
+
+    /// A release has arrived: the client relies on nothing any more.
+    pub(crate) fn released(&mut self, name: &[u8], token: &[u8]) {
+        let claim = self.claim(name, token);
+        claim.is_done = true;
+        claim.valid_until = None;
+        claim.votes.clear();
+        let id = claim.id;
+        self.begun.insert(id, true);
+    }
+
+    /// A client takes itself for the holder until then.
+    pub(crate) fn relied_on(&mut self, name: &[u8], fence: u64, until: Instant) {
+        let nodes = self.nodes;
+        let claims = self.claims.entry(name.to_vec()).or_default();
+        let storing = |claim: &Claim| bits(nodes, |node| claim.stored.contains(&(node, fence)));
+        let won = claims.iter_mut().rev().find(|claim| {
+            claim.won.map_or_else(|| is_quorum(nodes, storing(claim)), |its| its == fence)
+        });
+        let Some(claim) = won else {
+            return self.complain(name, "win: no quorum stored just this fence");
+        };
+        if claim.is_done {
+            return;
+        }
+        if claim.won.is_none() {
+            claim.won = Some(fence);
+            claim.storing = storing(claim);
+        }
+        claim.valid_until = Some(until);
+        if !is_quorum(nodes, claim.voters(nodes)) {
+            self.complain(name, "renew: no quorum vouches");
+        }
+    }
+
+    /// Draws the state of a lock, and looks whether it is one of the proof's.
+    pub(crate) fn judge(&mut self, name: &[u8], views: &[Option<View>]) {
+        let now = Instant::now();
+        let Some(claims) = self.claims.get_mut(name) else { return };
+        for claim in &mut *claims {
+            claim.votes.retain(|_, over_at| *over_at > now);
+            claim.valid_until = claim.valid_until.filter(|until| *until > now);
+        }
+        let holds = |claim: &Claim| {
+            let leases = views.iter().flatten().filter_map(|view| view.lease.as_ref());
+            leases.into_iter().any(|(id, ..)| *id == claim.id)
+        };
+        // What is over cannot break a promise, but for the fences of the latest.
+        let matters =
+            |claim: &Claim| !claim.votes.is_empty() || claim.valid_until.is_some() || holds(claim);
+        let latest = claims.len().saturating_sub(ACQUISITIONS_MAX);
+        let mut index = 0;
+        claims.retain(|claim| {
+            index += 1;
+            index > latest || matters(claim)
+        });
+        let mut chosen: Vec<&Claim> = claims.iter().filter(|claim| matters(claim)).collect();
+        chosen.drain(..chosen.len().saturating_sub(ACQUISITIONS_MAX));
+        let others = claims.iter().rev().filter(|claim| !matters(claim) && claim.won.is_some());
+        chosen.extend(others.take(ACQUISITIONS_MAX - chosen.len()).take(1));
+        let state = draw(&chosen, views, self.nodes);
+        let sizes = Sizes { nodes: self.nodes, acquisitions: chosen.len(), blind: 0 };
+        self.states += 1;
+        let broken = INVARIANTS.iter().find(|(_, holds)| !holds(&state, &sizes));
+        if let Some((invariant, _)) = broken {
+            let text = format!("the proof's {invariant:?} fails: {chosen:x?} {views:x?}");
+            self.complain(name, &text);
+        }
+    }
+
+    fn complain(&mut self, name: &[u8], what: &str) {
+        self.complaints.push(format!("{}: {what}", name.escape_ascii()));
+    }
+
+    fn claim(&mut self, name: &[u8], token: &[u8]) -> &mut Claim {
+        let id = id(token);
+        let claims = self.claims.entry(name.to_vec()).or_default();
+        if let Some(place) = claims.iter().position(|claim| claim.id == id) {
+            return &mut claims[place];
+        }
+        let (is_new, is_done) = (!self.begun.contains_key(&id), *self.begun.entry(id).or_default());
+        let won = claims.iter().filter(|claim| claim.won.is_some() && is_new);
+        let before = won.map(|claim| claim.id).collect();
+        claims.push(Claim {
+            id,
+            is_done,
+            won: None,
+            storing: 0,
+            before,
+            valid_until: None,
+            votes: BTreeMap::new(),
+            stored: BTreeSet::new(),
+        });
+        claims.last_mut().expect("it was just put there")
+    }
+}
+
+impl Claim {
+    /// Those whose votes last as long as its client relies on it.
+    fn voters(&self, nodes: usize) -> usize {
+        let lasts = |over_at: &Instant| self.valid_until.is_some_and(|until| *over_at >= until);
+        bits(nodes, |node| self.votes.get(&node).is_some_and(lasts))
+    }
+}
+
+/// The state of one lock, with these acquisitions. A node without a view is down.
+fn draw(claims: &[&Claim], views: &[Option<View>], nodes: usize) -> State {
+    let mut state = State::new();
+    for (number, view) in views.iter().enumerate() {
+        let stored = claims.iter().flat_map(|claim| &claim.stored);
+        let stored = stored.filter(|(node, _)| *node == number).map(|(_, fence)| *fence);
+        // What is down will go on above all that it has stored.
+        let (counter, ceiling) = view.as_ref().map_or_else(
+            || (stored.clone().max().unwrap_or(0), stored.max().unwrap_or(0)),
+            |view| (view.counter, view.ceiling),
+        );
+        state.set_counter(number, counter);
+        state.set_ceiling(number, ceiling);
+        if view.as_ref().is_none_or(|view| view.is_quarantined) {
+            state.set_quarantined(number);
+        }
+    }
+    for (number, claim) in claims.iter().enumerate() {
+        state.set_begun(number);
+        for (node, fence) in &claim.stored {
+            state.set_stored(number, *node, *fence);
+        }
+        for (other, earlier) in claims.iter().enumerate() {
+            if earlier.won.is_some() && claim.before.contains(&earlier.id) {
+                state.set_before(other, number);
+            }
+        }
+        if let Some(fence) = claim.won {
+            state.set_won(number);
+            state.set_fence(number, fence);
+            state.set_storing(number, claim.storing);
+        }
+        if claim.is_done {
+            state.set_done(number);
+        }
+        draw_rounds(&mut state, number, claim, views, nodes);
+    }
+    state
+}
+
+/// What its client relies on, the votes, and the rounds that there were not.
+fn draw_rounds(
+    state: &mut State,
+    number: usize,
+    claim: &Claim,
+    views: &[Option<View>],
+    nodes: usize,
+) {
+    let [relied_on, voted, rest @ ..] =
+        std::array::from_fn::<_, ROUNDS, _>(|r| number * ROUNDS + r);
+    if claim.valid_until.is_some() {
+        state.set_confirmed(relied_on);
+        state.set_voters(relied_on, claim.voters(nodes));
+    } else {
+        state.set_over(relied_on);
+    }
+    if claim.votes.is_empty() {
+        state.set_over(voted);
+    }
+    rest.into_iter().for_each(|round| state.set_over(round));
+    for (node, view) in views.iter().enumerate() {
+        let lease = view.as_ref().and_then(|view| view.lease.as_ref());
+        let lease = lease.filter(|(id, ..)| *id == claim.id);
+        let counts = lease.is_some_and(|(.., is_provisional)| !is_provisional);
+        if lease.is_some() {
+            state.set_holds(node, number);
+            if !counts {
+                state.set_provisional(node, number);
+            }
+        }
+        let vouches = |round: usize| match claim.votes.get(&node) {
+            Some(_) if round == voted => true,
+            Some(over_at) => claim.valid_until.is_some_and(|until| *over_at >= until),
+            None => false,
+        };
+        for round in [relied_on, voted].into_iter().filter(|round| vouches(*round)) {
+            if counts {
+                state.set_rests(node, round);
+            } else {
+                state.set_forgot(node, round);
+            }
+        }
+    }
+}
+
+pub(crate) fn id(token: &[u8]) -> Id {
+    token.iter().take(8).fold(0, |id, byte| id << 8 | Id::from(*byte))
+}
+
+/// The validity of a round, counted from its arrival, by the slowest clock there is.
+fn longest_validity(ttl: Millis) -> Duration {
+    let counted: Duration = ttl.saturating_sub(Terms::new(ttl).drift).into();
+    counted.mul_f64(1e6 / (1e6 - FAST_PPM_MAX as f64))
+}
+
+fn bits(nodes: usize, has: impl Fn(usize) -> bool) -> usize {
+    (0..nodes).filter(|node| has(*node)).fold(0, |set, node| set | 1 << node)
+}
+
+fn is_quorum(nodes: usize, set: usize) -> bool {
+    set.count_ones() as usize * 2 > nodes
+}
