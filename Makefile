@@ -43,7 +43,7 @@ test: deps ## All tests, real servers included; those that could not be made her
 proof: deps ## The proof of the protocol for any number of nodes and clients: by Z3 in seconds, then by cvc5
 	$(PROVER)
 	$(PROVER) --second
-model: ## The model of the protocol within its large bounds: many minutes, 4 GB of memory or more
+model: ## The model of the protocol within its large bounds: half an hour or more, 4 GB of memory
 	cargo test --release --no-default-features --features codec --test model -- --include-ignored --nocapture --test-threads 1
 sim: deps ## The client over simulated nodes, network and clocks: 10 000 seeds in minutes; LOCKMOD_SEED replays one
 	cargo test --release --test sim -- --include-ignored --nocapture

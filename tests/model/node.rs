@@ -215,11 +215,8 @@ impl Node {
         if let Some(lease) = self.lock.lease(NOW) {
             let after = lease.ends_at.after(Millis::new(1));
             assert!(!self.lock.is_held(after), "a lease is over after its end");
-            if exactly
-                && self.saved_holder() == self.holder()
-                && let Some(saved) = &mut self.saved
-            {
-                **saved = (Lock::free(saved.0.counter(), NOW), Origin::default());
+            if exactly && self.saved_holder() == self.holder() {
+                self.end_saved_lease();
             }
             self.lock = Lock::free(self.lock.counter(), NOW);
             self.origin = Origin::default();
@@ -288,9 +285,20 @@ impl Node {
     }
 
     /// The node's clock passes the lease ceiling. All leases from before the crash are over then,
-    /// on this node's clock; that their holders agree is what the caller has to see to.
+    /// on this node's clock, and so are those in an older data set that do not stand here; that
+    /// their holders agree is what the caller has to see to.
     pub(crate) fn end_quarantine(&mut self) {
         self.promises.end_quarantine();
         self.forgotten.clear();
+        if self.saved_holder() != self.holder() {
+            self.end_saved_lease();
+        }
+    }
+
+    /// What was saved comes back without a lease, which is over by its date.
+    fn end_saved_lease(&mut self) {
+        if let Some(saved) = &mut self.saved {
+            **saved = (Lock::free(saved.0.counter(), NOW), Origin::default());
+        }
     }
 }

@@ -213,7 +213,7 @@ impl Node {
             let is_provisional = lock.is_provisional() && is_quarantined;
             Some((id(lease.token.as_bytes()), lease.fence.get(), is_provisional))
         });
-        let counter = lock.map_or(Fence::ZERO, Lock::counter).max(self.durability.floor()).get();
+        let counter = lock.map_or(Fence::ZERO, Lock::counter).max(self.promises.floor()).get();
         let ceiling = match self.found() {
             Found::Present(saved) => saved.ceilings.fence.get(),
             Found::Missing | Found::Damaged => 0,
