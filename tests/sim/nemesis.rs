@@ -242,6 +242,7 @@ pub(crate) fn bring(net: &Arc<Net>, lock: &str, (from, to): (usize, usize)) {
         {
             let token = universe.nodes[to].restore(lock.as_bytes(), &dump);
             universe.stranded.extend(token);
+            universe.shadow.brought(to);
         }
     });
 }

@@ -128,8 +128,8 @@ impl Universe {
             }
             _ => return,
         }
-        let views: Vec<_> = self.nodes.iter().map(|node| node.view(lock.0)).collect();
-        self.shadow.judge(lock.0, &views);
+        let views = self.nodes.iter().map(|node| node.view(lock.0)).collect();
+        self.shadow.judge(lock.0, views);
     }
 
     fn delay(&mut self, way: (usize, usize)) -> Duration {

@@ -62,14 +62,18 @@ pub(crate) struct Shadow {
     /// All that ever began, and whether they were released: a request may come so late that its
     /// claim was forgotten here.
     begun: BTreeMap<Id, bool>,
+    /// Nodes to which a lock was brought whose fences are above what their files say: they have not
+    /// issued those, and write before they issue more.
+    brought: BTreeSet<usize>,
     pub(crate) states: u64,
+    /// The first that is wrong: what follows is the same again.
     pub(crate) complaints: Vec<String>,
 }
 
 impl Shadow {
     pub(crate) fn new(nodes: usize) -> Shadow {
         let (claims, begun) = (BTreeMap::new(), BTreeMap::new());
-        Shadow { nodes, claims, begun, states: 0, complaints: Vec::new() }
+        Shadow { nodes, claims, begun, brought: BTreeSet::new(), states: 0, complaints: Vec::new() }
     }
 
     /// A node has answered a request for this lock so that it counts for the token: until when is
@@ -101,6 +105,11 @@ impl Shadow {
         self.begun.insert(id, true);
     }
 
+    /// An operator has brought a lock to this node.
+    pub(crate) fn brought(&mut self, node: usize) {
+        self.brought.insert(node);
+    }
+
     /// A client takes itself for the holder until then.
     pub(crate) fn relied_on(&mut self, name: &[u8], fence: u64, until: Instant) {
         let nodes = self.nodes;
@@ -126,8 +135,16 @@ impl Shadow {
     }
 
     /// Draws the state of a lock, and looks whether it is one of the proof's.
-    pub(crate) fn judge(&mut self, name: &[u8], views: &[Option<View>]) {
+    pub(crate) fn judge(&mut self, name: &[u8], mut views: Vec<Option<View>>) {
         let now = Instant::now();
+        for (node, view) in views.iter_mut().enumerate() {
+            let Some(view) = view else { continue };
+            if view.counter <= view.ceiling {
+                self.brought.remove(&node);
+            } else if self.brought.contains(&node) {
+                view.ceiling = view.counter;
+            }
+        }
         let Some(claims) = self.claims.get_mut(name) else { return };
         for claim in &mut *claims {
             claim.votes.retain(|_, over_at| *over_at > now);
@@ -150,7 +167,7 @@ impl Shadow {
         chosen.drain(..chosen.len().saturating_sub(ACQUISITIONS_MAX));
         let others = claims.iter().rev().filter(|claim| !matters(claim) && claim.won.is_some());
         chosen.extend(others.take(ACQUISITIONS_MAX - chosen.len()).take(1));
-        let state = draw(&chosen, views, self.nodes);
+        let state = draw(&chosen, &views, self.nodes);
         let sizes = Sizes { nodes: self.nodes, acquisitions: chosen.len(), blind: 0 };
         self.states += 1;
         let broken = INVARIANTS.iter().find(|(_, holds)| !holds(&state, &sizes));
@@ -161,7 +178,9 @@ impl Shadow {
     }
 
     fn complain(&mut self, name: &[u8], what: &str) {
-        self.complaints.push(format!("{}: {what}", name.escape_ascii()));
+        if self.complaints.is_empty() {
+            self.complaints.push(format!("{}: {what}", name.escape_ascii()));
+        }
     }
 
     fn claim(&mut self, name: &[u8], token: &[u8]) -> &mut Claim {
