@@ -210,10 +210,11 @@ impl Node {
         let lock = self.locks.get(name);
         let lease = lock.and_then(|lock| {
             let lease = lock.lease(self.now())?;
-            let is_provisional = lock.is_provisional() && is_quarantined;
+            let is_provisional = !self.engine.promises().counts(lock, self.now());
             Some((id(lease.token.as_bytes()), lease.fence.get(), is_provisional))
         });
-        let counter = lock.map_or(Fence::ZERO, Lock::counter).max(self.promises.floor()).get();
+        let counter =
+            lock.map_or(Fence::ZERO, Lock::counter).max(self.engine.promises().floor()).get();
         let ceiling = match self.found() {
             Found::Present(saved) => saved.ceilings.fence.get(),
             Found::Missing | Found::Damaged => 0,

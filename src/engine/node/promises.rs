@@ -292,7 +292,7 @@ impl Promises {
     }
 
     /// Whether an extension of this lock's lease counts towards a quorum.
-    pub(super) fn counts(&self, lock: &Lock, now: Instant) -> bool {
+    pub fn counts(&self, lock: &Lock, now: Instant) -> bool {
         let nothing_counts = self.quarantine.is_some_and(|present| present.nothing_counts);
         self.quarantine(now).is_none() || !nothing_counts && !lock.is_provisional()
     }
