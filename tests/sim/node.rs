@@ -16,7 +16,7 @@ use lockmod::engine::{
 };
 use lockmod::wire::request::{self, Limits, Waiting, decided};
 use lockmod::wire::restate::{Restated, restate};
-use lockmod::wire::spec::{KEPT, KEPT_PROVISIONALLY, NOT_IN_LINE};
+use lockmod::wire::spec::{self, KEPT, KEPT_PROVISIONALLY, NOT_IN_LINE};
 
 use crate::clock::Clock;
 use crate::line::{Lines, Offer};
@@ -479,6 +479,9 @@ impl Node {
             }
             (b"LOCK.FENCE", None) => self.raise(args),
             (b"LOCK.INFO", None) => Ok(self.info(args[1])),
+            (b"LOCK.HELP", None) => {
+                Ok(Said::List(spec::help().into_iter().map(Said::Text).collect()))
+            }
             (b"SCAN", None) => Ok(Said::Page(self.locks.keys().cloned().collect())),
             (other, None) => panic!("{} is not simulated", other.escape_ascii()),
         };
