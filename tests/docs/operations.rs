@@ -66,7 +66,8 @@ impl Source {
             let is_call = self.text[call..end].contains("Level::")
                 && !self.text[..call].ends_with("fn ")
                 && !self.text[call..end].contains(": Level");
-            if !is_call {
+            // A warning has its words from the engine.
+            if !is_call || self.text[call..end].contains("warning.to_string()") {
                 continue;
             }
             let is_line = self.text[call..end].ends_with("line)");
@@ -80,6 +81,19 @@ impl Source {
             } else {
                 lines.extend(parts);
             }
+        }
+        lines
+    }
+
+    /// What a warning of the engine says: one line for each of its branches.
+    fn warnings(&self) -> Vec<String> {
+        let Some(start) = self.text.find("impl fmt::Display for Warning") else { return vec![] };
+        let end = self.text[start..].find("\n}").map_or(self.text.len(), |end| start + end);
+        let mut lines = vec![String::new()];
+        for (place, literal) in self.literals.iter().filter(|(at, _)| (start..end).contains(at)) {
+            let branches = self.text[start..*place].matches("} else {").count();
+            lines.resize(branches + 1, String::new());
+            lines[branches] += literal;
         }
         lines
     }
@@ -112,7 +126,11 @@ fn every_log_line_is_explained_and_every_explained_one_is_logged() {
     let text = fs::read_to_string(root().join("docs/operations.md")).expect("the document");
     let documented = documented(&text, "\n## Log lines\n");
     let sources = sources(&root().join("src/module"));
-    let logged: Vec<String> = sources.iter().flat_map(Source::logged).collect();
+    let mut logged: Vec<String> = sources.iter().flat_map(Source::logged).collect();
+    let engine = self::sources(&root().join("src/engine"));
+    let warnings: Vec<String> = engine.iter().flat_map(Source::warnings).collect();
+    assert_eq!(warnings.len(), 2, "{warnings:#?}");
+    logged.extend(warnings);
     assert!(logged.len() >= 14, "lines are found: {logged:#?}");
     let missing: Vec<_> = logged.iter().filter(|line| !documented.contains(line)).collect();
     assert!(missing.is_empty(), "not explained: {missing:#?}");
