@@ -6,22 +6,37 @@
 //! once cost one wake-up.
 
 use std::fmt;
+use std::future::poll_fn;
 use std::io::{Read, Write};
 use std::os::fd::{AsRawFd, RawFd};
 use std::os::unix::net::UnixStream;
+use std::pin::{Pin, pin};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
-
-use tokio::task::AbortHandle;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::task::{Poll, Waker};
 
 use crate::failure::Failure;
 use crate::process::background;
 
 /// A place where the results of calls arrive, by their numbers.
-#[derive(Debug)]
+///
+/// Calls are begun in two steps: [`start`](Port::start) for each, and [`flush`](Port::flush) for
+/// all that a turn of the loop has started. So the commands of many tasks leave together: one
+/// wake-up of the background thread, and one write to each node.
 pub struct Port<T> {
     shared: Arc<Shared<T>>,
     next: AtomicU64,
+    /// By this process.
+    started: Mutex<(u32, Vec<Started>)>,
+}
+
+/// A call that is not on the background thread yet.
+type Started = Pin<Box<dyn Future<Output = ()> + Send>>;
+
+impl<T> fmt::Debug for Port<T> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Port").field("shared", &self.shared).finish_non_exhaustive()
+    }
 }
 
 struct Shared<T> {
@@ -42,13 +57,45 @@ impl<T> fmt::Debug for Shared<T> {
 pub struct Call {
     /// Its number at its port.
     pub number: u64,
-    abort: AbortHandle,
+    stop: Arc<Stop>,
 }
 
 impl Call {
-    /// Drops what is under way, if it is not done. A result that has arrived stays.
+    /// Drops what is under way, if it is not done; what was not flushed is not begun. A result that
+    /// has arrived stays.
     pub fn cancel(&self) {
-        self.abort.abort();
+        self.stop.is_called.store(true, Ordering::SeqCst);
+        let waker = self.stop.waker.lock().unwrap_or_else(PoisonError::into_inner).take();
+        if let Some(waker) = waker {
+            waker.wake();
+        }
+    }
+}
+
+/// That a call is not wanted any more.
+#[derive(Debug, Default)]
+struct Stop {
+    is_called: AtomicBool,
+    waker: Mutex<Option<Waker>>,
+}
+
+impl Stop {
+    /// Runs `future` until it is done, or not wanted.
+    async fn unless<T>(&self, future: impl Future<Output = T>) -> Option<T> {
+        let mut future = pin!(future);
+        poll_fn(|ctx| {
+            // Before the flag is read: whoever sets it afterwards finds the waker.
+            let mut waker = self.waker.lock().unwrap_or_else(PoisonError::into_inner);
+            if !waker.as_ref().is_some_and(|waker| waker.will_wake(ctx.waker())) {
+                *waker = Some(ctx.waker().clone());
+            }
+            drop(waker);
+            if self.is_called.load(Ordering::SeqCst) {
+                return Poll::Ready(None);
+            }
+            future.as_mut().poll(ctx).map(Some)
+        })
+        .await
     }
 }
 
@@ -58,21 +105,55 @@ impl<T: Send + 'static> Port<T> {
     pub fn new(ring: impl Fn() + Send + Sync + 'static) -> Port<T> {
         let (done, is_ringing) = (Mutex::new(Vec::new()), AtomicBool::new(false));
         let shared = Shared { done, is_ringing, ring: Box::new(ring) };
-        Port { shared: Arc::new(shared), next: AtomicU64::new(0) }
+        Port { shared: Arc::new(shared), next: AtomicU64::new(0), started: Mutex::default() }
     }
 
-    /// Runs `future` on the background thread; its result arrives here.
+    /// Has `future` run on the background thread after the next [`flush`](Port::flush); its result
+    /// arrives here.
     ///
     /// # Errors
     /// [`Failure`] if there is no background thread and none can be started.
     pub fn start(&self, future: impl Future<Output = T> + Send + 'static) -> Result<Call, Failure> {
+        background()?;
         let number = self.number();
         let shared = Arc::clone(&self.shared);
-        let task = background()?.spawn(async move {
-            let result = future.await;
-            shared.put(number, result);
-        });
-        Ok(Call { number, abort: task.abort_handle() })
+        let stop = Arc::new(Stop::default());
+        let call = Call { number, stop: Arc::clone(&stop) };
+        self.started().1.push(Box::pin(async move {
+            if let Some(result) = stop.unless(future).await {
+                shared.put(number, result);
+            }
+        }));
+        Ok(call)
+    }
+
+    /// Hands what was started to the background thread.
+    pub fn flush(&self) {
+        let mut started = std::mem::take(&mut self.started().1);
+        // There is one since the first of them was started.
+        let Ok(background) = background() else { return };
+        match started.len() {
+            0 => {}
+            1 => drop(started.pop().map(|call| background.spawn(call))),
+            // All stand in line before the first of their commands is written.
+            _ => drop(background.spawn(async move {
+                for call in started {
+                    drop(tokio::spawn(call));
+                }
+            })),
+        }
+    }
+
+    fn started(&self) -> MutexGuard<'_, (u32, Vec<Started>)> {
+        // A list is whole even if it is poisoned.
+        let mut started = self.started.lock().unwrap_or_else(PoisonError::into_inner);
+        let process = std::process::id();
+        if started.0 != process {
+            // What the process had started that this one was forked from is that one's.
+            std::mem::forget(std::mem::take(&mut started.1));
+            started.0 = process;
+        }
+        started
     }
 
     /// Hands in what is known already; the number under which it arrives.

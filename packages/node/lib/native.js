@@ -13,7 +13,8 @@ const { join } = require('node:path')
  *   left?: number, heldFor?: number, waiters: number }} State
  * @typedef {{ number: number, failure?: Failed, leases?: Lease[], word?: string, votes?: Vote[],
  *   states?: State[] }} Done
- * @typedef {{ take(): Done[], cancel(number: number): void }} Port
+ * @typedef {{ flush(): void, take(): Done[],
+ *   cancel(number: number): void }} Port
  * @typedef {{ readonly fence: number, readonly name: string, validity(): number,
  *   reason(): string | null, lost(port: Port): number, extend(port: Port, ttl?: number): number,
  *   release(port: Port): number, keep(): void, abandon(): void }} Lease

@@ -96,9 +96,27 @@ function run(start, signal) {
  */
 function wait(start, who) {
   const number = start(port)
+  flush(waiting.size === 0)
   if (waiting.size === 0) alive.ref()
   waiting.set(number, who)
   return number
+}
+
+let isFlushing = false
+
+/**
+ * What many tasks start in one turn of the loop leaves together, after the last of them has run.
+ *
+ * @param {boolean} isAlone Nobody else waits, so that nothing else will come in this turn.
+ */
+function flush(isAlone) {
+  if (isAlone && !isFlushing) return port.flush()
+  if (isFlushing) return
+  isFlushing = true
+  process.nextTick(() => {
+    isFlushing = false
+    port.flush()
+  })
 }
 
 /**
@@ -109,6 +127,7 @@ function wait(start, who) {
  */
 function watch(start, tell) {
   watching.set(start(port), tell)
+  flush(false)
 }
 
 module.exports = { run, watch }

@@ -35,7 +35,8 @@ pub struct Port {
 }
 
 impl Port {
-    /// Begins a call, and returns its number. Nothing but the event loop's thread does so.
+    /// Starts a call, to be flushed, and returns its number. Only the event loop's thread does
+    /// so.
     pub(crate) fn run(
         &self,
         call: Result<impl Future<Output = Outcome> + Send + 'static, Failure>,
@@ -69,6 +70,12 @@ impl Port {
             let _ = ring.call((), ThreadsafeFunctionCallMode::NonBlocking);
         };
         Ok(Port { port: lockmod_host::Port::new(ring), calls: Mutex::default() })
+    }
+
+    /// Hands what was started to the background thread.
+    #[napi]
+    pub fn flush(&self) {
+        self.port.flush();
     }
 
     /// What has arrived.

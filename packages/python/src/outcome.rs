@@ -43,6 +43,11 @@ impl Port {
         self.bell.descriptor()
     }
 
+    /// Hands what was started to the background thread.
+    fn flush(&self) {
+        self.port.flush();
+    }
+
     /// What has arrived: the numbers of calls, each with its value or its exception.
     fn take<'py>(&self, py: Python<'py>) -> PyResult<Vec<(u64, Bound<'py, PyAny>)>> {
         let object = |(number, outcome)| match outcome {

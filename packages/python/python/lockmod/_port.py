@@ -35,12 +35,28 @@ class LoopPort:
         self._port = _lockmod.Port()
         self._waiting: dict[int, asyncio.Future[Any]] = {}
         self._watching: dict[int, Callable[[Any], None]] = {}
+        self._is_flushing = False
         loop.add_reader(self._port.fileno(), self._take)
+
+    def _start(self, start: Callable[[_lockmod.Port], Call[T]]) -> Call[T]:
+        """What many tasks start in one turn of the loop leaves together, after the last of them."""
+        call = start(self._port)
+        if not self._waiting and not self._is_flushing:
+            # Nobody else waits, so nothing else will come in this turn.
+            self._port.flush()
+        elif not self._is_flushing:
+            self._is_flushing = True
+            asyncio.get_running_loop().call_soon(self._flush)
+        return call
+
+    def _flush(self) -> None:
+        self._is_flushing = False
+        self._port.flush()
 
     async def run(self, start: Callable[[_lockmod.Port], Call[T]]) -> T:
         """Waits for a call. Where the task is cancelled, nothing of the call is left."""
         future: asyncio.Future[T] = asyncio.get_running_loop().create_future()
-        call = start(self._port)
+        call = self._start(start)
         self._waiting[call.number] = future
         try:
             return await future
@@ -58,7 +74,7 @@ class LoopPort:
         tell: Callable[[T], None],
     ) -> Callable[[], None]:
         """Calls `tell` with the result, in the loop, unless what is returned was called before."""
-        call = start(self._port)
+        call = self._start(start)
         self._watching[call.number] = tell
 
         def stop() -> None:
@@ -112,6 +128,7 @@ class Callbacks:
         """Calls `tell` with the result, in the thread."""
         with self._guarding:
             self._watching[start(self._port).number] = tell
+            self._port.flush()
 
     def _run(self) -> None:
         while True:
