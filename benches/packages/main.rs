@@ -1,10 +1,10 @@
-//! What the Python package costs: beside the Rust client and redis-py's lock, in one run.
+//! What the packages cost: beside the Rust client, redis-py's lock and node-redlock, in one run.
 //!
-//! The Rust client and the package lock over the same five nodes; redis-py's lock has the first of
-//! them for itself, since it knows one node only. Each round runs every rival in turn for the same
-//! time; a ratio is the median of the rounds' ratios, with the lowest and the highest behind it.
-//! `cargo bench --bench packages`; with `-- quick`, fewer and shorter rounds. The package has to be
-//! installed for the interpreter, as `cargo test --test languages` does.
+//! The Rust client, the packages and node-redlock lock over the same five nodes; redis-py's lock
+//! has the first of them for itself, since it knows one node only. Each round runs every rival in
+//! turn for the same time; a ratio is the median of the rounds' ratios, with the lowest and the
+//! highest behind it. `cargo bench --bench packages`; with `-- quick`, fewer and shorter rounds.
+//! The packages have to be installed, as `cargo test --test languages` does.
 
 #[path = "../../tests/common/mod.rs"]
 mod common;
@@ -29,23 +29,24 @@ const NAMES_PER_TASK: u64 = 1_000;
 const HOLD: Duration = Duration::from_millis(10);
 const HOLDERS: usize = 6;
 
-/// What runs where: in this process, or in Python by this word.
+/// What runs where: in this process, or elsewhere by this word.
 #[derive(Clone, Copy)]
 enum Rival {
     Rust,
     Python(&'static str),
+    Node(&'static str),
 }
 
 impl Rival {
     const fn name(self) -> &'static str {
         match self {
             Rival::Rust => "Rust",
-            Rival::Python(word) => word,
+            Rival::Python(word) | Rival::Node(word) => word,
         }
     }
 }
 
-/// The interpreter with `worker.py`.
+/// Another language with its worker.
 struct Worker {
     child: Child,
     input: ChildStdin,
@@ -53,17 +54,26 @@ struct Worker {
 }
 
 impl Worker {
-    fn start(urls: &[String]) -> Worker {
-        let root = Path::new(env!("CARGO_MANIFEST_DIR"));
+    fn python(urls: &[String]) -> Worker {
         let python = std::env::var_os("LOCKMOD_PYTHON")
-            .unwrap_or_else(|| root.join("target/languages/python/bin/python").into());
-        let mut child = Command::new(python)
-            .arg(root.join("benches/packages/worker.py"))
-            .args(urls)
+            .unwrap_or_else(|| root().join("target/languages/python/bin/python").into());
+        let mut command = Command::new(python);
+        Worker::start(command.arg(root().join("benches/packages/worker.py")).args(urls))
+    }
+
+    fn node(urls: &[String]) -> Worker {
+        let mut command = Command::new("node");
+        let modules = root().join("target/languages/node/node_modules");
+        command.env("NODE_PATH", modules).arg(root().join("benches/packages/worker.js"));
+        Worker::start(command.args(urls))
+    }
+
+    fn start(command: &mut Command) -> Worker {
+        let mut child = command
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())
             .spawn()
-            .expect("the interpreter is installed: `make deps`");
+            .expect("the languages are installed: `make deps`");
         let input = child.stdin.take().expect("piped");
         let output = BufReader::new(child.stdout.take().expect("piped"));
         Worker { child, input, output }
@@ -83,6 +93,10 @@ impl Drop for Worker {
         drop(self.child.kill());
         drop(self.child.wait());
     }
+}
+
+fn root() -> &'static Path {
+    Path::new(env!("CARGO_MANIFEST_DIR"))
 }
 
 /// Cycles per second of so many tasks, each with locks of its own.
@@ -125,20 +139,22 @@ async fn line(locker: &Locker) -> f64 {
     start.elapsed().as_secs_f64()
 }
 
-/// Prints the middle figure of each rival, and how it stands to the first and to the last.
-fn print(rivals: &[Rival], figures: &[Vec<f64>]) {
-    let last = rivals.len() - 1;
+/// Prints the middle figure of each rival, and how it stands to the first and to these others.
+fn print(rivals: &[Rival], figures: &[Vec<f64>], others: &[&str]) {
+    let compared = |name: &&str| rivals.iter().position(|rival| rival.name() == *name);
+    let compared: Vec<usize> =
+        std::iter::once(0).chain(others.iter().filter_map(compared)).collect();
     for (rival, values) in rivals.iter().zip(figures) {
-        let ratio = |other: usize| {
-            let ratios = values.iter().zip(&figures[other]).map(|(one, other)| one / other);
+        let ratio = |other: &usize| {
+            let ratios = values.iter().zip(&figures[*other]).map(|(one, other)| one / other);
             let ratios: Vec<f64> = ratios.collect();
             let lowest = ratios.iter().copied().fold(f64::INFINITY, f64::min);
             let highest = ratios.iter().copied().fold(0.0, f64::max);
-            format!("{:5.2} ({lowest:.2} to {highest:.2})", median(ratios))
+            let name = rivals[*other].name();
+            format!("{:5.2} ({lowest:.2} to {highest:.2}) of {name}", median(ratios))
         };
-        let (first, name) = (ratio(0), rivals[last].name());
-        let figure = median(values.clone());
-        println!("  {:14} {figure:9.3}  {first} of Rust, {} of {name}", rival.name(), ratio(last));
+        let ratios: Vec<String> = compared.iter().map(ratio).collect();
+        println!("  {:14} {:9.3}  {}", rival.name(), median(values.clone()), ratios.join(", "));
     }
 }
 
@@ -152,10 +168,11 @@ fn main() {
     let urls: Vec<String> = nodes.iter().map(Server::url).collect();
     let build = || Locker::builder().nodes(urls.clone()).build().expect("the settings are good");
     let locker = runtime.block_on(async { build() });
-    let mut worker = Worker::start(&urls);
+    let (mut python, mut node) = (Worker::python(&urls), Worker::node(&urls));
     let seconds = length.as_secs_f64();
-    let python = ["threads", "asyncio", "uvloop", "redis-py", "redis-py aio"].map(Rival::Python);
-    let rivals: Vec<Rival> = std::iter::once(Rival::Rust).chain(python).collect();
+    let mut rivals = vec![Rival::Rust];
+    rivals.extend(["threads", "asyncio", "uvloop", "redis-py aio", "redis-py"].map(Rival::Python));
+    rivals.extend(["node", "node-redlock"].map(Rival::Node));
     for tasks in [1, 64] {
         let mut figures = vec![Vec::new(); rivals.len()];
         // The first round is for warming up.
@@ -163,7 +180,8 @@ fn main() {
             for (rival, values) in rivals.iter().zip(&mut figures) {
                 let figure = match rival {
                     Rival::Rust => runtime.block_on(rate(&locker, tasks, length)),
-                    Rival::Python(word) => worker.ask(&format!("{word},{tasks},{seconds}")),
+                    Rival::Python(word) => python.ask(&format!("{word},{tasks},{seconds}")),
+                    Rival::Node(word) => node.ask(&format!("{word},{tasks},{seconds}")),
                 };
                 if round > 0 {
                     values.push(figure);
@@ -171,20 +189,21 @@ fn main() {
             }
         }
         println!("{tasks} task(s), each its own locks: acquisitions and releases per second");
-        print(&rivals, &figures);
+        print(&rivals, &figures, &["redis-py", "node-redlock"]);
     }
-    let rivals = [Rival::Rust, Rival::Python("line threads"), Rival::Python("line asyncio")];
+    let python_lines = ["line threads", "line asyncio"].map(Rival::Python);
+    let rivals = [&[Rival::Rust], &python_lines[..], &[Rival::Node("line node")]].concat();
+    let line_of = |word: &str| format!("{word},{HOLDERS},{}", HOLD.as_secs_f64());
     let mut figures = vec![Vec::new(); rivals.len()];
     for _ in 0..rounds * 3 {
         for (rival, values) in rivals.iter().zip(&mut figures) {
             values.push(match rival {
                 Rival::Rust => runtime.block_on(line(&locker)),
-                Rival::Python(word) => {
-                    worker.ask(&format!("{word},{HOLDERS},{}", HOLD.as_secs_f64()))
-                }
+                Rival::Python(word) => python.ask(&line_of(word)),
+                Rival::Node(word) => node.ask(&line_of(word)),
             });
         }
     }
     println!("{HOLDERS} after one lock, {} ms each: seconds until all had it", HOLD.as_millis());
-    print(&rivals, &figures);
+    print(&rivals, &figures, &[]);
 }
