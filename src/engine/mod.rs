@@ -22,10 +22,11 @@ pub use attempt::{Answer, Attempt, Grant, Loss, RaiseAnswer, Step};
 pub use fence::{Fence, RAISE_MARGIN, VOTE_MARGIN};
 pub use histogram::Histogram;
 pub use node::{
-    Acquired, Begun, CallId, Caution, Ceilings, Census, Change, Claim, ConnectionId, Counts,
-    Decided, Draft, Extended, FENCE_BLOCK, FENCE_JUMP, Fencing, Found, Inventory, LEASE_BLOCK,
-    Lease, Left, Line, Loaded, Lock, Node, Promises, Queued, Recovery, Released, Room, Saved,
-    Statement, Stop, Stopped, Tally, Turn, Waiter, Warning, promote, recover, start,
+    Acquired, Begun, Call, CallId, Caution, Ceilings, Census, Change, Claim, ConnectionId, Counts,
+    Decided, Draft, Effect, Extended, FENCE_BLOCK, FENCE_JUMP, Fencing, Found, Gate, Granted,
+    HandOver, Inventory, LEASE_BLOCK, Lease, Left, Line, Loaded, Lock, LockName, Look, Node,
+    Parting, Promises, Queued, Recovery, Released, Room, Saved, Standing, Statement, Stop, Stopped,
+    Tally, Turn, Turning, Waiter, Warning, promote, recover, start,
 };
 pub use quorum::{NODES_MAX, NodeSet, Quorum};
 pub use refusal::{QuarantineReason, Refusal};

@@ -2,27 +2,31 @@
 
 use super::ffi::{Context, Guarded, InServer, Level};
 use super::{clock, process, replication, scan, start, waiters};
+use crate::engine::ConnectionId;
 
 /// One database, or all of them, will be emptied: nobody lists the names.
 pub(super) fn flushed(server: InServer<'_>) {
-    process::forget_all(server);
-    waiters::all_changed(server);
+    process::with(server, |process| process.node.forget_all());
+    waiters::carry_out(server);
 }
 
 /// Two databases have changed places: every name may have lost its counter to another lock's.
 pub(super) fn swapped(server: InServer<'_>) {
-    process::forget_all(server);
     let now = clock::now();
-    // Where the file cannot say so, nothing is granted or extended before it can.
-    let _ = process::with(server, |process| process.names_changed(now));
+    process::with(server, |process| {
+        process.node.forget_all();
+        // Where the file cannot say so, nothing is granted or extended before it can.
+        let _ = process.names_changed(now);
+    });
     scan::disturbed(server);
-    waiters::all_changed(server);
+    waiters::carry_out(server);
 }
 
 /// Slots of a cluster are moving. Some servers empty those that have moved without a word about
 /// their keys.
 pub(super) fn slots_moved(server: InServer<'_>) {
-    waiters::all_changed(server);
+    process::with(server, |process| process.node.all_lines_changed());
+    waiters::carry_out(server);
 }
 
 /// A data set has been read, however little there was in it.
@@ -32,9 +36,8 @@ pub(super) fn loaded(server: InServer<'_>) {
 
 /// A client is gone.
 pub(super) fn disconnected(server: InServer<'_>, client: u64) {
-    if waiters::any() {
-        waiters::disconnected(server, client);
-    }
+    process::with(server, |process| process.node.disconnected(ConnectionId(client)));
+    waiters::carry_out(server);
 }
 
 /// A replica has come, whose data set may hold no lock that brings the floor along.
@@ -57,12 +60,8 @@ pub(super) fn configured(context: &mut Context<'_>) {
     let server = context.in_server();
     warn_of_eviction(context);
     waiters::configured(context);
-    let was_quarantined = process::grants_nothing_until(server, clock::now()).is_some();
     start::configured(context);
-    if was_quarantined {
-        // It may be over now, and locks are free that were not offered to anybody.
-        waiters::all_changed(server);
-    }
+    waiters::carry_out(server);
 }
 
 /// The node's role has changed.
@@ -71,8 +70,10 @@ pub(super) fn role_changed(context: &mut Context<'_>, is_master: bool) {
     if is_master {
         start::promoted(context);
     } else {
-        waiters::demoted(server);
         start::demoted(context);
+        // Most servers have told their blocked clients by themselves when they say so; Valkey 9.1
+        // tells them afterwards in a `FAILOVER`.
+        waiters::carry_out(server);
     }
 }
 

@@ -7,12 +7,10 @@
 use std::cell::Cell;
 
 use super::ffi::{Args, Context, Found, InServer, Reply, Value};
-use super::process::Ready;
 use super::replication::Stands;
-use super::waiters::{self, Answer, Standing};
-use super::{clock, config, info, process, replication, start};
+use super::{clock, config, info, process, replication, start, waiters};
 use crate::engine::{
-    Acquired, Claim, Extended, Fence, Instant, Line, Lock, Millis, Queued, Refusal, Released, Token,
+    Acquired, Extended, Fence, Instant, Lock, Millis, Queued, Refusal, Released, Standing,
 };
 use crate::wire::request::{self, Waiting};
 use crate::wire::spec::{self, KEPT, KEPT_PROVISIONALLY};
@@ -47,7 +45,7 @@ impl Handler for Acquire {
             return replication::apply_acquire(context, args);
         }
         let now = clock::now();
-        let (outcome, wait) = {
+        let (outcome, wait, has_line) = {
             let mut slots = [&[][..]; ARGS_MAX];
             let request = request::acquire(slices(args, &mut slots)?, config::limits())?;
             let (wait, queued) = match request.waiting {
@@ -55,7 +53,7 @@ impl Handler for Acquire {
                 Waiting::Block(wait) => (wait, None),
                 Waiting::Queue(queue) => (Millis::ZERO, waiters::queued(context, queue, now)?),
             };
-            let has_line = queued.is_some() || waiters::any();
+            let has_line = queued.is_some() || waiters::any(server);
             let (claim, label) = (request.claim, request.label);
             let ready = start::ready(context);
             // Asked where it matters only: before the key is open.
@@ -63,8 +61,10 @@ impl Handler for Acquire {
             let place = (database, args.get(KEY));
             let decide = |lock: &mut Lock| {
                 if has_line {
-                    let queued = queued.as_ref();
-                    return acquire_in_line(ready, place, lock, claim, label, queued, now);
+                    let (asked, queued) = ((claim, label), queued.as_ref());
+                    return process::decide(ready, |node| {
+                        node.acquire_in_line(place, lock, asked, queued, now)
+                    });
                 }
                 process::decide(ready, |node| node.acquire(lock, claim, label, now))
             };
@@ -75,7 +75,7 @@ impl Handler for Acquire {
                 Acquired::Again { later, .. } => *later,
                 Acquired::Held => false,
             };
-            (context.open(args, KEY).with_lock(decide, keeps)?, wait)
+            (context.open(args, KEY).with_lock(decide, keeps)?, wait, has_line)
         };
         let reply = match outcome {
             Acquired::Granted { fence, ends_at, lapsed } => {
@@ -102,7 +102,7 @@ impl Handler for Acquire {
                 Reply::Null
             }
         };
-        if waiters::any() {
+        if has_line || waiters::any(server) {
             let standing = match outcome {
                 Acquired::Granted { ends_at, .. } | Acquired::Again { ends_at, .. } => {
                     Some(Standing::Held(ends_at))
@@ -115,28 +115,6 @@ impl Handler for Acquire {
     }
 }
 
-/// Decides an acquire where somebody waits at this node, or wants to.
-#[cold]
-fn acquire_in_line(
-    ready: Ready<'_>,
-    (database, name): (u32, &[u8]),
-    lock: &mut Lock,
-    claim: Claim<'_>,
-    label: &[u8],
-    queued: Option<&Queued<'_>>,
-    now: Instant,
-) -> Result<Acquired, Refusal> {
-    let server = ready.in_server();
-    let (outcome, left) = process::decide(ready, |node| {
-        let decide = |line: &mut Line| node.acquire_in_line(lock, line, claim, label, queued, now);
-        waiters::request(server, database, name, queued, decide).0
-    })?;
-    if let Acquired::Granted { fence, .. } | Acquired::Again { fence, .. } = outcome {
-        waiters::part(server, database, name, left, || Answer::Fence(fence));
-    }
-    Ok(outcome)
-}
-
 /// Blocks the sender of an acquire until it is granted the lock, or has waited.
 fn wait_for(
     context: &mut Context<'_>,
@@ -146,7 +124,7 @@ fn wait_for(
 ) -> Result<Reply, Refusal> {
     let mut slots = [&[][..]; ARGS_MAX];
     let request = request::acquire(slices(args, &mut slots)?, config::limits())?;
-    waiters::block(context, args.get(KEY), request.claim, request.label, wait, now)?;
+    waiters::block(context, args.get(KEY), (request.claim, request.label), wait, now)?;
     Ok(Reply::Later)
 }
 
@@ -169,7 +147,7 @@ impl Handler for Release {
         let now = clock::now();
         let has_options = args.len() > TTL && !states_facts();
         let queued = if has_options { queued(context, args, now)? } else { None };
-        let has_line = queued.is_some() || waiters::any();
+        let has_line = queued.is_some() || waiters::any(server);
         let has_no_place = Cell::new(false);
         let ready = start::ready(context);
         let database = if has_line { context.database() } else { 0 };
@@ -177,7 +155,9 @@ impl Handler for Release {
         let decide = |lock: &mut Lock| {
             if has_line {
                 let queued = queued.as_ref();
-                let (outcome, is_there) = release_in_line(ready, place, lock, token, queued, now)?;
+                let (outcome, is_there) = process::decide(ready, |node| {
+                    Ok(node.release_in_line(place, lock, token, queued, now))
+                })?;
                 has_no_place.set(queued.is_some() && !is_there);
                 return Ok(outcome);
             }
@@ -212,27 +192,6 @@ impl Handler for Release {
         }
         Ok(if has_no_place.get() { Reply::Signed(spec::NOT_IN_LINE) } else { reply })
     }
-}
-
-/// Decides a release where somebody waits at this node, or wants to: what becomes of it, and
-/// whether the ticket that it brings stands in line.
-#[cold]
-fn release_in_line(
-    ready: Ready<'_>,
-    (database, name): (u32, &[u8]),
-    lock: &mut Lock,
-    token: Token<'_>,
-    queued: Option<&Queued<'_>>,
-    now: Instant,
-) -> Result<(Released, bool), Refusal> {
-    let server = ready.in_server();
-    let ((released, left), is_there) = process::decide(ready, |node| {
-        Ok(waiters::request(server, database, name, queued, |line| {
-            node.release_in_line(lock, line, token, queued, now)
-        }))
-    })?;
-    waiters::part(server, database, name, left, || Answer::Null);
-    Ok((released, is_there))
 }
 
 /// What a release brings with it to stand in line.
@@ -280,8 +239,8 @@ impl Handler for Extend {
                 let lease = Stands { ends_at, fence, is_provisional };
                 replication::state_extension(context, args, now, ttl, lease);
                 context.notify(c"lock.extend", args, KEY);
-                if waiters::any() {
-                    waiters::moved(context, args.get(KEY), ends_at);
+                if waiters::any(context.in_server()) {
+                    waiters::settle(context, args.get(KEY), Some(Standing::Held(ends_at)));
                 }
                 Ok(Reply::Integer(if counts { KEPT } else { KEPT_PROVISIONALLY }))
             }
@@ -381,7 +340,11 @@ impl Handler for Info {
     fn run(context: &mut Context<'_>, args: &mut Args<'_>) -> Result<Reply, Refusal> {
         let server = context.in_server();
         let now = clock::now();
-        let line = waiters::describe(server, context.database(), args.get(KEY), now);
+        let place = (context.database(), args.get(KEY));
+        let line = process::with(server, |process| {
+            let line = process.node.line(place)?;
+            Some((line.len(), line.first_since()?.until(now)))
+        });
         match context.open_to_read(args, KEY).find() {
             Found::Lock(lock) => Ok(describe(server, lock, line, now)),
             Found::Nothing => Ok(describe(server, &Lock::default(), line, now)),

@@ -1,7 +1,7 @@
 //! The INFO section `lockmod`.
 
 use super::ffi::{InServer, types};
-use super::{clock, ffi, process, waiters};
+use super::{clock, ffi, process};
 use crate::engine::{Histogram, Instant, Refusal};
 
 /// A field's value.
@@ -26,7 +26,10 @@ pub(super) fn fields(server: InServer<'_>) -> Vec<(&'static str, Figure)> {
     let (writes, failures) = process::with(server, |process| {
         process.state.as_ref().map_or((0, 0), |state| (state.write_count(), state.failure_count()))
     });
-    let (waiting, oldest, waits) = waiters::tally(server, now);
+    let (waiting, oldest, waits) = process::with(server, |process| {
+        let node = &process.node;
+        (node.room(0).waiters, node.longest_wait(now), node.waits().clone())
+    });
     let obstacle = obstacle(server, now);
     let quarantine = promises.quarantine(now).map_or(0, |(left, _)| left.get());
     let locks = types::lock_count() as u64;

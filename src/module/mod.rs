@@ -12,7 +12,6 @@ mod events;
 mod ffi;
 mod handlers;
 mod info;
-mod lines;
 mod process;
 mod replication;
 mod scan;

@@ -3,11 +3,15 @@
 //! One struct behind one guard. The node decides; what it asks of the state file is carried out
 //! here.
 
+use std::collections::BTreeMap;
 use std::io;
 
+use super::ffi::waiting::Blocked;
 use super::ffi::{Guarded, InServer};
 use super::state_file::{Claimed, StateFile};
-use crate::engine::{Ceilings, Change, Clocks, Fence, Instant, Lock, Node, Refusal, Stop};
+use crate::engine::{
+    CallId, Ceilings, Change, Clocks, Fence, Granted, Instant, Lock, Node, Refusal, Stop,
+};
 
 static PROCESS: Guarded<Process> = Guarded::new(Process {
     node: Node::new(),
@@ -16,6 +20,9 @@ static PROCESS: Guarded<Process> = Guarded::new(Process {
     was_read: false,
     may_be_replica: true,
     owes_floor: false,
+    blocked: BTreeMap::new(),
+    undelivered: Vec::new(),
+    may_refuse: false,
 });
 
 /// All that the module knows beside the locks.
@@ -31,6 +38,13 @@ pub(super) struct Process {
     pub(super) may_be_replica: bool,
     /// Whether a replica has come that may not know of the floor.
     pub(super) owes_floor: bool,
+    /// The blocked clients, by the calls that the node knows.
+    pub(super) blocked: BTreeMap<CallId, Blocked>,
+    /// Grants whose clients have gone, to be taken back when writes are not paused any more.
+    pub(super) undelivered: Vec<Granted>,
+    /// Whether the server may refuse a write that it took before: for want of replicas, because it
+    /// could not save its data set, or because the key has moved to another node.
+    pub(super) may_refuse: bool,
 }
 
 /// Uses the state of the process. `work` must not call the server: it could call back.
@@ -51,12 +65,6 @@ impl<'a> Ready<'a> {
     #[inline]
     pub(super) fn new(server: InServer<'a>) -> Ready<'a> {
         Ready(server)
-    }
-
-    /// The proof that it was asked for in a callback, which still runs.
-    #[inline]
-    pub(super) fn in_server(self) -> InServer<'a> {
-        self.0
     }
 }
 
@@ -193,14 +201,4 @@ impl Process {
 /// Both clocks at `now`, as what leaves the process is dated.
 pub(super) fn date(server: InServer<'_>, now: Instant) -> Clocks {
     with(server, |process| process.node.date(now))
-}
-
-/// The last instant of the quarantine, if there is one.
-pub(super) fn grants_nothing_until(server: InServer<'_>, now: Instant) -> Option<Instant> {
-    with(server, |process| process.node.promises().grants_nothing_until(now))
-}
-
-/// Any number of locks are gone, or have changed places.
-pub(super) fn forget_all(server: InServer<'_>) {
-    with(server, |process| process.node.forget_all());
 }

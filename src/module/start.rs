@@ -146,8 +146,11 @@ pub(super) fn promoted(context: &mut Context<'_>) {
 
 /// The node has become a replica: the server refuses writes from now on.
 pub(super) fn demoted(context: &mut Context<'_>) {
-    process::with(context.in_server(), |process| process.may_be_replica = true);
-    change_state(context, Change::Demoted);
+    let change = process::with(context.in_server(), |process| {
+        process.may_be_replica = true;
+        process.node.demoted()
+    });
+    change_state(context, change);
 }
 
 /// Settings of the server have changed: is every write still on disk before its reply?

@@ -17,7 +17,6 @@ mod renewal;
 mod restarts;
 mod screen;
 mod watch;
-mod world;
 
 use std::collections::HashMap;
 use std::time::Duration;

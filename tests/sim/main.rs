@@ -237,7 +237,7 @@ fn judge(stage: &Stage, (calm_at, ended_at): (u64, u64)) -> Outcome {
         reached.note_often("extend: provisional", node.provisional);
         reached.note_often("node: quarantined at a start", node.quarantines);
         reached.note_often("node: a lease was brought to it", node.restored);
-        let Tally { called, lapsed, hung_up, misled, hurry } = node.lines.tally;
+        let Tally { called, lapsed, hung_up, misled, hurry } = node.callers.tally;
         if misled > 0 {
             violations.push(format!("a node has refused {misled} that it had called"));
         }

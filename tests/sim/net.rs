@@ -414,7 +414,7 @@ impl Net {
 
     /// Sends out whom a node calls, and sees to it that it looks again when something is due.
     fn attend(self: &Arc<Self>, universe: &mut Universe, number: usize) {
-        for (connection, bytes) in universe.nodes[number].lines.calls() {
+        for (connection, bytes) in universe.nodes[number].callers.calls() {
             if universe.random.random_range(0..100) < universe.lost_calls {
                 continue;
             }
@@ -436,7 +436,7 @@ impl Net {
             tokio::spawn(async move {
                 tokio::time::sleep(length).await;
                 net.wait_while_hung(number).await;
-                net.tend(number, run, Node::look_at_lines);
+                net.tend(number, run, Node::ring);
             });
         }
     }

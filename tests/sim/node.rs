@@ -1,8 +1,7 @@
-//! One simulated server: the engine's lock and promises, the codec's bytes on a disk, and what
-//! the module does around them at a start and a stop.
+//! One simulated server: a key space, a disk, clocks and connections around the engine's `Node`.
 //!
-//! The decisions are the engine's. What stands here in place of the module (`src/module/start.rs`,
-//! `state_file.rs`) is kept in the same order: a promise is on the disk before it is used.
+//! The node decides; what it asks for is carried out here, as the module does it: a promise is on
+//! the disk before it is used.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -10,16 +9,17 @@ use std::time::Duration;
 use lockmod::codec::state::{decode_state, encode_state};
 use lockmod::codec::{decode_lock, encode_lock, hash_lock};
 use lockmod::engine::{
-    Acquired, Caution, Ceilings, Census, Change, Clocks, Extended, Fence, Fencing, Found, Instant,
-    Inventory, Line, Loaded, Lock, Millis, Node as Engine, Queued, Refusal, Released, Saved,
-    Statement, Stop, UnixTime, Waiter,
+    Acquired, Caution, Ceilings, Census, Change, Clocks, ConnectionId, Effect, Extended, Fence,
+    Fencing, Found, Gate, Instant, Inventory, Line, Loaded, Lock, Look, Millis, Node as Engine,
+    Queued, Refusal, Released, Saved, Standing, Statement, Stop, Ticket, Turn, Turning, UnixTime,
+    Waiter,
 };
-use lockmod::wire::request::{self, Limits, Waiting, decided};
+use lockmod::wire::request::{self, Limits, Queue, Waiting, decided};
 use lockmod::wire::restate::{Restated, restate};
 use lockmod::wire::spec::{self, KEPT, KEPT_PROVISIONALLY, NOT_IN_LINE};
 
 use crate::clock::Clock;
-use crate::line::{Lines, Offer};
+use crate::line::{Callers, Offer, RESERVE};
 use crate::shadow::{View, id};
 
 /// The longest lease that a node grants.
@@ -111,7 +111,9 @@ pub(crate) struct Node {
     defect: Defect,
     engine: Engine,
     pub(crate) locks: BTreeMap<Vec<u8>, Lock>,
-    pub(crate) lines: Lines,
+    pub(crate) callers: Callers,
+    /// When the node looks again by itself, if nobody knows of it yet.
+    alarm_at: Option<Instant>,
     statement: Statement,
     disk: Disk,
     pub(crate) repaired: u64,
@@ -143,7 +145,8 @@ impl Node {
             defect,
             engine: Engine::new(),
             locks: BTreeMap::new(),
-            lines: Lines::new(offer),
+            callers: Callers::new(offer),
+            alarm_at: None,
             statement: Statement::new(Saved {
                 port: PORT,
                 ceilings: Ceilings::NONE,
@@ -251,7 +254,8 @@ impl Node {
         if let Some(lock) = self.locks.remove(name) {
             self.engine.forget(&lock);
             self.disk.stated.remove(name);
-            self.settle(name);
+            self.engine.line_changed((0, name));
+            self.carry_out();
         }
     }
 
@@ -313,7 +317,7 @@ impl Node {
         }
         self.is_up = false;
         self.locks.clear();
-        self.lines.clear();
+        self.callers.clear();
         let keeps = match self.persistence {
             Persistence::Nothing => false,
             Persistence::Snapshots => !loses_data,
@@ -452,10 +456,10 @@ impl Node {
     // ---- requests ----
 
     /// Carries out a command that came on this connection: the reply's bytes. Whom the node calls
-    /// thereupon says [`Lines::calls`].
+    /// thereupon says [`Callers::calls`].
     pub(crate) fn serve(&mut self, connection: u64, args: &[&[u8]]) -> Vec<u8> {
         self.notice_step();
-        let has_lines = self.lines.offer.has_lines;
+        let has_lines = self.callers.offer.has_lines;
         let said = match (args[0], self.misfit) {
             (b"PING", _) => Ok(Said::Simple("PONG")),
             (b"INFO", _) => {
@@ -467,7 +471,7 @@ impl Node {
             }
             (b"HELLO", _) => return b"%1\r\n$5\r\nproto\r\n:3\r\n".to_vec(),
             (b"SUBSCRIBE", _) => {
-                self.lines.listen(args[1], connection);
+                self.callers.listen(args[1], connection);
                 return [&b">3\r\n$9\r\nsubscribe\r\n"[..], &bulk(args[1]), b":1\r\n"].concat();
             }
             (_, Some(misfit)) => return misfit.reply().to_vec(),
@@ -530,29 +534,31 @@ impl Node {
     fn acquire(&mut self, args: &[&[u8]], connection: u64) -> Result<Said, Refusal> {
         let asked = request::acquire(&args[2..], LIMITS)?;
         let queued = match asked.waiting {
-            Waiting::Queue(_) if !self.lines.offer.has_lines => {
+            Waiting::Queue(_) if !self.callers.offer.has_lines => {
                 return Err(Refusal::BadArg {
                     given: b"QUEUE".to_vec(),
                     what: "option",
                     allowed: "LABEL text",
                 });
             }
-            Waiting::Queue(queue) => Some(self.lines.queued(queue, connection, self.now())),
+            Waiting::Queue(queue) => Some(self.queued(queue, connection)),
             Waiting::Not => None,
             Waiting::Block(_) => panic!("the client never blocks"),
         };
         let was_called = queued.as_ref().is_some_and(|queued| {
-            self.lines.note_attempt(&queued.ticket, self.clocks().now);
-            self.lines.has_called(args[1], &queued.ticket)
+            self.callers.note_attempt(&queued.ticket, self.clocks().now);
+            self.has_called(args[1], &queued.ticket)
         });
-        let decided = self.decide_in_line(args[1], |engine, lock, line, now| {
-            engine.acquire_in_line(lock, line, asked.claim, asked.label, queued.as_ref(), now)
+        let place = (0, args[1]);
+        let decided = self.decide(args[1], |engine, lock, now| {
+            let request = (asked.claim, asked.label);
+            engine.acquire_in_line(place, lock, request, queued.as_ref(), now)
         });
+        self.settle(args[1]);
         // That the disk is full is found out by asking for what needs it.
         let is_misled = was_called && !matches!(decided, Ok(_) | Err(Refusal::StateFile { .. }));
-        self.lines.tally.misled += u64::from(is_misled);
-        let (outcome, _) = decided?;
-        let fence = match outcome {
+        self.callers.tally.misled += u64::from(is_misled);
+        let fence = match decided? {
             Acquired::Granted { fence, .. } | Acquired::Again { fence, .. } => fence.get(),
             Acquired::Held if self.defect == Defect::GrantsToAnybody => {
                 self.locks.get(args[1]).map_or(0, |lock| lock.counter().get())
@@ -565,21 +571,19 @@ impl Node {
     fn release(&mut self, args: &[&[u8]], connection: u64) -> Result<Said, Refusal> {
         let token = request::token(args[2], LIMITS)?;
         let queue = request::release_options(&args[3..])?;
-        let queued = queue.map(|queue| self.lines.queued(queue, connection, self.now()));
+        let queued = queue.map(|queue| self.queued(queue, connection));
         let for_anybody = self.defect == Defect::ReleasesForAnybody;
-        let ((outcome, _), is_there) =
-            self.decide_in_line(args[1], |engine, lock, line, now| {
-                let holder = lock.lease(now).map(|lease| lease.token.as_bytes().to_vec());
-                let token = match &holder {
-                    Some(holder) if for_anybody => request::token(holder, Limits::FACTS)?,
-                    _ => token,
-                };
-                let outcome = engine.release_in_line(lock, line, token, queued.as_ref(), now);
-                let is_there =
-                    |queued: &Queued<'_>| line.has(&Waiter::Ticket(queued.ticket.clone()));
-                Ok((outcome, queued.as_ref().is_none_or(is_there)))
-            })?;
-        if !is_there {
+        let place = (0, args[1]);
+        let (outcome, is_there) = self.decide(args[1], |engine, lock, now| {
+            let holder = lock.lease(now).map(|lease| lease.token.as_bytes().to_vec());
+            let token = match &holder {
+                Some(holder) if for_anybody => request::token(holder, Limits::FACTS)?,
+                _ => token,
+            };
+            Ok(engine.release_in_line(place, lock, token, queued.as_ref(), now))
+        })?;
+        self.settle(args[1]);
+        if queued.is_some() && !is_there {
             return Ok(Said::Signed(NOT_IN_LINE));
         }
         Ok(match outcome {
@@ -589,54 +593,120 @@ impl Node {
         })
     }
 
-    /// As [`Node::decide`], at a lock with a line before it.
-    fn decide_in_line<T>(
-        &mut self,
-        name: &[u8],
-        mut decision: impl FnMut(&mut Engine, &mut Lock, &mut Line, Instant) -> Result<T, Stop>,
-    ) -> Result<T, Refusal> {
-        let mut line = self.lines.take(name);
-        let outcome = self.decide(name, |engine, lock, now| decision(engine, lock, &mut line, now));
-        self.lines.put(name, line);
-        self.settle(name);
-        outcome
+    /// What a ticket brings with it.
+    fn queued<'a>(&self, queue: Queue<'a>, connection: u64) -> Queued<'a> {
+        Queued {
+            ticket: queue.ticket,
+            channel: queue.channel,
+            deadline: self.now().after(queue.wait),
+            connection: ConnectionId(connection),
+            room: self.engine.room(self.callers.offer.max_waiters),
+        }
+    }
+
+    /// Whether the ticket has been called.
+    fn has_called(&self, name: &[u8], ticket: &Ticket) -> bool {
+        self.reserved_for(name).as_ref() == Some(ticket)
+            || self.callers.has_called_in_vain(name, ticket)
+    }
+
+    /// How many wait for a lock.
+    pub(crate) fn waiters(&self, name: &str) -> usize {
+        self.engine.line((0, name.as_bytes())).map_or(0, Line::len)
+    }
+
+    fn reserved_for(&self, name: &[u8]) -> Option<Ticket> {
+        self.engine.line((0, name))?.reserved_for().cloned()
     }
 
     /// Looks at the line before a lock.
     fn settle(&mut self, name: &[u8]) {
-        let now = self.now();
-        let until = match self.defect {
-            Defect::CallsInQuarantine => held_until(&self.locks, name, now),
-            _ => self.closed_until(name, now),
-        };
-        self.lines.settle(name, until, now);
+        self.settle_one(name);
+        self.carry_out();
     }
 
-    /// Until when nobody can be granted the lock.
-    fn closed_until(&self, name: &[u8], now: Instant) -> Option<Instant> {
-        let quarantine = self.engine.promises().grants_nothing_until(now);
-        held_until(&self.locks, name, now).max(quarantine)
+    fn settle_one(&mut self, name: &[u8]) {
+        let (now, before) = (self.now(), self.reserved_for(name));
+        let mut look = Look::default();
+        loop {
+            match self.engine.settle((0, name), &mut look, now, RESERVE) {
+                Turning::Over => break,
+                Turning::On => {}
+                Turning::Standing => {
+                    let lock = self.locks.get(name);
+                    let standing = lock.map_or(Standing::Free, |lock| Standing::of(lock, now));
+                    look.standing = Some(standing);
+                }
+                Turning::Gate => look.gate = Some(Gate::Open),
+                Turning::Wake(ticket, channel) => {
+                    self.callers.publish(&channel, &ticket);
+                    break;
+                }
+                Turning::HandOver(_) => panic!("the client never blocks"),
+            }
+        }
+        let is_in_line = |ticket: Ticket| {
+            self.engine.line((0, name)).is_some_and(|line| line.has(&Waiter::Ticket(ticket)))
+        };
+        self.callers.tally.lapsed += u64::from(before.is_some_and(|ticket| !is_in_line(ticket)));
+        if self.defect == Defect::CallsInQuarantine {
+            self.call_in_vain(name, now);
+        }
+    }
+
+    /// Calls whoever is first in line for a lock that is free, and not granted.
+    fn call_in_vain(&mut self, name: &[u8], now: Instant) {
+        let is_held = self.locks.get(name).is_some_and(|lock| lock.is_held(now));
+        let line = self.engine.line((0, name)).filter(|_| self.is_in_quarantine() && !is_held);
+        if let Some(line) = line
+            && let Turn::Wake { ticket, channel } = line.clone().serve(now, RESERVE)
+        {
+            self.callers.publish_in_vain(name, channel, ticket);
+        }
+    }
+
+    /// Does what the node has said is to be done.
+    fn carry_out(&mut self) {
+        while let Some(effect) = self.engine.take_effect() {
+            match effect {
+                Effect::SetAlarm(at) => self.alarm_at = Some(at),
+                Effect::Ring => self.look_at_lines(),
+                Effect::Part(..) => panic!("the client never blocks"),
+            }
+        }
+    }
+
+    /// What is to be looked at is.
+    fn look_at_lines(&mut self) {
+        self.engine.answer_ring();
+        loop {
+            let before = self.engine.room(0).waiters;
+            let batch = self.engine.next_batch(self.now());
+            self.callers.tally.hung_up += (before - self.engine.room(0).waiters) as u64;
+            let Some(names) = batch else { break };
+            names.iter().for_each(|(_, name)| self.settle_one(name));
+        }
     }
 
     /// A connection is gone.
     pub(crate) fn hang_up(&mut self, connection: u64) {
-        self.lines.hang_up(connection);
-        self.look_at_lines();
+        self.callers.hang_up(connection);
+        self.engine.disconnected(ConnectionId(connection));
+        self.carry_out();
     }
 
-    /// What is due is done.
-    pub(crate) fn look_at_lines(&mut self) {
-        self.lines.rang();
-        self.lines.names().iter().for_each(|name| self.settle(name));
+    /// The alarm goes off.
+    pub(crate) fn ring(&mut self) {
+        self.callers.rang();
+        self.engine.rang();
+        self.carry_out();
     }
 
     /// In what true time something will be due, if nobody knows of it yet.
     pub(crate) fn alarm(&mut self) -> Option<Duration> {
-        let now = self.now();
-        let quarantine = self.engine.promises().grants_nothing_until(now);
-        let due = self.lines.alarm(|name| held_until(&self.locks, name, now).max(quarantine))?;
-        let due = due.after(Millis::new(1));
-        Some(self.clock.true_length(now.until(due).into()))
+        let at = self.alarm_at.take()?;
+        let is_news = self.callers.set_alarm(at);
+        is_news.then(|| self.clock.true_length(self.now().until(at).into()))
     }
 
     fn extend(&mut self, args: &[&[u8]]) -> Result<Said, Refusal> {
@@ -696,6 +766,7 @@ impl Node {
             fields.push(Said::Text(name.into()));
             fields.push(value);
         };
+        let waiters = self.engine.line((0, name)).map_or(0, Line::len);
         let lease = lock.lease(now);
         field("state", Said::Text(if lease.is_some() { "held" } else { "free" }.into()));
         field("fence", Said::Number(lock.counter().get()));
@@ -704,7 +775,7 @@ impl Node {
             field("label", Said::Text(String::from_utf8_lossy(lease.label).into_owned()));
             field("held_for_ms", Said::Number(lock.held_for(now).get()));
         }
-        field("waiters", Said::Number(self.lines.len(name) as u64));
+        field("waiters", Said::Number(waiters as u64));
         if let Some((left, _)) = self.engine.promises().quarantine(now) {
             field("quarantine_left_ms", Said::Number(left.get()));
         }

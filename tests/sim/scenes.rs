@@ -6,7 +6,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use lockmod::client::Guard;
+use lockmod::client::{Guard, Locker};
 use rand::rngs::StdRng;
 use rand::{RngExt, SeedableRng};
 use tokio::time::{Instant, sleep};
@@ -16,7 +16,7 @@ use crate::nemesis::{Fall, bring, restart};
 use crate::net::{Flow, Net};
 use crate::node::{Defect, End, Node};
 use crate::stage::Stage;
-use crate::world::Simulated;
+use crate::world::{Process, Simulated};
 use crate::{OVERLAP, Outcome, Setup, VOUCHES, judge, must_be_caught_in, settle, to_the_end};
 
 const SEEDS: u64 = 40;
@@ -158,6 +158,39 @@ async fn told(seed: u64) -> (Duration, Duration) {
     (guard.validity(), (ttl / 10).min(Duration::from_secs(1)))
 }
 
+/// A quorum of nodes waits out what it may have forgotten, and some wait for a lock of theirs: none
+/// of them makes more than `attempts_max` attempts in four seconds of it.
+async fn wait_out(seed: u64, attempts_max: u64, defect: Defect) -> Outcome {
+    let (nodes, programs, locks) = (5, 3, 1);
+    let setup = Setup { nodes, programs, locks, storm_ms: 0, ..calm(seed, defect) };
+    let stage = Stage::new(setup);
+    for node in 0..nodes {
+        let fall = Fall { end: End::Killed, loses_data: true, down: Duration::ZERO };
+        restart(Arc::clone(&stage.net), node, fall).await;
+    }
+    let began = Instant::now();
+    let wait = |(process, locker): (&Arc<Process>, &Locker<Simulated>)| {
+        let locker = locker.clone();
+        process.spawn(async move {
+            let acquire = locker.acquire(name(0)).ttl(Duration::from_secs(30));
+            let guard = acquire.wait(Duration::from_secs(120)).await.expect("it ends");
+            let _ = guard.release().await;
+        })
+    };
+    let waits: Vec<_> = stage.processes.iter().zip(&stage.lockers).map(wait).collect();
+    until(&stage.net, 60_000, |nodes| !nodes.iter().any(Node::is_in_quarantine)).await;
+    let most = stage.lockers.iter().map(|locker| locker.stats().attempts).max();
+    let (most, spans) = (most.unwrap_or_default(), began.elapsed().as_secs().div_ceil(4));
+    if most == 0 || most > attempts_max * spans {
+        let text = format!("{PACE}: {most} attempts, {:?}", stage.setup);
+        stage.log.notes().complaints.push(text);
+    }
+    for wait in waits {
+        wait.await.expect("no task panics");
+    }
+    end(&stage).await
+}
+
 /// As operations.md says, the holder has renewed before the next node goes down.
 async fn renewal(ttl: Duration) {
     sleep(ttl / 2 + Duration::from_secs(1)).await;
@@ -172,7 +205,7 @@ fn complain_if_lost(stage: &Stage, holder: &Guard<Simulated>, step: usize) {
 
 /// A node that was away knows within a refresh who waits.
 async fn complain_if_out_of_line(stage: &Stage, node: usize, ttl: Duration) {
-    let waits = |nodes: &[Node]| nodes[node].lines.len(name(0).as_bytes()) > 0;
+    let waits = |nodes: &[Node]| nodes[node].waiters(&name(0)) > 0;
     until(&stage.net, u64::try_from(ttl.as_millis()).expect("short") / 3, waits).await;
     if !waits(&stage.net.universe().nodes) {
         let text = format!("{FORGOTTEN}: node {node}, {:?}", stage.setup);
@@ -187,6 +220,7 @@ async fn end(stage: &Stage) -> Outcome {
     judge(stage, (now, now))
 }
 
+const PACE: &str = "a waiter asks nodes in quarantine too often";
 const LOST: &str = "a restart of one node after another cost a lock";
 const FORGOTTEN: &str = "a waiter stands in line no more at a node that was restarted";
 
@@ -251,4 +285,16 @@ fn a_rolling_restart_costs_no_lock() {
 fn a_node_that_gives_no_lease_back_above_its_floor_is_caught() {
     let scene = |seed| to_the_end(roll(seed, Defect::KeepsOutBelowItsFloor));
     must_be_caught_in("keeps a holder out", scene, LOST);
+}
+
+#[test]
+fn who_waits_for_nodes_in_quarantine_asks_seldom_and_gets_the_lock_when_it_ends() {
+    // Where nodes call in vain, the pauses between attempts are all that keeps the pace.
+    for (defect, attempts_max) in [(Defect::None, 10), (Defect::CallsInQuarantine, 30)] {
+        for seed in 0..20 {
+            let violations = to_the_end(wait_out(seed, attempts_max, defect)).violations;
+            let is_meant = |text: &String| defect == Defect::None || text.starts_with(PACE);
+            assert!(!violations.iter().any(is_meant), "seed {seed}, {defect:?}: {violations:?}");
+        }
+    }
 }

@@ -5,7 +5,7 @@
 //! [`Promises::grants_nothing_until`] does not put that off.
 
 use super::line::{Left, Line, Queued, Waiter};
-use super::lock::{Lock, Standing};
+use super::lock::{Holding, Lock};
 use super::{Acquired, Claim, Promises, Released, Stop};
 use crate::engine::{Instant, Millis, Token};
 
@@ -33,7 +33,7 @@ impl Promises {
         self.check_quarantine(now)?;
         let ticket = queued.map(|queued| &queued.ticket);
         let is_kept_out =
-            lock.standing(claim.token, now) == Standing::NotHeld && !line.lets_in(ticket);
+            lock.standing(claim.token, now) == Holding::NotHeld && !line.lets_in(ticket);
         let outcome =
             if is_kept_out { Acquired::Held } else { self.acquire(lock, claim, label, now)? };
         match (outcome, queued) {

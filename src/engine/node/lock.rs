@@ -82,7 +82,7 @@ pub struct Lease<'a> {
 
 /// How a token stands to a lock.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Standing {
+pub(super) enum Holding {
     Holds,
     HeldByAnother,
     NotHeld,
@@ -174,16 +174,16 @@ impl Lock {
     }
 
     /// How `token` stands to the lock at `now`.
-    pub(super) fn standing(&self, token: Token<'_>, now: Instant) -> Standing {
+    pub(super) fn standing(&self, token: Token<'_>, now: Instant) -> Holding {
         match self.written_token() {
             Some(holder) if now <= self.until.unpack() => {
                 if holder == token {
-                    Standing::Holds
+                    Holding::Holds
                 } else {
-                    Standing::HeldByAnother
+                    Holding::HeldByAnother
                 }
             }
-            Some(_) | None => Standing::NotHeld,
+            Some(_) | None => Holding::NotHeld,
         }
     }
 

@@ -10,10 +10,12 @@ mod facts;
 mod in_line;
 mod inventory;
 mod line;
+mod lines;
 mod lock;
 mod promises;
 mod recovery;
 mod requests;
+mod serving;
 mod start;
 mod statement;
 mod survey;
@@ -23,15 +25,20 @@ pub use change::Change;
 pub use facts::Decided;
 pub use inventory::{Census, Inventory};
 pub use line::{CallId, ConnectionId, Left, Line, Queued, Room, Turn, Waiter};
+pub use lines::{Call, Granted, LockName};
 pub use lock::{Lease, Lock};
 pub use promises::{Ceilings, FENCE_BLOCK, LEASE_BLOCK, Promises};
 pub use recovery::{FENCE_JUMP, Found, Loaded, Recovery, Saved, Stopped, promote, recover, start};
 pub use requests::{Acquired, Claim, Extended, Fencing, Released, Stop};
+pub use serving::{Effect, Gate, HandOver, Look, Parting, Standing, Turning};
 pub use start::{Begun, Caution, Warning};
 pub use statement::{Draft, Statement};
 pub use tally::{Counts, Tally};
 
+use std::collections::VecDeque;
+
 use crate::engine::{Clocks, Fence, Instant, QuarantineReason, Refusal, Token, UnixTime};
+use lines::Lines;
 use start::Phase;
 
 /// A node.
@@ -46,6 +53,10 @@ pub struct Node {
     dating: Clocks,
     /// When the wall clock was looked at last.
     looked_at: Instant,
+    lines: Lines,
+    effects: VecDeque<Effect>,
+    /// Whether the node has asked to be called, and has not been yet.
+    is_ringing: bool,
 }
 
 impl Default for Node {
@@ -64,6 +75,9 @@ impl Node {
             have_names_changed: false,
             dating: Clocks { now: Instant::from_millis(0), wall: UnixTime::from_millis(0) },
             looked_at: Instant::from_millis(0),
+            lines: Lines::NONE,
+            effects: VecDeque::new(),
+            is_ringing: false,
         }
     }
 
@@ -86,25 +100,6 @@ impl Node {
         Ok(outcome)
     }
 
-    /// The same where somebody waits, or wants to: see [`Promises::acquire_in_line`].
-    ///
-    /// # Errors
-    /// As [`Promises::acquire_in_line`].
-    pub fn acquire_in_line(
-        &mut self,
-        lock: &mut Lock,
-        line: &mut Line,
-        claim: Claim<'_>,
-        label: &[u8],
-        queued: Option<&Queued<'_>>,
-        now: Instant,
-    ) -> Result<(Acquired, Vec<Left>), Stop> {
-        let (outcome, left) =
-            self.promises.acquire_in_line(lock, line, claim, label, queued, now)?;
-        self.tally.acquired(outcome);
-        Ok((outcome, left))
-    }
-
     /// Gives the lease back if `token` has it: see [`Promises::release`].
     #[inline]
     pub fn release(&mut self, lock: &mut Lock, token: Token<'_>, now: Instant) -> Released {
@@ -112,21 +107,6 @@ impl Node {
         let outcome = self.promises.release(lock, token, now);
         self.tally.released(outcome, until);
         outcome
-    }
-
-    /// The same where somebody waits, or wants to: see [`Promises::release_in_line`].
-    pub fn release_in_line(
-        &mut self,
-        lock: &mut Lock,
-        line: &mut Line,
-        token: Token<'_>,
-        queued: Option<&Queued<'_>>,
-        now: Instant,
-    ) -> (Released, Vec<Left>) {
-        let until = lock.until();
-        let (outcome, left) = self.promises.release_in_line(lock, line, token, queued, now);
-        self.tally.released(outcome, until);
-        (outcome, left)
     }
 
     /// Lets the lease of the claim's token end its ttl from now: see [`Promises::extend`].
@@ -246,6 +226,7 @@ impl Node {
     pub fn forget_all(&mut self) {
         self.promises.forget_all();
         self.tally.gave_back(self.promises.longest());
+        self.all_lines_changed();
     }
 
     // ---------------------------------------------------------------------------------- clocks

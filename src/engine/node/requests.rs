@@ -4,7 +4,7 @@
 //! were. The node keeps no locks; the caller brings the one that the request is about (a free one
 //! of counter zero where there is none), and stores it if the outcome says so.
 
-use super::lock::{Lease, Lock, Standing};
+use super::lock::{Holding, Lease, Lock};
 use super::promises::{Ceilings, Promises};
 use crate::engine::{Clocks, Fence, Instant, Millis, RAISE_MARGIN, Refusal, Token, UnixTime};
 
@@ -126,8 +126,8 @@ impl Promises {
         self.check_quarantine(now)?;
         let ends_at = now.after(claim.ttl);
         match lock.standing(claim.token, now) {
-            Standing::HeldByAnother => Ok(Acquired::Held),
-            Standing::Holds => {
+            Holding::HeldByAnother => Ok(Acquired::Held),
+            Holding::Holds => {
                 let fence = lock.lease_fence();
                 let later = ends_at > lock.until();
                 if later {
@@ -137,7 +137,7 @@ impl Promises {
                 }
                 Ok(Acquired::Again { fence, ends_at: lock.until(), later })
             }
-            Standing::NotHeld => {
+            Holding::NotHeld => {
                 let fence = lock.next_fence(self.floor()).ok_or(Refusal::Exhausted)?;
                 self.admit(fence, ends_at).map_err(Stop::Persist)?;
                 let lease = Lease { token: claim.token, fence, ends_at, label };
@@ -150,13 +150,13 @@ impl Promises {
     /// Gives the lease back if `token` has it. Allowed in quarantine.
     pub fn release(&self, lock: &mut Lock, token: Token<'_>, now: Instant) -> Released {
         match lock.standing(token, now) {
-            Standing::Holds => {
+            Holding::Holds => {
                 let held_for = lock.held_for(now);
                 lock.erase_lease(now);
                 Released::Released { held_for }
             }
-            Standing::HeldByAnother => Released::HeldByAnother,
-            Standing::NotHeld => Released::NotHeld,
+            Holding::HeldByAnother => Released::HeldByAnother,
+            Holding::NotHeld => Released::NotHeld,
         }
     }
 
@@ -190,17 +190,17 @@ impl Promises {
             Fencing::Repair(fence) => (fence, true),
         };
         let standing = lock.standing(claim.token, now);
-        if !repairs && standing != Standing::Holds {
+        if !repairs && standing != Holding::Holds {
             self.check_quarantine(now)?;
         }
         match standing {
-            Standing::HeldByAnother => Ok(Extended::HeldByAnother),
-            Standing::NotHeld if !repairs => Ok(Extended::NotHeld),
-            Standing::NotHeld => {
+            Holding::HeldByAnother => Ok(Extended::HeldByAnother),
+            Holding::NotHeld if !repairs => Ok(Extended::NotHeld),
+            Holding::NotHeld => {
                 self.check_fence(fence, clocks.wall)?;
                 self.rejoin(lock, claim, fence, now)
             }
-            Standing::Holds => {
+            Holding::Holds => {
                 self.check_fence(fence, clocks.wall)?;
                 // A shorter ttl takes nothing away: the holder may still rely on the end before.
                 let ends_at = now.after(claim.ttl).max(lock.until());
@@ -272,7 +272,7 @@ impl Promises {
         let now = clocks.now;
         self.check_quarantine(now)?;
         match lock.standing(token, now) {
-            Standing::Holds => {
+            Holding::Holds => {
                 self.check_fence(fence, clocks.wall)?;
                 self.admit(fence, lock.until()).map_err(Stop::Persist)?;
                 let before = lock.counter();
@@ -280,8 +280,8 @@ impl Promises {
                 self.raised(before, lock.counter());
                 Ok(self.extended(lock, now))
             }
-            Standing::HeldByAnother => Ok(Extended::HeldByAnother),
-            Standing::NotHeld => Ok(Extended::NotHeld),
+            Holding::HeldByAnother => Ok(Extended::HeldByAnother),
+            Holding::NotHeld => Ok(Extended::NotHeld),
         }
     }
 

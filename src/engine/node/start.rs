@@ -144,11 +144,21 @@ impl Node {
         Some(Change::NamesChanged { until })
     }
 
+    /// The node has become a replica: nobody waits here any more.
+    pub fn demoted(&mut self) -> Change {
+        self.dismiss_all();
+        Change::Demoted
+    }
+
     /// Ends the quarantine, if `caution` asks for none; answers whether there was one.
     pub fn heed(&mut self, caution: Caution, now: Instant) -> bool {
         let ends = !caution.quarantine && self.promises.quarantine(now).is_some();
         if !caution.quarantine {
             self.promises.end_quarantine();
+        }
+        if ends {
+            // Locks are free that were not offered to anybody.
+            self.all_lines_changed();
         }
         ends
     }

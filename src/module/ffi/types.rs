@@ -207,7 +207,7 @@ unsafe extern "C" fn unlink(key: *mut raw::RedisModuleKeyOptCtx, value: *const c
         if let Some(lock) = unsafe { value.cast_mut().cast::<Lock>().as_mut() } {
             datatype::forgotten(server, lock);
         }
-        if waiters::any() {
+        if waiters::any(server) {
             // SAFETY: as the server passed it.
             if let Some((database, name)) = unsafe { waiting::key_of(key) } {
                 waiters::changed(server, database, name);

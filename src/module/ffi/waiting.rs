@@ -17,7 +17,7 @@ use rustix::io::Errno;
 use super::{
     Args, Context, InServer, Key, OK, Reply, call, guard, guard_in_server, is_done, slice, string,
 };
-use crate::module::waiters::{self, Answer};
+use crate::module::waiters::{self, Delivery};
 
 /// Whether a server takes a client's write of a key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -326,10 +326,10 @@ impl Blocked {
         self.0 as u64
     }
 
-    /// Answers it, also if it has gone: the server then gives the answer back to
+    /// Deliverys it, also if it has gone: the server then gives the answer back to
     /// [`waiters::undelivered`].
-    pub(in crate::module) fn answer(self, answer: Answer) {
-        let answer = Box::into_raw(Box::new(answer));
+    pub(in crate::module) fn answer(self, delivery: Delivery) {
+        let answer = Box::into_raw(Box::new(delivery));
         // SAFETY: `self` is spent, so it happens once. The server owns the answer from now on, and
         // gives it to `on_free`.
         unsafe { call!(RedisModule_UnblockClient(self.0, answer.cast())) };
@@ -346,10 +346,10 @@ unsafe extern "C" fn on_reply(
         // SAFETY: what `Blocked::answer` gave to the server, which keeps it until `on_free`.
         let answer = unsafe {
             call!(RedisModule_GetBlockedClientPrivateData(context.raw.as_ptr()))
-                .cast::<Answer>()
+                .cast::<Delivery>()
                 .as_mut()
         };
-        match answer.map(Answer::deliver) {
+        match answer.map(Delivery::deliver) {
             Some(Ok(reply)) => context.reply(reply),
             Some(Err(refusal)) => context.reply_error(&refusal),
             None => context.reply(Reply::Null),
@@ -364,7 +364,7 @@ unsafe extern "C" fn on_reply(
 unsafe extern "C" fn on_free(_context: *mut raw::RedisModuleCtx, answer: *mut c_void) {
     guard("the end of a wait", (), || {
         // SAFETY: what `Blocked::answer` gave to the server, which gives it back once.
-        let answer = unsafe { Box::from_raw(answer.cast::<Answer>()) };
+        let answer = unsafe { Box::from_raw(answer.cast::<Delivery>()) };
         let Some(gone) = answer.undelivered() else { return };
         // SAFETY: the context is the module's own, never freed. The server's event loop gives
         // answers back, not a call of this module's: no key is open. The context of this callback

@@ -1,54 +1,49 @@
-//! The lines of this node: where they are, who is in them, and when each has to be looked at.
+//! The lines of a node: where they are, who is in them, and when each has to be looked at.
 //!
-//! Only bookkeeping: no server is called here. What becomes of it is in [`super::waiters`].
+//! Only bookkeeping: whom to serve is decided in [`super::serving`]. One event may concern every
+//! line, so nothing here works through all of them at once: a part at a time, in [`BATCH`]es.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::ops::Bound;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
 
-use super::ffi::waiting::Blocked;
-use crate::engine::{CallId, ConnectionId, Fence, Histogram, Instant, Left, Line, Millis};
+use super::{CallId, ConnectionId, Left, Line, Queued, Waiter};
+use crate::engine::{Fence, Histogram, Instant, Millis};
 
-/// How many lines there are.
-static LINES: AtomicUsize = AtomicUsize::new(0);
-
-/// Whether anybody waits at this node.
-#[inline]
-pub(super) fn any() -> bool {
-    LINES.load(Ordering::Relaxed) > 0
-}
+/// How many lines are looked at in one go, and how many waiters leave one line in it.
+pub(super) const BATCH: usize = 32;
 
 /// The lock that a line is before: its database and its name.
-pub(super) type LockName = (u32, Arc<[u8]>);
+pub type LockName = (u32, Arc<[u8]>);
 
-/// All who wait at this node.
-pub(super) struct Waiters {
-    pub(super) lines: BTreeMap<u32, BTreeMap<Arc<[u8]>, Place>>,
+/// All who wait at a node.
+#[derive(Clone, Debug)]
+pub(super) struct Lines {
+    lines: BTreeMap<u32, BTreeMap<Arc<[u8]>, Watched>>,
     pub(super) calls: BTreeMap<CallId, Call>,
     /// Where the tickets stand that came on a connection.
-    pub(super) connections: BTreeMap<ConnectionId, BTreeSet<LockName>>,
+    connections: BTreeMap<ConnectionId, BTreeSet<LockName>>,
     /// The last instant at which each line needs nothing.
-    pub(super) due: BTreeSet<(Instant, LockName)>,
+    due: BTreeSet<(Instant, LockName)>,
     /// Lines that are to be looked at.
     changed: BTreeSet<LockName>,
     /// Whether all lines are, and how far that is.
-    pub(super) sweep: Sweep,
+    sweep: Sweep,
     /// Connections that are gone, and where they may still have tickets.
     leaving: VecDeque<(ConnectionId, BTreeSet<LockName>)>,
-    /// Grants whose clients have gone, to be taken back when writes are not paused any more.
-    pub(super) undelivered: Vec<Granted>,
-    pub(super) count: usize,
+    /// How many wait.
+    count: usize,
+    /// How many lines there are.
+    line_count: usize,
     /// For how long those stood in line who were granted the lock.
     pub(super) waits: Histogram,
     /// What the alarm is set to.
-    pub(super) alarm_at: Option<Instant>,
-    pub(super) is_ringing: bool,
+    alarm_at: Option<Instant>,
 }
 
 /// A look at all lines, in their order, a part at a time.
-#[derive(Debug, Default)]
-pub(super) struct Sweep {
+#[derive(Clone, Debug)]
+struct Sweep {
     /// The next line to look at is this, or behind it.
     next: Option<LockName>,
     /// Something has happened to all of them since it began.
@@ -58,49 +53,53 @@ pub(super) struct Sweep {
 impl Sweep {
     const NONE: Sweep = Sweep { next: None, again: false };
 
-    /// All lines are to be looked at from now on.
-    pub(super) fn begin(&mut self) {
-        self.again = self.next.is_some();
-        self.next.get_or_insert_with(Sweep::start);
-    }
-
     fn start() -> LockName {
         (0, Arc::from([]))
     }
 }
 
 /// A line, and what is known of its lock.
-#[derive(Default)]
-pub(super) struct Place {
-    pub(super) line: Line,
+#[derive(Clone, Debug, Default)]
+struct Watched {
+    line: Line,
     /// The last instant at which the lock need not be looked at: the end of its lease.
-    pub(super) lock_until: Option<Instant>,
-    pub(super) due: Option<Instant>,
+    lock_until: Option<Instant>,
+    due: Option<Instant>,
 }
 
 /// A request that blocks.
-pub(super) struct Call {
-    pub(super) blocked: Blocked,
-    pub(super) name: LockName,
-    pub(super) token: Box<[u8]>,
-    pub(super) ttl: Millis,
-    pub(super) label: Box<[u8]>,
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Call {
+    /// Its number.
+    pub id: CallId,
+    /// The lock that it waits for.
+    pub name: LockName,
+    /// Its token.
+    pub token: Box<[u8]>,
+    /// The ttl that it asked for.
+    pub ttl: Millis,
+    /// Its label.
+    pub label: Box<[u8]>,
     /// Who asked: its access rules may change while it waits.
-    pub(super) user: Box<[u8]>,
-    pub(super) since: Instant,
+    pub user: Box<[u8]>,
+    /// Since when it waits.
+    pub since: Instant,
 }
 
 /// A grant that may have to be taken back.
-#[derive(Debug)]
-pub(super) struct Granted {
-    pub(super) name: LockName,
-    pub(super) token: Box<[u8]>,
-    pub(super) fence: Fence,
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Granted {
+    /// The lock.
+    pub name: LockName,
+    /// The token that was granted it.
+    pub token: Box<[u8]>,
+    /// The fence of the grant.
+    pub fence: Fence,
 }
 
-impl Waiters {
+impl Lines {
     /// Nobody waits.
-    pub(super) const NONE: Waiters = Waiters {
+    pub(super) const NONE: Lines = Lines {
         lines: BTreeMap::new(),
         calls: BTreeMap::new(),
         connections: BTreeMap::new(),
@@ -108,15 +107,32 @@ impl Waiters {
         changed: BTreeSet::new(),
         sweep: Sweep::NONE,
         leaving: VecDeque::new(),
-        undelivered: Vec::new(),
         count: 0,
+        line_count: 0,
         waits: Histogram::EMPTY,
         alarm_at: None,
-        is_ringing: false,
     };
 
-    pub(super) fn place(&self, database: u32, name: &[u8]) -> Option<&Place> {
-        self.lines.get(&database)?.get(name)
+    /// Whether anybody waits.
+    #[inline]
+    pub(super) fn any(&self) -> bool {
+        self.line_count > 0
+    }
+
+    /// How many wait.
+    pub(super) fn count(&self) -> usize {
+        self.count
+    }
+
+    /// Since when the first of any line has been waiting.
+    pub(super) fn oldest(&self) -> Option<Instant> {
+        let lines = self.lines.values().flat_map(BTreeMap::values);
+        lines.filter_map(|watched| watched.line.first_since()).min()
+    }
+
+    /// The line before a lock, if anybody waits.
+    pub(super) fn line(&self, database: u32, name: &[u8]) -> Option<&Line> {
+        self.lines.get(&database)?.get(name).map(|watched| &watched.line)
     }
 
     /// Uses the line before a lock, which may be empty before and after. One that is empty is not
@@ -127,49 +143,79 @@ impl Waiters {
         name: &[u8],
         work: impl FnOnce(&mut Line) -> R,
     ) -> R {
-        if let Some(place) = self.lines.get_mut(&database).and_then(|names| names.get_mut(name)) {
-            let before = place.line.len();
-            let result = work(&mut place.line);
-            self.count = self.count + place.line.len() - before;
+        let known = self.lines.get_mut(&database).and_then(|names| names.get_mut(name));
+        if let Some(watched) = known {
+            let before = watched.line.len();
+            let result = work(&mut watched.line);
+            self.count = self.count + watched.line.len() - before;
             self.reindex(database, name);
             return result;
         }
-        let mut place = Place::default();
-        let result = work(&mut place.line);
-        if !place.line.is_empty() {
-            self.count += place.line.len();
-            self.lines.entry(database).or_default().insert(name.into(), place);
-            LINES.fetch_add(1, Ordering::Relaxed);
+        let mut watched = Watched::default();
+        let result = work(&mut watched.line);
+        if !watched.line.is_empty() {
+            self.count += watched.line.len();
+            self.lines.entry(database).or_default().insert(name.into(), watched);
+            self.line_count += 1;
             self.reindex(database, name);
         }
         result
     }
 
-    /// Notes until when a lock need not be looked at; [`Waiters::with_line`] heeds it.
+    /// The same for a request that may bring a ticket; tells whether that stands in line then.
+    pub(super) fn with_ticket<R>(
+        &mut self,
+        (database, name): (u32, &[u8]),
+        queued: Option<&Queued<'_>>,
+        now: Instant,
+        work: impl FnOnce(&mut Line) -> R,
+    ) -> (R, bool) {
+        let Some(queued) = queued else { return (self.with_line(database, name, work), false) };
+        let waiter = Waiter::Ticket(queued.ticket.clone());
+        let (mut was_there, mut since) = (None, None);
+        let (result, is_there) = self.with_line(database, name, |line| {
+            (was_there, since) = (line.connection_of(&queued.ticket), line.since_of(&waiter));
+            (work(line), line.has(&waiter))
+        });
+        if let Some(old) = was_there {
+            self.part_connection(&(database, name.into()), old);
+        }
+        if is_there {
+            // The name as the line has it, so that it is kept once.
+            let names = self.lines.get(&database).and_then(|names| names.get_key_value(name));
+            let name = names.map_or_else(|| name.into(), |(name, _)| Arc::clone(name));
+            self.connections.entry(queued.connection).or_default().insert((database, name));
+        } else if let Some(since) = since {
+            self.waits.record(since.until(now));
+        }
+        (result, is_there)
+    }
+
+    /// Notes until when a lock need not be looked at; [`Lines::with_line`] heeds it.
     pub(super) fn set_lock_until(&mut self, database: u32, name: &[u8], until: Option<Instant>) {
-        let place = self.lines.get_mut(&database).and_then(|names| names.get_mut(name));
-        if let Some(place) = place {
-            place.lock_until = until;
+        let known = self.lines.get_mut(&database).and_then(|names| names.get_mut(name));
+        if let Some(watched) = known {
+            watched.lock_until = until;
         }
     }
 
     /// Sees to it that a line is looked at when it has to be, and is not kept when it is empty.
     fn reindex(&mut self, database: u32, name: &[u8]) {
         let Some(names) = self.lines.get_mut(&database) else { return };
-        let Some((key, place)) = names.get_key_value(name) else { return };
-        let (key, was_due) = (Arc::clone(key), place.due);
-        let due = if place.line.is_empty() {
+        let Some((key, watched)) = names.get_key_value(name) else { return };
+        let (key, was_due) = (Arc::clone(key), watched.due);
+        let due = if watched.line.is_empty() {
             names.remove(name);
-            LINES.fetch_sub(1, Ordering::Relaxed);
+            self.line_count -= 1;
             None
         } else {
-            place.line.due_at().into_iter().chain(place.lock_until).min()
+            watched.line.due_at().into_iter().chain(watched.lock_until).min()
         };
         if due == was_due {
             return;
         }
-        if let Some(place) = names.get_mut(name) {
-            place.due = due;
+        if let Some(watched) = names.get_mut(name) {
+            watched.due = due;
         }
         if let Some(was_due) = was_due {
             self.due.remove(&(was_due, (database, Arc::clone(&key))));
@@ -181,25 +227,31 @@ impl Waiters {
 
     /// The name of a lock that somebody waits for.
     pub(super) fn any_name(&self) -> Option<LockName> {
-        let of_database = |(&database, names): (&u32, &BTreeMap<Arc<[u8]>, Place>)| {
+        let of_database = |(&database, names): (&u32, &BTreeMap<Arc<[u8]>, Watched>)| {
             names.first_key_value().map(|(name, _)| (database, Arc::clone(name)))
         };
         self.lines.iter().find_map(of_database)
     }
 
-    /// Takes up to `most` names of lines that are to be looked at; `None` if nothing is left to do.
-    pub(super) fn next_batch(&mut self, now: Instant, most: usize) -> Option<Vec<LockName>> {
-        self.let_leave(most);
+    /// All lines are to be looked at from now on.
+    pub(super) fn all_changed(&mut self) {
+        self.sweep.again = self.sweep.next.is_some();
+        self.sweep.next.get_or_insert_with(Sweep::start);
+    }
+
+    /// Takes up to [`BATCH`] names of lines that are to be looked at; `None` if nothing is left.
+    pub(super) fn next_batch(&mut self, now: Instant) -> Option<Vec<LockName>> {
+        self.let_leave(BATCH);
         let mut names: BTreeSet<LockName> = BTreeSet::new();
-        while names.len() < most
+        while names.len() < BATCH
             && let Some(name) = self.changed.pop_first()
         {
             names.insert(name);
         }
         let due = self.due.iter().take_while(|(due, _)| *due < now);
-        names.extend(due.take(most - names.len()).map(|(_, name)| name.clone()));
-        if names.len() < most {
-            names.extend(self.sweep_on(most - names.len()));
+        names.extend(due.take(BATCH - names.len()).map(|(_, name)| name.clone()));
+        if names.len() < BATCH {
+            names.extend(self.sweep_on(BATCH - names.len()));
         }
         let is_over = names.is_empty() && self.leaving.is_empty() && self.sweep.next.is_none();
         (!is_over).then(|| names.into_iter().collect())
@@ -270,22 +322,28 @@ impl Waiters {
         Some(at)
     }
 
+    /// The alarm has gone off.
+    pub(super) fn rang(&mut self) {
+        self.alarm_at = None;
+    }
+
     /// Forgets who has left a line; answers the calls that are to be answered.
-    pub(super) fn part(&mut self, name: &LockName, left: Vec<Left>) -> Vec<Call> {
+    pub(super) fn part(&mut self, (database, name): (u32, &[u8]), left: Vec<Left>) -> Vec<Call> {
         let mut calls = Vec::new();
         for left in left {
             match left {
                 Left::Call(id) => calls.extend(self.calls.remove(&id)),
-                Left::Ticket(_, connection) => self.part_connection(name, connection),
+                Left::Ticket(_, connection) => {
+                    self.part_connection(&(database, name.into()), connection);
+                }
             }
         }
         calls
     }
 
     /// Notes that a connection may have no ticket left in a line.
-    pub(super) fn part_connection(&mut self, name: &LockName, connection: ConnectionId) {
-        let place = self.place(name.0, &name.1);
-        if place.is_some_and(|place| place.line.has_connection(connection)) {
+    fn part_connection(&mut self, name: &LockName, connection: ConnectionId) {
+        if self.line(name.0, &name.1).is_some_and(|line| line.has_connection(connection)) {
             return;
         }
         if let Some(names) = self.connections.get_mut(&connection) {
