@@ -4,12 +4,9 @@
 //! timer of the operating system's runs on the clock that leases are counted on. Where there is
 //! none (not on Linux), the server's ticks, several a second, are what waiters are served by.
 
-use crate::engine::Instant;
-
 #[cfg(target_os = "linux")]
 mod timer {
     use std::os::fd::{AsFd, OwnedFd};
-    use std::sync::OnceLock;
 
     use rustix::time::{
         Itimerspec, TimerfdClockId, TimerfdFlags, TimerfdTimerFlags, Timespec, timerfd_create,
@@ -17,39 +14,46 @@ mod timer {
     };
 
     use crate::engine::Instant;
-    use crate::module::ffi;
+    use crate::module::ffi::waiting::{Told, watch};
 
-    static TIMER: OnceLock<OwnedFd> = OnceLock::new();
+    /// A timer that is kept for good.
+    #[derive(Clone, Copy, Debug)]
+    pub(in crate::module) struct Alarm(&'static OwnedFd);
 
-    pub(in crate::module) fn start() -> Result<(), String> {
-        let flags = TimerfdFlags::NONBLOCK | TimerfdFlags::CLOEXEC;
-        let timer = timerfd_create(TimerfdClockId::Boottime, flags)
-            .map_err(|error| format!("the system has no timer: {error}"))?;
-        let timer = TIMER.get_or_init(|| timer);
-        if ffi::waiting::watch(timer.as_fd()) {
-            Ok(())
-        } else {
-            Err("the server does not watch the timer".to_owned())
+    impl Alarm {
+        /// Makes the alarm, and lets `T` hear when it goes off.
+        ///
+        /// # Errors
+        /// Why that is not possible.
+        pub(in crate::module) fn new<T: Told>() -> Result<Alarm, String> {
+            let flags = TimerfdFlags::NONBLOCK | TimerfdFlags::CLOEXEC;
+            let timer = timerfd_create(TimerfdClockId::Boottime, flags)
+                .map_err(|error| format!("the system has no timer: {error}"))?;
+            // The server watches it until the end.
+            let timer: &'static OwnedFd = Box::leak(Box::new(timer));
+            if watch::<T>(timer.as_fd()) {
+                Ok(Alarm(timer))
+            } else {
+                Err("the server does not watch the timer".to_owned())
+            }
         }
-    }
 
-    pub(in crate::module) fn set(at: Instant) {
-        let millis = at.as_millis().max(1);
-        let at =
-            Timespec { tv_sec: (millis / 1000) as i64, tv_nsec: (millis % 1000 * 1_000_000) as _ };
-        let zero = Timespec { tv_sec: 0, tv_nsec: 0 };
-        if let Some(timer) = TIMER.get() {
+        /// Lets it go off at `at`, in place of what was set before.
+        pub(in crate::module) fn set(self, at: Instant) {
+            let millis = at.as_millis().max(1);
+            let (seconds, nanos) = (millis / 1000, millis % 1000 * 1_000_000);
+            let zero = Timespec { tv_sec: 0, tv_nsec: 0 };
+            let at = Timespec { tv_sec: seconds as i64, tv_nsec: nanos as _ };
             let once = Itimerspec { it_interval: zero, it_value: at };
             // It fails for arguments that these are not; the tick serves waiters all the same.
-            let _ = timerfd_settime(timer, TimerfdTimerFlags::ABSTIME, &once);
+            let _ = timerfd_settime(self.0, TimerfdTimerFlags::ABSTIME, &once);
         }
-    }
 
-    pub(in crate::module) fn clear() {
-        if let Some(timer) = TIMER.get() {
+        /// Notes that it has been heard.
+        pub(in crate::module) fn clear(self) {
             let mut rung = [0; 8];
             // Nothing to read: it was cleared already.
-            let _ = rustix::io::read(timer, &mut rung);
+            let _ = rustix::io::read(self.0, &mut rung);
         }
     }
 }
@@ -57,30 +61,21 @@ mod timer {
 #[cfg(not(target_os = "linux"))]
 mod timer {
     use crate::engine::Instant;
+    use crate::module::ffi::waiting::Told;
 
-    pub(in crate::module) fn start() -> Result<(), String> {
-        Ok(())
+    /// None: ticks have to do.
+    #[derive(Clone, Copy, Debug)]
+    pub(in crate::module) struct Alarm;
+
+    impl Alarm {
+        pub(in crate::module) fn new<T: Told>() -> Result<Alarm, String> {
+            Ok(Alarm)
+        }
+
+        pub(in crate::module) fn set(self, _at: Instant) {}
+
+        pub(in crate::module) fn clear(self) {}
     }
-
-    pub(in crate::module) fn set(_at: Instant) {}
-
-    pub(in crate::module) fn clear() {}
 }
 
-/// Makes the alarm, and lets the server call [`super::waiters::rang`] when it goes off.
-///
-/// # Errors
-/// Why that is not possible.
-pub(super) fn start() -> Result<(), String> {
-    timer::start()
-}
-
-/// Lets it go off at `at`, in place of what was set before.
-pub(super) fn set(at: Instant) {
-    timer::set(at);
-}
-
-/// Notes that it has been heard.
-pub(super) fn clear() {
-    timer::clear();
-}
+pub(super) use timer::Alarm;

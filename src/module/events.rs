@@ -1,6 +1,6 @@
 //! What the server tells of itself, and what the node does about it.
 
-use super::ffi::{Context, Guarded, InServer, Level};
+use super::ffi::{Context, InServer, Level};
 use super::{clock, process, replication, scan, start, waiters};
 use crate::engine::ConnectionId;
 
@@ -82,17 +82,14 @@ pub(super) fn stopping(context: &mut Context<'_>) {
     start::stopped(context);
 }
 
-/// The policy as it was when any setting last changed: it is worth a line when it is another.
-static KNOWN_POLICY: Guarded<String> = Guarded::new(String::new());
-
 /// Evicting a held lock gives it to somebody else. The server may do so only under some policies.
 pub(super) fn warn_of_eviction(context: &mut Context<'_>) {
     let server = context.in_server();
     // Locks have no TTL of Redis's, so that the `volatile-*` policies leave them alone.
     let policy = context.setting("maxmemory-policy").unwrap_or_default();
-    let is_news = KNOWN_POLICY.with(server, |known| {
-        let is_news = *known != policy;
-        known.clone_from(&policy);
+    let is_news = process::with(server, |process| {
+        let is_news = process.policy != policy;
+        process.policy.clone_from(&policy);
         is_news
     });
     if is_news && policy.starts_with("allkeys") {

@@ -6,6 +6,7 @@
 
 use std::cell::Cell;
 
+use super::arguments::{ARGS_MAX, KEY, TOKEN, TTL, slices};
 use super::ffi::{Args, Context, Found, InServer, Reply, Value};
 use super::replication::Stands;
 use super::{clock, config, info, process, replication, start, waiters};
@@ -14,15 +15,6 @@ use crate::engine::{
 };
 use crate::wire::request::{self, Waiting};
 use crate::wire::spec::{self, KEPT, KEPT_PROVISIONALLY};
-
-/// Where the key stands among the arguments of every command that has one.
-pub(super) const KEY: usize = 1;
-/// Where the token stands.
-pub(super) const TOKEN: usize = 2;
-/// Where the ttl stands.
-pub(super) const TTL: usize = 3;
-/// No command takes more arguments than this.
-pub(super) const ARGS_MAX: usize = 10;
 
 /// A command of the table, and what carries it out.
 pub(super) trait Handler {
@@ -395,16 +387,4 @@ impl Handler for Help {
     fn run(_: &mut Context<'_>, _: &mut Args<'_>) -> Result<Reply, Refusal> {
         Ok(Reply::Lines(spec::help()))
     }
-}
-
-/// The arguments after the key.
-pub(super) fn slices<'s, 'b>(
-    args: &'s Args<'_>,
-    slots: &'b mut [&'s [u8]; ARGS_MAX],
-) -> Result<&'b [&'s [u8]], Refusal> {
-    args.slices(TOKEN, slots).ok_or_else(|| Refusal::BadArg {
-        given: args.get(TOKEN + ARGS_MAX).to_vec(),
-        what: "argument at the end",
-        allowed: "the options that LOCK.HELP lists, once each",
-    })
 }

@@ -1,6 +1,6 @@
 //! The INFO section `lockmod`.
 
-use super::ffi::{InServer, types};
+use super::ffi::{InServer, values};
 use super::{clock, ffi, process};
 use crate::engine::{Histogram, Instant, Refusal};
 
@@ -17,7 +17,7 @@ const POWERS: u32 = 24;
 /// The fields, in the order in which they are shown.
 pub(super) fn fields(server: InServer<'_>) -> Vec<(&'static str, Figure)> {
     let now = clock::now();
-    let moved = types::held_count();
+    let moved = values::held_count();
     let (promises, counts, held, holds) = process::with(server, |process| {
         let promises = process.node.promises().clone();
         let tally = process.node.tally();
@@ -32,7 +32,7 @@ pub(super) fn fields(server: InServer<'_>) -> Vec<(&'static str, Figure)> {
     });
     let obstacle = obstacle(server, now);
     let quarantine = promises.quarantine(now).map_or(0, |(left, _)| left.get());
-    let locks = types::lock_count() as u64;
+    let locks = values::lock_count() as u64;
     let number = Figure::Number;
     vec![
         ("version", Figure::Text(env!("CARGO_PKG_VERSION").to_owned())),

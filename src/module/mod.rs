@@ -5,9 +5,11 @@
 
 mod alarm;
 mod alloc;
+mod arguments;
 mod clock;
 mod config;
 mod datatype;
+mod delivery;
 mod events;
 mod ffi;
 mod handlers;

@@ -6,6 +6,8 @@
 use std::collections::BTreeMap;
 use std::io;
 
+use super::alarm::Alarm;
+use super::delivery::Delivery;
 use super::ffi::waiting::Blocked;
 use super::ffi::{Guarded, InServer};
 use super::state_file::{Claimed, StateFile};
@@ -23,6 +25,9 @@ static PROCESS: Guarded<Process> = Guarded::new(Process {
     blocked: BTreeMap::new(),
     undelivered: Vec::new(),
     may_refuse: false,
+    alarm: None,
+    is_scan_timed: false,
+    policy: String::new(),
 });
 
 /// All that the module knows beside the locks.
@@ -39,12 +44,18 @@ pub(super) struct Process {
     /// Whether a replica has come that may not know of the floor.
     pub(super) owes_floor: bool,
     /// The blocked clients, by the calls that the node knows.
-    pub(super) blocked: BTreeMap<CallId, Blocked>,
+    pub(super) blocked: BTreeMap<CallId, Blocked<Delivery>>,
     /// Grants whose clients have gone, to be taken back when writes are not paused any more.
     pub(super) undelivered: Vec<Granted>,
     /// Whether the server may refuse a write that it took before: for want of replicas, because it
     /// could not save its data set, or because the key has moved to another node.
     pub(super) may_refuse: bool,
+    /// What wakes the server for those who wait.
+    pub(super) alarm: Option<Alarm>,
+    /// Whether a timer will go on with the scan.
+    pub(super) is_scan_timed: bool,
+    /// The server's `maxmemory-policy` as it was when any setting last changed.
+    pub(super) policy: String,
 }
 
 /// Uses the state of the process. `work` must not call the server: it could call back.

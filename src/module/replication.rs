@@ -5,8 +5,8 @@
 //! argument (`30000@1763690000000.17`) and the command is sent as it then stands, because building
 //! a command anew costs as much as half of the whole acquire. Refusals state nothing.
 
+use super::arguments::{ARGS_MAX, KEY, TOKEN, TTL, slices};
 use super::ffi::{Args, Context, Found, Level, Reply};
-use super::handlers::{self, ARGS_MAX, KEY, TOKEN, TTL};
 use super::{clock, process, start};
 use crate::engine::{Decided, Fence, Instant, Lock, Millis, Refusal};
 use crate::wire::request::{self, SUFFIX_MAX};
@@ -92,7 +92,7 @@ pub(super) fn apply_acquire(
     let decided = read_fact(context, args)?;
     let mut slots = [&[][..]; ARGS_MAX];
     // That it waited has been decided: the label is all that counts here.
-    let (label, _) = match handlers::slices(args, &mut slots)? {
+    let (label, _) = match slices(args, &mut slots)? {
         [_, _, options @ ..] => request::acquire_options(options)?,
         _ => (&[][..], request::Waiting::Not),
     };

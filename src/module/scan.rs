@@ -24,11 +24,12 @@
 //! has asked for them. It begins when the earliest known end has passed, and never otherwise: a
 //! server that is idle, or whose numbers and notifications nobody wants, pays nothing for it.
 
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant as StdInstant};
 
-use super::ffi::{Context, Cursor, Guarded, InServer, go_on_after, types};
-use super::{clock, config, process};
+use super::ffi::waiting::{Task, do_after};
+use super::ffi::{Context, Cursor, Guarded, InServer, values};
+use super::process::{self, Process};
+use super::{clock, config};
 use crate::engine::{Instant, Millis};
 
 /// How long a slice of a round takes that somebody waits for.
@@ -47,9 +48,6 @@ const BATCH: usize = 64;
 const SURVEY: Millis = Millis::new(5_000);
 
 static SCAN: Guarded<Option<Scan>> = Guarded::new(None);
-
-/// Whether a timer will go on with the scan.
-static IS_TIMED: AtomicBool = AtomicBool::new(false);
 
 /// Where the scan stands.
 struct Scan {
@@ -158,9 +156,15 @@ pub(super) fn tick(context: &mut Context<'_>) {
 }
 
 /// The time of a slice has come between two ticks.
-pub(super) fn go_on(context: &mut Context<'_>) {
-    IS_TIMED.store(false, Ordering::Relaxed);
-    look(context);
+struct Slice;
+
+impl Task for Slice {
+    const WHAT: &'static str = "going on with a scan";
+
+    fn run(context: &mut Context<'_>) {
+        process::with(context.in_server(), |process| process.is_scan_timed = false);
+        look(context);
+    }
 }
 
 fn look(context: &mut Context<'_>) {
@@ -180,7 +184,7 @@ fn look(context: &mut Context<'_>) {
     let may_be_due = announces || scan.spares_until <= now;
     scan.is_urgent |=
         may_be_due && process::with(server, |process| process.node.tally().is_due(now, announces));
-    if types::lock_count() == 0 {
+    if values::lock_count() == 0 {
         process::with(server, |process| process.node.tally().begin_round());
         scan.cursor = Cursor::default();
         scan.turn(server, now);
@@ -189,8 +193,9 @@ fn look(context: &mut Context<'_>) {
         look_for(context, &mut scan, now, announces);
         scan.cost += started.elapsed();
         let has_more = !scan.is_fresh && (scan.is_urgent || scan.finds_much);
-        if has_more && !IS_TIMED.swap(true, Ordering::Relaxed) {
-            go_on_after(server, pause(started.elapsed(), config::scan_percent()));
+        let is_timed = |process: &mut Process| std::mem::replace(&mut process.is_scan_timed, true);
+        if has_more && !process::with(server, is_timed) {
+            do_after::<Slice>(server, pause(started.elapsed(), config::scan_percent()));
         }
     }
     SCAN.with(server, |slot| *slot = Some(scan));

@@ -6,10 +6,10 @@
 //! what the file says stays true, whatever happens to the server in between. A node whose file
 //! cannot be written knows all the same what it has to wait for: it only grants nothing.
 
-use super::ffi::{Context, InServer, Level, types};
+use super::ffi::{Context, InServer, Level, values};
 use super::process::{self, Ready};
 use super::state_file::{Claimed, OpenError, StateFile};
-use super::{clock, config, events, waiters};
+use super::{clock, config};
 use crate::codec;
 use crate::engine::{Census, Change, Fence, Instant, Inventory, Loaded, Lock, UnixTime};
 use crate::wire::spec::Command;
@@ -25,8 +25,6 @@ pub(super) fn data_set_read(server: InServer<'_>) {
 /// Why the module must not be loaded.
 pub(super) fn load(context: &mut Context<'_>) -> Result<(), String> {
     let server = context.in_server();
-    events::warn_of_eviction(context);
-    waiters::configured(context);
     let name = config::state_file();
     let claimed = if name.is_empty() {
         let line = "WARNING: lockmod.state-file is empty: after a crash this node may grant a lock \
@@ -90,7 +88,7 @@ fn begin(context: &mut Context<'_>) {
         port: context.port(),
         clocks: clock::read(),
         boot: clock::boot_id(),
-        lock_count: types::lock_count() as u64,
+        lock_count: values::lock_count() as u64,
         inventory: since.map_or(Inventory::default(), |since| count(context, since).inventory),
         was_read: process::with(server, |process| process.was_read),
         highest: Fence::ZERO,

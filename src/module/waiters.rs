@@ -7,71 +7,22 @@
 //! One event may concern every line, so nothing here works through all of them in one turn of the
 //! event loop: [`woken`] does a slice, and asks to be called again.
 
-use std::cell::Cell;
 use std::rc::Rc;
 use std::time::{Duration, Instant as StdInstant};
 
-use super::ffi::waiting::{Name, Writes, ring};
+use super::alarm::Alarm;
+use super::delivery::{Delivery, Shared};
+use super::ffi::waiting::{Name, Task, Told, Writes, do_after};
 use super::ffi::{Context, Found, InServer, Reply};
-use super::{alarm, clock, config, process, replication, start};
+use super::{clock, config, process, replication, start};
 use crate::engine::{
     Acquired, Call, CallId, Claim, ConnectionId, Effect, Gate, Granted, HandOver, Instant, Look,
-    Millis, Parting, Queued, Refusal, Released, Standing, Turning,
+    Millis, Queued, Refusal, Released, Standing, Turning,
 };
 use crate::wire::request::Queue;
 
 /// For how long one turn of the event loop looks at lines that no command is about.
 const SLICE: Duration = Duration::from_millis(1);
-
-/// The code word is the one by which the server unblocks clients of its own.
-const DEMOTED: &str = "UNBLOCKED the node has become a replica; its primary may be asked";
-/// As the server answers whoever may not.
-const DENIED: &str = "NOPERM the access rules of this user have changed, and do not allow this";
-/// The code word makes clients of a cluster ask again, and be sent on by the server.
-const MOVED: &str = "TRYAGAIN the lock has moved to another node of the cluster";
-
-/// What a blocked client is told.
-#[derive(Debug)]
-pub(super) enum Delivery {
-    /// Granted, and not yet delivered to this client.
-    Granted(Rc<Shared>),
-    /// Granted, and delivered.
-    Delivered,
-    /// Something else.
-    Parting(Parting),
-}
-
-/// A grant to all calls of one token, which counts if it is delivered to any of them.
-#[derive(Debug)]
-pub(super) struct Shared {
-    granted: Granted,
-    is_delivered: Cell<bool>,
-}
-
-impl Delivery {
-    /// The answer as a reply, to a client that is there.
-    pub(super) fn deliver(&mut self) -> Result<Reply, String> {
-        match std::mem::replace(self, Delivery::Delivered) {
-            Delivery::Granted(shared) => {
-                shared.is_delivered.set(true);
-                Ok(Reply::Integer(shared.granted.fence.get()))
-            }
-            Delivery::Parting(Parting::Fence(fence)) => Ok(Reply::Integer(fence.get())),
-            Delivery::Parting(Parting::TooLate) | Delivery::Delivered => Ok(Reply::Null),
-            Delivery::Parting(Parting::Demoted) => Err(DEMOTED.to_owned()),
-            Delivery::Parting(Parting::Moved) => Err(MOVED.to_owned()),
-            Delivery::Parting(Parting::Denied) => Err(DENIED.to_owned()),
-            Delivery::Parting(Parting::Refused(refusal)) => Err(refusal.to_string()),
-        }
-    }
-
-    /// The grant, if it has turned out by now that nobody was there to take it.
-    pub(super) fn undelivered(self) -> Option<Granted> {
-        let Delivery::Granted(shared) = self else { return None };
-        let Shared { granted, is_delivered } = Rc::into_inner(shared)?;
-        (!is_delivered.get()).then_some(granted)
-    }
-}
 
 /// Whether anybody waits at this node.
 #[inline]
@@ -209,7 +160,7 @@ fn grant(
     let (standing, granted) =
         process::with(server, |process| process.node.handed_over(&hand_over, &outcome, now));
     if let Some(granted) = granted {
-        let shared = Rc::new(Shared { granted, is_delivered: Cell::new(false) });
+        let shared = Shared::new(granted);
         for call in hand_over.calls() {
             answer(server, call.id, Delivery::Granted(Rc::clone(&shared)));
         }
@@ -254,8 +205,12 @@ pub(super) fn carry_out(server: InServer<'_>) {
     while let Some(effect) = process::with(server, |process| process.node.take_effect()) {
         match effect {
             Effect::Part(id, parting) => answer(server, id, Delivery::Parting(parting)),
-            Effect::SetAlarm(at) => alarm::set(at),
-            Effect::Ring => ring(server),
+            Effect::SetAlarm(at) => {
+                if let Some(alarm) = process::with(server, |process| process.alarm) {
+                    alarm.set(at);
+                }
+            }
+            Effect::Ring => do_after::<Woken>(server, Millis::ZERO),
         }
     }
 }
@@ -269,15 +224,41 @@ pub(super) fn changed(server: InServer<'_>, database: u32, name: &[u8]) {
     carry_out(server);
 }
 
-/// A blocked client has gone, or was unblocked by force: it leaves the line. If it has been
-/// answered, what becomes of the answer is told when it is freed.
-pub(super) fn hung_up(server: InServer<'_>, blocked: u64) {
-    process::with(server, |process| process.node.hung_up(CallId(blocked)));
-    carry_out(server);
+impl Told for Delivery {
+    type Lost = Granted;
+
+    fn deliver(&mut self) -> Result<Reply, String> {
+        Delivery::deliver(self)
+    }
+
+    fn lost(self) -> Option<Granted> {
+        self.undelivered()
+    }
+
+    fn make_good(context: &mut Context<'_>, granted: Granted) {
+        undelivered(context, granted);
+    }
+
+    /// It leaves the line. If it has been answered, what becomes of the answer is told when it is
+    /// freed.
+    fn hung_up(server: InServer<'_>, blocked: u64) {
+        process::with(server, |process| process.node.hung_up(CallId(blocked)));
+        carry_out(server);
+    }
+
+    fn rang(server: InServer<'_>) {
+        process::with(server, |process| {
+            if let Some(alarm) = process.alarm {
+                alarm.clear();
+            }
+            process.node.rang();
+        });
+        carry_out(server);
+    }
 }
 
 /// A blocked client was granted the lock and is not there any more: the next is served.
-pub(super) fn undelivered(context: &mut Context<'_>, granted: Granted) {
+fn undelivered(context: &mut Context<'_>, granted: Granted) {
     let server = context.in_server();
     if context.must_not_replicate() {
         process::with(server, |process| process.undelivered.push(granted));
@@ -302,6 +283,17 @@ pub(super) fn undelivered(context: &mut Context<'_>, granted: Granted) {
     }
 }
 
+/// Makes what those who wait are served by.
+///
+/// # Errors
+/// Why that is not possible.
+pub(super) fn start(context: &mut Context<'_>) -> Result<(), String> {
+    let alarm = Alarm::new::<Delivery>()?;
+    process::with(context.in_server(), |process| process.alarm = Some(alarm));
+    configured(context);
+    Ok(())
+}
+
 /// Settings of the server may have changed.
 pub(super) fn configured(context: &mut Context<'_>) {
     // Where CONFIG was renamed, nobody can tell.
@@ -315,16 +307,20 @@ pub(super) fn configured(context: &mut Context<'_>) {
     process::with(context.in_server(), |process| process.may_refuse = may_refuse);
 }
 
-/// The alarm has gone off.
-pub(super) fn rang(server: InServer<'_>) {
-    alarm::clear();
-    process::with(server, |process| process.node.rang());
-    carry_out(server);
+/// The node is called, as it has asked to be.
+struct Woken;
+
+impl Task for Woken {
+    const WHAT: &'static str = "serving a line";
+
+    fn run(context: &mut Context<'_>) {
+        woken(context);
+    }
 }
 
 /// Looks at lines that something has happened to, for the length of a slice; what is left is looked
 /// at in a later turn of the event loop.
-pub(super) fn woken(context: &mut Context<'_>) {
+fn woken(context: &mut Context<'_>) {
     let server = context.in_server();
     process::with(server, |process| process.node.answer_ring());
     let started = StdInstant::now();

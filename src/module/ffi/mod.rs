@@ -4,18 +4,20 @@
 //! as slices, a [`Key`] that closes itself, [`Guarded`] state. No raw pointer leaves. No panic
 //! enters the server: each callback catches it, logs it and answers with an error.
 //!
+//! Two storeys: the ground wraps the server's API, and knows nothing of the module; the roof,
+//! [`entry`], has what the server calls (commands, events, callbacks of the data type), and is known
+//! by nobody. What lies between the two is the module's.
+//!
 //! Functions of the server are pointers that it fills in when the module is loaded. Those that
-//! Redis 7.0 has are there always, and [`register::init`] refuses an older server; newer ones are
+//! Redis 7.0 has are there always, and [`entry::init`] refuses an older server; newer ones are
 //! asked for when they are used.
 #![allow(unsafe_code, reason = "the border to a C API")]
 
-pub(super) mod events;
+mod entry;
 mod guarded;
-mod options;
-pub(super) mod register;
 mod scan;
 mod settings;
-pub(super) mod types;
+pub(super) mod values;
 pub(super) mod waiting;
 
 use std::ffi::{CStr, CString, c_char, c_int, c_longlong};
@@ -32,7 +34,7 @@ macro_rules! call {
     ($name:ident($($argument:expr),* $(,)?)) => {
         match raw::$name {
             Some(function) => function($($argument),*),
-            // PROOF: `register::init` refuses a server that is older than Redis 7.0.
+            // PROOF: `entry::init` refuses a server that is older than Redis 7.0.
             None => unreachable!(concat!(stringify!($name), " is in Redis 7.0")),
         }
     };
@@ -41,7 +43,6 @@ use call;
 use guarded::guard_in_server;
 pub use guarded::{Guarded, InServer};
 pub use scan::Cursor;
-pub(super) use scan::go_on_after;
 
 const OK: c_int = raw::REDISMODULE_OK as c_int;
 
@@ -446,7 +447,7 @@ impl Key<'_> {
     #[inline]
     pub fn find(&mut self) -> Found<'_> {
         // SAFETY: the key is open, or null, which the server takes for a missing one.
-        if unsafe { call!(RedisModule_ModuleTypeGetType(self.raw)) } != types::lock_type() {
+        if unsafe { call!(RedisModule_ModuleTypeGetType(self.raw)) } != values::lock_type() {
             // SAFETY: as above.
             let kind = unsafe { call!(RedisModule_KeyType(self.raw)) };
             let is_empty = kind == raw::REDISMODULE_KEYTYPE_EMPTY as c_int;

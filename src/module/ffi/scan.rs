@@ -2,13 +2,11 @@
 #![allow(unsafe_code, reason = "the border to a C API")]
 
 use std::ffi::{c_int, c_void};
-use std::ptr::null_mut;
 
 use redis_module::raw;
 
-use super::{Context, InServer, OK, call, guard, slice, types, waiting};
-use crate::engine::{Lock, Millis};
-use crate::module::scan;
+use super::{Context, OK, call, guard, slice, values};
+use crate::engine::Lock;
 
 impl Context<'_> {
     /// Makes `database` the one in which keys are opened; answers whether there is such a one.
@@ -61,7 +59,7 @@ unsafe extern "C" fn scanned(
         // for this callback, and nobody else uses the value meanwhile: the scan borrows the only
         // context that could open a key. A null key is taken for a missing one.
         unsafe {
-            let is_lock = call!(RedisModule_ModuleTypeGetType(key)) == types::lock_type();
+            let is_lock = call!(RedisModule_ModuleTypeGetType(key)) == values::lock_type();
             let value = call!(RedisModule_ModuleTypeGetValue(key)).cast::<Lock>();
             let start = call!(RedisModule_StringPtrLen(name, &mut length));
             if let (true, Some(lock), Some(name)) = (is_lock, value.as_mut(), slice(start, length))
@@ -92,19 +90,4 @@ impl Drop for Cursor {
         // SAFETY: made in `default`, destroyed once.
         unsafe { call!(RedisModule_ScanCursorDestroy(self.raw)) };
     }
-}
-
-/// Lets [`scan::go_on`] be called after so long, by the wall clock: a step of it makes that sooner
-/// or later.
-pub(in crate::module) fn go_on_after(_: InServer<'_>, length: Millis) {
-    let length = length.get().cast_signed();
-    // SAFETY: the context is the module's own; the callback is static and takes no data.
-    unsafe {
-        call!(RedisModule_CreateTimer(waiting::detached(), length, Some(on_time), null_mut()))
-    };
-}
-
-unsafe extern "C" fn on_time(context: *mut raw::RedisModuleCtx, _data: *mut c_void) {
-    // SAFETY: the server passes a context that lasts for this callback.
-    unsafe { Context::enter(context, "going on with a scan", scan::go_on) };
 }

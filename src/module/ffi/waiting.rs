@@ -7,8 +7,9 @@
 #![allow(unsafe_code, reason = "the border to a C API")]
 
 use std::ffi::{CStr, c_char, c_int, c_void};
+use std::marker::PhantomData;
 use std::os::fd::{AsRawFd, BorrowedFd};
-use std::ptr::{null_mut, read};
+use std::ptr::null_mut;
 use std::sync::atomic::{AtomicPtr, Ordering};
 
 use redis_module::raw;
@@ -17,7 +18,7 @@ use rustix::io::Errno;
 use super::{
     Args, Context, InServer, Key, OK, Reply, call, guard, guard_in_server, is_done, slice, string,
 };
-use crate::module::waiters::{self, Delivery};
+use crate::engine::Millis;
 
 /// Whether a server takes a client's write of a key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -49,32 +50,66 @@ pub(super) fn detached() -> *mut raw::RedisModuleCtx {
     DETACHED.load(Ordering::Relaxed)
 }
 
-/// Lets [`waiters::woken`] be called in this turn of the event loop or the next, with a context in
-/// which everything is allowed.
-pub(in crate::module) fn ring(_: InServer<'_>) {
+/// What is to be done later, with a context in which everything is allowed.
+pub(in crate::module) trait Task {
+    /// What it is called where it panics.
+    const WHAT: &'static str;
+
+    /// Does it.
+    fn run(context: &mut Context<'_>);
+}
+
+/// Lets a task be done after so long, by the wall clock: a step of it makes that sooner or later.
+/// After no time it is done in this turn of the event loop or the next.
+pub(in crate::module) fn do_after<T: Task>(_: InServer<'_>, length: Millis) {
+    let length = length.get().cast_signed();
     // SAFETY: the context is the module's own; the callback is static and takes no data.
-    unsafe { call!(RedisModule_CreateTimer(detached(), 0, Some(on_ring), null_mut())) };
+    unsafe { call!(RedisModule_CreateTimer(detached(), length, Some(on_time::<T>), null_mut())) };
 }
 
-unsafe extern "C" fn on_ring(context: *mut raw::RedisModuleCtx, _data: *mut c_void) {
+unsafe extern "C" fn on_time<T: Task>(context: *mut raw::RedisModuleCtx, _data: *mut c_void) {
     // SAFETY: the server passes a context that lasts for this callback.
-    unsafe { Context::enter(context, "serving a line", waiters::woken) };
+    unsafe { Context::enter(context, T::WHAT, T::run) };
 }
 
-/// Lets [`waiters::rang`] be called whenever `fd` can be read; answers whether the server does so.
+/// Lets `T` hear whenever `fd` can be read; answers whether the server does so.
 #[cfg_attr(not(target_os = "linux"), allow(dead_code, reason = "only Linux has timers to watch"))]
-pub(in crate::module) fn watch(fd: BorrowedFd<'static>) -> bool {
+pub(in crate::module) fn watch<T: Told>(fd: BorrowedFd<'static>) -> bool {
     let readable = raw::REDISMODULE_EVENTLOOP_READABLE as c_int;
     // SAFETY: the descriptor is open for good; the callback is static and takes no data.
     unsafe {
-        call!(RedisModule_EventLoopAdd(fd.as_raw_fd(), readable, Some(on_readable), null_mut()))
-            == OK
+        let callback = Some(on_readable::<T> as _);
+        call!(RedisModule_EventLoopAdd(fd.as_raw_fd(), readable, callback, null_mut())) == OK
     }
 }
 
-unsafe extern "C" fn on_readable(_fd: c_int, _data: *mut c_void, _mask: c_int) {
+unsafe extern "C" fn on_readable<T: Told>(_fd: c_int, _data: *mut c_void, _mask: c_int) {
     // SAFETY: the server calls this from its event loop, under its lock.
-    unsafe { guard_in_server("an alarm", (), waiters::rang) };
+    unsafe { guard_in_server("an alarm", (), T::rang) };
+}
+
+/// What blocked clients are told, and what becomes of it.
+pub(in crate::module) trait Told: Sized {
+    /// What was told to nobody.
+    type Lost;
+
+    /// The answer as a reply, to a client that is there.
+    ///
+    /// # Errors
+    /// The text of an error reply.
+    fn deliver(&mut self) -> Result<Reply, String>;
+
+    /// What has turned out by now to have been told to nobody, if that matters.
+    fn lost(self) -> Option<Self::Lost>;
+
+    /// Makes good for it.
+    fn make_good(context: &mut Context<'_>, lost: Self::Lost);
+
+    /// A blocked client has gone, or was unblocked by force.
+    fn hung_up(server: InServer<'_>, blocked: u64);
+
+    /// The alarm has gone off that those who wait are served by.
+    fn rang(server: InServer<'_>);
 }
 
 impl Context<'_> {
@@ -160,14 +195,14 @@ impl Context<'_> {
     }
 
     /// Blocks the sender of the command, which is not answered by the command itself.
-    pub(in crate::module) fn block(&mut self) -> Blocked {
+    pub(in crate::module) fn block<T: Told>(&mut self) -> Blocked<T> {
         // SAFETY: the context is that of a command whose sender may be blocked. The callbacks are
         // static. The handle is the server's until it is answered.
         unsafe {
-            let (reply, free) = (Some(on_reply as _), Some(on_free as _));
+            let (reply, free) = (Some(on_reply::<T> as _), Some(on_free::<T> as _));
             let raw = call!(RedisModule_BlockClient(self.raw.as_ptr(), reply, None, free, 0));
-            call!(RedisModule_SetDisconnectCallback(raw, Some(on_disconnect)));
-            Blocked(raw)
+            call!(RedisModule_SetDisconnectCallback(raw, Some(on_disconnect::<T>)));
+            Blocked { raw, told: PhantomData }
         }
     }
 }
@@ -315,29 +350,31 @@ impl Drop for Name {
 
 /// A blocked client, until it is answered.
 #[derive(Debug)]
-pub(in crate::module) struct Blocked(*mut raw::RedisModuleBlockedClient);
+pub(in crate::module) struct Blocked<T> {
+    raw: *mut raw::RedisModuleBlockedClient,
+    told: PhantomData<T>,
+}
 
-// SAFETY: a handle of the server's, used under its lock only.
-unsafe impl Send for Blocked {}
+// SAFETY: a handle of the server's, used under its lock only. What it is told is not in here.
+unsafe impl<T> Send for Blocked<T> {}
 
-impl Blocked {
+impl<T: Told> Blocked<T> {
     /// A number that no other client that is blocked now has.
     pub(in crate::module) fn id(&self) -> u64 {
-        self.0 as u64
+        self.raw as u64
     }
 
-    /// Deliverys it, also if it has gone: the server then gives the answer back to
-    /// [`waiters::undelivered`].
-    pub(in crate::module) fn answer(self, delivery: Delivery) {
-        let answer = Box::into_raw(Box::new(delivery));
+    /// Answers it, also if it has gone: see [`Told::lost`].
+    pub(in crate::module) fn answer(self, told: T) {
+        let told = Box::into_raw(Box::new(told));
         // SAFETY: `self` is spent, so it happens once. The server owns the answer from now on, and
         // gives it to `on_free`.
-        unsafe { call!(RedisModule_UnblockClient(self.0, answer.cast())) };
+        unsafe { call!(RedisModule_UnblockClient(self.raw, told.cast())) };
     }
 }
 
 /// The client is there to be answered.
-unsafe extern "C" fn on_reply(
+unsafe extern "C" fn on_reply<T: Told>(
     context: *mut raw::RedisModuleCtx,
     _argv: *mut *mut raw::RedisModuleString,
     _argc: c_int,
@@ -346,10 +383,10 @@ unsafe extern "C" fn on_reply(
         // SAFETY: what `Blocked::answer` gave to the server, which keeps it until `on_free`.
         let answer = unsafe {
             call!(RedisModule_GetBlockedClientPrivateData(context.raw.as_ptr()))
-                .cast::<Delivery>()
+                .cast::<T>()
                 .as_mut()
         };
-        match answer.map(Delivery::deliver) {
+        match answer.map(T::deliver) {
             Some(Ok(reply)) => context.reply(reply),
             Some(Err(refusal)) => context.reply_error(&refusal),
             None => context.reply(Reply::Null),
@@ -361,52 +398,24 @@ unsafe extern "C" fn on_reply(
 }
 
 /// The answer is over: it was given, or the client has gone.
-unsafe extern "C" fn on_free(_context: *mut raw::RedisModuleCtx, answer: *mut c_void) {
+unsafe extern "C" fn on_free<T: Told>(_context: *mut raw::RedisModuleCtx, answer: *mut c_void) {
     guard("the end of a wait", (), || {
         // SAFETY: what `Blocked::answer` gave to the server, which gives it back once.
-        let answer = unsafe { Box::from_raw(answer.cast::<Delivery>()) };
-        let Some(gone) = answer.undelivered() else { return };
+        let answer = unsafe { Box::from_raw(answer.cast::<T>()) };
+        let Some(lost) = answer.lost() else { return };
         // SAFETY: the context is the module's own, never freed. The server's event loop gives
         // answers back, not a call of this module's: no key is open. The context of this callback
         // has no client, so nothing can be opened in it. It does send out what is replicated.
-        unsafe { Context::within(detached(), |context| waiters::undelivered(context, gone)) };
+        unsafe { Context::within(detached(), |context| T::make_good(context, lost)) };
     });
 }
 
 /// The client has gone, or was unblocked by force.
-unsafe extern "C" fn on_disconnect(
+unsafe extern "C" fn on_disconnect<T: Told>(
     _context: *mut raw::RedisModuleCtx,
     blocked: *mut raw::RedisModuleBlockedClient,
 ) {
-    let gone = |server: InServer<'_>| waiters::hung_up(server, blocked as u64);
+    let gone = |server: InServer<'_>| T::hung_up(server, blocked as u64);
     // SAFETY: the server says so under its lock.
     unsafe { guard_in_server("a lost client", (), gone) };
-}
-
-/// The number of the client that a client event is about.
-///
-/// # Safety
-/// `data` must be what the server passes with a client event.
-pub(super) unsafe fn client_of_event(data: *mut c_void) -> Option<u64> {
-    let info = data.cast::<raw::RedisModuleClientInfo>();
-    // SAFETY: the server passes this structure, which lasts for the callback.
-    if info.is_null() { None } else { Some(unsafe { read(info) }.id) }
-}
-
-/// The database and the name of a key that is being unlinked.
-///
-/// # Safety
-/// `key` must be what the server passes to the callback, for as long as it lasts.
-pub(super) unsafe fn key_of<'a>(key: *mut raw::RedisModuleKeyOptCtx) -> Option<(u32, &'a [u8])> {
-    let mut length = 0;
-    // SAFETY: the caller's contract; the name outlasts the callback.
-    unsafe {
-        let name = call!(RedisModule_GetKeyNameFromOptCtx(key));
-        let database = call!(RedisModule_GetDbIdFromOptCtx(key));
-        if name.is_null() {
-            return None;
-        }
-        let start = call!(RedisModule_StringPtrLen(name, &mut length));
-        slice(start, length).map(|name| (database as u32, name))
-    }
 }

@@ -1,17 +1,21 @@
 //! Loading: what the server calls first, and everything that is registered with it.
 #![allow(unsafe_code, reason = "the border to a C API")]
 
+mod events;
+mod locks;
+mod options;
+
 use std::ffi::{CString, c_char, c_int, c_ulonglong, c_void};
 use std::ptr::{null, null_mut};
 
 use redis_module::raw;
 
-use super::{
-    Args, Context, InServer, Level, OK, c_string, call, catch, events, guard, guard_in_server,
-    options, types, waiting,
+use crate::module::events as module_events;
+use crate::module::ffi::{
+    Args, Context, InServer, Level, OK, c_string, call, catch, guard, guard_in_server, waiting,
 };
 use crate::module::handlers::{self, Handler};
-use crate::module::{alarm, alloc, info, process, start};
+use crate::module::{alloc, info, process, start, waiters};
 use crate::wire::spec::{self, Arg, ArgKind, Command, KeyUse};
 
 const ERR: c_int = raw::REDISMODULE_ERR as c_int;
@@ -88,7 +92,7 @@ unsafe fn init(
         register_command::<handlers::Floor>(context)?;
         register_command::<handlers::Info>(context)?;
         register_command::<handlers::Help>(context)?;
-        if !types::register(context) {
+        if !locks::register(context) {
             return Err("the server refused the data type 'fencelock'".to_owned());
         }
         if call!(RedisModule_RegisterInfoFunc(context, Some(describe))) != OK {
@@ -97,7 +101,8 @@ unsafe fn init(
     }
     // SAFETY: the loading context.
     unsafe { waiting::prepare(context) };
-    alarm::start()?;
+    waiters::start(wrapped)?;
+    module_events::warn_of_eviction(wrapped);
     start::load(wrapped)?;
     // Last: a module that fails after it has subscribed takes Redis 7.0 down at the next event.
     // SAFETY: the loading context.

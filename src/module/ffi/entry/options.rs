@@ -8,8 +8,8 @@ use std::sync::atomic::{AtomicBool, AtomicI64, Ordering};
 
 use redis_module::raw;
 
-use super::{Args, Context, OK, c_string, call, guard, slice};
 use crate::module::config::{self, Given, OPTIONS, OptionKind, TextValue};
+use crate::module::ffi::{Args, Context, OK, c_string, call, guard, slice};
 
 const ERR: c_int = raw::REDISMODULE_ERR as c_int;
 

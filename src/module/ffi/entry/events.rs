@@ -2,11 +2,12 @@
 #![allow(unsafe_code, reason = "the border to a C API")]
 
 use std::ffi::c_void;
+use std::ptr::read;
 
 use redis_module::raw;
 
-use super::{Context, OK, call, guard_in_server, waiting};
 use crate::module::events;
+use crate::module::ffi::{Context, OK, call, guard_in_server};
 
 type Callback =
     unsafe extern "C" fn(*mut raw::RedisModuleCtx, raw::RedisModuleEvent, u64, *mut c_void);
@@ -156,7 +157,7 @@ unsafe extern "C" fn on_client(
 ) {
     if subevent == raw::REDISMODULE_SUBEVENT_CLIENT_CHANGE_DISCONNECTED {
         // SAFETY: the server passes what belongs to this event.
-        if let Some(client) = unsafe { waiting::client_of_event(data) } {
+        if let Some(client) = unsafe { client_of_event(data) } {
             // SAFETY: as above, under its lock.
             unsafe {
                 guard_in_server("a lost client", (), |server| {
@@ -165,4 +166,14 @@ unsafe extern "C" fn on_client(
             }
         }
     }
+}
+
+/// The number of the client that a client event is about.
+///
+/// # Safety
+/// `data` must be what the server passes with a client event.
+unsafe fn client_of_event(data: *mut c_void) -> Option<u64> {
+    let info = data.cast::<raw::RedisModuleClientInfo>();
+    // SAFETY: the server passes this structure, which lasts for the callback.
+    if info.is_null() { None } else { Some(unsafe { read(info) }.id) }
 }

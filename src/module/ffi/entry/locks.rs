@@ -2,56 +2,19 @@
 #![allow(unsafe_code, reason = "the border to a C API")]
 
 use std::ffi::{c_char, c_int, c_void};
-use std::sync::atomic::{AtomicI64, AtomicPtr, AtomicUsize, Ordering};
 
 use redis_module::raw;
 
-use super::{InServer, Key, OK, call, guard, guard_in_server, slice, waiting};
 use crate::engine::Lock;
+use crate::module::ffi::values::{free, give_with_lease, set_lock_type};
+use crate::module::ffi::{InServer, call, guard, guard_in_server, slice};
 use crate::module::{datatype, waiters};
 
 /// What `TYPE` says, and the nine characters by which a data set knows the type.
-pub(in crate::module) const TYPE_NAME: &std::ffi::CStr = c"fencelock";
+const TYPE_NAME: &std::ffi::CStr = c"fencelock";
 
 /// Redis 7.0's level of callbacks; a newer one would be refused there.
 const METHODS_VERSION: u64 = 4;
-
-static LOCK_TYPE: AtomicPtr<raw::RedisModuleType> = AtomicPtr::new(std::ptr::null_mut());
-
-/// The type as the server knows it.
-#[inline]
-pub(super) fn lock_type() -> *mut raw::RedisModuleType {
-    LOCK_TYPE.load(Ordering::Relaxed)
-}
-
-/// How many locks the server holds.
-static COUNT: AtomicUsize = AtomicUsize::new(0);
-
-/// How many locks the server holds, held or not.
-pub(in crate::module) fn lock_count() -> usize {
-    COUNT.load(Ordering::Relaxed)
-}
-
-/// Leases that came with a lock that was loaded or copied, less those that went with theirs.
-static HELD: AtomicI64 = AtomicI64::new(0);
-
-/// How many leases came with their lock, less those that went with theirs, whose end nobody has
-/// noted. The rest of the account is the node's, since a lock may go on any thread.
-pub(in crate::module) fn held_count() -> i64 {
-    HELD.load(Ordering::Relaxed)
-}
-
-/// A value for the server to own that brings its lease along.
-fn give_with_lease(lock: Lock) -> *mut Lock {
-    HELD.fetch_add(i64::from(lock.has_unnoted_lease()), Ordering::Relaxed);
-    give(lock)
-}
-
-/// A value for the server to own, until it calls [`free`].
-pub(super) fn give(lock: Lock) -> *mut Lock {
-    COUNT.fetch_add(1, Ordering::Relaxed);
-    Box::into_raw(Box::new(lock))
-}
 
 /// Registers the type; answers whether the server took it.
 ///
@@ -84,7 +47,7 @@ pub(super) unsafe fn register(context: *mut raw::RedisModuleCtx) -> bool {
     let made = unsafe {
         call!(RedisModule_CreateDataType(context, TYPE_NAME.as_ptr(), version, &mut methods))
     };
-    LOCK_TYPE.store(made, Ordering::Relaxed);
+    set_lock_type(made);
     !made.is_null()
 }
 
@@ -176,16 +139,6 @@ unsafe extern "C" fn digest(digest: *mut raw::RedisModuleDigest, value: *mut c_v
     });
 }
 
-/// May run on a background thread: it must touch no state of the node.
-pub(super) unsafe extern "C" fn free(value: *mut c_void) {
-    if !value.is_null() {
-        COUNT.fetch_sub(1, Ordering::Relaxed);
-        // SAFETY: every value of this type was boxed, and the server frees it once.
-        let lock = unsafe { Box::from_raw(value.cast::<Lock>()) };
-        HELD.fetch_sub(i64::from(lock.has_unnoted_lease()), Ordering::Relaxed);
-    }
-}
-
 unsafe extern "C" fn memory_usage(
     _key: *mut raw::RedisModuleKeyOptCtx,
     value: *const c_void,
@@ -209,13 +162,31 @@ unsafe extern "C" fn unlink(key: *mut raw::RedisModuleKeyOptCtx, value: *const c
         }
         if waiters::any(server) {
             // SAFETY: as the server passed it.
-            if let Some((database, name)) = unsafe { waiting::key_of(key) } {
+            if let Some((database, name)) = unsafe { key_of(key) } {
                 waiters::changed(server, database, name);
             }
         }
     };
     // SAFETY: the server does this under its lock, on whichever thread.
     unsafe { guard_in_server("unlinking a lock", (), work) };
+}
+
+/// The database and the name of a key that is being unlinked.
+///
+/// # Safety
+/// `key` must be what the server passes to the callback, for as long as it lasts.
+unsafe fn key_of<'a>(key: *mut raw::RedisModuleKeyOptCtx) -> Option<(u32, &'a [u8])> {
+    let mut length = 0;
+    // SAFETY: the caller's contract; the name outlasts the callback.
+    unsafe {
+        let name = call!(RedisModule_GetKeyNameFromOptCtx(key));
+        let database = call!(RedisModule_GetDbIdFromOptCtx(key));
+        if name.is_null() {
+            return None;
+        }
+        let start = call!(RedisModule_StringPtrLen(name, &mut length));
+        slice(start, length).map(|name| (database as u32, name))
+    }
 }
 
 unsafe extern "C" fn copy(
@@ -249,39 +220,13 @@ unsafe extern "C" fn defrag(
     0
 }
 
-impl Key<'_> {
-    /// Takes back what `EXPIRE` has said, if it has.
-    #[inline]
-    pub(in crate::module) fn persist(&mut self) {
-        let none = raw::mstime_t::from(raw::REDISMODULE_NO_EXPIRE);
-        // SAFETY: the key is open for writing, or null, which the server takes for a missing one.
-        unsafe {
-            if call!(RedisModule_GetExpire(self.raw)) != none {
-                call!(RedisModule_SetExpire(self.raw, none));
-            }
-        }
-    }
-
-    /// Puts `lock` there, in place of whatever is there.
-    pub(in crate::module) fn put(&mut self, lock: Lock) {
-        let value = give(lock);
-        // SAFETY: the key is open for writing; the server owns the value from now on and frees it
-        // with `free`, which makes it a box again.
-        let status =
-            unsafe { call!(RedisModule_ModuleTypeSetValue(self.raw, lock_type(), value.cast())) };
-        if status != OK {
-            // SAFETY: the server did not take the value, so it is still ours.
-            drop(unsafe { Box::from_raw(value) });
-        }
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use std::alloc::{Layout, alloc, dealloc};
 
     use super::*;
     use crate::engine::{Fence, Instant, Lease, Token};
+    use crate::module::ffi::values::give;
     use crate::module::process;
 
     /// Moves a block as an allocator does that defragments: elsewhere, and what was there is no

@@ -1,0 +1,64 @@
+//! What a blocked client is told, and whether anybody was there to be told.
+
+use std::cell::Cell;
+use std::rc::Rc;
+
+use super::ffi::Reply;
+use crate::engine::{Granted, Parting};
+
+/// The code word is the one by which the server unblocks clients of its own.
+const DEMOTED: &str = "UNBLOCKED the node has become a replica; its primary may be asked";
+/// As the server answers whoever may not.
+const DENIED: &str = "NOPERM the access rules of this user have changed, and do not allow this";
+/// The code word makes clients of a cluster ask again, and be sent on by the server.
+const MOVED: &str = "TRYAGAIN the lock has moved to another node of the cluster";
+
+/// What a blocked client is told.
+#[derive(Debug)]
+pub(super) enum Delivery {
+    /// Granted, and not yet delivered to this client.
+    Granted(Rc<Shared>),
+    /// Granted, and delivered.
+    Delivered,
+    /// Something else.
+    Parting(Parting),
+}
+
+/// A grant to all calls of one token, which counts if it is delivered to any of them.
+#[derive(Debug)]
+pub(super) struct Shared {
+    granted: Granted,
+    is_delivered: Cell<bool>,
+}
+
+impl Shared {
+    /// A grant that nobody has been told of yet.
+    pub(super) fn new(granted: Granted) -> Rc<Shared> {
+        Rc::new(Shared { granted, is_delivered: Cell::new(false) })
+    }
+}
+
+impl Delivery {
+    /// The answer as a reply, to a client that is there.
+    pub(super) fn deliver(&mut self) -> Result<Reply, String> {
+        match std::mem::replace(self, Delivery::Delivered) {
+            Delivery::Granted(shared) => {
+                shared.is_delivered.set(true);
+                Ok(Reply::Integer(shared.granted.fence.get()))
+            }
+            Delivery::Parting(Parting::Fence(fence)) => Ok(Reply::Integer(fence.get())),
+            Delivery::Parting(Parting::TooLate) | Delivery::Delivered => Ok(Reply::Null),
+            Delivery::Parting(Parting::Demoted) => Err(DEMOTED.to_owned()),
+            Delivery::Parting(Parting::Moved) => Err(MOVED.to_owned()),
+            Delivery::Parting(Parting::Denied) => Err(DENIED.to_owned()),
+            Delivery::Parting(Parting::Refused(refusal)) => Err(refusal.to_string()),
+        }
+    }
+
+    /// The grant, if it has turned out by now that nobody was there to take it.
+    pub(super) fn undelivered(self) -> Option<Granted> {
+        let Delivery::Granted(shared) = self else { return None };
+        let Shared { granted, is_delivered } = Rc::into_inner(shared)?;
+        (!is_delivered.get()).then_some(granted)
+    }
+}

@@ -1,0 +1,89 @@
+//! Locks as values that the server owns: made, counted, put at keys, and freed.
+#![allow(unsafe_code, reason = "the border to a C API")]
+
+use std::ffi::c_void;
+use std::sync::atomic::{AtomicI64, AtomicPtr, AtomicUsize, Ordering};
+
+use redis_module::raw;
+
+use super::{Key, OK, call};
+use crate::engine::Lock;
+
+static LOCK_TYPE: AtomicPtr<raw::RedisModuleType> = AtomicPtr::new(std::ptr::null_mut());
+
+/// The type as the server knows it.
+#[inline]
+pub(super) fn lock_type() -> *mut raw::RedisModuleType {
+    LOCK_TYPE.load(Ordering::Relaxed)
+}
+
+/// The server has registered the type.
+pub(super) fn set_lock_type(made: *mut raw::RedisModuleType) {
+    LOCK_TYPE.store(made, Ordering::Relaxed);
+}
+
+/// How many locks the server holds.
+static COUNT: AtomicUsize = AtomicUsize::new(0);
+
+/// How many locks the server holds, held or not.
+pub(in crate::module) fn lock_count() -> usize {
+    COUNT.load(Ordering::Relaxed)
+}
+
+/// Leases that came with a lock that was loaded or copied, less those that went with theirs.
+static HELD: AtomicI64 = AtomicI64::new(0);
+
+/// How many leases came with their lock, less those that went with theirs, whose end nobody has
+/// noted. The rest of the account is the node's, since a lock may go on any thread.
+pub(in crate::module) fn held_count() -> i64 {
+    HELD.load(Ordering::Relaxed)
+}
+
+/// A value for the server to own that brings its lease along.
+pub(super) fn give_with_lease(lock: Lock) -> *mut Lock {
+    HELD.fetch_add(i64::from(lock.has_unnoted_lease()), Ordering::Relaxed);
+    give(lock)
+}
+
+/// A value for the server to own, until it calls [`free`].
+pub(super) fn give(lock: Lock) -> *mut Lock {
+    COUNT.fetch_add(1, Ordering::Relaxed);
+    Box::into_raw(Box::new(lock))
+}
+
+/// May run on a background thread: it must touch no state of the node.
+pub(super) unsafe extern "C" fn free(value: *mut c_void) {
+    if !value.is_null() {
+        COUNT.fetch_sub(1, Ordering::Relaxed);
+        // SAFETY: every value of this type was boxed, and the server frees it once.
+        let lock = unsafe { Box::from_raw(value.cast::<Lock>()) };
+        HELD.fetch_sub(i64::from(lock.has_unnoted_lease()), Ordering::Relaxed);
+    }
+}
+
+impl Key<'_> {
+    /// Takes back what `EXPIRE` has said, if it has.
+    #[inline]
+    pub(in crate::module) fn persist(&mut self) {
+        let none = raw::mstime_t::from(raw::REDISMODULE_NO_EXPIRE);
+        // SAFETY: the key is open for writing, or null, which the server takes for a missing one.
+        unsafe {
+            if call!(RedisModule_GetExpire(self.raw)) != none {
+                call!(RedisModule_SetExpire(self.raw, none));
+            }
+        }
+    }
+
+    /// Puts `lock` there, in place of whatever is there.
+    pub(in crate::module) fn put(&mut self, lock: Lock) {
+        let value = give(lock);
+        // SAFETY: the key is open for writing; the server owns the value from now on and frees it
+        // with `free`, which makes it a box again.
+        let status =
+            unsafe { call!(RedisModule_ModuleTypeSetValue(self.raw, lock_type(), value.cast())) };
+        if status != OK {
+            // SAFETY: the server did not take the value, so it is still ours.
+            drop(unsafe { Box::from_raw(value) });
+        }
+    }
+}
