@@ -305,8 +305,8 @@ impl Node {
     /// Grants the free lock to calls with one token, the first of whom gives the lease its label.
     ///
     /// # Errors
-    /// As [`Node::acquire`]; and where the ttl is above `max_ttl`, which may have been lowered while
-    /// they waited: what bounds a quarantine binds every grant.
+    /// As [`Node::acquire`]; and where the ttl is above `max_ttl`, which may have been lowered in
+    /// the meantime: what bounds a quarantine binds every grant.
     pub fn hand_over(
         &mut self,
         lock: &mut Lock,

@@ -5,8 +5,8 @@
 //! enters the server: each callback catches it, logs it and answers with an error.
 //!
 //! Two storeys: the ground wraps the server's API, and knows nothing of the module; the roof,
-//! [`entry`], has what the server calls (commands, events, callbacks of the data type), and is known
-//! by nobody. What lies between the two is the module's.
+//! `entry`, has what the server calls (commands, events, callbacks of the data type), and nobody
+//! knows it. What lies between the two is the module's.
 //!
 //! Functions of the server are pointers that it fills in when the module is loaded. Those that
 //! Redis 7.0 has are there always, and [`entry::init`] refuses an older server; newer ones are
