@@ -36,7 +36,8 @@ nodes: build ## Five nodes on loopback that stay until Ctrl-C, to play with
 	target/release/lockmod nodes --module $(MODULE)
 test: deps ## All tests, real servers included; those that could not be made here are listed at the end
 	@rm -f target/tmp/skipped
-	cargo test --no-fail-fast; status=$$?; \
+	@# What runs in the background ignores Ctrl-C, and so would the commands that are tested.
+	env --default-signal cargo test --no-fail-fast; status=$$?; \
 		if [ -s target/tmp/skipped ]; then \
 			echo "== skipped: $$(wc -l < target/tmp/skipped)"; cat target/tmp/skipped; \
 		else echo "== skipped: 0"; fi; exit $$status
