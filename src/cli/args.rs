@@ -43,7 +43,7 @@ pub(super) enum Command {
     /// even if it left other processes running in the background.
     ///
     /// If the lock is lost, the command's whole process group gets TERM, and KILL before the lease
-    /// ends. TERM, INT, HUP and QUIT are passed on to the command.
+    /// ends. TERM, INT, HUP, QUIT, USR1, USR2, ALRM and XCPU are passed on to the command.
     ///
     /// Ctrl-Z stops lockmod and the command, like any job of a shell. A stopped job does not renew
     /// its lease, so the lock is lost when the lease ends. If it is lost, `fg` and `bg` do not

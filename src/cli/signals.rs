@@ -2,10 +2,11 @@
 
 use std::task::Poll;
 
-use nix::sys::signal::Signal::SIGTSTP;
+use nix::sys::signal::Signal::{SIGTSTP, SIGXCPU};
 use tokio::signal::unix::{Signal, SignalKind, signal};
 
-/// The signals that end a command: TERM, INT, HUP and QUIT.
+/// The signals that end a process and that others send: TERM, INT, HUP, QUIT, USR1, USR2, ALRM
+/// and XCPU. Batch systems send the latter ones before a job's time is over.
 pub(super) struct Signals {
     kinds: Vec<(i32, Signal)>,
 }
@@ -19,6 +20,10 @@ impl Signals {
             SignalKind::interrupt(),
             SignalKind::hangup(),
             SignalKind::quit(),
+            SignalKind::user_defined1(),
+            SignalKind::user_defined2(),
+            SignalKind::alarm(),
+            SignalKind::from_raw(SIGXCPU as i32),
         ];
         let ignored = ignored();
         let wanted = kinds.into_iter().map(|kind| (kind.as_raw_value(), kind));

@@ -370,6 +370,24 @@ fn a_command_that_others_stop_keeps_the_lock_and_still_sees_the_end() {
     assert_eq!(job.wait().unwrap().code(), Some(143));
 }
 
+/// Batch systems and supervisors send these: they ended `lockmod` alone, and the command went on
+/// without a lease.
+#[test]
+fn signals_that_others_send_end_the_command_too() {
+    let nodes = nodes(1);
+    for signal in [Signal::USR1, Signal::USR2, Signal::ALARM, Signal::XCPU] {
+        let folder = tempfile::tempdir().unwrap();
+        let began = folder.path().join("began");
+        let script = format!("ulimit -c 0; echo $$ > {}; exec sleep 1000", began.display());
+        let mut job = start(lockmod(&nodes, &["run", "job", "--", "sh", "-c", &script]));
+        let command = number_in(&began);
+        crate::cli::signal(&job, signal);
+        assert_eq!(job.wait().unwrap().code(), Some(128 + signal.as_raw()));
+        assert!(is_gone(command), "{signal:?}");
+        assert_eq!(leases(&nodes, "job"), 0);
+    }
+}
+
 /// HUP ended the command in spite of `nohup`.
 #[test]
 fn signals_that_are_ignored_stay_ignored() {
