@@ -53,22 +53,17 @@ pub(super) fn stop() {
 /// group, in the same session, is the parent of one in it. A shell with job control is.
 pub(super) fn is_orphaned() -> bool {
     let (group, session) = (getpgrp(), getsid(None));
-    let mut process = getppid();
-    loop {
-        // The parent is outside of this namespace.
-        if process.as_raw() == 0 {
-            return true;
-        }
-        match getpgid(Some(process)) {
+    let mut process = Some(getppid());
+    // No further than this namespace.
+    while let Some(parent) = process.filter(|parent| parent.as_raw() != 0) {
+        match getpgid(Some(parent)) {
             // A script, or `make`: its own parent decides.
-            Ok(its_group) if its_group == group => match parent_of(process) {
-                Some(parent) => process = parent,
-                None => return true,
-            },
-            Ok(_) => return session.is_err() || getsid(Some(process)) != session,
+            Ok(its_group) if its_group == group => process = parent_of(parent),
+            Ok(_) => return session.is_err() || getsid(Some(parent)) != session,
             Err(_) => return true,
         }
     }
+    true
 }
 
 fn parent_of(process: Pid) -> Option<Pid> {
