@@ -59,6 +59,16 @@ fn member(node: usize, quorum: usize) -> bool {
     quorum >> node & 1 != 0
 }
 
+/// A set of nodes.
+pub(crate) fn those(nodes: usize, has: impl Fn(usize) -> bool) -> usize {
+    (0..nodes).filter(|node| has(*node)).fold(0, |set, node| set | 1 << node)
+}
+
+/// That two quorums share a node is all that the proof asks of them; so do two majorities.
+pub(crate) fn is_quorum(nodes: usize, set: usize) -> bool {
+    set.count_ones() as usize * 2 > nodes
+}
+
 fn below(fence: usize, other: usize) -> bool {
     fence < other
 }

@@ -4,7 +4,7 @@
 //! have all that it requires, and every state must have all invariants. Whoever drives it also
 //! compares what both can see.
 
-use super::system::{ACTIONS, Action, INVARIANTS, ROUNDS, Sizes, State};
+use super::system::{ACTIONS, Action, INVARIANTS, ROUNDS, Sizes, State, is_quorum, those};
 
 /// The proof's state beside a state of the code.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
@@ -54,7 +54,7 @@ impl Tie {
     fn storing(&self, sizes: &Sizes, round: usize, fence: u64) -> usize {
         let rank = (0..self.state.ranks()).find(|rank| self.state.fence_of(*rank) == fence);
         let stores = |node| rank.is_some_and(|f| self.state.stored(round / ROUNDS, node, f));
-        self.voting(sizes, round) & bits(sizes, stores)
+        self.voting(sizes, round) & those(sizes.nodes, stores)
     }
 
     /// Those who vouch for `round`: all, once its validity is over, for then nothing rests on it.
@@ -62,13 +62,13 @@ impl Tie {
         let state = &self.state;
         let vouches =
             |node| state.over(round) || state.rests(node, round) || state.forgot(node, round);
-        bits(sizes, vouches)
+        those(sizes.nodes, vouches)
     }
 
     /// A client takes itself for the holder, by its first round.
     pub(crate) fn win(&mut self, sizes: &Sizes, round: usize, fence: u64) {
         let quorum = self.storing(sizes, round, fence);
-        if !is_quorum(sizes, quorum) {
+        if !is_quorum(sizes.nodes, quorum) {
             return self.part("win", "a quorum stored just this fence, and vouches");
         }
         self.take(sizes, Action::Win { at_round: round, at_quorum: quorum, at_fence: fence });
@@ -80,7 +80,7 @@ impl Tie {
             return;
         }
         let quorum = self.voting(sizes, round);
-        if !is_quorum(sizes, quorum) {
+        if !is_quorum(sizes.nodes, quorum) {
             return self.part("renew", "a quorum vouches");
         }
         let first = round / ROUNDS * ROUNDS;
@@ -99,15 +99,6 @@ impl Tie {
         let fails = |(_, holds): &&(&str, super::system::Invariant)| !holds(&self.state, sizes);
         INVARIANTS.iter().find(fails).map(|(name, _)| format!("the proof's {name:?} fails"))
     }
-}
-
-fn bits(sizes: &Sizes, has: impl Fn(usize) -> bool) -> usize {
-    (0..sizes.nodes).filter(|node| has(*node)).fold(0, |set, node| set | 1 << node)
-}
-
-/// That two quorums share a node is all that the proof asks of them; so do two majorities.
-fn is_quorum(sizes: &Sizes, set: usize) -> bool {
-    set.count_ones() as usize * 2 > sizes.nodes
 }
 
 /// Where an action stands among all.

@@ -18,7 +18,7 @@ use lockmod::engine::{Millis, Terms};
 use tokio::time::Instant;
 
 use crate::clients::FAST_PPM_MAX;
-use crate::system::{ACQUISITIONS_MAX, INVARIANTS, ROUNDS, Sizes, State};
+use crate::system::{ACQUISITIONS_MAX, INVARIANTS, ROUNDS, Sizes, State, is_quorum, those};
 
 /// Tells tokens apart, which are random.
 type Id = u64;
@@ -114,7 +114,7 @@ impl Shadow {
     pub(crate) fn relied_on(&mut self, name: &[u8], fence: u64, until: Instant) {
         let nodes = self.nodes;
         let claims = self.claims.entry(name.to_vec()).or_default();
-        let storing = |claim: &Claim| bits(nodes, |node| claim.stored.contains(&(node, fence)));
+        let storing = |claim: &Claim| those(nodes, |node| claim.stored.contains(&(node, fence)));
         let won = claims.iter_mut().rev().find(|claim| {
             claim.won.map_or_else(|| is_quorum(nodes, storing(claim)), |its| its == fence)
         });
@@ -152,21 +152,19 @@ impl Shadow {
         }
         let holds = |claim: &Claim| {
             let leases = views.iter().flatten().filter_map(|view| view.lease.as_ref());
-            leases.into_iter().any(|(id, ..)| *id == claim.id)
+            { leases }.any(|(id, ..)| *id == claim.id)
         };
         // What is over cannot break a promise, but for the fences of the latest.
         let matters =
             |claim: &Claim| !claim.votes.is_empty() || claim.valid_until.is_some() || holds(claim);
-        let latest = claims.len().saturating_sub(ACQUISITIONS_MAX);
-        let mut index = 0;
-        claims.retain(|claim| {
-            index += 1;
-            index > latest || matters(claim)
-        });
+        let earlier = claims.len().saturating_sub(ACQUISITIONS_MAX);
+        let latest = claims.split_off(earlier);
+        claims.retain(matters);
+        claims.extend(latest);
         let mut chosen: Vec<&Claim> = claims.iter().filter(|claim| matters(claim)).collect();
         chosen.drain(..chosen.len().saturating_sub(ACQUISITIONS_MAX));
         let others = claims.iter().rev().filter(|claim| !matters(claim) && claim.won.is_some());
-        chosen.extend(others.take(ACQUISITIONS_MAX - chosen.len()).take(1));
+        chosen.extend(others.take(1.min(ACQUISITIONS_MAX - chosen.len())));
         let state = draw(&chosen, &views, self.nodes);
         let sizes = Sizes { nodes: self.nodes, acquisitions: chosen.len(), blind: 0 };
         self.states += 1;
@@ -210,7 +208,7 @@ impl Claim {
     /// Those whose votes last as long as its client relies on it.
     fn voters(&self, nodes: usize) -> usize {
         let lasts = |over_at: &Instant| self.valid_until.is_some_and(|until| *over_at >= until);
-        bits(nodes, |node| self.votes.get(&node).is_some_and(lasts))
+        those(nodes, |node| self.votes.get(&node).is_some_and(lasts))
     }
 }
 
@@ -262,11 +260,12 @@ fn draw_rounds(
     views: &[Option<View>],
     nodes: usize,
 ) {
+    let voters = claim.voters(nodes);
     let [relied_on, voted, rest @ ..] =
         std::array::from_fn::<_, ROUNDS, _>(|r| number * ROUNDS + r);
     if claim.valid_until.is_some() {
         state.set_confirmed(relied_on);
-        state.set_voters(relied_on, claim.voters(nodes));
+        state.set_voters(relied_on, voters);
     } else {
         state.set_over(relied_on);
     }
@@ -284,12 +283,9 @@ fn draw_rounds(
                 state.set_provisional(node, number);
             }
         }
-        let vouches = |round: usize| match claim.votes.get(&node) {
-            Some(_) if round == voted => true,
-            Some(over_at) => claim.valid_until.is_some_and(|until| *over_at >= until),
-            None => false,
-        };
-        for round in [relied_on, voted].into_iter().filter(|round| vouches(*round)) {
+        let is_voter = voters >> node & 1 != 0;
+        let rounds = [(relied_on, is_voter), (voted, claim.votes.contains_key(&node))];
+        for (round, _) in rounds.into_iter().filter(|(_, vouches)| *vouches) {
             if counts {
                 state.set_rests(node, round);
             } else {
@@ -307,12 +303,4 @@ pub(crate) fn id(token: &[u8]) -> Id {
 fn longest_validity(ttl: Millis) -> Duration {
     let counted: Duration = ttl.saturating_sub(Terms::new(ttl).drift).into();
     counted.mul_f64(1e6 / (1e6 - FAST_PPM_MAX as f64))
-}
-
-fn bits(nodes: usize, has: impl Fn(usize) -> bool) -> usize {
-    (0..nodes).filter(|node| has(*node)).fold(0, |set, node| set | 1 << node)
-}
-
-fn is_quorum(nodes: usize, set: usize) -> bool {
-    set.count_ones() as usize * 2 > nodes
 }
