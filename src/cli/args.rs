@@ -1,5 +1,5 @@
 //! The arguments of the command, as clap reads them. `--help`, the man pages and the completions
-//! of shells are all made from this file.
+//! of shells are all made from this file, with what `definition.rs` adds.
 
 use std::ffi::OsString;
 use std::net::SocketAddr;
@@ -9,26 +9,11 @@ use std::time::Duration;
 use clap::builder::{OsStringValueParser, TypedValueParser as _};
 use clap::{Args, Parser, Subcommand};
 
-use super::values::{Name, Token, address, count, length, limit, name, port, token, ttl};
-
-/// What `--help` says at its end.
-const EXIT_CODES: &str = "\
-Exit codes:
-  0    done; run: the command's own exit code
-  120  contended: another client holds the lock, and still did when --wait was over
-  121  no quorum: too few nodes could be asked
-  122  lost: the lease ended, or the lock was not held any more
-  123  refused: no module, no permission, a key of another type, a ttl above the limit
-  125  wrong usage, or lockmod itself failed
-  126  run: the command cannot be executed
-  127  run: the command was not found
-  128+N  signal N ended the command
-
-Lengths of time are written as 500ms, 5s, 2m, 1h or 2d.";
+use super::values::{Name, Token, address, count, every, length, limit, name, port, token, ttl};
 
 /// Distributed locks over a quorum of Redis nodes with the lockmod module
 #[derive(Debug, Parser)]
-#[command(name = "lockmod", version, after_help = EXIT_CODES, max_term_width = 100)]
+#[command(name = "lockmod", version, max_term_width = 100)]
 pub(super) struct Arguments {
     #[command(subcommand)]
     pub(super) command: Command,
@@ -53,7 +38,6 @@ pub(super) enum Command {
     /// ends. Only the fencing token protects you then.
     ///
     /// As process 1 of a container, lockmod also reaps the orphans that the command leaves behind.
-    #[command(after_help = EXIT_CODES)]
     Run(Run),
     /// Hold a lock until Ctrl-C
     ///
@@ -151,8 +135,7 @@ pub(super) struct Connection {
         value_delimiter = ','
     )]
     pub(super) nodes: Vec<String>,
-    /// How long to wait for the answer of each node [default: a twentieth of the ttl, at least 50ms
-    /// and at most 500ms; without a ttl 500ms]
+    /// How long to wait for the answer of each node [default: 500ms]
     #[arg(long, value_parser = length, allow_hyphen_values = true)]
     pub(super) timeout: Option<Duration>,
     /// Allow an even number of nodes
@@ -302,7 +285,7 @@ pub(super) struct Top {
     #[command(flatten)]
     pub(super) connection: Connection,
     /// How often to ask the nodes
-    #[arg(long, value_parser = length, allow_hyphen_values = true, default_value = "1s")]
+    #[arg(long, value_parser = every, allow_hyphen_values = true, default_value = "1s")]
     pub(super) every: Duration,
     /// The most locks to show
     #[arg(long, value_parser = limit, allow_hyphen_values = true, default_value_t = 10_000)]
@@ -364,16 +347,6 @@ pub(super) struct Completions {
 
 #[derive(Debug, Args)]
 pub(super) struct Man {
-    /// The folder, which is created if need be
+    /// The folder, which must be there
     pub(super) folder: PathBuf,
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn the_definition_holds_together() {
-        <Arguments as clap::CommandFactory>::command().debug_assert();
-    }
 }

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use super::args::{Claim, Connection};
-use super::failure::Failure;
+use super::failure::{Failure, source_of_nodes};
 use super::values::TTL_MAX;
 use crate::client::{Length, Locker, LockerBuilder};
 
@@ -57,6 +57,7 @@ impl Connection {
     }
 
     fn settings(&self) -> Result<LockerBuilder, Failure> {
+        self.check_commas()?;
         let mut builder = Locker::builder().nodes(self.nodes.iter().map(|url| url.trim()));
         if self.even {
             builder = builder.allow_even_nodes();
@@ -74,5 +75,21 @@ impl Connection {
             builder = builder.key(file);
         }
         Ok(builder)
+    }
+
+    /// Refuses what looks like several nodes where one is expected: the general reader of URLs
+    /// would find fault with a port.
+    fn check_commas(&self) -> Result<(), Failure> {
+        let is_list = |url: &String| {
+            url.trim().contains(char::is_whitespace) || url.matches("://").count() > 1
+        };
+        let Some(place) = self.nodes.iter().position(is_list) else { return Ok(()) };
+        let text = format!(
+            "node {} of {} looks like several: write a comma between two nodes, and nothing else, \
+             as redis://a:7001,redis://b:7001",
+            place + 1,
+            source_of_nodes()
+        );
+        Err(Failure::new(Failure::USAGE, text))
     }
 }

@@ -150,7 +150,7 @@ impl From<BuildError> for Failure {
 }
 
 /// Where the nodes were given.
-fn source_of_nodes() -> &'static str {
+pub(super) fn source_of_nodes() -> &'static str {
     let mut flags = std::env::args_os().take_while(|argument| argument != "--");
     let is_flag = |argument: std::ffi::OsString| {
         let argument = argument.to_string_lossy();

@@ -9,6 +9,7 @@
 mod args;
 mod cluster;
 mod connection;
+mod definition;
 mod demo;
 mod exporter;
 mod failure;
@@ -30,10 +31,9 @@ mod waiting;
 
 use std::process::ExitCode;
 
-use clap::Parser;
 use clap::error::ErrorKind;
 
-use self::args::{Arguments, Command};
+use self::args::Command;
 use self::failure::Failure;
 use self::signals::Signals;
 
@@ -45,7 +45,7 @@ pub fn main(is_output_closed: bool) -> ExitCode {
     if is_output_closed {
         out::close();
     }
-    let arguments = match Arguments::try_parse() {
+    let arguments = match definition::read() {
         Ok(arguments) => arguments,
         Err(error) => return ExitCode::from(not_parsed(&error)),
     };
@@ -75,7 +75,8 @@ fn not_parsed(error: &clap::Error) -> u8 {
     }
     let mut arguments = std::env::args_os().take_while(|argument| argument != "--");
     if arguments.any(|argument| argument == "--json") {
-        Failure::new(Failure::USAGE, in_short(error)).tell(true);
+        let text = definition::misplaced_json(error).unwrap_or_else(|| in_short(error));
+        Failure::new(Failure::USAGE, text).tell(true);
     } else {
         // Where standard error is closed, there is nobody left to tell.
         let _ = error.print();

@@ -7,6 +7,7 @@ use std::os::unix::ffi::OsStringExt;
 use std::time::Duration;
 
 use crate::client::Printable;
+use crate::client::protocol::TOKEN_LENGTH;
 
 /// The longest ttl that a node can be set to allow (`lockmod.max-ttl`). What the nodes really
 /// allow, they say themselves.
@@ -14,6 +15,8 @@ pub(super) const TTL_MAX: Duration = Duration::from_secs(366 * 24 * 3_600);
 
 /// The longest length of time: a hundred years, so that no sum with it overflows.
 const LENGTH_MAX_DAYS: u64 = 36_525;
+/// The shortest pause between two looks at the nodes, which have other work.
+const EVERY_MIN: Duration = Duration::from_millis(100);
 /// The most locks that are shown.
 const LIMIT_MAX: u64 = 1_000_000;
 /// The most local nodes.
@@ -29,17 +32,25 @@ impl fmt::Debug for Token {
     }
 }
 
-/// Reads a token in hexadecimal digits.
+/// Reads a token in hexadecimal digits. Its length is that of every token that `acquire` prints:
+/// what was cut when it was copied is refused before any node is asked.
 pub(super) fn token(text: &str) -> Result<Token, String> {
     let digits = text.as_bytes();
+    if !digits.iter().all(u8::is_ascii_hexdigit) {
+        return Err("give the hexadecimal digits that `acquire` printed".to_owned());
+    }
+    if digits.len() != 2 * TOKEN_LENGTH {
+        return Err(match digits.len() {
+            0 => "it is empty: is a variable not set?".to_owned(),
+            given => format!(
+                "it has {given} digits, and the tokens that `acquire` prints have {}",
+                2 * TOKEN_LENGTH
+            ),
+        });
+    }
     let pair = |pair: &[u8]| u8::from_str_radix(std::str::from_utf8(pair).ok()?, 16).ok();
-    let is_even = digits.len().is_multiple_of(2) && !digits.is_empty();
-    let is_hex = digits.iter().all(u8::is_ascii_hexdigit);
     let bytes: Option<Vec<u8>> = digits.chunks(2).map(pair).collect();
-    bytes
-        .filter(|_| is_even && is_hex)
-        .map(Token)
-        .ok_or_else(|| "give the hexadecimal digits that `acquire` printed".to_owned())
+    bytes.map(Token).ok_or_else(|| "it is no token".to_owned())
 }
 
 /// The name of a lock: any bytes.
@@ -69,23 +80,40 @@ pub(super) fn name(text: OsString) -> Result<Name, String> {
 
 /// Reads a length of time as people write it.
 pub(super) fn length(text: &str) -> Result<Duration, String> {
-    let problem = || "write a length of time as 500ms, 5s, 2m, 1h or 2d".to_owned();
-    let unit_at = text.find(|c: char| !c.is_ascii_digit()).ok_or_else(problem)?;
-    if unit_at == 0 {
-        return Err(problem());
+    let unit_at = text.find(|c: char| !c.is_ascii_digit()).unwrap_or(text.len());
+    let (digits, unit) = text.split_at(unit_at);
+    if digits.is_empty() {
+        return Err(match text.chars().next() {
+            None => "it is empty: is a variable not set?".to_owned(),
+            Some('-') => "no length of time is negative".to_owned(),
+            Some(_) => "it does not begin with a number: write 500ms, 5s, 2m, 1h or 2d".to_owned(),
+        });
     }
     let too_long = || format!("it is too long: give at most {LENGTH_MAX_DAYS}d");
-    let number: u64 = text[..unit_at].parse().map_err(|_| too_long())?;
-    let unit: u64 = match &text[unit_at..] {
+    let unit: u64 = match unit {
         "ms" => 1,
         "s" => 1_000,
         "m" | "min" => 60_000,
         "h" => 3_600_000,
         "d" => 86_400_000,
-        _ => return Err(problem()),
+        "" => return Err(format!("it has no unit: write {digits}s for seconds, or ms, m, h, d")),
+        other if other.starts_with(['.', ',']) => {
+            return Err("write a fraction in a smaller unit: 1500ms for 1.5s".to_owned());
+        }
+        other => return Err(format!("its unit '{other}' is none of ms, s, m, h, d")),
     };
+    let number: u64 = digits.parse().map_err(|_| too_long())?;
     let millis = number.checked_mul(unit).filter(|&ms| ms <= LENGTH_MAX_DAYS * 86_400_000);
     millis.map(Duration::from_millis).ok_or_else(too_long)
+}
+
+/// Reads how often to ask the nodes.
+pub(super) fn every(text: &str) -> Result<Duration, String> {
+    let length = length(text)?;
+    if length < EVERY_MIN {
+        return Err(format!("it is too short: give at least {}ms", EVERY_MIN.as_millis()));
+    }
+    Ok(length)
 }
 
 /// Reads how many locks to show.
@@ -136,20 +164,43 @@ mod tests {
         assert_eq!(millis("2m"), Ok(120_000));
         assert_eq!(millis("1h"), Ok(3_600_000));
         assert_eq!(millis("2d"), Ok(172_800_000));
-        let huge = ["99999999999999999999s", "9999999999999999999h"];
-        for bad in ["", "5", "s", "-5s", "5 s", "1.5s", "5w", huge[0], huge[1]] {
-            assert!(length(bad).is_err(), "{bad}");
+        for (bad, said) in [
+            ("", "is empty"),
+            ("5", "no unit: write 5s"),
+            ("s", "does not begin with a number"),
+            ("-5s", "negative"),
+            ("5 s", "unit ' s'"),
+            ("1.5s", "1500ms"),
+            ("5w", "unit 'w'"),
+            ("5S", "unit 'S'"),
+            ("99999999999999999999s", "at most 36525d"),
+            ("9999999999999999999h", "at most 36525d"),
+        ] {
+            let problem = length(bad).expect_err(bad);
+            assert!(problem.contains(said), "{bad}: {problem}");
         }
         assert!(length("36525d").is_ok() && length("36526d").is_err());
         assert!(ttl("366d").is_ok() && ttl("8785h").is_err());
+        assert!(every("100ms").is_ok() && every("99ms").is_err() && every("0s").is_err());
     }
 
     #[test]
-    fn tokens_are_hexadecimal_and_not_shown() {
-        let token = |text| super::token(text).map(|token| token.0);
-        assert_eq!(token("00fF"), Ok(vec![0, 255]));
-        for bad in ["", "0", "0g", "+1", "é"] {
-            assert!(token(bad).is_err(), "{bad}");
+    fn tokens_are_hexadecimal_as_long_as_those_of_acquire_and_not_shown() {
+        let token = |text: &str| super::token(text).map(|token| token.0);
+        assert_eq!(token(&"fF".repeat(20)), Ok(vec![255; 20]));
+        let (short, odd, long) = ("0".repeat(38), "0".repeat(39), "0".repeat(42));
+        let (letter, sign) = ("0".repeat(39) + "g", "+1".repeat(20));
+        for (bad, said) in [
+            ("", "empty"),
+            (&*short, "38 digits"),
+            (&odd, "39 digits"),
+            (&long, "42 digits"),
+            (&letter, "hexadecimal"),
+            (&sign, "hexadecimal"),
+            ("é", "hexadecimal"),
+        ] {
+            let problem = token(bad).expect_err(bad);
+            assert!(problem.contains(said), "{bad}: {problem}");
         }
         assert_eq!(format!("{:?}", Token(vec![1, 2])), "Token(2 bytes)");
     }

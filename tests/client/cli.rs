@@ -13,6 +13,9 @@ use crate::common::{
 use crate::screen::Screen;
 use crate::{leases, nodes};
 
+/// A token that no lock has.
+pub(crate) const NO_TOKEN: &str = "0000000000000000000000000000000000000000";
+
 fn urls(nodes: &[Server]) -> String {
     nodes.iter().map(Server::url).collect::<Vec<_>>().join(",")
 }
@@ -228,9 +231,9 @@ fn nodes_without_the_module_are_refused_by_every_command_that_asks_them() {
         &["run", "job", "--", "true"][..],
         &["lock", "job"],
         &["acquire", "job"],
-        &["release", "job", "00"],
+        &["release", "job", NO_TOKEN],
         &["release", "--force", "job"],
-        &["extend", "job", "00"],
+        &["extend", "job", NO_TOKEN],
         &["fence", "job"],
         &["info", "job"],
         &["list"],

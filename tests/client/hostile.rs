@@ -7,7 +7,7 @@ use std::io::{Read, Write};
 use std::net::{TcpListener, TcpStream};
 use std::process::{Output, Stdio};
 
-use crate::cli::{lockmod, succeeds, text};
+use crate::cli::{NO_TOKEN, lockmod, succeeds, text};
 use crate::common::Server;
 use crate::nodes;
 use crate::output::commands;
@@ -30,8 +30,8 @@ fn trial(command: &str) -> Trial {
         "run" => Trial::Args(&["run", HOSTILE, "--wait", "50ms", "--", "true"]),
         "lock" => Trial::Args(&["lock", HOSTILE, "--wait", "50ms"]),
         "acquire" => Trial::Args(&["acquire", HOSTILE]),
-        "release" => Trial::Args(&["release", HOSTILE, "00"]),
-        "extend" => Trial::Args(&["extend", HOSTILE, "00"]),
+        "release" => Trial::Args(&["release", HOSTILE, NO_TOKEN]),
+        "extend" => Trial::Args(&["extend", HOSTILE, NO_TOKEN]),
         "fence" => Trial::Args(&["fence", HOSTILE]),
         "info" => Trial::Args(&["info", HOSTILE]),
         "list" => Trial::Args(&["list"]),

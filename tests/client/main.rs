@@ -4,6 +4,7 @@
 mod common;
 
 mod acquire;
+mod arguments;
 mod cli;
 mod faults;
 mod fences;

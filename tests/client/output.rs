@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 use rustix::pipe::pipe;
 use rustix::process::Signal;
 
-use crate::cli::{fails, lockmod, signal, start, succeeds, text};
+use crate::cli::{NO_TOKEN, fails, lockmod, signal, start, succeeds, text};
 use crate::common::{Server, wait_until};
 use crate::faults::{certificates, encrypted_node};
 use crate::{is_renewed, leases, nodes};
@@ -135,7 +135,7 @@ fn errors_are_json_where_results_are() {
     assert!(said.starts_with("{\"error\":\"contended\",\"exit_code\":120,\"message\":"), "{said}");
     assert_eq!(said.matches("\"vote\":\"held\",\"text\":\"held by a").count(), 3, "{said}");
     assert_eq!(said.lines().count(), 1, "{said}");
-    let said = fails(&nodes, &["release", "job", "00", "--json"], 122);
+    let said = fails(&nodes, &["release", "job", NO_TOKEN, "--json"], 122);
     assert!(said.starts_with("{\"error\":\"lost\",\"exit_code\":122"), "{said}");
     for wrong in [&["list", "--json", "--nodes", "redis://a,redis://b"][..], &["info", "--json"]] {
         let said = fails(&nodes, wrong, 125);
@@ -159,14 +159,19 @@ fn errors_are_json_where_results_are() {
 #[test]
 fn wrong_usage_under_json_is_what_is_wrong_and_nothing_else() {
     for (args, message) in [
-        (&["--json"][..], "unexpected argument '--json' found"),
+        (&["--json"][..], "write --json behind one of lock, acquire,"),
+        (&["--json", "list"], "write --json behind one of lock, acquire,"),
+        (&["run", "job", "--json", "--", "true"], "'run' has no --json: only lock, acquire,"),
         (
             &["extend", "job", "--json"],
             "the following required arguments were not provided: <TOKEN>",
         ),
         (&["info", "job", "--json"], "no nodes: give --nodes redis://host:port,... or set LOCKMOD"),
         (&["info", "job", "--json", "--nope"], "unexpected argument '--nope' found"),
-        (&["acquire", "job", "--json", "--ttl", "5"], "invalid value '5' for '--ttl <TTL>': write"),
+        (
+            &["acquire", "job", "--json", "--ttl", "5"],
+            "invalid value '5' for '--ttl <TTL>': it has no unit: write 5s",
+        ),
         (&["help", "--json"], "unrecognized subcommand '--json'"),
     ] {
         let mut command = lockmod(&[], args);
@@ -213,9 +218,9 @@ fn a_name_that_is_empty_is_refused_by_every_command() {
         &["run", "", "--", "true"][..],
         &["lock", ""],
         &["acquire", ""],
-        &["release", "", "00"],
+        &["release", "", NO_TOKEN],
         &["release", "--force", ""],
-        &["extend", "", "00"],
+        &["extend", "", NO_TOKEN],
         &["fence", ""],
         &["info", ""],
     ] {
@@ -258,14 +263,15 @@ fn errors_name_the_flags_of_the_command() {
 /// They spoke of unexpected arguments `-5`, and of digits found in strings.
 #[test]
 fn a_value_that_cannot_be_read_is_refused_with_its_flag_and_its_range() {
-    let (written, huge) = ("write a length of time as 500ms", "99999999999999999999s");
+    let (negative, huge) = ("no length of time is negative", "99999999999999999999s");
     for (args, shape) in [
-        (&["acquire", "job", "--ttl", "-5s"][..], written),
-        (&["acquire", "job", "--wait", "-1s"], written),
+        (&["acquire", "job", "--ttl", "-5s"][..], negative),
+        (&["acquire", "job", "--wait", "-1s"], negative),
         (&["acquire", "job", "--wait", huge], "at most 36525d"),
-        (&["list", "--timeout", "-1ms"], written),
-        (&["top", "--every", "-1s"], written),
-        (&["run", "job", "--at-least", "-1s", "--", "true"], written),
+        (&["list", "--timeout", "-1ms"], negative),
+        (&["top", "--every", "-1s"], negative),
+        (&["top", "--every", "0s"], "give at least 100ms"),
+        (&["run", "job", "--at-least", "-1s", "--", "true"], negative),
         (&["status", "--limit", "-1"], "whole number from 1 to 1000000"),
         (&["status", "--limit", "0"], "whole number from 1 to 1000000"),
         (&["status", "--limit", "abc"], "whole number from 1 to 1000000"),
@@ -386,7 +392,7 @@ fn a_lock_is_taken_from_its_holder_by_force() {
     assert_eq!(leases(&nodes, "job"), 0);
     let said = fails(&nodes, &["release", "--force", "job"], 122);
     assert!(said.contains("no node has a lock 'job'"), "{said}");
-    fails(&nodes, &["release", "--force", "job", "00"], 125);
+    fails(&nodes, &["release", "--force", "job", NO_TOKEN], 125);
     fails(&nodes, &["release", "job"], 125);
     succeeds(&nodes, &["acquire", "job"]);
     nodes[0].kill();
@@ -469,6 +475,10 @@ fn completions_and_man_pages_have_every_command() {
     }
     let folder = tempfile::tempdir().unwrap();
     let pages = folder.path().join("man1");
+    // Somebody wants to read, and forgets that it writes.
+    let said = fails(&[], &["man", &pages.display().to_string()], 125);
+    assert!(said.contains("there is no folder") && !pages.exists(), "{said}");
+    fs::create_dir(&pages).unwrap();
     succeeds(&[], &["man", &pages.display().to_string()]);
     assert!(fs::read_to_string(pages.join("lockmod.1")).unwrap().contains("Distributed locks"));
     for name in &commands {

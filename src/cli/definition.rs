@@ -1,0 +1,228 @@
+//! The definition of the command, complete: the arguments, and for each command its exit codes.
+//!
+//! `--help`, the man pages, the completions and the reading of arguments start from here. A command
+//! lists the exit codes that it can end with, and no others.
+
+use std::fmt::Write as _;
+
+use clap::builder::{OsStr, Resettable};
+use clap::error::{ContextKind, ContextValue, ErrorKind};
+use clap::{Command, CommandFactory, FromArgMatches};
+
+use super::args::Arguments;
+
+/// An exit code, and what it means.
+type Code = (&'static str, &'static str);
+
+const DONE: Code = ("0", "done");
+const CONTENDED: Code =
+    ("120", "contended: another client holds the lock, and still did\nwhen --wait was over");
+const NO_QUORUM: Code = ("121", "no quorum: too few nodes could be asked");
+const LOST: Code = ("122", "lost: the lease ended, or the token does not hold the lock");
+const REFUSED: Code =
+    ("123", "refused: no module, no permission, a key of another type,\na ttl above the limit");
+const USAGE: Code = ("125", "wrong usage, or lockmod itself failed");
+const NOT_EXECUTABLE: Code = ("126", "run: the command cannot be executed");
+const NOT_FOUND: Code = ("127", "run: the command was not found");
+const SIGNAL: Code = ("128+N", "signal N ended the command");
+
+/// What `lockmod --help` lists: the codes of all commands.
+const ALL: [Code; 9] = [
+    ("0", "done; run: the command's own exit code"),
+    CONTENDED,
+    NO_QUORUM,
+    LOST,
+    REFUSED,
+    USAGE,
+    NOT_EXECUTABLE,
+    NOT_FOUND,
+    SIGNAL,
+];
+
+const RUN: [Code; 9] = [
+    ("0..", "the command's own exit code"),
+    CONTENDED,
+    NO_QUORUM,
+    ("122", "lost: the lease ended, and the command was stopped"),
+    REFUSED,
+    USAGE,
+    ("126", "the command cannot be executed"),
+    ("127", "the command was not found"),
+    (
+        "128+N",
+        "signal N ended the command; or it ended lockmod while it waited\nfor the lock, or for \
+         --at-least to be over",
+    ),
+];
+
+const LOCK: [Code; 7] = [
+    ("0", "a signal, as of Ctrl-C, ended it, and the lock was released"),
+    CONTENDED,
+    NO_QUORUM,
+    ("122", "lost: the lease ended, or the lock was taken by force"),
+    REFUSED,
+    USAGE,
+    ("128+N", "signal N ended it while it waited for the lock"),
+];
+
+const ACQUIRE: [Code; 6] = [
+    DONE,
+    CONTENDED,
+    NO_QUORUM,
+    REFUSED,
+    USAGE,
+    ("128+N", "signal N ended it while it waited for the lock"),
+];
+const BY_TOKEN: [Code; 5] = [DONE, NO_QUORUM, LOST, REFUSED, USAGE];
+const LOOK: [Code; 4] = [
+    DONE,
+    NO_QUORUM,
+    (
+        "123",
+        "refused: on too many nodes there is no module, no permission, or\na key of another type",
+    ),
+    USAGE,
+];
+const STATUS: [Code; 4] = [
+    ("0", "a quorum of nodes grants locks"),
+    ("121", "no quorum: fewer nodes than a quorum grant locks"),
+    (
+        "123",
+        "refused: so many nodes have no module, or give no permission,\nthat there is no quorum",
+    ),
+    USAGE,
+];
+const LOCAL: [Code; 2] = [DONE, USAGE];
+const LOCAL_NODES: [Code; 3] = [DONE, USAGE, ("128+N", "signal N ended it too soon")];
+
+/// The exit codes of a command.
+fn codes_of(command: &str) -> &'static [Code] {
+    match command {
+        "run" => &RUN,
+        "lock" => &LOCK,
+        "acquire" => &ACQUIRE,
+        "release" | "extend" => &BY_TOKEN,
+        "fence" | "info" | "list" => &LOOK,
+        "status" => &STATUS,
+        "nodes" | "demo" => &LOCAL_NODES,
+        _ => &LOCAL,
+    }
+}
+
+/// The codes as lines of `--help`, short enough for a terminal of 80 columns.
+fn listed(codes: &[Code]) -> String {
+    let mut text = "Exit codes:".to_owned();
+    for (code, meaning) in codes {
+        for (index, line) in meaning.lines().enumerate() {
+            let code = if index == 0 { code } else { "" };
+            // A string takes it all.
+            let _ = write!(text, "\n  {code:<5}  {line}");
+        }
+    }
+    text
+}
+
+/// The default of `--timeout` where a lease is asked for.
+const TIMEOUT_BY_TTL: &str = "How long to wait for the answer of each node [default: a twentieth \
+                              of --ttl, at least 50ms and at most 500ms]";
+const LENGTHS: &str = "\n\nLengths of time are written as 500ms, 5s, 2m, 1h or 2d.";
+
+/// The whole definition.
+pub(super) fn definition() -> Command {
+    let mut command = Arguments::command().after_help(listed(&ALL) + LENGTHS);
+    for name in names_of(&command) {
+        command = command.mut_subcommand(&name, |sub| complete(&name, sub));
+    }
+    command
+}
+
+fn names_of(command: &Command) -> Vec<String> {
+    command.get_subcommands().map(|sub| sub.get_name().to_owned()).collect()
+}
+
+fn has(command: &Command, argument: &str) -> bool {
+    command.get_arguments().any(|other| other.get_id() == argument)
+}
+
+fn complete(name: &str, command: Command) -> Command {
+    let lengths = if has(&command, "timeout") { LENGTHS } else { "" };
+    let is_by_ttl = has(&command, "ttl");
+    let command = command.after_help(listed(codes_of(name)) + lengths);
+    if is_by_ttl { command.mut_arg("timeout", |arg| arg.help(TIMEOUT_BY_TTL)) } else { command }
+}
+
+/// Reads the arguments of this process.
+///
+/// # Errors
+/// What is wrong with them, or the help that was asked for.
+pub(super) fn read() -> Result<Arguments, clap::Error> {
+    let mut definition = without_empty_variables(definition());
+    let matches = definition.clone().try_get_matches()?;
+    Arguments::from_arg_matches(&matches).map_err(|error| error.format(&mut definition))
+}
+
+/// A variable of the environment that is empty counts as one that is not set, as in a shell script
+/// that ends with `export LOCKMOD_CACERT=`.
+fn without_empty_variables(mut command: Command) -> Command {
+    let is_empty = |arg: &clap::Arg| {
+        let variable = arg.get_env().and_then(std::env::var_os);
+        variable.is_some_and(|value| value.is_empty())
+    };
+    for name in names_of(&command) {
+        command = command.mut_subcommand(name, |mut sub| {
+            let empty = sub.get_arguments().filter(|arg| is_empty(arg));
+            let empty: Vec<String> = empty.map(|arg| arg.get_id().to_string()).collect();
+            for id in empty {
+                sub = sub.mut_arg(id, |arg| arg.env(Resettable::<OsStr>::Reset));
+            }
+            sub
+        });
+    }
+    command
+}
+
+/// What is wrong where `--json` was given to a command that does not take it, or before one.
+pub(super) fn misplaced_json(error: &clap::Error) -> Option<String> {
+    let is_json = |argument: &ContextValue| argument.to_string() == "--json";
+    if error.kind() != ErrorKind::UnknownArgument
+        || !error.get(ContextKind::InvalidArg).is_some_and(is_json)
+    {
+        return None;
+    }
+    let definition = definition();
+    let names = names_of(&definition);
+    let takes_json = |name: &&String| {
+        definition.find_subcommand(name).is_some_and(|command| has(command, "json"))
+    };
+    let taking: Vec<&str> = names.iter().filter(takes_json).map(String::as_str).collect();
+    let given = std::env::args_os().skip(1).find_map(|given| {
+        names.iter().find(|name| given == name.as_str()).filter(|name| !takes_json(name)).cloned()
+    });
+    Some(match given {
+        Some(name) => format!("'{name}' has no --json: only {} have it", taking.join(", ")),
+        None => format!("write --json behind one of {}", taking.join(", ")),
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_definition_holds_together() {
+        definition().debug_assert();
+    }
+
+    #[test]
+    fn each_command_lists_its_own_exit_codes_and_the_front_page_all() {
+        let known: Vec<&str> = ALL.map(|(code, _)| code).to_vec();
+        for command in definition().get_subcommands() {
+            let codes = codes_of(command.get_name());
+            let is_known = |code: &str| known.contains(&code) || code == "0..";
+            assert!(codes.iter().all(|(code, _)| is_known(code)), "{}", command.get_name());
+            let help = command.clone().render_long_help().to_string();
+            assert!(help.contains(&listed(codes)), "{help}");
+        }
+        assert!(listed(&ALL).lines().all(|line| line.len() < 80));
+    }
+}

@@ -1,0 +1,67 @@
+//! What the command makes of its arguments and its environment, before it asks any node.
+
+use crate::cli::{fails, lockmod, succeeds, text};
+use crate::nodes;
+
+/// `LOCKMOD_CACERT=` was a file without a name.
+#[test]
+fn an_empty_variable_counts_as_one_that_is_not_set() {
+    let nodes = nodes(1);
+    let mut list = lockmod(&nodes, &["list"]);
+    for name in ["LOCKMOD_CACERT", "LOCKMOD_CERT", "LOCKMOD_KEY"] {
+        list.env(name, "");
+    }
+    let output = list.output().unwrap();
+    assert!(output.status.success(), "{}", text(&output.stderr));
+    let mut list = lockmod(&[], &["list"]);
+    let said = text(&list.env("LOCKMOD_NODES", "").output().unwrap().stderr);
+    assert!(said.contains("no nodes: give --nodes"), "{said}");
+    // What is written on the line is meant.
+    fails(&nodes, &["list", "--cacert", ""], 125);
+}
+
+#[test]
+fn nodes_without_a_comma_between_them_are_told_so() {
+    for list in
+        ["redis://a:1 redis://b:2", "redis://a:1;redis://b:2", "redis://a:1\nredis://:s3cret@b:2"]
+    {
+        let said = fails(&[], &["list", "--nodes", list], 125);
+        assert!(said.contains("node 1 of --nodes looks like several: write a comma"), "{said}");
+        assert!(!said.contains("s3cret") && said.lines().count() == 1, "{said}");
+    }
+}
+
+/// A token that was cut when it was copied was sent, and "the lease had ended".
+#[test]
+fn what_cannot_be_a_token_is_refused_before_any_node_is_asked() {
+    let nodes = nodes(1);
+    let out = succeeds(&nodes, &["acquire", "job"]);
+    let token = out.lines().find_map(|line| line.strip_prefix("token ")).unwrap();
+    for command in ["release", "extend"] {
+        for cut in [&token[..39], &token[..38], ""] {
+            let said = fails(&nodes, &[command, "job", cut], 125);
+            assert!(said.contains("digits") || said.contains("empty"), "{said}");
+        }
+    }
+    succeeds(&nodes, &["release", "job", token]);
+}
+
+/// The page of `status` said 121 for what ended with 123, and nobody said so of the others.
+#[test]
+fn each_command_lists_the_exit_codes_that_it_has() {
+    for (command, has, lacks) in [
+        ("status", "  121    no quorum: fewer nodes than", "120"),
+        ("fence", "  121    no quorum", "122"),
+        ("release", "  122    lost", "127"),
+        ("run", "  127    the command was not found", "run:"),
+    ] {
+        let help = succeeds(&[], &[command, "--help"]);
+        let (_, codes) = help.split_once("Exit codes:").unwrap();
+        assert!(codes.contains(has) && !codes.contains(lacks), "{command}: {codes}");
+    }
+    let by_ttl = "a twentieth of --ttl";
+    let help =
+        |command| succeeds(&[], &[command, "-h"]).split_whitespace().collect::<Vec<_>>().join(" ");
+    assert!(help("acquire").contains(by_ttl) && help("extend").contains(by_ttl));
+    assert!(!help("status").contains(by_ttl) && !help("fence").contains("ttl]"));
+}
