@@ -1,7 +1,7 @@
-//! What the quorum client costs: lockmod beside `rslock` and a bare floor, on five local nodes.
+//! What the quorum client costs: lockmod beside `rslock` and a bare fan-out, on five local nodes.
 //!
-//! The floor is the least that a lock over five nodes can do with the `redis` crate: SET NX PX to
-//! all at once, compare-and-delete to all at once, each returning at the third answer. Each round
+//! The fan-out is a lock over five nodes with the `redis` crate and nothing else: SET NX PX to all
+//! at once, compare-and-delete to all at once, each returning at the third answer. Each round
 //! runs every rival in turn for the same time; the ratio of two rivals is the median of the rounds'
 //! ratios, so that a machine whose speed drifts does not favour one of them.
 //! `cargo bench --bench client`; with `-- quick`, fewer and shorter rounds; with `-- contended`,
@@ -20,7 +20,7 @@ use common::{Server, start_nodes};
 use futures_util::stream::{FuturesUnordered, StreamExt};
 use redis::aio::MultiplexedConnection;
 use redis::{AsyncConnectionConfig, Client, Value};
-use report::{machine, median};
+use report::{machine, median, spread};
 
 const NODES: usize = 5;
 const QUORUM: usize = 3;
@@ -34,17 +34,17 @@ const COMPARE_AND_DELETE: &str =
 enum Rival {
     Lockmod(lockmod::client::Locker),
     Rslock(rslock::LockManager),
-    Floor(Floor),
+    FanOut(FanOut),
 }
 
 #[derive(Clone)]
-struct Floor {
+struct FanOut {
     nodes: Vec<MultiplexedConnection>,
     script: Arc<str>,
 }
 
-impl Floor {
-    async fn connect(nodes: &[Server]) -> Floor {
+impl FanOut {
+    async fn connect(nodes: &[Server]) -> FanOut {
         let config = AsyncConnectionConfig::new().set_response_timeout(None);
         let mut connections = Vec::new();
         let mut script = String::new();
@@ -57,7 +57,7 @@ impl Floor {
             script = load.query_async(&mut connection).await.expect("the script is good");
             connections.push(connection);
         }
-        Floor { nodes: connections, script: script.into() }
+        FanOut { nodes: connections, script: script.into() }
     }
 
     /// Sends to all and returns at a quorum of answers that are not nothing.
@@ -98,7 +98,7 @@ impl Rival {
         match self {
             Rival::Lockmod(_) => "lockmod",
             Rival::Rslock(_) => "rslock",
-            Rival::Floor(_) => "floor",
+            Rival::FanOut(_) => "fan-out",
         }
     }
 
@@ -116,7 +116,7 @@ impl Rival {
                 }
                 Err(_) => false,
             },
-            Rival::Floor(floor) => floor.cycle(name).await,
+            Rival::FanOut(fan_out) => fan_out.cycle(name).await,
         }
     }
 
@@ -165,7 +165,8 @@ async fn compare(rivals: &[Rival], tasks: usize, rounds: usize, length: Duration
     }
     for other in 1..rivals.len() {
         let ratios = rates[0].iter().zip(&rates[other]).map(|(one, other)| one / other);
-        println!("  lockmod / {:8} {:.2}", rivals[other].name(), median(ratios.collect()));
+        let ratios: Vec<f64> = ratios.collect();
+        println!("  lockmod / {:8} {}", rivals[other].name(), spread(&ratios));
     }
 }
 
@@ -178,15 +179,16 @@ fn main() {
         println!("{:?}, {NODES} nodes on {}", common::server_version(), machine());
         let urls: Vec<String> = nodes.iter().map(Server::url).collect();
         let locker = lockmod::client::Locker::builder().nodes(urls.clone()).ttl(TTL).build();
-        let floor = Floor::connect(&nodes).await;
-        contended::compare(&nodes, &floor, rounds.min(5), Duration::from_millis(length * 2)).await;
+        let fan_out = FanOut::connect(&nodes).await;
+        contended::compare(&nodes, &fan_out, rounds.min(5), Duration::from_millis(length * 2))
+            .await;
         if std::env::args().any(|arg| arg == "contended") {
             return;
         }
         let rivals = [
             Rival::Lockmod(locker.expect("the settings are good")),
             Rival::Rslock(rslock::LockManager::new(urls)),
-            Rival::Floor(floor),
+            Rival::FanOut(fan_out),
         ];
         for rival in &rivals {
             rival.rate(4, Duration::from_millis(200)).await;

@@ -17,7 +17,7 @@ use std::os::unix::net::UnixStream;
 use std::time::{Duration, Instant};
 
 use common::{Builder, Server};
-use report::{machine, median};
+use report::{machine, median, spread};
 
 const CLIENTS: usize = 8;
 const PIPELINE: usize = 64;
@@ -93,10 +93,12 @@ fn compare(servers: &[Server; 3], load: Load, rounds: usize, length: Duration) {
         let middle = |rounds: &[Round]| median(rounds.iter().map(figure).collect());
         let ratio = |rounds: &[Round]| {
             let pairs = rounds.iter().zip(without);
-            median(pairs.map(|(round, without)| figure(round) / figure(without)).collect())
+            let ratios: Vec<f64> =
+                pairs.map(|(round, without)| figure(round) / figure(without)).collect();
+            spread(&ratios)
         };
         println!(
-            "  {name:9} {:10.1} with, {:10.1} without: ratio {:.3} (chance: {:.3})",
+            "  {name:9} {:10.1} with, {:10.1} without: ratio {} (chance: {})",
             middle(with),
             middle(without),
             ratio(with),

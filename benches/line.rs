@@ -16,7 +16,7 @@ use std::sync::LazyLock;
 use std::time::Instant;
 
 use common::{Server, wait_until};
-use report::{machine, median};
+use report::{machine, median, spread};
 use rustix::process::{Pid, Resource, Rlimit, getrlimit, setrlimit};
 use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
 
@@ -186,8 +186,8 @@ fn hand_over(count: usize, batches: usize) {
         println!("  {name}  p50 {p50:.1} us, p99 {p99:.1} us, {bytes:.0} bytes a connection");
     }
     let [own, rival] = medians;
-    let ratios = own.iter().zip(&rival).map(|(own, rival)| own / rival).collect();
-    println!("  ratio {:.3} of the batches' p50\n", median(ratios));
+    let ratios: Vec<f64> = own.iter().zip(&rival).map(|(own, rival)| own / rival).collect();
+    println!("  ratio {} of the batches' p50\n", spread(&ratios));
     let handed_over = lines[0].server.info_u64("lockmod_handed_over");
     assert_eq!(handed_over, (batches * BATCH) as u64, "each was a hand-over");
 }

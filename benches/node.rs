@@ -12,10 +12,10 @@ mod report;
 
 use std::io::{Read, Write};
 use std::os::unix::net::UnixStream;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use common::{Server, wait_at_most};
-use report::{machine, median};
+use report::{machine, median, spread};
 
 /// The recipe's release: deletes the key if it holds the token.
 const COMPARE_AND_DELETE: &str =
@@ -29,6 +29,9 @@ const TOKEN: &str = "0123456789abcdefghij";
 enum Rival {
     Lockmod,
     Script,
+    /// Where the server has such a command: it deletes the key if it holds the token.
+    Delex,
+    Delifeq,
     Bare,
 }
 
@@ -37,6 +40,8 @@ impl Rival {
         match self {
             Rival::Lockmod => "LOCK.ACQUIRE + LOCK.RELEASE",
             Rival::Script => "SET NX PX + EVALSHA",
+            Rival::Delex => "SET NX PX + DELEX IFEQ",
+            Rival::Delifeq => "SET NX PX + DELIFEQ",
             Rival::Bare => "SET NX PX + DEL",
         }
     }
@@ -44,7 +49,9 @@ impl Rival {
     fn acquire(self, name: &str) -> Vec<String> {
         match self {
             Rival::Lockmod => words(&["LOCK.ACQUIRE", name, TOKEN, "30000"]),
-            Rival::Script | Rival::Bare => words(&["SET", name, TOKEN, "NX", "PX", "30000"]),
+            Rival::Script | Rival::Delex | Rival::Delifeq | Rival::Bare => {
+                words(&["SET", name, TOKEN, "NX", "PX", "30000"])
+            }
         }
     }
 
@@ -52,6 +59,8 @@ impl Rival {
         match self {
             Rival::Lockmod => words(&["LOCK.RELEASE", name, TOKEN]),
             Rival::Script => words(&["EVALSHA", script, "1", name, TOKEN]),
+            Rival::Delex => words(&["DELEX", name, "IFEQ", TOKEN]),
+            Rival::Delifeq => words(&["DELIFEQ", name, TOKEN]),
             Rival::Bare => words(&["DEL", name]),
         }
     }
@@ -64,7 +73,8 @@ fn words(words: &[&str]) -> Vec<String> {
 fn main() {
     let quick = std::env::args().any(|arg| arg == "quick" || arg == "--test");
     let (rounds, commands) = if quick { (3, 40_000) } else { (9, 400_000) };
-    let server = Server::builder().config("save", "\"\"").start();
+    let plain = || Server::builder().config("save", "\"\"");
+    let server = plain().start();
     let version = common::server_version();
     let (name, major, minor) = (version.name, version.major, version.minor);
     println!("{name} {major}.{minor}.{} on {}", version.patch, machine());
@@ -77,6 +87,15 @@ fn main() {
     bench.distinct();
     bench.memory(if quick { 50_000 } else { 1_000_000 });
     bench.idle(if quick { 50_000 } else { 1_000_000 });
+    drop(bench);
+    let server = plain().config("appendonly", "yes").start();
+    Bench { server, rounds, commands }
+        .pairs("the same with an append-only file, 1000 names in turn", Some(1_000));
+    let server = plain().start();
+    let replica = plain().replica_of(&server).start();
+    server.wait_for_replica(&replica);
+    Bench { server, rounds, commands }
+        .pairs("the same with a replica, 1000 names in turn", Some(1_000));
 }
 
 struct Bench {
@@ -90,7 +109,7 @@ impl Bench {
     fn pairs(&self, title: &str, names: Option<usize>) {
         println!("{title}");
         let script = self.script();
-        let rivals = [Rival::Lockmod, Rival::Script, Rival::Bare];
+        let rivals = self.rivals();
         let mut costs: Vec<Vec<f64>> = vec![Vec::new(); rivals.len()];
         for _ in 0..self.rounds {
             for (rival, costs) in rivals.iter().zip(&mut costs) {
@@ -113,7 +132,19 @@ impl Bench {
                 costs.push(self.cost(pair));
             }
         }
-        report(&rivals.map(Rival::name), &costs);
+        let names: Vec<&str> = rivals.iter().map(|rival| rival.name()).collect();
+        report(&names, &costs);
+    }
+
+    /// lockmod, and the ways to do without it that this server has.
+    fn rivals(&self) -> Vec<Rival> {
+        let has = |name: &str| {
+            !matches!(&self.run(&format!("COMMAND INFO {name}")), redis::Value::Array(found)
+                if found.iter().all(|command| *command == redis::Value::Nil))
+        };
+        let native = [("DELEX", Rival::Delex), ("DELIFEQ", Rival::Delifeq)];
+        let native = native.into_iter().filter(|(name, _)| has(name)).map(|(_, rival)| rival);
+        [Rival::Lockmod, Rival::Script].into_iter().chain(native).chain([Rival::Bare]).collect()
     }
 
     fn distinct(&self) {
@@ -163,7 +194,7 @@ impl Bench {
         let during = used();
         self.run("CONFIG SET lockmod.idle-ms 1");
         let started = Instant::now();
-        wait_at_most(std::time::Duration::from_secs(300), "all are forgotten", || {
+        wait_at_most(Duration::from_secs(300), "all are forgotten", || {
             (self.server.info_u64("lockmod_locks") == 0).then_some(())
         });
         println!(
@@ -250,8 +281,8 @@ fn report(names: &[&str], costs: &[Vec<f64>]) {
         println!("  {:.3} us  {name}", median(costs.clone()));
     }
     for (name, rival) in names.iter().zip(costs).skip(1) {
-        let ratios = costs[0].iter().zip(rival).map(|(own, rival)| own / rival).collect();
-        println!("  ratio {:.3} to {name}", median(ratios));
+        let ratios: Vec<f64> = costs[0].iter().zip(rival).map(|(own, rival)| own / rival).collect();
+        println!("  ratio {} to {name}", spread(&ratios));
     }
     println!();
 }

@@ -20,7 +20,7 @@ use std::time::{Duration, Instant};
 
 use common::{Server, start_nodes};
 use lockmod::client::Locker;
-use report::{machine, median};
+use report::{machine, median, spread};
 use tokio::runtime::Runtime;
 
 const NODES: usize = 5;
@@ -148,10 +148,7 @@ fn print(rivals: &[Rival], figures: &[Vec<f64>], others: &[&str]) {
         let ratio = |other: &usize| {
             let ratios = values.iter().zip(&figures[*other]).map(|(one, other)| one / other);
             let ratios: Vec<f64> = ratios.collect();
-            let lowest = ratios.iter().copied().fold(f64::INFINITY, f64::min);
-            let highest = ratios.iter().copied().fold(0.0, f64::max);
-            let name = rivals[*other].name();
-            format!("{:5.2} ({lowest:.2} to {highest:.2}) of {name}", median(ratios))
+            format!("{} of {}", spread(&ratios), rivals[*other].name())
         };
         let ratios: Vec<String> = compared.iter().map(ratio).collect();
         println!("  {:14} {:9.3}  {}", rival.name(), median(values.clone()), ratios.join(", "));

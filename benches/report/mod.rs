@@ -13,3 +13,13 @@ pub(crate) fn machine() -> String {
     let cores = std::thread::available_parallelism().map_or(0, std::num::NonZero::get);
     format!("{} ({cores} cores)", model.unwrap_or("unknown processor"))
 }
+
+/// The median of some ratios, and from where to where they lie.
+#[must_use]
+pub(crate) fn spread(ratios: &[f64]) -> String {
+    let mut sorted = ratios.to_vec();
+    sorted.sort_by(f64::total_cmp);
+    let end = |index: usize| sorted.get(index).copied().unwrap_or(f64::NAN);
+    let (low, high) = (end(0), end(sorted.len().saturating_sub(1)));
+    format!("{:.2} ({low:.2} to {high:.2})", median(sorted))
+}

@@ -1,4 +1,4 @@
-//! Every block of README.md and docs/*.md is tried: what a document shows is what happens.
+//! Every block of *.md and docs/*.md is tried: what a document shows is what happens.
 //!
 //! # How to write a block
 //! The word behind the fence says what becomes of the block:
@@ -61,12 +61,12 @@ fn root() -> &'static Path {
     Path::new(env!("CARGO_MANIFEST_DIR"))
 }
 
-/// The documents, with their names: README.md and docs/*.md.
+/// The documents, with their names: *.md and docs/*.md.
 fn documents() -> Vec<(String, String)> {
-    let folder = fs::read_dir(root().join("docs")).into_iter().flatten().flatten();
-    let mut paths: Vec<PathBuf> = folder.map(|entry| entry.path()).collect();
+    let folders = [root().to_owned(), root().join("docs")];
+    let files = folders.iter().flat_map(fs::read_dir).flatten().flatten();
+    let mut paths: Vec<PathBuf> = files.map(|entry| entry.path()).collect();
     paths.retain(|path| path.extension().is_some_and(|extension| extension == "md"));
-    paths.push(root().join("README.md"));
     paths.sort();
     let read = |path: PathBuf| {
         let name = path.strip_prefix(root()).ok()?.to_str()?.to_owned();
