@@ -3,6 +3,8 @@
 //! Callbacks of [`super::ffi::types`] end here, as safe functions. What leaves the process is
 //! absolute: ends of leases as wall-clock times, fences as numbers.
 
+use std::borrow::Cow;
+
 use super::ffi::InServer;
 use super::{clock, config, ffi, process};
 use crate::codec::{self, LoadedLock};
@@ -11,14 +13,17 @@ use crate::wire::restate::{Restated, restate};
 
 /// The bytes of a lock in a data set or a dump.
 pub(super) fn save(server: InServer<'_>, lock: &Lock) -> Vec<u8> {
-    let (floor, clocks) = floor_and_clocks(server);
-    codec::encode_lock(lock, floor, clocks, clock::boot_id())
+    let (lock, floor, clocks) = as_saved(server, lock);
+    codec::encode_lock(&lock, floor, clocks, clock::boot_id())
 }
 
-/// The node's floor, and both clocks as it dates.
-fn floor_and_clocks(server: InServer<'_>) -> (Fence, Clocks) {
+/// What is kept of a lock, with the node's floor and both clocks as it dates.
+fn as_saved<'a>(server: InServer<'_>, lock: &'a Lock) -> (Cow<'a, Lock>, Fence, Clocks) {
     let now = clock::now();
-    process::with(server, |process| (process.node.promises().floor(), process.node.date(now)))
+    process::with(server, |process| {
+        let node = &process.node;
+        (node.as_saved(lock, now), node.promises().floor(), node.date(now))
+    })
 }
 
 /// The lock in `bytes`; `None`, and a line in the log, if they are not a lock's.
@@ -75,8 +80,8 @@ fn may_come(server: InServer<'_>, lock: &Lock) -> bool {
 
 /// The commands that make this lock again from nothing.
 pub(super) fn rewrite(server: InServer<'_>, lock: &Lock) -> Vec<Restated> {
-    let (floor, clocks) = floor_and_clocks(server);
-    restate(lock, floor, clocks)
+    let (lock, floor, clocks) = as_saved(server, lock);
+    restate(&lock, floor, clocks)
 }
 
 /// A lock's name has lost it: deleted, evicted, overwritten, or renamed, and then it goes on under

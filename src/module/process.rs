@@ -180,6 +180,11 @@ impl Process {
     /// # Errors
     /// `STATEFILE`. Nothing is granted or extended then, before the file can say it.
     pub(super) fn names_changed(&mut self, now: Instant) -> Result<(), Refusal> {
+        if self.claimed.is_some() {
+            // What the node waits for is not known yet, so the file cannot say what became of it.
+            self.node.names_changed(now);
+            return Err(Refusal::StateFile { cause: "the node has only just started".to_owned() });
+        }
         if let Some(change) = self.node.names_changed(now) {
             // What failed is asked for below.
             let _ = self.change(change);

@@ -5,7 +5,7 @@
 
 use redis::Value;
 
-use crate::common::{Builder, Server, cmd, error_line, run};
+use crate::common::{Builder, Server, cmd, error_line, run, wait_until};
 use crate::{granted, quarantine_left};
 
 /// Longer than any test.
@@ -160,4 +160,75 @@ fn what_the_state_file_cannot_say_of_names_is_not_done_or_found_in_the_data() {
     server.start_again();
     assert!(quarantine_left(&server, "free") > 0);
     assert_eq!(extend(&server, 5, "kept"), Value::Int(2), "the append-only file has the swap");
+}
+
+/// A way to have the present data set on the disk, whatever becomes of the server then.
+struct Saving {
+    what: &'static str,
+    settings: fn(Builder) -> Builder,
+    go: fn(&mut Server),
+}
+
+fn with_append_only_file(builder: Builder) -> Builder {
+    builder.config("appendonly", "yes").config("appendfsync", "no")
+}
+
+fn rewrite(server: &mut Server) {
+    server.run("BGREWRITEAOF").expect("begun");
+    wait_until("the file is rewritten", || {
+        server.info_u64("aof_rewrite_in_progress") == 0
+            && server.info_u64("aof_rewrite_scheduled") == 0
+    });
+    server.kill();
+}
+
+const SAVINGS: [Saving; 4] = [
+    Saving {
+        what: "SAVE",
+        settings: |builder| builder,
+        go: |server| {
+            server.run("SAVE").expect("saved");
+            server.kill();
+        },
+    },
+    Saving {
+        what: "SHUTDOWN SAVE",
+        settings: |builder| builder,
+        go: |server| server.terminate_with("SAVE"),
+    },
+    Saving { what: "BGREWRITEAOF", settings: with_append_only_file, go: rewrite },
+    Saving {
+        what: "BGREWRITEAOF as commands",
+        settings: |builder| with_append_only_file(builder).config("aof-use-rdb-preamble", "no"),
+        go: rewrite,
+    },
+];
+
+/// A swap that the state file could not say was forgotten when the swapped data set was saved: the
+/// next start took each lease for one that had been under its name before the first crash.
+#[test]
+fn what_is_saved_while_the_state_file_cannot_be_written_says_what_does_not_count() {
+    for (way, saving) in WAYS.iter().flat_map(|way| SAVINGS.iter().map(move |to| (way, to))) {
+        let what = format!("{}, {}", way.what, saving.what);
+        let mut server = (saving.settings)(Server::builder()).watched_disk().start();
+        granted(&server, "kept", "holder", LONG_MS);
+        server.run("SAVE").expect("saved");
+        server.kill();
+        server.start_again();
+        assert!(quarantine_left(&server, "free") > 0, "{what}");
+        server.set_disk_full(true);
+        if way.what == "RESTORE" {
+            restore(&server, "lock").expect_err("refused");
+        } else {
+            (way.go)(&server);
+        }
+        (saving.go)(&mut server);
+        server.set_disk_full(false);
+        server.start_again();
+        assert!(quarantine_left(&server, "free") > 0, "{what}");
+        let name = if way.what == "RESTORE" { "kept" } else { way.name };
+        assert_eq!(extend(&server, way.database, name), Value::Int(2), "{what}");
+        end_quarantine(&server);
+        assert_eq!(extend(&server, way.database, name), Value::Int(1), "{what}: all is over");
+    }
 }

@@ -263,7 +263,7 @@ impl Node {
     pub(crate) fn dump(&self, name: &[u8]) -> Option<Vec<u8>> {
         let lock = self.locks.get(name).filter(|lock| self.is_up && lock.is_held(self.now()))?;
         // It is read on another machine, whose boot is another.
-        Some(encode_lock(lock, self.engine.promises().floor(), self.dated(), 0))
+        Some(self.encode(lock, 0))
     }
 
     /// An operator's RESTORE under a name that is free, as `load` in `src/module/datatype.rs`.
@@ -428,10 +428,15 @@ impl Node {
     }
 
     fn write_data(&mut self) {
-        let (clocks, floor, boot) = (self.dated(), self.engine.promises().floor(), self.boot);
-        let bytes = |lock: &Lock| encode_lock(lock, floor, clocks, boot);
+        let bytes = |lock: &Lock| self.encode(lock, self.boot);
         self.disk.locks =
             self.locks.iter().map(|(name, lock)| (name.clone(), bytes(lock))).collect();
+    }
+
+    /// As `save` in `src/module/datatype.rs`.
+    fn encode(&self, lock: &Lock, boot: u64) -> Vec<u8> {
+        let lock = self.engine.as_saved(lock, self.now());
+        encode_lock(&lock, self.engine.promises().floor(), self.dated(), boot)
     }
 
     /// States in the append-only file what a request has made of this lock. What it has left alone

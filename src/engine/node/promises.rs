@@ -293,8 +293,13 @@ impl Promises {
 
     /// Whether an extension of this lock's lease counts towards a quorum.
     pub fn counts(&self, lock: &Lock, now: Instant) -> bool {
+        self.quarantine(now).is_none() || !self.nothing_counts(now) && !lock.is_provisional()
+    }
+
+    /// Whether no extension counts, whichever lease it is of.
+    pub fn nothing_counts(&self, now: Instant) -> bool {
         let nothing_counts = self.quarantine.is_some_and(|present| present.nothing_counts);
-        self.quarantine(now).is_none() || !nothing_counts && !lock.is_provisional()
+        nothing_counts && self.quarantine(now).is_some()
     }
 
     /// Ends the quarantine, if any.

@@ -6,10 +6,11 @@
 //! ([`Node::begin`]): only then is it known what came back, so only then is it decided what the
 //! node must wait for, and only then does the file say something new.
 
+use std::borrow::Cow;
 use std::fmt;
 
 use super::recovery::{promote, recover, start, stop};
-use super::{Ceilings, Census, Change, Found, Loaded, Node, Recovery, Saved, Stopped};
+use super::{Ceilings, Census, Change, Found, Loaded, Lock, Node, Recovery, Saved, Stopped};
 use crate::engine::{Clocks, Fence, Instant, Millis, QuarantineReason, UnixTime};
 
 /// How far the start of a node has come.
@@ -144,6 +145,21 @@ impl Node {
         Some(Change::NamesChanged { until })
     }
 
+    /// `lock` as a data set, a dump or a rewritten append-only file keeps it.
+    ///
+    /// Where nothing counts, its lease is marked as provisional. The state file says so too, unless
+    /// it cannot be written; then what is saved would be read, after a crash, as what stood at its
+    /// names before.
+    pub fn as_saved<'a>(&self, lock: &'a Lock, now: Instant) -> Cow<'a, Lock> {
+        let is_to_be_told = self.have_names_changed && !self.has_begun();
+        if !is_to_be_told && !self.promises.nothing_counts(now) {
+            return Cow::Borrowed(lock);
+        }
+        let mut marked = lock.clone();
+        marked.set_provisional(lock.written_lease().is_some());
+        Cow::Owned(marked)
+    }
+
     /// The node has become a replica: nobody waits here any more.
     pub fn demoted(&mut self) -> Change {
         self.dismiss_all();
@@ -175,4 +191,75 @@ impl Node {
 fn warning(recovery: Recovery, now: Instant, waits: bool) -> Option<Warning> {
     let (until, reason) = recovery.quarantine?;
     Some(Warning { reason, left: now.until(until), floor: recovery.floor, waits })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::engine::{Inventory, Lease, Token};
+
+    const CLOCKS: Clocks =
+        Clocks { now: Instant::from_millis(1_000), wall: UnixTime::from_millis(50_000) };
+    const CAUTION: Caution = Caution { quarantine: true, on_promotion: true };
+
+    /// A node whose state file is lost, before it has begun.
+    fn node() -> Node {
+        let mut node = Node::new();
+        node.found(Some(Found::Damaged), CLOCKS, 7);
+        node
+    }
+
+    fn begin(node: &mut Node) {
+        let loaded = Loaded {
+            port: 7,
+            clocks: CLOCKS,
+            boot: 7,
+            lock_count: 1,
+            inventory: Inventory::default(),
+            was_read: true,
+            highest: Fence::ZERO,
+            is_always_durable: false,
+            is_replica: false,
+            max_ttl: Millis::new(500),
+        };
+        assert!(node.begin(loaded, CAUTION).is_some_and(|begun| begun.warning.is_some()));
+    }
+
+    fn held() -> Lock {
+        let token = Token::new(b"token", 64).unwrap();
+        let (fence, ends_at) = (Fence::new(3).unwrap(), Instant::from_millis(9_000));
+        let mut lock = Lock::default();
+        lock.apply(Lease { token, fence, ends_at, label: b"" }, CLOCKS.now);
+        lock
+    }
+
+    #[test]
+    fn what_is_saved_while_nothing_counts_is_marked() {
+        let (last, after) = (Instant::from_millis(1_500), Instant::from_millis(1_501));
+        let is_marked = |node: &Node, now| node.as_saved(&held(), now).is_provisional();
+        for is_early in [false, true] {
+            let mut node = node();
+            if is_early {
+                assert!(!is_marked(&node, CLOCKS.now));
+                assert!(
+                    node.names_changed(CLOCKS.now).is_none(),
+                    "it is not known what to wait for"
+                );
+                assert!(is_marked(&node, CLOCKS.now), "the append-only file had the swap");
+                begin(&mut node);
+            } else {
+                begin(&mut node);
+                assert!(!is_marked(&node, CLOCKS.now), "what came back counts");
+                assert!(node.names_changed(CLOCKS.now).is_some());
+            }
+            assert!(is_marked(&node, last));
+            assert!(!is_marked(&node, after), "what was forgotten is over");
+            let free = Lock::free(Fence::ZERO, CLOCKS.now);
+            assert_eq!(*node.as_saved(&free, last), free, "there is nothing to mark");
+        }
+        let mut promoted = node();
+        begin(&mut promoted);
+        let _ = promoted.promoted(CLOCKS.now, Millis::new(500), CAUTION);
+        assert!(is_marked(&promoted, last));
+    }
 }
