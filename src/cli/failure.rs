@@ -57,6 +57,11 @@ impl Failure {
         Failure { nodes, ..Failure::new(code, text) }
     }
 
+    /// The token does not hold the lock.
+    pub(super) fn lost(text: impl ToString, nodes: Vec<NodeReport>) -> Failure {
+        Failure { nodes, ..Failure::new(Failure::LOST, text) }
+    }
+
     /// The same, with what became of it.
     pub(super) fn but(self, text: &str) -> Failure {
         let text = if self.text.is_empty() { text.to_owned() } else { self.text + "; " + text };
@@ -175,7 +180,7 @@ impl From<ReleaseError> for Failure {
     fn from(error: ReleaseError) -> Failure {
         let text = error.to_string();
         match error {
-            ReleaseError::NotHeld(nodes) => Failure { nodes, ..Failure::new(Failure::LOST, text) },
+            ReleaseError::NotHeld(nodes) => Failure::lost(text, nodes),
             ReleaseError::NoQuorum(nodes) => Failure::of_nodes(text, nodes),
         }
     }
@@ -189,7 +194,7 @@ impl From<ExtendError> for Failure {
                 let is_no =
                     |report: &&NodeReport| matches!(report.vote, Vote::NotHeld | Vote::Held { .. });
                 if nodes.iter().filter(is_no).count() > nodes.len() / 2 {
-                    return Failure { nodes, ..Failure::new(Failure::LOST, text) };
+                    return Failure::lost(text, nodes);
                 }
                 Failure::of_nodes(text, nodes)
             }

@@ -4,6 +4,7 @@ use std::fmt;
 use std::time::Duration;
 
 use crate::client::is_plain;
+use crate::client::protocol::LockInfo;
 
 /// A value to print.
 #[derive(Clone, Debug)]
@@ -29,11 +30,21 @@ impl Json {
     ) -> Json {
         let mut named = vec![("name", Json::text(String::from_utf8_lossy(name)))];
         if std::str::from_utf8(name).is_err() {
-            let digits = name.iter().map(|byte| format!("{byte:02x}"));
-            named.push(("name_hex", Json::text(digits.collect::<String>())));
+            named.push(("name_hex", Json::hex(name)));
         }
         named.extend(fields);
         Json::Object(named)
+    }
+
+    /// The label of a lock's holder, in the same way.
+    pub(super) fn of_label(info: &LockInfo) -> impl Iterator<Item = (&'static str, Json)> {
+        let label = ("label", info.label.as_ref().map_or(Json::Null, Json::text));
+        let hex = info.raw_label.as_ref().map(|label| ("label_hex", Json::hex(label)));
+        std::iter::once(label).chain(hex)
+    }
+
+    fn hex(bytes: &[u8]) -> Json {
+        Json::Text(bytes.iter().map(|byte| format!("{byte:02x}")).collect())
     }
 
     pub(super) fn millis(length: Option<Duration>) -> Json {

@@ -7,11 +7,14 @@ use std::time::Duration;
 use super::args::{Acquire, ByName, Extend, List, Release};
 use super::failure::{Failure, warn};
 use super::json::Json;
+use super::out::cut;
 use super::rows::shown;
 use super::signals::Signals;
-use super::{out, waiting};
+use super::values::Name;
+use super::{out, rows, waiting};
 use crate::client::protocol::LockInfo;
-use crate::client::{Length, Locker, NodeReport, Vote};
+use crate::client::{Length, Locker, NodeInfo, NodeReport, ReleaseError, Summary, Vote};
+use crate::wire::code;
 
 /// The most locks that are listed of each node.
 const LISTED_MAX: usize = 100_000;
@@ -55,8 +58,33 @@ pub(super) async fn release(args: Release) -> Result<(), Failure> {
     }
     let locker = args.lock.connection.locker()?;
     let Some(token) = &args.token else { return force_release(&locker, &args.lock).await };
-    locker.release_by_token(&args.lock.name, &token.0).await?;
-    print(&args.lock, [], "released")
+    match locker.release_by_token(&args.lock.name, &token.0).await {
+        Ok(()) => print(&args.lock, [("released", Json::Bool(true))], "released"),
+        Err(ReleaseError::NotHeld(_)) => Err(not_the_holder(&locker, &args.lock.name).await),
+        Err(error) => Err(error.into()),
+    }
+}
+
+/// What is to be said to somebody whose token does not hold the lock: who does, and for how long.
+async fn not_the_holder(locker: &Locker, name: &Name) -> Failure {
+    let report = |node: NodeInfo| {
+        let vote = match node.info {
+            Ok(info) if info.state == "held" => {
+                Vote::Held { label: rows::label(&info), left: info.left, held_for: info.held_for }
+            }
+            Ok(_) => Vote::NotHeld,
+            Err(vote) => vote,
+        };
+        NodeReport { node: node.node, vote }
+    };
+    let nodes: Vec<NodeReport> = locker.info(name).await.into_iter().map(report).collect();
+    let is_held = nodes.iter().any(|report| matches!(report.vote, Vote::Held { .. }));
+    let text = if is_held {
+        format!("the token does not hold lock '{name}': {}", Summary(&nodes))
+    } else {
+        format!("the token does not hold lock '{name}' any more, and nobody else does")
+    };
+    Failure::lost(text, nodes)
 }
 
 /// Deletes the lock wherever it is.
@@ -110,7 +138,18 @@ fn print<const N: usize>(
 
 pub(super) async fn extend(args: Extend) -> Result<(), Failure> {
     let locker = args.lock.connection.builder(args.ttl)?.build()?;
-    let validity = locker.extend_by_token(&args.lock.name, &args.token.0).await?;
+    let validity = match locker.extend_by_token(&args.lock.name, &args.token.0).await {
+        Ok(validity) => validity,
+        Err(error) => {
+            let failure = Failure::from(error);
+            let is_lost = failure.code == Failure::LOST;
+            return Err(if is_lost {
+                not_the_holder(&locker, &args.lock.name).await
+            } else {
+                failure
+            });
+        }
+    };
     let fields = [("validity_ms", Json::millis(Some(validity)))];
     print(&args.lock, fields, format_args!("valid for {}", at_least(validity)))
 }
@@ -118,8 +157,11 @@ pub(super) async fn extend(args: Extend) -> Result<(), Failure> {
 pub(super) async fn fence(args: ByName) -> Result<(), Failure> {
     let locker = args.connection.locker()?;
     let fence = locker.fence(&args.name).await.map_err(|nodes| {
-        let said: Vec<String> = nodes.iter().map(ToString::to_string).collect();
-        Failure::of_nodes(format!("no quorum answered: {}", said.join("; ")), nodes)
+        let all = nodes.len();
+        let is_failed = |report: &NodeReport| !matches!(report.vote, Vote::Granted(_));
+        let failed: Vec<NodeReport> = nodes.into_iter().filter(is_failed).collect();
+        let said: Vec<String> = failed.iter().map(ToString::to_string).collect();
+        unanswered(Some(&args.name), failed, all).but(&said.join("; "))
     })?;
     print(&args, [("fence", Json::Number(fence.get()))], fence)
 }
@@ -127,16 +169,21 @@ pub(super) async fn fence(args: ByName) -> Result<(), Failure> {
 fn info_fields(node: &str, info: &Result<LockInfo, Vote>) -> Vec<(&'static str, Json)> {
     let mut fields = vec![("node", Json::text(node))];
     match info {
-        Ok(info) => fields.extend([
-            ("state", Json::text(&info.state)),
-            ("fence", Json::Number(info.fence.get())),
-            ("ttl_left_ms", Json::millis(info.left)),
-            ("label", info.label.as_ref().map_or(Json::Null, Json::text)),
-            ("held_for_ms", Json::millis(info.held_for)),
-            ("waiters", Json::Number(info.waiters)),
-            ("first_waiting_ms", Json::millis(info.first_waiting)),
-            ("quarantine_left_ms", Json::millis(info.quarantine_left)),
-        ]),
+        Ok(info) => {
+            fields.extend([
+                ("state", Json::text(&info.state)),
+                ("fence", Json::Number(info.fence.get())),
+                ("ttl_left_ms", Json::millis(info.left)),
+            ]);
+            fields.extend(Json::of_label(info));
+            fields.extend([
+                ("held_for_ms", Json::millis(info.held_for)),
+                ("waiters", Json::Number(info.waiters)),
+                ("first_waiting_ms", Json::millis(info.first_waiting)),
+                ("quarantine_left_ms", Json::millis(info.quarantine_left)),
+                ("node_state", info.node_state.as_ref().map_or(Json::Null, Json::text)),
+            ]);
+        }
         Err(vote) => fields.push(("error", Json::text(vote.to_string()))),
     }
     fields
@@ -145,7 +192,7 @@ fn info_fields(node: &str, info: &Result<LockInfo, Vote>) -> Vec<(&'static str, 
 fn info_line(info: &LockInfo) -> String {
     let mut line = format!("{}, fence {}", info.state, info.fence);
     if info.state == "held" {
-        line += &format!(" by {}", info.label.as_deref().unwrap_or("no label"));
+        line += &format!(" by {}", rows::label(info).as_deref().unwrap_or("no label"));
         if let Some(held_for) = info.held_for {
             line += &format!(" for {}", Length(held_for));
         }
@@ -161,6 +208,8 @@ fn info_line(info: &LockInfo) -> String {
     }
     if let Some(left) = info.quarantine_left {
         line += &format!(", in quarantine for {} more", Length(left));
+    } else if let Some(state) = info.node_state.as_ref().filter(|_| !is_replica(info)) {
+        line += &format!("; the node grants nothing: {state}");
     }
     line
 }
@@ -176,11 +225,20 @@ pub(super) async fn info(args: ByName) -> Result<(), Failure> {
             Err(vote) => format!("{}: {vote}", node.node),
         }))?;
     }
-    answered(nodes.iter().map(|node| (&node.node, node.info.as_ref().err())))
+    for node in nodes.iter().filter(|node| node.info.as_ref().is_ok_and(is_replica)) {
+        warn(rows::is_replica(&node.node), args.json);
+    }
+    answered(Some(&args.name), nodes.iter().map(|node| (&node.node, node.info.as_ref().err())))
+}
+
+/// Whether the node that told this is a replica.
+fn is_replica(info: &LockInfo) -> bool {
+    info.node_state.as_ref().is_some_and(|state| code::word_of(state) == code::READONLY.word)
 }
 
 /// An error unless a quorum of nodes has answered; each node comes with what it said instead.
 fn answered<'n>(
+    name: Option<&Name>,
     nodes: impl ExactSizeIterator<Item = (&'n std::sync::Arc<str>, Option<&'n Vote>)>,
 ) -> Result<(), Failure> {
     let all = nodes.len();
@@ -192,8 +250,19 @@ fn answered<'n>(
     if count > all / 2 {
         return Ok(());
     }
-    let text = format!("{count} of {all} nodes answered: no quorum");
-    Err(Failure::without_quorum(text, failed, all))
+    Err(unanswered(name, failed, all))
+}
+
+/// Too few of `all` nodes told of the lock: what the failed ones said instead.
+fn unanswered(name: Option<&Name>, failed: Vec<NodeReport>, all: usize) -> Failure {
+    let others = failed.iter().filter(|report| report.vote == Vote::WrongType).count();
+    let text = match name.filter(|_| others > 0) {
+        Some(name) => {
+            format!("'{name}' is no lock: on {others} of {all} nodes the key has another type")
+        }
+        None => format!("{} of {all} nodes answered: no quorum", all - failed.len()),
+    };
+    Failure::without_quorum(text, failed, all)
 }
 
 pub(super) async fn list(args: List) -> Result<(), Failure> {
@@ -207,6 +276,7 @@ pub(super) async fn list(args: List) -> Result<(), Failure> {
             }
         }
     }
+    let (is_empty, room) = (locks.is_empty(), out::columns().map(|columns| columns / 2));
     if args.json {
         let locks = locks.into_iter().map(|(name, infos)| {
             let infos = infos.into_iter();
@@ -221,14 +291,25 @@ pub(super) async fn list(args: List) -> Result<(), Failure> {
             // The most telling node: held, and with the highest fence.
             let best = infos.iter().max_by_key(|(_, info)| (info.state == "held", info.fence));
             let line = best.map(|(_, info)| info_line(info)).unwrap_or_default();
-            format!("{}: {line} (held on {held} of {} nodes)", shown(name), survey.nodes.len())
+            let name = room.map_or_else(|| shown(name), |room| cut(&shown(name), room));
+            format!("{name}: {line} (held on {held} of {} nodes)", survey.nodes.len())
         }))?;
     }
     let nodes = survey.nodes.iter().map(|node| (&node.node, node.status.as_ref().err()));
     for report in nodes.clone().filter_map(|(node, vote)| Some((node, vote?))) {
         warn(format_args!("{}: {}", report.0, report.1), args.json);
     }
-    answered(nodes)
+    for node in &survey.nodes {
+        if node.status.as_ref().is_ok_and(|status| !status.is_master) {
+            warn(rows::is_replica(&node.node), args.json);
+        }
+    }
+    answered(None, nodes)?;
+    // For a person; a program counts lines.
+    if is_empty && room.is_some() && !args.json {
+        out::line(if args.all { "there are no locks" } else { "no lock is held; see --all" })?;
+    }
+    Ok(())
 }
 
 #[cfg(test)]

@@ -8,6 +8,7 @@
 
 mod args;
 mod cluster;
+mod columns;
 mod connection;
 mod definition;
 mod demo;

@@ -77,6 +77,17 @@ pub(super) fn complain(text: impl Display) {
     let _ = std::io::stderr().lock().write_all(line.as_bytes());
 }
 
+/// The columns of the terminal that standard output is; `None` where it goes elsewhere.
+pub(super) fn columns() -> Option<usize> {
+    std::io::stdout().is_terminal().then(|| columns_of(std::io::stdout()))
+}
+
+fn columns_of(terminal: impl std::os::fd::AsFd) -> usize {
+    let size = rustix::termios::tcgetwinsize(terminal);
+    let columns = size.map_or(0, |size| usize::from(size.ws_col));
+    if columns == 0 { COLUMNS_DEFAULT } else { columns }
+}
+
 /// A line on the terminal that is replaced again and again, and removed when this is dropped.
 pub(super) struct Progress {
     is_watched: bool,
@@ -93,15 +104,17 @@ impl Progress {
         self.is_watched
     }
 
+    /// How many columns a line may have.
+    pub(super) fn room(&self) -> usize {
+        columns_of(std::io::stderr()).saturating_sub(ECHO + 1)
+    }
+
     /// Shows this line, cut to the width of the terminal, in place of the one before.
     pub(super) fn show(&mut self, text: &str) {
         if !self.is_watched {
             return;
         }
-        let size = rustix::termios::tcgetwinsize(std::io::stderr());
-        let columns = size.map_or(0, |size| usize::from(size.ws_col));
-        let columns = if columns == 0 { COLUMNS_DEFAULT } else { columns };
-        let text = cut(&Printable::text(text).to_string(), columns.saturating_sub(ECHO + 1));
+        let text = cut(&Printable::text(text).to_string(), self.room());
         self.write(&format!("\r\x1b[K{text}"));
         self.is_shown = true;
     }

@@ -40,12 +40,13 @@ pub(super) fn node(survey: &Survey, node: &NodeSurvey) -> (Health, [String; 7]) 
     };
     let number = |field| status.number(field).map_or(UNKNOWN.to_owned(), |n| n.to_string());
     let state = match status.quarantine_left {
+        _ if !status.is_master => "grants nothing: a replica".to_owned(),
         Some(left) => format!("in quarantine for {}", Length(left)),
         None if status.is_granting() => "grants".to_owned(),
         // The reason's code word says more than a row has room for.
         None => match status.fields.get("state").and_then(|state| state.split(' ').next()) {
-            Some(code) if status.is_master => format!("grants nothing: {code}"),
-            Some(_) | None => "grants nothing".to_owned(),
+            Some(code) => format!("grants nothing: {code}"),
+            None => "grants nothing".to_owned(),
         },
     };
     let health = if status.is_granting() { Health::Good } else { Health::Abstains };
@@ -85,9 +86,20 @@ pub(super) fn shown(name: &[u8]) -> String {
     Printable(name).to_string()
 }
 
+/// The label of a lock's holder for people.
+pub(super) fn label(info: &LockInfo) -> Option<String> {
+    let label = info.raw_label.as_deref().or(info.label.as_deref().map(str::as_bytes));
+    label.map(shown)
+}
+
+/// What is to be said of a replica that was given as a node.
+pub(super) fn is_replica(node: &str) -> String {
+    format!("{node} is a replica, which grants nothing and has no vote: give its master instead")
+}
+
 fn holder(info: &LockInfo) -> String {
-    match &info.label {
-        Some(label) => shown(label.as_bytes()),
+    match label(info) {
+        Some(label) => label,
         None if info.state == "held" => "no label".to_owned(),
         None => format!("({})", info.state),
     }

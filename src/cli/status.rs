@@ -1,18 +1,27 @@
 //! `lockmod status`: what `lockmod top` shows, printed once.
 
 use super::args::Status;
-use super::failure::Failure;
+use super::columns::{LOCK_OPTIONAL, NODE_OPTIONAL, Optional, STATE, fit, shorten};
+use super::failure::{Failure, warn};
 use super::json::Json;
 use super::out;
 use super::rows::{self, LOCK_COLUMNS, LockOrder, NODE_COLUMNS};
 use crate::client::{LockSurvey, NodeReport, NodeSurvey, Survey};
+
+/// The widest cell for which the others of its column are padded.
+const PADDED_MAX: usize = 60;
 
 pub(super) async fn status(args: Status) -> Result<(), Failure> {
     let survey = args.connection.locker()?.survey(args.limit).await;
     if args.json {
         out::line(json(&survey))?;
     } else {
-        out::lines(lines(&survey))?;
+        out::lines(lines(&survey, out::columns()))?;
+    }
+    for node in &survey.nodes {
+        if node.status.as_ref().is_ok_and(|status| !status.is_master) {
+            warn(rows::is_replica(&node.node), args.json);
+        }
     }
     if survey.margin() < 0 {
         let failed = survey.nodes.iter().filter_map(|node| {
@@ -25,9 +34,10 @@ pub(super) async fn status(args: Status) -> Result<(), Failure> {
     Ok(())
 }
 
-fn lines(survey: &Survey) -> Vec<String> {
+/// What is printed, for a terminal with so many columns, or for a program.
+fn lines(survey: &Survey, room: Option<usize>) -> Vec<String> {
     let nodes = survey.nodes.iter().map(|node| rows::node(survey, node).1);
-    let mut lines = table(NODE_COLUMNS, nodes.collect());
+    let mut lines = table(NODE_COLUMNS, nodes.collect(), [0, STATE], &NODE_OPTIONAL, room);
     // Without a quorum it is the error.
     if survey.margin() >= 0 {
         lines.push(rows::quorum(survey));
@@ -36,7 +46,7 @@ fn lines(survey: &Survey) -> Vec<String> {
     if !locks.is_empty() {
         lines.push(String::new());
         let locks = locks.iter().map(|(name, lock)| rows::lock(survey, name, lock));
-        lines.extend(table(LOCK_COLUMNS, locks.collect()));
+        lines.extend(table(LOCK_COLUMNS, locks.collect(), [0, 1], &LOCK_OPTIONAL, room));
     }
     if survey.is_cut {
         lines.push("... and more locks: see --limit".to_owned());
@@ -44,22 +54,41 @@ fn lines(survey: &Survey) -> Vec<String> {
     lines
 }
 
-/// Rows under their titles, each column as wide as its widest cell.
-fn table<const N: usize>(titles: [&str; N], rows: Vec<[String; N]>) -> Vec<String> {
-    let titles = titles.map(str::to_owned);
-    let all = || std::iter::once(&titles).chain(&rows);
-    let mut widths = [0; N];
-    for row in all() {
-        for (width, cell) in widths.iter_mut().zip(row) {
-            *width = (*width).max(out::width(cell));
+/// Rows under their titles. For a terminal they are cut to its width, as `lockmod top` cuts them;
+/// for a program nothing is, and a cell that is much longer than others stands out.
+fn table<const N: usize>(
+    titles: [&str; N],
+    mut rows: Vec<[String; N]>,
+    text: [usize; 2],
+    optional: &[Optional],
+    room: Option<usize>,
+) -> Vec<String> {
+    let columns = match room {
+        // A gap is a blank wider here than in `top`.
+        Some(room) => fit(titles, &rows, text, optional, room.saturating_sub(N - 1)),
+        None => (0..N).map(|column| (column, PADDED_MAX)).collect(),
+    };
+    if room.is_some() {
+        shorten(&mut rows, &columns);
+        for (column, width) in &columns {
+            rows.iter_mut().for_each(|row| row[*column] = out::cut(&row[*column], *width));
         }
     }
+    let titles = titles.map(str::to_owned);
+    let widest = |column: usize| {
+        let cells = std::iter::once(&titles).chain(&rows).map(|row| out::width(&row[column]));
+        cells.max().unwrap_or(0)
+    };
+    let widths: Vec<(usize, usize)> =
+        columns.iter().map(|&(column, max)| (column, widest(column).min(max))).collect();
     let line = |row: &[String; N]| {
-        let cells = row.iter().zip(widths);
-        let cells = cells.map(|(cell, width)| cell.clone() + &" ".repeat(width - out::width(cell)));
+        let cells = widths.iter().map(|&(column, width)| {
+            let blanks = width.saturating_sub(out::width(&row[column]));
+            row[column].clone() + &" ".repeat(blanks)
+        });
         cells.collect::<Vec<_>>().join("  ").trim_end().to_owned()
     };
-    all().map(line).collect()
+    std::iter::once(&titles).chain(&rows).map(line).collect()
 }
 
 fn json(survey: &Survey) -> Json {
@@ -99,9 +128,9 @@ fn node_json(survey: &Survey, node: &NodeSurvey) -> Json {
 fn lock_json(name: &[u8], lock: &LockSurvey) -> Json {
     let mut fields = Vec::new();
     if let Some(best) = lock.best() {
+        fields.extend([("state", Json::text(&best.state))]);
+        fields.extend(Json::of_label(best));
         fields.extend([
-            ("state", Json::text(&best.state)),
-            ("label", best.label.as_ref().map_or(Json::Null, Json::text)),
             ("fence", Json::Number(best.fence.get())),
             ("held_for_ms", Json::millis(best.held_for)),
             ("ttl_left_ms", Json::millis(best.left)),
@@ -110,4 +139,29 @@ fn lock_json(name: &[u8], lock: &LockSurvey) -> Json {
         ]);
     }
     Json::of_lock(name, fields)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn rows() -> Vec<[String; 3]> {
+        let row = |cells: [&str; 3]| cells.map(str::to_owned);
+        vec![row(["a", "x", "1"]), row([&"b".repeat(500), &"y".repeat(99), "2"])]
+    }
+
+    /// One name of 500 letters made each line of the table as long.
+    #[test]
+    fn a_long_name_is_cut_at_a_terminal_and_pads_nothing_elsewhere() {
+        let titles = ["LOCK", "HOLDER", "NODES"];
+        let optional = [Optional { column: 2, leaves: 24 }];
+        for room in [40, 80] {
+            let lines = table(titles, rows(), [0, 1], &optional, Some(room));
+            assert!(lines.iter().all(|line| out::width(line) <= room), "{lines:#?}");
+            assert!(lines[2].starts_with("bbb") && lines[2].ends_with('2'), "{lines:#?}");
+        }
+        let lines = table(titles, rows(), [0, 1], &optional, None);
+        assert!(lines[1].len() < 2 * PADDED_MAX + 9, "{lines:#?}");
+        assert!(lines[2].contains(&"b".repeat(500)), "nothing is lost to a program");
+    }
 }

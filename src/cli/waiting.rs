@@ -5,14 +5,17 @@ use std::time::Duration;
 use tokio::time::{Instant, interval};
 
 use super::failure::Failure;
-use super::out::Progress;
+use super::out::{Progress, cut, width};
+use super::rows;
 use super::signals::Signals;
 use super::values::Name;
 use crate::client::protocol::LockInfo;
-use crate::client::{Guard, Length, Locker, NodeInfo};
+use crate::client::{Guard, Length, Locker, NodeInfo, NodeReport, Summary, Vote};
 
 /// How often a waiting person is told.
 const TELL_EVERY: Duration = Duration::from_millis(500);
+/// The columns that a name keeps in any case.
+const NAME_MIN: usize = 8;
 
 /// Acquires the lock, telling a person at a terminal for whom it waits, and at which place in line.
 ///
@@ -48,8 +51,7 @@ async fn watch(locker: &Locker, name: &Name, signals: &mut Signals) -> Result<Gu
                     guard = &mut acquiring => return Ok(guard?),
                     signal = signals.next() => break signal,
                     nodes = locker.info(name) => {
-                        let (holder, place) = (holder(&nodes), place.tell(&nodes));
-                        progress.show(&format!("lockmod: waiting for '{name}': {place}{holder}"));
+                        progress.show(&line(name, &place.tell(&nodes), &nodes, progress.room()));
                     }
                 }
             }
@@ -58,22 +60,36 @@ async fn watch(locker: &Locker, name: &Name, signals: &mut Signals) -> Result<Gu
     Err(Failure::interrupted(signal))
 }
 
-/// Who holds the lock, in words.
-fn holder(nodes: &[NodeInfo]) -> String {
-    if infos(nodes).next().is_none() {
-        return "no answer yet".to_owned();
+/// The line of a waiting person. What changes comes first: place and time are what remains of a
+/// line that is cut, and a long name makes room for them.
+fn line(name: &Name, place: &str, nodes: &[NodeInfo], room: usize) -> String {
+    let (time, holder) = state(nodes);
+    let told = format!("{place}{time}");
+    let around = width("lockmod: waiting for '': ");
+    // What is cut off the holder leaves its mark.
+    let mark = usize::from(!holder.is_empty());
+    let room = room.saturating_sub(around + width(&told) + mark);
+    let name = cut(&name.to_string(), room.max(NAME_MIN));
+    format!("lockmod: waiting for '{name}': {told}{holder}")
+}
+
+/// How long the lock may still be held, or why that is not known; and who holds it.
+fn state(nodes: &[NodeInfo]) -> (String, String) {
+    let held = infos(nodes).filter(|info| info.state == "held").max_by_key(|info| info.left);
+    if let Some(info) = held {
+        let label = rows::label(info).unwrap_or_else(|| "another client".to_owned());
+        let left = Length(info.left.unwrap_or_default());
+        return (format!("up to {left} more"), format!(", held by {label}"));
     }
-    match infos(nodes).filter(|info| info.state == "held").max_by_key(|info| info.left) {
-        Some(info) => {
-            let label = info.label.as_deref().unwrap_or("another client");
-            let left = info.left.unwrap_or_default();
-            format!("held by {label} for up to {} more", Length(left))
-        }
-        None => {
-            let answered = infos(nodes).count();
-            format!("not held on the {answered} of {} nodes that answer", nodes.len())
-        }
+    let report = |node: &NodeInfo| {
+        let vote = node.info.as_ref().map_or_else(Vote::clone, |_| Vote::NotHeld);
+        NodeReport { node: node.node.clone(), vote }
+    };
+    let reports: Vec<NodeReport> = nodes.iter().map(report).collect();
+    if reports.iter().all(|report| report.vote == Vote::TimedOut) {
+        return ("no answer yet".to_owned(), String::new());
     }
+    (Summary(&reports).to_string(), String::new())
 }
 
 fn infos(nodes: &[NodeInfo]) -> impl Iterator<Item = &LockInfo> {
@@ -103,8 +119,8 @@ impl Place {
             self.at_most = 1;
         }
         match self.at_most {
-            1 => format!("first of {} in line; ", longest.waiters),
-            place => format!("place {place} of {} in line, or better; ", longest.waiters),
+            1 => format!("first of {} in line, ", longest.waiters),
+            place => format!("place {place} of {} or better, ", longest.waiters),
         }
     }
 }
@@ -130,8 +146,21 @@ mod tests {
     #[test]
     fn nodes_that_say_nothing_are_not_taken_for_a_lock_that_is_free() {
         let silent = || NodeInfo::new("n".into(), Err(Vote::TimedOut));
-        assert_eq!(holder(&[silent(), silent()]), "no answer yet");
-        assert_eq!(holder(&[silent(), node(0, 0)]), "held by another client for up to 0 ms more");
+        let told = |nodes: &[NodeInfo]| line(&Name(b"job".to_vec()), "", nodes, 77);
+        assert_eq!(told(&[silent(), silent()]), "lockmod: waiting for 'job': no answer yet");
+        let held = "lockmod: waiting for 'job': up to 0 ms more, held by another client";
+        assert_eq!(told(&[silent(), node(0, 0)]), held);
+        let down = || NodeInfo::new("n".into(), Err(Vote::Unreachable("refused".into())));
+        let reason = "lockmod: waiting for 'job': 2 of 3 unreachable (refused); 1 timed out";
+        assert_eq!(told(&[down(), silent(), down()]), reason);
+    }
+
+    /// At 80 columns the time was behind a long label, and cut away with it.
+    #[test]
+    fn place_and_time_are_told_before_names_and_labels_that_are_long() {
+        let name = Name("n".repeat(200).into_bytes());
+        let told = cut(&line(&name, "place 12 of 12 or better, ", &[node(0, 0)], 77), 77);
+        assert!(told.contains("nnn…': place 12 of 12 or better, up to 0 ms more"), "{told}");
     }
 
     #[test]
@@ -140,9 +169,9 @@ mod tests {
         let mut place = Place { began_at, at_most: u64::MAX };
         assert_eq!(place.tell(&[]), "");
         let hour = 3_600_000;
-        assert_eq!(place.tell(&[node(3, hour)]), "place 3 of 3 in line, or better; ");
-        assert_eq!(place.tell(&[node(7, hour)]), "place 3 of 7 in line, or better; ");
-        assert_eq!(place.tell(&[node(2, hour)]), "place 2 of 2 in line, or better; ");
-        assert_eq!(place.tell(&[node(5, 0), node(5, 0)]), "first of 5 in line; ");
+        assert_eq!(place.tell(&[node(3, hour)]), "place 3 of 3 or better, ");
+        assert_eq!(place.tell(&[node(7, hour)]), "place 3 of 7 or better, ");
+        assert_eq!(place.tell(&[node(2, hour)]), "place 2 of 2 or better, ");
+        assert_eq!(place.tell(&[node(5, 0), node(5, 0)]), "first of 5 in line, ");
     }
 }

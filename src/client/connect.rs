@@ -196,10 +196,21 @@ async fn log_in_by(stream: &mut Box<dyn Stream>, url: &NodeUrl) -> Result<(), Fa
         login_as(stream, &login).await?;
     }
     if url.database != 0 {
-        let database = url.database.to_string();
-        login_as(stream, &Packet::new(&[b"SELECT", database.as_bytes()])).await?;
+        select(stream, url.database).await?;
     }
     Ok(())
+}
+
+/// Selects a database. A server has 16 unless it is told otherwise.
+async fn select(stream: &mut Box<dyn Stream>, database: i64) -> Result<(), Failure> {
+    let digits = database.to_string();
+    let select = Packet::new(&[b"SELECT", digits.as_bytes()]);
+    login_as(stream, &select).await.map_err(|failure| match failure {
+        Failure::NoPermission(text) if code::meaning_of(&text) != Meaning::Forbidden => {
+            Failure::Refused(format!("database {database} cannot be selected: {text}").into())
+        }
+        failure => failure,
+    })
 }
 
 /// Sends a command of the login, which must succeed.

@@ -302,8 +302,15 @@ pub fn error_vote(text: &str) -> Vote {
         Meaning::Forbidden => Vote::NoPermission(text.into()),
         Meaning::WrongType => Vote::WrongType,
         Meaning::Never if code::is_unknown_command(text) => Vote::ModuleMissing,
-        Meaning::Never => Vote::Refused(text.into()),
+        Meaning::Never => Vote::Refused(moved(text).unwrap_or_else(|| text.into())),
     }
+}
+
+/// `MOVED slot host:port` in words: a node of a cluster answers with where the lock is.
+fn moved(text: &str) -> Option<Arc<str>> {
+    let mut words = text.strip_prefix(code::MOVED.word)?.strip_prefix(' ')?.split(' ');
+    let (slot, place) = (words.next()?, words.next()?);
+    Some(format!("its cluster has this lock, in slot {slot}, on {place}: give that node").into())
 }
 
 /// The number before the last ` ms` in a text.
@@ -323,8 +330,10 @@ pub struct LockInfo {
     pub fence: Fence,
     /// How long the lease lasts unless it is extended.
     pub left: Option<Duration>,
-    /// Who holds it.
+    /// Who holds it. What is not UTF-8 in it shows as `U+FFFD`.
     pub label: Option<String>,
+    /// The label as it is, where it is not UTF-8.
+    pub raw_label: Option<Vec<u8>>,
     /// How long it has been held.
     pub held_for: Option<Duration>,
     /// How many wait for it in line.
@@ -333,6 +342,8 @@ pub struct LockInfo {
     pub first_waiting: Option<Duration>,
     /// For how much longer the node grants nothing.
     pub quarantine_left: Option<Duration>,
+    /// Why the node grants nothing, the code word first; `None` if it does.
+    pub node_state: Option<String>,
 }
 
 /// Reads the reply to `LOCK.INFO`.
@@ -355,11 +366,15 @@ pub fn lock_info(reply: &Reply) -> Result<LockInfo, Vote> {
             b"state" => info.state = text(&pair[1]).unwrap_or_default(),
             b"fence" => info.fence = number(&pair[1]).and_then(Fence::new).unwrap_or_default(),
             b"ttl_left_ms" => info.left = length,
-            b"label" => info.label = text(&pair[1]).filter(|label| !label.is_empty()),
+            b"label" => {
+                info.label = text(&pair[1]).filter(|label| !label.is_empty());
+                info.raw_label = bytes_of_no_text(&pair[1]);
+            }
             b"held_for_ms" => info.held_for = length,
             b"waiters" => info.waiters = number(&pair[1]).unwrap_or_default(),
             b"first_waiting_ms" => info.first_waiting = length,
             b"quarantine_left_ms" => info.quarantine_left = length,
+            b"node_state" => info.node_state = text(&pair[1]),
             _ => {}
         }
     }
@@ -381,6 +396,15 @@ fn text(reply: &Reply) -> Option<String> {
     match reply {
         Reply::Text(text) => Some(String::from_utf8_lossy(text).into_owned()),
         Reply::Nil | Reply::Integer(_) | Reply::List(_) | Reply::Error(_) | Reply::Push(_) => None,
+    }
+}
+
+/// The bytes of what is not UTF-8.
+fn bytes_of_no_text(reply: &Reply) -> Option<Vec<u8>> {
+    match reply {
+        Reply::Text(text) if std::str::from_utf8(text).is_err() => Some(text.clone()),
+        Reply::Text(_) | Reply::Nil | Reply::Integer(_) => None,
+        Reply::List(_) | Reply::Error(_) | Reply::Push(_) => None,
     }
 }
 
@@ -467,6 +491,17 @@ mod tests {
         for later in ["LOADING x", "READONLY x", "STATEFILE x", "NOREPLICAS x", "MISCONF x"] {
             assert!(matches!(error_vote(later), Vote::Unavailable(_)), "{later}");
         }
+    }
+
+    /// It was shown as the server says it, in the words of its protocol.
+    #[test]
+    fn a_node_of_a_cluster_is_told_of_in_words() {
+        let Vote::Refused(text) = error_vote("MOVED 3999 10.0.0.7:6381") else { panic!() };
+        assert_eq!(
+            &*text,
+            "its cluster has this lock, in slot 3999, on 10.0.0.7:6381: give that node"
+        );
+        assert_eq!(error_vote("MOVED"), Vote::Refused("MOVED".into()));
     }
 
     #[test]

@@ -183,7 +183,7 @@ impl Vote {
             Vote::Confirmed => "confirmed",
             Vote::Provisional => "keeping it for after a quarantine",
             Vote::Held { .. } => "held by another",
-            Vote::NotHeld => "not held",
+            Vote::NotHeld => "free",
             Vote::Quarantined { .. } => "in quarantine",
             Vote::TimedOut => "timed out",
             Vote::Unreachable(_) => "unreachable",
@@ -258,7 +258,7 @@ impl fmt::Display for NodeReport {
 }
 
 /// All votes in one line: holders first, then every other kind of vote with its number.
-pub(super) struct Summary<'a>(pub(super) &'a [NodeReport]);
+pub(crate) struct Summary<'a>(pub(crate) &'a [NodeReport]);
 
 impl Summary<'_> {
     fn held(&self, f: &mut fmt::Formatter<'_>) -> Result<bool, fmt::Error> {

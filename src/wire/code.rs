@@ -104,6 +104,22 @@ pub const ERR: Code = code(
     "no",
 );
 
+/// The node is a replica; the module says it of itself, too.
+pub const READONLY: Code = code(
+    "READONLY",
+    Meaning::Later,
+    "the node is a replica, or its cluster is changing masters",
+    "when it is a master again; else on its master",
+);
+
+/// The server's word for a lock that another node of its cluster has.
+pub const MOVED: Code = code(
+    "MOVED",
+    Meaning::Never,
+    "the node's cluster has the lock's slot on another master",
+    "no; on that master, which the text names",
+);
+
 /// The module's own, in the order of [`Refusal::CODES`].
 pub const MODULE: [Code; Refusal::CODES.len()] = [
     BADTTL, BADTOKEN, BADARG, WRONGTYPE, QUARANTINE, QUEUEFULL, NOPERM, EXHAUSTED, STATEFILE,
@@ -111,21 +127,17 @@ pub const MODULE: [Code; Refusal::CODES.len()] = [
 ];
 
 /// What the server itself answers in place of a command of the module.
-pub const SERVER: [Code; 14] = [
+pub const SERVER: [Code; 15] = [
     ERR,
     code("NOAUTH", Meaning::Forbidden, "the connection has not logged in", "no; log in"),
     code("WRONGPASS", Meaning::Forbidden, "user and password do not fit", "no"),
     code("LOADING", Meaning::Later, "the data set is being loaded", "when it is loaded"),
     code("BUSY", Meaning::Later, "a script has been running for long", "when it has ended"),
-    code(
-        "READONLY",
-        Meaning::Later,
-        "the node is a replica, or its cluster is changing masters",
-        "when it is a master again; else on its master",
-    ),
+    READONLY,
     code("MASTERDOWN", Meaning::Later, "a replica has lost its master", "when it has one again"),
     code("CLUSTERDOWN", Meaning::Later, "the node's cluster is not complete", "when it is"),
     code("TRYAGAIN", Meaning::Later, "the lock's slot is moving", "soon"),
+    MOVED,
     code("UNBLOCKED", Meaning::Later, "the node became a replica meanwhile", "on its master"),
     code(
         "NOREPLICAS",

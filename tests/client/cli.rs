@@ -120,12 +120,12 @@ fn a_person_at_a_terminal_is_told_the_place_in_line() {
     let run = lockmod(&nodes, &["run", "job", "--wait", "10s", "--", "true"]);
     let mut wide = Screen::start(&run, (100, 4));
     wide.wait_for("all is told", |text| {
-        text.contains("waiting for 'job': ") && text.contains(" in line; held by cron-3 for up to ")
+        text.contains("waiting for 'job': ") && text.contains(" more, held by cron-3")
     });
-    // The place comes first: it is what remains of a line that is cut.
-    let mut narrow = Screen::start(&run, (61, 4));
+    // Place and time come first: they are what remains of a line that is cut.
+    let mut narrow = Screen::start(&run, (70, 4));
     narrow.wait_for("the line is cut", |text| {
-        text.contains(" in line") && text.trim_end().ends_with('…')
+        text.contains(" of 2") && text.contains("up to ") && text.trim_end().ends_with('…')
     });
     wide.press("\x03");
     assert_eq!(wide.end(), Some(128 + 2));

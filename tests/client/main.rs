@@ -15,6 +15,7 @@ mod metrics;
 mod output;
 mod promises;
 mod renewal;
+mod replies;
 mod restarts;
 mod screen;
 mod watch;

@@ -3,7 +3,6 @@
 //! The terminal, the keys and the nodes meet here. What a key means is in [`state`], what is shown
 //! in [`view`]; both are without I/O. Watching costs the nodes at most a tenth of their time.
 
-mod columns;
 mod state;
 mod view;
 

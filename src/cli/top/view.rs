@@ -9,9 +9,9 @@ use ratatui::style::{Color, Modifier, Style, Stylize};
 use ratatui::text::{Line, Text};
 use ratatui::widgets::{Block, Cell, Clear, Paragraph, Row, Table, TableState, Wrap};
 
+use super::super::columns::{LOCK_OPTIONAL, NODE_OPTIONAL, NODES, STATE, WAITING, fit, shorten};
 use super::super::out::{cut, width};
 use super::super::rows::{self, Health, LOCK_COLUMNS, NODE_COLUMNS};
-use super::columns::{Optional, distinct, fit};
 use super::state::{Mode, State};
 use crate::client::{LockSurvey, Survey, is_plain};
 
@@ -33,32 +33,6 @@ a quorum hold
 red: a node that does not answer; no quorum";
 /// The most lines for the result of an order.
 const MESSAGE_LINES: usize = 3;
-
-/// Columns of [`NODE_COLUMNS`] and [`LOCK_COLUMNS`] that get a colour.
-const STATE: usize = 2;
-const WAITING: usize = 5;
-const NODES: usize = 6;
-
-/// Which of the other columns of nodes are shown, the most useful first.
-const NODE_OPTIONAL: [Optional; 5] = [
-    Optional { column: 3, leaves: 40 },
-    Optional { column: 6, leaves: 40 },
-    unless_names_are_cut(4),
-    unless_names_are_cut(1),
-    unless_names_are_cut(5),
-];
-/// And of locks.
-const LOCK_OPTIONAL: [Optional; 5] = [
-    Optional { column: 4, leaves: 24 },
-    Optional { column: WAITING, leaves: 40 },
-    Optional { column: NODES, leaves: 40 },
-    unless_names_are_cut(3),
-    unless_names_are_cut(2),
-];
-
-const fn unless_names_are_cut(column: usize) -> Optional {
-    Optional { column, leaves: usize::MAX }
-}
 
 pub(super) fn draw(frame: &mut Frame<'_>, state: &State) {
     let nodes = state.survey.as_ref().map_or(1, |survey| survey.nodes.len());
@@ -167,16 +141,6 @@ fn inner(area: Rect) -> usize {
     usize::from(area.width).saturating_sub(2)
 }
 
-/// Cuts the names in the first column so that they stay different, the rest as it comes.
-fn shorten<const N: usize>(rows: &mut [[String; N]], columns: &[(usize, usize)]) {
-    let Some(&(_, columns)) = columns.iter().find(|(column, _)| *column == 0) else { return };
-    let names: Vec<&str> = rows.iter().map(|row| row[0].as_str()).collect();
-    let names = distinct(&names, columns);
-    for (row, name) in rows.iter_mut().zip(names) {
-        row[0] = name;
-    }
-}
-
 fn table<'r, const N: usize>(
     titles: [&'r str; N],
     rows: &'r [[String; N]],
@@ -256,8 +220,7 @@ mod tests {
             label: Some(label.to_owned()),
             held_for: Some(Duration::from_secs(held_for)),
             waiters,
-            first_waiting: None,
-            quarantine_left: None,
+            ..LockInfo::default()
         };
         LockSurvey { nodes: vec![Some(info.clone()), Some(info), None] }
     }

@@ -6,7 +6,7 @@
 
 use std::collections::HashSet;
 
-use super::super::out::{cut, head, tail, width};
+use super::out::{cut, head, tail, width};
 
 /// Between two columns.
 const GAP: usize = 1;
@@ -18,6 +18,33 @@ pub(super) struct Optional {
     /// It is shown if so many columns of the terminal remain for the two of text, or as many as
     /// they need.
     pub(super) leaves: usize,
+}
+
+/// Columns of [`NODE_COLUMNS`](super::rows::NODE_COLUMNS) and
+/// [`LOCK_COLUMNS`](super::rows::LOCK_COLUMNS) that others name.
+pub(super) const STATE: usize = 2;
+pub(super) const WAITING: usize = 5;
+pub(super) const NODES: usize = 6;
+
+/// Which of the other columns of nodes are shown, the most useful first.
+pub(super) const NODE_OPTIONAL: [Optional; 5] = [
+    Optional { column: 3, leaves: 40 },
+    Optional { column: 6, leaves: 40 },
+    unless_names_are_cut(4),
+    unless_names_are_cut(1),
+    unless_names_are_cut(5),
+];
+/// And of locks.
+pub(super) const LOCK_OPTIONAL: [Optional; 5] = [
+    Optional { column: 4, leaves: 24 },
+    Optional { column: WAITING, leaves: 40 },
+    Optional { column: NODES, leaves: 40 },
+    unless_names_are_cut(3),
+    unless_names_are_cut(2),
+];
+
+const fn unless_names_are_cut(column: usize) -> Optional {
+    Optional { column, leaves: usize::MAX }
 }
 
 /// The columns to show, from left to right, with their widths. The first two to be named, `text`,
@@ -47,6 +74,16 @@ pub(super) fn fit<const N: usize>(
     shown.extend([(text[0], name), (text[1], left - name)]);
     shown.sort_unstable();
     shown
+}
+
+/// Cuts the names in the first column so that they stay different.
+pub(super) fn shorten<const N: usize>(rows: &mut [[String; N]], columns: &[(usize, usize)]) {
+    let Some(&(_, columns)) = columns.iter().find(|(column, _)| *column == 0) else { return };
+    let names: Vec<&str> = rows.iter().map(|row| row[0].as_str()).collect();
+    let names = distinct(&names, columns);
+    for (row, name) in rows.iter_mut().zip(names) {
+        row[0] = name;
+    }
 }
 
 /// The names, cut to so many columns, and different from each other as far as that goes.

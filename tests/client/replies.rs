@@ -1,0 +1,143 @@
+//! What the command says of what the nodes answer: whom it names, and what it takes for what.
+
+use crate::cli::{NO_TOKEN, fails, lockmod, succeeds, text};
+use crate::common::Server;
+use crate::nodes;
+use crate::screen::Screen;
+
+/// It said that the lease had ended, though it was never that of the token.
+#[test]
+fn a_token_that_does_not_hold_the_lock_is_told_who_does() {
+    let nodes = nodes(3);
+    succeeds(&nodes, &["acquire", "job", "--label", "cron-3"]);
+    for command in ["release", "extend"] {
+        let said = fails(&nodes, &[command, "job", NO_TOKEN], 122);
+        let expected = "the token does not hold lock 'job': 3 of 3 nodes hold it for cron-3 for up";
+        assert!(said.contains(expected) && !said.contains("ended"), "{said}");
+        let said = fails(&nodes, &[command, "job", NO_TOKEN, "--json"], 122);
+        assert!(said.contains("\"text\":\"held by cron-3 for"), "{said}");
+        let said = fails(&nodes, &[command, "free", NO_TOKEN], 122);
+        assert!(
+            said.contains("does not hold lock 'free' any more, and nobody else does"),
+            "{said}"
+        );
+    }
+}
+
+#[test]
+fn the_json_of_a_release_says_what_came_of_it() {
+    let nodes = nodes(1);
+    let out = succeeds(&nodes, &["acquire", "job"]);
+    let token = out.lines().find_map(|line| line.strip_prefix("token ")).unwrap();
+    let out = succeeds(&nodes, &["release", "job", token, "--json"]);
+    assert_eq!(out, "{\"name\":\"job\",\"released\":true}\n");
+}
+
+/// Those who acquired were told "2 not held", and those who asked for a fence "granted with fence".
+#[test]
+fn nodes_are_spoken_of_in_words_that_fit_the_question() {
+    let mut nodes = nodes(3);
+    nodes[0].run("LOCK.ACQUIRE job t 60000").unwrap();
+    nodes[1].run("LOCK.ACQUIRE job u 60000").unwrap();
+    let said = fails(&nodes, &["acquire", "job"], 120);
+    assert!(said.contains("2 of 3 nodes hold it") && said.contains("1 free"), "{said}");
+    nodes[1].kill();
+    nodes[2].kill();
+    let said = fails(&nodes, &["fence", "job"], 121);
+    assert!(said.contains("1 of 3 nodes answered: no quorum; 127.0.0.1:"), "{said}");
+    assert!(said.contains("refused") && !said.contains("granted"), "{said}");
+}
+
+/// "No quorum answered", although all nodes did.
+#[test]
+fn a_key_of_another_type_is_said_to_be_no_lock() {
+    let nodes = nodes(3);
+    for node in &nodes {
+        node.run("SET job text").unwrap();
+    }
+    for command in ["info", "fence"] {
+        let said = fails(&nodes, &[command, "job"], 123);
+        let expected = "'job' is no lock: on 3 of 3 nodes the key has another type";
+        assert!(said.contains(expected) && !said.contains("quorum"), "{command}: {said}");
+    }
+}
+
+/// It passed for a node, with one vote less than one thought.
+#[test]
+fn a_replica_among_the_nodes_is_warned_of() {
+    let mut nodes = nodes(3);
+    succeeds(&nodes, &["acquire", "job"]);
+    let replica = Server::builder().replica_of(&nodes[0]).start();
+    nodes[0].wait_for_replica(&replica);
+    let expected = format!("127.0.0.1:{} is a replica, which grants nothing", replica.port());
+    nodes[2] = replica;
+    for args in [&["list"][..], &["info", "job"], &["status"], &["list", "--json"]] {
+        let output = lockmod(&nodes, args).output().unwrap();
+        let said = text(&output.stderr);
+        assert!(output.status.success(), "{args:?}: {said}");
+        assert!(said.contains(&expected) && said.lines().count() == 1, "{args:?}: {said}");
+    }
+    assert!(succeeds(&nodes, &["status"]).contains("grants nothing: a replica"));
+    // A node that waits is no replica.
+    let json = succeeds(&nodes, &["info", "job", "--json"]);
+    assert!(json.contains("\"node_state\":null") && json.contains("READONLY"), "{json}");
+}
+
+#[test]
+fn a_label_that_is_not_text_is_there_in_full() {
+    let nodes = nodes(1);
+    let mut conn = nodes[0].connect();
+    let mut acquire = redis::cmd("LOCK.ACQUIRE");
+    acquire.arg("job").arg("t").arg(60_000).arg("LABEL").arg(&b"a\xff"[..]);
+    acquire.exec(&mut conn).unwrap();
+    for args in [&["info", "job", "--json"][..], &["list", "--json"], &["status", "--json"]] {
+        let json = succeeds(&nodes, args);
+        assert!(json.contains("\"label\":\"a\u{fffd}\",\"label_hex\":\"61ff\""), "{json}");
+    }
+    for args in [&["info", "job"][..], &["list"], &["status"]] {
+        assert!(succeeds(&nodes, args).contains(r"a\xff"), "{args:?}");
+    }
+}
+
+/// It was "no permission".
+#[test]
+fn a_database_that_the_server_does_not_have_is_refused_in_words() {
+    let nodes = nodes(1);
+    let url = format!("{}/99", nodes[0].url());
+    let said = fails(&[], &["acquire", "job", "--nodes", &url], 123);
+    assert!(said.contains("database 99 cannot be selected: ERR DB index is out"), "{said}");
+    assert!(!said.contains("permission"), "{said}");
+}
+
+/// A line at a terminal that says why nothing goes on; and what an empty list is.
+#[test]
+fn a_person_is_told_why_the_nodes_are_silent_and_that_there_is_nothing() {
+    let mut nodes = nodes(3);
+    let list = Screen::start(&lockmod(&nodes, &["list"]), (80, 4));
+    list.wait_for("it says so", |text| text.contains("no lock is held; see --all"));
+    assert_eq!(succeeds(&nodes, &["list"]), "", "a program counts lines");
+    nodes[0].kill();
+    nodes[1].kill();
+    let run = lockmod(&nodes, &["run", "job", "--wait", "10s", "--", "true"]);
+    let mut waiting = Screen::start(&run, (80, 4));
+    let expected = "waiting for 'job': 2 of 3 unreachable (connection refused); 1 free";
+    waiting.wait_for("the reason is told", |text| text.contains(expected));
+    waiting.press("\x03");
+    assert_eq!(waiting.end(), Some(128 + 2));
+}
+
+/// One name of 500 letters made the whole table as wide.
+#[test]
+fn a_long_name_leaves_the_table_within_the_terminal() {
+    let nodes = nodes(1);
+    let name = "n".repeat(500);
+    succeeds(&nodes, &["acquire", &name, "--label", &"l".repeat(128)]);
+    succeeds(&nodes, &["acquire", "short", "--label", "me"]);
+    for columns in [40, 80] {
+        let status = Screen::start(&lockmod(&nodes, &["status"]), (columns, 24));
+        status.wait_for("all is there", |text| text.contains("short") && text.contains("nnn…"));
+        assert!(status.text().lines().count() <= 7, "no line is wrapped:\n{}", status.text());
+    }
+    assert!(succeeds(&nodes, &["status"]).contains(&name));
+    assert!(succeeds(&nodes, &["list"]).contains(&name));
+}
