@@ -7,7 +7,7 @@
 use std::cell::Cell;
 
 use super::arguments::{ARGS_MAX, KEY, TOKEN, TTL, slices};
-use super::ffi::{Args, Context, Found, InServer, Reply, Value};
+use super::ffi::{Args, Context, Found, InServer, Key, Reply, Value};
 use super::replication::Stands;
 use super::{clock, config, info, process, replication, start, waiters};
 use crate::engine::{
@@ -37,7 +37,7 @@ impl Handler for Acquire {
             return replication::apply_acquire(context, args);
         }
         let now = clock::now();
-        let (outcome, wait, has_line) = {
+        let (outcome, wait, has_line, again) = {
             let mut slots = [&[][..]; ARGS_MAX];
             let request = request::acquire(slices(args, &mut slots)?, config::limits())?;
             let (wait, queued) = match request.waiting {
@@ -64,10 +64,12 @@ impl Handler for Acquire {
             // that replicas are not told.
             let keeps = |outcome: &Acquired| match outcome {
                 Acquired::Granted { .. } => true,
-                Acquired::Again { later, .. } => *later,
-                Acquired::Held => false,
+                Acquired::Again { .. } | Acquired::Held => false,
             };
-            (context.open(args, KEY).with_lock(decide, keeps)?, wait, has_line)
+            let mut key = context.open(args, KEY);
+            let outcome = key.with_lock(decide, keeps)?;
+            let again = Again::of(outcome, &mut key, claim.ttl);
+            (outcome, wait, has_line, again)
         };
         let reply = match outcome {
             Acquired::Granted { fence, ends_at, lapsed } => {
@@ -79,10 +81,9 @@ impl Handler for Acquire {
                 context.notify(c"lock.acquire", args, KEY);
                 Reply::Integer(fence.get())
             }
-            Acquired::Again { fence, ends_at, later } => {
-                if later {
-                    let lease = Stands { ends_at, fence, is_provisional: false };
-                    replication::state_lease(context, args, now, lease);
+            Acquired::Again { fence, .. } => {
+                if let Some(Again { ttl, lease }) = again {
+                    replication::state_extension(context, args, now, ttl, lease);
                 }
                 Reply::Integer(fence.get())
             }
@@ -104,6 +105,28 @@ impl Handler for Acquire {
             waiters::settle(context, args.get(KEY), standing);
         }
         Ok(reply)
+    }
+}
+
+/// What is to be told of a lock that its holder has acquired again.
+struct Again {
+    ttl: Millis,
+    lease: Stands,
+}
+
+impl Again {
+    /// Nothing, where the lease did not become longer and no `EXPIRE` had to be taken back: the
+    /// lock would go while it is held.
+    fn of(outcome: Acquired, key: &mut Key<'_>, ttl: Millis) -> Option<Again> {
+        let Acquired::Again { fence, ends_at, later } = outcome else { return None };
+        if !key.persist() && !later {
+            return None;
+        }
+        let is_provisional = match key.find() {
+            Found::Lock(lock) => lock.is_provisional(),
+            Found::Nothing | Found::Other => false,
+        };
+        Some(Again { ttl, lease: Stands { ends_at, fence, is_provisional } })
     }
 }
 
@@ -277,13 +300,17 @@ fn raise(context: &mut Context<'_>, args: &mut Args<'_>) -> Result<Reply, Refusa
             Found::Nothing => &mut nothing,
             Found::Other => return Err(Refusal::WrongType),
         };
-        match ready {
+        let outcome = match ready {
             None => process::with(server, |process| process.node.apply_raise(lock, token, fence)),
             Some(ready) => {
                 let now = clock::now();
                 process::decide(ready, |node| node.raise(lock, token, fence, node.date(now)))?
             }
+        };
+        if outcome.is_done() {
+            key.persist();
         }
+        outcome
     };
     match outcome {
         Extended::Extended { counter, .. } => {

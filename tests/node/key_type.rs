@@ -205,9 +205,10 @@ fn a_native_expiry_on_a_lock_is_an_operators_delete() {
     assert_eq!(ask(conn, "LOCK.ACQUIRE res B 30000"), "10");
 }
 
-/// An expiry from before a grant deleted the lock while it was held.
+/// An expiry from before a grant deleted the lock while it was held; one from before a retry by the
+/// holder that prolonged nothing did so for longer.
 #[test]
-fn a_grant_or_an_extension_takes_a_native_expiry_back_on_replicas_too() {
+fn what_confirms_a_holder_takes_a_native_expiry_back_on_replicas_too() {
     let primary = Server::start();
     let replica = Server::builder().replica_of(&primary).start();
     primary.wait_for_replica(&replica);
@@ -216,7 +217,8 @@ fn a_grant_or_an_extension_takes_a_native_expiry_back_on_replicas_too() {
     for (changes, line) in [
         (true, "LOCK.EXTEND res A 40000"),
         (true, "LOCK.ACQUIRE res A 50000"),
-        (false, "LOCK.ACQUIRE res A 10"),
+        (true, "LOCK.ACQUIRE res A 10"),
+        (true, "LOCK.FENCE res A 3"),
         (false, "LOCK.ACQUIRE res B 60000"),
         (false, "LOCK.EXTEND res B 60000"),
         (false, "LOCK.FENCE res"),
@@ -228,6 +230,9 @@ fn a_grant_or_an_extension_takes_a_native_expiry_back_on_replicas_too() {
         assert_eq!(ask(conn, "TTL res") == "-1", changes, "{line}");
         primary.wait_for_replica(&replica);
         assert_eq!(ask(copy, "TTL res") == "-1", changes, "{line}, at the replica");
+        assert_eq!(digest(copy), digest(conn), "{line}");
+        let lefts = [left_ms(conn, "res"), left_ms(copy, "res")];
+        assert!(lefts[0].abs_diff(lefts[1]) < 5_000, "{line}: {lefts:?}");
     }
     let mut waiter = primary.connect_raw();
     waiter.send(&["LOCK.ACQUIRE", "res", "C", "30000", "WAIT", "30000"]);

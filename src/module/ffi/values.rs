@@ -62,15 +62,17 @@ pub(super) unsafe extern "C" fn free(value: *mut c_void) {
 }
 
 impl Key<'_> {
-    /// Takes back what `EXPIRE` has said, if it has.
+    /// Takes back what `EXPIRE` has said; answers whether it had.
     #[inline]
-    pub(in crate::module) fn persist(&mut self) {
+    pub(in crate::module) fn persist(&mut self) -> bool {
         let none = raw::mstime_t::from(raw::REDISMODULE_NO_EXPIRE);
         // SAFETY: the key is open for writing, or null, which the server takes for a missing one.
         unsafe {
-            if call!(RedisModule_GetExpire(self.raw)) != none {
+            let was_to_expire = call!(RedisModule_GetExpire(self.raw)) != none;
+            if was_to_expire {
                 call!(RedisModule_SetExpire(self.raw, none));
             }
+            was_to_expire
         }
     }
 
