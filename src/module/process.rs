@@ -121,7 +121,7 @@ impl Process {
         if self.node.persisted(state.ceilings()) {
             return Ok(());
         }
-        if let Err(error) = state.raise(ceilings) {
+        if let Err(error) = state.raise_or_withdraw(ceilings) {
             self.node.request_failed();
             return Err(Refusal::StateFile { cause: error.to_string() });
         }

@@ -116,11 +116,26 @@ impl StateFile {
     /// Makes at least these ceilings durable before it returns.
     ///
     /// # Errors
-    /// What the operating system said. What was durable still is.
+    /// What the operating system said. What was durable still is, and a later write says the rest.
     pub(super) fn raise(&self, ceilings: Ceilings) -> io::Result<()> {
         let mut writer = self.shared.writer();
         self.shared.board().statement.raise(ceilings);
         self.shared.write(&mut writer)
+    }
+
+    /// The same for a request that is refused otherwise, and then must leave nothing behind.
+    ///
+    /// # Errors
+    /// What the operating system said. What was durable still is.
+    pub(super) fn raise_or_withdraw(&self, ceilings: Ceilings) -> io::Result<()> {
+        // Held until the end: nobody else writes what is withdrawn.
+        let mut writer = self.shared.writer();
+        let before = self.shared.board().statement.raise(ceilings);
+        let written = self.shared.write(&mut writer);
+        if written.is_err() {
+            self.shared.board().statement.withdraw(before);
+        }
+        written
     }
 
     /// Asks for ceilings ahead of need; returns at once.

@@ -112,6 +112,28 @@ fn a_disk_that_fills_up_shows_in_the_state_of_the_node() {
     assert_eq!(failures, 1, "a cause is told once");
 }
 
+/// What a refused request had asked of the state file was in its next write: a crash within the
+/// next minute was waited out as if the lease had been granted.
+#[test]
+fn a_refused_acquire_is_not_waited_for_after_a_crash() {
+    let mut server = watched().start();
+    granted(&server, "lock", "holder", 1_000);
+    server.set_disk_full(true);
+    let refusal = acquire(&server, "long", "token", MAX_TTL_MS).expect_err("beyond the ceiling");
+    assert!(refusal.starts_with("STATEFILE "), "{refusal}");
+    let fence = server.run(&format!("LOCK.FLOOR {}", 1_u64 << 40));
+    assert!(crate::common::error_line(fence).starts_with("STATEFILE "));
+    let writes = server.info_u64("lockmod_state_writes");
+    server.set_disk_full(false);
+    wait_until("the file is written again", || server.info_u64("lockmod_state_writes") > writes);
+    wait_until("the node grants again", || field(&server, "granting") == "1");
+    server.kill();
+    server.start_again();
+    let left = quarantine_left(&server, "lock");
+    assert!(left < MAX_TTL_MS / 2, "{left} ms");
+    assert!(server.info_u64("lockmod_floor") < 1 << 40);
+}
+
 #[test]
 fn a_promotion_that_could_not_be_written_is_in_the_next_file() {
     // The write after it started from the ceilings before it: a crash dropped the jump of the

@@ -518,8 +518,9 @@ impl Node {
                 Ok(outcome) => break Ok(outcome),
                 Err(Stop::Refused(refusal)) => break Err(refusal),
                 Err(Stop::Persist(ceilings)) => {
-                    self.statement.raise(ceilings);
+                    let wanted = self.statement.raise(ceilings);
                     if let Err(refusal) = self.write_state() {
+                        self.statement.withdraw(wanted);
                         self.engine.request_failed();
                         break Err(refusal);
                     }

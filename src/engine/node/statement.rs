@@ -17,8 +17,8 @@ pub struct Statement {
     changes: u64,
     /// How many of them the file says.
     said: u64,
-    /// The ceilings in the file.
-    written: Ceilings,
+    /// The ceilings in the file; `None` if they are not known.
+    written: Option<Ceilings>,
     /// What may be used: no more than the file says.
     allowed: Ceilings,
 }
@@ -35,8 +35,7 @@ pub struct Draft {
 impl Statement {
     /// A file that has to say `wanted`, and does not yet.
     pub const fn new(wanted: Saved) -> Statement {
-        let none = Ceilings::NONE;
-        Statement { wanted, changes: 1, said: 0, written: none, allowed: none }
+        Statement { wanted, changes: 1, said: 0, written: None, allowed: Ceilings::NONE }
     }
 
     /// What may be used: nothing while the file lacks a change.
@@ -55,9 +54,17 @@ impl Statement {
         self.changes += 1;
     }
 
-    /// Wants at least these ceilings.
-    pub fn raise(&mut self, ceilings: Ceilings) {
-        self.wanted.ceilings = self.wanted.ceilings.max(ceilings);
+    /// Wants at least these ceilings. Returns what was wanted before, for [`Statement::withdraw`].
+    pub fn raise(&mut self, ceilings: Ceilings) -> Ceilings {
+        let wanted = self.wanted.ceilings.max(ceilings);
+        std::mem::replace(&mut self.wanted.ceilings, wanted)
+    }
+
+    /// Wants what was wanted `before` a raise: it could not be written, and the request that needed
+    /// it was refused. The file may have it all the same, so it is to be written again.
+    pub fn withdraw(&mut self, before: Ceilings) {
+        self.wanted.ceilings = before;
+        self.written = None;
     }
 
     /// Allows no lease past `lease` from now on, so that the file may promise less. While the file
@@ -71,7 +78,7 @@ impl Statement {
 
     /// What to write at this time; `None` if the file says all of it.
     pub fn draft(&self, at: Clocks) -> Option<Draft> {
-        if !self.is_behind() && self.written == self.wanted.ceilings {
+        if !self.is_behind() && self.written == Some(self.wanted.ceilings) {
             return None;
         }
         // A step that nobody has noticed yet: earlier leases may be dated by another clock.
@@ -85,7 +92,7 @@ impl Statement {
     pub fn written(&mut self, draft: Draft) {
         self.said = draft.changes;
         self.wanted.was_stepped |= draft.saved.was_stepped;
-        self.written = draft.saved.ceilings;
+        self.written = Some(draft.saved.ceilings);
         self.allowed = draft.saved.ceilings;
         if !self.is_behind() {
             self.raise(draft.saved.ceilings);
@@ -197,8 +204,12 @@ mod tests {
                     Ok(_) => break,
                     Err(Stop::Refused(_)) => return,
                     Err(Stop::Persist(ceilings)) => {
-                        self.statement.raise(ceilings);
+                        let before = self.statement.raise(ceilings);
                         if !self.write(disk) {
+                            self.statement.withdraw(before);
+                            let draft = self.statement.draft(clocks(self.now));
+                            let wanted = draft.expect("the disk is tried again").saved.ceilings;
+                            assert_eq!(wanted, before, "what is refused changes nothing");
                             return;
                         }
                     }
