@@ -142,7 +142,7 @@ const FENCE: Arg = arg(
 const QUEUE: &[Arg] = &[
     word(
         "QUEUE",
-        arg("ms", ArgKind::Integer, "0 .. 86400000", "For how long the ticket stands in line."),
+        arg("ms", ArgKind::Integer, "0 .. 86400000", "How long the ticket stays in line."),
     ),
     word(
         "TICKET",
@@ -168,7 +168,7 @@ const LABEL: Arg = arg(
     "label",
     ArgKind::Bytes,
     "1 .. 128 bytes",
-    "Who asks, for people: a job, `host:pid`. Public, unlike the token.",
+    "Says who asks, for people: a job, `host:pid`. Public, unlike the token.",
 );
 
 /// All commands, in the order in which they are documented.
@@ -216,8 +216,8 @@ pub const COMMANDS: &[Command] = &[
             ),
             (
                 "Null",
-                "Another token holds the lock, or somebody else comes before. Nothing has changed, \
-                 except that a ticket stands in line now. With WAIT: the wait is over.",
+                "Another token holds the lock, or somebody else is first in line. Nothing has \
+                 changed, except that a ticket is in line now. With WAIT: the wait is over.",
             ),
         ],
         errors: &[
@@ -240,15 +240,15 @@ pub const COMMANDS: &[Command] = &[
             ("Null", "Nobody holds it: the lease has ended, or never was. Nothing has changed."),
             (
                 "Integer -1",
-                "Only with QUEUE: the ticket does not stand in line, for want of room or memory. \
-                 If the token held the lock, the lease is given back all the same.",
+                "Only with QUEUE: the ticket is not in line, for lack of room or memory. If the \
+                 token held the lock, the lease is given back all the same.",
             ),
         ],
         errors: &[BADTOKEN, BADARG, WRONGTYPE, NOPERM],
     },
     Command {
         name: "LOCK.EXTEND",
-        summary: "Lets the holder's lease end ttl from now.",
+        summary: "Extends the holder's lease to ttl from now.",
         complexity: "O(1)",
         arity: -4,
         flags: "write fast",
@@ -268,7 +268,7 @@ pub const COMMANDS: &[Command] = &[
                         keyword: Some("REPAIR"),
                         optional: true,
                         range: "",
-                        meaning: "Gives the lease back to a holder whom the node has forgotten.",
+                        meaning: "Restores the lease of a holder that the node has forgotten.",
                     },
                 ]),
                 keyword: None,
@@ -280,14 +280,14 @@ pub const COMMANDS: &[Command] = &[
         replies: &[
             (
                 "Integer 1",
-                "The lease now ends `ttl` from now, or when it did if that is later: it never \
+                "The lease ends `ttl` from now, or at its former end if that is later: it never \
                  becomes shorter, since its holder may still rely on the earlier answer. Its \
                  fence is the same, or what FENCE raised it to.",
             ),
             (
                 "Integer 2",
-                "So it does, and this node does not count towards a quorum before its quarantine \
-                 is over.",
+                "The same, but this node does not count towards a quorum until its quarantine is \
+                 over.",
             ),
             ("Integer 0", "Another token holds the lock. Nothing has changed."),
             ("Null", "Nobody holds it, and there is no REPAIR. Nothing has changed."),
@@ -296,7 +296,7 @@ pub const COMMANDS: &[Command] = &[
     },
     Command {
         name: "LOCK.FENCE",
-        summary: "Tells the highest fence issued for a lock, or raises it for its holder.",
+        summary: "Returns the highest fence issued for a lock, or raises it for its holder.",
         complexity: "O(1)",
         arity: -2,
         flags: "write fast",
@@ -326,7 +326,7 @@ pub const COMMANDS: &[Command] = &[
     },
     Command {
         name: "LOCK.FLOOR",
-        summary: "Tells the fence below which no lock of the node starts, or raises it.",
+        summary: "Returns the floor of the node's fences, or raises it.",
         complexity: "O(1)",
         arity: -1,
         flags: "write fast admin",
