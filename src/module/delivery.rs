@@ -16,10 +16,8 @@ const MOVED: &str = "TRYAGAIN the lock has moved to another node of the cluster"
 /// What a blocked client is told.
 #[derive(Debug)]
 pub(super) enum Delivery {
-    /// Granted, and not yet delivered to this client.
+    /// Granted.
     Granted(Rc<Shared>),
-    /// Granted, and delivered.
-    Delivered,
     /// Something else.
     Parting(Parting),
 }
@@ -40,18 +38,23 @@ impl Shared {
 
 impl Delivery {
     /// The answer as a reply, to a client that is there.
-    pub(super) fn deliver(&mut self) -> Result<Reply, String> {
-        match std::mem::replace(self, Delivery::Delivered) {
-            Delivery::Granted(shared) => {
-                shared.is_delivered.set(true);
-                Ok(Reply::Integer(shared.granted.fence.get()))
-            }
+    pub(super) fn reply(&self) -> Result<Reply, String> {
+        match self {
+            Delivery::Granted(shared) => Ok(Reply::Integer(shared.granted.fence.get())),
             Delivery::Parting(Parting::Fence(fence)) => Ok(Reply::Integer(fence.get())),
-            Delivery::Parting(Parting::TooLate) | Delivery::Delivered => Ok(Reply::Null),
+            Delivery::Parting(Parting::TooLate) => Ok(Reply::Null),
             Delivery::Parting(Parting::Demoted) => Err(DEMOTED.to_owned()),
             Delivery::Parting(Parting::Moved) => Err(MOVED.to_owned()),
             Delivery::Parting(Parting::Denied) => Err(DENIED.to_owned()),
             Delivery::Parting(Parting::Refused(refusal)) => Err(refusal.to_string()),
+        }
+    }
+
+    /// Notes that the client is sent the answer, if it is. Where that was no grant, nobody asks.
+    pub(super) fn delivered(&self, is_heard: impl FnOnce() -> bool) {
+        match self {
+            Delivery::Granted(shared) if is_heard() => shared.is_delivered.set(true),
+            Delivery::Granted(_) | Delivery::Parting(_) => {}
         }
     }
 

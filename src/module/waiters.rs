@@ -227,8 +227,12 @@ pub(super) fn changed(server: InServer<'_>, database: u32, name: &[u8]) {
 impl Told for Delivery {
     type Lost = Granted;
 
-    fn deliver(&mut self) -> Result<Reply, String> {
-        Delivery::deliver(self)
+    fn reply(&self) -> Result<Reply, String> {
+        Delivery::reply(self)
+    }
+
+    fn delivered(&self, is_heard: impl FnOnce() -> bool) {
+        Delivery::delivered(self, is_heard);
     }
 
     fn lost(self) -> Option<Granted> {

@@ -97,7 +97,10 @@ pub(in crate::module) trait Told: Sized {
     ///
     /// # Errors
     /// The text of an error reply.
-    fn deliver(&mut self) -> Result<Reply, String>;
+    fn reply(&self) -> Result<Reply, String>;
+
+    /// Notes whether the client is sent the answer, which costs something to find out.
+    fn delivered(&self, is_heard: impl FnOnce() -> bool);
 
     /// What has turned out by now to have been told to nobody, if that matters.
     fn lost(self) -> Option<Self::Lost>;
@@ -192,6 +195,31 @@ impl Context<'_> {
             | raw::REDISMODULE_CTX_FLAGS_REPLICATED
             | raw::REDISMODULE_CTX_FLAGS_LOADING;
         self.flags().0 & at_once == 0
+    }
+
+    /// Whether the reply that was just given will be sent: a client that has said `CLIENT REPLY
+    /// OFF` or `SKIP` has nothing to be sent then. No part of the server's API tells that.
+    fn is_heard(&mut self) -> bool {
+        let (context, command) = (self.raw.as_ptr(), c"CLIENT".as_ptr());
+        // SAFETY: the context lasts as long as `self`; `c` takes a terminated string, `l` a number.
+        // The reply is ours; its text lasts as long as it does, and it is freed once.
+        unsafe {
+            let (list, by, id) = (c"LIST", c"ID", call!(RedisModule_GetClientId(context)));
+            let format = c"ccl".as_ptr();
+            let reply =
+                call!(RedisModule_Call(context, command, format, list.as_ptr(), by.as_ptr(), id));
+            // Where the command was renamed, nobody can tell.
+            if reply.is_null() {
+                return true;
+            }
+            let mut length = 0;
+            let start = call!(RedisModule_CallReplyStringPtr(reply, &mut length));
+            let line = slice(start, length).unwrap_or_default();
+            let has = |field: &[u8]| line.windows(field.len()).any(|window| window == field);
+            let has_nothing_to_be_sent = has(b" obl=0 ") && has(b" oll=0 ");
+            call!(RedisModule_FreeCallReply(reply));
+            !has_nothing_to_be_sent
+        }
     }
 
     /// Blocks the sender of the command, which is not answered by the command itself.
@@ -384,13 +412,14 @@ unsafe extern "C" fn on_reply<T: Told>(
         let answer = unsafe {
             call!(RedisModule_GetBlockedClientPrivateData(context.raw.as_ptr()))
                 .cast::<T>()
-                .as_mut()
+                .as_ref()
         };
-        match answer.map(T::deliver) {
-            Some(Ok(reply)) => context.reply(reply),
-            Some(Err(refusal)) => context.reply_error(&refusal),
-            None => context.reply(Reply::Null),
+        let Some(answer) = answer else { return context.reply(Reply::Null) };
+        match answer.reply() {
+            Ok(reply) => context.reply(reply),
+            Err(refusal) => context.reply_error(&refusal),
         }
+        answer.delivered(|| context.is_heard());
     };
     // SAFETY: the server passes a context that lasts for this callback.
     unsafe { Context::enter(context, "an answer", deliver) };
