@@ -47,7 +47,7 @@ impl Connection {
 
     /// The locker of a command without a lease of its own: any timeout will do.
     pub(super) fn locker(&self) -> Result<Locker, Failure> {
-        let builder = self.settings()?;
+        let builder = self.settings()?.without_line();
         let Some(timeout) = self.timeout else { return Ok(builder.build()?) };
         if timeout.is_zero() {
             return Err(Failure::new(Failure::USAGE, "--timeout 0 leaves no time for an answer"));

@@ -29,6 +29,8 @@ pub(super) struct Address {
     name: Arc<str>,
     way: Way,
     tls: Option<Arc<rustls::ClientConfig>>,
+    /// Nothing is listened to.
+    is_deaf: bool,
 }
 
 /// How a node is reached.
@@ -78,12 +80,12 @@ impl Address {
             Place::Tcp { host, port, .. } => format!("{host}:{port}"),
             Place::Unix(path) => path.display().to_string(),
         };
-        Ok(Address { name: name.into(), way: Way::Url(url), tls: None })
+        Ok(Address { name: name.into(), way: Way::Url(url), tls: None, is_deaf: false })
     }
 
     /// A node that is reached in a way of its own.
     pub(super) fn dialled(name: Arc<str>, dial: Arc<dyn Dial>) -> Address {
-        Address { name, way: Way::Dialled(dial), tls: None }
+        Address { name, way: Way::Dialled(dial), tls: None, is_deaf: false }
     }
 
     /// A random number from 0 to 1.
@@ -111,6 +113,11 @@ impl Address {
     /// How to encrypt it.
     pub(super) fn set_tls(&mut self, tls: Arc<rustls::ClientConfig>) {
         self.tls = Some(tls);
+    }
+
+    /// Listens to nothing.
+    pub(super) fn set_deaf(&mut self) {
+        self.is_deaf = true;
     }
 
     /// Whether both addresses lead to the same server, as far as can be seen: another database of
@@ -149,7 +156,7 @@ impl Address {
         let is_resp3 = matches!(exchange(&mut stream, &[hello]).await?[..], [Reply::List(_)]);
         let mut asked = vec![Packet::new(&[b"PING"]), Packet::new(&[b"INFO", b"server"])];
         // Without RESP3 a subscribed connection would carry no commands.
-        if is_resp3 {
+        if is_resp3 && !self.is_deaf {
             asked.push(Packet::new(&[b"SUBSCRIBE", channel]));
         }
         let replies = exchange(&mut stream, &asked).await?;

@@ -52,6 +52,7 @@ pub struct LockerBuilder {
     max_hold: Option<Duration>,
     label: Vec<u8>,
     allow_even: bool,
+    is_deaf: bool,
     tls: Tls,
 }
 
@@ -139,6 +140,15 @@ impl LockerBuilder {
         self
     }
 
+    /// Asks no node to be called, as a program does that never waits for a lock: one that only
+    /// looks, say. Its user needs no right to a channel, and its connections no `SUBSCRIBE`, which
+    /// a server would note in its `ACL LOG`. Whoever waits with it polls.
+    #[must_use]
+    pub const fn without_line(mut self) -> Self {
+        self.is_deaf = true;
+        self
+    }
+
     /// Allows an even number of nodes. It needs a larger quorum and survives no more failures.
     #[must_use]
     pub fn allow_even_nodes(mut self) -> Self {
@@ -201,6 +211,9 @@ impl LockerBuilder {
                 return Err(BuildError::SameNode { first, second });
             }
             addresses.push(address);
+        }
+        if self.is_deaf {
+            addresses.iter_mut().for_each(Address::set_deaf);
         }
         let mut encrypted = addresses.iter_mut().filter(|address| address.is_tls()).peekable();
         if encrypted.peek().is_some() {

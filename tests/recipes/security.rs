@@ -2,6 +2,7 @@
 //! What that user cannot do is shown by the document itself, whose blocks are executed.
 
 use std::fs;
+use std::process::Command;
 use std::time::Duration;
 
 use lockmod::client::{AcquireError, Locker};
@@ -34,6 +35,38 @@ fn the_recommended_user_is_told_to_wake_up_and_hears_nothing_else() {
     subscribe("lockmod:wake:7f3a").unwrap();
     let refused = subscribe("news").unwrap_err();
     assert_eq!(refused.code(), Some("NOPERM"), "{refused}");
+}
+
+/// `LOCK.HELP`, which the dashboard has no right to, was refused with each list, and the log of
+/// such refusals was full of them.
+#[test]
+fn nobody_who_does_what_a_rule_is_for_is_refused_anything() {
+    let node = Server::start();
+    let runs = |user: &str, args: &[&str]| {
+        let output = Command::new(env!("CARGO_BIN_EXE_lockmod"))
+            .args(args)
+            .env(
+                "LOCKMOD_NODES",
+                node.url().replace("redis://", &format!("redis://{user}:s3cret@")),
+            )
+            .output()
+            .unwrap();
+        let log = node.run("ACL LOG").unwrap();
+        assert_eq!(log, redis::Value::Array(Vec::new()), "{user}: {args:?}");
+        assert!(output.status.success(), "{user}: {args:?}: {output:?}");
+    };
+    for user in ["worker", "dashboard", "operator"] {
+        node.run(&documented_rule(user)).unwrap();
+    }
+    let run = ["run", "jobs:nightly", "--", "sleep", "0"];
+    runs("dashboard", &["list"]);
+    runs("worker", &run);
+    for args in [&["list"][..], &["info", "jobs:nightly"], &["status"]] {
+        runs("dashboard", args);
+        runs("operator", args);
+    }
+    runs("worker", &["acquire", "jobs:forced", "--ttl", "1m"]);
+    runs("operator", &["release", "jobs:forced", "--force"]);
 }
 
 #[test]

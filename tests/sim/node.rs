@@ -16,7 +16,7 @@ use lockmod::engine::{
 };
 use lockmod::wire::request::{self, Limits, Queue, Waiting, decided};
 use lockmod::wire::restate::{Restated, restate};
-use lockmod::wire::spec::{self, KEPT, KEPT_PROVISIONALLY, NOT_IN_LINE};
+use lockmod::wire::spec::{KEPT, KEPT_PROVISIONALLY, NOT_IN_LINE};
 
 use crate::clock::Clock;
 use crate::line::{Callers, Offer, RESERVE};
@@ -487,10 +487,10 @@ impl Node {
                 Ok(Said::Number(self.locks.get(args[1]).map_or(0, |lock| lock.counter().get())))
             }
             (b"LOCK.FENCE", None) => self.raise(args),
-            (b"LOCK.INFO", None) => Ok(self.info(args[1])),
-            (b"LOCK.HELP", None) => {
-                Ok(Said::List(spec::help().into_iter().map(Said::Text).collect()))
+            (b"LOCK.INFO", None) if args.len() < 2 => {
+                return b"-ERR wrong number of arguments for 'lock.info' command\r\n".to_vec();
             }
+            (b"LOCK.INFO", None) => Ok(self.info(args[1])),
             (b"SCAN", None) => Ok(Said::Page(self.locks.keys().cloned().collect())),
             (other, None) => panic!("{} is not simulated", other.escape_ascii()),
         };
