@@ -41,6 +41,18 @@ fn a_command_runs_under_the_lock_with_its_fence() {
     assert_eq!(outcome(&node, &say), (7, "1 of a \"b\\\n".into(), String::new()));
     assert_eq!(outcome(&node, &say), (7, "2 of a \"b\\\n".into(), String::new()));
     assert_eq!(outcome(&node, &["job"]).0, 125);
+    for empty in [["", "true"], ["job", ""]] {
+        let (code, _, said) = outcome(&node, &empty);
+        assert!(code == 125 && said.contains("is a variable not set?"), "{code}: {said}");
+    }
+    let file = tempfile::NamedTempFile::new().unwrap();
+    let text = file.path().to_str().unwrap();
+    for (command, expected) in [("no-such-command", 127), (text, 126)] {
+        assert_eq!(outcome(&node, &["job", command]).0, expected, "{command}");
+    }
+    let mut without = with_lock(&node, &["job", "true"]);
+    let output = without.env("REDIS_CLI", "no-such-cli -p 1").output().unwrap();
+    assert_eq!(output.status.code(), Some(125), "{:?}", output.stderr);
     assert_eq!(outcome(&node, &["-t", "4", "job", "true"]).0, 125);
     let (code, _, said) = outcome(&node, &["-t", "99999999", "job", "true"]);
     assert!(code == 123 && said.contains("BADTTL"), "{code}: {said}");
