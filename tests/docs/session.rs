@@ -22,8 +22,24 @@ use crate::common::{Port, module_path, server_binary, spawn};
 const DEFAULT_PORT: u16 = 6379;
 
 /// The ports that stand for others here: those of servers, and that of the exporter.
-const PORTS: [u16; 12] =
-    [DEFAULT_PORT, 7000, 7001, 7002, 7003, 7004, 7005, 7006, 7007, 7008, 7009, 9477];
+const PORTS: [u16; 15] = [
+    DEFAULT_PORT,
+    7000,
+    7001,
+    7002,
+    7003,
+    7004,
+    7005,
+    7006,
+    7007,
+    7008,
+    7009,
+    7011,
+    7012,
+    7013,
+    EXPORTER_PORT,
+];
+const EXPORTER_PORT: u16 = 9477;
 
 /// How long one command of a document may take.
 const PATIENCE: Duration = Duration::from_secs(60);
@@ -201,7 +217,7 @@ impl Session {
     fn give_servers(&mut self, command: &str) -> Result<(), String> {
         let named: BTreeSet<u16> = numbers(command)
             .filter_map(|number| number.parse().ok())
-            .filter(|port| (7000..=7009).contains(port))
+            .filter(|port| PORTS.contains(port) && ![DEFAULT_PORT, EXPORTER_PORT].contains(port))
             .collect();
         for port in named {
             self.give(port)?;
