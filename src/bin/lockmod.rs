@@ -1,19 +1,23 @@
 //! The `lockmod` command.
 
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 
-/// Whether the command was started with its standard output closed.
+use rustix::io::{Errno, fcntl_getfd};
+use rustix::stdio::{stderr, stdin, stdout};
+
+/// Which of standard input, output and error the command was started without.
 ///
 /// It must be seen before the standard library begins: that opens `/dev/null` in place of a closed
 /// descriptor, and the token of an acquired lock would be written there without an error.
-static IS_OUTPUT_CLOSED: AtomicBool = AtomicBool::new(false);
+static IS_CLOSED: [AtomicBool; 3] = [const { AtomicBool::new(false) }; 3];
 
 #[ctor::ctor]
-fn look_at_output() {
-    let flags = rustix::io::fcntl_getfd(rustix::stdio::stdout());
-    IS_OUTPUT_CLOSED.store(flags == Err(rustix::io::Errno::BADF), Ordering::Relaxed);
+fn look_at_streams() {
+    for (is_closed, stream) in IS_CLOSED.iter().zip([stdin(), stdout(), stderr()]) {
+        is_closed.store(fcntl_getfd(stream) == Err(Errno::BADF), Relaxed);
+    }
 }
 
 fn main() -> std::process::ExitCode {
-    lockmod::cli::main(IS_OUTPUT_CLOSED.load(Ordering::Relaxed))
+    lockmod::cli::main([0, 1, 2].map(|stream| IS_CLOSED[stream].load(Relaxed)))
 }

@@ -28,14 +28,18 @@ pub(super) enum Command {
     /// even if it left other processes running in the background.
     ///
     /// If the lock is lost, the command's whole process group gets TERM, and KILL before the lease
-    /// ends. TERM, INT, HUP, QUIT, USR1, USR2, ALRM and XCPU are passed on to the command.
+    /// ends. TERM, INT, HUP and the other signals that end a process are passed on to the command.
+    /// A signal that comes after the command has ended, while --at-least holds the lock, ends
+    /// lockmod: the lock is released, and the exit code is 128+N.
     ///
     /// Ctrl-Z stops lockmod and the command, like any job of a shell. A stopped job does not renew
     /// its lease, so the lock is lost when the lease ends. If it is lost, `fg` and `bg` do not
     /// continue the command but end it, with exit code 122.
     ///
-    /// If lockmod itself is killed by KILL or stopped by STOP, the command goes on while the lease
-    /// ends. Only the fencing token protects you then.
+    /// If lockmod itself is killed by KILL, the kernel sends TERM to the command, but not to
+    /// processes that the command has started, nor to a command that runs as another user. If
+    /// lockmod is stopped by STOP, the command goes on while the lease ends. Only the fencing token
+    /// protects you then.
     ///
     /// As process 1 of a container, lockmod also reaps the orphans that the command leaves behind.
     Run(Run),

@@ -13,7 +13,7 @@ use tokio::process::{Child, Command};
 use tokio::time::{Instant, sleep};
 
 use super::args::{Cluster, Nodes};
-use super::failure::Failure;
+use super::failure::{Failure, warn};
 use super::out;
 use super::signals::Signals;
 use crate::client::{Locker, NodeReport, Vote};
@@ -22,6 +22,8 @@ use crate::client::{Locker, NodeReport, Vote};
 const START_MAX: Duration = Duration::from_secs(10);
 /// How often it is asked.
 const ASK_EVERY: Duration = Duration::from_millis(10);
+/// How often it is looked whether a server has ended.
+const LOOK_EVERY: Duration = Duration::from_millis(200);
 /// How many lines of a log are shown.
 const LAST_LINES: usize = 2;
 
@@ -40,8 +42,10 @@ pub(super) async fn nodes(args: Nodes) -> Result<(), Failure> {
         format!("{count} nodes in {folder}; Ctrl-C ends them"),
         format!("export LOCKMOD_NODES={}", cluster.urls().join(",")),
     ])?;
-    signals.next().await;
-    Ok(())
+    tokio::select! {
+        ended = cluster.attend() => ended,
+        _ = signals.next() => Ok(()),
+    }
 }
 
 /// Waits until all nodes answer.
@@ -175,6 +179,24 @@ impl LocalNodes {
             }
         }
         Ok(None)
+    }
+
+    /// Tells of each server that ends.
+    ///
+    /// # Errors
+    /// When none is left.
+    async fn attend(&mut self) -> Result<(), Failure> {
+        while self.nodes.iter().any(|node| node.process.is_some()) {
+            sleep(LOOK_EVERY).await;
+            while let Some((index, status)) = self.first_ended()? {
+                let said = self.last_words(index);
+                let node = &mut self.nodes[index];
+                node.process = None;
+                let port = node.port;
+                warn(format_args!("node 127.0.0.1:{port} has ended ({status}): {said}"), false);
+            }
+        }
+        Err(Failure::new(Failure::USAGE, "no node is left"))
     }
 
     /// What a server said last.

@@ -1,9 +1,12 @@
 //! `lockmod lock`: a lock that is held until somebody presses Ctrl-C.
 
+use nix::sys::signal::Signal;
+
 use super::args::Lock;
 use super::failure::Failure;
 use super::json::Json;
 use super::signals::Signals;
+use super::values::Name;
 use super::{out, waiting};
 
 pub(super) async fn hold(args: Lock) -> Result<(), Failure> {
@@ -22,10 +25,26 @@ pub(super) async fn hold(args: Lock) -> Result<(), Failure> {
         return Err(unprinted.into());
     }
     tokio::select! {
-        _ = signals.next() => Ok(guard.release().await?),
+        signal = signals.next() => {
+            guard.release().await?;
+            tell_released(name, signal, args.json);
+            Ok(())
+        }
         lost = guard.lost() => {
             drop(guard.release().await);
             Err(Failure::new(Failure::LOST, format!("lock '{name}' was lost: {lost}")))
         }
     }
+}
+
+/// Says that the lock is given back.
+fn tell_released(name: &Name, signal: i32, as_json: bool) {
+    // The terminal has shown the key, as `^C`, and stays on that line.
+    let is_after_key = signal == Signal::SIGINT as i32 && out::columns().is_some();
+    // A terminal that has gone, with HUP, is told nothing; the lock is released all the same.
+    let _ = if as_json {
+        out::line(Json::of_lock(&name.0, [("released", Json::Bool(true))]))
+    } else {
+        out::lines(["", "released"].into_iter().skip(usize::from(!is_after_key)))
+    };
 }

@@ -57,12 +57,17 @@ pub(super) enum Change {
 }
 
 impl Job {
-    /// Starts a command in a process group of its own. At a terminal it gets the keys.
+    /// Starts the first of two commands that can be started, in a process group of its own. At a
+    /// terminal it gets the keys.
     ///
     /// # Errors
-    /// If it cannot be executed.
-    pub(super) fn start(mut command: Command, watch: Watch) -> std::io::Result<Job> {
-        let child = command.process_group(0).spawn()?;
+    /// If neither can be executed.
+    pub(super) fn start(
+        [mut command, mut other]: [Command; 2],
+        watch: Watch,
+    ) -> std::io::Result<Job> {
+        let child = command.process_group(0).spawn();
+        let child = child.or_else(|_| other.process_group(0).spawn())?;
         let leader = Pid::from_raw(child.id().cast_signed());
         let job = Job { leader, terminal: Terminal::open(), watch };
         // In a pipeline somebody else may want the keys, as a pager does; then the command has them

@@ -26,6 +26,7 @@ mod run;
 mod signals;
 mod status;
 mod terminal;
+mod tie;
 mod top;
 mod values;
 mod waiting;
@@ -40,11 +41,12 @@ use self::signals::Signals;
 
 /// Runs the command with the arguments of this process.
 ///
-/// `is_output_closed` says whether it was started with its standard output closed, which cannot be
-/// seen any more once the standard library has begun.
-pub fn main(is_output_closed: bool) -> ExitCode {
-    if is_output_closed {
-        out::close();
+/// `is_closed` says of standard input, output and error whether it was started with them closed,
+/// which cannot be seen any more once the standard library has begun.
+pub fn main(is_closed: [bool; 3]) -> ExitCode {
+    out::close(is_closed);
+    if let Some(code) = tie::become_command() {
+        return code;
     }
     let arguments = match definition::read() {
         Ok(arguments) => arguments,

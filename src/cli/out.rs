@@ -8,7 +8,8 @@ use std::fmt::Display;
 use std::io::{IsTerminal, Write};
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use rustix::io::Errno;
+use rustix::io::{Errno, FdFlags, fcntl_setfd};
+use rustix::stdio::{stderr, stdin, stdout};
 use unicode_width::{UnicodeWidthChar, UnicodeWidthStr};
 
 use crate::client::Printable;
@@ -26,9 +27,15 @@ static IS_CLOSED: AtomicBool = AtomicBool::new(false);
 #[derive(Debug)]
 pub(super) struct Unprinted(pub(super) std::io::Error);
 
-/// Says that standard output is closed, so that nothing can be printed.
-pub(super) fn close() {
-    IS_CLOSED.store(true, Ordering::Relaxed);
+/// Says which of the standard streams are closed: nothing can be printed then, and a command that
+/// is run finds them closed too, and not what stands in their place.
+pub(super) fn close([input, output, error]: [bool; 3]) {
+    IS_CLOSED.store(output, Ordering::Relaxed);
+    let closed = [(input, stdin()), (output, stdout()), (error, stderr())];
+    for (_, stream) in closed.into_iter().filter(|(is_closed, _)| *is_closed) {
+        // What cannot be marked is passed on as it is.
+        let _ = fcntl_setfd(stream, FdFlags::CLOEXEC);
+    }
 }
 
 fn check() -> std::io::Result<()> {

@@ -14,7 +14,8 @@ use tokio::time::{Instant, sleep_until};
 use super::args::Run;
 use super::failure::{Failure, warn};
 use super::job::{Change, Job, Watch};
-use super::signals::Signals;
+use super::signals::{self, Signals};
+use super::tie;
 use super::waiting::acquire;
 use crate::client::{Guard, Lost};
 
@@ -41,21 +42,21 @@ pub(super) async fn run(args: Run) -> Result<u8, Failure> {
         drop(guard.release().await);
         return Err(Failure::new(Failure::LOST, format!("the lock was lost at once: {lost}")));
     }
-    let mut job = match Job::start(command(&args, &guard), watch) {
+    let mut job = match start(&args, &guard, watch) {
         Ok(job) => job,
         Err(error) => {
             drop(guard.release().await);
-            return Err(not_started(&args, &error));
+            return Err(tie::not_started(&args.command[0], &error));
         }
     };
     match attend(&mut job, &guard, &mut signals).await? {
         Ok(code) => {
             job.take_keys_back();
-            hold(&mut job, &guard, until, &mut signals).await;
+            let signal = hold(&mut job, &guard, until, &mut signals).await;
             if let Err(error) = guard.release().await {
                 warn(error, false);
             }
-            Ok(code)
+            signal.map_or(Ok(code), |signal| Err(cut_short(signal, code)))
         }
         Err(lost) => {
             // What is left by the clock, and not what should be left: this process may be late.
@@ -68,21 +69,27 @@ pub(super) async fn run(args: Run) -> Result<u8, Failure> {
     }
 }
 
-fn command(args: &Run, guard: &Guard) -> Command {
-    let mut command = Command::new(&args.command[0]);
-    command
-        .args(&args.command[1..])
-        .env("LOCKMOD_FENCE", guard.fence().to_string())
-        .env("LOCKMOD_NAME", OsStr::from_bytes(&args.claim.name.0));
-    command
+/// Starts the command, tied to this process where that is possible.
+fn start(args: &Run, guard: &Guard, watch: Watch) -> std::io::Result<Job> {
+    tie::find(&args.command[0])?;
+    let mut plain = Command::new(&args.command[0]);
+    plain.args(&args.command[1..]);
+    let commands = [tie::tied(&args.command), plain].map(|mut command| {
+        command
+            .env("LOCKMOD_FENCE", guard.fence().to_string())
+            .env("LOCKMOD_NAME", OsStr::from_bytes(&args.claim.name.0));
+        command
+    });
+    Job::start(commands, watch)
 }
 
-fn not_started(args: &Run, error: &std::io::Error) -> Failure {
-    let code = match error.kind() {
-        std::io::ErrorKind::NotFound => Failure::NOT_FOUND,
-        _ => Failure::NOT_EXECUTABLE,
-    };
-    Failure::new(code, format!("{}: {error}", args.command[0].to_string_lossy()))
+/// A signal came after the command had ended, and before the lock was to be released.
+fn cut_short(signal: i32, code: u8) -> Failure {
+    let text = format!(
+        "signal {signal} came before --at-least was over, and the lock was released; the command \
+         had ended with exit code {code}"
+    );
+    Failure::new(signals::code(signal), text)
 }
 
 /// Waits for the command's exit code, or for the loss of the lock. Passes signals on.
@@ -113,8 +120,14 @@ async fn attend(
     }
 }
 
-/// Keeps the lock after the command has ended: until then, or for ever, unless a signal comes.
-async fn hold(job: &mut Job, guard: &Guard, until: Option<Instant>, signals: &mut Signals) {
+/// Keeps the lock after the command has ended: until then, or for ever, unless a signal comes,
+/// which is returned.
+async fn hold(
+    job: &mut Job,
+    guard: &Guard,
+    until: Option<Instant>,
+    signals: &mut Signals,
+) -> Option<i32> {
     let is_over = async {
         match until {
             Some(until) => sleep_until(until).await,
@@ -124,10 +137,11 @@ async fn hold(job: &mut Job, guard: &Guard, until: Option<Instant>, signals: &mu
     tokio::select! {
         biased;
         () = is_over => {}
-        _ = signals.next() => {}
+        signal = signals.next() => return Some(signal),
         never = job.rest() => match never {},
         lost = guard.lost() => {
             warn(format_args!("the lock was lost after the command ended: {lost}"), false);
         }
     }
+    None
 }

@@ -2,33 +2,47 @@
 
 use std::task::Poll;
 
-use nix::sys::signal::Signal::{SIGTSTP, SIGXCPU};
-use tokio::signal::unix::{Signal, SignalKind, signal};
+use nix::sys::signal::Signal;
+use tokio::signal::unix::{Signal as Stream, SignalKind, signal};
 
-/// The signals that end a process and that others send: TERM, INT, HUP, QUIT, USR1, USR2, ALRM
-/// and XCPU. Batch systems send the latter ones before a job's time is over.
+/// The signals that end a process unless it takes them over, without those of its own mistakes.
+/// Batch systems and supervisors send some of them before a job's time is over.
+const ENDING: [Signal; 15] = [
+    Signal::SIGTERM,
+    Signal::SIGINT,
+    Signal::SIGHUP,
+    Signal::SIGQUIT,
+    Signal::SIGUSR1,
+    Signal::SIGUSR2,
+    Signal::SIGALRM,
+    Signal::SIGXCPU,
+    Signal::SIGXFSZ,
+    Signal::SIGVTALRM,
+    Signal::SIGPROF,
+    Signal::SIGIO,
+    Signal::SIGSYS,
+    Signal::SIGABRT,
+    Signal::SIGTRAP,
+];
+/// Those that only Linux has.
+#[cfg(target_os = "linux")]
+const ENDING_HERE: [Signal; 2] = [Signal::SIGPWR, Signal::SIGSTKFLT];
+#[cfg(not(target_os = "linux"))]
+const ENDING_HERE: [Signal; 0] = [];
+
+/// The signals that end a process, taken over.
 pub(super) struct Signals {
-    kinds: Vec<(i32, Signal)>,
+    kinds: Vec<(i32, Stream)>,
 }
 
 impl Signals {
     /// Takes the signals over: they do not end this process any more. Those that are ignored stay
     /// ignored, as `nohup` wants HUP to be.
     pub(super) fn new() -> std::io::Result<Signals> {
-        let kinds = [
-            SignalKind::terminate(),
-            SignalKind::interrupt(),
-            SignalKind::hangup(),
-            SignalKind::quit(),
-            SignalKind::user_defined1(),
-            SignalKind::user_defined2(),
-            SignalKind::alarm(),
-            SignalKind::from_raw(SIGXCPU as i32),
-        ];
         let ignored = ignored();
-        let wanted = kinds.into_iter().map(|kind| (kind.as_raw_value(), kind));
-        let wanted = wanted.filter(|(number, _)| ignored >> (number - 1) & 1 == 0);
-        let kinds = wanted.map(|(number, kind)| Ok((number, signal(kind)?)));
+        let numbers = ENDING.into_iter().chain(ENDING_HERE).map(|signal| signal as i32);
+        let wanted = numbers.filter(|number| ignored >> (number - 1) & 1 == 0);
+        let kinds = wanted.map(|number| Ok((number, signal(SignalKind::from_raw(number))?)));
         Ok(Signals { kinds: kinds.collect::<std::io::Result<_>>()? })
     }
 
@@ -50,8 +64,8 @@ impl Signals {
 }
 
 /// The signals of Ctrl-Z. From here on they do not stop this process by themselves.
-pub(super) fn stops() -> std::io::Result<Signal> {
-    signal(SignalKind::from_raw(SIGTSTP as i32))
+pub(super) fn stops() -> std::io::Result<Stream> {
+    signal(SignalKind::from_raw(Signal::SIGTSTP as i32))
 }
 
 /// The signals that this process ignores, as bits; none where the system does not say.

@@ -403,6 +403,10 @@ mod tests {
     fn equal_votes_are_counted_together() {
         let votes = vec![Vote::TimedOut, Vote::TimedOut, Vote::Granted(Fence::ZERO)];
         assert_eq!(Summary(&reports(votes)).to_string(), "2 of 3 timed out; 1 granted");
+        // Also for those who want the lock: "2 not held" told them nothing.
+        let votes = vec![Vote::HELD, Vote::NotHeld, Vote::NotHeld];
+        let said = "1 of 3 nodes holds it for another; 2 free";
+        assert_eq!(Summary(&reports(votes)).to_string(), said);
     }
 
     #[test]

@@ -5,6 +5,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
 use std::time::{Duration, Instant};
 
+use redis::Client;
 use rustix::process::{Pid, Signal, kill_process};
 
 use crate::common::{
@@ -82,7 +83,8 @@ fn a_command_runs_under_the_lock_and_its_exit_code_is_passed_on() {
     fails(&nodes, &["run", "job", "--", "sh", "-c", "kill -KILL $$"], 128 + 9);
     let missing = fails(&nodes, &["run", "job", "--", "/no/such/command"], 127);
     assert!(missing.contains("/no/such/command"), "{missing}");
-    fails(&nodes, &["run", "job", "--", "/etc/hostname"], 126);
+    let text = tempfile::NamedTempFile::new().unwrap();
+    fails(&nodes, &["run", "job", "--", text.path().to_str().unwrap()], 126);
     fails(&nodes, &["run", "job"], 125);
     fails(&nodes, &["run", "job", "--ttl", "5", "--", "true"], 125);
     fails(&nodes[..2], &["run", "job", "--", "true"], 125);
@@ -288,6 +290,17 @@ fn local_nodes_live_until_ctrl_c() {
         .status()
         .unwrap();
     assert!(run.success());
+    // It said nothing of a server that died.
+    let first = Client::open(urls.split(',').next().unwrap()).unwrap();
+    let mut first = first.get_connection().unwrap();
+    let server: String = redis::cmd("INFO").arg("server").query(&mut first).unwrap();
+    let (_, rest) = server.split_once("process_id:").unwrap();
+    let process: i32 = rest.lines().next().unwrap().trim().parse().unwrap();
+    kill_process(Pid::from_raw(process).unwrap(), Signal::KILL).unwrap();
+    let mut said = String::new();
+    let mut errors = std::io::BufReader::new(child.stderr.take().unwrap());
+    std::io::BufRead::read_line(&mut errors, &mut said).unwrap();
+    assert!(said.contains("has ended (signal: 9"), "{said}");
     signal(&child, Signal::TERM);
     assert!(child.wait().unwrap().success());
     let left: Vec<PathBuf> =

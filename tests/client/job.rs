@@ -165,7 +165,7 @@ fn ctrl_z_stops_what_holds_a_lock_after_its_command_has_ended() {
     wait_until("it goes on", || matches!(state(lockmod), 'S' | 'R'));
     kill_process(Pid::from_raw(lockmod).unwrap(), Signal::INT).unwrap();
     wait_until("it ends", || is_gone(lockmod));
-    assert_eq!(shell.answers(), "0");
+    assert_eq!(shell.answers(), "130", "as any job that INT ends before its time");
     assert_eq!(leases(&nodes, "job"), 0);
 }
 
@@ -375,7 +375,21 @@ fn a_command_that_others_stop_keeps_the_lock_and_still_sees_the_end() {
 #[test]
 fn signals_that_others_send_end_the_command_too() {
     let nodes = nodes(1);
-    for signal in [Signal::USR1, Signal::USR2, Signal::ALARM, Signal::XCPU] {
+    for signal in [
+        Signal::USR1,
+        Signal::USR2,
+        Signal::ALARM,
+        Signal::XCPU,
+        Signal::XFSZ,
+        Signal::VTALARM,
+        Signal::PROF,
+        Signal::IO,
+        Signal::SYS,
+        Signal::ABORT,
+        Signal::TRAP,
+        Signal::POWER,
+        Signal::STKFLT,
+    ] {
         let folder = tempfile::tempdir().unwrap();
         let began = folder.path().join("began");
         let script = format!("ulimit -c 0; echo $$ > {}; exec sleep 1000", began.display());
@@ -386,6 +400,68 @@ fn signals_that_others_send_end_the_command_too() {
         assert!(is_gone(command), "{signal:?}");
         assert_eq!(leases(&nodes, "job"), 0);
     }
+}
+
+/// The command went on without a lease, and nobody knew.
+#[test]
+fn a_command_is_told_to_end_when_lockmod_is_killed() {
+    let nodes = nodes(1);
+    let folder = tempfile::tempdir().unwrap();
+    let path = |name: &str| folder.path().join(name);
+    let (began, told) = (path("began"), path("told"));
+    let script = format!(
+        "trap 'echo 1 > {}; exit' TERM; echo $$ > {}; while :; do sleep 0.02; done",
+        told.display(),
+        began.display()
+    );
+    let mut job = start(lockmod(&nodes, &["run", "job", "--", "sh", "-c", &script]));
+    let command = number_in(&began);
+    crate::cli::signal(&job, Signal::KILL);
+    job.wait().unwrap();
+    assert_eq!(number_in(&told), 1, "TERM, and time to tidy up");
+    wait_until("the command has ended", || is_gone(command));
+}
+
+/// It wrote into `/dev/null`, which stood in place of what was closed.
+#[test]
+fn a_command_finds_closed_what_lockmod_was_started_without() {
+    let nodes = nodes(1);
+    let folder = tempfile::tempdir().unwrap();
+    let found = folder.path().join("found");
+    let look = format!(
+        "exec 9> {}; for fd in 0 1 2; do [ -e /proc/$$/fd/$fd ] && echo $fd >&9; done; \
+         echo end >&9",
+        found.display()
+    );
+    for (closed, fd) in [("<&-", "0"), (">&-", "1"), ("2>&-", "2")] {
+        let mut shell = Command::new("sh");
+        shell.args(["-c", &format!("\"$@\" {closed}"), "sh", env!("CARGO_BIN_EXE_lockmod")]);
+        shell.args(["run", "job", "--nodes", &nodes[0].url(), "--", "sh", "-c", &look]);
+        assert!(shell.status().unwrap().success(), "{closed}");
+        let open = fs::read_to_string(&found).unwrap();
+        assert!(
+            open.ends_with("end\n") && !open.lines().any(|line| line == fd),
+            "{closed}: {open}"
+        );
+    }
+}
+
+/// A command that is not there held the lock for as long as one that has run.
+#[test]
+fn a_command_that_cannot_be_started_releases_the_lock_at_once() {
+    let nodes = nodes(1);
+    let folder = tempfile::tempdir().unwrap();
+    let run = |program: &str, code| {
+        let args = ["run", "job", "--at-least", "1h", "--", program];
+        let said = crate::cli::fails(&nodes, &args, code);
+        assert!(said.contains(program) && said.lines().count() == 1, "{said}");
+    };
+    run("no-such-command", 127);
+    run("/no/such/command", 127);
+    let text = folder.path().join("text");
+    fs::write(&text, "no program").unwrap();
+    run(&text.display().to_string(), 126);
+    run(&folder.path().display().to_string(), 126);
 }
 
 /// HUP ended the command in spite of `nohup`.

@@ -414,7 +414,7 @@ fn lock_holds_until_it_is_told_to_end_or_the_lock_is_lost() {
     assert_eq!(leases(&nodes, "job"), 0);
     let mut out = String::new();
     std::io::Read::read_to_string(&mut holder.stdout.unwrap(), &mut out).unwrap();
-    assert_eq!(out, "holding 'job' with fence 1; Ctrl-C releases it\n");
+    assert_eq!(out, "holding 'job' with fence 1; Ctrl-C releases it\nreleased\n");
 
     let holder = start(lockmod(&nodes, &["lock", "job", "--ttl", "6s", "--json"]));
     wait_until("it holds the lock", || leases(&nodes, "job") == 3);
@@ -441,7 +441,7 @@ fn a_short_command_can_hold_the_lock_for_longer_than_it_runs() {
     assert!(began_at.elapsed() >= Duration::from_secs(2), "{:?}", began_at.elapsed());
     assert_eq!(leases(&nodes, "job"), 0);
 
-    // A signal ends the wait; the exit code is the command's all the same.
+    // A signal ends the wait, and the exit code says so: it was the command's, as if all was well.
     fs::remove_file(&done).unwrap();
     let script = format!("trap '' TERM; {script}");
     let args = ["run", "job", "--at-least", "1h", "--", "sh", "-c", &script];
@@ -451,7 +451,12 @@ fn a_short_command_can_hold_the_lock_for_longer_than_it_runs() {
         signal(&job, Signal::TERM);
         job.try_wait().unwrap().is_some()
     });
-    assert_eq!(job.wait().unwrap().code(), Some(7));
+    let output = job.wait_with_output().unwrap();
+    let said = text(&output.stderr);
+    assert_eq!(output.status.code(), Some(128 + 15), "{said}");
+    let expected = "signal 15 came before --at-least was over, and the lock was released; the \
+                    command had ended with exit code 7";
+    assert!(said.contains(expected), "{said}");
     assert_eq!(leases(&nodes, "job"), 0);
 }
 

@@ -19,16 +19,17 @@
 //! a line of `...` for any lines, and `  # with two blanks before it` starts a comment. The exit
 //! code is shown by `$ echo $?`.
 //!
-//! - Ports 6379, 7000 to 7009, 7011 to 7013 and 9477 stand for others that are free, wherever these numbers
-//!   are written, and `/var/lib/redis` for a folder of the session. What is printed is named back.
-//!   `/usr/lib/redis/modules/liblockmod.so` and `target/release` are what was just built. All else
-//!   is as it stands: a server has the folder, the port and the settings of its line.
+//! - Ports 6379, 7000 to 7009, 7011 to 7013 and 9477 stand for others that are free, wherever
+//!   these numbers are written, and `/var/lib/redis` for a folder of the session. What is printed
+//!   is named back. `/usr/lib/redis/modules/liblockmod.so` and `target/release` are what was just
+//!   built. All else is as it stands: a server has the folder, the port and the settings of its
+//!   line.
 //! - `$ redis-server ...` returns when the server answers. It listens on loopback only, and ends
 //!   with the session.
 //! - `redis-cli` prints as on a terminal, `(integer) 1`, unless its output goes elsewhere
 //!   (`$(...)`, a pipe).
-//! - Servers with the module are started for a document where it names their ports, other than the last,
-//!   or 6379 by `redis-cli` without a port. Not so for those in `AS_THEY_STAND`: they start
+//! - Servers with the module are started for a document where it names their ports, other than
+//!   9477, or 6379 by `redis-cli` without a port. Not so for those in `AS_THEY_STAND`: they start
 //!   everything themselves.
 //! - `$ cargo`, `make`, `git`, `sudo`, `apt-get`, `docker`, `cd` are only shown, not run.
 //! - The working folder is a temporary one, with `docs`, `examples` and `packaging` of the

@@ -31,6 +31,17 @@ green: as it should be
 yellow: a node that grants nothing for now; a lock that others wait for, or that fewer nodes than \
 a quorum hold
 red: a node that does not answer; no quorum";
+/// The same for a terminal of 40 columns and 12 lines.
+const HELP_SMALL: &str = "\
+↑ ↓ j k      select a lock
+PgUp PgDn    ten up or down
+Home End     first or last
+/ Esc        filter by name or holder
+s            sort
+d            take the lock
+r  q         ask now; quit
+green: well; yellow: waits, or grants
+nothing for now; red: out of order";
 /// The most lines for the result of an order.
 const MESSAGE_LINES: usize = 3;
 
@@ -50,7 +61,7 @@ pub(super) fn draw(frame: &mut Frame<'_>, state: &State) {
     frame.render_widget(Paragraph::new(footer.0).wrap(Wrap { trim: true }).dim(), bottom);
     match &state.mode {
         Mode::Look | Mode::Filter => {}
-        Mode::Help => draw_box(frame, HELP, Wrap { trim: false }),
+        Mode::Help => draw_help(frame),
         Mode::Ask(name) => draw_box(frame, &question(name), Wrap { trim: true }),
     }
     // Whatever was forgotten above: nothing that plays with the terminal gets out of here.
@@ -167,14 +178,25 @@ fn question(name: &[u8]) -> String {
     )
 }
 
-/// A text in a box in the middle, as high as it needs.
-fn draw_box(frame: &mut Frame<'_>, text: &str, wrap: Wrap) {
-    let [area] = Layout::horizontal([Constraint::Max(68)]).flex(Flex::Center).areas(frame.area());
+/// All about the keys, or as much as there is room for.
+fn draw_help(frame: &mut Frame<'_>) {
+    let is_small = boxed(frame.area(), HELP).1 > frame.area().height;
+    draw_box(frame, if is_small { HELP_SMALL } else { HELP }, Wrap { trim: false });
+}
+
+/// The columns of a box for a text, and the height that it needs.
+fn boxed(area: Rect, text: &str) -> (Rect, u16) {
+    let [area] = Layout::horizontal([Constraint::Max(68)]).flex(Flex::Center).areas(area);
     let columns = inner(area).max(1);
     let lines = text.lines().map(|line| width(line).div_ceil(columns).max(1));
     // Words are kept together, which may take a line more here and there.
     let spare = text.lines().filter(|line| width(line) > columns).count();
-    let height = u16::try_from(lines.sum::<usize>() + spare + 2).unwrap_or(u16::MAX);
+    (area, u16::try_from(lines.sum::<usize>() + spare + 2).unwrap_or(u16::MAX))
+}
+
+/// A text in a box in the middle, as high as it needs.
+fn draw_box(frame: &mut Frame<'_>, text: &str, wrap: Wrap) {
+    let (area, height) = boxed(frame.area(), text);
     let [area] = Layout::vertical([Constraint::Max(height)]).flex(Flex::Center).areas(area);
     let text = Paragraph::new(Text::from(text)).wrap(wrap).block(Block::bordered());
     frame.render_widget(Clear, area);
@@ -417,6 +439,9 @@ mod tests {
             let text = lines(&drawn(&state, size)).concat();
             assert!(text.contains("select a lock") && text.contains("red:"), "{size:?}: {text}");
         }
+        // It was cut, and the colours were never seen.
+        let text = lines(&drawn(&state, (40, 12))).join("\n");
+        assert!(text.contains("select a lock") && text.contains("red: out of order"), "{text}");
         assert_eq!(press(&mut state, KeyCode::Char('q')), Order::GoOn, "it ends the help");
         assert_eq!(press(&mut state, KeyCode::Char('q')), Order::Quit);
     }

@@ -1,0 +1,89 @@
+//! A command that does not go on unnoticed when `lockmod run` is killed.
+//!
+//! Whatever ends lockmod without letting it pass the signal on, KILL most of all, would leave the
+//! command at work under a lease that nobody renews. So the kernel sends it TERM then. A process
+//! can only ask for this on its own behalf: lockmod starts itself, that process asks, and then
+//! becomes the command.
+
+use std::ffi::{OsStr, OsString};
+use std::io;
+use std::os::unix::process::CommandExt;
+use std::path::Path;
+use std::process::{Command, ExitCode};
+
+use nix::sys::signal::Signal::SIGTERM;
+use nix::unistd::{Pid, getppid};
+use rustix::fs::{Access, access};
+use rustix::io::Errno;
+
+use super::failure::Failure;
+use super::signals;
+
+/// What this program is called while it is about to become a command.
+const NAME: &str = "lockmod-run";
+/// Where it finds itself.
+const SELF: &str = "/proc/self/exe";
+/// Where programs are looked for without `PATH`.
+const PATH_DEFAULT: &str = "/bin:/usr/bin";
+
+/// The command that is tied to this process.
+pub(super) fn tied(words: &[OsString]) -> Command {
+    let mut command = Command::new(SELF);
+    command.arg0(NAME).arg(std::process::id().to_string()).args(words);
+    command
+}
+
+/// Looks for a program as a shell does, before anything is started.
+///
+/// # Errors
+/// Why it cannot be executed.
+pub(super) fn find(program: &OsStr) -> io::Result<()> {
+    if program.as_encoded_bytes().contains(&b'/') {
+        return is_executable(Path::new(program));
+    }
+    let path = std::env::var_os("PATH").unwrap_or_else(|| PATH_DEFAULT.into());
+    let mut found = Err(Errno::NOENT.into());
+    for folder in std::env::split_paths(&path) {
+        match is_executable(&folder.join(program)) {
+            Ok(()) => return Ok(()),
+            Err(error) if error.kind() == io::ErrorKind::PermissionDenied => found = Err(error),
+            Err(_) => {}
+        }
+    }
+    found
+}
+
+fn is_executable(file: &Path) -> io::Result<()> {
+    access(file, Access::EXEC_OK)?;
+    if file.is_dir() { Err(Errno::ACCESS.into()) } else { Ok(()) }
+}
+
+/// Becomes the command, if this process was started for that; the exit code if it cannot.
+pub(super) fn become_command() -> Option<ExitCode> {
+    let mut words = std::env::args_os();
+    words.next().filter(|name| name == NAME)?;
+    let parent = words.next()?.to_str()?.parse().ok()?;
+    let program = words.next()?;
+    #[cfg(target_os = "linux")]
+    // Without it the command is as it would be without lockmod.
+    let _ = nix::sys::prctl::set_pdeathsig(SIGTERM);
+    if getppid() != Pid::from_raw(parent) {
+        // Killed before this could be asked for.
+        return Some(ExitCode::from(signals::code(SIGTERM as i32)));
+    }
+    let error = Command::new(&program).args(words).exec();
+    let failure = not_started(&program, &error);
+    failure.tell(false);
+    Some(ExitCode::from(failure.code))
+}
+
+/// What is said of a command that cannot be executed.
+pub(super) fn not_started(program: &OsStr, error: &io::Error) -> Failure {
+    let program = program.to_string_lossy();
+    match error.kind() {
+        io::ErrorKind::NotFound => {
+            Failure::new(Failure::NOT_FOUND, format!("{program}: command not found"))
+        }
+        _ => Failure::new(Failure::NOT_EXECUTABLE, format!("{program}: {error}")),
+    }
+}
