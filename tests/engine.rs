@@ -55,7 +55,8 @@ enum Said {
 enum Fences {
     Keep,
     Raise(u64),
-    Repair(u64),
+    /// With a label.
+    Repair(u64, usize),
 }
 
 #[derive(Clone, Debug)]
@@ -230,9 +231,16 @@ impl Plain {
         }
     }
 
-    fn extend(&mut self, name: usize, token: &[u8], ttl: u64, fences: Fences) -> Said {
+    fn extend(
+        &mut self,
+        name: usize,
+        token: &[u8],
+        ttl: u64,
+        fences: Fences,
+        labels: &[Vec<u8>],
+    ) -> Said {
         let holds = self.holder(name).is_some_and(|lease| lease.token == token);
-        if self.is_quarantined() && !holds && !matches!(fences, Fences::Repair(_)) {
+        if self.is_quarantined() && !holds && !matches!(fences, Fences::Repair(..)) {
             return self.quarantined();
         }
         let ends_at = self.end_of(ttl);
@@ -240,7 +248,7 @@ impl Plain {
         match (self.holder(name), fences) {
             (Some(lease), _) if lease.token == token => {
                 let ends_at = ends_at.max(lease.ends_at);
-                if let Fences::Raise(fence) | Fences::Repair(fence) = fences {
+                if let Fences::Raise(fence) | Fences::Repair(fence, _) = fences {
                     if self.is_beyond(fence) {
                         return self.bad_fence();
                     }
@@ -252,11 +260,11 @@ impl Plain {
                 self.extended(name)
             }
             (Some(_), _) => Said::HeldByAnother,
-            (None, Fences::Repair(fence)) if self.is_beyond(fence) => self.bad_fence(),
-            (None, Fences::Repair(fence)) => {
+            (None, Fences::Repair(fence, _)) if self.is_beyond(fence) => self.bad_fence(),
+            (None, Fences::Repair(fence, label)) => {
                 // A lapsed lease of the same token is the same grant's: its label goes on.
                 let lapsed = lock.lease.filter(|lease| lease.token == token);
-                let label = lapsed.map_or(vec![], |lease| lease.label);
+                let label = lapsed.map_or_else(|| labels[label].clone(), |lease| lease.label);
                 let (token, granted_at) = (token.to_vec(), self.now);
                 let is_provisional = self.is_quarantined();
                 let is_behind = lock.counter.max(self.floor) > fence;
@@ -469,11 +477,13 @@ fn fence(number: u64) -> Fence {
     Fence::new(number).expect("in range")
 }
 
-fn fencing(fences: Fences) -> Fencing {
+fn fencing(fences: Fences, labels: &[Vec<u8>]) -> Fencing<'_> {
     match fences {
         Fences::Keep => Fencing::Keep,
         Fences::Raise(number) => Fencing::Raise(fence(number)),
-        Fences::Repair(number) => Fencing::Repair(fence(number)),
+        Fences::Repair(number, label) => {
+            Fencing::Repair { fence: fence(number), label: &labels[label] }
+        }
     }
 }
 
@@ -603,9 +613,10 @@ impl Pair {
                 Some((said, name))
             }
             Op::Extend { name, token, ttl, fences } => {
+                let labels = self.labels.clone();
                 let outcome = self.engine.ask(name, |promises, lock, now| {
                     let clocks = Clocks { now, wall };
-                    promises.extend(lock, claim(token, ttl), fencing(fences), clocks)
+                    promises.extend(lock, claim(token, ttl), fencing(fences, &labels), clocks)
                 });
                 Some((extended(outcome), name))
             }
@@ -636,7 +647,7 @@ impl Pair {
             }
             Op::Release { name, token } => Some(model.release(name, &self.tokens[token])),
             Op::Extend { name, token, ttl, fences } => {
-                Some(model.extend(name, &self.tokens[token], ttl, fences))
+                Some(model.extend(name, &self.tokens[token], ttl, fences, &self.labels))
             }
             Op::Raise { name, token, fence } => Some(model.raise(name, &self.tokens[token], fence)),
             Op::LiftFloor(floor) => Some(model.lift_floor(floor)),
@@ -793,7 +804,7 @@ fn any_op() -> impl Strategy<Value = Op> {
     let fences = prop_oneof![
         Just(Fences::Keep),
         number.clone().prop_map(Fences::Raise),
-        number.clone().prop_map(Fences::Repair)
+        (number.clone(), 0..2_usize).prop_map(|(number, label)| Fences::Repair(number, label))
     ];
     let (name, token, ttl) = (name.boxed(), token.boxed(), ttl.boxed());
     prop_oneof![
@@ -950,7 +961,7 @@ fn a_vote_from_before_a_crash_and_a_repair_after_it_do_not_make_two_holders() {
     nodes[2].now = at(20);
     nodes[2].restart(BTreeMap::new());
     assert_eq!(extend(&mut nodes[2], Fencing::Keep, at(30)), Extension::Quarantined);
-    extend(&mut nodes[2], Fencing::Repair(fence(1)), at(30));
+    extend(&mut nodes[2], Fencing::Repair { fence: fence(1), label: b"" }, at(30));
 
     let round = holder.begin(at(100), at(100)).expect("it is valid");
     for node in [0, 2] {

@@ -575,7 +575,7 @@ fn calls_with_one_token_are_answered_by_one_grant() {
     assert_eq!(node.release(2, None).0, Reply::One);
     let bytes = token_bytes(1);
     let claim = Claim { token: Token::new(&bytes, 64).unwrap(), ttl: Millis::new(TTL) };
-    let repair = Fencing::Repair(Fence::new(9).unwrap());
+    let repair = Fencing::Repair { fence: Fence::new(9).unwrap(), label: b"" };
     let clocks = Clocks { now: node.now, wall: UnixTime::default() };
     node.node.extend(&mut node.lock, claim, repair, clocks).unwrap();
     assert_eq!(node.acquire(1, None), (Reply::Fence(9), vec![Said::Left(None, 4)]));

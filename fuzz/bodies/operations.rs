@@ -31,7 +31,10 @@ fn operation(input: &mut Input<'_>) -> Op {
         4 => Op::Release { name, token },
         5 => Op::Extend { name, token, ttl: length(input), fences: Fences::Keep },
         6 => Op::Extend { name, token, ttl: length(input), fences: Fences::Raise(fence(input)) },
-        7 => Op::Extend { name, token, ttl: length(input), fences: Fences::Repair(fence(input)) },
+        7 => {
+            let (ttl, fences) = (length(input), Fences::Repair(fence(input), label));
+            Op::Extend { name, token, ttl, fences }
+        }
         8 => Op::Raise { name, token, fence: fence(input) },
         9 => Op::Time(length(input)),
         10 if who % 8 == 0 => Op::Flush,

@@ -25,8 +25,11 @@ pub(crate) fn run(data: &[u8]) {
     match request::extend(&args, limits) {
         Ok(extend) => {
             check_claim(&args, extend.claim, limits);
-            if let Fencing::Raise(fence) | Fencing::Repair(fence) = extend.fencing {
+            if let Fencing::Raise(fence) | Fencing::Repair { fence, .. } = extend.fencing {
                 assert!(fence > Fence::ZERO && fence <= Fence::MAX);
+            }
+            if let Fencing::Repair { label, .. } = extend.fencing {
+                assert!(label.len() <= LABEL_MAX);
             }
         }
         Err(refusal) => check_refusal(&refusal),

@@ -347,7 +347,8 @@ impl<W: World> Acquire<W> {
         let renewal =
             Renewal::new(core.quorum, self.terms, self.schedule, started_at, grant.ends_at);
         let (core, name) = (Arc::clone(core), Arc::clone(&self.name));
-        Lease::start(core, name, token, grant.fence, self.terms.ttl, renewal)
+        let holder = (token, Arc::clone(&self.label));
+        Lease::start(core, name, holder, grant.fence, self.terms.ttl, renewal)
     }
 
     /// Lets the counters agree again, so that the next acquisition needs one round trip.

@@ -33,6 +33,8 @@ pub(super) struct Lease<W: World> {
     pub(super) name: Arc<[u8]>,
     pub(super) token: [u8; TOKEN_LENGTH],
     pub(super) fence: Fence,
+    /// For nodes that have forgotten it.
+    label: Arc<[u8]>,
     acquired_at: Duration,
     state: Mutex<State>,
     /// Told when the lease is lost or released.
@@ -96,14 +98,15 @@ impl<W: World> Lease<W> {
     pub(super) fn start(
         core: Arc<Core<W>>,
         name: Arc<[u8]>,
-        token: [u8; TOKEN_LENGTH],
+        (token, label): ([u8; TOKEN_LENGTH], Arc<[u8]>),
         fence: Fence,
         ttl: Millis,
         renewal: Renewal,
     ) -> Arc<Lease<W>> {
         let state = Mutex::new(State { renewal, slot: None, longest: ttl, is_counted: false });
         let acquired_at = core.world.now();
-        let lease = Lease { core, name, token, fence, acquired_at, state, ended: Notify::new() };
+        let ended = Notify::new();
+        let lease = Lease { core, name, token, fence, label, acquired_at, state, ended };
         let lease = Arc::new(lease);
         lease.plan();
         lease
@@ -271,7 +274,7 @@ impl<W: World> Lease<W> {
         if nodes.is_empty() {
             return;
         }
-        let packet = Packet::repair(&self.name, &self.token, ttl, self.fence);
+        let packet = Packet::repair(&self.name, &self.token, ttl, self.fence, &self.label);
         for node in nodes.iter() {
             self.core.world.send(node, &packet, Some(inbox.reply_to(node, REPAIR)));
         }

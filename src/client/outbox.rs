@@ -253,7 +253,7 @@ mod tests {
     fn what_was_asked_for_long_ago_is_owed_as_long_as_it_is_renewed() {
         let mut outbox = Outbox::default();
         let fence = crate::engine::Fence::new(1).unwrap();
-        for packet in [acquire(1), Packet::repair(b"k", &token(2), TTL, fence)] {
+        for packet in [acquire(1), Packet::repair(b"k", &token(2), TTL, fence, b"")] {
             assert!(outbox.take(&packet, None).is_ok());
         }
         let sent = write(&mut outbox);

@@ -179,12 +179,15 @@ impl Packet {
         Packet::new(&args[..if fence == Fence::ZERO { 4 } else { 6 }])
     }
 
-    /// `LOCK.EXTEND key token ttl FENCE f REPAIR`
-    pub fn repair(key: &[u8], token: &[u8], ttl: Millis, fence: Fence) -> Packet {
+    /// `LOCK.EXTEND key token ttl FENCE f REPAIR [LABEL text]`
+    pub fn repair(key: &[u8], token: &[u8], ttl: Millis, fence: Fence, label: &[u8]) -> Packet {
         let (digits, fence) = (Digits::new(ttl.get()), Digits::new(fence.get()));
         let (digits, fence) = (digits.as_bytes(), fence.as_bytes());
-        let packet = Packet::new(&[b"LOCK.EXTEND", key, token, digits, b"FENCE", fence, b"REPAIR"]);
-        packet.asking(token, ttl)
+        let mut args = vec![b"LOCK.EXTEND", key, token, digits, b"FENCE", fence, b"REPAIR"];
+        if !label.is_empty() {
+            args.extend([b"LABEL", label]);
+        }
+        Packet::new(&args).asking(token, ttl)
     }
 
     /// `LOCK.FENCE key token f`
@@ -420,8 +423,10 @@ mod tests {
         let expected = b"*4\r\n$12\r\nLOCK.ACQUIRE\r\n$1\r\nk\r\n$3\r\n\0\r\n\r\n$5\r\n30000\r\n";
         assert_eq!(packet.bytes(), expected);
         let fence = Fence::new(7).unwrap();
-        let repair = Packet::repair(b"k", b"t", Millis::new(5), fence);
+        let repair = Packet::repair(b"k", b"t", Millis::new(5), fence, b"");
         assert!(repair.bytes().ends_with(b"$5\r\nFENCE\r\n$1\r\n7\r\n$6\r\nREPAIR\r\n"));
+        let labelled = Packet::repair(b"k", b"t", Millis::new(5), fence, b"me");
+        assert!(labelled.bytes().ends_with(b"$6\r\nREPAIR\r\n$5\r\nLABEL\r\n$2\r\nme\r\n"));
     }
 
     #[test]
@@ -432,7 +437,7 @@ mod tests {
             Packet::acquire(b"k", b"t", ttl, b"me"),
             Packet::release(b"k", b"t", ttl),
             Packet::extend(b"k", b"t", ttl, fence),
-            Packet::repair(b"k", b"t", ttl, fence),
+            Packet::repair(b"k", b"t", ttl, fence, b""),
             Packet::raise(b"k", b"t", fence),
             Packet::fence(b"k"),
             Packet::info(b"k"),

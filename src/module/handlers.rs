@@ -223,7 +223,7 @@ fn queued<'a>(
     }
 }
 
-/// `LOCK.EXTEND key token ttl [FENCE fence [REPAIR]]`
+/// `LOCK.EXTEND key token ttl [FENCE fence [REPAIR [LABEL label]]]`
 pub(super) struct Extend;
 
 impl Handler for Extend {

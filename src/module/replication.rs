@@ -8,7 +8,7 @@
 use super::arguments::{ARGS_MAX, KEY, TOKEN, TTL, slices};
 use super::ffi::{Args, Context, Found, Level, Reply};
 use super::{clock, process, start};
-use crate::engine::{Decided, Fence, Instant, Lock, Millis, Refusal};
+use crate::engine::{Decided, Fence, Fencing, Instant, Lock, Millis, Refusal, Stated};
 use crate::wire::request::{self, SUFFIX_MAX};
 
 /// A lease as it stands once a request has been carried out.
@@ -96,7 +96,7 @@ pub(super) fn apply_acquire(
         [_, _, options @ ..] => request::acquire_options(options)?,
         _ => (&[][..], request::Waiting::Not),
     };
-    apply_to_lock(context, args, Some(label), &decided)?;
+    apply_to_lock(context, args, Stated::Grant(label), &decided)?;
     state_verbatim(context, args);
     Ok(Reply::Integer(decided.fence.get()))
 }
@@ -123,7 +123,16 @@ pub(super) fn apply_extend(
     args: &mut Args<'_>,
 ) -> Result<Reply, Refusal> {
     let decided = read_fact(context, args)?;
-    apply_to_lock(context, args, None, &decided)?;
+    let mut slots = [&[][..]; ARGS_MAX];
+    let fencing = match slices(args, &mut slots)? {
+        [_, _, options @ ..] => request::fencing(options)?,
+        _ => Fencing::Keep,
+    };
+    let label = match fencing {
+        Fencing::Repair { label, .. } => label,
+        Fencing::Keep | Fencing::Raise(_) => &[],
+    };
+    apply_to_lock(context, args, Stated::Extension(label), &decided)?;
     state_verbatim(context, args);
     Ok(Reply::Integer(1))
 }
@@ -132,13 +141,13 @@ pub(super) fn apply_extend(
 fn apply_to_lock(
     context: &mut Context<'_>,
     args: &Args<'_>,
-    label: Option<&[u8]>,
+    stated: Stated<'_>,
     decided: &Decided,
 ) -> Result<(), Refusal> {
     let server = context.in_server();
     let (read, is_own) = (clock::read(), context.flags().is_loading());
     let apply = |lock: &mut Lock| {
-        let stated = (args.get(TOKEN), label);
+        let stated = (args.get(TOKEN), stated);
         process::with(server, |process| process.node.apply(lock, stated, decided, read, is_own));
     };
     let mut key = context.open(args, KEY);

@@ -64,13 +64,13 @@ pub struct Queue<'a> {
     pub channel: &'a [u8],
 }
 
-/// `LOCK.EXTEND key token ttl [FENCE f [REPAIR]]`, after the key.
+/// `LOCK.EXTEND key token ttl [FENCE f [REPAIR [LABEL label]]]`, after the key.
 #[derive(Clone, Copy, Debug)]
 pub struct Extend<'a> {
     /// Token and ttl.
     pub claim: Claim<'a>,
     /// What to do about fences.
-    pub fencing: Fencing,
+    pub fencing: Fencing<'a>,
 }
 
 /// Reads the arguments of `LOCK.ACQUIRE` after the key.
@@ -291,22 +291,28 @@ fn is(given: &[u8], name: &str) -> bool {
     given.eq_ignore_ascii_case(name.as_bytes())
 }
 
-/// Reads `[FENCE f [REPAIR]]`.
+/// Reads `[FENCE f [REPAIR [LABEL label]]]`.
 ///
 /// # Errors
 /// `BADARG`.
-pub fn fencing(options: &[&[u8]]) -> Result<Fencing, Refusal> {
+pub fn fencing<'a>(options: &[&'a [u8]]) -> Result<Fencing<'a>, Refusal> {
     let bad = |given: &[u8]| Refusal::BadArg {
         given: given.to_vec(),
         what: "option",
-        allowed: "FENCE f, or FENCE f REPAIR",
+        allowed: "FENCE f, FENCE f REPAIR, or FENCE f REPAIR LABEL label",
     };
     match options {
         [] => Ok(Fencing::Keep),
         [name, number] if is(name, "FENCE") => Ok(Fencing::Raise(fence(number)?)),
         [name, number, repair] if is(name, "FENCE") && is(repair, "REPAIR") => {
-            Ok(Fencing::Repair(fence(number)?))
+            Ok(Fencing::Repair { fence: fence(number)?, label: b"" })
         }
+        [name, number, repair, word, text]
+            if is(name, "FENCE") && is(repair, "REPAIR") && is(word, "LABEL") =>
+        {
+            Ok(Fencing::Repair { fence: fence(number)?, label: label_text(text)? })
+        }
+        [name, _, repair, .., last] if is(name, "FENCE") && is(repair, "REPAIR") => Err(bad(last)),
         [name, _, last, ..] if is(name, "FENCE") => Err(bad(last)),
         [name, ..] => Err(bad(name)),
     }
@@ -462,7 +468,10 @@ mod tests {
         assert_eq!(parse(&[]).unwrap(), Fencing::Keep);
         assert_eq!(parse(&[b"fence", b"7"]).unwrap(), Fencing::Raise(Fence::new(7).unwrap()));
         let repair = parse(&[b"FENCE", b"7", b"repair"]).unwrap();
-        assert_eq!(repair, Fencing::Repair(Fence::new(7).unwrap()));
+        let fence = Fence::new(7).unwrap();
+        assert_eq!(repair, Fencing::Repair { fence, label: b"" });
+        let repair = parse(&[b"FENCE", b"7", b"REPAIR", b"label", b"me"]).unwrap();
+        assert_eq!(repair, Fencing::Repair { fence, label: b"me" });
         assert!(refusal(parse(&[b"FENCE", b"0"])).starts_with("BADARG fence '0'"));
         assert!(refusal(parse(&[b"FENCE", b"9007199254740992"])).starts_with("BADARG fence"));
         assert!(refusal(parse(&[b"FENCE", b"7", b"NOW"])).contains("'NOW'"));

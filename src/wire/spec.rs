@@ -164,6 +164,18 @@ const QUEUE: &[Arg] = &[
         ),
     ),
 ];
+const REPAIR: &[Arg] = &[
+    word(
+        "REPAIR",
+        arg(
+            "repair",
+            ArgKind::Keyword,
+            "",
+            "Restores the lease of a holder that the node has forgotten.",
+        ),
+    ),
+    option("LABEL", LABEL),
+];
 const LABEL: Arg = arg(
     "label",
     ArgKind::Bytes,
@@ -262,14 +274,7 @@ pub const COMMANDS: &[Command] = &[
                 name: "fencing",
                 kind: ArgKind::Block(&[
                     Arg { keyword: Some("FENCE"), ..FENCE },
-                    Arg {
-                        name: "repair",
-                        kind: ArgKind::Keyword,
-                        keyword: Some("REPAIR"),
-                        optional: true,
-                        range: "",
-                        meaning: "Restores the lease of a holder that the node has forgotten.",
-                    },
+                    Arg { optional: true, ..block("repair", REPAIR) },
                 ]),
                 keyword: None,
                 optional: true,
@@ -439,7 +444,10 @@ mod tests {
             "LOCK.ACQUIRE key token ttl [LABEL label] \
              [WAIT ms | QUEUE ms TICKET ticket NOTIFY channel]"
         );
-        assert_eq!(syntax("LOCK.EXTEND"), "LOCK.EXTEND key token ttl [FENCE fence [REPAIR]]");
+        assert_eq!(
+            syntax("LOCK.EXTEND"),
+            "LOCK.EXTEND key token ttl [FENCE fence [REPAIR [LABEL label]]]"
+        );
         assert_eq!(syntax("LOCK.FENCE"), "LOCK.FENCE key [token fence]");
         assert_eq!(syntax("LOCK.HELP"), "LOCK.HELP");
     }

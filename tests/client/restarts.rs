@@ -24,7 +24,7 @@ fn is_granting(node: &Server) -> bool {
 async fn roll(mut nodes: Vec<Server>, stop: fn(&mut Server)) {
     let locker = builder(&nodes).ttl(TTL).build().unwrap();
     connected(&locker).await;
-    let guard: Guard = locker.acquire("held").await.unwrap();
+    let guard: Guard = locker.acquire("held").label("worker-7").await.unwrap();
     for _ in 0..5 {
         locker.acquire("other").await.unwrap().release().await.unwrap();
     }
@@ -35,6 +35,8 @@ async fn roll(mut nodes: Vec<Server>, stop: fn(&mut Server)) {
         node.start_again();
         until("the node grants", || is_granting(node)).await;
         until("the holder has its lease back", || is_held(node, "held")).await;
+        let info = told(node, "held").unwrap();
+        assert!(is_text(info.get("label"), "worker-7"), "its label is lost: {info:?}");
         assert!(!guard.is_lost(), "after the restart of node {number}");
     }
     guard.release().await.unwrap();

@@ -148,9 +148,13 @@ impl Node {
             Request::Extend(round, fence) => {
                 Some(self.extend(Origin { id, round }, claim, Fencing::Raise(fence), ttls, defect))
             }
-            Request::Repair(round, fence) => {
-                Some(self.extend(Origin { id, round }, claim, Fencing::Repair(fence), ttls, defect))
-            }
+            Request::Repair(round, fence) => Some(self.extend(
+                Origin { id, round },
+                claim,
+                Fencing::Repair { fence, label: b"" },
+                ttls,
+                defect,
+            )),
             Request::Release => {
                 let _ = self.promises.release(&mut self.lock, token, NOW);
                 None

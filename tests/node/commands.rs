@@ -274,7 +274,7 @@ fn help_lists_every_command_with_its_arguments() {
         "LOCK.ACQUIRE key token ttl [LABEL label] \
          [WAIT ms | QUEUE ms TICKET ticket NOTIFY channel]",
         "LOCK.RELEASE key token [QUEUE ms TICKET ticket NOTIFY channel]",
-        "LOCK.EXTEND key token ttl [FENCE fence [REPAIR]]",
+        "LOCK.EXTEND key token ttl [FENCE fence [REPAIR [LABEL label]]]",
         "LOCK.FENCE key [token fence]",
         "LOCK.FLOOR [fence]",
         "LOCK.INFO key",

@@ -33,7 +33,10 @@ fn refusals() -> Vec<(Vec<&'static [u8]>, String)> {
             "start-id, with a start from 1 to 9007199254740991 and an id of 1 to 64 bytes";
         format!("BADARG ticket '{given}'; allowed: {allowed}")
     };
-    let fencing = |given| format!("BADARG option '{given}'; allowed: FENCE f, or FENCE f REPAIR");
+    let fencing = |given| {
+        let allowed = "FENCE f, FENCE f REPAIR, or FENCE f REPAIR LABEL label";
+        format!("BADARG option '{given}'; allowed: {allowed}")
+    };
     let wrong_type = "WRONGTYPE the key holds another kind of value; allowed: a lock, or no key";
     let mut table: Vec<(Vec<&'static [u8]>, String)> = Vec::new();
     for key in [&b"missing"[..], b"held", b"free", b"\xff\0"] {
@@ -95,7 +98,14 @@ fn refusals() -> Vec<(Vec<&'static [u8]>, String)> {
         row(&[b"LOCK.EXTEND", b"A", b"9", b"FENCE"], fencing("FENCE"));
         row(&[b"LOCK.EXTEND", b"A", b"9", b"REPAIR"], fencing("REPAIR"));
         row(&[b"LOCK.EXTEND", b"A", b"9", b"FENCE", b"4", b"NOW"], fencing("NOW"));
-        row(&[b"LOCK.EXTEND", b"A", b"9", b"FENCE", b"4", b"REPAIR", b"x"], fencing("REPAIR"));
+        let repair: [&[u8]; 6] = [b"LOCK.EXTEND", b"A", b"9", b"FENCE", b"4", b"REPAIR"];
+        row(&[&repair[..], &[b"x"]].concat(), fencing("x"));
+        row(&[&repair[..], &[b"LABEL"]].concat(), fencing("LABEL"));
+        row(&[&repair[..], &[b"LABEL", b"me", b"x"]].concat(), fencing("x"));
+        row(
+            &[&repair[..], &[b"LABEL", b""]].concat(),
+            "BADARG label ''; allowed: 1 to 128 bytes".to_owned(),
+        );
         for given in ["0", "-1", "9007199254740992", "", "seven"] {
             row(&[b"LOCK.EXTEND", b"A", b"9", b"FENCE", given.as_bytes()], fence(given));
             row(&[b"LOCK.EXTEND", b"A", b"9", b"FENCE", given.as_bytes(), b"REPAIR"], fence(given));

@@ -52,6 +52,17 @@ const TABLE: &[Row] = &[
         &["LOCK.EXTEND lost A 30000@+30000.30 FENCE 30 REPAIR"],
     ),
     ("LOCK.EXTEND lost B 30000 FENCE 31 REPAIR", "0", &[]),
+    (
+        "LOCK.EXTEND forgotten A 30000 FENCE 30 REPAIR LABEL me",
+        "1",
+        &["LOCK.EXTEND forgotten A 30000@+30000.30 FENCE 30 REPAIR LABEL me"],
+    ),
+    // It stands: its own label goes on.
+    (
+        "LOCK.EXTEND forgotten A 40000 FENCE 30 REPAIR LABEL other",
+        "1",
+        &["LOCK.EXTEND forgotten A 40000@+40000.30 FENCE 30 REPAIR LABEL other"],
+    ),
     ("LOCK.EXTEND low A 30000", "nil", &[]),
     // What Redis itself does.
     ("RENAME res moved", "OK", &["RENAME res moved"]),

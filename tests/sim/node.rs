@@ -11,8 +11,8 @@ use lockmod::codec::{decode_lock, encode_lock, hash_lock};
 use lockmod::engine::{
     Acquired, Caution, Ceilings, Census, Change, Clocks, ConnectionId, Effect, Extended, Fence,
     Fencing, Found, Gate, Instant, Inventory, Line, Loaded, Lock, Look, Millis, Node as Engine,
-    Queued, Refusal, Released, Saved, Standing, Statement, Stop, Ticket, Turn, Turning, UnixTime,
-    Waiter,
+    Queued, Refusal, Released, Saved, Standing, Stated, Statement, Stop, Ticket, Turn, Turning,
+    UnixTime, Waiter,
 };
 use lockmod::wire::request::{self, Limits, Queue, Waiting, decided};
 use lockmod::wire::restate::{Restated, restate};
@@ -361,7 +361,13 @@ impl Node {
             let mut lock = Lock::free(Fence::ZERO, clocks.now);
             for Restated { token, fact, label } in stated {
                 let decided = decided(fact).expect("a fact");
-                self.engine.apply(&mut lock, (token, Some(label)), &decided, clocks, is_own);
+                self.engine.apply(
+                    &mut lock,
+                    (token, Stated::Grant(label)),
+                    &decided,
+                    clocks,
+                    is_own,
+                );
             }
             self.locks.insert(name.clone(), lock);
         }
@@ -724,7 +730,7 @@ impl Node {
         let outcome = self.decide(args[1], |engine, lock, now| {
             engine.extend(lock, asked.claim, asked.fencing, Clocks { now, wall })
         })?;
-        let repairs = matches!(asked.fencing, Fencing::Repair(_));
+        let repairs = matches!(asked.fencing, Fencing::Repair { .. });
         self.repaired += u64::from(repairs && matches!(outcome, Extended::Extended { .. }));
         let is_provisional = matches!(outcome, Extended::Extended { counts: false, .. });
         self.provisional += u64::from(is_provisional);
@@ -735,8 +741,8 @@ impl Node {
     }
 
     /// Whether a repair finds a free lock at a node that grants, and has issued larger fences.
-    fn is_above(&self, name: &[u8], fencing: Fencing) -> bool {
-        let Fencing::Repair(fence) = fencing else { return false };
+    fn is_above(&self, name: &[u8], fencing: Fencing<'_>) -> bool {
+        let Fencing::Repair { fence, .. } = fencing else { return false };
         let now = self.now();
         let counter = self.locks.get(name).map_or(Fence::ZERO, Lock::counter);
         held_until(&self.locks, name, now).is_none()

@@ -22,16 +22,25 @@ pub struct Decided {
     pub is_provisional: bool,
 }
 
+/// By what a lease was decided, with the label that came along; it may be empty.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Stated<'a> {
+    /// A grant brings the label.
+    Grant(&'a [u8]),
+    /// A lease that is extended keeps its own label. One that is given back to a holder of whom
+    /// nothing is written has that of the repair.
+    Extension(&'a [u8]),
+}
+
 impl Node {
     /// Writes a lease that was decided elsewhere; with an empty token, only a counter.
     ///
-    /// A grant brings the `label`; an extension brings none, and the lease keeps its own. What
-    /// comes out of this node's own file (`is_own`) is dated as this node dates; what a master says
-    /// is dated by another machine. `read`: both clocks as they read.
+    /// What comes out of this node's own file (`is_own`) is dated as this node dates; what a master
+    /// says is dated by another machine. `read`: both clocks as they read.
     pub fn apply(
         &mut self,
         lock: &mut Lock,
-        (token, label): (&[u8], Option<&[u8]>),
+        (token, stated): (&[u8], Stated<'_>),
         decided: &Decided,
         read: Clocks,
         is_own: bool,
@@ -43,11 +52,15 @@ impl Node {
                 let ends_at = clocks.to_instant(decided.ends_at, decided.ttl);
                 let fence = decided.fence;
                 // The holder's own token again: the label of the grant stayed, and stays.
+                let (label, is_extension) = match stated {
+                    Stated::Grant(label) => (label, false),
+                    Stated::Extension(label) => (label, true),
+                };
                 let is_known = |lease: &Lease<'_>| {
-                    lease.token == token && (label.is_none() || lease.fence == fence)
+                    lease.token == token && (is_extension || lease.fence == fence)
                 };
                 let kept = lock.written_lease().filter(is_known).map(|lease| lease.label.to_vec());
-                let label = kept.as_deref().or(label).unwrap_or_default();
+                let label = kept.as_deref().unwrap_or(label);
                 lock.apply(Lease { token, fence, ends_at, label }, clocks.now);
                 lock.set_provisional(decided.is_provisional);
             }

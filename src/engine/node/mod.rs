@@ -22,7 +22,7 @@ mod survey;
 mod tally;
 
 pub use change::Change;
-pub use facts::Decided;
+pub use facts::{Decided, Stated};
 pub use inventory::{Census, Inventory};
 pub use line::{CallId, ConnectionId, Left, Line, Queued, Room, Turn, Waiter};
 pub use lines::{Call, Granted, LockName};
@@ -117,7 +117,7 @@ impl Node {
         &mut self,
         lock: &mut Lock,
         claim: Claim<'_>,
-        fencing: Fencing,
+        fencing: Fencing<'_>,
         clocks: Clocks,
     ) -> Result<Extended, Stop> {
         let had_lease = lock.has_unnoted_lease();

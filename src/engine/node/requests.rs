@@ -102,13 +102,18 @@ pub struct Claim<'a> {
 
 /// How an extend treats fences.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Fencing {
+pub enum Fencing<'a> {
     /// It leaves them alone.
     Keep,
     /// It raises counter and lease to at least this fence.
     Raise(Fence),
-    /// It does, and gives a forgotten lease back with this fence.
-    Repair(Fence),
+    /// It does, and gives a forgotten lease back.
+    Repair {
+        /// With this fence.
+        fence: Fence,
+        /// With this label, where the node knows none of the holder's; may be empty.
+        label: &'a [u8],
+    },
 }
 
 impl Promises {
@@ -180,27 +185,27 @@ impl Promises {
         &mut self,
         lock: &mut Lock,
         claim: Claim<'_>,
-        fencing: Fencing,
+        fencing: Fencing<'_>,
         clocks: Clocks,
     ) -> Result<Extended, Stop> {
         let now = clocks.now;
-        let (fence, repairs) = match fencing {
-            Fencing::Keep => (Fence::ZERO, false),
-            Fencing::Raise(fence) => (fence, false),
-            Fencing::Repair(fence) => (fence, true),
+        let (fence, repair) = match fencing {
+            Fencing::Keep => (Fence::ZERO, None),
+            Fencing::Raise(fence) => (fence, None),
+            Fencing::Repair { fence, label } => (fence, Some(label)),
         };
         let standing = lock.standing(claim.token, now);
-        if !repairs && standing != Holding::Holds {
+        if repair.is_none() && standing != Holding::Holds {
             self.check_quarantine(now)?;
         }
-        match standing {
-            Holding::HeldByAnother => Ok(Extended::HeldByAnother),
-            Holding::NotHeld if !repairs => Ok(Extended::NotHeld),
-            Holding::NotHeld => {
+        match (standing, repair) {
+            (Holding::HeldByAnother, _) => Ok(Extended::HeldByAnother),
+            (Holding::NotHeld, None) => Ok(Extended::NotHeld),
+            (Holding::NotHeld, Some(label)) => {
                 self.check_fence(fence, clocks.wall)?;
-                self.rejoin(lock, claim, fence, now)
+                self.rejoin(lock, claim, (fence, label), now)
             }
-            Holding::Holds => {
+            (Holding::Holds, _) => {
                 self.check_fence(fence, clocks.wall)?;
                 // A shorter ttl takes nothing away: the holder may still rely on the end before.
                 let ends_at = now.after(claim.ttl).max(lock.until());
@@ -224,7 +229,7 @@ impl Promises {
         &mut self,
         lock: &mut Lock,
         claim: Claim<'_>,
-        fence: Fence,
+        (fence, label): (Fence, &[u8]),
         now: Instant,
     ) -> Result<Extended, Stop> {
         let is_quarantined = self.quarantine(now).is_some();
@@ -238,7 +243,7 @@ impl Promises {
         // The holder's lapsed lease may still be written here: its label goes on.
         let label = match lock.written_lease() {
             Some(lease) if lease.token == claim.token => lease.label.to_vec(),
-            Some(_) | None => Vec::new(),
+            Some(_) | None => label.to_vec(),
         };
         lock.grant(Lease { token: claim.token, fence, ends_at, label: &label }, now);
         lock.set_provisional(is_quarantined);
