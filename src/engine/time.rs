@@ -199,6 +199,22 @@ mod tests {
     }
 
     #[test]
+    fn one_unnoticed_step_in_each_of_three_boots_is_allowed_for() {
+        let then = Clocks { now: Instant::from_millis(5_000), wall: UnixTime::from_millis(90_000) };
+        let off =
+            |millis: i64| then.at(Instant::from_millis(7_000)).wall.0.saturating_add_signed(millis);
+        let stepped = |millis| {
+            let wall = UnixTime::from_millis(off(millis));
+            Clocks { now: Instant::from_millis(7_000), wall }.are_stepped_since(then)
+        };
+        assert_eq!(
+            [-1_001, -1_000, 0, 1_000, 1_001].map(stepped),
+            [true, false, false, false, true]
+        );
+        assert_eq!(UNNOTICED, Millis::new(3_000));
+    }
+
+    #[test]
     fn wall_times_from_elsewhere_are_clamped_to_the_ttl() {
         let clocks =
             Clocks { now: Instant::from_millis(1_000), wall: UnixTime::from_millis(50_000) };
