@@ -238,6 +238,12 @@ fn a_grant_whose_client_hears_no_replies_is_handed_on() {
     for mode in ["OFF", "SKIP"] {
         let server = Server::builder().config("appendonly", "yes").start();
         let conn = &mut server.connect();
+        ask(conn, "LOCK.ACQUIRE seen A 60000");
+        let mut hears = server.connect_raw();
+        hears.send(&["LOCK.ACQUIRE", "seen", "B", "60000", "WAIT", "60000"]);
+        wait_until("it waits", || server.info_u64("lockmod_waiters") == 1);
+        ask(conn, "LOCK.RELEASE seen A");
+        assert_eq!(hears.read(), b":2\r\n", "the node has seen a reply on its way");
         ask(conn, "LOCK.ACQUIRE res A 60000");
         let mut deaf = server.connect_raw();
         deaf.send(&["CLIENT", "REPLY", mode]);

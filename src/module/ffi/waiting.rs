@@ -10,7 +10,7 @@ use std::ffi::{CStr, c_char, c_int, c_void};
 use std::marker::PhantomData;
 use std::os::fd::{AsRawFd, BorrowedFd};
 use std::ptr::null_mut;
-use std::sync::atomic::{AtomicPtr, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicPtr, Ordering};
 
 use redis_module::raw;
 use rustix::io::Errno;
@@ -33,6 +33,9 @@ pub(in crate::module) enum Writes {
 /// A context of the module's own, which belongs to no callback: for what may be asked at any time
 /// under the server's lock.
 static DETACHED: AtomicPtr<raw::RedisModuleCtx> = AtomicPtr::new(null_mut());
+
+/// Whether a reply was seen on its way to a client.
+static SHOWS_REPLIES: AtomicBool = AtomicBool::new(false);
 
 /// Makes the context of the module's own.
 ///
@@ -199,6 +202,9 @@ impl Context<'_> {
 
     /// Whether the reply that was just given will be sent: a client that has said `CLIENT REPLY
     /// OFF` or `SKIP` has nothing to be sent then. No part of the server's API tells that.
+    ///
+    /// A grant that was told must not be taken back. So that a server which shows replies in
+    /// another way does no harm, all are taken for sent until one was seen.
     fn is_heard(&mut self) -> bool {
         let (context, command) = (self.raw.as_ptr(), c"CLIENT".as_ptr());
         // SAFETY: the context lasts as long as `self`; `c` takes a terminated string, `l` a number.
@@ -218,7 +224,10 @@ impl Context<'_> {
             let has = |field: &[u8]| line.windows(field.len()).any(|window| window == field);
             let has_nothing_to_be_sent = has(b" obl=0 ") && has(b" oll=0 ");
             call!(RedisModule_FreeCallReply(reply));
-            !has_nothing_to_be_sent
+            if !has_nothing_to_be_sent {
+                SHOWS_REPLIES.store(true, Ordering::Relaxed);
+            }
+            !has_nothing_to_be_sent || !SHOWS_REPLIES.load(Ordering::Relaxed)
         }
     }
 
