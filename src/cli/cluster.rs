@@ -189,11 +189,11 @@ impl LocalNodes {
         while self.nodes.iter().any(|node| node.process.is_some()) {
             sleep(LOOK_EVERY).await;
             while let Some((index, status)) = self.first_ended()? {
-                let said = self.last_words(index);
+                let log = log_of(&folder_of(&self.folder, index));
                 let node = &mut self.nodes[index];
                 node.process = None;
-                let port = node.port;
-                warn(format_args!("node 127.0.0.1:{port} has ended ({status}): {said}"), false);
+                let (port, log) = (node.port, log.display());
+                warn(format_args!("node 127.0.0.1:{port} has ended ({status}): see {log}"), false);
             }
         }
         Err(Failure::new(Failure::USAGE, "no node is left"))

@@ -42,9 +42,10 @@ fn tell_released(name: &Name, signal: i32, as_json: bool) {
     // The terminal has shown the key, as `^C`, and stays on that line.
     let is_after_key = signal == Signal::SIGINT as i32 && out::columns().is_some();
     // A terminal that has gone, with HUP, is told nothing; the lock is released all the same.
-    let _ = if as_json {
-        out::line(Json::of_lock(&name.0, [("released", Json::Bool(true))]))
-    } else {
-        out::lines(["", "released"].into_iter().skip(usize::from(!is_after_key)))
+    let told = match as_json {
+        true => Json::of_lock(&name.0, [("released", Json::Bool(true))]).to_string(),
+        false => "released".to_owned(),
     };
+    let lines = [String::new(), told];
+    let _ = out::lines(lines.into_iter().skip(usize::from(!is_after_key)));
 }

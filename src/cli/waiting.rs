@@ -61,35 +61,41 @@ async fn watch(locker: &Locker, name: &Name, signals: &mut Signals) -> Result<Gu
 }
 
 /// The line of a waiting person. What changes comes first: place and time are what remains of a
-/// line that is cut, and a long name makes room for them.
+/// line that is cut. A long name makes room for them, and in a narrow terminal the words around it.
 fn line(name: &Name, place: &str, nodes: &[NodeInfo], room: usize) -> String {
-    let (time, holder) = state(nodes);
-    let told = format!("{place}{time}");
-    let around = width("lockmod: waiting for '': ");
+    let (told, holder) = match held(nodes) {
+        Some((time, holder)) => (format!("{place}{time}"), holder),
+        None => (silent(nodes), String::new()),
+    };
     // What is cut off the holder leaves its mark.
-    let mark = usize::from(!holder.is_empty());
-    let room = room.saturating_sub(around + width(&told) + mark);
-    let name = cut(&name.to_string(), room.max(NAME_MIN));
-    format!("lockmod: waiting for '{name}': {told}{holder}")
+    let around = width("lockmod: waiting for '': ") + width(&told) + width("…");
+    let name = name.to_string();
+    match room.checked_sub(around).filter(|&left| left >= NAME_MIN.min(width(&name))) {
+        Some(left) => format!("lockmod: waiting for '{}': {told}{holder}", cut(&name, left)),
+        None => format!("{told}{holder}"),
+    }
 }
 
-/// How long the lock may still be held, or why that is not known; and who holds it.
-fn state(nodes: &[NodeInfo]) -> (String, String) {
-    let held = infos(nodes).filter(|info| info.state == "held").max_by_key(|info| info.left);
-    if let Some(info) = held {
-        let label = rows::label(info).unwrap_or_else(|| "another client".to_owned());
-        let left = Length(info.left.unwrap_or_default());
-        return (format!("up to {left} more"), format!(", held by {label}"));
-    }
+/// For how long the lock may still be held, and by whom; `None` if no node says that it is held.
+fn held(nodes: &[NodeInfo]) -> Option<(String, String)> {
+    let info = infos(nodes).filter(|info| info.state == "held").max_by_key(|info| info.left)?;
+    let label = rows::label(info).unwrap_or_else(|| "another client".to_owned());
+    let left = Length(info.left.unwrap_or_default());
+    Some((format!("up to {left} more"), format!(", held by {label}")))
+}
+
+/// Why it goes on though nobody holds the lock: first the nodes that do not answer.
+fn silent(nodes: &[NodeInfo]) -> String {
     let report = |node: &NodeInfo| {
         let vote = node.info.as_ref().map_or_else(Vote::clone, |_| Vote::NotHeld);
         NodeReport { node: node.node.clone(), vote }
     };
-    let reports: Vec<NodeReport> = nodes.iter().map(report).collect();
-    if reports.iter().all(|report| report.vote == Vote::TimedOut) {
-        return ("no answer yet".to_owned(), String::new());
+    let mut reports: Vec<NodeReport> = nodes.iter().map(report).collect();
+    reports.sort_by_key(|report| (report.vote == Vote::NotHeld, report.vote == Vote::TimedOut));
+    match reports.iter().all(|report| report.vote == Vote::TimedOut) {
+        true => "no answer yet".to_owned(),
+        false => Summary(&reports).to_string(),
     }
-    (Summary(&reports).to_string(), String::new())
 }
 
 fn infos(nodes: &[NodeInfo]) -> impl Iterator<Item = &LockInfo> {
@@ -153,6 +159,11 @@ mod tests {
         let down = || NodeInfo::new("n".into(), Err(Vote::Unreachable("refused".into())));
         let reason = "lockmod: waiting for 'job': 2 of 3 unreachable (refused); 1 timed out";
         assert_eq!(told(&[down(), silent(), down()]), reason);
+        let reason = "lockmod: waiting for 'job': 1 of 2 unreachable (refused); 1 free";
+        let free = [(&b"state"[..], &b"free"[..])]
+            .map(|(name, value)| [name, value].map(|text| Reply::Text(text.to_vec())).to_vec());
+        let free = NodeInfo::new("n".into(), lock_info(&Reply::List(free.concat())));
+        assert_eq!(line(&Name(b"job".to_vec()), "first of 1, ", &[free, down()], 77), reason);
     }
 
     /// At 80 columns the time was behind a long label, and cut away with it.
@@ -161,6 +172,8 @@ mod tests {
         let name = Name("n".repeat(200).into_bytes());
         let told = cut(&line(&name, "place 12 of 12 or better, ", &[node(0, 0)], 77), 77);
         assert!(told.contains("nnn…': place 12 of 12 or better, up to 0 ms more"), "{told}");
+        let told = cut(&line(&name, "first of 1 in line, ", &[node(0, 0)], 37), 37);
+        assert_eq!(told, "first of 1 in line, up to 0 ms more,…");
     }
 
     #[test]

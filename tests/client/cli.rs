@@ -125,7 +125,7 @@ fn a_person_at_a_terminal_is_told_the_place_in_line() {
         text.contains("waiting for 'job': ") && text.contains(" more, held by cron-3")
     });
     // Place and time come first: they are what remains of a line that is cut.
-    let mut narrow = Screen::start(&run, (70, 4));
+    let mut narrow = Screen::start(&run, (50, 4));
     narrow.wait_for("the line is cut", |text| {
         text.contains(" of 2") && text.contains("up to ") && text.trim_end().ends_with('…')
     });
