@@ -7,15 +7,17 @@ from dataclasses import dataclass
 
 from z3 import And, Exists, ForAll, If, Implies, Not
 
-from protocol import A, F, N, Q, R, Step, counts, g, member, n, own, plus, s, up_to, without
+from protocol import (A, F, N, Q, R, Step, counts, g, member, n, own, plus, r, s, up_to,
+                      without)
 
 
 @dataclass
 class Mutant:
     rule: str
-    # The obligation that must fail: this action no longer keeps this invariant.
+    # The obligation that must fail: this action no longer keeps this invariant, or takes back this
+    # that lasts.
     action: str
-    invariant: str
+    breaks: str
     # What becomes of the action's step.
     change: object = None
     # The axiom that is dropped.
@@ -54,6 +56,15 @@ def stays(*relations):
         return Step(step.requires, {name: new for name, new in step.changes.items()
                                     if name not in relations})
     return change
+
+
+def both(one, other):
+    return lambda step, x: other(one(step, x), x)
+
+
+def only_answers_on_their_way(x):
+    """No confirmed round rests on the lease: of what does, the replies have not been counted."""
+    return ForAll([r], Implies(x.rests(N, r), Not(x.confirmed(r))))
 
 
 STORED_NOT_EXACTLY = 'a quorum stored just this fence'
@@ -120,5 +131,18 @@ MUTANTS = [
            'nothing forgotten', drop('its replica waits')),
     Mutant('the jump is above what an old master issues', 'the old master serves', 'counted',
            drop('below the jump')),
+    Mutant('a lease stands while an answer for it is on its way', 'lease ends', 'votes last',
+           instead('no validity rests on it', only_answers_on_their_way)),
+    Mutant('nobody takes back a lease for which an answer is on its way', 'release', 'votes last',
+           instead('its client is done', only_answers_on_their_way)),
+    Mutant('nobody is granted a lock for which an answer is on its way', 'grant', 'votes last',
+           both(instead('the lock is free', only_answers_on_their_way), also(
+               holds=lambda x: lambda y, z: If(y == N, z == own(R), x.holds(y, z)),
+               rests=lambda x: lambda y, z: If(y == N, And(z == R, Not(x.over(z))),
+                                               x.rests(y, z))))),
+    Mutant('a quarantine waits for answers on their way', 'quarantine ends', 'votes last',
+           both(instead('all that was forgotten is over', lambda x: ForAll([r], Implies(
+               x.forgot(N, r), Not(x.confirmed(r))))),
+               also(forgot=lambda x: without(x.forgot, N)))),
     Mutant('a store refuses smaller fences', 'write', 'store', drop('no smaller fence')),
 ]

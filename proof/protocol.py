@@ -66,8 +66,8 @@ RELATIONS = {
     'ceiling': ((Node,), Fence, 'the fence ceiling in the state file', 'seen'),
     'quarantined': ((Node,), Bool, 'the node grants nothing', 'seen'),
     'promoted': ((Node,), Bool, 'it was a replica, and its master may still live', 'seen'),
-    'stored': ((Acquisition, Node, Fence), Bool, 'the lease had this fence at the node once',
-               'ours'),
+    'stored': ((Acquisition, Node, Fence), Bool,
+               'the node granted this fence to the acquisition, or raised its lease to it', 'ours'),
     'begun': ((Acquisition,), Bool, 'its requests may be on their way', 'seen'),
     'won': ((Acquisition,), Bool, 'its attempt was won', 'seen'),
     'done': ((Acquisition,), Bool, 'it was abandoned or released: its client relies on nothing',
@@ -184,7 +184,8 @@ def _(x):
 
 @invariant('no vote beside')
 def _(x):
-    """Where a lease counts, the node has forgotten no vote for anybody else."""
+    """Where a lease counts, and its client is not done, the node has forgotten no vote for anybody
+    else. (At a promoted node that waits, none counts.)"""
     return ForAll([n, a, r], Implies(
         And(x.holds(n, a), Not(x.provisional(n, a)), Not(x.promoted(n)), Not(x.done(a)),
             x.forgot(n, r)),
@@ -273,6 +274,56 @@ def _(x):
     return And(
         ForAll([a], Implies(x.wrote(a), And(x.won(a), up_to(x.fence(a), x.highest)))),
         ForAll([a, b], Implies(x.overwrote(a, b), x.wrote(b))))
+
+
+# ----------------------------------------------------------------------------- what must last
+@dataclass
+class Lasting:
+    """What no action takes back. A reply may arrive long after the node has sent it, and `win` and
+    `renew` look at the nodes and not at replies: that is the same only because of this."""
+    name: str
+    sentence: str
+    holds: object
+
+
+LASTING = []
+
+
+def lasting(name):
+    def note(function):
+        LASTING.append(Lasting(name, ' '.join(function.__doc__.split()), function))
+        return function
+    return note
+
+
+@lasting('votes last')
+def _(x, y):
+    """A node that has vouched for a round does so until the round is over."""
+    return ForAll([n, r], Implies(And(x.vouches(n, r), Not(y.over(r))), y.vouches(n, r)))
+
+
+@lasting('fences last')
+def _(x, y):
+    """A fence that was stored remains stored."""
+    return ForAll([a, n, f], Implies(x.stored(a, n, f), y.stored(a, n, f)))
+
+
+@lasting('ends last')
+def _(x, y):
+    """A validity that has ended does not begin again, and a client that is done remains so."""
+    return And(ForAll([r], Implies(x.over(r), y.over(r))),
+               ForAll([a], Implies(x.done(a), y.done(a))))
+
+
+@lasting('wins last')
+def _(x, y):
+    """An acquisition that was won remains won, with the same fence; and it is remembered what was
+    written, and what was won before what began."""
+    return And(
+        ForAll([a], Implies(x.won(a), And(y.won(a), y.fence(a) == x.fence(a)))),
+        ForAll([a, b], Implies(x.before(a, b), y.before(a, b))),
+        ForAll([a], Implies(x.wrote(a), y.wrote(a))),
+        ForAll([a, b], Implies(x.overwrote(a, b), y.overwrote(a, b))))
 
 
 def initial(x):

@@ -70,24 +70,56 @@ def an_arrival():
 
 def a_rejoining():
     """A node that is far ahead grants anew to the holder's token; the holder's fence stays."""
-    state = won().run(('persist', '2', 9), ('skip', '2', 6), ('rejoin', '2', 'A1', 7),
-                      ('extend', '0', 'A1'), ('renew', 'A1', 'A0', ZERO_TWO),
+    state = won().run(('persist', '2', 9), ('skip', '2', 6))
+    assert state.missing('rejoin', '2', 'A1', 6) == ['above the counter']
+    state = state.run(('rejoin', '2', 'A1', 7), ('extend', '0', 'A1'),
+                      ('renew', 'A1', 'A0', ZERO_TWO),
                       ('time passes', 'A0'), ('lease ends', '1'), ('begin', 'B'))
-    assert state.tables['fence']['A',] == 1
+    assert state.tables['fence']['A',] == 1 and state.tables['stored']['A', '2', 7]
     assert state.missing('grant', '2', 'B0', 8) == ['the lock is free']
 
 
 def a_superseded_renewal():
     """A client that ignores its clock comes back after its successor: the store refuses it."""
     state = won(blind='A').run(
-        ('time passes', 'A0'), ('lease ends', '0'), ('lease ends', '1'), ('begin', 'B'),
+        ('write', 'A'), ('time passes', 'A0'), ('lease ends', '0'), ('lease ends', '1'), ('begin', 'B'),
         ('grant', '0', 'B0', 2), ('grant', '1', 'B0', 2), ('win', 'B0', ZERO_ONE, 2),
         ('write', 'B'))
+    assert state.tables['before']['A', 'B'] and state.tables['overwrote']['B', 'A']
     assert state.missing('extend', '0', 'A1') == ['the token holds']
     state = state.run(('finish', 'B'), ('release', '0', 'B'), ('release', '1', 'B'),
                       ('rejoin', '0', 'A1', 3), ('rejoin', '1', 'A1', 3),
                       ('renew', 'A1', 'A0', ZERO_ONE))
     assert state.missing('write', 'A') == ['no smaller fence']
+
+
+def a_repair_by_the_counter():
+    """A node that has granted nothing later gives the lease back to a holder who never had it
+    there, with his fence, and that counts."""
+    state = world().run(('begin', 'A'), ('grant', '0', 'A0', 1), ('grant', '2', 'A0', 2),
+                        ('raise', '0', 'A', 2), ('win', 'A0', ZERO_TWO, 2),
+                        ('repair by the counter', '1', 'A1'), ('extend', '0', 'A1'),
+                        ('renew', 'A1', 'A0', ZERO_ONE))
+    assert state.tables['counter']['1',] == 2
+
+
+def a_mark_that_goes():
+    """A provisional lease that ends, is released or is forgotten takes its mark with it."""
+    state = won().run(('crash', '1', 5), ('repair', '1', 'A1'))
+    assert state.tables['provisional']['1', 'A']
+    for step in [('lease ends', '1'), ('crash', '1', 5), ('promote', '1', 'A', 9, True),
+                 ('crash with data', '1', 'B', 5, True)]:
+        after = state.run(('finish', 'A'), ('begin', 'B'), step)
+        assert not after.tables['provisional']['1', 'A'], step
+    after = state.run(('finish', 'A'), ('release', '1', 'A'))
+    assert not after.tables['provisional']['1', 'A']
+
+
+def a_lease_that_comes_back_in_doubt():
+    """A lease that may have been over comes back with the data: it stands, and does not count."""
+    state = won().run(('crash with data', '1', 'A', 5, False))
+    assert state.tables['counter']['1',] == 5
+    assert state.missing('extend', '1', 'A1') == ['the lease counts']
 
 
 def a_lease_that_comes_back():
@@ -98,6 +130,8 @@ def a_lease_that_comes_back():
 
 def a_promotion():
     """A promoted node has A's lease while its old master vouches for B."""
+    without_it = won().run(('promote', '1', 'A', 9, False))
+    assert not without_it.tables['holds']['1', 'A']
     state = won().run(('promote', '1', 'A', 9, True), ('time passes', 'A0'), ('begin', 'B'),
                       ('the old master serves', '1', 'B0', 2, True), ('lease ends', '0'),
                       ('grant', '0', 'B0', 2), ('win', 'B0', ZERO_ONE, 2))
@@ -105,5 +139,6 @@ def a_promotion():
     assert state.missing('quarantine ends', '1') == ['all that was forgotten is over']
 
 
-ALL = [a_win_by_a_raise, a_late_grant, a_repair, two_holders_averted, an_arrival, a_rejoining,
-       a_superseded_renewal, a_lease_that_comes_back, a_promotion]
+ALL = [a_win_by_a_raise, a_late_grant, a_repair, a_repair_by_the_counter, a_mark_that_goes,
+       two_holders_averted, an_arrival, a_rejoining, a_superseded_renewal, a_lease_that_comes_back,
+       a_lease_that_comes_back_in_doubt, a_promotion]

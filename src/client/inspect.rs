@@ -112,8 +112,12 @@ impl<W: World> Locker<W> {
         ReleaseError::check(core.reports(votes), needed)
     }
 
-    /// Extends a lease by its token: for leases that were [leaked](super::Guard::leak). The
+    /// Extends a lease by its token: for leases that were [leaked](super::Guard::leak). Returns the
     /// validity from now on.
+    ///
+    /// Call it only before the validity that you know of has ended. Nothing here can know that: a
+    /// late call may succeed after another has held the lock and released it, and then only fences
+    /// tell the two apart.
     ///
     /// # Errors
     /// [`ExtendError::NoQuorum`] with what each node said.

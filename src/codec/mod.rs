@@ -116,16 +116,17 @@ pub fn decode_lock(bytes: &[u8], clocks: Clocks, boot: BootId) -> Result<LoadedL
         if lease_fence > counter || lease_fence == Fence::ZERO {
             return Err(CodecError::Corrupt("fence of the lease out of range"));
         }
-        let ends_at = if boot != 0 && lease.boot == boot {
-            Instant::from_millis(lease.ends_at_boot_ms)
+        let (ends_at, is_misdated) = if boot != 0 && lease.boot == boot {
+            (Instant::from_millis(lease.ends_at_boot_ms), false)
         } else {
             let ends_at = UnixTime::from_millis(lease.ends_at_unix_ms);
-            clocks.to_instant(ends_at, Millis::new(lease.left_ms))
+            let left = Millis::new(lease.left_ms);
+            (clocks.to_instant(ends_at, left), clocks.shortens(ends_at, left))
         };
         // No node grants a longer lease, whatever the bytes say.
         let ends_at = ends_at.min(clocks.now.after(TTL_MAX));
         let granted_at = clocks.now.before(Millis::new(lease.held_for_ms));
-        let is_provisional = lease.is_provisional;
+        let is_provisional = lease.is_provisional || is_misdated;
         let lease = Lease { token, fence: lease_fence, ends_at, label: &lease.label };
         lock.apply(lease, granted_at);
         lock.set_provisional(is_provisional);
@@ -210,6 +211,15 @@ mod tests {
             let loaded = decode_lock(&bytes, clocks(2_000, wall), BOOT).unwrap();
             let lease = loaded.lock.written_lease().unwrap();
             assert_eq!(lease.ends_at, Instant::from_millis(31_000), "wall {wall}");
+        }
+    }
+
+    #[test]
+    fn a_lease_that_a_clock_stepped_back_makes_stand_does_not_count_yet() {
+        let bytes = encode_lock(&held(b"tok", b"", 5, 31_000), Fence::ZERO, clocks(1_000, 70), 0);
+        for (wall, is_provisional) in [(30_000, false), (70, false), (69, true), (0, true)] {
+            let loaded = decode_lock(&bytes, clocks(2_000, wall), BOOT).unwrap();
+            assert_eq!(loaded.lock.is_provisional(), is_provisional, "{wall}");
         }
     }
 

@@ -175,6 +175,12 @@ impl Clocks {
             self.now.before(Millis(self.wall.0 - wall.0))
         }
     }
+
+    /// Whether [`Clocks::to_instant`] shortens this: the wall clock has been stepped back since, or
+    /// it is that of another machine. The lease may be over in truth.
+    pub const fn shortens(self, wall: UnixTime, latest: Millis) -> bool {
+        wall.0.saturating_sub(self.wall.0) > latest.0
+    }
 }
 
 #[cfg(test)]
@@ -221,6 +227,10 @@ mod tests {
         let ttl = Millis::new(300);
         let far = UnixTime::from_millis(90_000);
         assert_eq!(clocks.to_instant(far, ttl), Instant::from_millis(1_300));
+        for (ahead, is_shortened) in [(0, false), (300, false), (301, true), (90_000, true)] {
+            let wall = clocks.to_wall(Instant::from_millis(1_000 + ahead));
+            assert_eq!(clocks.shortens(wall, ttl), is_shortened, "{ahead}");
+        }
         let near = clocks.to_wall(Instant::from_millis(1_200));
         assert_eq!(clocks.to_instant(near, ttl), Instant::from_millis(1_200));
         let past = clocks.to_wall(Instant::from_millis(400));

@@ -79,7 +79,7 @@ pub(crate) struct State {
     quarantined: Bits,
     /// It was a replica, and its master may still live.
     promoted: Bits,
-    /// The lease had this fence at the node once.
+    /// The node granted this fence to the acquisition, or raised its lease to it.
     stored: Vec<u32>,
     /// Its requests may be on their way.
     begun: Bits,
@@ -477,7 +477,8 @@ fn rests_on_the_holder(s: &State, sizes: &Sizes) -> bool {
     })
 }
 
-/// Where a lease counts, the node has forgotten no vote for anybody else.
+/// Where a lease counts, and its client is not done, the node has forgotten no vote for anybody
+/// else. (At a promoted node that waits, none counts.)
 fn no_vote_beside(s: &State, sizes: &Sizes) -> bool {
     (0..sizes.nodes).all(|n0| {
         !(!s.promoted(n0))

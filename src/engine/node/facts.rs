@@ -62,7 +62,8 @@ impl Node {
                 let kept = lock.written_lease().filter(is_known).map(|lease| lease.label.to_vec());
                 let label = kept.as_deref().unwrap_or(label);
                 lock.apply(Lease { token, fence, ends_at, label }, clocks.now);
-                lock.set_provisional(decided.is_provisional);
+                let is_misdated = is_own && clocks.shortens(decided.ends_at, decided.ttl);
+                lock.set_provisional(decided.is_provisional || is_misdated);
             }
             // No token: the fact is about the counter only.
             Err(_) => lock.apply_counter(decided.fence),

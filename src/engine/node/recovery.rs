@@ -28,7 +28,8 @@ pub struct Saved {
     /// How wall-clock times stand to instants in what leaves the process: the same for as long as
     /// no step of the wall clock is noticed, so that another start in this boot reads them exactly.
     pub dating: Clocks,
-    /// The data set may have leases up to here that were dated in an earlier boot.
+    /// The data set may have leases up to here that were dated in an earlier boot, or before a
+    /// step of the wall clock: their ends are not known exactly.
     pub foreign_until: Instant,
     /// Every write had been on disk before its reply, ever since the node started.
     pub is_always_durable: bool,
@@ -199,11 +200,14 @@ pub fn start(found: Found, loaded: Loaded, recovery: Recovery, node: &Promises) 
         ceilings: promised.max(first),
         at: loaded.clocks,
         boot: loaded.boot,
-        dating: same_boot.map_or(loaded.clocks, |saved| {
-            let is_stepped = loaded.clocks.are_stepped_since(saved.dating);
-            if is_stepped { loaded.clocks } else { saved.dating }
-        }),
-        foreign_until: same_boot.map_or(longest, |saved| saved.foreign_until.min(longest)),
+        dating: match same_boot {
+            Some(saved) if !loaded.clocks.are_stepped_since(saved.dating) => saved.dating,
+            Some(_) | None => loaded.clocks,
+        },
+        foreign_until: match same_boot {
+            Some(saved) if !is_stepped(&saved, loaded) => saved.foreign_until.min(longest),
+            Some(_) | None => longest,
+        },
         // What a quarantine waits for is not on this disk: a crash in it must wait again.
         is_always_durable: loaded.is_always_durable && recovery.quarantine.is_none(),
         was_stepped: false,
@@ -238,16 +242,21 @@ fn wait(saved: &Saved, loaded: Loaded) -> Option<(Instant, QuarantineReason)> {
     let is_durable = saved.is_always_durable && loaded.is_always_durable && loaded.was_read;
     // The data set has every lease, dated by the wall clock: was it stepped since, be it while the
     // node ran or afterwards?
-    let is_stepped = saved.was_stepped
-        || saved.is_of_boot(loaded.boot) && loaded.clocks.are_stepped_since(saved.dating);
     let reason = match saved.stop {
         Some(stopped) if !stopped.is_saved => QuarantineReason::UncleanRestart,
         None if !is_durable => QuarantineReason::UncleanRestart,
-        Some(_) | None if is_stepped => QuarantineReason::ClockStep,
+        Some(_) | None if is_stepped(saved, loaded) => QuarantineReason::ClockStep,
         Some(stopped) if stopped.inventory != loaded.inventory => QuarantineReason::OtherData,
         Some(_) | None => return None,
     };
     Some((until, reason))
+}
+
+/// Whether the append-only file is dated by two clocks: a step was noticed while the node ran, or
+/// is noticed now.
+fn is_stepped(saved: &Saved, loaded: Loaded) -> bool {
+    saved.was_stepped
+        || saved.is_of_boot(loaded.boot) && loaded.clocks.are_stepped_since(saved.dating)
 }
 
 /// An instant that was saved, such as the lease ceiling, on today's clock: no later than any lease
@@ -288,7 +297,7 @@ impl Saved {
 
     /// Whether the ends of all leases that may stand in the data set are known to the millisecond.
     fn dates_exactly(&self, loaded: Loaded) -> bool {
-        self.is_of_boot(loaded.boot) && self.foreign_until < loaded.clocks.now
+        self.is_of_boot(loaded.boot) && !self.was_stepped && self.foreign_until < loaded.clocks.now
     }
 }
 
@@ -542,7 +551,8 @@ mod tests {
         assert_eq!(next.foreign_until, Instant::from_millis(last));
         assert!(next.ceilings.lease >= next.foreign_until, "they are promised");
 
-        let at = |now| Loaded { clocks: clocks(now, HOUR + now), ..rebooted };
+        let clocks = |now| rebooted.clocks.at(Instant::from_millis(now));
+        let at = |now| Loaded { clocks: clocks(now), ..rebooted };
         let again = recover(Found::Present(next), at(last));
         assert_eq!(again.prolong, UNNOTICED);
         let third = start(Found::Present(next), at(last), again, &node(90_000));
@@ -550,6 +560,25 @@ mod tests {
         assert_eq!(recover(Found::Present(third), at(last + 1)).prolong, Millis::ZERO);
         for found in [Found::Missing, Found::Damaged] {
             assert_eq!(recover(found, loaded()).prolong, UNNOTICED);
+        }
+    }
+
+    #[test]
+    fn leases_from_before_a_step_are_prolonged_at_each_start_while_they_may_stand() {
+        // They were read by the clock after the step, as if they were exact: an hour's step back
+        // made a lease stand that was over, and in a quarantine its extension counted.
+        let while_it_ran = (Saved { was_stepped: true, ..saved() }, loaded(), UNNOTICED);
+        let back = Loaded { clocks: clocks(12_000, 1), ..loaded() };
+        let while_down = (saved(), back, Millis::ZERO);
+        for (saved, loaded, prolong) in [while_it_ran, while_down] {
+            let recovery = recover(Found::Present(saved), loaded);
+            assert_eq!(recovery.prolong, prolong, "read by the clock that dated them, or not");
+            let next = start(Found::Present(saved), loaded, recovery, &node(20_000));
+            let last = 20_000 + prolong.get();
+            assert_eq!(next.foreign_until, Instant::from_millis(last));
+            let at = |now| Loaded { clocks: loaded.clocks.at(Instant::from_millis(now)), ..loaded };
+            assert_eq!(recover(Found::Present(next), at(last)).prolong, UNNOTICED);
+            assert_eq!(recover(Found::Present(next), at(last + 1)).prolong, Millis::ZERO);
         }
     }
 
