@@ -235,8 +235,9 @@ fn a_grant_to_two_calls_is_handed_on_only_if_both_clients_have_gone() {
 /// stood for its whole ttl, and nobody knew of it.
 #[test]
 fn a_grant_whose_client_hears_no_replies_is_handed_on() {
-    for mode in ["OFF", "SKIP"] {
-        let server = Server::builder().config("appendonly", "yes").start();
+    for (mode, threads) in [("OFF", 1), ("SKIP", 1), ("OFF", 4)] {
+        let builder = Server::builder().config("appendonly", "yes");
+        let server = builder.config("io-threads", threads).start();
         let conn = &mut server.connect();
         ask(conn, "LOCK.ACQUIRE seen A 60000");
         let mut hears = server.connect_raw();
