@@ -315,3 +315,83 @@ impl Promises {
         if left.is_zero() { None } else { Some((left, quarantine.reason)) }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::engine::{Lease, Token};
+
+    fn ceilings(fence: u64, lease: u64) -> Ceilings {
+        Ceilings { fence: Fence::new(fence).unwrap(), lease: Instant::from_millis(lease) }
+    }
+
+    /// A node whose file pays for one block of fences, and for leases until 100 s.
+    fn node() -> Promises {
+        Promises::new(Fence::ZERO, Some(ceilings(FENCE_BLOCK, 100_000)))
+    }
+
+    fn uses(node: &mut Promises, used: Ceilings) -> Option<Ceilings> {
+        node.admit(used.fence, used.lease).unwrap();
+        let request = node.take_request();
+        assert_eq!(node.take_request(), None, "each is answered once");
+        request
+    }
+
+    #[test]
+    fn more_is_asked_for_when_less_than_half_of_a_block_is_left() {
+        let half = ceilings(FENCE_BLOCK / 2, 95_000);
+        assert_eq!(uses(&mut node(), half), None);
+        for used in [ceilings(FENCE_BLOCK / 2 + 1, 1_000), ceilings(1, 95_001)] {
+            let mut node = node();
+            let asked = ceilings(FENCE_BLOCK, 100_000).max(used.plus_block());
+            assert_eq!(uses(&mut node, used), Some(asked));
+            assert_eq!(asked.max(used), asked);
+            assert_eq!(uses(&mut node, used), None, "it has been asked for");
+            node.request_failed();
+            assert_eq!(uses(&mut node, used), Some(asked));
+            assert_eq!(node.ceilings(), Some(ceilings(FENCE_BLOCK, 100_000)), "not yet");
+            node.persisted(asked);
+            assert_eq!((node.ceilings(), node.highest()), (Some(asked), used.fence));
+        }
+        let mut without = Promises::new(Fence::ZERO, None);
+        assert_eq!(uses(&mut without, ceilings(7, 7)), None, "it promises nothing");
+        assert_eq!((without.ceilings(), without.highest()), (None, Fence::new(7).unwrap()));
+    }
+
+    #[test]
+    fn nothing_is_used_beyond_either_ceiling() {
+        for used in [ceilings(FENCE_BLOCK + 1, 5), ceilings(5, 100_001)] {
+            let asked = ceilings(FENCE_BLOCK, 100_000).max(used.plus_block());
+            assert_eq!(node().admit(used.fence, used.lease), Err(asked));
+        }
+        assert_eq!(node().admit(Fence::new(FENCE_BLOCK).unwrap(), node().longest()), Ok(()));
+    }
+
+    #[test]
+    fn a_survey_lowers_what_is_promised_to_what_it_came_upon_and_a_block() {
+        let now = Instant::from_millis(1_000);
+        let survey = |ends_at: Option<u64>| {
+            let mut node = node();
+            node.admit(Fence::new(1).unwrap(), Instant::from_millis(90_000)).unwrap();
+            assert!(node.would_gain(now));
+            node.begin_survey();
+            assert_eq!(node.longest(), Instant::from_millis(90_000), "until it has ended");
+            if let Some(ends_at) = ends_at {
+                let (mut lock, ends_at) = (Lock::default(), Instant::from_millis(ends_at));
+                let (token, fence) = (Token::new(b"t", 64).unwrap(), Fence::new(1).unwrap());
+                lock.apply(Lease { token, fence, ends_at, label: b"" }, now);
+                node.come_upon(&lock);
+            }
+            let lower = node.end_survey(now);
+            let lease = node.ceilings().unwrap().lease;
+            assert_eq!(lease, lower.unwrap_or(Instant::from_millis(100_000)));
+            lower.map(Instant::as_millis)
+        };
+        assert_eq!(survey(None), Some(11_000));
+        assert_eq!(survey(Some(60_000)), Some(70_000));
+        assert_eq!(survey(Some(84_999)), Some(94_999));
+        assert_eq!(survey(Some(85_000)), None, "half of a block is not worth it");
+        let worth = |lease| Promises::new(Fence::ZERO, Some(ceilings(1, lease))).would_gain(now);
+        assert_eq!([16_000, 16_001].map(worth), [false, true]);
+    }
+}
