@@ -10,7 +10,7 @@ use super::rows;
 use super::signals::Signals;
 use super::values::Name;
 use crate::client::protocol::LockInfo;
-use crate::client::{Guard, Length, Locker, NodeInfo, NodeReport, Summary, Vote};
+use crate::client::{Guard, Length, Locker, NodeInfo, Vote};
 
 /// How often a waiting person is told.
 const TELL_EVERY: Duration = Duration::from_millis(500);
@@ -63,9 +63,11 @@ async fn watch(locker: &Locker, name: &Name, signals: &mut Signals) -> Result<Gu
 /// The line of a waiting person. What changes comes first: place and time are what remains of a
 /// line that is cut. A long name makes room for them, and in a narrow terminal the words around it.
 fn line(name: &Name, place: &str, nodes: &[NodeInfo], room: usize) -> String {
-    let (told, holder) = match held(nodes) {
-        Some((time, holder)) => (format!("{place}{time}"), holder),
-        None => (silent(nodes), String::new()),
+    let (told, holder) = match (troubles(nodes), held(nodes)) {
+        (Some(troubles), _) => (troubles, String::new()),
+        (None, Some((time, holder))) => (format!("{place}{time}"), holder),
+        // It is free at this moment.
+        (None, None) => ("asking for it again".to_owned(), String::new()),
     };
     // What is cut off the holder leaves its mark.
     let around = width("lockmod: waiting for '': ") + width(&told) + width("…");
@@ -84,17 +86,40 @@ fn held(nodes: &[NodeInfo]) -> Option<(String, String)> {
     Some((format!("up to {left} more"), format!(", held by {label}")))
 }
 
-/// Why it goes on though nobody holds the lock: first the nodes that do not answer.
-fn silent(nodes: &[NodeInfo]) -> String {
-    let report = |node: &NodeInfo| {
-        let vote = node.info.as_ref().map_or_else(Vote::clone, |_| Vote::NotHeld);
-        NodeReport { node: node.node.clone(), vote }
+/// Why so many nodes grant nothing that there is no quorum; `None` if there is one. Who holds the
+/// lock on the others does not matter then: it may be this very attempt.
+fn troubles(nodes: &[NodeInfo]) -> Option<String> {
+    let votes: Vec<Vote> = nodes.iter().filter_map(trouble).collect();
+    if nodes.len() - votes.len() > nodes.len() / 2 {
+        return None;
+    }
+    if votes.len() == nodes.len() && votes.iter().all(|vote| *vote == Vote::TimedOut) {
+        return Some("no answer yet".to_owned());
+    }
+    let mut told: Vec<String> = Vec::new();
+    for (index, vote) in votes.iter().enumerate() {
+        let is_same = |other: &&Vote| other.word() == vote.word();
+        if votes[..index].iter().find(is_same).is_none() {
+            let count = votes.iter().filter(is_same).count();
+            told.push(format!("{count} of {} {vote}", nodes.len()));
+        }
+    }
+    Some(told.join("; "))
+}
+
+/// Why a node grants nothing.
+fn trouble(node: &NodeInfo) -> Option<Vote> {
+    let info = match &node.info {
+        Ok(info) => info,
+        Err(vote) => return Some(vote.clone()),
     };
-    let mut reports: Vec<NodeReport> = nodes.iter().map(report).collect();
-    reports.sort_by_key(|report| (report.vote == Vote::NotHeld, report.vote == Vote::TimedOut));
-    match reports.iter().all(|report| report.vote == Vote::TimedOut) {
-        true => "no answer yet".to_owned(),
-        false => Summary(&reports).to_string(),
+    let state = info.node_state.as_deref();
+    match info.quarantine_left {
+        Some(_) => Some(Vote::Quarantined {
+            left: info.quarantine_left,
+            text: state.unwrap_or_default().into(),
+        }),
+        None => state.map(|state| Vote::Unavailable(state.into())),
     }
 }
 
@@ -155,15 +180,20 @@ mod tests {
         let told = |nodes: &[NodeInfo]| line(&Name(b"job".to_vec()), "", nodes, 77);
         assert_eq!(told(&[silent(), silent()]), "lockmod: waiting for 'job': no answer yet");
         let held = "lockmod: waiting for 'job': up to 0 ms more, held by another client";
-        assert_eq!(told(&[silent(), node(0, 0)]), held);
+        assert_eq!(told(&[silent(), node(0, 0), node(0, 0)]), held);
         let down = || NodeInfo::new("n".into(), Err(Vote::Unreachable("refused".into())));
-        let reason = "lockmod: waiting for 'job': 2 of 3 unreachable (refused); 1 timed out";
-        assert_eq!(told(&[down(), silent(), down()]), reason);
-        let reason = "lockmod: waiting for 'job': 1 of 2 unreachable (refused); 1 free";
-        let free = [(&b"state"[..], &b"free"[..])]
-            .map(|(name, value)| [name, value].map(|text| Reply::Text(text.to_vec())).to_vec());
-        let free = NodeInfo::new("n".into(), lock_info(&Reply::List(free.concat())));
-        assert_eq!(line(&Name(b"job".to_vec()), "first of 1, ", &[free, down()], 77), reason);
+        let waiting = "lockmod: waiting for 'job': ";
+        let reason = "2 of 3 unreachable: refused; 1 of 3 timed out";
+        assert_eq!(told(&[down(), silent(), down()]), format!("{waiting}{reason}"));
+        // What the last one holds is this attempt's own lease.
+        let reason = "2 of 3 unreachable: refused";
+        assert_eq!(told(&[down(), node(0, 0), down()]), format!("{waiting}{reason}"));
+        let mut away = node(0, 0);
+        if let Ok(info) = &mut away.info {
+            info.quarantine_left = Some(Duration::from_secs(3));
+        }
+        let reason = "2 of 2 in quarantine: for 3.0 s more";
+        assert_eq!(told(&[away.clone(), away]), format!("{waiting}{reason}"));
     }
 
     /// At 80 columns the time was behind a long label, and cut away with it.
