@@ -1,13 +1,13 @@
-//! Leader election: of all who run this, one leads, and another as soon as that one is gone.
+//! Leader election: of all running copies, one leads; when it is gone, another one does.
 //!
 //! ```sh
 //! export LOCKMOD_NODES=redis://127.0.0.1:7001,redis://127.0.0.1:7002,redis://127.0.0.1:7003
 //! cargo run --example leader -- scheduler host-1
 //! ```
 //!
-//! To lead is to hold a lock. The fence is the number of the term: whoever is given orders
-//! remembers the largest, and obeys no smaller one. TERM or Ctrl-C resigns: the next leader need
-//! not wait until the lease has ended.
+//! The leader is whoever holds a lock. The fence is the number of its term: whoever takes orders
+//! remembers the largest term, and refuses smaller ones. On TERM or Ctrl-C the leader resigns, so
+//! that the next one does not have to wait for the end of the lease.
 
 use std::time::Duration;
 
@@ -15,7 +15,7 @@ use lockmod::client::{AcquireError, Guard, Locker};
 
 type Error = Box<dyn std::error::Error + Send + Sync>;
 
-/// How soon another leads when the leader has crashed. A longer one survives longer disturbances.
+/// How long nobody leads after a crash. A longer ttl survives longer disturbances.
 const TTL: Duration = Duration::from_secs(5);
 
 fn main() -> Result<(), Error> {
@@ -24,7 +24,7 @@ fn main() -> Result<(), Error> {
     campaign(role, name)
 }
 
-/// Leads whenever it can, until it is asked to end.
+/// Leads whenever it can, until it is told to end.
 #[tokio::main(flavor = "current_thread")]
 pub(crate) async fn campaign(role: &str, name: &str) -> Result<(), Error> {
     let nodes = std::env::var("LOCKMOD_NODES").map_err(|_| "LOCKMOD_NODES names no nodes")?;
@@ -61,7 +61,7 @@ pub(crate) async fn campaign(role: &str, name: &str) -> Result<(), Error> {
     }
 }
 
-/// The leader's work: it is dropped where it awaits as soon as the lease is lost.
+/// The leader's work. It is dropped at its current await point when the lease is lost.
 async fn lead(guard: &Guard) {
     let mut pace = tokio::time::interval(Duration::from_millis(100));
     loop {
@@ -71,7 +71,7 @@ async fn lead(guard: &Guard) {
     }
 }
 
-/// Until TERM or Ctrl-C.
+/// Waits for TERM or Ctrl-C.
 async fn end() {
     use tokio::signal::unix::{SignalKind, signal};
     let mut term = signal(SignalKind::terminate()).expect("a handler can be set");

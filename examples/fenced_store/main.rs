@@ -1,9 +1,9 @@
-//! The late holder, refused by the database: on SQLite or PostgreSQL.
+//! A database refuses a late holder: SQLite or PostgreSQL.
 //!
-//! A holder is suspended while it holds the lock: by the operating system, a virtual machine that
-//! moves, a long collection of garbage. Its lease ends, another holder works, the first one wakes
-//! up and writes. It does not know that it is late, and no lock can tell it in time. The database
-//! can: it remembers the largest fence that it has seen, and refuses smaller ones.
+//! A holder is suspended while it holds the lock: by the operating system, by the migration of a
+//! virtual machine, by a long garbage collection. Its lease ends, another holder works, the first
+//! one wakes up and writes. It does not know that it is late, and no lock can tell it in time. But
+//! the database remembers the largest fence that it has seen, and refuses smaller ones.
 //!
 //! ```sh
 //! export LOCKMOD_NODES=redis://127.0.0.1:7001,redis://127.0.0.1:7002,redis://127.0.0.1:7003

@@ -1,8 +1,7 @@
 //! PostgreSQL: one table of fences guards whatever else a transaction writes.
 //!
-//! The check takes the row's lock and keeps it until the commit. So transactions under one lock
-//! follow each other, also at the default isolation level, and one that waited is judged by what
-//! the other has committed.
+//! The check locks the row until the commit. So transactions under one lock run one after another,
+//! even at the default isolation level, and one that waited sees what the other has committed.
 
 use ::postgres::{Client, NoTls, Transaction};
 
@@ -12,7 +11,7 @@ const TABLES: &str = "
     CREATE TABLE IF NOT EXISTS fences (lock text PRIMARY KEY, fence bigint NOT NULL);
     CREATE TABLE IF NOT EXISTS report (id bigint PRIMARY KEY, body text NOT NULL);";
 
-/// No row is changed when a larger fence is there. Equal ones are the same holder's next write.
+/// Changes no row if a larger fence is there. An equal fence is the same holder's next write.
 const CHECK: &str = "
     INSERT INTO fences (lock, fence) VALUES ($1, $2)
     ON CONFLICT (lock) DO UPDATE SET fence = excluded.fence WHERE fences.fence <= excluded.fence";
@@ -26,14 +25,14 @@ pub(crate) struct PostgresStore {
 }
 
 impl PostgresStore {
-    /// Connects as a connection string of libpq says: `host=/run/postgresql user=app dbname=app`.
+    /// Connects with a libpq connection string: `host=/run/postgresql user=app dbname=app`.
     pub(crate) fn open(connection: &str) -> Result<PostgresStore, Error> {
         let mut client = Client::connect(connection, NoTls)?;
         client.batch_execute(TABLES)?;
         Ok(PostgresStore { client })
     }
 
-    /// Runs `work` in a transaction that exists only if `fence` is not too late.
+    /// Runs `work` in a transaction, unless `fence` is too late.
     fn guarded(
         &mut self,
         fence: u64,

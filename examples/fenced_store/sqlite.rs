@@ -11,7 +11,7 @@ const TABLES: &str = "
     CREATE TABLE IF NOT EXISTS fences (lock TEXT PRIMARY KEY, fence INTEGER NOT NULL);
     CREATE TABLE IF NOT EXISTS report (id INTEGER PRIMARY KEY, body TEXT NOT NULL);";
 
-/// No row is changed when a larger fence is there. Equal ones are the same holder's next write.
+/// Changes no row if a larger fence is there. An equal fence is the same holder's next write.
 const CHECK: &str = "
     INSERT INTO fences (lock, fence) VALUES (?1, ?2)
     ON CONFLICT (lock) DO UPDATE SET fence = excluded.fence WHERE fences.fence <= excluded.fence";
@@ -28,7 +28,7 @@ impl SqliteStore {
         Ok(SqliteStore { connection })
     }
 
-    /// Runs `work` in a transaction that exists only if `fence` is not too late.
+    /// Runs `work` in a transaction, unless `fence` is too late.
     fn guarded(
         &mut self,
         fence: u64,

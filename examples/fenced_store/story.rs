@@ -1,4 +1,4 @@
-//! The story, whatever the database, and what a database has to do for it.
+//! The story, for any database, and what the database has to do.
 
 use std::time::Duration;
 
@@ -9,29 +9,30 @@ pub(crate) type Error = Box<dyn std::error::Error>;
 /// The lock, and the name under which the database remembers its fences.
 pub(crate) const LOCK: &str = "report";
 
-/// What became of a write.
+/// The result of a write.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Written {
     /// It is in the database.
     Yes,
-    /// A later holder has been here: nothing was written.
+    /// A later holder has been here, so the write was refused.
     TooLate,
 }
 
 /// A database that checks fences.
 pub(crate) trait Store {
-    /// Replaces the report, if `fence` is not smaller than any that was used before.
+    /// Replaces the report, unless a larger fence was used before.
     fn write(&mut self, fence: u64, body: &str) -> Result<Written, Error>;
 
-    /// The report as it stands.
+    /// Returns the report.
     fn read(&mut self) -> Result<String, Error>;
 }
 
-/// Two holders, of whom the first is suspended for longer than its lease; what happens, by line.
+/// Plays two holders, the first of which is suspended for longer than its lease. Returns what
+/// happens, line by line.
 pub(crate) fn play(nodes: &[String], store: &mut dyn Store) -> Result<Vec<String>, Error> {
     let locker = |label: &str| {
         let settings = Locker::builder().nodes(nodes).ttl(Duration::from_secs(1)).label(label);
-        // Who is suspended does not renew.
+        // A suspended holder does not renew.
         blocking::Locker::new(settings.renew(false))
     };
     let mut told = Vec::new();

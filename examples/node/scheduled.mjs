@@ -1,11 +1,11 @@
-// A job that every host starts at the same time, and one of them does.
+// A job that every host starts at the same time, and only one of them does.
 //
 // In the crontab of every host:
 //
 //     0 3 * * *  LOCKMOD_NODES=redis://10.0.0.1,redis://10.0.0.2,redis://10.0.0.3 node scheduled.mjs
 //
-// The host that has the lock keeps it for a minute at least: longer than the hosts' clocks differ. Or
-// a host that is late would find it free again, and do the job once more.
+// The host that gets the lock keeps it for at least a minute, longer than the hosts' clocks differ.
+// Otherwise a late host would find it free again and do the job once more.
 
 import { hostname } from 'node:os'
 import { setTimeout as sleep } from 'node:timers/promises'
@@ -20,7 +20,7 @@ async function report(fence, signal) {
 }
 
 try {
-  // The wait is for hosts that begin in the same instant.
+  // The wait is for hosts that start in the same instant.
   await locker.using('nightly-report', { wait: 5000 }, async (guard, lost) => {
     const kept = sleep(keep, null, { signal: lost })
     await Promise.all([report(guard.fence, lost), kept])

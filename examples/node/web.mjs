@@ -1,4 +1,4 @@
-// A web handler that changes one account at a time, on whatever host a request arrives.
+// A web handler that lets one request at a time change an account, whichever host it arrives at.
 //
 //     LOCKMOD_NODES=redis://127.0.0.1:7001,redis://127.0.0.1:7002,redis://127.0.0.1:7003 node web.mjs 8080
 //     curl -X POST localhost:8080/account/17
@@ -7,20 +7,20 @@ import { createServer } from 'node:http'
 import { setTimeout as sleep } from 'node:timers/promises'
 import { HeldError, Locker, LockError, LostError } from 'lockmod'
 
-// One for the whole program. A handler that crashes keeps an account for 5 s.
+// One locker for the whole program. A handler that crashes blocks its account for 5 s.
 const locker = new Locker(process.env.LOCKMOD_NODES, {
   ttl: 5000,
   wait: 2000,
   label: `web-${process.pid}`,
 })
 
-/** Your work: hand the fence to the database, so that it refuses whoever comes late. */
+/** Your work: give the fence to the database, so that it refuses a late writer. */
 async function change(account, fence, signal) {
   await sleep(10, null, { signal })
   return `account ${account} changed under fence ${fence}`
 }
 
-/** The status and the text of the response. `gone` is aborted when nobody waits for it any more. */
+/** Returns status and text of the response. `gone` is aborted when the client has gone away. */
 async function handle(account, gone) {
   try {
     const work = (guard, lost) => change(account, guard.fence, lost)

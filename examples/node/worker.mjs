@@ -1,8 +1,8 @@
-// A worker that handles each task of a list under a lock of its own, and stops when that is lost.
+// A worker that handles each task of a list under its own lock, and stops when that is lost.
 //
 //     LOCKMOD_NODES=redis://127.0.0.1:7001,redis://127.0.0.1:7002,redis://127.0.0.1:7003 node worker.mjs a b c
 //
-// Start it twice at once: no task is handled by both at the same time.
+// Start it twice: the two never handle the same task at the same time.
 
 import { setTimeout as sleep } from 'node:timers/promises'
 import { HeldError, Locker, LostError } from 'lockmod'

@@ -1,11 +1,11 @@
-"""A job that every host starts at the same time, and one of them does.
+"""A job that every host starts at the same time, and only one of them does.
 
 In the crontab of every host:
 
     0 3 * * *  LOCKMOD_NODES=redis://10.0.0.1,redis://10.0.0.2,redis://10.0.0.3 python scheduled.py
 
-The host that has the lock keeps it for a minute at least: longer than the hosts' clocks differ. Or
-a host that is late would find it free again, and do the job once more.
+The host that gets the lock keeps it for at least a minute, longer than the hosts' clocks differ.
+Otherwise a late host would find it free again and do the job once more.
 """
 
 import os
@@ -25,11 +25,11 @@ def report(fence: int) -> None:
 
 def main(keep: float) -> None:
     try:
-        # The wait is for hosts that begin in the same instant.
+        # The wait is for hosts that start in the same instant.
         with locker.lock("nightly-report", wait=5) as guard:
             start = time.monotonic()
             report(guard.fence)
-            # Until the time is over, or the lease is lost.
+            # Waits until the time is over or the lease is lost.
             guard.lost.wait(max(0.0, start + keep - time.monotonic()))
     except HeldError as error:
         print(f"left to {error.label}")

@@ -1,4 +1,4 @@
-"""A web handler that changes one account at a time, on whatever host a request arrives.
+"""A web handler that lets one request at a time change an account, whichever host it arrives at.
 
 Needs the package lockmod only: the server is a stand-in for your framework's. Try it:
 
@@ -12,18 +12,18 @@ import sys
 
 from lockmod import HeldError, Locker, LockError, LostError
 
-# One for the whole program. A handler that crashes keeps an account for 5 s.
+# One locker for the whole program. A handler that crashes blocks its account for 5 s.
 locker = Locker(os.environ["LOCKMOD_NODES"], ttl=5, wait=2, label=f"web-{os.getpid()}")
 
 
 async def change(account: str, fence: int) -> str:
-    """Your work: hand the fence to the database, so that it refuses whoever comes late."""
+    """Your work: give the fence to the database, so that it refuses a late writer."""
     await asyncio.sleep(0.01)
     return f"account {account} changed under fence {fence}"
 
 
 async def handle(account: str) -> tuple[int, str]:
-    """The status and the text of the response."""
+    """Returns status and text of the response."""
     try:
         async with locker.lock(f"account:{account}") as guard:
             return 200, await change(account, guard.fence)

@@ -1,4 +1,4 @@
-"""A worker that handles each task of a list under a lock of its own, and stops when that is lost.
+"""A worker that handles each task of a list under its own lock, and stops when that is lost.
 
     LOCKMOD_NODES=redis://127.0.0.1:7001,redis://127.0.0.1:7002,redis://127.0.0.1:7003 python worker.py a b c
 
