@@ -123,7 +123,7 @@ def invariant(name, is_promise=False):
 
 @invariant('exclusion', is_promise=True)
 def _(x):
-    """Of all validities that are not over, none are of different acquisitions."""
+    """All validities that are not over belong to one acquisition."""
     return ForAll([r, s], Implies(
         And(x.confirmed(r), x.confirmed(s), Not(x.over(r)), Not(x.over(s))), own(r) == own(s)))
 
@@ -136,22 +136,21 @@ def _(x):
 
 @invariant('rising', is_promise=True)
 def _(x):
-    """Of two acquisitions of which one was won before the other began, the later has the larger
-    fence."""
+    """If one acquisition was won before another began, the later has the larger fence."""
     return ForAll([a, b], Implies(And(x.before(a, b), x.won(b)), below(x.fence(a), x.fence(b))))
 
 
 @invariant('store', is_promise=True)
 def _(x):
-    """The fenced store takes no write of an acquisition after one of an acquisition that began
-    when the first was won."""
+    """The fenced store takes no write of an acquisition after a write of one that began when the
+    first was won."""
     return ForAll([a, b], Implies(x.overwrote(a, b), Not(x.before(a, b))))
 
 
 @invariant('superseded', is_promise=True)
 def _(x):
-    """Where both clients look at their clocks, nobody is valid once an acquisition is won that
-    began after his own was won."""
+    """If both clients look at their clocks, no acquisition is valid once another is won that began
+    after the first was won."""
     return ForAll([a, b, r], Implies(
         And(x.before(a, b), x.won(b), Not(blind(a)), Not(blind(b)), own(r) == a, x.confirmed(r)),
         x.over(r)))
@@ -165,7 +164,7 @@ def _(x):
 
 @invariant('votes stay')
 def _(x):
-    """Whoever was counted for a validity that is not over vouches for it still."""
+    """A node that was counted for a validity that is not over still vouches for it."""
     return ForAll([n, r], Implies(
         And(x.confirmed(r), Not(x.over(r)), member(n, x.voters(r))), x.vouches(n, r)))
 
@@ -210,7 +209,7 @@ def _(x):
 
 @invariant('over is over')
 def _(x):
-    """Nothing is kept of a validity that has ended, and who is done has none."""
+    """Nothing is kept of a validity that has ended, and a client that is done has none."""
     return And(
         ForAll([n, r], Implies(x.over(r), Not(x.vouches(n, r)))),
         ForAll([r], Implies(x.done(own(r)), x.over(r))))
@@ -236,21 +235,21 @@ def _(x):
 
 @invariant('won with')
 def _(x):
-    """What an acquisition was won with is stored at a quorum."""
+    """The fence that an acquisition was won with is stored at a quorum."""
     return ForAll([a, n], Implies(
         And(x.won(a), member(n, x.storing(a))), x.stored(a, n, x.fence(a))))
 
 
 @invariant('above the last')
 def _(x):
-    """Where a fence was won with, whoever began later is given larger ones."""
+    """Where a fence that won is stored, acquisitions that began later are given larger ones."""
     return ForAll([a, b, n, f], Implies(
         And(x.before(a, b), member(n, x.storing(a)), x.stored(b, n, f)), below(x.fence(a), f)))
 
 
 @invariant('history')
 def _(x):
-    """Who was won before another began was won, and that other has begun."""
+    """If one acquisition was won before another began, the one is won and the other has begun."""
     return And(
         ForAll([a, b], Implies(x.before(a, b), And(x.won(a), x.begun(b)))),
         ForAll([a], Implies(Or(x.won(a), x.done(a)), x.begun(a))))
@@ -258,7 +257,7 @@ def _(x):
 
 @invariant('nothing from nothing')
 def _(x):
-    """Of what has not begun, nobody knows."""
+    """Nobody knows of an acquisition that has not begun."""
     return And(
         ForAll([a, n, f], Implies(
             Not(x.begun(a)),
@@ -270,7 +269,8 @@ def _(x):
 
 @invariant('written')
 def _(x):
-    """What the store has accepted had been won, and is not above what the store has seen."""
+    """Every write in the store is of an acquisition that was won, and its fence is not above what
+    the store has seen."""
     return And(
         ForAll([a], Implies(x.wrote(a), And(x.won(a), up_to(x.fence(a), x.highest)))),
         ForAll([a, b], Implies(x.overwrote(a, b), x.wrote(b))))
@@ -404,7 +404,7 @@ def issues(x, acquisition):
 
 @action('begin', A, rule='Acquire, 1', code='Attempt::new')
 def _(x):
-    """A client begins to acquire, with a token of its own."""
+    """A client begins to acquire, with a fresh token."""
     return Step(
         {'a fresh token': Not(x.begun(A))},
         {'begun': plus(x.begun, A),
@@ -413,13 +413,13 @@ def _(x):
 
 @action('time passes', R, rule='Why nobody else holds it', code='Terms::validity')
 def _(x):
-    """The validity of a round ends at the client, whether or not anybody looks."""
+    """The validity of a round ends at the client, whether anybody looks or not."""
     return Step({}, ends(x, lambda y: y == R))
 
 
 @action('win', R, Q, F, rule='Acquire, 2 to 4', code='Attempt::decide')
 def _(x):
-    """A quorum has granted, and each of it has stored the very fence that the attempt is won
+    """A quorum has granted, and each of its nodes has stored the fence that the attempt is won
     with."""
     return Step(
         {'it is the attempt': And(first(R), x.begun(own(R)), Not(x.done(own(R)))),
@@ -488,8 +488,8 @@ def _(x):
 
 @action('rejoin', N, R, F, rule='Repair', code='Promises::rejoin')
 def _(x):
-    """A node that has lost the lease grants anew to the holder's own token. The larger fence is
-    the node's affair: the holder keeps its own."""
+    """A node that has lost the lease grants anew to the holder's own token, perhaps with a larger
+    fence. The holder keeps its own fence."""
     step = grants(x)
     return Step({**step.requires, 'of a holder': And(x.won(own(R)), Not(first(R)))}, step.changes)
 
@@ -533,8 +533,8 @@ def _(x):
 
 @action('repair', N, R, rule='Repair; Quarantine', code='Promises::rejoin')
 def _(x):
-    """A node in quarantine gives the lease back to a holder whom it has forgotten. That does not
-    count before the quarantine is over, for it may have vouched for another."""
+    """A node in quarantine restores the lease of a holder that it has forgotten. That does not
+    count until the quarantine is over, because the node may have vouched for another."""
     return Step(
         {'the lock is free': x.is_free(N),
          'in quarantine': x.quarantined(N),
@@ -545,8 +545,8 @@ def _(x):
 @action('arrive', N, A, rule='Quarantine', code='Lock::changed_name')
 def _(x):
     """A lease comes to a node in quarantine from another name or another node. It is provisional,
-    as if it were repaired. (That a node in quarantine says of other leases that they do not count
-    is no action: nothing changes.)"""
+    like a repaired one. (If a node in quarantine then counts no other lease either, that is no
+    action: nothing changes.)"""
     return Step(
         {'the lock is free': x.is_free(N),
          'in quarantine': x.quarantined(N),
@@ -556,7 +556,7 @@ def _(x):
 
 @action('repair by the counter', N, R, rule='Repair', code='Promises::rejoin')
 def _(x):
-    """A node outside quarantine that has granted nothing later gives the lease back, and that
+    """A node outside quarantine that has granted nothing later restores the lease, and that
     counts."""
     return Step(
         {'the lock is free': x.is_free(N),
@@ -608,9 +608,9 @@ def _(x):
         code='recovery::recover')
 def _(x):
     """A node crashes and comes back with an older data set, and a lease in it. The lease counts if
-    the node has vouched for nobody else since, as where it stood when the node crashed; otherwise
-    it is provisional. (One that had ended is over by its date; of one that was given back the
-    client is done.)"""
+    the node has vouched for nobody else since, for example because it stood at the crash; otherwise
+    it is provisional. (A lease that had ended is over by its date; the client of a lease that was
+    given back is done.)"""
     return Step(
         {'fences go on above the ceiling': up_to(x.ceiling(N), F),
          'it has begun': x.begun(A),
@@ -636,8 +636,8 @@ def _(x):
 @action('the old master serves', N, R, F, comes, rule='What is not promised, 4',
         code='Promises::acquire')
 def _(x):
-    """While a promoted node waits, its old master goes on to vouch for one acquisition, with
-    fences below the jump."""
+    """While a promoted node waits, its old master still vouches for one acquisition, with fences
+    below the jump."""
     return Step(
         {'its replica waits': x.promoted(N),
          'it has begun': x.begun(own(R)),

@@ -394,7 +394,7 @@ pub(crate) const INVARIANTS: [(&str, Invariant); 21] = [
     ("written", written as Invariant),
 ];
 
-/// Of all validities that are not over, none are of different acquisitions.
+/// All validities that are not over belong to one acquisition.
 fn exclusion(s: &State, sizes: &Sizes) -> bool {
     (0..sizes.acquisitions * ROUNDS).all(|r0| {
         !(s.confirmed(r0) && !s.over(r0))
@@ -412,7 +412,7 @@ fn unique(s: &State, sizes: &Sizes) -> bool {
     })
 }
 
-/// Of two acquisitions of which one was won before the other began, the later has the larger fence.
+/// If one acquisition was won before another began, the later has the larger fence.
 fn rising(s: &State, sizes: &Sizes) -> bool {
     (0..sizes.acquisitions).all(|a0| {
         (0..sizes.acquisitions)
@@ -420,15 +420,15 @@ fn rising(s: &State, sizes: &Sizes) -> bool {
     })
 }
 
-/// The fenced store takes no write of an acquisition after one of an acquisition that began when
-/// the first was won.
+/// The fenced store takes no write of an acquisition after a write of one that began when the first
+/// was won.
 fn store(s: &State, sizes: &Sizes) -> bool {
     (0..sizes.acquisitions)
         .all(|a0| (0..sizes.acquisitions).all(|b1| !(s.overwrote(a0, b1)) || !s.before(a0, b1)))
 }
 
-/// Where both clients look at their clocks, nobody is valid once an acquisition is won that began
-/// after his own was won.
+/// If both clients look at their clocks, no acquisition is valid once another is won that began
+/// after the first was won.
 fn superseded(s: &State, sizes: &Sizes) -> bool {
     (0..sizes.acquisitions).all(|a0| {
         !(!sizes.blind(a0))
@@ -451,7 +451,7 @@ fn one_voice(s: &State, sizes: &Sizes) -> bool {
     })
 }
 
-/// Whoever was counted for a validity that is not over vouches for it still.
+/// A node that was counted for a validity that is not over still vouches for it.
 fn votes_stay(s: &State, sizes: &Sizes) -> bool {
     (0..sizes.nodes).all(|n0| {
         (0..sizes.acquisitions * ROUNDS).all(|r1| {
@@ -509,7 +509,7 @@ fn nothing_forgotten(s: &State, sizes: &Sizes) -> bool {
     })
 }
 
-/// Nothing is kept of a validity that has ended, and who is done has none.
+/// Nothing is kept of a validity that has ended, and a client that is done has none.
 fn over_is_over(s: &State, sizes: &Sizes) -> bool {
     ((0..sizes.nodes).all(|n0| {
         (0..sizes.acquisitions * ROUNDS)
@@ -543,7 +543,7 @@ fn stored_once(s: &State, sizes: &Sizes) -> bool {
     })
 }
 
-/// What an acquisition was won with is stored at a quorum.
+/// The fence that an acquisition was won with is stored at a quorum.
 fn won_with(s: &State, sizes: &Sizes) -> bool {
     (0..sizes.acquisitions).all(|a0| {
         !(s.won(a0))
@@ -552,7 +552,7 @@ fn won_with(s: &State, sizes: &Sizes) -> bool {
     })
 }
 
-/// Where a fence was won with, whoever began later is given larger ones.
+/// Where a fence that won is stored, acquisitions that began later are given larger ones.
 fn above_the_last(s: &State, sizes: &Sizes) -> bool {
     (0..sizes.acquisitions).all(|a0| {
         (0..sizes.acquisitions).all(|b1| {
@@ -566,14 +566,14 @@ fn above_the_last(s: &State, sizes: &Sizes) -> bool {
     })
 }
 
-/// Who was won before another began was won, and that other has begun.
+/// If one acquisition was won before another began, the one is won and the other has begun.
 fn history(s: &State, sizes: &Sizes) -> bool {
     ((0..sizes.acquisitions).all(|a0| {
         (0..sizes.acquisitions).all(|b1| !(s.before(a0, b1)) || (s.won(a0) && s.begun(b1)))
     }) && (0..sizes.acquisitions).all(|a0| !(s.won(a0) || s.done(a0)) || s.begun(a0)))
 }
 
-/// Of what has not begun, nobody knows.
+/// Nobody knows of an acquisition that has not begun.
 fn nothing_from_nothing(s: &State, sizes: &Sizes) -> bool {
     ((0..sizes.acquisitions).all(|a0| {
         !(!s.begun(a0))
@@ -592,7 +592,8 @@ fn nothing_from_nothing(s: &State, sizes: &Sizes) -> bool {
     }))
 }
 
-/// What the store has accepted had been won, and is not above what the store has seen.
+/// Every write in the store is of an acquisition that was won, and its fence is not above what the
+/// store has seen.
 fn written(s: &State, sizes: &Sizes) -> bool {
     ((0..sizes.acquisitions)
         .all(|a0| !(s.wrote(a0)) || (s.won(a0) && !below(s.highest(), s.fence(a0))))
@@ -603,11 +604,12 @@ fn written(s: &State, sizes: &Sizes) -> bool {
 /// What may happen. Fences are what they are, not ranks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Action {
-    /// A client begins to acquire, with a token of its own.
+    /// A client begins to acquire, with a fresh token.
     Begin { at_acquisition: usize },
-    /// The validity of a round ends at the client, whether or not anybody looks.
+    /// The validity of a round ends at the client, whether anybody looks or not.
     TimePasses { at_round: usize },
-    /// A quorum has granted, and each of it has stored the very fence that the attempt is won with.
+    /// A quorum has granted, and each of its nodes has stored the fence that the attempt is won
+    /// with.
     Win { at_round: usize, at_quorum: usize, at_fence: u64 },
     /// A quorum has answered a renewal with yes while the holder was still valid by another round.
     Renew { at_round: usize, standing: usize, at_quorum: usize },
@@ -617,8 +619,8 @@ pub(crate) enum Action {
     Write { at_acquisition: usize },
     /// A node grants a free lock to an attempt: now, late, or once more.
     Grant { at_node: usize, at_round: usize, at_fence: u64 },
-    /// A node that has lost the lease grants anew to the holder's own token. The larger fence is
-    /// the node's affair: the holder keeps its own.
+    /// A node that has lost the lease grants anew to the holder's own token, perhaps with a larger
+    /// fence. The holder keeps its own fence.
     Rejoin { at_node: usize, at_round: usize, at_fence: u64 },
     /// A node lets the lease end later, never earlier, also in quarantine. (A provisional lease is
     /// extended too, which changes nothing here: it does not count.)
@@ -630,14 +632,14 @@ pub(crate) enum Action {
     Persist { at_node: usize, at_fence: u64 },
     /// The floor of a node rises: fences of the lock are left out.
     Skip { at_node: usize, at_fence: u64 },
-    /// A node in quarantine gives the lease back to a holder whom it has forgotten. That does not
-    /// count before the quarantine is over, for it may have vouched for another.
+    /// A node in quarantine restores the lease of a holder that it has forgotten. That does not
+    /// count until the quarantine is over, because the node may have vouched for another.
     Repair { at_node: usize, at_round: usize },
     /// A lease comes to a node in quarantine from another name or another node. It is provisional,
-    /// as if it were repaired. (That a node in quarantine says of other leases that they do not
-    /// count is no action: nothing changes.)
+    /// like a repaired one. (If a node in quarantine then counts no other lease either, that is no
+    /// action: nothing changes.)
     Arrive { at_node: usize, at_acquisition: usize },
-    /// A node outside quarantine that has granted nothing later gives the lease back, and that
+    /// A node outside quarantine that has granted nothing later restores the lease, and that
     /// counts.
     RepairByTheCounter { at_node: usize, at_round: usize },
     /// The clock of a node passes the end of a lease: every validity that rested on it is over.
@@ -648,15 +650,15 @@ pub(crate) enum Action {
     /// grants nothing until all that it may have forgotten is over.
     Crash { at_node: usize, at_fence: u64 },
     /// A node crashes and comes back with an older data set, and a lease in it. The lease counts if
-    /// the node has vouched for nobody else since, as where it stood when the node crashed;
-    /// otherwise it is provisional. (One that had ended is over by its date; of one that was given
-    /// back the client is done.)
+    /// the node has vouched for nobody else since, for example because it stood at the crash;
+    /// otherwise it is provisional. (A lease that had ended is over by its date; the client of a
+    /// lease that was given back is done.)
     CrashWithData { at_node: usize, at_acquisition: usize, at_fence: u64, counts: bool },
     /// A replica takes the place of its master, with the data set of an earlier moment. Its fences
     /// jump above all that its master issues, and nothing that it says counts while it waits.
     Promote { at_node: usize, at_acquisition: usize, at_fence: u64, comes: bool },
-    /// While a promoted node waits, its old master goes on to vouch for one acquisition, with
-    /// fences below the jump.
+    /// While a promoted node waits, its old master still vouches for one acquisition, with fences
+    /// below the jump.
     TheOldMasterServes { at_node: usize, at_round: usize, at_fence: u64, comes: bool },
     /// A node grants again: every validity that it may have forgotten is over. Provisional leases
     /// count from here on.
