@@ -16,7 +16,7 @@ export interface NodeVote {
   readonly node: string
   /** In one word: `granted`, `held`, `timed_out`, `unreachable` and so on. */
   readonly vote: string
-  /** In words for people. */
+  /** For people to read. */
   readonly text: string
   /** The fence that it granted. */
   readonly fence?: number
@@ -28,11 +28,11 @@ export interface NodeVote {
   readonly heldFor?: number
 }
 
-/** What one node tells about a lock. */
+/** What one node reports about a lock. */
 export interface NodeInfo {
   /** The node's address, without password. */
   readonly node: string
-  /** `free`, `held`, or `reserved` for the first in line; empty if the node does not tell. */
+  /** `free`, `held`, or `reserved` for the first in line; empty if the node reports nothing. */
   readonly state: string
   /** The highest fence issued. */
   readonly fence: number
@@ -42,42 +42,42 @@ export interface NodeInfo {
   readonly left?: number
   /** How long it has been held. */
   readonly heldFor?: number
-  /** How many wait for it in line. */
+  /** How many requests wait in line for it. */
   readonly waiters: number
-  /** What the node says if it does not tell. */
+  /** Why, if the node reports nothing. */
   readonly vote?: NodeVote
 }
 
-/** What an acquisition asks for; what is not given is the locker's. */
+/** The options of an acquisition. The defaults are the locker's. */
 export interface AcquireOptions {
   /** How long to wait in line while another holds the lock; `Infinity` waits without end. */
   wait?: number
   /** The length of the lease. */
   ttl?: number
-  /** Who asks, for people: up to 128 bytes, shown to those who wait. */
+  /** Says who asks, for people to read: up to 128 bytes, shown to waiters. */
   label?: string
   /** Whether the lease is renewed in the background. */
   renew?: boolean
-  /** For how long the lease may be held in all. */
+  /** The longest total time that the lease may be held. */
   maxHold?: number
   /** Ends the wait. The promise is rejected with the signal's reason, and nothing is left behind. */
   signal?: AbortSignal
 }
 
-/** What a locker is made of. */
+/** The settings of a locker. */
 export interface LockerOptions {
   /**
    * The length of a lease, 30 s unless given. It is renewed at a third of it. A holder that crashes
-   * keeps others waiting for up to this long.
+   * blocks others for up to this long.
    */
   ttl?: number
   /** How long `acquire` waits while another holds the lock, 10 s unless given. */
   wait?: number
-  /** Who asks, for people: up to 128 bytes, shown to those who wait. */
+  /** Says who asks, for people to read: up to 128 bytes, shown to waiters. */
   label?: string
   /** Whether leases are renewed in the background: yes, unless given. */
   renew?: boolean
-  /** For how long a lease may be held in all. */
+  /** The longest total time that a lease may be held. */
   maxHold?: number
   /**
    * How long each node's answer is waited for: a twentieth of the ttl, at least 50 ms and at most
@@ -88,11 +88,11 @@ export interface LockerOptions {
   lostMargin?: number
   /** The nodes' `lockmod.max-ttl`, if it is not the default of a day. */
   maxTtl?: number
-  /** What is taken off the validity for clocks that run at different rates. */
+  /** How much the validity is shortened for clocks that run at different rates. */
   drift?: number
-  /** An even number of nodes survives no more failures than one less. */
+  /** Allows an even number of nodes, which survives no more failures than one node fewer. */
   allowEvenNodes?: boolean
-  /** The file with the certificates that nodes' certificates must go back to, in PEM. */
+  /** The file with the root certificates to trust, in PEM. */
   cacert?: string
   /** The file with the client's certificate, in PEM. */
   cert?: string
@@ -101,7 +101,7 @@ export interface LockerOptions {
 }
 
 /**
- * Acquires locks over a quorum of nodes. One is enough for a program.
+ * Acquires locks over a quorum of nodes. A program needs only one.
  *
  * @example
  * const locker = new Locker(['redis://10.0.0.1', 'redis://10.0.0.2', 'redis://10.0.0.3'])
@@ -111,7 +111,7 @@ export interface LockerOptions {
  */
 export class Locker {
   /**
-   * Connects in the background; no node is waited for.
+   * Connects in the background, and waits for no node.
    *
    * @param nodes Redis URLs: `redis://`, `rediss://` (TLS) or `unix://`, with user, password and
    *   database; all users of a lock need the same list. A single text is split at commas.
@@ -135,20 +135,20 @@ export class Locker {
   tryAcquire(name: Name, options?: Omit<AcquireOptions, 'wait'>): Promise<Guard>
 
   /**
-   * Acquires all of these locks or none, waiting as the locker's `wait` says.
+   * Acquires all of these locks or none, waiting for as long as the locker's `wait`.
    *
    * They are acquired in the order of their names, whatever order they are given in, so that two
-   * callers cannot wait for each other; a name that is given twice counts once. The guards come in
+   * callers cannot wait for each other; a repeated name counts once. The guards come in
    * the order of the names. Rejected with the error of the first lock that was not acquired.
    */
   acquireMany(names: Iterable<Name>, options?: { signal?: AbortSignal }): Promise<Guard[]>
 
   /**
-   * Holds the lock while `work` is at work, and gives it back.
+   * Holds the lock while `work` runs, then releases it.
    *
    * `lost` is aborted when the lease is lost; then the promise is rejected with the `LostError`,
-   * whether the work was stopped by the signal or has not looked at it. An error of the work's own
-   * is not replaced.
+   * whether the signal stopped the work or the work ignored it. If the work itself throws, that
+   * error is not replaced.
    */
   using<T>(name: Name, work: (guard: Guard, lost: AbortSignal) => T | PromiseLike<T>): Promise<T>
   using<T>(
@@ -157,12 +157,12 @@ export class Locker {
     work: (guard: Guard, lost: AbortSignal) => T | PromiseLike<T>,
   ): Promise<T>
 
-  /** What each node tells about the lock; nothing changes anywhere. */
+  /** Returns what each node reports about the lock, and changes nothing. */
   info(name: Name): Promise<NodeInfo[]>
 
   /**
-   * Waits until every node that can be reached has carried out all that was sent to it; what each
-   * said to it. A program that ends does this by itself.
+   * Waits until every node that can be reached has carried out all that was sent to it, and returns
+   * what each node said. A program that ends does this by itself.
    */
   settle(): Promise<NodeVote[]>
 }
@@ -171,7 +171,7 @@ export class Locker {
  * A lock that is held: to be released, or used with `await using`.
  *
  * `await using` releases at the end of the block, and throws a `LostError` if the lease ended while
- * the block was at work. (If the block has thrown as well, JavaScript wraps both in a
+ * the block ran. (If the block has thrown as well, JavaScript wraps both in a
  * `SuppressedError`; `Locker.using` throws the one that matters.) A guard that is garbage-collected
  * releases in the background.
  */
@@ -180,12 +180,12 @@ export class Guard {
 
   /**
    * The fencing token: larger than that of every earlier grant of this lock. Give it to whatever
-   * the lock protects, so that it can refuse a holder that comes late.
+   * the lock protects, so that it can refuse a late holder.
    */
   readonly fence: number
   /** The lock's name. */
   readonly name: string
-  /** For how many milliseconds the lease may still be relied on; 0 when it has ended. */
+  /** How many milliseconds the holder may still rely on the lease; 0 when it has ended. */
   readonly validity: number
   /** Whether the lease has ended, also by a release. Once true, it stays true. */
   readonly isLost: boolean
@@ -200,41 +200,41 @@ export class Guard {
   check(): void
 
   /**
-   * Extends the lease now, to the ttl from this moment.
+   * Extends the lease to the ttl from now.
    *
-   * Needed only where renewing in the background is turned off, or for another ttl, which renewals
+   * Needed only if background renewal is turned off, or for another ttl, which renewals
    * keep to from now on. Rejected with a `NoQuorumError` if too few nodes answered: the lease is as
    * it was, and may be extended again. Rejected with a `LostError` if the lease has ended.
    */
   extend(ttl?: number): Promise<void>
 
   /**
-   * Gives the lock back, and waits until a quorum of nodes has confirmed.
+   * Releases the lock, and waits until a quorum of nodes has confirmed.
    *
    * Rejected with a `LostError` if the lease had ended before, so that another may have held the
    * lock meanwhile, and with a `NoQuorumError` if too few nodes answered: on the others the lease
-   * ends by itself. In both cases nothing is left to be done. A second release does nothing.
+   * ends by itself. In both cases there is nothing left to do. A second release does nothing.
    */
   release(): Promise<void>
 
-  /** From now on the lease lasts until its end where nobody releases it. */
+  /** Keeps the lease until its end, even if the guard is dropped, unless somebody releases it. */
   keep(): void
 
   [Symbol.asyncDispose](): Promise<void>
 }
 
 /**
- * What all errors of this package are. `message` is one line for an operator: who holds the lock
- * and for how long, and which nodes are in trouble.
+ * The base class of all errors of this package. `message` is one line for an operator: who holds
+ * the lock and for how long, and which nodes have which problem.
  */
 export class LockError extends Error {
-  /** What each node said, in the order of the nodes; empty where none was asked. */
+  /** What each node said, in the order of the nodes; empty if none was asked. */
   readonly nodes: ReadonlyArray<NodeVote>
-  /** How long the lock was tried for, if it was to be acquired. */
+  /** For an acquisition, how long it tried. */
   readonly waited: number | undefined
-  /** How often all nodes were asked, if the lock was to be acquired. */
+  /** For an acquisition, how often all nodes were asked. */
   readonly attempts: number | undefined
-  /** Whether the same call may succeed later without anything being repaired by hand. */
+  /** Whether the same call may succeed later, without anybody fixing something first. */
   readonly isRetryable: boolean
 }
 
@@ -249,14 +249,14 @@ export class HeldError extends LockError {
 }
 
 /**
- * Too few nodes answered: `nodes` says which is in what trouble.
+ * Too few nodes answered: `nodes` says what each of them said.
  *
- * An extension that failed so takes nothing away: what was valid stays valid until its end. After a
- * release that failed so there is nothing left to do: the lease is over for its holder.
+ * A failed extension takes nothing away: what was valid stays valid until its end. After a
+ * failed release there is nothing left to do: the lease is over for its holder.
  */
 export class NoQuorumError extends LockError {}
 
-/** So many nodes refuse that asking again cannot help: no module, no permission, no lock. */
+/** So many nodes refuse that a retry does not help: no module, no permission, not a lock. */
 export class RefusedError extends LockError {}
 
 /** The nodes answered so slowly that the validity was used up. A longer ttl helps. */

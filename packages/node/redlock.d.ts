@@ -1,19 +1,19 @@
 /// <reference types="node" />
 
 /**
- * The interface of node-redlock 5, on lockmod: changing over is one line.
+ * The interface of node-redlock 5, on lockmod: change one line to switch.
  *
  *     import Redlock from 'lockmod/redlock'        // was: from 'redlock'
  *
- * Its clients are those of ioredis or node-redis, whose servers need the module; they tell the
- * address, and are not used themselves. As there, a lock stays for its duration unless it is
- * extended or released, and `using` extends it while the routine is at work.
+ * It takes clients of ioredis or node-redis, only to learn the addresses of their servers, which
+ * need the module. As in node-redlock, a lock lasts for its duration unless it is extended or
+ * released, and `using` extends it while the routine runs.
  *
- * What differs by design: the key is a `fencelock` and no string, the token (`value`) is secret,
- * an extension never makes a lock shorter, and there are no scripts to replace. Whoever waits stands
- * in line instead of polling: `retryCount * retryDelay` is how long for, and `retryJitter` is not
- * used. `using` extends at a third of the duration, whatever `automaticExtensionThreshold` says, by
- * a thread that a blocked event loop cannot stop. New is `fence`.
+ * What differs by design: the key is a `fencelock`, not a string; the token (`value`) is secret; an
+ * extension never makes a lock shorter; and there are no scripts to replace. Waiters are in line for
+ * `retryCount * retryDelay` instead of polling, and `retryJitter` is not used. `using` extends at a
+ * third of the duration, whatever `automaticExtensionThreshold` says, in a thread that a blocked
+ * event loop cannot stop. `fence` is new.
  */
 
 import { EventEmitter } from 'node:events'
@@ -25,7 +25,7 @@ export type Client = object | string
 export interface ExecutionStats {
   readonly membershipSize: number
   readonly quorumSize: number
-  /** Not told: it is empty. */
+  /** Always empty. */
   readonly votesFor: Set<Client>
   /** Who did not grant, and why: known of an operation that failed. */
   readonly votesAgainst: Map<Client, Error>

@@ -1,8 +1,8 @@
 /**
  * The reference for writers of clients: locks on one node, or over a quorum of independent ones.
  *
- * It is here to be read beside docs/clients.md, and translated. Programs in JavaScript are better
- * served by the package lockmod. It needs node-redis: `npm install @redis/client`.
+ * Read it beside docs/clients.md, and translate it. A JavaScript program should use the package
+ * lockmod instead. It needs node-redis: `npm install @redis/client`.
  *
  *     const locker = new QuorumLocker(['redis://10.0.0.1', 'redis://10.0.0.2', 'redis://10.0.0.3'])
  *     await locker.hold('nightly', { wait: 10_000 }, async (lease) => {
@@ -11,7 +11,7 @@
  *     })
  *     await locker.close()
  *
- * What it does is docs/design.md, "The quorum protocol". All times are in milliseconds.
+ * It follows docs/design.md, "The quorum protocol". All times are in milliseconds.
  */
 
 import { randomBytes } from 'node:crypto'
@@ -21,8 +21,8 @@ import { ErrorReply, createClient } from '@redis/client'
 
 const TOKEN_BYTES = 20
 /**
- * Who waits asks again after half of this to all of it: nodes keep a lock that has become free for
- * the first in line for 100 ms (lockmod.reserve-ms).
+ * A waiter asks again after half of this to all of it: nodes keep a free lock for the first in line
+ * for 100 ms (lockmod.reserve-ms).
  */
 const PAUSE = 100
 /** Nodes publish there who comes first. Nobody listens: asking again soon is simpler. */
@@ -30,8 +30,8 @@ const CHANNEL = 'lockmod:wake:nobody'
 /** For how long a place in line is kept for who does not ask again. */
 const PLACE_MS = '2000'
 /**
- * A fence this far beyond the time, in microseconds, may be refused by other nodes: the vote is left
- * out, as long as the others may be a quorum.
+ * Other nodes may refuse a fence this far beyond the time, in microseconds: the vote is left out, as
+ * long as the others may be a quorum.
  */
 const FAR = 4 * 7 * 86_400 * 1e6
 /** Commands that may wait for one node that does not answer; beyond it, they fail at once. */
@@ -43,8 +43,8 @@ export class NotAcquired extends Error {}
 /** The lease has ended, or was taken away: stop what it protected. */
 export class Lost extends Error {}
 
-// A clock that nobody can set. On Linux it goes on while the machine is suspended, and has steps of
-// 10 ms: a start is read too early by it, an end too late, never the other way round.
+// A clock that nobody can set. On Linux it keeps running while the machine is suspended, and has a
+// resolution of 10 ms: starts are rounded down and ends up, never the other way round.
 const isLinux = process.platform === 'linux'
 const earliest = () => (isLinux ? uptime() * 1000 : performance.now())
 const latest = () => earliest() + (isLinux ? 10 : 0)
@@ -82,8 +82,8 @@ export class NodeLock {
     const command = grant(this.name, this.#token, this.ttl, this.label)
     const waiting = [...command, 'WAIT', String(wait)]
     if (wait > 0 && (await this.client.sendCommand(waiting)) === null) return null
-    // A lease that was waited for began at a time that we do not know, so we ask again, which is
-    // harmless: the lease never becomes shorter.
+    // After a wait, we do not know when the lease began. So we ask again, which is harmless: the
+    // lease never becomes shorter.
     const startedAt = earliest()
     const fence = await this.client.sendCommand(command)
     if (fence === null) return null
@@ -211,9 +211,9 @@ export class Attempt {
 /**
  * Locks over several independent nodes: whoever holds the lease at a quorum holds the lock.
  *
- * `timeout` is how long one node's answer is waited for: small beside the ttl. Each node has one
- * connection; node-redis sends what is given to it in that order, so that a release never overtakes
- * the acquire that it takes back.
+ * `timeout` is how long to wait for one node's answer, much shorter than the ttl. Each node has one
+ * connection; node-redis keeps the order of commands, so that a release never overtakes the acquire
+ * that it takes back.
  */
 export class QuorumLocker {
   constructor(urls, { ttl = 30_000, timeout, label } = {}) {
@@ -246,7 +246,7 @@ export class QuorumLocker {
    */
   async acquire(name, { wait = 0 } = {}) {
     const deadline = latest() + wait
-    // The same place in line through all attempts, and at all nodes: who came first is first.
+    // The same place in line for all attempts and at all nodes: first come, first served.
     const ticket = `${Date.now()}-${randomBytes(8).toString('hex')}`
     for (;;) {
       const isLast = latest() >= deadline // it leaves the line
@@ -255,7 +255,7 @@ export class QuorumLocker {
         return await this.#attempt(name, wait > 0 ? place : [])
       } catch (error) {
         if (!(error instanceof NotAcquired) || isLast) throw error
-        // Random, because those who lost to each other must not meet again.
+        // Random, so that clients that lost to each other do not collide again.
         const pause = PAUSE / 2 + (Math.random() * PAUSE) / 2
         await sleep(Math.max(0, Math.min(pause, deadline - latest())))
       }
@@ -281,7 +281,7 @@ export class QuorumLocker {
     while (lease.validity() > 0) {
       await sleep(Math.min(pause, lease.validity()), null, { signal: done }).catch(() => {})
       if (done.aborted) return
-      // One that failed takes nothing away: it is tried again soon.
+      // A failed renewal takes nothing away: it is tried again soon.
       pause = (await lease.renew()) ? this.ttl / 3 : this.ttl / 12
     }
     lease.lose()
@@ -304,7 +304,7 @@ export class QuorumLocker {
     let deadline = latest() + this.timeout
     while (!attempt.isWon() && !attempt.isLost() && validity() > 0) {
       const answer = await inbox.next(deadline)
-      if (answer === undefined) break // who has not answered by now has no vote
+      if (answer === undefined) break // nodes that have not answered by now have no vote
       const { node, count, reply } = answer
       votes[node] = reply instanceof Error ? reply.message : reply
       attempt[count](node, reply)
@@ -317,14 +317,14 @@ export class QuorumLocker {
       }
     }
     over.abort() // what has not left by now is withdrawn
-    // Both are asked after the raise: it took time.
+    // Both are checked after the raise, because it took time.
     if (attempt.isWon() && validity() > 0) {
       // So that the next acquisition needs one round trip.
       for (const node of attempt.laggards().filter((node) => !raised.has(node)))
         this.send(node, ['LOCK.FENCE', name, token, String(attempt.fence)])
       return new Lease(this, name, token, attempt.fence, startedAt + this.ttl - drift(this.ttl))
     }
-    // Taken back on all nodes, those that did not answer included, on the same connections.
+    // Released on all nodes, including those that did not answer, on the same connections.
     this.nodes.forEach((_, node) => this.owe(node, ['LOCK.RELEASE', name, token, ...place]))
     const said = votes.map((vote, node) => `${node + 1}: ${vote}`).join(', ')
     throw new NotAcquired(`lock '${name}': ${said}`)
@@ -399,14 +399,14 @@ export class Lease {
   async renew() {
     const { ttl, quorum } = this.#locker
     const startedAt = earliest()
-    // Whose validity has ended is done: another may hold the lock by now.
+    // A holder whose validity has ended is done: another may hold the lock by now.
     if (this.validity() === 0) return false
     const extend = ['LOCK.EXTEND', this.name, this.#token, String(ttl)]
     const { isConfirmed, replies } = await this.#locker.count(1, extend)
     if (this.validity() === 0) return false
     if (isConfirmed) {
       this.#endsAt = Math.max(this.#endsAt, startedAt + ttl - drift(ttl))
-      // Nodes that forgot the lease are given it back, while a quorum confirms it.
+      // Restores the lease on nodes that forgot it, while a quorum confirms it.
       for (const [node, reply] of replies)
         if (reply === null || String(reply).includes('QUARANTINE'))
           this.#locker.send(node, [...extend, 'FENCE', String(this.fence), 'REPAIR'])

@@ -7,8 +7,8 @@
 working with fence 1
 
 In a coroutine the same lock is `async with locker.lock(...)`, and `locker.aio` has everything else
-as awaitables. Leases are renewed by a thread of its own that never asks for the interpreter: neither
-a computation that keeps the GIL nor an event loop that is blocked can cost a lock.
+as awaitables. A separate thread renews the leases and never needs the interpreter: neither a
+computation that keeps the GIL nor a blocked event loop can cost a lock.
 
 A lease can end while you work: after a partition, or when an operator removes the lock. An
 `async with` block is cancelled then, and ends with `LostError`. A thread cannot be stopped from

@@ -1,4 +1,4 @@
-"""The errors: one class for one cause, whichever operation met it."""
+"""The errors: one class for each cause, whichever operation raises it."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ class NodeVote(NamedTuple):
     vote: str
     """In one word: `granted`, `held`, `timed_out`, `unreachable` and so on."""
     text: str
-    """In words for people."""
+    """For people to read."""
     fence: Optional[int] = None
     """The fence that it granted."""
     label: Optional[str] = None
@@ -25,21 +25,21 @@ class NodeVote(NamedTuple):
 
 
 class LockError(Exception):
-    """What all errors of this package are.
+    """The base class of all errors of this package.
 
     `str(error)` is one line for an operator: who holds the lock and for how long, and which nodes
-    are in trouble.
+    have which problem.
     """
 
     is_retryable = False
-    """Whether the same call may succeed later without anything being repaired by hand."""
+    """Whether the same call may succeed later, without anybody fixing something first."""
 
     nodes: tuple[NodeVote, ...] = ()
-    """What each node said, in the order of the nodes; empty where none was asked."""
+    """What each node said, in the order of the nodes; empty if none was asked."""
     waited: Optional[float] = None
-    """How long the lock was tried for, in seconds, if it was to be acquired."""
+    """For an acquisition, how long it tried, in seconds."""
     attempts: Optional[int] = None
-    """How often all nodes were asked, if the lock was to be acquired."""
+    """For an acquisition, how often all nodes were asked."""
 
 
 class HeldError(LockError):
@@ -66,17 +66,17 @@ class HeldError(LockError):
 
 
 class NoQuorumError(LockError):
-    """Too few nodes answered: `nodes` says which is in what trouble.
+    """Too few nodes answered: `nodes` says what each of them said.
 
-    An extension that failed so takes nothing away: what was valid stays valid until its end. After a
-    release that failed so there is nothing left to do: the lease is over for its holder.
+    A failed extension takes nothing away: what was valid stays valid until its end. After a
+    failed release there is nothing left to do: the lease is over for its holder.
     """
 
     is_retryable = True
 
 
 class RefusedError(LockError):
-    """So many nodes refuse that asking again cannot help: no module, no permission, no lock."""
+    """So many nodes refuse that a retry does not help: no module, no permission, not a lock."""
 
 
 class TooLateError(LockError):
@@ -99,7 +99,7 @@ class OptionError(LockError, ValueError):
 class ForkedError(LockError):
     """The guard belongs to the process that this one was forked from.
 
-    A `Locker` may be used after a fork; what is held is held by the parent alone.
+    A `Locker` may be used after a fork; only the parent holds what was held before.
     """
 
 

@@ -26,10 +26,10 @@ class _Lost:
 
 
 class Lost(_Lost):
-    """That a lease has ended, as an event: set by the clock, whether any node answers or not.
+    """An event: the lease has ended. The clock sets it, whether any node answers or not.
 
-    It is set `lost_margin` before the validity ends, so that there is time to stop in; at once
-    where the lock was removed by force; and after the release.
+    It is set `lost_margin` before the validity ends, so that there is time to stop; at once if the
+    lock was removed by force; and after the release.
     """
 
     def wait(self, timeout: float | None = None) -> str | None:
@@ -53,7 +53,7 @@ class Lost(_Lost):
 
 
 class AsyncLost(_Lost):
-    """That a lease has ended, as an event; see `Lost`."""
+    """An event: the lease has ended. See `Lost`."""
 
     def __init__(self, lease: Lease, port: LoopPort) -> None:
         super().__init__(lease)
@@ -74,7 +74,7 @@ class AsyncLost(_Lost):
 
 
 class _Held:
-    """What guards have in common."""
+    """The common part of guards."""
 
     def __init__(self, lease: Lease) -> None:
         self._lease = lease
@@ -83,7 +83,7 @@ class _Held:
     def fence(self) -> int:
         """The fencing token: larger than that of every earlier grant of this lock.
 
-        Give it to whatever the lock protects, so that it can refuse a holder that comes late.
+        Give it to whatever the lock protects, so that it can refuse a late holder.
         """
         return self._lease.fence
 
@@ -94,7 +94,7 @@ class _Held:
 
     @property
     def validity(self) -> float:
-        """For how many seconds the lease may still be relied on; 0 when it has ended."""
+        """How many seconds the holder may still rely on the lease; 0 when it has ended."""
         return self._lease.validity()
 
     def check(self) -> None:
@@ -125,7 +125,7 @@ class Guard(_Held):
     ...
     lockmod.LostError: the lease with fence 1 is lost: it was released
 
-    A guard that nobody refers to any more releases in the background. It may be used from any
+    A guard with no references left releases in the background. It may be used from any
     thread.
     """
 
@@ -135,20 +135,20 @@ class Guard(_Held):
         return Lost(self._lease)
 
     def extend(self, ttl: float | None = None) -> None:
-        """Extends the lease now, to the ttl from this moment.
+        """Extends the lease to the ttl from now.
 
-        Needed only where renewing in the background is turned off, or for another ttl, which
+        Needed only if background renewal is turned off, or for another ttl, which
         renewals keep to from now on. Raises `NoQuorumError` if too few nodes answered: the lease is
         as it was, and may be extended again. Raises `LostError` if the lease has ended.
         """
         self._lease.extend(ttl)
 
     def release(self) -> None:
-        """Gives the lock back, and waits until a quorum of nodes has confirmed.
+        """Releases the lock, and waits until a quorum of nodes has confirmed.
 
         Raises `LostError` if the lease had ended before, so that another may have held the lock
         meanwhile, and `NoQuorumError` if too few nodes answered: on the others the lease ends by
-        itself. In both cases nothing is left to be done. A second release does nothing.
+        itself. In both cases there is nothing left to do. A second release does nothing.
         """
         self._lease.release()
 
@@ -161,7 +161,7 @@ class Guard(_Held):
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        """Releases; raises `LostError` if the lease ended while the block was at work."""
+        """Releases; raises `LostError` if the lease ended while the block ran."""
         reason = _lost_reason(self)
         try:
             self._lease.release()
@@ -203,7 +203,7 @@ class AsyncGuard(_Held):
         await self._port.run(lambda port: self._lease.extend(ttl, port))
 
     async def release(self) -> None:
-        """Gives the lock back; see `Guard.release`. Where it is cancelled, it is sent all the same."""
+        """Gives the lock back; see `Guard.release`. If it is cancelled, it is sent anyway."""
         await self._port.run(lambda port: self._lease.release(port))
 
     async def __aenter__(self) -> AsyncGuard:
@@ -216,7 +216,7 @@ class AsyncGuard(_Held):
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        """Releases; raises `LostError` if the lease ended while the block was at work."""
+        """Releases; raises `LostError` if the lease ended while the block ran."""
         block, self._block = self._block, None
         is_ours = block is not None and await block.end(error)
         reason = _lost_reason(self)

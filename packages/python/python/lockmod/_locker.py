@@ -1,4 +1,4 @@
-"""What a program acquires locks with."""
+"""The locker: acquires locks for a program."""
 
 from __future__ import annotations
 
@@ -43,12 +43,12 @@ def _bytes(name: Name) -> bytes:
 
 
 class NodeInfo(NamedTuple):
-    """What one node tells about a lock."""
+    """What one node reports about a lock."""
 
     node: str
     """The node's address, without password."""
     state: str
-    """`free`, `held`, or `reserved` for the first in line; empty if the node does not tell."""
+    """`free`, `held`, or `reserved` for the first in line; empty if the node reports nothing."""
     fence: int
     """The highest fence issued."""
     label: Optional[str]
@@ -58,9 +58,9 @@ class NodeInfo(NamedTuple):
     held_for: Optional[float]
     """How long it has been held, in seconds."""
     waiters: int
-    """How many wait for it in line."""
+    """How many requests wait in line for it."""
     vote: Optional[NodeVote] = None
-    """What the node says if it does not tell."""
+    """Why, if the node reports nothing."""
 
 
 class _Options(NamedTuple):
@@ -72,7 +72,7 @@ class _Options(NamedTuple):
 
 
 class Locker:
-    """Acquires locks over a quorum of nodes. One is enough for a program; any thread may use it.
+    """Acquires locks over a quorum of nodes. A program needs only one; any thread may use it.
 
     >>> from lockmod import Locker
     >>> locker = Locker(nodes)
@@ -83,22 +83,23 @@ class Locker:
     database; all users of a lock need the same list. A single text is split at commas.
 
     - `ttl`: the length of a lease, 30 s unless given. It is renewed at a third of it. A holder that
-      crashes keeps others waiting for up to this long.
+      crashes blocks others for up to this long.
     - `wait`: how long `acquire` waits while another holds the lock, 10 s unless given.
-    - `label`: who asks, for people: up to 128 bytes, shown to those who wait.
+    - `label`: says who asks, for people to read: up to 128 bytes, shown to waiters.
     - `renew`: whether leases are renewed in the background.
-    - `max_hold`: for how long a lease may be held in all.
+    - `max_hold`: the longest total time that a lease may be held.
     - `timeout`: how long each node's answer is waited for: a twentieth of the ttl, at least 50 ms
       and at most 500 ms, unless given.
     - `lost_margin`: how long before its end a lease is called lost: a tenth of the ttl, at most
       1 s, unless given.
     - `max_ttl`: the nodes' `lockmod.max-ttl`, if it is not the default of a day.
-    - `drift`: what is taken off the validity for clocks that run at different rates.
-    - `allow_even_nodes`: an even number of nodes survives no more failures than one less.
+    - `drift`: how much the validity is shortened for clocks that run at different rates.
+    - `allow_even_nodes`: allows an even number of nodes, which survives no more failures than one
+      node fewer.
     - `cacert`, `cert`, `key`: files of PEM for TLS.
 
-    Raises `OptionError` if a setting is wrong; no node is waited for. After a fork the child's
-    first call makes connections of its own.
+    Raises `OptionError` if a setting is wrong; does not wait for nodes. After a fork the child's
+    first call opens new connections.
     """
 
     def __init__(
@@ -158,7 +159,7 @@ class Locker:
     ) -> Guard:
         """Acquires the lock, waiting in line while another holds it, for `wait` seconds at most.
 
-        What is not given is the locker's. Infinity waits without end. Raises `HeldError`,
+        The defaults are the locker's. Infinity waits without end. Raises `HeldError`,
         `NoQuorumError`, `RefusedError`, `TooLateError` or `OptionError`. Ctrl-C ends the wait, and
         leaves nothing behind.
 
@@ -183,10 +184,10 @@ class Locker:
         return Guard(self._core.acquire(_bytes(name), 0, ttl, label, renew, max_hold))
 
     def acquire_many(self, names: Iterable[Name]) -> list[Guard]:
-        """Acquires all of these locks or none, waiting as the locker's `wait` says.
+        """Acquires all of these locks or none, waiting for as long as the locker's `wait`.
 
         They are acquired in the order of their names, whatever order they are given in, so that
-        two callers cannot wait for each other; a name that is given twice counts once. The guards
+        two callers cannot wait for each other; a repeated name counts once. The guards
         come in the order of the names. Raises what `acquire` raises for the first lock that was not
         acquired.
 
@@ -208,13 +209,13 @@ class Locker:
     ) -> Lock:
         """The lock as a context manager: for `with` blocks and for `async with` blocks.
 
-        Nothing is sent before the block begins. At its end the lock is given back, and `LostError`
-        raised if the lease ended while the block was at work.
+        Nothing is sent before the block begins. At its end the lock is released, and `LostError` is
+        raised if the lease ended while the block ran.
         """
         return Lock(self, _bytes(name), _Options(wait, ttl, label, renew, max_hold))
 
     def info(self, name: Name) -> list[NodeInfo]:
-        """What each node tells about the lock; nothing changes anywhere.
+        """Returns what each node reports about the lock, and changes nothing.
 
         >>> guard = locker.acquire("account-31", label="worker-7")
         >>> [(told.state, told.fence, told.label) for told in locker.info("account-31")]
@@ -226,7 +227,7 @@ class Locker:
     def settle(self) -> list[NodeVote]:
         """Waits until every node that can be reached has carried out all that was sent to it.
 
-        What each node said to it. A program that ends does this by itself.
+        Returns what each node said. A program that ends does this by itself.
         """
         return [NodeVote(*vote) for vote in self._core.settle()]
 
@@ -237,7 +238,7 @@ class Locker:
 
 
 class AsyncLocker:
-    """What `Locker` has, as awaitables; by the same names, with the same arguments and errors.
+    """The methods of `Locker` as awaitables, with the same names, arguments and errors.
 
     >>> async def work():
     ...     async with await locker.aio.acquire("account-23") as guard:
@@ -301,7 +302,7 @@ class AsyncLocker:
         )
 
     async def info(self, name: Name) -> list[NodeInfo]:
-        """What each node tells about the lock; see `Locker.info`."""
+        """Returns what each node reports about the lock; see `Locker.info`."""
         core, asked = self._locker._core, _bytes(name)  # pyright: ignore[reportPrivateUsage]
         told = await port().run(lambda port: core.info(asked, port))
         return [_info(one) for one in told]
