@@ -359,6 +359,17 @@ mod tests {
     }
 
     #[test]
+    fn leases_that_are_prolonged_at_a_start_are_promised_as_they_end_then() {
+        for (prolong, longest) in [(0, 50_000), (3_000, 53_000)] {
+            let (floor, prolong) = (Fence::ZERO, Millis::new(prolong));
+            let mut node = node();
+            node.seen(Fence::ZERO, Some(Instant::from_millis(50_000)));
+            node.recover(Recovery { floor, quarantine: None, nothing_counts: false, prolong });
+            assert_eq!(node.longest(), Instant::from_millis(longest));
+        }
+    }
+
+    #[test]
     fn nothing_is_used_beyond_either_ceiling() {
         for used in [ceilings(FENCE_BLOCK + 1, 5), ceilings(5, 100_001)] {
             let asked = ceilings(FENCE_BLOCK, 100_000).max(used.plus_block());
