@@ -2,8 +2,10 @@
 //! client makes of it.
 
 use lockmod::client::Vote;
-use lockmod::client::protocol::{acquire_vote, claim_vote, error_vote, fence_vote, lock_info};
-use lockmod::client::reply::{Reply, read};
+use lockmod::client::reading::{
+    acquire_vote, error_vote, extend_vote, lock_info, raise_vote, release_vote,
+};
+use lockmod::wire::resp::{Reply, Version, read, unpack, write};
 
 pub(crate) fn run(data: &[u8]) {
     match read(data) {
@@ -24,6 +26,7 @@ pub(crate) fn run(data: &[u8]) {
             assert_eq!(read(&longer), Err(garbage), "garbage does not become a reply");
         }
     }
+    let _ = unpack(data);
     let _ = error_vote(&String::from_utf8_lossy(data));
 }
 
@@ -32,11 +35,19 @@ fn vote(reply: &Reply) {
         assert_eq!(*reply, Reply::Integer(fence.get().cast_signed()));
         assert!(fence.get() > 0);
     }
-    if claim_vote(reply) == Vote::Confirmed {
-        assert_eq!(*reply, Reply::Integer(1));
+    for vote in [extend_vote(reply), release_vote(reply)] {
+        if vote == Vote::Confirmed {
+            assert_eq!(*reply, Reply::Integer(1));
+        }
     }
-    let _ = fence_vote(reply, Vote::NotHeld);
-    if let Ok(info) = lock_info(reply) {
-        assert!(!info.state.is_empty());
+    let _ = (raise_vote(reply), lock_info(reply));
+    let mut bytes = Vec::new();
+    write(reply, Version::Resp3, &mut bytes);
+    // An error that was no text is one now, and may be longer than what is read.
+    if let Ok(Some((again, length))) = read(&bytes) {
+        assert_eq!(length, bytes.len());
+        let mut twice = Vec::new();
+        write(&again, Version::Resp3, &mut twice);
+        assert_eq!(twice, bytes, "what is written is read");
     }
 }

@@ -2,7 +2,9 @@
 
 use super::input::Input;
 use lockmod::engine::{Fence, Fencing, LABEL_MAX, Millis, Refusal, TOKEN_MAX};
-use lockmod::wire::request::{self, Limits, SUFFIX_MAX};
+use lockmod::wire::fact::{self, SUFFIX_MAX};
+use lockmod::wire::request::{self, Limits, Request};
+use lockmod::wire::resp;
 
 pub(crate) fn run(data: &[u8]) {
     let mut input = Input(data);
@@ -34,6 +36,11 @@ pub(crate) fn run(data: &[u8]) {
         }
         Err(refusal) => check_refusal(&refusal),
     }
+    if let Some(Ok((name, request))) = Request::parse(&args, limits) {
+        let (again, _) = resp::unpack(&request.pack(name)).unwrap().unwrap();
+        let again: Vec<&[u8]> = again.iter().map(Vec::as_slice).collect();
+        assert_eq!(Request::parse(&again, limits).unwrap().unwrap(), (name, request));
+    }
     for arg in args {
         if let Err(refusal) = request::token(arg, limits) {
             check_refusal(&refusal);
@@ -46,11 +53,11 @@ pub(crate) fn run(data: &[u8]) {
         let is_digits = |text: &&str| text.bytes().all(|byte| byte.is_ascii_digit());
         let expected = text.filter(is_digits).and_then(|text| text.parse().ok());
         assert_eq!(request::number(arg), expected);
-        if let Some(decided) = request::decided(arg) {
+        if let Some(decided) = fact::read(arg) {
             let mut room = [0; SUFFIX_MAX];
-            let suffix = request::decided_suffix(&mut room, decided.ends_at, decided.fence);
+            let suffix = fact::suffix(&mut room, decided.ends_at, decided.fence);
             let ttl = decided.ttl.get().to_string();
-            let again = request::decided(&[ttl.as_bytes(), suffix].concat());
+            let again = fact::read(&[ttl.as_bytes(), suffix].concat());
             let again = again.expect("what is written is read");
             assert_eq!((again.ttl, again.ends_at), (decided.ttl, decided.ends_at));
             assert_eq!(again.fence, decided.fence);

@@ -3,8 +3,7 @@
 use std::fmt;
 use std::time::Duration;
 
-use crate::client::is_plain;
-use crate::client::protocol::LockInfo;
+use crate::client::{LockInfo, is_plain};
 
 /// A value to print.
 #[derive(Clone, Debug)]

@@ -12,8 +12,9 @@ use super::rows::shown;
 use super::signals::Signals;
 use super::values::Name;
 use super::{out, rows, waiting};
-use crate::client::protocol::LockInfo;
-use crate::client::{Length, Locker, NodeInfo, NodeReport, ReleaseError, Summary, Vote};
+use crate::client::{
+    Length, LockInfo, LockState, Locker, NodeInfo, NodeReport, ReleaseError, Summary, Vote,
+};
 use crate::wire::code;
 
 /// The most locks that are listed of each node.
@@ -69,7 +70,7 @@ pub(super) async fn release(args: Release) -> Result<(), Failure> {
 async fn not_the_holder(locker: &Locker, name: &Name) -> Failure {
     let report = |node: NodeInfo| {
         let vote = match node.info {
-            Ok(info) if info.state == "held" => {
+            Ok(info) if info.state == LockState::Held => {
                 Vote::Held { label: rows::label(&info), left: info.left, held_for: info.held_for }
             }
             Ok(_) => Vote::NotHeld,
@@ -171,7 +172,7 @@ fn info_fields(node: &str, info: &Result<LockInfo, Vote>) -> Vec<(&'static str, 
     match info {
         Ok(info) => {
             fields.extend([
-                ("state", Json::text(&info.state)),
+                ("state", Json::text(info.state.to_string())),
                 ("fence", Json::Number(info.fence.get())),
                 ("ttl_left_ms", Json::millis(info.left)),
             ]);
@@ -191,7 +192,7 @@ fn info_fields(node: &str, info: &Result<LockInfo, Vote>) -> Vec<(&'static str, 
 
 fn info_line(info: &LockInfo) -> String {
     let mut line = format!("{}, fence {}", info.state, info.fence);
-    if info.state == "held" {
+    if info.state == LockState::Held {
         line += &format!(" by {}", rows::label(info).as_deref().unwrap_or("no label"));
         if let Some(held_for) = info.held_for {
             line += &format!(" for {}", Length(held_for));
@@ -267,7 +268,7 @@ fn unanswered(name: Option<&Name>, failed: Vec<NodeReport>, all: usize) -> Failu
 
 pub(super) async fn list(args: List) -> Result<(), Failure> {
     let survey = args.connection.locker()?.survey(LISTED_MAX).await;
-    let is_wanted = |info: &LockInfo| args.all || info.state != "free";
+    let is_wanted = |info: &LockInfo| args.all || info.state != LockState::Free;
     let mut locks: BTreeMap<&[u8], Vec<(&str, &LockInfo)>> = BTreeMap::new();
     for (name, lock) in &survey.locks {
         for (node, info) in survey.nodes.iter().zip(&lock.nodes) {
@@ -287,9 +288,10 @@ pub(super) async fn list(args: List) -> Result<(), Failure> {
         out::line(Json::List(locks.collect()))?;
     } else {
         out::lines(locks.iter().map(|(name, infos)| {
-            let held = infos.iter().filter(|(_, info)| info.state == "held").count();
+            let held = infos.iter().filter(|(_, info)| info.state == LockState::Held).count();
             // The most telling node: held, and with the highest fence.
-            let best = infos.iter().max_by_key(|(_, info)| (info.state == "held", info.fence));
+            let best =
+                infos.iter().max_by_key(|(_, info)| (info.state == LockState::Held, info.fence));
             let line = best.map(|(_, info)| info_line(info)).unwrap_or_default();
             let name = room.map_or_else(|| shown(name), |room| cut(&shown(name), room));
             format!("{name}: {line} (held on {held} of {} nodes)", survey.nodes.len())

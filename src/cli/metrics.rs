@@ -8,11 +8,12 @@ use prometheus::proto::{
     Bucket, Counter, Gauge, Histogram, LabelPair, Metric, MetricFamily, MetricType,
 };
 
-use crate::client::{NodeStatus, Survey};
+use crate::client::{NodeField, NodeStatus, Survey};
+use crate::wire::node_info::summary_of;
 
 /// A field of `INFO lockmod` that is one number, and its metric.
-struct Field {
-    name: &'static str,
+struct Metered {
+    field: NodeField,
     metric: &'static str,
     kind: Kind,
     help: &'static str,
@@ -25,53 +26,77 @@ enum Kind {
     Length,
 }
 
-const fn count(name: &'static str, metric: &'static str, help: &'static str) -> Field {
-    Field { name, metric, kind: Kind::Count, help }
+const fn count(field: NodeField, metric: &'static str, help: &'static str) -> Metered {
+    Metered { field, metric, kind: Kind::Count, help }
 }
 
-const fn level(name: &'static str, metric: &'static str, help: &'static str) -> Field {
-    Field { name, metric, kind: Kind::Level, help }
+const fn level(field: NodeField, metric: &'static str, help: &'static str) -> Metered {
+    Metered { field, metric, kind: Kind::Level, help }
 }
 
-const fn length(name: &'static str, metric: &'static str, help: &'static str) -> Field {
-    Field { name, metric, kind: Kind::Length, help }
+const fn length(field: NodeField, metric: &'static str, help: &'static str) -> Metered {
+    Metered { field, metric, kind: Kind::Length, help }
 }
 
 /// Counts are whole numbers and prometheus wants floating ones: exact up to 2^53, as fences are.
-const FIELDS: &[Field] = &[
-    level("locks", "lockmod_locks", "Keys that are locks, held or free."),
-    level("held", "lockmod_held", "Locks that are held."),
-    level("idle", "lockmod_idle", "Locks that are free, kept for their counters."),
-    level("waiters", "lockmod_waiters", "Requests that stand in line."),
-    length("oldest_waiter_ms", "lockmod_oldest_waiter_seconds", "Since when the oldest one waits."),
-    count("grants", "lockmod_grants_total", "Leases granted."),
-    count("held_by_another", "lockmod_held_by_another_total", "Acquires of a lock that was held."),
-    count("refusals", "lockmod_refusals_total", "Commands answered with an error."),
-    count("releases", "lockmod_releases_total", "Leases given back."),
-    count("extensions", "lockmod_extensions_total", "Leases extended."),
-    count("raises", "lockmod_raises_total", "Counters raised."),
-    count("lapses", "lockmod_lapses_total", "Leases that ended while held, without a release."),
-    count("handed_over", "lockmod_handed_over_total", "Grants to those who stood in line."),
-    count("forgotten", "lockmod_forgotten_total", "Idle locks forgotten."),
+const FIELDS: &[Metered] = &[
+    level(NodeField::Locks, "lockmod_locks", "Keys that are locks, held or free."),
+    level(NodeField::Held, "lockmod_held", "Locks that are held."),
+    level(NodeField::Idle, "lockmod_idle", "Locks that are free, kept for their counters."),
+    level(NodeField::Waiters, "lockmod_waiters", "Requests that stand in line."),
     length(
-        "quarantine_left_ms",
+        NodeField::OldestWaiter,
+        "lockmod_oldest_waiter_seconds",
+        "Since when the oldest one waits.",
+    ),
+    count(NodeField::Grants, "lockmod_grants_total", "Leases granted."),
+    count(
+        NodeField::HeldByAnother,
+        "lockmod_held_by_another_total",
+        "Acquires of a lock that was held.",
+    ),
+    count(NodeField::Refusals, "lockmod_refusals_total", "Commands answered with an error."),
+    count(NodeField::Releases, "lockmod_releases_total", "Leases given back."),
+    count(NodeField::Extensions, "lockmod_extensions_total", "Leases extended."),
+    count(NodeField::Raises, "lockmod_raises_total", "Counters raised."),
+    count(
+        NodeField::Lapses,
+        "lockmod_lapses_total",
+        "Leases that ended while held, without a release.",
+    ),
+    count(NodeField::HandedOver, "lockmod_handed_over_total", "Grants to those who stood in line."),
+    count(NodeField::Forgotten, "lockmod_forgotten_total", "Idle locks forgotten."),
+    length(
+        NodeField::QuarantineLeft,
         "lockmod_quarantine_left_seconds",
         "For how long the node still grants nothing.",
     ),
-    level("floor", "lockmod_floor", "Every next fence of the node is larger."),
-    level("highest_fence", "lockmod_highest_fence", "The highest fence that the node knows."),
-    count("state_writes", "lockmod_state_writes_total", "Writes of the state file."),
+    level(NodeField::Floor, "lockmod_floor", "Every next fence of the node is larger."),
+    level(
+        NodeField::HighestFence,
+        "lockmod_highest_fence",
+        "The highest fence that the node knows.",
+    ),
+    count(NodeField::StateWrites, "lockmod_state_writes_total", "Writes of the state file."),
     count(
-        "state_write_failures",
+        NodeField::StateWriteFailures,
         "lockmod_state_write_failures_total",
         "Failed writes of the state file.",
     ),
 ];
 
 /// The fields that are distributions of milliseconds.
-const DISTRIBUTIONS: [(&str, &str, &str); 2] = [
-    ("hold_ms", "lockmod_hold_seconds", "For how long leases were held that were given back."),
-    ("wait_ms", "lockmod_wait_seconds", "For how long those waited who were granted a lock."),
+const DISTRIBUTIONS: [([NodeField; 2], &str, &str); 2] = [
+    (
+        [NodeField::Holds, NodeField::HoldsUpTo],
+        "lockmod_hold_seconds",
+        "For how long leases were held that were given back.",
+    ),
+    (
+        [NodeField::Waits, NodeField::WaitsUpTo],
+        "lockmod_wait_seconds",
+        "For how long those waited who were granted a lock.",
+    ),
 ];
 
 /// The text; each metric has the label `cluster` if there is a name for it.
@@ -98,11 +123,9 @@ pub(super) fn text(survey: &Survey, cluster: Option<&str>) -> Result<String, pro
         }),
     ];
     families.extend(FIELDS.iter().map(|field| field_family(survey, field)));
-    families.extend(
-        DISTRIBUTIONS.iter().map(|(name, metric, help)| {
-            per_node(survey, metric, help, |node| histogram(node?, name))
-        }),
-    );
+    families.extend(DISTRIBUTIONS.iter().map(|(fields, metric, help)| {
+        per_node(survey, metric, help, |node| histogram(node?, *fields))
+    }));
     families.push(refusals(survey));
     families.push(builds(survey));
     families.retain(|family| !family.get_metric().is_empty());
@@ -146,10 +169,10 @@ fn per_node(
     family(name, help, kind, metrics)
 }
 
-fn field_family(survey: &Survey, field: &Field) -> MetricFamily {
-    per_node(survey, field.metric, field.help, |node| {
-        let number = node?.number(field.name)? as f64;
-        Some(match field.kind {
+fn field_family(survey: &Survey, metered: &Metered) -> MetricFamily {
+    per_node(survey, metered.metric, metered.help, |node| {
+        let number = node?.fields.number(metered.field)? as f64;
+        Some(match metered.kind {
             Kind::Count => counter(number),
             Kind::Level => gauge(number),
             Kind::Length => gauge(number / 1000.0),
@@ -163,7 +186,7 @@ fn builds(survey: &Survey) -> MetricFamily {
     for node in &survey.nodes {
         let Ok(status) = &node.status else { continue };
         // Builds before this field do not tell.
-        let Some(version) = status.fields.get("version") else { continue };
+        let Some(version) = status.fields.text(NodeField::Version) else { continue };
         let mut metric = gauge(1.0).1;
         metric.set_label(vec![label("node", &node.node), label("version", version)]);
         metrics.push(metric);
@@ -177,7 +200,7 @@ fn refusals(survey: &Survey) -> MetricFamily {
     let mut metrics = Vec::new();
     for node in &survey.nodes {
         let Ok(status) = &node.status else { continue };
-        for (code, number) in pairs(status, "refusals_by_code") {
+        for (code, number) in status.fields.pairs(NodeField::RefusalsByCode) {
             let mut metric = counter(number as f64).1;
             metric.set_label(vec![label("code", code), label("node", &node.node)]);
             metrics.push(metric);
@@ -187,25 +210,17 @@ fn refusals(survey: &Survey) -> MetricFamily {
     family("lockmod_refusals_by_code_total", help, MetricType::COUNTER, metrics)
 }
 
-/// `a=1,b=2` in a field.
-fn pairs<'s>(status: &'s NodeStatus, field: &str) -> impl Iterator<Item = (&'s str, u64)> {
-    let text = status.fields.get(field).map_or("", String::as_str);
-    let pair = |pair: &'s str| {
-        let (name, number) = pair.split_once('=')?;
-        Some((name, number.parse().ok()?))
-    };
-    text.split(',').filter_map(pair)
-}
-
 /// A distribution: `count=..,sum=..,...` in one field, and in another how many were at most so
 /// many milliseconds.
-fn histogram(status: &NodeStatus, name: &str) -> Option<(MetricType, Metric)> {
-    let of = |wanted: &str| pairs(status, name).find(|(name, _)| *name == wanted);
+fn histogram(
+    status: &NodeStatus,
+    [summary, up_to]: [NodeField; 2],
+) -> Option<(MetricType, Metric)> {
+    let of = |wanted: &str| status.fields.pairs(summary).find(|(name, _)| *name == wanted);
     let mut histogram = Histogram::default();
-    histogram.set_sample_count(of("count")?.1);
-    histogram.set_sample_sum(of("sum")?.1 as f64 / 1000.0);
-    let limits = format!("{name}_up_to");
-    let buckets = pairs(status, &limits).filter_map(|(limit, count)| {
+    histogram.set_sample_count(of(summary_of::COUNT)?.1);
+    histogram.set_sample_sum(of(summary_of::SUM)?.1 as f64 / 1000.0);
+    let buckets = status.fields.pairs(up_to).filter_map(|(limit, count)| {
         let mut bucket = Bucket::default();
         bucket.set_upper_bound(limit.parse::<u64>().ok()? as f64 / 1000.0);
         bucket.set_cumulative_count(count);

@@ -3,8 +3,10 @@
 use std::cmp::Reverse;
 use std::time::Duration;
 
-use crate::client::protocol::LockInfo;
-use crate::client::{Length, LockSurvey, NodeSurvey, Printable, Survey};
+use crate::client::{
+    Length, LockInfo, LockState, LockSurvey, NodeField, NodeSurvey, Printable, Survey,
+};
+use crate::wire::code;
 
 /// The columns of [`node`].
 pub(super) const NODE_COLUMNS: [&str; 7] =
@@ -38,13 +40,13 @@ pub(super) fn node(survey: &Survey, node: &NodeSurvey) -> (Health, [String; 7]) 
             return (Health::Bad, row);
         }
     };
-    let number = |field| status.number(field).map_or(UNKNOWN.to_owned(), |n| n.to_string());
+    let number = |field| status.fields.number(field).map_or(UNKNOWN.to_owned(), |n| n.to_string());
     let state = match status.quarantine_left {
         _ if !status.is_master => "grants nothing: a replica".to_owned(),
         Some(left) => format!("in quarantine for {}", Length(left)),
         None if status.is_granting() => "grants".to_owned(),
         // The reason's code word says more than a row has room for.
-        None => match status.fields.get("state").and_then(|state| state.split(' ').next()) {
+        None => match status.fields.text(NodeField::State).map(code::word_of) {
             Some(code) => format!("grants nothing: {code}"),
             None => "grants nothing".to_owned(),
         },
@@ -55,8 +57,8 @@ pub(super) fn node(survey: &Survey, node: &NodeSurvey) -> (Health, [String; 7]) 
         name,
         role.to_owned(),
         state,
-        number("locks"),
-        number("grants"),
+        number(NodeField::Locks),
+        number(NodeField::Grants),
         status.highest_fence.to_string(),
         survey.fence_lag(status).to_string(),
     ];
@@ -67,7 +69,7 @@ pub(super) fn node(survey: &Survey, node: &NodeSurvey) -> (Health, [String; 7]) 
 pub(super) fn lock(survey: &Survey, name: &[u8], lock: &LockSurvey) -> [String; 7] {
     let Some(best) = lock.best() else { return Default::default() };
     let length = |length: Option<_>| match length {
-        Some(length) if best.state == "held" => Length(length).to_string(),
+        Some(length) if best.state == LockState::Held => Length(length).to_string(),
         Some(_) | None => UNKNOWN.to_owned(),
     };
     [
@@ -100,7 +102,7 @@ pub(super) fn is_replica(node: &str) -> String {
 fn holder(info: &LockInfo) -> String {
     match label(info) {
         Some(label) => label,
-        None if info.state == "held" => "no label".to_owned(),
+        None if info.state == LockState::Held => "no label".to_owned(),
         None => format!("({})", info.state),
     }
 }
@@ -140,7 +142,7 @@ impl LockOrder {
 /// The locks that matter, held or waited for, in this order.
 pub(super) fn busy_locks(survey: &Survey, order: LockOrder) -> Vec<(&[u8], &LockSurvey)> {
     let is_busy = |lock: &LockSurvey| {
-        lock.waiters() > 0 || lock.best().is_some_and(|best| best.state != "free")
+        lock.waiters() > 0 || lock.best().is_some_and(|best| best.state != LockState::Free)
     };
     // By name, to begin with: what is equal otherwise stays in this order.
     let mut locks: Vec<(&[u8], &LockSurvey)> =

@@ -6,7 +6,7 @@ use super::failure::{Failure, warn};
 use super::json::Json;
 use super::out;
 use super::rows::{self, LOCK_COLUMNS, LockOrder, NODE_COLUMNS};
-use crate::client::{LockSurvey, NodeReport, NodeSurvey, Survey};
+use crate::client::{LockSurvey, NodeField, NodeReport, NodeSurvey, Survey};
 
 /// The widest cell for which the others of its column are padded.
 const PADDED_MAX: usize = 60;
@@ -108,14 +108,14 @@ fn node_json(survey: &Survey, node: &NodeSurvey) -> Json {
     let mut fields = vec![("node", Json::text(&*node.node))];
     match &node.status {
         Ok(status) => {
-            let number = |name| status.number(name).map_or(Json::Null, Json::Number);
+            let number = |name| status.fields.number(name).map_or(Json::Null, Json::Number);
             fields.extend([
                 ("role", Json::text(if status.is_master { "master" } else { "replica" })),
                 ("granting", Json::Bool(status.is_granting())),
-                ("state", status.fields.get("state").map_or(Json::Null, Json::text)),
+                ("state", status.fields.text(NodeField::State).map_or(Json::Null, Json::text)),
                 ("quarantine_left_ms", Json::millis(status.quarantine_left)),
-                ("locks", number("locks")),
-                ("grants", number("grants")),
+                ("locks", number(NodeField::Locks)),
+                ("grants", number(NodeField::Grants)),
                 ("highest_fence", Json::Number(status.highest_fence.get())),
                 ("fence_lag", Json::Number(survey.fence_lag(status))),
             ]);
@@ -128,7 +128,7 @@ fn node_json(survey: &Survey, node: &NodeSurvey) -> Json {
 fn lock_json(name: &[u8], lock: &LockSurvey) -> Json {
     let mut fields = Vec::new();
     if let Some(best) = lock.best() {
-        fields.extend([("state", Json::text(&best.state))]);
+        fields.extend([("state", Json::text(best.state.to_string()))]);
         fields.extend(Json::of_label(best));
         fields.extend([
             ("fence", Json::Number(best.fence.get())),

@@ -7,7 +7,7 @@ use std::os::unix::ffi::OsStringExt;
 use std::time::Duration;
 
 use crate::client::Printable;
-use crate::client::protocol::TOKEN_LENGTH;
+use crate::client::packet::TOKEN_LENGTH;
 
 /// The longest ttl that a node can be set to allow (`lockmod.max-ttl`). What the nodes really
 /// allow, they say themselves.

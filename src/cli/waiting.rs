@@ -9,8 +9,7 @@ use super::out::{Progress, cut, width};
 use super::rows;
 use super::signals::Signals;
 use super::values::Name;
-use crate::client::protocol::LockInfo;
-use crate::client::{Guard, Length, Locker, NodeInfo, Vote};
+use crate::client::{Guard, Length, LockInfo, LockState, Locker, NodeInfo, Vote};
 
 /// How often a waiting person is told.
 const TELL_EVERY: Duration = Duration::from_millis(500);
@@ -80,7 +79,8 @@ fn line(name: &Name, place: &str, nodes: &[NodeInfo], room: usize) -> String {
 
 /// For how long the lock may still be held, and by whom; `None` if no node says that it is held.
 fn held(nodes: &[NodeInfo]) -> Option<(String, String)> {
-    let info = infos(nodes).filter(|info| info.state == "held").max_by_key(|info| info.left)?;
+    let is_held = |info: &&LockInfo| info.state == LockState::Held;
+    let info = infos(nodes).filter(is_held).max_by_key(|info| info.left)?;
     let label = rows::label(info).unwrap_or_else(|| "another client".to_owned());
     let left = Length(info.left.unwrap_or_default());
     Some((format!("up to {left} more"), format!(", held by {label}")))
@@ -160,18 +160,15 @@ impl Place {
 mod tests {
     use super::*;
     use crate::client::Vote;
-    use crate::client::protocol::lock_info;
-    use crate::client::reply::Reply;
+    use crate::engine::{LockAccount, Millis};
+    use crate::wire::lock_info;
 
-    fn node(waiters: i64, first_waiting: i64) -> NodeInfo {
-        let text = |text: &str| Reply::Text(text.as_bytes().to_vec());
-        let fields = [
-            (text("state"), text("held")),
-            (text("waiters"), Reply::Integer(waiters)),
-            (text("first_waiting_ms"), Reply::Integer(first_waiting)),
-        ];
-        let fields = fields.into_iter().flat_map(|(name, value)| [name, value]).collect();
-        NodeInfo::new("n".into(), lock_info(&Reply::List(fields)))
+    fn node(waiters: u64, first_waiting: u64) -> NodeInfo {
+        let first_waiting = Some(Millis::new(first_waiting));
+        let state = LockState::Held;
+        let account = LockAccount { state, waiters, first_waiting, ..LockAccount::default() };
+        let info = lock_info::read(&lock_info::write(&account)).unwrap();
+        NodeInfo::new("n".into(), Ok(info))
     }
 
     #[test]

@@ -15,14 +15,15 @@ use super::error::{AcquireError, AcquireReport, WithError};
 use super::guard::{Guard, Known};
 use super::inbox::Inbox;
 use super::lease::Lease;
-use super::protocol::{Packet, TOKEN_LENGTH, acquire_vote, fence_vote, lock_info};
+use super::packet::{Packet, TOKEN_LENGTH};
+use super::reading::{acquire_vote, lock_info, raise_vote};
 use super::settings::check_label;
 use super::vote::Vote;
 use super::waiter::Waiter;
 use super::world::{Network, World, earliest, latest};
 use crate::engine::{
-    Answer, Attempt, Fence, Grant, Instant, Loss, Millis, NodeSet, Quorum, Renewal, Schedule,
-    Stand, Step, Terms, Verdict,
+    Answer, Attempt, Fence, Grant, Instant, LockState, Loss, Millis, NodeSet, Quorum, Renewal,
+    Schedule, Stand, Step, Terms, Verdict,
 };
 
 /// How long a lost attempt waits for the last answers, to save commands.
@@ -285,9 +286,8 @@ impl<W: World> Acquire<W> {
                     let now = latest(&*core.world);
                     let node = delivery.node;
                     if delivery.request == RAISE {
-                        let vote = delivery
-                            .outcome
-                            .map_or_else(Vote::from, |reply| fence_vote(&reply, Vote::NotHeld));
+                        let vote =
+                            delivery.outcome.map_or_else(Vote::from, |reply| raise_vote(&reply));
                         attempt.raise_answer(node, vote.raise_answer(), now)
                     } else {
                         let mut vote =
@@ -373,7 +373,9 @@ impl<W: World> Acquire<W> {
             let infos = self.core.collect(&inbox, lock_info, |_| false).await;
             for (vote, info) in votes.iter_mut().zip(infos) {
                 match (&vote, info) {
-                    (Some(Vote::Held { .. }) | None, Some(Ok(info))) if info.state == "held" => {
+                    (Some(Vote::Held { .. }) | None, Some(Ok(info)))
+                        if info.state == LockState::Held =>
+                    {
                         let (label, left, held_for) = (info.label, info.left, info.held_for);
                         *vote = Some(Vote::Held { label, left, held_for });
                     }

@@ -17,11 +17,11 @@ use tokio_rustls::rustls;
 
 use super::inbox::Failure;
 use super::node_url::{self, NodeUrl, Place};
+use super::packet::Packet;
 use super::printable::plain;
-use super::protocol::Packet;
-use super::reply::{self, Reply};
 use super::tls;
 use crate::wire::code::{self, Meaning};
+use crate::wire::resp::{self, Reply};
 
 /// Where a node is, and as whom to log in.
 #[derive(Debug, Clone)]
@@ -153,7 +153,8 @@ impl Address {
             log_in_by(&mut stream, url).await?;
         }
         let hello = Packet::new(&[b"HELLO", b"3"]);
-        let is_resp3 = matches!(exchange(&mut stream, &[hello]).await?[..], [Reply::List(_)]);
+        let said = exchange(&mut stream, &[hello]).await?;
+        let is_resp3 = matches!(said[..], [Reply::Map(_) | Reply::List(_)]);
         let mut asked = vec![Packet::new(&[b"PING"]), Packet::new(&[b"INFO", b"server"])];
         // Without RESP3 a subscribed connection would carry no commands.
         if is_resp3 && !self.is_deaf {
@@ -246,7 +247,7 @@ async fn exchange(
     let mut replies = Vec::with_capacity(commands.len());
     loop {
         while let Some((reply, length)) =
-            reply::read(&unread).map_err(|garbage| Failure::Garbled(garbage.0.into()))?
+            resp::read(&unread).map_err(|garbage| Failure::Garbled(garbage.0.into()))?
         {
             unread.drain(..length);
             replies.push(reply);

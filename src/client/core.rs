@@ -8,12 +8,12 @@ use super::contended::Contended;
 use super::inbox::Inbox;
 use super::keeper::Keeper;
 use super::metrics::Metrics;
-use super::protocol::{Packet, TOKEN_LENGTH};
-use super::reply::Reply;
+use super::packet::{Packet, TOKEN_LENGTH};
 use super::settings::Settings;
 use super::vote::{NodeReport, Vote};
 use super::world::World;
 use crate::engine::Quorum;
+use crate::wire::resp::Reply;
 
 /// What a locker has done so far.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use super::error::{ExtendError, Lost, ReleaseError};
 use super::lease::Lease;
-use super::protocol::TOKEN_LENGTH;
+use super::packet::TOKEN_LENGTH;
 use super::world::{Network, World};
 use crate::engine::Fence;
 

@@ -10,10 +10,10 @@ use std::pin::Pin;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::{Context, Poll, Waker};
 
-use super::protocol::has_no_place;
-use super::reply::Reply;
+use super::reading::has_no_place;
 use super::vote::Vote;
 use super::wakes::Bell;
+use crate::wire::resp::Reply;
 
 /// Why there is no reply.
 #[derive(Clone, Debug, PartialEq, Eq)]

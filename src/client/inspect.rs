@@ -9,12 +9,15 @@ use futures_util::future::join_all;
 use super::error::{ExtendError, ReleaseError};
 use super::inbox::Inbox;
 use super::locker::Locker;
-use super::protocol::{LockInfo, Packet, claim_vote, extend_vote, lock_info};
-use super::reply::Reply;
+use super::packet::Packet;
+use super::reading::{error_vote, extend_vote, fence_vote, lock_info, release_vote};
 use super::survey::Locks;
 use super::vote::{NodeReport, Vote};
 use super::world::{World, earliest, latest};
 use crate::engine::{Fence, Millis};
+use crate::wire::lock_info::LockInfo;
+use crate::wire::resp::Reply;
+use crate::wire::spec;
 
 /// How many keys a node is asked to look at per page.
 const PAGE: &[u8] = b"1000";
@@ -72,15 +75,8 @@ impl<W: World> Locker<W> {
     /// # Cancellation
     /// Nothing changes anywhere.
     pub async fn fence(&self, name: impl AsRef<[u8]>) -> Result<Fence, Vec<NodeReport>> {
-        let read = |reply: &Reply| match reply {
-            Reply::Integer(number) => match u64::try_from(*number).ok().and_then(Fence::new) {
-                Some(fence) => Vote::Granted(fence),
-                None => Vote::Garbled("a fence out of bounds".into()),
-            },
-            other => claim_vote(other),
-        };
         let core = self.core();
-        let votes = core.poll_votes(&Packet::fence(name.as_ref()), read, |_, _| false).await;
+        let votes = core.poll_votes(&Packet::fence(name.as_ref()), fence_vote, |_, _| false).await;
         let fences = votes.iter().filter_map(|vote| match vote {
             Vote::Granted(fence) => Some(*fence),
             _ => None,
@@ -108,7 +104,7 @@ impl<W: World> Locker<W> {
         let (ttl, needed) = (core.settings.terms.ttl, core.quorum.needed());
         let packet = Packet::release(name.as_ref(), token, ttl).of_a_stranger();
         // To the end: who runs this wants to see every node.
-        let votes = core.poll_votes(&packet, claim_vote, |_, _| false).await;
+        let votes = core.poll_votes(&packet, release_vote, |_, _| false).await;
         ReleaseError::check(core.reports(votes), needed)
     }
 
@@ -166,8 +162,8 @@ impl<W: World> Locker<W> {
     /// Asked by a command that lacks its key. The server says so before it looks at access rules,
     /// so this needs no right, and no refusal comes into the log of them.
     async fn check_module(&self, node: usize) -> Result<(), Vote> {
-        match self.ask(node, &[Packet::new(&[b"LOCK.INFO"])]).await?.pop() {
-            Some(Reply::Error(text)) => match super::protocol::error_vote(&text) {
+        match self.ask(node, &[Packet::new(&[spec::INFO.as_bytes()])]).await?.pop() {
+            Some(Reply::Error(text)) => match error_vote(&text) {
                 Vote::ModuleMissing => Err(Vote::ModuleMissing),
                 // That is what a node with the module answers.
                 _ => Ok(()),
@@ -230,15 +226,15 @@ fn page(reply: Option<Reply>) -> Result<(Vec<u8>, Vec<Vec<u8>>), Vote> {
     let garbled = || Vote::Garbled("not a page of SCAN".into());
     let mut parts = match reply {
         Some(Reply::List(parts)) if parts.len() == 2 => parts.into_iter(),
-        Some(Reply::Error(text)) => return Err(super::protocol::error_vote(&text)),
+        Some(Reply::Error(text)) => return Err(error_vote(&text)),
         _ => return Err(garbled()),
     };
     let (Some(Reply::Text(cursor)), Some(Reply::List(names))) = (parts.next(), parts.next()) else {
         return Err(garbled());
     };
     let name = |reply| match reply {
-        Reply::Text(name) => Some(name),
+        Reply::Text(name) => Some(name.into_owned()),
         _ => None,
     };
-    Ok((cursor, names.into_iter().filter_map(name).collect()))
+    Ok((cursor.into_owned(), names.into_iter().filter_map(name).collect()))
 }

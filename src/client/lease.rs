@@ -14,7 +14,8 @@ use super::core::Core;
 use super::error::{ExtendError, Lost, ReleaseError};
 use super::inbox::{Delivery, Inbox};
 use super::keeper::{Kept, Slot};
-use super::protocol::{Packet, TOKEN_LENGTH, claim_vote, extend_vote};
+use super::packet::{Packet, TOKEN_LENGTH};
+use super::reading::{extend_vote, release_vote};
 use super::vote::Vote;
 use super::world::{World, earliest, latest};
 use crate::engine::{Due, Fence, Instant, Millis, NodeSet, Renewal, RenewalStep, RoundNumber};
@@ -314,7 +315,7 @@ impl<W: World> Lease<W> {
             return Ok(());
         }
         let needed = self.core.quorum.needed();
-        let votes = self.core.votes(&inbox, claim_vote, |confirmed, _| confirmed >= needed).await;
+        let votes = self.core.votes(&inbox, release_vote, |confirmed, _| confirmed >= needed).await;
         ReleaseError::check(self.core.reports(votes), needed)
     }
 

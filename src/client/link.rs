@@ -27,11 +27,11 @@ use tokio::time::{Instant, Sleep, sleep, timeout};
 use super::connect::{Address, Dial, RunId, Stream};
 use super::inbox::{Failure, ReplyTo};
 use super::outbox::{Item, Outbox};
+use super::packet::Packet;
 use super::printable::plain;
-use super::protocol::Packet;
-use super::reply::{self, Reply};
 use super::wakes::Wakes;
 use crate::wire::code::{self, Meaning};
+use crate::wire::resp::{self, Reply};
 
 /// While this many bytes are unwritten, commands stay in line, where they can still be withdrawn.
 const UNWRITTEN_MAX: usize = 1 << 16;
@@ -383,7 +383,7 @@ impl Connection {
     fn hand_out(&mut self, shared: &Shared) -> Result<bool, Failure> {
         let mut done = 0;
         let mut has_new = false;
-        while let Some((reply, length)) = reply::read(&self.unread[done..])
+        while let Some((reply, length)) = resp::read(&self.unread[done..])
             .map_err(|garbage| Failure::Garbled(garbage.0.into()))?
         {
             done += length;
@@ -447,7 +447,7 @@ impl Connection {
 /// Passes on a wake; whatever else a node may say is not meant for us.
 fn hear(parts: &[Reply], shared: &Shared) {
     if let [Reply::Text(kind), Reply::Text(channel), Reply::Text(ticket)] = parts
-        && kind == b"message"
+        && **kind == *b"message"
         && **channel == **shared.wakes.channel()
     {
         shared.wakes.wake(shared.node, ticket);
@@ -496,7 +496,7 @@ mod tests {
     async fn heard(mut server: DuplexStream) -> Vec<String> {
         let (mut unread, mut heard) = (Vec::new(), Vec::new());
         while server.read_buf(&mut unread).await.is_ok_and(|length| length > 0) {
-            while let Ok(Some((Reply::List(args), length))) = reply::read(&unread) {
+            while let Ok(Some((Reply::List(args), length))) = resp::read(&unread) {
                 unread.drain(..length);
                 let words = args.iter().filter_map(|arg| match arg {
                     Reply::Text(text) => Some(String::from_utf8_lossy(text)),

@@ -7,7 +7,7 @@ use super::core::{Core, Stats};
 use super::error::{BuildError, WithError};
 use super::holder::Holder;
 use super::many::AcquireMany;
-use super::protocol::Packet;
+use super::packet::Packet;
 use super::settings::LockerBuilder;
 use super::vote::{NodeReport, Vote};
 use super::world::{Network, World};

@@ -40,11 +40,11 @@ mod many;
 mod metrics;
 mod node_url;
 mod outbox;
+#[doc(hidden)]
+pub mod packet;
 mod printable;
 #[doc(hidden)]
-pub mod protocol;
-#[doc(hidden)]
-pub mod reply;
+pub mod reading;
 mod settings;
 mod survey;
 mod tls;
@@ -53,7 +53,9 @@ mod waiter;
 mod wakes;
 mod world;
 
-pub use protocol::LockInfo;
+pub use crate::engine::LockState;
+pub use crate::wire::lock_info::LockInfo;
+pub use crate::wire::node_info::{NodeField, NodeFields};
 
 pub use self::core::Stats;
 pub use acquire::Acquire;

@@ -13,8 +13,8 @@ use std::time::Duration;
 use tokio::time::Instant;
 
 use super::inbox::{Failure, ReplyTo};
-use super::protocol::{Care, Claim, Packet, Part};
-use super::reply::Reply;
+use super::packet::{Care, Claim, Packet, Part};
+use crate::wire::resp::Reply;
 
 /// The most commands in line or unanswered per node; above it a command fails at once, unless it is
 /// a release that is owed. A hung node must not fill the memory.
@@ -269,10 +269,11 @@ mod tests {
     #[test]
     fn a_connection_that_breaks_again_and_again_leaves_one_release_behind() {
         let mut outbox = Outbox::default();
-        let queue = crate::client::protocol::Queue { length: TTL, ticket: b"1-a", channel: b"c" };
+        let ticket = crate::engine::Ticket::parse(b"1-a").unwrap();
+        let queue = crate::wire::request::Queue { wait: TTL, ticket, channel: b"c" };
         assert!(outbox.take(&acquire(1), None).is_ok());
         for _ in 0..100 {
-            let packet = Packet::release_into_line(b"k", &token(1), TTL, queue);
+            let packet = Packet::release_into_line(b"k", &token(1), TTL, queue.clone());
             assert!(outbox.take(&packet, None).is_ok());
             let sent = write(&mut outbox);
             outbox.break_off(sent, &down());

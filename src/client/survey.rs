@@ -11,11 +11,14 @@ use std::time::Duration;
 use futures_util::future::join_all;
 
 use super::locker::Locker;
-use super::protocol::{LockInfo, Packet, error_vote, lock_info};
-use super::reply::Reply;
+use super::packet::Packet;
+use super::reading::{error_vote, lock_info};
 use super::vote::{NodeReport, Vote};
 use super::world::World;
-use crate::engine::Fence;
+use crate::engine::{Fence, LockState};
+use crate::wire::lock_info::LockInfo;
+use crate::wire::node_info::{self, NodeField, NodeFields};
+use crate::wire::resp::Reply;
 
 /// How many locks a node is asked about before its answers are waited for.
 const ASKED_AT_ONCE: usize = 1_000;
@@ -54,8 +57,8 @@ pub struct NodeStatus {
     pub quarantine_left: Option<Duration>,
     /// The highest fence that it knows of any lock.
     pub highest_fence: Fence,
-    /// All fields of `INFO lockmod`, without the prefix `lockmod_`.
-    pub fields: BTreeMap<String, String>,
+    /// All fields of `INFO lockmod`.
+    pub fields: NodeFields,
 }
 
 /// What the nodes say of one lock.
@@ -71,13 +74,8 @@ impl NodeStatus {
     /// Whether it grants locks now.
     pub fn is_granting(&self) -> bool {
         // An older module does not say.
-        let says_no = self.number("granting") == Some(0);
+        let says_no = self.fields.number(NodeField::Granting) == Some(0);
         self.is_master && self.quarantine_left.is_none() && !says_no
-    }
-
-    /// A field of `INFO lockmod` that is a number.
-    pub fn number(&self, field: &str) -> Option<u64> {
-        self.fields.get(field)?.parse().ok()
     }
 }
 
@@ -98,7 +96,7 @@ impl Survey {
     /// floor does not count: it jumps when a node restarts after a crash, and nobody is late then.
     pub fn quorum_fence(&self) -> Option<Fence> {
         let answered = self.nodes.iter().filter_map(|node| node.status.as_ref().ok());
-        let of_locks = |status: &NodeStatus| match status.number("floor") {
+        let of_locks = |status: &NodeStatus| match status.fields.number(NodeField::Floor) {
             Some(floor) if floor >= status.highest_fence.get() => Fence::ZERO,
             Some(_) | None => status.highest_fence,
         };
@@ -117,14 +115,14 @@ impl Survey {
 impl LockSurvey {
     /// On how many nodes it is held by the holder that [`LockSurvey::best`] names.
     pub fn held_count(&self) -> usize {
-        let Some(best) = self.best().filter(|best| best.state == "held") else { return 0 };
-        let is_same = |info: &&LockInfo| info.state == "held" && info.fence == best.fence;
+        let Some(best) = self.best().filter(|best| best.state == LockState::Held) else { return 0 };
+        let is_same = |info: &&LockInfo| info.state == LockState::Held && info.fence == best.fence;
         self.nodes.iter().flatten().filter(is_same).count()
     }
 
     /// What the most telling node says: one where it is held, with the highest fence.
     pub fn best(&self) -> Option<&LockInfo> {
-        self.nodes.iter().flatten().max_by_key(|info| (info.state == "held", info.fence))
+        self.nodes.iter().flatten().max_by_key(|info| (info.state == LockState::Held, info.fence))
     }
 
     /// How many wait for it: the longest line of a node.
@@ -197,7 +195,7 @@ impl<W: World> Locker<W> {
             let Ok(replies) = self.ask(node, &asks).await else { return found };
             for (name, reply) in names.iter().zip(replies) {
                 if let Ok(info) = lock_info(&reply)
-                    && info.state != "free"
+                    && info.state != LockState::Free
                 {
                     found.push(((*name).clone(), info));
                 }
@@ -211,11 +209,11 @@ impl<W: World> Locker<W> {
         node: usize,
         locks_max: usize,
     ) -> (Result<NodeStatus, Vote>, Locks) {
-        let info = Packet::new(&[b"INFO", b"lockmod", b"replication"]);
+        let info = Packet::new(&[b"INFO", node_info::SECTION.as_bytes(), b"replication"]);
         let replies = self.ask(node, &[info]).await;
         let status = replies.and_then(|replies| status(replies.first()));
         let Ok(found) = &status else { return (status, Locks::default()) };
-        let count = found.number("locks").unwrap_or(0);
+        let count = found.fields.number(NodeField::Locks).unwrap_or(0);
         if locks_max == 0 || count == 0 {
             return (status, Locks::default());
         }
@@ -241,7 +239,7 @@ impl<W: World> Locker<W> {
     async fn force_release_on(&self, node: usize, name: &[u8]) -> Vote {
         let reply = |replies: Vec<Reply>| replies.into_iter().next().unwrap_or(Reply::Nil);
         let found = match self.ask(node, &[Packet::info(name)]).await {
-            Ok(replies) => super::protocol::lock_info(&reply(replies)),
+            Ok(replies) => lock_info(&reply(replies)),
             Err(vote) => return vote,
         };
         if let Err(vote) = found {
@@ -272,21 +270,18 @@ fn status(reply: Option<&Reply>) -> Result<NodeStatus, Vote> {
         Some(Reply::Error(text)) => return Err(error_vote(text)),
         _ => return Err(Vote::Garbled("not what INFO answers".into())),
     };
-    let mut status = NodeStatus::default();
-    for (name, value) in text.lines().filter_map(|line| line.split_once(':')) {
-        if name == "role" {
-            status.is_master = value == "master";
-        } else if let Some(name) = name.strip_prefix("lockmod_") {
-            status.fields.insert(name.to_owned(), value.to_owned());
-        }
-    }
-    if status.fields.is_empty() {
+    let fields = NodeFields::read(&text);
+    if fields.is_empty() {
         return Err(Vote::ModuleMissing);
     }
-    let left = status.number("quarantine_left_ms").filter(|&left| left > 0);
-    status.quarantine_left = left.map(Duration::from_millis);
-    status.highest_fence = status.number("highest_fence").and_then(Fence::new).unwrap_or_default();
-    Ok(status)
+    let left = fields.number(NodeField::QuarantineLeft).filter(|&left| left > 0);
+    let highest_fence = fields.number(NodeField::HighestFence).and_then(Fence::new);
+    Ok(NodeStatus {
+        is_master: text.lines().any(|line| line == "role:master"),
+        quarantine_left: left.map(Duration::from_millis),
+        highest_fence: highest_fence.unwrap_or_default(),
+        fields,
+    })
 }
 
 #[cfg(test)]
@@ -322,8 +317,7 @@ mod tests {
         // behind, and neither are they behind what two have granted since.
         let mut restarted = survey(&[Some(1_048_577), Some(1_048_577), Some(90)]);
         for node in &mut restarted.nodes[..2] {
-            let fields = &mut node.status.as_mut().unwrap().fields;
-            fields.insert("floor".to_owned(), "1048577".to_owned());
+            node.status.as_mut().unwrap().fields = [(NodeField::Floor, "1048577")].into();
         }
         assert_eq!(lag(&restarted), [0, 0, 0]);
         for granted in &mut restarted.nodes[1..] {
@@ -339,29 +333,29 @@ mod tests {
     fn a_node_says_what_it_is_in_its_info() {
         let text = b"# lockmod\r\nlockmod_locks:3\r\nlockmod_highest_fence:7\r\n\
             lockmod_quarantine_left_ms:1500\r\n# Replication\r\nrole:master\r\n";
-        let status = super::status(Some(&Reply::Text(text.to_vec()))).unwrap();
-        assert_eq!(status.number("locks"), Some(3));
+        let status = super::status(Some(&Reply::Text(text.into()))).unwrap();
+        assert_eq!(status.fields.number(NodeField::Locks), Some(3));
         assert_eq!(status.highest_fence.get(), 7);
         assert_eq!(status.quarantine_left, Some(Duration::from_millis(1_500)));
         assert!(status.is_master && !status.is_granting());
         let text = b"lockmod_granting:0\r\nlockmod_state:STATEFILE no\r\nrole:master\r\n";
-        let status = super::status(Some(&Reply::Text(text.to_vec()))).unwrap();
+        let status = super::status(Some(&Reply::Text(text.into()))).unwrap();
         assert!(status.is_master && status.quarantine_left.is_none() && !status.is_granting());
-        let bare = Reply::Text(b"# Replication\r\nrole:master\r\n".to_vec());
+        let bare = Reply::Text(b"# Replication\r\nrole:master\r\n".into());
         assert_eq!(super::status(Some(&bare)), Err(Vote::ModuleMissing));
         assert!(matches!(super::status(None), Err(Vote::Garbled(_))));
     }
 
     #[test]
     fn a_lock_is_held_where_the_latest_holder_holds_it() {
-        let info = |state: &str, fence, waiters| {
+        let info = |state, fence, waiters| {
             let mut info = LockInfo::default();
-            (info.state, info.fence, info.waiters) =
-                (state.into(), Fence::new(fence).unwrap(), waiters);
+            (info.state, info.fence, info.waiters) = (state, Fence::new(fence).unwrap(), waiters);
             Some(info)
         };
+        const HELD: LockState = LockState::Held;
         let lock = LockSurvey {
-            nodes: vec![info("held", 4, 1), info("free", 9, 3), info("held", 5, 0), None],
+            nodes: vec![info(HELD, 4, 1), info(LockState::Free, 9, 3), info(HELD, 5, 0), None],
         };
         assert_eq!(lock.best().unwrap().fence.get(), 5);
         assert_eq!((lock.held_count(), lock.waiters()), (1, 3));

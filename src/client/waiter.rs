@@ -12,16 +12,15 @@ use std::time::Duration;
 
 use super::core::Core;
 use super::inbox::{Delivery, Inbox};
-use super::protocol::{Packet, Queue, TOKEN_LENGTH, has_no_place};
-use super::reply::Reply;
+use super::packet::{Packet, TOKEN_LENGTH};
+use super::reading::has_no_place;
 use super::vote::Vote;
-use super::wakes::{Bell, News, TicketId, Wakes, ticket};
+use super::wakes::{Bell, News, TicketId, Wakes};
 use super::world::{World, earliest, latest};
-use crate::engine::{Instant, Millis, Next, NodeSet, Waiting};
+use crate::engine::{Instant, Millis, Next, NodeSet, Ticket, Waiting};
 use crate::wire::code;
-
-/// A ticket starts at this at least, and at most at the largest number that every node reads.
-const START_RANGE: std::ops::RangeInclusive<u64> = 1..=(1 << 53) - 1;
+use crate::wire::request::Queue;
+use crate::wire::resp::Reply;
 
 pub(super) struct Waiter<'a, W: World> {
     core: &'a Core<W>,
@@ -31,7 +30,7 @@ pub(super) struct Waiter<'a, W: World> {
     ends_at: Instant,
     waiting: Waiting,
     called: NodeSet,
-    ticket: Vec<u8>,
+    ticket: Ticket,
     id: TicketId,
     seat: Option<Seat>,
 }
@@ -73,7 +72,7 @@ impl<'a, W: World> Waiter<'a, W> {
             ends_at: Instant::from_millis(Millis::round_up(started_at.saturating_add(wait)).get()),
             waiting: Waiting::new(core.quorum, ttl),
             called: NodeSet::EMPTY,
-            ticket: ticket(start.clamp(*START_RANGE.start(), *START_RANGE.end()), &id),
+            ticket: ticket(start, &id),
             id,
             seat: None,
         }
@@ -101,11 +100,7 @@ impl<'a, W: World> Waiter<'a, W> {
         // Whatever has happened, the attempt puts the ticket in line again where it is not granted.
         let _ = seat.bell.take();
         seat.token = None;
-        let queue = Queue {
-            length: queue_length(self.core, self.ends_at, self.ttl),
-            ticket: &self.ticket,
-            channel: wakes.channel(),
-        };
+        let queue = queue(self.core, self.ends_at, self.ttl, &self.ticket, wakes);
         Packet::acquire_in_line(self.name, token, self.ttl, label, queue)
     }
 
@@ -227,8 +222,7 @@ impl<'a, W: World> Waiter<'a, W> {
     }
 
     fn putting_packet(&self, wakes: &Wakes, token: &[u8]) -> Packet {
-        let length = queue_length(self.core, self.ends_at, self.ttl);
-        let queue = Queue { length, ticket: &self.ticket, channel: wakes.channel() };
+        let queue = queue(self.core, self.ends_at, self.ttl, &self.ticket, wakes);
         Packet::release_into_line(self.name, token, self.ttl, queue)
     }
 
@@ -255,6 +249,24 @@ impl<W: World> Drop for Waiter<'_, W> {
     fn drop(&mut self) {
         self.leave();
     }
+}
+
+/// The ticket of a wait that began then, in milliseconds since 1970.
+fn ticket(start: u64, id: &TicketId) -> Ticket {
+    // PROOF: any start will do, and the id is not empty and not too long.
+    Ticket::near(start, id).expect("an id of 16 bytes")
+}
+
+/// What puts the ticket in line.
+fn queue<'q, W: World>(
+    core: &Core<W>,
+    ends_at: Instant,
+    ttl: Millis,
+    ticket: &Ticket,
+    wakes: &'q Wakes,
+) -> Queue<'q> {
+    let wait = queue_length(core, ends_at, ttl);
+    Queue { wait, ticket: ticket.clone(), channel: wakes.channel() }
 }
 
 /// For how long the ticket shall stand in line unless it is put there again: a waiter that is cut

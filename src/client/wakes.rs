@@ -11,12 +11,10 @@ use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::{Context, Poll, Waker};
 
-use crate::engine::{NodeSet, Quorum};
+use crate::engine::{NodeSet, Quorum, Ticket};
 
 /// The length of the random part of a ticket, in bytes.
 const ID_LENGTH: usize = 16;
-/// The most digits of the part of a ticket that says when the wait began.
-const START_MAX: usize = 16;
 
 /// The random part of a ticket.
 pub(super) type TicketId = [u8; ID_LENGTH];
@@ -213,18 +211,9 @@ impl Bell {
     }
 }
 
-/// The ticket of a wait that began at `start`, in milliseconds since 1970: `<start>-<id>`.
-pub(super) fn ticket(start: u64, id: &TicketId) -> Vec<u8> {
-    let mut ticket = start.to_string().into_bytes();
-    ticket.push(b'-');
-    ticket.extend_from_slice(id);
-    ticket
-}
-
 /// The random part of a ticket of ours; `None` if it is none.
 fn id_of(ticket: &[u8]) -> Option<TicketId> {
-    let end = ticket.iter().take(START_MAX + 1).position(|&byte| byte == b'-')?;
-    ticket[end + 1..].try_into().ok()
+    Ticket::parse(ticket)?.id().try_into().ok()
 }
 
 #[cfg(test)]
@@ -232,6 +221,10 @@ mod tests {
     use super::*;
 
     const ID: TicketId = *b"-123456789abcde-";
+
+    fn ticket(start: u64, id: &TicketId) -> Vec<u8> {
+        Ticket::new(start, id).unwrap().to_bytes()
+    }
 
     #[test]
     fn a_wake_finds_its_task_by_the_random_part_of_the_ticket() {

@@ -12,7 +12,7 @@ use std::time::Duration;
 use super::connect::Address;
 use super::inbox::ReplyTo;
 use super::link::Links;
-use super::protocol::Packet;
+use super::packet::Packet;
 use super::wakes::Wakes;
 use crate::engine::{Instant, Millis, UnixTime};
 

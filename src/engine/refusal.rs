@@ -1,11 +1,8 @@
-//! Why a request is refused: one enum, one stable code word each.
+//! Why a request is refused: one enum. What each is on the wire is written there.
 
 use std::fmt;
 
 use super::{Fence, Millis};
-
-/// How much of a bad argument is quoted back, in bytes.
-const QUOTE_MAX: usize = 64;
 
 /// Why a node holds back its grants.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -36,8 +33,8 @@ impl fmt::Display for QuarantineReason {
 
 /// A request that was refused. Nothing has changed by it.
 ///
-/// `Display` is the text of the error reply: the code word first, then what was wrong, with which
-/// value, and what is allowed.
+/// `Display` is the text of the error reply, which `wire` writes: the code word first, then what
+/// was wrong, with which value, and what is allowed.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Refusal {
@@ -102,43 +99,11 @@ pub enum Refusal {
 }
 
 impl Refusal {
-    /// The code word of [`Refusal::BadTtl`].
-    pub const BADTTL: &'static str = "BADTTL";
-    /// The code word of [`Refusal::BadToken`].
-    pub const BADTOKEN: &'static str = "BADTOKEN";
-    /// The code word of [`Refusal::BadArg`].
-    pub const BADARG: &'static str = "BADARG";
-    /// The code word of [`Refusal::WrongType`].
-    pub const WRONGTYPE: &'static str = "WRONGTYPE";
-    /// The code word of [`Refusal::Quarantine`].
-    pub const QUARANTINE: &'static str = "QUARANTINE";
-    /// The code word of [`Refusal::QueueFull`].
-    pub const QUEUEFULL: &'static str = "QUEUEFULL";
-    /// The code word of [`Refusal::NoPermission`].
-    pub const NOPERM: &'static str = "NOPERM";
-    /// The code word of [`Refusal::Exhausted`].
-    pub const EXHAUSTED: &'static str = "EXHAUSTED";
-    /// The code word of [`Refusal::StateFile`].
-    pub const STATEFILE: &'static str = "STATEFILE";
-    /// The code word of [`Refusal::BadFence`].
-    pub const BADFENCE: &'static str = "BADFENCE";
+    /// How many kinds there are.
+    pub const KINDS: usize = 10;
 
-    /// The stable code words, the first words of the error replies. What each means for the sender
-    /// is in `wire::code`.
-    pub const CODES: [&'static str; 10] = [
-        Refusal::BADTTL,
-        Refusal::BADTOKEN,
-        Refusal::BADARG,
-        Refusal::WRONGTYPE,
-        Refusal::QUARANTINE,
-        Refusal::QUEUEFULL,
-        Refusal::NOPERM,
-        Refusal::EXHAUSTED,
-        Refusal::STATEFILE,
-        Refusal::BADFENCE,
-    ];
-
-    /// Where its code word is in [`Refusal::CODES`].
+    /// A number of its kind, below [`Refusal::KINDS`]: where its code is in `wire::code`, and its
+    /// count in the tally.
     pub const fn place(&self) -> usize {
         match self {
             Refusal::BadTtl { .. } => 0,
@@ -152,88 +117,5 @@ impl Refusal {
             Refusal::StateFile { .. } => 8,
             Refusal::BadFence { .. } => 9,
         }
-    }
-
-    /// The stable code word, the first word of the error reply.
-    pub const fn code(&self) -> &'static str {
-        Refusal::CODES[self.place()]
-    }
-}
-
-impl fmt::Display for Refusal {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(self.code())?;
-        match self {
-            Refusal::BadTtl { given, max } => write!(
-                f,
-                " ttl '{}' is not a whole number of milliseconds from 1 to {}",
-                Quote(given),
-                max.get()
-            ),
-            Refusal::BadToken { length, max } => {
-                write!(f, " token has {length} bytes; allowed are 1 to {max}")
-            }
-            Refusal::BadArg { given, what, allowed } => {
-                write!(f, " {what} '{}'; allowed: {allowed}", Quote(given))
-            }
-            Refusal::WrongType => {
-                f.write_str(" the key holds another kind of value; allowed: a lock, or no key")
-            }
-            Refusal::Quarantine { reason, left } => {
-                write!(f, " {reason} and grants nothing for {} ms more", left.get())
-            }
-            Refusal::QueueFull { waiters, max } => {
-                write!(f, " {waiters} wait at this node; allowed are {max}, or do not wait")
-            }
-            Refusal::NoPermission { channel } => write!(
-                f,
-                " this user may not publish to the channel '{}'; allowed: a channel of its rules",
-                Quote(channel)
-            ),
-            Refusal::BadFence { fence, max } => {
-                write!(f, " fence {fence} is above {max}, which no honest fence is at this time")
-            }
-            Refusal::Exhausted => {
-                write!(f, " the fence is {}, the largest there is; use another lock", Fence::MAX)
-            }
-            Refusal::StateFile { cause } => {
-                write!(f, " cannot write the state file, so no larger fence or later end: {cause}")
-            }
-        }
-    }
-}
-
-impl std::error::Error for Refusal {}
-
-/// Bytes from a client as printable text on one line, cut to a length that fits a log.
-struct Quote<'a>(&'a [u8]);
-
-impl fmt::Display for Quote<'_> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let shown = &self.0[..self.0.len().min(QUOTE_MAX)];
-        write!(f, "{}", shown.escape_ascii())?;
-        if shown.len() < self.0.len() { f.write_str("...") } else { Ok(()) }
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn refusals_name_the_code_the_value_and_what_is_allowed() {
-        let refusal = Refusal::BadTtl { given: b"-5".to_vec(), max: Millis::new(1000) };
-        assert_eq!(
-            refusal.to_string(),
-            "BADTTL ttl '-5' is not a whole number of milliseconds from 1 to 1000"
-        );
-    }
-
-    #[test]
-    fn hostile_bytes_are_quoted_on_one_line_and_cut() {
-        let given = [b"\r\n+OK\xff".as_slice(), &[b'x'; 100]].concat();
-        let text = Refusal::BadArg { given, what: "fence", allowed: "1" }.to_string();
-        assert!(text.starts_with(r"BADARG fence '\r\n+OK\xff"), "{text}");
-        assert!(text.contains("x...'") && text.len() < 120, "{text}");
     }
 }

@@ -50,6 +50,16 @@ impl Ticket {
         [self.start.to_string().as_bytes(), b"-", &self.id].concat()
     }
 
+    /// A ticket whose start is `start`, or the nearest to it that is allowed.
+    pub fn near(start: u64, id: &[u8]) -> Option<Ticket> {
+        Ticket::new(start.clamp(1, START_MAX), id)
+    }
+
+    /// What tells it from all others.
+    pub fn id(&self) -> &[u8] {
+        &self.id
+    }
+
     /// When the wait began, in milliseconds since 1970 on the waiter's clock.
     pub fn start(&self) -> u64 {
         self.start
@@ -65,6 +75,7 @@ impl fmt::Display for Ticket {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use proptest::prelude::*;
 
     #[test]
     fn tickets_are_ordered_by_start_as_a_number_and_then_by_id() {
@@ -73,6 +84,17 @@ mod tests {
         assert!(parse("10-a") < parse("10-aa") && parse("10-aa") < parse("10-b"));
         assert_eq!(parse("7--").to_bytes(), b"7--");
         assert_eq!(parse("7--").start(), 7);
+    }
+
+    proptest! {
+        #[test]
+        fn what_is_written_is_read(
+            start: u64,
+            id in proptest::collection::vec(any::<u8>(), 1..=TICKET_ID_MAX),
+        ) {
+            let ticket = Ticket::near(start, &id).unwrap();
+            prop_assert_eq!(Ticket::parse(&ticket.to_bytes()), Some(ticket));
+        }
     }
 
     #[test]
@@ -97,5 +119,8 @@ mod tests {
             assert_eq!(Ticket::parse(bad), None, "{}", bad.escape_ascii());
         }
         assert!(Ticket::parse(b"5-\0\xff").is_some());
+        assert_eq!(Ticket::near(0, b"x"), Ticket::new(1, b"x"));
+        assert_eq!(Ticket::near(u64::MAX, b"x"), Ticket::new(START_MAX, b"x"));
+        assert_eq!(Ticket::near(5, b""), None);
     }
 }

@@ -9,7 +9,7 @@ use super::ffi::InServer;
 use super::{clock, config, ffi, process};
 use crate::codec::{self, LoadedLock};
 use crate::engine::{Clocks, Fence, Lock, Refusal};
-use crate::wire::restate::{Restated, restate};
+use crate::wire::fact::{Restated, restate};
 
 /// The bytes of a lock in a data set or a dump.
 pub(super) fn save(server: InServer<'_>, lock: &Lock) -> Vec<u8> {

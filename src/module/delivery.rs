@@ -3,15 +3,14 @@
 use std::cell::Cell;
 use std::rc::Rc;
 
-use super::ffi::Reply;
 use crate::engine::{Granted, Parting};
+use crate::wire::code;
+use crate::wire::outcome::{AcquireReply, of_fence};
+use crate::wire::resp::Reply;
 
-/// The code word is the one by which the server unblocks clients of its own.
-const DEMOTED: &str = "UNBLOCKED the node has become a replica; its primary may be asked";
-/// As the server answers whoever may not.
-const DENIED: &str = "NOPERM the access rules of this user have changed, and do not allow this";
-/// The code word makes clients of a cluster ask again, and be sent on by the server.
-const MOVED: &str = "TRYAGAIN the lock has moved to another node of the cluster";
+const DEMOTED: &str = "the node has become a replica; its primary may be asked";
+const DENIED: &str = "the access rules of this user have changed, and do not allow this";
+const MOVED: &str = "the lock has moved to another node of the cluster";
 
 /// What a blocked client is told.
 #[derive(Debug)]
@@ -40,12 +39,14 @@ impl Delivery {
     /// The answer as a reply, to a client that is there.
     pub(super) fn reply(&self) -> Result<Reply, String> {
         match self {
-            Delivery::Granted(shared) => Ok(Reply::Integer(shared.granted.fence.get())),
-            Delivery::Parting(Parting::Fence(fence)) => Ok(Reply::Integer(fence.get())),
-            Delivery::Parting(Parting::TooLate) => Ok(Reply::Null),
-            Delivery::Parting(Parting::Demoted) => Err(DEMOTED.to_owned()),
-            Delivery::Parting(Parting::Moved) => Err(MOVED.to_owned()),
-            Delivery::Parting(Parting::Denied) => Err(DENIED.to_owned()),
+            Delivery::Granted(shared) => Ok(of_fence(shared.granted.fence)),
+            Delivery::Parting(Parting::Fence(fence)) => Ok(of_fence(*fence)),
+            Delivery::Parting(Parting::TooLate) => Ok(AcquireReply::Held.into()),
+            // By this code the server unblocks clients of its own.
+            Delivery::Parting(Parting::Demoted) => Err(code::UNBLOCKED.says(DEMOTED)),
+            // By this code clients of a cluster ask again, and are sent on by the server.
+            Delivery::Parting(Parting::Moved) => Err(code::TRYAGAIN.says(MOVED)),
+            Delivery::Parting(Parting::Denied) => Err(code::NOPERM.says(DENIED)),
             Delivery::Parting(Parting::Refused(refusal)) => Err(refusal.to_string()),
         }
     }

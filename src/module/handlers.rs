@@ -7,14 +7,16 @@
 use std::cell::Cell;
 
 use super::arguments::{ARGS_MAX, KEY, TOKEN, TTL, slices};
-use super::ffi::{Args, Context, Found, InServer, Key, Reply, Value};
+use super::ffi::{Answered, Args, Context, Found, Key};
 use super::replication::Stands;
 use super::{clock, config, info, process, replication, start, waiters};
 use crate::engine::{
-    Acquired, Extended, Fence, Instant, Lock, Millis, Queued, Refusal, Released, Standing,
+    Acquired, Extended, Fence, Instant, Lock, LockAccount, Millis, Queued, Refusal, Released,
+    Standing,
 };
+use crate::wire::outcome::{AcquireReply, ExtendReply, RaiseReply, ReleaseReply, of_fence};
 use crate::wire::request::{self, Waiting};
-use crate::wire::spec::{self, KEPT, KEPT_PROVISIONALLY};
+use crate::wire::{lock_info, spec};
 
 /// A command of the table, and what carries it out.
 pub(super) trait Handler {
@@ -22,56 +24,24 @@ pub(super) trait Handler {
     const NAME: &'static str;
 
     /// Carries it out.
-    fn run(context: &mut Context<'_>, args: &mut Args<'_>) -> Result<Reply, Refusal>;
+    fn run(context: &mut Context<'_>, args: &mut Args<'_>) -> Result<Answered, Refusal>;
 }
 
 /// `LOCK.ACQUIRE key token ttl [LABEL label] [WAIT ms | QUEUE ms TICKET ticket NOTIFY channel]`
 pub(super) struct Acquire;
 
 impl Handler for Acquire {
-    const NAME: &'static str = "LOCK.ACQUIRE";
+    const NAME: &'static str = spec::ACQUIRE;
 
-    fn run(context: &mut Context<'_>, args: &mut Args<'_>) -> Result<Reply, Refusal> {
+    #[inline]
+    fn run(context: &mut Context<'_>, args: &mut Args<'_>) -> Result<Answered, Refusal> {
         let server = context.in_server();
         if replication::states_fact(context, args) {
             return replication::apply_acquire(context, args);
         }
         let now = clock::now();
-        let (outcome, wait, has_line, again) = {
-            let mut slots = [&[][..]; ARGS_MAX];
-            let request = request::acquire(slices(args, &mut slots)?, config::limits())?;
-            let (wait, queued) = match request.waiting {
-                Waiting::Not => (Millis::ZERO, None),
-                Waiting::Block(wait) => (wait, None),
-                Waiting::Queue(queue) => (Millis::ZERO, waiters::queued(context, queue, now)?),
-            };
-            let has_line = queued.is_some() || waiters::any(server);
-            let (claim, label) = (request.claim, request.label);
-            let ready = start::ready(context);
-            // Asked where it matters only: before the key is open.
-            let database = if has_line { context.database() } else { 0 };
-            let place = (database, args.get(KEY));
-            let decide = |lock: &mut Lock| {
-                if has_line {
-                    let (asked, queued) = ((claim, label), queued.as_ref());
-                    return process::decide(ready, |node| {
-                        node.acquire_in_line(place, lock, asked, queued, now)
-                    });
-                }
-                process::decide(ready, |node| node.acquire(lock, claim, label, now))
-            };
-            // Somebody may be first in line for a lock that is not there; and nothing is changed
-            // that replicas are not told.
-            let keeps = |outcome: &Acquired| match outcome {
-                Acquired::Granted { .. } => true,
-                Acquired::Again { .. } | Acquired::Held => false,
-            };
-            let mut key = context.open(args, KEY);
-            let outcome = key.with_lock(decide, keeps)?;
-            let again = Again::of(outcome, &mut key, claim.ttl);
-            (outcome, wait, has_line, again)
-        };
-        let reply = match outcome {
+        let Asked { outcome, wait, has_line, again } = ask(context, args, now)?;
+        let answered = match outcome {
             Acquired::Granted { fence, ends_at, lapsed } => {
                 let lease = Stands { ends_at, fence, is_provisional: false };
                 replication::state_lease(context, args, now, lease);
@@ -79,33 +49,38 @@ impl Handler for Acquire {
                     context.notify(c"lock.expire", args, KEY);
                 }
                 context.notify(c"lock.acquire", args, KEY);
-                Reply::Integer(fence.get())
+                AcquireReply::from(outcome).into()
             }
-            Acquired::Again { fence, .. } => {
+            Acquired::Again { .. } => {
                 if let Some(Again { ttl, lease }) = again {
                     replication::state_extension(context, args, now, ttl, lease);
                 }
-                Reply::Integer(fence.get())
+                AcquireReply::from(outcome).into()
             }
             Acquired::Held if !wait.is_zero() && context.may_block() => {
                 wait_for(context, args, wait, now)?
             }
             Acquired::Held => {
                 process::with(server, |process| process.node.tally().counts.held += 1);
-                Reply::Null
+                AcquireReply::from(outcome).into()
             }
         };
         if has_line || waiters::any(server) {
-            let standing = match outcome {
-                Acquired::Granted { ends_at, .. } | Acquired::Again { ends_at, .. } => {
-                    Some(Standing::Held(ends_at))
-                }
-                Acquired::Held => None,
-            };
-            waiters::settle(context, args.get(KEY), standing);
+            waiters::settle(context, args.get(KEY), outcome.standing());
         }
-        Ok(reply)
+        Ok(answered)
     }
+}
+
+/// An acquire that the node has decided.
+struct Asked {
+    outcome: Acquired,
+    /// For how long its sender would wait.
+    wait: Millis,
+    /// Whether somebody stands in line.
+    has_line: bool,
+    /// What is to be told where its sender had the lock already.
+    again: Option<Again>,
 }
 
 /// What is to be told of a lock that its holder has acquired again.
@@ -130,83 +105,134 @@ impl Again {
     }
 }
 
+/// Reads an acquire, and has the node decide it.
+#[inline]
+fn ask(context: &mut Context<'_>, args: &Args<'_>, now: Instant) -> Result<Asked, Refusal> {
+    let server = context.in_server();
+    let mut slots = [&[][..]; ARGS_MAX];
+    let request = request::acquire(slices(args, &mut slots)?, config::limits())?;
+    let (wait, queued) = match request.waiting {
+        Waiting::Not => (Millis::ZERO, None),
+        Waiting::Block(wait) => (wait, None),
+        Waiting::Queue(queue) => (Millis::ZERO, waiters::queued(context, queue, now)?),
+    };
+    let has_line = queued.is_some() || waiters::any(server);
+    let (claim, label) = (request.claim, request.label);
+    let ready = start::ready(context);
+    // Asked where it matters only: before the key is open.
+    let database = if has_line { context.database() } else { 0 };
+    let place = (database, args.get(KEY));
+    let decide = |lock: &mut Lock| {
+        if has_line {
+            let (asked, queued) = ((claim, label), queued.as_ref());
+            return process::decide(ready, |node| {
+                node.acquire_in_line(place, lock, asked, queued, now)
+            });
+        }
+        process::decide(ready, |node| node.acquire(lock, claim, label, now))
+    };
+    // Somebody may be first in line for a lock that is not there; and nothing is changed that
+    // replicas are not told.
+    let keeps = |outcome: &Acquired| match outcome {
+        Acquired::Granted { .. } => true,
+        Acquired::Again { .. } | Acquired::Held => false,
+    };
+    let mut key = context.open(args, KEY);
+    let outcome = key.with_lock(decide, keeps)?;
+    let again = Again::of(outcome, &mut key, claim.ttl);
+    Ok(Asked { outcome, wait, has_line, again })
+}
+
 /// Blocks the sender of an acquire until it is granted the lock, or has waited.
 fn wait_for(
     context: &mut Context<'_>,
     args: &Args<'_>,
     wait: Millis,
     now: Instant,
-) -> Result<Reply, Refusal> {
+) -> Result<Answered, Refusal> {
     let mut slots = [&[][..]; ARGS_MAX];
     let request = request::acquire(slices(args, &mut slots)?, config::limits())?;
     waiters::block(context, args.get(KEY), (request.claim, request.label), wait, now)?;
-    Ok(Reply::Later)
+    Ok(Answered::Later)
 }
 
 /// `LOCK.RELEASE key token [QUEUE ms TICKET ticket NOTIFY channel]`
 pub(super) struct Release;
 
 impl Handler for Release {
-    const NAME: &'static str = "LOCK.RELEASE";
+    const NAME: &'static str = spec::RELEASE;
 
-    fn run(context: &mut Context<'_>, args: &mut Args<'_>) -> Result<Reply, Refusal> {
-        let server = context.in_server();
-        // Asked where it matters only: it costs as much as the release itself.
-        let flags = context.flags_later();
-        let states_facts = || flags().states_facts();
-        let token = match request::token(args.get(TOKEN), config::limits()) {
-            Ok(token) => token,
-            Err(_) if states_facts() => request::token(args.get(TOKEN), request::Limits::FACTS)?,
-            Err(refusal) => return Err(refusal),
-        };
+    #[inline]
+    fn run(context: &mut Context<'_>, args: &mut Args<'_>) -> Result<Answered, Refusal> {
         let now = clock::now();
-        let has_options = args.len() > TTL && !states_facts();
-        let queued = if has_options { queued(context, args, now)? } else { None };
-        let has_line = queued.is_some() || waiters::any(server);
-        let has_no_place = Cell::new(false);
-        let ready = start::ready(context);
-        let database = if has_line { context.database() } else { 0 };
-        let place = (database, args.get(KEY));
-        let decide = |lock: &mut Lock| {
-            if has_line {
-                let queued = queued.as_ref();
-                let (outcome, is_there) = process::decide(ready, |node| {
-                    Ok(node.release_in_line(place, lock, token, queued, now))
-                })?;
-                has_no_place.set(queued.is_some() && !is_there);
-                return Ok(outcome);
-            }
-            process::decide(ready, |node| Ok(node.release(lock, token, now)))
-        };
-        let outcome = match context.open(args, KEY).find() {
-            Found::Lock(lock) => match decide(lock)? {
-                Released::HeldByAnother | Released::NotHeld if states_facts() => {
-                    process::with(server, |process| process.node.apply_release(lock, token, now))
-                }
-                outcome => outcome,
-            },
-            Found::Nothing if has_line => decide(&mut Lock::default())?,
-            Found::Nothing => Released::NotHeld,
-            Found::Other => return Err(Refusal::WrongType),
-        };
-        let reply = match outcome {
-            Released::Released { .. } => {
-                replication::state_verbatim(context, args);
-                context.notify(c"lock.release", args, KEY);
-                Reply::Integer(1)
-            }
-            Released::HeldByAnother => Reply::Integer(0),
-            Released::NotHeld => Reply::Null,
-        };
-        if has_line {
-            let standing = match outcome {
-                Released::Released { .. } | Released::NotHeld => Some(Standing::Free),
-                Released::HeldByAnother => None,
-            };
-            waiters::settle(context, args.get(KEY), standing);
+        let GivenBack { outcome, has_line, is_out_of_line } = give_back(context, args, now)?;
+        if let Released::Released { .. } = outcome {
+            replication::state_verbatim(context, args);
+            context.notify(c"lock.release", args, KEY);
         }
-        Ok(if has_no_place.get() { Reply::Signed(spec::NOT_IN_LINE) } else { reply })
+        if has_line {
+            waiters::settle(context, args.get(KEY), outcome.standing());
+        }
+        let reply = if is_out_of_line { ReleaseReply::NotInLine } else { outcome.into() };
+        Ok(reply.into())
     }
+}
+
+/// A release that the node has decided.
+struct GivenBack {
+    outcome: Released,
+    /// Whether somebody stands in line.
+    has_line: bool,
+    /// Whether the ticket that came with it does not.
+    is_out_of_line: bool,
+}
+
+/// Reads a release, and has the node decide it.
+#[inline]
+fn give_back(
+    context: &mut Context<'_>,
+    args: &Args<'_>,
+    now: Instant,
+) -> Result<GivenBack, Refusal> {
+    let server = context.in_server();
+    // Asked where it matters only: it costs as much as the release itself.
+    let flags = context.flags_later();
+    let states_facts = || flags().states_facts();
+    let token = match request::token(args.get(TOKEN), config::limits()) {
+        Ok(token) => token,
+        Err(_) if states_facts() => request::token(args.get(TOKEN), request::Limits::FACTS)?,
+        Err(refusal) => return Err(refusal),
+    };
+    let has_options = args.len() > TTL && !states_facts();
+    let queued = if has_options { queued(context, args, now)? } else { None };
+    let has_line = queued.is_some() || waiters::any(server);
+    let is_out_of_line = Cell::new(false);
+    let ready = start::ready(context);
+    let database = if has_line { context.database() } else { 0 };
+    let place = (database, args.get(KEY));
+    let decide = |lock: &mut Lock| {
+        if has_line {
+            let queued = queued.as_ref();
+            let (outcome, is_there) = process::decide(ready, |node| {
+                Ok(node.release_in_line(place, lock, token, queued, now))
+            })?;
+            is_out_of_line.set(queued.is_some() && !is_there);
+            return Ok(outcome);
+        }
+        process::decide(ready, |node| Ok(node.release(lock, token, now)))
+    };
+    let outcome = match context.open(args, KEY).find() {
+        Found::Lock(lock) => match decide(lock)? {
+            Released::HeldByAnother | Released::NotHeld if states_facts() => {
+                process::with(server, |process| process.node.apply_release(lock, token, now))
+            }
+            outcome => outcome,
+        },
+        Found::Nothing if has_line => decide(&mut Lock::default())?,
+        Found::Nothing => Released::NotHeld,
+        Found::Other => return Err(Refusal::WrongType),
+    };
+    Ok(GivenBack { outcome, has_line, is_out_of_line: is_out_of_line.get() })
 }
 
 /// What a release brings with it to stand in line.
@@ -227,9 +253,9 @@ fn queued<'a>(
 pub(super) struct Extend;
 
 impl Handler for Extend {
-    const NAME: &'static str = "LOCK.EXTEND";
+    const NAME: &'static str = spec::EXTEND;
 
-    fn run(context: &mut Context<'_>, args: &mut Args<'_>) -> Result<Reply, Refusal> {
+    fn run(context: &mut Context<'_>, args: &mut Args<'_>) -> Result<Answered, Refusal> {
         if replication::states_fact(context, args) {
             return replication::apply_extend(context, args);
         }
@@ -249,19 +275,19 @@ impl Handler for Extend {
                 |(outcome, ..): &(Extended, _, _)| matches!(outcome, Extended::Extended { .. });
             (context.open(args, KEY).with_lock(decide, keeps)?, request.claim.ttl)
         };
+        let (outcome, fence, is_provisional) = outcome;
         match outcome {
-            (Extended::Extended { ends_at, counts, .. }, fence, is_provisional) => {
+            Extended::Extended { ends_at, .. } => {
                 let lease = Stands { ends_at, fence, is_provisional };
                 replication::state_extension(context, args, now, ttl, lease);
                 context.notify(c"lock.extend", args, KEY);
                 if waiters::any(context.in_server()) {
                     waiters::settle(context, args.get(KEY), Some(Standing::Held(ends_at)));
                 }
-                Ok(Reply::Integer(if counts { KEPT } else { KEPT_PROVISIONALLY }))
             }
-            (Extended::HeldByAnother, ..) => Ok(Reply::Integer(0)),
-            (Extended::NotHeld, ..) => Ok(Reply::Null),
+            Extended::HeldByAnother | Extended::NotHeld => {}
         }
+        Ok(ExtendReply::from(outcome).into())
     }
 }
 
@@ -269,22 +295,22 @@ impl Handler for Extend {
 pub(super) struct ReadOrRaise;
 
 impl Handler for ReadOrRaise {
-    const NAME: &'static str = "LOCK.FENCE";
+    const NAME: &'static str = spec::FENCE;
 
-    fn run(context: &mut Context<'_>, args: &mut Args<'_>) -> Result<Reply, Refusal> {
+    fn run(context: &mut Context<'_>, args: &mut Args<'_>) -> Result<Answered, Refusal> {
         match args.len() {
             2 => match context.open_to_read(args, KEY).find() {
-                Found::Lock(lock) => Ok(Reply::Integer(lock.counter().get())),
-                Found::Nothing => Ok(Reply::Integer(0)),
+                Found::Lock(lock) => Ok(of_fence(lock.counter()).into()),
+                Found::Nothing => Ok(of_fence(Fence::ZERO).into()),
                 Found::Other => Err(Refusal::WrongType),
             },
             4 => raise(context, args),
-            _ => Ok(Reply::WrongArity),
+            _ => Ok(Answered::WrongArity),
         }
     }
 }
 
-fn raise(context: &mut Context<'_>, args: &mut Args<'_>) -> Result<Reply, Refusal> {
+fn raise(context: &mut Context<'_>, args: &mut Args<'_>) -> Result<Answered, Refusal> {
     let server = context.in_server();
     let facts = context.flags().states_facts();
     let limits = if facts { request::Limits::FACTS } else { config::limits() };
@@ -312,28 +338,24 @@ fn raise(context: &mut Context<'_>, args: &mut Args<'_>) -> Result<Reply, Refusa
         }
         outcome
     };
-    match outcome {
-        Extended::Extended { counter, .. } => {
-            replication::state_verbatim(context, args);
-            context.notify(c"lock.fence", args, KEY);
-            Ok(Reply::Integer(counter.get()))
-        }
-        Extended::HeldByAnother => Ok(Reply::Integer(0)),
-        Extended::NotHeld => Ok(Reply::Null),
+    if outcome.is_done() {
+        replication::state_verbatim(context, args);
+        context.notify(c"lock.fence", args, KEY);
     }
+    Ok(RaiseReply::from(outcome).into())
 }
 
 /// `LOCK.FLOOR [fence]`
 pub(super) struct Floor;
 
 impl Handler for Floor {
-    const NAME: &'static str = "LOCK.FLOOR";
+    const NAME: &'static str = spec::FLOOR;
 
-    fn run(context: &mut Context<'_>, args: &mut Args<'_>) -> Result<Reply, Refusal> {
+    fn run(context: &mut Context<'_>, args: &mut Args<'_>) -> Result<Answered, Refusal> {
         let server = context.in_server();
         match args.len() {
             1 => process::decide(start::ready(context), |node| {
-                Ok(Reply::Integer(node.promises().floor().get()))
+                Ok(of_fence(node.promises().floor()).into())
             }),
             2 => {
                 let fence = request::fence(args.get(KEY))?;
@@ -343,9 +365,9 @@ impl Handler for Floor {
                     process::decide(start::ready(context), |node| node.lift_floor(fence))?
                 };
                 context.replicate_verbatim();
-                Ok(Reply::Integer(floor.get()))
+                Ok(of_fence(floor).into())
             }
-            _ => Ok(Reply::WrongArity),
+            _ => Ok(Answered::WrongArity),
         }
     }
 }
@@ -354,64 +376,32 @@ impl Handler for Floor {
 pub(super) struct Info;
 
 impl Handler for Info {
-    const NAME: &'static str = "LOCK.INFO";
+    const NAME: &'static str = spec::INFO;
 
-    fn run(context: &mut Context<'_>, args: &mut Args<'_>) -> Result<Reply, Refusal> {
+    fn run(context: &mut Context<'_>, args: &mut Args<'_>) -> Result<Answered, Refusal> {
         let server = context.in_server();
         let now = clock::now();
+        let obstacle = info::obstacle(server, now);
         let place = (context.database(), args.get(KEY));
-        let line = process::with(server, |process| {
-            let line = process.node.line(place)?;
-            Some((line.len(), line.first_since()?.until(now)))
-        });
-        match context.open_to_read(args, KEY).find() {
-            Found::Lock(lock) => Ok(describe(server, lock, line, now)),
-            Found::Nothing => Ok(describe(server, &Lock::default(), line, now)),
-            Found::Other => Err(Refusal::WrongType),
-        }
+        let account = |lock: &Lock| {
+            process::with(server, |process| process.node.account_of(place, lock, now))
+        };
+        let account = match context.open_to_read(args, KEY).find() {
+            Found::Lock(lock) => account(lock),
+            Found::Nothing => account(&Lock::default()),
+            Found::Other => return Err(Refusal::WrongType),
+        };
+        Ok(lock_info::write(&LockAccount { obstacle, ..account }).into())
     }
-}
-
-fn describe(
-    server: InServer<'_>,
-    lock: &Lock,
-    line: Option<(usize, Millis)>,
-    now: Instant,
-) -> Reply {
-    let lease = lock.lease(now);
-    let (state, left, held_for) = match lease {
-        Some(lease) => ("held", now.until(lease.ends_at).get(), lock.held_for(now).get()),
-        None if line.is_some() => ("reserved", 0, 0),
-        None => ("free", 0, 0),
-    };
-    let label = lease.map(|lease| lease.label).filter(|label| !label.is_empty());
-    let mut map = vec![
-        ("state", Value::Text(state)),
-        ("fence", Value::Integer(lock.counter().get())),
-        ("ttl_left_ms", Value::Integer(left)),
-        ("label", label.map_or(Value::Null, |label| Value::Bytes(label.to_vec()))),
-        ("held_for_ms", Value::Integer(held_for)),
-        ("waiters", Value::Integer(line.map_or(0, |(waiters, _)| waiters as u64))),
-        ("first_waiting_ms", line.map_or(Value::Null, |(_, first)| Value::Integer(first.get()))),
-    ];
-    let quarantine = process::with(server, |process| process.node.promises().quarantine(now));
-    if let Some((left, reason)) = quarantine {
-        map.push(("quarantine_left_ms", Value::Integer(left.get())));
-        map.push(("quarantine_reason", Value::Bytes(reason.to_string().into_bytes())));
-    }
-    if let Some(obstacle) = info::obstacle(server, now) {
-        map.push(("node_state", Value::Bytes(obstacle.into_bytes())));
-    }
-    Reply::Map(map)
 }
 
 /// `LOCK.HELP`
 pub(super) struct Help;
 
 impl Handler for Help {
-    const NAME: &'static str = "LOCK.HELP";
+    const NAME: &'static str = spec::HELP;
 
-    fn run(_: &mut Context<'_>, _: &mut Args<'_>) -> Result<Reply, Refusal> {
-        Ok(Reply::Lines(spec::help()))
+    fn run(_: &mut Context<'_>, _: &mut Args<'_>) -> Result<Answered, Refusal> {
+        Ok(Answered::Lines(spec::help()))
     }
 }

@@ -6,10 +6,12 @@
 //! a command anew costs as much as half of the whole acquire. Refusals state nothing.
 
 use super::arguments::{ARGS_MAX, KEY, TOKEN, TTL, slices};
-use super::ffi::{Args, Context, Found, Level, Reply};
+use super::ffi::{Answered, Args, Context, Found, Level};
 use super::{clock, process, start};
 use crate::engine::{Decided, Fence, Fencing, Instant, Lock, Millis, Refusal, Stated};
-use crate::wire::request::{self, SUFFIX_MAX};
+use crate::wire::fact::{self, SUFFIX_MAX};
+use crate::wire::outcome::{AcquireReply, ExtendReply};
+use crate::wire::request;
 
 /// A lease as it stands once a request has been carried out.
 #[derive(Clone, Copy, Debug)]
@@ -31,9 +33,9 @@ pub(super) fn state_lease(
     let clocks = process::date(server, now);
     let ttl = args.get(TTL);
     let mut room = [0; SUFFIX_MAX];
-    let suffix = request::decided_suffix(&mut room, clocks.to_wall(lease.ends_at), lease.fence);
+    let suffix = fact::suffix(&mut room, clocks.to_wall(lease.ends_at), lease.fence);
     // A ttl that was accepted has at most 20 digits.
-    let mut fact = [request::PROVISIONAL; 20 + SUFFIX_MAX + 1];
+    let mut fact = [fact::PROVISIONAL; 20 + SUFFIX_MAX + 1];
     let length = ttl.len() + suffix.len();
     fact[..ttl.len()].copy_from_slice(ttl);
     fact[ttl.len()..length].copy_from_slice(suffix);
@@ -69,7 +71,7 @@ pub(super) fn fact(
     start::notice_step(context, now);
     let clocks = process::date(server, now);
     let mut room = [0; SUFFIX_MAX];
-    let suffix = request::decided_suffix(&mut room, clocks.to_wall(ends_at), fence);
+    let suffix = fact::suffix(&mut room, clocks.to_wall(ends_at), fence);
     [ttl.get().to_string().as_bytes(), suffix].concat()
 }
 
@@ -88,7 +90,7 @@ pub(super) fn states_fact(context: &mut Context<'_>, args: &Args<'_>) -> bool {
 pub(super) fn apply_acquire(
     context: &mut Context<'_>,
     args: &mut Args<'_>,
-) -> Result<Reply, Refusal> {
+) -> Result<Answered, Refusal> {
     let decided = read_fact(context, args)?;
     let mut slots = [&[][..]; ARGS_MAX];
     // That it waited has been decided: the label is all that counts here.
@@ -98,7 +100,7 @@ pub(super) fn apply_acquire(
     };
     apply_to_lock(context, args, Stated::Grant(label), &decided)?;
     state_verbatim(context, args);
-    Ok(Reply::Integer(decided.fence.get()))
+    Ok(AcquireReply::Granted(decided.fence).into())
 }
 
 /// Tells replicas the floor, if one has come that may not know of it: locks carry it, and there may
@@ -121,7 +123,7 @@ pub(super) fn tell_floor(context: &mut Context<'_>) {
 pub(super) fn apply_extend(
     context: &mut Context<'_>,
     args: &mut Args<'_>,
-) -> Result<Reply, Refusal> {
+) -> Result<Answered, Refusal> {
     let decided = read_fact(context, args)?;
     let mut slots = [&[][..]; ARGS_MAX];
     let fencing = match slices(args, &mut slots)? {
@@ -134,7 +136,7 @@ pub(super) fn apply_extend(
     };
     apply_to_lock(context, args, Stated::Extension(label), &decided)?;
     state_verbatim(context, args);
-    Ok(Reply::Integer(1))
+    Ok(ExtendReply::Extended.into())
 }
 
 /// Applies a fact to the lock at the command's key, which is made if there is none.
@@ -167,7 +169,7 @@ fn apply_to_lock(
 }
 
 fn read_fact(context: &mut Context<'_>, args: &Args<'_>) -> Result<Decided, Refusal> {
-    request::decided(args.get(TTL)).ok_or_else(|| {
+    fact::read(args.get(TTL)).ok_or_else(|| {
         let refusal = Refusal::BadArg {
             given: args.get(TTL).to_vec(),
             what: "replicated lease",

@@ -13,13 +13,14 @@ use std::time::{Duration, Instant as StdInstant};
 use super::alarm::Alarm;
 use super::delivery::{Delivery, Shared};
 use super::ffi::waiting::{Name, Task, Told, Writes, do_after};
-use super::ffi::{Context, Found, InServer, Reply};
+use super::ffi::{Context, Found, InServer};
 use super::{clock, config, process, replication, start};
 use crate::engine::{
     Acquired, Call, CallId, Claim, ConnectionId, Effect, Gate, Granted, HandOver, Instant, Look,
     Millis, Queued, Refusal, Released, Standing, Turning,
 };
 use crate::wire::request::Queue;
+use crate::wire::resp::Reply;
 
 /// For how long one turn of the event loop looks at lines that no command is about.
 const SLICE: Duration = Duration::from_millis(1);

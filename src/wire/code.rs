@@ -11,7 +11,7 @@ use crate::engine::Refusal;
 pub enum Meaning {
     /// The node does not carry out the command at present: the same one may be carried out later.
     Later,
-    /// The node grants nothing for a time that the text tells.
+    /// The node grants nothing for a time that the second word tells.
     Quarantine,
     /// The node has no room for another waiter.
     Full,
@@ -36,6 +36,13 @@ pub struct Code {
     pub retry: &'static str,
 }
 
+impl Code {
+    /// An error of this code, as a reply.
+    pub fn says(&self, text: &str) -> String {
+        format!("{} {text}", self.word)
+    }
+}
+
 const fn code(
     word: &'static str,
     meaning: Meaning,
@@ -45,52 +52,43 @@ const fn code(
     Code { word, meaning, when, retry }
 }
 
-pub(super) const BADTTL: Code =
-    code(Refusal::BADTTL, Meaning::Never, "`ttl` is not 1 .. max-ttl", "no");
-pub(super) const BADTOKEN: Code = code(
-    Refusal::BADTOKEN,
-    Meaning::Never,
-    "`token` is empty or longer than max-token-bytes",
-    "no",
-);
+pub(crate) const BADTTL: Code = code("BADTTL", Meaning::Never, "`ttl` is not 1 .. max-ttl", "no");
+pub(crate) const BADTOKEN: Code =
+    code("BADTOKEN", Meaning::Never, "`token` is empty or longer than max-token-bytes", "no");
 /// An argument is not allowed: an option that the node does not know, for one.
 pub const BADARG: Code =
-    code(Refusal::BADARG, Meaning::Never, "an option or a number is not allowed", "no");
-pub(super) const WRONGTYPE: Code =
-    code(Refusal::WRONGTYPE, Meaning::WrongType, "the key holds another kind of value", "no");
-pub(super) const QUARANTINE: Code = code(
-    Refusal::QUARANTINE,
+    code("BADARG", Meaning::Never, "an option or a number is not allowed", "no");
+pub(crate) const WRONGTYPE: Code =
+    code("WRONGTYPE", Meaning::WrongType, "the key holds another kind of value", "no");
+pub(crate) const QUARANTINE: Code = code(
+    "QUARANTINE",
     Meaning::Quarantine,
-    "the node may have forgotten a lease; the text carries the milliseconds left",
+    "the node may have forgotten a lease; the second word is the milliseconds left",
     "after that time, or on the other nodes",
 );
-pub(super) const QUEUEFULL: Code = code(
-    Refusal::QUEUEFULL,
+pub(crate) const QUEUEFULL: Code = code(
+    "QUEUEFULL",
     Meaning::Full,
     "the request would wait, and max-waiters do already",
     "later, or without `WAIT` and `QUEUE`",
 );
 /// The user may not do this; the server says it of commands and keys.
-pub const NOPERM: Code = code(
-    Refusal::NOPERM,
-    Meaning::Forbidden,
-    "the user may not publish to the `NOTIFY` channel",
-    "no",
-);
-pub(super) const EXHAUSTED: Code = code(
-    Refusal::EXHAUSTED,
+pub const NOPERM: Code =
+    code("NOPERM", Meaning::Forbidden, "the user may not publish to the `NOTIFY` channel", "no");
+pub(crate) const EXHAUSTED: Code = code(
+    "EXHAUSTED",
     Meaning::Never,
     "the lock's fence is 9007199254740991",
     "no; use another name",
 );
-pub(super) const STATEFILE: Code = code(
-    Refusal::STATEFILE,
+pub(crate) const STATEFILE: Code = code(
+    "STATEFILE",
     Meaning::Later,
     "the state file cannot be written",
     "when the disk has room again",
 );
-pub(super) const BADFENCE: Code = code(
-    Refusal::BADFENCE,
+pub(crate) const BADFENCE: Code = code(
+    "BADFENCE",
     Meaning::Never,
     "the fence is above all that the node knows of, and more than 8 weeks beyond the time of day \
      in microseconds; the text carries the bound",
@@ -104,6 +102,14 @@ pub const ERR: Code = code(
     "no",
 );
 
+/// The module's own, in the order of [`Refusal::place`].
+pub const MODULE: [Code; Refusal::KINDS] = [
+    BADTTL, BADTOKEN, BADARG, WRONGTYPE, QUARANTINE, QUEUEFULL, NOPERM, EXHAUSTED, STATEFILE,
+    BADFENCE,
+];
+
+pub(crate) const LOADING: Code =
+    code("LOADING", Meaning::Later, "the data set is being loaded", "when it is loaded");
 /// The node is a replica; the module says it of itself, too.
 pub const READONLY: Code = code(
     "READONLY",
@@ -111,7 +117,6 @@ pub const READONLY: Code = code(
     "the node is a replica, or its cluster is changing masters",
     "when it is a master again; else on its master",
 );
-
 /// The server's word for a lock that another node of its cluster has.
 pub const MOVED: Code = code(
     "MOVED",
@@ -119,26 +124,24 @@ pub const MOVED: Code = code(
     "the node's cluster has the lock's slot on another master",
     "no; on that master, which the text names",
 );
-
-/// The module's own, in the order of [`Refusal::CODES`].
-pub const MODULE: [Code; Refusal::CODES.len()] = [
-    BADTTL, BADTOKEN, BADARG, WRONGTYPE, QUARANTINE, QUEUEFULL, NOPERM, EXHAUSTED, STATEFILE,
-    BADFENCE,
-];
+pub(crate) const TRYAGAIN: Code =
+    code("TRYAGAIN", Meaning::Later, "the lock's slot is moving", "soon");
+pub(crate) const UNBLOCKED: Code =
+    code("UNBLOCKED", Meaning::Later, "the node became a replica meanwhile", "on its master");
 
 /// What the server itself answers in place of a command of the module.
 pub const SERVER: [Code; 15] = [
     ERR,
     code("NOAUTH", Meaning::Forbidden, "the connection has not logged in", "no; log in"),
     code("WRONGPASS", Meaning::Forbidden, "user and password do not fit", "no"),
-    code("LOADING", Meaning::Later, "the data set is being loaded", "when it is loaded"),
+    LOADING,
     code("BUSY", Meaning::Later, "a script has been running for long", "when it has ended"),
     READONLY,
     code("MASTERDOWN", Meaning::Later, "a replica has lost its master", "when it has one again"),
     code("CLUSTERDOWN", Meaning::Later, "the node's cluster is not complete", "when it is"),
-    code("TRYAGAIN", Meaning::Later, "the lock's slot is moving", "soon"),
+    TRYAGAIN,
     MOVED,
-    code("UNBLOCKED", Meaning::Later, "the node became a replica meanwhile", "on its master"),
+    UNBLOCKED,
     code(
         "NOREPLICAS",
         Meaning::Later,
@@ -173,8 +176,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn each_word_of_a_refusal_is_in_the_table_and_none_is_there_twice() {
-        assert_eq!(MODULE.map(|code| code.word), Refusal::CODES);
+    fn no_word_is_in_the_table_twice() {
         let mut words: Vec<_> = MODULE.iter().chain(&SERVER).map(|code| code.word).collect();
         let count = words.len();
         words.sort_unstable();

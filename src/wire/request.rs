@@ -1,13 +1,12 @@
-//! Reading requests: from arguments as bytes to values that the engine takes.
+//! Requests: from arguments as bytes to values that the engine takes, and back.
 //!
-//! Arguments are bytes, not text. Nothing here allocates unless it refuses. A ttl comes in two
-//! forms: as a client asks for it (`30000`), and as a master or an append-only file states what was
-//! decided (`30000@1763690000000.17`: the lease's absolute end and its fence). Only the caller
-//! knows whether the sender may state facts; here both are read.
+//! Arguments are bytes, not text. Nothing that reads allocates unless it refuses. A server reads
+//! each command with the function of its name, and a client packs a [`Request`]. What a master or
+//! an append-only file states in place of a ttl is read by [`super::fact`].
 
-use crate::engine::{
-    Claim, Fence, Fencing, LABEL_MAX, Millis, Refusal, TOKEN_MAX, TTL_MAX, Ticket, Token, UnixTime,
-};
+use super::resp;
+use super::spec::{self, keyword};
+use crate::engine::{Claim, Fence, Fencing, LABEL_MAX, Millis, Refusal, TOKEN_MAX, Ticket, Token};
 
 /// The limits of a node that a request must keep.
 #[derive(Clone, Copy, Debug)]
@@ -22,8 +21,6 @@ impl Limits {
     /// The limits for facts, which were within the limits of whoever decided them.
     pub const FACTS: Limits = Limits { ttl: Millis::new(u64::MAX), token: TOKEN_MAX };
 }
-
-pub use crate::engine::Decided;
 
 /// The longest that a request may wait, in milliseconds: one day. Who waits longer asks again.
 pub const WAIT_MAX: Millis = Millis::new(86_400_000);
@@ -73,6 +70,186 @@ pub struct Extend<'a> {
     pub fencing: Fencing<'a>,
 }
 
+/// A command about one lock, as a client sends it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Request<'a> {
+    /// `LOCK.ACQUIRE key token ttl [LABEL label] [WAIT ms | QUEUE ...]`
+    Acquire {
+        /// Proves the claim.
+        token: &'a [u8],
+        /// For how long.
+        ttl: Millis,
+        /// Who asks, for people; may be empty.
+        label: &'a [u8],
+        /// Whether it waits if the lock is not free.
+        waiting: Waiting<'a>,
+    },
+    /// `LOCK.RELEASE key token [QUEUE ...]`
+    Release {
+        /// Proves the claim.
+        token: &'a [u8],
+        /// What puts a ticket in line.
+        queue: Option<Queue<'a>>,
+    },
+    /// `LOCK.EXTEND key token ttl [FENCE fence [REPAIR [LABEL label]]]`
+    Extend {
+        /// Proves the claim.
+        token: &'a [u8],
+        /// For how long.
+        ttl: Millis,
+        /// What to do about fences.
+        fencing: Fencing<'a>,
+    },
+    /// `LOCK.FENCE key token fence`
+    Raise {
+        /// Proves the claim.
+        token: &'a [u8],
+        /// What to raise to.
+        fence: Fence,
+    },
+    /// `LOCK.FENCE key`
+    Fence,
+    /// `LOCK.INFO key`
+    Info,
+}
+
+impl<'a> Request<'a> {
+    /// The bytes that are sent, about the lock `key`.
+    pub fn pack(&self, key: &[u8]) -> Vec<u8> {
+        let (mut first, mut second) = (itoa::Buffer::new(), itoa::Buffer::new());
+        let mut args = Args { args: [b""; ARGS_MAX], count: 0 };
+        args.push(self.command().as_bytes());
+        args.push(key);
+        let ticket = self.queue().map(|queue| queue.ticket.to_bytes()).unwrap_or_default();
+        match self {
+            Request::Acquire { token, ttl, label, waiting } => {
+                args.extend([token, first.format(ttl.get()).as_bytes()]);
+                if !label.is_empty() {
+                    args.extend([keyword::LABEL.as_bytes(), label]);
+                }
+                match waiting {
+                    Waiting::Not => {}
+                    Waiting::Block(wait) => {
+                        let wait = second.format(wait.get()).as_bytes();
+                        args.extend([keyword::WAIT.as_bytes(), wait]);
+                    }
+                    Waiting::Queue(queue) => args.queue(queue, &ticket, &mut second),
+                }
+            }
+            Request::Release { token, queue } => {
+                args.push(token);
+                if let Some(queue) = queue {
+                    args.queue(queue, &ticket, &mut second);
+                }
+            }
+            Request::Extend { token, ttl, fencing } => {
+                args.extend([token, first.format(ttl.get()).as_bytes()]);
+                if let Fencing::Raise(fence) | Fencing::Repair { fence, .. } = fencing {
+                    let fence = second.format(fence.get()).as_bytes();
+                    args.extend([keyword::FENCE.as_bytes(), fence]);
+                }
+                if let Fencing::Repair { label, .. } = fencing {
+                    args.push(keyword::REPAIR.as_bytes());
+                    if !label.is_empty() {
+                        args.extend([keyword::LABEL.as_bytes(), label]);
+                    }
+                }
+            }
+            Request::Raise { token, fence } => {
+                args.extend([token, first.format(fence.get()).as_bytes()]);
+            }
+            Request::Fence | Request::Info => {}
+        }
+        resp::pack(&args.args[..args.count])
+    }
+
+    /// Reads a command, its name first: what it is about, and what it asks for. `None` if it is
+    /// about no lock.
+    ///
+    /// # Errors
+    /// The refusal, as the server has it.
+    pub fn parse(
+        args: &[&'a [u8]],
+        limits: Limits,
+    ) -> Option<Result<(&'a [u8], Request<'a>), Refusal>> {
+        let [name, key, rest @ ..] = args else { return None };
+        let command = spec::COMMANDS.iter().find(|command| is(name, command.name))?;
+        let request = match (command.name, rest) {
+            (spec::ACQUIRE, _) => acquire(rest, limits).map(|asked| Request::Acquire {
+                token: asked.claim.token.as_bytes(),
+                ttl: asked.claim.ttl,
+                label: asked.label,
+                waiting: asked.waiting,
+            }),
+            (spec::RELEASE, [bytes, options @ ..]) => token(bytes, limits).and_then(|_| {
+                Ok(Request::Release { token: bytes, queue: release_options(options)? })
+            }),
+            (spec::EXTEND, _) => extend(rest, limits).map(|asked| Request::Extend {
+                token: asked.claim.token.as_bytes(),
+                ttl: asked.claim.ttl,
+                fencing: asked.fencing,
+            }),
+            (spec::FENCE, [bytes, number]) => token(bytes, limits)
+                .and_then(|_| Ok(Request::Raise { token: bytes, fence: fence(number)? })),
+            (spec::FENCE, []) => Ok(Request::Fence),
+            (spec::INFO, []) => Ok(Request::Info),
+            (_, _) => return None,
+        };
+        Some(request.map(|request| (*key, request)))
+    }
+
+    /// The name of the command.
+    pub const fn command(&self) -> &'static str {
+        match self {
+            Request::Acquire { .. } => spec::ACQUIRE,
+            Request::Release { .. } => spec::RELEASE,
+            Request::Extend { .. } => spec::EXTEND,
+            Request::Raise { .. } | Request::Fence => spec::FENCE,
+            Request::Info => spec::INFO,
+        }
+    }
+
+    /// What it brings to stand in line.
+    const fn queue(&self) -> Option<&Queue<'a>> {
+        match self {
+            Request::Acquire { waiting: Waiting::Queue(queue), .. }
+            | Request::Release { queue: Some(queue), .. } => Some(queue),
+            Request::Acquire { .. }
+            | Request::Release { .. }
+            | Request::Extend { .. }
+            | Request::Raise { .. }
+            | Request::Fence
+            | Request::Info => None,
+        }
+    }
+}
+
+/// No command takes more arguments than this, its name and its key included.
+pub const ARGS_MAX: usize = 12;
+
+/// The arguments of a command while it is put together.
+struct Args<'b> {
+    args: [&'b [u8]; ARGS_MAX],
+    count: usize,
+}
+
+impl<'b> Args<'b> {
+    fn push(&mut self, arg: &'b [u8]) {
+        self.args[self.count] = arg;
+        self.count += 1;
+    }
+
+    fn extend<const N: usize>(&mut self, args: [&'b [u8]; N]) {
+        args.into_iter().for_each(|arg| self.push(arg));
+    }
+
+    fn queue(&mut self, queue: &Queue<'b>, ticket: &'b [u8], room: &'b mut itoa::Buffer) {
+        let wait = room.format(queue.wait.get()).as_bytes();
+        self.extend([keyword::QUEUE.as_bytes(), wait, keyword::TICKET.as_bytes(), ticket]);
+        self.extend([keyword::NOTIFY.as_bytes(), queue.channel]);
+    }
+}
+
 /// Reads the arguments of `LOCK.ACQUIRE` after the key.
 ///
 /// # Errors
@@ -119,75 +296,6 @@ pub fn fence(bytes: &[u8]) -> Result<Fence, Refusal> {
     }
 }
 
-/// Reads a stated fact in place of a ttl, `ttl@end.fence` or `ttl@end.fence.floor`, with a `?` at
-/// the end where the lease is provisional; `None` if it is not one.
-pub fn decided(bytes: &[u8]) -> Option<Decided> {
-    let (bytes, is_provisional) = match bytes {
-        [bytes @ .., PROVISIONAL] => (bytes, true),
-        bytes => (bytes, false),
-    };
-    let at = bytes.iter().position(|&byte| byte == b'@')?;
-    // Nobody grants a longer lease, whatever a fact says.
-    let ttl = Millis::new(number(&bytes[..at])?).min(TTL_MAX);
-    let mut facts = bytes[at + 1..].split(|&byte| byte == b'.').map(number);
-    let ends_at = UnixTime::from_millis(facts.next()??);
-    let fence = Fence::new(facts.next()??)?;
-    let floor = match facts.next() {
-        Some(floor) => Fence::new(floor?)?,
-        None => Fence::ZERO,
-    };
-    let decided = Decided { ttl, ends_at, fence, floor, is_provisional };
-    if facts.next().is_some() { None } else { Some(decided) }
-}
-
-/// Ends a fact about a lease that is provisional.
-pub const PROVISIONAL: u8 = b'?';
-
-/// What makes a ttl argument a fact when it is appended to it: `@end.fence`.
-///
-/// The bytes are written into `room`.
-pub fn decided_suffix(room: &mut [u8; SUFFIX_MAX], ends_at: UnixTime, fence: Fence) -> &[u8] {
-    let mut start = put_number(room, SUFFIX_MAX, fence.get());
-    start -= 1;
-    room[start] = b'.';
-    start = put_number(room, start, ends_at.as_millis()) - 1;
-    room[start] = b'@';
-    &room[start..]
-}
-
-/// Room for two numbers of 20 digits and what separates them.
-pub const SUFFIX_MAX: usize = 42;
-
-/// Writes `number` in decimal digits before `end`; answers where it starts.
-///
-/// Two digits at a time: this is a tenth of what an acquire costs beside Redis's own share.
-fn put_number(room: &mut [u8; SUFFIX_MAX], end: usize, mut number: u64) -> usize {
-    let mut start = end;
-    while number >= 10 {
-        let pair = (number % 100) as usize * 2;
-        number /= 100;
-        start -= 2;
-        room[start..start + 2].copy_from_slice(&DIGIT_PAIRS[pair..pair + 2]);
-    }
-    if number > 0 || start == end {
-        start -= 1;
-        room[start] = b'0' + number as u8;
-    }
-    start
-}
-
-/// `00`, `01`, up to `99`.
-static DIGIT_PAIRS: [u8; 200] = {
-    let mut pairs = [0; 200];
-    let mut number = 0;
-    while number < 100 {
-        pairs[number * 2] = b'0' + (number / 10) as u8;
-        pairs[number * 2 + 1] = b'0' + (number % 10) as u8;
-        number += 1;
-    }
-    pairs
-};
-
 /// Reads what may follow the ttl of `LOCK.ACQUIRE`: each option once, in any order.
 ///
 /// # Errors
@@ -200,21 +308,24 @@ pub fn acquire_options<'a>(options: &[&'a [u8]]) -> Result<(&'a [u8], Waiting<'a
     let mut rest = options;
     while let [name, after @ ..] = rest {
         rest = match after {
-            [text, after @ ..] if is(name, "LABEL") && label.is_empty() => {
+            [text, after @ ..] if is(name, keyword::LABEL) && label.is_empty() => {
                 label = label_text(text)?;
                 after
             }
-            [ms, after @ ..] if is(name, "WAIT") && waiting == Waiting::Not => {
+            [ms, after @ ..] if is(name, keyword::WAIT) && waiting == Waiting::Not => {
                 waiting = Waiting::Block(wait(ms)?);
                 after
             }
-            _ if is(name, "QUEUE") && waiting == Waiting::Not => {
+            _ if is(name, keyword::QUEUE) && waiting == Waiting::Not => {
                 let (queue, after) = queue(rest)?;
                 waiting = Waiting::Queue(queue);
                 after
             }
             // A known option that is not well placed is less puzzling when it is named so.
-            _ if ["LABEL", "WAIT", "QUEUE"].iter().any(|known| is(name, known)) => {
+            _ if [keyword::LABEL, keyword::WAIT, keyword::QUEUE]
+                .iter()
+                .any(|known| is(name, known)) =>
+            {
                 return Err(bad(name, "argument at the end"));
             }
             _ => return Err(bad(name, "option")),
@@ -235,7 +346,7 @@ pub fn release_options<'a>(options: &[&'a [u8]]) -> Result<Option<Queue<'a>>, Re
     };
     match options {
         [] => Ok(None),
-        [name, ..] if !is(name, "QUEUE") => Err(bad(name, "option")),
+        [name, ..] if !is(name, keyword::QUEUE) => Err(bad(name, "option")),
         _ => match queue(options)? {
             (queue, []) => Ok(Some(queue)),
             (_, [extra, ..]) => Err(bad(extra, "argument at the end")),
@@ -249,7 +360,7 @@ fn queue<'s, 'a>(options: &'s [&'a [u8]]) -> Result<(Queue<'a>, &'s [&'a [u8]]),
         |given: &[u8], what, allowed| Err(Refusal::BadArg { given: given.to_vec(), what, allowed });
     match options {
         [_, ms, ticket_word, text, notify, channel, after @ ..]
-            if is(ticket_word, "TICKET") && is(notify, "NOTIFY") =>
+            if is(ticket_word, keyword::TICKET) && is(notify, keyword::NOTIFY) =>
         {
             let wait = wait(ms)?;
             let Some(ticket) = Ticket::parse(text) else {
@@ -303,17 +414,21 @@ pub fn fencing<'a>(options: &[&'a [u8]]) -> Result<Fencing<'a>, Refusal> {
     };
     match options {
         [] => Ok(Fencing::Keep),
-        [name, number] if is(name, "FENCE") => Ok(Fencing::Raise(fence(number)?)),
-        [name, number, repair] if is(name, "FENCE") && is(repair, "REPAIR") => {
+        [name, number] if is(name, keyword::FENCE) => Ok(Fencing::Raise(fence(number)?)),
+        [name, number, repair] if is(name, keyword::FENCE) && is(repair, keyword::REPAIR) => {
             Ok(Fencing::Repair { fence: fence(number)?, label: b"" })
         }
         [name, number, repair, word, text]
-            if is(name, "FENCE") && is(repair, "REPAIR") && is(word, "LABEL") =>
+            if is(name, keyword::FENCE)
+                && is(repair, keyword::REPAIR)
+                && is(word, keyword::LABEL) =>
         {
             Ok(Fencing::Repair { fence: fence(number)?, label: label_text(text)? })
         }
-        [name, _, repair, .., last] if is(name, "FENCE") && is(repair, "REPAIR") => Err(bad(last)),
-        [name, _, last, ..] if is(name, "FENCE") => Err(bad(last)),
+        [name, _, repair, .., last] if is(name, keyword::FENCE) && is(repair, keyword::REPAIR) => {
+            Err(bad(last))
+        }
+        [name, _, last, ..] if is(name, keyword::FENCE) => Err(bad(last)),
         [name, ..] => Err(bad(name)),
     }
 }
@@ -349,6 +464,7 @@ fn ttl(bytes: &[u8], limits: Limits) -> Result<Millis, Refusal> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::engine::TICKET_ID_MAX;
     use proptest::prelude::*;
 
     const LIMITS: Limits = Limits { ttl: Millis::new(1_000), token: 64 };
@@ -366,38 +482,6 @@ mod tests {
         }
         let huge = b"99999999999999999999999999";
         assert!(refusal(parse(huge)).contains("from 1 to 1000"));
-    }
-
-    #[test]
-    fn a_fact_is_no_ttl() {
-        let fact: &[u8] = b"1000@1763690000000.17";
-        assert!(refusal(acquire(&[b"t", fact], LIMITS)).starts_with("BADTTL"));
-        let decided = decided(fact).unwrap();
-        assert_eq!(decided.ttl, Millis::new(1000));
-        assert_eq!(decided.ends_at.as_millis(), 1_763_690_000_000);
-        assert_eq!(decided.fence.get(), 17);
-    }
-
-    #[test]
-    fn no_fact_states_a_longer_lease_than_any_node_grants() {
-        let ttl = |fact: String| decided(fact.as_bytes()).unwrap().ttl;
-        assert_eq!(ttl(format!("{}@6.7", TTL_MAX.get())), TTL_MAX);
-        assert_eq!(ttl(format!("{}@6.7", TTL_MAX.get() + 1)), TTL_MAX);
-        assert_eq!(ttl(format!("{}@6.7", u64::MAX)), TTL_MAX);
-    }
-
-    #[test]
-    fn facts_are_read_whole_or_not_at_all() {
-        assert_eq!(decided(b"5@6.7.8").unwrap().floor.get(), 8);
-        assert!(!decided(b"5@6.7.8").unwrap().is_provisional);
-        for provisional in [&b"5@6.7?"[..], b"5@6.7.8?"] {
-            assert!(decided(provisional).unwrap().is_provisional);
-        }
-        let whole = ["5", "5@", "5@6", "5@6.", "@6.7", "5@6.7.", "5@6.7.8.9", "5@-6.7"];
-        for bad in whole.into_iter().chain(["5@6.7??", "5@6?.7", "5@6.7.?", "?"]) {
-            let bad = bad.as_bytes();
-            assert_eq!(decided(bad), None, "{}", bad.escape_ascii());
-        }
     }
 
     #[test]
@@ -478,18 +562,73 @@ mod tests {
         assert!(refusal(parse(&[b"REPAIR"])).contains("'REPAIR'"));
     }
 
+    /// What a request brings, as bytes of its own.
+    #[derive(Clone, Debug)]
+    struct Brought {
+        key: Vec<u8>,
+        token: Vec<u8>,
+        label: Vec<u8>,
+        channel: Vec<u8>,
+        ticket: Ticket,
+        ttl: Millis,
+        wait: Millis,
+        fence: Fence,
+    }
+
+    fn bytes(length: std::ops::RangeInclusive<usize>) -> impl Strategy<Value = Vec<u8>> {
+        proptest::collection::vec(any::<u8>(), length)
+    }
+
+    fn brought() -> impl Strategy<Value = Brought> {
+        let texts = (bytes(0..=40), bytes(1..=64), bytes(1..=LABEL_MAX), bytes(1..=CHANNEL_MAX));
+        let ticket = (1..=Fence::MAX.get(), bytes(1..=TICKET_ID_MAX));
+        let numbers = (1..=LIMITS.ttl.get(), 0..=WAIT_MAX.get(), 1..=Fence::MAX.get());
+        (texts, ticket, numbers).prop_map(|(texts, (start, id), (ttl, wait, fence))| Brought {
+            key: texts.0,
+            token: texts.1,
+            label: texts.2,
+            channel: texts.3,
+            ticket: Ticket::new(start, &id).unwrap(),
+            ttl: Millis::new(ttl),
+            wait: Millis::new(wait),
+            fence: Fence::new(fence).unwrap(),
+        })
+    }
+
+    /// All kinds of requests of what was brought.
+    fn requests(brought: &Brought) -> Vec<Request<'_>> {
+        let Brought { ttl, wait, fence, .. } = *brought;
+        let (token, channel) = (&brought.token[..], &brought.channel[..]);
+        let queue = Queue { wait, ticket: brought.ticket.clone(), channel };
+        let waits = [Waiting::Not, Waiting::Block(wait), Waiting::Queue(queue.clone())];
+        let label = &brought.label[..];
+        let repairs = [label, b""].map(|label| Fencing::Repair { fence, label });
+        let fences = [Fencing::Keep, Fencing::Raise(fence), repairs[0], repairs[1]];
+        let acquires = waits.into_iter().flat_map(|waiting| {
+            [&brought.label[..], b""].map(|label| Request::Acquire {
+                token,
+                ttl,
+                label,
+                waiting: waiting.clone(),
+            })
+        });
+        let extends = fences.map(|fencing| Request::Extend { token, ttl, fencing });
+        let releases = [None, Some(queue)].map(|queue| Request::Release { token, queue });
+        let rest = [Request::Raise { token, fence }, Request::Fence, Request::Info];
+        acquires.chain(extends).chain(releases).chain(rest).collect()
+    }
+
     proptest! {
         #[test]
-        fn a_suffix_reads_back_as_the_fact_it_states(end: u64, fence in 0..=Fence::MAX.get()) {
-            let (ends_at, fence) = (UnixTime::from_millis(end), Fence::new(fence).unwrap());
-            let mut room = [0; SUFFIX_MAX];
-            let mut bytes = [b"30000", decided_suffix(&mut room, ends_at, fence)].concat();
-            let (ttl, floor) = (Millis::new(30_000), Fence::ZERO);
-            let mut fact = Decided { ttl, ends_at, fence, floor, is_provisional: false };
-            prop_assert_eq!(decided(&bytes), Some(fact));
-            bytes.push(PROVISIONAL);
-            fact.is_provisional = true;
-            prop_assert_eq!(decided(&bytes), Some(fact));
+        fn what_is_packed_is_parsed(brought in brought()) {
+            for request in requests(&brought) {
+                let packed = request.pack(&brought.key);
+                let (args, length) = resp::unpack(&packed).unwrap().unwrap();
+                prop_assert_eq!(length, packed.len());
+                let args: Vec<&[u8]> = args.iter().map(Vec::as_slice).collect();
+                let parsed = Request::parse(&args, LIMITS).unwrap().unwrap();
+                prop_assert_eq!(parsed, (&brought.key[..], request));
+            }
         }
 
         #[test]
@@ -504,7 +643,7 @@ mod tests {
             let args: Vec<&[u8]> = args.iter().map(Vec::as_slice).collect();
             let _ = (acquire_options(&args), release_options(&args));
             let _ = (acquire(&args, LIMITS), extend(&args, LIMITS));
-            let _ = args.first().map(|bytes| (decided(bytes), fence(bytes)));
+            let _ = args.first().map(|bytes| fence(bytes));
         }
     }
 }

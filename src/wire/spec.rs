@@ -3,22 +3,72 @@
 //! The module registers from it (arity, flags, key specs, ACL categories, `COMMAND DOCS`),
 //! `LOCK.HELP` prints it, and `docs/commands.md` is compared with it.
 
+use std::ffi::CStr;
+
 use super::code::{
     BADARG, BADFENCE, BADTOKEN, BADTTL, Code, EXHAUSTED, NOPERM, QUARANTINE, QUEUEFULL, STATEFILE,
     WRONGTYPE,
 };
 
-/// The reply to an extension that was carried out.
-pub const KEPT: u64 = 1;
-/// The reply to one that was carried out, and does not count towards a quorum while the node's
-/// quarantine lasts. Not 1, so that no client counts it that does not know it.
-pub const KEPT_PROVISIONALLY: u64 = 2;
-
 /// Since which release all of these commands are there.
 pub const SINCE: &str = "0.1.0";
 
-/// The reply to `LOCK.RELEASE ... QUEUE` when the ticket does not stand in line.
-pub const NOT_IN_LINE: i64 = -1;
+/// The names of the commands.
+pub const ACQUIRE: &str = text(c_names::ACQUIRE);
+/// See [`ACQUIRE`].
+pub const RELEASE: &str = text(c_names::RELEASE);
+/// See [`ACQUIRE`].
+pub const EXTEND: &str = text(c_names::EXTEND);
+/// See [`ACQUIRE`].
+pub const FENCE: &str = "LOCK.FENCE";
+/// See [`ACQUIRE`].
+pub const FLOOR: &str = text(c_names::FLOOR);
+/// See [`ACQUIRE`].
+pub const INFO: &str = "LOCK.INFO";
+/// See [`ACQUIRE`].
+pub const HELP: &str = "LOCK.HELP";
+
+/// Names of commands as C has them, for those that the server is told to send.
+pub mod c_names {
+    use std::ffi::CStr;
+
+    /// See [`super::ACQUIRE`].
+    pub const ACQUIRE: &CStr = c"LOCK.ACQUIRE";
+    /// See [`super::RELEASE`].
+    pub const RELEASE: &CStr = c"LOCK.RELEASE";
+    /// See [`super::EXTEND`].
+    pub const EXTEND: &CStr = c"LOCK.EXTEND";
+    /// See [`super::FLOOR`].
+    pub const FLOOR: &CStr = c"LOCK.FLOOR";
+    /// See [`super::keyword::LABEL`].
+    pub const LABEL: &CStr = c"LABEL";
+}
+
+const fn text(name: &'static CStr) -> &'static str {
+    match name.to_str() {
+        Ok(name) => name,
+        // PROOF: at compile time.
+        Err(_) => panic!("a name is text"),
+    }
+}
+
+/// The words before the arguments that are options.
+pub mod keyword {
+    /// Who asks.
+    pub const LABEL: &str = super::text(super::c_names::LABEL);
+    /// Blocks the connection.
+    pub const WAIT: &str = "WAIT";
+    /// Puts a ticket in line.
+    pub const QUEUE: &str = "QUEUE";
+    /// Which ticket.
+    pub const TICKET: &str = "TICKET";
+    /// Where it is called.
+    pub const NOTIFY: &str = "NOTIFY";
+    /// Raises to a fence.
+    pub const FENCE: &str = "FENCE";
+    /// Gives a forgotten lease back.
+    pub const REPAIR: &str = "REPAIR";
+}
 
 /// What a command is to Redis.
 #[derive(Clone, Copy, Debug)]
@@ -133,19 +183,19 @@ const TTL: Arg = arg(
     "1 .. max-ttl",
     "Length of the lease in milliseconds, on the server's monotonic clock.",
 );
-const FENCE: Arg = arg(
+const FENCE_ARG: Arg = arg(
     "fence",
     ArgKind::Integer,
     "1 .. 9007199254740991",
     "Raises the counter, and the fence of the lease, to at least this.",
 );
-const QUEUE: &[Arg] = &[
+const QUEUE_ARGS: &[Arg] = &[
     word(
-        "QUEUE",
+        keyword::QUEUE,
         arg("ms", ArgKind::Integer, "0 .. 86400000", "How long the ticket stays in line."),
     ),
     word(
-        "TICKET",
+        keyword::TICKET,
         arg(
             "ticket",
             ArgKind::Bytes,
@@ -155,7 +205,7 @@ const QUEUE: &[Arg] = &[
         ),
     ),
     word(
-        "NOTIFY",
+        keyword::NOTIFY,
         arg(
             "channel",
             ArgKind::Bytes,
@@ -164,9 +214,9 @@ const QUEUE: &[Arg] = &[
         ),
     ),
 ];
-const REPAIR: &[Arg] = &[
+const REPAIR_ARGS: &[Arg] = &[
     word(
-        "REPAIR",
+        keyword::REPAIR,
         arg(
             "repair",
             ArgKind::Keyword,
@@ -174,7 +224,7 @@ const REPAIR: &[Arg] = &[
             "Restores the lease of a holder that the node has forgotten.",
         ),
     ),
-    option("LABEL", LABEL),
+    option(keyword::LABEL, LABEL),
 ];
 const LABEL: Arg = arg(
     "label",
@@ -186,7 +236,7 @@ const LABEL: Arg = arg(
 /// All commands, in the order in which they are documented.
 pub const COMMANDS: &[Command] = &[
     Command {
-        name: "LOCK.ACQUIRE",
+        name: ACQUIRE,
         summary: "Takes the lease on a lock, if nobody holds it, or waits for it.",
         complexity: "O(1); O(log(N)) where N wait for the lock",
         arity: -4,
@@ -197,14 +247,14 @@ pub const COMMANDS: &[Command] = &[
             KEY,
             TOKEN,
             TTL,
-            option("LABEL", LABEL),
+            option(keyword::LABEL, LABEL),
             Arg {
                 optional: true,
                 ..arg(
                     "waiting",
                     ArgKind::OneOf(&[
                         word(
-                            "WAIT",
+                            keyword::WAIT,
                             arg(
                                 "ms",
                                 ArgKind::Integer,
@@ -213,7 +263,7 @@ pub const COMMANDS: &[Command] = &[
                                  at most.",
                             ),
                         ),
-                        block("queue", QUEUE),
+                        block("queue", QUEUE_ARGS),
                     ]),
                     "",
                     "",
@@ -238,14 +288,14 @@ pub const COMMANDS: &[Command] = &[
         ],
     },
     Command {
-        name: "LOCK.RELEASE",
+        name: RELEASE,
         summary: "Gives the lease back, or the place in line.",
         complexity: "O(1); O(log(N)) where N wait for the lock",
         arity: -3,
         flags: "write fast",
         acl_categories: "write fast",
         key: Some(KeyUse::Update),
-        args: &[KEY, TOKEN, Arg { optional: true, ..block("queue", QUEUE) }],
+        args: &[KEY, TOKEN, Arg { optional: true, ..block("queue", QUEUE_ARGS) }],
         replies: &[
             ("Integer 1", "Released."),
             ("Integer 0", "Another token holds the lock. Nothing has changed."),
@@ -259,7 +309,7 @@ pub const COMMANDS: &[Command] = &[
         errors: &[BADTOKEN, BADARG, WRONGTYPE, NOPERM],
     },
     Command {
-        name: "LOCK.EXTEND",
+        name: EXTEND,
         summary: "Extends the holder's lease to ttl from now.",
         complexity: "O(1)",
         arity: -4,
@@ -273,8 +323,8 @@ pub const COMMANDS: &[Command] = &[
             Arg {
                 name: "fencing",
                 kind: ArgKind::Block(&[
-                    Arg { keyword: Some("FENCE"), ..FENCE },
-                    Arg { optional: true, ..block("repair", REPAIR) },
+                    Arg { keyword: Some(keyword::FENCE), ..FENCE_ARG },
+                    Arg { optional: true, ..block("repair", REPAIR_ARGS) },
                 ]),
                 keyword: None,
                 optional: true,
@@ -300,7 +350,7 @@ pub const COMMANDS: &[Command] = &[
         errors: &[BADTTL, BADTOKEN, BADARG, BADFENCE, WRONGTYPE, QUARANTINE, EXHAUSTED, STATEFILE],
     },
     Command {
-        name: "LOCK.FENCE",
+        name: FENCE,
         summary: "Returns the highest fence issued for a lock, or raises it for its holder.",
         complexity: "O(1)",
         arity: -2,
@@ -311,7 +361,7 @@ pub const COMMANDS: &[Command] = &[
             KEY,
             Arg {
                 name: "raise",
-                kind: ArgKind::Block(&[TOKEN, FENCE]),
+                kind: ArgKind::Block(&[TOKEN, FENCE_ARG]),
                 keyword: None,
                 optional: true,
                 range: "",
@@ -330,7 +380,7 @@ pub const COMMANDS: &[Command] = &[
         errors: &[BADTOKEN, BADARG, BADFENCE, WRONGTYPE, QUARANTINE, STATEFILE],
     },
     Command {
-        name: "LOCK.FLOOR",
+        name: FLOOR,
         summary: "Returns the floor of the node's fences, or raises it.",
         complexity: "O(1)",
         arity: -1,
@@ -350,7 +400,7 @@ pub const COMMANDS: &[Command] = &[
         errors: &[BADARG, STATEFILE],
     },
     Command {
-        name: "LOCK.INFO",
+        name: INFO,
         summary: "Describes a lock: state, fence, time left, label of the holder.",
         complexity: "O(1)",
         arity: 2,
@@ -368,7 +418,7 @@ pub const COMMANDS: &[Command] = &[
         errors: &[WRONGTYPE],
     },
     Command {
-        name: "LOCK.HELP",
+        name: HELP,
         summary: "Lists the commands.",
         complexity: "O(1)",
         arity: 1,

@@ -4,7 +4,9 @@ use std::pin::pin;
 use std::sync::Arc;
 use std::time::Duration;
 
-use lockmod::client::{AcquireError, Locker, Lost, ReleaseError, Vote, WithError, blocking};
+use lockmod::client::{
+    AcquireError, LockState, Locker, Lost, ReleaseError, Vote, WithError, blocking,
+};
 use redis::Value;
 
 use crate::common::{Server, start_nodes};
@@ -274,9 +276,9 @@ async fn locks_are_listed_with_what_the_nodes_tell() {
     locker.settle().await;
     for node in locker.list().await {
         let locks = node.locks.unwrap();
-        assert_eq!(locks[&b"a"[..]].state, "held");
+        assert_eq!(locks[&b"a"[..]].state, LockState::Held);
         assert_eq!(locks[&b"a"[..]].label.as_deref(), Some("me"));
-        assert_eq!(locks[&b"b"[..]].state, "free");
+        assert_eq!(locks[&b"b"[..]].state, LockState::Free);
     }
     guard.release().await.unwrap();
 }

@@ -5,9 +5,9 @@ use std::sync::atomic::{AtomicU8, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use lockmod::client::protocol::Packet;
-use lockmod::client::reply::{self, Reply};
+use lockmod::client::packet::Packet;
 use lockmod::client::{ExtendError, Failure, Locker, LockerBuilder, Lost, ReplyTo, World};
+use lockmod::wire::resp::{self, Reply};
 use metrics_util::debugging::DebugValue;
 use tokio::time::Instant;
 
@@ -48,15 +48,10 @@ impl World for Scripted {
     }
 
     fn send(&self, node: usize, packet: &Packet, reply_to: Option<ReplyTo>) {
-        let Ok(Some((Reply::List(args), _))) = reply::read(packet.bytes()) else {
-            panic!("a packet is a list of strings")
-        };
+        let (args, _) = resp::unpack(packet.bytes()).unwrap().expect("a packet is a command");
         // Without key and token.
         let words = args.iter().enumerate().filter(|(at, _)| ![1, 2].contains(at));
-        let words = words.map(|(_, arg)| match arg {
-            Reply::Text(text) => String::from_utf8_lossy(text).into_owned(),
-            other => panic!("{other:?} is no argument"),
-        });
+        let words = words.map(|(_, arg)| String::from_utf8_lossy(arg).into_owned());
         let command = words.collect::<Vec<_>>().join(" ");
         let (delay, outcome) = (self.script)(node, &command);
         self.sent.lock().unwrap().push((self.now(), node, command));

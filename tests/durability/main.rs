@@ -14,6 +14,7 @@ mod provisional;
 mod restarts;
 
 use common::{Server, cmd};
+use lockmod::wire::refusal;
 use redis::Value;
 
 /// A block of the lease ceiling: an unclean restart may wait this much longer than the leases.
@@ -43,10 +44,8 @@ fn granted(server: &Server, name: &str, token: &str, ttl_ms: u64) -> u64 {
 #[track_caller]
 fn quarantine_left(server: &Server, name: &str) -> u64 {
     let refusal = acquire(server, name, "probe", 100).expect_err("the node is quarantined");
-    let words: Vec<&str> = refusal.split(' ').collect();
-    assert_eq!(words[0], "QUARANTINE", "{refusal}");
-    let left = words.iter().rposition(|&word| word == "ms").expect("a text with milliseconds");
-    words[left - 1].parse().expect("a number of milliseconds")
+    let left = refusal::read(&refusal).left;
+    left.unwrap_or_else(|| panic!("{refusal}")).as_millis() as u64
 }
 
 /// Waits until the node grants again, and answers the fence of the first grant.

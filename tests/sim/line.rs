@@ -6,8 +6,7 @@
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 use lockmod::engine::{Instant, Millis, Ticket};
-
-use crate::node::bulk;
+use lockmod::wire::resp::{self, Reply, Version};
 
 /// For how long a free lock is reserved, as `lockmod.reserve-ms`.
 pub(crate) const RESERVE: Millis = Millis::new(100);
@@ -131,5 +130,9 @@ impl Callers {
 
 /// What a subscriber is sent in RESP3.
 fn message(channel: &[u8], ticket: &Ticket) -> Vec<u8> {
-    [&b">3\r\n"[..], &bulk(b"message"), &bulk(channel), &bulk(&ticket.to_bytes())].concat()
+    let text = |text: &[u8]| Reply::Text(text.to_vec().into());
+    let message = [text(b"message"), text(channel), text(&ticket.to_bytes())];
+    let mut bytes = Vec::new();
+    resp::write(&Reply::Push(message.to_vec()), Version::Resp3, &mut bytes);
+    bytes
 }

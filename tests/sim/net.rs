@@ -10,11 +10,12 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
 
-use lockmod::client::reply::{self, Reply};
 use lockmod::client::{Dial, Opening, Stream};
-use lockmod::engine::Millis;
+use lockmod::engine::Fencing;
 use lockmod::wire::code::{self, Meaning};
-use lockmod::wire::spec::KEPT;
+use lockmod::wire::outcome::{AcquireReply, ExtendReply, RaiseReply, ReleaseReply};
+use lockmod::wire::request::{Limits, Request};
+use lockmod::wire::resp::{self, Reply};
 use rand::rngs::StdRng;
 use rand::{RngExt, SeedableRng};
 use tokio::io::{AsyncReadExt, AsyncWriteExt, DuplexStream, ReadHalf, WriteHalf, duplex, split};
@@ -110,26 +111,62 @@ impl Universe {
     }
 
     /// Tells the proof what a node has answered.
-    fn follow(&mut self, node: usize, args: &[&[u8]], reply: &[u8]) {
-        let number = reply.strip_prefix(b":").and_then(|digits| {
-            std::str::from_utf8(digits).expect("we wrote it").trim_end().parse::<u64>().ok()
-        });
-        let Some(lock) = args.get(1).copied().zip(args.get(2).copied()) else { return };
-        let ttl = || Some(Millis::new(text(args[3]).parse().expect("a client sends a ttl")));
-        match (args[0], number) {
-            (b"LOCK.ACQUIRE", fence @ Some(_)) => self.shadow.vouched(node, lock, ttl(), fence),
+    fn follow(&mut self, node: usize, (name, request): (&[u8], &Request<'_>), reply: &Reply) {
+        match *request {
+            Request::Acquire { token, ttl, .. } => {
+                let Ok(AcquireReply::Granted(fence)) = AcquireReply::read(reply) else { return };
+                self.shadow.vouched(node, (name, token), Some(ttl), Some(fence.get()));
+            }
             // A repair stores nothing: another may have had the fence here.
-            (b"LOCK.EXTEND", Some(KEPT)) => self.shadow.vouched(node, lock, ttl(), None),
-            (b"LOCK.FENCE", fence @ Some(_)) if fence == text(args[3]).parse().ok() => {
-                self.shadow.vouched(node, lock, None, fence);
+            Request::Extend { token, ttl, .. } => {
+                let Ok(ExtendReply::Extended) = ExtendReply::read(reply) else { return };
+                self.shadow.vouched(node, (name, token), Some(ttl), None);
             }
-            (b"LOCK.RELEASE", _) if !reply.starts_with(b"-") => {
-                self.shadow.released(lock.0, lock.1);
+            Request::Raise { token, fence } => {
+                if RaiseReply::read(reply) != Ok(RaiseReply::Raised(fence)) {
+                    return;
+                }
+                self.shadow.vouched(node, (name, token), None, Some(fence.get()));
             }
-            _ => return,
+            Request::Release { token, .. } => {
+                if ReleaseReply::read(reply).is_err() {
+                    return;
+                }
+                self.shadow.released(name, token);
+            }
+            Request::Fence | Request::Info => return,
         }
-        let views = self.nodes.iter().map(|node| node.view(lock.0)).collect();
-        self.shadow.judge(lock.0, views);
+        let views = self.nodes.iter().map(|node| node.view(name)).collect();
+        self.shadow.judge(name, views);
+    }
+
+    /// Notes whose lease nobody may be able to take back any more. `is_broken`: the request has
+    /// arrived after its connection had broken.
+    fn note_stranded(&mut self, request: &Request<'_>, reply: &Reply, is_broken: bool) {
+        match request {
+            // Both may begin a lease, behind whose back the release went another way.
+            Request::Acquire { token, .. }
+            | Request::Extend { token, fencing: Fencing::Repair { .. }, .. }
+                if is_broken =>
+            {
+                self.stranded.insert(token.to_vec());
+                self.late += 1;
+            }
+            // A node that does not let the token go has been asked, and has answered; one that puts
+            // it off is asked again.
+            Request::Release { token, .. } => {
+                if let Reply::Error(error) = reply
+                    && code::meaning_of(error) != Meaning::Later
+                {
+                    self.stranded.insert(token.to_vec());
+                }
+            }
+            Request::Acquire { .. }
+            | Request::Extend { .. }
+            | Request::Raise { .. }
+            | Request::Fence
+            | Request::Info => {}
+        }
     }
 
     fn delay(&mut self, way: (usize, usize)) -> Duration {
@@ -353,8 +390,7 @@ impl Net {
         let mut unread = Vec::new();
         let mut line_free_at = Instant::now();
         while let Ok(1..) = stream.read_buf(&mut unread).await {
-            while let Some((request, length)) = reply::read(&unread).expect("a client writes RESP")
-            {
+            while let Some((args, length)) = resp::unpack(&unread).expect("a client writes RESP") {
                 unread.drain(..length);
                 let arrives_at = {
                     let mut universe = self.universe();
@@ -362,7 +398,7 @@ impl Net {
                     if universe.overtakes { arrives_at } else { arrives_at.max(line_free_at) }
                 };
                 line_free_at = arrives_at;
-                let _ = requests.send((arrives_at, args(request)));
+                let _ = requests.send((arrives_at, args));
             }
         }
         side.is_broken.store(true, Ordering::Relaxed);
@@ -457,20 +493,12 @@ impl Net {
             universe.note(arg);
         }
         universe.note(&reply);
-        universe.follow(way.1, &slices, &reply);
-        // Both may begin a lease, behind whose back the release went another way.
-        let begins = slices[0] == b"LOCK.ACQUIRE" || slices.last() == Some(&&b"REPAIR"[..]);
-        if side.is_broken.load(Ordering::Relaxed) && begins {
-            universe.stranded.insert(args[2].clone());
-            universe.late += 1;
-        }
-        // A node that does not let the token go has been asked, and has answered; one that puts it
-        // off is asked again.
-        let refuses = |error: &[u8]| {
-            code::meaning_of(std::str::from_utf8(error).expect("we wrote it")) != Meaning::Later
-        };
-        if slices[0] == b"LOCK.RELEASE" && reply.strip_prefix(b"-").is_some_and(refuses) {
-            universe.stranded.insert(args[2].clone());
+        if let Some(Ok((name, request))) = Request::parse(&slices, Limits::FACTS)
+            && let Ok(Some((reply, _))) = resp::read(&reply)
+        {
+            universe.follow(way.1, (name, &request), &reply);
+            let is_broken = side.is_broken.load(Ordering::Relaxed);
+            universe.note_stranded(&request, &reply, is_broken);
         }
         // To a subscriber itself, what is published goes before the reply.
         self.attend(&mut universe, way.1);
@@ -504,19 +532,6 @@ impl Flow {
     fn max(self, other: Flow) -> Flow {
         if self == Flow::Pass { other } else { self }
     }
-}
-
-fn text(arg: &[u8]) -> &str {
-    std::str::from_utf8(arg).expect("a client writes numbers as text")
-}
-
-fn args(request: Reply) -> Vec<Vec<u8>> {
-    let Reply::List(args) = request else { panic!("{request:?} is no request") };
-    let arg = |arg| match arg {
-        Reply::Text(text) => text,
-        other => panic!("{other:?} is no argument"),
-    };
-    args.into_iter().map(arg).collect()
 }
 
 /// How a program reaches a node.

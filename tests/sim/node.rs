@@ -9,14 +9,16 @@ use std::time::Duration;
 use lockmod::codec::state::{decode_state, encode_state};
 use lockmod::codec::{decode_lock, encode_lock, hash_lock};
 use lockmod::engine::{
-    Acquired, Caution, Ceilings, Census, Change, Clocks, ConnectionId, Effect, Extended, Fence,
-    Fencing, Found, Gate, Instant, Inventory, Line, Loaded, Lock, Look, Millis, Node as Engine,
-    Queued, Refusal, Released, Saved, Standing, Stated, Statement, Stop, Ticket, Turn, Turning,
-    UnixTime, Waiter,
+    Acquired, Caution, Ceilings, Census, Change, Claim, Clocks, ConnectionId, Effect, Extended,
+    Fence, Fencing, Found, Gate, Instant, Inventory, Line, Loaded, Lock, Look, Millis,
+    Node as Engine, Queued, Refusal, Saved, Standing, Stated, Statement, Stop, Ticket, Token, Turn,
+    Turning, UnixTime, Waiter,
 };
-use lockmod::wire::request::{self, Limits, Queue, Waiting, decided};
-use lockmod::wire::restate::{Restated, restate};
-use lockmod::wire::spec::{KEPT, KEPT_PROVISIONALLY, NOT_IN_LINE};
+use lockmod::wire::fact::{self, Restated, restate};
+use lockmod::wire::outcome::{AcquireReply, ExtendReply, RaiseReply, ReleaseReply, of_fence};
+use lockmod::wire::request::{self, Limits, Queue, Request, Waiting};
+use lockmod::wire::resp::{self, Reply, Version};
+use lockmod::wire::{lock_info, spec};
 
 use crate::clock::Clock;
 use crate::line::{Callers, Offer, RESERVE};
@@ -360,7 +362,7 @@ impl Node {
         for (name, stated) in &self.disk.stated {
             let mut lock = Lock::free(Fence::ZERO, clocks.now);
             for Restated { token, fact, label } in stated {
-                let decided = decided(fact).expect("a fact");
+                let decided = fact::read(fact).expect("a fact");
                 self.engine.apply(
                     &mut lock,
                     (token, Stated::Grant(label)),
@@ -471,40 +473,60 @@ impl Node {
     pub(crate) fn serve(&mut self, connection: u64, args: &[&[u8]]) -> Vec<u8> {
         self.notice_step();
         let has_lines = self.callers.offer.has_lines;
+        let version = if has_lines { Version::Resp3 } else { Version::Resp2 };
         let said = match (args[0], self.misfit) {
-            (b"PING", _) => Ok(Said::Simple("PONG")),
+            (b"PING", _) => Ok(text("PONG")),
             (b"INFO", _) => {
                 let (number, run) = (self.number, self.run);
-                Ok(Said::Text(format!("# Server\r\nrun_id:{number:08x}{run:032x}\r\n")))
+                Ok(text(format!("# Server\r\nrun_id:{number:08x}{run:032x}\r\n")))
             }
-            (b"HELLO", _) if !has_lines => {
-                return b"-ERR unknown command 'HELLO'\r\n".to_vec();
-            }
-            (b"HELLO", _) => return b"%1\r\n$5\r\nproto\r\n:3\r\n".to_vec(),
+            (b"HELLO", _) if !has_lines => Ok(Reply::Error(UNKNOWN.into())),
+            (b"HELLO", _) => Ok(Reply::Map(vec![(text("proto"), Reply::Integer(3))])),
             (b"SUBSCRIBE", _) => {
                 self.callers.listen(args[1], connection);
-                return [&b">3\r\n$9\r\nsubscribe\r\n"[..], &bulk(args[1]), b":1\r\n"].concat();
+                Ok(Reply::Push(vec![text("subscribe"), text(args[1]), Reply::Integer(1)]))
             }
             (_, Some(misfit)) => return misfit.reply().to_vec(),
-            (b"LOCK.ACQUIRE", None) => self.acquire(args, connection),
-            (b"LOCK.RELEASE", None) => self.release(args, connection),
-            (b"LOCK.EXTEND", None) => self.extend(args),
-            (b"LOCK.FENCE", None) if args.len() == 2 => {
-                Ok(Said::Number(self.locks.get(args[1]).map_or(0, |lock| lock.counter().get())))
+            (b"SCAN", None) => {
+                let names = self.locks.keys().map(|name| text(name.as_slice())).collect();
+                Ok(Reply::List(vec![text("0"), Reply::List(names)]))
             }
-            (b"LOCK.FENCE", None) => self.raise(args),
-            (b"LOCK.INFO", None) if args.len() < 2 => {
-                return b"-ERR wrong number of arguments for 'lock.info' command\r\n".to_vec();
+            (name, None) if name == spec::INFO.as_bytes() && args.len() < 2 => {
+                Ok(Reply::Error("ERR wrong number of arguments for 'lock.info' command".into()))
             }
-            (b"LOCK.INFO", None) => Ok(self.info(args[1])),
-            (b"SCAN", None) => Ok(Said::Page(self.locks.keys().cloned().collect())),
-            (other, None) => panic!("{} is not simulated", other.escape_ascii()),
+            (other, None) => match Request::parse(args, LIMITS) {
+                Some(Ok((name, request))) => self.carry_out_request(connection, name, request),
+                Some(Err(refusal)) => Err(refusal),
+                None => panic!("{} is not simulated", other.escape_ascii()),
+            },
         };
-        match said {
-            // Who has said HELLO is answered in RESP3.
-            Ok(Said::Nil) if has_lines => b"_\r\n".to_vec(),
-            Ok(said) => said.bytes(),
-            Err(refusal) => format!("-{refusal}\r\n").into_bytes(),
+        let reply = said.unwrap_or_else(|refusal| Reply::Error(refusal.to_string()));
+        let mut bytes = Vec::new();
+        resp::write(&reply, version, &mut bytes);
+        bytes
+    }
+
+    fn carry_out_request(
+        &mut self,
+        connection: u64,
+        name: &[u8],
+        request: Request<'_>,
+    ) -> Result<Reply, Refusal> {
+        let token = |bytes| request::token(bytes, LIMITS);
+        match request {
+            Request::Acquire { token: bytes, ttl, label, waiting } => {
+                let claim = Claim { token: token(bytes)?, ttl };
+                self.acquire(name, (claim, label), waiting, connection)
+            }
+            Request::Release { token: bytes, queue } => {
+                self.release(name, token(bytes)?, queue, connection)
+            }
+            Request::Extend { token: bytes, ttl, fencing } => {
+                self.extend(name, Claim { token: token(bytes)?, ttl }, fencing)
+            }
+            Request::Raise { token: bytes, fence } => self.raise(name, token(bytes)?, fence),
+            Request::Fence => Ok(of_fence(self.locks.get(name).map_or(Fence::ZERO, Lock::counter))),
+            Request::Info => Ok(self.info(name)),
         }
     }
 
@@ -543,9 +565,14 @@ impl Node {
         outcome
     }
 
-    fn acquire(&mut self, args: &[&[u8]], connection: u64) -> Result<Said, Refusal> {
-        let asked = request::acquire(&args[2..], LIMITS)?;
-        let queued = match asked.waiting {
+    fn acquire(
+        &mut self,
+        name: &[u8],
+        request: (Claim<'_>, &[u8]),
+        waiting: Waiting<'_>,
+        connection: u64,
+    ) -> Result<Reply, Refusal> {
+        let queued = match waiting {
             Waiting::Queue(_) if !self.callers.offer.has_lines => {
                 return Err(Refusal::BadArg {
                     given: b"QUEUE".to_vec(),
@@ -559,34 +586,34 @@ impl Node {
         };
         let was_called = queued.as_ref().is_some_and(|queued| {
             self.callers.note_attempt(&queued.ticket, self.clocks().now);
-            self.has_called(args[1], &queued.ticket)
+            self.has_called(name, &queued.ticket)
         });
-        let place = (0, args[1]);
-        let decided = self.decide(args[1], |engine, lock, now| {
-            let request = (asked.claim, asked.label);
+        let place = (0, name);
+        let decided = self.decide(name, |engine, lock, now| {
             engine.acquire_in_line(place, lock, request, queued.as_ref(), now)
         });
-        self.settle(args[1]);
+        self.settle(name);
         // That the disk is full is found out by asking for what needs it.
         let is_misled = was_called && !matches!(decided, Ok(_) | Err(Refusal::StateFile { .. }));
         self.callers.tally.misled += u64::from(is_misled);
-        let fence = match decided? {
-            Acquired::Granted { fence, .. } | Acquired::Again { fence, .. } => fence.get(),
-            Acquired::Held if self.defect == Defect::GrantsToAnybody => {
-                self.locks.get(args[1]).map_or(0, |lock| lock.counter().get())
-            }
-            Acquired::Held => return Ok(Said::Nil),
-        };
-        Ok(Said::Number(fence))
+        let decided = decided?;
+        if decided == Acquired::Held && self.defect == Defect::GrantsToAnybody {
+            return Ok(of_fence(self.locks.get(name).map_or(Fence::ZERO, Lock::counter)));
+        }
+        Ok(AcquireReply::from(decided).into())
     }
 
-    fn release(&mut self, args: &[&[u8]], connection: u64) -> Result<Said, Refusal> {
-        let token = request::token(args[2], LIMITS)?;
-        let queue = request::release_options(&args[3..])?;
+    fn release(
+        &mut self,
+        name: &[u8],
+        token: Token<'_>,
+        queue: Option<Queue<'_>>,
+        connection: u64,
+    ) -> Result<Reply, Refusal> {
         let queued = queue.map(|queue| self.queued(queue, connection));
         let for_anybody = self.defect == Defect::ReleasesForAnybody;
-        let place = (0, args[1]);
-        let (outcome, is_there) = self.decide(args[1], |engine, lock, now| {
+        let place = (0, name);
+        let (outcome, is_there) = self.decide(name, |engine, lock, now| {
             let holder = lock.lease(now).map(|lease| lease.token.as_bytes().to_vec());
             let token = match &holder {
                 Some(holder) if for_anybody => request::token(holder, Limits::FACTS)?,
@@ -594,15 +621,9 @@ impl Node {
             };
             Ok(engine.release_in_line(place, lock, token, queued.as_ref(), now))
         })?;
-        self.settle(args[1]);
-        if queued.is_some() && !is_there {
-            return Ok(Said::Signed(NOT_IN_LINE));
-        }
-        Ok(match outcome {
-            Released::Released { .. } => Said::Number(1),
-            Released::HeldByAnother => Said::Number(0),
-            Released::NotHeld => Said::Nil,
-        })
+        self.settle(name);
+        let is_out_of_line = queued.is_some() && !is_there;
+        Ok(if is_out_of_line { ReleaseReply::NotInLine } else { outcome.into() }.into())
     }
 
     /// What a ticket brings with it.
@@ -721,23 +742,31 @@ impl Node {
         is_news.then(|| self.clock.true_length(self.now().until(at).into()))
     }
 
-    fn extend(&mut self, args: &[&[u8]]) -> Result<Said, Refusal> {
-        let asked = request::extend(&args[2..], LIMITS)?;
-        if self.defect == Defect::KeepsOutBelowItsFloor && self.is_above(args[1], asked.fencing) {
-            return Ok(Said::Nil);
+    fn extend(
+        &mut self,
+        name: &[u8],
+        claim: Claim<'_>,
+        fencing: Fencing<'_>,
+    ) -> Result<Reply, Refusal> {
+        if self.defect == Defect::KeepsOutBelowItsFloor && self.is_above(name, fencing) {
+            return Ok(ExtendReply::NotHeld.into());
         }
         let wall = self.clocks().wall;
-        let outcome = self.decide(args[1], |engine, lock, now| {
-            engine.extend(lock, asked.claim, asked.fencing, Clocks { now, wall })
+        let outcome = self.decide(name, |engine, lock, now| {
+            engine.extend(lock, claim, fencing, Clocks { now, wall })
         })?;
-        let repairs = matches!(asked.fencing, Fencing::Repair { .. });
+        let repairs = matches!(fencing, Fencing::Repair { .. });
         self.repaired += u64::from(repairs && matches!(outcome, Extended::Extended { .. }));
         let is_provisional = matches!(outcome, Extended::Extended { counts: false, .. });
         self.provisional += u64::from(is_provisional);
-        self.settle(args[1]);
-        let vouches = |counts| counts || self.defect == Defect::CountsProvisional;
-        let vote = |_, counts| if vouches(counts) { KEPT } else { KEPT_PROVISIONALLY };
-        Ok(extended(outcome, vote))
+        self.settle(name);
+        let reply = match ExtendReply::from(outcome) {
+            ExtendReply::Provisional if self.defect == Defect::CountsProvisional => {
+                ExtendReply::Extended
+            }
+            reply => reply,
+        };
+        Ok(reply.into())
     }
 
     /// Whether a repair finds a free lock at a node that grants, and has issued larger fences.
@@ -761,37 +790,17 @@ impl Node {
         self.decide(b"", |engine, _, _| engine.lift_floor(floor)).expect("the disk works");
     }
 
-    fn raise(&mut self, args: &[&[u8]]) -> Result<Said, Refusal> {
-        let (token, fence) = (request::token(args[2], LIMITS)?, request::fence(args[3])?);
+    fn raise(&mut self, name: &[u8], token: Token<'_>, fence: Fence) -> Result<Reply, Refusal> {
         let wall = self.clocks().wall;
-        let outcome = self.decide(args[1], |engine, lock, now| {
+        let outcome = self.decide(name, |engine, lock, now| {
             engine.raise(lock, token, fence, Clocks { now, wall })
         })?;
-        Ok(extended(outcome, |counter, _| counter))
+        Ok(RaiseReply::from(outcome).into())
     }
 
-    fn info(&self, name: &[u8]) -> Said {
-        let now = self.now();
+    fn info(&self, name: &[u8]) -> Reply {
         let lock = self.locks.get(name).cloned().unwrap_or_default();
-        let mut fields = Vec::new();
-        let mut field = |name: &str, value| {
-            fields.push(Said::Text(name.into()));
-            fields.push(value);
-        };
-        let waiters = self.engine.line((0, name)).map_or(0, Line::len);
-        let lease = lock.lease(now);
-        field("state", Said::Text(if lease.is_some() { "held" } else { "free" }.into()));
-        field("fence", Said::Number(lock.counter().get()));
-        if let Some(lease) = lease {
-            field("ttl_left_ms", Said::Number(now.until(lease.ends_at).get()));
-            field("label", Said::Text(String::from_utf8_lossy(lease.label).into_owned()));
-            field("held_for_ms", Said::Number(lock.held_for(now).get()));
-        }
-        field("waiters", Said::Number(waiters as u64));
-        if let Some((left, _)) = self.engine.promises().quarantine(now) {
-            field("quarantine_left_ms", Said::Number(left.get()));
-        }
-        Said::List(fields)
+        lock_info::write(&self.engine.account_of((0, name), &lock, self.now()))
     }
 }
 
@@ -800,50 +809,12 @@ fn held_until(locks: &BTreeMap<Vec<u8>, Lock>, name: &[u8], now: Instant) -> Opt
     Some(locks.get(name)?.lease(now)?.ends_at)
 }
 
-fn extended(outcome: Extended, yes: impl Fn(u64, bool) -> u64) -> Said {
-    match outcome {
-        Extended::Extended { counter, counts, .. } => Said::Number(yes(counter.get(), counts)),
-        Extended::HeldByAnother => Said::Number(0),
-        Extended::NotHeld => Said::Nil,
-    }
+fn text(text: impl Into<Vec<u8>>) -> Reply {
+    Reply::Text(text.into().into())
 }
 
-/// A reply.
-enum Said {
-    Nil,
-    Number(u64),
-    Signed(i64),
-    Simple(&'static str),
-    Text(String),
-    List(Vec<Said>),
-    /// The only page of SCAN.
-    Page(Vec<Vec<u8>>),
-}
-
-impl Said {
-    fn bytes(&self) -> Vec<u8> {
-        match self {
-            Said::Nil => b"$-1\r\n".to_vec(),
-            Said::Number(number) => format!(":{number}\r\n").into_bytes(),
-            Said::Signed(number) => format!(":{number}\r\n").into_bytes(),
-            Said::Simple(text) => format!("+{text}\r\n").into_bytes(),
-            Said::Text(text) => bulk(text.as_bytes()),
-            Said::List(parts) => {
-                let head = format!("*{}\r\n", parts.len()).into_bytes();
-                parts.iter().fold(head, |all, part| [all, part.bytes()].concat())
-            }
-            Said::Page(names) => {
-                let head = format!("*2\r\n$1\r\n0\r\n*{}\r\n", names.len()).into_bytes();
-                names.iter().fold(head, |all, name| [all, bulk(name)].concat())
-            }
-        }
-    }
-}
-
-/// A string of bytes, as a server writes it.
-pub(crate) fn bulk(bytes: &[u8]) -> Vec<u8> {
-    [format!("${}\r\n", bytes.len()).as_bytes(), bytes, b"\r\n"].concat()
-}
+/// What a server says to what it does not know.
+const UNKNOWN: &str = "ERR unknown command 'HELLO'";
 
 impl Misfit {
     pub(crate) const ALL: [Misfit; 8] = [

@@ -5,7 +5,7 @@ use std::sync::{Arc, Mutex, MutexGuard};
 use std::task::{Context, Poll};
 use std::time::Duration;
 
-use lockmod::client::protocol::Packet;
+use lockmod::client::packet::Packet;
 use lockmod::client::{Dial, Links, ReplyTo, Wakes, World};
 use lockmod::engine::{Millis, UnixTime};
 use rand::rngs::StdRng;

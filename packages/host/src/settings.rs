@@ -298,17 +298,17 @@ impl Host {
 
 fn state(told: lockmod::client::NodeInfo) -> NodeState {
     let node = told.node.to_string();
-    let (info, vote) = match told.info {
-        Ok(info) => (info, None),
+    let (state, info, vote) = match told.info {
+        Ok(info) => (info.state.to_string(), info, None),
         Err(vote) => {
             let report = NodeReport { node: told.node, vote };
-            (Default::default(), Some(NodeVote::from(&report)))
+            (String::new(), Default::default(), Some(NodeVote::from(&report)))
         }
     };
     NodeState {
         vote,
         node,
-        state: info.state,
+        state,
         fence: info.fence.get(),
         label: info.label,
         left: info.left,

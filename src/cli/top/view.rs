@@ -205,7 +205,6 @@ fn draw_box(frame: &mut Frame<'_>, text: &str, wrap: Wrap) {
 
 #[cfg(test)]
 mod tests {
-    use std::collections::BTreeMap;
     use std::sync::Arc;
     use std::time::Duration;
 
@@ -215,8 +214,9 @@ mod tests {
 
     use super::super::state::Order;
     use super::*;
-    use crate::client::protocol::LockInfo;
-    use crate::client::{LockSurvey, NodeReport, NodeStatus, NodeSurvey, Vote};
+    use crate::client::{
+        LockInfo, LockState, LockSurvey, NodeField, NodeReport, NodeStatus, NodeSurvey, Vote,
+    };
     use crate::engine::Fence;
 
     fn node(name: &str, status: Result<NodeStatus, Vote>) -> NodeSurvey {
@@ -224,19 +224,17 @@ mod tests {
     }
 
     fn status(highest_fence: u64, quarantine_left: Option<Duration>) -> NodeStatus {
-        let fields = [("locks", "4"), ("grants", "17")];
-        let fields = fields.map(|(name, value)| (name.to_owned(), value.to_owned()));
         NodeStatus {
             is_master: true,
             quarantine_left,
             highest_fence: Fence::new(highest_fence).unwrap(),
-            fields: BTreeMap::from(fields),
+            fields: [(NodeField::Locks, "4"), (NodeField::Grants, "17")].into(),
         }
     }
 
     fn lock(label: &str, waiters: u64, held_for: u64) -> LockSurvey {
         let info = LockInfo {
-            state: "held".to_owned(),
+            state: LockState::Held,
             fence: Fence::new(7).unwrap(),
             left: Some(Duration::from_secs(20)),
             label: Some(label.to_owned()),

@@ -5,6 +5,7 @@
 //! ([`Node::take_request`]), a [`Change`] of what the state file says. Whoever has the key space,
 //! the clocks, the files and the sockets carries that out, and decides nothing.
 
+mod account;
 mod change;
 mod facts;
 mod in_line;
@@ -21,6 +22,7 @@ mod statement;
 mod survey;
 mod tally;
 
+pub use account::{LockAccount, LockState, NodeAccount};
 pub use change::Change;
 pub use facts::{Decided, Stated};
 pub use inventory::{Census, Inventory};

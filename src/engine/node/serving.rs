@@ -69,6 +69,28 @@ impl Standing {
     }
 }
 
+impl Acquired {
+    /// How the lock stands after it, if that is known.
+    pub fn standing(self) -> Option<Standing> {
+        match self {
+            Acquired::Granted { ends_at, .. } | Acquired::Again { ends_at, .. } => {
+                Some(Standing::Held(ends_at))
+            }
+            Acquired::Held => None,
+        }
+    }
+}
+
+impl Released {
+    /// How the lock stands after it, if that is known.
+    pub fn standing(self) -> Option<Standing> {
+        match self {
+            Released::Released { .. } | Released::NotHeld => Some(Standing::Free),
+            Released::HeldByAnother => None,
+        }
+    }
+}
+
 /// Whether the server would take a write of a key from a client.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Gate {

@@ -7,9 +7,6 @@
 use super::{Acquired, Lock, Released};
 use crate::engine::{Histogram, Instant, Refusal};
 
-/// How many code words of refusals there are.
-const CODES: usize = Refusal::CODES.len();
-
 /// How often things happened since the server started.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Counts {
@@ -28,7 +25,7 @@ pub struct Counts {
     /// Idle locks forgotten.
     pub forgotten: u64,
     /// Requests refused with an error, by code word.
-    pub refusals: [u64; CODES],
+    pub refusals: [u64; Refusal::KINDS],
 }
 
 /// The node's account.
@@ -65,7 +62,7 @@ impl Tally {
             raises: 0,
             lapses: 0,
             forgotten: 0,
-            refusals: [0; CODES],
+            refusals: [0; Refusal::KINDS],
         },
         holds: Histogram::EMPTY,
         written: 0,

@@ -20,7 +20,7 @@ mod settings;
 pub(super) mod values;
 pub(super) mod waiting;
 
-use std::ffi::{CStr, CString, c_char, c_int, c_longlong};
+use std::ffi::{CStr, CString, c_char, c_int};
 use std::marker::PhantomData;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::ptr::{NonNull, null_mut};
@@ -28,6 +28,8 @@ use std::ptr::{NonNull, null_mut};
 use redis_module::raw;
 
 use crate::engine::{Lock, Refusal};
+use crate::wire::resp::Reply;
+use crate::wire::spec::c_names;
 
 /// Calls a function of the server that Redis 7.0 has.
 macro_rules! call {
@@ -225,7 +227,7 @@ impl<'a> Context<'a> {
 
     /// States the node's floor.
     pub(super) fn replicate_floor(&mut self, floor: u64) {
-        let (context, command) = (self.raw.as_ptr(), c"LOCK.FLOOR".as_ptr());
+        let (context, command) = (self.raw.as_ptr(), c_names::FLOOR.as_ptr());
         // SAFETY: the context lasts as long as `self`; `l` takes a number.
         unsafe {
             call!(RedisModule_Replicate(context, command, c"l".as_ptr(), floor.cast_signed()))
@@ -238,8 +240,8 @@ impl<'a> Context<'a> {
         unsafe { call!(RedisModule_AvoidReplicaTraffic()) != 0 }
     }
 
-    fn reply(&mut self, reply: Reply) {
-        reply.send(self.raw.as_ptr());
+    fn answer(&mut self, answered: Answered) {
+        answered.send(self.raw.as_ptr());
     }
 
     fn reply_error(&mut self, text: &str) {
@@ -292,55 +294,36 @@ fn string(bytes: &[u8]) -> *mut raw::RedisModuleString {
     unsafe { call!(RedisModule_CreateString(null_mut(), start, length)) }
 }
 
-/// An answer to a command.
+/// What a command comes to.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) enum Reply {
-    /// A number.
-    Integer(u64),
-    /// A number that may be below zero.
-    Signed(i64),
-    /// The null of the client's protocol.
-    Null,
+pub(super) enum Answered {
+    /// A reply.
+    Reply(Reply),
     /// Lines of text.
     Lines(Vec<String>),
-    /// Names and values; a flat array in RESP2.
-    Map(Vec<(&'static str, Value)>),
     /// The wrong number of arguments, as Redis says it.
     WrongArity,
     /// None by the command itself: its sender is blocked.
     Later,
 }
 
-/// A value within a map.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) enum Value {
-    Integer(u64),
-    Bytes(Vec<u8>),
-    Text(&'static str),
-    Null,
+impl<R: Into<Reply>> From<R> for Answered {
+    #[inline]
+    fn from(reply: R) -> Answered {
+        Answered::Reply(reply.into())
+    }
 }
 
-impl Reply {
+impl Answered {
     fn send(self, context: *mut raw::RedisModuleCtx) {
         match self {
-            Reply::Later => {}
+            Answered::Later => {}
+            Answered::Reply(reply) => send(context, &reply),
             // SAFETY: the context is that of the command being answered.
-            Reply::Integer(number) => unsafe {
-                call!(RedisModule_ReplyWithLongLong(context, number as c_longlong));
-            },
-            // SAFETY: as above.
-            Reply::Signed(number) => unsafe {
-                call!(RedisModule_ReplyWithLongLong(context, number));
-            },
-            // SAFETY: as above.
-            Reply::Null => unsafe {
-                call!(RedisModule_ReplyWithNull(context));
-            },
-            // SAFETY: as above.
-            Reply::WrongArity => unsafe {
+            Answered::WrongArity => unsafe {
                 call!(RedisModule_WrongArity(context));
             },
-            Reply::Lines(lines) => {
+            Answered::Lines(lines) => {
                 // SAFETY: as above; as many elements follow.
                 unsafe { call!(RedisModule_ReplyWithArray(context, lines.len() as _)) };
                 for line in lines {
@@ -350,24 +333,37 @@ impl Reply {
                     };
                 }
             }
-            Reply::Map(entries) => {
-                // SAFETY: as above; as many pairs follow.
-                unsafe { call!(RedisModule_ReplyWithMap(context, entries.len() as _)) };
-                for (name, value) in entries {
-                    send_bytes(context, name.as_bytes());
-                    match value {
-                        // SAFETY: as above.
-                        Value::Integer(number) => unsafe {
-                            call!(RedisModule_ReplyWithLongLong(context, number as c_longlong));
-                        },
-                        Value::Bytes(bytes) => send_bytes(context, &bytes),
-                        Value::Text(text) => send_bytes(context, text.as_bytes()),
-                        // SAFETY: as above.
-                        Value::Null => unsafe {
-                            call!(RedisModule_ReplyWithNull(context));
-                        },
-                    }
-                }
+        }
+    }
+}
+
+/// Sends a reply: `context` must be that of the command being answered.
+fn send(context: *mut raw::RedisModuleCtx, reply: &Reply) {
+    match reply {
+        // SAFETY: the caller's contract.
+        Reply::Integer(number) => unsafe {
+            call!(RedisModule_ReplyWithLongLong(context, *number));
+        },
+        // SAFETY: as above.
+        Reply::Nil => unsafe {
+            call!(RedisModule_ReplyWithNull(context));
+        },
+        Reply::Text(bytes) => send_bytes(context, bytes),
+        Reply::Error(text) => {
+            // SAFETY: as above; the server copies the text.
+            unsafe { call!(RedisModule_ReplyWithError(context, c_string(text).as_ptr())) };
+        }
+        Reply::List(parts) | Reply::Push(parts) => {
+            // SAFETY: as above; as many elements follow.
+            unsafe { call!(RedisModule_ReplyWithArray(context, parts.len() as _)) };
+            parts.iter().for_each(|part| send(context, part));
+        }
+        Reply::Map(pairs) => {
+            // SAFETY: as above; as many pairs follow.
+            unsafe { call!(RedisModule_ReplyWithMap(context, pairs.len() as _)) };
+            for (name, value) in pairs {
+                send(context, name);
+                send(context, value);
             }
         }
     }

@@ -16,9 +16,12 @@ use redis_module::raw;
 use rustix::io::Errno;
 
 use super::{
-    Args, Context, InServer, Key, OK, Reply, call, guard, guard_in_server, is_done, slice, string,
+    Args, Context, InServer, Key, OK, call, guard, guard_in_server, is_done, slice, string,
 };
 use crate::engine::Millis;
+use crate::wire::outcome::AcquireReply;
+use crate::wire::resp::Reply;
+use crate::wire::spec::{self, c_names};
 
 /// Whether a server takes a client's write of a key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -283,7 +286,7 @@ impl Name {
     ) {
         let [token, fact, label_bytes] =
             [token, fact, label].map(|bytes| (bytes.as_ptr().cast::<c_char>(), bytes.len()));
-        let (context, command) = (context.raw.as_ptr(), c"LOCK.ACQUIRE".as_ptr());
+        let (context, command) = (context.raw.as_ptr(), c_names::ACQUIRE.as_ptr());
         // SAFETY: context and name are alive; each `b` takes the start and length of one slice;
         // `s` takes a string of the server, `c` a terminated one.
         unsafe {
@@ -293,7 +296,7 @@ impl Name {
                     context, command, format, self.raw, token.0, token.1, fact.0, fact.1
                 ));
             } else {
-                let (format, keyword) = (c"sbbcb".as_ptr(), c"LABEL".as_ptr());
+                let (format, keyword) = (c"sbbcb".as_ptr(), c_names::LABEL.as_ptr());
                 call!(RedisModule_Replicate(
                     context,
                     command,
@@ -314,7 +317,7 @@ impl Name {
     /// States a release that no command of its own carries.
     pub(in crate::module) fn replicate_release(&self, context: &mut Context<'_>, token: &[u8]) {
         let (start, length) = (token.as_ptr().cast::<c_char>(), token.len());
-        let (context, command) = (context.raw.as_ptr(), c"LOCK.RELEASE".as_ptr());
+        let (context, command) = (context.raw.as_ptr(), c_names::RELEASE.as_ptr());
         // SAFETY: as above.
         unsafe {
             call!(RedisModule_Replicate(context, command, c"sb".as_ptr(), self.raw, start, length))
@@ -323,7 +326,7 @@ impl Name {
 
     /// Whether the access rules let this user acquire the lock.
     pub(in crate::module) fn may_be_acquired(&self, _: &mut Context<'_>, user: &[u8]) -> bool {
-        let (command, user) = (string(b"LOCK.ACQUIRE"), string(user));
+        let (command, user) = (string(spec::ACQUIRE.as_bytes()), string(user));
         let (token, ttl) = (string(b"-"), string(b"1"));
         // SAFETY: strings and user are ours, and each is freed once; the name is alive. The server
         // answers null for a user that is not there.
@@ -351,7 +354,7 @@ impl Name {
     /// that changes nothing and, while the lock is free and somebody may wait for it, refuses
     /// nothing by itself.
     pub(in crate::module) fn writes(&self, context: &mut Context<'_>) -> Writes {
-        let (context, command) = (context.raw.as_ptr(), c"LOCK.EXTEND".as_ptr());
+        let (context, command) = (context.raw.as_ptr(), c_names::EXTEND.as_ptr());
         // In the mode of scripts the server looks at its replicas. It shall refuse by an error that
         // can be read: where it has no text for one, Valkey 9.1 reads it nevertheless, and crashes.
         let format = c"ESscc".as_ptr();
@@ -423,9 +426,9 @@ unsafe extern "C" fn on_reply<T: Told>(
                 .cast::<T>()
                 .as_ref()
         };
-        let Some(answer) = answer else { return context.reply(Reply::Null) };
+        let Some(answer) = answer else { return context.answer(AcquireReply::Held.into()) };
         match answer.reply() {
-            Ok(reply) => context.reply(reply),
+            Ok(reply) => context.answer(reply.into()),
             Err(refusal) => context.reply_error(&refusal),
         }
         answer.delivered(|| context.is_heard());

@@ -9,6 +9,7 @@ use crate::engine::Lock;
 use crate::module::ffi::values::{free, give_with_lease, set_lock_type};
 use crate::module::ffi::{InServer, call, guard, guard_in_server, slice};
 use crate::module::{datatype, waiters};
+use crate::wire::spec::c_names;
 
 /// What `TYPE` says, and the nine characters by which a data set knows the type.
 const TYPE_NAME: &std::ffi::CStr = c"fencelock";
@@ -102,7 +103,7 @@ unsafe extern "C" fn rewrite(
         for line in datatype::rewrite(server, lock) {
             let [token, fact, label] = [&line.token, &line.fact, &line.label]
                 .map(|bytes| (bytes.as_ptr().cast::<c_char>(), bytes.len()));
-            let name = c"LOCK.ACQUIRE".as_ptr();
+            let name = c_names::ACQUIRE.as_ptr();
             // SAFETY: `io` and `key` last for the callback; each `b` takes the start and length of
             // one slice; `s` takes a string of the server, `c` a terminated one.
             unsafe {
@@ -112,7 +113,7 @@ unsafe extern "C" fn rewrite(
                         io, name, format, key, token.0, token.1, fact.0, fact.1
                     ));
                 } else {
-                    let (format, keyword) = (c"sbbcb".as_ptr(), c"LABEL".as_ptr());
+                    let (format, keyword) = (c"sbbcb".as_ptr(), c_names::LABEL.as_ptr());
                     call!(RedisModule_EmitAOF(
                         io, name, format, key, token.0, token.1, fact.0, fact.1, keyword, label.0,
                         label.1

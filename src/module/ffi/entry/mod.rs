@@ -16,11 +16,15 @@ use crate::module::ffi::{
 };
 use crate::module::handlers::{self, Handler};
 use crate::module::{alloc, info, process, start, waiters};
+use crate::wire::code;
+use crate::wire::node_info::{Figure, NodeField};
 use crate::wire::spec::{self, Arg, ArgKind, Command, KeyUse};
 
 const ERR: c_int = raw::REDISMODULE_ERR as c_int;
 /// What a replica says to everybody but its master, also where `replica-read-only` is `no`.
-const READONLY: &str = "READONLY a replica is told by its master, and decides nothing";
+const TOLD_BY_MASTER: &str = "a replica is told by its master, and decides nothing";
+/// What is said of what cannot happen.
+const BUG: &str = "a bug in lockmod; see the server's log";
 const MODULE_NAME: &std::ffi::CStr = c"lockmod";
 /// As an integer, because that is what `MODULE LIST` shows: 10000 * major + 100 * minor + patch.
 const MODULE_VERSION: c_int = 100;
@@ -168,7 +172,7 @@ unsafe extern "C" fn run<H: Handler>(
 ) -> c_int {
     let answer = |context: &mut Context<'_>| {
         if !start::may_write(context, H::NAME) {
-            context.reply_error(READONLY);
+            context.reply_error(&code::READONLY.says(TOLD_BY_MASTER));
             return OK;
         }
         let result = catch(H::NAME, || {
@@ -177,12 +181,12 @@ unsafe extern "C" fn run<H: Handler>(
             H::run(context, &mut args)
         });
         match result {
-            Some(Ok(reply)) => context.reply(reply),
+            Some(Ok(answered)) => context.answer(answered),
             Some(Err(refusal)) => {
                 process::with(context.in_server(), |process| process.node.refused(&refusal));
                 context.reply_error(&refusal.to_string());
             }
-            None => context.reply_error("ERR a bug in lockmod; see the server's log"),
+            None => context.reply_error(&code::ERR.says(BUG)),
         }
         OK
     };
@@ -331,16 +335,17 @@ unsafe extern "C" fn describe(context: *mut raw::RedisModuleInfoCtx, _for_crash_
     let work = |server: InServer<'_>| {
         // SAFETY: the context lasts for the callback; a null name means the module's own section.
         unsafe { call!(RedisModule_InfoAddSection(context, null())) };
-        for (name, value) in info::fields(server) {
-            let name = c_string(name);
+        let told = info::told(server);
+        for field in NodeField::ALL {
+            let name = c_string(field.name());
             // SAFETY: as above; the server copies name and value.
             unsafe {
-                match value {
-                    info::Figure::Number(number) => {
+                match field.write(&told) {
+                    Figure::Number(number) => {
                         let number = number as c_ulonglong;
                         call!(RedisModule_InfoAddFieldULongLong(context, name.as_ptr(), number));
                     }
-                    info::Figure::Text(text) => {
+                    Figure::Text(text) => {
                         let text = c_string(&text);
                         let (name, text) = (name.as_ptr(), text.as_ptr());
                         call!(RedisModule_InfoAddFieldCString(context, name, text));

@@ -1,8 +1,10 @@
-//! Replies as values: an incremental reader of RESP, for what a node answers.
+//! RESP: replies and commands as bytes, written and read in one place.
 //!
 //! A node may answer garbage, and a reader that trusts a length it was told allocates what it is
 //! told. Here every length has a limit, nesting too, and nothing is allocated before its bytes are
 //! there. RESP2 and RESP3 are read alike: a push, which answers no command, is told from a reply.
+
+use std::borrow::Cow;
 
 /// The longest string that is accepted, in bytes: far above any reply of these commands.
 const STRING_MAX: usize = 1 << 20;
@@ -21,9 +23,11 @@ pub enum Reply {
     /// A number.
     Integer(i64),
     /// Bytes, and simple strings.
-    Text(Vec<u8>),
-    /// A list. Maps are lists of keys and values in turn.
+    Text(Cow<'static, [u8]>),
+    /// A list.
     List(Vec<Reply>),
+    /// Names and values. In RESP2 it is a list of both in turn.
+    Map(Vec<(Reply, Reply)>),
     /// An error, without the `-`.
     Error(String),
     /// What the node says without having been asked: the kind of message, and what belongs to it.
@@ -32,7 +36,7 @@ pub enum Reply {
 
 /// Bytes that are not RESP, or above the limits: the connection cannot be used any more.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Garbage(pub(super) &'static str);
+pub struct Garbage(pub &'static str);
 
 /// Reads one reply from the start of `bytes`: the reply and its length in bytes, or `None` while
 /// it is not complete.
@@ -73,7 +77,7 @@ impl<'a> Cursor<'a> {
         self.at += 1;
         let line = self.line()?;
         match kind {
-            b'+' | b',' | b'(' => Ok(Reply::Text(line.to_vec())),
+            b'+' | b',' | b'(' => Ok(Reply::Text(Cow::Owned(line.to_vec()))),
             b'-' => Ok(Reply::Error(String::from_utf8_lossy(line).into_owned())),
             b':' => Ok(Reply::Integer(integer(line)?)),
             b'_' => Ok(Reply::Nil),
@@ -85,7 +89,7 @@ impl<'a> Cursor<'a> {
                 Reply::List(parts) => Ok(Reply::Push(parts)),
                 _ => Err(Stop::Garbage("a push of nothing")),
             },
-            b'%' => self.list(integer(line)?.saturating_mul(2), depth),
+            b'%' => self.map(integer(line)?, depth),
             _ => self.list(integer(line)?, depth),
         }
     }
@@ -117,7 +121,7 @@ impl<'a> Cursor<'a> {
         match self.bytes.get(end..end + 2) {
             Some(b"\r\n") => {
                 self.at = end + 2;
-                Ok(Reply::Text(bytes.to_vec()))
+                Ok(Reply::Text(Cow::Owned(bytes.to_vec())))
             }
             Some(_) => Err(Stop::Garbage("a string does not end as it should")),
             None => Err(Stop::Incomplete),
@@ -135,12 +139,157 @@ impl<'a> Cursor<'a> {
         }
         Ok(Reply::List(elements))
     }
+
+    fn map(&mut self, length: i64, depth: usize) -> Result<Reply, Stop> {
+        let length = limited(length, ELEMENTS_MAX / 2)?;
+        let mut pairs = Vec::new();
+        for _ in 0..length {
+            pairs.push((self.reply(depth + 1)?, self.reply(depth + 1)?));
+        }
+        Ok(Reply::Map(pairs))
+    }
+}
+
+impl Reply {
+    /// The bytes of a text.
+    pub fn text(&self) -> Option<&[u8]> {
+        match self {
+            Reply::Text(text) => Some(text),
+            Reply::Nil
+            | Reply::Integer(_)
+            | Reply::List(_)
+            | Reply::Map(_)
+            | Reply::Error(_)
+            | Reply::Push(_) => None,
+        }
+    }
+
+    /// A whole number, also where it is written as a text.
+    pub fn number(&self) -> Option<u64> {
+        match self {
+            Reply::Integer(number) => u64::try_from(*number).ok(),
+            Reply::Text(text) => std::str::from_utf8(text).ok()?.parse().ok(),
+            Reply::Nil | Reply::List(_) | Reply::Map(_) | Reply::Error(_) | Reply::Push(_) => None,
+        }
+    }
+
+    /// The pairs of a map, in either protocol.
+    pub fn pairs(&self) -> Option<Vec<(&Reply, &Reply)>> {
+        match self {
+            Reply::Map(pairs) => Some(pairs.iter().map(|(name, value)| (name, value)).collect()),
+            Reply::List(list) => {
+                Some(list.chunks_exact(2).map(|pair| (&pair[0], &pair[1])).collect())
+            }
+            Reply::Nil | Reply::Integer(_) | Reply::Text(_) | Reply::Error(_) | Reply::Push(_) => {
+                None
+            }
+        }
+    }
+}
+
+/// Which version of RESP a connection speaks.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Version {
+    /// The version of connections that have not said `HELLO`.
+    Resp2,
+    /// After `HELLO 3`.
+    Resp3,
+}
+
+/// Appends the bytes of a reply: what a server sends.
+pub fn write(reply: &Reply, version: Version, bytes: &mut Vec<u8>) {
+    let each = |parts: &[Reply], bytes: &mut Vec<u8>| {
+        parts.iter().for_each(|part| write(part, version, bytes));
+    };
+    match reply {
+        Reply::Nil if version == Version::Resp3 => bytes.extend_from_slice(b"_\r\n"),
+        Reply::Nil => bytes.extend_from_slice(b"$-1\r\n"),
+        Reply::Integer(number) => {
+            bytes.push(b':');
+            bytes.extend_from_slice(itoa::Buffer::new().format(*number).as_bytes());
+            bytes.extend_from_slice(b"\r\n");
+        }
+        Reply::Text(text) => write_string(text, bytes),
+        Reply::List(parts) => {
+            write_head(b'*', parts.len(), bytes);
+            each(parts, bytes);
+        }
+        Reply::Map(pairs) => {
+            match version {
+                Version::Resp2 => write_head(b'*', pairs.len() * 2, bytes),
+                Version::Resp3 => write_head(b'%', pairs.len(), bytes),
+            }
+            for (name, value) in pairs {
+                write(name, version, bytes);
+                write(value, version, bytes);
+            }
+        }
+        Reply::Error(text) => {
+            let ends_line = |byte: u8| if matches!(byte, b'\r' | b'\n') { b' ' } else { byte };
+            bytes.push(b'-');
+            bytes.extend(text.bytes().map(ends_line));
+            bytes.extend_from_slice(b"\r\n");
+        }
+        Reply::Push(parts) => {
+            let kind = if version == Version::Resp3 { b'>' } else { b'*' };
+            write_head(kind, parts.len(), bytes);
+            each(parts, bytes);
+        }
+    }
+}
+
+/// The bytes of a command: its name, and its arguments.
+pub fn pack(args: &[&[u8]]) -> Vec<u8> {
+    let length: usize = args.iter().map(|arg| arg.len() + 16).sum();
+    let mut bytes = Vec::with_capacity(16 + length);
+    write_head(b'*', args.len(), &mut bytes);
+    for arg in args {
+        write_string(arg, &mut bytes);
+    }
+    bytes
+}
+
+fn write_string(text: &[u8], bytes: &mut Vec<u8>) {
+    write_head(b'$', text.len(), bytes);
+    bytes.extend_from_slice(text);
+    bytes.extend_from_slice(b"\r\n");
+}
+
+fn write_head(kind: u8, length: usize, bytes: &mut Vec<u8>) {
+    bytes.push(kind);
+    bytes.extend_from_slice(itoa::Buffer::new().format(length).as_bytes());
+    bytes.extend_from_slice(b"\r\n");
+}
+
+/// The arguments of a command, its name first.
+pub type Args = Vec<Vec<u8>>;
+
+/// Reads a command from the start of `bytes`: its arguments and its length, or `None` while it is
+/// not complete.
+///
+/// # Errors
+/// [`Garbage`] as soon as it is clear that no command will come of it.
+pub fn unpack(bytes: &[u8]) -> Result<Option<(Args, usize)>, Garbage> {
+    let Some((reply, length)) = read(bytes)? else { return Ok(None) };
+    let Reply::List(args) = reply else { return Err(Garbage("not a command")) };
+    let arg = |reply| match reply {
+        Reply::Text(arg) => Ok(arg.into_owned()),
+        Reply::Nil
+        | Reply::Integer(_)
+        | Reply::List(_)
+        | Reply::Map(_)
+        | Reply::Error(_)
+        | Reply::Push(_) => Err(Garbage("an argument is no string")),
+    };
+    Ok(Some((args.into_iter().map(arg).collect::<Result<_, _>>()?, length)))
 }
 
 /// The text of a verbatim string, which begins with three letters for its format and a colon.
 fn without_format(reply: Reply) -> Reply {
     match reply {
-        Reply::Text(mut text) if text.get(3) == Some(&b':') => Reply::Text(text.split_off(4)),
+        Reply::Text(text) if text.get(3) == Some(&b':') => {
+            Reply::Text(Cow::Owned(text.into_owned().split_off(4)))
+        }
         other => other,
     }
 }
@@ -169,6 +318,10 @@ mod tests {
     use super::*;
     use proptest::prelude::*;
 
+    fn text(text: &'static [u8]) -> Reply {
+        Reply::Text(text.into())
+    }
+
     fn one(bytes: &[u8]) -> Reply {
         let (reply, length) = read(bytes).unwrap().unwrap();
         assert_eq!(length, bytes.len());
@@ -181,13 +334,15 @@ mod tests {
         assert_eq!(one(b"$-1\r\n"), Reply::Nil);
         assert_eq!(one(b"*-1\r\n"), Reply::Nil);
         assert_eq!(one(b"_\r\n"), Reply::Nil);
-        assert_eq!(one(b"$4\r\na\r\nb\r\n"), Reply::Text(b"a\r\nb".to_vec()));
+        assert_eq!(one(b"$4\r\na\r\nb\r\n"), text(b"a\r\nb"));
         assert_eq!(one(b"-BADTTL no\r\n"), Reply::Error("BADTTL no".into()));
-        assert_eq!(one(b"=6\r\ntxt:ab\r\n"), Reply::Text(b"ab".to_vec()));
+        assert_eq!(one(b"=6\r\ntxt:ab\r\n"), text(b"ab"));
         assert_eq!(one(b"!5\r\nERR x\r\n"), Reply::Error("ERR x".into()));
-        let list = vec![Reply::Text(b"k".to_vec()), Reply::Integer(1)];
+        let list = vec![text(b"k"), Reply::Integer(1)];
         assert_eq!(one(b">2\r\n+k\r\n:1\r\n"), Reply::Push(list.clone()));
-        assert_eq!(one(b"%1\r\n+k\r\n:1\r\n"), Reply::List(list.clone()));
+        let map = Reply::Map(vec![(list[0].clone(), list[1].clone())]);
+        assert_eq!(one(b"%1\r\n+k\r\n:1\r\n"), map);
+        assert_eq!(map.pairs(), Reply::List(list.clone()).pairs());
         assert_eq!(one(b"*2\r\n$1\r\nk\r\n:1\r\n"), Reply::List(list));
     }
 
@@ -215,7 +370,43 @@ mod tests {
         assert!(read(&[&b"+"[..], &[b'x'; LINE_MAX]].concat()).is_err());
     }
 
+    fn replies() -> impl Strategy<Value = Reply> {
+        let text = || {
+            proptest::collection::vec(any::<u8>(), 0..8).prop_map(|text| Reply::Text(text.into()))
+        };
+        let leaf = prop_oneof![
+            Just(Reply::Nil),
+            any::<i64>().prop_map(Reply::Integer),
+            text(),
+            "[A-Z]{1,9} [^\\r\\n]{0,9}".prop_map(Reply::Error),
+        ];
+        leaf.prop_recursive(3, 12, 4, move |inner| {
+            let pair = (text(), inner.clone());
+            prop_oneof![
+                proptest::collection::vec(inner, 0..4).prop_map(Reply::List),
+                proptest::collection::vec(pair, 0..4).prop_map(Reply::Map),
+            ]
+        })
+    }
+
     proptest! {
+        #[test]
+        fn what_is_written_is_read(reply in replies(), pushes: bool) {
+            let reply = if pushes { Reply::Push(vec![reply]) } else { reply };
+            let mut bytes = Vec::new();
+            write(&reply, Version::Resp3, &mut bytes);
+            prop_assert_eq!(read(&bytes), Ok(Some((reply, bytes.len()))));
+        }
+
+        #[test]
+        fn a_command_that_is_packed_is_unpacked(
+            args in proptest::collection::vec(proptest::collection::vec(any::<u8>(), 0..20), 0..9),
+        ) {
+            let slices: Vec<&[u8]> = args.iter().map(Vec::as_slice).collect();
+            let bytes = pack(&slices);
+            prop_assert_eq!(unpack(&bytes), Ok(Some((args, bytes.len()))));
+        }
+
         #[test]
         fn no_bytes_make_the_reader_panic(bytes in "[-+:$*%_#>=!~(,0-9a\r\n]{0,40}") {
             let _ = read(bytes.as_bytes());

@@ -1,0 +1,181 @@
+//! Commands as packed bytes, and how much is done to have each carried out.
+//!
+//! A command is packed once and sent to all nodes from the same bytes. A release is marked: it is
+//! the one command that must reach a node even after the connection broke, and being harmless to
+//! repeat (its token is used for one acquisition only) it is sent again on the next connection.
+//! A release that also puts a ticket in line is repeated without that: a ticket belongs to the
+//! connection over which it was put there.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use crate::engine::{Fence, Fencing, Millis};
+use crate::wire::request::{Queue, Request, Waiting};
+use crate::wire::resp;
+
+/// The length of a token, in bytes.
+pub const TOKEN_LENGTH: usize = 20;
+
+/// One command, ready to be sent.
+#[derive(Clone, Debug)]
+pub struct Packet {
+    bytes: Arc<[u8]>,
+    /// What is sent in place of `bytes` after the node has refused them, or the connection broke.
+    plain: Option<Arc<[u8]>>,
+    care: Care,
+    part: Option<Part>,
+}
+
+/// By which an acquisition is known to a node's line: of its token, which is random.
+pub(super) type Claim = u64;
+
+/// What a command is to an acquisition.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Part {
+    pub(super) claim: Claim,
+    /// For how long the node may hold something by it; `None`: it takes that back.
+    pub(super) asks_for: Option<Duration>,
+}
+
+impl Part {
+    fn of(token: &[u8], asks_for: Option<Millis>) -> Option<Part> {
+        let claim = u64::from_be_bytes(*token.first_chunk()?);
+        Some(Part { claim, asks_for: asks_for.map(Duration::from) })
+    }
+}
+
+/// How much is done to have a command carried out.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Care {
+    /// It is withdrawn if the caller has gone before it was written.
+    Awaited,
+    /// It is written, whether somebody waits or not.
+    Once,
+    /// It is written, and again on the next connection if the old one broke before the answer. A
+    /// node that puts it off is sent it again for this long.
+    UntilAnswered(Duration),
+}
+
+impl Packet {
+    /// The packed bytes.
+    pub fn bytes(&self) -> &[u8] {
+        &self.bytes
+    }
+
+    /// How much is done to have it carried out.
+    pub const fn care(&self) -> Care {
+        self.care
+    }
+
+    /// The same command without what a node may refuse or a broken connection may undo, if it has
+    /// such a part.
+    pub(super) fn plain(&self) -> Option<Packet> {
+        let bytes = Arc::clone(self.plain.as_ref()?);
+        let part = self.part.map(|part| Part { asks_for: None, ..part });
+        Some(Packet { bytes, plain: None, care: self.care, part })
+    }
+
+    /// The packed bytes, by which equal packets are known.
+    pub(super) fn shared(&self) -> Arc<[u8]> {
+        Arc::clone(&self.bytes)
+    }
+
+    /// What it is to an acquisition. A release without a part is owed in any case.
+    pub(super) const fn part(&self) -> Option<Part> {
+        self.part
+    }
+
+    fn asking(self, token: &[u8], length: Millis) -> Packet {
+        Packet { part: Part::of(token, Some(length)), ..self }
+    }
+
+    /// The same command, owed whether the node was asked for anything with the token or not: for
+    /// tokens that came from elsewhere.
+    pub(super) fn of_a_stranger(self) -> Packet {
+        Packet { part: None, ..self }
+    }
+
+    /// The same command, written even if nobody waits for the answer.
+    #[must_use]
+    pub fn unattended(self) -> Packet {
+        Packet { care: Care::Once, ..self }
+    }
+
+    /// Any command.
+    pub fn new(args: &[&[u8]]) -> Packet {
+        Packet::of(resp::pack(args))
+    }
+
+    fn of(bytes: Vec<u8>) -> Packet {
+        Packet { bytes: Arc::from(bytes), plain: None, care: Care::Awaited, part: None }
+    }
+
+    /// A command about the lock `key`.
+    fn about(key: &[u8], request: &Request<'_>) -> Packet {
+        Packet::of(request.pack(key))
+    }
+
+    /// Asks for the lock.
+    pub fn acquire(key: &[u8], token: &[u8], ttl: Millis, label: &[u8]) -> Packet {
+        let request = Request::Acquire { token, ttl, label, waiting: Waiting::Not };
+        Packet::about(key, &request).asking(token, ttl)
+    }
+
+    /// Asks for the lock, or for a place in line.
+    ///
+    /// Written even if nobody waits for the answer: the token of a ticket in line must be one that
+    /// was sent, or a release could miss it.
+    pub fn acquire_in_line(
+        key: &[u8],
+        token: &[u8],
+        ttl: Millis,
+        label: &[u8],
+        queue: Queue<'_>,
+    ) -> Packet {
+        let length = ttl.max(queue.wait);
+        let request = Request::Acquire { token, ttl, label, waiting: Waiting::Queue(queue) };
+        Packet::about(key, &request).unattended().asking(token, length)
+    }
+
+    /// Gives the lock back: owed to the node if it was asked for something with the token.
+    pub fn release(key: &[u8], token: &[u8], ttl: Millis) -> Packet {
+        let packet = Packet::about(key, &Request::Release { token, queue: None });
+        let part = Part::of(token, None);
+        Packet { care: Care::UntilAnswered(ttl.into()), part, ..packet }
+    }
+
+    /// Gives the lock back, and asks for a place in line. Repeated, and sent again to a node that
+    /// refuses it, without the place in line.
+    pub fn release_into_line(key: &[u8], token: &[u8], ttl: Millis, queue: Queue<'_>) -> Packet {
+        let (plain, length) = (Packet::release(key, token, ttl), queue.wait);
+        let packet = Packet::about(key, &Request::Release { token, queue: Some(queue) });
+        Packet { plain: Some(plain.bytes), care: plain.care, ..packet }.asking(token, length)
+    }
+
+    /// Extends the lease, and raises its fence unless that is zero.
+    pub fn extend(key: &[u8], token: &[u8], ttl: Millis, fence: Fence) -> Packet {
+        let fencing = if fence == Fence::ZERO { Fencing::Keep } else { Fencing::Raise(fence) };
+        Packet::about(key, &Request::Extend { token, ttl, fencing })
+    }
+
+    /// Extends the lease, and asks a node for it that has forgotten it.
+    pub fn repair(key: &[u8], token: &[u8], ttl: Millis, fence: Fence, label: &[u8]) -> Packet {
+        let fencing = Fencing::Repair { fence, label };
+        Packet::about(key, &Request::Extend { token, ttl, fencing }).asking(token, ttl)
+    }
+
+    /// Raises the fence of the lease.
+    pub fn raise(key: &[u8], token: &[u8], fence: Fence) -> Packet {
+        Packet::about(key, &Request::Raise { token, fence })
+    }
+
+    /// Asks for the highest fence issued.
+    pub fn fence(key: &[u8]) -> Packet {
+        Packet::about(key, &Request::Fence)
+    }
+
+    /// Asks for a description of the lock.
+    pub fn info(key: &[u8]) -> Packet {
+        Packet::about(key, &Request::Info)
+    }
+}

@@ -1,0 +1,169 @@
+//! Replies as votes: what a node means, command by command.
+//!
+//! An answer is judged here once. What stands on the wire is the affair of [`crate::wire`].
+
+use super::vote::Vote;
+use crate::wire::code::{self, Meaning};
+use crate::wire::lock_info::{self, LockInfo};
+use crate::wire::outcome::{
+    AcquireReply, ExtendReply, RaiseReply, ReleaseReply, Unread, read_fence,
+};
+use crate::wire::refusal;
+use crate::wire::resp::Reply;
+
+/// What a node means by its reply to an ACQUIRE.
+pub fn acquire_vote(reply: &Reply) -> Vote {
+    match AcquireReply::read(reply) {
+        Ok(AcquireReply::Granted(fence)) => Vote::Granted(fence),
+        Ok(AcquireReply::Held) => Vote::HELD,
+        Err(unread) => unread_vote(unread),
+    }
+}
+
+/// What a node means by its reply to a raise.
+pub fn raise_vote(reply: &Reply) -> Vote {
+    match RaiseReply::read(reply) {
+        Ok(RaiseReply::Raised(fence)) => Vote::Granted(fence),
+        Ok(RaiseReply::HeldByAnother) => Vote::HELD,
+        Ok(RaiseReply::NotHeld) => Vote::NotHeld,
+        Err(unread) => unread_vote(unread),
+    }
+}
+
+/// What a node means by its reply to an EXTEND.
+pub fn extend_vote(reply: &Reply) -> Vote {
+    match ExtendReply::read(reply) {
+        Ok(ExtendReply::Extended) => Vote::Confirmed,
+        Ok(ExtendReply::Provisional) => Vote::Provisional,
+        Ok(ExtendReply::HeldByAnother) => Vote::HELD,
+        Ok(ExtendReply::NotHeld) => Vote::NotHeld,
+        Err(unread) => unread_vote(unread),
+    }
+}
+
+/// What a node means by its reply to a RELEASE that puts no ticket in line.
+pub fn release_vote(reply: &Reply) -> Vote {
+    match ReleaseReply::read(reply) {
+        Ok(ReleaseReply::Released) => Vote::Confirmed,
+        Ok(ReleaseReply::HeldByAnother) => Vote::HELD,
+        Ok(ReleaseReply::NotHeld) => Vote::NotHeld,
+        Ok(ReleaseReply::NotInLine) => Vote::Garbled("a place in line was not asked for".into()),
+        Err(unread) => unread_vote(unread),
+    }
+}
+
+/// What a node says of the highest fence of a lock.
+pub(super) fn fence_vote(reply: &Reply) -> Vote {
+    read_fence(reply).map_or_else(unread_vote, Vote::Granted)
+}
+
+/// Whether a node's reply to `LOCK.RELEASE ... QUEUE` says that the ticket does not stand in line.
+pub(super) fn has_no_place(reply: &Reply) -> bool {
+    match ReleaseReply::read(reply) {
+        Ok(outcome) => outcome == ReleaseReply::NotInLine,
+        Err(Unread::Error(_)) => true,
+        Err(Unread::Garbled(_)) => false,
+    }
+}
+
+/// What a node tells of a lock.
+///
+/// # Errors
+/// The vote that it amounts to, if it is not a description of a lock.
+pub fn lock_info(reply: &Reply) -> Result<LockInfo, Vote> {
+    lock_info::read(reply).map_err(unread_vote)
+}
+
+/// What a node means by what says nothing of the command.
+pub(super) fn unread_vote(unread: Unread<'_>) -> Vote {
+    match unread {
+        Unread::Error(text) => error_vote(text),
+        Unread::Garbled(what) => Vote::Garbled(what.into()),
+    }
+}
+
+/// What a node means by an error.
+pub fn error_vote(text: &str) -> Vote {
+    let told = refusal::read(text);
+    match told.meaning {
+        Meaning::Later => Vote::Unavailable(text.into()),
+        Meaning::Quarantine => Vote::Quarantined { left: told.left, text: text.into() },
+        Meaning::Full => Vote::NoPlace(text.into()),
+        Meaning::Forbidden => Vote::NoPermission(text.into()),
+        Meaning::WrongType => Vote::WrongType,
+        Meaning::Never if code::is_unknown_command(text) => Vote::ModuleMissing,
+        Meaning::Never => match refusal::read_moved(text) {
+            Some((slot, place)) => Vote::Refused(
+                format!("its cluster has this lock, in slot {slot}, on {place}: give that node")
+                    .into(),
+            ),
+            None => Vote::Refused(text.into()),
+        },
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use super::*;
+    use crate::engine::{Extension, Fence, Millis, QuarantineReason, Refusal};
+    use proptest::prelude::*;
+
+    #[test]
+    fn replies_to_acquire_are_fences_or_nothing() {
+        let fence = Fence::new(3).unwrap();
+        assert_eq!(acquire_vote(&Reply::Integer(3)), Vote::Granted(fence));
+        assert_eq!(acquire_vote(&Reply::Nil), Vote::HELD);
+        for garbled in [0, -1, i64::MAX] {
+            let vote = acquire_vote(&Reply::Integer(garbled));
+            assert!(matches!(vote, Vote::Garbled(_)), "{garbled}");
+        }
+        assert_eq!(raise_vote(&Reply::Integer(0)), Vote::HELD);
+        assert_eq!(raise_vote(&Reply::Nil), Vote::NotHeld);
+    }
+
+    #[test]
+    fn a_lease_that_is_kept_provisionally_is_no_confirmation() {
+        assert_eq!(extend_vote(&ExtendReply::Extended.into()), Vote::Confirmed);
+        assert_eq!(extend_vote(&ExtendReply::Provisional.into()), Vote::Provisional);
+        assert_eq!(Vote::Provisional.extension(), Extension::Provisional);
+        let provisional = ExtendReply::Provisional.into();
+        assert!(matches!(release_vote(&provisional), Vote::Garbled(_)), "a release does not");
+    }
+
+    #[test]
+    fn errors_are_told_apart_by_their_code_word() {
+        let (reason, left) = (QuarantineReason::UncleanRestart, Millis::new(1_234));
+        let text = Refusal::Quarantine { reason, left }.to_string();
+        let Vote::Quarantined { left, .. } = error_vote(&text) else { panic!("{text}") };
+        assert_eq!(left, Some(Duration::from_millis(1_234)));
+        assert_eq!(error_vote("ERR unknown command 'LOCK.ACQUIRE'"), Vote::ModuleMissing);
+        assert_eq!(error_vote("WRONGTYPE x"), Vote::WrongType);
+        assert!(matches!(error_vote("NOPERM x"), Vote::NoPermission(_)));
+        assert!(matches!(error_vote("BADTTL x"), Vote::Refused(_)));
+        assert!(matches!(error_vote(""), Vote::Refused(_)));
+        for later in ["LOADING x", "READONLY x", "STATEFILE x", "NOREPLICAS x", "MISCONF x"] {
+            assert!(matches!(error_vote(later), Vote::Unavailable(_)), "{later}");
+        }
+    }
+
+    /// It was shown as the server says it, in the words of its protocol.
+    #[test]
+    fn a_node_of_a_cluster_is_told_of_in_words() {
+        let Vote::Refused(text) = error_vote("MOVED 3999 10.0.0.7:6381") else { panic!() };
+        assert_eq!(
+            &*text,
+            "its cluster has this lock, in slot 3999, on 10.0.0.7:6381: give that node"
+        );
+        assert_eq!(error_vote("MOVED"), Vote::Refused("MOVED".into()));
+    }
+
+    proptest! {
+        #[test]
+        fn no_error_text_makes_the_reading_panic(text in ".{0,60}") {
+            let _ = error_vote(&text);
+            let _ = error_vote(&format!("QUARANTINE {text}"));
+        }
+    }
+}

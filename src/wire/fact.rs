@@ -1,0 +1,147 @@
+//! Facts: what a master or an append-only file states in place of a ttl.
+//!
+//! A ttl comes in two forms: as a client asks for it (`30000`), and as it was decided
+//! (`30000@1763690000000.17`: the lease's absolute end and its fence). Only the caller knows
+//! whether the sender may state facts.
+
+use super::request::number;
+use crate::engine::{Clocks, Decided, Fence, Lock, Millis, TTL_MAX, UnixTime};
+
+/// Reads a stated fact in place of a ttl, `ttl@end.fence` or `ttl@end.fence.floor`, with a `?` at
+/// the end where the lease is provisional; `None` if it is not one.
+pub fn read(bytes: &[u8]) -> Option<Decided> {
+    let (bytes, is_provisional) = match bytes {
+        [bytes @ .., PROVISIONAL] => (bytes, true),
+        bytes => (bytes, false),
+    };
+    let at = bytes.iter().position(|&byte| byte == b'@')?;
+    // Nobody grants a longer lease, whatever a fact says.
+    let ttl = Millis::new(number(&bytes[..at])?).min(TTL_MAX);
+    let mut facts = bytes[at + 1..].split(|&byte| byte == b'.').map(number);
+    let ends_at = UnixTime::from_millis(facts.next()??);
+    let fence = Fence::new(facts.next()??)?;
+    let floor = match facts.next() {
+        Some(floor) => Fence::new(floor?)?,
+        None => Fence::ZERO,
+    };
+    let decided = Decided { ttl, ends_at, fence, floor, is_provisional };
+    if facts.next().is_some() { None } else { Some(decided) }
+}
+
+/// Ends a fact about a lease that is provisional.
+pub const PROVISIONAL: u8 = b'?';
+
+/// What makes a ttl argument a fact when it is appended to it: `@end.fence`.
+///
+/// The bytes are written into `room`.
+pub fn suffix(room: &mut [u8; SUFFIX_MAX], ends_at: UnixTime, fence: Fence) -> &[u8] {
+    let (mut end, mut number) = (itoa::Buffer::new(), itoa::Buffer::new());
+    let end = end.format(ends_at.as_millis()).as_bytes();
+    let number = number.format(fence.get()).as_bytes();
+    let (dot, length) = (1 + end.len(), 2 + end.len() + number.len());
+    room[0] = b'@';
+    room[1..dot].copy_from_slice(end);
+    room[dot] = b'.';
+    room[dot + 1..length].copy_from_slice(number);
+    &room[..length]
+}
+
+/// Room for two numbers of 20 digits and what separates them.
+pub const SUFFIX_MAX: usize = 42;
+
+/// One `LOCK.ACQUIRE key token fact [LABEL label]`.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Restated {
+    /// Empty where the command is about the counter only.
+    pub token: Vec<u8>,
+    /// In place of a ttl: the decided lease.
+    pub fact: Vec<u8>,
+    /// May be empty.
+    pub label: Vec<u8>,
+}
+
+/// The commands that make this lock of a node with this floor again from nothing.
+pub fn restate(lock: &Lock, floor: Fence, clocks: Clocks) -> Vec<Restated> {
+    let fact = |ttl: u64, ends_at, fence, mark: &[u8]| {
+        let mut room = [0; SUFFIX_MAX];
+        let suffix = suffix(&mut room, ends_at, fence);
+        [ttl.to_string().as_bytes(), suffix, b".", floor.to_string().as_bytes(), mark].concat()
+    };
+    let lease = lock.written_lease();
+    let mut commands = Vec::new();
+    if lease.is_none_or(|lease| lease.fence < lock.counter()) {
+        let fact = fact(0, UnixTime::default(), lock.counter(), b"");
+        commands.push(Restated { token: Vec::new(), fact, label: Vec::new() });
+    }
+    if let Some(lease) = lease {
+        let left = clocks.now.until(lease.ends_at).get();
+        let mark: &[u8] = if lock.is_provisional() { &[PROVISIONAL] } else { b"" };
+        commands.push(Restated {
+            token: lease.token.as_bytes().to_vec(),
+            fact: fact(left, clocks.to_wall(lease.ends_at), lease.fence, mark),
+            label: lease.label.to_vec(),
+        });
+    }
+    commands
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::request::{self, Limits};
+    use super::*;
+    use proptest::prelude::*;
+
+    const LIMITS: Limits = Limits { ttl: Millis::new(1_000), token: 64 };
+
+    #[test]
+    fn a_fact_is_no_ttl() {
+        let fact: &[u8] = b"1000@1763690000000.17";
+        assert!(request::acquire(&[b"t", fact], LIMITS).is_err());
+        let decided = read(fact).unwrap();
+        assert_eq!(decided.ttl, Millis::new(1000));
+        assert_eq!(decided.ends_at.as_millis(), 1_763_690_000_000);
+        assert_eq!(decided.fence.get(), 17);
+    }
+
+    #[test]
+    fn no_fact_states_a_longer_lease_than_any_node_grants() {
+        let ttl = |fact: String| read(fact.as_bytes()).unwrap().ttl;
+        assert_eq!(ttl(format!("{}@6.7", TTL_MAX.get())), TTL_MAX);
+        assert_eq!(ttl(format!("{}@6.7", TTL_MAX.get() + 1)), TTL_MAX);
+        assert_eq!(ttl(format!("{}@6.7", u64::MAX)), TTL_MAX);
+    }
+
+    #[test]
+    fn facts_are_read_whole_or_not_at_all() {
+        assert_eq!(read(b"5@6.7.8").unwrap().floor.get(), 8);
+        assert!(!read(b"5@6.7.8").unwrap().is_provisional);
+        for provisional in [&b"5@6.7?"[..], b"5@6.7.8?"] {
+            assert!(read(provisional).unwrap().is_provisional);
+        }
+        let whole = ["5", "5@", "5@6", "5@6.", "@6.7", "5@6.7.", "5@6.7.8.9", "5@-6.7"];
+        for bad in whole.into_iter().chain(["5@6.7??", "5@6?.7", "5@6.7.?", "?"]) {
+            let bad = bad.as_bytes();
+            assert_eq!(read(bad), None, "{}", bad.escape_ascii());
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn a_suffix_reads_back_as_the_fact_it_states(end: u64, fence in 0..=Fence::MAX.get()) {
+            let (ends_at, fence) = (UnixTime::from_millis(end), Fence::new(fence).unwrap());
+            let mut room = [0; SUFFIX_MAX];
+            let mut bytes = [b"30000", suffix(&mut room, ends_at, fence)].concat();
+            let (ttl, floor) = (Millis::new(30_000), Fence::ZERO);
+            let mut fact = Decided { ttl, ends_at, fence, floor, is_provisional: false };
+            prop_assert_eq!(read(&bytes), Some(fact));
+            bytes.push(PROVISIONAL);
+            fact.is_provisional = true;
+            prop_assert_eq!(read(&bytes), Some(fact));
+        }
+
+        #[test]
+        fn no_bytes_make_the_reading_panic(bytes in "[0-9@.?]{0,60}") {
+            let _ = read(bytes.as_bytes());
+        }
+    }
+}

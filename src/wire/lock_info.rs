@@ -1,0 +1,257 @@
+//! `LOCK.INFO`: what a node tells of a lock. A field stands here once, for both sides.
+//!
+//! To add one: a line in [`FIELDS`] and what is read in [`LockInfo`] here, what is told in
+//! [`LockAccount`] of the engine, and docs/commands.md.
+
+use std::borrow::Cow;
+use std::fmt;
+use std::time::Duration;
+
+use super::outcome::{Unread, of_fence};
+use super::resp::Reply;
+use crate::engine::{Fence, LockAccount, LockState, Millis};
+
+/// What a node tells about a lock.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct LockInfo {
+    /// Whether somebody has it.
+    pub state: LockState,
+    /// The highest fence issued.
+    pub fence: Fence,
+    /// How long the lease lasts unless it is extended.
+    pub left: Option<Duration>,
+    /// Who holds it. What is not UTF-8 in it shows as `U+FFFD`.
+    pub label: Option<String>,
+    /// The label as it is, where it is not UTF-8.
+    pub raw_label: Option<Vec<u8>>,
+    /// How long it has been held.
+    pub held_for: Option<Duration>,
+    /// How many wait for it in line.
+    pub waiters: u64,
+    /// How long the first of them has been waiting.
+    pub first_waiting: Option<Duration>,
+    /// For how much longer the node grants nothing.
+    pub quarantine_left: Option<Duration>,
+    /// Why it grants nothing until then.
+    pub quarantine_reason: Option<String>,
+    /// Why the node grants nothing, whoever asks for whichever lock: a code word, and a text.
+    pub node_state: Option<String>,
+}
+
+/// One field: its name, what a node says there (if it does), and where it is read to.
+struct Field {
+    name: &'static str,
+    write: fn(&LockAccount) -> Option<Reply>,
+    read: fn(&mut LockInfo, &Reply),
+}
+
+/// The fields, in the order in which they are told.
+const FIELDS: &[Field] = &[
+    Field {
+        name: STATE,
+        write: |account| Some(word(word_of(account.state))),
+        read: |info, value| info.state = state_of(value).unwrap_or_default(),
+    },
+    Field {
+        name: "fence",
+        write: |account| Some(of_fence(account.fence)),
+        read: |info, value| {
+            info.fence = value.number().and_then(Fence::new).unwrap_or_default();
+        },
+    },
+    Field {
+        name: "ttl_left_ms",
+        write: |account| Some(of_length(account.left)),
+        read: |info, value| info.left = length(value),
+    },
+    Field {
+        name: "label",
+        write: |account| Some(account.label.clone().map_or(Reply::Nil, text)),
+        read: |info, value| {
+            info.label = line(value);
+            let is_raw = |label: &&[u8]| std::str::from_utf8(label).is_err();
+            info.raw_label = value.text().filter(is_raw).map(<[u8]>::to_vec);
+        },
+    },
+    Field {
+        name: "held_for_ms",
+        write: |account| Some(of_length(account.held_for)),
+        read: |info, value| info.held_for = length(value),
+    },
+    Field {
+        name: "waiters",
+        write: |account| Some(Reply::Integer(account.waiters.cast_signed())),
+        read: |info, value| info.waiters = value.number().unwrap_or_default(),
+    },
+    Field {
+        name: "first_waiting_ms",
+        write: |account| Some(account.first_waiting.map_or(Reply::Nil, of_length)),
+        read: |info, value| info.first_waiting = length(value),
+    },
+    Field {
+        name: "quarantine_left_ms",
+        write: |account| account.quarantine.map(|(left, _)| of_length(left)),
+        read: |info, value| info.quarantine_left = length(value),
+    },
+    Field {
+        name: "quarantine_reason",
+        write: |account| account.quarantine.map(|(_, reason)| text(reason.to_string())),
+        read: |info, value| info.quarantine_reason = line(value),
+    },
+    Field {
+        name: "node_state",
+        write: |account| account.obstacle.clone().map(text),
+        read: |info, value| info.node_state = line(value),
+    },
+];
+
+/// Where a description has its state.
+const STATE: &str = "state";
+
+/// A lock's state in one word.
+const fn word_of(state: LockState) -> &'static str {
+    match state {
+        LockState::Free => "free",
+        LockState::Held => "held",
+        LockState::Reserved => "reserved",
+    }
+}
+
+impl fmt::Display for LockState {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(word_of(*self))
+    }
+}
+
+fn state_of(value: &Reply) -> Option<LockState> {
+    let word = value.text()?;
+    LockState::ALL.into_iter().find(|state| word_of(*state).as_bytes() == word)
+}
+
+/// The reply to `LOCK.INFO`.
+pub fn write(account: &LockAccount) -> Reply {
+    let mut pairs = Vec::with_capacity(FIELDS.len());
+    for field in FIELDS {
+        pairs.extend((field.write)(account).map(|value| (word(field.name), value)));
+    }
+    Reply::Map(pairs)
+}
+
+/// Reads the reply to `LOCK.INFO`. What a newer node adds is left out.
+///
+/// # Errors
+/// What else it is.
+pub fn read(reply: &Reply) -> Result<LockInfo, Unread<'_>> {
+    if let Reply::Error(text) = reply {
+        return Err(Unread::Error(text));
+    }
+    let pairs = reply.pairs().ok_or(Unread::Garbled("a reply of another kind"))?;
+    let state = pairs.iter().find(|(name, _)| name.text() == Some(STATE.as_bytes()));
+    if state.and_then(|(_, state)| state_of(state)).is_none() {
+        return Err(Unread::Garbled("a description without a state"));
+    }
+    let mut info = LockInfo::default();
+    for (name, value) in pairs {
+        let Some(name) = name.text() else { continue };
+        if let Some(field) = FIELDS.iter().find(|field| field.name.as_bytes() == name) {
+            (field.read)(&mut info, value);
+        }
+    }
+    Ok(info)
+}
+
+const fn word(word: &'static str) -> Reply {
+    Reply::Text(Cow::Borrowed(word.as_bytes()))
+}
+
+fn text(text: impl Into<Vec<u8>>) -> Reply {
+    Reply::Text(Cow::Owned(text.into()))
+}
+
+fn of_length(length: Millis) -> Reply {
+    Reply::Integer(i64::try_from(length.get()).unwrap_or(i64::MAX))
+}
+
+fn length(value: &Reply) -> Option<Duration> {
+    value.number().map(Duration::from_millis)
+}
+
+/// A text that is not empty.
+fn line(value: &Reply) -> Option<String> {
+    value.text().filter(|text| !text.is_empty()).map(lossy)
+}
+
+fn lossy(text: &[u8]) -> String {
+    String::from_utf8_lossy(text).into_owned()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::engine::QuarantineReason;
+    use proptest::prelude::*;
+
+    fn accounts() -> impl Strategy<Value = LockAccount> {
+        let length = || (0..1_u64 << 53).prop_map(Millis::new);
+        let quarantine = proptest::option::of(length())
+            .prop_map(|left| left.map(|left| (left, QuarantineReason::Promotion)));
+        let label = proptest::collection::vec(any::<u8>(), 1..9);
+        (
+            (0..LockState::ALL.len(), 0..=Fence::MAX.get(), length()),
+            (proptest::option::of(label), length(), 0..99_u64),
+            (proptest::option::of(length()), quarantine, proptest::option::of("[A-Z]{1,9} x")),
+        )
+            .prop_map(|((state, fence, left), (label, held_for, waiters), rest)| {
+                LockAccount {
+                    state: LockState::ALL[state],
+                    fence: Fence::new(fence).unwrap(),
+                    left,
+                    label,
+                    held_for,
+                    waiters,
+                    first_waiting: rest.0,
+                    quarantine: rest.1,
+                    obstacle: rest.2,
+                }
+            })
+    }
+
+    proptest! {
+        #[test]
+        fn what_is_told_is_read(account in accounts()) {
+            let is_raw = |label: &[u8]| std::str::from_utf8(label).is_err();
+            let info = LockInfo {
+                state: account.state,
+                fence: account.fence,
+                left: Some(account.left.into()),
+                label: account.label.as_deref().map(lossy),
+                raw_label: account.label.clone().filter(|label| is_raw(label)),
+                held_for: Some(account.held_for.into()),
+                waiters: account.waiters,
+                first_waiting: account.first_waiting.map(Duration::from),
+                quarantine_left: account.quarantine.map(|(left, _)| left.into()),
+                quarantine_reason: account.quarantine.map(|(_, reason)| reason.to_string()),
+                node_state: account.obstacle.clone(),
+            };
+            let told = write(&account);
+            prop_assert_eq!(read(&told), Ok(info));
+        }
+    }
+
+    #[test]
+    fn a_description_is_read_from_a_list_too_and_has_a_state() {
+        let field = |name, value| [text(name), value];
+        let held = field("state", text("held"));
+        let rest = [field("ttl_left_ms", Reply::Integer(1_500)), field("new field", Reply::Nil)];
+        let list = Reply::List([held].into_iter().chain(rest).flatten().collect());
+        let info = read(&list).unwrap();
+        assert_eq!(info.state, LockState::Held);
+        assert_eq!(info.left, Some(Duration::from_millis(1_500)));
+        for other in [text("unheard of"), Reply::Nil] {
+            assert!(read(&Reply::List(field("state", other).to_vec())).is_err());
+        }
+        assert!(read(&Reply::List(vec![])).is_err());
+        assert_eq!(read(&Reply::Error("NOPERM x".into())), Err(Unread::Error("NOPERM x")));
+    }
+}

@@ -1,0 +1,259 @@
+//! The INFO section `lockmod`: what a node tells of itself. A field stands here once, for both
+//! sides.
+//!
+//! To add one: a line in the list here, what is told in [`NodeAccount`] of the engine (or in
+//! [`ServerAccount`], where it is not the node's), and docs/commands.md.
+
+use std::borrow::Cow;
+use std::collections::BTreeMap;
+
+use super::code::MODULE;
+use crate::engine::{Histogram, NodeAccount};
+
+/// The name of the section.
+pub const SECTION: &str = "lockmod";
+/// What the server puts before each name.
+const PREFIX: &str = "lockmod_";
+/// How many powers of two of milliseconds a distribution is told up to: 2^23 ms are 2.3 hours.
+const POWERS: u32 = 24;
+/// What the field of the state says where the node grants.
+const GRANTS: &str = "grants";
+
+/// All that `INFO` tells: of the node, and of what is around it.
+#[derive(Clone, Debug)]
+pub struct Told {
+    /// The node.
+    pub node: NodeAccount,
+    /// What is around it.
+    pub server: ServerAccount,
+}
+
+/// What is around a node.
+#[derive(Clone, Debug, Default)]
+pub struct ServerAccount {
+    /// The version of the module.
+    pub version: &'static str,
+    /// Keys that are locks.
+    pub locks: u64,
+    /// Why the node grants nothing, whoever asks: a code word, and a text.
+    pub obstacle: Option<String>,
+    /// How often the state file was written.
+    pub state_writes: u64,
+    /// How often that failed.
+    pub state_write_failures: u64,
+}
+
+/// A field's value.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Figure {
+    /// One number.
+    Number(u64),
+    /// Several numbers with names, or words, in one line.
+    Text(Cow<'static, str>),
+}
+
+macro_rules! fields {
+    ($($field:ident = $name:literal, $write:expr;)+) => {
+        /// A field, in the order in which they are told. docs/commands.md says what each means.
+        #[allow(missing_docs, reason = "docs/commands.md says what each means")]
+        #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+        pub enum NodeField {
+            $($field,)+
+        }
+
+        impl NodeField {
+            /// All of them.
+            pub const ALL: &'static [NodeField] = &[$(NodeField::$field,)+];
+
+            /// Its name, without what the server puts before it.
+            pub const fn name(self) -> &'static str {
+                match self {
+                    $(NodeField::$field => $name,)+
+                }
+            }
+
+            /// What a node says there.
+            pub fn write(self, told: &Told) -> Figure {
+                let write: fn(&Told) -> Figure = match self {
+                    $(NodeField::$field => $write,)+
+                };
+                write(told)
+            }
+        }
+    };
+}
+
+fields! {
+    Version = "version", |told| word(told.server.version);
+    Locks = "locks", |told| number(told.server.locks);
+    Held = "held", |told| number(told.node.held);
+    Idle = "idle", |told| number(told.server.locks.saturating_sub(told.node.held));
+    Grants = "grants", |told| number(told.node.counts.grants);
+    HeldByAnother = "held_by_another", |told| number(told.node.counts.held);
+    Refusals = "refusals", |told| number(told.node.counts.refusals.iter().sum());
+    RefusalsByCode = "refusals_by_code", |told| by_code(&told.node.counts.refusals);
+    Releases = "releases", |told| number(told.node.counts.releases);
+    Extensions = "extensions", |told| number(told.node.counts.extensions);
+    Raises = "raises", |told| number(told.node.counts.raises);
+    Lapses = "lapses", |told| number(told.node.counts.lapses);
+    Forgotten = "forgotten", |told| number(told.node.counts.forgotten);
+    Waiters = "waiters", |told| number(told.node.waiters);
+    OldestWaiter = "oldest_waiter_ms", |told| number(told.node.oldest_waiter.get());
+    HandedOver = "handed_over", |told| number(told.node.waits.count());
+    Waits = "wait_ms", |told| summary(&told.node.waits);
+    WaitsUpTo = "wait_ms_up_to", |told| up_to(&told.node.waits);
+    Holds = "hold_ms", |told| summary(&told.node.holds);
+    HoldsUpTo = "hold_ms_up_to", |told| up_to(&told.node.holds);
+    Floor = "floor", |told| number(told.node.floor.get());
+    HighestFence = "highest_fence", |told| number(told.node.highest_fence.get());
+    Granting = "granting", |told| number(u64::from(told.server.obstacle.is_none()));
+    State = "state", |told| told.server.obstacle.clone().map_or(word(GRANTS), text);
+    QuarantineLeft = "quarantine_left_ms", |told| number(told.node.quarantine_left.get());
+    StateWrites = "state_writes", |told| number(told.server.state_writes);
+    StateWriteFailures = "state_write_failures", |told| number(told.server.state_write_failures);
+}
+
+/// The section as a client has read it.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct NodeFields(BTreeMap<String, String>);
+
+impl NodeFields {
+    /// Reads the section out of the text of `INFO`, which may have others.
+    pub fn read(text: &str) -> NodeFields {
+        let pairs = text.lines().filter_map(|line| line.strip_prefix(PREFIX)?.split_once(':'));
+        NodeFields(pairs.map(|(name, value)| (name.to_owned(), value.to_owned())).collect())
+    }
+
+    /// Whether there is none: the module is not loaded.
+    pub fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+
+    /// A field as it was told; an older node lacks some.
+    pub fn text(&self, field: NodeField) -> Option<&str> {
+        self.0.get(field.name()).map(String::as_str)
+    }
+
+    /// A field that is a number.
+    pub fn number(&self, field: NodeField) -> Option<u64> {
+        self.text(field)?.parse().ok()
+    }
+
+    /// The numbers with names of one line: `a=1,b=2`.
+    pub fn pairs(&self, field: NodeField) -> impl Iterator<Item = (&str, u64)> {
+        let pair = |pair: &'_ str| -> Option<(usize, u64)> {
+            let (name, number) = pair.split_once('=')?;
+            Some((name.len(), number.parse().ok()?))
+        };
+        let parts = self.text(field).unwrap_or_default().split(',');
+        parts.filter_map(move |part| pair(part).map(|(end, number)| (&part[..end], number)))
+    }
+
+    /// All fields with the names that a node gives them, also those that are newer than this.
+    pub fn iter(&self) -> impl Iterator<Item = (&str, &str)> {
+        self.0.iter().map(|(name, value)| (name.as_str(), value.as_str()))
+    }
+}
+
+/// Fields by name, for what has not been read from a node.
+impl<const N: usize> From<[(NodeField, &str); N]> for NodeFields {
+    fn from(fields: [(NodeField, &str); N]) -> NodeFields {
+        let field = |(field, value): (NodeField, &str)| (field.name().to_owned(), value.to_owned());
+        NodeFields(fields.into_iter().map(field).collect())
+    }
+}
+
+/// The numbers of a distribution, by name.
+pub mod summary_of {
+    /// How many.
+    pub const COUNT: &str = "count";
+    /// All together.
+    pub const SUM: &str = "sum";
+}
+
+const fn number(number: u64) -> Figure {
+    Figure::Number(number)
+}
+
+const fn word(word: &'static str) -> Figure {
+    Figure::Text(Cow::Borrowed(word))
+}
+
+fn text(text: String) -> Figure {
+    Figure::Text(Cow::Owned(text))
+}
+
+fn list(pairs: impl Iterator<Item = (impl ToString, u64)>) -> Figure {
+    let pairs = pairs.map(|(name, number)| format!("{}={number}", name.to_string()));
+    text(pairs.collect::<Vec<_>>().join(","))
+}
+
+fn by_code(refusals: &[u64]) -> Figure {
+    list(MODULE.iter().map(|code| code.word).zip(refusals.iter().copied()))
+}
+
+/// A distribution of lengths of time: how many, all together, and quantiles.
+fn summary(histogram: &Histogram) -> Figure {
+    let quantile = |per_mille| histogram.quantile(per_mille).get();
+    let pairs = [
+        (summary_of::COUNT, histogram.count()),
+        (summary_of::SUM, histogram.sum().get()),
+        ("p50", quantile(500)),
+        ("p90", quantile(900)),
+        ("p99", quantile(990)),
+        ("p999", quantile(999)),
+        ("max", histogram.max().get()),
+    ];
+    list(pairs.into_iter())
+}
+
+/// A distribution by limits: how many were at most so long.
+fn up_to(histogram: &Histogram) -> Figure {
+    list(histogram.up_to_powers(POWERS).map(|(limit, count)| (limit.get(), count)))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::engine::{Instant, Node};
+    use proptest::prelude::*;
+
+    proptest! {
+        #[test]
+        fn what_is_told_is_read(locks: u64, state_writes: u64, is_granting: bool) {
+            let node = Node::new().account(3, Instant::default());
+            let obstacle = (!is_granting).then(|| "READONLY x: y=z".to_owned());
+            let version = "1.2.3";
+            let server =
+                ServerAccount { version, locks, obstacle, state_writes, state_write_failures: 1 };
+            let told = Told { node, server };
+            let shown = |field: &NodeField| match field.write(&told) {
+                Figure::Number(number) => number.to_string(),
+                Figure::Text(text) => text.into_owned(),
+            };
+            let line = |field: &NodeField| format!("{PREFIX}{}:{}\r\n", field.name(), shown(field));
+            let section: String = NodeField::ALL.iter().map(line).collect();
+            let read = NodeFields::read(&format!("# lockmod\r\n{section}# x\r\nrole:master\r\n"));
+            prop_assert_eq!(read.iter().count(), NodeField::ALL.len());
+            for field in NodeField::ALL {
+                prop_assert_eq!(read.text(*field), Some(&shown(field)[..]));
+            }
+            prop_assert_eq!(read.number(NodeField::Locks), Some(locks));
+            prop_assert_eq!(read.number(NodeField::Held), Some(3));
+            prop_assert_eq!(read.number(NodeField::Granting), Some(u64::from(is_granting)));
+            let codes: Vec<&str> =
+                read.pairs(NodeField::RefusalsByCode).map(|(code, _)| code).collect();
+            prop_assert_eq!(codes, MODULE.map(|code| code.word));
+            let count = read.pairs(NodeField::Waits).find(|(name, _)| *name == summary_of::COUNT);
+            prop_assert_eq!(count, Some((summary_of::COUNT, 0)));
+        }
+
+        #[test]
+        fn no_text_makes_the_reading_panic(text in "(lockmod_)?[a-z_]{0,8}[:=,0-9]{0,20}") {
+            let read = NodeFields::read(&text);
+            for field in NodeField::ALL {
+                let _ = (read.number(*field), read.pairs(*field).count());
+            }
+        }
+    }
+}

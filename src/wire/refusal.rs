@@ -1,0 +1,193 @@
+//! Refusals as the text of errors, written and read in one place.
+//!
+//! The first word is the code. A text is for people, but for what stands at a fixed place: the
+//! second word of `QUARANTINE` is the milliseconds that are left of it.
+
+use std::fmt;
+use std::time::Duration;
+
+use super::code::{self, Code, Meaning};
+use crate::engine::{Fence, Refusal};
+
+/// How much of a bad argument is quoted back, in bytes.
+const QUOTE_MAX: usize = 64;
+
+/// Reads `MOVED slot host:port`: a node of a cluster answers with where the lock is.
+pub fn read_moved(text: &str) -> Option<(&str, &str)> {
+    let mut words = text.split(' ').skip_while(|word| *word == code::MOVED.word);
+    let is_moved = code::word_of(text) == code::MOVED.word;
+    if is_moved { Some((words.next()?, words.next()?)) } else { None }
+}
+
+/// The code of a refusal.
+pub const fn code_of(refusal: &Refusal) -> &'static Code {
+    match refusal {
+        Refusal::BadTtl { .. } => &code::BADTTL,
+        Refusal::BadToken { .. } => &code::BADTOKEN,
+        Refusal::BadArg { .. } => &code::BADARG,
+        Refusal::WrongType => &code::WRONGTYPE,
+        Refusal::Quarantine { .. } => &code::QUARANTINE,
+        Refusal::QueueFull { .. } => &code::QUEUEFULL,
+        Refusal::NoPermission { .. } => &code::NOPERM,
+        Refusal::Exhausted => &code::EXHAUSTED,
+        Refusal::StateFile { .. } => &code::STATEFILE,
+        Refusal::BadFence { .. } => &code::BADFENCE,
+    }
+}
+
+/// What an error tells whoever sent the command.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Told {
+    /// What to do about it.
+    pub meaning: Meaning,
+    /// For how much longer the node grants nothing, in a quarantine.
+    pub left: Option<Duration>,
+}
+
+/// Reads the text of an error.
+pub fn read(text: &str) -> Told {
+    let meaning = code::meaning_of(text);
+    let left = match meaning {
+        Meaning::Quarantine => text.split(' ').nth(1).and_then(|left| left.parse().ok()),
+        Meaning::Later
+        | Meaning::Full
+        | Meaning::Forbidden
+        | Meaning::WrongType
+        | Meaning::Never => None,
+    };
+    Told { meaning, left: left.map(Duration::from_millis) }
+}
+
+impl fmt::Display for Refusal {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(code_of(self).word)?;
+        match self {
+            Refusal::BadTtl { given, max } => write!(
+                f,
+                " ttl '{}' is not a whole number of milliseconds from 1 to {}",
+                Quote(given),
+                max.get()
+            ),
+            Refusal::BadToken { length, max } => {
+                write!(f, " token has {length} bytes; allowed are 1 to {max}")
+            }
+            Refusal::BadArg { given, what, allowed } => {
+                write!(f, " {what} '{}'; allowed: {allowed}", Quote(given))
+            }
+            Refusal::WrongType => {
+                f.write_str(" the key holds another kind of value; allowed: a lock, or no key")
+            }
+            Refusal::Quarantine { reason, left } => {
+                write!(f, " {} ms left: {reason}, and grants nothing until then", left.get())
+            }
+            Refusal::QueueFull { waiters, max } => {
+                write!(f, " {waiters} wait at this node; allowed are {max}, or do not wait")
+            }
+            Refusal::NoPermission { channel } => write!(
+                f,
+                " this user may not publish to the channel '{}'; allowed: a channel of its rules",
+                Quote(channel)
+            ),
+            Refusal::BadFence { fence, max } => {
+                write!(f, " fence {fence} is above {max}, which no honest fence is at this time")
+            }
+            Refusal::Exhausted => {
+                write!(f, " the fence is {}, the largest there is; use another lock", Fence::MAX)
+            }
+            Refusal::StateFile { cause } => {
+                write!(f, " cannot write the state file, so no larger fence or later end: {cause}")
+            }
+        }
+    }
+}
+
+impl std::error::Error for Refusal {}
+
+/// Bytes from a client as printable text on one line, cut to a length that fits a log.
+struct Quote<'a>(&'a [u8]);
+
+impl fmt::Display for Quote<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let shown = &self.0[..self.0.len().min(QUOTE_MAX)];
+        write!(f, "{}", shown.escape_ascii())?;
+        if shown.len() < self.0.len() { f.write_str("...") } else { Ok(()) }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::engine::{Millis, QuarantineReason};
+    use proptest::prelude::*;
+
+    fn reason() -> impl Strategy<Value = QuarantineReason> {
+        prop_oneof![
+            Just(QuarantineReason::UncleanRestart),
+            Just(QuarantineReason::StateLost),
+            Just(QuarantineReason::Promotion),
+            Just(QuarantineReason::ClockStep),
+            Just(QuarantineReason::OtherData),
+        ]
+    }
+
+    fn refusals() -> impl Strategy<Value = Refusal> {
+        let bytes = || proptest::collection::vec(any::<u8>(), 0..80);
+        let bad_ttl = (bytes(), any::<u64>());
+        let bad_fence = (0..=Fence::MAX.get(), 0..=Fence::MAX.get());
+        let fence = |number| Fence::new(number).unwrap();
+        prop_oneof![
+            bad_ttl.prop_map(|(given, max)| Refusal::BadTtl { given, max: Millis::new(max) }),
+            any::<(usize, usize)>().prop_map(|(length, max)| Refusal::BadToken { length, max }),
+            bytes().prop_map(|given| Refusal::BadArg { given, what: "fence", allowed: "1" }),
+            Just(Refusal::WrongType),
+            (reason(), any::<u64>())
+                .prop_map(|(reason, left)| Refusal::Quarantine { reason, left: Millis::new(left) }),
+            any::<(usize, usize)>().prop_map(|(waiters, max)| Refusal::QueueFull { waiters, max }),
+            bytes().prop_map(|channel| Refusal::NoPermission { channel }),
+            bad_fence.prop_map(move |(given, max)| Refusal::BadFence {
+                fence: fence(given),
+                max: fence(max)
+            }),
+            Just(Refusal::Exhausted),
+            ".{0,20}".prop_map(|cause| Refusal::StateFile { cause }),
+        ]
+    }
+
+    proptest! {
+        #[test]
+        fn what_is_written_of_a_refusal_is_read(refusal in refusals()) {
+            let text = refusal.to_string();
+            let code = code_of(&refusal);
+            prop_assert_eq!(*code, code::MODULE[refusal.place()]);
+            let left = match refusal {
+                Refusal::Quarantine { left, .. } => Some(Duration::from(left)),
+                _ => None,
+            };
+            prop_assert_eq!(code::word_of(&text), code.word);
+            prop_assert_eq!(read(&text), Told { meaning: code.meaning, left });
+        }
+
+        #[test]
+        fn no_text_makes_the_reading_panic(text in ".{0,60}") {
+            let _ = read(&text);
+            let _ = read(&format!("QUARANTINE {text}"));
+        }
+    }
+
+    #[test]
+    fn refusals_name_the_code_the_value_and_what_is_allowed() {
+        let refusal = Refusal::BadTtl { given: b"-5".to_vec(), max: Millis::new(1000) };
+        assert_eq!(
+            refusal.to_string(),
+            "BADTTL ttl '-5' is not a whole number of milliseconds from 1 to 1000"
+        );
+    }
+
+    #[test]
+    fn hostile_bytes_are_quoted_on_one_line_and_cut() {
+        let given = [b"\r\n+OK\xff".as_slice(), &[b'x'; 100]].concat();
+        let text = Refusal::BadArg { given, what: "fence", allowed: "1" }.to_string();
+        assert!(text.starts_with(r"BADARG fence '\r\n+OK\xff"), "{text}");
+        assert!(text.contains("x...'") && text.len() < 120, "{text}");
+    }
+}
