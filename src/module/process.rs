@@ -5,6 +5,7 @@
 
 use std::collections::BTreeMap;
 use std::io;
+use std::path::PathBuf;
 
 use super::alarm::Alarm;
 use super::delivery::Delivery;
@@ -20,6 +21,7 @@ static PROCESS: Guarded<Process> = Guarded::new(Process {
     state: None,
     claimed: None,
     was_read: false,
+    folder: None,
     may_be_replica: true,
     owes_floor: false,
     blocked: BTreeMap::new(),
@@ -39,6 +41,9 @@ pub(super) struct Process {
     pub(super) claimed: Option<Claimed>,
     /// Whether the server has read a data set: it says nothing of one that is missing.
     pub(super) was_read: bool,
+    /// The server's folder when the module was loaded; `None` once it was another, even for a
+    /// while: the append-only file may be there.
+    pub(super) folder: Option<PathBuf>,
     /// Whether the server may be a replica; for certain, once the node has begun.
     pub(super) may_be_replica: bool,
     /// Whether a replica has come that may not know of the floor.

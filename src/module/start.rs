@@ -6,8 +6,11 @@
 //! what the file says stays true, whatever happens to the server in between. A node whose file
 //! cannot be written knows all the same what it has to wait for: it only grants nothing.
 
+use std::env;
+use std::path::PathBuf;
+
 use super::ffi::{Context, InServer, Level, values};
-use super::process::{self, Ready};
+use super::process::{self, Process, Ready};
 use super::state_file::{Claimed, OpenError, StateFile};
 use super::{clock, config};
 use crate::codec;
@@ -26,27 +29,27 @@ pub(super) fn data_set_read(server: InServer<'_>) {
 pub(super) fn load(context: &mut Context<'_>) -> Result<(), String> {
     let server = context.in_server();
     let name = config::state_file();
+    // The server has made its `dir` the working folder; `CONFIG SET dir` may move it later.
+    let folder = env::current_dir().map_err(|error| format!("no working folder: {error}"))?;
     let claimed = if name.is_empty() {
         let line = "WARNING: lockmod.state-file is empty: after a crash this node may grant a lock \
                     that is held, and fences may fall";
         context.log(Level::Warning, line);
         None
     } else {
-        Some(claim(context, &name)?)
+        Some(claim(context, folder.join(name))?)
     };
     process::with(server, |process| {
         let found = claimed.as_ref().map(|claimed| claimed.found);
         process.node.found(found, clock::read(), clock::boot_id());
         process.claimed = claimed;
+        process.folder = Some(folder);
     });
     context.log(Level::Notice, concat!("lockmod ", env!("CARGO_PKG_VERSION"), " is ready"));
     Ok(())
 }
 
-fn claim(context: &mut Context<'_>, name: &str) -> Result<Claimed, String> {
-    // The server has made its `dir` the working folder; `CONFIG SET dir` may move it later.
-    let folder = std::env::current_dir().map_err(|error| format!("no working folder: {error}"))?;
-    let path = folder.join(name);
+fn claim(context: &mut Context<'_>, path: PathBuf) -> Result<Claimed, String> {
     let port = context.port();
     let explain = |error| match error {
         OpenError::InUse => format!("{} is in use by another server", path.display()),
@@ -158,9 +161,24 @@ pub(super) fn configured(context: &mut Context<'_>) {
     if process::with(server, |process| process.node.heed(caution, now)) {
         context.log(Level::Warning, "the quarantine was ended by lockmod.quarantine no");
     }
+    look_at_folder(context);
     let has_state = process::with(server, |process| process.state.is_some());
     if has_state && !is_always_durable(context) {
         change_state(context, Change::NotAlwaysDurable);
+    }
+}
+
+/// Notes another working folder: the next append-only file is written there, and the next start
+/// looks for it in the folder that is configured.
+fn look_at_folder(context: &mut Context<'_>) {
+    let now_in = env::current_dir().ok();
+    let leaves = |process: &mut Process| {
+        process.folder.take_if(|folder| now_in.as_ref() != Some(folder)).is_some()
+    };
+    if process::with(context.in_server(), leaves) {
+        let line = "WARNING: dir was changed while the server runs: the state file stays where it \
+                    is, and a crash will be waited out, whatever the append-only file has";
+        context.log(Level::Warning, line);
     }
 }
 
@@ -243,8 +261,11 @@ fn change_state(context: &mut Context<'_>, change: Change) -> bool {
     false
 }
 
-/// Whether every write is on disk before it is answered.
+/// Whether every write is on disk before it is answered, where the next start reads it.
 fn is_always_durable(context: &mut Context<'_>) -> bool {
+    if process::with(context.in_server(), |process| process.folder.is_none()) {
+        return false;
+    }
     let mut is =
         |name: &str, value: &str| context.setting(name).is_some_and(|found| found == value);
     is("appendonly", "yes") && is("appendfsync", "always") && is("no-appendfsync-on-rewrite", "no")

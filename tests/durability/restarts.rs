@@ -74,6 +74,50 @@ fn a_lease_that_was_given_back_is_not_waited_for() {
     assert!(left > 30_000 && left <= 61_000 + LEASE_BLOCK_MS, "{left} ms");
 }
 
+/// A rewrite after `CONFIG SET dir` puts the append-only file into the new folder. The next start
+/// read the old one, believed that every write was on the disk, and granted a lock that was held.
+#[test]
+fn leases_in_an_append_only_file_of_another_folder_are_waited_out() {
+    for comes_back in [false, true] {
+        let mut server = Server::builder()
+            .config("enable-protected-configs", "yes")
+            .config("appendonly", "yes")
+            .config("appendfsync", "always")
+            .start();
+        granted(&server, "known", "holder", 1);
+        let other = server.dir().join("other");
+        std::fs::create_dir_all(other.join("appendonlydir")).expect("a folder");
+        server.run(&format!("CONFIG SET dir {}", other.display())).expect("set");
+        server.run("BGREWRITEAOF").expect("rewritten");
+        let manifest = other.join("appendonlydir/appendonly.aof.manifest");
+        wait_until("the file is in the other folder", || manifest.exists());
+        if comes_back {
+            server.run(&format!("CONFIG SET dir {}", server.dir().display())).expect("set");
+        }
+        let fence = granted(&server, "lock", "holder", 60_000);
+        assert!(server.log().contains("WARNING: dir was changed"), "{}", server.log());
+        server.kill();
+        server.start_again();
+        assert!(quarantine_left(&server, "lock") > 50_000);
+        server.run("CONFIG SET lockmod.quarantine no").expect("set");
+        assert!(granted(&server, "lock", "next", 1_000) > fence);
+    }
+}
+
+#[test]
+fn a_folder_that_is_set_again_is_no_other_folder() {
+    let mut server = Server::builder()
+        .config("enable-protected-configs", "yes")
+        .config("appendonly", "yes")
+        .config("appendfsync", "always")
+        .start();
+    server.run(&format!("CONFIG SET dir {}", server.dir().display())).expect("set");
+    granted(&server, "lock", "holder", 60_000);
+    server.kill();
+    server.start_again();
+    assert_eq!(acquire(&server, "lock", "next", 1_000), Ok(None), "the lease came back");
+}
+
 #[test]
 fn a_quarantined_node_still_releases_reads_and_repairs() {
     let mut server = without_persistence();
