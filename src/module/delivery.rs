@@ -51,11 +51,11 @@ impl Delivery {
         }
     }
 
-    /// Notes that the client is sent the answer, if it is. Where that was no grant, nobody asks.
-    pub(super) fn delivered(&self, is_heard: impl FnOnce() -> bool) {
+    /// Notes that the client is sent the answer.
+    pub(super) fn delivered(&self) {
         match self {
-            Delivery::Granted(shared) if is_heard() => shared.is_delivered.set(true),
-            Delivery::Granted(_) | Delivery::Parting(_) => {}
+            Delivery::Granted(shared) => shared.is_delivered.set(true),
+            Delivery::Parting(_) => {}
         }
     }
 

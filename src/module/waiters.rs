@@ -232,8 +232,8 @@ impl Told for Delivery {
         Delivery::reply(self)
     }
 
-    fn delivered(&self, is_heard: impl FnOnce() -> bool) {
-        Delivery::delivered(self, is_heard);
+    fn delivered(&self) {
+        Delivery::delivered(self);
     }
 
     fn lost(self) -> Option<Granted> {

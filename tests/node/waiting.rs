@@ -231,40 +231,6 @@ fn a_grant_to_two_calls_is_handed_on_only_if_both_clients_have_gone() {
     }
 }
 
-/// A grant by waiting begins when its answer says so. To a client that had asked for no replies it
-/// stood for its whole ttl, and nobody knew of it.
-#[test]
-fn a_grant_whose_client_hears_no_replies_is_handed_on() {
-    for (mode, threads) in [("OFF", 1), ("SKIP", 1), ("OFF", 4)] {
-        let builder = Server::builder().config("appendonly", "yes");
-        let server = builder.config("io-threads", threads).start();
-        let conn = &mut server.connect();
-        ask(conn, "LOCK.ACQUIRE seen A 60000");
-        let mut hears = server.connect_raw();
-        hears.send(&["LOCK.ACQUIRE", "seen", "B", "60000", "WAIT", "60000"]);
-        wait_until("it waits", || server.info_u64("lockmod_waiters") == 1);
-        ask(conn, "LOCK.RELEASE seen A");
-        assert_eq!(hears.read(), b":2\r\n", "the node has seen a reply on its way");
-        ask(conn, "LOCK.ACQUIRE res A 60000");
-        let mut deaf = server.connect_raw();
-        deaf.send(&["CLIENT", "REPLY", mode]);
-        wait(&server, &mut deaf, "B", LONG);
-        let mut next = waiter(&server, "C", LONG);
-        assert_eq!(ask(conn, "LOCK.RELEASE res A"), "1");
-        assert_eq!(next.read(), b":3\r\n", "{mode}");
-        ask_all(conn, &[("LOCK.RELEASE res B", "0"), ("LOCK.RELEASE res C", "1")]);
-        // It can be told again, and then it is.
-        if mode == "OFF" {
-            deaf.send(&["CLIENT", "REPLY", "ON"]);
-            assert_eq!(deaf.read(), b"+OK\r\n");
-        }
-        ask(conn, "LOCK.ACQUIRE res A 60000");
-        wait(&server, &mut deaf, "B", LONG);
-        assert_eq!(ask(conn, "LOCK.RELEASE res A"), "1");
-        assert_eq!(deaf.read(), b":5\r\n", "{mode}");
-    }
-}
-
 #[test]
 fn a_grant_whose_client_has_gone_is_handed_on() {
     let server = Server::builder().config("appendonly", "yes").start();

@@ -10,7 +10,7 @@ use std::ffi::{CStr, c_char, c_int, c_void};
 use std::marker::PhantomData;
 use std::os::fd::{AsRawFd, BorrowedFd};
 use std::ptr::null_mut;
-use std::sync::atomic::{AtomicBool, AtomicPtr, Ordering};
+use std::sync::atomic::{AtomicPtr, Ordering};
 
 use redis_module::raw;
 use rustix::io::Errno;
@@ -36,9 +36,6 @@ pub(in crate::module) enum Writes {
 /// A context of the module's own, which belongs to no callback: for what may be asked at any time
 /// under the server's lock.
 static DETACHED: AtomicPtr<raw::RedisModuleCtx> = AtomicPtr::new(null_mut());
-
-/// Whether a reply was seen on its way to a client.
-static SHOWS_REPLIES: AtomicBool = AtomicBool::new(false);
 
 /// Makes the context of the module's own.
 ///
@@ -105,8 +102,8 @@ pub(in crate::module) trait Told: Sized {
     /// The text of an error reply.
     fn reply(&self) -> Result<Reply, String>;
 
-    /// Notes whether the client is sent the answer, which costs something to find out.
-    fn delivered(&self, is_heard: impl FnOnce() -> bool);
+    /// Notes that the client is sent the answer.
+    fn delivered(&self);
 
     /// What has turned out by now to have been told to nobody, if that matters.
     fn lost(self) -> Option<Self::Lost>;
@@ -201,37 +198,6 @@ impl Context<'_> {
             | raw::REDISMODULE_CTX_FLAGS_REPLICATED
             | raw::REDISMODULE_CTX_FLAGS_LOADING;
         self.flags().0 & at_once == 0
-    }
-
-    /// Whether the reply that was just given will be sent: a client that has said `CLIENT REPLY
-    /// OFF` or `SKIP` has nothing to be sent then. No part of the server's API tells that.
-    ///
-    /// A grant that was told must not be taken back. So that a server which shows replies in
-    /// another way does no harm, all are taken for sent until one was seen.
-    fn is_heard(&mut self) -> bool {
-        let (context, command) = (self.raw.as_ptr(), c"CLIENT".as_ptr());
-        // SAFETY: the context lasts as long as `self`; `c` takes a terminated string, `l` a number.
-        // The reply is ours; its text lasts as long as it does, and it is freed once.
-        unsafe {
-            let (list, by, id) = (c"LIST", c"ID", call!(RedisModule_GetClientId(context)));
-            let format = c"ccl".as_ptr();
-            let reply =
-                call!(RedisModule_Call(context, command, format, list.as_ptr(), by.as_ptr(), id));
-            // Where the command was renamed, nobody can tell.
-            if reply.is_null() {
-                return true;
-            }
-            let mut length = 0;
-            let start = call!(RedisModule_CallReplyStringPtr(reply, &mut length));
-            let line = slice(start, length).unwrap_or_default();
-            let has = |field: &[u8]| line.windows(field.len()).any(|window| window == field);
-            let has_nothing_to_be_sent = has(b" obl=0 ") && has(b" oll=0 ");
-            call!(RedisModule_FreeCallReply(reply));
-            if !has_nothing_to_be_sent {
-                SHOWS_REPLIES.store(true, Ordering::Relaxed);
-            }
-            !has_nothing_to_be_sent || !SHOWS_REPLIES.load(Ordering::Relaxed)
-        }
     }
 
     /// Blocks the sender of the command, which is not answered by the command itself.
@@ -431,7 +397,7 @@ unsafe extern "C" fn on_reply<T: Told>(
             Ok(reply) => context.answer(reply.into()),
             Err(refusal) => context.reply_error(&refusal),
         }
-        answer.delivered(|| context.is_heard());
+        answer.delivered();
     };
     // SAFETY: the server passes a context that lasts for this callback.
     unsafe { Context::enter(context, "an answer", deliver) };
