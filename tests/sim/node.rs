@@ -274,13 +274,13 @@ impl Node {
         if !self.is_up || self.locks.contains_key(name) {
             return None;
         }
-        let loaded = decode_lock(bytes, self.dated(), self.boot).expect("a node wrote it");
+        let mut loaded = decode_lock(bytes, self.dated(), self.boot).expect("a node wrote it");
         let now = self.now();
         let lease = loaded.lock.lease(now)?;
         let token = lease.token.as_bytes().to_vec();
-        if self.defect != Defect::CountsRestored
-            && let Some(change) = self.engine.names_changed(now)
-        {
+        if self.defect == Defect::CountsRestored {
+            loaded.lock.set_provisional(false);
+        } else if let Some(change) = self.engine.names_changed(now) {
             self.change_state(change).ok()?;
         }
         self.write_state().ok()?;
