@@ -59,10 +59,10 @@ impl Delivery {
         }
     }
 
-    /// The grant, if it has turned out by now that nobody was there to take it.
-    pub(super) fn undelivered(self) -> Option<Granted> {
+    /// The grant, and whether its client was told of it; `None` while another call may be.
+    pub(super) fn over(self) -> Option<(Granted, bool)> {
         let Delivery::Granted(shared) = self else { return None };
         let Shared { granted, is_delivered } = Rc::into_inner(shared)?;
-        (!is_delivered.get()).then_some(granted)
+        Some((granted, is_delivered.get()))
     }
 }

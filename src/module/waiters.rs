@@ -16,8 +16,8 @@ use super::ffi::waiting::{Name, Task, Told, Writes, do_after};
 use super::ffi::{Context, Found, InServer};
 use super::{clock, config, process, replication, start};
 use crate::engine::{
-    Acquired, Call, CallId, Claim, ConnectionId, Effect, Gate, Granted, HandOver, Instant, Look,
-    Millis, Queued, Refusal, Released, Standing, Turning,
+    Acquired, Call, CallId, Claim, ConnectionId, Effect, Gate, Granted, HandOver, Instant, Lock,
+    Look, Millis, Queued, Refusal, Released, Standing, Turning,
 };
 use crate::wire::request::Queue;
 use crate::wire::resp::Reply;
@@ -236,8 +236,13 @@ impl Told for Delivery {
         Delivery::delivered(self);
     }
 
-    fn lost(self) -> Option<Granted> {
-        self.undelivered()
+    fn lost(self, server: InServer<'_>) -> Option<Granted> {
+        let (granted, is_delivered) = self.over()?;
+        if is_delivered {
+            process::with(server, |process| process.node.heard(&granted));
+            return None;
+        }
+        Some(granted)
     }
 
     fn make_good(context: &mut Context<'_>, granted: Granted) {
@@ -262,9 +267,13 @@ impl Told for Delivery {
     }
 }
 
-/// A blocked client was granted the lock and is not there any more: the next is served.
+/// A blocked client was granted the lock and is not there any more: the next is served. On a node
+/// that has become a replica, its master decides.
 fn undelivered(context: &mut Context<'_>, granted: Granted) {
     let server = context.in_server();
+    if !context.flags().is_master() {
+        return process::with(server, |process| process.node.heard(&granted));
+    }
     if context.must_not_replicate() {
         process::with(server, |process| process.undelivered.push(granted));
         return;
@@ -273,12 +282,15 @@ fn undelivered(context: &mut Context<'_>, granted: Granted) {
     if !context.select(*database) {
         return;
     }
-    let (text, now) = (context.name(name), clock::now());
+    let (text, now, mut nothing) = (context.name(name), clock::now(), Lock::default());
     let ready = start::ready(context);
-    let released = match text.open(context).find() {
-        Found::Lock(lock) => process::decide(ready, |node| Ok(node.take_back(lock, &granted, now))),
-        Found::Nothing | Found::Other => Ok(Released::NotHeld),
+    let mut key = text.open(context);
+    let lock = match key.find() {
+        Found::Lock(lock) => lock,
+        Found::Nothing | Found::Other => &mut nothing,
     };
+    let released = process::decide(ready, |node| Ok(node.take_back(lock, &granted, now)));
+    drop(key);
     if let Ok(Released::Released { .. }) = released {
         text.replicate_release(context, &granted.token);
         text.changed(context, c"lock.release");

@@ -263,6 +263,77 @@ fn a_grant_whose_client_has_gone_is_handed_on() {
     assert_eq!(ask(conn, "LOCK.RELEASE res C"), "1");
 }
 
+/// A client repeats its call over a new connection before the server has noticed that the old one
+/// is gone. It was told of its lease, which was then taken back: nobody had heard the first call.
+#[test]
+fn a_grant_that_a_retry_was_told_of_is_not_taken_back() {
+    let server = Server::start();
+    let conn = &mut server.connect();
+    let mut fence = 0;
+    for (retry, told) in [
+        ("LOCK.ACQUIRE res B 60000", None),
+        ("LOCK.ACQUIRE res B 1 WAIT 9 LABEL me", None),
+        ("LOCK.EXTEND res B 60000", Some("1")),
+        ("LOCK.FENCE res B 1", None),
+    ] {
+        ask(conn, "LOCK.ACQUIRE res A 60000");
+        let mut gone = server.connect_raw();
+        let id = id_of(&mut gone);
+        wait(&server, &mut gone, "B", LONG);
+        let mut next = waiter(&server, "C", LONG);
+        let kill = format!("CLIENT KILL ID {id}");
+        for line in ["MULTI", "LOCK.RELEASE res A", &kill, retry] {
+            ask(conn, line);
+        }
+        fence += 2;
+        let told = told.map_or_else(|| fence.to_string(), str::to_owned);
+        assert_eq!(ask(conn, "EXEC"), format!("[1 1 {told}]"), "{retry}");
+        assert_eq!(ask(conn, "LOCK.ACQUIRE res D 60000"), "nil", "{retry}: it was told");
+        assert!(next.is_silent_for(Duration::from_millis(50)), "{retry}");
+        assert_eq!(ask(conn, "LOCK.RELEASE res B"), "1", "{retry}");
+        fence += 1;
+        assert_eq!(next.read(), format!(":{fence}\r\n").as_bytes(), "{retry}");
+        assert_eq!(ask(conn, "LOCK.RELEASE res C"), "1");
+    }
+}
+
+/// While writes are paused nothing can be taken back. A retry that waited for the end of the pause
+/// comes before the node's next look.
+#[test]
+fn a_grant_that_a_retry_was_told_of_after_a_pause_is_not_taken_back() {
+    let server = Server::builder().config("hz", 1).config("dynamic-hz", "no").start();
+    let conn = &mut server.connect();
+    for has_retry in [true, false] {
+        ask(conn, "LOCK.ACQUIRE res A 60000");
+        let mut gone = server.connect_raw();
+        let id = id_of(&mut gone);
+        wait(&server, &mut gone, "B", LONG);
+        let mut next = waiter(&server, "C", LONG);
+        let kill = format!("CLIENT KILL ID {id}");
+        for line in ["MULTI", "LOCK.RELEASE res A", &kill, "CLIENT PAUSE 60000 WRITE"] {
+            ask(conn, line);
+        }
+        assert_eq!(ask(conn, "EXEC"), "[1 1 OK]");
+        assert_eq!(field(conn, "res", "state"), "held", "nothing is taken back in a pause");
+        let mut retry = server.connect_raw();
+        let retry_id = id_of(&mut retry);
+        if has_retry {
+            retry.send(&["LOCK.ACQUIRE", "res", "B", "60000"]);
+            let list = format!("CLIENT LIST ID {retry_id}");
+            wait_until("the retry is put off", || ask(conn, &list).contains(" flags=b"));
+        }
+        ask(conn, "CLIENT UNPAUSE");
+        if has_retry {
+            assert_eq!(retry.read(), b":2\r\n");
+            // The node looks at what it could not take back once a second here.
+            assert!(next.is_silent_for(Duration::from_millis(1_200)));
+            assert_eq!(ask(conn, "LOCK.RELEASE res B"), "1");
+        }
+        assert!(next.read().starts_with(b":"));
+        assert_eq!(ask(conn, "LOCK.RELEASE res C"), "1");
+    }
+}
+
 #[test]
 fn a_grant_is_on_the_disk_before_it_is_answered_and_replicas_are_told() {
     let server = Server::builder().config("appendonly", "yes").config("appendfsync", "always");

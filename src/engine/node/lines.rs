@@ -87,14 +87,14 @@ pub struct Call {
 }
 
 /// A grant that may have to be taken back.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Granted {
-    /// The lock.
-    pub name: LockName,
     /// The token that was granted it.
     pub token: Box<[u8]>,
     /// The fence of the grant.
     pub fence: Fence,
+    /// The lock.
+    pub name: LockName,
 }
 
 impl Lines {

@@ -37,7 +37,7 @@ pub use start::{Begun, Caution, Warning};
 pub use statement::{Draft, Statement};
 pub use tally::{Counts, Tally};
 
-use std::collections::VecDeque;
+use std::collections::{BTreeSet, VecDeque};
 
 use crate::engine::{Clocks, Fence, Instant, QuarantineReason, Refusal, Token, UnixTime};
 use lines::Lines;
@@ -57,6 +57,8 @@ pub struct Node {
     looked_at: Instant,
     lines: Lines,
     effects: VecDeque<Effect>,
+    /// Grants by waiting of which it is not known yet whether anybody was told.
+    unheard: BTreeSet<Granted>,
     /// Whether the node has asked to be called, and has not been yet.
     is_ringing: bool,
 }
@@ -79,6 +81,7 @@ impl Node {
             looked_at: Instant::from_millis(0),
             lines: Lines::NONE,
             effects: VecDeque::new(),
+            unheard: BTreeSet::new(),
             is_ringing: false,
         }
     }
@@ -99,6 +102,7 @@ impl Node {
     ) -> Result<Acquired, Stop> {
         let outcome = self.promises.acquire(lock, claim, label, now)?;
         self.tally.acquired(outcome);
+        self.told_again(claim.token, outcome);
         Ok(outcome)
     }
 
@@ -125,7 +129,10 @@ impl Node {
         let had_lease = lock.has_unnoted_lease();
         let outcome = self.promises.extend(lock, claim, fencing, clocks)?;
         self.tally.changed(had_lease, lock);
-        self.tally.counts.extensions += u64::from(outcome.is_done());
+        if outcome.is_done() {
+            self.tally.counts.extensions += 1;
+            self.told(claim.token, lock.lease_fence());
+        }
         Ok(outcome)
     }
 
@@ -141,7 +148,10 @@ impl Node {
         clocks: Clocks,
     ) -> Result<Extended, Stop> {
         let outcome = self.promises.raise(lock, token, fence, clocks)?;
-        self.tally.counts.raises += u64::from(outcome.is_done());
+        if outcome.is_done() {
+            self.tally.counts.raises += 1;
+            self.told(token, lock.lease_fence());
+        }
         Ok(outcome)
     }
 

@@ -212,6 +212,7 @@ impl Node {
             |line: &mut Line| promises.acquire_in_line(lock, line, claim, label, queued, now);
         let (outcome, left) = lines.with_ticket(place, queued, now, decide).0?;
         self.tally.acquired(outcome);
+        self.told_again(claim.token, outcome);
         if let Acquired::Granted { fence, .. } | Acquired::Again { fence, .. } = outcome {
             self.part(place, left, &Parting::Fence(fence));
         }
@@ -361,7 +362,8 @@ impl Node {
     }
 
     /// Notes what became of a hand-over: how the lock stands, if that is known, and the grant that
-    /// its calls are to be told of by whoever carries it out. Of anything else they are told here.
+    /// its calls are to be told of by whoever carries it out, and says then whether one of them
+    /// was ([`Node::heard`]) or none ([`Node::take_back`]). Of anything else they are told here.
     pub fn handed_over(
         &mut self,
         hand_over: &HandOver,
@@ -374,8 +376,9 @@ impl Node {
             ) => {
                 let granted = hand_over.calls.first().map(|call| {
                     self.lines.waits.record(call.since.until(now));
-                    Granted { name: call.name.clone(), token: call.token.clone(), fence: *fence }
+                    Granted { token: call.token.clone(), fence: *fence, name: call.name.clone() }
                 });
+                self.unheard.extend(granted.clone());
                 return (Some(Standing::Held(*ends_at)), granted);
             }
             Ok(Acquired::Held) => Parting::TooLate,
@@ -390,13 +393,44 @@ impl Node {
         (None, None)
     }
 
-    /// Takes back a grant of which none of its calls could be told.
+    /// One of its calls was told of a grant.
+    pub fn heard(&mut self, granted: &Granted) {
+        self.unheard.remove(granted);
+    }
+
+    /// Takes back a grant of which none of its calls could be told: unless another request with its
+    /// token was told of the lease since. Whoever sent that one may rely on it.
     pub fn take_back(&mut self, lock: &mut Lock, granted: &Granted, now: Instant) -> Released {
+        let is_unheard = self.unheard.remove(granted);
         let is_it = lock.written_lease().is_some_and(|lease| lease.fence == granted.fence);
         match Token::new(&granted.token, TOKEN_MAX) {
-            Ok(token) if is_it => self.release(lock, token, now),
+            Ok(token) if is_unheard && is_it => self.release(lock, token, now),
             Ok(_) | Err(_) => Released::NotHeld,
         }
+    }
+
+    /// As [`Node::told`], for a token that has asked for its lock again.
+    #[inline]
+    pub(super) fn told_again(&mut self, token: Token<'_>, outcome: Acquired) {
+        if let Acquired::Again { fence, .. } = outcome {
+            self.told(token, fence);
+        }
+    }
+
+    /// A request was told that its token has a lease with this fence.
+    #[inline]
+    pub(super) fn told(&mut self, token: Token<'_>, fence: Fence) {
+        if !self.unheard.is_empty() {
+            self.keep_unheard(token, fence);
+        }
+    }
+
+    /// The lease stands, whether the call that waited for it is told or not. With the same token
+    /// and fence at two locks, both do: a lease too many ends by itself.
+    #[cold]
+    fn keep_unheard(&mut self, token: Token<'_>, fence: Fence) {
+        let token = token.as_bytes();
+        self.unheard.retain(|granted| granted.fence != fence || *granted.token != *token);
     }
 
     /// Removes waiters whose deadline has passed; answers whether somebody is left who may be
@@ -512,5 +546,81 @@ impl Node {
             let _ = self.over();
         }
         batch
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::engine::{Clocks, Fencing, UnixTime};
+
+    const NOW: Instant = Instant::from_millis(1_000);
+    const PLACE: (u32, &[u8]) = (0, b"lock");
+
+    fn claim() -> Claim<'static> {
+        Claim { token: Token::new(b"waits", 64).unwrap(), ttl: Millis::new(500) }
+    }
+
+    /// A node that has granted the lock to a call, of which it is not known whether it was told.
+    fn handed_over() -> (Node, Lock, Granted) {
+        let (mut node, mut lock) = (Node::new(), Lock::default());
+        node.block(PLACE, CallId(1), (claim(), b"", Box::default()), Millis::new(900), NOW);
+        let mut look =
+            Look { standing: Some(Standing::Free), gate: Some(Gate::Open), ..Look::default() };
+        let turning = node.settle(PLACE, &mut look, NOW, Millis::new(10));
+        let Turning::HandOver(hand_over) = turning else { panic!("{turning:?}") };
+        let outcome = node.hand_over(&mut lock, &hand_over, Millis::new(500), NOW);
+        let outcome = outcome.map_err(|stop| panic!("{stop:?}"));
+        let (_, granted) = node.handed_over(&hand_over, &outcome, NOW);
+        (node, lock, granted.expect("a grant"))
+    }
+
+    #[test]
+    fn a_grant_of_which_nobody_was_told_is_taken_back_once() {
+        let (mut node, mut lock, granted) = handed_over();
+        let taken = node.take_back(&mut lock, &granted, NOW);
+        assert!(matches!(taken, Released::Released { .. }) && !lock.is_held(NOW), "{taken:?}");
+        assert_eq!(node.take_back(&mut lock, &granted, NOW), Released::NotHeld);
+        assert!(node.unheard.is_empty());
+    }
+
+    /// A retry of the call over another connection was answered by the lease, which was taken back
+    /// when the first connection turned out to be gone.
+    #[test]
+    fn a_lease_that_its_token_was_told_of_is_not_taken_back() {
+        type Tell = fn(&mut Node, &mut Lock);
+        const CLOCKS: Clocks = Clocks { now: NOW, wall: UnixTime::from_millis(1 << 40) };
+        let tellings: [Tell; 5] = [
+            |node, lock| drop(node.acquire(lock, claim(), b"", NOW)),
+            |node, lock| drop(node.acquire_in_line(PLACE, lock, (claim(), b""), None, NOW)),
+            |node, lock| drop(node.extend(lock, claim(), Fencing::Keep, CLOCKS)),
+            |node, lock| drop(node.raise(lock, claim().token, lock.counter(), CLOCKS)),
+            |node, lock| {
+                let fence = Fence::new(9).unwrap();
+                drop(node.raise(lock, claim().token, fence, CLOCKS));
+            },
+        ];
+        for (number, tell) in tellings.iter().enumerate() {
+            let (mut node, mut lock, granted) = handed_over();
+            tell(&mut node, &mut lock);
+            assert_eq!(node.take_back(&mut lock, &granted, NOW), Released::NotHeld, "{number}");
+            assert!(lock.is_held(NOW) && node.unheard.is_empty(), "{number}");
+        }
+    }
+
+    #[test]
+    fn what_another_token_is_told_keeps_no_grant() {
+        let (mut node, mut lock, granted) = handed_over();
+        let other = Claim { token: Token::new(b"other", 64).unwrap(), ttl: Millis::new(500) };
+        let mut second = Lock::default();
+        for _ in 0..2 {
+            let _ = node.acquire(&mut second, other, b"", NOW);
+            assert_eq!(node.acquire(&mut lock, other, b"", NOW), Ok(Acquired::Held));
+        }
+        let taken = node.take_back(&mut lock, &granted, NOW);
+        assert!(matches!(taken, Released::Released { .. }), "{taken:?}");
+        let (mut node, _, granted) = handed_over();
+        node.heard(&granted);
+        assert!(node.unheard.is_empty(), "nothing is kept of what was heard");
     }
 }

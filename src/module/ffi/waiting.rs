@@ -15,9 +15,7 @@ use std::sync::atomic::{AtomicPtr, Ordering};
 use redis_module::raw;
 use rustix::io::Errno;
 
-use super::{
-    Args, Context, InServer, Key, OK, call, guard, guard_in_server, is_done, slice, string,
-};
+use super::{Args, Context, InServer, Key, OK, call, guard_in_server, is_done, slice, string};
 use crate::engine::Millis;
 use crate::wire::outcome::AcquireReply;
 use crate::wire::resp::Reply;
@@ -105,8 +103,8 @@ pub(in crate::module) trait Told: Sized {
     /// Notes that the client is sent the answer.
     fn delivered(&self);
 
-    /// What has turned out by now to have been told to nobody, if that matters.
-    fn lost(self) -> Option<Self::Lost>;
+    /// The answer is over. What has turned out by now to have been told to nobody, if that matters.
+    fn lost(self, server: InServer<'_>) -> Option<Self::Lost>;
 
     /// Makes good for it.
     fn make_good(context: &mut Context<'_>, lost: Self::Lost);
@@ -406,15 +404,17 @@ unsafe extern "C" fn on_reply<T: Told>(
 
 /// The answer is over: it was given, or the client has gone.
 unsafe extern "C" fn on_free<T: Told>(_context: *mut raw::RedisModuleCtx, answer: *mut c_void) {
-    guard("the end of a wait", (), || {
+    let over = |server: InServer<'_>| {
         // SAFETY: what `Blocked::answer` gave to the server, which gives it back once.
         let answer = unsafe { Box::from_raw(answer.cast::<T>()) };
-        let Some(lost) = answer.lost() else { return };
+        let Some(lost) = answer.lost(server) else { return };
         // SAFETY: the context is the module's own, never freed. The server's event loop gives
         // answers back, not a call of this module's: no key is open. The context of this callback
         // has no client, so nothing can be opened in it. It does send out what is replicated.
         unsafe { Context::within(detached(), |context| T::make_good(context, lost)) };
-    });
+    };
+    // SAFETY: the server's event loop gives answers back, under its lock.
+    unsafe { guard_in_server("the end of a wait", (), over) };
 }
 
 /// The client has gone, or was unblocked by force.
