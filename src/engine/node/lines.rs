@@ -225,14 +225,6 @@ impl Lines {
         }
     }
 
-    /// The name of a lock that somebody waits for.
-    pub(super) fn any_name(&self) -> Option<LockName> {
-        let of_database = |(&database, names): (&u32, &BTreeMap<Arc<[u8]>, Watched>)| {
-            names.first_key_value().map(|(name, _)| (database, Arc::clone(name)))
-        };
-        self.lines.iter().find_map(of_database)
-    }
-
     /// All lines are to be looked at from now on.
     pub(super) fn all_changed(&mut self) {
         self.sweep.again = self.sweep.next.is_some();

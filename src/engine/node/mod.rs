@@ -55,6 +55,8 @@ pub struct Node {
     dating: Clocks,
     /// When the wall clock was looked at last.
     looked_at: Instant,
+    /// Whether the node was made a replica: nobody waits there.
+    is_replica: bool,
     lines: Lines,
     effects: VecDeque<Effect>,
     /// Grants by waiting of which it is not known yet whether anybody was told.
@@ -79,6 +81,7 @@ impl Node {
             have_names_changed: false,
             dating: Clocks { now: Instant::from_millis(0), wall: UnixTime::from_millis(0) },
             looked_at: Instant::from_millis(0),
+            is_replica: false,
             lines: Lines::NONE,
             effects: VecDeque::new(),
             unheard: BTreeSet::new(),

@@ -283,6 +283,10 @@ impl Node {
         if !self.part_in_time(place, now) {
             return self.over();
         }
+        if self.is_replica {
+            // Its master decides.
+            return self.dismiss(place, look, &Parting::Demoted);
+        }
         let Some(standing) = look.standing else { return Turning::Standing };
         let quarantine = self.promises.grants_nothing_until(now);
         let (is_free, until) = match (standing, look.gate) {
@@ -448,9 +452,10 @@ impl Node {
         line.is_some_and(|line| line.due_at().is_none_or(|due| now <= due))
     }
 
-    /// Takes those who stand first out of a line that nobody can be granted the lock of here.
+    /// Takes those who stand first out of a line that nobody can be granted the lock of here. Each
+    /// of them counts as a step: any number may stand there.
     fn dismiss(&mut self, place: (u32, &[u8]), look: &mut Look, parting: &Parting) -> Turning {
-        *look = Look { steps: look.steps, ..Look::default() };
+        *look = Look { steps: look.steps + BATCH, ..Look::default() };
         let left = self.lines.with_line(place.0, place.1, |line| line.leave_first(BATCH));
         self.part(place, left, parting);
         Turning::On
@@ -508,13 +513,6 @@ impl Node {
         self.lines.with_line(database, &name, |line| line.leave(&Waiter::Call(id)));
         self.effects.push_back(Effect::Part(id, Parting::TooLate));
         self.line_changed((database, &name));
-    }
-
-    /// The node has become a replica, and decides nothing any more: nobody waits here.
-    pub(super) fn dismiss_all(&mut self) {
-        while let Some((database, name)) = self.lines.any_name() {
-            let _ = self.dismiss((database, &name), &mut Look::default(), &Parting::Demoted);
-        }
     }
 
     /// The alarm has gone off.
@@ -605,6 +603,37 @@ mod tests {
             tell(&mut node, &mut lock);
             assert_eq!(node.take_back(&mut lock, &granted, NOW), Released::NotHeld, "{number}");
             assert!(lock.is_held(NOW) && node.unheard.is_empty(), "{number}");
+        }
+    }
+
+    /// All who waited were sent away in the turn of the event loop in which the node became a
+    /// replica: with 200 000 tickets the server stood still for seconds.
+    #[test]
+    fn who_waits_at_a_node_that_becomes_a_replica_is_sent_away_a_part_at_a_time() {
+        for lines in [1, 1_000] {
+            let mut node = Node::new();
+            for number in 0..10_000_u64 {
+                let name = (number % lines).to_be_bytes();
+                let (id, label) = (CallId(number), (claim(), &b""[..], Box::default()));
+                node.block((0, &name), id, label, Millis::new(900), NOW);
+            }
+            let _ = node.demoted();
+            let (mut left, mut told) = (node.room(0).waiters, 0);
+            assert_eq!(left, 10_000, "that takes its time");
+            while let Some(names) = node.next_batch(NOW) {
+                for (database, name) in names {
+                    let mut look = Look::default();
+                    while node.settle((database, &name), &mut look, NOW, Millis::ZERO)
+                        == Turning::On
+                    {}
+                    let before = std::mem::replace(&mut left, node.room(0).waiters);
+                    assert!(before - left <= 3 * BATCH, "{lines}: {} in one go", before - left);
+                }
+            }
+            while let Some(effect) = node.take_effect() {
+                told += usize::from(matches!(effect, Effect::Part(_, Parting::Demoted)));
+            }
+            assert_eq!((left, told), (0, 10_000), "{lines}");
         }
     }
 

@@ -125,6 +125,7 @@ impl Node {
         max_ttl: Millis,
         caution: Caution,
     ) -> (Change, Option<Warning>) {
+        self.is_replica = false;
         let mut recovery = promote(self.date(now), self.promises.highest(), max_ttl);
         let waits = caution.quarantine && caution.on_promotion;
         let warning = warning(recovery, now, waits);
@@ -160,9 +161,10 @@ impl Node {
         Cow::Owned(marked)
     }
 
-    /// The node has become a replica: nobody waits here any more.
+    /// The node has become a replica: all who wait here are sent away, line by line.
     pub fn demoted(&mut self) -> Change {
-        self.dismiss_all();
+        self.is_replica = true;
+        self.all_lines_changed();
         Change::Demoted
     }
 
