@@ -80,6 +80,10 @@ async fn not_the_holder(locker: &Locker, name: &Name) -> Failure {
     };
     let nodes: Vec<NodeReport> = locker.info(name).await.into_iter().map(report).collect();
     let is_held = nodes.iter().any(|report| matches!(report.vote, Vote::Held { .. }));
+    if nodes.iter().filter(|report| report.vote == Vote::WrongType).count() > nodes.len() / 2 {
+        let all = nodes.len();
+        return unanswered(Some(name), nodes, all);
+    }
     let text = if is_held {
         format!("the token does not hold lock '{name}': {}", Summary(&nodes))
     } else {

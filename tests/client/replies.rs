@@ -56,10 +56,11 @@ fn a_key_of_another_type_is_said_to_be_no_lock() {
     for node in &nodes {
         node.run("SET job text").unwrap();
     }
-    for command in ["info", "fence"] {
-        let said = fails(&nodes, &[command, "job"], 123);
+    let token = "5a".repeat(20);
+    for command in [&["info", "job"][..], &["fence", "job"], &["release", "job", &token]] {
+        let said = fails(&nodes, command, 123);
         let expected = "'job' is no lock: on 3 of 3 nodes the key has another type";
-        assert!(said.contains(expected) && !said.contains("quorum"), "{command}: {said}");
+        assert!(said.contains(expected) && !said.contains("quorum"), "{command:?}: {said}");
     }
 }
 
