@@ -489,7 +489,7 @@ fn fencing(fences: Fences, labels: &[Vec<u8>]) -> Fencing<'_> {
 
 fn extended(outcome: Result<Extended, Said>) -> Said {
     match outcome {
-        Ok(Extended::Extended { ends_at, counter, counts }) => {
+        Ok(Extended::Extended { ends_at, counter, counts, .. }) => {
             Said::Extended { ends_at: ends_at.as_millis(), counter: counter.get(), counts }
         }
         Ok(Extended::HeldByAnother) => Said::HeldByAnother,

@@ -260,7 +260,7 @@ impl Handler for Extend {
             return replication::apply_extend(context, args);
         }
         let now = clock::now();
-        let (outcome, ttl) = {
+        let (outcome, ttl, takes_back) = {
             let mut slots = [&[][..]; ARGS_MAX];
             let request = request::extend(slices(args, &mut slots)?, config::limits())?;
             let ready = start::ready(context);
@@ -273,14 +273,19 @@ impl Handler for Extend {
             };
             let keeps =
                 |(outcome, ..): &(Extended, _, _)| matches!(outcome, Extended::Extended { .. });
-            (context.open(args, KEY).with_lock(decide, keeps)?, request.claim.ttl)
+            let mut key = context.open(args, KEY);
+            // The lock would go while it is held.
+            let takes_back = key.expires();
+            (key.with_lock(decide, keeps)?, request.claim.ttl, takes_back)
         };
         let (outcome, fence, is_provisional) = outcome;
         match outcome {
-            Extended::Extended { ends_at, .. } => {
-                let lease = Stands { ends_at, fence, is_provisional };
-                replication::state_extension(context, args, now, ttl, lease);
-                context.notify(c"lock.extend", args, KEY);
+            Extended::Extended { ends_at, is_news, .. } => {
+                if is_news || takes_back {
+                    let lease = Stands { ends_at, fence, is_provisional };
+                    replication::state_extension(context, args, now, ttl, lease);
+                    context.notify(c"lock.extend", args, KEY);
+                }
                 if waiters::any(context.in_server()) {
                     waiters::settle(context, args.get(KEY), Some(Standing::Held(ends_at)));
                 }
@@ -314,7 +319,7 @@ fn raise(context: &mut Context<'_>, args: &mut Args<'_>) -> Result<Answered, Ref
     let server = context.in_server();
     let facts = context.flags().states_facts();
     let limits = if facts { request::Limits::FACTS } else { config::limits() };
-    let outcome = {
+    let (outcome, is_news) = {
         let token = request::token(args.get(TOKEN), limits)?;
         let fence = request::fence(args.get(TOKEN + 1))?;
         let ready = if facts { None } else { Some(start::ready(context)) };
@@ -333,12 +338,10 @@ fn raise(context: &mut Context<'_>, args: &mut Args<'_>) -> Result<Answered, Ref
                 process::decide(ready, |node| node.raise(lock, token, fence, node.date(now)))?
             }
         };
-        if outcome.is_done() {
-            key.persist();
-        }
-        outcome
+        let takes_back = outcome.is_done() && key.persist();
+        (outcome, takes_back || outcome.is_news())
     };
-    if outcome.is_done() {
+    if is_news {
         replication::state_verbatim(context, args);
         context.notify(c"lock.fence", args, KEY);
     }

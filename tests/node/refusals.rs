@@ -257,7 +257,7 @@ fn a_granted_lease_touches_watched_keys_and_client_side_caches() {
     for line in [
         "LOCK.ACQUIRE res A 30000",
         "LOCK.ACQUIRE res A 60000",
-        "LOCK.EXTEND res A 30000",
+        "LOCK.EXTEND res A 90000",
         "LOCK.FENCE res A 7",
         "LOCK.RELEASE res A",
         "LOCK.EXTEND res A 30000 FENCE 9 REPAIR",
@@ -270,6 +270,31 @@ fn a_granted_lease_touches_watched_keys_and_client_side_caches() {
         assert_eq!(ask(&mut watcher, "EXEC"), "nil", "{line}");
         let told = cache.read();
         assert!(told.ends_with(b"res\r\n"), "{line}: {}", told.escape_ascii());
+    }
+}
+
+/// An extension that is no longer, and a raise to a fence that is stored already, broke every
+/// `WATCH`. What takes back an `EXPIRE` changes something.
+#[test]
+fn what_changes_nothing_touches_no_watched_key() {
+    let server = Server::start();
+    let conn = &mut server.connect();
+    ask(conn, "LOCK.ACQUIRE res A 60000");
+    ask(conn, "LOCK.FENCE res A 7");
+    let lines = ["LOCK.EXTEND res A 5", "LOCK.EXTEND res A 5 FENCE 7", "LOCK.FENCE res A 7"];
+    for (is_to_expire, executed) in [(false, "[PONG]"), (true, "nil")] {
+        for line in lines.into_iter().chain(["LOCK.ACQUIRE res A 5", "LOCK.FENCE res A 1"]) {
+            if is_to_expire {
+                ask(conn, "PEXPIRE res 600000");
+            }
+            let mut watcher = server.connect();
+            ask(&mut watcher, "WATCH res");
+            ask(conn, line);
+            ask(&mut watcher, "MULTI");
+            ask(&mut watcher, "PING");
+            assert_eq!(ask(&mut watcher, "EXEC"), executed, "{line}");
+            assert_eq!(ask(conn, "PTTL res"), "-1", "{line}");
+        }
     }
 }
 

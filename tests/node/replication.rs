@@ -14,16 +14,20 @@ const TABLE: &[Row] = &[
     ("LOCK.ACQUIRE res A 30000", "1", &["LOCK.ACQUIRE res A 30000@+30000.1"]),
     ("LOCK.ACQUIRE res B 30000", "nil", &[]),
     ("LOCK.ACQUIRE res A 0", "BADTTL", &[]),
-    // The holder again: told only if the end became later.
+    // The holder again: told only if something has changed.
     ("LOCK.ACQUIRE res A 20000", "1", &[]),
     ("LOCK.ACQUIRE res A 60000", "1", &["LOCK.ACQUIRE res A 60000@+60000.1"]),
     ("LOCK.EXTEND res A 70000", "1", &["LOCK.EXTEND res A 70000@+70000.1"]),
+    ("LOCK.EXTEND res A 5", "1", &[]),
     ("LOCK.EXTEND res B 40000", "0", &[]),
     ("LOCK.EXTEND none A 40000", "nil", &[]),
     ("LOCK.EXTEND res A 40000 FENCE 0", "BADARG", &[]),
     ("LOCK.EXTEND res A 80000 FENCE 5", "1", &["LOCK.EXTEND res A 80000@+80000.5 FENCE 5"]),
     ("LOCK.FENCE res", "5", &[]),
     ("LOCK.FENCE res A 7", "7", &["LOCK.FENCE res A 7"]),
+    ("LOCK.FENCE res A 7", "7", &[]),
+    ("LOCK.FENCE res A 3", "7", &[]),
+    ("LOCK.EXTEND res A 5 FENCE 7", "1", &[]),
     ("LOCK.FENCE res B 9", "0", &[]),
     ("LOCK.FENCE none B 9", "nil", &[]),
     ("LOCK.FENCE res A x", "BADARG", &[]),
@@ -337,7 +341,7 @@ const BUSY: &str = "
         redis.call('LOCK.RELEASE', keys[1], 'A')
     end
     redis.call('LOCK.ACQUIRE', keys[1], 'A', '40000')
-    redis.call('LOCK.EXTEND', keys[1], 'A', '40000')
+    redis.call('LOCK.EXTEND', keys[1], 'A', '50000')
     return redis.call('LOCK.FENCE', keys[1], 'A', '9')";
 
 #[test]
@@ -365,7 +369,7 @@ fn transactions_scripts_and_functions_are_told_decision_by_decision() {
                     ("LOCK.ACQUIRE res A 40000 LABEL me", "QUEUED"),
                     ("LOCK.RELEASE res A", "QUEUED"),
                     ("LOCK.ACQUIRE res A 40000", "QUEUED"),
-                    ("LOCK.EXTEND res A 40000", "QUEUED"),
+                    ("LOCK.EXTEND res A 50000", "QUEUED"),
                     ("LOCK.FENCE res A 9", "QUEUED"),
                     ("EXEC", "[1 nil 1 2 1 3 1 9]"),
                 ],
@@ -388,7 +392,7 @@ fn transactions_scripts_and_functions_are_told_decision_by_decision() {
                 "LOCK.ACQUIRE res A 40000@+40000.2 LABEL me",
                 "LOCK.RELEASE res A",
                 "LOCK.ACQUIRE res A 40000@+40000.3",
-                "LOCK.EXTEND res A 40000@+40000.3",
+                "LOCK.EXTEND res A 50000@+50000.3",
                 "LOCK.FENCE res A 9",
                 "EXEC",
             ],

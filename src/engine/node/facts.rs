@@ -99,7 +99,7 @@ impl Node {
         self.seen(lock);
         self.tally.counts.raises += 1;
         let ends_at = lock.written_lease().map_or(Instant::default(), |lease| lease.ends_at);
-        Extended::Extended { ends_at, counter: lock.counter(), counts: true }
+        Extended::Extended { ends_at, counter: lock.counter(), counts: true, is_news: true }
     }
 
     /// Raises the floor as was decided elsewhere, by an operator at the master; answers the floor.

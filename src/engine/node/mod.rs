@@ -133,7 +133,7 @@ impl Node {
         let outcome = self.promises.extend(lock, claim, fencing, clocks)?;
         self.tally.changed(had_lease, lock);
         if outcome.is_done() {
-            self.tally.counts.extensions += 1;
+            self.tally.counts.extensions += u64::from(outcome.is_news());
             self.told(claim.token, lock.lease_fence());
         }
         Ok(outcome)
@@ -152,7 +152,7 @@ impl Node {
     ) -> Result<Extended, Stop> {
         let outcome = self.promises.raise(lock, token, fence, clocks)?;
         if outcome.is_done() {
-            self.tally.counts.raises += 1;
+            self.tally.counts.raises += u64::from(outcome.is_news());
             self.told(token, lock.lease_fence());
         }
         Ok(outcome)

@@ -59,6 +59,8 @@ pub enum Extended {
         /// Whether it counts towards a quorum; otherwise the lease is kept, and will count when
         /// the node's quarantine is over.
         counts: bool,
+        /// Whether the lease, its mark or the counter is another than before.
+        is_news: bool,
     },
     /// Another token holds the lock. Nothing changed.
     HeldByAnother,
@@ -71,6 +73,14 @@ impl Extended {
     pub fn is_done(self) -> bool {
         match self {
             Extended::Extended { .. } => true,
+            Extended::HeldByAnother | Extended::NotHeld => false,
+        }
+    }
+
+    /// Whether it has changed anything.
+    pub fn is_news(self) -> bool {
+        match self {
+            Extended::Extended { is_news, .. } => is_news,
             Extended::HeldByAnother | Extended::NotHeld => false,
         }
     }
@@ -114,6 +124,26 @@ pub enum Fencing<'a> {
         /// With this label, where the node knows none of the holder's; may be empty.
         label: &'a [u8],
     },
+}
+
+/// What an extension or a raise can change of a lock.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Shown {
+    counter: Fence,
+    fence: Fence,
+    until: Instant,
+    is_provisional: bool,
+}
+
+impl Shown {
+    fn of(lock: &Lock) -> Shown {
+        Shown {
+            counter: lock.counter(),
+            fence: lock.lease_fence(),
+            until: lock.until(),
+            is_provisional: lock.is_provisional(),
+        }
+    }
 }
 
 impl Promises {
@@ -209,12 +239,12 @@ impl Promises {
                 self.check_fence(fence, clocks.wall)?;
                 // A shorter ttl takes nothing away: the holder may still rely on the end before.
                 let ends_at = now.after(claim.ttl).max(lock.until());
-                let before = lock.counter();
+                let before = Shown::of(lock);
                 self.admit(fence, ends_at).map_err(Stop::Persist)?;
                 lock.raise(fence);
                 lock.set_end(ends_at);
-                self.raised(before, lock.counter());
-                Ok(self.extended(lock, now))
+                self.raised(before.counter, lock.counter());
+                Ok(self.extended(lock, Some(before), now))
             }
         }
     }
@@ -247,17 +277,18 @@ impl Promises {
         };
         lock.grant(Lease { token: claim.token, fence, ends_at, label: &label }, now);
         lock.set_provisional(is_quarantined);
-        Ok(self.extended(lock, now))
+        Ok(self.extended(lock, None, now))
     }
 
-    /// What became of an extension that was carried out.
-    fn extended(&self, lock: &mut Lock, now: Instant) -> Extended {
+    /// What became of an extension that was carried out; `before`: how the lease stood, if it did.
+    fn extended(&self, lock: &mut Lock, before: Option<Shown>, now: Instant) -> Extended {
         if self.quarantine(now).is_none() {
             // What was forgotten is over: from here on the lease is one like others.
             lock.set_provisional(false);
         }
         let (ends_at, counter) = (lock.until(), lock.counter());
-        Extended::Extended { ends_at, counter, counts: self.counts(lock, now) }
+        let is_news = before != Some(Shown::of(lock));
+        Extended::Extended { ends_at, counter, counts: self.counts(lock, now), is_news }
     }
 
     /// Raises the counter and the lease to at least `fence` if `token` holds the lock.
@@ -280,10 +311,10 @@ impl Promises {
             Holding::Holds => {
                 self.check_fence(fence, clocks.wall)?;
                 self.admit(fence, lock.until()).map_err(Stop::Persist)?;
-                let before = lock.counter();
+                let before = Shown::of(lock);
                 lock.raise(fence);
-                self.raised(before, lock.counter());
-                Ok(self.extended(lock, now))
+                self.raised(before.counter, lock.counter());
+                Ok(self.extended(lock, Some(before), now))
             }
             Holding::HeldByAnother => Ok(Extended::HeldByAnother),
             Holding::NotHeld => Ok(Extended::NotHeld),
