@@ -1,6 +1,6 @@
 //! `LOCK.INFO`: what a node tells of a lock. A field stands here once, for both sides.
 //!
-//! To add one: a line in [`FIELDS`] and what is read in [`LockInfo`] here, what is told in
+//! To add one: a line in `FIELDS` and what is read in [`LockInfo`] here, what is told in
 //! [`LockAccount`] of the engine, and docs/commands.md.
 
 use std::borrow::Cow;
