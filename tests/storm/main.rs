@@ -23,6 +23,7 @@ mod services;
 mod single;
 mod upkeep;
 
+use std::collections::BTreeSet;
 use std::env;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, PoisonError};
@@ -317,18 +318,30 @@ async fn the_checker_finds_what_the_same_storm_does_to_plain_redlock() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn the_checker_finds_what_crashes_do_to_whoever_forgets() {
-    let plan = plan::massacres(Duration::from_secs(6), Duration::from_millis(700));
-    let (name, seed) = ("no state file", seed());
-    let forgetful = Cluster::without_state_file();
-    let (plain, forgetful) = tokio::join!(
-        storm_redlock(seed, plan.clone()),
-        storm(name, forgetful, locker(), seed, plan.clone())
-    );
-    assert!(plain.overlaps() > 0, "the storm or the checker is blind");
-    assert!(!forgetful.contradictions.is_empty(), "the search for an order is blind");
-    assert!(forgetful.overlaps() > 0, "the storm or the checker is blind");
-    let unordered = forgetful.count(|violation| matches!(violation, Violation::Fell { .. }));
-    assert!(unordered > 0, "the storm or the checker is blind");
+    // On a busy machine a storm of some seconds may be too calm for one kind of violation.
+    const STORMS_MAX: u64 = 5;
+    let mut missing = BTreeSet::from(["two of Redlock", "two", "a fence that fell", "no order"]);
+    for number in 0..STORMS_MAX {
+        let plan = plan::massacres(Duration::from_secs(6), Duration::from_millis(700));
+        let (name, seed) = ("no state file", seed() + number);
+        let forgetful = Cluster::without_state_file();
+        let (plain, forgetful) = tokio::join!(
+            storm_redlock(seed, plan.clone()),
+            storm(name, forgetful, locker(), seed, plan.clone())
+        );
+        let fell = forgetful.count(|violation| matches!(violation, Violation::Fell { .. }));
+        let found = [
+            ("two of Redlock", plain.overlaps() > 0),
+            ("two", forgetful.overlaps() > 0),
+            ("a fence that fell", fell > 0),
+            ("no order", !forgetful.contradictions.is_empty()),
+        ];
+        missing.retain(|kind| !found.contains(&(*kind, true)));
+        if missing.is_empty() {
+            return;
+        }
+    }
+    panic!("the storm or the checker is blind: never {missing:?}");
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
