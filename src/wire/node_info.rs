@@ -2,7 +2,8 @@
 //! sides.
 //!
 //! To add one: a line in the list here, what is told in [`NodeAccount`] of the engine (or in
-//! [`ServerAccount`], where it is not the node's), and docs/commands.md.
+//! [`ServerAccount`], where it is not the node's), and what counts it (`tally.rs`). For people:
+//! docs/commands.md, and the exporter (`src/cli/metrics.rs`, docs/operations.md).
 
 use std::borrow::Cow;
 use std::collections::BTreeMap;
