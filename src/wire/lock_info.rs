@@ -1,8 +1,9 @@
 //! `LOCK.INFO`: what a node tells of a lock. A field stands here once, for both sides.
 //!
 //! To add one: a line in `FIELDS` and what is read in [`LockInfo`] here; what is told in
-//! [`LockAccount`] of the engine, and where that is made (`account.rs`). For people: docs/commands.md
-//! (and the reply in `spec.rs`), and what `lockmod info --json` prints (`src/cli/locks.rs`).
+//! [`LockAccount`] of the engine, and where that is made (`account.rs`). For people:
+//! docs/commands.md (and the reply in `spec.rs`), and what `lockmod info --json` prints
+//! (`src/cli/locks.rs`).
 
 use std::borrow::Cow;
 use std::fmt;

@@ -104,7 +104,8 @@ fn a_node_that_is_behind_is_seen_and_a_list_is_bounded() {
     let all = succeeds(&nodes, &["status", "--json"]);
     assert_eq!(all.matches("\"held_on\":1").count(), 3_000);
     let some = succeeds(&nodes, &["status", "--json", "--limit", "100"]);
-    let shown = some.matches("\"held_on\":1").count();
+    // Whether `orders` is among them is the servers' affair.
+    let shown = some.matches("\"held_on\":").count();
     assert!(shown == 100 && some.contains("\"cut\":true"), "{shown}");
     assert!(succeeds(&nodes, &["status", "--limit", "100"]).ends_with("see --limit\n"));
 }
