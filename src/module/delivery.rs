@@ -37,9 +37,12 @@ impl Shared {
 
 impl Delivery {
     /// The answer as a reply, to a client that is there.
-    pub(super) fn reply(&self) -> Result<Reply, String> {
+    pub(super) fn deliver(&self) -> Result<Reply, String> {
         match self {
-            Delivery::Granted(shared) => Ok(of_fence(shared.granted.fence)),
+            Delivery::Granted(shared) => {
+                shared.is_delivered.set(true);
+                Ok(of_fence(shared.granted.fence))
+            }
             Delivery::Parting(Parting::Fence(fence)) => Ok(of_fence(*fence)),
             Delivery::Parting(Parting::TooLate) => Ok(AcquireReply::Held.into()),
             // By this code the server unblocks clients of its own.
@@ -48,14 +51,6 @@ impl Delivery {
             Delivery::Parting(Parting::Moved) => Err(code::TRYAGAIN.says(MOVED)),
             Delivery::Parting(Parting::Denied) => Err(code::NOPERM.says(DENIED)),
             Delivery::Parting(Parting::Refused(refusal)) => Err(refusal.to_string()),
-        }
-    }
-
-    /// Notes that the client is sent the answer.
-    pub(super) fn delivered(&self) {
-        match self {
-            Delivery::Granted(shared) => shared.is_delivered.set(true),
-            Delivery::Parting(_) => {}
         }
     }
 

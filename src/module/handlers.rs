@@ -7,7 +7,7 @@
 use std::cell::Cell;
 
 use super::arguments::{ARGS_MAX, KEY, TOKEN, TTL, slices};
-use super::ffi::{Answered, Args, Context, Found, Key};
+use super::ffi::{Answered, Args, Context, Found};
 use super::replication::Stands;
 use super::{clock, config, info, process, replication, start, waiters};
 use crate::engine::{
@@ -92,16 +92,14 @@ struct Again {
 impl Again {
     /// Nothing, where the lease did not become longer and no `EXPIRE` had to be taken back: the
     /// lock would go while it is held.
-    fn of(outcome: Acquired, key: &mut Key<'_>, ttl: Millis) -> Option<Again> {
+    fn of(
+        (outcome, is_provisional): (Acquired, bool),
+        had_expiry: bool,
+        ttl: Millis,
+    ) -> Option<Again> {
         let Acquired::Again { fence, ends_at, later } = outcome else { return None };
-        if !key.persist() && !later {
-            return None;
-        }
-        let is_provisional = match key.find() {
-            Found::Lock(lock) => lock.is_provisional(),
-            Found::Nothing | Found::Other => false,
-        };
-        Some(Again { ttl, lease: Stands { ends_at, fence, is_provisional } })
+        (later || had_expiry)
+            .then_some(Again { ttl, lease: Stands { ends_at, fence, is_provisional } })
     }
 }
 
@@ -123,24 +121,23 @@ fn ask(context: &mut Context<'_>, args: &Args<'_>, now: Instant) -> Result<Asked
     let database = if has_line { context.database() } else { 0 };
     let place = (database, args.get(KEY));
     let decide = |lock: &mut Lock| {
-        if has_line {
-            let (asked, queued) = ((claim, label), queued.as_ref());
-            return process::decide(ready, |node| {
-                node.acquire_in_line(place, lock, asked, queued, now)
-            });
-        }
-        process::decide(ready, |node| node.acquire(lock, claim, label, now))
+        let outcome = process::decide(ready, |node| {
+            if has_line {
+                node.acquire_in_line(place, lock, (claim, label), queued.as_ref(), now)
+            } else {
+                node.acquire(lock, claim, label, now)
+            }
+        })?;
+        Ok((outcome, lock.is_provisional()))
     };
-    // Somebody may be first in line for a lock that is not there; and nothing is changed that
-    // replicas are not told.
-    let keeps = |outcome: &Acquired| match outcome {
-        Acquired::Granted { .. } => true,
-        Acquired::Again { .. } | Acquired::Held => false,
+    // Somebody may be first in line for a lock that is not there.
+    let keeps = |(outcome, _): &(Acquired, bool)| match outcome {
+        Acquired::Granted { .. } | Acquired::Again { .. } => true,
+        Acquired::Held => false,
     };
-    let mut key = context.open(args, KEY);
-    let outcome = key.with_lock(decide, keeps)?;
-    let again = Again::of(outcome, &mut key, claim.ttl);
-    Ok(Asked { outcome, wait, has_line, again })
+    let (decided, had_expiry) = context.open(args, KEY).with_lock(decide, keeps)?;
+    let again = Again::of(decided, had_expiry, claim.ttl);
+    Ok(Asked { outcome: decided.0, wait, has_line, again })
 }
 
 /// Blocks the sender of an acquire until it is granted the lock, or has waited.
@@ -260,7 +257,7 @@ impl Handler for Extend {
             return replication::apply_extend(context, args);
         }
         let now = clock::now();
-        let (outcome, ttl, takes_back) = {
+        let ((outcome, fence, is_provisional), had_expiry, ttl) = {
             let mut slots = [&[][..]; ARGS_MAX];
             let request = request::extend(slices(args, &mut slots)?, config::limits())?;
             let ready = start::ready(context);
@@ -273,15 +270,12 @@ impl Handler for Extend {
             };
             let keeps =
                 |(outcome, ..): &(Extended, _, _)| matches!(outcome, Extended::Extended { .. });
-            let mut key = context.open(args, KEY);
-            // The lock would go while it is held.
-            let takes_back = key.expires();
-            (key.with_lock(decide, keeps)?, request.claim.ttl, takes_back)
+            let (decided, had_expiry) = context.open(args, KEY).with_lock(decide, keeps)?;
+            (decided, had_expiry, request.claim.ttl)
         };
-        let (outcome, fence, is_provisional) = outcome;
         match outcome {
             Extended::Extended { ends_at, is_news, .. } => {
-                if is_news || takes_back {
+                if is_news || had_expiry {
                     let lease = Stands { ends_at, fence, is_provisional };
                     replication::state_extension(context, args, now, ttl, lease);
                     context.notify(c"lock.extend", args, KEY);

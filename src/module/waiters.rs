@@ -180,7 +180,7 @@ fn try_grant(
         process::decide(ready, |node| node.hand_over(lock, hand_over, config::max_ttl(), now))
     };
     let keeps = |outcome: &Acquired| matches!(outcome, Acquired::Granted { .. });
-    let outcome = name.open(context).with_lock(decide, keeps)?;
+    let (outcome, _) = name.open(context).with_lock(decide, keeps)?;
     if let (Acquired::Granted { fence, ends_at, lapsed }, Some(call)) =
         (outcome, hand_over.calls().first())
     {
@@ -228,12 +228,8 @@ pub(super) fn changed(server: InServer<'_>, database: u32, name: &[u8]) {
 impl Told for Delivery {
     type Lost = Granted;
 
-    fn reply(&self) -> Result<Reply, String> {
-        Delivery::reply(self)
-    }
-
-    fn delivered(&self) {
-        Delivery::delivered(self);
+    fn deliver(&self) -> Result<Reply, String> {
+        Delivery::deliver(self)
     }
 
     fn lost(self, server: InServer<'_>) -> Option<Granted> {

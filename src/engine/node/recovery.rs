@@ -240,8 +240,7 @@ fn wait(saved: &Saved, loaded: Loaded) -> Option<(Instant, QuarantineReason)> {
         return None;
     }
     let is_durable = saved.is_always_durable && loaded.is_always_durable && loaded.was_read;
-    // The data set has every lease, dated by the wall clock: was it stepped since, be it while the
-    // node ran or afterwards?
+    // Where the data set has every lease, it is the wall clock that they are dated by.
     let reason = match saved.stop {
         Some(stopped) if !stopped.is_saved => QuarantineReason::UncleanRestart,
         None if !is_durable => QuarantineReason::UncleanRestart,

@@ -461,7 +461,8 @@ impl Key<'_> {
 
     /// Lets `work` have the lock, or a new one where there is nothing, which stays if `keeps` says
     /// so of the outcome. What stays loses the expiry that somebody gave it, as a value does by
-    /// `SET`: or a lock would go while it is held.
+    /// `SET`: or a lock would go while it is held. Returns the outcome, and whether there was such
+    /// an expiry.
     ///
     /// # Errors
     /// Those of `work`, and that the key holds a value of another type.
@@ -470,14 +471,12 @@ impl Key<'_> {
         &mut self,
         work: impl FnOnce(&mut Lock) -> Result<T, Refusal>,
         keeps: impl FnOnce(&T) -> bool,
-    ) -> Result<T, Refusal> {
+    ) -> Result<(T, bool), Refusal> {
         match self.find() {
             Found::Lock(lock) => {
                 let outcome = work(lock)?;
-                if keeps(&outcome) {
-                    self.persist();
-                }
-                Ok(outcome)
+                let had_expiry = keeps(&outcome) && self.persist();
+                Ok((outcome, had_expiry))
             }
             Found::Nothing => {
                 let mut lock = Lock::default();
@@ -485,7 +484,7 @@ impl Key<'_> {
                 if keeps(&outcome) {
                     self.put(lock);
                 }
-                Ok(outcome)
+                Ok((outcome, false))
             }
             Found::Other => Err(Refusal::WrongType),
         }

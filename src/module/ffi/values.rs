@@ -62,24 +62,18 @@ pub(super) unsafe extern "C" fn free(value: *mut c_void) {
 }
 
 impl Key<'_> {
-    /// Whether `EXPIRE` has said when the key goes.
-    #[inline]
-    pub(in crate::module) fn expires(&self) -> bool {
-        let none = raw::mstime_t::from(raw::REDISMODULE_NO_EXPIRE);
-        // SAFETY: the key is open, or null, which the server takes for a missing one.
-        unsafe { call!(RedisModule_GetExpire(self.raw)) != none }
-    }
-
     /// Takes back what `EXPIRE` has said; answers whether it had.
     #[inline]
     pub(in crate::module) fn persist(&mut self) -> bool {
-        let expires = self.expires();
-        if expires {
-            let none = raw::mstime_t::from(raw::REDISMODULE_NO_EXPIRE);
-            // SAFETY: the key is open for writing.
-            unsafe { call!(RedisModule_SetExpire(self.raw, none)) };
+        let none = raw::mstime_t::from(raw::REDISMODULE_NO_EXPIRE);
+        // SAFETY: the key is open for writing, or null, which the server takes for a missing one.
+        unsafe {
+            let expires = call!(RedisModule_GetExpire(self.raw)) != none;
+            if expires {
+                call!(RedisModule_SetExpire(self.raw, none));
+            }
+            expires
         }
-        expires
     }
 
     /// Puts `lock` there, in place of whatever is there.

@@ -98,10 +98,7 @@ pub(in crate::module) trait Told: Sized {
     ///
     /// # Errors
     /// The text of an error reply.
-    fn reply(&self) -> Result<Reply, String>;
-
-    /// Notes that the client is sent the answer.
-    fn delivered(&self);
+    fn deliver(&self) -> Result<Reply, String>;
 
     /// The answer is over. What has turned out by now to have been told to nobody, if that matters.
     fn lost(self, server: InServer<'_>) -> Option<Self::Lost>;
@@ -391,11 +388,10 @@ unsafe extern "C" fn on_reply<T: Told>(
                 .as_ref()
         };
         let Some(answer) = answer else { return context.answer(AcquireReply::Held.into()) };
-        match answer.reply() {
+        match answer.deliver() {
             Ok(reply) => context.answer(reply.into()),
             Err(refusal) => context.reply_error(&refusal),
         }
-        answer.delivered();
     };
     // SAFETY: the server passes a context that lasts for this callback.
     unsafe { Context::enter(context, "an answer", deliver) };
