@@ -1,18 +1,18 @@
 //! One attempt to acquire a lock over a quorum: answers in, steps out.
 //!
-//! Whoever drives it sends ACQUIRE to all nodes at once, reports each answer, and does what the
-//! returned [`Step`] says. The one idea to keep: the attempt is won when a quorum of nodes holds
-//! our token *with exactly f stored*, where f is the largest fence among the grants of a quorum.
-//! If a quorum granted exactly f that is so after one round trip; otherwise the nodes that granted
-//! less are raised to f first. The next quorum shares a node with this one, and that
-//! node's next grant is above f: this is why fences rise.
+//! The caller sends ACQUIRE to all nodes at once, reports each answer, and does what the returned
+//! [`Step`] says. The attempt is won when a quorum of nodes holds our token *with exactly f
+//! stored*, where f is the largest fence among the grants of a quorum. If a quorum granted exactly
+//! f, this takes one round trip; otherwise the nodes that granted less are raised to f first. The
+//! next quorum shares a node with this one, and that node's next grant is above f: this is why
+//! fences rise.
 //!
-//! A node whose fence is far beyond the time, because its clock is or because somebody raised it
-//! there, must not cost the acquisition: other nodes would refuse to be raised so far. Its vote is
-//! left out for as long as the others may still be a quorum.
+//! A node may issue fences far beyond the time, because its clock is wrong or because somebody
+//! raised it. Other nodes would refuse to be raised that far, so its vote could cost the
+//! acquisition. It is left out as long as the others may still be a quorum.
 //!
-//! An answer that did not come is unknown, neither a grant nor a refusal. It must never let an
-//! attempt be won, and it does not spare the node the abandoning.
+//! A missing answer is unknown, neither a grant nor a refusal. It never counts towards a win, and
+//! the node is still sent the release when the attempt is abandoned.
 
 use super::fence::VOTE_MARGIN;
 use super::quorum::{NodeSet, Quorum};
@@ -26,18 +26,18 @@ pub enum Answer {
     Granted(Fence),
     /// It certainly did not grant: another holds the lock, or the node refused.
     Refused,
-    /// It cannot be known: no answer in time, the connection broke, or the answer made no sense.
+    /// Unknown: no answer in time, the connection broke, or the answer made no sense.
     Unknown,
 }
 
 /// What a node answered to the raise of this attempt.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum RaiseAnswer {
-    /// Our token holds there, and this is the counter now.
+    /// Our token holds the lock there, and this is its counter now.
     Raised(Fence),
-    /// Our token does not hold there any more, or the node refused.
+    /// Our token does not hold the lock there any more, or the node refused.
     Refused,
-    /// It cannot be known.
+    /// Unknown: as in [`Answer::Unknown`].
     Unknown,
 }
 
@@ -45,32 +45,32 @@ pub enum RaiseAnswer {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 #[must_use]
 pub enum Step {
-    /// Nothing: go on waiting for answers.
+    /// Keep waiting for answers.
     Wait,
     /// Send the raise, `LOCK.FENCE key token fence`, to these nodes, and report their answers.
-    /// After [`Step::Won`] it need not be waited for.
+    /// After [`Step::Won`] there is no need to wait for them.
     Raise {
-        /// What the counters become at least.
+        /// The fence to raise to.
         fence: Fence,
-        /// Who granted less.
+        /// The nodes that granted less.
         nodes: NodeSet,
     },
     /// The lock is ours.
     Won(Grant),
-    /// The lock is not ours. Abandon on **all** nodes, behind the ACQUIRE on the same connection:
-    /// late grants need nothing more than that.
+    /// The lock is not ours. Abandon it on **all** nodes, behind the ACQUIRE on the same
+    /// connection: this also takes back late grants.
     Lost(Loss),
 }
 
-/// What a won attempt hands out.
+/// What a won attempt yields.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Grant {
-    /// Larger than that of every acquisition that was complete before this one began.
+    /// Larger than the fence of every acquisition that was complete before this one began.
     pub fence: Fence,
-    /// From here on the lease must not be relied on.
+    /// From then on the lease must not be relied on.
     pub ends_at: Instant,
-    /// Who granted, and is not known to store just this fence: may be raised in the background, so
-    /// that the next acquisition finds equal counters and needs one round trip.
+    /// The nodes that granted, but are not known to store exactly this fence. They may be raised in
+    /// the background, so that the next acquisition finds equal counters and needs one round trip.
     pub laggards: NodeSet,
 }
 
@@ -79,9 +79,9 @@ pub struct Grant {
 pub enum Loss {
     /// So many nodes refused that no quorum was left.
     Refused,
-    /// Too many nodes did not answer; with their grants it might have been won.
+    /// Too many nodes did not answer; their grants might have won the lock.
     Unreached,
-    /// The validity was used up before the last answer that was needed.
+    /// The validity was used up before the last answer needed came in.
     TooLate,
 }
 
@@ -102,18 +102,19 @@ pub struct Attempt {
     phase: Phase,
     /// The largest fence granted; fixed when raising begins.
     fence: Fence,
-    /// Who granted exactly `fence`, or was raised to it: they store it while our token holds.
+    /// Nodes that granted exactly `fence`, or were raised to it: they store it while our token
+    /// holds.
     storing: NodeSet,
     granted: NodeSet,
     refused: NodeSet,
     unknown: NodeSet,
-    /// Whom a raise did not reach.
+    /// Nodes whose raise failed, or was not confirmed.
     not_raised: NodeSet,
-    /// No fence above it is believed, as long as there are others.
+    /// Grants with a fence above this are left out, as long as the others may be a quorum.
     bound: Fence,
-    /// Who granted a fence above the bound, and is left out.
+    /// The nodes that are left out.
     far: NodeSet,
-    /// The largest of those fences, and who granted it.
+    /// The largest fence that they granted, and the nodes that granted it.
     farthest: Fence,
     at_farthest: NodeSet,
 }
@@ -140,19 +141,19 @@ impl Attempt {
         }
     }
 
-    /// The same attempt at a time of day: grants with a fence that is far beyond it are left out
-    /// where the others may be a quorum.
+    /// The same attempt with the time of day: grants with a fence far beyond it are left out as
+    /// long as the others may be a quorum.
     #[must_use]
     pub fn at(self, wall: UnixTime) -> Attempt {
         Attempt { bound: Fence::of_time(wall).saturating_add(VOTE_MARGIN), ..self }
     }
 
-    /// From here on a lease won by this attempt must not be relied on.
+    /// From then on a lease won by this attempt must not be relied on.
     pub const fn ends_at(&self) -> Instant {
         self.terms.ends_at(self.started_at)
     }
 
-    /// The nodes that are known to have granted.
+    /// The nodes known to have granted.
     pub const fn granted(&self) -> NodeSet {
         self.granted.or(self.far)
     }
@@ -162,8 +163,8 @@ impl Attempt {
         matches!(self.phase, Phase::Won | Phase::Lost(_))
     }
 
-    /// Takes `node`'s answer to the ACQUIRE, read at `now` (rounded up). A second answer of the
-    /// same node is ignored, but a late one replaces "unknown".
+    /// Takes `node`'s answer to the ACQUIRE, read at `now` (rounded up). A second answer from the
+    /// same node is ignored, except that it replaces [`Answer::Unknown`].
     pub fn answer(&mut self, node: usize, answer: Answer, now: Instant) -> Step {
         let known = self.granted().or(self.refused);
         if known.has(node) || !self.quorum.all().has(node) {
@@ -194,8 +195,8 @@ impl Attempt {
             return Step::Wait;
         }
         match answer {
-            // More than was asked for means that the node has granted anew, so that another may
-            // have had it, and our fence, in between.
+            // A larger counter means that the node has granted anew since, so another may have held
+            // the lock, and our fence, in between.
             RaiseAnswer::Raised(counter) if counter == self.fence => self.storing.insert(node),
             RaiseAnswer::Raised(_) | RaiseAnswer::Refused | RaiseAnswer::Unknown => {
                 self.not_raised.insert(node);
@@ -204,7 +205,7 @@ impl Attempt {
         self.decide(now)
     }
 
-    /// The nodes that have not answered this round are not waited for any longer.
+    /// Stops waiting for the nodes that have not answered this round.
     pub fn time_out(&mut self, now: Instant) -> Step {
         match self.phase {
             Phase::Acquiring | Phase::Raising => {
@@ -234,8 +235,8 @@ impl Attempt {
                 self.storing.insert(node);
                 self.decide(now)
             }
-            // It may have granted our fence to another before. The raise is under way, so the fence
-            // stays, and this node does not count.
+            // The node may have granted our fence to another before. The raise is under way, so the
+            // fence stays, and this node does not count.
             Phase::Raising if fence > self.fence => {
                 self.not_raised.insert(node);
                 self.decide(now)
@@ -256,8 +257,8 @@ impl Attempt {
         }
     }
 
-    /// Counts the votes that were left out, where there is no quorum without them: perhaps it is
-    /// this client's clock that is wrong, or all nodes are that far.
+    /// Counts the votes that were left out, because there is no quorum without them: perhaps this
+    /// client's clock is wrong, or all nodes are that far ahead.
     fn let_in(&mut self) {
         self.granted = self.granted();
         (self.fence, self.storing) = (self.farthest, self.at_farthest);
@@ -467,11 +468,11 @@ mod tests {
 
     #[test]
     fn far_votes_count_where_there_is_no_quorum_without_them() {
-        // The client's clock stands in 1970, and all nodes have jumped to the time.
+        // The client's clock says 1970, and all nodes have jumped to the time.
         let mut all = attempt_at_once();
         assert_eq!(all.answer(0, granted(far() + 9), at(1)), Step::Wait);
         assert_eq!(all.answer(1, granted(far() + 9), at(1)), won(far() + 9, NodeSet::EMPTY));
-        // One has, and another is down.
+        // One node has jumped, and another is down.
         let mut one = attempt_at_once();
         assert_eq!(one.answer(0, granted(far() + 9), at(1)), Step::Wait);
         assert_eq!(one.answer(1, granted(3), at(1)), Step::Wait);
@@ -553,14 +554,14 @@ mod tests {
     }
 
     proptest! {
-        /// The naive reference: remember who said what, and count at the end.
+        /// The naive reference model: remember every node's answer, and count at the end.
         #[test]
         fn a_win_means_that_a_quorum_stores_the_largest_fence_in_time(
             nodes in 1usize..6,
             events in events(5),
         ) {
             let quorum = Quorum::of(nodes).unwrap();
-            // Fences from the bound on are left out, where they may be.
+            // Fences above the bound are left out where possible.
             let bound = fence(4);
             let mut attempt = Attempt { bound, ..attempt(nodes) };
             let mut stored = vec![None; nodes];
@@ -617,7 +618,8 @@ mod tests {
                 }
             }
             if over.is_none() {
-                // Votes that were left out are let in first, and may win or have to be raised to.
+                // The first timeout counts the votes that were left out: they may win, or need a
+                // raise.
                 let _ = attempt.time_out(at(now));
                 let _ = attempt.time_out(at(now));
                 prop_assert!(attempt.is_over());

@@ -6,22 +6,22 @@ use super::UnixTime;
 
 /// A node refuses to raise a fence beyond the time by more than this, in microseconds: 8 weeks.
 ///
-/// A loss lets fences jump to the time, or by 2^32, which is 71 minutes of it: so many losses in
-/// so short a time that honest fences come this far ahead do not happen.
+/// A loss lets fences jump to the time, or by 2^32, which is 71 minutes in microseconds. Losses are
+/// too rare for honest fences to get this far ahead.
 pub const RAISE_MARGIN: u64 = 8 * WEEK;
-/// A client does without the vote of a node whose fence is beyond the time by more than this, in
-/// microseconds: 4 weeks. Less than nodes accept, so that what a client takes for honest is refused
-/// by no node, whatever clocks differ by.
+/// A client leaves out the vote of a node whose fence is beyond the time by more than this, in
+/// microseconds: 4 weeks. It is less than nodes accept, so that no node refuses a fence that a
+/// client counts, even where their clocks differ.
 pub const VOTE_MARGIN: u64 = 4 * WEEK;
 const WEEK: u64 = 7 * 24 * 3_600 * 1_000_000;
 
-/// The year 2200: a wall clock that says more is not believed.
+/// The year 2200: a wall clock beyond it is not trusted.
 const WALL_MAX: UnixTime = UnixTime::from_millis(7_258_118_400_000);
 
 /// A fencing token. Zero means "none yet"; the first grant of a lock has 1.
 ///
 /// Public, and compared by order: a resource remembers the largest fence it has seen and refuses
-/// whoever comes with a smaller one.
+/// requests with a smaller one.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Fence(u64);
 
@@ -55,7 +55,7 @@ impl Fence {
         Fence::new(self.0 + 1)
     }
 
-    /// The fence just below this one; zero has none below and stays.
+    /// The fence just below this one; zero stays zero.
     #[must_use]
     pub const fn previous(self) -> Fence {
         Fence(self.0.saturating_sub(1))
@@ -75,7 +75,7 @@ impl From<Fence> for u64 {
     }
 }
 
-/// For databases and protocols whose integers have a sign: no fence is above [`Fence::MAX`].
+/// For databases and protocols with signed integers: no fence is above [`Fence::MAX`], so it fits.
 impl From<Fence> for i64 {
     fn from(fence: Fence) -> i64 {
         fence.0.cast_signed()

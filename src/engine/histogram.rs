@@ -1,7 +1,7 @@
-//! A histogram of lengths of time, small and quick enough to be kept for every lock operation.
+//! A histogram of lengths of time, small and fast enough to record every lock operation.
 //!
-//! Log-linear: each power of two is cut into 16 equal parts, so that a quantile is at most 1/16
-//! above the truth, over the whole range, in 4 KB. Buckets include their upper limit, as those of
+//! Log-linear: each power of two is cut into 16 equal parts, so a quantile is at most 1/16 above
+//! the true one, over the whole range, in 4 KB. Buckets include their upper limit, as those of
 //! Prometheus do, so the counts at powers of two are exact.
 
 use super::Millis;
@@ -9,7 +9,7 @@ use super::Millis;
 /// Each power of two is cut into this many parts.
 const PARTS: usize = 1 << PARTS_BITS;
 const PARTS_BITS: u32 = 4;
-/// Lengths up to 2^32 ms, 49.7 days, are told apart.
+/// Lengths up to 2^32 ms, 49.7 days, are distinguished.
 const BITS: u32 = 32;
 const BUCKETS: usize = (BITS - PARTS_BITS + 1) as usize * PARTS;
 
@@ -47,7 +47,7 @@ impl Histogram {
         self.count
     }
 
-    /// All lengths together, modulo 2^64 ms.
+    /// The sum of all lengths, modulo 2^64 ms.
     pub fn sum(&self) -> Millis {
         Millis::new(self.sum)
     }
@@ -57,8 +57,8 @@ impl Histogram {
         Millis::new(self.max)
     }
 
-    /// A length that so many of a thousand do not exceed: the upper limit of its bucket, so never
-    /// below the true quantile, and at most 1/16 and 1 ms above. Zero without any lengths.
+    /// The quantile at `per_mille`: the upper limit of its bucket, so never below the true
+    /// quantile, and at most 1/16 and 1 ms above. Zero without any lengths.
     pub fn quantile(&self, per_mille: u64) -> Millis {
         let rank = (self.count * per_mille).div_ceil(1000).max(1);
         let mut seen = 0;
@@ -71,7 +71,8 @@ impl Histogram {
         Millis::ZERO
     }
 
-    /// How many lengths are at most 1, 2, 4, ... 2^(`powers` - 1) ms: limits with counts, exact.
+    /// How many lengths are at most 1, 2, 4, ... 2^(`powers` - 1) ms: each limit with its exact
+    /// count.
     pub fn up_to_powers(&self, powers: u32) -> impl Iterator<Item = (Millis, u64)> {
         let mut counts = self.buckets.iter().enumerate().peekable();
         let mut seen = 0;
@@ -86,7 +87,8 @@ impl Histogram {
     }
 }
 
-/// The bucket of a length. 1 is taken off, so that limits are included; 0 goes with 1.
+/// The bucket of a length. 1 is subtracted so that buckets include their upper limit; 0 goes with
+/// 1.
 #[inline]
 fn bucket_of(millis: u64) -> usize {
     let value = millis.saturating_sub(1).min((1 << BITS) - 1);

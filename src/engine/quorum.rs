@@ -1,12 +1,11 @@
 //! Counting votes: sets of nodes, and how many of the *configured* nodes are enough.
 //!
-//! The one idea to keep: a quorum is more than half of the nodes that the client was configured
-//! with, never of those that happen to answer. Two quorums then always share a node, and on that
-//! node rests the whole protocol.
+//! A quorum is more than half of the nodes that the client was configured with, never of those that
+//! happen to answer. So two quorums always share a node, and the whole protocol rests on that node.
 
 use std::fmt;
 
-/// The most nodes that one lock may be spread over: their votes fit one machine word.
+/// The most nodes that a client may use: their votes fit one machine word.
 pub const NODES_MAX: usize = 32;
 
 /// A set of nodes, each named by its index in the configuration.
@@ -22,7 +21,7 @@ impl NodeSet {
         if count >= NODES_MAX { NodeSet(u32::MAX) } else { NodeSet((1 << count) - 1) }
     }
 
-    /// This one node; an index outside of the limit names none.
+    /// Only this node; empty if the index is not below [`NODES_MAX`].
     pub const fn of(node: usize) -> NodeSet {
         if node < NODES_MAX { NodeSet(1 << node) } else { NodeSet(0) }
     }
@@ -77,7 +76,7 @@ impl fmt::Debug for NodeSet {
     }
 }
 
-/// How many nodes there are, and how many of them decide.
+/// How many nodes there are, and how many of them are a quorum.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Quorum {
     nodes: u8,

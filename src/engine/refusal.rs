@@ -1,21 +1,21 @@
-//! Why a request is refused: one enum. What each is on the wire is written there.
+//! Why a request is refused. `wire` writes each as an error reply.
 
 use std::fmt;
 
 use super::{Fence, Millis};
 
-/// Why a node holds back its grants.
+/// Why a node is in quarantine.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum QuarantineReason {
     /// The node stopped without saving everything, and may have forgotten leases.
     UncleanRestart,
-    /// What the node knew of itself is missing or damaged.
+    /// The node's state file is missing or damaged.
     StateLost,
     /// The node was a replica, and may lack its master's last grants.
     Promotion,
     /// The wall clock was stepped while the node was down, so that loaded leases cannot be dated.
     ClockStep,
-    /// The data set that was loaded is not the one that the node left when it stopped.
+    /// The data set that was loaded is not the one that the node saved when it stopped.
     OtherData,
 }
 
@@ -31,7 +31,7 @@ impl fmt::Display for QuarantineReason {
     }
 }
 
-/// A request that was refused. Nothing has changed by it.
+/// A request that was refused. It has changed nothing.
 ///
 /// `Display` is the text of the error reply, which `wire` writes: the code word first, then what
 /// was wrong, with which value, and what is allowed.
@@ -52,11 +52,11 @@ pub enum Refusal {
         /// The longest allowed, in bytes.
         max: usize,
     },
-    /// `BADARG`: anything else that does not fit the command.
+    /// `BADARG`: another argument that does not fit the command.
     BadArg {
         /// What was given.
         given: Vec<u8>,
-        /// What it was taken for, as in "fence".
+        /// What it should have been, for example "fence".
         what: &'static str,
         /// What is allowed.
         allowed: &'static str,
@@ -67,7 +67,7 @@ pub enum Refusal {
     Quarantine {
         /// Why.
         reason: QuarantineReason,
-        /// For how much longer.
+        /// How much time is left.
         left: Millis,
     },
     /// `QUEUEFULL`: one more waiter would be more than the node allows.
@@ -77,7 +77,7 @@ pub enum Refusal {
         /// How many may: the node's `lockmod.max-waiters`.
         max: usize,
     },
-    /// `NOPERM`: the user may not publish to the channel on which its ticket is to be woken.
+    /// `NOPERM`: the user may not publish to the channel that its ticket names.
     NoPermission {
         /// The channel.
         channel: Vec<u8>,
@@ -93,7 +93,7 @@ pub enum Refusal {
     Exhausted,
     /// `STATEFILE`: a larger ceiling could not be made durable.
     StateFile {
-        /// What the operating system said.
+        /// The operating system's error.
         cause: String,
     },
 }
@@ -102,8 +102,8 @@ impl Refusal {
     /// How many kinds there are.
     pub const KINDS: usize = 10;
 
-    /// A number of its kind, below [`Refusal::KINDS`]: where its code is in `wire::code`, and its
-    /// count in the tally.
+    /// The number of its kind, below [`Refusal::KINDS`]: the index of its code in `wire::code`, and
+    /// of its count in the tally.
     pub const fn place(&self) -> usize {
         match self {
             Refusal::BadTtl { .. } => 0,

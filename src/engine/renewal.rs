@@ -1,22 +1,22 @@
 //! A lease from its grant to its end: when to renew, what to repair, and when to call it lost.
 //!
-//! One state machine owns renewal, repair and release, so that nothing is sent after the release.
-//! Two ideas to keep. A holder whose validity has ended is done: it neither extends nor repairs,
-//! for another may hold the lock by now; only the release is left to it. And a renewal that failed
-//! takes nothing away: what was valid stays valid until its own end, and is tried for again.
+//! One state machine owns renewal, repair and release, so that nothing is sent after the release. A
+//! holder whose validity has ended may only release: another may hold the lock by now, so it
+//! neither extends nor repairs. A failed renewal takes nothing away: the lease stays valid until
+//! its end, and the renewal is tried again.
 //!
-//! A node that comes back without the lease is re-joined in the next round, unless an attempt of
-//! somebody who waits is there at that moment. Such a node is looked at again soon: until it is
-//! re-joined, one more node that goes down can cost the lease.
+//! A node that comes back without the lease is repaired in the next round, unless a waiter's
+//! attempt holds the lock there at that moment. Then the next round comes soon: until the node is
+//! repaired, one more node that goes down can cost the lease.
 
 use super::quorum::{NodeSet, Quorum};
 use super::validity::Terms;
 use super::{Instant, Millis};
 
-/// A renewal that failed, or left out a node that another has, is tried again after this part of
-/// the renewal interval.
+/// If a renewal fails, or finds another token at a node, the next one comes after this part of the
+/// renewal interval.
 const RETRY_DIVISOR: u64 = 4;
-/// A lease is renewed at this part of its ttl.
+/// A lease is renewed after this part of its ttl.
 pub(super) const RENEW_DIVISOR: u64 = 3;
 /// A lease is called lost this part of the ttl before it ends, at most [`MARGIN_MAX`] before.
 const MARGIN_DIVISOR: u64 = 10;
@@ -27,23 +27,23 @@ const MARGIN_MAX: Millis = Millis::new(1_000);
 pub enum Extension {
     /// The lease there ends later now.
     Extended,
-    /// It does, and does not count: the node was promoted, or forgot the lease and was repaired,
-    /// and until its quarantine is over another may have its vote.
+    /// It ends later now, but does not count: until the node's quarantine is over, another may have
+    /// its vote.
     Provisional,
     /// Another token holds the lock there.
     HeldByAnother,
-    /// The node does not know of the lease: it forgot it, or somebody deleted the lock.
+    /// The node does not know the lease: it forgot it, or somebody deleted the lock.
     NotHeld,
     /// The node restarted, may have forgotten the lease, and grants nothing for now.
     Quarantined,
-    /// It cannot be known: no answer in time, the connection broke, or an error.
+    /// Unknown: no answer in time, the connection broke, or an error.
     Unknown,
 }
 
 /// How a lease is renewed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Schedule {
-    /// From the start of one renewal to the next; `None`: only when told to.
+    /// From the start of one renewal to the next; `None`: only on request.
     pub every: Option<Millis>,
     /// The lease is called lost this long before its validity ends, so that its holder can stop in
     /// time.
@@ -53,8 +53,8 @@ pub struct Schedule {
 }
 
 impl Schedule {
-    /// How a lease of length `ttl` is renewed, unless it is told otherwise: at a third of it, and
-    /// called lost a tenth of it before its end, at most a second.
+    /// The default for a lease of length `ttl`: renewed after a third of it, and called lost a
+    /// tenth of it, at most a second, before its end.
     pub fn of(ttl: Millis) -> Schedule {
         Schedule {
             every: Some(Millis::new((ttl.get() / RENEW_DIVISOR).max(1))),
@@ -67,10 +67,10 @@ impl Schedule {
 /// Why a lease is lost.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Ending {
-    /// The validity (nearly) ended without having been renewed.
+    /// The validity (nearly) ended without a renewal.
     Expired,
-    /// A quorum of nodes answered that this token does not hold: somebody removed the lock by
-    /// force, or a quorum of nodes forgot it.
+    /// A quorum of nodes answered that this token does not hold the lock: somebody deleted it, or a
+    /// quorum of nodes forgot the lease.
     Removed,
     /// `max_hold` is reached.
     MaxHold,
@@ -80,7 +80,7 @@ pub enum Ending {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct RoundNumber(u32);
 
-/// What to do next, at a moment when nothing has been answered.
+/// What to do next, without a new answer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 #[must_use]
 pub enum Due {
@@ -88,7 +88,7 @@ pub enum Due {
     Now,
     /// Look again at this instant.
     At(Instant),
-    /// The lease is lost or released: nothing will ever be due again.
+    /// The lease is lost or released: nothing is ever due again.
     Never,
 }
 
@@ -96,12 +96,12 @@ pub enum Due {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 #[must_use]
 pub enum RenewalStep {
-    /// Nothing: go on waiting for answers.
+    /// Keep waiting for answers.
     Wait,
-    /// A quorum has confirmed, or had before: re-join these nodes, which have lost the lease, by
-    /// `LOCK.EXTEND key token ttl FENCE f REPAIR`. May be empty. Their answers are not counted.
+    /// A quorum has confirmed this round, now or earlier. Repair these nodes with `LOCK.EXTEND key
+    /// token ttl FENCE f REPAIR`; there may be none. Their answers to that are not counted.
     Confirmed {
-        /// Who lost the lease.
+        /// The nodes that lost the lease, or may have.
         repair: NodeSet,
     },
     /// No quorum confirmed this round. The validity stays as it was.
@@ -122,11 +122,11 @@ struct Round {
     number: RoundNumber,
     started_at: Instant,
     extended: NodeSet,
-    /// Who said that this token does not hold.
+    /// Nodes where this token does not hold the lock.
     not_ours: NodeSet,
-    /// Who lost the lease, or may have, and may be re-joined.
+    /// Nodes that lost the lease, or may have, and may be repaired.
     forgotten: NodeSet,
-    /// Who says neither that the lease counts nor that it is gone.
+    /// Nodes that say neither that the lease counts nor that it is gone.
     unknown: NodeSet,
     is_confirmed: bool,
 }
@@ -169,18 +169,19 @@ impl Renewal {
         }
     }
 
-    /// From here on the lease must not be relied on.
+    /// From then on the lease must not be relied on.
     pub const fn ends_at(&self) -> Instant {
         self.ends_at
     }
 
-    /// From here on the lease is called lost, unless it is extended before.
+    /// From then on the lease is called lost, unless it is extended before.
     pub const fn lost_at(&self) -> Instant {
         self.ends_at.before(self.schedule.margin)
     }
 
     /// The validity left at `now` (rounded up). A lease that is called lost because its end is near
-    /// has what is left until that end, for stopping; one that was removed or released has nothing.
+    /// still has the time until that end, for its holder to stop in; one that was removed or
+    /// released has none.
     pub const fn validity(&self, now: Instant) -> Millis {
         match self.phase {
             Phase::Held | Phase::Lost(Ending::Expired | Ending::MaxHold) => now.until(self.ends_at),
@@ -188,8 +189,7 @@ impl Renewal {
         }
     }
 
-    /// Why the lease is lost, if it is. Looking makes it so: once somebody has been told that the
-    /// lease is lost, it stays lost.
+    /// Why the lease is lost, if it is. Once this has returned an ending, the lease stays lost.
     pub fn ending(&mut self, now: Instant) -> Option<Ending> {
         if self.phase == Phase::Held && now >= self.lost_at() {
             let is_capped = self.latest.is_some_and(|latest| latest <= self.ends_at);
@@ -215,23 +215,23 @@ impl Renewal {
         is_first
     }
 
-    /// From the next round on the lease is asked for with these terms, and renewed by this
-    /// schedule; the limit on the time in all stays. A round that is out asked for other terms, so
-    /// its answers are not counted any more. The validity never ends earlier by this.
+    /// From the next round on, uses these terms and this schedule; `max_hold` stays. A round that
+    /// is under way asked for other terms, so its answers no longer count. This never shortens the
+    /// validity.
     pub fn change(&mut self, terms: Terms, every: Option<Millis>, margin: Millis) {
         self.terms = terms;
         self.schedule.every = every;
-        // A longer one could call a lease lost before it has had the chance to become longer.
+        // A longer margin could call the lease lost before the next round can extend it.
         self.schedule.margin = self.schedule.margin.min(margin);
         self.round = None;
     }
 
-    /// Whether the lease is renewed without being told to.
+    /// Whether the lease is renewed automatically.
     pub const fn renews(&self) -> bool {
         self.schedule.every.is_some()
     }
 
-    /// What is asked for at present.
+    /// The present terms.
     pub const fn terms(&self) -> Terms {
         self.terms
     }
@@ -291,12 +291,13 @@ impl Renewal {
                 round.not_ours.insert(node);
                 round.forgotten.insert(node);
             }
-            // A quarantined node grants nothing to others, so the lease is not lost by it.
+            // A quarantined node grants nothing to others, so the lease is not lost there.
             Extension::Quarantined => {
                 round.unknown.insert(node);
                 round.forgotten.insert(node);
             }
-            // The node keeps the lease for the time after its quarantine: nothing to repair.
+            // A node with a provisional lease keeps it beyond its quarantine: there is nothing to
+            // repair.
             Extension::Provisional | Extension::Unknown => round.unknown.insert(node),
         }
         let step = self.decide(now);
@@ -306,7 +307,7 @@ impl Renewal {
         step
     }
 
-    /// The nodes that have not answered this round are not waited for any longer.
+    /// Stops waiting for the nodes that have not answered this round.
     pub fn time_out(&mut self, number: RoundNumber, now: Instant) -> RenewalStep {
         match self.round.as_mut().filter(|round| round.number == number) {
             Some(round) => {
@@ -324,7 +325,7 @@ impl Renewal {
     }
 
     fn decide(&mut self, now: Instant) -> RenewalStep {
-        // An answer that comes after the end renews nothing, whatever it says.
+        // An answer after the end renews nothing, whatever it says.
         if let Some(ending) = self.ending(now) {
             self.round = None;
             return RenewalStep::Lost(ending);
@@ -336,8 +337,8 @@ impl Renewal {
             let has_rival = round.not_ours.without(round.forgotten) != NodeSet::EMPTY;
             let is_first = !std::mem::replace(&mut round.is_confirmed, true);
             let repair = std::mem::take(&mut round.forgotten);
-            // What stands there may be one attempt of somebody who waits, at a node that came back
-            // without the lease: over in a moment, and the node can be re-joined then.
+            // The rival may be one attempt of a waiter, at a node that came back without the lease.
+            // It is over in a moment, and then the node can be repaired.
             if is_first && has_rival {
                 self.next_at = self.next_at.min(self.retry_at(now));
             }
@@ -353,12 +354,12 @@ impl Renewal {
         if self.quorum.is_reached(possible.or(round.extended)) {
             return RenewalStep::Wait;
         }
-        // Answers may still come and decide; meanwhile the next try is planned.
+        // Late answers may still confirm the round; meanwhile the next one is planned.
         self.next_at = self.retry_at(now);
         RenewalStep::Failed
     }
 
-    /// When the next round begins that is not by the schedule.
+    /// When to begin a round earlier than scheduled.
     fn retry_at(&self, now: Instant) -> Option<Instant> {
         let retry = |every: Millis| Millis::new((every.get() / RETRY_DIVISOR).max(1));
         self.schedule.every.map(|every| now.after(retry(every)))
@@ -402,7 +403,7 @@ mod tests {
         renewal.begin(at(now), at(now)).unwrap()
     }
 
-    /// A waiter's attempt passes through a node that came back without the lease.
+    /// A waiter's attempt holds the lock at a node that came back without the lease.
     #[test]
     fn a_node_that_another_has_at_a_confirmed_round_is_looked_at_again_soon() {
         use Extension::{Extended, HeldByAnother, NotHeld};
@@ -621,7 +622,7 @@ mod tests {
         Release,
     }
 
-    /// Whether a node that answered so has nothing to add.
+    /// Whether a later answer of the same node is ignored.
     fn is_final(answer: Extension) -> bool {
         use Extension::{Provisional, Quarantined, Unknown};
         !matches!(answer, Unknown | Quarantined | Provisional)
@@ -647,8 +648,8 @@ mod tests {
     }
 
     proptest! {
-        /// The naive reference: the validity is the largest (start of a round + ttl - drift) of
-        /// those rounds that a quorum confirmed before the validity, less the margin, had ended.
+        /// The naive reference model: the validity is the largest (start of a round + ttl - drift)
+        /// of those rounds that a quorum confirmed before the validity, less the margin, had ended.
         #[test]
         fn the_validity_rests_on_a_quorum_that_confirmed_in_time(events in events()) {
             let mut renewal = renewal(None);

@@ -8,7 +8,8 @@ const START_MAX: u64 = (1 << 53) - 1;
 /// The longest id of a ticket, in bytes.
 pub const TICKET_ID_MAX: usize = 64;
 
-/// When a waiter began to wait, and an id that tells it from all others: public, unlike a token.
+/// When a waiter began to wait, and an id that distinguishes it from all others. Public, unlike a
+/// token.
 ///
 /// Tickets are ordered by start, then by id. A waiter keeps its ticket over all of its attempts, so
 /// that independent nodes agree on who is next. As text, `<start>-<id>`:
@@ -36,7 +37,7 @@ impl Ticket {
         is_allowed.then(|| Ticket { start, id: id.into() })
     }
 
-    /// Reads `<start>-<id>`. There is one way only to write a ticket: no sign, no leading zero.
+    /// Reads `<start>-<id>`. There is only one way to write a ticket: no sign, no leading zero.
     pub fn parse(bytes: &[u8]) -> Option<Ticket> {
         let dash = bytes.iter().position(|&byte| byte == b'-')?;
         let (digits, id) = (&bytes[..dash], &bytes[dash + 1..]);
@@ -50,12 +51,12 @@ impl Ticket {
         [self.start.to_string().as_bytes(), b"-", &self.id].concat()
     }
 
-    /// A ticket whose start is `start`, or the nearest to it that is allowed.
+    /// A ticket that starts at `start`, or at the nearest time that is allowed.
     pub fn near(start: u64, id: &[u8]) -> Option<Ticket> {
         Ticket::new(start.clamp(1, START_MAX), id)
     }
 
-    /// What tells it from all others.
+    /// What distinguishes it from all others.
     pub fn id(&self) -> &[u8] {
         &self.id
     }

@@ -1,9 +1,9 @@
 //! Lengths of time and instants, each a type of its own.
 //!
-//! Nothing here reads a clock: whoever calls the engine says what time it is. The one idea to keep:
-//! an [`Instant`] belongs to one machine's monotonic clock and never travels; a [`UnixTime`] may
-//! travel, and may lie, because wall clocks are stepped. All arithmetic saturates: an overflow must
-//! never turn a lease that has ended into one that lasts for ages.
+//! Nothing here reads a clock: the caller says what time it is. An [`Instant`] belongs to one
+//! machine's monotonic clock and never travels; a [`UnixTime`] may travel, and may be wrong,
+//! because wall clocks are stepped. All arithmetic saturates: an overflow must never turn a lease
+//! that has ended into one that lasts for ages.
 
 use std::fmt;
 use std::time::Duration;
@@ -40,18 +40,18 @@ impl Millis {
         Millis(self.0.saturating_add(other.0))
     }
 
-    /// What is left of this length after `other`; zero if nothing is.
+    /// This length minus `other`; zero if `other` is longer.
     #[must_use]
     pub const fn saturating_sub(self, other: Millis) -> Millis {
         Millis(self.0.saturating_sub(other.0))
     }
 
-    /// `duration` without its fraction of a millisecond: for what a caller may rely on.
+    /// `duration` rounded down to a millisecond: for time that a caller may rely on.
     pub fn round_down(duration: Duration) -> Millis {
         Millis(u64::try_from(duration.as_millis()).unwrap_or(u64::MAX))
     }
 
-    /// `duration` with its fraction of a millisecond made whole: for time that has been used up.
+    /// `duration` rounded up to a millisecond: for time that has been used up.
     pub fn round_up(duration: Duration) -> Millis {
         let millis = duration.as_nanos().div_ceil(1_000_000);
         Millis(u64::try_from(millis).unwrap_or(u64::MAX))
@@ -70,7 +70,7 @@ impl fmt::Display for Millis {
     }
 }
 
-/// An instant on one machine's monotonic clock, in milliseconds since some start of its own.
+/// An instant on one machine's monotonic clock, in milliseconds since a start of its own.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Instant(u64);
 
@@ -91,7 +91,7 @@ impl Instant {
         Instant(self.0.saturating_add(length.0))
     }
 
-    /// The instant `length` earlier, at the earliest the clock's start.
+    /// The instant `length` earlier, but not before the clock's start.
     #[must_use]
     pub const fn before(self, length: Millis) -> Instant {
         Instant(self.0.saturating_sub(length.0))
@@ -127,7 +127,7 @@ impl UnixTime {
     }
 }
 
-/// Both clocks of one machine, read together: the bridge between what is kept and what travels.
+/// Both clocks of one machine, read together. They convert between instants and wall-clock times.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Clocks {
     /// The monotonic clock.
@@ -136,22 +136,23 @@ pub struct Clocks {
     pub wall: UnixTime,
 }
 
-/// A wall clock that has moved by more than this against the monotonic one was stepped.
+/// A wall clock that has moved by more than this against the monotonic one, in milliseconds, was
+/// stepped.
 const STEP: u64 = 1_000;
 
-/// How far a lease may be dated wrongly that was dated in an earlier boot: one unnoticed step in
-/// each of up to three boots.
+/// How far the end of a lease from an earlier boot may be off: one unnoticed step in each of up to
+/// three boots.
 pub const UNNOTICED: Millis = Millis::new(3 * STEP);
 
 impl Clocks {
-    /// What both clocks read at `now`, if the wall clock has not been stepped since this reading.
+    /// Both clocks at `now`, if the wall clock has not been stepped since this reading.
     #[must_use]
     pub const fn at(self, now: Instant) -> Clocks {
         Clocks { now, wall: self.to_wall(now) }
     }
 
-    /// Whether the wall clock was stepped between `then`, on the same machine in the same boot, and
-    /// now.
+    /// Whether the wall clock was stepped since `then`, a reading on the same machine in the same
+    /// boot.
     pub const fn are_stepped_since(self, then: Clocks) -> bool {
         then.to_wall(self.now).0.abs_diff(self.wall.0) > STEP
     }
@@ -177,7 +178,7 @@ impl Clocks {
     }
 
     /// Whether [`Clocks::to_instant`] shortens this: the wall clock has been stepped back since, or
-    /// it is that of another machine. The lease may be over in truth.
+    /// the time is from another machine. The lease may already be over.
     pub const fn shortens(self, wall: UnixTime, latest: Millis) -> bool {
         wall.0.saturating_sub(self.wall.0) > latest.0
     }

@@ -1,15 +1,15 @@
-//! Tokens and labels: what a caller says of itself. The token is secret, the label is public.
+//! Tokens and labels: how a caller identifies itself. The token is secret, the label is public.
 
 use super::Refusal;
 
 /// The longest token that any setting allows, in bytes: its length is kept in one byte.
 pub const TOKEN_MAX: usize = 255;
-/// The longest token unless the node is told otherwise, in bytes.
+/// The longest token by default, in bytes.
 pub const TOKEN_MAX_DEFAULT: usize = 64;
 /// The longest label, in bytes: enough for `host:pid` and a job's name.
 pub const LABEL_MAX: usize = 128;
 
-/// Opaque bytes that prove a claim: whoever knows them can release the lock.
+/// Opaque bytes that prove a claim: anyone who knows them can release the lock.
 ///
 /// Borrowed from the request. Never printed, logged or shown; the type has no `Display`, and its
 /// `Debug` shows the length only.
@@ -34,8 +34,8 @@ impl<'a> Token<'a> {
     }
 }
 
-/// Equality in a time that depends on the lengths only, so that answering times do not tell how
-/// much of a guess was right.
+/// Takes a time that depends on the lengths only, so that response times do not reveal how much of
+/// a guess was right.
 impl PartialEq for Token<'_> {
     fn eq(&self, other: &Self) -> bool {
         let differ = |sum: u8, (one, two): (&u8, &u8)| sum | (one ^ two);

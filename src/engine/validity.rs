@@ -1,8 +1,7 @@
 //! How long a holder may rely on its lease: validity = ttl - elapsed - drift.
 //!
-//! The one idea to keep: every rounding goes against the holder. A start is an instant at or before
-//! the moment meant, "now" one at or after it, and the subtraction saturates, so that a lease that
-//! has ended never looks held for ages.
+//! Every rounding goes against the holder: a start is rounded down, "now" is rounded up, and the
+//! subtraction saturates, so that a lease that has ended never looks held for ages.
 
 use super::{Instant, Millis};
 
@@ -12,7 +11,7 @@ pub const DRIFT_MIN: Millis = Millis::new(2);
 /// The default drift allowance is the ttl divided by this: clocks may differ by 1 % in rate.
 pub const DRIFT_DIVISOR: u64 = 100;
 
-/// What was asked of the nodes, and what is taken off for clocks that run at different rates.
+/// What the nodes were asked for, and what is subtracted for clocks that run at different rates.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Terms {
     /// The length of lease that is asked for.
@@ -30,8 +29,8 @@ impl Terms {
 
     /// When a lease that was asked for from `started_at` on may no longer be relied on.
     ///
-    /// `started_at` is read before the first byte is sent: a node starts the lease later than
-    /// that, and so ends it later than this.
+    /// `started_at` is read before the first byte is sent. A node starts the lease later than that,
+    /// and so ends it later than this.
     pub const fn ends_at(self, started_at: Instant) -> Instant {
         started_at.after(self.ttl.saturating_sub(self.drift))
     }

@@ -1,4 +1,4 @@
-//! What a lost acquisition says about trying again, and what its caller is told.
+//! Why an acquisition failed, and whether trying again can help.
 
 use super::attempt::Loss;
 use super::quorum::{NodeSet, Quorum};
@@ -10,9 +10,9 @@ pub enum Stand {
     Held,
     /// It answered, and another does not hold the lock there.
     Free,
-    /// The same request can only be refused again.
+    /// The node would refuse the same request again.
     Permanent,
-    /// Nothing: it did not answer, or does not serve at present.
+    /// Nothing: it did not answer, or does not serve requests at present.
     Silent,
 }
 
@@ -30,7 +30,8 @@ pub enum Verdict {
 }
 
 impl Verdict {
-    /// The verdict on an attempt that was lost by `loss`, where the nodes stand so, in their order.
+    /// The verdict on an attempt that was lost by `loss`; `stands` has one entry for each node, in
+    /// order.
     pub fn of(quorum: Quorum, loss: Loss, stands: impl Iterator<Item = Stand>) -> Verdict {
         let [mut held, mut free, mut permanent] = [NodeSet::EMPTY; 3];
         for (node, stand) in stands.enumerate() {
@@ -48,7 +49,7 @@ impl Verdict {
         if !is_possible_without(permanent) {
             return Verdict::Refused;
         }
-        // With a quorum of nodes that answer, it is others who are in the way, whatever the rest.
+        // If a quorum of nodes answers, others are in the way, whatever the rest says.
         let is_blocked = quorum.is_reached(held.or(free)) || !is_possible_without(held);
         if !held.is_empty() && is_blocked { Verdict::Held } else { Verdict::NoQuorum }
     }

@@ -1,27 +1,25 @@
 //! Waiting for a lock over a quorum: when to try again.
 //!
-//! A waiter has one ticket for its whole wait, by which every node orders those in line. A node
-//! that has reserved the lock for a ticket says so: it *wakes* the waiter. The one idea to keep:
-//! a wake is a hint. It never grants anything; it only says when an ordinary
-//! [attempt](super::Attempt) is worth while. So a wake that is lost, late or made up costs time and
-//! nothing else, and every wait has an end of its own at which the waiter tries without a wake.
+//! A waiter has one ticket for its whole wait, and every node orders its line by tickets. A node
+//! that has reserved the lock for a ticket *wakes* the waiter. A wake is a hint: it grants nothing,
+//! and only says when an ordinary [attempt](super::Attempt) is worthwhile. So a wake that is lost,
+//! late or made up costs nothing but time, and after a while the waiter tries without one.
 //!
-//! Nor does a wake set the pace: a node may call at once whenever it is asked, and refuse whenever
-//! it has called. After each attempt that was called for in vain, the next call is heeded later.
+//! Nor do wakes set the pace, because a node may keep waking the waiter and then refuse it. After
+//! each attempt that followed a wake in vain, the waiter heeds the next wake later.
 //!
-//! Where the ticket does not stand in line at a quorum of nodes, there is nobody to wait for a wake
-//! from: the waiter polls.
+//! While its ticket is not in line at a quorum of nodes, no quorum can wake the waiter: it polls.
 
 use super::quorum::{NodeSet, Quorum};
 use super::renewal::RENEW_DIVISOR;
 use super::{Instant, Millis};
 
-/// The first pause between two attempts of a waiter that polls is random up to this.
+/// The first pause between two attempts of a waiter that polls is random, up to this.
 const POLL_MIN: Millis = Millis::new(10);
-/// Pauses of a waiter that polls are random up to at most this.
+/// That limit doubles with each attempt in vain, up to this.
 const POLL_MAX: Millis = Millis::new(500);
-/// When some nodes have woken the waiter and a quorum has not, the rest is waited for this long;
-/// twice as long after each attempt that was lost in this way.
+/// When some nodes have woken the waiter but no quorum has, it waits this long for the rest; twice
+/// as long after each attempt that was lost in this way.
 const HURRY: Millis = Millis::new(50);
 
 /// What a waiter does next.
@@ -38,23 +36,23 @@ pub enum Next {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Waiting {
     quorum: Quorum,
-    /// The longest time in line without an attempt, and twice the shortest: as often as a holder
-    /// renews, so that waiting costs no more than holding.
+    /// The longest time in line without an attempt, and twice the shortest. It is the interval at
+    /// which a holder renews, so waiting costs about as much as holding.
     fallback: Millis,
-    /// Where the ticket stands in line, as far as is known.
+    /// The nodes where the ticket is in line, as far as is known.
     in_line: NodeSet,
-    /// Who has said, since its last answer, that the lock is reserved for the ticket.
+    /// The nodes that have woken the waiter since their last answer.
     woken: NodeSet,
-    /// Who has answered the present attempt that the ticket stands in line.
+    /// The nodes that put the ticket in line in answer to the present attempt.
     queued: NodeSet,
-    /// When the next attempt is made without a quorum of wakes.
+    /// When the next attempt is made if no quorum wakes the waiter.
     attempt_at: Instant,
-    /// Attempts lost in a row that were made without a quorum of nodes to be in line at, or after
-    /// some had woken the waiter.
+    /// Attempts lost in a row that were made while not in line at a quorum, or after some nodes had
+    /// woken the waiter.
     in_vain: u32,
-    /// Wakes are heeded from then on.
+    /// Wakes lead to an attempt from then on.
     heeds_wakes_at: Instant,
-    /// Attempts lost in a row after some nodes, and not a quorum, had woken the waiter.
+    /// Attempts lost in a row after some nodes, but no quorum, had woken the waiter.
     hurries: u32,
 }
 
@@ -74,7 +72,7 @@ impl Waiting {
         }
     }
 
-    /// An attempt begins: wakes from before it are used up. The result says who had woken the
+    /// An attempt begins: wakes from before it are used up. Returns the nodes that had woken the
     /// waiter.
     pub fn begin(&mut self) -> NodeSet {
         self.in_vain = match self.is_in_line() && self.woken.is_empty() {
@@ -90,9 +88,9 @@ impl Waiting {
         std::mem::take(&mut self.woken)
     }
 
-    /// `node` has answered the attempt. What it had said before is out of date, for it was said
-    /// before the attempt was served. `is_queued`: it has not granted, and has put the ticket in
-    /// line.
+    /// `node` has answered the attempt. A wake from it before that is out of date: it was sent
+    /// before the node served the attempt. `is_queued`: the node has not granted, and has put the
+    /// ticket in line.
     pub fn answered(&mut self, node: usize, is_queued: bool) {
         self.woken = self.woken.without(NodeSet::of(node));
         if is_queued {
@@ -100,13 +98,14 @@ impl Waiting {
         }
     }
 
-    /// The attempt is lost. `silent` are the nodes that did not answer it, although they were
-    /// waited for. The result says where the ticket must be put in line, by a release of the
-    /// attempt's token that asks for it; it is taken to stand there, except at `silent` nodes.
-    /// `random` is any number, evenly spread.
+    /// The attempt is lost. `silent` are the nodes that did not answer it in time. Returns the
+    /// nodes where the ticket must be put in line, by a release of the attempt's token that asks
+    /// for it; the ticket is taken to be in line at all nodes but the `silent` ones. `random` is
+    /// uniformly distributed.
     pub fn lost(&mut self, silent: NodeSet, now: Instant, random: u32) -> NodeSet {
         self.in_line = self.quorum.all().without(silent);
-        // Half of the pause at least: those who are called together must not meet again.
+        // At least half of the pause, with jitter: waiters that are woken together must not collide
+        // again.
         let pause = if self.in_vain > 1 { self.pause() } else { 0 };
         self.heeds_wakes_at = now.after(Millis::new(pause / 2 + part(pause / 2, random)));
         self.plan(now, random);
@@ -119,7 +118,7 @@ impl Waiting {
         self.plan(now, random);
     }
 
-    /// The ticket stands in line at `node`.
+    /// The ticket is in line at `node`.
     pub fn joined(&mut self, node: usize, now: Instant, random: u32) {
         let was_polling = !self.is_in_line();
         self.in_line.insert(node);
@@ -128,8 +127,7 @@ impl Waiting {
         }
     }
 
-    /// The ticket does not stand in line at `node` any more: the connection broke, or the node
-    /// refused.
+    /// The ticket is no longer in line at `node`: the connection broke, or the node refused.
     pub fn left(&mut self, node: usize, now: Instant, random: u32) {
         let was_in_line = self.is_in_line();
         self.in_line = self.in_line.without(NodeSet::of(node));
@@ -139,7 +137,7 @@ impl Waiting {
         }
     }
 
-    /// `node` says that it has reserved the lock for the ticket.
+    /// `node` has reserved the lock for the ticket, and says so.
     pub fn woken(&mut self, node: usize, now: Instant) {
         if !self.quorum.all().has(node) {
             return;
@@ -152,7 +150,7 @@ impl Waiting {
         self.woken.insert(node);
     }
 
-    /// Whether the ticket stands in line at a quorum of nodes, as far as is known.
+    /// Whether the ticket is in line at a quorum of nodes, as far as is known.
     pub const fn is_in_line(&self) -> bool {
         self.quorum.is_reached(self.in_line)
     }
@@ -171,7 +169,7 @@ impl Waiting {
         if attempt_at <= now { Next::Attempt } else { Next::WaitUntil(attempt_at) }
     }
 
-    /// The longest pause after so many attempts in vain.
+    /// The longest pause after `in_vain` attempts.
     fn pause(&self) -> u64 {
         POLL_MAX.get().min(POLL_MIN.get() << self.in_vain.saturating_sub(1).min(16))
     }
@@ -181,14 +179,14 @@ impl Waiting {
             let half = self.fallback.get() / 2;
             half + part(half, random)
         } else {
-            // Full jitter: those who lost to each other must not meet again.
+            // Full jitter: waiters that lost to each other must not collide again.
             part(self.pause(), random)
         };
         self.attempt_at = now.after(Millis::new(pause.max(1)));
     }
 }
 
-/// A part of `length`, as large as `random` is among its kind.
+/// `length` scaled by `random / u32::MAX`.
 fn part(length: u64, random: u32) -> u64 {
     let product = u128::from(length) * u128::from(random);
     // At most `length`, so nothing is cut off.
@@ -265,7 +263,7 @@ mod tests {
         waiting.begin();
         let _ = waiting.lost(NodeSet::EMPTY, NOW, 0);
         waiting.woken(3, NOW);
-        // A quorum makes up for it: the hurry is 50 ms again, but for all the calls in vain.
+        // After a quorum the hurry is 50 ms again, but the attempts in vain still delay wakes.
         assert_eq!(waiting.next(NOW), Next::WaitUntil(after(160)));
     }
 
@@ -313,7 +311,7 @@ mod tests {
             waiting.begin();
             let _ = waiting.lost(NodeSet::EMPTY, NOW, u32::MAX);
         }
-        // An attempt that nobody called for ends the row.
+        // An attempt without a wake ends the row.
         waiting.begin();
         let _ = waiting.lost(NodeSet::EMPTY, NOW, u32::MAX);
         (0..3).for_each(|node| waiting.woken(node, NOW));
