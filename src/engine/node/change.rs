@@ -1,43 +1,43 @@
-//! A change of what the state file says, beside the ceilings.
+//! A change to what the state file says, other than of the ceilings.
 
 use super::{Ceilings, Node, Saved, Stopped};
 use crate::engine::{Clocks, Instant};
 
-/// What the state file has to say from now on. Until it does, nothing may be used.
+/// What the state file has to say from now on. Until it is written, the node may use no ceilings.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[must_use]
 pub enum Change {
-    /// The node has begun, and the file has said nothing of this start yet.
+    /// The node has begun; the file says nothing about this start yet.
     Begun,
     /// The node is a master now.
     Promoted {
-        /// What it uses from now on.
+        /// The ceilings that it uses from now on.
         used: Ceilings,
         /// The last instant of its quarantine, if it waits.
         until: Option<Instant>,
     },
-    /// Leases may have found other names in a quarantine: nothing counts until then.
+    /// Leases may have moved to other names in a quarantine: nothing counts until it is over.
     NamesChanged {
         /// The last instant of the quarantine.
         until: Instant,
     },
     /// The node is a replica now.
     Demoted,
-    /// Not every write is on disk any more before its reply.
+    /// Writes are no longer always on disk before their reply.
     NotAlwaysDurable,
-    /// The wall clock was stepped, and leases are dated by these clocks from now on.
+    /// The wall clock was stepped; leases are dated by these clocks from now on.
     DatedBy(Clocks),
     /// The node has stopped.
     Stopped {
-        /// What it used.
+        /// The ceilings that it used.
         used: Ceilings,
-        /// What it leaves.
+        /// How it stopped.
         stopped: Stopped,
     },
 }
 
 impl Change {
-    /// Makes it in what the file has to say.
+    /// Applies the change to what the file has to say.
     pub fn apply(self, saved: &mut Saved) {
         match self {
             Change::Begun => {}
@@ -66,8 +66,8 @@ impl Change {
 }
 
 impl Node {
-    /// The state file was changed, and says so if `is_said`. `allowed` may be used from now on:
-    /// nothing, as long as the file does not say it.
+    /// Notes a change that the state file has to record; `is_said`: the file records it. Ceilings
+    /// up to `allowed` may be used from now on; while the file lacks the change, that is nothing.
     pub fn changed(&mut self, change: Change, allowed: Ceilings, is_said: bool) {
         self.promises.keep(allowed);
         if let (Change::DatedBy(clocks), true) = (change, is_said) {

@@ -1,7 +1,7 @@
-//! Facts: what was decided elsewhere, by a master or before an append-only file was read again.
+//! Facts: decisions of a master, or of this node before a restart, read from its append-only file.
 //!
-//! They are applied, and not judged: this node's clock may say that a lease is over that its master
-//! has granted, and the lease is written all the same.
+//! They are applied, not judged: a lease that the master has granted is written even if this node's
+//! clock says that it is over.
 
 use super::{Extended, Lease, Lock, Node, Released};
 use crate::engine::{Clocks, Fence, Instant, Millis, TOKEN_MAX, Token, UnixTime};
@@ -9,34 +9,34 @@ use crate::engine::{Clocks, Fence, Instant, Millis, TOKEN_MAX, Token, UnixTime};
 /// A decided lease: what is replicated and kept in append-only files.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Decided {
-    /// What was asked for: an upper bound for what is left.
+    /// The ttl that was asked for: an upper bound for the time left.
     pub ttl: Millis,
     /// The absolute end.
     pub ends_at: UnixTime,
     /// The lease's fence.
     pub fence: Fence,
-    /// The sender's floor, where it says so.
+    /// The sender's floor, where it is stated; otherwise zero.
     pub floor: Fence,
-    /// The lease was repaired in the sender's quarantine, or came from another name in it, and
-    /// counts towards no quorum yet.
+    /// The lease was repaired in the sender's quarantine, or came from another name, and does not
+    /// count towards a quorum yet.
     pub is_provisional: bool,
 }
 
-/// By what a lease was decided, with the label that came along; it may be empty.
+/// The kind of request that decided a lease, with the label it brought, which may be empty.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Stated<'a> {
-    /// A grant brings the label.
+    /// A grant: the lease gets this label.
     Grant(&'a [u8]),
-    /// A lease that is extended keeps its own label. One that is given back to a holder of whom
-    /// nothing is written has that of the repair.
+    /// An extension: the lease keeps its label. A repair of a lease that is not written here brings
+    /// this one.
     Extension(&'a [u8]),
 }
 
 impl Node {
     /// Writes a lease that was decided elsewhere; with an empty token, only a counter.
     ///
-    /// What comes out of this node's own file (`is_own`) is dated as this node dates; what a master
-    /// says is dated by another machine. `read`: both clocks as they read.
+    /// Facts from this node's own file (`is_own`) are dated as this node dates; facts from a master
+    /// are dated by another machine. `read`: the current reading of both clocks.
     pub fn apply(
         &mut self,
         lock: &mut Lock,
@@ -51,7 +51,7 @@ impl Node {
             Ok(token) => {
                 let ends_at = clocks.to_instant(decided.ends_at, decided.ttl);
                 let fence = decided.fence;
-                // The holder's own token again: the label of the grant stayed, and stays.
+                // For the same holder, the label of the grant stays.
                 let (label, is_extension) = match stated {
                     Stated::Grant(label) => (label, false),
                     Stated::Extension(label) => (label, true),
@@ -65,15 +65,15 @@ impl Node {
                 let is_misdated = is_own && clocks.shortens(decided.ends_at, decided.ttl);
                 lock.set_provisional(decided.is_provisional || is_misdated);
             }
-            // No token: the fact is about the counter only.
+            // Without a token the fact is about the counter only.
             Err(_) => lock.apply_counter(decided.fence),
         }
         self.tally.changed(had_lease, lock);
         self.loaded(lock, decided.floor);
     }
 
-    /// Takes back a lease that [`Node::release`] has not found: the word of whoever decided counts,
-    /// where this clock differs from theirs.
+    /// Applies a release where [`Node::release`] found no lease, because it is over by this node's
+    /// clock: the decision counts, not this clock.
     pub fn apply_release(&mut self, lock: &mut Lock, token: Token<'_>, now: Instant) -> Released {
         let (was_noted, held_for) = (!lock.has_unnoted_lease(), lock.held_for(now));
         let until = lock.until();
@@ -95,14 +95,14 @@ impl Node {
             return Extended::NotHeld;
         }
         self.promises.raised(before, lock.counter());
-        // The fence may be beyond what this node has promised: promoted, it goes on above it.
+        // The fence may be above this node's ceiling; once promoted, the node goes on above it.
         self.seen(lock);
         self.tally.counts.raises += 1;
         let ends_at = lock.written_lease().map_or(Instant::default(), |lease| lease.ends_at);
         Extended::Extended { ends_at, counter: lock.counter(), counts: true, is_news: true }
     }
 
-    /// Raises the floor as was decided elsewhere, by an operator at the master; answers the floor.
+    /// Raises the floor, as an operator did at the master. Returns the floor.
     pub fn apply_floor(&mut self, floor: Fence) -> Fence {
         self.promises.seen(floor, None);
         self.promises.raise_floor(floor);

@@ -1,8 +1,8 @@
-//! Requests at a lock that has a line before it: nobody barges in.
+//! Requests for a lock that has a line: nobody jumps it.
 //!
-//! What is granted, and that it is safe, is decided as everywhere else; the line only says no more
-//! often. After each of these the caller asks [`Line::serve`] if the lock is free, and
-//! [`Promises::grants_nothing_until`] does not put that off.
+//! The same rules decide what is granted; the line can only refuse more. After each of these calls,
+//! the caller asks [`Line::serve`] if the lock is free, unless [`Promises::grants_nothing_until`]
+//! says to wait.
 
 use super::line::{Left, Line, Queued, Waiter};
 use super::lock::{Holding, Lock};
@@ -10,17 +10,16 @@ use super::{Acquired, Claim, Promises, Released, Stop};
 use crate::engine::{Instant, Millis, Token};
 
 impl Promises {
-    /// As [`Promises::acquire`], where nobody waits who comes before the request; otherwise the
-    /// lock counts as held. A request that brings a ticket comes before whoever is younger, and
-    /// then it stands in `line` if the answer is [`Acquired::Held`], and does not if it is not.
+    /// As [`Promises::acquire`], if no waiter comes before the request; otherwise the lock counts
+    /// as held. A request with a ticket comes before younger tickets. Afterwards its ticket is in
+    /// `line` if and only if the result is [`Acquired::Held`].
     ///
-    /// Everybody who brought the token leaves the line with its grant. The calls among them are to
-    /// be answered by it: a request that is repeated over a new connection must not wait behind its
-    /// own lease.
+    /// A grant removes all waiters with its token from the line, and answers the calls among them:
+    /// a request that is repeated over a new connection must not wait behind its own lease.
     ///
     /// # Errors
     /// As [`Promises::acquire`], and [`QueueFull`](crate::engine::Refusal::QueueFull) for a ticket
-    /// that would have to stand in line, and does not yet.
+    /// that would have to wait in line, and is not in it yet.
     pub fn acquire_in_line(
         &mut self,
         lock: &mut Lock,
@@ -55,12 +54,12 @@ impl Promises {
         }
     }
 
-    /// As [`Promises::release`]. Whoever brought the token last leaves the line; a request that
-    /// brings a ticket stands in line instead, if the node has room for it.
+    /// As [`Promises::release`]. Waiters with this token leave the line; but if the request brings
+    /// a ticket, that is put in line instead, if the node has room for it.
     ///
     /// The lock is given back whether there is room or not: a waiter is a hint, a lease is not.
-    /// Whether the ticket stands in line, [`Line::has`] says. It may do so in quarantine, too: it
-    /// is then served when the quarantine ends.
+    /// [`Line::has`] says whether the ticket is in line. In quarantine, too, a ticket may wait: it
+    /// is served when the quarantine ends.
     pub fn release_in_line(
         &self,
         lock: &mut Lock,
@@ -78,8 +77,8 @@ impl Promises {
         (released, Vec::new())
     }
 
-    /// The last instant of the quarantine, if there is one. A lock that is free is not offered to
-    /// those in line before: what they would ask for then would be refused.
+    /// The last instant of the quarantine, if there is one. Until then a free lock is offered to
+    /// nobody in line, because the acquire would be refused.
     pub fn grants_nothing_until(&self, now: Instant) -> Option<Instant> {
         let (left, _) = self.quarantine(now)?;
         Some(now.after(Millis::new(left.get().saturating_sub(1))))

@@ -1,22 +1,22 @@
-//! The locks of a data set, summed up in a few numbers: is what was loaded what was saved?
+//! The locks of a data set in a few numbers, to tell whether the data set that was loaded is the
+//! one that was saved.
 //!
-//! The same locks give the same sum, in whatever order they are looked at. Counters never fall, so
-//! an older data set differs in a counter, or else only in leases that were given back, extended or
-//! lapsed since. The sum has each lease with its exact end as it is dated outside of the process,
-//! which a load keeps to the millisecond: however many locks there are, one that differs is
-//! noticed.
+//! The same locks give the same sum in any order. Counters never fall, so an older data set differs
+//! in a counter, or else only in leases that were released, extended or lapsed since. The sum
+//! covers the exact wall-clock end of each lease, which a load keeps to the millisecond. So one
+//! different lock is noticed among any number of them.
 
 use super::Lock;
 use crate::engine::{Clocks, Instant, UnixTime};
 
-/// What a data set holds, as far as a state file can tell.
+/// What a state file records of a data set.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Inventory {
     /// How many locks there are, held or not.
     pub lock_count: u64,
     /// The sum of the locks' hashes, modulo 2^64.
     pub hash: u64,
-    /// Leases that end later count; what has ended may be dated anyhow.
+    /// Only leases that end after this count: the dates of ended leases may differ.
     pub since: UnixTime,
 }
 
@@ -26,8 +26,7 @@ impl Inventory {
         Inventory { since, ..Inventory::default() }
     }
 
-    /// Adds a lock whose name, counter and holder have this `hash`, with its lease as `clocks` date
-    /// it.
+    /// Adds a lock; `hash` is over its name, counter and holder, and `clocks` date its lease.
     pub fn add(&mut self, hash: u64, lock: &Lock, clocks: Clocks) {
         let ends_at = lock.written_lease().map(|lease| clocks.to_wall(lease.ends_at));
         let ends_at = ends_at.filter(|&ends_at| ends_at > self.since).unwrap_or_default();
@@ -36,7 +35,7 @@ impl Inventory {
     }
 }
 
-/// What a look at every lock of a data set finds.
+/// The result of a look at every lock of a data set.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Census {
     /// What the data set holds.

@@ -1,12 +1,12 @@
-//! The line before one lock: who waits, in which order, and for whom the free lock is reserved.
+//! The line of one lock: who waits, in which order, and for whom the free lock is reserved.
 //!
-//! Two kinds of waiters stand in it: calls, which block until they are granted the lock, and
-//! tickets, which are woken and then ask for it. The one idea to keep: a place in line is a hint.
-//! It keeps newcomers out and says who is woken; only [`Promises::acquire`] grants.
+//! There are two kinds of waiters: calls, which block until they are granted the lock, and tickets,
+//! which are woken and then ask for it. A place in line is a hint: it keeps newcomers out and says
+//! who is woken next. Only [`Promises::acquire`] grants.
 //!
-//! Calls are served in the order in which they came. Tickets are served in the order of tickets,
-//! which every node agrees on, whenever they came. Between the two kinds: a newcomer stands behind
-//! everybody, except that a ticket stands before all that are younger.
+//! Calls are served in the order in which they came. Tickets are served in ticket order, whenever
+//! they came; all nodes agree on that order. A newcomer of either kind goes to the end, except that
+//! a ticket goes before all younger tickets.
 //!
 //! I4: nothing comes before a ticket that is in line, but older tickets. I5: a reservation is for
 //! a ticket that is in line. Every operation takes O(log n).
@@ -19,11 +19,11 @@ use std::hash::{DefaultHasher, Hasher};
 
 use crate::engine::{Instant, Millis, Refusal, Ticket, Token};
 
-/// Names a blocked call; chosen by the node, not twice at a time.
+/// Identifies a blocked call. The caller chooses it, unique among those that wait.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct CallId(pub u64);
 
-/// Names the connection that a ticket came on, and leaves with; chosen by the node.
+/// Identifies the connection of a ticket, which leaves the line when the connection closes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct ConnectionId(pub u64);
 
@@ -36,12 +36,12 @@ pub enum Waiter {
     Ticket(Ticket),
 }
 
-/// How many wait at a node, over all locks, and how many may.
+/// The number of waiters at a node, over all locks, and the limit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Room {
-    /// How many there are.
+    /// How many wait.
     pub waiters: usize,
-    /// How many there may be.
+    /// How many may wait.
     pub max: usize,
 }
 
@@ -56,16 +56,16 @@ impl Room {
     }
 }
 
-/// What a ticket brings with it into the line.
+/// A ticket, and what the line keeps of it.
 #[derive(Clone, Debug)]
 pub struct Queued<'a> {
-    /// Its place.
+    /// The ticket.
     pub ticket: Ticket,
-    /// Where it is to be woken.
+    /// The channel on which it is woken.
     pub channel: &'a [u8],
-    /// The last instant at which it waits.
+    /// The last instant of its wait.
     pub deadline: Instant,
-    /// What it leaves with.
+    /// The connection that it came on: it leaves when that closes.
     pub connection: ConnectionId,
     /// Whether one more may wait at this node.
     pub room: Room,
@@ -74,7 +74,7 @@ pub struct Queued<'a> {
 /// Somebody who has left the line.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Left {
-    /// A call, which is to be answered.
+    /// A call, which needs a reply.
     Call(CallId),
     /// A ticket, and the connection that it came on.
     Ticket(Ticket, ConnectionId),
@@ -85,21 +85,21 @@ pub enum Left {
 pub enum Turn<'a> {
     /// Nobody waits.
     Nobody,
-    /// A call is to be granted the lock: the first of these. The others brought the same token, and
-    /// are answered by the same grant. All of them have left the line.
+    /// The first of these calls is to be granted the lock. The others have the same token, and the
+    /// same grant answers them. All of them have left the line.
     Grant(Vec<Left>),
-    /// The lock is reserved for this ticket, which is to be told so on its channel.
+    /// The lock is reserved for this ticket, which must be told on its channel.
     Wake {
         /// Whose turn it is.
         ticket: &'a Ticket,
-        /// Where it is to be told.
+        /// The channel to publish it on.
         channel: &'a [u8],
     },
-    /// The lock is reserved, and its ticket has been told.
+    /// The lock is reserved, and the ticket has been told.
     Reserved,
 }
 
-/// The line before one lock.
+/// The line of one lock.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
 pub struct Line {
     order: BTreeMap<Place, Entry>,
@@ -111,8 +111,8 @@ pub struct Line {
     reservation: Option<Reservation>,
 }
 
-/// A place in line. A call has a slot of its own; tickets between two calls share one, so that
-/// their own order counts within it.
+/// A place in line. Each call has its own slot. The tickets between two calls share one, and are in
+/// ticket order within it.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 struct Place {
     slot: u64,
@@ -124,7 +124,7 @@ struct Entry {
     token: Secret,
     since: Instant,
     deadline: Instant,
-    /// Of a ticket.
+    /// Set for a ticket.
     wake: Option<Wake>,
 }
 
@@ -137,12 +137,12 @@ struct Wake {
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 struct Reservation {
     ticket: Ticket,
-    /// The last instant of it.
+    /// The last instant of the reservation.
     until: Instant,
     is_told: bool,
 }
 
-/// A waiter's token: the bytes, which are never printed.
+/// A waiter's token, which is never printed.
 #[derive(Clone, PartialEq, Eq, Hash)]
 struct Secret(Box<[u8]>);
 
@@ -158,8 +158,8 @@ impl fmt::Debug for Secret {
     }
 }
 
-/// What tokens are found by: sorted by their bytes, how long it takes to find one would tell how
-/// much of a guess was right.
+/// The hash by which tokens are indexed. In an index sorted by their bytes, the time of a lookup
+/// would reveal how much of a guess was right.
 fn digest(token: &[u8]) -> u64 {
     let mut hasher = DefaultHasher::new();
     hasher.write(token);
@@ -177,38 +177,38 @@ impl Line {
         self.order.is_empty()
     }
 
-    /// Whether this waiter stands in line.
+    /// Whether this waiter is in line.
     pub fn has(&self, waiter: &Waiter) -> bool {
         self.place(waiter).is_some()
     }
 
-    /// Since when somebody has been standing in line.
+    /// Since when this waiter has been in line.
     pub fn since_of(&self, waiter: &Waiter) -> Option<Instant> {
         self.order.get(&self.place(waiter)?).map(|entry| entry.since)
     }
 
-    /// Whether a ticket of this connection stands in line.
+    /// Whether a ticket of this connection is in line.
     pub fn has_connection(&self, connection: ConnectionId) -> bool {
         self.places(&self.connections, connection).next().is_some()
     }
 
-    /// The connection that a ticket in line came on last.
+    /// The connection that a ticket in line last came on.
     pub fn connection_of(&self, ticket: &Ticket) -> Option<ConnectionId> {
         let place = self.place(&Waiter::Ticket(ticket.clone()))?;
         self.order.get(&place)?.wake.as_ref().map(|wake| wake.connection)
     }
 
-    /// Who is first.
+    /// The first waiter.
     pub fn first(&self) -> Option<&Waiter> {
         self.order.first_key_value().map(|(place, _)| &place.waiter)
     }
 
-    /// Since when the first has been waiting here.
+    /// Since when the first waiter has been in line.
     pub fn first_since(&self) -> Option<Instant> {
         self.order.first_key_value().map(|(_, entry)| entry.since)
     }
 
-    /// For whom the lock is reserved.
+    /// The ticket that the lock is reserved for.
     pub fn reserved_for(&self) -> Option<&Ticket> {
         self.reservation.as_ref().map(|reservation| &reservation.ticket)
     }
@@ -220,7 +220,7 @@ impl Line {
         deadline.into_iter().chain(until).min()
     }
 
-    /// Whether a request may have the lock if it is free: nobody waits who comes before it.
+    /// Whether a request may have the lock if it is free: no waiter comes before it.
     pub fn lets_in(&self, ticket: Option<&Ticket>) -> bool {
         match (self.first(), ticket) {
             (None, _) => true,
@@ -229,7 +229,7 @@ impl Line {
         }
     }
 
-    /// Lets a call stand at the end of the line.
+    /// Puts a call at the end of the line.
     pub fn block(&mut self, call: CallId, token: Token<'_>, deadline: Instant, now: Instant) {
         let slot = self.order.last_key_value().map_or(0, |(place, _)| place.slot + 1);
         let place = Place { slot, waiter: Waiter::Call(call) };
@@ -237,8 +237,8 @@ impl Line {
         self.insert(place, token, deadline, now, None);
     }
 
-    /// Lets a ticket stand in line at its place. One that stands there keeps its place: its token,
-    /// channel, deadline and connection are those that it brings now.
+    /// Puts a ticket in line. One that is in line already keeps its place, with its new token,
+    /// channel, deadline and connection.
     pub fn register(&mut self, token: Token<'_>, queued: &Queued<'_>, now: Instant) {
         let waiter = Waiter::Ticket(queued.ticket.clone());
         let (place, since) = match self.place(&waiter) {
@@ -255,18 +255,19 @@ impl Line {
         if let Some(reservation) = &mut self.reservation
             && reservation.ticket == queued.ticket
         {
-            // It may not have heard, or hear elsewhere now. The reservation is not longer for it.
+            // It may have missed the wake, or listens on another channel now. The reservation gets
+            // no longer.
             reservation.is_told = false;
         }
     }
 
-    /// Takes a waiter out of the line.
+    /// Removes a waiter.
     pub fn leave(&mut self, waiter: &Waiter) -> Option<Left> {
         let place = self.place(waiter)?;
         self.take(&place)
     }
 
-    /// Takes out who brought this token last.
+    /// Removes the waiters whose last token is this one.
     pub fn leave_by_token(&mut self, token: Token<'_>) -> Vec<Left> {
         let places: Vec<Place> = self
             .places(&self.tokens, digest(token.as_bytes()))
@@ -276,21 +277,21 @@ impl Line {
         places.iter().filter_map(|place| self.take(place)).collect()
     }
 
-    /// Takes out tickets that came on this connection, `most` of them.
+    /// Removes tickets of this connection, at most `most`.
     pub fn leave_by_connection(&mut self, connection: ConnectionId, most: usize) -> Vec<Left> {
         let places: Vec<Place> =
             self.places(&self.connections, connection).take(most).cloned().collect();
         places.iter().filter_map(|place| self.take(place)).collect()
     }
 
-    /// Takes out those who stand first, `most` of them.
+    /// Removes the first waiters, at most `most`.
     pub fn leave_first(&mut self, most: usize) -> Vec<Left> {
         let places: Vec<Place> = self.order.keys().take(most).cloned().collect();
         places.iter().filter_map(|place| self.take(place)).collect()
     }
 
-    /// Takes out waiters whose deadline has passed, and the one that did not use its reservation in
-    /// time: `most` of them.
+    /// Removes the ticket that did not use its reservation in time, and waiters whose deadline has
+    /// passed: at most `most` in all.
     pub fn expire(&mut self, now: Instant, most: usize) -> Vec<Left> {
         let mut left = Vec::new();
         if self.reservation.as_ref().is_some_and(|reservation| reservation.until < now) {
@@ -306,19 +307,20 @@ impl Line {
         left
     }
 
-    /// Ends the reservation: who did not use it leaves the line, and may come back.
+    /// Ends the reservation: the ticket that did not use it leaves the line, and may come back.
     pub fn lapse(&mut self) -> Option<Left> {
         let ticket = self.reservation.take()?.ticket;
         self.leave(&Waiter::Ticket(ticket))
     }
 
-    /// Notes that the lock has been granted: no reservation goes on.
+    /// Notes that the lock has been granted, which ends a reservation.
     pub fn taken(&mut self) {
         self.reservation = None;
     }
 
-    /// Whose turn it is: to be asked when the lock is free, and whenever the line has changed while
-    /// it is. A reservation that is made is for `grace`; one for a younger ticket is over at once.
+    /// Returns whose turn it is. Call it when the lock becomes free, and after each change of the
+    /// line while it is. A new reservation lasts for `grace`, and replaces one for a younger
+    /// ticket.
     pub fn serve(&mut self, now: Instant, grace: Millis) -> Turn<'_> {
         match self.first() {
             None => Turn::Nobody,
@@ -343,7 +345,7 @@ impl Line {
         }
     }
 
-    /// Takes out the first, and then everybody else who brought the same token.
+    /// Removes the first waiter, and all others with the same token.
     fn leave_with_first(&mut self) -> Vec<Left> {
         let Some((place, entry)) = self.order.first_key_value() else { return Vec::new() };
         let (place, token) = (place.clone(), entry.token.clone());
@@ -354,7 +356,7 @@ impl Line {
         left
     }
 
-    /// The first, who is to be told of its turn.
+    /// The turn of the first ticket, which must be told.
     fn wake(&self) -> Turn<'_> {
         match self.order.first_key_value() {
             Some((
@@ -365,7 +367,7 @@ impl Line {
         }
     }
 
-    /// Where a new ticket stands: before the next younger one, or at the end.
+    /// The slot of a new ticket: before the next younger one, or at the end.
     fn slot_of(&self, ticket: &Ticket) -> u64 {
         if let Some((_, &slot)) = self.tickets.range(ticket..).next() {
             return slot;
@@ -413,7 +415,7 @@ impl Line {
         self.order.insert(place, Entry { token, since, deadline, wake });
     }
 
-    /// Takes an entry out of all that lists it; a reservation for it is not touched.
+    /// Removes an entry from all indexes, but leaves a reservation for it.
     fn remove(&mut self, place: &Place) -> Option<Entry> {
         let entry = self.order.remove(place)?;
         self.deadlines.remove(&(entry.deadline, place.clone()));
@@ -439,7 +441,7 @@ impl Line {
     }
 }
 
-/// What is told of an entry that is no more.
+/// What a removed entry was.
 fn left(waiter: Waiter, entry: Entry) -> Option<Left> {
     match waiter {
         Waiter::Call(call) => Some(Left::Call(call)),

@@ -1,7 +1,7 @@
-//! The lines of a node: where they are, who is in them, and when each has to be looked at.
+//! The lines of a node: which locks have one, who is in it, and when to look at it.
 //!
-//! Only bookkeeping: whom to serve is decided in [`super::serving`]. One event may concern every
-//! line, so nothing here works through all of them at once: a part at a time, in [`BATCH`]es.
+//! This is only bookkeeping: [`super::serving`] decides whom to serve. One event may concern every
+//! line, so nothing here goes through all of them at once, but in [`BATCH`]es.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::ops::Bound;
@@ -10,32 +10,32 @@ use std::sync::Arc;
 use super::{CallId, ConnectionId, Left, Line, Queued, Waiter};
 use crate::engine::{Fence, Histogram, Instant, Millis};
 
-/// How many lines are looked at in one go, and how many waiters leave one line in it.
+/// How many lines are looked at in one go, and how many waiters leave a line in one go.
 pub(super) const BATCH: usize = 32;
 
-/// The lock that a line is before: its database and its name.
+/// The lock of a line: its database and its name.
 pub type LockName = (u32, Arc<[u8]>);
 
-/// All who wait at a node.
+/// All waiters at a node.
 #[derive(Clone, Debug)]
 pub(super) struct Lines {
     lines: BTreeMap<u32, BTreeMap<Arc<[u8]>, Watched>>,
     pub(super) calls: BTreeMap<CallId, Call>,
-    /// Where the tickets stand that came on a connection.
+    /// The lines with tickets of each connection.
     connections: BTreeMap<ConnectionId, BTreeSet<LockName>>,
-    /// The last instant at which each line needs nothing.
+    /// Each line has to be looked at after this instant.
     due: BTreeSet<(Instant, LockName)>,
-    /// Lines that are to be looked at.
+    /// Lines that have to be looked at.
     changed: BTreeSet<LockName>,
-    /// Whether all lines are, and how far that is.
+    /// A look at all lines, if one is under way.
     sweep: Sweep,
-    /// Connections that are gone, and where they may still have tickets.
+    /// Closed connections, and the lines where they may still have tickets.
     leaving: VecDeque<(ConnectionId, BTreeSet<LockName>)>,
     /// How many wait.
     count: usize,
     /// How many lines there are.
     line_count: usize,
-    /// For how long those stood in line who were granted the lock.
+    /// How long the waiters who were granted a lock had waited.
     pub(super) waits: Histogram,
     /// What the alarm is set to.
     alarm_at: Option<Instant>,
@@ -44,9 +44,9 @@ pub(super) struct Lines {
 /// A look at all lines, in their order, a part at a time.
 #[derive(Clone, Debug)]
 struct Sweep {
-    /// The next line to look at is this, or behind it.
+    /// Where to go on: at this line, or the next one that exists.
     next: Option<LockName>,
-    /// Something has happened to all of them since it began.
+    /// All lines have to be looked at once more: something happened to them since the sweep began.
     again: bool,
 }
 
@@ -58,11 +58,11 @@ impl Sweep {
     }
 }
 
-/// A line, and what is known of its lock.
+/// A line, and what is known about its lock.
 #[derive(Clone, Debug, Default)]
 struct Watched {
     line: Line,
-    /// The last instant at which the lock need not be looked at: the end of its lease.
+    /// The lock need not be looked at up to this instant, such as the end of its lease.
     lock_until: Option<Instant>,
     due: Option<Instant>,
 }
@@ -80,7 +80,7 @@ pub struct Call {
     pub ttl: Millis,
     /// Its label.
     pub label: Box<[u8]>,
-    /// Who asked: its access rules may change while it waits.
+    /// The user who asked: its access rules may change while it waits.
     pub user: Box<[u8]>,
     /// Since when it waits.
     pub since: Instant,
@@ -89,7 +89,7 @@ pub struct Call {
 /// A grant that may have to be taken back.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Granted {
-    /// The token that was granted it.
+    /// The token of the grant.
     pub token: Box<[u8]>,
     /// The fence of the grant.
     pub fence: Fence,
@@ -124,19 +124,18 @@ impl Lines {
         self.count
     }
 
-    /// Since when the first of any line has been waiting.
+    /// The earliest start of a wait, among those first in their line.
     pub(super) fn oldest(&self) -> Option<Instant> {
         let lines = self.lines.values().flat_map(BTreeMap::values);
         lines.filter_map(|watched| watched.line.first_since()).min()
     }
 
-    /// The line before a lock, if anybody waits.
+    /// The line of a lock, if anybody waits.
     pub(super) fn line(&self, database: u32, name: &[u8]) -> Option<&Line> {
         self.lines.get(&database)?.get(name).map(|watched| &watched.line)
     }
 
-    /// Uses the line before a lock, which may be empty before and after. One that is empty is not
-    /// kept, and costs nothing.
+    /// Uses the line of a lock, which may be empty before and after. An empty line is not kept.
     pub(super) fn with_line<R>(
         &mut self,
         database: u32,
@@ -162,7 +161,8 @@ impl Lines {
         result
     }
 
-    /// The same for a request that may bring a ticket; tells whether that stands in line then.
+    /// The same for a request that may bring a ticket. Also returns whether the ticket is in line
+    /// then.
     pub(super) fn with_ticket<R>(
         &mut self,
         (database, name): (u32, &[u8]),
@@ -181,7 +181,7 @@ impl Lines {
             self.part_connection(&(database, name.into()), old);
         }
         if is_there {
-            // The name as the line has it, so that it is kept once.
+            // Shares the name that the line has, so that it is kept only once.
             let names = self.lines.get(&database).and_then(|names| names.get_key_value(name));
             let name = names.map_or_else(|| name.into(), |(name, _)| Arc::clone(name));
             self.connections.entry(queued.connection).or_default().insert((database, name));
@@ -191,7 +191,8 @@ impl Lines {
         (result, is_there)
     }
 
-    /// Notes until when a lock need not be looked at; [`Lines::with_line`] heeds it.
+    /// Notes until when a lock need not be looked at. The next [`Lines::with_line`] takes it into
+    /// account.
     pub(super) fn set_lock_until(&mut self, database: u32, name: &[u8], until: Option<Instant>) {
         let known = self.lines.get_mut(&database).and_then(|names| names.get_mut(name));
         if let Some(watched) = known {
@@ -199,7 +200,7 @@ impl Lines {
         }
     }
 
-    /// Sees to it that a line is looked at when it has to be, and is not kept when it is empty.
+    /// Updates when a line has to be looked at, and drops it if it is empty.
     fn reindex(&mut self, database: u32, name: &[u8]) {
         let Some(names) = self.lines.get_mut(&database) else { return };
         let Some((key, watched)) = names.get_key_value(name) else { return };
@@ -225,13 +226,14 @@ impl Lines {
         }
     }
 
-    /// All lines are to be looked at from now on.
+    /// Notes that all lines have to be looked at.
     pub(super) fn all_changed(&mut self) {
         self.sweep.again = self.sweep.next.is_some();
         self.sweep.next.get_or_insert_with(Sweep::start);
     }
 
-    /// Takes up to [`BATCH`] names of lines that are to be looked at; `None` if nothing is left.
+    /// Takes up to [`BATCH`] names of lines that have to be looked at; `None` if nothing is left to
+    /// do.
     pub(super) fn next_batch(&mut self, now: Instant) -> Option<Vec<LockName>> {
         self.let_leave(BATCH);
         let mut names: BTreeSet<LockName> = BTreeSet::new();
@@ -249,7 +251,7 @@ impl Lines {
         (!is_over).then(|| names.into_iter().collect())
     }
 
-    /// Takes `most` lines of a sweep.
+    /// Takes the next lines of a sweep, at most `most`.
     fn sweep_on(&mut self, most: usize) -> Vec<LockName> {
         let Some((database, name)) = self.sweep.next.take() else { return Vec::new() };
         let lines = self.lines.range(database..).flat_map(|(&other, names)| {
@@ -266,14 +268,14 @@ impl Lines {
         names
     }
 
-    /// A connection is gone.
+    /// Notes that a connection is closed.
     pub(super) fn disconnect(&mut self, connection: ConnectionId) {
         if let Some(names) = self.connections.remove(&connection) {
             self.leaving.push_back((connection, names));
         }
     }
 
-    /// Lets `most` tickets leave whose connections are gone; their lines are to be looked at.
+    /// Removes about `most` tickets of closed connections, and notes that their lines have changed.
     fn let_leave(&mut self, most: usize) {
         let mut left = 0;
         while left < most
@@ -292,7 +294,7 @@ impl Lines {
         }
     }
 
-    /// Notes that a line is to be looked at, if there is one; answers whether there is.
+    /// Notes that a line has to be looked at, if there is one. Returns whether there is.
     pub(super) fn note_change(&mut self, database: u32, name: &[u8]) -> bool {
         let names = self.lines.get(&database).and_then(|names| names.get_key_value(name));
         let name = names.map(|(name, _)| Arc::clone(name));
@@ -302,11 +304,11 @@ impl Lines {
         })
     }
 
-    /// When the alarm has to be set, if it must be set anew.
+    /// When the alarm must go off, if it has to be set anew.
     pub(super) fn next_alarm(&mut self) -> Option<Instant> {
         let (due, _) = self.due.first()?;
         let at = due.after(Millis::new(1));
-        // One that is set earlier goes off in vain, and is then set to what is next.
+        // An alarm that is set earlier goes off in vain, and is then set again.
         if self.alarm_at.is_some_and(|set| set <= at) {
             return None;
         }
@@ -319,7 +321,7 @@ impl Lines {
         self.alarm_at = None;
     }
 
-    /// Forgets who has left a line; answers the calls that are to be answered.
+    /// Forgets waiters who have left a line. Returns the calls among them, which need a reply.
     pub(super) fn part(&mut self, (database, name): (u32, &[u8]), left: Vec<Left>) -> Vec<Call> {
         let mut calls = Vec::new();
         for left in left {

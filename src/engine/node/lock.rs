@@ -1,53 +1,53 @@
 //! The lock: a fence counter and at most one lease, in 48 bytes.
 //!
 //! A lock outlives its leases, because it holds the counter. A lease that has ended stays written
-//! here until somebody needs the room: whether it is over is a comparison, not an event. The value
-//! is 48 bytes, since that is what a held lock costs a node; the packing stays in this file.
+//! here until the next grant, release or removal: whether it is over is a comparison, not an event.
+//! A node may hold many locks, so a value is packed into 48 bytes; the packing stays in this file.
 //!
-//! I1: the counter never falls. I2: the lease's fence is never above the counter. I3: a lease is
-//! ended by its token or by its time, and by nothing else in here.
+//! I1: the counter never falls. I2: the lease's fence is never above the counter. I3: only its
+//! token or its time ends a lease in this file.
 
 use crate::engine::{Fence, Instant, Millis, Token};
 
-/// Tokens up to this length are kept in place.
+/// Tokens up to this length, in bytes, are kept inline.
 const TOKEN_INLINE: usize = 20;
 
-/// The named thing: its fence counter, and who holds it, if anybody.
+/// A lock: its fence counter, and its lease, if there is one.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
 pub struct Lock {
     counter: Fence,
     extra: Option<Box<Extra>>,
-    /// While there is a lease, its end; without one, since when the lock has been free.
+    /// The end of the lease; without one, the instant since which the lock has been free.
     until: Packed,
     /// The lower 32 bits of the grant's instant in milliseconds.
     granted_at: u32,
     /// Zero without a lease.
     token_length: u8,
-    /// The lease was repaired in a quarantine, or has come from another name or node; and it was
-    /// not extended outside of a quarantine since.
+    /// The lease was repaired in a quarantine, or came from another name or node, and has not been
+    /// extended outside of a quarantine since.
     is_provisional: bool,
     token: [u8; TOKEN_INLINE],
 }
 
 const _: () = assert!(size_of::<Lock>() == 48);
 
-/// What few leases have, kept apart so that the others do not pay for it.
+/// What few leases have. It is on the heap, so that the others do not pay for it.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
 struct Extra {
     label: Box<[u8]>,
-    /// A token that is too long to be kept in place.
+    /// A token that is too long to be kept inline.
     token: Box<[u8]>,
-    /// The lease's fence where it is below the counter: after a repair in quarantine.
+    /// The lease's fence, if it is below the counter: after a repair in quarantine.
     fence: Option<Fence>,
 }
 
-/// 47 bits of milliseconds, 4400 years, and one for a lease that ended and has been noted.
+/// 47 bits of milliseconds, 4400 years, and one that says that the end of the lease has been noted.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 struct Packed([u16; 3]);
 
 impl Packed {
     const MAX: u64 = (1 << 47) - 1;
-    /// In the highest of the three.
+    /// In the highest of the three parts.
     const NOTED: u16 = 1 << 15;
 
     fn pack(instant: Instant) -> Packed {
@@ -66,21 +66,21 @@ impl Packed {
     }
 }
 
-/// A lease, as it is read from a lock and as a data set keeps it.
+/// A lease, as read from a lock or a data set.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Lease<'a> {
     /// Proves the claim.
     pub token: Token<'a>,
-    /// The fence of the grant, or what it was raised to.
+    /// The fence of the grant, or the one that it was raised to.
     pub fence: Fence,
-    /// The last millisecond of the lease. Clocks are read rounded down, so counting it in keeps
-    /// the lease from being shorter than its ttl.
+    /// The last millisecond of the lease. Clock readings are rounded down, so the lease includes
+    /// it, to be no shorter than its ttl.
     pub ends_at: Instant,
     /// Who holds it, for people; may be empty.
     pub label: &'a [u8],
 }
 
-/// How a token stands to a lock.
+/// Whether a token holds a lock.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Holding {
     Holds,
@@ -119,13 +119,14 @@ impl Lock {
         self.token_length > 0 && now <= self.until.unpack()
     }
 
-    /// Whether a lease is written here, standing or over, whose end nobody has noted.
+    /// Whether a lease is written here, over or not, whose end has not been noted.
     pub fn has_unnoted_lease(&self) -> bool {
         self.token_length > 0 && !self.until.is_noted()
     }
 
-    /// Notes that the lease has ended unreleased, if it has; answers whether that is news. Nothing
-    /// else changes: the note is not saved, not replicated, and gone with the next lease.
+    /// Notes that the lease has ended unreleased, if it has. Returns whether it had not been noted
+    /// before. Nothing else changes: the note is neither saved nor replicated, and the next lease
+    /// clears it.
     pub fn note_lapse(&mut self, now: Instant) -> bool {
         let is_news = self.has_unnoted_lease() && !self.is_held(now);
         if is_news {
@@ -134,38 +135,39 @@ impl Lock {
         is_news
     }
 
-    /// Whether the lease was repaired in a quarantine, or has come from another name: in a
-    /// quarantine this node may have given the lock to another before it forgot, so the lease
-    /// counts towards no quorum. Outside of one the mark means nothing.
+    /// Whether the lease was repaired in a quarantine, or came from another name. In a quarantine
+    /// such a lease does not count towards a quorum: the node may have forgotten a grant to
+    /// another. Outside of one the mark means nothing.
     pub fn is_provisional(&self) -> bool {
         self.is_provisional
     }
 
-    /// Marks the present lease as one that was repaired in a quarantine, or takes the mark away.
-    /// Every new lease begins without it.
+    /// Marks the present lease as provisional, or removes the mark. Every new lease begins without
+    /// it.
     pub fn set_provisional(&mut self, is_provisional: bool) {
         self.is_provisional = is_provisional;
     }
 
-    /// Notes that the lock, with its lease, is under another name from here on.
+    /// Notes that the lock, with its lease, is now under another name.
     ///
-    /// Also outside of a quarantine, where it means nothing: the append-only file has the command
-    /// that did it, and who reads it after a crash cannot know what the node waited for then.
+    /// It marks the lease outside of a quarantine too, where the mark means nothing: the
+    /// append-only file contains the command, and whoever reads it after a crash cannot know
+    /// whether there was a quarantine.
     pub fn changed_name(&mut self) {
         self.is_provisional = self.token_length > 0;
     }
 
-    /// For how long the present lease has been held, modulo 49.7 days.
+    /// How long the present lease has been held, modulo 49.7 days.
     pub fn held_for(&self, now: Instant) -> Millis {
         Millis::new(u64::from((now.as_millis() as u32).wrapping_sub(self.granted_at)))
     }
 
-    /// The fence that a grant would have on a node with this floor; `None` if there is none left.
+    /// The fence of a grant on a node with this floor; `None` if the fences are used up.
     pub fn next_fence(&self, floor: Fence) -> Option<Fence> {
         self.counter.max(floor).next()
     }
 
-    /// Bytes on the heap beside the value itself.
+    /// Bytes on the heap besides the value itself.
     pub fn heap_bytes(&self) -> usize {
         match &self.extra {
             Some(extra) => size_of::<Extra>() + extra.label.len() + extra.token.len(),
@@ -173,7 +175,7 @@ impl Lock {
         }
     }
 
-    /// How `token` stands to the lock at `now`.
+    /// Whether `token` holds the lock at `now`.
     pub(super) fn standing(&self, token: Token<'_>, now: Instant) -> Holding {
         match self.written_token() {
             Some(holder) if now <= self.until.unpack() => {
@@ -187,8 +189,8 @@ impl Lock {
         }
     }
 
-    /// Gives a free lock to `lease`. Answers whether an earlier lease had ended unreleased, and
-    /// nobody had noted it.
+    /// Writes `lease` into a free lock. Returns whether an earlier lease had ended unreleased,
+    /// without having been noted.
     pub(super) fn grant(&mut self, lease: Lease<'_>, now: Instant) -> bool {
         debug_assert!(!self.is_held(now), "I3");
         let lapsed = self.has_unnoted_lease();
@@ -197,7 +199,7 @@ impl Lock {
         lapsed
     }
 
-    /// Lets the present lease end at `ends_at`.
+    /// Sets the end of the present lease.
     pub(super) fn set_end(&mut self, ends_at: Instant) {
         debug_assert!(self.token_length > 0);
         self.until = Packed::pack(ends_at);
@@ -210,8 +212,7 @@ impl Lock {
         self.set_lease_fence(lease_fence);
     }
 
-    /// Ends the lease. The secret goes with it: a released token must not linger in memory or in
-    /// a dump.
+    /// Ends the lease, and erases its token: a secret must not linger in memory or in a dump.
     pub(super) fn erase_lease(&mut self, now: Instant) {
         self.until = Packed::pack(now);
         self.token_length = 0;
@@ -225,13 +226,14 @@ impl Lock {
         self.extra.as_ref().and_then(|extra| extra.fence).unwrap_or(self.counter)
     }
 
-    /// When the lease as written ends or ended; without one, since when the lock has been free.
+    /// When the lease, over or not, ends; without one, the instant since which the lock has been
+    /// free.
     pub fn until(&self) -> Instant {
         self.until.unpack()
     }
 
-    /// Lets the lease end by `length` later if it may stand then: its end was dated by clocks that
-    /// may have been off by as much. Returns whether it does.
+    /// Prolongs the lease by `length` if it may still stand then: the clocks that dated it may have
+    /// been off by as much. Returns whether it did.
     pub(super) fn prolong(&mut self, length: Millis, now: Instant) -> bool {
         let ends_at = self.until.unpack().after(length);
         let may_stand = self.token_length > 0 && now <= ends_at;
@@ -241,10 +243,10 @@ impl Lock {
         may_stand
     }
 
-    /// Writes a lease that was decided elsewhere or earlier, whatever is written here.
+    /// Writes a lease that was decided elsewhere or earlier, over whatever is written here.
     ///
-    /// For a replica, and for loading: facts are applied, not judged again. The counter only
-    /// rises. A lease of the same grant keeps the instant since when it has been held.
+    /// For a replica, and for loading: facts are applied, not judged again. The counter only rises.
+    /// A lease of the same token keeps the instant of its grant.
     pub fn apply(&mut self, lease: Lease<'_>, now: Instant) {
         let granted_at = match self.written_lease() {
             Some(old) if old.token == lease.token => Some(self.granted_at),
@@ -257,7 +259,7 @@ impl Lock {
 
     /// Raises the counter to at least `fence`, as was decided elsewhere or earlier.
     pub fn apply_counter(&mut self, fence: Fence) {
-        // A lease whose fence is implied by the counter must not rise with it.
+        // A lease without a fence of its own has the counter's; it must not rise with it.
         if let Some(lease) = self.written_lease() {
             let lease_fence = lease.fence;
             self.counter = self.counter.max(fence);
@@ -267,8 +269,8 @@ impl Lock {
         }
     }
 
-    /// Takes the lease away if it is written for `token`, over or not: a release that was decided
-    /// elsewhere. Answers whether it was.
+    /// Erases the lease if it is written for `token`, over or not: a release that was decided
+    /// elsewhere. Returns whether it did.
     pub fn apply_release(&mut self, token: Token<'_>, now: Instant) -> bool {
         let matches = self.written_token() == Some(token);
         if matches {
@@ -277,7 +279,8 @@ impl Lock {
         matches
     }
 
-    /// Raises counter and lease for `token`, over or not: a raise that was decided elsewhere.
+    /// Raises counter and lease if the lease is written for `token`, over or not: a raise that was
+    /// decided elsewhere. Returns whether it did.
     pub fn apply_raise(&mut self, token: Token<'_>, fence: Fence) -> bool {
         let matches = self.written_token() == Some(token);
         if matches {

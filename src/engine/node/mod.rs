@@ -1,9 +1,9 @@
-//! One node: everything of a server but its key space, its clocks, its files and its sockets.
+//! One node: a whole server except its key space, its clocks, its files and its sockets.
 //!
-//! Requests come in, with the lock that each is about and the time. What became of them goes out,
-//! and what is to be done about it: ceilings that must be durable first ([`Stop::Persist`]) or soon
-//! ([`Node::take_request`]), a [`Change`] of what the state file says. Whoever has the key space,
-//! the clocks, the files and the sockets carries that out, and decides nothing.
+//! A request comes in with its lock and the time. Out goes the outcome, and what the caller has to
+//! do: make ceilings durable first ([`Stop::Persist`]) or soon ([`Node::take_request`]), or record
+//! a [`Change`] in the state file. The caller, which has the key space, the clocks, the files and
+//! the sockets, carries that out and decides nothing.
 
 mod account;
 mod change;
@@ -49,19 +49,19 @@ pub struct Node {
     promises: Promises,
     tally: Tally,
     phase: Phase,
-    /// Whether leases may have found other names before the node has begun.
+    /// Whether leases may have moved to other names before the node had begun.
     have_names_changed: bool,
-    /// By which clocks is dated what leaves the process.
+    /// The clocks by which leases are dated outside of the process.
     dating: Clocks,
-    /// When the wall clock was looked at last.
+    /// When the node last looked at the wall clock.
     looked_at: Instant,
-    /// Whether the node was made a replica: nobody waits there.
+    /// Whether the node was made a replica, where nobody may wait.
     is_replica: bool,
     lines: Lines,
     effects: VecDeque<Effect>,
-    /// Grants by waiting of which it is not known yet whether anybody was told.
+    /// Grants to waiting calls that nobody is known to have been told of yet.
     unheard: BTreeSet<Granted>,
-    /// Whether the node has asked to be called, and has not been yet.
+    /// Whether [`Effect::Ring`] is still to be answered.
     is_ringing: bool,
 }
 
@@ -72,7 +72,7 @@ impl Default for Node {
 }
 
 impl Node {
-    /// A node that keeps no state file, and knows of no lock yet.
+    /// A node without a state file, which knows no lock yet.
     pub const fn new() -> Node {
         Node {
             promises: Promises::new(Fence::ZERO, None),
@@ -91,7 +91,7 @@ impl Node {
 
     // ------------------------------------------------------------------------------- requests
 
-    /// Grants `lock` to the claim if nobody has it: see [`Promises::acquire`].
+    /// Grants `lock` to the claim if it is free: see [`Promises::acquire`].
     ///
     /// # Errors
     /// As [`Promises::acquire`].
@@ -109,7 +109,7 @@ impl Node {
         Ok(outcome)
     }
 
-    /// Gives the lease back if `token` has it: see [`Promises::release`].
+    /// Releases the lease of `token`: see [`Promises::release`].
     #[inline]
     pub fn release(&mut self, lock: &mut Lock, token: Token<'_>, now: Instant) -> Released {
         let until = lock.until();
@@ -118,7 +118,7 @@ impl Node {
         outcome
     }
 
-    /// Lets the lease of the claim's token end its ttl from now: see [`Promises::extend`].
+    /// Extends the lease of the claim's token: see [`Promises::extend`].
     ///
     /// # Errors
     /// As [`Promises::extend`].
@@ -158,7 +158,7 @@ impl Node {
         Ok(outcome)
     }
 
-    /// Raises the floor as an operator asks for: see [`Promises::lift_floor`].
+    /// Raises the floor for an operator: see [`Promises::lift_floor`].
     ///
     /// # Errors
     /// As [`Promises::lift_floor`].
@@ -183,7 +183,7 @@ impl Node {
         &mut self.tally
     }
 
-    /// Why the node holds back its grants, if it does.
+    /// The refusal of grants in quarantine, if the node is in one.
     pub fn quarantine(&self, now: Instant) -> Option<Refusal> {
         let (left, reason): (_, QuarantineReason) = self.promises.quarantine(now)?;
         Some(Refusal::Quarantine { reason, left })
@@ -191,21 +191,21 @@ impl Node {
 
     // ------------------------------------------------------------------------- what is durable
 
-    /// Ceilings worth making durable in the background, before they are needed; each is answered
+    /// Ceilings to make durable in the background, before they are needed. Returns each of them
     /// once.
     #[inline]
     pub fn take_request(&mut self) -> Option<Ceilings> {
         self.promises.take_request()
     }
 
-    /// Notes that these ceilings are durable; answers whether that is news.
+    /// Notes that these ceilings are durable. Returns whether they differ from those before.
     pub fn persisted(&mut self, ceilings: Ceilings) -> bool {
         let is_news = self.promises.ceilings() != Some(ceilings);
         self.promises.persisted(ceilings);
         is_news
     }
 
-    /// Notes that a request could not be met: it will be made again.
+    /// Notes that such a request could not be met: it will be made again.
     pub fn request_failed(&mut self) {
         self.promises.request_failed();
     }
@@ -214,8 +214,8 @@ impl Node {
 
     /// A lock came out of a data set or a dump, from a node with this floor.
     ///
-    /// Where the node grants already, what the lock promises must be made durable before anybody
-    /// can ask for it: see [`Node::take_request`].
+    /// If the node grants already, ceilings that cover the lock must be durable before anybody can
+    /// ask for it: see [`Node::take_request`].
     pub fn loaded(&mut self, lock: &Lock, floor: Fence) {
         self.seen(lock);
         self.promises.raise_floor(floor);
@@ -228,7 +228,7 @@ impl Node {
         self.tally.may_lapse(lock);
     }
 
-    /// A name has lost this lock.
+    /// This lock is gone from its name.
     pub fn forget(&mut self, lock: &Lock) {
         self.promises.forget(lock);
         self.tally.may_lapse(lock);
@@ -237,7 +237,7 @@ impl Node {
         }
     }
 
-    /// Any number of locks are gone, or have changed places.
+    /// Any number of locks are gone, or are in another database.
     pub fn forget_all(&mut self) {
         self.promises.forget_all();
         self.tally.gave_back(self.promises.longest());
@@ -246,11 +246,11 @@ impl Node {
 
     // ---------------------------------------------------------------------------------- clocks
 
-    /// Both clocks at `now`, as what leaves the process is dated.
+    /// Both clocks at `now`, for dating what leaves the process.
     ///
-    /// The wall clock is not read again: its distance from the other one is kept until a step of
-    /// more than a second is noticed, and from start to start within a boot. So whatever this node
-    /// has dated it reads again to the millisecond.
+    /// This does not read the wall clock: its offset from the other one is kept until a step of
+    /// more than a second is noticed, and from start to start within a boot. So the node reads back
+    /// to the millisecond what it has dated.
     #[inline]
     pub fn date(&self, now: Instant) -> Clocks {
         self.dating.at(now)
@@ -261,15 +261,15 @@ impl Node {
         self.dating = clocks;
     }
 
-    /// Whether the wall clock is to be looked at: once a millisecond at most.
+    /// Whether to look at the wall clock now: at most once a millisecond.
     #[inline]
     pub fn is_to_look_at_clocks(&mut self, now: Instant) -> bool {
         std::mem::replace(&mut self.looked_at, now) != now
     }
 
-    /// Notes what both clocks read. If the wall clock was stepped, the append-only file is dated by
-    /// two clocks from now on, and the state file has to say so before a lease is dated by the new
-    /// one. `is_behind`: the state file lacks a change already.
+    /// Checks the reading of both clocks. If the wall clock was stepped, the append-only file will
+    /// have leases dated by two clocks, and the state file has to say so before a lease is dated by
+    /// the new one. `is_behind`: the state file lacks a change already.
     pub fn look_at_clocks(&self, read: Clocks, is_behind: bool) -> Option<Change> {
         let is_noted = self.has_begun() && !is_behind && read.are_stepped_since(self.dating);
         is_noted.then_some(Change::DatedBy(read))

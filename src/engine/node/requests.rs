@@ -1,14 +1,14 @@
-//! One node: what becomes of each request. The state machine that everything rests on.
+//! How a node decides each request. Everything else rests on this state machine.
 //!
 //! A request is decided completely before anything changes: a refusal leaves lock and node as they
-//! were. The node keeps no locks; the caller brings the one that the request is about (a free one
-//! of counter zero where there is none), and stores it if the outcome says so.
+//! were. The node keeps no locks. The caller passes the one that the request is about (a free one
+//! with counter zero if there is none), and stores it if the outcome says so.
 
 use super::lock::{Holding, Lease, Lock};
 use super::promises::{Ceilings, Promises};
 use crate::engine::{Clocks, Fence, Instant, Millis, RAISE_MARGIN, Refusal, Token, UnixTime};
 
-/// What became of an acquire.
+/// The outcome of an acquire.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Acquired {
     /// A new lease.
@@ -20,25 +20,25 @@ pub enum Acquired {
         /// Whether an earlier lease had ended without being given back.
         lapsed: bool,
     },
-    /// The token holds the lock already: the same fence, and the lease did not become shorter.
+    /// The token holds the lock already, with the same fence. The lease did not become shorter.
     Again {
         /// The fence of the grant.
         fence: Fence,
         /// When the lease ends now.
         ends_at: Instant,
-        /// Whether that is later than before.
+        /// Whether it ends later than before.
         later: bool,
     },
     /// Another token holds the lock. Nothing changed.
     Held,
 }
 
-/// What became of a release.
+/// The outcome of a release.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Released {
     /// The lease is given back.
     Released {
-        /// For how long it was held, modulo 49.7 days.
+        /// How long it was held, modulo 49.7 days.
         held_for: Millis,
     },
     /// Another token holds the lock. Nothing changed.
@@ -47,7 +47,7 @@ pub enum Released {
     NotHeld,
 }
 
-/// What became of an extend or a raise.
+/// The outcome of an extend or a raise.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Extended {
     /// Done.
@@ -56,10 +56,9 @@ pub enum Extended {
         ends_at: Instant,
         /// The lock's counter now.
         counter: Fence,
-        /// Whether it counts towards a quorum; otherwise the lease is kept, and will count when
-        /// the node's quarantine is over.
+        /// Whether it counts towards a quorum; otherwise the lease is provisional.
         counts: bool,
-        /// Whether the lease, its mark or the counter is another than before.
+        /// Whether the lease, its mark or the counter has changed.
         is_news: bool,
     },
     /// Another token holds the lock. Nothing changed.
@@ -91,7 +90,7 @@ impl Extended {
 pub enum Stop {
     /// For good.
     Refused(Refusal),
-    /// Until these ceilings are durable: persist them, tell the node, and ask again.
+    /// Not before these ceilings are durable: persist them, tell the node, and ask again.
     Persist(Ceilings),
 }
 
@@ -101,32 +100,32 @@ impl From<Refusal> for Stop {
     }
 }
 
-/// A claim to a lock, as a request brings it.
+/// A request's claim to a lock.
 #[derive(Clone, Copy, Debug)]
 pub struct Claim<'a> {
     /// Proves it.
     pub token: Token<'a>,
-    /// For how long.
+    /// The length of lease that is asked for.
     pub ttl: Millis,
 }
 
-/// How an extend treats fences.
+/// What an extend does to fences.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Fencing<'a> {
-    /// It leaves them alone.
+    /// Nothing.
     Keep,
     /// It raises counter and lease to at least this fence.
     Raise(Fence),
-    /// It does, and gives a forgotten lease back.
+    /// The same, and gives back a lease that the node has forgotten.
     Repair {
-        /// With this fence.
+        /// The fence.
         fence: Fence,
-        /// With this label, where the node knows none of the holder's; may be empty.
+        /// The label, if the node does not know the holder's; may be empty.
         label: &'a [u8],
     },
 }
 
-/// What an extension or a raise can change of a lock.
+/// What an extension or a raise can change in a lock.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Shown {
     counter: Fence,
@@ -147,7 +146,8 @@ impl Shown {
 }
 
 impl Promises {
-    /// Grants `lock` to the claim if nobody has it; for its holder, keeps the later end.
+    /// Grants `lock` to the claim if it is free. If the claim's token holds it, the later end
+    /// stays.
     ///
     /// # Errors
     /// [`Stop::Refused`] in quarantine, and when the fences are used up.
@@ -182,7 +182,7 @@ impl Promises {
         }
     }
 
-    /// Gives the lease back if `token` has it. Allowed in quarantine.
+    /// Releases the lease of `token`. Allowed in quarantine.
     pub fn release(&self, lock: &mut Lock, token: Token<'_>, now: Instant) -> Released {
         match lock.standing(token, now) {
             Holding::Holds => {
@@ -195,22 +195,23 @@ impl Promises {
         }
     }
 
-    /// Lets the lease of the claim's token end its ttl from now, if that is later than before.
+    /// Extends the lease of the claim's token to end its ttl from now, if that is later than
+    /// before.
     ///
-    /// A repair also gives a lease back to a holder whom this node has forgotten. Outside of a
+    /// A repair also gives a lease back to a holder that this node has forgotten. Outside of a
     /// quarantine that is a grant to the holder's own token. In quarantine nothing is granted, and
-    /// the lease that is given back is provisional: it stands, and does not count, for this node
-    /// may have given the lock to another before it forgot, and that vote may still win.
+    /// the repaired lease is provisional: it stands but does not count, because the node may have
+    /// forgotten a grant to another, and that vote may still win.
     ///
-    /// A lease that came back with the data is extended in quarantine too, and counts: until the
-    /// quarantine ends nobody else is granted the lock here. One that has come from another name or
-    /// node is provisional. After a promotion nothing counts while the node waits: its old master
-    /// may live, and grant.
+    /// A lease that came back with the data is extended in quarantine too, and counts: this node
+    /// has granted the lock to nobody else. One that came from another name or node is provisional.
+    /// After a promotion nothing counts while the node waits: its old master may be alive, and
+    /// grant.
     ///
     /// # Errors
     /// [`Stop::Refused`] in quarantine, except for a repair, and for the holder of a lease that
-    /// stands; for a fence that no node can have issued; and where a lease would be given back, and
-    /// the fences are used up.
+    /// stands; for a fence that no node can have issued; and for a repair when the fences are used
+    /// up.
     pub fn extend(
         &mut self,
         lock: &mut Lock,
@@ -237,7 +238,7 @@ impl Promises {
             }
             (Holding::Holds, _) => {
                 self.check_fence(fence, clocks.wall)?;
-                // A shorter ttl takes nothing away: the holder may still rely on the end before.
+                // A shorter ttl takes nothing away: the holder may still rely on the former end.
                 let ends_at = now.after(claim.ttl).max(lock.until());
                 let before = Shown::of(lock);
                 self.admit(fence, ends_at).map_err(Stop::Persist)?;
@@ -249,12 +250,12 @@ impl Promises {
         }
     }
 
-    /// Gives a free lock back to a holder whom this node has forgotten.
+    /// Gives a free lock back to a holder that this node has forgotten.
     ///
-    /// With the holder's fence, where this node issued none above it, so that the counters of the
-    /// nodes agree. Where it did, to another lock that was forgotten or before a crash, the lease
-    /// has the next fence, as with any grant: it is this node's affair, and the holder keeps its
-    /// own. Nobody is granted anything in quarantine, so the lease then has the holder's fence.
+    /// The lease has the holder's fence if this node has issued none above it, so that the counters
+    /// of the nodes agree. Otherwise (because of a crash, or of other locks that it forgot) the
+    /// lease has the next fence, as any grant; the holder keeps its own. In quarantine, where
+    /// nothing is granted, the lease has the holder's fence.
     fn rejoin(
         &mut self,
         lock: &mut Lock,
@@ -270,7 +271,7 @@ impl Promises {
         };
         let ends_at = now.after(claim.ttl);
         self.admit(fence, ends_at).map_err(Stop::Persist)?;
-        // The holder's lapsed lease may still be written here: its label goes on.
+        // The holder's lapsed lease may still be written here: its label stays.
         let label = match lock.written_lease() {
             Some(lease) if lease.token == claim.token => lease.label.to_vec(),
             Some(_) | None => label.to_vec(),
@@ -280,10 +281,11 @@ impl Promises {
         Ok(self.extended(lock, None, now))
     }
 
-    /// What became of an extension that was carried out; `before`: how the lease stood, if it did.
+    /// The outcome of an extension that was carried out; `before`: the lease as it stood, if it
+    /// did.
     fn extended(&self, lock: &mut Lock, before: Option<Shown>, now: Instant) -> Extended {
         if self.quarantine(now).is_none() {
-            // What was forgotten is over: from here on the lease is one like others.
+            // Whatever was forgotten is over: the lease counts from now on.
             lock.set_provisional(false);
         }
         let (ends_at, counter) = (lock.until(), lock.counter());
@@ -293,8 +295,8 @@ impl Promises {
 
     /// Raises the counter and the lease to at least `fence` if `token` holds the lock.
     ///
-    /// Only then: an unconditional raise could arrive after the next grant, and that grant would
-    /// not be larger.
+    /// An unconditional raise could arrive after the next grant, whose fence would then not be
+    /// larger.
     ///
     /// # Errors
     /// [`Stop::Refused`] in quarantine, and for a fence that no node can have issued.
@@ -321,11 +323,11 @@ impl Promises {
         }
     }
 
-    /// Refuses a fence that no node can have issued: raised to it, this node and then all others
-    /// would come near the largest fence there is, for good.
+    /// Refuses a fence that no node can have issued. A raise to it could bring this node, and then
+    /// all others, close to the largest fence for good.
     ///
-    /// The bound is the time, which nobody can climb, and what this node knows of already: a bound
-    /// relative to its own fences alone would be climbed step by step.
+    /// The bound is the time, which no client can move, or the highest fence that this node knows.
+    /// A bound relative to its own fences alone could be climbed step by step.
     fn check_fence(&self, fence: Fence, wall: UnixTime) -> Result<(), Stop> {
         let max = Fence::of_time(wall).saturating_add(RAISE_MARGIN).max(self.highest());
         if fence <= max { Ok(()) } else { Err(Refusal::BadFence { fence, max }.into()) }

@@ -1,13 +1,13 @@
-//! Serving those who wait: what a request does to the line before its lock, whose turn it is, and
-//! when to look again.
+//! Serving waiters: what a request does to the line of its lock, whose turn it is, and when to look
+//! again.
 //!
-//! A line is looked at ([`Node::settle`]) after each request that changed it or its lock, and else
-//! when the node is called ([`Node::next_batch`]): something is due (a lease, a wait or a
-//! reservation has ended), or the lock went by another way than a request.
+//! The caller looks at a line ([`Node::settle`]) after each request that changed it or its lock,
+//! and when [`Node::next_batch`] returns it: a lease, a wait or a reservation has ended, or the
+//! lock went in another way than by a request.
 //!
-//! What is to be done for it goes out in two ways. Where the answer matters for what comes next,
-//! [`Node::settle`] asks for it; the rest are [`Effect`]s, which wait to be taken
-//! ([`Node::take_effect`]) after each call of these functions.
+//! There are two kinds of things to do then. [`Node::settle`] returns those whose result it needs
+//! to go on. The rest are [`Effect`]s, which the caller takes ([`Node::take_effect`]) after each
+//! call of these functions.
 
 use super::lines::{BATCH, Call, Granted, LockName};
 use super::{
@@ -16,61 +16,61 @@ use super::{
 };
 use crate::engine::{Fence, Histogram, Instant, Millis, Refusal, TOKEN_MAX, Ticket, Token};
 
-/// While writes are paused nothing may be granted: when to look again. A pause is short, and known
-/// to be over only by looking.
+/// How soon to look again while writes are paused, and nothing may be granted. A pause is short,
+/// and only a look tells that it is over.
 const PAUSE: Millis = Millis::new(10);
-/// While the server refuses writes nothing may be granted: when to look again. That may last, and
-/// each look at each line costs as much as a command.
+/// How soon to look again while the server refuses writes, and nothing may be granted. That may
+/// last, and each look at a line costs as much as a command.
 const REFUSAL: Millis = Millis::new(100);
 
-/// What is to be done, beside the answer to the request that led to it.
+/// What the caller has to do, besides answering the request.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Effect {
-    /// A blocked call is over, and told so.
+    /// Answer a blocked call.
     Part(CallId, Parting),
-    /// [`Node::rang`] is to be called at this instant, in place of any that was named before.
+    /// Call [`Node::rang`] at this instant; it replaces the one set before.
     SetAlarm(Instant),
-    /// [`Node::next_batch`] is to be asked soon: in this turn of the event loop or the next.
+    /// Call [`Node::next_batch`] soon: in this turn of the event loop or the next.
     Ring,
 }
 
-/// What a blocked call is told that is not granted the lock by its own wait.
+/// The answer to a blocked call whose wait did not get it a grant.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Parting {
     /// Another request with the same token was granted the lock.
     Fence(Fence),
     /// The wait is over.
     TooLate,
-    /// The node has become a replica; its master may be asked.
+    /// The node has become a replica; the client may ask its master.
     Demoted,
     /// The lock has moved to another node of the cluster.
     Moved,
-    /// The access rules of its user have changed, and do not allow it.
+    /// The access rules of its user have changed, and no longer allow it.
     Denied,
-    /// It is refused.
+    /// The request is refused.
     Refused(Refusal),
 }
 
-/// How a lock stands.
+/// The state of a lock, as far as its line needs it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Standing {
     /// A lease stands, until and including this instant.
     Held(Instant),
-    /// Nobody holds it, or there is none.
+    /// Nobody holds it, or it does not exist.
     Free,
     /// The key holds something else.
     WrongType,
 }
 
 impl Standing {
-    /// How a lock stands at `now`.
+    /// The state of a lock at `now`.
     pub fn of(lock: &Lock, now: Instant) -> Standing {
         if lock.is_held(now) { Standing::Held(lock.until()) } else { Standing::Free }
     }
 }
 
 impl Acquired {
-    /// How the lock stands after it, if that is known.
+    /// The state of the lock afterwards, if that is known.
     pub fn standing(self) -> Option<Standing> {
         match self {
             Acquired::Granted { ends_at, .. } | Acquired::Again { ends_at, .. } => {
@@ -82,7 +82,7 @@ impl Acquired {
 }
 
 impl Released {
-    /// How the lock stands after it, if that is known.
+    /// The state of the lock afterwards, if that is known.
     pub fn standing(self) -> Option<Standing> {
         match self {
             Released::Released { .. } | Released::NotHeld => Some(Standing::Free),
@@ -91,55 +91,55 @@ impl Released {
     }
 }
 
-/// Whether the server would take a write of a key from a client.
+/// Whether the server would accept a client's write to a key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Gate {
-    /// It would.
+    /// Yes.
     Open,
     /// Writes are paused for a moment.
     Paused,
-    /// It would refuse it.
+    /// The server would refuse it.
     Refuses,
-    /// The key is another node's of the cluster.
+    /// The key belongs to another node of the cluster.
     Elsewhere,
 }
 
-/// A look at a line, while it lasts: what is known of its lock.
+/// A look at a line that is under way: what is known about its lock.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Look {
-    /// How the lock stands, if that is known.
+    /// The state of the lock, if that is known.
     pub standing: Option<Standing>,
-    /// Whether a write would be taken, if that was asked.
+    /// Whether a write would be accepted, if that was asked.
     pub gate: Option<Gate>,
     steps: usize,
 }
 
 impl Look {
-    /// The first look after a request that tells how the lock stands, if it does.
+    /// A look after a request, which may have told the state of the lock.
     pub fn after(standing: Option<Standing>) -> Look {
         Look { standing, gate: None, steps: 0 }
     }
 }
 
-/// What a look at a line asks for before it goes on.
+/// What a look at a line needs before it goes on.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[must_use]
 pub enum Turning {
     /// Nothing: the look is over.
     Over,
-    /// How the lock stands.
+    /// The state of the lock.
     Standing,
-    /// Whether the server would take a write of the lock's key.
+    /// Whether the server would accept a write to the lock's key.
     Gate,
-    /// Nothing: some have left, and who comes next is to be seen.
+    /// Nothing: some waiters have left, and the look goes on with the next.
     On,
-    /// To publish this ticket on this channel; then the look is over.
+    /// Publish this ticket on this channel; then the look is over.
     Wake(Ticket, Box<[u8]>),
-    /// To let [`Node::hand_over`] have the lock.
+    /// Call [`Node::hand_over`] with the lock.
     HandOver(HandOver),
 }
 
-/// A lock that is free is granted to the first in line: calls that all brought the same token.
+/// A free lock goes to the first in line: calls with the same token.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct HandOver {
     calls: Vec<Call>,
@@ -151,7 +151,7 @@ impl HandOver {
         &self.calls
     }
 
-    /// As if each had asked for itself: no retry makes the lease shorter.
+    /// The longest ttl of the calls: no retry makes the lease shorter.
     pub fn ttl(&self) -> Millis {
         self.calls.iter().map(|call| call.ttl).max().unwrap_or_default()
     }
@@ -166,27 +166,27 @@ impl Node {
         self.lines.any()
     }
 
-    /// How many wait at this node, where `max` may.
+    /// How many wait at this node; `max` may.
     pub fn room(&self, max: usize) -> Room {
         Room { waiters: self.lines.count(), max }
     }
 
-    /// The line before a lock, if anybody waits.
+    /// The line of a lock, if anybody waits.
     pub fn line(&self, (database, name): (u32, &[u8])) -> Option<&Line> {
         self.lines.line(database, name)
     }
 
-    /// The longest that the first of any line has waited.
+    /// The longest wait of those first in their line.
     pub fn longest_wait(&self, now: Instant) -> Millis {
         self.lines.oldest().map_or(Millis::ZERO, |since| since.until(now))
     }
 
-    /// For how long those stood in line who were granted the lock.
+    /// How long the waiters who were granted a lock had waited.
     pub fn waits(&self) -> &Histogram {
         &self.lines.waits
     }
 
-    /// What is to be done next, of all that is.
+    /// The next effect, if there is one.
     #[inline]
     pub fn take_effect(&mut self) -> Option<Effect> {
         self.effects.pop_front()
@@ -194,11 +194,11 @@ impl Node {
 
     // ----------------------------------------------------------------------- what requests do
 
-    /// As [`Node::acquire`], where somebody waits, or wants to: see
+    /// As [`Node::acquire`], for a lock that somebody waits for, or wants to: see
     /// [`Promises::acquire_in_line`](super::Promises::acquire_in_line).
     ///
     /// # Errors
-    /// As that.
+    /// As [`Promises::acquire_in_line`](super::Promises::acquire_in_line).
     pub fn acquire_in_line(
         &mut self,
         place: (u32, &[u8]),
@@ -219,8 +219,8 @@ impl Node {
         Ok(outcome)
     }
 
-    /// As [`Node::release`], where somebody waits, or wants to; answers also whether the ticket
-    /// that it brings stands in line.
+    /// As [`Node::release`], for a lock that somebody waits for, or wants to. Also returns whether
+    /// the ticket that it brings is in line.
     pub fn release_in_line(
         &mut self,
         place: (u32, &[u8]),
@@ -239,7 +239,7 @@ impl Node {
         (outcome, is_there)
     }
 
-    /// Lets a call wait for a lock until it is granted it, or `wait` is over.
+    /// Puts a call in line until it is granted the lock, or `wait` is over.
     pub fn block(
         &mut self,
         (database, name): (u32, &[u8]),
@@ -264,9 +264,9 @@ impl Node {
 
     // ----------------------------------------------------------------------- looking at a line
 
-    /// Goes on with a look at a line: serves whose turn it is.
+    /// Goes on with a look at a line: serves the next waiter.
     ///
-    /// A free lock is reserved for `reserve` where a ticket is first.
+    /// If a ticket is first, a free lock is reserved for it, for the time `reserve`.
     pub fn settle(
         &mut self,
         place: (u32, &[u8]),
@@ -276,7 +276,7 @@ impl Node {
     ) -> Turning {
         look.steps += 1;
         if look.steps > 3 * BATCH {
-            // Some have been sent away. The rest has time.
+            // Some waiters have been dismissed. The rest can wait for the next look.
             self.line_changed(place);
             return self.over();
         }
@@ -329,11 +329,11 @@ impl Node {
         }
     }
 
-    /// Grants the free lock to calls with one token, the first of whom gives the lease its label.
+    /// Grants the free lock to calls with one token. The lease gets the label of the first.
     ///
     /// # Errors
-    /// As [`Node::acquire`]; and where the ttl is above `max_ttl`, which may have been lowered in
-    /// the meantime: what bounds a quarantine binds every grant.
+    /// As [`Node::acquire`]; and if the ttl is above `max_ttl`, which may have been lowered in the
+    /// meantime: it bounds quarantines, so no grant may exceed it.
     pub fn hand_over(
         &mut self,
         lock: &mut Lock,
@@ -353,7 +353,7 @@ impl Node {
         self.acquire(lock, Claim { token, ttl }, label, now)
     }
 
-    /// Takes those out of a hand-over who may not have the lock any more, and tells them.
+    /// Removes the calls from a hand-over that may not have the lock any more, and answers them.
     pub fn deny(&mut self, hand_over: &mut HandOver, mut may: impl FnMut(&Call) -> bool) {
         let effects = &mut self.effects;
         hand_over.calls.retain(|call| {
@@ -365,9 +365,9 @@ impl Node {
         });
     }
 
-    /// Notes what became of a hand-over: how the lock stands, if that is known, and the grant that
-    /// its calls are to be told of by whoever carries it out, and says then whether one of them
-    /// was ([`Node::heard`]) or none ([`Node::take_back`]). Of anything else they are told here.
+    /// Notes the outcome of a hand-over. Returns the state of the lock, if that is known, and the
+    /// grant. The caller tells the calls of the grant, and then reports that at least one was told
+    /// ([`Node::heard`]) or none ([`Node::take_back`]). Of any other outcome they are told here.
     pub fn handed_over(
         &mut self,
         hand_over: &HandOver,
@@ -397,13 +397,13 @@ impl Node {
         (None, None)
     }
 
-    /// One of its calls was told of a grant.
+    /// Notes that a call was told of the grant.
     pub fn heard(&mut self, granted: &Granted) {
         self.unheard.remove(granted);
     }
 
-    /// Takes back a grant of which none of its calls could be told: unless another request with its
-    /// token was told of the lease since. Whoever sent that one may rely on it.
+    /// Takes back a grant that none of its calls could be told of, unless another request with its
+    /// token was told of the lease since: whoever sent that one may rely on it.
     pub fn take_back(&mut self, lock: &mut Lock, granted: &Granted, now: Instant) -> Released {
         let is_unheard = self.unheard.remove(granted);
         let is_it = lock.written_lease().is_some_and(|lease| lease.fence == granted.fence);
@@ -413,7 +413,7 @@ impl Node {
         }
     }
 
-    /// As [`Node::told`], for a token that has asked for its lock again.
+    /// As [`Node::told`], if the outcome is that the token holds the lock already.
     #[inline]
     pub(super) fn told_again(&mut self, token: Token<'_>, outcome: Acquired) {
         if let Acquired::Again { fence, .. } = outcome {
@@ -421,7 +421,7 @@ impl Node {
         }
     }
 
-    /// A request was told that its token has a lease with this fence.
+    /// Notes that a request was told that its token has a lease with this fence.
     #[inline]
     pub(super) fn told(&mut self, token: Token<'_>, fence: Fence) {
         if !self.unheard.is_empty() {
@@ -429,16 +429,15 @@ impl Node {
         }
     }
 
-    /// The lease stands, whether the call that waited for it is told or not. With the same token
-    /// and fence at two locks, both do: a lease too many ends by itself.
+    /// The lease stands, even if the call that waited for it cannot be told. If two locks have the
+    /// same token and fence, both leases stay: one too many ends by itself.
     #[cold]
     fn keep_unheard(&mut self, token: Token<'_>, fence: Fence) {
         let token = token.as_bytes();
         self.unheard.retain(|granted| granted.fence != fence || *granted.token != *token);
     }
 
-    /// Removes waiters whose deadline has passed; answers whether somebody is left who may be
-    /// served.
+    /// Removes waiters whose deadline has passed. Returns whether a waiter may be served now.
     fn part_in_time(&mut self, place: (u32, &[u8]), now: Instant) -> bool {
         let (database, name) = place;
         let Some(line) = self.lines.line(database, name) else { return false };
@@ -447,13 +446,13 @@ impl Node {
         }
         let left = self.lines.with_line(database, name, |line| line.expire(now, BATCH));
         self.tally.counts.held += self.part(place, left, &Parting::TooLate) as u64;
-        // Where more are due than that, the index of what is due still says so.
+        // If more deadlines have passed, the line is still due, and a later batch has it again.
         let line = self.lines.line(database, name);
         line.is_some_and(|line| line.due_at().is_none_or(|due| now <= due))
     }
 
-    /// Takes those who stand first out of a line that nobody can be granted the lock of here. Each
-    /// of them counts as a step: any number may stand there.
+    /// Removes the first waiters of a line whose lock this node cannot grant. Each batch counts as
+    /// that many steps, because any number may wait.
     fn dismiss(&mut self, place: (u32, &[u8]), look: &mut Look, parting: &Parting) -> Turning {
         *look = Look { steps: look.steps + BATCH, ..Look::default() };
         let left = self.lines.with_line(place.0, place.1, |line| line.leave_first(BATCH));
@@ -461,7 +460,7 @@ impl Node {
         Turning::On
     }
 
-    /// Tells the calls among those who have left a line; answers how many they are.
+    /// Answers the calls among those who have left a line. Returns how many there are.
     fn part(&mut self, place: (u32, &[u8]), left: Vec<Left>, parting: &Parting) -> usize {
         if left.is_empty() {
             return 0;
@@ -482,21 +481,21 @@ impl Node {
 
     // --------------------------------------------------------------------- what happens by itself
 
-    /// A lock or its line has changed, which is looked at soon.
+    /// Notes that a lock or its line has changed: it is looked at soon.
     pub fn line_changed(&mut self, (database, name): (u32, &[u8])) {
         if self.lines.note_change(database, name) {
             self.ring();
         }
     }
 
-    /// All lines are to be looked at: any number of locks are gone, or have changed places, or a
+    /// Notes that all lines have to be looked at: any number of locks are gone or have moved, or a
     /// quarantine is over.
     pub fn all_lines_changed(&mut self) {
         self.lines.all_changed();
         self.ring();
     }
 
-    /// A connection is closed: its tickets will leave.
+    /// Notes that a connection is closed: its tickets will leave.
     pub fn disconnected(&mut self, connection: ConnectionId) {
         if self.lines.any() {
             self.lines.disconnect(connection);
@@ -504,8 +503,8 @@ impl Node {
         }
     }
 
-    /// A blocked call is given up by its client: it leaves the line. If it is not there any more it
-    /// has been told something else.
+    /// The client of a blocked call gives up: the call leaves the line. If it is no longer there,
+    /// it has already been answered.
     pub fn hung_up(&mut self, id: CallId) {
         let Some(Call { name: (database, name), .. }) = self.lines.calls.remove(&id) else {
             return;
@@ -515,7 +514,7 @@ impl Node {
         self.line_changed((database, &name));
     }
 
-    /// The alarm has gone off.
+    /// The alarm has gone off: see [`Effect::SetAlarm`].
     pub fn rang(&mut self) {
         self.lines.rang();
         self.ring();
@@ -527,17 +526,17 @@ impl Node {
         }
     }
 
-    /// The node was called: see [`Effect::Ring`].
+    /// Notes that the caller answers an [`Effect::Ring`].
     pub fn answer_ring(&mut self) {
         self.is_ringing = false;
     }
 
-    /// The time of this turn is up, and lines may be left to look at.
+    /// The time of this turn is up; some lines may still have to be looked at.
     pub fn put_off(&mut self) {
         self.ring();
     }
 
-    /// Some lines that are to be looked at; `None` if none is left.
+    /// Some lines to look at; `None` if none are left.
     pub fn next_batch(&mut self, now: Instant) -> Option<Vec<LockName>> {
         let batch = self.lines.next_batch(now);
         if batch.is_none() {
@@ -559,7 +558,7 @@ mod tests {
         Claim { token: Token::new(b"waits", 64).unwrap(), ttl: Millis::new(500) }
     }
 
-    /// A node that has granted the lock to a call, of which it is not known whether it was told.
+    /// A node that has granted the lock to a call, which is not known to have been told.
     fn handed_over() -> (Node, Lock, Granted) {
         let (mut node, mut lock) = (Node::new(), Lock::default());
         node.block(PLACE, CallId(1), (claim(), b"", Box::default()), Millis::new(900), NOW);
@@ -606,8 +605,8 @@ mod tests {
         }
     }
 
-    /// All who waited were sent away in the turn of the event loop in which the node became a
-    /// replica: with 200 000 tickets the server stood still for seconds.
+    /// All waiters were dismissed in the turn of the event loop in which the node became a replica:
+    /// with 200 000 tickets the server stood still for seconds.
     #[test]
     fn who_waits_at_a_node_that_becomes_a_replica_is_sent_away_a_part_at_a_time() {
         for lines in [1, 1_000] {

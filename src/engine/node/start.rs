@@ -1,10 +1,10 @@
-//! Starting, changing roles and stopping: what a node finds out about itself before it grants, and
-//! leaves behind.
+//! Starting, changing roles and stopping: what a node finds out before it grants, and what it
+//! records when it stops.
 //!
-//! A start has two parts. First comes what was found in place of the state file ([`Node::found`]),
-//! before the data set is there. The second part comes when that has been loaded
-//! ([`Node::begin`]): only then is it known what came back, so only then is it decided what the
-//! node must wait for, and only then does the file say something new.
+//! A start has two parts. Before the data set is loaded, the node learns what was found at the
+//! state file's path ([`Node::found`]). When the data set has been loaded ([`Node::begin`]), it is
+//! known which leases came back, so the node decides what to wait for, and the file is written
+//! anew.
 
 use std::borrow::Cow;
 use std::fmt;
@@ -16,13 +16,13 @@ use crate::engine::{Clocks, Fence, Instant, Millis, QuarantineReason, UnixTime};
 /// How far the start of a node has come.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Phase {
-    /// The data set is not there yet. `None`: the node keeps no state file.
+    /// The data set is not loaded yet. `None`: the node keeps no state file.
     Starting(Option<Found>),
-    /// The node has found out about itself.
+    /// The start has been decided.
     Begun,
 }
 
-/// Whether a node waits for leases that it may have forgotten.
+/// Whether a node goes into quarantine.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Caution {
     /// At all.
@@ -31,19 +31,19 @@ pub struct Caution {
     pub on_promotion: bool,
 }
 
-/// What a start asks for.
+/// What the caller of a start has to do.
 #[derive(Clone, Copy, Debug)]
 #[must_use]
 pub struct Begun {
     /// What the state file has to say.
     pub saved: Saved,
-    /// Each lock that was loaded is dated again by this.
+    /// How to correct each lock that was loaded.
     pub recovery: Recovery,
     /// What an operator should know.
     pub warning: Option<Warning>,
 }
 
-/// What a node waits for, or would wait for if it were let: a line for its log.
+/// A quarantine, or one that is switched off: a line for the log.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Warning {
     reason: QuarantineReason,
@@ -71,22 +71,22 @@ impl fmt::Display for Warning {
 }
 
 impl Node {
-    /// What was found in place of the state file, before the data set is loaded; `None`: the node
-    /// keeps none. What it has dated in this boot is read by the same clocks; `read`: both clocks
-    /// as they read.
+    /// Notes what was found at the state file's path, before the data set is loaded; `None`: the
+    /// node keeps no file. A file from this boot says how the node dates leases. `read`: the
+    /// current reading of both clocks.
     pub fn found(&mut self, found: Option<Found>, read: Clocks, boot: u64) {
         self.phase = Phase::Starting(found);
         self.dating = found.and_then(|found| found.dating(boot)).unwrap_or(read);
     }
 
-    /// Whether the node has found out about itself.
+    /// Whether the start has been decided: see [`Node::begin`].
     #[inline]
     pub fn has_begun(&self) -> bool {
         matches!(self.phase, Phase::Begun)
     }
 
-    /// From when on the leases count in the inventory that the start asks for; `None` if it asks
-    /// for none.
+    /// The [`Inventory::since`](super::Inventory::since) of the inventory that the start needs;
+    /// `None` if it needs none.
     pub fn asks_for_inventory(&self) -> Option<UnixTime> {
         match self.phase {
             Phase::Starting(Some(Found::Present(Saved { stop: Some(stopped), .. })))
@@ -98,9 +98,10 @@ impl Node {
         }
     }
 
-    /// The data set has been loaded. `None`: the node keeps no state file, and grants at once.
+    /// Decides the start, after the data set has been loaded. `None`: the node keeps no state file,
+    /// and grants at once.
     ///
-    /// Nothing is granted before the file says what it has to say: see [`Change::Begun`].
+    /// Nothing is granted before the file is written: see [`Change::Begun`].
     pub fn begin(&mut self, loaded: Loaded, caution: Caution) -> Option<Begun> {
         let phase = std::mem::replace(&mut self.phase, Phase::Begun);
         let Phase::Starting(Some(found)) = phase else { return None };
@@ -138,19 +139,19 @@ impl Node {
         (Change::Promoted { used, until }, warning)
     }
 
-    /// Leases may have found other names: databases were swapped, or a lock is being restored. In a
-    /// quarantine nothing counts from then on, and the state file has to say so.
+    /// Leases may have moved to other names: databases were swapped, or a lock is being restored.
+    /// In a quarantine nothing counts from then on, and the state file has to say so.
     pub fn names_changed(&mut self, now: Instant) -> Option<Change> {
         self.have_names_changed |= !self.has_begun();
         let until = self.promises.names_changed(now)?;
         Some(Change::NamesChanged { until })
     }
 
-    /// `lock` as a data set, a dump or a rewritten append-only file keeps it.
+    /// `lock` as it is written to a data set, a dump or a rewritten append-only file.
     ///
-    /// Where nothing counts, its lease is marked as provisional. The state file says so too, unless
-    /// it cannot be written; then what is saved would be read, after a crash, as what stood at its
-    /// names before.
+    /// While nothing counts, its lease is marked as provisional. The state file says so too, but
+    /// perhaps it cannot be written; then, without the mark, the leases would count after a crash,
+    /// although they may have moved to other names.
     pub fn as_saved<'a>(&self, lock: &'a Lock, now: Instant) -> Cow<'a, Lock> {
         let is_to_be_told = self.have_names_changed && !self.has_begun();
         if !is_to_be_told && !self.promises.nothing_counts(now) {
@@ -161,35 +162,34 @@ impl Node {
         Cow::Owned(marked)
     }
 
-    /// The node has become a replica: all who wait here are sent away, line by line.
+    /// The node has become a replica: all waiters are dismissed, line by line.
     pub fn demoted(&mut self) -> Change {
         self.is_replica = true;
         self.all_lines_changed();
         Change::Demoted
     }
 
-    /// Ends the quarantine, if `caution` asks for none; answers whether there was one.
+    /// Ends the quarantine, if `caution` asks for none. Returns whether there was one.
     pub fn heed(&mut self, caution: Caution, now: Instant) -> bool {
         let ends = !caution.quarantine && self.promises.quarantine(now).is_some();
         if !caution.quarantine {
             self.promises.end_quarantine();
         }
         if ends {
-            // Locks are free that were not offered to anybody.
+            // Some free locks have not been offered to their waiters.
             self.all_lines_changed();
         }
         ends
     }
 
-    /// The node stops; `census` is of what its data set holds, and `is_saved` whether all of that
-    /// is on the disk.
+    /// The node stops. `census` is that of its data set; `is_saved`: all of that is on the disk.
     pub fn stop(&self, now: Instant, census: Census, is_saved: bool) -> Change {
         let stopped = Stopped { is_saved, inventory: census.inventory };
         stop(&self.promises, now, census.longest, stopped)
     }
 }
 
-/// What an operator should know of what a node waits for.
+/// What an operator should know about the quarantine, if there is one.
 fn warning(recovery: Recovery, now: Instant, waits: bool) -> Option<Warning> {
     let (until, reason) = recovery.quarantine?;
     Some(Warning { reason, left: now.until(until), floor: recovery.floor, waits })
@@ -204,7 +204,7 @@ mod tests {
         Clocks { now: Instant::from_millis(1_000), wall: UnixTime::from_millis(50_000) };
     const CAUTION: Caution = Caution { quarantine: true, on_promotion: true };
 
-    /// A node whose state file is lost, before it has begun.
+    /// A node with a damaged state file, before it has begun.
     fn node() -> Node {
         let mut node = Node::new();
         node.found(Some(Found::Damaged), CLOCKS, 7);

@@ -1,25 +1,25 @@
 //! What a node's state file says, and what it has to say.
 //!
 //! The two are kept apart. A change that could not be written stays wanted, and every later write
-//! includes it; until one of them succeeds, nothing may be used. Ceilings that were wanted and not
-//! written are wanted still. This decides what to write and what a write allows; whoever owns the
-//! file does the writing, one write at a time.
+//! includes it; until one of them succeeds, no ceilings may be used. Ceilings that could not be
+//! written stay wanted too. This file decides what to write and what a write allows; the owner of
+//! the state file writes it, one write at a time.
 
 use super::{Ceilings, Change, Saved};
 use crate::engine::{Clocks, Instant};
 
-/// The contents of one state file, wanted and written.
+/// The contents of one state file: wanted, and written.
 #[derive(Clone, Debug)]
 pub struct Statement {
     /// What the file has to say.
     wanted: Saved,
-    /// How many changes there were, apart from those of the ceilings alone.
+    /// How many changes there were, not counting those of the ceilings.
     changes: u64,
-    /// How many of them the file says.
+    /// How many of them are in the file.
     said: u64,
-    /// The ceilings in the file; `None` if they are not known.
+    /// The ceilings in the file; `None` if unknown.
     written: Option<Ceilings>,
-    /// What may be used: no more than the file says.
+    /// The ceilings that may be used: no more than the file says.
     allowed: Ceilings,
 }
 
@@ -33,12 +33,12 @@ pub struct Draft {
 }
 
 impl Statement {
-    /// A file that has to say `wanted`, and does not yet.
+    /// A file that is to say `wanted`, and does not yet.
     pub const fn new(wanted: Saved) -> Statement {
         Statement { wanted, changes: 1, said: 0, written: None, allowed: Ceilings::NONE }
     }
 
-    /// What may be used: nothing while the file lacks a change.
+    /// The ceilings that may be used: none while the file lacks a change.
     pub fn allowed(&self) -> Ceilings {
         if self.is_behind() { Ceilings::NONE } else { self.allowed }
     }
@@ -48,27 +48,28 @@ impl Statement {
         self.said != self.changes
     }
 
-    /// Changes what the file has to say. Nothing may be used until that is written.
+    /// Changes what the file has to say. No ceilings may be used until that is written.
     pub fn change(&mut self, change: Change) {
         change.apply(&mut self.wanted);
         self.changes += 1;
     }
 
-    /// Wants at least these ceilings. Returns what was wanted before, for [`Statement::withdraw`].
+    /// Raises the wanted ceilings to at least these. Returns those before, for
+    /// [`Statement::withdraw`].
     pub fn raise(&mut self, ceilings: Ceilings) -> Ceilings {
         let wanted = self.wanted.ceilings.max(ceilings);
         std::mem::replace(&mut self.wanted.ceilings, wanted)
     }
 
-    /// Wants what was wanted `before` a raise: it could not be written, and the request that needed
-    /// it was refused. The file may have it all the same, so it is to be written again.
+    /// Takes a raise back: it could not be written, and the request that needed it was refused. The
+    /// file may contain it all the same, so it must be written again.
     pub fn withdraw(&mut self, before: Ceilings) {
         self.wanted.ceilings = before;
         self.written = None;
     }
 
-    /// Allows no lease past `lease` from now on, so that the file may promise less. While the file
-    /// lacks a change, nothing is lowered: the change may need what is promised.
+    /// Allows no lease to end after `lease` from now on, so that the file may promise less. While
+    /// the file lacks a change, nothing is lowered: the change may need the present ceiling.
     pub fn lower(&mut self, lease: Instant) {
         if !self.is_behind() {
             self.allowed.lease = self.allowed.lease.min(lease);
@@ -76,19 +77,20 @@ impl Statement {
         }
     }
 
-    /// What to write at this time; `None` if the file says all of it.
+    /// What to write at this time; `None` if the file says it already.
     pub fn draft(&self, at: Clocks) -> Option<Draft> {
         if !self.is_behind() && self.written == Some(self.wanted.ceilings) {
             return None;
         }
-        // A step that nobody has noticed yet: earlier leases may be dated by another clock.
+        // A step may not have been noticed yet: then earlier leases are dated by another clock.
         let was_stepped = self.wanted.was_stepped || at.are_stepped_since(self.wanted.dating);
         Some(Draft { saved: Saved { at, was_stepped, ..self.wanted }, changes: self.changes })
     }
 
     /// Notes that `draft` is on the disk.
     ///
-    /// What was lowered while it was being written is allowed again, and wanted: the file says it.
+    /// Ceilings that were lowered meanwhile are allowed and wanted again, because the file has
+    /// them.
     pub fn written(&mut self, draft: Draft) {
         self.said = draft.changes;
         self.wanted.was_stepped |= draft.saved.was_stepped;
@@ -116,24 +118,24 @@ mod tests {
         Clocks { now: Instant::from_millis(now), wall: UnixTime::from_millis(1 << 40 | now) }
     }
 
-    /// What becomes of a write.
+    /// What happens to a write.
     #[derive(Clone, Copy, Debug, PartialEq, Eq)]
     enum Disk {
         Works,
         /// Nothing is written.
         Refuses,
-        /// The new file is in place, and the node is told that it failed.
+        /// The new file is in place, but the node is told that the write failed.
         Lies,
     }
 
-    /// A node without persistence, of which only the state file survives a crash.
+    /// A node without persistence: only the state file survives a crash.
     struct Node {
         now: u64,
         promises: Promises,
         statement: Statement,
         file: Option<Saved>,
         is_replica: bool,
-        /// Of the one lock; a crash forgets it.
+        /// The counter of the one lock; a crash forgets it.
         counter: Fence,
         issued: Fence,
         longest: Instant,
@@ -181,7 +183,7 @@ mod tests {
             node
         }
 
-        /// Writes what is wanted; answers whether the node knows that it is written.
+        /// Writes what is wanted. Returns whether the node knows that it is written.
         fn write(&mut self, disk: Disk) -> bool {
             let Some(draft) = self.statement.draft(clocks(self.now)) else { return true };
             if disk != Disk::Refuses {
@@ -235,7 +237,7 @@ mod tests {
             self.write(disk);
         }
 
-        /// All locks were given back, and a survey has found none.
+        /// All leases were given back, and a survey has found none.
         fn survey(&mut self, disk: Disk) {
             self.promises.begin_survey();
             self.longest = Instant::default();
@@ -263,8 +265,8 @@ mod tests {
     }
 
     proptest! {
-        /// A promotion whose file could not be written dropped its fence jump and its quarantine
-        /// when a later write, for an extension, started from the ceilings before it.
+        /// If the write of a promotion failed, a later write, for an extension, started from the
+        /// ceilings before it: the fence jump and the quarantine were lost.
         #[test]
         fn nothing_that_was_wanted_is_lost_whichever_write_fails(
             starts_as_replica: bool,
@@ -301,7 +303,7 @@ mod tests {
         node.promote(Disk::Refuses);
         assert_eq!(node.statement.allowed(), Ceilings::NONE);
         assert!(node.file.unwrap().was_replica, "the disk refused");
-        // An extension of a lease that stands, and the disk is back.
+        // The disk works again, and a lease that stands is extended.
         node.statement.raise(Ceilings { fence: Fence::ZERO, lease: Instant::from_millis(2_000) });
         assert!(node.write(Disk::Works));
         let file = node.file.unwrap();
@@ -321,7 +323,7 @@ mod tests {
         node.statement.written(draft);
         assert_eq!(node.statement.allowed().lease, high.lease);
         assert!(node.statement.draft(clocks(1_000)).is_none(), "the file says so");
-        // Only then is it lowered: bound first, written after.
+        // Only now can it be lowered: first what is allowed, then the file.
         node.statement.lower(Instant::from_millis(20_000));
         assert_eq!(node.statement.allowed().lease, Instant::from_millis(20_000));
         let lower = node.statement.draft(clocks(1_000)).unwrap();

@@ -1,16 +1,16 @@
-//! What a scan over all locks is for, and finds: idle locks, lapsed leases, the longest lease.
+//! A node's part of a scan over all locks: lapsed leases, and the longest lease.
 
 use super::{Ceilings, LEASE_BLOCK, Lock, Node};
 use crate::engine::Instant;
 
 impl Node {
-    /// A scan has come upon this lock, or it has got a second name.
+    /// A scan has found this lock, or it was copied to a second name.
     pub fn come_upon(&mut self, lock: &Lock) {
         self.promises.come_upon(lock);
         self.tally.may_lapse(lock);
     }
 
-    /// Notes the end of a lease that has ended, if nobody has yet; answers whether that is news.
+    /// Notes the end of a lease that has ended. Returns whether it had not been noted before.
     pub fn note_lapse(&mut self, lock: &mut Lock, now: Instant) -> bool {
         let is_news = lock.note_lapse(now);
         if is_news {
@@ -19,24 +19,24 @@ impl Node {
         is_news
     }
 
-    /// Begins to look for the longest lease that stands.
+    /// Begins a survey, which looks for the lease that ends last.
     pub fn begin_survey(&mut self) {
         self.promises.begin_survey();
         self.tally.begin_survey();
     }
 
-    /// Every lock has been looked at: a crash shall not cost the wait for leases that were given
-    /// back. Answers the lower lease ceiling for the state file, if that shortens the wait.
+    /// Ends a survey, after every lock has been looked at. Returns a lower lease ceiling for the
+    /// state file, if that shortens the wait after a crash.
     pub fn end_survey(&mut self, now: Instant) -> Option<Instant> {
         self.promises.end_survey(now)
     }
 
-    /// Whether a survey could shorten the wait after a crash: not while the lease that ends last is
-    /// known to stand.
+    /// Whether a survey could shorten the wait after a crash. It cannot while the lease that ends
+    /// last is known to stand.
     pub fn would_gain(&self, now: Instant) -> bool {
         let longest = self.promises.longest();
         let is_gone = self.tally.given_back().after(LEASE_BLOCK) >= longest;
-        // After a start, the ceiling may be about leases that nobody has seen since.
+        // After a start, the ceiling may cover leases that did not come back.
         let is_above =
             |ceilings: Ceilings| ceilings.lease > longest.after(LEASE_BLOCK).after(LEASE_BLOCK);
         let may_be_gone = is_gone || self.promises.ceilings().is_some_and(is_above);

@@ -1,8 +1,8 @@
-//! What has happened on this node, in numbers: for INFO, and so that a scan knows when to look.
+//! Counts of what has happened on this node: for INFO, and so that a scan knows when to look.
 //!
-//! A lease that ends is no event, so nobody counts it down by itself. What is counted is the leases
-//! whose end nobody has noted: an end is noted by the next grant, by whatever removes the lock, or
-//! by a scan. The earliest end of them all tells when a scan can find anything.
+//! The end of a lease is not an event, so it cannot decrement a count. The tally counts leases
+//! whose end has not been noted; the next grant, a removal of the lock or a scan notes it. The
+//! earliest of those ends tells when a scan can find anything.
 
 use super::{Acquired, Lock, Released};
 use crate::engine::{Histogram, Instant, Refusal};
@@ -33,18 +33,17 @@ pub struct Counts {
 pub struct Tally {
     /// How often things happened.
     pub counts: Counts,
-    /// For how long leases were held that were given back.
+    /// How long the leases that were given back had been held.
     pub holds: Histogram,
-    /// Leases written into locks and not noted as ended, less those erased and noted. Locks that
-    /// come and go with a lease in them are counted where they do: see
-    /// [`Tally::held`].
+    /// Leases written into locks, less those erased or noted as ended. Locks that come or go with a
+    /// lease in them are counted elsewhere: see [`Tally::held`].
     written: i64,
-    /// No lease ends before this whose end has not been noted.
+    /// The earliest end that has not been noted is not before this.
     soonest: Instant,
-    /// When the latest of the leases would have ended that were given back, or taken away, since
-    /// the last survey began.
+    /// The latest end of the leases that were given back, or taken away, since the last survey
+    /// began.
     given_back: Instant,
-    /// Somebody has asked for the numbers since a scan has looked at all locks.
+    /// Somebody has asked for the numbers since the last scan of all locks.
     is_wanted: bool,
 }
 
@@ -52,7 +51,7 @@ pub struct Tally {
 const NEVER: Instant = Instant::from_millis(u64::MAX);
 
 impl Tally {
-    /// Nothing has happened; what a data set will bring is not known.
+    /// Nothing has happened, and no data set is loaded.
     pub const NONE: Tally = Tally {
         counts: Counts {
             grants: 0,
@@ -76,14 +75,14 @@ impl Tally {
     pub(super) fn acquired(&mut self, outcome: Acquired) {
         if let Acquired::Granted { ends_at, lapsed, .. } = outcome {
             self.counts.grants += 1;
-            // The former lease was over, and its end not noted.
+            // The former lease had ended without being noted.
             self.counts.lapses += u64::from(lapsed);
             self.written += i64::from(!lapsed);
             self.soonest = self.soonest.min(ends_at);
         }
     }
 
-    /// A release was decided; the lock was held, or has been free, until `until`.
+    /// A release was decided; `until` is [`Lock::until`] before it.
     #[inline]
     pub(super) fn released(&mut self, outcome: Released, until: Instant) {
         if let Released::Released { held_for } = outcome {
@@ -94,30 +93,30 @@ impl Tally {
         }
     }
 
-    /// A lease that would have ended then is no more, or ends earlier.
+    /// A lease with this end is gone, or ends earlier now.
     #[inline]
     pub fn gave_back(&mut self, ends_at: Instant) {
         self.given_back = self.given_back.max(ends_at);
     }
 
-    /// When the latest of the leases that are no more would have ended.
+    /// The latest end of the leases that are gone.
     pub fn given_back(&self) -> Instant {
         self.given_back
     }
 
-    /// A survey begins: what is given back from now on is for the next one.
+    /// A survey begins: leases that are given back from now on are for the next one.
     pub fn begin_survey(&mut self) {
         self.given_back = Instant::default();
     }
 
-    /// A lock was changed in its place: whether it had an unnoted lease, and what it is now.
+    /// A lock was changed in place. `had_lease`: whether it had an unnoted lease before.
     #[inline]
     pub fn changed(&mut self, had_lease: bool, lock: &Lock) {
         self.written += i64::from(lock.has_unnoted_lease()) - i64::from(had_lease);
         self.may_lapse(lock);
     }
 
-    /// This lock may have a lease that ends earlier than all that are known.
+    /// This lock may have a lease that ends before all that are known.
     pub fn may_lapse(&mut self, lock: &Lock) {
         if lock.has_unnoted_lease() {
             self.soonest = self.soonest.min(lock.until());
@@ -130,7 +129,7 @@ impl Tally {
         self.written -= 1;
     }
 
-    /// The master has it that a lease was given back whose end was noted here.
+    /// The master reports the release of a lease whose end was noted here.
     pub fn take_back_lapse(&mut self) {
         self.counts.lapses = self.counts.lapses.saturating_sub(1);
         self.written += 1;
@@ -141,27 +140,27 @@ impl Tally {
         self.counts.refusals[refusal.place()] += 1;
     }
 
-    /// How many leases have been granted, and not been given back or noted as ended. Those that
-    /// lapsed just now are still among them; a scan is asked for, which will note them.
+    /// How many leases stand: granted, and neither given back nor noted as ended. Those that lapsed
+    /// just now are still counted; this asks for a scan, which will note them.
     ///
-    /// `moved`: leases that came with a lock that was loaded or copied, less those that went with
-    /// theirs; the server keeps account of them, for a lock may go on any thread.
+    /// `moved`: leases that came with locks that were loaded or copied, less those that went with
+    /// their locks. The caller counts them, because a lock may be freed on any thread.
     pub fn held(&mut self, moved: i64) -> u64 {
         self.is_wanted = true;
         u64::try_from(self.written + moved).unwrap_or(0)
     }
 
-    /// Whether a scan would find the end of a lease that somebody wants to know of.
+    /// Whether a scan would find the end of a lease that somebody wants to know about.
     pub fn is_due(&self, now: Instant, is_announced: bool) -> bool {
         (is_announced || self.is_wanted) && self.soonest < now
     }
 
-    /// A scan begins to look at all locks: it will tell which lease ends first.
+    /// A scan of all locks begins: it will find the earliest end.
     pub fn begin_round(&mut self) {
         self.soonest = NEVER;
     }
 
-    /// A scan was broken off: anything may end at any time.
+    /// A scan was aborted: a lease may end at any time.
     pub fn break_round(&mut self) {
         self.soonest = Instant::default();
     }
