@@ -20,7 +20,7 @@ use super::reading::{acquire_vote, lock_info, raise_vote};
 use super::settings::check_label;
 use super::vote::Vote;
 use super::waiter::Waiter;
-use super::world::{Network, World, earliest, latest};
+use super::world::{earliest, latest};
 use crate::engine::{
     Answer, Attempt, Fence, Grant, Instant, LockState, Loss, Millis, NodeSet, Quorum, Renewal,
     Schedule, Stand, Step, Terms, Verdict,
@@ -42,8 +42,8 @@ const RAISE: u8 = 1;
 /// acquires. They need the runtime to be written; see [`Locker::settle`](super::Locker::settle).
 #[must_use = "an acquisition does nothing unless it is awaited"]
 #[derive(Debug)]
-pub struct Acquire<W: World = Network> {
-    core: Arc<Core<W>>,
+pub struct Acquire {
+    core: Arc<Core>,
     name: Arc<[u8]>,
     ttl: Option<Duration>,
     terms: Terms,
@@ -51,7 +51,7 @@ pub struct Acquire<W: World = Network> {
     wait: Duration,
     label: Arc<[u8]>,
     /// Where a holder keeps what it has of this lock.
-    known: Option<Arc<Known<W>>>,
+    known: Option<Arc<Known>>,
 }
 
 /// The options of an acquisition, for what has one in its field `acquire`.
@@ -85,8 +85,8 @@ macro_rules! options {
 }
 pub(super) use options;
 
-impl<W: World> Acquire<W> {
-    pub(super) fn new(core: Arc<Core<W>>, name: &[u8]) -> Acquire<W> {
+impl Acquire {
+    pub(super) fn new(core: Arc<Core>, name: &[u8]) -> Acquire {
         let settings = &core.settings;
         Acquire {
             name: Arc::from(name),
@@ -101,12 +101,12 @@ impl<W: World> Acquire<W> {
     }
 
     /// The same for a lock of which a holder may have a lease already.
-    pub(super) fn shared(self, known: Arc<Known<W>>) -> Acquire<W> {
+    pub(super) fn shared(self, known: Arc<Known>) -> Acquire {
         Acquire { known: Some(known), ..self }
     }
 
     /// The same for another lock, and for what is left of the wait after `waited`.
-    pub(super) fn after(&self, name: &[u8], waited: Duration) -> Acquire<W> {
+    pub(super) fn after(&self, name: &[u8], waited: Duration) -> Acquire {
         Acquire {
             core: Arc::clone(&self.core),
             name: Arc::from(name),
@@ -179,7 +179,7 @@ impl<W: World> Acquire<W> {
     }
 
     /// A share of the lease that the holder has, or an acquisition that it will know of.
-    async fn take(self) -> Result<Guard<W>, AcquireError> {
+    async fn take(self) -> Result<Guard, AcquireError> {
         let Some(known) = self.known.clone() else { return self.run().await };
         let mut gate = known.lock().await;
         if let Some(hold) = gate.upgrade().filter(|hold| hold.lease.ending().is_none()) {
@@ -190,7 +190,7 @@ impl<W: World> Acquire<W> {
         Ok(guard)
     }
 
-    async fn run(mut self) -> Result<Guard<W>, AcquireError> {
+    async fn run(mut self) -> Result<Guard, AcquireError> {
         if let Some(ttl) = self.ttl {
             let renews = self.schedule.every.is_some();
             let rules = self.core.settings.rules;
@@ -205,7 +205,7 @@ impl<W: World> Acquire<W> {
         let mut attempts = 0;
         let wait = || Waiter::new(&self.core, &self.name, self.terms.ttl, started_at, self.wait);
         let contended = &self.core.contended;
-        let mut waiter: Option<Waiter<'_, W>> = None;
+        let mut waiter: Option<Waiter<'_>> = None;
         if !self.wait.is_zero() && contended.has(&self.name, started_at) {
             let mut early = wait();
             waiter = early.take_seat().then_some(early);
@@ -248,8 +248,8 @@ impl<W: World> Acquire<W> {
     /// One attempt with a fresh token: the lease, or why there is none and what each node said.
     async fn attempt<'s>(
         &'s self,
-        mut waiter: Option<&mut Waiter<'s, W>>,
-    ) -> Result<Arc<Lease<W>>, LostAttempt<'s, W>> {
+        mut waiter: Option<&mut Waiter<'s>>,
+    ) -> Result<Arc<Lease>, LostAttempt<'s>> {
         let core = &*self.core;
         let (nodes, ttl) = (core.quorum.nodes(), self.terms.ttl);
         let token = core.token();
@@ -258,7 +258,7 @@ impl<W: World> Acquire<W> {
             None => Packet::acquire(&self.name, &token, ttl, &self.label),
         };
         let inbox = Inbox::new(nodes);
-        let started_at = earliest(&*core.world);
+        let started_at = earliest(&core.world);
         let mut attempt = Attempt::new(core.quorum, self.terms, started_at).at(core.world.wall());
         let mut pending = Pending { core, name: &self.name, token, ttl, is_armed: true };
         count(&core.counters.attempts);
@@ -280,10 +280,10 @@ impl<W: World> Acquire<W> {
                     if !std::mem::replace(&mut is_timed_out, true) {
                         core.metrics.timed_out(nodes, &votes);
                     }
-                    attempt.time_out(latest(&*core.world))
+                    attempt.time_out(latest(&core.world))
                 }
                 Some(delivery) => {
-                    let now = latest(&*core.world);
+                    let now = latest(&core.world);
                     let node = delivery.node;
                     if delivery.request == RAISE {
                         let vote =
@@ -340,7 +340,7 @@ impl<W: World> Acquire<W> {
         token: [u8; TOKEN_LENGTH],
         started_at: Instant,
         grant: Grant,
-    ) -> Arc<Lease<W>> {
+    ) -> Arc<Lease> {
         let core = &self.core;
         count(&core.counters.acquired);
         self.raise_laggards(&token, grant.laggards, grant);
@@ -389,8 +389,8 @@ impl<W: World> Acquire<W> {
     }
 }
 
-impl<W: World> IntoFuture for Acquire<W> {
-    type Output = Result<Guard<W>, AcquireError>;
+impl IntoFuture for Acquire {
+    type Output = Result<Guard, AcquireError>;
     type IntoFuture = Pin<Box<dyn Future<Output = Self::Output> + Send>>;
 
     fn into_future(self) -> Self::IntoFuture {
@@ -412,15 +412,15 @@ impl<W: World> IntoFuture for Acquire<W> {
 }
 
 /// An attempt that is not won: its destructor abandons it on all nodes.
-struct Pending<'a, W: World> {
-    core: &'a Core<W>,
+struct Pending<'a> {
+    core: &'a Core,
     name: &'a [u8],
     token: [u8; TOKEN_LENGTH],
     ttl: Millis,
     is_armed: bool,
 }
 
-impl<W: World> Drop for Pending<'_, W> {
+impl Drop for Pending<'_> {
     fn drop(&mut self) {
         if self.is_armed {
             self.core.tell_all(&Packet::release(self.name, &self.token, self.ttl));
@@ -431,12 +431,12 @@ impl<W: World> Drop for Pending<'_, W> {
 /// Reads the answers of nodes that had not answered when the attempt was lost: the verdict counts
 /// them, and where they have put the ticket in line, nothing more has to be sent. Nobody is kept
 /// waiting by it, as long as no node has granted.
-async fn hear_stragglers<W: World>(
-    core: &Core<W>,
+async fn hear_stragglers(
+    core: &Core,
     inbox: &Inbox,
     mut timer: Pin<&mut impl Future<Output = ()>>,
     votes: &mut [Option<Vote>],
-    mut waiter: Option<&mut Waiter<'_, W>>,
+    mut waiter: Option<&mut Waiter<'_>>,
 ) {
     while votes.iter().any(Option::is_none) {
         let Some(delivery) = inbox.next(timer.as_mut()).await else { return };
@@ -454,12 +454,12 @@ async fn hear_stragglers<W: World>(
 }
 
 /// What is left of a lost attempt: it is abandoned when this is dropped.
-struct LostAttempt<'a, W: World> {
+struct LostAttempt<'a> {
     loss: Loss,
     votes: Vec<Option<Vote>>,
     /// Who did not answer, although it was waited for.
     silent: NodeSet,
-    pending: Pending<'a, W>,
+    pending: Pending<'a>,
 }
 
 /// The nodes of which nothing can be known: no answer in time, or none that made sense. An answer

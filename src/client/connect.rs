@@ -8,9 +8,9 @@
 
 use std::fmt;
 use std::io;
-use std::pin::Pin;
 use std::sync::Arc;
 
+use futures_util::future::BoxFuture;
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
 use tokio::net::{TcpStream, UnixStream};
 use tokio_rustls::rustls;
@@ -57,7 +57,7 @@ pub trait Stream: AsyncRead + AsyncWrite + Unpin + Send {}
 impl<S: AsyncRead + AsyncWrite + Unpin + Send> Stream for S {}
 
 /// A connection about to be opened.
-pub type Opening = Pin<Box<dyn Future<Output = io::Result<Box<dyn Stream>>> + Send>>;
+pub type Opening = BoxFuture<'static, io::Result<Box<dyn Stream>>>;
 
 /// Opens the connections to one node of a world of one's own: see [`Links`](super::Links).
 pub trait Dial: fmt::Debug + Send + Sync {
@@ -290,6 +290,7 @@ fn is_alive(text: &str) -> Result<(), Failure> {
 
 #[cfg(test)]
 mod tests {
+    use std::pin::Pin;
     use std::task::{Context, Poll};
 
     use super::*;

@@ -11,7 +11,7 @@ use super::metrics::Metrics;
 use super::packet::{Packet, TOKEN_LENGTH};
 use super::settings::Settings;
 use super::vote::{NodeReport, Vote};
-use super::world::World;
+use super::world::AnyWorld;
 use crate::engine::Quorum;
 use crate::wire::resp::Reply;
 
@@ -52,18 +52,18 @@ pub(super) fn count(counter: &AtomicU64) {
 }
 
 #[derive(Debug)]
-pub(super) struct Core<W: World> {
-    pub(super) world: Arc<W>,
+pub(super) struct Core {
+    pub(super) world: Arc<AnyWorld>,
     pub(super) quorum: Quorum,
     pub(super) settings: Settings,
-    pub(super) keeper: Arc<Keeper<W>>,
+    pub(super) keeper: Arc<Keeper>,
     pub(super) counters: Counters,
     pub(super) metrics: Metrics,
     pub(super) contended: Contended,
 }
 
-impl<W: World> Core<W> {
-    pub(super) fn new(world: W, quorum: Quorum, settings: Settings) -> Core<W> {
+impl Core {
+    pub(super) fn new(world: AnyWorld, quorum: Quorum, settings: Settings) -> Core {
         let world = Arc::new(world);
         let keeper = Keeper::new(Arc::clone(&world));
         let metrics = Metrics::new(world.nodes());
@@ -166,7 +166,7 @@ impl<W: World> Core<W> {
     }
 }
 
-impl<W: World> Drop for Core<W> {
+impl Drop for Core {
     fn drop(&mut self) {
         self.keeper.close();
     }

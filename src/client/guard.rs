@@ -6,7 +6,6 @@ use std::time::Duration;
 use super::error::{ExtendError, Lost, ReleaseError};
 use super::lease::Lease;
 use super::packet::TOKEN_LENGTH;
-use super::world::{Network, World};
 use crate::engine::Fence;
 
 /// A lock that is held.
@@ -20,36 +19,36 @@ use crate::engine::Fence;
 /// which is given back with the last of them.
 #[must_use = "a guard that is dropped releases its lock"]
 #[derive(Debug)]
-pub struct Guard<W: World = Network> {
-    hold: Arc<Hold<W>>,
+pub struct Guard {
+    hold: Arc<Hold>,
 }
 
 /// The lease of all guards that share it: given back when the last of them goes.
 #[derive(Debug)]
-pub(super) struct Hold<W: World> {
-    pub(super) lease: Arc<Lease<W>>,
+pub(super) struct Hold {
+    pub(super) lease: Arc<Lease>,
 }
 
 /// What a holder knows of one lock. The gate lets one acquisition of it happen at a time: a second
 /// one at once would wait for the first as if it were a stranger.
-pub(super) type Known<W> = tokio::sync::Mutex<Weak<Hold<W>>>;
+pub(super) type Known = tokio::sync::Mutex<Weak<Hold>>;
 
-impl<W: World> Drop for Hold<W> {
+impl Drop for Hold {
     fn drop(&mut self) {
         self.lease.send_release(None);
     }
 }
 
-impl<W: World> Guard<W> {
-    pub(super) fn new(lease: Arc<Lease<W>>) -> Guard<W> {
+impl Guard {
+    pub(super) fn new(lease: Arc<Lease>) -> Guard {
         Guard { hold: Arc::new(Hold { lease }) }
     }
 
-    pub(super) const fn from_hold(hold: Arc<Hold<W>>) -> Guard<W> {
+    pub(super) const fn from_hold(hold: Arc<Hold>) -> Guard {
         Guard { hold }
     }
 
-    pub(super) const fn hold(&self) -> &Arc<Hold<W>> {
+    pub(super) const fn hold(&self) -> &Arc<Hold> {
         &self.hold
     }
 
@@ -83,7 +82,7 @@ impl<W: World> Guard<W> {
     ///
     /// # Cancellation
     /// May be dropped and asked for again at any time.
-    pub fn lost(&self) -> impl Future<Output = Lost> + Send + 'static + use<W> {
+    pub fn lost(&self) -> impl Future<Output = Lost> + Send + 'static + use<> {
         let lease = Arc::clone(&self.hold.lease);
         async move { lease.lost().await }
     }

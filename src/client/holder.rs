@@ -6,7 +6,6 @@ use std::sync::{Arc, Mutex, PoisonError};
 use super::acquire::Acquire;
 use super::core::Core;
 use super::guard::Known;
-use super::world::{Network, World};
 
 /// Known locks above this number are looked through for those that nobody holds any more.
 const KNOWN_MAX: usize = 64;
@@ -24,22 +23,16 @@ const KNOWN_MAX: usize = 64;
 /// outer.release().await?; // gives the lock back
 /// # Ok(()) }
 /// ```
-#[derive(Debug)]
-pub struct Holder<W: World = Network> {
-    core: Arc<Core<W>>,
-    known: Arc<Mutex<Names<W>>>,
+#[derive(Clone, Debug)]
+pub struct Holder {
+    core: Arc<Core>,
+    known: Arc<Mutex<Names>>,
 }
 
-type Names<W> = HashMap<Vec<u8>, Arc<Known<W>>>;
+type Names = HashMap<Vec<u8>, Arc<Known>>;
 
-impl<W: World> Clone for Holder<W> {
-    fn clone(&self) -> Self {
-        Holder { core: Arc::clone(&self.core), known: Arc::clone(&self.known) }
-    }
-}
-
-impl<W: World> Holder<W> {
-    pub(super) fn new(core: Arc<Core<W>>) -> Holder<W> {
+impl Holder {
+    pub(super) fn new(core: Arc<Core>) -> Holder {
         Holder { core, known: Arc::default() }
     }
 
@@ -52,12 +45,12 @@ impl<W: World> Holder<W> {
     ///
     /// # Cancellation
     /// As [`Locker::acquire`](super::Locker::acquire).
-    pub fn acquire(&self, name: impl AsRef<[u8]>) -> Acquire<W> {
+    pub fn acquire(&self, name: impl AsRef<[u8]>) -> Acquire {
         let name = name.as_ref();
         Acquire::new(Arc::clone(&self.core), name).shared(self.known(name))
     }
 
-    fn known(&self, name: &[u8]) -> Arc<Known<W>> {
+    fn known(&self, name: &[u8]) -> Arc<Known> {
         // Nothing panics while the lock is held, so the map is whole even if it is poisoned.
         let mut known = self.known.lock().unwrap_or_else(PoisonError::into_inner);
         if known.len() > KNOWN_MAX {

@@ -13,7 +13,7 @@ use super::packet::Packet;
 use super::reading::{error_vote, extend_vote, fence_vote, lock_info, release_vote};
 use super::survey::Locks;
 use super::vote::{NodeReport, Vote};
-use super::world::{World, earliest, latest};
+use super::world::{earliest, latest};
 use crate::engine::{Fence, Millis};
 use crate::wire::lock_info::LockInfo;
 use crate::wire::resp::Reply;
@@ -50,7 +50,7 @@ pub struct NodeLocks {
     pub locks: Result<BTreeMap<Vec<u8>, LockInfo>, Vote>,
 }
 
-impl<W: World> Locker<W> {
+impl Locker {
     /// Asks all nodes about the lock `name`.
     ///
     /// # Cancellation
@@ -128,10 +128,10 @@ impl<W: World> Locker<W> {
         let core = self.core();
         let terms = core.settings.terms;
         let packet = Packet::extend(name.as_ref(), token, terms.ttl, Fence::ZERO);
-        let started_at = earliest(&*core.world);
+        let started_at = earliest(&core.world);
         let votes = core.poll_votes(&packet, extend_vote, |_, _| false).await;
         let confirmed = votes.iter().filter(|vote| matches!(vote, Vote::Confirmed)).count();
-        let validity = terms.validity(started_at, latest(&*core.world));
+        let validity = terms.validity(started_at, latest(&core.world));
         if confirmed >= core.quorum.needed() && validity > Millis::ZERO {
             return Ok(validity.into());
         }

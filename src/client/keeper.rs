@@ -11,7 +11,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 
 use tokio::sync::Notify;
 
-use super::world::{World, latest};
+use super::world::{AnyWorld, latest};
 use crate::engine::Instant;
 
 /// What is woken when it is due.
@@ -21,8 +21,8 @@ pub(super) trait Kept: Send + Sync {
 }
 
 #[derive(Debug)]
-pub(super) struct Keeper<W: World> {
-    world: Arc<W>,
+pub(super) struct Keeper {
+    world: Arc<AnyWorld>,
     plan: Mutex<Plan>,
     changed: Notify,
 }
@@ -45,8 +45,8 @@ impl fmt::Debug for Plan {
     }
 }
 
-impl<W: World> Keeper<W> {
-    pub(super) fn new(world: Arc<W>) -> Arc<Keeper<W>> {
+impl Keeper {
+    pub(super) fn new(world: Arc<AnyWorld>) -> Arc<Keeper> {
         let plan = Plan {
             due: BTreeMap::new(),
             count: 0,
@@ -96,7 +96,7 @@ impl<W: World> Keeper<W> {
 
     async fn run(self: Arc<Self>) {
         loop {
-            let now = latest(&*self.world);
+            let now = latest(&self.world);
             let (due, sleeps_until) = {
                 let mut plan = self.plan();
                 if plan.is_closed {

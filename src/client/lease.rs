@@ -17,7 +17,7 @@ use super::keeper::{Kept, Slot};
 use super::packet::{Packet, TOKEN_LENGTH};
 use super::reading::{extend_vote, release_vote};
 use super::vote::Vote;
-use super::world::{World, earliest, latest};
+use super::world::{earliest, latest};
 use crate::engine::{Due, Fence, Instant, Millis, NodeSet, Renewal, RenewalStep, RoundNumber};
 
 /// A sleeping machine's timers stand still, so nobody sleeps longer than this at a time before
@@ -29,8 +29,8 @@ const EXTEND: u8 = 0;
 const REPAIR: u8 = 1;
 
 #[derive(Debug)]
-pub(super) struct Lease<W: World> {
-    pub(super) core: Arc<Core<W>>,
+pub(super) struct Lease {
+    pub(super) core: Arc<Core>,
     pub(super) name: Arc<[u8]>,
     pub(super) token: [u8; TOKEN_LENGTH],
     pub(super) fence: Fence,
@@ -64,12 +64,12 @@ struct Round {
     ends_at: Duration,
 }
 
-impl<W: World> Kept for Lease<W> {
+impl Kept for Lease {
     fn wake(self: Arc<Self>) {
         let due = {
             let mut state = self.state();
             state.slot = None;
-            state.renewal.due(latest(&*self.core.world))
+            state.renewal.due(latest(&self.core.world))
         };
         match due {
             Due::Now => {
@@ -95,15 +95,15 @@ impl<W: World> Kept for Lease<W> {
     }
 }
 
-impl<W: World> Lease<W> {
+impl Lease {
     pub(super) fn start(
-        core: Arc<Core<W>>,
+        core: Arc<Core>,
         name: Arc<[u8]>,
         (token, label): ([u8; TOKEN_LENGTH], Arc<[u8]>),
         fence: Fence,
         ttl: Millis,
         renewal: Renewal,
-    ) -> Arc<Lease<W>> {
+    ) -> Arc<Lease> {
         let state = Mutex::new(State { renewal, slot: None, longest: ttl, is_counted: false });
         let acquired_at = core.world.now();
         let ended = Notify::new();
@@ -120,14 +120,14 @@ impl<W: World> Lease<W> {
 
     /// The time for which the lease may still be relied on.
     pub(super) fn validity(&self) -> Duration {
-        let now = latest(&*self.core.world);
+        let now = latest(&self.core.world);
         let mut state = self.state();
         let _ = state.renewal.ending(now);
         state.renewal.validity(now).into()
     }
 
     pub(super) fn ending(&self) -> Option<Lost> {
-        let now = latest(&*self.core.world);
+        let now = latest(&self.core.world);
         let mut state = self.state();
         match state.renewal.ending(now) {
             Some(ending) => Some(ending.into()),
@@ -138,7 +138,7 @@ impl<W: World> Lease<W> {
 
     /// Puts the lease where it is due next.
     fn plan(self: &Arc<Self>) {
-        let now = latest(&*self.core.world);
+        let now = latest(&self.core.world);
         let mut state = self.state();
         match state.renewal.due(now) {
             Due::Now => state.slot = Some(self.keep(now)),
@@ -206,7 +206,7 @@ impl<W: World> Lease<W> {
                 }
             }
         }
-        match self.state().renewal.time_out(round.number, latest(&*self.core.world)) {
+        match self.state().renewal.time_out(round.number, latest(&self.core.world)) {
             RenewalStep::Lost(ending) => Err(ExtendError::Lost(ending.into())),
             RenewalStep::Wait | RenewalStep::Failed | RenewalStep::Confirmed { .. } => {
                 let votes = std::mem::take(&mut round.votes);
@@ -234,7 +234,7 @@ impl<W: World> Lease<W> {
             return RenewalStep::Wait;
         }
         let vote = delivery.outcome.map_or_else(Vote::from, |reply| extend_vote(&reply));
-        let now = latest(&*self.core.world);
+        let now = latest(&self.core.world);
         let mut state = self.state();
         let step = state.renewal.answer(round.number, delivery.node, vote.extension(), now);
         if let RenewalStep::Confirmed { repair } = step {
@@ -264,8 +264,8 @@ impl<W: World> Lease<W> {
         let mut state = self.state();
         let ttl = state.renewal.terms().ttl;
         let packet = Packet::extend(&self.name, &self.token, ttl, self.fence);
-        let started_at = earliest(&*self.core.world);
-        let round = state.renewal.begin(started_at, latest(&*self.core.world))?;
+        let started_at = earliest(&self.core.world);
+        let round = state.renewal.begin(started_at, latest(&self.core.world))?;
         self.core.send_all(&packet, inbox, EXTEND);
         Some(round)
     }
@@ -350,6 +350,6 @@ impl<W: World> Lease<W> {
 
     fn lost_in(&self) -> Millis {
         let lost_at: Instant = self.state().renewal.lost_at();
-        latest(&*self.core.world).until(lost_at)
+        latest(&self.core.world).until(lost_at)
     }
 }

@@ -21,6 +21,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::{Context, Poll};
 use std::time::Duration;
 
+use futures_util::future::BoxFuture;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::time::{Instant, Sleep, sleep, timeout};
 
@@ -83,19 +84,15 @@ pub struct Links {
     wakes: Arc<Wakes>,
 }
 
-/// What drives one connection: to be run until it ends, which is when [`Links`] is dropped and
-/// everything in line is done.
-pub type Driving = Pin<Box<dyn Future<Output = ()> + Send>>;
-
 impl Links {
     /// Connections to nodes that are reached in a way of their own. Nodes publish for this client
     /// on `channel`; `patience` is how long an answer is waited for; `spawn` is given a task per
-    /// node.
+    /// node, which ends when this is dropped and everything in line is done.
     pub fn dialled(
         nodes: impl IntoIterator<Item = (Arc<str>, Arc<dyn Dial>)>,
         channel: &[u8],
         patience: Duration,
-        spawn: impl FnMut(Driving),
+        spawn: impl FnMut(BoxFuture<'static, ()>),
     ) -> Links {
         let address = |(name, dial)| Address::dialled(name, dial);
         Links::start(nodes.into_iter().map(address).collect(), channel, patience, spawn)
@@ -106,7 +103,7 @@ impl Links {
         addresses: Vec<Address>,
         channel: &[u8],
         patience: Duration,
-        mut spawn: impl FnMut(Driving),
+        mut spawn: impl FnMut(BoxFuture<'static, ()>),
     ) -> Links {
         let names = addresses.iter().map(|address| Arc::clone(address.name())).collect();
         let answering = Arc::new(Answering::new(addresses.len()));

@@ -10,7 +10,7 @@ use super::many::AcquireMany;
 use super::packet::Packet;
 use super::settings::LockerBuilder;
 use super::vote::{NodeReport, Vote};
-use super::world::{Network, World};
+use super::world::{AnyWorld, Network, World};
 use crate::engine::Fence;
 
 /// Acquires locks over a quorum of nodes. Cheap to clone; clones share the connections.
@@ -26,15 +26,9 @@ use crate::engine::Fence;
 /// guard.release().await?;
 /// # Ok(()) }
 /// ```
-#[derive(Debug)]
-pub struct Locker<W: World = Network> {
-    core: Arc<Core<W>>,
-}
-
-impl<W: World> Clone for Locker<W> {
-    fn clone(&self) -> Self {
-        Locker { core: Arc::clone(&self.core) }
-    }
+#[derive(Clone, Debug)]
+pub struct Locker {
+    core: Arc<Core>,
 }
 
 impl Locker {
@@ -56,7 +50,7 @@ impl LockerBuilder {
         let addresses = self.addresses()?;
         let (quorum, settings) = self.check(addresses.len())?;
         let network = Network::start(addresses, settings.rules.timeout, runtime);
-        Ok(Locker::from_core(Core::new(network, quorum, settings)))
+        Ok(Locker::from_core(Core::new(AnyWorld::Network(network), quorum, settings)))
     }
 
     #[doc(hidden)]
@@ -64,18 +58,19 @@ impl LockerBuilder {
     ///
     /// # Errors
     /// [`BuildError`], as [`LockerBuilder::build`].
-    pub fn build_in<W: World>(self, world: W) -> Result<Locker<W>, BuildError> {
+    pub fn build_in(self, world: impl World) -> Result<Locker, BuildError> {
         let (quorum, settings) = self.check(world.nodes().len())?;
+        let world = AnyWorld::Own(Box::new(world));
         Ok(Locker::from_core(Core::new(world, quorum, settings)))
     }
 }
 
-impl<W: World> Locker<W> {
-    pub(super) fn from_core(core: Core<W>) -> Locker<W> {
+impl Locker {
+    pub(super) fn from_core(core: Core) -> Locker {
         Locker { core: Arc::new(core) }
     }
 
-    pub(super) const fn core(&self) -> &Arc<Core<W>> {
+    pub(super) const fn core(&self) -> &Arc<Core> {
         &self.core
     }
 
@@ -101,7 +96,7 @@ impl<W: World> Locker<W> {
     /// # guard.release().await?;
     /// # Ok(()) }
     /// ```
-    pub fn acquire(&self, name: impl AsRef<[u8]>) -> Acquire<W> {
+    pub fn acquire(&self, name: impl AsRef<[u8]>) -> Acquire {
         Acquire::new(Arc::clone(&self.core), name.as_ref())
     }
 
@@ -112,7 +107,7 @@ impl<W: World> Locker<W> {
     ///
     /// # Cancellation
     /// As [`Locker::acquire`].
-    pub fn try_acquire(&self, name: impl AsRef<[u8]>) -> Acquire<W> {
+    pub fn try_acquire(&self, name: impl AsRef<[u8]>) -> Acquire {
         self.acquire(name).wait(std::time::Duration::ZERO)
     }
 
@@ -134,10 +129,7 @@ impl<W: World> Locker<W> {
     /// # accounts.release().await?;
     /// # Ok(()) }
     /// ```
-    pub fn acquire_many<N: AsRef<[u8]>>(
-        &self,
-        names: impl IntoIterator<Item = N>,
-    ) -> AcquireMany<W> {
+    pub fn acquire_many<N: AsRef<[u8]>>(&self, names: impl IntoIterator<Item = N>) -> AcquireMany {
         let names = names.into_iter().map(|name| name.as_ref().to_vec());
         AcquireMany::new(&self.core, names)
     }
@@ -175,7 +167,7 @@ impl<W: World> Locker<W> {
     }
 
     /// A holder, which may acquire a lock that it has already.
-    pub fn holder(&self) -> Holder<W> {
+    pub fn holder(&self) -> Holder {
         Holder::new(Arc::clone(&self.core))
     }
 

@@ -7,13 +7,12 @@ use super::acquire::{Acquire, options};
 use super::core::Core;
 use super::error::{AcquireError, Lost, ReleaseError};
 use super::guard::Guard;
-use super::world::{Network, World};
 
 /// The guards of several locks, in the order of their names.
 #[must_use = "guards that are dropped release their locks"]
 #[derive(Debug)]
-pub struct Guards<W: World = Network> {
-    guards: Vec<Guard<W>>,
+pub struct Guards {
+    guards: Vec<Guard>,
 }
 
 /// An acquisition of several locks about to be made: `locker.acquire_many(names)`, options,
@@ -23,13 +22,13 @@ pub struct Guards<W: World = Network> {
 /// As [`Acquire`].
 #[must_use = "an acquisition does nothing unless it is awaited"]
 #[derive(Debug)]
-pub struct AcquireMany<W: World = Network> {
-    acquire: Acquire<W>,
+pub struct AcquireMany {
+    acquire: Acquire,
     names: Vec<Vec<u8>>,
 }
 
-impl<W: World> AcquireMany<W> {
-    pub(super) fn new(core: &Arc<Core<W>>, names: impl Iterator<Item = Vec<u8>>) -> AcquireMany<W> {
+impl AcquireMany {
+    pub(super) fn new(core: &Arc<Core>, names: impl Iterator<Item = Vec<u8>>) -> AcquireMany {
         let mut names: Vec<Vec<u8>> = names.collect();
         names.sort_unstable();
         names.dedup();
@@ -38,7 +37,7 @@ impl<W: World> AcquireMany<W> {
 
     options!();
 
-    async fn run(self) -> Result<Guards<W>, AcquireError> {
+    async fn run(self) -> Result<Guards, AcquireError> {
         let started_at = self.acquire.now();
         let mut guards = Vec::with_capacity(self.names.len());
         for name in &self.names {
@@ -56,8 +55,8 @@ impl<W: World> AcquireMany<W> {
     }
 }
 
-impl<W: World> IntoFuture for AcquireMany<W> {
-    type Output = Result<Guards<W>, AcquireError>;
+impl IntoFuture for AcquireMany {
+    type Output = Result<Guards, AcquireError>;
     type IntoFuture = Pin<Box<dyn Future<Output = Self::Output> + Send>>;
 
     fn into_future(self) -> Self::IntoFuture {
@@ -65,20 +64,20 @@ impl<W: World> IntoFuture for AcquireMany<W> {
     }
 }
 
-impl<W: World> Guards<W> {
+impl Guards {
     /// The guards one by one, in the order of their names, each to be released by itself.
     #[must_use = "guards that are dropped release their locks"]
-    pub fn into_vec(self) -> Vec<Guard<W>> {
+    pub fn into_vec(self) -> Vec<Guard> {
         self.guards
     }
 
     /// The guard of the lock `name`.
-    pub fn get(&self, name: impl AsRef<[u8]>) -> Option<&Guard<W>> {
+    pub fn get(&self, name: impl AsRef<[u8]>) -> Option<&Guard> {
         self.guards.iter().find(|guard| guard.name() == name.as_ref())
     }
 
     /// All guards.
-    pub fn iter(&self) -> impl Iterator<Item = &Guard<W>> {
+    pub fn iter(&self) -> impl Iterator<Item = &Guard> {
         self.guards.iter()
     }
 

@@ -3,7 +3,7 @@
 //! A [`Locker`] sends an acquire to all nodes at once and has the lock as soon as more than half of
 //! the configured nodes hold the lease with the same fencing token. It decides nothing itself:
 //! every rule is in [`engine`](crate::engine), and every clock, random number and connection comes
-//! from a `World`, so that a simulation can run this very code.
+//! from its world, so that a simulation can run this very code.
 //!
 //! ```no_run
 //! # async fn example() -> Result<(), Box<dyn std::error::Error>> {
@@ -81,8 +81,8 @@ pub use connect::{Dial, Opening, Stream};
 #[doc(hidden)]
 pub use inbox::{Failure, ReplyTo};
 #[doc(hidden)]
-pub use link::{Driving, Links};
+pub use link::Links;
 #[doc(hidden)]
 pub use wakes::Wakes;
 #[doc(hidden)]
-pub use world::{Network, World};
+pub use world::World;

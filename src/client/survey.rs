@@ -14,7 +14,6 @@ use super::locker::Locker;
 use super::packet::Packet;
 use super::reading::{error_vote, lock_info};
 use super::vote::{NodeReport, Vote};
-use super::world::World;
 use crate::engine::{Fence, LockState};
 use crate::wire::lock_info::LockInfo;
 use crate::wire::node_info::{self, NodeField, NodeFields};
@@ -131,7 +130,7 @@ impl LockSurvey {
     }
 }
 
-impl<W: World> Locker<W> {
+impl Locker {
     /// Asks all nodes about themselves, and for up to `locks_max` locks in all. Takes at most about
     /// as long as the slowest node may; a node with many keys of other kinds is looked through in
     /// small pages.

@@ -16,14 +16,14 @@ use super::packet::{Packet, TOKEN_LENGTH};
 use super::reading::has_no_place;
 use super::vote::Vote;
 use super::wakes::{Bell, News, TicketId, Wakes};
-use super::world::{World, earliest, latest};
+use super::world::{AnyWorld, earliest, latest};
 use crate::engine::{Instant, Millis, Next, NodeSet, Ticket, Waiting};
 use crate::wire::code;
 use crate::wire::request::Queue;
 use crate::wire::resp::Reply;
 
-pub(super) struct Waiter<'a, W: World> {
-    core: &'a Core<W>,
+pub(super) struct Waiter<'a> {
+    core: &'a Core,
     name: &'a [u8],
     ttl: Millis,
     /// When the wait is over.
@@ -51,15 +51,15 @@ enum Event {
     Time,
 }
 
-impl<'a, W: World> Waiter<'a, W> {
+impl<'a> Waiter<'a> {
     /// A wait that began at `started_at`, and has come to its first lost attempt.
     pub(super) fn new(
-        core: &'a Core<W>,
+        core: &'a Core,
         name: &'a [u8],
         ttl: Millis,
         started_at: Duration,
         wait: Duration,
-    ) -> Waiter<'a, W> {
+    ) -> Waiter<'a> {
         let world = &*core.world;
         let waited = Millis::round_down(world.now().saturating_sub(started_at));
         let start = world.wall().as_millis().saturating_sub(waited.get());
@@ -153,7 +153,7 @@ impl<'a, W: World> Waiter<'a, W> {
         loop {
             // Rounded down: an attempt must not come a fraction of a millisecond before the end of
             // the wait, and then another one, for as long as they take no time.
-            let now = earliest(&*self.core.world);
+            let now = earliest(&self.core.world);
             let Next::WaitUntil(attempt_at) = self.waiting.next(now) else { return };
             let rests_until = attempt_at.min(self.ends_at);
             if rests_until <= now {
@@ -245,7 +245,7 @@ impl<'a, W: World> Waiter<'a, W> {
     }
 }
 
-impl<W: World> Drop for Waiter<'_, W> {
+impl Drop for Waiter<'_> {
     fn drop(&mut self) {
         self.leave();
     }
@@ -258,8 +258,8 @@ fn ticket(start: u64, id: &TicketId) -> Ticket {
 }
 
 /// What puts the ticket in line.
-fn queue<'q, W: World>(
-    core: &Core<W>,
+fn queue<'q>(
+    core: &Core,
     ends_at: Instant,
     ttl: Millis,
     ticket: &Ticket,
@@ -271,8 +271,8 @@ fn queue<'q, W: World>(
 
 /// For how long the ticket shall stand in line unless it is put there again: a waiter that is cut
 /// off shall not hold up others for long, and every attempt puts it there again.
-fn queue_length<W: World>(core: &Core<W>, ends_at: Instant, ttl: Millis) -> Millis {
-    let left = latest(&*core.world).until(ends_at);
+fn queue_length(core: &Core, ends_at: Instant, ttl: Millis) -> Millis {
+    let left = latest(&core.world).until(ends_at);
     let answer = Millis::round_up(core.settings.rules.timeout);
     Millis::new(left.get().saturating_add(answer.get())).min(ttl)
 }
@@ -283,7 +283,7 @@ fn is_line_unknown(text: &str) -> bool {
     [code::BADARG, code::ERR, code::NOPERM].iter().any(|code| code.word == code::word_of(text))
 }
 
-fn random(world: &impl World) -> u32 {
+fn random(world: &AnyWorld) -> u32 {
     let mut bytes = [0; 4];
     world.fill(&mut bytes);
     u32::from_le_bytes(bytes)

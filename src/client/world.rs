@@ -1,13 +1,18 @@
 //! What the client needs of the world: a clock, randomness, tasks, and nodes that answer.
 //!
-//! Everything in the client is written against [`World`]. Programs use [`Network`]; a simulation
-//! supplies a world of its own and runs the very same code with it. The one idea to keep:
+//! Everything in the client asks [`AnyWorld`]. A program lives in the [`Network`]; a simulation
+//! brings a [`World`] of its own and runs the very same code. No public type has the world as a
+//! parameter, so a program never meets it.
+//!
 //! [`World::send`] does not wait. It puts the command into the node's line, and the order of calls
 //! is the order on the wire. So a release can be sent from a destructor, and it travels behind the
 //! acquire that it takes back.
 
+use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
+
+use futures_util::future::{BoxFuture, Either};
 
 use super::connect::Address;
 use super::inbox::ReplyTo;
@@ -16,7 +21,7 @@ use super::packet::Packet;
 use super::wakes::Wakes;
 use crate::engine::{Instant, Millis, UnixTime};
 
-/// Clock, randomness, tasks and nodes.
+/// Clock, randomness, tasks and nodes of one's own: for simulations.
 pub trait World: Send + Sync + 'static {
     /// The time since some start, on a clock that goes on while the machine sleeps, and that
     /// nobody steps.
@@ -24,19 +29,18 @@ pub trait World: Send + Sync + 'static {
 
     /// The wall clock. It orders those who wait for a lock, and nothing else rests on it.
     fn wall(&self) -> UnixTime {
-        let since_1970 = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH);
-        UnixTime::from_millis(Millis::round_down(since_1970.unwrap_or_default()).get())
+        wall_time()
     }
 
     /// Waits for `length`. May take longer, never less, except that a machine that was suspended
     /// meanwhile may count the time or not.
-    fn sleep(&self, length: Duration) -> impl Future<Output = ()> + Send;
+    fn sleep(&self, length: Duration) -> BoxFuture<'static, ()>;
 
     /// Fills `bytes` with random bytes that nobody can guess.
     fn fill(&self, bytes: &mut [u8]);
 
     /// Runs a task in the background.
-    fn spawn(&self, task: impl Future<Output = ()> + Send + 'static);
+    fn spawn(&self, task: BoxFuture<'static, ()>);
 
     /// The names of the nodes, for people. Their number never changes.
     fn nodes(&self) -> &[Arc<str>];
@@ -54,12 +58,12 @@ pub trait World: Send + Sync + 'static {
 }
 
 /// The time now, rounded down: for the start of something.
-pub(super) fn earliest(world: &impl World) -> Instant {
+pub(super) fn earliest(world: &AnyWorld) -> Instant {
     Instant::from_millis(Millis::round_down(world.now()).get())
 }
 
 /// The time now, rounded up: for judging what is left.
-pub(super) fn latest(world: &impl World) -> Instant {
+pub(super) fn latest(world: &AnyWorld) -> Instant {
     Instant::from_millis(Millis::round_up(world.now()).get())
 }
 
@@ -69,7 +73,7 @@ const CHANNEL_PREFIX: &str = "lockmod:wake:";
 
 /// The real world: the operating system's clock and randomness, tokio's tasks, Redis nodes.
 #[derive(Debug)]
-pub struct Network {
+pub(super) struct Network {
     links: Links,
     runtime: tokio::runtime::Handle,
 }
@@ -88,34 +92,86 @@ impl Network {
     }
 }
 
-impl World for Network {
-    fn now(&self) -> Duration {
-        boot_time()
+/// The world of a locker. An enum and not a `dyn World`: in the real one nothing is boxed, and
+/// calls can be inlined.
+pub(super) enum AnyWorld {
+    /// The real world.
+    Network(Network),
+    /// A world of one's own.
+    Own(Box<dyn World>),
+}
+
+impl fmt::Debug for AnyWorld {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_list().entries(self.nodes()).finish()
+    }
+}
+
+impl AnyWorld {
+    pub(super) fn now(&self) -> Duration {
+        match self {
+            AnyWorld::Network(_) => boot_time(),
+            AnyWorld::Own(world) => world.now(),
+        }
     }
 
-    fn sleep(&self, length: Duration) -> impl Future<Output = ()> + Send {
-        tokio::time::sleep(length)
+    pub(super) fn wall(&self) -> UnixTime {
+        match self {
+            AnyWorld::Network(_) => wall_time(),
+            AnyWorld::Own(world) => world.wall(),
+        }
     }
 
-    fn fill(&self, bytes: &mut [u8]) {
-        rand::Rng::fill_bytes(&mut rand::rng(), bytes);
+    pub(super) fn sleep(
+        &self,
+        length: Duration,
+    ) -> Either<tokio::time::Sleep, BoxFuture<'static, ()>> {
+        match self {
+            AnyWorld::Network(_) => Either::Left(tokio::time::sleep(length)),
+            AnyWorld::Own(world) => Either::Right(world.sleep(length)),
+        }
     }
 
-    fn spawn(&self, task: impl Future<Output = ()> + Send + 'static) {
-        drop(self.runtime.spawn(task));
+    pub(super) fn fill(&self, bytes: &mut [u8]) {
+        match self {
+            AnyWorld::Network(_) => rand::Rng::fill_bytes(&mut rand::rng(), bytes),
+            AnyWorld::Own(world) => world.fill(bytes),
+        }
     }
 
-    fn nodes(&self) -> &[Arc<str>] {
-        self.links.names()
+    pub(super) fn spawn(&self, task: impl Future<Output = ()> + Send + 'static) {
+        match self {
+            AnyWorld::Network(network) => drop(network.runtime.spawn(task)),
+            AnyWorld::Own(world) => world.spawn(Box::pin(task)),
+        }
     }
 
-    fn send(&self, node: usize, packet: &Packet, reply_to: Option<ReplyTo>) {
-        self.links.send(node, packet, reply_to);
+    pub(super) fn nodes(&self) -> &[Arc<str>] {
+        match self {
+            AnyWorld::Network(network) => network.links.names(),
+            AnyWorld::Own(world) => world.nodes(),
+        }
     }
 
-    fn wakes(&self) -> Option<&Arc<Wakes>> {
-        Some(self.links.wakes())
+    pub(super) fn send(&self, node: usize, packet: &Packet, reply_to: Option<ReplyTo>) {
+        match self {
+            AnyWorld::Network(network) => network.links.send(node, packet, reply_to),
+            AnyWorld::Own(world) => world.send(node, packet, reply_to),
+        }
     }
+
+    pub(super) fn wakes(&self) -> Option<&Arc<Wakes>> {
+        match self {
+            AnyWorld::Network(network) => Some(network.links.wakes()),
+            AnyWorld::Own(world) => world.wakes(),
+        }
+    }
+}
+
+/// The wall clock.
+fn wall_time() -> UnixTime {
+    let since_1970 = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH);
+    UnixTime::from_millis(Millis::round_down(since_1970.unwrap_or_default()).get())
 }
 
 /// A clock that counts the time for which the machine slept, where there is one.

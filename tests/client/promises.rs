@@ -5,6 +5,7 @@ use std::sync::atomic::{AtomicU8, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
+use futures_util::future::BoxFuture;
 use lockmod::client::packet::Packet;
 use lockmod::client::{ExtendError, Failure, Locker, LockerBuilder, Lost, ReplyTo, World};
 use lockmod::wire::resp::{self, Reply};
@@ -31,15 +32,15 @@ impl World for Scripted {
         self.began_at.elapsed()
     }
 
-    fn sleep(&self, length: Duration) -> impl Future<Output = ()> + Send {
-        tokio::time::sleep(length)
+    fn sleep(&self, length: Duration) -> BoxFuture<'static, ()> {
+        Box::pin(tokio::time::sleep(length))
     }
 
     fn fill(&self, bytes: &mut [u8]) {
         bytes.fill(self.random.fetch_add(1, Ordering::Relaxed));
     }
 
-    fn spawn(&self, task: impl Future<Output = ()> + Send + 'static) {
+    fn spawn(&self, task: BoxFuture<'static, ()>) {
         tokio::spawn(task);
     }
 

@@ -15,7 +15,7 @@ use tokio::time::Instant;
 use crate::coverage::Reached;
 use crate::history::{Acquisition, Micros};
 use crate::net::Net;
-use crate::world::{Process, Simulated};
+use crate::world::Process;
 
 /// How often a holder looks whether it still holds.
 const LOOK: Duration = Duration::from_millis(15);
@@ -79,7 +79,7 @@ pub(crate) struct Surroundings {
 }
 
 pub(crate) struct Client {
-    pub(crate) locker: Locker<Simulated>,
+    pub(crate) locker: Locker,
     pub(crate) process: Arc<Process>,
     pub(crate) log: Arc<Log>,
     net: Arc<Net>,
@@ -112,7 +112,7 @@ struct Wish {
 
 impl Client {
     pub(crate) fn new(
-        locker: Locker<Simulated>,
+        locker: Locker,
         process: &Arc<Process>,
         (log, net): (&Arc<Log>, &Arc<Net>),
         (number, seed): (usize, u64),
@@ -348,7 +348,7 @@ impl Client {
 
     // ---- holding ----
 
-    async fn hold(&mut self, guard: Guard<Simulated>, called_at: Micros, wish: &Wish) {
+    async fn hold(&mut self, guard: Guard, called_at: Micros, wish: &Wish) {
         let mut noted = self.begin(wish.lock, called_at, guard.fence().get());
         let start = Instant::now();
         let mut is_valid = self.look(&guard, &mut noted);
@@ -407,7 +407,7 @@ impl Client {
         }
     }
 
-    async fn extend(&mut self, guard: &Guard<Simulated>) {
+    async fn extend(&mut self, guard: &Guard) {
         let patience =
             if self.random.random_bool(0.1) { self.millis(0, 20) } else { self.around.timeout * 2 };
         let outcome = tokio::select! {
@@ -421,7 +421,7 @@ impl Client {
     }
 
     /// Notes until when the lock may be relied on; false when that is over.
-    fn look(&self, guard: &Guard<Simulated>, noted: &mut Acquisition) -> bool {
+    fn look(&self, guard: &Guard, noted: &mut Acquisition) -> bool {
         let now = self.log.now();
         let left = guard.validity();
         if left.is_zero() {
@@ -458,7 +458,7 @@ impl Client {
 
     // ---- choices ----
 
-    fn ask(&self, wish: &Wish) -> Acquire<Simulated> {
+    fn ask(&self, wish: &Wish) -> Acquire {
         let acquire = self.locker.acquire(name(wish.lock)).ttl(wish.ttl).wait(wish.wait);
         let acquire = acquire.renew(wish.renews).label(format!("client-{}", self.number));
         match wish.max_hold {

@@ -44,7 +44,6 @@ use line::Tally;
 use nemesis::Nemesis;
 use node::Defect;
 use stage::Stage;
-use world::Simulated;
 
 /// How many programs there are at most.
 const PROGRAMS_MAX: usize = 3;
@@ -189,7 +188,7 @@ async fn wait_for_calm(log: &Log) {
 }
 
 /// Until everything that was sent is carried out everywhere.
-async fn settle(lockers: &[Locker<Simulated>]) {
+async fn settle(lockers: &[Locker]) {
     sleep(Duration::from_secs(3)).await;
     for locker in lockers {
         let is_done = |vote: &Vote| matches!(vote, Vote::Confirmed);

@@ -16,7 +16,7 @@ use crate::nemesis::{Fall, bring, restart};
 use crate::net::{Flow, Net};
 use crate::node::{Defect, End, Node};
 use crate::stage::Stage;
-use crate::world::{Process, Simulated};
+use crate::world::Process;
 use crate::{OVERLAP, Outcome, Setup, VOUCHES, judge, must_be_caught_in, settle, to_the_end};
 
 const SEEDS: u64 = 40;
@@ -169,7 +169,7 @@ async fn wait_out(seed: u64, attempts_max: u64, defect: Defect) -> Outcome {
         restart(Arc::clone(&stage.net), node, fall).await;
     }
     let began = Instant::now();
-    let wait = |(process, locker): (&Arc<Process>, &Locker<Simulated>)| {
+    let wait = |(process, locker): (&Arc<Process>, &Locker)| {
         let locker = locker.clone();
         process.spawn(async move {
             let acquire = locker.acquire(name(0)).ttl(Duration::from_secs(30));
@@ -196,7 +196,7 @@ async fn renewal(ttl: Duration) {
     sleep(ttl / 2 + Duration::from_secs(1)).await;
 }
 
-fn complain_if_lost(stage: &Stage, holder: &Guard<Simulated>, step: usize) {
+fn complain_if_lost(stage: &Stage, holder: &Guard, step: usize) {
     if holder.is_lost() {
         let text = format!("{LOST}: restart {step}, {:?}", stage.setup);
         stage.log.notes().complaints.push(text);

@@ -20,7 +20,7 @@ pub(crate) struct Stage {
     pub(crate) net: Arc<Net>,
     pub(crate) log: Arc<Log>,
     pub(crate) processes: Vec<Arc<Process>>,
-    pub(crate) lockers: Vec<Locker<Simulated>>,
+    pub(crate) lockers: Vec<Locker>,
 }
 
 impl Stage {

@@ -5,6 +5,7 @@ use std::sync::{Arc, Mutex, MutexGuard};
 use std::task::{Context, Poll};
 use std::time::Duration;
 
+use futures_util::future::BoxFuture;
 use lockmod::client::packet::Packet;
 use lockmod::client::{Dial, Links, ReplyTo, Wakes, World};
 use lockmod::engine::{Millis, UnixTime};
@@ -152,15 +153,15 @@ impl World for Simulated {
         Some(self.links.wakes())
     }
 
-    fn sleep(&self, length: Duration) -> impl Future<Output = ()> + Send {
-        Arc::clone(&self.process).sleep(length)
+    fn sleep(&self, length: Duration) -> BoxFuture<'static, ()> {
+        Box::pin(Arc::clone(&self.process).sleep(length))
     }
 
     fn fill(&self, bytes: &mut [u8]) {
         self.process.state().random.fill_bytes(bytes);
     }
 
-    fn spawn(&self, task: impl Future<Output = ()> + Send + 'static) {
+    fn spawn(&self, task: BoxFuture<'static, ()>) {
         drop(self.process.spawn(task));
     }
 
