@@ -1,10 +1,10 @@
 //! Versioned bytes: a lock in a data set, and the node's [`state`] file.
 //!
-//! Bytes from a disk or from `RESTORE` are hostile until proven otherwise. They are decoded
-//! strictly: every field is checked, nothing may follow, a newer version is refused with both
-//! numbers, and no input panics. Times are absolute; a lease also carries what was left of it, so
-//! that a wall clock that was stepped back cannot prolong it, and, for a reader in the same boot of
-//! the same machine, its end on the boot-time clock, which no step touches.
+//! Bytes from a disk or from `RESTORE` are not trusted. They are decoded strictly: every field is
+//! checked, nothing may follow, a newer version is refused with both numbers, and no input causes a
+//! panic. Times are absolute. A lease also has the time that was left of it, so that a wall clock
+//! that was stepped back cannot prolong it. For a reader in the same boot of the same machine, it
+//! has its end on the boot-time clock, which no step affects.
 
 pub mod state;
 
@@ -17,7 +17,7 @@ use crate::engine::{
 /// The version of a lock's bytes that this build writes, and the newest that it reads.
 pub const LOCK_VERSION: u8 = 1;
 
-/// No encoded lock is longer, in bytes: the limit on what a decoder may be made to allocate.
+/// The longest encoded lock, in bytes. It limits what a decoder may allocate.
 const LOCK_BYTES_MAX: usize = 1024;
 
 /// Why bytes were refused.
@@ -31,7 +31,7 @@ pub enum CodecError {
         /// The newest version that this build reads.
         known: u8,
     },
-    /// They are not what any version writes.
+    /// No version writes such bytes.
     Corrupt(&'static str),
 }
 
@@ -48,13 +48,13 @@ impl std::fmt::Display for CodecError {
 
 impl std::error::Error for CodecError {}
 
-/// Which boot of which machine the monotonic clock belongs to; zero when that is not known.
+/// Identifies the boot, and so the machine, of a monotonic clock; zero if unknown.
 pub type BootId = u64;
 
 #[derive(Encode, Decode)]
 struct LockV1 {
     counter: u64,
-    /// The node's floor: it travels with every lock, because a data set has no other safe place.
+    /// The node's floor. Every lock carries it, because a data set has no other safe place for it.
     floor: u64,
     lease: Option<LeaseV1>,
 }
@@ -97,7 +97,7 @@ pub fn encode_lock(lock: &Lock, floor: Fence, clocks: Clocks, boot: BootId) -> V
     encode(LOCK_VERSION, &LockV1 { counter: lock.counter().get(), floor: floor.get(), lease })
 }
 
-/// The lock in `bytes`, its lease counted on this process's `clocks`.
+/// The lock in `bytes`; its lease ends by this process's `clocks`.
 ///
 /// # Errors
 /// [`CodecError`] if the bytes are not exactly what [`encode_lock`] of a known version writes.
@@ -159,9 +159,9 @@ fn decode<T: Decode<()>>(known: u8, bytes: &[u8]) -> Result<T, CodecError> {
     if used == payload.len() { Ok(value) } else { Err(CodecError::Corrupt("bytes left over")) }
 }
 
-/// What a master and its replicas must agree on, as bytes for `DEBUG DIGEST`.
+/// The state that a master and its replicas must agree on, as bytes for `DEBUG DIGEST`.
 ///
-/// Ends of leases are left out: each node counts them on a clock of its own.
+/// The ends of leases are left out: each node has them on its own clock.
 pub fn digest_lock(lock: &Lock) -> Vec<u8> {
     let mut bytes = lock.counter().get().to_be_bytes().to_vec();
     if let Some(lease) = lock.written_lease() {
@@ -173,7 +173,7 @@ pub fn digest_lock(lock: &Lock) -> Vec<u8> {
     bytes
 }
 
-/// A number for a lock under its name: for the sum over a whole data set.
+/// The hash of a lock and its name, for the sum over a whole data set.
 pub fn hash_lock(database: u32, name: &[u8], lock: &Lock) -> u64 {
     let mut hasher = crc32fast::Hasher::new();
     hasher.update(&database.to_be_bytes());
@@ -245,7 +245,7 @@ mod tests {
 
     #[test]
     fn no_lease_lasts_longer_than_any_node_grants() {
-        // Bytes with a far end were held for 4461 years.
+        // Bytes with a far end once made a lock held for 4461 years.
         let now = clocks(1_000, 90_000);
         let longest = now.now.after(TTL_MAX);
         for (ends_at, held_until) in [(longest.as_millis(), longest), (1 << 47, longest)] {

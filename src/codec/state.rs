@@ -1,8 +1,8 @@
-//! The state file's bytes: a name, a version, what the node says of itself, a checksum.
+//! The state file's bytes: a name, a version, what the node says about itself, a checksum.
 //!
-//! The checksum comes first in judging: a file that was cut off or damaged in any bit is
-//! [`CodecError::Corrupt`], whatever its version says. A sound file of a newer version is
-//! [`CodecError::Newer`]: it must not be overwritten by a build that cannot read it.
+//! The checksum is verified first: a file that was cut off or damaged in any bit is
+//! [`CodecError::Corrupt`], whatever its version says. An intact file of a newer version is
+//! [`CodecError::Newer`]: a build that cannot read it must not overwrite it.
 
 use bincode::{Decode, Encode};
 
@@ -16,7 +16,7 @@ pub const STATE_VERSION: u8 = 2;
 const NAME: &[u8] = b"lockmod state\n";
 const CHECKSUM_BYTES: usize = 4;
 
-/// What all versions begin with.
+/// The fields that all versions begin with.
 #[derive(Encode, Decode)]
 struct Head {
     port: u16,
@@ -64,8 +64,8 @@ struct StopV2 {
 }
 
 impl StateV1 {
-    /// Version 1 did not say how it dated leases, nor summed them up exactly, nor of a promotion
-    /// that was waited out.
+    /// Version 1 did not say how the node dated leases or until when nothing counts, and its
+    /// checksum of the locks was not exact.
     fn upgrade(self) -> StateV2 {
         let StateV1 { head, stop } = self;
         StateV2 {
@@ -122,7 +122,7 @@ pub fn encode_state(saved: &Saved) -> Vec<u8> {
     bytes
 }
 
-/// What the state file with these bytes says.
+/// Reads the bytes of a state file.
 ///
 /// # Errors
 /// [`CodecError`] if the bytes are not exactly what [`encode_state`] of a known version writes.

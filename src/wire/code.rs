@@ -1,17 +1,17 @@
-//! Code words: the first word of an error, and what it means for whoever sent the command.
+//! Code words: the first word of an error, and what it means for the sender of the command.
 //!
-//! The one table for the module's refusals and for the errors of the server itself. Documents print
-//! it, the client's votes and the repetition of its releases follow it. No error of this table has
-//! changed anything: the command was not carried out.
+//! This is the only table of the module's refusals and of the server's own errors. Documents print
+//! it, and the client counts votes and repeats releases by it. With every error in this table, the
+//! command was not carried out and has changed nothing.
 
 use crate::engine::Refusal;
 
-/// What an error means for whoever sent the command.
+/// What an error means for the sender of the command.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Meaning {
-    /// The node does not carry out the command at present: the same one may be carried out later.
+    /// The node does not carry out the command at present; trying again later may succeed.
     Later,
-    /// The node grants nothing for a time that the second word tells.
+    /// The node grants nothing for the time in the second word.
     Quarantine,
     /// The node has no room for another waiter.
     Full,
@@ -19,7 +19,7 @@ pub enum Meaning {
     Forbidden,
     /// The key holds something that is not a lock.
     WrongType,
-    /// The same command can only be refused again.
+    /// The same command would be refused again.
     Never,
 }
 
@@ -30,14 +30,14 @@ pub struct Code {
     pub word: &'static str,
     /// What it means for the sender.
     pub meaning: Meaning,
-    /// When it is the answer, for documents.
+    /// When a node answers with it, for documents.
     pub when: &'static str,
     /// Whether and when to try again, for documents.
     pub retry: &'static str,
 }
 
 impl Code {
-    /// An error of this code, as a reply.
+    /// The text of an error reply with this code.
     pub fn says(&self, text: &str) -> String {
         format!("{} {text}", self.word)
     }
@@ -55,7 +55,7 @@ const fn code(
 pub(crate) const BADTTL: Code = code("BADTTL", Meaning::Never, "`ttl` is not 1 .. max-ttl", "no");
 pub(crate) const BADTOKEN: Code =
     code("BADTOKEN", Meaning::Never, "`token` is empty or longer than max-token-bytes", "no");
-/// An argument is not allowed: an option that the node does not know, for one.
+/// An argument is not allowed, for example an option that the node does not know.
 pub const BADARG: Code =
     code("BADARG", Meaning::Never, "an option or a number is not allowed", "no");
 pub(crate) const WRONGTYPE: Code =
@@ -69,10 +69,10 @@ pub(crate) const QUARANTINE: Code = code(
 pub(crate) const QUEUEFULL: Code = code(
     "QUEUEFULL",
     Meaning::Full,
-    "the request would wait, and max-waiters do already",
+    "the request would wait, but max-waiters already do",
     "later, or without `WAIT` and `QUEUE`",
 );
-/// The user may not do this; the server says it of commands and keys.
+/// The user may not do this. The server also uses it for commands and keys.
 pub const NOPERM: Code =
     code("NOPERM", Meaning::Forbidden, "the user may not publish to the `NOTIFY` channel", "no");
 pub(crate) const EXHAUSTED: Code = code(
@@ -90,19 +90,19 @@ pub(crate) const STATEFILE: Code = code(
 pub(crate) const BADFENCE: Code = code(
     "BADFENCE",
     Meaning::Never,
-    "the fence is above all that the node knows of, and more than 8 weeks beyond the time of day \
-     in microseconds; the text carries the bound",
+    "the fence is above all that the node knows, and more than 8 weeks beyond the time of day in \
+     microseconds; the text has the bound",
     "no; on the other nodes",
 );
-/// The server's word for what has no word of its own.
+/// The server's word for errors without a word of their own.
 pub const ERR: Code = code(
     "ERR",
     Meaning::Never,
-    "a wrong number of arguments; an unknown command, where the module is not loaded",
+    "wrong number of arguments; or unknown command, if the module is not loaded",
     "no",
 );
 
-/// The module's own, in the order of [`Refusal::place`].
+/// The module's own codes, in the order of [`Refusal::place`].
 pub const MODULE: [Code; Refusal::KINDS] = [
     BADTTL, BADTOKEN, BADARG, WRONGTYPE, QUARANTINE, QUEUEFULL, NOPERM, EXHAUSTED, STATEFILE,
     BADFENCE,
@@ -110,32 +110,32 @@ pub const MODULE: [Code; Refusal::KINDS] = [
 
 pub(crate) const LOADING: Code =
     code("LOADING", Meaning::Later, "the data set is being loaded", "when it is loaded");
-/// The node is a replica; the module says it of itself, too.
+/// The node is a replica. The module uses it too.
 pub const READONLY: Code = code(
     "READONLY",
     Meaning::Later,
     "the node is a replica, or its cluster is changing masters",
-    "when it is a master again; else on its master",
+    "on its master, or here when it is a master again",
 );
-/// The server's word for a lock that another node of its cluster has.
+/// The server's word for a lock on another node of its cluster.
 pub const MOVED: Code = code(
     "MOVED",
     Meaning::Never,
     "the node's cluster has the lock's slot on another master",
-    "no; on that master, which the text names",
+    "no; use that master, which the text names",
 );
 pub(crate) const TRYAGAIN: Code =
     code("TRYAGAIN", Meaning::Later, "the lock's slot is moving", "soon");
 pub(crate) const UNBLOCKED: Code =
     code("UNBLOCKED", Meaning::Later, "the node became a replica meanwhile", "on its master");
 
-/// What the server itself answers in place of a command of the module.
+/// The errors with which the server itself answers a command of the module.
 pub const SERVER: [Code; 15] = [
     ERR,
     code("NOAUTH", Meaning::Forbidden, "the connection has not logged in", "no; log in"),
-    code("WRONGPASS", Meaning::Forbidden, "user and password do not fit", "no"),
+    code("WRONGPASS", Meaning::Forbidden, "wrong user name or password", "no"),
     LOADING,
-    code("BUSY", Meaning::Later, "a script has been running for long", "when it has ended"),
+    code("BUSY", Meaning::Later, "a script has been running for too long", "when it has ended"),
     READONLY,
     code("MASTERDOWN", Meaning::Later, "a replica has lost its master", "when it has one again"),
     code("CLUSTERDOWN", Meaning::Later, "the node's cluster is not complete", "when it is"),
@@ -158,7 +158,7 @@ pub fn word_of(error: &str) -> &str {
     error.split_once(' ').map_or(error, |(word, _)| word)
 }
 
-/// What an error means. One that is not in the table can only be refused again.
+/// What an error means; one that is not in the table means [`Meaning::Never`].
 pub fn meaning_of(error: &str) -> Meaning {
     let word = word_of(error);
     let code = MODULE.iter().chain(&SERVER).find(|code| code.word == word);

@@ -1,21 +1,21 @@
-//! Facts: what a master or an append-only file states in place of a ttl.
+//! Facts: what a master or an append-only file states instead of a ttl.
 //!
-//! A ttl comes in two forms: as a client asks for it (`30000`), and as it was decided
-//! (`30000@1763690000000.17`: the lease's absolute end and its fence). Only the caller knows
+//! A ttl argument has two forms: what a client asks for (`30000`), and what was decided
+//! (`30000@1763690000000.17`: also the lease's absolute end and its fence). The caller must know
 //! whether the sender may state facts.
 
 use super::request::number;
 use crate::engine::{Clocks, Decided, Fence, Lock, Millis, TTL_MAX, UnixTime};
 
-/// Reads a stated fact in place of a ttl, `ttl@end.fence` or `ttl@end.fence.floor`, with a `?` at
-/// the end where the lease is provisional; `None` if it is not one.
+/// Reads a fact: `ttl@end.fence` or `ttl@end.fence.floor`, with a `?` at the end if the lease is
+/// provisional. `None` if it is not a fact.
 pub fn read(bytes: &[u8]) -> Option<Decided> {
     let (bytes, is_provisional) = match bytes {
         [bytes @ .., PROVISIONAL] => (bytes, true),
         bytes => (bytes, false),
     };
     let at = bytes.iter().position(|&byte| byte == b'@')?;
-    // Nobody grants a longer lease, whatever a fact says.
+    // No node grants a longer lease, whatever a fact says.
     let ttl = Millis::new(number(&bytes[..at])?).min(TTL_MAX);
     let mut facts = bytes[at + 1..].split(|&byte| byte == b'.').map(number);
     let ends_at = UnixTime::from_millis(facts.next()??);
@@ -28,12 +28,12 @@ pub fn read(bytes: &[u8]) -> Option<Decided> {
     if facts.next().is_some() { None } else { Some(decided) }
 }
 
-/// Ends a fact about a lease that is provisional.
+/// The end of a fact about a provisional lease.
 pub const PROVISIONAL: u8 = b'?';
 
-/// What makes a ttl argument a fact when it is appended to it: `@end.fence`.
+/// `@end.fence`, which makes a fact of the ttl argument before it.
 ///
-/// The bytes are written into `room`.
+/// It is written into `room`.
 pub fn suffix(room: &mut [u8; SUFFIX_MAX], ends_at: UnixTime, fence: Fence) -> &[u8] {
     let (mut end, mut number) = (itoa::Buffer::new(), itoa::Buffer::new());
     let end = end.format(ends_at.as_millis()).as_bytes();
@@ -46,21 +46,21 @@ pub fn suffix(room: &mut [u8; SUFFIX_MAX], ends_at: UnixTime, fence: Fence) -> &
     &room[..length]
 }
 
-/// Room for two numbers of 20 digits and what separates them.
+/// Room for two numbers of 20 digits, an `@` and a dot.
 pub const SUFFIX_MAX: usize = 42;
 
 /// One `LOCK.ACQUIRE key token fact [LABEL label]`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Restated {
-    /// Empty where the command is about the counter only.
+    /// Empty if the command is about the counter only.
     pub token: Vec<u8>,
-    /// In place of a ttl: the decided lease.
+    /// The decided lease, instead of a ttl.
     pub fact: Vec<u8>,
     /// May be empty.
     pub label: Vec<u8>,
 }
 
-/// The commands that make this lock of a node with this floor again from nothing.
+/// The commands that rebuild this lock, of a node with this floor, from nothing.
 pub fn restate(lock: &Lock, floor: Fence, clocks: Clocks) -> Vec<Restated> {
     let fact = |ttl: u64, ends_at, fence, mark: &[u8]| {
         let mut room = [0; SUFFIX_MAX];

@@ -1,9 +1,8 @@
-//! `LOCK.INFO`: what a node tells of a lock. A field stands here once, for both sides.
+//! `LOCK.INFO`: what a node reports about a lock. Each field is defined here once, for both sides.
 //!
-//! To add one: a line in `FIELDS` and what is read in [`LockInfo`] here; what is told in
-//! [`LockAccount`] of the engine, and where that is made (`account.rs`). For people:
-//! docs/commands.md (and the reply in `spec.rs`), and what `lockmod info --json` prints
-//! (`src/cli/locks.rs`).
+//! To add one: here, a line in `FIELDS` and a field of [`LockInfo`]; in the engine, a field of
+//! [`LockAccount`], which `account.rs` fills. For people: docs/commands.md (and the reply in
+//! `spec.rs`), and the output of `lockmod info --json` (`src/cli/locks.rs`).
 
 use std::borrow::Cow;
 use std::fmt;
@@ -13,19 +12,19 @@ use super::outcome::{Unread, of_fence};
 use super::resp::Reply;
 use crate::engine::{Fence, LockAccount, LockState, Millis};
 
-/// What a node tells about a lock.
+/// What a node reports about a lock.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct LockInfo {
-    /// Whether somebody has it.
+    /// Whether somebody holds it.
     pub state: LockState,
     /// The highest fence issued.
     pub fence: Fence,
     /// How long the lease lasts unless it is extended.
     pub left: Option<Duration>,
-    /// Who holds it. What is not UTF-8 in it shows as `U+FFFD`.
+    /// The holder's label. Bytes that are not UTF-8 are replaced by `U+FFFD`.
     pub label: Option<String>,
-    /// The label as it is, where it is not UTF-8.
+    /// The label's bytes, if they are not UTF-8.
     pub raw_label: Option<Vec<u8>>,
     /// How long it has been held.
     pub held_for: Option<Duration>,
@@ -33,22 +32,23 @@ pub struct LockInfo {
     pub waiters: u64,
     /// How long the first of them has been waiting.
     pub first_waiting: Option<Duration>,
-    /// For how much longer the node grants nothing.
+    /// How much longer the quarantine lasts.
     pub quarantine_left: Option<Duration>,
-    /// Why it grants nothing until then.
+    /// The reason for the quarantine.
     pub quarantine_reason: Option<String>,
-    /// Why the node grants nothing, whoever asks for whichever lock: a code word, and a text.
+    /// Why the node grants nothing at all: a code word, and a text.
     pub node_state: Option<String>,
 }
 
-/// One field: its name, what a node says there (if it does), and where it is read to.
+/// One field: its name, the value that a node writes (`None`: it leaves the field out), and how to
+/// read it.
 struct Field {
     name: &'static str,
     write: fn(&LockAccount) -> Option<Reply>,
     read: fn(&mut LockInfo, &Reply),
 }
 
-/// The fields, in the order in which they are told.
+/// The fields, in the order in which they are written.
 const FIELDS: &[Field] = &[
     Field {
         name: STATE,
@@ -108,7 +108,7 @@ const FIELDS: &[Field] = &[
     },
 ];
 
-/// Where a description has its state.
+/// The name of the state's field.
 const STATE: &str = "state";
 
 /// A lock's state in one word.
@@ -140,10 +140,10 @@ pub fn write(account: &LockAccount) -> Reply {
     Reply::Map(pairs)
 }
 
-/// Reads the reply to `LOCK.INFO`. What a newer node adds is left out.
+/// Reads the reply to `LOCK.INFO`. Fields that only a newer node has are ignored.
 ///
 /// # Errors
-/// What else it is.
+/// [`Unread`] if the reply is something else.
 pub fn read(reply: &Reply) -> Result<LockInfo, Unread<'_>> {
     if let Reply::Error(text) = reply {
         return Err(Unread::Error(text));
@@ -179,7 +179,7 @@ fn length(value: &Reply) -> Option<Duration> {
     value.number().map(Duration::from_millis)
 }
 
-/// A text that is not empty.
+/// A text, unless it is empty.
 fn line(value: &Reply) -> Option<String> {
     value.text().filter(|text| !text.is_empty()).map(lossy)
 }

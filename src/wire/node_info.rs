@@ -1,8 +1,8 @@
-//! The INFO section `lockmod`: what a node tells of itself. A field stands here once, for both
-//! sides.
+//! The INFO section `lockmod`: what a node reports about itself. Each field is defined here once,
+//! for both sides.
 //!
-//! To add one: a line in the list here, what is told in [`NodeAccount`] of the engine (or in
-//! [`ServerAccount`], where it is not the node's), and what counts it (`tally.rs`). For people:
+//! To add one: a line in the list here, a field of [`NodeAccount`] in the engine (or of
+//! [`ServerAccount`], if the node does not know it), and what counts it (`tally.rs`). For people:
 //! docs/commands.md, and the exporter (`src/cli/metrics.rs`, docs/operations.md).
 
 use std::borrow::Cow;
@@ -13,30 +13,30 @@ use crate::engine::{Histogram, NodeAccount};
 
 /// The name of the section.
 pub const SECTION: &str = "lockmod";
-/// What the server puts before each name.
+/// The prefix that the server adds to each name.
 const PREFIX: &str = "lockmod_";
-/// How many powers of two of milliseconds a distribution is told up to: 2^23 ms are 2.3 hours.
+/// How many limits a distribution has, each a power of two: the last, 2^23 ms, is 2.3 hours.
 const POWERS: u32 = 24;
-/// What the field of the state says where the node grants.
+/// The value of the `state` field when the node grants.
 const GRANTS: &str = "grants";
 
-/// All that `INFO` tells: of the node, and of what is around it.
+/// All that `INFO` reports: about the node, and about the server around it.
 #[derive(Clone, Debug)]
 pub struct Told {
     /// The node.
     pub node: NodeAccount,
-    /// What is around it.
+    /// The server around it.
     pub server: ServerAccount,
 }
 
-/// What is around a node.
+/// What a node does not know itself.
 #[derive(Clone, Debug, Default)]
 pub struct ServerAccount {
     /// The version of the module.
     pub version: &'static str,
-    /// Keys that are locks.
+    /// The number of keys that are locks.
     pub locks: u64,
-    /// Why the node grants nothing, whoever asks: a code word, and a text.
+    /// Why the node grants nothing at all: a code word, and a text.
     pub obstacle: Option<String>,
     /// How often the state file was written.
     pub state_writes: u64,
@@ -49,13 +49,14 @@ pub struct ServerAccount {
 pub enum Figure {
     /// One number.
     Number(u64),
-    /// Several numbers with names, or words, in one line.
+    /// Several named numbers, or words, in one line.
     Text(Cow<'static, str>),
 }
 
 macro_rules! fields {
     ($($field:ident = $name:literal, $write:expr;)+) => {
-        /// A field, in the order in which they are told. docs/commands.md says what each means.
+        /// The fields, in the order in which they are written. docs/commands.md says what each
+        /// means.
         #[allow(missing_docs, reason = "docs/commands.md says what each means")]
         #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
         pub enum NodeField {
@@ -66,14 +67,14 @@ macro_rules! fields {
             /// All of them.
             pub const ALL: &'static [NodeField] = &[$(NodeField::$field,)+];
 
-            /// Its name, without what the server puts before it.
+            /// Its name, without the prefix that the server adds.
             pub const fn name(self) -> &'static str {
                 match self {
                     $(NodeField::$field => $name,)+
                 }
             }
 
-            /// What a node says there.
+            /// The value that a node writes.
             pub fn write(self, told: &Told) -> Figure {
                 let write: fn(&Told) -> Figure = match self {
                     $(NodeField::$field => $write,)+
@@ -119,18 +120,18 @@ fields! {
 pub struct NodeFields(BTreeMap<String, String>);
 
 impl NodeFields {
-    /// Reads the section out of the text of `INFO`, which may have others.
+    /// Reads the section from the text of `INFO`, which may have other sections.
     pub fn read(text: &str) -> NodeFields {
         let pairs = text.lines().filter_map(|line| line.strip_prefix(PREFIX)?.split_once(':'));
         NodeFields(pairs.map(|(name, value)| (name.to_owned(), value.to_owned())).collect())
     }
 
-    /// Whether there is none: the module is not loaded.
+    /// Whether there are no fields: the module is not loaded.
     pub fn is_empty(&self) -> bool {
         self.0.is_empty()
     }
 
-    /// A field as it was told; an older node lacks some.
+    /// A field's text; an older node lacks some fields.
     pub fn text(&self, field: NodeField) -> Option<&str> {
         self.0.get(field.name()).map(String::as_str)
     }
@@ -140,7 +141,7 @@ impl NodeFields {
         self.text(field)?.parse().ok()
     }
 
-    /// The numbers with names of one line: `a=1,b=2`.
+    /// The named numbers of a field: `a=1,b=2`.
     pub fn pairs(&self, field: NodeField) -> impl Iterator<Item = (&str, u64)> {
         let pair = |pair: &'_ str| -> Option<(usize, u64)> {
             let (name, number) = pair.split_once('=')?;
@@ -150,13 +151,13 @@ impl NodeFields {
         parts.filter_map(move |part| pair(part).map(|(end, number)| (&part[..end], number)))
     }
 
-    /// All fields with the names that a node gives them, also those that are newer than this.
+    /// All fields with their names, including those that this build does not know.
     pub fn iter(&self) -> impl Iterator<Item = (&str, &str)> {
         self.0.iter().map(|(name, value)| (name.as_str(), value.as_str()))
     }
 }
 
-/// Fields by name, for what has not been read from a node.
+/// Fields that were not read from a node.
 impl<const N: usize> From<[(NodeField, &str); N]> for NodeFields {
     fn from(fields: [(NodeField, &str); N]) -> NodeFields {
         let field = |(field, value): (NodeField, &str)| (field.name().to_owned(), value.to_owned());
@@ -164,11 +165,11 @@ impl<const N: usize> From<[(NodeField, &str); N]> for NodeFields {
     }
 }
 
-/// The numbers of a distribution, by name.
+/// The names of a distribution's numbers.
 pub mod summary_of {
-    /// How many.
+    /// How many there are.
     pub const COUNT: &str = "count";
-    /// All together.
+    /// Their sum.
     pub const SUM: &str = "sum";
 }
 
@@ -193,7 +194,7 @@ fn by_code(refusals: &[u64]) -> Figure {
     list(MODULE.iter().map(|code| code.word).zip(refusals.iter().copied()))
 }
 
-/// A distribution of lengths of time: how many, all together, and quantiles.
+/// A distribution of lengths of time: their number, sum and quantiles.
 fn summary(histogram: &Histogram) -> Figure {
     let quantile = |per_mille| histogram.quantile(per_mille).get();
     let pairs = [
@@ -208,7 +209,7 @@ fn summary(histogram: &Histogram) -> Figure {
     list(pairs.into_iter())
 }
 
-/// A distribution by limits: how many were at most so long.
+/// A distribution by limits: how many lengths are at most each limit.
 fn up_to(histogram: &Histogram) -> Figure {
     list(histogram.up_to_powers(POWERS).map(|(limit, count)| (limit.get(), count)))
 }

@@ -1,25 +1,25 @@
-//! What became of a command: replies, written by a node and read by its clients.
+//! Replies to commands, written by a node and read by its clients.
 
 use super::resp::Reply;
 use crate::engine::{Acquired, Extended, Fence, Released};
 
-/// A reply that says nothing of what became of the command.
+/// A reply that is not an outcome of the command.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Unread<'r> {
-    /// It was not carried out, and this is why.
+    /// An error: the command was not carried out, for this reason.
     Error(&'r str),
-    /// It makes no sense.
+    /// The reply makes no sense.
     Garbled(&'static str),
 }
 
 /// The reply to an extension that was carried out, and to a release.
 const DONE: i64 = 1;
-/// The reply to an extension that was carried out, and does not count towards a quorum while the
-/// node's quarantine lasts. Not 1, so that no client counts it that does not know it.
+/// The reply to an extension that was carried out, but does not count towards a quorum while the
+/// node's quarantine lasts. It is not 1, so that a client that does not know it does not count it.
 const DONE_PROVISIONALLY: i64 = 2;
-/// The reply where another token holds the lock.
+/// The reply if another token holds the lock.
 const HELD_BY_ANOTHER: i64 = 0;
-/// The reply to `LOCK.RELEASE ... QUEUE` when the ticket does not stand in line.
+/// The reply to `LOCK.RELEASE ... QUEUE` if the ticket is not in line.
 const NOT_IN_LINE: i64 = -1;
 
 /// The reply to `LOCK.ACQUIRE`.
@@ -27,7 +27,7 @@ const NOT_IN_LINE: i64 = -1;
 pub enum AcquireReply {
     /// The lease is granted, or the token holds it already.
     Granted(Fence),
-    /// Another token holds the lock, or comes before.
+    /// Another token holds the lock, or a waiter comes first.
     Held,
 }
 
@@ -40,7 +40,7 @@ pub enum ReleaseReply {
     HeldByAnother,
     /// Nobody holds it.
     NotHeld,
-    /// The ticket that came with it does not stand in line.
+    /// The ticket that came with it is not in line.
     NotInLine,
 }
 
@@ -49,7 +49,7 @@ pub enum ReleaseReply {
 pub enum ExtendReply {
     /// The lease is extended, or repaired.
     Extended,
-    /// So it is, and it counts towards no quorum before the node's quarantine is over.
+    /// The same, but it does not count towards a quorum before the node's quarantine is over.
     Provisional,
     /// Another token holds the lock.
     HeldByAnother,
@@ -168,7 +168,7 @@ pub fn of_fence(fence: Fence) -> Reply {
 /// Reads a fence, a counter or a floor.
 ///
 /// # Errors
-/// What else it is.
+/// [`Unread`] if the reply is something else.
 pub fn read_fence(reply: &Reply) -> Result<Fence, Unread<'_>> {
     match read(reply)? {
         Some(number) => {
@@ -183,7 +183,7 @@ impl AcquireReply {
     /// Reads the reply.
     ///
     /// # Errors
-    /// What else it is.
+    /// [`Unread`] if the reply is something else.
     pub fn read(reply: &Reply) -> Result<AcquireReply, Unread<'_>> {
         match reply {
             Reply::Nil => Ok(AcquireReply::Held),
@@ -197,7 +197,7 @@ impl ReleaseReply {
     /// Reads the reply.
     ///
     /// # Errors
-    /// What else it is.
+    /// [`Unread`] if the reply is something else.
     pub fn read(reply: &Reply) -> Result<ReleaseReply, Unread<'_>> {
         match read(reply)? {
             Some(DONE) => Ok(ReleaseReply::Released),
@@ -213,7 +213,7 @@ impl ExtendReply {
     /// Reads the reply.
     ///
     /// # Errors
-    /// What else it is.
+    /// [`Unread`] if the reply is something else.
     pub fn read(reply: &Reply) -> Result<ExtendReply, Unread<'_>> {
         match read(reply)? {
             Some(DONE) => Ok(ExtendReply::Extended),
@@ -229,7 +229,7 @@ impl RaiseReply {
     /// Reads the reply.
     ///
     /// # Errors
-    /// What else it is.
+    /// [`Unread`] if the reply is something else.
     pub fn read(reply: &Reply) -> Result<RaiseReply, Unread<'_>> {
         match reply {
             Reply::Nil => Ok(RaiseReply::NotHeld),
@@ -241,7 +241,7 @@ impl RaiseReply {
 
 const OTHER_KIND: Unread<'static> = Unread::Garbled("a reply of another kind");
 
-/// A number or nothing.
+/// A number, or nil.
 fn read(reply: &Reply) -> Result<Option<i64>, Unread<'_>> {
     match reply {
         Reply::Nil => Ok(None),

@@ -1,7 +1,7 @@
-//! Refusals as the text of errors, written and read in one place.
+//! Refusals as error texts, written and read in one place.
 //!
-//! The first word is the code. A text is for people, but for what stands at a fixed place: the
-//! second word of `QUARANTINE` is the milliseconds that are left of it.
+//! The first word is the code. The rest is for people, except that the second word of `QUARANTINE`
+//! is the milliseconds left.
 
 use std::fmt;
 use std::time::Duration;
@@ -9,10 +9,11 @@ use std::time::Duration;
 use super::code::{self, Code, Meaning};
 use crate::engine::{Fence, Refusal};
 
-/// How much of a bad argument is quoted back, in bytes.
+/// How much of a bad argument an error quotes, in bytes.
 const QUOTE_MAX: usize = 64;
 
-/// Reads `MOVED slot host:port`: a node of a cluster answers with where the lock is.
+/// Reads `MOVED slot host:port`, with which a node of a cluster says where the lock is. Returns
+/// slot and address.
 pub fn read_moved(text: &str) -> Option<(&str, &str)> {
     let mut words = text.split(' ').skip_while(|word| *word == code::MOVED.word);
     let is_moved = code::word_of(text) == code::MOVED.word;
@@ -35,12 +36,12 @@ pub const fn code_of(refusal: &Refusal) -> &'static Code {
     }
 }
 
-/// What an error tells whoever sent the command.
+/// What an error tells the sender of the command.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Told {
     /// What to do about it.
     pub meaning: Meaning,
-    /// For how much longer the node grants nothing, in a quarantine.
+    /// How much longer the quarantine lasts.
     pub left: Option<Duration>,
 }
 
@@ -69,7 +70,7 @@ impl fmt::Display for Refusal {
                 max.get()
             ),
             Refusal::BadToken { length, max } => {
-                write!(f, " token has {length} bytes; allowed are 1 to {max}")
+                write!(f, " token has {length} bytes; allowed: 1 to {max}")
             }
             Refusal::BadArg { given, what, allowed } => {
                 write!(f, " {what} '{}'; allowed: {allowed}", Quote(given))
@@ -78,24 +79,25 @@ impl fmt::Display for Refusal {
                 f.write_str(" the key holds another kind of value; allowed: a lock, or no key")
             }
             Refusal::Quarantine { reason, left } => {
-                write!(f, " {} ms left: {reason}, and grants nothing until then", left.get())
+                write!(f, " {} ms left: {reason}; the node grants nothing until then", left.get())
             }
             Refusal::QueueFull { waiters, max } => {
-                write!(f, " {waiters} wait at this node; allowed are {max}, or do not wait")
+                write!(f, " {waiters} requests already wait at this node; allowed: {max}")
             }
             Refusal::NoPermission { channel } => write!(
                 f,
-                " this user may not publish to the channel '{}'; allowed: a channel of its rules",
+                " this user may not publish to the channel '{}'; allowed: one its rules permit",
                 Quote(channel)
             ),
             Refusal::BadFence { fence, max } => {
-                write!(f, " fence {fence} is above {max}, which no honest fence is at this time")
+                write!(f, " fence {fence} is above {max}; no node can have issued it yet")
             }
             Refusal::Exhausted => {
                 write!(f, " the fence is {}, the largest there is; use another lock", Fence::MAX)
             }
             Refusal::StateFile { cause } => {
-                write!(f, " cannot write the state file, so no larger fence or later end: {cause}")
+                f.write_str(" cannot write the state file, so the node issues no larger fence ")?;
+                write!(f, "and no longer lease: {cause}")
             }
         }
     }
@@ -103,7 +105,7 @@ impl fmt::Display for Refusal {
 
 impl std::error::Error for Refusal {}
 
-/// Bytes from a client as printable text on one line, cut to a length that fits a log.
+/// Bytes from a client as printable text on one line, cut to at most [`QUOTE_MAX`] bytes.
 struct Quote<'a>(&'a [u8]);
 
 impl fmt::Display for Quote<'_> {

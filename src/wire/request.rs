@@ -1,14 +1,14 @@
-//! Requests: from arguments as bytes to values that the engine takes, and back.
+//! Requests: from arguments as bytes to values for the engine, and back.
 //!
-//! Arguments are bytes, not text. Nothing that reads allocates unless it refuses. A server reads
-//! each command with the function of its name, and a client packs a [`Request`]. What a master or
-//! an append-only file states in place of a ttl is read by [`super::fact`].
+//! Arguments are bytes, not text. Reading allocates only for a refusal. A server reads each command
+//! with the function of its name, and a client packs a [`Request`]. [`super::fact`] reads what a
+//! master or an append-only file states instead of a ttl.
 
 use super::resp;
 use super::spec::{self, keyword};
 use crate::engine::{Claim, Fence, Fencing, LABEL_MAX, Millis, Refusal, TOKEN_MAX, Ticket, Token};
 
-/// The limits of a node that a request must keep.
+/// A node's limits on requests.
 #[derive(Clone, Copy, Debug)]
 pub struct Limits {
     /// The longest ttl.
@@ -18,11 +18,11 @@ pub struct Limits {
 }
 
 impl Limits {
-    /// The limits for facts, which were within the limits of whoever decided them.
+    /// The limits for facts, which kept the limits of the node that decided them.
     pub const FACTS: Limits = Limits { ttl: Millis::new(u64::MAX), token: TOKEN_MAX };
 }
 
-/// The longest that a request may wait, in milliseconds: one day. Who waits longer asks again.
+/// The longest wait of a request: one day. A client that waits longer asks again.
 pub const WAIT_MAX: Millis = Millis::new(86_400_000);
 /// The longest name of a channel, in bytes.
 pub const CHANNEL_MAX: usize = 256;
@@ -42,22 +42,22 @@ pub struct Acquire<'a> {
 /// Whether a request waits.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Waiting<'a> {
-    /// It is answered at once.
+    /// No: it is answered at once.
     Not,
-    /// Its connection blocks, for this long at most.
+    /// Its connection blocks, for at most this long.
     Block(Millis),
-    /// It is answered at once, and its ticket stands in line.
+    /// It is answered at once, and its ticket waits in line.
     Queue(Queue<'a>),
 }
 
 /// `QUEUE ms TICKET ticket NOTIFY channel`
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Queue<'a> {
-    /// For how long the ticket stands in line.
+    /// How long the ticket stays in line.
     pub wait: Millis,
-    /// Its place.
+    /// The ticket.
     pub ticket: Ticket,
-    /// Where it is woken.
+    /// The channel on which it is woken.
     pub channel: &'a [u8],
 }
 
@@ -77,7 +77,7 @@ pub enum Request<'a> {
     Acquire {
         /// Proves the claim.
         token: &'a [u8],
-        /// For how long.
+        /// The length of lease that is asked for.
         ttl: Millis,
         /// Who asks, for people; may be empty.
         label: &'a [u8],
@@ -88,14 +88,14 @@ pub enum Request<'a> {
     Release {
         /// Proves the claim.
         token: &'a [u8],
-        /// What puts a ticket in line.
+        /// Puts a ticket in line.
         queue: Option<Queue<'a>>,
     },
     /// `LOCK.EXTEND key token ttl [FENCE fence [REPAIR [LABEL label]]]`
     Extend {
         /// Proves the claim.
         token: &'a [u8],
-        /// For how long.
+        /// The length of lease that is asked for.
         ttl: Millis,
         /// What to do about fences.
         fencing: Fencing<'a>,
@@ -104,7 +104,7 @@ pub enum Request<'a> {
     Raise {
         /// Proves the claim.
         token: &'a [u8],
-        /// What to raise to.
+        /// The fence to raise to.
         fence: Fence,
     },
     /// `LOCK.FENCE key`
@@ -114,7 +114,7 @@ pub enum Request<'a> {
 }
 
 impl<'a> Request<'a> {
-    /// The bytes that are sent, about the lock `key`.
+    /// The bytes of the command, for the lock `key`.
     pub fn pack(&self, key: &[u8]) -> Vec<u8> {
         let (mut first, mut second) = (itoa::Buffer::new(), itoa::Buffer::new());
         let mut args = Args { args: [b""; ARGS_MAX], count: 0 };
@@ -163,11 +163,11 @@ impl<'a> Request<'a> {
         resp::pack(&args.args[..args.count])
     }
 
-    /// Reads a command, its name first: what it is about, and what it asks for. `None` if it is
-    /// about no lock.
+    /// Reads a command, its name first. Returns the lock and the request; `None` if the command is
+    /// not about a lock.
     ///
     /// # Errors
-    /// The refusal, as the server has it.
+    /// The refusal, as a server would answer.
     pub fn parse(
         args: &[&'a [u8]],
         limits: Limits,
@@ -209,7 +209,7 @@ impl<'a> Request<'a> {
         }
     }
 
-    /// What it brings to stand in line.
+    /// The ticket that it puts in line, if any.
     const fn queue(&self) -> Option<&Queue<'a>> {
         match self {
             Request::Acquire { waiting: Waiting::Queue(queue), .. }
@@ -224,10 +224,10 @@ impl<'a> Request<'a> {
     }
 }
 
-/// No command takes more arguments than this, its name and its key included.
+/// No command has more arguments than this, its name and its key included.
 pub const ARGS_MAX: usize = 12;
 
-/// The arguments of a command while it is put together.
+/// The arguments of a command that is being built.
 struct Args<'b> {
     args: [&'b [u8]; ARGS_MAX],
     count: usize,
@@ -257,7 +257,7 @@ impl<'b> Args<'b> {
 pub fn acquire<'a>(args: &[&'a [u8]], limits: Limits) -> Result<Acquire<'a>, Refusal> {
     let claim = claim(args, limits)?;
     let (label, waiting) = match options(args) {
-        // As most requests are.
+        // Most requests have none.
         [] => (&[][..], Waiting::Not),
         options => acquire_options(options)?,
     };
@@ -296,7 +296,7 @@ pub fn fence(bytes: &[u8]) -> Result<Fence, Refusal> {
     }
 }
 
-/// Reads what may follow the ttl of `LOCK.ACQUIRE`: each option once, in any order.
+/// Reads the options after the ttl of `LOCK.ACQUIRE`: each at most once, in any order.
 ///
 /// # Errors
 /// `BADARG`.
@@ -321,7 +321,7 @@ pub fn acquire_options<'a>(options: &[&'a [u8]]) -> Result<(&'a [u8], Waiting<'a
                 waiting = Waiting::Queue(queue);
                 after
             }
-            // A known option that is not well placed is less puzzling when it is named so.
+            // A known option in the wrong place gets a more precise error.
             _ if [keyword::LABEL, keyword::WAIT, keyword::QUEUE]
                 .iter()
                 .any(|known| is(name, known)) =>
@@ -334,7 +334,7 @@ pub fn acquire_options<'a>(options: &[&'a [u8]]) -> Result<(&'a [u8], Waiting<'a
     Ok((label, waiting))
 }
 
-/// Reads what may follow the token of `LOCK.RELEASE`.
+/// Reads the options after the token of `LOCK.RELEASE`.
 ///
 /// # Errors
 /// `BADARG`.
@@ -354,7 +354,7 @@ pub fn release_options<'a>(options: &[&'a [u8]]) -> Result<Option<Queue<'a>>, Re
     }
 }
 
-/// Reads `QUEUE ms TICKET ticket NOTIFY channel`; answers it and what follows.
+/// Reads `QUEUE ms TICKET ticket NOTIFY channel`. Returns it and the arguments after it.
 fn queue<'s, 'a>(options: &'s [&'a [u8]]) -> Result<(Queue<'a>, &'s [&'a [u8]]), Refusal> {
     let bad =
         |given: &[u8], what, allowed| Err(Refusal::BadArg { given: given.to_vec(), what, allowed });
@@ -375,7 +375,7 @@ fn queue<'s, 'a>(options: &'s [&'a [u8]]) -> Result<(Queue<'a>, &'s [&'a [u8]]),
         }
         _ => {
             let given = options.first().copied().unwrap_or_default();
-            bad(given, "option", "QUEUE ms TICKET ticket NOTIFY channel, whole")
+            bad(given, "option", "QUEUE ms TICKET ticket NOTIFY channel")
         }
     }
 }
@@ -433,7 +433,7 @@ pub fn fencing<'a>(options: &[&'a [u8]]) -> Result<Fencing<'a>, Refusal> {
     }
 }
 
-/// A whole number in decimal digits, as Redis's clients write it: no sign, no space.
+/// Reads a whole number in decimal digits, without sign or space.
 pub fn number(bytes: &[u8]) -> Option<u64> {
     if bytes.is_empty() || bytes.len() > 20 {
         return None;
@@ -562,7 +562,7 @@ mod tests {
         assert!(refusal(parse(&[b"REPAIR"])).contains("'REPAIR'"));
     }
 
-    /// What a request brings, as bytes of its own.
+    /// The owned parts of a request.
     #[derive(Clone, Debug)]
     struct Brought {
         key: Vec<u8>,
@@ -595,7 +595,7 @@ mod tests {
         })
     }
 
-    /// All kinds of requests of what was brought.
+    /// A request of each kind, made of these parts.
     fn requests(brought: &Brought) -> Vec<Request<'_>> {
         let Brought { ttl, wait, fence, .. } = *brought;
         let (token, channel) = (&brought.token[..], &brought.channel[..]);

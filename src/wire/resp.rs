@@ -1,8 +1,9 @@
 //! RESP: replies and commands as bytes, written and read in one place.
 //!
-//! A node may answer garbage, and a reader that trusts a length it was told allocates what it is
-//! told. Here every length has a limit, nesting too, and nothing is allocated before its bytes are
-//! there. RESP2 and RESP3 are read alike: a push, which answers no command, is told from a reply.
+//! A node may send garbage, and a reader that trusts a length may allocate any amount. Here every
+//! length and the nesting have limits, and nothing is allocated before its bytes have arrived. The
+//! reader takes both RESP2 and RESP3, and distinguishes a push, which answers no command, from a
+//! reply.
 
 use std::borrow::Cow;
 
@@ -26,23 +27,23 @@ pub enum Reply {
     Text(Cow<'static, [u8]>),
     /// A list.
     List(Vec<Reply>),
-    /// Names and values. In RESP2 it is a list of both in turn.
+    /// Names and values. In RESP2 they alternate in a list.
     Map(Vec<(Reply, Reply)>),
     /// An error, without the `-`.
     Error(String),
-    /// What the node says without having been asked: the kind of message, and what belongs to it.
+    /// A message that answers no command: its kind, and its contents.
     Push(Vec<Reply>),
 }
 
-/// Bytes that are not RESP, or above the limits: the connection cannot be used any more.
+/// Bytes that are not RESP, or exceed a limit: the connection can no longer be used.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Garbage(pub &'static str);
 
-/// Reads one reply from the start of `bytes`: the reply and its length in bytes, or `None` while
-/// it is not complete.
+/// Reads one reply from the start of `bytes`. Returns it with its length in bytes, or `None` while
+/// it is incomplete.
 ///
 /// # Errors
-/// [`Garbage`] as soon as it is clear that no reply will come of it.
+/// [`Garbage`] as soon as the bytes cannot become a reply.
 pub fn read(bytes: &[u8]) -> Result<Option<(Reply, usize)>, Garbage> {
     let mut cursor = Cursor { bytes, at: 0 };
     match cursor.reply(0) {
@@ -69,10 +70,10 @@ impl<'a> Cursor<'a> {
         }
         let kind = *self.bytes.get(self.at).ok_or(Stop::Incomplete)?;
         if !b"+-:$*%~_#,>(=!".contains(&kind) {
-            return Err(Stop::Garbage("not a reply of Redis"));
+            return Err(Stop::Garbage("not a Redis reply"));
         }
         if kind == b'>' && depth > 0 {
-            return Err(Stop::Garbage("a push inside of a reply"));
+            return Err(Stop::Garbage("a push inside a reply"));
         }
         self.at += 1;
         let line = self.line()?;
@@ -87,7 +88,7 @@ impl<'a> Cursor<'a> {
             b'!' => self.string(integer(line)?).map(into_error),
             b'>' => match self.list(integer(line)?, depth)? {
                 Reply::List(parts) => Ok(Reply::Push(parts)),
-                _ => Err(Stop::Garbage("a push of nothing")),
+                _ => Err(Stop::Garbage("a push without contents")),
             },
             b'%' => self.map(integer(line)?, depth),
             _ => self.list(integer(line)?, depth),
@@ -100,7 +101,7 @@ impl<'a> Cursor<'a> {
         match window.iter().position(|&byte| byte == b'\r') {
             Some(end) if end + 1 < rest.len() => {
                 if rest[end + 1] != b'\n' {
-                    return Err(Stop::Garbage("a line does not end as it should"));
+                    return Err(Stop::Garbage("a line does not end in CRLF"));
                 }
                 self.at += end + 2;
                 Ok(&rest[..end])
@@ -123,7 +124,7 @@ impl<'a> Cursor<'a> {
                 self.at = end + 2;
                 Ok(Reply::Text(Cow::Owned(bytes.to_vec())))
             }
-            Some(_) => Err(Stop::Garbage("a string does not end as it should")),
+            Some(_) => Err(Stop::Garbage("a string does not end in CRLF")),
             None => Err(Stop::Incomplete),
         }
     }
@@ -164,7 +165,7 @@ impl Reply {
         }
     }
 
-    /// A whole number, also where it is written as a text.
+    /// A whole number, also one that is written as text.
     pub fn number(&self) -> Option<u64> {
         match self {
             Reply::Integer(number) => u64::try_from(*number).ok(),
@@ -190,7 +191,7 @@ impl Reply {
 /// Which version of RESP a connection speaks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Version {
-    /// The version of connections that have not said `HELLO`.
+    /// Before any `HELLO`.
     Resp2,
     /// After `HELLO 3`.
     Resp3,
@@ -264,11 +265,11 @@ fn write_head(kind: u8, length: usize, bytes: &mut Vec<u8>) {
 /// The arguments of a command, its name first.
 pub type Args = Vec<Vec<u8>>;
 
-/// Reads a command from the start of `bytes`: its arguments and its length, or `None` while it is
-/// not complete.
+/// Reads a command from the start of `bytes`. Returns its arguments and its length in bytes, or
+/// `None` while it is incomplete.
 ///
 /// # Errors
-/// [`Garbage`] as soon as it is clear that no command will come of it.
+/// [`Garbage`] as soon as the bytes cannot become a command.
 pub fn unpack(bytes: &[u8]) -> Result<Option<(Args, usize)>, Garbage> {
     let Some((reply, length)) = read(bytes)? else { return Ok(None) };
     let Reply::List(args) = reply else { return Err(Garbage("not a command")) };
@@ -279,7 +280,7 @@ pub fn unpack(bytes: &[u8]) -> Result<Option<(Args, usize)>, Garbage> {
         | Reply::List(_)
         | Reply::Map(_)
         | Reply::Error(_)
-        | Reply::Push(_) => Err(Garbage("an argument is no string")),
+        | Reply::Push(_) => Err(Garbage("an argument is not a string")),
     };
     Ok(Some((args.into_iter().map(arg).collect::<Result<_, _>>()?, length)))
 }
@@ -303,7 +304,7 @@ fn into_error(reply: Reply) -> Reply {
 
 fn integer(line: &[u8]) -> Result<i64, Stop> {
     let text = std::str::from_utf8(line).ok();
-    text.and_then(|text| text.parse().ok()).ok_or(Stop::Garbage("a number is none"))
+    text.and_then(|text| text.parse().ok()).ok_or(Stop::Garbage("not a number"))
 }
 
 fn limited(length: i64, max: usize) -> Result<usize, Stop> {

@@ -1,7 +1,7 @@
-//! The table of commands: the one place that names them, their arguments, replies and refusals.
+//! The table of commands: the only place that defines their names, arguments, replies and refusals.
 //!
-//! The module registers from it (arity, flags, key specs, ACL categories, `COMMAND DOCS`),
-//! `LOCK.HELP` prints it, and `docs/commands.md` is compared with it.
+//! The module registers commands from it (arity, flags, key specs, ACL categories, `COMMAND DOCS`),
+//! `LOCK.HELP` prints it, and a test compares `docs/commands.md` with it.
 
 use std::ffi::CStr;
 
@@ -10,7 +10,7 @@ use super::code::{
     WRONGTYPE,
 };
 
-/// Since which release all of these commands are there.
+/// The release that introduced all of these commands.
 pub const SINCE: &str = "0.1.0";
 
 /// The names of the commands.
@@ -28,7 +28,7 @@ pub const INFO: &str = "LOCK.INFO";
 /// See [`ACQUIRE`].
 pub const HELP: &str = "LOCK.HELP";
 
-/// Names of commands as C has them, for those that the server is told to send.
+/// Names of commands as C strings, for commands that the server is told to send.
 pub mod c_names {
     use std::ffi::CStr;
 
@@ -52,25 +52,25 @@ const fn text(name: &'static CStr) -> &'static str {
     }
 }
 
-/// The words before the arguments that are options.
+/// The keywords of options.
 pub mod keyword {
-    /// Who asks.
+    /// The label of the holder.
     pub const LABEL: &str = super::text(super::c_names::LABEL);
     /// Blocks the connection.
     pub const WAIT: &str = "WAIT";
     /// Puts a ticket in line.
     pub const QUEUE: &str = "QUEUE";
-    /// Which ticket.
+    /// The ticket.
     pub const TICKET: &str = "TICKET";
-    /// Where it is called.
+    /// The channel on which it is woken.
     pub const NOTIFY: &str = "NOTIFY";
-    /// Raises to a fence.
+    /// Raises the counter and the lease to a fence.
     pub const FENCE: &str = "FENCE";
     /// Gives a forgotten lease back.
     pub const REPAIR: &str = "REPAIR";
 }
 
-/// What a command is to Redis.
+/// A command, as Redis describes commands.
 #[derive(Clone, Copy, Debug)]
 pub struct Command {
     /// The name, as in `LOCK.ACQUIRE`.
@@ -83,13 +83,13 @@ pub struct Command {
     pub arity: i32,
     /// Flags as `RedisModule_CreateCommand` takes them.
     pub flags: &'static str,
-    /// ACL categories, where the server lets modules have them.
+    /// ACL categories, if the server supports them for modules.
     pub acl_categories: &'static str,
     /// What it does to its key; `None` if it takes no key.
     pub key: Option<KeyUse>,
     /// The arguments.
     pub args: &'static [Arg],
-    /// What it answers: the reply, and what it means.
+    /// The replies: type, and meaning.
     pub replies: &'static [(&'static str, &'static str)],
     /// The refusals.
     pub errors: &'static [Code],
@@ -100,7 +100,7 @@ pub struct Command {
 pub enum KeyUse {
     /// Reads it.
     Read,
-    /// Changes what is there, or makes it.
+    /// Changes or creates it.
     Update,
 }
 
@@ -117,7 +117,7 @@ pub struct Arg {
     pub optional: bool,
     /// What is allowed.
     pub range: &'static str,
-    /// What it is for.
+    /// What it does.
     pub meaning: &'static str,
 }
 
@@ -130,11 +130,11 @@ pub enum ArgKind {
     Bytes,
     /// A whole number in decimal digits.
     Integer,
-    /// A keyword that stands alone.
+    /// A keyword without a value.
     Keyword,
     /// Arguments that come together or not at all.
     Block(&'static [Arg]),
-    /// One of these, and no more than one.
+    /// Exactly one of these.
     OneOf(&'static [Arg]),
 }
 
@@ -160,7 +160,7 @@ const fn option(keyword: &'static str, arg: Arg) -> Arg {
     Arg { keyword: Some(keyword), optional: true, ..arg }
 }
 
-/// An argument with a keyword before it, which may not be left out.
+/// A required argument with a keyword before it.
 const fn word(keyword: &'static str, arg: Arg) -> Arg {
     Arg { keyword: Some(keyword), ..arg }
 }

@@ -97,10 +97,10 @@ fn the_token_limit_binds_requests_and_not_what_was_decided_before() {
     let acquire = |length: usize| format!("LOCK.ACQUIRE key-{length} {} 600000", token(length));
     ask(conn, "CONFIG SET lockmod.max-token-bytes 255");
     assert_eq!(ask(conn, &acquire(255)), "1");
-    assert_eq!(ask(conn, &acquire(256)), "BADTOKEN token has 256 bytes; allowed are 1 to 255");
+    assert_eq!(ask(conn, &acquire(256)), "BADTOKEN token has 256 bytes; allowed: 1 to 255");
     ask(conn, "CONFIG SET lockmod.max-token-bytes 16");
     assert_eq!(ask(conn, &acquire(16)), "1");
-    assert_eq!(ask(conn, &acquire(17)), "BADTOKEN token has 17 bytes; allowed are 1 to 16");
+    assert_eq!(ask(conn, &acquire(17)), "BADTOKEN token has 17 bytes; allowed: 1 to 16");
     ask(conn, "CONFIG SET lockmod.max-token-bytes 255");
     ask(conn, &format!("LOCK.EXTEND key-255 {} 700000", token(255)));
     ask(conn, &format!("LOCK.FENCE key-255 {} 7", token(255)));

@@ -17,7 +17,7 @@ fn refusals() -> Vec<(Vec<&'static [u8]>, String)> {
     let ttl = |given: &str| {
         format!("BADTTL ttl '{given}' is not a whole number of milliseconds from 1 to 86400000")
     };
-    let token = |length| format!("BADTOKEN token has {length} bytes; allowed are 1 to 64");
+    let token = |length| format!("BADTOKEN token has {length} bytes; allowed: 1 to 64");
     let fence = |given| {
         format!("BADARG fence '{given}'; allowed: a whole number from 1 to 9007199254740991")
     };
@@ -87,8 +87,7 @@ fn refusals() -> Vec<(Vec<&'static [u8]>, String)> {
             let words = [command, &[b"QUEUE", b"5", b"TICKET", b"5-a"]].concat();
             row(
                 &words,
-                "BADARG option 'QUEUE'; allowed: QUEUE ms TICKET ticket NOTIFY channel, whole"
-                    .into(),
+                "BADARG option 'QUEUE'; allowed: QUEUE ms TICKET ticket NOTIFY channel".into(),
             );
         }
         row(
