@@ -1,10 +1,10 @@
 //! The allocator: Redis's inside a server, the system's everywhere else.
 //!
-//! Memory that the module takes must count in Redis's `used_memory`, so allocations go to Redis.
-//! Tests, the command and programs that use the client link the same crate without a server: there
-//! the system's allocator serves. The two must never meet in one process: nothing may be allocated
-//! before the server has bound its functions, because Redis would be asked to free it. A counter
-//! proves that nothing was.
+//! The module's memory must count in Redis's `used_memory`, so Redis allocates it. Tests, the
+//! command and programs that use the client link the same crate without a server, and use the
+//! system's allocator. The two must never mix in one process: nothing may be allocated before the
+//! server has bound its functions, because Redis would be asked to free it. A counter proves that
+//! nothing was.
 #![allow(unsafe_code, reason = "an allocator is unsafe by its trait")]
 
 use std::alloc::{GlobalAlloc, Layout, System};
@@ -15,10 +15,10 @@ use redis_module::raw;
 /// Both of the server's allocators align to this, on every 64-bit platform.
 const SERVER_ALIGN: usize = 16;
 
-/// How often the system's allocator has served.
+/// How many allocations the system's allocator has served.
 static SYSTEM_COUNT: AtomicUsize = AtomicUsize::new(0);
 
-/// Redis's allocator where there is one, else the system's.
+/// Redis's allocator if there is a server, otherwise the system's.
 pub(crate) struct ServerAlloc;
 
 #[global_allocator]
@@ -31,7 +31,7 @@ pub(super) fn system_count() -> usize {
     SYSTEM_COUNT.load(Ordering::Relaxed)
 }
 
-/// Redis aligns a block by its size, so that the size must be a multiple of the alignment.
+/// Redis aligns a block by its size, so the size must be a multiple of the alignment.
 fn server_size(layout: Layout, size: usize) -> usize {
     size.next_multiple_of(layout.align())
 }
@@ -44,7 +44,7 @@ unsafe impl GlobalAlloc for ServerAlloc {
         // SAFETY: a plain read; the server writes the pointer before any thread of ours exists.
         match unsafe { raw::RedisModule_Alloc } {
             Some(alloc) if layout.align() <= SERVER_ALIGN => {
-                // SAFETY: Redis's allocator takes any size, and never answers null: it aborts.
+                // SAFETY: Redis's allocator takes any size, and never returns null: it aborts.
                 unsafe { alloc(server_size(layout, layout.size())).cast() }
             }
             Some(_) | None => {

@@ -1,15 +1,15 @@
-//! Where things stand among the arguments of a command.
+//! The positions of a command's arguments.
 
 use super::ffi::Args;
 use crate::engine::Refusal;
 
-/// Where the key stands among the arguments of every command that has one.
+/// The position of the key, in every command that has one.
 pub(super) const KEY: usize = 1;
-/// Where the token stands.
+/// The position of the token.
 pub(super) const TOKEN: usize = 2;
-/// Where the ttl stands.
+/// The position of the ttl.
 pub(super) const TTL: usize = 3;
-/// No command takes more arguments than this.
+/// No command has more arguments after the key than this.
 pub(super) const ARGS_MAX: usize = 10;
 
 /// The arguments after the key.

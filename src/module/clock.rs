@@ -1,7 +1,7 @@
 //! The clocks of the node: the boot-time clock for leases, the wall clock for what travels.
 //!
-//! Leases are counted on a clock that no one can set, and that goes on while the machine is
-//! suspended: a lease that ended for everybody else ends for this node too.
+//! Leases are timed with a clock that nobody can set, and that keeps running while the machine is
+//! suspended: a lease that has ended for everybody else has ended for this node too.
 
 use lazy_static::lazy_static;
 use rustix::time::{ClockId, clock_gettime};
@@ -26,12 +26,12 @@ pub(super) fn now() -> Instant {
     Instant::from_millis(time.tv_sec as u64 * 1000 + time.tv_nsec as u64 / 1_000_000)
 }
 
-/// Both clocks as they read now, from any thread.
+/// The current reading of both clocks. Any thread may call it.
 pub(super) fn read() -> Clocks {
     Clocks { now: now(), wall: UnixTime::from_millis(ffi::wall_ms()) }
 }
 
-/// Which boot of which machine [`now`] belongs to; zero where the system does not tell.
+/// Identifies the boot, and so the machine, of [`now`]; zero if the system does not tell.
 pub(super) fn boot_id() -> BootId {
     *BOOT
 }

@@ -1,7 +1,7 @@
 //! The options: `lockmod.*` in the configuration file, module arguments, `CONFIG SET`.
 //!
-//! [`OPTIONS`] is the one place that knows their names, defaults and ranges; the configuration
-//! example is compared with it. Redis checks the ranges.
+//! [`OPTIONS`] is the only place with their names, defaults and ranges; a test compares the
+//! configuration example with it. Redis checks the ranges.
 
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, AtomicI64, Ordering};
@@ -13,12 +13,12 @@ use crate::wire::request::Limits;
 
 /// One option.
 pub(super) struct OptionSpec {
-    /// Its name, without the module's.
+    /// Its name, without `lockmod.`.
     pub(super) name: &'static str,
     pub(super) kind: OptionKind,
 }
 
-/// What an option's value is, and where it is kept.
+/// The kind of an option's value, and where it is stored.
 pub(super) enum OptionKind {
     /// A whole number; `CONFIG SET` changes it.
     Number { default: i64, min: i64, max: i64, value: &'static AtomicI64 },
@@ -28,7 +28,7 @@ pub(super) enum OptionKind {
     Text { value: &'static TextValue },
 }
 
-/// Where a text is kept.
+/// Where a text is stored.
 pub(super) type TextValue = Mutex<String>;
 
 const HOUR_MS: i64 = 3_600_000;
@@ -72,13 +72,12 @@ const fn switch(name: &'static str, value: &'static AtomicBool) -> OptionSpec {
     OptionSpec { name, kind: OptionKind::Switch { default: true, value } }
 }
 
-/// Where the state file is, in the server's folder; empty: there is none.
+/// The path of the state file, in the server's folder; empty: there is none.
 pub(super) fn state_file() -> String {
     STATE_FILE.lock().map(|text| text.clone()).unwrap_or_default()
 }
 
-/// Whether the node grants nothing while it may have forgotten leases, or its master may have
-/// granted them.
+/// Whether the node goes into quarantine after a crash, and after a promotion.
 pub(super) fn caution() -> Caution {
     Caution {
         quarantine: QUARANTINE.load(Ordering::Relaxed),
@@ -91,13 +90,13 @@ pub(super) fn max_ttl() -> Millis {
     Millis::new(unsigned(&MAX_TTL))
 }
 
-/// The limits that requests must keep.
+/// The limits on requests.
 #[inline]
 pub(super) fn limits() -> Limits {
     Limits { ttl: Millis::new(unsigned(&MAX_TTL)), token: unsigned(&MAX_TOKEN_BYTES) as usize }
 }
 
-/// For how long a lock must have been free to be forgotten; `None`: it never is.
+/// How long a lock must have been free to be forgotten; `None`: locks are never forgotten.
 pub(super) fn idle() -> Option<Millis> {
     Some(Millis::new(unsigned(&IDLE_MS))).filter(|idle| !idle.is_zero())
 }
@@ -107,12 +106,12 @@ pub(super) fn max_waiters() -> usize {
     unsigned(&MAX_WAITERS) as usize
 }
 
-/// For how long a free lock is reserved for a ticket that has been woken.
+/// How long a free lock is reserved for a ticket that was woken.
 pub(super) fn reserve() -> Millis {
     Millis::new(unsigned(&RESERVE_MS))
 }
 
-/// The share of the server's time that looking through the locks may take.
+/// The share of the server's time that a scan may take, in percent.
 pub(super) fn scan_percent() -> u32 {
     u32::try_from(unsigned(&SCAN_PERCENT)).unwrap_or(1).clamp(1, 75)
 }
@@ -134,7 +133,7 @@ pub(super) enum Given {
 /// `port` is the server's, for the name of the state file.
 ///
 /// # Errors
-/// What is wrong with them, and what is allowed.
+/// What is wrong, and what is allowed.
 pub(super) fn defaults(args: &[String], port: u16) -> Result<Vec<Given>, String> {
     let mut defaults: Vec<Given> = OPTIONS
         .iter()

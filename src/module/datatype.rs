@@ -1,7 +1,7 @@
-//! The data type: what a lock is to persistence, replication and the life of its key.
+//! The data type: how locks are saved, loaded, rewritten, copied and removed.
 //!
-//! Callbacks of [`super::ffi::types`] end here, as safe functions. What leaves the process is
-//! absolute: ends of leases as wall-clock times, fences as numbers.
+//! The data type's callbacks in `ffi` call these safe functions. Only absolute facts leave the
+//! process: ends of leases as wall-clock times, fences as numbers.
 
 use std::borrow::Cow;
 
@@ -17,7 +17,7 @@ pub(super) fn save(server: InServer<'_>, lock: &Lock) -> Vec<u8> {
     codec::encode_lock(&lock, floor, clocks, clock::boot_id())
 }
 
-/// What is kept of a lock, with the node's floor and both clocks as it dates.
+/// A lock as it is saved, with the node's floor and the clocks that date it.
 fn as_saved<'a>(server: InServer<'_>, lock: &'a Lock) -> (Cow<'a, Lock>, Fence, Clocks) {
     let now = clock::now();
     process::with(server, |process| {
@@ -26,7 +26,7 @@ fn as_saved<'a>(server: InServer<'_>, lock: &'a Lock) -> (Cow<'a, Lock>, Fence, 
     })
 }
 
-/// The lock in `bytes`; `None`, and a line in the log, if they are not a lock's.
+/// The lock in `bytes`. If they are not a lock's, logs that and returns `None`.
 pub(super) fn load(server: InServer<'_>, bytes: &[u8], version: i32) -> Option<Lock> {
     let known = codec::LOCK_VERSION;
     if version > i32::from(known) {
@@ -52,18 +52,18 @@ pub(super) fn load(server: InServer<'_>, bytes: &[u8], version: i32) -> Option<L
     }
 }
 
-/// Whether a client's `RESTORE` brings this lock, with a lease that stands. A data set is taken as
-/// it is, also where `lockmod.max-ttl` was lowered since; so is what a master says.
+/// Whether this lock comes from a client's `RESTORE`, with a lease that stands. Leases from a data
+/// set or a master are accepted even if `lockmod.max-ttl` was lowered since.
 fn is_restored(server: InServer<'_>, lock: &Lock) -> bool {
     let flags = ffi::server_flags(server);
     flags.is_master() && !flags.is_loading() && lock.is_held(clock::now())
 }
 
-/// Whether a lease may be restored here. If not, the log says so, because the server answers such
-/// a command by words of its own.
+/// Whether a lease may be restored here. If not, logs why, because the server has its own error
+/// text for such a command.
 ///
-/// The append-only file has the command with the bytes that it came with, so it is the state file
-/// that says what became of a quarantine by it, before anybody can extend the lease.
+/// The append-only file has the lease with its original bytes. So the state file must say, before
+/// anybody can extend the lease, that nothing counts any more in a quarantine.
 fn may_come(server: InServer<'_>, lock: &Lock) -> bool {
     let (now, max) = (clock::now(), config::max_ttl());
     let refusal = if lock.until() > now.after(max) {
@@ -78,20 +78,20 @@ fn may_come(server: InServer<'_>, lock: &Lock) -> bool {
     false
 }
 
-/// The commands that make this lock again from nothing.
+/// The commands that rebuild this lock from nothing.
 pub(super) fn rewrite(server: InServer<'_>, lock: &Lock) -> Vec<Restated> {
     let (lock, floor, clocks) = as_saved(server, lock);
     restate(&lock, floor, clocks)
 }
 
-/// A lock's name has lost it: deleted, evicted, overwritten, or renamed, and then it goes on under
-/// another.
+/// A lock is gone from its name: deleted, evicted, overwritten, or renamed. A renamed lock goes on
+/// under another name.
 pub(super) fn forgotten(server: InServer<'_>, lock: &mut Lock) {
     process::with(server, |process| process.node.forget(lock));
     lock.changed_name();
 }
 
-/// The lock as it is copied to another name.
+/// The copy of the lock for another name.
 pub(super) fn copied(server: InServer<'_>, lock: &Lock) -> Lock {
     process::with(server, |process| process.node.come_upon(lock));
     let mut copy = lock.clone();

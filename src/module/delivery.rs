@@ -1,4 +1,4 @@
-//! What a blocked client is told, and whether anybody was there to be told.
+//! The answer to a blocked client, and whether it was delivered.
 
 use std::cell::Cell;
 use std::rc::Rc;
@@ -8,11 +8,11 @@ use crate::wire::code;
 use crate::wire::outcome::{AcquireReply, of_fence};
 use crate::wire::resp::Reply;
 
-const DEMOTED: &str = "the node has become a replica; its primary may be asked";
-const DENIED: &str = "the access rules of this user have changed, and do not allow this";
+const DEMOTED: &str = "the node has become a replica; ask its master";
+const DENIED: &str = "the access rules of this user have changed, and no longer allow this";
 const MOVED: &str = "the lock has moved to another node of the cluster";
 
-/// What a blocked client is told.
+/// The answer to a blocked client.
 #[derive(Debug)]
 pub(super) enum Delivery {
     /// Granted.
@@ -21,7 +21,7 @@ pub(super) enum Delivery {
     Parting(Parting),
 }
 
-/// A grant to all calls of one token, which counts if it is delivered to any of them.
+/// A grant to all calls with one token. It stands if any of them was told.
 #[derive(Debug)]
 pub(super) struct Shared {
     granted: Granted,
@@ -36,7 +36,7 @@ impl Shared {
 }
 
 impl Delivery {
-    /// The answer as a reply, to a client that is there.
+    /// The reply to a client that is still there.
     pub(super) fn deliver(&self) -> Result<Reply, String> {
         match self {
             Delivery::Granted(shared) => {
@@ -45,16 +45,16 @@ impl Delivery {
             }
             Delivery::Parting(Parting::Fence(fence)) => Ok(of_fence(*fence)),
             Delivery::Parting(Parting::TooLate) => Ok(AcquireReply::Held.into()),
-            // By this code the server unblocks clients of its own.
+            // The server unblocks clients of its own commands with this code.
             Delivery::Parting(Parting::Demoted) => Err(code::UNBLOCKED.says(DEMOTED)),
-            // By this code clients of a cluster ask again, and are sent on by the server.
+            // With this code, cluster clients ask again, and the server redirects them.
             Delivery::Parting(Parting::Moved) => Err(code::TRYAGAIN.says(MOVED)),
             Delivery::Parting(Parting::Denied) => Err(code::NOPERM.says(DENIED)),
             Delivery::Parting(Parting::Refused(refusal)) => Err(refusal.to_string()),
         }
     }
 
-    /// The grant, and whether its client was told of it; `None` while another call may be.
+    /// The grant, and whether any call was told of it; `None` while another call may still be told.
     pub(super) fn over(self) -> Option<(Granted, bool)> {
         let Delivery::Granted(shared) = self else { return None };
         let Shared { granted, is_delivered } = Rc::into_inner(shared)?;

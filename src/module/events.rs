@@ -1,53 +1,54 @@
-//! What the server tells of itself, and what the node does about it.
+//! The server's events, and what the node does about them.
 
 use super::ffi::{Context, InServer, Level};
 use super::{clock, process, replication, scan, start, waiters};
 use crate::engine::ConnectionId;
 
-/// One database, or all of them, will be emptied: nobody lists the names.
+/// One database, or all of them, will be emptied, without a list of the names.
 pub(super) fn flushed(server: InServer<'_>) {
     process::with(server, |process| process.node.forget_all());
     waiters::carry_out(server);
 }
 
-/// Two databases have changed places: every name may have lost its counter to another lock's.
+/// Two databases were swapped: every name may have another lock's counter now.
 pub(super) fn swapped(server: InServer<'_>) {
     let now = clock::now();
     process::with(server, |process| {
         process.node.forget_all();
-        // Where the file cannot say so, nothing is granted or extended before it can.
+        // If the file cannot be written, nothing is granted or extended before it can.
         let _ = process.names_changed(now);
     });
     scan::disturbed(server);
     waiters::carry_out(server);
 }
 
-/// Slots of a cluster are moving. Some servers empty those that have moved without a word about
+/// Slots of a cluster are moving. Some servers empty those that have moved without an event for
 /// their keys.
 pub(super) fn slots_moved(server: InServer<'_>) {
     process::with(server, |process| process.node.all_lines_changed());
     waiters::carry_out(server);
 }
 
-/// A data set has been read, however little there was in it.
+/// A data set has been read; it may be empty.
 pub(super) fn loaded(server: InServer<'_>) {
     start::data_set_read(server);
 }
 
-/// A client is gone.
+/// A client has disconnected.
 pub(super) fn disconnected(server: InServer<'_>, client: u64) {
     process::with(server, |process| process.node.disconnected(ConnectionId(client)));
     waiters::carry_out(server);
 }
 
-/// A replica has come, whose data set may hold no lock that brings the floor along.
+/// A replica has come online. Its data set may have no lock, and so no floor.
 pub(super) fn replica_came(server: InServer<'_>) {
     process::with(server, |process| process.owes_floor = true);
 }
 
 /// Several times a second.
 pub(super) fn ticked(context: &mut Context<'_>) {
-    // A node that nobody asks has time to find out about itself before somebody does.
+    // A node without requests decides its start here, so that the first request need not wait for
+    // it.
     start::ready(context);
     start::tick(context);
     waiters::tick(context);
@@ -71,21 +72,21 @@ pub(super) fn role_changed(context: &mut Context<'_>, is_master: bool) {
         start::promoted(context);
     } else {
         start::demoted(context);
-        // Most servers have told their blocked clients by themselves when they say so; Valkey 9.1
-        // tells them afterwards in a `FAILOVER`.
+        // Most servers have unblocked their clients themselves before this event; Valkey 9.1 does
+        // so later in a `FAILOVER`.
         waiters::carry_out(server);
     }
 }
 
-/// The server stops; what will be saved is saved.
+/// The server stops; its data set has been saved, if it is at all.
 pub(super) fn stopping(context: &mut Context<'_>) {
     start::stopped(context);
 }
 
-/// Evicting a held lock gives it to somebody else. The server may do so only under some policies.
+/// Warns of a policy that may evict held locks: an evicted lock can be granted to somebody else.
 pub(super) fn warn_of_eviction(context: &mut Context<'_>) {
     let server = context.in_server();
-    // Locks have no TTL of Redis's, so that the `volatile-*` policies leave them alone.
+    // Locks have no Redis TTL, so the `volatile-*` policies leave them alone.
     let policy = context.setting("maxmemory-policy").unwrap_or_default();
     let is_news = process::with(server, |process| {
         let is_news = process.policy != policy;

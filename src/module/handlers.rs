@@ -1,7 +1,7 @@
-//! The commands: read the request, let the engine decide, say what became of it.
+//! The commands: read the request, let the engine decide, report the outcome.
 //!
-//! A refusal leaves nothing behind: no key is made, nothing is replicated, nobody who watches the
-//! key is told. What was decided is stated to replicas and to the append-only file as a fact (see
+//! A refusal leaves nothing behind: no key is created, nothing is replicated, no watching client is
+//! notified. A decision is stated to replicas and to the append-only file as a fact (see
 //! [`super::replication`]).
 
 use std::cell::Cell;
@@ -18,7 +18,7 @@ use crate::wire::outcome::{AcquireReply, ExtendReply, RaiseReply, ReleaseReply, 
 use crate::wire::request::{self, Waiting};
 use crate::wire::{lock_info, spec};
 
-/// A command of the table, and what carries it out.
+/// A command of the table, and its implementation.
 pub(super) trait Handler {
     /// The name in [`spec::COMMANDS`].
     const NAME: &'static str;
@@ -75,23 +75,23 @@ impl Handler for Acquire {
 /// An acquire that the node has decided.
 struct Asked {
     outcome: Acquired,
-    /// For how long its sender would wait.
+    /// How long its sender would wait.
     wait: Millis,
-    /// Whether somebody stands in line.
+    /// Whether somebody may be in line.
     has_line: bool,
-    /// What is to be told where its sender had the lock already.
+    /// What to replicate if its sender had the lock already.
     again: Option<Again>,
 }
 
-/// What is to be told of a lock that its holder has acquired again.
+/// What to replicate about a lock that its holder has acquired again.
 struct Again {
     ttl: Millis,
     lease: Stands,
 }
 
 impl Again {
-    /// Nothing, where the lease did not become longer and no `EXPIRE` had to be taken back: the
-    /// lock would go while it is held.
+    /// `None` if the lease did not become longer, and no expiry had to be removed. A removed expiry
+    /// is replicated, because otherwise the lock would go at the replicas while it is held.
     fn of(
         (outcome, is_provisional): (Acquired, bool),
         had_expiry: bool,
@@ -117,7 +117,7 @@ fn ask(context: &mut Context<'_>, args: &Args<'_>, now: Instant) -> Result<Asked
     let has_line = queued.is_some() || waiters::any(server);
     let (claim, label) = (request.claim, request.label);
     let ready = start::ready(context);
-    // Asked where it matters only: before the key is open.
+    // Asked only where it matters, and before the key is open.
     let database = if has_line { context.database() } else { 0 };
     let place = (database, args.get(KEY));
     let decide = |lock: &mut Lock| {
@@ -130,7 +130,7 @@ fn ask(context: &mut Context<'_>, args: &Args<'_>, now: Instant) -> Result<Asked
         })?;
         Ok((outcome, lock.is_provisional()))
     };
-    // Somebody may be first in line for a lock that is not there.
+    // There may be a line for a lock that does not exist.
     let keeps = |(outcome, _): &(Acquired, bool)| match outcome {
         Acquired::Granted { .. } | Acquired::Again { .. } => true,
         Acquired::Held => false,
@@ -140,7 +140,7 @@ fn ask(context: &mut Context<'_>, args: &Args<'_>, now: Instant) -> Result<Asked
     Ok(Asked { outcome: decided.0, wait, has_line, again })
 }
 
-/// Blocks the sender of an acquire until it is granted the lock, or has waited.
+/// Blocks the sender of an acquire until it is granted the lock, or its wait is over.
 fn wait_for(
     context: &mut Context<'_>,
     args: &Args<'_>,
@@ -178,9 +178,9 @@ impl Handler for Release {
 /// A release that the node has decided.
 struct GivenBack {
     outcome: Released,
-    /// Whether somebody stands in line.
+    /// Whether somebody may be in line.
     has_line: bool,
-    /// Whether the ticket that came with it does not.
+    /// Whether the ticket that came with it is not in line.
     is_out_of_line: bool,
 }
 
@@ -192,7 +192,7 @@ fn give_back(
     now: Instant,
 ) -> Result<GivenBack, Refusal> {
     let server = context.in_server();
-    // Asked where it matters only: it costs as much as the release itself.
+    // Asked only where it matters: it costs as much as the release itself.
     let flags = context.flags_later();
     let states_facts = || flags().states_facts();
     let token = match request::token(args.get(TOKEN), config::limits()) {
@@ -232,7 +232,7 @@ fn give_back(
     Ok(GivenBack { outcome, has_line, is_out_of_line: is_out_of_line.get() })
 }
 
-/// What a release brings with it to stand in line.
+/// The ticket that a release brings, if any.
 fn queued<'a>(
     context: &mut Context<'_>,
     args: &'a Args<'_>,
@@ -317,7 +317,8 @@ fn raise(context: &mut Context<'_>, args: &mut Args<'_>) -> Result<Answered, Ref
         let token = request::token(args.get(TOKEN), limits)?;
         let fence = request::fence(args.get(TOKEN + 1))?;
         let ready = if facts { None } else { Some(start::ready(context)) };
-        // Also where there is no lock: a node that may have forgotten it says so.
+        // Decided even if there is no lock: a node in quarantine refuses, because it may have
+        // forgotten the lock.
         let mut nothing = Lock::default();
         let mut key = context.open(args, KEY);
         let lock = match key.find() {

@@ -1,7 +1,7 @@
 //! The Redis side: the module that a server loads.
 //!
-//! Callbacks of the server enter through [`ffi`], which is all that is unsafe; the engine decides;
-//! what was decided leaves as a reply, a replicated fact and a notification.
+//! The server's callbacks enter through [`ffi`], which (with `alloc`) has all unsafe code. The
+//! engine decides, and its decision leaves as a reply, a replicated fact and a notification.
 
 mod alarm;
 mod alloc;

@@ -1,7 +1,7 @@
-//! The state of the process: the node, its state file, and what is known of the server.
+//! The state of the process: the node, its state file, and what is known about the server.
 //!
-//! One struct behind one guard. The node decides; what it asks of the state file is carried out
-//! here.
+//! It is one struct behind one guard. The node decides; this file carries out what it asks of the
+//! state file.
 
 use std::collections::BTreeMap;
 use std::io;
@@ -32,52 +32,52 @@ static PROCESS: Guarded<Process> = Guarded::new(Process {
     policy: String::new(),
 });
 
-/// All that the module knows beside the locks.
+/// All that the module knows besides the locks.
 pub(super) struct Process {
     pub(super) node: Node,
-    /// The state file, when the node keeps one and has begun to grant.
+    /// The state file, if the node keeps one and has begun.
     pub(super) state: Option<StateFile>,
-    /// What was claimed when the module was loaded, until the node begins to grant.
+    /// The file that was claimed when the module was loaded, until the node begins.
     pub(super) claimed: Option<Claimed>,
-    /// Whether the server has read a data set: it says nothing of one that is missing.
+    /// Whether the server has read a data set. It sends no event if there is none.
     pub(super) was_read: bool,
-    /// The server's folder when the module was loaded; `None` once it was another, even for a
-    /// while: the append-only file may be there.
+    /// The server's folder when the module was loaded; `None` once it has changed, even for a
+    /// while: the append-only file may be in the other folder.
     pub(super) folder: Option<PathBuf>,
-    /// Whether the server may be a replica; for certain, once the node has begun.
+    /// Whether the server may be a replica; exact once the node has begun.
     pub(super) may_be_replica: bool,
-    /// Whether a replica has come that may not know of the floor.
+    /// Whether a replica has come online that may not know the floor.
     pub(super) owes_floor: bool,
-    /// The blocked clients, by the calls that the node knows.
+    /// The blocked clients, by their calls.
     pub(super) blocked: BTreeMap<CallId, Blocked<Delivery>>,
-    /// Grants whose clients have gone, to be taken back when writes are not paused any more.
+    /// Grants whose clients are gone, to be taken back when writes are no longer paused.
     pub(super) undelivered: Vec<Granted>,
-    /// Whether the server may refuse a write that it took before: for want of replicas, because it
-    /// could not save its data set, or because the key has moved to another node.
+    /// Whether the server may refuse a write that it accepted before: because it lacks replicas,
+    /// could not save its data set, or the key has moved to another node.
     pub(super) may_refuse: bool,
-    /// What wakes the server for those who wait.
+    /// What wakes the server for waiters.
     pub(super) alarm: Option<Alarm>,
-    /// Whether a timer will go on with the scan.
+    /// Whether a timer is set to continue the scan.
     pub(super) is_scan_timed: bool,
-    /// The server's `maxmemory-policy` as it was when any setting last changed.
+    /// The server's `maxmemory-policy` when a setting last changed.
     pub(super) policy: String,
 }
 
-/// Uses the state of the process. `work` must not call the server: it could call back.
+/// Uses the state of the process. `work` must not call the server, which could call back.
 #[inline]
 pub(super) fn with<R>(server: InServer<'_>, work: impl FnOnce(&mut Process) -> R) -> R {
     PROCESS.with(server, work)
 }
 
-/// The node has found out about itself, and may decide.
+/// Proof that the node has begun, and may decide.
 ///
-/// It is asked for before a key is opened: a node that has just started looks at every lock, and
-/// nobody else may have hold of one then.
+/// It must be obtained before a key is opened: a node that begins looks at every lock, and no other
+/// reference to one may exist then.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Ready<'a>(InServer<'a>);
 
 impl<'a> Ready<'a> {
-    /// The node has begun.
+    /// Only for a node that has begun.
     #[inline]
     pub(super) fn new(server: InServer<'a>) -> Ready<'a> {
         Ready(server)
@@ -107,7 +107,7 @@ pub(super) fn decide<R>(
 }
 
 impl Process {
-    /// Has the state file promise in the background what the node asks for ahead of need.
+    /// Passes on ceilings that the node requests ahead of need, to be written in the background.
     #[inline]
     fn raise_ahead(&mut self) {
         if let Some(ceilings) = self.node.take_request()
@@ -117,12 +117,12 @@ impl Process {
         }
     }
 
-    /// Sees to it that larger ceilings are durable, and known to be.
+    /// Makes larger ceilings durable, and tells the node.
     #[cold]
     fn persist(&mut self, ceilings: Ceilings) -> Result<(), Refusal> {
         // PROOF: only a node with a state file has ceilings.
         let state = self.state.as_ref().expect("ceilings come with a state file");
-        // The thread that writes ahead may have been there already.
+        // The thread that writes ahead may have written them already.
         if self.node.persisted(state.ceilings()) {
             return Ok(());
         }
@@ -134,8 +134,8 @@ impl Process {
         Ok(())
     }
 
-    /// Takes up what the thread that writes ahead has done; answers why it could not, if that is
-    /// news.
+    /// Tells the node what the thread that writes ahead has done. Returns why it failed, once for
+    /// each cause.
     pub(super) fn tick(&mut self, now: Instant) -> Option<String> {
         let state = self.state.as_ref()?;
         state.retry(now);
@@ -148,11 +148,11 @@ impl Process {
         failure
     }
 
-    /// A lock came out of a dump or a data set. Where the node grants already, what the lock
-    /// promises is made durable before anybody can ask for it.
+    /// A lock came out of a dump or a data set. If the node grants already, ceilings that cover the
+    /// lock are made durable before anybody can ask for it.
     ///
     /// # Errors
-    /// What the operating system said.
+    /// The operating system's error.
     pub(super) fn loaded(&mut self, lock: &Lock, floor: Fence) -> io::Result<()> {
         self.node.loaded(lock, floor);
         let (Some(ceilings), Some(state)) = (self.node.take_request(), &self.state) else {
@@ -168,30 +168,32 @@ impl Process {
     /// Changes what the state file says.
     ///
     /// # Errors
-    /// What the operating system said.
+    /// The operating system's error.
     pub(super) fn change(&mut self, change: Change) -> io::Result<()> {
         let Some(state) = &self.state else { return Ok(()) };
         let changed = state.change(change);
         self.node.changed(change, state.ceilings(), changed.is_ok());
         if changed.is_err() {
-            // The caller says it.
+            // The caller logs it.
             let _ = state.news_of_failure();
         }
         changed
     }
 
-    /// Leases may have found other names: databases were swapped, or a lock is being restored.
+    /// Leases may have moved to other names: databases were swapped, or a lock is being restored.
     ///
     /// # Errors
-    /// `STATEFILE`. Nothing is granted or extended then, before the file can say it.
+    /// `STATEFILE`. Nothing is granted or extended then before the file has been written.
     pub(super) fn names_changed(&mut self, now: Instant) -> Result<(), Refusal> {
         if self.claimed.is_some() {
-            // What the node waits for is not known yet, so the file cannot say what became of it.
+            // Before the node begins, its quarantine is not known, so the file cannot record this.
             self.node.names_changed(now);
-            return Err(Refusal::StateFile { cause: "the node has only just started".to_owned() });
+            return Err(Refusal::StateFile {
+                cause: "the node has not finished starting".to_owned(),
+            });
         }
         if let Some(change) = self.node.names_changed(now) {
-            // What failed is asked for below.
+            // A failure is looked up below.
             let _ = self.change(change);
         }
         let state = self.state.as_ref().filter(|state| state.is_behind());
@@ -201,9 +203,9 @@ impl Process {
         }
     }
 
-    /// Why the node grants nothing, whoever asks for whichever lock; `None` if it grants.
+    /// Why the node grants nothing at all; `None` if it grants.
     pub(super) fn refusal(&self, now: Instant) -> Option<Refusal> {
-        // A few grants may still be covered by what was promised before; soon none is.
+        // The present ceilings may still cover a few grants, but not for long.
         let cause = || self.state.as_ref().and_then(StateFile::failure);
         let of_file = || cause().map(|cause| Refusal::StateFile { cause });
         self.node.quarantine(now).or_else(of_file)
@@ -219,7 +221,7 @@ impl Process {
     }
 }
 
-/// Both clocks at `now`, as what leaves the process is dated.
+/// Both clocks at `now`, for dating what leaves the process.
 pub(super) fn date(server: InServer<'_>, now: Instant) -> Clocks {
     with(server, |process| process.node.date(now))
 }

@@ -1,9 +1,9 @@
-//! What replicas and the append-only file are told, and how they obey.
+//! What the node states to replicas and to the append-only file, and how facts are applied.
 //!
 //! Facts travel, not requests: a granted lease is stated with its absolute end and its fence, and
-//! whoever receives it applies it without judging again. The fact takes the place of the ttl
-//! argument (`30000@1763690000000.17`) and the command is sent as it then stands, because building
-//! a command anew costs as much as half of the whole acquire. Refusals state nothing.
+//! whoever receives it applies it without judging. The fact replaces the ttl argument
+//! (`30000@1763690000000.17`) of the same command, because building a new command costs half as
+//! much as a whole acquire. Refusals state nothing.
 
 use super::arguments::{ARGS_MAX, KEY, TOKEN, TTL, slices};
 use super::ffi::{Answered, Args, Context, Found, Level};
@@ -13,7 +13,7 @@ use crate::wire::fact::{self, SUFFIX_MAX};
 use crate::wire::outcome::{AcquireReply, ExtendReply};
 use crate::wire::request;
 
-/// A lease as it stands once a request has been carried out.
+/// A lease after a request has been carried out.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Stands {
     pub(super) ends_at: Instant,
@@ -44,8 +44,8 @@ pub(super) fn state_lease(
     context.signal_modified(args, KEY);
 }
 
-/// States the lease after an extension by `ttl`. Whoever applies a fact lets no lease last longer
-/// than the stated ttl, so where the end before was later, the ttl is what is left until then.
+/// States the lease after an extension by `ttl`. A fact is applied with its ttl as a bound, so if
+/// the lease keeps a later end, the stated ttl is the time until then.
 pub(super) fn state_extension(
     context: &mut Context<'_>,
     args: &mut Args<'_>,
@@ -59,7 +59,7 @@ pub(super) fn state_extension(
     state_lease(context, args, now, lease);
 }
 
-/// What stands in place of the ttl for a lease that no command of its own carries.
+/// The fact for a lease whose command is not the one being carried out.
 pub(super) fn fact(
     context: &mut Context<'_>,
     ttl: Millis,
@@ -75,13 +75,13 @@ pub(super) fn fact(
     [ttl.get().to_string().as_bytes(), suffix].concat()
 }
 
-/// States the command as it stands: it says all there is to say.
+/// States the command as it is: it needs no fact.
 pub(super) fn state_verbatim(context: &mut Context<'_>, args: &Args<'_>) {
     context.replicate_verbatim();
     context.signal_modified(args, KEY);
 }
 
-/// Whether the command states a fact, and its sender may.
+/// Whether the command states a fact, and its sender may state facts.
 pub(super) fn states_fact(context: &mut Context<'_>, args: &Args<'_>) -> bool {
     args.get(TTL).contains(&b'@') && context.flags().states_facts()
 }
@@ -93,7 +93,7 @@ pub(super) fn apply_acquire(
 ) -> Result<Answered, Refusal> {
     let decided = read_fact(context, args)?;
     let mut slots = [&[][..]; ARGS_MAX];
-    // That it waited has been decided: the label is all that counts here.
+    // Whether it waited does not matter any more; only the label is used.
     let (label, _) = match slices(args, &mut slots)? {
         [_, _, options @ ..] => request::acquire_options(options)?,
         _ => (&[][..], request::Waiting::Not),
@@ -103,8 +103,8 @@ pub(super) fn apply_acquire(
     Ok(AcquireReply::Granted(decided.fence).into())
 }
 
-/// Tells replicas the floor, if one has come that may not know of it: locks carry it, and there may
-/// be none.
+/// Tells replicas the floor, if one has come online that may not know it: locks carry the floor,
+/// but there may be none.
 pub(super) fn tell_floor(context: &mut Context<'_>) {
     let server = context.in_server();
     if !process::with(server, |process| process.owes_floor) || context.must_not_replicate() {
@@ -139,7 +139,7 @@ pub(super) fn apply_extend(
     Ok(ExtendReply::Extended.into())
 }
 
-/// Applies a fact to the lock at the command's key, which is made if there is none.
+/// Applies a fact to the lock at the command's key, and creates it if there is none.
 fn apply_to_lock(
     context: &mut Context<'_>,
     args: &Args<'_>,
@@ -175,7 +175,7 @@ fn read_fact(context: &mut Context<'_>, args: &Args<'_>) -> Result<Decided, Refu
             what: "replicated lease",
             allowed: "ttl@end.fence",
         };
-        // Nobody reads the reply to what a master or a file says.
+        // Nobody reads the reply to a master or a file.
         context.log(Level::Warning, &format!("a lease was not applied: {refusal}"));
         refusal
     })

@@ -1,28 +1,27 @@
-//! Looking through the locks: forgetting idle ones, and finding the longest lease that stands.
+//! The scan over all locks: it forgets idle ones, finds the longest lease, and notes the ends of
+//! leases.
 //!
-//! An incremental scan over all keys, a slice of a millisecond at a time. Where nobody waits for
-//! what it finds, there is one short slice on every tick of the server's cron. A round that is
-//! waited for (a survey, numbers, notifications, many locks to forget) takes slices one after the
-//! other, with pauses that leave the server its time: `lockmod.scan-percent` is the scan's share.
-//! It serves three ends.
+//! It goes over all keys in slices. Usually it takes one short slice on each tick of the server's
+//! cron. An urgent round (for a survey, numbers, notifications, or many idle locks) takes slices of
+//! a millisecond one after the other, with pauses in which the server works: `lockmod.scan-percent`
+//! is the scan's share of the time. It has three purposes.
 //!
-//! A lock outlives its leases for the sake of its counter, so names that are used once would pile
-//! up. What Redis does for expired keys is done here for locks that have been free for
-//! `lockmod.idle-ms`. A forgotten lock raises the floor (its key is unlinked, and that is what
-//! raises it), so nothing is lost but the memory. Only a master forgets; replicas are told. A round
-//! over all keys tells when the next lock can become idle at the earliest; until then the scan
-//! rests. (A lock that is renamed during a round may be overlooked until the next one.)
+//! A lock outlives its leases because of its counter, so names that are used once would pile up.
+//! The scan **forgets idle locks**, which have been free for `lockmod.idle-ms`, as Redis removes
+//! expired keys. It unlinks the key, which raises the floor, so only the memory is given up. Only a
+//! master does this; replicas are told. A round finds out when the next lock can become idle at the
+//! earliest; until then the scan rests. (A lock that is renamed during a round may be missed until
+//! the next one.)
 //!
-//! After a crash a node waits for the longest lease that it may have forgotten. A long lease that
-//! was given back early would count until its end, so a round is also a **survey**, where that can
-//! shorten the wait, because the latest leases were given back: it ends with a lower lease ceiling.
-//! (A lock that is renamed or copied meanwhile is noted on its way; where databases change places,
-//! the survey starts again.)
+//! After a crash a node waits for the longest lease that it may have forgotten, even if that lease
+//! was given back early. If the leases that end last were given back, a round is also a **survey**,
+//! which ends with a lower lease ceiling. (A lock that is renamed or copied meanwhile is noted
+//! then; if databases are swapped, the survey starts again.)
 //!
-//! A lease that ends is no event either, so a round also **notes the ends of leases**: it announces
-//! them where keyspace notifications are enabled, and corrects the numbers of INFO where somebody
-//! has asked for them. It begins when the earliest known end has passed, and never otherwise: a
-//! server that is idle, or whose numbers and notifications nobody wants, pays nothing for it.
+//! The end of a lease is not an event, so a round also **notes the ends of leases**: it announces
+//! them if keyspace notifications are enabled, and corrects the numbers of INFO if somebody has
+//! asked for them. Such a round begins only when the earliest known end has passed, so an idle
+//! server, or one whose numbers and notifications nobody uses, does no extra work.
 
 use std::time::{Duration, Instant as StdInstant};
 
@@ -32,50 +31,51 @@ use super::process::{self, Process};
 use super::{clock, config};
 use crate::engine::{Instant, Millis};
 
-/// How long a slice of a round takes that somebody waits for.
+/// How long a slice of an urgent round takes.
 const SLICE: Duration = Duration::from_millis(1);
-/// How long the slice of a tick takes otherwise: at ten ticks a second, 0.5 % of a core.
+/// How long a slice takes otherwise: at ten ticks a second, 0.5 % of a core.
 const QUIET_SLICE: Duration = Duration::from_micros(500);
-/// After a round for a survey or for numbers there is none for this many times as long as it took:
-/// on a server that never rests they take 5 % of a core, however many locks there are.
+/// A round for a survey or for numbers is followed by a rest of this many times as long as it took.
+/// So on a busy server such rounds take 5 % of a core, however many locks there are.
 const REST: u32 = 20;
-/// Much is found when at least one in this many locks looked at was idle.
+/// The scan finds much if at least one in this many locks was idle.
 const MUCH: u64 = 4;
-/// Keys are looked at this many at a time between two looks at the clock.
+/// How many keys are looked at between two looks at the clock.
 const BATCH: usize = 64;
-/// A survey takes at least this long. A node that grants a long lease more often than that does not
-/// lower its ceiling in between, only to write a higher one on the next acquire.
+/// A survey takes at least this long, so that a node that often grants long leases does not lower
+/// its ceiling in between, only to raise it on the next acquire.
 const SURVEY: Millis = Millis::new(5_000);
 
 static SCAN: Guarded<Option<Scan>> = Guarded::new(None);
 
-/// Where the scan stands.
+/// The progress of the scan.
 struct Scan {
     database: u32,
     cursor: Cursor,
-    /// Many of the locks that were looked at last were idle.
+    /// Many locks of the last slice were idle.
     finds_much: bool,
-    /// Somebody waits for the end of this round.
+    /// This round is urgent.
     is_urgent: bool,
-    /// Nothing of this round has been looked at yet.
+    /// This round has not looked at anything yet.
     is_fresh: bool,
     /// How long this round has taken.
     cost: Duration,
-    /// The option with which this round began.
+    /// The `lockmod.idle-ms` with which this scan began.
     idle: Option<Millis>,
-    /// When the earliest lock seen in this round becomes idle; what changes later does so later.
+    /// When the first of the locks seen in this round becomes idle. Locks that change after that
+    /// become idle later.
     earliest: Instant,
-    /// Nothing can be idle before.
+    /// No lock can be idle before this.
     rests_until: Instant,
-    /// No survey begins before, and no round for numbers.
+    /// No survey and no round for numbers begins before this.
     spares_until: Instant,
     survey: Survey,
 }
 
-/// How far the search for the longest lease is.
+/// The progress of a survey.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Survey {
-    /// There is none.
+    /// There is no survey.
     Absent,
     /// It began at this instant, together with the round.
     Looking { since: Instant },
@@ -117,14 +117,14 @@ impl Scan {
         }
     }
 
-    /// Begins a survey where one is worth it, and ends it when its time has come.
+    /// Begins a survey if it is worthwhile, or ends one that is done.
     fn survey(&mut self, server: InServer<'_>, now: Instant) {
         match self.survey {
             Survey::Absent
                 if self.spares_until <= now
                     && process::with(server, |process| process.node.would_gain(now)) =>
             {
-                // It begins with a round. One that is under way has to end first.
+                // It begins with a round, so a round that is under way has to end first.
                 self.is_urgent = true;
                 if self.is_fresh {
                     process::with(server, |process| process.node.begin_survey());
@@ -145,7 +145,7 @@ fn after_or_never(now: Instant, length: Option<Millis>) -> Instant {
     length.map_or(Instant::from_millis(u64::MAX), |length| now.after(length))
 }
 
-/// Locks have changed places behind the back of a scan.
+/// Locks have moved without the scan noticing: it starts again.
 pub(super) fn disturbed(server: InServer<'_>) {
     SCAN.with(server, |scan| *scan = None);
 }
@@ -155,7 +155,7 @@ pub(super) fn tick(context: &mut Context<'_>) {
     look(context);
 }
 
-/// The time of a slice has come between two ticks.
+/// A slice between two ticks.
 struct Slice;
 
 impl Task for Slice {
@@ -201,7 +201,7 @@ fn look(context: &mut Context<'_>) {
     SCAN.with(server, |slot| *slot = Some(scan));
 }
 
-/// How long the scan rests after a slice that took so long, to keep to its share of the time.
+/// How long to pause after a slice of this length, to keep to the scan's share of the time.
 fn pause(slice: Duration, percent: u32) -> Millis {
     Millis::round_up(slice * (100 - percent) / percent)
 }
@@ -217,7 +217,7 @@ fn look_for(context: &mut Context<'_>, scan: &mut Scan, now: Instant, announces:
     let (mut seen, mut found) = (0, 0);
     while started.elapsed() < slice {
         if !context.select(scan.database) {
-            // Past the last database: once round is enough for a slice.
+            // Past the last database: a slice does not begin another round.
             scan.turn(server, now);
             break;
         }
@@ -227,7 +227,7 @@ fn look_for(context: &mut Context<'_>, scan: &mut Scan, now: Instant, announces:
     scan.finds_much = found * MUCH >= seen && found > 0;
 }
 
-/// Looks at one batch: how many locks were seen, and how many forgotten.
+/// Looks at one batch. Returns how many locks were seen, and how many forgotten.
 fn look_at_some(
     context: &mut Context<'_>,
     scan: &mut Scan,

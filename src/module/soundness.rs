@@ -1,9 +1,9 @@
-//! What safe code cannot write over the server's interface, shown by examples that do not compile,
+//! Mistakes that safe code cannot make with the server's interface: examples that do not compile,
 //! each after one that does.
 //!
 //! # Two open keys
 //!
-//! Both may be the same lock, of which there must be one `&mut Lock`. One after the other they are
+//! Both may be the same lock, and there must be only one `&mut Lock` to it. One after the other is
 //! fine:
 //!
 //! ```
@@ -33,7 +33,7 @@
 //! }
 //! ```
 //!
-//! A second context does not help, because it cannot be had:
+//! A second context cannot be obtained either:
 //!
 //! ```
 //! use lockmod::soundness::Context;
@@ -53,7 +53,7 @@
 //!
 //! # A call in which the server may call back
 //!
-//! Other modules hear of a notification at once, and may send a command about the same lock.
+//! Other modules receive a notification at once, and may run a command on the same lock.
 //!
 //! ```
 //! use lockmod::soundness::{Args, Context};
@@ -79,7 +79,7 @@
 //!
 //! # A key in a scan
 //!
-//! A scan shows every lock, that of the key too.
+//! A scan shows every lock, including that of an open key.
 //!
 //! ```
 //! use lockmod::soundness::{Args, Context, Cursor};
@@ -115,7 +115,7 @@
 //! }
 //! ```
 //!
-//! The proof does not go to the thread:
+//! The proof cannot be sent to a thread:
 //!
 //! ```compile_fail,E0277
 //! use lockmod::soundness::{Context, Guarded};
@@ -130,7 +130,7 @@
 //! }
 //! ```
 //!
-//! Nor does the context from which it could be had:
+//! Nor can the context, which hands it out:
 //!
 //! ```compile_fail,E0277
 //! use lockmod::soundness::{Context, Guarded};
@@ -146,7 +146,7 @@
 //!
 //! # A proof that is kept
 //!
-//! The thread that the callback ran on may be out of the server's lock later.
+//! The callback's thread may not have the server's lock later.
 //!
 //! ```
 //! use lockmod::soundness::{Context, InServer};

@@ -1,10 +1,10 @@
-//! Starting and stopping, for the node: claiming its file, looking at its locks, telling of it.
+//! The I/O of starting and stopping: claims the state file, looks at the locks, writes the log.
 //!
-//! What a start makes of that is decided by the engine. When the module is loaded the data set is
-//! not there yet: the state file is claimed and read, and the server refuses to start where it must
-//! not go on. The second part comes with the first request after loading has finished. Until then
-//! what the file says stays true, whatever happens to the server in between. A node whose file
-//! cannot be written knows all the same what it has to wait for: it only grants nothing.
+//! The engine decides what follows from it. When the module is loaded, before the data set, the
+//! state file is claimed and read; the server does not start with a file that it must not use. The
+//! second part comes with the first request or tick after the data set has been loaded. Until then
+//! the file stays as it was, whatever happens to the server. A node whose file cannot be written
+//! still knows its quarantine; it only grants nothing.
 
 use std::env;
 use std::path::PathBuf;
@@ -25,11 +25,11 @@ pub(super) fn data_set_read(server: InServer<'_>) {
 /// Runs once, before the data set is loaded.
 ///
 /// # Errors
-/// Why the module must not be loaded.
+/// Why the module cannot be loaded.
 pub(super) fn load(context: &mut Context<'_>) -> Result<(), String> {
     let server = context.in_server();
     let name = config::state_file();
-    // The server has made its `dir` the working folder; `CONFIG SET dir` may move it later.
+    // The working folder is the server's `dir`; `CONFIG SET dir` may change it later.
     let folder = env::current_dir().map_err(|error| format!("no working folder: {error}"))?;
     let claimed = if name.is_empty() {
         let line = "WARNING: lockmod.state-file is empty: after a crash this node may grant a lock \
@@ -69,7 +69,7 @@ fn claim(context: &mut Context<'_>, path: PathBuf) -> Result<Claimed, String> {
     Ok(claimed)
 }
 
-/// Sees to it that the node has found out about itself, and may decide; cheap once it has.
+/// Makes sure that the node has begun, and may decide. Cheap once it has.
 #[inline]
 pub(super) fn ready<'a>(context: &mut Context<'a>) -> Ready<'a> {
     let server = context.in_server();
@@ -116,8 +116,8 @@ fn begin(context: &mut Context<'_>) {
     change_state(context, Change::Begun);
 }
 
-/// Whether this server carries out this command for its sender. A replica that clients may write to
-/// (`replica-read-only no`) would grant what its master grants to others.
+/// Whether this server may carry out this command for its sender. A replica that clients may write
+/// to (`replica-read-only no`) could grant locks that its master grants to others.
 #[inline]
 pub(super) fn may_write(context: &Context<'_>, command: &str) -> bool {
     !process::with(context.in_server(), |process| process.may_be_replica)
@@ -168,8 +168,8 @@ pub(super) fn configured(context: &mut Context<'_>) {
     }
 }
 
-/// Notes another working folder: the next append-only file is written there, and the next start
-/// looks for it in the folder that is configured.
+/// Notes a changed working folder: the next append-only file is written there, but the next start
+/// looks for it in the configured folder.
 fn look_at_folder(context: &mut Context<'_>) {
     let now_in = env::current_dir().ok();
     let leaves = |process: &mut Process| {
@@ -177,12 +177,12 @@ fn look_at_folder(context: &mut Context<'_>) {
     };
     if process::with(context.in_server(), leaves) {
         let line = "WARNING: dir was changed while the server runs: the state file stays where it \
-                    is, and a crash will be waited out, whatever the append-only file has";
+                    is, and after a crash the node will wait, whatever the append-only file has";
         context.log(Level::Warning, line);
     }
 }
 
-/// Notes a wall clock that was stepped, before a lease is dated by it.
+/// Notes a step of the wall clock, before a lease is dated by it.
 #[inline]
 pub(super) fn notice_step(context: &mut Context<'_>, now: Instant) {
     let server = context.in_server();
@@ -201,13 +201,13 @@ fn look_at_clocks(context: &mut Context<'_>) {
     if let Some(change) = change
         && change_state(context, change)
     {
-        let line = "the wall clock was stepped; leases go on unharmed, and will be waited out if \
-                    the node restarts while one stands that was granted before";
+        let line = "the wall clock was stepped; leases are not affected, but if the node restarts \
+                    while one from before the step stands, it will wait for that to end";
         context.log(Level::Notice, line);
     }
 }
 
-/// Several times a second: takes up what the thread that writes ahead has done, and looks at the
+/// Several times a second: checks what the thread that writes ahead has done, and looks at the
 /// clocks.
 pub(super) fn tick(context: &mut Context<'_>) {
     let (server, now) = (context.in_server(), clock::now());
@@ -218,7 +218,7 @@ pub(super) fn tick(context: &mut Context<'_>) {
     notice_step(context, now);
 }
 
-/// The server stops, and its data set has been saved as far as it will be.
+/// The server stops; its data set has been saved, if it is at all.
 pub(super) fn stopped(context: &mut Context<'_>) {
     let server = context.in_server();
     notice_step(context, clock::now());
@@ -229,7 +229,7 @@ pub(super) fn stopped(context: &mut Context<'_>) {
     change_state(context, change);
 }
 
-/// What the data set holds, with leases counted from `since`.
+/// A census of the data set, with leases counted from `since`.
 fn count(context: &mut Context<'_>, since: UnixTime) -> Census {
     let clocks = process::date(context.in_server(), clock::now());
     let mut census = Census::new(since);
@@ -251,7 +251,7 @@ fn for_each_lock(context: &mut Context<'_>, look: &mut dyn FnMut(u32, &[u8], &mu
     context.select(selected);
 }
 
-/// Changes what the state file says; answers whether it does.
+/// Changes what the state file says. Returns whether it was written.
 fn change_state(context: &mut Context<'_>, change: Change) -> bool {
     let server = context.in_server();
     let Err(error) = process::with(server, |process| process.change(change)) else { return true };
@@ -261,7 +261,7 @@ fn change_state(context: &mut Context<'_>, change: Change) -> bool {
     false
 }
 
-/// Whether every write is on disk before it is answered, where the next start reads it.
+/// Whether every write is on disk before its reply, where the next start reads it.
 fn is_always_durable(context: &mut Context<'_>) -> bool {
     if process::with(context.in_server(), |process| process.folder.is_none()) {
         return false;

@@ -1,15 +1,15 @@
-//! The state file: what the node promises about itself, on disk before it is used.
+//! The state file: what the node promises, on disk before it is used.
 //!
-//! `lockmod-<port>.state` in the server's folder. It is replaced as a whole: written beside,
-//! synced, renamed over the old one, and the folder synced. The file in place is locked for as
-//! long as the server runs, so that a second server on the same file does not start.
+//! It is `lockmod-<port>.state` in the server's folder. It is replaced as a whole: written under
+//! another name, synced, renamed over the old one, and the folder synced. The server locks the file
+//! in place while it runs, so that a second server on the same file does not start.
 //!
-//! Two sides write: the server's thread, which waits for the disk only where a promise must be
-//! larger before it may answer, and a thread of this file's own, which is asked ahead of need, and
-//! to lower what is promised beyond need.
+//! Two threads write. The server's thread waits for the disk only if a promise must be larger
+//! before it may answer. A thread of this file writes larger promises ahead of need, and lowers
+//! those that are larger than needed.
 //!
-//! I1: what the server's thread may use is never above what the file says. So a raise is written
-//! first and allowed then; a lower ceiling binds the server's thread first and is written then.
+//! I1: what the server's thread may use is never above what the file says. So a raise is first
+//! written and then allowed; a lower ceiling first binds the server's thread and is then written.
 
 use std::ffi::OsString;
 use std::fs::{File, OpenOptions};
@@ -27,8 +27,8 @@ use crate::codec::CodecError;
 use crate::codec::state::{decode_state, encode_state};
 use crate::engine::{Ceilings, Change, Found, Instant, Millis, Saved, Statement};
 
-/// A write that failed is tried again after this long, whether anybody needs it or not: what the
-/// node says of itself must become true again by itself.
+/// A write that failed is tried again after this long, even without a request that needs it: the
+/// file must become correct by itself.
 const RETRY: Millis = Millis::new(1_000);
 
 /// The open state file of a running node.
@@ -39,7 +39,7 @@ pub(super) struct StateFile {
 }
 
 struct Shared {
-    /// Held while the disk is written to: milliseconds.
+    /// Held while the disk is written to, for milliseconds.
     writer: Mutex<Writer>,
     /// Never held for longer than it takes to copy it.
     board: Mutex<Board>,
@@ -53,11 +53,11 @@ struct WriteCounts {
     failures: AtomicU64,
 }
 
-/// The file's place, and the lock on it.
+/// The file's path, and the lock on it.
 struct Writer {
     path: PathBuf,
-    /// Locked: the file in place or, until the first write of a node that found none, the one
-    /// beside it. Closing any other handle of the same file would give up the lock.
+    /// The locked file: the one in place or, until the first write of a node that found none, the
+    /// one beside it. Closing any other handle of the same file would release the lock.
     file: File,
     is_beside: bool,
 }
@@ -72,7 +72,7 @@ struct Board {
 struct Failure {
     cause: String,
     at: Instant,
-    /// The log has it.
+    /// Whether the log has it.
     is_told: bool,
 }
 
@@ -83,7 +83,7 @@ pub(super) enum OpenError {
     InUse,
     /// A newer build wrote it.
     Newer(CodecError),
-    /// The operating system refuses.
+    /// The operating system's error.
     Io(io::Error),
 }
 
@@ -103,12 +103,12 @@ impl From<OpenError> for io::Error {
 }
 
 impl StateFile {
-    /// What has been made durable, and may be used.
+    /// The ceilings that are durable and may be used.
     pub(super) fn ceilings(&self) -> Ceilings {
         self.shared.board().statement.allowed()
     }
 
-    /// Whether the file lacks a change, so that nothing may be used.
+    /// Whether the file lacks a change, so that no ceilings may be used.
     pub(super) fn is_behind(&self) -> bool {
         self.shared.board().statement.is_behind()
     }
@@ -116,19 +116,21 @@ impl StateFile {
     /// Makes at least these ceilings durable before it returns.
     ///
     /// # Errors
-    /// What the operating system said. What was durable still is, and a later write says the rest.
+    /// The operating system's error. What was durable still is, and a later write includes the
+    /// rest.
     pub(super) fn raise(&self, ceilings: Ceilings) -> io::Result<()> {
         let mut writer = self.shared.writer();
         self.shared.board().statement.raise(ceilings);
         self.shared.write(&mut writer)
     }
 
-    /// The same for a request that is refused otherwise, and then must leave nothing behind.
+    /// The same for a request that is refused if the write fails, and then must leave nothing
+    /// behind.
     ///
     /// # Errors
-    /// What the operating system said. What was durable still is.
+    /// The operating system's error. What was durable still is.
     pub(super) fn raise_or_withdraw(&self, ceilings: Ceilings) -> io::Result<()> {
-        // Held until the end: nobody else writes what is withdrawn.
+        // Held until the end, so that nobody else writes what is withdrawn.
         let mut writer = self.shared.writer();
         let before = self.shared.board().statement.raise(ceilings);
         let written = self.shared.write(&mut writer);
@@ -138,13 +140,13 @@ impl StateFile {
         written
     }
 
-    /// Asks for ceilings ahead of need; returns at once.
+    /// Requests ceilings ahead of need. Returns at once.
     pub(super) fn raise_ahead(&self, ceilings: Ceilings) {
         self.shared.board().statement.raise(ceilings);
         self.wake();
     }
 
-    /// Uses no lease past `lease` from now on, and lets the file say so when there is time.
+    /// Allows no lease to end after `lease` from now on. The file says so later.
     pub(super) fn lower(&self, lease: Instant) {
         self.shared.board().statement.lower(lease);
         self.wake();
@@ -153,15 +155,15 @@ impl StateFile {
     /// Changes what the file says before it returns.
     ///
     /// # Errors
-    /// What the operating system said. [`StateFile::ceilings`] are none until a later write
-    /// succeeds, which says the change too.
+    /// The operating system's error. [`StateFile::ceilings`] are none until a later write succeeds,
+    /// which includes the change.
     pub(super) fn change(&self, change: Change) -> io::Result<()> {
         let mut writer = self.shared.writer();
         self.shared.board().statement.change(change);
         self.shared.write(&mut writer)
     }
 
-    /// Tries again what failed a while before `now`, in the background.
+    /// Tries a failed write again in the background, if [`RETRY`] has passed at `now`.
     pub(super) fn retry(&self, now: Instant) {
         let is_due = |failure: &Failure| failure.at.after(RETRY) <= now;
         if self.shared.board().failure.as_ref().is_some_and(is_due) {
@@ -171,7 +173,7 @@ impl StateFile {
 
     fn wake(&self) {
         match self.ahead.try_send(()) {
-            // Full: it has been woken already, and will see what is wanted.
+            // If it is full, the thread has been woken already, and will see what is wanted.
             Ok(()) | Err(TrySendError::Full(()) | TrySendError::Disconnected(())) => {}
         }
     }
@@ -200,7 +202,7 @@ impl StateFile {
     }
 }
 
-/// A state file that has been read and locked, and not yet written.
+/// A state file that has been read and locked, but not yet written.
 pub(super) struct Claimed {
     writer: Writer,
     /// What it says.
@@ -210,10 +212,10 @@ pub(super) struct Claimed {
 }
 
 impl Claimed {
-    /// Reads and locks what is at `path`, or the file that is to be put there; with it comes what
-    /// was wrong with it, for the log.
+    /// Reads and locks the file at `path` or, if there is none, locks the one that will be put
+    /// there.
     ///
-    /// Nothing is written: until the node begins to grant, what it finds is what stays true.
+    /// Nothing is written: until the node begins, the file stays as it was.
     ///
     /// # Errors
     /// [`OpenError`] if the server must not run with this file.
@@ -249,8 +251,8 @@ impl Claimed {
         }
     }
 
-    /// Locks the file that will be put at `path`, so that of two first starts one is refused;
-    /// `None` if another server was faster, and has its file there by now.
+    /// Locks the file that will be put at `path`, so that of two first starts one is refused.
+    /// `None` if another server was faster, and its file is there now.
     fn claim_nothing(path: &Path) -> Result<Option<Claimed>, OpenError> {
         let beside = beside(path);
         let file = open_beside(&beside)?;
@@ -261,10 +263,10 @@ impl Claimed {
         Ok(Some(Claimed { writer, found: Found::Missing, damage: None }))
     }
 
-    /// Tries whether the file can be replaced, without doing so.
+    /// Checks that the file can be replaced, without replacing it.
     ///
     /// # Errors
-    /// What the operating system said.
+    /// The operating system's error.
     pub(super) fn probe(&self) -> Result<(), OpenError> {
         if self.writer.is_beside {
             return Ok(self.writer.file.sync_all()?);
@@ -274,7 +276,7 @@ impl Claimed {
         Ok(std::fs::remove_file(&beside)?)
     }
 
-    /// Takes `saved` for what the file has to say. Nothing may be used until it does: see
+    /// Begins with a file that has to say `saved`. No ceilings may be used until it does: see
     /// [`StateFile::change`].
     pub(super) fn begin(self, saved: Saved) -> StateFile {
         let (ahead, woken) = sync_channel(1);
@@ -286,8 +288,8 @@ impl Claimed {
         let thread_shared = Arc::clone(&shared);
         let thread = std::thread::Builder::new().name("lockmod-state".to_owned());
         if let Err(error) = thread.spawn(move || thread_shared.write_ahead(&woken)) {
-            // Without the thread every block is written when it is needed: slower, as safe.
-            shared.failed(format!("no thread to write ahead: {error}"));
+            // Without the thread every block is written when it is needed: slower, but as safe.
+            shared.failed(format!("cannot start the thread that writes ahead: {error}"));
         }
         StateFile { shared, ahead }
     }
@@ -296,12 +298,12 @@ impl Claimed {
 impl Shared {
     fn write_ahead(&self, woken: &Receiver<()>) {
         while woken.recv().is_ok() {
-            // What fails is on the board.
+            // A failure is on the board.
             let _ = self.write(&mut self.writer());
         }
     }
 
-    /// Writes what is wanted, if the file does not say it.
+    /// Writes what is wanted, unless the file says it already.
     fn write(&self, writer: &mut Writer) -> io::Result<()> {
         let Some(draft) = self.board().statement.draft(clock::read()) else {
             self.board().failure = None;
@@ -337,14 +339,14 @@ impl Shared {
 }
 
 impl Writer {
-    /// Puts a file that says `saved` in place, durably, and locked before it is there.
+    /// Puts a file that says `saved` in place, durably. It is locked before it is in place.
     fn replace(&mut self, saved: &Saved) -> io::Result<()> {
         let beside = beside(&self.path);
         if !self.is_beside || !is_in_place(&self.file, &beside)? {
             let file = open_beside(&beside)?;
             write_all(&file, saved)?;
             std::fs::rename(&beside, &self.path)?;
-            // The old file's lock goes, and nobody finds that file any more.
+            // This releases the lock on the old file, which nobody can find any more.
             self.file = file;
         } else {
             write_all(&self.file, saved)?;
@@ -362,14 +364,14 @@ fn write_all(mut file: &File, saved: &Saved) -> io::Result<()> {
     file.sync_all()
 }
 
-/// A file, locked, that is to take the place of the old one.
+/// Opens and locks the file that will replace the old one.
 fn open_beside(beside: &Path) -> Result<File, OpenError> {
     let file = open(beside, OpenOptions::new().read(true).write(true).create(true))?;
     lock(&file)?;
     Ok(file)
 }
 
-/// Opens a regular file, and nothing that would keep a reader waiting.
+/// Opens a regular file; refuses anything else, such as a pipe, which could block.
 fn open(path: &Path, options: &mut OpenOptions) -> io::Result<File> {
     let at_once = (OFlags::NONBLOCK | OFlags::NOCTTY).bits();
     let file = options.truncate(false).custom_flags(at_once as i32).open(path)?;
@@ -386,7 +388,8 @@ fn beside(path: &Path) -> PathBuf {
     name.into()
 }
 
-/// Locks for this process: not for its children, which outlive a crash to finish a dump.
+/// Locks for this process, but not for its children: a child that writes a dump may outlive a
+/// crash.
 fn lock(file: &File) -> Result<(), OpenError> {
     match fcntl_lock(file, FlockOperation::NonBlockingLockExclusive) {
         Ok(()) => Ok(()),

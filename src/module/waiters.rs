@@ -1,11 +1,11 @@
-//! Waiting at this node: what becomes of what the node says about its lines.
+//! Waiting at this node: carries out what the node decides about its lines.
 //!
-//! The node says whose turn it is, and asks for what it has to know; here that is carried out. A
-//! blocked client is granted the lock and answered, a ticket is published on its channel. Callbacks
-//! that must not open keys only tell the node, which asks to be called ([`woken`]) then.
+//! The node says whose turn it is, and what it needs to know. A blocked client is granted the lock
+//! and answered; a ticket is published on its channel. Callbacks that must not open keys only tell
+//! the node, which then asks for a call of [`woken`].
 //!
-//! One event may concern every line, so nothing here works through all of them in one turn of the
-//! event loop: [`woken`] does a slice, and asks to be called again.
+//! One event may concern every line, so nothing here goes through all of them in one turn of the
+//! event loop: [`woken`] does a slice, and asks for another call.
 
 use std::rc::Rc;
 use std::time::{Duration, Instant as StdInstant};
@@ -22,7 +22,7 @@ use crate::engine::{
 use crate::wire::request::Queue;
 use crate::wire::resp::Reply;
 
-/// For how long one turn of the event loop looks at lines that no command is about.
+/// How long one turn of the event loop looks at lines that no command is about.
 const SLICE: Duration = Duration::from_millis(1);
 
 /// Whether anybody waits at this node.
@@ -33,8 +33,8 @@ pub(super) fn any(server: InServer<'_>) -> bool {
 
 // ------------------------------------------------------------------------- what a request does
 
-/// What a ticket brings with it; `None` where it cannot stand in line, because the request came on
-/// no connection.
+/// The ticket with what the line needs; `None` if it cannot wait in line, because the request came
+/// on no connection.
 ///
 /// # Errors
 /// `NOPERM` if its user may not publish to its channel.
@@ -78,10 +78,10 @@ pub(super) fn block(
     Ok(())
 }
 
-/// Looks at a line, after its lock or it has changed: serves whose turn it is.
+/// Looks at a line, after it or its lock has changed, and serves the next waiter.
 ///
-/// `standing` is how the lock stands if the caller knows it; the context's database must be that
-/// of the lock.
+/// `standing` is the state of the lock, if the caller knows it. The context's database must be the
+/// lock's.
 pub(super) fn settle(context: &mut Context<'_>, name: &[u8], standing: Option<Standing>) {
     let server = context.in_server();
     let place = (context.database(), name);
@@ -111,7 +111,7 @@ pub(super) fn settle(context: &mut Context<'_>, name: &[u8], standing: Option<St
     carry_out(server);
 }
 
-/// How the lock stands at its key.
+/// The state of the lock at its key.
 fn standing_of(context: &mut Context<'_>, name: &Name, now: Instant) -> Standing {
     match name.open_to_read(context).find() {
         Found::Lock(lock) => Standing::of(lock, now),
@@ -120,7 +120,7 @@ fn standing_of(context: &mut Context<'_>, name: &Name, now: Instant) -> Standing
     }
 }
 
-/// Whether the server would take a write of the lock's key.
+/// Whether the server would accept a write to the lock's key.
 fn gate(context: &mut Context<'_>, name: &Name) -> Gate {
     let server = context.in_server();
     if context.must_not_replicate() {
@@ -139,7 +139,7 @@ fn gate(context: &mut Context<'_>, name: &Name) -> Gate {
     }
 }
 
-/// Grants the free lock to blocked clients, and answers them; returns how the lock stands then, if
+/// Grants the free lock to blocked clients, and answers them. Returns the state of the lock, if
 /// that is known.
 fn grant(
     context: &mut Context<'_>,
@@ -201,7 +201,7 @@ fn answer(server: InServer<'_>, id: CallId, delivery: Delivery) {
     }
 }
 
-/// Does what the node has said is to be done.
+/// Carries out the node's effects.
 pub(super) fn carry_out(server: InServer<'_>) {
     while let Some(effect) = process::with(server, |process| process.node.take_effect()) {
         match effect {
@@ -218,8 +218,8 @@ pub(super) fn carry_out(server: InServer<'_>) {
 
 // --------------------------------------------------------------------- what happens by itself
 
-/// A lock or its line has changed, which is looked at soon: a key that is being unlinked, say, must
-/// not be opened now.
+/// A lock or its line has changed. It is looked at soon, not now: a key that is being unlinked, for
+/// example, must not be opened.
 pub(super) fn changed(server: InServer<'_>, database: u32, name: &[u8]) {
     process::with(server, |process| process.node.line_changed((database, name)));
     carry_out(server);
@@ -245,8 +245,8 @@ impl Told for Delivery {
         undelivered(context, granted);
     }
 
-    /// It leaves the line. If it has been answered, what becomes of the answer is told when it is
-    /// freed.
+    /// Its call leaves the line. If it has been answered, [`Told::lost`] deals with that answer
+    /// when the server frees it.
     fn hung_up(server: InServer<'_>, blocked: u64) {
         process::with(server, |process| process.node.hung_up(CallId(blocked)));
         carry_out(server);
@@ -263,8 +263,8 @@ impl Told for Delivery {
     }
 }
 
-/// A blocked client was granted the lock and is not there any more: the next is served. On a node
-/// that has become a replica, its master decides.
+/// A blocked client was granted the lock, but is gone: the next waiter is served. On a node that
+/// has become a replica, its master decides.
 fn undelivered(context: &mut Context<'_>, granted: Granted) {
     let server = context.in_server();
     if !context.flags().is_master() {
@@ -296,10 +296,10 @@ fn undelivered(context: &mut Context<'_>, granted: Granted) {
     }
 }
 
-/// Makes what those who wait are served by.
+/// Creates the alarm by which waiters are served.
 ///
 /// # Errors
-/// Why that is not possible.
+/// Why that failed.
 pub(super) fn start(context: &mut Context<'_>) -> Result<(), String> {
     let alarm = Alarm::new::<Delivery>()?;
     process::with(context.in_server(), |process| process.alarm = Some(alarm));
@@ -309,7 +309,7 @@ pub(super) fn start(context: &mut Context<'_>) -> Result<(), String> {
 
 /// Settings of the server may have changed.
 pub(super) fn configured(context: &mut Context<'_>) {
-    // Where CONFIG was renamed, nobody can tell.
+    // If CONFIG was renamed, the settings are unknown.
     let mut is_other = |name: &str, harmless: &str| {
         context.setting(name).is_none_or(|setting| setting != harmless)
     };
@@ -320,7 +320,7 @@ pub(super) fn configured(context: &mut Context<'_>) {
     process::with(context.in_server(), |process| process.may_refuse = may_refuse);
 }
 
-/// The node is called, as it has asked to be.
+/// Carries out an [`Effect::Ring`].
 struct Woken;
 
 impl Task for Woken {
@@ -331,8 +331,8 @@ impl Task for Woken {
     }
 }
 
-/// Looks at lines that something has happened to, for the length of a slice; what is left is looked
-/// at in a later turn of the event loop.
+/// Looks at lines that have to be looked at, for one slice; the rest follow in a later turn of the
+/// event loop.
 fn woken(context: &mut Context<'_>) {
     let server = context.in_server();
     process::with(server, |process| process.node.answer_ring());
@@ -342,7 +342,7 @@ fn woken(context: &mut Context<'_>) {
         let batch = process::with(server, |process| process.node.next_batch(now));
         let Some(names) = batch else { return carry_out(server) };
         for (place, (database, name)) in names.into_iter().enumerate() {
-            // One at least, so that a slow machine comes to an end.
+            // At least one, so that even a slow machine makes progress.
             if place > 0 && started.elapsed() >= SLICE {
                 process::with(server, |process| process.node.line_changed((database, &name)));
             } else if context.select(database) {
@@ -354,7 +354,7 @@ fn woken(context: &mut Context<'_>) {
     carry_out(server);
 }
 
-/// Several times a second: what no alarm has announced.
+/// Several times a second: serves waiters without an alarm.
 pub(super) fn tick(context: &mut Context<'_>) {
     let server = context.in_server();
     let undelivered_before =

@@ -1,4 +1,4 @@
-//! State that the server's lock guards, and the proof that it is held.
+//! State that the server's lock guards, and the proof that a callback holds that lock.
 #![allow(unsafe_code, reason = "the border to a C API")]
 
 use std::cell::{Cell, UnsafeCell};
@@ -6,9 +6,9 @@ use std::marker::PhantomData;
 
 use super::guard;
 
-/// Proof that a callback of the server runs, under the server's one lock.
+/// Proof that a callback is running, under the server's global lock.
 ///
-/// It takes no room. Only a callback can have one; it ends with the callback, and stays on its
+/// It has no size. Only a callback can have one; it ends with the callback, and stays on its
 /// thread.
 #[derive(Clone, Copy, Debug)]
 pub struct InServer<'a>(PhantomData<(&'a (), *const ())>);
@@ -22,26 +22,26 @@ impl InServer<'_> {
     }
 }
 
-/// State that only callbacks of the server use, one at a time: [`InServer`] proves it.
+/// State that only the server's callbacks use, one at a time: [`InServer`] proves it.
 ///
-/// The server runs commands, events, timers and type callbacks under its one lock; the exception
+/// The server runs commands, events, timers and type callbacks under its global lock. The exception
 /// is `free`, which may run on a background thread and therefore has no proof.
 pub struct Guarded<T> {
     value: UnsafeCell<T>,
     busy: Cell<bool>,
 }
 
-// SAFETY: `with` asks for the proof of a callback. The server runs these one after the other under
-// its global lock, whichever thread they run on; hence `T: Send`.
+// SAFETY: `with` requires the proof of a callback. The server runs callbacks one at a time under
+// its global lock, on whichever thread; hence `T: Send`.
 unsafe impl<T: Send> Sync for Guarded<T> {}
 
 impl<T> Guarded<T> {
-    /// State that begins with `value`.
+    /// State with the initial `value`.
     pub const fn new(value: T) -> Guarded<T> {
         Guarded { value: UnsafeCell::new(value), busy: Cell::new(false) }
     }
 
-    /// Uses the state. `work` must not call the server: it could call back.
+    /// Uses the state. `work` must not call the server, which could call back.
     #[inline]
     pub fn with<R>(&self, _: InServer<'_>, work: impl FnOnce(&mut T) -> R) -> R {
         struct Busy<'a>(&'a Cell<bool>);
@@ -52,12 +52,12 @@ impl<T> Guarded<T> {
         }
         assert!(!self.busy.replace(true), "guarded state used from within its own use");
         let _busy = Busy(&self.busy);
-        // SAFETY: one callback at a time (see `Sync`), and not within itself: `busy` says so.
+        // SAFETY: one callback at a time (see `Sync`), and no use within another: `busy` proves it.
         work(unsafe { &mut *self.value.get() })
     }
 }
 
-/// [`guard`] for a callback that has no context and uses the node's state.
+/// [`guard`] for a callback without a context that uses the node's state.
 ///
 /// # Safety
 /// The caller is a callback that the server runs under its lock.

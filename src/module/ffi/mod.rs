@@ -1,16 +1,17 @@
-//! The border to Redis: every raw pointer, every call into the server, every `unsafe`.
+//! The interface to Redis: every raw pointer, every call into the server, every `unsafe` (except
+//! the allocator's).
 //!
-//! What leaves this folder is safe to use: a [`Context`] for as long as a callback lasts, [`Args`]
+//! What this folder exports is safe to use: a [`Context`] for as long as a callback lasts, [`Args`]
 //! as slices, a [`Key`] that closes itself, [`Guarded`] state. No raw pointer leaves. No panic
-//! enters the server: each callback catches it, logs it and answers with an error.
+//! reaches the server: each callback catches it, logs it and answers with an error.
 //!
-//! Two storeys: the ground wraps the server's API, and knows nothing of the module; the roof,
-//! `entry`, has what the server calls (commands, events, callbacks of the data type), and nobody
-//! knows it. What lies between the two is the module's.
+//! It has two layers. The lower one wraps the server's API, and knows nothing of the module. The
+//! upper one, `entry`, has what the server calls (commands, events, callbacks of the data type),
+//! and nothing depends on it. The rest of the module is between the two.
 //!
-//! Functions of the server are pointers that it fills in when the module is loaded. Those that
-//! Redis 7.0 has are there always, and [`entry::init`] refuses an older server; newer ones are
-//! asked for when they are used.
+//! The server's functions are pointers that it sets when the module is loaded. Those of Redis 7.0
+//! are always set, because [`entry::init`] refuses an older server; newer ones are checked when
+//! they are used.
 #![allow(unsafe_code, reason = "the border to a C API")]
 
 mod entry;
@@ -48,16 +49,16 @@ pub use scan::Cursor;
 
 const OK: c_int = raw::REDISMODULE_OK as c_int;
 
-/// What a callback may do with the server while it lasts.
+/// Access to the server during a callback.
 ///
-/// A callback has one. An open [`Key`] borrows it exclusively, and so does each call in which the
-/// server may call back: where one `&mut Lock` is in use, no other can be had.
+/// A callback has exactly one. An open [`Key`] borrows it exclusively, and so does each call in
+/// which the server may call back. So while one `&mut Lock` is in use, no other can exist.
 pub struct Context<'a> {
     raw: NonNull<raw::RedisModuleCtx>,
     callback: PhantomData<&'a ()>,
 }
 
-/// How important a line in the server's log is.
+/// The level of a line in the server's log.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Level {
     Notice,
@@ -69,8 +70,8 @@ pub(super) enum Level {
 pub(super) struct Flags(u32);
 
 impl Flags {
-    /// Whether the command states facts that are to be applied: it comes from the master, or from
-    /// the append-only file.
+    /// Whether the command states facts to apply: it comes from the master, or from the append-only
+    /// file.
     pub(super) fn states_facts(self) -> bool {
         self.0 & (raw::REDISMODULE_CTX_FLAGS_REPLICATED | raw::REDISMODULE_CTX_FLAGS_LOADING) != 0
     }
@@ -80,12 +81,12 @@ impl Flags {
         self.0 & raw::REDISMODULE_CTX_FLAGS_LOADING != 0
     }
 
-    /// Whether the server is a node of a cluster, and has some of the keys only.
+    /// Whether the server is a node of a cluster, and has only some of the keys.
     pub(super) fn is_in_cluster(self) -> bool {
         self.0 & raw::REDISMODULE_CTX_FLAGS_CLUSTER != 0
     }
 
-    /// Whether the server has no memory left for what is not needed.
+    /// Whether the server is above its `maxmemory`.
     pub(super) fn is_out_of_memory(self) -> bool {
         self.0 & raw::REDISMODULE_CTX_FLAGS_OOM != 0
     }
@@ -97,13 +98,13 @@ impl Flags {
 }
 
 impl<'a> Context<'a> {
-    /// Lets `work` have the context of a callback, for an unknown lifetime, so that nothing of it
-    /// can be kept; nothing happens if it is null.
+    /// Passes the context of a callback to `work`, with an unknown lifetime, so that nothing of it
+    /// can be kept. If it is null, does nothing and returns `None`.
     ///
     /// # Safety
-    /// `raw` must be null, or a context that lasts for this call, of which the callback makes no
-    /// other `Context`. Where the callback runs within a call of this module's, that call must
-    /// borrow the outer context exclusively, so that no key is open there.
+    /// `raw` must be null, or a context that lasts for this call, from which the callback makes no
+    /// other `Context`. If the callback runs within a call of this module to the server, that call
+    /// must borrow the outer context exclusively, so that no key is open there.
     #[inline]
     unsafe fn within<R>(
         raw: *mut raw::RedisModuleCtx,
@@ -113,17 +114,17 @@ impl<'a> Context<'a> {
         Some(work(&mut Context { raw, callback: PhantomData }))
     }
 
-    /// The proof that this callback runs: also for while a key is open.
+    /// The proof that this callback is running. It can be used while a key is open.
     #[inline]
     pub fn in_server(&self) -> InServer<'a> {
         // SAFETY: a context lasts for `'a`, a callback that the server runs under its lock.
         unsafe { InServer::new() }
     }
 
-    /// The same with [`guard`]: what a callback does that answers nothing.
+    /// The same with [`guard`], for a callback that returns nothing.
     ///
     /// # Safety
-    /// Those of [`Context::within`].
+    /// As for [`Context::within`].
     unsafe fn enter(
         raw: *mut raw::RedisModuleCtx,
         what: &str,
@@ -143,7 +144,7 @@ impl<'a> Context<'a> {
         self.flags_later()()
     }
 
-    /// Asks for the flags when it is called, also while a key is open: the server only reads.
+    /// Returns a closure that reads the flags, even while a key is open: the server only reads.
     pub(super) fn flags_later(&self) -> impl Fn() -> Flags + use<'a> {
         let (raw, _callback) = (self.raw, self.callback);
         // SAFETY: the context lasts for `'a`, beyond which this closure cannot be used.
@@ -154,13 +155,13 @@ impl<'a> Context<'a> {
     pub fn open(&mut self, args: &Args<'_>, position: usize) -> Key<'_> {
         let mode = (raw::REDISMODULE_READ | raw::REDISMODULE_WRITE) as c_int;
         // SAFETY: context and name last as long as this callback; the key takes its own reference
-        // to the name. For writing, the server always answers a handle.
+        // to the name. For writing, the server always returns a handle.
         let raw =
             unsafe { call!(RedisModule_OpenKey(self.raw.as_ptr(), args.raw[position], mode)) };
         Key { raw, context: PhantomData }
     }
 
-    /// Opens the key of this name for reading; missing keys read as missing.
+    /// Opens the key of this name for reading; a missing key reads as empty.
     pub(super) fn open_to_read(&mut self, args: &Args<'_>, position: usize) -> Key<'_> {
         let mode = raw::REDISMODULE_READ as c_int;
         // SAFETY: as in `open`; for reading, null stands for a missing key, which `Key` allows.
@@ -169,7 +170,7 @@ impl<'a> Context<'a> {
         Key { raw, context: PhantomData }
     }
 
-    /// Tells watching clients and client-side caches that the key changed.
+    /// Tells watching clients and client-side caches that the key has changed.
     pub(super) fn signal_modified(&mut self, args: &Args<'_>, position: usize) {
         // SAFETY: context and name last as long as this callback.
         unsafe { call!(RedisModule_SignalModifiedKey(self.raw.as_ptr(), args.raw[position])) };
@@ -204,17 +205,17 @@ impl<'a> Context<'a> {
         classes & raw::REDISMODULE_NOTIFY_MODULE as c_int != 0
     }
 
-    /// Sends the command as it stands to replicas and to the append-only file.
+    /// Sends the command as it is to replicas and to the append-only file.
     pub(super) fn replicate_verbatim(&mut self) {
         // SAFETY: the context is that of a command, and lasts as long as this callback.
         unsafe { call!(RedisModule_ReplicateVerbatim(self.raw.as_ptr())) };
     }
 
-    /// Runs a command of the server and sends it to replicas and to the append-only file; answers
+    /// Runs a command of the server, and sends it to replicas and to the append-only file. Returns
     /// whether it succeeded.
     pub(super) fn run_replicated(&mut self, name: &CStr, arguments: &[&[u8]]) -> bool {
         let vector = Strings::new(arguments);
-        // SAFETY: the vector and its length are as the format `v` wants them; the server takes its
+        // SAFETY: the vector and its length are what the format `v` requires; the server takes its
         // own references.
         let reply = unsafe {
             let (strings, count) = (vector.raw.as_ptr(), vector.raw.len());
@@ -225,7 +226,7 @@ impl<'a> Context<'a> {
         unsafe { is_done(reply) }
     }
 
-    /// States the node's floor.
+    /// States the node's floor to replicas and to the append-only file.
     pub(super) fn replicate_floor(&mut self, floor: u64) {
         let (context, command) = (self.raw.as_ptr(), c_names::FLOOR.as_ptr());
         // SAFETY: the context lasts as long as `self`; `l` takes a number.
@@ -234,7 +235,7 @@ impl<'a> Context<'a> {
         };
     }
 
-    /// Whether replicas must not be written to at this moment, because writes are paused.
+    /// Whether nothing may be sent to replicas at this moment, because writes are paused.
     pub(super) fn must_not_replicate(&self) -> bool {
         // SAFETY: takes nothing.
         unsafe { call!(RedisModule_AvoidReplicaTraffic()) != 0 }
@@ -251,7 +252,7 @@ impl<'a> Context<'a> {
     }
 }
 
-/// Whether a command that was called has been carried out.
+/// Whether a command that was called succeeded.
 ///
 /// # Safety
 /// `reply` must be null or a reply of the caller's own: it is freed.
@@ -267,7 +268,7 @@ unsafe fn is_done(reply: *mut raw::RedisModuleCallReply) -> bool {
     }
 }
 
-/// Strings of the server that this module made, and frees.
+/// Server strings that this module made and frees.
 struct Strings {
     raw: Vec<*mut raw::RedisModuleString>,
 }
@@ -287,23 +288,23 @@ impl Drop for Strings {
     }
 }
 
-/// A string of the server's, of no context, to be freed by the caller.
+/// A server string without a context, which the caller must free.
 fn string(bytes: &[u8]) -> *mut raw::RedisModuleString {
     let (start, length) = (bytes.as_ptr().cast::<c_char>(), bytes.len());
     // SAFETY: start and length are those of one slice, which the server copies.
     unsafe { call!(RedisModule_CreateString(null_mut(), start, length)) }
 }
 
-/// What a command comes to.
+/// How a command answers.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Answered {
     /// A reply.
     Reply(Reply),
     /// Lines of text.
     Lines(Vec<String>),
-    /// The wrong number of arguments, as Redis says it.
+    /// Redis's error for a wrong number of arguments.
     WrongArity,
-    /// None by the command itself: its sender is blocked.
+    /// Not by the command itself: its sender is blocked.
     Later,
 }
 
@@ -386,7 +387,7 @@ impl Args<'_> {
         self.raw.len()
     }
 
-    /// The bytes of the argument at `position`; empty if there is none.
+    /// The bytes of the argument at `position`; empty if there is no such argument.
     pub(super) fn get(&self, position: usize) -> &[u8] {
         let Some(&string) = self.raw.get(position) else { return &[] };
         let mut length = 0;
@@ -412,17 +413,17 @@ impl Args<'_> {
         Some(slots)
     }
 
-    /// Replaces an argument by `bytes`, for what the server sends on as the command.
+    /// Replaces an argument by `bytes` in the command that the server sends on.
     pub(super) fn replace(&mut self, position: usize, bytes: &[u8]) {
         let old = std::mem::replace(&mut self.raw[position], string(bytes));
-        // SAFETY: `raw` is the server's own vector of arguments, of which each place owns one
-        // reference to its string: the new string's first reference takes the place of the old
-        // one's, which is given up. No context: the strings must outlive this callback.
+        // SAFETY: `raw` is the server's own vector of arguments, each of which owns one reference
+        // to its string: the new string's first reference replaces the old one's, which is given
+        // up. No context: the strings must outlive this callback.
         unsafe { call!(RedisModule_FreeString(null_mut(), old)) };
     }
 }
 
-/// An open key. Closes itself, and keeps others from being opened until then.
+/// An open key. It closes itself, and no other key can be opened until then.
 pub struct Key<'a> {
     raw: *mut raw::RedisModuleKey,
     context: PhantomData<&'a mut ()>,
@@ -439,10 +440,10 @@ pub enum Found<'a> {
 }
 
 impl Key<'_> {
-    /// What is there.
+    /// What is at the key.
     #[inline]
     pub fn find(&mut self) -> Found<'_> {
-        // SAFETY: the key is open, or null, which the server takes for a missing one.
+        // SAFETY: the key is open, or null, which the server treats as a missing one.
         if unsafe { call!(RedisModule_ModuleTypeGetType(self.raw)) } != values::lock_type() {
             // SAFETY: as above.
             let kind = unsafe { call!(RedisModule_KeyType(self.raw)) };
@@ -451,21 +452,21 @@ impl Key<'_> {
         }
         // SAFETY: the value is of our type, so it is the `Lock` that `put`, a load or a copy gave
         // to the server; the server moves or frees it only when the key is changed, which takes
-        // `self` exclusively. Nobody else has hold of it: this key borrows the callback's only
-        // context, without which no key is opened and no scan shows one.
+        // `self` exclusively. No other reference to it exists: this key borrows the callback's only
+        // context, which opening another key or a scan would need.
         match unsafe { call!(RedisModule_ModuleTypeGetValue(self.raw)).cast::<Lock>().as_mut() } {
             Some(lock) => Found::Lock(lock),
             None => Found::Nothing,
         }
     }
 
-    /// Lets `work` have the lock, or a new one where there is nothing, which stays if `keeps` says
-    /// so of the outcome. What stays loses the expiry that somebody gave it, as a value does by
-    /// `SET`: or a lock would go while it is held. Returns the outcome, and whether there was such
-    /// an expiry.
+    /// Passes the lock to `work`, or a new one if there is none, which is stored if `keeps` says so
+    /// of the outcome. If so, an expiry of the key is removed too, as `SET` does, because otherwise
+    /// the lock would go while it is held. Returns the outcome, and whether there was such an
+    /// expiry.
     ///
     /// # Errors
-    /// Those of `work`, and that the key holds a value of another type.
+    /// Those of `work`, and [`Refusal::WrongType`].
     #[inline]
     pub(super) fn with_lock<T>(
         &mut self,
@@ -500,13 +501,13 @@ impl Drop for Key<'_> {
     }
 }
 
-/// The role and state of the server, whoever asks.
+/// The role and state of the server, without those of a sender.
 pub(super) fn server_flags(_: InServer<'_>) -> Flags {
-    // SAFETY: without a context the server tells of itself only.
+    // SAFETY: without a context the server reports only on itself.
     Flags(unsafe { call!(RedisModule_GetContextFlags(null_mut())) } as u32)
 }
 
-/// The wall clock in milliseconds since 1970, as the server sees it.
+/// The wall clock in milliseconds since 1970, as the server reads it.
 pub(super) fn wall_ms() -> u64 {
     // SAFETY: takes nothing.
     u64::try_from(unsafe { call!(RedisModule_Milliseconds()) }).unwrap_or(0)
@@ -530,12 +531,12 @@ fn log_with(context: *mut raw::RedisModuleCtx, level: Level, line: &str) {
     }
 }
 
-/// Runs `work` for the server; a panic ends here, in the log, and `otherwise` is the result.
+/// Runs `work`. If it panics, logs that and returns `otherwise`.
 fn guard<R>(what: &str, otherwise: R, work: impl FnOnce() -> R) -> R {
     catch(what, work).unwrap_or(otherwise)
 }
 
-/// Runs `work` for the server; a panic ends here, in the log, and nothing is the result.
+/// Runs `work`. If it panics, logs that and returns `None`.
 fn catch<R>(what: &str, work: impl FnOnce() -> R) -> Option<R> {
     let result = catch_unwind(AssertUnwindSafe(work)).ok();
     if result.is_none() {
@@ -544,7 +545,7 @@ fn catch<R>(what: &str, work: impl FnOnce() -> R) -> Option<R> {
     result
 }
 
-/// `text` for C: no byte of it may be zero, and none ends a line.
+/// `text` for C; zeros and line ends become spaces.
 fn c_string(text: &str) -> CString {
     let clean: Vec<u8> = text
         .bytes()

@@ -1,4 +1,4 @@
-//! Looking through databases, key by key.
+//! Scanning databases, key by key.
 #![allow(unsafe_code, reason = "the border to a C API")]
 
 use std::ffi::{c_int, c_void};
@@ -9,7 +9,7 @@ use super::{Context, OK, call, guard, slice, values};
 use crate::engine::Lock;
 
 impl Context<'_> {
-    /// Makes `database` the one in which keys are opened; answers whether there is such a one.
+    /// Selects the database in which keys are opened. Returns whether it exists.
     pub(in crate::module) fn select(&mut self, database: u32) -> bool {
         // SAFETY: the context lasts as long as `self`.
         unsafe { call!(RedisModule_SelectDb(self.raw.as_ptr(), database as c_int)) == OK }
@@ -22,8 +22,8 @@ impl Context<'_> {
         u32::try_from(database).unwrap_or(0)
     }
 
-    /// Looks at some keys of the selected database, `buckets` of its table at most, from `cursor`
-    /// on, and shows those that are locks to `look`. Answers whether there are more.
+    /// Passes the locks among some keys of the selected database to `look`: those in at most
+    /// `buckets` buckets of its table, from `cursor` on. Returns whether there are more.
     pub fn scan(
         &mut self,
         cursor: &mut Cursor,
@@ -33,8 +33,8 @@ impl Context<'_> {
         let mut look = look;
         for _ in 0..buckets {
             let look: *mut &mut dyn FnMut(&[u8], &mut Lock) = &mut look;
-            // SAFETY: cursor and context are alive, and `scanned` takes `look` for what it is; the
-            // server calls it before it returns.
+            // SAFETY: cursor and context are alive, and `scanned` casts `look` to its own type; the
+            // server calls it only before it returns.
             let more = unsafe {
                 call!(RedisModule_Scan(self.raw.as_ptr(), cursor.raw, Some(scanned), look.cast()))
             };
@@ -46,7 +46,7 @@ impl Context<'_> {
     }
 }
 
-/// Shows one key to the closure behind `look`.
+/// Passes one key, if it is a lock, to the closure behind `look`.
 unsafe extern "C" fn scanned(
     _context: *mut raw::RedisModuleCtx,
     name: *mut raw::RedisModuleString,
@@ -57,7 +57,7 @@ unsafe extern "C" fn scanned(
         let mut length = 0;
         // SAFETY: `Context::scan` passes the closure, which outlives the scan; name and key last
         // for this callback, and nobody else uses the value meanwhile: the scan borrows the only
-        // context that could open a key. A null key is taken for a missing one.
+        // context that could open a key. The server treats a null key as a missing one.
         unsafe {
             let is_lock = call!(RedisModule_ModuleTypeGetType(key)) == values::lock_type();
             let value = call!(RedisModule_ModuleTypeGetValue(key)).cast::<Lock>();
@@ -70,7 +70,7 @@ unsafe extern "C" fn scanned(
     });
 }
 
-/// A place in a database's table of keys.
+/// A position in a database's table of keys.
 pub struct Cursor {
     raw: *mut raw::RedisModuleScanCursor,
 }
@@ -80,7 +80,7 @@ unsafe impl Send for Cursor {}
 
 impl Default for Cursor {
     fn default() -> Cursor {
-        // SAFETY: takes nothing; never answers null.
+        // SAFETY: takes nothing; never returns null.
         Cursor { raw: unsafe { call!(RedisModule_ScanCursorCreate()) } }
     }
 }

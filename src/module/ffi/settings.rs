@@ -1,4 +1,4 @@
-//! What the server tells of its settings and of itself.
+//! The server's settings, and what it reports about itself.
 #![allow(unsafe_code, reason = "the border to a C API")]
 
 use std::ffi::CStr;
@@ -20,7 +20,7 @@ impl Context<'_> {
             return None;
         }
         // SAFETY: the second element of the pair is looked up, and read before the reply is freed;
-        // the server answers null where there is no such element or no text.
+        // the server returns null for a missing element or one without text.
         unsafe {
             let element = call!(RedisModule_CallReplyArrayElement(reply, 1));
             let mut length = 0;
@@ -35,8 +35,8 @@ impl Context<'_> {
         }
     }
 
-    /// The port on which the server listens: that for TLS where it has no other; 0 if none.
-    /// INFO says it also where CONFIG was renamed.
+    /// The port on which the server listens, for TLS if it has no other; 0 if none. From INFO,
+    /// which also works if CONFIG was renamed.
     pub(in crate::module) fn port(&mut self) -> u16 {
         self.figure(c"server", c"tcp_port").and_then(|port| port.try_into().ok()).unwrap_or(0)
     }
@@ -55,9 +55,9 @@ impl Context<'_> {
         (status == OK).then_some(figure)
     }
 
-    /// Whether all of the data set is on disk, as far as the server has anything to do with it.
+    /// Whether the whole data set is on disk, as far as the server knows.
     pub(in crate::module) fn is_data_set_saved(&mut self) -> bool {
-        // An append-only file is synced before the server says that it stops.
+        // The server syncs an append-only file before it sends the event that it stops.
         if self.setting("appendonly").is_some_and(|value| value == "yes") {
             return true;
         }

@@ -1,4 +1,4 @@
-//! Locks as values that the server owns: made, counted, put at keys, and freed.
+//! Locks as values that the server owns: creating, counting, storing and freeing them.
 #![allow(unsafe_code, reason = "the border to a C API")]
 
 use std::ffi::c_void;
@@ -11,7 +11,7 @@ use crate::engine::Lock;
 
 static LOCK_TYPE: AtomicPtr<raw::RedisModuleType> = AtomicPtr::new(std::ptr::null_mut());
 
-/// The type as the server knows it.
+/// The server's handle of the data type.
 #[inline]
 pub(super) fn lock_type() -> *mut raw::RedisModuleType {
     LOCK_TYPE.load(Ordering::Relaxed)
@@ -30,16 +30,17 @@ pub(in crate::module) fn lock_count() -> usize {
     COUNT.load(Ordering::Relaxed)
 }
 
-/// Leases that came with a lock that was loaded or copied, less those that went with theirs.
+/// Leases that came with locks that were loaded or copied, less those that went with their locks.
 static HELD: AtomicI64 = AtomicI64::new(0);
 
-/// How many leases came with their lock, less those that went with theirs, whose end nobody has
-/// noted. The rest of the account is the node's, since a lock may go on any thread.
+/// Leases, with an end not yet noted, that came with locks that were loaded or copied, less those
+/// that went with their locks. The node counts the rest; this count is here because a lock may be
+/// freed on any thread.
 pub(in crate::module) fn held_count() -> i64 {
     HELD.load(Ordering::Relaxed)
 }
 
-/// A value for the server to own that brings its lease along.
+/// A value for the server to own, counting its lease.
 pub(super) fn give_with_lease(lock: Lock) -> *mut Lock {
     HELD.fetch_add(i64::from(lock.has_unnoted_lease()), Ordering::Relaxed);
     give(lock)
@@ -62,11 +63,11 @@ pub(super) unsafe extern "C" fn free(value: *mut c_void) {
 }
 
 impl Key<'_> {
-    /// Takes back what `EXPIRE` has said; answers whether it had.
+    /// Removes the key's expiry. Returns whether it had one.
     #[inline]
     pub(in crate::module) fn persist(&mut self) -> bool {
         let none = raw::mstime_t::from(raw::REDISMODULE_NO_EXPIRE);
-        // SAFETY: the key is open for writing, or null, which the server takes for a missing one.
+        // SAFETY: the key is open for writing, or null, which the server treats as a missing one.
         unsafe {
             let expires = call!(RedisModule_GetExpire(self.raw)) != none;
             if expires {
@@ -76,11 +77,11 @@ impl Key<'_> {
         }
     }
 
-    /// Puts `lock` there, in place of whatever is there.
+    /// Stores `lock` at the key, over whatever is there.
     pub(in crate::module) fn put(&mut self, lock: Lock) {
         let value = give(lock);
         // SAFETY: the key is open for writing; the server owns the value from now on and frees it
-        // with `free`, which makes it a box again.
+        // with `free`, which turns it back into a box.
         let status =
             unsafe { call!(RedisModule_ModuleTypeSetValue(self.raw, lock_type(), value.cast())) };
         if status != OK {

@@ -1,9 +1,9 @@
-//! What waiting needs of the server: names outside of a command, blocked clients, publishing, and
-//! being called later.
+//! What waiting needs from the server: names outside of a command, blocked clients, publishing, and
+//! timers.
 //!
-//! A blocked client has no timeout and no timeout callback of the server's: both race a grant in
-//! the same turn of the event loop, and the client then gets no reply, or the server aborts. It is
-//! answered by [`Blocked::answer`], once, whatever happens.
+//! Blocked clients do not use the server's timeout or its callback: both race a grant in the same
+//! turn of the event loop, and then the client gets no reply, or the server aborts. Whatever
+//! happens, [`Blocked::answer`] answers a client exactly once.
 #![allow(unsafe_code, reason = "the border to a C API")]
 
 use std::ffi::{CStr, c_char, c_int, c_void};
@@ -21,21 +21,21 @@ use crate::wire::outcome::AcquireReply;
 use crate::wire::resp::Reply;
 use crate::wire::spec::{self, c_names};
 
-/// Whether a server takes a client's write of a key.
+/// Whether a server accepts a client's write to a key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(in crate::module) enum Writes {
     Taken,
     /// Replicas are missing, or the cluster is down.
     Refused,
-    /// The slot of the key is another node's of the cluster.
+    /// The key's slot belongs to another node of the cluster.
     Elsewhere,
 }
 
-/// A context of the module's own, which belongs to no callback: for what may be asked at any time
-/// under the server's lock.
+/// The module's own context, which belongs to no callback. It may be used at any time under the
+/// server's lock.
 static DETACHED: AtomicPtr<raw::RedisModuleCtx> = AtomicPtr::new(null_mut());
 
-/// Makes the context of the module's own.
+/// Creates the module's own context.
 ///
 /// # Safety
 /// `context` must be the one that the server loads the module with.
@@ -45,23 +45,23 @@ pub(super) unsafe fn prepare(context: *mut raw::RedisModuleCtx) {
     DETACHED.store(detached, Ordering::Relaxed);
 }
 
-/// The context of the module's own. What is replicated through it goes out when the callback that
-/// runs has returned, and only if that callback has a context.
+/// The module's own context. What is replicated through it is sent when the running callback has
+/// returned, and only if that callback has a context.
 pub(super) fn detached() -> *mut raw::RedisModuleCtx {
     DETACHED.load(Ordering::Relaxed)
 }
 
-/// What is to be done later, with a context in which everything is allowed.
+/// Something to do later, with a context in which everything is allowed.
 pub(in crate::module) trait Task {
-    /// What it is called where it panics.
+    /// Its name in the log if it panics.
     const WHAT: &'static str;
 
     /// Does it.
     fn run(context: &mut Context<'_>);
 }
 
-/// Lets a task be done after so long, by the wall clock: a step of it makes that sooner or later.
-/// After no time it is done in this turn of the event loop or the next.
+/// Runs a task after `length` by the wall clock, so a step of that makes it earlier or later. With
+/// a length of zero it runs in this turn of the event loop or the next.
 pub(in crate::module) fn do_after<T: Task>(_: InServer<'_>, length: Millis) {
     let length = length.get().cast_signed();
     // SAFETY: the context is the module's own; the callback is static and takes no data.
@@ -73,7 +73,7 @@ unsafe extern "C" fn on_time<T: Task>(context: *mut raw::RedisModuleCtx, _data: 
     unsafe { Context::enter(context, T::WHAT, T::run) };
 }
 
-/// Lets `T` hear whenever `fd` can be read; answers whether the server does so.
+/// Calls [`Told::rang`] of `T` whenever `fd` can be read. Returns whether the server agreed to.
 #[cfg_attr(not(target_os = "linux"), allow(dead_code, reason = "only Linux has timers to watch"))]
 pub(in crate::module) fn watch<T: Told>(fd: BorrowedFd<'static>) -> bool {
     let readable = raw::REDISMODULE_EVENTLOOP_READABLE as c_int;
@@ -89,27 +89,28 @@ unsafe extern "C" fn on_readable<T: Told>(_fd: c_int, _data: *mut c_void, _mask:
     unsafe { guard_in_server("an alarm", (), T::rang) };
 }
 
-/// What blocked clients are told, and what becomes of it.
+/// An answer to a blocked client, and what happens if it is lost.
 pub(in crate::module) trait Told: Sized {
-    /// What was told to nobody.
+    /// An answer that nobody got.
     type Lost;
 
-    /// The answer as a reply, to a client that is there.
+    /// The reply to a client that is still there.
     ///
     /// # Errors
     /// The text of an error reply.
     fn deliver(&self) -> Result<Reply, String>;
 
-    /// The answer is over. What has turned out by now to have been told to nobody, if that matters.
+    /// The answer was delivered, or its client is gone. Returns what nobody was told, if that
+    /// matters.
     fn lost(self, server: InServer<'_>) -> Option<Self::Lost>;
 
-    /// Makes good for it.
+    /// Takes back what was lost.
     fn make_good(context: &mut Context<'_>, lost: Self::Lost);
 
-    /// A blocked client has gone, or was unblocked by force.
+    /// A blocked client is gone, or was unblocked by force.
     fn hung_up(server: InServer<'_>, blocked: u64);
 
-    /// The alarm has gone off that those who wait are served by.
+    /// The alarm by which waiters are served has gone off.
     fn rang(server: InServer<'_>);
 }
 
@@ -126,15 +127,15 @@ impl Context<'_> {
     }
 
     /// The number of the connection that sent the command, and whether its user may publish to
-    /// `channel`; `None` where there is no connection of a user's: in a script, for a module.
+    /// `channel`; `None` without a user's connection: in a script, or for a module.
     pub(in crate::module) fn sender(&mut self, channel: &[u8]) -> Option<(u64, bool)> {
         let flags = self.flags().0;
         if flags & raw::REDISMODULE_CTX_FLAGS_LUA != 0 {
             return None;
         }
         let context = self.raw.as_ptr();
-        // SAFETY: the context lasts as long as `self`; the server answers null for a client that
-        // has no connection or no user. Name, channel and user are ours, and each is freed once.
+        // SAFETY: the context lasts as long as `self`; the server returns null for a client without
+        // a connection or a user. Name, channel and user are ours, and each is freed once.
         unsafe {
             let id = call!(RedisModule_GetClientId(context));
             let name = call!(RedisModule_GetClientUserNameById(context, id));
@@ -155,11 +156,11 @@ impl Context<'_> {
         }
     }
 
-    /// The name of the user who sent the command; empty where there is none.
+    /// The name of the user who sent the command; empty if there is none.
     pub(in crate::module) fn user(&mut self) -> Box<[u8]> {
         let context = self.raw.as_ptr();
-        // SAFETY: the context lasts as long as `self`. The server answers null where nobody is
-        // known; the name is ours, its bytes last as long as it does, and it is freed once.
+        // SAFETY: the context lasts as long as `self`. The server returns null for an unknown
+        // client; the name is ours, its bytes last as long as it does, and it is freed once.
         unsafe {
             let id = call!(RedisModule_GetClientId(context));
             let name = call!(RedisModule_GetClientUserNameById(context, id));
@@ -185,7 +186,8 @@ impl Context<'_> {
         }
     }
 
-    /// Whether the sender of the command may be blocked: not in a transaction, not in a script.
+    /// Whether the sender of the command may be blocked: not in a transaction or a script, for
+    /// example.
     pub(in crate::module) fn may_block(&self) -> bool {
         let at_once = raw::REDISMODULE_CTX_FLAGS_LUA
             | raw::REDISMODULE_CTX_FLAGS_MULTI
@@ -195,10 +197,10 @@ impl Context<'_> {
         self.flags().0 & at_once == 0
     }
 
-    /// Blocks the sender of the command, which is not answered by the command itself.
+    /// Blocks the sender of the command, which is answered later.
     pub(in crate::module) fn block<T: Told>(&mut self) -> Blocked<T> {
         // SAFETY: the context is that of a command whose sender may be blocked. The callbacks are
-        // static. The handle is the server's until it is answered.
+        // static. The server keeps the handle until the client is answered.
         unsafe {
             let (reply, free) = (Some(on_reply::<T> as _), Some(on_free::<T> as _));
             let raw = call!(RedisModule_BlockClient(self.raw.as_ptr(), reply, None, free, 0));
@@ -208,7 +210,7 @@ impl Context<'_> {
     }
 }
 
-/// A key's name outside of its command's arguments.
+/// The name of a key that is not an argument of the command.
 pub(in crate::module) struct Name {
     raw: *mut raw::RedisModuleString,
 }
@@ -219,7 +221,7 @@ impl Name {
         self.args(|args| context.open(args, 0))
     }
 
-    /// Opens the key for reading; a missing one reads as missing.
+    /// Opens the key for reading; a missing key reads as empty.
     pub(in crate::module) fn open_to_read<'k>(&self, context: &'k mut Context<'_>) -> Key<'k> {
         self.args(|args| context.open_to_read(args, 0))
     }
@@ -237,7 +239,7 @@ impl Name {
         self.args(|args| context.notify(event, args, 0));
     }
 
-    /// States to replicas and to the append-only file a grant that no command of its own carries.
+    /// States a grant to replicas and to the append-only file, as a command of its own.
     pub(in crate::module) fn replicate_acquire(
         &self,
         context: &mut Context<'_>,
@@ -275,7 +277,7 @@ impl Name {
         }
     }
 
-    /// States a release that no command of its own carries.
+    /// States a release to replicas and to the append-only file, as a command of its own.
     pub(in crate::module) fn replicate_release(&self, context: &mut Context<'_>, token: &[u8]) {
         let (start, length) = (token.as_ptr().cast::<c_char>(), token.len());
         let (context, command) = (context.raw.as_ptr(), c_names::RELEASE.as_ptr());
@@ -285,12 +287,12 @@ impl Name {
         };
     }
 
-    /// Whether the access rules let this user acquire the lock.
+    /// Whether the access rules allow this user to acquire the lock.
     pub(in crate::module) fn may_be_acquired(&self, _: &mut Context<'_>, user: &[u8]) -> bool {
         let (command, user) = (string(spec::ACQUIRE.as_bytes()), string(user));
         let (token, ttl) = (string(b"-"), string(b"1"));
         // SAFETY: strings and user are ours, and each is freed once; the name is alive. The server
-        // answers null for a user that is not there.
+        // returns null for a user that does not exist.
         unsafe {
             let known = call!(RedisModule_GetModuleUserFromUserName(user));
             let mut arguments = [command, self.raw, token, ttl];
@@ -311,20 +313,20 @@ impl Name {
         }
     }
 
-    /// Whether the server would take a write of this key from a client now: asked by way of one
-    /// that changes nothing and, while the lock is free and somebody may wait for it, refuses
-    /// nothing by itself.
+    /// Whether the server would accept a client's write to this key now. It tries a command that
+    /// changes nothing and that the module itself does not refuse, as long as the lock is free and
+    /// the node could grant it.
     pub(in crate::module) fn writes(&self, context: &mut Context<'_>) -> Writes {
         let (context, command) = (context.raw.as_ptr(), c_names::EXTEND.as_ptr());
-        // In the mode of scripts the server looks at its replicas. It shall refuse by an error that
-        // can be read: where it has no text for one, Valkey 9.1 reads it nevertheless, and crashes.
+        // `S`: in script mode the server checks its replicas. `E`: it returns a refusal as a
+        // readable error; without a text for one, Valkey 9.1 reads it nevertheless, and crashes.
         let format = c"ESscc".as_ptr();
         // SAFETY: context and name are alive; `s` takes a string of the server, `c` a terminated
         // one. The reply is ours.
         unsafe {
             let (token, ttl) = (c"-".as_ptr(), c"1".as_ptr());
             let reply = call!(RedisModule_Call(context, command, format, self.raw, token, ttl));
-            // Why, if the server has refused: read before the next call of anything.
+            // The reason, if the server has refused. Must be read before any other call.
             let error = std::io::Error::last_os_error().raw_os_error();
             if is_done(reply) {
                 Writes::Taken
@@ -336,7 +338,7 @@ impl Name {
         }
     }
 
-    /// The name as the only argument: what is asked by position takes it.
+    /// The name as the only argument, for functions that take a position.
     fn args<R>(&self, work: impl FnOnce(&Args<'_>) -> R) -> R {
         work(&Args { raw: &mut [self.raw] })
     }
@@ -356,25 +358,25 @@ pub(in crate::module) struct Blocked<T> {
     told: PhantomData<T>,
 }
 
-// SAFETY: a handle of the server's, used under its lock only. What it is told is not in here.
+// SAFETY: a server handle, used only under its lock. It contains no `T`.
 unsafe impl<T> Send for Blocked<T> {}
 
 impl<T: Told> Blocked<T> {
-    /// A number that no other client that is blocked now has.
+    /// A number that is unique among the clients that are blocked now.
     pub(in crate::module) fn id(&self) -> u64 {
         self.raw as u64
     }
 
-    /// Answers it, also if it has gone: see [`Told::lost`].
+    /// Answers it, even if it is gone: see [`Told::lost`].
     pub(in crate::module) fn answer(self, told: T) {
         let told = Box::into_raw(Box::new(told));
-        // SAFETY: `self` is spent, so it happens once. The server owns the answer from now on, and
-        // gives it to `on_free`.
+        // SAFETY: `self` is consumed, so this happens once. The server owns the answer from now on,
+        // and gives it to `on_free`.
         unsafe { call!(RedisModule_UnblockClient(self.raw, told.cast())) };
     }
 }
 
-/// The client is there to be answered.
+/// The client is there, and is answered.
 unsafe extern "C" fn on_reply<T: Told>(
     context: *mut raw::RedisModuleCtx,
     _argv: *mut *mut raw::RedisModuleString,
@@ -398,22 +400,22 @@ unsafe extern "C" fn on_reply<T: Told>(
     OK
 }
 
-/// The answer is over: it was given, or the client has gone.
+/// The answer was given, or the client is gone.
 unsafe extern "C" fn on_free<T: Told>(_context: *mut raw::RedisModuleCtx, answer: *mut c_void) {
     let over = |server: InServer<'_>| {
         // SAFETY: what `Blocked::answer` gave to the server, which gives it back once.
         let answer = unsafe { Box::from_raw(answer.cast::<T>()) };
         let Some(lost) = answer.lost(server) else { return };
         // SAFETY: the context is the module's own, never freed. The server's event loop gives
-        // answers back, not a call of this module's: no key is open. The context of this callback
-        // has no client, so nothing can be opened in it. It does send out what is replicated.
+        // answers back, not within a call of this module: no key is open. The context of this
+        // callback has no client, so it cannot open keys. It does send what is replicated.
         unsafe { Context::within(detached(), |context| T::make_good(context, lost)) };
     };
     // SAFETY: the server's event loop gives answers back, under its lock.
     unsafe { guard_in_server("the end of a wait", (), over) };
 }
 
-/// The client has gone, or was unblocked by force.
+/// The client is gone, or was unblocked by force.
 unsafe extern "C" fn on_disconnect<T: Told>(
     _context: *mut raw::RedisModuleCtx,
     blocked: *mut raw::RedisModuleBlockedClient,

@@ -12,7 +12,7 @@ use crate::module::ffi::{Context, OK, call, guard_in_server};
 type Callback =
     unsafe extern "C" fn(*mut raw::RedisModuleCtx, raw::RedisModuleEvent, u64, *mut c_void);
 
-/// What is listened to. A second subscription to an event would replace the first.
+/// The events that are subscribed to. A second subscription to an event would replace the first.
 const SUBSCRIPTIONS: &[(u64, Callback)] = &[
     (raw::REDISMODULE_EVENT_FLUSHDB, on_flush),
     (raw::REDISMODULE_EVENT_SWAPDB, on_swap),
@@ -25,8 +25,8 @@ const SUBSCRIPTIONS: &[(u64, Callback)] = &[
     (raw::REDISMODULE_EVENT_REPLICA_CHANGE, on_replica),
 ];
 
-/// Redis from 8.4 says by it that slots are being emptied that have moved to another node, and
-/// Valkey from 9.0 how far a move has come. Older servers do not offer it.
+/// With this event Redis from 8.4 on says that it empties slots that have moved to another node,
+/// and Valkey from 9.0 on reports the progress of a move. Older servers do not offer it.
 const SLOTS_MOVE: u64 = 19;
 
 /// Subscribes to all of them.
@@ -156,7 +156,7 @@ unsafe extern "C" fn on_client(
     data: *mut c_void,
 ) {
     if subevent == raw::REDISMODULE_SUBEVENT_CLIENT_CHANGE_DISCONNECTED {
-        // SAFETY: the server passes what belongs to this event.
+        // SAFETY: the server passes the data of this event.
         if let Some(client) = unsafe { client_of_event(data) } {
             // SAFETY: as above, under its lock.
             unsafe {

@@ -1,4 +1,4 @@
-//! The data type's callbacks: what Redis asks of a lock that it stores.
+//! The data type's callbacks, which Redis calls for locks that it stores.
 #![allow(unsafe_code, reason = "the border to a C API")]
 
 use std::ffi::{c_char, c_int, c_void};
@@ -11,13 +11,13 @@ use crate::module::ffi::{InServer, call, guard, guard_in_server, slice};
 use crate::module::{datatype, waiters};
 use crate::wire::spec::c_names;
 
-/// What `TYPE` says, and the nine characters by which a data set knows the type.
+/// What `TYPE` returns, and the nine characters that identify the type in a data set.
 const TYPE_NAME: &std::ffi::CStr = c"fencelock";
 
-/// Redis 7.0's level of callbacks; a newer one would be refused there.
+/// The version of callbacks of Redis 7.0, which would refuse a newer one.
 const METHODS_VERSION: u64 = 4;
 
-/// Registers the type; answers whether the server took it.
+/// Registers the type. Returns whether the server accepted it.
 ///
 /// # Safety
 /// `context` must be the one that the server loads the module with.
@@ -156,8 +156,8 @@ unsafe extern "C" fn memory_usage(
 
 unsafe extern "C" fn unlink(key: *mut raw::RedisModuleKeyOptCtx, value: *const c_void) {
     let work = |server: InServer<'_>| {
-        // SAFETY: the server passes a value of this type, which was boxed, so that it may be
-        // written to. Nobody else refers to it: no key is open while the server deletes one.
+        // SAFETY: the server passes a value of this type, which was boxed, so it may be written to.
+        // No other reference to it exists: no key is open while the server deletes one.
         if let Some(lock) = unsafe { value.cast_mut().cast::<Lock>().as_mut() } {
             datatype::forgotten(server, lock);
         }
@@ -210,8 +210,8 @@ unsafe extern "C" fn defrag(
     value: *mut *mut c_void,
 ) -> c_int {
     // SAFETY: `value` is where the server keeps the pointer to a block of its allocator. It moves
-    // the block's bytes, which is all that a `Lock` needs to be moved, and answers the new place,
-    // or null if the old one is as good.
+    // the block's bytes, which is enough to move a `Lock`, and returns the new place, or null if
+    // the old one is as good.
     unsafe {
         let moved = call!(RedisModule_DefragAlloc(context, *value));
         if !moved.is_null() {
@@ -230,15 +230,15 @@ mod tests {
     use crate::module::ffi::values::give;
     use crate::module::process;
 
-    /// Moves a block as an allocator does that defragments: elsewhere, and what was there is no
-    /// more. Tests have the system's allocator.
+    /// Moves a block as a defragmenting allocator does: the old block is gone. Tests use the
+    /// system's allocator.
     unsafe extern "C" fn move_block(
         _context: *mut raw::RedisModuleDefragCtx,
         block: *mut c_void,
     ) -> *mut c_void {
         let layout = Layout::new::<Lock>();
         // SAFETY: the tests below defragment boxed locks only, which were allocated with this
-        // layout. The old block is overwritten, so that nobody can live on what is left of it.
+        // layout. The old block is overwritten, so that nothing can work with its former contents.
         unsafe {
             let moved = alloc(layout);
             moved.copy_from_nonoverlapping(block.cast(), layout.size());
@@ -248,7 +248,7 @@ mod tests {
         }
     }
 
-    /// The allocator finds the old place as good.
+    /// The allocator leaves the block where it is.
     unsafe extern "C" fn leave_block(
         _context: *mut raw::RedisModuleDefragCtx,
         _block: *mut c_void,
@@ -287,8 +287,8 @@ mod tests {
         }
     }
 
-    /// A survey may have passed the new name, and the original may be given back before it gets
-    /// there: then nobody but these callbacks has told the node of the lease.
+    /// A survey may have passed the new name, and the original may be given back before the survey
+    /// reaches it. Then only these callbacks have told the node of the lease.
     #[test]
     fn a_lease_that_finds_another_name_is_not_overlooked_by_a_survey() {
         // SAFETY: no other test uses the state of the process.

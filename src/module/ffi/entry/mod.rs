@@ -1,4 +1,4 @@
-//! Loading: what the server calls first, and everything that is registered with it.
+//! Loading: the function that the server calls first, and everything that is registered with it.
 #![allow(unsafe_code, reason = "the border to a C API")]
 
 mod events;
@@ -21,9 +21,9 @@ use crate::wire::node_info::{Figure, NodeField};
 use crate::wire::spec::{self, Arg, ArgKind, Command, KeyUse};
 
 const ERR: c_int = raw::REDISMODULE_ERR as c_int;
-/// What a replica says to everybody but its master, also where `replica-read-only` is `no`.
-const TOLD_BY_MASTER: &str = "a replica is told by its master, and decides nothing";
-/// What is said of what cannot happen.
+/// What a replica answers to everybody but its master, even with `replica-read-only no`.
+const TOLD_BY_MASTER: &str = "this server is a replica, and takes locks only from its master";
+/// The error after a panic.
 const BUG: &str = "a bug in lockmod; see the server's log";
 const MODULE_NAME: &std::ffi::CStr = c"lockmod";
 /// As an integer, because that is what `MODULE LIST` shows: 10000 * major + 100 * minor + patch.
@@ -74,7 +74,7 @@ unsafe fn init(
     arguments: &Args<'_>,
 ) -> Result<(), String> {
     if alloc::system_count() != 0 {
-        return Err("something was allocated before the server was there".to_owned());
+        return Err("something was allocated before the server had bound its allocator".to_owned());
     }
     // SAFETY: a plain read of a pointer that loading has just set, or left null.
     if unsafe { raw::RedisModule_RegisterNumericConfig }.is_none() {
@@ -113,13 +113,13 @@ unsafe fn init(
     unsafe { events::subscribe(context) }
 }
 
-/// Lacks a name in the bindings.
+/// It has no name in the bindings.
 const NO_IMPLICIT_SIGNAL_MODIFIED: u32 = 1 << 1;
-/// Valkey's, from 9.0, which moves no slots without it: facts about locks are understood before the
-/// node has their slots.
+/// From Valkey 9.0, which moves no slots without it. The module can apply facts about locks before
+/// the node has their slots.
 const HANDLE_ATOMIC_SLOT_MIGRATION: u32 = 1 << 5;
 
-/// Whether the server is a Valkey: it offers its functions by names of its own, too.
+/// Whether the server is a Valkey, which also offers its functions under its own names.
 fn is_valkey() -> bool {
     let mut function: *mut c_void = null_mut();
     // SAFETY: a plain read of a pointer that loading has set; the name is terminated, and the
@@ -191,8 +191,8 @@ unsafe extern "C" fn run<H: Handler>(
         OK
     };
     // SAFETY: the server passes a context that lasts for this callback. A command of this module
-    // runs within another only by a call that borrows the outer context exclusively, or within
-    // what another module does when such a call tells it that a key has changed.
+    // runs within another only by a call that borrows the outer context exclusively, directly or
+    // through another module that such a call has notified of a changed key.
     unsafe { Context::within(context, answer) }.unwrap_or(ERR)
 }
 
@@ -207,7 +207,7 @@ unsafe fn args<'a>(argv: *mut *mut raw::RedisModuleString, argc: c_int) -> Args<
     Args { raw: unsafe { std::slice::from_raw_parts_mut(argv, count) } }
 }
 
-/// Publishes what `COMMAND DOCS` and `COMMAND INFO` say. The server copies all of it.
+/// Registers what `COMMAND DOCS` and `COMMAND INFO` return. The server copies all of it.
 ///
 /// # Safety
 /// `registered` must be this command of this module.
@@ -354,6 +354,6 @@ unsafe extern "C" fn describe(context: *mut raw::RedisModuleInfoCtx, _for_crash_
             }
         }
     };
-    // SAFETY: the server asks for it under its lock.
+    // SAFETY: the server calls this under its lock.
     unsafe { guard_in_server("INFO", (), work) };
 }

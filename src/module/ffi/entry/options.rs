@@ -13,7 +13,7 @@ use crate::module::ffi::{Args, Context, OK, c_string, call, guard, slice};
 
 const ERR: c_int = raw::REDISMODULE_ERR as c_int;
 
-/// Registers all options, with the module's arguments for defaults, and lets the server set them.
+/// Registers all options, with the module's arguments as defaults, and lets the server set them.
 ///
 /// # Safety
 /// `context` must be the one that the server loads the module with.
@@ -29,7 +29,7 @@ pub(super) unsafe fn register(
         let name = c_string(option.name);
         let changeable = raw::REDISMODULE_CONFIG_DEFAULT;
         // SAFETY: the loading context; the server copies name and default; each value is static,
-        // and the callbacks take it for what it is.
+        // and its callbacks cast it to its own type.
         let status = unsafe {
             match (&option.kind, default) {
                 (OptionKind::Number { min, max, value, .. }, Given::Number(default)) => {
@@ -124,10 +124,10 @@ unsafe extern "C" fn set_switch(
     OK
 }
 
-/// The string that [`get_text`] answered last: the server copies it before it asks again.
+/// The string that [`get_text`] returned last: the server copies it before it asks again.
 struct Shown(*mut raw::RedisModuleString);
 
-// SAFETY: a string of the server, used under its lock only.
+// SAFETY: a server string, used only under its lock.
 unsafe impl Send for Shown {}
 
 static SHOWN: Mutex<Shown> = Mutex::new(Shown(null_mut()));
