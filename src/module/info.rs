@@ -1,4 +1,4 @@
-//! What INFO tells, and why a node grants nothing.
+//! What INFO reports, and why a node grants nothing.
 
 use super::ffi::{self, InServer, values};
 use super::{clock, process};
@@ -6,7 +6,7 @@ use crate::engine::Instant;
 use crate::wire::code::{LOADING, READONLY};
 use crate::wire::node_info::{ServerAccount, Told};
 
-/// All that the section `lockmod` tells.
+/// What the section `lockmod` reports.
 pub(super) fn told(server: InServer<'_>) -> Told {
     let now = clock::now();
     let moved = values::held_count();
@@ -26,7 +26,7 @@ pub(super) fn told(server: InServer<'_>) -> Told {
     })
 }
 
-/// Why the node grants nothing, whoever asks for whichever lock: a code word, and a text.
+/// Why the node grants nothing at all: a code word, and a text.
 pub(super) fn obstacle(server: InServer<'_>, now: Instant) -> Option<String> {
     if !ffi::server_flags(server).is_master() {
         Some(READONLY.says("the server is a replica"))

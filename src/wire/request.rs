@@ -33,7 +33,7 @@ pub const CHANNEL_MAX: usize = 256;
 pub struct Acquire<'a> {
     /// Token and ttl.
     pub claim: Claim<'a>,
-    /// Who asks, for people; may be empty.
+    /// The holder's label, for people; may be empty.
     pub label: &'a [u8],
     /// Whether it waits if the lock is not free.
     pub waiting: Waiting<'a>,
@@ -79,7 +79,7 @@ pub enum Request<'a> {
         token: &'a [u8],
         /// The length of lease that is asked for.
         ttl: Millis,
-        /// Who asks, for people; may be empty.
+        /// The holder's label, for people; may be empty.
         label: &'a [u8],
         /// Whether it waits if the lock is not free.
         waiting: Waiting<'a>,

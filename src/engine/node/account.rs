@@ -1,12 +1,12 @@
-//! What a node tells of a lock, and of itself, when somebody asks.
+//! What a node reports about a lock, and about itself.
 
 use super::{Counts, Lock, Node};
 use crate::engine::{Fence, Histogram, Instant, Millis, QuarantineReason};
 
-/// Whether somebody has a lock.
+/// Whether somebody holds a lock.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum LockState {
-    /// Nobody has it, or waits for it.
+    /// Nobody holds it or waits for it.
     #[default]
     Free,
     /// A lease stands.
@@ -16,35 +16,35 @@ pub enum LockState {
 }
 
 impl LockState {
-    /// All of them.
+    /// All states.
     pub const ALL: [LockState; 3] = [LockState::Free, LockState::Held, LockState::Reserved];
 }
 
-/// What a node tells of a lock: `LOCK.INFO`.
+/// What a node reports about a lock: `LOCK.INFO`.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct LockAccount {
-    /// Whether somebody has it.
+    /// Whether somebody holds it.
     pub state: LockState,
     /// The highest fence issued.
     pub fence: Fence,
-    /// How long the lease lasts; zero without one.
+    /// How much longer the lease lasts; zero without one.
     pub left: Millis,
-    /// Who holds it.
+    /// The holder's label.
     pub label: Option<Vec<u8>>,
-    /// How long it has been held; zero where it is not.
+    /// How long it has been held; zero if it is not.
     pub held_for: Millis,
     /// How many wait for it in line.
     pub waiters: u64,
     /// How long the first of them has been waiting.
     pub first_waiting: Option<Millis>,
-    /// For how much longer the node grants nothing, and why.
+    /// How much longer the quarantine lasts, and why.
     pub quarantine: Option<(Millis, QuarantineReason)>,
-    /// Why the node grants nothing, whoever asks for whichever lock: only whoever has its role and
-    /// its files knows.
+    /// Why the node grants nothing at all. The caller fills it, because the role and the state of
+    /// the files matter.
     pub obstacle: Option<String>,
 }
 
-/// What a node tells of itself: `INFO`.
+/// What a node reports about itself: `INFO`.
 #[derive(Clone, Debug)]
 pub struct NodeAccount {
     /// The leases that stand, and some that ended just now.
@@ -53,22 +53,22 @@ pub struct NodeAccount {
     pub counts: Counts,
     /// How many wait, over all locks.
     pub waiters: u64,
-    /// The longest that the first of any line has been waiting.
+    /// The longest wait of those first in their line.
     pub oldest_waiter: Millis,
-    /// For how long those waited who were granted a lock.
+    /// How long the waiters who were granted a lock had waited.
     pub waits: Histogram,
-    /// For how long leases were held that were given back.
+    /// How long the leases that were given back had been held.
     pub holds: Histogram,
     /// Every next fence is larger than this.
     pub floor: Fence,
-    /// The largest fence that the node knows of.
+    /// The highest fence that the node knows.
     pub highest_fence: Fence,
-    /// For how much longer it is in quarantine; zero when it is not.
+    /// How much longer the quarantine lasts; zero outside of one.
     pub quarantine_left: Millis,
 }
 
 impl Node {
-    /// What the node tells of `lock`, which is that of this name in this database.
+    /// What the node reports about `lock`, which has this database and name.
     pub fn account_of(&self, place: (u32, &[u8]), lock: &Lock, now: Instant) -> LockAccount {
         let first = self.line(place).and_then(|line| Some((line.len(), line.first_since()?)));
         let lease = lock.lease(now);
@@ -91,7 +91,7 @@ impl Node {
         }
     }
 
-    /// What the node tells of itself. `moved` is as in [`Tally::held`](super::Tally::held).
+    /// What the node reports about itself. `moved` is as in [`Tally::held`](super::Tally::held).
     pub fn account(&mut self, moved: i64, now: Instant) -> NodeAccount {
         let quarantine = self.promises().quarantine(now);
         NodeAccount {

@@ -1,20 +1,20 @@
-//! What one node promises about itself across crashes: floor, ceilings, quarantine.
+//! What a node promises across crashes: floor, ceilings, quarantine.
 //!
-//! The one idea: a promise is made durable *before* it is used. No fence above the fence ceiling
-//! and no lease past the lease ceiling is ever issued; both are written to disk in blocks, ahead of
-//! need. After a restart that may have lost data, the floor starts at the fence ceiling, and the
-//! node grants nothing until the lease ceiling has passed.
+//! A promise is durable *before* it is used: the node never issues a fence above the fence ceiling
+//! or a lease beyond the lease ceiling. Both are written to disk in blocks, ahead of need. After a
+//! restart that may have lost data, the floor starts at the fence ceiling, and the node grants
+//! nothing until the lease ceiling has passed.
 
 use super::{Lock, Recovery, Stop};
 use crate::engine::{Fence, Instant, Millis, QuarantineReason};
 
-/// How many fences one write of the fence ceiling pays for. 2^53 has room for 8 * 10^9 crashes.
+/// How many fences one write of the fence ceiling covers. 2^53 has room for 8 * 10^9 crashes.
 pub const FENCE_BLOCK: u64 = 1 << 20;
-/// How much time one write of the lease ceiling pays for: an unclean restart may have to wait
-/// this much longer than the longest lease.
+/// How much time one write of the lease ceiling covers. After an unclean restart the node may have
+/// to wait this much longer than the longest lease.
 pub const LEASE_BLOCK: Millis = Millis::new(10_000);
 
-/// What the state file promises was never passed.
+/// The limits that the state file promises were never passed.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub struct Ceilings {
     /// No fence above it was ever issued.
@@ -27,12 +27,12 @@ impl Ceilings {
     /// Nothing may be used.
     pub const NONE: Ceilings = Ceilings { fence: Fence::ZERO, lease: Instant::from_millis(0) };
 
-    /// Whether both of `other`'s promises are within these.
+    /// Whether both ceilings of `other` are within these.
     pub fn covers(self, other: Ceilings) -> bool {
         other.fence <= self.fence && other.lease <= self.lease
     }
 
-    /// These, and a block more of both.
+    /// These, plus a block of each.
     #[must_use]
     pub fn plus_block(self) -> Ceilings {
         Ceilings {
@@ -60,15 +60,15 @@ impl Ceilings {
 pub struct Promises {
     floor: Fence,
     highest: Fence,
-    /// The latest end of any lease granted or come upon since the last survey began.
+    /// The latest end of the leases that were granted or found since the last survey began.
     recent: Instant,
     /// No lease from before that ends later.
     earlier: Instant,
     /// `None`: the node keeps no state file, and promises nothing across crashes.
     ceilings: Option<Ceilings>,
-    /// The ceilings that somebody has been asked to make durable.
+    /// The ceilings that the node has asked for.
     requested: Ceilings,
-    /// Whether there is a request that nobody has taken yet.
+    /// Whether nobody has taken that request yet.
     is_requesting: bool,
     quarantine: Option<Quarantine>,
 }
@@ -77,7 +77,7 @@ pub struct Promises {
 struct Quarantine {
     until: Instant,
     reason: QuarantineReason,
-    /// No extension counts, whichever lease it is of.
+    /// No extension counts, whichever lease it is for.
     nothing_counts: bool,
 }
 
@@ -99,12 +99,12 @@ impl Promises {
         }
     }
 
-    /// The fence below which a forgotten lock never restarts.
+    /// The fence below which no lock of this node starts.
     pub fn floor(&self) -> Fence {
         self.floor
     }
 
-    /// The highest fence known of any lock of this node.
+    /// The highest fence that this node knows of any lock.
     pub fn highest(&self) -> Fence {
         self.highest
     }
@@ -114,7 +114,7 @@ impl Promises {
         self.recent.max(self.earlier)
     }
 
-    /// What has been made durable.
+    /// The ceilings that are durable.
     pub fn ceilings(&self) -> Option<Ceilings> {
         self.ceilings
     }
@@ -135,7 +135,7 @@ impl Promises {
         Ok(())
     }
 
-    /// Notes what is in use; half of a block before more is needed, it is asked for.
+    /// Notes what is in use. When less than half of a block is left, requests the next.
     #[inline]
     fn note(&mut self, used: Ceilings) {
         if self.ceilings.is_some() && !self.requested.covers(used.plus_half_block()) {
@@ -146,19 +146,20 @@ impl Promises {
         self.recent = self.recent.max(used.lease);
     }
 
-    /// Ceilings worth making durable in the background, before they are needed; each is answered
+    /// Ceilings to make durable in the background, before they are needed. Returns each of them
     /// once.
     #[inline]
     pub fn take_request(&mut self) -> Option<Ceilings> {
         if std::mem::take(&mut self.is_requesting) { Some(self.requested) } else { None }
     }
 
-    /// Notes that a request could not be met: it will be made again.
+    /// Notes that such a request could not be met: it will be made again.
     pub fn request_failed(&mut self) {
         self.requested = self.ceilings.unwrap_or_default();
     }
 
-    /// Starts anew with these ceilings on disk; none: nothing is granted before there are some.
+    /// Replaces the ceilings by these, which are on disk. With [`Ceilings::NONE`] nothing is
+    /// granted.
     pub fn keep(&mut self, ceilings: Ceilings) {
         self.ceilings = Some(ceilings);
         self.requested = ceilings;
@@ -171,24 +172,24 @@ impl Promises {
         }
     }
 
-    /// Begins to look for the longest lease that stands: those that were given back early still
-    /// count until every lock has been looked at, and nobody has to keep account of them.
+    /// Begins a survey, which looks for the lease that ends last. Until every lock has been looked
+    /// at, leases that were given back early still count, so there is no need to track them.
     pub fn begin_survey(&mut self) {
         self.earlier = self.longest();
         self.recent = Instant::default();
     }
 
-    /// Notes a lock that a survey has come upon, or that changes its place while one may be under
-    /// way, and would thus be overlooked.
+    /// Notes a lock that a survey has found, or that moves to another name, where a survey might
+    /// miss it.
     pub fn come_upon(&mut self, lock: &Lock) {
         if let Some(lease) = lock.written_lease() {
             self.recent = self.recent.max(lease.ends_at);
         }
     }
 
-    /// Ends a survey that has looked at every lock. Answers the lower lease ceiling that the state
-    /// file shall promise from now on, if that shortens the wait after a crash: it binds this node
-    /// at once, so the file may follow when it likes.
+    /// Ends a survey that has looked at every lock. Returns the lower lease ceiling that the state
+    /// file should promise, if that shortens the wait after a crash. It binds this node at once, so
+    /// the file may follow at any time.
     pub fn end_survey(&mut self, now: Instant) -> Option<Instant> {
         self.earlier = Instant::default();
         let waited_for = self.quarantine.map_or(now, |quarantine| quarantine.until);
@@ -202,13 +203,13 @@ impl Promises {
         Some(enough)
     }
 
-    /// Whether a survey could shorten the wait after a crash, for all that is known without one.
+    /// Whether a survey could shorten the wait after a crash, as far as is known without one.
     pub fn would_gain(&self, now: Instant) -> bool {
         let least = now.after(Millis::new(LEASE_BLOCK.get() / 2 * 3));
         self.ceilings.is_some_and(|ceilings| ceilings.lease > least)
     }
 
-    /// Does what a start or a promotion asks for.
+    /// Applies what a start or a promotion requires.
     pub fn recover(&mut self, recovery: Recovery) {
         self.raise_floor(recovery.floor);
         if !recovery.prolong.is_zero() {
@@ -222,14 +223,14 @@ impl Promises {
         }
     }
 
-    /// Notes that a name has lost this lock: no name may start below its counter again. It may
-    /// have found another name, which a survey has passed already.
+    /// Notes that this lock is gone from its name: no name may start below its counter again. It
+    /// may have moved to a name that a survey has already passed.
     pub fn forget(&mut self, lock: &Lock) {
         self.raise_floor(lock.counter());
         self.come_upon(lock);
     }
 
-    /// Notes that any number of locks are gone, whose names and counters nobody listed.
+    /// Notes that any number of locks are gone, with names and counters unknown.
     pub fn forget_all(&mut self) {
         self.floor = self.highest;
     }
@@ -240,8 +241,8 @@ impl Promises {
         self.highest = self.highest.max(floor);
     }
 
-    /// Raises the floor to at least `floor`, as an operator asks for; answers the floor. Allowed in
-    /// quarantine, and not bound by the time: who may do so is a matter of access rules.
+    /// Raises the floor to at least `floor`, for an operator, and returns it. Allowed in
+    /// quarantine, and not bounded by the time: access rules say who may do it.
     ///
     /// # Errors
     /// [`Stop::Persist`].
@@ -253,14 +254,15 @@ impl Promises {
 
     /// Notes a lock that came from a data set, a dump or a master.
     ///
-    /// Its fence and its lease may be beyond the ceilings: until [`Promises::take_request`] is
-    /// met, a crash could forget them.
+    /// Its fence and its lease may be beyond the ceilings: until the request in
+    /// [`Promises::take_request`] is met, a crash could forget them.
     pub fn seen(&mut self, counter: Fence, ends_at: Option<Instant>) {
         self.note(Ceilings { fence: counter, lease: ends_at.unwrap_or_default() });
     }
 
-    /// Notes a raise from `before` to `counter`. If the lock was born at the floor, then other
-    /// nodes' floors are higher than this one's: catch up, so that new names agree across nodes.
+    /// Notes a raise from `before` to `counter`. If the lock started at the floor, other nodes'
+    /// floors are higher than this one's. The floor catches up, so that new names start alike on
+    /// all nodes.
     pub fn raised(&mut self, before: Fence, counter: Fence) {
         self.highest = self.highest.max(counter);
         if counter > before && before.previous() <= self.floor {
@@ -268,8 +270,8 @@ impl Promises {
         }
     }
 
-    /// Grants nothing up to and including `until`. A longer quarantine already in force stays, and
-    /// becomes that of a promotion where this is one: nothing counts in it.
+    /// Grants nothing up to and including `until`. A longer quarantine already in force stays.
+    /// After a promotion, nothing counts in either.
     pub fn begin_quarantine(&mut self, until: Instant, reason: QuarantineReason) {
         let is_promotion = reason == QuarantineReason::Promotion;
         let before = self.quarantine.is_some_and(|present| present.nothing_counts);
@@ -282,8 +284,8 @@ impl Promises {
             Some(Quarantine { until, reason, nothing_counts: before || is_promotion });
     }
 
-    /// Notes that leases may have found other names: in a quarantine, nothing counts before it is
-    /// over. Returns its last instant if that is news, for the state file to say.
+    /// Notes that leases may have moved to other names: in a quarantine, nothing counts before it
+    /// is over. Returns its last instant for the state file, unless nothing counted already.
     pub fn names_changed(&mut self, now: Instant) -> Option<Instant> {
         let until = self.grants_nothing_until(now)?;
         let quarantine = self.quarantine.as_mut()?;
@@ -296,7 +298,7 @@ impl Promises {
         self.quarantine(now).is_none() || !self.nothing_counts(now) && !lock.is_provisional()
     }
 
-    /// Whether no extension counts, whichever lease it is of.
+    /// Whether no extension counts, whichever lease it is for.
     pub fn nothing_counts(&self, now: Instant) -> bool {
         let nothing_counts = self.quarantine.is_some_and(|present| present.nothing_counts);
         nothing_counts && self.quarantine(now).is_some()
@@ -307,7 +309,7 @@ impl Promises {
         self.quarantine = None;
     }
 
-    /// For how much longer, and why, the node grants nothing; `None` when it grants.
+    /// How much longer the quarantine lasts, and why; `None` outside of one.
     pub fn quarantine(&self, now: Instant) -> Option<(Millis, QuarantineReason)> {
         let quarantine = self.quarantine?;
         // A lease includes its last millisecond, and so does the wait for it.
@@ -325,7 +327,7 @@ mod tests {
         Ceilings { fence: Fence::new(fence).unwrap(), lease: Instant::from_millis(lease) }
     }
 
-    /// A node whose file pays for one block of fences, and for leases until 100 s.
+    /// A node whose file covers one block of fences, and leases until 100 s.
     fn node() -> Promises {
         Promises::new(Fence::ZERO, Some(ceilings(FENCE_BLOCK, 100_000)))
     }

@@ -1,89 +1,88 @@
-//! What a node may believe of itself after a restart or a promotion.
+//! What a node must assume and wait for after a restart or a promotion.
 //!
-//! The one idea: whatever may have been lost is bounded by what was promised. Fences go on above
-//! the promised ceiling; leases that may have been forgotten are waited out. Where not even the
-//! promise is known, the longest lease that the node's settings allow is waited out, and the fences
-//! go on far above everything that is known.
+//! What was promised bounds what may have been lost. Fences go on above the promised ceiling, and
+//! the node waits out leases that it may have forgotten. If not even the promise is known, it waits
+//! for the longest lease that its settings allow, and fences go on far above all that are known.
 
 use super::{Ceilings, Change, Inventory, Lock, Promises};
 use crate::engine::{
     Clocks, Fence, Instant, Millis, QuarantineReason, TTL_MAX, UNNOTICED, UnixTime,
 };
 
-/// How far the floor jumps at least where nobody knows what was issued: more than any node issues
-/// between two losses, and 2^53 has room for two million of them.
+/// How far the floor jumps at least if nobody knows which fences were issued. It is more than any
+/// node issues between two losses, and 2^53 has room for two million jumps.
 pub const FENCE_JUMP: u64 = 1 << 32;
 
-/// What the node wrote about itself while it ran, or when it stopped.
+/// What the node wrote to its state file while it ran, or when it stopped.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Saved {
-    /// The port it listened on: it tells this node's file from another's.
+    /// The port it listened on, which identifies this node's file.
     pub port: u16,
-    /// What it promised. After a clean stop, what it used.
+    /// The ceilings that it promised; after a clean stop, what it used.
     pub ceilings: Ceilings,
     /// When this was written.
     pub at: Clocks,
     /// The boot whose monotonic clock all instants belong to; zero if unknown.
     pub boot: u64,
-    /// How wall-clock times stand to instants in what leaves the process: the same for as long as
-    /// no step of the wall clock is noticed, so that another start in this boot reads them exactly.
+    /// The clocks by which leases are dated outside of the process. They stay the same until a step
+    /// of the wall clock is noticed, so that another start in this boot reads the dates exactly.
     pub dating: Clocks,
-    /// The data set may have leases up to here that were dated in an earlier boot, or before a
-    /// step of the wall clock: their ends are not known exactly.
+    /// The last end of leases in the data set that were dated in an earlier boot, or before a step
+    /// of the wall clock: their ends are not known exactly.
     pub foreign_until: Instant,
-    /// Every write had been on disk before its reply, ever since the node started.
+    /// Every write was on disk before its reply, ever since the node started.
     pub is_always_durable: bool,
     /// A step of the wall clock was noticed: the append-only file is dated by two clocks.
     pub was_stepped: bool,
-    /// It was a replica, whose promises are its master's business.
+    /// It was a replica.
     pub was_replica: bool,
-    /// Nothing that it extends in a quarantine counts before, also after another start: it was
-    /// promoted, or leases have found other names.
+    /// Nothing that it extends in a quarantine counts before this, even after another start: it was
+    /// promoted, or leases moved to other names.
     pub nothing_counts_until: Instant,
-    /// How it stopped; `None` while it runs, and so after a crash.
+    /// How it stopped; `None` while it runs, and after a crash.
     pub stop: Option<Stopped>,
 }
 
 /// A clean stop.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Stopped {
-    /// All locks were in the data set when it was saved for the last time.
+    /// All locks are in the data set as it was last saved.
     pub is_saved: bool,
-    /// What there was.
+    /// The locks that there were.
     pub inventory: Inventory,
 }
 
-/// What was found in place of the state file.
+/// What was found at the state file's path.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Found {
     /// Nothing.
     Missing,
-    /// Something that is not this node's, or cannot be read.
+    /// A file of another node, or one that cannot be read.
     Damaged,
     /// What the node wrote.
     Present(Saved),
 }
 
-/// What is known when the data set, if any, has been loaded.
+/// What is known after the data set, if any, has been loaded.
 #[derive(Clone, Copy, Debug)]
 pub struct Loaded {
     /// The port on which the node listens.
     pub port: u16,
-    /// Both clocks, as they read now.
+    /// The current reading of both clocks.
     pub clocks: Clocks,
-    /// Which boot the monotonic clock belongs to; zero if unknown.
+    /// The boot of the monotonic clock; zero if unknown.
     pub boot: u64,
     /// How many locks were loaded.
     pub lock_count: u64,
-    /// What was loaded, counted from when a node that stopped cleanly counted.
+    /// The locks that were loaded, with the `since` of the clean stop, if there was one.
     pub inventory: Inventory,
-    /// The server has read a data set, however little there was in it.
+    /// The server has read a data set, which may be empty.
     pub was_read: bool,
     /// The highest fence that was loaded.
     pub highest: Fence,
     /// Every write is on disk before its reply, from now on.
     pub is_always_durable: bool,
-    /// It is a replica: it grants nothing anyway, until it is promoted.
+    /// It is a replica: it grants nothing until it is promoted.
     pub is_replica: bool,
     /// The longest lease that the node's settings allow.
     pub max_ttl: Millis,
@@ -92,26 +91,26 @@ pub struct Loaded {
 /// What the node must do before it grants.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Recovery {
-    /// Where its floor starts.
+    /// Its floor.
     pub floor: Fence,
-    /// Up to when, and why, it grants nothing.
+    /// The last instant of its quarantine, and the reason.
     pub quarantine: Option<(Instant, QuarantineReason)>,
-    /// No extension counts before that is over, whichever lease it is of.
+    /// No extension counts before that is over, whichever lease it is for.
     pub nothing_counts: bool,
-    /// By how much every lease that was loaded is prolonged: it may have been dated wrongly.
+    /// How much every loaded lease is prolonged, because its date may be wrong.
     pub prolong: Millis,
 }
 
 impl Recovery {
-    /// Whether locks that were loaded are to be dated again.
+    /// Whether loaded locks have to be dated again.
     pub fn redates(&self) -> bool {
         !self.prolong.is_zero()
     }
 
-    /// Dates the lease of a lock that was loaded, if it may stand.
+    /// Prolongs the lease of a loaded lock, if it may stand.
     ///
-    /// A lease that is prolonged may in truth have ended before the crash, and another may have
-    /// been granted the lock and been forgotten. So in a quarantine it is provisional.
+    /// A prolonged lease may have ended before the crash, and the node may have forgotten a later
+    /// grant to another. So in a quarantine it is provisional.
     pub fn redate(&self, lock: &mut Lock, now: Instant) {
         if !self.prolong.is_zero() && lock.prolong(self.prolong, now) && self.quarantine.is_some() {
             lock.set_provisional(true);
@@ -119,7 +118,7 @@ impl Recovery {
     }
 }
 
-/// What a node must do after a start.
+/// What a node must do after a start, before it grants.
 pub fn recover(found: Found, loaded: Loaded) -> Recovery {
     let lost = Recovery {
         floor: jump(loaded.highest, loaded.clocks.wall),
@@ -128,7 +127,7 @@ pub fn recover(found: Found, loaded: Loaded) -> Recovery {
         prolong: UNNOTICED,
     };
     match found {
-        // No state and no lock: the first start. Nothing can have been forgotten.
+        // No state file and no lock: the first start. Nothing can have been forgotten.
         Found::Missing if loaded.lock_count == 0 => Recovery {
             floor: loaded.highest,
             quarantine: None,
@@ -141,7 +140,7 @@ pub fn recover(found: Found, loaded: Loaded) -> Recovery {
             ..promote(loaded.clocks, saved.ceilings.fence.max(loaded.highest), loaded.max_ttl)
         },
         Found::Present(saved) => Recovery {
-            // Also after a clean stop: the data set may be an older one than was saved.
+            // Even after a clean stop: the data set may be older than the one that was saved.
             floor: saved.ceilings.fence.max(loaded.highest),
             quarantine: wait(&saved, loaded),
             nothing_counts: saved.nothing_counts(loaded),
@@ -150,7 +149,7 @@ pub fn recover(found: Found, loaded: Loaded) -> Recovery {
     }
 }
 
-/// What a replica must do that has become a master: it may lack its master's last grants.
+/// What a replica must do when it becomes a master: it may lack its master's last grants.
 pub fn promote(clocks: Clocks, highest: Fence, max_ttl: Millis) -> Recovery {
     Recovery {
         floor: jump(highest, clocks.wall),
@@ -160,17 +159,17 @@ pub fn promote(clocks: Clocks, highest: Fence, max_ttl: Millis) -> Recovery {
     }
 }
 
-/// A floor above whatever was issued after `highest`, by a node that nobody can ask.
+/// A floor above all fences that may have been issued after `highest`.
 ///
-/// From the same `highest` two losses would jump to the same floor, so it is the time of day in
-/// microseconds at least: no node issues a million fences a second for long, and a later loss has
-/// a later time. 2^53 microseconds last until the year 2255.
+/// It is at least the time of day in microseconds, because otherwise two losses from the same
+/// `highest` would jump to the same floor. A later loss has a later time, and no node issues a
+/// million fences a second for long. 2^53 microseconds last until the year 2255.
 fn jump(highest: Fence, wall: UnixTime) -> Fence {
     highest.saturating_add(FENCE_JUMP).max(Fence::of_time(wall))
 }
 
-/// What a node says of itself before it grants, once `node` has the data set: what was promised
-/// stands, and what `recovery` asks for is promised too.
+/// What a node writes to its state file before it grants, after the data set has been loaded into
+/// `node`. Earlier promises stand, and what `recovery` requires is promised too.
 pub fn start(found: Found, loaded: Loaded, recovery: Recovery, node: &Promises) -> Saved {
     let now = loaded.clocks.now;
     let same_boot = match found {
@@ -190,7 +189,8 @@ pub fn start(found: Found, loaded: Loaded, recovery: Recovery, node: &Promises) 
         fence: recovery.floor.max(node.highest()),
         lease: longest.max(waited_for).max(now),
     };
-    // In a quarantine no lease is granted: a block of time would only make the next one longer.
+    // In a quarantine no lease is granted, so a block of time would only prolong the next
+    // quarantine.
     let first = match recovery.quarantine {
         Some(_) => Ceilings { lease: used.lease, ..used.plus_block() },
         None => used.plus_block(),
@@ -208,7 +208,8 @@ pub fn start(found: Found, loaded: Loaded, recovery: Recovery, node: &Promises) 
             Some(saved) if !is_stepped(&saved, loaded) => saved.foreign_until.min(longest),
             Some(_) | None => longest,
         },
-        // What a quarantine waits for is not on this disk: a crash in it must wait again.
+        // The leases that a quarantine waits for are not on this disk, so after a crash the node
+        // must wait again.
         is_always_durable: loaded.is_always_durable && recovery.quarantine.is_none(),
         was_stepped: false,
         was_replica: loaded.is_replica,
@@ -220,11 +221,11 @@ pub fn start(found: Found, loaded: Loaded, recovery: Recovery, node: &Promises) 
     }
 }
 
-/// What a node says of itself when it stops cleanly at `now`; `longest` is the latest end of the
-/// leases that stand in its data set.
+/// What a node writes to its state file when it stops cleanly at `now`; `longest` is the latest end
+/// of the leases that stand in its data set.
 ///
-/// A quarantine in force outlasts the stop: the leases that it waits for are those that are *not*
-/// in the data set, however completely that has been saved.
+/// A quarantine in force outlasts the stop: it waits for leases that are *not* in the data set,
+/// however completely that was saved.
 pub(super) fn stop(node: &Promises, now: Instant, longest: Instant, stopped: Stopped) -> Change {
     let waited_for = node.quarantine(now).map(|(left, _)| now.after(left).before(Millis::new(1)));
     let used =
@@ -240,7 +241,7 @@ fn wait(saved: &Saved, loaded: Loaded) -> Option<(Instant, QuarantineReason)> {
         return None;
     }
     let is_durable = saved.is_always_durable && loaded.is_always_durable && loaded.was_read;
-    // Where the data set has every lease, it is the wall clock that they are dated by.
+    // Even a data set that has every lease dates them by the wall clock.
     let reason = match saved.stop {
         Some(stopped) if !stopped.is_saved => QuarantineReason::UncleanRestart,
         None if !is_durable => QuarantineReason::UncleanRestart,
@@ -251,28 +252,29 @@ fn wait(saved: &Saved, loaded: Loaded) -> Option<(Instant, QuarantineReason)> {
     Some((until, reason))
 }
 
-/// Whether the append-only file is dated by two clocks: a step was noticed while the node ran, or
-/// is noticed now.
+/// Whether the append-only file has leases dated by two clocks: a step was noticed while the node
+/// ran, or is noticed now.
 fn is_stepped(saved: &Saved, loaded: Loaded) -> bool {
     saved.was_stepped
         || saved.is_of_boot(loaded.boot) && loaded.clocks.are_stepped_since(saved.dating)
 }
 
-/// An instant that was saved, such as the lease ceiling, on today's clock: no later than any lease
-/// can end.
+/// A saved instant, such as the lease ceiling, on the present clock; no later than any lease can
+/// end.
 fn todays(saved: &Saved, loaded: Loaded, instant: Instant) -> Instant {
     let latest = loaded.clocks.now.after(TTL_MAX);
     if saved.is_of_boot(loaded.boot) {
         return instant.min(latest);
     }
-    // The wall clock is all there is; it cannot make the wait longer than it was when written.
+    // After a reboot only the wall clock is left. It cannot make the wait longer than when it was
+    // written.
     let length = saved.at.now.until(instant);
     loaded.clocks.to_instant(saved.at.to_wall(instant).after(UNNOTICED), length).min(latest)
 }
 
 impl Found {
-    /// By which clocks to read, in boot `boot`, what this node has dated; `None` if only the
-    /// present ones are left.
+    /// The clocks by which to read, in boot `boot`, what this node has dated; `None` if only the
+    /// present reading is left.
     pub fn dating(&self, boot: u64) -> Option<Clocks> {
         match self {
             Found::Present(saved) if saved.is_of_boot(boot) => Some(saved.dating),
@@ -287,8 +289,9 @@ impl Saved {
         self.boot != 0 && self.boot == boot
     }
 
-    /// Whether nothing counts yet. The master of before a promotion may still live, and votes that
-    /// were forgotten under a name before a lease came to it, whatever became of this node since.
+    /// Whether nothing counts yet, however often this node has started since: after a promotion the
+    /// old master may still be alive; after a move of leases, so may forgotten votes under their
+    /// new names.
     fn nothing_counts(&self, loaded: Loaded) -> bool {
         self.nothing_counts_until > self.at.now
             && todays(self, loaded, self.nothing_counts_until) >= loaded.clocks.now
@@ -315,7 +318,7 @@ mod tests {
         Fence::new(number).unwrap()
     }
 
-    /// A node that wrote at 10 s of its boot that its leases end at 40 s at the latest.
+    /// The file of a node that wrote, 10 s after its boot, that no lease ends after 40 s.
     fn saved() -> Saved {
         Saved {
             port: 6379,
@@ -395,7 +398,7 @@ mod tests {
     fn after_a_reboot_the_wall_clock_counts_and_cannot_prolong_the_wait() {
         let rebooted = |wall| Loaded { clocks: clocks(500, wall), boot: BOOT + 1, ..loaded() };
         let wait = |wall| recover(Found::Present(saved()), rebooted(wall)).quarantine;
-        // A small step may have gone unnoticed.
+        // A step may have gone unnoticed.
         let unnoticed = UNNOTICED.get();
         assert_eq!(wait(HOUR + 20_000).unwrap().0, Instant::from_millis(10_500 + unnoticed));
         assert_eq!(wait(HOUR + 1_000).unwrap().0, Instant::from_millis(30_500));
@@ -440,7 +443,7 @@ mod tests {
     #[test]
     fn a_quarantine_outlasts_a_clean_stop() {
         // A crash forgot a lease until 40 s. The node came back, and was stopped in its quarantine
-        // with nothing in its data set: the next start must wait for that lease all the same.
+        // with nothing in its data set. The next start must still wait for that lease.
         let mut node = Promises::new(Fence::ZERO, None);
         node.recover(recover(Found::Present(saved()), loaded()));
         let (now, none) = (Instant::from_millis(12_500), Instant::default());
@@ -453,7 +456,7 @@ mod tests {
         let recovery = recover(Found::Present(left), again);
         assert_eq!(recovery.quarantine, Some((until, QuarantineReason::UncleanRestart)));
 
-        // Once it is over, nothing of it is left.
+        // A stop after the quarantine leaves nothing to wait for.
         let late = Instant::from_millis(40_001);
         let mut after = saved();
         stop(&node, late, none, stopped).apply(&mut after);
@@ -483,7 +486,7 @@ mod tests {
         }
     }
 
-    /// A node with a lease until then.
+    /// A node with a lease until `ends_at`.
     fn node(ends_at: u64) -> Promises {
         let mut node = Promises::new(Fence::ZERO, None);
         node.seen(fence(7), Some(Instant::from_millis(ends_at)));
@@ -564,8 +567,8 @@ mod tests {
 
     #[test]
     fn leases_from_before_a_step_are_prolonged_at_each_start_while_they_may_stand() {
-        // They were read by the clock after the step, as if they were exact: an hour's step back
-        // made a lease stand that was over, and in a quarantine its extension counted.
+        // They were once read by the clock after the step, as if they were exact. After a step back
+        // by an hour, a lease that was over stood again, and in a quarantine its extension counted.
         let while_it_ran = (Saved { was_stepped: true, ..saved() }, loaded(), UNNOTICED);
         let back = Loaded { clocks: clocks(12_000, 1), ..loaded() };
         let while_down = (saved(), back, Millis::ZERO);
@@ -583,7 +586,7 @@ mod tests {
 
     #[test]
     fn a_start_promises_all_that_it_found_whatever_became_of_the_file() {
-        // A node whose file is lost goes on far above what it found: the next crash must not drop
+        // A node whose file is lost goes on far above what it found. The next crash must not bring
         // it below that, nor forget a lease that came with the data.
         let of_replica = Saved { was_replica: true, ..saved() };
         let founds = [Found::Missing, Found::Damaged, Found::Present(saved())];
