@@ -41,7 +41,7 @@ enum Said {
     Granted { fence: u64, ends_at: u64, lapsed: bool },
     Again { fence: u64, ends_at: u64, later: bool },
     Released { held_for: u64 },
-    Extended { ends_at: u64, counter: u64, counts: bool },
+    Extended { ends_at: u64, counter: u64, counts: bool, lapsed: bool },
     HeldByAnother,
     NotHeld,
     Quarantined { left: u64 },
@@ -257,14 +257,15 @@ impl Plain {
                 } else {
                     self.write(name, PlainLease { ends_at, ..lease });
                 }
-                self.extended(name)
+                self.extended(name, false)
             }
             (Some(_), _) => Said::HeldByAnother,
             (None, Fences::Repair(fence, _)) if self.is_beyond(fence) => self.bad_fence(),
             (None, Fences::Repair(fence, label)) => {
+                let lapsed = lock.lease.is_some();
                 // A lapsed lease of the same token is the same grant's: its label goes on.
-                let lapsed = lock.lease.filter(|lease| lease.token == token);
-                let label = lapsed.map_or_else(|| labels[label].clone(), |lease| lease.label);
+                let own = lock.lease.filter(|lease| lease.token == token);
+                let label = own.map_or_else(|| labels[label].clone(), |lease| lease.label);
                 let (token, granted_at) = (token.to_vec(), self.now);
                 let is_provisional = self.is_quarantined();
                 let is_behind = lock.counter.max(self.floor) > fence;
@@ -279,7 +280,7 @@ impl Plain {
                 }
                 let lease = PlainLease { token, fence, ends_at, label, granted_at, is_provisional };
                 self.write(name, lease);
-                self.extended(name)
+                self.extended(name, lapsed)
             }
             (None, _) => Said::NotHeld,
         }
@@ -293,7 +294,7 @@ impl Plain {
             Some(lease) if lease.token == token && self.is_beyond(fence) => self.bad_fence(),
             Some(lease) if lease.token == token => {
                 self.raise_to(name, fence);
-                self.extended(name)
+                self.extended(name, false)
             }
             Some(_) => Said::HeldByAnother,
             None => Said::NotHeld,
@@ -310,14 +311,14 @@ impl Plain {
     }
 
     /// The lease stands: whether it counts, and from when on it always does.
-    fn extended(&mut self, name: usize) -> Said {
+    fn extended(&mut self, name: usize, lapsed: bool) -> Said {
         let mut lease = self.lock(name).lease.expect("just extended");
         lease.is_provisional &= self.is_quarantined();
         let is_waiting = self.is_quarantined() && self.is_promoted;
         let counts = !lease.is_provisional && !is_waiting;
         let ends_at = lease.ends_at;
         self.write(name, lease);
-        Said::Extended { ends_at, counter: self.lock(name).counter, counts }
+        Said::Extended { ends_at, counter: self.lock(name).counter, counts, lapsed }
     }
 
     fn lift_floor(&mut self, floor: u64) -> Said {
@@ -489,8 +490,9 @@ fn fencing(fences: Fences, labels: &[Vec<u8>]) -> Fencing<'_> {
 
 fn extended(outcome: Result<Extended, Said>) -> Said {
     match outcome {
-        Ok(Extended::Extended { ends_at, counter, counts, .. }) => {
-            Said::Extended { ends_at: ends_at.as_millis(), counter: counter.get(), counts }
+        Ok(Extended::Extended { ends_at, counter, counts, lapsed, is_news: _ }) => {
+            let (ends_at, counter) = (ends_at.as_millis(), counter.get());
+            Said::Extended { ends_at, counter, counts, lapsed }
         }
         Ok(Extended::HeldByAnother) => Said::HeldByAnother,
         Ok(Extended::NotHeld) => Said::NotHeld,

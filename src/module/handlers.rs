@@ -274,10 +274,13 @@ impl Handler for Extend {
             (decided, had_expiry, request.claim.ttl)
         };
         match outcome {
-            Extended::Extended { ends_at, is_news, .. } => {
+            Extended::Extended { ends_at, is_news, lapsed, .. } => {
                 if is_news || had_expiry {
                     let lease = Stands { ends_at, fence, is_provisional };
                     replication::state_extension(context, args, now, ttl, lease);
+                    if lapsed {
+                        context.notify(c"lock.expire", args, KEY);
+                    }
                     context.notify(c"lock.extend", args, KEY);
                 }
                 if waiters::any(context.in_server()) {

@@ -214,6 +214,23 @@ fn a_lease_whose_end_is_first_noticed_by_the_next_holder_is_announced_before() {
     assert_eq!(count(&server, "lapses"), 1);
 }
 
+/// A repair took the place of another's lease that had ended, and nobody was told of that end.
+#[test]
+fn a_lease_whose_end_is_first_noticed_by_a_repair_is_announced_before() {
+    let server = Server::builder().config("notify-keyspace-events", "Kd").config("hz", 1).start();
+    let conn = &mut server.connect();
+    let mut listener = listener(&server);
+    for holder in ["B", "A"] {
+        ask(conn, "DEL a");
+        ask(conn, "LOCK.ACQUIRE a A 1");
+        wait_for_lapse(conn, "a");
+        assert_eq!(ask(conn, &format!("LOCK.EXTEND a {holder} 600000 FENCE 9 REPAIR")), "1");
+        let events: Vec<String> = (0..3).map(|_| next(&mut listener).1).collect();
+        assert_eq!(events, ["lock.acquire", "lock.expire", "lock.extend"]);
+    }
+    assert_eq!((count(&server, "lapses"), count(&server, "held")), (2, 1));
+}
+
 #[test]
 fn leases_of_any_database_and_any_number_are_announced() {
     const COUNT: usize = 20_000;

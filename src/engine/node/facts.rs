@@ -99,7 +99,8 @@ impl Node {
         self.seen(lock);
         self.tally.counts.raises += 1;
         let ends_at = lock.written_lease().map_or(Instant::default(), |lease| lease.ends_at);
-        Extended::Extended { ends_at, counter: lock.counter(), counts: true, is_news: true }
+        let counter = lock.counter();
+        Extended::Extended { ends_at, counter, counts: true, is_news: true, lapsed: false }
     }
 
     /// Raises the floor, as an operator did at the master. Returns the floor.

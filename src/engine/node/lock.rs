@@ -191,6 +191,7 @@ impl Lock {
 
     /// Writes `lease` into a free lock. Returns whether an earlier lease had ended unreleased,
     /// without having been noted.
+    #[must_use]
     pub(super) fn grant(&mut self, lease: Lease<'_>, now: Instant) -> bool {
         debug_assert!(!self.is_held(now), "I3");
         let lapsed = self.has_unnoted_lease();

@@ -132,8 +132,9 @@ impl Node {
         let had_lease = lock.has_unnoted_lease();
         let outcome = self.promises.extend(lock, claim, fencing, clocks)?;
         self.tally.changed(had_lease, lock);
-        if outcome.is_done() {
-            self.tally.counts.extensions += u64::from(outcome.is_news());
+        if let Extended::Extended { is_news, lapsed, .. } = outcome {
+            self.tally.counts.extensions += u64::from(is_news);
+            self.tally.counts.lapses += u64::from(lapsed);
             self.told(claim.token, lock.lease_fence());
         }
         Ok(outcome)

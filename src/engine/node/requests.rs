@@ -60,6 +60,8 @@ pub enum Extended {
         counts: bool,
         /// Whether the lease, its mark or the counter has changed.
         is_news: bool,
+        /// Whether it is a repair, and an earlier lease had ended without being given back.
+        lapsed: bool,
     },
     /// Another token holds the lock. Nothing changed.
     HeldByAnother,
@@ -143,6 +145,17 @@ impl Shown {
             is_provisional: lock.is_provisional(),
         }
     }
+}
+
+/// How a lock stood before an extension or a raise.
+enum Before {
+    /// Its lease stood.
+    Held(Shown),
+    /// Nobody held it.
+    Free {
+        /// A lease had ended without being given back.
+        lapsed: bool,
+    },
 }
 
 impl Promises {
@@ -245,7 +258,7 @@ impl Promises {
                 lock.raise(fence);
                 lock.set_end(ends_at);
                 self.raised(before.counter, lock.counter());
-                Ok(self.extended(lock, Some(before), now))
+                Ok(self.extended(lock, Before::Held(before), now))
             }
         }
     }
@@ -276,21 +289,24 @@ impl Promises {
             Some(lease) if lease.token == claim.token => lease.label.to_vec(),
             Some(_) | None => label.to_vec(),
         };
-        lock.grant(Lease { token: claim.token, fence, ends_at, label: &label }, now);
+        let lease = Lease { token: claim.token, fence, ends_at, label: &label };
+        let lapsed = lock.grant(lease, now);
         lock.set_provisional(is_quarantined);
-        Ok(self.extended(lock, None, now))
+        Ok(self.extended(lock, Before::Free { lapsed }, now))
     }
 
-    /// The outcome of an extension that was carried out; `before`: the lease as it stood, if it
-    /// did.
-    fn extended(&self, lock: &mut Lock, before: Option<Shown>, now: Instant) -> Extended {
+    /// The outcome of an extension that was carried out; `before`: how the lock stood.
+    fn extended(&self, lock: &mut Lock, before: Before, now: Instant) -> Extended {
         if self.quarantine(now).is_none() {
             // Whatever was forgotten is over: the lease counts from now on.
             lock.set_provisional(false);
         }
+        let (is_news, lapsed) = match before {
+            Before::Held(shown) => (shown != Shown::of(lock), false),
+            Before::Free { lapsed } => (true, lapsed),
+        };
         let (ends_at, counter) = (lock.until(), lock.counter());
-        let is_news = before != Some(Shown::of(lock));
-        Extended::Extended { ends_at, counter, counts: self.counts(lock, now), is_news }
+        Extended::Extended { ends_at, counter, counts: self.counts(lock, now), is_news, lapsed }
     }
 
     /// Raises the counter and the lease to at least `fence` if `token` holds the lock.
@@ -316,7 +332,7 @@ impl Promises {
                 let before = Shown::of(lock);
                 lock.raise(fence);
                 self.raised(before.counter, lock.counter());
-                Ok(self.extended(lock, Some(before), now))
+                Ok(self.extended(lock, Before::Held(before), now))
             }
             Holding::HeldByAnother => Ok(Extended::HeldByAnother),
             Holding::NotHeld => Ok(Extended::NotHeld),
