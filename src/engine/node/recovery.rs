@@ -438,6 +438,31 @@ mod tests {
         let empty = Loaded { lock_count: 0, ..loaded() };
         let recovery = recover(Found::Present(idle), empty);
         assert_eq!((recovery.floor, recovery.quarantine), (fence(1_000), None));
+
+        // One that ended with the stop stood in its last millisecond: after a reboot, for all that
+        // is known, it still does.
+        idle.ceilings.lease = idle.at.now;
+        let rebooted = Loaded { clocks: clocks(500, HOUR), boot: BOOT + 1, ..empty };
+        let (until, _) = recover(Found::Present(idle), rebooted).quarantine.unwrap();
+        assert_eq!(until, Instant::from_millis(500));
+        idle.ceilings.lease = idle.at.now.before(Millis::new(1));
+        assert_eq!(recover(Found::Present(idle), rebooted).quarantine, None);
+    }
+
+    #[test]
+    fn a_start_says_that_writes_are_always_on_disk_only_if_they_are_and_nothing_is_waited_for() {
+        let stands = recover(Found::Present(saved()), loaded());
+        let nothing = Recovery { quarantine: None, ..stands };
+        for (is_always_durable, recovery, says) in [
+            (true, nothing, true),
+            (true, stands, false),
+            (false, nothing, false),
+            (false, stands, false),
+        ] {
+            let loaded = Loaded { is_always_durable, ..loaded() };
+            let next = start(Found::Present(saved()), loaded, recovery, &node(20_000));
+            assert_eq!(next.is_always_durable, says, "{recovery:?}");
+        }
     }
 
     #[test]
@@ -528,6 +553,8 @@ mod tests {
             lock
         };
         let recovery = recover(Found::Missing, loaded());
+        assert!(recovery.redates(), "whoever has the locks goes through them");
+        assert!(!Recovery { prolong: Millis::ZERO, ..recovery }.redates());
         let mut lock = held();
         recovery.redate(&mut lock, now);
         assert!(lock.is_held(now) && lock.is_provisional(), "it had ended, for all that is known");
@@ -628,6 +655,8 @@ mod tests {
         let replica = Saved { was_replica: true, ..saved() };
         let (until, reason) = recover(Found::Present(replica), loaded()).quarantine.unwrap();
         assert_eq!((until, reason), (Instant::from_millis(72_000), QuarantineReason::Promotion));
+        // Its leases were dated by its master's clock.
+        assert_eq!(recover(Found::Present(replica), loaded()).prolong, UNNOTICED);
         let still = Loaded { is_replica: true, lock_count: 3, ..loaded() };
         let recovery = recover(Found::Present(replica), still);
         assert_eq!(recovery.floor, fence(1_000));
