@@ -100,7 +100,7 @@ impl<'a> Waiter<'a> {
         // Whatever has happened, the attempt puts the ticket in line again where it is not granted.
         let _ = seat.bell.take();
         seat.token = None;
-        let queue = queue(self.core, self.ends_at, self.ttl, &self.ticket, wakes);
+        let queue = queue(self.core, self.ends_at, self.waiting.stay(), &self.ticket, wakes);
         Packet::acquire_in_line(self.name, token, self.ttl, label, queue)
     }
 
@@ -222,7 +222,7 @@ impl<'a> Waiter<'a> {
     }
 
     fn putting_packet(&self, wakes: &Wakes, token: &[u8]) -> Packet {
-        let queue = queue(self.core, self.ends_at, self.ttl, &self.ticket, wakes);
+        let queue = queue(self.core, self.ends_at, self.waiting.stay(), &self.ticket, wakes);
         Packet::release_into_line(self.name, token, self.ttl, queue)
     }
 
@@ -261,20 +261,19 @@ fn ticket(start: u64, id: &TicketId) -> Ticket {
 fn queue<'q>(
     core: &Core,
     ends_at: Instant,
-    ttl: Millis,
+    stay: Millis,
     ticket: &Ticket,
     wakes: &'q Wakes,
 ) -> Queue<'q> {
-    let wait = queue_length(core, ends_at, ttl);
+    let wait = queue_length(core, ends_at, stay);
     Queue { wait, ticket: ticket.clone(), channel: wakes.channel() }
 }
 
-/// For how long the ticket shall stand in line unless it is put there again: a waiter that is cut
-/// off shall not hold up others for long, and every attempt puts it there again.
-fn queue_length(core: &Core, ends_at: Instant, ttl: Millis) -> Millis {
+/// For how long the ticket stays in line unless it is put there again.
+fn queue_length(core: &Core, ends_at: Instant, stay: Millis) -> Millis {
     let left = latest(&core.world).until(ends_at);
     let answer = Millis::round_up(core.settings.rules.timeout);
-    Millis::new(left.get().saturating_add(answer.get())).min(ttl)
+    Millis::new(left.get().saturating_add(answer.get())).min(stay)
 }
 
 /// Whether an error means that the node does not know how to put a ticket in line, or that its

@@ -18,6 +18,9 @@ use super::{Instant, Millis};
 const POLL_MIN: Millis = Millis::new(10);
 /// That limit doubles with each attempt in vain, up to this.
 const POLL_MAX: Millis = Millis::new(500);
+/// The longest time in line without an attempt is no shorter than this, however short the lease. A
+/// waiter is told when its turn comes, so it need not ask more often than one that polls.
+const FALLBACK_MIN: Millis = POLL_MAX;
 /// When some nodes have woken the waiter but no quorum has, it waits this long for the rest; twice
 /// as long after each attempt that was lost in this way.
 const HURRY: Millis = Millis::new(50);
@@ -37,7 +40,7 @@ pub enum Next {
 pub struct Waiting {
     quorum: Quorum,
     /// The longest time in line without an attempt, and twice the shortest. It is the interval at
-    /// which a holder renews, so waiting costs about as much as holding.
+    /// which a holder renews, so waiting costs about as much as holding; but see [`FALLBACK_MIN`].
     fallback: Millis,
     /// The nodes where the ticket is in line, as far as is known.
     in_line: NodeSet,
@@ -59,9 +62,11 @@ pub struct Waiting {
 impl Waiting {
     /// A wait for a lease of length `ttl`, before its first attempt.
     pub const fn new(quorum: Quorum, ttl: Millis) -> Waiting {
+        let third = Millis::new(ttl.get() / RENEW_DIVISOR);
+        let fallback = if third.get() < FALLBACK_MIN.get() { FALLBACK_MIN } else { third };
         Waiting {
             quorum,
-            fallback: Millis::new(ttl.get() / RENEW_DIVISOR),
+            fallback,
             in_line: NodeSet::EMPTY,
             woken: NodeSet::EMPTY,
             queued: NodeSet::EMPTY,
@@ -70,6 +75,12 @@ impl Waiting {
             heeds_wakes_at: Instant::from_millis(0),
             hurries: 0,
         }
+    }
+
+    /// How long the ticket stays in line unless it is put there again: a waiter that is cut off
+    /// must not hold up others for long, and each of its attempts puts it there again.
+    pub const fn stay(&self) -> Millis {
+        Millis::new(self.fallback.get() * RENEW_DIVISOR)
     }
 
     /// An attempt begins: wakes from before it are used up. Returns the nodes that had woken the
@@ -230,6 +241,21 @@ mod tests {
         let _ = waiting.lost(NodeSet::EMPTY, NOW, u32::MAX);
         assert_eq!(waiting.next(NOW), Next::WaitUntil(after(10_000)));
         assert_eq!(waiting.next(after(10_000)), Next::Attempt);
+    }
+
+    /// Waiters for a lease of 20 ms asked 130 times a second, and nobody is told sooner by that.
+    #[test]
+    fn a_short_lease_makes_nobody_ask_more_often_than_one_that_polls() {
+        for ttl in [1, 20, 1_500] {
+            let mut waiting = Waiting::new(Quorum::of(5).unwrap(), Millis::new(ttl));
+            waiting.begin();
+            let _ = waiting.lost(ALL, NOW, 0);
+            assert_eq!(waiting.next(NOW), Next::WaitUntil(after(250)), "{ttl}");
+            assert_eq!(waiting.stay(), Millis::new(1_500), "its place lasts until it asks again");
+            waiting.woken(0, NOW);
+            assert_eq!(waiting.next(NOW), Next::WaitUntil(after(50)), "{ttl}");
+        }
+        assert_eq!(waiting().stay(), Millis::new(30_000));
     }
 
     #[test]
