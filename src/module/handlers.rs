@@ -382,7 +382,7 @@ impl Handler for Info {
     fn run(context: &mut Context<'_>, args: &mut Args<'_>) -> Result<Answered, Refusal> {
         let server = context.in_server();
         let now = clock::now();
-        let obstacle = info::obstacle(server, now);
+        let obstacle = info::obstacle(context);
         let place = (context.database(), args.get(KEY));
         let account = |lock: &Lock| {
             process::with(server, |process| process.node.account_of(place, lock, now))

@@ -1,16 +1,13 @@
 //! What INFO reports, and why a node grants nothing.
 
-use super::ffi::{self, InServer, values};
+use super::ffi::{self, Context, InServer, values};
 use super::{clock, process};
-use crate::engine::Instant;
-use crate::wire::code::{LOADING, READONLY};
+use crate::wire::code::{self, LOADING, Meaning, OOM, READONLY};
 use crate::wire::node_info::{ServerAccount, Told};
 
 /// What the section `lockmod` reports.
-pub(super) fn told(server: InServer<'_>) -> Told {
-    let now = clock::now();
-    let moved = values::held_count();
-    let obstacle = obstacle(server, now);
+pub(super) fn told(server: InServer<'_>, obstacle: Option<String>) -> Told {
+    let (now, moved) = (clock::now(), values::held_count());
     process::with(server, |process| {
         let state = process.state.as_ref();
         let (state_writes, state_write_failures) =
@@ -27,13 +24,31 @@ pub(super) fn told(server: InServer<'_>) -> Told {
 }
 
 /// Why the node grants nothing at all: a code word, and a text.
-pub(super) fn obstacle(server: InServer<'_>, now: Instant) -> Option<String> {
+pub(super) fn obstacle(context: &mut Context<'_>) -> Option<String> {
+    own(context.in_server()).or_else(|| of_the_server(context))
+}
+
+/// What keeps the node itself from granting.
+pub(super) fn own(server: InServer<'_>) -> Option<String> {
     if !ffi::server_flags(server).is_master() {
-        Some(READONLY.says("the server is a replica"))
-    } else {
-        process::with(server, |process| match process.node.has_begun() {
-            true => process.refusal(now).map(|refusal| refusal.to_string()),
-            false => Some(LOADING.says("the server is starting")),
-        })
+        return Some(READONLY.says("the server is a replica"));
     }
+    let now = clock::now();
+    process::with(server, |process| match process.node.has_begun() {
+        true => process.refusal(now).map(|refusal| refusal.to_string()),
+        false => Some(LOADING.says("the server is starting")),
+    })
+}
+
+/// Why the server would refuse an acquire before the node sees it. Not seen: access rules, which
+/// are a user's; a slot of a cluster, which is a lock's; and a pause, in which nothing is refused.
+fn of_the_server(context: &mut Context<'_>) -> Option<String> {
+    let server = context.in_server();
+    if ffi::server_flags(server).is_out_of_memory() {
+        return Some(OOM.says("maxmemory is reached"));
+    }
+    if !process::with(server, |process| process.may_refuse) {
+        return None;
+    }
+    context.refusal_of_writes().filter(|text| code::meaning_of(text) == Meaning::Later)
 }

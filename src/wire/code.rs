@@ -129,6 +129,9 @@ pub(crate) const TRYAGAIN: Code =
 pub(crate) const UNBLOCKED: Code =
     code("UNBLOCKED", Meaning::Later, "the node became a replica meanwhile", "on its master");
 
+pub(crate) const OOM: Code =
+    code("OOM", Meaning::Later, "`maxmemory` is reached", "when memory is free");
+
 /// The errors with which the server itself answers a command of the module.
 pub const SERVER: [Code; 15] = [
     ERR,
@@ -149,7 +152,7 @@ pub const SERVER: [Code; 15] = [
         "when enough are",
     ),
     code("MISCONF", Meaning::Later, "the last snapshot failed", "when one has succeeded"),
-    code("OOM", Meaning::Later, "`maxmemory` is reached", "when memory is free"),
+    OOM,
     code("NOPROTO", Meaning::Never, "the server does not speak this version of RESP", "no"),
 ];
 

@@ -80,6 +80,25 @@ fn status_says_what_is_wrong_with_each_node() {
     assert!(json.contains("\"error\":\"unreachable: connection refused\""), "{json}");
 }
 
+/// "grants" was said of nodes that refused every acquire.
+#[test]
+fn a_node_whose_server_refuses_writes_is_not_said_to_grant() {
+    let nodes = nodes(1);
+    for (setting, code) in [("maxmemory", "OOM"), ("min-replicas-to-write", "NOREPLICAS")] {
+        nodes[0].run(&format!("CONFIG SET {setting} 1")).unwrap();
+        let refused = fails(&nodes, &["acquire", "job"], 121);
+        assert!(refused.contains(code), "{refused}");
+        let output = lockmod(&nodes, &["status"]).output().unwrap();
+        assert_eq!(output.status.code(), Some(121), "{code}");
+        let out = String::from_utf8(output.stdout).unwrap();
+        assert!(out.contains(&format!("grants nothing: {code}")), "{out}");
+        let out = succeeds(&nodes, &["info", "job"]);
+        assert!(out.contains(&format!("the node grants nothing: {code} ")), "{out}");
+        nodes[0].run(&format!("CONFIG SET {setting} 0")).unwrap();
+        assert!(succeeds(&nodes, &["status"]).contains("the only node grants locks"));
+    }
+}
+
 #[test]
 fn a_node_that_is_behind_is_seen_and_a_list_is_bounded() {
     let nodes = nodes(3);

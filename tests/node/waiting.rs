@@ -394,9 +394,21 @@ fn a_grant_waits_for_as_many_replicas_as_writes_need() {
     ask(conn, "CONFIG SET min-replicas-to-write 1");
     wait_until("the lease has ended", || field(conn, "res", "state") == "reserved");
     assert!(ask(conn, "LOCK.ACQUIRE other C 9").starts_with("NOREPLICAS "));
+    says_that_it_refuses(&server, "NOREPLICAS ");
     assert!(client.is_silent_for(Duration::from_millis(50)));
     ask(conn, "CONFIG SET min-replicas-to-write 0");
     assert_eq!(client.read(), b":2\r\n");
+    assert_eq!(server.info("lockmod_state").as_deref(), Some("grants"));
+}
+
+/// The node said that it grants, to `lockmod status` and to the alerts.
+#[track_caller]
+fn says_that_it_refuses(server: &Server, code: &str) {
+    let state = server.info("lockmod_state").expect("a state");
+    assert!(state.starts_with(code), "{state}");
+    assert_eq!(server.info_u64("lockmod_granting"), 0, "{code}");
+    let conn = &mut server.connect();
+    assert_eq!(field(conn, "any", "node_state"), state);
 }
 
 /// An acquire would be refused, and whoever stood in line was granted the lock all the same.
@@ -423,9 +435,11 @@ fn nobody_is_granted_anything_while_the_server_refuses_writes_for_its_disk_or_it
         wait_until("the lock is free", || field(conn, "res", "state") == "reserved");
         let error = ask(conn, "LOCK.ACQUIRE other C 9");
         assert!(error.starts_with(code), "{error}");
+        says_that_it_refuses(&server, code);
         assert!(client.is_silent_for(Duration::from_millis(50)), "{code}");
         ask(conn, &format!("{set} {accept}"));
         assert!(client.read().starts_with(b":"), "{code}");
+        assert_eq!(server.info("lockmod_state").as_deref(), Some("grants"), "{code}");
         assert_eq!(ask(conn, "LOCK.RELEASE res B"), "1");
     }
 }

@@ -1,10 +1,11 @@
 //! The server's settings, and what it reports about itself.
 #![allow(unsafe_code, reason = "the border to a C API")]
 
-use std::ffi::CStr;
+use std::ffi::{CStr, c_int};
 use std::ptr::null;
 
 use super::{Context, OK, Strings, call, raw, slice};
+use crate::wire::spec::c_names;
 
 impl Context<'_> {
     /// The value of one of the server's settings, as text.
@@ -39,6 +40,29 @@ impl Context<'_> {
     /// which also works if CONFIG was renamed.
     pub(in crate::module) fn port(&mut self) -> u16 {
         self.figure(c"server", c"tcp_port").and_then(|port| port.try_into().ok()).unwrap_or(0)
+    }
+
+    /// What the server answers to a write now, if it refuses it: asked by way of one without a key
+    /// that changes nothing.
+    pub(in crate::module) fn refusal_of_writes(&mut self) -> Option<String> {
+        // In the mode of scripts the server looks at its disk and its replicas; see `Name::writes`.
+        let (name, format) = (c_names::FLOOR.as_ptr(), c"ES".as_ptr());
+        // SAFETY: the context lasts as long as `self`, and no key is open. The reply is ours: its
+        // text is read before it is freed.
+        unsafe {
+            let reply = call!(RedisModule_Call(self.raw.as_ptr(), name, format));
+            if reply.is_null() {
+                return None;
+            }
+            let is_error =
+                call!(RedisModule_CallReplyType(reply)) == raw::REDISMODULE_REPLY_ERROR as c_int;
+            let mut length = 0;
+            let start = call!(RedisModule_CallReplyStringPtr(reply, &mut length));
+            let text = slice(start, length).filter(|_| is_error);
+            let text = text.map(|text| String::from_utf8_lossy(text).trim().to_owned());
+            call!(RedisModule_FreeCallReply(reply));
+            text
+        }
     }
 
     /// A number from a section of INFO.

@@ -11,6 +11,7 @@ use std::ptr::{null, null_mut};
 use redis_module::raw;
 
 use crate::module::events as module_events;
+use crate::module::ffi::waiting::detached;
 use crate::module::ffi::{
     Args, Context, InServer, Level, OK, c_string, call, catch, guard, guard_in_server, waiting,
 };
@@ -331,11 +332,19 @@ impl Texts {
     }
 }
 
-unsafe extern "C" fn describe(context: *mut raw::RedisModuleInfoCtx, _for_crash_report: c_int) {
+unsafe extern "C" fn describe(info: *mut raw::RedisModuleInfoCtx, is_crash_report: c_int) {
     let work = |server: InServer<'_>| {
-        // SAFETY: the context lasts for the callback; a null name means the module's own section.
-        unsafe { call!(RedisModule_InfoAddSection(context, null())) };
-        let told = info::told(server);
+        let obstacle = if is_crash_report != 0 {
+            // Nothing is asked of a server that has crashed.
+            info::own(server)
+        } else {
+            // SAFETY: the context is the module's own, never freed, and no other is made here. INFO
+            // is a command of the server, which no call of this module's runs: no key is open.
+            unsafe { Context::within(detached(), info::obstacle) }.flatten()
+        };
+        let told = info::told(server, obstacle);
+        // SAFETY: `info` lasts for the callback; a null name means the module's own section.
+        unsafe { call!(RedisModule_InfoAddSection(info, null())) };
         for field in NodeField::ALL {
             let name = c_string(field.name());
             // SAFETY: as above; the server copies name and value.
@@ -343,12 +352,11 @@ unsafe extern "C" fn describe(context: *mut raw::RedisModuleInfoCtx, _for_crash_
                 match field.write(&told) {
                     Figure::Number(number) => {
                         let number = number as c_ulonglong;
-                        call!(RedisModule_InfoAddFieldULongLong(context, name.as_ptr(), number));
+                        call!(RedisModule_InfoAddFieldULongLong(info, name.as_ptr(), number));
                     }
                     Figure::Text(text) => {
                         let text = c_string(&text);
-                        let (name, text) = (name.as_ptr(), text.as_ptr());
-                        call!(RedisModule_InfoAddFieldCString(context, name, text));
+                        call!(RedisModule_InfoAddFieldCString(info, name.as_ptr(), text.as_ptr()));
                     }
                 }
             }
