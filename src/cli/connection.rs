@@ -34,7 +34,7 @@ impl Connection {
         {
             let most = ttl / TIMEOUTS_PER_TTL;
             let text = format!(
-                "--timeout {} does not fit into --ttl {}: give 1 ms to {}, so that there is time \
+                "--timeout {} does not fit into --ttl {}: give 1ms to {}, so that there is time \
                  to try again",
                 Length(timeout),
                 Length(ttl),

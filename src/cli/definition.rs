@@ -125,7 +125,7 @@ fn listed(codes: &[Code]) -> String {
 /// The default of `--timeout` where a lease is asked for.
 const TIMEOUT_BY_TTL: &str = "How long to wait for the answer of each node [default: a twentieth \
                               of --ttl, at least 50ms and at most 500ms]";
-const LENGTHS: &str = "\n\nLengths of time are written as 500ms, 5s, 2m, 1h or 2d.";
+const LENGTHS: &str = "\n\nLengths of time are written as 500ms, 5s, 2m, 1h30m or 2d.";
 
 /// The whole definition.
 pub(super) fn definition() -> Command {

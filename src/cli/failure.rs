@@ -62,6 +62,11 @@ impl Failure {
         Failure { nodes, ..Failure::new(Failure::LOST, text) }
     }
 
+    /// What each node said, where nodes were asked.
+    pub(super) fn nodes(&self) -> &[NodeReport] {
+        &self.nodes
+    }
+
     /// The same, with what became of it.
     pub(super) fn but(self, text: &str) -> Failure {
         let text = if self.text.is_empty() { text.to_owned() } else { self.text + "; " + text };

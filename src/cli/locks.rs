@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::fmt::Display;
+use std::sync::Arc;
 use std::time::Duration;
 
 use super::args::{Acquire, ByName, Extend, List, Release};
@@ -11,9 +12,10 @@ use super::out::cut;
 use super::rows::shown;
 use super::signals::Signals;
 use super::values::Name;
-use super::{out, rows, waiting};
+use super::{doubts, out, rows, waiting};
 use crate::client::{
-    Length, LockInfo, LockState, Locker, NodeInfo, NodeReport, ReleaseError, Summary, Vote,
+    Length, LockInfo, LockState, Locker, NodeInfo, NodeReport, NodeSurvey, ReleaseError, Summary,
+    Vote,
 };
 use crate::wire::code;
 
@@ -62,7 +64,7 @@ pub(super) async fn release(args: Release) -> Result<(), Failure> {
     match locker.release_by_token(&args.lock.name, &token.0).await {
         Ok(()) => print(&args.lock, [("released", Json::Bool(true))], "released"),
         Err(ReleaseError::NotHeld(_)) => Err(not_the_holder(&locker, &args.lock.name).await),
-        Err(error) => Err(error.into()),
+        Err(error) => Err(doubts::named(&locker, error.into()).await),
     }
 }
 
@@ -109,14 +111,17 @@ async fn force_release(locker: &Locker, lock: &ByName) -> Result<(), Failure> {
         text += &format!("; {}", failed.join("; "));
     }
     if deleted + absent <= nodes.len() / 2 {
-        return Err(Failure::of_nodes(format!("lock '{name}' was only {text}"), nodes));
+        let failure = Failure::of_nodes(format!("lock '{name}' was only {text}"), nodes);
+        return Err(doubts::named(locker, failure).await);
     }
     if deleted == 0 {
         return Err(Failure::new(Failure::LOST, format!("no node has a lock '{name}'")));
     }
     let fields =
         [("deleted_on", Json::Number(deleted as u64)), ("nodes", Json::Number(nodes.len() as u64))];
-    print(lock, fields, text)
+    print(lock, fields, text)?;
+    warn("its holder is not told, and may go on until its validity ends", lock.json);
+    Ok(())
 }
 
 /// A length of time that is not shown longer than it is: whoever holds the lock relies on it.
@@ -151,7 +156,7 @@ pub(super) async fn extend(args: Extend) -> Result<(), Failure> {
             return Err(if is_lost {
                 not_the_holder(&locker, &args.lock.name).await
             } else {
-                failure
+                doubts::named(&locker, failure).await
             });
         }
     };
@@ -161,14 +166,22 @@ pub(super) async fn extend(args: Extend) -> Result<(), Failure> {
 
 pub(super) async fn fence(args: ByName) -> Result<(), Failure> {
     let locker = args.connection.locker()?;
-    let fence = locker.fence(&args.name).await.map_err(|nodes| {
-        let all = nodes.len();
-        let is_failed = |report: &NodeReport| !matches!(report.vote, Vote::Granted(_));
-        let failed: Vec<NodeReport> = nodes.into_iter().filter(is_failed).collect();
-        let said: Vec<String> = failed.iter().map(ToString::to_string).collect();
-        unanswered(Some(&args.name), failed, all).but(&said.join("; "))
-    })?;
-    print(&args, [("fence", Json::Number(fence.get()))], fence)
+    let fence = match locker.fence(&args.name).await {
+        Ok(fence) => fence,
+        Err(nodes) => {
+            let all = nodes.len();
+            let is_failed = |report: &NodeReport| !matches!(report.vote, Vote::Granted(_));
+            let failed: Vec<NodeReport> = nodes.into_iter().filter(is_failed).collect();
+            let said: Vec<String> = failed.iter().map(ToString::to_string).collect();
+            let failure = unanswered(Some(&args.name), failed, all).but(&said.join("; "));
+            return Err(doubts::named(&locker, failure).await);
+        }
+    };
+    print(&args, [("fence", Json::Number(fence.get()))], fence)?;
+    for text in doubts::quarantines(&locker.survey(0).await) {
+        warn(text, args.json);
+    }
+    Ok(())
 }
 
 fn info_fields(node: &str, info: &Result<LockInfo, Vote>) -> Vec<(&'static str, Json)> {
@@ -194,10 +207,14 @@ fn info_fields(node: &str, info: &Result<LockInfo, Vote>) -> Vec<(&'static str, 
     fields
 }
 
-fn info_line(info: &LockInfo) -> String {
+/// What is known of a lock, in words.
+fn lock_line(info: &LockInfo) -> String {
     let mut line = format!("{}, fence {}", info.state, info.fence);
     if info.state == LockState::Held {
-        line += &format!(" by {}", rows::label(info).as_deref().unwrap_or("no label"));
+        match rows::label(info) {
+            Some(label) => line += &format!(" by {label}"),
+            None => line += " without a label",
+        }
         if let Some(held_for) = info.held_for {
             line += &format!(" for {}", Length(held_for));
         }
@@ -211,16 +228,25 @@ fn info_line(info: &LockInfo) -> String {
             line += &format!(" (the first for {})", Length(first));
         }
     }
-    if let Some(left) = info.quarantine_left {
-        line += &format!(", in quarantine for {} more", Length(left));
-    } else if let Some(state) = info.node_state.as_ref().filter(|_| !is_replica(info)) {
-        line += &format!("; the node grants nothing: {state}");
-    }
     line
 }
 
+/// The same, with why it may not be so, or why the node grants nothing.
+fn info_line(info: &LockInfo) -> String {
+    let line = lock_line(info);
+    if let Some(left) = info.quarantine_left {
+        let left = Length(left);
+        format!("{line}; in quarantine for {left} more: the node may have forgotten a lease")
+    } else if let Some(state) = &info.node_state {
+        format!("{line}; the node grants nothing: {state}")
+    } else {
+        line
+    }
+}
+
 pub(super) async fn info(args: ByName) -> Result<(), Failure> {
-    let nodes = args.connection.locker()?.info(&args.name).await;
+    let locker = args.connection.locker()?;
+    let nodes = locker.info(&args.name).await;
     if args.json {
         let nodes = nodes.iter().map(|node| Json::Object(info_fields(&node.node, &node.info)));
         out::line(Json::of_lock(&args.name.0, [("nodes", Json::List(nodes.collect()))]))?;
@@ -230,26 +256,24 @@ pub(super) async fn info(args: ByName) -> Result<(), Failure> {
             Err(vote) => format!("{}: {vote}", node.node),
         }))?;
     }
-    for node in nodes.iter().filter(|node| node.info.as_ref().is_ok_and(is_replica)) {
-        warn(rows::is_replica(&node.node), args.json);
+    let failed = |node: &NodeInfo| node.info.as_ref().err().cloned().or(doubts::vote_of(node));
+    let votes: Vec<_> = nodes.iter().map(|node| (&node.node, failed(node))).collect();
+    if nodes.iter().any(|node| doubts::vote_of(node).is_some()) {
+        for text in doubts::replicas(&locker.survey(0).await) {
+            warn(text, args.json);
+        }
     }
-    answered(Some(&args.name), nodes.iter().map(|node| (&node.node, node.info.as_ref().err())))
+    answered(Some(&args.name), votes.into_iter())
 }
 
-/// Whether the node that told this is a replica.
-fn is_replica(info: &LockInfo) -> bool {
-    info.node_state.as_ref().is_some_and(|state| code::word_of(state) == code::READONLY.word)
-}
-
-/// An error unless a quorum of nodes has answered; each node comes with what it said instead.
+/// An error unless a quorum of masters has answered; each node comes with what it said instead.
 fn answered<'n>(
     name: Option<&Name>,
-    nodes: impl ExactSizeIterator<Item = (&'n std::sync::Arc<str>, Option<&'n Vote>)>,
+    nodes: impl ExactSizeIterator<Item = (&'n Arc<str>, Option<Vote>)>,
 ) -> Result<(), Failure> {
     let all = nodes.len();
-    let failed = nodes.filter_map(|(node, vote)| {
-        vote.map(|vote| NodeReport { node: node.clone(), vote: vote.clone() })
-    });
+    let failed = nodes
+        .filter_map(|(node, vote)| vote.map(|vote| NodeReport { node: Arc::clone(node), vote }));
     let failed: Vec<NodeReport> = failed.collect();
     let count = all - failed.len();
     if count > all / 2 {
@@ -264,6 +288,9 @@ fn unanswered(name: Option<&Name>, failed: Vec<NodeReport>, all: usize) -> Failu
     let text = match name.filter(|_| others > 0) {
         Some(name) => {
             format!("'{name}' is no lock: on {others} of {all} nodes the key has another type")
+        }
+        None if failed.iter().any(|report| doubts::is_replica(&report.vote)) => {
+            format!("{} of {all} nodes answered as masters: no quorum", all - failed.len())
         }
         None => format!("{} of {all} nodes answered: no quorum", all - failed.len()),
     };
@@ -296,21 +323,25 @@ pub(super) async fn list(args: List) -> Result<(), Failure> {
             // The most telling node: held, and with the highest fence.
             let best =
                 infos.iter().max_by_key(|(_, info)| (info.state == LockState::Held, info.fence));
-            let line = best.map(|(_, info)| info_line(info)).unwrap_or_default();
+            let line = best.map(|(_, info)| lock_line(info)).unwrap_or_default();
             let name = room.map_or_else(|| shown(name), |room| cut(&shown(name), room));
             format!("{name}: {line} (held on {held} of {} nodes)", survey.nodes.len())
         }))?;
     }
-    let nodes = survey.nodes.iter().map(|node| (&node.node, node.status.as_ref().err()));
-    for report in nodes.clone().filter_map(|(node, vote)| Some((node, vote?))) {
-        warn(format_args!("{}: {}", report.0, report.1), args.json);
-    }
     for node in &survey.nodes {
-        if node.status.as_ref().is_ok_and(|status| !status.is_master) {
-            warn(rows::is_replica(&node.node), args.json);
+        if let Err(vote) = &node.status {
+            warn(format_args!("{}: {vote}", node.node), args.json);
         }
     }
-    answered(None, nodes)?;
+    for text in doubts::replicas(&survey).into_iter().chain(doubts::quarantines(&survey)) {
+        warn(text, args.json);
+    }
+    let vote = |node: &NodeSurvey| match &node.status {
+        Ok(status) if status.is_master => None,
+        Ok(_) => Some(Vote::Unavailable(code::READONLY.says("the server is a replica").into())),
+        Err(vote) => Some(vote.clone()),
+    };
+    answered(None, survey.nodes.iter().map(|node| (&node.node, vote(node))))?;
     // For a person; a program counts lines.
     if is_empty && room.is_some() && !args.json {
         out::line(if args.all { "there are no locks" } else { "no lock is held; see --all" })?;
@@ -325,9 +356,9 @@ mod tests {
     #[test]
     fn a_validity_is_never_shown_longer_than_it_is() {
         let shown = |millis| at_least(Duration::from_millis(millis)).to_string();
-        assert_eq!([shown(1_999), shown(119_999), shown(120_000)], ["1.9 s", "119.9 s", "2 min"]);
-        assert_eq!(shown(3_563_998), "59 min", "of an hour");
-        assert_eq!([shown(172_799_999), shown(172_800_000)], ["47 h 59 min", "2 d"]);
-        assert_eq!(shown(179_999_999), "2 d 1 h");
+        assert_eq!([shown(1_999), shown(119_999), shown(120_000)], ["1.9s", "119.9s", "2m"]);
+        assert_eq!(shown(3_563_998), "59m", "of an hour");
+        assert_eq!([shown(172_799_999), shown(172_800_000)], ["47h59m", "2d"]);
+        assert_eq!(shown(179_999_999), "2d1h");
     }
 }

@@ -12,6 +12,7 @@ mod columns;
 mod connection;
 mod definition;
 mod demo;
+mod doubts;
 mod exporter;
 mod failure;
 mod generate;

@@ -95,14 +95,20 @@ pub(super) fn label(info: &LockInfo) -> Option<String> {
 }
 
 /// What is to be said of a replica that was given as a node.
-pub(super) fn is_replica(node: &str) -> String {
-    format!("{node} is a replica, which grants nothing and has no vote: give its master instead")
+pub(super) fn is_replica(node: &str, master: Option<&str>) -> String {
+    let node = shown(node.as_bytes());
+    match master.map(|master| shown(master.as_bytes())) {
+        Some(master) => {
+            format!("{node} is a replica, which has no vote: give its master {master} instead")
+        }
+        None => format!("{node} is a replica, which has no vote: give its master instead"),
+    }
 }
 
 fn holder(info: &LockInfo) -> String {
     match label(info) {
         Some(label) => label,
-        None if info.state == LockState::Held => "no label".to_owned(),
+        None if info.state == LockState::Held => "(no label)".to_owned(),
         None => format!("({})", info.state),
     }
 }

@@ -4,8 +4,8 @@ use super::args::Status;
 use super::columns::{LOCK_OPTIONAL, NODE_OPTIONAL, Optional, STATE, fit, shorten};
 use super::failure::{Failure, warn};
 use super::json::Json;
-use super::out;
 use super::rows::{self, LOCK_COLUMNS, LockOrder, NODE_COLUMNS};
+use super::{doubts, out};
 use crate::client::{LockSurvey, NodeField, NodeReport, NodeSurvey, Survey};
 
 /// The widest cell for which the others of its column are padded.
@@ -18,10 +18,8 @@ pub(super) async fn status(args: Status) -> Result<(), Failure> {
     } else {
         out::lines(lines(&survey, out::columns()))?;
     }
-    for node in &survey.nodes {
-        if node.status.as_ref().is_ok_and(|status| !status.is_master) {
-            warn(rows::is_replica(&node.node), args.json);
-        }
+    for text in doubts::replicas(&survey) {
+        warn(text, args.json);
     }
     if survey.margin() < 0 {
         let failed = survey.nodes.iter().filter_map(|node| {
@@ -119,6 +117,8 @@ fn node_json(survey: &Survey, node: &NodeSurvey) -> Json {
                 ("highest_fence", Json::Number(status.highest_fence.get())),
                 ("fence_lag", Json::Number(survey.fence_lag(status))),
             ]);
+            // Only of a replica.
+            fields.extend(status.master.as_ref().map(|master| ("master", Json::text(master))));
         }
         Err(vote) => fields.push(("error", Json::text(vote.to_string()))),
     }

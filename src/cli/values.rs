@@ -15,6 +15,8 @@ pub(super) const TTL_MAX: Duration = Duration::from_secs(366 * 24 * 3_600);
 
 /// The longest length of time: a hundred years, so that no sum with it overflows.
 const LENGTH_MAX_DAYS: u64 = 36_525;
+/// The most digits behind the point of a length of time.
+const FRACTION_MAX: usize = 9;
 /// The shortest pause between two looks at the nodes, which have other work.
 const EVERY_MIN: Duration = Duration::from_millis(100);
 /// The most locks that are shown.
@@ -78,33 +80,75 @@ pub(super) fn name(text: OsString) -> Result<Name, String> {
     Ok(Name(text.into_vec()))
 }
 
-/// Reads a length of time as people write it.
+/// Reads a length of time as people write it, and as this command prints it: `90s`, `1.5h`,
+/// `1h30m`, also with blanks.
 pub(super) fn length(text: &str) -> Result<Duration, String> {
-    let unit_at = text.find(|c: char| !c.is_ascii_digit()).unwrap_or(text.len());
-    let (digits, unit) = text.split_at(unit_at);
-    if digits.is_empty() {
-        return Err(match text.chars().next() {
-            None => "it is empty: is a variable not set?".to_owned(),
-            Some('-') => "no length of time is negative".to_owned(),
-            Some(_) => "it does not begin with a number: write 500ms, 5s, 2m, 1h or 2d".to_owned(),
-        });
-    }
     let too_long = || format!("it is too long: give at most {LENGTH_MAX_DAYS}d");
-    let unit: u64 = match unit {
-        "ms" => 1,
-        "s" => 1_000,
-        "m" | "min" => 60_000,
-        "h" => 3_600_000,
-        "d" => 86_400_000,
-        "" => return Err(format!("it has no unit: write {digits}s for seconds, or ms, m, h, d")),
-        other if other.starts_with(['.', ',']) => {
-            return Err("write a fraction in a smaller unit: 1500ms for 1.5s".to_owned());
+    let mut rest = text.trim();
+    if rest.is_empty() {
+        return Err("it is empty: is a variable not set?".to_owned());
+    }
+    let (mut millis, mut last_unit) = (0_u64, u64::MAX);
+    while !rest.is_empty() {
+        let unit_at = rest.find(|c: char| !c.is_ascii_digit() && c != '.').unwrap_or(rest.len());
+        let (number, behind) = rest.split_at(unit_at);
+        check_number(number, rest)?;
+        let behind = behind.trim_start();
+        let end = behind.find(|c: char| c.is_ascii_digit() || c == ' ').unwrap_or(behind.len());
+        let (word, behind) = behind.split_at(end);
+        let unit = unit(number, word)?;
+        if unit >= last_unit {
+            return Err("write the larger unit first, as in 1h30m".to_owned());
         }
-        other => return Err(format!("its unit '{other}' is none of ms, s, m, h, d")),
-    };
-    let number: u64 = digits.parse().map_err(|_| too_long())?;
-    let millis = number.checked_mul(unit).filter(|&ms| ms <= LENGTH_MAX_DAYS * 86_400_000);
-    millis.map(Duration::from_millis).ok_or_else(too_long)
+        let part = whole_millis(number, unit)?.ok_or_else(too_long)?;
+        millis = millis.checked_add(part).ok_or_else(too_long)?;
+        (last_unit, rest) = (unit, behind.trim_start());
+    }
+    if millis > LENGTH_MAX_DAYS * 86_400_000 {
+        return Err(too_long());
+    }
+    Ok(Duration::from_millis(millis))
+}
+
+/// Refuses what begins with no number: all of it is `rest`.
+fn check_number(number: &str, rest: &str) -> Result<(), String> {
+    if number.starts_with(|c: char| c.is_ascii_digit()) {
+        return Ok(());
+    }
+    Err(match rest.starts_with('-') {
+        true => "no length of time is negative".to_owned(),
+        false => "it does not begin with a number: write 500ms, 5s, 2m, 1h or 2d".to_owned(),
+    })
+}
+
+/// The length of a unit in milliseconds.
+fn unit(number: &str, word: &str) -> Result<u64, String> {
+    match word {
+        "ms" => Ok(1),
+        "s" => Ok(1_000),
+        "m" | "min" => Ok(60_000),
+        "h" => Ok(3_600_000),
+        "d" => Ok(86_400_000),
+        "" => Err(format!("it has no unit: write {number}s for seconds, or ms, m, h, d")),
+        other if other.starts_with(',') => Err("write a fraction with a point: 1.5s".to_owned()),
+        other => Err(format!("its unit '{other}' is none of ms, s, m, h, d")),
+    }
+}
+
+/// So many units in milliseconds; `None` if that is more than a number holds.
+fn whole_millis(number: &str, unit: u64) -> Result<Option<u64>, String> {
+    let (whole, fraction) = number.split_once('.').unwrap_or((number, "0"));
+    let too_fine = || format!("'{number}' is no number, or finer than a millisecond");
+    if fraction.len() > FRACTION_MAX {
+        return Err(too_fine());
+    }
+    let scale = 10_u64.pow(fraction.len() as u32);
+    let product = fraction.parse::<u64>().map_err(|_| too_fine())? * unit;
+    if !product.is_multiple_of(scale) {
+        return Err(too_fine());
+    }
+    let whole = whole.parse().ok().and_then(|whole: u64| whole.checked_mul(unit));
+    Ok(whole.and_then(|whole| whole.checked_add(product / scale)))
 }
 
 /// Reads how often to ask the nodes.
@@ -155,6 +199,8 @@ pub(super) fn ttl(text: &str) -> Result<Duration, String> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::client::Length;
+    use proptest::prelude::*;
 
     #[test]
     fn lengths_are_read_as_people_write_them() {
@@ -164,13 +210,25 @@ mod tests {
         assert_eq!(millis("2m"), Ok(120_000));
         assert_eq!(millis("1h"), Ok(3_600_000));
         assert_eq!(millis("2d"), Ok(172_800_000));
+        for text in ["1h30m", "1h 30m", " 1 h 30 min ", "1.5h", "90m", "5400.000s"] {
+            assert_eq!(millis(text), Ok(5_400_000), "{text}");
+        }
         for (bad, said) in [
             ("", "is empty"),
             ("5", "no unit: write 5s"),
             ("s", "does not begin with a number"),
             ("-5s", "negative"),
-            ("5 s", "unit ' s'"),
-            ("1.5s", "1500ms"),
+            ("1,5s", "with a point: 1.5s"),
+            ("1.5ms", "finer than a millisecond"),
+            ("1.s", "no number"),
+            ("1.2.3s", "no number"),
+            ("0.0000000001d", "finer than"),
+            ("1h30", "no unit: write 30s"),
+            ("30m1h", "larger unit first"),
+            ("1s1s", "larger unit first"),
+            ("1m1min", "larger unit first"),
+            ("1h-30m", "unit 'h-'"),
+            ("1h x", "begin with a number"),
             ("5w", "unit 'w'"),
             ("5S", "unit 'S'"),
             ("99999999999999999999s", "at most 36525d"),
@@ -182,6 +240,30 @@ mod tests {
         assert!(length("36525d").is_ok() && length("36526d").is_err());
         assert!(ttl("366d").is_ok() && ttl("8785h").is_err());
         assert!(every("100ms").is_ok() && every("99ms").is_err() && every("0s").is_err());
+    }
+
+    proptest! {
+        /// "60 min" and "1.6 s" were printed, and refused.
+        #[test]
+        fn what_is_printed_is_read(millis in 0..TTL_MAX.as_millis() as u64) {
+            let printed = Length(Duration::from_millis(millis)).to_string();
+            let read = length(&printed).unwrap().as_millis() as u64;
+            // Seconds are shown to a tenth, and longer times in minutes or hours.
+            let unit = match millis {
+                0..1_000 => 1,
+                1_000..120_000 => 100,
+                120_000..172_800_000 => 60_000,
+                _ => 3_600_000,
+            };
+            prop_assert!(read.abs_diff(millis) < unit, "{millis}: {printed}");
+        }
+
+        #[test]
+        fn no_text_makes_the_reading_of_a_length_panic(
+            text in "[0-9.,]{0,22}[a-z. -]{0,4}[0-9]{0,3}[a-zé]{0,2}",
+        ) {
+            let _ = length(&text);
+        }
     }
 
     #[test]

@@ -1,20 +1,25 @@
 //! Waiting for a lock with somebody at the terminal: who holds it, and how many come before.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use tokio::time::{Instant, interval};
 
 use super::failure::Failure;
 use super::out::{Progress, cut, width};
-use super::rows;
 use super::signals::Signals;
 use super::values::Name;
-use crate::client::{Guard, Length, LockInfo, LockState, Locker, NodeInfo, Vote};
+use super::{doubts, rows};
+use crate::client::{
+    Group, Guard, Length, LockInfo, LockState, Locker, NodeInfo, NodeReport, Vote,
+};
 
 /// How often a waiting person is told.
 const TELL_EVERY: Duration = Duration::from_millis(500);
 /// The columns that a name keeps in any case.
 const NAME_MIN: usize = 8;
+/// And those of a label.
+const LABEL_MIN: usize = 12;
 
 /// Acquires the lock, telling a person at a terminal for whom it waits, and at which place in line.
 ///
@@ -26,12 +31,11 @@ pub(super) async fn acquire(
     signals: &mut Signals,
 ) -> Result<Guard, Failure> {
     let acquired = watch(locker, name, signals).await;
-    if acquired.is_err() {
-        // The release of what a minority granted is in line: this process must not end before it
-        // is written, or the lease stands for its ttl.
-        locker.settle().await;
-    }
-    acquired
+    let Err(failure) = acquired else { return acquired };
+    // The release of what a minority granted is in line: this process must not end before it
+    // is written, or the lease stands for its ttl.
+    locker.settle().await;
+    Err(doubts::named(locker, failure).await)
 }
 
 async fn watch(locker: &Locker, name: &Name, signals: &mut Signals) -> Result<Guard, Failure> {
@@ -59,52 +63,58 @@ async fn watch(locker: &Locker, name: &Name, signals: &mut Signals) -> Result<Gu
     Err(Failure::interrupted(signal))
 }
 
-/// The line of a waiting person. What changes comes first: place and time are what remains of a
-/// line that is cut. A long name makes room for them, and in a narrow terminal the words around it.
+/// The line of a waiting person: who holds the lock comes first, then the place and the time. What
+/// is too long gives way in this order: the name of the lock, which the person knows; the words
+/// around it; the label.
 fn line(name: &Name, place: &str, nodes: &[NodeInfo], room: usize) -> String {
-    let (told, holder) = match (troubles(nodes), held(nodes)) {
-        (Some(troubles), _) => (troubles, String::new()),
-        (None, Some((time, holder))) => (format!("{place}{time}"), holder),
+    let (holder, told) = match (troubles(nodes), held(nodes)) {
+        (Some(troubles), _) => (String::new(), troubles),
+        (None, Some((holder, time))) => (holder, format!("{place}{time}")),
         // It is free at this moment.
-        (None, None) => ("asking for it again".to_owned(), String::new()),
+        (None, None) => (String::new(), "asking for it again".to_owned()),
     };
-    // What is cut off the holder leaves its mark.
-    let around = width("lockmod: waiting for '': ") + width(&told) + width("…");
+    let by = if holder.is_empty() { "" } else { "held by " };
+    let comma = if holder.is_empty() { "" } else { ", " };
     let name = name.to_string();
-    match room.checked_sub(around).filter(|&left| left >= NAME_MIN.min(width(&name))) {
-        Some(left) => format!("lockmod: waiting for '{}': {told}{holder}", cut(&name, left)),
-        None => format!("{told}{holder}"),
+    let all = width(by) + width(&holder) + width(comma) + width(&told);
+    for (before, behind) in [("lockmod: waiting for '", "': "), ("'", "': ")] {
+        let left = room.checked_sub(width(before) + width(behind) + all);
+        if let Some(left) = left.filter(|&left| left >= NAME_MIN.min(width(&name))) {
+            let name = cut(&name, left);
+            return format!("{before}{name}{behind}{by}{holder}{comma}{told}");
+        }
     }
+    let left = room.saturating_sub(all - width(&holder));
+    let holder = cut(&holder, left.max(LABEL_MIN));
+    format!("{by}{holder}{comma}{told}")
 }
 
-/// For how long the lock may still be held, and by whom; `None` if no node says that it is held.
+/// Who holds the lock, and for how long it may still be held; `None` if no node says that it is.
 fn held(nodes: &[NodeInfo]) -> Option<(String, String)> {
     let is_held = |info: &&LockInfo| info.state == LockState::Held;
     let info = infos(nodes).filter(is_held).max_by_key(|info| info.left)?;
     let label = rows::label(info).unwrap_or_else(|| "another client".to_owned());
     let left = Length(info.left.unwrap_or_default());
-    Some((format!("up to {left} more"), format!(", held by {label}")))
+    Some((label, format!("up to {left} more")))
 }
 
 /// Why so many nodes grant nothing that there is no quorum; `None` if there is one. Who holds the
 /// lock on the others does not matter then: it may be this very attempt.
 fn troubles(nodes: &[NodeInfo]) -> Option<String> {
-    let votes: Vec<Vote> = nodes.iter().filter_map(trouble).collect();
-    if nodes.len() - votes.len() > nodes.len() / 2 {
+    let report = |node: &NodeInfo| {
+        trouble(node).map(|vote| NodeReport { node: Arc::clone(&node.node), vote })
+    };
+    let reports: Vec<NodeReport> = nodes.iter().filter_map(report).collect();
+    if nodes.len() - reports.len() > nodes.len() / 2 {
         return None;
     }
-    if votes.len() == nodes.len() && votes.iter().all(|vote| *vote == Vote::TimedOut) {
+    if reports.len() == nodes.len() && reports.iter().all(|report| report.vote == Vote::TimedOut) {
         return Some("no answer yet".to_owned());
     }
-    let mut told: Vec<String> = Vec::new();
-    for (index, vote) in votes.iter().enumerate() {
-        let is_same = |other: &&Vote| other.word() == vote.word();
-        if votes[..index].iter().find(is_same).is_none() {
-            let count = votes.iter().filter(is_same).count();
-            told.push(format!("{count} of {} {vote}", nodes.len()));
-        }
-    }
-    Some(told.join("; "))
+    let groups = Group::all(&reports);
+    let told =
+        groups.iter().map(|group| format!("{} of {} {}", group.count(), nodes.len(), group.vote));
+    Some(told.collect::<Vec<_>>().join("; "))
 }
 
 /// Why a node grants nothing.
@@ -176,7 +186,7 @@ mod tests {
         let silent = || NodeInfo::new("n".into(), Err(Vote::TimedOut));
         let told = |nodes: &[NodeInfo]| line(&Name(b"job".to_vec()), "", nodes, 77);
         assert_eq!(told(&[silent(), silent()]), "lockmod: waiting for 'job': no answer yet");
-        let held = "lockmod: waiting for 'job': up to 0 ms more, held by another client";
+        let held = "lockmod: waiting for 'job': held by another client, up to 0ms more";
         assert_eq!(told(&[silent(), node(0, 0), node(0, 0)]), held);
         let down = || NodeInfo::new("n".into(), Err(Vote::Unreachable("refused".into())));
         let waiting = "lockmod: waiting for 'job': ";
@@ -189,18 +199,45 @@ mod tests {
         if let Ok(info) = &mut away.info {
             info.quarantine_left = Some(Duration::from_secs(3));
         }
-        let reason = "2 of 2 in quarantine: for 3.0 s more";
+        let reason = "2 of 2 in quarantine: for 3s more";
         assert_eq!(told(&[away.clone(), away]), format!("{waiting}{reason}"));
     }
 
-    /// At 80 columns the time was behind a long label, and cut away with it.
+    /// The first reason was said of all that could not be reached.
     #[test]
-    fn place_and_time_are_told_before_names_and_labels_that_are_long() {
-        let name = Name("n".repeat(200).into_bytes());
-        let told = cut(&line(&name, "place 12 of 12 or better, ", &[node(0, 0)], 77), 77);
-        assert!(told.contains("nnn…': place 12 of 12 or better, up to 0 ms more"), "{told}");
-        let told = cut(&line(&name, "first of 1 in line, ", &[node(0, 0)], 37), 37);
-        assert_eq!(told, "first of 1 in line, up to 0 ms more,…");
+    fn reasons_that_differ_are_counted_apart() {
+        let down = |text: &str| NodeInfo::new("n".into(), Err(Vote::Unreachable(text.into())));
+        let nodes = [down("refused"), down("no route"), down("refused")];
+        let told = line(&Name(b"job".to_vec()), "", &nodes, 77);
+        assert!(
+            told.ends_with("2 of 3 unreachable: refused; 1 of 3 unreachable: no route"),
+            "{told}"
+        );
+    }
+
+    /// At 80 columns the time was behind a long label, and cut away with it; then the holder was
+    /// behind the time, and cut away in its turn.
+    #[test]
+    fn holder_place_and_time_are_told_whatever_is_long() {
+        let told = |name: &str, label: &str, place: &str, room: usize| {
+            let mut node = node(0, 0);
+            if let Ok(info) = &mut node.info {
+                info.label = Some(label.to_owned());
+            }
+            cut(&line(&Name(name.as_bytes().to_vec()), place, &[node], room), room)
+        };
+        let place = "place 12 of 12 or better, ";
+        let long = "n".repeat(200);
+        let expected = "'nnnnnnnnnnnn…': held by ada@c, place 12 of 12 or better, up to 0ms more";
+        assert_eq!(told(&long, "ada@c", place, 72), expected);
+        let expected = "held by ada@console:1, place 12 of 12 or better, up to 0ms more";
+        assert_eq!(told(&long, "ada@console:1", place, 66), expected);
+        let expected = "held by nnnnnnnnnnnnnnnnnn…, place 12 of 12 or better, up to 0ms more";
+        assert_eq!(told("job", &long, place, 69), expected);
+        let expected = "lockmod: waiting for 'job': held by ada@console, up to 0ms more";
+        assert_eq!(told("job", "ada@console", "", 77), expected);
+        let expected = "held by nnnnnnnnnnn…, first of 1 in…";
+        assert_eq!(told("job", &long, "first of 1 in line, ", 36), expected);
     }
 
     #[test]

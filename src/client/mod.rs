@@ -72,7 +72,7 @@ pub(crate) use printable::{Printable, is_plain};
 pub use settings::LockerBuilder;
 pub use survey::{LockSurvey, NodeStatus, NodeSurvey, Survey};
 #[cfg(feature = "cli")]
-pub(crate) use vote::{Length, Summary};
+pub(crate) use vote::{Group, Length, Summary};
 pub use vote::{NodeReport, Vote};
 
 // What a simulation of the client needs: no part of the interface, and subject to change.

@@ -2,7 +2,7 @@
 //!
 //! An answer is judged here once. What stands on the wire is the affair of [`crate::wire`].
 
-use super::vote::Vote;
+use super::vote::{Length, Vote};
 use crate::wire::code::{self, Meaning};
 use crate::wire::lock_info::{self, LockInfo};
 use crate::wire::outcome::{
@@ -92,14 +92,19 @@ pub fn error_vote(text: &str) -> Vote {
         Meaning::Forbidden => Vote::NoPermission(text.into()),
         Meaning::WrongType => Vote::WrongType,
         Meaning::Never if code::is_unknown_command(text) => Vote::ModuleMissing,
-        Meaning::Never => match refusal::read_moved(text) {
-            Some((slot, place)) => Vote::Refused(
-                format!("its cluster has this lock, in slot {slot}, on {place}: give that node")
-                    .into(),
-            ),
-            None => Vote::Refused(text.into()),
-        },
+        Meaning::Never => Vote::Refused(in_words(text).unwrap_or_else(|| text.to_owned()).into()),
     }
+}
+
+/// What to do about a refusal, where the node's own text speaks to programs only.
+fn in_words(text: &str) -> Option<String> {
+    if let Some((slot, place)) = refusal::read_moved(text) {
+        return Some(format!(
+            "its cluster has this lock, in slot {slot}, on {place}: give that node"
+        ));
+    }
+    let max = Length(refusal::read_max_ttl(text)?);
+    Some(format!("BADTTL a lease may last at most {max} there, see lockmod.max-ttl"))
 }
 
 #[cfg(test)]
@@ -157,6 +162,10 @@ mod tests {
             "its cluster has this lock, in slot 3999, on 10.0.0.7:6381: give that node"
         );
         assert_eq!(error_vote("MOVED"), Vote::Refused("MOVED".into()));
+        let refusal = Refusal::BadTtl { given: b"90000000".to_vec(), max: Millis::new(86_400_000) };
+        let Vote::Refused(text) = error_vote(&refusal.to_string()) else { panic!() };
+        assert_eq!(&*text, "BADTTL a lease may last at most 24h there, see lockmod.max-ttl");
+        assert_eq!(error_vote("BADTTL x"), Vote::Refused("BADTTL x".into()));
     }
 
     proptest! {

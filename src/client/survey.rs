@@ -52,6 +52,8 @@ pub struct NodeSurvey {
 pub struct NodeStatus {
     /// Whether it is a master; a replica grants nothing.
     pub is_master: bool,
+    /// Where the master of a replica is, as the replica says it: `host:port`.
+    pub master: Option<String>,
     /// For how much longer it grants nothing, if it is in quarantine.
     pub quarantine_left: Option<Duration>,
     /// The highest fence that it knows of any lock.
@@ -275,8 +277,14 @@ fn status(reply: Option<&Reply>) -> Result<NodeStatus, Vote> {
     }
     let left = fields.number(NodeField::QuarantineLeft).filter(|&left| left > 0);
     let highest_fence = fields.number(NodeField::HighestFence).and_then(Fence::new);
+    let field = |name: &str| text.lines().find_map(|line| line.strip_prefix(name));
+    let master = field("master_host:").zip(field("master_port:"));
     Ok(NodeStatus {
-        is_master: text.lines().any(|line| line == "role:master"),
+        is_master: field("role:") == Some("master"),
+        master: master.map(|(host, port)| match host.contains(':') {
+            true => format!("[{host}]:{port}"),
+            false => format!("{host}:{port}"),
+        }),
         quarantine_left: left.map(Duration::from_millis),
         highest_fence: highest_fence.unwrap_or_default(),
         fields,
@@ -340,6 +348,9 @@ mod tests {
         let text = b"lockmod_granting:0\r\nlockmod_state:STATEFILE no\r\nrole:master\r\n";
         let status = super::status(Some(&Reply::Text(text.into()))).unwrap();
         assert!(status.is_master && status.quarantine_left.is_none() && !status.is_granting());
+        let text = b"lockmod_granting:0\r\nrole:slave\r\nmaster_host:::1\r\nmaster_port:7\r\n";
+        let status = super::status(Some(&Reply::Text(text.into()))).unwrap();
+        assert_eq!((status.is_master, status.master.as_deref()), (false, Some("[::1]:7")));
         let bare = Reply::Text(b"# Replication\r\nrole:master\r\n".into());
         assert_eq!(super::status(Some(&bare)), Err(Vote::ModuleMissing));
         assert!(matches!(super::status(None), Err(Vote::Garbled(_))));

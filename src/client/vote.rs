@@ -197,27 +197,58 @@ impl Vote {
         }
     }
 
-    /// What is worth saying once behind the summary.
-    fn detail(&self) -> Option<String> {
+    /// What it says of its own, by which votes of one kind are told apart. A time that is left is
+    /// none: each node has a slightly different one.
+    fn reason(&self) -> Option<&str> {
         match self {
-            Vote::Quarantined { left: Some(left), .. } => {
-                Some(format!("for {} more", Length(*left)))
-            }
             Vote::Unreachable(text)
             | Vote::Unavailable(text)
             | Vote::NoPermission(text)
             | Vote::Refused(text)
             | Vote::NoPlace(text)
             | Vote::Garbled(text)
-            | Vote::Quarantined { left: None, text } => Some(Printable::text(text).to_string()),
+            | Vote::Quarantined { left: None, text } => Some(text),
             Vote::Granted(_)
             | Vote::Confirmed
             | Vote::Provisional
             | Vote::Held { .. }
             | Vote::NotHeld
+            | Vote::Quarantined { left: Some(_), .. }
             | Vote::TimedOut
             | Vote::ModuleMissing
             | Vote::WrongType => None,
+        }
+    }
+
+    /// Whether something is wrong with the node, or with what it was asked: then people want to
+    /// know which node it is.
+    const fn is_trouble(&self) -> bool {
+        match self {
+            Vote::Granted(_) | Vote::Confirmed | Vote::Held { .. } | Vote::NotHeld => false,
+            Vote::Provisional
+            | Vote::Quarantined { .. }
+            | Vote::TimedOut
+            | Vote::Unreachable(_)
+            | Vote::Unavailable(_)
+            | Vote::ModuleMissing
+            | Vote::NoPermission(_)
+            | Vote::WrongType
+            | Vote::Refused(_)
+            | Vote::NoPlace(_)
+            | Vote::Garbled(_) => true,
+        }
+    }
+
+    /// For how much longer the node is in quarantine.
+    const fn quarantine_left(&self) -> Option<Duration> {
+        if let Vote::Quarantined { left, .. } = self { *left } else { None }
+    }
+
+    /// What is worth saying once behind the summary.
+    fn detail(&self) -> Option<String> {
+        match self.quarantine_left() {
+            Some(left) => Some(format!("for {} more", Length(left))),
+            None => self.reason().map(|text| Printable::text(text).to_string()),
         }
     }
 }
@@ -257,7 +288,56 @@ impl fmt::Display for NodeReport {
     }
 }
 
-/// All votes in one line: holders first, then every other kind of vote with its number.
+/// Votes that say the same, and the nodes that gave them.
+pub(crate) struct Group<'a> {
+    pub(crate) vote: &'a Vote,
+    nodes: Vec<&'a str>,
+}
+
+impl<'a> Group<'a> {
+    /// The votes in groups, in the order of their first nodes.
+    pub(crate) fn all(reports: &'a [NodeReport]) -> Vec<Group<'a>> {
+        let mut groups: Vec<Group<'a>> = Vec::new();
+        for NodeReport { node, vote } in reports {
+            let same = |group: &&mut Group<'_>| {
+                group.vote.place() == vote.place() && group.vote.reason() == vote.reason()
+            };
+            match groups.iter_mut().find(same) {
+                Some(group) => {
+                    group.nodes.push(node);
+                    // Of those in quarantine, the one that takes longest.
+                    if group.vote.quarantine_left() < vote.quarantine_left() {
+                        group.vote = vote;
+                    }
+                }
+                None => groups.push(Group { vote, nodes: vec![node] }),
+            }
+        }
+        groups
+    }
+
+    /// How many nodes said so.
+    pub(crate) const fn count(&self) -> usize {
+        self.nodes.len()
+    }
+
+    /// Which nodes these are, in few words.
+    fn names(&self) -> String {
+        let named = &self.nodes[..self.count().min(NAMED_MAX)];
+        let names: Vec<String> =
+            named.iter().map(|name| Printable::text(name).to_string()).collect();
+        match self.count() - named.len() {
+            0 => names.join(", "),
+            more => format!("{} and {more} more", names.join(", ")),
+        }
+    }
+}
+
+/// How many nodes that say the same are named.
+const NAMED_MAX: usize = 3;
+
+/// All votes in one line: holders first, then every other kind of vote with its number, and where
+/// something is wrong with some of the nodes, their names.
 pub(crate) struct Summary<'a>(pub(crate) &'a [NodeReport]);
 
 impl Summary<'_> {
@@ -292,40 +372,40 @@ impl Summary<'_> {
 impl fmt::Display for Summary<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let mut has_text = self.held(f)?;
-        let mut done: Vec<&str> = vec![Vote::HELD.summary()];
-        for report in self.0 {
-            let summary = report.vote.summary();
-            if done.contains(&summary) {
+        for group in Group::all(self.0) {
+            if matches!(group.vote, Vote::Held { .. }) {
                 continue;
             }
-            done.push(summary);
-            let count = self.0.iter().filter(|other| other.vote.summary() == summary).count();
-            f.write_str(if has_text { "; " } else { "" })?;
+            let (count, summary) = (group.count(), group.vote.summary());
             if has_text {
-                write!(f, "{count} {summary}")?;
+                write!(f, "; {count} {summary}")?;
             } else {
                 write!(f, "{count} of {} {summary}", self.0.len())?;
             }
             has_text = true;
-            if let Some(detail) = report.vote.detail() {
+            if let Some(detail) = group.vote.detail() {
                 write!(f, " ({detail})")?;
+            }
+            if group.vote.is_trouble() && count < self.0.len() {
+                write!(f, ": {}", group.names())?;
             }
         }
         Ok(())
     }
 }
 
-/// A length of time as people write it.
+/// A length of time as people write it, and as the arguments of the command are written.
 pub(crate) struct Length(pub(crate) Duration);
 
 impl fmt::Display for Length {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let millis = self.0.as_millis();
         match millis {
-            0..1_000 => write!(f, "{millis} ms"),
-            1_000..120_000 => write!(f, "{}.{} s", millis / 1_000, millis % 1_000 / 100),
-            120_000..7_200_000 => write!(f, "{} min", millis.div_ceil(60_000)),
-            7_200_000..172_800_000 => two(f, millis.div_ceil(60_000), 60, ["h", "min"]),
+            0..1_000 => write!(f, "{millis}ms"),
+            1_000..120_000 if millis % 1_000 < 100 => write!(f, "{}s", millis / 1_000),
+            1_000..120_000 => write!(f, "{}.{}s", millis / 1_000, millis % 1_000 / 100),
+            120_000..7_200_000 => write!(f, "{}m", millis.div_ceil(60_000)),
+            7_200_000..172_800_000 => two(f, millis.div_ceil(60_000), 60, ["h", "m"]),
             _ => two(f, millis.div_ceil(3_600_000), 24, ["d", "h"]),
         }
     }
@@ -333,8 +413,8 @@ impl fmt::Display for Length {
 
 /// Writes a number of small units as large ones and what is left of small ones.
 fn two(f: &mut fmt::Formatter<'_>, small: u128, per: u128, units: [&str; 2]) -> fmt::Result {
-    write!(f, "{} {}", small / per, units[0])?;
-    if small.is_multiple_of(per) { Ok(()) } else { write!(f, " {} {}", small % per, units[1]) }
+    write!(f, "{}{}", small / per, units[0])?;
+    if small.is_multiple_of(per) { Ok(()) } else { write!(f, "{}{}", small % per, units[1]) }
 }
 
 #[cfg(test)]
@@ -344,15 +424,42 @@ mod tests {
     #[test]
     fn a_long_time_is_told_in_hours_and_days() {
         let shown = |millis| Length(Duration::from_millis(millis)).to_string();
-        assert_eq!([shown(119_999), shown(120_000)], ["119.9 s", "2 min"]);
-        assert_eq!([shown(7_199_999), shown(7_200_000)], ["120 min", "2 h"]);
-        assert_eq!([shown(72_000_000), shown(85_536_000)], ["20 h", "23 h 46 min"]);
-        assert_eq!([shown(172_799_999), shown(172_800_000)], ["48 h", "2 d"]);
-        assert_eq!(shown(180_000_000), "2 d 2 h");
+        assert_eq!([shown(119_999), shown(120_000)], ["119.9s", "2m"]);
+        assert_eq!([shown(7_199_999), shown(7_200_000)], ["120m", "2h"]);
+        assert_eq!([shown(72_000_000), shown(85_536_000)], ["20h", "23h46m"]);
+        assert_eq!([shown(172_799_999), shown(172_800_000)], ["48h", "2d"]);
+        assert_eq!(shown(180_000_000), "2d2h");
     }
 
     fn reports(votes: Vec<Vote>) -> Vec<NodeReport> {
-        votes.into_iter().map(|vote| NodeReport { node: Arc::from("n"), vote }).collect()
+        let report = |(index, vote)| NodeReport { node: format!("n{index}").into(), vote };
+        votes.into_iter().enumerate().map(report).collect()
+    }
+
+    /// The first reason was said of all that could not be reached, and no node was named.
+    #[test]
+    fn reasons_that_differ_are_told_apart_and_nodes_in_trouble_are_named() {
+        let down = |text: &str| Vote::Unreachable(text.into());
+        let votes = vec![down("refused"), down("no route"), down("refused"), Vote::NotHeld];
+        assert_eq!(
+            Summary(&reports(votes)).to_string(),
+            "2 of 4 unreachable (refused): n0, n2; 1 unreachable (no route): n1; 1 free"
+        );
+        // Times that are nearly the same are one reason.
+        let quarantined = |millis| Vote::Quarantined {
+            left: Some(Duration::from_millis(millis)),
+            text: millis.to_string().into(),
+        };
+        let votes = vec![quarantined(1_900), quarantined(2_100), Vote::NotHeld];
+        let said = "2 of 3 in quarantine (for 2.1s more): n0, n1; 1 free";
+        assert_eq!(Summary(&reports(votes)).to_string(), said);
+        // All nodes are not named, and of many only some.
+        let said = Summary(&reports(vec![down("refused"); 3])).to_string();
+        assert_eq!(said, "3 of 3 unreachable (refused)");
+        let mut votes = vec![Vote::TimedOut; 5];
+        votes.push(Vote::NotHeld);
+        let said = "5 of 6 timed out: n0, n1, n2 and 2 more; 1 free";
+        assert_eq!(Summary(&reports(votes)).to_string(), said);
     }
 
     #[test]
@@ -371,8 +478,8 @@ mod tests {
         ];
         assert_eq!(
             Summary(&reports(votes)).to_string(),
-            "3 of 5 nodes hold it for worker-7 for up to 2.1 s more; 1 timed out; \
-             1 unreachable (connection refused)"
+            "3 of 5 nodes hold it for worker-7 for up to 2.1s more; 1 timed out: n2; \
+             1 unreachable (connection refused): n4"
         );
     }
 
@@ -402,7 +509,7 @@ mod tests {
     #[test]
     fn equal_votes_are_counted_together() {
         let votes = vec![Vote::TimedOut, Vote::TimedOut, Vote::Granted(Fence::ZERO)];
-        assert_eq!(Summary(&reports(votes)).to_string(), "2 of 3 timed out; 1 granted");
+        assert_eq!(Summary(&reports(votes)).to_string(), "2 of 3 timed out: n0, n1; 1 granted");
         // Also for those who want the lock: "2 not held" told them nothing.
         let votes = vec![Vote::HELD, Vote::NotHeld, Vote::NotHeld];
         let said = "1 of 3 nodes holds it for another; 2 free";

@@ -20,6 +20,13 @@ pub fn read_moved(text: &str) -> Option<(&str, &str)> {
     if is_moved { Some((words.next()?, words.next()?)) } else { None }
 }
 
+/// Reads the largest ttl that a node allows out of its refusal of a larger one.
+pub fn read_max_ttl(text: &str) -> Option<Duration> {
+    let is_bad_ttl = code::word_of(text) == code::BADTTL.word;
+    let max = text.rsplit(' ').next().filter(|_| is_bad_ttl)?.parse().ok()?;
+    Some(Duration::from_millis(max))
+}
+
 /// The code of a refusal.
 pub const fn code_of(refusal: &Refusal) -> &'static Code {
     match refusal {

@@ -2,7 +2,7 @@
 
 use std::time::{Duration, Instant};
 
-use lockmod::client::{AcquireError, Locker, LockerBuilder, Vote};
+use lockmod::client::{AcquireError, Locker, LockerBuilder, NodeReport, Vote};
 
 use crate::common::{Flow, Proxy, Server, start_nodes};
 use crate::{builder, connected, leases, locker, millis, nodes, until};
@@ -29,11 +29,9 @@ async fn a_lock_survives_two_killed_nodes_of_five_and_refuses_with_three() {
     nodes[2].kill();
     let error = locker.try_acquire("a").await.unwrap_err();
     assert!(matches!(error, AcquireError::NoQuorum(_)) && error.is_retryable(), "{error}");
-    assert!(
-        error.to_string().contains("3 of 5 unreachable")
-            || error.to_string().contains("; 3 unreachable"),
-        "{error}"
-    );
+    // The last one may have another reason: its connection was reset.
+    let is_down = |report: &&NodeReport| matches!(report.vote, Vote::Unreachable(_));
+    assert_eq!(error.nodes().iter().filter(is_down).count(), 3, "{error}");
     for node in &mut nodes[..3] {
         node.start_again();
     }
@@ -307,7 +305,7 @@ async fn a_slow_network_works_with_a_short_ttl_or_the_error_says_what_to_set() {
     works(&locker).await;
     let locker = ttl(2_000).wait(millis(1_500)).build().unwrap();
     let error = locker.acquire("a").await.unwrap_err().to_string();
-    assert!(error.contains("each node had 100 ms to answer: a slow network needs"), "{error}");
+    assert!(error.contains("each node had 100ms to answer: a slow network needs"), "{error}");
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

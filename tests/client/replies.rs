@@ -1,7 +1,7 @@
 //! What the command says of what the nodes answer: whom it names, and what it takes for what.
 
 use crate::cli::{NO_TOKEN, fails, lockmod, succeeds, text};
-use crate::common::Server;
+use crate::common::{Server, start_nodes};
 use crate::nodes;
 use crate::screen::Screen;
 
@@ -71,7 +71,7 @@ fn a_replica_among_the_nodes_is_warned_of() {
     succeeds(&nodes, &["acquire", "job"]);
     let replica = Server::builder().replica_of(&nodes[0]).start();
     nodes[0].wait_for_replica(&replica);
-    let expected = format!("127.0.0.1:{} is a replica, which grants nothing", replica.port());
+    let expected = hint_of(&replica, &nodes[0]);
     nodes[2] = replica;
     for args in [&["list"][..], &["info", "job"], &["status"], &["list", "--json"]] {
         let output = lockmod(&nodes, args).output().unwrap();
@@ -83,6 +83,73 @@ fn a_replica_among_the_nodes_is_warned_of() {
     // A node that waits is no replica.
     let json = succeeds(&nodes, &["info", "job", "--json"]);
     assert!(json.contains("\"node_state\":null") && json.contains("READONLY"), "{json}");
+}
+
+/// What is said of a replica.
+fn hint_of(replica: &Server, master: &Server) -> String {
+    let (replica, master) = (replica.port(), master.port());
+    format!(
+        "127.0.0.1:{replica} is a replica, which has no vote: give its master 127.0.0.1:{master} \
+         instead"
+    )
+}
+
+/// Some subcommands succeeded, and others repeated the server's READONLY for as long as they might.
+#[test]
+fn all_subcommands_say_of_a_replica_that_it_has_no_vote() {
+    let master = nodes(1);
+    let token = succeeds(&master, &["acquire", "job"]);
+    let token = token.lines().next().unwrap().trim_start_matches("token ").to_owned();
+    let replica = Server::builder().replica_of(&master[0]).start();
+    master[0].wait_for_replica(&replica);
+    let expected = hint_of(&replica, &master[0]);
+    let nodes = [replica];
+    for args in [
+        &["status"][..],
+        &["list"],
+        &["info", "job"],
+        &["fence", "job"],
+        &["acquire", "other"],
+        &["lock", "other", "--wait", "0s"],
+        &["run", "other", "--wait", "0s", "--", "true"],
+        &["extend", "job", &token],
+        &["release", "job", &token],
+        &["release", "--force", "job"],
+    ] {
+        let said = fails(&nodes, args, 121);
+        assert!(said.contains(&expected), "{args:?}: {said}");
+    }
+}
+
+/// Each of two reasons, and the node that has it.
+#[test]
+fn reasons_that_differ_and_their_nodes_are_named() {
+    let mut nodes = nodes(3);
+    nodes[0].kill();
+    nodes[1].run("CONFIG SET maxmemory 1").unwrap();
+    let name = |node: &Server| format!("127.0.0.1:{}", node.port());
+    let said = fails(&nodes, &["acquire", "job"], 121);
+    let expected = format!("1 of 3 unreachable (connection refused): {}; ", name(&nodes[0]));
+    assert!(said.contains(&expected), "{said}");
+    assert!(said.contains(&format!("): {}", name(&nodes[1]))) && said.contains("(OOM "), "{said}");
+}
+
+/// What is not known looked like a fact.
+#[test]
+fn it_is_said_what_is_uncertain_in_quarantine_and_after_force() {
+    let mut nodes = start_nodes(1, |_| Server::builder());
+    succeeds(&nodes, &["acquire", "job"]);
+    nodes[0].kill();
+    nodes[0].start_again();
+    for args in [&["list"][..], &["info", "job"], &["fence", "job"]] {
+        let output = lockmod(&nodes, args).output().unwrap();
+        let said = text(&output.stdout) + &text(&output.stderr);
+        assert!(output.status.success() && said.contains("may have forgotten"), "{args:?}: {said}");
+    }
+    nodes[0].run("LOCK.EXTEND job t 60000 FENCE 7 REPAIR").unwrap();
+    let output = lockmod(&nodes, &["release", "--force", "job"]).output().unwrap();
+    let said = text(&output.stderr);
+    assert!(output.status.success() && said.contains("its holder is not told"), "{said}");
 }
 
 #[test]
