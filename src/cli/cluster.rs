@@ -1,8 +1,9 @@
 //! Local nodes: `redis-server` processes with the module, in a temporary folder, on loopback.
 //!
 //! For trying things out. They forget nothing when they are killed (every write is synced), and
-//! they go with the process that started them, unless that is ended by KILL.
+//! they go with the process that started them, also when that is ended by KILL.
 
+use std::ffi::OsString;
 use std::fs::{self, File};
 use std::net::{Ipv4Addr, TcpListener};
 use std::path::{Path, PathBuf};
@@ -14,8 +15,8 @@ use tokio::time::{Instant, sleep};
 
 use super::args::{Cluster, Nodes};
 use super::failure::{Failure, warn};
-use super::out;
 use super::signals::Signals;
+use super::{out, tie};
 use crate::client::{Locker, NodeReport, Vote};
 
 /// How long a node may take to answer after its start.
@@ -38,13 +39,21 @@ pub(super) async fn nodes(args: Nodes) -> Result<(), Failure> {
         signal = signals.next() => return Err(Failure::interrupted(signal)),
     }
     let (count, folder) = (cluster.nodes.len(), cluster.folder.display());
-    out::lines([
-        format!("{count} nodes in {folder}; Ctrl-C ends them"),
+    let what = if count == 1 { "1 node" } else { &*format!("{count} nodes") };
+    let mut lines = vec![
+        format!("{what} in {folder}; Ctrl-C ends {}", if count == 1 { "it" } else { "them" }),
         format!("export LOCKMOD_NODES={}", cluster.urls().join(",")),
-    ])?;
+    ];
+    if count.is_multiple_of(2) {
+        lines.push("an even number of nodes: every command needs --even".to_owned());
+    }
+    out::lines(lines)?;
     tokio::select! {
         ended = cluster.attend() => ended,
-        _ = signals.next() => Ok(()),
+        _ = signals.next() => {
+            out::remove_echo();
+            Ok(())
+        }
     }
 }
 
@@ -137,26 +146,18 @@ impl LocalNodes {
         let port = node.port.to_string();
         // What comes before there is a log: complaints about settings, or another program's words.
         let words = File::create(words_of(&folder))?;
-        let process = Command::new(&self.server)
-            .args(["--bind", "127.0.0.1", "--port", &port, "--save", ""])
-            .args(["--appendonly", "yes", "--appendfsync", "always"])
-            .arg("--dir")
-            .arg(&folder)
-            .arg("--logfile")
-            .arg(log_of(&folder))
-            .arg("--loadmodule")
-            .arg(&self.module)
-            .stdin(Stdio::null())
-            .stdout(words.try_clone()?)
-            .stderr(words)
-            .process_group(0)
-            .kill_on_drop(true)
-            .spawn()
-            .map_err(|error| {
-                let server = self.server.display();
-                let text = format!("cannot start {server}: {error}; --server names the server");
-                Failure::new(Failure::USAGE, text)
-            })?;
+        let mut arguments: Vec<OsString> = ["--bind", "127.0.0.1", "--port", &port, "--save", ""]
+            .into_iter()
+            .chain(["--appendonly", "yes", "--appendfsync", "always", "--dir"])
+            .map(OsString::from)
+            .collect();
+        arguments.extend([folder.clone().into(), "--logfile".into(), log_of(&folder).into()]);
+        arguments.extend(["--loadmodule".into(), self.module.clone().into()]);
+        let process = spawn(&self.server, &arguments, &words).map_err(|error| {
+            let server = self.server.display();
+            let text = format!("cannot start {server}: {error}; --server names the server");
+            Failure::new(Failure::USAGE, text)
+        })?;
         node.process = Some(process);
         Ok(())
     }
@@ -211,6 +212,20 @@ impl LocalNodes {
             last => last.join("; "),
         }
     }
+}
+
+/// Starts a server that goes with this process, also where that is killed; where the system cannot
+/// see to that, one that does not.
+fn spawn(server: &Path, arguments: &[OsString], words: &File) -> std::io::Result<Child> {
+    tie::find(server.as_os_str())?;
+    let mut plain = std::process::Command::new(server);
+    plain.args(arguments);
+    let start = |command: std::process::Command| {
+        let mut command = Command::from(command);
+        command.stdin(Stdio::null()).stdout(words.try_clone()?).stderr(words.try_clone()?);
+        command.process_group(0).kill_on_drop(true).spawn()
+    };
+    start(tie::tied(server, arguments)).or_else(|_| start(plain))
 }
 
 /// The module that was built or installed with this program.

@@ -157,8 +157,28 @@ fn complete(name: &str, command: Command) -> Command {
 /// What is wrong with them, or the help that was asked for.
 pub(super) fn read() -> Result<Arguments, clap::Error> {
     let mut definition = without_empty_variables(definition());
-    let matches = definition.clone().try_get_matches()?;
+    let matches = definition.clone().try_get_matches();
+    let matches = matches.map_err(|error| with_variable(error, &mut definition))?;
     Arguments::from_arg_matches(&matches).map_err(|error| error.format(&mut definition))
+}
+
+/// The same error, with the name of a variable of the environment that is not UTF-8 text.
+fn with_variable(error: clap::Error, definition: &mut Command) -> clap::Error {
+    if error.kind() != ErrorKind::InvalidUtf8 {
+        return error;
+    }
+    let is_bad = |name: &&std::ffi::OsStr| {
+        std::env::var_os(name).is_some_and(|value| value.to_str().is_none())
+    };
+    let variables = definition.get_subcommands().flat_map(Command::get_arguments);
+    let name = variables.filter_map(clap::Arg::get_env).find(is_bad).map(ToOwned::to_owned);
+    match name {
+        Some(name) => {
+            let text = format!("{} is not UTF-8 text", name.to_string_lossy());
+            definition.error(ErrorKind::InvalidUtf8, text)
+        }
+        None => error,
+    }
 }
 
 /// A variable of the environment that is empty counts as one that is not set, as in a shell script

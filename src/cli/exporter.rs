@@ -46,7 +46,7 @@ pub(super) async fn exporter(args: Exporter) -> Result<(), Failure> {
     let source = Arc::new(Source { locker, cluster: args.cluster, last: Mutex::new(None) });
     tokio::select! {
         () = serve(listener, source) => {}
-        _ = signals.next() => {}
+        _ = signals.next() => out::remove_echo(),
     }
     Ok(())
 }

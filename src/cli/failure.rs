@@ -3,6 +3,8 @@
 use std::fmt::Display;
 use std::io::ErrorKind;
 
+use nix::sys::signal::Signal;
+
 use super::json::Json;
 use super::out::Unprinted;
 use super::{out, signals};
@@ -96,6 +98,9 @@ impl Failure {
     /// Says it on standard error.
     pub(super) fn tell(&self, as_json: bool) {
         if self.text.is_empty() {
+            if self.code == signals::code(Signal::SIGINT as i32) {
+                out::remove_echo();
+            }
             return;
         }
         if !as_json {

@@ -1,9 +1,18 @@
 //! Completions and man pages, from the definition that `--help` is made of.
 
+use std::fs;
+use std::path::Path;
+
+use clap::Command;
+use clap_mangen::Man;
+
 use super::args::Completions;
 use super::definition::definition;
 use super::failure::Failure;
 use super::{args, out};
+
+/// The title of the part with the line of usage.
+const SYNOPSIS: &str = ".SH SYNOPSIS";
 
 pub(super) fn completions(args: &Completions) -> Result<(), Failure> {
     let mut script = Vec::new();
@@ -23,7 +32,26 @@ pub(super) fn man(args: &args::Man) -> Result<(), Failure> {
         );
         return Err(Failure::new(Failure::USAGE, text));
     }
-    clap_mangen::generate_to(definition(), folder).map_err(|error| {
+    let mut command = definition().disable_help_subcommand(true);
+    command.build();
+    let mut pages = std::iter::once(&command).chain(command.get_subcommands());
+    pages.try_for_each(|command| write_page(command, folder)).map_err(|error| {
         Failure::new(Failure::USAGE, format!("cannot write to {}: {error}", folder.display()))
     })
+}
+
+/// Writes the page of a command, with the same line of usage as `--help`: the generator's own lacks
+/// what stands between the options and a command to run.
+fn write_page(command: &Command, folder: &Path) -> std::io::Result<()> {
+    let page = Man::new(command.clone());
+    let mut text = Vec::new();
+    page.render(&mut text)?;
+    let text = String::from_utf8_lossy(&text);
+    let usage = command.clone().render_usage().to_string();
+    let usage = usage.trim_start_matches("Usage: ").replace('-', "\\-");
+    let before = text.lines().take_while(|line| *line != SYNOPSIS).chain([SYNOPSIS, &usage]);
+    // Behind the title and the one line of the generator's.
+    let behind = text.lines().skip_while(|line| *line != SYNOPSIS).skip(2);
+    let lines: Vec<&str> = before.chain(behind).collect();
+    fs::write(folder.join(page.get_filename()), lines.join("\n") + "\n")
 }

@@ -82,8 +82,11 @@ fn not_parsed(error: &clap::Error) -> u8 {
         let text = definition::misplaced_json(error).unwrap_or_else(|| in_short(error));
         Failure::new(Failure::USAGE, text).tell(true);
     } else {
-        // Where standard error is closed, there is nobody left to tell.
-        let _ = error.print();
+        // As every other error, and escaped as they are.
+        let text = error.render().to_string();
+        let text =
+            text.strip_prefix("error: ").map_or(text.clone(), |rest| format!("lockmod: {rest}"));
+        text.trim_end().lines().for_each(out::complain);
         if error.kind() == ErrorKind::UnknownArgument && is_run_without_dashes() {
             out::complain("  tip: write the command behind --: lockmod run NAME -- CMD");
         }

@@ -84,6 +84,14 @@ pub(super) fn complain(text: impl Display) {
     let _ = std::io::stderr().lock().write_all(line.as_bytes());
 }
 
+/// Removes what a terminal shows for Ctrl-C, `^C`: the shell's prompt would stand behind it.
+pub(super) fn remove_echo() {
+    if std::io::stderr().is_terminal() {
+        // A terminal that has gone shows nothing.
+        let _ = std::io::stderr().lock().write_all(b"\r\x1b[K");
+    }
+}
+
 /// The columns of the terminal that standard output is; `None` where it goes elsewhere.
 pub(super) fn columns() -> Option<usize> {
     std::io::stdout().is_terminal().then(|| columns_of(std::io::stdout()))

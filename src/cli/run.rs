@@ -74,7 +74,7 @@ fn start(args: &Run, guard: &Guard, watch: Watch) -> std::io::Result<Job> {
     tie::find(&args.command[0])?;
     let mut plain = Command::new(&args.command[0]);
     plain.args(&args.command[1..]);
-    let commands = [tie::tied(&args.command), plain].map(|mut command| {
+    let commands = [tie::tied(&args.command[0], &args.command[1..]), plain].map(|mut command| {
         command
             .env("LOCKMOD_FENCE", guard.fence().to_string())
             .env("LOCKMOD_NAME", OsStr::from_bytes(&args.claim.name.0));

@@ -1,7 +1,8 @@
-//! A command that does not go on unnoticed when `lockmod run` is killed.
+//! A command that does not go on unnoticed when lockmod is killed.
 //!
-//! Whatever ends lockmod without letting it pass the signal on, KILL most of all, would leave the
-//! command at work under a lease that nobody renews. So the kernel sends it TERM then. A process
+//! Whatever ends `lockmod run` without letting it pass the signal on, KILL most of all, would leave
+//! the command at work under a lease that nobody renews; and the servers of `lockmod nodes` would
+//! go on with nobody to end them. So the kernel sends it TERM then. A process
 //! can only ask for this on its own behalf: lockmod starts itself, that process asks, and then
 //! becomes the command.
 
@@ -27,9 +28,9 @@ const SELF: &str = "/proc/self/exe";
 const PATH_DEFAULT: &str = "/bin:/usr/bin";
 
 /// The command that is tied to this process.
-pub(super) fn tied(words: &[OsString]) -> Command {
+pub(super) fn tied(program: impl AsRef<OsStr>, arguments: &[OsString]) -> Command {
     let mut command = Command::new(SELF);
-    command.arg0(NAME).arg(std::process::id().to_string()).args(words);
+    command.arg0(NAME).arg(std::process::id().to_string()).arg(program).args(arguments);
     command
 }
 
@@ -79,8 +80,14 @@ pub(super) fn become_command() -> Option<ExitCode> {
 
 /// What is said of a command that cannot be executed.
 pub(super) fn not_started(program: &OsStr, error: &io::Error) -> Failure {
+    let is_found = find(program).is_ok();
     let program = program.to_string_lossy();
     match error.kind() {
+        // It is there, and what its first line names is not.
+        io::ErrorKind::NotFound if is_found => {
+            let text = format!("{program}: the interpreter that it names behind #! was not found");
+            Failure::new(Failure::NOT_EXECUTABLE, text)
+        }
         io::ErrorKind::NotFound => {
             Failure::new(Failure::NOT_FOUND, format!("{program}: command not found"))
         }

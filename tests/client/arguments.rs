@@ -1,7 +1,13 @@
 //! What the command makes of its arguments and its environment, before it asks any node.
 
+use std::ffi::OsStr;
+use std::fs::{self, Permissions};
+use std::os::unix::ffi::OsStrExt;
+use std::os::unix::fs::PermissionsExt;
+
 use crate::cli::{fails, lockmod, succeeds, text};
 use crate::nodes;
+use crate::screen::Screen;
 
 /// `LOCKMOD_CACERT=` was a file without a name.
 #[test]
@@ -64,4 +70,45 @@ fn each_command_lists_the_exit_codes_that_it_has() {
         |command| succeeds(&[], &[command, "-h"]).split_whitespace().collect::<Vec<_>>().join(" ");
     assert!(help("acquire").contains(by_ttl) && help("extend").contains(by_ttl));
     assert!(!help("status").contains(by_ttl) && !help("fence").contains("ttl]"));
+}
+
+/// It was "command not found", of a file that is there.
+#[test]
+fn a_script_whose_interpreter_is_missing_is_told_so() {
+    let folder = tempfile::tempdir().unwrap();
+    let script = folder.path().join("script");
+    fs::write(&script, "#!/no/such/interpreter\n").unwrap();
+    fs::set_permissions(&script, Permissions::from_mode(0o755)).unwrap();
+    let run = ["run", "job", "--", &*script.display().to_string()];
+    let said = fails(&nodes(1), &run, 126);
+    assert!(said.contains("the interpreter that it names behind #! was not found"), "{said}");
+}
+
+/// Some began with `error:`, as if it was not known whose.
+#[test]
+fn what_is_wrong_with_arguments_begins_with_the_name_of_the_command() {
+    for args in [&["list", "--nodse"][..], &["acquire"], &["acquire", "job", "--ttl", "\x1b[2J"]] {
+        let said = fails(&[], args, 125);
+        assert!(said.starts_with("lockmod: ") && !said.contains('\x1b'), "{args:?}: {said:?}");
+    }
+    let mut list = lockmod(&[], &["list"]);
+    list.env("LOCKMOD_NODES", OsStr::from_bytes(b"redis://\xff"));
+    let said = text(&list.output().unwrap().stderr);
+    assert!(said.contains("LOCKMOD_NODES") && said.contains("UTF-8"), "{said}");
+}
+
+/// What the terminal shows of Ctrl-C stayed before the prompt.
+#[test]
+fn nothing_stands_before_the_prompt_after_ctrl_c() {
+    let nodes = nodes(1);
+    succeeds(&nodes, &["acquire", "job"]);
+    for args in [&["acquire", "job", "--wait", "1m"][..], &["exporter", "--listen", "127.0.0.1:0"]]
+    {
+        let mut screen = Screen::start(&lockmod(&nodes, args), (80, 4));
+        let begun = if args[0] == "acquire" { "held by" } else { "metrics at" };
+        screen.wait_for("it has begun", |text| text.contains(begun));
+        screen.press("\x03");
+        screen.end();
+        screen.wait_for("the line is empty", |text| !text.contains("^C"));
+    }
 }

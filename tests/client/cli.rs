@@ -308,6 +308,33 @@ fn local_nodes_live_until_ctrl_c() {
     assert!(left.is_empty(), "{left:?}");
 }
 
+/// They went on after `lockmod nodes` was killed; and the list that it printed was refused.
+#[test]
+fn local_nodes_go_with_a_command_that_is_killed_and_two_need_a_flag() {
+    let folder = tempfile::tempdir().unwrap();
+    for (count, said, hint) in [("1", "1 node in ", None), ("2", "2 nodes in ", Some("--even"))] {
+        let mut command = lockmod(&[], &["nodes", "--count", count, "--module"]);
+        command.arg(module_path()).arg("--server").arg(server_binary());
+        command.env("TMPDIR", folder.path());
+        let mut child = start(command);
+        let out = std::io::BufReader::new(child.stdout.take().unwrap());
+        let mut lines = std::io::BufRead::lines(out).map(Result::unwrap);
+        let (first, export) = (lines.next().unwrap(), lines.next().unwrap());
+        assert!(first.starts_with(said), "{first}");
+        let urls = export.strip_prefix("export LOCKMOD_NODES=").unwrap().to_owned();
+        if let Some(hint) = hint {
+            assert!(lines.next().unwrap().contains(hint));
+        }
+        let list = ["list", "--nodes", &urls];
+        let list: Vec<&str> = list.into_iter().chain(hint).collect();
+        succeeds(&[], &list);
+        signal(&child, Signal::KILL);
+        child.wait().unwrap();
+        let is_down = |url| Client::open(url).unwrap().get_connection().is_err();
+        wait_until("the servers are gone", || urls.split(',').all(is_down));
+    }
+}
+
 /// It was waited for 10 seconds, and then said to be one of nodes that do not answer.
 #[test]
 fn a_server_that_cannot_run_is_reported_at_once_in_its_own_words() {

@@ -489,8 +489,11 @@ fn completions_and_man_pages_have_every_command() {
     assert!(fs::read_to_string(pages.join("lockmod.1")).unwrap().contains("Distributed locks"));
     for name in &commands {
         let page = fs::read_to_string(pages.join(format!("lockmod-{name}.1"))).unwrap();
-        assert!(page.contains(".TH"), "{name}");
+        assert!(page.contains(".TH") && page.contains(".SH OPTIONS"), "{name}");
     }
+    let page = fs::read_to_string(pages.join("lockmod-run.1")).unwrap();
+    let usage = "SYNOPSIS\nlockmod run [OPTIONS] <NAME> \\-\\- <CMD>...\n.SH DESCRIPTION";
+    assert!(page.contains(usage), "{page}");
 }
 
 /// The commands that `--help` lists.
