@@ -1,7 +1,9 @@
 //! lockmod: distributed locks as a Redis module, with leases, fencing tokens and a quorum client.
 //!
-//! The package builds `liblockmod.so`, which a server loads, and the `lockmod` command. The
-//! server's commands are in `docs/commands.md`, the reasons in `docs/design.md`.
+//! The package `lockmod` builds `liblockmod.so`, which a server loads, and the `lockmod` command.
+//! The package `lockmod-client`, out of the same sources, has what a program needs: [`engine`],
+//! [`wire`] and the client. The server's commands are in `docs/commands.md`, the reasons in
+//! `docs/design.md`.
 //!
 //! | feature | what it adds |
 //! |---|---|

@@ -52,7 +52,9 @@ fn collect(folder: &Path, files: &mut Vec<PathBuf>) {
         let path = entry.path();
         let name = entry.file_name();
         let name = name.to_string_lossy();
-        if path.is_dir() {
+        if path.is_symlink() {
+            continue; // What it leads to has its own path.
+        } else if path.is_dir() {
             if !["target", ".git", "corpus", "artifacts"].contains(&name.as_ref()) {
                 collect(&path, files);
             }
