@@ -35,6 +35,16 @@ impl Teller {
         Ok(())
     }
 
+    /// Each acquires the lock and gives it back.
+    async fn take_turns(&mut self, alice: &Locker, bob: &Locker) -> Result<(), Failure> {
+        for (who, locker) in [("alice", alice), ("bob", bob)] {
+            let guard = locker.acquire(NAME).await?;
+            self.granted(who, &guard)?;
+            guard.release().await?;
+        }
+        Ok(())
+    }
+
     fn refused(&self, who: &str, result: Result<Guard, AcquireError>) -> Result<(), Failure> {
         match result {
             Ok(_) => Err(Failure::new(Failure::USAGE, format!("{who} must not get the lock"))),
@@ -68,27 +78,18 @@ pub(super) async fn demo(args: Demo) -> Result<(), Failure> {
     cluster.kill(0).await?;
     cluster.kill(1).await?;
     teller.say("nodes 1 and 2 are killed")?;
-    for (who, locker) in [("alice", &alice), ("bob", &bob)] {
-        let guard = locker.acquire(NAME).await?;
-        teller.granted(who, &guard)?;
-        guard.release().await?;
-    }
+    teller.take_turns(&alice, &bob).await?;
     cluster.kill(2).await?;
     teller.say("node 3 is killed, too")?;
     teller.refused("alice", alice.try_acquire(NAME).await)?;
 
-    cluster.start(0)?;
-    cluster.start(1)?;
-    cluster.start(2)?;
+    for node in [0, 1, 2] {
+        cluster.start(node)?;
+    }
     answering(&alice, &mut cluster).await?;
     answering(&bob, &mut cluster).await?;
     teller.say("nodes 1, 2 and 3 are back, and so is the quorum")?;
-    for (who, locker) in [("alice", &alice), ("bob", &bob)] {
-        let guard = locker.acquire(NAME).await?;
-        teller.granted(who, &guard)?;
-        guard.release().await?;
-    }
+    teller.take_turns(&alice, &bob).await?;
     let fences: Vec<String> = teller.fences.iter().map(ToString::to_string).collect();
-    teller.say(&format!("the fences rose throughout: {}", fences.join(" < ")))?;
-    Ok(())
+    teller.say(&format!("the fences rose throughout: {}", fences.join(" < ")))
 }

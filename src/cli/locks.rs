@@ -297,6 +297,21 @@ fn unanswered(name: Option<&Name>, failed: Vec<NodeReport>, all: usize) -> Failu
     Failure::without_quorum(text, failed, all)
 }
 
+fn listed_json(name: &[u8], infos: &[(&str, &LockInfo)]) -> Json {
+    let of_node =
+        |(node, info): &(&str, &LockInfo)| Json::Object(info_fields(node, &Ok((*info).clone())));
+    let nodes = infos.iter().map(of_node).collect();
+    Json::of_lock(name, [("nodes", Json::List(nodes))])
+}
+
+/// What the most telling node says, that is held and has the highest fence, and how many hold it.
+fn listed_line(infos: &[(&str, &LockInfo)], all: usize) -> String {
+    let held = infos.iter().filter(|(_, info)| info.state == LockState::Held).count();
+    let best = infos.iter().max_by_key(|(_, info)| (info.state == LockState::Held, info.fence));
+    let line = best.map(|(_, info)| lock_line(info)).unwrap_or_default();
+    format!("{line} (held on {held} of {all} nodes)")
+}
+
 pub(super) async fn list(args: List) -> Result<(), Failure> {
     let survey = args.connection.locker()?.survey(LISTED_MAX).await;
     let is_wanted = |info: &LockInfo| args.all || info.state != LockState::Free;
@@ -310,22 +325,13 @@ pub(super) async fn list(args: List) -> Result<(), Failure> {
     }
     let (is_empty, room) = (locks.is_empty(), out::columns().map(|columns| columns / 2));
     if args.json {
-        let locks = locks.into_iter().map(|(name, infos)| {
-            let infos = infos.into_iter();
-            let nodes =
-                infos.map(|(node, info)| Json::Object(info_fields(node, &Ok(info.clone()))));
-            Json::of_lock(name, [("nodes", Json::List(nodes.collect()))])
-        });
+        let locks = locks.into_iter().map(|(name, infos)| listed_json(name, &infos));
         out::line(Json::List(locks.collect()))?;
     } else {
+        let all = survey.nodes.len();
         out::lines(locks.iter().map(|(name, infos)| {
-            let held = infos.iter().filter(|(_, info)| info.state == LockState::Held).count();
-            // The most telling node: held, and with the highest fence.
-            let best =
-                infos.iter().max_by_key(|(_, info)| (info.state == LockState::Held, info.fence));
-            let line = best.map(|(_, info)| lock_line(info)).unwrap_or_default();
             let name = room.map_or_else(|| shown(name), |room| cut(&shown(name), room));
-            format!("{name}: {line} (held on {held} of {} nodes)", survey.nodes.len())
+            format!("{name}: {}", listed_line(infos, all))
         }))?;
     }
     for node in &survey.nodes {

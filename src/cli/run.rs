@@ -58,15 +58,18 @@ pub(super) async fn run(args: Run) -> Result<u8, Failure> {
             }
             signal.map_or(Ok(code), |signal| Err(cut_short(signal, code)))
         }
-        Err(lost) => {
-            // What is left by the clock, and not what should be left: this process may be late.
-            let left = if lost == Lost::Removed { grace } else { guard.validity() };
-            job.end(left.saturating_sub(grace / KILL_DIVISOR)).await?;
-            drop(guard.release().await);
-            let text = format!("the lock was lost and the command stopped: {lost}");
-            Err(Failure::new(Failure::LOST, text))
-        }
+        Err(lost) => Err(stop(job, guard, lost, grace).await?),
     }
+}
+
+/// Ends the command, whose lock is lost, while the lease still stands.
+async fn stop(job: Job, guard: Guard, lost: Lost, grace: Duration) -> Result<Failure, Failure> {
+    // What is left by the clock, and not what should be left: this process may be late.
+    let left = if lost == Lost::Removed { grace } else { guard.validity() };
+    job.end(left.saturating_sub(grace / KILL_DIVISOR)).await?;
+    drop(guard.release().await);
+    let text = format!("the lock was lost and the command stopped: {lost}");
+    Ok(Failure::new(Failure::LOST, text))
 }
 
 /// Starts the command, tied to this process where that is possible.

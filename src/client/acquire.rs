@@ -1,8 +1,6 @@
 //! Acquiring: one attempt over all nodes, and attempts until the wait is over.
 //!
-//! The decisions are [`Attempt`]'s; here its steps are carried out. Whatever happens between the
-//! first ACQUIRE and the guard, a cancelled future included, [`Pending`] takes everything back: its
-//! destructor sends the releases, which travel behind the acquires.
+//! An attempt is a [`Ballot`]; here its steps are followed, until one is won or the wait is over.
 
 use std::pin::{Pin, pin};
 use std::sync::Arc;
@@ -10,28 +8,24 @@ use std::time::Duration;
 
 use tracing::Instrument;
 
+use super::ballot::{Ballot, LostAttempt};
 use super::core::{Core, count};
 use super::error::{AcquireError, AcquireReport, WithError};
 use super::guard::{Guard, Known};
 use super::inbox::Inbox;
 use super::lease::Lease;
 use super::packet::{Packet, TOKEN_LENGTH};
-use super::reading::{acquire_vote, lock_info, raise_vote};
+use super::reading::lock_info;
 use super::settings::check_label;
 use super::vote::Vote;
 use super::waiter::Waiter;
-use super::world::{earliest, latest};
 use crate::engine::{
-    Answer, Attempt, Fence, Grant, Instant, LockState, Loss, Millis, NodeSet, Quorum, Renewal,
-    Schedule, Stand, Step, Terms, Verdict,
+    Fence, Grant, Instant, LockState, Loss, Millis, NodeSet, Quorum, Renewal, Schedule, Stand,
+    Step, Terms, Verdict,
 };
 
 /// How long a lost attempt waits for the last answers, to save commands.
 const STRAGGLERS: Duration = Duration::from_millis(2);
-
-/// Numbers of the requests of an attempt.
-const ACQUIRE: u8 = 0;
-const RAISE: u8 = 1;
 
 /// An acquisition about to be made: `locker.acquire(name)`, options, `.await`.
 ///
@@ -191,25 +185,12 @@ impl Acquire {
     }
 
     async fn run(mut self) -> Result<Guard, AcquireError> {
-        if let Some(ttl) = self.ttl {
-            let renews = self.schedule.every.is_some();
-            let rules = self.core.settings.rules;
-            let (terms, mut schedule) = rules.check(ttl).map_err(AcquireError::BadOption)?;
-            schedule.every = schedule.every.filter(|_| renews);
-            schedule.max_hold = self.schedule.max_hold;
-            (self.terms, self.schedule) = (terms, schedule);
-        }
-        check_label(&self.label).map_err(AcquireError::BadOption)?;
+        self.check()?;
         let world = &*self.core.world;
+        let contended = &self.core.contended;
         let started_at = world.now();
         let mut attempts = 0;
-        let wait = || Waiter::new(&self.core, &self.name, self.terms.ttl, started_at, self.wait);
-        let contended = &self.core.contended;
-        let mut waiter: Option<Waiter<'_>> = None;
-        if !self.wait.is_zero() && contended.has(&self.name, started_at) {
-            let mut early = wait();
-            waiter = early.take_seat().then_some(early);
-        }
+        let mut waiter = self.early_waiter(started_at);
         loop {
             attempts += 1;
             let mut lost = match self.attempt(waiter.as_mut()).await {
@@ -223,116 +204,93 @@ impl Acquire {
             };
             let waited = world.now().saturating_sub(started_at);
             let quorum = self.core.quorum;
-            let is_refused = verdict(lost.loss, &lost.votes, quorum) == Verdict::Refused;
-            if waited >= self.wait || is_refused {
+            if waited >= self.wait || verdict(lost.loss, &lost.votes, quorum) == Verdict::Refused {
                 let (loss, votes) = (lost.loss, std::mem::take(&mut lost.votes));
                 // Nothing of the wait is left when the nodes are asked what they know.
                 drop((lost, waiter));
-                let votes = self.describe(votes).await;
-                let verdict = verdict(loss, &votes, quorum);
-                let votes = votes.into_iter().map(|vote| vote.unwrap_or(Vote::TimedOut)).collect();
-                let nodes = self.core.reports(votes);
-                let name = String::from_utf8_lossy(&self.name).into_owned();
-                let timeout = self.core.settings.rules.timeout;
-                let report = AcquireReport { name, waited, attempts, nodes, timeout };
-                return Err(error(verdict, report));
+                return Err(self.failure(loss, votes, waited, attempts).await);
             }
             contended.note(&self.name, world.now());
-            let waiter = waiter.get_or_insert_with(wait);
+            let waiter = waiter.get_or_insert_with(|| self.waiter(started_at));
             lost.pending.is_armed = !waiter.lost(&lost.pending.token, lost.silent);
             drop(lost);
             waiter.rest().await;
         }
     }
 
+    /// Checks the options that were set here, and takes the schedule that goes with the ttl.
+    fn check(&mut self) -> Result<(), AcquireError> {
+        if let Some(ttl) = self.ttl {
+            let renews = self.schedule.every.is_some();
+            let rules = self.core.settings.rules;
+            let (terms, mut schedule) = rules.check(ttl).map_err(AcquireError::BadOption)?;
+            schedule.every = schedule.every.filter(|_| renews);
+            schedule.max_hold = self.schedule.max_hold;
+            (self.terms, self.schedule) = (terms, schedule);
+        }
+        check_label(&self.label).map_err(AcquireError::BadOption)
+    }
+
+    fn waiter(&self, started_at: Duration) -> Waiter<'_> {
+        Waiter::new(&self.core, &self.name, self.terms.ttl, started_at, self.wait)
+    }
+
+    /// A waiter for the first attempt, where the lock was contended lately: where that attempt is
+    /// not granted, it stands in line at once.
+    fn early_waiter(&self, started_at: Duration) -> Option<Waiter<'_>> {
+        if self.wait.is_zero() || !self.core.contended.has(&self.name, started_at) {
+            return None;
+        }
+        let mut waiter = self.waiter(started_at);
+        waiter.take_seat().then_some(waiter)
+    }
+
     /// One attempt with a fresh token: the lease, or why there is none and what each node said.
     async fn attempt<'s>(
         &'s self,
-        mut waiter: Option<&mut Waiter<'s>>,
+        waiter: Option<&mut Waiter<'s>>,
     ) -> Result<Arc<Lease>, LostAttempt<'s>> {
         let core = &*self.core;
-        let (nodes, ttl) = (core.quorum.nodes(), self.terms.ttl);
-        let token = core.token();
-        let packet = match &mut waiter {
-            Some(waiter) => waiter.begin(&token, &self.label),
-            None => Packet::acquire(&self.name, &token, ttl, &self.label),
-        };
-        let inbox = Inbox::new(nodes);
-        let started_at = earliest(&core.world);
-        let mut attempt = Attempt::new(core.quorum, self.terms, started_at).at(core.world.wall());
-        let mut pending = Pending { core, name: &self.name, token, ttl, is_armed: true };
-        count(&core.counters.attempts);
-        let bell = waiter.as_ref().and_then(|waiter| waiter.bell());
-        // Those that have called come first: they are the ones that will grant.
-        let called = waiter.as_ref().map_or(NodeSet::EMPTY, |waiter| waiter.called());
-        let others = core.quorum.all().without(called);
-        for node in called.iter().chain(others.iter()) {
-            let reply_to = inbox.reply_to(node, ACQUIRE).before(bell);
-            core.world.send(node, &packet, Some(reply_to));
-        }
-
-        let mut votes: Vec<Option<Vote>> = Vec::new();
-        let mut is_timed_out = false;
-        let mut timer = pin!(core.world.sleep(core.settings.rules.timeout));
+        let timeout = core.settings.rules.timeout;
+        let mut ballot = Ballot::open(core, &self.name, self.terms, &self.label, waiter);
+        let mut timer = pin!(core.world.sleep(timeout));
         loop {
-            let step = match inbox.next(timer.as_mut()).await {
-                None => {
-                    if !std::mem::replace(&mut is_timed_out, true) {
-                        core.metrics.timed_out(nodes, &votes);
-                    }
-                    attempt.time_out(latest(&core.world))
-                }
-                Some(delivery) => {
-                    let now = latest(&core.world);
-                    let node = delivery.node;
-                    if delivery.request == RAISE {
-                        let vote =
-                            delivery.outcome.map_or_else(Vote::from, |reply| raise_vote(&reply));
-                        attempt.raise_answer(node, vote.raise_answer(), now)
-                    } else {
-                        let mut vote =
-                            delivery.outcome.map_or_else(Vote::from, |reply| acquire_vote(&reply));
-                        if let Some(waiter) = &mut waiter {
-                            vote = waiter.answered(node, vote);
-                        }
-                        let answer = vote.answer();
-                        if votes.is_empty() {
-                            votes.resize(nodes, None);
-                        }
-                        core.metrics.voted(node, &vote);
-                        votes[node] = Some(vote);
-                        attempt.answer(node, answer, now)
-                    }
-                }
-            };
-            match step {
+            match ballot.next(timer.as_mut()).await {
                 Step::Wait => {}
                 Step::Raise { fence, nodes } => {
-                    count(&core.counters.raised);
-                    let raise = Packet::raise(&self.name, &token, fence);
-                    for node in nodes.iter() {
-                        core.world.send(node, &raise, Some(inbox.reply_to(node, RAISE)));
-                    }
-                    timer.set(core.world.sleep(core.settings.rules.timeout));
+                    ballot.raise(fence, nodes);
+                    timer.set(core.world.sleep(timeout));
                 }
                 Step::Won(grant) => {
-                    pending.is_armed = false;
-                    // Stragglers shall hold the lease too, for the day when others crash.
-                    inbox.settle();
+                    let (token, started_at) = ballot.won();
                     return Ok(self.establish(token, started_at, grant));
                 }
                 Step::Lost(loss) => {
-                    votes.resize(nodes, None);
-                    if attempt.granted().is_empty() {
+                    if ballot.has_no_grant() {
                         timer.set(core.world.sleep(STRAGGLERS));
-                        let waiter = waiter.as_deref_mut();
-                        hear_stragglers(core, &inbox, timer.as_mut(), &mut votes, waiter).await;
+                        ballot.hear_stragglers(timer.as_mut()).await;
                     }
-                    let silent = silent(&votes, is_timed_out);
-                    return Err(LostAttempt { loss, votes, silent, pending });
+                    return Err(ballot.lost(loss));
                 }
             }
         }
+    }
+
+    /// Why there is no lease, with what the nodes know of the lock.
+    async fn failure(
+        &self,
+        loss: Loss,
+        votes: Vec<Option<Vote>>,
+        waited: Duration,
+        attempts: u32,
+    ) -> AcquireError {
+        let votes = self.describe(votes).await;
+        let verdict = verdict(loss, &votes, self.core.quorum);
+        let votes = votes.into_iter().map(|vote| vote.unwrap_or(Vote::TimedOut)).collect();
+        let nodes = self.core.reports(votes);
+        let name = String::from_utf8_lossy(&self.name).into_owned();
+        let timeout = self.core.settings.rules.timeout;
+        error(verdict, AcquireReport { name, waited, attempts, nodes, timeout })
     }
 
     fn establish(
@@ -409,68 +367,6 @@ impl IntoFuture for Acquire {
         };
         Box::pin(acquisition.instrument(span))
     }
-}
-
-/// An attempt that is not won: its destructor abandons it on all nodes.
-struct Pending<'a> {
-    core: &'a Core,
-    name: &'a [u8],
-    token: [u8; TOKEN_LENGTH],
-    ttl: Millis,
-    is_armed: bool,
-}
-
-impl Drop for Pending<'_> {
-    fn drop(&mut self) {
-        if self.is_armed {
-            self.core.tell_all(&Packet::release(self.name, &self.token, self.ttl));
-        }
-    }
-}
-
-/// Reads the answers of nodes that had not answered when the attempt was lost: the verdict counts
-/// them, and where they have put the ticket in line, nothing more has to be sent. Nobody is kept
-/// waiting by it, as long as no node has granted.
-async fn hear_stragglers(
-    core: &Core,
-    inbox: &Inbox,
-    mut timer: Pin<&mut impl Future<Output = ()>>,
-    votes: &mut [Option<Vote>],
-    mut waiter: Option<&mut Waiter<'_>>,
-) {
-    while votes.iter().any(Option::is_none) {
-        let Some(delivery) = inbox.next(timer.as_mut()).await else { return };
-        let mut vote = delivery.outcome.map_or_else(Vote::from, |reply| acquire_vote(&reply));
-        if let Some(waiter) = &mut waiter {
-            vote = waiter.answered(delivery.node, vote);
-        }
-        core.metrics.voted(delivery.node, &vote);
-        let is_granted = matches!(vote, Vote::Granted(_));
-        votes[delivery.node] = Some(vote);
-        if is_granted {
-            return;
-        }
-    }
-}
-
-/// What is left of a lost attempt: it is abandoned when this is dropped.
-struct LostAttempt<'a> {
-    loss: Loss,
-    votes: Vec<Option<Vote>>,
-    /// Who did not answer, although it was waited for.
-    silent: NodeSet,
-    pending: Pending<'a>,
-}
-
-/// The nodes of which nothing can be known: no answer in time, or none that made sense. An answer
-/// that was not waited for any more says nothing against its node.
-fn silent(votes: &[Option<Vote>], is_timed_out: bool) -> NodeSet {
-    let is_silent = |vote: &Option<Vote>| match vote {
-        Some(vote) => vote.answer() == Answer::Unknown,
-        None => is_timed_out,
-    };
-    let nodes = votes.iter().enumerate().filter(|(_, vote)| is_silent(vote));
-    nodes.fold(NodeSet::EMPTY, |nodes, (node, _)| nodes.or(NodeSet::of(node)))
 }
 
 /// What the votes of a lost attempt come to.

@@ -16,6 +16,7 @@
 use std::collections::VecDeque;
 use std::future::poll_fn;
 use std::io;
+use std::ops::ControlFlow;
 use std::pin::Pin;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::{Context, Poll};
@@ -198,29 +199,14 @@ async fn drive(shared: Arc<Shared>, address: Address, patience: Duration) {
     let stall = STALL_MIN.max(patience * STALL_FACTOR);
     let mut pause = PAUSE_MIN;
     loop {
-        // Several round trips: over a slow network far more than one answer takes.
-        let connected = match timeout(stall, address.connect(shared.wakes.channel())).await {
-            Ok(connected) => connected,
-            Err(_) => Err(Failure::Unreachable("no answer when connecting".into())),
-        };
-        let connected = connected.and_then(|login| {
-            if shared.answering.note(shared.node, login.run_id) {
-                return Ok((login.stream, login.hears));
-            }
-            Err(Failure::Unreachable("the same server as another node: remove one".into()))
-        });
-        match connected {
+        match connect(&shared, &address, stall).await {
             Ok((stream, hears)) => {
                 shared.line().down = None;
                 shared.wakes.connected(shared.node, hears);
                 pause = PAUSE_MIN;
-                let mut connection = Connection::new(stream, stall);
-                let failure = poll_fn(|ctx| connection.poll(ctx, &shared)).await;
-                shared.answering.note(shared.node, None);
-                let Some(failure) = failure else { return };
-                connection.put_off.append(&mut connection.sent);
-                shared.line().break_off(connection.put_off, &failure);
-                shared.wakes.broken(shared.node);
+                if serve(&shared, Connection::new(stream, stall)).await.is_break() {
+                    return;
+                }
             }
             Err(failure) => {
                 let is_closed = {
@@ -236,6 +222,33 @@ async fn drive(shared: Arc<Shared>, address: Address, patience: Duration) {
             }
         }
     }
+}
+
+/// A connection to a server that no other node is, and whether wakes arrive on it.
+async fn connect(
+    shared: &Shared,
+    address: &Address,
+    stall: Duration,
+) -> Result<(Box<dyn Stream>, bool), Failure> {
+    // Several round trips: over a slow network far more than one answer takes.
+    let login = timeout(stall, address.connect(shared.wakes.channel())).await;
+    let login = login.map_err(|_| Failure::Unreachable("no answer when connecting".into()))??;
+    if !shared.answering.note(shared.node, login.run_id) {
+        let text = "the same server as another node: remove one";
+        return Err(Failure::Unreachable(text.into()));
+    }
+    Ok((login.stream, login.hears))
+}
+
+/// Writes and reads until the connection breaks, or the link is dropped and its line is empty.
+async fn serve(shared: &Shared, mut connection: Connection) -> ControlFlow<()> {
+    let failure = poll_fn(|ctx| connection.poll(ctx, shared)).await;
+    shared.answering.note(shared.node, None);
+    let Some(failure) = failure else { return ControlFlow::Break(()) };
+    connection.put_off.append(&mut connection.sent);
+    shared.line().break_off(connection.put_off, &failure);
+    shared.wakes.broken(shared.node);
+    ControlFlow::Continue(())
 }
 
 /// Between half of `pause` and all of it, so that clients do not return in step.

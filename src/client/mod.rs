@@ -24,6 +24,7 @@
 pub mod blocking;
 
 mod acquire;
+mod ballot;
 mod connect;
 mod contended;
 mod core;

@@ -281,6 +281,13 @@ pub(super) struct LeaseRules {
 impl LeaseRules {
     /// Checks a ttl, and derives what follows from it.
     pub(super) fn check(&self, ttl: Duration) -> Result<(Terms, Schedule), String> {
+        self.check_ttl(ttl)?;
+        let terms = self.terms(ttl)?;
+        self.check_timeout(ttl)?;
+        Ok((terms, self.schedule(terms)?))
+    }
+
+    fn check_ttl(&self, ttl: Duration) -> Result<(), String> {
         if ttl < TTL_MIN {
             return Err(format!(
                 "ttl {} is too short to work under: give at least {}",
@@ -296,6 +303,10 @@ impl LeaseRules {
                 Length(self.max_ttl)
             ));
         }
+        Ok(())
+    }
+
+    fn terms(&self, ttl: Duration) -> Result<Terms, String> {
         let mut terms = Terms::new(Millis::round_down(ttl));
         if let Some(drift) = self.drift {
             terms.drift = Millis::round_up(drift);
@@ -307,6 +318,10 @@ impl LeaseRules {
                 Length(ttl)
             ));
         }
+        Ok(terms)
+    }
+
+    fn check_timeout(&self, ttl: Duration) -> Result<(), String> {
         if self.timeout.is_zero() || self.timeout * 3 > ttl {
             return Err(format!(
                 "timeout {} does not fit into the ttl {}: give less than a third of it, so that a \
@@ -315,16 +330,20 @@ impl LeaseRules {
                 Length(ttl)
             ));
         }
+        Ok(())
+    }
+
+    fn schedule(&self, terms: Terms) -> Result<Schedule, String> {
         let mut schedule = Schedule::of(terms.ttl);
         schedule.margin = self.margin.map_or(schedule.margin, Millis::round_up);
         let margin = schedule.margin;
         if terms.ttl.saturating_sub(terms.drift) <= margin {
             return Err(format!(
                 "lost_margin {margin} leaves nothing of the ttl {}: make it smaller",
-                Length(ttl)
+                Length(terms.ttl.into())
             ));
         }
-        Ok((terms, schedule))
+        Ok(schedule)
     }
 }
 

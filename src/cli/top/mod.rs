@@ -110,6 +110,25 @@ fn read_keys(happenings: &mpsc::Sender<Happening>) {
     }
 }
 
+/// Takes in what has happened; what is to be done about it.
+fn heard(state: &mut State, happening: Happening, refresh: &Notify) -> Order {
+    match happening {
+        Happening::Surveyed(survey) => {
+            state.surveyed(survey);
+            Order::GoOn
+        }
+        Happening::Key(Event::Key(key)) if key.kind == KeyEventKind::Press => state.pressed(key),
+        // Most of all a new size, for which it is drawn anew.
+        Happening::Key(_) => Order::GoOn,
+        Happening::ForceReleased(name, reports) => {
+            state.force_released(&name, &reports);
+            refresh.notify_one();
+            Order::GoOn
+        }
+        Happening::ToldToStop => Order::Stop,
+    }
+}
+
 /// Shows what happens until the user wants no more.
 async fn show(
     mut terminal: DefaultTerminal,
@@ -121,25 +140,8 @@ async fn show(
     let mut state = State::default();
     loop {
         terminal.draw(|frame| view::draw(frame, &state))?;
-        let order = match inbox.recv().await {
-            Some(Happening::Surveyed(survey)) => {
-                state.surveyed(survey);
-                Order::GoOn
-            }
-            Some(Happening::Key(Event::Key(key))) if key.kind == KeyEventKind::Press => {
-                state.pressed(key)
-            }
-            // Most of all a new size, for which it is drawn anew.
-            Some(Happening::Key(_)) => Order::GoOn,
-            Some(Happening::ForceReleased(name, reports)) => {
-                state.force_released(&name, &reports);
-                refresh.notify_one();
-                Order::GoOn
-            }
-            Some(Happening::ToldToStop) => Order::Stop,
-            None => Order::Quit,
-        };
-        match order {
+        let happening = inbox.recv().await;
+        match happening.map_or(Order::Quit, |happening| heard(&mut state, happening, refresh)) {
             Order::GoOn => {}
             Order::Quit => return Ok(()),
             Order::Refresh => refresh.notify_one(),

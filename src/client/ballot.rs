@@ -1,0 +1,196 @@
+//! One attempt at a lock: what the nodes were asked, and what they have answered.
+//!
+//! The decisions are [`Attempt`]'s; here its steps are carried out. Whatever happens between the
+//! first ACQUIRE and the guard, a cancelled future included, [`Pending`] takes everything back: its
+//! destructor sends the releases, which travel behind the acquires.
+
+use std::pin::Pin;
+
+use super::core::{Core, count};
+use super::inbox::{Delivery, Inbox};
+use super::packet::{Packet, TOKEN_LENGTH};
+use super::reading::{acquire_vote, raise_vote};
+use super::vote::Vote;
+use super::waiter::Waiter;
+use super::world::{earliest, latest};
+use crate::engine::{Answer, Attempt, Fence, Instant, Loss, Millis, NodeSet, Step, Terms};
+
+/// Numbers of the requests of an attempt.
+const ACQUIRE: u8 = 0;
+const RAISE: u8 = 1;
+
+/// An attempt under way. Its fields are dropped in this order: the releases are sent before the
+/// answers are given up.
+pub(super) struct Ballot<'a, 'w> {
+    pending: Pending<'a>,
+    inbox: Inbox,
+    attempt: Attempt,
+    started_at: Instant,
+    waiter: Option<&'w mut Waiter<'a>>,
+    /// One for each node, once the first has voted.
+    votes: Vec<Option<Vote>>,
+    is_timed_out: bool,
+}
+
+impl<'a, 'w> Ballot<'a, 'w> {
+    /// Asks all nodes, with a fresh token.
+    pub(super) fn open(
+        core: &'a Core,
+        name: &'a [u8],
+        terms: Terms,
+        label: &[u8],
+        mut waiter: Option<&'w mut Waiter<'a>>,
+    ) -> Ballot<'a, 'w> {
+        let (ttl, token) = (terms.ttl, core.token());
+        let packet = match &mut waiter {
+            Some(waiter) => waiter.begin(&token, label),
+            None => Packet::acquire(name, &token, ttl, label),
+        };
+        let inbox = Inbox::new(core.quorum.nodes());
+        let started_at = earliest(&core.world);
+        let attempt = Attempt::new(core.quorum, terms, started_at).at(core.world.wall());
+        let pending = Pending { core, name, token, ttl, is_armed: true };
+        count(&core.counters.attempts);
+        let (votes, is_timed_out) = (Vec::new(), false);
+        let ballot = Ballot { pending, inbox, attempt, started_at, waiter, votes, is_timed_out };
+        ballot.ask(&packet);
+        ballot
+    }
+
+    /// Sends the acquire. Those that have called come first: they are the ones that will grant.
+    fn ask(&self, packet: &Packet) {
+        let core = self.pending.core;
+        let bell = self.waiter.as_ref().and_then(|waiter| waiter.bell());
+        let called = self.waiter.as_ref().map_or(NodeSet::EMPTY, |waiter| waiter.called());
+        let others = core.quorum.all().without(called);
+        for node in called.iter().chain(others.iter()) {
+            let reply_to = self.inbox.reply_to(node, ACQUIRE).before(bell);
+            core.world.send(node, packet, Some(reply_to));
+        }
+    }
+
+    /// Waits for the next answer, or for the timer. What is to be done then.
+    pub(super) async fn next(&mut self, timer: Pin<&mut impl Future<Output = ()>>) -> Step {
+        match self.inbox.next(timer).await {
+            None => self.time_out(),
+            Some(delivery) if delivery.request == RAISE => self.raised(delivery),
+            Some(delivery) => {
+                let (node, now) = (delivery.node, latest(&self.pending.core.world));
+                let answer = self.note_vote(delivery);
+                self.attempt.answer(node, answer, now)
+            }
+        }
+    }
+
+    fn time_out(&mut self) -> Step {
+        let core = self.pending.core;
+        if !std::mem::replace(&mut self.is_timed_out, true) {
+            core.metrics.timed_out(core.quorum.nodes(), &self.votes);
+        }
+        self.attempt.time_out(latest(&core.world))
+    }
+
+    /// A node has answered the raise.
+    fn raised(&mut self, delivery: Delivery) -> Step {
+        let now = latest(&self.pending.core.world);
+        let vote = delivery.outcome.map_or_else(Vote::from, |reply| raise_vote(&reply));
+        self.attempt.raise_answer(delivery.node, vote.raise_answer(), now)
+    }
+
+    /// A node has answered the acquire.
+    fn note_vote(&mut self, delivery: Delivery) -> Answer {
+        let core = self.pending.core;
+        let node = delivery.node;
+        let mut vote = delivery.outcome.map_or_else(Vote::from, |reply| acquire_vote(&reply));
+        if let Some(waiter) = &mut self.waiter {
+            vote = waiter.answered(node, vote);
+        }
+        let answer = vote.answer();
+        core.metrics.voted(node, &vote);
+        self.votes.resize(core.quorum.nodes(), None);
+        self.votes[node] = Some(vote);
+        answer
+    }
+
+    /// Raises the fence at these nodes.
+    pub(super) fn raise(&self, fence: Fence, nodes: NodeSet) {
+        let Pending { core, name, token, .. } = &self.pending;
+        count(&core.counters.raised);
+        let raise = Packet::raise(name, token, fence);
+        for node in nodes.iter() {
+            core.world.send(node, &raise, Some(self.inbox.reply_to(node, RAISE)));
+        }
+    }
+
+    pub(super) const fn has_no_grant(&self) -> bool {
+        self.attempt.granted().is_empty()
+    }
+
+    /// The attempt is won: its token, and when it began.
+    pub(super) fn won(mut self) -> ([u8; TOKEN_LENGTH], Instant) {
+        self.pending.is_armed = false;
+        // Acquires that are not sent yet still are: the more nodes hold the lease, the better it
+        // outlives crashes.
+        self.inbox.settle();
+        (self.pending.token, self.started_at)
+    }
+
+    /// Reads the answers of nodes that had not answered when the attempt was lost: the verdict
+    /// counts them, and where they have put the ticket in line, nothing more has to be sent.
+    /// Nobody is kept waiting by it, as long as no node has granted.
+    pub(super) async fn hear_stragglers(&mut self, mut timer: Pin<&mut impl Future<Output = ()>>) {
+        self.votes.resize(self.pending.core.quorum.nodes(), None);
+        while self.votes.iter().any(Option::is_none) {
+            let Some(delivery) = self.inbox.next(timer.as_mut()).await else { return };
+            let node = delivery.node;
+            let _ = self.note_vote(delivery);
+            if matches!(self.votes[node], Some(Vote::Granted(_))) {
+                return;
+            }
+        }
+    }
+
+    /// The attempt is lost.
+    pub(super) fn lost(mut self, loss: Loss) -> LostAttempt<'a> {
+        self.votes.resize(self.pending.core.quorum.nodes(), None);
+        let silent = silent(&self.votes, self.is_timed_out);
+        LostAttempt { loss, votes: self.votes, silent, pending: self.pending }
+    }
+}
+
+/// What is left of a lost attempt: it is abandoned when this is dropped.
+pub(super) struct LostAttempt<'a> {
+    pub(super) loss: Loss,
+    pub(super) votes: Vec<Option<Vote>>,
+    /// Who did not answer, although it was waited for.
+    pub(super) silent: NodeSet,
+    pub(super) pending: Pending<'a>,
+}
+
+/// An attempt that is not won: its destructor abandons it on all nodes.
+pub(super) struct Pending<'a> {
+    core: &'a Core,
+    name: &'a [u8],
+    pub(super) token: [u8; TOKEN_LENGTH],
+    ttl: Millis,
+    pub(super) is_armed: bool,
+}
+
+impl Drop for Pending<'_> {
+    fn drop(&mut self) {
+        if self.is_armed {
+            self.core.tell_all(&Packet::release(self.name, &self.token, self.ttl));
+        }
+    }
+}
+
+/// The nodes of which nothing can be known: no answer in time, or none that made sense. An answer
+/// that was not waited for any more says nothing against its node.
+fn silent(votes: &[Option<Vote>], is_timed_out: bool) -> NodeSet {
+    let is_silent = |vote: &Option<Vote>| match vote {
+        Some(vote) => vote.answer() == Answer::Unknown,
+        None => is_timed_out,
+    };
+    let nodes = votes.iter().enumerate().filter(|(_, vote)| is_silent(vote));
+    nodes.fold(NodeSet::EMPTY, |nodes, (node, _)| nodes.or(NodeSet::of(node)))
+}
