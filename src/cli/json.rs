@@ -21,6 +21,10 @@ impl Json {
         Json::Text(text.into())
     }
 
+    pub(super) fn text_or_null(text: Option<&String>) -> Json {
+        text.map_or(Json::Null, Json::text)
+    }
+
     /// What is to be said of a lock, with its name. A name that is not UTF-8 is there in full, too,
     /// in hexadecimal digits.
     pub(super) fn of_lock(
@@ -37,7 +41,7 @@ impl Json {
 
     /// The label of a lock's holder, in the same way.
     pub(super) fn of_label(info: &LockInfo) -> impl Iterator<Item = (&'static str, Json)> {
-        let label = ("label", info.label.as_ref().map_or(Json::Null, Json::text));
+        let label = ("label", Json::text_or_null(info.label.as_ref()));
         let hex = info.raw_label.as_ref().map(|label| ("label_hex", Json::hex(label)));
         std::iter::once(label).chain(hex)
     }

@@ -199,7 +199,8 @@ fn info_fields(node: &str, info: &Result<LockInfo, Vote>) -> Vec<(&'static str, 
                 ("waiters", Json::Number(info.waiters)),
                 ("first_waiting_ms", Json::millis(info.first_waiting)),
                 ("quarantine_left_ms", Json::millis(info.quarantine_left)),
-                ("node_state", info.node_state.as_ref().map_or(Json::Null, Json::text)),
+                ("quarantine_reason", Json::text_or_null(info.quarantine_reason.as_ref())),
+                ("node_state", Json::text_or_null(info.node_state.as_ref())),
             ]);
         }
         Err(vote) => fields.push(("error", Json::text(vote.to_string()))),
@@ -358,6 +359,15 @@ pub(super) async fn list(args: List) -> Result<(), Failure> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::wire::lock_info;
+
+    #[test]
+    fn json_has_each_field_of_a_description_in_its_place() {
+        let fields = info_fields("node-1", &Ok(LockInfo::default()));
+        let names: Vec<&str> = fields.iter().map(|(name, _)| *name).collect();
+        let told: Vec<&str> = ["node"].into_iter().chain(lock_info::field_names()).collect();
+        assert_eq!(names, told);
+    }
 
     #[test]
     fn a_validity_is_never_shown_longer_than_it_is() {

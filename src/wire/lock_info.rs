@@ -131,6 +131,11 @@ fn state_of(value: &Reply) -> Option<LockState> {
     LockState::ALL.into_iter().find(|state| word_of(*state).as_bytes() == word)
 }
 
+/// The names of the fields, in the order in which they are told.
+pub fn field_names() -> impl Iterator<Item = &'static str> {
+    FIELDS.iter().map(|field| field.name)
+}
+
 /// The reply to `LOCK.INFO`.
 pub fn write(account: &LockAccount) -> Reply {
     let mut pairs = Vec::with_capacity(FIELDS.len());

@@ -96,7 +96,7 @@ fn is_end_of_paragraph(rest: &str) -> bool {
 }
 
 /// Headings at this level with what is below them; what comes before the first has none.
-fn split<'a>(text: &'a str, mark: &str) -> Vec<(&'a str, &'a str)> {
+pub(crate) fn split<'a>(text: &'a str, mark: &str) -> Vec<(&'a str, &'a str)> {
     let mut starts: Vec<usize> = text.match_indices(mark).map(|(at, _)| at).collect();
     starts.retain(|&at| at == 0 || text[..at].ends_with('\n'));
     let first = starts.first().copied().unwrap_or(text.len());

@@ -40,6 +40,7 @@ mod common;
 
 mod blocks;
 mod commands;
+mod fields;
 mod operations;
 mod options;
 mod session;
