@@ -33,7 +33,7 @@ impl Json {
     ) -> Json {
         let mut named = vec![("name", Json::text(String::from_utf8_lossy(name)))];
         if std::str::from_utf8(name).is_err() {
-            named.push(("name_hex", Json::hex(name)));
+            named.push(("name_hex", Json::text(hex::encode(name))));
         }
         named.extend(fields);
         Json::Object(named)
@@ -42,12 +42,8 @@ impl Json {
     /// The label of a lock's holder, in the same way.
     pub(super) fn of_label(info: &LockInfo) -> impl Iterator<Item = (&'static str, Json)> {
         let label = ("label", Json::text_or_null(info.label.as_ref()));
-        let hex = info.raw_label.as_ref().map(|label| ("label_hex", Json::hex(label)));
-        std::iter::once(label).chain(hex)
-    }
-
-    fn hex(bytes: &[u8]) -> Json {
-        Json::Text(bytes.iter().map(|byte| format!("{byte:02x}")).collect())
+        let raw = info.raw_label.as_ref().map(|raw| ("label_hex", Json::text(hex::encode(raw))));
+        std::iter::once(label).chain(raw)
     }
 
     pub(super) fn millis(length: Option<Duration>) -> Json {

@@ -29,7 +29,7 @@ pub(super) async fn acquire(args: Acquire) -> Result<(), Failure> {
     let lease = guard.leak();
     // What was sent to stragglers shall still be written.
     locker.settle().await;
-    let token: String = lease.token.iter().map(|byte| format!("{byte:02x}")).collect();
+    let token = hex::encode(lease.token);
     let printed = if args.json {
         let fields = [
             ("token", Json::text(token)),

@@ -50,9 +50,7 @@ pub(super) fn token(text: &str) -> Result<Token, String> {
             ),
         });
     }
-    let pair = |pair: &[u8]| u8::from_str_radix(std::str::from_utf8(pair).ok()?, 16).ok();
-    let bytes: Option<Vec<u8>> = digits.chunks(2).map(pair).collect();
-    bytes.map(Token).ok_or_else(|| "it is no token".to_owned())
+    hex::decode(digits).map(Token).map_err(|error| error.to_string())
 }
 
 /// The name of a lock: any bytes.
