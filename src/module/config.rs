@@ -6,8 +6,6 @@
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, AtomicI64, Ordering};
 
-use lazy_static::lazy_static;
-
 use crate::engine::{Caution, Millis, TOKEN_MAX_DEFAULT, TTL_MAX};
 use crate::wire::request::Limits;
 
@@ -42,21 +40,20 @@ static RESERVE_MS: AtomicI64 = AtomicI64::new(100);
 static SCAN_PERCENT: AtomicI64 = AtomicI64::new(25);
 static QUARANTINE: AtomicBool = AtomicBool::new(true);
 static QUARANTINE_ON_PROMOTION: AtomicBool = AtomicBool::new(true);
-lazy_static! {
-    static ref STATE_FILE: TextValue = Mutex::new(String::new());
-    /// All options.
-    pub(super) static ref OPTIONS: [OptionSpec; 9] = [
-        number("max-ttl", DAY_MS, 1, TTL_MAX.get() as i64, &MAX_TTL),
-        number("idle-ms", DAY_MS, 0, 366 * DAY_MS, &IDLE_MS),
-        number("max-token-bytes", TOKEN_MAX_DEFAULT as i64, 16, 255, &MAX_TOKEN_BYTES),
-        number("max-waiters", 10_000, 0, 1_000_000, &MAX_WAITERS),
-        number("reserve-ms", 100, 1, 60_000, &RESERVE_MS),
-        number("scan-percent", 25, 1, 75, &SCAN_PERCENT),
-        switch("quarantine", &QUARANTINE),
-        switch("quarantine-on-promotion", &QUARANTINE_ON_PROMOTION),
-        OptionSpec { name: "state-file", kind: OptionKind::Text { value: &STATE_FILE } },
-    ];
-}
+static STATE_FILE: TextValue = Mutex::new(String::new());
+
+/// All options.
+pub(super) static OPTIONS: [OptionSpec; 9] = [
+    number("max-ttl", DAY_MS, 1, TTL_MAX.get() as i64, &MAX_TTL),
+    number("idle-ms", DAY_MS, 0, 366 * DAY_MS, &IDLE_MS),
+    number("max-token-bytes", TOKEN_MAX_DEFAULT as i64, 16, 255, &MAX_TOKEN_BYTES),
+    number("max-waiters", 10_000, 0, 1_000_000, &MAX_WAITERS),
+    number("reserve-ms", 100, 1, 60_000, &RESERVE_MS),
+    number("scan-percent", 25, 1, 75, &SCAN_PERCENT),
+    switch("quarantine", &QUARANTINE),
+    switch("quarantine-on-promotion", &QUARANTINE_ON_PROMOTION),
+    OptionSpec { name: "state-file", kind: OptionKind::Text { value: &STATE_FILE } },
+];
 
 const fn number(
     name: &'static str,

@@ -363,10 +363,11 @@ const LAYERS: [(&str, &[&str], bool); 6] = [
 ];
 
 /// The optional dependencies of Cargo.toml.
-const CRATES: [&str; 18] = [
+const CRATES: [&str; 19] = [
     "bincode",
     "clap",
     "futures_util",
+    "hex",
     "http_body_util",
     "hyper",
     "hyper_util",
