@@ -7,7 +7,7 @@
 use std::pin::Pin;
 
 use super::core::{Core, count};
-use super::inbox::{Delivery, Inbox};
+use super::inbox::{Arrival, Inbox};
 use super::packet::{Packet, TOKEN_LENGTH};
 use super::reading::{acquire_vote, raise_vote};
 use super::vote::Vote;
@@ -73,10 +73,10 @@ impl<'a, 'w> Ballot<'a, 'w> {
     pub(super) async fn next(&mut self, timer: Pin<&mut impl Future<Output = ()>>) -> Step {
         match self.inbox.next(timer).await {
             None => self.time_out(),
-            Some(delivery) if delivery.request == RAISE => self.raised(delivery),
-            Some(delivery) => {
-                let (node, now) = (delivery.node, latest(&self.pending.core.world));
-                let answer = self.note_vote(delivery);
+            Some(arrival) if arrival.request == RAISE => self.raised(arrival),
+            Some(arrival) => {
+                let (node, now) = (arrival.node, latest(&self.pending.core.world));
+                let answer = self.note_vote(arrival);
                 self.attempt.answer(node, answer, now)
             }
         }
@@ -91,17 +91,17 @@ impl<'a, 'w> Ballot<'a, 'w> {
     }
 
     /// A node has answered the raise.
-    fn raised(&mut self, delivery: Delivery) -> Step {
+    fn raised(&mut self, arrival: Arrival) -> Step {
         let now = latest(&self.pending.core.world);
-        let vote = delivery.outcome.map_or_else(Vote::from, |reply| raise_vote(&reply));
-        self.attempt.raise_answer(delivery.node, vote.raise_answer(), now)
+        let vote = arrival.outcome.map_or_else(Vote::from, |reply| raise_vote(&reply));
+        self.attempt.raise_answer(arrival.node, vote.raise_answer(), now)
     }
 
     /// A node has answered the acquire.
-    fn note_vote(&mut self, delivery: Delivery) -> Answer {
+    fn note_vote(&mut self, arrival: Arrival) -> Answer {
         let core = self.pending.core;
-        let node = delivery.node;
-        let mut vote = delivery.outcome.map_or_else(Vote::from, |reply| acquire_vote(&reply));
+        let node = arrival.node;
+        let mut vote = arrival.outcome.map_or_else(Vote::from, |reply| acquire_vote(&reply));
         if let Some(waiter) = &mut self.waiter {
             vote = waiter.answered(node, vote);
         }
@@ -131,7 +131,7 @@ impl<'a, 'w> Ballot<'a, 'w> {
         self.pending.is_armed = false;
         // Acquires that are not sent yet still are: the more nodes hold the lease, the better it
         // outlives crashes.
-        self.inbox.settle();
+        self.inbox.keep_sending();
         (self.pending.token, self.started_at)
     }
 
@@ -141,9 +141,9 @@ impl<'a, 'w> Ballot<'a, 'w> {
     pub(super) async fn hear_stragglers(&mut self, mut timer: Pin<&mut impl Future<Output = ()>>) {
         self.votes.resize(self.pending.core.quorum.nodes(), None);
         while self.votes.iter().any(Option::is_none) {
-            let Some(delivery) = self.inbox.next(timer.as_mut()).await else { return };
-            let node = delivery.node;
-            let _ = self.note_vote(delivery);
+            let Some(arrival) = self.inbox.next(timer.as_mut()).await else { return };
+            let node = arrival.node;
+            let _ = self.note_vote(arrival);
             if matches!(self.votes[node], Some(Vote::Granted(_))) {
                 return;
             }

@@ -104,15 +104,15 @@ impl Locker {
     /// # guard.release()?;
     /// # Ok(()) }
     /// ```
-    pub fn request(&self, name: impl AsRef<[u8]>) -> Request {
-        Request::new(&self.inside, self.inside.locker.acquire(name))
+    pub fn request(&self, name: impl AsRef<[u8]>) -> Acquire {
+        Acquire::new(&self.inside, self.inside.locker.acquire(name))
     }
 
     /// Begins to ask for all of these locks or none, with options. As
     /// [`client::Locker::acquire_many`](super::Locker::acquire_many).
-    pub fn request_many<N: AsRef<[u8]>>(&self, names: impl IntoIterator<Item = N>) -> RequestMany {
+    pub fn request_many<N: AsRef<[u8]>>(&self, names: impl IntoIterator<Item = N>) -> AcquireMany {
         let acquire = self.inside.locker.acquire_many(names);
-        RequestMany { acquire, inside: Arc::clone(&self.inside) }
+        AcquireMany { acquire, inside: Arc::clone(&self.inside) }
     }
 
     /// A holder, which may acquire a lock that it has already.
@@ -206,18 +206,18 @@ impl Locker {
 }
 
 /// A lock about to be asked for: [`Locker::request`] or [`Holder::request`], options, and
-/// [`acquire`](Request::acquire) or [`with`](Request::with). Options that are not set are the
+/// [`acquire`](Acquire::acquire) or [`with`](Acquire::with). Options that are not set are the
 /// locker's.
 #[must_use = "a request does nothing unless it is made"]
 #[derive(Debug)]
-pub struct Request {
+pub struct Acquire {
     acquire: super::Acquire,
     inside: Arc<Inside>,
 }
 
-impl Request {
-    fn new(inside: &Arc<Inside>, acquire: super::Acquire) -> Request {
-        Request { acquire, inside: Arc::clone(inside) }
+impl Acquire {
+    fn new(inside: &Arc<Inside>, acquire: super::Acquire) -> Acquire {
+        Acquire { acquire, inside: Arc::clone(inside) }
     }
 
     options!();
@@ -244,15 +244,15 @@ impl Request {
 }
 
 /// Several locks about to be asked for: [`Locker::request_many`], options, and
-/// [`acquire`](RequestMany::acquire).
+/// [`acquire`](AcquireMany::acquire).
 #[must_use = "a request does nothing unless it is made"]
 #[derive(Debug)]
-pub struct RequestMany {
+pub struct AcquireMany {
     acquire: super::AcquireMany,
     inside: Arc<Inside>,
 }
 
-impl RequestMany {
+impl AcquireMany {
     options!();
 
     /// Acquires all of the locks, in the order of their names. The guards are in that order.
@@ -275,8 +275,8 @@ pub struct Holder {
 
 impl Holder {
     /// Begins to ask for the lock, or for another share of its lease, with options.
-    pub fn request(&self, name: impl AsRef<[u8]>) -> Request {
-        Request::new(&self.inside, self.holder.acquire(name))
+    pub fn request(&self, name: impl AsRef<[u8]>) -> Acquire {
+        Acquire::new(&self.inside, self.holder.acquire(name))
     }
 
     /// Acquires the lock, or takes another share of its lease.

@@ -15,8 +15,8 @@ use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
 use tokio::net::{TcpStream, UnixStream};
 use tokio_rustls::rustls;
 
-use super::inbox::Failure;
-use super::node_url::{self, NodeUrl, Place};
+use super::inbox::NoReply;
+use super::node_url::{self, Location, NodeUrl};
 use super::packet::Packet;
 use super::printable::plain;
 use super::tls;
@@ -76,9 +76,9 @@ impl Address {
     pub(super) fn parse(url: &str) -> Result<Address, String> {
         let url = node_url::read(url)?;
         let name = match &url.place {
-            Place::Tcp { host, port, .. } if host.contains(':') => format!("[{host}]:{port}"),
-            Place::Tcp { host, port, .. } => format!("{host}:{port}"),
-            Place::Unix(path) => path.display().to_string(),
+            Location::Tcp { host, port, .. } if host.contains(':') => format!("[{host}]:{port}"),
+            Location::Tcp { host, port, .. } => format!("{host}:{port}"),
+            Location::Unix(path) => path.display().to_string(),
         };
         Ok(Address { name: name.into(), way: Way::Url(url), tls: None, is_deaf: false })
     }
@@ -103,11 +103,11 @@ impl Address {
 
     /// Whether the connection is encrypted.
     pub(super) const fn is_tls(&self) -> bool {
-        matches!(&self.way, Way::Url(NodeUrl { place: Place::Tcp { is_tls: true, .. }, .. }))
+        matches!(&self.way, Way::Url(NodeUrl { place: Location::Tcp { is_tls: true, .. }, .. }))
     }
 
     const fn is_plain_tcp(&self) -> bool {
-        matches!(&self.way, Way::Url(NodeUrl { place: Place::Tcp { is_tls: false, .. }, .. }))
+        matches!(&self.way, Way::Url(NodeUrl { place: Location::Tcp { is_tls: false, .. }, .. }))
     }
 
     /// How to encrypt it.
@@ -125,11 +125,11 @@ impl Address {
     pub(super) fn is_same_node(&self, other: &Address) -> bool {
         let (Way::Url(one), Way::Url(other)) = (&self.way, &other.way) else { return false };
         match (&one.place, &other.place) {
-            (Place::Tcp { host, port, .. }, Place::Tcp { host: host2, port: port2, .. }) => {
+            (Location::Tcp { host, port, .. }, Location::Tcp { host: host2, port: port2, .. }) => {
                 port == port2 && (host == host2 || (is_loopback(host) && is_loopback(host2)))
             }
-            (Place::Unix(path), Place::Unix(path2)) => path == path2,
-            (Place::Tcp { .. } | Place::Unix(_), _) => false,
+            (Location::Unix(path), Location::Unix(path2)) => path == path2,
+            (Location::Tcp { .. } | Location::Unix(_), _) => false,
         }
     }
 
@@ -137,18 +137,18 @@ impl Address {
     ///
     /// # Errors
     /// Why that was not possible. There is no time limit in here.
-    pub(super) async fn connect(&self, channel: &[u8]) -> Result<Login, Failure> {
+    pub(super) async fn connect(&self, channel: &[u8]) -> Result<Login, NoReply> {
         let stream = self.open().await.map_err(broken)?;
         self.log_in(stream, channel).await.map_err(|failure| match failure {
             // A port for TLS does so, which does not understand what it is sent.
-            Failure::Unreachable(text) if self.is_plain_tcp() => {
-                Failure::Unreachable(format!("{text}; for TLS write rediss://").into())
+            NoReply::Unreachable(text) if self.is_plain_tcp() => {
+                NoReply::Unreachable(format!("{text}; for TLS write rediss://").into())
             }
             failure => failure,
         })
     }
 
-    async fn log_in(&self, mut stream: Box<dyn Stream>, channel: &[u8]) -> Result<Login, Failure> {
+    async fn log_in(&self, mut stream: Box<dyn Stream>, channel: &[u8]) -> Result<Login, NoReply> {
         if let Way::Url(url) = &self.way {
             log_in_by(&mut stream, url).await?;
         }
@@ -175,8 +175,8 @@ impl Address {
             Way::Url(url) => url,
         };
         match &url.place {
-            Place::Unix(path) => Ok(Box::new(UnixStream::connect(path).await?)),
-            Place::Tcp { host, port, .. } => {
+            Location::Unix(path) => Ok(Box::new(UnixStream::connect(path).await?)),
+            Location::Tcp { host, port, .. } => {
                 let stream = TcpStream::connect((host.as_str(), *port)).await?;
                 stream.set_nodelay(true)?;
                 let Some(tls) = &self.tls else { return Ok(Box::new(stream)) };
@@ -194,7 +194,7 @@ fn is_loopback(host: &str) -> bool {
 }
 
 /// Logs in as the URL says, and selects its database.
-async fn log_in_by(stream: &mut Box<dyn Stream>, url: &NodeUrl) -> Result<(), Failure> {
+async fn log_in_by(stream: &mut Box<dyn Stream>, url: &NodeUrl) -> Result<(), NoReply> {
     if let Some(password) = &url.password {
         let password = password.as_bytes();
         let login = match &url.user {
@@ -210,24 +210,24 @@ async fn log_in_by(stream: &mut Box<dyn Stream>, url: &NodeUrl) -> Result<(), Fa
 }
 
 /// Selects a database. A server has 16 unless it is told otherwise.
-async fn select(stream: &mut Box<dyn Stream>, database: i64) -> Result<(), Failure> {
+async fn select(stream: &mut Box<dyn Stream>, database: i64) -> Result<(), NoReply> {
     let digits = database.to_string();
     let select = Packet::new(&[b"SELECT", digits.as_bytes()]);
     login_as(stream, &select).await.map_err(|failure| match failure {
-        Failure::NoPermission(text) if code::meaning_of(&text) != Meaning::Forbidden => {
-            Failure::Refused(format!("database {database} cannot be selected: {text}").into())
+        NoReply::NoPermission(text) if code::meaning_of(&text) != Meaning::Forbidden => {
+            NoReply::Refused(format!("database {database} cannot be selected: {text}").into())
         }
         failure => failure,
     })
 }
 
 /// Sends a command of the login, which must succeed.
-async fn login_as(stream: &mut Box<dyn Stream>, command: &Packet) -> Result<(), Failure> {
+async fn login_as(stream: &mut Box<dyn Stream>, command: &Packet) -> Result<(), NoReply> {
     match exchange(stream, std::slice::from_ref(command)).await?.first() {
         Some(Reply::Error(text)) if code::meaning_of(text) == Meaning::Later => {
-            Err(Failure::Unavailable(text.as_str().into()))
+            Err(NoReply::Unavailable(text.as_str().into()))
         }
-        Some(Reply::Error(text)) => Err(Failure::NoPermission(text.as_str().into())),
+        Some(Reply::Error(text)) => Err(NoReply::NoPermission(text.as_str().into())),
         Some(_) | None => Ok(()),
     }
 }
@@ -236,7 +236,7 @@ async fn login_as(stream: &mut Box<dyn Stream>, command: &Packet) -> Result<(), 
 async fn exchange(
     stream: &mut Box<dyn Stream>,
     commands: &[Packet],
-) -> Result<Vec<Reply>, Failure> {
+) -> Result<Vec<Reply>, NoReply> {
     let bytes: Vec<u8> = commands.iter().flat_map(|command| command.bytes()).copied().collect();
     let written = async {
         stream.write_all(&bytes).await?;
@@ -247,7 +247,7 @@ async fn exchange(
     let mut replies = Vec::with_capacity(commands.len());
     loop {
         while let Some((reply, length)) =
-            resp::read(&unread).map_err(|garbage| Failure::Garbled(garbage.0.into()))?
+            resp::read(&unread).map_err(|garbage| NoReply::Garbled(garbage.0.into()))?
         {
             unread.drain(..length);
             replies.push(reply);
@@ -259,16 +259,16 @@ async fn exchange(
         // although nothing can be written any more.
         if stream.read_buf(&mut unread).await.map_err(broken)? == 0 {
             written.map_err(broken)?;
-            return Err(Failure::Unreachable("the node closed the connection".into()));
+            return Err(NoReply::Unreachable("the node closed the connection".into()));
         }
     }
 }
 
 /// What an I/O error while connecting means.
-fn broken(error: io::Error) -> Failure {
+fn broken(error: io::Error) -> NoReply {
     match tls::refusal(&error) {
-        Some(text) => Failure::Refused(text.into()),
-        None => Failure::Unreachable(plain(&error).into()),
+        Some(text) => NoReply::Refused(text.into()),
+        None => NoReply::Unreachable(plain(&error).into()),
     }
 }
 
@@ -279,12 +279,12 @@ fn run_id(info: &Reply) -> Option<RunId> {
 }
 
 /// What an error to PING means.
-fn is_alive(text: &str) -> Result<(), Failure> {
+fn is_alive(text: &str) -> Result<(), NoReply> {
     match code::meaning_of(text) {
         // A user who may not PING may do other things, and the server is alive.
         _ if code::word_of(text) == code::NOPERM.word => Ok(()),
-        Meaning::Forbidden => Err(Failure::NoPermission(text.into())),
-        _ => Err(Failure::Unavailable(text.into())),
+        Meaning::Forbidden => Err(NoReply::NoPermission(text.into())),
+        _ => Err(NoReply::Unavailable(text.into())),
     }
 }
 
@@ -353,6 +353,6 @@ mod tests {
         let mut stream: Box<dyn Stream> = Box::new(Refusing);
         let failure = exchange(&mut stream, &[Packet::new(&[b"PING"])]).await.unwrap_err();
         let text = "TLS: the node asks for a client certificate";
-        assert_eq!(failure, Failure::Refused(text.into()));
+        assert_eq!(failure, NoReply::Refused(text.into()));
     }
 }

@@ -17,7 +17,7 @@ use crate::wire::resp::Reply;
 
 /// Why there is no reply.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Failure {
+pub enum NoReply {
     /// The node could not be reached, or the connection broke before the reply.
     Unreachable(Arc<str>),
     /// The node sent something that is not a reply.
@@ -30,52 +30,52 @@ pub enum Failure {
     Refused(Arc<str>),
 }
 
-impl From<Failure> for Vote {
-    fn from(failure: Failure) -> Vote {
+impl From<NoReply> for Vote {
+    fn from(failure: NoReply) -> Vote {
         match failure {
-            Failure::Unreachable(text) => Vote::Unreachable(text),
-            Failure::Garbled(text) => Vote::Garbled(text),
-            Failure::NoPermission(text) => Vote::NoPermission(text),
-            Failure::Unavailable(text) => Vote::Unavailable(text),
-            Failure::Refused(text) => Vote::Refused(text),
+            NoReply::Unreachable(text) => Vote::Unreachable(text),
+            NoReply::Garbled(text) => Vote::Garbled(text),
+            NoReply::NoPermission(text) => Vote::NoPermission(text),
+            NoReply::Unavailable(text) => Vote::Unavailable(text),
+            NoReply::Refused(text) => Vote::Refused(text),
         }
     }
 }
 
 /// One reply, or why there is none.
 #[derive(Debug)]
-pub(super) struct Delivery {
+pub(super) struct Arrival {
     /// Which node.
     pub(super) node: usize,
     /// Which of the requests of this round: the number given to [`Inbox::reply_to`].
     pub(super) request: u8,
     /// What it said.
-    pub(super) outcome: Result<Reply, Failure>,
+    pub(super) outcome: Result<Reply, NoReply>,
 }
 
 #[derive(Debug, Default)]
-struct State {
-    deliveries: VecDeque<Delivery>,
+struct Arrivals {
+    arrived: VecDeque<Arrival>,
     waker: Option<Waker>,
     is_closed: bool,
-    is_settled: bool,
+    keeps_sending: bool,
 }
 
 /// The reading side. Dropping it closes it.
 #[derive(Debug)]
-pub(super) struct Inbox(Arc<Mutex<State>>);
+pub(super) struct Inbox(Arc<Mutex<Arrivals>>);
 
 /// The writing side: where one node's reply to one request goes.
 #[derive(Debug)]
 pub struct ReplyTo {
-    state: Arc<Mutex<State>>,
+    state: Arc<Mutex<Arrivals>>,
     node: usize,
     request: u8,
     bad_only: bool,
     bell: Option<Arc<Bell>>,
 }
 
-fn lock(state: &Mutex<State>) -> MutexGuard<'_, State> {
+fn lock(state: &Mutex<Arrivals>) -> MutexGuard<'_, Arrivals> {
     // Nothing panics while the lock is held, so the state is whole even if it is poisoned.
     state.lock().unwrap_or_else(PoisonError::into_inner)
 }
@@ -83,13 +83,13 @@ fn lock(state: &Mutex<State>) -> MutexGuard<'_, State> {
 impl Inbox {
     /// An inbox with room for `capacity` replies before it has to grow.
     pub(super) fn new(capacity: usize) -> Inbox {
-        let deliveries = VecDeque::with_capacity(capacity);
-        Inbox(Arc::new(Mutex::new(State { deliveries, ..State::default() })))
+        let arrived = VecDeque::with_capacity(capacity);
+        Inbox(Arc::new(Mutex::new(Arrivals { arrived, ..Arrivals::default() })))
     }
 
     /// Says that what was sent is still wanted, though nobody will read the rest of the replies.
-    pub(super) fn settle(&self) {
-        lock(&self.0).is_settled = true;
+    pub(super) fn keep_sending(&self) {
+        lock(&self.0).keeps_sending = true;
     }
 
     /// Where `node`'s reply to `request` shall go.
@@ -110,19 +110,19 @@ impl Inbox {
     pub(super) async fn next(
         &self,
         mut timer: Pin<&mut impl Future<Output = ()>>,
-    ) -> Option<Delivery> {
+    ) -> Option<Arrival> {
         poll_fn(|ctx| match self.poll_next(ctx) {
-            Poll::Ready(delivery) => Poll::Ready(Some(delivery)),
+            Poll::Ready(arrival) => Poll::Ready(Some(arrival)),
             Poll::Pending => timer.as_mut().poll(ctx).map(|()| None),
         })
         .await
     }
 
     /// The next reply.
-    pub(super) fn poll_next(&self, ctx: &mut Context<'_>) -> Poll<Delivery> {
+    pub(super) fn poll_next(&self, ctx: &mut Context<'_>) -> Poll<Arrival> {
         let mut state = lock(&self.0);
-        match state.deliveries.pop_front() {
-            Some(delivery) => Poll::Ready(delivery),
+        match state.arrived.pop_front() {
+            Some(arrival) => Poll::Ready(arrival),
             None => {
                 let is_known = state.waker.as_ref().is_some_and(|w| w.will_wake(ctx.waker()));
                 if !is_known {
@@ -144,7 +144,7 @@ impl ReplyTo {
     /// Whether nobody waits for this reply any more, nor wants the command to be carried out.
     pub fn is_withdrawn(&self) -> bool {
         let state = lock(&self.state);
-        state.is_closed && !state.is_settled
+        state.is_closed && !state.keeps_sending
     }
 
     /// Whatever the node has said to the bell before this reply is out of date with it.
@@ -153,7 +153,7 @@ impl ReplyTo {
     }
 
     /// Hands over the reply.
-    pub fn deliver(self, outcome: Result<Reply, Failure>) {
+    pub fn deliver(self, outcome: Result<Reply, NoReply>) {
         if let Some(bell) = &self.bell {
             bell.silence(self.node);
         }
@@ -164,7 +164,7 @@ impl ReplyTo {
         if state.is_closed {
             return;
         }
-        state.deliveries.push_back(Delivery { node: self.node, request: self.request, outcome });
+        state.arrived.push_back(Arrival { node: self.node, request: self.request, outcome });
         let waker = state.waker.take();
         drop(state);
         if let Some(waker) = waker {

@@ -12,7 +12,7 @@ use tracing::Instrument;
 
 use super::core::Core;
 use super::error::{ExtendError, Lost, ReleaseError};
-use super::inbox::{Delivery, Inbox};
+use super::inbox::{Arrival, Inbox};
 use super::keeper::{Kept, Slot};
 use super::packet::{Packet, TOKEN_LENGTH};
 use super::reading::{extend_vote, release_vote};
@@ -37,13 +37,13 @@ pub(super) struct Lease {
     /// For nodes that have forgotten it.
     label: Arc<[u8]>,
     acquired_at: Duration,
-    state: Mutex<State>,
+    state: Mutex<Upkeep>,
     /// Told when the lease is lost or released.
     ended: Notify,
 }
 
 #[derive(Debug)]
-struct State {
+struct Upkeep {
     renewal: Renewal,
     slot: Option<Slot>,
     /// The longest ttl that a node was asked for: until then a release that was not confirmed is
@@ -54,7 +54,7 @@ struct State {
 }
 
 /// A round of extensions under way.
-struct Round {
+struct Extending {
     number: RoundNumber,
     inbox: Inbox,
     votes: Vec<Vote>,
@@ -104,7 +104,7 @@ impl Lease {
         ttl: Millis,
         renewal: Renewal,
     ) -> Arc<Lease> {
-        let state = Mutex::new(State { renewal, slot: None, longest: ttl, is_counted: false });
+        let state = Mutex::new(Upkeep { renewal, slot: None, longest: ttl, is_counted: false });
         let acquired_at = core.world.now();
         let ended = Notify::new();
         let lease = Lease { core, name, token, fence, label, acquired_at, state, ended };
@@ -113,7 +113,7 @@ impl Lease {
         lease
     }
 
-    fn state(&self) -> MutexGuard<'_, State> {
+    fn state(&self) -> MutexGuard<'_, Upkeep> {
         // Nothing panics while the lock is held, so the state is whole even if it is poisoned.
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -182,22 +182,22 @@ impl Lease {
     }
 
     /// Sends the extension to all nodes.
-    fn begin(&self) -> Result<Round, ExtendError> {
+    fn begin(&self) -> Result<Extending, ExtendError> {
         let nodes = self.core.quorum.nodes();
         let inbox = Inbox::new(nodes);
         let Some(number) = self.send_extension(&inbox) else {
             return Err(ExtendError::Lost(self.ending().unwrap_or(Lost::Released)));
         };
         let ends_at = self.core.world.now() + self.core.settings.rules.timeout;
-        Ok(Round { number, inbox, votes: vec![Vote::TimedOut; nodes], missing: nodes, ends_at })
+        Ok(Extending { number, inbox, votes: vec![Vote::TimedOut; nodes], missing: nodes, ends_at })
     }
 
     /// Reads answers until a quorum has confirmed, or none can.
-    async fn until_decided(&self, round: &mut Round) -> Result<(), ExtendError> {
+    async fn until_decided(&self, round: &mut Extending) -> Result<(), ExtendError> {
         let mut timer = pin!(self.core.world.sleep(self.core.settings.rules.timeout));
         while round.missing > 0 {
-            let Some(delivery) = round.inbox.next(timer.as_mut()).await else { break };
-            match self.take(round, delivery) {
+            let Some(arrival) = round.inbox.next(timer.as_mut()).await else { break };
+            match self.take(round, arrival) {
                 RenewalStep::Wait | RenewalStep::Failed => {}
                 RenewalStep::Confirmed { .. } => return Ok(()),
                 RenewalStep::Lost(ending) => {
@@ -216,34 +216,34 @@ impl Lease {
     }
 
     /// Repairs nodes that answer behind the quorum, for as long as nodes are waited for.
-    async fn finish(&self, mut round: Round) {
+    async fn finish(&self, mut round: Extending) {
         let left = round.ends_at.saturating_sub(self.core.world.now());
         let mut timer = pin!(self.core.world.sleep(left));
         while round.missing > 0 {
-            let Some(delivery) = round.inbox.next(timer.as_mut()).await else { return };
-            if let RenewalStep::Lost(_) = self.take(&mut round, delivery) {
+            let Some(arrival) = round.inbox.next(timer.as_mut()).await else { return };
+            if let RenewalStep::Lost(_) = self.take(&mut round, arrival) {
                 return self.ended.notify_waiters();
             }
         }
     }
 
     /// Takes an answer to a round, and repairs whom it shows to have forgotten.
-    fn take(&self, round: &mut Round, delivery: Delivery) -> RenewalStep {
+    fn take(&self, round: &mut Extending, arrival: Arrival) -> RenewalStep {
         round.missing -= 1;
-        if delivery.request == REPAIR {
+        if arrival.request == REPAIR {
             return RenewalStep::Wait;
         }
-        let vote = delivery.outcome.map_or_else(Vote::from, |reply| extend_vote(&reply));
+        let vote = arrival.outcome.map_or_else(Vote::from, |reply| extend_vote(&reply));
         let now = latest(&self.core.world);
         let mut state = self.state();
-        let step = state.renewal.answer(round.number, delivery.node, vote.extension(), now);
+        let step = state.renewal.answer(round.number, arrival.node, vote.extension(), now);
         if let RenewalStep::Confirmed { repair } = step {
             self.repair(repair, state.renewal.terms().ttl, &round.inbox);
             // Waited for, so that a repair which is still in line at the end of the round is
             // withdrawn and does not arrive after the validity.
             round.missing += repair.len();
         }
-        round.votes[delivery.node] = vote;
+        round.votes[arrival.node] = vote;
         step
     }
 
@@ -304,7 +304,7 @@ impl Lease {
         if let Some(slot) = slot {
             self.core.keeper.remove(slot);
         }
-        self.core.metrics.held(self.core.world.now().saturating_sub(self.acquired_at));
+        self.core.metrics.released(self.core.world.now().saturating_sub(self.acquired_at));
         self.ended.notify_waiters();
     }
 

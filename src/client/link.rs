@@ -27,7 +27,7 @@ use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::time::{Instant, Sleep, sleep, timeout};
 
 use super::connect::{Address, Dial, RunId, Stream};
-use super::inbox::{Failure, ReplyTo};
+use super::inbox::{NoReply, ReplyTo};
 use super::outbox::{Item, Outbox};
 use super::packet::Packet;
 use super::printable::plain;
@@ -137,17 +137,17 @@ impl Links {
 
 /// The handle of one node's connection. Dropping it lets the task finish what is in line.
 #[derive(Debug)]
-struct Link(Arc<Shared>);
+struct Link(Arc<LinkState>);
 
 #[derive(Debug)]
-struct Shared {
+struct LinkState {
     line: Mutex<Outbox>,
     node: usize,
     answering: Arc<Answering>,
     wakes: Arc<Wakes>,
 }
 
-impl Shared {
+impl LinkState {
     fn line(&self) -> MutexGuard<'_, Outbox> {
         // Nothing panics while the lock is held, so the line is whole even if it is poisoned.
         self.line.lock().unwrap_or_else(PoisonError::into_inner)
@@ -163,7 +163,7 @@ impl Link {
         (node, answering): (usize, Arc<Answering>),
         wakes: Arc<Wakes>,
     ) -> (Link, impl Future<Output = ()> + Send + use<>) {
-        let shared = Arc::new(Shared { line: Mutex::default(), node, answering, wakes });
+        let shared = Arc::new(LinkState { line: Mutex::default(), node, answering, wakes });
         let driving = drive(Arc::clone(&shared), address, patience);
         (Link(shared), driving)
     }
@@ -195,7 +195,7 @@ impl Drop for Link {
 }
 
 /// Keeps the node connected until the link is dropped and its line is empty.
-async fn drive(shared: Arc<Shared>, address: Address, patience: Duration) {
+async fn drive(shared: Arc<LinkState>, address: Address, patience: Duration) {
     let stall = STALL_MIN.max(patience * STALL_FACTOR);
     let mut pause = PAUSE_MIN;
     loop {
@@ -226,22 +226,22 @@ async fn drive(shared: Arc<Shared>, address: Address, patience: Duration) {
 
 /// A connection to a server that no other node is, and whether wakes arrive on it.
 async fn connect(
-    shared: &Shared,
+    shared: &LinkState,
     address: &Address,
     stall: Duration,
-) -> Result<(Box<dyn Stream>, bool), Failure> {
+) -> Result<(Box<dyn Stream>, bool), NoReply> {
     // Several round trips: over a slow network far more than one answer takes.
     let login = timeout(stall, address.connect(shared.wakes.channel())).await;
-    let login = login.map_err(|_| Failure::Unreachable("no answer when connecting".into()))??;
+    let login = login.map_err(|_| NoReply::Unreachable("no answer when connecting".into()))??;
     if !shared.answering.note(shared.node, login.run_id) {
         let text = "the same server as another node: remove one";
-        return Err(Failure::Unreachable(text.into()));
+        return Err(NoReply::Unreachable(text.into()));
     }
     Ok((login.stream, login.hears))
 }
 
 /// Writes and reads until the connection breaks, or the link is dropped and its line is empty.
-async fn serve(shared: &Shared, mut connection: Connection) -> ControlFlow<()> {
+async fn serve(shared: &LinkState, mut connection: Connection) -> ControlFlow<()> {
     let failure = poll_fn(|ctx| connection.poll(ctx, shared)).await;
     shared.answering.note(shared.node, None);
     let Some(failure) = failure else { return ControlFlow::Break(()) };
@@ -292,7 +292,7 @@ impl Connection {
 
     /// Writes and reads as far as possible. Ready with the failure when the connection broke, with
     /// nothing when the link was dropped and everything is answered.
-    fn poll(&mut self, ctx: &mut Context<'_>, shared: &Shared) -> Poll<Option<Failure>> {
+    fn poll(&mut self, ctx: &mut Context<'_>, shared: &LinkState) -> Poll<Option<NoReply>> {
         loop {
             // Reading and writing always advance together: a server that cannot write its replies
             // reads no requests.
@@ -319,7 +319,7 @@ impl Connection {
     }
 
     /// Puts into the line what the node has put off; false if it is not time, or there is nothing.
-    fn send_again(&mut self, ctx: &mut Context<'_>, shared: &Shared) -> bool {
+    fn send_again(&mut self, ctx: &mut Context<'_>, shared: &LinkState) -> bool {
         if self.put_off.is_empty() || self.again.as_mut().poll(ctx).is_pending() {
             return false;
         }
@@ -329,7 +329,7 @@ impl Connection {
 
     /// Moves commands out of the line; whether some are left there. `None`: the line is closed and
     /// empty.
-    fn take(&mut self, ctx: &mut Context<'_>, shared: &Shared) -> Option<bool> {
+    fn take(&mut self, ctx: &mut Context<'_>, shared: &LinkState) -> Option<bool> {
         let mut line = shared.line();
         if !line.driver.as_ref().is_some_and(|driver| driver.will_wake(ctx.waker())) {
             line.driver = Some(ctx.waker().clone());
@@ -350,7 +350,7 @@ impl Connection {
         if is_over { None } else { Some(has_more) }
     }
 
-    fn write(&mut self, ctx: &mut Context<'_>) -> Result<(), Failure> {
+    fn write(&mut self, ctx: &mut Context<'_>) -> Result<(), NoReply> {
         while self.written < self.unwritten.len() {
             let bytes = &self.unwritten[self.written..];
             match Pin::new(&mut self.stream).poll_write(ctx, bytes) {
@@ -371,7 +371,7 @@ impl Connection {
     }
 
     /// Reads what is there; whether that has put anything into the line.
-    fn read(&mut self, ctx: &mut Context<'_>, shared: &Shared) -> Result<bool, Failure> {
+    fn read(&mut self, ctx: &mut Context<'_>, shared: &LinkState) -> Result<bool, NoReply> {
         let mut has_new = false;
         loop {
             let mut chunk = [std::mem::MaybeUninit::uninit(); 4096];
@@ -380,7 +380,7 @@ impl Connection {
                 Poll::Pending => return Ok(has_new),
                 Poll::Ready(Err(error)) => return Err(broken(error)),
                 Poll::Ready(Ok(())) if chunk.filled().is_empty() => {
-                    return Err(Failure::Unreachable("the node closed the connection".into()));
+                    return Err(NoReply::Unreachable("the node closed the connection".into()));
                 }
                 Poll::Ready(Ok(())) => {
                     self.unread.extend_from_slice(chunk.filled());
@@ -390,11 +390,11 @@ impl Connection {
         }
     }
 
-    fn hand_out(&mut self, shared: &Shared) -> Result<bool, Failure> {
+    fn hand_out(&mut self, shared: &LinkState) -> Result<bool, NoReply> {
         let mut done = 0;
         let mut has_new = false;
         while let Some((reply, length)) = resp::read(&self.unread[done..])
-            .map_err(|garbage| Failure::Garbled(garbage.0.into()))?
+            .map_err(|garbage| NoReply::Garbled(garbage.0.into()))?
         {
             done += length;
             if let Reply::Push(parts) = reply {
@@ -402,7 +402,7 @@ impl Connection {
                 continue;
             }
             let Some(mut item) = self.sent.pop_front() else {
-                return Err(Failure::Garbled("a reply that nobody asked for".into()));
+                return Err(NoReply::Garbled("a reply that nobody asked for".into()));
             };
             if let Reply::Error(error) = &reply {
                 has_new |= self.repeat(&item, error, shared);
@@ -416,7 +416,7 @@ impl Connection {
 
     /// Sees to it that a command is sent again that the node has not carried out, if it is worth
     /// that; whether it is in line already.
-    fn repeat(&mut self, item: &Item, error: &str, shared: &Shared) -> bool {
+    fn repeat(&mut self, item: &Item, error: &str, shared: &LinkState) -> bool {
         if code::meaning_of(error) == Meaning::Later {
             let now = Instant::now();
             if self.put_off.is_empty() {
@@ -432,7 +432,7 @@ impl Connection {
         has_plain
     }
 
-    fn watch_for_stall(&mut self, ctx: &mut Context<'_>) -> Poll<Option<Failure>> {
+    fn watch_for_stall(&mut self, ctx: &mut Context<'_>) -> Poll<Option<NoReply>> {
         if self.sent.is_empty() {
             self.is_waiting = false;
             return Poll::Pending;
@@ -447,7 +447,7 @@ impl Connection {
         match self.stalled.as_mut().poll(ctx) {
             Poll::Ready(()) => {
                 let text = format!("no answer for {} ms", self.stall.as_millis() / 2);
-                Poll::Ready(Some(Failure::Unreachable(text.into())))
+                Poll::Ready(Some(NoReply::Unreachable(text.into())))
             }
             Poll::Pending => Poll::Pending,
         }
@@ -455,7 +455,7 @@ impl Connection {
 }
 
 /// Passes on a wake; whatever else a node may say is not meant for us.
-fn hear(parts: &[Reply], shared: &Shared) {
+fn hear(parts: &[Reply], shared: &LinkState) {
     if let [Reply::Text(kind), Reply::Text(channel), Reply::Text(ticket)] = parts
         && **kind == *b"message"
         && **channel == **shared.wakes.channel()
@@ -464,8 +464,8 @@ fn hear(parts: &[Reply], shared: &Shared) {
     }
 }
 
-fn broken(error: io::Error) -> Failure {
-    Failure::Unreachable(plain(&error).into())
+fn broken(error: io::Error) -> NoReply {
+    NoReply::Unreachable(plain(&error).into())
 }
 
 #[cfg(test)]
@@ -562,7 +562,7 @@ mod tests {
         let heard = written(|links| {
             let inbox = Inbox::new(1);
             links.send(0, &acquire, Some(inbox.reply_to(0, 0)));
-            inbox.settle();
+            inbox.keep_sending();
         });
         assert_eq!(heard.await, ["LOCK.ACQUIRE a tttttttttttttttttttt 10000"]);
     }

@@ -117,7 +117,7 @@ impl Metrics {
     }
 
     /// A lease was given back, or let go of, after so long.
-    pub(super) fn held(&self, held_for: Duration) {
+    pub(super) fn released(&self, held_for: Duration) {
         self.hold.record(held_for);
     }
 }

@@ -80,7 +80,7 @@ pub use vote::{NodeReport, Vote};
 #[doc(hidden)]
 pub use connect::{Dial, Opening, Stream};
 #[doc(hidden)]
-pub use inbox::{Failure, ReplyTo};
+pub use inbox::{NoReply, ReplyTo};
 #[doc(hidden)]
 pub use link::Links;
 #[doc(hidden)]

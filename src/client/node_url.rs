@@ -54,7 +54,7 @@ pub(super) fn shown(url: &str) -> String {
 /// What a URL says.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct NodeUrl {
-    pub(super) place: Place,
+    pub(super) place: Location,
     pub(super) user: Option<String>,
     pub(super) password: Option<String>,
     pub(super) database: i64,
@@ -62,7 +62,7 @@ pub(super) struct NodeUrl {
 
 /// Where a node is.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) enum Place {
+pub(super) enum Location {
     Tcp { host: String, port: u16, is_tls: bool },
     Unix(PathBuf),
 }
@@ -97,7 +97,7 @@ fn tcp(url: &Url) -> Result<NodeUrl, String> {
     let decoded = |text: &str| percent_decode_str(text).decode_utf8().map(Cow::into_owned);
     let not_text = |_| "user and password are no UTF-8".to_owned();
     Ok(NodeUrl {
-        place: Place::Tcp { host, port: url.port().unwrap_or(PORT_DEFAULT), is_tls },
+        place: Location::Tcp { host, port: url.port().unwrap_or(PORT_DEFAULT), is_tls },
         user: Some(decoded(url.username()).map_err(not_text)?).filter(|user| !user.is_empty()),
         password: url.password().map(decoded).transpose().map_err(not_text)?,
         database: database(url.path().trim_matches('/'))?,
@@ -111,7 +111,7 @@ fn socket(url: &Url) -> Result<NodeUrl, String> {
         found.map(|(_, value)| value.into_owned())
     };
     Ok(NodeUrl {
-        place: Place::Unix(path),
+        place: Location::Unix(path),
         user: parameter("user"),
         password: parameter("pass"),
         database: database(&parameter("db").unwrap_or_default())?,
@@ -216,7 +216,7 @@ mod tests {
     }
 
     fn tcp(host: &str, port: u16) -> NodeUrl {
-        let place = Place::Tcp { host: host.to_owned(), port, is_tls: false };
+        let place = Location::Tcp { host: host.to_owned(), port, is_tls: false };
         NodeUrl { place, user: None, password: None, database: 0 }
     }
 
@@ -235,7 +235,7 @@ mod tests {
         assert_eq!(read("redis://:p%3Fw@[::1]:7001/0"), Ok(secret(None, "p?w")));
         assert_eq!(read("redis://us%40er:p%40w@[::1]:7001"), Ok(secret(Some("us@er"), "p@w")));
         for scheme in ["rediss", "valkeys"] {
-            let Place::Tcp { is_tls, .. } = read(&format!("{scheme}://h")).unwrap().place else {
+            let Location::Tcp { is_tls, .. } = read(&format!("{scheme}://h")).unwrap().place else {
                 panic!("a socket")
             };
             assert!(is_tls, "{scheme}");
@@ -247,7 +247,7 @@ mod tests {
         for scheme in ["unix", "redis+unix", "valkey+unix"] {
             let read = read(&format!("{scheme}:///run/re%20dis.sock?db=1&user=u&pass=p%26"));
             let expected = NodeUrl {
-                place: Place::Unix("/run/re dis.sock".into()),
+                place: Location::Unix("/run/re dis.sock".into()),
                 user: Some("u".to_owned()),
                 password: Some("p&".to_owned()),
                 database: 1,

@@ -12,8 +12,8 @@ use std::time::Duration;
 
 use tokio::time::Instant;
 
-use super::inbox::{Failure, ReplyTo};
-use super::packet::{Care, Claim, Packet, Part};
+use super::inbox::{NoReply, ReplyTo};
+use super::packet::{AcquisitionId, Care, Packet, Part};
 use crate::wire::resp::Reply;
 
 /// The most commands in line or unanswered per node; above it a command fails at once, unless it is
@@ -62,7 +62,7 @@ impl Item {
         (self.is_owed && until > now).then_some(again)
     }
 
-    pub(super) fn answer(&mut self, outcome: Result<Reply, Failure>) {
+    pub(super) fn answer(&mut self, outcome: Result<Reply, NoReply>) {
         if let Some(reply_to) = self.reply_to.take() {
             reply_to.deliver(outcome);
         }
@@ -83,10 +83,10 @@ pub(super) struct Outbox {
     /// Commands written and not answered.
     pub(super) unanswered: usize,
     /// Why the node cannot be reached at present.
-    pub(super) down: Option<Failure>,
+    pub(super) down: Option<NoReply>,
     pub(super) is_closed: bool,
     pub(super) driver: Option<Waker>,
-    asked: Asked,
+    asked: Outstanding,
 }
 
 impl Outbox {
@@ -96,7 +96,7 @@ impl Outbox {
         &mut self,
         packet: &Packet,
         reply_to: Option<ReplyTo>,
-    ) -> Result<(), Box<(Failure, Option<ReplyTo>)>> {
+    ) -> Result<(), Box<(NoReply, Option<ReplyTo>)>> {
         let part = packet.part();
         let is_owed = matches!(packet.care(), Care::UntilAnswered(_))
             && part.is_none_or(|part| self.asked.has(part.claim));
@@ -114,16 +114,16 @@ impl Outbox {
     }
 
     /// Why nothing can be sent at present, if so.
-    fn refusal(&self, is_owed: bool) -> Option<Failure> {
+    fn refusal(&self, is_owed: bool) -> Option<NoReply> {
         if !is_owed && self.items.len() + self.unanswered >= COMMANDS_MAX {
-            return Some(Failure::Unreachable("too many unanswered requests".into()));
+            return Some(NoReply::Unreachable("too many unanswered requests".into()));
         }
         self.down.clone()
     }
 
     /// The connection broke: what was `sent` has an unknown outcome. What is owed of it goes first
     /// on the next connection, in its order.
-    pub(super) fn break_off(&mut self, sent: VecDeque<Item>, failure: &Failure) {
+    pub(super) fn break_off(&mut self, sent: VecDeque<Item>, failure: &NoReply) {
         self.unanswered = 0;
         let mut owed = VecDeque::new();
         for mut item in sent {
@@ -140,7 +140,7 @@ impl Outbox {
     }
 
     /// The node cannot be reached: nothing but what is owed may wait for it.
-    pub(super) fn fail(&mut self, failure: &Failure) {
+    pub(super) fn fail(&mut self, failure: &NoReply) {
         self.down = Some(failure.clone());
         self.items.retain_mut(|item| {
             item.answer(Err(failure.clone()));
@@ -159,14 +159,14 @@ impl Outbox {
 
 /// What was asked of the node and not taken back: until when it may matter.
 #[derive(Debug, Default)]
-struct Asked {
-    until: HashMap<Claim, Instant>,
+struct Outstanding {
+    until: HashMap<AcquisitionId, Instant>,
     /// How many there were after the last look for leaked ones.
     kept: usize,
 }
 
-impl Asked {
-    fn has(&self, claim: Claim) -> bool {
+impl Outstanding {
+    fn has(&self, claim: AcquisitionId) -> bool {
         self.until.contains_key(&claim)
     }
 
@@ -210,8 +210,8 @@ mod tests {
         Packet::release(b"k", &token(number), TTL)
     }
 
-    fn down() -> Failure {
-        Failure::Unreachable("down".into())
+    fn down() -> NoReply {
+        NoReply::Unreachable("down".into())
     }
 
     /// Everything in line is written.

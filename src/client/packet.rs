@@ -10,7 +10,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use crate::engine::{Fence, Fencing, Millis};
-use crate::wire::request::{Queue, Request, Waiting};
+use crate::wire::request::{Queue, Request, WaitMode};
 use crate::wire::resp;
 
 /// The length of a token, in bytes.
@@ -27,12 +27,12 @@ pub struct Packet {
 }
 
 /// By which an acquisition is known to a node's line: of its token, which is random.
-pub(super) type Claim = u64;
+pub(super) type AcquisitionId = u64;
 
 /// What a command is to an acquisition.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Part {
-    pub(super) claim: Claim,
+    pub(super) claim: AcquisitionId,
     /// For how long the node may hold something by it; `None`: it takes that back.
     pub(super) asks_for: Option<Duration>,
 }
@@ -117,7 +117,7 @@ impl Packet {
 
     /// Asks for the lock.
     pub fn acquire(key: &[u8], token: &[u8], ttl: Millis, label: &[u8]) -> Packet {
-        let request = Request::Acquire { token, ttl, label, waiting: Waiting::Not };
+        let request = Request::Acquire { token, ttl, label, waiting: WaitMode::Not };
         Packet::about(key, &request).asking(token, ttl)
     }
 
@@ -133,7 +133,7 @@ impl Packet {
         queue: Queue<'_>,
     ) -> Packet {
         let length = ttl.max(queue.wait);
-        let request = Request::Acquire { token, ttl, label, waiting: Waiting::Queue(queue) };
+        let request = Request::Acquire { token, ttl, label, waiting: WaitMode::Queue(queue) };
         Packet::about(key, &request).unattended().asking(token, length)
     }
 

@@ -341,7 +341,7 @@ const NAMED_MAX: usize = 3;
 pub(crate) struct Summary<'a>(pub(crate) &'a [NodeReport]);
 
 impl Summary<'_> {
-    fn held(&self, f: &mut fmt::Formatter<'_>) -> Result<bool, fmt::Error> {
+    fn write_holders(&self, f: &mut fmt::Formatter<'_>) -> Result<bool, fmt::Error> {
         let held = |report: &&NodeReport| matches!(report.vote, Vote::Held { .. });
         let count = self.0.iter().filter(held).count();
         if count == 0 {
@@ -371,7 +371,7 @@ impl Summary<'_> {
 
 impl fmt::Display for Summary<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let mut has_text = self.held(f)?;
+        let mut has_text = self.write_holders(f)?;
         for group in Group::all(self.0) {
             if matches!(group.vote, Vote::Held { .. }) {
                 continue;

@@ -11,7 +11,7 @@ use std::task::Poll;
 use std::time::Duration;
 
 use super::core::Core;
-use super::inbox::{Delivery, Inbox};
+use super::inbox::{Arrival, Inbox};
 use super::packet::{Packet, TOKEN_LENGTH};
 use super::reading::has_no_place;
 use super::vote::Vote;
@@ -47,7 +47,7 @@ struct Seat {
 /// What the wait has come to.
 enum Event {
     News(News),
-    Answer(Delivery),
+    Answer(Arrival),
     Time,
 }
 
@@ -162,7 +162,7 @@ impl<'a> Waiter<'a> {
             match self.event(now.until(rests_until)).await {
                 Event::Time => {}
                 Event::News(news) => self.hear(news),
-                Event::Answer(delivery) => self.take(delivery),
+                Event::Answer(arrival) => self.take(arrival),
             }
         }
     }
@@ -174,8 +174,8 @@ impl<'a> Waiter<'a> {
                 if let Poll::Ready(news) = seat.bell.poll(ctx) {
                     return Poll::Ready(Event::News(news));
                 }
-                if let Poll::Ready(delivery) = seat.inbox.poll_next(ctx) {
-                    return Poll::Ready(Event::Answer(delivery));
+                if let Poll::Ready(arrival) = seat.inbox.poll_next(ctx) {
+                    return Poll::Ready(Event::Answer(arrival));
                 }
             }
             timer.as_mut().poll(ctx).map(|()| Event::Time)
@@ -187,7 +187,7 @@ impl<'a> Waiter<'a> {
         let world = &*self.core.world;
         let (now, random) = (latest(world), random(world));
         for node in news.broken.iter() {
-            self.waiting.left(node, now, random);
+            self.waiting.out_of_line(node, now, random);
         }
         for node in news.woken.iter() {
             self.waiting.woken(node, now);
@@ -204,7 +204,7 @@ impl<'a> Waiter<'a> {
     }
 
     /// Takes an answer to what has put the ticket in line.
-    fn take(&mut self, Delivery { node, outcome, .. }: Delivery) {
+    fn take(&mut self, Arrival { node, outcome, .. }: Arrival) {
         let world = &*self.core.world;
         let (now, random) = (latest(world), random(world));
         match outcome {
@@ -215,9 +215,9 @@ impl<'a> Waiter<'a> {
                 self.leave();
                 self.waiting.lost_without_line(now, random);
             }
-            Ok(reply) if has_no_place(&reply) => self.waiting.left(node, now, random),
+            Ok(reply) if has_no_place(&reply) => self.waiting.out_of_line(node, now, random),
             Ok(_) => self.waiting.joined(node, now, random),
-            Err(_) => self.waiting.left(node, now, random),
+            Err(_) => self.waiting.out_of_line(node, now, random),
         }
     }
 

@@ -37,11 +37,11 @@ enum Offer {
 #[derive(Debug)]
 pub struct Wakes {
     channel: Arc<[u8]>,
-    state: Mutex<State>,
+    state: Mutex<Listening>,
 }
 
 #[derive(Debug)]
-struct State {
+struct Listening {
     offers: Vec<Offer>,
     tasks: BTreeMap<TicketId, Arc<Bell>>,
 }
@@ -75,7 +75,7 @@ pub(super) struct News {
 impl Wakes {
     /// For `nodes` nodes that publish on `channel`, which no other client may use.
     pub fn new(channel: &[u8], nodes: usize) -> Wakes {
-        let state = State { offers: vec![Offer::default(); nodes], tasks: BTreeMap::new() };
+        let state = Listening { offers: vec![Offer::default(); nodes], tasks: BTreeMap::new() };
         Wakes { channel: Arc::from(channel), state: Mutex::new(state) }
     }
 
@@ -145,7 +145,7 @@ impl Wakes {
         }
     }
 
-    fn state(&self) -> MutexGuard<'_, State> {
+    fn state(&self) -> MutexGuard<'_, Listening> {
         // Nothing panics while the lock is held, so the state is whole even if it is poisoned.
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }

@@ -139,7 +139,7 @@ impl Waiting {
     }
 
     /// The ticket is no longer in line at `node`: the connection broke, or the node refused.
-    pub fn left(&mut self, node: usize, now: Instant, random: u32) {
+    pub fn out_of_line(&mut self, node: usize, now: Instant, random: u32) {
         let was_in_line = self.is_in_line();
         self.in_line = self.in_line.without(NodeSet::of(node));
         self.woken = self.woken.without(NodeSet::of(node));
@@ -296,10 +296,10 @@ mod tests {
     #[test]
     fn whoever_is_not_in_line_at_a_quorum_polls() {
         let mut waiting = waiting();
-        waiting.left(0, NOW, 0);
-        waiting.left(1, NOW, 0);
+        waiting.out_of_line(0, NOW, 0);
+        waiting.out_of_line(1, NOW, 0);
         assert!(waiting.is_in_line());
-        waiting.left(2, NOW, u32::MAX);
+        waiting.out_of_line(2, NOW, u32::MAX);
         assert_eq!(waiting.next(NOW), Next::WaitUntil(after(10)));
         for ceiling in [20, 40, 80, 160, 320, 500, 500] {
             waiting.begin();
@@ -320,7 +320,7 @@ mod tests {
             waiting.begin();
             let _ = waiting.lost(NodeSet::EMPTY, NOW, u32::MAX);
             for node in 0..3 {
-                waiting.left(node, NOW, u32::MAX);
+                waiting.out_of_line(node, NOW, u32::MAX);
             }
             assert_eq!(waiting.next(NOW), Next::WaitUntil(after(ceiling)));
         }

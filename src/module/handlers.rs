@@ -15,7 +15,7 @@ use crate::engine::{
     Standing,
 };
 use crate::wire::outcome::{AcquireReply, ExtendReply, RaiseReply, ReleaseReply, of_fence};
-use crate::wire::request::{self, Waiting};
+use crate::wire::request::{self, WaitMode};
 use crate::wire::{lock_info, spec};
 
 /// A command of the table, and its implementation.
@@ -110,9 +110,9 @@ fn ask(context: &mut Context<'_>, args: &Args<'_>, now: Instant) -> Result<Asked
     let mut slots = [&[][..]; ARGS_MAX];
     let request = request::acquire(slices(args, &mut slots)?, config::limits())?;
     let (wait, queued) = match request.waiting {
-        Waiting::Not => (Millis::ZERO, None),
-        Waiting::Block(wait) => (wait, None),
-        Waiting::Queue(queue) => (Millis::ZERO, waiters::queued(context, queue, now)?),
+        WaitMode::Not => (Millis::ZERO, None),
+        WaitMode::Block(wait) => (wait, None),
+        WaitMode::Queue(queue) => (Millis::ZERO, waiters::queued(context, queue, now)?),
     };
     let has_line = queued.is_some() || waiters::any(server);
     let (claim, label) = (request.claim, request.label);

@@ -3,10 +3,10 @@
 use super::ffi::{self, Context, InServer, values};
 use super::{clock, process};
 use crate::wire::code::{self, LOADING, Meaning, OOM, READONLY};
-use crate::wire::node_info::{ServerAccount, Told};
+use crate::wire::node_info::{InfoAccount, ServerAccount};
 
 /// What the section `lockmod` reports.
-pub(super) fn told(server: InServer<'_>, obstacle: Option<String>) -> Told {
+pub(super) fn told(server: InServer<'_>, obstacle: Option<String>) -> InfoAccount {
     let (now, moved) = (clock::now(), values::held_count());
     process::with(server, |process| {
         let state = process.state.as_ref();
@@ -19,7 +19,7 @@ pub(super) fn told(server: InServer<'_>, obstacle: Option<String>) -> Told {
             state_writes,
             state_write_failures,
         };
-        Told { node: process.node.account(moved, now), server }
+        InfoAccount { node: process.node.account(moved, now), server }
     })
 }
 

@@ -96,7 +96,7 @@ pub(super) fn apply_acquire(
     // Whether it waited does not matter any more; only the label is used.
     let (label, _) = match slices(args, &mut slots)? {
         [_, _, options @ ..] => request::acquire_options(options)?,
-        _ => (&[][..], request::Waiting::Not),
+        _ => (&[][..], request::WaitMode::Not),
     };
     apply_to_lock(context, args, Stated::Grant(label), &decided)?;
     state_verbatim(context, args);

@@ -22,7 +22,7 @@ const GRANTS: &str = "grants";
 
 /// All that `INFO` reports: about the node, and about the server around it.
 #[derive(Clone, Debug)]
-pub struct Told {
+pub struct InfoAccount {
     /// The node.
     pub node: NodeAccount,
     /// The server around it.
@@ -75,8 +75,8 @@ macro_rules! fields {
             }
 
             /// The value that a node writes.
-            pub fn write(self, told: &Told) -> Figure {
-                let write: fn(&Told) -> Figure = match self {
+            pub fn write(self, told: &InfoAccount) -> Figure {
+                let write: fn(&InfoAccount) -> Figure = match self {
                     $(NodeField::$field => $write,)+
                 };
                 write(told)
@@ -228,7 +228,7 @@ mod tests {
             let version = "1.2.3";
             let server =
                 ServerAccount { version, locks, obstacle, state_writes, state_write_failures: 1 };
-            let told = Told { node, server };
+            let told = InfoAccount { node, server };
             let shown = |field: &NodeField| match field.write(&told) {
                 Figure::Number(number) => number.to_string(),
                 Figure::Text(text) => text.into_owned(),

@@ -45,7 +45,7 @@ pub const fn code_of(refusal: &Refusal) -> &'static Code {
 
 /// What an error tells the sender of the command.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Told {
+pub struct Advice {
     /// What to do about it.
     pub meaning: Meaning,
     /// How much longer the quarantine lasts.
@@ -53,7 +53,7 @@ pub struct Told {
 }
 
 /// Reads the text of an error.
-pub fn read(text: &str) -> Told {
+pub fn read(text: &str) -> Advice {
     let meaning = code::meaning_of(text);
     let left = match meaning {
         Meaning::Quarantine => text.split(' ').nth(1).and_then(|left| left.parse().ok()),
@@ -63,7 +63,7 @@ pub fn read(text: &str) -> Told {
         | Meaning::WrongType
         | Meaning::Never => None,
     };
-    Told { meaning, left: left.map(Duration::from_millis) }
+    Advice { meaning, left: left.map(Duration::from_millis) }
 }
 
 impl fmt::Display for Refusal {
@@ -173,7 +173,7 @@ mod tests {
                 _ => None,
             };
             prop_assert_eq!(code::word_of(&text), code.word);
-            prop_assert_eq!(read(&text), Told { meaning: code.meaning, left });
+            prop_assert_eq!(read(&text), Advice { meaning: code.meaning, left });
         }
 
         #[test]

@@ -36,12 +36,12 @@ pub struct Acquire<'a> {
     /// The holder's label, for people; may be empty.
     pub label: &'a [u8],
     /// Whether it waits if the lock is not free.
-    pub waiting: Waiting<'a>,
+    pub waiting: WaitMode<'a>,
 }
 
 /// Whether a request waits.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Waiting<'a> {
+pub enum WaitMode<'a> {
     /// No: it is answered at once.
     Not,
     /// Its connection blocks, for at most this long.
@@ -82,7 +82,7 @@ pub enum Request<'a> {
         /// The holder's label, for people; may be empty.
         label: &'a [u8],
         /// Whether it waits if the lock is not free.
-        waiting: Waiting<'a>,
+        waiting: WaitMode<'a>,
     },
     /// `LOCK.RELEASE key token [QUEUE ...]`
     Release {
@@ -128,12 +128,12 @@ impl<'a> Request<'a> {
                     args.extend([keyword::LABEL.as_bytes(), label]);
                 }
                 match waiting {
-                    Waiting::Not => {}
-                    Waiting::Block(wait) => {
+                    WaitMode::Not => {}
+                    WaitMode::Block(wait) => {
                         let wait = second.format(wait.get()).as_bytes();
                         args.extend([keyword::WAIT.as_bytes(), wait]);
                     }
-                    Waiting::Queue(queue) => args.queue(queue, &ticket, &mut second),
+                    WaitMode::Queue(queue) => args.queue(queue, &ticket, &mut second),
                 }
             }
             Request::Release { token, queue } => {
@@ -212,7 +212,7 @@ impl<'a> Request<'a> {
     /// The ticket that it puts in line, if any.
     const fn queue(&self) -> Option<&Queue<'a>> {
         match self {
-            Request::Acquire { waiting: Waiting::Queue(queue), .. }
+            Request::Acquire { waiting: WaitMode::Queue(queue), .. }
             | Request::Release { queue: Some(queue), .. } => Some(queue),
             Request::Acquire { .. }
             | Request::Release { .. }
@@ -258,7 +258,7 @@ pub fn acquire<'a>(args: &[&'a [u8]], limits: Limits) -> Result<Acquire<'a>, Ref
     let claim = claim(args, limits)?;
     let (label, waiting) = match options(args) {
         // Most requests have none.
-        [] => (&[][..], Waiting::Not),
+        [] => (&[][..], WaitMode::Not),
         options => acquire_options(options)?,
     };
     Ok(Acquire { claim, label, waiting })
@@ -300,11 +300,11 @@ pub fn fence(bytes: &[u8]) -> Result<Fence, Refusal> {
 ///
 /// # Errors
 /// `BADARG`.
-pub fn acquire_options<'a>(options: &[&'a [u8]]) -> Result<(&'a [u8], Waiting<'a>), Refusal> {
+pub fn acquire_options<'a>(options: &[&'a [u8]]) -> Result<(&'a [u8], WaitMode<'a>), Refusal> {
     const ALLOWED: &str = "LABEL label, WAIT ms, QUEUE ms TICKET ticket NOTIFY channel";
     let bad =
         |given: &[u8], what| Refusal::BadArg { given: given.to_vec(), what, allowed: ALLOWED };
-    let (mut label, mut waiting) = (&[][..], Waiting::Not);
+    let (mut label, mut waiting) = (&[][..], WaitMode::Not);
     let mut rest = options;
     while let [name, after @ ..] = rest {
         rest = match after {
@@ -312,13 +312,13 @@ pub fn acquire_options<'a>(options: &[&'a [u8]]) -> Result<(&'a [u8], Waiting<'a
                 label = label_text(text)?;
                 after
             }
-            [ms, after @ ..] if is(name, keyword::WAIT) && waiting == Waiting::Not => {
-                waiting = Waiting::Block(wait(ms)?);
+            [ms, after @ ..] if is(name, keyword::WAIT) && waiting == WaitMode::Not => {
+                waiting = WaitMode::Block(wait(ms)?);
                 after
             }
-            _ if is(name, keyword::QUEUE) && waiting == Waiting::Not => {
+            _ if is(name, keyword::QUEUE) && waiting == WaitMode::Not => {
                 let (queue, after) = queue(rest)?;
-                waiting = Waiting::Queue(queue);
+                waiting = WaitMode::Queue(queue);
                 after
             }
             // A known option in the wrong place gets a more precise error.
@@ -504,9 +504,9 @@ mod tests {
             acquire_options(&args).map_err(|refusal| refusal.to_string()).map(|(label, waiting)| {
                 let label = label.escape_ascii().to_string();
                 match waiting {
-                    Waiting::Not => format!("{label} not"),
-                    Waiting::Block(wait) => format!("{label} {wait}"),
-                    Waiting::Queue(Queue { wait, ticket, channel }) => {
+                    WaitMode::Not => format!("{label} not"),
+                    WaitMode::Block(wait) => format!("{label} {wait}"),
+                    WaitMode::Queue(Queue { wait, ticket, channel }) => {
                         format!("{label} {wait} {ticket} {}", channel.escape_ascii())
                     }
                 }
@@ -600,7 +600,7 @@ mod tests {
         let Brought { ttl, wait, fence, .. } = *brought;
         let (token, channel) = (&brought.token[..], &brought.channel[..]);
         let queue = Queue { wait, ticket: brought.ticket.clone(), channel };
-        let waits = [Waiting::Not, Waiting::Block(wait), Waiting::Queue(queue.clone())];
+        let waits = [WaitMode::Not, WaitMode::Block(wait), WaitMode::Queue(queue.clone())];
         let label = &brought.label[..];
         let repairs = [label, b""].map(|label| Fencing::Repair { fence, label });
         let fences = [Fencing::Keep, Fencing::Raise(fence), repairs[0], repairs[1]];

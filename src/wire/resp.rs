@@ -45,35 +45,35 @@ pub struct Garbage(pub &'static str);
 /// # Errors
 /// [`Garbage`] as soon as the bytes cannot become a reply.
 pub fn read(bytes: &[u8]) -> Result<Option<(Reply, usize)>, Garbage> {
-    let mut cursor = Cursor { bytes, at: 0 };
-    match cursor.reply(0) {
-        Ok(reply) => Ok(Some((reply, cursor.at))),
-        Err(Stop::Incomplete) => Ok(None),
-        Err(Stop::Garbage(what)) => Err(Garbage(what)),
+    let mut reader = Reader { bytes, at: 0 };
+    match reader.reply(0) {
+        Ok(reply) => Ok(Some((reply, reader.at))),
+        Err(Halt::Incomplete) => Ok(None),
+        Err(Halt::Garbage(what)) => Err(Garbage(what)),
     }
 }
 
-enum Stop {
+enum Halt {
     Incomplete,
     Garbage(&'static str),
 }
 
-struct Cursor<'a> {
+struct Reader<'a> {
     bytes: &'a [u8],
     at: usize,
 }
 
-impl<'a> Cursor<'a> {
-    fn reply(&mut self, depth: usize) -> Result<Reply, Stop> {
+impl<'a> Reader<'a> {
+    fn reply(&mut self, depth: usize) -> Result<Reply, Halt> {
         if depth > DEPTH_MAX {
-            return Err(Stop::Garbage("arrays nested too deeply"));
+            return Err(Halt::Garbage("arrays nested too deeply"));
         }
-        let kind = *self.bytes.get(self.at).ok_or(Stop::Incomplete)?;
+        let kind = *self.bytes.get(self.at).ok_or(Halt::Incomplete)?;
         if !b"+-:$*%~_#,>(=!".contains(&kind) {
-            return Err(Stop::Garbage("not a Redis reply"));
+            return Err(Halt::Garbage("not a Redis reply"));
         }
         if kind == b'>' && depth > 0 {
-            return Err(Stop::Garbage("a push inside a reply"));
+            return Err(Halt::Garbage("a push inside a reply"));
         }
         self.at += 1;
         let line = self.line()?;
@@ -88,48 +88,48 @@ impl<'a> Cursor<'a> {
             b'!' => self.string(integer(line)?).map(into_error),
             b'>' => match self.list(integer(line)?, depth)? {
                 Reply::List(parts) => Ok(Reply::Push(parts)),
-                _ => Err(Stop::Garbage("a push without contents")),
+                _ => Err(Halt::Garbage("a push without contents")),
             },
             b'%' => self.map(integer(line)?, depth),
             _ => self.list(integer(line)?, depth),
         }
     }
 
-    fn line(&mut self) -> Result<&'a [u8], Stop> {
+    fn line(&mut self) -> Result<&'a [u8], Halt> {
         let rest = &self.bytes[self.at..];
         let window = &rest[..rest.len().min(LINE_MAX)];
         match window.iter().position(|&byte| byte == b'\r') {
             Some(end) if end + 1 < rest.len() => {
                 if rest[end + 1] != b'\n' {
-                    return Err(Stop::Garbage("a line does not end in CRLF"));
+                    return Err(Halt::Garbage("a line does not end in CRLF"));
                 }
                 self.at += end + 2;
                 Ok(&rest[..end])
             }
-            Some(_) => Err(Stop::Incomplete),
-            None if rest.len() >= LINE_MAX => Err(Stop::Garbage("a line is too long")),
-            None => Err(Stop::Incomplete),
+            Some(_) => Err(Halt::Incomplete),
+            None if rest.len() >= LINE_MAX => Err(Halt::Garbage("a line is too long")),
+            None => Err(Halt::Incomplete),
         }
     }
 
-    fn string(&mut self, length: i64) -> Result<Reply, Stop> {
+    fn string(&mut self, length: i64) -> Result<Reply, Halt> {
         if length == -1 {
             return Ok(Reply::Nil);
         }
         let length = limited(length, STRING_MAX)?;
         let end = self.at + length;
-        let bytes = self.bytes.get(self.at..end).ok_or(Stop::Incomplete)?;
+        let bytes = self.bytes.get(self.at..end).ok_or(Halt::Incomplete)?;
         match self.bytes.get(end..end + 2) {
             Some(b"\r\n") => {
                 self.at = end + 2;
                 Ok(Reply::Text(Cow::Owned(bytes.to_vec())))
             }
-            Some(_) => Err(Stop::Garbage("a string does not end in CRLF")),
-            None => Err(Stop::Incomplete),
+            Some(_) => Err(Halt::Garbage("a string does not end in CRLF")),
+            None => Err(Halt::Incomplete),
         }
     }
 
-    fn list(&mut self, length: i64, depth: usize) -> Result<Reply, Stop> {
+    fn list(&mut self, length: i64, depth: usize) -> Result<Reply, Halt> {
         if length == -1 {
             return Ok(Reply::Nil);
         }
@@ -141,7 +141,7 @@ impl<'a> Cursor<'a> {
         Ok(Reply::List(elements))
     }
 
-    fn map(&mut self, length: i64, depth: usize) -> Result<Reply, Stop> {
+    fn map(&mut self, length: i64, depth: usize) -> Result<Reply, Halt> {
         let length = limited(length, ELEMENTS_MAX / 2)?;
         let mut pairs = Vec::new();
         for _ in 0..length {
@@ -263,14 +263,14 @@ fn write_head(kind: u8, length: usize, bytes: &mut Vec<u8>) {
 }
 
 /// The arguments of a command, its name first.
-pub type Args = Vec<Vec<u8>>;
+pub type Words = Vec<Vec<u8>>;
 
 /// Reads a command from the start of `bytes`. Returns its arguments and its length in bytes, or
 /// `None` while it is incomplete.
 ///
 /// # Errors
 /// [`Garbage`] as soon as the bytes cannot become a command.
-pub fn unpack(bytes: &[u8]) -> Result<Option<(Args, usize)>, Garbage> {
+pub fn unpack(bytes: &[u8]) -> Result<Option<(Words, usize)>, Garbage> {
     let Some((reply, length)) = read(bytes)? else { return Ok(None) };
     let Reply::List(args) = reply else { return Err(Garbage("not a command")) };
     let arg = |reply| match reply {
@@ -302,16 +302,16 @@ fn into_error(reply: Reply) -> Reply {
     }
 }
 
-fn integer(line: &[u8]) -> Result<i64, Stop> {
+fn integer(line: &[u8]) -> Result<i64, Halt> {
     let text = std::str::from_utf8(line).ok();
-    text.and_then(|text| text.parse().ok()).ok_or(Stop::Garbage("not a number"))
+    text.and_then(|text| text.parse().ok()).ok_or(Halt::Garbage("not a number"))
 }
 
-fn limited(length: i64, max: usize) -> Result<usize, Stop> {
+fn limited(length: i64, max: usize) -> Result<usize, Halt> {
     usize::try_from(length)
         .ok()
         .filter(|length| *length <= max)
-        .ok_or(Stop::Garbage("a length is out of bounds"))
+        .ok_or(Halt::Garbage("a length is out of bounds"))
 }
 
 #[cfg(test)]

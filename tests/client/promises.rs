@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use futures_util::future::BoxFuture;
 use lockmod::client::packet::Packet;
-use lockmod::client::{ExtendError, Failure, Locker, LockerBuilder, Lost, ReplyTo, World};
+use lockmod::client::{ExtendError, Locker, LockerBuilder, Lost, NoReply, ReplyTo, World};
 use lockmod::wire::resp::{self, Reply};
 use metrics_util::debugging::DebugValue;
 use tokio::time::Instant;
@@ -15,7 +15,7 @@ use tokio::time::Instant;
 use crate::millis;
 
 /// What a node answers: when, and what.
-type Script = dyn Fn(usize, &str) -> (Duration, Result<Reply, Failure>) + Send + Sync;
+type Script = dyn Fn(usize, &str) -> (Duration, Result<Reply, NoReply>) + Send + Sync;
 
 #[derive(Clone)]
 struct Scripted {
@@ -67,7 +67,7 @@ impl World for Scripted {
 impl Scripted {
     fn new(
         nodes: usize,
-        script: impl Fn(usize, &str) -> (Duration, Result<Reply, Failure>) + Send + Sync + 'static,
+        script: impl Fn(usize, &str) -> (Duration, Result<Reply, NoReply>) + Send + Sync + 'static,
     ) -> Scripted {
         Scripted {
             names: (0..nodes).map(|node| format!("node-{node}").into()).collect(),
@@ -84,7 +84,7 @@ impl Scripted {
 }
 
 /// Grants fence 1, extends and releases, each after this time.
-fn willing(delay: Duration) -> impl Fn(usize, &str) -> (Duration, Result<Reply, Failure>) {
+fn willing(delay: Duration) -> impl Fn(usize, &str) -> (Duration, Result<Reply, NoReply>) {
     move |_, _| (delay, Ok(Reply::Integer(1)))
 }
 
@@ -192,7 +192,7 @@ async fn answers_to_one_round_of_extensions_do_not_count_for_the_next() {
         }
         match rounds.fetch_add(1, Ordering::Relaxed) / 3 {
             0 => (millis(450), Ok(Reply::Integer(1))),
-            _ => (millis(480), Err(Failure::Unreachable("the connection broke".into()))),
+            _ => (millis(480), Err(NoReply::Unreachable("the connection broke".into()))),
         }
     };
     let locker = ten_seconds().build_in(Scripted::new(3, script)).unwrap();
@@ -211,7 +211,7 @@ async fn a_raise_that_finds_more_than_was_asked_for_does_not_count() {
             (0, Some("LOCK.ACQUIRE")) => 1,
             (1, Some("LOCK.ACQUIRE")) => 5,
             (0, Some("LOCK.FENCE")) => 7,
-            _ => return (Duration::ZERO, Err(Failure::Unreachable("away".into()))),
+            _ => return (Duration::ZERO, Err(NoReply::Unreachable("away".into()))),
         };
         (Duration::ZERO, Ok(Reply::Integer(reply)))
     };
@@ -224,7 +224,7 @@ async fn a_raise_that_finds_more_than_was_asked_for_does_not_count() {
 #[tokio::test(start_paused = true)]
 async fn all_nodes_that_answer_a_lost_attempt_are_counted() {
     let script = |node: usize, _: &str| match node {
-        0 => (Duration::ZERO, Err(Failure::Unreachable("away".into()))),
+        0 => (Duration::ZERO, Err(NoReply::Unreachable("away".into()))),
         _ => (millis(1), Ok(Reply::Nil)),
     };
     let recorder = metrics_util::debugging::DebuggingRecorder::new();

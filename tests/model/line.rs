@@ -527,7 +527,7 @@ impl World {
         let me = self.client(state, client);
         match &mut me.phase {
             Phase::Waiting => {
-                me.waiting.left(node, NOW, 0);
+                me.waiting.out_of_line(node, NOW, 0);
                 state.requests[pair].push((present, Request::ReleaseIntoLine));
             }
             Phase::Attempting(attempt) => {

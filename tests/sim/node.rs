@@ -16,7 +16,7 @@ use lockmod::engine::{
 };
 use lockmod::wire::fact::{self, Restated, restate};
 use lockmod::wire::outcome::{AcquireReply, ExtendReply, RaiseReply, ReleaseReply, of_fence};
-use lockmod::wire::request::{self, Limits, Queue, Request, Waiting};
+use lockmod::wire::request::{self, Limits, Queue, Request, WaitMode};
 use lockmod::wire::resp::{self, Reply, Version};
 use lockmod::wire::{lock_info, spec};
 
@@ -569,20 +569,20 @@ impl Node {
         &mut self,
         name: &[u8],
         request: (Claim<'_>, &[u8]),
-        waiting: Waiting<'_>,
+        waiting: WaitMode<'_>,
         connection: u64,
     ) -> Result<Reply, Refusal> {
         let queued = match waiting {
-            Waiting::Queue(_) if !self.callers.offer.has_lines => {
+            WaitMode::Queue(_) if !self.callers.offer.has_lines => {
                 return Err(Refusal::BadArg {
                     given: b"QUEUE".to_vec(),
                     what: "option",
                     allowed: "LABEL text",
                 });
             }
-            Waiting::Queue(queue) => Some(self.queued(queue, connection)),
-            Waiting::Not => None,
-            Waiting::Block(_) => panic!("the client never blocks"),
+            WaitMode::Queue(queue) => Some(self.queued(queue, connection)),
+            WaitMode::Not => None,
+            WaitMode::Block(_) => panic!("the client never blocks"),
         };
         let was_called = queued.as_ref().is_some_and(|queued| {
             self.callers.note_attempt(&queued.ticket, self.clocks().now);
