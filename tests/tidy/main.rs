@@ -15,6 +15,7 @@
 //! | codes | the code word of an error stands alone in one string of `src` only | a constant |
 //! | paths | no path or address of somebody's machine | |
 //! | makefile | help lists every phony target, and lists no other | |
+//! | twins | a type's name stands for one thing in `src` | the lists in `rules.rs` |
 //! | reachable | every file of `src` is a module of something | |
 //!
 //! `lexer.rs` tells code from comments and strings; `rules.rs` holds the rules, with a bad sample

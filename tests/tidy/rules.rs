@@ -1,6 +1,6 @@
 //! The rules, each with samples of what it must find and of what it must let pass.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 
 use lockmod::wire::code;
@@ -129,6 +129,15 @@ pub(crate) const ALL: &[Rule] = &[
             ("src/wire/a.rs", "use crate::engine::Fence; // not crate::module"),
             ("src/client/a.rs", "use url::Url;\nuse crate::wire::Command;\nself.module::x"),
             ("src/cli/a.rs", "use crate::client::Locker;\nuse lockmod::wire::Command;"),
+        ],
+    },
+    Rule {
+        name: "twins",
+        check: twins,
+        bad: &[("src/engine/node/line.rs", "struct Bell {\n}\npub(super) enum Bell {", 3)],
+        good: &[
+            ("src/a.rs", "pub struct Guard;\nstruct Guard;\nenum One {}\n    type One = u8;"),
+            ("tests/a.rs", "struct Bell;\nstruct Bell;"),
         ],
     },
     Rule {
@@ -563,6 +572,58 @@ fn codes(sources: &[Source]) -> Vec<Finding> {
         }
     }
     findings
+}
+
+/// Names of two sides of one thing: what is sent and who handles it, what waits and how it does so,
+/// the arguments of a command line and what is made of them.
+const SIDES: [&str; 16] = [
+    "Acquire",
+    "AcquireMany",
+    "Claim",
+    "Command",
+    "Connection",
+    "Extend",
+    "Guard",
+    "Holder",
+    "Lease",
+    "Lock",
+    "Locker",
+    "Node",
+    "Release",
+    "Survey",
+    "Token",
+    "Waiter",
+];
+/// Names of different things, each of which is known in its own layer only.
+const APART: [&str; 10] =
+    ["Args", "Change", "Code", "Failure", "Found", "Name", "Phase", "Place", "Shared", "Shown"];
+
+fn twins(sources: &[Source]) -> Vec<Finding> {
+    let mut seen: BTreeMap<&str, &str> = BTreeMap::new();
+    let mut findings = Vec::new();
+    for source in sources.iter().filter(|source| source.is_rust() && source.is_in("src/")) {
+        for (i, line) in source.lines.iter().enumerate().filter(|(_, line)| !line.is_test) {
+            let Some(name) = type_name(&line.code) else { continue };
+            let is_known = SIDES.contains(&name) || APART.contains(&name);
+            if let Some(first) = seen.insert(name, &source.path).filter(|_| !is_known) {
+                let reason = format!("another type is called `{name}`, in {first}");
+                findings.push(Finding { path: source.path.clone(), line: i + 1, reason });
+            }
+        }
+    }
+    findings
+}
+
+/// The name in `pub(super) struct Name<T> {` at the start of a line.
+fn type_name(code: &str) -> Option<&str> {
+    let code = match code.strip_prefix("pub") {
+        Some(rest) if rest.starts_with('(') => rest.split_once(") ")?.1,
+        Some(rest) => rest.trim_start(),
+        None => code,
+    };
+    let words = ["struct ", "enum ", "trait ", "type ", "union "];
+    let rest = words.iter().find_map(|word| code.strip_prefix(word))?;
+    rest.split(|c: char| !c.is_alphanumeric() && c != '_').next()
 }
 
 fn reachable(sources: &[Source]) -> Vec<Finding> {
