@@ -108,7 +108,7 @@ fn climb(node: &Server) -> u64 {
             format!("LOCK.EXTEND jobs:free{step} mallory 60000 FENCE {largest} REPAIR"),
         ] {
             let refused = ask(&line);
-            let words: Vec<&str> = refused.split([' ', ',']).collect();
+            let words: Vec<&str> = refused.split([' ', ',', ';']).collect();
             assert_eq!((words[0], words[4]), ("-BADFENCE", "above"), "{line}: {refused}");
             bounds.push(words[5].parse::<u64>().unwrap());
         }
