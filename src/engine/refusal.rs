@@ -19,15 +19,22 @@ pub enum QuarantineReason {
     OtherData,
 }
 
-impl fmt::Display for QuarantineReason {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
+impl QuarantineReason {
+    /// The reason, for people.
+    pub const fn text(self) -> &'static str {
+        match self {
             QuarantineReason::UncleanRestart => "the node restarted uncleanly",
             QuarantineReason::StateLost => "the node's state file was missing or damaged",
             QuarantineReason::Promotion => "the node was promoted from replica",
             QuarantineReason::ClockStep => "the clock was stepped while the node was down",
             QuarantineReason::OtherData => "the data set is not the one that the node saved",
-        })
+        }
+    }
+}
+
+impl fmt::Display for QuarantineReason {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.text())
     }
 }
 

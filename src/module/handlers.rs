@@ -11,12 +11,11 @@ use super::ffi::{Answered, Args, Context, Found};
 use super::replication::Stands;
 use super::{clock, config, info, process, replication, start, waiters};
 use crate::engine::{
-    Acquired, Extended, Fence, Instant, Lock, LockAccount, Millis, Queued, Refusal, Released,
-    Standing,
+    Acquired, Extended, Fence, Instant, Lock, Millis, Queued, Refusal, Released, Standing,
 };
 use crate::wire::outcome::{AcquireReply, ExtendReply, RaiseReply, ReleaseReply, of_fence};
 use crate::wire::request::{self, WaitMode};
-use crate::wire::{lock_info, spec};
+use crate::wire::spec;
 
 /// A command of the table, and its implementation.
 pub(super) trait Handler {
@@ -265,8 +264,7 @@ impl Handler for Extend {
                 let decided = process::decide(ready, |node| {
                     node.extend(lock, request.claim, request.fencing, node.date(now))
                 })?;
-                let fence = lock.written_lease().map_or(Fence::ZERO, |lease| lease.fence);
-                Ok((decided, fence, lock.is_provisional()))
+                Ok((decided, lock.lease_fence(), lock.is_provisional()))
             };
             let keeps =
                 |(outcome, ..): &(Extended, _, _)| matches!(outcome, Extended::Extended { .. });
@@ -387,12 +385,13 @@ impl Handler for Info {
         let account = |lock: &Lock| {
             process::with(server, |process| process.node.account_of(place, lock, now))
         };
-        let account = match context.open_to_read(args, KEY).find() {
+        let mut account = match context.open_to_read(args, KEY).find() {
             Found::Lock(lock) => account(lock),
             Found::Nothing => account(&Lock::default()),
             Found::Other => return Err(Refusal::WrongType),
         };
-        Ok(lock_info::write(&LockAccount { obstacle, ..account }).into())
+        account.obstacle = obstacle;
+        Ok(context.describe(&account))
     }
 }
 

@@ -32,13 +32,12 @@ pub(super) fn state_lease(
     start::notice_step(context, now);
     let clocks = process::date(server, now);
     let ttl = args.get(TTL);
-    let mut room = [0; SUFFIX_MAX];
-    let suffix = fact::suffix(&mut room, clocks.to_wall(lease.ends_at), lease.fence);
     // A ttl that was accepted has at most 20 digits.
     let mut fact = [fact::PROVISIONAL; 20 + SUFFIX_MAX + 1];
+    let (start, room) = fact.split_at_mut(ttl.len());
+    start.copy_from_slice(ttl);
+    let suffix = fact::suffix(room, clocks.to_wall(lease.ends_at), lease.fence);
     let length = ttl.len() + suffix.len();
-    fact[..ttl.len()].copy_from_slice(ttl);
-    fact[ttl.len()..length].copy_from_slice(suffix);
     args.replace(TTL, &fact[..length + usize::from(lease.is_provisional)]);
     context.replicate_verbatim();
     context.signal_modified(args, KEY);
@@ -46,6 +45,7 @@ pub(super) fn state_lease(
 
 /// States the lease after an extension by `ttl`. A fact is applied with its ttl as a bound, so if
 /// the lease keeps a later end, the stated ttl is the time until then.
+#[inline]
 pub(super) fn state_extension(
     context: &mut Context<'_>,
     args: &mut Args<'_>,

@@ -34,7 +34,7 @@ pub const PROVISIONAL: u8 = b'?';
 /// `@end.fence`, which makes a fact of the ttl argument before it.
 ///
 /// It is written into `room`.
-pub fn suffix(room: &mut [u8; SUFFIX_MAX], ends_at: UnixTime, fence: Fence) -> &[u8] {
+pub fn suffix(room: &mut [u8], ends_at: UnixTime, fence: Fence) -> &[u8] {
     let (mut end, mut number) = (itoa::Buffer::new(), itoa::Buffer::new());
     let end = end.format(ends_at.as_millis()).as_bytes();
     let number = number.format(fence.get()).as_bytes();

@@ -8,7 +8,7 @@ use std::borrow::Cow;
 use std::fmt;
 use std::time::Duration;
 
-use super::outcome::{Unread, of_fence};
+use super::outcome::Unread;
 use super::resp::Reply;
 use crate::engine::{Fence, LockAccount, LockState, Millis};
 
@@ -44,20 +44,44 @@ pub struct LockInfo {
 /// read it.
 struct Field {
     name: &'static str,
-    write: fn(&LockAccount) -> Option<Reply>,
+    write: fn(&LockAccount) -> Option<FieldValue<'_>>,
     read: fn(&mut LockInfo, &Reply),
 }
 
+/// What a node writes in a field.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum FieldValue<'a> {
+    /// Nothing is known, or there is nothing.
+    Nil,
+    /// A number.
+    Number(i64),
+    /// A text.
+    Text(&'a [u8]),
+}
+
+impl From<FieldValue<'_>> for Reply {
+    fn from(value: FieldValue<'_>) -> Reply {
+        match value {
+            FieldValue::Nil => Reply::Nil,
+            FieldValue::Number(number) => Reply::Integer(number),
+            FieldValue::Text(text) => Reply::Text(Cow::Owned(text.to_vec())),
+        }
+    }
+}
+
+/// How many fields there are.
+const COUNT: usize = 10;
+
 /// The fields, in the order in which they are written.
-const FIELDS: &[Field] = &[
+const FIELDS: [Field; COUNT] = [
     Field {
         name: STATE,
-        write: |account| Some(word(word_of(account.state))),
+        write: |account| Some(text(word_of(account.state))),
         read: |info, value| info.state = state_of(value).unwrap_or_default(),
     },
     Field {
         name: "fence",
-        write: |account| Some(of_fence(account.fence)),
+        write: |account| Some(FieldValue::Number(account.fence.get().cast_signed())),
         read: |info, value| {
             info.fence = value.number().and_then(Fence::new).unwrap_or_default();
         },
@@ -69,7 +93,7 @@ const FIELDS: &[Field] = &[
     },
     Field {
         name: "label",
-        write: |account| Some(account.label.clone().map_or(Reply::Nil, text)),
+        write: |account| Some(account.label.as_deref().map_or(FieldValue::Nil, FieldValue::Text)),
         read: |info, value| {
             info.label = line(value);
             let is_raw = |label: &&[u8]| std::str::from_utf8(label).is_err();
@@ -83,12 +107,12 @@ const FIELDS: &[Field] = &[
     },
     Field {
         name: "waiters",
-        write: |account| Some(Reply::Integer(account.waiters.cast_signed())),
+        write: |account| Some(FieldValue::Number(account.waiters.cast_signed())),
         read: |info, value| info.waiters = value.number().unwrap_or_default(),
     },
     Field {
         name: "first_waiting_ms",
-        write: |account| Some(account.first_waiting.map_or(Reply::Nil, of_length)),
+        write: |account| Some(account.first_waiting.map_or(FieldValue::Nil, of_length)),
         read: |info, value| info.first_waiting = length(value),
     },
     Field {
@@ -98,12 +122,12 @@ const FIELDS: &[Field] = &[
     },
     Field {
         name: "quarantine_reason",
-        write: |account| account.quarantine.map(|(_, reason)| text(reason.to_string())),
+        write: |account| account.quarantine.map(|(_, reason)| text(reason.text())),
         read: |info, value| info.quarantine_reason = line(value),
     },
     Field {
         name: "node_state",
-        write: |account| account.obstacle.clone().map(text),
+        write: |account| account.obstacle.as_deref().map(text),
         read: |info, value| info.node_state = line(value),
     },
 ];
@@ -136,13 +160,20 @@ pub fn field_names() -> impl Iterator<Item = &'static str> {
     FIELDS.iter().map(|field| field.name)
 }
 
+/// What a node tells of a lock, field by field; `None`: it leaves the field out.
+///
+/// A server sends the fields as they are: to make a reply of them first would cost more
+/// instructions than all else that it does about them.
+#[inline]
+pub fn fields(account: &LockAccount) -> [Option<(&'static str, FieldValue<'_>)>; COUNT] {
+    FIELDS.each_ref().map(|field| Some((field.name, (field.write)(account)?)))
+}
+
 /// The reply to `LOCK.INFO`.
 pub fn write(account: &LockAccount) -> Reply {
-    let mut pairs = Vec::with_capacity(FIELDS.len());
-    for field in FIELDS {
-        pairs.extend((field.write)(account).map(|value| (word(field.name), value)));
-    }
-    Reply::Map(pairs)
+    let word = |name: &'static str| Reply::Text(Cow::Borrowed(name.as_bytes()));
+    let fields = fields(account).into_iter().flatten();
+    Reply::Map(fields.map(|(name, value)| (word(name), value.into())).collect())
 }
 
 /// Reads the reply to `LOCK.INFO`. Fields that only a newer node has are ignored.
@@ -168,16 +199,12 @@ pub fn read(reply: &Reply) -> Result<LockInfo, Unread<'_>> {
     Ok(info)
 }
 
-const fn word(word: &'static str) -> Reply {
-    Reply::Text(Cow::Borrowed(word.as_bytes()))
+const fn text(text: &str) -> FieldValue<'_> {
+    FieldValue::Text(text.as_bytes())
 }
 
-fn text(text: impl Into<Vec<u8>>) -> Reply {
-    Reply::Text(Cow::Owned(text.into()))
-}
-
-fn of_length(length: Millis) -> Reply {
-    Reply::Integer(i64::try_from(length.get()).unwrap_or(i64::MAX))
+fn of_length(length: Millis) -> FieldValue<'static> {
+    FieldValue::Number(i64::try_from(length.get()).unwrap_or(i64::MAX))
 }
 
 fn length(value: &Reply) -> Option<Duration> {
@@ -248,6 +275,7 @@ mod tests {
 
     #[test]
     fn a_description_is_read_from_a_list_too_and_has_a_state() {
+        let text = |text: &str| Reply::from(super::text(text));
         let field = |name, value| [text(name), value];
         let held = field("state", text("held"));
         let rest = [field("ttl_left_ms", Reply::Integer(1_500)), field("new field", Reply::Nil)];

@@ -223,7 +223,7 @@ impl Lock {
     }
 
     /// The fence of the present lease.
-    pub(super) fn lease_fence(&self) -> Fence {
+    pub fn lease_fence(&self) -> Fence {
         self.extra.as_ref().and_then(|extra| extra.fence).unwrap_or(self.counter)
     }
 

@@ -122,6 +122,7 @@ impl Node {
     ///
     /// # Errors
     /// As [`Promises::extend`].
+    #[inline]
     pub fn extend(
         &mut self,
         lock: &mut Lock,
@@ -135,7 +136,7 @@ impl Node {
         if let Extended::Extended { is_news, lapsed, .. } = outcome {
             self.tally.counts.extensions += u64::from(is_news);
             self.tally.counts.lapses += u64::from(lapsed);
-            self.told(claim.token, lock.lease_fence());
+            self.told(claim.token, lock);
         }
         Ok(outcome)
     }
@@ -154,7 +155,7 @@ impl Node {
         let outcome = self.promises.raise(lock, token, fence, clocks)?;
         if outcome.is_done() {
             self.tally.counts.raises += u64::from(outcome.is_news());
-            self.told(token, lock.lease_fence());
+            self.told(token, lock);
         }
         Ok(outcome)
     }

@@ -265,7 +265,7 @@ impl Promises {
     /// all nodes.
     pub fn raised(&mut self, before: Fence, counter: Fence) {
         self.highest = self.highest.max(counter);
-        if counter > before && before.previous() <= self.floor {
+        if before.previous() <= self.floor {
             self.raise_floor(counter.previous());
         }
     }
@@ -369,6 +369,25 @@ mod tests {
             node.recover(Recovery { floor, quarantine: None, nothing_counts: false, prolong });
             assert_eq!(node.longest(), Instant::from_millis(longest));
         }
+    }
+
+    #[test]
+    fn a_second_quarantine_shortens_none_and_one_of_a_promotion_lets_nothing_count() {
+        use QuarantineReason::{ClockStep, Promotion, UncleanRestart};
+        let mut node = node();
+        let (now, mut stood) = (Instant::from_millis(1_000), Vec::new());
+        let quarantines =
+            [(5_000, UncleanRestart), (4_000, ClockStep), (4_000, Promotion), (9_000, ClockStep)];
+        for (until, reason) in quarantines {
+            node.begin_quarantine(Instant::from_millis(until), reason);
+            let (left, reason) = node.quarantine(now).unwrap();
+            stood.push((left.get(), reason, node.nothing_counts(now)));
+        }
+        let (first, second) = ((4_001, UncleanRestart, false), (4_001, UncleanRestart, false));
+        let (third, fourth) = ((4_001, Promotion, true), (8_001, ClockStep, true));
+        assert_eq!(stood, [first, second, third, fourth]);
+        node.end_quarantine();
+        assert_eq!((node.quarantine(now), node.nothing_counts(now)), (None, false));
     }
 
     #[test]

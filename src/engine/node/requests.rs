@@ -127,37 +127,6 @@ pub enum Fencing<'a> {
     },
 }
 
-/// What an extension or a raise can change in a lock.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct Shown {
-    counter: Fence,
-    fence: Fence,
-    until: Instant,
-    is_provisional: bool,
-}
-
-impl Shown {
-    fn of(lock: &Lock) -> Shown {
-        Shown {
-            counter: lock.counter(),
-            fence: lock.lease_fence(),
-            until: lock.until(),
-            is_provisional: lock.is_provisional(),
-        }
-    }
-}
-
-/// How a lock stood before an extension or a raise.
-enum Before {
-    /// Its lease stood.
-    Held(Shown),
-    /// Nobody held it.
-    Free {
-        /// A lease had ended without being given back.
-        lapsed: bool,
-    },
-}
-
 impl Promises {
     /// Grants `lock` to the claim if it is free. If the claim's token holds it, the later end
     /// stays.
@@ -252,13 +221,13 @@ impl Promises {
             (Holding::Holds, _) => {
                 self.check_fence(fence, clocks.wall)?;
                 // A shorter ttl takes nothing away: the holder may still rely on the former end.
-                let ends_at = now.after(claim.ttl).max(lock.until());
-                let before = Shown::of(lock);
+                let until = lock.until();
+                let ends_at = now.after(claim.ttl).max(until);
                 self.admit(fence, ends_at).map_err(Stop::Persist)?;
-                lock.raise(fence);
+                let is_raised = self.lift(lock, fence);
                 lock.set_end(ends_at);
-                self.raised(before.counter, lock.counter());
-                Ok(self.extended(lock, Before::Held(before), now))
+                let is_news = is_raised || lock.until() > until;
+                Ok(self.extended(lock, is_news, now))
             }
         }
     }
@@ -292,21 +261,32 @@ impl Promises {
         let lease = Lease { token: claim.token, fence, ends_at, label: &label };
         let lapsed = lock.grant(lease, now);
         lock.set_provisional(is_quarantined);
-        Ok(self.extended(lock, Before::Free { lapsed }, now))
+        let (counter, counts) = (lock.counter(), self.counts(lock, now));
+        Ok(Extended::Extended { ends_at: lock.until(), counter, counts, is_news: true, lapsed })
     }
 
-    /// The outcome of an extension that was carried out; `before`: how the lock stood.
-    fn extended(&self, lock: &mut Lock, before: Before, now: Instant) -> Extended {
-        if self.quarantine(now).is_none() {
+    /// Raises the counter and the present lease to at least `fence`. Returns whether that changes
+    /// anything: the lease's fence is never above the counter (I2), so it shows both.
+    fn lift(&mut self, lock: &mut Lock, fence: Fence) -> bool {
+        let (before, is_raised) = (lock.counter(), fence > lock.lease_fence());
+        if is_raised {
+            lock.raise(fence);
+            self.raised(before, lock.counter());
+        }
+        is_raised
+    }
+
+    /// The outcome of an extension or a raise for the lock's holder. `is_news`: it has changed the
+    /// end or the fence.
+    fn extended(&self, lock: &mut Lock, is_news: bool, now: Instant) -> Extended {
+        let was_provisional = lock.is_provisional();
+        if was_provisional && self.quarantine(now).is_none() {
             // Whatever was forgotten is over: the lease counts from now on.
             lock.set_provisional(false);
         }
-        let (is_news, lapsed) = match before {
-            Before::Held(shown) => (shown != Shown::of(lock), false),
-            Before::Free { lapsed } => (true, lapsed),
-        };
-        let (ends_at, counter) = (lock.until(), lock.counter());
-        Extended::Extended { ends_at, counter, counts: self.counts(lock, now), is_news, lapsed }
+        let is_news = is_news || was_provisional && !lock.is_provisional();
+        let (ends_at, counter, counts) = (lock.until(), lock.counter(), self.counts(lock, now));
+        Extended::Extended { ends_at, counter, counts, is_news, lapsed: false }
     }
 
     /// Raises the counter and the lease to at least `fence` if `token` holds the lock.
@@ -329,10 +309,8 @@ impl Promises {
             Holding::Holds => {
                 self.check_fence(fence, clocks.wall)?;
                 self.admit(fence, lock.until()).map_err(Stop::Persist)?;
-                let before = Shown::of(lock);
-                lock.raise(fence);
-                self.raised(before.counter, lock.counter());
-                Ok(self.extended(lock, Before::Held(before), now))
+                let is_raised = self.lift(lock, fence);
+                Ok(self.extended(lock, is_raised, now))
             }
             Holding::HeldByAnother => Ok(Extended::HeldByAnother),
             Holding::NotHeld => Ok(Extended::NotHeld),

@@ -416,16 +416,16 @@ impl Node {
     /// As [`Node::told`], if the outcome is that the token holds the lock already.
     #[inline]
     pub(super) fn told_again(&mut self, token: Token<'_>, outcome: Acquired) {
-        if let Acquired::Again { fence, .. } = outcome {
-            self.told(token, fence);
+        if let (Acquired::Again { fence, .. }, false) = (outcome, self.unheard.is_empty()) {
+            self.keep_unheard(token, fence);
         }
     }
 
-    /// Notes that a request was told that its token has a lease with this fence.
+    /// Notes that a request was told that its token has the lease of `lock`.
     #[inline]
-    pub(super) fn told(&mut self, token: Token<'_>, fence: Fence) {
+    pub(super) fn told(&mut self, token: Token<'_>, lock: &Lock) {
         if !self.unheard.is_empty() {
-            self.keep_unheard(token, fence);
+            self.keep_unheard(token, lock.lease_fence());
         }
     }
 

@@ -28,7 +28,8 @@ use std::ptr::{NonNull, null_mut};
 
 use redis_module::raw;
 
-use crate::engine::{Lock, Refusal};
+use crate::engine::{Lock, LockAccount, Refusal};
+use crate::wire::lock_info::{self, FieldValue};
 use crate::wire::resp::Reply;
 use crate::wire::spec::c_names;
 
@@ -177,6 +178,7 @@ impl<'a> Context<'a> {
     }
 
     /// Publishes a keyspace notification of class `d` (modules).
+    #[inline]
     pub fn notify(&mut self, event: &'static CStr, args: &Args<'_>, position: usize) {
         let class = raw::REDISMODULE_NOTIFY_MODULE;
         // SAFETY: context and name last as long as this callback; the event is static.
@@ -241,6 +243,30 @@ impl<'a> Context<'a> {
         unsafe { call!(RedisModule_AvoidReplicaTraffic()) != 0 }
     }
 
+    /// Sends the reply to `LOCK.INFO`.
+    pub(super) fn describe(&mut self, account: &LockAccount) -> Answered {
+        let (context, fields) = (self.raw.as_ptr(), lock_info::fields(account));
+        let count = fields.iter().flatten().count();
+        // SAFETY: the context is that of the command being answered; as many pairs follow.
+        unsafe { call!(RedisModule_ReplyWithMap(context, count as _)) };
+        for (name, value) in fields.iter().flatten() {
+            send_bytes(context, name.as_bytes());
+            match value {
+                // SAFETY: as above.
+                FieldValue::Nil => unsafe {
+                    call!(RedisModule_ReplyWithNull(context));
+                },
+                // SAFETY: as above.
+                FieldValue::Number(number) => unsafe {
+                    call!(RedisModule_ReplyWithLongLong(context, *number));
+                },
+                FieldValue::Text(text) => send_bytes(context, text),
+            }
+        }
+        Answered::Sent
+    }
+
+    #[inline]
     fn answer(&mut self, answered: Answered) {
         answered.send(self.raw.as_ptr());
     }
@@ -304,6 +330,8 @@ pub(super) enum Answered {
     Lines(Vec<String>),
     /// Redis's error for a wrong number of arguments.
     WrongArity,
+    /// The reply has been sent.
+    Sent,
     /// Not by the command itself: its sender is blocked.
     Later,
 }
@@ -316,10 +344,11 @@ impl<R: Into<Reply>> From<R> for Answered {
 }
 
 impl Answered {
+    #[inline(always)] // As below.
     fn send(self, context: *mut raw::RedisModuleCtx) {
         match self {
-            Answered::Later => {}
-            Answered::Reply(reply) => send(context, &reply),
+            Answered::Sent | Answered::Later => {}
+            Answered::Reply(reply) => send(context, reply),
             // SAFETY: the context is that of the command being answered.
             Answered::WrongArity => unsafe {
                 call!(RedisModule_WrongArity(context));
@@ -339,34 +368,39 @@ impl Answered {
 }
 
 /// Sends a reply: `context` must be that of the command being answered.
-fn send(context: *mut raw::RedisModuleCtx, reply: &Reply) {
+#[inline(always)] // Most replies are a number: a call would cost more than what it does.
+fn send(context: *mut raw::RedisModuleCtx, reply: Reply) {
     match reply {
         // SAFETY: the caller's contract.
         Reply::Integer(number) => unsafe {
-            call!(RedisModule_ReplyWithLongLong(context, *number));
+            call!(RedisModule_ReplyWithLongLong(context, number));
         },
         // SAFETY: as above.
         Reply::Nil => unsafe {
             call!(RedisModule_ReplyWithNull(context));
         },
-        Reply::Text(bytes) => send_bytes(context, bytes),
+        Reply::Text(bytes) => send_bytes(context, &bytes),
         Reply::Error(text) => {
             // SAFETY: as above; the server copies the text.
-            unsafe { call!(RedisModule_ReplyWithError(context, c_string(text).as_ptr())) };
+            unsafe { call!(RedisModule_ReplyWithError(context, c_string(&text).as_ptr())) };
         }
-        Reply::List(parts) | Reply::Push(parts) => {
-            // SAFETY: as above; as many elements follow.
-            unsafe { call!(RedisModule_ReplyWithArray(context, parts.len() as _)) };
-            parts.iter().for_each(|part| send(context, part));
-        }
-        Reply::Map(pairs) => {
-            // SAFETY: as above; as many pairs follow.
-            unsafe { call!(RedisModule_ReplyWithMap(context, pairs.len() as _)) };
-            for (name, value) in pairs {
-                send(context, name);
-                send(context, value);
-            }
-        }
+        Reply::List(parts) | Reply::Push(parts) => send_list(context, parts),
+        Reply::Map(pairs) => send_map(context, pairs),
+    }
+}
+
+fn send_list(context: *mut raw::RedisModuleCtx, parts: Vec<Reply>) {
+    // SAFETY: as in `send`; as many elements follow.
+    unsafe { call!(RedisModule_ReplyWithArray(context, parts.len() as _)) };
+    parts.into_iter().for_each(|part| send(context, part));
+}
+
+fn send_map(context: *mut raw::RedisModuleCtx, pairs: Vec<(Reply, Reply)>) {
+    // SAFETY: as in `send`; as many pairs follow.
+    unsafe { call!(RedisModule_ReplyWithMap(context, pairs.len() as _)) };
+    for (name, value) in pairs {
+        send(context, name);
+        send(context, value);
     }
 }
 
