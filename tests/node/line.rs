@@ -366,8 +366,8 @@ fn a_channel_is_bound_by_access_rules() {
     ask(&mut bob, "AUTH bob any");
     assert_eq!(acquire(&mut bob, "B", "5-a"), "nil");
     ask(&mut bob, "AUTH eve any");
-    let refusal = "NOPERM this user may not publish to the channel 'wake:5-a'; allowed: a channel \
-                   of its rules";
+    let refusal = "NOPERM this user may not publish to the channel 'wake:5-a'; allowed: one its \
+                   rules permit";
     assert_eq!(acquire(&mut bob, "B", "5-a"), refusal);
     assert_eq!(ask(&mut bob, &format!("LOCK.RELEASE res A {}", queue("5-a"))), refusal);
     assert_eq!(field(conn, "res", "state"), "held");
