@@ -6,14 +6,14 @@ use super::UnixTime;
 
 /// A node refuses to raise a fence beyond the time by more than this, in microseconds: 8 weeks.
 ///
-/// A loss lets fences jump to the time, or by 2^32, which is 71 minutes in microseconds. Losses are
-/// too rare for honest fences to get this far ahead.
+/// A loss lets fences jump three weeks beyond the time, and the time passes faster than grants: no
+/// honest fence is further ahead, by clocks that are right.
 pub const RAISE_MARGIN: u64 = 8 * WEEK;
 /// A client leaves out the vote of a node whose fence is beyond the time by more than this, in
 /// microseconds: 4 weeks. It is less than nodes accept, so that no node refuses a fence that a
 /// client counts, even where their clocks differ.
 pub const VOTE_MARGIN: u64 = 4 * WEEK;
-const WEEK: u64 = 7 * 24 * 3_600 * 1_000_000;
+pub(super) const WEEK: u64 = 7 * 24 * 3_600 * 1_000_000;
 
 /// The year 2200: a wall clock beyond it is not trusted.
 const WALL_MAX: UnixTime = UnixTime::from_millis(7_258_118_400_000);

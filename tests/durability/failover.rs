@@ -113,7 +113,8 @@ fn a_replica_promises_a_raise_of_which_its_master_told_it() {
     wait_until("the replica has written its first promise", || writes() > 0);
     let before = writes();
     let now = SystemTime::now().duration_since(UNIX_EPOCH).expect("after 1970");
-    let raised = (now + Duration::from_secs(7 * 86_400)).as_micros();
+    // Further than fences jump by the time alone.
+    let raised = (now + Duration::from_secs(35 * 86_400)).as_micros();
     let told = master.run(&format!("LOCK.FENCE lock first {raised}"));
     assert_eq!(told, Ok(Value::Int(raised.try_into().expect("in range"))));
     wait_until("the raise is promised", || writes() > before);
@@ -123,6 +124,26 @@ fn a_replica_promises_a_raise_of_which_its_master_told_it() {
     });
     replica.start_again();
     assert!(u128::from(first_grant(&replica, "lock", "second")) > raised);
+}
+
+/// Fences of a node that was promoted twice were ahead of the time, and carried to another node they
+/// were above those of its replica.
+#[test]
+fn a_fence_of_another_node_is_below_those_of_a_replica_that_has_not_heard_of_it() {
+    let (promoted, raised, stale) = (master(), master(), master());
+    stale.run(&format!("REPLICAOF 127.0.0.1 {}", raised.port())).expect("a replica");
+    raised.wait_for_replica(&stale);
+    stale.run("REPLICAOF 127.0.0.1 1").expect("the link is broken");
+    for _ in 0..2 {
+        promoted.run("REPLICAOF 127.0.0.1 1").expect("demoted");
+        promoted.run("REPLICAOF NO ONE").expect("promoted");
+    }
+    let won = first_grant(&promoted, "lock", "first");
+    granted(&raised, "lock", "first", MAX_TTL_MS);
+    let told = raised.run(&format!("LOCK.FENCE lock first {won}"));
+    assert_eq!(told, Ok(Value::Int(won.cast_signed())), "the first acquisition is won");
+    stale.run("REPLICAOF NO ONE").expect("promoted");
+    assert!(first_grant(&stale, "lock", "second") > won);
 }
 
 #[test]

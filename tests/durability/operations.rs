@@ -123,7 +123,7 @@ fn a_floor_can_be_raised_in_quarantine_and_outlasts_the_next_crash() {
     fs::write(state_path(&server, server.port()), "").expect("an empty state file");
     server.start_again();
     assert!(quarantine_left(&server, "lock") > 0);
-    // Above the time of day in microseconds, where a node begins that knows nothing of itself.
+    // Above three weeks from now in microseconds, where a node begins that knows nothing of itself.
     let fence = 1_u64 << 52;
     let raised = server.run(&format!("LOCK.FLOOR {fence}"));
     assert_eq!(raised, Ok(redis::Value::Int(fence.cast_signed())));

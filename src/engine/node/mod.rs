@@ -30,7 +30,7 @@ pub use line::{CallId, ConnectionId, Left, Line, Queued, Room, Turn, Waiter};
 pub use lines::{Call, Granted, LockName};
 pub use lock::{Lease, Lock};
 pub use promises::{Ceilings, FENCE_BLOCK, LEASE_BLOCK, Promises};
-pub use recovery::{FENCE_JUMP, Found, Loaded, Recovery, Saved, Stopped, promote, recover, start};
+pub use recovery::{Found, Loaded, Recovery, Saved, Stopped, promote, recover, start};
 pub use requests::{Acquired, Claim, Extended, Fencing, Released, Stop};
 pub use serving::{Effect, Gate, HandOver, Look, Parting, Standing, Turning};
 pub use start::{Begun, Caution, Warning};

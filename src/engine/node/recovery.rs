@@ -5,13 +5,18 @@
 //! for the longest lease that its settings allow, and fences go on far above all that are known.
 
 use super::{Ceilings, Change, Inventory, Lock, Promises};
+use crate::engine::fence::WEEK;
 use crate::engine::{
     Clocks, Fence, Instant, Millis, QuarantineReason, TTL_MAX, UNNOTICED, UnixTime,
 };
 
-/// How far the floor jumps at least if nobody knows which fences were issued. It is more than any
-/// node issues between two losses, and 2^53 has room for two million jumps.
-pub const FENCE_JUMP: u64 = 1 << 32;
+/// How far fences jump beyond the time, in microseconds, where nobody knows what was issued: three
+/// weeks. Somebody may have raised a fence ahead of the time, and clients [count] it up to four.
+///
+/// [count]: crate::engine::VOTE_MARGIN
+const LOSS_MARGIN: u64 = 3 * WEEK;
+/// How far they jump where what is known is beyond that already. The time says nothing then.
+const FENCE_JUMP: u64 = 1 << 32;
 
 /// What the node wrote to its state file while it ran, or when it stopped.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -159,13 +164,15 @@ pub fn promote(clocks: Clocks, highest: Fence, max_ttl: Millis) -> Recovery {
     }
 }
 
-/// A floor above all fences that may have been issued after `highest`.
+/// A floor above what was issued after `highest`, by a node that nobody can ask.
 ///
-/// It is at least the time of day in microseconds, because otherwise two losses from the same
-/// `highest` would jump to the same floor. A later loss has a later time, and no node issues a
-/// million fences a second for long. 2^53 microseconds last until the year 2255.
+/// It depends on the time alone where it can, and is not relative to `highest`: fences of one node
+/// are stored at others, so a node that had jumped from its own would be ahead of the next one that
+/// loses what it knew. Jumps to the time are in the order of the losses, and no lock is granted a
+/// million times a second in between. 2^53 microseconds last until the year 2255.
 fn jump(highest: Fence, wall: UnixTime) -> Fence {
-    highest.saturating_add(FENCE_JUMP).max(Fence::of_time(wall))
+    let by_time = Fence::of_time(wall).saturating_add(LOSS_MARGIN);
+    if highest < by_time { by_time } else { highest.saturating_add(FENCE_JUMP) }
 }
 
 /// What a node writes to its state file before it grants, after the data set has been loaded into
@@ -369,7 +376,8 @@ mod tests {
     fn locks_without_a_state_file_are_distrusted_for_the_longest_lease() {
         for found in [Found::Missing, Found::Damaged] {
             let recovery = recover(found, loaded());
-            assert_eq!(recovery.floor, fence(5 + FENCE_JUMP));
+            let by_time = Fence::of_time(loaded().clocks.wall).saturating_add(LOSS_MARGIN);
+            assert_eq!(recovery.floor, by_time);
             let until = Instant::from_millis(72_000);
             assert_eq!(recovery.quarantine, Some((until, QuarantineReason::StateLost)));
         }
@@ -703,7 +711,7 @@ mod tests {
     #[test]
     fn a_promoted_replica_waits_for_the_longest_lease_and_jumps() {
         let recovery = promote(clocks(5, 0), fence(9), Millis::new(100));
-        assert_eq!(recovery.floor, fence(9 + FENCE_JUMP));
+        assert_eq!(recovery.floor, fence(LOSS_MARGIN));
         let until = Instant::from_millis(105);
         assert_eq!(recovery.quarantine, Some((until, QuarantineReason::Promotion)));
     }
@@ -711,12 +719,21 @@ mod tests {
     #[test]
     fn two_promotions_from_the_same_replica_jump_to_different_floors() {
         let wall = 1_763_690_000_000;
-        let floor = |wall| promote(clocks(5, wall), fence(9), Millis::new(100)).floor;
-        assert_eq!(floor(wall), fence(wall * 1_000));
-        assert!(floor(wall + 1) > floor(wall));
-        assert_eq!(floor(u64::MAX), fence(9 + FENCE_JUMP), "a clock that says nonsense");
+        let floor = |wall, highest| promote(clocks(5, wall), highest, Millis::new(100)).floor;
+        assert_eq!(floor(wall, fence(9)), fence(wall * 1_000 + LOSS_MARGIN));
+        assert!(floor(wall + 1, fence(9)) > floor(wall, fence(9)));
+        let nonsense = floor(u64::MAX, fence(LOSS_MARGIN));
+        assert_eq!(nonsense, fence(LOSS_MARGIN + FENCE_JUMP), "the clock says nothing");
         let far = fence(wall * 2_000);
-        let above = promote(clocks(5, wall), far, Millis::new(100)).floor;
-        assert_eq!(above, far.saturating_add(FENCE_JUMP));
+        assert_eq!(floor(wall, far), far.saturating_add(FENCE_JUMP));
+    }
+
+    /// One of them was raised to a fence of the other, and its replica knows nothing of that.
+    #[test]
+    fn a_node_that_was_promoted_twice_is_not_ahead_of_the_next() {
+        let wall = 1_763_690_000_000;
+        let floor = |wall, highest| promote(clocks(5, wall), highest, Millis::new(100)).floor;
+        let twice = floor(wall + 1, floor(wall, fence(9)).next().unwrap());
+        assert!(floor(wall + 2, fence(9)) > twice.saturating_add(100));
     }
 }
