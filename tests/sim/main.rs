@@ -216,10 +216,7 @@ fn judge(stage: &Stage, (calm_at, ended_at): (u64, u64)) -> Outcome {
         violations.append(&mut linear::check_acquisitions(&history));
     }
     violations.append(&mut notes.complaints);
-    // Who deletes a lock takes away what was vouched for.
-    if !setup.is_forced {
-        violations.append(&mut universe.shadow.complaints);
-    }
+    violations.append(&mut universe.shadow.complaints);
     for (number, node) in universe.nodes.iter().enumerate() {
         for (name, token) in node.held_tokens() {
             if !notes.leaked.contains(&token) && !universe.stranded.contains(&token) {

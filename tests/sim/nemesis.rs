@@ -110,6 +110,7 @@ impl Nemesis {
                 let lock = name(self.random.random_range(0..self.setup.locks));
                 net.change(|universe| {
                     universe.nodes.iter_mut().for_each(|node| node.delete(lock.as_bytes()));
+                    universe.shadow.deleted(lock.as_bytes());
                 });
                 None
             }

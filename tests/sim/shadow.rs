@@ -40,6 +40,8 @@ struct Claim {
     id: Id,
     /// A release was seen: its client relies on nothing.
     is_done: bool,
+    /// Its leases were deleted by force: votes for it say nothing, its fences do.
+    is_deleted: bool,
     /// Its fence, once its client says that it has won.
     won: Option<u64>,
     /// Who had stored that.
@@ -87,7 +89,7 @@ impl Shadow {
     ) {
         let now = Instant::now();
         let claim = self.claim(name, token);
-        if let Some(ttl) = ttl.filter(|_| !claim.is_done) {
+        if let Some(ttl) = ttl.filter(|_| !claim.is_done && !claim.is_deleted) {
             let over_at = now + longest_validity(ttl);
             let vote = claim.votes.entry(node).or_insert(over_at);
             *vote = over_at.max(*vote);
@@ -103,6 +105,15 @@ impl Shadow {
         claim.votes.clear();
         let id = claim.id;
         self.begun.insert(id, true);
+    }
+
+    /// An operator has deleted the lock at every node.
+    pub(crate) fn deleted(&mut self, name: &[u8]) {
+        for claim in self.claims.get_mut(name).into_iter().flatten() {
+            claim.is_deleted = true;
+            claim.valid_until = None;
+            claim.votes.clear();
+        }
     }
 
     /// An operator has brought a lock to this node.
@@ -127,6 +138,9 @@ impl Shadow {
         if claim.won.is_none() {
             claim.won = Some(fence);
             claim.storing = storing(claim);
+        }
+        if claim.is_deleted {
+            return;
         }
         claim.valid_until = Some(until);
         if !is_quorum(nodes, claim.voters(nodes)) {
@@ -193,6 +207,7 @@ impl Shadow {
         claims.push(Claim {
             id,
             is_done,
+            is_deleted: false,
             won: None,
             storing: 0,
             before,
