@@ -1,47 +1,90 @@
 """Proves the protocol: every action keeps every invariant, for any number of nodes and clients.
 
-    python check.py            by Z3; also that it is not vacuous, and that it can fail
-    python check.py --second   the obligations once more, by cvc5
-    python check.py --rust F   writes the system as Rust to F
-    python check.py --tables   the tables of docs/proof.md
-
-Ends with 1 if an obligation fails or cannot be decided.
+Without an option, Z3 decides every obligation, shows that every action is possible, and finds a
+counterexample for every rule that is dropped. What docs/proof.md says of it is in that order.
 """
 
+import argparse
+import itertools
+import signal
 import sys
 import time
 
-import z3
+try:
+    import z3
+except ModuleNotFoundError as missing:
+    sys.exit(f'{missing}: run `make deps`, or `pip install -r proof/requirements.txt`')
 
 import mutants
 import traces
-from protocol import ACTIONS, AXIOMS, INVARIANTS, LASTING, RELATIONS, SORTS, State, initial
+from protocol import (ACTIONS, AXIOMS, INVARIANTS, LASTING, RELATIONS, RIGID, SORTS, State, Step,
+                      initial)
 from rust import write_rust
+
+ENDS = """ends with 0 if all is proved, with 1 if something fails or cannot be decided, with 2 if it
+is called in a wrong way"""
 
 # An obligation takes a fraction of a second; on a machine that is busy, longer.
 TIMEOUT_MS = 120_000
 # Counterexamples to dropped rules are looked for among so many things: they are small.
-FEW = {'Node': 2, 'Acquisition': 2, 'Round': 3, 'Quorum': 2, 'Fence': 3}
-# How cvc5 is asked: plainly, and where that is not enough, by building models.
-WAYS = [{}, {'mbqi': 'true'}]
+FEW = {'Node': 2, 'Acquisition': 3, 'Round': 3, 'Quorum': 2, 'Fence': 3}
+# How cvc5 is asked: plainly; where that is not enough, with instances tried one after another; and
+# by building models.
+WAYS = [{}, {'enum-inst': 'true'}, {'mbqi': 'true'}]
 BEFORE, AFTER = State(), State('_after')
+PARAMETERS = {str(parameter) for action in ACTIONS for parameter in action.parameters}
 
 
 class Report:
+    """Counts what failed, and says it as it happens."""
+
     def __init__(self):
         self.failed = 0
 
-    def expect(self, found, wanted, what):
-        if str(found) != wanted:
-            self.failed += 1
-            print(f'FAILED: {what}: {found}')
+    def fail(self, what):
+        self.failed += 1
+        print(f'FAILED: {what}', flush=True)
+
+
+def undecided(found):
+    return f'not decided ({found} after {TIMEOUT_MS / 1000:.0f} s)'
 
 
 def solver(*formulas):
     made = z3.Solver()
-    made.set('timeout', TIMEOUT_MS)
+    # Ctrl-C ends the program, not the question.
+    made.set('timeout', TIMEOUT_MS, 'ctrl_c', False)
     made.add(*[formula for formula in formulas if not isinstance(formula, bool)])
     return made
+
+
+def well_formed(report):
+    """A slip of the pen would make an action do less, or anything, and be proved."""
+    for action in ACTIONS:
+        step = action.step(BEFORE)
+        for unknown in sorted(set(step.changes) - set(RELATIONS)):
+            report.fail(f"'{action.name}' changes {unknown!r}, which is no relation")
+        used = {str(name) for formula in [*step.requires.values(), *changed(step)]
+                for name in constants(formula)} - {*map(str, action.parameters)}
+        for missing in sorted(name for name in used if name in PARAMETERS):
+            report.fail(f"'{action.name}' uses {missing!r}, which is not among its parameters")
+    for name in {name for name, _ in mutants.NOT_NEEDED} | {
+            mutant.action for mutant in mutants.MUTANTS}:
+        if name not in {action.name for action in ACTIONS}:
+            report.fail(f'mutants.py speaks of {name!r}, which is no action')
+
+
+def constants(formula):
+    """The names of the constants in a formula."""
+    waiting, seen = [z3.BoolVal(formula) if isinstance(formula, bool) else formula], set()
+    while waiting:
+        part = waiting.pop()
+        if part.get_id() in seen:
+            continue
+        seen.add(part.get_id())
+        if z3.is_const(part) and part.decl().kind() == z3.Z3_OP_UNINTERPRETED:
+            yield part.decl().name()
+        waiting += [part.body()] if z3.is_quantifier(part) else part.children()
 
 
 def changed(step):
@@ -62,6 +105,12 @@ def transition(step, axioms=AXIOMS):
     return [*axioms.values(), *before, *step.requires.values(), *changed(step)]
 
 
+def must_hold():
+    """What must hold after an action, by its name."""
+    return {**{invariant.name: invariant.holds(AFTER) for invariant in INVARIANTS},
+            **{lasting.name: lasting.holds(BEFORE, AFTER) for lasting in LASTING}}
+
+
 def obligations():
     """Each obligation: its name, what is given, and what must follow from it."""
     for invariant in INVARIANTS:
@@ -69,29 +118,37 @@ def obligations():
         yield f"'{invariant.name}' at the start", given, invariant.holds(BEFORE)
     for action in ACTIONS:
         given = transition(action.step(BEFORE))
-        for invariant in INVARIANTS:
-            yield f"'{action.name}' keeps '{invariant.name}'", given, invariant.holds(AFTER)
-        for lasting in LASTING:
-            yield f"'{action.name}' leaves '{lasting.name}'", given, lasting.holds(BEFORE, AFTER)
+        for name, conclusion in must_hold().items():
+            yield f"'{action.name}' keeps '{name}'", given, conclusion
 
 
-def prove(report):
+def prove(report, only=None):
     count, made, last = 0, None, None
     for name, given, conclusion in obligations():
+        if only and not name.startswith(f"'{only}'"):
+            continue
         if given is not last:
             made, last = solver(*given), given
         made.push()
         made.add(z3.Not(conclusion))
-        report.expect(made.check(), 'unsat', name)
+        found = made.check()
         made.pop()
+        if found == z3.sat:
+            report.fail(f'{name}: there is a counterexample')
+            show(counterexample(given, conclusion))
+        elif found != z3.unsat:
+            report.fail(f'{name}: {undecided(found)}')
         count += 1
-    print(f'{len(ACTIONS)} actions, {len(INVARIANTS)} invariants, {len(LASTING)} things that last: '
-          f'{count} obligations')
+    say(count, 'obligations', f'{len(ACTIONS)} actions, {len(INVARIANTS)} invariants, '
+        f'{len(LASTING)} things that last', f'Z3 {z3.get_version_string()}')
 
 
 def prove_again(report):
-    """By cvc5, which shares no code with Z3. It reads what Z3 writes."""
-    import cvc5
+    """By cvc5, which shares no code with Z3, but reads what Z3 writes."""
+    try:
+        import cvc5
+    except ModuleNotFoundError as missing:
+        sys.exit(f'{missing}: run `make deps`, or `pip install -r proof/requirements.txt`')
     count = 0
     for name, given, conclusion in obligations():
         text = solver(*given, z3.Not(conclusion)).to_smt2()
@@ -99,9 +156,54 @@ def prove_again(report):
             answer = ask_cvc5(cvc5, text, way)
             if not answer.startswith('unknown'):
                 break
-        report.expect(answer, 'unsat', f'{name}, by cvc5')
+        if answer != 'unsat':
+            found = 'there is a counterexample' if answer == 'sat' else undecided(answer)
+            report.fail(f'{name}: {found}')
         count += 1
-    print(f'{count} obligations by cvc5 {cvc5.__version__}')
+    say(count, 'obligations', f'cvc5 {cvc5.__version__}')
+    # If what it reads were contradictory, everything would follow.
+    for action in ACTIONS:
+        text = solver(*transition(action.step(BEFORE)), *few()).to_smt2()
+        answer = ask_cvc5(cvc5, text, {'finite-model-find': 'true'})
+        if answer != 'sat':
+            report.fail(f"'{action.name}' can happen: {answer}")
+    say(len(ACTIONS), 'actions can happen', f'cvc5 {cvc5.__version__}')
+
+
+def say(count, what, *details):
+    print(f'{count} {what} ({"; ".join(details)})', flush=True)
+
+
+def counterexample(given, conclusion):
+    """A small one, if there is one that small."""
+    made = solver(*given, *few(), z3.Not(conclusion))
+    return made.model() if made.check() == z3.sat else None
+
+
+def show(model):
+    """What is true in a counterexample: of the parameters, before, and what the action changes.
+
+    Relations of which nothing is true are left out."""
+    if model is None:
+        return print('  (none as small as docs/proof.md looks for)')
+    things = {sort.name(): model.get_universe(sort) or [] for sort in SORTS}
+    names = {thing: f'{sort}{number}' for sort, all_ in things.items()
+             for number, thing in enumerate(all_)}
+    known = {}
+    for constant in model.decls():
+        sorts = [constant.domain(index).name() for index in range(constant.arity())]
+        facts = []
+        for place in itertools.product(*[things.get(sort, []) for sort in sorts]):
+            value = model.eval(constant(*place), model_completion=True)
+            at = f'({", ".join(names[thing] for thing in place)})' if place else ''
+            if not z3.is_false(value):
+                facts.append(at if z3.is_true(value) else f'{at} = {names.get(value, value)}')
+        known[constant.name()] = ' '.join(facts)
+    for name in [*sorted(PARAMETERS), *RIGID, *RELATIONS]:
+        if known.get(name):
+            print(f'  {name}{known[name]}')
+        if known.get(name + '_after', known.get(name)) != known.get(name):
+            print(f'  {name} afterwards: {known[name + "_after"]}')
 
 
 def ask_cvc5(cvc5, text, options):
@@ -119,11 +221,17 @@ def ask_cvc5(cvc5, text, options):
 def can_happen(report):
     """Each action is possible in some state in which all invariants hold; some things happen."""
     for action in ACTIONS:
-        made = solver(*transition(action.step(BEFORE)))
-        report.expect(made.check(), 'sat', f"'{action.name}' can happen")
+        found = solver(*transition(action.step(BEFORE))).check()
+        if found == z3.unsat:
+            report.fail(f"'{action.name}' can never happen")
+        elif found != z3.sat:
+            report.fail(f"'{action.name}' can happen: {undecided(found)}")
     for trace in traces.ALL:
-        trace()
-    print(f'{len(ACTIONS)} actions can happen; {len(traces.ALL)} traces')
+        try:
+            trace()
+        except AssertionError as error:
+            report.fail(f'the trace {trace.__name__!r}: {error or "see its code"}')
+    say(len(ACTIONS), 'actions can happen', f'{len(traces.ALL)} traces')
 
 
 def few():
@@ -135,21 +243,32 @@ def few():
 
 
 def can_fail(report):
-    """Each dropped rule fails its obligation."""
-    steps = {action.name: action.step for action in ACTIONS}
-    conclusions = {invariant.name: invariant.holds(AFTER) for invariant in INVARIANTS}
-    conclusions |= {lasting.name: lasting.holds(BEFORE, AFTER) for lasting in LASTING}
+    """Each dropped rule fails its obligation, and no requirement is left out of that."""
+    actions = {action.name: action for action in ACTIONS}
+    dropped = set()
     for mutant in mutants.MUTANTS:
-        step = steps[mutant.action](BEFORE)
-        if mutant.change:
-            step = mutant.change(step, BEFORE)
+        before = actions[mutant.action].step(BEFORE)
+        step = mutant.change(before, BEFORE) if mutant.change else before
+        dropped |= {(mutant.action, rule) for rule, formula in before.requires.items()
+                    if step.requires.get(rule) is not formula}
         axioms = {name: axiom for name, axiom in AXIOMS.items() if name != mutant.axiom}
-        assert mutant.change or len(axioms) < len(AXIOMS), mutant.rule
-        made = solver(*transition(step, axioms), *few())
-        made.add(z3.Not(conclusions[mutant.breaks]))
-        report.expect(made.check(), 'sat', f"without '{mutant.rule}', '{mutant.action}' breaks "
-                      f"'{mutant.breaks}'")
-    print(f'{len(mutants.MUTANTS)} dropped rules')
+        if not mutant.change and len(axioms) == len(AXIOMS):
+            report.fail(f"'{mutant.rule}' drops nothing")
+        made = solver(*transition(step, axioms), *few(), z3.Not(must_hold()[mutant.breaks]))
+        if (found := made.check()) != z3.sat:
+            report.fail(f"without '{mutant.rule}', '{mutant.action}' should break "
+                        f"'{mutant.breaks}': no counterexample among {FEW} ({found})")
+    for action in ACTIONS:
+        for rule in action.step(BEFORE).requires:
+            if ((action.name, rule) in dropped) == ((action.name, rule) in mutants.NOT_NEEDED):
+                report.fail(f"'{rule}' of '{action.name}' must be in one of the lists of mutants.py")
+    for name, rule in mutants.NOT_NEEDED:
+        step = mutants.drop(rule)(actions[name].step(BEFORE), BEFORE)
+        made = solver(*transition(step), z3.Not(z3.And(*must_hold().values())))
+        if (found := made.check()) != z3.unsat:
+            report.fail(f"'{rule}' of '{name}' is needed after all: {found}")
+    say(len(mutants.MUTANTS), 'dropped rules break something',
+        f'{len(mutants.NOT_NEEDED)} requirements are not needed')
 
 
 def write_tables():
@@ -171,25 +290,47 @@ def write_tables():
         print(f'| {mutant.rule} | {mutant.action} | {mutant.breaks} |')
     print()
     for trace in traces.ALL:
-        print(f'| {trace.__name__.replace("_", " ")} | {trace.__doc__} |')
+        print(f'| {trace.__name__.replace("_", " ")} | {" ".join(trace.__doc__.split())} |')
 
 
-def main(arguments):
+def main():
+    parser = argparse.ArgumentParser(
+        prog='check.py', epilog=ENDS, description='Proves the protocol of lockmod by Z3, for any '
+        'number of nodes and clients; shows that the proof is not empty, and that it can fail.')
+    instead = parser.add_mutually_exclusive_group()
+    instead.add_argument('--only', metavar='ACTION', choices=[action.name for action in ACTIONS],
+                         help='decide only what this action has to keep')
+    instead.add_argument('--second', action='store_true',
+                         help='decide the obligations by cvc5 instead')
+    instead.add_argument('--rust', metavar='FILE', type=argparse.FileType('w'),
+                         help='write the protocol as Rust (tests/proof/system.rs) instead')
+    instead.add_argument('--tables', action='store_true',
+                         help='print the tables of docs/proof.md instead')
+    options = parser.parse_args()
+    if not __debug__:
+        parser.error('the traces are checked by assertions: run it without -O and PYTHONOPTIMIZE')
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
+    signal.signal(signal.SIGPIPE, signal.SIG_DFL)
+    if options.rust:
+        return write_rust(options.rust)
+    if options.tables:
+        return write_tables()
     report = Report()
-    parts = {(): [prove, can_happen, can_fail], ('--second',): [prove_again]}
-    if arguments[:1] == ['--rust']:
-        write_rust(arguments[1])
-        return 0
-    if arguments == ['--tables']:
-        write_tables()
-        return 0
-    for part in parts[tuple(arguments)]:
+    well_formed(report)
+    if options.only:
+        parts = [lambda report: prove(report, options.only)]
+    else:
+        parts = [prove_again] if options.second else [prove, can_happen, can_fail]
+    for part in parts:
         started_at = time.monotonic()
         part(report)
         print(f'  {time.monotonic() - started_at:.1f} s')
-    print(f'{report.failed} failed or undecided' if report.failed else 'proved')
-    return 1 if report.failed else 0
+        if report.failed:
+            sys.exit(f'not proved: {report.failed} failed or not decided')
+    if not options.only:
+        print('proved: ' + ', '.join(
+            invariant.name for invariant in INVARIANTS if invariant.is_promise))
 
 
 if __name__ == '__main__':
-    sys.exit(main(sys.argv[1:]))
+    main()

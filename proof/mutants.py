@@ -1,13 +1,14 @@
 """Rules that are dropped or weakened, one at a time. Each must fail the obligation that is named.
 
-A proof that holds whatever is changed proves nothing; these say which rule carries what.
+A proof that holds whatever is changed proves nothing; these say which rule carries what. Every
+requirement of every action is in one of the two lists; `check.py` sees to that.
 """
 
 from dataclasses import dataclass
 
 from z3 import And, Exists, ForAll, If, Implies, Not
 
-from protocol import (A, F, N, Q, R, Step, counts, g, member, n, own, plus, r, s, up_to,
+from protocol import (A, F, N, Q, R, RELATIONS, Step, counts, g, member, n, own, plus, r, s, up_to,
                       without)
 
 
@@ -45,6 +46,7 @@ def instead(requirement, formula):
 def also(**changes):
     """Other changes in place of some."""
     def change(step, x):
+        assert set(changes) <= set(RELATIONS), changes.keys()
         made = {relation: new(x) for relation, new in changes.items()}
         return Step(step.requires, {**step.changes, **made})
     return change
@@ -85,11 +87,21 @@ MUTANTS = [
            drop('the validity is not over')),
     Mutant('a holder whose validity has ended is done', 'renew', 'superseded',
            drop('the holder is still valid')),
+    Mutant('an attempt is won once', 'win', 'rising', drop('once')),
+    Mutant('an attempt needs a quorum of grants', 'win', 'exclusion', drop('a quorum granted')),
+    Mutant('only a holder renews', 'renew', 'nothing from nothing', drop('of a holder')),
+    Mutant('only an attempt that began can end', 'finish', 'history', drop('it has begun')),
+    Mutant('only a holder writes', 'write', 'written', drop('of a holder, or one who was')),
     Mutant('a token is used once', 'begin', 'rising', drop('a fresh token')),
     Mutant('a node grants a free lock only', 'grant', 'one voice', drop('the lock is free')),
     Mutant('nothing is granted in quarantine', 'grant', 'one voice', drop('not in quarantine')),
     Mutant('a holder rejoins outside quarantine only', 'rejoin', 'one voice',
            drop('not in quarantine')),
+    Mutant('a holder rejoins a free lock only', 'rejoin', 'one voice', drop('the lock is free')),
+    Mutant('a holder rejoins above the counter', 'rejoin', 'stored once',
+           drop('above the counter')),
+    Mutant('a rejoining is on disk first', 'rejoin', 'on disk', drop('on disk first')),
+    Mutant('a grant is asked for', 'grant', 'nothing from nothing', drop('it has begun')),
     Mutant('a grant has a larger fence', 'grant', 'stored once',
            instead('above the counter', lambda x: up_to(x.counter(N), F))),
     Mutant('a raise lifts, or stores nothing', 'raise', 'stored once',
@@ -97,12 +109,36 @@ MUTANTS = [
     Mutant('a raise looks at the token', 'raise', 'nothing from nothing', drop('the token holds')),
     Mutant('a grant is on disk first', 'grant', 'on disk', drop('on disk first')),
     Mutant('a raise is on disk first', 'raise', 'on disk', drop('on disk first')),
+    Mutant('a ceiling does not fall', 'persist', 'on disk', drop('it does not fall')),
+    Mutant('a floor does not fall', 'skip', 'counted', drop('upwards')),
+    Mutant('a floor is on disk first', 'skip', 'on disk', drop('on disk first')),
     Mutant('an extension looks at the token', 'extend', 'rests on the holder',
            drop('the token holds', 'the lease counts')),
     Mutant('a repaired lease does not count in quarantine', 'extend', 'one voice',
            instead('the lease counts', lambda x: Not(x.promoted(N)))),
     Mutant('a repair in quarantine does not count', 'repair', 'one voice',
            also(rests=lambda x: plus(x.rests, N, R, where=Not(x.over(R))))),
+    Mutant('a repair in quarantine needs a free lock', 'repair', 'one holder',
+           drop('the lock is free')),
+    Mutant('a repair that does not count is for a quarantine', 'repair', 'nothing forgotten',
+           drop('in quarantine')),
+    Mutant('only a holder repairs', 'repair', 'nothing from nothing', drop('of a holder')),
+    Mutant('a repair by the counter needs a free lock', 'repair by the counter', 'one voice',
+           drop('the lock is free')),
+    Mutant('a repair that counts is for no quarantine', 'repair by the counter', 'one voice',
+           drop('not in quarantine')),
+    Mutant('only a holder repairs by the counter', 'repair by the counter',
+           'nothing from nothing', drop('of a holder')),
+    Mutant('a repair by the counter lowers no counter', 'repair by the counter', 'counted',
+           drop('nothing later was granted')),
+    Mutant('a repair by the counter is on disk first', 'repair by the counter', 'on disk',
+           drop('on disk first')),
+    Mutant('a lease comes from elsewhere to a free lock', 'arrive', 'one holder',
+           drop('the lock is free')),
+    Mutant('a lease from elsewhere is provisional in a quarantine only', 'arrive',
+           'nothing forgotten', drop('in quarantine')),
+    Mutant('a lease from elsewhere is somebody\'s', 'arrive', 'nothing from nothing',
+           drop('it has begun')),
     Mutant('a lease that comes from elsewhere does not count', 'arrive', 'no vote beside',
            stays('provisional')),
     Mutant('nothing counts while a promoted node waits', 'extend', 'nothing counts',
@@ -125,6 +161,18 @@ MUTANTS = [
                counts, x.holds(N, A)))),
     Mutant('a lease that may have been over is provisional when it comes back',
            'crash with data', 'no vote beside', drop('what counts has no vote beside it')),
+    Mutant('fences go on above the ceiling, also with data', 'crash with data', 'counted',
+           drop('fences go on above the ceiling')),
+    Mutant('a lease that comes back is somebody\'s', 'crash with data', 'nothing from nothing',
+           drop('it has begun')),
+    Mutant('a lease that a replica has is somebody\'s', 'promote', 'nothing from nothing',
+           drop('it has begun')),
+    Mutant('an old master grants to somebody', 'the old master serves', 'nothing from nothing',
+           drop('it has begun')),
+    Mutant('an old master vouches for one acquisition', 'the old master serves', 'one voice',
+           drop('it vouches for nobody else')),
+    Mutant('an old master grants above its counter', 'the old master serves', 'stored once',
+           drop('above its counter')),
     Mutant('the fences of a promoted replica jump', 'promote', 'counted',
            drop('its fences jump')),
     Mutant('a promoted node waits for what its master granted', 'the old master serves',
@@ -146,3 +194,8 @@ MUTANTS = [
                also(forgot=lambda x: without(x.forgot, N)))),
     Mutant('a store refuses smaller fences', 'write', 'store', drop('no smaller fence')),
 ]
+
+# What actions require because that is what they are, although nothing breaks without it: a grant to
+# any round of an acquisition that began is as good as one to its attempt.
+NOT_NEEDED = [('win', 'it is the attempt'), ('grant', 'it is the attempt'),
+              ('rejoin', 'it has begun'), ('rejoin', 'of a holder')]

@@ -1,7 +1,7 @@
 """The protocol of docs/design.md as one transition system, for any number of nodes and clients.
 
-`check.py` proves it, `rust.py` translates it for tests/model and tests/sim, docs/proof.md explains
-it. A later feature adds its relations, actions and invariants here, never a system of its own: what
+`check.py` proves it, `rust.py` translates it for the models (tests/proof/system.rs), docs/proof.md
+explains it. A later feature adds its relations, actions and invariants here, never a system of its own: what
 is proved apart is not proved together.
 
 Time is one fact a round: its validity is over, or not yet. Where a relation speaks of rounds at a
@@ -43,8 +43,6 @@ def up_to(x, y):
 
 AXIOMS = {
     'two quorums share a node': ForAll([p, q], Exists([n], And(member(n, p), member(n, q)))),
-    'an acquisition has one first round':
-        ForAll([r, s], Implies(And(first(r), first(s), own(r) == own(s)), r == s)),
     'fences are ordered': And(
         ForAll([f], Not(below(f, f))),
         ForAll([f, g, h], Implies(And(below(f, g), below(g, h)), below(f, h))),

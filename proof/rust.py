@@ -201,6 +201,8 @@ def fields():
     """The state's fields, and how they are read and renumbered."""
     lines, readers, renumber, start = [], [], [], []
     for name, (sorts, value, meaning, _) in RELATIONS.items():
+        if len(sorts) > 2 and name != 'stored':
+            raise NotImplementedError(f'{name}: only `stored` is written with three places')
         names = [f'x{index}' for index in range(len(sorts))]
         kinds = [sort.name() for sort in sorts]
         kind = 'bool' if value == Bool else 'usize'
@@ -334,10 +336,9 @@ def write_change(relation, change):
     return body
 
 
-def write_rust(path):
+def write_rust(file):
     text = '\n'.join([HEAD, write_state(), write_invariants(), write_actions()])
     formatted = subprocess.run(
         ['rustfmt', '--edition', '2024', '--config-path', 'rustfmt.toml'], input=text, text=True,
-        capture_output=True, check=True).stdout
-    with open(path, 'w') as file:
-        file.write(formatted)
+        stdout=subprocess.PIPE, check=True).stdout
+    file.write(formatted)

@@ -2,6 +2,9 @@
 
 from finite import Finite
 
+# Every trace, in the order of this file.
+ALL = []
+
 ROUNDS = ['A0', 'A1', 'A2', 'B0', 'B1']
 ZERO_ONE, ZERO_TWO, ONE_TWO = frozenset('01'), frozenset('02'), frozenset('12')
 
@@ -23,6 +26,7 @@ def won(blind=()):
                             ('win', 'A0', ZERO_ONE, 1))
 
 
+@ALL.append
 def a_win_by_a_raise():
     """Node 2 is ahead, and node 1 is raised to what it granted."""
     state = world().run(('begin', 'A'), ('grant', '1', 'A0', 1), ('grant', '2', 'A0', 2))
@@ -30,6 +34,7 @@ def a_win_by_a_raise():
     state.run(('raise', '1', 'A', 2), ('win', 'A0', ONE_TWO, 2))
 
 
+@ALL.append
 def a_late_grant():
     """A request arrives after its attempt was given up, and pins the node until its lease ends."""
     state = world().run(('begin', 'A'), ('finish', 'A'), ('grant', '0', 'A0', 1), ('begin', 'B'))
@@ -37,6 +42,7 @@ def a_late_grant():
     state.run(('lease ends', '0'), ('grant', '0', 'B0', 2))
 
 
+@ALL.append
 def a_repair():
     """A node that forgot keeps the repaired lease, and counts when its quarantine is over."""
     state = won().run(('crash', '1', 5), ('repair', '1', 'A1'), ('extend', '0', 'A1'))
@@ -47,6 +53,7 @@ def a_repair():
               ('renew', 'A2', 'A1', ZERO_ONE))
 
 
+@ALL.append
 def two_holders_averted():
     """The vote of node 2 for B is from before its crash, the repair by A from after it."""
     state = won().run(('begin', 'B'), ('grant', '2', 'B0', 2), ('crash', '2', 5),
@@ -58,6 +65,7 @@ def two_holders_averted():
     state.run(('win', 'B0', ONE_TWO, 2))
 
 
+@ALL.append
 def an_arrival():
     """The same, where somebody copies A's lease to node 2 instead."""
     state = won().run(('begin', 'B'), ('grant', '2', 'B0', 2), ('crash', '2', 5),
@@ -68,6 +76,7 @@ def an_arrival():
               ('renew', 'A1', 'A0', ZERO_TWO))
 
 
+@ALL.append
 def a_rejoining():
     """A node that is far ahead grants anew to the holder's token; the holder's fence stays."""
     state = won().run(('persist', '2', 9), ('skip', '2', 6))
@@ -79,6 +88,7 @@ def a_rejoining():
     assert state.missing('grant', '2', 'B0', 8) == ['the lock is free']
 
 
+@ALL.append
 def a_superseded_renewal():
     """A client that ignores its clock comes back after its successor: the store refuses it."""
     state = won(blind='A').run(
@@ -93,6 +103,7 @@ def a_superseded_renewal():
     assert state.missing('write', 'A') == ['no smaller fence']
 
 
+@ALL.append
 def a_repair_by_the_counter():
     """A node that has granted nothing later gives the lease back to a holder who never had it
     there, with his fence, and that counts."""
@@ -103,6 +114,7 @@ def a_repair_by_the_counter():
     assert state.tables['counter']['1',] == 2
 
 
+@ALL.append
 def a_mark_that_goes():
     """A provisional lease that ends, is released or is forgotten takes its mark with it."""
     state = won().run(('crash', '1', 5), ('repair', '1', 'A1'))
@@ -115,6 +127,7 @@ def a_mark_that_goes():
     assert not after.tables['provisional']['1', 'A']
 
 
+@ALL.append
 def a_lease_that_comes_back_in_doubt():
     """A lease that may have been over comes back with the data: it stands, and does not count."""
     state = won().run(('crash with data', '1', 'A', 5, False))
@@ -122,12 +135,14 @@ def a_lease_that_comes_back_in_doubt():
     assert state.missing('extend', '1', 'A1') == ['the lease counts']
 
 
+@ALL.append
 def a_lease_that_comes_back():
     """A lease that stood comes back with the data, and counts in the quarantine."""
     won().run(('crash with data', '1', 'A', 5, True), ('extend', '1', 'A1'), ('extend', '0', 'A1'),
               ('renew', 'A1', 'A0', ZERO_ONE))
 
 
+@ALL.append
 def a_promotion():
     """A promoted node has A's lease while its old master vouches for B."""
     without_it = won().run(('promote', '1', 'A', 9, False))
@@ -137,8 +152,3 @@ def a_promotion():
                       ('grant', '0', 'B0', 2), ('win', 'B0', ZERO_ONE, 2))
     assert state.missing('extend', '1', 'A1') == ['the lease counts']
     assert state.missing('quarantine ends', '1') == ['all that was forgotten is over']
-
-
-ALL = [a_win_by_a_raise, a_late_grant, a_repair, a_repair_by_the_counter, a_mark_that_goes,
-       two_holders_averted, an_arrival, a_rejoining, a_superseded_renewal, a_lease_that_comes_back,
-       a_lease_that_comes_back_in_doubt, a_promotion]
