@@ -126,8 +126,8 @@ fn a_replica_promises_a_raise_of_which_its_master_told_it() {
     assert!(u128::from(first_grant(&replica, "lock", "second")) > raised);
 }
 
-/// Fences of a node that was promoted twice were ahead of the time, and carried to another node they
-/// were above those of its replica.
+/// Fences of a node that was promoted twice were ahead of the time, and those that were carried to
+/// another node were above the ones of its replica.
 #[test]
 fn a_fence_of_another_node_is_below_those_of_a_replica_that_has_not_heard_of_it() {
     let (promoted, raised, stale) = (master(), master(), master());

@@ -248,6 +248,10 @@ impl Node {
     }
 
     pub(crate) fn set_disk_full(&mut self, is_full: bool) {
+        if self.is_up {
+            // The server's cron looks at the clock all the time: a step from before is on the disk.
+            self.notice_step();
+        }
         self.disk.is_full = is_full;
     }
 

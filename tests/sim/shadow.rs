@@ -173,7 +173,8 @@ impl Shadow {
             |claim: &Claim| !claim.votes.is_empty() || claim.valid_until.is_some() || holds(claim);
         let earlier = claims.len().saturating_sub(ACQUISITIONS_MAX);
         let latest = claims.split_off(earlier);
-        claims.retain(matters);
+        // The win of one whose votes are excused may still be told.
+        claims.retain(|claim| matters(claim) || claim.is_deleted && !claim.is_done);
         claims.extend(latest);
         let mut chosen: Vec<&Claim> = claims.iter().filter(|claim| matters(claim)).collect();
         chosen.drain(..chosen.len().saturating_sub(ACQUISITIONS_MAX));
