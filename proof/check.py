@@ -33,6 +33,7 @@ FEW = {'Node': 2, 'Acquisition': 3, 'Round': 3, 'Quorum': 2, 'Fence': 3}
 WAYS = [{}, {'enum-inst': 'true'}, {'mbqi': 'true'}]
 BEFORE, AFTER = State(), State('_after')
 PARAMETERS = {str(parameter) for action in ACTIONS for parameter in action.parameters}
+NAMES = {name + suffix for name in RELATIONS for suffix in ('', '_after')}
 
 
 class Report:
@@ -59,7 +60,10 @@ def solver(*formulas):
 
 
 def well_formed(report):
-    """A slip of the pen would make an action do less, or anything, and be proved."""
+    """A slip of the pen would make an action or an invariant say less, and be proved."""
+    for name, formula in must_hold().items():
+        for free in sorted(set(constants(formula)) - NAMES):
+            report.fail(f"'{name}' speaks of {free!r}, which is no relation and not bound")
     for action in ACTIONS:
         step = action.step(BEFORE)
         for unknown in sorted(set(step.changes) - set(RELATIONS)):
@@ -139,8 +143,9 @@ def prove(report, only=None):
         elif found != z3.unsat:
             report.fail(f'{name}: {undecided(found)}')
         count += 1
-    say(count, 'obligations', f'{len(ACTIONS)} actions, {len(INVARIANTS)} invariants, '
-        f'{len(LASTING)} things that last', f'Z3 {z3.get_version_string()}')
+    say(count, 'obligations', *([] if only else [
+        f'{len(ACTIONS)} actions, {len(INVARIANTS)} invariants, {len(LASTING)} things that last']),
+        f'Z3 {z3.get_version_string()}')
 
 
 def prove_again(report):
@@ -258,15 +263,21 @@ def can_fail(report):
         if (found := made.check()) != z3.sat:
             report.fail(f"without '{mutant.rule}', '{mutant.action}' should break "
                         f"'{mutant.breaks}': no counterexample among {FEW} ({found})")
+    for name in must_hold().keys() - {mutant.breaks for mutant in mutants.MUTANTS}:
+        report.fail(f"no dropped rule breaks '{name}'")
     for action in ACTIONS:
         for rule in action.step(BEFORE).requires:
             if ((action.name, rule) in dropped) == ((action.name, rule) in mutants.NOT_NEEDED):
-                report.fail(f"'{rule}' of '{action.name}' must be in one of the lists of mutants.py")
+                report.fail(f"'{rule}' of '{action.name}' must be in one list of mutants.py")
     for name, rule in mutants.NOT_NEEDED:
         step = mutants.drop(rule)(actions[name].step(BEFORE), BEFORE)
-        made = solver(*transition(step), z3.Not(z3.And(*must_hold().values())))
-        if (found := made.check()) != z3.unsat:
-            report.fail(f"'{rule}' of '{name}' is needed after all: {found}")
+        made = solver(*transition(step))
+        for kept, conclusion in must_hold().items():
+            found = made.check(z3.Not(conclusion))
+            if found == z3.sat:
+                report.fail(f"without '{rule}', '{name}' breaks '{kept}': it is needed")
+            elif found != z3.unsat:
+                report.fail(f"whether '{name}' needs '{rule}': {undecided(found)}")
     say(len(mutants.MUTANTS), 'dropped rules break something',
         f'{len(mutants.NOT_NEEDED)} requirements are not needed')
 
@@ -302,7 +313,7 @@ def main():
                          help='decide only what this action has to keep')
     instead.add_argument('--second', action='store_true',
                          help='decide the obligations by cvc5 instead')
-    instead.add_argument('--rust', metavar='FILE', type=argparse.FileType('w'),
+    instead.add_argument('--rust', metavar='FILE',
                          help='write the protocol as Rust (tests/proof/system.rs) instead')
     instead.add_argument('--tables', action='store_true',
                          help='print the tables of docs/proof.md instead')
@@ -311,12 +322,17 @@ def main():
         parser.error('the traces are checked by assertions: run it without -O and PYTHONOPTIMIZE')
     signal.signal(signal.SIGINT, signal.SIG_DFL)
     signal.signal(signal.SIGPIPE, signal.SIG_DFL)
-    if options.rust:
-        return write_rust(options.rust)
     if options.tables:
         return write_tables()
     report = Report()
     well_formed(report)
+    if report.failed:
+        sys.exit(1)
+    if options.rust:
+        text = write_rust()
+        with open(options.rust, 'w') as file:
+            file.write(text)
+        return
     if options.only:
         parts = [lambda report: prove(report, options.only)]
     else:
@@ -327,7 +343,9 @@ def main():
         print(f'  {time.monotonic() - started_at:.1f} s')
         if report.failed:
             sys.exit(f'not proved: {report.failed} failed or not decided')
-    if not options.only:
+    if options.only:
+        print(f"'{options.only}' keeps all that it must")
+    else:
         print('proved: ' + ', '.join(
             invariant.name for invariant in INVARIANTS if invariant.is_promise))
 

@@ -1,8 +1,8 @@
 """The protocol of docs/design.md as one transition system, for any number of nodes and clients.
 
 `check.py` proves it, `rust.py` translates it for the models (tests/proof/system.rs), docs/proof.md
-explains it. A later feature adds its relations, actions and invariants here, never a system of its own: what
-is proved apart is not proved together.
+explains it. A later feature adds its relations, actions and invariants here, never a system of its
+own: what is proved apart is not proved together.
 
 Time is one fact a round: its validity is over, or not yet. Where a relation speaks of rounds at a
 node, it speaks of those whose validity is not over; the end of a validity takes the round out.
@@ -517,8 +517,8 @@ def _(x):
 
 @action('persist', N, F, rule='The state file', code='Promises::persisted')
 def _(x):
-    """A node writes a higher fence ceiling to its disk."""
-    return Step({'it does not fall': up_to(x.ceiling(N), F)},
+    """A node writes a fence ceiling to its disk: a higher one, or when it stops, what it used."""
+    return Step({'it covers the counter': up_to(x.counter(N), F)},
                 {'ceiling': at(x.ceiling, N, F)})
 
 

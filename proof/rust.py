@@ -336,9 +336,8 @@ def write_change(relation, change):
     return body
 
 
-def write_rust(file):
+def write_rust():
     text = '\n'.join([HEAD, write_state(), write_invariants(), write_actions()])
-    formatted = subprocess.run(
+    return subprocess.run(
         ['rustfmt', '--edition', '2024', '--config-path', 'rustfmt.toml'], input=text, text=True,
         stdout=subprocess.PIPE, check=True).stdout
-    file.write(formatted)

@@ -92,7 +92,8 @@ def a_rejoining():
 def a_superseded_renewal():
     """A client that ignores its clock comes back after its successor: the store refuses it."""
     state = won(blind='A').run(
-        ('write', 'A'), ('time passes', 'A0'), ('lease ends', '0'), ('lease ends', '1'), ('begin', 'B'),
+        ('write', 'A'), ('time passes', 'A0'), ('lease ends', '0'), ('lease ends', '1'),
+        ('begin', 'B'),
         ('grant', '0', 'B0', 2), ('grant', '1', 'B0', 2), ('win', 'B0', ZERO_ONE, 2),
         ('write', 'B'))
     assert state.tables['before']['A', 'B'] and state.tables['overwrote']['B', 'A']

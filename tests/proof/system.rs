@@ -628,7 +628,7 @@ pub(crate) enum Action {
     /// A node lifts the lease of the token, and its counter, to a larger fence than it has stored
     /// for anybody else. (After a crash the floor may be above that.)
     Raise { at_node: usize, at_acquisition: usize, at_fence: u64 },
-    /// A node writes a higher fence ceiling to its disk.
+    /// A node writes a fence ceiling to its disk: a higher one, or when it stops, what it used.
     Persist { at_node: usize, at_fence: u64 },
     /// The floor of a node rises: fences of the lock are left out.
     Skip { at_node: usize, at_fence: u64 },
@@ -1152,8 +1152,8 @@ fn persist_step(
     at_fence: u64,
 ) -> Result<State, &'static str> {
     let at_fence = s.rank(at_fence);
-    if !(!below(at_fence, s.ceiling(at_node))) {
-        return Err("it does not fall");
+    if !(!below(at_fence, s.counter(at_node))) {
+        return Err("it covers the counter");
     }
     let mut t = s.clone();
     for y0 in 0..sizes.nodes {
