@@ -298,6 +298,15 @@ fn unanswered(name: Option<&Name>, failed: Vec<NodeReport>, all: usize) -> Failu
     Failure::without_quorum(text, failed, all)
 }
 
+/// Why a node's list does not count; `None` if it does.
+fn failure(node: &NodeSurvey) -> Option<Vote> {
+    match &node.status {
+        Ok(status) if status.is_master => None,
+        Ok(_) => Some(Vote::Unavailable(code::READONLY.says("the server is a replica").into())),
+        Err(vote) => Some(vote.clone()),
+    }
+}
+
 fn listed_json(name: &[u8], infos: &[(&str, &LockInfo)]) -> Json {
     let of_node =
         |(node, info): &(&str, &LockInfo)| Json::Object(info_fields(node, &Ok((*info).clone())));
@@ -343,12 +352,7 @@ pub(super) async fn list(args: List) -> Result<(), Failure> {
     for text in doubts::replicas(&survey).into_iter().chain(doubts::quarantines(&survey)) {
         warn(text, args.json);
     }
-    let vote = |node: &NodeSurvey| match &node.status {
-        Ok(status) if status.is_master => None,
-        Ok(_) => Some(Vote::Unavailable(code::READONLY.says("the server is a replica").into())),
-        Err(vote) => Some(vote.clone()),
-    };
-    answered(None, survey.nodes.iter().map(|node| (&node.node, vote(node))))?;
+    answered(None, survey.nodes.iter().map(|node| (&node.node, failure(node))))?;
     // For a person; a program counts lines.
     if is_empty && room.is_some() && !args.json {
         out::line(if args.all { "there are no locks" } else { "no lock is held; see --all" })?;
