@@ -61,6 +61,10 @@ def solver(*formulas):
 
 def well_formed(report):
     """A slip of the pen would make an action or an invariant say less, and be proved."""
+    names = [thing.name for kind in (INVARIANTS, LASTING) for thing in kind]
+    for kind in (names, [action.name for action in ACTIONS]):
+        for twice in sorted({name for name in kind if kind.count(name) > 1}):
+            report.fail(f'{twice!r} is the name of two things')
     for name, formula in must_hold().items():
         for free in sorted(set(constants(formula)) - NAMES):
             report.fail(f"'{name}' speaks of {free!r}, which is no relation and not bound")
@@ -330,8 +334,11 @@ def main():
         sys.exit(1)
     if options.rust:
         text = write_rust()
-        with open(options.rust, 'w') as file:
-            file.write(text)
+        try:
+            with open(options.rust, 'w') as file:
+                file.write(text)
+        except OSError as error:
+            sys.exit(str(error))
         return
     if options.only:
         parts = [lambda report: prove(report, options.only)]

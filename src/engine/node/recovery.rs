@@ -10,12 +10,13 @@ use crate::engine::{
     Clocks, Fence, Instant, Millis, QuarantineReason, TTL_MAX, UNNOTICED, UnixTime,
 };
 
-/// How far fences jump beyond the time of the first grant, in microseconds, if nobody knows what
-/// was issued: three weeks. Somebody may have raised a fence ahead of the time, and clients
+/// How far fences jump beyond the time, in microseconds, if nobody knows what was issued: three
+/// weeks. Somebody may have raised a fence ahead of the time, and clients
 /// [count] it up to four.
 ///
 /// [count]: crate::engine::VOTE_MARGIN
 const LOSS_MARGIN: u64 = 3 * WEEK;
+
 /// What the node wrote to its state file while it ran, or when it stopped.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Saved {
@@ -124,7 +125,7 @@ impl Recovery {
 /// What a node must do after a start, before it grants.
 pub fn recover(found: Found, loaded: Loaded) -> Recovery {
     let lost = Recovery {
-        floor: jump(loaded.highest, loaded.clocks.wall, loaded.max_ttl),
+        floor: jump(loaded.highest, loaded.clocks.wall),
         quarantine: Some((loaded.clocks.now.after(loaded.max_ttl), QuarantineReason::StateLost)),
         nothing_counts: false,
         prolong: UNNOTICED,
@@ -155,24 +156,23 @@ pub fn recover(found: Found, loaded: Loaded) -> Recovery {
 /// What a replica must do when it becomes a master: it may lack its master's last grants.
 pub fn promote(clocks: Clocks, highest: Fence, max_ttl: Millis) -> Recovery {
     Recovery {
-        floor: jump(highest, clocks.wall, max_ttl),
+        floor: jump(highest, clocks.wall),
         quarantine: Some((clocks.now.after(max_ttl), QuarantineReason::Promotion)),
         nothing_counts: true,
         prolong: Millis::ZERO,
     }
 }
 
-/// A floor above what was issued after `highest`, by a node that nobody can ask, until this one
-/// first grants after `wait`.
+/// A floor above what was issued after `highest`, by a node that nobody can ask.
 ///
 /// It depends on the time alone, and not on `highest`: fences of one node are stored at others, so
 /// a node that had jumped far beyond its own would be ahead of the next one that loses what it
-/// knew. Every jump is as far beyond the time when it is first used, and no lock is granted a
-/// million times a second after that. If `highest` is beyond the time already, then by a clock that
-/// was ahead, a raise, or a promotion a moment ago, and one more block is enough. 2^53 microseconds
-/// last until the year 2255.
-fn jump(highest: Fence, wall: UnixTime, wait: Millis) -> Fence {
-    let by_time = Fence::of_time(wall.after(wait)).saturating_add(LOSS_MARGIN);
+/// knew. Jumps to the time are in the order of the losses, and no lock is granted a million times a
+/// second in between. If `highest` is beyond the time already, then by a clock that was ahead, a
+/// raise, or a promotion a moment ago, and one more block is enough. 2^53 microseconds last until
+/// the year 2255.
+fn jump(highest: Fence, wall: UnixTime) -> Fence {
+    let by_time = Fence::of_time(wall).saturating_add(LOSS_MARGIN);
     if highest < by_time { by_time } else { highest.saturating_add(FENCE_BLOCK) }
 }
 
@@ -377,8 +377,7 @@ mod tests {
     fn locks_without_a_state_file_are_distrusted_for_the_longest_lease() {
         for found in [Found::Missing, Found::Damaged] {
             let recovery = recover(found, loaded());
-            let first_grant = loaded().clocks.wall.after(loaded().max_ttl);
-            let by_time = Fence::of_time(first_grant).saturating_add(LOSS_MARGIN);
+            let by_time = Fence::of_time(loaded().clocks.wall).saturating_add(LOSS_MARGIN);
             assert_eq!(recovery.floor, by_time);
             let until = Instant::from_millis(72_000);
             assert_eq!(recovery.quarantine, Some((until, QuarantineReason::StateLost)));
@@ -713,7 +712,7 @@ mod tests {
     #[test]
     fn a_promoted_replica_waits_for_the_longest_lease_and_jumps() {
         let recovery = promote(clocks(5, 0), fence(9), Millis::new(100));
-        assert_eq!(recovery.floor, fence(100_000 + LOSS_MARGIN));
+        assert_eq!(recovery.floor, fence(LOSS_MARGIN));
         let until = Instant::from_millis(105);
         assert_eq!(recovery.quarantine, Some((until, QuarantineReason::Promotion)));
     }
@@ -722,7 +721,7 @@ mod tests {
     fn two_promotions_from_the_same_replica_jump_to_different_floors() {
         let wall = 1_763_690_000_000;
         let floor = |wall, highest| promote(clocks(5, wall), highest, Millis::new(100)).floor;
-        assert_eq!(floor(wall, fence(9)), fence((wall + 100) * 1_000 + LOSS_MARGIN));
+        assert_eq!(floor(wall, fence(9)), fence(wall * 1_000 + LOSS_MARGIN));
         assert!(floor(wall + 1, fence(9)) > floor(wall, fence(9)));
         let nonsense = floor(u64::MAX / 2, fence(LOSS_MARGIN));
         assert_eq!(nonsense, fence(LOSS_MARGIN + FENCE_BLOCK), "the clock says nothing");
@@ -734,16 +733,12 @@ mod tests {
     #[test]
     fn a_fence_that_was_issued_after_a_promotion_is_below_the_next_jump() {
         let wall = 1_763_690_000_000;
-        let floor = |wall, highest, wait| promote(clocks(5, wall), highest, wait).floor;
-        let (minute, day) = (Millis::new(60_000), Millis::new(86_400_000));
+        let floor = |wall, highest| promote(clocks(5, wall), highest, Millis::new(60_000)).floor;
         let some = |fence: Fence| fence.saturating_add(100);
-        let twice = floor(wall + 1, some(floor(wall, fence(9), minute)), minute);
-        assert!(floor(wall + 2, fence(9), minute) > some(twice));
-        // The clock of the first was 30 s ahead; both waited a minute.
-        let ahead = floor(wall + 15_000, some(floor(wall + 30_000, fence(9), minute)), minute);
-        assert!(floor(wall + 75_000, fence(9), minute) > some(ahead));
-        // The first need not wait; the second waits for a day, and its old master lives meanwhile.
-        let at_once = floor(wall + 3_600_000, fence(9), Millis::ZERO);
-        assert!(floor(wall, fence(9), day) > some(at_once));
+        let twice = floor(wall + 1, some(floor(wall, fence(9))));
+        assert!(floor(wall + 2, fence(9)) > some(twice));
+        // The clock of the first was 30 s ahead; the last is promoted when it has waited.
+        let ahead = floor(wall + 15_000, some(floor(wall + 30_000, fence(9))));
+        assert!(floor(wall + 75_000, fence(9)) > some(ahead));
     }
 }

@@ -105,9 +105,7 @@ impl Node {
     pub fn begin(&mut self, loaded: Loaded, caution: Caution) -> Option<Begun> {
         let phase = std::mem::replace(&mut self.phase, Phase::Begun);
         let Phase::Starting(Some(found)) = phase else { return None };
-        // Fences jump to the time of the first grant.
-        let max_ttl = if caution.quarantine { loaded.max_ttl } else { Millis::ZERO };
-        let loaded = Loaded { highest: self.promises.highest(), max_ttl, ..loaded };
+        let loaded = Loaded { highest: self.promises.highest(), ..loaded };
         let mut recovery = recover(found, loaded);
         recovery.nothing_counts |= self.have_names_changed;
         let warning = warning(recovery, loaded.clocks.now, caution.quarantine);
@@ -130,7 +128,6 @@ impl Node {
     ) -> (Change, Option<Warning>) {
         self.is_replica = false;
         let waits = caution.quarantine && caution.on_promotion;
-        let max_ttl = if waits { max_ttl } else { Millis::ZERO };
         let mut recovery = promote(self.date(now), self.promises.highest(), max_ttl);
         let warning = warning(recovery, now, waits);
         if !waits {
