@@ -242,8 +242,8 @@ pub(super) struct Release {
     /// The token that `acquire` printed
     #[arg(value_parser = token)]
     pub(super) token: Option<Token>,
-    /// Delete the lock on all nodes, whoever holds it. The holder is not told and may go on
-    /// working: only the fencing token protects you then
+    /// Delete the lock on all nodes, whoever holds it. The holder learns of it at its next renewal
+    /// and works on until then: only the fencing token protects you
     #[arg(long, conflicts_with = "token")]
     pub(super) force: bool,
 }
@@ -276,7 +276,7 @@ pub(super) struct List {
 pub(super) struct Status {
     #[command(flatten)]
     pub(super) connection: Connection,
-    /// The most locks to show
+    /// The most locks to look at, free ones included; only others are shown
     #[arg(long, value_parser = limit, allow_hyphen_values = true, default_value_t = 10_000)]
     pub(super) limit: usize,
     /// Print results and errors as JSON
@@ -291,7 +291,7 @@ pub(super) struct Top {
     /// How often to ask the nodes
     #[arg(long, value_parser = every, allow_hyphen_values = true, default_value = "1s")]
     pub(super) every: Duration,
-    /// The most locks to show
+    /// The most locks to look at, free ones included; only others are shown
     #[arg(long, value_parser = limit, allow_hyphen_values = true, default_value_t = 10_000)]
     pub(super) limit: usize,
 }

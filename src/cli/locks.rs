@@ -120,7 +120,7 @@ async fn force_release(locker: &Locker, lock: &ByName) -> Result<(), Failure> {
     let fields =
         [("deleted_on", Json::Number(deleted as u64)), ("nodes", Json::Number(nodes.len() as u64))];
     print(lock, fields, text)?;
-    warn("its holder is not told, and may go on until its validity ends", lock.json);
+    warn("a holder learns of it at its next renewal, and may go on until then", lock.json);
     Ok(())
 }
 

@@ -47,7 +47,8 @@ fn lines(survey: &Survey, room: Option<usize>) -> Vec<String> {
         lines.extend(table(LOCK_COLUMNS, locks.collect(), [0, 1], &LOCK_OPTIONAL, room));
     }
     if survey.is_cut {
-        lines.push("... and more locks: see --limit".to_owned());
+        let looked_at = survey.locks.len();
+        lines.push(format!("... looked at {looked_at} locks, free ones included: see --limit"));
     }
     lines
 }

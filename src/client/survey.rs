@@ -225,7 +225,7 @@ impl Locker {
     }
 
     /// Takes the lock `name` from whoever holds it, by deleting it on all nodes: for an operator
-    /// who knows that the holder is gone. The holder is not told; the next fence is larger. Keys
+    /// who knows that the holder is gone. A holder learns of it at its next renewal. Keys
     /// that are no locks are left alone. [`Vote::Confirmed`] where it was deleted.
     ///
     /// # Cancellation

@@ -78,8 +78,8 @@ pub const NOPERM: Code =
 pub(crate) const EXHAUSTED: Code = code(
     "EXHAUSTED",
     Meaning::Never,
-    "the lock's fence is 9007199254740991",
-    "no; use another name",
+    "the lock's fence, or the node's floor, is 9007199254740991",
+    "no; on the other nodes",
 );
 pub(crate) const STATEFILE: Code = code(
     "STATEFILE",

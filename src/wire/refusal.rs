@@ -100,7 +100,7 @@ impl fmt::Display for Refusal {
                 write!(f, " fence {fence} is above {max}; no node can have issued it yet")
             }
             Refusal::Exhausted => {
-                write!(f, " the fence is {}, the largest there is; use another lock", Fence::MAX)
+                write!(f, " the fence is {}, the largest there is; no other follows", Fence::MAX)
             }
             Refusal::StateFile { cause } => {
                 f.write_str(" cannot write the state file, so the node issues no larger fence ")?;

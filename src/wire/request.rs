@@ -322,12 +322,16 @@ pub fn acquire_options<'a>(options: &[&'a [u8]]) -> Result<(&'a [u8], WaitMode<'
                 after
             }
             // A known option in the wrong place gets a more precise error.
-            _ if [keyword::LABEL, keyword::WAIT, keyword::QUEUE]
-                .iter()
-                .any(|known| is(name, known)) =>
-            {
-                return Err(bad(name, "argument at the end"));
-            }
+            _ if is(name, keyword::LABEL) => match label {
+                [] => return Err(bad(name, "option without a value")),
+                _ => return Err(bad(name, "repeated option")),
+            },
+            _ if is(name, keyword::WAIT) || is(name, keyword::QUEUE) => match waiting {
+                WaitMode::Not => return Err(bad(name, "option without a value")),
+                WaitMode::Block(_) | WaitMode::Queue(_) => {
+                    return Err(bad(name, "second way to wait"));
+                }
+            },
             _ => return Err(bad(name, "option")),
         };
     }
@@ -492,7 +496,7 @@ mod tests {
         assert_eq!(parse(&[b"label", b"me"]), "");
         let allowed = "allowed: LABEL label, WAIT ms, QUEUE ms TICKET ticket NOTIFY channel";
         assert_eq!(parse(&[b"NOW"]), format!("BADARG option 'NOW'; {allowed}"));
-        assert_eq!(parse(&[b"LABEL"]), format!("BADARG argument at the end 'LABEL'; {allowed}"));
+        assert_eq!(parse(&[b"LABEL"]), format!("BADARG option without a value 'LABEL'; {allowed}"));
         assert!(parse(&[b"LABEL", &[b'x'; 129]]).starts_with("BADARG label 'xxx"));
         assert!(parse(&[b"LABEL", b""]).starts_with("BADARG label ''"));
     }
@@ -520,13 +524,13 @@ mod tests {
         assert_eq!(parse(&format!("{queued} LABEL me")).unwrap(), "me 5 ms 7-x here");
         assert_eq!(parse(&format!("LABEL me {queued}")).unwrap(), "me 5 ms 7-x here");
         for (bad, what) in [
-            ("WAIT", "BADARG argument at the end 'WAIT'; "),
+            ("WAIT", "BADARG option without a value 'WAIT'; "),
             ("WAIT 86400001", "BADARG wait '86400001'; "),
             ("WAIT -1", "BADARG wait '-1'; "),
-            ("WAIT 1 WAIT 1", "BADARG argument at the end 'WAIT'; "),
-            ("LABEL a LABEL b", "BADARG argument at the end 'LABEL'; "),
-            ("WAIT 1 QUEUE 5 TICKET 7-x NOTIFY here", "BADARG argument at the end 'QUEUE'; "),
-            ("QUEUE 5 TICKET 7-x NOTIFY here WAIT 1", "BADARG argument at the end 'WAIT'; "),
+            ("WAIT 1 WAIT 1", "BADARG second way to wait 'WAIT'; "),
+            ("LABEL a LABEL b", "BADARG repeated option 'LABEL'; "),
+            ("WAIT 1 QUEUE 5 TICKET 7-x NOTIFY here", "BADARG second way to wait 'QUEUE'; "),
+            ("QUEUE 5 TICKET 7-x NOTIFY here WAIT 1", "BADARG second way to wait 'WAIT'; "),
             ("QUEUE 5", "BADARG option 'QUEUE'; "),
             ("QUEUE 5 NOTIFY here TICKET 7-x", "BADARG option 'QUEUE'; "),
             ("QUEUE 5 TICKET 7 NOTIFY here", "BADARG ticket '7'; allowed: start-id, with "),

@@ -59,7 +59,7 @@ fn a_lock_that_never_was_is_not_held_and_has_no_fence() {
 }
 
 const EXHAUSTED: &str =
-    "EXHAUSTED the fence is 9007199254740991, the largest there is; use another lock";
+    "EXHAUSTED the fence is 9007199254740991, the largest there is; no other follows";
 
 #[test]
 fn a_repair_gives_a_forgotten_lease_back_with_its_fence_or_the_next_of_the_node() {

@@ -23,7 +23,8 @@ fn refusals() -> Vec<(Vec<&'static [u8]>, String)> {
     };
     let options = "LABEL label, WAIT ms, QUEUE ms TICKET ticket NOTIFY channel";
     let option = |given| format!("BADARG option '{given}'; allowed: {options}");
-    let at_the_end = |given| format!("BADARG argument at the end '{given}'; allowed: {options}");
+    let without = |given| format!("BADARG option without a value '{given}'; allowed: {options}");
+    let second = |given| format!("BADARG second way to wait '{given}'; allowed: {options}");
     let wait = |given| {
         let allowed = "a whole number of milliseconds from 0 to 86400000";
         format!("BADARG wait '{given}'; allowed: {allowed}")
@@ -56,7 +57,7 @@ fn refusals() -> Vec<(Vec<&'static [u8]>, String)> {
             row(&[name, b"", b"30000"], token(0));
             row(&[name, LONG, b"30000"], token(65));
         }
-        row(&[b"LOCK.ACQUIRE", b"A", b"9", b"LABEL"], at_the_end("LABEL"));
+        row(&[b"LOCK.ACQUIRE", b"A", b"9", b"LABEL"], without("LABEL"));
         row(
             &[b"LOCK.ACQUIRE", b"A", b"9", b"LABEL", b""],
             "BADARG label ''; allowed: 1 to 128 bytes".into(),
@@ -67,8 +68,8 @@ fn refusals() -> Vec<(Vec<&'static [u8]>, String)> {
         );
         row(&[b"LOCK.ACQUIRE", b"A", b"9", b"NX"], option("NX"));
         row(&[b"LOCK.ACQUIRE", b"A", b"9", b"\xfe"], option(r"\xfe"));
-        row(&[b"LOCK.ACQUIRE", b"A", b"9", b"WAIT"], at_the_end("WAIT"));
-        row(&[b"LOCK.ACQUIRE", b"A", b"9", b"WAIT", b"1", b"WAIT", b"1"], at_the_end("WAIT"));
+        row(&[b"LOCK.ACQUIRE", b"A", b"9", b"WAIT"], without("WAIT"));
+        row(&[b"LOCK.ACQUIRE", b"A", b"9", b"WAIT", b"1", b"WAIT", b"1"], second("WAIT"));
         for given in ["-1", "86400001", "", "soon"] {
             row(&[b"LOCK.ACQUIRE", b"A", b"9", b"WAIT", given.as_bytes()], wait(given));
         }
@@ -302,7 +303,7 @@ fn fences_that_are_used_up_are_refused() {
     let server = Server::start();
     let conn = &mut server.connect();
     let exhausted =
-        "EXHAUSTED the fence is 9007199254740991, the largest there is; use another lock";
+        "EXHAUSTED the fence is 9007199254740991, the largest there is; no other follows";
     ask_all(
         conn,
         &[

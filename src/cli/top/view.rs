@@ -172,8 +172,9 @@ fn table<'r, const N: usize>(
 
 fn question(name: &[u8]) -> String {
     format!(
-        "Take '{}' from its holder? It is deleted on all nodes. The holder is not told, and may \
-         go on working: only the fence protects you then.\n\ny: yes   any other key: no",
+        "Take '{}' from its holder? It is deleted on all nodes. The holder learns of it at its \
+         next renewal, and works on until then: only the fence protects you.\n\ny: yes   any other \
+         key: no",
         rows::shown(name)
     )
 }
