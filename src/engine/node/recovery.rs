@@ -169,8 +169,7 @@ pub fn promote(clocks: Clocks, highest: Fence, max_ttl: Millis) -> Recovery {
 /// a node that had jumped far beyond its own would be ahead of the next one that loses what it
 /// knew. Jumps to the time are in the order of the losses, and no lock is granted a million times a
 /// second in between. If `highest` is beyond the time already, then by a clock that was ahead, a
-/// raise, or a promotion a moment ago, and one more block is enough. 2^53 microseconds last until
-/// the year 2255.
+/// raise, or a promotion a moment ago, and one more block is enough.
 fn jump(highest: Fence, wall: UnixTime) -> Fence {
     let by_time = Fence::of_time(wall).saturating_add(LOSS_MARGIN);
     if highest < by_time { by_time } else { highest.saturating_add(FENCE_BLOCK) }
