@@ -10,15 +10,15 @@ import signal
 import sys
 import time
 
+TO_INSTALL = 'run `make deps`, or `pip install -r proof/requirements.txt`'
 try:
     import z3
 except ModuleNotFoundError as missing:
-    sys.exit(f'{missing}: run `make deps`, or `pip install -r proof/requirements.txt`')
+    sys.exit(f'{missing}: {TO_INSTALL}')
 
 import mutants
 import traces
-from protocol import (ACTIONS, AXIOMS, INVARIANTS, LASTING, RELATIONS, RIGID, SORTS, State, Step,
-                      initial)
+from protocol import (ACTIONS, AXIOMS, INVARIANTS, LASTING, RELATIONS, RIGID, SORTS, State, initial)
 from rust import write_rust
 
 ENDS = """ends with 0 if all is proved, with 1 if something fails or cannot be decided, with 2 if it
@@ -157,7 +157,7 @@ def prove_again(report):
     try:
         import cvc5
     except ModuleNotFoundError as missing:
-        sys.exit(f'{missing}: run `make deps`, or `pip install -r proof/requirements.txt`')
+        sys.exit(f'{missing}: {TO_INSTALL}')
     count = 0
     for name, given, conclusion in obligations():
         text = solver(*given, z3.Not(conclusion)).to_smt2()

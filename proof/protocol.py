@@ -10,7 +10,7 @@ node, it speaks of those whose validity is not over; the end of a validity takes
 
 from dataclasses import dataclass, field
 
-from z3 import (And, BoolSort, BoolVal, Const, Consts, DeclareSort, Exists, ForAll, Function, If,
+from z3 import (And, BoolSort, Const, Consts, DeclareSort, Exists, ForAll, Function, If,
                 Implies, Not, Or)
 
 Bool = BoolSort()

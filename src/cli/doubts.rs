@@ -21,7 +21,11 @@ pub(super) fn vote_of(node: &NodeInfo) -> Option<Vote> {
 pub(super) fn replicas(survey: &Survey) -> Vec<String> {
     let told = survey.nodes.iter().filter_map(|node| {
         let status = node.status.as_ref().ok().filter(|status| !status.is_master)?;
-        Some(rows::is_replica(&node.node, status.master.as_deref()))
+        let node = rows::shown(node.node.as_bytes());
+        let master = status.master.as_ref().map(|master| rows::shown(master.as_bytes()));
+        let master =
+            master.map_or_else(|| "its master".to_owned(), |at| format!("its master {at}"));
+        Some(format!("{node} is a replica, which has no vote: give {master} instead"))
     });
     told.collect()
 }

@@ -94,17 +94,6 @@ pub(super) fn label(info: &LockInfo) -> Option<String> {
     label.map(shown)
 }
 
-/// What is to be said of a replica that was given as a node.
-pub(super) fn is_replica(node: &str, master: Option<&str>) -> String {
-    let node = shown(node.as_bytes());
-    match master.map(|master| shown(master.as_bytes())) {
-        Some(master) => {
-            format!("{node} is a replica, which has no vote: give its master {master} instead")
-        }
-        None => format!("{node} is a replica, which has no vote: give its master instead"),
-    }
-}
-
 fn holder(info: &LockInfo) -> String {
     match label(info) {
         Some(label) => label,

@@ -10,10 +10,13 @@ use super::UnixTime;
 /// honest fence is further ahead, by clocks that are right.
 pub const RAISE_MARGIN: u64 = 8 * WEEK;
 /// A client leaves out the vote of a node whose fence is beyond the time by more than this, in
-/// microseconds: 4 weeks. It is less than nodes accept, so that no node refuses a fence that a
-/// client counts, even where their clocks differ.
+/// microseconds: 4 weeks. That is less than nodes accept, and more than a jump, so that clocks may
+/// differ.
 pub const VOTE_MARGIN: u64 = 4 * WEEK;
-pub(super) const WEEK: u64 = 7 * 24 * 3_600 * 1_000_000;
+/// How far fences jump beyond the time, in microseconds, if nobody knows what was issued: 3 weeks.
+/// Somebody may have raised a fence ahead of the time; and a node that has jumped must be counted.
+pub(super) const LOSS_MARGIN: u64 = 3 * WEEK;
+const WEEK: u64 = 7 * 24 * 3_600 * 1_000_000;
 
 /// The year 2200: a wall clock beyond it is not trusted.
 const WALL_MAX: UnixTime = UnixTime::from_millis(7_258_118_400_000);

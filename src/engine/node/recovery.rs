@@ -5,17 +5,10 @@
 //! for the longest lease that its settings allow, and fences go on far above all that are known.
 
 use super::{Ceilings, Change, FENCE_BLOCK, Inventory, Lock, Promises};
-use crate::engine::fence::WEEK;
+use crate::engine::fence::LOSS_MARGIN;
 use crate::engine::{
     Clocks, Fence, Instant, Millis, QuarantineReason, TTL_MAX, UNNOTICED, UnixTime,
 };
-
-/// How far fences jump beyond the time, in microseconds, if nobody knows what was issued: three
-/// weeks. Somebody may have raised a fence ahead of the time, and clients
-/// [count] it up to four.
-///
-/// [count]: crate::engine::VOTE_MARGIN
-const LOSS_MARGIN: u64 = 3 * WEEK;
 
 /// What the node wrote to its state file while it ran, or when it stopped.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
