@@ -75,6 +75,8 @@ assert!(decode_lock(&bytes[1..], clocks, 1).is_err());
 "#
 )]
 #![deny(unsafe_code)]
+// 40 lines; tests may be longer.
+#![cfg_attr(not(test), warn(clippy::too_many_lines))]
 
 #[cfg(feature = "cli")]
 pub mod cli;

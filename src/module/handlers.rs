@@ -4,17 +4,16 @@
 //! notified. A decision is stated to replicas and to the append-only file as a fact (see
 //! [`super::replication`]).
 
-use std::cell::Cell;
-
 use super::arguments::{ARGS_MAX, KEY, TOKEN, TTL, slices};
 use super::ffi::{Answered, Args, Context, Found};
+use super::process::Process;
 use super::replication::Stands;
 use super::{clock, config, info, process, replication, start, waiters};
 use crate::engine::{
-    Acquired, Extended, Fence, Instant, Lock, Millis, Queued, Refusal, Released, Standing,
+    Acquired, Extended, Fence, Instant, Lock, Millis, Queued, Refusal, Released, Standing, Token,
 };
 use crate::wire::outcome::{AcquireReply, ExtendReply, RaiseReply, ReleaseReply, of_fence};
-use crate::wire::request::{self, WaitMode};
+use crate::wire::request::{self, Limits, WaitMode};
 use crate::wire::spec;
 
 /// A command of the table, and its implementation.
@@ -194,41 +193,47 @@ fn give_back(
     // Asked only where it matters: it costs as much as the release itself.
     let flags = context.flags_later();
     let states_facts = || flags().states_facts();
-    let token = match request::token(args.get(TOKEN), config::limits()) {
-        Ok(token) => token,
-        Err(_) if states_facts() => request::token(args.get(TOKEN), request::Limits::FACTS)?,
-        Err(refusal) => return Err(refusal),
-    };
+    let token = token_of(args, states_facts)?;
     let has_options = args.len() > TTL && !states_facts();
     let queued = if has_options { queued(context, args, now)? } else { None };
     let has_line = queued.is_some() || waiters::any(server);
-    let is_out_of_line = Cell::new(false);
     let ready = start::ready(context);
-    let database = if has_line { context.database() } else { 0 };
-    let place = (database, args.get(KEY));
+    let place = (if has_line { context.database() } else { 0 }, args.get(KEY));
     let decide = |lock: &mut Lock| {
-        if has_line {
-            let queued = queued.as_ref();
-            let (outcome, is_there) = process::decide(ready, |node| {
-                Ok(node.release_in_line(place, lock, token, queued, now))
-            })?;
-            is_out_of_line.set(queued.is_some() && !is_there);
-            return Ok(outcome);
-        }
-        process::decide(ready, |node| Ok(node.release(lock, token, now)))
-    };
-    let outcome = match context.open(args, KEY).find() {
-        Found::Lock(lock) => match decide(lock)? {
-            Released::HeldByAnother | Released::NotHeld if states_facts() => {
-                process::with(server, |process| process.node.apply_release(lock, token, now))
+        process::decide(ready, |node| {
+            if has_line {
+                let queued = queued.as_ref();
+                let (outcome, is_there) = node.release_in_line(place, lock, token, queued, now);
+                return Ok((outcome, queued.is_some() && !is_there));
             }
-            outcome => outcome,
+            Ok((node.release(lock, token, now), false))
+        })
+    };
+    let (outcome, is_out_of_line) = match context.open(args, KEY).find() {
+        Found::Lock(lock) => match decide(lock)? {
+            // A fact brings no ticket.
+            (Released::HeldByAnother | Released::NotHeld, _) if states_facts() => {
+                let apply = |process: &mut Process| process.node.apply_release(lock, token, now);
+                (process::with(server, apply), false)
+            }
+            decided => decided,
         },
         Found::Nothing if has_line => decide(&mut Lock::default())?,
-        Found::Nothing => Released::NotHeld,
+        Found::Nothing => (Released::NotHeld, false),
         Found::Other => return Err(Refusal::WrongType),
     };
-    Ok(GivenBack { outcome, has_line, is_out_of_line: is_out_of_line.get() })
+    Ok(GivenBack { outcome, has_line, is_out_of_line })
+}
+
+/// The token of a release. One that is stated as a fact kept the limits of the node that decided.
+fn token_of<'a>(
+    args: &'a Args<'_>,
+    states_facts: impl FnOnce() -> bool,
+) -> Result<Token<'a>, Refusal> {
+    match request::token(args.get(TOKEN), config::limits()) {
+        Err(_) if states_facts() => request::token(args.get(TOKEN), Limits::FACTS),
+        read => read,
+    }
 }
 
 /// The ticket that a release brings, if any.
@@ -313,7 +318,7 @@ impl Handler for ReadOrRaise {
 fn raise(context: &mut Context<'_>, args: &mut Args<'_>) -> Result<Answered, Refusal> {
     let server = context.in_server();
     let facts = context.flags().states_facts();
-    let limits = if facts { request::Limits::FACTS } else { config::limits() };
+    let limits = if facts { Limits::FACTS } else { config::limits() };
     let (outcome, is_news) = {
         let token = request::token(args.get(TOKEN), limits)?;
         let fence = request::fence(args.get(TOKEN + 1))?;

@@ -227,6 +227,17 @@ fn look_for(context: &mut Context<'_>, scan: &mut Scan, now: Instant, announces:
     scan.finds_much = found * MUCH >= seen && found > 0;
 }
 
+/// What a batch of keys has shown.
+#[derive(Default)]
+struct Batch {
+    /// How many locks there were.
+    seen: u64,
+    /// Locks whose lease has ended, if that has to be announced.
+    lapsed_names: Vec<Vec<u8>>,
+    /// Locks to forget.
+    idle_names: Vec<Vec<u8>>,
+}
+
 /// Looks at one batch. Returns how many locks were seen, and how many forgotten.
 fn look_at_some(
     context: &mut Context<'_>,
@@ -234,43 +245,49 @@ fn look_at_some(
     now: Instant,
     announces: bool,
 ) -> (u64, u64) {
+    let batch = read_batch(context, scan, now, announces);
+    for name in &batch.lapsed_names {
+        context.notify_of(c"lock.expire", name);
+    }
     let server = context.in_server();
-    let (mut seen, mut found) = (0, 0);
-    let mut idle_names: Vec<Vec<u8>> = Vec::new();
-    let mut lapsed_names: Vec<Vec<u8>> = Vec::new();
+    let mut forgotten = 0;
+    for name in &batch.idle_names {
+        if context.run_replicated(c"UNLINK", &[name]) {
+            process::with(server, |process| process.node.tally().counts.forgotten += 1);
+            forgotten += 1;
+        }
+    }
+    (batch.seen, forgotten)
+}
+
+/// Reads the next keys, and tells the node of their locks.
+fn read_batch(context: &mut Context<'_>, scan: &mut Scan, now: Instant, announces: bool) -> Batch {
+    let server = context.in_server();
+    let mut batch = Batch::default();
     let mut earliest = scan.earliest;
     let more = context.scan(&mut scan.cursor, BATCH, &mut |name, lock| {
-        seen += 1;
+        batch.seen += 1;
         let is_news = process::with(server, |process| {
             let is_news = process.node.note_lapse(lock, now);
             process.node.come_upon(lock);
             is_news
         });
         if is_news && announces {
-            lapsed_names.push(name.to_vec());
+            batch.lapsed_names.push(name.to_vec());
         }
         let idle_at = after_or_never(lock.until(), scan.idle);
         if lock.is_held(now) || idle_at > now {
             earliest = earliest.min(idle_at);
         } else {
-            idle_names.push(name.to_vec());
+            batch.idle_names.push(name.to_vec());
         }
     });
     scan.earliest = earliest;
-    for name in &lapsed_names {
-        context.notify_of(c"lock.expire", name);
-    }
-    for name in &idle_names {
-        if context.run_replicated(c"UNLINK", &[name]) {
-            process::with(server, |process| process.node.tally().counts.forgotten += 1);
-            found += 1;
-        }
-    }
     if !more {
         scan.cursor = Cursor::default();
         scan.database += 1;
     }
-    (seen, found)
+    batch
 }
 
 #[cfg(test)]

@@ -67,6 +67,7 @@ pub fn read(text: &str) -> Advice {
 }
 
 impl fmt::Display for Refusal {
+    #[expect(clippy::too_many_lines, reason = "a table")]
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(code_of(self).word)?;
         match self {

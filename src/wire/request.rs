@@ -124,9 +124,7 @@ impl<'a> Request<'a> {
         match self {
             Request::Acquire { token, ttl, label, waiting } => {
                 args.extend([token, first.format(ttl.get()).as_bytes()]);
-                if !label.is_empty() {
-                    args.extend([keyword::LABEL.as_bytes(), label]);
-                }
+                args.label(label);
                 match waiting {
                     WaitMode::Not => {}
                     WaitMode::Block(wait) => {
@@ -144,16 +142,7 @@ impl<'a> Request<'a> {
             }
             Request::Extend { token, ttl, fencing } => {
                 args.extend([token, first.format(ttl.get()).as_bytes()]);
-                if let Fencing::Raise(fence) | Fencing::Repair { fence, .. } = fencing {
-                    let fence = second.format(fence.get()).as_bytes();
-                    args.extend([keyword::FENCE.as_bytes(), fence]);
-                }
-                if let Fencing::Repair { label, .. } = fencing {
-                    args.push(keyword::REPAIR.as_bytes());
-                    if !label.is_empty() {
-                        args.extend([keyword::LABEL.as_bytes(), label]);
-                    }
-                }
+                args.fencing(fencing, &mut second);
             }
             Request::Raise { token, fence } => {
                 args.extend([token, first.format(fence.get()).as_bytes()]);
@@ -241,6 +230,26 @@ impl<'b> Args<'b> {
 
     fn extend<const N: usize>(&mut self, args: [&'b [u8]; N]) {
         args.into_iter().for_each(|arg| self.push(arg));
+    }
+
+    /// An empty label is none.
+    fn label(&mut self, label: &'b [u8]) {
+        if !label.is_empty() {
+            self.extend([keyword::LABEL.as_bytes(), label]);
+        }
+    }
+
+    fn fencing(&mut self, fencing: &Fencing<'b>, room: &'b mut itoa::Buffer) {
+        let (fence, repair) = match fencing {
+            Fencing::Keep => return,
+            Fencing::Raise(fence) => (fence, None),
+            Fencing::Repair { fence, label } => (fence, Some(label)),
+        };
+        self.extend([keyword::FENCE.as_bytes(), room.format(fence.get()).as_bytes()]);
+        if let Some(label) = repair {
+            self.push(keyword::REPAIR.as_bytes());
+            self.label(label);
+        }
     }
 
     fn queue(&mut self, queue: &Queue<'b>, ticket: &'b [u8], room: &'b mut itoa::Buffer) {

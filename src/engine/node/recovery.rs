@@ -171,33 +171,15 @@ fn jump(highest: Fence, wall: UnixTime) -> Fence {
 /// What a node writes to its state file before it grants, after the data set has been loaded into
 /// `node`. Earlier promises stand, and what `recovery` requires is promised too.
 pub fn start(found: Found, loaded: Loaded, recovery: Recovery, node: &Promises) -> Saved {
-    let now = loaded.clocks.now;
     let same_boot = match found {
         Found::Present(saved) if saved.is_of_boot(loaded.boot) => Some(saved),
         Found::Present(_) | Found::Missing | Found::Damaged => None,
     };
-    let promised = match found {
-        Found::Present(saved) => {
-            let lease = same_boot.map_or(Ceilings::NONE.lease, |saved| saved.ceilings.lease);
-            Ceilings { lease: lease.min(now.after(TTL_MAX)), ..saved.ceilings }
-        }
-        Found::Missing | Found::Damaged => Ceilings::NONE,
-    };
     let longest = node.longest().after(recovery.prolong);
-    let waited_for = recovery.quarantine.map_or(now, |(until, _)| until);
-    let used = Ceilings {
-        fence: recovery.floor.max(node.highest()),
-        lease: longest.max(waited_for).max(now),
-    };
-    // In a quarantine no lease is granted, so a block of time would only prolong the next
-    // quarantine.
-    let first = match recovery.quarantine {
-        Some(_) => Ceilings { lease: used.lease, ..used.plus_block() },
-        None => used.plus_block(),
-    };
+    let used = Ceilings { fence: recovery.floor.max(node.highest()), lease: longest };
     Saved {
         port: loaded.port,
-        ceilings: promised.max(first),
+        ceilings: promised(found, loaded).max(first_ceilings(used, recovery, loaded.clocks.now)),
         at: loaded.clocks,
         boot: loaded.boot,
         dating: match same_boot {
@@ -218,6 +200,33 @@ pub fn start(found: Found, loaded: Loaded, recovery: Recovery, node: &Promises) 
             Some(_) | None => Instant::default(),
         },
         stop: None,
+    }
+}
+
+/// The ceilings that earlier runs promised, as far as they still bind. After a reboot the old
+/// boot's instants mean nothing: the wait that they require is in the recovery.
+fn promised(found: Found, loaded: Loaded) -> Ceilings {
+    match found {
+        Found::Present(saved) if saved.is_of_boot(loaded.boot) => {
+            let latest = loaded.clocks.now.after(TTL_MAX);
+            Ceilings { lease: saved.ceilings.lease.min(latest), ..saved.ceilings }
+        }
+        Found::Present(saved) => Ceilings { lease: Ceilings::NONE.lease, ..saved.ceilings },
+        Found::Missing | Found::Damaged => Ceilings::NONE,
+    }
+}
+
+/// The ceilings for a start at `now`: for what is `used`, and for what the node may grant until it
+/// writes the next ones.
+fn first_ceilings(used: Ceilings, recovery: Recovery, now: Instant) -> Ceilings {
+    match recovery.quarantine {
+        // In a quarantine no lease is granted, so a block of time would only prolong the next
+        // quarantine.
+        Some((until, _)) => {
+            let used = Ceilings { lease: used.lease.max(until).max(now), ..used };
+            Ceilings { lease: used.lease, ..used.plus_block() }
+        }
+        None => Ceilings { lease: used.lease.max(now), ..used }.plus_block(),
     }
 }
 

@@ -139,6 +139,18 @@ pub enum Turning {
     HandOver(HandOver),
 }
 
+/// Whether a node may grant a lock to the first in its line.
+enum Prospect {
+    /// Yes.
+    Now,
+    /// Not up to this instant.
+    Later(Instant),
+    /// Its waiters can only leave.
+    Never(Parting),
+    /// More has to be known.
+    Unknown(Turning),
+}
+
 /// A free lock goes to the first in line: calls with the same token.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct HandOver {
@@ -283,48 +295,69 @@ impl Node {
         if !self.part_in_time(place, now) {
             return self.over();
         }
+        match self.prospect(look, now) {
+            Prospect::Unknown(question) => question,
+            Prospect::Never(parting) => self.dismiss(place, look, &parting),
+            Prospect::Later(until) => {
+                let is_held = matches!(look.standing, Some(Standing::Held(_)));
+                self.wait_until(place, until, is_held);
+                self.over()
+            }
+            Prospect::Now => {
+                *look = Look { steps: look.steps, ..Look::default() };
+                self.serve_first(place, now, reserve)
+            }
+        }
+    }
+
+    /// Whether the node may grant the lock, after what the look knows.
+    fn prospect(&self, look: &Look, now: Instant) -> Prospect {
         if self.is_replica {
             // Its master decides.
-            return self.dismiss(place, look, &Parting::Demoted);
+            return Prospect::Never(Parting::Demoted);
         }
-        let Some(standing) = look.standing else { return Turning::Standing };
-        let quarantine = self.promises.grants_nothing_until(now);
-        let (is_free, until) = match (standing, look.gate) {
-            (Standing::WrongType, _) => {
-                return self.dismiss(place, look, &Parting::Refused(Refusal::WrongType));
+        let Some(standing) = look.standing else { return Prospect::Unknown(Turning::Standing) };
+        match standing {
+            Standing::WrongType => return Prospect::Never(Parting::Refused(Refusal::WrongType)),
+            Standing::Held(until) => return Prospect::Later(until),
+            Standing::Free => {}
+        }
+        if let Some(until) = self.promises.grants_nothing_until(now) {
+            return Prospect::Later(until);
+        }
+        match look.gate {
+            None => Prospect::Unknown(Turning::Gate),
+            Some(Gate::Open) => Prospect::Now,
+            Some(Gate::Paused) => Prospect::Later(now.after(PAUSE)),
+            Some(Gate::Refuses) => Prospect::Later(now.after(REFUSAL)),
+            Some(Gate::Elsewhere) => Prospect::Never(Parting::Moved),
+        }
+    }
+
+    /// The lock cannot be granted up to this instant. If somebody holds it, a reservation is over.
+    fn wait_until(&mut self, (database, name): (u32, &[u8]), until: Instant, is_held: bool) {
+        self.lines.set_lock_until(database, name, Some(until));
+        self.lines.with_line(database, name, |line| {
+            if is_held {
+                line.taken();
             }
-            (Standing::Held(until), _) => (false, Some(until)),
-            (Standing::Free, _) if quarantine.is_some() => (false, quarantine),
-            (Standing::Free, None) => return Turning::Gate,
-            (Standing::Free, Some(Gate::Open)) => (true, None),
-            (Standing::Free, Some(Gate::Paused)) => (false, Some(now.after(PAUSE))),
-            (Standing::Free, Some(Gate::Refuses)) => (false, Some(now.after(REFUSAL))),
-            (Standing::Free, Some(Gate::Elsewhere)) => {
-                return self.dismiss(place, look, &Parting::Moved);
-            }
-        };
-        *look = Look { steps: look.steps, ..Look::default() };
+        });
+    }
+
+    /// The lock may be granted: the first in line has its turn.
+    fn serve_first(&mut self, place: (u32, &[u8]), now: Instant, reserve: Millis) -> Turning {
         let (database, name) = place;
-        self.lines.set_lock_until(database, name, until);
-        let turn = self.lines.with_line(database, name, |line| {
-            if !is_free {
-                if let Standing::Held(_) = standing {
-                    line.taken();
-                }
-                return Err(None);
-            }
-            match line.serve(now, reserve) {
-                Turn::Nobody | Turn::Reserved => Err(None),
-                Turn::Grant(left) => Ok(left),
-                Turn::Wake { ticket, channel } => Err(Some((ticket.clone(), channel.into()))),
-            }
+        self.lines.set_lock_until(database, name, None);
+        let turn = self.lines.with_line(database, name, |line| match line.serve(now, reserve) {
+            Turn::Nobody | Turn::Reserved => Err(Turning::Over),
+            Turn::Grant(left) => Ok(left),
+            Turn::Wake { ticket, channel } => Err(Turning::Wake(ticket.clone(), channel.into())),
         });
         match turn {
             Ok(left) => Turning::HandOver(HandOver { calls: self.lines.part(place, left) }),
-            Err(None) => self.over(),
-            Err(Some((ticket, channel))) => {
+            Err(turning) => {
                 let _ = self.over();
-                Turning::Wake(ticket, channel)
+                turning
             }
         }
     }

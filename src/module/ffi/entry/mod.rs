@@ -81,37 +81,36 @@ unsafe fn init(
     if unsafe { raw::RedisModule_RegisterNumericConfig }.is_none() {
         return Err("this server is older than Redis 7.0".to_owned());
     }
-    let mut options = raw::REDISMODULE_OPTIONS_HANDLE_IO_ERRORS | NO_IMPLICIT_SIGNAL_MODIFIED;
-    if is_valkey() {
-        options |= HANDLE_ATOMIC_SLOT_MIGRATION;
-    }
-    // SAFETY: the loading context.
-    unsafe { call!(RedisModule_SetModuleOptions(context, options as c_int)) };
     // SAFETY: the loading context.
     unsafe {
+        set_module_options(context);
         options::register(context, wrapped, arguments)?;
-        register_command::<handlers::Acquire>(context)?;
-        register_command::<handlers::Release>(context)?;
-        register_command::<handlers::Extend>(context)?;
-        register_command::<handlers::ReadOrRaise>(context)?;
-        register_command::<handlers::Floor>(context)?;
-        register_command::<handlers::Info>(context)?;
-        register_command::<handlers::Help>(context)?;
+        register_commands(context)?;
         if !locks::register(context) {
             return Err("the server refused the data type 'fencelock'".to_owned());
         }
         if call!(RedisModule_RegisterInfoFunc(context, Some(describe))) != OK {
             return Err("the server refused the INFO section".to_owned());
         }
+        waiting::prepare(context);
     }
-    // SAFETY: the loading context.
-    unsafe { waiting::prepare(context) };
     waiters::start(wrapped)?;
     module_events::warn_of_eviction(wrapped);
     start::load(wrapped)?;
     // Last: a module that fails after it has subscribed takes Redis 7.0 down at the next event.
     // SAFETY: the loading context.
     unsafe { events::subscribe(context) }
+}
+
+/// # Safety
+/// `context` must be the one that the server loads the module with.
+unsafe fn set_module_options(context: *mut raw::RedisModuleCtx) {
+    let mut options = raw::REDISMODULE_OPTIONS_HANDLE_IO_ERRORS | NO_IMPLICIT_SIGNAL_MODIFIED;
+    if is_valkey() {
+        options |= HANDLE_ATOMIC_SLOT_MIGRATION;
+    }
+    // SAFETY: the loading context.
+    unsafe { call!(RedisModule_SetModuleOptions(context, options as c_int)) };
 }
 
 /// It has no name in the bindings.
@@ -130,6 +129,21 @@ fn is_valkey() -> bool {
             let name = c"ValkeyModule_SetModuleOptions".as_ptr();
             get(name, (&raw mut function).cast()) == OK
         })
+    }
+}
+
+/// # Safety
+/// `context` must be the one that the server loads the module with.
+unsafe fn register_commands(context: *mut raw::RedisModuleCtx) -> Result<(), String> {
+    // SAFETY: the loading context.
+    unsafe {
+        register_command::<handlers::Acquire>(context)?;
+        register_command::<handlers::Release>(context)?;
+        register_command::<handlers::Extend>(context)?;
+        register_command::<handlers::ReadOrRaise>(context)?;
+        register_command::<handlers::Floor>(context)?;
+        register_command::<handlers::Info>(context)?;
+        register_command::<handlers::Help>(context)
     }
 }
 
@@ -221,32 +235,15 @@ unsafe fn set_command_info(
     let complexity = texts.keep(command.complexity);
     let since = texts.keep(spec::SINCE);
     let mut args = texts.args(command.args);
-    // SAFETY: plain C structures, for which zeros mean "nothing given".
-    let (mut key_specs, mut info) = unsafe {
-        let specs: [raw::RedisModuleCommandKeySpec; 2] = std::mem::zeroed();
-        (specs, std::mem::zeroed::<raw::RedisModuleCommandInfo>())
-    };
-    if let Some(key) = command.key {
-        let key_spec = &mut key_specs[0];
-        key_spec.flags = u64::from(key_flags(key));
-        key_spec.begin_search_type =
-            raw::RedisModuleKeySpecBeginSearchType_REDISMODULE_KSPEC_BS_INDEX;
-        key_spec.bs.index.pos = 1;
-        key_spec.find_keys_type = raw::RedisModuleKeySpecFindKeysType_REDISMODULE_KSPEC_FK_RANGE;
-        // SAFETY: the type above says that it is a range.
-        let range = unsafe { &mut key_spec.fk.range };
-        (range.lastkey, range.keystep, range.limit) = (0, 1, 0);
-        info.key_specs = key_specs.as_mut_ptr();
-    }
-    let version = raw::RedisModuleCommandInfoVersion {
-        version: 1,
-        sizeof_historyentry: size_of::<raw::RedisModuleCommandHistoryEntry>(),
-        sizeof_keyspec: size_of::<raw::RedisModuleCommandKeySpec>(),
-        sizeof_arg: size_of::<raw::RedisModuleCommandArg>(),
-    };
-    info.version = &version;
+    let mut key_specs = key_specs(command.key);
+    // SAFETY: a plain C structure, for which zeros mean "nothing given".
+    let mut info = unsafe { std::mem::zeroed::<raw::RedisModuleCommandInfo>() };
+    info.version = &INFO_VERSION;
     (info.summary, info.complexity, info.since) = (summary, complexity, since);
     info.arity = command.arity;
+    if command.key.is_some() {
+        info.key_specs = key_specs.as_mut_ptr();
+    }
     if !command.args.is_empty() {
         info.args = args.as_mut_ptr();
     }
@@ -255,6 +252,30 @@ unsafe fn set_command_info(
         OK => Ok(()),
         _ => Err(format!("the server refused the description of {}", command.name)),
     }
+}
+
+/// The sizes of C structures, by which the server tells their versions.
+const INFO_VERSION: raw::RedisModuleCommandInfoVersion = raw::RedisModuleCommandInfoVersion {
+    version: 1,
+    sizeof_historyentry: size_of::<raw::RedisModuleCommandHistoryEntry>(),
+    sizeof_keyspec: size_of::<raw::RedisModuleCommandKeySpec>(),
+    sizeof_arg: size_of::<raw::RedisModuleCommandArg>(),
+};
+
+/// Where a command has its key, for C: a list that an empty element ends.
+fn key_specs(key: Option<KeyUse>) -> [raw::RedisModuleCommandKeySpec; 2] {
+    // SAFETY: plain C structures, for which zeros mean "nothing given".
+    let mut specs: [raw::RedisModuleCommandKeySpec; 2] = unsafe { std::mem::zeroed() };
+    let Some(key) = key else { return specs };
+    let spec = &mut specs[0];
+    spec.flags = u64::from(key_flags(key));
+    spec.begin_search_type = raw::RedisModuleKeySpecBeginSearchType_REDISMODULE_KSPEC_BS_INDEX;
+    spec.bs.index.pos = 1;
+    spec.find_keys_type = raw::RedisModuleKeySpecFindKeysType_REDISMODULE_KSPEC_FK_RANGE;
+    // SAFETY: the type above says that it is a range.
+    let range = unsafe { &mut spec.fk.range };
+    (range.lastkey, range.keystep, range.limit) = (0, 1, 0);
+    specs
 }
 
 fn key_flags(key: KeyUse) -> u32 {

@@ -1,7 +1,7 @@
 //! The options as the server sees them: registered by name, read and set through callbacks.
 #![allow(unsafe_code, reason = "the border to a C API")]
 
-use std::ffi::{c_char, c_int, c_longlong, c_void};
+use std::ffi::{CStr, c_char, c_int, c_longlong, c_void};
 use std::ptr::null_mut;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, AtomicI64, Ordering};
@@ -27,56 +27,17 @@ pub(super) unsafe fn register(
         .collect();
     for (option, default) in OPTIONS.iter().zip(config::defaults(&words, wrapped.port())?) {
         let name = c_string(option.name);
-        let changeable = raw::REDISMODULE_CONFIG_DEFAULT;
-        // SAFETY: the loading context; the server copies name and default; each value is static,
-        // and its callbacks cast it to its own type.
+        // SAFETY: the loading context.
         let status = unsafe {
             match (&option.kind, default) {
                 (OptionKind::Number { min, max, value, .. }, Given::Number(default)) => {
-                    let value = std::ptr::from_ref(*value).cast_mut().cast();
-                    let (get, set) = (Some(get_number as _), Some(set_number as _));
-                    call!(RedisModule_RegisterNumericConfig(
-                        context,
-                        name.as_ptr(),
-                        default,
-                        changeable,
-                        *min,
-                        *max,
-                        get,
-                        set,
-                        None,
-                        value
-                    ))
+                    register_number(context, &name, (default, *min, *max), value)
                 }
                 (OptionKind::Switch { value, .. }, Given::Switch(default)) => {
-                    let value = std::ptr::from_ref(*value).cast_mut().cast();
-                    let (get, set) = (Some(get_switch as _), Some(set_switch as _));
-                    let default = c_int::from(default);
-                    call!(RedisModule_RegisterBoolConfig(
-                        context,
-                        name.as_ptr(),
-                        default,
-                        changeable,
-                        get,
-                        set,
-                        None,
-                        value
-                    ))
+                    register_switch(context, &name, default, value)
                 }
                 (OptionKind::Text { value }, Given::Text(default)) => {
-                    let value = std::ptr::from_ref(*value).cast_mut().cast();
-                    let (get, set) = (Some(get_text as _), Some(set_text as _));
-                    let (fixed, default) = (raw::REDISMODULE_CONFIG_IMMUTABLE, c_string(&default));
-                    call!(RedisModule_RegisterStringConfig(
-                        context,
-                        name.as_ptr(),
-                        default.as_ptr(),
-                        fixed,
-                        get,
-                        set,
-                        None,
-                        value
-                    ))
+                    register_text(context, &name, &default, value)
                 }
                 (_, _) => ERR,
             }
@@ -92,8 +53,88 @@ pub(super) unsafe fn register(
     }
 }
 
+/// # Safety
+/// `context` must be the one that the server loads the module with.
+unsafe fn register_number(
+    context: *mut raw::RedisModuleCtx,
+    name: &CStr,
+    (default, min, max): (i64, i64, i64),
+    value: &'static AtomicI64,
+) -> c_int {
+    // SAFETY: the loading context; the server copies the name. The value is static, and the
+    // callbacks cast it back to this type.
+    unsafe {
+        call!(RedisModule_RegisterNumericConfig(
+            context,
+            name.as_ptr(),
+            default,
+            raw::REDISMODULE_CONFIG_DEFAULT,
+            min,
+            max,
+            Some(get_number),
+            Some(set_number),
+            None,
+            untyped(value)
+        ))
+    }
+}
+
+/// # Safety
+/// `context` must be the one that the server loads the module with.
+unsafe fn register_switch(
+    context: *mut raw::RedisModuleCtx,
+    name: &CStr,
+    default: bool,
+    value: &'static AtomicBool,
+) -> c_int {
+    // SAFETY: the loading context; the server copies the name. The value is static, and the
+    // callbacks cast it back to this type.
+    unsafe {
+        call!(RedisModule_RegisterBoolConfig(
+            context,
+            name.as_ptr(),
+            c_int::from(default),
+            raw::REDISMODULE_CONFIG_DEFAULT,
+            Some(get_switch),
+            Some(set_switch),
+            None,
+            untyped(value)
+        ))
+    }
+}
+
+/// # Safety
+/// `context` must be the one that the server loads the module with.
+unsafe fn register_text(
+    context: *mut raw::RedisModuleCtx,
+    name: &CStr,
+    default: &str,
+    value: &'static TextValue,
+) -> c_int {
+    let default = c_string(default);
+    // SAFETY: the loading context; the server copies name and default. The value is static, and
+    // the callbacks cast it back to this type.
+    unsafe {
+        call!(RedisModule_RegisterStringConfig(
+            context,
+            name.as_ptr(),
+            default.as_ptr(),
+            raw::REDISMODULE_CONFIG_IMMUTABLE,
+            Some(get_text),
+            Some(set_text),
+            None,
+            untyped(value)
+        ))
+    }
+}
+
+/// A value as the server passes it to the callbacks.
+fn untyped<T>(value: &'static T) -> *mut c_void {
+    std::ptr::from_ref(value).cast_mut().cast()
+}
+
 unsafe extern "C" fn get_number(_name: *const c_char, value: *mut c_void) -> c_longlong {
-    // SAFETY: `register` passed a static `AtomicI64`.
+    // SAFETY: `register_number` passed a static `AtomicI64`.
     unsafe { &*value.cast::<AtomicI64>() }.load(Ordering::Relaxed)
 }
 
@@ -103,13 +144,13 @@ unsafe extern "C" fn set_number(
     value: *mut c_void,
     _error: *mut *mut raw::RedisModuleString,
 ) -> c_int {
-    // SAFETY: `register` passed a static `AtomicI64`. The server has checked the range.
+    // SAFETY: `register_number` passed a static `AtomicI64`. The server has checked the range.
     unsafe { &*value.cast::<AtomicI64>() }.store(number, Ordering::Relaxed);
     OK
 }
 
 unsafe extern "C" fn get_switch(_name: *const c_char, value: *mut c_void) -> c_int {
-    // SAFETY: `register` passed a static `AtomicBool`.
+    // SAFETY: `register_switch` passed a static `AtomicBool`.
     c_int::from(unsafe { &*value.cast::<AtomicBool>() }.load(Ordering::Relaxed))
 }
 
@@ -119,7 +160,7 @@ unsafe extern "C" fn set_switch(
     value: *mut c_void,
     _error: *mut *mut raw::RedisModuleString,
 ) -> c_int {
-    // SAFETY: `register` passed a static `AtomicBool`.
+    // SAFETY: `register_switch` passed a static `AtomicBool`.
     unsafe { &*value.cast::<AtomicBool>() }.store(is_on != 0, Ordering::Relaxed);
     OK
 }
