@@ -490,7 +490,7 @@ fn fencing(fences: Fences, labels: &[Vec<u8>]) -> Fencing<'_> {
 
 fn extended(outcome: Result<Extended, Said>) -> Said {
     match outcome {
-        Ok(Extended::Extended { ends_at, counter, counts, lapsed, is_news: _ }) => {
+        Ok(Extended::Extended { ends_at, counter, is_counted: counts, lapsed, is_news: _ }) => {
             let (ends_at, counter) = (ends_at.as_millis(), counter.get());
             Said::Extended { ends_at, counter, counts, lapsed }
         }
@@ -939,8 +939,8 @@ fn a_vote_from_before_a_crash_and_a_repair_after_it_do_not_make_two_holders() {
             promises.extend(lock, claim, fencing, Clocks { now, wall })
         });
         match asked {
-            Ok(Extended::Extended { counts: true, .. }) => Extension::Extended,
-            Ok(Extended::Extended { counts: false, .. }) => Extension::Provisional,
+            Ok(Extended::Extended { is_counted: true, .. }) => Extension::Extended,
+            Ok(Extended::Extended { is_counted: false, .. }) => Extension::Provisional,
             Err(Said::Quarantined { .. }) => Extension::Quarantined,
             other => panic!("{other:?}"),
         }

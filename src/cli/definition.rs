@@ -12,22 +12,22 @@ use clap::{Command, CommandFactory, FromArgMatches};
 use super::args::Arguments;
 
 /// An exit code, and what it means.
-type Code = (&'static str, &'static str);
+type Exit = (&'static str, &'static str);
 
-const DONE: Code = ("0", "done");
-const CONTENDED: Code =
+const DONE: Exit = ("0", "done");
+const CONTENDED: Exit =
     ("120", "contended: another client holds the lock, and still did\nwhen --wait was over");
-const NO_QUORUM: Code = ("121", "no quorum: too few nodes could be asked");
-const LOST: Code = ("122", "lost: the lease ended, or the token does not hold the lock");
-const REFUSED: Code =
+const NO_QUORUM: Exit = ("121", "no quorum: too few nodes could be asked");
+const LOST: Exit = ("122", "lost: the lease ended, or the token does not hold the lock");
+const REFUSED: Exit =
     ("123", "refused: no module, no permission, a key of another type,\na ttl above the limit");
-const USAGE: Code = ("125", "wrong usage, or lockmod itself failed");
-const NOT_EXECUTABLE: Code = ("126", "run: the command cannot be executed");
-const NOT_FOUND: Code = ("127", "run: the command was not found");
-const SIGNAL: Code = ("128+N", "signal N ended the command");
+const USAGE: Exit = ("125", "wrong usage, or lockmod itself failed");
+const NOT_EXECUTABLE: Exit = ("126", "run: the command cannot be executed");
+const NOT_FOUND: Exit = ("127", "run: the command was not found");
+const SIGNAL: Exit = ("128+N", "signal N ended the command");
 
 /// What `lockmod --help` lists: the codes of all commands.
-const ALL: [Code; 9] = [
+const ALL: [Exit; 9] = [
     ("0", "done; run: the command's own exit code"),
     CONTENDED,
     NO_QUORUM,
@@ -39,7 +39,7 @@ const ALL: [Code; 9] = [
     SIGNAL,
 ];
 
-const RUN: [Code; 9] = [
+const RUN: [Exit; 9] = [
     ("0..", "the command's own exit code"),
     CONTENDED,
     NO_QUORUM,
@@ -55,7 +55,7 @@ const RUN: [Code; 9] = [
     ),
 ];
 
-const LOCK: [Code; 7] = [
+const LOCK: [Exit; 7] = [
     ("0", "a signal, as of Ctrl-C, ended it, and the lock was released"),
     CONTENDED,
     NO_QUORUM,
@@ -65,7 +65,7 @@ const LOCK: [Code; 7] = [
     ("128+N", "signal N ended it while it waited for the lock"),
 ];
 
-const ACQUIRE: [Code; 6] = [
+const ACQUIRE: [Exit; 6] = [
     DONE,
     CONTENDED,
     NO_QUORUM,
@@ -73,8 +73,8 @@ const ACQUIRE: [Code; 6] = [
     USAGE,
     ("128+N", "signal N ended it while it waited for the lock"),
 ];
-const BY_TOKEN: [Code; 5] = [DONE, NO_QUORUM, LOST, REFUSED, USAGE];
-const LOOK: [Code; 4] = [
+const BY_TOKEN: [Exit; 5] = [DONE, NO_QUORUM, LOST, REFUSED, USAGE];
+const LOOK: [Exit; 4] = [
     DONE,
     NO_QUORUM,
     (
@@ -83,7 +83,7 @@ const LOOK: [Code; 4] = [
     ),
     USAGE,
 ];
-const STATUS: [Code; 4] = [
+const STATUS: [Exit; 4] = [
     ("0", "a quorum of nodes grants locks"),
     ("121", "no quorum: fewer nodes than a quorum grant locks"),
     (
@@ -92,11 +92,11 @@ const STATUS: [Code; 4] = [
     ),
     USAGE,
 ];
-const LOCAL: [Code; 2] = [DONE, USAGE];
-const LOCAL_NODES: [Code; 3] = [DONE, USAGE, ("128+N", "signal N ended it too soon")];
+const LOCAL: [Exit; 2] = [DONE, USAGE];
+const LOCAL_NODES: [Exit; 3] = [DONE, USAGE, ("128+N", "signal N ended it too soon")];
 
 /// The exit codes of a command.
-fn codes_of(command: &str) -> &'static [Code] {
+fn codes_of(command: &str) -> &'static [Exit] {
     match command {
         "run" => &RUN,
         "lock" => &LOCK,
@@ -110,7 +110,7 @@ fn codes_of(command: &str) -> &'static [Code] {
 }
 
 /// The codes as lines of `--help`, short enough for a terminal of 80 columns.
-fn listed(codes: &[Code]) -> String {
+fn listed(codes: &[Exit]) -> String {
     let mut text = "Exit codes:".to_owned();
     for (code, meaning) in codes {
         for (index, line) in meaning.lines().enumerate() {

@@ -49,7 +49,7 @@ pub(super) struct Job {
 
 /// What became of the command.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Change {
+pub(super) enum JobState {
     /// It ended, with this exit code.
     Ended(u8),
     /// It was stopped, by this signal.
@@ -88,7 +88,7 @@ impl Job {
     ///
     /// # Cancellation
     /// No change is lost.
-    pub(super) async fn change(&mut self) -> std::io::Result<Change> {
+    pub(super) async fn change(&mut self) -> std::io::Result<JobState> {
         loop {
             if let Some(change) = self.reap(WaitPidFlag::WUNTRACED)? {
                 return Ok(change);
@@ -101,7 +101,7 @@ impl Job {
     }
 
     /// Looks at all children that have changed.
-    fn reap(&self, options: WaitPidFlag) -> std::io::Result<Option<Change>> {
+    fn reap(&self, options: WaitPidFlag) -> std::io::Result<Option<JobState>> {
         loop {
             match waitpid(None, Some(WaitPidFlag::WNOHANG | options)) {
                 Ok(WaitStatus::StillAlive) => return Ok(None),
@@ -215,11 +215,11 @@ impl Drop for Job {
     }
 }
 
-fn change_of(status: WaitStatus) -> Option<Change> {
+fn change_of(status: WaitStatus) -> Option<JobState> {
     match status {
-        WaitStatus::Exited(_, code) => Some(Change::Ended(u8::try_from(code).unwrap_or(u8::MAX))),
-        WaitStatus::Signaled(_, by, _) => Some(Change::Ended(signals::code(by as i32))),
-        WaitStatus::Stopped(_, by) => Some(Change::Stopped(by)),
+        WaitStatus::Exited(_, code) => Some(JobState::Ended(u8::try_from(code).unwrap_or(u8::MAX))),
+        WaitStatus::Signaled(_, by, _) => Some(JobState::Ended(signals::code(by as i32))),
+        WaitStatus::Stopped(_, by) => Some(JobState::Stopped(by)),
         _ => None,
     }
 }

@@ -13,7 +13,7 @@ use tokio::time::{Instant, sleep_until};
 
 use super::args::Run;
 use super::failure::{Failure, warn};
-use super::job::{Change, Job, Watch};
+use super::job::{Job, JobState, Watch};
 use super::signals::{self, Signals};
 use super::tie;
 use super::waiting::acquire;
@@ -105,8 +105,8 @@ async fn attend(
         tokio::select! {
             biased;
             change = job.change() => match change? {
-                Change::Ended(code) => return Ok(Ok(code)),
-                Change::Stopped(by) => {
+                JobState::Ended(code) => return Ok(Ok(code)),
+                JobState::Stopped(by) => {
                     if !job.suspend(by).await {
                         continue;
                     }

@@ -39,7 +39,7 @@ pub(super) async fn acquire(
 }
 
 async fn watch(locker: &Locker, name: &Name, signals: &mut Signals) -> Result<Guard, Failure> {
-    let mut place = Place { began_at: Instant::now(), at_most: u64::MAX };
+    let mut place = PlaceEstimate { began_at: Instant::now(), at_most: u64::MAX };
     let mut acquiring = locker.acquire(name).into_future();
     let mut telling = interval(TELL_EVERY);
     telling.tick().await;
@@ -141,12 +141,12 @@ fn infos(nodes: &[NodeInfo]) -> impl Iterator<Item = &LockInfo> {
 ///
 /// Whoever came later stands behind, so the place is never larger than the number of those who
 /// waited at any time since; and it is the first as soon as nobody has been waiting for longer.
-struct Place {
+struct PlaceEstimate {
     began_at: Instant,
     at_most: u64,
 }
 
-impl Place {
+impl PlaceEstimate {
     fn tell(&mut self, nodes: &[NodeInfo]) -> String {
         let Some(longest) = infos(nodes).max_by_key(|info| info.waiters) else {
             return String::new();
@@ -243,7 +243,7 @@ mod tests {
     #[test]
     fn the_place_is_told_as_far_as_it_is_known_and_never_gets_worse() {
         let began_at = Instant::now();
-        let mut place = Place { began_at, at_most: u64::MAX };
+        let mut place = PlaceEstimate { began_at, at_most: u64::MAX };
         assert_eq!(place.tell(&[]), "");
         let hour = 3_600_000;
         assert_eq!(place.tell(&[node(3, hour)]), "place 3 of 3 or better, ");

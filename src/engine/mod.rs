@@ -22,12 +22,12 @@ pub use attempt::{Answer, Attempt, Grant, Loss, RaiseAnswer, Step};
 pub use fence::{Fence, RAISE_MARGIN, VOTE_MARGIN};
 pub use histogram::Histogram;
 pub use node::{
-    Acquired, Begun, Call, CallId, Caution, Ceilings, Census, Change, Claim, ConnectionId, Counts,
-    Decided, Draft, Effect, Extended, FENCE_BLOCK, Fencing, Found, Gate, Granted, HandOver,
-    Inventory, LEASE_BLOCK, Lease, Left, Line, Loaded, Lock, LockAccount, LockName, LockState,
-    Look, Node, NodeAccount, Parting, Promises, Queued, Recovery, Released, Room, Saved, Standing,
-    Stated, Statement, Stop, Stopped, Tally, Turn, Turning, Waiter, Warning, promote, recover,
-    start,
+    Acquired, Availability, Begun, Call, CallId, Caution, Ceilings, Census, Change, Claim,
+    ConnectionId, Counts, Decided, Draft, Effect, Extended, FENCE_BLOCK, Fencing, Found, Gate,
+    Granted, HandOver, Inventory, LEASE_BLOCK, Lease, Left, Line, Loaded, Lock, LockAccount,
+    LockName, LockState, Look, Node, NodeAccount, Parting, Promises, Queued, Recovery, Released,
+    Room, Saved, Stated, Statement, Stop, Stopped, Tally, Turn, Turning, Waiter, Warning, promote,
+    recover, start,
 };
 pub use quorum::{NODES_MAX, NodeSet, Quorum};
 pub use refusal::{QuarantineReason, Refusal};

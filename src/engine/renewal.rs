@@ -111,7 +111,7 @@ pub enum RenewalStep {
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-enum Phase {
+enum LeaseState {
     Held,
     Lost(Ending),
     Released,
@@ -137,7 +137,7 @@ pub struct Renewal {
     quorum: Quorum,
     terms: Terms,
     schedule: Schedule,
-    phase: Phase,
+    state: LeaseState,
     ends_at: Instant,
     /// The validity never ends after this.
     latest: Option<Instant>,
@@ -160,7 +160,7 @@ impl Renewal {
             quorum,
             terms,
             schedule,
-            phase: Phase::Held,
+            state: LeaseState::Held,
             ends_at: latest.map_or(ends_at, |latest| latest.min(ends_at)),
             latest,
             next_at: schedule.every.map(|every| started_at.after(every)),
@@ -183,34 +183,37 @@ impl Renewal {
     /// still has the time until that end, for its holder to stop in; one that was removed or
     /// released has none.
     pub const fn validity(&self, now: Instant) -> Millis {
-        match self.phase {
-            Phase::Held | Phase::Lost(Ending::Expired | Ending::MaxHold) => now.until(self.ends_at),
-            Phase::Lost(Ending::Removed) | Phase::Released => Millis::ZERO,
+        match self.state {
+            LeaseState::Held | LeaseState::Lost(Ending::Expired | Ending::MaxHold) => {
+                now.until(self.ends_at)
+            }
+            LeaseState::Lost(Ending::Removed) | LeaseState::Released => Millis::ZERO,
         }
     }
 
     /// Why the lease is lost, if it is. Once this has returned an ending, the lease stays lost.
     pub fn ending(&mut self, now: Instant) -> Option<Ending> {
-        if self.phase == Phase::Held && now >= self.lost_at() {
+        if self.state == LeaseState::Held && now >= self.lost_at() {
             let is_capped = self.latest.is_some_and(|latest| latest <= self.ends_at);
-            self.phase = Phase::Lost(if is_capped { Ending::MaxHold } else { Ending::Expired });
+            self.state =
+                LeaseState::Lost(if is_capped { Ending::MaxHold } else { Ending::Expired });
         }
-        match self.phase {
-            Phase::Lost(ending) => Some(ending),
-            Phase::Held | Phase::Released => None,
+        match self.state {
+            LeaseState::Lost(ending) => Some(ending),
+            LeaseState::Held | LeaseState::Released => None,
         }
     }
 
     /// Whether the lease was given back.
     pub const fn is_released(&self) -> bool {
-        matches!(self.phase, Phase::Released)
+        matches!(self.state, LeaseState::Released)
     }
 
     /// Gives the lease back: from now on nothing but the release may be sent. False if it was
     /// given back before.
     pub const fn release(&mut self) -> bool {
         let is_first = !self.is_released();
-        self.phase = Phase::Released;
+        self.state = LeaseState::Released;
         self.round = None;
         is_first
     }
@@ -346,7 +349,7 @@ impl Renewal {
         }
         // Repairing without a confirmation would undo an operator's DEL on all nodes.
         if self.quorum.is_reached(round.not_ours) {
-            self.phase = Phase::Lost(Ending::Removed);
+            self.state = LeaseState::Lost(Ending::Removed);
             self.round = None;
             return RenewalStep::Lost(Ending::Removed);
         }

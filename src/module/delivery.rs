@@ -16,22 +16,22 @@ const MOVED: &str = "the lock has moved to another node of the cluster";
 #[derive(Debug)]
 pub(super) enum Delivery {
     /// Granted.
-    Granted(Rc<Shared>),
+    Granted(Rc<SharedGrant>),
     /// Something else.
     Parting(Parting),
 }
 
 /// A grant to all calls with one token. It stands if any of them was told.
 #[derive(Debug)]
-pub(super) struct Shared {
+pub(super) struct SharedGrant {
     granted: Granted,
     is_delivered: Cell<bool>,
 }
 
-impl Shared {
+impl SharedGrant {
     /// A grant that nobody has been told of yet.
-    pub(super) fn new(granted: Granted) -> Rc<Shared> {
-        Rc::new(Shared { granted, is_delivered: Cell::new(false) })
+    pub(super) fn new(granted: Granted) -> Rc<SharedGrant> {
+        Rc::new(SharedGrant { granted, is_delivered: Cell::new(false) })
     }
 }
 
@@ -57,7 +57,7 @@ impl Delivery {
     /// The grant, and whether any call was told of it; `None` while another call may still be told.
     pub(super) fn over(self) -> Option<(Granted, bool)> {
         let Delivery::Granted(shared) = self else { return None };
-        let Shared { granted, is_delivered } = Rc::into_inner(shared)?;
+        let SharedGrant { granted, is_delivered } = Rc::into_inner(shared)?;
         Some((granted, is_delivered.get()))
     }
 }

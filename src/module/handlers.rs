@@ -5,12 +5,13 @@
 //! [`super::replication`]).
 
 use super::arguments::{ARGS_MAX, KEY, TOKEN, TTL, slices};
-use super::ffi::{Answered, Args, Context, Found};
+use super::ffi::{Answered, Args, AtKey, Context};
 use super::process::Process;
 use super::replication::Stands;
 use super::{clock, config, info, process, replication, start, waiters};
 use crate::engine::{
-    Acquired, Extended, Fence, Instant, Lock, Millis, Queued, Refusal, Released, Standing, Token,
+    Acquired, Availability, Extended, Fence, Instant, Lock, Millis, Queued, Refusal, Released,
+    Token,
 };
 use crate::wire::outcome::{AcquireReply, ExtendReply, RaiseReply, ReleaseReply, of_fence};
 use crate::wire::request::{self, Limits, WaitMode};
@@ -64,7 +65,7 @@ impl Handler for Acquire {
             }
         };
         if has_line || waiters::any(server) {
-            waiters::settle(context, args.get(KEY), outcome.standing());
+            waiters::serve(context, args.get(KEY), outcome.availability());
         }
         Ok(answered)
     }
@@ -166,7 +167,7 @@ impl Handler for Release {
             context.notify(c"lock.release", args, KEY);
         }
         if has_line {
-            waiters::settle(context, args.get(KEY), outcome.standing());
+            waiters::serve(context, args.get(KEY), outcome.availability());
         }
         let reply = if is_out_of_line { ReleaseReply::NotInLine } else { outcome.into() };
         Ok(reply.into())
@@ -210,7 +211,7 @@ fn give_back(
         })
     };
     let (outcome, is_out_of_line) = match context.open(args, KEY).find() {
-        Found::Lock(lock) => match decide(lock)? {
+        AtKey::Lock(lock) => match decide(lock)? {
             // A fact brings no ticket.
             (Released::HeldByAnother | Released::NotHeld, _) if states_facts() => {
                 let apply = |process: &mut Process| process.node.apply_release(lock, token, now);
@@ -218,9 +219,9 @@ fn give_back(
             }
             decided => decided,
         },
-        Found::Nothing if has_line => decide(&mut Lock::default())?,
-        Found::Nothing => (Released::NotHeld, false),
-        Found::Other => return Err(Refusal::WrongType),
+        AtKey::Nothing if has_line => decide(&mut Lock::default())?,
+        AtKey::Nothing => (Released::NotHeld, false),
+        AtKey::Other => return Err(Refusal::WrongType),
     };
     Ok(GivenBack { outcome, has_line, is_out_of_line })
 }
@@ -287,7 +288,7 @@ impl Handler for Extend {
                     context.notify(c"lock.extend", args, KEY);
                 }
                 if waiters::any(context.in_server()) {
-                    waiters::settle(context, args.get(KEY), Some(Standing::Held(ends_at)));
+                    waiters::serve(context, args.get(KEY), Some(Availability::Held(ends_at)));
                 }
             }
             Extended::HeldByAnother | Extended::NotHeld => {}
@@ -305,9 +306,9 @@ impl Handler for ReadOrRaise {
     fn run(context: &mut Context<'_>, args: &mut Args<'_>) -> Result<Answered, Refusal> {
         match args.len() {
             2 => match context.open_to_read(args, KEY).find() {
-                Found::Lock(lock) => Ok(of_fence(lock.counter()).into()),
-                Found::Nothing => Ok(of_fence(Fence::ZERO).into()),
-                Found::Other => Err(Refusal::WrongType),
+                AtKey::Lock(lock) => Ok(of_fence(lock.counter()).into()),
+                AtKey::Nothing => Ok(of_fence(Fence::ZERO).into()),
+                AtKey::Other => Err(Refusal::WrongType),
             },
             4 => raise(context, args),
             _ => Ok(Answered::WrongArity),
@@ -328,9 +329,9 @@ fn raise(context: &mut Context<'_>, args: &mut Args<'_>) -> Result<Answered, Ref
         let mut nothing = Lock::default();
         let mut key = context.open(args, KEY);
         let lock = match key.find() {
-            Found::Lock(lock) => lock,
-            Found::Nothing => &mut nothing,
-            Found::Other => return Err(Refusal::WrongType),
+            AtKey::Lock(lock) => lock,
+            AtKey::Nothing => &mut nothing,
+            AtKey::Other => return Err(Refusal::WrongType),
         };
         let outcome = match ready {
             None => process::with(server, |process| process.node.apply_raise(lock, token, fence)),
@@ -391,9 +392,9 @@ impl Handler for Info {
             process::with(server, |process| process.node.account_of(place, lock, now))
         };
         let mut account = match context.open_to_read(args, KEY).find() {
-            Found::Lock(lock) => account(lock),
-            Found::Nothing => account(&Lock::default()),
-            Found::Other => return Err(Refusal::WrongType),
+            AtKey::Lock(lock) => account(lock),
+            AtKey::Nothing => account(&Lock::default()),
+            AtKey::Other => return Err(Refusal::WrongType),
         };
         account.obstacle = obstacle;
         Ok(context.describe(&account))

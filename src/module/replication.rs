@@ -6,7 +6,7 @@
 //! much as a whole acquire. Refusals state nothing.
 
 use super::arguments::{ARGS_MAX, KEY, TOKEN, TTL, slices};
-use super::ffi::{Answered, Args, Context, Found, Level};
+use super::ffi::{Answered, Args, AtKey, Context, Level};
 use super::{clock, process, start};
 use crate::engine::{Decided, Fence, Fencing, Instant, Lock, Millis, Refusal, Stated};
 use crate::wire::fact::{self, SUFFIX_MAX};
@@ -154,16 +154,16 @@ fn apply_to_lock(
     };
     let mut key = context.open(args, KEY);
     match key.find() {
-        Found::Lock(lock) => {
+        AtKey::Lock(lock) => {
             apply(lock);
             key.persist();
         }
-        Found::Nothing => {
+        AtKey::Nothing => {
             let mut lock = Lock::free(Fence::ZERO, read.now);
             apply(&mut lock);
             key.put(lock);
         }
-        Found::Other => return Err(Refusal::WrongType),
+        AtKey::Other => return Err(Refusal::WrongType),
     }
     Ok(())
 }

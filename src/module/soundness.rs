@@ -7,11 +7,11 @@
 //! fine:
 //!
 //! ```
-//! use lockmod::soundness::{Args, Context, Found};
+//! use lockmod::soundness::{Args, Context, AtKey};
 //!
 //! fn of_one(context: &mut Context<'_>, args: &Args<'_>) {
 //!     let mut first = context.open(args, 1);
-//!     if let Found::Lock(lock) = first.find() {
+//!     if let AtKey::Lock(lock) = first.find() {
 //!         assert!(lock.counter().get() > 0);
 //!     }
 //!     drop(first);
@@ -21,11 +21,11 @@
 //! ```
 //!
 //! ```compile_fail,E0499
-//! use lockmod::soundness::{Args, Context, Found};
+//! use lockmod::soundness::{Args, Context, AtKey};
 //!
 //! fn of_two(context: &mut Context<'_>, args: &Args<'_>) {
 //!     let mut first = context.open(args, 1);
-//!     if let Found::Lock(lock) = first.find() {
+//!     if let AtKey::Lock(lock) = first.find() {
 //!         let mut second = context.open(args, 1);
 //!         second.find();
 //!         assert!(lock.counter().get() > 0);
@@ -164,4 +164,4 @@
 //! }
 //! ```
 
-pub use super::ffi::{Args, Context, Cursor, Found, Guarded, InServer, Key};
+pub use super::ffi::{Args, AtKey, Context, Cursor, Guarded, InServer, Key};

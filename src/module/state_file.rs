@@ -66,10 +66,10 @@ struct Writer {
 struct Board {
     statement: Statement,
     /// Why the last write failed.
-    failure: Option<Failure>,
+    failure: Option<FailedWrite>,
 }
 
-struct Failure {
+struct FailedWrite {
     cause: String,
     at: Instant,
     /// Whether the log has it.
@@ -165,7 +165,7 @@ impl StateFile {
 
     /// Tries a failed write again in the background, if [`RETRY`] has passed at `now`.
     pub(super) fn retry(&self, now: Instant) {
-        let is_due = |failure: &Failure| failure.at.after(RETRY) <= now;
+        let is_due = |failure: &FailedWrite| failure.at.after(RETRY) <= now;
         if self.shared.board().failure.as_ref().is_some_and(is_due) {
             self.wake();
         }
@@ -323,9 +323,9 @@ impl Shared {
 
     fn failed(&self, cause: String) {
         let mut board = self.board();
-        let was_told = |known: &Failure| known.is_told && known.cause == cause;
+        let was_told = |known: &FailedWrite| known.is_told && known.cause == cause;
         let is_told = board.failure.as_ref().is_some_and(was_told);
-        board.failure = Some(Failure { cause, at: clock::now(), is_told });
+        board.failure = Some(FailedWrite { cause, at: clock::now(), is_told });
     }
 
     fn writer(&self) -> MutexGuard<'_, Writer> {

@@ -11,13 +11,13 @@ use std::rc::Rc;
 use std::time::{Duration, Instant as StdInstant};
 
 use super::alarm::Alarm;
-use super::delivery::{Delivery, Shared};
-use super::ffi::waiting::{Name, Task, Told, Writes, do_after};
-use super::ffi::{Context, Found, InServer};
+use super::delivery::{Delivery, SharedGrant};
+use super::ffi::waiting::{KeyName, Task, Told, Writes, do_after};
+use super::ffi::{AtKey, Context, InServer};
 use super::{clock, config, process, replication, start};
 use crate::engine::{
-    Acquired, Call, CallId, Claim, ConnectionId, Effect, Gate, Granted, HandOver, Instant, Lock,
-    Look, Millis, Queued, Refusal, Released, Standing, Turning,
+    Acquired, Availability, Call, CallId, Claim, ConnectionId, Effect, Gate, Granted, HandOver,
+    Instant, Lock, Look, Millis, Queued, Refusal, Released, Turning,
 };
 use crate::wire::request::Queue;
 use crate::wire::resp::Reply;
@@ -80,31 +80,32 @@ pub(super) fn block(
 
 /// Looks at a line, after it or its lock has changed, and serves the next waiter.
 ///
-/// `standing` is the state of the lock, if the caller knows it. The context's database must be the
-/// lock's.
-pub(super) fn settle(context: &mut Context<'_>, name: &[u8], standing: Option<Standing>) {
+/// `availability` is the state of the lock, if the caller knows it. The context's database must be
+/// the lock's.
+pub(super) fn serve(context: &mut Context<'_>, name: &[u8], availability: Option<Availability>) {
     let server = context.in_server();
     let place = (context.database(), name);
-    let mut look = Look::after(standing);
+    let mut look = Look::after(availability);
     let mut text = None;
     loop {
         let (now, reserve) = (clock::now(), config::reserve());
-        let turning =
-            process::with(server, |process| process.node.settle(place, &mut look, now, reserve));
+        let turning = process::with(server, |process| {
+            process.node.serve_next(place, &mut look, now, reserve)
+        });
         if turning == Turning::Over {
             break;
         }
         let text = text.get_or_insert_with(|| context.name(name));
         match turning {
             Turning::Over | Turning::On => {}
-            Turning::Standing => look.standing = Some(standing_of(context, text, now)),
+            Turning::Availability => look.availability = Some(availability_of(context, text, now)),
             Turning::Gate => look.gate = Some(gate(context, text)),
             Turning::Wake(ticket, channel) => {
                 context.publish(&channel, &ticket.to_bytes());
                 break;
             }
             Turning::HandOver(hand_over) => {
-                look.standing = grant(context, text, hand_over, now);
+                look.availability = grant(context, text, hand_over, now);
             }
         }
     }
@@ -112,16 +113,16 @@ pub(super) fn settle(context: &mut Context<'_>, name: &[u8], standing: Option<St
 }
 
 /// The state of the lock at its key.
-fn standing_of(context: &mut Context<'_>, name: &Name, now: Instant) -> Standing {
+fn availability_of(context: &mut Context<'_>, name: &KeyName, now: Instant) -> Availability {
     match name.open_to_read(context).find() {
-        Found::Lock(lock) => Standing::of(lock, now),
-        Found::Nothing => Standing::Free,
-        Found::Other => Standing::WrongType,
+        AtKey::Lock(lock) => Availability::of(lock, now),
+        AtKey::Nothing => Availability::Free,
+        AtKey::Other => Availability::WrongType,
     }
 }
 
 /// Whether the server would accept a write to the lock's key.
-fn gate(context: &mut Context<'_>, name: &Name) -> Gate {
+fn gate(context: &mut Context<'_>, name: &KeyName) -> Gate {
     let server = context.in_server();
     if context.must_not_replicate() {
         return Gate::Paused;
@@ -143,10 +144,10 @@ fn gate(context: &mut Context<'_>, name: &Name) -> Gate {
 /// that is known.
 fn grant(
     context: &mut Context<'_>,
-    name: &Name,
+    name: &KeyName,
     mut hand_over: HandOver,
     now: Instant,
-) -> Option<Standing> {
+) -> Option<Availability> {
     let server = context.in_server();
     let may_have_it = |call: &Call| name.may_be_acquired(context, &call.user);
     let allowed: Vec<bool> = hand_over.calls().iter().map(may_have_it).collect();
@@ -158,20 +159,20 @@ fn grant(
         return None;
     }
     let outcome = try_grant(context, name, &hand_over, now);
-    let (standing, granted) =
+    let (availability, granted) =
         process::with(server, |process| process.node.handed_over(&hand_over, &outcome, now));
     if let Some(granted) = granted {
-        let shared = Shared::new(granted);
+        let shared = SharedGrant::new(granted);
         for call in hand_over.calls() {
             answer(server, call.id, Delivery::Granted(Rc::clone(&shared)));
         }
     }
-    standing
+    availability
 }
 
 fn try_grant(
     context: &mut Context<'_>,
-    name: &Name,
+    name: &KeyName,
     hand_over: &HandOver,
     now: Instant,
 ) -> Result<Acquired, Refusal> {
@@ -282,8 +283,8 @@ fn undelivered(context: &mut Context<'_>, granted: Granted) {
     let ready = start::ready(context);
     let mut key = text.open(context);
     let lock = match key.find() {
-        Found::Lock(lock) => lock,
-        Found::Nothing | Found::Other => &mut nothing,
+        AtKey::Lock(lock) => lock,
+        AtKey::Nothing | AtKey::Other => &mut nothing,
     };
     let released = process::decide(ready, |node| Ok(node.take_back(lock, &granted, now)));
     drop(key);
@@ -291,7 +292,7 @@ fn undelivered(context: &mut Context<'_>, granted: Granted) {
         text.replicate_release(context, &granted.token);
         text.changed(context, c"lock.release");
         if any(server) {
-            settle(context, name, Some(Standing::Free));
+            serve(context, name, Some(Availability::Free));
         }
     }
 }
@@ -346,7 +347,7 @@ fn woken(context: &mut Context<'_>) {
             if place > 0 && started.elapsed() >= SLICE {
                 process::with(server, |process| process.node.line_changed((database, &name)));
             } else if context.select(database) {
-                settle(context, &name, None);
+                serve(context, &name, None);
             }
         }
     }

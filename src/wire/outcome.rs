@@ -95,8 +95,8 @@ impl From<Extended> for ExtendReply {
     #[inline]
     fn from(outcome: Extended) -> ExtendReply {
         match outcome {
-            Extended::Extended { counts: true, .. } => ExtendReply::Extended,
-            Extended::Extended { counts: false, .. } => ExtendReply::Provisional,
+            Extended::Extended { is_counted: true, .. } => ExtendReply::Extended,
+            Extended::Extended { is_counted: false, .. } => ExtendReply::Provisional,
             Extended::HeldByAnother => ExtendReply::HeldByAnother,
             Extended::NotHeld => ExtendReply::NotHeld,
         }

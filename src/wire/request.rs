@@ -117,7 +117,7 @@ impl<'a> Request<'a> {
     /// The bytes of the command, for the lock `key`.
     pub fn pack(&self, key: &[u8]) -> Vec<u8> {
         let (mut first, mut second) = (itoa::Buffer::new(), itoa::Buffer::new());
-        let mut args = Args { args: [b""; ARGS_MAX], count: 0 };
+        let mut args = Packer { args: [b""; ARGS_MAX], count: 0 };
         args.push(self.command().as_bytes());
         args.push(key);
         let ticket = self.queue().map(|queue| queue.ticket.to_bytes()).unwrap_or_default();
@@ -217,12 +217,12 @@ impl<'a> Request<'a> {
 pub const ARGS_MAX: usize = 12;
 
 /// The arguments of a command that is being built.
-struct Args<'b> {
+struct Packer<'b> {
     args: [&'b [u8]; ARGS_MAX],
     count: usize,
 }
 
-impl<'b> Args<'b> {
+impl<'b> Packer<'b> {
     fn push(&mut self, arg: &'b [u8]) {
         self.args[self.count] = arg;
         self.count += 1;

@@ -174,13 +174,13 @@ impl Node {
         let (held_before, until) = (self.holder() == Some(id), self.lock.until());
         let outcome = self.ask(|node, lock| node.extend(lock, claim, fencing, CLOCKS), true);
         match outcome {
-            Some(Extended::Extended { ends_at, counts, .. }) => {
+            Some(Extended::Extended { ends_at, is_counted, .. }) => {
                 // A lease that ends earlier now rests on nothing else any more.
                 let rests_on_both = held_before && ends_at >= until;
                 let known = if rests_on_both { self.origin.round } else { round };
                 self.origin = Origin { id, round: ttls.last(known, round) };
-                let counts = counts || defect == Defect::ProvisionalCounts;
-                if counts { Reply::Extended(round) } else { Reply::Provisional(round) }
+                let is_counted = is_counted || defect == Defect::ProvisionalCounts;
+                if is_counted { Reply::Extended(round) } else { Reply::Provisional(round) }
             }
             Some(Extended::HeldByAnother) => Reply::HeldByAnother(round),
             Some(Extended::NotHeld) => Reply::NotHeld(round),

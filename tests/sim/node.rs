@@ -9,10 +9,10 @@ use std::time::Duration;
 use lockmod::codec::state::{decode_state, encode_state};
 use lockmod::codec::{decode_lock, encode_lock, hash_lock};
 use lockmod::engine::{
-    Acquired, Caution, Ceilings, Census, Change, Claim, Clocks, ConnectionId, Effect, Extended,
-    Fence, Fencing, Found, Gate, Instant, Inventory, Line, Loaded, Lock, Look, Millis,
-    Node as Engine, Queued, Refusal, Saved, Standing, Stated, Statement, Stop, Ticket, Token, Turn,
-    Turning, UnixTime, Waiter,
+    Acquired, Availability, Caution, Ceilings, Census, Change, Claim, Clocks, ConnectionId, Effect,
+    Extended, Fence, Fencing, Found, Gate, Instant, Inventory, Line, Loaded, Lock, Look, Millis,
+    Node as Engine, Queued, Refusal, Saved, Stated, Statement, Stop, Ticket, Token, Turn, Turning,
+    UnixTime, Waiter,
 };
 use lockmod::wire::fact::{self, Restated, restate};
 use lockmod::wire::outcome::{AcquireReply, ExtendReply, RaiseReply, ReleaseReply, of_fence};
@@ -215,7 +215,7 @@ impl Node {
         let lock = self.locks.get(name);
         let lease = lock.and_then(|lock| {
             let lease = lock.lease(self.now())?;
-            let is_provisional = !self.engine.promises().counts(lock, self.now());
+            let is_provisional = !self.engine.promises().is_counted(lock, self.now());
             Some((id(lease.token.as_bytes()), lease.fence.get(), is_provisional))
         });
         let counter =
@@ -596,7 +596,7 @@ impl Node {
         let decided = self.decide(name, |engine, lock, now| {
             engine.acquire_in_line(place, lock, request, queued.as_ref(), now)
         });
-        self.settle(name);
+        self.serve_waiters(name);
         // That the disk is full is found out by asking for what needs it.
         let is_misled = was_called && !matches!(decided, Ok(_) | Err(Refusal::StateFile { .. }));
         self.callers.tally.misled += u64::from(is_misled);
@@ -625,7 +625,7 @@ impl Node {
             };
             Ok(engine.release_in_line(place, lock, token, queued.as_ref(), now))
         })?;
-        self.settle(name);
+        self.serve_waiters(name);
         let is_out_of_line = queued.is_some() && !is_there;
         Ok(if is_out_of_line { ReleaseReply::NotInLine } else { outcome.into() }.into())
     }
@@ -657,7 +657,7 @@ impl Node {
     }
 
     /// Looks at the line before a lock.
-    fn settle(&mut self, name: &[u8]) {
+    fn serve_waiters(&mut self, name: &[u8]) {
         self.settle_one(name);
         self.carry_out();
     }
@@ -666,13 +666,14 @@ impl Node {
         let (now, before) = (self.now(), self.reserved_for(name));
         let mut look = Look::default();
         loop {
-            match self.engine.settle((0, name), &mut look, now, RESERVE) {
+            match self.engine.serve_next((0, name), &mut look, now, RESERVE) {
                 Turning::Over => break,
                 Turning::On => {}
-                Turning::Standing => {
+                Turning::Availability => {
                     let lock = self.locks.get(name);
-                    let standing = lock.map_or(Standing::Free, |lock| Standing::of(lock, now));
-                    look.standing = Some(standing);
+                    let availability =
+                        lock.map_or(Availability::Free, |lock| Availability::of(lock, now));
+                    look.availability = Some(availability);
                 }
                 Turning::Gate => look.gate = Some(Gate::Open),
                 Turning::Wake(ticket, channel) => {
@@ -761,9 +762,9 @@ impl Node {
         })?;
         let repairs = matches!(fencing, Fencing::Repair { .. });
         self.repaired += u64::from(repairs && matches!(outcome, Extended::Extended { .. }));
-        let is_provisional = matches!(outcome, Extended::Extended { counts: false, .. });
+        let is_provisional = matches!(outcome, Extended::Extended { is_counted: false, .. });
         self.provisional += u64::from(is_provisional);
-        self.settle(name);
+        self.serve_waiters(name);
         let reply = match ExtendReply::from(outcome) {
             ExtendReply::Provisional if self.defect == Defect::CountsProvisional => {
                 ExtendReply::Extended

@@ -594,9 +594,6 @@ const SIDES: [&str; 16] = [
     "Token",
     "Waiter",
 ];
-/// Names of different things, each of which is known in its own layer only.
-const APART: [&str; 10] =
-    ["Args", "Change", "Code", "Failure", "Found", "Name", "Phase", "Place", "Shared", "Shown"];
 
 fn twins(sources: &[Source]) -> Vec<Finding> {
     let mut seen: BTreeMap<&str, &str> = BTreeMap::new();
@@ -604,8 +601,8 @@ fn twins(sources: &[Source]) -> Vec<Finding> {
     for source in sources.iter().filter(|source| source.is_rust() && source.is_in("src/")) {
         for (i, line) in source.lines.iter().enumerate().filter(|(_, line)| !line.is_test) {
             let Some(name) = type_name(&line.code) else { continue };
-            let is_known = SIDES.contains(&name) || APART.contains(&name);
-            if let Some(first) = seen.insert(name, &source.path).filter(|_| !is_known) {
+            let is_sides = SIDES.contains(&name);
+            if let Some(first) = seen.insert(name, &source.path).filter(|_| !is_sides) {
                 let reason = format!("another type is called `{name}`, in {first}");
                 findings.push(Finding { path: source.path.clone(), line: i + 1, reason });
             }

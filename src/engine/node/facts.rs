@@ -100,7 +100,7 @@ impl Node {
         self.tally.counts.raises += 1;
         let ends_at = lock.written_lease().map_or(Instant::default(), |lease| lease.ends_at);
         let counter = lock.counter();
-        Extended::Extended { ends_at, counter, counts: true, is_news: true, lapsed: false }
+        Extended::Extended { ends_at, counter, is_counted: true, is_news: true, lapsed: false }
     }
 
     /// Raises the floor, as an operator did at the master. Returns the floor.

@@ -32,7 +32,7 @@ impl Promises {
         self.check_quarantine(now)?;
         let ticket = queued.map(|queued| &queued.ticket);
         let is_kept_out =
-            lock.standing(claim.token, now) == Holding::NotHeld && !line.lets_in(ticket);
+            lock.holding(claim.token, now) == Holding::NotHeld && !line.lets_in(ticket);
         let outcome =
             if is_kept_out { Acquired::Held } else { self.acquire(lock, claim, label, now)? };
         match (outcome, queued) {

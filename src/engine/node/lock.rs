@@ -176,7 +176,7 @@ impl Lock {
     }
 
     /// Whether `token` holds the lock at `now`.
-    pub(super) fn standing(&self, token: Token<'_>, now: Instant) -> Holding {
+    pub(super) fn holding(&self, token: Token<'_>, now: Instant) -> Holding {
         match self.written_token() {
             Some(holder) if now <= self.until.unpack() => {
                 if holder == token {

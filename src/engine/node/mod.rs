@@ -32,7 +32,7 @@ pub use lock::{Lease, Lock};
 pub use promises::{Ceilings, FENCE_BLOCK, LEASE_BLOCK, Promises};
 pub use recovery::{Found, Loaded, Recovery, Saved, Stopped, promote, recover, start};
 pub use requests::{Acquired, Claim, Extended, Fencing, Released, Stop};
-pub use serving::{Effect, Gate, HandOver, Look, Parting, Standing, Turning};
+pub use serving::{Availability, Effect, Gate, HandOver, Look, Parting, Turning};
 pub use start::{Begun, Caution, Warning};
 pub use statement::{Draft, Statement};
 pub use tally::{Counts, Tally};
@@ -41,14 +41,14 @@ use std::collections::{BTreeSet, VecDeque};
 
 use crate::engine::{Clocks, Fence, Instant, QuarantineReason, Refusal, Token, UnixTime};
 use lines::Lines;
-use start::Phase;
+use start::Stage;
 
 /// A node.
 #[derive(Clone, Debug)]
 pub struct Node {
     promises: Promises,
     tally: Tally,
-    phase: Phase,
+    stage: Stage,
     /// Whether leases may have moved to other names before the node had begun.
     have_names_changed: bool,
     /// The clocks by which leases are dated outside of the process.
@@ -77,7 +77,7 @@ impl Node {
         Node {
             promises: Promises::new(Fence::ZERO, None),
             tally: Tally::NONE,
-            phase: Phase::Starting(None),
+            stage: Stage::Starting(None),
             have_names_changed: false,
             dating: Clocks { now: Instant::from_millis(0), wall: UnixTime::from_millis(0) },
             looked_at: Instant::from_millis(0),

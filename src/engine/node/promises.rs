@@ -294,7 +294,7 @@ impl Promises {
     }
 
     /// Whether an extension of this lock's lease counts towards a quorum.
-    pub fn counts(&self, lock: &Lock, now: Instant) -> bool {
+    pub fn is_counted(&self, lock: &Lock, now: Instant) -> bool {
         self.quarantine(now).is_none() || !self.nothing_counts(now) && !lock.is_provisional()
     }
 

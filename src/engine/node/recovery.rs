@@ -682,7 +682,10 @@ mod tests {
             let mut node = Promises::new(Fence::ZERO, None);
             node.recover(recovery);
             assert!(node.quarantine(loaded.clocks.now).is_some());
-            assert_eq!(node.counts(&Lock::default(), loaded.clocks.now), !recovery.nothing_counts);
+            assert_eq!(
+                node.is_counted(&Lock::default(), loaded.clocks.now),
+                !recovery.nothing_counts
+            );
             recovery.nothing_counts
         };
         let stopped = Saved { stop: stopped(false), ..distrusted };

@@ -57,7 +57,7 @@ pub enum Extended {
         /// The lock's counter now.
         counter: Fence,
         /// Whether it counts towards a quorum; otherwise the lease is provisional.
-        counts: bool,
+        is_counted: bool,
         /// Whether the lease, its mark or the counter has changed.
         is_news: bool,
         /// Whether it is a repair, and an earlier lease had ended without being given back.
@@ -142,7 +142,7 @@ impl Promises {
     ) -> Result<Acquired, Stop> {
         self.check_quarantine(now)?;
         let ends_at = now.after(claim.ttl);
-        match lock.standing(claim.token, now) {
+        match lock.holding(claim.token, now) {
             Holding::HeldByAnother => Ok(Acquired::Held),
             Holding::Holds => {
                 let fence = lock.lease_fence();
@@ -166,7 +166,7 @@ impl Promises {
 
     /// Releases the lease of `token`. Allowed in quarantine.
     pub fn release(&self, lock: &mut Lock, token: Token<'_>, now: Instant) -> Released {
-        match lock.standing(token, now) {
+        match lock.holding(token, now) {
             Holding::Holds => {
                 let held_for = lock.held_for(now);
                 lock.erase_lease(now);
@@ -207,11 +207,11 @@ impl Promises {
             Fencing::Raise(fence) => (fence, None),
             Fencing::Repair { fence, label } => (fence, Some(label)),
         };
-        let standing = lock.standing(claim.token, now);
-        if repair.is_none() && standing != Holding::Holds {
+        let holding = lock.holding(claim.token, now);
+        if repair.is_none() && holding != Holding::Holds {
             self.check_quarantine(now)?;
         }
-        match (standing, repair) {
+        match (holding, repair) {
             (Holding::HeldByAnother, _) => Ok(Extended::HeldByAnother),
             (Holding::NotHeld, None) => Ok(Extended::NotHeld),
             (Holding::NotHeld, Some(label)) => {
@@ -261,8 +261,8 @@ impl Promises {
         let lease = Lease { token: claim.token, fence, ends_at, label: &label };
         let lapsed = lock.grant(lease, now);
         lock.set_provisional(is_quarantined);
-        let (counter, counts) = (lock.counter(), self.counts(lock, now));
-        Ok(Extended::Extended { ends_at: lock.until(), counter, counts, is_news: true, lapsed })
+        let (counter, is_counted) = (lock.counter(), self.is_counted(lock, now));
+        Ok(Extended::Extended { ends_at: lock.until(), counter, is_counted, is_news: true, lapsed })
     }
 
     /// Raises the counter and the present lease to at least `fence`. Returns whether that changes
@@ -285,8 +285,9 @@ impl Promises {
             lock.set_provisional(false);
         }
         let is_news = is_news || was_provisional && !lock.is_provisional();
-        let (ends_at, counter, counts) = (lock.until(), lock.counter(), self.counts(lock, now));
-        Extended::Extended { ends_at, counter, counts, is_news, lapsed: false }
+        let (ends_at, counter, is_counted) =
+            (lock.until(), lock.counter(), self.is_counted(lock, now));
+        Extended::Extended { ends_at, counter, is_counted, is_news, lapsed: false }
     }
 
     /// Raises the counter and the lease to at least `fence` if `token` holds the lock.
@@ -305,7 +306,7 @@ impl Promises {
     ) -> Result<Extended, Stop> {
         let now = clocks.now;
         self.check_quarantine(now)?;
-        match lock.standing(token, now) {
+        match lock.holding(token, now) {
             Holding::Holds => {
                 self.check_fence(fence, clocks.wall)?;
                 self.admit(fence, lock.until()).map_err(Stop::Persist)?;

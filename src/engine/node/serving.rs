@@ -1,13 +1,13 @@
 //! Serving waiters: what a request does to the line of its lock, whose turn it is, and when to look
 //! again.
 //!
-//! The caller looks at a line ([`Node::settle`]) after each request that changed it or its lock,
-//! and when [`Node::next_batch`] returns it: a lease, a wait or a reservation has ended, or the
-//! lock went in another way than by a request.
+//! The caller looks at a line ([`Node::serve_next`]) after each request that changed it or its
+//! lock, and when [`Node::next_batch`] returns it: a lease, a wait or a reservation has ended, or
+//! the lock went in another way than by a request.
 //!
-//! There are two kinds of things to do then. [`Node::settle`] returns those whose result it needs
-//! to go on. The rest are [`Effect`]s, which the caller takes ([`Node::take_effect`]) after each
-//! call of these functions.
+//! There are two kinds of things to do then. [`Node::serve_next`] returns those whose result it
+//! needs to go on. The rest are [`Effect`]s, which the caller takes ([`Node::take_effect`]) after
+//! each call of these functions.
 
 use super::lines::{BATCH, Call, Granted, LockName};
 use super::{
@@ -51,9 +51,9 @@ pub enum Parting {
     Refused(Refusal),
 }
 
-/// The state of a lock, as far as its line needs it.
+/// Whether the first in line can have a lock.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Standing {
+pub enum Availability {
     /// A lease stands, until and including this instant.
     Held(Instant),
     /// Nobody holds it, or it does not exist.
@@ -62,19 +62,19 @@ pub enum Standing {
     WrongType,
 }
 
-impl Standing {
+impl Availability {
     /// The state of a lock at `now`.
-    pub fn of(lock: &Lock, now: Instant) -> Standing {
-        if lock.is_held(now) { Standing::Held(lock.until()) } else { Standing::Free }
+    pub fn of(lock: &Lock, now: Instant) -> Availability {
+        if lock.is_held(now) { Availability::Held(lock.until()) } else { Availability::Free }
     }
 }
 
 impl Acquired {
     /// The state of the lock afterwards, if that is known.
-    pub fn standing(self) -> Option<Standing> {
+    pub fn availability(self) -> Option<Availability> {
         match self {
             Acquired::Granted { ends_at, .. } | Acquired::Again { ends_at, .. } => {
-                Some(Standing::Held(ends_at))
+                Some(Availability::Held(ends_at))
             }
             Acquired::Held => None,
         }
@@ -83,9 +83,9 @@ impl Acquired {
 
 impl Released {
     /// The state of the lock afterwards, if that is known.
-    pub fn standing(self) -> Option<Standing> {
+    pub fn availability(self) -> Option<Availability> {
         match self {
-            Released::Released { .. } | Released::NotHeld => Some(Standing::Free),
+            Released::Released { .. } | Released::NotHeld => Some(Availability::Free),
             Released::HeldByAnother => None,
         }
     }
@@ -108,7 +108,7 @@ pub enum Gate {
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Look {
     /// The state of the lock, if that is known.
-    pub standing: Option<Standing>,
+    pub availability: Option<Availability>,
     /// Whether a write would be accepted, if that was asked.
     pub gate: Option<Gate>,
     steps: usize,
@@ -116,8 +116,8 @@ pub struct Look {
 
 impl Look {
     /// A look after a request, which may have told the state of the lock.
-    pub fn after(standing: Option<Standing>) -> Look {
-        Look { standing, gate: None, steps: 0 }
+    pub fn after(availability: Option<Availability>) -> Look {
+        Look { availability, gate: None, steps: 0 }
     }
 }
 
@@ -128,7 +128,7 @@ pub enum Turning {
     /// Nothing: the look is over.
     Over,
     /// The state of the lock.
-    Standing,
+    Availability,
     /// Whether the server would accept a write to the lock's key.
     Gate,
     /// Nothing: some waiters have left, and the look goes on with the next.
@@ -279,7 +279,7 @@ impl Node {
     /// Goes on with a look at a line: serves the next waiter.
     ///
     /// If a ticket is first, a free lock is reserved for it, for the time `reserve`.
-    pub fn settle(
+    pub fn serve_next(
         &mut self,
         place: (u32, &[u8]),
         look: &mut Look,
@@ -299,7 +299,7 @@ impl Node {
             Prospect::Unknown(question) => question,
             Prospect::Never(parting) => self.dismiss(place, look, &parting),
             Prospect::Later(until) => {
-                let is_held = matches!(look.standing, Some(Standing::Held(_)));
+                let is_held = matches!(look.availability, Some(Availability::Held(_)));
                 self.wait_until(place, until, is_held);
                 self.over()
             }
@@ -316,11 +316,15 @@ impl Node {
             // Its master decides.
             return Prospect::Never(Parting::Demoted);
         }
-        let Some(standing) = look.standing else { return Prospect::Unknown(Turning::Standing) };
-        match standing {
-            Standing::WrongType => return Prospect::Never(Parting::Refused(Refusal::WrongType)),
-            Standing::Held(until) => return Prospect::Later(until),
-            Standing::Free => {}
+        let Some(availability) = look.availability else {
+            return Prospect::Unknown(Turning::Availability);
+        };
+        match availability {
+            Availability::WrongType => {
+                return Prospect::Never(Parting::Refused(Refusal::WrongType));
+            }
+            Availability::Held(until) => return Prospect::Later(until),
+            Availability::Free => {}
         }
         if let Some(until) = self.promises.grants_nothing_until(now) {
             return Prospect::Later(until);
@@ -406,7 +410,7 @@ impl Node {
         hand_over: &HandOver,
         outcome: &Result<Acquired, Refusal>,
         now: Instant,
-    ) -> (Option<Standing>, Option<Granted>) {
+    ) -> (Option<Availability>, Option<Granted>) {
         let parting = match outcome {
             Ok(
                 Acquired::Granted { fence, ends_at, .. } | Acquired::Again { fence, ends_at, .. },
@@ -416,7 +420,7 @@ impl Node {
                     Granted { token: call.token.clone(), fence: *fence, name: call.name.clone() }
                 });
                 self.unheard.extend(granted.clone());
-                return (Some(Standing::Held(*ends_at)), granted);
+                return (Some(Availability::Held(*ends_at)), granted);
             }
             Ok(Acquired::Held) => Parting::TooLate,
             Err(refusal) => {
@@ -595,9 +599,12 @@ mod tests {
     fn handed_over() -> (Node, Lock, Granted) {
         let (mut node, mut lock) = (Node::new(), Lock::default());
         node.block(PLACE, CallId(1), (claim(), b"", Box::default()), Millis::new(900), NOW);
-        let mut look =
-            Look { standing: Some(Standing::Free), gate: Some(Gate::Open), ..Look::default() };
-        let turning = node.settle(PLACE, &mut look, NOW, Millis::new(10));
+        let mut look = Look {
+            availability: Some(Availability::Free),
+            gate: Some(Gate::Open),
+            ..Look::default()
+        };
+        let turning = node.serve_next(PLACE, &mut look, NOW, Millis::new(10));
         let Turning::HandOver(hand_over) = turning else { panic!("{turning:?}") };
         let outcome = node.hand_over(&mut lock, &hand_over, Millis::new(500), NOW);
         let outcome = outcome.map_err(|stop| panic!("{stop:?}"));
@@ -655,7 +662,7 @@ mod tests {
             while let Some(names) = node.next_batch(NOW) {
                 for (database, name) in names {
                     let mut look = Look::default();
-                    while node.settle((database, &name), &mut look, NOW, Millis::ZERO)
+                    while node.serve_next((database, &name), &mut look, NOW, Millis::ZERO)
                         == Turning::On
                     {}
                     let before = std::mem::replace(&mut left, node.room(0).waiters);

@@ -15,7 +15,7 @@ use crate::engine::{Clocks, Fence, Instant, Millis, QuarantineReason, UnixTime};
 
 /// How far the start of a node has come.
 #[derive(Clone, Copy, Debug)]
-pub(super) enum Phase {
+pub(super) enum Stage {
     /// The data set is not loaded yet. `None`: the node keeps no state file.
     Starting(Option<Found>),
     /// The start has been decided.
@@ -75,26 +75,26 @@ impl Node {
     /// node keeps no file. A file from this boot says how the node dates leases. `read`: the
     /// current reading of both clocks.
     pub fn found(&mut self, found: Option<Found>, read: Clocks, boot: u64) {
-        self.phase = Phase::Starting(found);
+        self.stage = Stage::Starting(found);
         self.dating = found.and_then(|found| found.dating(boot)).unwrap_or(read);
     }
 
     /// Whether the start has been decided: see [`Node::begin`].
     #[inline]
     pub fn has_begun(&self) -> bool {
-        matches!(self.phase, Phase::Begun)
+        matches!(self.stage, Stage::Begun)
     }
 
     /// The [`Inventory::since`](super::Inventory::since) of the inventory that the start needs;
     /// `None` if it needs none.
     pub fn asks_for_inventory(&self) -> Option<UnixTime> {
-        match self.phase {
-            Phase::Starting(Some(Found::Present(Saved { stop: Some(stopped), .. })))
+        match self.stage {
+            Stage::Starting(Some(Found::Present(Saved { stop: Some(stopped), .. })))
                 if stopped.is_saved =>
             {
                 Some(stopped.inventory.since)
             }
-            Phase::Starting(_) | Phase::Begun => None,
+            Stage::Starting(_) | Stage::Begun => None,
         }
     }
 
@@ -103,8 +103,8 @@ impl Node {
     ///
     /// Nothing is granted before the file is written: see [`Change::Begun`].
     pub fn begin(&mut self, loaded: Loaded, caution: Caution) -> Option<Begun> {
-        let phase = std::mem::replace(&mut self.phase, Phase::Begun);
-        let Phase::Starting(Some(found)) = phase else { return None };
+        let stage = std::mem::replace(&mut self.stage, Stage::Begun);
+        let Stage::Starting(Some(found)) = stage else { return None };
         let loaded = Loaded { highest: self.promises.highest(), ..loaded };
         let mut recovery = recover(found, loaded);
         recovery.nothing_counts |= self.have_names_changed;

@@ -464,7 +464,7 @@ pub struct Key<'a> {
 }
 
 /// What is at a key.
-pub enum Found<'a> {
+pub enum AtKey<'a> {
     /// No value.
     Nothing,
     /// A lock.
@@ -476,21 +476,21 @@ pub enum Found<'a> {
 impl Key<'_> {
     /// What is at the key.
     #[inline]
-    pub fn find(&mut self) -> Found<'_> {
+    pub fn find(&mut self) -> AtKey<'_> {
         // SAFETY: the key is open, or null, which the server treats as a missing one.
         if unsafe { call!(RedisModule_ModuleTypeGetType(self.raw)) } != values::lock_type() {
             // SAFETY: as above.
             let kind = unsafe { call!(RedisModule_KeyType(self.raw)) };
             let is_empty = kind == raw::REDISMODULE_KEYTYPE_EMPTY as c_int;
-            return if is_empty { Found::Nothing } else { Found::Other };
+            return if is_empty { AtKey::Nothing } else { AtKey::Other };
         }
         // SAFETY: the value is of our type, so it is the `Lock` that `put`, a load or a copy gave
         // to the server; the server moves or frees it only when the key is changed, which takes
         // `self` exclusively. No other reference to it exists: this key borrows the callback's only
         // context, which opening another key or a scan would need.
         match unsafe { call!(RedisModule_ModuleTypeGetValue(self.raw)).cast::<Lock>().as_mut() } {
-            Some(lock) => Found::Lock(lock),
-            None => Found::Nothing,
+            Some(lock) => AtKey::Lock(lock),
+            None => AtKey::Nothing,
         }
     }
 
@@ -508,12 +508,12 @@ impl Key<'_> {
         keeps: impl FnOnce(&T) -> bool,
     ) -> Result<(T, bool), Refusal> {
         match self.find() {
-            Found::Lock(lock) => {
+            AtKey::Lock(lock) => {
                 let outcome = work(lock)?;
                 let had_expiry = keeps(&outcome) && self.persist();
                 Ok((outcome, had_expiry))
             }
-            Found::Nothing => {
+            AtKey::Nothing => {
                 let mut lock = Lock::default();
                 let outcome = work(&mut lock)?;
                 if keeps(&outcome) {
@@ -521,7 +521,7 @@ impl Key<'_> {
                 }
                 Ok((outcome, false))
             }
-            Found::Other => Err(Refusal::WrongType),
+            AtKey::Other => Err(Refusal::WrongType),
         }
     }
 }

@@ -122,8 +122,8 @@ impl Context<'_> {
     }
 
     /// The name of a key in the selected database.
-    pub(in crate::module) fn name(&self, bytes: &[u8]) -> Name {
-        Name { raw: string(bytes) }
+    pub(in crate::module) fn name(&self, bytes: &[u8]) -> KeyName {
+        KeyName { raw: string(bytes) }
     }
 
     /// The number of the connection that sent the command, and whether its user may publish to
@@ -211,11 +211,11 @@ impl Context<'_> {
 }
 
 /// The name of a key that is not an argument of the command.
-pub(in crate::module) struct Name {
+pub(in crate::module) struct KeyName {
     raw: *mut raw::RedisModuleString,
 }
 
-impl Name {
+impl KeyName {
     /// Opens the key for reading and writing.
     pub(in crate::module) fn open<'k>(&self, context: &'k mut Context<'_>) -> Key<'k> {
         self.args(|args| context.open(args, 0))
@@ -344,7 +344,7 @@ impl Name {
     }
 }
 
-impl Drop for Name {
+impl Drop for KeyName {
     fn drop(&mut self) {
         // SAFETY: made by `Context::name`, and freed once; an open key has its own reference.
         unsafe { call!(RedisModule_FreeString(null_mut(), self.raw)) };
