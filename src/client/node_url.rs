@@ -135,6 +135,7 @@ fn check(url: &str) -> Result<(), String> {
     if !SCHEMES.contains(&parts.scheme) {
         return Err(format!("'{}' is no scheme of a node", parts.scheme));
     }
+    check_escapes(&parts)?;
     let is_socket = parts.scheme.ends_with("unix");
     let known: &[&str] =
         if is_socket { &["db", "user", "pass", "protocol"] } else { &["protocol"] };
@@ -158,6 +159,31 @@ fn check(url: &str) -> Result<(), String> {
         }
     }
     check_place(parts.place.split(['/', '#']).next().unwrap_or_default())
+}
+
+/// Refuses a `%` that stands for nothing: it would be taken as it is, in a password as elsewhere.
+fn check_escapes(parts: &Parts<'_>) -> Result<(), String> {
+    let (user, password) = match parts.login {
+        Some(login) => login.split_once(':').unwrap_or((login, "")),
+        None => ("", ""),
+    };
+    let places = [("user", user), ("password", password), ("address", parts.place)];
+    for (what, text) in places.into_iter().chain([("parameters", parts.parameters)]) {
+        let is_digit = |digit: Option<&u8>| digit.is_some_and(u8::is_ascii_hexdigit);
+        let escapes = text.bytes().enumerate().filter(|(_, byte)| *byte == b'%').map(|(at, _)| at);
+        let is_bad = |at: &usize| {
+            let digits = &text.as_bytes()[at + 1..];
+            !is_digit(digits.first()) || !is_digit(digits.get(1))
+        };
+        if let Some(at) = escapes.into_iter().find(is_bad) {
+            let place = text[..at].chars().count() + 1;
+            return Err(format!(
+                "the % at character {place} of its {what} is not followed by two hexadecimal \
+                 digits: write %25 for % itself"
+            ));
+        }
+    }
+    Ok(())
 }
 
 /// Checks `host:port`.
@@ -208,6 +234,12 @@ mod tests {
             ("rediss://h#insecure", "#insecure"),
             ("rediss://h#else", "#"),
             ("redis://:%ff@h", "UTF-8"),
+            ("redis://:s3%zzcret@h", "the % at character 3 of its password"),
+            ("redis://u:s3cret%2@h", "character 7 of its password"),
+            ("redis://%:s3cret@h", "character 1 of its user"),
+            ("redis://h%4", "character 2 of its address"),
+            ("unix:///run/%re.sock", "character 6 of its address"),
+            ("unix:///s?pass=s3%", "character 8 of its parameters"),
         ] {
             let said = read(url).expect_err(url);
             assert!(said.contains(problem), "{url}: {said}");
