@@ -102,8 +102,11 @@ impl Tls {
                     return Err(format!("there is no certificate in {}", chain.name()));
                 }
                 let config = config.with_client_auth_cert(certificates, key.key()?);
-                config.map_err(|error| {
-                    format!("{} and {} do not fit: {error}", chain.name(), key.name())
+                config.map_err(|error| match error.to_string() {
+                    text if text.contains("UnsupportedCertVersion") => {
+                        format!("{} is of X.509 version 1: TLS needs version 3", chain.name())
+                    }
+                    text => format!("{} and {} do not fit: {text}", chain.name(), key.name()),
                 })?
             }
             (Some(_), None) | (None, Some(_)) => {
@@ -141,6 +144,18 @@ pub(super) fn refusal(error: &io::Error) -> Option<String> {
         Error::AlertReceived(AlertDescription::CertificateRequired) => {
             "TLS: the node asks for a client certificate".into()
         }
+        Error::AlertReceived(AlertDescription::CertificateExpired) => {
+            "TLS: the client certificate has expired, says the node".into()
+        }
+        Error::AlertReceived(
+            AlertDescription::UnknownCA
+            | AlertDescription::BadCertificate
+            | AlertDescription::DecryptError
+            | AlertDescription::CertificateUnknown,
+        ) => "TLS: the node does not trust the client certificate".into(),
+        Error::InvalidCertificate(
+            CertificateError::Expired | CertificateError::ExpiredContext { .. },
+        ) => "TLS: the node's certificate has expired".into(),
         Error::InvalidCertificate(
             CertificateError::UnknownIssuer | CertificateError::BadSignature,
         ) => "TLS: the node's certificate is of no authority that is trusted".into(),
@@ -154,4 +169,25 @@ pub(super) fn refusal(error: &io::Error) -> Option<String> {
         }
         other => format!("TLS: {other}"),
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use rustls::{AlertDescription, CertificateError, Error};
+
+    /// They were the library's: "received fatal alert: UnknownCA".
+    #[test]
+    fn a_refused_certificate_is_told_of_in_words() {
+        let said = |error| refusal(&io::Error::other(error));
+        for (error, expected) in [
+            (Error::AlertReceived(AlertDescription::UnknownCA), "does not trust the client"),
+            (Error::AlertReceived(AlertDescription::CertificateExpired), "client certificate has"),
+            (Error::InvalidCertificate(CertificateError::Expired), "node's certificate has"),
+        ] {
+            let said = said(error);
+            assert!(said.as_deref().is_some_and(|said| said.contains(expected)), "{said:?}");
+        }
+        assert_eq!(refusal(&io::Error::other("else")), None);
+    }
 }
