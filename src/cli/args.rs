@@ -9,7 +9,9 @@ use std::time::Duration;
 use clap::builder::{OsStringValueParser, TypedValueParser as _};
 use clap::{Args, Parser, Subcommand};
 
-use super::values::{Name, Token, address, count, every, length, limit, name, port, token, ttl};
+use super::values::{
+    Name, Token, Typed, address, count, every, length, limit, name, port, token, ttl, typed,
+};
 
 /// Distributed locks over a quorum of Redis nodes with the lockmod module
 #[derive(Debug, Parser)]
@@ -61,8 +63,17 @@ pub(super) enum Command {
     /// Show what each node knows about a lock
     Info(ByName),
     /// List the locks on all nodes
+    ///
+    /// At a terminal long names are cut. Elsewhere every name is printed whole, so that a program
+    /// can tell names apart.
     List(List),
     /// Show the state of the nodes and who holds which lock
+    ///
+    /// LAG is how far a node's highest fence is behind the one that a quorum of nodes has reached.
+    /// NODES is on how many nodes the holder has its lease.
+    ///
+    /// At a terminal the tables are cut to its width. Elsewhere every name is printed whole, so
+    /// that a program can tell names apart.
     Status(Status),
     /// Watch the nodes and locks live; press ? for the keys
     Top(Top),
@@ -140,8 +151,8 @@ pub(super) struct Connection {
     )]
     pub(super) nodes: Vec<String>,
     /// How long to wait for the answer of each node [default: 500ms]
-    #[arg(long, value_parser = length, allow_hyphen_values = true)]
-    pub(super) timeout: Option<Duration>,
+    #[arg(long, value_parser = typed, allow_hyphen_values = true)]
+    pub(super) timeout: Option<Typed>,
     /// Allow an even number of nodes
     #[arg(long)]
     pub(super) even: bool,
@@ -178,7 +189,7 @@ pub(super) struct Claim {
     pub(super) connection: Connection,
     /// Length of the lease; `run` and `lock` renew it at a third of it
     #[arg(long, value_parser = ttl, allow_hyphen_values = true, default_value = "30s")]
-    pub(super) ttl: Duration,
+    pub(super) ttl: Typed,
     /// Who holds the lock, shown to those who wait for it [default: host:pid]
     #[arg(long)]
     pub(super) label: Option<String>,
@@ -257,7 +268,7 @@ pub(super) struct Extend {
     pub(super) token: Token,
     /// Length of the lease from now on
     #[arg(long, value_parser = ttl, allow_hyphen_values = true, default_value = "30s")]
-    pub(super) ttl: Duration,
+    pub(super) ttl: Typed,
 }
 
 #[derive(Debug, Args)]
@@ -276,7 +287,7 @@ pub(super) struct List {
 pub(super) struct Status {
     #[command(flatten)]
     pub(super) connection: Connection,
-    /// The most locks to look at, free ones included; only others are shown
+    /// The most locks to show, of those that are held or waited for
     #[arg(long, value_parser = limit, allow_hyphen_values = true, default_value_t = 10_000)]
     pub(super) limit: usize,
     /// Print results and errors as JSON
@@ -291,7 +302,7 @@ pub(super) struct Top {
     /// How often to ask the nodes
     #[arg(long, value_parser = every, allow_hyphen_values = true, default_value = "1s")]
     pub(super) every: Duration,
-    /// The most locks to look at, free ones included; only others are shown
+    /// The most locks to show, of those that are held or waited for
     #[arg(long, value_parser = limit, allow_hyphen_values = true, default_value_t = 10_000)]
     pub(super) limit: usize,
 }

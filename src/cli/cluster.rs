@@ -72,14 +72,14 @@ pub(super) async fn answering(locker: &Locker, cluster: &mut LocalNodes) -> Resu
         if let Some((index, ended)) = cluster.first_ended()? {
             let (server, said) = (cluster.server.display(), cluster.last_words(index));
             let text = format!("{server} ended instead of serving ({ended}): {said}");
-            return Err(Failure::new(Failure::USAGE, text));
+            return Err(Failure::new(Failure::FAILED, text));
         }
         if Instant::now() >= deadline {
             let is_silent = |report: &&NodeReport| report.vote != Vote::Confirmed;
             let silent = reports.iter().position(|report| is_silent(&report)).unwrap_or(0);
             let said = cluster.last_words(silent);
             let text = format!("only {answering} of {count} nodes answer; of another: {said}");
-            return Err(Failure::new(Failure::USAGE, text));
+            return Err(Failure::new(Failure::FAILED, text));
         }
         sleep(ASK_EVERY).await;
     }
@@ -108,12 +108,12 @@ impl LocalNodes {
         let module = match &args.module {
             Some(module) => module.canonicalize().map_err(|error| {
                 let text = format!("no module at {}: {error}", module.display());
-                Failure::new(Failure::USAGE, text)
+                Failure::usage(text)
             })?,
             None => installed_module().ok_or_else(|| {
                 let text = "there is no liblockmod.so beside this program, nor where `make \
                             install` puts it: give its path with --module";
-                Failure::new(Failure::USAGE, text)
+                Failure::usage(text)
             })?,
         };
         // All at once, so that no two get the same one.
@@ -126,7 +126,7 @@ impl LocalNodes {
         let nodes = listeners.iter().map(node).collect::<Result<_, _>>()?;
         let folder = std::env::temp_dir().join(format!("lockmod-nodes-{}", std::process::id()));
         fs::create_dir(&folder).map_err(|error| {
-            Failure::new(Failure::USAGE, format!("cannot make {}: {error}", folder.display()))
+            Failure::new(Failure::FAILED, format!("cannot make {}: {error}", folder.display()))
         })?;
         Ok(LocalNodes { folder, server: args.server.clone(), module, nodes })
     }
@@ -156,7 +156,7 @@ impl LocalNodes {
         let process = spawn(&self.server, &arguments, &words).map_err(|error| {
             let server = self.server.display();
             let text = format!("cannot start {server}: {error}; --server names the server");
-            Failure::new(Failure::USAGE, text)
+            Failure::new(Failure::FAILED, text)
         })?;
         node.process = Some(process);
         Ok(())
@@ -197,7 +197,7 @@ impl LocalNodes {
                 warn(format_args!("node 127.0.0.1:{port} has ended ({status}): see {log}"), false);
             }
         }
-        Err(Failure::new(Failure::USAGE, "no node is left"))
+        Err(Failure::new(Failure::FAILED, "no node is left"))
     }
 
     /// What a server said last.
@@ -244,9 +244,9 @@ fn message(line: &str) -> Option<&str> {
 
 /// Reserves a port; `None` is the one above the last.
 fn listen(port: Option<u16>) -> Result<TcpListener, Failure> {
-    let port = port.ok_or_else(|| Failure::new(Failure::USAGE, "there is no port above 65535"))?;
+    let port = port.ok_or_else(|| Failure::usage("there is no port above 65535"))?;
     TcpListener::bind((Ipv4Addr::LOCALHOST, port)).map_err(|error| {
-        Failure::new(Failure::USAGE, format!("cannot listen on 127.0.0.1:{port}: {error}"))
+        Failure::new(Failure::FAILED, format!("cannot listen on 127.0.0.1:{port}: {error}"))
     })
 }
 

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use super::args::{Claim, Connection};
 use super::failure::{Failure, source_of_nodes};
-use super::values::TTL_MAX;
+use super::values::{TTL_MAX, Typed};
 use crate::client::{Length, Locker, LockerBuilder};
 
 /// What a timeout must fit into, so that a renewal that failed can be tried again in time.
@@ -14,7 +14,7 @@ impl Claim {
     /// The settings of a command that acquires the lock.
     pub(super) fn builder(&self, wait: Duration) -> Result<LockerBuilder, Failure> {
         let label = self.label.clone().unwrap_or_else(own_label);
-        Ok(self.connection.builder(self.ttl)?.wait(wait).label(label))
+        Ok(self.connection.builder(&self.ttl)?.wait(wait).label(label))
     }
 }
 
@@ -28,31 +28,30 @@ impl Connection {
     /// The settings of a command that acquires or extends a lease of this length.
     ///
     /// The library's own limit for a ttl is lifted: the nodes know theirs, and say it.
-    pub(super) fn builder(&self, ttl: Duration) -> Result<LockerBuilder, Failure> {
-        if let Some(timeout) = self.timeout
-            && (timeout.is_zero() || timeout * TIMEOUTS_PER_TTL > ttl)
+    pub(super) fn builder(&self, ttl: &Typed) -> Result<LockerBuilder, Failure> {
+        let most = ttl.length / TIMEOUTS_PER_TTL;
+        if let Some(timeout) = &self.timeout
+            && (timeout.length.is_zero() || timeout.length > most)
         {
-            let most = ttl / TIMEOUTS_PER_TTL;
             let text = format!(
-                "--timeout {} does not fit into --ttl {}: give 1ms to {}, so that there is time \
-                 to try again",
-                Length(timeout),
-                Length(ttl),
+                "--timeout {timeout} does not fit into --ttl {ttl}: give 1ms to {}, so that there \
+                 is time to try again",
                 Length(most)
             );
-            return Err(Failure::new(Failure::USAGE, text));
+            return Err(Failure::usage(text));
         }
-        Ok(self.settings()?.ttl(ttl).max_ttl(TTL_MAX))
+        Ok(self.settings()?.ttl(ttl.length).max_ttl(TTL_MAX))
     }
 
     /// The locker of a command without a lease of its own: any timeout will do.
     pub(super) fn locker(&self) -> Result<Locker, Failure> {
         let builder = self.settings()?.without_line();
-        let Some(timeout) = self.timeout else { return Ok(builder.build()?) };
-        if timeout.is_zero() {
-            return Err(Failure::new(Failure::USAGE, "--timeout 0 leaves no time for an answer"));
+        let Some(timeout) = &self.timeout else { return Ok(builder.build()?) };
+        if timeout.length.is_zero() {
+            let text = format!("--timeout {timeout} leaves no time for an answer");
+            return Err(Failure::usage(text));
         }
-        let ttl = timeout.saturating_mul(2 * TIMEOUTS_PER_TTL);
+        let ttl = timeout.length.saturating_mul(2 * TIMEOUTS_PER_TTL);
         Ok(builder.ttl(ttl.max(Duration::from_secs(1))).max_ttl(Duration::MAX).build()?)
     }
 
@@ -62,8 +61,8 @@ impl Connection {
         if self.even {
             builder = builder.allow_even_nodes();
         }
-        if let Some(timeout) = self.timeout {
-            builder = builder.timeout(timeout);
+        if let Some(timeout) = &self.timeout {
+            builder = builder.timeout(timeout.length);
         }
         if let Some(file) = &self.cacert {
             builder = builder.cacert(file);
@@ -90,6 +89,6 @@ impl Connection {
             place + 1,
             source_of_nodes()
         );
-        Err(Failure::new(Failure::USAGE, text))
+        Err(Failure::usage(text))
     }
 }

@@ -3,13 +3,16 @@
 //! `--help`, the man pages, the completions and the reading of arguments start from here. A command
 //! lists the exit codes that it can end with, and no others.
 
+use std::ffi::OsString;
 use std::fmt::Write as _;
+use std::os::unix::ffi::OsStrExt;
 
 use clap::builder::{OsStr, Resettable};
 use clap::error::{ContextKind, ContextValue, ErrorKind};
 use clap::{Command, CommandFactory, FromArgMatches};
 
 use super::args::Arguments;
+use crate::client::Printable;
 
 /// An exit code, and what it means.
 type Exit = (&'static str, &'static str);
@@ -25,9 +28,10 @@ const USAGE: Exit = ("125", "wrong usage, or lockmod itself failed");
 const NOT_EXECUTABLE: Exit = ("126", "run: the command cannot be executed");
 const NOT_FOUND: Exit = ("127", "run: the command was not found");
 const SIGNAL: Exit = ("128+N", "signal N ended the command");
+const CLOSED: Exit = ("141", "nobody read the output to its end, as with `| head -1`");
 
 /// What `lockmod --help` lists: the codes of all commands.
-const ALL: [Exit; 9] = [
+const ALL: [Exit; 10] = [
     ("0", "done; run: the command's own exit code"),
     CONTENDED,
     NO_QUORUM,
@@ -36,6 +40,7 @@ const ALL: [Exit; 9] = [
     USAGE,
     NOT_EXECUTABLE,
     NOT_FOUND,
+    CLOSED,
     SIGNAL,
 ];
 
@@ -55,26 +60,28 @@ const RUN: [Exit; 9] = [
     ),
 ];
 
-const LOCK: [Exit; 7] = [
+const LOCK: [Exit; 8] = [
     ("0", "a signal, as of Ctrl-C, ended it, and the lock was released"),
     CONTENDED,
     NO_QUORUM,
     ("122", "lost: the lease ended, or the lock was taken by force"),
     REFUSED,
     USAGE,
+    CLOSED,
     ("128+N", "signal N ended it while it waited for the lock"),
 ];
 
-const ACQUIRE: [Exit; 6] = [
+const ACQUIRE: [Exit; 7] = [
     DONE,
     CONTENDED,
     NO_QUORUM,
     REFUSED,
     USAGE,
+    ("141", "nobody read the output, and the lock was released"),
     ("128+N", "signal N ended it while it waited for the lock"),
 ];
-const BY_TOKEN: [Exit; 5] = [DONE, NO_QUORUM, LOST, REFUSED, USAGE];
-const LOOK: [Exit; 4] = [
+const BY_TOKEN: [Exit; 6] = [DONE, NO_QUORUM, LOST, REFUSED, USAGE, CLOSED];
+const LOOK: [Exit; 5] = [
     DONE,
     NO_QUORUM,
     (
@@ -82,8 +89,9 @@ const LOOK: [Exit; 4] = [
         "refused: on too many nodes there is no module, no permission, or\na key of another type",
     ),
     USAGE,
+    CLOSED,
 ];
-const STATUS: [Exit; 4] = [
+const STATUS: [Exit; 5] = [
     ("0", "a quorum of nodes grants locks"),
     ("121", "no quorum: fewer nodes than a quorum grant locks"),
     (
@@ -91,9 +99,10 @@ const STATUS: [Exit; 4] = [
         "refused: so many nodes have no module, or give no permission,\nthat there is no quorum",
     ),
     USAGE,
+    CLOSED,
 ];
-const LOCAL: [Exit; 2] = [DONE, USAGE];
-const LOCAL_NODES: [Exit; 3] = [DONE, USAGE, ("128+N", "signal N ended it too soon")];
+const LOCAL: [Exit; 3] = [DONE, USAGE, CLOSED];
+const LOCAL_NODES: [Exit; 4] = [DONE, USAGE, CLOSED, ("128+N", "signal N ended it too soon")];
 
 /// The exit codes of a command.
 fn codes_of(command: &str) -> &'static [Exit] {
@@ -157,16 +166,80 @@ fn complete(name: &str, command: Command) -> Command {
 /// What is wrong with them, or the help that was asked for.
 pub(super) fn read() -> Result<Arguments, clap::Error> {
     let mut definition = without_empty_variables(definition());
-    let matches = definition.clone().try_get_matches();
-    let matches = matches.map_err(|error| with_variable(error, &mut definition))?;
+    let typed: Vec<OsString> = std::env::args_os().collect();
+    let matches = definition.clone().try_get_matches_from(&typed);
+    let matches = matches.map_err(|error| as_typed(error, &mut definition, &typed))?;
     Arguments::from_arg_matches(&matches).map_err(|error| error.format(&mut definition))
+}
+
+/// The same error, naming what was typed, with all that the command takes.
+fn as_typed(error: clap::Error, definition: &mut Command, typed: &[OsString]) -> clap::Error {
+    let mut error = match error.kind() {
+        ErrorKind::InvalidUtf8 => match not_text(definition, typed) {
+            Some(culprit) => definition.error(error.kind(), format!("{culprit} is not UTF-8 text")),
+            None => with_variable(error, definition),
+        },
+        ErrorKind::UnknownArgument => with_whole_argument(error, typed),
+        _ => error,
+    };
+    // The general line shows as used, and so as needed, what the environment has given.
+    definition.build();
+    let command = typed.get(1).and_then(|name| definition.find_subcommand_mut(name));
+    if let Some(command) = command.filter(|_| error.get(ContextKind::Usage).is_some()) {
+        error.insert(ContextKind::Usage, ContextValue::StyledStr(command.render_usage()));
+    }
+    error
+}
+
+/// The argument that cannot be read as text: the first without which nothing is wrong in this way,
+/// since others may have any bytes. A value of a flag is not shown: it may be a password.
+fn not_text(definition: &Command, typed: &[OsString]) -> Option<String> {
+    let mut readable = typed.to_vec();
+    let bad = typed.iter().enumerate().filter(|(_, argument)| argument.to_str().is_none());
+    let (at, culprit) = bad.into_iter().find(|(at, argument)| {
+        readable[*at] = argument.to_string_lossy().into_owned().into();
+        let error = definition.clone().try_get_matches_from(&readable).err();
+        error.is_none_or(|error| error.kind() != ErrorKind::InvalidUtf8)
+    })?;
+    let culprit = Printable(culprit.as_bytes()).to_string();
+    let before = typed[at.checked_sub(1)?].to_string_lossy().into_owned();
+    let flag = match culprit.split_once('=') {
+        Some((flag, _)) if flag.starts_with("--") => Some(flag.to_owned()),
+        _ => Some(before).filter(|before| takes_value(definition, typed, before)),
+    };
+    Some(flag.map_or(format!("'{culprit}'"), |flag| format!("the value of {flag}")))
+}
+
+/// Whether a value follows this flag of the command that was typed.
+fn takes_value(definition: &Command, typed: &[OsString], flag: &str) -> bool {
+    let command = typed.get(1).and_then(|name| definition.find_subcommand(name));
+    let is_flag = |argument: &&clap::Arg| argument.get_long() == flag.strip_prefix("--");
+    let argument = command.and_then(|command| command.get_arguments().find(is_flag));
+    flag.starts_with("--") && argument.is_some_and(|argument| argument.get_action().takes_values())
+}
+
+/// The same error, with the whole of an argument of which the general one names the first letter.
+fn with_whole_argument(mut error: clap::Error, typed: &[OsString]) -> clap::Error {
+    let Some(ContextValue::String(letter)) = error.get(ContextKind::InvalidArg) else {
+        return error;
+    };
+    let arguments = typed.iter().map(|argument| argument.to_string_lossy());
+    let mut arguments = arguments.take_while(|argument| argument != "--");
+    let is_whole = |whole: &str| whole.starts_with(letter.as_str()) && !whole.starts_with("--");
+    if letter.starts_with("--") || !letter.starts_with('-') {
+        return error;
+    }
+    let Some(whole) = arguments.find(|argument| is_whole(argument)) else { return error };
+    let tip = format!("to pass '{whole}' as a value, use '-- {whole}'");
+    if error.get(ContextKind::Suggested).is_some() {
+        error.insert(ContextKind::Suggested, ContextValue::StyledStrs(vec![tip.into()]));
+    }
+    error.insert(ContextKind::InvalidArg, ContextValue::String(whole.into_owned()));
+    error
 }
 
 /// The same error, with the name of a variable of the environment that is not UTF-8 text.
 fn with_variable(error: clap::Error, definition: &mut Command) -> clap::Error {
-    if error.kind() != ErrorKind::InvalidUtf8 {
-        return error;
-    }
     let is_bad = |name: &&std::ffi::OsStr| {
         std::env::var_os(name).is_some_and(|value| value.to_str().is_none())
     };

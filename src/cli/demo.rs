@@ -29,7 +29,7 @@ impl Teller {
         let fence = guard.fence();
         self.say(&format!("{who} holds '{NAME}' with fence {fence}"))?;
         if self.fences.last().is_some_and(|last| *last >= fence) {
-            return Err(Failure::new(Failure::USAGE, format!("fence {fence} did not rise")));
+            return Err(Failure::new(Failure::FAILED, format!("fence {fence} did not rise")));
         }
         self.fences.push(fence);
         Ok(())
@@ -47,7 +47,7 @@ impl Teller {
 
     fn refused(&self, who: &str, result: Result<Guard, AcquireError>) -> Result<(), Failure> {
         match result {
-            Ok(_) => Err(Failure::new(Failure::USAGE, format!("{who} must not get the lock"))),
+            Ok(_) => Err(Failure::new(Failure::FAILED, format!("{who} must not get the lock"))),
             Err(error) => self.say(&format!("{who} is refused: {error}")),
         }
     }

@@ -40,7 +40,7 @@ pub(super) async fn exporter(args: Exporter) -> Result<(), Failure> {
     let mut signals = Signals::new()?;
     let locker = args.connection.locker()?;
     let listener = TcpListener::bind(args.listen).await.map_err(|error| {
-        Failure::new(Failure::USAGE, format!("cannot listen on {}: {error}", args.listen))
+        Failure::new(Failure::FAILED, format!("cannot listen on {}: {error}", args.listen))
     })?;
     out::line(format_args!("metrics at http://{}/metrics", listener.local_addr()?))?;
     let source = Arc::new(Source { locker, cluster: args.cluster, last: Mutex::new(None) });

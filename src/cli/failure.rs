@@ -7,8 +7,10 @@ use nix::sys::signal::Signal;
 
 use super::json::Json;
 use super::out::Unprinted;
+use super::values::Typed;
 use super::{out, signals};
-use crate::client::{AcquireError, BuildError, ExtendError, NodeReport, ReleaseError, Vote};
+use crate::client::{AcquireError, BuildError, ExtendError, NodeReport, ReleaseError, SLOW, Vote};
+use crate::wire::code;
 
 /// An exit code, and what is printed with it.
 #[derive(Debug)]
@@ -18,6 +20,8 @@ pub(super) struct Failure {
     text: String,
     /// What each node said, where nodes were asked.
     nodes: Vec<NodeReport>,
+    /// Whether the arguments are to blame.
+    is_usage: bool,
 }
 
 impl Failure {
@@ -25,14 +29,20 @@ impl Failure {
     pub(super) const NO_QUORUM: u8 = 121;
     pub(super) const LOST: u8 = 122;
     pub(super) const REFUSED: u8 = 123;
-    pub(super) const USAGE: u8 = 125;
+    /// Wrong usage, or the command itself failed.
+    pub(super) const FAILED: u8 = 125;
     pub(super) const NOT_EXECUTABLE: u8 = 126;
     pub(super) const NOT_FOUND: u8 = 127;
     /// 128 + PIPE, as of a command that the signal has ended.
     const CLOSED_PIPE: u8 = 141;
 
     pub(super) fn new(code: u8, text: impl ToString) -> Failure {
-        Failure { code, text: text.to_string(), nodes: Vec::new() }
+        Failure { code, text: text.to_string(), nodes: Vec::new(), is_usage: false }
+    }
+
+    /// The arguments are wrong, or the environment that stands for some.
+    pub(super) fn usage(text: impl ToString) -> Failure {
+        Failure { is_usage: true, ..Failure::new(Failure::FAILED, text) }
     }
 
     /// A signal came, and there is nothing to say about it.
@@ -81,6 +91,16 @@ impl Failure {
         if is_silent { self.but("a port without TLS never answers rediss://") } else { self }
     }
 
+    /// The same, with the ttl as it was written where a node allows none as long.
+    pub(super) fn over_ttl(self, ttl: &Typed) -> Failure {
+        let is_code = |text: &str| code::word_of(text) == code::BADTTL.word;
+        let is_over = |vote: &Vote| matches!(vote, Vote::Refused(text) if is_code(text));
+        match self.nodes.iter().any(|report| is_over(&report.vote)) {
+            true => self.but(&format!("--ttl {ttl} is too long")),
+            false => self,
+        }
+    }
+
     /// The exit code as a word, for programs.
     const fn word(&self) -> &'static str {
         match self.code {
@@ -88,7 +108,8 @@ impl Failure {
             Failure::NO_QUORUM => "no_quorum",
             Failure::LOST => "lost",
             Failure::REFUSED => "refused",
-            Failure::USAGE => "failed",
+            Failure::FAILED if self.is_usage => "usage",
+            Failure::FAILED => "failed",
             Failure::NOT_EXECUTABLE => "not_executable",
             Failure::NOT_FOUND => "not_found",
             _ => "interrupted",
@@ -137,7 +158,7 @@ impl From<Unprinted> for Failure {
         match error.kind() {
             // Whoever read the output has seen enough.
             ErrorKind::BrokenPipe => Failure::new(Failure::CLOSED_PIPE, ""),
-            _ => Failure::new(Failure::USAGE, format!("cannot write to standard output: {error}")),
+            _ => Failure::new(Failure::FAILED, format!("cannot write to standard output: {error}")),
         }
     }
 }
@@ -160,7 +181,7 @@ impl From<BuildError> for Failure {
             ),
             other => other.to_string(),
         };
-        Failure::new(Failure::USAGE, text)
+        Failure::usage(text)
     }
 }
 
@@ -180,9 +201,13 @@ impl From<AcquireError> for Failure {
             AcquireError::Held(_) => Failure::CONTENDED,
             AcquireError::NoQuorum(_) | AcquireError::TooLate(_) => Failure::NO_QUORUM,
             AcquireError::Refused(_) => Failure::REFUSED,
-            AcquireError::BadOption(_) => Failure::USAGE,
+            AcquireError::BadOption(text) => return Failure::usage(text),
         };
-        Failure { nodes: error.nodes().to_vec(), ..Failure::new(code, error) }
+        let text = error.to_string().replace(
+            SLOW,
+            "a slow network needs a longer --timeout, and a --ttl at least three times that",
+        );
+        Failure { nodes: error.nodes().to_vec(), ..Failure::new(code, text) }
     }
 }
 
@@ -209,13 +234,13 @@ impl From<ExtendError> for Failure {
                 Failure::of_nodes(text, nodes)
             }
             ExtendError::Lost(_) => Failure::new(Failure::LOST, text),
-            ExtendError::BadOption(_) => Failure::new(Failure::USAGE, text),
+            ExtendError::BadOption(_) => Failure::usage(text),
         }
     }
 }
 
 impl From<std::io::Error> for Failure {
     fn from(error: std::io::Error) -> Failure {
-        Failure::new(Failure::USAGE, error)
+        Failure::new(Failure::FAILED, error)
     }
 }

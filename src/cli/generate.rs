@@ -30,13 +30,13 @@ pub(super) fn man(args: &args::Man) -> Result<(), Failure> {
             "there is no folder {}: make it first; `lockmod COMMAND --help` shows the same",
             folder.display()
         );
-        return Err(Failure::new(Failure::USAGE, text));
+        return Err(Failure::usage(text));
     }
     let mut command = definition().disable_help_subcommand(true);
     command.build();
     let mut pages = std::iter::once(&command).chain(command.get_subcommands());
     pages.try_for_each(|command| write_page(command, folder)).map_err(|error| {
-        Failure::new(Failure::USAGE, format!("cannot write to {}: {error}", folder.display()))
+        Failure::new(Failure::FAILED, format!("cannot write to {}: {error}", folder.display()))
     })
 }
 

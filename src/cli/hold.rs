@@ -12,7 +12,7 @@ use super::{out, waiting};
 pub(super) async fn hold(args: Lock) -> Result<(), Failure> {
     let (name, locker) = (&args.claim.name, args.claim.builder(args.wait)?.build()?);
     let mut signals = Signals::new()?;
-    let guard = waiting::acquire(&locker, name, &mut signals).await?;
+    let guard = waiting::acquire(&locker, &args.claim, &mut signals, args.json).await?;
     let told = if args.json {
         out::line(Json::of_lock(&name.0, [("fence", Json::Number(guard.fence().get()))]))
     } else {

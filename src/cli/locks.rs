@@ -14,8 +14,8 @@ use super::signals::Signals;
 use super::values::Name;
 use super::{doubts, out, rows, waiting};
 use crate::client::{
-    Length, LockInfo, LockState, Locker, NodeInfo, NodeReport, NodeSurvey, ReleaseError, Summary,
-    Vote,
+    Length, LockInfo, LockState, Locker, NodeInfo, NodeReport, NodeSurvey, ReleaseError, Share,
+    Summary, Survey, Vote,
 };
 use crate::wire::code;
 
@@ -25,7 +25,7 @@ const LISTED_MAX: usize = 100_000;
 pub(super) async fn acquire(args: Acquire) -> Result<(), Failure> {
     let (name, builder) = (&args.claim.name, args.claim.builder(args.wait)?);
     let locker = builder.renew(false).build()?;
-    let guard = waiting::acquire(&locker, name, &mut Signals::new()?).await?;
+    let guard = waiting::acquire(&locker, &args.claim, &mut Signals::new()?, args.json).await?;
     let lease = guard.leak();
     // What was sent to stragglers shall still be written.
     locker.settle().await;
@@ -57,7 +57,7 @@ pub(super) async fn release(args: Release) -> Result<(), Failure> {
     if args.token.is_none() && !args.force {
         let text = "give the token that `acquire` printed, or --force to take the lock from \
                     whoever holds it";
-        return Err(Failure::new(Failure::USAGE, text));
+        return Err(Failure::usage(text));
     }
     let locker = args.lock.connection.locker()?;
     let Some(token) = &args.token else { return force_release(&locker, &args.lock).await };
@@ -106,7 +106,7 @@ async fn force_release(locker: &Locker, lock: &ByName) -> Result<(), Failure> {
         .filter(|report| !matches!(report.vote, Vote::Confirmed | Vote::NotHeld))
         .map(ToString::to_string)
         .collect();
-    let mut text = format!("deleted on {deleted} of {} nodes", nodes.len());
+    let mut text = format!("deleted on {}", Share(deleted, nodes.len()));
     if !failed.is_empty() {
         text += &format!("; {}", failed.join("; "));
     }
@@ -115,7 +115,8 @@ async fn force_release(locker: &Locker, lock: &ByName) -> Result<(), Failure> {
         return Err(doubts::named(locker, failure).await);
     }
     if deleted == 0 {
-        return Err(Failure::new(Failure::LOST, format!("no node has a lock '{name}'")));
+        let failure = Failure::new(Failure::LOST, format!("nobody holds lock '{name}'"));
+        return Err(if failed.is_empty() { failure } else { failure.but(&failed.join("; ")) });
     }
     let fields =
         [("deleted_on", Json::Number(deleted as u64)), ("nodes", Json::Number(nodes.len() as u64))];
@@ -147,7 +148,7 @@ fn print<const N: usize>(
 }
 
 pub(super) async fn extend(args: Extend) -> Result<(), Failure> {
-    let locker = args.lock.connection.builder(args.ttl)?.build()?;
+    let locker = args.lock.connection.builder(&args.ttl)?.build()?;
     let validity = match locker.extend_by_token(&args.lock.name, &args.token.0).await {
         Ok(validity) => validity,
         Err(error) => {
@@ -156,7 +157,7 @@ pub(super) async fn extend(args: Extend) -> Result<(), Failure> {
             return Err(if is_lost {
                 not_the_holder(&locker, &args.lock.name).await
             } else {
-                doubts::named(&locker, failure).await
+                doubts::named(&locker, failure.over_ttl(&args.ttl)).await
             });
         }
     };
@@ -288,12 +289,12 @@ fn unanswered(name: Option<&Name>, failed: Vec<NodeReport>, all: usize) -> Failu
     let others = failed.iter().filter(|report| report.vote == Vote::WrongType).count();
     let text = match name.filter(|_| others > 0) {
         Some(name) => {
-            format!("'{name}' is no lock: on {others} of {all} nodes the key has another type")
+            format!("'{name}' is no lock: on {} the key has another type", Share(others, all))
         }
         None if failed.iter().any(|report| doubts::is_replica(&report.vote)) => {
-            format!("{} of {all} nodes answered as masters: no quorum", all - failed.len())
+            format!("{} answered as masters: no quorum", Share(all - failed.len(), all))
         }
-        None => format!("{} of {all} nodes answered: no quorum", all - failed.len()),
+        None => format!("{} answered: no quorum", Share(all - failed.len(), all)),
     };
     Failure::without_quorum(text, failed, all)
 }
@@ -319,12 +320,12 @@ fn listed_line(infos: &[(&str, &LockInfo)], all: usize) -> String {
     let held = infos.iter().filter(|(_, info)| info.state == LockState::Held).count();
     let best = infos.iter().max_by_key(|(_, info)| (info.state == LockState::Held, info.fence));
     let line = best.map(|(_, info)| lock_line(info)).unwrap_or_default();
-    format!("{line} (held on {held} of {all} nodes)")
+    format!("{line} (held on {})", Share(held, all))
 }
 
-pub(super) async fn list(args: List) -> Result<(), Failure> {
-    let survey = args.connection.locker()?.survey(LISTED_MAX).await;
-    let is_wanted = |info: &LockInfo| args.all || info.state != LockState::Free;
+/// What the nodes say of each lock that is to be listed.
+fn by_name(survey: &Survey, with_free: bool) -> BTreeMap<&[u8], Vec<(&str, &LockInfo)>> {
+    let is_wanted = |info: &LockInfo| with_free || info.state != LockState::Free;
     let mut locks: BTreeMap<&[u8], Vec<(&str, &LockInfo)>> = BTreeMap::new();
     for (name, lock) in &survey.locks {
         for (node, info) in survey.nodes.iter().zip(&lock.nodes) {
@@ -333,6 +334,16 @@ pub(super) async fn list(args: List) -> Result<(), Failure> {
             }
         }
     }
+    locks
+}
+
+pub(super) async fn list(args: List) -> Result<(), Failure> {
+    let locker = args.connection.locker()?;
+    let survey = match args.all {
+        true => locker.survey_all(LISTED_MAX).await,
+        false => locker.survey(LISTED_MAX).await,
+    };
+    let locks = by_name(&survey, args.all);
     let (is_empty, room) = (locks.is_empty(), out::columns().map(|columns| columns / 2));
     if args.json {
         let locks = locks.into_iter().map(|(name, infos)| listed_json(name, &infos));
@@ -349,7 +360,8 @@ pub(super) async fn list(args: List) -> Result<(), Failure> {
             warn(format_args!("{}: {vote}", node.node), args.json);
         }
     }
-    for text in doubts::replicas(&survey).into_iter().chain(doubts::quarantines(&survey)) {
+    let doubts = [doubts::replicas(&survey), doubts::quarantines(&survey)].concat();
+    for text in doubts.into_iter().chain(rows::rest(&survey, None)) {
         warn(text, args.json);
     }
     answered(None, survey.nodes.iter().map(|node| (&node.node, failure(node))))?;

@@ -85,6 +85,8 @@ const FIELDS: &[Metered] = &[
     ),
 ];
 
+const TOO_HIGH_HELP: &str = "Whether its fences are so high that clients leave out its grants.";
+
 /// The fields that are distributions of milliseconds.
 const DISTRIBUTIONS: [([NodeField; 2], &str, &str); 2] = [
     (
@@ -120,6 +122,9 @@ pub(super) fn text(survey: &Survey, cluster: Option<&str>) -> Result<String, pro
         }),
         per_node(survey, "lockmod_fence_lag", "How far behind the quorum's fence.", |node| {
             node.map(|status| gauge(survey.fence_lag(status) as f64))
+        }),
+        per_node(survey, "lockmod_fence_too_high", TOO_HIGH_HELP, |node| {
+            node.map(|status| gauge(if survey.is_too_high(status) { 1.0 } else { 0.0 }))
         }),
     ];
     families.extend(FIELDS.iter().map(|field| field_family(survey, field)));

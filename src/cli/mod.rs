@@ -80,7 +80,7 @@ fn not_parsed(error: &clap::Error) -> u8 {
     let mut arguments = std::env::args_os().take_while(|argument| argument != "--");
     if arguments.any(|argument| argument == "--json") {
         let text = definition::misplaced_json(error).unwrap_or_else(|| in_short(error));
-        Failure::new(Failure::USAGE, text).tell(true);
+        Failure::usage(text).tell(true);
     } else {
         // As every other error, and escaped as they are.
         let text = error.render().to_string();
@@ -91,7 +91,7 @@ fn not_parsed(error: &clap::Error) -> u8 {
             out::complain("  tip: write the command behind --: lockmod run NAME -- CMD");
         }
     }
-    Failure::USAGE
+    Failure::FAILED
 }
 
 /// Whether a command to run is given as other arguments are.

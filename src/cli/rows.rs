@@ -4,7 +4,7 @@ use std::cmp::Reverse;
 use std::time::Duration;
 
 use crate::client::{
-    Length, LockInfo, LockState, LockSurvey, NodeField, NodeSurvey, Printable, Survey,
+    Length, LockInfo, LockState, LockSurvey, NodeField, NodeSurvey, Printable, Share, Survey,
 };
 use crate::wire::code;
 
@@ -41,9 +41,11 @@ pub(super) fn node(survey: &Survey, node: &NodeSurvey) -> (Health, [String; 7]) 
         }
     };
     let number = |field| status.fields.number(field).map_or(UNKNOWN.to_owned(), |n| n.to_string());
+    let is_too_high = survey.is_too_high(status);
     let state = match status.quarantine_left {
         _ if !status.is_master => "grants nothing: a replica".to_owned(),
         Some(left) => format!("in quarantine for {}", Length(left)),
+        None if status.is_granting() && is_too_high => "fences too high to count".to_owned(),
         None if status.is_granting() => "grants".to_owned(),
         // The reason's code word says more than a row has room for.
         None => match status.fields.text(NodeField::State).map(code::word_of) {
@@ -51,7 +53,8 @@ pub(super) fn node(survey: &Survey, node: &NodeSurvey) -> (Health, [String; 7]) 
             None => "grants nothing".to_owned(),
         },
     };
-    let health = if status.is_granting() { Health::Good } else { Health::Abstains };
+    let is_good = status.is_granting() && !is_too_high;
+    let health = if is_good { Health::Good } else { Health::Abstains };
     let role = if status.is_master { "master" } else { "replica" };
     let row = [
         name,
@@ -178,5 +181,19 @@ pub(super) fn quorum(survey: &Survey) -> String {
         0 => "no other may fail".to_owned(),
         margin => format!("{margin} may fail"),
     };
-    format!("{granting} of {all} nodes grant locks; a quorum is {needed}, so {margin}")
+    format!("{} grant locks; a quorum is {needed}, so {margin}", Share(granting, all))
+}
+
+/// What is to be said of locks that are not shown: `option` is the one that limits them.
+pub(super) fn rest(survey: &Survey, option: Option<&str>) -> Vec<String> {
+    let mut told = Vec::new();
+    if survey.is_cut {
+        let option = option.map_or_else(String::new, |option| format!(": see {option}"));
+        told.push(format!("there are more locks than are shown{option}"));
+    }
+    if survey.is_given_up {
+        let text = "a node has so many free locks that the search was given up: more may be held";
+        told.push(text.to_owned());
+    }
+    told
 }

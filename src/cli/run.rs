@@ -28,12 +28,12 @@ const KILL_DIVISOR: u32 = 5;
 pub(super) async fn run(args: Run) -> Result<u8, Failure> {
     if args.command[0].is_empty() {
         let text = "the command is empty: is a variable not set?";
-        return Err(Failure::new(Failure::USAGE, text));
+        return Err(Failure::usage(text));
     }
-    let grace = (args.claim.ttl / GRACE_DIVISOR).min(GRACE_MAX);
+    let grace = (args.claim.ttl.length / GRACE_DIVISOR).min(GRACE_MAX);
     let locker = args.claim.builder(args.wait)?.lost_margin(grace).build()?;
     let mut signals = Signals::new()?;
-    let guard = acquire(&locker, &args.claim.name, &mut signals).await?;
+    let guard = acquire(&locker, &args.claim, &mut signals, false).await?;
     let until = Instant::now().checked_add(args.at_least);
     let watch = Watch::new()?;
     // Ctrl-Z may have stopped this process until now.

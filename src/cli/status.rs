@@ -46,10 +46,7 @@ fn lines(survey: &Survey, room: Option<usize>) -> Vec<String> {
         let locks = locks.iter().map(|(name, lock)| rows::lock(survey, name, lock));
         lines.extend(table(LOCK_COLUMNS, locks.collect(), [0, 1], &LOCK_OPTIONAL, room));
     }
-    if survey.is_cut {
-        let looked_at = survey.locks.len();
-        lines.push(format!("... looked at {looked_at} locks, free ones included: see --limit"));
-    }
+    lines.extend(rows::rest(survey, Some("--limit")).iter().map(|text| format!("... {text}")));
     lines
 }
 
@@ -87,7 +84,16 @@ fn table<const N: usize>(
         });
         cells.collect::<Vec<_>>().join("  ").trim_end().to_owned()
     };
-    std::iter::once(&titles).chain(&rows).map(line).collect()
+    let note = left_out(&titles, &columns);
+    std::iter::once(&titles).chain(&rows).map(line).chain(note).collect()
+}
+
+/// Which columns are not among those that are shown.
+fn left_out(titles: &[String], shown: &[(usize, usize)]) -> Option<String> {
+    let is_shown = |column: usize| shown.iter().any(|(other, _)| *other == column);
+    let others = titles.iter().enumerate().filter(|(column, _)| !is_shown(*column));
+    let others: Vec<&str> = others.map(|(_, title)| title.as_str()).collect();
+    (!others.is_empty()).then(|| format!("no room for {}", others.join(", ")))
 }
 
 fn json(survey: &Survey) -> Json {
@@ -99,7 +105,7 @@ fn json(survey: &Survey) -> Json {
         ("granting", Json::Number(survey.granting() as u64)),
         ("nodes", Json::List(nodes.collect())),
         ("locks", Json::List(locks.collect())),
-        ("cut", Json::Bool(survey.is_cut)),
+        ("cut", Json::Bool(survey.is_cut || survey.is_given_up)),
     ])
 }
 
@@ -117,6 +123,7 @@ fn node_json(survey: &Survey, node: &NodeSurvey) -> Json {
                 ("grants", number(NodeField::Grants)),
                 ("highest_fence", Json::Number(status.highest_fence.get())),
                 ("fence_lag", Json::Number(survey.fence_lag(status))),
+                ("fence_too_high", Json::Bool(survey.is_too_high(status))),
             ]);
             // Only of a replica.
             fields.extend(status.master.as_ref().map(|master| ("master", Json::text(master))));
@@ -161,6 +168,10 @@ mod tests {
             assert!(lines.iter().all(|line| out::width(line) <= room), "{lines:#?}");
             assert!(lines[2].starts_with("bbb") && lines[2].ends_with('2'), "{lines:#?}");
         }
+        // They were left out without a word.
+        let optional = [Optional { column: 2, leaves: usize::MAX }];
+        let lines = table(titles, rows(), [0, 1], &optional, Some(40));
+        assert_eq!(lines.last().map(String::as_str), Some("no room for NODES"));
         let lines = table(titles, rows(), [0, 1], &optional, None);
         assert!(lines[1].len() < 2 * PADDED_MAX + 9, "{lines:#?}");
         assert!(lines[2].contains(&"b".repeat(500)), "nothing is lost to a program");

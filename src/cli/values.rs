@@ -6,8 +6,8 @@ use std::net::SocketAddr;
 use std::os::unix::ffi::OsStringExt;
 use std::time::Duration;
 
-use crate::client::Printable;
 use crate::client::packet::TOKEN_LENGTH;
+use crate::client::{Length, Printable, TTL_MIN};
 
 /// The longest ttl that a node can be set to allow (`lockmod.max-ttl`). What the nodes really
 /// allow, they say themselves.
@@ -23,6 +23,24 @@ const EVERY_MIN: Duration = Duration::from_millis(100);
 const LIMIT_MAX: u64 = 1_000_000;
 /// The most local nodes.
 const COUNT_MAX: u8 = 32;
+
+/// A length of time, and how it was written: errors name what was typed.
+#[derive(Clone, Debug)]
+pub(super) struct Typed {
+    pub(super) length: Duration,
+    text: String,
+}
+
+impl fmt::Display for Typed {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.text)
+    }
+}
+
+/// Reads a length of time, and keeps how it was written.
+pub(super) fn typed(text: &str) -> Result<Typed, String> {
+    Ok(Typed { length: length(text)?, text: text.to_owned() })
+}
 
 /// A token given on the command line. Secret: it has no `Display`.
 #[derive(Clone)]
@@ -186,9 +204,12 @@ pub(super) fn address(text: &str) -> Result<SocketAddr, String> {
 }
 
 /// Reads the length of a lease.
-pub(super) fn ttl(text: &str) -> Result<Duration, String> {
-    let ttl = length(text)?;
-    if ttl > TTL_MAX {
+pub(super) fn ttl(text: &str) -> Result<Typed, String> {
+    let ttl = typed(text)?;
+    if ttl.length < TTL_MIN {
+        return Err(format!("it is too short to work under: give at least {}", Length(TTL_MIN)));
+    }
+    if ttl.length > TTL_MAX {
         return Err("no node allows a lease longer than 366d".to_owned());
     }
     Ok(ttl)
@@ -197,7 +218,6 @@ pub(super) fn ttl(text: &str) -> Result<Duration, String> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::client::Length;
     use proptest::prelude::*;
 
     #[test]
@@ -237,6 +257,8 @@ mod tests {
         }
         assert!(length("36525d").is_ok() && length("36526d").is_err());
         assert!(ttl("366d").is_ok() && ttl("8785h").is_err());
+        assert!(ttl("20ms").is_ok() && ttl("0.019s").is_err_and(|said| said.contains("20ms")));
+        assert_eq!(typed("1h").map(|typed| typed.to_string()), Ok("1h".to_owned()));
         assert!(every("100ms").is_ok() && every("99ms").is_err() && every("0s").is_err());
     }
 

@@ -5,13 +5,14 @@ use std::time::Duration;
 
 use tokio::time::{Instant, interval};
 
-use super::failure::Failure;
+use super::args::Claim;
+use super::failure::{Failure, warn};
 use super::out::{Progress, cut, width};
 use super::signals::Signals;
 use super::values::Name;
 use super::{doubts, rows};
 use crate::client::{
-    Group, Guard, Length, LockInfo, LockState, Locker, NodeInfo, NodeReport, Vote,
+    Group, Guard, Length, LockInfo, LockState, Locker, NodeInfo, NodeReport, Share, Vote,
 };
 
 /// How often a waiting person is told.
@@ -27,40 +28,62 @@ const LABEL_MIN: usize = 12;
 /// If it is not acquired, or a signal came: then nothing is left on the nodes that can be reached.
 pub(super) async fn acquire(
     locker: &Locker,
-    name: &Name,
+    claim: &Claim,
     signals: &mut Signals,
+    as_json: bool,
 ) -> Result<Guard, Failure> {
-    let acquired = watch(locker, name, signals).await;
+    let acquired = watch(locker, &claim.name, signals, as_json).await;
     let Err(failure) = acquired else { return acquired };
     // The release of what a minority granted is in line: this process must not end before it
     // is written, or the lease stands for its ttl.
     locker.settle().await;
-    Err(doubts::named(locker, failure).await)
+    Err(doubts::named(locker, failure.over_ttl(&claim.ttl)).await)
 }
 
-async fn watch(locker: &Locker, name: &Name, signals: &mut Signals) -> Result<Guard, Failure> {
+async fn watch(
+    locker: &Locker,
+    name: &Name,
+    signals: &mut Signals,
+    as_json: bool,
+) -> Result<Guard, Failure> {
     let mut place = PlaceEstimate { began_at: Instant::now(), at_most: u64::MAX };
     let mut acquiring = locker.acquire(name).into_future();
     let mut telling = interval(TELL_EVERY);
     telling.tick().await;
-    let mut progress = Progress::new();
+    let (mut progress, mut is_warned) = (Progress::new(), false);
     let signal = loop {
         tokio::select! {
             guard = &mut acquiring => return Ok(guard?),
             signal = signals.next() => break signal,
-            _ = telling.tick(), if progress.is_watched() => {
+            _ = telling.tick(), if progress.is_watched() || !is_warned => {
+                // For a log, once.
+                is_warned = true;
                 // Looking does not stop the acquiring.
                 tokio::select! {
                     guard = &mut acquiring => return Ok(guard?),
                     signal = signals.next() => break signal,
-                    nodes = locker.info(name) => {
+                    nodes = locker.info(name), if progress.is_watched() => {
                         progress.show(&line(name, &place.tell(&nodes), &nodes, progress.room()));
+                    }
+                    replicas = in_the_way(locker, name), if !progress.is_watched() => {
+                        replicas.iter().for_each(|text| warn(text, as_json));
                     }
                 }
             }
         }
     };
     Err(Failure::interrupted(signal))
+}
+
+/// What is to be said of replicas, if there are so many that waiting alone will not help.
+async fn in_the_way(locker: &Locker, name: &Name) -> Vec<String> {
+    let nodes = locker.info(name).await;
+    let replicas = nodes.iter().filter(|node| doubts::vote_of(node).is_some()).count();
+    if nodes.len() - replicas > nodes.len() / 2 {
+        return Vec::new();
+    }
+    let told = doubts::replicas(&locker.survey(0).await);
+    told.into_iter().map(|text| format!("waiting for '{name}': {text}")).collect()
 }
 
 /// The line of a waiting person: who holds the lock comes first, then the place and the time. What
@@ -112,8 +135,10 @@ fn troubles(nodes: &[NodeInfo]) -> Option<String> {
         return Some("no answer yet".to_owned());
     }
     let groups = Group::all(&reports);
-    let told =
-        groups.iter().map(|group| format!("{} of {} {}", group.count(), nodes.len(), group.vote));
+    let told = groups.iter().enumerate().map(|(index, group)| match index {
+        0 => format!("{} {}", Share(group.count(), nodes.len()), group.vote),
+        _ => format!("{} {}", group.count(), group.vote),
+    });
     Some(told.collect::<Vec<_>>().join("; "))
 }
 
@@ -190,16 +215,16 @@ mod tests {
         assert_eq!(told(&[silent(), node(0, 0), node(0, 0)]), held);
         let down = || NodeInfo::new("n".into(), Err(Vote::Unreachable("refused".into())));
         let waiting = "lockmod: waiting for 'job': ";
-        let reason = "2 of 3 unreachable: refused; 1 of 3 timed out";
+        let reason = "2 of 3 nodes unreachable: refused; 1 timed out";
         assert_eq!(told(&[down(), silent(), down()]), format!("{waiting}{reason}"));
         // What the last one holds is this attempt's own lease.
-        let reason = "2 of 3 unreachable: refused";
+        let reason = "2 of 3 nodes unreachable: refused";
         assert_eq!(told(&[down(), node(0, 0), down()]), format!("{waiting}{reason}"));
         let mut away = node(0, 0);
         if let Ok(info) = &mut away.info {
             info.quarantine_left = Some(Duration::from_secs(3));
         }
-        let reason = "2 of 2 in quarantine: for 3s more";
+        let reason = "2 of 2 nodes in quarantine: for 3s more";
         assert_eq!(told(&[away.clone(), away]), format!("{waiting}{reason}"));
     }
 
@@ -210,7 +235,7 @@ mod tests {
         let nodes = [down("refused"), down("no route"), down("refused")];
         let told = line(&Name(b"job".to_vec()), "", &nodes, 77);
         assert!(
-            told.ends_with("2 of 3 unreachable: refused; 1 of 3 unreachable: no route"),
+            told.ends_with("2 of 3 nodes unreachable: refused; 1 unreachable: no route"),
             "{told}"
         );
     }

@@ -205,10 +205,14 @@ impl Acquire {
             let waited = world.now().saturating_sub(started_at);
             let quorum = self.core.quorum;
             if waited >= self.wait || verdict(lost.loss, &lost.votes, quorum) == Verdict::Refused {
-                let (loss, votes) = (lost.loss, std::mem::take(&mut lost.votes));
+                let failed = Failed {
+                    loss: lost.loss,
+                    votes: std::mem::take(&mut lost.votes),
+                    is_timed_out: lost.is_timed_out,
+                };
                 // Nothing of the wait is left when the nodes are asked what they know.
                 drop((lost, waiter));
-                return Err(self.failure(loss, votes, waited, attempts).await);
+                return Err(self.failure(failed, waited, attempts).await);
             }
             contended.note(&self.name, world.now());
             let waiter = waiter.get_or_insert_with(|| self.waiter(started_at));
@@ -277,20 +281,22 @@ impl Acquire {
     }
 
     /// Why there is no lease, with what the nodes know of the lock.
-    async fn failure(
-        &self,
-        loss: Loss,
-        votes: Vec<Option<Vote>>,
-        waited: Duration,
-        attempts: u32,
-    ) -> AcquireError {
-        let votes = self.describe(votes).await;
+    async fn failure(&self, failed: Failed, waited: Duration, attempts: u32) -> AcquireError {
+        let Failed { loss, votes, is_timed_out } = failed;
+        let is_late: Vec<bool> = votes.iter().map(|vote| is_timed_out && vote.is_none()).collect();
+        let mut votes = self.describe(votes).await;
         let verdict = verdict(loss, &votes, self.core.quorum);
+        if verdict == Verdict::NoQuorum {
+            // That the lock is free there, as a node says now, is not why it was not acquired.
+            let late = votes.iter_mut().zip(is_late).filter(|(_, is_late)| *is_late);
+            late.filter(|(vote, _)| **vote == Some(Vote::NotHeld))
+                .for_each(|(vote, _)| *vote = None);
+        }
         let votes = votes.into_iter().map(|vote| vote.unwrap_or(Vote::TimedOut)).collect();
         let nodes = self.core.reports(votes);
         let name = String::from_utf8_lossy(&self.name).into_owned();
         let timeout = self.core.settings.rules.timeout;
-        error(verdict, AcquireReport { name, waited, attempts, nodes, timeout })
+        error(verdict, AcquireReport { name, waited, attempts, nodes, timeout, is_timed_out })
     }
 
     fn establish(
@@ -367,6 +373,13 @@ impl IntoFuture for Acquire {
         };
         Box::pin(acquisition.instrument(span))
     }
+}
+
+/// The attempt after which an acquisition was given up.
+struct Failed {
+    loss: Loss,
+    votes: Vec<Option<Vote>>,
+    is_timed_out: bool,
 }
 
 /// What the votes of a lost attempt come to.

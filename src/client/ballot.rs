@@ -154,7 +154,8 @@ impl<'a, 'w> Ballot<'a, 'w> {
     pub(super) fn lost(mut self, loss: Loss) -> LostAttempt<'a> {
         self.votes.resize(self.pending.core.quorum.nodes(), None);
         let silent = silent(&self.votes, self.is_timed_out);
-        LostAttempt { loss, votes: self.votes, silent, pending: self.pending }
+        let (votes, is_timed_out) = (self.votes, self.is_timed_out);
+        LostAttempt { loss, votes, is_timed_out, silent, pending: self.pending }
     }
 }
 
@@ -162,6 +163,8 @@ impl<'a, 'w> Ballot<'a, 'w> {
 pub(super) struct LostAttempt<'a> {
     pub(super) loss: Loss,
     pub(super) votes: Vec<Option<Vote>>,
+    /// Whether the time to answer was over.
+    pub(super) is_timed_out: bool,
     /// Who did not answer, although it was waited for.
     pub(super) silent: NodeSet,
     pub(super) pending: Pending<'a>,

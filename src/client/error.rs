@@ -41,7 +41,12 @@ pub struct AcquireReport {
     pub nodes: Vec<NodeReport>,
     /// For how long each node's answer was waited for.
     pub timeout: Duration,
+    /// Whether that time was over before all nodes that were needed had answered.
+    pub is_timed_out: bool,
 }
+
+/// What helps where nodes did not answer in time.
+pub(crate) const SLOW: &str = "a slow network needs a longer ttl or timeout";
 
 impl AcquireError {
     /// Whether the same call may succeed later without anything being repaired by hand.
@@ -78,11 +83,10 @@ impl fmt::Display for AcquireError {
         if report.attempts > 1 {
             write!(f, " (waited {}, {} attempts)", Length(report.waited), report.attempts)?;
         }
-        let is_slow = report.nodes.iter().any(|node| node.vote == Vote::TimedOut);
+        let is_silent = |node: &NodeReport| node.vote == Vote::TimedOut;
+        let is_slow = report.is_timed_out || report.nodes.iter().any(is_silent);
         if is_slow && matches!(self, AcquireError::NoQuorum(_)) {
-            let timeout = Length(report.timeout);
-            write!(f, "; each node had {timeout} to answer: a slow network needs a longer ttl")?;
-            f.write_str(" or timeout")?;
+            write!(f, "; each node had {} to answer: {SLOW}", Length(report.timeout))?;
         }
         Ok(())
     }

@@ -11,7 +11,7 @@ use super::inbox::Inbox;
 use super::locker::Locker;
 use super::packet::Packet;
 use super::reading::{error_vote, extend_vote, fence_vote, lock_info, release_vote};
-use super::survey::Locks;
+use super::search::Wanted;
 use super::vote::{NodeReport, Vote};
 use super::world::{earliest, latest};
 use crate::engine::{Fence, Millis};
@@ -19,8 +19,6 @@ use crate::wire::lock_info::LockInfo;
 use crate::wire::resp::Reply;
 use crate::wire::spec;
 
-/// How many keys a node is asked to look at per page.
-const PAGE: &[u8] = b"1000";
 /// The most locks that are listed per node.
 const LISTED_MAX: usize = 100_000;
 
@@ -146,7 +144,7 @@ impl Locker {
         let names = self.core().world.nodes();
         let asked = (0..names.len()).map(|node| async move {
             self.check_module(node).await?;
-            self.list_node(node, LISTED_MAX, u64::MAX).await
+            self.search(node, LISTED_MAX, Wanted::All(u64::MAX)).await
         });
         let listed = names.iter().zip(join_all(asked).await);
         let listed = listed.map(|(node, locks)| NodeLocks {
@@ -172,36 +170,6 @@ impl Locker {
         }
     }
 
-    /// The locks of a node that has `count` of them, but no more than `max`.
-    pub(super) async fn list_node(
-        &self,
-        node: usize,
-        max: usize,
-        count: u64,
-    ) -> Result<Locks, Vote> {
-        let mut locks = BTreeMap::new();
-        let mut cursor = b"0".to_vec();
-        loop {
-            let args: [&[u8]; 6] = [b"SCAN", &cursor, b"COUNT", PAGE, b"TYPE", b"fencelock"];
-            let (next, mut names) = page(self.ask(node, &[Packet::new(&args)]).await?.pop())?;
-            // A page is larger than what may be left to ask for.
-            let is_over = names.len() > max - locks.len();
-            names.truncate(max - locks.len());
-            let asks: Vec<Packet> = names.iter().map(|name| Packet::info(name)).collect();
-            for (name, reply) in names.into_iter().zip(self.ask(node, &asks).await?) {
-                // A lock may be gone again, or be no lock any more.
-                if let Ok(info) = lock_info(&reply) {
-                    locks.insert(name, info);
-                }
-            }
-            let is_all = (next == b"0" && !is_over) || locks.len() as u64 >= count;
-            if is_all || is_over || locks.len() >= max {
-                return Ok(Locks { found: locks, is_cut: !is_all });
-            }
-            cursor = next;
-        }
-    }
-
     /// Sends commands to one node and reads all replies, in order.
     pub(super) async fn ask(&self, node: usize, packets: &[Packet]) -> Result<Vec<Reply>, Vote> {
         let core = self.core();
@@ -219,22 +187,4 @@ impl Locker {
         }
         Ok(replies)
     }
-}
-
-/// Reads a page of SCAN: the next cursor, and names.
-fn page(reply: Option<Reply>) -> Result<(Vec<u8>, Vec<Vec<u8>>), Vote> {
-    let garbled = || Vote::Garbled("not a page of SCAN".into());
-    let mut parts = match reply {
-        Some(Reply::List(parts)) if parts.len() == 2 => parts.into_iter(),
-        Some(Reply::Error(text)) => return Err(error_vote(&text)),
-        _ => return Err(garbled()),
-    };
-    let (Some(Reply::Text(cursor)), Some(Reply::List(names))) = (parts.next(), parts.next()) else {
-        return Err(garbled());
-    };
-    let name = |reply| match reply {
-        Reply::Text(name) => Some(name.into_owned()),
-        _ => None,
-    };
-    Ok((cursor.into_owned(), names.into_iter().filter_map(name).collect()))
 }

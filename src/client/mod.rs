@@ -46,6 +46,7 @@ pub mod packet;
 mod printable;
 #[doc(hidden)]
 pub mod reading;
+mod search;
 mod settings;
 mod survey;
 mod tls;
@@ -60,6 +61,8 @@ pub use crate::wire::node_info::{NodeField, NodeFields};
 
 pub use self::core::Stats;
 pub use acquire::Acquire;
+#[cfg(feature = "cli")]
+pub(crate) use error::SLOW;
 pub use error::{
     AcquireError, AcquireReport, BuildError, ExtendError, Lost, ReleaseError, WithError,
 };
@@ -71,9 +74,11 @@ pub use many::{AcquireMany, Guards};
 #[cfg(feature = "cli")]
 pub(crate) use printable::{Printable, is_plain};
 pub use settings::LockerBuilder;
+#[cfg(feature = "cli")]
+pub(crate) use settings::TTL_MIN;
 pub use survey::{LockSurvey, NodeStatus, NodeSurvey, Survey};
 #[cfg(feature = "cli")]
-pub(crate) use vote::{Group, Length, Summary};
+pub(crate) use vote::{Group, Length, Share, Summary};
 pub use vote::{NodeReport, Vote};
 
 // What a simulation of the client needs: no part of the interface, and subject to change.

@@ -14,7 +14,7 @@ use crate::engine::{LABEL_MAX, Millis, NODES_MAX, Quorum, Schedule, Terms};
 /// The length of a lease unless told otherwise.
 const TTL_DEFAULT: Duration = Duration::from_secs(30);
 /// The shortest ttl: below it, drift allowance and timers leave nothing to work with.
-const TTL_MIN: Duration = Duration::from_millis(20);
+pub(crate) const TTL_MIN: Duration = Duration::from_millis(20);
 /// The longest ttl of a node with default settings (`lockmod.max-ttl`).
 const TTL_MAX_DEFAULT: Duration = Duration::from_secs(24 * 3_600);
 /// How long a held lock is waited for unless told otherwise.

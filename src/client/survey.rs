@@ -13,8 +13,9 @@ use futures_util::future::join_all;
 use super::locker::Locker;
 use super::packet::Packet;
 use super::reading::{error_vote, lock_info};
+use super::search::{Counted, Locks, Wanted};
 use super::vote::{NodeReport, Vote};
-use crate::engine::{Fence, LockState};
+use crate::engine::{Fence, LockState, VOTE_MARGIN};
 use crate::wire::lock_info::LockInfo;
 use crate::wire::node_info::{self, NodeField, NodeFields};
 use crate::wire::resp::Reply;
@@ -30,10 +31,15 @@ pub struct Survey {
     pub nodes: Vec<NodeSurvey>,
     /// How many nodes are a quorum.
     pub quorum: usize,
-    /// The locks that at least one node has, free ones included, by name.
+    /// The locks that were asked for and that at least one node has, by name.
     pub locks: BTreeMap<Vec<u8>, LockSurvey>,
-    /// Whether a node has more locks than were asked for.
+    /// Whether there are more than were asked for.
     pub is_cut: bool,
+    /// Whether the search was given up on a node with very many free locks: not all that are held
+    /// may have been found.
+    pub is_given_up: bool,
+    /// The highest fence that clients count for sure: 4 weeks ahead of the time here.
+    pub counted_max: Fence,
 }
 
 /// What one node says of itself.
@@ -106,6 +112,12 @@ impl Survey {
         fences.get(self.quorum.checked_sub(1)?).copied()
     }
 
+    /// Whether a node's fences are so high that clients leave out its grants, as long as the other
+    /// nodes may be a quorum.
+    pub fn is_too_high(&self, status: &NodeStatus) -> bool {
+        status.highest_fence > self.counted_max
+    }
+
     /// By how much `status` is behind the [quorum's fence](Survey::quorum_fence).
     pub fn fence_lag(&self, status: &NodeStatus) -> u64 {
         let fence = self.quorum_fence().map_or(0, Fence::get);
@@ -133,24 +145,39 @@ impl LockSurvey {
 }
 
 impl Locker {
-    /// Asks all nodes about themselves, and for up to `locks_max` locks in all. Takes at most about
-    /// as long as the slowest node may; a node with many keys of other kinds is looked through in
-    /// small pages.
+    /// Asks all nodes about themselves, and for up to `locks_max` locks that are held or waited
+    /// for. A node is looked through in small pages, until all that it counts as held are found, or
+    /// too many free ones were.
     ///
     /// # Cancellation
     /// Nothing changes anywhere.
     pub async fn survey(&self, locks_max: usize) -> Survey {
+        self.survey_of(locks_max, false).await
+    }
+
+    /// As [`Locker::survey`], with free locks.
+    ///
+    /// # Cancellation
+    /// Nothing changes anywhere.
+    pub async fn survey_all(&self, locks_max: usize) -> Survey {
+        self.survey_of(locks_max, true).await
+    }
+
+    async fn survey_of(&self, locks_max: usize, with_free: bool) -> Survey {
         let names = self.core().world.nodes();
-        let asked = (0..names.len()).map(|node| self.survey_node(node, locks_max));
+        let asked = (0..names.len()).map(|node| self.survey_node(node, locks_max, with_free));
         let answers = join_all(asked).await;
         let mut survey = Survey {
             nodes: Vec::with_capacity(names.len()),
             quorum: self.core().quorum.needed(),
             locks: BTreeMap::new(),
             is_cut: false,
+            is_given_up: false,
+            counted_max: Fence::of_time(self.core().world.wall()).saturating_add(VOTE_MARGIN),
         };
         for (index, (node, (status, locks))) in names.iter().zip(answers).enumerate() {
             survey.is_cut |= locks.is_cut;
+            survey.is_given_up |= locks.is_given_up;
             for (name, info) in locks.found {
                 let lock = survey.locks.entry(name).or_default();
                 lock.nodes.resize(names.len(), None);
@@ -162,14 +189,13 @@ impl Locker {
             drop(survey.locks.split_off(&name));
             survey.is_cut = true;
         }
-        if survey.is_cut {
-            self.complete(&mut survey).await;
-        }
+        self.complete(&mut survey).await;
         survey
     }
 
     /// Asks every node for the locks that only others have listed: each lists in an order of its
-    /// own, and a lock that it has left out would seem to be held on fewer nodes than it is.
+    /// own and at its own time, and a lock that it has left out would seem to be held on fewer
+    /// nodes than it is.
     async fn complete(&self, survey: &mut Survey) {
         let asked = (0..survey.nodes.len()).map(|node| self.unlisted(survey, node));
         for (node, locks) in join_all(asked).await.into_iter().enumerate() {
@@ -209,7 +235,9 @@ impl Locker {
         &self,
         node: usize,
         locks_max: usize,
+        with_free: bool,
     ) -> (Result<NodeStatus, Vote>, Locks) {
+        let asked_at = self.core().world.now();
         let info = Packet::new(&[b"INFO", node_info::SECTION.as_bytes(), b"replication"]);
         let replies = self.ask(node, &[info]).await;
         let status = replies.and_then(|replies| status(replies.first()));
@@ -218,15 +246,23 @@ impl Locker {
         if locks_max == 0 || count == 0 {
             return (status, Locks::default());
         }
-        match self.list_node(node, locks_max, count).await {
+        // An older module does not count them; then all its locks are looked through.
+        let number = |field| found.fields.number(field).unwrap_or(u64::MAX);
+        let (held, waiters) = (number(NodeField::Held), number(NodeField::Waiters));
+        let wanted = match with_free {
+            true => Wanted::All(count),
+            false => Wanted::Busy(Counted { held, waiters, asked_at }),
+        };
+        match self.search(node, locks_max, wanted).await {
             Ok(locks) => (status, locks),
             Err(vote) => (Err(vote), Locks::default()),
         }
     }
 
     /// Takes the lock `name` from whoever holds it, by deleting it on all nodes: for an operator
-    /// who knows that the holder is gone. A holder learns of it at its next renewal. Keys
-    /// that are no locks are left alone. [`Vote::Confirmed`] where it was deleted.
+    /// who knows that the holder is gone. A holder learns of it at its next renewal. A lock that
+    /// nobody holds is left alone, and so are keys that are no locks. [`Vote::Confirmed`] where it
+    /// was deleted, and [`Vote::NotHeld`] where nobody held it.
     ///
     /// # Cancellation
     /// What was sent stays sent.
@@ -243,8 +279,10 @@ impl Locker {
             Ok(replies) => lock_info(&reply(replies)),
             Err(vote) => return vote,
         };
-        if let Err(vote) = found {
-            return vote;
+        match found {
+            Ok(info) if info.state == LockState::Held => {}
+            Ok(_) => return Vote::NotHeld,
+            Err(vote) => return vote,
         }
         match self.ask(node, &[Packet::new(&[b"DEL", name])]).await.map(reply) {
             Ok(Reply::Integer(1)) => Vote::Confirmed,
@@ -254,14 +292,6 @@ impl Locker {
             Err(vote) => vote,
         }
     }
-}
-
-/// Locks of one node.
-#[derive(Debug, Default)]
-pub(super) struct Locks {
-    pub(super) found: BTreeMap<Vec<u8>, LockInfo>,
-    /// There are more.
-    pub(super) is_cut: bool,
 }
 
 /// Reads the reply to `INFO lockmod replication`.
@@ -306,7 +336,14 @@ mod tests {
         };
         let quorum = fences.len() / 2 + 1;
         let nodes = fences.iter().map(node).collect();
-        Survey { nodes, quorum, locks: BTreeMap::new(), is_cut: false }
+        Survey {
+            nodes,
+            quorum,
+            locks: BTreeMap::new(),
+            is_cut: false,
+            is_given_up: false,
+            counted_max: Fence::MAX,
+        }
     }
 
     #[test]

@@ -348,7 +348,7 @@ impl Summary<'_> {
             return Ok(false);
         }
         let verb = if count == 1 { "holds" } else { "hold" };
-        write!(f, "{count} of {} nodes {verb} it", self.0.len())?;
+        write!(f, "{} {verb} it", Share(count, self.0.len()))?;
         let mut labels: Vec<&str> = Vec::new();
         let mut longest = None;
         for report in self.0 {
@@ -380,7 +380,7 @@ impl fmt::Display for Summary<'_> {
             if has_text {
                 write!(f, "; {count} {summary}")?;
             } else {
-                write!(f, "{count} of {} {summary}", self.0.len())?;
+                write!(f, "{} {summary}", Share(count, self.0.len()))?;
             }
             has_text = true;
             if let Some(detail) = group.vote.detail() {
@@ -391,6 +391,16 @@ impl fmt::Display for Summary<'_> {
             }
         }
         Ok(())
+    }
+}
+
+/// So many of all nodes.
+pub(crate) struct Share(pub(crate) usize, pub(crate) usize);
+
+impl fmt::Display for Share {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Share(count, all) = self;
+        write!(f, "{count} of {all} {}", if *all == 1 { "node" } else { "nodes" })
     }
 }
 
@@ -443,7 +453,7 @@ mod tests {
         let votes = vec![down("refused"), down("no route"), down("refused"), Vote::NotHeld];
         assert_eq!(
             Summary(&reports(votes)).to_string(),
-            "2 of 4 unreachable (refused): n0, n2; 1 unreachable (no route): n1; 1 free"
+            "2 of 4 nodes unreachable (refused): n0, n2; 1 unreachable (no route): n1; 1 free"
         );
         // Times that are nearly the same are one reason.
         let quarantined = |millis| Vote::Quarantined {
@@ -451,14 +461,14 @@ mod tests {
             text: millis.to_string().into(),
         };
         let votes = vec![quarantined(1_900), quarantined(2_100), Vote::NotHeld];
-        let said = "2 of 3 in quarantine (for 2.1s more): n0, n1; 1 free";
+        let said = "2 of 3 nodes in quarantine (for 2.1s more): n0, n1; 1 free";
         assert_eq!(Summary(&reports(votes)).to_string(), said);
         // All nodes are not named, and of many only some.
         let said = Summary(&reports(vec![down("refused"); 3])).to_string();
-        assert_eq!(said, "3 of 3 unreachable (refused)");
+        assert_eq!(said, "3 of 3 nodes unreachable (refused)");
         let mut votes = vec![Vote::TimedOut; 5];
         votes.push(Vote::NotHeld);
-        let said = "5 of 6 timed out: n0, n1, n2 and 2 more; 1 free";
+        let said = "5 of 6 nodes timed out: n0, n1, n2 and 2 more; 1 free";
         assert_eq!(Summary(&reports(votes)).to_string(), said);
     }
 
@@ -509,11 +519,17 @@ mod tests {
     #[test]
     fn equal_votes_are_counted_together() {
         let votes = vec![Vote::TimedOut, Vote::TimedOut, Vote::Granted(Fence::ZERO)];
-        assert_eq!(Summary(&reports(votes)).to_string(), "2 of 3 timed out: n0, n1; 1 granted");
+        assert_eq!(
+            Summary(&reports(votes)).to_string(),
+            "2 of 3 nodes timed out: n0, n1; 1 granted"
+        );
         // Also for those who want the lock: "2 not held" told them nothing.
         let votes = vec![Vote::HELD, Vote::NotHeld, Vote::NotHeld];
         let said = "1 of 3 nodes holds it for another; 2 free";
         assert_eq!(Summary(&reports(votes)).to_string(), said);
+        let alone = |vote| Summary(&reports(vec![vote])).to_string();
+        assert_eq!(alone(Vote::HELD), "1 of 1 node holds it for another");
+        assert_eq!(alone(Vote::Refused("x".into())), "1 of 1 node refused (x)");
     }
 
     #[test]

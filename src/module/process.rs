@@ -208,7 +208,10 @@ impl Process {
         // The present ceilings may still cover a few grants, but not for long.
         let cause = || self.state.as_ref().and_then(StateFile::failure);
         let of_file = || cause().map(|cause| Refusal::StateFile { cause });
-        self.node.quarantine(now).or_else(of_file)
+        // No fence follows under any name.
+        let is_exhausted = self.node.promises().floor() == Fence::MAX;
+        let of_fences = || is_exhausted.then_some(Refusal::Exhausted);
+        self.node.quarantine(now).or_else(of_file).or_else(of_fences)
     }
 
     /// Ends a survey that has looked at every lock.

@@ -5,7 +5,7 @@ use std::fs::{self, Permissions};
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::PermissionsExt;
 
-use crate::cli::{fails, lockmod, succeeds, text};
+use crate::cli::{NO_TOKEN, fails, lockmod, succeeds, text};
 use crate::nodes;
 use crate::screen::Screen;
 
@@ -57,6 +57,9 @@ fn what_cannot_be_a_token_is_refused_before_any_node_is_asked() {
 fn each_command_lists_the_exit_codes_that_it_has() {
     for (command, has, lacks) in [
         ("status", "  121    no quorum: fewer nodes than", "120"),
+        ("status", "  141    nobody read the output", "120"),
+        ("acquire", "  141    nobody read the output, and the lock was released", "127"),
+        ("fence", "  141    ", "128"),
         ("fence", "  121    no quorum", "122"),
         ("release", "  122    lost", "127"),
         ("run", "  127    the command was not found", "run:"),
@@ -95,6 +98,76 @@ fn what_is_wrong_with_arguments_begins_with_the_name_of_the_command() {
     list.env("LOCKMOD_NODES", OsStr::from_bytes(b"redis://\xff"));
     let said = text(&list.output().unwrap().stderr);
     assert!(said.contains("LOCKMOD_NODES") && said.contains("UTF-8"), "{said}");
+}
+
+/// `1h` was shown as `60m`, `0s` as `0ms`, and `99d` not at all.
+#[test]
+fn lengths_of_time_are_named_as_they_were_typed() {
+    let nodes = nodes(1);
+    for (args, said) in [
+        (&["--timeout", "1h"][..], "--timeout 1h does not fit into --ttl 30s: give 1ms to 10s"),
+        (&["--timeout", "120s", "--ttl", "60s"], "--timeout 120s does not fit into --ttl 60s: "),
+        (&["--ttl", "0s"], "invalid value '0s' for '--ttl <TTL>': it is too short"),
+        (&["--ttl", "19ms"], "give at least 20ms"),
+    ] {
+        let told = fails(&nodes, &[&["acquire", "job"], args].concat(), 125);
+        assert!(told.contains(said), "{told}");
+    }
+    for command in ["acquire", "lock"] {
+        let said = fails(&nodes, &[command, "job", "--ttl", "99d"], 123);
+        assert!(said.contains("at most 24h") && said.contains("--ttl 99d is too long"), "{said}");
+    }
+    let token = NO_TOKEN;
+    let said = fails(&nodes, &["extend", "job", token, "--ttl", "2376h"], 123);
+    assert!(said.contains("--ttl 2376h is too long"), "{said}");
+    let said = fails(&nodes, &["status", "--timeout", "0s"], 125);
+    assert!(said.contains("--timeout 0s leaves no time"), "{said}");
+}
+
+/// "one or more arguments"; and `-d` of `-dash`.
+#[test]
+fn arguments_that_are_wrong_are_named_as_they_were_typed() {
+    let bytes = OsStr::from_bytes(b"a\xff");
+    let said_of = |before: &[&str], after: &[&str]| {
+        let output = lockmod(&[], before).arg(bytes).args(after).output().unwrap();
+        assert_eq!(output.status.code(), Some(125));
+        text(&output.stderr)
+    };
+    // A name may have any bytes, and is not blamed.
+    let said = said_of(&["acquire"], &["--wait", "x"]);
+    assert!(said.contains("invalid value 'x' for '--wait"), "{said}");
+    let said = said_of(&["acquire", "job", "--label"], &[]);
+    assert!(said.contains("the value of --label is not UTF-8 text"), "{said}");
+    let said = said_of(&["release", "job"], &[]);
+    assert!(said.contains("'a\\xff' is not UTF-8 text"), "{said}");
+    let said = said_of(&["list", "--nodes"], &[]);
+    assert!(said.contains("the value of --nodes is not") && !said.contains("xff"), "{said}");
+    let said = fails(&[], &["acquire", "-dash"], 125);
+    let tip = "to pass '-dash' as a value, use '-- -dash'";
+    assert!(said.contains("unexpected argument '-dash' found") && said.contains(tip), "{said}");
+}
+
+/// What the environment had given was shown as needed.
+#[test]
+fn the_line_of_usage_shows_what_is_needed_and_no_more() {
+    for (command, usage) in [
+        ("acquire", "Usage: lockmod acquire [OPTIONS] <NAME>\n"),
+        ("run", "Usage: lockmod run [OPTIONS] <NAME> -- <CMD>...\n"),
+    ] {
+        let said = fails(&nodes(1), &[command], 125);
+        assert!(said.contains(usage), "{said}");
+    }
+}
+
+/// `%zz` was taken as it is, and the password was wrong.
+#[test]
+fn a_percent_sign_that_stands_for_nothing_is_refused_and_no_password_shown() {
+    let said = fails(&[], &["list", "--nodes", "redis://a,redis://:s3%zzcret@b"], 125);
+    let expected = "the % at character 3 of its password is not followed";
+    assert!(
+        said.contains("node 2 of --nodes") && said.contains(expected) && !said.contains("s3"),
+        "{said}"
+    );
 }
 
 /// What the terminal shows of Ctrl-C stayed before the prompt.

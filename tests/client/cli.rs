@@ -219,6 +219,11 @@ fn a_lease_is_taken_extended_looked_at_and_given_back_by_token() {
     fails(&nodes, &["release", "job", token], 122);
     fails(&nodes, &["extend", "job", token], 122);
     fails(&nodes, &["release", "job", "xyz"], 125);
+    // It was deleted, with a warning of its holder; and where the key was gone, it was an error.
+    for name in ["job", "never"] {
+        let said = fails(&nodes, &["release", "--force", name], 122);
+        assert_eq!(said, format!("lockmod: nobody holds lock '{name}'\n"));
+    }
     assert_eq!(succeeds(&nodes, &["list"]), "");
     assert!(succeeds(&nodes, &["list", "--all"]).starts_with("job: free, fence 1"));
     assert_eq!(succeeds(&nodes, &["fence", "job", "--json"]), "{\"name\":\"job\",\"fence\":1}\n");

@@ -224,7 +224,7 @@ async fn a_release_that_a_node_may_not_write_is_carried_out_when_it_may() {
     let guard = locker.acquire("a").await.unwrap();
     nodes[0].run("CONFIG SET min-replicas-to-write 1").unwrap();
     let error = guard.release().await.unwrap_err();
-    assert!(error.to_string().contains("1 of 1 not serving (NOREPLICAS"), "{error}");
+    assert!(error.to_string().contains("1 of 1 node not serving (NOREPLICAS"), "{error}");
     assert_eq!(leases(&nodes, "a"), 1);
     nodes[0].run("CONFIG SET min-replicas-to-write 0").unwrap();
     until("nobody holds the lock", || leases(&nodes, "a") == 0).await;
@@ -282,7 +282,7 @@ async fn nodes_without_the_module_or_with_a_password_are_named() {
     connected(&locker).await;
     let error = locker.acquire("a").await.unwrap_err();
     assert!(matches!(error, AcquireError::Refused(_)), "{error}");
-    assert!(error.to_string().contains("2 of 3 without the module"), "{error}");
+    assert!(error.to_string().contains("2 of 3 nodes without the module"), "{error}");
 
     let secret = start_nodes(3, |_| Server::builder().password("secret"));
     let urls = secret.iter().map(|node| format!("redis://127.0.0.1:{}", node.port()));
@@ -318,7 +318,7 @@ async fn slow_replies_do_not_spoil_the_next_attempts() {
         proxy.set_replies(Flow::Delay(millis(600)));
     }
     let error = locker.try_acquire("a").await.unwrap_err();
-    assert!(error.to_string().contains("3 of 3 timed out"), "{error}");
+    assert!(error.to_string().contains("3 of 3 nodes timed out"), "{error}");
     for proxy in &proxies {
         proxy.set_replies(Flow::Pass);
     }
@@ -360,7 +360,7 @@ async fn nodes_that_forgot_are_in_quarantine_and_a_holder_joins_them_again() {
     connected(&locker).await;
     let error = locker.try_acquire("b").await.unwrap_err();
     assert!(matches!(error, AcquireError::NoQuorum(_)), "{error}");
-    assert!(error.to_string().contains("2 of 3 in quarantine (for "), "{error}");
+    assert!(error.to_string().contains("2 of 3 nodes in quarantine (for "), "{error}");
 }
 
 /// A certificate authority, and a certificate of its for the node.
@@ -428,7 +428,7 @@ async fn a_refused_handshake_is_an_answer_at_once() {
     let cases = [
         ("asks for a client certificate", builder().cacert(ca)),
         ("certificate is of no authority", builder().cacert(other_ca).cert(cert).key(key)),
-        ("TLS: ", builder().cacert(ca).cert(other_cert).key(other_key)),
+        ("does not trust the client", builder().cacert(ca).cert(other_cert).key(other_key)),
     ];
     for (words, builder) in cases {
         // Many times: the node closes the connection directly behind its refusal.

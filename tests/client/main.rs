@@ -18,6 +18,7 @@ mod renewal;
 mod replies;
 mod restarts;
 mod screen;
+mod survey;
 mod watch;
 
 use std::collections::HashMap;

@@ -43,7 +43,7 @@ enum Happening {
 pub(super) async fn top(args: Top) -> Result<(), Failure> {
     if !std::io::stdout().is_terminal() || !std::io::stdin().is_terminal() {
         let text = "top needs a terminal; `lockmod status` prints the same once";
-        return Err(Failure::new(Failure::USAGE, text));
+        return Err(Failure::usage(text));
     }
     let (mut signals, stops) = (Signals::new()?, signals::stops()?);
     let locker = args.connection.locker()?;

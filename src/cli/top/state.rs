@@ -2,8 +2,12 @@
 
 use ratatui::crossterm::event::{KeyCode, KeyEvent, KeyModifiers};
 
+use super::super::out::cut;
 use super::super::rows::{self, LockOrder};
-use crate::client::{LockSurvey, NodeReport, Survey, Vote};
+use crate::client::{LockSurvey, NodeReport, Share, Survey, Vote};
+
+/// The columns of a name in a question or a message: what matters stands behind it.
+pub(super) const NAME_MAX: usize = 40;
 
 /// What is shown.
 #[derive(Debug, Default)]
@@ -132,8 +136,11 @@ impl State {
             .filter(|report| !matches!(report.vote, Vote::Confirmed | Vote::NotHeld))
             .map(ToString::to_string)
             .collect();
-        let name = rows::shown(name);
-        self.message = format!("'{name}' was deleted on {deleted} of {} nodes", reports.len());
+        let name = cut(&rows::shown(name), NAME_MAX);
+        self.message = match reports.iter().all(|report| report.vote == Vote::NotHeld) {
+            true => format!("nobody held '{name}' any more"),
+            false => format!("'{name}' was deleted on {}", Share(deleted, reports.len())),
+        };
         if !failed.is_empty() {
             self.message += &format!("; {}", failed.join("; "));
         }

@@ -12,7 +12,7 @@ use ratatui::widgets::{Block, Cell, Clear, Paragraph, Row, Table, TableState, Wr
 use super::super::columns::{LOCK_OPTIONAL, NODE_OPTIONAL, NODES, STATE, WAITING, fit, shorten};
 use super::super::out::{cut, width};
 use super::super::rows::{self, Health, LOCK_COLUMNS, NODE_COLUMNS};
-use super::state::{Mode, State};
+use super::state::{Mode, NAME_MAX, State};
 use crate::client::{LockSurvey, Survey, is_plain};
 
 const KEYS: &str = "? help   q quit   ↑↓ select   / filter   s sort   d take the lock   r refresh";
@@ -143,7 +143,7 @@ fn locks_title(survey: &Survey, state: &State, count: usize) -> String {
             format!("no lock{which}")
         };
     };
-    let more = if survey.is_cut { " or more" } else { "" };
+    let more = if survey.is_cut || survey.is_given_up { " or more" } else { "" };
     format!("lock {} of {count}{more}{which}, {}", place + 1, state.order.words())
 }
 
@@ -175,7 +175,7 @@ fn question(name: &[u8]) -> String {
         "Take '{}' from its holder? It is deleted on all nodes. The holder learns of it at its \
          next renewal, and works on until then: only the fence protects you.\n\ny: yes   any other \
          key: no",
-        rows::shown(name)
+        cut(&rows::shown(name), NAME_MAX)
     )
 }
 
@@ -260,6 +260,8 @@ mod tests {
                 .map(|(name, lock)| (name.as_bytes().to_vec(), lock.clone()))
                 .collect(),
             is_cut: false,
+            is_given_up: false,
+            counted_max: Fence::MAX,
         }
     }
 
@@ -336,6 +338,22 @@ mod tests {
         state.force_released(b"b", &[report(Vote::Confirmed), report(Vote::TimedOut)]);
         let lines = lines(&drawn(&state, (80, 20)));
         assert!(lines[19].starts_with("'b' was deleted on 1 of 2 nodes; n: timed out"));
+    }
+
+    /// It pushed the answers out of the box, and what came of it out of the last lines.
+    #[test]
+    fn a_long_name_leaves_room_for_what_is_said_of_it() {
+        let (mut state, name) = (State::default(), "n".repeat(5_000));
+        state.surveyed(survey(&[(&name, lock("x", 0, 5))]));
+        press(&mut state, KeyCode::Char('d'));
+        let text = lines(&drawn(&state, (80, 24))).concat();
+        assert!(text.contains("Take 'nnn") && text.contains("y: yes"), "{text}");
+        press(&mut state, KeyCode::Char('n'));
+        let report = |vote| NodeReport { node: Arc::from("n"), vote };
+        state.force_released(name.as_bytes(), &[report(Vote::Confirmed), report(Vote::NotHeld)]);
+        assert!(lines(&drawn(&state, (80, 24))).concat().contains("was deleted on 1 of 2 nodes"));
+        state.force_released(b"b", &[report(Vote::NotHeld)]);
+        assert!(lines(&drawn(&state, (80, 24))).concat().contains("nobody held 'b' any more"));
     }
 
     #[test]

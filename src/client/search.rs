@@ -1,0 +1,194 @@
+//! The search for the locks of a node: for all of them, or for those that matter.
+//!
+//! A free lock stays for `lockmod.idle-ms`, so a node may have many more free locks than held ones,
+//! and lists them in no order. Those that are held or waited for must not be hidden behind them.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use super::locker::Locker;
+use super::packet::Packet;
+use super::reading::{error_vote, lock_info};
+use super::vote::Vote;
+use crate::engine::LockState;
+use crate::wire::lock_info::LockInfo;
+use crate::wire::resp::Reply;
+
+/// How many keys a node is asked to look at per page.
+const PAGE: &[u8] = b"1000";
+/// The most free locks of a node that a search for others goes through.
+const FREE_MAX: usize = 100_000;
+
+/// Which locks are wanted.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum Wanted {
+    /// All; a node has so many.
+    All(u64),
+    /// Those that are held or waited for.
+    Busy(Counted),
+}
+
+/// How many locks of a node are held and waited for, and when it was asked.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Counted {
+    /// Leases that stood then.
+    pub(super) held: u64,
+    /// Requests in line then.
+    pub(super) waiters: u64,
+    /// When the question was sent.
+    pub(super) asked_at: Duration,
+}
+
+/// Locks of one node.
+#[derive(Debug, Default)]
+pub(super) struct Locks {
+    pub(super) found: BTreeMap<Vec<u8>, LockInfo>,
+    /// There are more.
+    pub(super) is_cut: bool,
+    /// There may be more, behind too many free ones.
+    pub(super) is_given_up: bool,
+}
+
+/// What a search has come upon.
+#[derive(Debug, Default)]
+struct Seen {
+    locks: u64,
+    free: usize,
+    held: u64,
+    waiters: u64,
+}
+
+impl Wanted {
+    /// Whether nothing more is wanted. While this is not sure, the search goes on.
+    const fn is_met(&self, seen: &Seen) -> bool {
+        match self {
+            Wanted::All(count) => seen.locks >= *count,
+            Wanted::Busy(busy) => seen.held >= busy.held && seen.waiters >= busy.waiters,
+        }
+    }
+
+    const fn is_wanted(&self, info: &LockInfo) -> bool {
+        match self {
+            Wanted::All(_) => true,
+            Wanted::Busy(_) => !matches!(info.state, LockState::Free),
+        }
+    }
+
+    /// Counts a lock that is told of at `now`. A lease that was granted after the node had counted
+    /// its leases is none of these.
+    fn count(&self, seen: &mut Seen, info: &LockInfo, now: Duration) {
+        seen.locks += 1;
+        seen.free += usize::from(info.state == LockState::Free);
+        seen.waiters += info.waiters;
+        if let Wanted::Busy(busy) = self {
+            let since = now.saturating_sub(busy.asked_at);
+            let is_old = info.held_for.is_some_and(|held_for| held_for >= since);
+            seen.held += u64::from(info.state == LockState::Held && is_old);
+        }
+    }
+}
+
+impl Locker {
+    /// The locks of a node that are wanted, but no more than `max`.
+    pub(super) async fn search(
+        &self,
+        node: usize,
+        max: usize,
+        wanted: Wanted,
+    ) -> Result<Locks, Vote> {
+        let (mut locks, mut seen) = (Locks::default(), Seen::default());
+        let mut cursor = b"0".to_vec();
+        while !wanted.is_met(&seen) {
+            let (next, told) = self.told_page(node, &cursor).await?;
+            let now = self.core().world.now();
+            for (name, info) in told {
+                // SCAN may repeat itself.
+                if locks.found.contains_key(&name) {
+                    continue;
+                }
+                wanted.count(&mut seen, &info, now);
+                if !wanted.is_wanted(&info) {
+                    continue;
+                }
+                if locks.found.len() >= max {
+                    locks.is_cut = true;
+                    return Ok(locks);
+                }
+                locks.found.insert(name, info);
+            }
+            if next == b"0" {
+                break;
+            }
+            if matches!(wanted, Wanted::Busy(_)) && seen.free >= FREE_MAX {
+                locks.is_given_up = true;
+                break;
+            }
+            cursor = next;
+        }
+        Ok(locks)
+    }
+
+    /// Locks from a page of SCAN, and the cursor of the next.
+    async fn told_page(
+        &self,
+        node: usize,
+        cursor: &[u8],
+    ) -> Result<(Vec<u8>, Vec<(Vec<u8>, LockInfo)>), Vote> {
+        let args: [&[u8]; 6] = [b"SCAN", cursor, b"COUNT", PAGE, b"TYPE", b"fencelock"];
+        let (next, names) = page(self.ask(node, &[Packet::new(&args)]).await?.pop())?;
+        let asks: Vec<Packet> = names.iter().map(|name| Packet::info(name)).collect();
+        let told = names.into_iter().zip(self.ask(node, &asks).await?);
+        // A lock may be gone again, or be no lock any more.
+        let told = told.filter_map(|(name, reply)| Some((name, lock_info(&reply).ok()?)));
+        Ok((next, told.collect()))
+    }
+}
+
+/// Reads a page of SCAN: the next cursor, and names.
+fn page(reply: Option<Reply>) -> Result<(Vec<u8>, Vec<Vec<u8>>), Vote> {
+    let garbled = || Vote::Garbled("not a page of SCAN".into());
+    let mut parts = match reply {
+        Some(Reply::List(parts)) if parts.len() == 2 => parts.into_iter(),
+        Some(Reply::Error(text)) => return Err(error_vote(&text)),
+        _ => return Err(garbled()),
+    };
+    let (Some(Reply::Text(cursor)), Some(Reply::List(names))) = (parts.next(), parts.next()) else {
+        return Err(garbled());
+    };
+    let name = |reply| match reply {
+        Reply::Text(name) => Some(name.into_owned()),
+        _ => None,
+    };
+    Ok((cursor.into_owned(), names.into_iter().filter_map(name).collect()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const ASKED_AT: Duration = Duration::from_secs(100);
+
+    fn held(for_secs: u64) -> LockInfo {
+        let held_for = Some(Duration::from_secs(for_secs));
+        LockInfo { state: LockState::Held, held_for, ..LockInfo::default() }
+    }
+
+    /// A lease that was granted during the search would have stood for one that was not found yet.
+    #[test]
+    fn a_search_ends_only_when_the_leases_that_stood_at_its_start_are_found() {
+        let wanted = Wanted::Busy(Counted { held: 1, waiters: 2, asked_at: ASKED_AT });
+        let mut seen = Seen::default();
+        let now = ASKED_AT + Duration::from_secs(3);
+        wanted.count(&mut seen, &held(2), now);
+        assert_eq!((seen.held, seen.free), (0, 0), "it is younger than the question");
+        wanted.count(&mut seen, &held(3), now);
+        assert!(seen.held == 1 && !wanted.is_met(&seen), "somebody waits somewhere");
+        let reserved = LockState::Reserved;
+        let reserved = LockInfo { state: reserved, waiters: 2, ..LockInfo::default() };
+        assert!(wanted.is_wanted(&reserved) && !wanted.is_wanted(&LockInfo::default()));
+        wanted.count(&mut seen, &reserved, now);
+        assert!(wanted.is_met(&seen));
+        wanted.count(&mut seen, &LockInfo::default(), now);
+        assert_eq!((seen.locks, seen.free), (4, 1));
+    }
+}

@@ -1,0 +1,108 @@
+//! What `lockmod status` and the exporter tell where most is well: held locks among many free ones,
+//! nodes whose fences are too high, and why nothing happens.
+
+use std::time::{SystemTime, UNIX_EPOCH};
+
+use crate::cli::{fails, lockmod, succeeds, text};
+use crate::common::Server;
+use crate::nodes;
+use crate::watch::Exporter;
+
+/// Leaves many free locks behind, as names that are used once do.
+fn use_names(nodes: &[Server], count: usize) {
+    for node in nodes {
+        let mut pipe = redis::pipe();
+        for i in 0..count {
+            let name = format!("used-{i}");
+            pipe.cmd("LOCK.ACQUIRE").arg(&name).arg("t").arg(60_000).ignore();
+            pipe.cmd("LOCK.RELEASE").arg(&name).arg("t").ignore();
+        }
+        pipe.query::<()>(&mut node.connect()).unwrap();
+    }
+}
+
+/// The limit counted free locks, so that all that were shown could be none.
+#[test]
+fn held_locks_are_found_among_many_free_ones() {
+    let nodes = nodes(3);
+    use_names(&nodes, 5_000);
+    for name in ["orders", "report", "index"] {
+        succeeds(&nodes, &["acquire", name, "--label", "worker-7"]);
+    }
+    for limit in ["3", "4", "10000"] {
+        let json = succeeds(&nodes, &["status", "--json", "--limit", limit]);
+        assert_eq!(json.matches("\"held_on\":3").count(), 3, "{limit}: {json}");
+        assert!(json.ends_with("\"cut\":false}\n"), "{limit}: {json}");
+    }
+    let said = succeeds(&nodes, &["status", "--limit", "2"]);
+    assert_eq!(said.matches("worker-7").count(), 2, "{said}");
+    assert!(said.ends_with("\n... there are more locks than are shown: see --limit\n"), "{said}");
+    let listed = succeeds(&nodes, &["list"]);
+    assert_eq!(listed.lines().count(), 3, "{listed}");
+    assert_eq!(succeeds(&nodes, &["list", "--all"]).lines().count(), 5_003);
+    // One that is held on one node only, and that nobody holds any more elsewhere.
+    nodes[2].run("LOCK.ACQUIRE used-7 other 60000").unwrap();
+    let listed = succeeds(&nodes, &["list"]);
+    assert!(listed.contains("used-7: held, fence 2") && listed.contains("(held on 1 of 3 nodes)"));
+}
+
+/// They were said to be as well as the others.
+#[test]
+fn nodes_whose_fences_are_used_up_or_too_high_are_not_said_to_be_well() {
+    let nodes = nodes(5);
+    let exporter = Exporter::start(&nodes);
+    let time = SystemTime::now().duration_since(UNIX_EPOCH).unwrap().as_micros() as u64;
+    let weeks = |weeks: u64| time + weeks * 7 * 86_400 * 1_000_000;
+    nodes[0].run("LOCK.FLOOR 9007199254740991").unwrap();
+    nodes[1].run(&format!("LOCK.FLOOR {}", weeks(5))).unwrap();
+    nodes[2].run(&format!("LOCK.FLOOR {}", weeks(3))).unwrap();
+    let said = succeeds(&nodes, &["status"]);
+    let state = |index: usize| said.lines().nth(index + 1).unwrap();
+    assert!(state(0).contains("grants nothing: EXHAUSTED"), "{said}");
+    assert!(state(1).contains("fences too high to count"), "{said}");
+    assert!(state(2).contains(" grants ") && state(3).contains(" grants "), "{said}");
+    assert!(said.contains("4 of 5 nodes grant locks"), "{said}");
+    let json = succeeds(&nodes, &["status", "--json"]);
+    assert_eq!(json.matches("\"fence_too_high\":true").count(), 2, "{json}");
+    assert_eq!(json.matches("\"granting\":false").count(), 1, "{json}");
+    let info = succeeds(&nodes[..1], &["info", "job"]);
+    assert!(info.contains("the node grants nothing: EXHAUSTED the fence is 9007199254740991"));
+    let metrics = exporter.metrics();
+    for (index, granting, too_high) in [(0, 0, 1), (1, 1, 1), (2, 1, 0), (3, 1, 0)] {
+        let name = format!("{{node=\"127.0.0.1:{}\"}}", nodes[index].port());
+        for (metric, value) in [("granting", granting), ("fence_too_high", too_high)] {
+            let line = format!("lockmod_{metric}{name} {value}\n");
+            assert!(metrics.contains(&line), "{line}{metrics}");
+        }
+    }
+}
+
+/// It was "2 of 3 free; 1 granted", which is no reason.
+#[test]
+fn nodes_that_answered_too_late_are_said_to_have_timed_out() {
+    let nodes = nodes(3);
+    for node in &nodes[1..] {
+        node.run("CLIENT PAUSE 60000 WRITE").unwrap();
+    }
+    let said = fails(&nodes, &["acquire", "job", "--timeout", "300ms"], 121);
+    assert!(said.contains("1 of 3 nodes granted; 2 timed out: 127.0.0.1:"), "{said}");
+    let cause = "each node had 300ms to answer: a slow network needs a longer --timeout";
+    assert!(said.contains(cause), "{said}");
+}
+
+/// A minute passed without a word.
+#[test]
+fn a_log_says_that_a_replica_is_waited_for() {
+    let nodes = nodes(1);
+    let replica = Server::builder().replica_of(&nodes[0]).start();
+    nodes[0].wait_for_replica(&replica);
+    let run = ["run", "job", "--wait", "2s", "--", "true"];
+    let output = lockmod(std::slice::from_ref(&replica), &run).output().unwrap();
+    let said = text(&output.stderr);
+    assert_eq!(output.status.code(), Some(121), "{said}");
+    let lines: Vec<&str> = said.lines().collect();
+    assert_eq!(lines.len(), 2, "{said}");
+    let expected = "lockmod: waiting for 'job': 127.0.0.1:";
+    assert!(lines[0].starts_with(expected) && lines[0].contains("is a replica, which"), "{said}");
+    assert!(lines[1].contains("cannot be acquired without a quorum: 1 of 1 node not"), "{said}");
+}
