@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import random
 import sys
 import threading
@@ -293,3 +294,33 @@ def test_a_lock_serves_one_loop_after_the_other_and_several_at_once(
     for thread in threads:
         thread.join(PATIENCE)
     assert len(set(fences)) == 6
+
+
+def test_a_lock_is_given_back_from_another_loop_than_the_one_that_acquired_it(
+    run: Run, locker: Locker, name: str
+) -> None:
+    # The answer was brought to the loop that is gone, so that the release waited without end.
+    guard = run(locker.aio.acquire(name))
+
+    async def release() -> None:
+        await guard.extend()
+        await guard.release()
+
+    run(release())
+    assert free(locker, name)
+
+
+def test_what_arrives_when_the_loop_is_gone_is_given_back(
+    run: Run, locker: Locker, name: str
+) -> None:
+    async def leave_waiting() -> None:
+        task = asyncio.ensure_future(locker.aio.acquire(name, wait=PATIENCE))
+        await until_async("it waits", lambda: locker.info(name)[0].waiters == 1)
+        # So that nobody is told of a task that was forgotten.
+        setattr(task, "_log_destroy_pending", False)
+
+    with locker.lock(name):
+        run(leave_waiting())
+        gc.collect()
+    with locker.lock(name, wait=PATIENCE) as guard:
+        guard.check()

@@ -6,7 +6,7 @@ import asyncio
 from typing import TYPE_CHECKING, Any, Callable
 
 from ._errors import LostError, NoQuorumError, lost
-from ._port import LoopPort, callbacks
+from ._port import callbacks, run, watch
 
 if TYPE_CHECKING:
     from types import TracebackType
@@ -55,22 +55,18 @@ class Lost(_Lost):
 class AsyncLost(_Lost):
     """An event: the lease has ended. See `Lost`."""
 
-    def __init__(self, lease: Lease, port: LoopPort) -> None:
-        super().__init__(lease)
-        self._port = port
-
     async def wait(self, timeout: float | None = None) -> str | None:
         """Waits until the lease has ended, and returns why; None after `timeout` seconds."""
-        return await self._port.run(lambda port: self._lease.lost(timeout, port))
+        return await run(lambda port: self._lease.lost(timeout, port))
 
     def call(self, callback: Callable[[str], object]) -> None:
-        """Calls `callback(reason)` in the event loop when the lease is lost."""
+        """Calls `callback(reason)` in the running event loop when the lease is lost."""
 
         def tell(reason: str | None) -> None:
             if reason is not None and reason != "released":
                 callback(reason)
 
-        self._port.watch(lambda port: self._lease.lost(None, port), tell)
+        watch(lambda port: self._lease.lost(None, port), tell)
 
 
 class _Held:
@@ -188,26 +184,25 @@ class AsyncGuard(_Held):
     The block is cancelled when the lease is lost, and ends with `LostError`.
     """
 
-    def __init__(self, lease: Lease, port: LoopPort) -> None:
+    def __init__(self, lease: Lease) -> None:
         super().__init__(lease)
-        self._port = port
         self._block: _Block | None = None
 
     @property
     def lost(self) -> AsyncLost:
         """The event that the lease has ended: `is_set()`, `await wait()`, `call()`."""
-        return AsyncLost(self._lease, self._port)
+        return AsyncLost(self._lease)
 
     async def extend(self, ttl: float | None = None) -> None:
         """Extends the lease now; see `Guard.extend`."""
-        await self._port.run(lambda port: self._lease.extend(ttl, port))
+        await run(lambda port: self._lease.extend(ttl, port))
 
     async def release(self) -> None:
         """Gives the lock back; see `Guard.release`. If it is cancelled, it is sent anyway."""
-        await self._port.run(lambda port: self._lease.release(port))
+        await run(self._lease.release)
 
     async def __aenter__(self) -> AsyncGuard:
-        self._block = _Block(self._lease, self._port)
+        self._block = _Block(self._lease)
         return self
 
     async def __aexit__(
@@ -233,14 +228,14 @@ class AsyncGuard(_Held):
 class _Block:
     """Cancels the task of an `async with` block when the lease is lost, as `asyncio.timeout` does."""
 
-    def __init__(self, lease: Lease, port: LoopPort) -> None:
+    def __init__(self, lease: Lease) -> None:
         task = asyncio.current_task()
         if task is None:
             raise RuntimeError("use a lock inside of a task")
         self._task: asyncio.Task[Any] = task
         self._before = _cancelling(task)
         self._has_cancelled = False
-        self._stop = port.watch(lambda port: lease.lost(None, port), self._lost)
+        self._stop = watch(lambda port: lease.lost(None, port), self._lost)
 
     def _lost(self, reason: str | None) -> None:
         if reason != "released":

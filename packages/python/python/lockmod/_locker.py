@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Iterable, NamedTuple, Optional, TypeVar, Union
 from . import _lockmod
 from ._errors import NodeVote
 from ._guard import AsyncGuard, Guard
-from ._port import port
+from ._port import run
 
 if TYPE_CHECKING:
     from types import TracebackType
@@ -36,6 +36,19 @@ if TYPE_CHECKING:
 
 Name = Union[str, bytes]
 _G = TypeVar("_G", Guard, AsyncGuard)
+
+
+# How often this process has been forked from another: cheaper to look at than the process's number.
+_forks = 0
+
+
+def _forked() -> None:
+    """In a child."""
+    global _forks
+    _forks += 1
+
+
+os.register_at_fork(after_in_child=_forked)
 
 
 def _bytes(name: Name) -> bytes:
@@ -136,15 +149,15 @@ class Locker:
             "cert": None if cert is None else os.fspath(cert),
             "key": None if key is None else os.fspath(key),
         }
-        self._process = os.getpid()
+        self._forks = _forks
         self._made = _lockmod.Core(self._nodes, **self._settings)
 
     @property
     def _core(self) -> _lockmod.Core:
-        if self._process != os.getpid():
+        if self._forks != _forks:
             # Two threads at once make one each, and the later one stays: both are good.
             self._made = _lockmod.Core(self._nodes, **self._settings)
-            self._process = os.getpid()
+            self._forks = _forks
         return self._made
 
     def acquire(
@@ -249,6 +262,9 @@ class AsyncLocker:
     A task that is cancelled while it waits leaves nothing behind.
     """
 
+    # It is made for each `locker.aio`.
+    __slots__ = ("_locker",)
+
     def __init__(self, locker: Locker) -> None:
         self._locker = locker
 
@@ -263,8 +279,10 @@ class AsyncLocker:
         max_hold: float | None = None,
     ) -> AsyncGuard:
         """Acquires the lock; see `Locker.acquire`."""
-        options = _Options(wait, ttl, label, renew, max_hold)
-        return await _acquire(self._locker, _bytes(name), options)
+        core, asked = self._locker._core, _bytes(name)  # pyright: ignore[reportPrivateUsage]
+        return AsyncGuard(
+            await run(lambda port: core.acquire(asked, wait, ttl, label, renew, max_hold, port))
+        )
 
     async def try_acquire(
         self,
@@ -276,15 +294,16 @@ class AsyncLocker:
         max_hold: float | None = None,
     ) -> AsyncGuard:
         """Acquires the lock if nobody holds it; see `Locker.try_acquire`."""
-        options = _Options(0, ttl, label, renew, max_hold)
-        return await _acquire(self._locker, _bytes(name), options)
+        return await self.acquire(
+            name, wait=0, ttl=ttl, label=label, renew=renew, max_hold=max_hold
+        )
 
     async def acquire_many(self, names: Iterable[Name]) -> list[AsyncGuard]:
         """Acquires all of these locks or none; see `Locker.acquire_many`."""
-        core, here = self._locker._core, port()  # pyright: ignore[reportPrivateUsage]
+        core = self._locker._core  # pyright: ignore[reportPrivateUsage]
         asked = [_bytes(name) for name in names]
-        leases = await here.run(lambda port: core.acquire_many(asked, port))
-        return [AsyncGuard(lease, here) for lease in leases]
+        leases = await run(lambda port: core.acquire_many(asked, port))
+        return [AsyncGuard(lease) for lease in leases]
 
     def lock(
         self,
@@ -304,13 +323,13 @@ class AsyncLocker:
     async def info(self, name: Name) -> list[NodeInfo]:
         """Returns what each node reports about the lock; see `Locker.info`."""
         core, asked = self._locker._core, _bytes(name)  # pyright: ignore[reportPrivateUsage]
-        told = await port().run(lambda port: core.info(asked, port))
+        told = await run(lambda port: core.info(asked, port))
         return [_info(one) for one in told]
 
     async def settle(self) -> list[NodeVote]:
         """Waits until everything that was sent is carried out; see `Locker.settle`."""
         core = self._locker._core  # pyright: ignore[reportPrivateUsage]
-        return [NodeVote(*vote) for vote in await port().run(core.settle)]
+        return [NodeVote(*vote) for vote in await run(core.settle)]
 
 
 class Lock:
@@ -348,7 +367,10 @@ class Lock:
         _leave(self._guards, threading.get_ident()).__exit__(kind, error, trace)
 
     async def __aenter__(self) -> AsyncGuard:
-        guard = await _acquire(self._locker, self._name, self._options)
+        core = self._locker._core  # pyright: ignore[reportPrivateUsage]
+        guard = AsyncGuard(
+            await run(lambda port: core.acquire(self._name, *self._options, port))
+        )
         self._async_guards.setdefault(asyncio.current_task(), []).append(guard)
         return await guard.__aenter__()
 
@@ -368,12 +390,6 @@ def _leave(entered: dict[object, list[_G]], who: object) -> _G:
     if not guards:
         del entered[who]
     return guard
-
-
-async def _acquire(locker: Locker, name: bytes, options: _Options) -> AsyncGuard:
-    core, here = locker._core, port()  # pyright: ignore[reportPrivateUsage]
-    lease = await here.run(lambda port: core.acquire(name, *options, port))
-    return AsyncGuard(lease, here)
 
 
 def _info(told: _lockmod._State) -> NodeInfo:  # pyright: ignore[reportPrivateUsage]

@@ -11,11 +11,14 @@ import os
 import select
 import threading
 import weakref
+from asyncio import get_running_loop
 from typing import TYPE_CHECKING, Any, Callable, TypeVar
 
 from . import _lockmod
 
 if TYPE_CHECKING:
+    from collections.abc import Coroutine
+
     from ._lockmod import Call
 
 T = TypeVar("T")
@@ -29,38 +32,44 @@ def abandon(value: object) -> None:
 
 
 class LoopPort:
-    """The port of one event loop. It must not refer to the loop, which it would keep alive."""
+    """The port of one event loop."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self._port = _lockmod.Port()
         self._waiting: dict[int, asyncio.Future[Any]] = {}
         self._watching: dict[int, Callable[[Any], None]] = {}
         self._is_flushing = False
+        # From here on the loop keeps the port, until it is closed.
         loop.add_reader(self._port.fileno(), self._take)
 
-    def _start(self, start: Callable[[_lockmod.Port], Call[T]]) -> Call[T]:
+    def _start(
+        self, start: Callable[[_lockmod.Port], Call[T]], loop: asyncio.AbstractEventLoop
+    ) -> Call[T]:
         """What many tasks start in one turn of the loop leaves together, after the last of them."""
         call = start(self._port)
-        if not self._waiting and not self._is_flushing:
-            # Nobody else waits, so nothing else will come in this turn.
-            self._port.flush()
-        elif not self._is_flushing:
-            self._is_flushing = True
-            asyncio.get_running_loop().call_soon(self._flush)
+        if not self._is_flushing:
+            if self._waiting:
+                self._is_flushing = True
+                loop.call_soon(self._flush)
+            else:
+                # Nobody else waits, so nothing else will come in this turn.
+                self._port.flush()
         return call
 
     def _flush(self) -> None:
         self._is_flushing = False
         self._port.flush()
 
-    async def run(self, start: Callable[[_lockmod.Port], Call[T]]) -> T:
-        """Waits for a call. Where the task is cancelled, nothing of the call is left."""
-        future: asyncio.Future[T] = asyncio.get_running_loop().create_future()
-        call = self._start(start)
+    async def _run(
+        self, start: Callable[[_lockmod.Port], Call[T]], loop: asyncio.AbstractEventLoop
+    ) -> T:
+        future: asyncio.Future[T] = loop.create_future()
+        call = self._start(start, loop)
         self._waiting[call.number] = future
         try:
             return await future
-        except asyncio.CancelledError:
+        except (asyncio.CancelledError, GeneratorExit):
+            # Cancelled, or forgotten together with its loop.
             self._waiting.pop(call.number, None)
             call.cancel()
             # It may have arrived in the same turn of the loop.
@@ -68,13 +77,13 @@ class LoopPort:
                 abandon(future.result())
             raise
 
-    def watch(
+    def _watch(
         self,
         start: Callable[[_lockmod.Port], Call[T]],
         tell: Callable[[T], None],
+        loop: asyncio.AbstractEventLoop,
     ) -> Callable[[], None]:
-        """Calls `tell` with the result, in the loop, unless what is returned was called before."""
-        call = self._start(start)
+        call = self._start(start, loop)
         self._watching[call.number] = tell
 
         def stop() -> None:
@@ -86,10 +95,13 @@ class LoopPort:
     def _take(self) -> None:
         for number, value in self._port.take():
             future = self._waiting.pop(number, None)
-            tell = self._watching.pop(number, None)
-            if tell is not None:
-                tell(value)
-            elif future is None or future.done():
+            if future is None:
+                tell = self._watching.pop(number, None)
+                if tell is None:
+                    abandon(value)
+                else:
+                    tell(value)
+            elif future.done():
                 abandon(value)
             elif isinstance(value, BaseException):
                 future.set_exception(value)
@@ -97,17 +109,45 @@ class LoopPort:
                 future.set_result(value)
 
 
-_loops: weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, LoopPort] = weakref.WeakKeyDictionary()
+def run(start: Callable[[_lockmod.Port], Call[T]]) -> Coroutine[Any, Any, T]:
+    """Waits for a call. Where the task is cancelled, nothing of the call is left."""
+    loop = get_running_loop()
+    return _port(loop)._run(start, loop)  # pyright: ignore[reportPrivateUsage]
 
 
-def port() -> LoopPort:
-    """The port of the running loop."""
-    loop = asyncio.get_running_loop()
-    found = _loops.get(loop)
-    if found is None:
+def watch(
+    start: Callable[[_lockmod.Port], Call[T]], tell: Callable[[T], None]
+) -> Callable[[], None]:
+    """Calls `tell` with the result, in the running loop, unless it is stopped by what is returned."""
+    loop = get_running_loop()
+    return _port(loop)._watch(start, tell, loop)  # pyright: ignore[reportPrivateUsage]
+
+
+# A loop keeps its port, and nothing else does: what waits at a port refers to the loop, and whoever
+# kept a loop that is gone would keep the locks that arrive there.
+_loops: weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, weakref.ref[LoopPort]]
+_loops = weakref.WeakKeyDictionary()
+# The one that was asked for last: most programs have one.
+_last: tuple[weakref.ref[asyncio.AbstractEventLoop], weakref.ref[LoopPort]] | None = None
+
+
+def _port(loop: asyncio.AbstractEventLoop) -> LoopPort:
+    """The port of this loop, which is the running one."""
+    global _last
+    # Read once: loops of other threads write it.
+    last = _last
+    if last is not None and last[0]() is loop:
+        port = last[1]()
+    else:
+        known = _loops.get(loop)
+        port = None if known is None else known()
+    if port is None:
         # No other thread does this for this loop.
-        found = _loops[loop] = LoopPort(loop)
-    return found
+        port = LoopPort(loop)
+        _loops[loop] = weakref.ref(port)
+    if last is None or last[1]() is not port:
+        _last = (weakref.ref(loop), _loops[loop])
+    return port
 
 
 class Callbacks:
