@@ -13,6 +13,11 @@ from lockmod import Locker
 
 urls = sys.argv[1:]
 locker = Locker(urls)
+# Clients and loops stay, so that the round for warming up opens the connections of all of them.
+redis_client = redis.Redis.from_url(urls[0])
+redis_client_async = redis.asyncio.Redis.from_url(urls[0])
+loops = {word: asyncio.new_event_loop() for word in ("asyncio", "redis-py aio", "line asyncio")}
+loops["uvloop"] = uvloop.new_event_loop()
 NAMES_PER_TASK = 1000
 
 
@@ -55,13 +60,6 @@ async def in_tasks(clock, cycle):
     return clock.rate()
 
 
-def run(loop, work):
-    try:
-        return loop.run_until_complete(work)
-    finally:
-        loop.close()
-
-
 def package(name):
     locker.acquire(name).release()
 
@@ -71,28 +69,16 @@ async def package_async(name):
     await guard.release()
 
 
-def redis_py(clock):
-    client = redis.Redis.from_url(urls[0], max_connections=clock.tasks + 1)
-
-    def cycle(name):
-        lock = client.lock(name, timeout=30)
-        lock.acquire()
-        lock.release()
-
-    return in_threads(clock, cycle)
+def redis_py(name):
+    lock = redis_client.lock(name, timeout=30)
+    lock.acquire()
+    lock.release()
 
 
-async def redis_py_async(clock):
-    client = redis.asyncio.Redis.from_url(urls[0], max_connections=clock.tasks + 1)
-
-    async def cycle(name):
-        lock = client.lock(name, timeout=30)
-        await lock.acquire()
-        await lock.release()
-
-    rate = await in_tasks(clock, cycle)
-    await client.aclose()
-    return rate
+async def redis_py_async(name):
+    lock = redis_client_async.lock(name, timeout=30)
+    await lock.acquire()
+    await lock.release()
 
 
 def line_in_threads(holders, seconds):
@@ -125,16 +111,14 @@ for line in sys.stdin:
     clock = Clock(word, tasks, seconds)
     if word == "threads":
         figure = in_threads(clock, package)
-    elif word == "asyncio":
-        figure = run(asyncio.new_event_loop(), in_tasks(clock, package_async))
-    elif word == "uvloop":
-        figure = run(uvloop.new_event_loop(), in_tasks(clock, package_async))
     elif word == "redis-py":
-        figure = redis_py(clock)
-    elif word == "redis-py aio":
-        figure = run(asyncio.new_event_loop(), redis_py_async(clock))
+        figure = in_threads(clock, redis_py)
     elif word == "line threads":
         figure = line_in_threads(tasks, seconds)
     else:
-        figure = run(asyncio.new_event_loop(), line_in_tasks(tasks, seconds))
+        if word == "line asyncio":
+            work = line_in_tasks(tasks, seconds)
+        else:
+            work = in_tasks(clock, redis_py_async if word == "redis-py aio" else package_async)
+        figure = loops[word].run_until_complete(work)
     print(figure, flush=True)
