@@ -186,7 +186,7 @@ fn main() {
             }
         }
         println!("{tasks} task(s), each its own locks: acquisitions and releases per second");
-        print(&rivals, &figures, &["redis-py", "node-redlock"]);
+        print(&rivals, &figures, &["redis-py", "redis-py aio", "node-redlock"]);
     }
     let python_lines = ["line threads", "line asyncio"].map(Rival::Python);
     let rivals = [&[Rival::Rust], &python_lines[..], &[Rival::Node("line node")]].concat();
