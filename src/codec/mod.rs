@@ -259,6 +259,45 @@ mod tests {
     }
 
     #[test]
+    fn what_no_node_writes_is_refused_with_the_reason() {
+        type Slip = fn(&mut LockV1, &mut LeaseV1);
+        let slips: [(Slip, &str); 9] = [
+            (|_, lease| lease.label = vec![1; LABEL_MAX + 1], "label too long"),
+            (|_, lease| lease.token = vec![], "token length out of range"),
+            (|_, lease| lease.token = vec![1; TOKEN_MAX + 1], "token length out of range"),
+            (|_, lease| lease.fence = 0, "fence of the lease out of range"),
+            (|_, lease| lease.fence = 8, "fence of the lease out of range"),
+            (|_, lease| lease.fence = Fence::MAX.get() + 1, "fence out of range"),
+            (|lock, _| lock.counter = Fence::MAX.get() + 1, "fence out of range"),
+            (|lock, _| lock.floor = Fence::MAX.get() + 1, "fence out of range"),
+            (|lock, _| lock.counter = 4, "fence of the lease out of range"),
+        ];
+        let now = clocks(1_000, 5_000);
+        let bytes = |slip: Slip| {
+            let (token, label) = (vec![1; TOKEN_MAX], vec![1; LABEL_MAX]);
+            let mut lease = LeaseV1 {
+                token,
+                label,
+                fence: 5,
+                ends_at_unix_ms: 9_000,
+                left_ms: 9,
+                held_for_ms: 1,
+                boot: BOOT,
+                ends_at_boot_ms: 2_000,
+                is_provisional: false,
+            };
+            let mut lock = LockV1 { counter: 7, floor: 0, lease: None };
+            slip(&mut lock, &mut lease);
+            encode(LOCK_VERSION, &LockV1 { lease: Some(lease), ..lock })
+        };
+        assert!(decode_lock(&bytes(|_, _| ()), now, BOOT).is_ok());
+        for (slip, reason) in slips {
+            let refused = decode_lock(&bytes(slip), now, BOOT);
+            assert_eq!(refused, Err(CodecError::Corrupt(reason)));
+        }
+    }
+
+    #[test]
     fn a_newer_version_is_refused_with_both_numbers() {
         let mut bytes = encode_lock(&Lock::default(), Fence::ZERO, clocks(0, 0), BOOT);
         bytes[0] = 9;
