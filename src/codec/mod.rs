@@ -298,6 +298,32 @@ mod tests {
     }
 
     #[test]
+    fn no_two_locks_have_one_digest_but_for_the_ends_of_their_leases() {
+        let mut raised = held(b"tok", b"me", 5, 31_000);
+        raised.apply_counter(Fence::new(6).unwrap());
+        let locks = [
+            Lock::default(),
+            held(b"tok", b"me", 5, 31_000),
+            held(b"tok", b"me", 6, 31_000),
+            held(b"tokm", b"e", 5, 31_000),
+            held(b"tok", b"", 5, 31_000),
+            raised,
+        ];
+        let mut digests: Vec<_> = locks.iter().map(digest_lock).collect();
+        digests.sort_unstable();
+        digests.dedup();
+        assert_eq!(digests.len(), locks.len());
+        assert_eq!(digest_lock(&locks[1]), digest_lock(&held(b"tok", b"me", 5, 32_000)));
+        let places = [(0, &b"a"[..]), (1, b"a"), (0, b"b"), (0, b"a\0"), (0, b"")];
+        let mut hashes: Vec<_> = (locks.iter())
+            .flat_map(|lock| places.map(|(database, name)| hash_lock(database, name, lock)))
+            .collect();
+        hashes.sort_unstable();
+        hashes.dedup();
+        assert_eq!(hashes.len(), locks.len() * places.len());
+    }
+
+    #[test]
     fn a_newer_version_is_refused_with_both_numbers() {
         let mut bytes = encode_lock(&Lock::default(), Fence::ZERO, clocks(0, 0), BOOT);
         bytes[0] = 9;

@@ -31,14 +31,51 @@ pub(super) fn read() -> Clocks {
     Clocks { now: now(), wall: UnixTime::from_millis(ffi::wall_ms()) }
 }
 
-/// Identifies the boot, and so the machine, of [`now`]; zero if the system does not tell.
+/// Identifies the boot, and so the machine, of [`now`], and a namespace that sets its clock ahead
+/// or back; zero if the system does not tell.
 pub(super) fn boot_id() -> BootId {
     *BOOT
 }
 
-/// The first 64 bits of the random id that Linux gives each boot.
 fn read_boot_id() -> Option<BootId> {
-    let text = std::fs::read_to_string("/proc/sys/kernel/random/boot_id").ok()?;
-    let digits: String = text.chars().filter(char::is_ascii_hexdigit).take(16).collect();
-    BootId::from_str_radix(&digits, 16).ok()
+    let boot = std::fs::read_to_string("/proc/sys/kernel/random/boot_id").ok()?;
+    // Kernels before 5.6 have no namespaces of time, and no such file.
+    let offsets = std::fs::read_to_string("/proc/self/timens_offsets").unwrap_or_default();
+    Some(first_bits(&boot)? ^ offset_bits(&offsets))
+}
+
+/// The first 64 bits of the random id that Linux gives each boot.
+fn first_bits(boot: &str) -> Option<u64> {
+    let digits: String = boot.chars().filter(char::is_ascii_hexdigit).take(16).collect();
+    u64::from_str_radix(&digits, 16).ok()
+}
+
+/// How far a namespace sets the boot-time clock ahead, as bits; zero if it does not. In the same
+/// boot, that is another clock.
+fn offset_bits(offsets: &str) -> u64 {
+    let line = offsets.lines().find_map(|line| line.trim_start().strip_prefix("boottime"));
+    let numbers = line.unwrap_or_default().split_whitespace().map(str::parse);
+    numbers.fold(0, |bits: u64, number: Result<i64, _>| {
+        bits.rotate_left(32) ^ number.unwrap_or_default() as u64
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_boot_time_clock_with_an_offset_is_another_clock() {
+        let boot = "a9c37b8e-0c1f-4a57-9f4e-0123456789ab\n";
+        assert_eq!(first_bits(boot), Some(0xa9c3_7b8e_0c1f_4a57));
+        assert_eq!(first_bits(""), None);
+        let offset = |text: &str| offset_bits(&format!("monotonic           9         9\n{text}"));
+        assert_eq!(offset("boottime            0         0\n"), 0);
+        assert_eq!(offset(""), 0);
+        let all = [(3600, 0), (-3600, 0), (3600, 1), (3601, 0), (1, 3600)];
+        let bits = all.map(|(s, ns)| offset(&format!("boottime      {s}         {ns}\n")));
+        for (index, one) in bits.iter().enumerate() {
+            assert!(*one != 0 && !bits[..index].contains(one), "{:?}", all[index]);
+        }
+    }
 }

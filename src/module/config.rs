@@ -74,6 +74,11 @@ pub(super) fn state_file() -> String {
     STATE_FILE.lock().map(|text| text.clone()).unwrap_or_default()
 }
 
+/// What the state file of a server with this port is called, unless an option names it.
+pub(super) fn state_file_of(port: u16) -> String {
+    format!("lockmod-{port}.state")
+}
+
 /// Whether the node goes into quarantine after a crash, and after a promotion.
 pub(super) fn caution() -> Caution {
     Caution {
@@ -137,7 +142,7 @@ pub(super) fn defaults(args: &[String], port: u16) -> Result<Vec<Given>, String>
         .map(|option| match option.kind {
             OptionKind::Number { default, .. } => Given::Number(default),
             OptionKind::Switch { default, .. } => Given::Switch(default),
-            OptionKind::Text { .. } => Given::Text(format!("lockmod-{port}.state")),
+            OptionKind::Text { .. } => Given::Text(state_file_of(port)),
         })
         .collect();
     for pair in args.chunks(2) {

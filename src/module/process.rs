@@ -22,6 +22,8 @@ static PROCESS: Guarded<Process> = Guarded::new(Process {
     claimed: None,
     was_read: false,
     folder: None,
+    loaded_at_port: 0,
+    port: 0,
     may_be_replica: true,
     owes_floor: false,
     blocked: BTreeMap::new(),
@@ -44,6 +46,10 @@ pub(super) struct Process {
     /// The server's folder when the module was loaded; `None` once it has changed, even for a
     /// while: the append-only file may be in the other folder.
     pub(super) folder: Option<PathBuf>,
+    /// The server's port when the module was loaded, after which the state file may be named.
+    pub(super) loaded_at_port: u16,
+    /// Its port when a setting last changed.
+    pub(super) port: u16,
     /// Whether the server may be a replica; exact once the node has begun.
     pub(super) may_be_replica: bool,
     /// Whether a replica has come online that may not know the floor.

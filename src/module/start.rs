@@ -12,7 +12,7 @@ use std::path::PathBuf;
 use super::ffi::{Context, InServer, Level, values};
 use super::process::{self, Process, Ready};
 use super::state_file::{Claimed, OpenError, StateFile};
-use super::{clock, config};
+use super::{clock, config, state_file};
 use crate::codec;
 use crate::engine::{Census, Change, Fence, Instant, Inventory, Loaded, Lock, UnixTime};
 use crate::wire::spec::Command;
@@ -28,7 +28,7 @@ pub(super) fn data_set_read(server: InServer<'_>) {
 /// Why the module cannot be loaded.
 pub(super) fn load(context: &mut Context<'_>) -> Result<(), String> {
     let server = context.in_server();
-    let name = config::state_file();
+    let (name, port) = (config::state_file(), context.port());
     // The working folder is the server's `dir`; `CONFIG SET dir` may change it later.
     let folder = env::current_dir().map_err(|error| format!("no working folder: {error}"))?;
     let claimed = if name.is_empty() {
@@ -37,20 +37,20 @@ pub(super) fn load(context: &mut Context<'_>) -> Result<(), String> {
         context.log(Level::Warning, line);
         None
     } else {
-        Some(claim(context, folder.join(name))?)
+        Some(claim(context, folder.join(name), port)?)
     };
     process::with(server, |process| {
         let found = claimed.as_ref().map(|claimed| claimed.found);
         process.node.found(found, clock::read(), clock::boot_id());
         process.claimed = claimed;
         process.folder = Some(folder);
+        (process.loaded_at_port, process.port) = (port, port);
     });
     context.log(Level::Notice, concat!("lockmod ", env!("CARGO_PKG_VERSION"), " is ready"));
     Ok(())
 }
 
-fn claim(context: &mut Context<'_>, path: PathBuf) -> Result<Claimed, String> {
-    let port = context.port();
+fn claim(context: &mut Context<'_>, path: PathBuf, port: u16) -> Result<Claimed, String> {
     let explain = |error| match error {
         OpenError::InUse => format!("{} is in use by another server", path.display()),
         OpenError::Newer(error) => format!(
@@ -162,6 +162,7 @@ pub(super) fn configured(context: &mut Context<'_>) {
         context.log(Level::Warning, "the quarantine was ended by lockmod.quarantine no");
     }
     look_at_folder(context);
+    look_at_port(context);
     let has_state = process::with(server, |process| process.state.is_some());
     if has_state && !is_always_durable(context) {
         change_state(context, Change::NotAlwaysDurable);
@@ -180,6 +181,26 @@ fn look_at_folder(context: &mut Context<'_>) {
                     is, and after a crash the node will wait, whatever the append-only file has";
         context.log(Level::Warning, line);
     }
+}
+
+/// Notes a changed port. A start at the new port looks for a file of that name, and without locks it
+/// would be a first start, which waits for nobody. An empty file there makes it wait.
+fn look_at_port(context: &mut Context<'_>) {
+    let port = context.port();
+    let (before, loaded_at) = process::with(context.in_server(), |process| {
+        (std::mem::replace(&mut process.port, port), process.loaded_at_port)
+    });
+    let (own, next) = (config::state_file(), config::state_file_of(port));
+    if before == port || own == next || own != config::state_file_of(loaded_at) {
+        return;
+    }
+    let left = env::current_dir().and_then(|folder| state_file::leave_empty(&folder.join(&next)));
+    let left = left.map_or_else(|error| format!(" (this failed: {error})"), |()| String::new());
+    let line = format!(
+        "WARNING: port was changed while the server runs: the state file is still {own}; an empty \
+         {next} makes a start at port {port} wait lockmod.max-ttl{left}"
+    );
+    context.log(Level::Warning, &line);
 }
 
 /// Notes a step of the wall clock, before a lease is dated by it.

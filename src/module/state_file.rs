@@ -255,7 +255,7 @@ impl Claimed {
     /// `None` if another server was faster, and its file is there now.
     fn claim_nothing(path: &Path) -> Result<Option<Claimed>, OpenError> {
         let beside = beside(path);
-        let file = open_beside(&beside)?;
+        let file = open_or_create(&beside)?;
         if !is_in_place(&file, &beside)? || path.try_exists()? {
             return Ok(None);
         }
@@ -272,7 +272,7 @@ impl Claimed {
             return Ok(self.writer.file.sync_all()?);
         }
         let beside = beside(&self.writer.path);
-        open_beside(&beside)?.sync_all()?;
+        open_or_create(&beside)?.sync_all()?;
         Ok(std::fs::remove_file(&beside)?)
     }
 
@@ -293,6 +293,17 @@ impl Claimed {
         }
         StateFile { shared, ahead }
     }
+}
+
+/// Leaves an empty file at `path`, durably: a node that finds it trusts nothing, and waits.
+///
+/// # Errors
+/// The operating system's error; another if another server has the file.
+pub(super) fn leave_empty(path: &Path) -> io::Result<()> {
+    let file = open_or_create(path)?;
+    file.set_len(0)?;
+    file.sync_all()?;
+    sync_folder(path)
 }
 
 impl Shared {
@@ -343,7 +354,7 @@ impl Writer {
     fn replace(&mut self, saved: &Saved) -> io::Result<()> {
         let beside = beside(&self.path);
         if !self.is_beside || !is_in_place(&self.file, &beside)? {
-            let file = open_beside(&beside)?;
+            let file = open_or_create(&beside)?;
             write_all(&file, saved)?;
             std::fs::rename(&beside, &self.path)?;
             // This releases the lock on the old file, which nobody can find any more.
@@ -353,8 +364,12 @@ impl Writer {
             std::fs::rename(&beside, &self.path)?;
         }
         self.is_beside = false;
-        File::open(self.path.parent().unwrap_or(Path::new("/")))?.sync_all()
+        sync_folder(&self.path)
     }
+}
+
+fn sync_folder(path: &Path) -> io::Result<()> {
+    File::open(path.parent().unwrap_or(Path::new("/")))?.sync_all()
 }
 
 fn write_all(mut file: &File, saved: &Saved) -> io::Result<()> {
@@ -364,9 +379,9 @@ fn write_all(mut file: &File, saved: &Saved) -> io::Result<()> {
     file.sync_all()
 }
 
-/// Opens and locks the file that will replace the old one.
-fn open_beside(beside: &Path) -> Result<File, OpenError> {
-    let file = open(beside, OpenOptions::new().read(true).write(true).create(true))?;
+/// Opens and locks a file, such as the one that will replace the old one.
+fn open_or_create(path: &Path) -> Result<File, OpenError> {
+    let file = open(path, OpenOptions::new().read(true).write(true).create(true))?;
     lock(&file)?;
     Ok(file)
 }

@@ -342,6 +342,14 @@ impl Server {
         self.start_again();
     }
 
+    /// Changes the port while the server runs. The next start is there too.
+    #[track_caller]
+    pub fn change_port(&mut self) {
+        let port = Port::reserve();
+        self.run(&format!("CONFIG SET port {}", port.number())).expect("the port is free");
+        self.port = port;
+    }
+
     /// Moves all of its files into a new folder, where the next start is.
     ///
     /// # Panics

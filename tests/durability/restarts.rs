@@ -118,6 +118,39 @@ fn a_folder_that_is_set_again_is_no_other_folder() {
     assert_eq!(acquire(&server, "lock", "next", 1_000), Ok(None), "the lease came back");
 }
 
+/// `CONFIG SET port` and a crash, and the next start found no file of its name and no locks. It took
+/// itself for a first start, and granted a lock that was held, with the same fence.
+#[test]
+fn a_node_whose_port_was_changed_waits_after_a_crash() {
+    let mut server = without_persistence();
+    let first_port = server.port();
+    granted(&server, "lock", "before", 1);
+    server.change_port();
+    server.change_port();
+    let fence = granted(&server, "lock", "holder", 60_000);
+    assert!(server.log().contains("WARNING: port was changed"), "{}", server.log());
+    server.kill();
+    server.start_again();
+    assert!(quarantine_left(&server, "lock") > 60_000);
+    server.run("CONFIG SET lockmod.quarantine no").expect("set");
+    assert!(granted(&server, "lock", "next", 60_000) > fence);
+    // The file of a port that was set and left again is not touched.
+    let file = server.dir().join(format!("lockmod-{first_port}.state"));
+    assert!(std::fs::metadata(file).expect("it stays").len() > 0);
+}
+
+#[test]
+fn a_port_that_is_set_again_is_no_other_port() {
+    let mut server = without_persistence();
+    let port = server.port();
+    granted(&server, "lock", "holder", 2_000);
+    server.run(&format!("CONFIG SET port {port}")).expect("set");
+    server.kill();
+    server.start_again();
+    assert!(quarantine_left(&server, "lock") <= 2_000 + LEASE_BLOCK_MS);
+    assert!(!server.log().contains("port was changed"), "{}", server.log());
+}
+
 #[test]
 fn a_quarantined_node_still_releases_reads_and_repairs() {
     let mut server = without_persistence();
