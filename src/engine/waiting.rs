@@ -294,6 +294,27 @@ mod tests {
     }
 
     #[test]
+    fn the_next_attempt_is_planned_anew_only_when_a_quorum_is_lost_or_found() {
+        let mut waiting = waiting();
+        let later = after(1_000);
+        for node in 0..2 {
+            waiting.out_of_line(node, later, u32::MAX);
+            assert_eq!(waiting.next(later), Next::WaitUntil(after(5_000)));
+        }
+        waiting.out_of_line(2, later, 0);
+        let polls = waiting.next(later);
+        assert_ne!(polls, Next::WaitUntil(after(5_000)));
+        waiting.out_of_line(3, later, u32::MAX);
+        waiting.joined(3, later, u32::MAX);
+        assert_eq!(waiting.next(later), polls);
+        waiting.joined(2, later, 0);
+        let waits = Next::WaitUntil(after(6_000));
+        assert_eq!(waiting.next(later), waits);
+        waiting.joined(1, later, u32::MAX);
+        assert_eq!(waiting.next(later), waits);
+    }
+
+    #[test]
     fn whoever_is_not_in_line_at_a_quorum_polls() {
         let mut waiting = waiting();
         waiting.out_of_line(0, NOW, 0);

@@ -183,7 +183,7 @@ fn look_at_folder(context: &mut Context<'_>) {
     }
 }
 
-/// Notes a changed port. A start at the new port looks for a file of that name, and without locks it
+/// Notes a changed port. A start at the new port looks for a file of that name; without locks it
 /// would be a first start, which waits for nobody. An empty file there makes it wait.
 fn look_at_port(context: &mut Context<'_>) {
     let port = context.port();

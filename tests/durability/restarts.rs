@@ -118,8 +118,8 @@ fn a_folder_that_is_set_again_is_no_other_folder() {
     assert_eq!(acquire(&server, "lock", "next", 1_000), Ok(None), "the lease came back");
 }
 
-/// `CONFIG SET port` and a crash, and the next start found no file of its name and no locks. It took
-/// itself for a first start, and granted a lock that was held, with the same fence.
+/// `CONFIG SET port` and a crash: the next start found no file of its name and no locks, took
+/// itself for a first one, and granted a lock that was held, with the same fence.
 #[test]
 fn a_node_whose_port_was_changed_waits_after_a_crash() {
     let mut server = without_persistence();
