@@ -25,6 +25,7 @@ mod circles;
 mod lexer;
 mod rules;
 
+use std::collections::BTreeSet;
 use std::fs;
 use std::path::{Path, PathBuf};
 
@@ -73,6 +74,16 @@ fn the_house_is_tidy() {
         rules::ALL.iter().flat_map(|rule| (rule.check)(&sources)).collect();
     let lines: Vec<String> = findings.iter().map(ToString::to_string).collect();
     assert!(lines.is_empty(), "{} complaints:\n{}", lines.len(), lines.join("\n"));
+}
+
+#[test]
+fn the_picture_of_the_layers_has_every_arrow_and_no_other() {
+    let design = include_str!("../../docs/design.md");
+    let picture = design.split("```").find(|block| block.starts_with("mermaid")).expect("one");
+    let id = |end: &str| end.trim().split('[').next().unwrap_or_default().to_owned();
+    let arrows = picture.lines().filter_map(|line| line.split_once("-->"));
+    let drawn: BTreeSet<_> = arrows.map(|(from, to)| (id(from), id(to))).collect();
+    assert_eq!(drawn, rules::uses(&sources()));
 }
 
 #[test]

@@ -412,6 +412,25 @@ fn layers(sources: &[Source]) -> Vec<Finding> {
     })
 }
 
+/// Which layers use which others, by the names of their folders.
+pub(crate) fn uses(sources: &[Source]) -> BTreeSet<(String, String)> {
+    let name = |folder: &str| folder["src/".len()..].trim_end_matches('/').to_owned();
+    let mut found = BTreeSet::new();
+    for source in sources.iter().filter(|source| source.is_rust()) {
+        let Some((folder, ..)) = LAYERS.iter().find(|(folder, ..)| source.is_in(folder)) else {
+            continue;
+        };
+        let from = name(folder);
+        for to in LAYERS.map(|(folder, ..)| name(folder)) {
+            let uses = |line: &Line| !line.is_test && names_layer(source, &line.code, &to);
+            if to != from && source.lines.iter().any(uses) {
+                found.insert((from.clone(), to));
+            }
+        }
+    }
+    found
+}
+
 fn names_layer(source: &Source, code: &str, layer: &str) -> bool {
     // `super::` leaves the layer from its topmost file only.
     let is_top = source.path.ends_with("/mod.rs") && source.path.matches('/').count() == 2;
