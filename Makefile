@@ -8,7 +8,7 @@ PROVER = $(or $(CARGO_TARGET_DIR),target)/languages/proof/bin/python -B proof/ch
 MUTANTS = cargo mutants --config .ci/mutants.toml --no-shuffle --timeout 300
 
 .DEFAULT_GOAL := help
-.PHONY: help deps build install deb packages run nodes test proof model sim storm servers fuzz mutants valgrind check bench picture clean
+.PHONY: help deps build install deb packages release run nodes test proof model sim storm servers fuzz mutants valgrind check bench picture clean
 
 help: ## List the targets
 	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "  %-8s %s\n", $$1, $$2}' Makefile
@@ -30,6 +30,8 @@ packages: deps ## Make the packages for other languages, in target/packages: a w
 		--manifest-path packages/python/Cargo.toml --out $(PACKAGES)
 	CARGO_TARGET_DIR=$(CURDIR)/target/packages-build node packages/node/build.js
 	npm pack ./packages/node --pack-destination $(PACKAGES) --loglevel=error
+release: build packages ## Collect and check all that a release publishes, in target/release-files; nothing is uploaded
+	packaging/release target/release-files
 run: build ## The main job: five nodes on loopback, a lock over their quorum, nodes lost, fences that rise; then all ends
 	target/release/lockmod demo --module $(MODULE)
 nodes: build ## Five nodes on loopback that stay until Ctrl-C, to play with
