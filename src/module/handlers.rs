@@ -53,6 +53,7 @@ impl Handler for Acquire {
             Acquired::Again { .. } => {
                 if let Some(Again { ttl, lease }) = again {
                     replication::state_extension(context, args, now, ttl, lease);
+                    context.notify(c"lock.extend", args, KEY);
                 }
                 AcquireReply::from(outcome).into()
             }

@@ -96,6 +96,31 @@ fn a_replica_counts_what_it_is_told() {
     ask(conn, "LOCK.RELEASE a A");
     primary.wait_for_replica(&replica);
     assert_eq!((count(&replica, "held"), count(&replica, "idle")), (1, 2));
+    assert_eq!(decisions(&replica), [0; 4], "they were the master's");
+}
+
+/// Those of grants, releases, extensions and raises.
+fn decisions(server: &Server) -> [u64; 4] {
+    ["grants", "releases", "extensions", "raises"].map(|name| count(server, name))
+}
+
+#[test]
+fn what_an_append_only_file_tells_was_counted_before() {
+    let mut server = Server::builder().config("appendonly", "yes").start();
+    let lines = ["LOCK.ACQUIRE a A 600000", "LOCK.FENCE a A 90", "LOCK.RELEASE a A"];
+    for line in lines {
+        ask(&mut server.connect(), line);
+    }
+    assert_eq!(decisions(&server), [1, 1, 0, 1]);
+    server.restart();
+    assert_eq!(decisions(&server), [0; 4]);
+    let held = server.run("INFO lockmod").expect("it answers");
+    assert!(format!("{held:?}").contains("lockmod_hold_ms:count=0"), "{held:?}");
+    for line in lines {
+        ask(&mut server.connect(), line);
+    }
+    // The fence was raised to 90 before.
+    assert_eq!(decisions(&server), [1, 1, 0, 0]);
 }
 
 #[test]

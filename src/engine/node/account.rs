@@ -183,6 +183,7 @@ mod tests {
     #[test]
     fn a_node_tells_of_itself_what_has_happened_on_it() {
         let mut node = Node::new();
+        node.tally.decides = true;
         let mut lock = held(&mut node, b"");
         node.block(PLACE, CallId(1), (claim(b"B"), b"", Box::default()), Millis::new(900), NOW);
         node.refused(&Refusal::Exhausted);

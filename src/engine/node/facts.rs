@@ -97,7 +97,6 @@ impl Node {
         self.promises.raised(before, lock.counter());
         // The fence may be above this node's ceiling; once promoted, the node goes on above it.
         self.seen(lock);
-        self.tally.counts.raises += 1;
         let ends_at = lock.written_lease().map_or(Instant::default(), |lease| lease.ends_at);
         let counter = lock.counter();
         Extended::Extended { ends_at, counter, is_counted: true, is_news: true, lapsed: false }

@@ -103,6 +103,7 @@ impl Node {
     ///
     /// Nothing is granted before the file is written: see [`Change::Begun`].
     pub fn begin(&mut self, loaded: Loaded, caution: Caution) -> Option<Begun> {
+        self.tally.decides = !loaded.is_replica;
         let stage = std::mem::replace(&mut self.stage, Stage::Begun);
         let Stage::Starting(Some(found)) = stage else { return None };
         let loaded = Loaded { highest: self.promises.highest(), ..loaded };
@@ -127,6 +128,7 @@ impl Node {
         caution: Caution,
     ) -> (Change, Option<Warning>) {
         self.is_replica = false;
+        self.tally.decides = true;
         let waits = caution.quarantine && caution.on_promotion;
         let mut recovery = promote(self.date(now), self.promises.highest(), max_ttl);
         let warning = warning(recovery, now, waits);
@@ -165,6 +167,7 @@ impl Node {
     /// The node has become a replica: all waiters are dismissed, line by line.
     pub fn demoted(&mut self) -> Change {
         self.is_replica = true;
+        self.tally.decides = false;
         self.all_lines_changed();
         Change::Demoted
     }

@@ -31,6 +31,9 @@ pub struct Counts {
 /// The node's account.
 #[derive(Clone, Debug)]
 pub struct Tally {
+    /// Whether the node decides. While it loads or is a replica, what it is told was counted where
+    /// it was decided.
+    pub(super) decides: bool,
     /// How often things happened.
     pub counts: Counts,
     /// How long the leases that were given back had been held.
@@ -53,6 +56,7 @@ const NEVER: Instant = Instant::from_millis(u64::MAX);
 impl Tally {
     /// Nothing has happened, and no data set is loaded.
     pub const NONE: Tally = Tally {
+        decides: false,
         counts: Counts {
             grants: 0,
             held: 0,
@@ -73,12 +77,16 @@ impl Tally {
     /// A request to acquire was decided.
     #[inline]
     pub(super) fn acquired(&mut self, outcome: Acquired) {
-        if let Acquired::Granted { ends_at, lapsed, .. } = outcome {
-            self.counts.grants += 1;
-            // The former lease had ended without being noted.
-            self.counts.lapses += u64::from(lapsed);
-            self.written += i64::from(!lapsed);
-            self.soonest = self.soonest.min(ends_at);
+        match outcome {
+            Acquired::Granted { ends_at, lapsed, .. } => {
+                self.counts.grants += 1;
+                // The former lease had ended without being noted.
+                self.counts.lapses += u64::from(lapsed);
+                self.written += i64::from(!lapsed);
+                self.soonest = self.soonest.min(ends_at);
+            }
+            Acquired::Again { later, .. } => self.counts.extensions += u64::from(later),
+            Acquired::Held => {}
         }
     }
 
@@ -87,9 +95,11 @@ impl Tally {
     pub(super) fn released(&mut self, outcome: Released, until: Instant) {
         if let Released::Released { held_for } = outcome {
             self.gave_back(until);
-            self.counts.releases += 1;
             self.written -= 1;
-            self.holds.record(held_for);
+            if self.decides {
+                self.counts.releases += 1;
+                self.holds.record(held_for);
+            }
         }
     }
 
