@@ -45,6 +45,8 @@ pub(super) struct Job {
     leader: Pid,
     terminal: Option<Terminal>,
     watch: Watch,
+    /// Whether this process was asked to stop, and has asked the command.
+    is_asked: bool,
 }
 
 /// What became of the command.
@@ -69,7 +71,7 @@ impl Job {
         let child = command.process_group(0).spawn();
         let child = child.or_else(|_| other.process_group(0).spawn())?;
         let leader = Pid::from_raw(child.id().cast_signed());
-        let job = Job { leader, terminal: Terminal::open(), watch };
+        let job = Job { leader, terminal: Terminal::open(), watch, is_asked: false };
         // In a pipeline somebody else may want the keys, as a pager does; then the command has them
         // as soon as it asks for them, and so it does if it has asked already. It is not continued
         // here: that would undo a Ctrl-Z.
@@ -95,7 +97,11 @@ impl Job {
             }
             tokio::select! {
                 _ = self.watch.children.recv() => {}
-                _ = self.watch.stops.recv() => self.send(Signal::SIGTSTP),
+                // The system drops it too where nobody could continue the group.
+                _ = self.watch.stops.recv() => if !is_orphaned() {
+                    self.is_asked = true;
+                    self.send(Signal::SIGTSTP);
+                },
             }
         }
     }
@@ -126,10 +132,17 @@ impl Job {
 
     /// The command was stopped: stops this process too, and the others of the shell's job.
     /// Returns when they are continued, or at once if nobody could continue them; then
-    /// [`Job::resume`] is due. Returns `false` if the command shall stay stopped: without a
-    /// terminal, somebody else has stopped it, and will continue it.
-    pub(super) async fn suspend(&self, by: Signal) -> bool {
-        let Some(terminal) = &self.terminal else { return false };
+    /// [`Job::resume`] is due. Without a terminal, it stops this process alone, if it was asked to
+    /// stop. Returns `false` if the command shall stay stopped: somebody else has stopped it, and
+    /// will continue it.
+    pub(super) async fn suspend(&mut self, by: Signal) -> bool {
+        let is_asked = std::mem::take(&mut self.is_asked);
+        let Some(terminal) = &self.terminal else {
+            if is_asked {
+                terminal::stop_alone();
+            }
+            return is_asked;
+        };
         if matches!(by, Signal::SIGTTIN | Signal::SIGTTOU) {
             if terminal.is_in_foreground(getpgrp()) || terminal.is_in_foreground(self.leader) {
                 // It wants the keys, and may have them.
@@ -189,7 +202,7 @@ impl Job {
             let _ = self.reap(WaitPidFlag::empty());
             tokio::select! {
                 _ = self.watch.children.recv() => {}
-                _ = self.watch.stops.recv() => terminal::stop(),
+                _ = self.watch.stops.recv() => terminal::stop_alone(),
             }
         }
     }

@@ -9,7 +9,7 @@
 use std::fs::File;
 
 use nix::sys::signal::{SigSet, Signal, kill};
-use nix::unistd::{Pid, getpgid, getpgrp, getppid, getsid, tcgetpgrp, tcsetpgrp};
+use nix::unistd::{Pid, getpgid, getpgrp, getpid, getppid, getsid, tcgetpgrp, tcsetpgrp};
 
 pub(super) struct Terminal {
     tty: File,
@@ -43,9 +43,18 @@ impl Terminal {
 /// Stops this process group, as Ctrl-Z stops those that do not catch it. Returns when the shell
 /// continues it, or at once if nobody could continue it.
 pub(super) fn stop() {
+    stop_these(Pid::from_raw(0));
+}
+
+/// The same for this process alone: a terminal sends Ctrl-Z to all that it is for.
+pub(super) fn stop_alone() {
+    stop_these(getpid());
+}
+
+fn stop_these(processes: Pid) {
     if !is_orphaned() {
         // STOP and not TSTP, which this process takes for the user's wish.
-        let _ = kill(Pid::from_raw(0), Signal::SIGSTOP);
+        let _ = kill(processes, Signal::SIGSTOP);
     }
 }
 

@@ -189,6 +189,10 @@ fn ctrl_z_gives_the_terminal_back_while_top_watches() {
     // A signal does the same.
     kill_process(Pid::from_raw(top).unwrap(), Signal::TSTP).unwrap();
     wait_for_state(top, 'T');
+    // What is typed before the prompt may be dropped.
+    shell.screen.wait_for("the shell has the terminal", |text| {
+        text.matches("Stopped").count() == 2 && text.trim_end().ends_with('$')
+    });
     shell.answers();
     shell.type_line("fg");
     shell.screen.wait_for("it is as it was", |text| watches(text) && text.contains("filter: job"));
@@ -196,6 +200,55 @@ fn ctrl_z_gives_the_terminal_back_while_top_watches() {
     wait_until("it ends", || is_gone(top));
     assert_eq!(shell.answers(), "0");
     wait_until("the terminal is as it was", || shell.screen.is_restored());
+}
+
+/// Without a terminal the command was stopped for ever, and the lock renewed for as long; and once
+/// the command had ended, lockmod stopped its whole process group.
+#[test]
+fn a_signal_to_stop_without_a_terminal_stops_lockmod_and_its_command_only() {
+    let nodes = nodes(1);
+    let folder = tempfile::tempdir().unwrap();
+    // A shell that watches its jobs, in a session without a terminal; the second job has two more
+    // processes in its group.
+    let script = "set -m
+        lockmod run one --ttl 1h -- sh -c 'echo $$ > command; exec sleep 1000' & echo $! > one
+        sh -c 'echo $$ > script; sleep 1000 & echo $! > sibling
+            lockmod run two --ttl 1h --at-least 1h -- true & echo $! > two; wait' &
+        wait; wait";
+    let mut shell = Command::new("setsid");
+    let lockmod = Path::new(env!("CARGO_BIN_EXE_lockmod")).parent().unwrap();
+    let path = format!("{}:{}", lockmod.display(), std::env::var("PATH").unwrap_or_default());
+    shell.args(["--fork", "bash", "-c", script]).current_dir(folder.path());
+    shell.env("PATH", path).env("LOCKMOD_NODES", nodes[0].url());
+    assert!(shell.status().unwrap().success());
+    let number = |name: &str| number_in(&folder.path().join(name));
+    let send = |to: i32, signal| kill_process(Pid::from_raw(to).unwrap(), signal).unwrap();
+
+    let (command, one) = (number("command"), number("one"));
+    for _ in 0..2 {
+        send(one, Signal::TSTP);
+        wait_for_state(command, 'T');
+        wait_for_state(one, 'T');
+        send(one, Signal::CONT);
+        wait_until("both go on", || [one, command].iter().all(|it| state(*it) != 'T'));
+    }
+    send(one, Signal::TERM);
+    wait_until("it has ended", || is_gone(command) && is_gone(one));
+
+    let (script, sibling, two) = (number("script"), number("sibling"), number("two"));
+    wait_until("its command has ended", || leases(&nodes, "two") == 1 && has_no_child(two));
+    send(two, Signal::TSTP);
+    wait_for_state(two, 'T');
+    assert!(state(script) != 'T' && state(sibling) != 'T');
+    send(two, Signal::CONT);
+    send(two, Signal::TERM);
+    wait_until("it has ended", || is_gone(two));
+    send(sibling, Signal::KILL);
+}
+
+fn has_no_child(process: i32) -> bool {
+    let children = fs::read_to_string(format!("/proc/{process}/task/{process}/children"));
+    children.is_ok_and(|children| children.trim().is_empty())
 }
 
 #[test]
