@@ -1,9 +1,12 @@
 //! Why what nodes say may not be so: replicas, which have no vote and may be behind, and nodes in
 //! quarantine, which may have forgotten.
 
+use std::time::Duration;
+
 use super::failure::Failure;
 use super::rows;
-use crate::client::{Length, Locker, NodeInfo, Survey, Vote};
+use super::values::Name;
+use crate::client::{Length, Locker, NodeInfo, ReleaseError, Summary, Survey, Vote};
 use crate::wire::code;
 
 /// Whether the node is a replica, by what it said to a command.
@@ -33,11 +36,60 @@ pub(super) fn replicas(survey: &Survey) -> Vec<String> {
 /// What is to be said of each node in quarantine.
 pub(super) fn quarantines(survey: &Survey) -> Vec<String> {
     let told = survey.nodes.iter().filter_map(|node| {
-        let left = Length(node.status.as_ref().ok()?.quarantine_left?);
-        let node = rows::shown(node.node.as_bytes());
-        Some(format!("{node} is in quarantine for {left}: it may have forgotten who holds a lock"))
+        Some(quarantine(&node.node, node.status.as_ref().ok()?.quarantine_left?))
     });
     told.collect()
+}
+
+fn quarantine(node: &str, left: Duration) -> String {
+    let (node, left) = (rows::shown(node.as_bytes()), Length(left));
+    format!("{node} is in quarantine for {left}: it may have forgotten who holds a lock")
+}
+
+/// For how much longer the node is in quarantine, by what it told of a lock.
+pub(super) fn quarantine_left(node: &NodeInfo) -> Option<Duration> {
+    node.info.as_ref().ok()?.quarantine_left
+}
+
+/// Whether the node knows who holds the lock that it told of.
+pub(super) fn is_known_to(node: &NodeInfo) -> bool {
+    node.info.is_ok() && quarantine_left(node).is_none() && vote_of(node).is_none()
+}
+
+/// Whether a quorum of the nodes knows who holds the lock.
+pub(super) fn is_known(nodes: &[NodeInfo]) -> bool {
+    nodes.iter().filter(|node| is_known_to(node)).count() > nodes.len() / 2
+}
+
+/// What is to be said of the nodes that told of a lock, and may be wrong.
+pub(super) async fn of_lock(locker: &Locker, nodes: &[NodeInfo]) -> Vec<String> {
+    let mut told = match nodes.iter().any(|node| vote_of(node).is_some()) {
+        true => replicas(&locker.survey(0).await),
+        false => Vec::new(),
+    };
+    told.extend(
+        nodes
+            .iter()
+            .filter_map(|node| quarantine_left(node).map(|left| quarantine(&node.node, left))),
+    );
+    told
+}
+
+/// Why a lease was not released. Nodes that may have forgotten it do not know that it had ended.
+pub(super) async fn of_release(locker: &Locker, name: &Name, error: ReleaseError) -> Failure {
+    let infos = locker.info(name).await;
+    let failure = not_released(error, &infos);
+    of_lock(locker, &infos).await.iter().fold(failure, |failure, text| failure.but(text))
+}
+
+fn not_released(error: ReleaseError, infos: &[NodeInfo]) -> Failure {
+    match error {
+        ReleaseError::NotHeld(nodes) if !is_known(infos) => {
+            let text = "the lease had ended before it was released, or was forgotten";
+            Failure::lost(format!("{text}: {}", Summary(&nodes)), nodes)
+        }
+        error @ (ReleaseError::NotHeld(_) | ReleaseError::NoQuorum(_)) => error.into(),
+    }
 }
 
 /// The same failure, with what is to be said of replicas if there are any.
@@ -46,4 +98,35 @@ pub(super) async fn named(locker: &Locker, failure: Failure) -> Failure {
         return failure;
     }
     replicas(&locker.survey(0).await).into_iter().fold(failure, |failure, text| failure.but(&text))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::client::{LockInfo, NodeReport};
+
+    /// It was told as a fact that the lease had ended.
+    #[test]
+    fn nodes_in_quarantine_and_replicas_do_not_know_that_a_lease_had_ended() {
+        let node = |info| NodeInfo::new("n".into(), Ok(info));
+        let knowing = || node(LockInfo::default());
+        let left = Some(Duration::from_secs(7));
+        let forgetful = || node(LockInfo { quarantine_left: left, ..LockInfo::default() });
+        let state = Some(code::READONLY.says("a replica"));
+        let replica = || node(LockInfo { node_state: state.clone(), ..LockInfo::default() });
+        let silent = || NodeInfo::new("n".into(), Err(Vote::TimedOut));
+        for (infos, is_certain) in [
+            (vec![knowing(), knowing(), forgetful()], true),
+            (vec![knowing(), knowing(), replica()], true),
+            (vec![knowing(), replica(), forgetful()], false),
+            (vec![knowing(), silent(), forgetful()], false),
+            (vec![forgetful()], false),
+        ] {
+            let votes = infos.iter().map(|_| NodeReport { node: "n".into(), vote: Vote::NotHeld });
+            let failure = not_released(ReleaseError::NotHeld(votes.collect()), &infos);
+            let said = failure.text();
+            assert_eq!(failure.code, Failure::LOST);
+            assert_eq!(said.contains("or was forgotten"), !is_certain, "{said}");
+        }
+    }
 }

@@ -74,6 +74,11 @@ impl Failure {
         Failure { nodes, ..Failure::new(Failure::LOST, text) }
     }
 
+    /// What is said of it, in words.
+    pub(super) fn text(&self) -> &str {
+        &self.text
+    }
+
     /// What each node said, where nodes were asked.
     pub(super) fn nodes(&self) -> &[NodeReport] {
         &self.nodes

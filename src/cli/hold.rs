@@ -7,7 +7,7 @@ use super::failure::Failure;
 use super::json::Json;
 use super::signals::Signals;
 use super::values::Name;
-use super::{out, waiting};
+use super::{doubts, out, waiting};
 
 pub(super) async fn hold(args: Lock) -> Result<(), Failure> {
     let (name, locker) = (&args.claim.name, args.claim.builder(args.wait)?.build()?);
@@ -26,7 +26,9 @@ pub(super) async fn hold(args: Lock) -> Result<(), Failure> {
     }
     tokio::select! {
         signal = signals.next() => {
-            guard.release().await?;
+            if let Err(error) = guard.release().await {
+                return Err(doubts::of_release(&locker, name, error).await);
+            }
             tell_released(name, signal, args.json);
             Ok(())
         }

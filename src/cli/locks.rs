@@ -70,17 +70,8 @@ pub(super) async fn release(args: Release) -> Result<(), Failure> {
 
 /// What is to be said to somebody whose token does not hold the lock: who does, and for how long.
 async fn not_the_holder(locker: &Locker, name: &Name) -> Failure {
-    let report = |node: NodeInfo| {
-        let vote = match node.info {
-            Ok(info) if info.state == LockState::Held => {
-                Vote::Held { label: rows::label(&info), left: info.left, held_for: info.held_for }
-            }
-            Ok(_) => Vote::NotHeld,
-            Err(vote) => vote,
-        };
-        NodeReport { node: node.node, vote }
-    };
-    let nodes: Vec<NodeReport> = locker.info(name).await.into_iter().map(report).collect();
+    let infos = locker.info(name).await;
+    let nodes: Vec<NodeReport> = infos.iter().map(holder).collect();
     let is_held = nodes.iter().any(|report| matches!(report.vote, Vote::Held { .. }));
     if nodes.iter().filter(|report| report.vote == Vote::WrongType).count() > nodes.len() / 2 {
         let all = nodes.len();
@@ -88,41 +79,97 @@ async fn not_the_holder(locker: &Locker, name: &Name) -> Failure {
     }
     let text = if is_held {
         format!("the token does not hold lock '{name}': {}", Summary(&nodes))
-    } else {
+    } else if doubts::is_known(&infos) {
         format!("the token does not hold lock '{name}' any more, and nobody else does")
+    } else {
+        let text = format!("the token does not hold lock '{name}', and no quorum knows who does");
+        format!("{text}: {}", Summary(&nodes))
     };
-    Failure::lost(text, nodes)
+    let told = doubts::of_lock(locker, &infos).await;
+    told.iter().fold(Failure::lost(text, nodes), |failure, text| failure.but(text))
+}
+
+/// Who holds the lock, as the node told it, or why the node does not know.
+fn holder(node: &NodeInfo) -> NodeReport {
+    let vote = match &node.info {
+        Ok(info) if info.state == LockState::Held => {
+            Vote::Held { label: rows::label(info), left: info.left, held_for: info.held_for }
+        }
+        Ok(info) => match (doubts::vote_of(node), info.quarantine_left) {
+            (Some(vote), _) => vote,
+            (None, Some(left)) => {
+                let text = info.quarantine_reason.as_deref().unwrap_or_default();
+                Vote::Quarantined { left: Some(left), text: text.into() }
+            }
+            (None, None) => Vote::NotHeld,
+        },
+        Err(vote) => vote.clone(),
+    };
+    NodeReport { node: Arc::clone(&node.node), vote }
 }
 
 /// Deletes the lock wherever it is.
 async fn force_release(locker: &Locker, lock: &ByName) -> Result<(), Failure> {
     let name = &lock.name;
     let nodes = locker.force_release(name).await;
+    let infos = locker.info(name).await;
+    let nodes: Vec<NodeReport> = nodes.into_iter().zip(&infos).map(without_replica).collect();
+    let doubts = doubts::of_lock(locker, &infos).await;
     let count = |is: fn(&Vote) -> bool| nodes.iter().filter(|report| is(&report.vote)).count();
     let deleted = count(|vote| *vote == Vote::Confirmed);
-    let absent = count(|vote| *vote == Vote::NotHeld);
-    let failed: Vec<String> = nodes
-        .iter()
-        .filter(|report| !matches!(report.vote, Vote::Confirmed | Vote::NotHeld))
-        .map(ToString::to_string)
-        .collect();
-    let mut text = format!("deleted on {}", Share(deleted, nodes.len()));
-    if !failed.is_empty() {
-        text += &format!("; {}", failed.join("; "));
+    if deleted == 0 || deleted + count(|vote| *vote == Vote::NotHeld) <= nodes.len() / 2 {
+        let failure = not_deleted(name, nodes, &infos);
+        return Err(doubts.iter().fold(failure, |failure, text| failure.but(text)));
     }
-    if deleted + absent <= nodes.len() / 2 {
-        let failure = Failure::of_nodes(format!("lock '{name}' was only {text}"), nodes);
-        return Err(doubts::named(locker, failure).await);
-    }
-    if deleted == 0 {
-        let failure = Failure::new(Failure::LOST, format!("nobody holds lock '{name}'"));
-        return Err(if failed.is_empty() { failure } else { failure.but(&failed.join("; ")) });
-    }
+    let text = deleted_on(&nodes);
     let fields =
         [("deleted_on", Json::Number(deleted as u64)), ("nodes", Json::Number(nodes.len() as u64))];
     print(lock, fields, text)?;
     warn("a holder learns of it at its next renewal, and may go on until then", lock.json);
+    doubts.iter().for_each(|text| warn(text, lock.json));
     Ok(())
+}
+
+/// What a node did; that nobody holds a lock is more than a replica can know.
+fn without_replica((report, node): (NodeReport, &NodeInfo)) -> NodeReport {
+    match doubts::vote_of(node) {
+        Some(vote) if report.vote == Vote::NotHeld => NodeReport { vote, ..report },
+        Some(_) | None => report,
+    }
+}
+
+/// On how many nodes the lock was deleted, and what went wrong on others.
+fn deleted_on(nodes: &[NodeReport]) -> String {
+    let deleted = nodes.iter().filter(|report| report.vote == Vote::Confirmed).count();
+    let text = format!("deleted on {}", Share(deleted, nodes.len()));
+    let is_failed = |vote: &Vote| !matches!(vote, Vote::Confirmed | Vote::NotHeld);
+    let failed = nodes.iter().filter(|report| is_failed(&report.vote)).map(ToString::to_string);
+    [text].into_iter().chain(failed).collect::<Vec<_>>().join("; ")
+}
+
+/// Why a lock was not deleted, or not on enough nodes.
+fn not_deleted(name: &Name, nodes: Vec<NodeReport>, infos: &[NodeInfo]) -> Failure {
+    let has = |vote: Vote| move |report: &&NodeReport| report.vote == vote;
+    let deleted = nodes.iter().filter(has(Vote::Confirmed)).count();
+    let is_free = |(report, node): &(&NodeReport, &NodeInfo)| {
+        report.vote == Vote::NotHeld && doubts::is_known_to(node)
+    };
+    let free = nodes.iter().zip(infos).filter(is_free).count();
+    let absent = nodes.iter().filter(has(Vote::NotHeld)).count();
+    let failed = nodes.iter().filter(|report| report.vote != Vote::NotHeld);
+    let said =
+        |failure: Failure| failed.fold(failure, |failure, report| failure.but(&report.to_string()));
+    if deleted == 0 && free > nodes.len() / 2 {
+        said(Failure::new(Failure::LOST, format!("nobody holds lock '{name}'")))
+    } else if deleted == 0 && absent > nodes.len() / 2 {
+        let text = format!("no quorum knows whether somebody holds lock '{name}'");
+        said(Failure::new(Failure::NO_QUORUM, text))
+    } else if deleted == 0 {
+        let said: Vec<String> = nodes.iter().map(ToString::to_string).collect();
+        Failure::of_nodes(format!("lock '{name}' was not deleted: {}", said.join("; ")), nodes)
+    } else {
+        Failure::of_nodes(format!("lock '{name}' was only {}", deleted_on(&nodes)), nodes)
+    }
 }
 
 /// A length of time that is not shown longer than it is: whoever holds the lock relies on it.

@@ -15,8 +15,8 @@ use super::args::Run;
 use super::failure::{Failure, warn};
 use super::job::{Job, JobState, Watch};
 use super::signals::{self, Signals};
-use super::tie;
 use super::waiting::acquire;
+use super::{doubts, tie};
 use crate::client::{Guard, Lost};
 
 /// TERM is sent this part of the ttl before the validity ends, at most [`GRACE_MAX`] before.
@@ -54,7 +54,7 @@ pub(super) async fn run(args: Run) -> Result<u8, Failure> {
             job.take_keys_back();
             let signal = hold(&mut job, &guard, until, &mut signals).await;
             if let Err(error) = guard.release().await {
-                warn(error, false);
+                warn(doubts::of_release(&locker, &args.claim.name, error).await.text(), false);
             }
             signal.map_or(Ok(code), |signal| Err(cut_short(signal, code)))
         }

@@ -337,7 +337,7 @@ impl<'a> Group<'a> {
 const NAMED_MAX: usize = 3;
 
 /// All votes in one line: holders first, then every other kind of vote with its number, and where
-/// something is wrong with some of the nodes, their names.
+/// something is wrong with some of the nodes, or with the only one, their names.
 pub(crate) struct Summary<'a>(pub(crate) &'a [NodeReport]);
 
 impl Summary<'_> {
@@ -386,7 +386,7 @@ impl fmt::Display for Summary<'_> {
             if let Some(detail) = group.vote.detail() {
                 write!(f, " ({detail})")?;
             }
-            if group.vote.is_trouble() && count < self.0.len() {
+            if group.vote.is_trouble() && (count < self.0.len() || count == 1) {
                 write!(f, ": {}", group.names())?;
             }
         }
@@ -466,6 +466,9 @@ mod tests {
         // All nodes are not named, and of many only some.
         let said = Summary(&reports(vec![down("refused"); 3])).to_string();
         assert_eq!(said, "3 of 3 nodes unreachable (refused)");
+        // The only one is: its URL may lack the port, and lead elsewhere than one thinks.
+        let said = Summary(&reports(vec![down("refused")])).to_string();
+        assert_eq!(said, "1 of 1 node unreachable (refused): n0");
         let mut votes = vec![Vote::TimedOut; 5];
         votes.push(Vote::NotHeld);
         let said = "5 of 6 nodes timed out: n0, n1, n2 and 2 more; 1 free";

@@ -146,6 +146,18 @@ fn it_is_said_what_is_uncertain_in_quarantine_and_after_force() {
         let said = text(&output.stdout) + &text(&output.stderr);
         assert!(output.status.success() && said.contains("may have forgotten"), "{args:?}: {said}");
     }
+    // It said that nobody held it.
+    for (args, code) in [
+        (&["release", "--force", "job"][..], 121),
+        (&["release", "job", NO_TOKEN], 122),
+        (&["extend", "job", NO_TOKEN], 121),
+    ] {
+        let said = fails(&nodes, args, code);
+        assert!(!said.contains("nobody"), "{args:?}: {said}");
+        assert!(said.contains("in quarantine") && !said.contains("free"), "{args:?}: {said}");
+        let is_extend = args.contains(&"extend");
+        assert!(said.contains("may have forgotten") || is_extend, "{args:?}: {said}");
+    }
     nodes[0].run("LOCK.EXTEND job t 60000 FENCE 7 REPAIR").unwrap();
     let output = lockmod(&nodes, &["release", "--force", "job"]).output().unwrap();
     let said = text(&output.stderr);
@@ -153,6 +165,27 @@ fn it_is_said_what_is_uncertain_in_quarantine_and_after_force() {
         output.status.success() && said.contains("a holder learns of it at its next renewal"),
         "{said}"
     );
+    assert!(said.contains("may have forgotten"), "{said}");
+}
+
+/// A replica that had no such lock counted as a node on which nobody held it.
+#[test]
+fn a_replica_does_not_know_that_nobody_holds_a_lock() {
+    let mut nodes = nodes(3);
+    let replica = Server::builder().replica_of(&nodes[0]).start();
+    nodes[0].wait_for_replica(&replica);
+    let expected = hint_of(&replica, &nodes[0]);
+    nodes[2] = replica;
+    let said = fails(&nodes, &["release", "--force", "job"], 122);
+    assert!(said.contains("nobody holds lock 'job'; "), "two masters know: {said}");
+    nodes[1].kill();
+    for args in [&["release", "--force", "job"][..], &["release", "job", NO_TOKEN]] {
+        let said = fails(&nodes, args, 121);
+        assert!(said.contains(&expected) && !said.contains("nobody"), "{args:?}: {said}");
+    }
+    let said = fails(&nodes, &["release", "--force", "job"], 121);
+    assert!(said.contains("lock 'job' was not deleted: 127.0.0.1:"), "{said}");
+    assert_eq!(said.matches("127.0.0.1:").count(), 5, "each node by its name: {said}");
 }
 
 #[test]
