@@ -16,7 +16,7 @@ use crate::wire::code;
 #[derive(Debug)]
 pub(super) struct Failure {
     pub(super) code: u8,
-    /// One line; nothing is printed where it is empty.
+    /// One line; where it is empty, people are told nothing.
     text: String,
     /// What each node said, where nodes were asked.
     nodes: Vec<NodeReport>,
@@ -121,13 +121,24 @@ impl Failure {
         }
     }
 
+    /// What is said of it to a program: something in any case.
+    fn message(&self) -> String {
+        match self.text.is_empty() {
+            true => format!("signal {} came", self.code.saturating_sub(128)),
+            false => self.text.clone(),
+        }
+    }
+
     /// Says it on standard error.
     pub(super) fn tell(&self, as_json: bool) {
         if self.text.is_empty() {
             if self.code == signals::code(Signal::SIGINT as i32) {
                 out::remove_echo();
             }
-            return;
+            // People know what they have pressed, and whoever closed the pipe reads nothing.
+            if !as_json || self.code == Failure::CLOSED_PIPE {
+                return;
+            }
         }
         if !as_json {
             out::complain(format_args!("lockmod: {}", self.text));
@@ -143,7 +154,7 @@ impl Failure {
         out::complain(Json::Object(vec![
             ("error", Json::text(self.word())),
             ("exit_code", Json::Number(self.code.into())),
-            ("message", Json::text(&self.text)),
+            ("message", Json::text(self.message())),
             ("nodes", Json::List(self.nodes.iter().map(node).collect())),
         ]));
     }

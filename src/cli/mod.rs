@@ -32,13 +32,18 @@ mod top;
 mod values;
 mod waiting;
 
+use std::os::fd::AsFd;
 use std::process::ExitCode;
 
 use clap::error::ErrorKind;
+use tokio::runtime::{Builder, Runtime};
 
 use self::args::Command;
 use self::failure::Failure;
 use self::signals::Signals;
+
+/// More files than the runtime and its signals open.
+const RUNTIME_FILES: usize = 10;
 
 /// Runs the command with the arguments of this process.
 ///
@@ -54,10 +59,9 @@ pub fn main(is_closed: [bool; 3]) -> ExitCode {
         Err(error) => return ExitCode::from(not_parsed(&error)),
     };
     let (is_json, is_tls) = (arguments.command.is_json(), arguments.command.is_tls());
-    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
-    let result = match runtime {
+    let result = match runtime() {
         Ok(runtime) => runtime.block_on(dispatch(arguments.command)),
-        Err(error) => Err(error.into()),
+        Err(error) => Err(Failure::new(Failure::FAILED, format!("cannot start: {error}"))),
     };
     match result {
         Ok(code) => ExitCode::from(code),
@@ -67,6 +71,18 @@ pub fn main(is_closed: [bool; 3]) -> ExitCode {
             ExitCode::from(failure.code)
         }
     }
+}
+
+/// What all commands run on.
+///
+/// # Errors
+/// If the system has no room for it. Some of its files are opened where a failure is a panic, so it
+/// is tried first whether there can be as many.
+fn runtime() -> std::io::Result<Runtime> {
+    let stdin = std::io::stdin();
+    let spare = (0..RUNTIME_FILES).map(|_| stdin.as_fd().try_clone_to_owned());
+    drop(spare.collect::<std::io::Result<Vec<_>>>()?);
+    Builder::new_current_thread().enable_all().build()
 }
 
 /// Prints the help that was asked for, or what is wrong with the arguments; the exit code.

@@ -4,7 +4,7 @@ use std::ffi::OsStr;
 use std::fs::{self, File};
 use std::os::fd::OwnedFd;
 use std::os::unix::ffi::OsStrExt;
-use std::process::{Output, Stdio};
+use std::process::{Command, Output, Stdio};
 use std::time::{Duration, Instant};
 
 use rustix::pipe::pipe;
@@ -156,6 +156,52 @@ fn errors_are_json_where_results_are() {
         assert!(said.contains("\"error\":\"no_quorum\",\"exit_code\":121"), "{said}");
         assert_eq!(said.matches("\"vote\":\"unreachable\"").count(), 2, "{said}");
     }
+}
+
+/// Nothing was printed, although it is promised.
+#[test]
+fn a_wait_that_a_signal_ends_is_an_error_in_json() {
+    let nodes = nodes(1);
+    succeeds(&nodes, &["acquire", "job"]);
+    for args in [&["acquire", "job", "--wait", "1m", "--json"][..], &["lock", "job", "--json"]] {
+        let child = start(lockmod(&nodes, args));
+        // Its signals are taken over before it asks.
+        wait_until("it waits", || {
+            let info = succeeds(&nodes, &["info", "job", "--json"]);
+            info.contains("\"waiters\":1")
+        });
+        signal(&child, Signal::TERM);
+        let output = child.wait_with_output().unwrap();
+        let said = text(&output.stderr);
+        assert_eq!(output.status.code(), Some(128 + 15), "{args:?}: {said}");
+        let expected =
+            "{\"error\":\"interrupted\",\"exit_code\":143,\"message\":\"signal 15 came\"";
+        assert!(said.starts_with(expected), "{args:?}: {said}");
+        assert!(said.lines().count() == 1 && output.stdout.is_empty(), "{args:?}: {said}");
+    }
+}
+
+/// The runtime panicked, with a path of the machine that built it.
+#[test]
+fn too_few_files_are_an_error_and_no_panic() {
+    let nodes = nodes(1);
+    let mut is_enough = false;
+    for limit in (4..=14).chain([20, 24]) {
+        let name = format!("job-{limit}");
+        for args in [&["run", &name, "--", "true"][..], &["acquire", &name], &["status"]] {
+            let mut limited = Command::new("sh");
+            limited.args(["-c", "ulimit -n \"$0\" && exec \"$@\"", &limit.to_string()]);
+            limited.arg(env!("CARGO_BIN_EXE_lockmod")).args(args);
+            let output = limited.env("LOCKMOD_NODES", nodes[0].url()).output().unwrap();
+            let (code, said) = (output.status.code(), text(&output.stderr));
+            assert!(!said.contains("panicked"), "{limit} {args:?}: {said}");
+            let is_too_few = said.starts_with("lockmod: cannot start: Too many open files");
+            assert_eq!(code == Some(125), is_too_few, "{limit} {args:?}: {code:?}: {said}");
+            assert!(limit > 8 || is_too_few, "{limit} {args:?}: {said}");
+            is_enough = code == Some(0);
+        }
+    }
+    assert!(is_enough);
 }
 
 /// The message of an error was the help: many lines, for people.
