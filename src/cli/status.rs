@@ -8,7 +8,8 @@ use super::rows::{self, LOCK_COLUMNS, LockOrder, NODE_COLUMNS};
 use super::{doubts, out};
 use crate::client::{LockSurvey, NodeField, NodeReport, NodeSurvey, Survey};
 
-/// The widest cell for which the others of its column are padded.
+/// The widest cell for which the others of its column of locks are padded: a name or a label may be
+/// as long as somebody wanted it. What is said of nodes is not.
 const PADDED_MAX: usize = 60;
 
 pub(super) async fn status(args: Status) -> Result<(), Failure> {
@@ -35,7 +36,8 @@ pub(super) async fn status(args: Status) -> Result<(), Failure> {
 /// What is printed, for a terminal with so many columns, or for a program.
 fn lines(survey: &Survey, room: Option<usize>) -> Vec<String> {
     let nodes = survey.nodes.iter().map(|node| rows::node(survey, node).1);
-    let mut lines = table(NODE_COLUMNS, nodes.collect(), [0, STATE], &NODE_OPTIONAL, room);
+    let columns = Columns { text: [0, STATE], optional: &NODE_OPTIONAL, padded_max: usize::MAX };
+    let mut lines = table(NODE_COLUMNS, nodes.collect(), columns, room);
     // Without a quorum it is the error.
     if survey.margin() >= 0 {
         lines.push(rows::quorum(survey));
@@ -44,25 +46,39 @@ fn lines(survey: &Survey, room: Option<usize>) -> Vec<String> {
     if !locks.is_empty() {
         lines.push(String::new());
         let locks = locks.iter().map(|(name, lock)| rows::lock(survey, name, lock));
-        lines.extend(table(LOCK_COLUMNS, locks.collect(), [0, 1], &LOCK_OPTIONAL, room));
+        let optional = &LOCK_OPTIONAL;
+        let columns = Columns { text: [0, 1], optional, padded_max: PADDED_MAX };
+        lines.extend(table(LOCK_COLUMNS, locks.collect(), columns, room));
     }
     lines.extend(rows::rest(survey, Some("--limit")).iter().map(|text| format!("... {text}")));
     lines
 }
 
+/// What is peculiar to the columns of a table.
+#[derive(Clone, Copy)]
+struct Columns<'a> {
+    /// A name, and what is said of it.
+    text: [usize; 2],
+    optional: &'a [Optional],
+    /// The widest cell for which others are padded.
+    padded_max: usize,
+}
+
 /// Rows under their titles. For a terminal they are cut to its width, as `lockmod top` cuts them;
-/// for a program nothing is, and a cell that is much longer than others stands out.
+/// for a program nothing is, and a cell that is wider than `padded_max` stands out.
 fn table<const N: usize>(
     titles: [&str; N],
     mut rows: Vec<[String; N]>,
-    text: [usize; 2],
-    optional: &[Optional],
+    of_table: Columns<'_>,
     room: Option<usize>,
 ) -> Vec<String> {
     let columns = match room {
         // A gap is a blank wider here than in `top`.
-        Some(room) => fit(titles, &rows, text, optional, room.saturating_sub(N - 1)),
-        None => (0..N).map(|column| (column, PADDED_MAX)).collect(),
+        Some(room) => {
+            let room = room.saturating_sub(N - 1);
+            fit(titles, &rows, of_table.text, of_table.optional, room)
+        }
+        None => (0..N).map(|column| (column, of_table.padded_max)).collect(),
     };
     if room.is_some() {
         shorten(&mut rows, &columns);
@@ -163,17 +179,28 @@ mod tests {
     fn a_long_name_is_cut_at_a_terminal_and_pads_nothing_elsewhere() {
         let titles = ["LOCK", "HOLDER", "NODES"];
         let optional = [Optional { column: 2, leaves: 24 }];
+        let columns = Columns { text: [0, 1], optional: &optional, padded_max: PADDED_MAX };
         for room in [40, 80] {
-            let lines = table(titles, rows(), [0, 1], &optional, Some(room));
+            let lines = table(titles, rows(), columns, Some(room));
             assert!(lines.iter().all(|line| out::width(line) <= room), "{lines:#?}");
             assert!(lines[2].starts_with("bbb") && lines[2].ends_with('2'), "{lines:#?}");
         }
         // They were left out without a word.
         let optional = [Optional { column: 2, leaves: usize::MAX }];
-        let lines = table(titles, rows(), [0, 1], &optional, Some(40));
+        let columns = Columns { optional: &optional, ..columns };
+        let lines = table(titles, rows(), columns, Some(40));
         assert_eq!(lines.last().map(String::as_str), Some("no room for NODES"));
-        let lines = table(titles, rows(), [0, 1], &optional, None);
+        let lines = table(titles, rows(), columns, None);
         assert!(lines[1].len() < 2 * PADDED_MAX + 9, "{lines:#?}");
         assert!(lines[2].contains(&"b".repeat(500)), "nothing is lost to a program");
+    }
+
+    /// The columns behind a state of more than 60 letters stood under other titles.
+    #[test]
+    fn a_long_state_of_a_node_breaks_no_column() {
+        let columns = Columns { text: [0, 1], optional: &[], padded_max: usize::MAX };
+        let lines = table(["NODE", "STATE", "LOCKS"], rows(), columns, None);
+        let last = |line: &String| line.rfind(' ').map(|at| at + 1);
+        assert!(lines.iter().all(|line| last(line) == last(&lines[0])), "{lines:#?}");
     }
 }
