@@ -35,14 +35,12 @@ pub(super) fn man(args: &args::Man) -> Result<(), Failure> {
     let mut command = definition().disable_help_subcommand(true);
     command.build();
     let mut pages = std::iter::once(&command).chain(command.get_subcommands());
-    pages.try_for_each(|command| write_page(command, folder)).map_err(|error| {
-        Failure::new(Failure::FAILED, format!("cannot write to {}: {error}", folder.display()))
-    })
+    pages.try_for_each(|command| write_page(command, folder))
 }
 
 /// Writes the page of a command, with the same line of usage as `--help`: the generator's own lacks
 /// what stands between the options and a command to run.
-fn write_page(command: &Command, folder: &Path) -> std::io::Result<()> {
+fn write_page(command: &Command, folder: &Path) -> Result<(), Failure> {
     let page = Man::new(command.clone());
     let mut text = Vec::new();
     page.render(&mut text)?;
@@ -53,5 +51,8 @@ fn write_page(command: &Command, folder: &Path) -> std::io::Result<()> {
     // Behind the title and the one line of the generator's.
     let behind = text.lines().skip_while(|line| *line != SYNOPSIS).skip(2);
     let lines: Vec<&str> = before.chain(behind).collect();
-    fs::write(folder.join(page.get_filename()), lines.join("\n") + "\n")
+    let file = folder.join(page.get_filename());
+    fs::write(&file, lines.join("\n") + "\n").map_err(|error| {
+        Failure::new(Failure::FAILED, format!("cannot write {}: {error}", file.display()))
+    })
 }

@@ -2,6 +2,7 @@
 //!
 //! An answer is judged here once. What stands on the wire is the affair of [`crate::wire`].
 
+use super::packet::TOKEN_LENGTH;
 use super::vote::{Length, Vote};
 use crate::wire::code::{self, Meaning};
 use crate::wire::lock_info::{self, LockInfo};
@@ -103,6 +104,11 @@ fn in_words(text: &str) -> Option<String> {
             "its cluster has this lock, in slot {slot}, on {place}: give that node"
         ));
     }
+    if code::word_of(text) == code::BADTOKEN.word {
+        // The client made it, and people have no say in its length.
+        let name = "lockmod.max-token-bytes";
+        return Some(format!("{text}; this client needs {name} of {TOKEN_LENGTH} or more there"));
+    }
     let max = Length(refusal::read_max_ttl(text)?);
     Some(format!("BADTTL a lease may last at most {max} there, see lockmod.max-ttl"))
 }
@@ -166,6 +172,10 @@ mod tests {
         let Vote::Refused(text) = error_vote(&refusal.to_string()) else { panic!() };
         assert_eq!(&*text, "BADTTL a lease may last at most 24h there, see lockmod.max-ttl");
         assert_eq!(error_vote("BADTTL x"), Vote::Refused("BADTTL x".into()));
+        let refusal = Refusal::BadToken { length: TOKEN_LENGTH, max: 16 };
+        let Vote::Refused(text) = error_vote(&refusal.to_string()) else { panic!() };
+        let what_to_do = "; this client needs lockmod.max-token-bytes of 20 or more there";
+        assert!(text.starts_with("BADTOKEN ") && text.ends_with(what_to_do), "{text}");
     }
 
     proptest! {
