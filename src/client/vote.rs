@@ -532,7 +532,7 @@ mod tests {
         assert_eq!(Summary(&reports(votes)).to_string(), said);
         let alone = |vote| Summary(&reports(vec![vote])).to_string();
         assert_eq!(alone(Vote::HELD), "1 of 1 node holds it for another");
-        assert_eq!(alone(Vote::Refused("x".into())), "1 of 1 node refused (x)");
+        assert_eq!(alone(Vote::Refused("x".into())), "1 of 1 node refused (x): n0");
     }
 
     #[test]
