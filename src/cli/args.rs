@@ -59,6 +59,9 @@ pub(super) enum Command {
     /// Extend a lease
     Extend(Extend),
     /// Print the highest fencing token issued for a lock
+    ///
+    /// 0 if no node knows the lock: it was never acquired, or was free for long enough to be
+    /// forgotten, or deleted. The next fence is larger than all before even so.
     Fence(ByName),
     /// Show what each node knows about a lock
     Info(ByName),
@@ -199,7 +202,7 @@ pub(super) struct Claim {
 pub(super) struct Run {
     #[command(flatten)]
     pub(super) claim: Claim,
-    /// How long to wait while another client holds the lock
+    /// How long to wait while another client holds the lock, or there is no quorum
     #[arg(long, value_parser = length, allow_hyphen_values = true, default_value = "1m")]
     pub(super) wait: Duration,
     /// Hold the lock for at least this long, even if the command ends sooner
@@ -214,7 +217,7 @@ pub(super) struct Run {
 pub(super) struct Lock {
     #[command(flatten)]
     pub(super) claim: Claim,
-    /// How long to wait while another client holds the lock
+    /// How long to wait while another client holds the lock, or there is no quorum
     #[arg(long, value_parser = length, allow_hyphen_values = true, default_value = "1m")]
     pub(super) wait: Duration,
     /// Print results and errors as JSON
@@ -226,7 +229,7 @@ pub(super) struct Lock {
 pub(super) struct Acquire {
     #[command(flatten)]
     pub(super) claim: Claim,
-    /// How long to wait while another client holds the lock
+    /// How long to wait while another client holds the lock, or there is no quorum
     #[arg(long, value_parser = length, allow_hyphen_values = true, default_value = "0s")]
     pub(super) wait: Duration,
     /// Print results and errors as JSON

@@ -180,6 +180,7 @@ fn as_typed(error: clap::Error, definition: &mut Command, typed: &[OsString]) ->
             None => with_variable(error, definition),
         },
         ErrorKind::UnknownArgument => with_whole_argument(error, typed),
+        ErrorKind::MissingRequiredArgument => with_variables(error, definition),
         _ => error,
     };
     // The general line shows as used, and so as needed, what the environment has given.
@@ -235,6 +236,26 @@ fn with_whole_argument(mut error: clap::Error, typed: &[OsString]) -> clap::Erro
         error.insert(ContextKind::Suggested, ContextValue::StyledStrs(vec![tip.into()]));
     }
     error.insert(ContextKind::InvalidArg, ContextValue::String(whole.into_owned()));
+    error
+}
+
+/// The same error, with the variables of the environment that would do as well. What made an
+/// argument necessary may be one, too.
+fn with_variables(mut error: clap::Error, definition: &Command) -> clap::Error {
+    let Some(ContextValue::Strings(missing)) = error.get(ContextKind::InvalidArg) else {
+        return error;
+    };
+    let named = missing.iter().map(|argument| {
+        let name = argument.split_whitespace().next().and_then(|flag| flag.strip_prefix("--"));
+        let mut arguments = definition.get_subcommands().flat_map(Command::get_arguments);
+        let known = arguments.find(|known| known.get_long().is_some() && known.get_long() == name);
+        match known.and_then(clap::Arg::get_env) {
+            Some(variable) => format!("{argument} (or {})", variable.to_string_lossy()),
+            None => argument.clone(),
+        }
+    });
+    let named = named.collect();
+    error.insert(ContextKind::InvalidArg, ContextValue::Strings(named));
     error
 }
 

@@ -30,6 +30,10 @@ pub(super) async fn run(args: Run) -> Result<u8, Failure> {
         let text = "the command is empty: is a variable not set?";
         return Err(Failure::usage(text));
     }
+    // Before it waits for the lock; and again below, because that may take long.
+    if let Err(error) = tie::find(&args.command[0]) {
+        return Err(tie::not_started(&args.command[0], &error));
+    }
     let grace = (args.claim.ttl.length / GRACE_DIVISOR).min(GRACE_MAX);
     let locker = args.claim.builder(args.wait)?.lost_margin(grace).build()?;
     let mut signals = Signals::new()?;

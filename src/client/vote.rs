@@ -189,7 +189,7 @@ impl Vote {
             Vote::Unreachable(_) => "unreachable",
             Vote::Unavailable(_) => "not serving",
             Vote::ModuleMissing => "without the module",
-            Vote::NoPermission(_) => "no permission",
+            Vote::NoPermission(_) => "denied access",
             Vote::WrongType => "not a lock",
             Vote::Refused(_) => "refused",
             Vote::NoPlace(_) => "without a place in line",

@@ -9,6 +9,28 @@ use crate::cli::{NO_TOKEN, fails, lockmod, succeeds, text};
 use crate::nodes;
 use crate::screen::Screen;
 
+/// It waited for the lock first.
+#[test]
+fn a_command_that_is_not_there_is_told_before_the_lock_is_free() {
+    let nodes = nodes(1);
+    succeeds(&nodes, &["acquire", "job", "--ttl", "1h"]);
+    for (command, code) in [("no-such-command", 127), ("/etc", 126)] {
+        let said = fails(&nodes, &["run", "job", "--wait", "1h", "--", command], code);
+        assert!(said.contains(command), "{said}");
+    }
+}
+
+/// It named the flag alone, to somebody who had typed none.
+#[test]
+fn what_is_missing_is_named_with_its_variable() {
+    let mut status = lockmod(&[], &["status", "--nodes", "redis://h"]);
+    status.env("LOCKMOD_KEY", "key.pem");
+    let output = status.output().unwrap();
+    let said = String::from_utf8(output.stderr).unwrap();
+    assert_eq!(output.status.code(), Some(125), "{said}");
+    assert!(said.contains("--cert <FILE> (or LOCKMOD_CERT)"), "{said}");
+}
+
 /// `LOCKMOD_CACERT=` was a file without a name.
 #[test]
 fn an_empty_variable_counts_as_one_that_is_not_set() {

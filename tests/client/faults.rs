@@ -288,7 +288,7 @@ async fn nodes_without_the_module_or_with_a_password_are_named() {
     let urls = secret.iter().map(|node| format!("redis://127.0.0.1:{}", node.port()));
     let locker = Locker::builder().nodes(urls).build().unwrap();
     let error = locker.acquire("a").await.unwrap_err();
-    assert!(error.to_string().contains("no permission (NOAUTH"), "{error}");
+    assert!(error.to_string().contains("denied access (NOAUTH"), "{error}");
     works(&builder(&secret).build().unwrap()).await;
     works(&Locker::builder().nodes(secret.iter().map(Server::unix_url)).build().unwrap()).await;
 }
