@@ -7,6 +7,7 @@ use super::failure::Failure;
 use super::rows;
 use super::values::Name;
 use crate::client::{Length, Locker, NodeInfo, ReleaseError, Summary, Survey, Vote};
+use crate::engine::Quorum;
 use crate::wire::code;
 
 /// Whether the node is a replica, by what it said to a command.
@@ -58,7 +59,7 @@ pub(super) fn is_known_to(node: &NodeInfo) -> bool {
 
 /// Whether a quorum of the nodes knows who holds the lock.
 pub(super) fn is_known(nodes: &[NodeInfo]) -> bool {
-    nodes.iter().filter(|node| is_known_to(node)).count() > nodes.len() / 2
+    Quorum::is_majority(nodes.iter().filter(|node| is_known_to(node)).count(), nodes.len())
 }
 
 /// What is to be said of the nodes that told of a lock, and may be wrong.
@@ -67,11 +68,8 @@ pub(super) async fn of_lock(locker: &Locker, nodes: &[NodeInfo]) -> Vec<String> 
         true => replicas(&locker.survey(0).await),
         false => Vec::new(),
     };
-    told.extend(
-        nodes
-            .iter()
-            .filter_map(|node| quarantine_left(node).map(|left| quarantine(&node.node, left))),
-    );
+    let waits = |node: &NodeInfo| Some(quarantine(&node.node, quarantine_left(node)?));
+    told.extend(nodes.iter().filter_map(waits));
     told
 }
 
@@ -79,7 +77,7 @@ pub(super) async fn of_lock(locker: &Locker, nodes: &[NodeInfo]) -> Vec<String> 
 pub(super) async fn of_release(locker: &Locker, name: &Name, error: ReleaseError) -> Failure {
     let infos = locker.info(name).await;
     let failure = not_released(error, &infos);
-    of_lock(locker, &infos).await.iter().fold(failure, |failure, text| failure.but(text))
+    failure.but_each(of_lock(locker, &infos).await)
 }
 
 fn not_released(error: ReleaseError, infos: &[NodeInfo]) -> Failure {
@@ -97,7 +95,7 @@ pub(super) async fn named(locker: &Locker, failure: Failure) -> Failure {
     if !failure.nodes().iter().any(|report| is_replica(&report.vote)) {
         return failure;
     }
-    replicas(&locker.survey(0).await).into_iter().fold(failure, |failure, text| failure.but(&text))
+    failure.but_each(replicas(&locker.survey(0).await))
 }
 
 #[cfg(test)]

@@ -10,6 +10,7 @@ use super::out::Unprinted;
 use super::values::Typed;
 use super::{out, signals};
 use crate::client::{AcquireError, BuildError, ExtendError, NodeReport, ReleaseError, SLOW, Vote};
+use crate::engine::Quorum;
 use crate::wire::code;
 
 /// An exit code, and what is printed with it.
@@ -88,6 +89,11 @@ impl Failure {
     pub(super) fn but(self, text: &str) -> Failure {
         let text = if self.text.is_empty() { text.to_owned() } else { self.text + "; " + text };
         Failure { text, ..self }
+    }
+
+    /// The same, with all of this.
+    pub(super) fn but_each(self, texts: impl IntoIterator<Item = String>) -> Failure {
+        texts.into_iter().fold(self, |failure, text| failure.but(&text))
     }
 
     /// The same, with what may be wrong where nodes are silent that are asked over TLS.
@@ -244,7 +250,7 @@ impl From<ExtendError> for Failure {
             ExtendError::NoQuorum(nodes) => {
                 let is_no =
                     |report: &&NodeReport| matches!(report.vote, Vote::NotHeld | Vote::Held { .. });
-                if nodes.iter().filter(is_no).count() > nodes.len() / 2 {
+                if Quorum::is_majority(nodes.iter().filter(is_no).count(), nodes.len()) {
                     return Failure::lost(text, nodes);
                 }
                 Failure::of_nodes(text, nodes)

@@ -17,6 +17,7 @@ use crate::client::{
     Length, LockInfo, LockState, Locker, NodeInfo, NodeReport, NodeSurvey, ReleaseError, Share,
     Summary, Survey, Vote,
 };
+use crate::engine::Quorum;
 use crate::wire::code;
 
 /// The most locks that are listed of each node.
@@ -73,7 +74,8 @@ async fn not_the_holder(locker: &Locker, name: &Name) -> Failure {
     let infos = locker.info(name).await;
     let nodes: Vec<NodeReport> = infos.iter().map(holder).collect();
     let is_held = nodes.iter().any(|report| matches!(report.vote, Vote::Held { .. }));
-    if nodes.iter().filter(|report| report.vote == Vote::WrongType).count() > nodes.len() / 2 {
+    let others = nodes.iter().filter(|report| report.vote == Vote::WrongType).count();
+    if Quorum::is_majority(others, nodes.len()) {
         let all = nodes.len();
         return unanswered(Some(name), nodes, all);
     }
@@ -86,7 +88,7 @@ async fn not_the_holder(locker: &Locker, name: &Name) -> Failure {
         format!("{text}: {}", Summary(&nodes))
     };
     let told = doubts::of_lock(locker, &infos).await;
-    told.iter().fold(Failure::lost(text, nodes), |failure, text| failure.but(text))
+    Failure::lost(text, nodes).but_each(told)
 }
 
 /// Who holds the lock, as the node told it, or why the node does not know.
@@ -117,11 +119,12 @@ async fn force_release(locker: &Locker, lock: &ByName) -> Result<(), Failure> {
     let doubts = doubts::of_lock(locker, &infos).await;
     let count = |is: fn(&Vote) -> bool| nodes.iter().filter(|report| is(&report.vote)).count();
     let deleted = count(|vote| *vote == Vote::Confirmed);
-    if deleted == 0 || deleted + count(|vote| *vote == Vote::NotHeld) <= nodes.len() / 2 {
+    let done = deleted + count(|vote| *vote == Vote::NotHeld);
+    if deleted == 0 || !Quorum::is_majority(done, nodes.len()) {
         let failure = not_deleted(name, nodes, &infos);
-        return Err(doubts.iter().fold(failure, |failure, text| failure.but(text)));
+        return Err(failure.but_each(doubts));
     }
-    let text = deleted_on(&nodes);
+    let text = rows::deleted_on(&nodes);
     let fields =
         [("deleted_on", Json::Number(deleted as u64)), ("nodes", Json::Number(nodes.len() as u64))];
     print(lock, fields, text)?;
@@ -138,15 +141,6 @@ fn without_replica((report, node): (NodeReport, &NodeInfo)) -> NodeReport {
     }
 }
 
-/// On how many nodes the lock was deleted, and what went wrong on others.
-fn deleted_on(nodes: &[NodeReport]) -> String {
-    let deleted = nodes.iter().filter(|report| report.vote == Vote::Confirmed).count();
-    let text = format!("deleted on {}", Share(deleted, nodes.len()));
-    let is_failed = |vote: &Vote| !matches!(vote, Vote::Confirmed | Vote::NotHeld);
-    let failed = nodes.iter().filter(|report| is_failed(&report.vote)).map(ToString::to_string);
-    [text].into_iter().chain(failed).collect::<Vec<_>>().join("; ")
-}
-
 /// Why a lock was not deleted, or not on enough nodes.
 fn not_deleted(name: &Name, nodes: Vec<NodeReport>, infos: &[NodeInfo]) -> Failure {
     let has = |vote: Vote| move |report: &&NodeReport| report.vote == vote;
@@ -157,18 +151,17 @@ fn not_deleted(name: &Name, nodes: Vec<NodeReport>, infos: &[NodeInfo]) -> Failu
     let free = nodes.iter().zip(infos).filter(is_free).count();
     let absent = nodes.iter().filter(has(Vote::NotHeld)).count();
     let failed = nodes.iter().filter(|report| report.vote != Vote::NotHeld);
-    let said =
-        |failure: Failure| failed.fold(failure, |failure, report| failure.but(&report.to_string()));
-    if deleted == 0 && free > nodes.len() / 2 {
-        said(Failure::new(Failure::LOST, format!("nobody holds lock '{name}'")))
-    } else if deleted == 0 && absent > nodes.len() / 2 {
+    let failed: Vec<String> = failed.map(ToString::to_string).collect();
+    if deleted == 0 && Quorum::is_majority(free, nodes.len()) {
+        Failure::new(Failure::LOST, format!("nobody holds lock '{name}'")).but_each(failed)
+    } else if deleted == 0 && Quorum::is_majority(absent, nodes.len()) {
         let text = format!("no quorum knows whether somebody holds lock '{name}'");
-        said(Failure::new(Failure::NO_QUORUM, text))
+        Failure::new(Failure::NO_QUORUM, text).but_each(failed)
     } else if deleted == 0 {
         let said: Vec<String> = nodes.iter().map(ToString::to_string).collect();
         Failure::of_nodes(format!("lock '{name}' was not deleted: {}", said.join("; ")), nodes)
     } else {
-        Failure::of_nodes(format!("lock '{name}' was only {}", deleted_on(&nodes)), nodes)
+        Failure::of_nodes(format!("lock '{name}' was only {}", rows::deleted_on(&nodes)), nodes)
     }
 }
 

@@ -115,16 +115,16 @@ pub(super) fn text(survey: &Survey, cluster: Option<&str>) -> Result<String, pro
             survey.margin() as f64,
         ),
         per_node(survey, "lockmod_up", "Whether the node answers, with the module.", |node| {
-            Some(gauge(if node.is_some() { 1.0 } else { 0.0 }))
+            Some(flag(node.is_some()))
         }),
         per_node(survey, "lockmod_granting", "Whether the node grants locks.", |node| {
-            Some(gauge(if node.is_some_and(NodeStatus::is_granting) { 1.0 } else { 0.0 }))
+            Some(flag(node.is_some_and(NodeStatus::is_granting)))
         }),
         per_node(survey, "lockmod_fence_lag", "How far behind the quorum's fence.", |node| {
             node.map(|status| gauge(survey.fence_lag(status) as f64))
         }),
         per_node(survey, "lockmod_fence_too_high", TOO_HIGH_HELP, |node| {
-            node.map(|status| gauge(if survey.is_too_high(status) { 1.0 } else { 0.0 }))
+            node.map(|status| flag(survey.is_too_high(status)))
         }),
     ];
     families.extend(FIELDS.iter().map(|field| field_family(survey, field)));
@@ -235,6 +235,10 @@ fn histogram(
     let mut metric = Metric::default();
     metric.set_histogram(histogram);
     Some((MetricType::HISTOGRAM, metric))
+}
+
+fn flag(is_so: bool) -> (MetricType, Metric) {
+    gauge(if is_so { 1.0 } else { 0.0 })
 }
 
 fn gauge(value: f64) -> (MetricType, Metric) {

@@ -4,7 +4,8 @@ use std::cmp::Reverse;
 use std::time::Duration;
 
 use crate::client::{
-    Length, LockInfo, LockState, LockSurvey, NodeField, NodeSurvey, Printable, Share, Survey,
+    Length, LockInfo, LockState, LockSurvey, NodeField, NodeReport, NodeSurvey, Printable, Share,
+    Survey, Vote,
 };
 use crate::wire::code;
 
@@ -182,6 +183,15 @@ pub(super) fn quorum(survey: &Survey) -> String {
         margin => format!("{margin} may fail"),
     };
     format!("{} grant locks; a quorum is {needed}, so {margin}", Share(granting, all))
+}
+
+/// On how many nodes the lock was deleted, and what went wrong on others.
+pub(super) fn deleted_on(nodes: &[NodeReport]) -> String {
+    let deleted = nodes.iter().filter(|report| report.vote == Vote::Confirmed).count();
+    let text = format!("deleted on {}", Share(deleted, nodes.len()));
+    let is_failed = |vote: &Vote| !matches!(vote, Vote::Confirmed | Vote::NotHeld);
+    let failed = nodes.iter().filter(|report| is_failed(&report.vote)).map(ToString::to_string);
+    [text].into_iter().chain(failed).collect::<Vec<_>>().join("; ")
 }
 
 /// What is to be said of locks that are not shown: `option` is the one that limits them.

@@ -62,12 +62,9 @@ pub(super) fn token(text: &str) -> Result<Token, String> {
     if digits.len() != 2 * TOKEN_LENGTH {
         return Err(match digits.len() {
             0 => "it is empty: is a variable not set?".to_owned(),
-            1 => format!(
-                "it has 1 digit, and the tokens that `acquire` prints have {}",
-                2 * TOKEN_LENGTH
-            ),
             given => format!(
-                "it has {given} digits, and the tokens that `acquire` prints have {}",
+                "it has {given} digit{}, and the tokens that `acquire` prints have {}",
+                if given == 1 { "" } else { "s" },
                 2 * TOKEN_LENGTH
             ),
         });

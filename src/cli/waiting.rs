@@ -14,6 +14,7 @@ use super::{doubts, rows};
 use crate::client::{
     Group, Guard, Length, LockInfo, LockState, Locker, NodeInfo, NodeReport, Share, Vote,
 };
+use crate::engine::Quorum;
 
 /// How often a waiting person is told.
 const TELL_EVERY: Duration = Duration::from_millis(500);
@@ -79,7 +80,7 @@ async fn watch(
 async fn in_the_way(locker: &Locker, name: &Name) -> Vec<String> {
     let nodes = locker.info(name).await;
     let replicas = nodes.iter().filter(|node| doubts::vote_of(node).is_some()).count();
-    if nodes.len() - replicas > nodes.len() / 2 {
+    if Quorum::is_majority(nodes.len() - replicas, nodes.len()) {
         return Vec::new();
     }
     let told = doubts::replicas(&locker.survey(0).await);
@@ -128,7 +129,7 @@ fn troubles(nodes: &[NodeInfo]) -> Option<String> {
         trouble(node).map(|vote| NodeReport { node: Arc::clone(&node.node), vote })
     };
     let reports: Vec<NodeReport> = nodes.iter().filter_map(report).collect();
-    if nodes.len() - reports.len() > nodes.len() / 2 {
+    if Quorum::is_majority(nodes.len() - reports.len(), nodes.len()) {
         return None;
     }
     if reports.len() == nodes.len() && reports.iter().all(|report| report.vote == Vote::TimedOut) {

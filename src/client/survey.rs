@@ -15,7 +15,7 @@ use super::packet::Packet;
 use super::reading::{error_vote, lock_info};
 use super::search::{Counted, Locks, Wanted};
 use super::vote::{NodeReport, Vote};
-use crate::engine::{Fence, LockState, VOTE_MARGIN};
+use crate::engine::{Fence, LockState};
 use crate::wire::lock_info::LockInfo;
 use crate::wire::node_info::{self, NodeField, NodeFields};
 use crate::wire::resp::Reply;
@@ -173,7 +173,7 @@ impl Locker {
             locks: BTreeMap::new(),
             is_cut: false,
             is_given_up: false,
-            counted_max: Fence::of_time(self.core().world.wall()).saturating_add(VOTE_MARGIN),
+            counted_max: Fence::highest_counted(self.core().world.wall()),
         };
         for (index, (node, (status, locks))) in names.iter().zip(answers).enumerate() {
             survey.is_cut |= locks.is_cut;

@@ -14,7 +14,6 @@
 //! A missing answer is unknown, neither a grant nor a refusal. It never counts towards a win, and
 //! the node is still sent the release when the attempt is abandoned.
 
-use super::fence::VOTE_MARGIN;
 use super::quorum::{NodeSet, Quorum};
 use super::validity::Terms;
 use super::{Fence, Instant, UnixTime};
@@ -145,7 +144,7 @@ impl Attempt {
     /// long as the others may be a quorum.
     #[must_use]
     pub fn at(self, wall: UnixTime) -> Attempt {
-        Attempt { bound: Fence::of_time(wall).saturating_add(VOTE_MARGIN), ..self }
+        Attempt { bound: Fence::highest_counted(wall), ..self }
     }
 
     /// From then on a lease won by this attempt must not be relied on.
@@ -310,6 +309,7 @@ mod tests {
 
     use super::*;
     use crate::engine::Millis;
+    use crate::engine::VOTE_MARGIN;
 
     const START: Instant = Instant::from_millis(10_000);
 

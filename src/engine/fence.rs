@@ -47,6 +47,11 @@ impl Fence {
         Fence::ZERO.saturating_add(micros)
     }
 
+    /// The highest fence that a client counts at this time: see [`VOTE_MARGIN`].
+    pub fn highest_counted(wall: UnixTime) -> Fence {
+        Fence::of_time(wall).saturating_add(VOTE_MARGIN)
+    }
+
     /// The number.
     pub const fn get(self) -> u64 {
         self.0

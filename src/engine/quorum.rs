@@ -98,6 +98,11 @@ impl Quorum {
         self.nodes as usize / 2 + 1
     }
 
+    /// Whether so many of these nodes are more than half.
+    pub const fn is_majority(count: usize, nodes: usize) -> bool {
+        count > nodes / 2
+    }
+
     /// All configured nodes.
     pub const fn all(self) -> NodeSet {
         NodeSet::first(self.nodes as usize)

@@ -4,7 +4,7 @@ use ratatui::crossterm::event::{KeyCode, KeyEvent, KeyModifiers};
 
 use super::super::out::cut;
 use super::super::rows::{self, LockOrder};
-use crate::client::{LockSurvey, NodeReport, Share, Survey, Vote};
+use crate::client::{LockSurvey, NodeReport, Survey, Vote};
 
 /// The columns of a name in a question or a message: what matters stands behind it.
 pub(super) const NAME_MAX: usize = 40;
@@ -130,20 +130,11 @@ impl State {
 
     /// A lock was deleted, where that was possible.
     pub(super) fn force_released(&mut self, name: &[u8], reports: &[NodeReport]) {
-        let deleted = reports.iter().filter(|report| report.vote == Vote::Confirmed).count();
-        let failed: Vec<String> = reports
-            .iter()
-            .filter(|report| !matches!(report.vote, Vote::Confirmed | Vote::NotHeld))
-            .map(ToString::to_string)
-            .collect();
         let name = cut(&rows::shown(name), NAME_MAX);
         self.message = match reports.iter().all(|report| report.vote == Vote::NotHeld) {
             true => format!("nobody held '{name}' any more"),
-            false => format!("'{name}' was deleted on {}", Share(deleted, reports.len())),
+            false => format!("'{name}' was {}", rows::deleted_on(reports)),
         };
-        if !failed.is_empty() {
-            self.message += &format!("; {}", failed.join("; "));
-        }
     }
 
     /// The locks that are shown, in their order.
