@@ -113,6 +113,8 @@ fn ctrl_z_gives_the_prompt_back_and_fg_goes_on_while_the_lock_is_held() {
         shell.screen.press("\x1a");
         state(command) == 'T'
     });
+    // What is typed before the prompt may be dropped.
+    shell.screen.wait_for("the shell has the terminal", |text| text.trim_end().ends_with('$'));
     shell.answers();
     shell.type_line("fg");
     wait_until("it goes on", || matches!(state(command), 'S' | 'R'));
