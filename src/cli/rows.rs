@@ -4,8 +4,8 @@ use std::cmp::Reverse;
 use std::time::Duration;
 
 use crate::client::{
-    Length, LockInfo, LockState, LockSurvey, NodeField, NodeReport, NodeSurvey, Printable, Share,
-    Survey, Vote,
+    Length, LockInfo, LockState, LockSurvey, NAME_MAX, NodeField, NodeReport, NodeSurvey,
+    Printable, Share, Survey, Vote,
 };
 use crate::wire::code;
 
@@ -200,6 +200,10 @@ pub(super) fn rest(survey: &Survey, option: Option<&str>) -> Vec<String> {
     if survey.is_cut {
         let option = option.map_or_else(String::new, |option| format!(": see {option}"));
         told.push(format!("there are more locks than are shown{option}"));
+    }
+    if survey.unnamed > 0 {
+        let (count, max) = (survey.unnamed, NAME_MAX);
+        told.push(format!("locks with names of more than {max} bytes are not shown: {count}"));
     }
     if survey.is_given_up {
         let text = "a node has so many free locks that the search was given up: more may be held";

@@ -7,7 +7,7 @@ use std::os::unix::ffi::OsStringExt;
 use std::time::Duration;
 
 use crate::client::packet::TOKEN_LENGTH;
-use crate::client::{Length, Printable, TTL_MIN};
+use crate::client::{InShort, Length, TTL_MIN};
 
 /// The longest ttl that a node can be set to allow (`lockmod.max-ttl`). What the nodes really
 /// allow, they say themselves.
@@ -85,7 +85,7 @@ impl AsRef<[u8]> for Name {
 /// For people: without what plays with a terminal.
 impl fmt::Display for Name {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        Printable(&self.0).fmt(f)
+        InShort(&self.0).fmt(f)
     }
 }
 

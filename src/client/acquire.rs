@@ -15,8 +15,9 @@ use super::guard::{Guard, Known};
 use super::inbox::Inbox;
 use super::lease::Lease;
 use super::packet::{Packet, TOKEN_LENGTH};
+use super::printable::InShort;
 use super::reading::lock_info;
-use super::settings::check_label;
+use super::settings::{check_label, check_name};
 use super::vote::Vote;
 use super::waiter::Waiter;
 use crate::engine::{
@@ -232,6 +233,7 @@ impl Acquire {
             schedule.max_hold = self.schedule.max_hold;
             (self.terms, self.schedule) = (terms, schedule);
         }
+        check_name(&self.name).map_err(AcquireError::BadOption)?;
         check_label(&self.label).map_err(AcquireError::BadOption)
     }
 
@@ -359,7 +361,7 @@ impl IntoFuture for Acquire {
 
     fn into_future(self) -> Self::IntoFuture {
         let core = Arc::clone(&self.core);
-        let span = tracing::debug_span!("lockmod.acquire", lock = %self.name.escape_ascii());
+        let span = tracing::debug_span!("lockmod.acquire", lock = %InShort(&self.name));
         let acquisition = async move {
             let started_at = core.world.now();
             let result = self.take().await;

@@ -21,7 +21,7 @@ use super::packet::Packet;
 use super::printable::plain;
 use super::tls;
 use crate::wire::code::{self, Meaning};
-use crate::wire::resp::{self, Reply};
+use crate::wire::resp::{Reader, Reply};
 
 /// Where a node is, and as whom to log in.
 #[derive(Debug, Clone)]
@@ -243,13 +243,12 @@ async fn exchange(
         stream.flush().await
     };
     let written = written.await;
-    let mut unread = Vec::new();
+    let mut reader = Reader::default();
     let mut replies = Vec::with_capacity(commands.len());
     loop {
-        while let Some((reply, length)) =
-            resp::read(&unread).map_err(|garbage| NoReply::Garbled(garbage.0.into()))?
+        while let Some(reply) =
+            reader.next_reply().map_err(|garbage| NoReply::Garbled(garbage.0.into()))?
         {
-            unread.drain(..length);
             replies.push(reply);
             if replies.len() == commands.len() {
                 return Ok(replies);
@@ -257,10 +256,13 @@ async fn exchange(
         }
         // A node that refuses a certificate says so and closes: its words may be there to be read
         // although nothing can be written any more.
-        if stream.read_buf(&mut unread).await.map_err(broken)? == 0 {
+        let mut chunk = [0; 4096];
+        let length = stream.read(&mut chunk).await.map_err(broken)?;
+        if length == 0 {
             written.map_err(broken)?;
             return Err(NoReply::Unreachable("the node closed the connection".into()));
         }
+        reader.take(&chunk[..length]);
     }
 }
 

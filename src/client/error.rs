@@ -6,7 +6,7 @@
 use std::fmt;
 use std::time::Duration;
 
-use super::printable::Printable;
+use super::printable::InShort;
 use super::vote::{Length, NodeReport, Summary, Vote};
 use crate::engine::{Ending, Fence};
 
@@ -78,7 +78,7 @@ impl fmt::Display for AcquireError {
             AcquireError::TooLate(report) => ("was granted too slowly for its ttl", report),
             AcquireError::BadOption(text) => return f.write_str(text),
         };
-        let name = Printable::text(&report.name);
+        let name = InShort(report.name.as_bytes());
         write!(f, "lock '{name}' {what}: {}", Summary(&report.nodes))?;
         if report.attempts > 1 {
             write!(f, " (waited {}, {} attempts)", Length(report.waited), report.attempts)?;

@@ -46,6 +46,9 @@ pub struct NodeLocks {
     pub node: Arc<str>,
     /// Its locks by name, free ones included, or its vote if it does not tell.
     pub locks: Result<BTreeMap<Vec<u8>, LockInfo>, Vote>,
+    /// How many locks are left out because their names are longer than
+    /// [`NAME_MAX`](super::NAME_MAX).
+    pub unnamed: u64,
 }
 
 impl Locker {
@@ -149,6 +152,7 @@ impl Locker {
         let listed = names.iter().zip(join_all(asked).await);
         let listed = listed.map(|(node, locks)| NodeLocks {
             node: Arc::clone(node),
+            unnamed: locks.as_ref().map_or(0, |locks| locks.unnamed),
             locks: locks.map(|locks| locks.found),
         });
         listed.collect()

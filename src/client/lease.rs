@@ -15,6 +15,7 @@ use super::error::{ExtendError, Lost, ReleaseError};
 use super::inbox::{Arrival, Inbox};
 use super::keeper::{Kept, Slot};
 use super::packet::{Packet, TOKEN_LENGTH};
+use super::printable::InShort;
 use super::reading::{extend_vote, release_vote};
 use super::vote::Vote;
 use super::world::{earliest, latest};
@@ -76,7 +77,7 @@ impl Kept for Lease {
                 let world = Arc::clone(&self.core.world);
                 let span = tracing::debug_span!(
                     "lockmod.renew",
-                    lock = %self.name.escape_ascii(),
+                    lock = %InShort(&self.name),
                     fence = self.fence.get()
                 );
                 let renewal = async move {

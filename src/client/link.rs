@@ -33,7 +33,7 @@ use super::packet::Packet;
 use super::printable::plain;
 use super::wakes::Wakes;
 use crate::wire::code::{self, Meaning};
-use crate::wire::resp::{self, Reply};
+use crate::wire::resp::{Reader, Reply};
 
 /// While this many bytes are unwritten, commands stay in line, where they can still be withdrawn.
 const UNWRITTEN_MAX: usize = 1 << 16;
@@ -260,7 +260,7 @@ struct Connection {
     stream: Box<dyn Stream>,
     unwritten: Vec<u8>,
     written: usize,
-    unread: Vec<u8>,
+    reader: Reader,
     sent: VecDeque<Item>,
     taken: VecDeque<Item>,
     stall: Duration,
@@ -279,7 +279,7 @@ impl Connection {
             stream,
             unwritten: Vec::with_capacity(4096),
             written: 0,
-            unread: Vec::with_capacity(4096),
+            reader: Reader::default(),
             sent: VecDeque::new(),
             taken: VecDeque::new(),
             stall,
@@ -383,7 +383,7 @@ impl Connection {
                     return Err(NoReply::Unreachable("the node closed the connection".into()));
                 }
                 Poll::Ready(Ok(())) => {
-                    self.unread.extend_from_slice(chunk.filled());
+                    self.reader.take(chunk.filled());
                     has_new |= self.hand_out(shared)?;
                 }
             }
@@ -391,12 +391,10 @@ impl Connection {
     }
 
     fn hand_out(&mut self, shared: &LinkState) -> Result<bool, NoReply> {
-        let mut done = 0;
         let mut has_new = false;
-        while let Some((reply, length)) = resp::read(&self.unread[done..])
-            .map_err(|garbage| NoReply::Garbled(garbage.0.into()))?
+        while let Some(reply) =
+            self.reader.next_reply().map_err(|garbage| NoReply::Garbled(garbage.0.into()))?
         {
-            done += length;
             if let Reply::Push(parts) = reply {
                 hear(&parts, shared);
                 continue;
@@ -410,7 +408,6 @@ impl Connection {
             item.answer(Ok(reply));
             self.is_waiting = false;
         }
-        self.unread.drain(..done);
         Ok(has_new)
     }
 
@@ -474,6 +471,7 @@ mod tests {
     use crate::client::connect::Opening;
     use crate::client::inbox::Inbox;
     use crate::engine::Millis;
+    use crate::wire::resp;
     use tokio::io::{AsyncReadExt, AsyncWriteExt, DuplexStream, duplex};
     use tokio::sync::{mpsc, watch};
 

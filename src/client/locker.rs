@@ -75,7 +75,7 @@ impl Locker {
     }
 
     /// Acquires the lock `name`, waiting while another holds it, for as long as the settings or
-    /// [`Acquire::wait`] say.
+    /// [`Acquire::wait`] say. A name is any bytes, at most [`NAME_MAX`](super::NAME_MAX).
     ///
     /// # Errors
     /// [`AcquireError`](super::AcquireError), with what each node said.

@@ -72,10 +72,10 @@ pub use inspect::{NodeInfo, NodeLocks};
 pub use locker::Locker;
 pub use many::{AcquireMany, Guards};
 #[cfg(feature = "cli")]
-pub(crate) use printable::{Printable, is_plain};
-pub use settings::LockerBuilder;
+pub(crate) use printable::{InShort, Printable, is_plain};
 #[cfg(feature = "cli")]
 pub(crate) use settings::TTL_MIN;
+pub use settings::{LockerBuilder, NAME_MAX};
 pub use survey::{LockSurvey, NodeStatus, NodeSurvey, Survey};
 #[cfg(feature = "cli")]
 pub(crate) use vote::{Group, Length, Share, Summary};

@@ -49,6 +49,26 @@ impl fmt::Display for Printable<'_> {
     }
 }
 
+/// A name of a lock as [`Printable`] shows it; of a long one the beginning, and its length.
+pub(crate) struct InShort<'a>(pub(crate) &'a [u8]);
+
+/// The most bytes of a name that a message shows.
+const SHOWN_MAX: usize = 256;
+
+impl fmt::Display for InShort<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let InShort(name) = self;
+        if name.len() <= SHOWN_MAX {
+            return Printable(name).fmt(f);
+        }
+        // Not within a character.
+        let is_within = |byte: &u8| byte & 0xc0 == 0x80;
+        let inside = name[..=SHOWN_MAX].iter().rev().take_while(|byte| is_within(byte)).count();
+        let shown = Printable(&name[..SHOWN_MAX - inside.min(3)]);
+        write!(f, "{shown}... ({} bytes)", name.len())
+    }
+}
+
 /// Whether a character appears as itself, and takes the place of a character.
 pub(crate) fn is_plain(c: char) -> bool {
     if c.is_ascii() {
@@ -83,6 +103,20 @@ mod tests {
         {
             assert_eq!(shown(text.as_bytes()), text);
         }
+    }
+
+    #[test]
+    fn of_a_long_name_the_beginning_and_the_length_are_shown() {
+        let shown = |name: &str| InShort(name.as_bytes()).to_string();
+        assert_eq!(shown(&"n".repeat(SHOWN_MAX)), "n".repeat(SHOWN_MAX));
+        let long = "n".repeat(SHOWN_MAX + 1);
+        assert_eq!(shown(&long), format!("{}... (257 bytes)", &long[1..]));
+        for before in 0..4 {
+            let long = "n".repeat(before) + &"🔒".repeat(SHOWN_MAX);
+            let said = shown(&long);
+            assert!(said.ends_with(&format!("🔒... ({} bytes)", long.len())), "{said}");
+        }
+        assert_eq!(InShort(&[0x80; 300]).to_string().matches("\\x80").count(), SHOWN_MAX - 3);
     }
 
     #[test]

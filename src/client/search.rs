@@ -47,6 +47,16 @@ pub(super) struct Locks {
     pub(super) is_cut: bool,
     /// There may be more, behind too many free ones.
     pub(super) is_given_up: bool,
+    /// So many have names that are too long to be read.
+    pub(super) unnamed: u64,
+}
+
+/// What a page of SCAN lists: names, and how many were too long to be read.
+#[derive(Debug)]
+struct Page {
+    next: Vec<u8>,
+    names: Vec<Vec<u8>>,
+    unnamed: u64,
 }
 
 /// What a search has come upon.
@@ -99,7 +109,12 @@ impl Locker {
         let (mut locks, mut seen) = (Locks::default(), Seen::default());
         let mut cursor = b"0".to_vec();
         while !wanted.is_met(&seen) {
-            let (next, told) = self.told_page(node, &cursor).await?;
+            let mut page = self.page(node, &cursor).await?;
+            // SCAN may count some of these twice, as all that have no name here.
+            locks.unnamed += page.unnamed;
+            seen.locks += page.unnamed;
+            let names = std::mem::take(&mut page.names);
+            let told = self.told(node, names).await?;
             let now = self.core().world.now();
             for (name, info) in told {
                 // SCAN may repeat itself.
@@ -116,50 +131,58 @@ impl Locker {
                 }
                 locks.found.insert(name, info);
             }
-            if next == b"0" {
+            if page.next == b"0" {
                 break;
             }
             if matches!(wanted, Wanted::Busy(_)) && seen.free >= FREE_MAX {
                 locks.is_given_up = true;
                 break;
             }
-            cursor = next;
+            cursor = page.next;
         }
         Ok(locks)
     }
 
-    /// Locks from a page of SCAN, and the cursor of the next.
-    async fn told_page(
+    async fn page(&self, node: usize, cursor: &[u8]) -> Result<Page, Vote> {
+        let args: [&[u8]; 6] = [b"SCAN", cursor, b"COUNT", PAGE, b"TYPE", b"fencelock"];
+        Page::read(self.ask(node, &[Packet::new(&args)]).await?.pop())
+    }
+
+    /// What a node tells of these locks.
+    async fn told(
         &self,
         node: usize,
-        cursor: &[u8],
-    ) -> Result<(Vec<u8>, Vec<(Vec<u8>, LockInfo)>), Vote> {
-        let args: [&[u8]; 6] = [b"SCAN", cursor, b"COUNT", PAGE, b"TYPE", b"fencelock"];
-        let (next, names) = page(self.ask(node, &[Packet::new(&args)]).await?.pop())?;
+        names: Vec<Vec<u8>>,
+    ) -> Result<Vec<(Vec<u8>, LockInfo)>, Vote> {
         let asks: Vec<Packet> = names.iter().map(|name| Packet::info(name)).collect();
         let told = names.into_iter().zip(self.ask(node, &asks).await?);
         // A lock may be gone again, or be no lock any more.
         let told = told.filter_map(|(name, reply)| Some((name, lock_info(&reply).ok()?)));
-        Ok((next, told.collect()))
+        Ok(told.collect())
     }
 }
 
-/// Reads a page of SCAN: the next cursor, and names.
-fn page(reply: Option<Reply>) -> Result<(Vec<u8>, Vec<Vec<u8>>), Vote> {
-    let garbled = || Vote::Garbled("not a page of SCAN".into());
-    let mut parts = match reply {
-        Some(Reply::List(parts)) if parts.len() == 2 => parts.into_iter(),
-        Some(Reply::Error(text)) => return Err(error_vote(&text)),
-        _ => return Err(garbled()),
-    };
-    let (Some(Reply::Text(cursor)), Some(Reply::List(names))) = (parts.next(), parts.next()) else {
-        return Err(garbled());
-    };
-    let name = |reply| match reply {
-        Reply::Text(name) => Some(name.into_owned()),
-        _ => None,
-    };
-    Ok((cursor.into_owned(), names.into_iter().filter_map(name).collect()))
+impl Page {
+    fn read(reply: Option<Reply>) -> Result<Page, Vote> {
+        let garbled = || Vote::Garbled("not a page of SCAN".into());
+        let mut parts = match reply {
+            Some(Reply::List(parts)) if parts.len() == 2 => parts.into_iter(),
+            Some(Reply::Error(text)) => return Err(error_vote(&text)),
+            _ => return Err(garbled()),
+        };
+        let (Some(Reply::Text(cursor)), Some(Reply::List(names))) = (parts.next(), parts.next())
+        else {
+            return Err(garbled());
+        };
+        let is_too_long = |name: &&Reply| matches!(name, Reply::TooLong(_));
+        let unnamed = names.iter().filter(is_too_long).count() as u64;
+        let name = |reply| match reply {
+            Reply::Text(name) => Some(name.into_owned()),
+            _ => None,
+        };
+        let names = names.into_iter().filter_map(name).collect();
+        Ok(Page { next: cursor.into_owned(), names, unnamed })
+    }
 }
 
 #[cfg(test)]

@@ -10,6 +10,7 @@ use super::node_url;
 use super::tls::{Pem, Tls};
 use super::vote::Length;
 use crate::engine::{LABEL_MAX, Millis, NODES_MAX, Quorum, Schedule, Terms};
+use crate::wire::resp::STRING_MAX;
 
 /// The length of a lease unless told otherwise.
 const TTL_DEFAULT: Duration = Duration::from_secs(30);
@@ -345,6 +346,19 @@ impl LeaseRules {
         }
         Ok(schedule)
     }
+}
+
+/// The longest name of a lock, in bytes: a node may have longer ones, but no listing could tell of
+/// them.
+pub const NAME_MAX: usize = STRING_MAX;
+
+/// Checks the length of a lock's name.
+pub(super) fn check_name(name: &[u8]) -> Result<(), String> {
+    if name.len() > NAME_MAX {
+        let length = name.len();
+        return Err(format!("the lock's name has {length} bytes: give at most {NAME_MAX}"));
+    }
+    Ok(())
 }
 
 /// Checks the length of a label; empty means none.

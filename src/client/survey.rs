@@ -38,6 +38,9 @@ pub struct Survey {
     /// Whether the search was given up on a node with very many free locks: not all that are held
     /// may have been found.
     pub is_given_up: bool,
+    /// How many locks of a node are left out because their names are longer than
+    /// [`NAME_MAX`](super::NAME_MAX): of the node with most of them.
+    pub unnamed: u64,
     /// The highest fence that clients count for sure: 4 weeks ahead of the time here.
     pub counted_max: Fence,
 }
@@ -173,11 +176,13 @@ impl Locker {
             locks: BTreeMap::new(),
             is_cut: false,
             is_given_up: false,
+            unnamed: 0,
             counted_max: Fence::highest_counted(self.core().world.wall()),
         };
         for (index, (node, (status, locks))) in names.iter().zip(answers).enumerate() {
             survey.is_cut |= locks.is_cut;
             survey.is_given_up |= locks.is_given_up;
+            survey.unnamed = survey.unnamed.max(locks.unnamed);
             for (name, info) in locks.found {
                 let lock = survey.locks.entry(name).or_default();
                 lock.nodes.resize(names.len(), None);
@@ -342,6 +347,7 @@ mod tests {
             locks: BTreeMap::new(),
             is_cut: false,
             is_given_up: false,
+            unnamed: 0,
             counted_max: Fence::MAX,
         }
     }

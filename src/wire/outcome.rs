@@ -247,7 +247,9 @@ fn read(reply: &Reply) -> Result<Option<i64>, Unread<'_>> {
         Reply::Nil => Ok(None),
         Reply::Integer(number) => Ok(Some(*number)),
         Reply::Error(text) => Err(Unread::Error(text)),
-        Reply::Text(_) | Reply::List(_) | Reply::Map(_) | Reply::Push(_) => Err(OTHER_KIND),
+        Reply::Text(_) | Reply::TooLong(_) | Reply::List(_) | Reply::Map(_) | Reply::Push(_) => {
+            Err(OTHER_KIND)
+        }
     }
 }
 

@@ -7,8 +7,12 @@
 
 use std::borrow::Cow;
 
-/// The longest string that is accepted, in bytes: far above any reply of these commands.
-const STRING_MAX: usize = 1 << 20;
+/// The longest string that is kept, in bytes, and so the longest name of a lock: far above any reply
+/// of these commands. A longer one is passed over while it is read, and what comes behind it is read
+/// as if it were short.
+pub const STRING_MAX: usize = 1 << 16;
+/// What is kept of one reply, in bytes: a page of SCAN with the longest names.
+const REPLY_MAX: usize = 1 << 27;
 /// The most elements of an array: a page of SCAN has some hundreds.
 const ELEMENTS_MAX: usize = 1 << 16;
 /// The longest line of a simple string, an error or a number.
@@ -25,6 +29,8 @@ pub enum Reply {
     Integer(i64),
     /// Bytes, and simple strings.
     Text(Cow<'static, [u8]>),
+    /// A string of so many bytes, which is too long to be kept.
+    TooLong(u64),
     /// A list.
     List(Vec<Reply>),
     /// Names and values. In RESP2 they alternate in a list.
@@ -45,109 +51,269 @@ pub struct Garbage(pub &'static str);
 /// # Errors
 /// [`Garbage`] as soon as the bytes cannot become a reply.
 pub fn read(bytes: &[u8]) -> Result<Option<(Reply, usize)>, Garbage> {
-    let mut reader = Reader { bytes, at: 0 };
-    match reader.reply(0) {
-        Ok(reply) => Ok(Some((reply, reader.at))),
-        Err(Halt::Incomplete) => Ok(None),
-        Err(Halt::Garbage(what)) => Err(Garbage(what)),
-    }
+    let (mut partial, mut at) = (Partial::default(), 0);
+    Ok(partial.go_on(bytes, &mut at)?.map(|reply| (reply, at)))
 }
 
-enum Halt {
-    Incomplete,
-    Garbage(&'static str),
-}
-
-struct Reader<'a> {
-    bytes: &'a [u8],
+/// Reads replies from bytes that come in pieces, and keeps no more of them than it needs.
+#[derive(Debug, Default)]
+pub struct Reader {
+    unread: Vec<u8>,
     at: usize,
+    partial: Partial,
 }
 
-impl<'a> Reader<'a> {
-    fn reply(&mut self, depth: usize) -> Result<Reply, Halt> {
-        if depth > DEPTH_MAX {
-            return Err(Halt::Garbage("arrays nested too deeply"));
+impl Reader {
+    /// Takes the next bytes.
+    pub fn take(&mut self, bytes: &[u8]) {
+        self.unread.extend_from_slice(bytes);
+    }
+
+    /// The next reply; `None` while it is incomplete.
+    ///
+    /// # Errors
+    /// [`Garbage`] as soon as the bytes cannot become a reply.
+    pub fn next_reply(&mut self) -> Result<Option<Reply>, Garbage> {
+        let reply = self.partial.go_on(&self.unread, &mut self.at)?;
+        if reply.is_none() {
+            self.unread.drain(..self.at);
+            self.at = 0;
         }
-        let kind = *self.bytes.get(self.at).ok_or(Halt::Incomplete)?;
+        Ok(reply)
+    }
+}
+
+/// What has been read of a reply so far.
+#[derive(Debug)]
+struct Partial {
+    /// The arrays that are not complete, the outermost first.
+    open: Vec<Aggregate>,
+    passed_over: Option<PassedOver>,
+    /// How much more of the reply may be kept.
+    room: usize,
+}
+
+/// A string that is too long, while it is read.
+#[derive(Debug)]
+struct PassedOver {
+    length: u64,
+    /// How much of it is still to come.
+    left: u64,
+}
+
+#[derive(Debug)]
+struct Aggregate {
+    kind: AggregateKind,
+    /// How many elements are still to come.
+    left: usize,
+    parts: Vec<Reply>,
+}
+
+#[derive(Clone, Copy, Debug)]
+enum AggregateKind {
+    List,
+    Map,
+    Push,
+}
+
+impl Aggregate {
+    fn whole(self) -> Reply {
+        match self.kind {
+            AggregateKind::List => Reply::List(self.parts),
+            AggregateKind::Push => Reply::Push(self.parts),
+            AggregateKind::Map => {
+                let mut parts = self.parts.into_iter();
+                let pairs = std::iter::from_fn(|| parts.next().zip(parts.next()));
+                Reply::Map(pairs.collect())
+            }
+        }
+    }
+}
+
+impl Default for Partial {
+    fn default() -> Partial {
+        Partial { open: Vec::new(), passed_over: None, room: REPLY_MAX }
+    }
+}
+
+impl Partial {
+    /// Reads on from `at`, as far as the bytes go.
+    fn go_on(&mut self, bytes: &[u8], at: &mut usize) -> Result<Option<Reply>, Garbage> {
+        loop {
+            let read = match self.passed_over {
+                Some(_) => self.pass_over(bytes, at)?,
+                None => self.begin(bytes, at)?,
+            };
+            let Some(reply) = read else { return Ok(None) };
+            if let Some(whole) = reply.and_then(|reply| self.close(reply)) {
+                self.room = REPLY_MAX;
+                return Ok(Some(whole));
+            }
+        }
+    }
+
+    /// Reads a value, or the head of one that has elements or is too long: then there is nothing
+    /// inside. `None` while it is incomplete.
+    fn begin(&mut self, bytes: &[u8], at: &mut usize) -> Result<Option<Option<Reply>>, Garbage> {
+        if self.open.len() > DEPTH_MAX {
+            return Err(Garbage("arrays nested too deeply"));
+        }
+        let Some(&kind) = bytes.get(*at) else { return Ok(None) };
         if !b"+-:$*%~_#,>(=!".contains(&kind) {
-            return Err(Halt::Garbage("not a Redis reply"));
+            return Err(Garbage("not a Redis reply"));
         }
-        if kind == b'>' && depth > 0 {
-            return Err(Halt::Garbage("a push inside a reply"));
+        if kind == b'>' && !self.open.is_empty() {
+            return Err(Garbage("a push inside a reply"));
         }
-        self.at += 1;
-        let line = self.line()?;
-        match kind {
-            b'+' | b',' | b'(' => Ok(Reply::Text(Cow::Owned(line.to_vec()))),
-            b'-' => Ok(Reply::Error(String::from_utf8_lossy(line).into_owned())),
-            b':' => Ok(Reply::Integer(integer(line)?)),
-            b'_' => Ok(Reply::Nil),
-            b'#' => Ok(Reply::Integer(i64::from(line == b"t"))),
-            b'$' => self.string(integer(line)?),
-            b'=' => self.string(integer(line)?).map(without_format),
-            b'!' => self.string(integer(line)?).map(into_error),
-            b'>' => match self.list(integer(line)?, depth)? {
-                Reply::List(parts) => Ok(Reply::Push(parts)),
-                _ => Err(Halt::Garbage("a push without contents")),
-            },
-            b'%' => self.map(integer(line)?, depth),
-            _ => self.list(integer(line)?, depth),
-        }
-    }
-
-    fn line(&mut self) -> Result<&'a [u8], Halt> {
-        let rest = &self.bytes[self.at..];
-        let window = &rest[..rest.len().min(LINE_MAX)];
-        match window.iter().position(|&byte| byte == b'\r') {
-            Some(end) if end + 1 < rest.len() => {
-                if rest[end + 1] != b'\n' {
-                    return Err(Halt::Garbage("a line does not end in CRLF"));
+        let mut behind = *at + 1;
+        let Some(line) = line(bytes, &mut behind)? else { return Ok(None) };
+        let read = match kind {
+            b'+' | b',' | b'(' => Some(Reply::Text(Cow::Owned(line.to_vec()))),
+            b'-' => Some(Reply::Error(String::from_utf8_lossy(line).into_owned())),
+            b':' => Some(Reply::Integer(integer(line)?)),
+            b'_' => Some(Reply::Nil),
+            b'#' => Some(Reply::Integer(i64::from(line == b"t"))),
+            b'$' | b'=' | b'!' => {
+                let length = integer(line)?;
+                match self.string(kind, length, bytes, &mut behind)? {
+                    Some(read) => read,
+                    None => return Ok(None),
                 }
-                self.at += end + 2;
-                Ok(&rest[..end])
             }
-            Some(_) => Err(Halt::Incomplete),
-            None if rest.len() >= LINE_MAX => Err(Halt::Garbage("a line is too long")),
-            None => Err(Halt::Incomplete),
-        }
+            b'>' => self.open(AggregateKind::Push, integer(line)?)?,
+            b'%' => self.open(AggregateKind::Map, integer(line)?)?,
+            _ => self.open(AggregateKind::List, integer(line)?)?,
+        };
+        self.charge(line.len())?;
+        *at = behind;
+        Ok(Some(read))
     }
 
-    fn string(&mut self, length: i64) -> Result<Reply, Halt> {
+    /// Reads a string whose head has been read; nothing inside if it is too long.
+    fn string(
+        &mut self,
+        kind: u8,
+        length: i64,
+        bytes: &[u8],
+        at: &mut usize,
+    ) -> Result<Option<Option<Reply>>, Garbage> {
         if length == -1 {
-            return Ok(Reply::Nil);
+            return Ok(Some(Some(Reply::Nil)));
         }
-        let length = limited(length, STRING_MAX)?;
-        let end = self.at + length;
-        let bytes = self.bytes.get(self.at..end).ok_or(Halt::Incomplete)?;
-        match self.bytes.get(end..end + 2) {
-            Some(b"\r\n") => {
-                self.at = end + 2;
-                Ok(Reply::Text(Cow::Owned(bytes.to_vec())))
+        let length = u64::try_from(length).map_err(|_| OUT_OF_BOUNDS)?;
+        let kept = usize::try_from(length).ok();
+        let Some(kept) = kept.filter(|&kept| kept <= STRING_MAX.min(self.room)) else {
+            self.passed_over = Some(PassedOver { length, left: length });
+            return Ok(Some(None));
+        };
+        let Some(text) = bytes.get(*at..*at + kept) else { return Ok(None) };
+        *at += kept;
+        if !ends(bytes, at)? {
+            return Ok(None);
+        }
+        self.charge(kept)?;
+        let text = match kind {
+            b'!' => Reply::Error(String::from_utf8_lossy(text).into_owned()),
+            // A verbatim string begins with three letters for its format.
+            b'=' if text.get(3) == Some(&b':') => Reply::Text(Cow::Owned(text[4..].to_vec())),
+            _ => Reply::Text(Cow::Owned(text.to_vec())),
+        };
+        Ok(Some(Some(text)))
+    }
+
+    /// Goes on with a string that is too long.
+    fn pass_over(
+        &mut self,
+        bytes: &[u8],
+        at: &mut usize,
+    ) -> Result<Option<Option<Reply>>, Garbage> {
+        let Some(passed) = &mut self.passed_over else { return Ok(Some(None)) };
+        let there = (bytes.len() - *at) as u64;
+        let count = passed.left.min(there);
+        passed.left -= count;
+        // No more than there are bytes.
+        *at += count as usize;
+        if passed.left > 0 || !ends(bytes, at)? {
+            return Ok(None);
+        }
+        let length = passed.length;
+        self.passed_over = None;
+        Ok(Some(Some(Reply::TooLong(length))))
+    }
+
+    /// Begins an array; one without elements is complete.
+    fn open(&mut self, kind: AggregateKind, length: i64) -> Result<Option<Reply>, Garbage> {
+        let max = match kind {
+            AggregateKind::Push if length == -1 => return Err(Garbage("a push without contents")),
+            AggregateKind::List if length == -1 => return Ok(Some(Reply::Nil)),
+            AggregateKind::List | AggregateKind::Push => ELEMENTS_MAX,
+            AggregateKind::Map => ELEMENTS_MAX / 2,
+        };
+        let length = usize::try_from(length).ok().filter(|length| *length <= max);
+        let length = length.ok_or(OUT_OF_BOUNDS)?;
+        let left = match kind {
+            AggregateKind::List | AggregateKind::Push => length,
+            AggregateKind::Map => length * 2,
+        };
+        let aggregate = Aggregate { kind, left, parts: Vec::new() };
+        if left == 0 {
+            return Ok(Some(aggregate.whole()));
+        }
+        self.open.push(aggregate);
+        Ok(None)
+    }
+
+    /// Puts a value where it belongs. The reply that is complete with it, if one is.
+    fn close(&mut self, mut reply: Reply) -> Option<Reply> {
+        while let Some(mut innermost) = self.open.pop() {
+            innermost.parts.push(reply);
+            innermost.left -= 1;
+            if innermost.left > 0 {
+                self.open.push(innermost);
+                return None;
             }
-            Some(_) => Err(Halt::Garbage("a string does not end in CRLF")),
-            None => Err(Halt::Incomplete),
+            reply = innermost.whole();
         }
+        Some(reply)
     }
 
-    fn list(&mut self, length: i64, depth: usize) -> Result<Reply, Halt> {
-        if length == -1 {
-            return Ok(Reply::Nil);
-        }
-        let length = limited(length, ELEMENTS_MAX)?;
-        let mut elements = Vec::new();
-        for _ in 0..length {
-            elements.push(self.reply(depth + 1)?);
-        }
-        Ok(Reply::List(elements))
+    /// Accounts for a value of which so many bytes are kept.
+    fn charge(&mut self, length: usize) -> Result<(), Garbage> {
+        let room = self.room.checked_sub(size_of::<Reply>() + length);
+        self.room = room.ok_or(Garbage("a reply is too long"))?;
+        Ok(())
     }
+}
 
-    fn map(&mut self, length: i64, depth: usize) -> Result<Reply, Halt> {
-        let length = limited(length, ELEMENTS_MAX / 2)?;
-        let mut pairs = Vec::new();
-        for _ in 0..length {
-            pairs.push((self.reply(depth + 1)?, self.reply(depth + 1)?));
+const OUT_OF_BOUNDS: Garbage = Garbage("a length is out of bounds");
+
+/// Reads a line from `at`; `None` while it is incomplete.
+fn line<'b>(bytes: &'b [u8], at: &mut usize) -> Result<Option<&'b [u8]>, Garbage> {
+    let rest = &bytes[*at..];
+    let window = &rest[..rest.len().min(LINE_MAX)];
+    match window.iter().position(|&byte| byte == b'\r') {
+        Some(end) if end + 1 < rest.len() => {
+            if rest[end + 1] != b'\n' {
+                return Err(Garbage("a line does not end in CRLF"));
+            }
+            *at += end + 2;
+            Ok(Some(&rest[..end]))
         }
-        Ok(Reply::Map(pairs))
+        Some(_) => Ok(None),
+        None if rest.len() >= LINE_MAX => Err(Garbage("a line is too long")),
+        None => Ok(None),
+    }
+}
+
+/// Reads the end of a string; false while it is incomplete.
+fn ends(bytes: &[u8], at: &mut usize) -> Result<bool, Garbage> {
+    match bytes.get(*at..*at + 2) {
+        Some(b"\r\n") => {
+            *at += 2;
+            Ok(true)
+        }
+        Some(_) => Err(Garbage("a string does not end in CRLF")),
+        None => Ok(false),
     }
 }
 
@@ -158,6 +324,7 @@ impl Reply {
             Reply::Text(text) => Some(text),
             Reply::Nil
             | Reply::Integer(_)
+            | Reply::TooLong(_)
             | Reply::List(_)
             | Reply::Map(_)
             | Reply::Error(_)
@@ -170,7 +337,12 @@ impl Reply {
         match self {
             Reply::Integer(number) => u64::try_from(*number).ok(),
             Reply::Text(text) => std::str::from_utf8(text).ok()?.parse().ok(),
-            Reply::Nil | Reply::List(_) | Reply::Map(_) | Reply::Error(_) | Reply::Push(_) => None,
+            Reply::Nil
+            | Reply::TooLong(_)
+            | Reply::List(_)
+            | Reply::Map(_)
+            | Reply::Error(_)
+            | Reply::Push(_) => None,
         }
     }
 
@@ -181,9 +353,12 @@ impl Reply {
             Reply::List(list) => {
                 Some(list.chunks_exact(2).map(|pair| (&pair[0], &pair[1])).collect())
             }
-            Reply::Nil | Reply::Integer(_) | Reply::Text(_) | Reply::Error(_) | Reply::Push(_) => {
-                None
-            }
+            Reply::Nil
+            | Reply::Integer(_)
+            | Reply::Text(_)
+            | Reply::TooLong(_)
+            | Reply::Error(_)
+            | Reply::Push(_) => None,
         }
     }
 }
@@ -203,8 +378,11 @@ pub fn write(reply: &Reply, version: Version, bytes: &mut Vec<u8>) {
         parts.iter().for_each(|part| write(part, version, bytes));
     };
     match reply {
-        Reply::Nil if version == Version::Resp3 => bytes.extend_from_slice(b"_\r\n"),
-        Reply::Nil => bytes.extend_from_slice(b"$-1\r\n"),
+        // What was not kept cannot be sent on.
+        Reply::Nil | Reply::TooLong(_) => bytes.extend_from_slice(match version {
+            Version::Resp3 => b"_\r\n",
+            Version::Resp2 => b"$-1\r\n",
+        }),
         Reply::Integer(number) => {
             bytes.push(b':');
             bytes.extend_from_slice(itoa::Buffer::new().format(*number).as_bytes());
@@ -275,6 +453,7 @@ pub fn unpack(bytes: &[u8]) -> Result<Option<(Words, usize)>, Garbage> {
     let Reply::List(args) = reply else { return Err(Garbage("not a command")) };
     let arg = |reply| match reply {
         Reply::Text(arg) => Ok(arg.into_owned()),
+        Reply::TooLong(_) => Err(Garbage("an argument is too long")),
         Reply::Nil
         | Reply::Integer(_)
         | Reply::List(_)
@@ -285,33 +464,9 @@ pub fn unpack(bytes: &[u8]) -> Result<Option<(Words, usize)>, Garbage> {
     Ok(Some((args.into_iter().map(arg).collect::<Result<_, _>>()?, length)))
 }
 
-/// The text of a verbatim string, which begins with three letters for its format and a colon.
-fn without_format(reply: Reply) -> Reply {
-    match reply {
-        Reply::Text(text) if text.get(3) == Some(&b':') => {
-            Reply::Text(Cow::Owned(text.into_owned().split_off(4)))
-        }
-        other => other,
-    }
-}
-
-fn into_error(reply: Reply) -> Reply {
-    match reply {
-        Reply::Text(text) => Reply::Error(String::from_utf8_lossy(&text).into_owned()),
-        other => other,
-    }
-}
-
-fn integer(line: &[u8]) -> Result<i64, Halt> {
+fn integer(line: &[u8]) -> Result<i64, Garbage> {
     let text = std::str::from_utf8(line).ok();
-    text.and_then(|text| text.parse().ok()).ok_or(Halt::Garbage("not a number"))
-}
-
-fn limited(length: i64, max: usize) -> Result<usize, Halt> {
-    usize::try_from(length)
-        .ok()
-        .filter(|length| *length <= max)
-        .ok_or(Halt::Garbage("a length is out of bounds"))
+    text.and_then(|text| text.parse().ok()).ok_or(Garbage("not a number"))
 }
 
 #[cfg(test)]
@@ -362,13 +517,63 @@ mod tests {
         {
             assert!(read(bad).is_err(), "{bad:?}");
         }
-        assert!(read(b"$1048577\r\n").is_err());
-        assert_eq!(read(b"$1048576\r\n"), Ok(None));
         assert!(read(b"*65537\r\n").is_err());
         assert!(read(b">-1\r\n").is_err());
         assert!(read(b"*1\r\n>1\r\n:1\r\n").is_err(), "a push is no part of a reply");
         assert!(read(&b"*1\r\n".repeat(10)).is_err());
         assert!(read(&[&b"+"[..], &[b'x'; LINE_MAX]].concat()).is_err());
+    }
+
+    fn string(length: usize) -> Vec<u8> {
+        [format!("${length}\r\n").as_bytes(), &vec![b'x'; length], b"\r\n"].concat()
+    }
+
+    /// A string that was too long made garbage of all that came behind it.
+    #[test]
+    fn a_string_that_is_too_long_is_passed_over_and_what_is_behind_it_is_read() {
+        let kept = Reply::Text(vec![b'x'; STRING_MAX].into());
+        assert_eq!(one(&string(STRING_MAX)), kept);
+        let long = STRING_MAX + 1;
+        assert_eq!(one(&string(long)), Reply::TooLong(long as u64));
+        let page = [b"*3\r\n$1\r\na\r\n", &string(long)[..], b":7\r\n+OK\r\n"].concat();
+        let names = vec![text(b"a"), Reply::TooLong(long as u64), Reply::Integer(7)];
+        let mut reader = Reader::default();
+        let mut read = Vec::new();
+        for piece in page.chunks(1_000) {
+            reader.take(piece);
+            while let Some(reply) = reader.next_reply().unwrap() {
+                read.push(reply);
+            }
+            assert!(reader.unread.len() <= 1_000, "it is not kept");
+        }
+        assert_eq!(read, [Reply::List(names), text(b"OK")]);
+        // As long as a node may say.
+        assert_eq!(super::read(b"$9223372036854775807\r\nabc"), Ok(None));
+        assert!(super::read(&[&string(long)[..long + 5], b"xx"].concat()).is_err());
+    }
+
+    #[test]
+    fn what_is_kept_of_one_reply_is_bounded() {
+        let mut reader = Reader::default();
+        let count = REPLY_MAX / STRING_MAX + 1;
+        reader.take(format!("*{count}\r\n").as_bytes());
+        let (name, mut read) = (string(STRING_MAX), None);
+        for _ in 0..count {
+            reader.take(&name);
+            read = reader.next_reply().unwrap();
+        }
+        let Some(Reply::List(names)) = read else { panic!("no list") };
+        assert_eq!(names.iter().filter(|name| matches!(name, Reply::TooLong(_))).count(), 2);
+        // Small values have their price too.
+        let mut reader = Reader::default();
+        let numbers =
+            [format!("*{ELEMENTS_MAX}\r\n").as_bytes(), &b":1\r\n".repeat(ELEMENTS_MAX)].concat();
+        reader.take(format!("*{ELEMENTS_MAX}\r\n").as_bytes());
+        let is_refused = (0..REPLY_MAX / ELEMENTS_MAX / size_of::<Reply>() + 1).any(|_| {
+            reader.take(&numbers);
+            reader.next_reply().is_err()
+        });
+        assert!(is_refused);
     }
 
     fn replies() -> impl Strategy<Value = Reply> {
@@ -397,6 +602,23 @@ mod tests {
             let mut bytes = Vec::new();
             write(&reply, Version::Resp3, &mut bytes);
             prop_assert_eq!(read(&bytes), Ok(Some((reply, bytes.len()))));
+        }
+
+        #[test]
+        fn replies_in_pieces_are_those_of_the_whole(
+            replies in proptest::collection::vec(replies(), 1..5),
+            length in 1..9_usize,
+        ) {
+            let mut bytes = Vec::new();
+            replies.iter().for_each(|reply| write(reply, Version::Resp3, &mut bytes));
+            let (mut reader, mut read) = (Reader::default(), Vec::new());
+            for piece in bytes.chunks(length) {
+                reader.take(piece);
+                while let Some(reply) = reader.next_reply().unwrap() {
+                    read.push(reply);
+                }
+            }
+            prop_assert_eq!(read, replies);
         }
 
         #[test]

@@ -12,6 +12,7 @@ mod hostile;
 mod job;
 mod line;
 mod metrics;
+mod names;
 mod output;
 mod promises;
 mod renewal;

@@ -261,6 +261,7 @@ mod tests {
                 .collect(),
             is_cut: false,
             is_given_up: false,
+            unnamed: 0,
             counted_max: Fence::MAX,
         }
     }

@@ -375,8 +375,8 @@ fn send(context: *mut raw::RedisModuleCtx, reply: Reply) {
         Reply::Integer(number) => unsafe {
             call!(RedisModule_ReplyWithLongLong(context, number));
         },
-        // SAFETY: as above.
-        Reply::Nil => unsafe {
+        // SAFETY: as above. What is too long is only ever read.
+        Reply::Nil | Reply::TooLong(_) => unsafe {
             call!(RedisModule_ReplyWithNull(context));
         },
         Reply::Text(bytes) => send_bytes(context, &bytes),
