@@ -5,10 +5,7 @@ use std::time::Duration;
 use super::args::{Claim, Connection};
 use super::failure::{Failure, source_of_nodes};
 use super::values::{TTL_MAX, Typed};
-use crate::client::{Length, Locker, LockerBuilder};
-
-/// What a timeout must fit into, so that a renewal that failed can be tried again in time.
-const TIMEOUTS_PER_TTL: u32 = 3;
+use crate::client::{Length, Locker, LockerBuilder, TIMEOUTS_PER_TTL};
 
 impl Claim {
     /// The settings of a command that acquires the lock.
@@ -36,7 +33,7 @@ impl Connection {
             let text = format!(
                 "--timeout {timeout} does not fit into --ttl {ttl}: give 1ms to {}, so that there \
                  is time to try again",
-                Length(most)
+                Length::rounded_down(most)
             );
             return Err(Failure::usage(text));
         }

@@ -86,7 +86,9 @@ fn not_released(error: ReleaseError, infos: &[NodeInfo]) -> Failure {
             let text = "the lease had ended before it was released, or was forgotten";
             Failure::lost(format!("{text}: {}", Summary(&nodes)), nodes)
         }
-        error @ (ReleaseError::NotHeld(_) | ReleaseError::NoQuorum(_)) => error.into(),
+        error @ (ReleaseError::NotHeld(_)
+        | ReleaseError::NoQuorum(_)
+        | ReleaseError::BadOption(_)) => error.into(),
     }
 }
 

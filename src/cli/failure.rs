@@ -65,7 +65,7 @@ impl Failure {
         all: usize,
     ) -> Failure {
         let refusing = nodes.iter().filter(|report| report.vote.is_permanent()).count();
-        let is_possible = all - refusing > all / 2;
+        let is_possible = Quorum::is_majority(all - refusing, all);
         let code = if is_possible { Failure::NO_QUORUM } else { Failure::REFUSED };
         Failure { nodes, ..Failure::new(code, text) }
     }
@@ -239,6 +239,7 @@ impl From<ReleaseError> for Failure {
         match error {
             ReleaseError::NotHeld(nodes) => Failure::lost(text, nodes),
             ReleaseError::NoQuorum(nodes) => Failure::of_nodes(text, nodes),
+            ReleaseError::BadOption(_) => Failure::usage(text),
         }
     }
 }

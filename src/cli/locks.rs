@@ -3,7 +3,6 @@
 use std::collections::BTreeMap;
 use std::fmt::Display;
 use std::sync::Arc;
-use std::time::Duration;
 
 use super::args::{Acquire, ByName, Extend, List, Release};
 use super::failure::{Failure, warn};
@@ -14,14 +13,11 @@ use super::signals::Signals;
 use super::values::Name;
 use super::{doubts, out, rows, waiting};
 use crate::client::{
-    Length, LockInfo, LockState, Locker, NodeInfo, NodeReport, NodeSurvey, ReleaseError, Share,
-    Summary, Survey, Vote,
+    FenceError, LISTED_MAX, Length, LockInfo, LockState, LockSurvey, Locker, NodeInfo, NodeReport,
+    NodeSurvey, ReleaseError, Share, Summary, Survey, Vote,
 };
 use crate::engine::Quorum;
 use crate::wire::code;
-
-/// The most locks that are listed of each node.
-const LISTED_MAX: usize = 100_000;
 
 pub(super) async fn acquire(args: Acquire) -> Result<(), Failure> {
     let (name, builder) = (&args.claim.name, args.claim.builder(args.wait)?);
@@ -42,7 +38,7 @@ pub(super) async fn acquire(args: Acquire) -> Result<(), Failure> {
         out::lines([
             format!("token {token}"),
             format!("fence {}", lease.fence),
-            format!("valid for {}", at_least(lease.valid_for)),
+            format!("valid for {}", Length::rounded_down(lease.valid_for)),
         ])
     };
     let Err(unprinted) = printed else { return Ok(()) };
@@ -165,17 +161,6 @@ fn not_deleted(name: &Name, nodes: Vec<NodeReport>, infos: &[NodeInfo]) -> Failu
     }
 }
 
-/// A length of time that is not shown longer than it is: whoever holds the lock relies on it.
-fn at_least(length: Duration) -> Length {
-    let whole = |unit: u64| Duration::from_secs(length.as_secs() / unit * unit);
-    // In the units in which people are told.
-    Length(match length.as_secs() {
-        0..120 => length,
-        120..172_800 => whole(60),
-        _ => whole(3_600),
-    })
-}
-
 /// Prints a result as JSON or as text.
 fn print<const N: usize>(
     lock: &ByName,
@@ -202,14 +187,14 @@ pub(super) async fn extend(args: Extend) -> Result<(), Failure> {
         }
     };
     let fields = [("validity_ms", Json::millis(Some(validity)))];
-    print(&args.lock, fields, format_args!("valid for {}", at_least(validity)))
+    print(&args.lock, fields, format_args!("valid for {}", Length::rounded_down(validity)))
 }
 
 pub(super) async fn fence(args: ByName) -> Result<(), Failure> {
     let locker = args.connection.locker()?;
     let fence = match locker.fence(&args.name).await {
         Ok(fence) => fence,
-        Err(nodes) => {
+        Err(FenceError::NoQuorum(nodes)) => {
             let all = nodes.len();
             let is_failed = |report: &NodeReport| !matches!(report.vote, Vote::Granted(_));
             let failed: Vec<NodeReport> = nodes.into_iter().filter(is_failed).collect();
@@ -318,7 +303,7 @@ fn answered<'n>(
         .filter_map(|(node, vote)| vote.map(|vote| NodeReport { node: Arc::clone(node), vote }));
     let failed: Vec<NodeReport> = failed.collect();
     let count = all - failed.len();
-    if count > all / 2 {
+    if Quorum::is_majority(count, all) {
         return Ok(());
     }
     Err(unanswered(name, failed, all))
@@ -355,12 +340,14 @@ fn listed_json(name: &[u8], infos: &[(&str, &LockInfo)]) -> Json {
     Json::of_lock(name, [("nodes", Json::List(nodes))])
 }
 
-/// What the most telling node says, that is held and has the highest fence, and how many hold it.
-fn listed_line(infos: &[(&str, &LockInfo)], all: usize) -> String {
-    let held = infos.iter().filter(|(_, info)| info.state == LockState::Held).count();
-    let best = infos.iter().max_by_key(|(_, info)| (info.state == LockState::Held, info.fence));
-    let line = best.map(|(_, info)| lock_line(info)).unwrap_or_default();
-    format!("{line} (held on {})", Share(held, all))
+/// What the most telling node says, and on how many the holder has it.
+fn listed_line(lock: &LockSurvey, all: usize) -> String {
+    let line = lock.best().map(lock_line).unwrap_or_default();
+    let held = Share(lock.held_count(), all);
+    match lock.held_otherwise() {
+        0 => format!("{line} (held on {held})"),
+        others => format!("{line} (held on {held}, with another fence or label on {others})"),
+    }
 }
 
 /// What the nodes say of each lock that is to be listed.
@@ -390,9 +377,10 @@ pub(super) async fn list(args: List) -> Result<(), Failure> {
         out::line(Json::List(locks.collect()))?;
     } else {
         let all = survey.nodes.len();
-        out::lines(locks.iter().map(|(name, infos)| {
+        let lines = locks.keys().filter_map(|name| Some((name, survey.locks.get(*name)?)));
+        out::lines(lines.map(|(name, lock)| {
             let name = room.map_or_else(|| shown(name), |room| cut(&shown(name), room));
-            format!("{name}: {}", listed_line(infos, all))
+            format!("{name}: {}", listed_line(lock, all))
         }))?;
     }
     for node in &survey.nodes {
@@ -423,14 +411,5 @@ mod tests {
         let names: Vec<&str> = fields.iter().map(|(name, _)| *name).collect();
         let told: Vec<&str> = ["node"].into_iter().chain(lock_info::field_names()).collect();
         assert_eq!(names, told);
-    }
-
-    #[test]
-    fn a_validity_is_never_shown_longer_than_it_is() {
-        let shown = |millis| at_least(Duration::from_millis(millis)).to_string();
-        assert_eq!([shown(1_999), shown(119_999), shown(120_000)], ["1.9s", "119.9s", "2m"]);
-        assert_eq!(shown(3_563_998), "59m", "of an hour");
-        assert_eq!([shown(172_799_999), shown(172_800_000)], ["47h59m", "2d"]);
-        assert_eq!(shown(179_999_999), "2d1h");
     }
 }

@@ -1,9 +1,9 @@
-//! Waiting for a lock with somebody at the terminal: who holds it, and how many come before.
+//! Waiting for a lock with somebody at the terminal: who holds it, and how many wait.
 
 use std::sync::Arc;
 use std::time::Duration;
 
-use tokio::time::{Instant, interval};
+use tokio::time::interval;
 
 use super::args::Claim;
 use super::failure::{Failure, warn};
@@ -23,7 +23,7 @@ const NAME_MIN: usize = 8;
 /// And those of a label.
 const LABEL_MIN: usize = 12;
 
-/// Acquires the lock, telling a person at a terminal for whom it waits, and at which place in line.
+/// Acquires the lock, telling a person at a terminal for whom it waits, and with how many.
 ///
 /// # Errors
 /// If it is not acquired, or a signal came: then nothing is left on the nodes that can be reached.
@@ -47,7 +47,6 @@ async fn watch(
     signals: &mut Signals,
     as_json: bool,
 ) -> Result<Guard, Failure> {
-    let mut place = PlaceEstimate { began_at: Instant::now(), at_most: u64::MAX };
     let mut acquiring = locker.acquire(name).into_future();
     let mut telling = interval(TELL_EVERY);
     telling.tick().await;
@@ -64,7 +63,7 @@ async fn watch(
                     guard = &mut acquiring => return Ok(guard?),
                     signal = signals.next() => break signal,
                     nodes = locker.info(name), if progress.is_watched() => {
-                        progress.show(&line(name, &place.tell(&nodes), &nodes, progress.room()));
+                        progress.show(&line(name, &in_line(&nodes), &nodes, progress.room()));
                     }
                     replicas = in_the_way(locker, name), if !progress.is_watched() => {
                         replicas.iter().for_each(|text| warn(text, as_json));
@@ -87,13 +86,13 @@ async fn in_the_way(locker: &Locker, name: &Name) -> Vec<String> {
     told.into_iter().map(|text| format!("waiting for '{name}': {text}")).collect()
 }
 
-/// The line of a waiting person: who holds the lock comes first, then the place and the time. What
-/// is too long gives way in this order: the name of the lock, which the person knows; the words
-/// around it; the label.
-fn line(name: &Name, place: &str, nodes: &[NodeInfo], room: usize) -> String {
+/// The line of a waiting person: who holds the lock comes first, then how many wait, and the time.
+/// What is too long gives way in this order: the name of the lock, which the person knows; the
+/// words around it; the label.
+fn line(name: &Name, in_line: &str, nodes: &[NodeInfo], room: usize) -> String {
     let (holder, told) = match (troubles(nodes), held(nodes)) {
         (Some(troubles), _) => (String::new(), troubles),
-        (None, Some((holder, time))) => (holder, format!("{place}{time}")),
+        (None, Some((holder, time))) => (holder, format!("{in_line}{time}")),
         // It is free at this moment.
         (None, None) => (String::new(), "asking for it again".to_owned()),
     };
@@ -163,32 +162,12 @@ fn infos(nodes: &[NodeInfo]) -> impl Iterator<Item = &LockInfo> {
     nodes.iter().filter_map(|node| node.info.as_ref().ok())
 }
 
-/// The place in line, as far as it can be told from outside.
-///
-/// Whoever came later stands behind, so the place is never larger than the number of those who
-/// waited at any time since; and it is the first as soon as nobody has been waiting for longer.
-struct PlaceEstimate {
-    began_at: Instant,
-    at_most: u64,
-}
-
-impl PlaceEstimate {
-    fn tell(&mut self, nodes: &[NodeInfo]) -> String {
-        let Some(longest) = infos(nodes).max_by_key(|info| info.waiters) else {
-            return String::new();
-        };
-        if longest.waiters == 0 {
-            return String::new();
-        }
-        self.at_most = self.at_most.min(longest.waiters);
-        let waited = self.began_at.elapsed();
-        if infos(nodes).filter_map(|info| info.first_waiting).all(|first| first <= waited) {
-            self.at_most = 1;
-        }
-        match self.at_most {
-            1 => format!("first of {} in line, ", longest.waiters),
-            place => format!("place {place} of {} or better, ", longest.waiters),
-        }
+/// How many stand in line, this one among them. Who comes before it is not known from outside: a
+/// ticket that arrives later may be older.
+fn in_line(nodes: &[NodeInfo]) -> String {
+    match infos(nodes).map(|info| info.waiters).max().unwrap_or(0) {
+        0 => String::new(),
+        waiters => format!("{waiters} in line, "),
     }
 }
 
@@ -196,13 +175,11 @@ impl PlaceEstimate {
 mod tests {
     use super::*;
     use crate::client::Vote;
-    use crate::engine::{LockAccount, Millis};
+    use crate::engine::LockAccount;
     use crate::wire::lock_info;
 
-    fn node(waiters: u64, first_waiting: u64) -> NodeInfo {
-        let first_waiting = Some(Millis::new(first_waiting));
-        let state = LockState::Held;
-        let account = LockAccount { state, waiters, first_waiting, ..LockAccount::default() };
+    fn node(waiters: u64) -> NodeInfo {
+        let account = LockAccount { state: LockState::Held, waiters, ..LockAccount::default() };
         let info = lock_info::read(&lock_info::write(&account)).unwrap();
         NodeInfo::new("n".into(), Ok(info))
     }
@@ -213,15 +190,15 @@ mod tests {
         let told = |nodes: &[NodeInfo]| line(&Name(b"job".to_vec()), "", nodes, 77);
         assert_eq!(told(&[silent(), silent()]), "lockmod: waiting for 'job': no answer yet");
         let held = "lockmod: waiting for 'job': held by another client, up to 0ms more";
-        assert_eq!(told(&[silent(), node(0, 0), node(0, 0)]), held);
+        assert_eq!(told(&[silent(), node(0), node(0)]), held);
         let down = || NodeInfo::new("n".into(), Err(Vote::Unreachable("refused".into())));
         let waiting = "lockmod: waiting for 'job': ";
         let reason = "2 of 3 nodes unreachable: refused; 1 timed out";
         assert_eq!(told(&[down(), silent(), down()]), format!("{waiting}{reason}"));
         // What the last one holds is this attempt's own lease.
         let reason = "2 of 3 nodes unreachable: refused";
-        assert_eq!(told(&[down(), node(0, 0), down()]), format!("{waiting}{reason}"));
-        let mut away = node(0, 0);
+        assert_eq!(told(&[down(), node(0), down()]), format!("{waiting}{reason}"));
+        let mut away = node(0);
         if let Ok(info) = &mut away.info {
             info.quarantine_left = Some(Duration::from_secs(3));
         }
@@ -246,35 +223,31 @@ mod tests {
     #[test]
     fn holder_place_and_time_are_told_whatever_is_long() {
         let told = |name: &str, label: &str, place: &str, room: usize| {
-            let mut node = node(0, 0);
+            let mut node = node(0);
             if let Ok(info) = &mut node.info {
                 info.label = Some(label.to_owned());
             }
             cut(&line(&Name(name.as_bytes().to_vec()), place, &[node], room), room)
         };
-        let place = "place 12 of 12 or better, ";
+        let place = "1234567890123456 in line, ";
         let long = "n".repeat(200);
-        let expected = "'nnnnnnnnnnnn…': held by ada@c, place 12 of 12 or better, up to 0ms more";
+        let expected = "'nnnnnnnnnnnn…': held by ada@c, 1234567890123456 in line, up to 0ms more";
         assert_eq!(told(&long, "ada@c", place, 72), expected);
-        let expected = "held by ada@console:1, place 12 of 12 or better, up to 0ms more";
+        let expected = "held by ada@console:1, 1234567890123456 in line, up to 0ms more";
         assert_eq!(told(&long, "ada@console:1", place, 66), expected);
-        let expected = "held by nnnnnnnnnnnnnnnnnn…, place 12 of 12 or better, up to 0ms more";
+        let expected = "held by nnnnnnnnnnnnnnnnnn…, 1234567890123456 in line, up to 0ms more";
         assert_eq!(told("job", &long, place, 69), expected);
         let expected = "lockmod: waiting for 'job': held by ada@console, up to 0ms more";
         assert_eq!(told("job", "ada@console", "", 77), expected);
-        let expected = "held by nnnnnnnnnnn…, first of 1 in…";
-        assert_eq!(told("job", &long, "first of 1 in line, ", 36), expected);
+        let expected = "held by nnnnnnnnnnn…, 123456 in lin…";
+        assert_eq!(told("job", &long, "123456 in line, ", 36), expected);
     }
 
+    /// The second of two was told to be the first.
     #[test]
-    fn the_place_is_told_as_far_as_it_is_known_and_never_gets_worse() {
-        let began_at = Instant::now();
-        let mut place = PlaceEstimate { began_at, at_most: u64::MAX };
-        assert_eq!(place.tell(&[]), "");
-        let hour = 3_600_000;
-        assert_eq!(place.tell(&[node(3, hour)]), "place 3 of 3 or better, ");
-        assert_eq!(place.tell(&[node(7, hour)]), "place 3 of 7 or better, ");
-        assert_eq!(place.tell(&[node(2, hour)]), "place 2 of 2 or better, ");
-        assert_eq!(place.tell(&[node(5, 0), node(5, 0)]), "first of 5 in line, ");
+    fn those_in_line_are_counted_and_no_place_is_promised() {
+        assert_eq!(in_line(&[]), "");
+        assert_eq!(in_line(&[node(0)]), "");
+        assert_eq!(in_line(&[node(2), node(3), node(0)]), "3 in line, ");
     }
 }

@@ -2,6 +2,7 @@
 //!
 //! An attempt is a [`Ballot`]; here its steps are followed, until one is won or the wait is over.
 
+use std::fmt;
 use std::pin::{Pin, pin};
 use std::sync::Arc;
 use std::time::Duration;
@@ -15,14 +16,13 @@ use super::guard::{Guard, Known};
 use super::inbox::Inbox;
 use super::lease::Lease;
 use super::packet::{Packet, TOKEN_LENGTH};
-use super::printable::InShort;
+use super::printable::{InShort, Printable};
 use super::reading::lock_info;
-use super::settings::{check_label, check_name};
+use super::settings::{LeaseOptions, LeasePlan, check_label, check_name};
 use super::vote::Vote;
 use super::waiter::Waiter;
 use crate::engine::{
-    Fence, Grant, Instant, LockState, Loss, Millis, NodeSet, Quorum, Renewal, Schedule, Stand,
-    Step, Terms, Verdict,
+    Fence, Grant, Instant, LockState, Loss, NodeSet, Quorum, Renewal, Stand, Step, Verdict,
 };
 
 /// How long a lost attempt waits for the last answers, to save commands.
@@ -36,17 +36,26 @@ const STRAGGLERS: Duration = Duration::from_millis(2);
 /// Dropping the future at any point leaves nothing behind: releases are sent at once, behind the
 /// acquires. They need the runtime to be written; see [`Locker::settle`](super::Locker::settle).
 #[must_use = "an acquisition does nothing unless it is awaited"]
-#[derive(Debug)]
 pub struct Acquire {
     core: Arc<Core>,
     name: Arc<[u8]>,
-    ttl: Option<Duration>,
-    terms: Terms,
-    schedule: Schedule,
+    asked: LeaseOptions,
+    plan: LeasePlan,
     wait: Duration,
     label: Arc<[u8]>,
     /// Where a holder keeps what it has of this lock.
     known: Option<Arc<Known>>,
+}
+
+impl fmt::Debug for Acquire {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Acquire")
+            .field("name", &InShort(&self.name))
+            .field("ttl", &self.asked.ttl)
+            .field("wait", &self.wait)
+            .field("label", &Printable(&self.label))
+            .finish_non_exhaustive()
+    }
 }
 
 /// The options of an acquisition, for what has one in its field `acquire`.
@@ -62,7 +71,7 @@ macro_rules! options {
             Self { acquire: self.acquire.ttl(ttl), ..self }
         }
 
-        /// Who asks, for people: 1 to 128 bytes.
+        /// Who asks, for people: up to 128 bytes; nobody in particular if it is empty.
         pub fn label(self, label: impl AsRef<[u8]>) -> Self {
             Self { acquire: self.acquire.label(label), ..self }
         }
@@ -72,7 +81,7 @@ macro_rules! options {
             Self { acquire: self.acquire.renew(renew), ..self }
         }
 
-        /// For how long the lease may be held in all.
+        /// For how long the lease may be held in all: at least 20 ms.
         pub fn max_hold(self, max_hold: std::time::Duration) -> Self {
             Self { acquire: self.acquire.max_hold(max_hold), ..self }
         }
@@ -85,9 +94,8 @@ impl Acquire {
         let settings = &core.settings;
         Acquire {
             name: Arc::from(name),
-            ttl: None,
-            terms: settings.terms,
-            schedule: settings.schedule,
+            asked: settings.asked,
+            plan: settings.plan,
             wait: settings.wait,
             label: Arc::clone(&settings.label),
             known: None,
@@ -105,9 +113,8 @@ impl Acquire {
         Acquire {
             core: Arc::clone(&self.core),
             name: Arc::from(name),
-            ttl: self.ttl,
-            terms: self.terms,
-            schedule: self.schedule,
+            asked: self.asked,
+            plan: self.plan,
             wait: self.wait.saturating_sub(waited),
             label: Arc::clone(&self.label),
             known: None,
@@ -127,11 +134,11 @@ impl Acquire {
 
     /// The length of the lease; it is renewed at a third of it, unless renewing is turned off.
     pub fn ttl(mut self, ttl: Duration) -> Self {
-        self.ttl = Some(ttl);
+        self.asked.ttl = ttl;
         self
     }
 
-    /// Who asks, for people: 1 to 128 bytes.
+    /// Who asks, for people: up to 128 bytes; nobody in particular if it is empty.
     pub fn label(mut self, label: impl AsRef<[u8]>) -> Self {
         self.label = Arc::from(label.as_ref());
         self
@@ -139,19 +146,20 @@ impl Acquire {
 
     /// Whether the lease is renewed in the background.
     pub fn renew(mut self, renew: bool) -> Self {
-        self.schedule.every = Schedule::of(self.terms.ttl).every.filter(|_| renew);
+        self.asked.renews = renew;
         self
     }
 
-    /// For how long the lease may be held in all.
+    /// For how long the lease may be held in all: at least 20 ms.
     pub fn max_hold(mut self, max_hold: Duration) -> Self {
-        self.schedule.max_hold = Some(Millis::round_down(max_hold));
+        self.asked.max_hold = Some(max_hold);
         self
     }
 
     /// Runs `work` under the lock, and gives the lock back. If the lease is lost meanwhile, the
-    /// work is dropped at the await point where it is. A release that is not confirmed is no error
-    /// here, since the work was done in time.
+    /// work is dropped at the await point where it is; and if it was lost before the work was done,
+    /// as where the work has blocked the thread, its result is dropped. A release that is not
+    /// confirmed is no error here, since the work was done in time.
     ///
     /// # Errors
     /// [`WithError`].
@@ -166,7 +174,11 @@ impl Acquire {
             tokio::select! {
                 biased;
                 lost = guard.lost() => Err(WithError::Lost { lost, fence }),
-                result = work => Ok(result),
+                // By the clock: nothing could watch it while the work blocked the thread.
+                result = work => match guard.ending() {
+                    Some(lost) => Err(WithError::Lost { lost, fence }),
+                    None => Ok(result),
+                },
             }
         };
         drop(guard.release().await);
@@ -223,22 +235,18 @@ impl Acquire {
         }
     }
 
-    /// Checks the options that were set here, and takes the schedule that goes with the ttl.
+    /// Checks the options that were set here, and plans the lease by them.
     fn check(&mut self) -> Result<(), AcquireError> {
-        if let Some(ttl) = self.ttl {
-            let renews = self.schedule.every.is_some();
-            let rules = self.core.settings.rules;
-            let (terms, mut schedule) = rules.check(ttl).map_err(AcquireError::BadOption)?;
-            schedule.every = schedule.every.filter(|_| renews);
-            schedule.max_hold = self.schedule.max_hold;
-            (self.terms, self.schedule) = (terms, schedule);
+        if self.asked != self.core.settings.asked {
+            let plan = self.core.settings.rules.plan(self.asked);
+            self.plan = plan.map_err(AcquireError::BadOption)?;
         }
         check_name(&self.name).map_err(AcquireError::BadOption)?;
         check_label(&self.label).map_err(AcquireError::BadOption)
     }
 
     fn waiter(&self, started_at: Duration) -> Waiter<'_> {
-        Waiter::new(&self.core, &self.name, self.terms.ttl, started_at, self.wait)
+        Waiter::new(&self.core, &self.name, self.plan, started_at, self.wait)
     }
 
     /// A waiter for the first attempt, where the lock was contended lately: where that attempt is
@@ -257,8 +265,8 @@ impl Acquire {
         waiter: Option<&mut Waiter<'s>>,
     ) -> Result<Arc<Lease>, LostAttempt<'s>> {
         let core = &*self.core;
-        let timeout = core.settings.rules.timeout;
-        let mut ballot = Ballot::open(core, &self.name, self.terms, &self.label, waiter);
+        let LeasePlan { terms, timeout, .. } = self.plan;
+        let mut ballot = Ballot::open(core, &self.name, terms, &self.label, waiter);
         let mut timer = pin!(core.world.sleep(timeout));
         loop {
             match ballot.next(timer.as_mut()).await {
@@ -297,7 +305,7 @@ impl Acquire {
         let votes = votes.into_iter().map(|vote| vote.unwrap_or(Vote::TimedOut)).collect();
         let nodes = self.core.reports(votes);
         let name = String::from_utf8_lossy(&self.name).into_owned();
-        let timeout = self.core.settings.rules.timeout;
+        let timeout = self.plan.timeout;
         error(verdict, AcquireReport { name, waited, attempts, nodes, timeout, is_timed_out })
     }
 
@@ -310,11 +318,11 @@ impl Acquire {
         let core = &self.core;
         count(&core.counters.acquired);
         self.raise_laggards(&token, grant.laggards, grant);
-        let renewal =
-            Renewal::new(core.quorum, self.terms, self.schedule, started_at, grant.ends_at);
+        let LeasePlan { terms, schedule, .. } = self.plan;
+        let renewal = Renewal::new(core.quorum, terms, schedule, started_at, grant.ends_at);
         let (core, name) = (Arc::clone(core), Arc::clone(&self.name));
         let holder = (token, Arc::clone(&self.label));
-        Lease::start(core, name, holder, grant.fence, self.terms.ttl, renewal)
+        Lease::start(core, name, holder, grant.fence, terms.ttl, renewal)
     }
 
     /// Lets the counters agree again, so that the next acquisition needs one round trip.
@@ -336,7 +344,8 @@ impl Acquire {
         if votes.iter().any(held) {
             let inbox = Inbox::new(self.core.quorum.nodes());
             self.core.send_all(&Packet::info(&self.name), &inbox, 0);
-            let infos = self.core.collect(&inbox, lock_info, |_| false).await;
+            let timeout = self.plan.timeout;
+            let infos = self.core.collect(&inbox, timeout, lock_info, |_| false).await;
             for (vote, info) in votes.iter_mut().zip(infos) {
                 match (&vote, info) {
                     (Some(Vote::Held { .. }) | None, Some(Ok(info)))

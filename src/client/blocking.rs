@@ -2,20 +2,29 @@
 //!
 //! A locker here owns a small runtime with one thread, which renews the leases. Dropping the last
 //! clone waits until the releases of dropped guards are carried out, at most as long as a node is
-//! waited for: a program that ends leaves nothing behind. Not to be used inside of a runtime.
+//! waited for: a program that ends leaves nothing behind. Inside of an async task all of this
+//! blocks the task's thread, as any blocking call does there.
 //!
 //! What is asked for with options of its own is a request: `locker.request(name)`, options,
 //! `.acquire()`.
 
+use std::fmt;
+use std::pin::pin;
 use std::sync::Arc;
+use std::task::{Context, Poll, Wake, Waker};
 use std::time::Duration;
+
+use tokio::runtime::Runtime;
 
 use super::acquire::options;
 use super::core::Stats;
-use super::error::{AcquireError, BuildError, ExtendError, Lost, ReleaseError};
+use super::error::{
+    AcquireError, BuildError, ExtendError, FenceError, Lost, ReleaseError, WithError,
+};
 use super::guard::Leaked;
-use super::inspect::NodeInfo;
+use super::inspect::{NodeInfo, NodeLocks};
 use super::settings::LockerBuilder;
+use super::survey::Survey;
 use super::vote::NodeReport;
 use crate::engine::Fence;
 
@@ -31,31 +40,74 @@ use crate::engine::Fence;
 /// guard.release()?;
 /// # Ok(()) }
 /// ```
-#[derive(Clone, Debug)]
+#[derive(Clone)]
 pub struct Locker {
     inside: Arc<Inside>,
 }
 
-#[derive(Debug)]
 struct Inside {
     // Taken by the destructor only.
-    runtime: Option<tokio::runtime::Runtime>,
+    runtime: Option<Runtime>,
     locker: super::Locker,
 }
 
 /// A lock that is held; see [`client::Guard`](super::Guard).
 #[must_use = "a guard that is dropped releases its lock"]
-#[derive(Debug)]
 pub struct Guard {
     // Dropped before the runtime that carries its release.
     guard: super::Guard,
     inside: Arc<Inside>,
 }
 
+/// As the one inside shows itself.
+macro_rules! shown_as_inside {
+    ($($outside:ident . $($field:ident).+),+) => {
+        $(impl fmt::Debug for $outside {
+            fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                self.$($field).+.fmt(f)
+            }
+        })+
+    };
+}
+
+shown_as_inside!(
+    Locker.inside.locker,
+    Guard.guard,
+    Acquire.acquire,
+    AcquireMany.acquire,
+    Holder.holder
+);
+
+/// Wakes a thread that waits for a future.
+struct Parked(std::thread::Thread);
+
+impl Wake for Parked {
+    fn wake(self: Arc<Self>) {
+        self.0.unpark();
+    }
+}
+
+/// Waits for a future whose timers and connections are `runtime`'s.
+///
+/// The runtime's own way of waiting panics inside of another runtime, and so in the destructor of
+/// a locker there. The future is not bound to the turns of a task that it may be in: that task
+/// cannot end its turn before the future is done.
+fn block_on<T>(runtime: &Runtime, future: impl Future<Output = T>) -> T {
+    let _inside = runtime.enter();
+    let waker = Waker::from(Arc::new(Parked(std::thread::current())));
+    let mut future = pin!(tokio::task::unconstrained(future));
+    loop {
+        match future.as_mut().poll(&mut Context::from_waker(&waker)) {
+            Poll::Ready(done) => return done,
+            Poll::Pending => std::thread::park(),
+        }
+    }
+}
+
 impl Inside {
     fn block_on<T>(&self, future: impl Future<Output = T>) -> T {
         match &self.runtime {
-            Some(runtime) => runtime.block_on(future),
+            Some(runtime) => block_on(runtime, future),
             // PROOF: only the destructor takes the runtime, and it has the last reference.
             None => unreachable!("the runtime lives as long as its locker"),
         }
@@ -65,10 +117,7 @@ impl Inside {
 impl Drop for Inside {
     fn drop(&mut self) {
         if let Some(runtime) = self.runtime.take() {
-            // Inside of another runtime blocking would panic: then cleanup is the ttl's.
-            if tokio::runtime::Handle::try_current().is_err() {
-                drop(runtime.block_on(self.locker.settle()));
-            }
+            drop(block_on(&runtime, self.locker.settle()));
             runtime.shutdown_background();
         }
     }
@@ -148,16 +197,17 @@ impl Locker {
         self.request(name).wait(Duration::ZERO).acquire()
     }
 
-    /// Runs `work` under the lock `name`, and gives the lock back. The work cannot be stopped: it
-    /// shall look at [`Guard::is_lost`] before every step that matters.
+    /// Runs `work` under the lock `name`, and gives the lock back. The work cannot be stopped: let
+    /// it look at [`Guard::is_lost`] before every step that matters.
     ///
     /// # Errors
-    /// [`AcquireError`]; the work did not begin.
+    /// [`WithError::Acquire`]: the work did not begin. [`WithError::Lost`]: the lease was lost
+    /// before the work was done; its result is dropped.
     pub fn with<T>(
         &self,
         name: impl AsRef<[u8]>,
         work: impl FnOnce(&Guard) -> T,
-    ) -> Result<T, AcquireError> {
+    ) -> Result<T, WithError> {
         self.request(name).with(work)
     }
 
@@ -169,8 +219,8 @@ impl Locker {
     /// The highest fence issued for the lock `name`, held or not, as a quorum of nodes knows it.
     ///
     /// # Errors
-    /// The votes, if too few nodes answered.
-    pub fn fence(&self, name: impl AsRef<[u8]>) -> Result<Fence, Vec<NodeReport>> {
+    /// [`FenceError::NoQuorum`] with what each node said.
+    pub fn fence(&self, name: impl AsRef<[u8]>) -> Result<Fence, FenceError> {
         self.inside.block_on(self.inside.locker.fence(name))
     }
 
@@ -199,6 +249,29 @@ impl Locker {
         self.inside.block_on(self.inside.locker.extend_by_token(name, token))
     }
 
+    /// Asks all nodes about themselves, and for up to `locks_max` locks that are held or waited
+    /// for; see [`client::Locker::survey`](super::Locker::survey).
+    pub fn survey(&self, locks_max: usize) -> Survey {
+        self.inside.block_on(self.inside.locker.survey(locks_max))
+    }
+
+    /// Lists all locks of all nodes; see [`client::Locker::list`](super::Locker::list).
+    pub fn list(&self) -> Vec<NodeLocks> {
+        self.inside.block_on(self.inside.locker.list())
+    }
+
+    /// Takes the lock `name` from whoever holds it; see
+    /// [`client::Locker::force_release`](super::Locker::force_release).
+    pub fn force_release(&self, name: impl AsRef<[u8]>) -> Vec<NodeReport> {
+        self.inside.block_on(self.inside.locker.force_release(name))
+    }
+
+    /// Waits until all that was sent is carried out; see
+    /// [`client::Locker::settle`](super::Locker::settle).
+    pub fn settle(&self) -> Vec<NodeReport> {
+        self.inside.block_on(self.inside.locker.settle())
+    }
+
     /// What this locker has done so far.
     pub fn stats(&self) -> Stats {
         self.inside.locker.stats()
@@ -209,7 +282,6 @@ impl Locker {
 /// [`acquire`](Acquire::acquire) or [`with`](Acquire::with). Options that are not set are the
 /// locker's.
 #[must_use = "a request does nothing unless it is made"]
-#[derive(Debug)]
 pub struct Acquire {
     acquire: super::Acquire,
     inside: Arc<Inside>,
@@ -234,19 +306,19 @@ impl Acquire {
     /// Runs `work` under the lock, and gives the lock back, as [`Locker::with`].
     ///
     /// # Errors
-    /// [`AcquireError`]; the work did not begin.
-    pub fn with<T>(self, work: impl FnOnce(&Guard) -> T) -> Result<T, AcquireError> {
+    /// As [`Locker::with`].
+    pub fn with<T>(self, work: impl FnOnce(&Guard) -> T) -> Result<T, WithError> {
         let guard = self.acquire()?;
         let result = work(&guard);
+        let (lost, fence) = (guard.guard.ending(), guard.fence());
         drop(guard.release());
-        Ok(result)
+        lost.map_or(Ok(result), |lost| Err(WithError::Lost { lost, fence }))
     }
 }
 
 /// Several locks about to be asked for: [`Locker::request_many`], options, and
 /// [`acquire`](AcquireMany::acquire).
 #[must_use = "a request does nothing unless it is made"]
-#[derive(Debug)]
 pub struct AcquireMany {
     acquire: super::AcquireMany,
     inside: Arc<Inside>,
@@ -267,7 +339,7 @@ impl AcquireMany {
 
 /// A part of a program that may acquire a lock which it has; see
 /// [`client::Holder`](super::Holder). Clones are the same holder.
-#[derive(Clone, Debug)]
+#[derive(Clone)]
 pub struct Holder {
     holder: super::Holder,
     inside: Arc<Inside>,
@@ -341,6 +413,7 @@ impl Guard {
     }
 
     /// Lets go of the guard without giving the lock back.
+    #[must_use = "nothing else has the token, so nobody could release the lock"]
     pub fn leak(self) -> Leaked {
         self.guard.leak()
     }

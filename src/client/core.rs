@@ -1,8 +1,10 @@
 //! What all parts of the client share: the world, the settings, and asking all nodes at once.
 
+use std::fmt;
 use std::pin::pin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
 
 use super::contended::Contended;
 use super::inbox::Inbox;
@@ -51,7 +53,6 @@ pub(super) fn count(counter: &AtomicU64) {
     counter.fetch_add(1, Ordering::Relaxed);
 }
 
-#[derive(Debug)]
 pub(super) struct Core {
     pub(super) world: Arc<AnyWorld>,
     pub(super) quorum: Quorum,
@@ -60,6 +61,12 @@ pub(super) struct Core {
     pub(super) counters: Counters,
     pub(super) metrics: Metrics,
     pub(super) contended: Contended,
+}
+
+impl fmt::Debug for Core {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Locker").field("nodes", &self.world).finish_non_exhaustive()
+    }
 }
 
 impl Core {
@@ -92,20 +99,21 @@ impl Core {
         }
     }
 
-    /// Reads the answers to what was sent to all nodes, until `is_enough` or no longer than a node
-    /// is waited for. The outcomes are in the order of the nodes; `None` where nothing came.
+    /// Reads the answers to what was sent to all nodes, until `is_enough` or no longer than
+    /// `timeout`. The outcomes are in the order of the nodes; `None` where nothing came.
     ///
     /// # Cancellation
     /// What was sent stays sent.
     pub(super) async fn collect<T>(
         &self,
         inbox: &Inbox,
+        timeout: Duration,
         read: impl Fn(&Reply) -> Result<T, Vote>,
         is_enough: impl Fn(&[Option<Result<T, Vote>>]) -> bool,
     ) -> Vec<Option<Result<T, Vote>>> {
         let mut outcomes: Vec<Option<Result<T, Vote>>> = Vec::new();
         outcomes.resize_with(self.quorum.nodes(), || None);
-        let mut timer = pin!(self.world.sleep(self.settings.rules.timeout));
+        let mut timer = pin!(self.world.sleep(timeout));
         let mut missing = self.quorum.nodes();
         while missing > 0 && !is_enough(&outcomes) {
             let Some(delivery) = inbox.next(timer.as_mut()).await else { break };
@@ -142,6 +150,7 @@ impl Core {
         let outcomes = self
             .collect(
                 inbox,
+                self.settings.plan.timeout,
                 |reply| Ok(read(reply)),
                 |outcomes| {
                     let confirmed = |outcome: &&Option<Result<Vote, Vote>>| {

@@ -129,6 +129,8 @@ impl fmt::Display for Lost {
     }
 }
 
+impl std::error::Error for Lost {}
+
 /// Why a lease was not extended.
 #[derive(Clone, Debug)]
 #[non_exhaustive]
@@ -172,6 +174,8 @@ pub enum ReleaseError {
     /// Too few nodes answered. Those that come back within the ttl are told then; on the others
     /// the lease ends by itself.
     NoQuorum(Vec<NodeReport>),
+    /// What was given cannot be a token; nothing was sent.
+    BadOption(String),
 }
 
 impl ReleaseError {
@@ -203,19 +207,45 @@ impl fmt::Display for ReleaseError {
             ReleaseError::NoQuorum(nodes) => {
                 write!(f, "no quorum confirmed the release: {}", Summary(nodes))
             }
+            ReleaseError::BadOption(text) => f.write_str(text),
         }
     }
 }
 
 impl std::error::Error for ReleaseError {}
 
-/// Why [`Locker::with`](super::Locker::with) did not run its work to the end.
+/// Why the fence of a lock is not known.
+#[derive(Clone, Debug)]
+#[non_exhaustive]
+pub enum FenceError {
+    /// Too few nodes answered.
+    NoQuorum(Vec<NodeReport>),
+}
+
+impl FenceError {
+    /// What each node said.
+    pub fn nodes(&self) -> &[NodeReport] {
+        let FenceError::NoQuorum(nodes) = self;
+        nodes
+    }
+}
+
+impl fmt::Display for FenceError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "no quorum says which fence is the highest: {}", Summary(self.nodes()))
+    }
+}
+
+impl std::error::Error for FenceError {}
+
+/// Why there is no result of the work of [`Locker::with`](super::Locker::with).
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub enum WithError {
     /// The lock was not acquired; the work did not begin.
     Acquire(AcquireError),
-    /// The lease was lost, and the work was dropped at its current await point.
+    /// The lease was lost before the work was done: the work was dropped at its current await
+    /// point, or its result was.
     Lost {
         /// Why.
         lost: Lost,
@@ -229,7 +259,7 @@ impl fmt::Display for WithError {
         match self {
             WithError::Acquire(error) => error.fmt(f),
             WithError::Lost { lost, fence } => {
-                write!(f, "the work was stopped, for the lease with fence {fence} is lost: {lost}")
+                write!(f, "the lease with fence {fence} was lost before the work was done: {lost}")
             }
         }
     }
@@ -238,9 +268,16 @@ impl fmt::Display for WithError {
 impl std::error::Error for WithError {
     fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
         match self {
-            WithError::Acquire(error) => Some(error),
+            // Its text is this error's own.
+            WithError::Acquire(error) => error.source(),
             WithError::Lost { .. } => None,
         }
+    }
+}
+
+impl From<AcquireError> for WithError {
+    fn from(error: AcquireError) -> WithError {
+        WithError::Acquire(error)
     }
 }
 
@@ -264,6 +301,8 @@ pub enum BuildError {
     },
     /// Two URLs lead to the same node, which would have two votes.
     SameNode {
+        /// Which of them, counted from 1.
+        positions: [usize; 2],
         /// The first.
         first: String,
         /// The second.
@@ -295,9 +334,10 @@ impl fmt::Display for BuildError {
                  even number with allow_even_nodes()",
                 count - 1
             ),
-            BuildError::SameNode { first, second } => write!(
+            BuildError::SameNode { positions: [one, two], first, second } => write!(
                 f,
-                "{first} and {second} are the same node, which must not have two votes: remove one"
+                "nodes {one} and {two}, {first} and {second}, are the same node, which must not \
+                 have two votes: remove one"
             ),
             BuildError::BadUrl { position, problem } => write!(
                 f,

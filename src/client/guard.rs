@@ -1,11 +1,13 @@
 //! A guard: the right to hold a lock, from its acquisition to its release.
 
+use std::fmt;
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
 use super::error::{ExtendError, Lost, ReleaseError};
 use super::lease::Lease;
 use super::packet::TOKEN_LENGTH;
+use super::printable::InShort;
 use crate::engine::Fence;
 
 /// A lock that is held.
@@ -18,13 +20,11 @@ use crate::engine::Fence;
 /// A guard of a lock that its [`Holder`](super::Holder) has already is a share in the same lease,
 /// which is given back with the last of them.
 #[must_use = "a guard that is dropped releases its lock"]
-#[derive(Debug)]
 pub struct Guard {
     hold: Arc<Hold>,
 }
 
 /// The lease of all guards that share it: given back when the last of them goes.
-#[derive(Debug)]
 pub(super) struct Hold {
     pub(super) lease: Arc<Lease>,
 }
@@ -36,6 +36,12 @@ pub(super) type Known = tokio::sync::Mutex<Weak<Hold>>;
 impl Drop for Hold {
     fn drop(&mut self) {
         self.lease.send_release(None);
+    }
+}
+
+impl fmt::Debug for Guard {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.hold.lease.fmt(f)
     }
 }
 
@@ -73,7 +79,12 @@ impl Guard {
 
     /// Whether the lease is lost. Once true, it stays true.
     pub fn is_lost(&self) -> bool {
-        self.hold.lease.ending().is_some()
+        self.ending().is_some()
+    }
+
+    /// Why the lease is lost, if it is.
+    pub(super) fn ending(&self) -> Option<Lost> {
+        self.hold.lease.ending()
     }
 
     /// Waits until the lease is lost, and says why. Resolves by the local clock, `lost_margin`
@@ -89,7 +100,8 @@ impl Guard {
 
     /// Extends the lease now: it is valid for a whole ttl from the moment of the call.
     ///
-    /// Needed only where renewing in the background is turned off.
+    /// Needed only where renewing in the background is turned off. While another extension of the
+    /// lease is under way, it waits for that one first.
     ///
     /// # Errors
     /// [`ExtendError::NoQuorum`]: the lease is valid until its former end; try again before that.
@@ -135,6 +147,7 @@ impl Guard {
     /// Lets go of the guard without giving the lock back: it stays held until the lease ends,
     /// unless somebody releases or extends it with the token. For handing it to another process.
     /// Other guards that share the lease count as released.
+    #[must_use = "nothing else has the token, so nobody could release the lock"]
     pub fn leak(self) -> Leaked {
         let lease = &self.hold.lease;
         let valid_for = lease.forget();
@@ -156,11 +169,11 @@ pub struct Leaked {
     pub valid_for: Duration,
 }
 
-impl std::fmt::Debug for Leaked {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+impl fmt::Debug for Leaked {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Leaked")
-            .field("name", &String::from_utf8_lossy(&self.name))
-            .field("fence", &self.fence)
+            .field("name", &InShort(&self.name))
+            .field("fence", &self.fence.get())
             .field("valid_for", &self.valid_for)
             .finish_non_exhaustive()
     }

@@ -1,11 +1,13 @@
 //! A holder: a part of a program that may acquire a lock which it has already.
 
-use std::collections::HashMap;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::collections::{BTreeSet, HashMap};
+use std::fmt;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use super::acquire::Acquire;
 use super::core::Core;
 use super::guard::Known;
+use super::printable::InShort;
 
 /// Known locks above this number are looked through for those that nobody holds any more.
 const KNOWN_MAX: usize = 64;
@@ -23,10 +25,19 @@ const KNOWN_MAX: usize = 64;
 /// outer.release().await?; // gives the lock back
 /// # Ok(()) }
 /// ```
-#[derive(Clone, Debug)]
+#[derive(Clone)]
 pub struct Holder {
     core: Arc<Core>,
     known: Arc<Mutex<Names>>,
+}
+
+impl fmt::Debug for Holder {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let known = self.names();
+        let names: BTreeSet<&[u8]> = known.keys().map(Vec::as_slice).collect();
+        let names: Vec<InShort<'_>> = names.into_iter().map(InShort).collect();
+        f.debug_struct("Holder").field("known", &names).finish_non_exhaustive()
+    }
 }
 
 type Names = HashMap<Vec<u8>, Arc<Known>>;
@@ -50,9 +61,13 @@ impl Holder {
         Acquire::new(Arc::clone(&self.core), name).shared(self.known(name))
     }
 
-    fn known(&self, name: &[u8]) -> Arc<Known> {
+    fn names(&self) -> MutexGuard<'_, Names> {
         // Nothing panics while the lock is held, so the map is whole even if it is poisoned.
-        let mut known = self.known.lock().unwrap_or_else(PoisonError::into_inner);
+        self.known.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn known(&self, name: &[u8]) -> Arc<Known> {
+        let mut known = self.names();
         if known.len() > KNOWN_MAX {
             known.retain(|_, known| {
                 let is_idle = Arc::strong_count(known) == 1

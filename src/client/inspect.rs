@@ -1,18 +1,21 @@
 //! Looking at locks, and acting on them by token: for the command and for operators.
 
 use std::collections::BTreeMap;
+use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
 use futures_util::future::join_all;
 
-use super::error::{ExtendError, ReleaseError};
+use super::error::{ExtendError, FenceError, ReleaseError};
 use super::inbox::Inbox;
 use super::locker::Locker;
 use super::packet::Packet;
+use super::printable::Named;
 use super::reading::{error_vote, extend_vote, fence_vote, lock_info, release_vote};
 use super::search::Wanted;
-use super::vote::{NodeReport, Vote};
+use super::settings::check_token;
+use super::vote::Vote;
 use super::world::{earliest, latest};
 use crate::engine::{Fence, Millis};
 use crate::wire::lock_info::LockInfo;
@@ -20,7 +23,7 @@ use crate::wire::resp::Reply;
 use crate::wire::spec;
 
 /// The most locks that are listed per node.
-const LISTED_MAX: usize = 100_000;
+pub(crate) const LISTED_MAX: usize = 100_000;
 
 /// What one node tells about a lock.
 #[derive(Clone, Debug)]
@@ -39,7 +42,7 @@ impl NodeInfo {
 }
 
 /// What one node lists.
-#[derive(Clone, Debug)]
+#[derive(Clone)]
 #[non_exhaustive]
 pub struct NodeLocks {
     /// The node.
@@ -51,6 +54,15 @@ pub struct NodeLocks {
     pub unnamed: u64,
 }
 
+impl fmt::Debug for NodeLocks {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("NodeLocks")
+            .field("node", &self.node)
+            .field("locks", &self.locks.as_ref().map(Named))
+            .finish_non_exhaustive()
+    }
+}
+
 impl Locker {
     /// Asks all nodes about the lock `name`.
     ///
@@ -60,7 +72,7 @@ impl Locker {
         let core = self.core();
         let inbox = Inbox::new(core.quorum.nodes());
         core.send_all(&Packet::info(name.as_ref()), &inbox, 0);
-        let outcomes = core.collect(&inbox, lock_info, |_| false).await;
+        let outcomes = core.collect(&inbox, core.settings.plan.timeout, lock_info, |_| false).await;
         let names = core.world.nodes().iter();
         let info = |(node, outcome): (&Arc<str>, Option<Result<LockInfo, Vote>>)| {
             NodeInfo::new(Arc::clone(node), outcome.unwrap_or(Err(Vote::TimedOut)))
@@ -71,11 +83,11 @@ impl Locker {
     /// The highest fence issued for the lock `name`, held or not, as a quorum of nodes knows it.
     ///
     /// # Errors
-    /// The votes, if too few nodes answered.
+    /// [`FenceError::NoQuorum`] with what each node said.
     ///
     /// # Cancellation
     /// Nothing changes anywhere.
-    pub async fn fence(&self, name: impl AsRef<[u8]>) -> Result<Fence, Vec<NodeReport>> {
+    pub async fn fence(&self, name: impl AsRef<[u8]>) -> Result<Fence, FenceError> {
         let core = self.core();
         let votes = core.poll_votes(&Packet::fence(name.as_ref()), fence_vote, |_, _| false).await;
         let fences = votes.iter().filter_map(|vote| match vote {
@@ -85,7 +97,7 @@ impl Locker {
         let fences: Vec<Fence> = fences.collect();
         match fences.iter().max() {
             Some(fence) if fences.len() >= core.quorum.needed() => Ok(*fence),
-            Some(_) | None => Err(core.reports(votes)),
+            Some(_) | None => Err(FenceError::NoQuorum(core.reports(votes))),
         }
     }
 
@@ -101,8 +113,9 @@ impl Locker {
         name: impl AsRef<[u8]>,
         token: &[u8],
     ) -> Result<(), ReleaseError> {
+        check_token(token).map_err(ReleaseError::BadOption)?;
         let core = self.core();
-        let (ttl, needed) = (core.settings.terms.ttl, core.quorum.needed());
+        let (ttl, needed) = (core.settings.plan.terms.ttl, core.quorum.needed());
         let packet = Packet::release(name.as_ref(), token, ttl).of_a_stranger();
         // To the end: who runs this wants to see every node.
         let votes = core.poll_votes(&packet, release_vote, |_, _| false).await;
@@ -117,7 +130,8 @@ impl Locker {
     /// tell the two apart.
     ///
     /// # Errors
-    /// [`ExtendError::NoQuorum`] with what each node said.
+    /// [`ExtendError::NoQuorum`] with what each node said; [`ExtendError::BadOption`] if this
+    /// cannot be a token.
     ///
     /// # Cancellation
     /// What was sent stays sent.
@@ -126,8 +140,9 @@ impl Locker {
         name: impl AsRef<[u8]>,
         token: &[u8],
     ) -> Result<Duration, ExtendError> {
+        check_token(token).map_err(ExtendError::BadOption)?;
         let core = self.core();
-        let terms = core.settings.terms;
+        let terms = core.settings.plan.terms;
         let packet = Packet::extend(name.as_ref(), token, terms.ttl, Fence::ZERO);
         let started_at = earliest(&core.world);
         let votes = core.poll_votes(&packet, extend_vote, |_, _| false).await;
@@ -183,7 +198,7 @@ impl Locker {
         }
         let mut replies = Vec::with_capacity(packets.len());
         while replies.len() < packets.len() {
-            let timer = std::pin::pin!(core.world.sleep(core.settings.rules.timeout));
+            let timer = std::pin::pin!(core.world.sleep(core.settings.plan.timeout));
             match inbox.next(timer).await {
                 Some(delivery) => replies.push(delivery.outcome.map_err(Vote::from)?),
                 None => return Err(Vote::TimedOut),

@@ -3,6 +3,7 @@
 //! All decisions are [`Renewal`]'s. Its lock is held while commands are put into the nodes' lines,
 //! so the order of decisions is the order on the wire: nothing can travel behind the release.
 
+use std::fmt;
 use std::pin::pin;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::Duration;
@@ -15,8 +16,9 @@ use super::error::{ExtendError, Lost, ReleaseError};
 use super::inbox::{Arrival, Inbox};
 use super::keeper::{Kept, Slot};
 use super::packet::{Packet, TOKEN_LENGTH};
-use super::printable::InShort;
+use super::printable::{InShort, Printable};
 use super::reading::{extend_vote, release_vote};
+use super::settings::{LeaseOptions, LeasePlan};
 use super::vote::Vote;
 use super::world::{earliest, latest};
 use crate::engine::{Due, Fence, Instant, Millis, NodeSet, Renewal, RenewalStep, RoundNumber};
@@ -29,7 +31,6 @@ const NAP_MAX: Duration = Duration::from_millis(500);
 const EXTEND: u8 = 0;
 const REPAIR: u8 = 1;
 
-#[derive(Debug)]
 pub(super) struct Lease {
     pub(super) core: Arc<Core>,
     pub(super) name: Arc<[u8]>,
@@ -39,11 +40,24 @@ pub(super) struct Lease {
     label: Arc<[u8]>,
     acquired_at: Duration,
     state: Mutex<Upkeep>,
+    /// Held while a round waits for its answers: a second one would make them count for nothing.
+    turn: tokio::sync::Mutex<()>,
     /// Told when the lease is lost or released.
     ended: Notify,
 }
 
-#[derive(Debug)]
+impl fmt::Debug for Lease {
+    /// Without the token.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Guard")
+            .field("name", &InShort(&self.name))
+            .field("fence", &self.fence.get())
+            .field("label", &Printable(&self.label))
+            .field("validity", &self.validity())
+            .finish_non_exhaustive()
+    }
+}
+
 struct Upkeep {
     renewal: Renewal,
     slot: Option<Slot>,
@@ -107,8 +121,8 @@ impl Lease {
     ) -> Arc<Lease> {
         let state = Mutex::new(Upkeep { renewal, slot: None, longest: ttl, is_counted: false });
         let acquired_at = core.world.now();
-        let ended = Notify::new();
-        let lease = Lease { core, name, token, fence, label, acquired_at, state, ended };
+        let (turn, ended) = (tokio::sync::Mutex::default(), Notify::new());
+        let lease = Lease { core, name, token, fence, label, acquired_at, state, turn, ended };
         let lease = Arc::new(lease);
         lease.plan();
         lease
@@ -162,22 +176,30 @@ impl Lease {
         self.core.keeper.insert(kept, due_at)
     }
 
-    /// Extends the lease by one round. Nodes that answer behind the quorum are repaired in the
-    /// background.
+    /// Extends the lease by one round, when those before it are decided. Nodes that answer behind
+    /// the quorum are repaired in the background.
     pub(super) async fn extend(self: &Arc<Self>) -> Result<(), ExtendError> {
+        let turn = self.turn.lock().await;
         let mut round = self.begin()?;
         self.until_decided(&mut round).await?;
+        drop(turn);
+        self.finish_behind(round);
+        Ok(())
+    }
+
+    fn finish_behind(self: &Arc<Self>, round: Extending) {
         if round.missing > 0 {
             let lease = Arc::clone(self);
             self.core.world.spawn(async move { lease.finish(round).await });
         }
-        Ok(())
     }
 
     /// The same, and repairs them before it returns.
     async fn renew(&self) -> Result<(), ExtendError> {
+        let turn = self.turn.lock().await;
         let mut round = self.begin()?;
         self.until_decided(&mut round).await?;
+        drop(turn);
         self.finish(round).await;
         Ok(())
     }
@@ -189,13 +211,19 @@ impl Lease {
         let Some(number) = self.send_extension(&inbox) else {
             return Err(ExtendError::Lost(self.ending().unwrap_or(Lost::Released)));
         };
-        let ends_at = self.core.world.now() + self.core.settings.rules.timeout;
+        let ends_at = self.core.world.now() + self.timeout();
         Ok(Extending { number, inbox, votes: vec![Vote::TimedOut; nodes], missing: nodes, ends_at })
+    }
+
+    /// For how long a node may take to answer.
+    fn timeout(&self) -> Duration {
+        let ttl = self.state().renewal.terms().ttl;
+        self.core.settings.rules.timeout(ttl.into())
     }
 
     /// Reads answers until a quorum has confirmed, or none can.
     async fn until_decided(&self, round: &mut Extending) -> Result<(), ExtendError> {
-        let mut timer = pin!(self.core.world.sleep(self.core.settings.rules.timeout));
+        let mut timer = pin!(self.core.world.sleep(self.timeout()));
         while round.missing > 0 {
             let Some(arrival) = round.inbox.next(timer.as_mut()).await else { break };
             match self.take(round, arrival) {
@@ -250,15 +278,20 @@ impl Lease {
 
     /// Extends the lease by this ttl, and renews it by this ttl from now on.
     pub(super) async fn extend_by(self: &Arc<Self>, ttl: Duration) -> Result<(), ExtendError> {
-        let rules = self.core.settings.rules;
-        let (terms, schedule) = rules.check(ttl).map_err(ExtendError::BadOption)?;
+        let asked = LeaseOptions { ttl, renews: self.state().renewal.renews(), max_hold: None };
+        let plan = self.core.settings.rules.plan(asked).map_err(ExtendError::BadOption)?;
+        let turn = self.turn.lock().await;
         {
+            let LeasePlan { terms, schedule, .. } = plan;
             let mut state = self.state();
-            let every = schedule.every.filter(|_| state.renewal.renews());
-            state.renewal.change(terms, every, schedule.margin);
+            state.renewal.change(terms, schedule.every, schedule.margin);
             state.longest = state.longest.max(terms.ttl);
         }
-        self.extend().await
+        let mut round = self.begin()?;
+        self.until_decided(&mut round).await?;
+        drop(turn);
+        self.finish_behind(round);
+        Ok(())
     }
 
     fn send_extension(&self, inbox: &Inbox) -> Option<RoundNumber> {

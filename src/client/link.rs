@@ -164,7 +164,7 @@ impl Link {
         wakes: Arc<Wakes>,
     ) -> (Link, impl Future<Output = ()> + Send + use<>) {
         let shared = Arc::new(LinkState { line: Mutex::default(), node, answering, wakes });
-        let driving = drive(Arc::clone(&shared), address, patience);
+        let driving = drive(Driver(Arc::clone(&shared)), address, patience);
         (Link(shared), driving)
     }
 
@@ -194,17 +194,30 @@ impl Drop for Link {
     }
 }
 
+/// Drives a connection, as long as it is there: the runtime that it lives on may end before the
+/// locker does.
+struct Driver(Arc<LinkState>);
+
+impl Drop for Driver {
+    fn drop(&mut self) {
+        let text = "the runtime in which this locker was built has ended: build it in one that \
+                    lives as long as it";
+        self.0.line().end(&NoReply::Refused(text.into()));
+    }
+}
+
 /// Keeps the node connected until the link is dropped and its line is empty.
-async fn drive(shared: Arc<LinkState>, address: Address, patience: Duration) {
-    let stall = STALL_MIN.max(patience * STALL_FACTOR);
+async fn drive(driver: Driver, address: Address, patience: Duration) {
+    let shared = &*driver.0;
+    let stall = STALL_MIN.max(patience.saturating_mul(STALL_FACTOR));
     let mut pause = PAUSE_MIN;
     loop {
-        match connect(&shared, &address, stall).await {
+        match connect(shared, &address, stall).await {
             Ok((stream, hears)) => {
                 shared.line().down = None;
                 shared.wakes.connected(shared.node, hears);
                 pause = PAUSE_MIN;
-                if serve(&shared, Connection::new(stream, stall)).await.is_break() {
+                if serve(shared, Connection::new(stream, stall)).await.is_break() {
                     return;
                 }
             }

@@ -1,5 +1,6 @@
 //! The locker: what a program acquires locks with.
 
+use std::fmt;
 use std::sync::Arc;
 
 use super::acquire::Acquire;
@@ -26,9 +27,15 @@ use crate::engine::Fence;
 /// guard.release().await?;
 /// # Ok(()) }
 /// ```
-#[derive(Clone, Debug)]
+#[derive(Clone)]
 pub struct Locker {
     core: Arc<Core>,
+}
+
+impl fmt::Debug for Locker {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.core.fmt(f)
+    }
 }
 
 impl Locker {
@@ -49,7 +56,7 @@ impl LockerBuilder {
         let runtime = tokio::runtime::Handle::try_current().map_err(|_| BuildError::NoRuntime)?;
         let addresses = self.addresses()?;
         let (quorum, settings) = self.check(addresses.len())?;
-        let network = Network::start(addresses, settings.rules.timeout, runtime);
+        let network = Network::start(addresses, settings.plan.timeout, runtime);
         Ok(Locker::from_core(Core::new(AnyWorld::Network(network), quorum, settings)))
     }
 

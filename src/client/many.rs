@@ -1,5 +1,6 @@
 //! Several locks at once, all or nothing.
 
+use std::fmt;
 use std::pin::Pin;
 use std::sync::Arc;
 
@@ -7,10 +8,10 @@ use super::acquire::{Acquire, options};
 use super::core::Core;
 use super::error::{AcquireError, Lost, ReleaseError};
 use super::guard::Guard;
+use super::printable::InShort;
 
 /// The guards of several locks, in the order of their names.
 #[must_use = "guards that are dropped release their locks"]
-#[derive(Debug)]
 pub struct Guards {
     guards: Vec<Guard>,
 }
@@ -21,10 +22,22 @@ pub struct Guards {
 /// # Cancellation
 /// As [`Acquire`].
 #[must_use = "an acquisition does nothing unless it is awaited"]
-#[derive(Debug)]
 pub struct AcquireMany {
     acquire: Acquire,
     names: Vec<Vec<u8>>,
+}
+
+impl fmt::Debug for Guards {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_list().entries(&self.guards).finish()
+    }
+}
+
+impl fmt::Debug for AcquireMany {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let names: Vec<InShort<'_>> = self.names.iter().map(|name| InShort(name)).collect();
+        f.debug_struct("AcquireMany").field("names", &names).finish_non_exhaustive()
+    }
 }
 
 impl AcquireMany {
@@ -64,6 +77,25 @@ impl IntoFuture for AcquireMany {
     }
 }
 
+/// The guards one by one, in the order of their names, each to be released by itself.
+impl IntoIterator for Guards {
+    type Item = Guard;
+    type IntoIter = std::vec::IntoIter<Guard>;
+
+    fn into_iter(self) -> Self::IntoIter {
+        self.guards.into_iter()
+    }
+}
+
+impl<'g> IntoIterator for &'g Guards {
+    type Item = &'g Guard;
+    type IntoIter = std::slice::Iter<'g, Guard>;
+
+    fn into_iter(self) -> Self::IntoIter {
+        self.iter()
+    }
+}
+
 impl Guards {
     /// The guards one by one, in the order of their names, each to be released by itself.
     #[must_use = "guards that are dropped release their locks"]
@@ -76,8 +108,18 @@ impl Guards {
         self.guards.iter().find(|guard| guard.name() == name.as_ref())
     }
 
-    /// All guards.
-    pub fn iter(&self) -> impl Iterator<Item = &Guard> {
+    /// How many there are.
+    pub const fn len(&self) -> usize {
+        self.guards.len()
+    }
+
+    /// Whether there is none.
+    pub const fn is_empty(&self) -> bool {
+        self.guards.is_empty()
+    }
+
+    /// All guards, in the order of their names.
+    pub fn iter(&self) -> std::slice::Iter<'_, Guard> {
         self.guards.iter()
     }
 

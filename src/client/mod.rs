@@ -55,7 +55,7 @@ mod waiter;
 mod wakes;
 mod world;
 
-pub use crate::engine::LockState;
+pub use crate::engine::{Fence, LockState};
 pub use crate::wire::lock_info::LockInfo;
 pub use crate::wire::node_info::{NodeField, NodeFields};
 
@@ -64,18 +64,20 @@ pub use acquire::Acquire;
 #[cfg(feature = "cli")]
 pub(crate) use error::SLOW;
 pub use error::{
-    AcquireError, AcquireReport, BuildError, ExtendError, Lost, ReleaseError, WithError,
+    AcquireError, AcquireReport, BuildError, ExtendError, FenceError, Lost, ReleaseError, WithError,
 };
 pub use guard::{Guard, Leaked};
 pub use holder::Holder;
+#[cfg(feature = "cli")]
+pub(crate) use inspect::LISTED_MAX;
 pub use inspect::{NodeInfo, NodeLocks};
 pub use locker::Locker;
 pub use many::{AcquireMany, Guards};
 #[cfg(feature = "cli")]
 pub(crate) use printable::{InShort, Printable, is_plain};
-#[cfg(feature = "cli")]
-pub(crate) use settings::TTL_MIN;
 pub use settings::{LockerBuilder, NAME_MAX};
+#[cfg(feature = "cli")]
+pub(crate) use settings::{TIMEOUTS_PER_TTL, TTL_MIN};
 pub use survey::{LockSurvey, NodeStatus, NodeSurvey, Survey};
 #[cfg(feature = "cli")]
 pub(crate) use vote::{Group, Length, Share, Summary};

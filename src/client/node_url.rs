@@ -5,6 +5,7 @@
 //! a password, who would never be logged in.
 
 use std::borrow::Cow;
+use std::fmt;
 use std::path::PathBuf;
 
 use percent_encoding::percent_decode_str;
@@ -44,20 +45,46 @@ pub(super) fn shown(url: &str) -> String {
         return url.rsplit_once('@').map_or(url.to_owned(), |(_, place)| format!("...@{place}"));
     };
     let Parts { scheme, login, place, parameters } = parts;
-    // A password without `@` behind it.
-    let place = if place.starts_with(':') { "..." } else { place };
+    let (place, fragment) = match place.split_once('#') {
+        Some((place, _)) => (place, "#..."),
+        None => (place, ""),
+    };
+    let place = without_secret(place);
     let login = login.map_or("", |_| "...@");
     let parameters = if parameters.is_empty() { "" } else { "?..." };
-    format!("{scheme}://{login}{place}{parameters}")
+    format!("{scheme}://{login}{place}{fragment}{parameters}")
+}
+
+/// The place, without what may be a password that nothing stands behind.
+fn without_secret(place: &str) -> Cow<'_, str> {
+    let address = place.split('/').next().unwrap_or_default();
+    match address.split_once(':') {
+        Some(("", _)) => "...".into(),
+        Some((host, port)) if !host.starts_with('[') && !is_digits(port) => {
+            format!("{host}:...").into()
+        }
+        Some(_) | None => place.into(),
+    }
+}
+
+fn is_digits(text: &str) -> bool {
+    text.bytes().all(|byte| byte.is_ascii_digit())
 }
 
 /// What a URL says.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, PartialEq, Eq)]
 pub(super) struct NodeUrl {
     pub(super) place: Location,
     pub(super) user: Option<String>,
     pub(super) password: Option<String>,
     pub(super) database: i64,
+}
+
+/// Without the password.
+impl fmt::Debug for NodeUrl {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("NodeUrl").field("place", &self.place).finish_non_exhaustive()
+    }
 }
 
 /// Where a node is.
@@ -74,20 +101,22 @@ pub(super) enum Location {
 pub(super) fn read(text: &str) -> Result<NodeUrl, String> {
     check(text)?;
     let url = Url::parse(text).map_err(|error| error.to_string())?;
-    if url.scheme().ends_with("unix") { socket(&url) } else { tcp(&url) }
-}
-
-fn tcp(url: &Url) -> Result<NodeUrl, String> {
-    let is_tls = matches!(url.scheme(), "rediss" | "valkeys");
     match url.fragment() {
         None => {}
         Some("insecure") => {
             return Err("#insecure is not supported: a lock trusts what its nodes say".to_owned());
         }
-        Some(_) => return Err("nothing is known that begins with #".to_owned()),
+        Some(_) => {
+            return Err("nothing is known that begins with #: write %23 for # itself".to_owned());
+        }
     }
+    if url.scheme().ends_with("unix") { socket(&url) } else { tcp(&url) }
+}
+
+fn tcp(url: &Url) -> Result<NodeUrl, String> {
+    let is_tls = matches!(url.scheme(), "rediss" | "valkeys");
     let host = match url.host().ok_or("it has no host")? {
-        url::Host::Domain(name) => name.to_ascii_lowercase(),
+        url::Host::Domain(name) => domain(name),
         url::Host::Ipv4(address) => address.to_string(),
         url::Host::Ipv6(address) => address.to_string(),
     };
@@ -102,6 +131,15 @@ fn tcp(url: &Url) -> Result<NodeUrl, String> {
         password: url.password().map(decoded).transpose().map_err(not_text)?,
         database: database(url.path().trim_matches('/'))?,
     })
+}
+
+/// A name, or an IPv4 address in one of its shorter spellings, as 127.1: those that the system
+/// would connect to.
+fn domain(name: &str) -> String {
+    match url::Host::parse(name) {
+        Ok(url::Host::Ipv4(address)) => address.to_string(),
+        Ok(url::Host::Domain(_) | url::Host::Ipv6(_)) | Err(_) => name.to_ascii_lowercase(),
+    }
 }
 
 fn socket(url: &Url) -> Result<NodeUrl, String> {
@@ -134,6 +172,9 @@ fn check(url: &str) -> Result<(), String> {
     let parts = split(url).ok_or_else(|| "it has no scheme, as redis://".to_owned())?;
     if !SCHEMES.contains(&parts.scheme) {
         return Err(format!("'{}' is no scheme of a node", parts.scheme));
+    }
+    if url.matches("://").count() > 1 {
+        return Err("it looks like several: give one URL per node".to_owned());
     }
     check_escapes(&parts)?;
     let is_socket = parts.scheme.ends_with("unix");
@@ -195,12 +236,20 @@ fn check_place(place: &str) -> Result<(), String> {
         }
         None => place.split_once(':').map_or((place, None), |(host, port)| (host, Some(port))),
     };
+    let is_ipv6 = |c: char| c.is_ascii_hexdigit() || matches!(c, ':' | '.');
+    if place.matches(':').count() > 1 && place.chars().all(is_ipv6) {
+        return Err("write an IPv6 address in brackets, as [::1]".to_owned());
+    }
     if host.is_empty() {
         return Err("it has no host".to_owned());
     }
     let is_port = |port: &str| port.parse::<u16>().is_ok_and(|port| port > 0);
     match port.filter(|port| !port.is_empty() && !is_port(port)) {
-        Some(port) => Err(format!("the port '{port}' is no number from 1 to 65535")),
+        Some(port) if is_digits(port) => {
+            Err(format!("the port '{port}' is no number from 1 to 65535"))
+        }
+        // It may be a password.
+        Some(_) => Err("its port is no number: write a login as user:password@host".to_owned()),
         None => Ok(()),
     }
 }
@@ -217,9 +266,16 @@ mod tests {
             ("http://h", "'http'"),
             ("redis://h:99999", "'99999'"),
             ("redis://h:0", "'0'"),
-            ("redis://h:abc", "'abc'"),
+            ("redis://h:abc", "port is no number"),
+            ("redis://me:s3cret", "user:password@host"),
+            ("redis://a, redis://b", "one URL per node"),
+            ("redis://::1", "[::1]"),
+            ("redis://fe80::1:7001", "[::1]"),
+            ("unix:///s?pass=s#s3cret", "%23"),
             ("redis://[::1", "bracket"),
-            ("redis://[::1]:x", "'x'"),
+            ("redis://[::1]:x", "port is no number"),
+            ("redis://127.1:x", "port"),
+            ("redis://0:1", "listens"),
             ("redis://", "no host"),
             ("redis://:7001", "no host"),
             ("redis://h?foo=bar", "'foo'"),
@@ -257,6 +313,10 @@ mod tests {
         assert_eq!(read("redis://h"), Ok(tcp("h", 6379)));
         assert_eq!(read("valkey://H.example:"), Ok(tcp("h.example", 6379)));
         assert_eq!(read("redis://h:65535/3"), Ok(NodeUrl { database: 3, ..tcp("h", 65_535) }));
+        for spelling in ["127.1", "0x7f.0.0.1", "2130706433"] {
+            assert_eq!(read(&format!("redis://{spelling}")), Ok(tcp("127.0.0.1", 6379)));
+        }
+        assert_eq!(read("redis://my_host"), Ok(tcp("my_host", 6379)));
         assert_eq!(read("redis://h?protocol=resp3"), Ok(tcp("h", 6379)));
         let secret = |user: Option<&str>, password: &str| NodeUrl {
             user: user.map(str::to_owned),
@@ -297,6 +357,11 @@ mod tests {
             "redis://:s3cret",
             "u:s3cret@h",
             "unix:///x?pass=s3cret&foo=1",
+            "unix:///x#s3cret",
+            "redis://h/1#s3cret",
+            "redis://:p@h#s3cret",
+            "redis://me:s3cret",
+            "redis://me:s3cret/1",
         ] {
             let shown = shown(url);
             assert!(!shown.contains("s3") && !shown.contains("cr"), "{url}: {shown}");

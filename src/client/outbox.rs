@@ -85,6 +85,8 @@ pub(super) struct Outbox {
     /// Why the node cannot be reached at present.
     pub(super) down: Option<NoReply>,
     pub(super) is_closed: bool,
+    /// Nobody drives the connection any more.
+    is_over: bool,
     pub(super) driver: Option<Waker>,
     asked: Outstanding,
 }
@@ -102,7 +104,7 @@ impl Outbox {
             && part.is_none_or(|part| self.asked.has(part.claim));
         let item = Item { packet: packet.clone(), reply_to, is_owed, put_off_until: None };
         if let Some(failure) = self.refusal(is_owed) {
-            if is_owed {
+            if is_owed && !self.is_over {
                 self.items.push_back(item.again());
                 self.asked.forget(part);
             }
@@ -148,6 +150,13 @@ impl Outbox {
             item.is_owed
         });
         self.count_once();
+    }
+
+    /// Nobody drives the connection any more, so nothing will ever be sent.
+    pub(super) fn end(&mut self, failure: &NoReply) {
+        self.down = Some(failure.clone());
+        self.is_over = true;
+        self.items.drain(..).for_each(|mut item| item.answer(Err(failure.clone())));
     }
 
     /// A connection that breaks again and again leaves the same release behind each time.

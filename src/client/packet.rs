@@ -6,6 +6,7 @@
 //! A release that also puts a ticket in line is repeated without that: a ticket belongs to the
 //! connection over which it was put there.
 
+use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -17,13 +18,20 @@ use crate::wire::resp;
 pub const TOKEN_LENGTH: usize = 20;
 
 /// One command, ready to be sent.
-#[derive(Clone, Debug)]
+#[derive(Clone)]
 pub struct Packet {
     bytes: Arc<[u8]>,
     /// What is sent in place of `bytes` after the node has refused them, or the connection broke.
     plain: Option<Arc<[u8]>>,
     care: Care,
     part: Option<Part>,
+}
+
+/// Without the bytes: they hold a token, or a password.
+impl fmt::Debug for Packet {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Packet").field("care", &self.care).finish_non_exhaustive()
+    }
 }
 
 /// By which an acquisition is known to a node's line: of its token, which is random.

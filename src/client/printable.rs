@@ -4,6 +4,7 @@
 //! they could clear a screen, forge a line of a log, or show one name as another. Every such text
 //! passes through [`Printable`], the only place that decides what may stay as it is.
 
+use std::collections::BTreeMap;
 use std::{fmt, io};
 
 /// Characters that have no width, or that look like nothing: two names could look the same. The
@@ -52,8 +53,24 @@ impl fmt::Display for Printable<'_> {
 /// A name of a lock as [`Printable`] shows it; of a long one the beginning, and its length.
 pub(crate) struct InShort<'a>(pub(crate) &'a [u8]);
 
+/// What there is by name, for what is printed for programmers.
+pub(super) struct Named<'a, T>(pub(super) &'a BTreeMap<Vec<u8>, T>);
+
+impl<T: fmt::Debug> fmt::Debug for Named<'_, T> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_map().entries(self.0.iter().map(|(name, of)| (InShort(name), of))).finish()
+    }
+}
+
 /// The most bytes of a name that a message shows.
 const SHOWN_MAX: usize = 256;
+
+/// In quotes, for what is printed for programmers.
+impl fmt::Debug for InShort<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "\"{self}\"")
+    }
+}
 
 impl fmt::Display for InShort<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -66,6 +83,13 @@ impl fmt::Display for InShort<'_> {
         let inside = name[..=SHOWN_MAX].iter().rev().take_while(|byte| is_within(byte)).count();
         let shown = Printable(&name[..SHOWN_MAX - inside.min(3)]);
         write!(f, "{shown}... ({} bytes)", name.len())
+    }
+}
+
+/// In quotes, for what is printed for programmers.
+impl fmt::Debug for Printable<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "\"{self}\"")
     }
 }
 

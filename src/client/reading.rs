@@ -107,7 +107,9 @@ fn in_words(text: &str) -> Option<String> {
     if code::word_of(text) == code::BADTOKEN.word {
         // The client made it, and people have no say in its length.
         let name = "lockmod.max-token-bytes";
-        return Some(format!("{text}; this client needs {name} of {TOKEN_LENGTH} or more there"));
+        return Some(format!(
+            "{text}, see {name}; a token of this client has {TOKEN_LENGTH} bytes"
+        ));
     }
     let max = Length(refusal::read_max_ttl(text)?);
     Some(format!("BADTTL a lease may last at most {max} there, see lockmod.max-ttl"))
@@ -174,7 +176,7 @@ mod tests {
         assert_eq!(error_vote("BADTTL x"), Vote::Refused("BADTTL x".into()));
         let refusal = Refusal::BadToken { length: TOKEN_LENGTH, max: 16 };
         let Vote::Refused(text) = error_vote(&refusal.to_string()) else { panic!() };
-        let what_to_do = "; this client needs lockmod.max-token-bytes of 20 or more there";
+        let what_to_do = ", see lockmod.max-token-bytes; a token of this client has 20 bytes";
         assert!(text.starts_with("BADTOKEN ") && text.ends_with(what_to_do), "{text}");
     }
 

@@ -1,5 +1,6 @@
 //! The settings of a locker: what may be set, what is refused, and why.
 
+use std::fmt;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
@@ -7,9 +8,10 @@ use std::time::Duration;
 use super::connect::Address;
 use super::error::BuildError;
 use super::node_url;
+use super::printable::Printable;
 use super::tls::{Pem, Tls};
 use super::vote::Length;
-use crate::engine::{LABEL_MAX, Millis, NODES_MAX, Quorum, Schedule, Terms};
+use crate::engine::{LABEL_MAX, Millis, NODES_MAX, Quorum, Schedule, TOKEN_MAX, Terms};
 use crate::wire::resp::STRING_MAX;
 
 /// The length of a lease unless told otherwise.
@@ -24,6 +26,17 @@ const WAIT_DEFAULT: Duration = Duration::from_secs(10);
 const TIMEOUT_DIVISOR: u32 = 20;
 const TIMEOUT_DEFAULT_MIN: Duration = Duration::from_millis(50);
 const TIMEOUT_DEFAULT_MAX: Duration = Duration::from_millis(500);
+/// Of a very short ttl, this part.
+const TIMEOUT_DEFAULT_DIVISOR_MIN: u32 = 4;
+/// Of a lease that is short, or may be held for a short time only, this part is left for stopping.
+const MARGIN_DIVISOR: u64 = 2;
+/// How often a timeout must fit into the ttl.
+pub(crate) const TIMEOUTS_PER_TTL: u32 = 3;
+/// A ttl whose drift is the default has room for it if this part of the rest and this rounding are
+/// left.
+const DRIFT_PART: u32 = 50;
+const DRIFT_ROUNDED: Duration = Duration::from_millis(5);
+
 /// Collects the settings of a [`Locker`](super::Locker).
 ///
 /// ```no_run
@@ -40,7 +53,7 @@ const TIMEOUT_DEFAULT_MAX: Duration = Duration::from_millis(500);
 ///     .build()?;
 /// # Ok(()) }
 /// ```
-#[derive(Clone, Debug, Default)]
+#[derive(Clone, Default)]
 pub struct LockerBuilder {
     nodes: Vec<String>,
     ttl: Option<Duration>,
@@ -88,8 +101,9 @@ impl LockerBuilder {
         self
     }
 
-    /// How long each node's answer is waited for: less than a third of the ttl. By default a
-    /// twentieth of the ttl, at least 50 ms and at most 500 ms.
+    /// How long each node's answer is waited for: at most a third of the ttl, also of one that a
+    /// call asks for. By default a twentieth of the call's ttl, at least 50 ms (or a quarter of a
+    /// ttl below 200 ms) and at most 500 ms.
     #[must_use]
     pub fn timeout(mut self, timeout: Duration) -> Self {
         self.timeout = Some(timeout);
@@ -113,7 +127,7 @@ impl LockerBuilder {
     }
 
     /// How long before the end of its validity a lease is called lost, so that its holder can
-    /// stop in time. By default a tenth of the ttl, at most 1 s.
+    /// stop in time. By default a tenth of the ttl, at most 1 s, and at most half of `max_hold`.
     #[must_use]
     pub fn lost_margin(mut self, margin: Duration) -> Self {
         self.margin = Some(margin);
@@ -127,7 +141,7 @@ impl LockerBuilder {
         self
     }
 
-    /// For how long a lease may be held in all; without limit by default.
+    /// For how long a lease may be held in all: at least 20 ms; without limit by default.
     #[must_use]
     pub fn max_hold(mut self, max_hold: Duration) -> Self {
         self.max_hold = Some(max_hold);
@@ -207,9 +221,12 @@ impl LockerBuilder {
                 let problem = format!("'{}': {problem}", node_url::shown(given));
                 BuildError::BadUrl { position: index + 1, problem }
             })?;
-            if let Some(same) = addresses.iter().find(|other| other.is_same_node(&address)) {
-                let (first, second) = (same.name().to_string(), address.name().to_string());
-                return Err(BuildError::SameNode { first, second });
+            let same = addresses.iter().position(|other| other.is_same_node(&address));
+            if let Some(same) = same {
+                let (first, second) =
+                    (addresses[same].name().to_string(), address.name().to_string());
+                let positions = [same + 1, index + 1];
+                return Err(BuildError::SameNode { positions, first, second });
             }
             addresses.push(address);
         }
@@ -239,34 +256,65 @@ impl LockerBuilder {
         if count.is_multiple_of(2) && !self.allow_even {
             return Err(BuildError::EvenNodes { count });
         }
-        let ttl = self.ttl.unwrap_or(TTL_DEFAULT);
-        let by_ttl = (ttl / TIMEOUT_DIVISOR).clamp(TIMEOUT_DEFAULT_MIN, TIMEOUT_DEFAULT_MAX);
         let rules = LeaseRules {
             drift: self.drift,
             margin: self.margin,
             max_ttl: self.max_ttl.unwrap_or(TTL_MAX_DEFAULT),
-            timeout: self.timeout.unwrap_or(by_ttl.min(ttl / 4)),
+            timeout: self.timeout,
         };
-        let (terms, mut schedule) = rules.check(ttl).map_err(BuildError::BadOption)?;
-        schedule.every = schedule.every.filter(|_| !self.no_renewal);
-        schedule.max_hold = self.max_hold.map(Millis::round_down);
+        let asked = LeaseOptions {
+            ttl: self.ttl.unwrap_or(TTL_DEFAULT),
+            renews: !self.no_renewal,
+            max_hold: self.max_hold,
+        };
+        let plan = rules.plan(asked).map_err(BuildError::BadOption)?;
         check_label(&self.label).map_err(BuildError::BadOption)?;
         let wait = self.wait.unwrap_or(WAIT_DEFAULT);
         let label = Arc::from(self.label.as_slice());
-        Ok((quorum, Settings { terms, schedule, rules, wait, label }))
+        Ok((quorum, Settings { rules, asked, plan, wait, label }))
+    }
+}
+
+/// Never with passwords, which URLs may hold, or keys.
+impl fmt::Debug for LockerBuilder {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let nodes: Vec<String> = self.nodes.iter().map(|url| node_url::shown(url)).collect();
+        f.debug_struct("LockerBuilder")
+            .field("nodes", &nodes)
+            .field("ttl", &self.ttl)
+            .field("wait", &self.wait)
+            .field("label", &Printable(&self.label))
+            .finish_non_exhaustive()
     }
 }
 
 /// How locks are asked for unless a call says otherwise.
 #[derive(Clone, Debug)]
 pub(super) struct Settings {
-    pub(super) terms: Terms,
-    pub(super) schedule: Schedule,
     /// What a lease of any length must keep.
     pub(super) rules: LeaseRules,
+    pub(super) asked: LeaseOptions,
+    pub(super) plan: LeasePlan,
     /// How long a lock that is held is waited for.
     pub(super) wait: Duration,
     pub(super) label: Arc<[u8]>,
+}
+
+/// What a call may ask for of its lease.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct LeaseOptions {
+    pub(super) ttl: Duration,
+    pub(super) renews: bool,
+    pub(super) max_hold: Option<Duration>,
+}
+
+/// What follows from that.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct LeasePlan {
+    pub(super) terms: Terms,
+    pub(super) schedule: Schedule,
+    /// For how long a node may take to answer.
+    pub(super) timeout: Duration,
 }
 
 /// What a lease of any length must keep.
@@ -275,17 +323,23 @@ pub(super) struct LeaseRules {
     drift: Option<Duration>,
     margin: Option<Duration>,
     max_ttl: Duration,
-    /// For how long a node may take to answer.
-    pub(super) timeout: Duration,
+    timeout: Option<Duration>,
 }
 
 impl LeaseRules {
-    /// Checks a ttl, and derives what follows from it.
-    pub(super) fn check(&self, ttl: Duration) -> Result<(Terms, Schedule), String> {
-        self.check_ttl(ttl)?;
-        let terms = self.terms(ttl)?;
-        self.check_timeout(ttl)?;
-        Ok((terms, self.schedule(terms)?))
+    /// Checks what is asked for, and derives what follows from it.
+    pub(super) fn plan(&self, asked: LeaseOptions) -> Result<LeasePlan, String> {
+        self.check_ttl(asked.ttl)?;
+        self.check_timeout(asked.ttl)?;
+        let terms = self.terms(asked.ttl)?;
+        let schedule = self.schedule(terms, asked)?;
+        Ok(LeasePlan { terms, schedule, timeout: self.timeout(asked.ttl) })
+    }
+
+    /// For how long a node may take to answer where a lease is this long.
+    pub(super) fn timeout(&self, ttl: Duration) -> Duration {
+        let by_ttl = (ttl / TIMEOUT_DIVISOR).clamp(TIMEOUT_DEFAULT_MIN, TIMEOUT_DEFAULT_MAX);
+        self.timeout.unwrap_or(by_ttl.min(ttl / TIMEOUT_DEFAULT_DIVISOR_MIN))
     }
 
     fn check_ttl(&self, ttl: Duration) -> Result<(), String> {
@@ -293,7 +347,7 @@ impl LeaseRules {
             return Err(format!(
                 "ttl {} is too short to work under: give at least {}",
                 Length(ttl),
-                Length(TTL_MIN)
+                Length(self.ttl_min())
             ));
         }
         if ttl > self.max_ttl {
@@ -305,6 +359,20 @@ impl LeaseRules {
             ));
         }
         Ok(())
+    }
+
+    /// A ttl that the other settings leave room for.
+    fn ttl_min(&self) -> Duration {
+        let (timeout, drift) = (self.timeout.unwrap_or_default(), self.drift.unwrap_or_default());
+        let by_margin = self.margin.map(|margin| {
+            let drift = self.drift.unwrap_or(margin / DRIFT_PART + DRIFT_ROUNDED);
+            margin.saturating_add(drift).saturating_add(DRIFT_ROUNDED)
+        });
+        let min = TTL_MIN
+            .max(timeout.saturating_mul(TIMEOUTS_PER_TTL))
+            .max(drift.saturating_mul(2).saturating_add(DRIFT_ROUNDED))
+            .max(by_margin.unwrap_or_default());
+        Length::rounded_up(min)
     }
 
     fn terms(&self, ttl: Duration) -> Result<Terms, String> {
@@ -323,28 +391,45 @@ impl LeaseRules {
     }
 
     fn check_timeout(&self, ttl: Duration) -> Result<(), String> {
-        if self.timeout.is_zero() || self.timeout * 3 > ttl {
+        let (timeout, most) = (self.timeout(ttl), ttl / TIMEOUTS_PER_TTL);
+        if timeout.is_zero() {
+            return Err("timeout 0ms leaves no time for an answer: give at least 1ms".to_owned());
+        }
+        if timeout > most {
             return Err(format!(
-                "timeout {} does not fit into the ttl {}: give less than a third of it, so that a \
-                 renewal can be tried again",
-                Length(self.timeout),
-                Length(ttl)
+                "timeout {} does not fit into the ttl {}: give at most {}, a third of it, so that \
+                 a renewal can be tried again",
+                Length(timeout),
+                Length(ttl),
+                Length::rounded_down(most)
             ));
         }
         Ok(())
     }
 
-    fn schedule(&self, terms: Terms) -> Result<Schedule, String> {
-        let mut schedule = Schedule::of(terms.ttl);
-        schedule.margin = self.margin.map_or(schedule.margin, Millis::round_up);
-        let margin = schedule.margin;
-        if terms.ttl.saturating_sub(terms.drift) <= margin {
+    fn schedule(&self, terms: Terms, asked: LeaseOptions) -> Result<Schedule, String> {
+        let max_hold = asked.max_hold.map(Millis::round_down);
+        if let Some(max_hold) = asked.max_hold.filter(|max_hold| *max_hold < TTL_MIN) {
             return Err(format!(
-                "lost_margin {margin} leaves nothing of the ttl {}: make it smaller",
-                Length(terms.ttl.into())
+                "max_hold {} is too short to work under: give at least {}",
+                Length(max_hold),
+                Length(TTL_MIN)
             ));
         }
-        Ok(schedule)
+        let length = max_hold.map_or(terms.ttl, |max_hold| max_hold.min(terms.ttl));
+        let by_ttl = Schedule::of(terms.ttl).margin;
+        let by_length = Millis::new(length.get() / MARGIN_DIVISOR);
+        let margin = self.margin.map_or(by_ttl.min(by_length), Millis::round_up);
+        if length <= margin || terms.ttl.saturating_sub(terms.drift) <= margin {
+            let what = if length < terms.ttl { "max_hold" } else { "the ttl" };
+            return Err(format!(
+                "lost_margin {} leaves nothing of {what} {}: make it smaller",
+                Length(margin.into()),
+                Length(length.into())
+            ));
+        }
+        let every = Schedule::of(terms.ttl).every.filter(|_| asked.renews);
+        Ok(Schedule { every, margin, max_hold })
     }
 }
 
@@ -361,6 +446,14 @@ pub(super) fn check_name(name: &[u8]) -> Result<(), String> {
     Ok(())
 }
 
+/// Checks the length of a token that was given.
+pub(super) fn check_token(token: &[u8]) -> Result<(), String> {
+    match token.len() {
+        1..=TOKEN_MAX => Ok(()),
+        length => Err(format!("a token has 1 to {TOKEN_MAX} bytes, and this one {length}")),
+    }
+}
+
 /// Checks the length of a label; empty means none.
 pub(super) fn check_label(label: &[u8]) -> Result<(), String> {
     if label.len() > LABEL_MAX {
@@ -372,6 +465,8 @@ pub(super) fn check_label(label: &[u8]) -> Result<(), String> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use proptest::option;
+    use proptest::prelude::*;
 
     fn problem(builder: LockerBuilder) -> String {
         let addresses = builder.addresses();
@@ -390,7 +485,8 @@ mod tests {
         assert_eq!(problem(LockerBuilder::default()), "no nodes: give the URL of at least one");
         assert!(problem(three().node("redis://d")).contains("allow_even_nodes()"));
         assert_eq!(problem(three().node("redis://d").allow_even_nodes()), "");
-        assert!(problem(three().node("redis://A:6379/5")).contains("same node"));
+        let said = "nodes 1 and 4, a:6379 and a:6379, are the same node";
+        assert!(problem(three().node("redis://A:6379/5")).starts_with(said));
         assert!(problem(three().node("htp:x")).starts_with("node 4 has no usable URL"));
         assert!(problem(three().ttl(millis(86_400_001))).contains("max_ttl()"));
         assert_eq!(problem(three().ttl(millis(3_600_000))), "");
@@ -399,7 +495,15 @@ mod tests {
         assert!(problem(three().ttl(millis(100)).drift(millis(50))).contains("longer ttl"));
         assert!(problem(three().ttl(millis(900)).timeout(millis(301))).contains("third"));
         assert_eq!(problem(three().ttl(millis(900)).timeout(millis(300))), "");
-        assert!(problem(three().timeout(Duration::ZERO)).contains("third"));
+        assert!(problem(three().timeout(Duration::ZERO)).contains("at least 1ms"));
+        let said = problem(three().ttl(millis(600_000)).timeout(millis(200_001)));
+        assert!(said.contains("give at most 3m"), "{said}");
+        for max_hold in [0, 1, 19] {
+            assert!(problem(three().max_hold(millis(max_hold))).contains("at least 20ms"));
+        }
+        assert_eq!(problem(three().max_hold(millis(20))), "");
+        let margin = three().max_hold(millis(500)).lost_margin(millis(500));
+        assert!(problem(margin).contains("nothing of max_hold 500ms"));
         assert!(problem(three().label([b'x'; 129])).contains("at most 128"));
         assert_eq!(problem(three().label([b'x'; 128])), "");
         assert!(problem(three().lost_margin(Duration::from_secs(30))).contains("smaller"));
@@ -435,10 +539,65 @@ mod tests {
         assert!(text.contains("no root certificates"), "{text}");
     }
 
+    fn lengths() -> impl Strategy<Value = Duration> {
+        let any = || (any::<u64>(), 0..1_000_000_000_u32).prop_map(|(s, n)| Duration::new(s, n));
+        prop_oneof![
+            Just(Duration::ZERO),
+            Just(Duration::MAX),
+            any(),
+            (0..100_000_u64).prop_map(Duration::from_millis),
+            (0..u32::MAX).prop_map(|nanos| Duration::new(0, nanos % 1_000_000_000)),
+        ]
+    }
+
+    proptest! {
+        /// `timeout(Duration::MAX)` panicked.
+        #[test]
+        fn no_length_of_time_makes_a_setting_panic(
+            ttl in option::of(lengths()),
+            max_ttl in option::of(lengths()),
+            (timeout, wait, drift) in (option::of(lengths()), lengths(), option::of(lengths())),
+            (margin, max_hold) in (option::of(lengths()), option::of(lengths())),
+        ) {
+            let builder = LockerBuilder { ttl, max_ttl, timeout, drift, margin, ..three() };
+            let builder = LockerBuilder { wait: Some(wait), max_hold, ..builder };
+            let Ok((_, settings)) = builder.check(3) else { return Ok(()) };
+            let plan = settings.plan;
+            prop_assert!(!plan.timeout.is_zero() && plan.timeout <= settings.asked.ttl / 3);
+            prop_assert!(plan.schedule.margin < plan.terms.ttl);
+            prop_assert!(plan.schedule.max_hold.is_none_or(|most| plan.schedule.margin < most));
+        }
+
+        /// A bound was named that the next check refused.
+        #[test]
+        fn a_ttl_that_is_named_as_long_enough_is(
+            timeout in option::of(lengths()),
+            drift in option::of(lengths()),
+            margin in option::of(lengths()),
+        ) {
+            let day = Duration::from_secs(86_400);
+            let short = |length: &Option<Duration>| length.is_none_or(|length| length < day);
+            prop_assume!([timeout, drift, margin].iter().all(short));
+            prop_assume!(timeout != Some(Duration::ZERO));
+            let rules = LeaseRules { drift, margin, max_ttl: Duration::MAX, timeout };
+            let asked = |ttl| LeaseOptions { ttl, renews: true, max_hold: None };
+            let said = rules.plan(asked(Duration::from_millis(19))).unwrap_err();
+            let named = Length(rules.ttl_min()).to_string();
+            prop_assert!(said.ends_with(&named), "{} {}", said, named);
+            let plan = rules.plan(asked(rules.ttl_min()));
+            prop_assert!(plan.is_ok(), "{:?}", plan);
+        }
+    }
+
     #[test]
     fn a_builder_that_is_printed_tells_no_key() {
-        let builder = three().client_certificate("chain", "SECRET");
-        assert!(!format!("{builder:?}").contains(&format!("{:?}", b"SECRET")), "{builder:?}");
+        let builder = three().client_certificate("chain", "SECRET").node("redis://u:SECRET@d");
+        let shown = format!("{builder:?} {:?}", builder.tls);
+        assert!(
+            !shown.contains(&format!("{:?}", b"SECRET")) && !shown.contains("SECRET"),
+            "{shown}"
+        );
+        assert!(shown.contains("redis://...@d"), "{shown}");
     }
 
     #[test]

@@ -5,6 +5,7 @@
 //! node is one command, and locks are listed only up to a number that the caller gives.
 
 use std::collections::BTreeMap;
+use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -12,6 +13,7 @@ use futures_util::future::join_all;
 
 use super::locker::Locker;
 use super::packet::Packet;
+use super::printable::Named;
 use super::reading::{error_vote, lock_info};
 use super::search::{Counted, Locks, Wanted};
 use super::vote::{NodeReport, Vote};
@@ -24,7 +26,7 @@ use crate::wire::resp::Reply;
 const ASKED_AT_ONCE: usize = 1_000;
 
 /// What all nodes say at about the same time.
-#[derive(Clone, Debug)]
+#[derive(Clone)]
 #[non_exhaustive]
 pub struct Survey {
     /// The nodes, in the order of the settings.
@@ -43,6 +45,15 @@ pub struct Survey {
     pub unnamed: u64,
     /// The highest fence that clients count for sure: 4 weeks ahead of the time here.
     pub counted_max: Fence,
+}
+
+impl fmt::Debug for Survey {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Survey")
+            .field("nodes", &self.nodes)
+            .field("locks", &Named(&self.locks))
+            .finish_non_exhaustive()
+    }
 }
 
 /// What one node says of itself.
@@ -128,17 +139,44 @@ impl Survey {
     }
 }
 
+/// Nodes know holders by their tokens, and do not tell those. Holders are told apart by label and
+/// fence. So a holder whose lease came back to a node with a larger fence there is counted short by
+/// that node; but nobody is said to hold a lock on nodes that have another's lease.
 impl LockSurvey {
     /// On how many nodes it is held by the holder that [`LockSurvey::best`] names.
     pub fn held_count(&self) -> usize {
-        let Some(best) = self.best().filter(|best| best.state == LockState::Held) else { return 0 };
-        let is_same = |info: &&LockInfo| info.state == LockState::Held && info.fence == best.fence;
-        self.nodes.iter().flatten().filter(is_same).count()
+        self.best().map_or(0, |best| self.count_like(best))
     }
 
-    /// What the most telling node says: one where it is held, with the highest fence.
+    /// On how many nodes it is held with another fence or label: by another, or by the same holder
+    /// where a node had forgotten the lease and has issued larger fences since.
+    pub fn held_otherwise(&self) -> usize {
+        self.held().count() - self.held_count()
+    }
+
+    /// What the most telling node says: one of those where the holder has it that most nodes name;
+    /// of several such holders the one with the highest fence.
     pub fn best(&self) -> Option<&LockInfo> {
-        self.nodes.iter().flatten().max_by_key(|info| (info.state == LockState::Held, info.fence))
+        let told = |info: &&LockInfo| {
+            (info.state == LockState::Held, self.count_like(info), info.fence, info.left)
+        };
+        self.nodes.iter().flatten().max_by_key(told)
+    }
+
+    fn held(&self) -> impl Iterator<Item = &LockInfo> {
+        self.nodes.iter().flatten().filter(|info| info.state == LockState::Held)
+    }
+
+    /// On how many nodes it is held by whom this node says.
+    fn count_like(&self, one: &LockInfo) -> usize {
+        if one.state != LockState::Held {
+            return 0;
+        }
+        fn holder(info: &LockInfo) -> (Fence, Option<&[u8]>) {
+            let label = info.raw_label.as_deref().or(info.label.as_deref().map(str::as_bytes));
+            (info.fence, label)
+        }
+        self.held().filter(|info| holder(info) == holder(one)).count()
     }
 
     /// How many wait for it: the longest line of a node.
@@ -397,6 +435,37 @@ mod tests {
         let bare = Reply::Text(b"# Replication\r\nrole:master\r\n".into());
         assert_eq!(super::status(Some(&bare)), Err(Vote::ModuleMissing));
         assert!(matches!(super::status(None), Err(Vote::Garbled(_))));
+    }
+
+    fn told(nodes: &[(u64, &str)]) -> LockSurvey {
+        let info = |(fence, label): &(u64, &str)| LockInfo {
+            state: LockState::Held,
+            fence: Fence::new(*fence).unwrap(),
+            label: Some((*label).to_owned()).filter(|label| !label.is_empty()),
+            ..LockInfo::default()
+        };
+        LockSurvey { nodes: nodes.iter().map(|node| Some(info(node))).collect() }
+    }
+
+    /// One command counted all leases, and another those with the highest fence.
+    #[test]
+    fn holders_are_told_apart_by_label_and_fence_and_the_one_of_most_nodes_counts() {
+        let counts = |lock: &LockSurvey| {
+            let best = lock.best().unwrap();
+            (best.fence.get(), lock.held_count(), lock.held_otherwise())
+        };
+        let three_holders = told(&[(7, "a"), (8, "b"), (9, "c")]);
+        assert_eq!(counts(&three_holders), (9, 1, 2));
+        // At the third node the lease was repaired, with that node's next fence.
+        let one_holder = told(&[(7, "a"), (7, "a"), (1_000_001, "a")]);
+        assert_eq!(counts(&one_holder), (7, 2, 1));
+        let split = told(&[(7, "a"), (7, "b"), (7, "")]);
+        assert_eq!(counts(&split).1, 1);
+        assert_eq!(counts(&told(&[(7, "a"); 3])), (7, 3, 0));
+        assert_eq!(
+            (LockSurvey::default().held_count(), LockSurvey::default().held_otherwise()),
+            (0, 0)
+        );
     }
 
     #[test]

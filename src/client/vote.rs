@@ -8,7 +8,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::printable::Printable;
-use crate::engine::{Answer, Extension, Fence, RaiseAnswer, Stand};
+use crate::engine::{Answer, Extension, Fence, Millis, RaiseAnswer, Stand};
 
 /// What one node said to a request.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -273,6 +273,8 @@ impl fmt::Display for Vote {
     }
 }
 
+impl std::error::Error for Vote {}
+
 /// The vote of one node, with the node's name.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct NodeReport {
@@ -407,6 +409,35 @@ impl fmt::Display for Share {
 /// A length of time as people write it, and as the arguments of the command are written.
 pub(crate) struct Length(pub(crate) Duration);
 
+impl Length {
+    /// The longest length that is shown as it is and is not above this one: for what a caller may
+    /// rely on, or may ask for at most.
+    pub(crate) fn rounded_down(length: Duration) -> Length {
+        let unit = Length::unit(length);
+        Length(Duration::from_millis(
+            u64::try_from(length.as_millis()).unwrap_or(u64::MAX) / unit * unit,
+        ))
+    }
+
+    /// The shortest length that is shown as it is and is not below this one: for what a caller must
+    /// ask for at least.
+    pub(crate) fn rounded_up(length: Duration) -> Duration {
+        let unit = Length::unit(length);
+        let millis = Millis::round_up(length).get().div_ceil(unit);
+        Duration::from_millis(millis.saturating_mul(unit))
+    }
+
+    /// What a length of this size is shown in, in milliseconds.
+    const fn unit(length: Duration) -> u64 {
+        match length.as_millis() {
+            0..1_000 => 1,
+            1_000..120_000 => 100,
+            120_000..172_800_000 => 60_000,
+            _ => 3_600_000,
+        }
+    }
+}
+
 impl fmt::Display for Length {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let millis = self.0.as_millis();
@@ -439,6 +470,19 @@ mod tests {
         assert_eq!([shown(72_000_000), shown(85_536_000)], ["20h", "23h46m"]);
         assert_eq!([shown(172_799_999), shown(172_800_000)], ["48h", "2d"]);
         assert_eq!(shown(180_000_000), "2d2h");
+    }
+
+    #[test]
+    fn a_bound_is_rounded_so_that_it_is_one() {
+        let down = |millis| Length::rounded_down(Duration::from_millis(millis)).to_string();
+        assert_eq!([down(1_999), down(119_999), down(120_000)], ["1.9s", "119.9s", "2m"]);
+        assert_eq!(down(3_563_998), "59m", "of an hour");
+        assert_eq!([down(172_799_999), down(172_800_000)], ["47h59m", "2d"]);
+        assert_eq!(down(179_999_999), "2d1h");
+        let up = |millis| Length(Length::rounded_up(Duration::from_millis(millis))).to_string();
+        assert_eq!([up(19), up(1_001), up(119_999)], ["19ms", "1.1s", "2m"]);
+        assert_eq!(up(200_001), "4m");
+        assert_eq!(Length::rounded_up(Duration::from_nanos(1)), Duration::from_millis(1));
     }
 
     fn reports(votes: Vec<Vote>) -> Vec<NodeReport> {

@@ -14,6 +14,7 @@ use super::core::Core;
 use super::inbox::{Arrival, Inbox};
 use super::packet::{Packet, TOKEN_LENGTH};
 use super::reading::has_no_place;
+use super::settings::LeasePlan;
 use super::vote::Vote;
 use super::wakes::{Bell, News, TicketId, Wakes};
 use super::world::{AnyWorld, earliest, latest};
@@ -25,7 +26,7 @@ use crate::wire::resp::Reply;
 pub(super) struct Waiter<'a> {
     core: &'a Core,
     name: &'a [u8],
-    ttl: Millis,
+    plan: LeasePlan,
     /// When the wait is over.
     ends_at: Instant,
     waiting: Waiting,
@@ -56,7 +57,7 @@ impl<'a> Waiter<'a> {
     pub(super) fn new(
         core: &'a Core,
         name: &'a [u8],
-        ttl: Millis,
+        plan: LeasePlan,
         started_at: Duration,
         wait: Duration,
     ) -> Waiter<'a> {
@@ -68,9 +69,9 @@ impl<'a> Waiter<'a> {
         Waiter {
             core,
             name,
-            ttl,
+            plan,
             ends_at: Instant::from_millis(Millis::round_up(started_at.saturating_add(wait)).get()),
-            waiting: Waiting::new(core.quorum, ttl),
+            waiting: Waiting::new(core.quorum, plan.terms.ttl),
             called: NodeSet::EMPTY,
             ticket: ticket(start, &id),
             id,
@@ -95,13 +96,19 @@ impl<'a> Waiter<'a> {
     pub(super) fn begin(&mut self, token: &[u8; TOKEN_LENGTH], label: &[u8]) -> Packet {
         self.called = self.waiting.begin();
         let Some((seat, wakes)) = self.seat.as_mut().zip(self.core.world.wakes()) else {
-            return Packet::acquire(self.name, token, self.ttl, label);
+            return Packet::acquire(self.name, token, self.plan.terms.ttl, label);
         };
         // Whatever has happened, the attempt puts the ticket in line again where it is not granted.
         let _ = seat.bell.take();
         seat.token = None;
-        let queue = queue(self.core, self.ends_at, self.waiting.stay(), &self.ticket, wakes);
-        Packet::acquire_in_line(self.name, token, self.ttl, label, queue)
+        let queue = queue(
+            (self.core, self.plan.timeout),
+            self.ends_at,
+            self.waiting.stay(),
+            &self.ticket,
+            wakes,
+        );
+        Packet::acquire_in_line(self.name, token, self.plan.terms.ttl, label, queue)
     }
 
     /// Who had called when the present attempt began.
@@ -222,8 +229,14 @@ impl<'a> Waiter<'a> {
     }
 
     fn putting_packet(&self, wakes: &Wakes, token: &[u8]) -> Packet {
-        let queue = queue(self.core, self.ends_at, self.waiting.stay(), &self.ticket, wakes);
-        Packet::release_into_line(self.name, token, self.ttl, queue)
+        let queue = queue(
+            (self.core, self.plan.timeout),
+            self.ends_at,
+            self.waiting.stay(),
+            &self.ticket,
+            wakes,
+        );
+        Packet::release_into_line(self.name, token, self.plan.terms.ttl, queue)
     }
 
     /// Sends what puts the ticket in line. `is_open`: only a good answer shows that it is there.
@@ -240,7 +253,7 @@ impl<'a> Waiter<'a> {
             wakes.leave(&self.id);
         }
         if let Some(token) = seat.token {
-            self.core.tell_all(&Packet::release(self.name, &token, self.ttl));
+            self.core.tell_all(&Packet::release(self.name, &token, self.plan.terms.ttl));
         }
     }
 }
@@ -259,20 +272,20 @@ fn ticket(start: u64, id: &TicketId) -> Ticket {
 
 /// What puts the ticket in line.
 fn queue<'q>(
-    core: &Core,
+    (core, timeout): (&Core, Duration),
     ends_at: Instant,
     stay: Millis,
     ticket: &Ticket,
     wakes: &'q Wakes,
 ) -> Queue<'q> {
-    let wait = queue_length(core, ends_at, stay);
+    let wait = queue_length(core, timeout, ends_at, stay);
     Queue { wait, ticket: ticket.clone(), channel: wakes.channel() }
 }
 
 /// For how long the ticket stays in line unless it is put there again.
-fn queue_length(core: &Core, ends_at: Instant, stay: Millis) -> Millis {
+fn queue_length(core: &Core, timeout: Duration, ends_at: Instant, stay: Millis) -> Millis {
     let left = latest(&core.world).until(ends_at);
-    let answer = Millis::round_up(core.settings.rules.timeout);
+    let answer = Millis::round_up(timeout);
     Millis::new(left.get().saturating_add(answer.get())).min(stay)
 }
 

@@ -83,6 +83,15 @@ impl From<Fence> for u64 {
     }
 }
 
+/// What was stored as a number: fails above [`Fence::MAX`], and returns the number then.
+impl TryFrom<u64> for Fence {
+    type Error = u64;
+
+    fn try_from(number: u64) -> Result<Fence, u64> {
+        Fence::new(number).ok_or(number)
+    }
+}
+
 /// For databases and protocols with signed integers: no fence is above [`Fence::MAX`], so it fits.
 impl From<Fence> for i64 {
     fn from(fence: Fence) -> i64 {
@@ -113,6 +122,8 @@ mod tests {
     fn fences_end_where_a_double_stops_being_exact() {
         assert_eq!(Fence::new(1 << 53), None);
         assert_eq!(Fence::MAX.next(), None);
+        assert_eq!(Fence::try_from(1 << 53), Err(1 << 53));
+        assert_eq!(Fence::try_from(Fence::MAX.get()), Ok(Fence::MAX));
         assert_eq!(Fence::MAX.get() as f64 as u64, Fence::MAX.get());
         assert_eq!(Fence::MAX.previous().next(), Some(Fence::MAX));
         assert_eq!(Fence::ZERO.previous(), Fence::ZERO);

@@ -4,8 +4,10 @@ use std::pin::pin;
 use std::sync::Arc;
 use std::time::Duration;
 
+use futures_util::FutureExt;
 use lockmod::client::{
-    AcquireError, LockState, Locker, Lost, ReleaseError, Vote, WithError, blocking,
+    AcquireError, ExtendError, Fence, LockState, Locker, Lost, ReleaseError, Vote, WithError,
+    blocking,
 };
 use redis::Value;
 
@@ -202,6 +204,111 @@ fn a_blocking_program_leaves_nothing_behind_when_it_ends() {
     drop(locker);
     drop(guard);
     assert_eq!(leases(&nodes, "a"), 0);
+}
+
+/// What had lost its lease in the meantime was said to be done under the lock.
+#[tokio::test]
+async fn work_that_blocks_beyond_its_lease_is_not_done_under_the_lock() {
+    let nodes = nodes(1);
+    let (locker, ttl) = (builder(&nodes), Duration::from_millis(200));
+    let locker = locker.ttl(ttl).build().unwrap();
+    let overslept = |fence: Fence| {
+        // The thread that would renew the lease, and watch it.
+        std::thread::sleep(ttl);
+        fence
+    };
+    let lost = locker.with("a", async |fence| overslept(fence)).await.unwrap_err();
+    assert!(matches!(lost, WithError::Lost { lost: Lost::Expired, .. }), "{lost}");
+    assert!(lost.to_string().contains("was lost before the work was done"), "{lost}");
+    assert!(locker.with("a", async |fence| fence.get()).await.is_ok());
+    let blocking = blocking::Locker::new(builder(&nodes).ttl(ttl).renew(false)).unwrap();
+    let lost = blocking.with("b", |guard| overslept(guard.fence())).unwrap_err();
+    assert!(matches!(lost, WithError::Lost { lost: Lost::Expired, .. }), "{lost}");
+    assert!(blocking.with("b", |guard| !guard.is_lost()).unwrap());
+}
+
+/// What was dropped there stayed held, and an acquire panicked.
+#[tokio::test]
+async fn a_blocking_locker_works_inside_of_a_runtime_too() {
+    let nodes = nodes(3);
+    let locker = blocking::Locker::new(builder(&nodes)).unwrap();
+    // More often than a task may go on before it has to give way.
+    for _ in 0..200 {
+        locker.acquire("a").unwrap().release().unwrap();
+    }
+    let guard = locker.acquire("a").unwrap();
+    assert_eq!(leases(&nodes, "a"), 3);
+    drop(locker);
+    drop(guard);
+    assert_eq!(leases(&nodes, "a"), 0);
+    let locker = blocking::Locker::new(builder(&nodes)).unwrap();
+    let (guard, held) = (locker.acquire("b").unwrap(), locker.survey(9));
+    assert_eq!((held.locks.len(), locker.list().len()), (1, 3));
+    assert!(locker.settle().iter().all(|report| report.vote == Vote::Confirmed));
+    assert_eq!(locker.force_release("b").len(), 3);
+    let gone = tokio::task::spawn_blocking(move || drop((locker, guard)));
+    gone.await.unwrap();
+}
+
+/// It was a slow network.
+#[tokio::test]
+async fn a_locker_whose_runtime_has_ended_says_so() {
+    let nodes = nodes(3);
+    let runtime = tokio::runtime::Runtime::new().unwrap();
+    let entered = runtime.enter();
+    let locker = builder(&nodes).build().unwrap();
+    drop(entered);
+    runtime.shutdown_background();
+    until("it has ended", || {
+        locker
+            .clone()
+            .try_acquire("a")
+            .into_future()
+            .now_or_never()
+            .is_some_and(|result| result.is_err())
+    })
+    .await;
+    let error = locker.acquire("a").await.unwrap_err();
+    assert!(!error.is_retryable() && error.to_string().contains("runtime"), "{error}");
+    assert!(!error.to_string().contains("slow"), "{error}");
+}
+
+#[tokio::test]
+async fn what_cannot_be_a_token_is_refused_here_and_not_by_the_nodes() {
+    let nodes = nodes(1);
+    let locker = locker(&nodes);
+    for token in [&b""[..], &[7; 256]] {
+        let refused = locker.release_by_token("a", token).await.unwrap_err();
+        assert!(matches!(refused, ReleaseError::BadOption(_)), "{refused}");
+        let refused = locker.extend_by_token("a", token).await.unwrap_err();
+        assert!(matches!(refused, ExtendError::BadOption(_)), "{refused}");
+    }
+    // A node may be told to allow as much.
+    let long = locker.release_by_token("a", &[7; 65]).await.unwrap_err().to_string();
+    assert!(long.contains("allowed: 1 to 64, see lockmod.max-token-bytes"), "{long}");
+    let unknown = locker.release_by_token("a", &[7; 64]).await.unwrap_err();
+    assert!(matches!(unknown, ReleaseError::NotHeld(_)), "{unknown}");
+}
+
+/// The locker's own default did not fit into the ttl that a call asked for.
+#[tokio::test]
+async fn a_default_timeout_follows_the_ttl_of_a_call() {
+    let nodes = nodes(3);
+    let locker = builder(&nodes).ttl(Duration::from_secs(30)).build().unwrap();
+    connected(&locker).await;
+    let guard = locker.acquire("a").ttl(Duration::from_millis(150)).label("").await.unwrap();
+    guard.extend_by(Duration::from_millis(600)).await.unwrap();
+    guard.release().await.unwrap();
+    for ttl in [Duration::ZERO, Duration::from_millis(19), Duration::MAX] {
+        let refused = locker.acquire("a").ttl(ttl).await.unwrap_err();
+        assert!(matches!(refused, AcquireError::BadOption(_)), "{refused}");
+    }
+    for max_hold in [Duration::ZERO, Duration::from_millis(1)] {
+        let refused = locker.acquire("a").max_hold(max_hold).await.unwrap_err();
+        assert!(matches!(refused, AcquireError::BadOption(_)), "{refused}");
+    }
+    let guard = locker.acquire("a").wait(Duration::MAX).max_hold(Duration::MAX).await.unwrap();
+    guard.release().await.unwrap();
 }
 
 /// All that asks for a lock takes the same options.

@@ -116,7 +116,7 @@ fn whoever_is_in_the_way_is_named_and_the_pipe_stays_silent() {
 }
 
 #[test]
-fn a_person_at_a_terminal_is_told_the_place_in_line() {
+fn a_person_at_a_terminal_is_told_how_many_stand_in_line() {
     let nodes = nodes(3);
     succeeds(&nodes, &["acquire", "job", "--label", "cron-3"]);
     let run = lockmod(&nodes, &["run", "job", "--wait", "10s", "--", "true"]);
@@ -124,15 +124,15 @@ fn a_person_at_a_terminal_is_told_the_place_in_line() {
     wide.wait_for("all is told", |text| {
         text.contains("waiting for 'job': held by cron-3, ") && text.contains(" more")
     });
-    // The holder comes first, then the place: they remain of a line that is cut.
-    let mut narrow = Screen::start(&run, (55, 4));
+    // The holder comes first, then how many wait: they remain of a line that is cut.
+    let mut narrow = Screen::start(&run, (40, 4));
     narrow.wait_for("the line is cut", |text| {
-        text.contains(" of 2") && text.contains("up to ") && text.trim_end().ends_with('…')
+        text.contains("2 in line") && text.contains("up to ") && text.trim_end().ends_with('…')
     });
     wide.press("\x03");
     assert_eq!(wide.end(), Some(128 + 2));
     // Told more than once, and still one line.
-    narrow.wait_for("the place is better", |text| text.contains("first of 1 in line"));
+    narrow.wait_for("the others have gone", |text| text.contains("1 in line"));
     assert_eq!(narrow.text().trim_end().lines().count(), 1, "{}", narrow.text());
     narrow.press("\x03");
     assert_eq!(narrow.end(), Some(128 + 2));

@@ -19,6 +19,7 @@ mod renewal;
 mod replies;
 mod restarts;
 mod screen;
+mod secrets;
 mod survey;
 mod watch;
 

@@ -181,8 +181,8 @@ async fn a_holder_takes_no_share_in_a_lease_that_is_lost() {
     assert!(!fresh.is_lost());
 }
 
-/// A renewal in the background is overtaken by an extension by hand: what is answered to the first
-/// must not be taken for an answer to the second, which began later.
+/// An extension by hand waits for a renewal in the background: what is answered to the first must
+/// not be taken for an answer to the second, which began later.
 #[tokio::test(start_paused = true)]
 async fn answers_to_one_round_of_extensions_do_not_count_for_the_next() {
     let rounds = AtomicU8::new(0);
@@ -197,10 +197,13 @@ async fn answers_to_one_round_of_extensions_do_not_count_for_the_next() {
     };
     let locker = ten_seconds().build_in(Scripted::new(3, script)).unwrap();
     let guard = locker.acquire("a").await.unwrap();
+    // Renewed from 3.333 s to 3.783 s, and extended from then on.
     tokio::time::sleep(millis(3_500)).await;
     let error = guard.extend().await.unwrap_err();
     assert!(matches!(error, ExtendError::NoQuorum(_)), "{error}");
-    assert_eq!(guard.validity(), VALID - millis(3_980), "as if neither had been sent");
+    let left = VALID - millis(450 + 480);
+    let validity = guard.validity();
+    assert!(validity <= left && left - validity < millis(5), "of the first only: {validity:?}");
 }
 
 #[tokio::test(start_paused = true)]

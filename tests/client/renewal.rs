@@ -158,6 +158,23 @@ async fn nothing_is_sent_after_the_release() {
     }
 }
 
+/// One of two at once was told "no quorum: 3 of 3 nodes confirmed".
+#[tokio::test]
+async fn extensions_at_the_same_time_all_count() {
+    let nodes = nodes(3);
+    let locker = builder(&nodes).ttl(millis(900)).build().unwrap();
+    let guard = locker.acquire("a").await.unwrap();
+    let start = Instant::now();
+    // Long enough for renewals in the background to come in between.
+    while start.elapsed() < millis(1_000) {
+        let one = guard.extend();
+        let all = tokio::join!(one, guard.extend(), guard.extend_by(millis(600)), guard.extend());
+        assert!(all.0.is_ok() && all.1.is_ok() && all.2.is_ok() && all.3.is_ok(), "{all:?}");
+        guard.extend_by(millis(900)).await.unwrap();
+    }
+    guard.release().await.unwrap();
+}
+
 #[tokio::test]
 async fn a_second_client_gets_the_lock_when_the_holder_is_gone() {
     let nodes = nodes(3);

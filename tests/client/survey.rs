@@ -46,6 +46,25 @@ fn held_locks_are_found_among_many_free_ones() {
     assert!(listed.contains("used-7: held, fence 2") && listed.contains("(held on 1 of 3 nodes)"));
 }
 
+/// `list` counted all leases, and `status` those with the highest fence.
+#[test]
+fn list_and_status_count_holders_by_one_rule() {
+    let nodes = nodes(3);
+    for (node, label) in nodes.iter().zip(["one", "two", "three"]) {
+        node.run(&format!("LOCK.ACQUIRE split {label} 60000 LABEL {label}")).unwrap();
+        node.run("LOCK.ACQUIRE whole t 60000 LABEL me").unwrap();
+    }
+    nodes[2].run("LOCK.FENCE whole t 1000001").unwrap();
+    let listed = succeeds(&nodes, &["list"]);
+    let said = "(held on 1 of 3 nodes, with another fence or label on 2)";
+    assert!(listed.lines().any(|line| line.starts_with("split") && line.ends_with(said)));
+    let said = "(held on 2 of 3 nodes, with another fence or label on 1)";
+    let whole = listed.lines().find(|line| line.starts_with("whole")).unwrap();
+    assert!(whole.contains("held, fence 1 by me") && whole.ends_with(said), "{listed}");
+    let json = succeeds(&nodes, &["status", "--json"]);
+    assert!(json.contains("\"held_on\":1") && json.contains("\"held_on\":2"), "{json}");
+}
+
 /// They were said to be as well as the others.
 #[test]
 fn nodes_whose_fences_are_used_up_or_too_high_are_not_said_to_be_well() {

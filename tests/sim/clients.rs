@@ -334,10 +334,10 @@ impl Client {
         let nodes = self.around.nodes;
         let infos = self.bounded("info", self.around.timeout, self.locker.info(&name)).await;
         self.complain_if(infos.len() != nodes, "a node is missing");
-        if let Err(votes) =
+        if let Err(error) =
             self.bounded("fence", self.around.timeout, self.locker.fence(&name)).await
         {
-            self.log.notes().reached.votes(&votes);
+            self.log.notes().reached.votes(error.nodes());
         }
         let listed =
             self.bounded("list", self.around.timeout * 8 * nodes as u32, self.locker.list()).await;
