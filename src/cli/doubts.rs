@@ -73,6 +73,29 @@ pub(super) async fn of_lock(locker: &Locker, nodes: &[NodeInfo]) -> Vec<String> 
     told
 }
 
+/// Waits until nodes that were cut off have taken their releases, for as long as a node is waited
+/// for, and names those that have not: what they granted stays there until it ends.
+pub(super) async fn not_told(locker: &Locker) -> Option<String> {
+    locker.settle().await;
+    let owing = locker.owing();
+    let names: Vec<String> = owing.iter().map(|node| rows::shown(node.as_bytes())).collect();
+    let text = "the release did not reach";
+    (!names.is_empty())
+        .then(|| format!("{text} {}: the lease may stay there until it ends", names.join(", ")))
+}
+
+/// What is to be said of the end of a lease.
+pub(super) async fn of_end(
+    locker: &Locker,
+    name: &Name,
+    released: Result<(), ReleaseError>,
+) -> Option<String> {
+    match released {
+        Ok(()) => not_told(locker).await,
+        Err(error) => Some(of_release(locker, name, error).await.text().to_owned()),
+    }
+}
+
 /// Why a lease was not released. Nodes that may have forgotten it do not know that it had ended.
 pub(super) async fn of_release(locker: &Locker, name: &Name, error: ReleaseError) -> Failure {
     let infos = locker.info(name).await;

@@ -3,7 +3,7 @@
 use nix::sys::signal::Signal;
 
 use super::args::Lock;
-use super::failure::Failure;
+use super::failure::{Failure, warn};
 use super::json::Json;
 use super::signals::Signals;
 use super::values::Name;
@@ -29,7 +29,9 @@ pub(super) async fn hold(args: Lock) -> Result<(), Failure> {
             if let Err(error) = guard.release().await {
                 return Err(doubts::of_release(&locker, name, error).await);
             }
+            let not_told = doubts::not_told(&locker).await;
             tell_released(name, signal, args.json);
+            not_told.iter().for_each(|text| warn(text, args.json));
             Ok(())
         }
         lost = guard.lost() => {

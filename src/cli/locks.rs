@@ -59,7 +59,11 @@ pub(super) async fn release(args: Release) -> Result<(), Failure> {
     let locker = args.lock.connection.locker()?;
     let Some(token) = &args.token else { return force_release(&locker, &args.lock).await };
     match locker.release_by_token(&args.lock.name, &token.0).await {
-        Ok(()) => print(&args.lock, [("released", Json::Bool(true))], "released"),
+        Ok(()) => {
+            print(&args.lock, [("released", Json::Bool(true))], "released")?;
+            doubts::not_told(&locker).await.iter().for_each(|text| warn(text, args.lock.json));
+            Ok(())
+        }
         Err(ReleaseError::NotHeld(_)) => Err(not_the_holder(&locker, &args.lock.name).await),
         Err(error) => Err(doubts::named(&locker, error.into()).await),
     }

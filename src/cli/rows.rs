@@ -205,9 +205,10 @@ pub(super) fn rest(survey: &Survey, option: Option<&str>) -> Vec<String> {
         let (count, max) = (survey.unnamed, NAME_MAX);
         told.push(format!("locks with names of more than {max} bytes are not shown: {count}"));
     }
-    if survey.is_given_up {
-        let text = "a node has so many free locks that the search was given up: more may be held";
-        told.push(text.to_owned());
+    for node in &survey.given_up {
+        let node = shown(node.as_bytes());
+        let text = "so many free locks or other keys that the search was given up";
+        told.push(format!("{node} has {text}: more may be held"));
     }
     told
 }

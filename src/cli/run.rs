@@ -57,9 +57,9 @@ pub(super) async fn run(args: Run) -> Result<u8, Failure> {
         Ok(code) => {
             job.take_keys_back();
             let signal = hold(&mut job, &guard, until, &mut signals).await;
-            if let Err(error) = guard.release().await {
-                warn(doubts::of_release(&locker, &args.claim.name, error).await.text(), false);
-            }
+            let released = guard.release().await;
+            let doubt = doubts::of_end(&locker, &args.claim.name, released).await;
+            doubt.iter().for_each(|text| warn(text, false));
             signal.map_or(Ok(code), |signal| Err(cut_short(signal, code)))
         }
         Err(lost) => Err(stop(job, guard, lost, grace).await?),

@@ -121,7 +121,7 @@ fn json(survey: &Survey) -> Json {
         ("granting", Json::Number(survey.granting() as u64)),
         ("nodes", Json::List(nodes.collect())),
         ("locks", Json::List(locks.collect())),
-        ("cut", Json::Bool(survey.is_cut || survey.is_given_up || survey.unnamed > 0)),
+        ("cut", Json::Bool(survey.is_cut || !survey.given_up.is_empty() || survey.unnamed > 0)),
     ])
 }
 

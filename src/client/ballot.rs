@@ -29,6 +29,8 @@ pub(super) struct Ballot<'a, 'w> {
     waiter: Option<&'w mut Waiter<'a>>,
     /// One for each node, once the first has voted.
     votes: Vec<Option<Vote>>,
+    /// Who was asked to raise the fence, and has not answered that.
+    raising: NodeSet,
     is_timed_out: bool,
 }
 
@@ -51,8 +53,9 @@ impl<'a, 'w> Ballot<'a, 'w> {
         let attempt = Attempt::new(core.quorum, terms, started_at).at(core.world.wall());
         let pending = Pending { core, name, token, ttl, is_armed: true };
         count(&core.counters.attempts);
-        let (votes, is_timed_out) = (Vec::new(), false);
-        let ballot = Ballot { pending, inbox, attempt, started_at, waiter, votes, is_timed_out };
+        let (votes, raising, is_timed_out) = (Vec::new(), NodeSet::EMPTY, false);
+        let ballot =
+            Ballot { pending, inbox, attempt, started_at, waiter, votes, raising, is_timed_out };
         ballot.ask(&packet);
         ballot
     }
@@ -94,7 +97,13 @@ impl<'a, 'w> Ballot<'a, 'w> {
     fn raised(&mut self, arrival: Arrival) -> Step {
         let now = latest(&self.pending.core.world);
         let vote = arrival.outcome.map_or_else(Vote::from, |reply| raise_vote(&reply));
-        self.attempt.raise_answer(arrival.node, vote.raise_answer(), now)
+        self.raising = self.raising.without(NodeSet::of(arrival.node));
+        let answer = vote.raise_answer();
+        // Where that failed, the grant is not what matters.
+        if !matches!(vote, Vote::Granted(_)) {
+            self.votes[arrival.node] = Some(vote);
+        }
+        self.attempt.raise_answer(arrival.node, answer, now)
     }
 
     /// A node has answered the acquire.
@@ -113,7 +122,8 @@ impl<'a, 'w> Ballot<'a, 'w> {
     }
 
     /// Raises the fence at these nodes.
-    pub(super) fn raise(&self, fence: Fence, nodes: NodeSet) {
+    pub(super) fn raise(&mut self, fence: Fence, nodes: NodeSet) {
+        self.raising = self.raising.or(nodes);
         let Pending { core, name, token, .. } = &self.pending;
         count(&core.counters.raised);
         let raise = Packet::raise(name, token, fence);
@@ -153,6 +163,9 @@ impl<'a, 'w> Ballot<'a, 'w> {
     /// The attempt is lost.
     pub(super) fn lost(mut self, loss: Loss) -> LostAttempt<'a> {
         self.votes.resize(self.pending.core.quorum.nodes(), None);
+        for node in self.raising.iter().filter(|_| self.is_timed_out) {
+            self.votes[node] = None;
+        }
         let silent = silent(&self.votes, self.is_timed_out);
         let (votes, is_timed_out) = (self.votes, self.is_timed_out);
         LostAttempt { loss, votes, is_timed_out, silent, pending: self.pending }

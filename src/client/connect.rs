@@ -15,13 +15,16 @@ use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
 use tokio::net::{TcpStream, UnixStream};
 use tokio_rustls::rustls;
 
-use super::inbox::NoReply;
+use super::inbox::{NoReply, ServerId};
 use super::node_url::{self, Location, NodeUrl};
 use super::packet::Packet;
 use super::printable::plain;
 use super::tls;
 use crate::wire::code::{self, Meaning};
 use crate::wire::resp::{Reader, Reply};
+
+/// How much of an answer that makes no sense is quoted, in bytes.
+const QUOTED_MAX: usize = 40;
 
 /// Where a node is, and as whom to log in.
 #[derive(Debug, Clone)]
@@ -40,14 +43,11 @@ enum Way {
     Dialled(Arc<dyn Dial>),
 }
 
-/// What a server calls itself, from its start to its end.
-pub(super) type RunId = String;
-
 /// A connection that is logged in.
 pub(super) struct Login {
     pub(super) stream: Box<dyn Stream>,
     /// Who answers there, as far as we may know.
-    pub(super) run_id: Option<RunId>,
+    pub(super) server: Option<ServerId>,
     /// Whether what is published on the client's channel arrives here.
     pub(super) hears: bool,
 }
@@ -164,9 +164,9 @@ impl Address {
         if let Some(Reply::Error(text)) = replies.first() {
             is_alive(text)?;
         }
-        let run_id = replies.get(1).and_then(run_id);
+        let server = replies.get(1).and_then(server_of);
         let hears = matches!(replies.get(2), Some(Reply::Push(_)));
-        Ok(Login { stream, run_id, hears })
+        Ok(Login { stream, server, hears })
     }
 
     async fn open(&self) -> io::Result<Box<dyn Stream>> {
@@ -246,9 +246,7 @@ async fn exchange(
     let mut reader = Reader::default();
     let mut replies = Vec::with_capacity(commands.len());
     loop {
-        while let Some(reply) =
-            reader.next_reply().map_err(|garbage| NoReply::Garbled(garbage.0.into()))?
-        {
+        while let Some(reply) = next_reply(&mut reader)? {
             replies.push(reply);
             if replies.len() == commands.len() {
                 return Ok(replies);
@@ -266,6 +264,15 @@ async fn exchange(
     }
 }
 
+/// The next reply of a node; of garbage the beginning is quoted.
+pub(super) fn next_reply(reader: &mut Reader) -> Result<Option<Reply>, NoReply> {
+    reader.next_reply().map_err(|garbage| {
+        let quoted = &reader.rest()[..reader.rest().len().min(QUOTED_MAX)];
+        let text = format!("{}: '{}'", garbage.0, quoted.escape_ascii());
+        NoReply::Garbled(text.into())
+    })
+}
+
 /// What an I/O error while connecting means.
 fn broken(error: io::Error) -> NoReply {
     match tls::refusal(&error) {
@@ -274,10 +281,10 @@ fn broken(error: io::Error) -> NoReply {
     }
 }
 
-fn run_id(info: &Reply) -> Option<RunId> {
+fn server_of(info: &Reply) -> Option<ServerId> {
     let Reply::Text(text) = info else { return None };
     let text = std::str::from_utf8(text).ok()?;
-    text.lines().find_map(|line| line.strip_prefix("run_id:")).map(str::to_owned)
+    text.lines().find_map(|line| line.strip_prefix("run_id:")).and_then(ServerId::of)
 }
 
 /// What an error to PING means.

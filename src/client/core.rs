@@ -14,7 +14,7 @@ use super::packet::{Packet, TOKEN_LENGTH};
 use super::settings::Settings;
 use super::vote::{NodeReport, Vote};
 use super::world::AnyWorld;
-use crate::engine::Quorum;
+use crate::engine::{NodeSet, Quorum};
 use crate::wire::resp::Reply;
 
 /// What a locker has done so far.
@@ -29,6 +29,9 @@ pub struct Stats {
     /// Locks acquired.
     pub acquired: u64,
 }
+
+/// After a connection has broken, a command is sent again this much later.
+const AGAIN: Duration = Duration::from_millis(10);
 
 #[derive(Debug, Default)]
 pub(super) struct Counters {
@@ -138,6 +141,45 @@ impl Core {
         let inbox = Inbox::new(self.quorum.nodes());
         self.send_all(packet, &inbox, 0);
         self.votes(&inbox, read, is_enough).await
+    }
+
+    /// Sends `packet` to all nodes and reads a vote of each; to those whose connection breaks it is
+    /// sent again, where that is worth it, for as long as a node is waited for.
+    pub(super) async fn insist(
+        &self,
+        packet: &Packet,
+        read: impl Fn(&Reply) -> Vote,
+        is_worth: impl Fn(usize) -> bool,
+    ) -> Vec<Vote> {
+        let nodes = self.quorum.nodes();
+        let inbox = Inbox::new(nodes);
+        self.send_all(packet, &inbox, 0);
+        let (mut votes, mut missing) = (vec![Vote::TimedOut; nodes], self.quorum.all());
+        let ends_at = self.world.now() + self.settings.plan.timeout;
+        let mut again = NodeSet::EMPTY;
+        while !missing.or(again).is_empty() {
+            let left = ends_at.saturating_sub(self.world.now());
+            if left.is_zero() {
+                break;
+            }
+            let pause = if again.is_empty() { left } else { AGAIN.min(left) };
+            let mut timer = pin!(self.world.sleep(pause));
+            let Some(arrival) = inbox.next(timer.as_mut()).await else {
+                for node in again.iter() {
+                    self.world.send(node, packet, Some(inbox.reply_to(node, 0)));
+                }
+                (missing, again) = (missing.or(again), NodeSet::EMPTY);
+                continue;
+            };
+            let node = arrival.node;
+            let vote = arrival.outcome.map_or_else(Vote::from, |reply| read(&reply));
+            missing = missing.without(NodeSet::of(node));
+            if matches!(vote, Vote::Unreachable(_)) && is_worth(node) {
+                again.insert(node);
+            }
+            votes[node] = vote;
+        }
+        votes
     }
 
     /// Reads a vote of each node until `is_enough` of the numbers confirmed and answered.

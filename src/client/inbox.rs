@@ -6,6 +6,8 @@
 
 use std::collections::VecDeque;
 use std::future::poll_fn;
+use std::hash::{DefaultHasher, Hash, Hasher};
+use std::num::NonZeroU64;
 use std::pin::Pin;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::{Context, Poll, Waker};
@@ -13,6 +15,7 @@ use std::task::{Context, Poll, Waker};
 use super::reading::has_no_place;
 use super::vote::Vote;
 use super::wakes::Bell;
+use crate::engine::NODES_MAX;
 use crate::wire::resp::Reply;
 
 /// Why there is no reply.
@@ -53,9 +56,29 @@ pub(super) struct Arrival {
     pub(super) outcome: Result<Reply, NoReply>,
 }
 
+/// What a server calls itself, from its start to its end; of its random name only so much that two
+/// servers are told apart.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct ServerId(NonZeroU64);
+
+impl ServerId {
+    /// By the name that the server gave.
+    pub(super) fn of(run_id: &str) -> Option<ServerId> {
+        let mut hasher = DefaultHasher::new();
+        run_id.hash(&mut hasher);
+        NonZeroU64::new(hasher.finish()).map(ServerId)
+    }
+}
+
+/// Why a vote does not count that is a server's second one.
+pub(super) const SAME_SERVER: &str = "the same server as another node: remove one";
+const OTHER_SERVER: &str = "another server answers there than a moment ago";
+
 #[derive(Debug, Default)]
 struct Arrivals {
     arrived: VecDeque<Arrival>,
+    /// Which server has answered for each node, in this round.
+    servers: [Option<ServerId>; NODES_MAX],
     waker: Option<Waker>,
     is_closed: bool,
     keeps_sending: bool,
@@ -73,6 +96,25 @@ pub struct ReplyTo {
     request: u8,
     bad_only: bool,
     bell: Option<Arc<Bell>>,
+}
+
+impl Arrivals {
+    /// Notes who answers for `node`.
+    ///
+    /// # Errors
+    /// If the answer does not count.
+    fn note(&mut self, node: usize, server: ServerId) -> Result<(), &'static str> {
+        match self.servers.get(node).copied().flatten() {
+            Some(known) if known == server => return Ok(()),
+            Some(_) => return Err(OTHER_SERVER),
+            None if self.servers.contains(&Some(server)) => return Err(SAME_SERVER),
+            None => {}
+        }
+        if let Some(known) = self.servers.get_mut(node) {
+            *known = Some(server);
+        }
+        Ok(())
+    }
 }
 
 fn lock(state: &Mutex<Arrivals>) -> MutexGuard<'_, Arrivals> {
@@ -154,6 +196,15 @@ impl ReplyTo {
 
     /// Hands over the reply.
     pub fn deliver(self, outcome: Result<Reply, NoReply>) {
+        self.deliver_from(None, outcome);
+    }
+
+    /// Hands over the reply of this server, as far as it is known which it is.
+    ///
+    /// Here it is decided that a server has one vote in a round, whatever leads to it: an address
+    /// may lead to another server than it should, and the connection that the same server has
+    /// answered before may be broken by now.
+    pub(super) fn deliver_from(self, server: Option<ServerId>, outcome: Result<Reply, NoReply>) {
         if let Some(bell) = &self.bell {
             bell.silence(self.node);
         }
@@ -164,11 +215,46 @@ impl ReplyTo {
         if state.is_closed {
             return;
         }
+        // What puts a ticket in line is no vote, and its inbox outlives connections.
+        let server = server.filter(|_| !self.bad_only);
+        let outcome = match server.map_or(Ok(()), |server| state.note(self.node, server)) {
+            Ok(()) => outcome,
+            Err(text) => Err(NoReply::Unreachable(text.into())),
+        };
         state.arrived.push_back(Arrival { node: self.node, request: self.request, outcome });
         let waker = state.waker.take();
         drop(state);
         if let Some(waker) = waker {
             waker.wake();
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use futures_util::FutureExt;
+
+    /// It had two, if the connection of the first was broken when the second came.
+    #[test]
+    fn a_server_has_one_vote_in_a_round_whatever_leads_to_it() {
+        let server = |name: &str| ServerId::of(name);
+        let mut inbox = Inbox::new(3);
+        let vote = |inbox: &Inbox, node, request, name: &str| {
+            let reply_to = inbox.reply_to(node, request);
+            reply_to.deliver_from(server(name), Ok(Reply::Integer(7)));
+            let mut never = std::pin::pin!(std::future::pending());
+            let arrival = inbox.next(never.as_mut()).now_or_never().flatten();
+            arrival.is_some_and(|arrival| arrival.outcome.is_ok())
+        };
+        assert!(vote(&inbox, 0, 0, "one"));
+        assert!(!vote(&inbox, 1, 0, "one"), "again by another address");
+        assert!(vote(&inbox, 0, 1, "one"), "the raise");
+        assert!(vote(&inbox, 2, 0, "three"));
+        assert!(!vote(&inbox, 0, 1, "two"), "it leads elsewhere now");
+        assert!(vote(&inbox, 1, 0, "two"));
+        inbox = Inbox::new(3);
+        assert!(vote(&inbox, 1, 0, "one"), "in another round");
+        assert!(vote(&inbox, 0, 0, "") && vote(&inbox, 0, 0, ""), "its own name");
     }
 }

@@ -118,7 +118,7 @@ impl Locker {
         let (ttl, needed) = (core.settings.plan.terms.ttl, core.quorum.needed());
         let packet = Packet::release(name.as_ref(), token, ttl).of_a_stranger();
         // To the end: who runs this wants to see every node.
-        let votes = core.poll_votes(&packet, release_vote, |_, _| false).await;
+        let votes = core.insist(&packet, release_vote, |_| true).await;
         ReleaseError::check(core.reports(votes), needed)
     }
 

@@ -16,7 +16,6 @@
 use std::collections::VecDeque;
 use std::future::poll_fn;
 use std::io;
-use std::ops::ControlFlow;
 use std::pin::Pin;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::{Context, Poll};
@@ -26,8 +25,8 @@ use futures_util::future::BoxFuture;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::time::{Instant, Sleep, sleep, timeout};
 
-use super::connect::{Address, Dial, RunId, Stream};
-use super::inbox::{NoReply, ReplyTo};
+use super::connect::{Address, Dial, Login, Stream, next_reply};
+use super::inbox::{NoReply, ReplyTo, SAME_SERVER, ServerId};
 use super::outbox::{Item, Outbox};
 use super::packet::Packet;
 use super::printable::plain;
@@ -52,7 +51,7 @@ const STALL_MIN: Duration = Duration::from_secs(2);
 /// Who answers on each connection: two URLs may lead to one server by other names, and a server
 /// must not have two votes.
 #[derive(Debug)]
-struct Answering(Mutex<Vec<Option<RunId>>>);
+struct Answering(Mutex<Vec<Option<ServerId>>>);
 
 impl Answering {
     fn new(nodes: usize) -> Answering {
@@ -60,14 +59,14 @@ impl Answering {
     }
 
     /// Notes who answers for `node`; false if it is who answers for another.
-    fn note(&self, node: usize, run_id: Option<RunId>) -> bool {
+    fn note(&self, node: usize, server: Option<ServerId>) -> bool {
         // Nothing panics while the lock is held, so the list is whole even if it is poisoned.
         let mut all = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         all[node] = None;
-        if run_id.is_some() && all.contains(&run_id) {
+        if server.is_some() && all.contains(&server) {
             return false;
         }
-        all[node] = run_id;
+        all[node] = server;
         true
     }
 }
@@ -127,6 +126,11 @@ impl Links {
     /// The names of the nodes, for people.
     pub fn names(&self) -> &[Arc<str>] {
         &self.names
+    }
+
+    /// Whether a release is still to be carried out by the node, for all that is known.
+    pub fn owes(&self, node: usize) -> bool {
+        self.links[node].0.line().owes()
     }
 
     /// Puts a command into the node's line; never waits.
@@ -213,12 +217,18 @@ async fn drive(driver: Driver, address: Address, patience: Duration) {
     let mut pause = PAUSE_MIN;
     loop {
         match connect(shared, &address, stall).await {
-            Ok((stream, hears)) => {
+            Ok(login) => {
                 shared.line().down = None;
-                shared.wakes.connected(shared.node, hears);
-                pause = PAUSE_MIN;
-                if serve(shared, Connection::new(stream, stall)).await.is_break() {
-                    return;
+                shared.wakes.connected(shared.node, login.hears);
+                let began_at = Instant::now();
+                let connection = Connection::new(login, stall);
+                let Some(was_useful) = serve(shared, connection).await else { return };
+                // One that breaks as soon as it is there is no better than none.
+                if was_useful || began_at.elapsed() > PAUSE_MAX {
+                    pause = PAUSE_MIN;
+                } else {
+                    sleep(jittered(pause, address.jitter())).await;
+                    pause = PAUSE_MAX.min(pause * 2);
                 }
             }
             Err(failure) => {
@@ -237,31 +247,27 @@ async fn drive(driver: Driver, address: Address, patience: Duration) {
     }
 }
 
-/// A connection to a server that no other node is, and whether wakes arrive on it.
-async fn connect(
-    shared: &LinkState,
-    address: &Address,
-    stall: Duration,
-) -> Result<(Box<dyn Stream>, bool), NoReply> {
+/// A connection to a server that no other node is.
+async fn connect(shared: &LinkState, address: &Address, stall: Duration) -> Result<Login, NoReply> {
     // Several round trips: over a slow network far more than one answer takes.
     let login = timeout(stall, address.connect(shared.wakes.channel())).await;
     let login = login.map_err(|_| NoReply::Unreachable("no answer when connecting".into()))??;
-    if !shared.answering.note(shared.node, login.run_id) {
-        let text = "the same server as another node: remove one";
-        return Err(NoReply::Unreachable(text.into()));
+    if !shared.answering.note(shared.node, login.server) {
+        return Err(NoReply::Unreachable(SAME_SERVER.into()));
     }
-    Ok((login.stream, login.hears))
+    Ok(login)
 }
 
-/// Writes and reads until the connection breaks, or the link is dropped and its line is empty.
-async fn serve(shared: &LinkState, mut connection: Connection) -> ControlFlow<()> {
+/// Writes and reads until the connection breaks: whether anything was answered on it. `None` if the
+/// link is dropped and its line is empty.
+async fn serve(shared: &LinkState, mut connection: Connection) -> Option<bool> {
     let failure = poll_fn(|ctx| connection.poll(ctx, shared)).await;
     shared.answering.note(shared.node, None);
-    let Some(failure) = failure else { return ControlFlow::Break(()) };
+    let failure = failure?;
     connection.put_off.append(&mut connection.sent);
     shared.line().break_off(connection.put_off, &failure);
     shared.wakes.broken(shared.node);
-    ControlFlow::Continue(())
+    Some(connection.was_useful)
 }
 
 /// Between half of `pause` and all of it, so that clients do not return in step.
@@ -271,6 +277,10 @@ fn jittered(pause: Duration, random: f64) -> Duration {
 
 struct Connection {
     stream: Box<dyn Stream>,
+    /// Who answers, as far as it is known.
+    server: Option<ServerId>,
+    /// Whether a command was answered.
+    was_useful: bool,
     unwritten: Vec<u8>,
     written: usize,
     reader: Reader,
@@ -287,9 +297,11 @@ struct Connection {
 }
 
 impl Connection {
-    fn new(stream: Box<dyn Stream>, stall: Duration) -> Connection {
+    fn new(login: Login, stall: Duration) -> Connection {
         Connection {
-            stream,
+            stream: login.stream,
+            server: login.server,
+            was_useful: false,
             unwritten: Vec::with_capacity(4096),
             written: 0,
             reader: Reader::default(),
@@ -336,7 +348,9 @@ impl Connection {
         if self.put_off.is_empty() || self.again.as_mut().poll(ctx).is_pending() {
             return false;
         }
-        shared.line().items.append(&mut self.put_off);
+        let mut line = shared.line();
+        line.owed_unanswered = line.owed_unanswered.saturating_sub(self.put_off.len());
+        line.items.append(&mut self.put_off);
         true
     }
 
@@ -351,6 +365,7 @@ impl Connection {
             std::mem::swap(&mut line.items, &mut self.taken);
         }
         line.unanswered = self.sent.len() + self.taken.len();
+        line.owed_unanswered += self.taken.iter().filter(|item| item.is_owed).count();
         let has_more = !line.items.is_empty();
         let is_over = line.is_closed && !has_more && self.taken.is_empty();
         drop(line);
@@ -405,9 +420,7 @@ impl Connection {
 
     fn hand_out(&mut self, shared: &LinkState) -> Result<bool, NoReply> {
         let mut has_new = false;
-        while let Some(reply) =
-            self.reader.next_reply().map_err(|garbage| NoReply::Garbled(garbage.0.into()))?
-        {
+        while let Some(reply) = next_reply(&mut self.reader)? {
             if let Reply::Push(parts) = reply {
                 hear(&parts, shared);
                 continue;
@@ -415,10 +428,16 @@ impl Connection {
             let Some(mut item) = self.sent.pop_front() else {
                 return Err(NoReply::Garbled("a reply that nobody asked for".into()));
             };
+            let put_off = self.put_off.len();
             if let Reply::Error(error) = &reply {
                 has_new |= self.repeat(&item, error, shared);
             }
-            item.answer(Ok(reply));
+            if item.is_owed && put_off == self.put_off.len() {
+                let mut line = shared.line();
+                line.owed_unanswered = line.owed_unanswered.saturating_sub(1);
+            }
+            item.answer_from(self.server, Ok(reply));
+            self.was_useful = true;
             self.is_waiting = false;
         }
         Ok(has_new)
@@ -552,6 +571,25 @@ mod tests {
         drop(links);
         open.send(true).expect("somebody connects");
         heard(accepted.recv().await.expect("a connection")).await
+    }
+
+    /// It was connected to again as fast as the machine could.
+    #[tokio::test(start_paused = true)]
+    async fn a_node_that_lets_in_and_closes_is_not_stormed() {
+        let (_open, is_open) = watch::channel(true);
+        let (servers, mut accepted) = mpsc::unbounded_channel();
+        let dial: Arc<dyn Dial> = Arc::new(Door { is_open, servers });
+        let nodes = [(Arc::from("node"), dial)];
+        let spawn = |driving| drop(tokio::spawn(driving));
+        let _links = Links::dialled(nodes, b"c", Duration::from_secs(1), spawn);
+        let (end, mut count) = (Instant::now() + Duration::from_secs(10), 0);
+        while let Ok(Some(server)) = tokio::time::timeout_at(end, accepted.recv()).await {
+            let greeting = tokio::spawn(heard(server));
+            sleep(Duration::from_millis(1)).await;
+            greeting.abort();
+            count += 1;
+        }
+        assert!((15..45).contains(&count), "{count}");
     }
 
     #[tokio::test(start_paused = true)]

@@ -180,14 +180,25 @@ impl Locker {
 
     /// Waits until every node that can be reached has carried out everything that was sent to it,
     /// the releases of dropped guards and cancelled acquisitions included; at most as long as a
-    /// node is waited for. What each node said to it.
+    /// node is waited for. A node whose connection broke before a release was answered is connected
+    /// to again within that time. What each node said to it.
     ///
     /// A runtime that is shut down takes its connections with it: what was not written by then is
     /// not sent, and such leases end with their ttl. Call this at the end of a program that drops
     /// guards instead of releasing them. The blocking facade does it by itself.
     pub async fn settle(&self) -> Vec<NodeReport> {
-        let votes =
-            self.core.poll_votes(&Packet::new(&[b"PING"]), |_| Vote::Confirmed, |_, _| false).await;
+        let owes = |node| self.core.world.owes(node);
+        let ping = Packet::new(&[b"PING"]);
+        let votes = self.core.insist(&ping, |_| Vote::Confirmed, owes).await;
         self.core.reports(votes)
+    }
+
+    /// The nodes that have not carried out every release that was sent to them, as far as is known
+    /// here: what they granted stays until the lease ends, unless they can be reached again while
+    /// this program runs.
+    pub fn owing(&self) -> Vec<Arc<str>> {
+        let nodes = self.core.world.nodes().iter().enumerate();
+        let owing = nodes.filter(|(node, _)| self.core.world.owes(*node));
+        owing.map(|(_, name)| Arc::clone(name)).collect()
     }
 }

@@ -12,7 +12,7 @@ use std::time::Duration;
 
 use tokio::time::Instant;
 
-use super::inbox::{NoReply, ReplyTo};
+use super::inbox::{NoReply, ReplyTo, ServerId};
 use super::packet::{AcquisitionId, Care, Packet, Part};
 use crate::wire::resp::Reply;
 
@@ -63,8 +63,17 @@ impl Item {
     }
 
     pub(super) fn answer(&mut self, outcome: Result<Reply, NoReply>) {
+        self.answer_from(None, outcome);
+    }
+
+    /// Passes on what this server has answered.
+    pub(super) fn answer_from(
+        &mut self,
+        server: Option<ServerId>,
+        outcome: Result<Reply, NoReply>,
+    ) {
         if let Some(reply_to) = self.reply_to.take() {
-            reply_to.deliver(outcome);
+            reply_to.deliver_from(server, outcome);
         }
     }
 
@@ -82,6 +91,8 @@ pub(super) struct Outbox {
     pub(super) items: VecDeque<Item>,
     /// Commands written and not answered.
     pub(super) unanswered: usize,
+    /// Releases written and not answered.
+    pub(super) owed_unanswered: usize,
     /// Why the node cannot be reached at present.
     pub(super) down: Option<NoReply>,
     pub(super) is_closed: bool,
@@ -123,10 +134,15 @@ impl Outbox {
         self.down.clone()
     }
 
+    /// Whether a release is still to be sent, or to be answered.
+    pub(super) fn owes(&self) -> bool {
+        self.owed_unanswered > 0 || self.items.iter().any(|item| item.is_owed)
+    }
+
     /// The connection broke: what was `sent` has an unknown outcome. What is owed of it goes first
     /// on the next connection, in its order.
     pub(super) fn break_off(&mut self, sent: VecDeque<Item>, failure: &NoReply) {
-        self.unanswered = 0;
+        (self.unanswered, self.owed_unanswered) = (0, 0);
         let mut owed = VecDeque::new();
         for mut item in sent {
             item.answer(Err(failure.clone()));

@@ -19,6 +19,10 @@ const PAGE: &[u8] = b"1000";
 /// The most free locks of a node that a search for others goes through.
 const FREE_MAX: usize = 100_000;
 
+/// A search in which no lock has been found for this long is given up: a node may have many other
+/// keys, and a wrong one may never come to the end of them.
+const NOTHING_NEW_MAX: Duration = Duration::from_secs(20);
+
 /// Which locks are wanted.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Wanted {
@@ -108,6 +112,7 @@ impl Locker {
     ) -> Result<Locks, Vote> {
         let (mut locks, mut seen) = (Locks::default(), Seen::default());
         let mut cursor = b"0".to_vec();
+        let mut new_at = self.core().world.now();
         while !wanted.is_met(&seen) {
             let mut page = self.page(node, &cursor).await?;
             // SCAN may count some of these twice, as all that have no name here.
@@ -121,6 +126,7 @@ impl Locker {
                 if locks.found.contains_key(&name) {
                     continue;
                 }
+                new_at = now;
                 wanted.count(&mut seen, &info, now);
                 if !wanted.is_wanted(&info) {
                     continue;
@@ -134,7 +140,8 @@ impl Locker {
             if page.next == b"0" {
                 break;
             }
-            if matches!(wanted, Wanted::Busy(_)) && seen.free >= FREE_MAX {
+            let has_too_many = matches!(wanted, Wanted::Busy(_)) && seen.free >= FREE_MAX;
+            if has_too_many || now.saturating_sub(new_at) >= NOTHING_NEW_MAX {
                 locks.is_given_up = true;
                 break;
             }
@@ -145,7 +152,13 @@ impl Locker {
 
     async fn page(&self, node: usize, cursor: &[u8]) -> Result<Page, Vote> {
         let args: [&[u8]; 6] = [b"SCAN", cursor, b"COUNT", PAGE, b"TYPE", b"fencelock"];
-        Page::read(self.ask(node, &[Packet::new(&args)]).await?.pop())
+        let page = Page::read(self.ask(node, &[Packet::new(&args)]).await?.pop())?;
+        let is_number = str::from_utf8(&page.next).is_ok_and(|next| next.parse::<u64>().is_ok());
+        if !is_number || page.next == cursor && cursor != b"0" {
+            let text = format!("its SCAN goes on at '{}'", page.next.escape_ascii());
+            return Err(Vote::Garbled(text.into()));
+        }
+        Ok(page)
     }
 
     /// What a node tells of these locks.
@@ -156,9 +169,16 @@ impl Locker {
     ) -> Result<Vec<(Vec<u8>, LockInfo)>, Vote> {
         let asks: Vec<Packet> = names.iter().map(|name| Packet::info(name)).collect();
         let told = names.into_iter().zip(self.ask(node, &asks).await?);
-        // A lock may be gone again, or be no lock any more.
-        let told = told.filter_map(|(name, reply)| Some((name, lock_info(&reply).ok()?)));
-        Ok(told.collect())
+        let mut found = Vec::new();
+        for (name, reply) in told {
+            match lock_info(&reply) {
+                Ok(info) => found.push((name, info)),
+                Err(garbled @ Vote::Garbled(_)) => return Err(garbled),
+                // It may be gone again, or be no lock any more.
+                Err(_) => {}
+            }
+        }
+        Ok(found)
     }
 }
 

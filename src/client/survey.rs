@@ -37,9 +37,9 @@ pub struct Survey {
     pub locks: BTreeMap<Vec<u8>, LockSurvey>,
     /// Whether there are more than were asked for.
     pub is_cut: bool,
-    /// Whether the search was given up on a node with very many free locks: not all that are held
-    /// may have been found.
-    pub is_given_up: bool,
+    /// The nodes on which the search was given up, because they have very many free locks or other
+    /// keys: not all that are held may have been found.
+    pub given_up: Vec<Arc<str>>,
     /// How many locks of a node are left out because their names are longer than
     /// [`NAME_MAX`](super::NAME_MAX): of the node with most of them.
     pub unnamed: u64,
@@ -213,13 +213,13 @@ impl Locker {
             quorum: self.core().quorum.needed(),
             locks: BTreeMap::new(),
             is_cut: false,
-            is_given_up: false,
+            given_up: Vec::new(),
             unnamed: 0,
             counted_max: Fence::highest_counted(self.core().world.wall()),
         };
         for (index, (node, (status, locks))) in names.iter().zip(answers).enumerate() {
             survey.is_cut |= locks.is_cut;
-            survey.is_given_up |= locks.is_given_up;
+            survey.given_up.extend(locks.is_given_up.then(|| Arc::clone(node)));
             survey.unnamed = survey.unnamed.max(locks.unnamed);
             for (name, info) in locks.found {
                 let lock = survey.locks.entry(name).or_default();
@@ -384,7 +384,7 @@ mod tests {
             quorum,
             locks: BTreeMap::new(),
             is_cut: false,
-            is_given_up: false,
+            given_up: Vec::new(),
             unnamed: 0,
             counted_max: Fence::MAX,
         }

@@ -50,6 +50,11 @@ pub trait World: Send + Sync + 'static {
     /// breaks, is said by its [`Packet::care`].
     fn send(&self, node: usize, packet: &Packet, reply_to: Option<ReplyTo>);
 
+    /// Whether a release is still to be carried out by `node`, for all that is known here.
+    fn owes(&self, _node: usize) -> bool {
+        false
+    }
+
     /// Where wakes arrive, if the nodes of this world can wake their clients. Without it, those
     /// who wait poll.
     fn wakes(&self) -> Option<&Arc<Wakes>> {
@@ -157,6 +162,13 @@ impl AnyWorld {
         match self {
             AnyWorld::Network(network) => network.links.send(node, packet, reply_to),
             AnyWorld::Own(world) => world.send(node, packet, reply_to),
+        }
+    }
+
+    pub(super) fn owes(&self, node: usize) -> bool {
+        match self {
+            AnyWorld::Network(network) => network.links.owes(node),
+            AnyWorld::Own(world) => world.owes(node),
         }
     }
 

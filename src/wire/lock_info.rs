@@ -82,7 +82,7 @@ const FIELDS: [Field; COUNT] = [
         read: |info, value| info.state = state_of(value).unwrap_or_default(),
     },
     Field {
-        name: "fence",
+        name: FENCE,
         write: |account| Some(FieldValue::Number(account.fence.get().cast_signed())),
         read: |info, value| {
             info.fence = value.number().and_then(Fence::new).unwrap_or_default();
@@ -133,6 +133,9 @@ const FIELDS: [Field; COUNT] = [
         read: |info, value| info.node_state = line(value),
     },
 ];
+
+/// The name of the fence's field.
+const FENCE: &str = "fence";
 
 /// The name of the state's field.
 const STATE: &str = "state";
@@ -194,6 +197,9 @@ pub fn read(reply: &Reply) -> Result<LockInfo, Unread<'_>> {
     let mut info = LockInfo::default();
     for (name, value) in pairs {
         let Some(name) = name.text() else { continue };
+        if name == FENCE.as_bytes() && value.number().and_then(Fence::new).is_none() {
+            return Err(Unread::Garbled("a description with a fence out of bounds"));
+        }
         if let Some(field) = FIELDS.iter().find(|field| field.name.as_bytes() == name) {
             (field.read)(&mut info, value);
         }

@@ -69,6 +69,11 @@ impl Reader {
         self.unread.extend_from_slice(bytes);
     }
 
+    /// What has not been read.
+    pub fn rest(&self) -> &[u8] {
+        &self.unread[self.at..]
+    }
+
     /// The next reply; `None` while it is incomplete.
     ///
     /// # Errors

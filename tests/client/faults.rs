@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 use lockmod::client::{AcquireError, Locker, LockerBuilder, NodeReport, Vote};
 
 use crate::common::{Flow, Proxy, Server, start_nodes};
-use crate::{builder, connected, leases, locker, millis, nodes, until};
+use crate::{builder, connected, is_held, is_renewed, leases, locker, millis, nodes, until};
 
 async fn works(locker: &Locker) {
     let guard = locker.acquire("a").await.unwrap();
@@ -341,6 +341,94 @@ async fn a_server_under_two_names_has_one_vote() {
     let error = locker.acquire("a").wait(millis(600)).await.unwrap_err();
     assert!(error.to_string().contains("the same server as another node"), "{error}");
     nodes[1].resume();
+}
+
+/// An address led to the server of another, whose connection was broken by then: the server
+/// answered the same request twice, and two clients had the lock with the same fence.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_server_has_one_vote_though_its_first_connection_is_broken() {
+    let nodes = nodes(3);
+    let proxies: Vec<Proxy> = [0, 0, 2].map(|node: usize| Proxy::to(&nodes[node])).into();
+    let settings =
+        || proxied(&proxies).ttl(Duration::from_secs(30)).timeout(Duration::from_secs(5));
+    let swap = || {
+        proxies[0].set_refuses(true);
+        proxies[0].cut();
+        proxies[1].set_requests(Flow::Pass);
+    };
+    let told = "the same server as another node";
+    proxies[2].set_refuses(true);
+    // The first answer may be cut off too; then the second is the server's only one.
+    let mut has_told = false;
+    for round in 0..50 {
+        // Only the first address leads anywhere at first.
+        proxies[0].set_refuses(false);
+        proxies[1].set_requests(Flow::Hold);
+        proxies[1].cut();
+        let (locker, name) = (settings().build().unwrap(), format!("a-{round}"));
+        let asking = tokio::spawn(locker.try_acquire(&name).into_future());
+        until("it is granted once", || is_held(&nodes[0], &name)).await;
+        swap();
+        let error = asking.await.unwrap().unwrap_err().to_string();
+        has_told |= error.contains(told);
+        if has_told {
+            break;
+        }
+    }
+    assert!(has_told);
+
+    // And the same with an extension: the lease is good, and then an address leads elsewhere.
+    proxies[0].set_refuses(false);
+    proxies[1].set_target(nodes[1].port());
+    let locker = settings().renew(false).build().unwrap();
+    let guard = locker.acquire("b").await.unwrap();
+    proxies[1].set_requests(Flow::Hold);
+    proxies[1].set_target(nodes[0].port());
+    let before = guard.validity();
+    let extending = async {
+        until("it is extended once", || is_renewed(&nodes[0])).await;
+        swap();
+    };
+    let (extended, ()) = tokio::join!(guard.extend(), extending);
+    assert!(extended.is_err());
+    assert!(guard.validity() <= before);
+}
+
+/// A process ended with its release at the quorum, and left the lease on a node that could be
+/// reached again at once.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_release_that_was_cut_off_is_carried_out_before_the_end() {
+    let nodes = nodes(3);
+    let proxies: Vec<Proxy> = nodes.iter().map(Proxy::to).collect();
+    let locker = proxied(&proxies).timeout(Duration::from_secs(1)).build().unwrap();
+    connected(&locker).await;
+    for is_up in [true, false] {
+        let guard = locker.acquire("a").await.unwrap();
+        until("all have granted", || leases(&nodes, "a") == 3).await;
+        proxies[0].set_requests(Flow::Hold);
+        guard.release().await.unwrap();
+        assert!(is_held(&nodes[0], "a") && locker.owing().len() == 1);
+        proxies[0].set_refuses(!is_up);
+        proxies[0].cut();
+        proxies[0].set_requests(Flow::Pass);
+        locker.settle().await;
+        assert_eq!((is_held(&nodes[0], "a"), locker.owing().is_empty()), (!is_up, is_up));
+    }
+    proxies[0].set_refuses(false);
+    until("it is told at last", || !is_held(&nodes[0], "a")).await;
+    // By its token too.
+    let leaked = locker.acquire("a").await.unwrap().leak();
+    until("all have granted", || leases(&nodes, "a") == 3).await;
+    proxies[0].set_requests(Flow::Hold);
+    let releasing = locker.release_by_token("a", &leaked.token);
+    let cutting = async {
+        until("the others are told", || leases(&nodes, "a") == 1).await;
+        proxies[0].cut();
+        proxies[0].set_requests(Flow::Pass);
+    };
+    let (released, ()) = tokio::join!(releasing, cutting);
+    released.unwrap();
+    assert_eq!(leases(&nodes, "a"), 0);
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

@@ -1,7 +1,7 @@
 //! To the millisecond: what a guard promises, and what is sent for it. Nodes that answer by a
 //! script, on a clock that jumps.
 
-use std::sync::atomic::{AtomicU8, Ordering};
+use std::sync::atomic::{AtomicU8, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
@@ -204,6 +204,54 @@ async fn answers_to_one_round_of_extensions_do_not_count_for_the_next() {
     let left = VALID - millis(450 + 480);
     let validity = guard.validity();
     assert!(validity <= left && left - validity < millis(5), "of the first only: {validity:?}");
+}
+
+/// It was said that all nodes had granted, and no more.
+#[tokio::test(start_paused = true)]
+async fn a_raise_that_fails_is_told_with_its_reason() {
+    let script = |answer: fn() -> Result<Reply, NoReply>, delay: Duration| {
+        move |node: usize, command: &str| match command.split(' ').next() {
+            Some("LOCK.ACQUIRE") => (Duration::ZERO, Ok(Reply::Integer(node as i64 + 1))),
+            Some("LOCK.FENCE" | "LOCK.INFO") if node < 2 => (delay, answer()),
+            _ => (Duration::ZERO, Ok(Reply::Integer(1))),
+        }
+    };
+    let full = || Ok(Reply::Error("STATEFILE the disk is full".into()));
+    let world = Scripted::new(3, script(full, Duration::ZERO));
+    let error = ten_seconds().build_in(world).unwrap().try_acquire("a").await.unwrap_err();
+    assert!(error.to_string().contains("not serving (STATEFILE the disk is full)"), "{error}");
+    let world = Scripted::new(3, script(full, Duration::from_secs(5)));
+    let error = ten_seconds().build_in(world).unwrap().try_acquire("a").await.unwrap_err();
+    let said = error.to_string();
+    assert!(said.contains("timed out") && said.contains("each node had 500ms"), "{said}");
+}
+
+/// A listing went on for ever.
+#[tokio::test(start_paused = true)]
+async fn a_node_whose_scan_has_no_end_is_named() {
+    for (next, delay) in [("-1", 0), ("x", 0), ("7", 0), ("", 100)] {
+        let pages = AtomicU64::new(0);
+        let script = move |_: usize, command: &str| {
+            if !command.starts_with("SCAN") {
+                let text = "lockmod_locks:5\r\nlockmod_held:5\r\nrole:master\r\n";
+                return (Duration::ZERO, Ok(Reply::Text(text.as_bytes().into())));
+            }
+            let page = pages.fetch_add(1, Ordering::Relaxed) + 1;
+            let cursor = if next.is_empty() { page.to_string() } else { next.to_owned() };
+            let cursor = Reply::Text(cursor.into_bytes().into());
+            (millis(delay), Ok(Reply::List(vec![cursor, Reply::List(vec![])])))
+        };
+        let locker = ten_seconds().build_in(Scripted::new(1, script)).unwrap();
+        let survey = locker.survey(10).await;
+        if next.is_empty() {
+            assert_eq!(survey.given_up.len(), 1, "a page of nothing after the other");
+        } else {
+            let vote = survey.nodes[0].status.as_ref().unwrap_err().to_string();
+            assert!(vote.contains(&format!("its SCAN goes on at '{next}'")), "{vote}");
+        }
+        let listed = locker.list().await;
+        assert_eq!(listed[0].locks.is_ok(), next.is_empty(), "{listed:?}");
+    }
 }
 
 #[tokio::test(start_paused = true)]

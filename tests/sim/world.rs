@@ -169,6 +169,10 @@ impl World for Simulated {
         self.links.names()
     }
 
+    fn owes(&self, node: usize) -> bool {
+        self.links.owes(node)
+    }
+
     fn send(&self, node: usize, packet: &Packet, reply_to: Option<ReplyTo>) {
         self.links.send(node, packet, reply_to);
     }

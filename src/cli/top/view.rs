@@ -143,7 +143,7 @@ fn locks_title(survey: &Survey, state: &State, count: usize) -> String {
             format!("no lock{which}")
         };
     };
-    let more = if survey.is_cut || survey.is_given_up { " or more" } else { "" };
+    let more = if survey.is_cut || !survey.given_up.is_empty() { " or more" } else { "" };
     format!("lock {} of {count}{more}{which}, {}", place + 1, state.order.words())
 }
 
@@ -260,7 +260,7 @@ mod tests {
                 .map(|(name, lock)| (name.as_bytes().to_vec(), lock.clone()))
                 .collect(),
             is_cut: false,
-            is_given_up: false,
+            given_up: Vec::new(),
             unnamed: 0,
             counted_max: Fence::MAX,
         }
