@@ -332,7 +332,7 @@ fn unanswered(name: Option<&Name>, failed: Vec<NodeReport>, all: usize) -> Failu
 fn failure(node: &NodeSurvey) -> Option<Vote> {
     match &node.status {
         Ok(status) if status.is_master => None,
-        Ok(_) => Some(Vote::Unavailable(code::READONLY.says("the server is a replica").into())),
+        Ok(_) => Some(Vote::Unavailable(code::READONLY.says(code::IS_REPLICA).into())),
         Err(vote) => Some(vote.clone()),
     }
 }

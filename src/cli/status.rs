@@ -168,10 +168,23 @@ fn lock_json(name: &[u8], lock: &LockSurvey) -> Json {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::client::LockInfo;
+    use crate::wire::lock_info;
 
     fn rows() -> Vec<[String; 3]> {
         let row = |cells: [&str; 3]| cells.map(str::to_owned);
         vec![row(["a", "x", "1"]), row([&"b".repeat(500), &"y".repeat(99), "2"])]
+    }
+
+    /// They are named as in the description of a lock.
+    #[test]
+    fn the_json_of_a_lock_has_the_names_that_a_node_gives_its_fields() {
+        let lock = LockSurvey { nodes: vec![Some(LockInfo::default())] };
+        let Json::Object(fields) = lock_json(b"job", &lock) else { panic!("no object") };
+        let told: Vec<&str> = lock_info::field_names().collect();
+        for (name, _) in fields.iter().filter(|(name, _)| !["name", "held_on"].contains(name)) {
+            assert!(told.contains(name), "{name}");
+        }
     }
 
     /// One name of 500 letters made each line of the table as long.

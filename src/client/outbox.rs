@@ -35,6 +35,8 @@ pub(super) struct Item {
     pub(super) is_owed: bool,
     /// Until when it is sent again to a node that puts it off.
     put_off_until: Option<Instant>,
+    /// Whether nothing was asked of the node for this acquisition before.
+    is_first: bool,
 }
 
 impl Item {
@@ -50,7 +52,7 @@ impl Item {
     pub(super) fn again(&self) -> Item {
         let packet = self.packet.plain().unwrap_or_else(|| self.packet.clone());
         let (is_owed, put_off_until) = (self.is_owed, self.put_off_until);
-        Item { packet, reply_to: None, is_owed, put_off_until }
+        Item { packet, reply_to: None, is_owed, put_off_until, is_first: false }
     }
 
     /// The same once more, for a node that does not carry it out at present; `None` if it has been
@@ -113,7 +115,10 @@ impl Outbox {
         let part = packet.part();
         let is_owed = matches!(packet.care(), Care::UntilAnswered(_))
             && part.is_none_or(|part| self.asked.has(part.claim));
-        let item = Item { packet: packet.clone(), reply_to, is_owed, put_off_until: None };
+        let asks = part.filter(|part| part.asks_for.is_some());
+        let is_first = asks.is_some_and(|part| !self.asked.has(part.claim));
+        let packet = packet.clone();
+        let item = Item { packet, reply_to, is_owed, put_off_until: None, is_first };
         if let Some(failure) = self.refusal(is_owed) {
             if is_owed && !self.is_over {
                 self.items.push_back(item.again());
@@ -157,13 +162,20 @@ impl Outbox {
         self.count_once();
     }
 
-    /// The node cannot be reached: nothing but what is owed may wait for it.
+    /// The node cannot be reached: nothing but what is owed may wait for it. What was in line was
+    /// never sent, so nothing of it is to be taken back.
     pub(super) fn fail(&mut self, failure: &NoReply) {
         self.down = Some(failure.clone());
+        let mut unsent = HashSet::new();
         self.items.retain_mut(|item| {
             item.answer(Err(failure.clone()));
             item.strip();
-            item.is_owed
+            let part = item.packet.part();
+            if item.is_first {
+                self.asked.forget(part);
+                unsent.extend(part.map(|part| part.claim));
+            }
+            item.is_owed && !part.is_some_and(|part| unsent.contains(&part.claim))
         });
         self.count_once();
     }
@@ -270,8 +282,14 @@ mod tests {
             assert!(outbox.take(&acquire(number + 1), None).is_err());
             assert!(outbox.take(&release(number), None).is_err());
         }
-        assert_eq!(outbox.items.len(), 1, "what was asked before it was down");
+        assert!(outbox.items.is_empty() && !outbox.owes(), "the first was never sent");
         assert_eq!(outbox.asked.until.len(), 0);
+        // Nor where its release was in line behind it.
+        let mut outbox = Outbox::default();
+        assert!(outbox.take(&acquire(1), None).is_ok() && outbox.take(&release(1), None).is_ok());
+        assert!(outbox.owes());
+        outbox.fail(&down());
+        assert!(!outbox.owes());
     }
 
     #[test]

@@ -2,7 +2,7 @@
 
 use super::ffi::{self, Context, InServer, values};
 use super::{clock, process};
-use crate::wire::code::{self, LOADING, Meaning, OOM, READONLY};
+use crate::wire::code::{self, IS_REPLICA, LOADING, Meaning, OOM, READONLY};
 use crate::wire::node_info::{InfoAccount, ServerAccount};
 
 /// What the section `lockmod` reports.
@@ -31,7 +31,7 @@ pub(super) fn obstacle(context: &mut Context<'_>) -> Option<String> {
 /// What keeps the node itself from granting.
 pub(super) fn own(server: InServer<'_>) -> Option<String> {
     if !ffi::server_flags(server).is_master() {
-        return Some(READONLY.says("the server is a replica"));
+        return Some(READONLY.says(IS_REPLICA));
     }
     let now = clock::now();
     process::with(server, |process| match process.node.has_begun() {

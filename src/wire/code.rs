@@ -110,6 +110,9 @@ pub const MODULE: [Code; Refusal::KINDS] = [
 
 pub(crate) const LOADING: Code =
     code("LOADING", Meaning::Later, "the data set is being loaded", "when it is loaded");
+/// What a replica says with [`READONLY`] of itself.
+pub const IS_REPLICA: &str = "the server is a replica";
+
 /// The node is a replica. The module uses it too.
 pub const READONLY: Code = code(
     "READONLY",

@@ -1,10 +1,11 @@
 //! `LOCK.INFO`: what a node reports about a lock. Each field is defined here once, for both sides.
 //!
-//! To add one: here, a line in `FIELDS` and a field of [`LockInfo`]; in the engine, a field of
-//! [`LockAccount`], which `account.rs` fills. For people: docs/commands.md (and the reply in
-//! `spec.rs`), the output of `lockmod info --json` (`src/cli/locks.rs`), CHANGELOG.md. The packages
-//! for other languages have those that a program decides by (`packages/host/src/settings.rs`).
-//! Replies to the last byte are in `tests/node/commands.rs` and `server_rules.rs`.
+//! To add one: here, a line in `FIELDS`, their `COUNT`, and a field of [`LockInfo`]; in the engine,
+//! a field of [`LockAccount`], which `account.rs` fills. For people: docs/commands.md (and the
+//! reply in `spec.rs`), the output of `lockmod info` in words and as JSON (`src/cli/locks.rs`),
+//! what a survey shows of it (`src/cli/rows.rs`, `status.rs`), CHANGELOG.md. The packages for other
+//! languages have those that a program decides by (`packages/host/src/settings.rs`). Replies to
+//! the last byte are in `tests/node/commands.rs` and `server_rules.rs`.
 
 use std::borrow::Cow;
 use std::fmt;

@@ -6,7 +6,7 @@ use super::lexer::Source;
 use super::rules::Finding;
 
 /// Layers whose files are in an order.
-const FOLDERS: [&str; 2] = ["src/client/", "src/cli/"];
+const FOLDERS: [&str; 3] = ["src/client/", "src/cli/", "src/module/"];
 
 /// One complaint for each file that depends on itself, directly or through others.
 pub(crate) fn circles(sources: &[Source]) -> Vec<Finding> {
