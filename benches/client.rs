@@ -33,6 +33,8 @@ const COMPARE_AND_DELETE: &str =
 #[derive(Clone)]
 enum Rival {
     Lockmod(lockmod::client::Locker),
+    /// All tasks hold one lock together, as readers.
+    Readers(lockmod::client::Locker),
     Rslock(rslock::LockManager),
     FanOut(FanOut),
 }
@@ -97,6 +99,7 @@ impl Rival {
     const fn name(&self) -> &'static str {
         match self {
             Rival::Lockmod(_) => "lockmod",
+            Rival::Readers(_) => "readers",
             Rival::Rslock(_) => "rslock",
             Rival::FanOut(_) => "fan-out",
         }
@@ -106,6 +109,10 @@ impl Rival {
     async fn cycle(&self, name: &str) -> bool {
         match self {
             Rival::Lockmod(locker) => match locker.acquire(name).await {
+                Ok(guard) => guard.release().await.is_ok(),
+                Err(_) => false,
+            },
+            Rival::Readers(locker) => match locker.acquire("read by all").shared().await {
                 Ok(guard) => guard.release().await.is_ok(),
                 Err(_) => false,
             },
@@ -150,6 +157,7 @@ impl Rival {
     }
 }
 
+/// The first rival beside each of the others.
 async fn compare(rivals: &[Rival], tasks: usize, rounds: usize, length: Duration) {
     let mut rates = vec![Vec::new(); rivals.len()];
     for round in 0..rounds {
@@ -166,7 +174,7 @@ async fn compare(rivals: &[Rival], tasks: usize, rounds: usize, length: Duration
     for other in 1..rivals.len() {
         let ratios = rates[0].iter().zip(&rates[other]).map(|(one, other)| one / other);
         let ratios: Vec<f64> = ratios.collect();
-        println!("  lockmod / {:8} {}", rivals[other].name(), spread(&ratios));
+        println!("  {} / {:8} {}", rivals[0].name(), rivals[other].name(), spread(&ratios));
     }
 }
 
@@ -185,8 +193,12 @@ fn main() {
         if std::env::args().any(|arg| arg == "contended") {
             return;
         }
+        let locker = locker.expect("the settings are good");
+        let readers = [Rival::Readers(locker.clone()), Rival::Lockmod(locker.clone())];
+        println!("64 readers of one lock, beside 64 tasks with locks of their own");
+        compare(&readers, 64, rounds, Duration::from_millis(length)).await;
         let rivals = [
-            Rival::Lockmod(locker.expect("the settings are good")),
+            Rival::Lockmod(locker),
             Rival::Rslock(rslock::LockManager::new(urls)),
             Rival::FanOut(fan_out),
         ];

@@ -28,6 +28,8 @@ const TOKEN: &str = "0123456789abcdefghij";
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Rival {
     Lockmod,
+    /// The same, as a reader.
+    Reader,
     Script,
     /// Where the server has such a command: it deletes the key if it holds the token.
     Delex,
@@ -39,6 +41,7 @@ impl Rival {
     fn name(self) -> &'static str {
         match self {
             Rival::Lockmod => "LOCK.ACQUIRE + LOCK.RELEASE",
+            Rival::Reader => "the same, SHARED",
             Rival::Script => "SET NX PX + EVALSHA",
             Rival::Delex => "SET NX PX + DELEX IFEQ",
             Rival::Delifeq => "SET NX PX + DELIFEQ",
@@ -49,6 +52,7 @@ impl Rival {
     fn acquire(self, name: &str) -> Vec<String> {
         match self {
             Rival::Lockmod => words(&["LOCK.ACQUIRE", name, TOKEN, "30000"]),
+            Rival::Reader => words(&["LOCK.ACQUIRE", name, TOKEN, "30000", "SHARED"]),
             Rival::Script | Rival::Delex | Rival::Delifeq | Rival::Bare => {
                 words(&["SET", name, TOKEN, "NX", "PX", "30000"])
             }
@@ -57,7 +61,7 @@ impl Rival {
 
     fn release(self, name: &str, script: &str) -> Vec<String> {
         match self {
-            Rival::Lockmod => words(&["LOCK.RELEASE", name, TOKEN]),
+            Rival::Lockmod | Rival::Reader => words(&["LOCK.RELEASE", name, TOKEN]),
             Rival::Script => words(&["EVALSHA", script, "1", name, TOKEN]),
             Rival::Delex => words(&["DELEX", name, "IFEQ", TOKEN]),
             Rival::Delifeq => words(&["DELIFEQ", name, TOKEN]),
@@ -85,6 +89,9 @@ fn main() {
     }
     bench.pairs("acquire and release, each name once", None);
     bench.distinct();
+    for count in [64, 10_000] {
+        bench.readers(count);
+    }
     bench.memory(if quick { 50_000 } else { 1_000_000 });
     bench.idle(if quick { 50_000 } else { 1_000_000 });
     drop(bench);
@@ -144,7 +151,44 @@ impl Bench {
         };
         let native = [("DELEX", Rival::Delex), ("DELIFEQ", Rival::Delifeq)];
         let native = native.into_iter().filter(|(name, _)| has(name)).map(|(_, rival)| rival);
-        [Rival::Lockmod, Rival::Script].into_iter().chain(native).chain([Rival::Bare]).collect()
+        [Rival::Lockmod, Rival::Script]
+            .into_iter()
+            .chain(native)
+            .chain([Rival::Bare, Rival::Reader])
+            .collect()
+    }
+
+    /// One more reader of a lock that so many have already, beside a writer of a free lock; and
+    /// what those readers take.
+    fn readers(&self, count: usize) {
+        self.run("FLUSHALL SYNC");
+        self.run("CONFIG SET lockmod.max-readers 100000");
+        let before = self.server.info_u64("used_memory");
+        let reads = |token: String| words(&["LOCK.ACQUIRE", "lock", &token, "3000000", "SHARED"]);
+        let count =
+            self.load(count, |client, number| reads(format!("reader:{client:04}:{number:08}")));
+        let grown = self.server.info_u64("used_memory").saturating_sub(before);
+        println!("acquire and release by one more than {count} readers of one lock");
+        let pair = |is_reader: bool| {
+            move |client: usize, number: usize| {
+                let token = format!("one more:{client:04}:{number:06}", number = number / 2);
+                let (name, is_first) = (format!("own:{client}"), number.is_multiple_of(2));
+                match (is_reader, is_first) {
+                    (true, true) => reads(token),
+                    (true, false) => words(&["LOCK.RELEASE", "lock", &token]),
+                    (false, true) => Rival::Lockmod.acquire(&name),
+                    (false, false) => Rival::Lockmod.release(&name, ""),
+                }
+            }
+        };
+        let mut costs: Vec<Vec<f64>> = vec![Vec::new(); 2];
+        for _ in 0..self.rounds {
+            for (is_reader, costs) in [false, true].into_iter().zip(&mut costs) {
+                costs.push(self.cost(pair(is_reader)));
+            }
+        }
+        report(&["a writer, alone", "one more reader"], &costs);
+        println!("  {:.1} bytes for each reader\n", grown as f64 / count as f64);
     }
 
     fn distinct(&self) {

@@ -6,10 +6,10 @@ requirement of every action is in one of the two lists; `check.py` sees to that.
 
 from dataclasses import dataclass
 
-from z3 import And, Exists, ForAll, If, Implies, Not
+from z3 import And, Exists, ForAll, If, Implies, Not, Or
 
-from protocol import (A, F, N, Q, R, RELATIONS, Step, counts, g, member, n, own, plus, r, s, up_to,
-                      without)
+from protocol import (A, F, N, Q, R, RELATIONS, Step, a, b, below, exclusively, g, member, n, own,
+                      plus, r, reader, s, up_to, without)
 
 
 @dataclass
@@ -66,10 +66,16 @@ def both(one, other):
 
 def only_answers_on_their_way(x):
     """No confirmed round rests on the lease: of what does, the replies have not been counted."""
+    return ForAll([r], Implies(And(x.rests(N, r), own(r) == A), Not(x.confirmed(r))))
+
+
+def nobody_is_vouched_for(x):
+    """The same, of all leases at the node."""
     return ForAll([r], Implies(x.rests(N, r), Not(x.confirmed(r))))
 
 
 STORED_NOT_EXACTLY = 'a quorum stored just this fence'
+ABOVE = 'above the counter, or at it for a reader'
 
 MUTANTS = [
     Mutant('two quorums share a node', 'win', 'exclusion', axiom='two quorums share a node'),
@@ -91,22 +97,45 @@ MUTANTS = [
     Mutant('an attempt needs a quorum of grants', 'win', 'exclusion', drop('a quorum granted')),
     Mutant('only a holder renews', 'renew', 'nothing from nothing', drop('of a holder')),
     Mutant('only an attempt that began can end', 'finish', 'history', drop('it has begun')),
-    Mutant('only a holder writes', 'write', 'written', drop('of a holder, or one who was')),
+    Mutant('only a writer writes', 'write', 'written', drop('of a writer, or one who was')),
+    Mutant('only a holder reads', 'read', 'written', drop('of a holder, or one who was')),
+    Mutant('only a writer becomes a reader', 'downgrade', 'exclusive leases', drop('a writer')),
+    Mutant('a node lets readers in after the writer reads', 'downgrade at a node',
+           'exclusive leases', drop('its client reads already')),
     Mutant('a client that is done has no validity', 'finish', 'over is over', stays('over')),
     Mutant('a token is used once', 'begin', 'rising', drop('a fresh token')),
     Mutant('a node grants a free lock only', 'grant', 'one voice', drop('the lock is free')),
+    Mutant('a node grants no writer a lock beside readers', 'grant', 'one voice',
+           instead('the lock is free', lambda x: And(Not(x.holds(N, own(R))), ForAll([a], Implies(
+               x.holds(N, a), Not(x.exclusive(N, a))))))),
+    Mutant('a node grants no reader a lock beside a writer', 'grant', 'one voice',
+           instead('the lock is free', lambda x: And(Not(x.holds(N, own(R))), ForAll([a], Implies(
+               x.holds(N, a), Not(exclusively)))))),
+    Mutant('a grant is as it was asked', 'grant', 'exclusive leases', drop('as it was asked')),
+    Mutant('a rejoining is as it was asked', 'rejoin', 'exclusive leases', drop('as it was asked')),
     Mutant('nothing is granted in quarantine', 'grant', 'one voice', drop('not in quarantine')),
     Mutant('a holder rejoins outside quarantine only', 'rejoin', 'one voice',
            drop('not in quarantine')),
     Mutant('a holder rejoins a free lock only', 'rejoin', 'one voice', drop('the lock is free')),
     Mutant('a holder rejoins above the counter', 'rejoin', 'above the last',
-           drop('above the counter')),
+           drop(ABOVE)),
+    Mutant('who has become a reader and rejoins has stored nothing', 'rejoin', 'stored once',
+           also(stored=lambda x: plus(x.stored, own(R), N, F))),
     Mutant('a rejoining is on disk first', 'rejoin', 'on disk', drop('on disk first')),
     Mutant('a grant is asked for', 'grant', 'nothing from nothing', drop('it has begun')),
     Mutant('a grant has a larger fence', 'grant', 'stored once',
-           instead('above the counter', lambda x: up_to(x.counter(N), F))),
+           instead(ABOVE, lambda x: up_to(x.counter(N), F))),
+    Mutant('a reader has no smaller fence', 'grant', 'above the last',
+           instead(ABOVE, lambda x: Implies(exclusively, below(x.counter(N), F)))),
     Mutant('a raise lifts, or stores nothing', 'raise', 'stored once',
            drop('above what is stored for others')),
+    Mutant('a fence as large as its own will do for a reader only', 'raise', 'stored once',
+           instead('above what is stored for others', lambda x: Or(
+               ForAll([b, g], Implies(And(x.stored(b, N, g), b != A), below(g, F))),
+               Exists([g], And(x.stored(A, N, g), up_to(g, F)))))),
+    Mutant('a reader is raised to no smaller fence than its own', 'raise', 'above the last',
+           instead('above what is stored for others', lambda x: Or(
+               ForAll([b, g], Implies(And(x.stored(b, N, g), b != A), below(g, F))), reader(A)))),
     Mutant('a raise looks at the token', 'raise', 'nothing from nothing', drop('the token holds')),
     Mutant('a grant is on disk first', 'grant', 'on disk', drop('on disk first')),
     Mutant('a raise is on disk first', 'raise', 'on disk', drop('on disk first')),
@@ -130,6 +159,11 @@ MUTANTS = [
            drop('not in quarantine')),
     Mutant('only a holder repairs by the counter', 'repair by the counter',
            'nothing from nothing', drop('of a holder')),
+    Mutant('a repair is as it was asked', 'repair', 'exclusive leases', drop('as it was asked')),
+    Mutant('a repair by the counter is as it was asked', 'repair by the counter',
+           'exclusive leases', drop('as it was asked')),
+    Mutant('a lease that comes from elsewhere is as it was asked', 'arrive', 'exclusive leases',
+           drop('as it was asked')),
     Mutant('a repair by the counter lowers no counter', 'repair by the counter', 'counted',
            drop('nothing later was granted')),
     Mutant('a repair by the counter is on disk first', 'repair by the counter', 'on disk',
@@ -142,6 +176,8 @@ MUTANTS = [
            drop('it has begun')),
     Mutant('a lease that comes from elsewhere does not count', 'arrive', 'no vote beside',
            stays('provisional')),
+    Mutant('a lease that may have been over is provisional when it comes back', 'arrive',
+           'no vote beside', drop('what counts has no vote beside it')),
     Mutant('nothing counts while a promoted node waits', 'extend', 'nothing counts',
            instead('the lease counts', lambda x: Not(x.provisional(N, own(R))))),
     Mutant('an extension ends no lease earlier', 'extend', 'votes stay',
@@ -150,27 +186,16 @@ MUTANTS = [
     Mutant('leases end by a clock that nobody steps', 'lease ends', 'votes stay',
            drop('no validity rests on it')),
     Mutant('a release looks at the token', 'release', 'votes stay',
-           drop('the token holds', 'its client is done')),
+           also(rests=lambda x: without(x.rests, N))),
     Mutant('who releases relies on nothing', 'release', 'votes stay', drop('its client is done')),
     Mutant('quarantine after a crash', 'crash', 'nothing forgotten', stays('quarantined')),
     Mutant('a quarantine outlasts what was forgotten', 'quarantine ends', 'nothing forgotten',
            drop('all that was forgotten is over')),
     Mutant('fences go on above the ceiling', 'crash', 'counted',
            drop('fences go on above the ceiling')),
-    Mutant('a lease that was repaired is provisional when it comes back', 'crash with data',
-           'no vote beside', instead('what counts has no vote beside it', lambda x: Implies(
-               counts, x.holds(N, A)))),
-    Mutant('a lease that may have been over is provisional when it comes back',
-           'crash with data', 'no vote beside', drop('what counts has no vote beside it')),
-    Mutant('fences go on above the ceiling, also with data', 'crash with data', 'counted',
-           drop('fences go on above the ceiling')),
-    Mutant('a lease that comes back is somebody\'s', 'crash with data', 'nothing from nothing',
-           drop('it has begun')),
-    Mutant('a lease that a replica has is somebody\'s', 'promote', 'nothing from nothing',
-           drop('it has begun')),
     Mutant('an old master grants to somebody', 'the old master serves', 'nothing from nothing',
            drop('it has begun')),
-    Mutant('an old master vouches for one acquisition', 'the old master serves', 'one voice',
+    Mutant('an old master vouches for one writer', 'the old master serves', 'one voice',
            drop('it vouches for nobody else')),
     Mutant('an old master grants above its counter', 'the old master serves', 'stored once',
            drop('above its counter')),
@@ -185,8 +210,10 @@ MUTANTS = [
     Mutant('nobody takes back a lease for which an answer is on its way', 'release', 'votes last',
            instead('its client is done', only_answers_on_their_way)),
     Mutant('nobody is granted a lock for which an answer is on its way', 'grant', 'votes last',
-           both(instead('the lock is free', only_answers_on_their_way), also(
+           both(instead('the lock is free', nobody_is_vouched_for), also(
                holds=lambda x: lambda y, z: If(y == N, z == own(R), x.holds(y, z)),
+               exclusive=lambda x: lambda y, z: If(
+                   y == N, And(z == own(R), exclusively), x.exclusive(y, z)),
                rests=lambda x: lambda y, z: If(y == N, And(z == R, Not(x.over(z))),
                                                x.rests(y, z))))),
     Mutant('a quarantine waits for answers on their way', 'quarantine ends', 'votes last',
@@ -199,7 +226,12 @@ MUTANTS = [
            also(over=lambda x: lambda y: And(x.over(y), y != R))),
     Mutant('a client that is done does not win back its lock', 'finish', 'wins last',
            also(won=lambda x: lambda y: And(x.won(y), y != A))),
-    Mutant('a store refuses smaller fences', 'write', 'store', drop('no smaller fence')),
+    Mutant('who has become a reader remains one', 'finish', 'wins last',
+           also(downgraded=lambda x: lambda y: And(x.downgraded(y), y != A))),
+    Mutant('a store refuses writes of smaller fences', 'write', 'store', drop('no smaller fence')),
+    Mutant('a store refuses writes of fences that readers had', 'write', 'store',
+           drop('a larger fence than readers')),
+    Mutant('a store refuses reads of smaller fences', 'read', 'store', drop('no smaller fence')),
 ]
 
 # What actions require because that is what they are, although nothing breaks without it: a grant to

@@ -25,10 +25,12 @@ own = Function('own', Round, Acquisition)
 first = Function('first', Round, Bool)
 # The client of this acquisition never looks at its clock: only fences protect from it.
 blind = Function('blind', Acquisition, Bool)
+# It asks for the lock as a reader. All others are writers.
+reader = Function('reader', Acquisition, Bool)
 member = Function('member', Node, Quorum, Bool)
 below = Function('below', Fence, Fence, Bool)
 
-RIGID = ['own', 'first', 'blind', 'member', 'below']
+RIGID = ['own', 'first', 'blind', 'reader', 'member', 'below']
 
 n = Const('n', Node)
 a, b = Consts('a b', Acquisition)
@@ -53,6 +55,7 @@ AXIOMS = {
 # name: (arguments, value, what it says, whether the code can see it or only we do)
 RELATIONS = {
     'holds': ((Node, Acquisition), Bool, 'a lease of the acquisition stands at the node', 'seen'),
+    'exclusive': ((Node, Acquisition), Bool, 'that lease is a writer\'s', 'seen'),
     'provisional': ((Node, Acquisition), Bool,
                     'that lease does not count before the quarantine is over', 'seen'),
     'rests': ((Node, Round), Bool, 'the standing lease was dated by the round, and counts for it',
@@ -68,6 +71,8 @@ RELATIONS = {
                'the node granted this fence to the acquisition, or raised its lease to it', 'ours'),
     'begun': ((Acquisition,), Bool, 'its requests may be on their way', 'seen'),
     'won': ((Acquisition,), Bool, 'its attempt was won', 'seen'),
+    'downgraded': ((Acquisition,), Bool, 'it was won as a writer, and its client reads from here on',
+                   'seen'),
     'done': ((Acquisition,), Bool, 'it was abandoned or released: its client relies on nothing',
              'seen'),
     'fence': ((Acquisition,), Fence, 'what it was won with', 'seen'),
@@ -76,10 +81,12 @@ RELATIONS = {
     'confirmed': ((Round,), Bool, 'a quorum has answered the round in time', 'ours'),
     'voters': ((Round,), Quorum, 'that quorum', 'ours'),
     'before': ((Acquisition, Acquisition), Bool, 'the one was won before the other began', 'ours'),
-    'highest': ((), Fence, 'the largest fence that the fenced store has seen', 'seen'),
+    'highest': ((), Fence, 'the largest fence of a writer that the fenced store has seen', 'seen'),
+    'highest_read': ((), Fence, 'the largest fence of a reader that it has seen', 'seen'),
     'wrote': ((Acquisition,), Bool, 'the store has accepted a write of it', 'ours'),
-    'overwrote': ((Acquisition, Acquisition), Bool,
-                  'the store accepted a write of the one after a write of the other', 'ours'),
+    'read': ((Acquisition,), Bool, 'the store has accepted a read of it', 'ours'),
+    'followed': ((Acquisition, Acquisition), Bool,
+                 'a write of the one was accepted after a use of the other, or a read after a write', 'ours'),
 }
 
 
@@ -96,8 +103,17 @@ class State:
         """The answer of the node counts for the round, whatever became of the lease since."""
         return Or(self.rests(node, round_), self.forgot(node, round_))
 
-    def is_free(self, node):
-        return ForAll([a], Not(self.holds(node, a)))
+    def writes(self, acquisition):
+        """Its client is a writer."""
+        return Not(Or(reader(acquisition), self.downgraded(acquisition)))
+
+    def conflict(self, one, other):
+        return And(one != other, Or(self.writes(one), self.writes(other)))
+
+    def is_free(self, node, acquisition, exclusively):
+        """The node may give the lock to the acquisition, beside readers if it is for reading."""
+        return And(Not(self.holds(node, acquisition)), ForAll([a], Implies(
+            self.holds(node, a), Not(Or(exclusively, self.exclusive(node, a))))))
 
 
 # ----------------------------------------------------------------------------- what must hold
@@ -119,45 +135,55 @@ def invariant(name, is_promise=False):
     return note
 
 
+def later(acquisition, one, other):
+    """The other fence is one that an acquisition gets after the one was won with."""
+    return And(up_to(one, other), Implies(Not(reader(acquisition)), below(one, other)))
+
+
 @invariant('exclusion', is_promise=True)
 def _(x):
-    """All validities that are not over belong to one acquisition."""
+    """All validities that are not over belong to one writer, or to readers."""
     return ForAll([r, s], Implies(
-        And(x.confirmed(r), x.confirmed(s), Not(x.over(r)), Not(x.over(s))), own(r) == own(s)))
+        And(x.confirmed(r), x.confirmed(s), Not(x.over(r)), Not(x.over(s))),
+        Not(x.conflict(own(r), own(s)))))
 
 
 @invariant('unique', is_promise=True)
 def _(x):
-    """No two acquisitions have the same fence."""
-    return ForAll([a, b], Implies(And(x.won(a), x.won(b), x.fence(a) == x.fence(b)), a == b))
+    """No two writers have the same fence."""
+    return ForAll([a, b], Implies(
+        And(x.won(a), x.won(b), Not(reader(a)), Not(reader(b)), x.fence(a) == x.fence(b)), a == b))
 
 
 @invariant('rising', is_promise=True)
 def _(x):
-    """If one acquisition was won before another began, the later has the larger fence."""
-    return ForAll([a, b], Implies(And(x.before(a, b), x.won(b)), below(x.fence(a), x.fence(b))))
+    """If one acquisition was won before another began, the later has no smaller fence, and as a
+    writer a larger one."""
+    return ForAll([a, b], Implies(And(x.before(a, b), x.won(b)), later(b, x.fence(a), x.fence(b))))
 
 
 @invariant('store', is_promise=True)
 def _(x):
-    """The fenced store takes no write of an acquisition after a write of one that began when the
-    first was won."""
-    return ForAll([a, b], Implies(x.overwrote(a, b), Not(x.before(a, b))))
+    """The fenced store accepts nothing of an acquisition after something of one that began when the
+    first was won, except for reads after reads."""
+    return ForAll([a, b], Implies(x.followed(a, b), Not(x.before(a, b))))
 
 
 @invariant('superseded', is_promise=True)
 def _(x):
-    """If both clients look at their clocks, no acquisition is valid once another is won that began
-    after the first was won."""
+    """If both clients look at their clocks, and one of them is a writer, no acquisition is valid
+    once another is won that began after the first was won."""
     return ForAll([a, b, r], Implies(
-        And(x.before(a, b), x.won(b), Not(blind(a)), Not(blind(b)), own(r) == a, x.confirmed(r)),
+        And(x.before(a, b), x.won(b), x.conflict(a, b), Not(blind(a)), Not(blind(b)), own(r) == a,
+            x.confirmed(r)),
         x.over(r)))
 
 
 @invariant('one voice')
 def _(x):
-    """A node vouches for one acquisition at a time."""
-    return ForAll([n, r, s], Implies(And(x.vouches(n, r), x.vouches(n, s)), own(r) == own(s)))
+    """A node vouches for one writer at a time, or for readers."""
+    return ForAll([n, r, s], Implies(
+        And(x.vouches(n, r), x.vouches(n, s)), Not(x.conflict(own(r), own(s)))))
 
 
 @invariant('votes stay')
@@ -169,8 +195,18 @@ def _(x):
 
 @invariant('one holder')
 def _(x):
-    """A node has one lease."""
-    return ForAll([n, a, b], Implies(And(x.holds(n, a), x.holds(n, b)), a == b))
+    """A node has one lease of a writer, or leases of readers."""
+    return ForAll([n, a, b], Implies(
+        And(x.holds(n, a), x.holds(n, b), a != b), Not(x.exclusive(n, a))))
+
+
+@invariant('exclusive leases')
+def _(x):
+    """The lease of a writer is exclusive, and no other is, except that of one who was a writer."""
+    return And(
+        ForAll([n, a], Implies(And(x.holds(n, a), x.writes(a)), x.exclusive(n, a))),
+        ForAll([n, a], Implies(x.exclusive(n, a), And(x.holds(n, a), Not(reader(a))))),
+        ForAll([a], Implies(x.downgraded(a), And(x.won(a), Not(reader(a))))))
 
 
 @invariant('rests on the holder')
@@ -181,12 +217,12 @@ def _(x):
 
 @invariant('no vote beside')
 def _(x):
-    """Where a lease counts, and its client is not done, the node has forgotten no vote for anybody
-    else. (At a promoted node that waits, none counts.)"""
+    """Where a lease counts, and its client is not done, the node has forgotten no vote that
+    conflicts with it. (At a promoted node that waits, none counts.)"""
     return ForAll([n, a, r], Implies(
         And(x.holds(n, a), Not(x.provisional(n, a)), Not(x.promoted(n)), Not(x.done(a)),
             x.forgot(n, r)),
-        own(r) == a))
+        Not(x.conflict(own(r), a))))
 
 
 @invariant('nothing counts')
@@ -227,8 +263,9 @@ def _(x):
 
 @invariant('stored once')
 def _(x):
-    """A node stores a fence for one acquisition."""
-    return ForAll([a, b, n, f], Implies(And(x.stored(a, n, f), x.stored(b, n, f)), a == b))
+    """A node stores a fence for one writer."""
+    return ForAll([a, b, n, f], Implies(
+        And(x.stored(a, n, f), x.stored(b, n, f), Not(reader(a)), Not(reader(b))), a == b))
 
 
 @invariant('won with')
@@ -240,16 +277,19 @@ def _(x):
 
 @invariant('above the last')
 def _(x):
-    """Where a fence that won is stored, acquisitions that began later are given larger ones."""
+    """Where a fence that won is stored, acquisitions that began later are given no smaller ones,
+    and writers larger ones."""
     return ForAll([a, b, n, f], Implies(
-        And(x.before(a, b), member(n, x.storing(a)), x.stored(b, n, f)), below(x.fence(a), f)))
+        And(x.before(a, b), member(n, x.storing(a)), x.stored(b, n, f)),
+        later(b, x.fence(a), f)))
 
 
 @invariant('history')
 def _(x):
-    """If one acquisition was won before another began, the one is won and the other has begun."""
+    """If one acquisition was won before another began, they are two, the one is won and the other
+    has begun."""
     return And(
-        ForAll([a, b], Implies(x.before(a, b), And(x.won(a), x.begun(b)))),
+        ForAll([a, b], Implies(x.before(a, b), And(a != b, x.won(a), x.begun(b)))),
         ForAll([a], Implies(Or(x.won(a), x.done(a)), x.begun(a))))
 
 
@@ -260,18 +300,20 @@ def _(x):
         ForAll([a, n, f], Implies(
             Not(x.begun(a)),
             And(Not(x.stored(a, n, f)), Not(x.holds(n, a)), Not(x.provisional(n, a)),
-                Not(x.wrote(a))))),
+                Not(x.wrote(a)), Not(x.read(a))))),
         ForAll([r, n], Implies(
             Not(x.begun(own(r))), And(Not(x.vouches(n, r)), Not(x.confirmed(r))))))
 
 
 @invariant('written')
 def _(x):
-    """Every write in the store is of an acquisition that was won, and its fence is not above what
-    the store has seen."""
+    """What the store has accepted is of acquisitions that were won, and their fences are not above
+    what the store has seen."""
     return And(
-        ForAll([a], Implies(x.wrote(a), And(x.won(a), up_to(x.fence(a), x.highest)))),
-        ForAll([a, b], Implies(x.overwrote(a, b), x.wrote(b))))
+        ForAll([a], Implies(x.wrote(a), And(
+            x.won(a), Not(reader(a)), up_to(x.fence(a), x.highest)))),
+        ForAll([a], Implies(x.read(a), And(x.won(a), up_to(x.fence(a), x.highest_read)))),
+        ForAll([a, b], Implies(x.followed(a, b), Or(x.wrote(b), x.read(b)))))
 
 
 # ----------------------------------------------------------------------------- what must last
@@ -315,13 +357,15 @@ def _(x, y):
 
 @lasting('wins last')
 def _(x, y):
-    """An acquisition that was won remains won, with the same fence; and it is remembered what was
-    written, and what was won before what began."""
+    """An acquisition that was won remains won, with the same fence; who has become a reader remains
+    one; and it is remembered what was written and read, and what was won before what began."""
     return And(
         ForAll([a], Implies(x.won(a), And(y.won(a), y.fence(a) == x.fence(a)))),
         ForAll([a, b], Implies(x.before(a, b), y.before(a, b))),
         ForAll([a], Implies(x.wrote(a), y.wrote(a))),
-        ForAll([a, b], Implies(x.overwrote(a, b), y.overwrote(a, b))))
+        ForAll([a], Implies(x.read(a), y.read(a))),
+        ForAll([a], Implies(x.downgraded(a), y.downgraded(a))),
+        ForAll([a, b], Implies(x.followed(a, b), y.followed(a, b))))
 
 
 def initial(x):
@@ -367,6 +411,7 @@ N, A, R, Q, F = [Const('at_' + sort.name().lower(), sort) for sort in SORTS]
 S = Const('standing', Round)
 comes = Const('comes', Bool)
 counts = Const('counts', Bool)
+exclusively = Const('exclusively', Bool)
 
 
 def plus(relation, *place, where=True):
@@ -377,6 +422,11 @@ def plus(relation, *place, where=True):
 def without(relation, node):
     """The relation, and nothing at the node."""
     return lambda x, y: And(relation(x, y), x != node)
+
+
+def minus(relation, *place):
+    """The relation, and one place less."""
+    return lambda *x: And(relation(*x), Not(And(*[i == j for i, j in zip(x, place)])))
 
 
 def at(function, place, value):
@@ -393,9 +443,31 @@ def ends(x, is_over):
     }
 
 
-def issues(x, acquisition):
+def issues(x, acquisition, where=True):
     """The node issues the fence F to the acquisition."""
-    return {'stored': plus(x.stored, acquisition, N, F), 'counter': at(x.counter, N, F)}
+    return {'stored': plus(x.stored, acquisition, N, F, where=where),
+            'counter': at(x.counter, N, F)}
+
+
+def stands(x, acquisition):
+    """A lease of the acquisition stands at the node: a writer's, or a reader's."""
+    return {'holds': plus(x.holds, N, acquisition),
+            'exclusive': plus(x.exclusive, N, acquisition, where=exclusively)}
+
+
+def ended(x, acquisition):
+    """The lease of the acquisition stands no longer."""
+    return {'holds': minus(x.holds, N, acquisition),
+            'exclusive': minus(x.exclusive, N, acquisition),
+            'provisional': minus(x.provisional, N, acquisition),
+            'rests': lambda y, z: And(x.rests(y, z), Not(And(y == N, own(z) == acquisition)))}
+
+
+def may_ask(x, acquisition):
+    """A writer asks for an exclusive lease; a reader does not. A request of who has become a
+    reader may be late, and ask for either."""
+    return And(Implies(x.writes(acquisition), exclusively),
+               Implies(exclusively, Not(reader(acquisition))))
 
 
 # ---- clients
@@ -453,14 +525,35 @@ def _(x):
                 {**ends(x, lambda y: own(y) == A), 'done': plus(x.done, A)})
 
 
+@action('downgrade', A, rule='Readers and writers', code='Renewal::downgrade')
+def _(x):
+    """A client that has won as a writer reads from here on; it asks the nodes afterwards."""
+    return Step({'a writer': And(x.won(A), Not(reader(A)))},
+                {'downgraded': plus(x.downgraded, A)})
+
+
 @action('write', A, rule='What is not promised, 1', code='Store::write')
 def _(x):
-    """The fenced store accepts a write: its fence is no smaller than any that it has seen."""
+    """The fenced store accepts a write: its fence is no smaller than any writer's that it has seen,
+    and larger than any reader's."""
+    return Step(
+        {'of a writer, or one who was': And(x.won(A), Not(reader(A))),
+         'no smaller fence': up_to(x.highest, x.fence(A)),
+         'a larger fence than readers': below(x.highest_read, x.fence(A))},
+        {'highest': lambda: x.fence(A), 'wrote': plus(x.wrote, A),
+         'followed': lambda y, z: Or(x.followed(y, z), And(y == A, Or(x.wrote(z), x.read(z))))})
+
+
+@action('read', A, rule='What is not promised, 1', code='Store::read')
+def _(x):
+    """The fenced store accepts a read: its fence is no smaller than any writer's that it has
+    seen."""
     return Step(
         {'of a holder, or one who was': x.won(A),
          'no smaller fence': up_to(x.highest, x.fence(A))},
-        {'highest': lambda: x.fence(A), 'wrote': plus(x.wrote, A),
-         'overwrote': lambda y, z: Or(x.overwrote(y, z), And(y == A, x.wrote(z)))})
+        {'highest_read': lambda: If(below(x.highest_read, x.fence(A)), x.fence(A), x.highest_read),
+         'read': plus(x.read, A),
+         'followed': lambda y, z: Or(x.followed(y, z), And(y == A, x.wrote(z)))})
 
 
 # ---- nodes that serve
@@ -468,28 +561,32 @@ def _(x):
 def grants(x):
     """What a node does that gives its lock to the round R, with the fence F."""
     return Step(
-        {'the lock is free': x.is_free(N),
+        {'the lock is free': x.is_free(N, own(R), exclusively),
          'not in quarantine': Not(x.quarantined(N)),
-         'above the counter': below(x.counter(N), F),
+         'above the counter, or at it for a reader': And(
+             up_to(x.counter(N), F), Implies(exclusively, below(x.counter(N), F))),
          'on disk first': up_to(F, x.ceiling(N)),
          'it has begun': x.begun(own(R))},
-        {'holds': plus(x.holds, N, own(R)), 'rests': plus(x.rests, N, R, where=Not(x.over(R))),
-         **issues(x, own(R))})
+        {**stands(x, own(R)), 'rests': plus(x.rests, N, R, where=Not(x.over(R))),
+         **issues(x, own(R), where=exclusively == Not(reader(own(R))))})
 
 
-@action('grant', N, R, F, rule='Fences; Acquire, 1', code='Promises::acquire')
+@action('grant', N, R, F, exclusively, rule='Fences; Acquire, 1', code='Promises::acquire')
 def _(x):
-    """A node grants a free lock to an attempt: now, late, or once more."""
+    """A node grants a free lock to an attempt: now, late, or once more. A lock that readers hold is
+    free for a reader."""
     step = grants(x)
-    return Step({**step.requires, 'it is the attempt': first(R)}, step.changes)
+    return Step({**step.requires, 'it is the attempt': first(R),
+                 'as it was asked': exclusively == Not(reader(own(R)))}, step.changes)
 
 
-@action('rejoin', N, R, F, rule='Repair', code='Promises::rejoin')
+@action('rejoin', N, R, F, exclusively, rule='Repair', code='Promises::rejoin')
 def _(x):
     """A node that has lost the lease grants anew to the holder's own token, perhaps with a larger
-    fence. The holder keeps its own fence."""
+    fence. The holder keeps its own fence. (Who has become a reader is given none.)"""
     step = grants(x)
-    return Step({**step.requires, 'of a holder': And(x.won(own(R)), Not(first(R)))}, step.changes)
+    return Step({**step.requires, 'as it was asked': may_ask(x, own(R)),
+                 'of a holder': And(x.won(own(R)), Not(first(R)))}, step.changes)
 
 
 @action('extend', N, R, rule='Extend; Quarantine', code='Promises::extend')
@@ -505,14 +602,23 @@ def _(x):
 @action('raise', N, A, F, rule='Acquire, 3; Why fences rise', code='Promises::raise')
 def _(x):
     """A node lifts the lease of the token, and its counter, to a larger fence than it has stored
-    for anybody else. (After a crash the floor may be above that.)"""
+    for anybody else. (After a crash the floor may be above that.) For a reader any fence will do
+    that is no smaller than its own."""
     return Step(
         {'the token holds': x.holds(N, A),
-         'above what is stored for others': ForAll([b, g], Implies(
-             And(x.stored(b, N, g), b != A), below(g, F))),
+         'above what is stored for others': Or(
+             ForAll([b, g], Implies(And(x.stored(b, N, g), b != A), below(g, F))),
+             And(reader(A), Exists([g], And(x.stored(A, N, g), up_to(g, F))))),
          'on disk first': up_to(F, x.ceiling(N))},
         {'stored': plus(x.stored, A, N, F),
          'counter': lambda y: If(And(y == N, below(x.counter(y), F)), F, x.counter(y))})
+
+
+@action('downgrade at a node', N, A, rule='Readers and writers', code='Promises::extend')
+def _(x):
+    """A node is told that the holder reads from here on, and lets readers in beside it."""
+    return Step({'its client reads already': x.downgraded(A)},
+                {'exclusive': minus(x.exclusive, N, A)})
 
 
 @action('persist', N, F, rule='The state file', code='Promises::persisted')
@@ -529,64 +635,70 @@ def _(x):
                 {'counter': at(x.counter, N, F)})
 
 
-@action('repair', N, R, rule='Repair; Quarantine', code='Promises::rejoin')
+@action('repair', N, R, exclusively, rule='Repair; Quarantine', code='Promises::rejoin')
 def _(x):
     """A node in quarantine restores the lease of a holder that it has forgotten. That does not
     count until the quarantine is over, because the node may have vouched for another."""
     return Step(
-        {'the lock is free': x.is_free(N),
+        {'the lock is free': x.is_free(N, own(R), exclusively),
          'in quarantine': x.quarantined(N),
+         'as it was asked': may_ask(x, own(R)),
          'of a holder': x.won(own(R))},
-        {'holds': plus(x.holds, N, own(R)), 'provisional': plus(x.provisional, N, own(R))})
+        {**stands(x, own(R)), 'provisional': plus(x.provisional, N, own(R))})
 
 
-@action('arrive', N, A, rule='Quarantine', code='Lock::changed_name')
+@action('arrive', N, A, exclusively, counts, rule='What a node does after a start; Quarantine',
+        code='Lock::changed_name')
 def _(x):
-    """A lease comes to a node in quarantine from another name or another node. It is provisional,
-    like a repaired one. (If a node in quarantine then counts no other lease either, that is no
-    action: nothing changes.)"""
+    """A lease comes to a node in quarantine: with the data set of an earlier moment, from another
+    name, or from another node. It counts if the node has vouched for nobody else since, for
+    example because it stood at the crash; otherwise it is provisional, like a repaired one. (A
+    lease that had ended is over by its date; the client of a lease that was given back is done.)"""
     return Step(
-        {'the lock is free': x.is_free(N),
+        {'the lock is free': x.is_free(N, A, exclusively),
          'in quarantine': x.quarantined(N),
-         'it has begun': x.begun(A)},
-        {'holds': plus(x.holds, N, A), 'provisional': plus(x.provisional, N, A)})
+         'as it was asked': may_ask(x, A),
+         'it has begun': x.begun(A),
+         'what counts has no vote beside it': Implies(counts, Or(
+             x.done(A), x.promoted(N),
+             ForAll([r], Implies(x.forgot(N, r), Not(x.conflict(own(r), A))))))},
+        {**stands(x, A), 'provisional': plus(x.provisional, N, A, where=Not(counts))})
 
 
-@action('repair by the counter', N, R, rule='Repair', code='Promises::rejoin')
+@action('repair by the counter', N, R, exclusively, rule='Repair', code='Promises::rejoin')
 def _(x):
     """A node outside quarantine that has granted nothing later restores the lease, and that
     counts."""
     return Step(
-        {'the lock is free': x.is_free(N),
+        {'the lock is free': x.is_free(N, own(R), exclusively),
          'not in quarantine': Not(x.quarantined(N)),
+         'as it was asked': may_ask(x, own(R)),
          'of a holder': x.won(own(R)),
          'nothing later was granted': up_to(x.counter(N), x.fence(own(R))),
          'on disk first': up_to(x.fence(own(R)), x.ceiling(N))},
-        {'holds': plus(x.holds, N, own(R)), 'rests': plus(x.rests, N, R, where=Not(x.over(R))),
+        {**stands(x, own(R)), 'rests': plus(x.rests, N, R, where=Not(x.over(R))),
          'counter': at(x.counter, N, x.fence(own(R)))})
 
 
-@action('lease ends', N, rule='Clocks; Why nobody else holds it', code='Lock::is_held')
+@action('lease ends', N, A, rule='Clocks; Why nobody else holds it', code='Lock::is_held')
 def _(x):
     """The clock of a node passes the end of a lease: every validity that rested on it is over."""
-    return Step({'no validity rests on it': ForAll([r], Not(x.rests(N, r)))},
-                {'holds': without(x.holds, N), 'provisional': without(x.provisional, N),
-                 'rests': without(x.rests, N)})
+    return Step({'no validity rests on it': ForAll([r], Not(And(x.rests(N, r), own(r) == A)))},
+                ended(x, A))
 
 
 @action('release', N, A, rule='Release', code='Promises::release')
 def _(x):
     """A node takes back the lease of a client that has sent its release."""
-    return Step({'the token holds': x.holds(N, A), 'its client is done': x.done(A)},
-                {'holds': without(x.holds, N), 'provisional': without(x.provisional, N),
-                 'rests': without(x.rests, N)})
+    return Step({'its client is done': x.done(A)}, ended(x, A))
 
 
 # ---- nodes that crash
 
-def loses(x, holds, provisional):
-    """A node begins anew: it may have forgotten every vote that it gave."""
-    return {'holds': holds, 'provisional': provisional, 'rests': without(x.rests, N),
+def begins_anew(x):
+    """A node begins anew, and may have forgotten every vote that it gave."""
+    return {'holds': without(x.holds, N), 'exclusive': without(x.exclusive, N),
+            'provisional': without(x.provisional, N), 'rests': without(x.rests, N),
             'forgot': lambda y, z: Or(x.forgot(y, z), And(y == N, x.rests(y, z))),
             'quarantined': plus(x.quarantined, N),
             'counter': at(x.counter, N, F),
@@ -595,53 +707,32 @@ def loses(x, holds, provisional):
 
 @action('crash', N, F, rule='What a node does after a start', code='recovery::recover')
 def _(x):
-    """A node crashes and forgets everything. Its fences go on above the fence ceiling, and it
-    grants nothing until all that it may have forgotten is over."""
-    return Step(
-        {'fences go on above the ceiling': up_to(x.ceiling(N), F)},
-        loses(x, without(x.holds, N), without(x.provisional, N)))
+    """A node crashes and forgets everything. (What comes back with its data arrives afterwards.)
+    Its fences go on above the fence ceiling, and it grants nothing until all that it may have
+    forgotten is over."""
+    return Step({'fences go on above the ceiling': up_to(x.ceiling(N), F)}, begins_anew(x))
 
 
-@action('crash with data', N, A, F, counts, rule='What a node does after a start; Quarantine',
-        code='recovery::recover')
+@action('promote', N, F, rule='What a node does after a start', code='recovery::promote')
 def _(x):
-    """A node crashes and comes back with an older data set, and a lease in it. The lease counts if
-    the node has vouched for nobody else since, for example because it stood at the crash; otherwise
-    it is provisional. (A lease that had ended is over by its date; the client of a lease that was
-    given back is done.)"""
-    return Step(
-        {'fences go on above the ceiling': up_to(x.ceiling(N), F),
-         'it has begun': x.begun(A),
-         'what counts has no vote beside it': Implies(counts, Or(
-             x.done(A), x.promoted(N),
-             ForAll([r], Implies(x.vouches(N, r), own(r) == A))))},
-        loses(x, lambda y, z: If(y == N, z == A, x.holds(y, z)),
-              lambda y, z: If(y == N, And(z == A, Not(counts)), x.provisional(y, z))))
-
-
-@action('promote', N, A, F, comes, rule='What a node does after a start',
-        code='recovery::promote')
-def _(x):
-    """A replica takes the place of its master, with the data set of an earlier moment. Its fences
-    jump above all that its master issues, and nothing that it says counts while it waits."""
-    changes = loses(x, lambda y, z: If(y == N, And(comes, z == A), x.holds(y, z)),
-                    without(x.provisional, N))
-    return Step({'its fences jump': up_to(x.counter(N), F),
-                 'it has begun': Implies(comes, x.begun(A))},
-                {**changes, 'promoted': plus(x.promoted, N), 'ceiling': at(x.ceiling, N, F)})
+    """A replica takes the place of its master. (What its data set has arrives afterwards.) Its
+    fences jump above all that its master issues, and nothing that it says counts while it waits."""
+    return Step({'its fences jump': up_to(x.counter(N), F)},
+                {**begins_anew(x), 'promoted': plus(x.promoted, N), 'ceiling': at(x.ceiling, N, F)})
 
 
 @action('the old master serves', N, R, F, comes, rule='What is not promised, 4',
         code='Promises::acquire')
 def _(x):
-    """While a promoted node waits, its old master still vouches for one acquisition, with fences
-    below the jump."""
+    """While a promoted node waits, its old master still vouches for one writer, or for readers, with
+    fences below the jump."""
     return Step(
         {'its replica waits': x.promoted(N),
          'it has begun': x.begun(own(R)),
-         'it vouches for nobody else': ForAll([s], Implies(x.forgot(N, s), own(s) == own(R))),
+         'it vouches for nobody else': ForAll([s], Implies(
+             x.forgot(N, s), Not(x.conflict(own(s), own(R))))),
          'above its counter': ForAll([a, g], Implies(
-             And(comes, x.stored(a, N, g)), below(g, F))),
+             And(comes, x.stored(a, N, g)), later(own(R), g, F))),
          'below the jump': Implies(comes, up_to(F, x.counter(N)))},
         {'forgot': plus(x.forgot, N, R, where=Not(x.over(R))),
          'stored': plus(x.stored, own(R), N, F, where=comes)})

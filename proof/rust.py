@@ -36,12 +36,14 @@ pub(crate) const ACQUISITIONS_MAX: usize = 6;
 pub(crate) const ROUNDS: usize = 4;
 const ROUNDS_MAX: usize = ACQUISITIONS_MAX * ROUNDS;
 
-/// How many there are of each, and which clients never look at their clocks (bits).
+/// How many there are of each, which clients never look at their clocks, and which are readers
+/// (bits).
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Sizes {
     pub(crate) nodes: usize,
     pub(crate) acquisitions: usize,
     pub(crate) blind: u32,
+    pub(crate) readers: u32,
 }
 
 /// One relation: a bit for each place.
@@ -76,6 +78,10 @@ fn below(fence: usize, other: usize) -> bool {
 impl Sizes {
     fn blind(&self, acquisition: usize) -> bool {
         self.blind >> acquisition & 1 != 0
+    }
+
+    fn reader(&self, acquisition: usize) -> bool {
+        self.readers >> acquisition & 1 != 0
     }
 }
 '''
@@ -170,7 +176,7 @@ class Rust:
         text = f'{name}({", ".join(parts)})'
         if name in RELATIONS:
             return f'{self.state}.{text}'
-        if name == 'blind':
+        if name in ('blind', 'reader'):
             return f'sizes.{text}'
         return text if parts else name
 

@@ -96,3 +96,8 @@ pub mod wire;
 #[cfg(all(doctest, feature = "client"))]
 #[doc = include_str!("../README.md")]
 struct Readme;
+
+/// So does that of the recipes.
+#[cfg(all(doctest, feature = "client"))]
+#[doc = include_str!("../docs/recipes.md")]
+struct Recipes;

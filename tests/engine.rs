@@ -3,16 +3,18 @@
 //! The model keeps plain numbers in plain maps and is written from the design, not from the engine:
 //! one rule a line, no packing, no borrowed tokens. Random sequences of requests, forgetting,
 //! restored dumps and crashes must have the same replies and leave the same locks in both. Beside
-//! that, what no model needs to say is checked at every step: fences of a name rise through
-//! everything, the ceilings on disk cover everything that was promised, and what was refused has
-//! changed nothing.
+//! that, what no model needs to say is checked at every step: a writer holds a lock alone, fences
+//! of a name rise through everything, the ceilings on disk cover everything that was promised, what
+//! was refused has changed nothing, and a replica has what its master has.
 
 use std::collections::BTreeMap;
 
+use lockmod::codec::{LoadedLock, decode_lock, encode_lock};
 use lockmod::engine::{
     Acquired, Answer, Attempt, Ceilings, Claim, Clocks, Extended, Extension, Fence, Fencing,
-    Instant, LABEL_MAX, Lease, Lock, Millis, Promises, QuarantineReason, Quorum, RAISE_MARGIN,
-    Refusal, Released, Renewal, Schedule, Step, Stop, TOKEN_MAX, Terms, Token, UnixTime,
+    Instant, LABEL_MAX, Lease, Lock, Millis, Mode, Promises, QuarantineReason, Quorum,
+    RAISE_MARGIN, Recovery, Refusal, Released, Renewal, Schedule, Step, Stop, TOKEN_MAX, Terms,
+    Token, UnixTime,
 };
 use proptest::prelude::*;
 
@@ -34,20 +36,25 @@ const FENCE_MAX: u64 = (1 << 53) - 1;
 const WALL_MS: u64 = 7;
 /// No fence above it is raised to, unless the node knows of a larger one.
 const BOUND: u64 = WALL_MS * 1_000 + RAISE_MARGIN;
+/// So many readers may hold a lock.
+const READERS_MAX: usize = 3;
+const BOOT: u64 = 77;
 
 /// What a node says, engine or model.
 #[derive(Clone, Debug, PartialEq, Eq)]
 enum Said {
-    Granted { fence: u64, ends_at: u64, lapsed: bool },
+    Granted { fence: u64, ends_at: u64, lapsed: usize },
     Again { fence: u64, ends_at: u64, later: bool },
     Released { held_for: u64 },
-    Extended { ends_at: u64, counter: u64, counts: bool, lapsed: bool },
+    Extended { ends_at: u64, counter: u64, counts: bool, lapsed: usize },
     HeldByAnother,
     NotHeld,
     Quarantined { left: u64 },
     Floor(u64),
     BadFence { max: u64 },
     Exhausted,
+    NoUpgrade,
+    ReadersFull { readers: usize },
     DiskFailed,
 }
 
@@ -66,6 +73,7 @@ enum Op {
         token: usize,
         ttl: u64,
         label: usize,
+        mode: Mode,
     },
     Release {
         name: usize,
@@ -76,6 +84,7 @@ enum Op {
         token: usize,
         ttl: u64,
         fences: Fences,
+        mode: Mode,
     },
     Raise {
         name: usize,
@@ -108,8 +117,21 @@ enum Op {
         token: usize,
         fence: u64,
         left: u64,
+        mode: Mode,
     },
-    /// A snapshot of the data set, for a later restart.
+    /// A lock is written to bytes and read again.
+    Recode {
+        name: usize,
+    },
+    /// A scan notes the ends of leases.
+    Note {
+        name: usize,
+    },
+    /// The leases of a lock may have been dated wrongly.
+    Redate {
+        name: usize,
+        length: u64,
+    },
     /// A lock gets another name, whose own lock is gone.
     Rename {
         from: usize,
@@ -117,6 +139,7 @@ enum Op {
     },
     /// A step of the search for the longest lease that stands.
     Survey,
+    /// A snapshot of the data set, for a later restart.
     Save,
     /// All memory is lost; the data set comes back as it was saved last, or not at all.
     Crash {
@@ -133,7 +156,10 @@ enum Op {
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 struct PlainLock {
     counter: u64,
-    lease: Option<PlainLease>,
+    /// Over or not.
+    leases: Vec<PlainLease>,
+    /// Several readers held it together since the last time that it was free.
+    is_shared: bool,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -143,8 +169,26 @@ struct PlainLease {
     ends_at: u64,
     label: Vec<u8>,
     granted_at: u64,
+    mode: Mode,
     /// It was repaired in a quarantine.
     is_provisional: bool,
+    /// Its end was noted.
+    is_noted: bool,
+}
+
+impl PlainLock {
+    fn lease_of(&self, token: &[u8]) -> Option<&PlainLease> {
+        self.leases.iter().find(|lease| lease.token == token)
+    }
+
+    fn remove(&mut self, token: &[u8]) -> Option<PlainLease> {
+        let place = self.leases.iter().position(|lease| lease.token == token)?;
+        Some(self.leases.remove(place))
+    }
+
+    fn unnoted(&self) -> usize {
+        self.leases.iter().filter(|lease| !lease.is_noted).count()
+    }
 }
 
 /// A node, naively: what is promised on disk, and what is in memory.
@@ -166,8 +210,50 @@ impl Plain {
         self.locks.get(&name).cloned().unwrap_or_default()
     }
 
-    fn holder(&self, name: usize) -> Option<PlainLease> {
-        self.lock(name).lease.filter(|lease| self.now <= lease.ends_at)
+    /// The leases that stand.
+    fn holders(&self, name: usize) -> Vec<PlainLease> {
+        let stands = |lease: &PlainLease| self.now <= lease.ends_at;
+        self.lock(name).leases.into_iter().filter(stands).collect()
+    }
+
+    fn held_by(&self, name: usize, token: &[u8]) -> Option<PlainLease> {
+        self.holders(name).into_iter().find(|lease| lease.token == token)
+    }
+
+    /// A writer is kept out by anybody, a reader by a writer.
+    fn is_kept_out(&self, name: usize, mode: Mode) -> bool {
+        self.holders(name)
+            .iter()
+            .any(|lease| mode == Mode::Exclusive || lease.mode == Mode::Exclusive)
+    }
+
+    /// A writer gets a new fence, a reader that of the last grant, if there was one.
+    fn next_fence(&self, name: usize, mode: Mode) -> u64 {
+        let last = self.lock(name).counter.max(self.floor);
+        match mode {
+            Mode::Exclusive => last + 1,
+            Mode::Shared => last.max(1),
+        }
+    }
+
+    /// A new lease, beside those of other readers if they stand, or else in place of all that were
+    /// there. Answers how many had ended without having been noted.
+    fn grant(&mut self, name: usize, lease: PlainLease) -> usize {
+        let mut lock = self.lock(name);
+        let is_beside = !self.holders(name).is_empty();
+        let own = lock.remove(&lease.token);
+        let lapsed = if is_beside {
+            usize::from(own.is_some())
+        } else {
+            let ended = lock.unnoted() + own.iter().filter(|own| !own.is_noted).count();
+            lock.leases.clear();
+            ended
+        };
+        lock.is_shared = is_beside;
+        lock.counter = lock.counter.max(lease.fence);
+        lock.leases.push(lease);
+        self.store(name, lock);
+        lapsed
     }
 
     /// The last instant of a lease belongs to it, and so does that of the quarantine.
@@ -187,47 +273,65 @@ impl Plain {
         Said::Quarantined { left: self.quarantine_left() }
     }
 
-    fn acquire(&mut self, name: usize, token: &[u8], ttl: u64, label: &[u8]) -> Said {
+    fn acquire(
+        &mut self,
+        name: usize,
+        token: &[u8],
+        (ttl, mode): (u64, Mode),
+        label: &[u8],
+    ) -> Said {
         if self.is_quarantined() {
             return self.quarantined();
         }
         let ends_at = self.end_of(ttl);
-        let mut lock = self.lock(name);
-        match self.holder(name) {
-            Some(lease) if lease.token == token => {
+        match self.held_by(name, token) {
+            Some(PlainLease { mode: Mode::Shared, .. }) if mode == Mode::Exclusive => {
+                return Said::NoUpgrade;
+            }
+            Some(lease) => {
                 let later = ends_at > lease.ends_at;
                 let ends_at = ends_at.max(lease.ends_at);
                 let fence = lease.fence;
                 let is_provisional = lease.is_provisional && !later;
-                lock.lease = Some(PlainLease { ends_at, is_provisional, ..lease });
-                self.store(name, lock);
-                Said::Again { fence, ends_at, later }
+                self.write(name, PlainLease { ends_at, is_provisional, ..lease });
+                return Said::Again { fence, ends_at, later };
             }
-            Some(_) => Said::HeldByAnother,
-            None => {
-                let fence = lock.counter.max(self.floor) + 1;
-                if fence > FENCE_MAX {
-                    return Said::Exhausted;
-                }
-                let lapsed = lock.lease.is_some();
-                let (token, label) = (token.to_vec(), label.to_vec());
-                let (granted_at, is_provisional) = (self.now, false);
-                let lease = PlainLease { token, fence, ends_at, label, granted_at, is_provisional };
-                self.store(name, PlainLock { counter: fence, lease: Some(lease) });
-                Said::Granted { fence, ends_at, lapsed }
-            }
+            None if self.is_kept_out(name, mode) => return Said::HeldByAnother,
+            None => {}
         }
+        let readers = self.holders(name).len();
+        if readers >= READERS_MAX {
+            return Said::ReadersFull { readers };
+        }
+        let fence = self.next_fence(name, mode);
+        if fence > FENCE_MAX {
+            return Said::Exhausted;
+        }
+        let lease = PlainLease {
+            token: token.to_vec(),
+            fence,
+            ends_at,
+            label: label.to_vec(),
+            granted_at: self.now,
+            mode,
+            is_provisional: false,
+            is_noted: false,
+        };
+        let lapsed = self.grant(name, lease);
+        Said::Granted { fence, ends_at, lapsed }
     }
 
     fn release(&mut self, name: usize, token: &[u8]) -> Said {
-        match self.holder(name) {
-            Some(lease) if lease.token == token => {
-                let counter = self.lock(name).counter;
-                self.store(name, PlainLock { counter, lease: None });
+        match self.held_by(name, token) {
+            Some(lease) => {
+                let mut lock = self.lock(name);
+                lock.remove(token);
+                lock.is_shared &= !lock.leases.is_empty();
+                self.store(name, lock);
                 Said::Released { held_for: (self.now - lease.granted_at) % (1 << 32) }
             }
-            Some(_) => Said::HeldByAnother,
-            None => Said::NotHeld,
+            None if self.holders(name).is_empty() => Said::NotHeld,
+            None => Said::HeldByAnother,
         }
     }
 
@@ -235,52 +339,56 @@ impl Plain {
         &mut self,
         name: usize,
         token: &[u8],
-        ttl: u64,
+        (ttl, mode): (u64, Mode),
         fences: Fences,
         labels: &[Vec<u8>],
     ) -> Said {
-        let holds = self.holder(name).is_some_and(|lease| lease.token == token);
-        if self.is_quarantined() && !holds && !matches!(fences, Fences::Repair(..)) {
+        let own = self.held_by(name, token);
+        if self.is_quarantined() && own.is_none() && !matches!(fences, Fences::Repair(..)) {
             return self.quarantined();
         }
         let ends_at = self.end_of(ttl);
-        let lock = self.lock(name);
-        match (self.holder(name), fences) {
-            (Some(lease), _) if lease.token == token => {
-                let ends_at = ends_at.max(lease.ends_at);
-                if let Fences::Raise(fence) | Fences::Repair(fence, _) = fences {
-                    if self.is_beyond(fence) {
-                        return self.bad_fence();
-                    }
-                    self.write(name, PlainLease { ends_at, ..lease });
-                    self.raise_to(name, fence);
-                } else {
-                    self.write(name, PlainLease { ends_at, ..lease });
-                }
-                self.extended(name, false)
+        match (own, fences) {
+            (Some(_), Fences::Raise(fence) | Fences::Repair(fence, _)) if self.is_beyond(fence) => {
+                self.bad_fence()
             }
-            (Some(_), _) => Said::HeldByAnother,
+            (Some(lease), _) => {
+                if let Fences::Raise(fence) | Fences::Repair(fence, _) = fences {
+                    self.raise_to(name, token, fence);
+                }
+                let lease = self.held_by(name, token).unwrap_or(lease);
+                let ends_at = ends_at.max(lease.ends_at);
+                // A reader remains one, a writer may become one.
+                let mode = if mode == Mode::Shared { mode } else { lease.mode };
+                self.write(name, PlainLease { ends_at, mode, ..lease });
+                self.extended(name, token, 0)
+            }
+            (None, _) if self.is_kept_out(name, mode) => Said::HeldByAnother,
             (None, Fences::Repair(fence, _)) if self.is_beyond(fence) => self.bad_fence(),
             (None, Fences::Repair(fence, label)) => {
-                let lapsed = lock.lease.is_some();
                 // A lapsed lease of the same token is the same grant's: its label goes on.
-                let own = lock.lease.filter(|lease| lease.token == token);
+                let own = self.lock(name).lease_of(token).cloned();
                 let label = own.map_or_else(|| labels[label].clone(), |lease| lease.label);
-                let (token, granted_at) = (token.to_vec(), self.now);
                 let is_provisional = self.is_quarantined();
-                let is_behind = lock.counter.max(self.floor) > fence;
+                let is_behind = self.lock(name).counter.max(self.floor) > fence;
                 // As any grant, where there are grants, and this node has gone on since.
-                let fence = if is_behind && !is_provisional {
-                    lock.counter.max(self.floor) + 1
-                } else {
-                    fence
-                };
+                let fence =
+                    if is_behind && !is_provisional { self.next_fence(name, mode) } else { fence };
                 if fence > FENCE_MAX {
                     return Said::Exhausted;
                 }
-                let lease = PlainLease { token, fence, ends_at, label, granted_at, is_provisional };
-                self.write(name, lease);
-                self.extended(name, lapsed)
+                let lease = PlainLease {
+                    token: token.to_vec(),
+                    fence,
+                    ends_at,
+                    label,
+                    granted_at: self.now,
+                    mode,
+                    is_provisional,
+                    is_noted: false,
+                };
+                let lapsed = self.grant(name, lease);
+                self.extended(name, token, lapsed)
             }
             (None, _) => Said::NotHeld,
         }
@@ -290,14 +398,14 @@ impl Plain {
         if self.is_quarantined() {
             return self.quarantined();
         }
-        match self.holder(name) {
-            Some(lease) if lease.token == token && self.is_beyond(fence) => self.bad_fence(),
-            Some(lease) if lease.token == token => {
-                self.raise_to(name, fence);
-                self.extended(name, false)
+        match self.held_by(name, token) {
+            Some(_) if self.is_beyond(fence) => self.bad_fence(),
+            Some(_) => {
+                self.raise_to(name, token, fence);
+                self.extended(name, token, 0)
             }
-            Some(_) => Said::HeldByAnother,
-            None => Said::NotHeld,
+            None if self.holders(name).is_empty() => Said::NotHeld,
+            None => Said::HeldByAnother,
         }
     }
 
@@ -311,8 +419,8 @@ impl Plain {
     }
 
     /// The lease stands: whether it counts, and from when on it always does.
-    fn extended(&mut self, name: usize, lapsed: bool) -> Said {
-        let mut lease = self.lock(name).lease.expect("just extended");
+    fn extended(&mut self, name: usize, token: &[u8], lapsed: usize) -> Said {
+        let mut lease = self.lock(name).lease_of(token).cloned().expect("just extended");
         lease.is_provisional &= self.is_quarantined();
         let is_waiting = self.is_quarantined() && self.is_promoted;
         let counts = !lease.is_provisional && !is_waiting;
@@ -328,20 +436,60 @@ impl Plain {
     }
 
     /// Counter and lease become at least `fence`. A name that was born at this node's floor, and is
-    /// raised, shows that other nodes' floors are higher.
-    fn raise_to(&mut self, name: usize, fence: u64) {
+    /// raised, shows that other nodes' floors are higher: writers begin above it, readers at it.
+    fn raise_to(&mut self, name: usize, token: &[u8], fence: u64) {
         let before = self.lock(name).counter;
-        let lease = self.holder(name).expect("only for a holder");
-        let raised = lease.fence.max(fence);
+        let lease = self.held_by(name, token).expect("only for a holder");
+        let (raised, mode) = (lease.fence.max(fence), lease.mode);
         self.write(name, PlainLease { fence: raised, ..lease });
         if fence > before && before.saturating_sub(1) <= self.floor {
-            self.floor = self.floor.max(fence - 1);
+            let floor = match mode {
+                Mode::Exclusive => fence - 1,
+                Mode::Shared => fence,
+            };
+            self.floor = self.floor.max(floor);
         }
     }
 
+    /// Over the lease of the same token, if there is one.
     fn write(&mut self, name: usize, lease: PlainLease) {
-        let counter = self.lock(name).counter.max(lease.fence);
-        self.store(name, PlainLock { counter, lease: Some(lease) });
+        let mut lock = self.lock(name);
+        lock.counter = lock.counter.max(lease.fence);
+        lock.remove(&lease.token);
+        lock.leases.push(lease);
+        self.store(name, lock);
+    }
+
+    /// A scan comes by. Of several readers, those whose leases have ended are forgotten.
+    fn note(&mut self, name: usize) -> usize {
+        let (mut lock, now) = (self.lock(name), self.now);
+        let before = lock.unnoted();
+        if lock.is_shared {
+            lock.leases.retain(|lease| now <= lease.ends_at);
+            lock.is_shared = !lock.leases.is_empty();
+        }
+        for lease in lock.leases.iter_mut().filter(|lease| lease.ends_at < now) {
+            lease.is_noted = true;
+        }
+        let after = lock.unnoted();
+        if self.locks.contains_key(&name) {
+            self.store(name, lock);
+        }
+        before - after
+    }
+
+    /// If any lease may still stand, with so much more, all get it, and are in doubt in a
+    /// quarantine.
+    fn redate(&mut self, name: usize, length: u64) {
+        let mut lock = self.lock(name);
+        let last = lock.leases.iter().map(|lease| lease.ends_at).max();
+        if last.is_some_and(|last| self.now <= last.saturating_add(length)) {
+            for lease in &mut lock.leases {
+                lease.ends_at = (lease.ends_at + length).min(INSTANT_MAX);
+                (lease.is_provisional, lease.is_noted) = (true, false);
+            }
+            self.store(name, lock);
+        }
     }
 
     fn store(&mut self, name: usize, lock: PlainLock) {
@@ -372,10 +520,12 @@ struct Node {
 
 impl Node {
     fn new(now: u64) -> Node {
+        let mut promises = Promises::new(Fence::ZERO, Some(Ceilings::default()));
+        promises.set_max_readers(READERS_MAX);
         Node {
             now: Instant::from_millis(now),
             locks: BTreeMap::new(),
-            promises: Promises::new(Fence::ZERO, Some(Ceilings::default())),
+            promises,
             disk: Ceilings::default(),
             disk_works: true,
             surveys: None,
@@ -410,6 +560,10 @@ impl Node {
                     return Err(Said::BadFence { max: max.get() });
                 }
                 Stop::Refused(Refusal::Exhausted) => return Err(Said::Exhausted),
+                Stop::Refused(Refusal::NoUpgrade) => return Err(Said::NoUpgrade),
+                Stop::Refused(Refusal::ReadersFull { readers, max: READERS_MAX }) => {
+                    return Err(Said::ReadersFull { readers });
+                }
                 Stop::Refused(refusal) => panic!("{refusal} is not the engine's to say"),
                 Stop::Persist(_) if !self.disk_works => return Err(Said::DiskFailed),
                 Stop::Persist(ceilings) => {
@@ -454,7 +608,7 @@ impl Node {
 
     /// A lock that comes in from outside is known before it is used, its promises on disk.
     fn load(&mut self, name: usize, lock: Lock) {
-        let ends_at = lock.written_lease().map(|lease| lease.ends_at);
+        let ends_at = lock.has_leases().then(|| lock.until());
         self.promises.seen(lock.counter(), ends_at);
         self.locks.insert(name, lock);
         if let Some(ceilings) = self.promises.take_request() {
@@ -466,6 +620,7 @@ impl Node {
     fn restart(&mut self, data: BTreeMap<usize, Lock>) {
         self.surveys = None;
         self.promises = Promises::new(self.disk.fence, Some(self.disk));
+        self.promises.set_max_readers(READERS_MAX);
         self.promises.begin_quarantine(self.disk.lease, QuarantineReason::UncleanRestart);
         self.locks.clear();
         for (name, lock) in data {
@@ -491,7 +646,7 @@ fn fencing(fences: Fences, labels: &[Vec<u8>]) -> Fencing<'_> {
 fn extended(outcome: Result<Extended, Said>) -> Said {
     match outcome {
         Ok(Extended::Extended { ends_at, counter, is_counted: counts, lapsed, is_news: _ }) => {
-            let (ends_at, counter) = (ends_at.as_millis(), counter.get());
+            let (ends_at, counter) = (ends_at.as_millis().min(INSTANT_MAX), counter.get());
             Said::Extended { ends_at, counter, counts, lapsed }
         }
         Ok(Extended::HeldByAnother) => Said::HeldByAnother,
@@ -509,6 +664,8 @@ struct Pair {
     labels: Vec<Vec<u8>>,
     dump: Option<(Lock, PlainLock)>,
     saved: (BTreeMap<usize, Lock>, BTreeMap<usize, PlainLock>),
+    /// The engine's locks at a replica.
+    replica: BTreeMap<usize, Lock>,
     /// The highest fence that anybody was told for each name.
     told: [u64; NAMES],
 }
@@ -522,6 +679,7 @@ impl Pair {
             labels,
             dump: None,
             saved: Default::default(),
+            replica: BTreeMap::new(),
             told: [0; NAMES],
         }
     }
@@ -553,14 +711,21 @@ impl Pair {
         let model = self.ask_model(op)?;
         match engine {
             Said::Granted { fence, .. } => {
-                assert!(fence > self.told[name], "{op:?}: fence {fence} after {}", self.told[name]);
+                let told = self.told[name];
+                let is_shared = matches!(op, Op::Acquire { mode: Mode::Shared, .. });
+                assert!(
+                    fence > told || is_shared && fence == told,
+                    "{op:?}: fence {fence} after {told}"
+                );
                 self.told[name] = fence;
+                self.state(op);
             }
             Said::Extended { .. } | Said::Again { .. } => {
-                let lease = self.model.holder(name).map_or(0, |lease| lease.fence);
-                self.told[name] = self.told[name].max(lease);
+                let fences = self.model.holders(name).into_iter().map(|lease| lease.fence);
+                self.told[name] = fences.max().unwrap_or(0).max(self.told[name]);
+                self.state(op);
             }
-            Said::Released { .. } => {}
+            Said::Released { .. } => self.state(op),
             Said::Floor(floor) => {
                 assert!(self.engine.disk.fence.get() >= floor, "{op:?}: promised first");
             }
@@ -568,7 +733,9 @@ impl Pair {
             | Said::NotHeld
             | Said::Quarantined { .. }
             | Said::BadFence { .. }
-            | Said::Exhausted => {
+            | Said::Exhausted
+            | Said::NoUpgrade
+            | Said::ReadersFull { .. } => {
                 assert_eq!(self.model.locks, model_before.locks, "{op:?} was refused");
             }
             Said::DiskFailed => {}
@@ -576,16 +743,35 @@ impl Pair {
         Some((engine, model))
     }
 
+    /// The engine's decision goes to the replica as a fact.
+    fn state(&mut self, op: &Op) {
+        let now = self.engine.now;
+        match *op {
+            Op::Acquire { name, token, .. }
+            | Op::Extend { name, token, .. }
+            | Op::Raise { name, token, .. } => {
+                let token = Token::new(&self.tokens[token], TOKEN_MAX).expect("1 to 255 bytes");
+                let lease = self.engine.locks[&name].lease_of(token).expect("it stands");
+                self.replica.entry(name).or_default().apply(lease, now);
+            }
+            Op::Release { name, token } => {
+                let token = Token::new(&self.tokens[token], TOKEN_MAX).expect("1 to 255 bytes");
+                assert!(self.replica.entry(name).or_default().apply_release(token, now));
+            }
+            _ => {}
+        }
+    }
+
     fn ask_engine(&mut self, op: &Op) -> Option<(Said, usize)> {
         let tokens = self.tokens.clone();
         let token = |index: usize| Token::new(&tokens[index], TOKEN_MAX).expect("1 to 255 bytes");
-        let claim = |index, ttl| Claim { token: token(index), ttl: Millis::new(ttl) };
+        let claim = |index, ttl, mode| Claim { token: token(index), ttl: Millis::new(ttl), mode };
         let wall = UnixTime::from_millis(WALL_MS);
         match *op {
-            Op::Acquire { name, token, ttl, label } => {
+            Op::Acquire { name, token, ttl, label, mode } => {
                 let label = self.labels[label].clone();
                 let outcome = self.engine.ask(name, |promises, lock, now| {
-                    promises.acquire(lock, claim(token, ttl), &label, now)
+                    promises.acquire(lock, claim(token, ttl, mode), &label, now)
                 });
                 let said = match outcome {
                     Ok(Acquired::Granted { fence, ends_at, lapsed }) => {
@@ -593,7 +779,8 @@ impl Pair {
                         Said::Granted { fence: fence.get(), ends_at, lapsed }
                     }
                     Ok(Acquired::Again { fence, ends_at, later }) => {
-                        Said::Again { fence: fence.get(), ends_at: ends_at.as_millis(), later }
+                        let ends_at = ends_at.as_millis().min(INSTANT_MAX);
+                        Said::Again { fence: fence.get(), ends_at, later }
                     }
                     Ok(Acquired::Held) => Said::HeldByAnother,
                     Err(said) => said,
@@ -614,11 +801,11 @@ impl Pair {
                 };
                 Some((said, name))
             }
-            Op::Extend { name, token, ttl, fences } => {
+            Op::Extend { name, token, ttl, fences, mode } => {
                 let labels = self.labels.clone();
                 let outcome = self.engine.ask(name, |promises, lock, now| {
                     let clocks = Clocks { now, wall };
-                    promises.extend(lock, claim(token, ttl), fencing(fences, &labels), clocks)
+                    promises.extend(lock, claim(token, ttl, mode), fencing(fences, &labels), clocks)
                 });
                 Some((extended(outcome), name))
             }
@@ -644,12 +831,14 @@ impl Pair {
     fn ask_model(&mut self, op: &Op) -> Option<Said> {
         let model = &mut self.model;
         match *op {
-            Op::Acquire { name, token, ttl, label } => {
-                Some(model.acquire(name, &self.tokens[token], ttl, &self.labels[label]))
+            Op::Acquire { name, token, ttl, label, mode } => {
+                let (token, label) = (&self.tokens[token], &self.labels[label]);
+                Some(model.acquire(name, token, (ttl, mode), label))
             }
             Op::Release { name, token } => Some(model.release(name, &self.tokens[token])),
-            Op::Extend { name, token, ttl, fences } => {
-                Some(model.extend(name, &self.tokens[token], ttl, fences, &self.labels))
+            Op::Extend { name, token, ttl, fences, mode } => {
+                let (token, labels) = (&self.tokens[token], &self.labels);
+                Some(model.extend(name, token, (ttl, mode), fences, labels))
             }
             Op::Raise { name, token, fence } => Some(model.raise(name, &self.tokens[token], fence)),
             Op::LiftFloor(floor) => Some(model.lift_floor(floor)),
@@ -657,8 +846,16 @@ impl Pair {
         }
     }
 
-    /// Whatever happens to a node without being asked.
+    /// Whatever happens to a node without being asked. The replica is told of all of it, or gets
+    /// the whole data set anew.
     fn event(&mut self, op: &Op) {
+        self.happens(op);
+        if !matches!(op, Op::Time(_) | Op::Note { .. } | Op::Survey | Op::Save | Op::Disk { .. }) {
+            self.replica.clone_from(&self.engine.locks);
+        }
+    }
+
+    fn happens(&mut self, op: &Op) {
         let (engine, model) = (&mut self.engine, &mut self.model);
         match *op {
             Op::Time(millis) => {
@@ -687,7 +884,7 @@ impl Pair {
                     model.store(name, plain);
                 }
             }
-            Op::Migrate { name, token, fence: number, left } => {
+            Op::Migrate { name, token, fence: number, left, mode } => {
                 let (ends_at, token) = (model.end_of(left), self.tokens[token].clone());
                 let mut lock = Lock::default();
                 let lease = Lease {
@@ -695,14 +892,25 @@ impl Pair {
                     fence: fence(number),
                     ends_at: Instant::from_millis(ends_at),
                     label: b"",
+                    mode,
+                    is_provisional: false,
                 };
                 lock.apply(lease, engine.now);
                 engine.forget(name);
                 engine.load(name, lock);
                 model.forget(name);
-                let (label, granted_at, is_provisional) = (vec![], model.now, false);
-                let fence = number;
-                let lease = PlainLease { token, fence, ends_at, label, granted_at, is_provisional };
+                let (label, granted_at, fence) = (vec![], model.now, number);
+                let (is_provisional, is_noted) = (false, false);
+                let lease = PlainLease {
+                    token,
+                    fence,
+                    ends_at,
+                    label,
+                    granted_at,
+                    mode,
+                    is_provisional,
+                    is_noted,
+                };
                 model.write(name, lease);
                 self.told[name] = self.told[name].max(number);
             }
@@ -716,6 +924,37 @@ impl Pair {
                     model.forget(from);
                     model.store(to, plain);
                     self.told[to] = self.told[to].max(self.told[from]);
+                }
+            }
+            Op::Recode { name } => {
+                let clocks = Clocks { now: engine.now, wall: UnixTime::from_millis(WALL_MS) };
+                if let Some(lock) = engine.locks.get_mut(&name) {
+                    let bytes = encode_lock(lock, Fence::ZERO, clocks, BOOT);
+                    let LoadedLock { lock: read, .. } =
+                        decode_lock(&bytes, clocks, BOOT).expect("a node reads what it writes");
+                    *lock = read;
+                    let mut plain = model.lock(name);
+                    plain.is_shared &= plain.leases.len() > 1;
+                    plain.leases.iter_mut().for_each(|lease| lease.is_noted = false);
+                    model.store(name, plain);
+                }
+            }
+            Op::Note { name } => {
+                let noted =
+                    engine.locks.get_mut(&name).map_or(0, |lock| lock.note_lapses(engine.now));
+                assert_eq!(noted, model.note(name));
+            }
+            Op::Redate { name, length } => {
+                if let Some(mut lock) = engine.locks.get(&name).cloned() {
+                    let recovery = Recovery {
+                        floor: Fence::ZERO,
+                        quarantine: Some((engine.now, QuarantineReason::ClockStep)),
+                        nothing_counts: false,
+                        prolong: Millis::new(length),
+                    };
+                    recovery.redate(&mut lock, engine.now);
+                    engine.load(name, lock);
+                    model.redate(name, length);
                 }
             }
             Op::Promote { wait } => {
@@ -760,34 +999,76 @@ impl Pair {
             let plain = model.lock(name);
             assert_eq!(lock.counter().get(), plain.counter, "counter after {op:?}");
             assert!(lock.counter() <= engine.promises.highest());
-            assert_eq!(plain_lease(lock.lease(engine.now)), seen(model.holder(name)), "{op:?}");
-            assert_eq!(lock.is_held(engine.now), model.holder(name).is_some());
-            if let Some(lease) = model.holder(name) {
-                assert_eq!(lock.is_provisional(), lease.is_provisional, "after {op:?}");
-                let held_for = (model.now - lease.granted_at) % (1 << 32);
-                assert_eq!(lock.held_for(engine.now).get(), held_for);
-            }
-            let promised = Ceilings {
-                fence: lock.counter(),
-                lease: lock.written_lease().map(|lease| lease.ends_at).unwrap_or_default(),
+            let holders = model.holders(name);
+            assert_eq!(standing(&lock, engine.now), seen(&holders, model.now), "{op:?}");
+            let replicated = self.replica.get(&name).cloned().unwrap_or_default();
+            assert_eq!(replicated.counter(), lock.counter(), "at a replica, after {op:?}");
+            // Since when a token has it again, a replica does not know.
+            let leases = |lock: &Lock| {
+                let leases = standing(lock, engine.now).into_iter();
+                leases.map(|lease| Visible { 6: 0, ..lease }).collect::<Vec<_>>()
             };
+            assert_eq!(leases(&replicated), leases(&lock), "at a replica, after {op:?}");
+            // The promise of all promises.
+            let writers = holders.iter().filter(|lease| lease.mode == Mode::Exclusive).count();
+            assert!(writers == 0 || holders.len() == 1, "a writer is beside nobody, {op:?}");
+            assert!(holders.iter().all(|lease| lease.fence <= plain.counter), "{op:?}");
+            assert_eq!(lock.is_held(engine.now), !holders.is_empty());
+            assert_eq!(lock.holders(engine.now), holders.len());
+            if let Some(lease) = holders.first() {
+                assert_eq!(lock.mode(), lease.mode);
+            }
+            assert_eq!(lock.has_leases(), !plain.leases.is_empty(), "{op:?}");
+            assert_eq!(lock.unnoted_leases(), plain.unnoted(), "{op:?}");
+            let ends = |lease: &PlainLease| Instant::from_millis(lease.ends_at);
+            let last = plain.leases.iter().map(ends).max();
+            assert!(last.is_none_or(|last| lock.until() == last), "{op:?}");
+            let soonest = plain.leases.iter().filter(|lease| !lease.is_noted).map(ends).min();
+            assert_eq!(lock.soonest_end().is_some(), soonest.is_some(), "{op:?}");
+            assert!(lock.soonest_end() <= soonest, "{op:?}");
+            let lease = last.unwrap_or_default();
+            let promised = Ceilings { fence: lock.counter(), lease };
             assert!(engine.disk.covers(promised), "{promised:?} is not on disk after {op:?}");
             assert!(engine.disk.fence.get() >= self.told[name], "{op:?}");
         }
     }
 }
 
-type Visible = (Vec<u8>, u64, u64, Vec<u8>);
+/// A lease that stands, with how long it has been held.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+struct Visible(Vec<u8>, Mode, u64, u64, Vec<u8>, bool, u64);
 
-fn plain_lease(lease: Option<Lease<'_>>) -> Option<Visible> {
-    lease.map(|lease| {
+fn standing(lock: &Lock, now: Instant) -> Vec<Visible> {
+    let visible = |lease: Lease<'_>| {
         let (token, label) = (lease.token.as_bytes().to_vec(), lease.label.to_vec());
-        (token, lease.fence.get(), lease.ends_at.as_millis(), label)
-    })
+        let (fence, ends_at) = (lease.fence.get(), lease.ends_at.as_millis());
+        let held_for = lock.held_for(lease.token, now).get();
+        assert_eq!(lock.lease_of(lease.token), Some(lease));
+        Visible(token, lease.mode, fence, ends_at, label, lease.is_provisional, held_for)
+    };
+    let leases = lock.written_leases().filter(|lease| now <= lease.ends_at);
+    let mut leases: Vec<_> = leases.map(visible).collect();
+    leases.sort();
+    leases
 }
 
-fn seen(lease: Option<PlainLease>) -> Option<Visible> {
-    lease.map(|lease| (lease.token, lease.fence, lease.ends_at, lease.label))
+fn seen(holders: &[PlainLease], now: u64) -> Vec<Visible> {
+    let visible = |lease: &PlainLease| {
+        let held_for = (now - lease.granted_at) % (1 << 32);
+        let (token, label) = (lease.token.clone(), lease.label.clone());
+        Visible(
+            token,
+            lease.mode,
+            lease.fence,
+            lease.ends_at,
+            label,
+            lease.is_provisional,
+            held_for,
+        )
+    };
+    let mut leases: Vec<_> = holders.iter().map(visible).collect();
+    leases.sort();
+    leases
 }
 
 fn any_op() -> impl Strategy<Value = Op> {
@@ -809,12 +1090,15 @@ fn any_op() -> impl Strategy<Value = Op> {
         (number.clone(), 0..2_usize).prop_map(|(number, label)| Fences::Repair(number, label))
     ];
     let (name, token, ttl) = (name.boxed(), token.boxed(), ttl.boxed());
+    let mode = prop_oneof![2 => Just(Mode::Shared), 1 => Just(Mode::Exclusive)].boxed();
     prop_oneof![
-        12 => (name.clone(), token.clone(), ttl.clone(), 0..2_usize)
-            .prop_map(|(name, token, ttl, label)| Op::Acquire { name, token, ttl, label }),
+        14 => (name.clone(), token.clone(), ttl.clone(), 0..2_usize, mode.clone()).prop_map(
+            |(name, token, ttl, label, mode)| Op::Acquire { name, token, ttl, label, mode }
+        ),
         5 => (name.clone(), token.clone()).prop_map(|(name, token)| Op::Release { name, token }),
-        6 => (name.clone(), token.clone(), ttl.clone(), fences)
-            .prop_map(|(name, token, ttl, fences)| Op::Extend { name, token, ttl, fences }),
+        8 => (name.clone(), token.clone(), ttl.clone(), fences, mode.clone()).prop_map(
+            |(name, token, ttl, fences, mode)| Op::Extend { name, token, ttl, fences, mode }
+        ),
         5 => (name.clone(), token.clone(), number.clone())
             .prop_map(|(name, token, fence)| Op::Raise { name, token, fence }),
         1 => number.clone().prop_map(Op::LiftFloor),
@@ -825,8 +1109,12 @@ fn any_op() -> impl Strategy<Value = Op> {
         1 => Just(Op::Flush),
         2 => name.clone().prop_map(|name| Op::Dump { name }),
         2 => name.clone().prop_map(|name| Op::Restore { name }),
-        1 => (name, token, number, ttl)
-            .prop_map(|(name, token, fence, left)| Op::Migrate { name, token, fence, left }),
+        2 => name.clone().prop_map(|name| Op::Recode { name }),
+        3 => name.clone().prop_map(|name| Op::Note { name }),
+        1 => (name.clone(), 1..150_u64).prop_map(|(name, length)| Op::Redate { name, length }),
+        1 => (name, token, number, ttl, mode).prop_map(
+            |(name, token, fence, left, mode)| Op::Migrate { name, token, fence, left, mode }
+        ),
         1 => Just(Op::Save),
         2 => any::<bool>().prop_map(|with_data| Op::Crash { with_data }),
         8 => Just(Op::Survey),
@@ -884,11 +1172,11 @@ fn the_engine_does_what_the_naive_model_does_with_what_fuzzing_found() {
 #[test]
 fn an_end_beyond_47_bits_is_the_last_instant_there_is() {
     let mut node = Node::new(INSTANT_MAX - 10);
-    let claim = Claim { token: Token::new(b"t", TOKEN_MAX).unwrap(), ttl: Millis::new(u64::MAX) };
+    let (token, mode) = (Token::new(b"t", TOKEN_MAX).unwrap(), Mode::Exclusive);
+    let claim = Claim { token, ttl: Millis::new(u64::MAX), mode };
     let granted = node.ask(0, |promises, lock, now| promises.acquire(lock, claim, b"", now));
     assert!(matches!(granted, Ok(Acquired::Granted { .. })), "{granted:?}");
-    let ends_at = node.locks[&0].written_lease().unwrap().ends_at;
-    assert_eq!(ends_at.as_millis(), INSTANT_MAX);
+    assert_eq!(node.locks[&0].until().as_millis(), INSTANT_MAX);
     assert!(node.locks[&0].is_held(node.now));
     assert!(!node.locks[&0].is_held(Instant::from_millis(u64::MAX)), "the clock ran past it");
 }
@@ -899,7 +1187,8 @@ fn the_last_fence_is_granted_and_none_after_it() {
     node.promises.raise_floor(Fence::MAX.previous());
     let ttl = Millis::new(10);
     for (token, expected) in [(b"a", Some(Fence::MAX)), (b"b", None)] {
-        let claim = Claim { token: Token::new(token, TOKEN_MAX).unwrap(), ttl };
+        let (token, mode) = (Token::new(token, TOKEN_MAX).unwrap(), Mode::Exclusive);
+        let claim = Claim { token, ttl, mode };
         let said = node.ask(0, |promises, lock, now| promises.acquire(lock, claim, b"", now));
         match expected {
             Some(fence) => {
@@ -926,7 +1215,7 @@ fn a_vote_from_before_a_crash_and_a_repair_after_it_do_not_make_two_holders() {
     let mut nodes: Vec<Node> = (0..3).map(|_| Node::new(1_000)).collect();
     let acquire = |node: &mut Node, token, ttl, now| {
         node.now = now;
-        let claim = Claim { token, ttl };
+        let claim = Claim { token, ttl, mode: Mode::Exclusive };
         match node.ask(0, |promises, lock, now| promises.acquire(lock, claim, b"", now)) {
             Ok(Acquired::Granted { fence, .. }) => Answer::Granted(fence),
             other => panic!("{other:?}"),
@@ -934,7 +1223,8 @@ fn a_vote_from_before_a_crash_and_a_repair_after_it_do_not_make_two_holders() {
     };
     let extend = |node: &mut Node, fencing, now| {
         node.now = now;
-        let (claim, wall) = (Claim { token: a, ttl: short }, UnixTime::from_millis(WALL_MS));
+        let claim = Claim { token: a, ttl: short, mode: Mode::Exclusive };
+        let wall = UnixTime::from_millis(WALL_MS);
         let asked = node.ask(0, |promises, lock, now| {
             promises.extend(lock, claim, fencing, Clocks { now, wall })
         });

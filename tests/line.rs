@@ -2,12 +2,13 @@
 //!
 //! The model is a list of waiters in the order in which they stand, searched from its head: no
 //! slots, no indexes, written from the design. Random sequences of requests and passing time must
-//! leave both with the same waiters in the same order, the same lease, and the same word to
-//! whoever's turn it is.
+//! leave both with the same waiters in the same order, the same leases, and the same word to all
+//! whose turn it is.
 
 use lockmod::engine::{
     Acquired, CallId, Claim, Clocks, ConnectionId, Fence, Fencing, Instant, Left, Line, Lock,
-    Millis, Promises, Queued, Refusal, Released, Room, Stop, Ticket, Token, Turn, UnixTime, Waiter,
+    Millis, Mode, Promises, Queued, Refusal, Released, Room, Stop, Ticket, Token, Turn, UnixTime,
+    Waiter,
 };
 use proptest::prelude::*;
 
@@ -19,20 +20,26 @@ const TTL: u64 = 30;
 /// More waiters than that find no room.
 const ROOM: usize = 5;
 
+/// A ticket: which, for how long it waits, on which connection.
+type Queue = (usize, u64, u64);
+
+/// By whom and how the lock is asked for.
+type Asked = (usize, Mode);
+
 #[derive(Clone, Debug)]
 enum Op {
-    /// With a ticket: which, for how long it waits, on which connection.
     Acquire {
-        token: usize,
-        queue: Option<(usize, u64, u64)>,
+        asked: Asked,
+        queue: Option<Queue>,
     },
+    /// A ticket that it brings waits as it says.
     Release {
-        token: usize,
-        queue: Option<(usize, u64, u64)>,
+        asked: Asked,
+        queue: Option<Queue>,
     },
     /// A call waits for this long.
     Block {
-        token: usize,
+        asked: Asked,
         wait: u64,
     },
     /// The client of the n-th waiter in line is gone, if it is a call.
@@ -43,12 +50,13 @@ enum Op {
 
 fn op() -> impl Strategy<Value = Op> {
     let queue = || (0..TICKETS, 0..60_u64, 0..CONNECTIONS);
+    let asked = || (0..TOKENS, prop_oneof![Just(Mode::Shared), Just(Mode::Exclusive)]);
     prop_oneof![
-        4 => (0..TOKENS, proptest::option::weighted(0.8, queue()))
-            .prop_map(|(token, queue)| Op::Acquire { token, queue }),
-        4 => (0..TOKENS, proptest::option::weighted(0.4, queue()))
-            .prop_map(|(token, queue)| Op::Release { token, queue }),
-        2 => (0..TOKENS, 0..60_u64).prop_map(|(token, wait)| Op::Block { token, wait }),
+        6 => (asked(), proptest::option::weighted(0.8, queue()))
+            .prop_map(|(asked, queue)| Op::Acquire { asked, queue }),
+        5 => (asked(), proptest::option::weighted(0.4, queue()))
+            .prop_map(|(asked, queue)| Op::Release { asked, queue }),
+        2 => (asked(), 0..60_u64).prop_map(|(asked, wait)| Op::Block { asked, wait }),
         1 => (0..ROOM).prop_map(Op::Hangup),
         1 => (0..CONNECTIONS).prop_map(Op::Disconnect),
         3 => (1..25_u64).prop_map(Op::Time),
@@ -76,13 +84,16 @@ struct PlainWaiter {
     ticket: Option<usize>,
     call: u64,
     token: usize,
+    mode: Mode,
     since: u64,
     deadline: u64,
     connection: u64,
     channel: Vec<u8>,
+    /// The last millisecond of its reservation, and whether it was told.
+    reserved: Option<(u64, bool)>,
 }
 
-/// What is said to whoever's turn it is.
+/// What is said to those whose turn it is.
 #[derive(Clone, Debug, PartialEq, Eq)]
 enum Said {
     Granted(u64),
@@ -90,15 +101,21 @@ enum Said {
     Left(Option<usize>, u64),
 }
 
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct PlainLease {
+    token: usize,
+    mode: Mode,
+    fence: u64,
+    /// The last millisecond.
+    end: u64,
+}
+
 #[derive(Clone, Debug, Default)]
 struct Plain {
     now: u64,
-    fence: u64,
-    /// Token and last millisecond.
-    lease: Option<(usize, u64)>,
+    counter: u64,
+    leases: Vec<PlainLease>,
     line: Vec<PlainWaiter>,
-    /// Ticket, last millisecond, whether it was told.
-    reserved: Option<(usize, u64, bool)>,
     calls: u64,
 }
 
@@ -110,45 +127,64 @@ enum Reply {
     One,
     Full,
     Blocked,
+    NoUpgrade,
+}
+
+/// Two exclude each other unless both read.
+fn conflict(one: Mode, other: Mode) -> bool {
+    (one, other) != (Mode::Shared, Mode::Shared)
 }
 
 impl Plain {
-    fn holder(&self) -> Option<usize> {
-        self.lease.filter(|&(_, end)| self.now <= end).map(|(token, _)| token)
+    fn lease_of(&self, token: usize) -> Option<PlainLease> {
+        self.leases.iter().copied().find(|lease| lease.token == token)
+    }
+
+    fn is_kept_out(&self, mode: Mode) -> bool {
+        self.leases.iter().any(|lease| conflict(lease.mode, mode))
+    }
+
+    /// Whether nobody stands in line before this place who waits for what it takes.
+    fn is_in_turn(&self, place: usize, mode: Mode) -> bool {
+        self.line[..place].iter().all(|waiter| !conflict(waiter.mode, mode))
+    }
+
+    /// Where a ticket stands, or would: after all older ones, and after all if there is none.
+    fn place(&self, ticket: Option<usize>) -> usize {
+        let known = |waiter: &PlainWaiter| ticket.is_some() && waiter.ticket == ticket;
+        let younger = |waiter: &PlainWaiter| ticket.is_some() && waiter.ticket > ticket;
+        let place = self.line.iter().position(known);
+        place.or(self.line.iter().position(younger)).unwrap_or(self.line.len())
     }
 
     fn take(&mut self, is_gone: impl Fn(&PlainWaiter) -> bool, said: &mut Vec<Said>) {
         let (gone, stay) = self.line.drain(..).partition::<Vec<_>, _>(is_gone);
         self.line = stay;
-        for waiter in gone {
-            if self.reserved.is_some_and(|(ticket, ..)| Some(ticket) == waiter.ticket) {
-                self.reserved = None;
-            }
-            said.push(Said::Left(waiter.ticket, waiter.call));
-        }
+        said.extend(gone.iter().map(|waiter| Said::Left(waiter.ticket, waiter.call)));
     }
 
-    fn queue(&mut self, token: usize, (ticket, wait, connection): (usize, u64, u64)) {
+    fn queue(&mut self, (token, mode): Asked, (ticket, wait, connection): Queue) {
+        let place = self.place(Some(ticket));
         let mut waiter = PlainWaiter {
             ticket: Some(ticket),
             call: 0,
             token,
+            mode,
             since: self.now,
             deadline: self.now + wait,
             connection,
             channel: channel(ticket, token),
+            reserved: None,
         };
-        if let Some(known) = self.line.iter_mut().find(|known| known.ticket == Some(ticket)) {
-            waiter.since = known.since;
-            *known = waiter;
-        } else {
-            let younger = self.line.iter().position(|other| other.ticket > Some(ticket));
-            self.line.insert(younger.unwrap_or(self.line.len()), waiter);
-        }
-        if let Some((reserved, _, is_told)) = &mut self.reserved
-            && *reserved == ticket
-        {
-            *is_told = false;
+        match self.line.get_mut(place) {
+            Some(known) if known.ticket == Some(ticket) => {
+                waiter.since = known.since;
+                // Who asks for something else now was promised something else.
+                let reserved = known.reserved.filter(|_| known.mode == mode);
+                waiter.reserved = reserved.map(|(until, _)| (until, false));
+                *known = waiter;
+            }
+            _ => self.line.insert(place, waiter),
         }
     }
 
@@ -157,67 +193,87 @@ impl Plain {
         self.line.len() < ROOM || self.line.iter().any(is_known)
     }
 
-    fn acquire(&mut self, token: usize, queue: Option<(usize, u64, u64)>) -> (Reply, Vec<Said>) {
+    /// The reservations of those who are kept out from now on are over.
+    fn taken(&mut self, mode: Mode) {
+        for waiter in self.line.iter_mut().filter(|waiter| conflict(waiter.mode, mode)) {
+            waiter.reserved = None;
+        }
+    }
+
+    fn grant(&mut self, (token, mode): Asked) -> u64 {
+        let fence = match mode {
+            Mode::Exclusive => self.counter + 1,
+            Mode::Shared => self.counter.max(1),
+        };
+        self.counter = fence;
+        self.leases.push(PlainLease { token, mode, fence, end: self.now + TTL });
+        fence
+    }
+
+    fn acquire(&mut self, (token, mode): Asked, queue: Option<Queue>) -> (Reply, Vec<Said>) {
         let ticket = queue.map(|(ticket, ..)| ticket);
-        let is_in_turn = match self.line.first() {
-            None => true,
-            Some(first) => first.ticket.is_some() && ticket.is_some() && ticket <= first.ticket,
-        };
-        let is_granted = match self.holder() {
-            Some(holder) => holder == token,
-            None => is_in_turn,
-        };
-        if !is_granted {
-            let Some(queue) = queue else { return (Reply::Null, Vec::new()) };
-            if !self.has_room_for(ticket) {
-                return (Reply::Full, Vec::new());
+        let fence = match self.lease_of(token) {
+            Some(lease) if lease.mode == Mode::Shared && mode == Mode::Exclusive => {
+                return (Reply::NoUpgrade, Vec::new());
             }
-            self.queue(token, queue);
-            return (Reply::Null, Vec::new());
-        }
-        if self.holder().is_none() {
-            self.fence += 1;
-        }
-        self.lease = Some((token, self.now + TTL));
+            Some(lease) => {
+                let end = self.now + TTL;
+                self.leases.retain(|other| other.token != token);
+                self.leases.push(PlainLease { end, ..lease });
+                lease.fence
+            }
+            None if self.is_kept_out(mode) || !self.is_in_turn(self.place(ticket), mode) => {
+                let Some(queue) = queue else { return (Reply::Null, Vec::new()) };
+                if !self.has_room_for(ticket) {
+                    return (Reply::Full, Vec::new());
+                }
+                self.queue((token, mode), queue);
+                return (Reply::Null, Vec::new());
+            }
+            None => self.grant((token, mode)),
+        };
         self.take(|waiter| ticket.is_some() && waiter.ticket == ticket, &mut Vec::new());
         let mut said = Vec::new();
         self.take(|waiter| waiter.token == token, &mut said);
-        self.reserved = None;
-        (Reply::Fence(self.fence), said)
+        self.taken(self.lease_of(token).map_or(mode, |lease| lease.mode));
+        (Reply::Fence(fence), said)
     }
 
-    fn release(&mut self, token: usize, queue: Option<(usize, u64, u64)>) -> (Reply, Vec<Said>) {
+    fn release(&mut self, (token, mode): Asked, queue: Option<Queue>) -> (Reply, Vec<Said>) {
         let mut said = Vec::new();
-        let reply = match self.holder() {
-            None => Reply::Null,
-            Some(holder) if holder != token => Reply::Zero,
+        let reply = match self.lease_of(token) {
+            None if self.leases.is_empty() => Reply::Null,
+            None => Reply::Zero,
             Some(_) => {
-                self.lease = None;
+                self.leases.retain(|lease| lease.token != token);
                 Reply::One
             }
         };
         match queue {
-            Some(queue) if self.has_room_for(Some(queue.0)) => self.queue(token, queue),
+            Some(queue) if self.has_room_for(Some(queue.0)) => self.queue((token, mode), queue),
             Some(_) => {}
             None => self.take(|waiter| waiter.token == token, &mut said),
         }
         (reply, said)
     }
 
-    fn block(&mut self, token: usize, wait: u64) -> (Reply, Vec<Said>) {
-        let (reply, said) = self.acquire(token, None);
+    fn block(&mut self, asked: Asked, wait: u64) -> (Reply, Vec<Said>) {
+        let (reply, said) = self.acquire(asked, None);
         match reply {
             Reply::Null if !self.has_room_for(None) => (Reply::Full, Vec::new()),
             Reply::Null => {
                 self.calls += 1;
+                let (token, mode) = asked;
                 self.line.push(PlainWaiter {
                     ticket: None,
                     call: self.calls,
                     token,
+                    mode,
                     since: self.now,
                     deadline: self.now + wait,
                     connection: 0,
                     channel: Vec::new(),
+                    reserved: None,
                 });
                 (Reply::Blocked, Vec::new())
             }
@@ -228,39 +284,43 @@ impl Plain {
     /// What happens by itself: who has left by the clock, and whose turn it is.
     fn settle(&mut self) -> Vec<Said> {
         let (now, mut said) = (self.now, Vec::new());
-        if let Some((ticket, until, _)) = self.reserved
-            && until < now
-        {
-            self.take(|waiter| waiter.ticket == Some(ticket), &mut said);
-        }
-        self.take(|waiter| waiter.deadline < now, &mut said);
-        while self.holder().is_none() && !self.line.is_empty() {
-            let first = self.line[0].clone();
-            match first.ticket {
+        self.leases.retain(|lease| now <= lease.end);
+        let is_late = |until: u64| until < now;
+        self.take(|waiter| waiter.reserved.is_some_and(|(until, _)| is_late(until)), &mut said);
+        self.take(|waiter| is_late(waiter.deadline), &mut said);
+        // All who stand with nobody in their way, one after the other.
+        while let Some(place) = self.next_in_turn() {
+            let waiter = self.line[place].clone();
+            match waiter.ticket {
                 None => {
-                    self.line.remove(0);
-                    self.fence += 1;
-                    self.lease = Some((first.token, now + TTL));
-                    said.push(Said::Granted(first.call));
-                    self.take(|waiter| waiter.token == first.token, &mut said);
+                    self.line.remove(place);
+                    self.grant((waiter.token, waiter.mode));
+                    said.push(Said::Granted(waiter.call));
+                    self.take(|other| other.token == waiter.token, &mut said);
                 }
                 Some(ticket) => {
-                    match self.reserved {
-                        Some((reserved, _, true)) if reserved == ticket => {}
-                        Some((reserved, until, false)) if reserved == ticket => {
-                            self.reserved = Some((ticket, until, true));
-                            said.push(Said::Woken(ticket, first.channel));
-                        }
-                        Some(_) | None => {
-                            self.reserved = Some((ticket, now + GRACE, true));
-                            said.push(Said::Woken(ticket, first.channel));
-                        }
-                    }
-                    break;
+                    self.taken(waiter.mode);
+                    let until = waiter.reserved.map_or(now + GRACE, |(until, _)| until);
+                    self.line[place].reserved = Some((until, true));
+                    said.push(Said::Woken(ticket, waiter.channel));
                 }
             }
         }
+        if let (Some(first), Some(lease)) = (self.line.first(), self.leases.first())
+            && conflict(first.mode, lease.mode)
+        {
+            self.taken(lease.mode);
+        }
         said
+    }
+
+    /// The first in line whose turn it is, and who has not been told.
+    fn next_in_turn(&self) -> Option<usize> {
+        (0..self.line.len()).find(|place| {
+            let waiter = &self.line[*place];
+            let is_told = waiter.reserved.is_some_and(|(_, is_told)| is_told);
+            !is_told && !self.is_kept_out(waiter.mode) && self.is_in_turn(*place, waiter.mode)
+        })
     }
 }
 
@@ -271,8 +331,8 @@ struct Engine {
     node: Promises,
     lock: Lock,
     line: Line,
-    /// Token of each call.
-    calls: Vec<usize>,
+    /// Token and mode of each call.
+    calls: Vec<Asked>,
 }
 
 impl Engine {
@@ -285,22 +345,24 @@ impl Engine {
     fn queued<'a>(
         &self,
         channel: &'a [u8],
-        (index, wait, connection): (usize, u64, u64),
+        mode: Mode,
+        (index, wait, connection): Queue,
     ) -> Queued<'a> {
         Queued {
             ticket: ticket(index),
             channel,
             deadline: self.now.after(Millis::new(wait)),
             connection: ConnectionId(connection),
+            mode,
             room: Room { waiters: self.line.len(), max: ROOM },
         }
     }
 
-    fn acquire(&mut self, token: usize, queue: Option<(usize, u64, u64)>) -> (Reply, Vec<Said>) {
+    fn acquire(&mut self, (token, mode): Asked, queue: Option<Queue>) -> (Reply, Vec<Said>) {
         let bytes = token_bytes(token);
-        let claim = Claim { token: Token::new(&bytes, 64).unwrap(), ttl: Millis::new(TTL) };
+        let claim = Claim { token: Token::new(&bytes, 64).unwrap(), ttl: Millis::new(TTL), mode };
         let channel = queue.map_or(Vec::new(), |(ticket, ..)| channel(ticket, token));
-        let queued = queue.map(|queue| self.queued(&channel, queue));
+        let queued = queue.map(|queue| self.queued(&channel, mode, queue));
         let Engine { now, node, lock, line, .. } = self;
         let decided = node.acquire_in_line(lock, line, claim, b"", queued.as_ref(), *now);
         let (reply, left) = match decided {
@@ -311,15 +373,16 @@ impl Engine {
             Err(Stop::Refused(Refusal::QueueFull { waiters: ROOM, max: ROOM })) => {
                 (Reply::Full, Vec::new())
             }
+            Err(Stop::Refused(Refusal::NoUpgrade)) => (Reply::NoUpgrade, Vec::new()),
             Err(stop) => panic!("{stop:?}"),
         };
         (reply, left.into_iter().map(said).collect())
     }
 
-    fn release(&mut self, token: usize, queue: Option<(usize, u64, u64)>) -> (Reply, Vec<Said>) {
+    fn release(&mut self, (token, mode): Asked, queue: Option<Queue>) -> (Reply, Vec<Said>) {
         let bytes = token_bytes(token);
         let channel = queue.map_or(Vec::new(), |(ticket, ..)| channel(ticket, token));
-        let queued = queue.map(|queue| self.queued(&channel, queue));
+        let queued = queue.map(|queue| self.queued(&channel, mode, queue));
         let Engine { now, node, lock, line, .. } = self;
         let token = Token::new(&bytes, 64).unwrap();
         let (released, left) = node.release_in_line(lock, line, token, queued.as_ref(), *now);
@@ -331,26 +394,35 @@ impl Engine {
         (reply, left.into_iter().map(said).collect())
     }
 
-    fn block(&mut self, token: usize, wait: u64) -> (Reply, Vec<Said>) {
-        let (reply, left) = self.acquire(token, None);
+    fn block(&mut self, asked: Asked, wait: u64) -> (Reply, Vec<Said>) {
+        let (reply, left) = self.acquire(asked, None);
         if reply != Reply::Null {
             return (reply, left);
         }
         if (Room { waiters: self.line.len(), max: ROOM }).check().is_err() {
             return (Reply::Full, Vec::new());
         }
-        self.calls.push(token);
+        self.calls.push(asked);
         let call = CallId(self.calls.len() as u64);
+        let (token, mode) = asked;
         let bytes = token_bytes(token);
         let deadline = self.now.after(Millis::new(wait));
-        self.line.block(call, Token::new(&bytes, 64).unwrap(), deadline, self.now);
+        let token = Token::new(&bytes, 64).unwrap();
+        self.line.block(call, (token, mode), deadline, self.now);
         (Reply::Blocked, Vec::new())
     }
 
     fn settle(&mut self) -> Vec<Said> {
         let left = self.line.expire(self.now, usize::MAX);
         let mut all: Vec<Said> = left.into_iter().map(said).collect();
-        while !self.lock.is_held(self.now) {
+        loop {
+            let first = self.line.first_mode();
+            if self.lock.is_held(self.now)
+                && first.is_none_or(|mode| mode.conflicts_with(self.lock.mode()))
+            {
+                self.line.taken(self.lock.mode());
+                break;
+            }
             match self.line.serve(self.now, Millis::new(GRACE)) {
                 Turn::Nobody | Turn::Reserved => break,
                 Turn::Grant(left) => {
@@ -358,9 +430,10 @@ impl Engine {
                         panic!("a call comes first: {left:?}")
                     };
                     let call = *call;
-                    let bytes = token_bytes(self.calls[call as usize - 1]);
+                    let (token, mode) = self.calls[call as usize - 1];
+                    let bytes = token_bytes(token);
                     let token = Token::new(&bytes, 64).unwrap();
-                    let claim = Claim { token, ttl: Millis::new(TTL) };
+                    let claim = Claim { token, ttl: Millis::new(TTL), mode };
                     let granted = self.node.acquire(&mut self.lock, claim, b"", self.now);
                     assert!(matches!(granted, Ok(Acquired::Granted { .. })), "{granted:?}");
                     all.push(Said::Granted(call));
@@ -368,7 +441,6 @@ impl Engine {
                 }
                 Turn::Wake { ticket, channel } => {
                     all.push(Said::Woken(index(ticket), channel.to_vec()));
-                    break;
                 }
             }
         }
@@ -399,22 +471,22 @@ fn compare(ops: &[Op]) -> Result<(), TestCaseError> {
     for op in ops {
         let (mut expected, mut got) = (Vec::new(), Vec::new());
         match *op {
-            Op::Acquire { token, queue } => {
-                let (reply, left) = engine.acquire(token, queue);
-                let (expected_reply, expected_left) = plain.acquire(token, queue);
-                prop_assert_eq!(reply, expected_reply);
+            Op::Acquire { asked, queue } => {
+                let (reply, left) = engine.acquire(asked, queue);
+                let (expected_reply, expected_left) = plain.acquire(asked, queue);
+                prop_assert_eq!(reply, expected_reply, "{:?}", op);
                 (expected, got) = (expected_left, left);
             }
-            Op::Release { token, queue } => {
-                let (reply, left) = engine.release(token, queue);
-                let (expected_reply, expected_left) = plain.release(token, queue);
-                prop_assert_eq!(reply, expected_reply);
+            Op::Release { asked, queue } => {
+                let (reply, left) = engine.release(asked, queue);
+                let (expected_reply, expected_left) = plain.release(asked, queue);
+                prop_assert_eq!(reply, expected_reply, "{:?}", op);
                 (expected, got) = (expected_left, left);
             }
-            Op::Block { token, wait } => {
-                let (reply, left) = engine.block(token, wait);
-                let (expected_reply, expected_left) = plain.block(token, wait);
-                prop_assert_eq!(reply, expected_reply);
+            Op::Block { asked, wait } => {
+                let (reply, left) = engine.block(asked, wait);
+                let (expected_reply, expected_left) = plain.block(asked, wait);
+                prop_assert_eq!(reply, expected_reply, "{:?}", op);
                 (expected, got) = (expected_left, left);
             }
             Op::Hangup(position) => {
@@ -440,6 +512,7 @@ fn compare(ops: &[Op]) -> Result<(), TestCaseError> {
             Op::Time(millis) => {
                 let due = engine.line.due_at();
                 plain.now += millis;
+                plain.leases.retain(|lease| plain.now <= lease.end);
                 engine.now = Instant::from_millis(plain.now);
                 if due.is_none_or(|due| engine.now <= due) {
                     prop_assert_eq!(engine.line.expire(engine.now, 1), vec![], "nothing was due");
@@ -449,22 +522,42 @@ fn compare(ops: &[Op]) -> Result<(), TestCaseError> {
         prop_assert_eq!(sorted(got), sorted(expected), "{:?}", op);
         prop_assert_eq!(sorted(engine.settle()), sorted(plain.settle()), "{:?}", op);
 
-        // The same lease, the same line, the same reservation.
-        let lease = engine.lock.lease(engine.now);
-        let holder = lease.map(|lease| lease.token.as_bytes().to_vec());
-        prop_assert_eq!(holder, plain.holder().map(token_bytes));
+        // The same leases, the same line, the same reservations.
+        let leases = engine.lock.written_leases().filter(|lease| engine.now <= lease.ends_at);
+        let mut leases: Vec<_> = leases
+            .map(|lease| (lease.token.as_bytes().to_vec(), lease.mode, lease.fence.get()))
+            .collect();
+        leases.sort();
+        let mut expected: Vec<_> = (plain.leases.iter())
+            .map(|lease| (token_bytes(lease.token), lease.mode, lease.fence))
+            .collect();
+        expected.sort();
+        prop_assert_eq!(leases, expected, "{:?}", op);
+        let writers = plain.leases.iter().filter(|lease| lease.mode == Mode::Exclusive).count();
+        prop_assert!(writers == 0 || plain.leases.len() == 1, "a writer is beside nobody");
         prop_assert_eq!(engine.line.len(), plain.line.len());
+        let readers = plain.line.iter().filter(|waiter| waiter.mode == Mode::Shared).count();
+        prop_assert_eq!(engine.line.readers(), readers);
         let first = plain.line.first().map(|first| match first.ticket {
             Some(index) => Waiter::Ticket(ticket(index)),
             None => Waiter::Call(CallId(first.call)),
         });
         prop_assert_eq!(engine.line.first(), first.as_ref());
+        prop_assert_eq!(engine.line.first_mode(), plain.line.first().map(|first| first.mode));
         let since = plain.line.first().map(|first| Instant::from_millis(first.since));
         prop_assert_eq!(engine.line.first_since(), since);
-        let reserved = plain.reserved.map(|(index, ..)| ticket(index));
-        prop_assert_eq!(engine.line.reserved_for(), reserved.as_ref());
-        if plain.holder().is_none() {
-            prop_assert_eq!(plain.line.is_empty(), reserved.is_none(), "a free lock is reserved");
+        let reserved: Vec<_> =
+            plain.line.iter().filter(|waiter| waiter.reserved.is_some()).collect();
+        let mut tickets: Vec<_> = engine.line.reserved_for().map(index).collect();
+        tickets.sort_unstable();
+        let expected: Vec<_> = reserved.iter().filter_map(|waiter| waiter.ticket).collect();
+        prop_assert_eq!(tickets, expected, "{:?}", op);
+        prop_assert!(
+            reserved.len() <= 1 || reserved.iter().all(|waiter| waiter.mode == Mode::Shared),
+            "a writer has it alone"
+        );
+        if plain.leases.is_empty() {
+            prop_assert_eq!(plain.line.is_empty(), reserved.is_empty(), "a free lock is reserved");
         }
     }
     // Whoever is left leaves in the order of the line, and leaves nothing behind.
@@ -487,48 +580,56 @@ proptest! {
     }
 }
 
-fn queue(index: usize) -> Option<(usize, u64, u64)> {
+fn writer(token: usize) -> Asked {
+    (token, Mode::Exclusive)
+}
+
+fn reader(token: usize) -> Asked {
+    (token, Mode::Shared)
+}
+
+fn queue(index: usize) -> Option<Queue> {
     Some((index, 1_000, 1))
 }
 
 #[test]
 fn an_older_ticket_takes_the_reservation_over_at_once() {
     let mut node = Engine::new();
-    assert_eq!(node.acquire(0, None).0, Reply::Fence(1));
-    assert_eq!(node.acquire(1, queue(4)).0, Reply::Null);
-    assert_eq!(node.release(0, None), (Reply::One, vec![]));
+    assert_eq!(node.acquire(writer(0), None).0, Reply::Fence(1));
+    assert_eq!(node.acquire(writer(1), queue(4)).0, Reply::Null);
+    assert_eq!(node.release(writer(0), None), (Reply::One, vec![]));
     assert_eq!(node.settle(), [Said::Woken(4, channel(4, 1))]);
     // By registering: it is told. By asking: it is granted.
-    assert_eq!(node.release(2, queue(2)).0, Reply::Null);
+    assert_eq!(node.release(writer(2), queue(2)).0, Reply::Null);
     assert_eq!(node.settle(), [Said::Woken(2, channel(2, 2))]);
-    assert_eq!(node.acquire(3, None).0, Reply::Null, "nobody barges in");
-    assert_eq!(node.acquire(1, queue(4)).0, Reply::Null);
-    assert_eq!(node.acquire(3, queue(0)).0, Reply::Fence(2));
+    assert_eq!(node.acquire(writer(3), None).0, Reply::Null, "nobody barges in");
+    assert_eq!(node.acquire(writer(1), queue(4)).0, Reply::Null);
+    assert_eq!(node.acquire(writer(3), queue(0)).0, Reply::Fence(2));
 }
 
 #[test]
 fn a_reservation_that_is_not_used_goes_to_the_next_and_the_place_is_not_lost() {
     let mut node = Engine::new();
-    node.acquire(0, None);
-    node.acquire(1, queue(1));
-    node.acquire(2, queue(2));
-    node.release(0, None);
+    node.acquire(writer(0), None);
+    node.acquire(writer(1), queue(1));
+    node.acquire(writer(2), queue(2));
+    node.release(writer(0), None);
     assert_eq!(node.settle(), [Said::Woken(1, channel(1, 1))]);
     node.now = node.now.after(Millis::new(GRACE));
     assert_eq!(node.settle(), [], "the last millisecond belongs to it");
     node.now = node.now.after(Millis::new(1));
     assert_eq!(node.settle(), [Said::Left(Some(1), 0), Said::Woken(2, channel(2, 2))]);
-    node.release(1, queue(1));
+    node.release(writer(1), queue(1));
     assert_eq!(node.settle(), [Said::Woken(1, channel(1, 1))], "in its old place");
 }
 
 #[test]
 fn a_ticket_that_comes_back_to_its_reservation_is_told_again_but_not_for_longer() {
     let mut node = Engine::new();
-    node.release(1, queue(1));
+    node.release(writer(1), queue(1));
     assert_eq!(node.settle(), [Said::Woken(1, channel(1, 1))]);
     node.now = node.now.after(Millis::new(GRACE));
-    node.release(2, queue(1));
+    node.release(writer(2), queue(1));
     assert_eq!(node.settle(), [Said::Woken(1, channel(1, 2))], "where it listens now");
     node.now = node.now.after(Millis::new(1));
     assert_eq!(node.settle(), [Said::Left(Some(1), 0)]);
@@ -537,24 +638,28 @@ fn a_ticket_that_comes_back_to_its_reservation_is_told_again_but_not_for_longer(
 #[test]
 fn an_abandoned_grant_goes_back_to_who_abandons_it_if_it_is_the_oldest() {
     let mut node = Engine::new();
-    assert_eq!(node.acquire(1, queue(1)).0, Reply::Fence(1));
-    node.acquire(2, queue(2));
-    assert_eq!(node.release(1, queue(1)), (Reply::One, vec![]));
+    assert_eq!(node.acquire(writer(1), queue(1)).0, Reply::Fence(1));
+    node.acquire(writer(2), queue(2));
+    assert_eq!(node.release(writer(1), queue(1)), (Reply::One, vec![]));
     assert_eq!(node.settle(), [Said::Woken(1, channel(1, 1))]);
-    assert_eq!(node.acquire(3, queue(1)).0, Reply::Fence(2));
+    assert_eq!(node.acquire(writer(3), queue(1)).0, Reply::Fence(2));
 }
 
 #[test]
 fn a_full_node_refuses_a_waiter_but_takes_a_lease_back() {
     let mut node = Engine::new();
-    node.acquire(0, None);
+    node.acquire(writer(0), None);
     for index in 1..=ROOM {
-        assert_eq!(node.acquire(1, queue(index)).0, Reply::Null);
+        assert_eq!(node.acquire(writer(1), queue(index)).0, Reply::Null);
     }
-    assert_eq!(node.acquire(1, queue(0)).0, Reply::Full);
-    assert_eq!(node.block(1, 5).0, Reply::Full);
-    assert_eq!(node.acquire(1, queue(1)).0, Reply::Null, "who stands in line already may stay");
-    assert_eq!(node.release(0, queue(0)).0, Reply::One);
+    assert_eq!(node.acquire(writer(1), queue(0)).0, Reply::Full);
+    assert_eq!(node.block(writer(1), 5).0, Reply::Full);
+    assert_eq!(
+        node.acquire(writer(1), queue(1)).0,
+        Reply::Null,
+        "who stands in line already may stay"
+    );
+    assert_eq!(node.release(writer(0), queue(0)).0, Reply::One);
     assert_eq!(node.line.first(), Some(&Waiter::Ticket(ticket(1))), "without a place in line");
 }
 
@@ -562,21 +667,134 @@ fn a_full_node_refuses_a_waiter_but_takes_a_lease_back() {
 fn calls_with_one_token_are_answered_by_one_grant() {
     // A client whose connection broke asks again over a new one, before the node has noticed.
     let mut node = Engine::new();
-    assert_eq!(node.acquire(0, None).0, Reply::Fence(1));
-    assert_eq!(node.block(1, 1_000).0, Reply::Blocked);
-    assert_eq!(node.block(2, 1_000).0, Reply::Blocked);
-    assert_eq!(node.block(1, 1_000).0, Reply::Blocked);
-    node.release(0, None);
+    assert_eq!(node.acquire(writer(0), None).0, Reply::Fence(1));
+    assert_eq!(node.block(writer(1), 1_000).0, Reply::Blocked);
+    assert_eq!(node.block(writer(2), 1_000).0, Reply::Blocked);
+    assert_eq!(node.block(writer(1), 1_000).0, Reply::Blocked);
+    node.release(writer(0), None);
     assert_eq!(node.settle(), [Said::Granted(1), Said::Left(None, 3)]);
-    node.release(1, None);
+    node.release(writer(1), None);
     assert_eq!(node.settle(), [Said::Granted(2)], "it did not wait behind its own lease");
     // Also where the token has got the lease another way.
-    assert_eq!(node.block(1, 1_000).0, Reply::Blocked);
-    assert_eq!(node.release(2, None).0, Reply::One);
+    assert_eq!(node.block(writer(1), 1_000).0, Reply::Blocked);
+    assert_eq!(node.release(writer(2), None).0, Reply::One);
     let bytes = token_bytes(1);
-    let claim = Claim { token: Token::new(&bytes, 64).unwrap(), ttl: Millis::new(TTL) };
+    let (token, mode) = (Token::new(&bytes, 64).unwrap(), Mode::Exclusive);
+    let claim = Claim { token, ttl: Millis::new(TTL), mode };
     let repair = Fencing::Repair { fence: Fence::new(9).unwrap(), label: b"" };
     let clocks = Clocks { now: node.now, wall: UnixTime::default() };
     node.node.extend(&mut node.lock, claim, repair, clocks).unwrap();
-    assert_eq!(node.acquire(1, None), (Reply::Fence(9), vec![Said::Left(None, 4)]));
+    assert_eq!(node.acquire(writer(1), None), (Reply::Fence(9), vec![Said::Left(None, 4)]));
+}
+
+#[test]
+fn a_stream_of_readers_never_passes_a_waiting_writer() {
+    for waits_as_a_call in [false, true] {
+        let mut node = Engine::new();
+        assert_eq!(node.acquire(reader(0), None).0, Reply::Fence(1));
+        assert_eq!(node.acquire(reader(1), None).0, Reply::Fence(1), "beside the first");
+        let woken = if waits_as_a_call {
+            assert_eq!(node.block(writer(2), 1_000).0, Reply::Blocked);
+            Said::Granted(1)
+        } else {
+            assert_eq!(node.acquire(writer(2), queue(0)).0, Reply::Null);
+            Said::Woken(0, channel(0, 2))
+        };
+        assert_eq!(node.settle(), []);
+        // Newcomers wait, with or without a place in line, however often they come.
+        for _ in 0..3 {
+            assert_eq!(node.acquire(reader(3), None).0, Reply::Null);
+            assert_eq!(node.acquire(reader(4), queue(1)).0, Reply::Null);
+            assert_eq!(node.acquire(reader(5), queue(2)).0, Reply::Null);
+            assert_eq!(node.settle(), []);
+        }
+        assert_eq!(node.acquire(reader(0), None).0, Reply::Fence(1), "who has it keeps it");
+        assert_eq!(node.release(reader(0), None).0, Reply::One);
+        assert_eq!(node.settle(), [], "one reads still");
+        assert_eq!(node.release(reader(1), None).0, Reply::One);
+        assert_eq!(node.settle(), [woken]);
+        assert_eq!(node.acquire(reader(3), None).0, Reply::Null);
+        assert_eq!(node.acquire(writer(2), queue(0)).0, Reply::Fence(2));
+        assert_eq!(node.settle(), []);
+        node.release(writer(2), None);
+        // Those who stand together are served together.
+        let both = [Said::Woken(1, channel(1, 4)), Said::Woken(2, channel(2, 5))];
+        assert_eq!(node.settle(), both);
+        assert_eq!(node.acquire(reader(5), queue(2)).0, Reply::Fence(2));
+        assert_eq!(node.acquire(reader(4), queue(1)).0, Reply::Fence(2));
+    }
+}
+
+#[test]
+fn readers_are_served_up_to_the_first_writer() {
+    let mut node = Engine::new();
+    node.acquire(writer(0), None);
+    for (token, mode) in [reader(1), reader(2), writer(3), reader(4)] {
+        assert_eq!(node.block((token, mode), 1_000).0, Reply::Blocked);
+    }
+    node.release(writer(0), None);
+    assert_eq!(node.settle(), [Said::Granted(1), Said::Granted(2)]);
+    node.release(reader(1), None);
+    assert_eq!(node.settle(), []);
+    node.release(reader(2), None);
+    assert_eq!(node.settle(), [Said::Granted(3)]);
+    // Who was behind a writer that gives up is beside the readers again.
+    assert_eq!(node.release(writer(3), None).0, Reply::One);
+    assert_eq!(node.settle(), [Said::Granted(4)]);
+    assert_eq!(node.block(writer(5), 10).0, Reply::Blocked);
+    assert_eq!(node.block(reader(1), 1_000).0, Reply::Blocked);
+    assert_eq!(node.settle(), []);
+    node.now = node.now.after(Millis::new(11));
+    assert_eq!(node.settle(), [Said::Left(None, 5), Said::Granted(6)]);
+}
+
+#[test]
+fn an_older_writer_takes_over_from_all_readers_and_an_older_reader_from_the_writer() {
+    let mut node = Engine::new();
+    node.acquire(writer(0), None);
+    for index in [2, 4] {
+        node.acquire(reader(index), queue(index));
+    }
+    node.release(writer(0), None);
+    assert_eq!(node.settle(), [2, 4].map(|index| Said::Woken(index, channel(index, index))));
+    assert_eq!(node.release(writer(1), queue(1)).0, Reply::Null);
+    assert_eq!(node.settle(), [Said::Woken(1, channel(1, 1))]);
+    assert_eq!(node.line.reserved_for().map(index).collect::<Vec<_>>(), [1]);
+    assert_eq!(node.acquire(reader(2), queue(2)).0, Reply::Null);
+    assert_eq!(node.release(reader(3), queue(0)).0, Reply::Null);
+    assert_eq!(node.settle(), [Said::Woken(0, channel(0, 3))], "and nobody behind the writer");
+    assert_eq!(node.acquire(writer(1), queue(1)).0, Reply::Null);
+    assert_eq!(node.acquire(reader(3), queue(0)).0, Reply::Fence(1));
+}
+
+#[test]
+fn a_reader_whose_reservation_lapses_holds_up_nobody() {
+    let mut node = Engine::new();
+    node.acquire(writer(0), None);
+    node.acquire(reader(1), queue(1));
+    node.acquire(reader(2), queue(2));
+    node.acquire(writer(3), queue(3));
+    node.release(writer(0), None);
+    node.settle();
+    assert_eq!(node.acquire(reader(2), queue(2)).0, Reply::Fence(1));
+    assert_eq!(node.settle(), []);
+    node.now = node.now.after(Millis::new(GRACE + 1));
+    assert_eq!(node.settle(), [Said::Left(Some(1), 0)]);
+    node.release(reader(2), None);
+    assert_eq!(node.settle(), [Said::Woken(3, channel(3, 3))]);
+}
+
+/// It left the line with its reservation as a reader, before its turn as a writer came.
+#[test]
+fn a_ticket_that_asks_in_another_way_has_no_reservation_for_it() {
+    let mut node = Engine::new();
+    node.acquire(writer(0), None);
+    node.acquire(reader(1), queue(1));
+    node.acquire(reader(2), queue(2));
+    node.release(writer(0), None);
+    assert_eq!(node.settle().len(), 2);
+    assert_eq!(node.release(writer(2), queue(2)).0, Reply::Null);
+    assert_eq!(node.settle(), []);
+    node.now = node.now.after(Millis::new(GRACE + 1));
+    assert_eq!(node.settle(), [Said::Left(Some(1), 0), Said::Woken(2, channel(2, 2))]);
 }

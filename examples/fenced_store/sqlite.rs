@@ -8,13 +8,23 @@ use rusqlite::{Connection, Transaction, TransactionBehavior};
 use super::story::{Error, LOCK, Store, Written};
 
 const TABLES: &str = "
-    CREATE TABLE IF NOT EXISTS fences (lock TEXT PRIMARY KEY, fence INTEGER NOT NULL);
+    CREATE TABLE IF NOT EXISTS fences
+        (lock TEXT PRIMARY KEY, fence INTEGER NOT NULL, read INTEGER NOT NULL);
     CREATE TABLE IF NOT EXISTS report (id INTEGER PRIMARY KEY, body TEXT NOT NULL);";
 
-/// Changes no row if a larger fence is there. An equal fence is the same holder's next write.
-const CHECK: &str = "
-    INSERT INTO fences (lock, fence) VALUES (?1, ?2)
-    ON CONFLICT (lock) DO UPDATE SET fence = excluded.fence WHERE fences.fence <= excluded.fence";
+/// Changes no row if a writer with a larger fence was here, or a reader with this one or a larger
+/// one. An equal fence of a writer is the same holder's next write.
+const MAY_WRITE: &str = "
+    INSERT INTO fences (lock, fence, read) VALUES (?1, ?2, 0)
+    ON CONFLICT (lock) DO UPDATE SET fence = excluded.fence
+    WHERE fences.fence <= excluded.fence AND fences.read < excluded.fence";
+
+/// Changes no row if a writer with a larger fence was here.
+const MAY_READ: &str = "
+    INSERT INTO fences (lock, fence, read) VALUES (?1, 0, ?2)
+    ON CONFLICT (lock) DO UPDATE SET read = CASE WHEN fences.read < excluded.read
+        THEN excluded.read ELSE fences.read END
+    WHERE fences.fence <= excluded.read";
 
 pub(crate) struct SqliteStore {
     connection: Connection,
@@ -28,33 +38,32 @@ impl SqliteStore {
         Ok(SqliteStore { connection })
     }
 
-    /// Runs `work` in a transaction, unless `fence` is too late.
-    fn guarded(
+    /// Runs `work` in a transaction, unless `check` says that `fence` is too late.
+    fn guarded<T>(
         &mut self,
-        fence: u64,
-        work: impl FnOnce(&Transaction<'_>) -> rusqlite::Result<()>,
-    ) -> Result<Written, Error> {
+        (check, fence): (&str, u64),
+        work: impl FnOnce(&Transaction<'_>) -> rusqlite::Result<T>,
+    ) -> Result<Option<T>, Error> {
         // Immediate: the check and the writes are one step for everybody else.
         let tx = self.connection.transaction_with_behavior(TransactionBehavior::Immediate)?;
-        if tx.execute(CHECK, (LOCK, i64::try_from(fence)?))? == 0 {
-            return Ok(Written::TooLate);
+        if tx.execute(check, (LOCK, i64::try_from(fence)?))? == 0 {
+            return Ok(None);
         }
-        work(&tx)?;
+        let result = work(&tx)?;
         tx.commit()?;
-        Ok(Written::Yes)
+        Ok(Some(result))
     }
 }
 
 impl Store for SqliteStore {
     fn write(&mut self, fence: u64, body: &str) -> Result<Written, Error> {
-        self.guarded(fence, |tx| {
-            tx.execute("INSERT OR REPLACE INTO report (id, body) VALUES (7, ?1)", [body])?;
-            Ok(())
-        })
+        let sql = "INSERT OR REPLACE INTO report (id, body) VALUES (7, ?1)";
+        let written = self.guarded((MAY_WRITE, fence), |tx| tx.execute(sql, [body]))?;
+        Ok(written.map_or(Written::TooLate, |_| Written::Yes))
     }
 
-    fn read(&mut self) -> Result<String, Error> {
+    fn read(&mut self, fence: u64) -> Result<Option<String>, Error> {
         let sql = "SELECT body FROM report WHERE id = 7";
-        Ok(self.connection.query_row(sql, [], |row| row.get(0))?)
+        self.guarded((MAY_READ, fence), |tx| tx.query_row(sql, [], |row| row.get(0)))
     }
 }

@@ -18,17 +18,19 @@ pub(crate) enum Written {
     TooLate,
 }
 
-/// A database that checks fences.
+/// A database that checks fences. It remembers the largest that has written, and the largest that
+/// has read.
 pub(crate) trait Store {
-    /// Replaces the report, unless a larger fence was used before.
+    /// Replaces the report, unless a writer with a larger fence was here before, or a reader with
+    /// this fence or a larger one.
     fn write(&mut self, fence: u64, body: &str) -> Result<Written, Error>;
 
-    /// Returns the report.
-    fn read(&mut self) -> Result<String, Error>;
+    /// Returns the report, unless a writer with a larger fence was here before: `None`.
+    fn read(&mut self, fence: u64) -> Result<Option<String>, Error>;
 }
 
-/// Plays two holders, the first of which is suspended for longer than its lease. Returns what
-/// happens, line by line.
+/// Plays two writers, the first of which is suspended for longer than its lease, and a reader after
+/// them. Returns what happens, line by line.
 pub(crate) fn play(nodes: &[String], store: &mut dyn Store) -> Result<Vec<String>, Error> {
     let locker = |label: &str| {
         let settings = Locker::builder().nodes(nodes).ttl(Duration::from_secs(1)).label(label);
@@ -46,6 +48,12 @@ pub(crate) fn play(nodes: &[String], store: &mut dyn Store) -> Result<Vec<String
 
     let written = store.write(first.fence().get(), "by first")?;
     told.push(format!("first wakes up and writes: {written:?}"));
-    told.push(format!("the report is {}", store.read()?));
+    second.release()?;
+
+    let third = locker("third")?.request(LOCK).shared().acquire()?;
+    let report = store.read(third.fence().get())?.unwrap_or_default();
+    told.push(format!("third reads with fence {}: the report is {report}", third.fence()));
+    let written = store.write(third.fence().get(), "by second, late")?;
+    told.push(format!("second writes once more, without the lock: {written:?}"));
     Ok(told)
 }

@@ -2,7 +2,7 @@
 
 use super::input::Input;
 use lockmod::codec::{decode_lock, encode_lock};
-use lockmod::engine::{Clocks, Instant, UnixTime};
+use lockmod::engine::{Clocks, Instant, Lease, Lock, UnixTime};
 
 pub(crate) fn run(data: &[u8]) {
     let mut input = Input(data);
@@ -12,9 +12,12 @@ pub(crate) fn run(data: &[u8]) {
     };
     let boot = input.number();
     let Ok(loaded) = decode_lock(input.rest(), clocks, boot) else { return };
-    if let Some(lease) = loaded.lock.written_lease() {
+    let leases = leases(&loaded.lock);
+    for lease in &leases {
         assert!(lease.fence <= loaded.lock.counter());
         assert!(!lease.token.as_bytes().is_empty());
+        assert!(leases.len() == 1 || lease.mode.is_shared());
+        assert!(lease.ends_at <= loaded.lock.until());
     }
     // What a node with this lock writes, it reads as the same lock in the same boot.
     let boot = boot.max(1);
@@ -22,10 +25,19 @@ pub(crate) fn run(data: &[u8]) {
     let again = decode_lock(&bytes, clocks, boot).expect("a node reads what it writes");
     assert_eq!(again.floor, loaded.floor);
     assert_eq!(again.lock.counter(), loaded.lock.counter());
-    assert_eq!(again.lock.written_lease(), loaded.lock.written_lease());
+    assert_eq!(self::leases(&again.lock), leases);
+    assert_eq!(encode_lock(&again.lock, loaded.floor, clocks, boot), bytes);
     // In another boot it never lasts longer than it did here.
     let elsewhere = decode_lock(&bytes, clocks, boot ^ 1).expect("a node reads what it writes");
-    let end = |lock: &lockmod::engine::Lock| lock.written_lease().map(|lease| lease.ends_at);
-    let left = |lock| end(lock).map(|ends_at| clocks.now.until(ends_at));
-    assert!(left(&elsewhere.lock) <= left(&again.lock));
+    for (there, here) in self::leases(&elsewhere.lock).iter().zip(&leases) {
+        assert_eq!(there.token, here.token);
+        assert!(clocks.now.until(there.ends_at) <= clocks.now.until(here.ends_at));
+    }
+}
+
+/// In the order of their tokens.
+fn leases(lock: &Lock) -> Vec<Lease<'_>> {
+    let mut leases: Vec<_> = lock.written_leases().collect();
+    leases.sort_by_key(|lease| lease.token.as_bytes());
+    leases
 }

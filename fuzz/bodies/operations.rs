@@ -3,7 +3,7 @@
 //! A part of `tests/engine.rs`, where engine and model are: bytes say what happens.
 
 use super::input::Input;
-use super::{FENCE_MAX, Fences, LABEL_MAX, NAMES, Op, Pair, TOKENS};
+use super::{FENCE_MAX, Fences, LABEL_MAX, Mode, NAMES, Op, Pair, TOKENS};
 
 /// The longest sequence.
 const STEPS_MAX: usize = 400;
@@ -26,14 +26,18 @@ pub(crate) fn run(data: &[u8]) {
 fn operation(input: &mut Input<'_>) -> Op {
     let (kind, who) = (input.byte(), usize::from(input.byte()));
     let (name, token, label) = (who % NAMES, who / NAMES % TOKENS, who / NAMES / TOKENS % 2);
+    let mode = if kind < 128 { Mode::Exclusive } else { Mode::Shared };
     match kind % 16 {
-        0..4 => Op::Acquire { name, token, ttl: length(input), label },
+        0..4 => Op::Acquire { name, token, ttl: length(input), label, mode },
         4 => Op::Release { name, token },
-        5 => Op::Extend { name, token, ttl: length(input), fences: Fences::Keep },
-        6 => Op::Extend { name, token, ttl: length(input), fences: Fences::Raise(fence(input)) },
+        5 => Op::Extend { name, token, ttl: length(input), fences: Fences::Keep, mode },
+        6 => {
+            let (ttl, fences) = (length(input), Fences::Raise(fence(input)));
+            Op::Extend { name, token, ttl, fences, mode }
+        }
         7 => {
             let (ttl, fences) = (length(input), Fences::Repair(fence(input), label));
-            Op::Extend { name, token, ttl, fences }
+            Op::Extend { name, token, ttl, fences, mode }
         }
         8 => Op::Raise { name, token, fence: fence(input) },
         9 => Op::Time(length(input)),
@@ -41,11 +45,14 @@ fn operation(input: &mut Input<'_>) -> Op {
         10 => Op::Forget { name },
         11 => Op::Dump { name },
         12 => Op::Restore { name },
-        13 => Op::Migrate { name, token, fence: fence(input), left: length(input) },
+        13 => Op::Migrate { name, token, fence: fence(input), left: length(input), mode },
         14 if who % 2 == 0 => Op::Save,
         14 => Op::Crash { with_data: who % 4 == 1 },
         _ if who % 16 == 1 => Op::LiftFloor(fence(input)),
         _ if who % 16 == 2 => Op::Promote { wait: length(input) },
+        _ if who % 16 == 5 => Op::Recode { name },
+        _ if who % 16 == 6 => Op::Note { name },
+        _ if who % 16 == 7 => Op::Redate { name, length: length(input) },
         _ => Op::Disk { works: who % 4 != 0 },
     }
 }

@@ -193,6 +193,9 @@ pub(super) struct Claim {
     /// Length of the lease; `run` and `lock` renew it at a third of it
     #[arg(long, value_parser = ttl, allow_hyphen_values = true, default_value = "30s")]
     pub(super) ttl: Typed,
+    /// Take the lock as a reader: any number of readers hold it together, and no writer beside them
+    #[arg(long)]
+    pub(super) shared: bool,
     /// Who holds the lock, shown to those who wait for it [default: host:pid]
     #[arg(long)]
     pub(super) label: Option<String>,

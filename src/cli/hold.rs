@@ -16,8 +16,8 @@ pub(super) async fn hold(args: Lock) -> Result<(), Failure> {
     let told = if args.json {
         out::line(Json::of_lock(&name.0, [("fence", Json::Number(guard.fence().get()))]))
     } else {
-        let fence = guard.fence();
-        out::line(format_args!("holding '{name}' with fence {fence}; Ctrl-C releases it"))
+        let (fence, reader) = (guard.fence(), if args.claim.shared { " as a reader" } else { "" });
+        out::line(format_args!("holding '{name}'{reader} with fence {fence}; Ctrl-C releases it"))
     };
     if let Err(unprinted) = told {
         // Nobody would know that it is held.

@@ -25,6 +25,10 @@ impl Json {
         text.map_or(Json::Null, Json::text)
     }
 
+    pub(super) fn texts(texts: &[String]) -> Json {
+        Json::List(texts.iter().map(Json::text).collect())
+    }
+
     /// What is to be said of a lock, with its name. A name that is not UTF-8 is there in full, too,
     /// in hexadecimal digits.
     pub(super) fn of_lock(

@@ -226,7 +226,10 @@ fn info_fields(node: &str, info: &Result<LockInfo, Vote>) -> Vec<(&'static str, 
             fields.extend(Json::of_label(info));
             fields.extend([
                 ("held_for_ms", Json::millis(info.held_for)),
+                ("readers", Json::Number(info.readers)),
+                ("reader_labels", Json::texts(&info.reader_labels)),
                 ("waiters", Json::Number(info.waiters)),
+                ("waiting_readers", Json::Number(info.waiting_readers)),
                 ("first_waiting_ms", Json::millis(info.first_waiting)),
                 ("quarantine_left_ms", Json::millis(info.quarantine_left)),
                 ("quarantine_reason", Json::text_or_null(info.quarantine_reason.as_ref())),
@@ -242,10 +245,7 @@ fn info_fields(node: &str, info: &Result<LockInfo, Vote>) -> Vec<(&'static str, 
 fn lock_line(info: &LockInfo) -> String {
     let mut line = format!("{}, fence {}", info.state, info.fence);
     if info.state == LockState::Held {
-        match rows::label(info) {
-            Some(label) => line += &format!(" by {label}"),
-            None => line += " without a label",
-        }
+        line += &rows::by_whom(info);
         if let Some(held_for) = info.held_for {
             line += &format!(" for {}", Length(held_for));
         }
@@ -255,8 +255,12 @@ fn lock_line(info: &LockInfo) -> String {
     }
     if info.waiters > 0 {
         line += &format!(", {} waiting", info.waiters);
-        if let Some(first) = info.first_waiting {
-            line += &format!(" (the first for {})", Length(first));
+        let readers =
+            (info.waiting_readers > 0).then(|| format!("{} to read", info.waiting_readers));
+        let first = info.first_waiting.map(|first| format!("the first for {}", Length(first)));
+        let told: Vec<String> = readers.into_iter().chain(first).collect();
+        if !told.is_empty() {
+            line += &format!(" ({})", told.join(", "));
         }
     }
     line

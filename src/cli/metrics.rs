@@ -50,6 +50,7 @@ const FIELDS: &[Metered] = &[
         "Since when the oldest one waits.",
     ),
     count(NodeField::Grants, "lockmod_grants_total", "Leases granted."),
+    count(NodeField::ReaderGrants, "lockmod_reader_grants_total", "Leases granted to readers."),
     count(
         NodeField::HeldByAnother,
         "lockmod_held_by_another_total",

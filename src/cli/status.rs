@@ -158,6 +158,7 @@ fn lock_json(name: &[u8], lock: &LockSurvey) -> Json {
             ("fence", Json::Number(best.fence.get())),
             ("held_for_ms", Json::millis(best.held_for)),
             ("ttl_left_ms", Json::millis(best.left)),
+            ("readers", Json::Number(best.readers)),
             ("waiters", Json::Number(lock.waiters())),
             ("held_on", Json::Number(lock.held_count() as u64)),
         ]);

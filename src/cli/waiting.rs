@@ -33,7 +33,7 @@ pub(super) async fn acquire(
     signals: &mut Signals,
     as_json: bool,
 ) -> Result<Guard, Failure> {
-    let acquired = watch(locker, &claim.name, signals, as_json).await;
+    let acquired = watch(locker, claim, signals, as_json).await;
     let Err(failure) = acquired else { return acquired };
     // The release of what a minority granted is in line: this process must not end before it
     // is written, or the lease stands for its ttl.
@@ -43,11 +43,14 @@ pub(super) async fn acquire(
 
 async fn watch(
     locker: &Locker,
-    name: &Name,
+    claim: &Claim,
     signals: &mut Signals,
     as_json: bool,
 ) -> Result<Guard, Failure> {
-    let mut acquiring = locker.acquire(name).into_future();
+    let name = &claim.name;
+    let acquire = locker.acquire(name);
+    let acquire = if claim.shared { acquire.shared() } else { acquire };
+    let mut acquiring = acquire.into_future();
     let mut telling = interval(TELL_EVERY);
     telling.tick().await;
     let (mut progress, mut is_warned) = (Progress::new(), false);

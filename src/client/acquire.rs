@@ -22,7 +22,7 @@ use super::settings::{LeaseOptions, LeasePlan, check_label, check_name};
 use super::vote::Vote;
 use super::waiter::Waiter;
 use crate::engine::{
-    Fence, Grant, Instant, LockState, Loss, NodeSet, Quorum, Renewal, Stand, Step, Verdict,
+    Fence, Grant, Instant, LockState, Loss, Mode, NodeSet, Quorum, Renewal, Stand, Step, Verdict,
 };
 
 /// How long a lost attempt waits for the last answers, to save commands.
@@ -41,6 +41,7 @@ pub struct Acquire {
     name: Arc<[u8]>,
     asked: LeaseOptions,
     plan: LeasePlan,
+    mode: Mode,
     wait: Duration,
     label: Arc<[u8]>,
     /// Where a holder keeps what it has of this lock.
@@ -71,6 +72,11 @@ macro_rules! options {
             Self { acquire: self.acquire.ttl(ttl), ..self }
         }
 
+        /// As a reader: any number of readers hold a lock together, and no writer beside them.
+        pub fn shared(self) -> Self {
+            Self { acquire: self.acquire.shared(), ..self }
+        }
+
         /// Who asks, for people: up to 128 bytes; nobody in particular if it is empty.
         pub fn label(self, label: impl AsRef<[u8]>) -> Self {
             Self { acquire: self.acquire.label(label), ..self }
@@ -96,6 +102,7 @@ impl Acquire {
             name: Arc::from(name),
             asked: settings.asked,
             plan: settings.plan,
+            mode: Mode::Exclusive,
             wait: settings.wait,
             label: Arc::clone(&settings.label),
             known: None,
@@ -104,17 +111,19 @@ impl Acquire {
     }
 
     /// The same for a lock of which a holder may have a lease already.
-    pub(super) fn shared(self, known: Arc<Known>) -> Acquire {
+    pub(super) fn by_holder(self, known: Arc<Known>) -> Acquire {
         Acquire { known: Some(known), ..self }
     }
 
-    /// The same for another lock, and for what is left of the wait after `waited`.
-    pub(super) fn after(&self, name: &[u8], waited: Duration) -> Acquire {
+    /// The same for another lock, at least in this mode, and for what is left of the wait after
+    /// `waited`.
+    pub(super) fn after(&self, (name, mode): (&[u8], Mode), waited: Duration) -> Acquire {
         Acquire {
             core: Arc::clone(&self.core),
             name: Arc::from(name),
             asked: self.asked,
             plan: self.plan,
+            mode: if self.mode.is_shared() { self.mode } else { mode },
             wait: self.wait.saturating_sub(waited),
             label: Arc::clone(&self.label),
             known: None,
@@ -135,6 +144,16 @@ impl Acquire {
     /// The length of the lease; it is renewed at a third of it, unless renewing is turned off.
     pub fn ttl(mut self, ttl: Duration) -> Self {
         self.asked.ttl = ttl;
+        self
+    }
+
+    /// As a reader: any number of readers hold a lock together, and no writer beside them.
+    ///
+    /// The fence of a reader is that of the last writer before it, or larger, and smaller than that
+    /// of every writer after it. Readers and writers are served in the order in which they came;
+    /// readers next to each other are served together.
+    pub fn shared(mut self) -> Self {
+        self.mode = Mode::Shared;
         self
     }
 
@@ -190,7 +209,13 @@ impl Acquire {
         let Some(known) = self.known.clone() else { return self.run().await };
         let mut gate = known.lock().await;
         if let Some(hold) = gate.upgrade().filter(|hold| hold.lease.ending().is_none()) {
-            return Ok(Guard::from_hold(hold));
+            return Guard::of_share(hold, self.mode).ok_or_else(|| {
+                let name = self.name.escape_ascii();
+                AcquireError::BadOption(format!(
+                    "this holder has lock '{name}' as a reader, and a reader cannot become a \
+                     writer: release it first"
+                ))
+            });
         }
         let guard = self.run().await?;
         *gate = Arc::downgrade(guard.hold());
@@ -246,7 +271,7 @@ impl Acquire {
     }
 
     fn waiter(&self, started_at: Duration) -> Waiter<'_> {
-        Waiter::new(&self.core, &self.name, self.plan, started_at, self.wait)
+        Waiter::new(&self.core, &self.name, (self.plan, self.mode), started_at, self.wait)
     }
 
     /// A waiter for the first attempt, where the lock was contended lately: where that attempt is
@@ -266,7 +291,8 @@ impl Acquire {
     ) -> Result<Arc<Lease>, LostAttempt<'s>> {
         let core = &*self.core;
         let LeasePlan { terms, timeout, .. } = self.plan;
-        let mut ballot = Ballot::open(core, &self.name, terms, &self.label, waiter);
+        let asked = (terms, self.mode);
+        let mut ballot = Ballot::open(core, &self.name, asked, &self.label, waiter);
         let mut timer = pin!(core.world.sleep(timeout));
         loop {
             match ballot.next(timer.as_mut()).await {
@@ -319,7 +345,8 @@ impl Acquire {
         count(&core.counters.acquired);
         self.raise_laggards(&token, grant.laggards, grant);
         let LeasePlan { terms, schedule, .. } = self.plan;
-        let renewal = Renewal::new(core.quorum, terms, schedule, started_at, grant.ends_at);
+        let renewal = Renewal::new(core.quorum, terms, schedule, started_at, grant.ends_at)
+            .holding(self.mode);
         let (core, name) = (Arc::clone(core), Arc::clone(&self.name));
         let holder = (token, Arc::clone(&self.label));
         Lease::start(core, name, holder, grant.fence, terms.ttl, renewal)

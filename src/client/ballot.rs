@@ -13,7 +13,7 @@ use super::reading::{acquire_vote, raise_vote};
 use super::vote::Vote;
 use super::waiter::Waiter;
 use super::world::{earliest, latest};
-use crate::engine::{Answer, Attempt, Fence, Instant, Loss, Millis, NodeSet, Step, Terms};
+use crate::engine::{Answer, Attempt, Fence, Instant, Loss, Millis, Mode, NodeSet, Step, Terms};
 
 /// Numbers of the requests of an attempt.
 const ACQUIRE: u8 = 0;
@@ -39,18 +39,19 @@ impl<'a, 'w> Ballot<'a, 'w> {
     pub(super) fn open(
         core: &'a Core,
         name: &'a [u8],
-        terms: Terms,
+        (terms, mode): (Terms, Mode),
         label: &[u8],
         mut waiter: Option<&'w mut Waiter<'a>>,
     ) -> Ballot<'a, 'w> {
         let (ttl, token) = (terms.ttl, core.token());
         let packet = match &mut waiter {
             Some(waiter) => waiter.begin(&token, label),
-            None => Packet::acquire(name, &token, ttl, label),
+            None => Packet::acquire(name, &token, (ttl, mode), label),
         };
         let inbox = Inbox::new(core.quorum.nodes());
         let started_at = earliest(&core.world);
-        let attempt = Attempt::new(core.quorum, terms, started_at).at(core.world.wall());
+        let attempt =
+            Attempt::new(core.quorum, terms, started_at).at(core.world.wall()).asking(mode);
         let pending = Pending { core, name, token, ttl, is_armed: true };
         count(&core.counters.attempts);
         let (votes, raising, is_timed_out) = (Vec::new(), NodeSet::EMPTY, false);

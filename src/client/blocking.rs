@@ -327,6 +327,11 @@ pub struct AcquireMany {
 impl AcquireMany {
     options!();
 
+    /// These locks too, as a reader. What is also asked for as a writer stays a writer's.
+    pub fn and_shared<N: AsRef<[u8]>>(self, names: impl IntoIterator<Item = N>) -> AcquireMany {
+        AcquireMany { acquire: self.acquire.and_shared(names), ..self }
+    }
+
     /// Acquires all of the locks, in the order of their names. The guards are in that order.
     ///
     /// # Errors
@@ -364,6 +369,19 @@ impl Guard {
     /// The fencing token of this grant.
     pub fn fence(&self) -> Fence {
         self.guard.fence()
+    }
+
+    /// Whether the guard is a writer's: nobody else holds the lock.
+    pub fn is_exclusive(&self) -> bool {
+        self.guard.is_exclusive()
+    }
+
+    /// A writer becomes a reader, as [`client::Guard::downgrade`](super::Guard::downgrade).
+    ///
+    /// # Errors
+    /// As [`extend`](Guard::extend); the guard is a reader's in any case.
+    pub fn downgrade(&self) -> Result<(), ExtendError> {
+        self.inside.block_on(self.guard.downgrade())
     }
 
     /// For how long the lease may still be relied on.

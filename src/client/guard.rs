@@ -1,14 +1,14 @@
 //! A guard: the right to hold a lock, from its acquisition to its release.
 
 use std::fmt;
-use std::sync::{Arc, Weak};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::Duration;
 
 use super::error::{ExtendError, Lost, ReleaseError};
 use super::lease::Lease;
 use super::packet::TOKEN_LENGTH;
 use super::printable::InShort;
-use crate::engine::Fence;
+use crate::engine::{Fence, Mode};
 
 /// A lock that is held.
 ///
@@ -22,11 +22,18 @@ use crate::engine::Fence;
 #[must_use = "a guard that is dropped releases its lock"]
 pub struct Guard {
     hold: Arc<Hold>,
+    /// Set for a writer.
+    writes: Mutex<Option<WriterShare>>,
 }
+
+/// One guard's part in a lease that is a writer's for as long as there is one of them.
+type WriterShare = Arc<()>;
 
 /// The lease of all guards that share it: given back when the last of them goes.
 pub(super) struct Hold {
     pub(super) lease: Arc<Lease>,
+    /// Of the guards that are writers. Held while the lease becomes a reader's.
+    writers: Mutex<Weak<()>>,
 }
 
 /// What a holder knows of one lock. The gate lets one acquisition of it happen at a time: a second
@@ -47,11 +54,26 @@ impl fmt::Debug for Guard {
 
 impl Guard {
     pub(super) fn new(lease: Arc<Lease>) -> Guard {
-        Guard { hold: Arc::new(Hold { lease }) }
+        let writes = (!lease.mode().is_shared()).then(WriterShare::default);
+        let writers = Mutex::new(writes.as_ref().map(Arc::downgrade).unwrap_or_default());
+        Guard { hold: Arc::new(Hold { lease, writers }), writes: Mutex::new(writes) }
     }
 
-    pub(super) const fn from_hold(hold: Arc<Hold>) -> Guard {
-        Guard { hold }
+    /// Another guard of a lease. `None` for a writer, if the lease is a reader's.
+    pub(super) fn of_share(hold: Arc<Hold>, mode: Mode) -> Option<Guard> {
+        let writes = match mode {
+            Mode::Shared => None,
+            Mode::Exclusive => {
+                let mut writers = locked(&hold.writers);
+                if hold.lease.mode().is_shared() {
+                    return None;
+                }
+                let writes = writers.upgrade().unwrap_or_default();
+                *writers = Arc::downgrade(&writes);
+                Some(writes)
+            }
+        };
+        Some(Guard { hold, writes: Mutex::new(writes) })
     }
 
     pub(super) const fn hold(&self) -> &Arc<Hold> {
@@ -59,7 +81,8 @@ impl Guard {
     }
 
     /// The fencing token of this grant: larger than that of every acquisition of this lock that
-    /// was complete before this one began.
+    /// was complete before this one began. A reader's may be equal to theirs, and is smaller than
+    /// that of every writer after it.
     pub fn fence(&self) -> Fence {
         self.hold.lease.fence
     }
@@ -126,6 +149,38 @@ impl Guard {
         self.hold.lease.extend_by(ttl).await
     }
 
+    /// Whether the guard is a writer's: nobody else holds the lock.
+    pub fn is_exclusive(&self) -> bool {
+        locked(&self.writes).is_some()
+    }
+
+    /// A writer becomes a reader in one step, and lets other readers in. The fence stays. A guard
+    /// that is a reader's already stays one. The reverse does not exist: two readers would wait for
+    /// each other.
+    ///
+    /// Where guards of one [`Holder`](super::Holder) share the lease, other readers are let in when
+    /// none of them is a writer any more.
+    ///
+    /// # Errors
+    /// As [`extend`](Guard::extend). The guard is a reader's in any case; nodes that have not heard
+    /// of it let nobody in before the next renewal tells them.
+    ///
+    /// # Cancellation
+    /// As [`extend`](Guard::extend).
+    pub async fn downgrade(&self) -> Result<(), ExtendError> {
+        let is_last = {
+            let writers = locked(&self.hold.writers);
+            drop(locked(&self.writes).take());
+            let is_last = writers.strong_count() == 0;
+            if is_last {
+                self.hold.lease.downgrade();
+            }
+            is_last
+        };
+        // Asked again, it tells the nodes again: the first time may have been in vain.
+        if is_last { self.hold.lease.extend().await } else { Ok(()) }
+    }
+
     /// Gives the lock back, and waits until a quorum of nodes has confirmed, at most as long as a
     /// node is waited for. Where the lease is shared by guards of one holder, only the last
     /// release sends anything.
@@ -153,6 +208,11 @@ impl Guard {
         let valid_for = lease.forget();
         Leaked { name: lease.name.to_vec(), token: lease.token, fence: lease.fence, valid_for }
     }
+}
+
+/// Nothing panics while one of these is locked, so what it guards is whole even if it is poisoned.
+fn locked<T>(guarded: &Mutex<T>) -> MutexGuard<'_, T> {
+    guarded.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 /// A lease without a guard.

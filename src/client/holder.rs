@@ -49,16 +49,18 @@ impl Holder {
 
     /// Acquires the lock, or takes another share of the lease if this holder has it already and it
     /// is not lost. Waits and takes options as [`Locker::acquire`](super::Locker::acquire) does; a
-    /// share in a lease leaves the lease as it is.
+    /// share in a lease leaves the lease as it is. A reader inside of one's own writer is a share.
     ///
     /// # Errors
-    /// [`AcquireError`](super::AcquireError).
+    /// [`AcquireError`](super::AcquireError); for a writer inside of one's own reader
+    /// [`AcquireError::BadOption`](super::AcquireError::BadOption), because it would wait for
+    /// itself.
     ///
     /// # Cancellation
     /// As [`Locker::acquire`](super::Locker::acquire).
     pub fn acquire(&self, name: impl AsRef<[u8]>) -> Acquire {
         let name = name.as_ref();
-        Acquire::new(Arc::clone(&self.core), name).shared(self.known(name))
+        Acquire::new(Arc::clone(&self.core), name).by_holder(self.known(name))
     }
 
     fn names(&self) -> MutexGuard<'_, Names> {

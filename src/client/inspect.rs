@@ -17,7 +17,7 @@ use super::search::Wanted;
 use super::settings::check_token;
 use super::vote::Vote;
 use super::world::{earliest, latest};
-use crate::engine::{Fence, Millis};
+use crate::engine::{Fence, Millis, Mode};
 use crate::wire::lock_info::LockInfo;
 use crate::wire::resp::Reply;
 use crate::wire::spec;
@@ -143,7 +143,8 @@ impl Locker {
         check_token(token).map_err(ExtendError::BadOption)?;
         let core = self.core();
         let terms = core.settings.plan.terms;
-        let packet = Packet::extend(name.as_ref(), token, terms.ttl, Fence::ZERO);
+        let asked = (terms.ttl, Mode::Exclusive);
+        let packet = Packet::extend(name.as_ref(), token, asked, Fence::ZERO);
         let started_at = earliest(&core.world);
         let votes = core.poll_votes(&packet, extend_vote, |_, _| false).await;
         let confirmed = votes.iter().filter(|vote| matches!(vote, Vote::Confirmed)).count();

@@ -21,7 +21,9 @@ use super::reading::{extend_vote, release_vote};
 use super::settings::{LeaseOptions, LeasePlan};
 use super::vote::Vote;
 use super::world::{earliest, latest};
-use crate::engine::{Due, Fence, Instant, Millis, NodeSet, Renewal, RenewalStep, RoundNumber};
+use crate::engine::{
+    Due, Fence, Instant, Millis, Mode, NodeSet, Renewal, RenewalStep, RoundNumber,
+};
 
 /// A sleeping machine's timers stand still, so nobody sleeps longer than this at a time before
 /// looking at the clock.
@@ -267,7 +269,8 @@ impl Lease {
         let mut state = self.state();
         let step = state.renewal.answer(round.number, arrival.node, vote.extension(), now);
         if let RenewalStep::Confirmed { repair } = step {
-            self.repair(repair, state.renewal.terms().ttl, &round.inbox);
+            let (ttl, mode) = (state.renewal.terms().ttl, state.renewal.mode());
+            self.repair(repair, (ttl, mode), &round.inbox);
             // Waited for, so that a repair which is still in line at the end of the round is
             // withdrawn and does not arrive after the validity.
             round.missing += repair.len();
@@ -294,10 +297,22 @@ impl Lease {
         Ok(())
     }
 
+    /// Makes the holder a reader. The next extension tells the nodes: from the first one on that
+    /// hears of it, others may read, so the holder is a reader before.
+    pub(super) fn downgrade(&self) {
+        self.state().renewal.downgrade();
+    }
+
+    /// How the lock is held.
+    pub(super) fn mode(&self) -> Mode {
+        self.state().renewal.mode()
+    }
+
     fn send_extension(&self, inbox: &Inbox) -> Option<RoundNumber> {
         let mut state = self.state();
         let ttl = state.renewal.terms().ttl;
-        let packet = Packet::extend(&self.name, &self.token, ttl, self.fence);
+        let packet =
+            Packet::extend(&self.name, &self.token, (ttl, state.renewal.mode()), self.fence);
         let started_at = earliest(&self.core.world);
         let round = state.renewal.begin(started_at, latest(&self.core.world))?;
         self.core.send_all(&packet, inbox, EXTEND);
@@ -305,11 +320,11 @@ impl Lease {
     }
 
     /// Re-joins nodes that lost the lease. Called with the state locked.
-    fn repair(&self, nodes: NodeSet, ttl: Millis, inbox: &Inbox) {
+    fn repair(&self, nodes: NodeSet, (ttl, mode): (Millis, Mode), inbox: &Inbox) {
         if nodes.is_empty() {
             return;
         }
-        let packet = Packet::repair(&self.name, &self.token, ttl, self.fence, &self.label);
+        let packet = Packet::repair(&self.name, &self.token, (ttl, mode), self.fence, &self.label);
         for node in nodes.iter() {
             self.core.world.send(node, &packet, Some(inbox.reply_to(node, REPAIR)));
         }

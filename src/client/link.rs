@@ -502,7 +502,7 @@ mod tests {
     use super::*;
     use crate::client::connect::Opening;
     use crate::client::inbox::Inbox;
-    use crate::engine::Millis;
+    use crate::engine::{Millis, Mode};
     use crate::wire::resp;
     use tokio::io::{AsyncReadExt, AsyncWriteExt, DuplexStream, duplex};
     use tokio::sync::{mpsc, watch};
@@ -594,7 +594,7 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn a_request_that_was_withdrawn_is_not_sent_and_its_release_is() {
-        let acquire = Packet::acquire(b"a", &[b't'; 20], TTL, b"");
+        let acquire = Packet::acquire(b"a", &[b't'; 20], (TTL, Mode::Exclusive), b"");
         let release = Packet::release(b"a", &[b't'; 20], TTL);
         let heard = written(|links| {
             let inbox = Inbox::new(1);
@@ -607,7 +607,7 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn a_request_that_is_wanted_is_sent_though_nobody_reads_its_reply() {
-        let acquire = Packet::acquire(b"a", &[b't'; 20], TTL, b"");
+        let acquire = Packet::acquire(b"a", &[b't'; 20], (TTL, Mode::Exclusive), b"");
         let heard = written(|links| {
             let inbox = Inbox::new(1);
             links.send(0, &acquire, Some(inbox.reply_to(0, 0)));

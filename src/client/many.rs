@@ -1,5 +1,6 @@
 //! Several locks at once, all or nothing.
 
+use std::collections::BTreeMap;
 use std::fmt;
 use std::pin::Pin;
 use std::sync::Arc;
@@ -9,6 +10,7 @@ use super::core::Core;
 use super::error::{AcquireError, Lost, ReleaseError};
 use super::guard::Guard;
 use super::printable::InShort;
+use crate::engine::Mode;
 
 /// The guards of several locks, in the order of their names.
 #[must_use = "guards that are dropped release their locks"]
@@ -24,7 +26,7 @@ pub struct Guards {
 #[must_use = "an acquisition does nothing unless it is awaited"]
 pub struct AcquireMany {
     acquire: Acquire,
-    names: Vec<Vec<u8>>,
+    names: BTreeMap<Vec<u8>, Mode>,
 }
 
 impl fmt::Debug for Guards {
@@ -35,17 +37,23 @@ impl fmt::Debug for Guards {
 
 impl fmt::Debug for AcquireMany {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let names: Vec<InShort<'_>> = self.names.iter().map(|name| InShort(name)).collect();
+        let names: Vec<InShort<'_>> = self.names.keys().map(|name| InShort(name)).collect();
         f.debug_struct("AcquireMany").field("names", &names).finish_non_exhaustive()
     }
 }
 
 impl AcquireMany {
     pub(super) fn new(core: &Arc<Core>, names: impl Iterator<Item = Vec<u8>>) -> AcquireMany {
-        let mut names: Vec<Vec<u8>> = names.collect();
-        names.sort_unstable();
-        names.dedup();
+        let names = names.map(|name| (name, Mode::Exclusive)).collect();
         AcquireMany { acquire: Acquire::new(Arc::clone(core), b""), names }
+    }
+
+    /// These locks too, as a reader. What is also asked for as a writer stays a writer's.
+    pub fn and_shared<N: AsRef<[u8]>>(mut self, names: impl IntoIterator<Item = N>) -> AcquireMany {
+        for name in names {
+            self.names.entry(name.as_ref().to_vec()).or_insert(Mode::Shared);
+        }
+        self
     }
 
     options!();
@@ -53,9 +61,9 @@ impl AcquireMany {
     async fn run(self) -> Result<Guards, AcquireError> {
         let started_at = self.acquire.now();
         let mut guards = Vec::with_capacity(self.names.len());
-        for name in &self.names {
+        for (name, mode) in &self.names {
             let waited = self.acquire.now().saturating_sub(started_at);
-            match self.acquire.after(name, waited).await {
+            match self.acquire.after((name, *mode), waited).await {
                 Ok(guard) => guards.push(guard),
                 Err(error) => {
                     // Best effort: what matters to the caller is the error.

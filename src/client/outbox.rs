@@ -229,7 +229,7 @@ impl Outstanding {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::engine::Millis;
+    use crate::engine::{Millis, Mode};
 
     const TTL: Millis = Millis::new(1_000);
 
@@ -240,7 +240,7 @@ mod tests {
     }
 
     fn acquire(number: u32) -> Packet {
-        Packet::acquire(b"k", &token(number), TTL, b"")
+        Packet::acquire(b"k", &token(number), (TTL, Mode::Exclusive), b"")
     }
 
     fn release(number: u32) -> Packet {
@@ -296,7 +296,9 @@ mod tests {
     fn what_was_asked_for_long_ago_is_owed_as_long_as_it_is_renewed() {
         let mut outbox = Outbox::default();
         let fence = crate::engine::Fence::new(1).unwrap();
-        for packet in [acquire(1), Packet::repair(b"k", &token(2), TTL, fence, b"")] {
+        for packet in
+            [acquire(1), Packet::repair(b"k", &token(2), (TTL, Mode::Exclusive), fence, b"")]
+        {
             assert!(outbox.take(&packet, None).is_ok());
         }
         let sent = write(&mut outbox);
@@ -316,7 +318,8 @@ mod tests {
         let queue = crate::wire::request::Queue { wait: TTL, ticket, channel: b"c" };
         assert!(outbox.take(&acquire(1), None).is_ok());
         for _ in 0..100 {
-            let packet = Packet::release_into_line(b"k", &token(1), TTL, queue.clone());
+            let packet =
+                Packet::release_into_line(b"k", &token(1), (TTL, Mode::Exclusive), queue.clone());
             assert!(outbox.take(&packet, None).is_ok());
             let sent = write(&mut outbox);
             outbox.break_off(sent, &down());

@@ -10,7 +10,7 @@ use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
-use crate::engine::{Fence, Fencing, Millis};
+use crate::engine::{Fence, Fencing, Millis, Mode};
 use crate::wire::request::{Queue, Request, WaitMode};
 use crate::wire::resp;
 
@@ -124,8 +124,8 @@ impl Packet {
     }
 
     /// Asks for the lock.
-    pub fn acquire(key: &[u8], token: &[u8], ttl: Millis, label: &[u8]) -> Packet {
-        let request = Request::Acquire { token, ttl, label, waiting: WaitMode::Not };
+    pub fn acquire(key: &[u8], token: &[u8], (ttl, mode): (Millis, Mode), label: &[u8]) -> Packet {
+        let request = Request::Acquire { token, ttl, mode, label, waiting: WaitMode::Not };
         Packet::about(key, &request).asking(token, ttl)
     }
 
@@ -136,12 +136,12 @@ impl Packet {
     pub fn acquire_in_line(
         key: &[u8],
         token: &[u8],
-        ttl: Millis,
+        (ttl, mode): (Millis, Mode),
         label: &[u8],
         queue: Queue<'_>,
     ) -> Packet {
         let length = ttl.max(queue.wait);
-        let request = Request::Acquire { token, ttl, label, waiting: WaitMode::Queue(queue) };
+        let request = Request::Acquire { token, ttl, mode, label, waiting: WaitMode::Queue(queue) };
         Packet::about(key, &request).unattended().asking(token, length)
     }
 
@@ -154,22 +154,33 @@ impl Packet {
 
     /// Gives the lock back, and asks for a place in line. Repeated, and sent again to a node that
     /// refuses it, without the place in line.
-    pub fn release_into_line(key: &[u8], token: &[u8], ttl: Millis, queue: Queue<'_>) -> Packet {
+    pub fn release_into_line(
+        key: &[u8],
+        token: &[u8],
+        (ttl, mode): (Millis, Mode),
+        queue: Queue<'_>,
+    ) -> Packet {
         let (plain, length) = (Packet::release(key, token, ttl), queue.wait);
-        let packet = Packet::about(key, &Request::Release { token, queue: Some(queue) });
+        let packet = Packet::about(key, &Request::Release { token, queue: Some((mode, queue)) });
         Packet { plain: Some(plain.bytes), care: plain.care, ..packet }.asking(token, length)
     }
 
     /// Extends the lease, and raises its fence unless that is zero.
-    pub fn extend(key: &[u8], token: &[u8], ttl: Millis, fence: Fence) -> Packet {
+    pub fn extend(key: &[u8], token: &[u8], (ttl, mode): (Millis, Mode), fence: Fence) -> Packet {
         let fencing = if fence == Fence::ZERO { Fencing::Keep } else { Fencing::Raise(fence) };
-        Packet::about(key, &Request::Extend { token, ttl, fencing })
+        Packet::about(key, &Request::Extend { token, ttl, mode, fencing })
     }
 
     /// Extends the lease, and asks a node for it that has forgotten it.
-    pub fn repair(key: &[u8], token: &[u8], ttl: Millis, fence: Fence, label: &[u8]) -> Packet {
+    pub fn repair(
+        key: &[u8],
+        token: &[u8],
+        (ttl, mode): (Millis, Mode),
+        fence: Fence,
+        label: &[u8],
+    ) -> Packet {
         let fencing = Fencing::Repair { fence, label };
-        Packet::about(key, &Request::Extend { token, ttl, fencing }).asking(token, ttl)
+        Packet::about(key, &Request::Extend { token, ttl, mode, fencing }).asking(token, ttl)
     }
 
     /// Raises the fence of the lease.

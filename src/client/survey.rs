@@ -176,7 +176,13 @@ impl LockSurvey {
             let label = info.raw_label.as_deref().or(info.label.as_deref().map(str::as_bytes));
             (info.fence, label)
         }
-        self.held().filter(|info| holder(info) == holder(one)).count()
+        // Readers have fences and labels of their own, and each node may know others of them.
+        let is_alike = |info: &&LockInfo| match (info.readers > 0, one.readers > 0) {
+            (true, true) => true,
+            (false, false) => holder(info) == holder(one),
+            (true, false) | (false, true) => false,
+        };
+        self.held().filter(is_alike).count()
     }
 
     /// How many wait for it: the longest line of a node.
@@ -462,6 +468,11 @@ mod tests {
         let split = told(&[(7, "a"), (7, "b"), (7, "")]);
         assert_eq!(counts(&split).1, 1);
         assert_eq!(counts(&told(&[(7, "a"); 3])), (7, 3, 0));
+        let mut readers = told(&[(7, "a"), (8, "b"), (9, "w")]);
+        for info in readers.nodes.iter_mut().flatten().take(2) {
+            info.readers = 3;
+        }
+        assert_eq!(counts(&readers), (8, 2, 1));
         assert_eq!(
             (LockSurvey::default().held_count(), LockSurvey::default().held_otherwise()),
             (0, 0)

@@ -18,7 +18,7 @@ use super::settings::LeasePlan;
 use super::vote::Vote;
 use super::wakes::{Bell, News, TicketId, Wakes};
 use super::world::{AnyWorld, earliest, latest};
-use crate::engine::{Instant, Millis, Next, NodeSet, Ticket, Waiting};
+use crate::engine::{Instant, Millis, Mode, Next, NodeSet, Ticket, Waiting};
 use crate::wire::code;
 use crate::wire::request::Queue;
 use crate::wire::resp::Reply;
@@ -27,6 +27,7 @@ pub(super) struct Waiter<'a> {
     core: &'a Core,
     name: &'a [u8],
     plan: LeasePlan,
+    mode: Mode,
     /// When the wait is over.
     ends_at: Instant,
     waiting: Waiting,
@@ -57,7 +58,7 @@ impl<'a> Waiter<'a> {
     pub(super) fn new(
         core: &'a Core,
         name: &'a [u8],
-        plan: LeasePlan,
+        (plan, mode): (LeasePlan, Mode),
         started_at: Duration,
         wait: Duration,
     ) -> Waiter<'a> {
@@ -70,6 +71,7 @@ impl<'a> Waiter<'a> {
             core,
             name,
             plan,
+            mode,
             ends_at: Instant::from_millis(Millis::round_up(started_at.saturating_add(wait)).get()),
             waiting: Waiting::new(core.quorum, plan.terms.ttl),
             called: NodeSet::EMPTY,
@@ -96,7 +98,7 @@ impl<'a> Waiter<'a> {
     pub(super) fn begin(&mut self, token: &[u8; TOKEN_LENGTH], label: &[u8]) -> Packet {
         self.called = self.waiting.begin();
         let Some((seat, wakes)) = self.seat.as_mut().zip(self.core.world.wakes()) else {
-            return Packet::acquire(self.name, token, self.plan.terms.ttl, label);
+            return Packet::acquire(self.name, token, self.asked(), label);
         };
         // Whatever has happened, the attempt puts the ticket in line again where it is not granted.
         let _ = seat.bell.take();
@@ -108,7 +110,12 @@ impl<'a> Waiter<'a> {
             &self.ticket,
             wakes,
         );
-        Packet::acquire_in_line(self.name, token, self.plan.terms.ttl, label, queue)
+        Packet::acquire_in_line(self.name, token, self.asked(), label, queue)
+    }
+
+    /// What the lock is asked for.
+    fn asked(&self) -> (Millis, Mode) {
+        (self.plan.terms.ttl, self.mode)
     }
 
     /// Who had called when the present attempt began.
@@ -236,7 +243,7 @@ impl<'a> Waiter<'a> {
             &self.ticket,
             wakes,
         );
-        Packet::release_into_line(self.name, token, self.plan.terms.ttl, queue)
+        Packet::release_into_line(self.name, token, self.asked(), queue)
     }
 
     /// Sends what puts the ticket in line. `is_open`: only a good answer shows that it is there.

@@ -11,14 +11,23 @@ pub mod state;
 use bincode::{Decode, Encode, config};
 
 use crate::engine::{
-    Clocks, Fence, Instant, LABEL_MAX, Lease, Lock, Millis, TOKEN_MAX, TTL_MAX, Token, UnixTime,
+    Clocks, Fence, Instant, LABEL_MAX, Lease, Lock, Millis, Mode, TOKEN_MAX, TTL_MAX, Token,
+    UnixTime,
 };
 
-/// The version of a lock's bytes that this build writes, and the newest that it reads.
-pub const LOCK_VERSION: u8 = 1;
+/// The version of the data type, which the server keeps with every value. The bytes have versions
+/// of their own, so this one stays: a build that knows no readers can read all other locks.
+pub const TYPE_VERSION: u8 = 1;
 
-/// The longest encoded lock, in bytes. It limits what a decoder may allocate.
+/// The newest version of a lock's bytes that this build writes and reads. A lock without readers is
+/// written in version 1, so that a build that knows no readers can read it.
+pub const LOCK_VERSION: u8 = 2;
+
+/// The longest encoded lock without readers, in bytes. It limits what a decoder may allocate.
 const LOCK_BYTES_MAX: usize = 1024;
+/// The longest encoded lock with readers: 100 000 of them, each with the longest token and label.
+const READERS_BYTES_MAX: usize = 100_000 * READER_BYTES_MAX;
+const READER_BYTES_MAX: usize = 512;
 
 /// Why bytes were refused.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -59,6 +68,14 @@ struct LockV1 {
     lease: Option<LeaseV1>,
 }
 
+/// A lock that readers hold.
+#[derive(Encode, Decode)]
+struct LockV2 {
+    counter: u64,
+    floor: u64,
+    readers: Vec<LeaseV1>,
+}
+
 #[derive(Encode, Decode)]
 struct LeaseV1 {
     token: Vec<u8>,
@@ -83,55 +100,89 @@ pub struct LoadedLock {
 
 /// The bytes of `lock` on a node with this `floor`, in boot `boot`.
 pub fn encode_lock(lock: &Lock, floor: Fence, clocks: Clocks, boot: BootId) -> Vec<u8> {
-    let lease = lock.written_lease().map(|lease| LeaseV1 {
+    let mut leases = lock.written_leases().map(|lease| LeaseV1 {
         token: lease.token.as_bytes().to_vec(),
         label: lease.label.to_vec(),
         fence: lease.fence.get(),
         ends_at_unix_ms: clocks.to_wall(lease.ends_at).as_millis(),
         left_ms: clocks.now.until(lease.ends_at).get(),
-        held_for_ms: lock.held_for(clocks.now).get(),
+        held_for_ms: lock.held_for(lease.token, clocks.now).get(),
         boot,
         ends_at_boot_ms: lease.ends_at.as_millis(),
-        is_provisional: lock.is_provisional(),
+        is_provisional: lease.is_provisional,
     });
-    encode(LOCK_VERSION, &LockV1 { counter: lock.counter().get(), floor: floor.get(), lease })
+    let (counter, floor) = (lock.counter().get(), floor.get());
+    match lock.mode() {
+        Mode::Exclusive => encode(1, &LockV1 { counter, floor, lease: leases.next() }),
+        Mode::Shared => {
+            let mut readers: Vec<_> = leases.collect();
+            // The same lock gives the same bytes.
+            readers.sort_by(|one, other| one.token.cmp(&other.token));
+            encode(LOCK_VERSION, &LockV2 { counter, floor, readers })
+        }
+    }
 }
 
-/// The lock in `bytes`; its lease ends by this process's `clocks`.
+/// The lock in `bytes`; its leases end by this process's `clocks`.
 ///
 /// # Errors
 /// [`CodecError`] if the bytes are not exactly what [`encode_lock`] of a known version writes.
 pub fn decode_lock(bytes: &[u8], clocks: Clocks, boot: BootId) -> Result<LoadedLock, CodecError> {
-    let stored: LockV1 = decode(LOCK_VERSION, bytes)?;
-    let counter = fence(stored.counter)?;
-    let floor = fence(stored.floor)?;
+    let (version, payload) = split(bytes, LOCK_VERSION)?;
+    let (counter, floor, leases, mode) = match version {
+        1 => {
+            let stored: LockV1 = decode::<_, LOCK_BYTES_MAX>(payload)?;
+            (stored.counter, stored.floor, stored.lease.into_iter().collect(), Mode::Exclusive)
+        }
+        _ => {
+            let stored: LockV2 = decode::<_, READERS_BYTES_MAX>(payload)?;
+            (stored.counter, stored.floor, stored.readers, Mode::Shared)
+        }
+    };
+    let (counter, floor) = (fence(counter)?, fence(floor)?);
     let mut lock = Lock::free(counter, clocks.now);
-    if let Some(lease) = &stored.lease {
-        if lease.label.len() > LABEL_MAX {
+    if mode.is_shared() && leases.is_empty() {
+        return Err(CodecError::Corrupt("no reader"));
+    }
+    for stored in &leases {
+        let lease = stored.decoded(counter, mode, clocks, boot)?;
+        if lock.lease_of(lease.token).is_some() {
+            return Err(CodecError::Corrupt("two leases with one token"));
+        }
+        lock.apply(lease, clocks.now.before(Millis::new(stored.held_for_ms)));
+    }
+    Ok(LoadedLock { lock, floor })
+}
+
+impl LeaseV1 {
+    fn decoded(
+        &self,
+        counter: Fence,
+        mode: Mode,
+        clocks: Clocks,
+        boot: BootId,
+    ) -> Result<Lease<'_>, CodecError> {
+        if self.label.len() > LABEL_MAX {
             return Err(CodecError::Corrupt("label too long"));
         }
-        let token = Token::new(&lease.token, TOKEN_MAX)
+        let token = Token::new(&self.token, TOKEN_MAX)
             .map_err(|_| CodecError::Corrupt("token length out of range"))?;
-        let lease_fence = fence(lease.fence)?;
-        if lease_fence > counter || lease_fence == Fence::ZERO {
+        let fence = fence(self.fence)?;
+        if fence > counter || fence == Fence::ZERO {
             return Err(CodecError::Corrupt("fence of the lease out of range"));
         }
-        let (ends_at, is_misdated) = if boot != 0 && lease.boot == boot {
-            (Instant::from_millis(lease.ends_at_boot_ms), false)
+        let (ends_at, is_misdated) = if boot != 0 && self.boot == boot {
+            (Instant::from_millis(self.ends_at_boot_ms), false)
         } else {
-            let ends_at = UnixTime::from_millis(lease.ends_at_unix_ms);
-            let left = Millis::new(lease.left_ms);
+            let ends_at = UnixTime::from_millis(self.ends_at_unix_ms);
+            let left = Millis::new(self.left_ms);
             (clocks.to_instant(ends_at, left), clocks.shortens(ends_at, left))
         };
         // No node grants a longer lease, whatever the bytes say.
         let ends_at = ends_at.min(clocks.now.after(TTL_MAX));
-        let granted_at = clocks.now.before(Millis::new(lease.held_for_ms));
-        let is_provisional = lease.is_provisional || is_misdated;
-        let lease = Lease { token, fence: lease_fence, ends_at, label: &lease.label };
-        lock.apply(lease, granted_at);
-        lock.set_provisional(is_provisional);
+        let is_provisional = self.is_provisional || is_misdated;
+        Ok(Lease { token, fence, ends_at, label: &self.label, mode, is_provisional })
     }
-    Ok(LoadedLock { lock, floor })
 }
 
 fn fence(number: u64) -> Result<Fence, CodecError> {
@@ -145,15 +196,18 @@ fn encode<T: Encode>(version: u8, value: &T) -> Vec<u8> {
     bytes
 }
 
-fn decode<T: Decode<()>>(known: u8, bytes: &[u8]) -> Result<T, CodecError> {
+/// The version of these bytes, if it is known, and the rest of them.
+fn split(bytes: &[u8], known: u8) -> Result<(u8, &[u8]), CodecError> {
     let (&found, payload) = bytes.split_first().ok_or(CodecError::Corrupt("empty"))?;
-    if found > known {
-        return Err(CodecError::Newer { found, known });
+    match found {
+        0 => Err(CodecError::Corrupt("version 0")),
+        _ if found > known => Err(CodecError::Newer { found, known }),
+        _ => Ok((found, payload)),
     }
-    if found == 0 {
-        return Err(CodecError::Corrupt("version 0"));
-    }
-    let limits = config::standard().with_limit::<LOCK_BYTES_MAX>();
+}
+
+fn decode<T: Decode<()>, const MAX: usize>(payload: &[u8]) -> Result<T, CodecError> {
+    let limits = config::standard().with_limit::<MAX>();
     let (value, used) = bincode::decode_from_slice(payload, limits)
         .map_err(|_| CodecError::Corrupt("cut off, or a field out of range"))?;
     if used == payload.len() { Ok(value) } else { Err(CodecError::Corrupt("bytes left over")) }
@@ -161,26 +215,41 @@ fn decode<T: Decode<()>>(known: u8, bytes: &[u8]) -> Result<T, CodecError> {
 
 /// The state that a master and its replicas must agree on, as bytes for `DEBUG DIGEST`.
 ///
-/// The ends of leases are left out: each node has them on its own clock.
+/// The ends of leases are left out: each node has them on its own clock. So are readers: each node
+/// forgets by its own clock those whose leases have ended.
 pub fn digest_lock(lock: &Lock) -> Vec<u8> {
     let mut bytes = lock.counter().get().to_be_bytes().to_vec();
-    if let Some(lease) = lock.written_lease() {
-        bytes.extend(lease.fence.get().to_be_bytes());
-        bytes.push(lease.token.as_bytes().len() as u8);
-        bytes.extend(lease.token.as_bytes());
-        bytes.extend(lease.label);
+    for lease in lock.written_leases().filter(|lease| !lease.mode.is_shared()) {
+        bytes.extend(told_of(&lease));
     }
     bytes
 }
 
-/// The hash of a lock and its name, for the sum over a whole data set.
-pub fn hash_lock(database: u32, name: &[u8], lock: &Lock) -> u64 {
+fn told_of(lease: &Lease<'_>) -> Vec<u8> {
+    let token = lease.token.as_bytes();
+    let mut bytes = lease.fence.get().to_be_bytes().to_vec();
+    bytes.push(token.len() as u8);
+    bytes.extend(token);
+    bytes.extend(lease.label);
+    bytes
+}
+
+/// The hash of a lock and its name, for the sum over a whole data set. Of readers, only those that
+/// count are in it.
+pub fn hash_lock(
+    (database, name): (u32, &[u8]),
+    lock: &Lock,
+    counts: impl Fn(&Lease<'_>) -> bool,
+) -> u64 {
     let mut hasher = crc32fast::Hasher::new();
     hasher.update(&database.to_be_bytes());
     hasher.update(&(name.len() as u64).to_be_bytes());
     hasher.update(name);
     hasher.update(&digest_lock(lock));
-    u64::from(hasher.finalize())
+    // In whatever order readers come, the sum is the same.
+    let readers = lock.written_leases().filter(|lease| lease.mode.is_shared() && counts(lease));
+    let readers = readers.map(|lease| u64::from(crc32fast::hash(&told_of(&lease)))).sum::<u64>();
+    u64::from(hasher.finalize()).wrapping_add(readers << 32)
 }
 
 #[cfg(test)]
@@ -199,7 +268,9 @@ mod tests {
         let token = Token::new(token, TOKEN_MAX).unwrap();
         let ends_at = Instant::from_millis(ends_at);
         let fence = Fence::new(fence).unwrap();
-        lock.apply(Lease { token, fence, ends_at, label }, Instant::from_millis(900));
+        let (mode, is_provisional) = (Mode::Exclusive, false);
+        let lease = Lease { token, fence, ends_at, label, mode, is_provisional };
+        lock.apply(lease, Instant::from_millis(900));
         lock
     }
 
@@ -209,7 +280,7 @@ mod tests {
             encode_lock(&held(b"tok", b"me", 5, 31_000), Fence::ZERO, clocks(1_000, 0), BOOT);
         for wall in [0, 1, 60_000, 1_700_000_000_000] {
             let loaded = decode_lock(&bytes, clocks(2_000, wall), BOOT).unwrap();
-            let lease = loaded.lock.written_lease().unwrap();
+            let lease = loaded.lock.written_leases().next().unwrap();
             assert_eq!(lease.ends_at, Instant::from_millis(31_000), "wall {wall}");
         }
     }
@@ -219,7 +290,8 @@ mod tests {
         let bytes = encode_lock(&held(b"tok", b"", 5, 31_000), Fence::ZERO, clocks(1_000, 70), 0);
         for (wall, is_provisional) in [(30_000, false), (70, false), (69, true), (0, true)] {
             let loaded = decode_lock(&bytes, clocks(2_000, wall), BOOT).unwrap();
-            assert_eq!(loaded.lock.is_provisional(), is_provisional, "{wall}");
+            let lease = loaded.lock.written_leases().next().unwrap();
+            assert_eq!(lease.is_provisional, is_provisional, "{wall}");
         }
     }
 
@@ -227,10 +299,13 @@ mod tests {
     fn a_lease_that_does_not_count_yet_comes_back_as_one() {
         for is_provisional in [false, true] {
             let mut lock = held(b"tok", b"me", 5, 31_000);
-            lock.set_provisional(is_provisional);
+            if is_provisional {
+                lock.mark_provisional();
+            }
             let bytes = encode_lock(&lock, Fence::ZERO, clocks(1_000, 0), BOOT);
             let loaded = decode_lock(&bytes, clocks(2_000, 0), BOOT).unwrap();
-            assert_eq!(loaded.lock.is_provisional(), is_provisional);
+            let lease = loaded.lock.written_leases().next().unwrap();
+            assert_eq!(lease.is_provisional, is_provisional);
         }
     }
 
@@ -240,7 +315,10 @@ mod tests {
         let lock = held(b"tok", b"", 5, 31_000);
         let bytes = encode_lock(&lock, Fence::ZERO, clocks(1_000, 90_000), BOOT);
         let loaded = decode_lock(&bytes, stepped_back, BOOT + 1).unwrap();
-        assert_eq!(loaded.lock.written_lease().unwrap().ends_at, Instant::from_millis(35_000));
+        assert_eq!(
+            loaded.lock.written_leases().next().unwrap().ends_at,
+            Instant::from_millis(35_000)
+        );
     }
 
     #[test]
@@ -252,7 +330,7 @@ mod tests {
             let bytes = encode_lock(&held(b"tok", b"", 5, ends_at - 1), Fence::ZERO, now, BOOT);
             for boot in [BOOT, BOOT + 1] {
                 let loaded = decode_lock(&bytes, now, boot).unwrap();
-                let end = loaded.lock.written_lease().unwrap().ends_at;
+                let end = loaded.lock.written_leases().next().unwrap().ends_at;
                 assert_eq!(end, Instant::from_millis(ends_at - 1).min(held_until));
             }
         }
@@ -316,11 +394,83 @@ mod tests {
         assert_eq!(digest_lock(&locks[1]), digest_lock(&held(b"tok", b"me", 5, 32_000)));
         let places = [(0, &b"a"[..]), (1, b"a"), (0, b"b"), (0, b"a\0"), (0, b"")];
         let mut hashes: Vec<_> = (locks.iter())
-            .flat_map(|lock| places.map(|(database, name)| hash_lock(database, name, lock)))
+            .flat_map(|lock| places.map(|place| hash_lock(place, lock, |_| true)))
             .collect();
         hashes.sort_unstable();
         hashes.dedup();
         assert_eq!(hashes.len(), locks.len() * places.len());
+    }
+
+    /// So many readers, each with a ttl that is over before the next but some comes.
+    fn readers(count: u64) -> Lock {
+        let mut lock = Lock::default();
+        for number in 0..count {
+            let (token, label) = (number.to_be_bytes(), [b'l'; 3]);
+            let lease = Lease {
+                token: Token::new(&token, TOKEN_MAX).unwrap(),
+                fence: Fence::new(1 + number / 10).unwrap(),
+                ends_at: Instant::from_millis(1_000 + number * 10 + 500),
+                label: &label[..number as usize % 4],
+                mode: Mode::Shared,
+                is_provisional: number % 5 == 0,
+            };
+            lock.apply(lease, Instant::from_millis(1_000 + number * 10));
+        }
+        lock
+    }
+
+    fn leases(lock: &Lock) -> Vec<Lease<'_>> {
+        let mut leases: Vec<_> = lock.written_leases().collect();
+        leases.sort_by_key(|lease| lease.token.as_bytes());
+        leases
+    }
+
+    #[test]
+    fn readers_survive_their_bytes() {
+        for count in [1, 2, 63, 64, 65, 300] {
+            let lock = readers(count);
+            let now = clocks(1_000 + count * 10, 5_000);
+            let bytes = encode_lock(&lock, Fence::ZERO, now, BOOT);
+            let loaded = decode_lock(&bytes, now, BOOT).unwrap().lock;
+            assert_eq!(leases(&loaded), leases(&lock), "{count}");
+            assert_eq!((loaded.counter(), loaded.until()), (lock.counter(), lock.until()));
+            for lease in leases(&lock) {
+                let held_for = |lock: &Lock| lock.held_for(lease.token, now.now);
+                assert_eq!(held_for(&loaded), held_for(&lock));
+            }
+        }
+    }
+
+    /// A node that had forgotten ended readers, which is written nowhere, took its own data set for
+    /// another one.
+    #[test]
+    fn readers_whose_leases_have_ended_are_in_no_hash() {
+        let now = clocks(1_000 + 300 * 10, 5_000);
+        let counts = |lease: &Lease<'_>| now.now <= lease.ends_at;
+        let (lock, mut later) = (readers(300), readers(300));
+        assert!(later.note_lapses(now.now) > 200);
+        let hash = |lock: &Lock| hash_lock((0, b"a"), lock, counts);
+        assert_eq!((hash(&lock), digest_lock(&lock)), (hash(&later), digest_lock(&later)));
+        later.apply_release(leases(&lock)[299].token, now.now);
+        assert_ne!(hash(&lock), hash(&later));
+    }
+
+    #[test]
+    fn the_longest_reader_is_within_the_limit() {
+        let lease = |byte| LeaseV1 {
+            token: vec![byte; TOKEN_MAX],
+            label: vec![byte; LABEL_MAX],
+            fence: u64::MAX,
+            ends_at_unix_ms: u64::MAX,
+            left_ms: u64::MAX,
+            held_for_ms: u64::MAX,
+            boot: u64::MAX,
+            ends_at_boot_ms: u64::MAX,
+            is_provisional: true,
+        };
+        let bytes = |readers| encode(2, &LockV2 { counter: 0, floor: 0, readers }).len();
+        let each = bytes(vec![lease(1), lease(2)]) - bytes(vec![lease(1)]);
+        assert!(each <= READER_BYTES_MAX, "{each}");
     }
 
     #[test]
@@ -328,7 +478,7 @@ mod tests {
         let mut bytes = encode_lock(&Lock::default(), Fence::ZERO, clocks(0, 0), BOOT);
         bytes[0] = 9;
         let error = decode_lock(&bytes, clocks(0, 0), BOOT).unwrap_err();
-        assert_eq!(error.to_string(), "written in version 9, and this build reads up to 1");
+        assert_eq!(error.to_string(), "written in version 9, and this build reads up to 2");
     }
 
     proptest! {
@@ -362,7 +512,7 @@ mod tests {
                 *byte ^= 1 << bit;
             }
             if let Ok(loaded) = decode_lock(&bytes, now, BOOT) {
-                let lease = loaded.lock.written_lease();
+                let lease = loaded.lock.written_leases().next();
                 prop_assert!(lease.is_none_or(|lease| lease.fence <= loaded.lock.counter()));
             }
         }

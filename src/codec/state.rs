@@ -6,11 +6,14 @@
 
 use bincode::{Decode, Encode};
 
-use super::{CodecError, decode, encode, fence};
+use super::{CodecError, decode, encode, fence, split};
 use crate::engine::{Ceilings, Clocks, Instant, Inventory, Saved, Stopped, UnixTime};
 
 /// The version of a state file that this build writes, and the newest that it reads.
 pub const STATE_VERSION: u8 = 2;
+
+/// The longest state file, in bytes. It limits what a decoder may allocate.
+const BYTES_MAX: usize = 1024;
 
 /// What every state file starts with.
 const NAME: &[u8] = b"lockmod state\n";
@@ -133,9 +136,10 @@ pub fn decode_state(bytes: &[u8]) -> Result<Saved, CodecError> {
         return Err(CodecError::Corrupt("cut off, or the checksum is wrong"));
     }
     let versioned = body.strip_prefix(NAME).ok_or(CodecError::Corrupt("not a state file"))?;
-    let state: StateV2 = match versioned.first() {
-        Some(1) => decode::<StateV1>(STATE_VERSION, versioned)?.upgrade(),
-        Some(_) | None => decode(STATE_VERSION, versioned)?,
+    let (version, payload) = split(versioned, STATE_VERSION)?;
+    let state: StateV2 = match version {
+        1 => decode::<StateV1, BYTES_MAX>(payload)?.upgrade(),
+        _ => decode::<_, BYTES_MAX>(payload)?,
     };
     let head = state.head;
     let clocks = |boot_ms, unix_ms| Clocks {

@@ -16,7 +16,7 @@
 
 use super::quorum::{NodeSet, Quorum};
 use super::validity::Terms;
-use super::{Fence, Instant, UnixTime};
+use super::{Fence, Instant, Mode, UnixTime};
 
 /// What a node answered to the ACQUIRE of this attempt.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -97,6 +97,7 @@ enum Phase {
 pub struct Attempt {
     quorum: Quorum,
     terms: Terms,
+    mode: Mode,
     started_at: Instant,
     phase: Phase,
     /// The largest fence granted; fixed when raising begins.
@@ -125,6 +126,7 @@ impl Attempt {
         Attempt {
             quorum,
             terms,
+            mode: Mode::Exclusive,
             started_at,
             phase: Phase::Acquiring,
             fence: Fence::ZERO,
@@ -145,6 +147,12 @@ impl Attempt {
     #[must_use]
     pub fn at(self, wall: UnixTime) -> Attempt {
         Attempt { bound: Fence::highest_counted(wall), ..self }
+    }
+
+    /// The same attempt, asking for the lock in this mode.
+    #[must_use]
+    pub const fn asking(self, mode: Mode) -> Attempt {
+        Attempt { mode, ..self }
     }
 
     /// From then on a lease won by this attempt must not be relied on.
@@ -194,9 +202,9 @@ impl Attempt {
             return Step::Wait;
         }
         match answer {
-            // A larger counter means that the node has granted anew since, so another may have held
-            // the lock, and our fence, in between.
-            RaiseAnswer::Raised(counter) if counter == self.fence => self.storing.insert(node),
+            RaiseAnswer::Raised(counter) if self.is_stored_at(counter) => {
+                self.storing.insert(node);
+            }
             RaiseAnswer::Raised(_) | RaiseAnswer::Refused | RaiseAnswer::Unknown => {
                 self.not_raised.insert(node);
             }
@@ -217,6 +225,15 @@ impl Attempt {
             }
             Phase::Won | Phase::Lost(_) => Step::Wait,
         }
+    }
+
+    /// Whether a node that was raised, and has this counter now, stores our fence.
+    ///
+    /// For a writer, a larger counter means that the node has granted anew since, so another may
+    /// have held the lock, and our fence, in between. For a reader, another reader may have raised
+    /// the counter meanwhile, and that does no harm: no writer was granted the lock.
+    fn is_stored_at(&self, counter: Fence) -> bool {
+        counter == self.fence || self.mode.is_shared() && counter > self.fence
     }
 
     fn granted_by(&mut self, node: usize, fence: Fence, now: Instant) -> Step {

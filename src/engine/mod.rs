@@ -7,6 +7,7 @@
 mod attempt;
 mod fence;
 mod histogram;
+mod mode;
 mod node;
 mod quorum;
 mod refusal;
@@ -21,13 +22,14 @@ mod waiting;
 pub use attempt::{Answer, Attempt, Grant, Loss, RaiseAnswer, Step};
 pub use fence::{Fence, RAISE_MARGIN, VOTE_MARGIN};
 pub use histogram::Histogram;
+pub use mode::Mode;
 pub use node::{
     Acquired, Availability, Begun, Call, CallId, Caution, Ceilings, Census, Change, Claim,
     ConnectionId, Counts, Decided, Draft, Effect, Extended, FENCE_BLOCK, Fencing, Found, Gate,
     Granted, HandOver, Inventory, LEASE_BLOCK, Lease, Left, Line, Loaded, Lock, LockAccount,
     LockName, LockState, Look, Node, NodeAccount, Parting, Promises, Queued, Recovery, Released,
-    Room, Saved, Stated, Statement, Stop, Stopped, Tally, Turn, Turning, Waiter, Warning, promote,
-    recover, start,
+    Room, Saved, Stated, Statement, Stop, Stopped, Tally, Tenure, Turn, Turning, Waiter, Warning,
+    promote, recover, start,
 };
 pub use quorum::{NODES_MAX, NodeSet, Quorum};
 pub use refusal::{QuarantineReason, Refusal};

@@ -96,6 +96,15 @@ pub enum Refusal {
         /// The largest that the node accepts at the moment.
         max: Fence,
     },
+    /// `NOUPGRADE`: the token holds the lock as a reader, and asks for it as a writer.
+    NoUpgrade,
+    /// `READERSFULL`: one more reader of this lock would be more than the node allows.
+    ReadersFull {
+        /// How many leases of readers the lock has.
+        readers: usize,
+        /// How many it may have: the node's `lockmod.max-readers`.
+        max: usize,
+    },
     /// `EXHAUSTED`: the lock's fences have reached their maximum.
     Exhausted,
     /// `STATEFILE`: a larger ceiling could not be made durable.
@@ -107,7 +116,7 @@ pub enum Refusal {
 
 impl Refusal {
     /// How many kinds there are.
-    pub const KINDS: usize = 10;
+    pub const KINDS: usize = 12;
 
     /// The number of its kind, below [`Refusal::KINDS`]: the index of its code in `wire::code`, and
     /// of its count in the tally.
@@ -123,6 +132,8 @@ impl Refusal {
             Refusal::Exhausted => 7,
             Refusal::StateFile { .. } => 8,
             Refusal::BadFence { .. } => 9,
+            Refusal::NoUpgrade => 10,
+            Refusal::ReadersFull { .. } => 11,
         }
     }
 }

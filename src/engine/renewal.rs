@@ -11,7 +11,7 @@
 
 use super::quorum::{NodeSet, Quorum};
 use super::validity::Terms;
-use super::{Instant, Millis};
+use super::{Instant, Millis, Mode};
 
 /// If a renewal fails, or finds another token at a node, the next one comes after this part of the
 /// renewal interval.
@@ -136,6 +136,7 @@ struct Round {
 pub struct Renewal {
     quorum: Quorum,
     terms: Terms,
+    mode: Mode,
     schedule: Schedule,
     state: LeaseState,
     ends_at: Instant,
@@ -159,6 +160,7 @@ impl Renewal {
         Renewal {
             quorum,
             terms,
+            mode: Mode::Exclusive,
             schedule,
             state: LeaseState::Held,
             ends_at: latest.map_or(ends_at, |latest| latest.min(ends_at)),
@@ -166,6 +168,26 @@ impl Renewal {
             next_at: schedule.every.map(|every| started_at.after(every)),
             rounds: 0,
             round: None,
+        }
+    }
+
+    /// The same lease, held in this mode.
+    #[must_use]
+    pub const fn holding(self, mode: Mode) -> Renewal {
+        Renewal { mode, ..self }
+    }
+
+    /// How the lock is held. Extensions and repairs ask for the lease in this mode.
+    pub const fn mode(&self) -> Mode {
+        self.mode
+    }
+
+    /// The holder is a reader from here on, whatever the nodes know. A round that is under way
+    /// asked for a writer's lease, so its answers no longer count.
+    pub const fn downgrade(&mut self) {
+        if !self.mode.is_shared() {
+            self.mode = Mode::Shared;
+            self.round = None;
         }
     }
 

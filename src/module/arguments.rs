@@ -2,6 +2,7 @@
 
 use super::ffi::Args;
 use crate::engine::Refusal;
+use crate::wire::request;
 
 /// The position of the key, in every command that has one.
 pub(super) const KEY: usize = 1;
@@ -10,7 +11,7 @@ pub(super) const TOKEN: usize = 2;
 /// The position of the ttl.
 pub(super) const TTL: usize = 3;
 /// No command has more arguments after the key than this.
-pub(super) const ARGS_MAX: usize = 10;
+pub(super) const ARGS_MAX: usize = request::ARGS_MAX - TOKEN;
 
 /// The arguments after the key.
 pub(super) fn slices<'s, 'b>(

@@ -36,6 +36,7 @@ static MAX_TTL: AtomicI64 = AtomicI64::new(DAY_MS);
 static IDLE_MS: AtomicI64 = AtomicI64::new(DAY_MS);
 static MAX_TOKEN_BYTES: AtomicI64 = AtomicI64::new(TOKEN_MAX_DEFAULT as i64);
 static MAX_WAITERS: AtomicI64 = AtomicI64::new(10_000);
+static MAX_READERS: AtomicI64 = AtomicI64::new(10_000);
 static RESERVE_MS: AtomicI64 = AtomicI64::new(100);
 static SCAN_PERCENT: AtomicI64 = AtomicI64::new(25);
 static QUARANTINE: AtomicBool = AtomicBool::new(true);
@@ -43,11 +44,12 @@ static QUARANTINE_ON_PROMOTION: AtomicBool = AtomicBool::new(true);
 static STATE_FILE: TextValue = Mutex::new(String::new());
 
 /// All options.
-pub(super) static OPTIONS: [OptionSpec; 9] = [
+pub(super) static OPTIONS: [OptionSpec; 10] = [
     number("max-ttl", DAY_MS, 1, TTL_MAX.get() as i64, &MAX_TTL),
     number("idle-ms", DAY_MS, 0, 366 * DAY_MS, &IDLE_MS),
     number("max-token-bytes", TOKEN_MAX_DEFAULT as i64, 16, 255, &MAX_TOKEN_BYTES),
     number("max-waiters", 10_000, 0, 1_000_000, &MAX_WAITERS),
+    number("max-readers", 10_000, 1, 100_000, &MAX_READERS),
     number("reserve-ms", 100, 1, 60_000, &RESERVE_MS),
     number("scan-percent", 25, 1, 75, &SCAN_PERCENT),
     switch("quarantine", &QUARANTINE),
@@ -106,6 +108,12 @@ pub(super) fn idle() -> Option<Millis> {
 /// How many may wait at this node, over all locks.
 pub(super) fn max_waiters() -> usize {
     unsigned(&MAX_WAITERS) as usize
+}
+
+/// How many readers a lock may have.
+#[inline]
+pub(super) fn max_readers() -> usize {
+    unsigned(&MAX_READERS) as usize
 }
 
 /// How long a free lock is reserved for a ticket that was woken.
@@ -189,9 +197,9 @@ mod tests {
     fn module_arguments_replace_defaults() {
         assert_eq!(parse(&["max-ttl", "600000"]).unwrap()[0], Given::Number(600_000));
         assert_eq!(parse(&["lockmod.idle-ms", "5"]).unwrap()[1], Given::Number(5));
-        assert_eq!(parse(&["quarantine", "no"]).unwrap()[6], Given::Switch(false));
-        assert_eq!(parse(&["state-file", ""]).unwrap()[8], Given::Text(String::new()));
-        assert_eq!(parse(&[]).unwrap()[8], Given::Text("lockmod-6379.state".to_owned()));
+        assert_eq!(parse(&["quarantine", "no"]).unwrap()[7], Given::Switch(false));
+        assert_eq!(parse(&["state-file", ""]).unwrap()[9], Given::Text(String::new()));
+        assert_eq!(parse(&[]).unwrap()[9], Given::Text("lockmod-6379.state".to_owned()));
     }
 
     #[test]

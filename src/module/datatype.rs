@@ -28,7 +28,7 @@ fn as_saved<'a>(server: InServer<'_>, lock: &'a Lock) -> (Cow<'a, Lock>, Fence, 
 
 /// The lock in `bytes`. If they are not a lock's, logs that and returns `None`.
 pub(super) fn load(server: InServer<'_>, bytes: &[u8], version: i32) -> Option<Lock> {
-    let known = codec::LOCK_VERSION;
+    let known = codec::TYPE_VERSION;
     if version > i32::from(known) {
         let line = format!("a lock was saved in version {version}; this build reads up to {known}");
         ffi::log(ffi::Level::Warning, &line);

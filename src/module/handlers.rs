@@ -7,11 +7,10 @@
 use super::arguments::{ARGS_MAX, KEY, TOKEN, TTL, slices};
 use super::ffi::{Answered, Args, AtKey, Context};
 use super::process::Process;
-use super::replication::Stands;
 use super::{clock, config, info, process, replication, start, waiters};
 use crate::engine::{
-    Acquired, Availability, Extended, Fence, Instant, Lock, Millis, Queued, Refusal, Released,
-    Token,
+    Acquired, Availability, Extended, Fence, Instant, Lock, Millis, Mode, Queued, Refusal,
+    Released, Tenure, Token,
 };
 use crate::wire::outcome::{AcquireReply, ExtendReply, RaiseReply, ReleaseReply, of_fence};
 use crate::wire::request::{self, Limits, WaitMode};
@@ -26,7 +25,7 @@ pub(super) trait Handler {
     fn run(context: &mut Context<'_>, args: &mut Args<'_>) -> Result<Answered, Refusal>;
 }
 
-/// `LOCK.ACQUIRE key token ttl [LABEL label] [WAIT ms | QUEUE ms TICKET ticket NOTIFY channel]`
+/// `LOCK.ACQUIRE key token ttl [SHARED] [LABEL label] [WAIT ms | QUEUE ...]`
 pub(super) struct Acquire;
 
 impl Handler for Acquire {
@@ -39,12 +38,12 @@ impl Handler for Acquire {
             return replication::apply_acquire(context, args);
         }
         let now = clock::now();
-        let Asked { outcome, wait, has_line, again } = ask(context, args, now)?;
+        let Asked { outcome, mode, wait, has_line, again } = ask(context, args, now)?;
         let answered = match outcome {
             Acquired::Granted { fence, ends_at, lapsed } => {
-                let lease = Stands { ends_at, fence, is_provisional: false };
+                let lease = Tenure { ends_at, fence, mode, is_provisional: false };
                 replication::state_lease(context, args, now, lease);
-                if lapsed {
+                if lapsed > 0 {
                     context.notify(c"lock.expire", args, KEY);
                 }
                 context.notify(c"lock.acquire", args, KEY);
@@ -66,7 +65,7 @@ impl Handler for Acquire {
             }
         };
         if has_line || waiters::any(server) {
-            waiters::serve(context, args.get(KEY), outcome.availability());
+            waiters::serve(context, args.get(KEY), availability_after(outcome, mode));
         }
         Ok(answered)
     }
@@ -75,6 +74,7 @@ impl Handler for Acquire {
 /// An acquire that the node has decided.
 struct Asked {
     outcome: Acquired,
+    mode: Mode,
     /// How long its sender would wait.
     wait: Millis,
     /// Whether somebody may be in line.
@@ -86,20 +86,32 @@ struct Asked {
 /// What to replicate about a lock that its holder has acquired again.
 struct Again {
     ttl: Millis,
-    lease: Stands,
+    lease: Tenure,
 }
 
 impl Again {
     /// `None` if the lease did not become longer, and no expiry had to be removed. A removed expiry
     /// is replicated, because otherwise the lock would go at the replicas while it is held.
     fn of(
-        (outcome, is_provisional): (Acquired, bool),
+        outcome: Acquired,
+        tenure: Option<Tenure>,
         had_expiry: bool,
         ttl: Millis,
     ) -> Option<Again> {
-        let Acquired::Again { fence, ends_at, later } = outcome else { return None };
-        (later || had_expiry)
-            .then_some(Again { ttl, lease: Stands { ends_at, fence, is_provisional } })
+        let Acquired::Again { later, .. } = outcome else { return None };
+        (later || had_expiry).then_some(Again { ttl, lease: tenure? })
+    }
+}
+
+/// The state of the lock after a request, if that is known: other readers may hold it for longer.
+fn availability_after(outcome: Acquired, mode: Mode) -> Option<Availability> {
+    match outcome {
+        Acquired::Granted { ends_at, .. } | Acquired::Again { ends_at, .. }
+            if !mode.is_shared() =>
+        {
+            Some(Availability::Held(ends_at))
+        }
+        Acquired::Granted { .. } | Acquired::Again { .. } | Acquired::Held => None,
     }
 }
 
@@ -112,7 +124,9 @@ fn ask(context: &mut Context<'_>, args: &Args<'_>, now: Instant) -> Result<Asked
     let (wait, queued) = match request.waiting {
         WaitMode::Not => (Millis::ZERO, None),
         WaitMode::Block(wait) => (wait, None),
-        WaitMode::Queue(queue) => (Millis::ZERO, waiters::queued(context, queue, now)?),
+        WaitMode::Queue(queue) => {
+            (Millis::ZERO, waiters::queued(context, (request.claim.mode, queue), now)?)
+        }
     };
     let has_line = queued.is_some() || waiters::any(server);
     let (claim, label) = (request.claim, request.label);
@@ -120,6 +134,7 @@ fn ask(context: &mut Context<'_>, args: &Args<'_>, now: Instant) -> Result<Asked
     // Asked only where it matters, and before the key is open.
     let database = if has_line { context.database() } else { 0 };
     let place = (database, args.get(KEY));
+    let mut tenure = None;
     let decide = |lock: &mut Lock| {
         let outcome = process::decide(ready, |node| {
             if has_line {
@@ -128,16 +143,19 @@ fn ask(context: &mut Context<'_>, args: &Args<'_>, now: Instant) -> Result<Asked
                 node.acquire(lock, claim, label, now)
             }
         })?;
-        Ok((outcome, lock.is_provisional()))
+        if let Acquired::Again { .. } = outcome {
+            tenure = lock.tenure_of(claim.token);
+        }
+        Ok(outcome)
     };
     // There may be a line for a lock that does not exist.
-    let keeps = |(outcome, _): &(Acquired, bool)| match outcome {
+    let keeps = |outcome: &Acquired| match outcome {
         Acquired::Granted { .. } | Acquired::Again { .. } => true,
         Acquired::Held => false,
     };
-    let (decided, had_expiry) = context.open(args, KEY).with_lock(decide, keeps)?;
-    let again = Again::of(decided, had_expiry, claim.ttl);
-    Ok(Asked { outcome: decided.0, wait, has_line, again })
+    let (outcome, had_expiry) = context.open(args, KEY).with_lock(decide, keeps)?;
+    let again = Again::of(outcome, tenure, had_expiry, claim.ttl);
+    Ok(Asked { outcome, mode: claim.mode, wait, has_line, again })
 }
 
 /// Blocks the sender of an acquire until it is granted the lock, or its wait is over.
@@ -162,13 +180,14 @@ impl Handler for Release {
     #[inline]
     fn run(context: &mut Context<'_>, args: &mut Args<'_>) -> Result<Answered, Refusal> {
         let now = clock::now();
-        let GivenBack { outcome, has_line, is_out_of_line } = give_back(context, args, now)?;
+        let GivenBack { outcome, has_line, availability, is_out_of_line } =
+            give_back(context, args, now)?;
         if let Released::Released { .. } = outcome {
             replication::state_verbatim(context, args);
             context.notify(c"lock.release", args, KEY);
         }
         if has_line {
-            waiters::serve(context, args.get(KEY), outcome.availability());
+            waiters::serve(context, args.get(KEY), availability);
         }
         let reply = if is_out_of_line { ReleaseReply::NotInLine } else { outcome.into() };
         Ok(reply.into())
@@ -180,6 +199,8 @@ struct GivenBack {
     outcome: Released,
     /// Whether somebody may be in line.
     has_line: bool,
+    /// The state of the lock, if that is known.
+    availability: Option<Availability>,
     /// Whether the ticket that came with it is not in line.
     is_out_of_line: bool,
 }
@@ -211,20 +232,20 @@ fn give_back(
             Ok((node.release(lock, token, now), false))
         })
     };
-    let (outcome, is_out_of_line) = match context.open(args, KEY).find() {
+    let ((outcome, is_out_of_line), availability) = match context.open(args, KEY).find() {
         AtKey::Lock(lock) => match decide(lock)? {
             // A fact brings no ticket.
             (Released::HeldByAnother | Released::NotHeld, _) if states_facts() => {
                 let apply = |process: &mut Process| process.node.apply_release(lock, token, now);
-                (process::with(server, apply), false)
+                ((process::with(server, apply), false), None)
             }
-            decided => decided,
+            decided => (decided, Some(Availability::of(lock, now))),
         },
-        AtKey::Nothing if has_line => decide(&mut Lock::default())?,
-        AtKey::Nothing => (Released::NotHeld, false),
+        AtKey::Nothing if has_line => (decide(&mut Lock::default())?, Some(Availability::Free)),
+        AtKey::Nothing => ((Released::NotHeld, false), None),
         AtKey::Other => return Err(Refusal::WrongType),
     };
-    Ok(GivenBack { outcome, has_line, is_out_of_line })
+    Ok(GivenBack { outcome, has_line, availability, is_out_of_line })
 }
 
 /// The token of a release. One that is stated as a fact kept the limits of the node that decided.
@@ -247,12 +268,12 @@ fn queued<'a>(
     let mut slots = [&[][..]; ARGS_MAX];
     let options = slices(args, &mut slots)?.get(1..).unwrap_or_default();
     match request::release_options(options)? {
-        Some(queue) => waiters::queued(context, queue, now),
+        Some(asked) => waiters::queued(context, asked, now),
         None => Ok(None),
     }
 }
 
-/// `LOCK.EXTEND key token ttl [FENCE fence [REPAIR [LABEL label]]]`
+/// `LOCK.EXTEND key token ttl [SHARED] [FENCE fence [REPAIR [LABEL label]]]`
 pub(super) struct Extend;
 
 impl Handler for Extend {
@@ -263,7 +284,8 @@ impl Handler for Extend {
             return replication::apply_extend(context, args);
         }
         let now = clock::now();
-        let ((outcome, fence, is_provisional), had_expiry, ttl) = {
+        let mut lease = None;
+        let (outcome, had_expiry, ttl) = {
             let mut slots = [&[][..]; ARGS_MAX];
             let request = request::extend(slices(args, &mut slots)?, config::limits())?;
             let ready = start::ready(context);
@@ -271,28 +293,28 @@ impl Handler for Extend {
                 let decided = process::decide(ready, |node| {
                     node.extend(lock, request.claim, request.fencing, node.date(now))
                 })?;
-                Ok((decided, lock.lease_fence(), lock.is_provisional()))
+                if decided.is_done() {
+                    lease = lock.tenure_of(request.claim.token);
+                }
+                Ok(decided)
             };
-            let keeps =
-                |(outcome, ..): &(Extended, _, _)| matches!(outcome, Extended::Extended { .. });
-            let (decided, had_expiry) = context.open(args, KEY).with_lock(decide, keeps)?;
-            (decided, had_expiry, request.claim.ttl)
+            let keeps = |outcome: &Extended| matches!(outcome, Extended::Extended { .. });
+            let (outcome, had_expiry) = context.open(args, KEY).with_lock(decide, keeps)?;
+            (outcome, had_expiry, request.claim.ttl)
         };
-        match outcome {
-            Extended::Extended { ends_at, is_news, lapsed, .. } => {
-                if is_news || had_expiry {
-                    let lease = Stands { ends_at, fence, is_provisional };
-                    replication::state_extension(context, args, now, ttl, lease);
-                    if lapsed {
-                        context.notify(c"lock.expire", args, KEY);
-                    }
-                    context.notify(c"lock.extend", args, KEY);
+        if let (Extended::Extended { is_news, lapsed, .. }, Some(lease)) = (outcome, lease) {
+            if is_news || had_expiry {
+                replication::state_extension(context, args, now, ttl, lease);
+                if lapsed > 0 {
+                    context.notify(c"lock.expire", args, KEY);
                 }
-                if waiters::any(context.in_server()) {
-                    waiters::serve(context, args.get(KEY), Some(Availability::Held(ends_at)));
-                }
+                context.notify(c"lock.extend", args, KEY);
             }
-            Extended::HeldByAnother | Extended::NotHeld => {}
+            if waiters::any(context.in_server()) {
+                let held = Availability::Held(lease.ends_at);
+                let availability = Some(held).filter(|_| !lease.mode.is_shared());
+                waiters::serve(context, args.get(KEY), availability);
+            }
         }
         Ok(ExtendReply::from(outcome).into())
     }

@@ -8,37 +8,31 @@
 use super::arguments::{ARGS_MAX, KEY, TOKEN, TTL, slices};
 use super::ffi::{Answered, Args, AtKey, Context, Level};
 use super::{clock, process, start};
-use crate::engine::{Decided, Fence, Fencing, Instant, Lock, Millis, Refusal, Stated};
-use crate::wire::fact::{self, SUFFIX_MAX};
+use crate::engine::{Decided, Fence, Fencing, Instant, Lock, Millis, Refusal, Stated, Tenure};
+use crate::wire::fact::{self, MARKS_MAX, SUFFIX_MAX};
 use crate::wire::outcome::{AcquireReply, ExtendReply};
-use crate::wire::request;
-
-/// A lease after a request has been carried out.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct Stands {
-    pub(super) ends_at: Instant,
-    pub(super) fence: Fence,
-    pub(super) is_provisional: bool,
-}
+use crate::wire::request::{self, AcquireOptions};
 
 /// States the lease on the command's key.
 pub(super) fn state_lease(
     context: &mut Context<'_>,
     args: &mut Args<'_>,
     now: Instant,
-    lease: Stands,
+    lease: Tenure,
 ) {
     let server = context.in_server();
     start::notice_step(context, now);
     let clocks = process::date(server, now);
     let ttl = args.get(TTL);
     // A ttl that was accepted has at most 20 digits.
-    let mut fact = [fact::PROVISIONAL; 20 + SUFFIX_MAX + 1];
+    let mut fact = [0; 20 + SUFFIX_MAX + MARKS_MAX];
     let (start, room) = fact.split_at_mut(ttl.len());
     start.copy_from_slice(ttl);
     let suffix = fact::suffix(room, clocks.to_wall(lease.ends_at), lease.fence);
-    let length = ttl.len() + suffix.len();
-    args.replace(TTL, &fact[..length + usize::from(lease.is_provisional)]);
+    let (length, marks) = (ttl.len() + suffix.len(), fact::marks(lease.mode, lease.is_provisional));
+    let end = length + marks.len();
+    fact[length..end].copy_from_slice(marks);
+    args.replace(TTL, &fact[..end]);
     context.replicate_verbatim();
     context.signal_modified(args, KEY);
 }
@@ -51,7 +45,7 @@ pub(super) fn state_extension(
     args: &mut Args<'_>,
     now: Instant,
     ttl: Millis,
-    lease: Stands,
+    lease: Tenure,
 ) {
     if now.after(ttl) < lease.ends_at {
         args.replace(TTL, now.until(lease.ends_at).get().to_string().as_bytes());
@@ -60,19 +54,14 @@ pub(super) fn state_extension(
 }
 
 /// The fact for a lease whose command is not the one being carried out.
-pub(super) fn fact(
-    context: &mut Context<'_>,
-    ttl: Millis,
-    now: Instant,
-    ends_at: Instant,
-    fence: Fence,
-) -> Vec<u8> {
+pub(super) fn fact(context: &mut Context<'_>, ttl: Millis, now: Instant, lease: Tenure) -> Vec<u8> {
     let server = context.in_server();
     start::notice_step(context, now);
     let clocks = process::date(server, now);
     let mut room = [0; SUFFIX_MAX];
-    let suffix = fact::suffix(&mut room, clocks.to_wall(ends_at), fence);
-    [ttl.get().to_string().as_bytes(), suffix].concat()
+    let suffix = fact::suffix(&mut room, clocks.to_wall(lease.ends_at), lease.fence);
+    let marks = fact::marks(lease.mode, lease.is_provisional);
+    [ttl.get().to_string().as_bytes(), suffix, marks].concat()
 }
 
 /// States the command as it is: it needs no fact.
@@ -93,12 +82,12 @@ pub(super) fn apply_acquire(
 ) -> Result<Answered, Refusal> {
     let decided = read_fact(context, args)?;
     let mut slots = [&[][..]; ARGS_MAX];
-    // Whether it waited does not matter any more; only the label is used.
-    let (label, _) = match slices(args, &mut slots)? {
+    // Only the label is used: the fact has the mode, and whether it waited does not matter.
+    let options = match slices(args, &mut slots)? {
         [_, _, options @ ..] => request::acquire_options(options)?,
-        _ => (&[][..], request::WaitMode::Not),
+        _ => AcquireOptions::NONE,
     };
-    apply_to_lock(context, args, Stated::Grant(label), &decided)?;
+    apply_to_lock(context, args, Stated::Grant(options.label), &decided)?;
     state_verbatim(context, args);
     Ok(AcquireReply::Granted(decided.fence).into())
 }
@@ -127,7 +116,7 @@ pub(super) fn apply_extend(
     let decided = read_fact(context, args)?;
     let mut slots = [&[][..]; ARGS_MAX];
     let fencing = match slices(args, &mut slots)? {
-        [_, _, options @ ..] => request::fencing(options)?,
+        [_, _, options @ ..] => request::extend_options(options)?.1,
         _ => Fencing::Keep,
     };
     let label = match fencing {

@@ -268,7 +268,7 @@ fn read_batch(context: &mut Context<'_>, scan: &mut Scan, now: Instant, announce
     let more = context.scan(&mut scan.cursor, BATCH, &mut |name, lock| {
         batch.seen += 1;
         let is_news = process::with(server, |process| {
-            let is_news = process.node.note_lapse(lock, now);
+            let is_news = process.node.note_lapses(lock, now);
             process.node.come_upon(lock);
             is_news
         });

@@ -14,7 +14,7 @@ use super::process::{self, Process, Ready};
 use super::state_file::{Claimed, OpenError, StateFile};
 use super::{clock, config, state_file};
 use crate::codec;
-use crate::engine::{Census, Change, Fence, Instant, Inventory, Loaded, Lock, UnixTime};
+use crate::engine::{Census, Change, Fence, Instant, Inventory, Lease, Loaded, Lock, UnixTime};
 use crate::wire::spec::Command;
 
 /// The server has read a data set.
@@ -255,7 +255,9 @@ fn count(context: &mut Context<'_>, since: UnixTime) -> Census {
     let clocks = process::date(context.in_server(), clock::now());
     let mut census = Census::new(since);
     for_each_lock(context, &mut |database, name, lock| {
-        census.count(codec::hash_lock(database, name, lock), lock, clocks);
+        let inventory = census.inventory;
+        let counts = |lease: &Lease<'_>| inventory.counts(lease, clocks);
+        census.count(codec::hash_lock((database, name), lock, counts), lock, clocks);
     });
     census
 }

@@ -17,7 +17,7 @@ use super::ffi::{AtKey, Context, InServer};
 use super::{clock, config, process, replication, start};
 use crate::engine::{
     Acquired, Availability, Call, CallId, Claim, ConnectionId, Effect, Gate, Granted, HandOver,
-    Instant, Lock, Look, Millis, Queued, Refusal, Released, Turning,
+    Instant, Lock, Look, Millis, Mode, Queued, Refusal, Released, Tenure, Turning,
 };
 use crate::wire::request::Queue;
 use crate::wire::resp::Reply;
@@ -40,7 +40,7 @@ pub(super) fn any(server: InServer<'_>) -> bool {
 /// `NOPERM` if its user may not publish to its channel.
 pub(super) fn queued<'a>(
     context: &mut Context<'_>,
-    queue: Queue<'a>,
+    (mode, queue): (Mode, Queue<'a>),
     now: Instant,
 ) -> Result<Option<Queued<'a>>, Refusal> {
     let server = context.in_server();
@@ -52,7 +52,7 @@ pub(super) fn queued<'a>(
     let (deadline, connection) = (now.after(wait), ConnectionId(connection));
     let max = if context.flags().is_out_of_memory() { 0 } else { config::max_waiters() };
     let room = process::with(server, |process| process.node.room(max));
-    Ok(Some(Queued { ticket, channel, deadline, connection, room }))
+    Ok(Some(Queued { ticket, channel, deadline, connection, mode, room }))
 }
 
 /// Blocks the sender of a request until it is granted the lock.
@@ -102,7 +102,6 @@ pub(super) fn serve(context: &mut Context<'_>, name: &[u8], availability: Option
             Turning::Gate => look.gate = Some(gate(context, text)),
             Turning::Wake(ticket, channel) => {
                 context.publish(&channel, &ticket.to_bytes());
-                break;
             }
             Turning::HandOver(hand_over) => {
                 look.availability = grant(context, text, hand_over, now);
@@ -175,19 +174,20 @@ fn try_grant(
     name: &KeyName,
     hand_over: &HandOver,
     now: Instant,
-) -> Result<Acquired, Refusal> {
+) -> Result<(Acquired, Availability), Refusal> {
     let ready = start::ready(context);
     let decide = |lock: &mut _| {
         process::decide(ready, |node| node.hand_over(lock, hand_over, config::max_ttl(), now))
     };
-    let keeps = |outcome: &Acquired| matches!(outcome, Acquired::Granted { .. });
+    let keeps = |(outcome, _): &(Acquired, _)| matches!(outcome, Acquired::Granted { .. });
     let (outcome, _) = name.open(context).with_lock(decide, keeps)?;
     if let (Acquired::Granted { fence, ends_at, lapsed }, Some(call)) =
-        (outcome, hand_over.calls().first())
+        (outcome.0, hand_over.calls().first())
     {
-        let fact = replication::fact(context, hand_over.ttl(), now, ends_at, fence);
+        let lease = Tenure { ends_at, fence, mode: call.mode, is_provisional: false };
+        let fact = replication::fact(context, hand_over.ttl(), now, lease);
         name.replicate_acquire(context, &call.token, &fact, &call.label);
-        if lapsed {
+        if lapsed > 0 {
             name.notify(context, c"lock.expire");
         }
         name.changed(context, c"lock.acquire");

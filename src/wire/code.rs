@@ -94,6 +94,14 @@ pub(crate) const BADFENCE: Code = code(
      microseconds; the text has the bound",
     "no; on the other nodes",
 );
+pub(crate) const NOUPGRADE: Code = code(
+    "NOUPGRADE",
+    Meaning::Never,
+    "the token holds the lock as a reader, and asks for it as a writer",
+    "no; release it first",
+);
+pub(crate) const READERSFULL: Code =
+    code("READERSFULL", Meaning::Later, "max-readers already hold the lock", "later");
 /// The server's word for errors without a word of their own.
 pub const ERR: Code = code(
     "ERR",
@@ -104,8 +112,18 @@ pub const ERR: Code = code(
 
 /// The module's own codes, in the order of [`Refusal::place`].
 pub const MODULE: [Code; Refusal::KINDS] = [
-    BADTTL, BADTOKEN, BADARG, WRONGTYPE, QUARANTINE, QUEUEFULL, NOPERM, EXHAUSTED, STATEFILE,
+    BADTTL,
+    BADTOKEN,
+    BADARG,
+    WRONGTYPE,
+    QUARANTINE,
+    QUEUEFULL,
+    NOPERM,
+    EXHAUSTED,
+    STATEFILE,
     BADFENCE,
+    NOUPGRADE,
+    READERSFULL,
 ];
 
 pub(crate) const LOADING: Code =

@@ -5,14 +5,18 @@
 //! whether the sender may state facts.
 
 use super::request::number;
-use crate::engine::{Clocks, Decided, Fence, Lock, Millis, TTL_MAX, UnixTime};
+use crate::engine::{Clocks, Decided, Fence, Lock, Millis, Mode, TTL_MAX, UnixTime};
 
-/// Reads a fact: `ttl@end.fence` or `ttl@end.fence.floor`, with a `?` at the end if the lease is
-/// provisional. `None` if it is not a fact.
+/// Reads a fact: `ttl@end.fence` or `ttl@end.fence.floor`, with an `s` at the end if the lease is a
+/// reader's, and then a `?` if it is provisional. `None` if it is not a fact.
 pub fn read(bytes: &[u8]) -> Option<Decided> {
     let (bytes, is_provisional) = match bytes {
         [bytes @ .., PROVISIONAL] => (bytes, true),
         bytes => (bytes, false),
+    };
+    let (bytes, mode) = match bytes {
+        [bytes @ .., SHARED] => (bytes, Mode::Shared),
+        bytes => (bytes, Mode::Exclusive),
     };
     let at = bytes.iter().position(|&byte| byte == b'@')?;
     // No node grants a longer lease, whatever a fact says.
@@ -24,12 +28,27 @@ pub fn read(bytes: &[u8]) -> Option<Decided> {
         Some(floor) => Fence::new(floor?)?,
         None => Fence::ZERO,
     };
-    let decided = Decided { ttl, ends_at, fence, floor, is_provisional };
+    let decided = Decided { ttl, ends_at, fence, floor, mode, is_provisional };
     if facts.next().is_some() { None } else { Some(decided) }
 }
 
+/// In a fact about a reader's lease.
+const SHARED: u8 = b's';
 /// The end of a fact about a provisional lease.
-pub const PROVISIONAL: u8 = b'?';
+const PROVISIONAL: u8 = b'?';
+
+/// The end of a fact about such a lease.
+pub const fn marks(mode: Mode, is_provisional: bool) -> &'static [u8] {
+    match (mode, is_provisional) {
+        (Mode::Exclusive, false) => &[],
+        (Mode::Exclusive, true) => &[PROVISIONAL],
+        (Mode::Shared, false) => &[SHARED],
+        (Mode::Shared, true) => &[SHARED, PROVISIONAL],
+    }
+}
+
+/// The longest of these, in bytes.
+pub const MARKS_MAX: usize = 2;
 
 /// `@end.fence`, which makes a fact of the ttl argument before it.
 ///
@@ -60,22 +79,22 @@ pub struct Restated {
     pub label: Vec<u8>,
 }
 
-/// The commands that rebuild this lock, of a node with this floor, from nothing.
+/// The commands that rebuild this lock, of a node with this floor, from nothing: one for each
+/// lease, and one for the counter if no lease has it.
 pub fn restate(lock: &Lock, floor: Fence, clocks: Clocks) -> Vec<Restated> {
     let fact = |ttl: u64, ends_at, fence, mark: &[u8]| {
         let mut room = [0; SUFFIX_MAX];
         let suffix = suffix(&mut room, ends_at, fence);
         [ttl.to_string().as_bytes(), suffix, b".", floor.to_string().as_bytes(), mark].concat()
     };
-    let lease = lock.written_lease();
     let mut commands = Vec::new();
-    if lease.is_none_or(|lease| lease.fence < lock.counter()) {
+    if lock.written_leases().all(|lease| lease.fence < lock.counter()) {
         let fact = fact(0, UnixTime::default(), lock.counter(), b"");
         commands.push(Restated { token: Vec::new(), fact, label: Vec::new() });
     }
-    if let Some(lease) = lease {
+    for lease in lock.written_leases() {
         let left = clocks.now.until(lease.ends_at).get();
-        let mark: &[u8] = if lock.is_provisional() { &[PROVISIONAL] } else { b"" };
+        let mark = marks(lease.mode, lease.is_provisional);
         commands.push(Restated {
             token: lease.token.as_bytes().to_vec(),
             fact: fact(left, clocks.to_wall(lease.ends_at), lease.fence, mark),
@@ -119,7 +138,10 @@ mod tests {
             assert!(read(provisional).unwrap().is_provisional);
         }
         let whole = ["5", "5@", "5@6", "5@6.", "@6.7", "5@6.7.", "5@6.7.8.9", "5@-6.7"];
-        for bad in whole.into_iter().chain(["5@6.7??", "5@6?.7", "5@6.7.?", "?"]) {
+        for bad in whole
+            .into_iter()
+            .chain(["5@6.7??", "5@6?.7", "5@6.7.?", "?", "5@6.7?s", "5@6.7ss", "s"])
+        {
             let bad = bad.as_bytes();
             assert_eq!(read(bad), None, "{}", bad.escape_ascii());
         }
@@ -132,15 +154,18 @@ mod tests {
             let mut room = [0; SUFFIX_MAX];
             let mut bytes = [b"30000", suffix(&mut room, ends_at, fence)].concat();
             let (ttl, floor) = (Millis::new(30_000), Fence::ZERO);
-            let mut fact = Decided { ttl, ends_at, fence, floor, is_provisional: false };
-            prop_assert_eq!(read(&bytes), Some(fact));
-            bytes.push(PROVISIONAL);
-            fact.is_provisional = true;
-            prop_assert_eq!(read(&bytes), Some(fact));
+            let length = bytes.len();
+            let modes = [Mode::Exclusive, Mode::Shared].into_iter();
+            for (mode, is_provisional) in modes.flat_map(|mode| [(mode, false), (mode, true)]) {
+                bytes.truncate(length);
+                bytes.extend(marks(mode, is_provisional));
+                let fact = Decided { ttl, ends_at, fence, floor, mode, is_provisional };
+                prop_assert_eq!(read(&bytes), Some(fact));
+            }
         }
 
         #[test]
-        fn no_bytes_make_the_reading_panic(bytes in "[0-9@.?]{0,60}") {
+        fn no_bytes_make_the_reading_panic(bytes in "[0-9@.?s]{0,60}") {
             let _ = read(bytes.as_bytes());
         }
     }

@@ -31,8 +31,14 @@ pub struct LockInfo {
     pub raw_label: Option<Vec<u8>>,
     /// How long it has been held.
     pub held_for: Option<Duration>,
+    /// How many readers hold it; zero if a writer does, or nobody.
+    pub readers: u64,
+    /// The labels of those readers who have held it longest. The first of them is also the `label`.
+    pub reader_labels: Vec<String>,
     /// How many wait for it in line.
     pub waiters: u64,
+    /// How many of them wait as readers.
+    pub waiting_readers: u64,
     /// How long the first of them has been waiting.
     pub first_waiting: Option<Duration>,
     /// How much longer the quarantine lasts.
@@ -45,6 +51,7 @@ pub struct LockInfo {
 
 /// One field: its name, the value that a node writes (`None`: it leaves the field out), and how to
 /// read it.
+#[derive(Clone, Copy)]
 struct Field {
     name: &'static str,
     write: fn(&LockAccount) -> Option<FieldValue<'_>>,
@@ -60,6 +67,8 @@ pub enum FieldValue<'a> {
     Number(i64),
     /// A text.
     Text(&'a [u8]),
+    /// Several texts.
+    Texts(&'a [Vec<u8>]),
 }
 
 impl From<FieldValue<'_>> for Reply {
@@ -68,12 +77,15 @@ impl From<FieldValue<'_>> for Reply {
             FieldValue::Nil => Reply::Nil,
             FieldValue::Number(number) => Reply::Integer(number),
             FieldValue::Text(text) => Reply::Text(Cow::Owned(text.to_vec())),
+            FieldValue::Texts(texts) => {
+                Reply::List(texts.iter().map(|text| FieldValue::Text(text).into()).collect())
+            }
         }
     }
 }
 
 /// How many fields there are.
-const COUNT: usize = 10;
+const COUNT: usize = 13;
 
 /// The fields, in the order in which they are written.
 const FIELDS: [Field; COUNT] = [
@@ -109,9 +121,30 @@ const FIELDS: [Field; COUNT] = [
         read: |info, value| info.held_for = length(value),
     },
     Field {
+        name: "readers",
+        write: |account| {
+            let (count, _) = account.readers.as_ref()?;
+            Some(FieldValue::Number(count.cast_signed()))
+        },
+        read: |info, value| info.readers = value.number().unwrap_or_default(),
+    },
+    Field {
+        name: "reader_labels",
+        write: |account| account.readers.as_ref().map(|(_, labels)| FieldValue::Texts(labels)),
+        read: |info, value| info.reader_labels = lines(value),
+    },
+    Field {
         name: "waiters",
         write: |account| Some(FieldValue::Number(account.waiters.cast_signed())),
         read: |info, value| info.waiters = value.number().unwrap_or_default(),
+    },
+    Field {
+        name: "waiting_readers",
+        write: |account| {
+            let count = account.waiting_readers;
+            (count > 0).then_some(FieldValue::Number(count.cast_signed()))
+        },
+        read: |info, value| info.waiting_readers = value.number().unwrap_or_default(),
     },
     Field {
         name: "first_waiting_ms",
@@ -172,7 +205,16 @@ pub fn field_names() -> impl Iterator<Item = &'static str> {
 /// instructions than all else that it does about them.
 #[inline]
 pub fn fields(account: &LockAccount) -> [Option<(&'static str, FieldValue<'_>)>; COUNT] {
-    FIELDS.each_ref().map(|field| Some((field.name, (field.write)(account)?)))
+    // A loop would call each function through its pointer.
+    macro_rules! written {
+        ($($place:literal)*) => {
+            [$({
+                const FIELD: Field = FIELDS[$place];
+                (FIELD.write)(account).map(|value| (FIELD.name, value))
+            }),*]
+        };
+    }
+    written!(0 1 2 3 4 5 6 7 8 9 10 11 12)
 }
 
 /// The reply to `LOCK.INFO`.
@@ -225,6 +267,14 @@ fn line(value: &Reply) -> Option<String> {
     value.text().filter(|text| !text.is_empty()).map(lossy)
 }
 
+/// The texts of a list that are not empty.
+fn lines(value: &Reply) -> Vec<String> {
+    match value {
+        Reply::List(texts) => texts.iter().filter_map(line).collect(),
+        _ => Vec::new(),
+    }
+}
+
 fn lossy(text: &[u8]) -> String {
     String::from_utf8_lossy(text).into_owned()
 }
@@ -240,13 +290,18 @@ mod tests {
         let quarantine = proptest::option::of(length())
             .prop_map(|left| left.map(|left| (left, QuarantineReason::Promotion)));
         let label = proptest::collection::vec(any::<u8>(), 1..9);
+        let labels = proptest::collection::vec("[a-z]{1,5}".prop_map(String::into_bytes), 0..3);
+        let readers = (proptest::option::of((1..9_u64, labels)), 0..3_u64);
         (
             (0..LockState::ALL.len(), 0..=Fence::MAX.get(), length()),
             (proptest::option::of(label), length(), 0..99_u64),
             (proptest::option::of(length()), quarantine, proptest::option::of("[A-Z]{1,9} x")),
+            readers,
         )
-            .prop_map(|((state, fence, left), (label, held_for, waiters), rest)| {
-                LockAccount {
+            .prop_map(
+                |((state, fence, left), (label, held_for, waiters), rest, readers)| LockAccount {
+                    readers: readers.0,
+                    waiting_readers: readers.1,
                     state: LockState::ALL[state],
                     fence: Fence::new(fence).unwrap(),
                     left,
@@ -256,8 +311,8 @@ mod tests {
                     first_waiting: rest.0,
                     quarantine: rest.1,
                     obstacle: rest.2,
-                }
-            })
+                },
+            )
     }
 
     proptest! {
@@ -271,6 +326,10 @@ mod tests {
                 label: account.label.as_deref().map(lossy),
                 raw_label: account.label.clone().filter(|label| is_raw(label)),
                 held_for: Some(account.held_for.into()),
+                readers: account.readers.as_ref().map_or(0, |(count, _)| *count),
+                reader_labels: account.readers.iter().flat_map(|(_, labels)| labels)
+                    .map(|label| lossy(label)).collect(),
+                waiting_readers: account.waiting_readers,
                 waiters: account.waiters,
                 first_waiting: account.first_waiting.map(Duration::from),
                 quarantine_left: account.quarantine.map(|(left, _)| left.into()),

@@ -91,6 +91,7 @@ fields! {
     Held = "held", |told| number(told.node.held);
     Idle = "idle", |told| number(told.server.locks.saturating_sub(told.node.held));
     Grants = "grants", |told| number(told.node.counts.grants);
+    ReaderGrants = "reader_grants", |told| number(told.node.counts.reader_grants);
     HeldByAnother = "held_by_another", |told| number(told.node.counts.held);
     Refusals = "refusals", |told| number(told.node.counts.refusals.iter().sum());
     RefusalsByCode = "refusals_by_code", |told| by_code(&told.node.counts.refusals);

@@ -40,6 +40,8 @@ pub const fn code_of(refusal: &Refusal) -> &'static Code {
         Refusal::Exhausted => &code::EXHAUSTED,
         Refusal::StateFile { .. } => &code::STATEFILE,
         Refusal::BadFence { .. } => &code::BADFENCE,
+        Refusal::NoUpgrade => &code::NOUPGRADE,
+        Refusal::ReadersFull { .. } => &code::READERSFULL,
     }
 }
 
@@ -100,6 +102,13 @@ impl fmt::Display for Refusal {
             Refusal::BadFence { fence, max } => {
                 write!(f, " fence {fence} is above {max}; no node can have issued it yet")
             }
+            Refusal::NoUpgrade => f.write_str(
+                " this token holds the lock as a reader, and a reader cannot become a writer; \
+                 release it first",
+            ),
+            Refusal::ReadersFull { readers, max } => {
+                write!(f, " {readers} readers already hold this lock; allowed: {max}")
+            }
             Refusal::Exhausted => {
                 write!(f, " the fence is {}, the largest there is; no other follows", Fence::MAX)
             }
@@ -158,6 +167,9 @@ mod tests {
                 fence: fence(given),
                 max: fence(max)
             }),
+            Just(Refusal::NoUpgrade),
+            any::<(usize, usize)>()
+                .prop_map(|(readers, max)| Refusal::ReadersFull { readers, max }),
             Just(Refusal::Exhausted),
             ".{0,20}".prop_map(|cause| Refusal::StateFile { cause }),
         ]

@@ -6,7 +6,9 @@
 
 use super::resp;
 use super::spec::{self, keyword};
-use crate::engine::{Claim, Fence, Fencing, LABEL_MAX, Millis, Refusal, TOKEN_MAX, Ticket, Token};
+use crate::engine::{
+    Claim, Fence, Fencing, LABEL_MAX, Millis, Mode, Refusal, TOKEN_MAX, Ticket, Token,
+};
 
 /// A node's limits on requests.
 #[derive(Clone, Copy, Debug)]
@@ -27,11 +29,10 @@ pub const WAIT_MAX: Millis = Millis::new(86_400_000);
 /// The longest name of a channel, in bytes.
 pub const CHANNEL_MAX: usize = 256;
 
-/// `LOCK.ACQUIRE key token ttl [LABEL label] [WAIT ms | QUEUE ms TICKET ticket NOTIFY channel]`,
-/// after the key.
+/// `LOCK.ACQUIRE key token ttl [SHARED] [LABEL label] [WAIT ms | QUEUE ...]`, after the key.
 #[derive(Clone, Debug)]
 pub struct Acquire<'a> {
-    /// Token and ttl.
+    /// Token, ttl and mode.
     pub claim: Claim<'a>,
     /// The holder's label, for people; may be empty.
     pub label: &'a [u8],
@@ -61,10 +62,10 @@ pub struct Queue<'a> {
     pub channel: &'a [u8],
 }
 
-/// `LOCK.EXTEND key token ttl [FENCE f [REPAIR [LABEL label]]]`, after the key.
+/// `LOCK.EXTEND key token ttl [SHARED] [FENCE f [REPAIR [LABEL label]]]`, after the key.
 #[derive(Clone, Copy, Debug)]
 pub struct Extend<'a> {
-    /// Token and ttl.
+    /// Token, ttl and mode.
     pub claim: Claim<'a>,
     /// What to do about fences.
     pub fencing: Fencing<'a>,
@@ -73,30 +74,34 @@ pub struct Extend<'a> {
 /// A command about one lock, as a client sends it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Request<'a> {
-    /// `LOCK.ACQUIRE key token ttl [LABEL label] [WAIT ms | QUEUE ...]`
+    /// `LOCK.ACQUIRE key token ttl [SHARED] [LABEL label] [WAIT ms | QUEUE ...]`
     Acquire {
         /// Proves the claim.
         token: &'a [u8],
         /// The length of lease that is asked for.
         ttl: Millis,
+        /// How the lock is asked for.
+        mode: Mode,
         /// The holder's label, for people; may be empty.
         label: &'a [u8],
         /// Whether it waits if the lock is not free.
         waiting: WaitMode<'a>,
     },
-    /// `LOCK.RELEASE key token [QUEUE ...]`
+    /// `LOCK.RELEASE key token [[SHARED] QUEUE ...]`
     Release {
         /// Proves the claim.
         token: &'a [u8],
-        /// Puts a ticket in line.
-        queue: Option<Queue<'a>>,
+        /// Puts a ticket in line, which waits for the lock in this mode.
+        queue: Option<(Mode, Queue<'a>)>,
     },
-    /// `LOCK.EXTEND key token ttl [FENCE fence [REPAIR [LABEL label]]]`
+    /// `LOCK.EXTEND key token ttl [SHARED] [FENCE fence [REPAIR [LABEL label]]]`
     Extend {
         /// Proves the claim.
         token: &'a [u8],
         /// The length of lease that is asked for.
         ttl: Millis,
+        /// [`Mode::Shared`] makes the lease a reader's.
+        mode: Mode,
         /// What to do about fences.
         fencing: Fencing<'a>,
     },
@@ -122,8 +127,9 @@ impl<'a> Request<'a> {
         args.push(key);
         let ticket = self.queue().map(|queue| queue.ticket.to_bytes()).unwrap_or_default();
         match self {
-            Request::Acquire { token, ttl, label, waiting } => {
+            Request::Acquire { token, ttl, mode, label, waiting } => {
                 args.extend([token, first.format(ttl.get()).as_bytes()]);
+                args.mode(*mode);
                 args.label(label);
                 match waiting {
                     WaitMode::Not => {}
@@ -136,12 +142,14 @@ impl<'a> Request<'a> {
             }
             Request::Release { token, queue } => {
                 args.push(token);
-                if let Some(queue) = queue {
+                if let Some((mode, queue)) = queue {
+                    args.mode(*mode);
                     args.queue(queue, &ticket, &mut second);
                 }
             }
-            Request::Extend { token, ttl, fencing } => {
+            Request::Extend { token, ttl, mode, fencing } => {
                 args.extend([token, first.format(ttl.get()).as_bytes()]);
+                args.mode(*mode);
                 args.fencing(fencing, &mut second);
             }
             Request::Raise { token, fence } => {
@@ -167,6 +175,7 @@ impl<'a> Request<'a> {
             (spec::ACQUIRE, _) => acquire(rest, limits).map(|asked| Request::Acquire {
                 token: asked.claim.token.as_bytes(),
                 ttl: asked.claim.ttl,
+                mode: asked.claim.mode,
                 label: asked.label,
                 waiting: asked.waiting,
             }),
@@ -176,6 +185,7 @@ impl<'a> Request<'a> {
             (spec::EXTEND, _) => extend(rest, limits).map(|asked| Request::Extend {
                 token: asked.claim.token.as_bytes(),
                 ttl: asked.claim.ttl,
+                mode: asked.claim.mode,
                 fencing: asked.fencing,
             }),
             (spec::FENCE, [bytes, number]) => token(bytes, limits)
@@ -202,7 +212,7 @@ impl<'a> Request<'a> {
     const fn queue(&self) -> Option<&Queue<'a>> {
         match self {
             Request::Acquire { waiting: WaitMode::Queue(queue), .. }
-            | Request::Release { queue: Some(queue), .. } => Some(queue),
+            | Request::Release { queue: Some((_, queue)), .. } => Some(queue),
             Request::Acquire { .. }
             | Request::Release { .. }
             | Request::Extend { .. }
@@ -214,7 +224,7 @@ impl<'a> Request<'a> {
 }
 
 /// No command has more arguments than this, its name and its key included.
-pub const ARGS_MAX: usize = 12;
+pub const ARGS_MAX: usize = 13;
 
 /// The arguments of a command that is being built.
 struct Packer<'b> {
@@ -230,6 +240,12 @@ impl<'b> Packer<'b> {
 
     fn extend<const N: usize>(&mut self, args: [&'b [u8]; N]) {
         args.into_iter().for_each(|arg| self.push(arg));
+    }
+
+    fn mode(&mut self, mode: Mode) {
+        if mode.is_shared() {
+            self.push(keyword::SHARED.as_bytes());
+        }
     }
 
     /// An empty label is none.
@@ -265,12 +281,13 @@ impl<'b> Packer<'b> {
 /// `BADTOKEN`, `BADTTL`, `BADARG`.
 pub fn acquire<'a>(args: &[&'a [u8]], limits: Limits) -> Result<Acquire<'a>, Refusal> {
     let claim = claim(args, limits)?;
-    let (label, waiting) = match options(args) {
-        // Most requests have none.
-        [] => (&[][..], WaitMode::Not),
-        options => acquire_options(options)?,
-    };
-    Ok(Acquire { claim, label, waiting })
+    let options = options(args);
+    // Most requests have none.
+    if options.is_empty() {
+        return Ok(Acquire { claim, label: &[], waiting: WaitMode::Not });
+    }
+    let AcquireOptions { mode, label, waiting } = acquire_options(options)?;
+    Ok(Acquire { claim: Claim { mode, ..claim }, label, waiting })
 }
 
 /// Reads the arguments of `LOCK.EXTEND` after the key.
@@ -279,7 +296,12 @@ pub fn acquire<'a>(args: &[&'a [u8]], limits: Limits) -> Result<Acquire<'a>, Ref
 /// `BADTOKEN`, `BADTTL`, `BADARG`.
 pub fn extend<'a>(args: &[&'a [u8]], limits: Limits) -> Result<Extend<'a>, Refusal> {
     let claim = claim(args, limits)?;
-    Ok(Extend { claim, fencing: fencing(options(args))? })
+    let options = options(args);
+    if options.is_empty() {
+        return Ok(Extend { claim, fencing: Fencing::Keep });
+    }
+    let (mode, fencing) = extend_options(options)?;
+    Ok(Extend { claim: Claim { mode, ..claim }, fencing })
 }
 
 /// Reads a token.
@@ -305,15 +327,32 @@ pub fn fence(bytes: &[u8]) -> Result<Fence, Refusal> {
     }
 }
 
+/// The options of `LOCK.ACQUIRE`.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct AcquireOptions<'a> {
+    /// How the lock is asked for.
+    pub mode: Mode,
+    /// The holder's label, for people; may be empty.
+    pub label: &'a [u8],
+    /// Whether it waits if the lock is not free.
+    pub waiting: WaitMode<'a>,
+}
+
+impl AcquireOptions<'_> {
+    /// What a request without options asks for.
+    pub const NONE: AcquireOptions<'static> =
+        AcquireOptions { mode: Mode::Exclusive, label: &[], waiting: WaitMode::Not };
+}
+
 /// Reads the options after the ttl of `LOCK.ACQUIRE`: each at most once, in any order.
 ///
 /// # Errors
 /// `BADARG`.
-pub fn acquire_options<'a>(options: &[&'a [u8]]) -> Result<(&'a [u8], WaitMode<'a>), Refusal> {
-    const ALLOWED: &str = "LABEL label, WAIT ms, QUEUE ms TICKET ticket NOTIFY channel";
+pub fn acquire_options<'a>(options: &[&'a [u8]]) -> Result<AcquireOptions<'a>, Refusal> {
+    const ALLOWED: &str = "SHARED, LABEL label, WAIT ms, QUEUE ms TICKET ticket NOTIFY channel";
     let bad =
         |given: &[u8], what| Refusal::BadArg { given: given.to_vec(), what, allowed: ALLOWED };
-    let (mut label, mut waiting) = (&[][..], WaitMode::Not);
+    let AcquireOptions { mut mode, mut label, mut waiting } = AcquireOptions::NONE;
     let mut rest = options;
     while let [name, after @ ..] = rest {
         rest = match after {
@@ -325,45 +364,66 @@ pub fn acquire_options<'a>(options: &[&'a [u8]]) -> Result<(&'a [u8], WaitMode<'
                 waiting = WaitMode::Block(wait(ms)?);
                 after
             }
+            after if is(name, keyword::SHARED) && mode == Mode::Exclusive => {
+                mode = Mode::Shared;
+                after
+            }
             _ if is(name, keyword::QUEUE) && waiting == WaitMode::Not => {
                 let (queue, after) = queue(rest)?;
                 waiting = WaitMode::Queue(queue);
                 after
             }
-            // A known option in the wrong place gets a more precise error.
-            _ if is(name, keyword::LABEL) => match label {
-                [] => return Err(bad(name, "option without a value")),
-                _ => return Err(bad(name, "repeated option")),
-            },
-            _ if is(name, keyword::WAIT) || is(name, keyword::QUEUE) => match waiting {
-                WaitMode::Not => return Err(bad(name, "option without a value")),
-                WaitMode::Block(_) | WaitMode::Queue(_) => {
-                    return Err(bad(name, "second way to wait"));
-                }
-            },
-            _ => return Err(bad(name, "option")),
+            _ => {
+                let read = AcquireOptions { mode, label, waiting };
+                return Err(bad(name, fault(name, &read)));
+            }
         };
     }
-    Ok((label, waiting))
+    Ok(AcquireOptions { mode, label, waiting })
+}
+
+/// What is wrong with an option that cannot be read after these.
+fn fault(name: &[u8], read: &AcquireOptions<'_>) -> &'static str {
+    let (is_label, is_wait) =
+        (is(name, keyword::LABEL), is(name, keyword::WAIT) || is(name, keyword::QUEUE));
+    if is_wait && read.waiting != WaitMode::Not {
+        "second way to wait"
+    } else if is(name, keyword::SHARED) || is_label && !read.label.is_empty() {
+        "repeated option"
+    } else if is_label || is_wait {
+        "option without a value"
+    } else {
+        "option"
+    }
 }
 
 /// Reads the options after the token of `LOCK.RELEASE`.
 ///
 /// # Errors
 /// `BADARG`.
-pub fn release_options<'a>(options: &[&'a [u8]]) -> Result<Option<Queue<'a>>, Refusal> {
+pub fn release_options<'a>(options: &[&'a [u8]]) -> Result<Option<(Mode, Queue<'a>)>, Refusal> {
     let bad = |given: &[u8], what| Refusal::BadArg {
         given: given.to_vec(),
         what,
-        allowed: "QUEUE ms TICKET ticket NOTIFY channel",
+        allowed: "QUEUE ms TICKET ticket NOTIFY channel, or SHARED before it",
     };
-    match options {
-        [] => Ok(None),
-        [name, ..] if !is(name, keyword::QUEUE) => Err(bad(name, "option")),
-        _ => match queue(options)? {
-            (queue, []) => Ok(Some(queue)),
+    let (mode, rest) = mode(options);
+    match (options, rest) {
+        ([], _) => Ok(None),
+        ([name], []) => Err(bad(name, "option without QUEUE")),
+        (_, [name, ..]) if !is(name, keyword::QUEUE) => Err(bad(name, "option")),
+        (..) => match queue(rest)? {
+            (queue, []) => Ok(Some((mode, queue))),
             (_, [extra, ..]) => Err(bad(extra, "argument at the end")),
         },
+    }
+}
+
+/// Reads `SHARED` if it comes first. Returns the mode, and the arguments after it.
+fn mode<'s, 'a>(options: &'s [&'a [u8]]) -> (Mode, &'s [&'a [u8]]) {
+    match options {
+        [name, after @ ..] if is(name, keyword::SHARED) => (Mode::Shared, after),
+        _ => (Mode::Exclusive, options),
     }
 }
 
@@ -415,15 +475,21 @@ fn is(given: &[u8], name: &str) -> bool {
     given.eq_ignore_ascii_case(name.as_bytes())
 }
 
-/// Reads `[FENCE f [REPAIR [LABEL label]]]`.
+/// Reads the options after the ttl of `LOCK.EXTEND`.
 ///
 /// # Errors
 /// `BADARG`.
-pub fn fencing<'a>(options: &[&'a [u8]]) -> Result<Fencing<'a>, Refusal> {
+pub fn extend_options<'a>(options: &[&'a [u8]]) -> Result<(Mode, Fencing<'a>), Refusal> {
+    let (mode, rest) = mode(options);
+    Ok((mode, fencing(rest)?))
+}
+
+/// Reads `[FENCE f [REPAIR [LABEL label]]]`.
+fn fencing<'a>(options: &[&'a [u8]]) -> Result<Fencing<'a>, Refusal> {
     let bad = |given: &[u8]| Refusal::BadArg {
         given: given.to_vec(),
         what: "option",
-        allowed: "FENCE f, FENCE f REPAIR, or FENCE f REPAIR LABEL label",
+        allowed: "SHARED, FENCE f, FENCE f REPAIR, or FENCE f REPAIR LABEL label",
     };
     match options {
         [] => Ok(Fencing::Keep),
@@ -460,7 +526,7 @@ pub fn number(bytes: &[u8]) -> Option<u64> {
 fn claim<'a>(args: &[&'a [u8]], limits: Limits) -> Result<Claim<'a>, Refusal> {
     let token = token(args.first().copied().unwrap_or_default(), limits)?;
     let ttl = ttl(args.get(1).copied().unwrap_or_default(), limits)?;
-    Ok(Claim { token, ttl })
+    Ok(Claim { token, ttl, mode: Mode::Exclusive })
 }
 
 fn options<'s, 'a>(args: &'s [&'a [u8]]) -> &'s [&'a [u8]] {
@@ -503,7 +569,8 @@ mod tests {
             refusal(acquire(&[&[&b"t"[..], b"5"], options].concat(), LIMITS))
         };
         assert_eq!(parse(&[b"label", b"me"]), "");
-        let allowed = "allowed: LABEL label, WAIT ms, QUEUE ms TICKET ticket NOTIFY channel";
+        let allowed =
+            "allowed: SHARED, LABEL label, WAIT ms, QUEUE ms TICKET ticket NOTIFY channel";
         assert_eq!(parse(&[b"NOW"]), format!("BADARG option 'NOW'; {allowed}"));
         assert_eq!(parse(&[b"LABEL"]), format!("BADARG option without a value 'LABEL'; {allowed}"));
         assert!(parse(&[b"LABEL", &[b'x'; 129]]).starts_with("BADARG label 'xxx"));
@@ -514,9 +581,10 @@ mod tests {
     fn waits_are_read_in_any_order_and_once() {
         let parse = |line: &str| {
             let args: Vec<&[u8]> = line.split(' ').map(str::as_bytes).collect();
-            acquire_options(&args).map_err(|refusal| refusal.to_string()).map(|(label, waiting)| {
-                let label = label.escape_ascii().to_string();
-                match waiting {
+            acquire_options(&args).map_err(|refusal| refusal.to_string()).map(|options| {
+                let mode = if options.mode.is_shared() { "reader " } else { "" };
+                let label = format!("{mode}{}", options.label.escape_ascii());
+                match options.waiting {
                     WaitMode::Not => format!("{label} not"),
                     WaitMode::Block(wait) => format!("{label} {wait}"),
                     WaitMode::Queue(Queue { wait, ticket, channel }) => {
@@ -527,6 +595,10 @@ mod tests {
         };
         assert_eq!(parse("LABEL me").unwrap(), "me not");
         assert_eq!(parse("wait 0").unwrap(), " 0 ms");
+        assert_eq!(parse("shared").unwrap(), "reader  not");
+        for line in ["SHARED LABEL me WAIT 7", "LABEL me SHARED WAIT 7", "WAIT 7 LABEL me SHARED"] {
+            assert_eq!(parse(line).unwrap(), "reader me 7 ms", "{line}");
+        }
         assert_eq!(parse("LABEL me WAIT 86400000").unwrap(), "me 86400000 ms");
         let queued = "QUEUE 5 TICKET 7-x NOTIFY here";
         assert_eq!(parse(queued).unwrap(), " 5 ms 7-x here");
@@ -538,6 +610,7 @@ mod tests {
             ("WAIT -1", "BADARG wait '-1'; "),
             ("WAIT 1 WAIT 1", "BADARG second way to wait 'WAIT'; "),
             ("LABEL a LABEL b", "BADARG repeated option 'LABEL'; "),
+            ("SHARED SHARED", "BADARG repeated option 'SHARED'; "),
             ("WAIT 1 QUEUE 5 TICKET 7-x NOTIFY here", "BADARG second way to wait 'QUEUE'; "),
             ("QUEUE 5 TICKET 7-x NOTIFY here WAIT 1", "BADARG second way to wait 'WAIT'; "),
             ("QUEUE 5", "BADARG option 'QUEUE'; "),
@@ -551,7 +624,12 @@ mod tests {
         }
         let words: Vec<&[u8]> = queued.split(' ').map(str::as_bytes).collect();
         assert_eq!(release_options(&[]), Ok(None));
-        assert_eq!(release_options(&words).unwrap().unwrap().channel, b"here");
+        let (mode, queue) = release_options(&words).unwrap().unwrap();
+        assert_eq!((mode, queue.channel), (Mode::Exclusive, &b"here"[..]));
+        let reads = [&[&b"shared"[..]], &words[..]].concat();
+        assert_eq!(release_options(&reads).unwrap(), Some((Mode::Shared, queue)));
+        let alone = refusal(release_options(&[b"SHARED"]));
+        assert!(alone.starts_with("BADARG option without QUEUE 'SHARED'"), "{alone}");
         let more = [&words[..], &[b"LABEL"]].concat();
         assert!(refusal(release_options(&more)).starts_with("BADARG argument at the end 'LABEL'"));
         assert!(refusal(release_options(&[b"WAIT", b"1"])).starts_with("BADARG option 'WAIT'"));
@@ -562,6 +640,13 @@ mod tests {
         let parse = |options: &[&'static [u8]]| {
             extend(&[&[&b"t"[..], b"5"], options].concat(), LIMITS).map(|extend| extend.fencing)
         };
+        let mode = |options: &[&'static [u8]]| {
+            extend(&[&[&b"t"[..], b"5"], options].concat(), LIMITS).map(|extend| extend.claim.mode)
+        };
+        assert_eq!(mode(&[b"shared"]), Ok(Mode::Shared));
+        assert_eq!(mode(&[b"SHARED", b"FENCE", b"7", b"REPAIR"]), Ok(Mode::Shared));
+        assert_eq!(mode(&[b"FENCE", b"7"]), Ok(Mode::Exclusive));
+        assert!(refusal(mode(&[b"FENCE", b"7", b"SHARED"])).contains("'SHARED'"));
         assert_eq!(parse(&[]).unwrap(), Fencing::Keep);
         assert_eq!(parse(&[b"fence", b"7"]).unwrap(), Fencing::Raise(Fence::new(7).unwrap()));
         let repair = parse(&[b"FENCE", b"7", b"repair"]).unwrap();
@@ -617,16 +702,23 @@ mod tests {
         let label = &brought.label[..];
         let repairs = [label, b""].map(|label| Fencing::Repair { fence, label });
         let fences = [Fencing::Keep, Fencing::Raise(fence), repairs[0], repairs[1]];
+        let kinds = [(Mode::Exclusive, label), (Mode::Shared, label), (Mode::Shared, b"")];
         let acquires = waits.into_iter().flat_map(|waiting| {
-            [&brought.label[..], b""].map(|label| Request::Acquire {
+            kinds.map(|(mode, label)| Request::Acquire {
                 token,
                 ttl,
+                mode,
                 label,
                 waiting: waiting.clone(),
             })
         });
-        let extends = fences.map(|fencing| Request::Extend { token, ttl, fencing });
-        let releases = [None, Some(queue)].map(|queue| Request::Release { token, queue });
+        let modes = [Mode::Exclusive, Mode::Shared];
+        let extends = fences
+            .into_iter()
+            .flat_map(|fencing| modes.map(|mode| Request::Extend { token, ttl, mode, fencing }));
+        let queues = modes.map(|mode| Some((mode, queue.clone())));
+        let releases =
+            [None].into_iter().chain(queues).map(|queue| Request::Release { token, queue });
         let rest = [Request::Raise { token, fence }, Request::Fence, Request::Info];
         acquires.chain(extends).chain(releases).chain(rest).collect()
     }

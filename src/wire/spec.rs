@@ -6,8 +6,8 @@
 use std::ffi::CStr;
 
 use super::code::{
-    BADARG, BADFENCE, BADTOKEN, BADTTL, Code, EXHAUSTED, NOPERM, QUARANTINE, QUEUEFULL, STATEFILE,
-    WRONGTYPE,
+    BADARG, BADFENCE, BADTOKEN, BADTTL, Code, EXHAUSTED, NOPERM, NOUPGRADE, QUARANTINE, QUEUEFULL,
+    READERSFULL, STATEFILE, WRONGTYPE,
 };
 
 /// The release that introduced all of these commands.
@@ -54,6 +54,8 @@ const fn text(name: &'static CStr) -> &'static str {
 
 /// The keywords of options.
 pub mod keyword {
+    /// As a reader.
+    pub const SHARED: &str = "SHARED";
     /// The label of the holder.
     pub const LABEL: &str = super::text(super::c_names::LABEL);
     /// Blocks the connection.
@@ -189,6 +191,15 @@ const FENCE_ARG: Arg = arg(
     "1 .. 9007199254740991",
     "Raises the counter, and the fence of the lease, to at least this.",
 );
+const SHARED: Arg = option(
+    keyword::SHARED,
+    arg(
+        "shared",
+        ArgKind::Keyword,
+        "",
+        "As a reader: any number of readers may hold the lock together, and no writer beside them.",
+    ),
+);
 const QUEUE_ARGS: &[Arg] = &[
     word(
         keyword::QUEUE,
@@ -238,7 +249,7 @@ pub const COMMANDS: &[Command] = &[
     Command {
         name: ACQUIRE,
         summary: "Takes the lease on a lock, if nobody holds it, or waits for it.",
-        complexity: "O(1); O(log(N)) where N wait for the lock",
+        complexity: "O(1); O(log(N)) where N wait for the lock or read",
         arity: -4,
         flags: "write deny-oom blocking fast",
         acl_categories: "write fast blocking",
@@ -247,6 +258,7 @@ pub const COMMANDS: &[Command] = &[
             KEY,
             TOKEN,
             TTL,
+            SHARED,
             option(keyword::LABEL, LABEL),
             Arg {
                 optional: true,
@@ -273,29 +285,44 @@ pub const COMMANDS: &[Command] = &[
         replies: &[
             (
                 "Integer >= 1",
-                "Granted: the fence, larger than every fence of this lock before. \
-              For the holder's own token, the same fence again; the lease never becomes shorter.",
+                "Granted: the fence, larger than every fence of this lock before. A reader's is at \
+                 least as large, and smaller than every later writer's. For the holder's own \
+                 token, the same fence again; the lease never becomes shorter.",
             ),
             (
                 "Null",
-                "Another token holds the lock, or somebody else is first in line. Nothing has \
-                 changed, except that a ticket is in line now. With WAIT: the wait is over.",
+                "Another token holds the lock (for a reader: a writer does), or somebody else is \
+                 first in line. Nothing has changed, except that a ticket is in line now. With \
+                 WAIT: the wait is over.",
             ),
         ],
         errors: &[
-            BADTTL, BADTOKEN, BADARG, WRONGTYPE, QUARANTINE, QUEUEFULL, NOPERM, EXHAUSTED,
+            BADTTL,
+            BADTOKEN,
+            BADARG,
+            WRONGTYPE,
+            QUARANTINE,
+            QUEUEFULL,
+            READERSFULL,
+            NOUPGRADE,
+            NOPERM,
+            EXHAUSTED,
             STATEFILE,
         ],
     },
     Command {
         name: RELEASE,
         summary: "Gives the lease back, or the place in line.",
-        complexity: "O(1); O(log(N)) where N wait for the lock",
+        complexity: "O(1); O(log(N)) where N wait for the lock or read",
         arity: -3,
         flags: "write fast",
         acl_categories: "write fast",
         key: Some(KeyUse::Update),
-        args: &[KEY, TOKEN, Arg { optional: true, ..block("queue", QUEUE_ARGS) }],
+        args: &[
+            KEY,
+            TOKEN,
+            Arg { optional: true, ..block("wait", &[SHARED, block("queue", QUEUE_ARGS)]) },
+        ],
         replies: &[
             ("Integer 1", "Released."),
             ("Integer 0", "Another token holds the lock. Nothing has changed."),
@@ -311,7 +338,7 @@ pub const COMMANDS: &[Command] = &[
     Command {
         name: EXTEND,
         summary: "Extends the holder's lease to ttl from now.",
-        complexity: "O(1)",
+        complexity: "O(1); O(log(N)) where N read",
         arity: -4,
         flags: "write fast",
         acl_categories: "write fast",
@@ -320,6 +347,7 @@ pub const COMMANDS: &[Command] = &[
             KEY,
             TOKEN,
             TTL,
+            SHARED,
             Arg {
                 name: "fencing",
                 kind: ArgKind::Block(&[
@@ -402,7 +430,7 @@ pub const COMMANDS: &[Command] = &[
     Command {
         name: INFO,
         summary: "Describes a lock: state, fence, time left, label of the holder.",
-        complexity: "O(1)",
+        complexity: "O(1); O(N) where N read",
         arity: 2,
         flags: "readonly fast",
         acl_categories: "read fast",
@@ -411,8 +439,10 @@ pub const COMMANDS: &[Command] = &[
         replies: &[(
             "Map",
             "`state` (`free`, `held` or `reserved`), `fence`, `ttl_left_ms`, `label` (null without \
-             one), `held_for_ms`, `waiters`, `first_waiting_ms` (null without one); on a \
-             quarantined node, `quarantine_left_ms` and `quarantine_reason`; and on a node that \
+             one), `held_for_ms`, `waiters`, `first_waiting_ms` (null without one); where \
+             readers hold it, `readers` and `reader_labels`; where readers wait, \
+             `waiting_readers`; on a quarantined node, `quarantine_left_ms` and \
+             `quarantine_reason`; and on a node that \
              grants nothing, `node_state`.",
         )],
         errors: &[WRONGTYPE],
@@ -432,7 +462,7 @@ pub const COMMANDS: &[Command] = &[
 ];
 
 impl Command {
-    /// The syntax line, as in `LOCK.ACQUIRE key token ttl [LABEL label]`.
+    /// The syntax line, as in `LOCK.ACQUIRE key token ttl [SHARED] [LABEL label]`.
     pub fn syntax(&self) -> String {
         let mut line = self.name.to_owned();
         syntax_of(self.args, &mut line);
@@ -491,12 +521,12 @@ mod tests {
         let syntax = |name| Command::named(name).unwrap().syntax();
         assert_eq!(
             syntax("LOCK.ACQUIRE"),
-            "LOCK.ACQUIRE key token ttl [LABEL label] \
+            "LOCK.ACQUIRE key token ttl [SHARED] [LABEL label] \
              [WAIT ms | QUEUE ms TICKET ticket NOTIFY channel]"
         );
         assert_eq!(
             syntax("LOCK.EXTEND"),
-            "LOCK.EXTEND key token ttl [FENCE fence [REPAIR [LABEL label]]]"
+            "LOCK.EXTEND key token ttl [SHARED] [FENCE fence [REPAIR [LABEL label]]]"
         );
         assert_eq!(syntax("LOCK.FENCE"), "LOCK.FENCE key [token fence]");
         assert_eq!(syntax("LOCK.HELP"), "LOCK.HELP");

@@ -15,6 +15,7 @@ mod metrics;
 mod names;
 mod output;
 mod promises;
+mod readers;
 mod renewal;
 mod replies;
 mod restarts;

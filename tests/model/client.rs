@@ -6,8 +6,8 @@
 //! has ended.
 
 use lockmod::engine::{
-    Answer, Attempt, Extension, Fence, Instant, Millis, NodeSet, Quorum, RaiseAnswer, Renewal,
-    RenewalStep, RoundNumber, Schedule, Step, Terms,
+    Answer, Attempt, Extension, Fence, Instant, Millis, Mode, NodeSet, Quorum, RaiseAnswer,
+    Renewal, RenewalStep, RoundNumber, Schedule, Step, Terms,
 };
 
 use super::node::TTL;
@@ -65,6 +65,8 @@ pub(crate) struct Tally {
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct Client {
     ttls: Ttls,
+    /// How it asks for the lock.
+    pub(crate) asks: Mode,
     pub(crate) phase: Phase,
     /// How many acquisitions were begun.
     pub(crate) begun: u8,
@@ -101,9 +103,10 @@ fn started_at(round: u8) -> Instant {
 }
 
 impl Client {
-    pub(crate) fn new(ttls: Ttls) -> Client {
+    pub(crate) fn new(ttls: Ttls, asks: Mode) -> Client {
         Client {
             ttls,
+            asks,
             phase: Phase::Idle,
             begun: 0,
             closed: 0,
@@ -159,9 +162,26 @@ impl Client {
         self.rounds().any(|round| self.is_open(round))
     }
 
-    pub(crate) fn start(&mut self, quorum: Quorum) {
+    pub(crate) fn start(&mut self, quorum: Quorum, defect: Defect) {
         self.begun += 1;
-        self.phase = Phase::Attempting(Attempt::new(quorum, self.ttls.terms(0), START));
+        let attempt = Attempt::new(quorum, self.ttls.terms(0), START);
+        let counts_as = if defect == Defect::WritersAcceptMore { Mode::Shared } else { self.asks };
+        self.phase = Phase::Attempting(attempt.asking(counts_as));
+    }
+
+    /// What it relies on, or asks for.
+    pub(crate) fn mode(&self) -> Mode {
+        match &self.phase {
+            Phase::Holding(renewal, _) => renewal.mode(),
+            Phase::Idle | Phase::Attempting(_) => self.asks,
+        }
+    }
+
+    /// A writer is a reader from here on.
+    pub(crate) fn downgrade(&mut self) {
+        if let Phase::Holding(renewal, _) = &mut self.phase {
+            renewal.downgrade();
+        }
     }
 
     /// The clock passes the end of the oldest open window.
@@ -175,7 +195,7 @@ impl Client {
 
     /// Ends the acquisition, whatever it came to.
     pub(crate) fn finish(&mut self) {
-        *self = Client { begun: self.begun, ..Client::new(self.ttls) };
+        *self = Client { begun: self.begun, ..Client::new(self.ttls, self.asks) };
     }
 
     /// Begins a renewal, if the machine allows it.
@@ -285,7 +305,7 @@ impl Client {
 
     fn won(&mut self, quorum: Quorum, fence: Fence, ends_at: Instant, laggards: NodeSet) -> Wish {
         let renewal = Renewal::new(quorum, self.ttls.terms(0), SCHEDULE, START, ends_at);
-        self.phase = Phase::Holding(renewal, RoundNumber::default());
+        self.phase = Phase::Holding(renewal.holding(self.asks), RoundNumber::default());
         self.fence = fence;
         (self.tally, self.raising) = (Tally::default(), None);
         Wish::Won { fence, laggards }

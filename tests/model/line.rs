@@ -2,9 +2,9 @@
 //! clients with its `Attempt` and `Waiting`.
 //!
 //! Clients are numbered by the age of their tickets, client 0 is the oldest; they begin in any
-//! order, as clients with unlike clocks do. Replies arrive at once or, where a client gives up,
-//! never; requests and wakes take their time. Wakes get lost, reservations lapse, connections
-//! break, waiters go away and holders die, each as often as the bounds allow.
+//! order, as clients with unlike clocks do. Some ask as readers. Replies arrive at once or, where a
+//! client gives up, never; requests and wakes take their time. Wakes get lost, reservations lapse,
+//! connections break, waiters go away and holders die, each as often as the bounds allow.
 //!
 //! That the oldest waiter gets the lock is checked in each state: from there on nothing goes wrong
 //! any more, everything that is on its way arrives, whoever holds the lock releases it, and
@@ -16,8 +16,8 @@ use std::sync::Arc;
 
 use lockmod::engine::{
     Acquired, Answer, Attempt, Claim, Clocks, ConnectionId, Extended, Fence, Grant, Instant, Line,
-    Lock, Millis, NodeSet, Promises, Queued, Quorum, RaiseAnswer, Room, Step, Terms, Ticket, Token,
-    Turn, UnixTime, Waiter, Waiting,
+    Lock, Millis, Mode, NodeSet, Promises, Queued, Quorum, RaiseAnswer, Room, Step, Terms, Ticket,
+    Token, Turn, UnixTime, Waiter, Waiting,
 };
 use stateright::{Model, Property};
 
@@ -36,6 +36,8 @@ pub(crate) enum Defect {
     NoReservation,
     /// Each node serves tickets in the order in which they came to it.
     OrderOfArrival,
+    /// A reader is let in beside readers, whoever waits.
+    ReadersPass,
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -43,6 +45,8 @@ pub(crate) struct Bounds {
     pub(crate) nodes: usize,
     /// Who come to acquire. One more has the lock from the start, on all nodes.
     pub(crate) clients: usize,
+    /// Which of them ask as readers: bits.
+    pub(crate) readers: u8,
     /// Of each client, until nothing goes wrong any more.
     pub(crate) attempts: u8,
     pub(crate) lost_wakes: u8,
@@ -64,6 +68,7 @@ impl Bounds {
         Bounds {
             nodes,
             clients,
+            readers: 0,
             attempts: 2,
             lost_wakes: 0,
             lapses: 0,
@@ -92,15 +97,21 @@ pub(crate) enum Witness {
     WonAtOnce,
     /// Only a timer helped.
     HelpedByTimer,
+    /// Several readers had the lock together.
+    ReadTogether,
+    /// A node called several readers at once.
+    CalledTogether,
 }
 
 impl Witness {
-    const ALL: [Witness; 5] = [
+    const ALL: [Witness; 7] = [
         Witness::WonWhenCalled,
         Witness::TakenOver,
         Witness::CalledInVain,
         Witness::WonAtOnce,
         Witness::HelpedByTimer,
+        Witness::ReadTogether,
+        Witness::CalledTogether,
     ];
 }
 
@@ -204,7 +215,8 @@ pub(crate) enum Action {
     Die(usize),
     /// The lease of one that died ends at a node.
     Expire(usize),
-    Lapse(usize),
+    /// The reservation of a client lapses at a node.
+    Lapse(usize, usize),
     /// The connection of a client to a node breaks, and comes back.
     Break(usize, usize),
 }
@@ -228,8 +240,23 @@ impl Node {
         }
     }
 
-    fn holder(&self) -> Option<usize> {
-        self.lock.lease(NOW).map(|lease| owner(lease.token))
+    fn holders(&self) -> impl Iterator<Item = usize> {
+        self.lock.written_leases().map(|lease| owner(lease.token))
+    }
+
+    fn holds(&self, token: &[u8]) -> bool {
+        Token::new(token, 1).is_ok_and(|token| self.lock.lease_of(token).is_some())
+    }
+
+    /// What is a reader's is in the order of tokens: locks that are alike are equal.
+    fn settle(&mut self) {
+        if self.lock.has_leases() && self.lock.mode().is_shared() {
+            let mut leases: Vec<_> = self.lock.written_leases().collect();
+            leases.sort_by_key(|lease| lease.token.as_bytes());
+            let mut settled = Lock::free(self.lock.counter(), NOW);
+            leases.into_iter().for_each(|lease| settled.apply(lease, NOW));
+            self.lock = settled;
+        }
     }
 
     /// The client's ticket, as this node orders it.
@@ -244,7 +271,7 @@ impl Node {
     fn known_ticket(&self, client: usize, defect: Defect) -> Ticket {
         let start = match defect {
             Defect::OrderOfArrival => u64::from(self.arrived[client]).max(1),
-            Defect::None | Defect::NoReservation => 1 + client as u64,
+            Defect::None | Defect::NoReservation | Defect::ReadersPass => 1 + client as u64,
         };
         Ticket::new(start, &[b'a' + client as u8]).expect("a ticket")
     }
@@ -254,14 +281,33 @@ impl Node {
         !self.line.is_empty() && self.line.has(&Waiter::Ticket(self.known_ticket(client, defect)))
     }
 
-    fn reserved_for(&self) -> Option<usize> {
-        self.line.reserved_for().map(client_of)
+    /// Those for whom the lock is reserved: bits.
+    fn reserved_for(&self) -> u8 {
+        self.line.reserved_for().map(client_of).fold(0, |bits, client| bits | 1 << client)
     }
 
-    fn serve(&mut self, client: usize, attempt: u8, request: Request, defect: Defect) -> Reply {
+    fn serve(
+        &mut self,
+        (client, mode): (usize, Mode),
+        attempt: u8,
+        request: Request,
+        defect: Defect,
+    ) -> Reply {
+        let reply = self.decide((client, mode), attempt, request, defect);
+        self.settle();
+        reply
+    }
+
+    fn decide(
+        &mut self,
+        (client, mode): (usize, Mode),
+        attempt: u8,
+        request: Request,
+        defect: Defect,
+    ) -> Reply {
         let bytes = token(client, attempt);
         let token = Token::new(&bytes, 1).expect("a token");
-        let claim = Claim { token, ttl: TTL };
+        let claim = Claim { token, ttl: TTL, mode };
         let ticket = match request {
             Request::Acquire { in_line: true } | Request::ReleaseIntoLine => {
                 self.ticket(client, defect)
@@ -273,20 +319,28 @@ impl Node {
             channel: b"c",
             deadline: NOW.after(TTL),
             connection: ConnectionId(client as u64),
+            mode,
             room: Room { waiters: 0, max: 1 },
         };
         let Node { lock, promises, line, .. } = self;
         match request {
             Request::Acquire { in_line } => {
                 let queued = in_line.then_some(&queued);
-                let outcome = if defect == Defect::NoReservation && !lock.is_held(NOW) {
+                let barges = match defect {
+                    Defect::NoReservation => !lock.is_held(NOW),
+                    Defect::ReadersPass => {
+                        mode.is_shared() && lock.is_held(NOW) && lock.mode().is_shared()
+                    }
+                    Defect::None | Defect::OrderOfArrival => false,
+                };
+                let outcome = if barges {
                     let mut nobody = Line::default();
                     let outcome =
                         promises.acquire_in_line(lock, &mut nobody, claim, b"", None, NOW);
                     if let Some(queued) = queued {
                         line.leave(&Waiter::Ticket(queued.ticket.clone()));
                     }
-                    line.taken();
+                    line.taken(mode);
                     outcome
                 } else {
                     promises.acquire_in_line(lock, line, claim, b"", queued, NOW)
@@ -315,15 +369,21 @@ impl Node {
         }
     }
 
-    /// Serves the line while the lock is free: who is to be called, if anybody.
-    fn call(&mut self) -> Option<usize> {
-        if self.lock.is_held(NOW) {
-            return None;
-        }
-        match self.line.serve(NOW, GRACE) {
-            Turn::Wake { ticket, .. } => Some(client_of(ticket)),
-            Turn::Nobody | Turn::Reserved => None,
-            Turn::Grant(_) => unreachable!("nobody blocks here"),
+    /// Serves the line as long as the first may have the lock: who is to be called.
+    fn call(&mut self) -> Vec<usize> {
+        let mut called = Vec::new();
+        loop {
+            let mode = self.lock.mode();
+            let is_kept_out = |first: Mode| self.lock.is_held(NOW) && first.conflicts_with(mode);
+            if self.line.first_mode().is_none_or(is_kept_out) {
+                self.line.taken(mode);
+                return called;
+            }
+            match self.line.serve(NOW, GRACE) {
+                Turn::Wake { ticket, .. } => called.push(client_of(ticket)),
+                Turn::Nobody | Turn::Reserved => return called,
+                Turn::Grant(_) => unreachable!("nobody blocks here"),
+            }
         }
     }
 }
@@ -345,6 +405,15 @@ impl World {
 
     fn saw(&self, witness: Witness) {
         self.witnessed.saw(witness as u8);
+    }
+
+    /// How a client asks for the lock.
+    fn mode(&self, client: usize) -> Mode {
+        if self.bounds.readers >> client & 1 != 0 { Mode::Shared } else { Mode::Exclusive }
+    }
+
+    fn conflict(&self, one: usize, other: usize) -> bool {
+        self.mode(one).conflicts_with(self.mode(other))
     }
 
     fn pair(&self, client: usize, node: usize) -> usize {
@@ -373,14 +442,16 @@ impl World {
             .filter(|other| *other != client && self.is_in_line(state, *other))
             .filter(|other| matches!(state.clients[*other].phase, Phase::Waiting))
             .filter(|other| !state.clients[client].has_place || *other < client)
+            .filter(|other| self.conflict(client, *other))
             .fold(0, |bits, other| bits | 1 << other);
-        let quorum = self.quorum;
+        let (quorum, mode) = (self.quorum, self.mode(client));
         let me = self.client(state, client);
         me.ahead = ahead;
         me.was_called = me.waiting.is_first();
         me.waiting.begin();
         me.attempts += 1;
-        me.phase = Phase::Attempting(Attempt::new(quorum, Terms::new(TTL), NOW));
+        let attempt = Attempt::new(quorum, Terms::new(TTL), NOW);
+        me.phase = Phase::Attempting(attempt.asking(mode));
         let in_line = me.has_place;
         self.send(state, client, Request::Acquire { in_line }, quorum.all());
     }
@@ -391,14 +462,15 @@ impl World {
         let (attempt, request) = state.requests[pair].remove(0);
         let served = Arc::make_mut(&mut state.nodes[node]);
         let reserved_before = served.reserved_for();
-        let reply = served.serve(client, attempt, request, self.bounds.defect);
+        let asked = (client, self.mode(client));
+        let reply = served.serve(asked, attempt, request, self.bounds.defect);
         self.call(state, node, reserved_before);
         if !matches!(request, Request::Acquire { .. } | Request::Raise(_)) {
             return;
         }
         if matches!(request, Request::Acquire { in_line: true }) {
             // What was published before the answer was made is out of date with it.
-            if state.nodes[node].reserved_for() != Some(client) {
+            if state.nodes[node].reserved_for() >> client & 1 == 0 {
                 state.wakes &= !(1 << pair);
             }
         }
@@ -407,11 +479,14 @@ impl World {
         }
     }
 
-    /// Lets a node serve its line, and sends the wake that comes of it.
-    fn call(&self, state: &mut State, node: usize, reserved_before: Option<usize>) {
+    /// Lets a node serve its line, and sends the wakes that come of it.
+    fn call(&self, state: &mut State, node: usize, reserved_before: u8) {
         let called = Arc::make_mut(&mut state.nodes[node]).call();
-        if let Some(called) = called {
-            if reserved_before.is_some_and(|before| called < before) {
+        if called.len() > 1 {
+            self.saw(Witness::CalledTogether);
+        }
+        for called in called {
+            if reserved_before >> called > 1 {
                 self.saw(Witness::TakenOver);
             }
             if !state.clients[called].is_dead {
@@ -463,12 +538,16 @@ impl World {
             state.is_overtaken = true;
         }
         let others = (0..self.clients).any(|other| other != client && is_waiting(other));
+        let is_read_by_others = state.clients.iter().any(|other| other.phase == Phase::Holding);
         let me = self.client(state, client);
         if me.was_called {
             self.saw(Witness::WonWhenCalled);
         }
         if !me.has_place && others {
             self.saw(Witness::WonAtOnce);
+        }
+        if is_read_by_others {
+            self.saw(Witness::ReadTogether);
         }
         me.phase = Phase::Holding;
         me.ahead = 0;
@@ -550,13 +629,12 @@ impl World {
         }
     }
 
-    fn lapse(&self, state: &mut State, node: usize) {
+    fn lapse(&self, state: &mut State, node: usize, client: usize) {
         let served = Arc::make_mut(&mut state.nodes[node]);
-        if let Some(client) = served.reserved_for() {
-            served.line.lapse();
-            self.loses_place(state, client);
-            self.call(state, node, None);
-        }
+        let ticket = served.known_ticket(client, self.bounds.defect);
+        served.line.leave(&Waiter::Ticket(ticket));
+        self.loses_place(state, client);
+        self.call(state, node, 0);
     }
 
     fn die(&self, state: &mut State, client: usize) {
@@ -568,9 +646,17 @@ impl World {
     }
 
     fn expire(&self, state: &mut State, node: usize) {
+        let is_dead = |client: usize| state.clients[client].is_dead;
+        let leases = state.nodes[node].lock.written_leases();
+        let dead = leases.filter(|lease| is_dead(owner(lease.token)));
+        let dead: Vec<_> = dead.map(|lease| lease.token.as_bytes().to_vec()).collect();
         let served = Arc::make_mut(&mut state.nodes[node]);
-        served.lock = Lock::free(served.lock.counter(), NOW);
-        self.call(state, node, None);
+        for token in dead {
+            let token = Token::new(&token, 1).expect("a token");
+            served.lock.apply_release(token, NOW);
+        }
+        served.settle();
+        self.call(state, node, 0);
     }
 
     /// Carries out at once what can change nothing any more, for its token has nothing there.
@@ -581,7 +667,7 @@ impl World {
                 while let Some((attempt, request)) = state.requests[pair].first() {
                     let bytes = token(client, *attempt);
                     let at = &state.nodes[node];
-                    let holds = at.lock.lease(NOW).is_some_and(|l| l.token.as_bytes() == bytes);
+                    let holds = at.holds(&bytes);
                     let is_idle = match request {
                         Request::Release => !holds && !at.has(client, self.bounds.defect),
                         Request::Raise(_) => {
@@ -600,7 +686,7 @@ impl World {
     }
 
     fn is_orphaned(&self, state: &State, node: usize) -> bool {
-        state.nodes[node].holder().is_some_and(|holder| state.clients[holder].is_dead)
+        state.nodes[node].holders().any(|holder| state.clients[holder].is_dead)
     }
 }
 
@@ -652,10 +738,13 @@ impl World {
         (0..self.clients).find(is_waiting).filter(|first| self.is_in_line(state, *first))
     }
 
-    /// Whether somebody else has won since.
+    /// Whether somebody else has won since: beside a reader, readers may.
     fn is_passed_over(&self, state: &State, first: usize, winners: u8) -> bool {
         let new = state.winners & !winners;
-        new != 0 && new != 1 << first
+        let conflicts = |client: usize| client != first && self.conflict(client, first);
+        let is_beside =
+            (0..self.clients).all(|client| new >> client & 1 == 0 || !conflicts(client));
+        new != 0 && !(new >> first & 1 != 0 && is_beside)
     }
 
     /// Lets everything happen that is on its way.
@@ -715,7 +804,8 @@ impl Model for World {
             ahead: 0,
         };
         let mut node = Node::new();
-        node.serve(clients, 1, Request::Acquire { in_line: false }, Defect::None);
+        let asked = (clients, self.mode(clients));
+        node.serve(asked, 1, Request::Acquire { in_line: false }, Defect::None);
         let node = Arc::new(node);
         let holder = Client { phase: Phase::Holding, attempts: 1, ..client.clone() };
         let client = Arc::new(client);
@@ -785,8 +875,10 @@ impl Model for World {
             if self.is_orphaned(state, node) {
                 actions.push(Action::Expire(node));
             }
-            if state.lapses < bounds.lapses && state.nodes[node].reserved_for().is_some() {
-                actions.push(Action::Lapse(node));
+            if state.lapses < bounds.lapses {
+                let reserved = state.nodes[node].reserved_for();
+                let those = (0..self.clients).filter(|client| reserved >> client & 1 != 0);
+                actions.extend(those.map(|client| Action::Lapse(node, client)));
             }
         }
     }
@@ -824,9 +916,9 @@ impl Model for World {
                 self.die(&mut state, client);
             }
             Action::Expire(node) => self.expire(&mut state, node),
-            Action::Lapse(node) => {
+            Action::Lapse(node, client) => {
                 state.lapses += 1;
-                self.lapse(&mut state, node);
+                self.lapse(&mut state, node, client);
             }
             Action::Break(client, node) => {
                 state.breaks += 1;
@@ -839,9 +931,10 @@ impl Model for World {
 
     fn properties(&self) -> Vec<Property<World>> {
         let mut properties = vec![
-            Property::always("mutual exclusion", |_: &World, state: &State| {
-                let is_holding = |client: &&Arc<Client>| client.phase == Phase::Holding;
-                state.clients.iter().filter(is_holding).count() <= 1
+            Property::always("mutual exclusion", |world: &World, state: &State| {
+                let is_holding = |client: &usize| state.clients[*client].phase == Phase::Holding;
+                let holders = || (0..world.clients).filter(is_holding);
+                holders().count() <= 1 || holders().all(|client| world.mode(client).is_shared())
             }),
             Property::always("nobody overtakes who stands in line", |_, state: &State| {
                 !state.is_overtaken

@@ -5,12 +5,12 @@
 //! clock goes on past the end of a lease is an event of its own, [`Node::expire`].
 
 use lockmod::engine::{
-    Acquired, Ceilings, Claim, Clocks, Extended, Fence, Fencing, Instant, Lock, Millis, Promises,
-    QuarantineReason, Stop, Token, UnixTime, promote,
+    Acquired, Ceilings, Claim, Clocks, Extended, Fence, Fencing, Instant, Lease, Lock, Millis,
+    Mode, Promises, QuarantineReason, Stop, Token, UnixTime, promote,
 };
 
 use super::client::Ttls;
-use super::world::{Defect, Id, Reply, Request};
+use super::world::{Defect, Id, Ids, Reply, Request};
 
 /// When everything happens, on every node's clock.
 pub(crate) const NOW: Instant = Instant::from_millis(1_000_000);
@@ -36,12 +36,12 @@ pub(crate) struct Node {
     pub(crate) promises: Promises,
     /// What survives a crash.
     pub(crate) disk: Ceilings,
-    /// Of the live lease.
-    pub(crate) origin: Origin,
+    /// Of each live lease, in the order of their ids.
+    pub(crate) origins: Vec<Origin>,
     /// Leases that a crash has taken away, and whose holders may still rely on them.
     pub(crate) forgotten: Vec<Origin>,
     /// The data set as it was saved last.
-    pub(crate) saved: Option<Box<(Lock, Origin)>>,
+    pub(crate) saved: Option<Box<(Lock, Vec<Origin>)>>,
 }
 
 impl Node {
@@ -50,7 +50,7 @@ impl Node {
             lock: Lock::default(),
             promises: Promises::new(Fence::ZERO, Some(Ceilings::default())),
             disk: Ceilings::default(),
-            origin: Origin::default(),
+            origins: Vec::new(),
             forgotten: Vec::new(),
             saved: None,
         }
@@ -59,8 +59,9 @@ impl Node {
     /// A node that granted once, long ago.
     pub(crate) fn used_before() -> Node {
         let mut node = Node::new();
-        let _ = node.serve(Id::default(), Request::Acquire, Ttls::SAME, Defect::None);
-        node.expire(true);
+        let request = Request::Acquire(Mode::Exclusive);
+        let _ = node.serve(Id::default(), request, Ttls::SAME, Defect::None);
+        node.expire(Id::default(), true);
         node
     }
 
@@ -73,14 +74,29 @@ impl Node {
     }
 
     /// Who has a live lease here.
-    pub(crate) fn holder(&self) -> Option<Id> {
-        self.lock.lease(NOW).map(|lease| Id::of_token(lease.token))
+    pub(crate) fn holders(&self) -> Ids {
+        holders(&self.lock)
     }
 
     /// Who has a live lease in the data set as it was saved last.
-    pub(crate) fn saved_holder(&self) -> Option<Id> {
-        let (lock, _) = self.saved.as_deref()?;
-        lock.lease(NOW).map(|lease| Id::of_token(lease.token))
+    pub(crate) fn saved_holders(&self) -> Ids {
+        self.saved.as_deref().map_or(Ids::NONE, |(lock, _)| holders(lock))
+    }
+
+    /// The live lease of this acquisition.
+    pub(crate) fn lease_of(&self, id: Id) -> Option<Lease<'_>> {
+        self.lock.lease_of(Token::new(&id.token(), 1).ok()?)
+    }
+
+    /// Where the live lease of this acquisition goes back to.
+    pub(crate) fn origin_of(&self, id: Id) -> Option<Origin> {
+        self.origins.iter().copied().find(|origin| origin.id == id)
+    }
+
+    fn set_origin(&mut self, origin: Origin) {
+        self.origins.retain(|other| other.id != origin.id);
+        self.origins.push(origin);
+        self.settle();
     }
 
     pub(crate) fn is_quarantined(&self) -> bool {
@@ -88,7 +104,7 @@ impl Node {
     }
 
     pub(crate) fn may_be_brought_a_lease(&self) -> bool {
-        self.is_quarantined() && self.holder().is_none()
+        self.is_quarantined() && self.holders().is_empty()
     }
 
     pub(crate) fn quarantine_reason(&self) -> Option<QuarantineReason> {
@@ -102,7 +118,7 @@ impl Node {
 
     /// Whether all that the node has promised is on its disk.
     pub(crate) fn keeps_its_promises(&self) -> bool {
-        let lease = self.lock.lease(NOW).map(|lease| lease.ends_at).unwrap_or_default();
+        let lease = if self.lock.is_held(NOW) { self.lock.until() } else { Instant::default() };
         self.disk.covers(Ceilings { fence: self.lock.counter(), lease })
     }
 
@@ -116,17 +132,18 @@ impl Node {
     ) -> Option<Reply> {
         let bytes = id.token();
         let token = Token::new(&bytes, bytes.len()).expect("a token");
-        let claim = Claim { token, ttl: ttls.of(request.round()) };
+        let claim = Claim { token, ttl: ttls.of(request.round()), mode: request.mode() };
         match request {
-            Request::Acquire => {
+            Request::Acquire(_) => {
                 let outcome = self.ask(|node, lock| node.acquire(lock, claim, b"", NOW), true);
                 Some(match outcome {
                     Some(Acquired::Granted { fence, .. }) => {
-                        self.origin = Origin { id, round: 0 };
+                        self.set_origin(Origin { id, round: 0 });
                         Reply::Granted(fence)
                     }
                     Some(Acquired::Again { fence, .. }) => {
-                        self.origin.round = ttls.last(self.origin.round, 0);
+                        let known = self.origin_of(id).map_or(0, |origin| origin.round);
+                        self.set_origin(Origin { id, round: ttls.last(known, 0) });
                         Reply::Granted(fence)
                     }
                     Some(Acquired::Held) | None => Reply::Refused,
@@ -145,10 +162,10 @@ impl Node {
                     Some(Extended::HeldByAnother | Extended::NotHeld) | None => Reply::NotRaised,
                 })
             }
-            Request::Extend(round, fence) => {
+            Request::Extend(round, fence, _) => {
                 Some(self.extend(Origin { id, round }, claim, Fencing::Raise(fence), ttls, defect))
             }
-            Request::Repair(round, fence) => Some(self.extend(
+            Request::Repair(round, fence, _) => Some(self.extend(
                 Origin { id, round },
                 claim,
                 Fencing::Repair { fence, label: b"" },
@@ -157,6 +174,7 @@ impl Node {
             )),
             Request::Release => {
                 let _ = self.promises.release(&mut self.lock, token, NOW);
+                self.settle();
                 None
             }
         }
@@ -171,14 +189,15 @@ impl Node {
         defect: Defect,
     ) -> Reply {
         let Origin { id, round } = asked;
-        let (held_before, until) = (self.holder() == Some(id), self.lock.until());
+        let until = self.lease_of(id).map(|lease| lease.ends_at);
+        let known = self.origin_of(id).map_or(round, |origin| origin.round);
         let outcome = self.ask(|node, lock| node.extend(lock, claim, fencing, CLOCKS), true);
         match outcome {
             Some(Extended::Extended { ends_at, is_counted, .. }) => {
                 // A lease that ends earlier now rests on nothing else any more.
-                let rests_on_both = held_before && ends_at >= until;
-                let known = if rests_on_both { self.origin.round } else { round };
-                self.origin = Origin { id, round: ttls.last(known, round) };
+                let rests_on_both = until.is_some_and(|until| ends_at >= until);
+                let known = if rests_on_both { known } else { round };
+                self.set_origin(Origin { id, round: ttls.last(known, round) });
                 let is_counted = is_counted || defect == Defect::ProvisionalCounts;
                 if is_counted { Reply::Extended(round) } else { Reply::Provisional(round) }
             }
@@ -212,30 +231,31 @@ impl Node {
         }
     }
 
-    /// The node's clock passes the end of the live lease, and comes back to [`NOW`] with the lock
-    /// free. (That a lease that is over is as none, the naive model of `tests/engine.rs` checks.)
+    /// The node's clock passes the end of a live lease, and comes back to [`NOW`] with the lease
+    /// gone. (That a lease that is over is as none, the naive model of `tests/engine.rs` checks.)
     /// Where ends are known `exactly`, what was saved of that lease is over too.
-    pub(crate) fn expire(&mut self, exactly: bool) {
-        if let Some(lease) = self.lock.lease(NOW) {
+    pub(crate) fn expire(&mut self, id: Id, exactly: bool) {
+        if let Some(lease) = self.lease_of(id) {
             let after = lease.ends_at.after(Millis::new(1));
-            assert!(!self.lock.is_held(after), "a lease is over after its end");
-            if exactly && self.saved_holder() == self.holder() {
-                self.end_saved_lease();
+            assert!(lease.ends_at < after && after.as_millis() > NOW.as_millis());
+            if exactly {
+                self.end_saved_lease(id);
             }
-            self.lock = Lock::free(self.lock.counter(), NOW);
-            self.origin = Origin::default();
+            remove(&mut self.lock, &mut self.origins, id);
         }
     }
 
-    /// Somebody brings a lease here that stands elsewhere, under another name or at another node.
-    pub(crate) fn arrive(&mut self, lock: &Lock, origin: Origin, defect: Defect) {
+    /// Somebody brings leases here that stand elsewhere, under another name or at another node.
+    pub(crate) fn arrive(&mut self, lock: &Lock, origins: &[Origin], defect: Defect) {
         let counter = self.counter();
         self.lock = lock.clone();
         if defect != Defect::ArrivalCounts {
             self.lock.changed_name();
         }
-        self.origin = origin;
+        self.origins = origins.to_vec();
         self.promises.raise_floor(counter);
+        // What was asked for before has not been written: the worst case.
+        self.promises.request_failed();
         self.promises.seen(self.lock.counter(), Some(self.lock.until()));
         if let Some(ceilings) = self.promises.take_request() {
             self.disk = self.disk.max(ceilings);
@@ -243,15 +263,35 @@ impl Node {
         }
     }
 
+    /// Leases in the order of their tokens, however they came: locks that are alike are equal.
+    fn settle(&mut self) {
+        let holders = self.holders();
+        self.origins.retain(|origin| holders.has(origin.id));
+        self.origins.sort_unstable_by_key(|origin| origin.id);
+        if self.lock.has_leases() && self.lock.mode().is_shared() {
+            let mut settled = Lock::free(self.lock.counter(), NOW);
+            for id in holders.iter() {
+                settled.apply(self.lease_of(id).expect("it holds"), NOW);
+            }
+            self.lock = settled;
+        }
+    }
+
+    fn forget_origins(&mut self) {
+        for origin in &self.origins {
+            if !self.forgotten.contains(origin) {
+                self.forgotten.push(*origin);
+            }
+        }
+    }
+
     pub(crate) fn save(&mut self) {
-        self.saved = Some(Box::new((self.lock.clone(), self.origin)));
+        self.saved = Some(Box::new((self.lock.clone(), self.origins.clone())));
     }
 
     /// The node loses its memory; it comes back with the data set as saved last, or with none.
     pub(crate) fn crash(&mut self, with_data: bool, defect: Defect) {
-        if self.lock.is_held(NOW) && !self.forgotten.contains(&self.origin) {
-            self.forgotten.push(self.origin);
-        }
+        self.forget_origins();
         let floor = if defect == Defect::NoFenceCeiling { Fence::ZERO } else { self.disk.fence };
         self.promises = Promises::new(floor, Some(self.disk));
         if defect != Defect::NoQuarantine {
@@ -259,13 +299,10 @@ impl Node {
             self.promises.begin_quarantine(self.disk.lease, reason);
         }
         let saved = self.saved.as_deref().cloned().filter(|_| with_data);
-        (self.lock, self.origin) = saved.unwrap_or_default();
-        let ends_at = self.lock.written_lease().map(|lease| lease.ends_at);
-        self.promises.seen(self.lock.counter(), ends_at);
+        (self.lock, self.origins) = saved.unwrap_or_default();
+        self.promises.seen(self.lock.counter(), self.lock.has_leases().then(|| self.lock.until()));
         let _ = self.promises.take_request();
-        if self.lock.is_held(NOW) && !self.forgotten.contains(&self.origin) {
-            self.forgotten.push(self.origin);
-        }
+        self.forget_origins();
         self.forgotten.sort_unstable_by_key(|origin| (origin.id, origin.round));
     }
 
@@ -274,8 +311,7 @@ impl Node {
     pub(crate) fn promote(&mut self, defect: Defect) {
         self.crash(self.saved.is_some(), defect);
         self.promises = Promises::new(Fence::ZERO, Some(Ceilings::default()));
-        let ends_at = self.lock.written_lease().map(|lease| lease.ends_at);
-        self.promises.seen(self.lock.counter(), ends_at);
+        self.promises.seen(self.lock.counter(), self.lock.has_leases().then(|| self.lock.until()));
         let clocks = Clocks { now: NOW, wall: UnixTime::default() };
         let mut recovery = promote(clocks, self.promises.highest(), TTL_LONGEST);
         if defect == Defect::PromotionWithoutJump {
@@ -294,15 +330,32 @@ impl Node {
     pub(crate) fn end_quarantine(&mut self) {
         self.promises.end_quarantine();
         self.forgotten.clear();
-        if self.saved_holder() != self.holder() {
-            self.end_saved_lease();
+        for id in self.saved_holders().without(self.holders()).iter() {
+            self.end_saved_lease(id);
         }
     }
 
     /// What was saved comes back without a lease, which is over by its date.
-    fn end_saved_lease(&mut self) {
+    fn end_saved_lease(&mut self, id: Id) {
         if let Some(saved) = &mut self.saved {
-            **saved = (Lock::free(saved.0.counter(), NOW), Origin::default());
+            let (lock, origins) = &mut **saved;
+            remove(lock, origins, id);
         }
     }
+}
+
+fn holders(lock: &Lock) -> Ids {
+    let mut holders = Ids::NONE;
+    for lease in lock.written_leases() {
+        assert!(NOW <= lease.ends_at, "no lease is over while it is written");
+        holders.insert(Id::of_token(lease.token));
+    }
+    holders
+}
+
+fn remove(lock: &mut Lock, origins: &mut Vec<Origin>, id: Id) {
+    if let Ok(token) = Token::new(&id.token(), 1) {
+        lock.apply_release(token, NOW);
+    }
+    origins.retain(|origin| origin.id != id);
 }

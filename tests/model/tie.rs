@@ -6,9 +6,9 @@
 use std::hash::{Hash, Hasher};
 use std::ops::{Deref, DerefMut};
 
-use lockmod::engine::{Fence, QuarantineReason};
+use lockmod::engine::{Fence, Mode, QuarantineReason};
 
-use super::{Id, Reply, Request, Shared, State, World};
+use super::{Defect, Id, Ids, Reply, Request, Shared, State, World};
 use crate::proof::system::{ACTIONS, Action, ROUNDS, Sizes};
 use crate::proof::tie::{Tie, number};
 
@@ -62,7 +62,9 @@ pub(super) struct Served {
     pub(super) id: Id,
     pub(super) request: Request,
     pub(super) reply: Option<Reply>,
-    pub(super) held_before: Option<Id>,
+    pub(super) held_before: Ids,
+    /// How the acquisition held the lock.
+    pub(super) mode_before: Option<Mode>,
 }
 
 fn round_of(id: Id, round: u8) -> usize {
@@ -76,6 +78,9 @@ impl World {
             nodes: self.bounds.nodes,
             acquisitions: self.bounds.clients * usize::from(super::ACQUISITIONS_MAX),
             blind: if self.bounds.ignores_clocks { u32::MAX } else { 0 },
+            readers: (0..self.bounds.clients)
+                .filter(|client| self.asks(*client).is_shared())
+                .fold(0, |readers, client| readers | 3 << (2 * client)),
         }
     }
 
@@ -99,21 +104,24 @@ impl World {
 
     /// What a node has done with a request.
     pub(super) fn tie_served(&self, state: &mut State, served: Served) {
-        let Served { node, id, request, reply, held_before } = served;
+        let Served { node, id, request, reply, held_before, mode_before } = served;
         let ceiling = state.nodes[node].disk.fence.get();
         state.tie.persist(&self.sizes(), node, ceiling);
-        let held = held_before == Some(id);
+        let held = held_before.has(id);
         let extend = |round| Action::Extend { at_node: node, at_round: round_of(id, round) };
         match (request, reply) {
-            (Request::Acquire, Some(Reply::Granted(_))) if held => self.tied(state, extend(0)),
-            (Request::Acquire, Some(Reply::Granted(fence))) => {
+            (Request::Acquire(_), Some(Reply::Granted(_))) if held => self.tied(state, extend(0)),
+            (Request::Acquire(mode), Some(Reply::Granted(fence))) => {
                 let (at_round, at_fence) = (round_of(id, 0), fence.get());
-                self.tied(state, Action::Grant { at_node: node, at_round, at_fence });
+                let exclusively = !mode.is_shared();
+                self.tied(state, Action::Grant { at_node: node, at_round, at_fence, exclusively });
             }
-            (Request::Raise(fence), Some(Reply::Raised(counter))) if counter == fence => {
+            (Request::Raise(fence), Some(Reply::Raised(counter)))
+                if counter == fence || self.is_raised(state, node, id, fence) =>
+            {
                 self.tie_raised(state, node, id, fence);
             }
-            (Request::Extend(round, fence) | Request::Repair(round, fence), Some(reply))
+            (Request::Extend(round, fence, _) | Request::Repair(round, fence, _), Some(reply))
                 if held =>
             {
                 if fence.get() > state.tie.state.fence_of(state.tie.state.counter(node)) {
@@ -123,22 +131,37 @@ impl World {
                     self.tied(state, extend(round));
                 }
             }
-            (Request::Repair(round, fence), Some(Reply::Extended(_))) => {
-                self.tie_rejoined(state, node, round_of(id, round), fence);
+            (Request::Repair(round, fence, mode), Some(Reply::Extended(_))) => {
+                self.tie_rejoined(state, node, (id, round), (fence, !mode.is_shared()));
             }
-            (Request::Repair(round, _), Some(Reply::Provisional(_))) => {
-                self.tied(state, Action::Repair { at_node: node, at_round: round_of(id, round) });
+            (Request::Repair(round, _, mode), Some(Reply::Provisional(_))) => {
+                let (at_round, exclusively) = (round_of(id, round), !mode.is_shared());
+                self.tied(state, Action::Repair { at_node: node, at_round, exclusively });
             }
             (Request::Release, _) => self.tie_released(state, node, held_before),
             (
-                Request::Acquire | Request::Raise(_) | Request::Extend(..) | Request::Repair(..),
+                Request::Acquire(_) | Request::Raise(_) | Request::Extend(..) | Request::Repair(..),
                 _,
             ) => {}
+        }
+        let mode = state.nodes[node].lease_of(id).map(|lease| lease.mode);
+        if (mode_before, mode) == (Some(Mode::Exclusive), Some(Mode::Shared)) {
+            let at_acquisition = usize::from(id.0);
+            self.tied(state, Action::DowngradeAtANode { at_node: node, at_acquisition });
         }
         self.tie_follows(state, node);
     }
 
-    /// A node answers that it stores just this fence.
+    /// Whether a node whose counter is above this fence has raised a reader to it: one that was
+    /// granted no more.
+    fn is_raised(&self, state: &State, node: usize, id: Id, fence: Fence) -> bool {
+        let (proof, number) = (&state.tie.state, usize::from(id.0));
+        let was_granted =
+            |rank| proof.fence_of(rank) <= fence.get() && proof.stored(number, node, rank);
+        self.asks(id.client()).is_shared() && (0..proof.ranks()).any(was_granted)
+    }
+
+    /// A node answers that it stores this fence.
     fn tie_raised(&self, state: &mut State, node: usize, id: Id, fence: Fence) {
         let (at_acquisition, at_fence) = (usize::from(id.0), fence.get());
         let proof = &state.tie.state;
@@ -149,20 +172,27 @@ impl World {
         }
     }
 
-    fn tie_rejoined(&self, state: &mut State, node: usize, at_round: usize, fence: Fence) {
-        let counter = state.nodes[node].counter();
-        self.tied(
-            state,
-            if counter == fence {
-                Action::RepairByTheCounter { at_node: node, at_round }
-            } else {
-                Action::Rejoin { at_node: node, at_round, at_fence: counter.get() }
-            },
-        );
+    fn tie_rejoined(
+        &self,
+        state: &mut State,
+        node: usize,
+        (id, round): (Id, u8),
+        (fence, exclusively): (Fence, bool),
+    ) {
+        let (counter, at_round) = (state.nodes[node].counter(), round_of(id, round));
+        let action = if counter == fence {
+            Action::RepairByTheCounter { at_node: node, at_round, exclusively }
+        } else {
+            Action::Rejoin { at_node: node, at_round, at_fence: counter.get(), exclusively }
+        };
+        self.tied(state, action);
+        if self.bounds.defect == Defect::RejoiningStores {
+            state.tie.state.set_stored(usize::from(id.0), node, counter.get());
+        }
     }
 
-    fn tie_released(&self, state: &mut State, node: usize, held_before: Option<Id>) {
-        if let (Some(holder), None) = (held_before, state.nodes[node].holder()) {
+    fn tie_released(&self, state: &mut State, node: usize, held_before: Ids) {
+        for holder in held_before.without(state.nodes[node].holders()).iter() {
             let at_acquisition = usize::from(holder.0);
             self.tied(state, Action::Release { at_node: node, at_acquisition });
         }
@@ -170,27 +200,33 @@ impl World {
 
     /// A node has begun anew, or its replica has.
     pub(super) fn tie_began_anew(&self, state: &mut State, node: usize) {
-        let (holder, counter) = (state.nodes[node].holder(), state.nodes[node].counter().get());
-        let holds = holder.map(|id| usize::from(id.0));
-        let action = match holds {
-            _ if self.bounds.promotes => Action::Promote {
-                at_node: node,
-                at_acquisition: holds.unwrap_or_default(),
-                at_fence: counter,
-                comes: holds.is_some(),
-            },
-            Some(at_acquisition) => {
-                let counts = !state.nodes[node].lock.is_provisional();
-                Action::CrashWithData { at_node: node, at_acquisition, at_fence: counter, counts }
-            }
-            None => Action::Crash { at_node: node, at_fence: counter },
+        let (holders, counter) = (state.nodes[node].holders(), state.nodes[node].counter().get());
+        let action = if self.bounds.promotes {
+            Action::Promote { at_node: node, at_fence: counter }
+        } else {
+            Action::Crash { at_node: node, at_fence: counter }
         };
         self.tied(state, action);
+        for id in holders.iter() {
+            let is_provisional =
+                |id| state.nodes[node].lease_of(id).is_some_and(|l| l.is_provisional);
+            let counts = self.bounds.promotes || !is_provisional(id);
+            self.tie_arrived(state, node, id, counts);
+        }
         // Where no lease can be outstanding, the wait is over before it begins.
         if !state.nodes[node].is_quarantined() {
             self.tied(state, Action::QuarantineEnds { at_node: node });
         }
         self.tie_follows(state, node);
+    }
+
+    /// A lease has come to a node in quarantine.
+    pub(super) fn tie_arrived(&self, state: &mut State, node: usize, id: Id, counts: bool) {
+        let at_acquisition = usize::from(id.0);
+        let lease = state.nodes[node].lease_of(id);
+        let exclusively = lease.is_some_and(|lease| !lease.mode.is_shared());
+        let action = Action::Arrive { at_node: node, at_acquisition, exclusively, counts };
+        self.tied(state, action);
     }
 
     pub(super) fn tie_begun(&self, state: &mut State, id: Id) {
@@ -217,8 +253,14 @@ impl World {
         self.tied(state, Action::TimePasses { at_round: round_of(id, round) });
     }
 
-    pub(super) fn tie_wrote(&self, state: &mut State, id: Id) {
-        self.tied(state, Action::Write { at_acquisition: usize::from(id.0) });
+    pub(super) fn tie_downgraded(&self, state: &mut State, id: Id) {
+        self.tied(state, Action::Downgrade { at_acquisition: usize::from(id.0) });
+    }
+
+    pub(super) fn tie_wrote(&self, state: &mut State, id: Id, is_read: bool) {
+        let at_acquisition = usize::from(id.0);
+        let read = Action::Read { at_acquisition };
+        self.tied(state, if is_read { read } else { Action::Write { at_acquisition } });
     }
 
     /// Where model and proof part, if they do.
@@ -236,21 +278,21 @@ impl World {
 
     fn differs_at_node(&self, state: &State, node: usize) -> Option<String> {
         let (seen, proof) = (&state.nodes[node], &state.tie.state);
-        let holder = seen.holder().map(|id| usize::from(id.0));
-        let is_held_so =
-            (0..self.sizes().acquisitions).all(|id| proof.holds(node, id) == (holder == Some(id)));
+        let lease = |number: usize| seen.lease_of(Id(number as u8));
+        let all = || 0..self.sizes().acquisitions;
+        let is_held_so = all().all(|id| proof.holds(node, id) == lease(id).is_some());
+        let is_writers = |id| lease(id).is_some_and(|lease| !lease.mode.is_shared());
+        let is_provisional = |id| lease(id).is_some_and(|lease| lease.is_provisional);
         let reason = seen.quarantine_reason();
         let same = [
             ("holder", is_held_so),
+            ("mode", all().all(|id| proof.exclusive(node, id) == is_writers(id))),
             ("counter", proof.fence_of(proof.counter(node)) == seen.counter().get()),
             ("ceiling", proof.fence_of(proof.ceiling(node)) == seen.disk.fence.get()),
             ("quarantine", proof.quarantined(node) == reason.is_some()),
             ("promotion", proof.promoted(node) == (reason == Some(QuarantineReason::Promotion))),
             // The mark may outlast its quarantine, and means nothing then.
-            (
-                "provisional",
-                holder.is_none_or(|id| !proof.provisional(node, id) || seen.lock.is_provisional()),
-            ),
+            ("provisional", all().all(|id| !proof.provisional(node, id) || is_provisional(id))),
         ];
         let (what, _) = same.into_iter().find(|(_, is_same)| !is_same)?;
         Some(format!("node {node}: the proof has another {what}"))
@@ -266,6 +308,7 @@ impl World {
         let is_over = |round| proof.over(round_of(id, round)) != seen.is_open(round);
         let has_fence = || proof.fence_of(proof.fence(number)) == entry.fence.get();
         let has_written = state.store.accepted & id.bit() != 0;
+        let has_read = state.store.read & id.bit() != 0;
         let same = [
             ("beginning", proof.begun(number)),
             ("win", proof.won(number) == (entry.fence > Fence::ZERO)),
@@ -273,6 +316,8 @@ impl World {
             ("end", proof.done(number) == seen.is_idle()),
             ("validity", seen.is_idle() || (0..=seen.round).all(is_over)),
             ("write", proof.wrote(number) == has_written),
+            ("read", proof.read(number) == has_read),
+            ("downgrade", proof.downgraded(number) == entry.is_downgraded),
         ];
         let (what, _) = same.into_iter().find(|(_, is_same)| !is_same)?;
         Some(format!("client {client}: the proof has another {what}"))

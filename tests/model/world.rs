@@ -13,7 +13,7 @@ mod tie;
 use std::ops::{Deref, DerefMut};
 use std::sync::Arc;
 
-use lockmod::engine::{Fence, Millis, NodeSet, Quorum, Token};
+use lockmod::engine::{Fence, Millis, Mode, NodeSet, Quorum, Token};
 use stateright::{Model, Property};
 
 use self::tie::{Served, Tied};
@@ -50,13 +50,41 @@ impl Id {
     }
 }
 
+/// A set of acquisitions: bits.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Ids(u8);
+
+impl Ids {
+    pub(crate) const NONE: Ids = Ids(0);
+
+    pub(crate) fn insert(&mut self, id: Id) {
+        self.0 |= id.bit();
+    }
+
+    pub(crate) fn has(self, id: Id) -> bool {
+        self.0 & id.bit() != 0
+    }
+
+    pub(crate) fn is_empty(self) -> bool {
+        self.0 == 0
+    }
+
+    pub(crate) fn without(self, others: Ids) -> Ids {
+        Ids(self.0 & !others.0)
+    }
+
+    pub(crate) fn iter(self) -> impl Iterator<Item = Id> {
+        (0..u8::BITS as u8).map(Id).filter(move |id| self.has(*id))
+    }
+}
+
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) enum Request {
-    Acquire,
+    Acquire(Mode),
     Raise(Fence),
     /// As the client sends it, with its fence.
-    Extend(u8, Fence),
-    Repair(u8, Fence),
+    Extend(u8, Fence, Mode),
+    Repair(u8, Fence, Mode),
     Release,
 }
 
@@ -64,8 +92,16 @@ impl Request {
     /// Of which round it is.
     pub(crate) const fn round(self) -> u8 {
         match self {
-            Request::Acquire | Request::Raise(_) | Request::Release => 0,
-            Request::Extend(round, _) | Request::Repair(round, _) => round,
+            Request::Acquire(_) | Request::Raise(_) | Request::Release => 0,
+            Request::Extend(round, ..) | Request::Repair(round, ..) => round,
+        }
+    }
+
+    /// How it asks for the lock.
+    pub(crate) const fn mode(self) -> Mode {
+        match self {
+            Request::Acquire(mode) | Request::Extend(.., mode) | Request::Repair(.., mode) => mode,
+            Request::Raise(_) | Request::Release => Mode::Exclusive,
         }
     }
 }
@@ -118,6 +154,12 @@ pub(crate) enum Defect {
     LooselyDated,
     /// A lease that comes from elsewhere to a node in quarantine counts there.
     ArrivalCounts,
+    /// A writer that has become a reader, and rejoins, has stored the fence that it is given.
+    RejoiningStores,
+    /// A raise that finds a larger counter counts for a writer too.
+    WritersAcceptMore,
+    /// A writer asks the nodes to let readers in before it reads itself.
+    DowngradesNodesFirst,
 }
 
 /// Which ttls the clients ask for.
@@ -191,6 +233,10 @@ pub(crate) struct Bounds {
     pub(crate) start: Start,
     pub(crate) nodes: usize,
     pub(crate) clients: usize,
+    /// Which of them ask as readers: bits.
+    pub(crate) readers: u8,
+    /// How many holders become readers.
+    pub(crate) downgrades: u8,
     /// Of each client.
     pub(crate) acquisitions: u8,
     /// Of each acquisition.
@@ -230,6 +276,8 @@ impl Bounds {
             start: Start::Fresh,
             nodes,
             clients,
+            readers: 0,
+            downgrades: 0,
             acquisitions: 1,
             renewals: 0,
             renewers: clients,
@@ -274,10 +322,14 @@ pub(crate) enum Witness {
     ExtendedInQuarantine,
     StoreRefusedAnOldWrite,
     Arrived,
+    ReadTogether,
+    ReadBesideAFormerWriter,
+    RepairedBesideAReader,
+    StoreRefusedALateRead,
 }
 
 impl Witness {
-    const ALL: [Witness; 17] = [
+    const ALL: [Witness; 21] = [
         Witness::WonInOneRound,
         Witness::WonByRaise,
         Witness::SplitVote,
@@ -295,6 +347,10 @@ impl Witness {
         Witness::ExtendedInQuarantine,
         Witness::StoreRefusedAnOldWrite,
         Witness::Arrived,
+        Witness::ReadTogether,
+        Witness::ReadBesideAFormerWriter,
+        Witness::RepairedBesideAReader,
+        Witness::StoreRefusedALateRead,
     ];
 }
 
@@ -317,6 +373,7 @@ pub(crate) struct State {
     crashes: u8,
     saves: u8,
     arrivals: u8,
+    downgrades: u8,
     duplicates: u8,
     zombies: u8,
     /// By id.
@@ -365,14 +422,21 @@ struct Entry {
     before: u8,
     /// Zero until it is complete.
     fence: Fence,
+    /// It was won by a writer who reads now.
+    is_downgraded: bool,
 }
 
-/// A resource that remembers the largest fence that it has seen.
+/// A resource that remembers the largest fences that it has seen.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 struct Store {
+    /// Of writers.
     highest: Fence,
+    /// Of readers.
+    highest_read: Fence,
     /// Of which acquisitions it has accepted writes.
     accepted: u8,
+    /// Of which it has accepted reads.
+    read: u8,
 }
 
 #[derive(Clone, Copy)]
@@ -396,10 +460,12 @@ pub(crate) enum Action {
     CloseWindow(usize),
     Renew(usize),
     Release(usize),
-    /// A write to the fenced store arrives.
+    /// A writer becomes a reader.
+    Downgrade(usize),
+    /// A write to the fenced store arrives, or a read.
     Write(usize),
     /// A lease ends at a node.
-    Expire(usize),
+    Expire(usize, Id),
     Save(usize),
     Crash(usize, bool),
     EndQuarantine(usize),
@@ -452,11 +518,15 @@ impl World {
             }
             Action::Renew(client) => format!("{} begins to renew", name(client)),
             Action::Release(client) => format!("{} releases", name(client)),
+            Action::Downgrade(client) => format!("{} reads from here on", name(client)),
             Action::Write(client) => {
-                let fence = state.clients[client].fence;
-                format!("the store gets a write of {} with fence {fence}", name(client))
+                let (fence, mode) = (state.clients[client].fence, state.clients[client].mode());
+                let what = if mode.is_shared() { "read" } else { "write" };
+                format!("the store gets a {what} of {} with fence {fence}", name(client))
             }
-            Action::Expire(node) => format!("the lease at node {node} ends"),
+            Action::Expire(node, id) => {
+                format!("the lease of {} at node {node} ends", name(id.client()))
+            }
             Action::Save(node) => format!("node {node} saves its data set"),
             Action::Crash(node, _) if self.bounds.promotes => {
                 format!("node {node} is lost, and its replica promoted")
@@ -465,9 +535,27 @@ impl World {
             Action::Crash(node, true) => format!("node {node} crashes and loads what it saved"),
             Action::EndQuarantine(node) => format!("node {node} ends its quarantine"),
             Action::Arrive(node, from) => {
-                format!("the lease at node {from} is brought to node {node}")
+                format!("what stands at node {from} is brought to node {node}")
             }
         }
+    }
+
+    fn asks(&self, client: usize) -> Mode {
+        if self.bounds.readers >> client & 1 != 0 { Mode::Shared } else { Mode::Exclusive }
+    }
+
+    /// Whether two acquisitions, which are or were held, exclude each other.
+    fn conflict(&self, state: &State, one: Id, other: Id) -> bool {
+        let mode = |id: Id| {
+            let is_downgraded = state.ledger[usize::from(id.0)].is_downgraded;
+            if is_downgraded { Mode::Shared } else { self.asks(id.client()) }
+        };
+        mode(one).conflicts_with(mode(other))
+    }
+
+    /// A later acquisition has no smaller fence, and as a writer a larger one.
+    fn is_later(&self, id: Id, fence: Fence, earlier: Fence) -> bool {
+        fence > earlier || self.asks(id.client()).is_shared() && fence == earlier
     }
 
     fn ignores_clocks(&self) -> bool {
@@ -489,23 +577,25 @@ impl World {
             && state.clients[client].is_open(origin.round)
     }
 
-    /// Whether an acquisition is complete that was begun after this client's was.
-    fn has_successor(state: &State, client: usize) -> bool {
+    /// Whether an acquisition is complete that was begun after this client's was, and that it
+    /// excludes.
+    fn has_successor(&self, state: &State, client: usize) -> bool {
         let id = World::id(state, client);
-        let is_later = |entry: &Entry| entry.fence > Fence::ZERO && entry.before & id.bit() != 0;
-        state.ledger.iter().any(is_later)
+        state.ledger.iter().enumerate().any(|(other, entry)| {
+            let is_later = entry.fence > Fence::ZERO && entry.before & id.bit() != 0;
+            is_later && self.conflict(state, id, Id(other as u8))
+        })
     }
 
-    fn may_expire(&self, state: &State, node: usize) -> bool {
-        let node = &state.nodes[node];
-        let is_early = self.bounds.defect == Defect::NodeWallClock;
-        node.holder().is_some() && (is_early || !World::is_open(state, node.origin))
+    fn may_expire(&self, state: &State, origin: Origin) -> bool {
+        self.bounds.defect == Defect::NodeWallClock || !World::is_open(state, origin)
     }
 
-    /// Whether a lease stands there whose acquisition is complete.
-    fn stands_for_a_winner(state: &State, node: usize) -> bool {
+    /// Whether leases stand there whose acquisitions are complete.
+    fn stands_for_winners(state: &State, node: usize) -> bool {
         let is_won = |id: Id| state.ledger[usize::from(id.0)].fence > Fence::ZERO;
-        state.nodes[node].holder().is_some_and(is_won)
+        let holders = state.nodes[node].holders();
+        !holders.is_empty() && holders.iter().all(is_won)
     }
 
     fn send(&self, state: &mut State, client: usize, request: Request, nodes: NodeSet) {
@@ -529,37 +619,43 @@ impl World {
             }
         }
         let is_present = World::id(state, client) == id && !state.clients[client].is_idle();
-        if request == Request::Acquire && !is_present && self.bounds.zombies.is_some() {
+        if matches!(request, Request::Acquire(_)) && !is_present && self.bounds.zombies.is_some() {
             state.zombies += 1;
         }
         let served = &mut state.nodes[node];
-        let (held_before, was_quarantined) = (served.holder(), served.is_quarantined());
+        let (held_before, was_quarantined) = (served.holders(), served.is_quarantined());
+        let mode_before = served.lease_of(id).map(|lease| lease.mode);
         let ttls = self.bounds.lengths.of(client);
         let reply = served.serve(id, request, ttls, self.bounds.defect);
-        self.tie_served(state, Served { node, id, request, reply, held_before });
+        self.tie_served(state, Served { node, id, request, reply, held_before, mode_before });
         let is_counted = !matches!(request, Request::Repair(..)) || self.bounds.repairs_everywhere;
         if reply.is_some() && is_present && is_counted && fate != Fate::Unanswered {
             state.channels[channel].reply = reply;
         }
         match reply {
-            Some(Reply::Granted(fence)) if held_before.is_none() => {
+            Some(Reply::Granted(fence)) if !held_before.has(id) => {
                 if !is_present {
                     self.saw(Witness::ZombieGrant);
                 }
                 if fence.get() > lockmod::engine::FENCE_BLOCK {
                     self.saw(Witness::GrantAboveTheOldCeiling);
                 }
-                let mut holders: Vec<_> =
-                    state.nodes.iter().filter_map(|node| node.holder()).collect();
-                holders.sort_unstable();
-                holders.dedup();
-                if holders.len() == self.bounds.nodes {
+                let writer = |node: &Shared<Node>| {
+                    node.holders().iter().next().filter(|_| !node.lock.mode().is_shared())
+                };
+                let mut writers: Vec<_> = state.nodes.iter().filter_map(writer).collect();
+                writers.sort_unstable();
+                writers.dedup();
+                if writers.len() == self.bounds.nodes {
                     self.saw(Witness::SplitVote);
                 }
             }
             Some(Reply::Refused) if was_quarantined => self.saw(Witness::RefusedInQuarantine),
-            Some(Reply::Extended(_) | Reply::Provisional(_)) if held_before.is_none() => {
+            Some(Reply::Extended(_) | Reply::Provisional(_)) if !held_before.has(id) => {
                 self.saw(Witness::Repaired);
+                if !held_before.is_empty() {
+                    self.saw(Witness::RepairedBesideAReader);
+                }
             }
             Some(Reply::Extended(_) | Reply::Provisional(_)) if was_quarantined => {
                 self.saw(Witness::ExtendedInQuarantine);
@@ -604,7 +700,7 @@ impl World {
                 if self.bounds.no_stragglers {
                     for node in 0..self.bounds.nodes {
                         let requests = &mut state.channels[self.channel(client, node)].requests;
-                        requests.retain(|(_, request)| *request != Request::Acquire);
+                        requests.retain(|(_, request)| !matches!(request, Request::Acquire(_)));
                     }
                 }
                 if !laggards.is_empty() {
@@ -623,8 +719,9 @@ impl World {
                     self.saw(Witness::RenewedPastTheFirstWindow);
                 }
                 if !self.bounds.repairs_everywhere {
-                    let (round, fence) = (state.clients[client].round, state.clients[client].fence);
-                    self.send(state, client, Request::Repair(round, fence), repair);
+                    let Client { round, fence, .. } = *state.clients[client];
+                    let mode = state.clients[client].mode();
+                    self.send(state, client, Request::Repair(round, fence, mode), repair);
                 }
             }
         }
@@ -639,15 +736,22 @@ impl World {
             if other_id == id || other.fence == Fence::ZERO {
                 continue;
             }
-            if before & other_id.bit() != 0 && fence <= other.fence {
+            if before & other_id.bit() != 0 && !self.is_later(id, fence, other.fence) {
                 state.broken |= Broken::Rising as u8;
             }
-            if fence == other.fence {
+            let is_writer = |id: Id| !self.asks(id.client()).is_shared();
+            if fence == other.fence && is_writer(id) && is_writer(other_id) {
                 state.broken |= Broken::Unique as u8;
             }
         }
-        if state.clients.iter().enumerate().any(|(other, c)| other != client && c.is_holding()) {
-            self.saw(Witness::WonOverALapsedLease);
+        for (other, rival) in state.clients.iter().enumerate().filter(|(n, _)| *n != client) {
+            match (rival.is_holding(), rival.is_valid(self.ignores_clocks())) {
+                (true, false) => self.saw(Witness::WonOverALapsedLease),
+                (true, true) if rival.mode().conflicts_with(self.asks(client)) => {}
+                (true, true) if self.asks(other).is_shared() => self.saw(Witness::ReadTogether),
+                (true, true) => self.saw(Witness::ReadBesideAFormerWriter),
+                (false, _) => {}
+            }
         }
         state.ledger[usize::from(id.0)].fence = fence;
     }
@@ -665,20 +769,32 @@ impl World {
         }
     }
 
+    /// The store gets a write, or a read.
     fn write(&self, state: &mut State, client: usize) {
-        let id = World::id(state, client);
-        let fence = state.clients[client].fence;
-        if fence < state.store.highest {
+        let (id, fence) = (World::id(state, client), state.clients[client].fence);
+        let (store, is_read) = (state.store, state.clients[client].mode().is_shared());
+        if is_read && fence < store.highest {
+            return self.saw(Witness::StoreRefusedALateRead);
+        }
+        if !is_read && (fence < store.highest || fence <= store.highest_read) {
             return self.saw(Witness::StoreRefusedAnOldWrite);
         }
+        // What it must not follow: reads follow reads in any order.
+        let taken = if is_read { store.accepted } else { store.accepted | store.read };
         let is_old = state.ledger.iter().enumerate().any(|(index, later)| {
-            state.store.accepted & Id(index as u8).bit() != 0 && later.before & id.bit() != 0
+            taken & Id(index as u8).bit() != 0 && later.before & id.bit() != 0
         });
         if is_old {
             state.broken |= Broken::Store as u8;
         }
-        state.store = Store { highest: fence, accepted: state.store.accepted | id.bit() };
-        self.tie_wrote(state, id);
+        let store = &mut state.store;
+        if is_read {
+            store.highest_read = store.highest_read.max(fence);
+            store.read |= id.bit();
+        } else {
+            (store.highest, store.accepted) = (fence, store.accepted | id.bit());
+        }
+        self.tie_wrote(state, id, is_read);
     }
 
     /// Lets states that differ in nothing that matters be equal.
@@ -689,15 +805,15 @@ impl World {
             }
             let is_open = |origin: &Origin| World::is_open(state, *origin);
             let node = &state.nodes[index];
-            let origin = match node.holder() {
-                Some(_) if is_open(&node.origin) => node.origin,
-                Some(_) => Origin { round: 0, ..node.origin },
-                None => Origin::default(),
-            };
+            let origins = node.origins.iter().map(|origin| {
+                let round = if is_open(origin) { origin.round } else { 0 };
+                Origin { round, ..*origin }
+            });
+            let origins: Vec<_> = origins.collect();
             let forgotten: Vec<_> = node.forgotten.iter().copied().filter(is_open).collect();
-            if origin != node.origin || forgotten.len() != node.forgotten.len() {
+            if origins != node.origins || forgotten.len() != node.forgotten.len() {
                 let node = &mut state.nodes[index];
-                (node.origin, node.forgotten) = (origin, forgotten);
+                (node.origins, node.forgotten) = (origins, forgotten);
             }
         }
         self.drop_dead_requests(state);
@@ -715,24 +831,25 @@ impl World {
                 continue;
             }
             for node in 0..self.bounds.nodes {
-                let holder = state.nodes[node].holder();
+                let holders = state.nodes[node].holders();
                 let channel = self.channel(client, node);
-                let saved = state.nodes[node].saved_holder();
+                let saved = state.nodes[node].saved_holders();
                 let requests = &state.channels[channel].requests;
-                let acquires = |(_, request): &(Id, Request)| *request == Request::Acquire;
+                let acquires =
+                    |(_, request): &(Id, Request)| matches!(request, Request::Acquire(_));
                 let makes = |(_, request): &(Id, Request)| {
-                    matches!(request, Request::Acquire if !no_zombies)
+                    matches!(request, Request::Acquire(_) if !no_zombies)
                         || matches!(request, Request::Repair(..))
                 };
                 let may_come = |id: Id| {
-                    let is_holder = |node: &Shared<Node>| node.holder() == Some(id);
+                    let is_holder = |node: &Shared<Node>| node.holders().has(id);
                     state.arrivals < self.bounds.arrivals && state.nodes.iter().any(is_holder)
                 };
                 let is_alive = |request: &(Id, Request)| {
                     !(no_zombies && acquires(request))
                         && (keeps_all
-                            || holder == Some(request.0)
-                            || saved == Some(request.0)
+                            || holders.has(request.0)
+                            || saved.has(request.0)
                             || may_come(request.0)
                             || requests.iter().any(|other| other.0 == request.0 && makes(other)))
                 };
@@ -750,12 +867,12 @@ impl World {
         let promised =
             bounds.network == Network::InOrder && bounds.acquisitions == 1 && bounds.crashes == 0;
         !promised
-            || state.nodes.iter().enumerate().all(|(node, lock)| match lock.holder() {
-                Some(id) if state.clients[id.client()].is_idle() => {
+            || state.nodes.iter().enumerate().all(|(node, lock)| {
+                lock.holders().iter().all(|id| {
                     let requests = &state.channels[self.channel(id.client(), node)].requests;
-                    requests.contains(&(id, Request::Release))
-                }
-                Some(_) | None => true,
+                    !state.clients[id.client()].is_idle()
+                        || requests.contains(&(id, Request::Release))
+                })
             })
     }
 }
@@ -774,7 +891,8 @@ impl Model for World {
         let mut state = State {
             nodes: (0..nodes).map(|index| Shared::new(node(index))).collect(),
             clients: (0..clients)
-                .map(|client| Shared::new(Client::new(self.bounds.lengths.of(client))))
+                .map(|client| Client::new(self.bounds.lengths.of(client), self.asks(client)))
+                .map(Shared::new)
                 .collect(),
             channels: vec![Shared::default(); nodes * clients],
             // The first node is unlike the others then.
@@ -782,6 +900,7 @@ impl Model for World {
             crashes: 0,
             saves: 0,
             arrivals: 0,
+            downgrades: 0,
             duplicates: 0,
             zombies: 0,
             ledger: Shared::new(vec![Entry::default(); clients * usize::from(ACQUISITIONS_MAX)]),
@@ -797,7 +916,9 @@ impl Model for World {
         let bounds = &self.bounds;
         let nodes = 0..bounds.nodes.min(usize::from(state.touched) + 1);
         for (index, client) in state.clients.iter().enumerate() {
-            let is_next = index == 0 || state.clients[index - 1].begun > 0;
+            let is_next = index == 0
+                || state.clients[index - 1].begun > 0
+                || state.clients[index - 1].asks != client.asks;
             match &client.phase {
                 Phase::Idle if client.begun < bounds.acquisitions && is_next => {
                     actions.push(Action::Begin(index));
@@ -808,6 +929,9 @@ impl Model for World {
                     actions.push(Action::Release(index));
                     if client.round < bounds.renewals && index < bounds.renewers {
                         actions.push(Action::Renew(index));
+                    }
+                    if state.downgrades < bounds.downgrades && !client.mode().is_shared() {
+                        actions.push(Action::Downgrade(index));
                     }
                     if bounds.has_store {
                         actions.push(Action::Write(index));
@@ -839,8 +963,10 @@ impl Model for World {
             }
         }
         for node in nodes {
-            if self.may_expire(state, node) {
-                actions.push(Action::Expire(node));
+            for origin in &state.nodes[node].origins {
+                if self.may_expire(state, *origin) {
+                    actions.push(Action::Expire(node, origin.id));
+                }
             }
             if state.saves < bounds.saves && state.crashes < bounds.crashes {
                 actions.push(Action::Save(node));
@@ -857,7 +983,7 @@ impl Model for World {
                 actions.push(Action::EndQuarantine(node));
             }
             if state.arrivals < bounds.arrivals && state.nodes[node].may_be_brought_a_lease() {
-                let brings = |from: &usize| World::stands_for_a_winner(state, *from);
+                let brings = |from: &usize| World::stands_for_winners(state, *from);
                 let froms = (0..bounds.nodes).filter(brings);
                 actions.extend(froms.map(|from| Action::Arrive(node, from)));
             }
@@ -869,14 +995,15 @@ impl Model for World {
         let defect = self.bounds.defect;
         match action {
             Action::Begin(client) => {
-                state.clients[client].start(self.quorum);
+                state.clients[client].start(self.quorum, defect);
                 let id = World::id(&state, client);
                 let complete =
                     state.ledger.iter().enumerate().filter(|(_, e)| e.fence > Fence::ZERO);
                 let before = complete.fold(0, |bits, (index, _)| bits | Id(index as u8).bit());
                 state.ledger[usize::from(id.0)].before = before;
                 self.tie_begun(&mut state, id);
-                self.send(&mut state, client, Request::Acquire, self.quorum.all());
+                let request = Request::Acquire(self.asks(client));
+                self.send(&mut state, client, request, self.quorum.all());
             }
             Action::Deliver(client, node, place, fate) => {
                 state.touched = state.touched.max(node as u8 + 1);
@@ -897,22 +1024,35 @@ impl Model for World {
                 if !state.clients[client].renew(self.ignores_clocks()) {
                     return None;
                 }
-                state.clients[client].is_superseded = World::has_successor(&state, client);
+                state.clients[client].is_superseded = self.has_successor(&state, client);
                 let Client { round, fence, .. } = *state.clients[client];
-                let request = if self.bounds.repairs_everywhere {
-                    Request::Repair(round, fence)
+                let mode = if defect == Defect::DowngradesNodesFirst {
+                    Mode::Shared
                 } else {
-                    Request::Extend(round, fence)
+                    state.clients[client].mode()
+                };
+                let request = if self.bounds.repairs_everywhere {
+                    Request::Repair(round, fence, mode)
+                } else {
+                    Request::Extend(round, fence, mode)
                 };
                 self.send(&mut state, client, request, self.quorum.all());
             }
             Action::Release(client) => self.finish(&mut state, client),
+            Action::Downgrade(client) => {
+                let id = World::id(&state, client);
+                state.downgrades += 1;
+                state.clients[client].downgrade();
+                state.ledger[usize::from(id.0)].is_downgraded = true;
+                self.tie_downgraded(&mut state, id);
+            }
             Action::Write(client) => self.write(&mut state, client),
-            Action::Expire(node) => {
+            Action::Expire(node, id) => {
                 // What a replica has of a lease is dated by the wall clock.
                 let exactly = !self.bounds.promotes && defect != Defect::LooselyDated;
-                state.nodes[node].expire(exactly);
-                self.tied(&mut state, Proved::LeaseEnds { at_node: node });
+                state.nodes[node].expire(id, exactly);
+                let at_acquisition = usize::from(id.0);
+                self.tied(&mut state, Proved::LeaseEnds { at_node: node, at_acquisition });
             }
             Action::Save(node) => {
                 state.touched = state.touched.max(node as u8 + 1);
@@ -922,10 +1062,12 @@ impl Model for World {
             Action::Crash(node, with_data) => {
                 state.touched = state.touched.max(node as u8 + 1);
                 state.crashes += 1;
-                let holder = state.nodes[node].holder();
-                let is_valid = |id: Id| state.clients[id.client()].is_holding();
-                if holder.is_some_and(is_valid) && World::is_open(&state, state.nodes[node].origin)
-                {
+                let was_held = !state.nodes[node].holders().is_empty();
+                let is_valid = |origin: &Origin| {
+                    state.clients[origin.id.client()].is_holding()
+                        && World::is_open(&state, *origin)
+                };
+                if state.nodes[node].origins.iter().any(is_valid) {
                     self.saw(Witness::CrashUnderAHolder);
                 }
                 if self.bounds.promotes {
@@ -933,18 +1075,17 @@ impl Model for World {
                 } else {
                     state.nodes[node].crash(with_data, defect);
                 }
-                if with_data && state.nodes[node].holder().is_some() && holder.is_none() {
+                if with_data && !state.nodes[node].holders().is_empty() && !was_held {
                     self.saw(Witness::ReleasedLeaseLoaded);
                 }
                 self.tie_began_anew(&mut state, node);
             }
             Action::Arrive(node, from) => {
                 state.arrivals += 1;
-                let Node { lock, origin, .. } = (*state.nodes[from]).clone();
-                state.nodes[node].arrive(&lock, origin, defect);
+                let Node { lock, origins, .. } = (*state.nodes[from]).clone();
+                state.nodes[node].arrive(&lock, &origins, defect);
                 self.saw(Witness::Arrived);
-                let at_acquisition = usize::from(origin.id.0);
-                self.tied(&mut state, Proved::Arrive { at_node: node, at_acquisition });
+                origins.iter().for_each(|o| self.tie_arrived(&mut state, node, o.id, false));
                 self.tie_follows(&mut state, node);
             }
             Action::EndQuarantine(node) => {
@@ -988,7 +1129,8 @@ impl Model for World {
                 "mutual exclusion",
                 |world: &World, state: &State| {
                     let ignores = world.ignores_clocks();
-                    state.clients.iter().filter(|client| client.is_valid(ignores)).count() <= 1
+                    let valid = || state.clients.iter().filter(|client| client.is_valid(ignores));
+                    valid().count() <= 1 || valid().all(|client| client.mode().is_shared())
                 },
             ));
         }

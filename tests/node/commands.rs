@@ -277,10 +277,10 @@ fn help_lists_every_command_with_its_arguments() {
     let server = Server::start();
     let help = ask(&mut server.connect(), "LOCK.HELP");
     for syntax in [
-        "LOCK.ACQUIRE key token ttl [LABEL label] \
+        "LOCK.ACQUIRE key token ttl [SHARED] [LABEL label] \
          [WAIT ms | QUEUE ms TICKET ticket NOTIFY channel]",
-        "LOCK.RELEASE key token [QUEUE ms TICKET ticket NOTIFY channel]",
-        "LOCK.EXTEND key token ttl [FENCE fence [REPAIR [LABEL label]]]",
+        "LOCK.RELEASE key token [[SHARED] QUEUE ms TICKET ticket NOTIFY channel]",
+        "LOCK.EXTEND key token ttl [SHARED] [FENCE fence [REPAIR [LABEL label]]]",
         "LOCK.FENCE key [token fence]",
         "LOCK.FLOOR [fence]",
         "LOCK.INFO key",

@@ -8,7 +8,7 @@ use crate::ask::{ask, ask_all, field};
 use crate::common::{RawConnection, Server, wait_until};
 
 /// What a ticket adds to a command, with a channel of its own name.
-fn queue(ticket: &str) -> String {
+pub(crate) fn queue(ticket: &str) -> String {
     queue_for(ticket, 60_000)
 }
 
@@ -32,7 +32,7 @@ pub(crate) fn listener(server: &Server, tickets: &[&str]) -> RawConnection {
 
 /// The next message: its text, which must have come on the channel of that ticket.
 #[track_caller]
-fn woken(listener: &mut RawConnection) -> String {
+pub(crate) fn woken(listener: &mut RawConnection) -> String {
     let Value::Push { data, .. } = listener.read_value() else { panic!("not a push") };
     let [channel, message] = &data[..] else { panic!("not a message: {data:?}") };
     let text = |value: &Value| match value {

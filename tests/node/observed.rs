@@ -6,7 +6,7 @@ use crate::ask::{ask, ask_all, field, wait_for_cron, wait_for_lapse};
 use crate::common::{RawConnection, Server, wait_until};
 
 /// Numbers with names in one field of INFO.
-fn number_in(server: &Server, field: &str, name: &str) -> u64 {
+pub(crate) fn number_in(server: &Server, field: &str, name: &str) -> u64 {
     let text = server.info(&format!("lockmod_{field}")).unwrap();
     let pair = text.split(',').find_map(|pair| pair.strip_prefix(name)?.strip_prefix('='));
     pair.unwrap_or_else(|| panic!("no {name} in {text}")).parse().unwrap()
@@ -187,14 +187,14 @@ fn waits_are_counted_of_those_who_stood_in_line_and_were_granted_the_lock() {
 }
 
 /// Listens to all notifications about keys.
-fn listener(server: &Server) -> RawConnection {
+pub(crate) fn listener(server: &Server) -> RawConnection {
     let mut listener = server.connect_raw();
     listener.run("PSUBSCRIBE __keyspace@*__:*");
     listener
 }
 
 /// The next notification: key and event.
-fn next(listener: &mut RawConnection) -> (String, String) {
+pub(crate) fn next(listener: &mut RawConnection) -> (String, String) {
     let push = String::from_utf8(listener.read()).unwrap();
     let words: Vec<&str> = push.split("\r\n").collect();
     let (_, key) = words[6].split_once("__:").unwrap_or_else(|| panic!("{push}"));

@@ -81,7 +81,8 @@ fn locks_come_back_from_a_snapshot() {
     });
 }
 
-fn rewrite(server: &Server) {
+/// Has the server rewrite its append-only file.
+pub(crate) fn rewrite(server: &Server) {
     let rewrites = || server.info("aof_last_bgrewrite_status").expect("a status");
     let in_progress = || {
         server.info_u64("aof_rewrite_in_progress") + server.info_u64("aof_rewrite_scheduled") > 0
@@ -203,10 +204,10 @@ fn dumps_of_a_newer_version_are_refused_with_both_numbers() {
     let conn = &mut server.connect();
     let mut newer = dump.clone();
     assert_eq!(newer[PAYLOAD], 1, "the version stands where it is looked for");
-    newer[PAYLOAD] = 2;
+    newer[PAYLOAD] = 3;
     let restore = [b"RESTORE".as_slice(), b"copy", b"0", &newer];
     assert_eq!(ask_args(conn, &restore), "ERR Bad data format");
-    let why = "a lock could not be read: written in version 2, and this build reads up to 1";
+    let why = "a lock could not be read: written in version 3, and this build reads up to 2";
     assert!(server.log().contains(why), "{}", server.log());
 
     let mut newer = dump;
@@ -219,7 +220,7 @@ fn dumps_of_a_newer_version_are_refused_with_both_numbers() {
 
 #[test]
 fn a_snapshot_that_cannot_be_read_keeps_the_server_from_starting() {
-    for (version, why) in [(2, "written in version 2"), (0, "corrupt: version 0")] {
+    for (version, why) in [(3, "written in version 3"), (0, "corrupt: version 0")] {
         let mut server = Server::builder().config("rdbchecksum", "no").start();
         let dump = dump_of_a_lock(&server);
         // The lock's bytes start alike in dump and snapshot, up to the times.

@@ -21,7 +21,7 @@ fn refusals() -> Vec<(Vec<&'static [u8]>, String)> {
     let fence = |given| {
         format!("BADARG fence '{given}'; allowed: a whole number from 1 to 9007199254740991")
     };
-    let options = "LABEL label, WAIT ms, QUEUE ms TICKET ticket NOTIFY channel";
+    let options = "SHARED, LABEL label, WAIT ms, QUEUE ms TICKET ticket NOTIFY channel";
     let option = |given| format!("BADARG option '{given}'; allowed: {options}");
     let without = |given| format!("BADARG option without a value '{given}'; allowed: {options}");
     let second = |given| format!("BADARG second way to wait '{given}'; allowed: {options}");
@@ -35,7 +35,7 @@ fn refusals() -> Vec<(Vec<&'static [u8]>, String)> {
         format!("BADARG ticket '{given}'; allowed: {allowed}")
     };
     let fencing = |given| {
-        let allowed = "FENCE f, FENCE f REPAIR, or FENCE f REPAIR LABEL label";
+        let allowed = "SHARED, FENCE f, FENCE f REPAIR, or FENCE f REPAIR LABEL label";
         format!("BADARG option '{given}'; allowed: {allowed}")
     };
     let wrong_type = "WRONGTYPE the key holds another kind of value; allowed: a lock, or no key";
@@ -93,7 +93,15 @@ fn refusals() -> Vec<(Vec<&'static [u8]>, String)> {
         }
         row(
             &[b"LOCK.RELEASE", b"A", b"WAIT", b"5"],
-            "BADARG option 'WAIT'; allowed: QUEUE ms TICKET ticket NOTIFY channel".into(),
+            "BADARG option 'WAIT'; allowed: QUEUE ms TICKET ticket NOTIFY channel, or SHARED \
+             before it"
+                .into(),
+        );
+        row(
+            &[b"LOCK.RELEASE", b"A", b"SHARED"],
+            "BADARG option without QUEUE 'SHARED'; allowed: QUEUE ms TICKET ticket NOTIFY channel, \
+             or SHARED before it"
+                .into(),
         );
         row(&[b"LOCK.EXTEND", b"A", b"9", b"FENCE"], fencing("FENCE"));
         row(&[b"LOCK.EXTEND", b"A", b"9", b"REPAIR"], fencing("REPAIR"));

@@ -84,6 +84,35 @@ const TABLE: &[Row] = &[
     ("LOCK.FLOOR", "5000", &[]),
     ("LOCK.FLOOR none", "BADARG", &[]),
     ("LOCK.ACQUIRE above A 30000", "5001", &["LOCK.ACQUIRE above A 30000@+30000.5001"]),
+    // Readers: the fact says that it is one.
+    (
+        "LOCK.ACQUIRE read A 30000 SHARED LABEL me",
+        "5000",
+        &["LOCK.ACQUIRE read A 30000@+30000.5000s SHARED LABEL me"],
+    ),
+    (
+        "LOCK.ACQUIRE read B 40000 SHARED",
+        "5000",
+        &["LOCK.ACQUIRE read B 40000@+40000.5000s SHARED"],
+    ),
+    ("LOCK.ACQUIRE read C 30000", "nil", &[]),
+    ("LOCK.ACQUIRE read A 30000", "NOUPGRADE", &[]),
+    ("LOCK.ACQUIRE read A 20000 SHARED", "5000", &[]),
+    ("LOCK.EXTEND read A 60000", "1", &["LOCK.EXTEND read A 60000@+60000.5000s"]),
+    ("LOCK.FENCE read B 5003", "5003", &["LOCK.FENCE read B 5003"]),
+    ("LOCK.EXTEND read A 61000 SHARED", "1", &["LOCK.EXTEND read A 61000@+61000.5000s SHARED"]),
+    ("LOCK.RELEASE read A", "1", &["LOCK.RELEASE read A"]),
+    ("LOCK.RELEASE read B", "1", &["LOCK.RELEASE read B"]),
+    ("LOCK.ACQUIRE read W 30000", "5004", &["LOCK.ACQUIRE read W 30000@+30000.5004"]),
+    // A writer becomes a reader.
+    ("LOCK.EXTEND read W 40000 SHARED", "1", &["LOCK.EXTEND read W 40000@+40000.5004s SHARED"]),
+    ("LOCK.EXTEND read W 10 SHARED", "1", &[]),
+    (
+        "LOCK.EXTEND read V 30000 SHARED FENCE 5004 REPAIR",
+        "1",
+        &["LOCK.EXTEND read V 30000@+30000.5004s SHARED FENCE 5004 REPAIR"],
+    ),
+    ("LOCK.EXTEND read U 30000 FENCE 5004 REPAIR", "0", &[]),
 ];
 
 #[test]

@@ -17,10 +17,26 @@ pub(crate) fn waiter(server: &Server, token: &str, wait_ms: u64) -> RawConnectio
     client
 }
 
+/// A client that waits to read `res`, as the last in line so far.
+#[track_caller]
+pub(crate) fn waiting_reader(server: &Server, token: &str) -> RawConnection {
+    let mut client = server.connect_raw();
+    let wait_ms = LONG.to_string();
+    let request = ["LOCK.ACQUIRE", "res", token, "60000", "SHARED", "WAIT", &wait_ms];
+    wait_by(server, &mut client, &request);
+    client
+}
+
 #[track_caller]
 fn wait(server: &Server, client: &mut RawConnection, token: &str, wait_ms: u64) {
+    let request = ["LOCK.ACQUIRE", "res", token, "60000", "WAIT", &wait_ms.to_string()];
+    wait_by(server, client, &request);
+}
+
+#[track_caller]
+fn wait_by(server: &Server, client: &mut RawConnection, request: &[&str]) {
     let before = server.info_u64("lockmod_waiters");
-    client.send(&["LOCK.ACQUIRE", "res", token, "60000", "WAIT", &wait_ms.to_string()]);
+    client.send(request);
     let stands = || server.info_u64("lockmod_waiters") == before + 1;
     wait_until("the client stands in line", stands);
 }

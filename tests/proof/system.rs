@@ -15,12 +15,14 @@ pub(crate) const ACQUISITIONS_MAX: usize = 6;
 pub(crate) const ROUNDS: usize = 4;
 const ROUNDS_MAX: usize = ACQUISITIONS_MAX * ROUNDS;
 
-/// How many there are of each, and which clients never look at their clocks (bits).
+/// How many there are of each, which clients never look at their clocks, and which are readers
+/// (bits).
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Sizes {
     pub(crate) nodes: usize,
     pub(crate) acquisitions: usize,
     pub(crate) blind: u32,
+    pub(crate) readers: u32,
 }
 
 /// One relation: a bit for each place.
@@ -56,6 +58,10 @@ impl Sizes {
     fn blind(&self, acquisition: usize) -> bool {
         self.blind >> acquisition & 1 != 0
     }
+
+    fn reader(&self, acquisition: usize) -> bool {
+        self.readers >> acquisition & 1 != 0
+    }
 }
 
 /// What the proof knows of the world.
@@ -65,6 +71,8 @@ pub(crate) struct State {
     fences: Vec<u64>,
     /// A lease of the acquisition stands at the node.
     holds: Bits,
+    /// That lease is a writer's.
+    exclusive: Bits,
     /// That lease does not count before the quarantine is over.
     provisional: Bits,
     /// The standing lease was dated by the round, and counts for it.
@@ -85,6 +93,8 @@ pub(crate) struct State {
     begun: Bits,
     /// Its attempt was won.
     won: Bits,
+    /// It was won as a writer, and its client reads from here on.
+    downgraded: Bits,
     /// It was abandoned or released: its client relies on nothing.
     done: Bits,
     /// What it was won with.
@@ -99,12 +109,16 @@ pub(crate) struct State {
     voters: [u8; ROUNDS_MAX],
     /// The one was won before the other began.
     before: Bits,
-    /// The largest fence that the fenced store has seen.
+    /// The largest fence of a writer that the fenced store has seen.
     highest: u8,
+    /// The largest fence of a reader that it has seen.
+    highest_read: u8,
     /// The store has accepted a write of it.
     wrote: Bits,
-    /// The store accepted a write of the one after a write of the other.
-    overwrote: Bits,
+    /// The store has accepted a read of it.
+    read: Bits,
+    /// A write of the one was accepted after a use of the other, or a read after a write.
+    followed: Bits,
 }
 
 impl State {
@@ -113,6 +127,7 @@ impl State {
         State {
             fences: vec![0],
             holds: 0,
+            exclusive: 0,
             provisional: 0,
             rests: 0,
             forgot: 0,
@@ -123,6 +138,7 @@ impl State {
             stored: vec![0; 1],
             begun: 0,
             won: 0,
+            downgraded: 0,
             done: 0,
             fence: [0; ACQUISITIONS_MAX],
             storing: [0; ACQUISITIONS_MAX],
@@ -131,8 +147,10 @@ impl State {
             voters: [0; ROUNDS_MAX],
             before: 0,
             highest: 0,
+            highest_read: 0,
             wrote: 0,
-            overwrote: 0,
+            read: 0,
+            followed: 0,
         }
     }
 
@@ -142,6 +160,14 @@ impl State {
 
     pub(crate) fn set_holds(&mut self, x0: usize, x1: usize) {
         self.holds |= 1 << (x0 * ACQUISITIONS_MAX + x1);
+    }
+
+    pub(crate) fn exclusive(&self, x0: usize, x1: usize) -> bool {
+        self.exclusive >> (x0 * ACQUISITIONS_MAX + x1) & 1 != 0
+    }
+
+    pub(crate) fn set_exclusive(&mut self, x0: usize, x1: usize) {
+        self.exclusive |= 1 << (x0 * ACQUISITIONS_MAX + x1);
     }
 
     pub(crate) fn provisional(&self, x0: usize, x1: usize) -> bool {
@@ -227,6 +253,14 @@ impl State {
         self.won |= 1 << x0;
     }
 
+    pub(crate) fn downgraded(&self, x0: usize) -> bool {
+        self.downgraded >> x0 & 1 != 0
+    }
+
+    pub(crate) fn set_downgraded(&mut self, x0: usize) {
+        self.downgraded |= 1 << x0;
+    }
+
     pub(crate) fn done(&self, x0: usize) -> bool {
         self.done >> x0 & 1 != 0
     }
@@ -293,6 +327,15 @@ impl State {
         self.highest = value as u8;
     }
 
+    pub(crate) fn highest_read(&self) -> usize {
+        usize::from(self.highest_read)
+    }
+
+    pub(crate) fn set_highest_read(&mut self, value: u64) {
+        let value = self.rank(value);
+        self.highest_read = value as u8;
+    }
+
     pub(crate) fn wrote(&self, x0: usize) -> bool {
         self.wrote >> x0 & 1 != 0
     }
@@ -301,12 +344,20 @@ impl State {
         self.wrote |= 1 << x0;
     }
 
-    pub(crate) fn overwrote(&self, x0: usize, x1: usize) -> bool {
-        self.overwrote >> (x0 * ACQUISITIONS_MAX + x1) & 1 != 0
+    pub(crate) fn read(&self, x0: usize) -> bool {
+        self.read >> x0 & 1 != 0
     }
 
-    pub(crate) fn set_overwrote(&mut self, x0: usize, x1: usize) {
-        self.overwrote |= 1 << (x0 * ACQUISITIONS_MAX + x1);
+    pub(crate) fn set_read(&mut self, x0: usize) {
+        self.read |= 1 << x0;
+    }
+
+    pub(crate) fn followed(&self, x0: usize, x1: usize) -> bool {
+        self.followed >> (x0 * ACQUISITIONS_MAX + x1) & 1 != 0
+    }
+
+    pub(crate) fn set_followed(&mut self, x0: usize, x1: usize) {
+        self.followed |= 1 << (x0 * ACQUISITIONS_MAX + x1);
     }
 
     fn renumber(&mut self, mut to: impl FnMut(usize) -> usize) {
@@ -320,6 +371,7 @@ impl State {
             *rank = to(usize::from(*rank)) as u8;
         }
         self.highest = to(usize::from(self.highest)) as u8;
+        self.highest_read = to(usize::from(self.highest_read)) as u8;
     }
 
     /// The fence of a rank.
@@ -370,7 +422,7 @@ impl State {
 pub(crate) type Invariant = fn(&State, &Sizes) -> bool;
 
 /// What must hold in every state, by name.
-pub(crate) const INVARIANTS: [(&str, Invariant); 21] = [
+pub(crate) const INVARIANTS: [(&str, Invariant); 22] = [
     ("exclusion", exclusion as Invariant),
     ("unique", unique as Invariant),
     ("rising", rising as Invariant),
@@ -379,6 +431,7 @@ pub(crate) const INVARIANTS: [(&str, Invariant); 21] = [
     ("one voice", one_voice as Invariant),
     ("votes stay", votes_stay as Invariant),
     ("one holder", one_holder as Invariant),
+    ("exclusive leases", exclusive_leases as Invariant),
     ("rests on the holder", rests_on_the_holder as Invariant),
     ("no vote beside", no_vote_beside as Invariant),
     ("nothing counts", nothing_counts as Invariant),
@@ -394,59 +447,77 @@ pub(crate) const INVARIANTS: [(&str, Invariant); 21] = [
     ("written", written as Invariant),
 ];
 
-/// All validities that are not over belong to one acquisition.
+/// All validities that are not over belong to one writer, or to readers.
 fn exclusion(s: &State, sizes: &Sizes) -> bool {
     (0..sizes.acquisitions * ROUNDS).all(|r0| {
         !(s.confirmed(r0) && !s.over(r0))
-            || (0..sizes.acquisitions * ROUNDS)
-                .all(|s1| !(s.confirmed(s1) && !s.over(s1)) || (own(r0) == own(s1)))
+            || (0..sizes.acquisitions * ROUNDS).all(|s1| {
+                !(s.confirmed(s1) && !s.over(s1))
+                    || !((own(r0) != own(s1))
+                        && (!(sizes.reader(own(r0)) || s.downgraded(own(r0)))
+                            || !(sizes.reader(own(s1)) || s.downgraded(own(s1)))))
+            })
     })
 }
 
-/// No two acquisitions have the same fence.
+/// No two writers have the same fence.
 fn unique(s: &State, sizes: &Sizes) -> bool {
     (0..sizes.acquisitions).all(|a0| {
-        !(s.won(a0))
-            || (0..sizes.acquisitions)
-                .all(|b1| !(s.won(b1) && (s.fence(a0) == s.fence(b1))) || (a0 == b1))
+        !(s.won(a0) && !sizes.reader(a0))
+            || (0..sizes.acquisitions).all(|b1| {
+                !(s.won(b1) && !sizes.reader(b1) && (s.fence(a0) == s.fence(b1))) || (a0 == b1)
+            })
     })
 }
 
-/// If one acquisition was won before another began, the later has the larger fence.
+/// If one acquisition was won before another began, the later has no smaller fence, and as a writer
+/// a larger one.
 fn rising(s: &State, sizes: &Sizes) -> bool {
     (0..sizes.acquisitions).all(|a0| {
-        (0..sizes.acquisitions)
-            .all(|b1| !(s.before(a0, b1) && s.won(b1)) || below(s.fence(a0), s.fence(b1)))
+        (0..sizes.acquisitions).all(|b1| {
+            !(s.before(a0, b1) && s.won(b1))
+                || (!below(s.fence(b1), s.fence(a0))
+                    && (!!sizes.reader(b1) || below(s.fence(a0), s.fence(b1))))
+        })
     })
 }
 
-/// The fenced store takes no write of an acquisition after a write of one that began when the first
-/// was won.
+/// The fenced store accepts nothing of an acquisition after something of one that began when the
+/// first was won, except for reads after reads.
 fn store(s: &State, sizes: &Sizes) -> bool {
     (0..sizes.acquisitions)
-        .all(|a0| (0..sizes.acquisitions).all(|b1| !(s.overwrote(a0, b1)) || !s.before(a0, b1)))
+        .all(|a0| (0..sizes.acquisitions).all(|b1| !(s.followed(a0, b1)) || !s.before(a0, b1)))
 }
 
-/// If both clients look at their clocks, no acquisition is valid once another is won that began
-/// after the first was won.
+/// If both clients look at their clocks, and one of them is a writer, no acquisition is valid once
+/// another is won that began after the first was won.
 fn superseded(s: &State, sizes: &Sizes) -> bool {
     (0..sizes.acquisitions).all(|a0| {
         !(!sizes.blind(a0))
             || (0..sizes.acquisitions).all(|b1| {
-                !(s.before(a0, b1) && s.won(b1) && !sizes.blind(b1))
+                !(s.before(a0, b1)
+                    && s.won(b1)
+                    && ((a0 != b1)
+                        && (!(sizes.reader(a0) || s.downgraded(a0))
+                            || !(sizes.reader(b1) || s.downgraded(b1))))
+                    && !sizes.blind(b1))
                     || (0..sizes.acquisitions * ROUNDS)
                         .all(|r2| !((own(r2) == a0) && s.confirmed(r2)) || s.over(r2))
             })
     })
 }
 
-/// A node vouches for one acquisition at a time.
+/// A node vouches for one writer at a time, or for readers.
 fn one_voice(s: &State, sizes: &Sizes) -> bool {
     (0..sizes.nodes).all(|n0| {
         (0..sizes.acquisitions * ROUNDS).all(|r1| {
             !(s.rests(n0, r1) || s.forgot(n0, r1))
-                || (0..sizes.acquisitions * ROUNDS)
-                    .all(|s2| !(s.rests(n0, s2) || s.forgot(n0, s2)) || (own(r1) == own(s2)))
+                || (0..sizes.acquisitions * ROUNDS).all(|s2| {
+                    !(s.rests(n0, s2) || s.forgot(n0, s2))
+                        || !((own(r1) != own(s2))
+                            && (!(sizes.reader(own(r1)) || s.downgraded(own(r1)))
+                                || !(sizes.reader(own(s2)) || s.downgraded(own(s2)))))
+                })
         })
     })
 }
@@ -461,13 +532,28 @@ fn votes_stay(s: &State, sizes: &Sizes) -> bool {
     })
 }
 
-/// A node has one lease.
+/// A node has one lease of a writer, or leases of readers.
 fn one_holder(s: &State, sizes: &Sizes) -> bool {
     (0..sizes.nodes).all(|n0| {
         (0..sizes.acquisitions).all(|a1| {
-            !(s.holds(n0, a1)) || (0..sizes.acquisitions).all(|b2| !(s.holds(n0, b2)) || (a1 == b2))
+            !(s.holds(n0, a1))
+                || (0..sizes.acquisitions)
+                    .all(|b2| !(s.holds(n0, b2) && (a1 != b2)) || !s.exclusive(n0, a1))
         })
     })
+}
+
+/// The lease of a writer is exclusive, and no other is, except that of one who was a writer.
+fn exclusive_leases(s: &State, sizes: &Sizes) -> bool {
+    ((0..sizes.nodes).all(|n0| {
+        (0..sizes.acquisitions).all(|a1| {
+            !(s.holds(n0, a1) && !(sizes.reader(a1) || s.downgraded(a1))) || s.exclusive(n0, a1)
+        })
+    }) && (0..sizes.nodes).all(|n0| {
+        (0..sizes.acquisitions)
+            .all(|a1| !(s.exclusive(n0, a1)) || (s.holds(n0, a1) && !sizes.reader(a1)))
+    }) && (0..sizes.acquisitions)
+        .all(|a0| !(s.downgraded(a0)) || (s.won(a0) && !sizes.reader(a0))))
 }
 
 /// A lease rests on rounds of its holder.
@@ -477,15 +563,19 @@ fn rests_on_the_holder(s: &State, sizes: &Sizes) -> bool {
     })
 }
 
-/// Where a lease counts, and its client is not done, the node has forgotten no vote for anybody
-/// else. (At a promoted node that waits, none counts.)
+/// Where a lease counts, and its client is not done, the node has forgotten no vote that conflicts
+/// with it. (At a promoted node that waits, none counts.)
 fn no_vote_beside(s: &State, sizes: &Sizes) -> bool {
     (0..sizes.nodes).all(|n0| {
         !(!s.promoted(n0))
             || (0..sizes.acquisitions).all(|a1| {
                 !(s.holds(n0, a1) && !s.provisional(n0, a1) && !s.done(a1))
-                    || (0..sizes.acquisitions * ROUNDS)
-                        .all(|r2| !(s.forgot(n0, r2)) || (own(r2) == a1))
+                    || (0..sizes.acquisitions * ROUNDS).all(|r2| {
+                        !(s.forgot(n0, r2))
+                            || !((own(r2) != a1)
+                                && (!(sizes.reader(own(r2)) || s.downgraded(own(r2)))
+                                    || !(sizes.reader(a1) || s.downgraded(a1))))
+                    })
             })
     })
 }
@@ -531,15 +621,17 @@ fn on_disk(s: &State, sizes: &Sizes) -> bool {
     (0..sizes.nodes).all(|n0| !below(s.ceiling(n0), s.counter(n0)))
 }
 
-/// A node stores a fence for one acquisition.
+/// A node stores a fence for one writer.
 fn stored_once(s: &State, sizes: &Sizes) -> bool {
     (0..sizes.acquisitions).all(|a0| {
-        (0..sizes.acquisitions).all(|b1| {
-            (0..sizes.nodes).all(|n2| {
-                (0..s.fences.len())
-                    .all(|f3| !(s.stored(a0, n2, f3) && s.stored(b1, n2, f3)) || (a0 == b1))
+        !(!sizes.reader(a0))
+            || (0..sizes.acquisitions).all(|b1| {
+                !(!sizes.reader(b1))
+                    || (0..sizes.nodes).all(|n2| {
+                        (0..s.fences.len())
+                            .all(|f3| !(s.stored(a0, n2, f3) && s.stored(b1, n2, f3)) || (a0 == b1))
+                    })
             })
-        })
     })
 }
 
@@ -552,24 +644,30 @@ fn won_with(s: &State, sizes: &Sizes) -> bool {
     })
 }
 
-/// Where a fence that won is stored, acquisitions that began later are given larger ones.
+/// Where a fence that won is stored, acquisitions that began later are given no smaller ones, and
+/// writers larger ones.
 fn above_the_last(s: &State, sizes: &Sizes) -> bool {
     (0..sizes.acquisitions).all(|a0| {
         (0..sizes.acquisitions).all(|b1| {
             !(s.before(a0, b1))
                 || (0..sizes.nodes).all(|n2| {
                     !(member(n2, s.storing(a0)))
-                        || (0..s.fences.len())
-                            .all(|f3| !(s.stored(b1, n2, f3)) || below(s.fence(a0), f3))
+                        || (0..s.fences.len()).all(|f3| {
+                            !(s.stored(b1, n2, f3))
+                                || (!below(f3, s.fence(a0))
+                                    && (!!sizes.reader(b1) || below(s.fence(a0), f3)))
+                        })
                 })
         })
     })
 }
 
-/// If one acquisition was won before another began, the one is won and the other has begun.
+/// If one acquisition was won before another began, they are two, the one is won and the other has
+/// begun.
 fn history(s: &State, sizes: &Sizes) -> bool {
     ((0..sizes.acquisitions).all(|a0| {
-        (0..sizes.acquisitions).all(|b1| !(s.before(a0, b1)) || (s.won(a0) && s.begun(b1)))
+        (0..sizes.acquisitions)
+            .all(|b1| !(s.before(a0, b1)) || ((a0 != b1) && s.won(a0) && s.begun(b1)))
     }) && (0..sizes.acquisitions).all(|a0| !(s.won(a0) || s.done(a0)) || s.begun(a0)))
 }
 
@@ -582,7 +680,8 @@ fn nothing_from_nothing(s: &State, sizes: &Sizes) -> bool {
                     (!s.stored(a0, n1, f2)
                         && !s.holds(n1, a0)
                         && !s.provisional(n1, a0)
-                        && !s.wrote(a0))
+                        && !s.wrote(a0)
+                        && !s.read(a0))
                 })
             })
     }) && (0..sizes.acquisitions * ROUNDS).all(|r0| {
@@ -592,13 +691,16 @@ fn nothing_from_nothing(s: &State, sizes: &Sizes) -> bool {
     }))
 }
 
-/// Every write in the store is of an acquisition that was won, and its fence is not above what the
-/// store has seen.
+/// What the store has accepted is of acquisitions that were won, and their fences are not above
+/// what the store has seen.
 fn written(s: &State, sizes: &Sizes) -> bool {
-    ((0..sizes.acquisitions)
-        .all(|a0| !(s.wrote(a0)) || (s.won(a0) && !below(s.highest(), s.fence(a0))))
-        && (0..sizes.acquisitions)
-            .all(|a0| (0..sizes.acquisitions).all(|b1| !(s.overwrote(a0, b1)) || s.wrote(b1))))
+    ((0..sizes.acquisitions).all(|a0| {
+        !(s.wrote(a0)) || (s.won(a0) && !sizes.reader(a0) && !below(s.highest(), s.fence(a0)))
+    }) && (0..sizes.acquisitions)
+        .all(|a0| !(s.read(a0)) || (s.won(a0) && !below(s.highest_read(), s.fence(a0))))
+        && (0..sizes.acquisitions).all(|a0| {
+            (0..sizes.acquisitions).all(|b1| !(s.followed(a0, b1)) || (s.wrote(b1) || s.read(b1)))
+        }))
 }
 
 /// What may happen. Fences are what they are, not ranks.
@@ -615,50 +717,58 @@ pub(crate) enum Action {
     Renew { at_round: usize, standing: usize, at_quorum: usize },
     /// A client abandons its attempt or releases its lock: it relies on nothing from here on.
     Finish { at_acquisition: usize },
-    /// The fenced store accepts a write: its fence is no smaller than any that it has seen.
+    /// A client that has won as a writer reads from here on; it asks the nodes afterwards.
+    Downgrade { at_acquisition: usize },
+    /// The fenced store accepts a write: its fence is no smaller than any writer's that it has
+    /// seen, and larger than any reader's.
     Write { at_acquisition: usize },
-    /// A node grants a free lock to an attempt: now, late, or once more.
-    Grant { at_node: usize, at_round: usize, at_fence: u64 },
+    /// The fenced store accepts a read: its fence is no smaller than any writer's that it has seen.
+    Read { at_acquisition: usize },
+    /// A node grants a free lock to an attempt: now, late, or once more. A lock that readers hold
+    /// is free for a reader.
+    Grant { at_node: usize, at_round: usize, at_fence: u64, exclusively: bool },
     /// A node that has lost the lease grants anew to the holder's own token, perhaps with a larger
-    /// fence. The holder keeps its own fence.
-    Rejoin { at_node: usize, at_round: usize, at_fence: u64 },
+    /// fence. The holder keeps its own fence. (Who has become a reader is given none.)
+    Rejoin { at_node: usize, at_round: usize, at_fence: u64, exclusively: bool },
     /// A node lets the lease end later, never earlier, also in quarantine. (A provisional lease is
     /// extended too, which changes nothing here: it does not count.)
     Extend { at_node: usize, at_round: usize },
     /// A node lifts the lease of the token, and its counter, to a larger fence than it has stored
-    /// for anybody else. (After a crash the floor may be above that.)
+    /// for anybody else. (After a crash the floor may be above that.) For a reader any fence will
+    /// do that is no smaller than its own.
     Raise { at_node: usize, at_acquisition: usize, at_fence: u64 },
+    /// A node is told that the holder reads from here on, and lets readers in beside it.
+    DowngradeAtANode { at_node: usize, at_acquisition: usize },
     /// A node writes a fence ceiling to its disk: a higher one, or when it stops, what it used.
     Persist { at_node: usize, at_fence: u64 },
     /// The floor of a node rises: fences of the lock are left out.
     Skip { at_node: usize, at_fence: u64 },
     /// A node in quarantine restores the lease of a holder that it has forgotten. That does not
     /// count until the quarantine is over, because the node may have vouched for another.
-    Repair { at_node: usize, at_round: usize },
-    /// A lease comes to a node in quarantine from another name or another node. It is provisional,
-    /// like a repaired one. (If a node in quarantine then counts no other lease either, that is no
-    /// action: nothing changes.)
-    Arrive { at_node: usize, at_acquisition: usize },
+    Repair { at_node: usize, at_round: usize, exclusively: bool },
+    /// A lease comes to a node in quarantine: with the data set of an earlier moment, from another
+    /// name, or from another node. It counts if the node has vouched for nobody else since, for
+    /// example because it stood at the crash; otherwise it is provisional, like a repaired one. (A
+    /// lease that had ended is over by its date; the client of a lease that was given back is
+    /// done.)
+    Arrive { at_node: usize, at_acquisition: usize, exclusively: bool, counts: bool },
     /// A node outside quarantine that has granted nothing later restores the lease, and that
     /// counts.
-    RepairByTheCounter { at_node: usize, at_round: usize },
+    RepairByTheCounter { at_node: usize, at_round: usize, exclusively: bool },
     /// The clock of a node passes the end of a lease: every validity that rested on it is over.
-    LeaseEnds { at_node: usize },
+    LeaseEnds { at_node: usize, at_acquisition: usize },
     /// A node takes back the lease of a client that has sent its release.
     Release { at_node: usize, at_acquisition: usize },
-    /// A node crashes and forgets everything. Its fences go on above the fence ceiling, and it
-    /// grants nothing until all that it may have forgotten is over.
+    /// A node crashes and forgets everything. (What comes back with its data arrives afterwards.)
+    /// Its fences go on above the fence ceiling, and it grants nothing until all that it may have
+    /// forgotten is over.
     Crash { at_node: usize, at_fence: u64 },
-    /// A node crashes and comes back with an older data set, and a lease in it. The lease counts if
-    /// the node has vouched for nobody else since, for example because it stood at the crash;
-    /// otherwise it is provisional. (A lease that had ended is over by its date; the client of a
-    /// lease that was given back is done.)
-    CrashWithData { at_node: usize, at_acquisition: usize, at_fence: u64, counts: bool },
-    /// A replica takes the place of its master, with the data set of an earlier moment. Its fences
-    /// jump above all that its master issues, and nothing that it says counts while it waits.
-    Promote { at_node: usize, at_acquisition: usize, at_fence: u64, comes: bool },
-    /// While a promoted node waits, its old master still vouches for one acquisition, with fences
-    /// below the jump.
+    /// A replica takes the place of its master. (What its data set has arrives afterwards.) Its
+    /// fences jump above all that its master issues, and nothing that it says counts while it
+    /// waits.
+    Promote { at_node: usize, at_fence: u64 },
+    /// While a promoted node waits, its old master still vouches for one writer, or for readers,
+    /// with fences below the jump.
     TheOldMasterServes { at_node: usize, at_round: usize, at_fence: u64, comes: bool },
     /// A node grants again: every validity that it may have forgotten is over. Provisional leases
     /// count from here on.
@@ -674,11 +784,14 @@ impl Action {
             Action::Win { .. } => "win",
             Action::Renew { .. } => "renew",
             Action::Finish { .. } => "finish",
+            Action::Downgrade { .. } => "downgrade",
             Action::Write { .. } => "write",
+            Action::Read { .. } => "read",
             Action::Grant { .. } => "grant",
             Action::Rejoin { .. } => "rejoin",
             Action::Extend { .. } => "extend",
             Action::Raise { .. } => "raise",
+            Action::DowngradeAtANode { .. } => "downgrade at a node",
             Action::Persist { .. } => "persist",
             Action::Skip { .. } => "skip",
             Action::Repair { .. } => "repair",
@@ -687,7 +800,6 @@ impl Action {
             Action::LeaseEnds { .. } => "lease ends",
             Action::Release { .. } => "release",
             Action::Crash { .. } => "crash",
-            Action::CrashWithData { .. } => "crash with data",
             Action::Promote { .. } => "promote",
             Action::TheOldMasterServes { .. } => "the old master serves",
             Action::QuarantineEnds { .. } => "quarantine ends",
@@ -696,17 +808,20 @@ impl Action {
 }
 
 /// All actions, by name.
-pub(crate) const ACTIONS: [&str; 22] = [
+pub(crate) const ACTIONS: [&str; 24] = [
     "begin",
     "time passes",
     "win",
     "renew",
     "finish",
+    "downgrade",
     "write",
+    "read",
     "grant",
     "rejoin",
     "extend",
     "raise",
+    "downgrade at a node",
     "persist",
     "skip",
     "repair",
@@ -715,7 +830,6 @@ pub(crate) const ACTIONS: [&str; 22] = [
     "lease ends",
     "release",
     "crash",
-    "crash with data",
     "promote",
     "the old master serves",
     "quarantine ends",
@@ -735,37 +849,41 @@ impl State {
                 renew_step(sizes, &mut s, at_round, standing, at_quorum)
             }
             Action::Finish { at_acquisition } => finish_step(sizes, &mut s, at_acquisition),
+            Action::Downgrade { at_acquisition } => downgrade_step(sizes, &mut s, at_acquisition),
             Action::Write { at_acquisition } => write_step(sizes, &mut s, at_acquisition),
-            Action::Grant { at_node, at_round, at_fence } => {
-                grant_step(sizes, &mut s, at_node, at_round, at_fence)
+            Action::Read { at_acquisition } => read_step(sizes, &mut s, at_acquisition),
+            Action::Grant { at_node, at_round, at_fence, exclusively } => {
+                grant_step(sizes, &mut s, at_node, at_round, at_fence, exclusively)
             }
-            Action::Rejoin { at_node, at_round, at_fence } => {
-                rejoin_step(sizes, &mut s, at_node, at_round, at_fence)
+            Action::Rejoin { at_node, at_round, at_fence, exclusively } => {
+                rejoin_step(sizes, &mut s, at_node, at_round, at_fence, exclusively)
             }
             Action::Extend { at_node, at_round } => extend_step(sizes, &mut s, at_node, at_round),
             Action::Raise { at_node, at_acquisition, at_fence } => {
                 raise_step(sizes, &mut s, at_node, at_acquisition, at_fence)
             }
+            Action::DowngradeAtANode { at_node, at_acquisition } => {
+                downgrade_at_a_node_step(sizes, &mut s, at_node, at_acquisition)
+            }
             Action::Persist { at_node, at_fence } => persist_step(sizes, &mut s, at_node, at_fence),
             Action::Skip { at_node, at_fence } => skip_step(sizes, &mut s, at_node, at_fence),
-            Action::Repair { at_node, at_round } => repair_step(sizes, &mut s, at_node, at_round),
-            Action::Arrive { at_node, at_acquisition } => {
-                arrive_step(sizes, &mut s, at_node, at_acquisition)
+            Action::Repair { at_node, at_round, exclusively } => {
+                repair_step(sizes, &mut s, at_node, at_round, exclusively)
             }
-            Action::RepairByTheCounter { at_node, at_round } => {
-                repair_by_the_counter_step(sizes, &mut s, at_node, at_round)
+            Action::Arrive { at_node, at_acquisition, exclusively, counts } => {
+                arrive_step(sizes, &mut s, at_node, at_acquisition, exclusively, counts)
             }
-            Action::LeaseEnds { at_node } => lease_ends_step(sizes, &mut s, at_node),
+            Action::RepairByTheCounter { at_node, at_round, exclusively } => {
+                repair_by_the_counter_step(sizes, &mut s, at_node, at_round, exclusively)
+            }
+            Action::LeaseEnds { at_node, at_acquisition } => {
+                lease_ends_step(sizes, &mut s, at_node, at_acquisition)
+            }
             Action::Release { at_node, at_acquisition } => {
                 release_step(sizes, &mut s, at_node, at_acquisition)
             }
             Action::Crash { at_node, at_fence } => crash_step(sizes, &mut s, at_node, at_fence),
-            Action::CrashWithData { at_node, at_acquisition, at_fence, counts } => {
-                crash_with_data_step(sizes, &mut s, at_node, at_acquisition, at_fence, counts)
-            }
-            Action::Promote { at_node, at_acquisition, at_fence, comes } => {
-                promote_step(sizes, &mut s, at_node, at_acquisition, at_fence, comes)
-            }
+            Action::Promote { at_node, at_fence } => promote_step(sizes, &mut s, at_node, at_fence),
             Action::TheOldMasterServes { at_node, at_round, at_fence, comes } => {
                 the_old_master_serves_step(sizes, &mut s, at_node, at_round, at_fence, comes)
             }
@@ -940,12 +1058,32 @@ fn finish_step(sizes: &Sizes, s: &mut State, at_acquisition: usize) -> Result<St
     Ok(t)
 }
 
+fn downgrade_step(
+    sizes: &Sizes,
+    s: &mut State,
+    at_acquisition: usize,
+) -> Result<State, &'static str> {
+    if !(s.won(at_acquisition) && !sizes.reader(at_acquisition)) {
+        return Err("a writer");
+    }
+    let mut t = s.clone();
+    for y0 in 0..sizes.acquisitions {
+        let place: Bits = 1 << y0;
+        let is_so = (s.downgraded(y0) || (true && (y0 == at_acquisition)));
+        if is_so { t.downgraded |= place } else { t.downgraded &= !place }
+    }
+    Ok(t)
+}
+
 fn write_step(sizes: &Sizes, s: &mut State, at_acquisition: usize) -> Result<State, &'static str> {
-    if !(s.won(at_acquisition)) {
-        return Err("of a holder, or one who was");
+    if !(s.won(at_acquisition) && !sizes.reader(at_acquisition)) {
+        return Err("of a writer, or one who was");
     }
     if !(!below(s.fence(at_acquisition), s.highest())) {
         return Err("no smaller fence");
+    }
+    if !(below(s.highest_read(), s.fence(at_acquisition))) {
+        return Err("a larger fence than readers");
     }
     let mut t = s.clone();
     t.highest = s.fence(at_acquisition) as u8;
@@ -957,8 +1095,37 @@ fn write_step(sizes: &Sizes, s: &mut State, at_acquisition: usize) -> Result<Sta
     for y0 in 0..sizes.acquisitions {
         for y1 in 0..sizes.acquisitions {
             let place: Bits = 1 << (y0 * ACQUISITIONS_MAX + y1);
-            let is_so = (s.overwrote(y0, y1) || ((y0 == at_acquisition) && s.wrote(y1)));
-            if is_so { t.overwrote |= place } else { t.overwrote &= !place }
+            let is_so =
+                (s.followed(y0, y1) || ((y0 == at_acquisition) && (s.wrote(y1) || s.read(y1))));
+            if is_so { t.followed |= place } else { t.followed &= !place }
+        }
+    }
+    Ok(t)
+}
+
+fn read_step(sizes: &Sizes, s: &mut State, at_acquisition: usize) -> Result<State, &'static str> {
+    if !(s.won(at_acquisition)) {
+        return Err("of a holder, or one who was");
+    }
+    if !(!below(s.fence(at_acquisition), s.highest())) {
+        return Err("no smaller fence");
+    }
+    let mut t = s.clone();
+    t.highest_read = (if below(s.highest_read(), s.fence(at_acquisition)) {
+        s.fence(at_acquisition)
+    } else {
+        s.highest_read()
+    }) as u8;
+    for y0 in 0..sizes.acquisitions {
+        let place: Bits = 1 << y0;
+        let is_so = (s.read(y0) || (true && (y0 == at_acquisition)));
+        if is_so { t.read |= place } else { t.read &= !place }
+    }
+    for y0 in 0..sizes.acquisitions {
+        for y1 in 0..sizes.acquisitions {
+            let place: Bits = 1 << (y0 * ACQUISITIONS_MAX + y1);
+            let is_so = (s.followed(y0, y1) || ((y0 == at_acquisition) && s.wrote(y1)));
+            if is_so { t.followed |= place } else { t.followed &= !place }
         }
     }
     Ok(t)
@@ -970,16 +1137,22 @@ fn grant_step(
     at_node: usize,
     at_round: usize,
     at_fence: u64,
+    exclusively: bool,
 ) -> Result<State, &'static str> {
     let at_fence = s.rank(at_fence);
-    if !((0..sizes.acquisitions).all(|a0| !s.holds(at_node, a0))) {
+    if !(!s.holds(at_node, own(at_round))
+        && (0..sizes.acquisitions)
+            .all(|a0| !(s.holds(at_node, a0)) || !(exclusively || s.exclusive(at_node, a0))))
+    {
         return Err("the lock is free");
     }
     if !(!s.quarantined(at_node)) {
         return Err("not in quarantine");
     }
-    if !(below(s.counter(at_node), at_fence)) {
-        return Err("above the counter");
+    if !(!below(at_fence, s.counter(at_node))
+        && (!exclusively || below(s.counter(at_node), at_fence)))
+    {
+        return Err("above the counter, or at it for a reader");
     }
     if !(!below(s.ceiling(at_node), at_fence)) {
         return Err("on disk first");
@@ -990,12 +1163,23 @@ fn grant_step(
     if !(first(at_round)) {
         return Err("it is the attempt");
     }
+    if !(exclusively == !sizes.reader(own(at_round))) {
+        return Err("as it was asked");
+    }
     let mut t = s.clone();
     for y0 in 0..sizes.nodes {
         for y1 in 0..sizes.acquisitions {
             let place: Bits = 1 << (y0 * ACQUISITIONS_MAX + y1);
             let is_so = (s.holds(y0, y1) || (true && (y0 == at_node) && (y1 == own(at_round))));
             if is_so { t.holds |= place } else { t.holds &= !place }
+        }
+    }
+    for y0 in 0..sizes.nodes {
+        for y1 in 0..sizes.acquisitions {
+            let place: Bits = 1 << (y0 * ACQUISITIONS_MAX + y1);
+            let is_so =
+                (s.exclusive(y0, y1) || (exclusively && (y0 == at_node) && (y1 == own(at_round))));
+            if is_so { t.exclusive |= place } else { t.exclusive &= !place }
         }
     }
     for y0 in 0..sizes.nodes {
@@ -1011,7 +1195,10 @@ fn grant_step(
             for y2 in 0..s.fences.len() {
                 let place = 1_u32 << (y0 * NODES_MAX + y1);
                 let is_so = (s.stored(y0, y1, y2)
-                    || (true && (y0 == own(at_round)) && (y1 == at_node) && (y2 == at_fence)));
+                    || ((exclusively == !sizes.reader(own(at_round)))
+                        && (y0 == own(at_round))
+                        && (y1 == at_node)
+                        && (y2 == at_fence)));
                 if is_so { t.stored[y2] |= place } else { t.stored[y2] &= !place }
             }
         }
@@ -1028,22 +1215,33 @@ fn rejoin_step(
     at_node: usize,
     at_round: usize,
     at_fence: u64,
+    exclusively: bool,
 ) -> Result<State, &'static str> {
     let at_fence = s.rank(at_fence);
-    if !((0..sizes.acquisitions).all(|a0| !s.holds(at_node, a0))) {
+    if !(!s.holds(at_node, own(at_round))
+        && (0..sizes.acquisitions)
+            .all(|a0| !(s.holds(at_node, a0)) || !(exclusively || s.exclusive(at_node, a0))))
+    {
         return Err("the lock is free");
     }
     if !(!s.quarantined(at_node)) {
         return Err("not in quarantine");
     }
-    if !(below(s.counter(at_node), at_fence)) {
-        return Err("above the counter");
+    if !(!below(at_fence, s.counter(at_node))
+        && (!exclusively || below(s.counter(at_node), at_fence)))
+    {
+        return Err("above the counter, or at it for a reader");
     }
     if !(!below(s.ceiling(at_node), at_fence)) {
         return Err("on disk first");
     }
     if !(s.begun(own(at_round))) {
         return Err("it has begun");
+    }
+    if !((!!(sizes.reader(own(at_round)) || s.downgraded(own(at_round))) || exclusively)
+        && (!exclusively || !sizes.reader(own(at_round))))
+    {
+        return Err("as it was asked");
     }
     if !(s.won(own(at_round)) && !first(at_round)) {
         return Err("of a holder");
@@ -1054,6 +1252,14 @@ fn rejoin_step(
             let place: Bits = 1 << (y0 * ACQUISITIONS_MAX + y1);
             let is_so = (s.holds(y0, y1) || (true && (y0 == at_node) && (y1 == own(at_round))));
             if is_so { t.holds |= place } else { t.holds &= !place }
+        }
+    }
+    for y0 in 0..sizes.nodes {
+        for y1 in 0..sizes.acquisitions {
+            let place: Bits = 1 << (y0 * ACQUISITIONS_MAX + y1);
+            let is_so =
+                (s.exclusive(y0, y1) || (exclusively && (y0 == at_node) && (y1 == own(at_round))));
+            if is_so { t.exclusive |= place } else { t.exclusive &= !place }
         }
     }
     for y0 in 0..sizes.nodes {
@@ -1069,7 +1275,10 @@ fn rejoin_step(
             for y2 in 0..s.fences.len() {
                 let place = 1_u32 << (y0 * NODES_MAX + y1);
                 let is_so = (s.stored(y0, y1, y2)
-                    || (true && (y0 == own(at_round)) && (y1 == at_node) && (y2 == at_fence)));
+                    || ((exclusively == !sizes.reader(own(at_round)))
+                        && (y0 == own(at_round))
+                        && (y1 == at_node)
+                        && (y2 == at_fence)));
                 if is_so { t.stored[y2] |= place } else { t.stored[y2] &= !place }
             }
         }
@@ -1118,7 +1327,10 @@ fn raise_step(
     if !((0..sizes.acquisitions).all(|b0| {
         !(b0 != at_acquisition)
             || (0..s.fences.len()).all(|g1| !(s.stored(b0, at_node, g1)) || below(g1, at_fence))
-    })) {
+    }) || (sizes.reader(at_acquisition)
+        && (0..s.fences.len())
+            .any(|g0| (s.stored(at_acquisition, at_node, g0) && !below(at_fence, g0)))))
+    {
         return Err("above what is stored for others");
     }
     if !(!below(s.ceiling(at_node), at_fence)) {
@@ -1141,6 +1353,26 @@ fn raise_step(
         } else {
             s.counter(y0)
         }) as u8;
+    }
+    Ok(t)
+}
+
+fn downgrade_at_a_node_step(
+    sizes: &Sizes,
+    s: &mut State,
+    at_node: usize,
+    at_acquisition: usize,
+) -> Result<State, &'static str> {
+    if !(s.downgraded(at_acquisition)) {
+        return Err("its client reads already");
+    }
+    let mut t = s.clone();
+    for y0 in 0..sizes.nodes {
+        for y1 in 0..sizes.acquisitions {
+            let place: Bits = 1 << (y0 * ACQUISITIONS_MAX + y1);
+            let is_so = (s.exclusive(y0, y1) && !((y0 == at_node) && (y1 == at_acquisition)));
+            if is_so { t.exclusive |= place } else { t.exclusive &= !place }
+        }
     }
     Ok(t)
 }
@@ -1187,12 +1419,21 @@ fn repair_step(
     s: &mut State,
     at_node: usize,
     at_round: usize,
+    exclusively: bool,
 ) -> Result<State, &'static str> {
-    if !((0..sizes.acquisitions).all(|a0| !s.holds(at_node, a0))) {
+    if !(!s.holds(at_node, own(at_round))
+        && (0..sizes.acquisitions)
+            .all(|a0| !(s.holds(at_node, a0)) || !(exclusively || s.exclusive(at_node, a0))))
+    {
         return Err("the lock is free");
     }
     if !(s.quarantined(at_node)) {
         return Err("in quarantine");
+    }
+    if !((!!(sizes.reader(own(at_round)) || s.downgraded(own(at_round))) || exclusively)
+        && (!exclusively || !sizes.reader(own(at_round))))
+    {
+        return Err("as it was asked");
     }
     if !(s.won(own(at_round))) {
         return Err("of a holder");
@@ -1203,6 +1444,14 @@ fn repair_step(
             let place: Bits = 1 << (y0 * ACQUISITIONS_MAX + y1);
             let is_so = (s.holds(y0, y1) || (true && (y0 == at_node) && (y1 == own(at_round))));
             if is_so { t.holds |= place } else { t.holds &= !place }
+        }
+    }
+    for y0 in 0..sizes.nodes {
+        for y1 in 0..sizes.acquisitions {
+            let place: Bits = 1 << (y0 * ACQUISITIONS_MAX + y1);
+            let is_so =
+                (s.exclusive(y0, y1) || (exclusively && (y0 == at_node) && (y1 == own(at_round))));
+            if is_so { t.exclusive |= place } else { t.exclusive &= !place }
         }
     }
     for y0 in 0..sizes.nodes {
@@ -1221,15 +1470,37 @@ fn arrive_step(
     s: &mut State,
     at_node: usize,
     at_acquisition: usize,
+    exclusively: bool,
+    counts: bool,
 ) -> Result<State, &'static str> {
-    if !((0..sizes.acquisitions).all(|a0| !s.holds(at_node, a0))) {
+    if !(!s.holds(at_node, at_acquisition)
+        && (0..sizes.acquisitions)
+            .all(|a0| !(s.holds(at_node, a0)) || !(exclusively || s.exclusive(at_node, a0))))
+    {
         return Err("the lock is free");
     }
     if !(s.quarantined(at_node)) {
         return Err("in quarantine");
     }
+    if !((!!(sizes.reader(at_acquisition) || s.downgraded(at_acquisition)) || exclusively)
+        && (!exclusively || !sizes.reader(at_acquisition)))
+    {
+        return Err("as it was asked");
+    }
     if !(s.begun(at_acquisition)) {
         return Err("it has begun");
+    }
+    if !(!counts
+        || (s.done(at_acquisition)
+            || s.promoted(at_node)
+            || (0..sizes.acquisitions * ROUNDS).all(|r0| {
+                !(s.forgot(at_node, r0))
+                    || !((own(r0) != at_acquisition)
+                        && (!(sizes.reader(own(r0)) || s.downgraded(own(r0)))
+                            || !(sizes.reader(at_acquisition) || s.downgraded(at_acquisition))))
+            })))
+    {
+        return Err("what counts has no vote beside it");
     }
     let mut t = s.clone();
     for y0 in 0..sizes.nodes {
@@ -1243,7 +1514,15 @@ fn arrive_step(
         for y1 in 0..sizes.acquisitions {
             let place: Bits = 1 << (y0 * ACQUISITIONS_MAX + y1);
             let is_so =
-                (s.provisional(y0, y1) || (true && (y0 == at_node) && (y1 == at_acquisition)));
+                (s.exclusive(y0, y1) || (exclusively && (y0 == at_node) && (y1 == at_acquisition)));
+            if is_so { t.exclusive |= place } else { t.exclusive &= !place }
+        }
+    }
+    for y0 in 0..sizes.nodes {
+        for y1 in 0..sizes.acquisitions {
+            let place: Bits = 1 << (y0 * ACQUISITIONS_MAX + y1);
+            let is_so =
+                (s.provisional(y0, y1) || (!counts && (y0 == at_node) && (y1 == at_acquisition)));
             if is_so { t.provisional |= place } else { t.provisional &= !place }
         }
     }
@@ -1255,12 +1534,21 @@ fn repair_by_the_counter_step(
     s: &mut State,
     at_node: usize,
     at_round: usize,
+    exclusively: bool,
 ) -> Result<State, &'static str> {
-    if !((0..sizes.acquisitions).all(|a0| !s.holds(at_node, a0))) {
+    if !(!s.holds(at_node, own(at_round))
+        && (0..sizes.acquisitions)
+            .all(|a0| !(s.holds(at_node, a0)) || !(exclusively || s.exclusive(at_node, a0))))
+    {
         return Err("the lock is free");
     }
     if !(!s.quarantined(at_node)) {
         return Err("not in quarantine");
+    }
+    if !((!!(sizes.reader(own(at_round)) || s.downgraded(own(at_round))) || exclusively)
+        && (!exclusively || !sizes.reader(own(at_round))))
+    {
+        return Err("as it was asked");
     }
     if !(s.won(own(at_round))) {
         return Err("of a holder");
@@ -1280,6 +1568,14 @@ fn repair_by_the_counter_step(
         }
     }
     for y0 in 0..sizes.nodes {
+        for y1 in 0..sizes.acquisitions {
+            let place: Bits = 1 << (y0 * ACQUISITIONS_MAX + y1);
+            let is_so =
+                (s.exclusive(y0, y1) || (exclusively && (y0 == at_node) && (y1 == own(at_round))));
+            if is_so { t.exclusive |= place } else { t.exclusive &= !place }
+        }
+    }
+    for y0 in 0..sizes.nodes {
         for y1 in 0..sizes.acquisitions * ROUNDS {
             let place: Bits = 1 << (y0 * ROUNDS_MAX + y1);
             let is_so =
@@ -1294,29 +1590,43 @@ fn repair_by_the_counter_step(
     Ok(t)
 }
 
-fn lease_ends_step(sizes: &Sizes, s: &mut State, at_node: usize) -> Result<State, &'static str> {
-    if !((0..sizes.acquisitions * ROUNDS).all(|r0| !s.rests(at_node, r0))) {
+fn lease_ends_step(
+    sizes: &Sizes,
+    s: &mut State,
+    at_node: usize,
+    at_acquisition: usize,
+) -> Result<State, &'static str> {
+    if !((0..sizes.acquisitions * ROUNDS)
+        .all(|r0| !(s.rests(at_node, r0) && (own(r0) == at_acquisition))))
+    {
         return Err("no validity rests on it");
     }
     let mut t = s.clone();
     for y0 in 0..sizes.nodes {
         for y1 in 0..sizes.acquisitions {
             let place: Bits = 1 << (y0 * ACQUISITIONS_MAX + y1);
-            let is_so = (s.holds(y0, y1) && (y0 != at_node));
+            let is_so = (s.holds(y0, y1) && !((y0 == at_node) && (y1 == at_acquisition)));
             if is_so { t.holds |= place } else { t.holds &= !place }
         }
     }
     for y0 in 0..sizes.nodes {
         for y1 in 0..sizes.acquisitions {
             let place: Bits = 1 << (y0 * ACQUISITIONS_MAX + y1);
-            let is_so = (s.provisional(y0, y1) && (y0 != at_node));
+            let is_so = (s.exclusive(y0, y1) && !((y0 == at_node) && (y1 == at_acquisition)));
+            if is_so { t.exclusive |= place } else { t.exclusive &= !place }
+        }
+    }
+    for y0 in 0..sizes.nodes {
+        for y1 in 0..sizes.acquisitions {
+            let place: Bits = 1 << (y0 * ACQUISITIONS_MAX + y1);
+            let is_so = (s.provisional(y0, y1) && !((y0 == at_node) && (y1 == at_acquisition)));
             if is_so { t.provisional |= place } else { t.provisional &= !place }
         }
     }
     for y0 in 0..sizes.nodes {
         for y1 in 0..sizes.acquisitions * ROUNDS {
             let place: Bits = 1 << (y0 * ROUNDS_MAX + y1);
-            let is_so = (s.rests(y0, y1) && (y0 != at_node));
+            let is_so = (s.rests(y0, y1) && !((y0 == at_node) && (own(y1) == at_acquisition)));
             if is_so { t.rests |= place } else { t.rests &= !place }
         }
     }
@@ -1329,9 +1639,6 @@ fn release_step(
     at_node: usize,
     at_acquisition: usize,
 ) -> Result<State, &'static str> {
-    if !(s.holds(at_node, at_acquisition)) {
-        return Err("the token holds");
-    }
     if !(s.done(at_acquisition)) {
         return Err("its client is done");
     }
@@ -1339,21 +1646,28 @@ fn release_step(
     for y0 in 0..sizes.nodes {
         for y1 in 0..sizes.acquisitions {
             let place: Bits = 1 << (y0 * ACQUISITIONS_MAX + y1);
-            let is_so = (s.holds(y0, y1) && (y0 != at_node));
+            let is_so = (s.holds(y0, y1) && !((y0 == at_node) && (y1 == at_acquisition)));
             if is_so { t.holds |= place } else { t.holds &= !place }
         }
     }
     for y0 in 0..sizes.nodes {
         for y1 in 0..sizes.acquisitions {
             let place: Bits = 1 << (y0 * ACQUISITIONS_MAX + y1);
-            let is_so = (s.provisional(y0, y1) && (y0 != at_node));
+            let is_so = (s.exclusive(y0, y1) && !((y0 == at_node) && (y1 == at_acquisition)));
+            if is_so { t.exclusive |= place } else { t.exclusive &= !place }
+        }
+    }
+    for y0 in 0..sizes.nodes {
+        for y1 in 0..sizes.acquisitions {
+            let place: Bits = 1 << (y0 * ACQUISITIONS_MAX + y1);
+            let is_so = (s.provisional(y0, y1) && !((y0 == at_node) && (y1 == at_acquisition)));
             if is_so { t.provisional |= place } else { t.provisional &= !place }
         }
     }
     for y0 in 0..sizes.nodes {
         for y1 in 0..sizes.acquisitions * ROUNDS {
             let place: Bits = 1 << (y0 * ROUNDS_MAX + y1);
-            let is_so = (s.rests(y0, y1) && (y0 != at_node));
+            let is_so = (s.rests(y0, y1) && !((y0 == at_node) && (own(y1) == at_acquisition)));
             if is_so { t.rests |= place } else { t.rests &= !place }
         }
     }
@@ -1381,82 +1695,14 @@ fn crash_step(
     for y0 in 0..sizes.nodes {
         for y1 in 0..sizes.acquisitions {
             let place: Bits = 1 << (y0 * ACQUISITIONS_MAX + y1);
+            let is_so = (s.exclusive(y0, y1) && (y0 != at_node));
+            if is_so { t.exclusive |= place } else { t.exclusive &= !place }
+        }
+    }
+    for y0 in 0..sizes.nodes {
+        for y1 in 0..sizes.acquisitions {
+            let place: Bits = 1 << (y0 * ACQUISITIONS_MAX + y1);
             let is_so = (s.provisional(y0, y1) && (y0 != at_node));
-            if is_so { t.provisional |= place } else { t.provisional &= !place }
-        }
-    }
-    for y0 in 0..sizes.nodes {
-        for y1 in 0..sizes.acquisitions * ROUNDS {
-            let place: Bits = 1 << (y0 * ROUNDS_MAX + y1);
-            let is_so = (s.rests(y0, y1) && (y0 != at_node));
-            if is_so { t.rests |= place } else { t.rests &= !place }
-        }
-    }
-    for y0 in 0..sizes.nodes {
-        for y1 in 0..sizes.acquisitions * ROUNDS {
-            let place: Bits = 1 << (y0 * ROUNDS_MAX + y1);
-            let is_so = (s.forgot(y0, y1) || ((y0 == at_node) && s.rests(y0, y1)));
-            if is_so { t.forgot |= place } else { t.forgot &= !place }
-        }
-    }
-    for y0 in 0..sizes.nodes {
-        let place: Bits = 1 << y0;
-        let is_so = (s.quarantined(y0) || (true && (y0 == at_node)));
-        if is_so { t.quarantined |= place } else { t.quarantined &= !place }
-    }
-    for y0 in 0..sizes.nodes {
-        t.counter[y0] = (if (y0 == at_node) { at_fence } else { s.counter(y0) }) as u8;
-    }
-    for y0 in 0..sizes.nodes {
-        t.ceiling[y0] = (if ((y0 == at_node) && below(s.ceiling(y0), at_fence)) {
-            at_fence
-        } else {
-            s.ceiling(y0)
-        }) as u8;
-    }
-    Ok(t)
-}
-
-fn crash_with_data_step(
-    sizes: &Sizes,
-    s: &mut State,
-    at_node: usize,
-    at_acquisition: usize,
-    at_fence: u64,
-    counts: bool,
-) -> Result<State, &'static str> {
-    let at_fence = s.rank(at_fence);
-    if !(!below(at_fence, s.ceiling(at_node))) {
-        return Err("fences go on above the ceiling");
-    }
-    if !(s.begun(at_acquisition)) {
-        return Err("it has begun");
-    }
-    if !(!counts
-        || (s.done(at_acquisition)
-            || s.promoted(at_node)
-            || (0..sizes.acquisitions * ROUNDS).all(|r0| {
-                !(s.rests(at_node, r0) || s.forgot(at_node, r0)) || (own(r0) == at_acquisition)
-            })))
-    {
-        return Err("what counts has no vote beside it");
-    }
-    let mut t = s.clone();
-    for y0 in 0..sizes.nodes {
-        for y1 in 0..sizes.acquisitions {
-            let place: Bits = 1 << (y0 * ACQUISITIONS_MAX + y1);
-            let is_so = (if (y0 == at_node) { (y1 == at_acquisition) } else { s.holds(y0, y1) });
-            if is_so { t.holds |= place } else { t.holds &= !place }
-        }
-    }
-    for y0 in 0..sizes.nodes {
-        for y1 in 0..sizes.acquisitions {
-            let place: Bits = 1 << (y0 * ACQUISITIONS_MAX + y1);
-            let is_so = (if (y0 == at_node) {
-                ((y1 == at_acquisition) && !counts)
-            } else {
-                s.provisional(y0, y1)
-            });
             if is_so { t.provisional |= place } else { t.provisional &= !place }
         }
     }
@@ -1496,24 +1742,25 @@ fn promote_step(
     sizes: &Sizes,
     s: &mut State,
     at_node: usize,
-    at_acquisition: usize,
     at_fence: u64,
-    comes: bool,
 ) -> Result<State, &'static str> {
     let at_fence = s.rank(at_fence);
     if !(!below(at_fence, s.counter(at_node))) {
         return Err("its fences jump");
     }
-    if !(!comes || s.begun(at_acquisition)) {
-        return Err("it has begun");
-    }
     let mut t = s.clone();
     for y0 in 0..sizes.nodes {
         for y1 in 0..sizes.acquisitions {
             let place: Bits = 1 << (y0 * ACQUISITIONS_MAX + y1);
-            let is_so =
-                (if (y0 == at_node) { (comes && (y1 == at_acquisition)) } else { s.holds(y0, y1) });
+            let is_so = (s.holds(y0, y1) && (y0 != at_node));
             if is_so { t.holds |= place } else { t.holds &= !place }
+        }
+    }
+    for y0 in 0..sizes.nodes {
+        for y1 in 0..sizes.acquisitions {
+            let place: Bits = 1 << (y0 * ACQUISITIONS_MAX + y1);
+            let is_so = (s.exclusive(y0, y1) && (y0 != at_node));
+            if is_so { t.exclusive |= place } else { t.exclusive &= !place }
         }
     }
     for y0 in 0..sizes.nodes {
@@ -1571,14 +1818,21 @@ fn the_old_master_serves_step(
     if !(s.begun(own(at_round))) {
         return Err("it has begun");
     }
-    if !((0..sizes.acquisitions * ROUNDS)
-        .all(|s0| !(s.forgot(at_node, s0)) || (own(s0) == own(at_round))))
-    {
+    if !((0..sizes.acquisitions * ROUNDS).all(|s0| {
+        !(s.forgot(at_node, s0))
+            || !((own(s0) != own(at_round))
+                && (!(sizes.reader(own(s0)) || s.downgraded(own(s0)))
+                    || !(sizes.reader(own(at_round)) || s.downgraded(own(at_round)))))
+    })) {
         return Err("it vouches for nobody else");
     }
     if !((0..sizes.acquisitions).all(|a0| {
         !(comes)
-            || (0..s.fences.len()).all(|g1| !(s.stored(a0, at_node, g1)) || below(g1, at_fence))
+            || (0..s.fences.len()).all(|g1| {
+                !(s.stored(a0, at_node, g1))
+                    || (!below(at_fence, g1)
+                        && (!!sizes.reader(own(at_round)) || below(g1, at_fence)))
+            })
     })) {
         return Err("above its counter");
     }

@@ -15,6 +15,7 @@ use tokio::time::Instant;
 use crate::coverage::Reached;
 use crate::history::{Acquisition, Micros};
 use crate::net::Net;
+use crate::shadow::Use;
 use crate::world::Process;
 
 /// How often a holder looks whether it still holds.
@@ -74,6 +75,8 @@ pub(crate) struct Surroundings {
     pub(crate) is_steady: bool,
     /// Whether nothing is ever lost, and no node crashes.
     pub(crate) is_gentle: bool,
+    /// Whether an operator deletes locks that are held.
+    pub(crate) is_forced: bool,
     /// How long this program waits for a node's answer.
     pub(crate) timeout: Duration,
 }
@@ -86,6 +89,8 @@ pub(crate) struct Client {
     pub(crate) number: usize,
     pub(crate) around: Surroundings,
     random: StdRng,
+    /// How many acquisitions were named.
+    named: u64,
 }
 
 /// How a lock is held, and given up.
@@ -102,6 +107,12 @@ enum Manner {
 /// What a task asks for.
 struct Wish {
     lock: usize,
+    /// What the acquisition is called: each has a name of its own.
+    label: String,
+    /// It asks as a reader.
+    reads: bool,
+    /// A writer becomes a reader after some time.
+    downgrades: bool,
     ttl: Duration,
     wait: Duration,
     length: Duration,
@@ -120,7 +131,7 @@ impl Client {
     ) -> Client {
         let random = StdRng::seed_from_u64(seed ^ ((number as u64 + 1) << 40));
         let (process, log, net) = (Arc::clone(process), Arc::clone(log), Arc::clone(net));
-        Client { locker, process, log, net, number, around, random }
+        Client { locker, process, log, net, number, around, random, named: 0 }
     }
 
     pub(crate) async fn run(mut self) {
@@ -152,8 +163,18 @@ impl Client {
 
     /// Acquires lock 0 without a wait, renews it, and gives it back after `length`.
     pub(crate) async fn keep(mut self, ttl: Duration, length: Duration) {
-        let (manner, wait) = (Manner::Release, Duration::ZERO);
-        let wish = Wish { lock: 0, ttl, wait, length, manner, renews: true, max_hold: None };
+        let wish = Wish {
+            lock: 0,
+            label: self.label(),
+            reads: false,
+            downgrades: false,
+            ttl,
+            wait: Duration::ZERO,
+            length,
+            manner: Manner::Release,
+            renews: true,
+            max_hold: None,
+        };
         self.fulfil(wish).await;
     }
 
@@ -192,36 +213,50 @@ impl Client {
         let name = name(wish.lock);
         let called_at = self.log.now();
         let limit = self.limit(WAIT);
-        let outer = match self.bounded("holder", limit, holder.acquire(&name)).await {
+        let inner_reads = wish.reads || self.random.random_bool(0.3);
+        let acquire = |reads: bool| {
+            let acquire = holder.acquire(&name).label(&wish.label);
+            if reads { acquire.shared() } else { acquire }
+        };
+        let outer = match self.bounded("holder", limit, acquire(wish.reads)).await {
             Ok(outer) => outer,
             Err(error) => return self.log.notes().reached.acquire_error(&error),
         };
-        let inner = match self.bounded("nested", limit, holder.clone().acquire(&name)).await {
+        let inner = match self.bounded("nested", limit, acquire(inner_reads)).await {
             Ok(inner) => inner,
             Err(error) => {
                 self.log.notes().reached.acquire_error(&error);
                 return self.hold(outer, called_at, &wish).await;
             }
         };
-        if inner.fence() == outer.fence() {
+        // Two leases of readers may have one fence.
+        let is_lost = outer.is_lost();
+        if inner.fence() == outer.fence() && !is_lost {
             self.log.reach("holder: nested");
             let outcome = inner.release().await;
             self.complain_if(outcome.is_err(), "a share of a lease was not given back");
             self.hold(outer, called_at, &wish).await;
         } else {
             // The first lease was lost before the second call.
-            let is_lost = outer.is_lost();
             self.complain_if(!is_lost, "a lease that stands was acquired again");
             drop(outer);
+            wish.reads = inner_reads;
             self.hold(inner, called_at, &wish).await;
         }
     }
 
     async fn acquire_many(&mut self) {
-        let names: Vec<String> = (0..self.around.locks).rev().map(name).collect();
+        let label = self.label();
+        let reads: Vec<bool> =
+            (0..self.around.locks).map(|_| self.random.random_bool(0.4)).collect();
+        let names = |as_reader: bool| {
+            let those = (0..self.around.locks).rev().filter(|lock| reads[*lock] == as_reader);
+            those.map(name).collect::<Vec<_>>()
+        };
+        let acquire = self.locker.acquire_many(names(false)).and_shared(names(true)).label(&label);
         let called_at = self.log.now();
         let limit = self.limit(WAIT) + (self.around.timeout * 9) * self.around.locks as u32;
-        let guards = match self.bounded("many", limit, self.locker.acquire_many(names)).await {
+        let guards = match self.bounded("many", limit, acquire).await {
             Ok(guards) => guards,
             Err(error) => {
                 let reached = &mut self.log.notes().reached;
@@ -233,7 +268,7 @@ impl Client {
         let mut all: Vec<Acquisition> = (0..self.around.locks)
             .map(|lock| {
                 let guard = guards.get(name(lock)).expect("one guard for each");
-                self.begin(lock, called_at, guard.fence().get())
+                self.begin((lock, reads[lock]), called_at, guard.fence().get())
             })
             .collect();
         let length = self.millis(0, 400);
@@ -242,7 +277,7 @@ impl Client {
         while is_valid && start.elapsed() < length {
             for noted in &mut all {
                 let guard = guards.get(name(noted.lock)).expect("one guard for each");
-                is_valid &= self.look(guard, noted);
+                is_valid &= self.look(guard, noted, &label);
             }
             Arc::clone(&self.process).sleep(LOOK).await;
         }
@@ -259,6 +294,7 @@ impl Client {
     async fn with(&mut self) {
         let lock = self.random.random_range(0..self.around.locks);
         let length = self.millis(0, 6_000);
+        let is_reader = self.random.random_bool(0.4);
         let called_at = self.log.now();
         let (log, process, number) = (&self.log, &self.process, self.number);
         let mut noted = None;
@@ -273,6 +309,8 @@ impl Client {
                 fence: Some(fence.get()),
                 valid_until: returned_at,
                 released_at: None,
+                is_reader,
+                downgraded_at: None,
             });
             let start = Instant::now();
             while start.elapsed() < length {
@@ -281,7 +319,9 @@ impl Client {
                 noted.valid_until = log.now();
             }
         };
-        let outcome = self.locker.with(name(lock), work).await;
+        let acquire = self.locker.acquire(name(lock));
+        let acquire = if is_reader { acquire.shared() } else { acquire };
+        let outcome = acquire.with(work).await;
         let mut notes = self.log.notes();
         match &outcome {
             Ok(()) => notes.reached.note("with: done"),
@@ -299,9 +339,9 @@ impl Client {
             Ok(guard) => guard,
             Err(error) => return self.log.notes().reached.acquire_error(&error),
         };
-        let mut noted = self.begin(wish.lock, called_at, guard.fence().get());
+        let mut noted = self.begin((wish.lock, wish.reads), called_at, guard.fence().get());
         let mut leaked = {
-            self.look(&guard, &mut noted);
+            self.look(&guard, &mut noted, &wish.label);
             guard.leak()
         };
         self.log.notes().leaked.insert(leaked.token.to_vec());
@@ -349,9 +389,9 @@ impl Client {
     // ---- holding ----
 
     async fn hold(&mut self, guard: Guard, called_at: Micros, wish: &Wish) {
-        let mut noted = self.begin(wish.lock, called_at, guard.fence().get());
+        let mut noted = self.begin((wish.lock, wish.reads), called_at, guard.fence().get());
         let start = Instant::now();
-        let mut is_valid = self.look(&guard, &mut noted);
+        let mut is_valid = self.look(&guard, &mut noted, &wish.label);
         let until_lost = wish.manner == Manner::UntilLost;
         let mut lost = Some(Box::pin(guard.lost()));
         while is_valid && (until_lost || start.elapsed() < wish.length) {
@@ -362,7 +402,7 @@ impl Client {
                 why = async { lost.as_mut().expect("not lost yet").await } => {
                     lost = None;
                     self.log.notes().reached.lost(why);
-                    self.look(&guard, &mut noted);
+                    self.look(&guard, &mut noted, &wish.label);
                     break;
                 }
                 () = Arc::clone(&self.process).sleep(nap) => {}
@@ -370,7 +410,12 @@ impl Client {
             if !wish.renews && !until_lost && self.random.random_bool(0.1) {
                 self.extend(&guard).await;
             }
-            is_valid = self.look(&guard, &mut noted);
+            is_valid = self.look(&guard, &mut noted, &wish.label);
+            if is_valid && wish.downgrades && guard.is_exclusive() && self.random.random_bool(0.3) {
+                self.downgrade(&guard, &mut noted, wish).await;
+                is_valid = self.look(&guard, &mut noted, &wish.label);
+            }
+            self.use_store(&guard, wish);
         }
         let outlived = noted.valid_until > noted.returned_at + micros(wish.ttl) * 102 / 100;
         self.log.notes().reached.note_often("renewed beyond the ttl", u64::from(outlived));
@@ -380,8 +425,9 @@ impl Client {
             self.log.notes().leaked.insert(leaked.token.to_vec());
             return self.end_of(lost).await;
         }
-        self.look(&guard, &mut noted);
+        self.look(&guard, &mut noted, &wish.label);
         let (left, start) = (guard.validity(), Instant::now());
+        let late = (guard.fence().get(), guard.is_exclusive());
         noted.released_at = Some(self.log.now());
         let fence = noted.fence;
         self.log.notes().acquisitions.push(noted);
@@ -397,6 +443,55 @@ impl Client {
             self.complain_if(is_wrong && is_gone, &text);
         }
         self.end_of(lost).await;
+        if self.random.random_bool(0.2) {
+            self.pause(0, 500).await;
+            self.ask_store(wish, late, false);
+        }
+    }
+
+    /// Lets readers in, for some of whom the nodes are told too late.
+    async fn downgrade(&mut self, guard: &Guard, noted: &mut Acquisition, wish: &Wish) {
+        let patience =
+            if self.random.random_bool(0.2) { self.millis(0, 20) } else { self.around.timeout * 2 };
+        let name = name(wish.lock);
+        let fence = guard.fence().get();
+        self.net.universe().shadow.downgraded((name.as_bytes(), &wish.label), fence);
+        noted.downgraded_at = Some(self.log.now());
+        self.log.reach("downgraded");
+        let outcome = tokio::select! {
+            biased;
+            outcome = guard.downgrade() => Some(outcome),
+            () = Arc::clone(&self.process).sleep(patience) => None,
+        };
+        self.complain_if(guard.is_exclusive(), "a writer did not become a reader");
+        if let Some(outcome) = outcome {
+            self.log.notes().reached.extend(&outcome);
+        }
+    }
+
+    /// Does what the lock is for, now and then.
+    fn use_store(&mut self, guard: &Guard, wish: &Wish) {
+        if self.random.random_bool(0.3) {
+            let is_valid = !guard.validity().is_zero();
+            self.ask_store(wish, (guard.fence().get(), guard.is_exclusive()), is_valid);
+        }
+    }
+
+    /// Writes or reads what the lock is for. Nobody who holds the lock is refused.
+    fn ask_store(&mut self, wish: &Wish, (fence, is_exclusive): (u64, bool), is_valid: bool) {
+        // What a writer reads, it might write: were it to read as a reader, its own writes would
+        // come too late.
+        let (what, done, refused) = match is_exclusive {
+            true => (Use::Write, "store: written", "store: a late write was refused"),
+            false => (Use::Read, "store: read", "store: a late read was refused"),
+        };
+        let name = name(wish.lock);
+        let key = (name.as_bytes(), &*wish.label);
+        let is_done = self.net.universe().shadow.uses(key, fence, what);
+        self.log.reach(if is_done { done } else { refused });
+        let is_wrong = is_valid && !is_done && !self.around.is_forced;
+        let text = format!("the store has refused a holder: {what:?} {fence} of {}", wish.label);
+        self.complain_if(is_wrong, &text);
     }
 
     /// Whoever watches a lease is told that it is over.
@@ -421,7 +516,7 @@ impl Client {
     }
 
     /// Notes until when the lock may be relied on; false when that is over.
-    fn look(&self, guard: &Guard, noted: &mut Acquisition) -> bool {
+    fn look(&self, guard: &Guard, noted: &mut Acquisition, label: &str) -> bool {
         let now = self.log.now();
         let left = guard.validity();
         if left.is_zero() {
@@ -436,11 +531,17 @@ impl Client {
         }
         noted.valid_until = noted.valid_until.max(now + micros(left));
         let (fence, until) = (guard.fence().get(), Instant::now() + left);
-        self.net.universe().shadow.relied_on(name(noted.lock).as_bytes(), fence, until);
+        let name = name(noted.lock);
+        self.net.universe().shadow.relied_on((name.as_bytes(), label), fence, until);
         true
     }
 
-    fn begin(&self, lock: usize, called_at: Micros, fence: u64) -> Acquisition {
+    fn begin(
+        &self,
+        (lock, is_reader): (usize, bool),
+        called_at: Micros,
+        fence: u64,
+    ) -> Acquisition {
         let returned_at = self.log.now();
         let mut notes = self.log.notes();
         notes.per_lock[lock] += 1;
@@ -453,6 +554,8 @@ impl Client {
             fence: Some(fence),
             valid_until: 0,
             released_at: None,
+            is_reader,
+            downgraded_at: None,
         }
     }
 
@@ -460,14 +563,24 @@ impl Client {
 
     fn ask(&self, wish: &Wish) -> Acquire {
         let acquire = self.locker.acquire(name(wish.lock)).ttl(wish.ttl).wait(wish.wait);
-        let acquire = acquire.renew(wish.renews).label(format!("client-{}", self.number));
+        let acquire = acquire.renew(wish.renews).label(&wish.label);
+        let acquire = if wish.reads { acquire.shared() } else { acquire };
         match wish.max_hold {
             Some(max_hold) => acquire.max_hold(max_hold),
             None => acquire,
         }
     }
 
+    /// A name for one acquisition.
+    fn label(&mut self) -> String {
+        self.named += 1;
+        format!("client-{}-{}", self.number, self.named)
+    }
+
     fn wish(&mut self) -> Wish {
+        let label = self.label();
+        let reads = self.random.random_bool(0.4);
+        let downgrades = !reads && self.random.random_bool(0.3);
         let lock = self.random.random_range(0..self.around.locks);
         let shortest = self.shortest_ttl();
         let ttl = if self.random.random_bool(0.75) {
@@ -491,7 +604,7 @@ impl Client {
         let length = length.min(Duration::from_secs(8));
         let wait =
             if self.random.random_bool(0.3) { Duration::ZERO } else { self.millis(0, 2_000) };
-        Wish { lock, ttl, wait, length, manner, renews, max_hold }
+        Wish { lock, label, reads, downgrades, ttl, wait, length, manner, renews, max_hold }
     }
 
     /// In milliseconds: a timeout is less than a third of the ttl.

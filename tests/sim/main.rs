@@ -39,7 +39,7 @@ use tokio::time::{sleep, timeout};
 
 use clients::{FAST_PPM_MAX, Log, micros};
 use coverage::Reached;
-use history::{History, Violation, check};
+use history::{Acquisition, History, Violation, check};
 use line::Tally;
 use nemesis::Nemesis;
 use node::Defect;
@@ -226,6 +226,7 @@ fn judge(stage: &Stage, (calm_at, ended_at): (u64, u64)) -> Outcome {
         }
     }
     let reached = &mut notes.reached;
+    reached.note_often("reader: beside another", beside_each_other(&history));
     let raised: u64 = lockers.iter().map(|locker| locker.stats().raised).sum();
     reached.note_often("acquire: raised fences", raised);
     for node in &universe.nodes {
@@ -253,6 +254,20 @@ fn judge(stage: &Stage, (calm_at, ended_at): (u64, u64)) -> Outcome {
         acquisitions: history.acquisitions.len(),
         requests: universe.requests,
     }
+}
+
+/// How often a reader came to hold a lock that another held.
+fn beside_each_other(history: &History) -> u64 {
+    let all = &history.acquisitions;
+    let is_beside = |one: &&Acquisition| {
+        let holds = |other: &Acquisition| {
+            other.lock == one.lock
+                && other.returned_at < one.returned_at
+                && one.returned_at < other.held_until()
+        };
+        one.is_reader && all.iter().any(holds)
+    };
+    all.iter().filter(is_beside).count() as u64
 }
 
 fn must_hold(setup: Setup) -> Outcome {
@@ -401,6 +416,19 @@ fn a_node_that_releases_without_looking_at_the_token_is_caught() {
 #[test]
 fn a_node_that_grants_without_looking_at_the_token_is_caught() {
     must_be_caught("grants to anybody", stormy(Defect::GrantsToAnybody), OVERLAP);
+}
+
+#[test]
+fn a_node_that_lets_readers_in_beside_a_writer_is_caught() {
+    must_be_caught("reads beside a writer", stormy(Defect::ReadsBesideAWriter), OVERLAP);
+    must_be_caught("reads beside a writer", stormy(Defect::ReadsBesideAWriter), VOUCHES);
+}
+
+#[test]
+fn a_node_that_releases_all_readers_for_one_is_caught() {
+    must_be_caught("releases all readers", stormy(Defect::ReleasesAllReaders), OVERLAP);
+    let complaint = "the proof's \"nothing forgotten\" fails";
+    must_be_caught("releases all readers", stormy(Defect::ReleasesAllReaders), complaint);
 }
 
 #[test]

@@ -241,8 +241,8 @@ pub(crate) fn bring(net: &Arc<Net>, lock: &str, (from, to): (usize, usize)) {
         if universe.nodes[to].is_in_quarantine()
             && let Some(dump) = dump
         {
-            let token = universe.nodes[to].restore(lock.as_bytes(), &dump);
-            universe.stranded.extend(token);
+            let tokens = universe.nodes[to].restore(lock.as_bytes(), &dump);
+            universe.stranded.extend(tokens.into_iter().flatten());
             universe.shadow.brought(to);
         }
     });

@@ -113,8 +113,9 @@ impl Universe {
     /// Tells the proof what a node has answered.
     fn follow(&mut self, node: usize, (name, request): (&[u8], &Request<'_>), reply: &Reply) {
         match *request {
-            Request::Acquire { token, ttl, .. } => {
+            Request::Acquire { token, ttl, mode, label, .. } => {
                 let Ok(AcquireReply::Granted(fence)) = AcquireReply::read(reply) else { return };
+                self.shadow.asked((name, token), mode, label);
                 self.shadow.vouched(node, (name, token), Some(ttl), Some(fence.get()));
             }
             // A repair stores nothing: another may have had the fence here.
@@ -122,8 +123,10 @@ impl Universe {
                 let Ok(ExtendReply::Extended) = ExtendReply::read(reply) else { return };
                 self.shadow.vouched(node, (name, token), Some(ttl), None);
             }
+            // A writer whose fence is below the counter there has stored nothing: another may have.
             Request::Raise { token, fence } => {
-                if RaiseReply::read(reply) != Ok(RaiseReply::Raised(fence)) {
+                let Ok(RaiseReply::Raised(counter)) = RaiseReply::read(reply) else { return };
+                if counter != fence && !self.shadow.is_reader(name, token) {
                     return;
                 }
                 self.shadow.vouched(node, (name, token), None, Some(fence.get()));

@@ -10,9 +10,9 @@ use lockmod::codec::state::{decode_state, encode_state};
 use lockmod::codec::{decode_lock, encode_lock, hash_lock};
 use lockmod::engine::{
     Acquired, Availability, Caution, Ceilings, Census, Change, Claim, Clocks, ConnectionId, Effect,
-    Extended, Fence, Fencing, Found, Gate, Instant, Inventory, Line, Loaded, Lock, Look, Millis,
-    Node as Engine, Queued, Refusal, Saved, Stated, Statement, Stop, Ticket, Token, Turn, Turning,
-    UnixTime, Waiter,
+    Extended, Fence, Fencing, Found, Gate, Instant, Inventory, Lease, Line, Loaded, Lock, Look,
+    Millis, Mode, Node as Engine, Queued, Refusal, Released, Saved, Stated, Statement, Stop,
+    Ticket, Token, Turn, Turning, UnixTime, Waiter,
 };
 use lockmod::wire::fact::{self, Restated, restate};
 use lockmod::wire::outcome::{AcquireReply, ExtendReply, RaiseReply, ReleaseReply, of_fence};
@@ -22,7 +22,7 @@ use lockmod::wire::{lock_info, spec};
 
 use crate::clock::Clock;
 use crate::line::{Callers, Offer, RESERVE};
-use crate::shadow::{View, id};
+use crate::shadow::{Seen, View, id};
 
 /// The longest lease that a node grants.
 pub(crate) const MAX_TTL: Millis = Millis::new(30_000);
@@ -54,6 +54,12 @@ pub(crate) enum Defect {
     CountsRestored,
     /// It gives no lease back to a holder whose fence is below its own.
     KeepsOutBelowItsFloor,
+    /// A reader is answered as a holder beside a writer.
+    ReadsBesideAWriter,
+    /// The release of one reader is that of all.
+    ReleasesAllReaders,
+    /// Readers pass those who stand in line.
+    LetsReadersPass,
 }
 
 /// What a node keeps through a crash.
@@ -200,10 +206,12 @@ impl Node {
 
     /// Leases that stand.
     pub(crate) fn held_tokens(&self) -> Vec<(Vec<u8>, Vec<u8>)> {
-        let lease = |(name, lock): (&Vec<u8>, &Lock)| {
-            Some((name.clone(), lock.lease(self.now())?.token.as_bytes().to_vec()))
+        let now = self.now();
+        let leases = |(name, lock): (&Vec<u8>, &Lock)| {
+            let name = name.clone();
+            tokens_in(lock, now).into_iter().map(move |token| (name.clone(), token))
         };
-        self.locks.iter().filter_map(lease).collect()
+        self.locks.iter().flat_map(leases).collect()
     }
 
     /// What it knows of a lock, and has on its disk; nothing while it is down.
@@ -213,18 +221,20 @@ impl Node {
         }
         let is_quarantined = self.is_in_quarantine();
         let lock = self.locks.get(name);
-        let lease = lock.and_then(|lock| {
-            let lease = lock.lease(self.now())?;
-            let is_provisional = !self.engine.promises().is_counted(lock, self.now());
-            Some((id(lease.token.as_bytes()), lease.fence.get(), is_provisional))
+        let leases = lock.into_iter().flat_map(|lock| standing(lock, self.now()));
+        let leases = leases.map(|lease| Seen {
+            id: id(lease.token.as_bytes()),
+            is_exclusive: !lease.mode.is_shared(),
+            is_provisional: !self.engine.promises().is_counted(&lease, self.now()),
         });
+        let leases = leases.collect();
         let counter =
             lock.map_or(Fence::ZERO, Lock::counter).max(self.engine.promises().floor()).get();
         let ceiling = match self.found() {
             Found::Present(saved) => saved.ceilings.fence.get(),
             Found::Missing | Found::Damaged => 0,
         };
-        Some(View { lease, counter, ceiling, is_quarantined })
+        Some(View { leases, counter, ceiling, is_quarantined })
     }
 
     /// What there is, with leases counted from `since`.
@@ -232,7 +242,9 @@ impl Node {
         let clocks = self.dated();
         let mut census = Census::new(since);
         for (name, lock) in &self.locks {
-            census.count(hash_lock(0, name, lock), lock, clocks);
+            let inventory = census.inventory;
+            let hash = hash_lock((0, name), lock, |lease| inventory.counts(lease, clocks));
+            census.count(hash, lock, clocks);
         }
         census
     }
@@ -273,17 +285,19 @@ impl Node {
     }
 
     /// An operator's RESTORE under a name that is free, as `load` in `src/module/datatype.rs`.
-    /// Answers whose lease it is.
-    pub(crate) fn restore(&mut self, name: &[u8], bytes: &[u8]) -> Option<Vec<u8>> {
+    /// Answers whose leases they are.
+    pub(crate) fn restore(&mut self, name: &[u8], bytes: &[u8]) -> Option<Vec<Vec<u8>>> {
         if !self.is_up || self.locks.contains_key(name) {
             return None;
         }
         let mut loaded = decode_lock(bytes, self.dated(), self.boot).expect("a node wrote it");
         let now = self.now();
-        let lease = loaded.lock.lease(now)?;
-        let token = lease.token.as_bytes().to_vec();
+        let tokens = tokens_in(&loaded.lock, now);
+        if tokens.is_empty() {
+            return None;
+        }
         if self.defect == Defect::CountsRestored {
-            loaded.lock.set_provisional(false);
+            loaded.lock = counted(&loaded.lock, now);
         } else if let Some(change) = self.engine.names_changed(now) {
             self.change_state(change).ok()?;
         }
@@ -297,7 +311,7 @@ impl Node {
         self.locks.insert(name.to_vec(), loaded.lock);
         self.state(name, &Lock::default());
         self.restored += 1;
-        Some(token)
+        Some(tokens)
     }
 
     /// Saves the data set, where the node does that.
@@ -518,15 +532,15 @@ impl Node {
     ) -> Result<Reply, Refusal> {
         let token = |bytes| request::token(bytes, LIMITS);
         match request {
-            Request::Acquire { token: bytes, ttl, label, waiting } => {
-                let claim = Claim { token: token(bytes)?, ttl };
+            Request::Acquire { token: bytes, ttl, mode, label, waiting } => {
+                let claim = Claim { token: token(bytes)?, ttl, mode };
                 self.acquire(name, (claim, label), waiting, connection)
             }
             Request::Release { token: bytes, queue } => {
                 self.release(name, token(bytes)?, queue, connection)
             }
-            Request::Extend { token: bytes, ttl, fencing } => {
-                self.extend(name, Claim { token: token(bytes)?, ttl }, fencing)
+            Request::Extend { token: bytes, ttl, mode, fencing } => {
+                self.extend(name, Claim { token: token(bytes)?, ttl, mode }, fencing)
             }
             Request::Raise { token: bytes, fence } => self.raise(name, token(bytes)?, fence),
             Request::Fence => Ok(of_fence(self.locks.get(name).map_or(Fence::ZERO, Lock::counter))),
@@ -584,7 +598,7 @@ impl Node {
                     allowed: "LABEL text",
                 });
             }
-            WaitMode::Queue(queue) => Some(self.queued(queue, connection)),
+            WaitMode::Queue(queue) => Some(self.queued(queue, request.0.mode, connection)),
             WaitMode::Not => None,
             WaitMode::Block(_) => panic!("the client never blocks"),
         };
@@ -593,15 +607,22 @@ impl Node {
             self.has_called(name, &queued.ticket)
         });
         let place = (0, name);
-        let decided = self.decide(name, |engine, lock, now| {
-            engine.acquire_in_line(place, lock, request, queued.as_ref(), now)
+        let passes = self.defect == Defect::LetsReadersPass && request.0.mode.is_shared();
+        let decided = self.decide(name, |engine, lock, now| match passes {
+            true => engine.acquire(lock, request.0, request.1, now),
+            false => engine.acquire_in_line(place, lock, request, queued.as_ref(), now),
         });
         self.serve_waiters(name);
         // That the disk is full is found out by asking for what needs it.
         let is_misled = was_called && !matches!(decided, Ok(_) | Err(Refusal::StateFile { .. }));
         self.callers.tally.misled += u64::from(is_misled);
         let decided = decided?;
-        if decided == Acquired::Held && self.defect == Defect::GrantsToAnybody {
+        let lies = match self.defect {
+            Defect::GrantsToAnybody => true,
+            Defect::ReadsBesideAWriter => request.0.mode.is_shared(),
+            _ => false,
+        };
+        if decided == Acquired::Held && lies {
             return Ok(of_fence(self.locks.get(name).map_or(Fence::ZERO, Lock::counter)));
         }
         Ok(AcquireReply::from(decided).into())
@@ -611,19 +632,26 @@ impl Node {
         &mut self,
         name: &[u8],
         token: Token<'_>,
-        queue: Option<Queue<'_>>,
+        queue: Option<(Mode, Queue<'_>)>,
         connection: u64,
     ) -> Result<Reply, Refusal> {
-        let queued = queue.map(|queue| self.queued(queue, connection));
+        let queued = queue.map(|(mode, queue)| self.queued(queue, mode, connection));
+        let all_go = self.defect == Defect::ReleasesAllReaders;
         let for_anybody = self.defect == Defect::ReleasesForAnybody;
         let place = (0, name);
         let (outcome, is_there) = self.decide(name, |engine, lock, now| {
-            let holder = lock.lease(now).map(|lease| lease.token.as_bytes().to_vec());
+            let holder = tokens_in(lock, now).into_iter().next();
             let token = match &holder {
                 Some(holder) if for_anybody => request::token(holder, Limits::FACTS)?,
                 _ => token,
             };
-            Ok(engine.release_in_line(place, lock, token, queued.as_ref(), now))
+            let released = engine.release_in_line(place, lock, token, queued.as_ref(), now);
+            if all_go && matches!(released.0, Released::Released { .. }) {
+                for token in tokens_in(lock, now) {
+                    engine.release(lock, request::token(&token, Limits::FACTS)?, now);
+                }
+            }
+            Ok(released)
         })?;
         self.serve_waiters(name);
         let is_out_of_line = queued.is_some() && !is_there;
@@ -631,20 +659,20 @@ impl Node {
     }
 
     /// What a ticket brings with it.
-    fn queued<'a>(&self, queue: Queue<'a>, connection: u64) -> Queued<'a> {
+    fn queued<'a>(&self, queue: Queue<'a>, mode: Mode, connection: u64) -> Queued<'a> {
         Queued {
             ticket: queue.ticket,
             channel: queue.channel,
             deadline: self.now().after(queue.wait),
             connection: ConnectionId(connection),
+            mode,
             room: self.engine.room(self.callers.offer.max_waiters),
         }
     }
 
     /// Whether the ticket has been called.
     fn has_called(&self, name: &[u8], ticket: &Ticket) -> bool {
-        self.reserved_for(name).as_ref() == Some(ticket)
-            || self.callers.has_called_in_vain(name, ticket)
+        self.reserved_for(name).contains(ticket) || self.callers.has_called_in_vain(name, ticket)
     }
 
     /// How many wait for a lock.
@@ -652,8 +680,9 @@ impl Node {
         self.engine.line((0, name.as_bytes())).map_or(0, Line::len)
     }
 
-    fn reserved_for(&self, name: &[u8]) -> Option<Ticket> {
-        self.engine.line((0, name))?.reserved_for().cloned()
+    fn reserved_for(&self, name: &[u8]) -> Vec<Ticket> {
+        let line = self.engine.line((0, name));
+        line.into_iter().flat_map(Line::reserved_for).cloned().collect()
     }
 
     /// Looks at the line before a lock.
@@ -678,15 +707,15 @@ impl Node {
                 Turning::Gate => look.gate = Some(Gate::Open),
                 Turning::Wake(ticket, channel) => {
                     self.callers.publish(&channel, &ticket);
-                    break;
                 }
                 Turning::HandOver(_) => panic!("the client never blocks"),
             }
         }
-        let is_in_line = |ticket: Ticket| {
-            self.engine.line((0, name)).is_some_and(|line| line.has(&Waiter::Ticket(ticket)))
-        };
-        self.callers.tally.lapsed += u64::from(before.is_some_and(|ticket| !is_in_line(ticket)));
+        let line = self.engine.line((0, name));
+        let is_in_line =
+            |ticket: &Ticket| line.is_some_and(|line| line.has(&Waiter::Ticket(ticket.clone())));
+        let lapsed = before.iter().filter(|ticket| !is_in_line(ticket)).count();
+        self.callers.tally.lapsed += lapsed as u64;
         if self.defect == Defect::CallsInQuarantine {
             self.call_in_vain(name, now);
         }
@@ -779,7 +808,7 @@ impl Node {
         let Fencing::Repair { fence, .. } = fencing else { return false };
         let now = self.now();
         let counter = self.locks.get(name).map_or(Fence::ZERO, Lock::counter);
-        held_until(&self.locks, name, now).is_none()
+        !self.locks.get(name).is_some_and(|lock| lock.is_held(now))
             && self.engine.promises().quarantine(now).is_none()
             && counter.max(self.engine.promises().floor()) > fence
     }
@@ -809,9 +838,23 @@ impl Node {
     }
 }
 
-/// The end of the lease that stands.
-fn held_until(locks: &BTreeMap<Vec<u8>, Lock>, name: &[u8], now: Instant) -> Option<Instant> {
-    Some(locks.get(name)?.lease(now)?.ends_at)
+/// The leases of a lock that stand.
+fn standing(lock: &Lock, now: Instant) -> impl Iterator<Item = Lease<'_>> {
+    lock.written_leases().filter(move |lease| now <= lease.ends_at)
+}
+
+/// Whose they are.
+fn tokens_in(lock: &Lock, now: Instant) -> Vec<Vec<u8>> {
+    standing(lock, now).map(|lease| lease.token.as_bytes().to_vec()).collect()
+}
+
+/// The lock with leases that all count.
+fn counted(lock: &Lock, now: Instant) -> Lock {
+    let mut counted = Lock::free(lock.counter(), now);
+    for lease in lock.written_leases() {
+        counted.apply(Lease { is_provisional: false, ..lease }, now);
+    }
+    counted
 }
 
 fn text(text: impl Into<Vec<u8>>) -> Reply {

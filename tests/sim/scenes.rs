@@ -191,6 +191,45 @@ async fn wait_out(seed: u64, attempts_max: u64, defect: Defect) -> Outcome {
     end(&stage).await
 }
 
+/// Readers come and go, so that there is always one, and a writer comes. All are tasks of one
+/// program: who is served first is as fair as wall clocks are, and those of programs differ.
+async fn stream(seed: u64, defect: Defect) -> Outcome {
+    const READERS: usize = 8;
+    // Longer than any delay: so many requests meet some of the longest.
+    let setup = Setup { locks: 1, storm_ms: 0, timeouts_ms: [330; 3], ..calm(seed, defect) };
+    let stage = Stage::new(setup);
+    let reader = |number: usize| {
+        let (locker, log) = (stage.lockers[0].clone(), Arc::clone(&stage.log));
+        let mut random = StdRng::seed_from_u64(seed ^ (number as u64) << 32);
+        stage.processes[0].spawn(async move {
+            while !log.notes().is_over {
+                let guard = locker.acquire(name(0)).shared().wait(Duration::from_secs(60)).await;
+                sleep(millis(&mut random, 20, 80)).await;
+                let _ = guard.expect("nothing is wrong").release().await;
+            }
+        })
+    };
+    let readers: Vec<_> = (0..READERS).map(reader).collect();
+    sleep(Duration::from_millis(500)).await;
+    for _ in 0..3 {
+        let began = Instant::now();
+        let writer = stage.lockers[0].acquire(name(0)).wait(STARVES_AFTER * 2).await;
+        if writer.is_err() || began.elapsed() > STARVES_AFTER {
+            let text = format!("{STARVED} for {:?}, {setup:?}", began.elapsed());
+            stage.log.notes().complaints.push(text);
+        }
+        if let Ok(guard) = writer {
+            let _ = guard.release().await;
+        }
+        sleep(Duration::from_millis(200)).await;
+    }
+    stage.log.notes().is_over = true;
+    for reader in readers {
+        reader.await.expect("no task panics");
+    }
+    end(&stage).await
+}
+
 /// As operations.md says, the holder has renewed before the next node goes down.
 async fn renewal(ttl: Duration) {
     sleep(ttl / 2 + Duration::from_secs(1)).await;
@@ -221,6 +260,9 @@ async fn end(stage: &Stage) -> Outcome {
 }
 
 const PACE: &str = "a waiter asks nodes in quarantine too often";
+/// The longest hold, and some rounds with their timeouts.
+const STARVES_AFTER: Duration = Duration::from_secs(4);
+const STARVED: &str = "readers have kept a writer out";
 const LOST: &str = "a restart of one node after another cost a lock";
 const FORGOTTEN: &str = "a waiter stands in line no more at a node that was restarted";
 
@@ -285,6 +327,20 @@ fn a_rolling_restart_costs_no_lock() {
 fn a_node_that_gives_no_lease_back_above_its_floor_is_caught() {
     let scene = |seed| to_the_end(roll(seed, Defect::KeepsOutBelowItsFloor));
     must_be_caught_in("keeps a holder out", scene, LOST);
+}
+
+#[test]
+fn a_stream_of_readers_keeps_no_writer_out() {
+    for seed in 0..SEEDS {
+        let outcome = to_the_end(stream(seed, Defect::None));
+        assert_eq!(outcome.violations, [""; 0], "seed {seed}");
+    }
+}
+
+#[test]
+fn readers_that_pass_those_in_line_are_caught() {
+    let scene = |seed| to_the_end(stream(seed, Defect::LetsReadersPass));
+    must_be_caught_in("readers pass", scene, STARVED);
 }
 
 #[test]

@@ -10,11 +10,13 @@
 //! and the vote of each node that would last longest if it counted. A claim about all rounds that
 //! holds for those two is what the proof says of them; that each step is one of its actions is
 //! checked by the model alone.
+//!
+//! Beside each lock there is a fenced store, which takes reads and writes by their fences.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
-use lockmod::engine::{Millis, Terms};
+use lockmod::engine::{Millis, Mode, Terms};
 use tokio::time::Instant;
 
 use crate::clients::FAST_PPM_MAX;
@@ -26,18 +28,68 @@ type Id = u64;
 /// What a node knows of a lock.
 #[derive(Clone, Debug)]
 pub(crate) struct View {
-    /// Token and fence of the lease that stands, and whether it does not count yet.
-    pub(crate) lease: Option<(Id, u64, bool)>,
+    /// The leases that stand.
+    pub(crate) leases: Vec<Seen>,
     pub(crate) counter: u64,
     /// As the state file has it.
     pub(crate) ceiling: u64,
     pub(crate) is_quarantined: bool,
 }
 
+/// A lease at a node.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Seen {
+    /// Of its token.
+    pub(crate) id: Id,
+    pub(crate) is_exclusive: bool,
+    /// It does not count yet.
+    pub(crate) is_provisional: bool,
+}
+
+/// What the fenced store is asked for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Use {
+    Write,
+    Read,
+}
+
+/// What the fenced store of a lock has seen.
+#[derive(Clone, Copy, Debug, Default)]
+struct Store {
+    /// The largest fence of a writer.
+    highest: u64,
+    /// The largest fence of a reader.
+    highest_read: u64,
+}
+
+impl Store {
+    /// Accepts or refuses, as examples/fenced_store does.
+    fn accepts(&mut self, what: Use, fence: u64) -> bool {
+        let is_late = fence < self.highest;
+        match what {
+            Use::Write if is_late || fence <= self.highest_read => return false,
+            Use::Read if is_late => return false,
+            Use::Write => self.highest = fence,
+            Use::Read => self.highest_read = self.highest_read.max(fence),
+        }
+        true
+    }
+}
+
 /// One acquisition of a lock.
 #[derive(Debug)]
 struct Claim {
     id: Id,
+    /// What its client calls it, where there is nothing else to know it by.
+    label: Vec<u8>,
+    is_reader: bool,
+    /// It was won as a writer, and its client reads from then on.
+    is_downgraded: bool,
+    /// The store has accepted a write of it, a read of it.
+    has_written: bool,
+    has_read: bool,
+    /// Those of whom the store had accepted something that this one may not come after.
+    follows: BTreeSet<Id>,
     /// A release was seen: its client relies on nothing.
     is_done: bool,
     /// Its leases were deleted by force: votes for it say nothing, its fences do.
@@ -61,9 +113,10 @@ pub(crate) struct Shadow {
     nodes: usize,
     /// By the name of the lock, in the order in which they began.
     claims: BTreeMap<Vec<u8>, Vec<Claim>>,
-    /// All that ever began, and whether they were released: a request may come so late that its
-    /// claim was forgotten here.
-    begun: BTreeMap<Id, bool>,
+    /// All that ever began, whether they were released, and whether they are readers: a request
+    /// may come so late that its claim was forgotten here.
+    begun: BTreeMap<Id, (bool, bool)>,
+    stores: BTreeMap<Vec<u8>, Store>,
     /// Nodes to which a lock was brought whose fences are above what their files say: they have not
     /// issued those, and write before they issue more.
     brought: BTreeSet<usize>,
@@ -74,8 +127,30 @@ pub(crate) struct Shadow {
 
 impl Shadow {
     pub(crate) fn new(nodes: usize) -> Shadow {
-        let (claims, begun) = (BTreeMap::new(), BTreeMap::new());
-        Shadow { nodes, claims, begun, brought: BTreeSet::new(), states: 0, complaints: Vec::new() }
+        Shadow {
+            nodes,
+            claims: BTreeMap::new(),
+            begun: BTreeMap::new(),
+            stores: BTreeMap::new(),
+            brought: BTreeSet::new(),
+            states: 0,
+            complaints: Vec::new(),
+        }
+    }
+
+    /// An attempt has come to a node: how it asks, and what its client calls it.
+    pub(crate) fn asked(&mut self, (name, token): (&[u8], &[u8]), mode: Mode, label: &[u8]) {
+        let claim = self.claim(name, token);
+        let id = claim.id;
+        if claim.label.is_empty() {
+            (claim.label, claim.is_reader) = (label.to_vec(), mode.is_shared());
+        }
+        self.begun.entry(id).or_default().1 = mode.is_shared();
+    }
+
+    /// Whether this token asked as a reader.
+    pub(crate) fn is_reader(&mut self, name: &[u8], token: &[u8]) -> bool {
+        self.claim(name, token).is_reader
     }
 
     /// A node has answered a request for this lock so that it counts for the token: until when is
@@ -104,7 +179,7 @@ impl Shadow {
         claim.valid_until = None;
         claim.votes.clear();
         let id = claim.id;
-        self.begun.insert(id, true);
+        self.begun.entry(id).or_default().0 = true;
     }
 
     /// An operator has deleted the lock at every node.
@@ -121,15 +196,10 @@ impl Shadow {
         self.brought.insert(node);
     }
 
-    /// A client takes itself for the holder until then.
-    pub(crate) fn relied_on(&mut self, name: &[u8], fence: u64, until: Instant) {
+    /// The client with this label takes itself for the holder until then.
+    pub(crate) fn relied_on(&mut self, (name, label): (&[u8], &str), fence: u64, until: Instant) {
         let nodes = self.nodes;
-        let claims = self.claims.entry(name.to_vec()).or_default();
-        let storing = |claim: &Claim| those(nodes, |node| claim.stored.contains(&(node, fence)));
-        let won = claims.iter_mut().rev().find(|claim| {
-            claim.won.map_or_else(|| is_quorum(nodes, storing(claim)), |its| its == fence)
-        });
-        let Some(claim) = won else {
+        let Some(claim) = self.winner((name, label), fence) else {
             return self.complain(name, "win: no quorum stored just this fence");
         };
         if claim.is_done {
@@ -137,7 +207,10 @@ impl Shadow {
         }
         if claim.won.is_none() {
             claim.won = Some(fence);
-            claim.storing = storing(claim);
+            claim.storing = claim.storing(nodes, fence);
+            // A reader is content with more; it stores what it was won with as well.
+            let storing = (0..nodes).filter(|node| claim.storing >> node & 1 != 0);
+            claim.stored.extend(storing.map(|node| (node, fence)));
         }
         if claim.is_deleted {
             return;
@@ -146,6 +219,49 @@ impl Shadow {
         if !is_quorum(nodes, claim.voters(nodes)) {
             self.complain(name, "renew: no quorum vouches");
         }
+    }
+
+    /// The client with this label, who has won as a writer, is a reader from here on.
+    pub(crate) fn downgraded(&mut self, (name, label): (&[u8], &str), fence: u64) {
+        let Some(claim) = self.winner((name, label), fence) else { return };
+        if claim.won.is_some() && !claim.is_reader {
+            claim.is_downgraded = true;
+        }
+    }
+
+    /// The client with this label, who has won, uses the store, in time or late. Answers whether
+    /// the store accepts that.
+    pub(crate) fn uses(&mut self, (name, label): (&[u8], &str), fence: u64, what: Use) -> bool {
+        if !self.stores.entry(name.to_vec()).or_default().accepts(what, fence) {
+            return false;
+        }
+        let comes_after = |other: &Claim| other.has_written || what == Use::Write && other.has_read;
+        let claims = self.claims.entry(name.to_vec()).or_default();
+        let before: Vec<Id> =
+            claims.iter().filter(|other| comes_after(other)).map(|other| other.id).collect();
+        // One that is over, and whose fence is not among the latest, has no part in the proof.
+        let won = claims.iter_mut().rev().find(|claim| claim.is_called(label, fence));
+        if let Some(claim) = won {
+            claim.follows.extend(before);
+            claim.has_written |= what == Use::Write;
+            claim.has_read |= what == Use::Read;
+        }
+        true
+    }
+
+    /// The claim with this label that was won with this fence, or may have been just now.
+    fn winner(&mut self, (name, label): (&[u8], &str), fence: u64) -> Option<&mut Claim> {
+        let nodes = self.nodes;
+        let claims = self.claims.entry(name.to_vec()).or_default();
+        // An attempt before it, of the same name, may have arrived late.
+        let known = claims.iter().rposition(|claim| claim.is_called(label, fence));
+        let may_have_won = |claim: &Claim| {
+            claim.label == label.as_bytes()
+                && claim.won.is_none()
+                && is_quorum(nodes, claim.storing(nodes, fence))
+        };
+        let place = known.or_else(|| claims.iter().rposition(may_have_won))?;
+        claims.get_mut(place)
     }
 
     /// Draws the state of a lock, and looks whether it is one of the proof's.
@@ -165,8 +281,7 @@ impl Shadow {
             claim.valid_until = claim.valid_until.filter(|until| *until > now);
         }
         let holds = |claim: &Claim| {
-            let leases = views.iter().flatten().filter_map(|view| view.lease.as_ref());
-            { leases }.any(|(id, ..)| *id == claim.id)
+            views.iter().flatten().flat_map(|view| &view.leases).any(|seen| seen.id == claim.id)
         };
         // What is over cannot break a promise, but for the fences of the latest.
         let matters =
@@ -174,14 +289,18 @@ impl Shadow {
         let earlier = claims.len().saturating_sub(ACQUISITIONS_MAX);
         let latest = claims.split_off(earlier);
         // The win of one whose votes are excused may still be told.
-        claims.retain(|claim| matters(claim) || claim.is_deleted && !claim.is_done);
+        // A late request of one who became a reader may ask for either.
+        let may_matter = |claim: &Claim| claim.is_downgraded || claim.is_deleted && !claim.is_done;
+        claims.retain(|claim| matters(claim) || may_matter(claim));
         claims.extend(latest);
         let mut chosen: Vec<&Claim> = claims.iter().filter(|claim| matters(claim)).collect();
         chosen.drain(..chosen.len().saturating_sub(ACQUISITIONS_MAX));
         let others = claims.iter().rev().filter(|claim| !matters(claim) && claim.won.is_some());
         chosen.extend(others.take(1.min(ACQUISITIONS_MAX - chosen.len())));
-        let state = draw(&chosen, &views, self.nodes);
-        let sizes = Sizes { nodes: self.nodes, acquisitions: chosen.len(), blind: 0 };
+        let store = self.stores.get(name).copied().unwrap_or_default();
+        let state = draw(&chosen, &views, store, self.nodes);
+        let readers = those(chosen.len(), |number| chosen[number].is_reader) as u32;
+        let sizes = Sizes { nodes: self.nodes, acquisitions: chosen.len(), blind: 0, readers };
         self.states += 1;
         let broken = INVARIANTS.iter().find(|(_, holds)| !holds(&state, &sizes));
         if let Some((invariant, _)) = broken {
@@ -202,11 +321,18 @@ impl Shadow {
         if let Some(place) = claims.iter().position(|claim| claim.id == id) {
             return &mut claims[place];
         }
-        let (is_new, is_done) = (!self.begun.contains_key(&id), *self.begun.entry(id).or_default());
+        let is_new = !self.begun.contains_key(&id);
+        let (is_done, is_reader) = *self.begun.entry(id).or_default();
         let won = claims.iter().filter(|claim| claim.won.is_some() && is_new);
         let before = won.map(|claim| claim.id).collect();
         claims.push(Claim {
             id,
+            label: Vec::new(),
+            is_reader,
+            is_downgraded: false,
+            has_written: false,
+            has_read: false,
+            follows: BTreeSet::new(),
             is_done,
             is_deleted: false,
             won: None,
@@ -221,6 +347,18 @@ impl Shadow {
 }
 
 impl Claim {
+    fn is_called(&self, label: &str, fence: u64) -> bool {
+        self.label == label.as_bytes() && self.won == Some(fence)
+    }
+
+    /// Those that store this fence, or for a reader a larger one.
+    fn storing(&self, nodes: usize, fence: u64) -> usize {
+        those(nodes, |node| match self.is_reader {
+            false => self.stored.contains(&(node, fence)),
+            true => self.stored.range((node, fence)..=(node, u64::MAX)).next().is_some(),
+        })
+    }
+
     /// Those whose votes last as long as its client relies on it.
     fn voters(&self, nodes: usize) -> usize {
         let lasts = |over_at: &Instant| self.valid_until.is_some_and(|until| *over_at >= until);
@@ -229,8 +367,10 @@ impl Claim {
 }
 
 /// The state of one lock, with these acquisitions. A node without a view is down.
-fn draw(claims: &[&Claim], views: &[Option<View>], nodes: usize) -> State {
+fn draw(claims: &[&Claim], views: &[Option<View>], store: Store, nodes: usize) -> State {
     let mut state = State::new();
+    state.set_highest(store.highest);
+    state.set_highest_read(store.highest_read);
     for (number, view) in views.iter().enumerate() {
         let stored = claims.iter().flat_map(|claim| &claim.stored);
         let stored = stored.filter(|(node, _)| *node == number).map(|(_, fence)| *fence);
@@ -263,9 +403,31 @@ fn draw(claims: &[&Claim], views: &[Option<View>], nodes: usize) -> State {
         if claim.is_done {
             state.set_done(number);
         }
+        if claim.is_downgraded {
+            state.set_downgraded(number);
+        }
+        draw_uses(&mut state, number, claims);
         draw_rounds(&mut state, number, claim, views, nodes);
     }
     state
+}
+
+/// What the store has accepted of it, and after what.
+fn draw_uses(state: &mut State, number: usize, claims: &[&Claim]) {
+    let claim = claims[number];
+    if claim.has_written {
+        state.set_wrote(number);
+    }
+    if claim.has_read {
+        state.set_read(number);
+    }
+    for (other, earlier) in claims.iter().enumerate() {
+        // What was forgotten here, and comes up once more, counts as another.
+        let has_used = earlier.has_written || earlier.has_read;
+        if has_used && claim.follows.contains(&earlier.id) {
+            state.set_followed(number, other);
+        }
+    }
 }
 
 /// What its client relies on, the votes, and the rounds that there were not.
@@ -290,12 +452,15 @@ fn draw_rounds(
     }
     rest.into_iter().for_each(|round| state.set_over(round));
     for (node, view) in views.iter().enumerate() {
-        let lease = view.as_ref().and_then(|view| view.lease.as_ref());
-        let lease = lease.filter(|(id, ..)| *id == claim.id);
-        let counts = lease.is_some_and(|(.., is_provisional)| !is_provisional);
-        if lease.is_some() {
+        let mut leases = view.iter().flat_map(|view| &view.leases);
+        let lease = leases.find(|seen| seen.id == claim.id);
+        let counts = lease.is_some_and(|seen| !seen.is_provisional);
+        if let Some(seen) = lease {
             state.set_holds(node, number);
-            if !counts {
+            if seen.is_exclusive {
+                state.set_exclusive(node, number);
+            }
+            if seen.is_provisional {
                 state.set_provisional(node, number);
             }
         }

@@ -69,6 +69,7 @@ impl Stage {
             locks: setup.locks,
             is_steady: setup.is_steady,
             is_gentle: setup.is_gentle && !setup.is_forced,
+            is_forced: setup.is_forced,
             timeout: self.timeout(program),
         };
         let numbers = (program * setup.tasks + task, setup.seed);

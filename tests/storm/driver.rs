@@ -38,6 +38,19 @@ pub(crate) struct Habits {
     pub(crate) crashing: f64,
     /// How many acquisitions are after a lock that a keeper holds.
     pub(crate) poaching: f64,
+    /// How many only want to read.
+    pub(crate) reading: f64,
+    /// How many writers become readers.
+    pub(crate) downgrading: f64,
+}
+
+/// What a client asks for.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Wish {
+    pub(crate) ttl: Duration,
+    pub(crate) wait: Duration,
+    /// It asks as a reader.
+    pub(crate) reads: bool,
 }
 
 pub(crate) fn lock_name(lock: usize) -> String {
@@ -48,13 +61,8 @@ pub(crate) fn lock_name(lock: usize) -> String {
 pub(crate) trait Service: Send + Sync + 'static {
     type Held: Held;
 
-    /// Tries for as long as `wait`. May be dropped at any await point.
-    fn acquire(
-        &self,
-        lock: &str,
-        ttl: Duration,
-        wait: Duration,
-    ) -> impl Future<Output = Option<Self::Held>> + Send;
+    /// Tries for as long as the wish says. May be dropped at any await point.
+    fn acquire(&self, lock: &str, wish: Wish) -> impl Future<Output = Option<Self::Held>> + Send;
 }
 
 /// A lock that is held.
@@ -66,6 +74,9 @@ pub(crate) trait Held: Send {
 
     /// Called every few milliseconds: renews it, where nobody else does.
     fn tend(&mut self) -> impl Future<Output = ()> + Send;
+
+    /// A writer becomes a reader; it is one when this is first polled.
+    fn downgrade(&mut self) -> impl Future<Output = ()> + Send;
 
     fn release(self) -> impl Future<Output = ()> + Send;
 
@@ -84,6 +95,8 @@ pub(crate) struct Shared {
     pub(crate) renewed: AtomicU64,
     pub(crate) crashed: AtomicU64,
     pub(crate) lost: AtomicU64,
+    pub(crate) read: AtomicU64,
+    pub(crate) downgraded: AtomicU64,
 }
 
 impl Shared {
@@ -97,6 +110,8 @@ impl Shared {
             renewed: AtomicU64::new(0),
             crashed: AtomicU64::new(0),
             lost: AtomicU64::new(0),
+            read: AtomicU64::new(0),
+            downgraded: AtomicU64::new(0),
         })
     }
 
@@ -173,9 +188,11 @@ impl<S: Service> Client<S> {
             let manner = self.manner(ttl);
             let wait = self.millis(0, self.habits.wait_max_ms);
             let gives_up_after = self.random.random_bool(0.05).then(|| self.millis(0, 60));
+            let reads = self.random.random_bool(self.habits.reading);
+            let downgrades = !reads && self.random.random_bool(self.habits.downgrading);
             let called_at = self.shared.now();
             let name = lock_name(lock);
-            let acquire = self.service.acquire(&name, ttl, wait);
+            let acquire = self.service.acquire(&name, Wish { ttl, wait, reads });
             let held = match gives_up_after {
                 Some(patience) => timeout(patience, acquire).await.unwrap_or_default(),
                 None => acquire.await,
@@ -196,8 +213,11 @@ impl<S: Service> Client<S> {
                 fence: held.fence(),
                 valid_until: 0,
                 released_at: None,
+                is_reader: reads,
+                downgraded_at: None,
             };
-            self.hold(held, manner, ttl, &mut noted).await;
+            self.shared.read.fetch_add(u64::from(reads), Ordering::Relaxed);
+            self.hold(held, (manner, downgrades), ttl, &mut noted).await;
             let pause = self.millis(0, 20);
             sleep(pause).await;
         }
@@ -238,7 +258,7 @@ impl<S: Service> Client<S> {
     async fn hold(
         &self,
         mut held: S::Held,
-        manner: Manner,
+        (manner, downgrades): (Manner, bool),
         ttl: Duration,
         noted: &mut Acquisition,
     ) {
@@ -248,6 +268,13 @@ impl<S: Service> Client<S> {
         };
         let start = Instant::now();
         let mut is_valid = look(&self.shared, &held, noted);
+        if is_valid && downgrades {
+            // The nodes may let others in from here on.
+            noted.downgraded_at = Some(self.shared.now());
+            held.downgrade().await;
+            self.shared.downgraded.fetch_add(1, Ordering::Relaxed);
+            is_valid = look(&self.shared, &held, noted);
+        }
         while is_valid && start.elapsed() < length && !self.shared.is_over() {
             sleep(LOOK.min(length.saturating_sub(start.elapsed()))).await;
             held.tend().await;

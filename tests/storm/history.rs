@@ -24,6 +24,10 @@ pub(crate) struct Acquisition {
     pub(crate) valid_until: Micros,
     /// When it began to give it back; a client that crashed never did.
     pub(crate) released_at: Option<Micros>,
+    /// It was acquired as a reader.
+    pub(crate) is_reader: bool,
+    /// When a writer began to become a reader.
+    pub(crate) downgraded_at: Option<Micros>,
 }
 
 impl Acquisition {
@@ -32,8 +36,20 @@ impl Acquisition {
         self.released_at.map_or(self.valid_until, |at| at.min(self.valid_until))
     }
 
+    /// When the client, at the latest, did not rely on having the lock alone.
+    fn alone_until(&self) -> Micros {
+        match self.is_reader {
+            true => 0,
+            false => self.downgraded_at.map_or(Micros::MAX, |at| at).min(self.held_until()),
+        }
+    }
+
     fn is_ever_valid(&self) -> bool {
         self.returned_at < self.held_until()
+    }
+
+    fn is_ever_alone(&self) -> bool {
+        self.returned_at < self.alone_until()
     }
 }
 
@@ -41,11 +57,13 @@ impl fmt::Display for Acquisition {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Acquisition { lock, client, called_at, returned_at, fence, .. } = self;
         let (valid_until, released_at) = (self.valid_until, self.released_at);
+        let kind = if self.is_reader { "reader" } else { "writer" };
         write!(
             f,
-            "lock {lock}, client {client}: called {called_at}, returned {returned_at}, fence \
-             {fence:?}, valid until {valid_until}, released {released_at:?}"
-        )
+            "lock {lock}, client {client}, a {kind}: called {called_at}, returned {returned_at}, \
+             fence {fence:?}, valid until {valid_until}, released {released_at:?}"
+        )?;
+        self.downgraded_at.map_or(Ok(()), |at| write!(f, ", a reader from {at} on"))
     }
 }
 
@@ -63,11 +81,12 @@ pub(crate) struct History {
 /// A broken promise.
 #[derive(Clone, Debug)]
 pub(crate) enum Violation {
-    /// Two held the lock at once.
+    /// Two held the lock at once, and not both as readers.
     Overlap { one: Acquisition, other: Acquisition },
-    /// The first was complete before the second began, and its fence is not smaller.
+    /// The first was complete before the second began, and its fence is not smaller, or larger if
+    /// the second is a reader.
     Fell { one: Acquisition, other: Acquisition },
-    /// Two acquisitions have the same fence.
+    /// Two writers have the same fence.
     Repeated { one: Acquisition, other: Acquisition },
     /// Nobody held the lock for too long after the faults were over.
     Stuck { lock: usize, from: Micros, to: Micros },
@@ -83,7 +102,7 @@ impl fmt::Display for Violation {
                 write!(f, "the later acquisition has no larger fence:\n  {one}\n  {other}")
             }
             Violation::Repeated { one, other } => {
-                write!(f, "two acquisitions have one fence:\n  {one}\n  {other}")
+                write!(f, "two writers have one fence:\n  {one}\n  {other}")
             }
             Violation::Stuck { lock, from, to } => {
                 write!(f, "nobody got lock {lock} from {from} to {to} although all was well")
@@ -114,15 +133,22 @@ fn find_overlaps(acquisitions: &[&Acquisition], violations: &mut Vec<Violation>)
     let mut held: Vec<&Acquisition> =
         acquisitions.iter().copied().filter(|one| one.is_ever_valid()).collect();
     held.sort_by_key(|one| one.returned_at);
-    let mut longest: Option<&Acquisition> = None;
+    // Of those so far, who held it for longest, and who held it alone for longest.
+    let (mut longest, mut alone): (Option<&Acquisition>, Option<&Acquisition>) = (None, None);
     for other in held {
-        if let Some(one) = longest
-            && other.returned_at < one.held_until()
-        {
-            violations.push(Violation::Overlap { one: one.clone(), other: other.clone() });
-        }
+        let beside = |one: &&Acquisition| other.returned_at < one.held_until();
+        let beside_alone = |one: &&Acquisition| other.returned_at < one.alone_until();
+        let found = match other.is_ever_alone() {
+            true => longest.filter(beside),
+            false => alone.filter(beside_alone),
+        };
+        violations
+            .extend(found.map(|one| Violation::Overlap { one: one.clone(), other: other.clone() }));
         if longest.is_none_or(|one| one.held_until() < other.held_until()) {
             longest = Some(other);
+        }
+        if alone.is_none_or(|one| one.alone_until() < other.alone_until()) {
+            alone = Some(other);
         }
     }
 }
@@ -139,8 +165,12 @@ fn find_unordered_fences(acquisitions: &[&Acquisition], violations: &mut Vec<Vio
                 highest = Some(one);
             }
         }
+        let is_above = |one: &Acquisition, fence| match other.is_reader {
+            true => one.fence <= Some(fence),
+            false => one.fence < Some(fence),
+        };
         if let (Some(one), Some(fence)) = (highest, other.fence)
-            && one.fence >= Some(fence)
+            && !is_above(one, fence)
         {
             violations.push(Violation::Fell { one: one.clone(), other: other.clone() });
         }
@@ -149,7 +179,7 @@ fn find_unordered_fences(acquisitions: &[&Acquisition], violations: &mut Vec<Vio
 
 fn find_repeated_fences(acquisitions: &[&Acquisition], violations: &mut Vec<Violation>) {
     let mut seen: HashMap<u64, &Acquisition> = HashMap::new();
-    for other in acquisitions {
+    for other in acquisitions.iter().filter(|other| !other.is_reader) {
         let Some(fence) = other.fence else { continue };
         if let Some(one) = seen.insert(fence, other) {
             violations.push(Violation::Repeated { one: one.clone(), other: (*other).clone() });
@@ -187,8 +217,26 @@ mod tests {
 
     fn acquisition(lock: usize, line: Line) -> Acquisition {
         let (called_at, returned_at, fence, valid_until, released_at) = line;
-        let fence = Some(fence);
-        Acquisition { lock, client: 0, called_at, returned_at, fence, valid_until, released_at }
+        Acquisition {
+            lock,
+            client: 0,
+            called_at,
+            returned_at,
+            fence: Some(fence),
+            valid_until,
+            released_at,
+            is_reader: false,
+            downgraded_at: None,
+        }
+    }
+
+    /// Some of whom are readers.
+    fn with_readers(lines: &[(bool, Line)]) -> History {
+        let mut history = history(&lines.iter().map(|(_, line)| *line).collect::<Vec<_>>());
+        for (one, (is_reader, _)) in history.acquisitions.iter_mut().zip(lines) {
+            one.is_reader = *is_reader;
+        }
+        history
     }
 
     fn history(lines: &[Line]) -> History {
@@ -242,6 +290,49 @@ mod tests {
         let mut two = history(&[first, (20, 50, 2, 600, None)]);
         (two.lock_count, two.acquisitions[1].lock) = (2, 1);
         assert_eq!(complaints(&two), [""; 0]);
+    }
+
+    #[test]
+    fn readers_may_hold_a_lock_together_and_nobody_beside_a_writer() {
+        let (reader, writer) = (true, false);
+        let (first, second) = ((0, 10, 1, 500, Some(300)), (20, 50, 1, 600, Some(400)));
+        let found = |lines: &[(bool, Line)]| complaints(&with_readers(lines));
+        assert_eq!(found(&[(reader, first), (reader, second)]), [""; 0]);
+        let third = (20, 350, 2, 600, None);
+        let both = [(reader, first), (reader, second), (writer, third)];
+        assert_eq!(found(&both), ["overlap"], "beside the one who stayed longer");
+        assert_eq!(found(&[(writer, first), (reader, second)]), ["overlap"]);
+        assert_eq!(found(&[(reader, first), (writer, (20, 50, 2, 600, None))]), ["overlap"]);
+        assert_eq!(found(&[(reader, first), (writer, (20, 300, 2, 600, None))]), [""; 0]);
+
+        let mut downgraded = with_readers(&[(writer, first), (reader, second)]);
+        downgraded.acquisitions[0].downgraded_at = Some(50);
+        assert_eq!(complaints(&downgraded), [""; 0], "from then on it reads");
+        downgraded.acquisitions[0].downgraded_at = Some(51);
+        assert_eq!(complaints(&downgraded), ["overlap"]);
+        (downgraded.acquisitions[0].downgraded_at, downgraded.acquisitions[1].is_reader) =
+            (Some(20), false);
+        downgraded.acquisitions[1].fence = Some(2);
+        assert_eq!(complaints(&downgraded), ["overlap"], "it holds it still");
+    }
+
+    #[test]
+    fn a_reader_has_no_smaller_fence_than_those_before_it_and_a_smaller_than_later_writers() {
+        let (reader, writer) = (true, false);
+        let found = |lines: &[(bool, Line)]| complaints(&with_readers(lines));
+        let first = (0, 10, 7, 20, None);
+        let later = |fence| (30, 40, fence, 50, None);
+        for (one, other, fence, is_good) in [
+            (writer, reader, 6, false),
+            (writer, reader, 7, true),
+            (reader, reader, 6, false),
+            (reader, reader, 7, true),
+            (reader, writer, 7, false),
+            (reader, writer, 8, true),
+        ] {
+            let found = found(&[(one, first), (other, later(fence))]);
+            assert_eq!(found.is_empty(), is_good, "{one} {other} {fence}: {found:?}");
+        }
     }
 
     #[test]

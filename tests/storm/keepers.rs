@@ -52,6 +52,8 @@ async fn keep(locker: &Locker, lock: usize, ttl: Duration, shared: &Shared, loss
         fence: Some(guard.fence().get()),
         valid_until: 0,
         released_at: None,
+        is_reader: false,
+        downgraded_at: None,
     };
     let mut looked_at = Instant::now();
     let mut stalled = Duration::ZERO;

@@ -1,8 +1,10 @@
 //! Is there an order of everything that happened in which one lock could have behaved so?
 //!
-//! The specification is a fenced lock with leases, as Hazelcast's for Jepsen: an acquire answers a
-//! fence larger than all before, while nobody holds the lock; a release frees it for its holder;
-//! and a lease may end by itself, but not before its holder's validity has. Each call takes effect
+//! The specification is a fenced lock with leases, as Hazelcast's for Jepsen, for readers and
+//! writers: an acquire answers a writer a fence larger than all before, while nobody holds the
+//! lock, and a reader one that is no smaller, while no writer does; a release frees it for its
+//! holder; a writer may become a reader; and a lease may end by itself, but not before its holder's
+//! validity has. Each call takes effect
 //! at one instant between call and return; a call of unknown outcome at some later instant, or
 //! never. The search is Wing and Gong's, with Lowe's memory of what was tried: an operation is
 //! appended if the specification allows it at the earliest instant that is left, and taken back if
@@ -19,15 +21,22 @@ pub(crate) enum Action {
     /// A lease that may end by itself from `ends_at` on.
     Acquired {
         token: usize,
+        is_reader: bool,
         /// Unknown where the reply was lost, or the service has none.
         fence: Option<u64>,
         ends_at: Micros,
     },
-    /// Another holds it. Only a single node can know.
+    /// Another keeps it out. Only a single node can know.
     Refused {
         token: usize,
+        is_reader: bool,
     },
     Extended {
+        token: usize,
+        ends_at: Micros,
+    },
+    /// An extend that makes the holder a reader, if it is none.
+    Downgraded {
         token: usize,
         ends_at: Micros,
     },
@@ -68,50 +77,48 @@ impl fmt::Display for Operation {
 }
 
 /// The lock, at an instant.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
 struct State {
     now: Micros,
+    /// The highest that was issued.
     fence: u64,
-    holder: Option<(usize, Micros)>,
+    /// One writer, or readers, by their tokens.
+    holders: Vec<Holder>,
+}
+
+/// A lease, which may be over from `ends_at` on.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+struct Holder {
+    token: usize,
+    is_reader: bool,
+    fence: u64,
+    ends_at: Micros,
 }
 
 impl State {
     /// The lock after this operation took effect as early as possible, if it can.
-    fn after(self, operation: &Operation) -> Option<State> {
-        let mut next = State { now: self.now.max(operation.called_at), ..self };
+    fn after(&self, operation: &Operation) -> Option<State> {
+        let mut next = self.clone();
+        next.now = self.now.max(operation.called_at);
         match operation.action {
-            Action::Acquired { token, fence, ends_at } => match self.holder {
-                // Asked again by its holder: the same fence.
-                Some((holder, end)) if holder == token && fence.is_none_or(|f| f == self.fence) => {
-                    next.holder = Some((token, end.max(ends_at)));
-                }
-                holder => {
-                    if let Some((_, ended_at)) = holder {
-                        next.now = next.now.max(ended_at);
-                    }
-                    next.fence = fence.unwrap_or(self.fence + 1);
-                    if next.fence <= self.fence {
-                        return None;
-                    }
-                    next.holder = Some((token, ends_at));
-                }
-            },
-            Action::Refused { token } => {
-                self.holder.filter(|(holder, _)| *holder != token)?;
+            Action::Acquired { token, is_reader, fence, ends_at } => {
+                next.acquire(token, is_reader, fence, ends_at)?;
             }
-            Action::Extended { token, ends_at } => {
-                self.holder.filter(|(holder, _)| *holder == token)?;
-                next.holder = Some((token, ends_at));
+            Action::Refused { token, is_reader } => {
+                let keeps_out = |one: &&Holder| one.token != token && !(is_reader && one.is_reader);
+                self.holders.iter().find(keeps_out)?;
+            }
+            Action::Extended { token, ends_at } => next.holder(token)?.ends_at = ends_at,
+            Action::Downgraded { token, ends_at } => {
+                let holder = next.holder(token)?;
+                (holder.is_reader, holder.ends_at) = (true, ends_at);
             }
             Action::Released { token } => {
-                self.holder.filter(|(holder, _)| *holder == token)?;
-                next.holder = None;
+                next.holder(token)?;
+                next.holders.retain(|one| one.token != token);
             }
             Action::NotExtended { token } | Action::NotReleased { token } => {
-                if let Some((_, ended_at)) = self.holder.filter(|(holder, _)| *holder == token) {
-                    next.now = next.now.max(ended_at);
-                    next.holder = None;
-                }
+                next.end(|one| one.token == token);
             }
             Action::Read { fence } => {
                 if fence != self.fence {
@@ -121,6 +128,43 @@ impl State {
         }
         let in_time = operation.returned_at.is_none_or(|returned_at| next.now <= returned_at);
         in_time.then_some(next)
+    }
+
+    fn holder(&mut self, token: usize) -> Option<&mut Holder> {
+        self.holders.iter_mut().find(|one| one.token == token)
+    }
+
+    /// Lets these leases end by themselves.
+    fn end(&mut self, which: impl Fn(&Holder) -> bool) {
+        let ends = self.holders.iter().filter(|one| which(one)).map(|one| one.ends_at);
+        self.now = ends.fold(self.now, Micros::max);
+        self.holders.retain(|one| !which(one));
+    }
+
+    fn acquire(
+        &mut self,
+        token: usize,
+        is_reader: bool,
+        fence: Option<u64>,
+        ends_at: Micros,
+    ) -> Option<()> {
+        // Asked again by its holder: the same fence.
+        if let Some(holder) = self.holder(token)
+            && fence.is_none_or(|fence| fence == holder.fence)
+        {
+            holder.ends_at = holder.ends_at.max(ends_at);
+            return Some(());
+        }
+        self.end(|one| one.token == token || !(is_reader && one.is_reader));
+        let lowest = if is_reader { self.fence.max(1) } else { self.fence + 1 };
+        let fence = fence.unwrap_or(lowest);
+        if fence < lowest {
+            return None;
+        }
+        self.fence = fence;
+        let place = self.holders.partition_point(|one| one.token < token);
+        self.holders.insert(place, Holder { token, is_reader, fence, ends_at });
+        Some(())
     }
 }
 
@@ -149,9 +193,9 @@ impl Search<'_> {
         found
     }
 
-    fn key(&self, state: State) -> (Vec<u64>, State) {
+    fn key(&self, state: &State) -> (Vec<u64>, State) {
         let word = |chunk: &[bool]| chunk.iter().fold(0, |word, bit| word << 1 | u64::from(*bit));
-        (self.is_done.chunks(64).map(word).collect(), state)
+        (self.is_done.chunks(64).map(word).collect(), state.clone())
     }
 
     /// Whether some order of everything that returned is allowed.
@@ -163,8 +207,7 @@ impl Search<'_> {
             if done == mandatory {
                 return true;
             }
-            let (state, next) = (*state, candidates.first().copied());
-            let Some(index) = next else {
+            let Some(index) = candidates.first().copied() else {
                 if let Some(index) = appended.take() {
                     self.take_back(index, &mut done);
                 }
@@ -175,7 +218,7 @@ impl Search<'_> {
             if let Some(after) = state.after(&self.operations[index]) {
                 self.is_done[index] = true;
                 done += usize::from(self.operations[index].returned_at.is_some());
-                let key = self.key(after);
+                let key = self.key(&after);
                 if self.tried.insert(key) {
                     assert!(self.tried.len() < TRIED_MAX, "too many orders to try");
                     stack.push((after, self.candidates(), Some(index)));
@@ -222,11 +265,17 @@ pub(crate) fn check_acquisitions(history: &History) -> Vec<String> {
 /// An acquisition, and its release, which may have reached the nodes at any time or never.
 fn operations((token, one): (usize, &Acquisition)) -> Vec<Operation> {
     let ends_at = one.valid_until;
+    let (is_reader, fence) = (one.is_reader, one.fence);
     let mut all = vec![Operation {
         called_at: one.called_at,
         returned_at: Some(one.returned_at),
-        action: Action::Acquired { token, fence: one.fence, ends_at },
+        action: Action::Acquired { token, is_reader, fence, ends_at },
     }];
+    all.extend(one.downgraded_at.map(|called_at| Operation {
+        called_at,
+        returned_at: None,
+        action: Action::Downgraded { token, ends_at },
+    }));
     all.extend(one.released_at.map(|called_at| Operation {
         called_at,
         returned_at: None,
@@ -241,9 +290,19 @@ mod tests {
 
     const A: usize = 1;
     const B: usize = 2;
+    const C: usize = 3;
+    const D: usize = 4;
 
     fn acquired(token: usize, fence: u64, ends_at: Micros) -> Action {
-        Action::Acquired { token, fence: Some(fence), ends_at }
+        Action::Acquired { token, is_reader: false, fence: Some(fence), ends_at }
+    }
+
+    fn read(token: usize, fence: u64, ends_at: Micros) -> Action {
+        Action::Acquired { token, is_reader: true, fence: Some(fence), ends_at }
+    }
+
+    fn refused(token: usize) -> Action {
+        Action::Refused { token, is_reader: false }
     }
 
     fn is_accepted(lines: &[(Micros, Micros, Action)]) -> bool {
@@ -280,6 +339,51 @@ mod tests {
     }
 
     #[test]
+    fn readers_hold_it_together_and_a_writer_waits_for_each_of_them() {
+        let (first, second) = ((0, 10, read(A, 1, 500)), (20, 30, read(B, 1, 300)));
+        assert!(is_accepted(&[first, second]));
+        let written = |called_at, returned_at| (called_at, returned_at, acquired(C, 2, 900));
+        assert!(!is_accepted(&[first, second, written(40, 499)]));
+        assert!(is_accepted(&[first, second, written(40, 500)]), "both have ended");
+        let released = |token, at| (at, at + 10, Action::Released { token });
+        assert!(!is_accepted(&[first, second, released(A, 40), written(60, 70)]));
+        assert!(is_accepted(&[first, second, released(A, 40), released(B, 50), written(70, 80)]));
+        let writer = (0, 10, acquired(C, 1, 500));
+        assert!(!is_accepted(&[writer, (20, 499, read(A, 1, 900))]));
+        assert!(is_accepted(&[writer, (20, 500, read(A, 1, 900))]));
+        let kept_out = (40, 50, Action::Refused { token: C, is_reader: true });
+        assert!(!is_accepted(&[first, kept_out]), "nobody keeps a reader out but a writer");
+        assert!(is_accepted(&[first, (40, 50, refused(C))]));
+    }
+
+    #[test]
+    fn fences_of_readers_do_not_fall_and_those_of_writers_rise_above_them() {
+        let written = (0, 10, acquired(A, 5, 20));
+        for (fence, is_good) in [(4, false), (5, true), (7, true)] {
+            assert_eq!(is_accepted(&[written, (30, 40, read(B, fence, 50))]), is_good, "{fence}");
+        }
+        let (one, other) = ((30, 40, read(B, 7, 50)), (35, 45, read(C, 5, 50)));
+        assert!(is_accepted(&[written, one, other]), "the other was first");
+        assert!(!is_accepted(&[written, one, (41, 45, read(C, 5, 50))]));
+        for (fence, is_good) in [(7, false), (8, true)] {
+            let last = (60, 70, acquired(D, fence, 90));
+            assert_eq!(is_accepted(&[written, one, other, last]), is_good, "{fence}");
+        }
+    }
+
+    #[test]
+    fn a_writer_that_becomes_a_reader_lets_readers_in_from_then_on() {
+        let first = (0, 10, acquired(A, 1, 500));
+        let downgraded = (20, 30, Action::Downgraded { token: A, ends_at: 500 });
+        assert!(is_accepted(&[first, downgraded, (31, 40, read(B, 1, 400))]));
+        assert!(is_accepted(&[first, downgraded, (25, 29, read(B, 1, 400))]));
+        assert!(!is_accepted(&[first, downgraded, (11, 19, read(B, 1, 400))]));
+        assert!(!is_accepted(&[first, downgraded, (31, 40, acquired(B, 2, 400))]));
+        let unanswered = (20, 0, Action::Downgraded { token: A, ends_at: 500 });
+        assert!(is_accepted(&[first, unanswered, (31, 40, read(B, 1, 400))]));
+    }
+
+    #[test]
     fn fences_that_fall_or_repeat_are_rejected() {
         let released = (20, 30, Action::Released { token: A });
         for (fence, is_good) in [(1, false), (2, false), (3, true)] {
@@ -301,8 +405,8 @@ mod tests {
     #[test]
     fn answers_that_contradict_the_state_are_rejected() {
         let first = (0, 10, acquired(A, 1, 500));
-        assert!(is_accepted(&[first, (20, 30, Action::Refused { token: B })]));
-        assert!(!is_accepted(&[(20, 30, Action::Refused { token: B })]));
+        assert!(is_accepted(&[first, (20, 30, refused(B))]));
+        assert!(!is_accepted(&[(20, 30, refused(B))]));
         assert!(!is_accepted(&[first, (20, 30, Action::Released { token: B })]));
         assert!(!is_accepted(&[first, (20, 30, Action::NotReleased { token: A })]));
         assert!(is_accepted(&[first, (20, 600, Action::NotReleased { token: A })]));
@@ -325,9 +429,10 @@ mod tests {
 
     #[test]
     fn a_grant_whose_reply_was_lost_may_have_been_and_counts_if_it_was() {
-        let lost = (0, 0, Action::Acquired { token: A, fence: None, ends_at: 500 });
+        let lost =
+            (0, 0, Action::Acquired { token: A, is_reader: false, fence: None, ends_at: 500 });
         assert!(is_accepted(&[lost, (10, 20, acquired(B, 1, 900))]), "it never came to be");
-        assert!(is_accepted(&[lost, (10, 20, Action::Refused { token: B })]), "it came to be");
+        assert!(is_accepted(&[lost, (10, 20, refused(B))]), "it came to be");
         assert!(is_accepted(&[lost, (510, 520, acquired(B, 2, 900))]), "it came and went");
         assert!(!is_accepted(&[(0, 0, acquired(A, 1, 500)), (10, 20, Action::Read { fence: 2 })]));
     }

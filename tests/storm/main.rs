@@ -55,6 +55,8 @@ const HABITS: Habits = Habits {
     lasting_ttls: (1.2, 4.0),
     crashing: 0.03,
     poaching: 0.0,
+    reading: 0.4,
+    downgrading: 0.1,
 };
 
 fn micros(millis: u64) -> Micros {
@@ -169,6 +171,7 @@ fn report(name: &str, shared: &Shared, tally: &Tally, history: &History, violati
     let calm = Duration::from_micros(history.ended_at - history.calm_at);
     println!(
         "{name}: {} acquisitions ({} renewed beyond their ttl, {} crashed, {} lost), {} refused\n\
+         {name}: {} of them by readers, and {} writers became readers\n\
          {name}: {} faults: {tally:?}\n\
          {name}: all locks acquired {CALM_ACQUISITIONS} times {calm:.1?} after the last fault\n\
          {name}: {} violations",
@@ -177,6 +180,8 @@ fn report(name: &str, shared: &Shared, tally: &Tally, history: &History, violati
         count(&shared.crashed),
         count(&shared.lost),
         count(&shared.refused),
+        count(&shared.read),
+        count(&shared.downgraded),
         tally.values().sum::<usize>(),
         violations.len()
     );
@@ -193,7 +198,7 @@ fn locker() -> Cast<impl Fn(usize, Vec<String>) -> (Locker, Habits)> {
 }
 
 fn redlock() -> Cast<impl Fn(usize, Vec<String>) -> (Redlock, Habits)> {
-    Cast::of(|_, urls| (Redlock::new(urls), HABITS))
+    Cast::of(|_, urls| (Redlock::new(urls), Habits { reading: 0.0, downgrading: 0.0, ..HABITS }))
 }
 
 impl Outcome {
@@ -253,7 +258,9 @@ async fn storm_by_squalls(seed: u64, length: Duration) {
         wait_max_ms: 300,
         ..HABITS
     };
+    // A vote of the patient is worth something where it keeps others out.
     let patient = Habits {
+        reading: 0.1,
         ttl_min_ms: MAX_TTL_MS - 200,
         ttl_max_ms: MAX_TTL_MS,
         wait_max_ms: 0,

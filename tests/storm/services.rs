@@ -14,7 +14,7 @@ use tokio::time::{sleep, timeout};
 
 use std::sync::Arc;
 
-use crate::driver::{Held, Service};
+use crate::driver::{Held, Service, Wish};
 
 /// How long a node's answer is waited for, by both.
 pub(crate) const TIMEOUT: Duration = Duration::from_millis(100);
@@ -22,8 +22,10 @@ pub(crate) const TIMEOUT: Duration = Duration::from_millis(100);
 impl Service for Locker {
     type Held = Guard;
 
-    async fn acquire(&self, lock: &str, ttl: Duration, wait: Duration) -> Option<Guard> {
-        Locker::acquire(self, lock).ttl(ttl).wait(wait).await.ok()
+    async fn acquire(&self, lock: &str, wish: Wish) -> Option<Guard> {
+        let acquire = Locker::acquire(self, lock).ttl(wish.ttl).wait(wish.wait);
+        let acquire = if wish.reads { acquire.shared() } else { acquire };
+        acquire.await.ok()
     }
 }
 
@@ -37,6 +39,10 @@ impl Held for Guard {
     }
 
     async fn tend(&mut self) {}
+
+    async fn downgrade(&mut self) {
+        let _ = Guard::downgrade(self).await;
+    }
 
     async fn release(self) {
         // That too few confirm is no wonder in a storm; what follows from it, the checker sees.
@@ -148,7 +154,9 @@ fn valid_until(start: Instant, ttl: Duration) -> Instant {
 impl Service for Redlock {
     type Held = RedlockHeld;
 
-    async fn acquire(&self, lock: &str, ttl: Duration, wait: Duration) -> Option<RedlockHeld> {
+    /// It knows no readers: they exclude each other as well.
+    async fn acquire(&self, lock: &str, wish: Wish) -> Option<RedlockHeld> {
+        let Wish { ttl, wait, reads: _ } = wish;
         let start = Instant::now();
         loop {
             if let Some(held) = self.attempt(lock, ttl).await {
@@ -196,6 +204,8 @@ impl Held for RedlockHeld {
             (self.start, self.valid_until) = (start, valid_until(start, self.ttl));
         }
     }
+
+    async fn downgrade(&mut self) {}
 
     async fn release(self) {
         self.redlock.delete(&self.lock, &self.token).await;

@@ -67,8 +67,15 @@ fn one_node_is_a_fenced_lock_to_whoever_sees_its_answers() {
     let count = |is: fn(&Operation) -> bool| all.iter().flatten().filter(|one| is(one)).count();
     let unknown = count(|one| one.returned_at.is_none());
     let granted = count(|one| matches!(one.action, Action::Acquired { .. }));
-    println!("single node: {} calls, {granted} grants, {unknown} unknown", count(|_| true));
-    assert!(granted > 20 && unknown > 0, "hardly anything was tested");
+    let read = count(|one| matches!(one.action, Action::Acquired { is_reader: true, .. }));
+    let downgraded = count(|one| matches!(one.action, Action::Downgraded { .. }));
+    println!(
+        "single node: {} calls, {granted} grants, {read} to readers, {downgraded} downgraded, \
+         {unknown} unknown",
+        count(|_| true)
+    );
+    let is_enough = granted > 20 && read > 5 && downgraded > 0 && unknown > 0;
+    assert!(is_enough, "hardly anything was tested");
     for operations in all {
         let text = check_lock(operations);
         assert_eq!(text, None, "LOCKMOD_SEED={seed}");
@@ -103,29 +110,42 @@ impl Client<'_> {
         }
         let (token, ttl_ms) = (self.token, self.random.random_range(5..80_u64));
         let text = format!("token-{token}");
-        let command = match kind {
-            0..4 => redis::cmd("LOCK.ACQUIRE").arg(&name).arg(&text).arg(ttl_ms).to_owned(),
-            4..7 => redis::cmd("LOCK.RELEASE").arg(&name).arg(&text).to_owned(),
-            7..9 => redis::cmd("LOCK.EXTEND").arg(&name).arg(&text).arg(ttl_ms).to_owned(),
-            _ => redis::cmd("LOCK.FENCE").arg(&name).to_owned(),
+        let command = |name_of: &str| redis::cmd(name_of).arg(&name).to_owned();
+        // Whether a token asks as a reader stays the same: as a writer it would be refused.
+        let is_reader = token % 5 < 2;
+        let downgrades = (7..9).contains(&kind) && !is_reader && self.random.random_bool(0.7);
+        let mut command = match kind {
+            0..4 => command("LOCK.ACQUIRE").arg(&text).arg(ttl_ms).to_owned(),
+            4..7 => command("LOCK.RELEASE").arg(&text).to_owned(),
+            7..9 => command("LOCK.EXTEND").arg(&text).arg(ttl_ms).to_owned(),
+            _ => command("LOCK.FENCE"),
         };
+        if kind < 4 && is_reader || (7..9).contains(&kind) && (is_reader || downgrades) {
+            command.arg("SHARED");
+        }
         self.connect();
         let called_at = self.now();
         // The lease began after the call.
         let ends_at = called_at + ttl_ms * 1_000;
         let answer = self.send(&command);
         let returned_at = self.now();
+        if answer.as_ref().is_err_and(|error| error.code() == Some("NOUPGRADE")) {
+            return None;
+        }
         let unknown = answer.is_err();
         let value = answer.unwrap_or(Value::Nil);
         let action = match (kind, value) {
-            (0..4, _) if unknown => Action::Acquired { token, fence: None, ends_at },
+            (0..4, _) if unknown => Action::Acquired { token, is_reader, fence: None, ends_at },
             (0..4, Value::Int(fence)) => {
-                Action::Acquired { token, fence: Some(fence.cast_unsigned()), ends_at }
+                let fence = Some(fence.cast_unsigned());
+                Action::Acquired { token, is_reader, fence, ends_at }
             }
-            (0..4, Value::Nil) => Action::Refused { token },
+            (0..4, Value::Nil) => Action::Refused { token, is_reader },
             (4..7, _) if unknown => Action::Released { token },
             (4..7, Value::Int(1)) => Action::Released { token },
             (4..7, Value::Int(0) | Value::Nil) => Action::NotReleased { token },
+            (7..9, _) if unknown && downgrades => Action::Downgraded { token, ends_at },
+            (7..9, Value::Int(1)) if downgrades => Action::Downgraded { token, ends_at },
             (7..9, _) if unknown => Action::Extended { token, ends_at },
             (7..9, Value::Int(1)) => Action::Extended { token, ends_at },
             (7..9, Value::Int(0) | Value::Nil) => Action::NotExtended { token },

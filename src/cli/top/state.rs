@@ -18,14 +18,14 @@ pub(super) struct State {
     pub(super) order: LockOrder,
     /// Only locks with this in their name or holder are shown; all, if it is empty.
     pub(super) filter: String,
-    pub(super) mode: Mode,
+    pub(super) input: Input,
     /// What came of the last order.
     pub(super) message: String,
 }
 
 /// What keys are for.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(super) enum Mode {
+pub(super) enum Input {
     /// Moving around.
     #[default]
     Look,
@@ -69,15 +69,15 @@ impl State {
             },
             code => code,
         };
-        match std::mem::take(&mut self.mode) {
-            Mode::Look => self.pressed_looking(code),
-            Mode::Filter => {
+        match std::mem::take(&mut self.input) {
+            Input::Look => self.pressed_looking(code),
+            Input::Filter => {
                 self.pressed_filtering(code);
                 Order::GoOn
             }
             // Any key ends it.
-            Mode::Help => Order::GoOn,
-            Mode::Ask(name) => match code {
+            Input::Help => Order::GoOn,
+            Input::Ask(name) => match code {
                 KeyCode::Char('y' | 'Y') => Order::ForceRelease(name),
                 _ => Order::GoOn,
             },
@@ -88,8 +88,8 @@ impl State {
         match code {
             KeyCode::Char('q') => return Order::Quit,
             KeyCode::Char('r') => return Order::Refresh,
-            KeyCode::Char('?' | 'h') | KeyCode::F(1) => self.mode = Mode::Help,
-            KeyCode::Char('/') => self.mode = Mode::Filter,
+            KeyCode::Char('?' | 'h') | KeyCode::F(1) => self.input = Input::Help,
+            KeyCode::Char('/') => self.input = Input::Filter,
             // It ends what was typed, and never the program.
             KeyCode::Esc => self.set_filter(String::new()),
             KeyCode::Char('s') => self.order = self.order.next(),
@@ -101,7 +101,7 @@ impl State {
             KeyCode::End | KeyCode::Char('G') => self.go(isize::MAX),
             KeyCode::Char('d') | KeyCode::Delete => {
                 if let Some(name) = self.selected.clone().filter(|_| self.selection().is_some()) {
-                    self.mode = Mode::Ask(name);
+                    self.input = Input::Ask(name);
                 }
             }
             _ => {}
@@ -118,7 +118,7 @@ impl State {
             KeyCode::Char(c) => filter.push(c),
             _ => {}
         }
-        self.mode = Mode::Filter;
+        self.input = Input::Filter;
         self.set_filter(filter);
     }
 

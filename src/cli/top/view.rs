@@ -12,7 +12,7 @@ use ratatui::widgets::{Block, Cell, Clear, Paragraph, Row, Table, TableState, Wr
 use super::super::columns::{LOCK_OPTIONAL, NODE_OPTIONAL, NODES, STATE, WAITING, fit, shorten};
 use super::super::out::{cut, width};
 use super::super::rows::{self, Health, LOCK_COLUMNS, NODE_COLUMNS};
-use super::state::{Mode, NAME_MAX, State};
+use super::state::{Input, NAME_MAX, State};
 use crate::client::{LockSurvey, Survey, is_plain};
 
 const KEYS: &str = "? help   q quit   ↑↓ select   / filter   s sort   d take the lock   r refresh";
@@ -59,10 +59,10 @@ pub(super) fn draw(frame: &mut Frame<'_>, state: &State) {
         None => frame.render_widget(Paragraph::new("asking the nodes ..."), top),
     }
     frame.render_widget(Paragraph::new(footer.0).wrap(Wrap { trim: true }).dim(), bottom);
-    match &state.mode {
-        Mode::Look | Mode::Filter => {}
-        Mode::Help => draw_help(frame),
-        Mode::Ask(name) => draw_box(frame, &question(name), Wrap { trim: true }),
+    match &state.input {
+        Input::Look | Input::Filter => {}
+        Input::Help => draw_help(frame),
+        Input::Ask(name) => draw_box(frame, &question(name), Wrap { trim: true }),
     }
     // Whatever was forgotten above: nothing that plays with the terminal gets out of here.
     for cell in &mut frame.buffer_mut().content {
@@ -74,7 +74,7 @@ pub(super) fn draw(frame: &mut Frame<'_>, state: &State) {
 
 /// The last lines, and how many they are.
 fn footer(state: &State, columns: u16) -> (String, u16) {
-    if state.mode == Mode::Filter {
+    if state.input == Input::Filter {
         return (format!("filter: {}▏   Enter keep   Esc clear", state.filter), 1);
     }
     if state.message.is_empty() {
@@ -323,7 +323,7 @@ mod tests {
     fn a_lock_is_taken_only_after_a_yes_to_its_own_name() {
         let mut state = State::default();
         assert_eq!(press(&mut state, KeyCode::Char('d')), Order::GoOn);
-        assert_eq!(state.mode, Mode::Look, "there is nothing to take");
+        assert_eq!(state.input, Input::Look, "there is nothing to take");
         state.surveyed(survey(&[("a", lock("x", 2, 5)), ("b", lock("y", 1, 1))]));
         press(&mut state, KeyCode::Down);
         press(&mut state, KeyCode::Char('d'));
@@ -431,11 +431,11 @@ mod tests {
         press(&mut state, KeyCode::Enter);
         // Looking again: `d` asks, and is not typed.
         press(&mut state, KeyCode::Char('d'));
-        assert_eq!(state.mode, Mode::Ask(b"aa".to_vec()));
+        assert_eq!(state.input, Input::Ask(b"aa".to_vec()));
         for _ in 0..3 {
             assert_eq!(press(&mut state, KeyCode::Esc), Order::GoOn);
         }
-        assert_eq!((state.mode.clone(), state.locks().len()), (Mode::Look, 3));
+        assert_eq!((state.input.clone(), state.locks().len()), (Input::Look, 3));
     }
 
     #[test]

@@ -1,6 +1,8 @@
 //! What a node reports about a lock, and about itself.
 
-use super::{Counts, Lock, Node};
+use std::cmp::Reverse;
+
+use super::{Counts, Lease, Line, Lock, Node};
 use crate::engine::{Fence, Histogram, Instant, Millis, QuarantineReason};
 
 /// Whether somebody holds a lock.
@@ -29,12 +31,17 @@ pub struct LockAccount {
     pub fence: Fence,
     /// How much longer the lease lasts; zero without one.
     pub left: Millis,
-    /// The holder's label.
+    /// The holder's label; of several readers, that of the one who has held it longest.
     pub label: Option<Vec<u8>>,
-    /// How long it has been held; zero if it is not.
+    /// How long it has been held; of several readers, the longest; zero if it is not.
     pub held_for: Millis,
+    /// How many readers hold it, and the labels of those who have held it longest; `None` if none
+    /// does.
+    pub readers: Option<(u64, Vec<Vec<u8>>)>,
     /// How many wait for it in line.
     pub waiters: u64,
+    /// How many of them wait as readers.
+    pub waiting_readers: u64,
     /// How long the first of them has been waiting.
     pub first_waiting: Option<Millis>,
     /// How much longer the quarantine lasts, and why.
@@ -43,6 +50,44 @@ pub struct LockAccount {
     /// the files matter.
     pub obstacle: Option<String>,
 }
+
+/// The leases of a lock that stand.
+struct Standing<'a> {
+    /// The one that has stood longest, and how long.
+    oldest: Option<(Lease<'a>, Millis)>,
+    readers: Option<(u64, Vec<Vec<u8>>)>,
+}
+
+impl Standing<'_> {
+    fn of(lock: &Lock, now: Instant) -> Standing<'_> {
+        let held_for = |lease: Lease<'_>| lock.held_for(lease.token, now);
+        if !lock.mode().is_shared() {
+            let lease = lock.only_lease().filter(|lease| now <= lease.ends_at);
+            return Standing { oldest: lease.map(|lease| (lease, held_for(lease))), readers: None };
+        }
+        Standing::of_readers(lock, now)
+    }
+
+    #[cold]
+    fn of_readers(lock: &Lock, now: Instant) -> Standing<'_> {
+        let held_for = |lease: Lease<'_>| lock.held_for(lease.token, now);
+        let leases = lock.written_leases().filter(|lease| now <= lease.ends_at);
+        let mut leases: Vec<_> = leases.map(|lease| (lease, held_for(lease))).collect();
+        let count = leases.len();
+        if count > LABELS {
+            leases.select_nth_unstable_by_key(LABELS, |&(_, held_for)| Reverse(held_for));
+            leases.truncate(LABELS);
+        }
+        leases.sort_by_key(|&(_, held_for)| Reverse(held_for));
+        let labels = leases.iter().map(|(lease, _)| lease.label.to_vec());
+        let labels = labels.filter(|label| !label.is_empty()).collect();
+        let readers = (count > 0).then_some((count as u64, labels));
+        Standing { oldest: leases.first().copied(), readers }
+    }
+}
+
+/// How many readers' labels a node reports.
+const LABELS: usize = 8;
 
 /// What a node reports about itself: `INFO`.
 #[derive(Clone, Debug)]
@@ -70,22 +115,25 @@ pub struct NodeAccount {
 impl Node {
     /// What the node reports about `lock`, which has this database and name.
     pub fn account_of(&self, place: (u32, &[u8]), lock: &Lock, now: Instant) -> LockAccount {
-        let first = self.line(place).and_then(|line| Some((line.len(), line.first_since()?)));
-        let lease = lock.lease(now);
-        let state = match (lease, first) {
-            (Some(_), _) => LockState::Held,
-            (None, Some(_)) => LockState::Reserved,
-            (None, None) => LockState::Free,
+        let line = self.line(place);
+        let first_since = line.and_then(Line::first_since);
+        let state = match (lock.is_held(now), first_since) {
+            (true, _) => LockState::Held,
+            (false, Some(_)) => LockState::Reserved,
+            (false, None) => LockState::Free,
         };
-        let label = lease.map(|lease| lease.label).filter(|label| !label.is_empty());
+        let Standing { oldest, readers } = Standing::of(lock, now);
+        let label = oldest.map(|(lease, _)| lease.label).filter(|label| !label.is_empty());
         LockAccount {
             state,
             fence: lock.counter(),
-            left: lease.map_or(Millis::ZERO, |lease| now.until(lease.ends_at)),
+            left: oldest.map_or(Millis::ZERO, |_| now.until(lock.until())),
             label: label.map(<[u8]>::to_vec),
-            held_for: lease.map_or(Millis::ZERO, |_| lock.held_for(now)),
-            waiters: first.map_or(0, |(waiters, _)| waiters as u64),
-            first_waiting: first.map(|(_, since)| since.until(now)),
+            held_for: oldest.map_or(Millis::ZERO, |(_, held_for)| held_for),
+            readers,
+            waiters: line.map_or(0, |line| line.len() as u64),
+            waiting_readers: line.map_or(0, |line| line.readers() as u64),
+            first_waiting: first_since.map(|since| since.until(now)),
             quarantine: self.promises().quarantine(now),
             obstacle: None,
         }
@@ -111,13 +159,14 @@ impl Node {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::engine::{CallId, Claim, Refusal, Token};
+    use crate::engine::{CallId, Claim, Mode, Refusal, Token};
 
     const NOW: Instant = Instant::from_millis(1_000);
     const PLACE: (u32, &[u8]) = (0, b"lock");
 
     fn claim(token: &[u8]) -> Claim<'_> {
-        Claim { token: Token::new(token, 64).unwrap(), ttl: Millis::new(500) }
+        let token = Token::new(token, 64).unwrap();
+        Claim { token, ttl: Millis::new(500), mode: Mode::Exclusive }
     }
 
     fn held(node: &mut Node, label: &[u8]) -> Lock {

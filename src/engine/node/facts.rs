@@ -4,7 +4,7 @@
 //! clock says that it is over.
 
 use super::{Extended, Lease, Lock, Node, Released};
-use crate::engine::{Clocks, Fence, Instant, Millis, TOKEN_MAX, Token, UnixTime};
+use crate::engine::{Clocks, Fence, Instant, Millis, Mode, TOKEN_MAX, Token, UnixTime};
 
 /// A decided lease: what is replicated and kept in append-only files.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -17,6 +17,8 @@ pub struct Decided {
     pub fence: Fence,
     /// The sender's floor, where it is stated; otherwise zero.
     pub floor: Fence,
+    /// How the lock is held.
+    pub mode: Mode,
     /// The lease was repaired in the sender's quarantine, or came from another name, and does not
     /// count towards a quorum yet.
     pub is_provisional: bool,
@@ -30,6 +32,13 @@ pub enum Stated<'a> {
     /// An extension: the lease keeps its label. A repair of a lease that is not written here brings
     /// this one.
     Extension(&'a [u8]),
+}
+
+/// When a lease was decided. Between a stop and a start, readers' leases may end, and the start
+/// must find those that the stop has counted.
+fn decided_at(clocks: Clocks, decided: &Decided, is_own: bool) -> Instant {
+    let ends_at = clocks.to_instant(decided.ends_at, decided.ttl);
+    if is_own { ends_at.before(decided.ttl).min(clocks.now) } else { clocks.now }
 }
 
 impl Node {
@@ -46,7 +55,7 @@ impl Node {
         is_own: bool,
     ) {
         let clocks = if is_own { self.date(read.now) } else { read };
-        let had_lease = lock.has_unnoted_lease();
+        let was_held = lock.has_unnoted_lease();
         match Token::new(token, TOKEN_MAX) {
             Ok(token) => {
                 let ends_at = clocks.to_instant(decided.ends_at, decided.ttl);
@@ -56,26 +65,27 @@ impl Node {
                     Stated::Grant(label) => (label, false),
                     Stated::Extension(label) => (label, true),
                 };
-                let is_known = |lease: &Lease<'_>| {
-                    lease.token == token && (is_extension || lease.fence == fence)
-                };
-                let kept = lock.written_lease().filter(is_known).map(|lease| lease.label.to_vec());
+                let is_known = |lease: &Lease<'_>| is_extension || lease.fence == fence;
+                let kept = lock.lease_of(token).filter(is_known).map(|lease| lease.label.to_vec());
                 let label = kept.as_deref().unwrap_or(label);
-                lock.apply(Lease { token, fence, ends_at, label }, clocks.now);
                 let is_misdated = is_own && clocks.shortens(decided.ends_at, decided.ttl);
-                lock.set_provisional(decided.is_provisional || is_misdated);
+                let is_provisional = decided.is_provisional || is_misdated;
+                let mode = decided.mode;
+                let lease = Lease { token, fence, ends_at, label, mode, is_provisional };
+                lock.apply(lease, clocks.now);
+                lock.forget_some_ended(decided_at(clocks, decided, is_own));
             }
             // Without a token the fact is about the counter only.
             Err(_) => lock.apply_counter(decided.fence),
         }
-        self.tally.changed(had_lease, lock);
+        self.tally.changed(was_held, lock);
         self.loaded(lock, decided.floor);
     }
 
     /// Applies a release where [`Node::release`] found no lease, because it is over by this node's
     /// clock: the decision counts, not this clock.
     pub fn apply_release(&mut self, lock: &mut Lock, token: Token<'_>, now: Instant) -> Released {
-        let (was_noted, held_for) = (!lock.has_unnoted_lease(), lock.held_for(now));
+        let (was_noted, held_for) = (!lock.has_unnoted_lease(), lock.held_for(token, now));
         let until = lock.until();
         if !lock.apply_release(token, now) {
             return Released::NotHeld;
@@ -84,7 +94,7 @@ impl Node {
             self.tally.take_back_lapse();
         }
         let outcome = Released::Released { held_for };
-        self.tally.released(outcome, until);
+        self.tally.released(outcome, until, lock);
         outcome
     }
 
@@ -94,12 +104,12 @@ impl Node {
         if !lock.apply_raise(token, fence) {
             return Extended::NotHeld;
         }
-        self.promises.raised(before, lock.counter());
+        let mode = lock.lease_of(token).map(|lease| lease.mode).unwrap_or_default();
+        self.promises.raised(before, lock.counter(), mode);
         // The fence may be above this node's ceiling; once promoted, the node goes on above it.
         self.seen(lock);
-        let ends_at = lock.written_lease().map_or(Instant::default(), |lease| lease.ends_at);
-        let counter = lock.counter();
-        Extended::Extended { ends_at, counter, is_counted: true, is_news: true, lapsed: false }
+        let (ends_at, counter) = (lock.until(), lock.counter());
+        Extended::Extended { ends_at, counter, is_counted: true, is_news: true, lapsed: 0 }
     }
 
     /// Raises the floor, as an operator did at the master. Returns the floor.

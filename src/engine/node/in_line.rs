@@ -31,8 +31,12 @@ impl Promises {
     ) -> Result<(Acquired, Vec<Left>), Stop> {
         self.check_quarantine(now)?;
         let ticket = queued.map(|queued| &queued.ticket);
-        let is_kept_out =
-            lock.holding(claim.token, now) == Holding::NotHeld && !line.lets_in(ticket);
+        let would_be_granted = match lock.holding(claim.token, now) {
+            Holding::NotHeld => true,
+            Holding::HeldByAnother(mode) => !mode.conflicts_with(claim.mode),
+            Holding::Holds(_) => false,
+        };
+        let is_kept_out = would_be_granted && !line.lets_in(claim.mode, ticket);
         let outcome =
             if is_kept_out { Acquired::Held } else { self.acquire(lock, claim, label, now)? };
         match (outcome, queued) {
@@ -48,7 +52,8 @@ impl Promises {
                 if let Some(ticket) = ticket {
                     line.leave(&Waiter::Ticket(ticket.clone()));
                 }
-                line.taken();
+                // A writer who asks as a reader remains one.
+                line.taken(lock.mode());
                 Ok((outcome, line.leave_by_token(claim.token)))
             }
         }

@@ -4,9 +4,10 @@
 //! The same locks give the same sum in any order. Counters never fall, so an older data set differs
 //! in a counter, or else only in leases that were released, extended or lapsed since. The sum
 //! covers the exact wall-clock end of each lease, which a load keeps to the millisecond. So one
-//! different lock is noticed among any number of them.
+//! different lock is noticed among any number of them. A node forgets readers whose leases have
+//! ended without writing it anywhere, so those do not count.
 
-use super::Lock;
+use super::{Lease, Lock};
 use crate::engine::{Clocks, Instant, UnixTime};
 
 /// What a state file records of a data set.
@@ -26,12 +27,19 @@ impl Inventory {
         Inventory { since, ..Inventory::default() }
     }
 
-    /// Adds a lock; `hash` is over its name, counter and holder, and `clocks` date its lease.
+    /// Whether this lease counts: `clocks` date it.
+    pub fn counts(&self, lease: &Lease<'_>, clocks: Clocks) -> bool {
+        clocks.to_wall(lease.ends_at) > self.since
+    }
+
+    /// Adds a lock; `hash` is over its name, counter and holders, and `clocks` date its leases.
     pub fn add(&mut self, hash: u64, lock: &Lock, clocks: Clocks) {
-        let ends_at = lock.written_lease().map(|lease| clocks.to_wall(lease.ends_at));
-        let ends_at = ends_at.filter(|&ends_at| ends_at > self.since).unwrap_or_default();
+        let leases = lock.written_leases().filter(|lease| self.counts(lease, clocks));
+        let ends = leases.map(|lease| mix(clocks.to_wall(lease.ends_at).as_millis()));
+        // In whatever order readers come, the sum is the same.
+        let ends = ends.fold(0, u64::wrapping_add);
         self.lock_count += 1;
-        self.hash = self.hash.wrapping_add(mix(hash ^ mix(ends_at.as_millis())));
+        self.hash = self.hash.wrapping_add(mix(hash ^ ends));
     }
 }
 
@@ -53,8 +61,8 @@ impl Census {
     /// Counts a lock, as [`Inventory::add`].
     pub fn count(&mut self, hash: u64, lock: &Lock, clocks: Clocks) {
         self.inventory.add(hash, lock, clocks);
-        if let Some(lease) = lock.lease(clocks.now) {
-            self.longest = self.longest.max(lease.ends_at);
+        if lock.is_held(clocks.now) {
+            self.longest = self.longest.max(lock.until());
         }
     }
 }
@@ -71,7 +79,7 @@ const fn mix(number: u64) -> u64 {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::engine::{Fence, Instant, Lease, Token};
+    use crate::engine::{Fence, Instant, Mode, Token};
 
     const CLOCKS: Clocks =
         Clocks { now: Instant::from_millis(1_000), wall: UnixTime::from_millis(50_000) };
@@ -80,7 +88,9 @@ mod tests {
         let mut lock = Lock::default();
         let token = Token::new(b"token", 64).unwrap();
         let ends_at = Instant::from_millis(until);
-        lock.apply(Lease { token, fence: Fence::new(1).unwrap(), ends_at, label: b"" }, CLOCKS.now);
+        let (fence, label) = (Fence::new(1).unwrap(), &b""[..]);
+        let (mode, is_provisional) = (Mode::Exclusive, false);
+        lock.apply(Lease { token, fence, ends_at, label, mode, is_provisional }, CLOCKS.now);
         lock
     }
 

@@ -1,15 +1,17 @@
 //! The line of one lock: who waits, in which order, and for whom the free lock is reserved.
 //!
 //! There are two kinds of waiters: calls, which block until they are granted the lock, and tickets,
-//! which are woken and then ask for it. A place in line is a hint: it keeps newcomers out and says
-//! who is woken next. Only [`Promises::acquire`] grants.
+//! which are woken and then ask for it. Each waits as a writer or as a reader. A place in line is a
+//! hint: it keeps newcomers out and says who is woken next. Only [`Promises::acquire`] grants.
 //!
 //! Calls are served in the order in which they came. Tickets are served in ticket order, whenever
 //! they came; all nodes agree on that order. A newcomer of either kind goes to the end, except that
-//! a ticket goes before all younger tickets.
+//! a ticket goes before all younger tickets. Readers with no writer before them are served
+//! together, so nobody waits for a reader but writers.
 //!
 //! I4: nothing comes before a ticket that is in line, but older tickets. I5: a reservation is for
-//! a ticket that is in line. Every operation takes O(log n).
+//! a ticket that is in line, and none is for a writer beside another. Every operation takes
+//! O(log n).
 //!
 //! [`Promises::acquire`]: super::Promises::acquire
 
@@ -17,7 +19,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 use std::hash::{DefaultHasher, Hasher};
 
-use crate::engine::{Instant, Millis, Refusal, Ticket, Token};
+use crate::engine::{Instant, Millis, Mode, Refusal, Ticket, Token};
 
 /// Identifies a blocked call. The caller chooses it, unique among those that wait.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -67,6 +69,8 @@ pub struct Queued<'a> {
     pub deadline: Instant,
     /// The connection that it came on: it leaves when that closes.
     pub connection: ConnectionId,
+    /// How it asks for the lock.
+    pub mode: Mode,
     /// Whether one more may wait at this node.
     pub room: Room,
 }
@@ -80,7 +84,7 @@ pub enum Left {
     Ticket(Ticket, ConnectionId),
 }
 
-/// Whose turn it is, now that the lock is free.
+/// Whose turn it is, now that the first in line may have the lock.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Turn<'a> {
     /// Nobody waits.
@@ -88,14 +92,15 @@ pub enum Turn<'a> {
     /// The first of these calls is to be granted the lock. The others have the same token, and the
     /// same grant answers them. All of them have left the line.
     Grant(Vec<Left>),
-    /// The lock is reserved for this ticket, which must be told on its channel.
+    /// The lock is reserved for this ticket, which must be told on its channel. Others may have
+    /// their turn beside it.
     Wake {
         /// Whose turn it is.
         ticket: &'a Ticket,
         /// The channel to publish it on.
         channel: &'a [u8],
     },
-    /// The lock is reserved, and the ticket has been told.
+    /// The lock is reserved, and all whose turn it is have been told.
     Reserved,
 }
 
@@ -108,7 +113,12 @@ pub struct Line {
     deadlines: BTreeSet<(Instant, Place)>,
     connections: BTreeSet<(ConnectionId, Place)>,
     tokens: BTreeSet<(u64, Place)>,
-    reservation: Option<Reservation>,
+    /// Those who wait as writers.
+    writers: BTreeSet<Place>,
+    /// Those who wait as readers, and have not been told that it is their turn.
+    readers: BTreeSet<Place>,
+    /// Tickets for which the lock is reserved.
+    reserved: BTreeSet<Place>,
 }
 
 /// A place in line. Each call has its own slot. The tickets between two calls share one, and are in
@@ -122,10 +132,21 @@ struct Place {
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 struct Entry {
     token: Secret,
+    mode: Mode,
     since: Instant,
     deadline: Instant,
     /// Set for a ticket.
     wake: Option<Wake>,
+    /// Set for a ticket whose turn it is.
+    reservation: Option<Reservation>,
+}
+
+impl Entry {
+    /// The last instant in line.
+    fn due_at(&self) -> Instant {
+        let until = self.reservation.as_ref().map(|reservation| reservation.until);
+        until.map_or(self.deadline, |until| until.min(self.deadline))
+    }
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
@@ -134,9 +155,8 @@ struct Wake {
     connection: ConnectionId,
 }
 
-#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 struct Reservation {
-    ticket: Ticket,
     /// The last instant of the reservation.
     until: Instant,
     is_told: bool,
@@ -160,7 +180,7 @@ impl fmt::Debug for Secret {
 
 /// The hash by which tokens are indexed. In an index sorted by their bytes, the time of a lookup
 /// would reveal how much of a guess was right.
-fn digest(token: &[u8]) -> u64 {
+pub(super) fn digest(token: &[u8]) -> u64 {
     let mut hasher = DefaultHasher::new();
     hasher.write(token);
     hasher.finish()
@@ -208,57 +228,81 @@ impl Line {
         self.order.first_key_value().map(|(_, entry)| entry.since)
     }
 
-    /// The ticket that the lock is reserved for.
-    pub fn reserved_for(&self) -> Option<&Ticket> {
-        self.reservation.as_ref().map(|reservation| &reservation.ticket)
+    /// How the first waiter asks for the lock.
+    pub fn first_mode(&self) -> Option<Mode> {
+        self.order.first_key_value().map(|(_, entry)| entry.mode)
+    }
+
+    /// How many wait as readers.
+    pub fn readers(&self) -> usize {
+        self.order.len() - self.writers.len()
+    }
+
+    /// The tickets that the lock is reserved for.
+    pub fn reserved_for(&self) -> impl Iterator<Item = &Ticket> {
+        self.reserved.iter().filter_map(|place| match &place.waiter {
+            Waiter::Ticket(ticket) => Some(ticket),
+            Waiter::Call(_) => None,
+        })
     }
 
     /// The last instant until which [`Line::expire`] has nothing to do.
     pub fn due_at(&self) -> Option<Instant> {
-        let deadline = self.deadlines.first().map(|(deadline, _)| *deadline);
-        let until = self.reservation.as_ref().map(|reservation| reservation.until);
-        deadline.into_iter().chain(until).min()
+        self.deadlines.first().map(|(deadline, _)| *deadline)
     }
 
-    /// Whether a request may have the lock if it is free: no waiter comes before it.
-    pub fn lets_in(&self, ticket: Option<&Ticket>) -> bool {
-        match (self.first(), ticket) {
-            (None, _) => true,
-            (Some(Waiter::Ticket(first)), Some(ticket)) => ticket <= first,
-            (Some(_), _) => false,
-        }
+    /// Whether a request may have the lock if nobody who holds it keeps it out: no waiter comes
+    /// before it, or, if it is a reader's, no writer.
+    pub fn lets_in(&self, mode: Mode, ticket: Option<&Ticket>) -> bool {
+        let first = match mode {
+            Mode::Exclusive => self.order.first_key_value().map(|(place, _)| place),
+            Mode::Shared => self.writers.first(),
+        };
+        let (Some(first), Some(ticket)) = (first, ticket) else { return first.is_none() };
+        let waiter = Waiter::Ticket(ticket.clone());
+        let place = self.place(&waiter);
+        place.unwrap_or_else(|| Place { slot: self.slot_of(ticket), waiter }) <= *first
     }
 
     /// Puts a call at the end of the line.
-    pub fn block(&mut self, call: CallId, token: Token<'_>, deadline: Instant, now: Instant) {
+    pub fn block(
+        &mut self,
+        call: CallId,
+        (token, mode): (Token<'_>, Mode),
+        deadline: Instant,
+        now: Instant,
+    ) {
         let slot = self.order.last_key_value().map_or(0, |(place, _)| place.slot + 1);
         let place = Place { slot, waiter: Waiter::Call(call) };
         self.calls.insert(call, slot);
-        self.insert(place, token, deadline, now, None);
+        let token = Secret(token.as_bytes().into());
+        let (since, wake, reservation) = (now, None, None);
+        self.insert(place, Entry { token, mode, since, deadline, wake, reservation });
     }
 
     /// Puts a ticket in line. One that is in line already keeps its place, with its new token,
     /// channel, deadline and connection.
     pub fn register(&mut self, token: Token<'_>, queued: &Queued<'_>, now: Instant) {
         let waiter = Waiter::Ticket(queued.ticket.clone());
-        let (place, since) = match self.place(&waiter) {
+        let (place, before) = match self.place(&waiter) {
             Some(place) => {
-                let since = self.order.get(&place).map_or(now, |entry| entry.since);
-                self.remove(&place);
-                (place, since)
+                let before = self.remove(&place);
+                (place, before)
             }
-            None => (Place { slot: self.slot_of(&queued.ticket), waiter }, now),
+            None => (Place { slot: self.slot_of(&queued.ticket), waiter }, None),
         };
         self.tickets.insert(queued.ticket.clone(), place.slot);
-        let wake = Wake { channel: queued.channel.into(), connection: queued.connection };
-        self.insert(place, token, queued.deadline, since, Some(wake));
-        if let Some(reservation) = &mut self.reservation
-            && reservation.ticket == queued.ticket
-        {
-            // It may have missed the wake, or listens on another channel now. The reservation gets
-            // no longer.
-            reservation.is_told = false;
-        }
+        let wake = Some(Wake { channel: queued.channel.into(), connection: queued.connection });
+        let (token, mode, deadline) =
+            (Secret(token.as_bytes().into()), queued.mode, queued.deadline);
+        let since = before.as_ref().map_or(now, |entry| entry.since);
+        // It may have missed the wake, or listens on another channel now. The reservation gets no
+        // longer. One who asks in another way has none: it was for what it asked for.
+        let before = before.filter(|entry| entry.mode == mode);
+        let reservation = before.and_then(|entry| entry.reservation);
+        let reservation =
+            reservation.map(|reservation| Reservation { is_told: false, ..reservation });
+        self.insert(place, Entry { token, mode, since, deadline, wake, reservation });
     }
 
     /// Removes a waiter.
@@ -290,13 +334,10 @@ impl Line {
         places.iter().filter_map(|place| self.take(place)).collect()
     }
 
-    /// Removes the ticket that did not use its reservation in time, and waiters whose deadline has
+    /// Removes tickets that did not use their reservations in time, and waiters whose deadline has
     /// passed: at most `most` in all.
     pub fn expire(&mut self, now: Instant, most: usize) -> Vec<Left> {
         let mut left = Vec::new();
-        if self.reservation.as_ref().is_some_and(|reservation| reservation.until < now) {
-            left.extend(self.lapse());
-        }
         while left.len() < most
             && let Some((deadline, place)) = self.deadlines.first()
             && *deadline < now
@@ -307,63 +348,73 @@ impl Line {
         left
     }
 
-    /// Ends the reservation: the ticket that did not use it leaves the line, and may come back.
-    pub fn lapse(&mut self) -> Option<Left> {
-        let ticket = self.reservation.take()?.ticket;
-        self.leave(&Waiter::Ticket(ticket))
-    }
-
-    /// Notes that the lock has been granted, which ends a reservation.
-    pub fn taken(&mut self) {
-        self.reservation = None;
-    }
-
-    /// Returns whose turn it is. Call it when the lock becomes free, and after each change of the
-    /// line while it is. A new reservation lasts for `grace`, and replaces one for a younger
-    /// ticket.
-    pub fn serve(&mut self, now: Instant, grace: Millis) -> Turn<'_> {
-        match self.first() {
-            None => Turn::Nobody,
-            Some(Waiter::Call(_)) => {
-                debug_assert_eq!(self.reservation, None, "I4, I5");
-                Turn::Grant(self.leave_with_first())
-            }
-            Some(Waiter::Ticket(first)) => {
-                let until = match &self.reservation {
-                    Some(reservation) if reservation.ticket == *first => {
-                        if reservation.is_told {
-                            return Turn::Reserved;
-                        }
-                        reservation.until
-                    }
-                    Some(_) | None => now.after(grace),
-                };
-                let ticket = first.clone();
-                self.reservation = Some(Reservation { ticket, until, is_told: true });
-                self.wake()
-            }
+    /// Notes that the lock has been granted, which ends the reservations of all whom it keeps out.
+    pub fn taken(&mut self, mode: Mode) {
+        let ended = self.reserved.iter().filter(|place| {
+            self.order.get(place).is_some_and(|entry| entry.mode.conflicts_with(mode))
+        });
+        let ended: Vec<Place> = ended.cloned().collect();
+        for place in ended {
+            self.reserve(&place, None);
         }
     }
 
-    /// Removes the first waiter, and all others with the same token.
-    fn leave_with_first(&mut self) -> Vec<Left> {
-        let Some((place, entry)) = self.order.first_key_value() else { return Vec::new() };
-        let (place, token) = (place.clone(), entry.token.clone());
-        let mut left: Vec<Left> = self.take(&place).into_iter().collect();
+    /// Returns whose turn it is. Call it when the first in line may have the lock, after each
+    /// change of lock or line, until nobody else is to be told: if the first is a reader, it is the
+    /// turn of all who wait before the first writer. A new reservation lasts for `grace`. That of a
+    /// writer replaces those of younger tickets.
+    pub fn serve(&mut self, now: Instant, grace: Millis) -> Turn<'_> {
+        let Some((first, entry)) = self.order.first_key_value() else { return Turn::Nobody };
+        let place = match entry.mode {
+            Mode::Exclusive => first.clone(),
+            Mode::Shared => match (self.readers.first(), self.writers.first()) {
+                (None, _) => return Turn::Reserved,
+                (Some(reader), Some(writer)) if reader > writer => return Turn::Reserved,
+                (Some(reader), _) => reader.clone(),
+            },
+        };
+        match &place.waiter {
+            Waiter::Call(_) => Turn::Grant(self.leave_with(&place)),
+            Waiter::Ticket(_) => self.wake(place, now, grace),
+        }
+    }
+
+    /// Removes a waiter, and all others with the same token.
+    fn leave_with(&mut self, place: &Place) -> Vec<Left> {
+        let Some(entry) = self.order.get(place) else { return Vec::new() };
+        let token = entry.token.clone();
+        let mut left: Vec<Left> = self.take(place).into_iter().collect();
         if let Ok(token) = Token::new(&token.0, token.0.len()) {
             left.extend(self.leave_by_token(token));
         }
         left
     }
 
-    /// The turn of the first ticket, which must be told.
-    fn wake(&self) -> Turn<'_> {
-        match self.order.first_key_value() {
+    /// Reserves the lock for a ticket, which must be told.
+    fn wake(&mut self, place: Place, now: Instant, grace: Millis) -> Turn<'_> {
+        let Some(entry) = self.order.get(&place) else { return Turn::Nobody };
+        let (mode, until) = match entry.reservation {
+            Some(Reservation { is_told: true, .. }) => return Turn::Reserved,
+            Some(Reservation { until, .. }) => (entry.mode, until),
+            None => (entry.mode, now.after(grace)),
+        };
+        // A writer has it alone.
+        self.taken(mode);
+        self.reserve(&place, Some(Reservation { until, is_told: true }));
+        match self.order.get_key_value(&place) {
             Some((
                 Place { waiter: Waiter::Ticket(ticket), .. },
                 Entry { wake: Some(wake), .. },
             )) => Turn::Wake { ticket, channel: &wake.channel },
             Some(_) | None => Turn::Nobody,
+        }
+    }
+
+    /// Sets or ends the reservation of a ticket.
+    fn reserve(&mut self, place: &Place, reservation: Option<Reservation>) {
+        if let Some(mut entry) = self.unindex(place) {
+            entry.reservation = reservation;
+            self.insert(place.clone(), entry);
         }
     }
 
@@ -398,31 +449,41 @@ impl Line {
         found.take_while(move |(other, _)| *other == key).map(|(_, place)| place)
     }
 
-    fn insert(
-        &mut self,
-        place: Place,
-        token: Token<'_>,
-        deadline: Instant,
-        since: Instant,
-        wake: Option<Wake>,
-    ) {
-        let token = Secret(token.as_bytes().into());
-        self.deadlines.insert((deadline, place.clone()));
-        self.tokens.insert((digest(&token.0), place.clone()));
-        if let Some(wake) = &wake {
+    fn insert(&mut self, place: Place, entry: Entry) {
+        self.deadlines.insert((entry.due_at(), place.clone()));
+        self.tokens.insert((digest(&entry.token.0), place.clone()));
+        if let Some(wake) = &entry.wake {
             self.connections.insert((wake.connection, place.clone()));
         }
-        self.order.insert(place, Entry { token, since, deadline, wake });
+        let is_told = entry.reservation.is_some_and(|reservation| reservation.is_told);
+        match entry.mode {
+            Mode::Exclusive => drop(self.writers.insert(place.clone())),
+            Mode::Shared if is_told => {}
+            Mode::Shared => drop(self.readers.insert(place.clone())),
+        }
+        if entry.reservation.is_some() {
+            self.reserved.insert(place.clone());
+        }
+        self.order.insert(place, entry);
     }
 
-    /// Removes an entry from all indexes, but leaves a reservation for it.
-    fn remove(&mut self, place: &Place) -> Option<Entry> {
+    /// Removes an entry, so that it can be changed.
+    fn unindex(&mut self, place: &Place) -> Option<Entry> {
         let entry = self.order.remove(place)?;
-        self.deadlines.remove(&(entry.deadline, place.clone()));
+        self.deadlines.remove(&(entry.due_at(), place.clone()));
         self.tokens.remove(&(digest(&entry.token.0), place.clone()));
         if let Some(wake) = &entry.wake {
             self.connections.remove(&(wake.connection, place.clone()));
         }
+        self.writers.remove(place);
+        self.readers.remove(place);
+        self.reserved.remove(place);
+        Some(entry)
+    }
+
+    /// Removes an entry for good.
+    fn remove(&mut self, place: &Place) -> Option<Entry> {
+        let entry = self.unindex(place)?;
         match &place.waiter {
             Waiter::Call(call) => self.calls.remove(call),
             Waiter::Ticket(ticket) => self.tickets.remove(ticket),
@@ -432,11 +493,6 @@ impl Line {
 
     fn take(&mut self, place: &Place) -> Option<Left> {
         let entry = self.remove(place)?;
-        if let Waiter::Ticket(ticket) = &place.waiter
-            && self.reserved_for() == Some(ticket)
-        {
-            self.reservation = None;
-        }
         left(place.waiter.clone(), entry)
     }
 }

@@ -8,7 +8,7 @@ use std::ops::Bound;
 use std::sync::Arc;
 
 use super::{CallId, ConnectionId, Left, Line, Queued, Waiter};
-use crate::engine::{Fence, Histogram, Instant, Millis};
+use crate::engine::{Fence, Histogram, Instant, Millis, Mode};
 
 /// How many lines are looked at in one go, and how many waiters leave a line in one go.
 pub(super) const BATCH: usize = 32;
@@ -78,6 +78,8 @@ pub struct Call {
     pub token: Box<[u8]>,
     /// The ttl that it asked for.
     pub ttl: Millis,
+    /// How it asked for the lock.
+    pub mode: Mode,
     /// Its label.
     pub label: Box<[u8]>,
     /// The user who asked: its access rules may change while it waits.

@@ -1,72 +1,28 @@
-//! The lock: a fence counter and at most one lease, in 48 bytes.
+//! The lock: a fence counter and the leases of its holders, in 48 bytes.
 //!
 //! A lock outlives its leases, because it holds the counter. A lease that has ended stays written
 //! here until the next grant, release or removal: whether it is over is a comparison, not an event.
-//! A node may hold many locks, so a value is packed into 48 bytes; the packing stays in this file.
+//! A node may hold many locks, so a value is packed into 48 bytes, with one lease inside. Only a
+//! second reader makes a lock larger.
 //!
-//! I1: the counter never falls. I2: the lease's fence is never above the counter. I3: only its
-//! token or its time ends a lease in this file.
+//! I1: the counter never falls. I2: no lease's fence is above the counter. I3: only its token or
+//! its time ends a lease in this file. I8: a writer's lease is written beside no other.
 
-use crate::engine::{Fence, Instant, Millis, Token};
+use super::packed_lease::PackedLease;
+use super::readers::{ReaderLease, Readers};
+use crate::engine::{Fence, Instant, Millis, Mode, Token};
 
-/// Tokens up to this length, in bytes, are kept inline.
-const TOKEN_INLINE: usize = 20;
-
-/// A lock: its fence counter, and its lease, if there is one.
+/// A lock: its fence counter, and the leases of its holders.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
 pub struct Lock {
     counter: Fence,
-    extra: Option<Box<Extra>>,
-    /// The end of the lease; without one, the instant since which the lock has been free.
-    until: Packed,
-    /// The lower 32 bits of the grant's instant in milliseconds.
-    granted_at: u32,
-    /// Zero without a lease.
-    token_length: u8,
-    /// The lease was repaired in a quarantine, or came from another name or node, and has not been
-    /// extended outside of a quarantine since.
-    is_provisional: bool,
-    token: [u8; TOKEN_INLINE],
+    /// The only lease, or several readers' leases with the latest of their ends.
+    slot: PackedLease,
 }
 
 const _: () = assert!(size_of::<Lock>() == 48);
 
-/// What few leases have. It is on the heap, so that the others do not pay for it.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
-struct Extra {
-    label: Box<[u8]>,
-    /// A token that is too long to be kept inline.
-    token: Box<[u8]>,
-    /// The lease's fence, if it is below the counter: after a repair in quarantine.
-    fence: Option<Fence>,
-}
-
-/// 47 bits of milliseconds, 4400 years, and one that says that the end of the lease has been noted.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
-struct Packed([u16; 3]);
-
-impl Packed {
-    const MAX: u64 = (1 << 47) - 1;
-    /// In the highest of the three parts.
-    const NOTED: u16 = 1 << 15;
-
-    fn pack(instant: Instant) -> Packed {
-        let millis = instant.as_millis().min(Packed::MAX);
-        Packed([millis as u16, (millis >> 16) as u16, (millis >> 32) as u16])
-    }
-
-    fn unpack(self) -> Instant {
-        let [low, middle, high] = self.0;
-        let [low, middle, high] = [low, middle, high & !Packed::NOTED].map(u64::from);
-        Instant::from_millis(low | middle << 16 | high << 32)
-    }
-
-    fn is_noted(self) -> bool {
-        self.0[2] & Packed::NOTED != 0
-    }
-}
-
-/// A lease, as read from a lock or a data set.
+/// A lease, as read from a lock or a data set, or to be written into a lock.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Lease<'a> {
     /// Proves the claim.
@@ -78,20 +34,45 @@ pub struct Lease<'a> {
     pub ends_at: Instant,
     /// Who holds it, for people; may be empty.
     pub label: &'a [u8],
+    /// How the lock is held.
+    pub mode: Mode,
+    /// The lease was repaired in a quarantine, or came from another name. In a quarantine such a
+    /// lease does not count towards a quorum: the node may have forgotten a grant to another.
+    /// Outside of one the mark means nothing.
+    pub is_provisional: bool,
+}
+
+/// Where a lease is written in a lock, until the lock changes: its place among several readers.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Spot(usize);
+
+/// What a lease is, but for whose it is.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Tenure {
+    /// As in [`Lease`].
+    pub fence: Fence,
+    /// As in [`Lease`].
+    pub ends_at: Instant,
+    /// As in [`Lease`].
+    pub mode: Mode,
+    /// As in [`Lease`].
+    pub is_provisional: bool,
 }
 
 /// Whether a token holds a lock.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Holding {
-    Holds,
-    HeldByAnother,
+    /// It does; its lease is written here.
+    Holds(Spot),
+    /// Only others do, in this mode.
+    HeldByAnother(Mode),
     NotHeld,
 }
 
 impl Lock {
     /// A free lock with this counter, free since `since`.
     pub fn free(counter: Fence, since: Instant) -> Lock {
-        Lock { counter, until: Packed::pack(since), ..Lock::default() }
+        Lock { counter, slot: PackedLease::free(since) }
     }
 
     /// The highest fence issued for this lock.
@@ -99,231 +80,387 @@ impl Lock {
         self.counter
     }
 
-    /// The lease as written, over or not.
-    pub fn written_lease(&self) -> Option<Lease<'_>> {
-        let token = self.written_token()?;
-        let (label, fence) = match &self.extra {
-            Some(extra) => (&*extra.label, extra.fence.unwrap_or(self.counter)),
-            None => (&[][..], self.counter),
-        };
-        Some(Lease { token, fence, ends_at: self.until.unpack(), label })
+    // ---------------------------------------------------------------------------- its leases
+
+    /// The leases as written, over or not, in no order.
+    pub fn written_leases(&self) -> impl Iterator<Item = Lease<'_>> {
+        let only = self.only_lease();
+        let readers = self.slot.readers().into_iter().flat_map(Readers::iter);
+        only.into_iter().chain(readers.filter_map(|one| self.lease_in(&one.slot, one.fence)))
     }
 
-    /// The lease that stands at `now`.
-    pub fn lease(&self, now: Instant) -> Option<Lease<'_>> {
-        if self.is_held(now) { self.written_lease() } else { None }
+    /// The only lease as written, over or not; `None` without one, or with several.
+    #[inline]
+    pub fn only_lease(&self) -> Option<Lease<'_>> {
+        self.lease_in(&self.slot, self.lease_fence())
+    }
+
+    /// The lease of this token as written, over or not.
+    pub fn lease_of(&self, token: Token<'_>) -> Option<Lease<'_>> {
+        match self.slot.readers() {
+            Some(readers) => readers.get(token).and_then(|one| self.lease_in(&one.slot, one.fence)),
+            None => self.only_lease().filter(|lease| lease.token == token),
+        }
+    }
+
+    /// The lease of a token that is known to have one, as written.
+    #[inline]
+    pub fn tenure_of(&self, token: Token<'_>) -> Option<Tenure> {
+        match self.slot.readers() {
+            None => Some(self.tenure(Spot(0))),
+            Some(readers) => readers.place_of(token).map(|place| self.tenure(Spot(place))),
+        }
+    }
+
+    /// The lease there, as written.
+    #[inline(always)]
+    pub(super) fn tenure(&self, Spot(place): Spot) -> Tenure {
+        match self.slot.readers().and_then(|readers| readers.at(place)) {
+            None => self.slot.tenure(self.lease_fence()),
+            Some(reader) => reader.slot.tenure(reader.fence),
+        }
+    }
+
+    fn lease_in<'a>(&self, slot: &'a PackedLease, fence: Fence) -> Option<Lease<'a>> {
+        Some(Lease {
+            token: slot.token()?,
+            fence,
+            ends_at: slot.ends_at(),
+            label: slot.label(),
+            mode: slot.mode(),
+            is_provisional: slot.is_provisional(),
+        })
+    }
+
+    /// The fence of the only lease.
+    #[inline]
+    fn lease_fence(&self) -> Fence {
+        self.slot.own_fence().unwrap_or(self.counter)
+    }
+
+    /// How the lock is held, or was at last.
+    #[inline]
+    pub fn mode(&self) -> Mode {
+        self.slot.mode()
     }
 
     /// Whether somebody holds the lock at `now`.
+    #[inline]
     pub fn is_held(&self, now: Instant) -> bool {
-        self.token_length > 0 && now <= self.until.unpack()
+        self.has_leases() && now <= self.slot.ends_at()
     }
 
-    /// Whether a lease is written here, over or not, whose end has not been noted.
-    pub fn has_unnoted_lease(&self) -> bool {
-        self.token_length > 0 && !self.until.is_noted()
-    }
-
-    /// Notes that the lease has ended unreleased, if it has. Returns whether it had not been noted
-    /// before. Nothing else changes: the note is neither saved nor replicated, and the next lease
-    /// clears it.
-    pub fn note_lapse(&mut self, now: Instant) -> bool {
-        let is_news = self.has_unnoted_lease() && !self.is_held(now);
-        if is_news {
-            self.until.0[2] |= Packed::NOTED;
+    /// How many hold the lock at `now`.
+    pub fn holders(&self, now: Instant) -> usize {
+        match self.slot.readers() {
+            None => usize::from(self.is_held(now)),
+            Some(readers) => readers.standing(now),
         }
-        is_news
     }
 
-    /// Whether the lease was repaired in a quarantine, or came from another name. In a quarantine
-    /// such a lease does not count towards a quorum: the node may have forgotten a grant to
-    /// another. Outside of one the mark means nothing.
-    pub fn is_provisional(&self) -> bool {
-        self.is_provisional
+    /// Whether a lease is written here, over or not.
+    #[inline]
+    pub fn has_leases(&self) -> bool {
+        self.slot.has_lease() || self.slot.readers().is_some()
     }
 
-    /// Marks the present lease as provisional, or removes the mark. Every new lease begins without
-    /// it.
-    pub fn set_provisional(&mut self, is_provisional: bool) {
-        self.is_provisional = is_provisional;
+    /// How long the lease of this token has been held, modulo 49.7 days.
+    pub fn held_for(&self, token: Token<'_>, now: Instant) -> Millis {
+        let of_reader = |readers: &Readers| Some(readers.get(token)?.slot.held_for(now));
+        match self.slot.readers() {
+            Some(readers) => of_reader(readers).unwrap_or_default(),
+            None => self.slot.held_for(now),
+        }
     }
 
-    /// Notes that the lock, with its lease, is now under another name.
-    ///
-    /// It marks the lease outside of a quarantine too, where the mark means nothing: the
-    /// append-only file contains the command, and whoever reads it after a crash cannot know
-    /// whether there was a quarantine.
-    pub fn changed_name(&mut self) {
-        self.is_provisional = self.token_length > 0;
-    }
-
-    /// How long the present lease has been held, modulo 49.7 days.
-    pub fn held_for(&self, now: Instant) -> Millis {
-        Millis::new(u64::from((now.as_millis() as u32).wrapping_sub(self.granted_at)))
-    }
-
-    /// The fence of a grant on a node with this floor; `None` if the fences are used up.
-    pub fn next_fence(&self, floor: Fence) -> Option<Fence> {
-        self.counter.max(floor).next()
+    /// When the last of the leases, over or not, ends; without one, the instant since which the
+    /// lock has been free.
+    #[inline]
+    pub fn until(&self) -> Instant {
+        self.slot.ends_at()
     }
 
     /// Bytes on the heap besides the value itself.
     pub fn heap_bytes(&self) -> usize {
-        match &self.extra {
-            Some(extra) => size_of::<Extra>() + extra.label.len() + extra.token.len(),
-            None => 0,
-        }
+        self.slot.heap_bytes()
+    }
+
+    /// The fence of a grant on a node with this floor; `None` if the fences are used up. A writer
+    /// gets a new one. A reader gets that of the last writer, or of the readers before it.
+    #[inline]
+    pub fn next_fence(&self, mode: Mode, floor: Fence) -> Option<Fence> {
+        let last = self.counter.max(floor);
+        if mode.is_shared() && last > Fence::ZERO { Some(last) } else { last.next() }
     }
 
     /// Whether `token` holds the lock at `now`.
+    #[inline(always)]
     pub(super) fn holding(&self, token: Token<'_>, now: Instant) -> Holding {
-        match self.written_token() {
-            Some(holder) if now <= self.until.unpack() => {
-                if holder == token {
-                    Holding::Holds
-                } else {
-                    Holding::HeldByAnother
-                }
-            }
-            Some(_) | None => Holding::NotHeld,
+        if !self.is_held(now) {
+            return Holding::NotHeld;
+        }
+        let seat = if self.slot.has_lease() {
+            (self.slot.token() == Some(token)).then_some(Spot(0))
+        } else {
+            self.reader_seat(token, now)
+        };
+        seat.map_or(Holding::HeldByAnother(self.mode()), Holding::Holds)
+    }
+
+    #[cold]
+    fn reader_seat(&self, token: Token<'_>, now: Instant) -> Option<Spot> {
+        let place = self.slot.readers()?.place_of(token)?;
+        Some(Spot(place)).filter(|&seat| now <= self.tenure(seat).ends_at)
+    }
+
+    // ------------------------------------------------------------------------- ends of leases
+
+    /// How many leases are written here, over or not, whose ends have not been noted.
+    #[inline]
+    pub fn unnoted_leases(&self) -> usize {
+        match self.slot.readers() {
+            None => usize::from(self.slot.has_lease() && !self.slot.is_noted()),
+            Some(readers) => readers.len(),
         }
     }
 
-    /// Writes `lease` into a free lock. Returns whether an earlier lease had ended unreleased,
-    /// without having been noted.
-    #[must_use]
-    pub(super) fn grant(&mut self, lease: Lease<'_>, now: Instant) -> bool {
-        debug_assert!(!self.is_held(now), "I3");
-        let lapsed = self.has_unnoted_lease();
-        self.counter = self.counter.max(lease.fence);
-        self.write_lease(lease, now);
-        lapsed
+    /// Whether a lease is written here, over or not, whose end has not been noted.
+    #[inline]
+    pub fn has_unnoted_lease(&self) -> bool {
+        self.has_leases() && !self.slot.is_noted()
     }
 
-    /// Sets the end of the present lease.
-    pub(super) fn set_end(&mut self, ends_at: Instant) {
-        debug_assert!(self.token_length > 0);
-        self.until = Packed::pack(ends_at);
+    /// No lease whose end has not been noted ends before this; `None` without one.
+    pub fn soonest_end(&self) -> Option<Instant> {
+        match self.slot.readers() {
+            None => self.has_unnoted_lease().then(|| self.until()),
+            Some(readers) => Some(readers.soonest_end()),
+        }
     }
 
-    /// Raises the counter and the present lease to at least `fence`.
-    pub(super) fn raise(&mut self, fence: Fence) {
-        let lease_fence = self.lease_fence().max(fence);
-        self.counter = self.counter.max(fence);
-        self.set_lease_fence(lease_fence);
+    /// Notes which leases have ended unreleased. Returns how many had not been noted before.
+    ///
+    /// The only lease stays written, with a note that is neither saved nor replicated, and that the
+    /// next lease clears. Of several readers, those whose leases have ended are forgotten.
+    pub fn note_lapses(&mut self, now: Instant) -> usize {
+        if let Some(readers) = self.slot.readers_mut() {
+            let ended = readers.remove_ended(now);
+            if ended > 0 {
+                self.slot.readers_changed(now);
+            }
+            return ended;
+        }
+        let is_news = self.has_unnoted_lease() && !self.is_held(now);
+        if is_news {
+            self.slot.note();
+        }
+        usize::from(is_news)
     }
 
-    /// Ends the lease, and erases its token: a secret must not linger in memory or in a dump.
-    pub(super) fn erase_lease(&mut self, now: Instant) {
-        self.until = Packed::pack(now);
-        self.token_length = 0;
-        self.is_provisional = false;
-        self.token = [0; TOKEN_INLINE];
-        self.extra = None;
+    /// Forgets readers whose leases have ended, if there may be many. Returns how many.
+    pub(super) fn forget_some_ended(&mut self, now: Instant) -> usize {
+        let Some(readers) = self.slot.readers_mut() else { return 0 };
+        let ended = readers.remove_some_ended(now);
+        if ended > 0 {
+            self.slot.readers_changed(now);
+        }
+        ended
     }
 
-    /// The fence of the present lease.
-    pub fn lease_fence(&self) -> Fence {
-        self.extra.as_ref().and_then(|extra| extra.fence).unwrap_or(self.counter)
-    }
-
-    /// When the lease, over or not, ends; without one, the instant since which the lock has been
-    /// free.
-    pub fn until(&self) -> Instant {
-        self.until.unpack()
-    }
-
-    /// Prolongs the lease by `length` if it may still stand then: the clocks that dated it may have
-    /// been off by as much. Returns whether it did.
+    /// Prolongs each lease by `length` if it may still stand then: the clocks that dated it may
+    /// have been off by as much. Returns whether there was one.
     pub(super) fn prolong(&mut self, length: Millis, now: Instant) -> bool {
-        let ends_at = self.until.unpack().after(length);
-        let may_stand = self.token_length > 0 && now <= ends_at;
+        let may_stand = self.has_leases() && now <= self.until().after(length);
         if may_stand {
-            self.set_end(ends_at);
+            let prolong = |slot: &mut PackedLease| slot.set_end(slot.ends_at().after(length));
+            if let Some(readers) = self.slot.readers_mut() {
+                readers.change_all(|one| prolong(&mut one.slot));
+            }
+            prolong(&mut self.slot);
         }
         may_stand
     }
 
-    /// Writes a lease that was decided elsewhere or earlier, over whatever is written here.
+    // -------------------------------------------------------------------------------- marks
+
+    /// Marks the leases as provisional. Every new lease begins without the mark.
+    pub fn mark_provisional(&mut self) {
+        if self.slot.has_lease() {
+            self.slot.set_provisional(true);
+        }
+        if let Some(readers) = self.slot.readers_mut() {
+            readers.change_all(|one| one.slot.set_provisional(true));
+        }
+    }
+
+    /// Notes that the lock, with its leases, is now under another name.
+    ///
+    /// It marks the leases outside of a quarantine too, where the mark means nothing: the
+    /// append-only file contains the command, and whoever reads it after a crash cannot know
+    /// whether there was a quarantine.
+    pub fn changed_name(&mut self) {
+        self.mark_provisional();
+    }
+
+    // ------------------------------------------------------------------------------ requests
+
+    /// Writes `lease` into a lock where no lease of its token stands, and none that conflicts with
+    /// it. Returns how many leases had ended unreleased, without having been noted.
+    #[inline(always)]
+    #[must_use]
+    pub(super) fn grant(&mut self, lease: Lease<'_>, now: Instant) -> usize {
+        debug_assert!(!self.is_held(now) || !lease.mode.conflicts_with(self.mode()), "I3, I8");
+        if self.is_held(now) {
+            return self.grant_beside(lease, now);
+        }
+        let unnoted = self.unnoted_leases();
+        self.counter = self.counter.max(lease.fence);
+        self.slot.write(lease, now);
+        self.set_lease_fence(lease.fence);
+        unnoted
+    }
+
+    /// The same where other readers hold the lock.
+    #[cold]
+    fn grant_beside(&mut self, lease: Lease<'_>, now: Instant) -> usize {
+        self.apply_counter(lease.fence);
+        let own = self.slot.readers_mut().and_then(|readers| readers.remove(lease.token));
+        self.join(lease, now);
+        usize::from(own.is_some()) + self.forget_some_ended(now)
+    }
+
+    /// Changes the lease there: its end, its mode and its mark, but not its fence.
+    #[inline(always)]
+    pub(super) fn change(&mut self, Spot(place): Spot, tenure: Tenure) {
+        if self.slot.has_lease() {
+            self.slot.change(tenure);
+        } else {
+            self.change_reader(place, tenure);
+        }
+    }
+
+    #[cold]
+    fn change_reader(&mut self, place: usize, tenure: Tenure) {
+        if let Some(readers) = self.slot.readers_mut() {
+            readers.change_at(place, |one| one.slot.change(tenure));
+            let last = readers.last_end();
+            self.slot.set_end(last);
+        }
+    }
+
+    /// Raises the counter and the lease there to at least `fence`.
+    pub(super) fn raise(&mut self, seat: Spot, fence: Fence) {
+        let lease_fence = self.tenure(seat).fence.max(fence);
+        self.counter = self.counter.max(fence);
+        match self.slot.readers_mut() {
+            None => self.set_lease_fence(lease_fence),
+            Some(readers) => readers.change_at(seat.0, |one| one.fence = lease_fence),
+        }
+    }
+
+    /// Ends the lease there, and erases its token: a secret must not linger in memory or in a dump.
+    #[inline(always)]
+    pub(super) fn erase(&mut self, Spot(place): Spot, now: Instant) {
+        if self.slot.has_lease() {
+            self.slot = PackedLease::free(now);
+        } else {
+            self.erase_reader(place, now);
+        }
+    }
+
+    #[cold]
+    fn erase_reader(&mut self, place: usize, now: Instant) {
+        if let Some(readers) = self.slot.readers_mut() {
+            readers.remove_at(place);
+            self.slot.readers_changed(now);
+        }
+    }
+
+    /// Where the lease of this token is written, over or not.
+    fn seat_of(&self, token: Token<'_>) -> Option<Spot> {
+        match self.slot.readers() {
+            None => (self.slot.token() == Some(token)).then_some(Spot(0)),
+            Some(readers) => readers.place_of(token).map(Spot),
+        }
+    }
+
+    // --------------------------------------------------------------------------------- facts
+
+    /// Writes a lease that was decided elsewhere or earlier, over those that exclude it.
     ///
     /// For a replica, and for loading: facts are applied, not judged again. The counter only rises.
     /// A lease of the same token keeps the instant of its grant.
     pub fn apply(&mut self, lease: Lease<'_>, now: Instant) {
-        let granted_at = match self.written_lease() {
-            Some(old) if old.token == lease.token => Some(self.granted_at),
-            Some(_) | None => None,
-        };
-        self.counter = self.counter.max(lease.fence);
-        self.write_lease(lease, now);
-        self.granted_at = granted_at.unwrap_or(self.granted_at);
+        let own_before = self.slot.token() == Some(lease.token);
+        self.apply_counter(lease.fence);
+        // A lease whose end was noted has been counted as gone.
+        let has_others = self.unnoted_leases() > 0 && !own_before;
+        if has_others && lease.mode.is_shared() && self.mode().is_shared() {
+            self.join(lease, now);
+            return;
+        }
+        let before = own_before.then(|| self.slot.clone());
+        self.slot.write(lease, now);
+        if let Some(before) = before {
+            self.slot.granted_with(&before);
+        }
+        self.set_lease_fence(lease.fence);
     }
 
     /// Raises the counter to at least `fence`, as was decided elsewhere or earlier.
     pub fn apply_counter(&mut self, fence: Fence) {
         // A lease without a fence of its own has the counter's; it must not rise with it.
-        if let Some(lease) = self.written_lease() {
-            let lease_fence = lease.fence;
-            self.counter = self.counter.max(fence);
+        let lease_fence = self.slot.has_lease().then(|| self.lease_fence());
+        self.counter = self.counter.max(fence);
+        if let Some(lease_fence) = lease_fence {
             self.set_lease_fence(lease_fence);
-        } else {
-            self.counter = self.counter.max(fence);
         }
     }
 
-    /// Erases the lease if it is written for `token`, over or not: a release that was decided
-    /// elsewhere. Returns whether it did.
+    /// Erases the lease that is written for `token`, over or not: a release that was decided
+    /// elsewhere. Returns whether there was one.
     pub fn apply_release(&mut self, token: Token<'_>, now: Instant) -> bool {
-        let matches = self.written_token() == Some(token);
-        if matches {
-            self.erase_lease(now);
+        let seat = self.seat_of(token);
+        if let Some(seat) = seat {
+            self.erase(seat, now);
         }
-        matches
+        seat.is_some()
     }
 
-    /// Raises counter and lease if the lease is written for `token`, over or not: a raise that was
-    /// decided elsewhere. Returns whether it did.
+    /// Raises the counter and the lease that is written for `token`, over or not: a raise that was
+    /// decided elsewhere. Returns whether there was one.
     pub fn apply_raise(&mut self, token: Token<'_>, fence: Fence) -> bool {
-        let matches = self.written_token() == Some(token);
-        if matches {
-            self.raise(fence);
+        let seat = self.seat_of(token);
+        if let Some(seat) = seat {
+            self.raise(seat, fence);
         }
-        matches
+        seat.is_some()
     }
 
-    fn written_token(&self) -> Option<Token<'_>> {
-        let length = usize::from(self.token_length);
-        let bytes = match &self.extra {
-            Some(extra) if length > TOKEN_INLINE => &*extra.token,
-            Some(_) | None => self.token.get(..length)?,
-        };
-        Token::new(bytes, length).ok()
+    // ------------------------------------------------------------------------------- packing
+
+    /// Writes a reader's lease beside those of others.
+    fn join(&mut self, lease: Lease<'_>, now: Instant) {
+        if self.slot.readers().is_none() {
+            let fence = self.lease_fence();
+            let mut slot = std::mem::take(&mut self.slot);
+            slot.set_own_fence(None);
+            let mut readers = Readers::default();
+            readers.insert(ReaderLease { fence, slot });
+            self.slot = PackedLease::of_readers(readers);
+        }
+        let Some(readers) = self.slot.readers_mut() else { return };
+        let mut reader = ReaderLease { fence: lease.fence, slot: PackedLease::default() };
+        reader.slot.write(lease, now);
+        if let Some(before) = readers.remove(lease.token) {
+            reader.slot.granted_with(&before.slot);
+        }
+        readers.insert(reader);
+        self.slot.readers_changed(now);
     }
 
     fn set_lease_fence(&mut self, fence: Fence) {
-        if fence < self.counter {
-            self.extra.get_or_insert_default().fence = Some(fence);
-        } else if let Some(extra) = &mut self.extra {
-            extra.fence = None;
-        }
-    }
-
-    fn write_lease(&mut self, lease: Lease<'_>, now: Instant) {
-        let token = lease.token.as_bytes();
-        self.until = Packed::pack(lease.ends_at);
-        self.granted_at = now.as_millis() as u32;
-        self.token = [0; TOKEN_INLINE];
-        self.token_length = token.len() as u8;
-        self.is_provisional = false;
-        self.extra = None;
-        if token.len() <= TOKEN_INLINE {
-            self.token[..token.len()].copy_from_slice(token);
-        } else {
-            self.extra.get_or_insert_default().token = token.into();
-        }
-        if !lease.label.is_empty() {
-            self.extra.get_or_insert_default().label = lease.label.into();
-        }
-        self.set_lease_fence(lease.fence);
+        self.slot.set_own_fence((fence < self.counter).then_some(fence));
     }
 }
 
@@ -331,30 +468,39 @@ impl Lock {
 mod tests {
     use super::*;
 
+    fn a_lease(token: &[u8], fence: u64, ends_at: u64, mode: Mode) -> Lease<'_> {
+        Lease {
+            token: Token::new(token, 64).unwrap(),
+            fence: Fence::new(fence).unwrap(),
+            ends_at: Instant::from_millis(ends_at),
+            label: b"",
+            mode,
+            is_provisional: false,
+        }
+    }
+
     fn lease(ends_at: u64) -> Lock {
-        let token = Token::new(b"token", 64).unwrap();
-        let ends_at = Instant::from_millis(ends_at);
         let mut lock = Lock::default();
-        lock.apply(Lease { token, fence: Fence::new(1).unwrap(), ends_at, label: b"" }, ends_at);
+        lock.apply(a_lease(b"token", 1, ends_at, Mode::Exclusive), Instant::from_millis(ends_at));
         lock
     }
 
     #[test]
     fn the_end_of_a_lease_is_noted_once_and_changes_nothing_else() {
-        for ends_at in [5, Packed::MAX - 1] {
+        for ends_at in [5, (1 << 47) - 2] {
             let (mut lock, before) = (lease(ends_at), lease(ends_at));
             let (end, later) = (Instant::from_millis(ends_at), Instant::from_millis(ends_at + 1));
-            assert!(!lock.note_lapse(end), "it stands in its last millisecond");
-            assert!(lock.has_unnoted_lease());
-            assert!(lock.note_lapse(later) && !lock.note_lapse(later));
-            assert!(!lock.has_unnoted_lease());
-            assert_eq!(lock.written_lease(), before.written_lease());
+            assert_eq!(lock.note_lapses(end), 0, "it stands in its last millisecond");
+            assert_eq!(lock.unnoted_leases(), 1);
+            assert_eq!([lock.note_lapses(later), lock.note_lapses(later)], [1, 0]);
+            assert_eq!(lock.unnoted_leases(), 0);
+            assert!(lock.written_leases().eq(before.written_leases()));
             assert_eq!((lock.until(), lock.counter()), (before.until(), before.counter()));
             assert!(lock.is_held(end) && !lock.is_held(later));
         }
         let free = Lock::free(Fence::ZERO, Instant::from_millis(7));
         assert_eq!(free.until(), Instant::from_millis(7), "free since then, and no longer");
-        assert!(!{ free }.note_lapse(Instant::from_millis(9)));
+        assert_eq!({ free }.note_lapses(Instant::from_millis(9)), 0);
     }
 
     #[test]
@@ -363,7 +509,7 @@ mod tests {
         for (ends_at, then) in [(6, 6), (7, 10), (10, 13), (50, 53)] {
             let mut lock = lease(ends_at);
             lock.prolong(length, now);
-            let end = lock.written_lease().unwrap().ends_at;
+            let end = lock.written_leases().next().unwrap().ends_at;
             assert_eq!(end, Instant::from_millis(then), "{ends_at}");
         }
         let mut free = Lock::free(Fence::ZERO, now);
@@ -371,21 +517,122 @@ mod tests {
         assert_eq!(free, Lock::free(Fence::ZERO, now));
     }
 
+    fn reader(token: &[u8], fence: u64, ends_at: u64) -> Lease<'_> {
+        a_lease(token, fence, ends_at, Mode::Shared)
+    }
+
+    fn at(millis: u64) -> Instant {
+        Instant::from_millis(millis)
+    }
+
+    fn fence_of(lock: &Lock, token: &[u8]) -> Option<u64> {
+        lock.lease_of(Token::new(token, 64).unwrap()).map(|lease| lease.fence.get())
+    }
+
+    /// The fence of the first reader was the lock's counter, which the second raised.
+    #[test]
+    fn a_reader_with_a_larger_fence_leaves_the_others_theirs() {
+        for is_applied in [false, true] {
+            let mut lock = Lock::default();
+            for (token, fence) in [(b"a", 3), (b"b", 8), (b"c", 9)] {
+                let lease = reader(token, fence, 50);
+                if is_applied {
+                    lock.apply(lease, at(1));
+                } else {
+                    assert_eq!(lock.grant(lease, at(1)), 0);
+                }
+            }
+            let fences = [b"a", b"b", b"c"].map(|token| fence_of(&lock, token));
+            assert_eq!((fences, lock.counter().get()), ([Some(3), Some(8), Some(9)], 9));
+        }
+    }
+
+    #[test]
+    fn a_lock_is_held_as_long_as_its_last_reader_holds_it() {
+        let mut lock = Lock::default();
+        for (token, ends_at) in [(b"a", 50), (b"b", 70), (b"c", 60)] {
+            assert_eq!(lock.grant(reader(token, 1, ends_at), at(1)), 0);
+        }
+        assert_eq!((lock.holders(at(50)), lock.holders(at(51)), lock.until()), (3, 2, at(70)));
+        let [a, b, c] = [b"a", b"b", b"c"].map(|token| Token::new(token, 64).unwrap());
+        assert_eq!(lock.holding(a, at(51)), Holding::HeldByAnother(Mode::Shared));
+        lock.erase(lock.seat_of(b).unwrap(), at(51));
+        assert_eq!((lock.until(), lock.unnoted_leases()), (at(60), 2));
+        lock.change(
+            lock.seat_of(c).unwrap(),
+            Tenure { ends_at: at(90), ..lock.tenure_of(c).unwrap() },
+        );
+        let seat = lock.seat_of(c).unwrap();
+        assert_eq!((lock.until(), lock.holding(c, at(80))), (at(90), Holding::Holds(seat)));
+        lock.erase(lock.seat_of(c).unwrap(), at(82));
+        assert!(!lock.is_held(at(82)), "only the lease that has ended is left");
+        assert_eq!((lock.note_lapses(at(82)), lock.has_leases()), (1, false));
+        assert_eq!(lock, Lock::free(Fence::new(1).unwrap(), at(82)));
+        assert_eq!(lock.heap_bytes(), 0);
+    }
+
+    #[test]
+    fn a_reader_who_comes_back_is_counted_once() {
+        let mut lock = Lock::default();
+        for (token, ends_at) in [(b"a", 5), (b"b", 70)] {
+            assert_eq!(lock.grant(reader(token, 1, ends_at), at(1)), 0);
+        }
+        assert_eq!(lock.grant(reader(b"a", 1, 80), at(6)), 1, "its lease had ended");
+        assert_eq!(lock.unnoted_leases(), 2);
+        assert_eq!(lock.grant(a_lease(b"w", 2, 99, Mode::Exclusive), at(81)), 2);
+        assert_eq!((lock.mode(), lock.unnoted_leases()), (Mode::Exclusive, 1));
+    }
+
+    /// A replica counted the end of such a lease twice.
+    #[test]
+    fn a_lease_whose_end_was_noted_does_not_come_back_beside_a_reader() {
+        let mut lock = Lock::default();
+        lock.apply(reader(b"a", 1, 5), at(1));
+        assert_eq!(lock.note_lapses(at(6)), 1);
+        lock.apply(reader(b"b", 1, 9), at(7));
+        assert_eq!((lock.unnoted_leases(), lock.note_lapses(at(10))), (1, 1));
+    }
+
+    #[test]
+    fn every_reader_is_prolonged_and_marked() {
+        let mut lock = Lock::default();
+        for (token, ends_at) in [(b"a", 50), (b"b", 70), (b"c", 60)] {
+            assert_eq!(lock.grant(reader(token, 1, ends_at), at(1)), 0);
+        }
+        assert!(lock.prolong(Millis::new(5), at(1)));
+        lock.mark_provisional();
+        let mut leases: Vec<_> = lock.written_leases().collect();
+        leases.sort_by_key(|lease| lease.ends_at);
+        assert!(leases.iter().all(|lease| lease.is_provisional));
+        assert_eq!([0, 1, 2].map(|n| leases[n].ends_at), [at(55), at(65), at(75)]);
+        assert_eq!(lock.until(), at(75));
+        let token = Token::new(b"a", 64).unwrap();
+        let tenure = lock.tenure_of(token).unwrap();
+        lock.change(lock.seat_of(token).unwrap(), Tenure { is_provisional: false, ..tenure });
+        assert_eq!(lock.written_leases().filter(|lease| lease.is_provisional).count(), 2);
+    }
+
+    #[test]
+    fn one_holder_takes_48_bytes_and_nothing_beside() {
+        for mode in [Mode::Exclusive, Mode::Shared] {
+            let mut lock = Lock::default();
+            assert_eq!(lock.grant(a_lease(&[7; 20], 1, 9, mode), at(1)), 0);
+            assert_eq!((size_of_val(&lock), lock.heap_bytes()), (48, 0));
+            let tenure = lock.tenure(Spot(0));
+            lock.change(Spot(0), Tenure { mode: Mode::Shared, ..tenure });
+            assert_eq!((lock.heap_bytes(), lock.mode()), (0, Mode::Shared));
+        }
+    }
+
     #[test]
     fn a_note_is_gone_with_the_next_lease() {
         let mut lock = lease(5);
-        assert!(lock.note_lapse(Instant::from_millis(6)));
-        let token = Token::new(b"other", 64).unwrap();
-        let next = Lease {
-            token,
-            fence: Fence::new(2).unwrap(),
-            ends_at: Instant::from_millis(50),
-            label: b"",
-        };
-        assert!(!lock.grant(next, Instant::from_millis(7)), "its end was noted before");
-        assert!(lock.has_unnoted_lease());
-        assert!(lock.note_lapse(Instant::from_millis(51)));
-        lock.erase_lease(Instant::from_millis(60));
-        assert!(!lock.note_lapse(Instant::from_millis(99)));
+        assert_eq!(lock.note_lapses(Instant::from_millis(6)), 1);
+        let next = a_lease(b"other", 2, 50, Mode::Exclusive);
+        assert_eq!(lock.grant(next, Instant::from_millis(7)), 0, "its end was noted before");
+        assert_eq!(lock.unnoted_leases(), 1);
+        assert_eq!(lock.note_lapses(Instant::from_millis(51)), 1);
+        lock.erase(lock.seat_of(next.token).unwrap(), Instant::from_millis(60));
+        assert_eq!(lock.note_lapses(Instant::from_millis(99)), 0);
     }
 }

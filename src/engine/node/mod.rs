@@ -13,7 +13,9 @@ mod inventory;
 mod line;
 mod lines;
 mod lock;
+mod packed_lease;
 mod promises;
+mod readers;
 mod recovery;
 mod requests;
 mod serving;
@@ -28,7 +30,7 @@ pub use facts::{Decided, Stated};
 pub use inventory::{Census, Inventory};
 pub use line::{CallId, ConnectionId, Left, Line, Queued, Room, Turn, Waiter};
 pub use lines::{Call, Granted, LockName};
-pub use lock::{Lease, Lock};
+pub use lock::{Lease, Lock, Tenure};
 pub use promises::{Ceilings, FENCE_BLOCK, LEASE_BLOCK, Promises};
 pub use recovery::{Found, Loaded, Recovery, Saved, Stopped, promote, recover, start};
 pub use requests::{Acquired, Claim, Extended, Fencing, Released, Stop};
@@ -95,7 +97,7 @@ impl Node {
     ///
     /// # Errors
     /// As [`Promises::acquire`].
-    #[inline]
+    #[inline(always)]
     pub fn acquire(
         &mut self,
         lock: &mut Lock,
@@ -103,18 +105,19 @@ impl Node {
         label: &[u8],
         now: Instant,
     ) -> Result<Acquired, Stop> {
+        let was_held = lock.has_unnoted_lease();
         let outcome = self.promises.acquire(lock, claim, label, now)?;
-        self.tally.acquired(outcome);
+        self.tally.acquired(outcome, claim.mode, was_held);
         self.told_again(claim.token, outcome);
         Ok(outcome)
     }
 
     /// Releases the lease of `token`: see [`Promises::release`].
-    #[inline]
+    #[inline(always)]
     pub fn release(&mut self, lock: &mut Lock, token: Token<'_>, now: Instant) -> Released {
         let until = lock.until();
         let outcome = self.promises.release(lock, token, now);
-        self.tally.released(outcome, until);
+        self.tally.released(outcome, until, lock);
         outcome
     }
 
@@ -122,7 +125,7 @@ impl Node {
     ///
     /// # Errors
     /// As [`Promises::extend`].
-    #[inline]
+    #[inline(always)]
     pub fn extend(
         &mut self,
         lock: &mut Lock,
@@ -130,12 +133,12 @@ impl Node {
         fencing: Fencing<'_>,
         clocks: Clocks,
     ) -> Result<Extended, Stop> {
-        let had_lease = lock.has_unnoted_lease();
+        let was_held = lock.has_unnoted_lease();
         let outcome = self.promises.extend(lock, claim, fencing, clocks)?;
-        self.tally.changed(had_lease, lock);
+        self.tally.changed(was_held, lock);
         if let Extended::Extended { is_news, lapsed, .. } = outcome {
             self.tally.counts.extensions += u64::from(is_news);
-            self.tally.counts.lapses += u64::from(lapsed);
+            self.tally.counts.lapses += lapsed as u64;
             self.told(claim.token, lock);
         }
         Ok(outcome)
@@ -145,6 +148,7 @@ impl Node {
     ///
     /// # Errors
     /// As [`Promises::raise`].
+    #[inline(always)]
     pub fn raise(
         &mut self,
         lock: &mut Lock,
@@ -171,6 +175,12 @@ impl Node {
     /// Counts a request that was refused.
     pub fn refused(&mut self, refusal: &Refusal) {
         self.tally.refused(refusal);
+    }
+
+    /// Lets a lock have so many readers from now on. Those that it has stay.
+    #[inline]
+    pub fn let_in_readers(&mut self, max: usize) {
+        self.promises.set_max_readers(max);
     }
 
     // --------------------------------------------------------------------------- what is asked
@@ -225,7 +235,7 @@ impl Node {
 
     /// Notes a lock that was decided elsewhere.
     fn seen(&mut self, lock: &Lock) {
-        let ends_at = lock.written_lease().map(|lease| lease.ends_at);
+        let ends_at = lock.has_leases().then(|| lock.until());
         self.promises.seen(lock.counter(), ends_at);
         self.tally.may_lapse(lock);
     }
@@ -234,7 +244,7 @@ impl Node {
     pub fn forget(&mut self, lock: &Lock) {
         self.promises.forget(lock);
         self.tally.may_lapse(lock);
-        if lock.written_lease().is_some() {
+        if lock.has_leases() {
             self.tally.gave_back(lock.until());
         }
     }

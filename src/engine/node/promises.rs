@@ -5,8 +5,8 @@
 //! restart that may have lost data, the floor starts at the fence ceiling, and the node grants
 //! nothing until the lease ceiling has passed.
 
-use super::{Lock, Recovery, Stop};
-use crate::engine::{Fence, Instant, Millis, QuarantineReason};
+use super::{Lease, Lock, Recovery, Stop};
+use crate::engine::{Fence, Instant, Millis, Mode, QuarantineReason};
 
 /// How many fences one write of the fence ceiling covers. 2^53 has room for 8 * 10^9 crashes.
 pub const FENCE_BLOCK: u64 = 1 << 20;
@@ -56,7 +56,7 @@ impl Ceilings {
 }
 
 /// The node-wide part of a node's state.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Promises {
     floor: Fence,
     highest: Fence,
@@ -71,7 +71,12 @@ pub struct Promises {
     /// Whether nobody has taken that request yet.
     is_requesting: bool,
     quarantine: Option<Quarantine>,
+    /// How many readers a lock may have.
+    max_readers: usize,
 }
+
+/// How many readers a lock may have, unless the operator says otherwise.
+const MAX_READERS: usize = 10_000;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 struct Quarantine {
@@ -96,7 +101,20 @@ impl Promises {
             },
             is_requesting: false,
             quarantine: None,
+            max_readers: MAX_READERS,
         }
+    }
+
+    /// How many readers a lock may have.
+    #[inline]
+    pub fn max_readers(&self) -> usize {
+        self.max_readers
+    }
+
+    /// Lets a lock have so many readers from now on. Those that it has stay.
+    #[inline]
+    pub fn set_max_readers(&mut self, max: usize) {
+        self.max_readers = max;
     }
 
     /// The fence below which no lock of this node starts.
@@ -182,8 +200,8 @@ impl Promises {
     /// Notes a lock that a survey has found, or that moves to another name, where a survey might
     /// miss it.
     pub fn come_upon(&mut self, lock: &Lock) {
-        if let Some(lease) = lock.written_lease() {
-            self.recent = self.recent.max(lease.ends_at);
+        if lock.has_leases() {
+            self.recent = self.recent.max(lock.until());
         }
     }
 
@@ -260,13 +278,13 @@ impl Promises {
         self.note(Ceilings { fence: counter, lease: ends_at.unwrap_or_default() });
     }
 
-    /// Notes a raise from `before` to `counter`. If the lock started at the floor, other nodes'
-    /// floors are higher than this one's. The floor catches up, so that new names start alike on
-    /// all nodes.
-    pub fn raised(&mut self, before: Fence, counter: Fence) {
+    /// Notes a raise from `before` to `counter`, for a writer or a reader. If the lock started at
+    /// the floor, other nodes' floors are higher than this one's. The floor catches up, so that new
+    /// names start alike on all nodes: a writer begins above the floor, a reader at it.
+    pub fn raised(&mut self, before: Fence, counter: Fence, mode: Mode) {
         self.highest = self.highest.max(counter);
-        if before.previous() <= self.floor {
-            self.raise_floor(counter.previous());
+        if before < counter && before.previous() <= self.floor {
+            self.raise_floor(if mode.is_shared() { counter } else { counter.previous() });
         }
     }
 
@@ -293,9 +311,14 @@ impl Promises {
         is_news.then_some(until)
     }
 
-    /// Whether an extension of this lock's lease counts towards a quorum.
-    pub fn is_counted(&self, lock: &Lock, now: Instant) -> bool {
-        self.quarantine(now).is_none() || !self.nothing_counts(now) && !lock.is_provisional()
+    /// Whether an extension of this lease counts towards a quorum.
+    pub fn is_counted(&self, lease: &Lease<'_>, now: Instant) -> bool {
+        self.counts(lease.is_provisional, now)
+    }
+
+    /// The same for a lease that is provisional, or not.
+    pub(super) fn counts(&self, is_provisional: bool, now: Instant) -> bool {
+        self.quarantine(now).is_none() || !self.nothing_counts(now) && !is_provisional
     }
 
     /// Whether no extension counts, whichever lease it is for.
@@ -321,7 +344,7 @@ impl Promises {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::engine::{Lease, Token};
+    use crate::engine::Token;
 
     fn ceilings(fence: u64, lease: u64) -> Ceilings {
         Ceilings { fence: Fence::new(fence).unwrap(), lease: Instant::from_millis(lease) }
@@ -411,7 +434,9 @@ mod tests {
             if let Some(ends_at) = ends_at {
                 let (mut lock, ends_at) = (Lock::default(), Instant::from_millis(ends_at));
                 let (token, fence) = (Token::new(b"t", 64).unwrap(), Fence::new(1).unwrap());
-                lock.apply(Lease { token, fence, ends_at, label: b"" }, now);
+                let (label, mode) = (&b""[..], Mode::Exclusive);
+                let lease = Lease { token, fence, ends_at, label, mode, is_provisional: false };
+                lock.apply(lease, now);
                 node.come_upon(&lock);
             }
             let lower = node.end_survey(now);

@@ -110,7 +110,7 @@ impl Recovery {
     /// grant to another. So in a quarantine it is provisional.
     pub fn redate(&self, lock: &mut Lock, now: Instant) {
         if !self.prolong.is_zero() && lock.prolong(self.prolong, now) && self.quarantine.is_some() {
-            lock.set_provisional(true);
+            lock.mark_provisional();
         }
     }
 }
@@ -315,6 +315,7 @@ impl Saved {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::engine::{Lease, Mode, Token};
 
     const BOOT: u64 = 7;
     const HOUR: u64 = 3_600_000;
@@ -552,14 +553,22 @@ mod tests {
         assert_eq!(Found::Present(Saved { boot: 0, ..saved() }).dating(0), None);
     }
 
+    fn a_lease(ends_at: Instant) -> Lease<'static> {
+        let (token, label) = (Token::new(b"t", 255).unwrap(), &b""[..]);
+        let (fence, mode, is_provisional) = (fence(5), Mode::Exclusive, false);
+        Lease { token, fence, ends_at, label, mode, is_provisional }
+    }
+
+    fn is_marked(lock: &Lock) -> bool {
+        lock.written_leases().all(|lease| lease.is_provisional)
+    }
+
     #[test]
     fn a_lease_that_is_prolonged_in_a_quarantine_does_not_count() {
         let now = Instant::from_millis(12_000);
         let held = || {
             let mut lock = Lock::free(fence(4), Instant::default());
-            let token = crate::engine::Token::new(b"t", 255).unwrap();
-            let ends_at = now.before(Millis::new(1));
-            lock.apply(crate::engine::Lease { token, fence: fence(5), ends_at, label: b"" }, now);
+            lock.apply(a_lease(now.before(Millis::new(1))), now);
             lock
         };
         let recovery = recover(Found::Missing, loaded());
@@ -567,15 +576,15 @@ mod tests {
         assert!(!Recovery { prolong: Millis::ZERO, ..recovery }.redates());
         let mut lock = held();
         recovery.redate(&mut lock, now);
-        assert!(lock.is_held(now) && lock.is_provisional(), "it had ended, for all that is known");
+        assert!(lock.is_held(now) && is_marked(&lock), "it had ended, for all that is known");
 
         let mut lock = held();
         Recovery { quarantine: None, ..recovery }.redate(&mut lock, now);
-        assert!(lock.is_held(now) && !lock.is_provisional(), "nothing was forgotten");
+        assert!(lock.is_held(now) && !is_marked(&lock), "nothing was forgotten");
         for recovery in [recovery, Recovery { prolong: Millis::ZERO, ..recovery }] {
             let mut lock = held();
             recovery.redate(&mut lock, now.after(Millis::new(60_000)));
-            assert!(!lock.is_provisional(), "over, or dated exactly");
+            assert!(!is_marked(&lock), "over, or dated exactly");
         }
     }
 
@@ -681,11 +690,9 @@ mod tests {
             let recovery = recover(Found::Present(saved), loaded);
             let mut node = Promises::new(Fence::ZERO, None);
             node.recover(recovery);
-            assert!(node.quarantine(loaded.clocks.now).is_some());
-            assert_eq!(
-                node.is_counted(&Lock::default(), loaded.clocks.now),
-                !recovery.nothing_counts
-            );
+            let now = loaded.clocks.now;
+            assert!(node.quarantine(now).is_some());
+            assert_eq!(node.is_counted(&a_lease(now), now), !recovery.nothing_counts);
             recovery.nothing_counts
         };
         let stopped = Saved { stop: stopped(false), ..distrusted };

@@ -4,21 +4,22 @@
 //! were. The node keeps no locks. The caller passes the one that the request is about (a free one
 //! with counter zero if there is none), and stores it if the outcome says so.
 
-use super::lock::{Holding, Lease, Lock};
+use super::lock::{Holding, Lease, Lock, Spot, Tenure};
 use super::promises::{Ceilings, Promises};
-use crate::engine::{Clocks, Fence, Instant, Millis, RAISE_MARGIN, Refusal, Token, UnixTime};
+use crate::engine::{Clocks, Fence, Instant, Millis, Mode, RAISE_MARGIN, Refusal, Token, UnixTime};
 
 /// The outcome of an acquire.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Acquired {
     /// A new lease.
     Granted {
-        /// Larger than every fence of this lock before.
+        /// A writer's is larger than every fence of this lock before. A reader's is at least as
+        /// large, and smaller than every writer's after it.
         fence: Fence,
         /// When the lease ends.
         ends_at: Instant,
-        /// Whether an earlier lease had ended without being given back.
-        lapsed: bool,
+        /// How many earlier leases had ended without being given back.
+        lapsed: usize,
     },
     /// The token holds the lock already, with the same fence. The lease did not become shorter.
     Again {
@@ -29,7 +30,7 @@ pub enum Acquired {
         /// Whether it ends later than before.
         later: bool,
     },
-    /// Another token holds the lock. Nothing changed.
+    /// Another token holds the lock, in a way that keeps the claim out. Nothing changed.
     Held,
 }
 
@@ -60,8 +61,8 @@ pub enum Extended {
         is_counted: bool,
         /// Whether the lease, its mark or the counter has changed.
         is_news: bool,
-        /// Whether it is a repair, and an earlier lease had ended without being given back.
-        lapsed: bool,
+        /// How many earlier leases had ended without being given back, if it is a repair.
+        lapsed: usize,
     },
     /// Another token holds the lock. Nothing changed.
     HeldByAnother,
@@ -109,6 +110,8 @@ pub struct Claim<'a> {
     pub token: Token<'a>,
     /// The length of lease that is asked for.
     pub ttl: Millis,
+    /// How the lock is asked for. An extension that is [`Mode::Shared`] makes the lease a reader's.
+    pub mode: Mode,
 }
 
 /// What an extend does to fences.
@@ -128,11 +131,12 @@ pub enum Fencing<'a> {
 }
 
 impl Promises {
-    /// Grants `lock` to the claim if it is free. If the claim's token holds it, the later end
-    /// stays.
+    /// Grants `lock` to the claim if it is free, or, to a reader, if only readers hold it. If the
+    /// claim's token holds it, the later end stays.
     ///
     /// # Errors
-    /// [`Stop::Refused`] in quarantine, and when the fences are used up.
+    /// [`Stop::Refused`] in quarantine, when the fences are used up, and for a reader who asks to
+    /// be a writer: two of them would wait for each other.
     pub fn acquire(
         &mut self,
         lock: &mut Lock,
@@ -141,44 +145,72 @@ impl Promises {
         now: Instant,
     ) -> Result<Acquired, Stop> {
         self.check_quarantine(now)?;
-        let ends_at = now.after(claim.ttl);
         match lock.holding(claim.token, now) {
-            Holding::HeldByAnother => Ok(Acquired::Held),
-            Holding::Holds => {
-                let fence = lock.lease_fence();
-                let later = ends_at > lock.until();
-                if later {
-                    self.admit(fence, ends_at).map_err(Stop::Persist)?;
-                    lock.set_end(ends_at);
-                    lock.set_provisional(false);
+            Holding::HeldByAnother(mode) if mode.conflicts_with(claim.mode) => Ok(Acquired::Held),
+            Holding::Holds(seat) => self.acquire_again((lock, seat), claim, now),
+            Holding::HeldByAnother(_) | Holding::NotHeld => {
+                if claim.mode.is_shared() {
+                    self.check_readers(lock, now)?;
                 }
-                Ok(Acquired::Again { fence, ends_at: lock.until(), later })
-            }
-            Holding::NotHeld => {
-                let fence = lock.next_fence(self.floor()).ok_or(Refusal::Exhausted)?;
+                let fence = lock.next_fence(claim.mode, self.floor()).ok_or(Refusal::Exhausted)?;
+                let ends_at = now.after(claim.ttl);
                 self.admit(fence, ends_at).map_err(Stop::Persist)?;
-                let lease = Lease { token: claim.token, fence, ends_at, label };
+                let (token, mode, is_provisional) = (claim.token, claim.mode, false);
+                let lease = Lease { token, fence, ends_at, label, mode, is_provisional };
                 let lapsed = lock.grant(lease, now);
                 Ok(Acquired::Granted { fence, ends_at, lapsed })
             }
         }
     }
 
+    /// Refuses one more reader, if there are as many as there may be.
+    #[cold]
+    fn check_readers(&self, lock: &Lock, now: Instant) -> Result<(), Stop> {
+        let max = self.max_readers();
+        // Ended leases may still be among those written.
+        if lock.unnoted_leases() < max {
+            return Ok(());
+        }
+        let readers = lock.holders(now);
+        if readers < max { Ok(()) } else { Err(Refusal::ReadersFull { readers, max }.into()) }
+    }
+
+    /// The token holds the lock, and asks for it once more.
+    #[cold]
+    fn acquire_again(
+        &mut self,
+        (lock, seat): (&mut Lock, Spot),
+        claim: Claim<'_>,
+        now: Instant,
+    ) -> Result<Acquired, Stop> {
+        let before = lock.tenure(seat);
+        if before.mode.is_shared() && !claim.mode.is_shared() {
+            return Err(Refusal::NoUpgrade.into());
+        }
+        let (fence, ends_at) = (before.fence, now.after(claim.ttl));
+        let later = ends_at > before.ends_at;
+        if later {
+            self.admit(fence, ends_at).map_err(Stop::Persist)?;
+            lock.change(seat, Tenure { ends_at, is_provisional: false, ..before });
+        }
+        Ok(Acquired::Again { fence, ends_at: ends_at.max(before.ends_at), later })
+    }
+
     /// Releases the lease of `token`. Allowed in quarantine.
     pub fn release(&self, lock: &mut Lock, token: Token<'_>, now: Instant) -> Released {
         match lock.holding(token, now) {
-            Holding::Holds => {
-                let held_for = lock.held_for(now);
-                lock.erase_lease(now);
+            Holding::Holds(seat) => {
+                let held_for = lock.held_for(token, now);
+                lock.erase(seat, now);
                 Released::Released { held_for }
             }
-            Holding::HeldByAnother => Released::HeldByAnother,
+            Holding::HeldByAnother(_) => Released::HeldByAnother,
             Holding::NotHeld => Released::NotHeld,
         }
     }
 
     /// Extends the lease of the claim's token to end its ttl from now, if that is later than
-    /// before.
+    /// before. A claim that is [`Mode::Shared`] makes the lease a reader's.
     ///
     /// A repair also gives a lease back to a holder that this node has forgotten. Outside of a
     /// quarantine that is a grant to the holder's own token. In quarantine nothing is granted, and
@@ -208,31 +240,33 @@ impl Promises {
             Fencing::Repair { fence, label } => (fence, Some(label)),
         };
         let holding = lock.holding(claim.token, now);
-        if repair.is_none() && holding != Holding::Holds {
+        let holds = matches!(holding, Holding::Holds(_));
+        if repair.is_none() && !holds {
             self.check_quarantine(now)?;
         }
         match (holding, repair) {
-            (Holding::HeldByAnother, _) => Ok(Extended::HeldByAnother),
-            (Holding::NotHeld, None) => Ok(Extended::NotHeld),
-            (Holding::NotHeld, Some(label)) => {
+            (Holding::HeldByAnother(mode), _) if mode.conflicts_with(claim.mode) => {
+                Ok(Extended::HeldByAnother)
+            }
+            (Holding::HeldByAnother(_) | Holding::NotHeld, None) => Ok(Extended::NotHeld),
+            (Holding::HeldByAnother(_) | Holding::NotHeld, Some(label)) => {
                 self.check_fence(fence, clocks.wall)?;
                 self.rejoin(lock, claim, (fence, label), now)
             }
-            (Holding::Holds, _) => {
+            (Holding::Holds(seat), _) => {
                 self.check_fence(fence, clocks.wall)?;
                 // A shorter ttl takes nothing away: the holder may still rely on the former end.
-                let until = lock.until();
-                let ends_at = now.after(claim.ttl).max(until);
+                let before = lock.tenure(seat);
+                let ends_at = now.after(claim.ttl).max(before.ends_at);
                 self.admit(fence, ends_at).map_err(Stop::Persist)?;
-                let is_raised = self.lift(lock, fence);
-                lock.set_end(ends_at);
-                let is_news = is_raised || lock.until() > until;
-                Ok(self.extended(lock, is_news, now))
+                let mode = if claim.mode.is_shared() { Mode::Shared } else { before.mode };
+                let wanted = Tenure { ends_at, mode, ..before };
+                Ok(self.change((lock, seat), fence, (before, wanted), now))
             }
         }
     }
 
-    /// Gives a free lock back to a holder that this node has forgotten.
+    /// Gives the lock back to a holder that this node has forgotten.
     ///
     /// The lease has the holder's fence if this node has issued none above it, so that the counters
     /// of the nodes agree. Otherwise (because of a crash, or of other locks that it forgot) the
@@ -249,45 +283,44 @@ impl Promises {
         let fence = if is_quarantined || lock.counter().max(self.floor()) <= fence {
             fence
         } else {
-            lock.next_fence(self.floor()).ok_or(Refusal::Exhausted)?
+            lock.next_fence(claim.mode, self.floor()).ok_or(Refusal::Exhausted)?
         };
-        let ends_at = now.after(claim.ttl);
+        let (token, mode, ends_at) = (claim.token, claim.mode, now.after(claim.ttl));
         self.admit(fence, ends_at).map_err(Stop::Persist)?;
         // The holder's lapsed lease may still be written here: its label stays.
-        let label = match lock.written_lease() {
-            Some(lease) if lease.token == claim.token => lease.label.to_vec(),
-            Some(_) | None => label.to_vec(),
-        };
-        let lease = Lease { token: claim.token, fence, ends_at, label: &label };
+        let label = lock.lease_of(token).map_or(label, |lease| lease.label).to_vec();
+        let is_provisional = is_quarantined;
+        let lease = Lease { token, fence, ends_at, label: &label, mode, is_provisional };
         let lapsed = lock.grant(lease, now);
-        lock.set_provisional(is_quarantined);
-        let (counter, is_counted) = (lock.counter(), self.is_counted(lock, now));
-        Ok(Extended::Extended { ends_at: lock.until(), counter, is_counted, is_news: true, lapsed })
+        let (counter, is_counted) = (lock.counter(), self.is_counted(&lease, now));
+        Ok(Extended::Extended { ends_at, counter, is_counted, is_news: true, lapsed })
     }
 
-    /// Raises the counter and the present lease to at least `fence`. Returns whether that changes
-    /// anything: the lease's fence is never above the counter (I2), so it shows both.
-    fn lift(&mut self, lock: &mut Lock, fence: Fence) -> bool {
-        let (before, is_raised) = (lock.counter(), fence > lock.lease_fence());
+    /// Raises the counter and the lease there to at least `fence`, and changes the lease. Returns
+    /// the outcome for its holder.
+    #[inline(always)]
+    fn change(
+        &mut self,
+        (lock, seat): (&mut Lock, Spot),
+        fence: Fence,
+        (before, wanted): (Tenure, Tenure),
+        now: Instant,
+    ) -> Extended {
+        let counter = lock.counter();
+        let is_counted = self.counts(before.is_provisional, now);
+        // The lease's fence is never above the counter (I2), so it shows both.
+        let is_raised = fence > before.fence;
         if is_raised {
-            lock.raise(fence);
-            self.raised(before, lock.counter());
+            lock.raise(seat, fence);
+            self.raised(counter, lock.counter(), before.mode);
         }
-        is_raised
-    }
-
-    /// The outcome of an extension or a raise for the lock's holder. `is_news`: it has changed the
-    /// end or the fence.
-    fn extended(&self, lock: &mut Lock, is_news: bool, now: Instant) -> Extended {
-        let was_provisional = lock.is_provisional();
-        if was_provisional && self.quarantine(now).is_none() {
-            // Whatever was forgotten is over: the lease counts from now on.
-            lock.set_provisional(false);
-        }
-        let is_news = is_news || was_provisional && !lock.is_provisional();
-        let (ends_at, counter, is_counted) =
-            (lock.until(), lock.counter(), self.is_counted(lock, now));
-        Extended::Extended { ends_at, counter, is_counted, is_news, lapsed: false }
+        // Whatever was forgotten is over, outside of a quarantine: the lease counts from now on.
+        let is_provisional = before.is_provisional && self.quarantine(now).is_some();
+        let after = Tenure { is_provisional, ..wanted };
+        lock.change(seat, after);
+        let (ends_at, counter, is_news) =
+            (after.ends_at, lock.counter(), is_raised || after != before);
+        Extended::Extended { ends_at, counter, is_counted, is_news, lapsed: 0 }
     }
 
     /// Raises the counter and the lease to at least `fence` if `token` holds the lock.
@@ -307,13 +340,13 @@ impl Promises {
         let now = clocks.now;
         self.check_quarantine(now)?;
         match lock.holding(token, now) {
-            Holding::Holds => {
+            Holding::Holds(seat) => {
                 self.check_fence(fence, clocks.wall)?;
-                self.admit(fence, lock.until()).map_err(Stop::Persist)?;
-                let is_raised = self.lift(lock, fence);
-                Ok(self.extended(lock, is_raised, now))
+                let tenure = lock.tenure(seat);
+                self.admit(fence, tenure.ends_at).map_err(Stop::Persist)?;
+                Ok(self.change((lock, seat), fence, (tenure, tenure), now))
             }
-            Holding::HeldByAnother => Ok(Extended::HeldByAnother),
+            Holding::HeldByAnother(_) => Ok(Extended::HeldByAnother),
             Holding::NotHeld => Ok(Extended::NotHeld),
         }
     }

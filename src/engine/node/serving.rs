@@ -14,7 +14,7 @@ use super::{
     Acquired, CallId, Claim, ConnectionId, Left, Line, Lock, Node, Queued, Released, Room, Stop,
     Turn, Waiter,
 };
-use crate::engine::{Fence, Histogram, Instant, Millis, Refusal, TOKEN_MAX, Ticket, Token};
+use crate::engine::{Fence, Histogram, Instant, Millis, Mode, Refusal, TOKEN_MAX, Ticket, Token};
 
 /// How soon to look again while writes are paused, and nothing may be granted. A pause is short,
 /// and only a look tells that it is over.
@@ -51,11 +51,13 @@ pub enum Parting {
     Refused(Refusal),
 }
 
-/// Whether the first in line can have a lock.
+/// Whether somebody holds a lock, as far as those in line are concerned.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Availability {
-    /// A lease stands, until and including this instant.
+    /// A writer holds it, until and including this instant.
     Held(Instant),
+    /// Readers hold it, the last of them until and including this instant.
+    Shared(Instant),
     /// Nobody holds it, or it does not exist.
     Free,
     /// The key holds something else.
@@ -63,30 +65,21 @@ pub enum Availability {
 }
 
 impl Availability {
-    /// The state of a lock at `now`.
-    pub fn of(lock: &Lock, now: Instant) -> Availability {
-        if lock.is_held(now) { Availability::Held(lock.until()) } else { Availability::Free }
-    }
-}
-
-impl Acquired {
-    /// The state of the lock afterwards, if that is known.
-    pub fn availability(self) -> Option<Availability> {
+    /// How the lock is held, if it is.
+    fn held_as(self) -> Option<Mode> {
         match self {
-            Acquired::Granted { ends_at, .. } | Acquired::Again { ends_at, .. } => {
-                Some(Availability::Held(ends_at))
-            }
-            Acquired::Held => None,
+            Availability::Held(_) => Some(Mode::Exclusive),
+            Availability::Shared(_) => Some(Mode::Shared),
+            Availability::Free | Availability::WrongType => None,
         }
     }
-}
 
-impl Released {
-    /// The state of the lock afterwards, if that is known.
-    pub fn availability(self) -> Option<Availability> {
-        match self {
-            Released::Released { .. } | Released::NotHeld => Some(Availability::Free),
-            Released::HeldByAnother => None,
+    /// The state of a lock at `now`.
+    pub fn of(lock: &Lock, now: Instant) -> Availability {
+        match lock.mode() {
+            _ if !lock.is_held(now) => Availability::Free,
+            Mode::Exclusive => Availability::Held(lock.until()),
+            Mode::Shared => Availability::Shared(lock.until()),
         }
     }
 }
@@ -133,7 +126,7 @@ pub enum Turning {
     Gate,
     /// Nothing: some waiters have left, and the look goes on with the next.
     On,
-    /// Publish this ticket on this channel; then the look is over.
+    /// Publish this ticket on this channel.
     Wake(Ticket, Box<[u8]>),
     /// Call [`Node::hand_over`] with the lock.
     HandOver(HandOver),
@@ -219,11 +212,12 @@ impl Node {
         queued: Option<&Queued<'_>>,
         now: Instant,
     ) -> Result<Acquired, Stop> {
+        let was_held = lock.has_unnoted_lease();
         let Node { promises, lines, .. } = self;
         let decide =
             |line: &mut Line| promises.acquire_in_line(lock, line, claim, label, queued, now);
         let (outcome, left) = lines.with_ticket(place, queued, now, decide).0?;
-        self.tally.acquired(outcome);
+        self.tally.acquired(outcome, claim.mode, was_held);
         self.told_again(claim.token, outcome);
         if let Acquired::Granted { fence, .. } | Acquired::Again { fence, .. } = outcome {
             self.part(place, left, &Parting::Fence(fence));
@@ -246,7 +240,7 @@ impl Node {
         let ((outcome, left), is_there) = lines.with_ticket(place, queued, now, |line| {
             promises.release_in_line(lock, line, token, queued, now)
         });
-        self.tally.released(outcome, until);
+        self.tally.released(outcome, until, lock);
         self.part(place, left, &Parting::TooLate);
         (outcome, is_there)
     }
@@ -265,13 +259,16 @@ impl Node {
             name: (database, name.into()),
             token: claim.token.as_bytes().into(),
             ttl: claim.ttl,
+            mode: claim.mode,
             label: label.into(),
             user,
             since: now,
         };
         self.lines.calls.insert(id, call);
         let deadline = now.after(wait);
-        self.lines.with_line(database, name, |line| line.block(id, claim.token, deadline, now));
+        self.lines.with_line(database, name, |line| {
+            line.block(id, (claim.token, claim.mode), deadline, now);
+        });
     }
 
     // ----------------------------------------------------------------------- looking at a line
@@ -295,23 +292,20 @@ impl Node {
         if !self.part_in_time(place, now) {
             return self.over();
         }
-        match self.prospect(look, now) {
+        match self.prospect(place, look, now) {
             Prospect::Unknown(question) => question,
             Prospect::Never(parting) => self.dismiss(place, look, &parting),
             Prospect::Later(until) => {
-                let is_held = matches!(look.availability, Some(Availability::Held(_)));
-                self.wait_until(place, until, is_held);
+                let held_as = look.availability.and_then(Availability::held_as);
+                self.wait_until(place, until, held_as);
                 self.over()
             }
-            Prospect::Now => {
-                *look = Look { steps: look.steps, ..Look::default() };
-                self.serve_first(place, now, reserve)
-            }
+            Prospect::Now => self.serve_first(place, look, now, reserve),
         }
     }
 
-    /// Whether the node may grant the lock, after what the look knows.
-    fn prospect(&self, look: &Look, now: Instant) -> Prospect {
+    /// Whether the node may grant the lock to the first in line, after what the look knows.
+    fn prospect(&self, place: (u32, &[u8]), look: &Look, now: Instant) -> Prospect {
         if self.is_replica {
             // Its master decides.
             return Prospect::Never(Parting::Demoted);
@@ -324,6 +318,12 @@ impl Node {
                 return Prospect::Never(Parting::Refused(Refusal::WrongType));
             }
             Availability::Held(until) => return Prospect::Later(until),
+            Availability::Shared(until) => {
+                let first = self.line(place).and_then(Line::first_mode);
+                if first.is_some_and(|mode| mode.conflicts_with(Mode::Shared)) {
+                    return Prospect::Later(until);
+                }
+            }
             Availability::Free => {}
         }
         if let Some(until) = self.promises.grants_nothing_until(now) {
@@ -338,18 +338,30 @@ impl Node {
         }
     }
 
-    /// The lock cannot be granted up to this instant. If somebody holds it, a reservation is over.
-    fn wait_until(&mut self, (database, name): (u32, &[u8]), until: Instant, is_held: bool) {
+    /// The first in line cannot have the lock up to this instant. If somebody holds it, the
+    /// reservations of those who are kept out are over.
+    fn wait_until(
+        &mut self,
+        (database, name): (u32, &[u8]),
+        until: Instant,
+        held_as: Option<Mode>,
+    ) {
         self.lines.set_lock_until(database, name, Some(until));
         self.lines.with_line(database, name, |line| {
-            if is_held {
-                line.taken();
+            if let Some(mode) = held_as {
+                line.taken(mode);
             }
         });
     }
 
-    /// The lock may be granted: the first in line has its turn.
-    fn serve_first(&mut self, place: (u32, &[u8]), now: Instant, reserve: Millis) -> Turning {
+    /// The first in line may have the lock: it has its turn, and so have readers beside it.
+    fn serve_first(
+        &mut self,
+        place: (u32, &[u8]),
+        look: &mut Look,
+        now: Instant,
+        reserve: Millis,
+    ) -> Turning {
         let (database, name) = place;
         self.lines.set_lock_until(database, name, None);
         let turn = self.lines.with_line(database, name, |line| match line.serve(now, reserve) {
@@ -358,15 +370,17 @@ impl Node {
             Turn::Wake { ticket, channel } => Err(Turning::Wake(ticket.clone(), channel.into())),
         });
         match turn {
-            Ok(left) => Turning::HandOver(HandOver { calls: self.lines.part(place, left) }),
-            Err(turning) => {
-                let _ = self.over();
-                turning
+            Ok(left) => {
+                *look = Look { steps: look.steps, ..Look::default() };
+                Turning::HandOver(HandOver { calls: self.lines.part(place, left) })
             }
+            Err(Turning::Over) => self.over(),
+            Err(turning) => turning,
         }
     }
 
-    /// Grants the free lock to calls with one token. The lease gets the label of the first.
+    /// Grants the lock to calls with one token. The lease gets the label of the first. Also returns
+    /// the state of the lock afterwards.
     ///
     /// # Errors
     /// As [`Node::acquire`]; and if the ttl is above `max_ttl`, which may have been lowered in the
@@ -377,17 +391,19 @@ impl Node {
         hand_over: &HandOver,
         max_ttl: Millis,
         now: Instant,
-    ) -> Result<Acquired, Stop> {
-        let (token, label) = match hand_over.calls.first() {
-            Some(call) => (Token::new(&call.token, TOKEN_MAX)?, &call.label[..]),
-            None => return Ok(Acquired::Held),
+    ) -> Result<(Acquired, Availability), Stop> {
+        let Some(call) = hand_over.calls.first() else {
+            return Ok((Acquired::Held, Availability::of(lock, now)));
         };
+        let (token, label, mode) =
+            (Token::new(&call.token, TOKEN_MAX)?, &call.label[..], call.mode);
         let ttl = hand_over.ttl();
         if ttl > max_ttl {
             let given = ttl.get().to_string().into_bytes();
             return Err(Refusal::BadTtl { given, max: max_ttl }.into());
         }
-        self.acquire(lock, Claim { token, ttl }, label, now)
+        let outcome = self.acquire(lock, Claim { token, ttl, mode }, label, now)?;
+        Ok((outcome, Availability::of(lock, now)))
     }
 
     /// Removes the calls from a hand-over that may not have the lock any more, and answers them.
@@ -408,21 +424,19 @@ impl Node {
     pub fn handed_over(
         &mut self,
         hand_over: &HandOver,
-        outcome: &Result<Acquired, Refusal>,
+        outcome: &Result<(Acquired, Availability), Refusal>,
         now: Instant,
     ) -> (Option<Availability>, Option<Granted>) {
         let parting = match outcome {
-            Ok(
-                Acquired::Granted { fence, ends_at, .. } | Acquired::Again { fence, ends_at, .. },
-            ) => {
+            Ok((Acquired::Granted { fence, .. } | Acquired::Again { fence, .. }, availability)) => {
                 let granted = hand_over.calls.first().map(|call| {
                     self.lines.waits.record(call.since.until(now));
                     Granted { token: call.token.clone(), fence: *fence, name: call.name.clone() }
                 });
                 self.unheard.extend(granted.clone());
-                return (Some(Availability::Held(*ends_at)), granted);
+                return (Some(*availability), granted);
             }
-            Ok(Acquired::Held) => Parting::TooLate,
+            Ok((Acquired::Held, _)) => Parting::TooLate,
             Err(refusal) => {
                 self.tally.refused(refusal);
                 Parting::Refused(refusal.clone())
@@ -443,9 +457,9 @@ impl Node {
     /// token was told of the lease since: whoever sent that one may rely on it.
     pub fn take_back(&mut self, lock: &mut Lock, granted: &Granted, now: Instant) -> Released {
         let is_unheard = self.unheard.remove(granted);
-        let is_it = lock.written_lease().is_some_and(|lease| lease.fence == granted.fence);
+        let is_it = |token| lock.lease_of(token).is_some_and(|lease| lease.fence == granted.fence);
         match Token::new(&granted.token, TOKEN_MAX) {
-            Ok(token) if is_unheard && is_it => self.release(lock, token, now),
+            Ok(token) if is_unheard && is_it(token) => self.release(lock, token, now),
             Ok(_) | Err(_) => Released::NotHeld,
         }
     }
@@ -462,7 +476,8 @@ impl Node {
     #[inline]
     pub(super) fn told(&mut self, token: Token<'_>, lock: &Lock) {
         if !self.unheard.is_empty() {
-            self.keep_unheard(token, lock.lease_fence());
+            let fence = lock.lease_of(token).map_or(Fence::ZERO, |lease| lease.fence);
+            self.keep_unheard(token, fence);
         }
     }
 
@@ -592,7 +607,11 @@ mod tests {
     const PLACE: (u32, &[u8]) = (0, b"lock");
 
     fn claim() -> Claim<'static> {
-        Claim { token: Token::new(b"waits", 64).unwrap(), ttl: Millis::new(500) }
+        Claim {
+            token: Token::new(b"waits", 64).unwrap(),
+            ttl: Millis::new(500),
+            mode: Mode::Exclusive,
+        }
     }
 
     /// A node that has granted the lock to a call, which is not known to have been told.
@@ -679,7 +698,7 @@ mod tests {
     #[test]
     fn what_another_token_is_told_keeps_no_grant() {
         let (mut node, mut lock, granted) = handed_over();
-        let other = Claim { token: Token::new(b"other", 64).unwrap(), ttl: Millis::new(500) };
+        let other = Claim { token: Token::new(b"other", 64).unwrap(), ..claim() };
         let mut second = Lock::default();
         for _ in 0..2 {
             let _ = node.acquire(&mut second, other, b"", NOW);

@@ -160,7 +160,7 @@ impl Node {
             return Cow::Borrowed(lock);
         }
         let mut marked = lock.clone();
-        marked.set_provisional(lock.written_lease().is_some());
+        marked.mark_provisional();
         Cow::Owned(marked)
     }
 
@@ -201,7 +201,7 @@ fn warning(recovery: Recovery, now: Instant, waits: bool) -> Option<Warning> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::engine::{Inventory, Lease, Token};
+    use crate::engine::{Inventory, Lease, Mode, Token};
 
     const CLOCKS: Clocks =
         Clocks { now: Instant::from_millis(1_000), wall: UnixTime::from_millis(50_000) };
@@ -234,14 +234,17 @@ mod tests {
         let token = Token::new(b"token", 64).unwrap();
         let (fence, ends_at) = (Fence::new(3).unwrap(), Instant::from_millis(9_000));
         let mut lock = Lock::default();
-        lock.apply(Lease { token, fence, ends_at, label: b"" }, CLOCKS.now);
+        let (label, mode, is_provisional) = (&b""[..], Mode::Exclusive, false);
+        lock.apply(Lease { token, fence, ends_at, label, mode, is_provisional }, CLOCKS.now);
         lock
     }
 
     #[test]
     fn what_is_saved_while_nothing_counts_is_marked() {
         let (last, after) = (Instant::from_millis(1_500), Instant::from_millis(1_501));
-        let is_marked = |node: &Node, now| node.as_saved(&held(), now).is_provisional();
+        let is_marked = |node: &Node, now| {
+            node.as_saved(&held(), now).written_leases().all(|lease| lease.is_provisional)
+        };
         for is_early in [false, true] {
             let mut node = node();
             if is_early {

@@ -106,8 +106,8 @@ impl Statement {
 mod tests {
     use super::*;
     use crate::engine::{
-        Claim, Fence, Found, Inventory, Loaded, Lock, Millis, Promises, Stop, Token, UnixTime,
-        promote, recover, start,
+        Claim, Fence, Found, Inventory, Loaded, Lock, Millis, Mode, Promises, Stop, Token,
+        UnixTime, promote, recover, start,
     };
     use proptest::prelude::*;
 
@@ -199,7 +199,10 @@ mod tests {
 
         fn acquire(&mut self, ttl: u64, disk: Disk) {
             let token = Token::new(b"token", 64).unwrap();
-            let (claim, now) = (Claim { token, ttl: Millis::new(ttl) }, clocks(self.now).now);
+            let (claim, now) = (
+                Claim { token, ttl: Millis::new(ttl), mode: Mode::Exclusive },
+                clocks(self.now).now,
+            );
             let mut lock = Lock::free(self.counter, now);
             loop {
                 match self.promises.acquire(&mut lock, claim, b"", now) {

@@ -10,13 +10,13 @@ impl Node {
         self.tally.may_lapse(lock);
     }
 
-    /// Notes the end of a lease that has ended. Returns whether it had not been noted before.
-    pub fn note_lapse(&mut self, lock: &mut Lock, now: Instant) -> bool {
-        let is_news = lock.note_lapse(now);
-        if is_news {
-            self.tally.lapsed();
-        }
-        is_news
+    /// Notes the ends of leases that have ended. Returns whether one had not been noted before.
+    pub fn note_lapses(&mut self, lock: &mut Lock, now: Instant) -> bool {
+        let was_held = lock.has_unnoted_lease();
+        let lapsed = lock.note_lapses(now);
+        self.tally.lapsed(lapsed);
+        self.tally.changed(was_held, lock);
+        lapsed > 0
     }
 
     /// Begins a survey, which looks for the lease that ends last.

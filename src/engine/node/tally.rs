@@ -5,13 +5,15 @@
 //! earliest of those ends tells when a scan can find anything.
 
 use super::{Acquired, Lock, Released};
-use crate::engine::{Histogram, Instant, Refusal};
+use crate::engine::{Histogram, Instant, Mode, Refusal};
 
 /// How often things happened since the server started.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Counts {
     /// Leases granted.
     pub grants: u64,
+    /// Those of them that readers got.
+    pub reader_grants: u64,
     /// Requests for a lock that another token held.
     pub held: u64,
     /// Leases given back.
@@ -38,8 +40,8 @@ pub struct Tally {
     pub counts: Counts,
     /// How long the leases that were given back had been held.
     pub holds: Histogram,
-    /// Leases written into locks, less those erased or noted as ended. Locks that come or go with a
-    /// lease in them are counted elsewhere: see [`Tally::held`].
+    /// Locks that got a lease, less those whose last lease was erased or noted as ended. Locks that
+    /// come or go with leases in them are counted elsewhere: see [`Tally::held`].
     written: i64,
     /// The earliest end that has not been noted is not before this.
     soonest: Instant,
@@ -59,6 +61,7 @@ impl Tally {
         decides: false,
         counts: Counts {
             grants: 0,
+            reader_grants: 0,
             held: 0,
             releases: 0,
             extensions: 0,
@@ -74,15 +77,16 @@ impl Tally {
         is_wanted: false,
     };
 
-    /// A request to acquire was decided.
+    /// A request to acquire was decided. `was_held`: whether the lock had an unnoted lease before.
     #[inline]
-    pub(super) fn acquired(&mut self, outcome: Acquired) {
+    pub(super) fn acquired(&mut self, outcome: Acquired, mode: Mode, was_held: bool) {
         match outcome {
             Acquired::Granted { ends_at, lapsed, .. } => {
                 self.counts.grants += 1;
-                // The former lease had ended without being noted.
-                self.counts.lapses += u64::from(lapsed);
-                self.written += i64::from(!lapsed);
+                self.counts.reader_grants += u64::from(mode.is_shared());
+                // Former leases had ended without being noted.
+                self.counts.lapses += lapsed as u64;
+                self.written += i64::from(!was_held);
                 self.soonest = self.soonest.min(ends_at);
             }
             Acquired::Again { later, .. } => self.counts.extensions += u64::from(later),
@@ -92,10 +96,10 @@ impl Tally {
 
     /// A release was decided; `until` is [`Lock::until`] before it.
     #[inline]
-    pub(super) fn released(&mut self, outcome: Released, until: Instant) {
+    pub(super) fn released(&mut self, outcome: Released, until: Instant, lock: &Lock) {
         if let Released::Released { held_for } = outcome {
             self.gave_back(until);
-            self.written -= 1;
+            self.written -= i64::from(!lock.has_unnoted_lease());
             if self.decides {
                 self.counts.releases += 1;
                 self.holds.record(held_for);
@@ -119,24 +123,23 @@ impl Tally {
         self.given_back = Instant::default();
     }
 
-    /// A lock was changed in place. `had_lease`: whether it had an unnoted lease before.
+    /// A lock was changed in place. `was_held`: whether it had an unnoted lease before.
     #[inline]
-    pub fn changed(&mut self, had_lease: bool, lock: &Lock) {
-        self.written += i64::from(lock.has_unnoted_lease()) - i64::from(had_lease);
+    pub fn changed(&mut self, was_held: bool, lock: &Lock) {
+        self.written += i64::from(lock.has_unnoted_lease()) - i64::from(was_held);
         self.may_lapse(lock);
     }
 
     /// This lock may have a lease that ends before all that are known.
     pub fn may_lapse(&mut self, lock: &Lock) {
-        if lock.has_unnoted_lease() {
-            self.soonest = self.soonest.min(lock.until());
+        if let Some(soonest) = lock.soonest_end() {
+            self.soonest = self.soonest.min(soonest);
         }
     }
 
-    /// The end of a lease was noted.
-    pub fn lapsed(&mut self) {
-        self.counts.lapses += 1;
-        self.written -= 1;
+    /// The ends of so many leases were noted.
+    pub fn lapsed(&mut self, count: usize) {
+        self.counts.lapses += count as u64;
     }
 
     /// The master reports the release of a lease whose end was noted here.
@@ -150,11 +153,11 @@ impl Tally {
         self.counts.refusals[refusal.place()] += 1;
     }
 
-    /// How many leases stand: granted, and neither given back nor noted as ended. Those that lapsed
-    /// just now are still counted; this asks for a scan, which will note them.
+    /// How many locks are held: granted, and neither given back nor noted as ended. Those whose
+    /// leases lapsed just now are still counted; this asks for a scan, which will note them.
     ///
-    /// `moved`: leases that came with locks that were loaded or copied, less those that went with
-    /// their locks. The caller counts them, because a lock may be freed on any thread.
+    /// `moved`: held locks that were loaded or copied, less those that are gone. The caller counts
+    /// them, because a lock may be freed on any thread.
     pub fn held(&mut self, moved: i64) -> u64 {
         self.is_wanted = true;
         u64::try_from(self.written + moved).unwrap_or(0)

@@ -18,6 +18,7 @@ mod entry;
 mod guarded;
 mod scan;
 mod settings;
+mod texts;
 pub(super) mod values;
 pub(super) mod waiting;
 
@@ -47,6 +48,7 @@ use call;
 use guarded::guard_in_server;
 pub use guarded::{Guarded, InServer};
 pub use scan::Cursor;
+use texts::{send_bytes, send_texts};
 
 const OK: c_int = raw::REDISMODULE_OK as c_int;
 
@@ -261,6 +263,7 @@ impl<'a> Context<'a> {
                     call!(RedisModule_ReplyWithLongLong(context, *number));
                 },
                 FieldValue::Text(text) => send_bytes(context, text),
+                FieldValue::Texts(texts) => send_texts(context, texts),
             }
         }
         Answered::Sent
@@ -402,12 +405,6 @@ fn send_map(context: *mut raw::RedisModuleCtx, pairs: Vec<(Reply, Reply)>) {
         send(context, name);
         send(context, value);
     }
-}
-
-fn send_bytes(context: *mut raw::RedisModuleCtx, bytes: &[u8]) {
-    let (start, length) = (bytes.as_ptr().cast::<c_char>(), bytes.len());
-    // SAFETY: start and length are those of one slice; the server copies it.
-    unsafe { call!(RedisModule_ReplyWithStringBuffer(context, start, length)) };
 }
 
 /// The arguments of a command, its name included.
@@ -581,10 +578,8 @@ fn catch<R>(what: &str, work: impl FnOnce() -> R) -> Option<R> {
 
 /// `text` for C; zeros and line ends become spaces.
 fn c_string(text: &str) -> CString {
-    let clean: Vec<u8> = text
-        .bytes()
-        .map(|byte| if matches!(byte, 0 | b'\r' | b'\n') { b' ' } else { byte })
-        .collect();
+    let clean = |byte| if matches!(byte, 0 | b'\r' | b'\n') { b' ' } else { byte };
+    let clean: Vec<u8> = text.bytes().map(clean).collect();
     CString::new(clean).unwrap_or_default()
 }
 

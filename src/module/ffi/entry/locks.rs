@@ -43,7 +43,7 @@ pub(super) unsafe fn register(context: *mut raw::RedisModuleCtx) -> bool {
         copy2: Some(copy),
         aux_save2: None,
     };
-    let version = c_int::from(crate::codec::LOCK_VERSION);
+    let version = c_int::from(crate::codec::TYPE_VERSION);
     // SAFETY: the server copies the methods; name and callbacks are static.
     let made = unsafe {
         call!(RedisModule_CreateDataType(context, TYPE_NAME.as_ptr(), version, &mut methods))
@@ -226,7 +226,11 @@ mod tests {
     use std::alloc::{Layout, alloc, dealloc};
 
     use super::*;
-    use crate::engine::{Fence, Instant, Lease, Token};
+    use crate::engine::{Fence, Instant, Lease, Mode, Token};
+
+    fn is_marked(lock: &Lock) -> bool {
+        lock.written_leases().all(|lease| lease.is_provisional)
+    }
     use crate::module::ffi::values::give;
     use crate::module::process;
 
@@ -261,7 +265,9 @@ mod tests {
         let mut lock = Lock::default();
         let (token, label) = (Token::new(&[b't'; 64], 64).unwrap(), [b'l'; 100]);
         let (fence, ends_at) = (Fence::new(7).unwrap(), Instant::from_millis(9_000));
-        lock.apply(Lease { token, fence, ends_at, label: &label }, Instant::from_millis(1_000));
+        let (label, mode, is_provisional) = (&label[..], Mode::Exclusive, false);
+        let lease = Lease { token, fence, ends_at, label, mode, is_provisional };
+        lock.apply(lease, Instant::from_millis(1_000));
         lock
     }
 
@@ -308,11 +314,11 @@ mod tests {
             let key = std::ptr::null_mut();
             let renamed = survey(&|| unlink(key, original));
             assert_eq!(renamed, ends_at, "renamed");
-            assert!(lock(original).is_some_and(Lock::is_provisional));
+            assert!(lock(original).is_some_and(is_marked));
             let made = std::cell::Cell::new(std::ptr::null_mut());
             let copied = survey(&|| made.set(copy(key, original)));
             assert_eq!(copied, ends_at, "copied");
-            assert!(lock(made.get()).is_some_and(Lock::is_provisional));
+            assert!(lock(made.get()).is_some_and(is_marked));
             free(original);
             free(made.get());
         }

@@ -1,0 +1,22 @@
+//! Texts in replies.
+#![allow(unsafe_code, reason = "the border to a C API")]
+
+use std::ffi::c_char;
+
+use redis_module::raw;
+
+use super::call;
+
+/// Replies with these bytes.
+pub(super) fn send_bytes(context: *mut raw::RedisModuleCtx, bytes: &[u8]) {
+    let (start, length) = (bytes.as_ptr().cast::<c_char>(), bytes.len());
+    // SAFETY: start and length are those of one slice; the server copies it.
+    unsafe { call!(RedisModule_ReplyWithStringBuffer(context, start, length)) };
+}
+
+/// Replies with an array of texts.
+pub(super) fn send_texts(context: *mut raw::RedisModuleCtx, texts: &[Vec<u8>]) {
+    // SAFETY: the context is that of the command being answered; as many texts follow.
+    unsafe { call!(RedisModule_ReplyWithArray(context, texts.len() as _)) };
+    texts.iter().for_each(|text| send_bytes(context, text));
+}

@@ -1,0 +1,239 @@
+//! Readers and writers in line: who is served together, and that nobody passes a writer.
+
+use crate::ask::{ask, ask_all, field};
+use crate::common::{RawConnection, Server, wait_until};
+use crate::line::{listener, queue, woken};
+use crate::waiting::{LONG, nobody_waits, waiter, waiting_reader};
+
+/// Whether nothing was sent to this connection: an answer to PING comes first.
+#[track_caller]
+fn still_waits(server: &Server, waiters: u64) {
+    assert_eq!(server.info_u64("lockmod_waiters"), waiters);
+}
+
+#[track_caller]
+fn is_granted(client: &mut RawConnection, fence: u64) {
+    assert_eq!(String::from_utf8_lossy(&client.read()), format!(":{fence}\r\n"));
+}
+
+#[test]
+fn readers_next_to_each_other_are_granted_together_and_a_writer_before_them_first() {
+    let server = Server::start();
+    let conn = &mut server.connect();
+    ask(conn, "LOCK.ACQUIRE res X 60000");
+    let mut first = ["A", "B", "C"].map(|token| waiting_reader(&server, token));
+    let mut writer = waiter(&server, "W", LONG);
+    let mut second = ["D", "E"].map(|token| waiting_reader(&server, token));
+    let mut last = waiter(&server, "V", LONG);
+    assert_eq!(
+        (&*field(conn, "res", "waiters"), &*field(conn, "res", "waiting_readers")),
+        ("7", "5")
+    );
+    ask(conn, "LOCK.RELEASE res X");
+    first.iter_mut().for_each(|client| is_granted(client, 1));
+    still_waits(&server, 4);
+    for token in ["A", "B", "C"] {
+        assert_eq!(ask(conn, "LOCK.ACQUIRE res Y 60000 SHARED"), "nil", "behind the writer");
+        assert_eq!(ask(conn, &format!("LOCK.RELEASE res {token}")), "1");
+    }
+    is_granted(&mut writer, 2);
+    still_waits(&server, 3);
+    ask(conn, "LOCK.RELEASE res W");
+    second.iter_mut().for_each(|client| is_granted(client, 2));
+    ask_all(conn, &[("LOCK.RELEASE res E", "1"), ("LOCK.RELEASE res D", "1")]);
+    is_granted(&mut last, 3);
+    nobody_waits(&server);
+    assert_eq!(server.info_u64("lockmod_handed_over"), 7);
+}
+
+/// A reader with a label got no place in line: its command has one argument more than any before.
+/// A client with a label then asked again and again, unfairly.
+#[test]
+fn the_command_with_the_most_options_is_read() {
+    let server = Server::start();
+    let conn = &mut server.connect();
+    ask(conn, "LOCK.ACQUIRE res X 60000");
+    let claim = "LOCK.ACQUIRE res R 60000 SHARED LABEL me";
+    let place = "QUEUE 60000 TICKET 1-a NOTIFY c";
+    assert_eq!(ask(conn, &format!("{claim} {place}")), "nil");
+    assert_eq!(field(conn, "res", "waiting_readers"), "1");
+    let more = ask(conn, &format!("{claim} {place} MORE"));
+    assert!(more.contains("BADARG argument at the end 'MORE'"), "{more}");
+}
+
+#[test]
+fn the_lapse_of_the_last_reader_lets_a_writer_in_on_an_idle_server() {
+    let server = Server::start();
+    let conn = &mut server.connect();
+    ask(conn, "LOCK.ACQUIRE res A 150 SHARED");
+    ask(conn, "LOCK.ACQUIRE res B 50 SHARED");
+    let mut writer = waiter(&server, "W", LONG);
+    is_granted(&mut writer, 2);
+}
+
+#[test]
+fn a_writer_that_stops_waiting_lets_the_readers_behind_it_in() {
+    for leaves_by in ["release", "end of its wait", "connection"] {
+        let server = Server::start();
+        let conn = &mut server.connect();
+        ask(conn, "LOCK.ACQUIRE res A 60000 SHARED");
+        let wait = if leaves_by == "end of its wait" { 300 } else { LONG };
+        let writer = waiter(&server, "W", wait);
+        let mut readers = ["B", "C"].map(|token| waiting_reader(&server, token));
+        match leaves_by {
+            "release" => assert_eq!(ask(conn, "LOCK.RELEASE res W"), "0"),
+            "connection" => drop(writer),
+            _ => {}
+        }
+        readers.iter_mut().for_each(|client| is_granted(client, 1));
+        nobody_waits(&server);
+    }
+}
+
+#[test]
+fn a_stream_of_readers_never_passes_a_waiting_writer() {
+    let server = Server::start();
+    let conn = &mut server.connect();
+    ask(conn, "LOCK.ACQUIRE res r0 60000 SHARED");
+    ask(conn, "LOCK.ACQUIRE res r1 60000 SHARED");
+    let mut writer = waiter(&server, "W", LONG);
+    for number in 2..200 {
+        assert_eq!(ask(conn, &format!("LOCK.ACQUIRE res r{number} 60000 SHARED")), "nil");
+    }
+    // Those who read already go on.
+    ask_all(
+        conn,
+        &[
+            ("LOCK.ACQUIRE res r0 60000 SHARED", "1"),
+            ("LOCK.EXTEND res r1 60000", "1"),
+            ("LOCK.RELEASE res r0", "1"),
+            ("LOCK.ACQUIRE res r0 60000 SHARED", "nil"),
+            ("LOCK.RELEASE res r1", "1"),
+        ],
+    );
+    is_granted(&mut writer, 2);
+}
+
+#[test]
+fn a_downgrade_lets_waiting_readers_in_at_once_and_no_writer() {
+    let server = Server::builder().module_arg("reserve-ms", 60_000).start();
+    let conn = &mut server.connect();
+    let mut wakes = listener(&server, &["5-a", "6-b"]);
+    ask(conn, "LOCK.ACQUIRE res W 60000");
+    let mut readers = ["A", "B"].map(|token| waiting_reader(&server, token));
+    ask(conn, &format!("LOCK.ACQUIRE res C 30000 SHARED {}", queue("5-a")));
+    ask(conn, &format!("LOCK.RELEASE res D SHARED {}", queue("6-b")));
+    let mut writer = waiter(&server, "V", LONG);
+    assert_eq!(ask(conn, "LOCK.EXTEND res W 60000"), "1");
+    still_waits(&server, 5);
+    assert_eq!(ask(conn, "LOCK.EXTEND res W 60000 SHARED"), "1");
+    readers.iter_mut().for_each(|client| is_granted(client, 1));
+    assert_eq!([woken(&mut wakes), woken(&mut wakes)], ["5-a", "6-b"]);
+    for (token, ticket) in [("C", "5-a"), ("D", "6-b")] {
+        let line = format!("LOCK.ACQUIRE res {token} 30000 SHARED {}", queue(ticket));
+        assert_eq!(ask(conn, &line), "1");
+    }
+    still_waits(&server, 1);
+    for token in ["A", "B", "C", "D", "W"] {
+        assert_eq!(ask(conn, &format!("LOCK.RELEASE res {token}")), "1");
+    }
+    is_granted(&mut writer, 2);
+}
+
+#[test]
+fn each_ticket_of_readers_who_stand_together_is_woken_and_those_behind_a_writer_are_not() {
+    let server = Server::builder().module_arg("reserve-ms", 60_000).start();
+    let conn = &mut server.connect();
+    let mut wakes = listener(&server, &["1-a", "2-b", "3-c", "4-d", "5-e"]);
+    ask(conn, "LOCK.ACQUIRE res X 60000");
+    let attempt = |token: &str, mode: &str, ticket: &str| {
+        format!("LOCK.ACQUIRE res {token} 30000{mode} {}", queue(ticket))
+    };
+    // In whatever order they come.
+    for (token, mode, ticket) in [
+        ("E", " SHARED", "5-e"),
+        ("B", " SHARED", "2-b"),
+        ("D", "", "4-d"),
+        ("C", " SHARED", "3-c"),
+        ("A", " SHARED", "1-a"),
+    ] {
+        assert_eq!(ask(conn, &attempt(token, mode, ticket)), "nil");
+    }
+    ask(conn, "LOCK.RELEASE res X");
+    assert_eq!([woken(&mut wakes), woken(&mut wakes), woken(&mut wakes)], ["1-a", "2-b", "3-c"]);
+    // They ask in another order.
+    for (token, ticket) in [("C", "3-c"), ("A", "1-a")] {
+        assert_eq!(ask(conn, &attempt(token, " SHARED", ticket)), "1");
+    }
+    ask_all(
+        conn,
+        &[
+            ("LOCK.ACQUIRE res Y 30000 SHARED", "nil"),
+            ("LOCK.RELEASE res A", "1"),
+            ("LOCK.RELEASE res C", "1"),
+        ],
+    );
+    assert_eq!(ask(conn, &attempt("D", "", "4-d")), "nil", "one is still to read");
+    assert_eq!(ask(conn, &attempt("B", " SHARED", "2-b")), "1");
+    // An attempt that is given back waits in line again, and reads when it is its turn.
+    assert_eq!(ask(conn, &format!("LOCK.RELEASE res B SHARED {}", queue("2-b"))), "1");
+    assert_eq!(woken(&mut wakes), "2-b");
+    assert_eq!(ask(conn, "LOCK.RELEASE res B"), "nil", "and leaves by its last token");
+    assert_eq!(woken(&mut wakes), "4-d");
+    assert_eq!(ask(conn, &attempt("D", "", "4-d")), "2");
+    assert_eq!(ask(conn, "LOCK.RELEASE res D"), "1");
+    assert_eq!(woken(&mut wakes), "5-e");
+    assert_eq!(ask(conn, &attempt("E", " SHARED", "5-e")), "2");
+}
+
+#[test]
+fn reservations_that_readers_do_not_use_end_one_by_one_and_the_writer_is_next() {
+    let server = Server::builder().module_arg("reserve-ms", 30).start();
+    let conn = &mut server.connect();
+    let mut wakes = listener(&server, &["1-a", "2-b", "3-c"]);
+    ask(conn, "LOCK.ACQUIRE res X 60000");
+    for (token, mode, ticket) in
+        [("A", " SHARED", "1-a"), ("B", " SHARED", "2-b"), ("C", "", "3-c")]
+    {
+        ask(conn, &format!("LOCK.ACQUIRE res {token} 30000{mode} {}", queue(ticket)));
+    }
+    ask(conn, "LOCK.RELEASE res X");
+    assert_eq!([woken(&mut wakes), woken(&mut wakes)], ["1-a", "2-b"]);
+    assert_eq!(woken(&mut wakes), "3-c");
+}
+
+#[test]
+fn readers_wait_beside_a_full_lock_for_nobody_and_get_the_reason() {
+    let server = Server::builder().module_arg("max-readers", 2).start();
+    let conn = &mut server.connect();
+    ask(conn, "LOCK.ACQUIRE res X 60000");
+    let mut readers = ["A", "B", "C"].map(|token| waiting_reader(&server, token));
+    ask(conn, "LOCK.RELEASE res X");
+    is_granted(&mut readers[0], 1);
+    is_granted(&mut readers[1], 1);
+    let answer = String::from_utf8(readers[2].read()).unwrap();
+    assert!(answer.starts_with("-READERSFULL 2 readers "), "{answer}");
+    nobody_waits(&server);
+}
+
+#[test]
+fn a_reader_in_line_whose_connection_goes_gives_nothing_back_of_the_others() {
+    let server = Server::start();
+    let conn = &mut server.connect();
+    ask(conn, "LOCK.ACQUIRE res X 60000");
+    let mut readers = ["A", "B", "C"].map(|token| waiting_reader(&server, token)).map(Some);
+    readers[1] = None;
+    wait_until("B has left", || server.info_u64("lockmod_waiters") == 2);
+    ask(conn, "LOCK.RELEASE res X");
+    readers.iter_mut().flatten().for_each(|client| is_granted(client, 1));
+    ask_all(
+        conn,
+        &[
+            ("LOCK.RELEASE res B", "0"),
+            ("LOCK.RELEASE res A", "1"),
+            ("LOCK.ACQUIRE res W 60000", "nil"),
+            ("LOCK.RELEASE res C", "1"),
+            ("LOCK.ACQUIRE res W 60000", "2"),
+        ],
+    );
+}
