@@ -36,14 +36,20 @@ export interface NodeInfo {
   readonly state: string
   /** The highest fence issued. */
   readonly fence: number
-  /** Who holds it. */
+  /** Who holds it; of several readers, the one who has held it longest. */
   readonly label?: string
-  /** How long the lease lasts unless it is extended. */
+  /** How long the lease, or the last of several readers' leases, lasts unless it is extended. */
   readonly left?: number
   /** How long it has been held. */
   readonly heldFor?: number
   /** How many requests wait in line for it. */
   readonly waiters: number
+  /** How many readers hold it; 0 if a writer does, or nobody. */
+  readonly readers: number
+  /** The labels of the readers who have held it longest. */
+  readonly readerLabels: ReadonlyArray<string>
+  /** How many of those in line wait as readers. */
+  readonly waitingReaders: number
   /** Why, if the node reports nothing. */
   readonly vote?: NodeVote
 }
@@ -60,6 +66,11 @@ export interface AcquireOptions {
   renew?: boolean
   /** The longest total time that the lease may be held. */
   maxHold?: number
+  /**
+   * Acquires the lock as a reader: beside any number of readers, and no writer. Readers and writers
+   * are served in the order in which they came.
+   */
+  shared?: boolean
   /** Ends the wait. The promise is rejected with the signal's reason, and nothing is left behind. */
   signal?: AbortSignal
 }
@@ -140,8 +151,13 @@ export class Locker {
    * They are acquired in the order of their names, whatever order they are given in, so that two
    * callers cannot wait for each other; a repeated name counts once. The guards come in
    * the order of the names. Rejected with the error of the first lock that was not acquired.
+   *
+   * @param options.shared These locks too, as a reader, unless they are in `names`.
    */
-  acquireMany(names: Iterable<Name>, options?: { signal?: AbortSignal }): Promise<Guard[]>
+  acquireMany(
+    names: Iterable<Name>,
+    options?: { shared?: Iterable<Name>; signal?: AbortSignal },
+  ): Promise<Guard[]>
 
   /**
    * Holds the lock while `work` runs, then releases it.
@@ -180,11 +196,14 @@ export class Guard {
 
   /**
    * The fencing token: larger than that of every earlier grant of this lock. Give it to whatever
-   * the lock protects, so that it can refuse a late holder.
+   * the lock protects, so that it can refuse a late holder. A reader's is at least that of every
+   * earlier writer, and smaller than that of every later one.
    */
   readonly fence: number
   /** The lock's name. */
   readonly name: string
+  /** Whether it is a writer's, beside whom nobody holds the lock; false after a release. */
+  readonly exclusive: boolean
   /** How many milliseconds the holder may still rely on the lease; 0 when it has ended. */
   readonly validity: number
   /** Whether the lease has ended, also by a release. Once true, it stays true. */
@@ -207,6 +226,21 @@ export class Guard {
    * it was, and may be extended again. Rejected with a `LostError` if the lease has ended.
    */
   extend(ttl?: number): Promise<void>
+
+  /**
+   * Turns a writer into a reader in one step, and lets other readers in. The fence stays.
+   *
+   * The reverse does not exist: two readers would wait for each other. A reader stays one. Rejected
+   * as `extend` is. The guard is a reader's in any case; nodes that have not heard of it let nobody
+   * in before the next renewal, or an `extend`, tells them.
+   *
+   * @example
+   * await using guard = await locker.acquire('plan')
+   * await write(guard.fence)
+   * await guard.downgrade() // others may read, and nobody writes
+   * await check(guard.fence)
+   */
+  downgrade(): Promise<void>
 
   /**
    * Releases the lock, and waits until a quorum of nodes has confirmed.

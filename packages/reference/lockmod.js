@@ -52,9 +52,12 @@ const latest = () => earliest() + (isLinux ? 10 : 0)
 /** What is taken off a ttl for clocks that run at different rates: 1 % and 2 ms. */
 const drift = (ttl) => ttl / 100 + 2
 
+/** What a command says for a reader: any number of them hold a lock together, and no writer. */
+const mode = (isShared) => (isShared ? ['SHARED'] : [])
+
 /** The command that asks for a lease. */
-function grant(name, token, ttl, label) {
-  const command = ['LOCK.ACQUIRE', name, token, String(ttl)]
+function grant(name, token, ttl, isShared, label) {
+  const command = ['LOCK.ACQUIRE', name, token, String(ttl), ...mode(isShared)]
   return label === undefined ? command : [...command, 'LABEL', label]
 }
 
@@ -70,8 +73,8 @@ export class NodeLock {
   #token = randomBytes(TOKEN_BYTES)
   #endsAt = -Infinity
 
-  constructor(client, name, { ttl = 30_000, label } = {}) {
-    Object.assign(this, { client, name, ttl: Math.ceil(ttl), label })
+  constructor(client, name, { ttl = 30_000, label, shared = false } = {}) {
+    Object.assign(this, { client, name, ttl: Math.ceil(ttl), label, shared })
   }
 
   /**
@@ -79,7 +82,7 @@ export class NodeLock {
    * connection is blocked meanwhile.
    */
   async acquire({ wait = 0 } = {}) {
-    const command = grant(this.name, this.#token, this.ttl, this.label)
+    const command = grant(this.name, this.#token, this.ttl, this.shared, this.label)
     const waiting = [...command, 'WAIT', String(wait)]
     if (wait > 0 && (await this.client.sendCommand(waiting)) === null) return null
     // After a wait, we do not know when the lease began. So we ask again, which is harmless: the
@@ -151,12 +154,14 @@ export class Attempt {
   #fences = new Map() // by node: the fence that it stores for this token
   #out = new Set() // nodes that refused, did not answer, or cannot store our fence
   #isFixed = false // a quorum has granted: the fence is the largest of theirs
+  #isShared
   #bound // above it a fence is left out, while the others may be a quorum
   #far = new Map() // by node: the fences that are left out
   fence = 0
 
-  constructor(nodes, bound = Infinity) {
+  constructor(nodes, bound = Infinity, isShared = false) {
     this.#nodes = nodes
+    this.#isShared = isShared
     this.#quorum = Math.floor(nodes / 2) + 1
     this.#bound = bound
   }
@@ -188,7 +193,10 @@ export class Attempt {
 
   /** A node's answer to LOCK.FENCE: it counts if it is exactly our fence. */
   raised(node, reply) {
-    if (reply === this.fence) this.#fences.set(node, reply)
+    // A reader's node may have more: another reader has raised it, for no writer was granted the
+    // lock beside us.
+    const isStored = reply === this.fence || (this.#isShared && reply > this.fence)
+    if (isStored) this.#fences.set(node, this.fence)
     else this.#out.add(node)
   }
 
@@ -240,11 +248,12 @@ export class QuorumLocker {
   }
 
   /**
-   * A Lease; stands in line while another holds the lock, and asks again and again.
+   * A Lease; stands in line while another holds the lock, and asks again and again. With `shared` it
+   * is a reader's.
    *
    * @throws {NotAcquired} when `wait` is over
    */
-  async acquire(name, { wait = 0 } = {}) {
+  async acquire(name, { wait = 0, shared = false } = {}) {
     const deadline = latest() + wait
     // The same place in line for all attempts and at all nodes: first come, first served.
     const ticket = `${Date.now()}-${randomBytes(8).toString('hex')}`
@@ -252,7 +261,7 @@ export class QuorumLocker {
       const isLast = latest() >= deadline // it leaves the line
       const place = ['QUEUE', isLast ? '0' : PLACE_MS, 'TICKET', ticket, 'NOTIFY', CHANNEL]
       try {
-        return await this.#attempt(name, wait > 0 ? place : [])
+        return await this.#attempt(name, shared, wait > 0 ? place : [])
       } catch (error) {
         if (!(error instanceof NotAcquired) || isLast) throw error
         // Random, so that clients that lost to each other do not collide again.
@@ -263,8 +272,8 @@ export class QuorumLocker {
   }
 
   /** Acquires, renews at a third of the ttl while `work(lease)` runs, and releases at the end. */
-  async hold(name, { wait = 0 } = {}, work) {
-    const lease = await this.acquire(name, { wait })
+  async hold(name, options = {}, work) {
+    const lease = await this.acquire(name, options)
     const done = new AbortController()
     const kept = this.#keep(lease, done.signal)
     try {
@@ -287,9 +296,9 @@ export class QuorumLocker {
     lease.lose()
   }
 
-  async #attempt(name, place) {
+  async #attempt(name, isShared, place) {
     const token = randomBytes(TOKEN_BYTES)
-    const attempt = new Attempt(this.nodes.length, Date.now() * 1000 + FAR)
+    const attempt = new Attempt(this.nodes.length, Date.now() * 1000 + FAR, isShared)
     const inbox = new Inbox()
     const votes = this.nodes.map(() => 'no answer')
     const over = new AbortController()
@@ -298,7 +307,7 @@ export class QuorumLocker {
     const ask = (node, count, command) =>
       this.send(node, command, over.signal).then((reply) => inbox.put({ node, count, reply }))
 
-    const acquire = [...grant(name, token, this.ttl, this.label), ...place]
+    const acquire = [...grant(name, token, this.ttl, isShared, this.label), ...place]
     this.nodes.forEach((_, node) => ask(node, 'acquired', acquire))
     const raised = new Set()
     let deadline = latest() + this.timeout
@@ -322,10 +331,14 @@ export class QuorumLocker {
       // So that the next acquisition needs one round trip.
       for (const node of attempt.laggards().filter((node) => !raised.has(node)))
         this.send(node, ['LOCK.FENCE', name, token, String(attempt.fence)])
-      return new Lease(this, name, token, attempt.fence, startedAt + this.ttl - drift(this.ttl))
+      const endsAt = startedAt + this.ttl - drift(this.ttl)
+      return new Lease(this, name, token, attempt.fence, isShared, endsAt)
     }
-    // Released on all nodes, including those that did not answer, on the same connections.
-    this.nodes.forEach((_, node) => this.owe(node, ['LOCK.RELEASE', name, token, ...place]))
+    // Released on all nodes, including those that did not answer, on the same connections. Who has
+    // a place in line waits there as what it asks for.
+    const release = ['LOCK.RELEASE', name, token]
+    if (place.length > 0) release.push(...mode(isShared), ...place)
+    this.nodes.forEach((_, node) => this.owe(node, release))
     const said = votes.map((vote, node) => `${node + 1}: ${vote}`).join(', ')
     throw new NotAcquired(`lock '${name}': ${said}`)
   }
@@ -369,14 +382,16 @@ export class QuorumLocker {
 export class Lease {
   #locker
   #token
+  #isShared
   #endsAt
   #lost = new AbortController()
 
-  constructor(locker, name, token, fence, endsAt) {
+  constructor(locker, name, token, fence, isShared, endsAt) {
     this.name = name
     this.fence = fence
     this.#locker = locker
     this.#token = token
+    this.#isShared = isShared
     this.#endsAt = endsAt
   }
 
@@ -401,9 +416,11 @@ export class Lease {
     const startedAt = earliest()
     // A holder whose validity has ended is done: another may hold the lock by now.
     if (this.validity() === 0) return false
-    const extend = ['LOCK.EXTEND', this.name, this.#token, String(ttl)]
+    const isShared = this.#isShared
+    const extend = ['LOCK.EXTEND', this.name, this.#token, String(ttl), ...mode(isShared)]
     const { isConfirmed, replies } = await this.#locker.count(1, extend)
-    if (this.validity() === 0) return false
+    // What was asked for as a writer does not count for a reader.
+    if (this.validity() === 0 || isShared !== this.#isShared) return false
     if (isConfirmed) {
       this.#endsAt = Math.max(this.#endsAt, startedAt + ttl - drift(ttl))
       // Restores the lease on nodes that forgot it, while a quorum confirms it.
@@ -415,6 +432,16 @@ export class Lease {
     const notOurs = [...replies.values()].filter((reply) => reply === 0 || reply === null)
     if (notOurs.length >= quorum) this.lose() // removed by force: a quorum knows nothing of us
     return false
+  }
+
+  /**
+   * A writer becomes a reader. False: not every node may have heard of it, and lets readers in after
+   * the next extension. The reverse does not exist.
+   */
+  downgrade() {
+    // Before anything is sent: the first node that hears of it lets others in.
+    this.#isShared = true
+    return this.renew()
   }
 
   /** From now on the lease is not relied on. */

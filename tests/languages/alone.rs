@@ -3,7 +3,7 @@
 use redis::Value;
 
 use crate::common::{Server, wait_until};
-use crate::{Language, Worker, fence, holder, waiters};
+use crate::{Language, Worker, fence, holder, info, waiters};
 
 #[test]
 fn a_lock_on_one_node_is_acquired_renewed_and_released() {
@@ -17,6 +17,26 @@ fn a_lock_on_one_node_is_acquired_renewed_and_released() {
     assert_eq!(worker.ask("node-release"), "false");
     assert_eq!(worker.ask("node-valid"), "false");
     assert_eq!(worker.ask("node-acquire"), "2");
+}
+
+#[test]
+fn a_lock_on_one_node_is_read_beside_others() {
+    let nodes = [Server::start()];
+    nodes[0].run("LOCK.ACQUIRE job other 60000 SHARED").unwrap();
+    let mut worker = Worker::start(Language::Reference, &nodes, "worker");
+    assert_eq!(worker.ask("node job shared"), "1");
+    assert_eq!(worker.ask("node-renew"), "true");
+    assert_eq!(info(&nodes[0], "job", "readers"), Value::Int(2));
+    assert_eq!(worker.ask("node-release"), "true");
+    assert_eq!(info(&nodes[0], "job", "readers"), Value::Int(1));
+    // A writer keeps it out, and it waits for the writer as a reader.
+    nodes[0].run("LOCK.RELEASE job other").unwrap();
+    nodes[0].run("LOCK.ACQUIRE job other 60000").unwrap();
+    worker.tell("node-acquire 50000");
+    wait_until("it stands in line", || info(&nodes[0], "job", "waiting_readers") == Value::Int(1));
+    nodes[0].run("LOCK.EXTEND job other 60000 SHARED").unwrap();
+    assert_eq!(worker.hear(), "2");
+    assert_eq!(worker.ask("node-release"), "true");
 }
 
 #[test]

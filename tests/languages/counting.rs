@@ -1,7 +1,8 @@
 //! The reference's counting of votes against the engine's, vote by vote.
 
 use lockmod::engine::{
-    Answer, Attempt, Fence, Instant, Millis, NodeSet, Quorum, RaiseAnswer, Step, Terms, UnixTime,
+    Answer, Attempt, Fence, Instant, Millis, Mode, NodeSet, Quorum, RaiseAnswer, Step, Terms,
+    UnixTime,
 };
 use rand::rngs::StdRng;
 use rand::{RngExt, SeedableRng};
@@ -37,12 +38,17 @@ fn compare(worker: &mut Worker, random: &mut StdRng) -> String {
     let nodes = [3, 4, 5, 7][random.random_range(0..4)];
     let now = Instant::from_millis(1_000);
     let quorum = Quorum::of(nodes).unwrap();
-    let mut attempt =
-        Attempt::new(quorum, Terms::new(Millis::new(30_000)), now).at(UnixTime::from_millis(0));
-    assert_eq!(worker.ask(format_args!("attempt {nodes} {BOUND}")), "ready");
+    let (mode, word) = match random.random_bool(0.5) {
+        false => (Mode::Exclusive, "exclusive"),
+        true => (Mode::Shared, "shared"),
+    };
+    let mut attempt = Attempt::new(quorum, Terms::new(Millis::new(30_000)), now)
+        .at(UnixTime::from_millis(0))
+        .asking(mode);
+    assert_eq!(worker.ask(format_args!("attempt {nodes} {BOUND} {word}")), "ready");
     // Half of the attempts meet nodes whose fences are far beyond the time.
     let farness = if random.random_bool(0.5) { BOUND } else { 0 };
-    let mut told = vec![format!("{nodes} nodes")];
+    let mut told = vec![format!("{nodes} nodes, {word}")];
     let mut questions: Vec<Question> = (0..nodes).map(Question::Acquire).collect();
     let mut fence = 0;
     while !questions.is_empty() {

@@ -11,14 +11,16 @@ const label = process.env.LOCKMOD_LABEL
 const say = (value) => console.log(value === null ? 'None' : String(value))
 
 /** Enters and leaves under the lock, and writes so into a file: the fence, and which of the two. */
-async function rounds(name, count, file) {
+async function rounds(name, count, file, kinds) {
   const locker = new QuorumLocker(urls, { ttl: 10_000, timeout: 2_000, label })
   const log = openSync(file, 'a')
   for (let i = 0; i < Number(count); i++) {
-    const lease = await locker.acquire(name, { wait: 60_000 })
-    writeSync(log, `enter ${lease.fence} ${label}\n`)
+    const shared = kinds === 'mixed' && i % 3 > 0
+    const lease = await locker.acquire(name, { wait: 60_000, shared })
+    const who = `${lease.fence} ${label}${shared ? ' reads' : ''}\n`
+    writeSync(log, `enter ${who}`)
     lease.check()
-    writeSync(log, `leave ${lease.fence} ${label}\n`)
+    writeSync(log, `leave ${who}`)
     await lease.release()
     // Time for the others, who are in a pause of theirs.
     await sleep(Math.random() * 100)
@@ -47,6 +49,17 @@ function vote(count, node, reply) {
   return `raise ${attempt.fence} [${laggards.sort().join(', ')}]`
 }
 
+/** The fence, or why there is none. */
+async function acquire(name, wait, shared) {
+  try {
+    lease = await locker.acquire(name, { wait: Number(wait), shared })
+    return lease.fence
+  } catch (error) {
+    if (!(error instanceof NotAcquired)) throw error
+    return error.message
+  }
+}
+
 let locker, lease, node, attempt, raised
 const commands = {
   rounds,
@@ -56,34 +69,28 @@ const commands = {
     locker = new QuorumLocker(urls, { ttl: Number(ttl), timeout, label })
     return 'ready'
   },
-  acquire: async (name, wait) => {
-    try {
-      lease = await locker.acquire(name, { wait: Number(wait) })
-      return lease.fence
-    } catch (error) {
-      if (!(error instanceof NotAcquired)) throw error
-      return error.message
-    }
-  },
+  acquire: (name, wait) => acquire(name, wait, false),
+  'acquire-shared': (name, wait) => acquire(name, wait, true),
   hold: (name) => hold(locker, name),
-  attempt: (nodes, bound) => {
-    attempt = new Attempt(Number(nodes), Number(bound))
+  attempt: (nodes, bound, kind) => {
+    attempt = new Attempt(Number(nodes), Number(bound), kind === 'shared')
     raised = new Set()
     return 'ready'
   },
   acquired: (node, reply) => vote('acquired', node, reply),
   raised: (node, reply) => vote('raised', node, reply),
   renew: () => lease.renew(),
+  downgrade: () => lease.downgrade(),
   release: () => lease.release(),
   close: async () => {
     await locker.close()
     return 'closed'
   },
   valid: () => lease.validity() > 0,
-  node: async (name) => {
+  node: async (name, kind) => {
     const client = createClient({ url: urls[0] })
     await client.connect()
-    node = new NodeLock(client, name, { ttl: 60_000, label })
+    node = new NodeLock(client, name, { ttl: 60_000, label, shared: kind === 'shared' })
     return node.acquire()
   },
   'node-acquire': (wait = '0') => node.acquire({ wait: Number(wait) }),

@@ -21,14 +21,16 @@ async function done(call) {
 }
 
 /** Enters and leaves under the lock, and writes so into a file: the fence, and which of the two. */
-async function rounds(name, count, file) {
+async function rounds(name, count, file, kinds) {
   const locker = new Locker(urls, { ttl: 10_000, timeout: 2_000, label })
   const log = openSync(file, 'a')
   for (let i = 0; i < Number(count); i++) {
-    const guard = await locker.acquire(name, { wait: 60_000 })
-    writeSync(log, `enter ${guard.fence} ${label}\n`)
+    const shared = kinds === 'mixed' && i % 3 > 0
+    const guard = await locker.acquire(name, { wait: 60_000, shared })
+    const who = `${guard.fence} ${label}${shared ? ' reads' : ''}\n`
+    writeSync(log, `enter ${who}`)
     guard.check()
-    writeSync(log, `leave ${guard.fence} ${label}\n`)
+    writeSync(log, `leave ${who}`)
     // While two nodes are down, one that is slow makes it unknown whether a quorum heard.
     await done(guard.release())
     // Time for the others, who are in a pause of theirs.
@@ -48,6 +50,17 @@ async function hold(name) {
   return 'lost'
 }
 
+/** The fence, or why there is none. */
+async function acquire(name, wait, shared) {
+  try {
+    guard = await locker.acquire(name, { wait: Number(wait), renew: false, shared })
+    return guard.fence
+  } catch (error) {
+    if (!(error instanceof LockError)) throw error
+    return error.message
+  }
+}
+
 let locker, guard
 const commands = {
   rounds,
@@ -56,17 +69,11 @@ const commands = {
     locker = new Locker(urls, { ttl: Number(ttl), timeout: Math.min(ttl / 4, 5000), label })
     return 'ready'
   },
-  acquire: async (name, wait) => {
-    try {
-      guard = await locker.acquire(name, { wait: Number(wait), renew: false })
-      return guard.fence
-    } catch (error) {
-      if (!(error instanceof LockError)) throw error
-      return error.message
-    }
-  },
+  acquire: (name, wait) => acquire(name, wait, false),
+  'acquire-shared': (name, wait) => acquire(name, wait, true),
   hold,
   renew: () => done(guard.extend()),
+  downgrade: () => done(guard.downgrade()),
   release: () => done(guard.release()),
   close: async () => {
     await locker.settle()

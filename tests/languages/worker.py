@@ -24,15 +24,17 @@ def done(call):
     return True
 
 
-def rounds(name, count, file):
+def rounds(name, count, file, kinds=""):
     """Enters and leaves under the lock, and writes so into a file: the fence, and which of the two."""
     locker = Locker(urls, ttl=10, timeout=2, label=label)
     log = os.open(file, os.O_WRONLY | os.O_APPEND)
-    for _ in range(int(count)):
-        guard = locker.acquire(name, wait=60)
-        os.write(log, f"enter {guard.fence} {label}\n".encode())
+    for number in range(int(count)):
+        shared = kinds == "mixed" and number % 3 > 0
+        guard = locker.acquire(name, wait=60, shared=shared)
+        who = f"{guard.fence} {label}{' reads' if shared else ''}\n"
+        os.write(log, f"enter {who}".encode())
         guard.check()
-        os.write(log, f"leave {guard.fence} {label}\n".encode())
+        os.write(log, f"leave {who}".encode())
         # While two nodes are down, one that is slow makes it unknown whether a quorum heard.
         done(guard.release)
         # Time for the others, who are in a pause of theirs.
@@ -50,9 +52,11 @@ for line in sys.stdin:
         # Patient, for machines that do other things as well.
         locker = Locker(urls, ttl=ttl, timeout=min(ttl / 4, 5), label=label)
         say("ready")
-    elif command == "acquire":
+    elif command in ("acquire", "acquire-shared"):
+        name, wait = arguments[0], int(arguments[1]) / 1000
         try:
-            guard = locker.acquire(arguments[0], wait=int(arguments[1]) / 1000, renew=False)
+            shared = command == "acquire-shared"
+            guard = locker.acquire(name, wait=wait, renew=False, shared=shared)
             say(guard.fence)
         except LockError as error:
             say(error)
@@ -63,6 +67,8 @@ for line in sys.stdin:
         say("lost")
     elif command == "renew":
         say(done(guard.extend))
+    elif command == "downgrade":
+        say(done(guard.downgrade))
     elif command == "release":
         say(done(guard.release))
     elif command == "close":

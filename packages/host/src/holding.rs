@@ -169,6 +169,32 @@ impl Holding {
         })
     }
 
+    /// Whether it is a writer's, beside whom nobody holds the lock: not after its release, nor in a
+    /// forked child.
+    pub fn is_exclusive(&self) -> bool {
+        let is_exclusive = |guard: &Arc<Guard>| guard.is_exclusive();
+        let inside = self.inside.get().ok();
+        inside.and_then(|inside| inside.guard().as_ref().map(is_exclusive)).unwrap_or(false)
+    }
+
+    /// The future of a writer having become a reader. It is one as soon as the future is polled.
+    ///
+    /// # Errors
+    /// [`Failure`] in a forked child.
+    pub fn downgrade(
+        &self,
+    ) -> Result<impl Future<Output = Result<(), Failure>> + Send + 'static + use<>, Failure> {
+        let inside = Arc::clone(self.inside.get()?);
+        Ok(async move {
+            let _in_use = inside.in_use.read().await;
+            let guard = inside.guard().clone();
+            match guard {
+                None => Err(Failure::lost(Lost::Released)),
+                Some(guard) => Ok(guard.downgrade().await?),
+            }
+        })
+    }
+
     /// The future of the release. It waits for extensions that are under way; a second release
     /// does nothing. Where it is cancelled, the release is sent all the same.
     ///

@@ -122,6 +122,8 @@ pub struct Request {
     pub renew: Option<bool>,
     /// For how long the lease may be held in all.
     pub max_hold: Option<f64>,
+    /// As a reader: beside other readers, and no writer.
+    pub shared: bool,
 }
 
 /// What one node tells about a lock.
@@ -135,14 +137,20 @@ pub struct NodeState {
     pub state: String,
     /// The highest fence issued.
     pub fence: u64,
-    /// Who holds it.
+    /// Who holds it; of several readers, the one who has held it longest.
     pub label: Option<String>,
-    /// How long the lease lasts unless it is extended.
+    /// How long the lease lasts unless it is extended; of several readers, the last one.
     pub left: Option<Duration>,
     /// How long it has been held.
     pub held_for: Option<Duration>,
     /// How many wait for it in line.
     pub waiters: u64,
+    /// How many readers hold it; none if a writer does.
+    pub readers: u64,
+    /// The labels of the readers who have held it longest.
+    pub reader_labels: Vec<String>,
+    /// How many of those in line wait as readers.
+    pub waiting_readers: u64,
 }
 
 /// A locker of this process. Cheap to clone.
@@ -246,6 +254,9 @@ impl Host {
         if let Some(label) = request.label {
             acquire = acquire.label(label);
         }
+        if request.shared {
+            acquire = acquire.shared();
+        }
         if let Some(renew) = request.renew {
             acquire = acquire.renew(renew);
         }
@@ -253,18 +264,20 @@ impl Host {
         Ok(async move { Ok(Holding::new(host, acquire.await?)) })
     }
 
-    /// The future of acquiring all of these locks or none, in the order of their names.
+    /// The future of acquiring all of these locks or none, in the order of their names. Those that
+    /// are only in `shared` are acquired as a reader.
     ///
     /// # Errors
     /// [`Failure`] in a forked child.
     pub fn acquire_many(
         &self,
         names: Vec<Vec<u8>>,
+        shared: Vec<Vec<u8>>,
     ) -> Result<impl Future<Output = Result<Vec<Holding>, Failure>> + Send + use<>, Failure> {
         let locker = self.inside.locker.get()?.clone();
         let host = self.clone();
         Ok(async move {
-            let guards = locker.acquire_many(names).await?;
+            let guards = locker.acquire_many(names).and_shared(shared).await?;
             Ok(guards
                 .into_vec()
                 .into_iter()
@@ -314,5 +327,8 @@ fn state(told: lockmod::client::NodeInfo) -> NodeState {
         left: info.left,
         held_for: info.held_for,
         waiters: info.waiters,
+        readers: info.readers,
+        reader_labels: info.reader_labels,
+        waiting_readers: info.waiting_readers,
     }
 }

@@ -37,6 +37,10 @@ class Guard {
     return this.#lease.validity()
   }
 
+  get exclusive() {
+    return this.#lease.isExclusive()
+  }
+
   get isLost() {
     return this.#lease.reason() !== null
   }
@@ -53,6 +57,10 @@ class Guard {
   /** @param {number} [ttl] */
   async extend(ttl) {
     await run((port) => this.#lease.extend(port, ttl))
+  }
+
+  async downgrade() {
+    await run((port) => this.#lease.downgrade(port))
   }
 
   async release() {

@@ -17,9 +17,10 @@ const { run } = require('./port.js')
  */
 
 /** @type {Record<string, string>} What options there are, and of which type. */
-const ASKED = { wait: 'number', ttl: 'number', label: 'string', renew: 'boolean', maxHold: 'number' }
+const TERMS = { wait: 'number', ttl: 'number', label: 'string', renew: 'boolean', maxHold: 'number' }
+const ASKED = { ...TERMS, shared: 'boolean' }
 const SETTINGS = {
-  ...ASKED,
+  ...TERMS,
   timeout: 'number',
   lostMargin: 'number',
   maxTtl: 'number',
@@ -58,6 +59,16 @@ function named(name) {
   throw new OptionError(`a lock's name is a string or bytes, not ${inspect(name)}`)
 }
 
+/** @param {unknown} names */
+function list(names) {
+  const isList = typeof names === 'object' && names !== null && Symbol.iterator in names
+  // The letters of a text would be names.
+  if (!isList || names instanceof Uint8Array) {
+    throw new OptionError(`the names are ${inspect(names)}: give a list of names`)
+  }
+  return [.../** @type {Iterable<unknown>} */ (names)].map(named)
+}
+
 class Locker {
   /** @type {import('./native.js').Core} */
   #core
@@ -86,9 +97,9 @@ class Locker {
     check(asked, ASKED)
     const core = this.#core
     const bytes = named(name)
-    const { wait, ttl, label, renew, maxHold } = asked
+    const { wait, ttl, label, renew, maxHold, shared } = asked
     const done = await run(
-      (port) => core.acquire(port, bytes, wait, ttl, label, renew, maxHold),
+      (port) => core.acquire(port, bytes, wait, ttl, label, renew, maxHold, shared),
       signal,
     )
     return only(guards(done))
@@ -104,12 +115,12 @@ class Locker {
 
   /**
    * @param {Iterable<Name>} names
-   * @param {{ signal?: AbortSignal }} [options]
+   * @param {{ shared?: Iterable<Name>, signal?: AbortSignal }} [options]
    */
-  async acquireMany(names, { signal, ...rest } = {}) {
+  async acquireMany(names, { shared = [], signal, ...rest } = {}) {
     check(rest, {})
-    const asked = [...names].map(named)
-    return guards(await run((port) => this.#core.acquireMany(port, asked), signal))
+    const [asked, read] = [list(names), list(shared)]
+    return guards(await run((port) => this.#core.acquireMany(port, asked, read), signal))
   }
 
   /**

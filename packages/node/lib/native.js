@@ -10,18 +10,21 @@ const { join } = require('node:path')
  * @typedef {{ kind: string, text: string, nodes: Vote[], waited?: number, attempts?: number,
  *   reason?: string }} Failed
  * @typedef {{ vote?: Vote, node: string, state: string, fence: number, label?: string,
- *   left?: number, heldFor?: number, waiters: number }} State
+ *   left?: number, heldFor?: number, waiters: number, readers: number, readerLabels: string[],
+ *   waitingReaders: number }} State
  * @typedef {{ number: number, failure?: Failed, leases?: Lease[], word?: string, votes?: Vote[],
  *   states?: State[] }} Done
  * @typedef {{ flush(): void, take(): Done[],
  *   cancel(number: number): void }} Port
  * @typedef {{ readonly fence: number, readonly name: string, validity(): number,
- *   reason(): string | null, lost(port: Port): number, extend(port: Port, ttl?: number): number,
+ *   isExclusive(): boolean, reason(): string | null, lost(port: Port): number,
+ *   extend(port: Port, ttl?: number): number, downgrade(port: Port): number,
  *   release(port: Port): number, keep(): void, abandon(): void }} Lease
  * @typedef {{
  *   acquire(port: Port, name: string | Uint8Array, wait?: number, ttl?: number, label?: string,
- *     renew?: boolean, maxHold?: number): number,
- *   acquireMany(port: Port, names: (string | Uint8Array)[]): number,
+ *     renew?: boolean, maxHold?: number, shared?: boolean): number,
+ *   acquireMany(port: Port, names: (string | Uint8Array)[],
+ *     shared: (string | Uint8Array)[]): number,
  *   info(port: Port, name: string | Uint8Array): number, settle(port: Port): number }} Core
  * @typedef {{ Port: new (ring: () => void) => Port, open(made: object): Core | Failed,
  *   finish(): void }} Native

@@ -35,6 +35,12 @@ impl Lease {
         Unit::Milliseconds.count(self.0.validity())
     }
 
+    /// Whether it is a writer's.
+    #[napi]
+    pub fn is_exclusive(&self) -> bool {
+        self.0.is_exclusive()
+    }
+
     /// Why the lease has ended, if it has.
     #[napi]
     pub fn reason(&self) -> Option<&'static str> {
@@ -52,6 +58,13 @@ impl Lease {
     pub fn extend(&self, port: &Port, ttl: Option<f64>) -> f64 {
         let extend = self.0.extend(ttl);
         port.run(extend.map(|extend| async move { extend.await.map(|()| Value::Nothing) }))
+    }
+
+    /// A writer becomes a reader.
+    #[napi]
+    pub fn downgrade(&self, port: &Port) -> f64 {
+        let downgrade = self.0.downgrade();
+        port.run(downgrade.map(|done| async move { done.await.map(|()| Value::Nothing) }))
     }
 
     /// Gives it back, and waits for a quorum.

@@ -86,18 +86,21 @@ impl Core {
         label: Option<String>,
         renew: Option<bool>,
         max_hold: Option<f64>,
+        shared: Option<bool>,
     ) -> f64 {
-        let request = Request { wait, ttl, label, renew, max_hold };
+        let shared = shared.unwrap_or(false);
+        let request = Request { wait, ttl, label, renew, max_hold, shared };
         let acquire = self.0.acquire(bytes(name), request);
         port.run(acquire.map(|acquire| async move {
             acquire.await.map(|holding| Value::Leases(vec![holding]))
         }))
     }
 
-    /// Acquires several or none.
+    /// Acquires several or none; `shared` as a reader.
     #[napi]
-    pub fn acquire_many(&self, port: &Port, names: Vec<Name>) -> f64 {
-        let acquire = self.0.acquire_many(names.into_iter().map(bytes).collect());
+    pub fn acquire_many(&self, port: &Port, names: Vec<Name>, shared: Vec<Name>) -> f64 {
+        let all = |names: Vec<Name>| names.into_iter().map(bytes).collect();
+        let acquire = self.0.acquire_many(all(names), all(shared));
         port.run(acquire.map(|acquire| async move { acquire.await.map(Value::Leases) }))
     }
 

@@ -220,6 +220,12 @@ pub struct State {
     pub held_for: Option<f64>,
     /// How many wait for it in line.
     pub waiters: f64,
+    /// How many readers hold it.
+    pub readers: f64,
+    /// The labels of the readers who have held it longest.
+    pub reader_labels: Vec<String>,
+    /// How many of those in line wait as readers.
+    pub waiting_readers: f64,
 }
 
 impl From<NodeState> for State {
@@ -233,6 +239,9 @@ impl From<NodeState> for State {
             left: told.left.map(milliseconds),
             held_for: told.held_for.map(milliseconds),
             waiters: told.waiters as f64,
+            readers: told.readers as f64,
+            reader_labels: told.reader_labels,
+            waiting_readers: told.waiting_readers as f64,
         }
     }
 }

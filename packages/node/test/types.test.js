@@ -38,6 +38,13 @@ async function work(locker: Locker): Promise<string[]> {
   }
   const state: string | undefined = (await locker.info('typed'))[0]?.state
   said.push(state ?? 'none', await locker.using('typed', (guard, lost) => \`\${lost.aborted} \${guard.fence}\`))
+  await locker.using('typed', { shared: true }, (guard) => said.push(\`reads \${guard.exclusive}\`))
+  const [reads, writes] = await locker.acquireMany(['typed:w'], { shared: ['typed:r'] })
+  const kinds: (boolean | undefined)[] = [reads?.exclusive, writes?.exclusive]
+  await writes?.downgrade()
+  const told = (await locker.info('typed:w'))[0]
+  const labels: ReadonlyArray<string> = told?.readerLabels ?? []
+  said.push(kinds.join('-'), \`\${labels.length} of \${told?.readers} readers\`)
   const redlock = new Redlock(locker, { retryCount: 3 })
   await redlock.using(['typed'], 20_000, async (signal: RedlockAbortSignal) => {
     const error: Error | undefined = signal.error
@@ -65,6 +72,9 @@ const WRONG = [
   "new Locker('redis://a', { tll: 3 })",
   "new Locker('redis://a').acquire(3)",
   "new Locker('redis://a').acquire('a').fence",
+  "new Locker('redis://a').acquire('a', { shared: 'yes' })",
+  "new Locker('redis://a').acquireMany(['a'], { shared: true })",
+  "new Locker('redis://a', { shared: true })",
   "new Locker('redis://a').using('a', (guard) => guard.x)",
   'new Guard()',
 ]
@@ -77,7 +87,11 @@ test('programs are compiled against the types, and run in both systems of module
     assert.equal(checked.status, 0, checked.stdout)
     const program = file.replace(/ts$/, 'js')
     const ran = run(process.execPath, program, '--', ...urls(nodes))
-    assert.match(ran.stdout, /^held (\d+),refused,(free|reserved),false \d+,undefined,removed\n$/, ran.stderr)
+    const said = new RegExp(
+      '^held (\\d+),refused,(free|reserved),false \\d+,reads false,false-true,0 of 1 readers,' +
+        'undefined,removed\\n$',
+    )
+    assert.match(ran.stdout, said, ran.stderr)
   }
 })
 

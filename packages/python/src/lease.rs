@@ -35,6 +35,10 @@ impl Lease {
         self.0.is_lost()
     }
 
+    fn is_exclusive(&self) -> bool {
+        self.0.is_exclusive()
+    }
+
     /// Why the lease has ended, once it has, or None after so many seconds.
     #[pyo3(signature = (timeout, port=None))]
     fn lost<'py>(
@@ -57,6 +61,13 @@ impl Lease {
     ) -> PyResult<Bound<'py, PyAny>> {
         let extend = self.0.extend(ttl);
         run(py, port, extend.map(|extend| async move { extend.await.map(|()| Value::Nothing) }))
+    }
+
+    #[pyo3(signature = (port=None))]
+    fn downgrade<'py>(&self, py: Python<'py>, port: Option<&Port>) -> PyResult<Bound<'py, PyAny>> {
+        let downgrade = self.0.downgrade();
+        let done = downgrade.map(|done| async move { done.await.map(|()| Value::Nothing) });
+        run(py, port, done)
     }
 
     #[pyo3(signature = (port=None))]

@@ -56,7 +56,7 @@ impl Core {
     }
 
     #[allow(clippy::too_many_arguments)] // Keywords: Python's acquire() has the same.
-    #[pyo3(signature = (name, wait, ttl, label, renew, max_hold, port=None))]
+    #[pyo3(signature = (name, wait, ttl, label, renew, max_hold, shared, port=None))]
     fn acquire<'py>(
         &self,
         py: Python<'py>,
@@ -66,21 +66,23 @@ impl Core {
         label: Option<String>,
         renew: Option<bool>,
         max_hold: Option<f64>,
+        shared: bool,
         port: Option<&Port>,
     ) -> PyResult<Bound<'py, PyAny>> {
-        let request = Request { wait, ttl, label, renew, max_hold };
+        let request = Request { wait, ttl, label, renew, max_hold, shared };
         let acquire = self.0.acquire(name, request);
         run(py, port, acquire.map(|acquire| async move { acquire.await.map(Value::Lease) }))
     }
 
-    #[pyo3(signature = (names, port=None))]
+    #[pyo3(signature = (names, shared, port=None))]
     fn acquire_many<'py>(
         &self,
         py: Python<'py>,
         names: Vec<Vec<u8>>,
+        shared: Vec<Vec<u8>>,
         port: Option<&Port>,
     ) -> PyResult<Bound<'py, PyAny>> {
-        let acquire = self.0.acquire_many(names);
+        let acquire = self.0.acquire_many(names, shared);
         run(py, port, acquire.map(|acquire| async move { acquire.await.map(Value::Leases) }))
     }
 

@@ -139,6 +139,9 @@ fn state<'py>(py: Python<'py>, told: &NodeState) -> PyResult<Bound<'py, PyTuple>
         told.left.map(seconds),
         told.held_for.map(seconds),
         told.waiters,
+        told.readers,
+        PyTuple::new(py, &told.reader_labels)?,
+        told.waiting_readers,
         told.vote.as_ref().map(vote),
     );
     fields.into_pyobject(py)

@@ -274,7 +274,7 @@ def test_a_fork_is_noticed(locker: Locker, servers: list[Node], name: str) -> No
         code = 1
         try:
             assert guard.validity == 0 and guard.lost.is_set()
-            for call in (guard.extend, guard.release, guard.lost.wait):
+            for call in (guard.extend, guard.downgrade, guard.release, guard.lost.wait):
                 try:
                     call()
                 except lockmod.ForkedError:

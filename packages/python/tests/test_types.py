@@ -18,13 +18,19 @@ def sync(locker: Locker) -> int:
     with locker.lock("a", wait=1) as guard:
         checked: Guard = guard
         guard.lost.call(lambda reason: print(reason.upper()))
-        return checked.fence
+        guard.downgrade()
+    with locker.lock("a", shared=True), locker.acquire("b", shared=True) as reader:
+        is_writer: bool = reader.exclusive
+        labels: tuple[str, ...] = locker.info("a")[0].reader_labels
+        return checked.fence + len(labels) + is_writer
 
 async def coroutine(locker: Locker) -> str:
     async with locker.lock("a") as guard:
         checked: AsyncGuard = guard
         extended: Awaitable[None] = checked.extend(5)
         await extended
+        downgraded: Awaitable[None] = checked.downgrade()
+        await downgraded
         return (await guard.lost.wait()) or ""
 
 def told(error: HeldError) -> float:
@@ -33,6 +39,8 @@ def told(error: HeldError) -> float:
 WRONG = [
     'from lockmod import Locker\nLocker("redis://a", tll=3)\n',
     'from lockmod import Locker\nLocker("redis://a").acquire(3)\n',
+    'from lockmod import Locker\nLocker("redis://a").acquire("a", shared="yes")\n',
+    'from lockmod import Locker\nLocker("redis://a").acquire_many(["a"], shared=True)\n',
     'from lockmod import Locker\nLocker("redis://a").acquire("a").release().x\n',
 ]
 

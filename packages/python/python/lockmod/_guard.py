@@ -79,7 +79,8 @@ class _Held:
     def fence(self) -> int:
         """The fencing token: larger than that of every earlier grant of this lock.
 
-        Give it to whatever the lock protects, so that it can refuse a late holder.
+        Give it to whatever the lock protects, so that it can refuse a late holder. A reader's is at
+        least that of every earlier writer, and smaller than that of every later one.
         """
         return self._lease.fence
 
@@ -87,6 +88,11 @@ class _Held:
     def name(self) -> bytes:
         """The lock's name."""
         return self._lease.name
+
+    @property
+    def exclusive(self) -> bool:
+        """Whether it is a writer's, beside whom nobody holds the lock; False after a release."""
+        return self._lease.is_exclusive()
 
     @property
     def validity(self) -> float:
@@ -138,6 +144,21 @@ class Guard(_Held):
         as it was, and may be extended again. Raises `LostError` if the lease has ended.
         """
         self._lease.extend(ttl)
+
+    def downgrade(self) -> None:
+        """Turns a writer into a reader in one step, and lets other readers in. The fence stays.
+
+        The reverse does not exist: two readers would wait for each other. A reader stays one.
+        Raises what `extend` raises. The guard is a reader's in any case; nodes that have not heard
+        of it let nobody in before the next renewal, or an `extend`, tells them.
+
+        >>> with locker.acquire("plan-4") as guard:
+        ...     guard.downgrade()
+        ...     with other.acquire("plan-4", shared=True) as reader:
+        ...         reader.fence == guard.fence, guard.exclusive
+        (True, False)
+        """
+        self._lease.downgrade()
 
     def release(self) -> None:
         """Releases the lock, and waits until a quorum of nodes has confirmed.
@@ -196,6 +217,10 @@ class AsyncGuard(_Held):
     async def extend(self, ttl: float | None = None) -> None:
         """Extends the lease now; see `Guard.extend`."""
         await run(lambda port: self._lease.extend(ttl, port))
+
+    async def downgrade(self) -> None:
+        """Turns a writer into a reader; see `Guard.downgrade`."""
+        await run(self._lease.downgrade)
 
     async def release(self) -> None:
         """Gives the lock back; see `Guard.release`. If it is cancelled, it is sent anyway."""

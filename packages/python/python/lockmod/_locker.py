@@ -9,7 +9,7 @@ import threading
 from typing import TYPE_CHECKING, Iterable, NamedTuple, Optional, TypeVar, Union
 
 from . import _lockmod
-from ._errors import NodeVote
+from ._errors import NodeVote, OptionError
 from ._guard import AsyncGuard, Guard
 from ._port import run
 
@@ -55,6 +55,13 @@ def _bytes(name: Name) -> bytes:
     return name.encode() if isinstance(name, str) else bytes(name)
 
 
+def _all_bytes(names: Iterable[Name]) -> list[bytes]:
+    if isinstance(names, (str, bytes)):
+        # Its letters would be names.
+        raise OptionError(f"the names are {names!r}: give a list of names")
+    return [_bytes(name) for name in names]
+
+
 class NodeInfo(NamedTuple):
     """What one node reports about a lock."""
 
@@ -65,13 +72,20 @@ class NodeInfo(NamedTuple):
     fence: int
     """The highest fence issued."""
     label: Optional[str]
-    """Who holds it."""
+    """Who holds it; of several readers, the one who has held it longest."""
     left: Optional[float]
-    """How long the lease lasts unless it is extended, in seconds."""
+    """How long the lease, or the last of several readers' leases, lasts unless it is extended, in
+    seconds."""
     held_for: Optional[float]
     """How long it has been held, in seconds."""
     waiters: int
     """How many requests wait in line for it."""
+    readers: int = 0
+    """How many readers hold it; 0 if a writer does, or nobody."""
+    reader_labels: tuple[str, ...] = ()
+    """The labels of the readers who have held it longest."""
+    waiting_readers: int = 0
+    """How many of those in line wait as readers."""
     vote: Optional[NodeVote] = None
     """Why, if the node reports nothing."""
 
@@ -82,6 +96,7 @@ class _Options(NamedTuple):
     label: str | None
     renew: bool | None
     max_hold: float | None
+    shared: bool
 
 
 class Locker:
@@ -169,6 +184,7 @@ class Locker:
         label: str | None = None,
         renew: bool | None = None,
         max_hold: float | None = None,
+        shared: bool = False,
     ) -> Guard:
         """Acquires the lock, waiting in line while another holds it, for `wait` seconds at most.
 
@@ -181,8 +197,17 @@ class Locker:
         Traceback (most recent call last):
         ...
         lockmod.HeldError: lock 'account-17' is not free: 3 of 3 nodes hold it for worker-7 for up to ...
+
+        With `shared` it is held as a reader: beside any number of readers, and no writer. Readers
+        and writers are served in the order in which they came.
+
+        >>> with locker.acquire("plan-3", shared=True), other.acquire("plan-3", shared=True):
+        ...     other.acquire("plan-3", wait=0)
+        Traceback (most recent call last):
+        ...
+        lockmod.HeldError: lock 'plan-3' is not free: 3 of 3 nodes hold it for ...
         """
-        return Guard(self._core.acquire(_bytes(name), wait, ttl, label, renew, max_hold))
+        return Guard(self._core.acquire(_bytes(name), wait, ttl, label, renew, max_hold, shared))
 
     def try_acquire(
         self,
@@ -192,12 +217,15 @@ class Locker:
         label: str | None = None,
         renew: bool | None = None,
         max_hold: float | None = None,
+        shared: bool = False,
     ) -> Guard:
         """Acquires the lock if nobody holds it, trying once. Raises as `acquire` does."""
-        return Guard(self._core.acquire(_bytes(name), 0, ttl, label, renew, max_hold))
+        return Guard(self._core.acquire(_bytes(name), 0, ttl, label, renew, max_hold, shared))
 
-    def acquire_many(self, names: Iterable[Name]) -> list[Guard]:
+    def acquire_many(self, names: Iterable[Name], *, shared: Iterable[Name] = ()) -> list[Guard]:
         """Acquires all of these locks or none, waiting for as long as the locker's `wait`.
+
+        Those in `shared` are acquired as a reader, unless they are in `names` too.
 
         They are acquired in the order of their names, whatever order they are given in, so that
         two callers cannot wait for each other; a repeated name counts once. The guards
@@ -206,8 +234,11 @@ class Locker:
 
         >>> [guard.name for guard in locker.acquire_many(["b", "a"])]
         [b'a', b'b']
+        >>> guards = locker.acquire_many(["stock-5"], shared=["catalogue-5"])
+        >>> [(guard.name, guard.exclusive) for guard in guards]
+        [(b'catalogue-5', False), (b'stock-5', True)]
         """
-        leases = self._core.acquire_many([_bytes(name) for name in names])
+        leases = self._core.acquire_many(_all_bytes(names), _all_bytes(shared))
         return [Guard(lease) for lease in leases]
 
     def lock(
@@ -219,13 +250,14 @@ class Locker:
         label: str | None = None,
         renew: bool | None = None,
         max_hold: float | None = None,
+        shared: bool = False,
     ) -> Lock:
         """The lock as a context manager: for `with` blocks and for `async with` blocks.
 
         Nothing is sent before the block begins. At its end the lock is released, and `LostError` is
         raised if the lease ended while the block ran.
         """
-        return Lock(self, _bytes(name), _Options(wait, ttl, label, renew, max_hold))
+        return Lock(self, _bytes(name), _Options(wait, ttl, label, renew, max_hold, shared))
 
     def info(self, name: Name) -> list[NodeInfo]:
         """Returns what each node reports about the lock, and changes nothing.
@@ -277,11 +309,14 @@ class AsyncLocker:
         label: str | None = None,
         renew: bool | None = None,
         max_hold: float | None = None,
+        shared: bool = False,
     ) -> AsyncGuard:
         """Acquires the lock; see `Locker.acquire`."""
         core, asked = self._locker._core, _bytes(name)  # pyright: ignore[reportPrivateUsage]
         return AsyncGuard(
-            await run(lambda port: core.acquire(asked, wait, ttl, label, renew, max_hold, port))
+            await run(
+                lambda port: core.acquire(asked, wait, ttl, label, renew, max_hold, shared, port)
+            )
         )
 
     async def try_acquire(
@@ -292,17 +327,20 @@ class AsyncLocker:
         label: str | None = None,
         renew: bool | None = None,
         max_hold: float | None = None,
+        shared: bool = False,
     ) -> AsyncGuard:
         """Acquires the lock if nobody holds it; see `Locker.try_acquire`."""
         return await self.acquire(
-            name, wait=0, ttl=ttl, label=label, renew=renew, max_hold=max_hold
+            name, wait=0, ttl=ttl, label=label, renew=renew, max_hold=max_hold, shared=shared
         )
 
-    async def acquire_many(self, names: Iterable[Name]) -> list[AsyncGuard]:
+    async def acquire_many(
+        self, names: Iterable[Name], *, shared: Iterable[Name] = ()
+    ) -> list[AsyncGuard]:
         """Acquires all of these locks or none; see `Locker.acquire_many`."""
         core = self._locker._core  # pyright: ignore[reportPrivateUsage]
-        asked = [_bytes(name) for name in names]
-        leases = await run(lambda port: core.acquire_many(asked, port))
+        asked, read = _all_bytes(names), _all_bytes(shared)
+        leases = await run(lambda port: core.acquire_many(asked, read, port))
         return [AsyncGuard(lease) for lease in leases]
 
     def lock(
@@ -314,10 +352,11 @@ class AsyncLocker:
         label: str | None = None,
         renew: bool | None = None,
         max_hold: float | None = None,
+        shared: bool = False,
     ) -> Lock:
         """The lock as a context manager; see `Locker.lock`."""
         return self._locker.lock(
-            name, wait=wait, ttl=ttl, label=label, renew=renew, max_hold=max_hold
+            name, wait=wait, ttl=ttl, label=label, renew=renew, max_hold=max_hold, shared=shared
         )
 
     async def info(self, name: Name) -> list[NodeInfo]:

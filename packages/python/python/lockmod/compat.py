@@ -185,11 +185,17 @@ class _Base:
         return (guard.validity + additional_time + 0.002) / 0.99
 
     def _is_held(self, told: list[NodeInfo], fence: int | None) -> bool:
-        """Whether a quorum holds it, for this fence or for whomever.
+        """Whether a quorum holds it, for the writer with this fence or for whomever.
 
         A node that did not answer has not said no.
         """
-        holds = [node.state == "held" and fence in (None, node.fence) for node in told]
+
+        def holds_it(node: NodeInfo) -> bool:
+            # Later readers have the fence of the last writer.
+            is_ours = fence is None or (node.fence == fence and node.readers == 0)
+            return node.state == "held" and is_ours
+
+        holds = [holds_it(node) for node in told]
         silent = [node for node in told if node.vote is not None]
         quorum = len(told) // 2 + 1
         if sum(holds) >= quorum:
