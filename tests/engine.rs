@@ -11,10 +11,10 @@ use std::collections::BTreeMap;
 
 use lockmod::codec::{LoadedLock, decode_lock, encode_lock};
 use lockmod::engine::{
-    Acquired, Answer, Attempt, Ceilings, Claim, Clocks, Extended, Extension, Fence, Fencing,
-    Instant, LABEL_MAX, Lease, Lock, Millis, Mode, Promises, QuarantineReason, Quorum,
-    RAISE_MARGIN, Recovery, Refusal, Released, Renewal, Schedule, Step, Stop, TOKEN_MAX, Terms,
-    Token, UnixTime,
+    Acquired, Answer, Attempt, Ceilings, Claim, Clocks, Decided, Extended, Extension, Fence,
+    Fencing, Instant, LABEL_MAX, Lease, Lock, Millis, Mode, Promises, QuarantineReason, Quorum,
+    RAISE_MARGIN, Recovery, Refusal, Released, Renewal, Schedule, Stated, Step, Stop, TOKEN_MAX,
+    Terms, Token, UnixTime,
 };
 use proptest::prelude::*;
 
@@ -1160,6 +1160,86 @@ proptest! {
         let mut pair = Pair::new(now, tokens, labels);
         for op in &ops {
             pair.step(op);
+        }
+    }
+}
+
+/// What happens to a lock at a node that counts leases: by a request, by a fact, or by itself.
+#[derive(Clone, Copy, Debug)]
+enum Event {
+    Acquire(usize, Mode, u64),
+    Release(usize),
+    Extend(usize, Mode, bool),
+    Raise(usize, u64),
+    Fact(usize, Mode, u64),
+    ReleaseFact(usize),
+    Scan,
+    Time(u64),
+}
+
+fn any_event() -> impl Strategy<Value = Event> {
+    let (token, ttl) = (0..6_usize, 1..60_u64);
+    let mode = || prop_oneof![2 => Just(Mode::Shared), 1 => Just(Mode::Exclusive)];
+    prop_oneof![
+        6 => (token.clone(), mode(), ttl.clone()).prop_map(|(t, m, ttl)| Event::Acquire(t, m, ttl)),
+        2 => token.clone().prop_map(Event::Release),
+        3 => (token.clone(), mode(), any::<bool>()).prop_map(|(t, m, r)| Event::Extend(t, m, r)),
+        1 => (token.clone(), 1..9_u64).prop_map(|(t, fence)| Event::Raise(t, fence)),
+        3 => (token.clone(), mode(), ttl).prop_map(|(t, m, ttl)| Event::Fact(t, m, ttl)),
+        1 => token.prop_map(Event::ReleaseFact),
+        2 => Just(Event::Scan),
+        4 => (1..40_u64).prop_map(Event::Time),
+    ]
+}
+
+/// Lets it happen.
+fn happen(node: &mut lockmod::engine::Node, lock: &mut Lock, event: Event, now: Instant) {
+    let bytes: Vec<Vec<u8>> = (0..6_u8).map(|token| vec![token; 1 + usize::from(token)]).collect();
+    let token = |index: usize| Token::new(&bytes[index], TOKEN_MAX).expect("1 to 6 bytes");
+    let ttl = Millis::new(30);
+    let clocks = Clocks { now, wall: UnixTime::from_millis(1 << 40 | now.as_millis()) };
+    match event {
+        Event::Acquire(index, mode, ttl) => {
+            let claim = Claim { token: token(index), ttl: Millis::new(ttl), mode };
+            let _ = node.acquire(lock, claim, b"", now);
+        }
+        Event::Release(index) => drop(node.release(lock, token(index), now)),
+        Event::Extend(index, mode, repairs) => {
+            let repair = Fencing::Repair { fence: fence(3), label: b"" };
+            let fencing = if repairs { repair } else { Fencing::Keep };
+            let _ = node.extend(lock, Claim { token: token(index), ttl, mode }, fencing, clocks);
+        }
+        Event::Raise(index, to) => drop(node.raise(lock, token(index), fence(to), clocks)),
+        Event::Fact(index, mode, ttl) => {
+            let ends_at = clocks.to_wall(now.after(Millis::new(ttl)));
+            let (ttl, fence, floor) = (Millis::new(ttl), lock.counter().max(fence(1)), Fence::ZERO);
+            let decided = Decided { ttl, ends_at, fence, floor, mode, is_provisional: false };
+            node.apply(lock, (&bytes[index], Stated::Grant(b"")), &decided, clocks, false);
+        }
+        Event::ReleaseFact(index) => drop(node.apply_release(lock, token(index), now)),
+        Event::Scan => drop(node.note_lapses(lock, now)),
+        Event::Time(_) => {}
+    }
+}
+
+proptest! {
+    /// By requests, facts and scans, by one holder and by several.
+    #[test]
+    fn a_lock_that_is_held_is_counted_once(
+        events in proptest::collection::vec(any_event(), 1..120),
+    ) {
+        let (mut node, mut lock) = (lockmod::engine::Node::new(), Lock::default());
+        let mut now = Instant::from_millis(1_000);
+        for event in events {
+            if let Event::Time(millis) = event {
+                now = now.after(Millis::new(millis));
+            }
+            happen(&mut node, &mut lock, event, now);
+            let is_held = u64::from(lock.has_unnoted_lease());
+            prop_assert_eq!(node.tally().held(0), is_held, "after {:?}", event);
+            prop_assert_eq!(is_held > 0, lock.unnoted_leases() > 0);
+            let soonest = lock.soonest_end();
+            prop_assert!(soonest.is_none_or(|end| end >= now || node.tally().is_due(now, true)));
         }
     }
 }
