@@ -377,7 +377,7 @@ fn a_crash_that_forgets_everything_breaks_no_promise() {
         Witness::RefusedInQuarantine,
         Witness::GrantAboveTheOldCeiling,
     ];
-    sound("crash with amnesia", bounds, 3_796_558, witnesses);
+    sound("crash with amnesia", bounds, 2_829_685, witnesses);
 }
 
 #[test]
@@ -416,7 +416,7 @@ fn a_lease_that_came_back_with_old_data_is_extended_and_breaks_no_promise() {
 fn a_lease_that_was_repaired_over_a_crash_is_extended_and_breaks_no_promise() {
     let bounds = Bounds { renewals: 2, renewers: 1, crashes: 1, ..small(3, 2) };
     let witnesses = &[Witness::Repaired, Witness::ExtendedInQuarantine];
-    sound("two renewals, crash with amnesia", bounds, 5_638_745, witnesses);
+    sound("two renewals, crash with amnesia", bounds, 4_006_427, witnesses);
 }
 
 #[test]
@@ -432,7 +432,7 @@ fn three_clients_and_three_nodes_keep_the_promises() {
     sound(
         "three clients",
         Bounds { start: Start::Uneven, ..small(3, 3) },
-        6_216_235,
+        3_520_755,
         &[Witness::SplitVote, Witness::WonByRaise],
     );
 }
@@ -669,6 +669,6 @@ fn the_oldest_in_line_gets_the_lock_whatever_went_wrong() {
     sound_line("two wakes lost", line::Bounds { lost_wakes: 2, ..bounds }, 146_297, helped);
     sound_line("a reservation lapses", line::Bounds { lapses: 1, ..bounds }, 216_111, &[]);
     sound_line("a connection breaks", line::Bounds { breaks: 1, ..bounds }, 827_236, &[]);
-    sound_line("a client dies", line::Bounds { deaths: 1, ..bounds }, 141_589, &[]);
+    sound_line("a client dies", line::Bounds { deaths: 1, ..bounds }, 138_389, &[]);
     sound_line("answers are given up", line::Bounds { gives_up: true, ..bounds }, 628_333, &[]);
 }
