@@ -159,7 +159,8 @@ impl Guard {
     /// each other.
     ///
     /// Where guards of one [`Holder`](super::Holder) share the lease, other readers are let in when
-    /// none of them is a writer any more.
+    /// the last of them that is a writer becomes a reader. A writer that is released instead leaves
+    /// the lease to the others as it is: nobody is let in before they have released it too.
     ///
     /// # Errors
     /// As [`extend`](Guard::extend). The guard is a reader's in any case; nodes that have not heard
