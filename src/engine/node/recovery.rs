@@ -187,7 +187,11 @@ pub fn start(found: Found, loaded: Loaded, recovery: Recovery, node: &Promises) 
             Some(_) | None => loaded.clocks,
         },
         foreign_until: match same_boot {
-            Some(saved) if !is_stepped(&saved, loaded) => saved.foreign_until.min(longest),
+            // What this start prolongs ends later here than the file says, and an extension that
+            // stays below that is not written: the next start must prolong it too.
+            Some(saved) if recovery.prolong.is_zero() && !is_stepped(&saved, loaded) => {
+                saved.foreign_until.min(longest)
+            }
             Some(_) | None => longest,
         },
         // The leases that a quarantine waits for are not on this disk, so after a crash the node
@@ -604,7 +608,10 @@ mod tests {
         let again = recover(Found::Present(next), at(last));
         assert_eq!(again.prolong, UNNOTICED);
         let third = start(Found::Present(next), at(last), again, &node(90_000));
-        assert_eq!(third.foreign_until, next.foreign_until, "which later leases are not");
+        // A lease that was granted since is prolonged as well, and its extensions are not written.
+        let last = 90_000 + UNNOTICED.get();
+        assert_eq!(third.foreign_until, Instant::from_millis(last));
+        assert_eq!(recover(Found::Present(third), at(last)).prolong, UNNOTICED);
         assert_eq!(recover(Found::Present(third), at(last + 1)).prolong, Millis::ZERO);
         for found in [Found::Missing, Found::Damaged] {
             assert_eq!(recover(found, loaded()).prolong, UNNOTICED);
