@@ -19,11 +19,11 @@
 //! does for two calls of `LOCK.ACQUIRE`, before and after a lease has ended:
 //!
 //! ```
-//! use lockmod::engine::{Acquired, Claim, Promises, Fence, Instant, Lock, Millis, Token};
+//! use lockmod::engine::{Acquired, Claim, Promises, Fence, Instant, Lock, Millis, Mode, Token};
 //!
 //! let mut node = Promises::new(Fence::ZERO, None);
 //! let mut lock = Lock::default();
-//! let claim = |token| Claim { token, ttl: Millis::new(30_000) };
+//! let claim = |token| Claim { token, ttl: Millis::new(30_000), mode: Mode::Exclusive };
 //! let alice = claim(Token::new(b"alice-7f3a", 64)?);
 //! let bob = claim(Token::new(b"bob-91c2", 64)?);
 //!

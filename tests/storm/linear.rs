@@ -262,9 +262,11 @@ pub(crate) fn check_acquisitions(history: &History) -> Vec<String> {
     (0..history.lock_count).filter_map(|lock| check_lock(operations(lock))).collect()
 }
 
-/// An acquisition, and its release, which may have reached the nodes at any time or never.
+/// An acquisition, and its release, which may have reached the nodes at any time or never: from
+/// then on the lease may end whenever that helps. (As an operation of its own it would be tried
+/// everywhere, and with many readers beside each other the orders would have no end.)
 fn operations((token, one): (usize, &Acquisition)) -> Vec<Operation> {
-    let ends_at = one.valid_until;
+    let ends_at = one.released_at.unwrap_or(one.valid_until).min(one.valid_until);
     let (is_reader, fence) = (one.is_reader, one.fence);
     let mut all = vec![Operation {
         called_at: one.called_at,
@@ -275,11 +277,6 @@ fn operations((token, one): (usize, &Acquisition)) -> Vec<Operation> {
         called_at,
         returned_at: None,
         action: Action::Downgraded { token, ends_at },
-    }));
-    all.extend(one.released_at.map(|called_at| Operation {
-        called_at,
-        returned_at: None,
-        action: Action::Released { token },
     }));
     all
 }
