@@ -292,7 +292,8 @@ fn undelivered(context: &mut Context<'_>, granted: Granted) {
         text.replicate_release(context, &granted.token);
         text.changed(context, c"lock.release");
         if any(server) {
-            serve(context, name, Some(Availability::Free));
+            // Other readers may hold it.
+            serve(context, name, None);
         }
     }
 }

@@ -46,6 +46,51 @@ fn readers_next_to_each_other_are_granted_together_and_a_writer_before_them_firs
     assert_eq!(server.info_u64("lockmod_handed_over"), 7);
 }
 
+/// A writer's wait ended with null, and a reader who stood behind it passed it: the lock counted as
+/// free when the lease of a reader was given back whose connection was gone.
+#[test]
+fn a_reader_who_hangs_up_at_its_grant_lets_nobody_pass_the_writer_behind_it() {
+    let server = Server::start();
+    let conn = &mut server.connect();
+    ask(conn, "LOCK.ACQUIRE res X 60000");
+    let gone = waiting_reader(&server, "A");
+    let mut writer = waiter(&server, "W", LONG);
+    let mut last = waiting_reader(&server, "B");
+    let mut busy = server.connect_raw();
+    // The node learns of the end of the connection when it has granted.
+    busy.send_bytes(b"DEBUG SLEEP 0.2\r\nLOCK.EXTEND res X 60000 SHARED\r\n");
+    drop(gone);
+    assert_eq!((busy.read(), busy.read()), (b"+OK\r\n".to_vec(), b":1\r\n".to_vec()));
+    wait_until("the grant is taken back", || field(conn, "res", "readers") == "1");
+    still_waits(&server, 2);
+    assert_eq!(ask(conn, "LOCK.RELEASE res X"), "1");
+    is_granted(&mut writer, 2);
+    ask(conn, "LOCK.RELEASE res W");
+    is_granted(&mut last, 2);
+}
+
+/// A call that asked as a writer was told that it was granted the lock, by its token's grant as a
+/// reader.
+#[test]
+fn a_reader_s_grant_is_no_answer_to_a_writer_with_its_token() {
+    let server = Server::start();
+    let conn = &mut server.connect();
+    ask(conn, "LOCK.ACQUIRE res X 60000");
+    let mut reader = waiting_reader(&server, "A");
+    let mut writer = waiter(&server, "A", LONG);
+    ask(conn, "LOCK.RELEASE res X");
+    is_granted(&mut reader, 1);
+    assert!(writer.read().starts_with(b"-NOUPGRADE "));
+    nobody_waits(&server);
+
+    ask(conn, "LOCK.RELEASE res A");
+    ask(conn, "LOCK.ACQUIRE res X 60000");
+    let (mut writer, mut reader) = (waiter(&server, "A", LONG), waiting_reader(&server, "A"));
+    ask(conn, "LOCK.RELEASE res X");
+    is_granted(&mut writer, 3);
+    is_granted(&mut reader, 3);
+}
+
 /// A reader with a label got no place in line: its command has one argument more than any before.
 /// A client with a label then asked again and again, unfairly.
 #[test]

@@ -74,11 +74,14 @@ impl Standing<'_> {
         let leases = lock.written_leases().filter(|lease| now <= lease.ends_at);
         let mut leases: Vec<_> = leases.map(|lease| (lease, held_for(lease))).collect();
         let count = leases.len();
+        // Of those who came in one millisecond, who has a label is told of.
+        let age =
+            |&(lease, held_for): &(Lease<'_>, Millis)| (Reverse(held_for), lease.label.is_empty());
         if count > LABELS {
-            leases.select_nth_unstable_by_key(LABELS, |&(_, held_for)| Reverse(held_for));
+            leases.select_nth_unstable_by_key(LABELS, age);
             leases.truncate(LABELS);
         }
-        leases.sort_by_key(|&(_, held_for)| Reverse(held_for));
+        leases.sort_by_key(age);
         let labels = leases.iter().map(|(lease, _)| lease.label.to_vec());
         let labels = labels.filter(|label| !label.is_empty()).collect();
         let readers = (count > 0).then_some((count as u64, labels));

@@ -7,8 +7,8 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::ops::Bound;
 use std::sync::Arc;
 
-use super::{CallId, ConnectionId, Left, Line, Queued, Waiter};
-use crate::engine::{Fence, Histogram, Instant, Millis, Mode};
+use super::{CallId, ConnectionId, Effect, Left, Line, Node, Parting, Queued, Waiter};
+use crate::engine::{Fence, Histogram, Instant, Millis, Mode, Refusal};
 
 /// How many lines are looked at in one go, and how many waiters leave a line in one go.
 pub(super) const BATCH: usize = 32;
@@ -348,5 +348,37 @@ impl Lines {
                 self.connections.remove(&connection);
             }
         }
+    }
+}
+
+impl Node {
+    /// A grant in this mode answers calls with its token; a reader's answers no writer's.
+    pub(super) fn refuse_upgrades(&mut self, calls: &mut Vec<Call>, mode: Mode) {
+        calls.retain(|call| {
+            let is_answered = !mode.is_shared() || call.mode.is_shared();
+            if !is_answered {
+                self.tally.refused(&Refusal::NoUpgrade);
+                let refused = Parting::Refused(Refusal::NoUpgrade);
+                self.effects.push_back(Effect::Part(call.id, refused));
+            }
+            is_answered
+        });
+    }
+
+    /// Answers the calls among those who have left a line. Returns how many.
+    pub(super) fn part(
+        &mut self,
+        place: (u32, &[u8]),
+        left: Vec<Left>,
+        parting: &Parting,
+    ) -> usize {
+        if left.is_empty() {
+            return 0;
+        }
+        let calls = self.lines.part(place, left);
+        for call in &calls {
+            self.effects.push_back(Effect::Part(call.id, parting.clone()));
+        }
+        calls.len()
     }
 }

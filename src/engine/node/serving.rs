@@ -11,8 +11,8 @@
 
 use super::lines::{BATCH, Call, Granted, LockName};
 use super::{
-    Acquired, CallId, Claim, ConnectionId, Left, Line, Lock, Node, Queued, Released, Room, Stop,
-    Turn, Waiter,
+    Acquired, CallId, Claim, ConnectionId, Line, Lock, Node, Queued, Released, Room, Stop, Turn,
+    Waiter,
 };
 use crate::engine::{Fence, Histogram, Instant, Millis, Mode, Refusal, TOKEN_MAX, Ticket, Token};
 
@@ -177,8 +177,8 @@ impl Node {
     }
 
     /// The line of a lock, if anybody waits.
-    pub fn line(&self, (database, name): (u32, &[u8])) -> Option<&Line> {
-        self.lines.line(database, name)
+    pub fn line(&self, place: (u32, &[u8])) -> Option<&Line> {
+        self.lines.line(place.0, place.1)
     }
 
     /// The longest wait of those first in their line.
@@ -220,7 +220,10 @@ impl Node {
         self.tally.acquired(outcome, claim.mode, was_held);
         self.told_again(claim.token, outcome);
         if let Acquired::Granted { fence, .. } | Acquired::Again { fence, .. } = outcome {
-            self.part(place, left, &Parting::Fence(fence));
+            let mut calls = self.lines.part(place, left);
+            self.refuse_upgrades(&mut calls, lock.mode());
+            let granted = |call: Call| Effect::Part(call.id, Parting::Fence(fence));
+            self.effects.extend(calls.into_iter().map(granted));
         }
         Ok(outcome)
     }
@@ -273,9 +276,8 @@ impl Node {
 
     // ----------------------------------------------------------------------- looking at a line
 
-    /// Goes on with a look at a line: serves the next waiter.
-    ///
-    /// If a ticket is first, a free lock is reserved for it, for the time `reserve`.
+    /// Goes on with a look at a line: serves the next waiter. If a ticket is first, a free lock is
+    /// reserved for it, for the time `reserve`.
     pub fn serve_next(
         &mut self,
         place: (u32, &[u8]),
@@ -372,7 +374,10 @@ impl Node {
         match turn {
             Ok(left) => {
                 *look = Look { steps: look.steps, ..Look::default() };
-                Turning::HandOver(HandOver { calls: self.lines.part(place, left) })
+                let mut calls = self.lines.part(place, left);
+                let mode = calls.first().map(|call| call.mode).unwrap_or_default();
+                self.refuse_upgrades(&mut calls, mode);
+                Turning::HandOver(HandOver { calls })
             }
             Err(Turning::Over) => self.over(),
             Err(turning) => turning,
@@ -510,18 +515,6 @@ impl Node {
         let left = self.lines.with_line(place.0, place.1, |line| line.leave_first(BATCH));
         self.part(place, left, parting);
         Turning::On
-    }
-
-    /// Answers the calls among those who have left a line. Returns how many there are.
-    fn part(&mut self, place: (u32, &[u8]), left: Vec<Left>, parting: &Parting) -> usize {
-        if left.is_empty() {
-            return 0;
-        }
-        let calls = self.lines.part(place, left);
-        for call in &calls {
-            self.effects.push_back(Effect::Part(call.id, parting.clone()));
-        }
-        calls.len()
     }
 
     fn over(&mut self) -> Turning {
