@@ -103,13 +103,7 @@ impl<'a> Waiter<'a> {
         // Whatever has happened, the attempt puts the ticket in line again where it is not granted.
         let _ = seat.bell.take();
         seat.token = None;
-        let queue = queue(
-            (self.core, self.plan.timeout),
-            self.ends_at,
-            self.waiting.stay(),
-            &self.ticket,
-            wakes,
-        );
+        let queue = self.queue(wakes);
         Packet::acquire_in_line(self.name, token, self.asked(), label, queue)
     }
 
@@ -236,14 +230,16 @@ impl<'a> Waiter<'a> {
     }
 
     fn putting_packet(&self, wakes: &Wakes, token: &[u8]) -> Packet {
-        let queue = queue(
-            (self.core, self.plan.timeout),
-            self.ends_at,
-            self.waiting.stay(),
-            &self.ticket,
-            wakes,
-        );
-        Packet::release_into_line(self.name, token, self.asked(), queue)
+        Packet::release_into_line(self.name, token, self.asked(), self.queue(wakes))
+    }
+
+    /// What puts the ticket in line, where it stays until an answer to the last attempt of this
+    /// wait can have come, unless it is put there again.
+    fn queue<'q>(&self, wakes: &'q Wakes) -> Queue<'q> {
+        let left = latest(&self.core.world).until(self.ends_at);
+        let answer = Millis::round_up(self.plan.timeout);
+        let wait = Millis::new(left.get().saturating_add(answer.get())).min(self.waiting.stay());
+        Queue { wait, ticket: self.ticket.clone(), channel: wakes.channel() }
     }
 
     /// Sends what puts the ticket in line. `is_open`: only a good answer shows that it is there.
@@ -275,25 +271,6 @@ impl Drop for Waiter<'_> {
 fn ticket(start: u64, id: &TicketId) -> Ticket {
     // PROOF: any start will do, and the id is not empty and not too long.
     Ticket::near(start, id).expect("an id of 16 bytes")
-}
-
-/// What puts the ticket in line.
-fn queue<'q>(
-    (core, timeout): (&Core, Duration),
-    ends_at: Instant,
-    stay: Millis,
-    ticket: &Ticket,
-    wakes: &'q Wakes,
-) -> Queue<'q> {
-    let wait = queue_length(core, timeout, ends_at, stay);
-    Queue { wait, ticket: ticket.clone(), channel: wakes.channel() }
-}
-
-/// For how long the ticket stays in line unless it is put there again.
-fn queue_length(core: &Core, timeout: Duration, ends_at: Instant, stay: Millis) -> Millis {
-    let left = latest(&core.world).until(ends_at);
-    let answer = Millis::round_up(timeout);
-    Millis::new(left.get().saturating_add(answer.get())).min(stay)
 }
 
 /// Whether an error means that the node does not know how to put a ticket in line, or that its

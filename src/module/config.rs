@@ -111,7 +111,6 @@ pub(super) fn max_waiters() -> usize {
 }
 
 /// How many readers a lock may have.
-#[inline]
 pub(super) fn max_readers() -> usize {
     unsigned(&MAX_READERS) as usize
 }

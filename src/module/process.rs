@@ -8,7 +8,6 @@ use std::io;
 use std::path::PathBuf;
 
 use super::alarm::Alarm;
-use super::config;
 use super::delivery::Delivery;
 use super::ffi::waiting::Blocked;
 use super::ffi::{Guarded, InServer};
@@ -101,7 +100,6 @@ pub(super) fn decide<R>(
     mut decision: impl FnMut(&mut Node) -> Result<R, Stop>,
 ) -> Result<R, Refusal> {
     with(server, |process| {
-        process.node.let_in_readers(config::max_readers());
         loop {
             let outcome = decision(&mut process.node);
             process.raise_ahead();

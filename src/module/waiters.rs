@@ -309,7 +309,7 @@ pub(super) fn start(context: &mut Context<'_>) -> Result<(), String> {
     Ok(())
 }
 
-/// Settings of the server may have changed.
+/// Settings of the server or options may have changed.
 pub(super) fn configured(context: &mut Context<'_>) {
     // If CONFIG was renamed, the settings are unknown.
     let mut is_other = |name: &str, harmless: &str| {
@@ -319,7 +319,10 @@ pub(super) fn configured(context: &mut Context<'_>) {
         || is_other("appendonly", "no")
         || is_other("save", "") && is_other("stop-writes-on-bgsave-error", "no");
     let may_refuse = may_refuse || context.flags().is_in_cluster();
-    process::with(context.in_server(), |process| process.may_refuse = may_refuse);
+    process::with(context.in_server(), |process| {
+        process.may_refuse = may_refuse;
+        process.node.let_in_readers(config::max_readers());
+    });
 }
 
 /// Carries out an [`Effect::Ring`].

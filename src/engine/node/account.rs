@@ -60,19 +60,19 @@ struct Standing<'a> {
 
 impl Standing<'_> {
     fn of(lock: &Lock, now: Instant) -> Standing<'_> {
-        let held_for = |lease: Lease<'_>| lock.held_for(lease.token, now);
         if !lock.mode().is_shared() {
             let lease = lock.only_lease().filter(|lease| now <= lease.ends_at);
-            return Standing { oldest: lease.map(|lease| (lease, held_for(lease))), readers: None };
+            let oldest = lease.map(|lease| (lease, lock.held_for(lease.token, now)));
+            return Standing { oldest, readers: None };
         }
         Standing::of_readers(lock, now)
     }
 
     #[cold]
     fn of_readers(lock: &Lock, now: Instant) -> Standing<'_> {
-        let held_for = |lease: Lease<'_>| lock.held_for(lease.token, now);
         let leases = lock.written_leases().filter(|lease| now <= lease.ends_at);
-        let mut leases: Vec<_> = leases.map(|lease| (lease, held_for(lease))).collect();
+        let with_age = leases.map(|lease| (lease, lock.held_for(lease.token, now)));
+        let mut leases: Vec<_> = with_age.collect();
         let count = leases.len();
         // Of those who came in one millisecond, who has a label is told of.
         let age =

@@ -199,18 +199,18 @@ impl Lock {
         if !self.is_held(now) {
             return Holding::NotHeld;
         }
-        let seat = if self.slot.has_lease() {
+        let spot = if self.slot.has_lease() {
             (self.slot.token() == Some(token)).then_some(Spot(0))
         } else {
-            self.reader_seat(token, now)
+            self.reader_spot(token, now)
         };
-        seat.map_or(Holding::HeldByAnother(self.mode()), Holding::Holds)
+        spot.map_or(Holding::HeldByAnother(self.mode()), Holding::Holds)
     }
 
     #[cold]
-    fn reader_seat(&self, token: Token<'_>, now: Instant) -> Option<Spot> {
+    fn reader_spot(&self, token: Token<'_>, now: Instant) -> Option<Spot> {
         let place = self.slot.readers()?.place_of(token)?;
-        Some(Spot(place)).filter(|&seat| now <= self.tenure(seat).ends_at)
+        Some(Spot(place)).filter(|&spot| now <= self.tenure(spot).ends_at)
     }
 
     // ------------------------------------------------------------------------- ends of leases
@@ -349,12 +349,12 @@ impl Lock {
     }
 
     /// Raises the counter and the lease there to at least `fence`.
-    pub(super) fn raise(&mut self, seat: Spot, fence: Fence) {
-        let lease_fence = self.tenure(seat).fence.max(fence);
+    pub(super) fn raise(&mut self, spot: Spot, fence: Fence) {
+        let lease_fence = self.tenure(spot).fence.max(fence);
         self.counter = self.counter.max(fence);
         match self.slot.readers_mut() {
             None => self.set_lease_fence(lease_fence),
-            Some(readers) => readers.change_at(seat.0, |one| one.fence = lease_fence),
+            Some(readers) => readers.change_at(spot.0, |one| one.fence = lease_fence),
         }
     }
 
@@ -377,7 +377,7 @@ impl Lock {
     }
 
     /// Where the lease of this token is written, over or not.
-    fn seat_of(&self, token: Token<'_>) -> Option<Spot> {
+    fn spot_of(&self, token: Token<'_>) -> Option<Spot> {
         match self.slot.readers() {
             None => (self.slot.token() == Some(token)).then_some(Spot(0)),
             Some(readers) => readers.place_of(token).map(Spot),
@@ -420,21 +420,21 @@ impl Lock {
     /// Erases the lease that is written for `token`, over or not: a release that was decided
     /// elsewhere. Returns whether there was one.
     pub fn apply_release(&mut self, token: Token<'_>, now: Instant) -> bool {
-        let seat = self.seat_of(token);
-        if let Some(seat) = seat {
-            self.erase(seat, now);
+        let spot = self.spot_of(token);
+        if let Some(spot) = spot {
+            self.erase(spot, now);
         }
-        seat.is_some()
+        spot.is_some()
     }
 
     /// Raises the counter and the lease that is written for `token`, over or not: a raise that was
     /// decided elsewhere. Returns whether there was one.
     pub fn apply_raise(&mut self, token: Token<'_>, fence: Fence) -> bool {
-        let seat = self.seat_of(token);
-        if let Some(seat) = seat {
-            self.raise(seat, fence);
+        let spot = self.spot_of(token);
+        if let Some(spot) = spot {
+            self.raise(spot, fence);
         }
-        seat.is_some()
+        spot.is_some()
     }
 
     // ------------------------------------------------------------------------------- packing
@@ -556,15 +556,15 @@ mod tests {
         assert_eq!((lock.holders(at(50)), lock.holders(at(51)), lock.until()), (3, 2, at(70)));
         let [a, b, c] = [b"a", b"b", b"c"].map(|token| Token::new(token, 64).unwrap());
         assert_eq!(lock.holding(a, at(51)), Holding::HeldByAnother(Mode::Shared));
-        lock.erase(lock.seat_of(b).unwrap(), at(51));
+        lock.erase(lock.spot_of(b).unwrap(), at(51));
         assert_eq!((lock.until(), lock.unnoted_leases()), (at(60), 2));
         lock.change(
-            lock.seat_of(c).unwrap(),
+            lock.spot_of(c).unwrap(),
             Tenure { ends_at: at(90), ..lock.tenure_of(c).unwrap() },
         );
-        let seat = lock.seat_of(c).unwrap();
-        assert_eq!((lock.until(), lock.holding(c, at(80))), (at(90), Holding::Holds(seat)));
-        lock.erase(lock.seat_of(c).unwrap(), at(82));
+        let spot = lock.spot_of(c).unwrap();
+        assert_eq!((lock.until(), lock.holding(c, at(80))), (at(90), Holding::Holds(spot)));
+        lock.erase(lock.spot_of(c).unwrap(), at(82));
         assert!(!lock.is_held(at(82)), "only the lease that has ended is left");
         assert_eq!((lock.note_lapses(at(82)), lock.has_leases()), (1, false));
         assert_eq!(lock, Lock::free(Fence::new(1).unwrap(), at(82)));
@@ -608,7 +608,7 @@ mod tests {
         assert_eq!(lock.until(), at(75));
         let token = Token::new(b"a", 64).unwrap();
         let tenure = lock.tenure_of(token).unwrap();
-        lock.change(lock.seat_of(token).unwrap(), Tenure { is_provisional: false, ..tenure });
+        lock.change(lock.spot_of(token).unwrap(), Tenure { is_provisional: false, ..tenure });
         assert_eq!(lock.written_leases().filter(|lease| lease.is_provisional).count(), 2);
     }
 
@@ -632,7 +632,7 @@ mod tests {
         assert_eq!(lock.grant(next, Instant::from_millis(7)), 0, "its end was noted before");
         assert_eq!(lock.unnoted_leases(), 1);
         assert_eq!(lock.note_lapses(Instant::from_millis(51)), 1);
-        lock.erase(lock.seat_of(next.token).unwrap(), Instant::from_millis(60));
+        lock.erase(lock.spot_of(next.token).unwrap(), Instant::from_millis(60));
         assert_eq!(lock.note_lapses(Instant::from_millis(99)), 0);
     }
 }

@@ -178,7 +178,6 @@ impl Node {
     }
 
     /// Lets a lock have so many readers from now on. Those that it has stay.
-    #[inline]
     pub fn let_in_readers(&mut self, max: usize) {
         self.promises.set_max_readers(max);
     }

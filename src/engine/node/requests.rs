@@ -147,7 +147,7 @@ impl Promises {
         self.check_quarantine(now)?;
         match lock.holding(claim.token, now) {
             Holding::HeldByAnother(mode) if mode.conflicts_with(claim.mode) => Ok(Acquired::Held),
-            Holding::Holds(seat) => self.acquire_again((lock, seat), claim, now),
+            Holding::Holds(spot) => self.acquire_again((lock, spot), claim, now),
             Holding::HeldByAnother(_) | Holding::NotHeld => {
                 if claim.mode.is_shared() {
                     self.check_readers(lock, now)?;
@@ -179,11 +179,11 @@ impl Promises {
     #[cold]
     fn acquire_again(
         &mut self,
-        (lock, seat): (&mut Lock, Spot),
+        (lock, spot): (&mut Lock, Spot),
         claim: Claim<'_>,
         now: Instant,
     ) -> Result<Acquired, Stop> {
-        let before = lock.tenure(seat);
+        let before = lock.tenure(spot);
         if before.mode.is_shared() && !claim.mode.is_shared() {
             return Err(Refusal::NoUpgrade.into());
         }
@@ -191,7 +191,7 @@ impl Promises {
         let later = ends_at > before.ends_at;
         if later {
             self.admit(fence, ends_at).map_err(Stop::Persist)?;
-            lock.change(seat, Tenure { ends_at, is_provisional: false, ..before });
+            lock.change(spot, Tenure { ends_at, is_provisional: false, ..before });
         }
         Ok(Acquired::Again { fence, ends_at: ends_at.max(before.ends_at), later })
     }
@@ -199,9 +199,9 @@ impl Promises {
     /// Releases the lease of `token`. Allowed in quarantine.
     pub fn release(&self, lock: &mut Lock, token: Token<'_>, now: Instant) -> Released {
         match lock.holding(token, now) {
-            Holding::Holds(seat) => {
+            Holding::Holds(spot) => {
                 let held_for = lock.held_for(token, now);
-                lock.erase(seat, now);
+                lock.erase(spot, now);
                 Released::Released { held_for }
             }
             Holding::HeldByAnother(_) => Released::HeldByAnother,
@@ -253,15 +253,15 @@ impl Promises {
                 self.check_fence(fence, clocks.wall)?;
                 self.rejoin(lock, claim, (fence, label), now)
             }
-            (Holding::Holds(seat), _) => {
+            (Holding::Holds(spot), _) => {
                 self.check_fence(fence, clocks.wall)?;
                 // A shorter ttl takes nothing away: the holder may still rely on the former end.
-                let before = lock.tenure(seat);
+                let before = lock.tenure(spot);
                 let ends_at = now.after(claim.ttl).max(before.ends_at);
                 self.admit(fence, ends_at).map_err(Stop::Persist)?;
                 let mode = if claim.mode.is_shared() { Mode::Shared } else { before.mode };
                 let wanted = Tenure { ends_at, mode, ..before };
-                Ok(self.change((lock, seat), fence, (before, wanted), now))
+                Ok(self.change((lock, spot), fence, (before, wanted), now))
             }
         }
     }
@@ -301,7 +301,7 @@ impl Promises {
     #[inline(always)]
     fn change(
         &mut self,
-        (lock, seat): (&mut Lock, Spot),
+        (lock, spot): (&mut Lock, Spot),
         fence: Fence,
         (before, wanted): (Tenure, Tenure),
         now: Instant,
@@ -311,13 +311,13 @@ impl Promises {
         // The lease's fence is never above the counter (I2), so it shows both.
         let is_raised = fence > before.fence;
         if is_raised {
-            lock.raise(seat, fence);
+            lock.raise(spot, fence);
             self.raised(counter, lock.counter(), before.mode);
         }
         // Whatever was forgotten is over, outside of a quarantine: the lease counts from now on.
         let is_provisional = before.is_provisional && self.quarantine(now).is_some();
         let after = Tenure { is_provisional, ..wanted };
-        lock.change(seat, after);
+        lock.change(spot, after);
         let (ends_at, counter, is_news) =
             (after.ends_at, lock.counter(), is_raised || after != before);
         Extended::Extended { ends_at, counter, is_counted, is_news, lapsed: 0 }
@@ -340,11 +340,11 @@ impl Promises {
         let now = clocks.now;
         self.check_quarantine(now)?;
         match lock.holding(token, now) {
-            Holding::Holds(seat) => {
+            Holding::Holds(spot) => {
                 self.check_fence(fence, clocks.wall)?;
-                let tenure = lock.tenure(seat);
+                let tenure = lock.tenure(spot);
                 self.admit(fence, tenure.ends_at).map_err(Stop::Persist)?;
-                Ok(self.change((lock, seat), fence, (tenure, tenure), now))
+                Ok(self.change((lock, spot), fence, (tenure, tenure), now))
             }
             Holding::HeldByAnother(_) => Ok(Extended::HeldByAnother),
             Holding::NotHeld => Ok(Extended::NotHeld),

@@ -227,12 +227,12 @@ mod tests {
 
     use super::*;
     use crate::engine::{Fence, Instant, Lease, Mode, Token};
+    use crate::module::ffi::values::give;
+    use crate::module::process;
 
     fn is_marked(lock: &Lock) -> bool {
         lock.written_leases().all(|lease| lease.is_provisional)
     }
-    use crate::module::ffi::values::give;
-    use crate::module::process;
 
     /// Moves a block as a defragmenting allocator does: the old block is gone. Tests use the
     /// system's allocator.
