@@ -275,6 +275,9 @@ pub(super) struct Extend {
     /// Length of the lease from now on
     #[arg(long, value_parser = ttl, allow_hyphen_values = true, default_value = "30s")]
     pub(super) ttl: Typed,
+    /// Become a reader, and let other readers in; the reverse does not exist
+    #[arg(long)]
+    pub(super) shared: bool,
 }
 
 #[derive(Debug, Args)]

@@ -9,7 +9,9 @@ use super::json::Json;
 use super::out::Unprinted;
 use super::values::Typed;
 use super::{out, signals};
-use crate::client::{AcquireError, BuildError, ExtendError, NodeReport, ReleaseError, SLOW, Vote};
+use crate::client::{
+    AcquireError, BuildError, ExtendError, Guard, NodeReport, ReleaseError, SLOW, Summary, Vote,
+};
 use crate::engine::Quorum;
 use crate::wire::code;
 
@@ -73,6 +75,13 @@ impl Failure {
     /// The token does not hold the lock.
     pub(super) fn lost(text: impl ToString, nodes: Vec<NodeReport>) -> Failure {
         Failure { nodes, ..Failure::new(Failure::LOST, text) }
+    }
+
+    /// A lock that was held is lost: why, and what the nodes said last.
+    pub(super) fn lost_while_held(text: impl Display, guard: &Guard) -> Failure {
+        let nodes = guard.unconfirmed();
+        let said = if nodes.is_empty() { String::new() } else { format!(": {}", Summary(&nodes)) };
+        Failure::lost(format!("{text}{said}"), nodes)
     }
 
     /// What is said of it, in words.

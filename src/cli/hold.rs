@@ -14,7 +14,11 @@ pub(super) async fn hold(args: Lock) -> Result<(), Failure> {
     let mut signals = Signals::new()?;
     let guard = waiting::acquire(&locker, &args.claim, &mut signals, args.json).await?;
     let told = if args.json {
-        out::line(Json::of_lock(&name.0, [("fence", Json::Number(guard.fence().get()))]))
+        let fields = [
+            ("fence", Json::Number(guard.fence().get())),
+            ("shared", Json::Bool(args.claim.shared)),
+        ];
+        out::line(Json::of_lock(&name.0, fields))
     } else {
         let (fence, reader) = (guard.fence(), if args.claim.shared { " as a reader" } else { "" });
         out::line(format_args!("holding '{name}'{reader} with fence {fence}; Ctrl-C releases it"))
@@ -35,8 +39,10 @@ pub(super) async fn hold(args: Lock) -> Result<(), Failure> {
             Ok(())
         }
         lost = guard.lost() => {
+            let failure =
+                Failure::lost_while_held(format_args!("lock '{name}' was lost: {lost}"), &guard);
             drop(guard.release().await);
-            Err(Failure::new(Failure::LOST, format!("lock '{name}' was lost: {lost}")))
+            Err(failure)
         }
     }
 }

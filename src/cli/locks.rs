@@ -31,6 +31,7 @@ pub(super) async fn acquire(args: Acquire) -> Result<(), Failure> {
         let fields = [
             ("token", Json::text(token)),
             ("fence", Json::Number(lease.fence.get())),
+            ("shared", Json::Bool(args.claim.shared)),
             ("validity_ms", Json::millis(Some(lease.valid_for))),
         ];
         out::line(Json::of_lock(&name.0, fields))
@@ -95,7 +96,7 @@ async fn not_the_holder(locker: &Locker, name: &Name) -> Failure {
 fn holder(node: &NodeInfo) -> NodeReport {
     let vote = match &node.info {
         Ok(info) if info.state == LockState::Held => {
-            Vote::Held { label: rows::label(info), left: info.left, held_for: info.held_for }
+            Vote::held(LockInfo { label: rows::label(info), ..info.clone() })
         }
         Ok(info) => match (doubts::vote_of(node), info.quarantine_left) {
             (Some(vote), _) => vote,
@@ -178,13 +179,18 @@ fn print<const N: usize>(
 
 pub(super) async fn extend(args: Extend) -> Result<(), Failure> {
     let locker = args.lock.connection.builder(&args.ttl)?.build()?;
-    let validity = match locker.extend_by_token(&args.lock.name, &args.token.0).await {
+    let (name, token) = (&args.lock.name, &args.token.0);
+    let extended = match args.shared {
+        true => locker.downgrade_by_token(name, token).await,
+        false => locker.extend_by_token(name, token).await,
+    };
+    let validity = match extended {
         Ok(validity) => validity,
         Err(error) => {
             let failure = Failure::from(error);
             let is_lost = failure.code == Failure::LOST;
             return Err(if is_lost {
-                not_the_holder(&locker, &args.lock.name).await
+                not_the_holder(&locker, name).await
             } else {
                 doubts::named(&locker, failure.over_ttl(&args.ttl)).await
             });

@@ -44,6 +44,11 @@ const FIELDS: &[Metered] = &[
     level(NodeField::Held, "lockmod_held", "Locks that are held."),
     level(NodeField::Idle, "lockmod_idle", "Locks that are free, kept for their counters."),
     level(NodeField::Waiters, "lockmod_waiters", "Requests that stand in line."),
+    level(
+        NodeField::WaitingReaders,
+        "lockmod_waiting_readers",
+        "Those of them that wait as readers.",
+    ),
     length(
         NodeField::OldestWaiter,
         "lockmod_oldest_waiter_seconds",

@@ -100,29 +100,31 @@ pub(super) fn label(info: &LockInfo) -> Option<String> {
 
 /// By whom a lock is held, for people, after the word "held".
 pub(super) fn by_whom(info: &LockInfo) -> String {
-    match (readers(info), label(info)) {
+    match (readers(info, usize::MAX), label(info)) {
         (Some(readers), _) => format!(" by {readers}"),
         (None, Some(label)) => format!(" by {label}"),
         (None, None) => " without a label".to_owned(),
     }
 }
 
-/// How many readers hold a lock, and those of them who are known by name.
-fn readers(info: &LockInfo) -> Option<String> {
+/// How many readers hold a lock, and those of them who are known by name, at most `most`.
+fn readers(info: &LockInfo, most: usize) -> Option<String> {
     let (count, labels) = (info.readers, &info.reader_labels);
     if count == 0 {
         return None;
     }
     let plural = if count == 1 { "" } else { "s" };
-    let shown: Vec<String> = labels.iter().map(|label| shown(label.as_bytes())).collect();
-    let more = if count as usize > labels.len() && !labels.is_empty() { ", ..." } else { "" };
+    let shown = labels.iter().take(most).map(|label| shown(label.as_bytes()));
+    let shown: Vec<String> = shown.collect();
+    let more = if count as usize > shown.len() && !shown.is_empty() { ", ..." } else { "" };
     let labels =
         if shown.is_empty() { String::new() } else { format!(" ({}{more})", shown.join(", ")) };
     Some(format!("{count} reader{plural}{labels}"))
 }
 
 fn holder(info: &LockInfo) -> String {
-    if let Some(readers) = readers(info) {
+    // Of many names, the numbers beside them would have no room.
+    if let Some(readers) = readers(info, 1) {
         return readers;
     }
     match label(info) {

@@ -42,9 +42,7 @@ pub(super) async fn run(args: Run) -> Result<u8, Failure> {
     let watch = Watch::new()?;
     // Ctrl-Z may have stopped this process until now.
     if guard.is_lost() {
-        let lost = guard.lost().await;
-        drop(guard.release().await);
-        return Err(Failure::new(Failure::LOST, format!("the lock was lost at once: {lost}")));
+        return Err(lost("the lock was lost at once", guard.lost().await, guard).await);
     }
     let mut job = match start(&args, &guard, watch) {
         Ok(job) => job,
@@ -71,9 +69,14 @@ async fn stop(job: Job, guard: Guard, lost: Lost, grace: Duration) -> Result<Fai
     // What is left by the clock, and not what should be left: this process may be late.
     let left = if lost == Lost::Removed { grace } else { guard.validity() };
     job.end(left.saturating_sub(grace / KILL_DIVISOR)).await?;
+    Ok(self::lost("the lock was lost and the command stopped", lost, guard).await)
+}
+
+/// Gives back what may be left of a lost lease. The failure, with what became of the lock.
+async fn lost(what: &str, lost: Lost, guard: Guard) -> Failure {
+    let failure = Failure::lost_while_held(format_args!("{what}: {lost}"), &guard);
     drop(guard.release().await);
-    let text = format!("the lock was lost and the command stopped: {lost}");
-    Ok(Failure::new(Failure::LOST, text))
+    failure
 }
 
 /// Starts the command, tied to this process where that is possible.

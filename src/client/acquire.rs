@@ -378,8 +378,7 @@ impl Acquire {
                     (Some(Vote::Held { .. }) | None, Some(Ok(info)))
                         if info.state == LockState::Held =>
                     {
-                        let (label, left, held_for) = (info.label, info.left, info.held_for);
-                        *vote = Some(Vote::Held { label, left, held_for });
+                        *vote = Some(Vote::held(info));
                     }
                     (None, Some(Err(other))) => *vote = Some(other),
                     (None, Some(Ok(_))) => *vote = Some(Vote::NotHeld),

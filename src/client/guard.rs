@@ -8,6 +8,7 @@ use super::error::{ExtendError, Lost, ReleaseError};
 use super::lease::Lease;
 use super::packet::TOKEN_LENGTH;
 use super::printable::InShort;
+use super::vote::NodeReport;
 use crate::engine::{Fence, Mode};
 
 /// A lock that is held.
@@ -119,6 +120,12 @@ impl Guard {
     pub fn lost(&self) -> impl Future<Output = Lost> + Send + 'static + use<> {
         let lease = Arc::clone(&self.hold.lease);
         async move { lease.lost().await }
+    }
+
+    /// What each node said to the last extension, if too few confirmed it: why a lease ends. Empty
+    /// if the last one was confirmed, or there was none.
+    pub fn unconfirmed(&self) -> Vec<NodeReport> {
+        self.hold.lease.unconfirmed()
     }
 
     /// Extends the lease now: it is valid for a whole ttl from the moment of the call.

@@ -140,11 +140,37 @@ impl Locker {
         name: impl AsRef<[u8]>,
         token: &[u8],
     ) -> Result<Duration, ExtendError> {
+        self.extend_stranger(name.as_ref(), token, Mode::Exclusive).await
+    }
+
+    /// The same, and a writer becomes a reader in one step: see
+    /// [`Guard::downgrade`](super::Guard::downgrade). A reader stays one.
+    ///
+    /// # Errors
+    /// As [`extend_by_token`](Locker::extend_by_token). Nodes that have carried it out let other
+    /// readers in all the same.
+    ///
+    /// # Cancellation
+    /// What was sent stays sent.
+    pub async fn downgrade_by_token(
+        &self,
+        name: impl AsRef<[u8]>,
+        token: &[u8],
+    ) -> Result<Duration, ExtendError> {
+        self.extend_stranger(name.as_ref(), token, Mode::Shared).await
+    }
+
+    /// Extends a lease that this client does not renew.
+    async fn extend_stranger(
+        &self,
+        name: &[u8],
+        token: &[u8],
+        mode: Mode,
+    ) -> Result<Duration, ExtendError> {
         check_token(token).map_err(ExtendError::BadOption)?;
         let core = self.core();
         let terms = core.settings.plan.terms;
-        let asked = (terms.ttl, Mode::Exclusive);
-        let packet = Packet::extend(name.as_ref(), token, asked, Fence::ZERO);
+        let packet = Packet::extend(name, token, (terms.ttl, mode), Fence::ZERO);
         let started_at = earliest(&core.world);
         let votes = core.poll_votes(&packet, extend_vote, |_, _| false).await;
         let confirmed = votes.iter().filter(|vote| matches!(vote, Vote::Confirmed)).count();

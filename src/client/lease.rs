@@ -19,7 +19,7 @@ use super::packet::{Packet, TOKEN_LENGTH};
 use super::printable::{InShort, Printable};
 use super::reading::{extend_vote, release_vote};
 use super::settings::{LeaseOptions, LeasePlan};
-use super::vote::Vote;
+use super::vote::{NodeReport, Vote};
 use super::world::{earliest, latest};
 use crate::engine::{
     Due, Fence, Instant, Millis, Mode, NodeSet, Renewal, RenewalStep, RoundNumber,
@@ -66,6 +66,8 @@ struct Upkeep {
     /// The longest ttl that a node was asked for: until then a release that was not confirmed is
     /// repeated.
     longest: Millis,
+    /// What the nodes said to the last round of extensions, if too few confirmed it.
+    unconfirmed: Vec<Vote>,
     /// That it was lost has been counted.
     is_counted: bool,
 }
@@ -121,7 +123,8 @@ impl Lease {
         ttl: Millis,
         renewal: Renewal,
     ) -> Arc<Lease> {
-        let state = Mutex::new(Upkeep { renewal, slot: None, longest: ttl, is_counted: false });
+        let (longest, unconfirmed, is_counted) = (ttl, Vec::new(), false);
+        let state = Mutex::new(Upkeep { renewal, slot: None, longest, unconfirmed, is_counted });
         let acquired_at = core.world.now();
         let (turn, ended) = (tokio::sync::Mutex::default(), Notify::new());
         let lease = Lease { core, name, token, fence, label, acquired_at, state, turn, ended };
@@ -230,20 +233,31 @@ impl Lease {
             let Some(arrival) = round.inbox.next(timer.as_mut()).await else { break };
             match self.take(round, arrival) {
                 RenewalStep::Wait | RenewalStep::Failed => {}
-                RenewalStep::Confirmed { .. } => return Ok(()),
+                RenewalStep::Confirmed { .. } => {
+                    self.state().unconfirmed.clear();
+                    return Ok(());
+                }
                 RenewalStep::Lost(ending) => {
                     self.ended.notify_waiters();
                     return Err(ExtendError::Lost(ending.into()));
                 }
             }
         }
-        match self.state().renewal.time_out(round.number, latest(&self.core.world)) {
+        let mut state = self.state();
+        state.unconfirmed.clone_from(&round.votes);
+        match state.renewal.time_out(round.number, latest(&self.core.world)) {
             RenewalStep::Lost(ending) => Err(ExtendError::Lost(ending.into())),
             RenewalStep::Wait | RenewalStep::Failed | RenewalStep::Confirmed { .. } => {
                 let votes = std::mem::take(&mut round.votes);
                 Err(ExtendError::NoQuorum(self.core.reports(votes)))
             }
         }
+    }
+
+    /// What each node said to the last extension, if too few confirmed it.
+    pub(super) fn unconfirmed(&self) -> Vec<NodeReport> {
+        let votes = self.state().unconfirmed.clone();
+        if votes.is_empty() { Vec::new() } else { self.core.reports(votes) }
     }
 
     /// Repairs nodes that answer behind the quorum, for as long as nodes are waited for.

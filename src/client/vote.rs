@@ -9,6 +9,8 @@ use std::time::Duration;
 
 use super::printable::Printable;
 use crate::engine::{Answer, Extension, Fence, Millis, RaiseAnswer, Stand};
+use crate::wire::code::{self, Meaning};
+use crate::wire::lock_info::LockInfo;
 
 /// What one node said to a request.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -29,6 +31,11 @@ pub enum Vote {
         left: Option<Duration>,
         /// How long it has held the lock; `None` if not asked for.
         held_for: Option<Duration>,
+        /// How many readers hold it; 0 if a writer does, or it was not asked for. Label and
+        /// `held_for` are those of the one who has held it longest, `left` is that of the last.
+        readers: u64,
+        /// How many writers wait for it. A reader does not pass them.
+        waiting_writers: u64,
     },
     /// Nobody holds the lock there: the lease has ended, or the node has forgotten it.
     NotHeld,
@@ -53,7 +60,8 @@ pub enum Vote {
     WrongType,
     /// It refused the request, or one side the other's certificate, with this text.
     Refused(Arc<str>),
-    /// It did not put the ticket in line: too many are waiting, or it cannot do so.
+    /// It has no room: the lock has as many readers as it may have, too many are waiting, or it
+    /// cannot put a ticket in line.
     NoPlace(Arc<str>),
     /// It answered something that makes no sense.
     Garbled(Arc<str>),
@@ -61,7 +69,19 @@ pub enum Vote {
 
 impl Vote {
     /// Another token holds the lock; nothing more is known.
-    pub(super) const HELD: Vote = Vote::Held { label: None, left: None, held_for: None };
+    pub(super) const HELD: Vote =
+        Vote::Held { label: None, left: None, held_for: None, readers: 0, waiting_writers: 0 };
+
+    /// What a lock that is held amounts to, with who holds it.
+    pub(crate) fn held(info: LockInfo) -> Vote {
+        Vote::Held {
+            label: info.label,
+            left: info.left,
+            held_for: info.held_for,
+            readers: info.readers,
+            waiting_writers: info.waiters.saturating_sub(info.waiting_readers),
+        }
+    }
 
     /// What an ACQUIRE with this vote came to.
     pub(super) const fn answer(&self) -> Answer {
@@ -84,9 +104,10 @@ impl Vote {
     }
 
     /// What it says about trying again.
-    pub(super) const fn stand(&self) -> Stand {
+    pub(super) fn stand(&self) -> Stand {
         match self {
             Vote::Held { .. } => Stand::Held,
+            Vote::NoPlace(text) if code::meaning_of(text) == Meaning::Full => Stand::Held,
             Vote::Granted(_) | Vote::NotHeld => Stand::Free,
             _ if self.is_permanent() => Stand::Permanent,
             _ => Stand::Silent,
@@ -192,7 +213,7 @@ impl Vote {
             Vote::NoPermission(_) => "denied access",
             Vote::WrongType => "not a lock",
             Vote::Refused(_) => "refused",
-            Vote::NoPlace(_) => "without a place in line",
+            Vote::NoPlace(_) => "without a place",
             Vote::Garbled(_) => "answered garbage",
         }
     }
@@ -257,13 +278,13 @@ impl fmt::Display for Vote {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Vote::Granted(fence) => write!(f, "granted with fence {fence}"),
-            Vote::Held { label, left, held_for } => {
-                let label = label.as_deref().unwrap_or("another");
-                write!(f, "held by {}", Printable::text(label))?;
+            Vote::Held { label, left, held_for, readers, waiting_writers } => {
+                write!(f, "held by {}", Holders { label: label.as_deref(), readers: *readers })?;
                 if let Some(held_for) = held_for {
                     write!(f, " for {}", Length(*held_for))?;
                 }
-                left.map_or(Ok(()), |left| write!(f, ", up to {} more", Length(left)))
+                left.map_or(Ok(()), |left| write!(f, ", up to {} more", Length(left)))?;
+                write_ahead(f, *readers, *waiting_writers)
             }
             other => match other.detail() {
                 Some(detail) => write!(f, "{}: {detail}", other.summary()),
@@ -274,6 +295,37 @@ impl fmt::Display for Vote {
 }
 
 impl std::error::Error for Vote {}
+
+/// Who holds a lock, in few words.
+struct Holders<'a> {
+    label: Option<&'a str>,
+    readers: u64,
+}
+
+impl fmt::Display for Holders<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match (self.label, self.readers) {
+            (None, 0) => f.write_str("another"),
+            (None, 1) => f.write_str("a reader"),
+            (None, readers) => write!(f, "{readers} readers"),
+            (Some(label), 0) => Printable::text(label).fmt(f),
+            (Some(label), 1) => write!(f, "{}, a reader", Printable::text(label)),
+            (Some(label), 2) => write!(f, "{} and another reader", Printable::text(label)),
+            (Some(label), readers) => {
+                write!(f, "{} and {} other readers", Printable::text(label), readers - 1)
+            }
+        }
+    }
+}
+
+/// Who comes before a reader, although readers hold the lock.
+fn write_ahead(f: &mut fmt::Formatter<'_>, readers: u64, waiting_writers: u64) -> fmt::Result {
+    match (readers, waiting_writers) {
+        (0, _) | (_, 0) => Ok(()),
+        (_, 1) => f.write_str(", and a writer waits"),
+        (_, writers) => write!(f, ", and {writers} writers wait"),
+    }
+}
 
 /// The vote of one node, with the node's name.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -352,21 +404,21 @@ impl Summary<'_> {
         let verb = if count == 1 { "holds" } else { "hold" };
         write!(f, "{} {verb} it", Share(count, self.0.len()))?;
         let mut labels: Vec<&str> = Vec::new();
-        let mut longest = None;
+        let (mut longest, mut most, mut ahead) = (None, 0, 0);
         for report in self.0 {
-            if let Vote::Held { label, left, .. } = &report.vote {
+            if let Vote::Held { label, left, readers, waiting_writers, .. } = &report.vote {
                 let new = label.as_deref().filter(|label| !labels.contains(label));
                 labels.extend(new);
                 longest = longest.max(*left);
+                (most, ahead) = (most.max(*readers), ahead.max(*waiting_writers));
             }
         }
-        match labels.as_slice() {
-            [] => f.write_str(" for another")?,
-            labels => write!(f, " for {}", Printable::text(&labels.join(" and ")))?,
-        }
+        let label = (!labels.is_empty()).then(|| labels.join(" and "));
+        write!(f, " for {}", Holders { label: label.as_deref(), readers: most })?;
         if let Some(longest) = longest {
             write!(f, " for up to {} more", Length(longest))?;
         }
+        write_ahead(f, most, ahead)?;
         Ok(true)
     }
 }
@@ -485,6 +537,24 @@ mod tests {
         assert_eq!(Length::rounded_up(Duration::from_nanos(1)), Duration::from_millis(1));
     }
 
+    #[test]
+    fn readers_are_told_of_with_the_writers_whom_they_keep_waiting() {
+        let held = |label: Option<&str>, readers, waiting_writers| {
+            let (label, left) = (label.map(str::to_owned), Some(Duration::from_secs(9)));
+            Vote::Held { label, left, held_for: None, readers, waiting_writers }
+        };
+        let told = |vote: Vote| vote.to_string();
+        assert_eq!(told(held(None, 0, 2)), "held by another, up to 9s more");
+        assert_eq!(told(held(None, 1, 0)), "held by a reader, up to 9s more");
+        assert_eq!(told(held(Some("ada"), 1, 0)), "held by ada, a reader, up to 9s more");
+        let one = "held by ada and another reader, up to 9s more, and a writer waits";
+        assert_eq!(told(held(Some("ada"), 2, 1)), one);
+        let said = Summary(&reports(vec![held(None, 3, 0), held(Some("ada"), 4, 2)])).to_string();
+        let all = "2 of 2 nodes hold it for ada and 3 other readers for up to 9s more, and 2 \
+                   writers wait";
+        assert_eq!(said, all);
+    }
+
     fn reports(votes: Vec<Vote>) -> Vec<NodeReport> {
         let report = |(index, vote)| NodeReport { node: format!("n{index}").into(), vote };
         votes.into_iter().enumerate().map(report).collect()
@@ -525,6 +595,8 @@ mod tests {
             label: Some("worker-7".into()),
             left: Some(Duration::from_millis(left)),
             held_for: None,
+            readers: 0,
+            waiting_writers: 0,
         };
         let votes = vec![
             held(2_140),
@@ -546,7 +618,7 @@ mod tests {
         let label = Some(hostile.to_owned());
         let texts = |text: fn(Arc<str>) -> Vote| text(Arc::from(hostile));
         let votes = vec![
-            Vote::Held { label, left: None, held_for: None },
+            Vote::Held { label, left: None, held_for: None, readers: 0, waiting_writers: 0 },
             texts(Vote::Unreachable),
             texts(Vote::NoPermission),
             texts(Vote::Refused),

@@ -13,7 +13,8 @@ pub enum Meaning {
     Later,
     /// The node grants nothing for the time in the second word.
     Quarantine,
-    /// The node has no room for another waiter.
+    /// The lock is not free, and the node has no room for another waiter, or the lock none for
+    /// another reader.
     Full,
     /// The user may not do this.
     Forbidden,
@@ -101,7 +102,7 @@ pub(crate) const NOUPGRADE: Code = code(
     "no; release it first",
 );
 pub(crate) const READERSFULL: Code =
-    code("READERSFULL", Meaning::Later, "max-readers already hold the lock", "later");
+    code("READERSFULL", Meaning::Full, "max-readers already hold the lock", "later");
 /// The server's word for errors without a word of their own.
 pub const ERR: Code = code(
     "ERR",

@@ -101,6 +101,7 @@ fields! {
     Lapses = "lapses", |told| number(told.node.counts.lapses);
     Forgotten = "forgotten", |told| number(told.node.counts.forgotten);
     Waiters = "waiters", |told| number(told.node.waiters);
+    WaitingReaders = "waiting_readers", |told| number(told.node.waiting_readers);
     OldestWaiter = "oldest_waiter_ms", |told| number(told.node.oldest_waiter.get());
     HandedOver = "handed_over", |told| number(told.node.waits.count());
     Waits = "wait_ms", |told| summary(&told.node.waits);

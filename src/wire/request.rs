@@ -349,7 +349,8 @@ impl AcquireOptions<'_> {
 /// # Errors
 /// `BADARG`.
 pub fn acquire_options<'a>(options: &[&'a [u8]]) -> Result<AcquireOptions<'a>, Refusal> {
-    const ALLOWED: &str = "SHARED, LABEL label, WAIT ms, QUEUE ms TICKET ticket NOTIFY channel";
+    const ALLOWED: &str = "SHARED, LABEL label, and WAIT ms or QUEUE ms TICKET ticket NOTIFY \
+                           channel, each once";
     let bad =
         |given: &[u8], what| Refusal::BadArg { given: given.to_vec(), what, allowed: ALLOWED };
     let AcquireOptions { mut mode, mut label, mut waiting } = AcquireOptions::NONE;
@@ -405,7 +406,7 @@ pub fn release_options<'a>(options: &[&'a [u8]]) -> Result<Option<(Mode, Queue<'
     let bad = |given: &[u8], what| Refusal::BadArg {
         given: given.to_vec(),
         what,
-        allowed: "QUEUE ms TICKET ticket NOTIFY channel, or SHARED before it",
+        allowed: "nothing, or [SHARED] QUEUE ms TICKET ticket NOTIFY channel",
     };
     let (mode, rest) = mode(options);
     match (options, rest) {
@@ -489,7 +490,7 @@ fn fencing<'a>(options: &[&'a [u8]]) -> Result<Fencing<'a>, Refusal> {
     let bad = |given: &[u8]| Refusal::BadArg {
         given: given.to_vec(),
         what: "option",
-        allowed: "SHARED, FENCE f, FENCE f REPAIR, or FENCE f REPAIR LABEL label",
+        allowed: "[SHARED] [FENCE f [REPAIR [LABEL label]]], in this order",
     };
     match options {
         [] => Ok(Fencing::Keep),
@@ -569,8 +570,8 @@ mod tests {
             refusal(acquire(&[&[&b"t"[..], b"5"], options].concat(), LIMITS))
         };
         assert_eq!(parse(&[b"label", b"me"]), "");
-        let allowed =
-            "allowed: SHARED, LABEL label, WAIT ms, QUEUE ms TICKET ticket NOTIFY channel";
+        let allowed = "allowed: SHARED, LABEL label, and WAIT ms or QUEUE ms TICKET ticket NOTIFY \
+             channel, each once";
         assert_eq!(parse(&[b"NOW"]), format!("BADARG option 'NOW'; {allowed}"));
         assert_eq!(parse(&[b"LABEL"]), format!("BADARG option without a value 'LABEL'; {allowed}"));
         assert!(parse(&[b"LABEL", &[b'x'; 129]]).starts_with("BADARG label 'xxx"));

@@ -191,15 +191,9 @@ const FENCE_ARG: Arg = arg(
     "1 .. 9007199254740991",
     "Raises the counter, and the fence of the lease, to at least this.",
 );
-const SHARED: Arg = option(
-    keyword::SHARED,
-    arg(
-        "shared",
-        ArgKind::Keyword,
-        "",
-        "As a reader: any number of readers may hold the lock together, and no writer beside them.",
-    ),
-);
+const fn shared(meaning: &'static str) -> Arg {
+    option(keyword::SHARED, arg("shared", ArgKind::Keyword, "", meaning))
+}
 const QUEUE_ARGS: &[Arg] = &[
     word(
         keyword::QUEUE,
@@ -258,7 +252,10 @@ pub const COMMANDS: &[Command] = &[
             KEY,
             TOKEN,
             TTL,
-            SHARED,
+            shared(
+                "As a reader: any number of readers may hold the lock together, and no writer \
+                 beside them.",
+            ),
             option(keyword::LABEL, LABEL),
             Arg {
                 optional: true,
@@ -321,7 +318,13 @@ pub const COMMANDS: &[Command] = &[
         args: &[
             KEY,
             TOKEN,
-            Arg { optional: true, ..block("wait", &[SHARED, block("queue", QUEUE_ARGS)]) },
+            Arg {
+                optional: true,
+                ..block(
+                    "wait",
+                    &[shared("The ticket waits as a reader."), block("queue", QUEUE_ARGS)],
+                )
+            },
         ],
         replies: &[
             ("Integer 1", "Released."),
@@ -347,7 +350,7 @@ pub const COMMANDS: &[Command] = &[
             KEY,
             TOKEN,
             TTL,
-            SHARED,
+            shared("A writer becomes a reader, and lets other readers in; a reader stays one."),
             Arg {
                 name: "fencing",
                 kind: ArgKind::Block(&[

@@ -197,7 +197,25 @@ fn a_lost_lock_ends_the_whole_process_group_before_the_lease_does() {
     assert!(took < Duration::from_millis(3_950), "the lease may have ended: {took:?}");
     nodes.iter().for_each(Server::resume);
     let output = child.wait_with_output().unwrap();
-    assert_eq!(output.status.code(), Some(122), "{}", text(&output.stderr));
+    let said = text(&output.stderr);
+    assert_eq!(output.status.code(), Some(122), "{said}");
+    assert!(said.contains("without having been renewed: 3 of 3 nodes timed out"), "{said}");
+}
+
+#[test]
+fn a_writer_becomes_a_reader_by_token() {
+    let nodes = nodes(3);
+    let out = succeeds(&nodes, &["acquire", "job", "--json"]);
+    let token = out.split('"').skip_while(|word| *word != "token").nth(2).unwrap();
+    assert!(out.contains(",\"shared\":false,"), "{out}");
+    fails(&nodes, &["acquire", "job", "--shared"], 120);
+    assert!(succeeds(&nodes, &["extend", "job", token, "--shared"]).starts_with("valid for 29"));
+    let out = succeeds(&nodes, &["acquire", "job", "--shared", "--json"]);
+    assert!(out.contains("\"fence\":1,\"shared\":true,"), "{out}");
+    assert!(succeeds(&nodes, &["extend", "job", token, "--shared"]).starts_with("valid for 29"));
+    assert!(succeeds(&nodes, &["info", "job"]).contains("held, fence 1 by 2 readers"));
+    let shown = succeeds(&nodes, &["status"]);
+    assert!(shown.contains("2 readers (") && shown.contains(", ...)"), "{shown}");
 }
 
 #[test]
@@ -206,7 +224,7 @@ fn a_lease_is_taken_extended_looked_at_and_given_back_by_token() {
     let out = succeeds(&nodes, &["acquire", "job", "--label", "me", "--json"]);
     let (_, rest) = out.split_once("\"token\":\"").unwrap();
     let (token, rest) = rest.split_once('"').unwrap();
-    assert!(rest.starts_with(",\"fence\":1,\"validity_ms\":2"), "{out}");
+    assert!(rest.starts_with(",\"fence\":1,\"shared\":false,\"validity_ms\":2"), "{out}");
     assert_eq!(leases(&nodes, "job"), 3);
     assert!(succeeds(&nodes, &["info", "job"]).contains("held, fence 1 by me for"));
     let listed = succeeds(&nodes, &["list"]);

@@ -470,7 +470,7 @@ fn lock_holds_until_it_is_told_to_end_or_the_lock_is_lost() {
     wait_until("it holds the lock", || leases(&nodes, "job") == 3);
     succeeds(&nodes, &["release", "--force", "job"]);
     let output = holder.wait_with_output().unwrap();
-    assert_eq!(text(&output.stdout), "{\"name\":\"job\",\"fence\":2}\n");
+    assert_eq!(text(&output.stdout), "{\"name\":\"job\",\"fence\":2,\"shared\":false}\n");
     let said = text(&output.stderr);
     assert_eq!(output.status.code(), Some(122), "{said}");
     assert!(said.starts_with("{\"error\":\"lost\"") && said.contains("removed"), "{said}");

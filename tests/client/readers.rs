@@ -51,6 +51,11 @@ async fn readers_hold_a_lock_together_and_a_writer_holds_it_alone() {
     until("both hold it everywhere", || all_have(&nodes, "a", 2)).await;
     let error = two.try_acquire("a").await.unwrap_err();
     assert!(matches!(error, AcquireError::Held(_)), "{error}");
+    let waiting = in_line(two.acquire("a"), &nodes, "a", 1).await;
+    let error = one.acquire("a").shared().wait(Duration::ZERO).await.unwrap_err();
+    let (said, ahead) = (error.to_string(), ", and a writer waits");
+    assert!(said.contains("for 2 readers for up to") && said.contains(ahead), "{error}");
+    waiting.abort();
     first.release().await.unwrap();
     assert!(two.try_acquire("a").await.is_err());
     second.release().await.unwrap();
@@ -422,7 +427,10 @@ async fn a_lock_with_too_many_readers_says_so_and_can_be_waited_for() {
     let _two = locker.acquire("a").shared().await.unwrap();
     until("both read it", || all_have(&nodes, "a", 2)).await;
     let error = locker.acquire("a").shared().wait(millis(100)).await.unwrap_err();
-    assert!(error.is_retryable() && error.to_string().contains("READERSFULL"), "{error}");
+    assert!(matches!(error, AcquireError::Held(_)), "{error}");
+    let full = "3 of 3 nodes without a place (READERSFULL 2 readers already hold this lock; \
+                allowed: 2)";
+    assert!(error.to_string().contains(full), "{error}");
     let waiting = locker.acquire("a").shared().wait(Duration::from_secs(30)).into_future();
     let waiting = tokio::spawn(waiting);
     one.release().await.unwrap();

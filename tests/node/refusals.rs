@@ -21,7 +21,8 @@ fn refusals() -> Vec<(Vec<&'static [u8]>, String)> {
     let fence = |given| {
         format!("BADARG fence '{given}'; allowed: a whole number from 1 to 9007199254740991")
     };
-    let options = "SHARED, LABEL label, WAIT ms, QUEUE ms TICKET ticket NOTIFY channel";
+    let options =
+        "SHARED, LABEL label, and WAIT ms or QUEUE ms TICKET ticket NOTIFY channel, each once";
     let option = |given| format!("BADARG option '{given}'; allowed: {options}");
     let without = |given| format!("BADARG option without a value '{given}'; allowed: {options}");
     let second = |given| format!("BADARG second way to wait '{given}'; allowed: {options}");
@@ -35,7 +36,7 @@ fn refusals() -> Vec<(Vec<&'static [u8]>, String)> {
         format!("BADARG ticket '{given}'; allowed: {allowed}")
     };
     let fencing = |given| {
-        let allowed = "SHARED, FENCE f, FENCE f REPAIR, or FENCE f REPAIR LABEL label";
+        let allowed = "[SHARED] [FENCE f [REPAIR [LABEL label]]], in this order";
         format!("BADARG option '{given}'; allowed: {allowed}")
     };
     let wrong_type = "WRONGTYPE the key holds another kind of value; allowed: a lock, or no key";
@@ -93,14 +94,14 @@ fn refusals() -> Vec<(Vec<&'static [u8]>, String)> {
         }
         row(
             &[b"LOCK.RELEASE", b"A", b"WAIT", b"5"],
-            "BADARG option 'WAIT'; allowed: QUEUE ms TICKET ticket NOTIFY channel, or SHARED \
-             before it"
+            "BADARG option 'WAIT'; allowed: nothing, or [SHARED] QUEUE ms TICKET ticket NOTIFY \
+             channel"
                 .into(),
         );
         row(
             &[b"LOCK.RELEASE", b"A", b"SHARED"],
-            "BADARG option without QUEUE 'SHARED'; allowed: QUEUE ms TICKET ticket NOTIFY channel, \
-             or SHARED before it"
+            "BADARG option without QUEUE 'SHARED'; allowed: nothing, or [SHARED] QUEUE ms TICKET \
+             ticket NOTIFY channel"
                 .into(),
         );
         row(&[b"LOCK.EXTEND", b"A", b"9", b"FENCE"], fencing("FENCE"));

@@ -89,7 +89,7 @@ impl From<&NodeReport> for NodeVote {
         };
         match vote {
             Vote::Granted(fence) => said.fence = Some(fence.get()),
-            Vote::Held { label, left, held_for } => {
+            Vote::Held { label, left, held_for, .. } => {
                 (said.label, said.left, said.held_for) = (label.clone(), *left, *held_for);
             }
             // The others have no more than their text, and so will those that are still to come.

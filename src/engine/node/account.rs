@@ -101,6 +101,8 @@ pub struct NodeAccount {
     pub counts: Counts,
     /// How many wait, over all locks.
     pub waiters: u64,
+    /// How many of them wait as readers.
+    pub waiting_readers: u64,
     /// The longest wait of those first in their line.
     pub oldest_waiter: Millis,
     /// How long the waiters who were granted a lock had waited.
@@ -149,6 +151,7 @@ impl Node {
             held: self.tally().held(moved),
             counts: self.tally().counts,
             waiters: self.room(0).waiters as u64,
+            waiting_readers: self.waiting_readers() as u64,
             oldest_waiter: self.longest_wait(now),
             waits: self.waits().clone(),
             holds: self.tally().holds.clone(),

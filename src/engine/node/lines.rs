@@ -33,6 +33,8 @@ pub(super) struct Lines {
     leaving: VecDeque<(ConnectionId, BTreeSet<LockName>)>,
     /// How many wait.
     count: usize,
+    /// How many of them wait as readers.
+    reader_count: usize,
     /// How many lines there are.
     line_count: usize,
     /// How long the waiters who were granted a lock had waited.
@@ -110,6 +112,7 @@ impl Lines {
         sweep: Sweep::NONE,
         leaving: VecDeque::new(),
         count: 0,
+        reader_count: 0,
         line_count: 0,
         waits: Histogram::EMPTY,
         alarm_at: None,
@@ -124,6 +127,11 @@ impl Lines {
     /// How many wait.
     pub(super) fn count(&self) -> usize {
         self.count
+    }
+
+    /// How many of them wait as readers.
+    pub(super) fn reader_count(&self) -> usize {
+        self.reader_count
     }
 
     /// The earliest start of a wait, among those first in their line.
@@ -146,9 +154,10 @@ impl Lines {
     ) -> R {
         let known = self.lines.get_mut(&database).and_then(|names| names.get_mut(name));
         if let Some(watched) = known {
-            let before = watched.line.len();
+            let (before, readers) = (watched.line.len(), watched.line.readers());
             let result = work(&mut watched.line);
             self.count = self.count + watched.line.len() - before;
+            self.reader_count = self.reader_count + watched.line.readers() - readers;
             self.reindex(database, name);
             return result;
         }
@@ -156,6 +165,7 @@ impl Lines {
         let result = work(&mut watched.line);
         if !watched.line.is_empty() {
             self.count += watched.line.len();
+            self.reader_count += watched.line.readers();
             self.lines.entry(database).or_default().insert(name.into(), watched);
             self.line_count += 1;
             self.reindex(database, name);

@@ -176,6 +176,11 @@ impl Node {
         Room { waiters: self.lines.count(), max }
     }
 
+    /// How many wait at this node as readers.
+    pub fn waiting_readers(&self) -> usize {
+        self.lines.reader_count()
+    }
+
     /// The line of a lock, if anybody waits.
     pub fn line(&self, place: (u32, &[u8])) -> Option<&Line> {
         self.lines.line(place.0, place.1)
