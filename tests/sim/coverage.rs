@@ -41,6 +41,7 @@ const ALL: &[&str] = &[
     "node: repaired",
     "proof: states looked at",
     "reader: beside another",
+    "node: took requests for another",
     "release: confirmed",
     "release: no quorum",
     "release: not held",

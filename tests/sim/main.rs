@@ -247,6 +247,7 @@ fn judge(stage: &Stage, (calm_at, ended_at): (u64, u64)) -> Outcome {
     }
     reached.note_often("proof: states looked at", universe.shadow.states);
     reached.note_often("acquire: arrived after its connection", universe.late);
+    reached.note_often("node: took requests for another", universe.misled);
     Outcome {
         violations,
         reached: reached.clone(),
@@ -467,6 +468,11 @@ fn a_node_that_vouches_twice_is_caught() {
 fn clocks_that_differ_by_more_than_the_allowance_are_caught() {
     let change = |setup| Setup { ppm_max: 200_000, is_steady: true, ..stormy(Defect::None)(setup) };
     must_be_caught("fast clocks", change, OVERLAP);
+}
+
+#[test]
+fn a_server_that_votes_for_two_addresses_is_caught() {
+    must_be_caught("one server, two votes", stormy(Defect::HidesItsName), OVERLAP);
 }
 
 #[test]

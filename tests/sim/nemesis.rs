@@ -120,10 +120,11 @@ impl Nemesis {
                 self.net.cut(way);
                 None
             }
-            66..70 => {
+            66..69 => {
                 self.net.garble_next(way);
                 None
             }
+            69..70 => Some(self.mislead(node)),
             70..76 => {
                 net.change(|universe| universe.hung_until[node] = Instant::now() + length);
                 None
@@ -187,6 +188,23 @@ impl Nemesis {
                 net.cut(way);
             }
         }))
+    }
+
+    /// This address leads to another node for a while, whose own address leads nowhere soon after:
+    /// what that node has granted already may be asked of it again.
+    fn mislead(&mut self, address: usize) -> Recovery {
+        let node = self.random.random_range(0..self.setup.nodes);
+        let (pause, length) = (self.millis(0, 20), self.millis(20, 500));
+        let (net, programs) = (Arc::clone(&self.net), self.setup.programs);
+        Box::pin(async move {
+            net.lead(address, node);
+            sleep(pause).await;
+            let ways = (0..programs).map(|program| (program, node));
+            ways.clone().for_each(|way| net.set_refuses(way, node != address));
+            sleep(length).await;
+            net.lead(address, address);
+            ways.for_each(|way| net.set_refuses(way, false));
+        })
     }
 
     fn fall(&mut self) -> Fall {

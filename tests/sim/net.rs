@@ -2,7 +2,8 @@
 //!
 //! Within a connection bytes keep their order, as TCP has it; between connections, and so between
 //! nodes, anything may overtake. A request that is on its way when its connection breaks may arrive
-//! all the same: such an acquire or repair is noted, for nobody can take it back.
+//! all the same: such an acquire or repair is noted, for nobody can take it back. A program knows a
+//! node by its address, which may lead to another node for a while.
 
 use std::collections::BTreeSet;
 use std::io;
@@ -38,7 +39,7 @@ pub(crate) enum Flow {
     Discard,
 }
 
-/// The way from one program to one node.
+/// The way from one program to one address.
 #[derive(Debug, Default)]
 struct Way {
     requests: Flow,
@@ -62,6 +63,8 @@ struct Connection {
 #[derive(Clone, Debug)]
 struct Side {
     way: (usize, usize),
+    /// Where the address led when the connection was made.
+    node: usize,
     id: u64,
     /// What the node writes, and when it arrives.
     replies: UnboundedSender<(Instant, Vec<u8>)>,
@@ -76,6 +79,8 @@ pub(crate) struct Universe {
     /// Since when, and until when, nodes do not run.
     pub(crate) hung_until: Vec<Instant>,
     ways: Vec<Vec<Way>>,
+    /// The node that each address leads to.
+    leads_to: Vec<usize>,
     /// How many connections there have been.
     connections: u64,
     delay_ms: u64,
@@ -88,6 +93,8 @@ pub(crate) struct Universe {
     pub(crate) shadow: Shadow,
     /// Acquires and repairs that arrived after their connection had broken.
     pub(crate) late: u64,
+    /// Requests that arrived at another node than they were for.
+    pub(crate) misled: u64,
     /// What happened, in order: two runs of one seed must agree.
     pub(crate) trace: u64,
     began_at: Instant,
@@ -143,14 +150,25 @@ impl Universe {
         self.shadow.judge(name, views);
     }
 
-    /// Notes whose lease nobody may be able to take back any more. `is_broken`: the request has
+    /// Notes whose lease nobody may be able to take back any more. `is_late`: the request has
     /// arrived after its connection had broken.
-    fn note_stranded(&mut self, request: &Request<'_>, reply: &Reply, is_broken: bool) {
+    fn note_stranded(&mut self, side: &Side, request: &Request<'_>, reply: &Reply) {
+        let is_late = side.is_broken.load(Ordering::Relaxed);
+        let is_misled = side.node != side.way.1;
         match request {
+            // What was to be done at one node was done at another.
+            Request::Acquire { token, .. }
+            | Request::Extend { token, .. }
+            | Request::Release { token, .. }
+                if is_misled =>
+            {
+                self.stranded.insert(token.to_vec());
+                self.misled += 1;
+            }
             // Both may begin a lease, behind whose back the release went another way.
             Request::Acquire { token, .. }
             | Request::Extend { token, fencing: Fencing::Repair { .. }, .. }
-                if is_broken =>
+                if is_late =>
             {
                 self.stranded.insert(token.to_vec());
                 self.late += 1;
@@ -193,6 +211,7 @@ impl Net {
             random: StdRng::seed_from_u64(seed ^ 0x006e_6574),
             hung_until: vec![Instant::now(); nodes.len()],
             shadow: Shadow::new(nodes.len()),
+            leads_to: (0..nodes.len()).collect(),
             nodes,
             ways,
             connections: 0,
@@ -201,6 +220,7 @@ impl Net {
             overtakes,
             stranded: BTreeSet::new(),
             late: 0,
+            misled: 0,
             began_at: Instant::now(),
             trace: 0xcbf2_9ce4_8422_2325,
             requests: 0,
@@ -265,7 +285,7 @@ impl Net {
                     connection.executor.abort();
                     // A node may not be told that somebody has gone.
                     if universe.random.random_bool(0.8) {
-                        universe.nodes[node].hang_up(connection.side.id);
+                        universe.nodes[connection.side.node].hang_up(connection.side.id);
                     }
                 }
             }
@@ -276,8 +296,9 @@ impl Net {
     /// tells the other side.
     pub(crate) fn drop_connections(self: &Arc<Self>, node: usize, silent: bool) {
         self.change(|universe| {
-            for ways in &mut universe.ways {
-                for connection in std::mem::take(&mut ways[node].connections) {
+            for way in universe.ways.iter_mut().flatten() {
+                let of_node = |connection: &mut Connection| connection.side.node == node;
+                for connection in way.connections.extract_if(.., of_node) {
                     connection.side.is_broken.store(true, Ordering::Relaxed);
                     connection.executor.abort();
                     if !silent {
@@ -289,19 +310,31 @@ impl Net {
         });
     }
 
+    /// New connections to this address lead to this node from now on; the others break.
+    pub(crate) fn lead(self: &Arc<Self>, address: usize, node: usize) {
+        let programs = self.change(|universe| {
+            universe.leads_to[address] = node;
+            universe.ways.len()
+        });
+        (0..programs).for_each(|program| self.cut((program, address)));
+    }
+
     /// Ends all trouble on all ways.
     pub(crate) fn heal(self: &Arc<Self>) {
         let mut cut = Vec::new();
         self.change(|universe| {
             for (program, ways) in universe.ways.iter_mut().enumerate() {
-                for (node, way) in ways.iter_mut().enumerate() {
-                    if way.requests == Flow::Discard || way.replies == Flow::Discard {
-                        cut.push((program, node));
+                for (address, way) in ways.iter_mut().enumerate() {
+                    let leads_elsewhere = universe.leads_to[address] != address;
+                    let flows = [way.requests, way.replies];
+                    if leads_elsewhere || flows.contains(&Flow::Discard) {
+                        cut.push((program, address));
                     }
                     (way.requests, way.replies) = (Flow::Pass, Flow::Pass);
                     (way.refuses, way.slow) = (false, Duration::ZERO);
                 }
             }
+            universe.leads_to = (0..universe.nodes.len()).collect();
         });
         for way in cut {
             self.cut(way);
@@ -345,19 +378,20 @@ impl Net {
             // Nobody answers, ever: whoever connects has to lose patience.
             std::future::pending::<()>().await;
         }
-        let refuses = {
+        let (node, refuses) = {
             let universe = self.universe();
-            universe.ways[way.0][way.1].refuses || !universe.nodes[way.1].is_up
+            let node = universe.leads_to[way.1];
+            (node, universe.ways[way.0][way.1].refuses || !universe.nodes[node].is_up)
         };
         if refuses {
             return Err(io::ErrorKind::ConnectionRefused.into());
         }
         let (client, server) = duplex(1 << 16);
-        self.accept(way, server);
+        self.accept(way, node, server);
         Ok(Box::new(client))
     }
 
-    fn accept(self: &Arc<Self>, way: (usize, usize), server: DuplexStream) {
+    fn accept(self: &Arc<Self>, way: (usize, usize), node: usize, server: DuplexStream) {
         let (reading, writing) = split(server);
         let (requests, due) = unbounded_channel();
         let (replies, answered) = unbounded_channel();
@@ -367,7 +401,7 @@ impl Net {
             universe.connections += 1;
             universe.connections
         };
-        let side = Side { way, id, replies, is_broken };
+        let side = Side { way, node, id, replies, is_broken };
         let reader = tokio::spawn(Arc::clone(self).read(side.clone(), reading, requests));
         let executor = tokio::spawn(Arc::clone(self).execute(side.clone(), due));
         let writer = tokio::spawn(Arc::clone(self).write(way, writing, answered));
@@ -413,8 +447,8 @@ impl Net {
         side: Side,
         mut due: UnboundedReceiver<(Instant, Vec<Vec<u8>>)>,
     ) {
-        let way = side.way;
-        let run = self.universe().nodes[way.1].run;
+        let (way, node) = (side.way, side.node);
+        let run = self.universe().nodes[node].run;
         // Where a part of a stream is lost, nothing behind it arrives either.
         let mut is_lost = false;
         while let Some((arrives_at, args)) = due.recv().await {
@@ -431,14 +465,14 @@ impl Net {
             if is_lost {
                 continue;
             }
-            self.wait_while_hung(way.1).await;
+            self.wait_while_hung(node).await;
             self.carry_out(&side, run, &args);
         }
         if is_lost {
             return;
         }
-        self.wait_while_hung(way.1).await;
-        self.tend(way.1, run, |node| node.hang_up(side.id));
+        self.wait_while_hung(node).await;
+        self.tend(node, run, |node| node.hang_up(side.id));
     }
 
     /// Does something to a node that runs, unless it has been started anew.
@@ -458,12 +492,11 @@ impl Net {
                 continue;
             }
             universe.note(&bytes);
-            for program in 0..universe.ways.len() {
-                let arrives_at = Instant::now() + universe.delay((program, number));
-                let connections = &universe.ways[program][number].connections;
-                for called in connections.iter().filter(|called| called.side.id == connection) {
-                    let _ = called.side.replies.send((arrives_at, bytes.clone()));
-                }
+            let connections = universe.ways.iter().flatten().flat_map(|way| &way.connections);
+            let called = connections.map(|other| &other.side).find(|side| side.id == connection);
+            if let Some(side) = called.cloned() {
+                let arrives_at = Instant::now() + universe.delay(side.way);
+                let _ = side.replies.send((arrives_at, bytes.clone()));
             }
         }
         let node = &mut universe.nodes[number];
@@ -481,9 +514,9 @@ impl Net {
     }
 
     fn carry_out(self: &Arc<Self>, side: &Side, run: u64, args: &[Vec<u8>]) {
-        let way = side.way;
+        let (way, number) = (side.way, side.node);
         let mut universe = self.universe();
-        let node = &mut universe.nodes[way.1];
+        let node = &mut universe.nodes[number];
         if !node.is_up || node.run != run {
             return;
         }
@@ -499,12 +532,11 @@ impl Net {
         if let Some(Ok((name, request))) = Request::parse(&slices, Limits::FACTS)
             && let Ok(Some((reply, _))) = resp::read(&reply)
         {
-            universe.follow(way.1, (name, &request), &reply);
-            let is_broken = side.is_broken.load(Ordering::Relaxed);
-            universe.note_stranded(&request, &reply, is_broken);
+            universe.follow(number, (name, &request), &reply);
+            universe.note_stranded(side, &request, &reply);
         }
         // To a subscriber itself, what is published goes before the reply.
-        self.attend(&mut universe, way.1);
+        self.attend(&mut universe, number);
         let answered_at = Instant::now() + universe.delay(way);
         let garbles = &mut universe.ways[way.0][way.1].garbles_next;
         let reply = if std::mem::take(garbles) { b"what?\r\n".to_vec() } else { reply };
@@ -537,7 +569,7 @@ impl Flow {
     }
 }
 
-/// How a program reaches a node.
+/// How a program reaches an address.
 #[derive(Debug)]
 pub(crate) struct Dialler {
     pub(crate) net: Arc<Net>,

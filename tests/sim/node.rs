@@ -60,6 +60,8 @@ pub(crate) enum Defect {
     ReleasesAllReaders,
     /// Readers pass those who stand in line.
     LetsReadersPass,
+    /// It does not say which server it is.
+    HidesItsName,
 }
 
 /// What a node keeps through a crash.
@@ -494,6 +496,7 @@ impl Node {
         let version = if has_lines { Version::Resp3 } else { Version::Resp2 };
         let said = match (args[0], self.misfit) {
             (b"PING", _) => Ok(text("PONG")),
+            (b"INFO", _) if self.defect == Defect::HidesItsName => Ok(text("# Server\r\n")),
             (b"INFO", _) => {
                 let (number, run) = (self.number, self.run);
                 Ok(text(format!("# Server\r\nrun_id:{number:08x}{run:032x}\r\n")))
