@@ -120,7 +120,10 @@ impl Command {
 
     /// Whether a node is to be asked over TLS.
     pub(super) fn is_tls(&self) -> bool {
-        let is_tls = |url: &String| url.starts_with("rediss:") || url.starts_with("valkeys:");
+        let is_tls = |url: &String| {
+            let scheme = url.trim().split([':', '+']).next();
+            matches!(scheme, Some("rediss" | "valkeys"))
+        };
         self.connection().is_some_and(|connection| connection.nodes.iter().any(is_tls))
     }
 
@@ -144,7 +147,8 @@ impl Command {
 
 #[derive(Debug, Args)]
 pub(super) struct Connection {
-    /// Redis URLs of the nodes, separated by commas
+    /// Redis URLs of the nodes, separated by commas: redis://host:port, rediss:// (TLS), unix://,
+    /// or redis+sentinel://host:port,host:port/group for the master of a group under Sentinel
     #[arg(
         long,
         value_name = "URL,...",
@@ -352,7 +356,11 @@ pub(super) struct Nodes {
     /// Number of nodes
     #[arg(long, default_value_t = 5, value_parser = count, allow_hyphen_values = true)]
     pub(super) count: u8,
-    /// Port of the first node; the others have the next ones [default: ports that are free]
+    /// Start one node instead: a master with two replicas, and three Sentinels that watch them
+    #[arg(long, conflicts_with = "count")]
+    pub(super) sentinel: bool,
+
+    /// Port of the first server; the others have the next ones [default: ports that are free]
     #[arg(long, value_parser = port, allow_hyphen_values = true)]
     pub(super) port: Option<u16>,
 }

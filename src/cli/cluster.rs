@@ -17,7 +17,7 @@ use super::args::{Cluster, Nodes};
 use super::failure::{Failure, warn};
 use super::signals::Signals;
 use super::{out, tie};
-use crate::client::{Locker, NodeReport, Vote};
+use crate::client::{Length, Locker, NodeReport, Vote};
 
 /// How long a node may take to answer after its start.
 const START_MAX: Duration = Duration::from_secs(10);
@@ -27,27 +27,68 @@ const ASK_EVERY: Duration = Duration::from_millis(10);
 const LOOK_EVERY: Duration = Duration::from_millis(200);
 /// How many lines of a log are shown.
 const LAST_LINES: usize = 2;
+/// What the local Sentinels call their group.
+const GROUP: &str = "mymaster";
+/// How many Sentinels watch it, and how many of them call it down.
+const SENTINELS: u16 = 3;
+const SENTINELS_NEEDED: u16 = 2;
+/// How many replicas its master has.
+const REPLICAS: u16 = 2;
+/// The longest ttl there, for which a promoted node waits: the default of `--ttl`.
+const MAX_TTL: Duration = Duration::from_secs(30);
+/// A server is down that has not answered Sentinel for this long.
+const DOWN_AFTER: Duration = Duration::from_secs(2);
+
+/// What the servers are to each other.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Layout {
+    /// So many nodes that know nothing of each other.
+    Apart(u16),
+    /// One node: a master, its replicas and their Sentinels, in this order.
+    Sentinel,
+}
+
+impl Layout {
+    /// How many servers there are.
+    const fn count(self) -> u16 {
+        match self {
+            Layout::Apart(count) => count,
+            Layout::Sentinel => 1 + REPLICAS + SENTINELS,
+        }
+    }
+
+    const fn is_sentinel(self, index: usize) -> bool {
+        match self {
+            Layout::Apart(_) => false,
+            Layout::Sentinel => index > REPLICAS as usize,
+        }
+    }
+
+    /// What the servers are called together.
+    fn words(self) -> String {
+        match self {
+            Layout::Apart(1) => "1 node".to_owned(),
+            Layout::Apart(count) => format!("{count} nodes"),
+            Layout::Sentinel => {
+                format!("a master, {REPLICAS} replicas and {SENTINELS} Sentinels")
+            }
+        }
+    }
+}
 
 pub(super) async fn nodes(args: Nodes) -> Result<(), Failure> {
     let mut signals = Signals::new()?;
-    let mut cluster = LocalNodes::prepare(&args.cluster, args.count.into(), args.port)?;
+    let layout = if args.sentinel { Layout::Sentinel } else { Layout::Apart(args.count.into()) };
+    let mut cluster = LocalNodes::prepare(&args.cluster, layout, args.port)?;
     cluster.start_all()?;
-    let locker = Locker::builder().nodes(cluster.urls()).allow_even_nodes().build()?;
+    let servers = Locker::builder().nodes(cluster.servers()).without_line();
+    let locker = servers.allow_even_nodes().build()?;
     tokio::select! {
         answering = answering(&locker, &mut cluster) => answering?,
         // They may take long, and are wanted no more.
         signal = signals.next() => return Err(Failure::interrupted(signal)),
     }
-    let (count, folder) = (cluster.nodes.len(), cluster.folder.display());
-    let what = if count == 1 { "1 node" } else { &*format!("{count} nodes") };
-    let mut lines = vec![
-        format!("{what} in {folder}; Ctrl-C ends {}", if count == 1 { "it" } else { "them" }),
-        format!("export LOCKMOD_NODES={}", cluster.urls().join(",")),
-    ];
-    if count.is_multiple_of(2) {
-        lines.push("an even number of nodes: every command needs --even".to_owned());
-    }
-    out::lines(lines)?;
+    out::lines(cluster.welcome())?;
     tokio::select! {
         ended = cluster.attend() => ended,
         _ = signals.next() => {
@@ -62,9 +103,10 @@ pub(super) async fn nodes(args: Nodes) -> Result<(), Failure> {
 /// # Errors
 /// As soon as one has ended, and if they do not answer in time; with what the server says.
 pub(super) async fn answering(locker: &Locker, cluster: &mut LocalNodes) -> Result<(), Failure> {
-    let (count, deadline) = (cluster.nodes.len(), Instant::now() + START_MAX);
+    let deadline = Instant::now() + START_MAX;
     loop {
         let reports = locker.settle().await;
+        let count = reports.len();
         let answering = reports.iter().filter(|report| report.vote == Vote::Confirmed).count();
         if answering >= count {
             return Ok(());
@@ -90,6 +132,7 @@ pub(super) struct LocalNodes {
     pub(super) folder: PathBuf,
     server: PathBuf,
     module: PathBuf,
+    layout: Layout,
     pub(super) nodes: Vec<Node>,
 }
 
@@ -102,7 +145,7 @@ impl LocalNodes {
     /// Chooses the ports: from `first` on, or those that are free.
     pub(super) fn prepare(
         args: &Cluster,
-        count: u16,
+        layout: Layout,
         first: Option<u16>,
     ) -> Result<LocalNodes, Failure> {
         let module = match &args.module {
@@ -117,7 +160,7 @@ impl LocalNodes {
             })?,
         };
         // All at once, so that no two get the same one.
-        let listeners: Vec<TcpListener> = (0..count)
+        let listeners: Vec<TcpListener> = (0..layout.count())
             .map(|index| listen(first.map_or(Some(0), |first| first.checked_add(index))))
             .collect::<Result<_, _>>()?;
         let node = |listener: &TcpListener| {
@@ -128,11 +171,47 @@ impl LocalNodes {
         fs::create_dir(&folder).map_err(|error| {
             Failure::new(Failure::FAILED, format!("cannot make {}: {error}", folder.display()))
         })?;
-        Ok(LocalNodes { folder, server: args.server.clone(), module, nodes })
+        Ok(LocalNodes { folder, server: args.server.clone(), module, layout, nodes })
     }
 
+    /// The URLs of the nodes.
     pub(super) fn urls(&self) -> Vec<String> {
+        let place = |node: &Node| format!("127.0.0.1:{}", node.port);
+        match self.layout {
+            Layout::Apart(_) => self.servers(),
+            Layout::Sentinel => {
+                let sentinels = self.nodes[1 + usize::from(REPLICAS)..].iter().map(place);
+                let sentinels = sentinels.collect::<Vec<_>>().join(",");
+                vec![format!("redis+sentinel://{sentinels}/{GROUP}")]
+            }
+        }
+    }
+
+    /// The URLs of all servers, Sentinels too.
+    fn servers(&self) -> Vec<String> {
         self.nodes.iter().map(|node| format!("redis://127.0.0.1:{}", node.port)).collect()
+    }
+
+    /// What is said when all are there.
+    fn welcome(&self) -> Vec<String> {
+        let (count, folder) = (self.nodes.len(), self.folder.display());
+        let them = if count == 1 { "it" } else { "them" };
+        let mut lines = vec![
+            format!("{} in {folder}; Ctrl-C ends {them}", self.layout.words()),
+            format!("export LOCKMOD_NODES={}", self.urls().join(",")),
+        ];
+        match self.layout {
+            Layout::Apart(_) if count.is_multiple_of(2) => {
+                lines.push("an even number of nodes: every command needs --even".to_owned());
+            }
+            Layout::Apart(_) => {}
+            Layout::Sentinel => lines.push(format!(
+                "redis-cli -p {} SHUTDOWN ends the master; the next one grants nothing for {}",
+                self.nodes[0].port,
+                Length(MAX_TTL)
+            )),
+        }
+        lines
     }
 
     pub(super) fn start_all(&mut self) -> Result<(), Failure> {
@@ -140,26 +219,58 @@ impl LocalNodes {
     }
 
     pub(super) fn start(&mut self, index: usize) -> Result<(), Failure> {
-        let node = &mut self.nodes[index];
         let folder = folder_of(&self.folder, index);
         fs::create_dir_all(&folder)?;
-        let port = node.port.to_string();
         // What comes before there is a log: complaints about settings, or another program's words.
         let words = File::create(words_of(&folder))?;
-        let mut arguments: Vec<OsString> = ["--bind", "127.0.0.1", "--port", &port, "--save", ""]
-            .into_iter()
-            .chain(["--appendonly", "yes", "--appendfsync", "always", "--dir"])
-            .map(OsString::from)
-            .collect();
-        arguments.extend([folder.clone().into(), "--logfile".into(), log_of(&folder).into()]);
-        arguments.extend(["--loadmodule".into(), self.module.clone().into()]);
+        let arguments = match self.layout.is_sentinel(index) {
+            true => self.of_sentinel(index, &folder)?,
+            false => self.of_server(index, &folder),
+        };
         let process = spawn(&self.server, &arguments, &words).map_err(|error| {
             let server = self.server.display();
             let text = format!("cannot start {server}: {error}; --server names the server");
             Failure::new(Failure::FAILED, text)
         })?;
-        node.process = Some(process);
+        self.nodes[index].process = Some(process);
         Ok(())
+    }
+
+    /// The arguments of a server with the module.
+    fn of_server(&self, index: usize, folder: &Path) -> Vec<OsString> {
+        let port = self.nodes[index].port.to_string();
+        let mut arguments: Vec<OsString> = ["--bind", "127.0.0.1", "--port", &port, "--save", ""]
+            .into_iter()
+            .chain(["--appendonly", "yes", "--appendfsync", "always", "--dir"])
+            .map(OsString::from)
+            .collect();
+        arguments.extend([folder.into(), "--logfile".into(), log_of(folder).into()]);
+        if self.layout == Layout::Sentinel && index > 0 {
+            let master = format!("127.0.0.1 {}", self.nodes[0].port);
+            arguments.extend(["--replicaof".into(), master.into()]);
+        }
+        arguments.extend(["--loadmodule".into(), self.module.clone().into()]);
+        if self.layout == Layout::Sentinel {
+            arguments.extend(["max-ttl".into(), MAX_TTL.as_millis().to_string().into()]);
+        }
+        arguments
+    }
+
+    /// The arguments of a Sentinel: one file, into which it writes.
+    fn of_sentinel(&self, index: usize, folder: &Path) -> Result<Vec<OsString>, Failure> {
+        let (file, down_after) = (folder.join("sentinel.conf"), DOWN_AFTER.as_millis());
+        let text = format!(
+            "bind 127.0.0.1\nport {}\ndir {folder:?}\nlogfile {:?}\n\
+             sentinel monitor {GROUP} 127.0.0.1 {} {SENTINELS_NEEDED}\n\
+             sentinel down-after-milliseconds {GROUP} {down_after}\n\
+             sentinel failover-timeout {GROUP} {}\n",
+            self.nodes[index].port,
+            log_of(folder),
+            self.nodes[0].port,
+            down_after * 5
+        );
+        fs::write(&file, text)?;
+        Ok(vec![file.into(), "--sentinel".into()])
     }
 
     /// Kills a node, as a power failure would.
@@ -191,10 +302,12 @@ impl LocalNodes {
             sleep(LOOK_EVERY).await;
             while let Some((index, status)) = self.first_ended()? {
                 let log = log_of(&folder_of(&self.folder, index));
+                let what = if self.layout.is_sentinel(index) { "Sentinel" } else { "node" };
                 let node = &mut self.nodes[index];
                 node.process = None;
                 let (port, log) = (node.port, log.display());
-                warn(format_args!("node 127.0.0.1:{port} has ended ({status}): see {log}"), false);
+                let text = format!("{what} 127.0.0.1:{port} has ended ({status}): see {log}");
+                warn(text, false);
             }
         }
         Err(Failure::new(Failure::FAILED, "no node is left"))

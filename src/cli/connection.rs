@@ -5,7 +5,7 @@ use std::time::Duration;
 use super::args::{Claim, Connection};
 use super::failure::{Failure, source_of_nodes};
 use super::values::{TTL_MAX, Typed};
-use crate::client::{Length, Locker, LockerBuilder, TIMEOUTS_PER_TTL};
+use crate::client::{Length, Locker, LockerBuilder, TIMEOUTS_PER_TTL, joined};
 
 impl Claim {
     /// The settings of a command that acquires the lock.
@@ -53,8 +53,9 @@ impl Connection {
     }
 
     fn settings(&self) -> Result<LockerBuilder, Failure> {
-        self.check_commas()?;
-        let mut builder = Locker::builder().nodes(self.nodes.iter().map(|url| url.trim()));
+        let nodes = joined(self.nodes.iter().cloned());
+        check_commas(&nodes)?;
+        let mut builder = Locker::builder().nodes(nodes.iter().map(|url| url.trim()));
         if self.even {
             builder = builder.allow_even_nodes();
         }
@@ -72,20 +73,19 @@ impl Connection {
         }
         Ok(builder)
     }
+}
 
-    /// Refuses what looks like several nodes where one is expected: the general reader of URLs
-    /// would find fault with a port.
-    fn check_commas(&self) -> Result<(), Failure> {
-        let is_list = |url: &String| {
-            url.trim().contains(char::is_whitespace) || url.matches("://").count() > 1
-        };
-        let Some(place) = self.nodes.iter().position(is_list) else { return Ok(()) };
-        let text = format!(
-            "node {} of {} looks like several: write a comma between two nodes, and nothing else, \
-             as redis://a:7001,redis://b:7001",
-            place + 1,
-            source_of_nodes()
-        );
-        Err(Failure::usage(text))
-    }
+/// Refuses what looks like several nodes where one is expected: the general reader of URLs would
+/// find fault with a port.
+fn check_commas(nodes: &[String]) -> Result<(), Failure> {
+    let is_list =
+        |url: &String| url.trim().contains(char::is_whitespace) || url.matches("://").count() > 1;
+    let Some(place) = nodes.iter().position(is_list) else { return Ok(()) };
+    let text = format!(
+        "node {} of {} looks like several: write a comma between two nodes, and nothing else, as \
+         redis://a:7001,redis://b:7001",
+        place + 1,
+        source_of_nodes()
+    );
+    Err(Failure::usage(text))
 }

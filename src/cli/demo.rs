@@ -5,7 +5,7 @@ use std::time::Duration;
 use tokio::time::Instant;
 
 use super::args::Demo;
-use super::cluster::{LocalNodes, answering};
+use super::cluster::{Layout, LocalNodes, answering};
 use super::failure::Failure;
 use super::out;
 use crate::client::{AcquireError, Guard, Locker};
@@ -55,7 +55,7 @@ impl Teller {
 
 pub(super) async fn demo(args: Demo) -> Result<(), Failure> {
     let mut teller = Teller { start: Instant::now(), fences: Vec::new() };
-    let mut cluster = LocalNodes::prepare(&args.cluster, 5, None)?;
+    let mut cluster = LocalNodes::prepare(&args.cluster, Layout::Apart(5), None)?;
     cluster.start_all()?;
     let locker = |label: &str| -> Result<Locker, Failure> {
         let builder = Locker::builder().nodes(cluster.urls()).label(label);

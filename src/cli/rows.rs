@@ -31,7 +31,10 @@ pub(super) enum Health {
 
 /// A node's row.
 pub(super) fn node(survey: &Survey, node: &NodeSurvey) -> (Health, [String; 7]) {
-    let name = shown(node.node.as_bytes());
+    let name = match &node.master {
+        Some(master) => shown(format!("{} at {master}", node.node).as_bytes()),
+        None => shown(node.node.as_bytes()),
+    };
     let status = match &node.status {
         Ok(status) => status,
         Err(vote) => {

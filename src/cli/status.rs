@@ -141,8 +141,9 @@ fn node_json(survey: &Survey, node: &NodeSurvey) -> Json {
                 ("fence_lag", Json::Number(survey.fence_lag(status))),
                 ("fence_too_high", Json::Bool(survey.is_too_high(status))),
             ]);
-            // Only of a replica.
-            fields.extend(status.master.as_ref().map(|master| ("master", Json::text(master))));
+            // Only of a replica, and of a group under Sentinel.
+            let master = status.master.as_deref().or(node.master.as_deref());
+            fields.extend(master.map(|master| ("master", Json::text(master))));
         }
         Err(vote) => fields.push(("error", Json::text(vote.to_string()))),
     }

@@ -16,7 +16,9 @@ use tokio::net::{TcpStream, UnixStream};
 use tokio_rustls::rustls;
 
 use super::inbox::{NoReply, ServerId};
-use super::node_url::{self, Location, NodeUrl};
+#[cfg(test)]
+use super::node_url;
+use super::node_url::{Location, NodeUrl};
 use super::packet::Packet;
 use super::printable::plain;
 use super::tls;
@@ -34,6 +36,8 @@ pub(super) struct Address {
     tls: Option<Arc<rustls::ClientConfig>>,
     /// Nothing is listened to.
     is_deaf: bool,
+    /// A replica is not what is looked for there.
+    must_be_master: bool,
 }
 
 /// How a node is reached.
@@ -69,23 +73,28 @@ pub trait Dial: fmt::Debug + Send + Sync {
 }
 
 impl Address {
-    /// Reads a URL.
-    ///
-    /// # Errors
-    /// What is wrong with it, without its password.
-    pub(super) fn parse(url: &str) -> Result<Address, String> {
-        let url = node_url::read(url)?;
-        let name = match &url.place {
-            Location::Tcp { host, port, .. } if host.contains(':') => format!("[{host}]:{port}"),
-            Location::Tcp { host, port, .. } => format!("{host}:{port}"),
-            Location::Unix(path) => path.display().to_string(),
-        };
-        Ok(Address { name: name.into(), way: Way::Url(url), tls: None, is_deaf: false })
+    /// The server that a URL names.
+    pub(super) fn of(url: NodeUrl) -> Address {
+        Address::new(url.place.to_string().into(), Way::Url(url))
     }
 
     /// A node that is reached in a way of its own.
     pub(super) fn dialled(name: Arc<str>, dial: Arc<dyn Dial>) -> Address {
-        Address { name, way: Way::Dialled(dial), tls: None, is_deaf: false }
+        Address::new(name, Way::Dialled(dial))
+    }
+
+    const fn new(name: Arc<str>, way: Way) -> Address {
+        Address { name, way, tls: None, is_deaf: false, must_be_master: false }
+    }
+
+    /// The server at this place, which must be a master, with the login and all else of this one.
+    pub(super) fn master_at(&self, place: Location) -> Address {
+        let name = Arc::from(place.to_string());
+        let way = match &self.way {
+            Way::Url(url) => Way::Url(NodeUrl { place, ..url.clone() }),
+            Way::Dialled(dial) => Way::Dialled(Arc::clone(dial)),
+        };
+        Address { name, way, must_be_master: true, ..self.clone() }
     }
 
     /// A random number from 0 to 1.
@@ -129,8 +138,20 @@ impl Address {
                 port == port2 && (host == host2 || (is_loopback(host) && is_loopback(host2)))
             }
             (Location::Unix(path), Location::Unix(path2)) => path == path2,
-            (Location::Tcp { .. } | Location::Unix(_), _) => false,
+            (Location::Tcp { .. } | Location::Unix(_) | Location::Sentinels { .. }, _) => false,
         }
+    }
+
+    /// Connects and logs in, for something else than locks.
+    ///
+    /// # Errors
+    /// Why that was not possible. There is no time limit in here.
+    pub(super) async fn enter(&self) -> Result<Box<dyn Stream>, NoReply> {
+        let mut stream = self.open().await.map_err(broken)?;
+        if let Way::Url(url) = &self.way {
+            log_in_by(&mut stream, url).await?;
+        }
+        Ok(stream)
     }
 
     /// Connects, logs in, selects the database, and listens to `channel`.
@@ -156,6 +177,9 @@ impl Address {
         let said = exchange(&mut stream, &[hello]).await?;
         let is_resp3 = matches!(said[..], [Reply::Map(_) | Reply::List(_)]);
         let mut asked = vec![Packet::new(&[b"PING"]), Packet::new(&[b"INFO", b"server"])];
+        if self.must_be_master {
+            asked.push(Packet::new(&[b"ROLE"]));
+        }
         // Without RESP3 a subscribed connection would carry no commands.
         if is_resp3 && !self.is_deaf {
             asked.push(Packet::new(&[b"SUBSCRIBE", channel]));
@@ -165,7 +189,10 @@ impl Address {
             is_alive(text)?;
         }
         let server = replies.get(1).and_then(server_of);
-        let hears = matches!(replies.get(2), Some(Reply::Push(_)));
+        if self.must_be_master && replies.get(2).is_some_and(is_replica) {
+            return Err(NoReply::Unavailable("it is a replica".into()));
+        }
+        let hears = matches!(replies.last(), Some(Reply::Push(_)));
         Ok(Login { stream, server, hears })
     }
 
@@ -176,6 +203,8 @@ impl Address {
         };
         match &url.place {
             Location::Unix(path) => Ok(Box::new(UnixStream::connect(path).await?)),
+            // Whoever knows the group has asked its Sentinels.
+            Location::Sentinels { .. } => Err(io::ErrorKind::Unsupported.into()),
             Location::Tcp { host, port, .. } => {
                 let stream = TcpStream::connect((host.as_str(), *port)).await?;
                 stream.set_nodelay(true)?;
@@ -237,16 +266,24 @@ async fn exchange(
     stream: &mut Box<dyn Stream>,
     commands: &[Packet],
 ) -> Result<Vec<Reply>, NoReply> {
+    exchange_by(&mut Reader::default(), stream, commands).await
+}
+
+/// The same for a connection of which more will be read.
+pub(super) async fn exchange_by(
+    reader: &mut Reader,
+    stream: &mut Box<dyn Stream>,
+    commands: &[Packet],
+) -> Result<Vec<Reply>, NoReply> {
     let bytes: Vec<u8> = commands.iter().flat_map(|command| command.bytes()).copied().collect();
     let written = async {
         stream.write_all(&bytes).await?;
         stream.flush().await
     };
     let written = written.await;
-    let mut reader = Reader::default();
     let mut replies = Vec::with_capacity(commands.len());
     loop {
-        while let Some(reply) = next_reply(&mut reader)? {
+        while let Some(reply) = next_reply(reader)? {
             replies.push(reply);
             if replies.len() == commands.len() {
                 return Ok(replies);
@@ -287,6 +324,12 @@ fn server_of(info: &Reply) -> Option<ServerId> {
     text.lines().find_map(|line| line.strip_prefix("run_id:")).and_then(ServerId::of)
 }
 
+/// Whether this is what a replica answers to ROLE.
+fn is_replica(role: &Reply) -> bool {
+    let Reply::List(parts) = role else { return false };
+    matches!(parts.first(), Some(Reply::Text(word)) if **word == *b"slave")
+}
+
 /// What an error to PING means.
 fn is_alive(text: &str) -> Result<(), NoReply> {
     match code::meaning_of(text) {
@@ -305,19 +348,23 @@ mod tests {
     use super::*;
     use tokio::io::ReadBuf;
 
+    fn parse(url: &str) -> Result<Address, String> {
+        node_url::read(url).map(Address::of)
+    }
+
     #[test]
     fn urls_name_the_node_without_the_password() {
-        let address = Address::parse("redis://me:secret@Example.com:7000/3").unwrap();
+        let address = parse("redis://me:secret@Example.com:7000/3").unwrap();
         assert_eq!(&**address.name(), "example.com:7000");
-        assert_eq!(&**Address::parse("unix:///run/redis.sock").unwrap().name(), "/run/redis.sock");
-        assert!(Address::parse("rediss://h:1").unwrap().is_tls());
-        assert!(Address::parse("rediss://h:1/#insecure").is_err());
-        assert!(Address::parse("http://h").is_err());
+        assert_eq!(&**parse("unix:///run/redis.sock").unwrap().name(), "/run/redis.sock");
+        assert!(parse("rediss://h:1").unwrap().is_tls());
+        assert!(parse("rediss://h:1/#insecure").is_err());
+        assert!(parse("http://h").is_err());
     }
 
     #[test]
     fn another_database_or_name_of_a_server_is_the_same_node() {
-        let address = |url| Address::parse(url).unwrap();
+        let address = |url| parse(url).unwrap();
         let one = address("redis://127.0.0.1:7000/1");
         assert!(one.is_same_node(&address("redis://LOCALHOST:7000/2")));
         assert!(one.is_same_node(&address("rediss://[::1]:7000")));

@@ -342,7 +342,8 @@ impl fmt::Display for BuildError {
             BuildError::BadUrl { position, problem } => write!(
                 f,
                 "node {position} has no usable URL, {problem}; write redis://host:port, \
-                 rediss://user:password@host:port/db or unix:///path"
+                 rediss://user:password@host:port/db, unix:///path or \
+                 redis+sentinel://host:port,host:port/group"
             ),
             BuildError::BadOption(text) => f.write_str(text),
             BuildError::NoRuntime => {

@@ -5,6 +5,7 @@
 //! tells the sending side that nobody waits any more.
 
 use std::collections::VecDeque;
+use std::fmt;
 use std::future::poll_fn;
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::num::NonZeroU64;
@@ -31,6 +32,20 @@ pub enum NoReply {
     Unavailable(Arc<str>),
     /// One side refused the other's certificate.
     Refused(Arc<str>),
+}
+
+impl NoReply {
+    /// The same, with where that was.
+    pub(super) fn at(self, place: impl fmt::Display) -> NoReply {
+        let with = |text: Arc<str>| Arc::from(format!("{place}: {text}"));
+        match self {
+            NoReply::Unreachable(text) => NoReply::Unreachable(with(text)),
+            NoReply::Garbled(text) => NoReply::Garbled(with(text)),
+            NoReply::NoPermission(text) => NoReply::NoPermission(with(text)),
+            NoReply::Unavailable(text) => NoReply::Unavailable(with(text)),
+            NoReply::Refused(text) => NoReply::Refused(with(text)),
+        }
+    }
 }
 
 impl From<NoReply> for Vote {

@@ -9,6 +9,9 @@
 //!
 //! What the node says without being asked, its wakes, arrives on the same connection.
 //!
+//! A node may be the master of a group under Sentinel. Then each connection begins with the
+//! question who that is, and ends as well when it is another.
+//!
 //! The `redis` crate's multiplexed connection is not used for this, because it skips commands whose
 //! caller has gone (a release that nobody waits for), packs each command once per node, and makes
 //! callers wait for room in the line, so that a destructor could not use it.
@@ -23,13 +26,15 @@ use std::time::Duration;
 
 use futures_util::future::BoxFuture;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
-use tokio::time::{Instant, Sleep, sleep, timeout};
+use tokio::time::{Instant, Sleep, sleep};
 
 use super::connect::{Address, Dial, Login, Stream, next_reply};
+use super::destination::{Arrived, Destination};
 use super::inbox::{NoReply, ReplyTo, SAME_SERVER, ServerId};
 use super::outbox::{Item, Outbox};
 use super::packet::Packet;
 use super::printable::plain;
+use super::sentinel::SwitchWatch;
 use super::wakes::Wakes;
 use crate::wire::code::{self, Meaning};
 use crate::wire::resp::{Reader, Reply};
@@ -94,27 +99,28 @@ impl Links {
         patience: Duration,
         spawn: impl FnMut(BoxFuture<'static, ()>),
     ) -> Links {
-        let address = |(name, dial)| Address::dialled(name, dial);
-        Links::start(nodes.into_iter().map(address).collect(), channel, patience, spawn)
+        let destination = |(name, dial)| Destination::Server(Address::dialled(name, dial));
+        Links::start(nodes.into_iter().map(destination).collect(), channel, patience, spawn)
     }
 
-    /// Begins to connect to `addresses`.
+    /// Begins to connect to `destinations`.
     pub(super) fn start(
-        addresses: Vec<Address>,
+        destinations: Vec<Destination>,
         channel: &[u8],
         patience: Duration,
         mut spawn: impl FnMut(BoxFuture<'static, ()>),
     ) -> Links {
-        let names = addresses.iter().map(|address| Arc::clone(address.name())).collect();
-        let answering = Arc::new(Answering::new(addresses.len()));
-        let wakes = Arc::new(Wakes::new(channel, addresses.len()));
-        let start = |(node, address)| {
+        let count = destinations.len();
+        let names = destinations.iter().map(|place| Arc::clone(place.name())).collect();
+        let answering = Arc::new(Answering::new(count));
+        let wakes = Arc::new(Wakes::new(channel, count));
+        let start = |(node, destination)| {
             let me = (node, Arc::clone(&answering));
-            let (link, driving) = Link::new(address, patience, me, Arc::clone(&wakes));
+            let (link, driving) = Link::new(destination, patience, me, Arc::clone(&wakes));
             spawn(Box::pin(driving));
             link
         };
-        let links = addresses.into_iter().enumerate().map(start).collect();
+        let links = destinations.into_iter().enumerate().map(start).collect();
         Links { names, links, wakes }
     }
 
@@ -126,6 +132,11 @@ impl Links {
     /// The names of the nodes, for people.
     pub fn names(&self) -> &[Arc<str>] {
         &self.names
+    }
+
+    /// Where the master of the node's group is, if it has one and there is a connection.
+    pub(super) fn master(&self, node: usize) -> Option<Arc<str>> {
+        self.links[node].0.line().master.clone()
     }
 
     /// Whether a release is still to be carried out by the node, for all that is known.
@@ -159,16 +170,16 @@ impl LinkState {
 }
 
 impl Link {
-    /// A link to `address`, and the task that drives it. `patience` is how long the caller waits
-    /// for an answer.
+    /// A link to `destination`, and the task that drives it. `patience` is how long the caller
+    /// waits for an answer.
     fn new(
-        address: Address,
+        destination: Destination,
         patience: Duration,
         (node, answering): (usize, Arc<Answering>),
         wakes: Arc<Wakes>,
     ) -> (Link, impl Future<Output = ()> + Send + use<>) {
         let shared = Arc::new(LinkState { line: Mutex::default(), node, answering, wakes });
-        let driving = drive(Driver(Arc::clone(&shared)), address, patience);
+        let driving = drive(Driver(Arc::clone(&shared)), destination, patience);
         (Link(shared), driving)
     }
 
@@ -211,23 +222,27 @@ impl Drop for Driver {
 }
 
 /// Keeps the node connected until the link is dropped and its line is empty.
-async fn drive(driver: Driver, address: Address, patience: Duration) {
+async fn drive(driver: Driver, destination: Destination, patience: Duration) {
     let shared = &*driver.0;
     let stall = STALL_MIN.max(patience.saturating_mul(STALL_FACTOR));
     let mut pause = PAUSE_MIN;
     loop {
-        match connect(shared, &address, stall).await {
-            Ok(login) => {
-                shared.line().down = None;
+        match connect(shared, &destination, stall).await {
+            Ok(Arrived { login, master }) => {
+                let (master, watch) = master.unzip();
+                {
+                    let mut line = shared.line();
+                    (line.down, line.master) = (None, master);
+                }
                 shared.wakes.connected(shared.node, login.hears);
                 let began_at = Instant::now();
-                let connection = Connection::new(login, stall);
+                let connection = Connection::new(login, watch, stall);
                 let Some(was_useful) = serve(shared, connection).await else { return };
                 // One that breaks as soon as it is there is no better than none.
                 if was_useful || began_at.elapsed() > PAUSE_MAX {
                     pause = PAUSE_MIN;
                 } else {
-                    sleep(jittered(pause, address.jitter())).await;
+                    sleep(jittered(pause, destination.jitter())).await;
                     pause = PAUSE_MAX.min(pause * 2);
                 }
             }
@@ -240,7 +255,7 @@ async fn drive(driver: Driver, address: Address, patience: Duration) {
                 if is_closed {
                     return;
                 }
-                sleep(jittered(pause, address.jitter())).await;
+                sleep(jittered(pause, destination.jitter())).await;
                 pause = PAUSE_MAX.min(pause * 2);
             }
         }
@@ -248,14 +263,17 @@ async fn drive(driver: Driver, address: Address, patience: Duration) {
 }
 
 /// A connection to a server that no other node is.
-async fn connect(shared: &LinkState, address: &Address, stall: Duration) -> Result<Login, NoReply> {
+async fn connect(
+    shared: &LinkState,
+    destination: &Destination,
+    stall: Duration,
+) -> Result<Arrived, NoReply> {
     // Several round trips: over a slow network far more than one answer takes.
-    let login = timeout(stall, address.connect(shared.wakes.channel())).await;
-    let login = login.map_err(|_| NoReply::Unreachable("no answer when connecting".into()))??;
-    if !shared.answering.note(shared.node, login.server) {
+    let arrived = destination.connect(shared.wakes.channel(), stall).await?;
+    if !shared.answering.note(shared.node, arrived.login.server) {
         return Err(NoReply::Unreachable(SAME_SERVER.into()));
     }
-    Ok(login)
+    Ok(arrived)
 }
 
 /// Writes and reads until the connection breaks: whether anything was answered on it. `None` if the
@@ -279,6 +297,8 @@ struct Connection {
     stream: Box<dyn Stream>,
     /// Who answers, as far as it is known.
     server: Option<ServerId>,
+    /// Of the master of a group: what tells when it is another.
+    watch: Option<SwitchWatch>,
     /// Whether a command was answered.
     was_useful: bool,
     unwritten: Vec<u8>,
@@ -297,10 +317,11 @@ struct Connection {
 }
 
 impl Connection {
-    fn new(login: Login, stall: Duration) -> Connection {
+    fn new(login: Login, watch: Option<SwitchWatch>, stall: Duration) -> Connection {
         Connection {
             stream: login.stream,
             server: login.server,
+            watch,
             was_useful: false,
             unwritten: Vec::with_capacity(4096),
             written: 0,
@@ -318,6 +339,9 @@ impl Connection {
     /// Writes and reads as far as possible. Ready with the failure when the connection broke, with
     /// nothing when the link was dropped and everything is answered.
     fn poll(&mut self, ctx: &mut Context<'_>, shared: &LinkState) -> Poll<Option<NoReply>> {
+        if self.watch.as_mut().is_some_and(|watch| watch.poll(ctx).is_ready()) {
+            return Poll::Ready(Some(NoReply::Unreachable("its group has another master".into())));
+        }
         loop {
             // Reading and writing always advance together: a server that cannot write its replies
             // reads no requests.
@@ -436,7 +460,13 @@ impl Connection {
                 let mut line = shared.line();
                 line.owed_unanswered = line.owed_unanswered.saturating_sub(1);
             }
+            let is_left = self.watch.is_some() && is_of_a_replica(&reply);
             item.answer_from(self.server, Ok(reply));
+            if is_left {
+                // At once again, it could be the same that answers.
+                self.was_useful = false;
+                return Err(NoReply::Unavailable("it is no master any more".into()));
+            }
             self.was_useful = true;
             self.is_waiting = false;
         }
@@ -491,6 +521,12 @@ fn hear(parts: &[Reply], shared: &LinkState) {
     {
         shared.wakes.wake(shared.node, ticket);
     }
+}
+
+/// Whether only a replica answers in this way, or a master that is about to become one.
+fn is_of_a_replica(reply: &Reply) -> bool {
+    let Reply::Error(text) = reply else { return false };
+    code::word_of(text) == code::READONLY.word
 }
 
 fn broken(error: io::Error) -> NoReply {

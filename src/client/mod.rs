@@ -28,6 +28,7 @@ mod ballot;
 mod connect;
 mod contended;
 mod core;
+mod destination;
 mod error;
 mod guard;
 mod holder;
@@ -47,6 +48,7 @@ mod printable;
 #[doc(hidden)]
 pub mod reading;
 mod search;
+mod sentinel;
 mod settings;
 mod survey;
 mod tls;
@@ -73,6 +75,8 @@ pub(crate) use inspect::LISTED_MAX;
 pub use inspect::{NodeInfo, NodeLocks};
 pub use locker::Locker;
 pub use many::{AcquireMany, Guards};
+#[cfg(feature = "cli")]
+pub(crate) use node_url::joined;
 #[cfg(feature = "cli")]
 pub(crate) use printable::{InShort, Printable, is_plain};
 pub use settings::{LockerBuilder, NAME_MAX};

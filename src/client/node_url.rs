@@ -12,9 +12,23 @@ use percent_encoding::percent_decode_str;
 use url::Url;
 
 const PORT_DEFAULT: u16 = 6379;
+const SENTINEL_PORT_DEFAULT: u16 = 26_379;
 /// The schemes that a URL can begin with.
-const SCHEMES: [&str; 7] =
-    ["redis", "rediss", "valkey", "valkeys", "unix", "redis+unix", "valkey+unix"];
+const SCHEMES: [&str; 11] = [
+    "redis",
+    "rediss",
+    "valkey",
+    "valkeys",
+    "unix",
+    "redis+unix",
+    "valkey+unix",
+    "redis+sentinel",
+    "rediss+sentinel",
+    "valkey+sentinel",
+    "valkeys+sentinel",
+];
+/// What a scheme ends with whose URL names several servers.
+const SENTINEL: &str = "+sentinel";
 
 /// The parts of a URL. What stands before `@` may hold a password.
 struct Parts<'u> {
@@ -49,10 +63,24 @@ pub(super) fn shown(url: &str) -> String {
         Some((place, _)) => (place, "#..."),
         None => (place, ""),
     };
-    let place = without_secret(place);
+    let place = without_secrets(place);
     let login = login.map_or("", |_| "...@");
     let parameters = if parameters.is_empty() { "" } else { "?..." };
     format!("{scheme}://{login}{place}{fragment}{parameters}")
+}
+
+/// The place, or the several that commas separate, up to what may be a password.
+fn without_secrets(place: &str) -> String {
+    let mut shown = Vec::new();
+    for place in place.split(',') {
+        let safe = without_secret(place);
+        let is_whole = safe == place;
+        shown.push(safe);
+        if !is_whole {
+            break;
+        }
+    }
+    shown.join(",")
 }
 
 /// The place, without what may be a password that nothing stands behind.
@@ -90,8 +118,52 @@ impl fmt::Debug for NodeUrl {
 /// Where a node is.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Location {
-    Tcp { host: String, port: u16, is_tls: bool },
+    Tcp {
+        host: String,
+        port: u16,
+        is_tls: bool,
+    },
     Unix(PathBuf),
+    /// At the master of this group, which these Sentinels know.
+    Sentinels {
+        group: String,
+        sentinels: Vec<NodeUrl>,
+        is_tls: bool,
+    },
+}
+
+/// Without login: for people.
+impl fmt::Display for Location {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Location::Tcp { host, port, .. } if host.contains(':') => write!(f, "[{host}]:{port}"),
+            Location::Tcp { host, port, .. } => write!(f, "{host}:{port}"),
+            Location::Unix(path) => path.display().fmt(f),
+            // The first will do: a second group of these would be the same.
+            Location::Sentinels { group, sentinels, .. } => match sentinels.first() {
+                Some(first) => write!(f, "{}/{group}", first.place),
+                None => f.write_str(group),
+            },
+        }
+    }
+}
+
+/// Puts together again what was cut at commas: a URL that names several Sentinels has some itself.
+#[cfg(any(feature = "cli", test))]
+pub(crate) fn joined(pieces: impl IntoIterator<Item = String>) -> Vec<String> {
+    let mut urls: Vec<String> = Vec::new();
+    for piece in pieces {
+        let is_open = |url: &&mut String| {
+            let parts = split(url.trim());
+            parts
+                .is_some_and(|parts| parts.scheme.ends_with(SENTINEL) && !parts.place.contains('/'))
+        };
+        match urls.last_mut().filter(|_| !piece.contains("://")).filter(is_open) {
+            Some(url) => *url = format!("{},{}", url.trim_end(), piece.trim()),
+            None => urls.push(piece),
+        }
+    }
+    urls
 }
 
 /// Reads a URL.
@@ -100,6 +172,10 @@ pub(super) enum Location {
 /// What is wrong with it.
 pub(super) fn read(text: &str) -> Result<NodeUrl, String> {
     check(text)?;
+    let parts = split(text).filter(|parts| parts.scheme.ends_with(SENTINEL));
+    if let Some(parts) = parts {
+        return group(&parts);
+    }
     let url = Url::parse(text).map_err(|error| error.to_string())?;
     match url.fragment() {
         None => {}
@@ -110,10 +186,64 @@ pub(super) fn read(text: &str) -> Result<NodeUrl, String> {
             return Err("nothing is known that begins with #: write %23 for # itself".to_owned());
         }
     }
-    if url.scheme().ends_with("unix") { socket(&url) } else { tcp(&url) }
+    if url.scheme().ends_with("unix") { socket(&url) } else { tcp(&url, PORT_DEFAULT) }
 }
 
-fn tcp(url: &Url) -> Result<NodeUrl, String> {
+/// Sentinels and the name of a group: `[user:password@]s1:26379,s2:26379/name[/database]`.
+fn group(parts: &Parts<'_>) -> Result<NodeUrl, String> {
+    let no_name = || {
+        "it has no name of a group: write it behind the Sentinels, as \
+         redis+sentinel://a:26379,b:26379,c:26379/mymaster"
+            .to_owned()
+    };
+    let (servers, path) = parts.place.split_once('/').ok_or_else(no_name)?;
+    let (name, database_text) = path.split_once('/').unwrap_or((path, ""));
+    let not_text = |_| "the name of its group is no UTF-8".to_owned();
+    let name = percent_decode_str(name).decode_utf8().map_err(not_text)?.into_owned();
+    if name.is_empty() {
+        return Err(no_name());
+    }
+    let is_tls = parts.scheme.starts_with("rediss") || parts.scheme.starts_with("valkeys");
+    let (user, password) = login_at_sentinels(parts)?;
+    let mut sentinels: Vec<NodeUrl> = Vec::new();
+    for server in servers.split(',').map(str::trim) {
+        let NodeUrl { place, .. } = server_of(server, None, is_tls)?;
+        let (user, password) = (user.clone(), password.clone());
+        let sentinel = NodeUrl { place, user, password, database: 0 };
+        if sentinels.contains(&sentinel) {
+            return Err(format!("it names the Sentinel {server} twice"));
+        }
+        sentinels.push(sentinel);
+    }
+    // Where the master is, is not known yet; as whom to log in there is.
+    let master = server_of("master", parts.login, is_tls)?;
+    let place = Location::Sentinels { group: name, sentinels, is_tls };
+    Ok(NodeUrl { place, database: database(database_text)?, ..master })
+}
+
+/// As whom to log in at the Sentinels.
+fn login_at_sentinels(parts: &Parts<'_>) -> Result<(Option<String>, Option<String>), String> {
+    let parameter = |name: &str| {
+        let all = url::form_urlencoded::parse(parts.parameters.as_bytes());
+        all.filter(|(known, _)| known == name).last().map(|(_, value)| value.into_owned())
+    };
+    let (user, password) = (parameter("sentinel_username"), parameter("sentinel_password"));
+    if user.is_some() && password.is_none() {
+        return Err("it has a sentinel_username without a sentinel_password".to_owned());
+    }
+    Ok((user, password))
+}
+
+/// One server of several in a URL.
+fn server_of(server: &str, login: Option<&str>, is_tls: bool) -> Result<NodeUrl, String> {
+    check_place(server)?;
+    let scheme = if is_tls { "rediss" } else { "redis" };
+    let login = login.map_or(String::new(), |login| format!("{login}@"));
+    let url = Url::parse(&format!("{scheme}://{login}{server}"));
+    tcp(&url.map_err(|error| error.to_string())?, SENTINEL_PORT_DEFAULT)
+}
+
+fn tcp(url: &Url, port_default: u16) -> Result<NodeUrl, String> {
     let is_tls = matches!(url.scheme(), "rediss" | "valkeys");
     let host = match url.host().ok_or("it has no host")? {
         url::Host::Domain(name) => domain(name),
@@ -126,7 +256,7 @@ fn tcp(url: &Url) -> Result<NodeUrl, String> {
     let decoded = |text: &str| percent_decode_str(text).decode_utf8().map(Cow::into_owned);
     let not_text = |_| "user and password are no UTF-8".to_owned();
     Ok(NodeUrl {
-        place: Location::Tcp { host, port: url.port().unwrap_or(PORT_DEFAULT), is_tls },
+        place: Location::Tcp { host, port: url.port().unwrap_or(port_default), is_tls },
         user: Some(decoded(url.username()).map_err(not_text)?).filter(|user| !user.is_empty()),
         password: url.password().map(decoded).transpose().map_err(not_text)?,
         database: database(url.path().trim_matches('/'))?,
@@ -177,29 +307,49 @@ fn check(url: &str) -> Result<(), String> {
         return Err("it looks like several: give one URL per node".to_owned());
     }
     check_escapes(&parts)?;
+    check_parameters(&parts)?;
+    if parts.scheme.ends_with("unix") {
+        return Ok(());
+    }
+    if let Some(login) = parts.login {
+        check_login(login)?;
+    }
+    if !parts.scheme.ends_with(SENTINEL) {
+        return check_place(parts.place.split(['/', '#']).next().unwrap_or_default());
+    }
+    if parts.place.contains('#') {
+        return Err("write the name of its group behind a /, and %23 for # itself".to_owned());
+    }
+    Ok(())
+}
+
+fn check_parameters(parts: &Parts<'_>) -> Result<(), String> {
     let is_socket = parts.scheme.ends_with("unix");
-    let known: &[&str] =
-        if is_socket { &["db", "user", "pass", "protocol"] } else { &["protocol"] };
+    let is_group = parts.scheme.ends_with(SENTINEL);
+    let known: &[&str] = match (is_socket, is_group) {
+        (true, _) => &["db", "user", "pass", "protocol"],
+        (_, true) => &["sentinel_username", "sentinel_password", "protocol"],
+        (false, false) => &["protocol"],
+    };
     for parameter in parts.parameters.split('&').filter(|parameter| !parameter.is_empty()) {
         let name = parameter.split('=').next().unwrap_or_default();
         if !known.contains(&name) {
             return Err(format!("the parameter '{name}' is not known"));
         }
     }
-    if is_socket {
-        return Ok(());
+    Ok(())
+}
+
+fn check_login(login: &str) -> Result<(), String> {
+    if login.contains(['/', '?', '#']) {
+        return Err("write / ? and # of a password as %2F %3F and %23".to_owned());
     }
-    if let Some(login) = parts.login {
-        if login.contains(['/', '?', '#']) {
-            return Err("write / ? and # of a password as %2F %3F and %23".to_owned());
-        }
-        if !login.contains(':') {
-            return Err("it has a user without a password: write a password as :password@, with \
-                        the colon"
-                .to_owned());
-        }
+    if !login.contains(':') {
+        return Err("it has a user without a password: write a password as :password@, with the \
+                    colon"
+            .to_owned());
     }
-    check_place(parts.place.split(['/', '#']).next().unwrap_or_default())
+    Ok(())
 }
 
 /// Refuses a `%` that stands for nothing: it would be taken as it is, in a password as elsewhere.
@@ -296,6 +446,20 @@ mod tests {
             ("redis://h%4", "character 2 of its address"),
             ("unix:///run/%re.sock", "character 6 of its address"),
             ("unix:///s?pass=s3%", "character 8 of its parameters"),
+            ("redis+sentinel://a,b", "no name of a group"),
+            ("redis+sentinel://a,b/", "no name of a group"),
+            ("redis+sentinel:///m", "no host"),
+            ("redis+sentinel://a,/m", "no host"),
+            ("redis+sentinel://a,b:x/m", "port is no number"),
+            ("redis+sentinel://a,A:26379/m", "A:26379 twice"),
+            ("redis+sentinel://a#m", "behind a /"),
+            ("redis+sentinel://a,redis://b/m", "one URL per node"),
+            ("redis+sentinel://a/m/x", "'x'"),
+            ("redis+sentinel://a/m?db=1", "'db'"),
+            ("redis+sentinel://a/m?sentinel_username=s3", "without a sentinel_password"),
+            ("redis+sentinel://s3cret@a/m", ":password@"),
+            ("redis+sentinel://0.0.0.0/m", "listens"),
+            ("redis-sentinel://a/m", "'redis-sentinel'"),
         ] {
             let said = read(url).expect_err(url);
             assert!(said.contains(problem), "{url}: {said}");
@@ -349,6 +513,41 @@ mod tests {
     }
 
     #[test]
+    fn the_login_before_the_sentinels_is_the_masters_and_theirs_is_a_parameter() {
+        let url = "rediss+sentinel://me:p%40w@[::1],S2:7000/my%2Fmaster/3\
+                   ?sentinel_username=eye&sentinel_password=s%26w";
+        let sentinel = |host: &str, port| NodeUrl {
+            place: Location::Tcp { host: host.to_owned(), port, is_tls: true },
+            user: Some("eye".to_owned()),
+            password: Some("s&w".to_owned()),
+            database: 0,
+        };
+        let sentinels = vec![sentinel("::1", 26_379), sentinel("s2", 7_000)];
+        let group = "my/master".to_owned();
+        let expected = NodeUrl {
+            place: Location::Sentinels { group, sentinels, is_tls: true },
+            user: Some("me".to_owned()),
+            password: Some("p@w".to_owned()),
+            database: 3,
+        };
+        assert_eq!(read(url), Ok(expected));
+        assert!(!format!("{:?}", read(url)).contains("s&w"));
+        let bare = read("valkey+sentinel://s1/m").unwrap();
+        assert_eq!((bare.user, bare.password, bare.database), (None, None, 0));
+    }
+
+    /// A list of nodes in a variable has commas, and so have such URLs.
+    #[test]
+    fn a_list_that_was_cut_at_commas_is_put_together_again() {
+        let cut = |list: &str| joined(list.split(',').map(str::to_owned));
+        let group = "redis+sentinel://u:p@a:1,b,c:3/m?protocol=3";
+        assert_eq!(cut(&format!("redis://x,{group},redis://y")), ["redis://x", group, "redis://y"]);
+        assert_eq!(cut("redis+sentinel://a, b/m,c"), ["redis+sentinel://a,b/m", "c"]);
+        assert_eq!(cut("redis://a,b"), ["redis://a", "b"]);
+        assert_eq!(cut(",redis+sentinel://a,redis://b"), ["", "redis+sentinel://a", "redis://b"]);
+    }
+
+    #[test]
     fn no_password_is_shown() {
         for url in [
             "redis://:s3cret@h:x",
@@ -362,10 +561,15 @@ mod tests {
             "redis://:p@h#s3cret",
             "redis://me:s3cret",
             "redis://me:s3cret/1",
+            "redis+sentinel://me:s3cret,b/m",
+            "redis+sentinel://me:s3,cret,b/m",
+            "redis+sentinel://a,b/m?sentinel_password=s3cret",
         ] {
             let shown = shown(url);
             assert!(!shown.contains("s3") && !shown.contains("cr"), "{url}: {shown}");
         }
         assert_eq!(shown("redis://:p@h:99999/1"), "redis://...@h:99999/1");
+        let group = "redis+sentinel://a:1,[::1]:2/m";
+        assert_eq!(shown(group), group);
     }
 }

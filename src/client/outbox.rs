@@ -97,6 +97,8 @@ pub(super) struct Outbox {
     pub(super) owed_unanswered: usize,
     /// Why the node cannot be reached at present.
     pub(super) down: Option<NoReply>,
+    /// Where the master of the node's group is, while there is a connection.
+    pub(super) master: Option<Arc<str>>,
     pub(super) is_closed: bool,
     /// Nobody drives the connection any more.
     is_over: bool,
@@ -165,7 +167,7 @@ impl Outbox {
     /// The node cannot be reached: nothing but what is owed may wait for it. What was in line was
     /// never sent, so nothing of it is to be taken back.
     pub(super) fn fail(&mut self, failure: &NoReply) {
-        self.down = Some(failure.clone());
+        (self.down, self.master) = (Some(failure.clone()), None);
         let mut unsent = HashSet::new();
         self.items.retain_mut(|item| {
             item.answer(Err(failure.clone()));

@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::connect::Address;
+use super::destination::Destination;
 use super::error::BuildError;
 use super::node_url;
 use super::printable::Printable;
@@ -73,6 +73,16 @@ pub struct LockerBuilder {
 impl LockerBuilder {
     /// Adds a node by its Redis URL: `redis://`, `rediss://` (TLS) or `unix://`, with user,
     /// password and database as Redis URLs have them.
+    ///
+    /// A master under Sentinel is a node, too:
+    /// `redis+sentinel://user:password@s1:26379,s2:26379,s3:26379/mymaster`. The Sentinels are
+    /// asked where the master of the group `mymaster` is, and again whenever it may be another. The
+    /// user and the password are those of the master; behind the name may follow a database, as
+    /// `/mymaster/0`, and a login at the Sentinels:
+    /// `?sentinel_username=eye&sentinel_password=secret`. With `rediss+sentinel://`, the master and
+    /// the Sentinels are reached over TLS; certificates then have to name what the Sentinels
+    /// announce. A port that is left out is 26379. However many servers there are in the group, it
+    /// is one node with one vote.
     #[must_use]
     pub fn node(mut self, url: impl Into<String>) -> Self {
         self.nodes.push(url.into());
@@ -214,10 +224,10 @@ impl LockerBuilder {
     }
 
     /// Where the nodes are.
-    pub(super) fn addresses(&self) -> Result<Vec<Address>, BuildError> {
-        let mut addresses: Vec<Address> = Vec::new();
+    pub(super) fn addresses(&self) -> Result<Vec<Destination>, BuildError> {
+        let mut addresses: Vec<Destination> = Vec::new();
         for (index, given) in self.nodes.iter().enumerate() {
-            let address = Address::parse(given).map_err(|problem| {
+            let address = Destination::parse(given).map_err(|problem| {
                 let problem = format!("'{}': {problem}", node_url::shown(given));
                 BuildError::BadUrl { position: index + 1, problem }
             })?;
@@ -231,13 +241,13 @@ impl LockerBuilder {
             addresses.push(address);
         }
         if self.is_deaf {
-            addresses.iter_mut().for_each(Address::set_deaf);
+            addresses.iter_mut().for_each(Destination::set_deaf);
         }
         let mut encrypted = addresses.iter_mut().filter(|address| address.is_tls()).peekable();
         if encrypted.peek().is_some() {
             let config = self.tls.config();
             let config = config.map_err(|text| BuildError::BadOption(format!("TLS: {text}")))?;
-            encrypted.for_each(|address| address.set_tls(Arc::clone(&config)));
+            encrypted.for_each(|address| address.set_tls(&config));
         } else if self.tls.is_given() {
             return Err(BuildError::BadOption(
                 "TLS: certificates are given, but no node is reached over TLS: write rediss://"

@@ -62,6 +62,8 @@ impl fmt::Debug for Survey {
 pub struct NodeSurvey {
     /// The node.
     pub node: Arc<str>,
+    /// Where the master is at present, if the node is the master of a group under Sentinel.
+    pub master: Option<Arc<str>>,
     /// What it says, or its vote if it does not.
     pub status: Result<NodeStatus, Vote>,
 }
@@ -232,7 +234,8 @@ impl Locker {
                 lock.nodes.resize(names.len(), None);
                 lock.nodes[index] = Some(info);
             }
-            survey.nodes.push(NodeSurvey { node: Arc::clone(node), status });
+            let master = self.core().world.master(index);
+            survey.nodes.push(NodeSurvey { node: Arc::clone(node), master, status });
         }
         if let Some(name) = survey.locks.keys().nth(locks_max).cloned() {
             drop(survey.locks.split_off(&name));
@@ -377,6 +380,7 @@ mod tests {
     fn survey(fences: &[Option<u64>]) -> Survey {
         let node = |fence: &Option<u64>| NodeSurvey {
             node: Arc::from("n"),
+            master: None,
             status: fence.ok_or(Vote::TimedOut).map(|fence| NodeStatus {
                 is_master: true,
                 highest_fence: Fence::new(fence).unwrap(),

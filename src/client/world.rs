@@ -14,7 +14,7 @@ use std::time::Duration;
 
 use futures_util::future::{BoxFuture, Either};
 
-use super::connect::Address;
+use super::destination::Destination;
 use super::inbox::ReplyTo;
 use super::link::Links;
 use super::packet::Packet;
@@ -84,15 +84,15 @@ pub(super) struct Network {
 }
 
 impl Network {
-    /// Starts one connection per address, on `runtime`.
+    /// Starts one connection per node, on `runtime`.
     pub(super) fn start(
-        addresses: Vec<Address>,
+        nodes: Vec<Destination>,
         patience: Duration,
         runtime: tokio::runtime::Handle,
     ) -> Network {
         let channel = format!("{CHANNEL_PREFIX}{:032x}", rand::random::<u128>());
         let spawn = |driving| drop(runtime.spawn(driving));
-        let links = Links::start(addresses, channel.as_bytes(), patience, spawn);
+        let links = Links::start(nodes, channel.as_bytes(), patience, spawn);
         Network { links, runtime }
     }
 }
@@ -162,6 +162,14 @@ impl AnyWorld {
         match self {
             AnyWorld::Network(network) => network.links.send(node, packet, reply_to),
             AnyWorld::Own(world) => world.send(node, packet, reply_to),
+        }
+    }
+
+    /// Where the master of the node's group is at present, if it is the master of a group.
+    pub(super) fn master(&self, node: usize) -> Option<Arc<str>> {
+        match self {
+            AnyWorld::Network(network) => network.links.master(node),
+            AnyWorld::Own(_) => None,
         }
     }
 

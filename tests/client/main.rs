@@ -21,6 +21,7 @@ mod replies;
 mod restarts;
 mod screen;
 mod secrets;
+mod sentinel;
 mod survey;
 mod watch;
 

@@ -40,6 +40,7 @@ pub mod preload;
 mod process;
 mod proxy;
 mod raw;
+mod sentinel;
 mod server;
 mod valgrind;
 
@@ -54,6 +55,7 @@ pub use ports::Port;
 pub use process::spawn;
 pub use proxy::{Flow, Proxy};
 pub use raw::RawConnection;
+pub use sentinel::{GROUP, Group, Sentinel};
 pub use server::{Builder, Server, StartError, start_nodes};
 
 /// How long anything on a loaded machine may take before a test calls it lost.

@@ -1,0 +1,115 @@
+//! Where a node is: at one server, or wherever the master of a group is at present.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio::time::timeout;
+use tokio_rustls::rustls;
+
+use super::connect::{Address, Login};
+use super::inbox::NoReply;
+use super::node_url;
+use super::sentinel::{SwitchWatch, WatchedGroup};
+
+/// Where a node is, and as whom to log in.
+#[derive(Debug, Clone)]
+pub(super) enum Destination {
+    Server(Address),
+    Group(WatchedGroup),
+}
+
+/// A connection that is logged in, and what it is to a group.
+pub(super) struct Arrived {
+    pub(super) login: Login,
+    /// The address of the group's master, and what tells when it is another.
+    pub(super) master: Option<(Arc<str>, SwitchWatch)>,
+}
+
+impl Destination {
+    /// Reads a URL.
+    ///
+    /// # Errors
+    /// What is wrong with it, without its password.
+    pub(super) fn parse(url: &str) -> Result<Destination, String> {
+        let url = node_url::read(url)?;
+        Ok(match WatchedGroup::of(&url) {
+            Some(group) => Destination::Group(group),
+            None => Destination::Server(Address::of(url)),
+        })
+    }
+
+    /// The name for people and reports: never with a password.
+    pub(super) const fn name(&self) -> &Arc<str> {
+        match self {
+            Destination::Server(address) => address.name(),
+            Destination::Group(group) => group.name(),
+        }
+    }
+
+    /// Whether connections are encrypted.
+    pub(super) const fn is_tls(&self) -> bool {
+        match self {
+            Destination::Server(address) => address.is_tls(),
+            Destination::Group(group) => group.is_tls(),
+        }
+    }
+
+    /// How to encrypt them.
+    pub(super) fn set_tls(&mut self, tls: &Arc<rustls::ClientConfig>) {
+        match self {
+            Destination::Server(address) => address.set_tls(Arc::clone(tls)),
+            Destination::Group(group) => group.set_tls(tls),
+        }
+    }
+
+    /// Listens to nothing.
+    pub(super) fn set_deaf(&mut self) {
+        match self {
+            Destination::Server(address) => address.set_deaf(),
+            Destination::Group(group) => group.set_deaf(),
+        }
+    }
+
+    /// Whether both lead to the same node, as far as can be seen.
+    pub(super) fn is_same_node(&self, other: &Destination) -> bool {
+        match (self, other) {
+            (Destination::Server(one), Destination::Server(two)) => one.is_same_node(two),
+            (Destination::Group(one), Destination::Group(two)) => one.is_same_node(two),
+            // The server may be the master of the group: that is seen when both answer.
+            (Destination::Server(_), Destination::Group(_))
+            | (Destination::Group(_), Destination::Server(_)) => false,
+        }
+    }
+
+    /// A random number from 0 to 1.
+    pub(super) fn jitter(&self) -> f64 {
+        match self {
+            Destination::Server(address) => address.jitter(),
+            Destination::Group(_) => rand::random(),
+        }
+    }
+
+    /// Connects and logs in, for no longer than `limit`; twice that where it has to be asked first
+    /// who is the master.
+    ///
+    /// # Errors
+    /// Why that was not possible.
+    pub(super) async fn connect(
+        &self,
+        channel: &[u8],
+        limit: Duration,
+    ) -> Result<Arrived, NoReply> {
+        let silent = |_| NoReply::Unreachable("no answer when connecting".into());
+        match self {
+            Destination::Server(address) => {
+                let login = timeout(limit, address.connect(channel)).await.map_err(silent)??;
+                Ok(Arrived { login, master: None })
+            }
+            Destination::Group(group) => {
+                let connecting = timeout(limit * 2, group.connect(channel, limit));
+                let (login, name, watch) = connecting.await.map_err(silent)??;
+                Ok(Arrived { login, master: Some((name, watch)) })
+            }
+        }
+    }
+}

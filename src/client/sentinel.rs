@@ -1,0 +1,352 @@
+//! A node that is the master of a group under Sentinel: who that is at present.
+//!
+//! All Sentinels are asked at the same time, before each connection. They may disagree: one that
+//! was cut off knows an old master, which may be alive. A majority of Sentinels gives each change a
+//! larger epoch, so the answer with the largest one is the newest. Whether that server is a master
+//! is up to the server: until it says so, the Sentinels are asked again.
+//!
+//! The connections on which they were asked then listen for the next change.
+
+use std::pin::{Pin, pin};
+use std::sync::Arc;
+use std::task::{Context, Poll};
+use std::time::Duration;
+
+use futures_util::future::{Either, select};
+use futures_util::stream::{FuturesUnordered, StreamExt};
+use tokio::io::{AsyncRead, ReadBuf};
+use tokio::time::{sleep, timeout};
+use tokio_rustls::rustls;
+
+use super::connect::{Address, Login, Stream, exchange_by};
+use super::inbox::NoReply;
+use super::node_url::{Location, NodeUrl};
+use super::packet::Packet;
+use crate::wire::code;
+use crate::wire::resp::{Reader, Reply};
+
+/// What a Sentinel publishes when a group has another master.
+const SWITCHED: &[u8] = b"+switch-master";
+/// When most Sentinels have answered, the others have this long to know of something newer.
+const STRAGGLERS: Duration = Duration::from_millis(100);
+
+/// The master of a group, whichever server that is.
+#[derive(Debug, Clone)]
+pub(super) struct WatchedGroup {
+    name: Arc<str>,
+    /// As the Sentinels know it.
+    group: String,
+    sentinels: Vec<Address>,
+    is_tls: bool,
+    /// The login of the master, and all else that does not depend on where it is.
+    login: Address,
+}
+
+/// What a Sentinel says of the group.
+struct SentinelAnswer {
+    master: Location,
+    /// The larger, the newer.
+    epoch: u64,
+    post: Post,
+}
+
+/// A connection to a Sentinel that is told of changes.
+struct Post {
+    stream: Box<dyn Stream>,
+    reader: Reader,
+}
+
+/// Waits for the group to have another master.
+pub(super) struct SwitchWatch {
+    group: String,
+    posts: Vec<Post>,
+}
+
+impl WatchedGroup {
+    /// The group that a URL names; `None` if it names a server.
+    pub(super) fn of(url: &NodeUrl) -> Option<WatchedGroup> {
+        let Location::Sentinels { group, sentinels, is_tls } = &url.place else { return None };
+        Some(WatchedGroup {
+            name: url.place.to_string().into(),
+            group: group.clone(),
+            sentinels: sentinels.iter().cloned().map(Address::of).collect(),
+            is_tls: *is_tls,
+            login: Address::of(url.clone()),
+        })
+    }
+
+    /// For people and reports.
+    pub(super) const fn name(&self) -> &Arc<str> {
+        &self.name
+    }
+
+    pub(super) const fn is_tls(&self) -> bool {
+        self.is_tls
+    }
+
+    /// How to encrypt connections, to the Sentinels too.
+    pub(super) fn set_tls(&mut self, tls: &Arc<rustls::ClientConfig>) {
+        self.sentinels.iter_mut().for_each(|sentinel| sentinel.set_tls(Arc::clone(tls)));
+        self.login.set_tls(Arc::clone(tls));
+    }
+
+    /// Listens to nothing.
+    pub(super) fn set_deaf(&mut self) {
+        self.login.set_deaf();
+    }
+
+    /// Whether both are the same group, as far as can be seen: groups of other Sentinels may well
+    /// have the same name.
+    pub(super) fn is_same_node(&self, other: &WatchedGroup) -> bool {
+        let is_common = |one: &Address| other.sentinels.iter().any(|two| one.is_same_node(two));
+        self.group == other.group && self.sentinels.iter().any(is_common)
+    }
+
+    /// Connects to the master, with what tells when it is another. `patience` is how long the
+    /// Sentinels have to answer.
+    ///
+    /// # Errors
+    /// Why that was not possible.
+    pub(super) async fn connect(
+        &self,
+        channel: &[u8],
+        patience: Duration,
+    ) -> Result<(Login, Arc<str>, SwitchWatch), NoReply> {
+        let told = self.ask_all(patience).await?;
+        let newest = newest(&told).ok_or_else(|| NoReply::Unreachable("no Sentinel".into()))?;
+        let master = self.login.master_at(newest);
+        let name = Arc::clone(master.name());
+        let login = master.connect(channel).await;
+        let login = login.map_err(|failure| failure.at(format_args!("its master {name}")))?;
+        let posts = told.into_iter().map(|told| told.post).collect();
+        Ok((login, name, SwitchWatch { group: self.group.clone(), posts }))
+    }
+
+    /// What the Sentinels say; of at least one.
+    async fn ask_all(&self, patience: Duration) -> Result<Vec<SentinelAnswer>, NoReply> {
+        let asked = self.sentinels.iter().map(|sentinel| async move {
+            let told = timeout(patience, self.ask(sentinel)).await;
+            told.unwrap_or_else(|_| Err(NoReply::Unreachable("no answer".into())))
+                .map_err(|failure| (sentinel, failure))
+        });
+        let mut asked: FuturesUnordered<_> = asked.collect();
+        let (mut told, mut failures) = (Vec::new(), Vec::new());
+        let mut patience_left = pin!(sleep(patience));
+        loop {
+            let answer = match select(asked.next(), patience_left.as_mut()).await {
+                Either::Left((Some(answer), _)) => answer,
+                Either::Left((None, _)) | Either::Right(_) => break,
+            };
+            match answer {
+                Ok(Some(one)) => told.push(one),
+                Ok(None) => failures.push(self.unknown()),
+                Err((sentinel, failure)) => failures.push(in_words(sentinel, failure)),
+            }
+            if told.len() * 2 > self.sentinels.len() {
+                let soon = tokio::time::Instant::now() + STRAGGLERS;
+                let ends_at = patience_left.deadline().min(soon);
+                patience_left.as_mut().reset(ends_at);
+            }
+        }
+        if told.is_empty() { Err(most_telling(failures)) } else { Ok(told) }
+    }
+
+    /// What one Sentinel says; nothing if it does not know the group.
+    async fn ask(&self, sentinel: &Address) -> Result<Option<SentinelAnswer>, NoReply> {
+        let mut stream = sentinel.enter().await?;
+        let group = self.group.as_bytes();
+        // One behind the other in one write: no change falls in between.
+        let commands = [
+            Packet::new(&[b"SENTINEL", b"GET-MASTER-ADDR-BY-NAME", group]),
+            Packet::new(&[b"SENTINEL", b"MASTER", group]),
+            Packet::new(&[b"SUBSCRIBE", SWITCHED]),
+        ];
+        let mut reader = Reader::default();
+        let replies = exchange_by(&mut reader, &mut stream, &commands).await?;
+        let place = match replies.first() {
+            Some(Reply::List(place)) => place,
+            Some(Reply::Nil) => return Ok(None),
+            Some(Reply::Error(text)) => return Err(refusal(text)),
+            _ => return Err(NoReply::Garbled("not what a Sentinel answers".into())),
+        };
+        let [Reply::Text(host), Reply::Text(port)] = &place[..] else {
+            return Err(NoReply::Garbled("not the address of a master".into()));
+        };
+        let host = String::from_utf8_lossy(host).into_owned();
+        let port = std::str::from_utf8(port).ok().and_then(|port| port.parse().ok());
+        let port = port.ok_or_else(|| NoReply::Garbled("not the port of a master".into()))?;
+        let master = Location::Tcp { host, port, is_tls: self.is_tls };
+        let epoch = replies.get(1).and_then(epoch_of).unwrap_or(0);
+        Ok(Some(SentinelAnswer { master, epoch, post: Post { stream, reader } }))
+    }
+
+    fn unknown(&self) -> NoReply {
+        let text = format!(
+            "the Sentinels do not know a group '{}': SENTINEL MASTERS lists those that they do",
+            self.group
+        );
+        NoReply::Refused(text.into())
+    }
+}
+
+/// What counts of what the Sentinels say: the newest, and what most say of it.
+fn newest(told: &[SentinelAnswer]) -> Option<Location> {
+    let agreeing =
+        |one: &SentinelAnswer| told.iter().filter(|two| two.master == one.master).count();
+    let best = told.iter().max_by_key(|told| (told.epoch, agreeing(told)))?;
+    Some(best.master.clone())
+}
+
+/// Reads the epoch of a group's configuration.
+fn epoch_of(reply: &Reply) -> Option<u64> {
+    let Reply::List(fields) = reply else { return None };
+    let is_epoch = |name: &Reply| matches!(name, Reply::Text(name) if **name == *b"config-epoch");
+    let value = fields.chunks_exact(2).find(|field| is_epoch(&field[0])).map(|field| &field[1]);
+    let Some(Reply::Text(epoch)) = value else { return None };
+    std::str::from_utf8(epoch).ok()?.parse().ok()
+}
+
+/// What an error of a Sentinel means.
+fn refusal(text: &str) -> NoReply {
+    if code::is_unknown_command(text) {
+        let text = "it is no Sentinel, which listens on port 26379 unless told otherwise; write \
+                    redis:// for a server itself";
+        return NoReply::Refused(text.into());
+    }
+    match code::meaning_of(text) {
+        code::Meaning::Forbidden => NoReply::NoPermission(text.into()),
+        _ => NoReply::Unavailable(text.into()),
+    }
+}
+
+/// Why a Sentinel has not answered, with which it is.
+fn in_words(sentinel: &Address, failure: NoReply) -> NoReply {
+    let failure = match failure {
+        NoReply::NoPermission(text) => {
+            let advice = "a login at the Sentinels is given behind the name of the group, as \
+                          ?sentinel_username=...&sentinel_password=...";
+            NoReply::NoPermission(format!("{text}; {advice}").into())
+        }
+        failure => failure,
+    };
+    failure.at(format_args!("Sentinel {}", sentinel.name()))
+}
+
+/// Of several reasons the one that somebody has to do something about; of silence all.
+fn most_telling(failures: Vec<NoReply>) -> NoReply {
+    let (mut silent, mut rest) = (Vec::new(), Vec::new());
+    for failure in failures {
+        match failure {
+            NoReply::Unreachable(text) => silent.push(text),
+            failure => rest.push(failure),
+        }
+    }
+    let is_refused = |failure: &NoReply| matches!(failure, NoReply::Refused(_));
+    let at = rest.iter().position(is_refused).unwrap_or(0);
+    if rest.is_empty() {
+        return NoReply::Unreachable(format!("no Sentinel answers: {}", silent.join("; ")).into());
+    }
+    rest.swap_remove(at)
+}
+
+impl SwitchWatch {
+    /// Ready when a Sentinel has said that the group has another master. One whose connection
+    /// breaks says nothing more.
+    pub(super) fn poll(&mut self, ctx: &mut Context<'_>) -> Poll<()> {
+        let mut is_over = false;
+        let group = self.group.as_bytes();
+        self.posts.retain_mut(|post| match post.poll(ctx, group) {
+            Poll::Pending => true,
+            Poll::Ready(has_switched) => {
+                is_over |= has_switched;
+                false
+            }
+        });
+        if is_over { Poll::Ready(()) } else { Poll::Pending }
+    }
+}
+
+impl Post {
+    /// Ready with true when the group has another master, with false when nothing more will come.
+    fn poll(&mut self, ctx: &mut Context<'_>, group: &[u8]) -> Poll<bool> {
+        loop {
+            match self.reader.next_reply() {
+                Ok(Some(message)) if is_switch(&message, group) => return Poll::Ready(true),
+                Ok(Some(_)) => continue,
+                Ok(None) => {}
+                Err(_) => return Poll::Ready(false),
+            }
+            let mut chunk = [0; 512];
+            let mut chunk = ReadBuf::new(&mut chunk);
+            match Pin::new(&mut self.stream).poll_read(ctx, &mut chunk) {
+                Poll::Pending => return Poll::Pending,
+                Poll::Ready(Ok(())) if !chunk.filled().is_empty() => {
+                    self.reader.take(chunk.filled());
+                }
+                Poll::Ready(_) => return Poll::Ready(false),
+            }
+        }
+    }
+}
+
+/// Whether a message says that this group has another master: `name old-ip old-port ip port`.
+fn is_switch(message: &Reply, group: &[u8]) -> bool {
+    let (Reply::List(parts) | Reply::Push(parts)) = message else { return false };
+    let [_, Reply::Text(channel), Reply::Text(text)] = &parts[..] else { return false };
+    **channel == *SWITCHED && text.strip_prefix(group).is_some_and(|rest| rest.starts_with(b" "))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::client::node_url;
+
+    fn group(url: &str) -> WatchedGroup {
+        WatchedGroup::of(&node_url::read(url).unwrap()).unwrap()
+    }
+
+    #[test]
+    fn two_urls_are_one_group_if_they_have_a_name_and_a_sentinel_in_common() {
+        let one = group("redis+sentinel://a,b,localhost/m");
+        assert_eq!(&**one.name(), "a:26379/m");
+        assert!(one.is_same_node(&group("rediss+sentinel://:p@c,B:26379/m/1")));
+        assert!(one.is_same_node(&group("redis+sentinel://127.0.0.1/m")));
+        for other in ["redis+sentinel://a,b/n", "redis+sentinel://c,b:1/m"] {
+            assert!(!one.is_same_node(&group(other)), "{other}");
+        }
+    }
+
+    #[test]
+    fn the_newest_answer_counts_however_many_say_otherwise() {
+        let told = |host: &str, epoch| SentinelAnswer {
+            master: Location::Tcp { host: host.to_owned(), port: 1, is_tls: false },
+            epoch,
+            post: Post { stream: Box::new(tokio::io::empty()), reader: Reader::default() },
+        };
+        let newest = |told: &[SentinelAnswer]| newest(told).map(|place| place.to_string());
+        assert_eq!(newest(&[told("a", 1), told("b", 2), told("a", 1)]).unwrap(), "b:1");
+        assert_eq!(newest(&[told("a", 1), told("b", 1), told("b", 1)]).unwrap(), "b:1");
+        assert_eq!(newest(&[]), None);
+    }
+
+    #[test]
+    fn what_somebody_has_to_mend_is_told_before_silence() {
+        let silent = |text: &str| NoReply::Unreachable(text.into());
+        let refused = NoReply::Refused("x".into());
+        let both = most_telling(vec![silent("a"), refused.clone(), silent("b")]);
+        assert_eq!(both, refused);
+        let all = most_telling(vec![silent("a"), silent("b")]);
+        assert_eq!(all, silent("no Sentinel answers: a; b"));
+    }
+
+    #[test]
+    fn only_a_change_of_this_group_is_one() {
+        let said = |channel: &str, said: &str| {
+            let text = |text: &str| Reply::Text(text.as_bytes().to_vec().into());
+            Reply::List(vec![text("message"), text(channel), text(said)])
+        };
+        assert!(is_switch(&said("+switch-master", "m h 1 h 2"), b"m"));
+        assert!(!is_switch(&said("+switch-master", "mm h 1 h 2"), b"m"));
+        assert!(!is_switch(&said("+sdown", "m h 1 h 2"), b"m"));
+    }
+}

@@ -1,0 +1,292 @@
+//! A master under Sentinel as one node: it is found, followed when it is another, and told of.
+
+use std::io::{BufRead, BufReader};
+use std::time::{Duration, Instant};
+
+use lockmod::client::{AcquireError, BuildError, Locker, LockerBuilder, Vote};
+use rustix::process::Signal;
+
+use crate::cli::{lockmod, signal, start, text};
+use crate::common::{
+    Builder, GROUP, Group, Port, Sentinel, Server, module_path, server_binary, wait_at_most,
+    wait_until,
+};
+use crate::faults::{certificates, encrypted_node};
+use crate::{connected, info, is_held, leases, millis, nodes, until};
+
+/// The wait of a promoted node is its `max-ttl`.
+fn server() -> Builder {
+    Server::builder().module_arg("max-ttl", 1_500)
+}
+
+fn builder(urls: &[String]) -> LockerBuilder {
+    Locker::builder().nodes(urls).ttl(millis(1_500))
+}
+
+fn locker(group: &Group) -> Locker {
+    builder(&[group.url()]).build().expect("the settings are good")
+}
+
+/// What the only node says to an acquisition that it cannot carry out.
+async fn refused(urls: &[String]) -> AcquireError {
+    let locker = builder(urls).build().expect("the settings are good");
+    let start = Instant::now();
+    loop {
+        let error = locker.try_acquire("a").await.expect_err("nobody grants");
+        // Until the connection has failed, the answer is only late.
+        if error.nodes().iter().all(|report| report.vote != Vote::TimedOut) {
+            return error;
+        }
+        assert!(start.elapsed() < crate::common::PATIENCE, "{error}");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn the_master_is_found_and_followed_when_it_is_killed() {
+    let mut group = Group::start(2, server);
+    let locker = locker(&group);
+    connected(&locker).await;
+    let guard = locker.acquire("a").await.unwrap();
+    let fence = guard.fence();
+    assert!(is_held(&group.servers[0], "a"), "the master has it");
+    guard.release().await.unwrap();
+    let survey = locker.survey(10).await;
+    let place = |server: &Server| format!("127.0.0.1:{}", server.port());
+    assert_eq!(survey.nodes[0].master.as_deref(), Some(&*place(&group.servers[0])));
+    let name = format!("127.0.0.1:{}/{GROUP}", group.sentinels[0].port());
+    assert_eq!(&*survey.nodes[0].node, name);
+    group.servers[0].kill();
+    let guard = locker.acquire("a").wait(Duration::from_secs(30)).await.unwrap();
+    assert!(guard.fence() > fence);
+    let master = group.wait_for_another_than(0);
+    assert!(is_held(&group.servers[master], "a"));
+    let survey = locker.survey(10).await;
+    assert_eq!(survey.nodes[0].master.as_deref(), Some(&*place(&group.servers[master])));
+    guard.release().await.unwrap();
+}
+
+/// The old master keeps its connections, and would have granted for ever.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_master_that_lives_is_left_when_the_sentinels_name_another() {
+    let group = Group::start(1, server);
+    let locker = locker(&group);
+    connected(&locker).await;
+    let guard = locker.acquire("a").await.unwrap();
+    group.servers[0].wait_for_replica(&group.servers[1]);
+    group.sentinels[0].run(&format!("SENTINEL FAILOVER {GROUP}")).unwrap();
+    let master = group.wait_for_another_than(0);
+    // The lease came along, and its release reaches the server that has it now.
+    drop(guard);
+    let now = &group.servers[master];
+    until("the new master has the release", || {
+        !is_held(now, "a") && info(now, "a", "state").is_some()
+    })
+    .await;
+    until("it grants", || now.info("lockmod_state").is_some_and(|state| state == "grants")).await;
+    let guard = locker.acquire("a").wait(Duration::from_secs(30)).await.unwrap();
+    assert!(is_held(now, "a"));
+    guard.release().await.unwrap();
+}
+
+/// A server that is made a replica by hand keeps its connections.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn the_sentinels_are_asked_again_when_the_server_says_that_it_is_a_replica() {
+    let group = Group::start(0, server);
+    let locker = locker(&group);
+    connected(&locker).await;
+    let elsewhere = nodes(1);
+    let server = &group.servers[0];
+    server.run(&format!("REPLICAOF 127.0.0.1 {}", elsewhere[0].port())).unwrap();
+    let start = Instant::now();
+    loop {
+        let error = locker.try_acquire("a").await.unwrap_err();
+        if error.to_string().contains(&format!("{}: it is a replica", server.port())) {
+            break;
+        }
+        assert!(start.elapsed() < crate::common::PATIENCE, "{error}");
+    }
+    server.run("REPLICAOF NO ONE").unwrap();
+    let guard = locker.acquire("a").wait(Duration::from_secs(30)).await.unwrap();
+    guard.release().await.unwrap();
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn whoever_waits_in_line_waits_on_at_the_next_master() {
+    let mut group = Group::start(1, server);
+    let (holder, other) = (locker(&group), locker(&group));
+    connected(&holder).await;
+    connected(&other).await;
+    let guard = holder.acquire("a").await.unwrap();
+    let waiting = other.acquire("a").wait(Duration::from_secs(60)).into_future();
+    let waiting = tokio::spawn(waiting);
+    let in_line = |server: &Server| info(server, "a", "waiters") == Some(redis::Value::Int(1));
+    until("it stands in line", || in_line(&group.servers[0])).await;
+    let fence = guard.fence();
+    group.servers[0].kill();
+    let master = group.wait_for_another_than(0);
+    // Whether it stands in line again or is granted at once is a matter of the lease's end.
+    drop(guard);
+    let guard = waiting.await.unwrap().unwrap();
+    assert!(guard.fence() > fence && is_held(&group.servers[master], "a"));
+    guard.release().await.unwrap();
+}
+
+/// Beside one that hangs and one that was killed.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn one_sentinel_is_enough() {
+    let mut group = Group::start(0, server);
+    group.sentinels[0].pause();
+    group.sentinels[1].kill();
+    let locker = locker(&group);
+    let guard = locker.acquire("a").wait(Duration::from_secs(30)).await.unwrap();
+    group.sentinels[0].resume();
+    assert!(is_held(&group.servers[0], "a"));
+    group.sentinels[2].kill();
+    guard.release().await.expect("the connection stays although the Sentinels are gone");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn the_master_and_the_sentinels_have_logins_of_their_own() {
+    let group = Group::with_password(0, server, Some("s3cret"));
+    let places = group.places();
+    let url = format!("redis+sentinel://:s3cret@{places}/{GROUP}?sentinel_password=s3cret");
+    let works = builder(&[url]).build().unwrap();
+    works.acquire("a").await.unwrap().release().await.unwrap();
+    let error = refused(&[format!("redis+sentinel://:s3cret@{places}/{GROUP}")]).await;
+    assert!(error.to_string().contains("?sentinel_username=...&sentinel_password=..."), "{error}");
+    let url = format!("redis+sentinel://{places}/{GROUP}?sentinel_password=s3cret");
+    let error = refused(&[url]).await.to_string();
+    assert!(error.contains("its master 127.0.0.1:") && error.contains("NOAUTH"), "{error}");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn the_master_and_the_sentinels_are_reached_over_tls() {
+    let dir = tempfile::tempdir().unwrap();
+    let (_, paths) = certificates(dir.path());
+    let (_node, url) = encrypted_node(&paths);
+    let [ca, cert, key] = &paths;
+    let port = Port::reserve();
+    let more = format!(
+        "tls-port {}\ntls-replication yes\ntls-ca-cert-file {ca:?}\ntls-cert-file {cert:?}\n\
+         tls-key-file {key:?}",
+        port.number()
+    );
+    let master = url.rsplit(':').next().unwrap().parse().unwrap();
+    let _sentinel = Sentinel::start(master, None, &more);
+    let url = format!("rediss+sentinel://127.0.0.1:{}/{GROUP}", port.number());
+    let encrypted = builder(&[url]).cacert(ca).cert(cert).key(key).build().unwrap();
+    encrypted.acquire("a").await.unwrap().release().await.unwrap();
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_cannot_be_a_group_is_refused_with_what_to_do() {
+    let mut group = Group::start(0, server);
+    let places = group.places();
+    let unknown = refused(&[format!("redis+sentinel://{places}/other")]).await;
+    assert!(unknown.to_string().contains("do not know a group 'other': SENTINEL MASTERS lists"));
+    assert!(matches!(unknown, AcquireError::Refused(_)), "{unknown}");
+    let port = group.servers[0].port();
+    let none = refused(&[format!("redis+sentinel://127.0.0.1:{port}/{GROUP}")]).await;
+    assert!(none.to_string().contains("is no Sentinel, which listens on port 26379"), "{none}");
+    assert!(matches!(none, AcquireError::Refused(_)), "{none}");
+    // As two nodes of three: by the Sentinels in common, or when both lead to one server.
+    let first = format!("redis+sentinel://127.0.0.1:{}/{GROUP}", group.sentinels[0].port());
+    let twice = builder(&[group.url(), first]).allow_even_nodes().build();
+    assert!(matches!(twice, Err(BuildError::SameNode { .. })), "{twice:?}");
+    let direct = group.servers[0].url();
+    let both = builder(&[group.url(), direct]).allow_even_nodes().build().unwrap();
+    let same =
+        |vote: &Vote| matches!(vote, Vote::Unreachable(text) if text.contains("same server"));
+    let start = Instant::now();
+    while !both.settle().await.iter().any(|report| same(&report.vote)) {
+        assert!(start.elapsed() < crate::common::PATIENCE, "both count");
+    }
+    group.sentinels.iter_mut().for_each(|sentinel| sentinel.kill());
+    let silent = refused(&[group.url()]).await.to_string();
+    assert!(silent.contains("no Sentinel answers: Sentinel 127.0.0.1:"), "{silent}");
+}
+
+/// Beside two servers a group is one vote of three.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_group_is_one_node_of_a_quorum() {
+    let mut group = Group::start(1, server);
+    let others = nodes(2);
+    let urls = [others[0].url(), group.url(), others[1].url()];
+    let locker = builder(&urls).build().unwrap();
+    connected(&locker).await;
+    let guard = locker.acquire("a").await.unwrap();
+    until("all have it", || leases(&others, "a") == 2 && is_held(&group.servers[0], "a")).await;
+    group.servers[0].kill();
+    let master = group.wait_for_another_than(0);
+    until("its renewals reach the new master", || is_held(&group.servers[master], "a")).await;
+    guard.release().await.unwrap();
+}
+
+#[test]
+fn the_commands_take_a_group_and_status_says_where_its_master_is() {
+    let group = Group::start(1, server);
+    let others = nodes(2);
+    let succeeds = |urls: &str, args: &[&str]| {
+        let output = lockmod(&[], args).env("LOCKMOD_NODES", urls).output().unwrap();
+        assert!(output.status.success(), "{args:?}: {}", text(&output.stderr));
+        text(&output.stdout)
+    };
+    let url = group.url();
+    let out =
+        succeeds(&url, &["run", "job", "--ttl", "1s", "--", "sh", "-c", "echo $LOCKMOD_FENCE"]);
+    assert_eq!(out, "1\n");
+    let name = format!("127.0.0.1:{}/{GROUP}", group.sentinels[0].port());
+    let at = |index: usize| format!("127.0.0.1:{}", group.servers[index].port());
+    let shown = succeeds(&url, &["status"]);
+    assert!(shown.contains(&format!("{name} at {}  master  grants", at(0))), "{shown}");
+    let list = format!("{},{url},{}", others[0].url(), others[1].url());
+    let shown = succeeds(&list, &["status", "--json"]);
+    assert!(shown.contains(&format!("\"node\":\"{name}\"")), "{shown}");
+    assert!(shown.contains(&format!("\"master\":\"{}\"", at(0))), "{shown}");
+    succeeds(&list, &["acquire", "job", "--ttl", "1s"]);
+    assert!(succeeds(&list, &["list"]).starts_with("job: held, fence "));
+    group.sentinels[1].run(&format!("SENTINEL FAILOVER {GROUP}")).unwrap();
+    group.wait_for_another_than(0);
+    wait_until("status shows the new master", || {
+        let output = lockmod(&[], &["status"]).env("LOCKMOD_NODES", &url).output().unwrap();
+        text(&output.stdout).contains(&format!("{name} at {}  master", at(1)))
+    });
+}
+
+#[test]
+fn local_servers_under_sentinel_are_one_node_that_moves() {
+    let folder = tempfile::tempdir().unwrap();
+    let mut command = lockmod(&[], &["nodes", "--sentinel", "--module"]);
+    command.arg(module_path()).arg("--server").arg(server_binary());
+    let mut child = start({
+        command.env("TMPDIR", folder.path());
+        command
+    });
+    let mut lines = BufReader::new(child.stdout.take().unwrap()).lines().map(Result::unwrap);
+    assert!(lines.next().unwrap().starts_with("a master, 2 replicas and 3 Sentinels in "));
+    let export = lines.next().unwrap();
+    let url = export.strip_prefix("export LOCKMOD_NODES=").unwrap().to_owned();
+    let hint = lines.next().unwrap();
+    let port = hint.strip_prefix("redis-cli -p ").unwrap().split(' ').next().unwrap().to_owned();
+    let shown = || {
+        let output = lockmod(&[], &["status"]).env("LOCKMOD_NODES", &url).output().unwrap();
+        text(&output.stdout)
+    };
+    assert!(shown().contains(&format!("/mymaster at 127.0.0.1:{port}  master")), "{}", shown());
+    let sentinel = url.split(['/', ',']).nth(2).unwrap().to_owned();
+    let sentinel = redis::Client::open(format!("redis://{sentinel}")).unwrap();
+    let mut sentinel = sentinel.get_connection().unwrap();
+    // It refuses until it knows the replicas.
+    wait_at_most(Duration::from_secs(60), "the failover begins", || {
+        redis::cmd("SENTINEL").arg("FAILOVER").arg(GROUP).query::<()>(&mut sentinel).ok()
+    });
+    wait_at_most(Duration::from_secs(60), "another is the master", || {
+        let shown = shown();
+        let is_other = shown.contains(" at 127.0.0.1:") && !shown.contains(&format!(":{port} "));
+        is_other.then_some(())
+    });
+    assert!(shown().contains("in quarantine for"), "{}", shown());
+    signal(&child, Signal::TERM);
+    assert!(child.wait().unwrap().success());
+    assert_eq!(std::fs::read_dir(folder.path()).unwrap().count(), 0);
+}

@@ -1,0 +1,216 @@
+//! A master with replicas, and the Sentinels that watch them.
+
+use std::fs::{self, File};
+use std::process::{Child, Command, Stdio};
+use std::time::Duration;
+
+use rustix::process::{Pid, Signal, kill_process};
+use tempfile::TempDir;
+
+use super::{Builder, PATIENCE, Port, Server, process, run, server_binary, wait_for};
+
+/// What the Sentinels call the group.
+pub const GROUP: &str = "mymaster";
+
+/// A master, its replicas, and their Sentinels.
+#[derive(Debug)]
+pub struct Group {
+    /// The first is the master to begin with.
+    pub servers: Vec<Server>,
+    pub sentinels: Vec<Sentinel>,
+}
+
+/// One Sentinel. Its process dies with this value.
+#[derive(Debug)]
+pub struct Sentinel {
+    dir: TempDir,
+    port: Port,
+    password: Option<String>,
+    child: Option<Child>,
+}
+
+impl Group {
+    /// A master with so many replicas, each with these settings, and three Sentinels that call a
+    /// server down after 300 ms.
+    #[track_caller]
+    pub fn start(replicas: usize, builder: impl Fn() -> Builder) -> Group {
+        Group::with_password(replicas, builder, None)
+    }
+
+    /// The same; the password is that of the Sentinels and of the servers.
+    #[track_caller]
+    pub fn with_password(
+        replicas: usize,
+        builder: impl Fn() -> Builder,
+        password: Option<&str>,
+    ) -> Group {
+        let builder = || match password {
+            Some(password) => builder().password(password).config("masterauth", password),
+            None => builder(),
+        };
+        let mut servers = vec![builder().start()];
+        for _ in 0..replicas {
+            servers.push(builder().replica_of(&servers[0]).start());
+        }
+        for replica in &servers[1..] {
+            servers[0].wait_for_replica(replica);
+        }
+        let sentinels: Vec<_> = {
+            let port = servers[0].port();
+            (0..3).map(|_| Sentinel::start(port, password, "")).collect()
+        };
+        let group = Group { servers, sentinels };
+        group.wait_until_known();
+        group
+    }
+
+    /// Every Sentinel knows all replicas, and all other Sentinels.
+    #[track_caller]
+    pub fn wait_until_known(&self) {
+        let is = |sentinel: &Sentinel, field: &str, count: usize| {
+            sentinel.field(field).is_some_and(|value| value == count.to_string())
+        };
+        wait_for("the Sentinels know the replicas and each other", || {
+            let knows = |sentinel: &Sentinel| {
+                is(sentinel, "num-other-sentinels", self.sentinels.len() - 1)
+                    && is(sentinel, "num-slaves", self.servers.len() - 1)
+            };
+            self.sentinels.iter().all(knows).then_some(())
+        });
+    }
+
+    /// `host:port` of all Sentinels, separated by commas.
+    pub fn places(&self) -> String {
+        let place = |sentinel: &Sentinel| format!("127.0.0.1:{}", sentinel.port());
+        self.sentinels.iter().map(place).collect::<Vec<_>>().join(",")
+    }
+
+    /// The URL of the group, without passwords.
+    pub fn url(&self) -> String {
+        format!("redis+sentinel://{}/{GROUP}", self.places())
+    }
+
+    /// The server that all Sentinels which run name as the master; `None` while they disagree.
+    pub fn master(&self) -> Option<usize> {
+        let running = self.sentinels.iter().filter(|sentinel| sentinel.child.is_some());
+        let ports: Option<Vec<u16>> = running.map(Sentinel::named).collect();
+        let port = *ports.as_ref()?.first()?;
+        let index = self.servers.iter().position(|server| server.port() == port)?;
+        ports?.iter().all(|other| *other == port).then_some(index)
+    }
+
+    /// Waits until all Sentinels name another server than this one.
+    #[track_caller]
+    pub fn wait_for_another_than(&self, old: usize) -> usize {
+        wait_for("the Sentinels name another master", || {
+            self.master().filter(|master| *master != old)
+        })
+    }
+}
+
+impl Sentinel {
+    /// Watches the master at this port, with more lines of its configuration.
+    #[track_caller]
+    pub fn start(master: u16, password: Option<&str>, more: &str) -> Sentinel {
+        let dir = tempfile::Builder::new().prefix("lockmod-test-").tempdir().expect("a folder");
+        let port = Port::reserve();
+        let mut conf = format!(
+            "bind 127.0.0.1\nprotected-mode yes\nport {}\ndir {:?}\nlogfile \"\"\ndaemonize no\n\
+             sentinel monitor {GROUP} 127.0.0.1 {master} 2\n\
+             sentinel down-after-milliseconds {GROUP} 300\n\
+             sentinel failover-timeout {GROUP} 3000\n{more}\n",
+            port.number(),
+            dir.path()
+        );
+        if let Some(password) = password {
+            conf += &format!(
+                "sentinel auth-pass {GROUP} {password}\nrequirepass {password}\n\
+                 sentinel sentinel-pass {password}\n"
+            );
+        }
+        fs::write(dir.path().join("sentinel.conf"), conf).expect("the folder is ours");
+        let password = password.map(str::to_owned);
+        let mut sentinel = Sentinel { dir, port, password, child: None };
+        sentinel.launch();
+        sentinel
+    }
+
+    #[track_caller]
+    fn launch(&mut self) {
+        let log = File::create(self.dir.path().join("log")).expect("the folder is ours");
+        let mut command = Command::new(server_binary());
+        command.arg(self.dir.path().join("sentinel.conf")).arg("--sentinel");
+        command.current_dir(self.dir.path()).stdin(Stdio::null());
+        command.stdout(log.try_clone().expect("a file can be shared")).stderr(log);
+        self.child = Some(process::spawn(command).expect("the server can be run"));
+        wait_for("the Sentinel answers", || self.run("PING").is_ok().then_some(()));
+        // Ten times as often as by default, so that tests need not wait. Old ones cannot.
+        let often = "info-period 200 ping-period 100 ask-period 100 publish-period 200";
+        drop(self.run(&format!("SENTINEL DEBUG {often}")));
+    }
+
+    pub fn port(&self) -> u16 {
+        self.port.number()
+    }
+
+    /// Runs one command on a connection of its own; the line is cut at white space.
+    ///
+    /// # Errors
+    /// The Sentinel's error reply, or the connection's failure.
+    pub fn run(&self, line: &str) -> redis::RedisResult<redis::Value> {
+        let login = self.password.as_ref().map(|text| format!(":{text}@")).unwrap_or_default();
+        let client = redis::Client::open(format!("redis://{login}127.0.0.1:{}", self.port()))?;
+        let mut conn = client.get_connection_with_timeout(PATIENCE)?;
+        conn.set_read_timeout(Some(Duration::from_secs(2)))?;
+        run(&mut conn, line)
+    }
+
+    /// A field of what it says of the group.
+    pub fn field(&self, name: &str) -> Option<String> {
+        let reply = self.run(&format!("SENTINEL MASTER {GROUP}")).ok()?;
+        let fields: Vec<String> = redis::from_redis_value(reply).ok()?;
+        fields.chunks_exact(2).find(|field| field[0] == name).map(|field| field[1].clone())
+    }
+
+    /// The port of the master that it names.
+    pub fn named(&self) -> Option<u16> {
+        let reply = self.run(&format!("SENTINEL GET-MASTER-ADDR-BY-NAME {GROUP}")).ok()?;
+        let place: Vec<String> = redis::from_redis_value(reply).ok()?;
+        place.get(1)?.parse().ok()
+    }
+
+    pub fn kill(&mut self) {
+        if let Some(mut child) = self.child.take() {
+            let _ = child.kill();
+            child.wait().expect("a child can be waited for");
+        }
+    }
+
+    /// SIGSTOP: it hangs, its connections stay open.
+    pub fn pause(&self) {
+        self.signal(Signal::STOP);
+    }
+
+    /// SIGCONT.
+    pub fn resume(&self) {
+        self.signal(Signal::CONT);
+    }
+
+    fn signal(&self, signal: Signal) {
+        let pid = self.child.as_ref().map(Pid::from_child).expect("it runs");
+        kill_process(pid, signal).expect("our own child can be signalled");
+    }
+
+    fn log(&self) -> String {
+        fs::read_to_string(self.dir.path().join("log")).unwrap_or_default()
+    }
+}
+
+impl Drop for Sentinel {
+    fn drop(&mut self) {
+        self.kill();
+        if std::thread::panicking() {
+            eprintln!("---- log of the Sentinel on port {}:\n{}", self.port(), self.log());
+        }
+    }
+}
