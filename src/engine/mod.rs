@@ -24,12 +24,13 @@ pub use fence::{Fence, RAISE_MARGIN, VOTE_MARGIN};
 pub use histogram::Histogram;
 pub use mode::Mode;
 pub use node::{
-    Acquired, Availability, Begun, Call, CallId, Caution, Ceilings, Census, Change, Claim,
-    ConnectionId, Counts, Decided, Draft, Effect, Extended, FENCE_BLOCK, Fencing, Found, Gate,
-    Granted, HandOver, Inventory, LEASE_BLOCK, Lease, Left, Line, Loaded, Lock, LockAccount,
-    LockName, LockState, Look, Node, NodeAccount, Parting, Promises, Queued, Recovery, Released,
-    Room, Saved, Stated, Statement, Stop, Stopped, Tally, Tenure, Turn, Turning, Waiter, Warning,
-    promote, recover, start,
+    Acquired, Attached, Authority, Availability, BEAT, Begun, Call, CallId, Caution, Ceilings,
+    Census, Change, Claim, ConnectionId, Counts, Decided, Draft, Effect, Extended, FENCE_BLOCK,
+    Fencing, Found, Gate, Granted, HandOver, Heartbeat, Inventory, LEASE_BLOCK, Lease, Left, Line,
+    Loaded, Lock, LockAccount, LockName, LockState, Look, Mandate, Node, NodeAccount, Notice,
+    Parting, Pledge, Promises, Queued, Recovery, Released, Replicas, Room, SUPPORT, Saved, Stated,
+    Statement, Stop, Stopped, Tally, Tended, Tenure, Turn, Turning, Waiter, Warning, promote,
+    recover, start,
 };
 pub use quorum::{NODES_MAX, NodeSet, Quorum};
 pub use refusal::{QuarantineReason, Refusal};

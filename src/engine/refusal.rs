@@ -17,6 +17,8 @@ pub enum QuarantineReason {
     ClockStep,
     /// The data set that was loaded is not the one that the node saved when it stopped.
     OtherData,
+    /// Leases of another master of the node's group may stand.
+    OtherMaster,
 }
 
 impl QuarantineReason {
@@ -28,6 +30,7 @@ impl QuarantineReason {
             QuarantineReason::Promotion => "the node was promoted from replica",
             QuarantineReason::ClockStep => "the clock was stepped while the node was down",
             QuarantineReason::OtherData => "the data set is not the one that the node saved",
+            QuarantineReason::OtherMaster => "another node may have been the master",
         }
     }
 }
@@ -112,11 +115,18 @@ pub enum Refusal {
         /// The operating system's error.
         cause: String,
     },
+    /// `NOAUTHORITY`: too few replicas support this master; another may have replaced it.
+    NoAuthority {
+        /// How many replicas support it.
+        supporters: usize,
+        /// How many have to.
+        needed: usize,
+    },
 }
 
 impl Refusal {
     /// How many kinds there are.
-    pub const KINDS: usize = 12;
+    pub const KINDS: usize = 13;
 
     /// The number of its kind, below [`Refusal::KINDS`]: the index of its code in `wire::code`, and
     /// of its count in the tally.
@@ -134,6 +144,7 @@ impl Refusal {
             Refusal::BadFence { .. } => 9,
             Refusal::NoUpgrade => 10,
             Refusal::ReadersFull { .. } => 11,
+            Refusal::NoAuthority { .. } => 12,
         }
     }
 }

@@ -20,6 +20,8 @@ pub(super) struct OptionSpec {
 pub(super) enum OptionKind {
     /// A whole number; `CONFIG SET` changes it.
     Number { default: i64, min: i64, max: i64, value: &'static AtomicI64 },
+    /// A whole number, fixed when the module is loaded.
+    Fixed { default: i64, min: i64, max: i64, value: &'static AtomicI64 },
     /// Yes or no; `CONFIG SET` changes it.
     Switch { default: bool, value: &'static AtomicBool },
     /// Text, fixed when the module is loaded. The default depends on the server.
@@ -29,7 +31,8 @@ pub(super) enum OptionKind {
 /// Where a text is stored.
 pub(super) type TextValue = Mutex<String>;
 
-const HOUR_MS: i64 = 3_600_000;
+const MINUTE_MS: i64 = 60_000;
+const HOUR_MS: i64 = 60 * MINUTE_MS;
 const DAY_MS: i64 = 24 * HOUR_MS;
 
 static MAX_TTL: AtomicI64 = AtomicI64::new(DAY_MS);
@@ -41,10 +44,11 @@ static RESERVE_MS: AtomicI64 = AtomicI64::new(100);
 static SCAN_PERCENT: AtomicI64 = AtomicI64::new(25);
 static QUARANTINE: AtomicBool = AtomicBool::new(true);
 static QUARANTINE_ON_PROMOTION: AtomicBool = AtomicBool::new(true);
+static REPLICAS: AtomicI64 = AtomicI64::new(0);
 static STATE_FILE: TextValue = Mutex::new(String::new());
 
 /// All options.
-pub(super) static OPTIONS: [OptionSpec; 10] = [
+pub(super) static OPTIONS: [OptionSpec; 11] = [
     number("max-ttl", DAY_MS, 1, TTL_MAX.get() as i64, &MAX_TTL),
     number("idle-ms", DAY_MS, 0, 366 * DAY_MS, &IDLE_MS),
     number("max-token-bytes", TOKEN_MAX_DEFAULT as i64, 16, 255, &MAX_TOKEN_BYTES),
@@ -55,6 +59,10 @@ pub(super) static OPTIONS: [OptionSpec; 10] = [
     switch("quarantine", &QUARANTINE),
     switch("quarantine-on-promotion", &QUARANTINE_ON_PROMOTION),
     OptionSpec { name: "state-file", kind: OptionKind::Text { value: &STATE_FILE } },
+    OptionSpec {
+        name: "replicas",
+        kind: OptionKind::Fixed { default: 0, min: 0, max: 15, value: &REPLICAS },
+    },
 ];
 
 const fn number(
@@ -87,6 +95,21 @@ pub(super) fn caution() -> Caution {
         quarantine: QUARANTINE.load(Ordering::Relaxed),
         on_promotion: QUARANTINE_ON_PROMOTION.load(Ordering::Relaxed),
     }
+}
+
+/// How many replicas each master has; zero: the node decides whatever they do.
+pub(super) fn replicas() -> u32 {
+    u32::try_from(unsigned(&REPLICAS)).unwrap_or(0)
+}
+
+/// Makes the longest lease a minute on a node with replicas, unless it was set: it is what the
+/// node waits after a failover. Returns whether it did.
+pub(super) fn shorten_max_ttl() -> bool {
+    let is_default = || {
+        let order = Ordering::Relaxed;
+        MAX_TTL.compare_exchange(DAY_MS, MINUTE_MS, order, order).is_ok()
+    };
+    replicas() > 0 && is_default()
 }
 
 /// The longest lease.
@@ -147,7 +170,9 @@ pub(super) fn defaults(args: &[String], port: u16) -> Result<Vec<Given>, String>
     let mut defaults: Vec<Given> = OPTIONS
         .iter()
         .map(|option| match option.kind {
-            OptionKind::Number { default, .. } => Given::Number(default),
+            OptionKind::Number { default, .. } | OptionKind::Fixed { default, .. } => {
+                Given::Number(default)
+            }
             OptionKind::Switch { default, .. } => Given::Switch(default),
             OptionKind::Text { .. } => Given::Text(state_file_of(port)),
         })
@@ -168,7 +193,7 @@ impl OptionSpec {
     fn read(&self, text: &str) -> Result<Given, String> {
         let name = self.name;
         match self.kind {
-            OptionKind::Number { min, max, .. } => text
+            OptionKind::Number { min, max, .. } | OptionKind::Fixed { min, max, .. } => text
                 .parse()
                 .ok()
                 .filter(|number| (min..=max).contains(number))

@@ -1,7 +1,7 @@
 //! The server's events, and what the node does about them.
 
 use super::ffi::{Context, InServer, Level};
-use super::{clock, process, replication, scan, start, waiters};
+use super::{clock, process, replicas, replication, scan, start, waiters};
 use crate::engine::ConnectionId;
 
 /// One database, or all of them, will be emptied, without a list of the names.
@@ -43,6 +43,12 @@ pub(super) fn disconnected(server: InServer<'_>, client: u64) {
 /// A replica has come online. Its data set may have no lock, and so no floor.
 pub(super) fn replica_came(server: InServer<'_>) {
     process::with(server, |process| process.owes_floor = true);
+    replicas::changed(server);
+}
+
+/// A replica that was online is gone.
+pub(super) fn replica_left(server: InServer<'_>) {
+    replicas::changed(server);
 }
 
 /// Several times a second.
@@ -51,6 +57,7 @@ pub(super) fn ticked(context: &mut Context<'_>) {
     // it.
     start::ready(context);
     start::tick(context);
+    replicas::tick(context);
     waiters::tick(context);
     scan::tick(context);
     replication::tell_floor(context);

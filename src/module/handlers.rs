@@ -385,6 +385,9 @@ impl Handler for Floor {
             1 => process::decide(start::ready(context), |node| {
                 Ok(of_fence(node.promises().floor()).into())
             }),
+            2 if replication::is_heartbeat(context, args) => {
+                Ok(of_fence(replication::apply_heartbeat(context, args)).into())
+            }
             2 => {
                 let fence = request::fence(args.get(KEY))?;
                 let floor = if context.flags().states_facts() {

@@ -15,6 +15,7 @@ mod ffi;
 mod handlers;
 mod info;
 mod process;
+mod replicas;
 mod replication;
 mod scan;
 pub mod soundness;

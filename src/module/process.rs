@@ -32,6 +32,7 @@ static PROCESS: Guarded<Process> = Guarded::new(Process {
     alarm: None,
     is_scan_timed: false,
     policy: String::new(),
+    tended_at: Instant::from_millis(0),
 });
 
 /// All that the module knows besides the locks.
@@ -67,6 +68,8 @@ pub(super) struct Process {
     pub(super) is_scan_timed: bool,
     /// The server's `maxmemory-policy` when a setting last changed.
     pub(super) policy: String,
+    /// When the replicas were looked at last.
+    pub(super) tended_at: Instant,
 }
 
 /// Uses the state of the process. `work` must not call the server, which could call back.
@@ -113,6 +116,11 @@ pub(super) fn decide<R>(
 }
 
 impl Process {
+    /// Whether the node has begun, and decides only with the support of its replicas.
+    pub(super) fn rests_on_replicas(&self) -> bool {
+        self.node.rests_on_replicas() && self.node.has_begun()
+    }
+
     /// Passes on ceilings that the node requests ahead of need, to be written in the background.
     #[inline]
     fn raise_ahead(&mut self) {
@@ -217,7 +225,7 @@ impl Process {
         // No fence follows under any name.
         let is_exhausted = self.node.promises().floor() == Fence::MAX;
         let of_fences = || is_exhausted.then_some(Refusal::Exhausted);
-        self.node.quarantine(now).or_else(of_file).or_else(of_fences)
+        self.node.obstacle(now).or_else(of_file).or_else(of_fences)
     }
 
     /// Ends a survey that has looked at every lock.

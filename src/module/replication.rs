@@ -108,6 +108,31 @@ pub(super) fn tell_floor(context: &mut Context<'_>) {
     }
 }
 
+/// Whether a `LOCK.FLOOR` is a heartbeat of this node's master.
+pub(super) fn is_heartbeat(context: &mut Context<'_>, args: &Args<'_>) -> bool {
+    context.flags().states_facts() && fact::read_heartbeat(args.get(KEY)).is_some()
+}
+
+/// Applies a heartbeat. It is not passed on to the append-only file; this node's own replicas
+/// receive it as its master sent it. Returns the floor.
+pub(super) fn apply_heartbeat(context: &mut Context<'_>, args: &Args<'_>) -> Fence {
+    let heard = fact::read_heartbeat(args.get(KEY));
+    let (floor, unlike) = process::with(context.in_server(), |process| match heard {
+        Some((floor, heartbeat)) => {
+            (process.node.apply_floor(floor), process.node.heard_of(heartbeat))
+        }
+        None => (process.node.promises().floor(), None),
+    });
+    if let Some((master, own)) = unlike {
+        let line = format!(
+            "WARNING: lockmod.replicas is {own} here and {master} at this node's master: set it \
+             to the same on all, or a master that is cut off may grant locks beside its successor"
+        );
+        context.log(Level::Warning, &line);
+    }
+    floor
+}
+
 /// Applies an extended or repaired lease.
 pub(super) fn apply_extend(
     context: &mut Context<'_>,

@@ -39,7 +39,13 @@ pub(super) fn load(context: &mut Context<'_>) -> Result<(), String> {
     } else {
         Some(claim(context, folder.join(name), port)?)
     };
+    if config::shorten_max_ttl() {
+        let line =
+            "lockmod.max-ttl is one minute on a node with lockmod.replicas, unless it is set";
+        context.log(Level::Notice, line);
+    }
     process::with(server, |process| {
+        process.node.rest_on(config::replicas());
         let found = claimed.as_ref().map(|claimed| claimed.found);
         process.node.found(found, clock::read(), clock::boot_id());
         process.claimed = claimed;

@@ -103,6 +103,12 @@ pub(crate) const NOUPGRADE: Code = code(
 );
 pub(crate) const READERSFULL: Code =
     code("READERSFULL", Meaning::Full, "max-readers already hold the lock", "later");
+pub(crate) const NOAUTHORITY: Code = code(
+    "NOAUTHORITY",
+    Meaning::Later,
+    "too few replicas of the node support it as their master",
+    "later, or on the master that has replaced it",
+);
 /// The server's word for errors without a word of their own.
 pub const ERR: Code = code(
     "ERR",
@@ -125,6 +131,7 @@ pub const MODULE: [Code; Refusal::KINDS] = [
     BADFENCE,
     NOUPGRADE,
     READERSFULL,
+    NOAUTHORITY,
 ];
 
 pub(crate) const LOADING: Code =

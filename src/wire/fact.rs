@@ -5,7 +5,7 @@
 //! whether the sender may state facts.
 
 use super::request::number;
-use crate::engine::{Clocks, Decided, Fence, Lock, Millis, Mode, TTL_MAX, UnixTime};
+use crate::engine::{Clocks, Decided, Fence, Heartbeat, Lock, Millis, Mode, TTL_MAX, UnixTime};
 
 /// Reads a fact: `ttl@end.fence` or `ttl@end.fence.floor`, with an `s` at the end if the lease is a
 /// reader's, and then a `?` if it is provisional. `None` if it is not a fact.
@@ -68,6 +68,22 @@ pub fn suffix(room: &mut [u8], ends_at: UnixTime, fence: Fence) -> &[u8] {
 /// Room for two numbers of 20 digits, an `@` and a dot.
 pub const SUFFIX_MAX: usize = 42;
 
+/// What a master says of itself to its replicas, instead of the fence of a `LOCK.FLOOR`:
+/// `floor@longest.replicas`.
+pub fn heartbeat(floor: Fence, heartbeat: Heartbeat) -> String {
+    format!("{floor}@{}.{}", heartbeat.longest.get(), heartbeat.replicas)
+}
+
+/// Reads a heartbeat, with the floor. `None` if it is none. A later build may say more in it.
+pub fn read_heartbeat(bytes: &[u8]) -> Option<(Fence, Heartbeat)> {
+    let at = bytes.iter().position(|&byte| byte == b'@')?;
+    let floor = Fence::new(number(&bytes[..at])?)?;
+    let mut facts = bytes[at + 1..].split(|&byte| byte == b'.').map(number);
+    let longest = Millis::new(facts.next()??).min(TTL_MAX);
+    let replicas = u32::try_from(facts.next()??).ok()?;
+    Some((floor, Heartbeat { longest, replicas }))
+}
+
 /// One `LOCK.ACQUIRE key token fact [LABEL label]`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Restated {
@@ -111,6 +127,29 @@ mod tests {
     use proptest::prelude::*;
 
     const LIMITS: Limits = Limits { ttl: Millis::new(1_000), token: 64 };
+
+    proptest! {
+        #[test]
+        fn a_heartbeat_is_read_as_it_was_sent(
+            floor in 0..=Fence::MAX.get(), longest in 0..=TTL_MAX.get(), replicas: u32,
+        ) {
+            let (floor, longest) = (Fence::new(floor).unwrap(), Millis::new(longest));
+            let sent = Heartbeat { longest, replicas };
+            let text = heartbeat(floor, sent);
+            prop_assert_eq!(read_heartbeat(text.as_bytes()), Some((floor, sent)));
+            let later = format!("{text}.7");
+            // Of a later build.
+            prop_assert_eq!(read_heartbeat(later.as_bytes()), Some((floor, sent)));
+            prop_assert!(request::fence(text.as_bytes()).is_err(), "a client cannot send it");
+        }
+
+        #[test]
+        fn no_bytes_make_the_reading_of_a_heartbeat_panic(
+            bytes in "[0-9]{0,22}@?[0-9]{0,22}[.]?[0-9.x]{0,12}",
+        ) {
+            let _ = read_heartbeat(bytes.as_bytes());
+        }
+    }
 
     #[test]
     fn a_fact_is_no_ttl() {

@@ -9,7 +9,8 @@ use std::borrow::Cow;
 use std::collections::BTreeMap;
 
 use super::code::MODULE;
-use crate::engine::{Histogram, NodeAccount};
+use super::request;
+use crate::engine::{Attached, Histogram, NodeAccount};
 
 /// The name of the section.
 pub const SECTION: &str = "lockmod";
@@ -113,6 +114,9 @@ fields! {
     Granting = "granting", |told| number(u64::from(told.server.obstacle.is_none()));
     State = "state", |told| told.server.obstacle.clone().map_or(word(GRANTS), text);
     QuarantineLeft = "quarantine_left_ms", |told| number(told.node.quarantine_left.get());
+    Replicas = "replicas", |told| number(told.node.replicas.into());
+    Supporters = "supporters", |told| number(told.node.supporters.0 as u64);
+    SupportersNeeded = "supporters_needed", |told| number(told.node.supporters.1 as u64);
     StateWrites = "state_writes", |told| number(told.server.state_writes);
     StateWriteFailures = "state_write_failures", |told| number(told.server.state_write_failures);
 }
@@ -165,6 +169,20 @@ impl<const N: usize> From<[(NodeField, &str); N]> for NodeFields {
         let field = |(field, value): (NodeField, &str)| (field.name().to_owned(), value.to_owned());
         NodeFields(fields.into_iter().map(field).collect())
     }
+}
+
+/// Reads what `INFO replication` says of an attached replica:
+/// `ip=127.0.0.1,port=6380,state=online,offset=15,lag=0`. `None` unless it is online.
+pub fn read_replica(text: &[u8]) -> Option<Attached> {
+    let value = |name: &[u8]| {
+        let mut pairs = text.split(|&byte| byte == b',');
+        pairs.find_map(|pair| pair.strip_prefix(name)?.strip_prefix(b"="))
+    };
+    if value(b"state")? != b"online" {
+        return None;
+    }
+    let acknowledged = request::number(value(b"offset")?)?;
+    Some(Attached { name: [value(b"ip")?, b":", value(b"port")?].concat(), acknowledged })
 }
 
 /// The names of a distribution's numbers.
@@ -221,6 +239,18 @@ mod tests {
     use super::*;
     use crate::engine::{Instant, Node};
     use proptest::prelude::*;
+
+    #[test]
+    fn a_replica_counts_where_it_is_online() {
+        let read = |text: &str| read_replica(text.as_bytes());
+        let name = b"::1:6380".to_vec();
+        let online = "ip=::1,port=6380,state=online,offset=15,lag=0";
+        assert_eq!(read(online), Some(Attached { name, acknowledged: 15 }));
+        assert_eq!(read(&online.replace("lag=0", "lag=0,type=replica")), read(online));
+        assert_eq!(read(&online.replace("online", "wait_bgsave")), None);
+        assert_eq!(read(&online.replace("15", "-1")), None);
+        assert_eq!(read(""), None);
+    }
 
     proptest! {
         #[test]

@@ -42,6 +42,7 @@ pub const fn code_of(refusal: &Refusal) -> &'static Code {
         Refusal::BadFence { .. } => &code::BADFENCE,
         Refusal::NoUpgrade => &code::NOUPGRADE,
         Refusal::ReadersFull { .. } => &code::READERSFULL,
+        Refusal::NoAuthority { .. } => &code::NOAUTHORITY,
     }
 }
 
@@ -116,6 +117,10 @@ impl fmt::Display for Refusal {
                 f.write_str(" cannot write the state file, so the node issues no larger fence ")?;
                 write!(f, "and no longer lease: {cause}")
             }
+            Refusal::NoAuthority { supporters, needed } => {
+                write!(f, " {supporters} of the {needed} replicas needed support this master; ")?;
+                f.write_str("another may have replaced it")
+            }
         }
     }
 }
@@ -146,6 +151,7 @@ mod tests {
             Just(QuarantineReason::Promotion),
             Just(QuarantineReason::ClockStep),
             Just(QuarantineReason::OtherData),
+            Just(QuarantineReason::OtherMaster),
         ]
     }
 
@@ -172,6 +178,8 @@ mod tests {
                 .prop_map(|(readers, max)| Refusal::ReadersFull { readers, max }),
             Just(Refusal::Exhausted),
             ".{0,20}".prop_map(|cause| Refusal::StateFile { cause }),
+            any::<(usize, usize)>()
+                .prop_map(|(supporters, needed)| Refusal::NoAuthority { supporters, needed }),
         ]
     }
 

@@ -6,8 +6,8 @@
 use std::ffi::CStr;
 
 use super::code::{
-    BADARG, BADFENCE, BADTOKEN, BADTTL, Code, EXHAUSTED, NOPERM, NOUPGRADE, QUARANTINE, QUEUEFULL,
-    READERSFULL, STATEFILE, WRONGTYPE,
+    BADARG, BADFENCE, BADTOKEN, BADTTL, Code, EXHAUSTED, NOAUTHORITY, NOPERM, NOUPGRADE,
+    QUARANTINE, QUEUEFULL, READERSFULL, STATEFILE, WRONGTYPE,
 };
 
 /// The release that introduced all of these commands.
@@ -305,6 +305,7 @@ pub const COMMANDS: &[Command] = &[
             NOPERM,
             EXHAUSTED,
             STATEFILE,
+            NOAUTHORITY,
         ],
     },
     Command {
@@ -378,7 +379,17 @@ pub const COMMANDS: &[Command] = &[
             ("Integer 0", "Another token holds the lock. Nothing has changed."),
             ("Null", "Nobody holds it, and there is no REPAIR. Nothing has changed."),
         ],
-        errors: &[BADTTL, BADTOKEN, BADARG, BADFENCE, WRONGTYPE, QUARANTINE, EXHAUSTED, STATEFILE],
+        errors: &[
+            BADTTL,
+            BADTOKEN,
+            BADARG,
+            BADFENCE,
+            WRONGTYPE,
+            QUARANTINE,
+            EXHAUSTED,
+            STATEFILE,
+            NOAUTHORITY,
+        ],
     },
     Command {
         name: FENCE,
@@ -408,7 +419,7 @@ pub const COMMANDS: &[Command] = &[
             ("Integer 0", "With a token: another token holds the lock. Nothing has changed."),
             ("Null", "With a token: nobody holds the lock. Nothing has changed."),
         ],
-        errors: &[BADTOKEN, BADARG, BADFENCE, WRONGTYPE, QUARANTINE, STATEFILE],
+        errors: &[BADTOKEN, BADARG, BADFENCE, WRONGTYPE, QUARANTINE, STATEFILE, NOAUTHORITY],
     },
     Command {
         name: FLOOR,

@@ -85,6 +85,14 @@ impl Source {
         lines
     }
 
+    /// What the engine says of a master's authority: one line for each literal.
+    fn notices(&self) -> Vec<String> {
+        let Some(start) = self.text.find("impl fmt::Display for Notice") else { return vec![] };
+        let end = self.text[start..].find("\n}").map_or(self.text.len(), |end| start + end);
+        let lines = self.literals.iter().filter(|(at, _)| (start..end).contains(at));
+        lines.map(|(_, line)| line.clone()).collect()
+    }
+
     /// What a warning of the engine says: one line for each of its branches.
     fn warnings(&self) -> Vec<String> {
         let Some(start) = self.text.find("impl fmt::Display for Warning") else { return vec![] };
@@ -131,6 +139,9 @@ fn every_log_line_is_explained_and_every_explained_one_is_logged() {
     let warnings: Vec<String> = engine.iter().flat_map(Source::warnings).collect();
     assert_eq!(warnings.len(), 2, "{warnings:#?}");
     logged.extend(warnings);
+    let notices: Vec<String> = engine.iter().flat_map(Source::notices).collect();
+    assert_eq!(notices.len(), 3, "{notices:#?}");
+    logged.extend(notices);
     assert!(logged.len() >= 14, "lines are found: {logged:#?}");
     let missing: Vec<_> = logged.iter().filter(|line| !documented.contains(line)).collect();
     assert!(missing.is_empty(), "not explained: {missing:#?}");

@@ -3,6 +3,7 @@
 #[path = "../common/mod.rs"]
 mod common;
 
+mod authority;
 mod clock;
 mod crashes;
 mod disk;

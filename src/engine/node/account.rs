@@ -115,6 +115,10 @@ pub struct NodeAccount {
     pub highest_fence: Fence,
     /// How much longer the quarantine lasts; zero outside of one.
     pub quarantine_left: Millis,
+    /// How many replicas its group's masters have; zero: it decides whatever they do.
+    pub replicas: u32,
+    /// How many of them support it, and how many have to.
+    pub supporters: (usize, usize),
 }
 
 impl Node {
@@ -147,7 +151,13 @@ impl Node {
     /// What the node reports about itself. `moved` is as in [`Tally::held`](super::Tally::held).
     pub fn account(&mut self, moved: i64, now: Instant) -> NodeAccount {
         let quarantine = self.promises().quarantine(now);
+        let authority = self.promises().authority();
+        let (replicas, supporters) = authority.map_or((0, (0, 0)), |authority| {
+            (authority.replicas(), (authority.supporters(now), authority.needed()))
+        });
         NodeAccount {
+            replicas,
+            supporters,
             held: self.tally().held(moved),
             counts: self.tally().counts,
             waiters: self.room(0).waiters as u64,

@@ -29,7 +29,7 @@ impl Promises {
         queued: Option<&Queued<'_>>,
         now: Instant,
     ) -> Result<(Acquired, Vec<Left>), Stop> {
-        self.check_quarantine(now)?;
+        self.check_grants(now)?;
         let ticket = queued.map(|queued| &queued.ticket);
         let would_be_granted = match lock.holding(claim.token, now) {
             Holding::NotHeld => true,

@@ -6,6 +6,7 @@
 //! the sockets, carries that out and decides nothing.
 
 mod account;
+mod authority;
 mod change;
 mod facts;
 mod in_line;
@@ -23,8 +24,10 @@ mod start;
 mod statement;
 mod survey;
 mod tally;
+mod tending;
 
 pub use account::{LockAccount, LockState, NodeAccount};
+pub use authority::{Attached, Authority, BEAT, Heartbeat, Mandate, Pledge, SUPPORT};
 pub use change::Change;
 pub use facts::{Decided, Stated};
 pub use inventory::{Census, Inventory};
@@ -38,6 +41,7 @@ pub use serving::{Availability, Effect, Gate, HandOver, Look, Parting, Turning};
 pub use start::{Begun, Caution, Warning};
 pub use statement::{Draft, Statement};
 pub use tally::{Counts, Tally};
+pub use tending::{Notice, Replicas, Tended};
 
 use std::collections::{BTreeSet, VecDeque};
 
@@ -65,6 +69,12 @@ pub struct Node {
     unheard: BTreeSet<Granted>,
     /// Whether [`Effect::Ring`] is still to be answered.
     is_ringing: bool,
+    /// What the operator was told last of the node's authority.
+    notice: Option<Notice>,
+    /// Whether more replicas are attached than there may be.
+    has_excess: bool,
+    /// The `lockmod.replicas` that the node's master said last.
+    heard_replicas: u32,
 }
 
 impl Default for Node {
@@ -88,6 +98,9 @@ impl Node {
             effects: VecDeque::new(),
             unheard: BTreeSet::new(),
             is_ringing: false,
+            notice: None,
+            has_excess: false,
+            heard_replicas: 0,
         }
     }
 
@@ -194,8 +207,11 @@ impl Node {
         &mut self.tally
     }
 
-    /// The refusal of grants in quarantine, if the node is in one.
-    pub fn quarantine(&self, now: Instant) -> Option<Refusal> {
+    /// The refusal of grants by a node that lacks authority, or is in quarantine.
+    pub fn obstacle(&self, now: Instant) -> Option<Refusal> {
+        if let Err(Stop::Refused(refusal)) = self.promises.check_authority(now) {
+            return Some(refusal);
+        }
         let (left, reason): (_, QuarantineReason) = self.promises.quarantine(now)?;
         Some(Refusal::Quarantine { reason, left })
     }

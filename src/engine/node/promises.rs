@@ -5,8 +5,9 @@
 //! restart that may have lost data, the floor starts at the fence ceiling, and the node grants
 //! nothing until the lease ceiling has passed.
 
-use super::{Lease, Lock, Recovery, Stop};
-use crate::engine::{Fence, Instant, Millis, Mode, QuarantineReason};
+use super::recovery::jump;
+use super::{Authority, Lease, Lock, Mandate, Recovery, Stop};
+use crate::engine::{Clocks, Fence, Instant, Millis, Mode, QuarantineReason};
 
 /// How many fences one write of the fence ceiling covers. 2^53 has room for 8 * 10^9 crashes.
 pub const FENCE_BLOCK: u64 = 1 << 20;
@@ -71,6 +72,8 @@ pub struct Promises {
     /// Whether nobody has taken that request yet.
     is_requesting: bool,
     quarantine: Option<Quarantine>,
+    /// `None`: the node decides whatever its replicas do.
+    authority: Option<Box<Authority>>,
     /// How many readers a lock may have.
     max_readers: usize,
 }
@@ -101,6 +104,7 @@ impl Promises {
             },
             is_requesting: false,
             quarantine: None,
+            authority: None,
             max_readers: MAX_READERS,
         }
     }
@@ -311,6 +315,49 @@ impl Promises {
         is_news.then_some(until)
     }
 
+    // ------------------------------------------------------------------------------- authority
+
+    /// Lets the node decide only with the authority that its replicas give it.
+    pub fn rest_on(&mut self, authority: Authority) {
+        self.authority = Some(Box::new(authority));
+    }
+
+    /// The node's authority; `None` if it decides whatever its replicas do.
+    pub fn authority(&self) -> Option<&Authority> {
+        self.authority.as_deref()
+    }
+
+    pub(super) fn authority_mut(&mut self) -> Option<&mut Authority> {
+        self.authority.as_deref_mut()
+    }
+
+    /// When the wait for leases of other masters is over, the fences go on above those that they
+    /// can have issued; and then the node decides.
+    pub(super) fn settle(&mut self, clocks: Clocks) {
+        let Some(authority) = self.authority.as_deref_mut() else { return };
+        if authority.is_to_settle(clocks.now) {
+            authority.settled();
+            self.raise_floor(jump(self.highest, clocks.wall));
+        }
+    }
+
+    /// Refuses everything to a node that lacks the support of its replicas.
+    ///
+    /// # Errors
+    /// [`Refusal::NoAuthority`](crate::engine::Refusal::NoAuthority).
+    #[inline]
+    pub fn check_authority(&self, now: Instant) -> Result<(), Stop> {
+        match &self.authority {
+            None => Ok(()),
+            Some(authority) => match authority.mandate(now) {
+                Mandate::Full | Mandate::Waits(_) => Ok(()),
+                Mandate::None => Err(authority.refusal(now).into()),
+            },
+        }
+    }
+
+    // ------------------------------------------------------------------------------- quarantine
+
     /// Whether an extension of this lease counts towards a quorum.
     pub fn is_counted(&self, lease: &Lease<'_>, now: Instant) -> bool {
         self.counts(lease.is_provisional, now)
@@ -324,16 +371,35 @@ impl Promises {
     /// Whether no extension counts, whichever lease it is for.
     pub fn nothing_counts(&self, now: Instant) -> bool {
         let nothing_counts = self.quarantine.is_some_and(|present| present.nothing_counts);
-        nothing_counts && self.quarantine(now).is_some()
+        let waits = self.authority.as_ref().is_some_and(|authority| !authority.is_settled());
+        waits || nothing_counts && self.own_quarantine(now).is_some()
     }
 
     /// Ends the quarantine, if any.
     pub fn end_quarantine(&mut self) {
         self.quarantine = None;
+        if let Some(authority) = &mut self.authority {
+            authority.end_wait();
+        }
     }
 
     /// How much longer the quarantine lasts, and why; `None` outside of one.
+    ///
+    /// The wait of a new master for leases of others is one.
+    #[inline]
     pub fn quarantine(&self, now: Instant) -> Option<(Millis, QuarantineReason)> {
+        match &self.authority {
+            None => self.own_quarantine(now),
+            Some(authority) => match (authority.mandate(now), self.own_quarantine(now)) {
+                (Mandate::Waits(left), own) => own
+                    .filter(|&(of_own, _)| of_own > left)
+                    .or(Some((left, QuarantineReason::OtherMaster))),
+                (Mandate::Full | Mandate::None, own) => own,
+            },
+        }
+    }
+
+    fn own_quarantine(&self, now: Instant) -> Option<(Millis, QuarantineReason)> {
         let quarantine = self.quarantine?;
         // A lease includes its last millisecond, and so does the wait for it.
         let left = now.until(quarantine.until.after(Millis::new(1)));

@@ -163,7 +163,7 @@ pub fn promote(clocks: Clocks, highest: Fence, max_ttl: Millis) -> Recovery {
 /// knew. Jumps to the time are in the order of the losses, and no lock is granted a million times a
 /// second in between. If `highest` is beyond the time already, then by a clock that was ahead, a
 /// raise, or a promotion a moment ago, and one more block is enough.
-fn jump(highest: Fence, wall: UnixTime) -> Fence {
+pub(super) fn jump(highest: Fence, wall: UnixTime) -> Fence {
     let by_time = Fence::of_time(wall).saturating_add(LOSS_MARGIN);
     if highest < by_time { by_time } else { highest.saturating_add(FENCE_BLOCK) }
 }

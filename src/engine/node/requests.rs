@@ -144,7 +144,7 @@ impl Promises {
         label: &[u8],
         now: Instant,
     ) -> Result<Acquired, Stop> {
-        self.check_quarantine(now)?;
+        self.check_grants(now)?;
         match lock.holding(claim.token, now) {
             Holding::HeldByAnother(mode) if mode.conflicts_with(claim.mode) => Ok(Acquired::Held),
             Holding::Holds(spot) => self.acquire_again((lock, spot), claim, now),
@@ -239,6 +239,7 @@ impl Promises {
             Fencing::Raise(fence) => (fence, None),
             Fencing::Repair { fence, label } => (fence, Some(label)),
         };
+        self.check_authority(now)?;
         let holding = lock.holding(claim.token, now);
         let holds = matches!(holding, Holding::Holds(_));
         if repair.is_none() && !holds {
@@ -338,7 +339,7 @@ impl Promises {
         clocks: Clocks,
     ) -> Result<Extended, Stop> {
         let now = clocks.now;
-        self.check_quarantine(now)?;
+        self.check_grants(now)?;
         match lock.holding(token, now) {
             Holding::Holds(spot) => {
                 self.check_fence(fence, clocks.wall)?;
@@ -361,7 +362,14 @@ impl Promises {
         if fence <= max { Ok(()) } else { Err(Refusal::BadFence { fence, max }.into()) }
     }
 
-    pub(super) fn check_quarantine(&self, now: Instant) -> Result<(), Stop> {
+    /// Refuses what only a node with authority does, and not in quarantine.
+    #[inline]
+    pub(super) fn check_grants(&self, now: Instant) -> Result<(), Stop> {
+        self.check_authority(now)?;
+        self.check_quarantine(now)
+    }
+
+    fn check_quarantine(&self, now: Instant) -> Result<(), Stop> {
         match self.quarantine(now) {
             Some((left, reason)) => Err(Stop::Refused(Refusal::Quarantine { reason, left })),
             None => Ok(()),

@@ -19,8 +19,8 @@ use crate::engine::{Fence, Histogram, Instant, Millis, Mode, Refusal, TOKEN_MAX,
 /// How soon to look again while writes are paused, and nothing may be granted. A pause is short,
 /// and only a look tells that it is over.
 const PAUSE: Millis = Millis::new(10);
-/// How soon to look again while the server refuses writes, and nothing may be granted. That may
-/// last, and each look at a line costs as much as a command.
+/// How soon to look again while the server refuses writes or the node has no authority, and nothing
+/// may be granted. That may last, and each look at a line costs as much as a command.
 const REFUSAL: Millis = Millis::new(100);
 
 /// What the caller has to do, besides answering the request.
@@ -338,9 +338,9 @@ impl Node {
         }
         match look.gate {
             None => Prospect::Unknown(Turning::Gate),
-            Some(Gate::Open) => Prospect::Now,
+            Some(Gate::Open) if self.promises.check_authority(now).is_ok() => Prospect::Now,
             Some(Gate::Paused) => Prospect::Later(now.after(PAUSE)),
-            Some(Gate::Refuses) => Prospect::Later(now.after(REFUSAL)),
+            Some(Gate::Open | Gate::Refuses) => Prospect::Later(now.after(REFUSAL)),
             Some(Gate::Elsewhere) => Prospect::Never(Parting::Moved),
         }
     }

@@ -104,6 +104,11 @@ impl Node {
     /// Nothing is granted before the file is written: see [`Change::Begun`].
     pub fn begin(&mut self, loaded: Loaded, caution: Caution) -> Option<Begun> {
         self.tally.decides = !loaded.is_replica;
+        if let Some(authority) = self.promises.authority_mut()
+            && !loaded.is_replica
+        {
+            authority.appointed();
+        }
         let stage = std::mem::replace(&mut self.stage, Stage::Begun);
         let Stage::Starting(Some(found)) = stage else { return None };
         let loaded = Loaded { highest: self.promises.highest(), ..loaded };
@@ -131,6 +136,11 @@ impl Node {
         self.tally.decides = true;
         let waits = caution.quarantine && caution.on_promotion;
         let mut recovery = promote(self.date(now), self.promises.highest(), max_ttl);
+        if let Some(authority) = self.promises.authority_mut() {
+            authority.appointed();
+            // Its former master may go on for a moment, and it may lack that master's last fences.
+            recovery.floor = recovery.floor.max(self.promises.highest().saturating_add(TAIL));
+        }
         let warning = warning(recovery, now, waits);
         if !waits {
             recovery.quarantine = None;
@@ -168,6 +178,10 @@ impl Node {
     pub fn demoted(&mut self) -> Change {
         self.is_replica = true;
         self.tally.decides = false;
+        self.notice = None;
+        if let Some(authority) = self.promises.authority_mut() {
+            authority.dismissed();
+        }
         self.all_lines_changed();
         Change::Demoted
     }
@@ -191,6 +205,9 @@ impl Node {
         stop(&self.promises, now, census.longest, stopped)
     }
 }
+
+/// More fences than a master can have issued of which its promoted replica has not heard.
+const TAIL: u64 = 1 << 32;
 
 /// What an operator should know about the quarantine, if there is one.
 fn warning(recovery: Recovery, now: Instant, waits: bool) -> Option<Warning> {

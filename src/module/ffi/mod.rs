@@ -48,6 +48,7 @@ use call;
 use guarded::guard_in_server;
 pub use guarded::{Guarded, InServer};
 pub use scan::Cursor;
+pub(super) use settings::replicas;
 use texts::{send_bytes, send_texts};
 
 const OK: c_int = raw::REDISMODULE_OK as c_int;

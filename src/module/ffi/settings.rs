@@ -1,13 +1,53 @@
-//! The server's settings, and what it reports about itself.
+//! The server's settings, its replicas, and what it reports about itself.
 #![allow(unsafe_code, reason = "the border to a C API")]
 
-use std::ffi::{CStr, c_int};
-use std::ptr::null;
+use std::ffi::{CStr, c_char, c_int};
+use std::ptr::{null, null_mut};
 
-use super::{Context, OK, Strings, call, raw, slice};
+use super::{Context, InServer, OK, Strings, c_string, call, raw, slice};
+use crate::engine::{Fence, Heartbeat, Replicas};
 use crate::wire::spec::c_names;
+use crate::wire::{fact, node_info};
+
+/// What the server reports of its replicas. The server only reads.
+pub(in crate::module) fn replicas(_: InServer<'_>) -> Replicas {
+    // SAFETY: without a context, the data is ours, and is freed once; the names are terminated.
+    unsafe {
+        let data = call!(RedisModule_GetServerInfo(null_mut(), c"replication".as_ptr()));
+        let number = |name: &CStr| {
+            let mut status = OK;
+            let number =
+                call!(RedisModule_ServerInfoGetFieldUnsigned(data, name.as_ptr(), &mut status));
+            (status == OK).then_some(number)
+        };
+        // Without an offset, nothing that is acknowledged is beyond it.
+        let offset = number(c"master_repl_offset").unwrap_or(u64::MAX);
+        let attached = (0..number(c"connected_slaves").unwrap_or(0)).filter_map(|position| {
+            let name = c_string(&format!("slave{position}"));
+            let text = call!(RedisModule_ServerInfoGetFieldC(data, name.as_ptr()));
+            // The server keeps the text until the data is freed.
+            let text = (!text.is_null()).then(|| CStr::from_ptr(text).to_bytes())?;
+            node_info::read_replica(text)
+        });
+        let attached = attached.collect();
+        call!(RedisModule_FreeServerInfo(null_mut(), data));
+        Replicas { offset, attached }
+    }
+}
 
 impl Context<'_> {
+    /// Sends a heartbeat to replicas, and not to the append-only file.
+    pub(in crate::module) fn replicate_heartbeat(&mut self, floor: Fence, heartbeat: Heartbeat) {
+        let (context, command) = (self.raw.as_ptr(), c_names::FLOOR.as_ptr());
+        let text = fact::heartbeat(floor, heartbeat);
+        // SAFETY: the context lasts as long as `self`; `b` takes start and length, which are those
+        // of one text, and `A` nothing.
+        unsafe {
+            let (start, length) = (text.as_ptr().cast::<c_char>(), text.len());
+            call!(RedisModule_Replicate(context, command, c"Ab".as_ptr(), start, length))
+        };
+    }
+
     /// The value of one of the server's settings, as text.
     pub(in crate::module) fn setting(&mut self, name: &str) -> Option<String> {
         let vector = Strings::new(&[b"GET", name.as_bytes()]);

@@ -136,6 +136,9 @@ unsafe extern "C" fn on_replica(
     if subevent == raw::REDISMODULE_SUBEVENT_REPLICA_CHANGE_ONLINE {
         // SAFETY: the server says so under its lock.
         unsafe { guard_in_server("a new replica", (), events::replica_came) };
+    } else {
+        // SAFETY: as above.
+        unsafe { guard_in_server("a lost replica", (), events::replica_left) };
     }
 }
 

@@ -31,7 +31,12 @@ pub(super) unsafe fn register(
         let status = unsafe {
             match (&option.kind, default) {
                 (OptionKind::Number { min, max, value, .. }, Given::Number(default)) => {
-                    register_number(context, &name, (default, *min, *max), value)
+                    let flags = raw::REDISMODULE_CONFIG_DEFAULT;
+                    register_number(context, &name, (default, *min, *max, flags), value)
+                }
+                (OptionKind::Fixed { min, max, value, .. }, Given::Number(default)) => {
+                    let flags = raw::REDISMODULE_CONFIG_IMMUTABLE;
+                    register_number(context, &name, (default, *min, *max, flags), value)
                 }
                 (OptionKind::Switch { value, .. }, Given::Switch(default)) => {
                     register_switch(context, &name, default, value)
@@ -58,7 +63,7 @@ pub(super) unsafe fn register(
 unsafe fn register_number(
     context: *mut raw::RedisModuleCtx,
     name: &CStr,
-    (default, min, max): (i64, i64, i64),
+    (default, min, max, flags): (i64, i64, i64, u32),
     value: &'static AtomicI64,
 ) -> c_int {
     // SAFETY: the loading context; the server copies the name. The value is static, and the
@@ -68,7 +73,7 @@ unsafe fn register_number(
             context,
             name.as_ptr(),
             default,
-            raw::REDISMODULE_CONFIG_DEFAULT,
+            flags,
             min,
             max,
             Some(get_number),

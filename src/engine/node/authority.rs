@@ -1,0 +1,681 @@
+//! Whether a master may decide: a majority lease, out of heartbeats and acknowledged offsets.
+//!
+//! A master that is cut off does not know that another has replaced it. So it decides only while
+//! enough of its replicas support it, and each replica supports one master at a time. A replica
+//! that has acknowledged what was sent after an instant followed this master then: it supports the
+//! master until [`SUPPORT`] after that instant, which is when the heartbeat was *sent*. A replica
+//! that comes counts only when its support of any other master is over.
+//!
+//! This value reads no clock and knows no server. The caller says when it sends a heartbeat, and
+//! which replicas are attached. docs/design.md, "After a failover", has the rules by number.
+
+use std::collections::VecDeque;
+
+use super::Notice;
+use crate::engine::{Instant, Millis, Refusal, Terms};
+
+/// How long a replica supports a master, from the sending of a heartbeat that it acknowledged.
+pub const SUPPORT: Millis = Millis::new(5_000);
+/// How often a master sends a heartbeat.
+pub const BEAT: Millis = Millis::new(1_000);
+
+/// What bounds the support of a replica.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Pledge {
+    /// How long it lasts from the sending of a heartbeat.
+    pub support: Millis,
+    /// How long a replica must have been attached before it counts: longer than it can still
+    /// support another master, by any clock.
+    pub attachment: Millis,
+}
+
+impl Pledge {
+    /// What nodes use. Clocks may differ by 1 % in rate, and are read to the millisecond.
+    pub const USUAL: Pledge = Pledge { support: SUPPORT, attachment: with_drift(SUPPORT) };
+}
+
+/// A length of time by another machine's clock.
+const fn with_drift(length: Millis) -> Millis {
+    length.saturating_add(Terms::new(length).drift)
+}
+
+/// A connection of a replica, as the server reports it.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Attached {
+    /// The replica. Connections with the same name count as one supporter.
+    pub name: Vec<u8>,
+    /// The offset that it has acknowledged.
+    pub acknowledged: u64,
+}
+
+/// What a master says of itself once a second.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Heartbeat {
+    /// The longest lease that may stand by its settings.
+    pub longest: Millis,
+    /// Its `lockmod.replicas`.
+    pub replicas: u32,
+}
+
+/// What a node may do.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Mandate {
+    /// Nothing: too few replicas support it, or it is a replica itself.
+    None,
+    /// It has the support, and waits for so much longer, because leases of another master may
+    /// stand.
+    Waits(Millis),
+    /// It decides.
+    Full,
+}
+
+/// Something was sent to the replicas after this instant, beyond this offset.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+struct Beat {
+    at: Instant,
+    offset: u64,
+}
+
+/// An attached replica.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+struct Follower {
+    name: Vec<u8>,
+    /// How many connections have its name.
+    connections: usize,
+    /// The highest offset that it has acknowledged over them.
+    acknowledged: u64,
+    /// Its connections were there at this instant, and have been since.
+    attached_at: Instant,
+    /// The last of the heartbeats that it has acknowledged was sent after this.
+    heard_at: Option<Instant>,
+}
+
+/// A master's time in office.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+struct Reign {
+    /// The last instant at which it has authority; `None` if it never had any.
+    until: Option<Instant>,
+    /// It has waited for the leases of other masters when this instant is over.
+    waits_until: Instant,
+    /// Its wait is over, and its floor is above the fences of other masters.
+    is_settled: bool,
+}
+
+/// The authority of one node.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct Authority {
+    replicas: u32,
+    pledge: Pledge,
+    longest: Longest,
+    beats: VecDeque<Beat>,
+    /// Sorted by name.
+    followers: Vec<Follower>,
+    /// `None`: it is a replica.
+    reign: Option<Reign>,
+}
+
+impl Authority {
+    /// Of a node, a replica so far, in a group whose masters have so many replicas.
+    pub fn new(replicas: u32, pledge: Pledge) -> Authority {
+        Authority {
+            replicas,
+            pledge,
+            longest: Longest::default(),
+            beats: VecDeque::new(),
+            followers: Vec::new(),
+            reign: None,
+        }
+    }
+
+    // ------------------------------------------------------------------------------ what happens
+
+    /// The node is a master from now on. Nobody supports it yet.
+    pub fn appointed(&mut self) {
+        self.beats.clear();
+        self.followers.clear();
+        self.reign = Some(Reign::default());
+    }
+
+    /// The node is a replica from now on.
+    pub fn dismissed(&mut self) {
+        self.beats.clear();
+        self.followers.clear();
+        self.reign = None;
+    }
+
+    /// The node's settings allow leases of this length from now on, or have for a while.
+    pub fn allow(&mut self, max_ttl: Millis, now: Instant) {
+        self.longest.allow(max_ttl, now);
+    }
+
+    /// A heartbeat of this node's master.
+    pub fn heard(&mut self, heartbeat: Heartbeat) {
+        self.longest.heard = heartbeat.longest;
+    }
+
+    /// A heartbeat will be sent. Everything beyond `offset` was, or will be, sent after `now`.
+    ///
+    /// `offset` must be read after `now` was. Whether the heartbeat is really sent does not matter:
+    /// only what is beyond the offset counts.
+    pub fn beats(&mut self, now: Instant, offset: u64) {
+        if self.beats.back().is_some_and(|last| offset < last.offset) {
+            // Another history of writes: nothing that was acknowledged means anything.
+            self.beats.clear();
+            self.followers.clear();
+        }
+        let support = self.pledge.support;
+        self.beats.retain(|beat| beat.at.after(support) >= now);
+        self.beats.push_back(Beat { at: now, offset });
+    }
+
+    /// Whether a heartbeat is due.
+    pub fn is_to_beat(&self, now: Instant) -> bool {
+        let is_recent = |beat: &Beat| beat.at.after(BEAT) > now;
+        self.reign.is_some() && !self.beats.back().is_some_and(is_recent)
+    }
+
+    /// These replicas are attached now, as was read after `now`. `waits`: whether a wait is needed
+    /// for the leases of other masters.
+    pub fn look(&mut self, now: Instant, attached: &[Attached], waits: bool) {
+        self.follow(now, attached);
+        let supported_until = self.supported_until(now);
+        let wait = if waits { with_drift(self.longest.at(now)) } else { Millis::ZERO };
+        let Some(until) = supported_until else { return };
+        let is_unbroken = self.is_unbroken(now);
+        let Some(reign) = &mut self.reign else { return };
+        if !is_unbroken {
+            (reign.waits_until, reign.is_settled) = (now.after(wait), false);
+        }
+        reign.until = reign.until.max(Some(until));
+    }
+
+    /// Whether nobody else can have had authority since this node had it last. While a majority
+    /// supports this node, none supports another. And if the support has lapsed, but connections
+    /// have lasted since, their replicas have followed no other master.
+    fn is_unbroken(&self, now: Instant) -> bool {
+        let Some(last) = self.reign.and_then(|reign| reign.until) else { return false };
+        let has_lasted = |follower: &&Follower| self.counts(follower, last);
+        last >= now || self.supporters_at(now).filter(has_lasted).count() >= self.needed()
+    }
+
+    /// The wait is over: the node's floor is above all fences of other masters.
+    pub fn settled(&mut self) {
+        if let Some(reign) = &mut self.reign {
+            reign.is_settled = true;
+            self.longest.heard = Millis::ZERO;
+        }
+    }
+
+    /// Ends the wait, as an operator asks.
+    pub fn end_wait(&mut self) {
+        if let Some(reign) = &mut self.reign {
+            reign.waits_until = Instant::default();
+        }
+    }
+
+    // ------------------------------------------------------------------------------ what is asked
+
+    /// What the node may do at `now`.
+    pub fn mandate(&self, now: Instant) -> Mandate {
+        match self.reign {
+            Some(Reign { until: Some(until), waits_until, is_settled }) if now <= until => {
+                if is_settled {
+                    return Mandate::Full;
+                }
+                // It is not over before the floor is raised.
+                let left = now.until(waits_until.after(Millis::new(1)));
+                Mandate::Waits(left.max(Millis::new(1)))
+            }
+            Some(_) | None => Mandate::None,
+        }
+    }
+
+    /// Whether the wait is over, and [`Authority::settled`] is due.
+    pub fn is_to_settle(&self, now: Instant) -> bool {
+        let is_over = self.reign.is_some_and(|reign| !reign.is_settled && reign.waits_until < now);
+        is_over && self.mandate(now) != Mandate::None
+    }
+
+    /// Whether what this node extends may count: no wait lies before it.
+    pub fn is_settled(&self) -> bool {
+        self.reign.is_none_or(|reign| reign.is_settled)
+    }
+
+    /// The refusal of a node that may do nothing.
+    #[cold]
+    pub fn refusal(&self, now: Instant) -> Refusal {
+        Refusal::NoAuthority { supporters: self.supporters(now), needed: self.needed() }
+    }
+
+    /// What an operator should know; `None` of a replica.
+    pub(super) fn notice(&self, now: Instant) -> Option<Notice> {
+        self.reign?;
+        Some(match self.mandate(now) {
+            Mandate::Full => Notice::Decides,
+            Mandate::Waits(left) => Notice::Waits(left),
+            Mandate::None => {
+                Notice::Lost { supporters: self.supporters(now), needed: self.needed() }
+            }
+        })
+    }
+
+    /// What to tell replicas.
+    pub fn heartbeat(&self, now: Instant) -> Heartbeat {
+        Heartbeat { longest: self.longest.at(now), replicas: self.replicas }
+    }
+
+    /// The node's `lockmod.replicas`.
+    pub fn replicas(&self) -> u32 {
+        self.replicas
+    }
+
+    /// How many replicas are attached.
+    pub fn attached(&self) -> usize {
+        self.followers.len()
+    }
+
+    /// How many replicas support the node.
+    pub fn supporters(&self, now: Instant) -> usize {
+        self.supporters_at(now).count()
+    }
+
+    /// How many have to.
+    ///
+    /// With this master, they are a majority of a master and its replicas. Two majorities have a
+    /// node in common, which supports one master, or is one, at a time.
+    pub fn needed(&self) -> usize {
+        self.replicas.div_ceil(2) as usize
+    }
+
+    /// The same value by a clock that reads `time` less and offsets that are `bytes` lower, for a
+    /// model whose time stands still.
+    #[must_use]
+    pub fn rebased(&self, time: Millis, bytes: u64) -> Authority {
+        let mut rebased = self.clone();
+        for beat in &mut rebased.beats {
+            *beat = Beat { at: beat.at.before(time), offset: beat.offset.saturating_sub(bytes) };
+        }
+        for follower in &mut rebased.followers {
+            follower.acknowledged = follower.acknowledged.saturating_sub(bytes);
+            follower.attached_at = follower.attached_at.before(time);
+            follower.heard_at = follower.heard_at.map(|at| at.before(time));
+        }
+        if let Some(reign) = &mut rebased.reign {
+            reign.until = reign.until.map(|until| until.before(time));
+            reign.waits_until = reign.waits_until.before(time);
+        }
+        rebased.longest.before =
+            rebased.longest.before.map(|(ttl, until)| (ttl, until.before(time)));
+        rebased
+    }
+
+    // --------------------------------------------------------------------------------- followers
+
+    /// Notes who is attached, and what they have acknowledged. A connection that is gone, or new,
+    /// makes its replica a newcomer.
+    fn follow(&mut self, now: Instant, attached: &[Attached]) {
+        let mut attached = attached.to_vec();
+        attached.sort_unstable();
+        let followers = attached.chunk_by(|one, next| one.name == next.name);
+        let followers: Vec<_> = followers.map(|of_one| self.follower(now, of_one)).collect();
+        self.followers = followers;
+    }
+
+    /// The replica with these connections, which have one name.
+    fn follower(&self, now: Instant, connections: &[Attached]) -> Follower {
+        let (name, count) = (connections[0].name.clone(), connections.len());
+        let acknowledged = connections.iter().map(|each| each.acknowledged).max().unwrap_or(0);
+        let is_same = |known: &&Follower| {
+            // Offsets only rise over one connection.
+            known.name == name && known.connections == count && known.acknowledged <= acknowledged
+        };
+        let known = self.followers.iter().find(is_same);
+        let heard = self.beats.iter().rev().find(|beat| beat.offset < acknowledged);
+        Follower {
+            name,
+            connections: count,
+            acknowledged,
+            attached_at: known.map_or(now, |known| known.attached_at),
+            heard_at: heard.map(|beat| beat.at).max(known.and_then(|known| known.heard_at)),
+        }
+    }
+
+    /// Whether this replica may support the node at `now`: it followed no other master when the
+    /// oldest heartbeat that counts then was sent.
+    fn counts(&self, follower: &Follower, now: Instant) -> bool {
+        follower.attached_at.after(self.pledge.attachment) < now
+    }
+
+    /// The last instant of a replica's support.
+    fn ends_at(&self, follower: &Follower) -> Option<Instant> {
+        follower.heard_at.map(|at| at.after(self.pledge.support))
+    }
+
+    fn supporters_at(&self, now: Instant) -> impl Iterator<Item = &Follower> {
+        let is_heard = move |follower: &&Follower| self.ends_at(follower) >= Some(now);
+        self.followers.iter().filter(move |each| self.counts(each, now)).filter(is_heard)
+    }
+
+    /// Until when as many replicas as are needed support the node, of those that do so now.
+    fn supported_until(&self, now: Instant) -> Option<Instant> {
+        let mut ends: Vec<_> =
+            self.supporters_at(now).filter_map(|each| self.ends_at(each)).collect();
+        ends.sort_unstable();
+        let place = ends.len().checked_sub(self.needed())?;
+        Some(ends.get(place).copied().unwrap_or(now.after(self.pledge.support)))
+    }
+}
+
+/// The longest lease that may stand at this node or another of its group.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+struct Longest {
+    /// The node's setting.
+    allowed: Millis,
+    /// A larger one from before, and until when a lease under it may stand.
+    before: Option<(Millis, Instant)>,
+    /// What its last master said.
+    heard: Millis,
+}
+
+impl Longest {
+    fn allow(&mut self, allowed: Millis, now: Instant) {
+        let former = std::mem::replace(&mut self.allowed, allowed);
+        self.before = self.before.filter(|&(_, until)| now <= until);
+        if allowed < former {
+            let (longest, until) = self.before.unwrap_or_default();
+            let until = until.max(now.after(with_drift(former)));
+            self.before = Some((former.max(longest), until));
+        }
+    }
+
+    fn at(&self, now: Instant) -> Millis {
+        let before = self.before.filter(|&(_, until)| now <= until).map(|(longest, _)| longest);
+        self.allowed.max(self.heard).max(before.unwrap_or_default())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    const TTL: Millis = Millis::new(1_000);
+    /// The wait for leases of that length.
+    const WAIT: u64 = 1_012;
+
+    fn at(millis: u64) -> Instant {
+        Instant::from_millis(millis)
+    }
+
+    fn replica(name: u8, acknowledged: u64) -> Attached {
+        Attached { name: vec![name], acknowledged }
+    }
+
+    /// A master since 0, of two replicas, both of which were attached at 1000.
+    fn master() -> Authority {
+        let mut master = Authority::new(2, Pledge::USUAL);
+        master.allow(TTL, at(0));
+        master.appointed();
+        master.look(at(1_000), &[replica(1, 0), replica(2, 0)], true);
+        master
+    }
+
+    /// A master with authority since 6053, by its first replica, which had acknowledged what was
+    /// sent at 6000.
+    fn supported() -> Authority {
+        let mut master = master();
+        master.beats(at(6_000), 100);
+        master.look(at(6_053), &[replica(1, 101), replica(2, 0)], true);
+        master
+    }
+
+    /// The same, after its wait.
+    fn settled() -> Authority {
+        let mut master = supported();
+        assert!(!master.is_to_settle(at(6_053 + WAIT)) && master.is_to_settle(at(6_054 + WAIT)));
+        master.settled();
+        master
+    }
+
+    #[test]
+    fn a_replica_counts_when_it_cannot_support_another_any_more() {
+        let mut master = master();
+        master.beats(at(6_000), 100);
+        master.look(at(6_052), &[replica(1, 101), replica(2, 0)], true);
+        assert_eq!(master.mandate(at(6_052)), Mandate::None, "5052 ms are not enough");
+        assert_eq!(supported().mandate(at(6_053)), Mandate::Waits(Millis::new(WAIT + 1)));
+        let refusal = Refusal::NoAuthority { supporters: 0, needed: 1 };
+        assert_eq!(master.refusal(at(6_052)), refusal);
+    }
+
+    #[test]
+    fn support_lasts_five_seconds_from_the_sending() {
+        let master = settled();
+        assert_eq!(master.mandate(at(11_000)), Mandate::Full);
+        assert_eq!(master.mandate(at(11_001)), Mandate::None, "sent at 6000, however late heard");
+        // What was sent before the offset was read acknowledges nothing.
+        let mut other = self::master();
+        other.beats(at(6_000), 100);
+        other.look(at(6_100), &[replica(1, 100), replica(2, 100)], true);
+        assert_eq!(other.mandate(at(6_100)), Mandate::None);
+    }
+
+    #[test]
+    fn a_wait_ends_only_when_the_floor_is_raised() {
+        let master = supported();
+        assert_eq!(master.mandate(at(9_000)), Mandate::Waits(Millis::new(1)));
+        assert!(!master.is_settled());
+    }
+
+    #[test]
+    fn after_a_lapse_connections_that_lasted_spare_the_wait() {
+        let lapse = |name: u8, is_broken: bool| {
+            let mut master = settled();
+            if is_broken {
+                master.look(at(12_000), &[replica(2, 0)], true);
+            }
+            master.beats(at(20_000), 200);
+            let both = [replica(1, 101), replica(2, 0)];
+            master.look(at(20_000), &both, true);
+            assert_eq!(master.mandate(at(20_000)), Mandate::None);
+            master.look(
+                at(20_100),
+                &both.map(|each| match each.name[0] == name {
+                    true => replica(name, 201),
+                    false => each,
+                }),
+                true,
+            );
+            master.mandate(at(20_100))
+        };
+        assert_eq!(lapse(1, false), Mandate::Full, "it has followed nobody else");
+        assert_eq!(lapse(2, false), Mandate::Full, "nor has this one, which never supported it");
+        assert_eq!(lapse(1, true), Mandate::None, "it is a newcomer");
+    }
+
+    #[test]
+    fn after_a_lapse_a_newcomer_means_another_wait() {
+        let mut master = settled();
+        master.look(at(12_000), &[], true);
+        master.look(at(12_100), &[replica(1, 101)], true);
+        master.beats(at(18_000), 200);
+        master.look(at(18_100), &[replica(1, 201)], true);
+        assert_eq!(master.mandate(at(18_100)), Mandate::Waits(Millis::new(WAIT + 1)));
+    }
+
+    #[test]
+    fn a_wait_that_is_interrupted_begins_anew() {
+        let mut master = supported();
+        master.look(at(6_500), &[], true);
+        master.look(at(6_600), &[replica(3, 0)], true);
+        master.beats(at(12_000), 200);
+        master.look(at(12_000), &[replica(3, 201)], true);
+        assert_eq!(master.mandate(at(12_000)), Mandate::Waits(Millis::new(WAIT + 1)));
+    }
+
+    #[test]
+    fn connections_of_one_name_are_one_supporter_and_a_change_of_them_a_newcomer() {
+        let mut master = Authority::new(4, Pledge::USUAL);
+        master.appointed();
+        let twins = [replica(1, 0), replica(1, 0)];
+        master.look(at(0), &twins, true);
+        master.beats(at(6_000), 100);
+        master.look(at(6_100), &twins.clone().map(|_| replica(1, 101)), true);
+        assert_eq!((master.supporters(at(6_100)), master.needed()), (1, 2));
+        master.look(at(6_200), &[replica(1, 102)], true);
+        assert_eq!(master.supporters(at(6_200)), 0, "one of them has gone");
+        let mut fallen = settled();
+        fallen.look(at(7_000), &[replica(1, 50), replica(2, 0)], true);
+        assert_eq!(fallen.supporters(at(7_000)), 0, "an offset falls only with its connection");
+    }
+
+    #[test]
+    fn the_wait_is_for_the_longest_lease_that_may_stand() {
+        let wait = |prepare: fn(&mut Authority), now: u64| {
+            let mut master = master();
+            prepare(&mut master);
+            master.beats(at(now), 100);
+            master.look(at(now), &[replica(1, 101), replica(2, 0)], true);
+            master.mandate(at(now))
+        };
+        let lowered = |master: &mut Authority| master.allow(Millis::new(500), at(6_000));
+        assert_eq!(wait(lowered, 7_000), Mandate::Waits(Millis::new(WAIT + 1)));
+        assert_eq!(wait(lowered, 9_000), Mandate::Waits(Millis::new(508)));
+        let heard = |master: &mut Authority| {
+            master.heard(Heartbeat { longest: Millis::new(2_000), replicas: 2 });
+        };
+        assert_eq!(wait(heard, 7_000), Mandate::Waits(Millis::new(2_023)));
+    }
+
+    #[test]
+    fn how_many_have_to_support_a_master_is_a_majority_with_it() {
+        let needed = |replicas| Authority::new(replicas, Pledge::USUAL).needed();
+        assert_eq!([1, 2, 3, 4, 5].map(needed), [1, 1, 2, 2, 3]);
+    }
+
+    /// A group with clocks that differ in rate, whose nodes change roles as they like. A node that
+    /// is not a replica any more may have been counted on, at most until its support ends.
+    #[derive(Clone, Debug)]
+    enum Event {
+        Pass(u64),
+        Beat(usize),
+        Hear(usize, usize),
+        Follow(usize, usize),
+        Promote(usize),
+    }
+
+    fn event() -> impl Strategy<Value = Event> {
+        let node = 0..3_usize;
+        prop_oneof![
+            4 => (1..3_000_u64).prop_map(Event::Pass),
+            4 => node.clone().prop_map(Event::Beat),
+            8 => (node.clone(), node.clone()).prop_map(|(x, y)| Event::Hear(x, y)),
+            2 => (node.clone(), node.clone()).prop_map(|(x, y)| Event::Follow(x, y)),
+            1 => node.prop_map(Event::Promote),
+        ]
+    }
+
+    proptest! {
+        #![proptest_config(ProptestConfig::with_cases(2_000))]
+
+        #[test]
+        fn no_two_have_authority_and_none_grants_while_a_lease_of_another_may_stand(
+            events in proptest::collection::vec(event(), 1..150),
+            rates in proptest::array::uniform3(0..10_u64),
+        ) {
+            let mut group = Group::new(rates);
+            for event in events {
+                group.step(event);
+                prop_assert!(group.is_sound());
+            }
+        }
+    }
+
+    struct Group {
+        now: u64,
+        rates: [u64; 3],
+        nodes: [Authority; 3],
+        follows: [Option<usize>; 3],
+        /// What each has been sent by its master, over its present connection.
+        received: [u64; 3],
+        offset: u64,
+        /// Until when a lease that each has granted last may stand, in true time.
+        stands_until: [u64; 3],
+        is_broken: bool,
+    }
+
+    impl Group {
+        fn new(rates: [u64; 3]) -> Group {
+            let mut node = Authority::new(2, Pledge::USUAL);
+            node.allow(TTL, at(0));
+            let mut nodes = [0; 3].map(|_| node.clone());
+            nodes[0].appointed();
+            let follows = [None, Some(0), Some(0)];
+            let (received, stands_until) = ([0; 3], [0; 3]);
+            let (now, offset, is_broken) = (1_000_000, 1, false);
+            Group { now, rates, nodes, follows, received, offset, stands_until, is_broken }
+        }
+
+        /// The clock of a node, which is up to 0.9 % fast.
+        fn clock(&self, node: usize) -> Instant {
+            at(self.now + self.now * self.rates[node] / 1_000)
+        }
+
+        fn look(&mut self, node: usize) {
+            let of_node = |(_, follows): &(usize, &Option<usize>)| **follows == Some(node);
+            let attached = self.follows.iter().enumerate().filter(of_node);
+            let attached: Vec<_> =
+                attached.map(|(each, _)| replica(each as u8, self.received[each])).collect();
+            let now = self.clock(node);
+            self.nodes[node].look(now, &attached, true);
+            if self.nodes[node].is_to_settle(now) {
+                self.nodes[node].settled();
+            }
+            if self.nodes[node].mandate(now) == Mandate::Full {
+                // It grants a lease, for as long as it may.
+                let others = (0..3).filter(|&other| other != node);
+                self.is_broken |=
+                    others.into_iter().any(|other| self.stands_until[other] >= self.now);
+                self.stands_until[node] = self.now + TTL.get();
+            }
+        }
+
+        fn step(&mut self, event: Event) {
+            match event {
+                Event::Pass(millis) => self.now += millis,
+                Event::Beat(node) if self.follows[node].is_none() => {
+                    let now = self.clock(node);
+                    self.nodes[node].beats(now, self.offset);
+                    self.offset += 1;
+                    self.look(node);
+                }
+                Event::Hear(node, replica) if self.follows[replica] == Some(node) => {
+                    self.received[replica] = self.offset;
+                    self.look(node);
+                }
+                Event::Follow(node, master) if node != master => self.change(node, Some(master)),
+                Event::Promote(node) if self.follows[node].is_some() => self.change(node, None),
+                Event::Beat(_) | Event::Hear(..) | Event::Follow(..) | Event::Promote(_) => {}
+            }
+        }
+
+        fn change(&mut self, node: usize, follows: Option<usize>) {
+            let former = std::mem::replace(&mut self.follows[node], follows);
+            self.received[node] = 0;
+            match follows {
+                None => self.nodes[node].appointed(),
+                Some(_) => self.nodes[node].dismissed(),
+            }
+            // Whoever is told of a connection looks at once.
+            for master in [former, follows].into_iter().flatten() {
+                self.look(master);
+            }
+        }
+
+        fn is_sound(&self) -> bool {
+            let rules =
+                |node: &usize| self.nodes[*node].mandate(self.clock(*node)) != Mandate::None;
+            !self.is_broken && (0..3).filter(rules).count() <= 1
+        }
+    }
+}

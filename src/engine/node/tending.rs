@@ -1,0 +1,298 @@
+//! How a node tends its authority: it looks at its replicas, and says when a heartbeat is due.
+
+use std::fmt;
+
+use super::{Attached, Authority, Heartbeat, Node, Pledge};
+use crate::engine::{Instant, Millis};
+
+/// What the server reports of its replicas.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Replicas {
+    /// How many bytes it has sent to replicas so far.
+    pub offset: u64,
+    /// Those that are attached.
+    pub attached: Vec<Attached>,
+}
+
+/// What a node does about its replicas.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[must_use]
+pub struct Tended {
+    /// Send this heartbeat.
+    pub heartbeat: Option<Heartbeat>,
+    /// Tell the operator.
+    pub notice: Option<Notice>,
+    /// More replicas are attached than `lockmod.replicas` says: tell the operator.
+    pub excess: Option<(usize, u32)>,
+}
+
+/// A change of a node's mandate.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Notice {
+    /// Too few replicas support it.
+    Lost {
+        /// How many do.
+        supporters: usize,
+        /// How many have to.
+        needed: usize,
+    },
+    /// It waits for so long.
+    Waits(Millis),
+    /// It decides.
+    Decides,
+}
+
+impl fmt::Display for Notice {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Notice::Lost { supporters, needed } => write!(
+                f,
+                "NOAUTHORITY: {supporters} of the {needed} replicas needed support this master; \
+                 no lock is granted or extended until enough of them do"
+            ),
+            Notice::Waits(left) => write!(
+                f,
+                "enough replicas support this master; no lock is granted for {left}, because \
+                 leases of another master may stand"
+            ),
+            Notice::Decides => f.write_str("this master has the authority to grant locks"),
+        }
+    }
+}
+
+impl Node {
+    /// Lets the node decide only with the support of enough of `replicas` replicas; zero: it
+    /// decides whatever they do. Called before the node begins.
+    pub fn rest_on(&mut self, replicas: u32) {
+        if replicas > 0 {
+            self.promises.rest_on(Authority::new(replicas, Pledge::USUAL));
+        }
+    }
+
+    /// Whether the node has to be told of its replicas at all.
+    pub fn rests_on_replicas(&self) -> bool {
+        self.promises.authority().is_some()
+    }
+
+    /// Looks at the replicas of a master; `now` was read before. `max_ttl` is the node's setting;
+    /// `waits`: whether it waits for leases of other masters. `may_beat`: whether a heartbeat may
+    /// be sent.
+    ///
+    /// The caller does so a few times a second, and whenever a replica comes or goes: otherwise a
+    /// connection that is broken and restored in between could not be told from one that lasts.
+    pub fn tend(
+        &mut self,
+        now: Instant,
+        replicas: &Replicas,
+        (max_ttl, waits): (Millis, bool),
+        may_beat: bool,
+    ) -> Tended {
+        let clocks = self.date(now);
+        let Some(authority) = self.promises.authority_mut() else { return Tended::default() };
+        authority.allow(max_ttl, now);
+        authority.look(now, &replicas.attached, waits);
+        self.promises.settle(clocks);
+        let Some(authority) = self.promises.authority_mut() else { return Tended::default() };
+        let is_to_beat = may_beat && authority.is_to_beat(now);
+        let heartbeat = is_to_beat.then(|| authority.heartbeat(now));
+        if heartbeat.is_some() {
+            authority.beats(now, replicas.offset);
+        }
+        let (notice, attached, replicas) =
+            (authority.notice(now), authority.attached(), authority.replicas());
+        let has_excess = attached > replicas as usize;
+        let is_excess_news = has_excess && !std::mem::replace(&mut self.has_excess, has_excess);
+        let kind = |notice: Option<Notice>| notice.as_ref().map(std::mem::discriminant);
+        let is_news = kind(notice) != kind(std::mem::replace(&mut self.notice, notice));
+        if is_news && notice == Some(Notice::Decides) {
+            // Free locks have not been offered to their waiters.
+            self.all_lines_changed();
+        }
+        let excess = is_excess_news.then_some((attached, replicas));
+        Tended { heartbeat, notice: notice.filter(|_| is_news), excess }
+    }
+
+    /// A heartbeat of this node's master. Returns its `lockmod.replicas`, if it is another than
+    /// this node's, and was not so before.
+    pub fn heard_of(&mut self, heartbeat: Heartbeat) -> Option<(u32, u32)> {
+        let own = self.promises.authority().map_or(0, Authority::replicas);
+        let is_news =
+            std::mem::replace(&mut self.heard_replicas, heartbeat.replicas) != heartbeat.replicas;
+        if let Some(authority) = self.promises.authority_mut() {
+            authority.heard(heartbeat);
+        }
+        (is_news && heartbeat.replicas != own).then_some((heartbeat.replicas, own))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::engine::{
+        Acquired, Caution, Claim, Clocks, Extended, Fence, Fencing, Loaded, Lock, Mode,
+        QuarantineReason, Refusal, Stop, Token, UnixTime,
+    };
+
+    const TTL: Millis = Millis::new(1_000);
+    const WALL: u64 = 1_700_000_000_000;
+    const CAUTION: Caution = Caution { quarantine: true, on_promotion: true };
+
+    fn at(millis: u64) -> Instant {
+        Instant::from_millis(millis)
+    }
+
+    fn clocks(now: u64) -> Clocks {
+        Clocks { now: at(now), wall: UnixTime::from_millis(WALL + now) }
+    }
+
+    fn replicas(offset: u64, acknowledged: u64) -> Replicas {
+        let attached = vec![Attached { name: b"replica".to_vec(), acknowledged }];
+        Replicas { offset, attached }
+    }
+
+    fn tend(node: &mut Node, now: u64, replicas: &Replicas) -> Tended {
+        node.tend(at(now), replicas, (TTL, true), true)
+    }
+
+    /// A master that its replica begins to support at 7000.
+    fn supported() -> Node {
+        let mut node = Node::new();
+        node.rest_on(2);
+        node.found(None, clocks(0), 7);
+        let loaded = Loaded {
+            port: 7,
+            clocks: clocks(0),
+            boot: 7,
+            lock_count: 0,
+            inventory: crate::engine::Inventory::default(),
+            was_read: false,
+            highest: Fence::ZERO,
+            is_always_durable: false,
+            is_replica: false,
+            max_ttl: TTL,
+        };
+        assert!(node.begin(loaded, CAUTION).is_none(), "it keeps no file");
+        assert_eq!(ask(&mut node, &mut Lock::default(), 0), Err(nobody()));
+        let tended = tend(&mut node, 0, &replicas(10, 0));
+        let heartbeat = Heartbeat { longest: TTL, replicas: 2 };
+        let lost = Notice::Lost { supporters: 0, needed: 1 };
+        assert_eq!((tended.heartbeat, tended.notice), (Some(heartbeat), Some(lost)));
+        assert_eq!(tend(&mut node, 999, &replicas(60, 0)), Tended::default(), "not yet due");
+        assert!(tend(&mut node, 6_500, &replicas(70, 60)).heartbeat.is_some());
+        let tended = tend(&mut node, 7_000, &replicas(120, 120));
+        assert_eq!(tended.notice, Some(Notice::Waits(Millis::new(1_013))));
+        node
+    }
+
+    fn settled() -> Node {
+        let mut node = supported();
+        let tended = tend(&mut node, 8_013, &replicas(200, 200));
+        assert_eq!(tended.notice, Some(Notice::Decides));
+        node
+    }
+
+    fn claim() -> Claim<'static> {
+        let token = Token::new(b"token", 64).expect("short");
+        Claim { token, ttl: TTL, mode: Mode::Exclusive }
+    }
+
+    fn nobody() -> Stop {
+        Refusal::NoAuthority { supporters: 0, needed: 1 }.into()
+    }
+
+    fn ask(node: &mut Node, lock: &mut Lock, now: u64) -> Result<Acquired, Stop> {
+        node.acquire(lock, claim(), b"", at(now))
+    }
+
+    #[test]
+    fn a_node_waits_and_then_grants_above_the_time() {
+        let mut node = supported();
+        let mut lock = Lock::default();
+        let waits = |left| {
+            let (reason, left) = (QuarantineReason::OtherMaster, Millis::new(left));
+            Stop::from(Refusal::Quarantine { reason, left })
+        };
+        assert_eq!(ask(&mut node, &mut lock, 7_000), Err(waits(1_013)));
+        assert_eq!(ask(&mut node, &mut lock, 8_100), Err(waits(1)), "until it has looked again");
+        let mut node = settled();
+        let Ok(Acquired::Granted { fence, .. }) = ask(&mut node, &mut lock, 8_013) else {
+            panic!("it decides");
+        };
+        assert!(fence > Fence::of_time(clocks(8_013).wall), "{fence}");
+    }
+
+    #[test]
+    fn while_a_node_waits_nothing_counts_and_without_authority_nothing_is_done() {
+        let mut node = supported();
+        let mut lock = Lock::default();
+        let repair = Fencing::Repair { fence: Fence::new(5).expect("small"), label: b"" };
+        let counted = |extended: Result<Extended, Stop>| match extended {
+            Ok(Extended::Extended { is_counted, .. }) => Ok(is_counted),
+            Ok(Extended::HeldByAnother | Extended::NotHeld) => panic!("it stands"),
+            Err(stop) => Err(stop),
+        };
+        let repaired = node.extend(&mut lock, claim(), repair, clocks(7_100));
+        assert_eq!(counted(repaired), Ok(false));
+        let extended = node.extend(&mut lock, claim(), Fencing::Keep, clocks(7_200));
+        assert_eq!(counted(extended), Ok(false), "the old master may live");
+        // After 11 500 the heartbeat of 6500 supports nobody.
+        let extended = node.extend(&mut lock, claim(), Fencing::Keep, clocks(12_001));
+        assert_eq!(counted(extended), Err(nobody()));
+        let repaired = node.extend(&mut lock, claim(), repair, clocks(12_001));
+        assert_eq!(counted(repaired), Err(nobody()));
+        let fence = lock.counter();
+        let raised = node.raise(&mut lock, claim().token, fence, clocks(12_001));
+        assert_eq!(counted(raised), Err(nobody()));
+        let mut node = settled();
+        let mut lock = Lock::default();
+        assert!(ask(&mut node, &mut lock, 8_013).is_ok());
+        let extended = node.extend(&mut lock, claim(), Fencing::Keep, clocks(8_100));
+        assert_eq!(counted(extended), Ok(true));
+        assert!(
+            node.release(&mut lock, claim().token, at(20_000))
+                != crate::engine::Released::HeldByAnother
+        );
+    }
+
+    #[test]
+    fn a_promoted_node_begins_above_what_it_has_heard() {
+        let mut node = settled();
+        let _ = node.demoted();
+        assert_eq!(tend(&mut node, 9_000, &replicas(0, 0)).notice, None, "its master decides");
+        let ahead = Fence::of_time(clocks(0).wall).saturating_add(1 << 43);
+        node.apply_floor(ahead);
+        assert_eq!(node.heard_of(Heartbeat { longest: TTL, replicas: 3 }), Some((3, 2)));
+        assert_eq!(node.heard_of(Heartbeat { longest: TTL, replicas: 3 }), None, "it was told");
+        let _ = node.promoted(at(10_000), TTL, CAUTION);
+        assert_eq!(node.promises().floor(), ahead.saturating_add(1 << 32));
+        assert_eq!(ask(&mut node, &mut Lock::default(), 10_000), Err(nobody()));
+    }
+
+    #[test]
+    fn an_operator_who_asks_for_no_quarantine_ends_the_wait() {
+        let mut node = supported();
+        assert!(node.heed(Caution { quarantine: false, on_promotion: true }, at(7_100)));
+        let tended = tend(&mut node, 7_100, &replicas(130, 130));
+        assert_eq!(tended.notice, Some(Notice::Decides));
+        assert!(ask(&mut node, &mut Lock::default(), 7_100).is_ok());
+    }
+
+    #[test]
+    fn more_replicas_than_there_may_be_are_told_of_once() {
+        let mut node = settled();
+        let three =
+            [b"a", b"b", b"c"].map(|name| Attached { name: name.to_vec(), acknowledged: 0 });
+        let three = Replicas { offset: 300, attached: three.to_vec() };
+        assert_eq!(tend(&mut node, 8_200, &three).excess, Some((3, 2)));
+        assert_eq!(tend(&mut node, 8_300, &three).excess, None);
+    }
+
+    #[test]
+    fn a_node_without_replicas_is_asked_nothing() {
+        let mut node = Node::new();
+        node.rest_on(0);
+        assert!(!node.rests_on_replicas());
+        assert_eq!(tend(&mut node, 0, &replicas(0, 0)), Tended::default());
+        assert!(ask(&mut node, &mut Lock::default(), 0).is_ok());
+    }
+}

@@ -1,0 +1,71 @@
+//! The replicas of a master: heartbeats to them, and what they acknowledge.
+//!
+//! The engine decides what follows from it. Nothing here is asked of a node without
+//! `lockmod.replicas`.
+
+use super::ffi::{self, Context, InServer, Level};
+use super::{clock, config, process};
+use crate::engine::{Instant, Millis, Notice, Tended};
+
+/// How often the replicas are looked at, besides when one comes or goes.
+const PAUSE: Millis = Millis::new(200);
+
+/// Several times a second: sends a heartbeat when one is due, and looks at what was acknowledged.
+pub(super) fn tick(context: &mut Context<'_>) {
+    let server = context.in_server();
+    let now = clock::now();
+    if !process::with(server, |process| is_due(process, now)) || !context.flags().is_master() {
+        return;
+    }
+    // While traffic to replicas is paused, none may be sent: the server would abort.
+    let may_beat = !context.must_not_replicate();
+    let tended = tend(server, may_beat);
+    if let Some(heartbeat) = tended.heartbeat {
+        let floor = process::with(server, |process| process.node.promises().floor());
+        context.replicate_heartbeat(floor, heartbeat);
+    }
+    report(tended);
+}
+
+/// A replica has come online, or is gone. It is looked at now: a connection that was broken and
+/// restored until the next tick would look like one that has lasted.
+pub(super) fn changed(server: InServer<'_>) {
+    let rests = process::with(server, |process| process.rests_on_replicas());
+    if rests && ffi::server_flags(server).is_master() {
+        report(tend(server, false));
+    }
+}
+
+fn is_due(process: &mut process::Process, now: Instant) -> bool {
+    let is_due = process.rests_on_replicas() && process.tended_at.after(PAUSE) <= now;
+    if is_due {
+        process.tended_at = now;
+    }
+    is_due
+}
+
+fn tend(server: InServer<'_>, may_beat: bool) -> Tended {
+    // The clock is read first: what the server has sent beyond this offset was sent later.
+    let now = clock::now();
+    let replicas = ffi::replicas(server);
+    let caution = config::caution();
+    let settings = (config::max_ttl(), caution.quarantine && caution.on_promotion);
+    process::with(server, |process| process.node.tend(now, &replicas, settings, may_beat))
+}
+
+fn report(tended: Tended) {
+    if let Some(notice) = tended.notice {
+        let level = match notice {
+            Notice::Decides => Level::Notice,
+            Notice::Waits(_) | Notice::Lost { .. } => Level::Warning,
+        };
+        ffi::log(level, &notice.to_string());
+    }
+    if let Some((attached, replicas)) = tended.excess {
+        let line = format!(
+            "WARNING: {attached} replicas are attached, but lockmod.replicas is {replicas}: a \
+             master that is cut off may grant locks beside the one that replaces it"
+        );
+        ffi::log(Level::Warning, &line);
+    }
+}

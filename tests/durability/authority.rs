@@ -1,0 +1,260 @@
+//! Masters with `lockmod.replicas`: who grants when a master is lost, stopped, cut off or replaced.
+
+use std::thread;
+use std::time::{Duration, Instant};
+
+use redis::Value;
+
+use crate::common::{Flow, Proxy, Server, cmd, wait_for, wait_until};
+use crate::{acquire, first_grant};
+
+const MAX_TTL_MS: u64 = 1_000;
+
+fn member() -> crate::common::Builder {
+    Server::builder()
+        .config("repl-diskless-sync", "yes")
+        .module_arg("max-ttl", MAX_TTL_MS)
+        .module_arg("replicas", 2)
+}
+
+/// A master and two replicas, which follow it through links that a test may cut.
+struct Group {
+    master: Server,
+    replicas: [Server; 2],
+    links: [Proxy; 2],
+}
+
+impl Group {
+    fn start() -> Group {
+        let master = member().start();
+        let links = [Proxy::to(&master), Proxy::to(&master)];
+        let replicas = links
+            .each_ref()
+            .map(|link| member().config("replicaof", format!("127.0.0.1 {}", link.port())).start());
+        for replica in &replicas {
+            master.wait_for_replica(replica);
+        }
+        Group { master, replicas, links }
+    }
+
+    /// The second replica follows the first, which is a master from now on.
+    fn fail_over(&self) {
+        let [promoted, other] = &self.replicas;
+        promoted.run("REPLICAOF NO ONE").expect("promoted");
+        other.run(&format!("REPLICAOF 127.0.0.1 {}", promoted.port())).expect("it follows");
+    }
+}
+
+/// The fence of the first grant, whatever keeps the node from it for a while.
+#[track_caller]
+fn granted_in_the_end(server: &Server, name: &str, token: &str) -> u64 {
+    wait_for("the node grants", || match acquire(server, name, token, MAX_TTL_MS) {
+        Ok(fence) => fence,
+        Err(refusal) => {
+            let is_known = ["NOAUTHORITY", "QUARANTINE", "READONLY", "LOADING"];
+            assert!(is_known.iter().any(|word| refusal.starts_with(word)), "{refusal}");
+            None
+        }
+    })
+}
+
+#[track_caller]
+fn wait_until_it_lacks_authority(server: &Server) {
+    wait_until("the node lacks authority", || {
+        let refusal = acquire(server, "probe", "probe", 1).err();
+        refusal.is_some_and(|refusal| refusal.starts_with("NOAUTHORITY"))
+    });
+}
+
+#[test]
+fn a_master_decides_while_enough_of_its_replicas_support_it() {
+    let mut group = Group::start();
+    let refusal = acquire(&group.master, "lock", "early", 500).expect_err("nobody supports it yet");
+    assert_eq!(
+        refusal,
+        "NOAUTHORITY 0 of the 1 replicas needed support this master; another may have replaced it"
+    );
+    let repair = group.master.run("LOCK.EXTEND lock early 500 FENCE 1 REPAIR");
+    assert!(crate::common::error_line(repair).starts_with("NOAUTHORITY"));
+    let fence = granted_in_the_end(&group.master, "lock", "first");
+    assert!(group.master.info_u64("lockmod_supporters") > 0);
+    assert_eq!(group.master.info_u64("lockmod_supporters_needed"), 1);
+    assert_eq!(group.master.info_u64("lockmod_replicas"), 2);
+
+    // One of two replicas is lost: nothing happens, for longer than a heartbeat supports.
+    group.replicas[0].kill();
+    let until = Instant::now() + Duration::from_millis(6_500);
+    while Instant::now() < until {
+        let extended = group.master.run(&format!("LOCK.EXTEND lock first {MAX_TTL_MS}"));
+        assert_eq!(extended, Ok(Value::Int(1)));
+        thread::sleep(Duration::from_millis(50));
+    }
+    // Both are: it decides nothing, and gives leases back all the same.
+    group.replicas[1].kill();
+    let held = acquire(&group.master, "held", "first", MAX_TTL_MS);
+    assert!(held.is_ok_and(|held| held.is_some()), "it does not know yet");
+    wait_until_it_lacks_authority(&group.master);
+    let extended = group.master.run("LOCK.EXTEND held first 500");
+    assert!(crate::common::error_line(extended).starts_with("NOAUTHORITY"));
+    assert!(group.master.run("LOCK.RELEASE held first").is_ok());
+    assert!(group.master.log().contains("NOAUTHORITY: 0 of the 1 replicas"));
+    // They come back: another may have been the master, so it waits.
+    group.replicas[0].start_again();
+    assert!(granted_in_the_end(&group.master, "lock", "second") > fence);
+    let waited = "because leases of another master may stand";
+    assert!(group.master.log().matches(waited).count() > 1, "{}", group.master.log());
+}
+
+/// `min-replicas-to-write` lets such a master answer what is queued.
+#[test]
+fn a_master_that_was_stopped_and_replaced_decides_nothing_that_is_in_its_sockets() {
+    let group = Group::start();
+    let first = granted_in_the_end(&group.master, "lock", "first");
+    group.master.pause();
+    let mut queued = group.master.connect_raw();
+    queued.send(&["LOCK.ACQUIRE", "lock", "late", "1000"]);
+    queued.send(&["LOCK.EXTEND", "lock", "first", "1000"]);
+    queued.send(&["LOCK.ACQUIRE", "lock", "waits", "1000", "WAIT", "60000"]);
+    group.fail_over();
+    let second = granted_in_the_end(&group.replicas[0], "lock", "second");
+    assert!(second > first);
+    group.master.resume();
+    for _ in 0..3 {
+        let answer = queued.read();
+        assert!(answer.starts_with(b"-NOAUTHORITY"), "{}", answer.escape_ascii());
+    }
+    // It is told at last, and then follows the new master, which goes on.
+    group.links[0].set_target(group.replicas[0].port());
+    let follow = format!("REPLICAOF 127.0.0.1 {}", group.replicas[0].port());
+    group.master.run(&follow).expect("it follows");
+    group.replicas[0].wait_for_replica(&group.master);
+    assert!(granted_in_the_end(&group.replicas[0], "another", "third") >= second);
+}
+
+#[test]
+fn a_master_that_is_cut_off_stops_before_its_successor_grants() {
+    let group = Group::start();
+    let old = granted_in_the_end(&group.master, "lock", "old");
+    for link in &group.links {
+        link.set(Flow::Discard);
+    }
+    group.fail_over();
+    // Whoever reaches the old master goes on there: what it grants reaches nobody.
+    let (master, successor) = (&group.master, &group.replicas[0]);
+    let (last_granted_at, first_granted_at, highest) = thread::scope(|scope| {
+        let first = scope.spawn(|| {
+            let fence = granted_in_the_end(successor, "lock", "new");
+            (Instant::now(), fence)
+        });
+        let (mut last, mut highest) = (Instant::now(), old);
+        let mut turn = 0;
+        while !first.is_finished() {
+            turn += 1;
+            let token = format!("old-{turn}");
+            // Timed when the answer is here: the lease began before.
+            if let Ok(Some(fence)) = acquire(master, "lock", &token, 200) {
+                (last, highest) = (Instant::now(), fence.max(highest));
+            }
+            thread::sleep(Duration::from_millis(20));
+        }
+        let (at, fence) = first.join().expect("granted");
+        assert!(fence > highest, "{fence} after {highest}");
+        (last, at, highest)
+    });
+    assert!(highest > old, "it went on for a moment");
+    assert!(last_granted_at + Duration::from_millis(200) < first_granted_at);
+    let refusal = acquire(master, "lock", "late", 200).expect_err("it lacks authority");
+    assert!(refusal.starts_with("NOAUTHORITY"), "{refusal}");
+}
+
+#[test]
+fn the_replica_that_lacks_the_last_grants_waits_and_goes_on_with_larger_fences() {
+    let mut group = Group::start();
+    granted_in_the_end(&group.master, "lock", "seen");
+    group.links[0].set(Flow::Discard);
+    let unseen = wait_for("the lock is free", || {
+        acquire(&group.master, "lock", "unseen", MAX_TTL_MS).expect("the other replica is there")
+    });
+    let granted_at = Instant::now();
+    group.master.kill();
+    group.fail_over();
+    let second = granted_in_the_end(&group.replicas[0], "lock", "second");
+    assert!(granted_at.elapsed() > Duration::from_millis(MAX_TTL_MS), "the lease is over");
+    assert!(second > unseen);
+    // A lease that came with the data did not count while the node waited. Another failover.
+    let [former, next] = &group.replicas;
+    former.run(&format!("REPLICAOF 127.0.0.1 {}", next.port())).expect("it follows");
+    next.run("REPLICAOF NO ONE").expect("promoted");
+    assert!(granted_in_the_end(next, "lock", "third") > second);
+}
+
+#[test]
+fn an_old_master_that_starts_again_decides_nothing_while_another_does() {
+    let mut group = Group::start();
+    let first = granted_in_the_end(&group.master, "lock", "first");
+    group.master.kill();
+    group.fail_over();
+    let second = granted_in_the_end(&group.replicas[0], "lock", "second");
+    group.master.start_again();
+    let until = Instant::now() + Duration::from_millis(2_500);
+    while Instant::now() < until {
+        let refusal = acquire(&group.master, "another", "late", 100).expect_err("refused");
+        assert!(refusal.starts_with("NOAUTHORITY") || refusal.starts_with("LOADING"), "{refusal}");
+        thread::sleep(Duration::from_millis(50));
+    }
+    assert!(second > first);
+}
+
+#[test]
+fn a_manual_failover_waits_as_well() {
+    let group = Group::start();
+    let first = granted_in_the_end(&group.master, "lock", "first");
+    let port = group.replicas[0].port();
+    group.master.run(&format!("FAILOVER TO 127.0.0.1 {port} TIMEOUT 5000")).expect("begins");
+    wait_until("the replica is promoted", || {
+        group.replicas[0].info("role").is_some_and(|role| role == "master")
+    });
+    let refusal = acquire(&group.replicas[0], "another", "second", 100).expect_err("it waits");
+    assert!(refusal.starts_with("NOAUTHORITY"), "{refusal}");
+    assert!(granted_in_the_end(&group.replicas[0], "lock", "second") > first);
+}
+
+#[test]
+fn a_pause_of_writes_costs_authority_and_no_wait() {
+    let group = Group::start();
+    granted_in_the_end(&group.master, "lock", "first");
+    let mut connection = group.master.connect();
+    cmd!(connection, "CLIENT", "PAUSE", 7_000, "WRITE").expect("paused");
+    // No heartbeat may be sent meanwhile, and the server stays up.
+    wait_until("the support is over", || group.master.info_u64("lockmod_supporters") == 0);
+    let settled = "this master has the authority to grant locks";
+    let waits = "because leases of another master may stand";
+    let before = group.master.log().matches(waits).count();
+    wait_until("it decides again", || group.master.log().matches(settled).count() > 1);
+    assert_eq!(
+        group.master.log().matches(waits).count(),
+        before,
+        "nobody else can have been master"
+    );
+    assert!(first_grant(&group.master, "another", "second") > 0);
+}
+
+#[test]
+fn settings_that_do_not_fit_are_warned_of() {
+    let master = Server::builder().module_arg("replicas", 1).start();
+    assert!(master.log().contains("lockmod.max-ttl is one minute on a node with lockmod.replicas"));
+    let replicas = [0, 1].map(|_| Server::builder().replica_of(&master).start());
+    wait_until("both are attached", || {
+        master.log().contains("WARNING: 2 replicas are attached, but lockmod.replicas is 1")
+    });
+    wait_until("the replicas are warned", || {
+        let warns = |replica: &Server| {
+            replica
+                .log()
+                .contains("WARNING: lockmod.replicas is 0 here and 1 at this node's master")
+        };
+        replicas.iter().all(warns)
+    });
+    let fixed = master.run("CONFIG SET lockmod.replicas 2");
+    assert!(fixed.is_err(), "it is fixed when the module is loaded");
+}
