@@ -6,10 +6,12 @@
 //! count the states that they counted before: a count that has changed says that the protocol, or
 //! the model, has. Each broken variant must be found out; `--nocapture` prints how.
 //!
-//! Waiting in line has a model of its own (`line.rs`).
+//! Waiting in line has a model of its own (`line.rs`), and so has who decides after a failover
+//! (`authority.rs`).
 //!
 //! The large bounds are ignored unless asked for: `make model`.
 
+mod authority;
 mod client;
 mod line;
 mod node;
@@ -671,4 +673,160 @@ fn the_oldest_in_line_gets_the_lock_whatever_went_wrong() {
     sound_line("a connection breaks", line::Bounds { breaks: 1, ..bounds }, 827_236, &[]);
     sound_line("a client dies", line::Bounds { deaths: 1, ..bounds }, 138_389, &[]);
     sound_line("answers are given up", line::Bounds { gives_up: true, ..bounds }, 628_333, &[]);
+}
+
+// ------------------------------------------------------------------------------ after a failover
+
+/// A master with two replicas.
+const GROUP: authority::Bounds = authority::Bounds {
+    nodes: 3,
+    before: &[],
+    changes: 1,
+    support: 1,
+    ttl: 1,
+    defect: authority::Defect::None,
+};
+/// One of them has replaced it, and is followed by the other; the old master does not know.
+const REPLACED: authority::Bounds = authority::Bounds {
+    before: &[
+        authority::Action::Follow(1, 2),
+        authority::Action::Promote(2),
+        authority::Action::Attach(2, 1),
+    ],
+    ..GROUP
+};
+
+fn search_authority(bounds: authority::Bounds) -> impl Checker<authority::World> {
+    let checker = authority::World::new(bounds).checker().threads(2);
+    let checker = checker.finish_when(HasDiscoveries::AnyFailures).spawn_bfs().join();
+    for (property, path) in checker.discoveries() {
+        println!("violated: {property}, after {} states", checker.unique_state_count());
+        for (index, action) in path.into_actions().into_iter().enumerate() {
+            println!("  {:2}. {action:?}", index + 1);
+        }
+    }
+    checker
+}
+
+fn sound_authority(name: &str, bounds: authority::Bounds, states: usize) {
+    let started_at = Instant::now();
+    let checker = search_authority(bounds);
+    let found = checker.model().witnesses();
+    let (count, seconds) = (checker.unique_state_count(), started_at.elapsed().as_secs_f32());
+    println!("{name}: {count} states, depth {}, {seconds:.1} s, {found:?}", checker.max_depth());
+    assert!(checker.discoveries().is_empty(), "{name}");
+    assert!(checker.is_done(), "{name}: not exhausted");
+    let witnesses = &[
+        authority::Witness::GrantedAfterPromotion,
+        authority::Witness::Resumed,
+        authority::Witness::WaitedAgain,
+        authority::Witness::OldMasterDecided,
+    ];
+    Expected { states, witnesses }.compare(name, count, &found);
+}
+
+/// A broken variant must give the lock to two.
+fn doubles(bounds: authority::Bounds) {
+    let checker = search_authority(bounds);
+    assert!(checker.discovery("mutual exclusion").is_some(), "{bounds:?} was not found out");
+}
+
+#[test]
+fn only_one_of_a_pair_decides() {
+    sound_authority("a pair", authority::Bounds { nodes: 2, changes: 3, ..GROUP }, 29_177);
+}
+
+#[test]
+fn only_one_node_decides_after_a_failover() {
+    sound_authority("after a failover", authority::Bounds { changes: 0, ..REPLACED }, 11_476);
+}
+
+#[test]
+#[ignore = "minutes in a release build: make model"]
+fn only_one_of_a_pair_decides_after_many_changes() {
+    let bounds = authority::Bounds { nodes: 2, changes: 6, support: 2, ttl: 2, ..GROUP };
+    sound_authority("a pair, many changes", bounds, 137_504);
+}
+
+#[test]
+#[ignore = "minutes in a release build: make model"]
+fn only_one_node_decides_after_two_changes() {
+    sound_authority("two changes of roles", authority::Bounds { changes: 2, ..GROUP }, 17_134_437);
+}
+
+#[test]
+#[ignore = "minutes in a release build: make model"]
+fn only_one_node_decides_after_a_failover_and_a_change() {
+    sound_authority("a failover and a change", REPLACED, 634_713);
+}
+
+#[test]
+#[ignore = "minutes in a release build: make model"]
+fn only_one_node_decides_with_longer_leases() {
+    let bounds = authority::Bounds { changes: 0, support: 2, ttl: 2, ..REPLACED };
+    sound_authority("after a failover, longer leases", bounds, 18_640);
+}
+
+#[test]
+#[ignore = "minutes in a release build: make model"]
+fn only_one_of_four_nodes_decides() {
+    let before = &[
+        authority::Action::Follow(1, 2),
+        authority::Action::Follow(3, 2),
+        authority::Action::Promote(2),
+        authority::Action::Attach(2, 1),
+        authority::Action::Attach(2, 3),
+    ];
+    let bounds = authority::Bounds { nodes: 4, changes: 0, before, ..GROUP };
+    sound_authority("four nodes after a failover", bounds, 2_375_032);
+}
+
+#[test]
+fn support_counts_from_the_sending() {
+    // The new master has processed a heartbeat of the old one, and that does not know yet.
+    let before = &[
+        authority::Action::Tick,
+        authority::Action::Process(0, 2),
+        authority::Action::Follow(1, 2),
+        authority::Action::Promote(2),
+        authority::Action::Attach(2, 1),
+    ];
+    let defect = authority::Defect::SupportFromReceipt;
+    doubles(authority::Bounds { defect, changes: 0, before, ..GROUP });
+}
+
+#[test]
+fn newcomers_do_not_count_at_once() {
+    let defect = authority::Defect::NewcomersAtOnce;
+    doubles(authority::Bounds { defect, changes: 0, support: 2, ..REPLACED });
+}
+
+#[test]
+fn a_wait_starts_again_after_a_lapse() {
+    doubles(authority::Bounds { defect: authority::Defect::WaitPauses, ..REPLACED });
+}
+
+#[test]
+fn a_lapse_is_followed_by_a_wait() {
+    doubles(authority::Bounds { defect: authority::Defect::NoWaitAfterLapse, ..REPLACED });
+}
+
+#[test]
+fn what_came_with_the_data_does_not_count_without_authority() {
+    doubles(authority::Bounds { defect: authority::Defect::ExtendsCopies, ..GROUP });
+}
+
+#[test]
+fn one_supporter_too_few_is_too_few() {
+    doubles(authority::Bounds { defect: authority::Defect::OneTooFew, ..GROUP });
+}
+
+#[test]
+fn a_new_master_waits() {
+    doubles(authority::Bounds {
+        defect: authority::Defect::NoWait,
+        changes: 0,
+        ttl: 2,
+        ..REPLACED
+    });
 }

@@ -1,0 +1,402 @@
+//! Who may decide after a failover, in a model of its own: a master and its replicas, each with the
+//! engine's `Authority`.
+//!
+//! Time passes in ticks, for all nodes together; between two of them anything may happen in any
+//! order. Each master sends a heartbeat in each tick. Its replicas process it late or never, and it
+//! hears of that late or never, even from replicas that have left. Any node is made a replica of
+//! any other or a master, or is started as a master, as often as the bounds allow, and the old
+//! master goes on by itself. A replica may lack what its master granted: only the leases that a
+//! holder relies on are in the model, and the node that granted each.
+//!
+//! The clock of the model stands still: a tick makes all that the nodes remember older
+//! (`Authority::rebased`). What is older than the model looks back is as old as that.
+
+use lockmod::engine::{Attached, Authority, Instant, Mandate, Millis, Pledge};
+use stateright::{Model, Property};
+
+use super::witness::Witnessed;
+
+const TICK: u64 = 1_000;
+/// What a master sends in a tick.
+const BYTES: u64 = 2;
+/// The present, and how many ticks the model looks back.
+const LOOKS_BACK: u64 = 5;
+const NOW: Instant = Instant::from_millis(LOOKS_BACK * TICK);
+const OFFSET: u64 = LOOKS_BACK * BYTES;
+
+/// A rule that is dropped on purpose, outside of the engine.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Defect {
+    None,
+    /// Support counts from the receipt of an acknowledgement.
+    SupportFromReceipt,
+    /// A replica counts as soon as it is attached.
+    NewcomersAtOnce,
+    /// The wait goes on after a lapse from where it was.
+    WaitPauses,
+    /// After a lapse nobody waits.
+    NoWaitAfterLapse,
+    /// A lease that came with the data is extended before the node has authority, and its holder
+    /// relies on that.
+    ExtendsCopies,
+    /// One supporter less is enough.
+    OneTooFew,
+    /// A node that becomes a master decides as soon as it is supported.
+    NoWait,
+}
+
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Bounds {
+    /// A master and its replicas.
+    pub(crate) nodes: usize,
+    /// What has happened before.
+    pub(crate) before: &'static [Action],
+    /// How often a node gets another role or another master then, or is started again.
+    pub(crate) changes: u8,
+    /// How long a replica supports its master, in ticks.
+    pub(crate) support: u64,
+    /// The length of a lease, in ticks.
+    pub(crate) ttl: u64,
+    pub(crate) defect: Defect,
+}
+
+/// What a sound run should have come upon.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Witness {
+    /// A promoted node has granted the lock.
+    GrantedAfterPromotion,
+    /// A node that lost its authority decided again without a wait.
+    Resumed,
+    /// A node that lost its authority had to wait again.
+    WaitedAgain,
+    /// A master that had been replaced still had authority.
+    OldMasterDecided,
+}
+
+impl Witness {
+    const ALL: [Witness; 4] = [
+        Witness::GrantedAfterPromotion,
+        Witness::Resumed,
+        Witness::WaitedAgain,
+        Witness::OldMasterDecided,
+    ];
+}
+
+/// The connection of a replica, as its master sees it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(crate) struct Link {
+    /// The replica has not left.
+    is_live: bool,
+    /// What it has processed, and what its master knows of that.
+    processed: u64,
+    acknowledged: u64,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub(crate) struct Station {
+    /// Its master; `None`: it is one.
+    follows: Option<usize>,
+    authority: Authority,
+    /// How many more ticks somebody relies on the lease that it granted or extended.
+    lease: Option<u64>,
+    /// Whether it knows of that lease.
+    is_known: bool,
+    /// The lease that came with the data.
+    copy: Option<u64>,
+    /// For the broken variants: it has decided since it became a master; ticks of wait.
+    has_decided: bool,
+    waited: u64,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub(crate) struct State {
+    stations: Vec<Station>,
+    /// By master, then by replica.
+    links: Vec<Vec<Option<Link>>>,
+    changes: u8,
+    /// Two hold the lock.
+    is_doubled: bool,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Action {
+    Tick,
+    /// A replica (second) processes what its master (first) has sent.
+    Process(usize, usize),
+    /// Its acknowledgement arrives.
+    Acknowledge(usize, usize),
+    Attach(usize, usize),
+    /// The master loses the connection.
+    Lose(usize, usize),
+    /// A node (first) follows another from now on.
+    Follow(usize, usize),
+    Promote(usize),
+    /// A node is started as a master.
+    Restart(usize),
+    Grant(usize),
+    Extend(usize),
+}
+
+pub(crate) struct World {
+    bounds: Bounds,
+    witnessed: Witnessed,
+}
+
+impl World {
+    pub(crate) fn new(bounds: Bounds) -> World {
+        World { bounds, witnessed: Witnessed::default() }
+    }
+
+    pub(crate) fn witnesses(&self) -> Vec<Witness> {
+        let has = |witness: &Witness| self.witnessed.has(*witness as u8);
+        Witness::ALL.into_iter().filter(has).collect()
+    }
+
+    fn authority(&self) -> Authority {
+        let Bounds { nodes, support, ttl, defect, .. } = self.bounds;
+        let support = Millis::new(support * TICK);
+        let attachment = if defect == Defect::NewcomersAtOnce { Millis::ZERO } else { support };
+        let replicas = nodes as u32 - 1;
+        let replicas = if defect == Defect::OneTooFew { replicas - 2 } else { replicas };
+        let mut authority = Authority::new(replicas, Pledge { support, attachment });
+        authority.allow(Millis::new(ttl * TICK), NOW);
+        authority
+    }
+
+    fn look(&self, state: &mut State, at: usize) {
+        let station = &mut state.stations[at];
+        let seen = |(name, link): (usize, &Option<Link>)| {
+            let acknowledged = link.as_ref()?.acknowledged;
+            Some(Attached { name: vec![name as u8], acknowledged })
+        };
+        let attached: Vec<_> = state.links[at].iter().enumerate().filter_map(seen).collect();
+        let (before, had_settled) =
+            (station.authority.mandate(NOW), station.authority.is_settled());
+        station.authority.look(NOW, &attached, self.bounds.defect != Defect::NoWait);
+        if station.authority.is_to_settle(NOW) {
+            station.authority.settled();
+        }
+        let mandate = station.authority.mandate(NOW);
+        if station.follows.is_none() && before == Mandate::None && had_settled {
+            match mandate {
+                Mandate::Full => self.witnessed.saw(Witness::Resumed as u8),
+                Mandate::Waits(_) => self.witnessed.saw(Witness::WaitedAgain as u8),
+                Mandate::None => {}
+            }
+        }
+        let is_noted = self.bounds.defect == Defect::NoWaitAfterLapse;
+        station.has_decided |= is_noted && mandate == Mandate::Full;
+    }
+
+    /// Whether a node decides.
+    fn decides(&self, station: &Station) -> bool {
+        let has_waited = station.waited > self.bounds.ttl;
+        match (station.authority.mandate(NOW), self.bounds.defect) {
+            (Mandate::Full, _) => true,
+            (Mandate::Waits(_), Defect::NoWaitAfterLapse) => station.has_decided,
+            (Mandate::Waits(_), Defect::WaitPauses) => has_waited,
+            (Mandate::Waits(_) | Mandate::None, _) => false,
+        }
+    }
+
+    fn may_extend(&self, station: &Station) -> bool {
+        let is_lenient = self.bounds.defect == Defect::ExtendsCopies && station.follows.is_none();
+        self.decides(station) && station.is_known && station.lease.is_some()
+            || is_lenient && station.copy.is_some()
+    }
+
+    /// One tick passes.
+    fn tick(&self, state: &mut State) {
+        for station in &mut state.stations {
+            station.authority = station.authority.rebased(Millis::new(TICK), BYTES);
+            station.lease = station.lease.and_then(|left| left.checked_sub(1));
+            station.is_known &= station.lease.is_some();
+            station.copy = station.copy.and_then(|left| left.checked_sub(1));
+            if station.follows.is_none() {
+                station.authority.beats(NOW, OFFSET);
+            }
+            if station.authority.mandate(NOW) != Mandate::None
+                && self.bounds.defect == Defect::WaitPauses
+            {
+                station.waited = (station.waited + 1).min(self.bounds.ttl + 1);
+            }
+        }
+        for link in state.links.iter_mut().flatten().flatten() {
+            link.processed = link.processed.saturating_sub(BYTES);
+            link.acknowledged = link.acknowledged.saturating_sub(BYTES);
+        }
+        for at in 0..state.stations.len() {
+            self.look(state, at);
+        }
+    }
+
+    /// A node gets another role, and closes its connections.
+    fn change(&self, state: &mut State, at: usize, follows: Option<usize>) {
+        state.changes += 1;
+        for links in &mut state.links {
+            if let Some(link) = &mut links[at] {
+                link.is_live = false;
+            }
+        }
+        state.links[at].fill(None);
+        let station = &mut state.stations[at];
+        station.follows = follows;
+        (station.is_known, station.has_decided, station.waited) = (false, false, 0);
+        if follows.is_none() {
+            station.authority.appointed();
+            station.authority.beats(NOW, OFFSET);
+        } else {
+            station.authority.dismissed();
+            station.copy = None;
+        }
+    }
+
+    /// Somebody relies on a lease of this node from now on.
+    fn lend(&self, state: &mut State, at: usize, is_same_holder: bool) {
+        let is_relied_on = state.stations.iter().any(|station| station.lease.is_some());
+        state.is_doubled |= !is_same_holder && is_relied_on;
+        let station = &mut state.stations[at];
+        (station.lease, station.is_known) = (Some(self.bounds.ttl), true);
+    }
+
+    fn sees(state: &State, witnessed: &Witnessed) {
+        let rules = |station: &&Station| station.authority.mandate(NOW) != Mandate::None;
+        let is_replaced = state.stations[1..].iter().any(|station| station.follows.is_none());
+        if is_replaced && state.stations[..1].iter().any(|station| rules(&station)) {
+            witnessed.saw(Witness::OldMasterDecided as u8);
+        }
+    }
+}
+
+impl Model for World {
+    type State = State;
+    type Action = Action;
+
+    fn init_states(&self) -> Vec<State> {
+        let Bounds { nodes, .. } = self.bounds;
+        let station = Station {
+            follows: Some(0),
+            authority: self.authority(),
+            lease: None,
+            is_known: false,
+            copy: None,
+            has_decided: false,
+            waited: 0,
+        };
+        let mut state = State {
+            stations: vec![station; nodes],
+            links: vec![vec![None; nodes]; nodes],
+            changes: 0,
+            is_doubled: false,
+        };
+        // The first node is a master that all follow, and that has waited.
+        let master = &mut state.stations[0];
+        master.follows = None;
+        master.authority.appointed();
+        let link = Link { is_live: true, processed: OFFSET + 1, acknowledged: OFFSET + 1 };
+        state.links[0][1..].fill(Some(link));
+        self.look(&mut state, 0);
+        for _ in 0..2 * (self.bounds.support + self.bounds.ttl) + 4 {
+            self.tick(&mut state);
+            state.links[0][1..].fill(Some(link));
+            self.look(&mut state, 0);
+        }
+        assert!(self.decides(&state.stations[0]));
+        for &action in self.bounds.before {
+            state = self.next_state(&state, action).expect("something happens");
+        }
+        vec![State { changes: 0, ..state }]
+    }
+
+    fn actions(&self, state: &State, actions: &mut Vec<Action>) {
+        if state.is_doubled {
+            return;
+        }
+        actions.push(Action::Tick);
+        let all = || 0..self.bounds.nodes;
+        for at in all() {
+            let station = &state.stations[at];
+            for other in all().filter(|&other| other != at) {
+                if let Some(link) = state.links[at][other] {
+                    if link.is_live && link.processed <= OFFSET {
+                        actions.push(Action::Process(at, other));
+                    }
+                    if link.acknowledged < link.processed {
+                        actions.push(Action::Acknowledge(at, other));
+                    }
+                    actions.push(Action::Lose(at, other));
+                }
+                let is_live = state.links[at][other].is_some_and(|link| link.is_live);
+                let is_wanted = state.stations[other].follows == Some(at);
+                if station.follows.is_none() && is_wanted && !is_live {
+                    actions.push(Action::Attach(at, other));
+                }
+                if state.changes < self.bounds.changes && station.follows != Some(other) {
+                    actions.push(Action::Follow(at, other));
+                }
+            }
+            if state.changes < self.bounds.changes {
+                actions.push(match station.follows {
+                    Some(_) => Action::Promote(at),
+                    None => Action::Restart(at),
+                });
+            }
+            if self.decides(station) && !station.is_known {
+                actions.push(Action::Grant(at));
+            }
+            if self.may_extend(station) && station.lease != Some(self.bounds.ttl) {
+                actions.push(Action::Extend(at));
+            }
+        }
+    }
+
+    fn next_state(&self, last: &State, action: Action) -> Option<State> {
+        let mut state = last.clone();
+        match action {
+            Action::Tick => self.tick(&mut state),
+            Action::Process(master, replica) => {
+                let lender = &state.stations[master];
+                let copy = lender.lease.filter(|_| lender.is_known);
+                if self.bounds.defect == Defect::ExtendsCopies {
+                    state.stations[replica].copy = copy;
+                }
+                state.links[master][replica].as_mut()?.processed = OFFSET + 1;
+            }
+            Action::Acknowledge(master, replica) => {
+                let link = state.links[master][replica].as_mut()?;
+                link.acknowledged = link.processed;
+                if self.bounds.defect == Defect::SupportFromReceipt {
+                    // As if all that was sent before had been sent just now.
+                    link.acknowledged = OFFSET + 1;
+                }
+                self.look(&mut state, master);
+            }
+            Action::Attach(master, replica) => {
+                state.links[master][replica] = None;
+                self.look(&mut state, master);
+                let link = Link { is_live: true, processed: 0, acknowledged: 0 };
+                state.links[master][replica] = Some(link);
+                self.look(&mut state, master);
+            }
+            Action::Lose(master, replica) => {
+                state.links[master][replica] = None;
+                self.look(&mut state, master);
+            }
+            Action::Follow(at, other) => self.change(&mut state, at, Some(other)),
+            Action::Promote(at) | Action::Restart(at) => self.change(&mut state, at, None),
+            Action::Grant(at) => {
+                if at > 0 {
+                    self.witnessed.saw(Witness::GrantedAfterPromotion as u8);
+                }
+                self.lend(&mut state, at, false);
+            }
+            Action::Extend(at) => self.lend(&mut state, at, true),
+        }
+        World::sees(&state, &self.witnessed);
+        if state == *last { None } else { Some(state) }
+    }
+
+    fn properties(&self) -> Vec<Property<World>> {
+        vec![Property::always("mutual exclusion", |_, state: &State| !state.is_doubled)]
+    }
+}
