@@ -1,44 +1,18 @@
 //! lockmod: distributed locks as a Redis module, with leases, fencing tokens and a quorum client.
 //!
-//! The package `lockmod` builds `liblockmod.so`, which a server loads, and the `lockmod` command.
-//! The package `lockmod-client`, out of the same sources, has what a program needs: [`engine`],
-//! [`wire`] and the client. The server's commands are in `docs/commands.md`, the reasons in
+//! The package `lockmod-client` has what a program needs: the module `client`. The package
+//! `lockmod`, out of the same sources, builds `liblockmod.so`, which a server loads, and the
+//! `lockmod` command. The server's commands are in `docs/commands.md`, the reasons in
 //! `docs/design.md`.
 //!
 //! | feature | what it adds |
 //! |---|---|
-//! | (none) | [`engine`], the rules, and [`wire`], the table of commands: the standard library only |
 //! | `client` | module `client`, the quorum client; builds without libclang |
 //! | `cli` | the `lockmod` command |
-//! | `codec` | module `codec`, the bytes of a lock in a data set |
+//! | `codec` | the bytes of a lock in a data set |
 //! | `module` | the Redis side: no Rust interface, but the shared object; needs libclang |
 //!
-//! # The rules
-//!
-//! Everything about leases and fences is decided without clock and I/O. This is what the module
-//! does for two calls of `LOCK.ACQUIRE`, before and after a lease has ended:
-//!
-//! ```
-//! use lockmod::engine::{Acquired, Claim, Promises, Fence, Instant, Lock, Millis, Mode, Token};
-//!
-//! let mut node = Promises::new(Fence::ZERO, None);
-//! let mut lock = Lock::default();
-//! let claim = |token| Claim { token, ttl: Millis::new(30_000), mode: Mode::Exclusive };
-//! let alice = claim(Token::new(b"alice-7f3a", 64)?);
-//! let bob = claim(Token::new(b"bob-91c2", 64)?);
-//!
-//! let now = Instant::from_millis(1_000);
-//! let Ok(Acquired::Granted { fence, ends_at, .. }) = node.acquire(&mut lock, alice, b"", now)
-//! else { panic!("the lock was free") };
-//! assert_eq!((fence.get(), ends_at), (1, Instant::from_millis(31_000)));
-//!
-//! // The last millisecond belongs to the holder.
-//! assert_eq!(node.acquire(&mut lock, bob, b"", ends_at), Ok(Acquired::Held));
-//! let later = ends_at.after(Millis::new(1));
-//! let granted = node.acquire(&mut lock, bob, b"", later);
-//! assert!(matches!(granted, Ok(Acquired::Granted { fence, .. }) if fence.get() == 2));
-//! # Ok::<(), lockmod::engine::Refusal>(())
-//! ```
+//! The modules that are not shown here may change at any time.
 #![cfg_attr(
     feature = "client",
     doc = r#"
@@ -57,39 +31,28 @@ guard.release().await?;
 ```
 "#
 )]
-#![cfg_attr(
-    feature = "codec",
-    doc = r#"
-# The bytes
-
-```
-use lockmod::codec::{decode_lock, encode_lock};
-use lockmod::engine::{Clocks, Fence, Instant, Lock, UnixTime};
-
-let clocks = Clocks { now: Instant::from_millis(1_000), wall: UnixTime::from_millis(50_000) };
-let lock = Lock::free(Fence::new(7).unwrap(), clocks.now);
-let bytes = encode_lock(&lock, Fence::ZERO, clocks, 1);
-assert_eq!(decode_lock(&bytes, clocks, 1).unwrap().lock, lock);
-assert!(decode_lock(&bytes[1..], clocks, 1).is_err());
-```
-"#
-)]
 #![deny(unsafe_code)]
 // 40 lines; tests may be longer.
 #![cfg_attr(not(test), warn(clippy::too_many_lines))]
 
-#[cfg(feature = "cli")]
-pub mod cli;
 #[cfg(feature = "client")]
 pub mod client;
+
+// What the command, the tests, the simulation and the fuzzers need: no part of the interface.
+#[cfg(feature = "cli")]
+#[doc(hidden)]
+pub mod cli;
 #[cfg(feature = "codec")]
+#[doc(hidden)]
 pub mod codec;
+#[doc(hidden)]
 pub mod engine;
 #[cfg(feature = "module")]
 mod module;
 #[cfg(feature = "module")]
 #[doc(hidden)]
 pub use module::soundness;
+#[doc(hidden)]
 pub mod wire;
 
 /// The Rust of the front page compiles.

@@ -2,7 +2,7 @@
 //!
 //! A [`Locker`] sends an acquire to all nodes at once and has the lock as soon as more than half of
 //! the configured nodes hold the lease with the same fencing token. It decides nothing itself:
-//! every rule is in [`engine`](crate::engine), and every clock, random number and connection comes
+//! every rule is in `src/engine`, and every clock, random number and connection comes
 //! from its world, so that a simulation can run this very code.
 //!
 //! ```no_run

@@ -5,6 +5,17 @@
 //! panic. Times are absolute. A lease also has the time that was left of it, so that a wall clock
 //! that was stepped back cannot prolong it. For a reader in the same boot of the same machine, it
 //! has its end on the boot-time clock, which no step affects.
+//!
+//! ```
+//! use lockmod::codec::{decode_lock, encode_lock};
+//! use lockmod::engine::{Clocks, Fence, Instant, Lock, UnixTime};
+//!
+//! let clocks = Clocks { now: Instant::from_millis(1_000), wall: UnixTime::from_millis(50_000) };
+//! let lock = Lock::free(Fence::new(7).unwrap(), clocks.now);
+//! let bytes = encode_lock(&lock, Fence::ZERO, clocks, 1);
+//! assert_eq!(decode_lock(&bytes, clocks, 1).unwrap().lock, lock);
+//! assert!(decode_lock(&bytes[1..], clocks, 1).is_err());
+//! ```
 
 pub mod state;
 

@@ -3,6 +3,30 @@
 //! A transition takes the time as an argument and returns an outcome. The Redis module, the client,
 //! the model checker and the simulation all call this code; nothing else may decide about leases,
 //! fences, validity or quorums.
+//!
+//! This is what the module does for two calls of `LOCK.ACQUIRE`, before and after a lease has ended:
+//!
+//! ```
+//! use lockmod::engine::{Acquired, Claim, Promises, Fence, Instant, Lock, Millis, Mode, Token};
+//!
+//! let mut node = Promises::new(Fence::ZERO, None);
+//! let mut lock = Lock::default();
+//! let claim = |token| Claim { token, ttl: Millis::new(30_000), mode: Mode::Exclusive };
+//! let alice = claim(Token::new(b"alice-7f3a", 64)?);
+//! let bob = claim(Token::new(b"bob-91c2", 64)?);
+//!
+//! let now = Instant::from_millis(1_000);
+//! let Ok(Acquired::Granted { fence, ends_at, .. }) = node.acquire(&mut lock, alice, b"", now)
+//! else { panic!("the lock was free") };
+//! assert_eq!((fence.get(), ends_at), (1, Instant::from_millis(31_000)));
+//!
+//! // The last millisecond belongs to the holder.
+//! assert_eq!(node.acquire(&mut lock, bob, b"", ends_at), Ok(Acquired::Held));
+//! let later = ends_at.after(Millis::new(1));
+//! let granted = node.acquire(&mut lock, bob, b"", later);
+//! assert!(matches!(granted, Ok(Acquired::Granted { fence, .. }) if fence.get() == 2));
+//! # Ok::<(), lockmod::engine::Refusal>(())
+//! ```
 
 mod attempt;
 mod fence;
