@@ -232,6 +232,8 @@ impl Plain {
         let last = self.lock(name).counter.max(self.floor);
         match mode {
             Mode::Exclusive => last + 1,
+            // No writer could follow the largest.
+            Mode::Shared if last == FENCE_MAX => last + 1,
             Mode::Shared => last.max(1),
         }
     }

@@ -423,7 +423,7 @@ impl Engine {
                 self.line.taken(self.lock.mode());
                 break;
             }
-            match self.line.serve(self.now, Millis::new(GRACE)) {
+            match self.line.serve(self.now, Millis::new(GRACE), usize::MAX) {
                 Turn::Nobody | Turn::Reserved => break,
                 Turn::Grant(left) => {
                     let [Left::Call(CallId(call)), others @ ..] = &left[..] else {

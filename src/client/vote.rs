@@ -198,7 +198,7 @@ impl Vote {
     }
 
     /// The vote in one or two words, by which equal votes are counted together.
-    const fn summary(&self) -> &'static str {
+    fn summary(&self) -> &'static str {
         match self {
             Vote::Granted(_) => "granted",
             Vote::Confirmed => "confirmed",
@@ -213,7 +213,8 @@ impl Vote {
             Vote::NoPermission(_) => "denied access",
             Vote::WrongType => "not a lock",
             Vote::Refused(_) => "refused",
-            Vote::NoPlace(_) => "without a place",
+            Vote::NoPlace(text) if code::meaning_of(text) == Meaning::Full => "full",
+            Vote::NoPlace(_) => "without a place in line",
             Vote::Garbled(_) => "answered garbage",
         }
     }
@@ -297,9 +298,9 @@ impl fmt::Display for Vote {
 impl std::error::Error for Vote {}
 
 /// Who holds a lock, in few words.
-struct Holders<'a> {
-    label: Option<&'a str>,
-    readers: u64,
+pub(crate) struct Holders<'a> {
+    pub(crate) label: Option<&'a str>,
+    pub(crate) readers: u64,
 }
 
 impl fmt::Display for Holders<'_> {
@@ -309,7 +310,7 @@ impl fmt::Display for Holders<'_> {
             (None, 1) => f.write_str("a reader"),
             (None, readers) => write!(f, "{readers} readers"),
             (Some(label), 0) => Printable::text(label).fmt(f),
-            (Some(label), 1) => write!(f, "{}, a reader", Printable::text(label)),
+            (Some(label), 1) => write!(f, "the reader {}", Printable::text(label)),
             (Some(label), 2) => write!(f, "{} and another reader", Printable::text(label)),
             (Some(label), readers) => {
                 write!(f, "{} and {} other readers", Printable::text(label), readers - 1)
@@ -546,7 +547,7 @@ mod tests {
         let told = |vote: Vote| vote.to_string();
         assert_eq!(told(held(None, 0, 2)), "held by another, up to 9s more");
         assert_eq!(told(held(None, 1, 0)), "held by a reader, up to 9s more");
-        assert_eq!(told(held(Some("ada"), 1, 0)), "held by ada, a reader, up to 9s more");
+        assert_eq!(told(held(Some("ada"), 1, 0)), "held by the reader ada, up to 9s more");
         let one = "held by ada and another reader, up to 9s more, and a writer waits";
         assert_eq!(told(held(Some("ada"), 2, 1)), one);
         let said = Summary(&reports(vec![held(None, 3, 0), held(Some("ada"), 4, 2)])).to_string();

@@ -4,7 +4,8 @@
 //! the model checker and the simulation all call this code; nothing else may decide about leases,
 //! fences, validity or quorums.
 //!
-//! This is what the module does for two calls of `LOCK.ACQUIRE`, before and after a lease has ended:
+//! This is what the module does for two calls of `LOCK.ACQUIRE`, before and after a lease has
+//! ended:
 //!
 //! ```
 //! use lockmod::engine::{Acquired, Claim, Promises, Fence, Instant, Lock, Millis, Mode, Token};
@@ -52,9 +53,9 @@ pub use node::{
     Census, Change, Claim, ConnectionId, Counts, Decided, Draft, Effect, Extended, FENCE_BLOCK,
     Fencing, Found, Gate, Granted, HandOver, Heartbeat, Inventory, LEASE_BLOCK, Lease, Left, Line,
     Loaded, Lock, LockAccount, LockName, LockState, Look, Mandate, Node, NodeAccount, Notice,
-    Parting, Pledge, Promises, Queued, Recovery, Released, Replicas, Room, SUPPORT, Saved, Stated,
-    Statement, Stop, Stopped, Tally, Tended, Tenure, Turn, Turning, Waiter, Warning, promote,
-    recover, start,
+    Parting, Pledge, Promises, Queued, ReadersAccount, Recovery, Released, Replicas, Room, SUPPORT,
+    Saved, Stated, Statement, Stop, Stopped, Tally, Tended, Tenure, Turn, Turning, Waiter, Warning,
+    promote, recover, start,
 };
 pub use quorum::{NODES_MAX, NodeSet, Quorum};
 pub use refusal::{QuarantineReason, Refusal};

@@ -142,7 +142,8 @@ fn ask(context: &mut Context<'_>, args: &Args<'_>, now: Instant) -> Result<Asked
             } else {
                 node.acquire(lock, claim, label, now)
             }
-        })?;
+        });
+        let outcome = or_waits(outcome, wait)?;
         if let Acquired::Again { .. } = outcome {
             tenure = lock.tenure_of(claim.token);
         }
@@ -156,6 +157,14 @@ fn ask(context: &mut Context<'_>, args: &Args<'_>, now: Instant) -> Result<Asked
     let (outcome, had_expiry) = context.open(args, KEY).with_lock(decide, keeps)?;
     let again = Again::of(outcome, tenure, had_expiry, claim.ttl);
     Ok(Asked { outcome, mode: claim.mode, wait, has_line, again })
+}
+
+/// A reader that waits does so, too, until a lock has room for it.
+fn or_waits(outcome: Result<Acquired, Refusal>, wait: Millis) -> Result<Acquired, Refusal> {
+    match outcome {
+        Err(Refusal::ReadersFull { .. }) if !wait.is_zero() => Ok(Acquired::Held),
+        decided => decided,
+    }
 }
 
 /// Blocks the sender of an acquire until it is granted the lock, or its wait is over.
@@ -239,7 +248,10 @@ fn give_back(
                 let apply = |process: &mut Process| process.node.apply_release(lock, token, now);
                 ((process::with(server, apply), false), None)
             }
-            decided => (decided, Some(Availability::of(lock, now))),
+            decided => {
+                let availability = |process: &mut Process| process.node.availability(lock, now);
+                (decided, Some(process::with(server, availability)))
+            }
         },
         AtKey::Nothing if has_line => (decide(&mut Lock::default())?, Some(Availability::Free)),
         AtKey::Nothing => ((Released::NotHeld, false), None),

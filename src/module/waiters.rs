@@ -113,8 +113,9 @@ pub(super) fn serve(context: &mut Context<'_>, name: &[u8], availability: Option
 
 /// The state of the lock at its key.
 fn availability_of(context: &mut Context<'_>, name: &KeyName, now: Instant) -> Availability {
+    let server = context.in_server();
     match name.open_to_read(context).find() {
-        AtKey::Lock(lock) => Availability::of(lock, now),
+        AtKey::Lock(lock) => process::with(server, |process| process.node.availability(lock, now)),
         AtKey::Nothing => Availability::Free,
         AtKey::Other => Availability::WrongType,
     }

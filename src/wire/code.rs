@@ -101,8 +101,12 @@ pub(crate) const NOUPGRADE: Code = code(
     "the token holds the lock as a reader, and asks for it as a writer",
     "no; release it first",
 );
-pub(crate) const READERSFULL: Code =
-    code("READERSFULL", Meaning::Full, "max-readers already hold the lock", "later");
+pub(crate) const READERSFULL: Code = code(
+    "READERSFULL",
+    Meaning::Full,
+    "max-readers already hold the lock, and the request does not wait",
+    "later, or with `WAIT` or `QUEUE`",
+);
 pub(crate) const NOAUTHORITY: Code = code(
     "NOAUTHORITY",
     Meaning::Later,

@@ -1,11 +1,13 @@
 //! `LOCK.INFO`: what a node reports about a lock. Each field is defined here once, for both sides.
 //!
-//! To add one: here, a line in `FIELDS`, their `COUNT`, and a field of [`LockInfo`]; in the engine,
+//! To add one: in this file, a line in `FIELDS`, their `COUNT`, the numbers in `written!`, and a
+//! field of [`LockInfo`]; in the engine,
 //! a field of [`LockAccount`], which `account.rs` fills. For people: docs/commands.md (and the
 //! reply in `spec.rs`), the output of `lockmod info` in words and as JSON (`src/cli/locks.rs`),
 //! what a survey shows of it (`src/cli/rows.rs`, `status.rs`), CHANGELOG.md. The packages for other
-//! languages have those that a program decides by (`packages/host/src/settings.rs`). Replies to
-//! the last byte are in `tests/node/commands.rs` and `server_rules.rs`.
+//! languages have their own choice (`packages/host/src/settings.rs`). Replies to the last byte,
+//! which show the fields that are always told, are in `tests/node/commands.rs` and
+//! `server_rules.rs`.
 
 use std::borrow::Cow;
 use std::fmt;
@@ -123,14 +125,14 @@ const FIELDS: [Field; COUNT] = [
     Field {
         name: "readers",
         write: |account| {
-            let (count, _) = account.readers.as_ref()?;
-            Some(FieldValue::Number(count.cast_signed()))
+            let readers = account.readers.as_ref()?;
+            Some(FieldValue::Number(readers.count.cast_signed()))
         },
         read: |info, value| info.readers = value.number().unwrap_or_default(),
     },
     Field {
         name: "reader_labels",
-        write: |account| account.readers.as_ref().map(|(_, labels)| FieldValue::Texts(labels)),
+        write: |account| account.readers.as_ref().map(|readers| FieldValue::Texts(&readers.labels)),
         read: |info, value| info.reader_labels = lines(value),
     },
     Field {
@@ -282,7 +284,7 @@ fn lossy(text: &[u8]) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::engine::QuarantineReason;
+    use crate::engine::{QuarantineReason, ReadersAccount};
     use proptest::prelude::*;
 
     fn accounts() -> impl Strategy<Value = LockAccount> {
@@ -291,7 +293,9 @@ mod tests {
             .prop_map(|left| left.map(|left| (left, QuarantineReason::Promotion)));
         let label = proptest::collection::vec(any::<u8>(), 1..9);
         let labels = proptest::collection::vec("[a-z]{1,5}".prop_map(String::into_bytes), 0..3);
-        let readers = (proptest::option::of((1..9_u64, labels)), 0..3_u64);
+        let readers =
+            (1..9_u64, labels).prop_map(|(count, labels)| ReadersAccount { count, labels });
+        let readers = (proptest::option::of(readers), 0..3_u64);
         (
             (0..LockState::ALL.len(), 0..=Fence::MAX.get(), length()),
             (proptest::option::of(label), length(), 0..99_u64),
@@ -326,8 +330,8 @@ mod tests {
                 label: account.label.as_deref().map(lossy),
                 raw_label: account.label.clone().filter(|label| is_raw(label)),
                 held_for: Some(account.held_for.into()),
-                readers: account.readers.as_ref().map_or(0, |(count, _)| *count),
-                reader_labels: account.readers.iter().flat_map(|(_, labels)| labels)
+                readers: account.readers.as_ref().map_or(0, |readers| readers.count),
+                reader_labels: account.readers.iter().flat_map(|readers| &readers.labels)
                     .map(|label| lossy(label)).collect(),
                 waiting_readers: account.waiting_readers,
                 waiters: account.waiters,

@@ -426,11 +426,12 @@ async fn a_lock_with_too_many_readers_says_so_and_can_be_waited_for() {
     let one = locker.acquire("a").shared().await.unwrap();
     let _two = locker.acquire("a").shared().await.unwrap();
     until("both read it", || all_have(&nodes, "a", 2)).await;
-    let error = locker.acquire("a").shared().wait(millis(100)).await.unwrap_err();
-    assert!(matches!(error, AcquireError::Held(_)), "{error}");
-    let full = "3 of 3 nodes without a place (READERSFULL 2 readers already hold this lock; \
-                allowed: 2)";
-    assert!(error.to_string().contains(full), "{error}");
+    let full = "3 of 3 nodes full (READERSFULL 2 readers already hold this lock; allowed: 2)";
+    for (wait, said) in [(0, full), (100, "3 of 3 nodes hold it for 2 readers for up to ")] {
+        let error = locker.acquire("a").shared().wait(millis(wait)).await.unwrap_err();
+        assert!(matches!(error, AcquireError::Held(_)), "{error}");
+        assert!(error.to_string().contains(said), "{error}");
+    }
     let waiting = locker.acquire("a").shared().wait(Duration::from_secs(30)).into_future();
     let waiting = tokio::spawn(waiting);
     one.release().await.unwrap();

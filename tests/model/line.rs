@@ -379,7 +379,7 @@ impl Node {
                 self.line.taken(mode);
                 return called;
             }
-            match self.line.serve(NOW, GRACE) {
+            match self.line.serve(NOW, GRACE, usize::MAX) {
                 Turn::Wake { ticket, .. } => called.push(client_of(ticket)),
                 Turn::Nobody | Turn::Reserved => return called,
                 Turn::Grant(_) => unreachable!("nobody blocks here"),

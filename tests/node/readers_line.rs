@@ -247,8 +247,10 @@ fn reservations_that_readers_do_not_use_end_one_by_one_and_the_writer_is_next() 
     assert_eq!(woken(&mut wakes), "3-c");
 }
 
+/// They were refused when their turn came, and asked again outside of the line: of 144 clients,
+/// each fifth was passed by later ones.
 #[test]
-fn readers_wait_beside_a_full_lock_for_nobody_and_get_the_reason() {
+fn readers_wait_in_line_for_a_place_among_as_many_as_there_may_be() {
     let server = Server::builder().module_arg("max-readers", 2).start();
     let conn = &mut server.connect();
     ask(conn, "LOCK.ACQUIRE res X 60000");
@@ -256,9 +258,52 @@ fn readers_wait_beside_a_full_lock_for_nobody_and_get_the_reason() {
     ask(conn, "LOCK.RELEASE res X");
     is_granted(&mut readers[0], 1);
     is_granted(&mut readers[1], 1);
-    let answer = String::from_utf8(readers[2].read()).unwrap();
-    assert!(answer.starts_with("-READERSFULL 2 readers "), "{answer}");
+    let mut last = waiting_reader(&server, "D");
+    assert_eq!(ask(conn, "LOCK.ACQUIRE res E 60000 SHARED"), "nil", "behind those who wait");
+    still_waits(&server, 2);
+    ask(conn, "LOCK.RELEASE res A");
+    is_granted(&mut readers[2], 1);
+    still_waits(&server, 1);
+    ask(conn, "CONFIG SET lockmod.max-readers 3");
+    is_granted(&mut last, 1);
     nobody_waits(&server);
+    // The first place is that of a lease that ends.
+    ask(conn, "LOCK.RELEASE res D");
+    ask(conn, "LOCK.ACQUIRE res F 100 SHARED");
+    let mut late = waiting_reader(&server, "G");
+    is_granted(&mut late, 1);
+}
+
+/// Its turn went on for `reserve-ms`, and kept the writer behind it out; and others were woken for
+/// a lock that had no room for them.
+#[test]
+fn only_as_many_readers_are_woken_as_there_is_room_for() {
+    let server =
+        Server::builder().module_arg("max-readers", 2).module_arg("reserve-ms", 60_000).start();
+    let conn = &mut server.connect();
+    let mut wakes = listener(&server, &["2-a", "3-b", "4-c", "5-d", "6-w"]);
+    ask(conn, "LOCK.ACQUIRE res X 60000");
+    for (token, ticket) in [("A", "2-a"), ("B", "3-b"), ("C", "4-c"), ("D", "5-d")] {
+        ask(conn, &format!("LOCK.ACQUIRE res {token} 30000 SHARED {}", queue(ticket)));
+    }
+    ask(conn, &format!("LOCK.ACQUIRE res W 30000 {}", queue("6-w")));
+    ask(conn, "LOCK.RELEASE res X");
+    assert_eq!([woken(&mut wakes), woken(&mut wakes)], ["2-a", "3-b"]);
+    let claim = |conn: &mut _, token, ticket| {
+        ask(conn, &format!("LOCK.ACQUIRE res {token} 30000 SHARED {}", queue(ticket)))
+    };
+    // An older one comes, and takes the place of the second.
+    assert_eq!([claim(conn, "A", "2-a"), claim(conn, "O", "1-o")], ["1", "1"]);
+    assert_eq!([claim(conn, "B", "3-b"), claim(conn, "C", "4-c")], ["nil", "nil"]);
+    assert_eq!(ask(conn, "LOCK.RELEASE res A"), "1");
+    assert_eq!(woken(&mut wakes), "3-b", "the next, and nobody before");
+    ask(conn, "LOCK.RELEASE res B");
+    assert_eq!(woken(&mut wakes), "4-c");
+    ask(conn, "LOCK.RELEASE res C");
+    assert_eq!(woken(&mut wakes), "5-d", "in place of one that leaves the line");
+    ask(conn, "LOCK.RELEASE res D");
+    ask(conn, "LOCK.RELEASE res O");
+    assert_eq!(woken(&mut wakes), "6-w", "when the last of them has gone");
 }
 
 #[test]

@@ -703,9 +703,8 @@ impl Node {
                 Turning::On => {}
                 Turning::Availability => {
                     let lock = self.locks.get(name);
-                    let availability =
-                        lock.map_or(Availability::Free, |lock| Availability::of(lock, now));
-                    look.availability = Some(availability);
+                    let of = |lock| self.engine.availability(lock, now);
+                    look.availability = Some(lock.map_or(Availability::Free, of));
                 }
                 Turning::Gate => look.gate = Some(Gate::Open),
                 Turning::Wake(ticket, channel) => {
@@ -729,7 +728,7 @@ impl Node {
         let is_held = self.locks.get(name).is_some_and(|lock| lock.is_held(now));
         let line = self.engine.line((0, name)).filter(|_| self.is_in_quarantine() && !is_held);
         if let Some(line) = line
-            && let Turn::Wake { ticket, channel } = line.clone().serve(now, RESERVE)
+            && let Turn::Wake { ticket, channel } = line.clone().serve(now, RESERVE, usize::MAX)
         {
             self.callers.publish_in_vain(name, channel, ticket);
         }

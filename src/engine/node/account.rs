@@ -35,9 +35,8 @@ pub struct LockAccount {
     pub label: Option<Vec<u8>>,
     /// How long it has been held; of several readers, the longest; zero if it is not.
     pub held_for: Millis,
-    /// How many readers hold it, and the labels of those who have held it longest; `None` if none
-    /// does.
-    pub readers: Option<(u64, Vec<Vec<u8>>)>,
+    /// The readers who hold it; `None` if none does.
+    pub readers: Option<ReadersAccount>,
     /// How many wait for it in line.
     pub waiters: u64,
     /// How many of them wait as readers.
@@ -51,11 +50,20 @@ pub struct LockAccount {
     pub obstacle: Option<String>,
 }
 
+/// What a node reports about the readers who hold a lock.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct ReadersAccount {
+    /// How many hold it.
+    pub count: u64,
+    /// The labels of those who have held it longest.
+    pub labels: Vec<Vec<u8>>,
+}
+
 /// The leases of a lock that stand.
 struct Standing<'a> {
     /// The one that has stood longest, and how long.
     oldest: Option<(Lease<'a>, Millis)>,
-    readers: Option<(u64, Vec<Vec<u8>>)>,
+    readers: Option<ReadersAccount>,
 }
 
 impl Standing<'_> {
@@ -74,7 +82,7 @@ impl Standing<'_> {
         let with_age = leases.map(|lease| (lease, lock.held_for(lease.token, now)));
         let mut leases: Vec<_> = with_age.collect();
         let count = leases.len();
-        // Of those who came in one millisecond, who has a label is told of.
+        // Of those who came in the same millisecond, those with a label come first.
         let age =
             |&(lease, held_for): &(Lease<'_>, Millis)| (Reverse(held_for), lease.label.is_empty());
         if count > LABELS {
@@ -84,7 +92,7 @@ impl Standing<'_> {
         leases.sort_by_key(age);
         let labels = leases.iter().map(|(lease, _)| lease.label.to_vec());
         let labels = labels.filter(|label| !label.is_empty()).collect();
-        let readers = (count > 0).then_some((count as u64, labels));
+        let readers = (count > 0).then_some(ReadersAccount { count: count as u64, labels });
         Standing { oldest: leases.first().copied(), readers }
     }
 }

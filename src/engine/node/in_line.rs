@@ -14,6 +14,8 @@ impl Promises {
     /// as held. A request with a ticket comes before younger tickets. Afterwards its ticket is in
     /// `line` if and only if the result is [`Acquired::Held`].
     ///
+    /// A reader with a ticket waits, too, if there are as many readers as there may be.
+    ///
     /// A grant removes all waiters with its token from the line, and answers the calls among them:
     /// a request that is repeated over a new connection must not wait behind its own lease.
     ///
@@ -36,9 +38,15 @@ impl Promises {
             Holding::HeldByAnother(mode) => !mode.conflicts_with(claim.mode),
             Holding::Holds(_) => false,
         };
-        let is_kept_out = would_be_granted && !line.lets_in(claim.mode, ticket);
-        let outcome =
-            if is_kept_out { Acquired::Held } else { self.acquire(lock, claim, label, now)? };
+        let room = if would_be_granted { self.room_for_readers(lock, now) } else { 0 };
+        let is_kept_out = would_be_granted && !line.lets_in(claim.mode, ticket, room);
+        let is_full = would_be_granted && claim.mode.is_shared() && room == 0;
+        if let (true, Some(ticket)) = (is_full, ticket) {
+            // Others have come first: its turn is over.
+            line.end_turn(ticket);
+        }
+        let waits = is_kept_out || is_full && queued.is_some();
+        let outcome = if waits { Acquired::Held } else { self.acquire(lock, claim, label, now)? };
         match (outcome, queued) {
             (Acquired::Held, Some(queued)) => {
                 if !line.has(&Waiter::Ticket(queued.ticket.clone())) {

@@ -252,16 +252,30 @@ impl Line {
     }
 
     /// Whether a request may have the lock if nobody who holds it keeps it out: no waiter comes
-    /// before it, or, if it is a reader's, no writer.
-    pub fn lets_in(&self, mode: Mode, ticket: Option<&Ticket>) -> bool {
+    /// before it, or, if it is a reader's, no writer. A reader also waits behind readers for whom
+    /// there would be no room then, unless it is its turn; `room` is for how many there is.
+    pub fn lets_in(&self, mode: Mode, ticket: Option<&Ticket>, room: usize) -> bool {
         let first = match mode {
-            Mode::Exclusive => self.order.first_key_value().map(|(place, _)| place),
-            Mode::Shared => self.writers.first(),
+            Mode::Shared if room > self.readers() || self.has_turn(ticket) => self.writers.first(),
+            Mode::Shared | Mode::Exclusive => self.order.first_key_value().map(|(place, _)| place),
         };
         let (Some(first), Some(ticket)) = (first, ticket) else { return first.is_none() };
         let waiter = Waiter::Ticket(ticket.clone());
         let place = self.place(&waiter);
         place.unwrap_or_else(|| Place { slot: self.slot_of(ticket), waiter }) <= *first
+    }
+
+    /// Whether the lock is reserved for this ticket.
+    fn has_turn(&self, ticket: Option<&Ticket>) -> bool {
+        let place = ticket.and_then(|ticket| self.place(&Waiter::Ticket(ticket.clone())));
+        place.is_some_and(|place| self.reserved.contains(&place))
+    }
+
+    /// Ends the reservation of a ticket.
+    pub fn end_turn(&mut self, ticket: &Ticket) {
+        if let Some(place) = self.place(&Waiter::Ticket(ticket.clone())) {
+            self.reserve(&place, None);
+        }
     }
 
     /// Puts a call at the end of the line.
@@ -360,9 +374,9 @@ impl Line {
 
     /// Returns whose turn it is. Call it when the first in line may have the lock, after each
     /// change of lock or line, until nobody else is to be told: if the first is a reader, it is the
-    /// turn of all who wait before the first writer. A new reservation lasts for `grace`. That of a
-    /// writer replaces those of younger tickets.
-    pub fn serve(&mut self, now: Instant, grace: Millis) -> Turn<'_> {
+    /// turn of all who wait before the first writer, but of no more than there is `room` for. A new
+    /// reservation lasts for `grace`. That of a writer replaces those of younger tickets.
+    pub fn serve(&mut self, now: Instant, grace: Millis, room: usize) -> Turn<'_> {
         let Some((first, entry)) = self.order.first_key_value() else { return Turn::Nobody };
         let place = match entry.mode {
             Mode::Exclusive => first.clone(),
@@ -374,7 +388,7 @@ impl Line {
         };
         match &place.waiter {
             Waiter::Call(_) => Turn::Grant(self.leave_with(&place)),
-            Waiter::Ticket(_) => self.wake(place, now, grace),
+            Waiter::Ticket(_) => self.wake(place, now, grace, room),
         }
     }
 
@@ -390,10 +404,12 @@ impl Line {
     }
 
     /// Reserves the lock for a ticket, which must be told.
-    fn wake(&mut self, place: Place, now: Instant, grace: Millis) -> Turn<'_> {
+    fn wake(&mut self, place: Place, now: Instant, grace: Millis, room: usize) -> Turn<'_> {
         let Some(entry) = self.order.get(&place) else { return Turn::Nobody };
+        let is_full = entry.mode.is_shared() && self.reserved_readers() >= room;
         let (mode, until) = match entry.reservation {
             Some(Reservation { is_told: true, .. }) => return Turn::Reserved,
+            None if is_full => return Turn::Reserved,
             Some(Reservation { until, .. }) => (entry.mode, until),
             None => (entry.mode, now.after(grace)),
         };
@@ -407,6 +423,12 @@ impl Line {
             )) => Turn::Wake { ticket, channel: &wake.channel },
             Some(_) | None => Turn::Nobody,
         }
+    }
+
+    /// For how many readers the lock is reserved.
+    fn reserved_readers(&self) -> usize {
+        let is_writer = self.reserved.first().is_some_and(|place| self.writers.contains(place));
+        if is_writer { 0 } else { self.reserved.len() }
     }
 
     /// Sets or ends the reservation of a ticket.

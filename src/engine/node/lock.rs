@@ -158,6 +158,11 @@ impl Lock {
         }
     }
 
+    /// When the first of those who hold the lock at `now` no longer holds it.
+    pub(super) fn next_end(&self, now: Instant) -> Instant {
+        self.slot.readers().map_or(self.until(), |readers| readers.next_end(now))
+    }
+
     /// Whether a lease is written here, over or not.
     #[inline]
     pub fn has_leases(&self) -> bool {
@@ -186,11 +191,13 @@ impl Lock {
     }
 
     /// The fence of a grant on a node with this floor; `None` if the fences are used up. A writer
-    /// gets a new one. A reader gets that of the last writer, or of the readers before it.
+    /// gets a new one. A reader gets that of the last writer, or of the readers before it, unless
+    /// no writer could follow.
     #[inline]
     pub fn next_fence(&self, mode: Mode, floor: Fence) -> Option<Fence> {
         let last = self.counter.max(floor);
-        if mode.is_shared() && last > Fence::ZERO { Some(last) } else { last.next() }
+        let has_next = Fence::ZERO < last && last < Fence::MAX;
+        if mode.is_shared() && has_next { Some(last) } else { last.next() }
     }
 
     /// Whether `token` holds the lock at `now`.

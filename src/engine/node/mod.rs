@@ -7,6 +7,7 @@
 
 mod account;
 mod authority;
+mod availability;
 mod change;
 mod facts;
 mod in_line;
@@ -26,8 +27,9 @@ mod survey;
 mod tally;
 mod tending;
 
-pub use account::{LockAccount, LockState, NodeAccount};
+pub use account::{LockAccount, LockState, NodeAccount, ReadersAccount};
 pub use authority::{Attached, Authority, BEAT, Heartbeat, Mandate, Pledge, SUPPORT};
+pub use availability::Availability;
 pub use change::Change;
 pub use facts::{Decided, Stated};
 pub use inventory::{Census, Inventory};
@@ -37,7 +39,7 @@ pub use lock::{Lease, Lock, Tenure};
 pub use promises::{Ceilings, FENCE_BLOCK, LEASE_BLOCK, Promises};
 pub use recovery::{Found, Loaded, Recovery, Saved, Stopped, promote, recover, start};
 pub use requests::{Acquired, Claim, Extended, Fencing, Released, Stop};
-pub use serving::{Availability, Effect, Gate, HandOver, Look, Parting, Turning};
+pub use serving::{Effect, Gate, HandOver, Look, Parting, Turning};
 pub use start::{Begun, Caution, Warning};
 pub use statement::{Draft, Statement};
 pub use tally::{Counts, Tally};
@@ -192,6 +194,9 @@ impl Node {
 
     /// Lets a lock have so many readers from now on. Those that it has stay.
     pub fn let_in_readers(&mut self, max: usize) {
+        if max > self.promises.max_readers() {
+            self.all_lines_changed();
+        }
         self.promises.set_max_readers(max);
     }
 

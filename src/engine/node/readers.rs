@@ -94,6 +94,15 @@ impl Readers {
         self.heap.iter().filter(|reader| now <= reader.slot.ends_at()).count()
     }
 
+    /// The earliest end of the leases that stand.
+    pub(super) fn next_end(&self, now: Instant) -> Instant {
+        if now <= self.soonest {
+            return self.soonest;
+        }
+        let ends = self.heap.iter().map(|reader| reader.slot.ends_at());
+        ends.filter(|end| now <= *end).min().unwrap_or(now)
+    }
+
     /// The lease of this token.
     pub(super) fn get(&self, token: Token<'_>) -> Option<&ReaderLease> {
         self.heap.get(self.place_of(token)?)

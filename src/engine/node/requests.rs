@@ -166,13 +166,21 @@ impl Promises {
     /// Refuses one more reader, if there are as many as there may be.
     #[cold]
     fn check_readers(&self, lock: &Lock, now: Instant) -> Result<(), Stop> {
-        let max = self.max_readers();
-        // Ended leases may still be among those written.
-        if lock.unnoted_leases() < max {
+        if self.room_for_readers(lock, now) > 0 {
             return Ok(());
         }
-        let readers = lock.holders(now);
-        if readers < max { Ok(()) } else { Err(Refusal::ReadersFull { readers, max }.into()) }
+        let (readers, max) = (lock.holders(now), self.max_readers());
+        Err(Refusal::ReadersFull { readers, max }.into())
+    }
+
+    /// How many more readers there may be, at least.
+    pub(super) fn room_for_readers(&self, lock: &Lock, now: Instant) -> usize {
+        let max = self.max_readers();
+        // Ended leases may still be among those written.
+        match max.saturating_sub(lock.unnoted_leases()) {
+            0 => max.saturating_sub(lock.holders(now)),
+            room => room,
+        }
     }
 
     /// The token holds the lock, and asks for it once more.

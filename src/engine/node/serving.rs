@@ -11,8 +11,8 @@
 
 use super::lines::{BATCH, Call, Granted, LockName};
 use super::{
-    Acquired, CallId, Claim, ConnectionId, Line, Lock, Node, Queued, Released, Room, Stop, Turn,
-    Waiter,
+    Acquired, Availability, CallId, Claim, ConnectionId, Line, Lock, Node, Queued, Released, Room,
+    Stop, Turn, Waiter,
 };
 use crate::engine::{Fence, Histogram, Instant, Millis, Mode, Refusal, TOKEN_MAX, Ticket, Token};
 
@@ -49,39 +49,6 @@ pub enum Parting {
     Denied,
     /// The request is refused.
     Refused(Refusal),
-}
-
-/// Whether somebody holds a lock, as far as those in line are concerned.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Availability {
-    /// A writer holds it, until and including this instant.
-    Held(Instant),
-    /// Readers hold it, the last of them until and including this instant.
-    Shared(Instant),
-    /// Nobody holds it, or it does not exist.
-    Free,
-    /// The key holds something else.
-    WrongType,
-}
-
-impl Availability {
-    /// How the lock is held, if it is.
-    fn held_as(self) -> Option<Mode> {
-        match self {
-            Availability::Held(_) => Some(Mode::Exclusive),
-            Availability::Shared(_) => Some(Mode::Shared),
-            Availability::Free | Availability::WrongType => None,
-        }
-    }
-
-    /// The state of a lock at `now`.
-    pub fn of(lock: &Lock, now: Instant) -> Availability {
-        match lock.mode() {
-            _ if !lock.is_held(now) => Availability::Free,
-            Mode::Exclusive => Availability::Held(lock.until()),
-            Mode::Shared => Availability::Shared(lock.until()),
-        }
-    }
 }
 
 /// Whether the server would accept a client's write to a key.
@@ -325,10 +292,13 @@ impl Node {
                 return Prospect::Never(Parting::Refused(Refusal::WrongType));
             }
             Availability::Held(until) => return Prospect::Later(until),
-            Availability::Shared(until) => {
+            Availability::Shared { until, room, next } => {
                 let first = self.line(place).and_then(Line::first_mode);
                 if first.is_some_and(|mode| mode.conflicts_with(Mode::Shared)) {
                     return Prospect::Later(until);
+                }
+                if room == 0 {
+                    return Prospect::Later(next);
                 }
             }
             Availability::Free => {}
@@ -371,12 +341,16 @@ impl Node {
     ) -> Turning {
         let (database, name) = place;
         self.lines.set_lock_until(database, name, None);
-        let turn = self.lines.with_line(database, name, |line| match line.serve(now, reserve) {
+        let room = match look.availability {
+            Some(Availability::Shared { room, .. }) => room,
+            Some(_) | None => self.promises.max_readers(),
+        };
+        let serve = |line: &mut Line| match line.serve(now, reserve, room) {
             Turn::Nobody | Turn::Reserved => Err(Turning::Over),
             Turn::Grant(left) => Ok(left),
             Turn::Wake { ticket, channel } => Err(Turning::Wake(ticket.clone(), channel.into())),
-        });
-        match turn {
+        };
+        match self.lines.with_line(database, name, serve) {
             Ok(left) => {
                 *look = Look { steps: look.steps, ..Look::default() };
                 let mut calls = self.lines.part(place, left);
@@ -403,7 +377,7 @@ impl Node {
         now: Instant,
     ) -> Result<(Acquired, Availability), Stop> {
         let Some(call) = hand_over.calls.first() else {
-            return Ok((Acquired::Held, Availability::of(lock, now)));
+            return Ok((Acquired::Held, self.availability(lock, now)));
         };
         let (token, label, mode) =
             (Token::new(&call.token, TOKEN_MAX)?, &call.label[..], call.mode);
@@ -413,7 +387,7 @@ impl Node {
             return Err(Refusal::BadTtl { given, max: max_ttl }.into());
         }
         let outcome = self.acquire(lock, Claim { token, ttl, mode }, label, now)?;
-        Ok((outcome, Availability::of(lock, now)))
+        Ok((outcome, self.availability(lock, now)))
     }
 
     /// Removes the calls from a hand-over that may not have the lock any more, and answers them.
