@@ -54,7 +54,7 @@ pub(super) enum Command {
     /// The lock stays held until it is released with the token, or until its lease ends. If the
     /// token cannot be printed, the lock is released at once.
     Acquire(Acquire),
-    /// Release a lock that `acquire` acquired, or take it from its holder by force
+    /// Release a lock that `acquire` acquired, or take it by force from whoever holds it
     Release(Release),
     /// Extend a lease
     Extend(Extend),
@@ -263,8 +263,8 @@ pub(super) struct Release {
     /// The token that `acquire` printed
     #[arg(value_parser = token)]
     pub(super) token: Option<Token>,
-    /// Delete the lock on all nodes, whoever holds it. The holder learns of it at its next renewal
-    /// and works on until then: only the fencing token protects you
+    /// Delete the lock on all nodes, whoever holds it, all readers included. A holder learns of it
+    /// at its next renewal and works on until then: only the fencing token protects you
     #[arg(long, conflicts_with = "token")]
     pub(super) force: bool,
 }

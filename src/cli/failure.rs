@@ -139,7 +139,10 @@ impl Failure {
     /// What is said of it to a program: something in any case.
     fn message(&self) -> String {
         match self.text.is_empty() {
-            true => format!("signal {} came", self.code.saturating_sub(128)),
+            true => match Signal::try_from(i32::from(self.code.saturating_sub(128))) {
+                Ok(signal) => format!("interrupted by {signal}"),
+                Err(_) => "interrupted".to_owned(),
+            },
             false => self.text.clone(),
         }
     }

@@ -39,7 +39,11 @@ pub(super) async fn acquire(args: Acquire) -> Result<(), Failure> {
         out::lines([
             format!("token {token}"),
             format!("fence {}", lease.fence),
-            format!("valid for {}", Length::rounded_down(lease.valid_for)),
+            format!(
+                "valid for {}{}",
+                Length::rounded_down(lease.valid_for),
+                kind(args.claim.shared)
+            ),
         ])
     };
     let Err(unprinted) = printed else { return Ok(()) };
@@ -197,7 +201,13 @@ pub(super) async fn extend(args: Extend) -> Result<(), Failure> {
         }
     };
     let fields = [("validity_ms", Json::millis(Some(validity)))];
-    print(&args.lock, fields, format_args!("valid for {}", Length::rounded_down(validity)))
+    let valid_for = Length::rounded_down(validity);
+    print(&args.lock, fields, format_args!("valid for {valid_for}{}", kind(args.shared)))
+}
+
+/// How the lock is held, behind the rest.
+const fn kind(is_shared: bool) -> &'static str {
+    if is_shared { ", as a reader" } else { "" }
 }
 
 pub(super) async fn fence(args: ByName) -> Result<(), Failure> {
@@ -261,12 +271,11 @@ fn lock_line(info: &LockInfo) -> String {
     }
     if info.waiters > 0 {
         line += &format!(", {} waiting", info.waiters);
-        let readers =
-            (info.waiting_readers > 0).then(|| format!("{} to read", info.waiting_readers));
-        let first = info.first_waiting.map(|first| format!("the first for {}", Length(first)));
-        let told: Vec<String> = readers.into_iter().chain(first).collect();
-        if !told.is_empty() {
-            line += &format!(" ({})", told.join(", "));
+        if info.waiting_readers > 0 {
+            line += &format!(", {} of them to read", info.waiting_readers);
+        }
+        if let Some(first) = info.first_waiting {
+            line += &format!(", the first of all for {}", Length(first));
         }
     }
     line

@@ -15,6 +15,9 @@ pub(super) const NODE_COLUMNS: [&str; 7] =
 /// The columns of [`lock`].
 pub(super) const LOCK_COLUMNS: [&str; 7] =
     ["LOCK", "HOLDER", "FENCE", "HELD FOR", "TIME LEFT", "WAITING", "NODES"];
+/// How many labels of readers a table shows at a terminal: beside more of them, the numbers would
+/// have no room.
+pub(super) const LABELS: usize = 1;
 /// In place of what is not known.
 const UNKNOWN: &str = "-";
 
@@ -72,8 +75,12 @@ pub(super) fn node(survey: &Survey, node: &NodeSurvey) -> (Health, [String; 7]) 
     (health, row)
 }
 
-/// A lock's row.
-pub(super) fn lock(survey: &Survey, name: &[u8], lock: &LockSurvey) -> [String; 7] {
+/// A lock's row, with the labels of so many of its readers.
+pub(super) fn lock(
+    survey: &Survey,
+    (name, lock): (&[u8], &LockSurvey),
+    labels: usize,
+) -> [String; 7] {
     let Some(best) = lock.best() else { return Default::default() };
     let length = |length: Option<_>| match length {
         Some(length) if best.state == LockState::Held => Length(length).to_string(),
@@ -81,7 +88,7 @@ pub(super) fn lock(survey: &Survey, name: &[u8], lock: &LockSurvey) -> [String; 
     };
     [
         shown(name),
-        holder(best),
+        holder(best, labels),
         best.fence.to_string(),
         length(best.held_for),
         length(best.left),
@@ -125,9 +132,8 @@ fn readers(info: &LockInfo, most: usize) -> Option<String> {
     Some(format!("{count} reader{plural}{labels}"))
 }
 
-fn holder(info: &LockInfo) -> String {
-    // Of many names, the numbers beside them would have no room.
-    if let Some(readers) = readers(info, 1) {
+fn holder(info: &LockInfo, labels: usize) -> String {
+    if let Some(readers) = readers(info, labels) {
         return readers;
     }
     match label(info) {

@@ -45,7 +45,8 @@ fn lines(survey: &Survey, room: Option<usize>) -> Vec<String> {
     let locks = rows::busy_locks(survey, LockOrder::default());
     if !locks.is_empty() {
         lines.push(String::new());
-        let locks = locks.iter().map(|(name, lock)| rows::lock(survey, name, lock));
+        let labels = if room.is_some() { rows::LABELS } else { usize::MAX };
+        let locks = locks.iter().map(|&lock| rows::lock(survey, lock, labels));
         let optional = &LOCK_OPTIONAL;
         let columns = Columns { text: [0, 1], optional, padded_max: PADDED_MAX };
         lines.extend(table(LOCK_COLUMNS, locks.collect(), columns, room));
@@ -160,7 +161,9 @@ fn lock_json(name: &[u8], lock: &LockSurvey) -> Json {
             ("held_for_ms", Json::millis(best.held_for)),
             ("ttl_left_ms", Json::millis(best.left)),
             ("readers", Json::Number(best.readers)),
+            ("reader_labels", Json::texts(&best.reader_labels)),
             ("waiters", Json::Number(lock.waiters())),
+            ("waiting_readers", Json::Number(best.waiting_readers)),
             ("held_on", Json::Number(lock.held_count() as u64)),
         ]);
     }

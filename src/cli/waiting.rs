@@ -12,7 +12,7 @@ use super::signals::Signals;
 use super::values::Name;
 use super::{doubts, rows};
 use crate::client::{
-    Group, Guard, Length, LockInfo, LockState, Locker, NodeInfo, NodeReport, Share, Vote,
+    Group, Guard, Holders, Length, LockInfo, LockState, Locker, NodeInfo, NodeReport, Share, Vote,
 };
 use crate::engine::Quorum;
 
@@ -66,7 +66,8 @@ async fn watch(
                     guard = &mut acquiring => return Ok(guard?),
                     signal = signals.next() => break signal,
                     nodes = locker.info(name), if progress.is_watched() => {
-                        progress.show(&line(name, &in_line(&nodes), &nodes, progress.room()));
+                        let in_line = in_line(&nodes, claim.shared);
+                        progress.show(&line(name, &in_line, &nodes, progress.room()));
                     }
                     replicas = in_the_way(locker, name), if !progress.is_watched() => {
                         replicas.iter().for_each(|text| warn(text, as_json));
@@ -119,9 +120,12 @@ fn line(name: &Name, in_line: &str, nodes: &[NodeInfo], room: usize) -> String {
 fn held(nodes: &[NodeInfo]) -> Option<(String, String)> {
     let is_held = |info: &&LockInfo| info.state == LockState::Held;
     let info = infos(nodes).filter(is_held).max_by_key(|info| info.left)?;
-    let label = rows::label(info).unwrap_or_else(|| "another client".to_owned());
+    let holders = match (rows::label(info), info.readers) {
+        (None, 0) => "another client".to_owned(),
+        (label, readers) => Holders { label: label.as_deref(), readers }.to_string(),
+    };
     let left = Length(info.left.unwrap_or_default());
-    Some((label, format!("up to {left} more")))
+    Some((holders, format!("up to {left} more")))
 }
 
 /// Why so many nodes grant nothing that there is no quorum; `None` if there is one. Who holds the
@@ -167,10 +171,14 @@ fn infos(nodes: &[NodeInfo]) -> impl Iterator<Item = &LockInfo> {
 
 /// How many stand in line, this one among them. Who comes before it is not known from outside: a
 /// ticket that arrives later may be older.
-fn in_line(nodes: &[NodeInfo]) -> String {
-    match infos(nodes).map(|info| info.waiters).max().unwrap_or(0) {
-        0 => String::new(),
-        waiters => format!("{waiters} in line, "),
+/// A reader waits for those of them who want to write.
+fn in_line(nodes: &[NodeInfo], is_reader: bool) -> String {
+    let Some(info) = infos(nodes).max_by_key(|info| info.waiters) else { return String::new() };
+    let writers = info.waiters.saturating_sub(info.waiting_readers);
+    match (info.waiters, writers) {
+        (0, _) => String::new(),
+        (waiters, 1..) if is_reader => format!("{waiters} in line, {writers} of them to write, "),
+        (waiters, _) => format!("{waiters} in line, "),
     }
 }
 
@@ -249,8 +257,9 @@ mod tests {
     /// The second of two was told to be the first.
     #[test]
     fn those_in_line_are_counted_and_no_place_is_promised() {
-        assert_eq!(in_line(&[]), "");
-        assert_eq!(in_line(&[node(0)]), "");
-        assert_eq!(in_line(&[node(2), node(3), node(0)]), "3 in line, ");
+        assert_eq!(in_line(&[], false), "");
+        assert_eq!(in_line(&[node(0)], true), "");
+        assert_eq!(in_line(&[node(2), node(3), node(0)], false), "3 in line, ");
+        assert_eq!(in_line(&[node(2)], true), "2 in line, 2 of them to write, ");
     }
 }

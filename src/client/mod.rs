@@ -84,7 +84,7 @@ pub use settings::{LockerBuilder, NAME_MAX};
 pub(crate) use settings::{TIMEOUTS_PER_TTL, TTL_MIN};
 pub use survey::{LockSurvey, NodeStatus, NodeSurvey, Survey};
 #[cfg(feature = "cli")]
-pub(crate) use vote::{Group, Length, Share, Summary};
+pub(crate) use vote::{Group, Holders, Length, Share, Summary};
 pub use vote::{NodeReport, Vote};
 
 // What a simulation of the client needs: no part of the interface, and subject to change.

@@ -157,10 +157,12 @@ impl LockSurvey {
     }
 
     /// What the most telling node says: one of those where the holder has it that most nodes name;
-    /// of several such holders the one with the highest fence.
+    /// of several such holders the one with the highest fence. Of nodes where readers have it, the
+    /// one that names most of them.
     pub fn best(&self) -> Option<&LockInfo> {
         let told = |info: &&LockInfo| {
-            (info.state == LockState::Held, self.count_like(info), info.fence, info.left)
+            let is_held = info.state == LockState::Held;
+            (is_held, self.count_like(info), info.readers, info.fence, info.left)
         };
         self.nodes.iter().flatten().max_by_key(told)
     }

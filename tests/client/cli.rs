@@ -215,7 +215,7 @@ fn a_writer_becomes_a_reader_by_token() {
     assert!(succeeds(&nodes, &["extend", "job", token, "--shared"]).starts_with("valid for 29"));
     assert!(succeeds(&nodes, &["info", "job"]).contains("held, fence 1 by 2 readers"));
     let shown = succeeds(&nodes, &["status"]);
-    assert!(shown.contains("2 readers (") && shown.contains(", ...)"), "{shown}");
+    assert!(shown.contains("2 readers (") && shown.matches(", ").count() > 1, "{shown}");
 }
 
 #[test]

@@ -175,7 +175,7 @@ fn a_wait_that_a_signal_ends_is_an_error_in_json() {
         let said = text(&output.stderr);
         assert_eq!(output.status.code(), Some(128 + 15), "{args:?}: {said}");
         let expected =
-            "{\"error\":\"interrupted\",\"exit_code\":143,\"message\":\"signal 15 came\"";
+            "{\"error\":\"interrupted\",\"exit_code\":143,\"message\":\"interrupted by SIGTERM\"";
         assert!(said.starts_with(expected), "{args:?}: {said}");
         assert!(said.lines().count() == 1 && output.stdout.is_empty(), "{args:?}: {said}");
     }

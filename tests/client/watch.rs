@@ -49,7 +49,10 @@ fn status_shows_nodes_and_locks() {
         json.contains("\"name\":\"orders\",\"state\":\"held\",\"label\":\"worker-7\""),
         "{json}"
     );
-    assert!(json.ends_with("\"waiters\":0,\"held_on\":3}],\"cut\":false}\n"), "{json}");
+    assert!(
+        json.ends_with("\"waiters\":0,\"waiting_readers\":0,\"held_on\":3}],\"cut\":false}\n"),
+        "{json}"
+    );
 }
 
 #[test]
@@ -290,7 +293,7 @@ fn top_shows_what_happens_and_takes_a_lock_from_its_holder() {
     });
     // Both are held for about as long: `orders` is first by a little.
     screen.press("d");
-    screen.wait_for("the question", |text| text.contains("Take 'orders' from its holder?"));
+    screen.wait_for("the question", |text| text.contains("Take 'orders' from whoever holds it"));
     screen.press("n");
     screen.wait_for("the question is gone", |text| !text.contains("Take '"));
     assert_eq!(leases(&nodes, "orders"), 3);
@@ -344,7 +347,7 @@ fn keys_that_are_no_locks_are_not_deleted_by_force() {
     let mut screen = top(&nodes, (100, 20));
     screen.wait_for("the lock is shown", |text| text.contains("orders"));
     screen.press("d");
-    screen.wait_for("the question", |text| text.contains("Take 'orders' from its holder?"));
+    screen.wait_for("the question", |text| text.contains("Take 'orders' from whoever holds it"));
     screen.press("y");
     screen.wait_for("what came of it", |text| text.contains("deleted on 2 of 3 nodes; "));
     assert_eq!(leases(&nodes[1..], "orders"), 0);

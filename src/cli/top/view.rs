@@ -23,7 +23,7 @@ PgUp PgDn    ten locks up or down
 Home End     the first or the last lock
 /            show only locks with a text in their name or holder; Esc shows all
 s            sort: most waiters, name, held longest, ending soonest
-d            take the lock from its holder
+d            take the lock from whoever holds it
 r            ask the nodes now
 q Ctrl-C     quit
 
@@ -112,7 +112,7 @@ fn draw_nodes(frame: &mut Frame<'_>, area: Rect, survey: &Survey) {
 fn draw_locks(frame: &mut Frame<'_>, area: Rect, survey: &Survey, state: &State) {
     let locks = state.locks();
     let mut rows: Vec<_> =
-        locks.iter().map(|(name, lock)| rows::lock(survey, name, lock)).collect();
+        locks.iter().map(|&lock| rows::lock(survey, lock, rows::LABELS)).collect();
     let columns = fit(LOCK_COLUMNS, &rows, [0, 1], &LOCK_OPTIONAL, inner(area));
     shorten(&mut rows, &columns);
     let is_contended = |lock: &LockSurvey| lock.waiters() > 0;
@@ -172,9 +172,9 @@ fn table<'r, const N: usize>(
 
 fn question(name: &[u8]) -> String {
     format!(
-        "Take '{}' from its holder? It is deleted on all nodes. The holder learns of it at its \
-         next renewal, and works on until then: only the fence protects you.\n\ny: yes   any other \
-         key: no",
+        "Take '{}' from whoever holds it, all readers included? It is deleted on all nodes. \
+         Holders learn of it at their next renewal, and work on until then: only the fence \
+         protects you.\n\ny: yes   any other key: no",
         cut(&rows::shown(name), NAME_MAX)
     )
 }
@@ -329,7 +329,9 @@ mod tests {
         press(&mut state, KeyCode::Char('d'));
         // Whatever comes first meanwhile, the question is about the lock that was selected.
         state.surveyed(survey(&[("a", lock("x", 0, 5)), ("b", lock("y", 1, 1))]));
-        assert!(lines(&drawn(&state, (80, 20))).concat().contains("Take 'b' from its holder?"));
+        assert!(
+            lines(&drawn(&state, (80, 20))).concat().contains("Take 'b' from whoever holds it")
+        );
         assert_eq!(press(&mut state, KeyCode::Enter), Order::GoOn);
         assert_eq!(press(&mut state, KeyCode::Char('y')), Order::GoOn);
         press(&mut state, KeyCode::Char('d'));
