@@ -13,6 +13,7 @@ mod moved;
 mod operations;
 mod provisional;
 mod restarts;
+mod sentinel;
 
 use common::{Server, cmd};
 use lockmod::wire::refusal;
