@@ -148,7 +148,8 @@ impl Command {
 #[derive(Debug, Args)]
 pub(super) struct Connection {
     /// Redis URLs of the nodes, separated by commas: redis://host:port, rediss:// (TLS), unix://,
-    /// or redis+sentinel://host:port,host:port/group for the master of a group under Sentinel
+    /// redis+sentinel://host:port,host:port/group for the master of a group under Sentinel, or
+    /// redis+cluster://host:port,host:port for a Redis Cluster
     #[arg(
         long,
         value_name = "URL,...",
@@ -359,6 +360,16 @@ pub(super) struct Nodes {
     /// Start one node instead: a master with two replicas, and three Sentinels that watch them
     #[arg(long, conflicts_with = "count")]
     pub(super) sentinel: bool,
+
+    /// Start one node instead: a Redis Cluster of this many masters
+    #[arg(
+        long = "cluster",
+        value_name = "MASTERS",
+        conflicts_with_all = ["count", "sentinel"],
+        value_parser = count,
+        allow_hyphen_values = true
+    )]
+    pub(super) cluster_of: Option<u8>,
 
     /// Port of the first server; the others have the next ones [default: ports that are free]
     #[arg(long, value_parser = port, allow_hyphen_values = true)]

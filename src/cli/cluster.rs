@@ -16,7 +16,7 @@ use tokio::time::{Instant, sleep};
 use super::args::{Cluster, Nodes};
 use super::failure::{Failure, warn};
 use super::signals::Signals;
-use super::{out, tie};
+use super::{out, slots, tie};
 use crate::client::{Length, Locker, NodeReport, Vote};
 
 /// How long a node may take to answer after its start.
@@ -46,20 +46,30 @@ pub(super) enum Layout {
     Apart(u16),
     /// One node: a master, its replicas and their Sentinels, in this order.
     Sentinel,
+    /// One node: a Redis Cluster of so many masters.
+    Cluster(u16),
 }
 
 impl Layout {
+    fn of(args: &Nodes) -> Layout {
+        match (args.sentinel, args.cluster_of) {
+            (true, _) => Layout::Sentinel,
+            (false, Some(count)) => Layout::Cluster(count.into()),
+            (false, None) => Layout::Apart(args.count.into()),
+        }
+    }
+
     /// How many servers there are.
     const fn count(self) -> u16 {
         match self {
-            Layout::Apart(count) => count,
+            Layout::Apart(count) | Layout::Cluster(count) => count,
             Layout::Sentinel => 1 + REPLICAS + SENTINELS,
         }
     }
 
     const fn is_sentinel(self, index: usize) -> bool {
         match self {
-            Layout::Apart(_) => false,
+            Layout::Apart(_) | Layout::Cluster(_) => false,
             Layout::Sentinel => index > REPLICAS as usize,
         }
     }
@@ -72,19 +82,21 @@ impl Layout {
             Layout::Sentinel => {
                 format!("a master, {REPLICAS} replicas and {SENTINELS} Sentinels")
             }
+            Layout::Cluster(1) => "a Cluster of 1 master".to_owned(),
+            Layout::Cluster(count) => format!("a Cluster of {count} masters"),
         }
     }
 }
 
 pub(super) async fn nodes(args: Nodes) -> Result<(), Failure> {
     let mut signals = Signals::new()?;
-    let layout = if args.sentinel { Layout::Sentinel } else { Layout::Apart(args.count.into()) };
+    let layout = Layout::of(&args);
     let mut cluster = LocalNodes::prepare(&args.cluster, layout, args.port)?;
     cluster.start_all()?;
     let servers = Locker::builder().nodes(cluster.servers()).without_line();
     let locker = servers.allow_even_nodes().build()?;
     tokio::select! {
-        answering = answering(&locker, &mut cluster) => answering?,
+        ready = ready(&locker, &mut cluster) => ready?,
         // They may take long, and are wanted no more.
         signal = signals.next() => return Err(Failure::interrupted(signal)),
     }
@@ -96,6 +108,20 @@ pub(super) async fn nodes(args: Nodes) -> Result<(), Failure> {
             Ok(())
         }
     }
+}
+
+/// Waits until all servers answer, and are what they shall be to each other.
+async fn ready(locker: &Locker, cluster: &mut LocalNodes) -> Result<(), Failure> {
+    answering(locker, cluster).await?;
+    if let Layout::Cluster(_) = cluster.layout {
+        slots::share_out(&cluster.places()).await?;
+        let whole = Locker::builder().nodes(cluster.urls()).without_line().build()?;
+        let deadline = Instant::now() + START_MAX;
+        while whole.survey(0).await.granting() == 0 && Instant::now() < deadline {
+            sleep(ASK_EVERY).await;
+        }
+    }
+    Ok(())
 }
 
 /// Waits until all nodes answer.
@@ -138,6 +164,8 @@ pub(super) struct LocalNodes {
 
 pub(super) struct Node {
     pub(super) port: u16,
+    /// The port at which the masters of a Cluster talk to each other.
+    bus: u16,
     process: Option<Child>,
 }
 
@@ -160,13 +188,16 @@ impl LocalNodes {
             })?,
         };
         // All at once, so that no two get the same one.
+        let buses: Vec<TcpListener> =
+            (0..layout.count()).map(|_| listen(Some(0))).collect::<Result<_, _>>()?;
         let listeners: Vec<TcpListener> = (0..layout.count())
             .map(|index| listen(first.map_or(Some(0), |first| first.checked_add(index))))
             .collect::<Result<_, _>>()?;
-        let node = |listener: &TcpListener| {
-            Ok::<_, std::io::Error>(Node { port: listener.local_addr()?.port(), process: None })
+        let node = |(listener, bus): (&TcpListener, &TcpListener)| {
+            let (port, bus) = (listener.local_addr()?.port(), bus.local_addr()?.port());
+            Ok::<_, std::io::Error>(Node { port, bus, process: None })
         };
-        let nodes = listeners.iter().map(node).collect::<Result<_, _>>()?;
+        let nodes = listeners.iter().zip(&buses).map(node).collect::<Result<_, _>>()?;
         let folder = std::env::temp_dir().join(format!("lockmod-nodes-{}", std::process::id()));
         fs::create_dir(&folder).map_err(|error| {
             Failure::new(Failure::FAILED, format!("cannot make {}: {error}", folder.display()))
@@ -184,7 +215,16 @@ impl LocalNodes {
                 let sentinels = sentinels.collect::<Vec<_>>().join(",");
                 vec![format!("redis+sentinel://{sentinels}/{GROUP}")]
             }
+            Layout::Cluster(_) => {
+                let masters: Vec<String> = self.nodes.iter().map(place).collect();
+                vec![format!("redis+cluster://{}", masters.join(","))]
+            }
         }
+    }
+
+    /// Port and bus port of all servers.
+    fn places(&self) -> Vec<(u16, u16)> {
+        self.nodes.iter().map(|node| (node.port, node.bus)).collect()
     }
 
     /// The URLs of all servers, Sentinels too.
@@ -204,7 +244,7 @@ impl LocalNodes {
             Layout::Apart(_) if count.is_multiple_of(2) => {
                 lines.push("an even number of nodes: every command needs --even".to_owned());
             }
-            Layout::Apart(_) => {}
+            Layout::Apart(_) | Layout::Cluster(_) => {}
             Layout::Sentinel => lines.push(format!(
                 "redis-cli -p {} SHUTDOWN ends the master; the next one grants nothing for {}",
                 self.nodes[0].port,
@@ -248,6 +288,11 @@ impl LocalNodes {
         if self.layout == Layout::Sentinel && index > 0 {
             let master = format!("127.0.0.1 {}", self.nodes[0].port);
             arguments.extend(["--replicaof".into(), master.into()]);
+        }
+        if let Layout::Cluster(_) = self.layout {
+            let bus = self.nodes[index].bus.to_string();
+            let settings = ["--cluster-enabled", "yes", "--cluster-port", &bus];
+            arguments.extend(settings.map(OsString::from));
         }
         arguments.extend(["--loadmodule".into(), self.module.clone().into()]);
         if self.layout == Layout::Sentinel {

@@ -25,6 +25,7 @@ mod out;
 mod rows;
 mod run;
 mod signals;
+mod slots;
 mod status;
 mod terminal;
 mod tie;

@@ -34,10 +34,7 @@ pub(super) enum Health {
 
 /// A node's row.
 pub(super) fn node(survey: &Survey, node: &NodeSurvey) -> (Health, [String; 7]) {
-    let name = match &node.master {
-        Some(master) => shown(format!("{} at {master}", node.node).as_bytes()),
-        None => shown(node.node.as_bytes()),
-    };
+    let name = shown(place(node).as_bytes());
     let status = match &node.status {
         Ok(status) => status,
         Err(vote) => {
@@ -73,6 +70,15 @@ pub(super) fn node(survey: &Survey, node: &NodeSurvey) -> (Health, [String; 7]) 
         survey.fence_lag(status).to_string(),
     ];
     (health, row)
+}
+
+/// The node, and where its masters are if that is another place.
+fn place(node: &NodeSurvey) -> String {
+    match &node.masters[..] {
+        [] => node.node.to_string(),
+        [master] => format!("{} at {master}", node.node),
+        masters => format!("{} at {} masters", node.node, masters.len()),
+    }
 }
 
 /// A lock's row, with the labels of so many of its readers.

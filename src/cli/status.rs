@@ -142,9 +142,12 @@ fn node_json(survey: &Survey, node: &NodeSurvey) -> Json {
                 ("fence_lag", Json::Number(survey.fence_lag(status))),
                 ("fence_too_high", Json::Bool(survey.is_too_high(status))),
             ]);
-            // Only of a replica, and of a group under Sentinel.
-            let master = status.master.as_deref().or(node.master.as_deref());
-            fields.extend(master.map(|master| ("master", Json::text(master))));
+            // Only of a replica, of a group under Sentinel, and of a Cluster.
+            let (first, more) = (node.masters.first(), node.masters.len() > 1);
+            let master = status.master.as_deref().or(first.map(|master| &**master));
+            fields.extend(master.filter(|_| !more).map(|master| ("master", Json::text(master))));
+            let masters = node.masters.iter().map(|master| Json::text(&**master)).collect();
+            fields.extend(more.then_some(("masters", Json::List(masters))));
         }
         Err(vote) => fields.push(("error", Json::text(vote.to_string()))),
     }

@@ -138,7 +138,13 @@ impl Address {
                 port == port2 && (host == host2 || (is_loopback(host) && is_loopback(host2)))
             }
             (Location::Unix(path), Location::Unix(path2)) => path == path2,
-            (Location::Tcp { .. } | Location::Unix(_) | Location::Sentinels { .. }, _) => false,
+            (
+                Location::Tcp { .. }
+                | Location::Unix(_)
+                | Location::Sentinels { .. }
+                | Location::Cluster { .. },
+                _,
+            ) => false,
         }
     }
 
@@ -203,8 +209,10 @@ impl Address {
         };
         match &url.place {
             Location::Unix(path) => Ok(Box::new(UnixStream::connect(path).await?)),
-            // Whoever knows the group has asked its Sentinels.
-            Location::Sentinels { .. } => Err(io::ErrorKind::Unsupported.into()),
+            // Whoever knows the group or the Cluster has asked where the master is.
+            Location::Sentinels { .. } | Location::Cluster { .. } => {
+                Err(io::ErrorKind::Unsupported.into())
+            }
             Location::Tcp { host, port, .. } => {
                 let stream = TcpStream::connect((host.as_str(), *port)).await?;
                 stream.set_nodelay(true)?;

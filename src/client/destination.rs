@@ -1,4 +1,5 @@
-//! Where a node is: at one server, or wherever the master of a group is at present.
+//! Where a node is: at one server, wherever the master of a group is at present, or at all masters
+//! of a Cluster.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -9,6 +10,7 @@ use tokio_rustls::rustls;
 use super::connect::{Address, Login};
 use super::inbox::NoReply;
 use super::node_url;
+use super::seeds::Seeds;
 use super::sentinel::{SwitchWatch, WatchedGroup};
 
 /// Where a node is, and as whom to log in.
@@ -16,6 +18,7 @@ use super::sentinel::{SwitchWatch, WatchedGroup};
 pub(super) enum Destination {
     Server(Address),
     Group(WatchedGroup),
+    Cluster(Seeds),
 }
 
 /// A connection that is logged in, and what it is to a group.
@@ -32,9 +35,10 @@ impl Destination {
     /// What is wrong with it, without its password.
     pub(super) fn parse(url: &str) -> Result<Destination, String> {
         let url = node_url::read(url)?;
-        Ok(match WatchedGroup::of(&url) {
-            Some(group) => Destination::Group(group),
-            None => Destination::Server(Address::of(url)),
+        Ok(match (WatchedGroup::of(&url), Seeds::of(&url)) {
+            (Some(group), _) => Destination::Group(group),
+            (None, Some(seeds)) => Destination::Cluster(seeds),
+            (None, None) => Destination::Server(Address::of(url)),
         })
     }
 
@@ -43,6 +47,7 @@ impl Destination {
         match self {
             Destination::Server(address) => address.name(),
             Destination::Group(group) => group.name(),
+            Destination::Cluster(seeds) => seeds.name(),
         }
     }
 
@@ -51,6 +56,7 @@ impl Destination {
         match self {
             Destination::Server(address) => address.is_tls(),
             Destination::Group(group) => group.is_tls(),
+            Destination::Cluster(seeds) => seeds.is_tls(),
         }
     }
 
@@ -59,6 +65,7 @@ impl Destination {
         match self {
             Destination::Server(address) => address.set_tls(Arc::clone(tls)),
             Destination::Group(group) => group.set_tls(tls),
+            Destination::Cluster(seeds) => seeds.set_tls(tls),
         }
     }
 
@@ -67,6 +74,7 @@ impl Destination {
         match self {
             Destination::Server(address) => address.set_deaf(),
             Destination::Group(group) => group.set_deaf(),
+            Destination::Cluster(seeds) => seeds.set_deaf(),
         }
     }
 
@@ -75,9 +83,9 @@ impl Destination {
         match (self, other) {
             (Destination::Server(one), Destination::Server(two)) => one.is_same_node(two),
             (Destination::Group(one), Destination::Group(two)) => one.is_same_node(two),
-            // The server may be the master of the group: that is seen when both answer.
-            (Destination::Server(_), Destination::Group(_))
-            | (Destination::Group(_), Destination::Server(_)) => false,
+            (Destination::Cluster(one), Destination::Cluster(two)) => one.is_same_node(two),
+            // One server may be in both: that is seen when both answer.
+            (Destination::Server(_) | Destination::Group(_) | Destination::Cluster(_), _) => false,
         }
     }
 
@@ -85,7 +93,7 @@ impl Destination {
     pub(super) fn jitter(&self) -> f64 {
         match self {
             Destination::Server(address) => address.jitter(),
-            Destination::Group(_) => rand::random(),
+            Destination::Group(_) | Destination::Cluster(_) => rand::random(),
         }
     }
 
@@ -110,6 +118,8 @@ impl Destination {
                 let (login, name, watch) = connecting.await.map_err(silent)??;
                 Ok(Arrived { login, master: Some((name, watch)) })
             }
+            // There is a link to each of its masters.
+            Destination::Cluster(_) => Err(NoReply::Refused("it is a Cluster".into())),
         }
     }
 }

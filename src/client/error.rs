@@ -343,7 +343,7 @@ impl fmt::Display for BuildError {
                 f,
                 "node {position} has no usable URL, {problem}; write redis://host:port, \
                  rediss://user:password@host:port/db, unix:///path or \
-                 redis+sentinel://host:port,host:port/group"
+                 redis+sentinel://host:port,host:port/group or redis+cluster://host:port,host:port"
             ),
             BuildError::BadOption(text) => f.write_str(text),
             BuildError::NoRuntime => {

@@ -48,6 +48,23 @@ impl NoReply {
     }
 }
 
+/// Of several reasons the one that somebody has to do something about; of silence all.
+pub(super) fn most_telling(failures: Vec<NoReply>, silence: &str) -> NoReply {
+    let (mut silent, mut rest) = (Vec::new(), Vec::new());
+    for failure in failures {
+        match failure {
+            NoReply::Unreachable(text) => silent.push(text),
+            failure => rest.push(failure),
+        }
+    }
+    let is_refused = |failure: &NoReply| matches!(failure, NoReply::Refused(_));
+    let at = rest.iter().position(is_refused).unwrap_or(0);
+    if rest.is_empty() {
+        return NoReply::Unreachable(format!("{silence}: {}", silent.join("; ")).into());
+    }
+    rest.swap_remove(at)
+}
+
 impl From<NoReply> for Vote {
     fn from(failure: NoReply) -> Vote {
         match failure {
@@ -111,6 +128,17 @@ pub struct ReplyTo {
     request: u8,
     bad_only: bool,
     bell: Option<Arc<Bell>>,
+    /// Of a command to one server of several, which is no vote.
+    is_direct: bool,
+    /// Of a command to all servers of a node: the last answer is theirs.
+    fan: Option<Arc<Mutex<Fan>>>,
+}
+
+/// The answers of several servers that are one node's.
+#[derive(Debug)]
+struct Fan {
+    missing: usize,
+    failure: Option<NoReply>,
 }
 
 impl Arrivals {
@@ -151,7 +179,13 @@ impl Inbox {
 
     /// Where `node`'s reply to `request` shall go.
     pub(super) fn reply_to(&self, node: usize, request: u8) -> ReplyTo {
-        ReplyTo { state: Arc::clone(&self.0), node, request, bad_only: false, bell: None }
+        let state = Arc::clone(&self.0);
+        ReplyTo { state, node, request, bad_only: false, bell: None, is_direct: false, fan: None }
+    }
+
+    /// The same for a command to one server of several, which is no vote.
+    pub(super) fn direct_reply_to(&self, node: usize) -> ReplyTo {
+        ReplyTo { is_direct: true, ..self.reply_to(node, 0) }
     }
 
     /// The same for what puts a ticket in line: the reply matters only if it says that the ticket
@@ -209,6 +243,38 @@ impl ReplyTo {
         ReplyTo { bell: bell.map(Arc::clone), ..self }
     }
 
+    pub(super) const fn is_direct(&self) -> bool {
+        self.is_direct
+    }
+
+    /// The same for so many servers: when all have answered, one answer is handed over.
+    pub(super) fn split(self, count: usize) -> Vec<ReplyTo> {
+        let fan = Arc::new(Mutex::new(Fan { missing: count, failure: None }));
+        let one = || ReplyTo {
+            state: Arc::clone(&self.state),
+            node: self.node,
+            request: self.request,
+            bad_only: self.bad_only,
+            bell: None,
+            is_direct: true,
+            fan: Some(Arc::clone(&fan)),
+        };
+        (0..count).map(|_| one()).collect()
+    }
+
+    /// The answer of all servers, if this is the last one's.
+    fn gathered(&self, outcome: Result<Reply, NoReply>) -> Option<Result<Reply, NoReply>> {
+        let Some(fan) = &self.fan else { return Some(outcome) };
+        // Nothing panics while the lock is held, so it is whole even if it is poisoned.
+        let mut fan = fan.lock().unwrap_or_else(PoisonError::into_inner);
+        fan.missing = fan.missing.saturating_sub(1);
+        if let (Err(failure), None) = (&outcome, &fan.failure) {
+            fan.failure = Some(failure.clone());
+        }
+        let failure = fan.failure.clone();
+        (fan.missing == 0).then(|| failure.map_or(outcome, Err))
+    }
+
     /// Hands over the reply.
     pub fn deliver(self, outcome: Result<Reply, NoReply>) {
         self.deliver_from(None, outcome);
@@ -223,6 +289,7 @@ impl ReplyTo {
         if let Some(bell) = &self.bell {
             bell.silence(self.node);
         }
+        let Some(outcome) = self.gathered(outcome) else { return };
         if self.bad_only && matches!(outcome, Ok(ref reply) if !has_no_place(reply)) {
             return;
         }
@@ -231,7 +298,7 @@ impl ReplyTo {
             return;
         }
         // What puts a ticket in line is no vote, and its inbox outlives connections.
-        let server = server.filter(|_| !self.bad_only);
+        let server = server.filter(|_| !self.bad_only && !self.is_direct);
         let outcome = match server.map_or(Ok(()), |server| state.note(self.node, server)) {
             Ok(()) => outcome,
             Err(text) => Err(NoReply::Unreachable(text.into())),

@@ -7,13 +7,14 @@ use std::time::Duration;
 
 use futures_util::future::join_all;
 
+use super::asking::AskedServer;
 use super::error::{ExtendError, FenceError, ReleaseError};
 use super::inbox::Inbox;
 use super::locker::Locker;
 use super::packet::Packet;
 use super::printable::Named;
 use super::reading::{error_vote, extend_vote, fence_vote, lock_info, release_vote};
-use super::search::Wanted;
+use super::search::{Locks, Wanted};
 use super::settings::check_token;
 use super::vote::Vote;
 use super::world::{earliest, latest};
@@ -187,10 +188,7 @@ impl Locker {
     /// Nothing changes anywhere.
     pub async fn list(&self) -> Vec<NodeLocks> {
         let names = self.core().world.nodes();
-        let asked = (0..names.len()).map(|node| async move {
-            self.check_module(node).await?;
-            self.search(node, LISTED_MAX, Wanted::All(u64::MAX)).await
-        });
+        let asked = (0..names.len()).map(|node| self.list_node(node));
         let listed = names.iter().zip(join_all(asked).await);
         let listed = listed.map(|(node, locks)| NodeLocks {
             node: Arc::clone(node),
@@ -200,13 +198,22 @@ impl Locker {
         listed.collect()
     }
 
+    async fn list_node(&self, node: usize) -> Result<Locks, Vote> {
+        let mut locks = Locks::default();
+        for spot in self.spots(node).await? {
+            self.check_module(&spot).await?;
+            locks.add(self.search(&spot, LISTED_MAX, Wanted::All(u64::MAX)).await?);
+        }
+        Ok(locks)
+    }
+
     /// Fails where the module is missing: such a server has no locks of that type, and says so to a
     /// SCAN like one that is not in use.
     ///
     /// Asked by a command that lacks its key. The server says so before it looks at access rules,
     /// so this needs no right, and no refusal comes into the log of them.
-    async fn check_module(&self, node: usize) -> Result<(), Vote> {
-        match self.ask(node, &[Packet::new(&[spec::INFO.as_bytes()])]).await?.pop() {
+    async fn check_module(&self, spot: &AskedServer) -> Result<(), Vote> {
+        match self.ask(spot, &[Packet::new(&[spec::INFO.as_bytes()])]).await?.pop() {
             Some(Reply::Error(text)) => match error_vote(&text) {
                 Vote::ModuleMissing => Err(Vote::ModuleMissing),
                 // That is what a node with the module answers.
@@ -214,23 +221,5 @@ impl Locker {
             },
             Some(_) | None => Ok(()),
         }
-    }
-
-    /// Sends commands to one node and reads all replies, in order.
-    pub(super) async fn ask(&self, node: usize, packets: &[Packet]) -> Result<Vec<Reply>, Vote> {
-        let core = self.core();
-        let inbox = Inbox::new(packets.len());
-        for packet in packets {
-            core.world.send(node, packet, Some(inbox.reply_to(node, 0)));
-        }
-        let mut replies = Vec::with_capacity(packets.len());
-        while replies.len() < packets.len() {
-            let timer = std::pin::pin!(core.world.sleep(core.settings.plan.timeout));
-            match inbox.next(timer).await {
-                Some(delivery) => replies.push(delivery.outcome.map_err(Vote::from)?),
-                None => return Err(Vote::TimedOut),
-            }
-        }
-        Ok(replies)
     }
 }

@@ -17,18 +17,18 @@
 //! callers wait for room in the line, so that a destructor could not use it.
 
 use std::collections::VecDeque;
+use std::fmt;
 use std::future::poll_fn;
 use std::io;
 use std::pin::Pin;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::task::{Context, Poll};
 use std::time::Duration;
 
-use futures_util::future::BoxFuture;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::time::{Instant, Sleep, sleep};
 
-use super::connect::{Address, Dial, Login, Stream, next_reply};
+use super::connect::{Login, Stream, next_reply};
 use super::destination::{Arrived, Destination};
 use super::inbox::{NoReply, ReplyTo, SAME_SERVER, ServerId};
 use super::outbox::{Item, Outbox};
@@ -56,137 +56,145 @@ const STALL_MIN: Duration = Duration::from_secs(2);
 /// Who answers on each connection: two URLs may lead to one server by other names, and a server
 /// must not have two votes.
 #[derive(Debug)]
-struct Answering(Mutex<Vec<Option<ServerId>>>);
+pub(super) struct Answering(Mutex<Vec<Option<ServerId>>>);
 
 impl Answering {
-    fn new(nodes: usize) -> Answering {
-        Answering(Mutex::new(vec![None; nodes]))
+    /// For so many connections.
+    pub(super) fn new(places: usize) -> Answering {
+        Answering(Mutex::new(vec![None; places]))
     }
 
-    /// Notes who answers for `node`; false if it is who answers for another.
-    fn note(&self, node: usize, server: Option<ServerId>) -> bool {
-        // Nothing panics while the lock is held, so the list is whole even if it is poisoned.
-        let mut all = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        all[node] = None;
+    /// A place for one more connection.
+    pub(super) fn next_place(&self) -> usize {
+        let mut all = self.all();
+        all.push(None);
+        all.len() - 1
+    }
+
+    /// Notes who answers at `place`; false if it is who answers at another.
+    fn note(&self, place: usize, server: Option<ServerId>) -> bool {
+        let mut all = self.all();
+        all[place] = None;
         if server.is_some() && all.contains(&server) {
             return false;
         }
-        all[node] = server;
+        all[place] = server;
         true
     }
+
+    fn all(&self) -> MutexGuard<'_, Vec<Option<ServerId>>> {
+        // Nothing panics while the lock is held, so the list is whole even if it is poisoned.
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
 }
 
-/// The connections to all nodes, in their order. For a world of one's own: [`World::nodes`] and
-/// [`World::send`] may be these, and [`World::wakes`] too. Times in here are tokio's.
-///
-/// [`World::nodes`]: super::World::nodes
-/// [`World::send`]: super::World::send
-/// [`World::wakes`]: super::World::wakes
-#[derive(Debug)]
-pub struct Links {
-    names: Vec<Arc<str>>,
-    links: Vec<Link>,
-    wakes: Arc<Wakes>,
+/// What a link to one master of several asks of whoever knows the others.
+pub(super) trait Router: Send + Sync {
+    /// Sends a command on that the master has refused with this error. The command, if it is to be
+    /// answered with the error.
+    fn redirect(&self, item: Item, error: &str) -> Option<Item>;
+
+    /// Takes over what cannot be delivered any more.
+    fn adopt(&self, items: VecDeque<Item>);
+
+    /// The master cannot be reached.
+    fn lost(&self);
+
+    /// There is a connection; whether what is published arrives.
+    fn connected(&self, hears: bool);
+
+    /// The connection broke on which what was published had arrived, or not.
+    fn broken(&self, heard: bool);
 }
 
-impl Links {
-    /// Connections to nodes that are reached in a way of their own. Nodes publish for this client
-    /// on `channel`; `patience` is how long an answer is waited for; `spawn` is given a task per
-    /// node, which ends when this is dropped and everything in line is done.
-    pub fn dialled(
-        nodes: impl IntoIterator<Item = (Arc<str>, Arc<dyn Dial>)>,
-        channel: &[u8],
-        patience: Duration,
-        spawn: impl FnMut(BoxFuture<'static, ()>),
-    ) -> Links {
-        let destination = |(name, dial)| Destination::Server(Address::dialled(name, dial));
-        Links::start(nodes.into_iter().map(destination).collect(), channel, patience, spawn)
+/// Where a link belongs.
+pub(super) struct LinkSeat {
+    /// Which node it leads to.
+    pub(super) node: usize,
+    /// Its place among all connections.
+    pub(super) place: usize,
+    pub(super) answering: Arc<Answering>,
+    pub(super) wakes: Arc<Wakes>,
+    /// Of one master of several.
+    pub(super) router: Option<Weak<dyn Router>>,
+}
+
+impl fmt::Debug for LinkSeat {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("LinkSeat").field("node", &self.node).finish_non_exhaustive()
+    }
+}
+
+impl LinkSeat {
+    fn router(&self) -> Option<Arc<dyn Router>> {
+        self.router.as_ref().and_then(Weak::upgrade)
     }
 
-    /// Begins to connect to `destinations`.
-    pub(super) fn start(
-        destinations: Vec<Destination>,
-        channel: &[u8],
-        patience: Duration,
-        mut spawn: impl FnMut(BoxFuture<'static, ()>),
-    ) -> Links {
-        let count = destinations.len();
-        let names = destinations.iter().map(|place| Arc::clone(place.name())).collect();
-        let answering = Arc::new(Answering::new(count));
-        let wakes = Arc::new(Wakes::new(channel, count));
-        let start = |(node, destination)| {
-            let me = (node, Arc::clone(&answering));
-            let (link, driving) = Link::new(destination, patience, me, Arc::clone(&wakes));
-            spawn(Box::pin(driving));
-            link
-        };
-        let links = destinations.into_iter().enumerate().map(start).collect();
-        Links { names, links, wakes }
+    fn connected(&self, hears: bool) {
+        match self.router() {
+            None => self.wakes.connected(self.node, hears),
+            Some(router) => router.connected(hears),
+        }
     }
 
-    /// Where what the nodes publish on the channel arrives.
-    pub const fn wakes(&self) -> &Arc<Wakes> {
-        &self.wakes
+    fn broken(&self, heard: bool) {
+        match self.router() {
+            None => self.wakes.broken(self.node),
+            Some(router) => router.broken(heard),
+        }
     }
+}
 
-    /// The names of the nodes, for people.
-    pub fn names(&self) -> &[Arc<str>] {
-        &self.names
-    }
-
-    /// Where the master of the node's group is, if it has one and there is a connection.
-    pub(super) fn master(&self, node: usize) -> Option<Arc<str>> {
-        self.links[node].0.line().master.clone()
-    }
-
-    /// Whether a release is still to be carried out by the node, for all that is known.
-    pub fn owes(&self, node: usize) -> bool {
-        self.links[node].0.line().owes()
-    }
-
-    /// Puts a command into the node's line; never waits.
-    pub fn send(&self, node: usize, packet: &Packet, reply_to: Option<ReplyTo>) {
-        self.links[node].send(packet, reply_to);
-    }
+/// How long nothing may be answered on a connection, where an answer is waited for this long.
+pub(super) fn stall_of(patience: Duration) -> Duration {
+    STALL_MIN.max(patience.saturating_mul(STALL_FACTOR))
 }
 
 /// The handle of one node's connection. Dropping it lets the task finish what is in line.
 #[derive(Debug)]
-struct Link(Arc<LinkState>);
+pub(super) struct Link(Arc<LinkState>);
 
 #[derive(Debug)]
-struct LinkState {
+pub(super) struct LinkState {
     line: Mutex<Outbox>,
-    node: usize,
-    answering: Arc<Answering>,
-    wakes: Arc<Wakes>,
+    seat: LinkSeat,
 }
 
 impl LinkState {
-    fn line(&self) -> MutexGuard<'_, Outbox> {
+    pub(super) fn line(&self) -> MutexGuard<'_, Outbox> {
         // Nothing panics while the lock is held, so the line is whole even if it is poisoned.
         self.line.lock().unwrap_or_else(PoisonError::into_inner)
     }
-}
 
-impl Link {
-    /// A link to `destination`, and the task that drives it. `patience` is how long the caller
-    /// waits for an answer.
-    fn new(
-        destination: Destination,
-        patience: Duration,
-        (node, answering): (usize, Arc<Answering>),
-        wakes: Arc<Wakes>,
-    ) -> (Link, impl Future<Output = ()> + Send + use<>) {
-        let shared = Arc::new(LinkState { line: Mutex::default(), node, answering, wakes });
-        let driving = drive(Driver(Arc::clone(&shared)), destination, patience);
-        (Link(shared), driving)
+    /// Puts a command into the line whose number, and whether it is owed, somebody else knows.
+    pub(super) fn take_as(&self, packet: &Packet, reply_to: Option<ReplyTo>, known: (bool, u64)) {
+        let mut line = self.line();
+        let taken = line.take_as(packet, reply_to, known);
+        LinkState::taken(line, taken);
     }
 
-    /// Puts a command into the line; never waits.
-    fn send(&self, packet: &Packet, reply_to: Option<ReplyTo>) {
-        let mut line = self.0.line();
-        if let Err(refused) = line.take(packet, reply_to) {
+    /// Puts a command into the line that was sent elsewhere before.
+    pub(super) fn accept(&self, item: Item) {
+        let mut line = self.line();
+        line.accept(item);
+        LinkState::taken(line, Ok(()));
+    }
+
+    /// The node cannot be reached: whether the link is dropped.
+    fn fail(&self, failure: &NoReply) -> bool {
+        let mut line = self.line();
+        line.fail(failure);
+        let is_closed = line.is_closed;
+        let Some(router) = self.seat.router() else { return is_closed };
+        let left = if is_closed { std::mem::take(&mut line.items) } else { VecDeque::new() };
+        drop(line);
+        router.adopt(left);
+        router.lost();
+        is_closed
+    }
+
+    fn taken(mut line: MutexGuard<'_, Outbox>, taken: Result<(), Box<(NoReply, Option<ReplyTo>)>>) {
+        if let Err(refused) = taken {
             drop(line);
             let (failure, reply_to) = *refused;
             return reply_to.map_or((), |reply_to| reply_to.deliver(Err(failure)));
@@ -196,6 +204,31 @@ impl Link {
         if let Some(driver) = driver {
             driver.wake();
         }
+    }
+}
+
+impl Link {
+    /// A link to `destination`, and the task that drives it. `patience` is how long the caller
+    /// waits for an answer.
+    pub(super) fn new(
+        destination: Destination,
+        patience: Duration,
+        seat: LinkSeat,
+    ) -> (Link, impl Future<Output = ()> + Send + use<>) {
+        let shared = Arc::new(LinkState { line: Mutex::default(), seat });
+        let driving = drive(Driver(Arc::clone(&shared)), destination, patience);
+        (Link(shared), driving)
+    }
+
+    pub(super) const fn state(&self) -> &Arc<LinkState> {
+        &self.0
+    }
+
+    /// Puts a command into the line; never waits.
+    pub(super) fn send(&self, packet: &Packet, reply_to: Option<ReplyTo>) {
+        let mut line = self.0.line();
+        let taken = line.take(packet, reply_to);
+        LinkState::taken(line, taken);
     }
 }
 
@@ -224,7 +257,7 @@ impl Drop for Driver {
 /// Keeps the node connected until the link is dropped and its line is empty.
 async fn drive(driver: Driver, destination: Destination, patience: Duration) {
     let shared = &*driver.0;
-    let stall = STALL_MIN.max(patience.saturating_mul(STALL_FACTOR));
+    let stall = stall_of(patience);
     let mut pause = PAUSE_MIN;
     loop {
         match connect(shared, &destination, stall).await {
@@ -234,7 +267,7 @@ async fn drive(driver: Driver, destination: Destination, patience: Duration) {
                     let mut line = shared.line();
                     (line.down, line.master) = (None, master);
                 }
-                shared.wakes.connected(shared.node, login.hears);
+                shared.seat.connected(login.hears);
                 let began_at = Instant::now();
                 let connection = Connection::new(login, watch, stall);
                 let Some(was_useful) = serve(shared, connection).await else { return };
@@ -247,11 +280,7 @@ async fn drive(driver: Driver, destination: Destination, patience: Duration) {
                 }
             }
             Err(failure) => {
-                let is_closed = {
-                    let mut line = shared.line();
-                    line.fail(&failure);
-                    line.is_closed
-                };
+                let is_closed = shared.fail(&failure);
                 if is_closed {
                     return;
                 }
@@ -269,8 +298,8 @@ async fn connect(
     stall: Duration,
 ) -> Result<Arrived, NoReply> {
     // Several round trips: over a slow network far more than one answer takes.
-    let arrived = destination.connect(shared.wakes.channel(), stall).await?;
-    if !shared.answering.note(shared.node, arrived.login.server) {
+    let arrived = destination.connect(shared.seat.wakes.channel(), stall).await?;
+    if !shared.seat.answering.note(shared.seat.place, arrived.login.server) {
         return Err(NoReply::Unreachable(SAME_SERVER.into()));
     }
     Ok(arrived)
@@ -280,11 +309,11 @@ async fn connect(
 /// link is dropped and its line is empty.
 async fn serve(shared: &LinkState, mut connection: Connection) -> Option<bool> {
     let failure = poll_fn(|ctx| connection.poll(ctx, shared)).await;
-    shared.answering.note(shared.node, None);
+    shared.seat.answering.note(shared.seat.place, None);
     let failure = failure?;
     connection.put_off.append(&mut connection.sent);
     shared.line().break_off(connection.put_off, &failure);
-    shared.wakes.broken(shared.node);
+    shared.seat.broken(connection.hears);
     Some(connection.was_useful)
 }
 
@@ -297,6 +326,7 @@ struct Connection {
     stream: Box<dyn Stream>,
     /// Who answers, as far as it is known.
     server: Option<ServerId>,
+    hears: bool,
     /// Of the master of a group: what tells when it is another.
     watch: Option<SwitchWatch>,
     /// Whether a command was answered.
@@ -321,6 +351,7 @@ impl Connection {
         Connection {
             stream: login.stream,
             server: login.server,
+            hears: login.hears,
             watch,
             was_useful: false,
             unwritten: Vec::with_capacity(4096),
@@ -395,6 +426,11 @@ impl Connection {
         drop(line);
         for item in self.taken.drain(..) {
             if !item.is_idle() {
+                if item.is_asking {
+                    let asking = Item::asking();
+                    self.unwritten.extend_from_slice(asking.packet.bytes());
+                    self.sent.push_back(asking);
+                }
                 self.unwritten.extend_from_slice(item.packet.bytes());
                 self.sent.push_back(item);
             }
@@ -454,6 +490,8 @@ impl Connection {
             };
             let put_off = self.put_off.len();
             if let Reply::Error(error) = &reply {
+                let Some(back) = self.redirect(item, error, shared) else { continue };
+                item = back;
                 has_new |= self.repeat(&item, error, shared);
             }
             if item.is_owed && put_off == self.put_off.len() {
@@ -471,6 +509,19 @@ impl Connection {
             self.is_waiting = false;
         }
         Ok(has_new)
+    }
+
+    /// Sends a command on to another master, if the node is one of several. The command, if not.
+    fn redirect(&mut self, item: Item, error: &str, shared: &LinkState) -> Option<Item> {
+        let Some(router) = shared.seat.router() else { return Some(item) };
+        let is_owed = item.is_owed;
+        let back = router.redirect(item, error);
+        if back.is_none() {
+            let mut line = shared.line();
+            line.owed_unanswered = line.owed_unanswered.saturating_sub(usize::from(is_owed));
+            (self.was_useful, self.is_waiting) = (true, false);
+        }
+        back
     }
 
     /// Sees to it that a command is sent again that the node has not carried out, if it is worth
@@ -517,9 +568,9 @@ impl Connection {
 fn hear(parts: &[Reply], shared: &LinkState) {
     if let [Reply::Text(kind), Reply::Text(channel), Reply::Text(ticket)] = parts
         && **kind == *b"message"
-        && **channel == **shared.wakes.channel()
+        && **channel == **shared.seat.wakes.channel()
     {
-        shared.wakes.wake(shared.node, ticket);
+        shared.seat.wakes.wake(shared.seat.node, ticket);
     }
 }
 
@@ -531,124 +582,4 @@ fn is_of_a_replica(reply: &Reply) -> bool {
 
 fn broken(error: io::Error) -> NoReply {
     NoReply::Unreachable(plain(&error).into())
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::client::connect::Opening;
-    use crate::client::inbox::Inbox;
-    use crate::engine::{Millis, Mode};
-    use crate::wire::resp;
-    use tokio::io::{AsyncReadExt, AsyncWriteExt, DuplexStream, duplex};
-    use tokio::sync::{mpsc, watch};
-
-    const TTL: Millis = Millis::new(10_000);
-
-    /// Opens a connection when it is told to; its other end comes out of the channel.
-    #[derive(Debug)]
-    struct Door {
-        is_open: watch::Receiver<bool>,
-        servers: mpsc::UnboundedSender<DuplexStream>,
-    }
-
-    impl Dial for Door {
-        fn open(&self) -> Opening {
-            let (mut is_open, servers) = (self.is_open.clone(), self.servers.clone());
-            Box::pin(async move {
-                is_open.wait_for(|is_open| *is_open).await.map_err(io::Error::other)?;
-                let (client, server) = duplex(1 << 16);
-                servers.send(server).map_err(io::Error::other)?;
-                Ok(Box::new(client) as Box<dyn Stream>)
-            })
-        }
-
-        fn jitter(&self) -> f64 {
-            0.5
-        }
-    }
-
-    /// A node that lets everybody in, and notes what comes then, until the client has gone.
-    async fn heard(mut server: DuplexStream) -> Vec<String> {
-        let (mut unread, mut heard) = (Vec::new(), Vec::new());
-        while server.read_buf(&mut unread).await.is_ok_and(|length| length > 0) {
-            while let Ok(Some((Reply::List(args), length))) = resp::read(&unread) {
-                unread.drain(..length);
-                let words = args.iter().filter_map(|arg| match arg {
-                    Reply::Text(text) => Some(String::from_utf8_lossy(text)),
-                    _ => None,
-                });
-                let command = words.collect::<Vec<_>>().join(" ");
-                let answer: &[u8] = match command.split(' ').next() {
-                    Some("HELLO") => b"*0\r\n",
-                    Some("SUBSCRIBE") => b">3\r\n+subscribe\r\n+c\r\n:1\r\n",
-                    Some("PING") => b"+PONG\r\n",
-                    Some("INFO") => b"$-1\r\n",
-                    _ => {
-                        heard.push(command);
-                        b":1\r\n"
-                    }
-                };
-                server.write_all(answer).await.expect("the client reads");
-            }
-        }
-        heard
-    }
-
-    /// What is written, when the connection comes about, of what was sent before.
-    async fn written(send: impl FnOnce(&Links)) -> Vec<String> {
-        let (open, is_open) = watch::channel(false);
-        let (servers, mut accepted) = mpsc::unbounded_channel();
-        let dial: Arc<dyn Dial> = Arc::new(Door { is_open, servers });
-        let spawn = |driving| drop(tokio::spawn(driving));
-        let nodes = [(Arc::from("node"), dial)];
-        let links = Links::dialled(nodes, b"c", Duration::from_secs(1), spawn);
-        send(&links);
-        drop(links);
-        open.send(true).expect("somebody connects");
-        heard(accepted.recv().await.expect("a connection")).await
-    }
-
-    /// It was connected to again as fast as the machine could.
-    #[tokio::test(start_paused = true)]
-    async fn a_node_that_lets_in_and_closes_is_not_stormed() {
-        let (_open, is_open) = watch::channel(true);
-        let (servers, mut accepted) = mpsc::unbounded_channel();
-        let dial: Arc<dyn Dial> = Arc::new(Door { is_open, servers });
-        let nodes = [(Arc::from("node"), dial)];
-        let spawn = |driving| drop(tokio::spawn(driving));
-        let _links = Links::dialled(nodes, b"c", Duration::from_secs(1), spawn);
-        let (end, mut count) = (Instant::now() + Duration::from_secs(10), 0);
-        while let Ok(Some(server)) = tokio::time::timeout_at(end, accepted.recv()).await {
-            let greeting = tokio::spawn(heard(server));
-            sleep(Duration::from_millis(1)).await;
-            greeting.abort();
-            count += 1;
-        }
-        assert!((15..45).contains(&count), "{count}");
-    }
-
-    #[tokio::test(start_paused = true)]
-    async fn a_request_that_was_withdrawn_is_not_sent_and_its_release_is() {
-        let acquire = Packet::acquire(b"a", &[b't'; 20], (TTL, Mode::Exclusive), b"");
-        let release = Packet::release(b"a", &[b't'; 20], TTL);
-        let heard = written(|links| {
-            let inbox = Inbox::new(1);
-            links.send(0, &acquire, Some(inbox.reply_to(0, 0)));
-            drop(inbox);
-            links.send(0, &release, None);
-        });
-        assert_eq!(heard.await, ["LOCK.RELEASE a tttttttttttttttttttt"]);
-    }
-
-    #[tokio::test(start_paused = true)]
-    async fn a_request_that_is_wanted_is_sent_though_nobody_reads_its_reply() {
-        let acquire = Packet::acquire(b"a", &[b't'; 20], (TTL, Mode::Exclusive), b"");
-        let heard = written(|links| {
-            let inbox = Inbox::new(1);
-            links.send(0, &acquire, Some(inbox.reply_to(0, 0)));
-            inbox.keep_sending();
-        });
-        assert_eq!(heard.await, ["LOCK.ACQUIRE a tttttttttttttttttttt 10000"]);
-    }
 }

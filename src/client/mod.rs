@@ -24,6 +24,7 @@
 pub mod blocking;
 
 mod acquire;
+mod asking;
 mod ballot;
 mod connect;
 mod contended;
@@ -37,6 +38,7 @@ mod inspect;
 mod keeper;
 mod lease;
 mod link;
+mod links;
 mod locker;
 mod many;
 mod metrics;
@@ -48,8 +50,11 @@ mod printable;
 #[doc(hidden)]
 pub mod reading;
 mod search;
+mod seeds;
 mod sentinel;
 mod settings;
+mod slot_links;
+mod slots;
 mod survey;
 mod tls;
 mod vote;
@@ -93,7 +98,7 @@ pub use connect::{Dial, Opening, Stream};
 #[doc(hidden)]
 pub use inbox::{NoReply, ReplyTo};
 #[doc(hidden)]
-pub use link::Links;
+pub use links::Links;
 #[doc(hidden)]
 pub use wakes::Wakes;
 #[doc(hidden)]

@@ -14,7 +14,7 @@ use url::Url;
 const PORT_DEFAULT: u16 = 6379;
 const SENTINEL_PORT_DEFAULT: u16 = 26_379;
 /// The schemes that a URL can begin with.
-const SCHEMES: [&str; 11] = [
+const SCHEMES: [&str; 15] = [
     "redis",
     "rediss",
     "valkey",
@@ -26,9 +26,14 @@ const SCHEMES: [&str; 11] = [
     "rediss+sentinel",
     "valkey+sentinel",
     "valkeys+sentinel",
+    "redis+cluster",
+    "rediss+cluster",
+    "valkey+cluster",
+    "valkeys+cluster",
 ];
 /// What a scheme ends with whose URL names several servers.
 const SENTINEL: &str = "+sentinel";
+const CLUSTER: &str = "+cluster";
 
 /// The parts of a URL. What stands before `@` may hold a password.
 struct Parts<'u> {
@@ -130,6 +135,11 @@ pub(super) enum Location {
         sentinels: Vec<NodeUrl>,
         is_tls: bool,
     },
+    /// At all masters of a Cluster, which these servers know.
+    Cluster {
+        seeds: Vec<Location>,
+        is_tls: bool,
+    },
 }
 
 /// Without login: for people.
@@ -144,6 +154,10 @@ impl fmt::Display for Location {
                 Some(first) => write!(f, "{}/{group}", first.place),
                 None => f.write_str(group),
             },
+            Location::Cluster { seeds, .. } => match seeds.first() {
+                Some(first) => write!(f, "cluster:{first}"),
+                None => f.write_str("cluster"),
+            },
         }
     }
 }
@@ -155,8 +169,10 @@ pub(crate) fn joined(pieces: impl IntoIterator<Item = String>) -> Vec<String> {
     for piece in pieces {
         let is_open = |url: &&mut String| {
             let parts = split(url.trim());
-            parts
-                .is_some_and(|parts| parts.scheme.ends_with(SENTINEL) && !parts.place.contains('/'))
+            parts.is_some_and(|parts| {
+                let is_list = parts.scheme.ends_with(SENTINEL) || parts.scheme.ends_with(CLUSTER);
+                is_list && !parts.place.contains('/')
+            })
         };
         match urls.last_mut().filter(|_| !piece.contains("://")).filter(is_open) {
             Some(url) => *url = format!("{},{}", url.trim_end(), piece.trim()),
@@ -172,9 +188,10 @@ pub(crate) fn joined(pieces: impl IntoIterator<Item = String>) -> Vec<String> {
 /// What is wrong with it.
 pub(super) fn read(text: &str) -> Result<NodeUrl, String> {
     check(text)?;
-    let parts = split(text).filter(|parts| parts.scheme.ends_with(SENTINEL));
-    if let Some(parts) = parts {
-        return group(&parts);
+    match split(text) {
+        Some(parts) if parts.scheme.ends_with(SENTINEL) => return group(&parts),
+        Some(parts) if parts.scheme.ends_with(CLUSTER) => return cluster(&parts),
+        Some(_) | None => {}
     }
     let url = Url::parse(text).map_err(|error| error.to_string())?;
     match url.fragment() {
@@ -207,7 +224,7 @@ fn group(parts: &Parts<'_>) -> Result<NodeUrl, String> {
     let (user, password) = login_at_sentinels(parts)?;
     let mut sentinels: Vec<NodeUrl> = Vec::new();
     for server in servers.split(',').map(str::trim) {
-        let NodeUrl { place, .. } = server_of(server, None, is_tls)?;
+        let NodeUrl { place, .. } = server_of(server, None, (is_tls, SENTINEL_PORT_DEFAULT))?;
         let (user, password) = (user.clone(), password.clone());
         let sentinel = NodeUrl { place, user, password, database: 0 };
         if sentinels.contains(&sentinel) {
@@ -216,7 +233,7 @@ fn group(parts: &Parts<'_>) -> Result<NodeUrl, String> {
         sentinels.push(sentinel);
     }
     // Where the master is, is not known yet; as whom to log in there is.
-    let master = server_of("master", parts.login, is_tls)?;
+    let master = server_of("master", parts.login, (is_tls, PORT_DEFAULT))?;
     let place = Location::Sentinels { group: name, sentinels, is_tls };
     Ok(NodeUrl { place, database: database(database_text)?, ..master })
 }
@@ -235,12 +252,35 @@ fn login_at_sentinels(parts: &Parts<'_>) -> Result<(Option<String>, Option<Strin
 }
 
 /// One server of several in a URL.
-fn server_of(server: &str, login: Option<&str>, is_tls: bool) -> Result<NodeUrl, String> {
+fn server_of(
+    server: &str,
+    login: Option<&str>,
+    (is_tls, port): (bool, u16),
+) -> Result<NodeUrl, String> {
     check_place(server)?;
     let scheme = if is_tls { "rediss" } else { "redis" };
     let login = login.map_or(String::new(), |login| format!("{login}@"));
     let url = Url::parse(&format!("{scheme}://{login}{server}"));
-    tcp(&url.map_err(|error| error.to_string())?, SENTINEL_PORT_DEFAULT)
+    tcp(&url.map_err(|error| error.to_string())?, port)
+}
+
+/// Servers of a Cluster: `[user:password@]h1:7000,h2:7000`.
+fn cluster(parts: &Parts<'_>) -> Result<NodeUrl, String> {
+    let (servers, path) = parts.place.split_once('/').unwrap_or((parts.place, ""));
+    if !matches!(path, "" | "0") {
+        return Err(format!("a Cluster has one database, 0, and no '{path}'"));
+    }
+    let is_tls = parts.scheme.starts_with("rediss") || parts.scheme.starts_with("valkeys");
+    let mut seeds = Vec::new();
+    for server in servers.split(',').map(str::trim) {
+        let NodeUrl { place, .. } = server_of(server, None, (is_tls, PORT_DEFAULT))?;
+        if seeds.contains(&place) {
+            return Err(format!("it names the server {server} twice"));
+        }
+        seeds.push(place);
+    }
+    let login = server_of("master", parts.login, (is_tls, PORT_DEFAULT))?;
+    Ok(NodeUrl { place: Location::Cluster { seeds, is_tls }, ..login })
 }
 
 fn tcp(url: &Url, port_default: u16) -> Result<NodeUrl, String> {
@@ -314,11 +354,13 @@ fn check(url: &str) -> Result<(), String> {
     if let Some(login) = parts.login {
         check_login(login)?;
     }
-    if !parts.scheme.ends_with(SENTINEL) {
+    if !parts.scheme.ends_with(SENTINEL) && !parts.scheme.ends_with(CLUSTER) {
         return check_place(parts.place.split(['/', '#']).next().unwrap_or_default());
     }
     if parts.place.contains('#') {
-        return Err("write the name of its group behind a /, and %23 for # itself".to_owned());
+        return Err("nothing in it begins with #: write the name of a group behind a /, and %23 \
+                    for # itself"
+            .to_owned());
     }
     Ok(())
 }
@@ -460,6 +502,11 @@ mod tests {
             ("redis+sentinel://s3cret@a/m", ":password@"),
             ("redis+sentinel://0.0.0.0/m", "listens"),
             ("redis-sentinel://a/m", "'redis-sentinel'"),
+            ("redis+cluster://", "no host"),
+            ("redis+cluster://a,,b", "no host"),
+            ("redis+cluster://a,A:6379", "A:6379 twice"),
+            ("redis+cluster://a,b/3", "one database"),
+            ("redis+cluster://a?sentinel_username=x", "'sentinel_username'"),
         ] {
             let said = read(url).expect_err(url);
             assert!(said.contains(problem), "{url}: {said}");
@@ -543,6 +590,7 @@ mod tests {
         let group = "redis+sentinel://u:p@a:1,b,c:3/m?protocol=3";
         assert_eq!(cut(&format!("redis://x,{group},redis://y")), ["redis://x", group, "redis://y"]);
         assert_eq!(cut("redis+sentinel://a, b/m,c"), ["redis+sentinel://a,b/m", "c"]);
+        assert_eq!(cut("redis+cluster://a,b:1,redis://c"), ["redis+cluster://a,b:1", "redis://c"]);
         assert_eq!(cut("redis://a,b"), ["redis://a", "b"]);
         assert_eq!(cut(",redis+sentinel://a,redis://b"), ["", "redis+sentinel://a", "redis://b"]);
     }
@@ -561,6 +609,7 @@ mod tests {
             "redis://:p@h#s3cret",
             "redis://me:s3cret",
             "redis://me:s3cret/1",
+            "redis+cluster://me:s3cret,b",
             "redis+sentinel://me:s3cret,b/m",
             "redis+sentinel://me:s3,cret,b/m",
             "redis+sentinel://a,b/m?sentinel_password=s3cret",

@@ -21,10 +21,10 @@ use crate::wire::resp::Reply;
 const COMMANDS_MAX: usize = 1 << 16;
 /// What was asked is forgotten this long after the lease could have ended: only a lease that was
 /// leaked is neither renewed nor released for so long.
-const LEAKED: Duration = Duration::from_secs(60);
+pub(super) const LEAKED: Duration = Duration::from_secs(60);
 /// Leaked claims are looked for when there are twice as many as after the last look, and at least
 /// this many.
-const CLAIMS_MIN: usize = 1 << 10;
+pub(super) const CLAIMS_MIN: usize = 1 << 10;
 
 /// One command on its way.
 #[derive(Debug)]
@@ -37,6 +37,12 @@ pub(super) struct Item {
     put_off_until: Option<Instant>,
     /// Whether nothing was asked of the node for this acquisition before.
     is_first: bool,
+    /// Whether its slot is on its way here: the node is told that.
+    pub(super) is_asking: bool,
+    /// How often it was sent on.
+    pub(super) hops: u8,
+    /// By which commands to a Cluster are ordered.
+    pub(super) number: u64,
 }
 
 impl Item {
@@ -52,7 +58,27 @@ impl Item {
     pub(super) fn again(&self) -> Item {
         let packet = self.packet.plain().unwrap_or_else(|| self.packet.clone());
         let (is_owed, put_off_until) = (self.is_owed, self.put_off_until);
-        Item { packet, reply_to: None, is_owed, put_off_until, is_first: false }
+        let (is_first, is_asking, hops, number) = (false, false, 0, self.number);
+        Item { packet, reply_to: None, is_owed, put_off_until, is_first, is_asking, hops, number }
+    }
+
+    /// What comes before a command whose slot is on its way to a node.
+    pub(super) fn asking() -> Item {
+        Item::new(Packet::new(&[b"ASKING"]).unattended(), None, false)
+    }
+
+    const fn new(packet: Packet, reply_to: Option<ReplyTo>, is_owed: bool) -> Item {
+        let (put_off_until, is_first, is_asking, hops, number) = (None, false, false, 0, 0);
+        Item { packet, reply_to, is_owed, put_off_until, is_first, is_asking, hops, number }
+    }
+
+    /// Whether it was meant for this very server.
+    pub(super) fn is_direct(&self) -> bool {
+        self.reply_to.as_ref().is_some_and(ReplyTo::is_direct)
+    }
+
+    pub(super) const fn take_reply_to(&mut self) -> Option<ReplyTo> {
+        self.reply_to.take()
     }
 
     /// The same once more, for a node that does not carry it out at present; `None` if it has been
@@ -81,6 +107,7 @@ impl Item {
 
     /// The connection for which it was meant is no more.
     fn strip(&mut self) {
+        self.is_asking = false;
         if let Some(plain) = self.packet.plain() {
             self.packet = plain;
         }
@@ -114,13 +141,22 @@ impl Outbox {
         packet: &Packet,
         reply_to: Option<ReplyTo>,
     ) -> Result<(), Box<(NoReply, Option<ReplyTo>)>> {
-        let part = packet.part();
         let is_owed = matches!(packet.care(), Care::UntilAnswered(_))
-            && part.is_none_or(|part| self.asked.has(part.claim));
+            && packet.part().is_none_or(|part| self.asked.has(part.claim));
+        self.take_as(packet, reply_to, (is_owed, 0))
+    }
+
+    /// The same, where somebody else knows whether it is owed.
+    pub(super) fn take_as(
+        &mut self,
+        packet: &Packet,
+        reply_to: Option<ReplyTo>,
+        (is_owed, number): (bool, u64),
+    ) -> Result<(), Box<(NoReply, Option<ReplyTo>)>> {
+        let part = packet.part();
         let asks = part.filter(|part| part.asks_for.is_some());
         let is_first = asks.is_some_and(|part| !self.asked.has(part.claim));
-        let packet = packet.clone();
-        let item = Item { packet, reply_to, is_owed, put_off_until: None, is_first };
+        let item = Item { is_first, number, ..Item::new(packet.clone(), reply_to, is_owed) };
         if let Some(failure) = self.refusal(is_owed) {
             if is_owed && !self.is_over {
                 self.items.push_back(item.again());
@@ -131,6 +167,16 @@ impl Outbox {
         self.asked.note(part);
         self.items.push_back(item);
         Ok(())
+    }
+
+    /// Puts a command into the line that was sent elsewhere before.
+    pub(super) fn accept(&mut self, mut item: Item) {
+        if let Some(failure) = self.refusal(item.is_owed) {
+            item.answer(Err(failure));
+        }
+        if !self.is_over && (item.is_owed || self.down.is_none()) {
+            self.items.push_back(item);
+        }
     }
 
     /// Why nothing can be sent at present, if so.

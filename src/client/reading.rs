@@ -101,7 +101,7 @@ pub fn error_vote(text: &str) -> Vote {
 fn in_words(text: &str) -> Option<String> {
     if let Some((slot, place)) = refusal::read_moved(text) {
         return Some(format!(
-            "its cluster has this lock, in slot {slot}, on {place}: give that node"
+            "its cluster has this lock, in slot {slot}, on {place}: write redis+cluster://"
         ));
     }
     if code::word_of(text) == code::BADTOKEN.word {
@@ -167,7 +167,7 @@ mod tests {
         let Vote::Refused(text) = error_vote("MOVED 3999 10.0.0.7:6381") else { panic!() };
         assert_eq!(
             &*text,
-            "its cluster has this lock, in slot 3999, on 10.0.0.7:6381: give that node"
+            "its cluster has this lock, in slot 3999, on 10.0.0.7:6381: write redis+cluster://"
         );
         assert_eq!(error_vote("MOVED"), Vote::Refused("MOVED".into()));
         let refusal = Refusal::BadTtl { given: b"90000000".to_vec(), max: Millis::new(86_400_000) };

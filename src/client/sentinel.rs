@@ -19,7 +19,7 @@ use tokio::time::{sleep, timeout};
 use tokio_rustls::rustls;
 
 use super::connect::{Address, Login, Stream, exchange_by};
-use super::inbox::NoReply;
+use super::inbox::{NoReply, most_telling};
 use super::node_url::{Location, NodeUrl};
 use super::packet::Packet;
 use crate::wire::code;
@@ -27,6 +27,8 @@ use crate::wire::resp::{Reader, Reply};
 
 /// What a Sentinel publishes when a group has another master.
 const SWITCHED: &[u8] = b"+switch-master";
+/// What is said where no Sentinel answers.
+const SILENCE: &str = "no Sentinel answers";
 /// When most Sentinels have answered, the others have this long to know of something newer.
 const STRAGGLERS: Duration = Duration::from_millis(100);
 
@@ -148,7 +150,7 @@ impl WatchedGroup {
                 patience_left.as_mut().reset(ends_at);
             }
         }
-        if told.is_empty() { Err(most_telling(failures)) } else { Ok(told) }
+        if told.is_empty() { Err(most_telling(failures, SILENCE)) } else { Ok(told) }
     }
 
     /// What one Sentinel says; nothing if it does not know the group.
@@ -230,23 +232,6 @@ fn in_words(sentinel: &Address, failure: NoReply) -> NoReply {
         failure => failure,
     };
     failure.at(format_args!("Sentinel {}", sentinel.name()))
-}
-
-/// Of several reasons the one that somebody has to do something about; of silence all.
-fn most_telling(failures: Vec<NoReply>) -> NoReply {
-    let (mut silent, mut rest) = (Vec::new(), Vec::new());
-    for failure in failures {
-        match failure {
-            NoReply::Unreachable(text) => silent.push(text),
-            failure => rest.push(failure),
-        }
-    }
-    let is_refused = |failure: &NoReply| matches!(failure, NoReply::Refused(_));
-    let at = rest.iter().position(is_refused).unwrap_or(0);
-    if rest.is_empty() {
-        return NoReply::Unreachable(format!("no Sentinel answers: {}", silent.join("; ")).into());
-    }
-    rest.swap_remove(at)
 }
 
 impl SwitchWatch {
@@ -333,9 +318,9 @@ mod tests {
     fn what_somebody_has_to_mend_is_told_before_silence() {
         let silent = |text: &str| NoReply::Unreachable(text.into());
         let refused = NoReply::Refused("x".into());
-        let both = most_telling(vec![silent("a"), refused.clone(), silent("b")]);
+        let both = most_telling(vec![silent("a"), refused.clone(), silent("b")], SILENCE);
         assert_eq!(both, refused);
-        let all = most_telling(vec![silent("a"), silent("b")]);
+        let all = most_telling(vec![silent("a"), silent("b")], SILENCE);
         assert_eq!(all, silent("no Sentinel answers: a; b"));
     }
 

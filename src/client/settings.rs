@@ -83,6 +83,9 @@ impl LockerBuilder {
     /// the Sentinels are reached over TLS; certificates then have to name what the Sentinels
     /// announce. A port that is left out is 26379. However many servers there are in the group, it
     /// is one node with one vote.
+    ///
+    /// So is a Redis Cluster: `redis+cluster://user:password@h1:7000,h2:7000`, by some of its
+    /// servers. Each lock is at the master of its slot, wherever that moves.
     #[must_use]
     pub fn node(mut self, url: impl Into<String>) -> Self {
         self.nodes.push(url.into());

@@ -11,6 +11,7 @@ use std::time::Duration;
 
 use futures_util::future::join_all;
 
+use super::asking::AskedServer;
 use super::locker::Locker;
 use super::packet::Packet;
 use super::printable::Named;
@@ -62,8 +63,9 @@ impl fmt::Debug for Survey {
 pub struct NodeSurvey {
     /// The node.
     pub node: Arc<str>,
-    /// Where the master is at present, if the node is the master of a group under Sentinel.
-    pub master: Option<Arc<str>>,
+    /// Where the master is at present, if the node is the master of a group under Sentinel; all
+    /// masters of a Cluster. Empty for a server by itself.
+    pub masters: Vec<Arc<str>>,
     /// What it says, or its vote if it does not.
     pub status: Result<NodeStatus, Vote>,
 }
@@ -99,6 +101,24 @@ impl NodeStatus {
         // An older module does not say.
         let says_no = self.fields.number(NodeField::Granting) == Some(0);
         self.is_master && self.quarantine_left.is_none() && !says_no
+    }
+
+    /// What the servers of one node say together: it grants if all of them do.
+    ///
+    /// # Errors
+    /// What the first one says that does not tell.
+    fn together(statuses: Vec<Result<NodeStatus, Vote>>) -> Result<NodeStatus, Vote> {
+        let mut statuses = statuses.into_iter();
+        let mut all = statuses.next().unwrap_or(Err(Vote::TimedOut))?;
+        for status in statuses {
+            let status = status?;
+            all.is_master &= status.is_master;
+            all.master = all.master.or(status.master);
+            all.quarantine_left = all.quarantine_left.max(status.quarantine_left);
+            all.highest_fence = all.highest_fence.max(status.highest_fence);
+            all.fields = all.fields.with(&status.fields);
+        }
+        Ok(all)
     }
 }
 
@@ -236,8 +256,8 @@ impl Locker {
                 lock.nodes.resize(names.len(), None);
                 lock.nodes[index] = Some(info);
             }
-            let master = self.core().world.master(index);
-            survey.nodes.push(NodeSurvey { node: Arc::clone(node), master, status });
+            let masters = self.core().world.masters(index);
+            survey.nodes.push(NodeSurvey { node: Arc::clone(node), masters, status });
         }
         if let Some(name) = survey.locks.keys().nth(locks_max).cloned() {
             drop(survey.locks.split_off(&name));
@@ -269,31 +289,58 @@ impl Locker {
         }
         let is_missing = |lock: &LockSurvey| lock.nodes[node].is_none();
         let names = survey.locks.iter().filter(|(_, lock)| is_missing(lock));
-        let names: Vec<&Vec<u8>> = names.map(|(name, _)| name).collect();
-        for names in names.chunks(ASKED_AT_ONCE) {
-            let asks: Vec<Packet> = names.iter().map(|name| Packet::info(name)).collect();
-            // A node that is silent now has nothing to add.
-            let Ok(replies) = self.ask(node, &asks).await else { return found };
-            for (name, reply) in names.iter().zip(replies) {
-                if let Ok(info) = lock_info(&reply)
-                    && info.state != LockState::Free
-                {
-                    found.push(((*name).clone(), info));
+        let mut by_spot: BTreeMap<AskedServer, Vec<&Vec<u8>>> = BTreeMap::new();
+        for (name, _) in names {
+            let spot = AskedServer { node, master: self.core().world.master_of(node, name) };
+            by_spot.entry(spot).or_default().push(name);
+        }
+        for (spot, names) in by_spot {
+            for names in names.chunks(ASKED_AT_ONCE) {
+                let asks: Vec<Packet> = names.iter().map(|name| Packet::info(name)).collect();
+                // A server that is silent now has nothing to add.
+                let Ok(replies) = self.ask(&spot, &asks).await else { break };
+                for (name, reply) in names.iter().zip(replies) {
+                    if let Ok(info) = lock_info(&reply)
+                        && info.state != LockState::Free
+                    {
+                        found.push(((*name).clone(), info));
+                    }
                 }
             }
         }
         found
     }
 
+    /// What a node says: of a Cluster, what all masters say together.
     async fn survey_node(
         &self,
         node: usize,
         locks_max: usize,
         with_free: bool,
     ) -> (Result<NodeStatus, Vote>, Locks) {
+        let spots = match self.spots(node).await {
+            Ok(spots) => spots,
+            Err(vote) => return (Err(vote), Locks::default()),
+        };
+        let asked = spots.iter().map(|spot| self.survey_spot(spot, locks_max, with_free));
+        let answers = join_all(asked).await;
+        let (mut statuses, mut locks) = (Vec::new(), Locks::default());
+        for (status, found) in answers {
+            statuses.push(status);
+            locks.add(found);
+        }
+        (NodeStatus::together(statuses), locks)
+    }
+
+    async fn survey_spot(
+        &self,
+        spot: &AskedServer,
+        locks_max: usize,
+        with_free: bool,
+    ) -> (Result<NodeStatus, Vote>, Locks) {
         let asked_at = self.core().world.now();
         let info = Packet::new(&[b"INFO", node_info::SECTION.as_bytes(), b"replication"]);
-        let replies = self.ask(node, &[info]).await;
+        let replies = self.ask(spot, &[info]).await;
         let status = replies.and_then(|replies| status(replies.first()));
         let Ok(found) = &status else { return (status, Locks::default()) };
         let count = found.fields.number(NodeField::Locks).unwrap_or(0);
@@ -307,7 +354,7 @@ impl Locker {
             true => Wanted::All(count),
             false => Wanted::Busy(Counted { held, waiters, asked_at }),
         };
-        match self.search(node, locks_max, wanted).await {
+        match self.search(spot, locks_max, wanted).await {
             Ok(locks) => (status, locks),
             Err(vote) => (Err(vote), Locks::default()),
         }
@@ -329,7 +376,7 @@ impl Locker {
 
     async fn force_release_on(&self, node: usize, name: &[u8]) -> Vote {
         let reply = |replies: Vec<Reply>| replies.into_iter().next().unwrap_or(Reply::Nil);
-        let found = match self.ask(node, &[Packet::info(name)]).await {
+        let found = match self.ask(&AskedServer::from(node), &[Packet::info(name)]).await {
             Ok(replies) => lock_info(&reply(replies)),
             Err(vote) => return vote,
         };
@@ -338,7 +385,7 @@ impl Locker {
             Ok(_) => return Vote::NotHeld,
             Err(vote) => return vote,
         }
-        match self.ask(node, &[Packet::new(&[b"DEL", name])]).await.map(reply) {
+        match self.ask(&AskedServer::from(node), &[Packet::new(&[b"DEL", name])]).await.map(reply) {
             Ok(Reply::Integer(1)) => Vote::Confirmed,
             Ok(Reply::Integer(0)) => Vote::NotHeld,
             Ok(Reply::Error(text)) => error_vote(&text),
@@ -382,7 +429,7 @@ mod tests {
     fn survey(fences: &[Option<u64>]) -> Survey {
         let node = |fence: &Option<u64>| NodeSurvey {
             node: Arc::from("n"),
-            master: None,
+            masters: Vec::new(),
             status: fence.ok_or(Vote::TimedOut).map(|fence| NodeStatus {
                 is_master: true,
                 highest_fence: Fence::new(fence).unwrap(),

@@ -16,8 +16,9 @@ use futures_util::future::{BoxFuture, Either};
 
 use super::destination::Destination;
 use super::inbox::ReplyTo;
-use super::link::Links;
+use super::links::Links;
 use super::packet::Packet;
+use super::slot_links::Spawn;
 use super::wakes::Wakes;
 use crate::engine::{Instant, Millis, UnixTime};
 
@@ -92,7 +93,9 @@ impl Network {
     ) -> Network {
         let channel = format!("{CHANNEL_PREFIX}{:032x}", rand::random::<u128>());
         let spawn = |driving| drop(runtime.spawn(driving));
-        let links = Links::start(nodes, channel.as_bytes(), patience, spawn);
+        let later = runtime.clone();
+        let later: Spawn = Arc::new(move |driving| drop(later.spawn(driving)));
+        let links = Links::start(nodes, channel.as_bytes(), patience, spawn, Some(later));
         Network { links, runtime }
     }
 }
@@ -165,11 +168,36 @@ impl AnyWorld {
         }
     }
 
-    /// Where the master of the node's group is at present, if it is the master of a group.
-    pub(super) fn master(&self, node: usize) -> Option<Arc<str>> {
+    /// Where the master of the node's group is at present, if it is the master of a group; all
+    /// masters of a Cluster.
+    pub(super) fn masters(&self, node: usize) -> Vec<Arc<str>> {
         match self {
-            AnyWorld::Network(network) => network.links.master(node),
+            AnyWorld::Network(network) => network.links.masters(node),
+            AnyWorld::Own(_) => Vec::new(),
+        }
+    }
+
+    /// Whether the node is a Cluster.
+    pub(super) fn is_cluster(&self, node: usize) -> bool {
+        match self {
+            AnyWorld::Network(network) => network.links.is_cluster(node),
+            AnyWorld::Own(_) => false,
+        }
+    }
+
+    /// The master of a Cluster that has this lock, if it is known.
+    pub(super) fn master_of(&self, node: usize, name: &[u8]) -> Option<Arc<str>> {
+        match self {
+            AnyWorld::Network(network) => network.links.master_of(node, name),
             AnyWorld::Own(_) => None,
+        }
+    }
+
+    /// Sends `packet` to one master of a Cluster.
+    pub(super) fn send_to(&self, to: (usize, &str), packet: &Packet, reply_to: ReplyTo) {
+        match self {
+            AnyWorld::Network(network) => network.links.send_to(to, packet, reply_to),
+            AnyWorld::Own(world) => world.send(to.0, packet, Some(reply_to)),
         }
     }
 

@@ -157,6 +157,8 @@ pub const MOVED: Code = code(
     "the node's cluster has the lock's slot on another master",
     "no; use that master, which the text names",
 );
+pub(crate) const CLUSTERDOWN: Code =
+    code("CLUSTERDOWN", Meaning::Later, "the node's cluster is not complete", "when it is");
 pub(crate) const TRYAGAIN: Code =
     code("TRYAGAIN", Meaning::Later, "the lock's slot is moving", "soon");
 pub(crate) const UNBLOCKED: Code =
@@ -174,7 +176,7 @@ pub const SERVER: [Code; 15] = [
     code("BUSY", Meaning::Later, "a script has been running for too long", "when it has ended"),
     READONLY,
     code("MASTERDOWN", Meaning::Later, "a replica has lost its master", "when it has one again"),
-    code("CLUSTERDOWN", Meaning::Later, "the node's cluster is not complete", "when it is"),
+    CLUSTERDOWN,
     TRYAGAIN,
     MOVED,
     UNBLOCKED,

@@ -132,6 +132,39 @@ impl NodeFields {
         NodeFields(pairs.map(|(name, value)| (name.to_owned(), value.to_owned())).collect())
     }
 
+    /// The same with those of another server of one node: counts are added, and what is none is
+    /// that of the server which is worse off.
+    pub fn with(&self, other: &NodeFields) -> NodeFields {
+        let mut all = BTreeMap::new();
+        for field in NodeField::ALL {
+            let numbers = self.number(*field).zip(other.number(*field));
+            let value = match (field, numbers) {
+                (NodeField::Granting, Some((one, two))) => one.min(two).to_string(),
+                (
+                    NodeField::Floor
+                    | NodeField::HighestFence
+                    | NodeField::QuarantineLeft
+                    | NodeField::OldestWaiter,
+                    Some((one, two)),
+                ) => one.max(two).to_string(),
+                (NodeField::State, None) => {
+                    let states = [self.text(*field), other.text(*field)].into_iter().flatten();
+                    let Some(worse) = states.max_by_key(|state| *state != GRANTS) else { continue };
+                    worse.to_owned()
+                }
+                (NodeField::Version, None) => match self.text(*field) {
+                    Some(version) => version.to_owned(),
+                    None => continue,
+                },
+                (_, Some((one, two))) => one.saturating_add(two).to_string(),
+                // Distributions cannot be read back.
+                (_, None) => continue,
+            };
+            all.insert(field.name().to_owned(), value);
+        }
+        NodeFields(all)
+    }
+
     /// Whether there are no fields: the module is not loaded.
     pub fn is_empty(&self) -> bool {
         self.0.is_empty()

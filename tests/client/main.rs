@@ -6,6 +6,7 @@ mod common;
 mod acquire;
 mod arguments;
 mod cli;
+mod cluster;
 mod faults;
 mod fences;
 mod hostile;

@@ -1,6 +1,7 @@
 //! A master under Sentinel as one node: it is found, followed when it is another, and told of.
 
 use std::io::{BufRead, BufReader};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use lockmod::client::{AcquireError, BuildError, Locker, LockerBuilder, Vote};
@@ -52,7 +53,7 @@ async fn the_master_is_found_and_followed_when_it_is_killed() {
     guard.release().await.unwrap();
     let survey = locker.survey(10).await;
     let place = |server: &Server| format!("127.0.0.1:{}", server.port());
-    assert_eq!(survey.nodes[0].master.as_deref(), Some(&*place(&group.servers[0])));
+    assert_eq!(survey.nodes[0].masters, [Arc::<str>::from(place(&group.servers[0]))]);
     let name = format!("127.0.0.1:{}/{GROUP}", group.sentinels[0].port());
     assert_eq!(&*survey.nodes[0].node, name);
     group.servers[0].kill();
@@ -61,7 +62,7 @@ async fn the_master_is_found_and_followed_when_it_is_killed() {
     let master = group.wait_for_another_than(0);
     assert!(is_held(&group.servers[master], "a"));
     let survey = locker.survey(10).await;
-    assert_eq!(survey.nodes[0].master.as_deref(), Some(&*place(&group.servers[master])));
+    assert_eq!(survey.nodes[0].masters, [Arc::<str>::from(place(&group.servers[master]))]);
     guard.release().await.unwrap();
 }
 

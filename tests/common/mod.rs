@@ -33,6 +33,7 @@
 #![allow(unreachable_pub, reason = "each test binary has the harness as a private module")]
 
 mod clock;
+mod cluster;
 mod disk;
 mod places;
 mod ports;
@@ -50,6 +51,7 @@ use std::path::Path;
 use std::time::{Duration, Instant};
 
 pub use clock::{set_offset, wall_clock_env};
+pub use cluster::Cluster;
 pub use places::{ServerVersion, module_path, server_binary, server_version};
 pub use ports::Port;
 pub use process::spawn;

@@ -221,7 +221,7 @@ mod tests {
     use crate::engine::Fence;
 
     fn node(name: &str, status: Result<NodeStatus, Vote>) -> NodeSurvey {
-        NodeSurvey { node: Arc::from(name), master: None, status }
+        NodeSurvey { node: Arc::from(name), masters: Vec::new(), status }
     }
 
     fn status(highest_fence: u64, quarantine_left: Option<Duration>) -> NodeStatus {

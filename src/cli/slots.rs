@@ -1,0 +1,68 @@
+//! Makes local servers the masters of one Redis Cluster.
+
+use std::net::Ipv4Addr;
+use std::time::Duration;
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::TcpStream;
+use tokio::time::{Instant, sleep};
+
+use super::failure::Failure;
+use crate::wire::resp::{Reader, Reply, pack};
+
+/// How many slots there are.
+const SLOTS: usize = 16_384;
+/// How long they may take to agree.
+const AGREE_MAX: Duration = Duration::from_secs(30);
+/// How often they are asked.
+const ASK_EVERY: Duration = Duration::from_millis(50);
+
+/// Gives each of the servers, by port and bus port, its share of the slots, and waits until all
+/// know them.
+pub(super) async fn share_out(servers: &[(u16, u16)]) -> Result<(), Failure> {
+    let count = servers.len();
+    for (index, (port, _)) in servers.iter().enumerate() {
+        let (first, end) = (SLOTS * index / count, SLOTS * (index + 1) / count);
+        tell(*port, &format!("CLUSTER ADDSLOTSRANGE {first} {}", end - 1)).await?;
+        // Two with the same epoch would have to settle it between them.
+        tell(*port, &format!("CLUSTER SET-CONFIG-EPOCH {}", index + 1)).await?;
+    }
+    let first = servers.first().map_or(0, |(port, _)| *port);
+    for (port, bus) in &servers[1..] {
+        tell(first, &format!("CLUSTER MEET 127.0.0.1 {port} {bus}")).await?;
+    }
+    let deadline = Instant::now() + AGREE_MAX;
+    for (port, _) in servers {
+        while !tell(*port, "CLUSTER INFO").await?.contains("cluster_state:ok") {
+            if Instant::now() >= deadline {
+                let text = format!("the Cluster of 127.0.0.1:{port} does not come about");
+                return Err(Failure::new(Failure::FAILED, text));
+            }
+            sleep(ASK_EVERY).await;
+        }
+    }
+    Ok(())
+}
+
+/// Sends one command, and returns what it says.
+async fn tell(port: u16, command: &str) -> Result<String, Failure> {
+    let args: Vec<&[u8]> = command.split(' ').map(str::as_bytes).collect();
+    let mut stream = TcpStream::connect((Ipv4Addr::LOCALHOST, port)).await?;
+    stream.write_all(&pack(&args)).await?;
+    let mut reader = Reader::default();
+    let failed = |said: &str| {
+        let text = format!("127.0.0.1:{port} refuses {command}: {said}");
+        Failure::new(Failure::FAILED, text)
+    };
+    loop {
+        let mut chunk = [0; 4096];
+        let length = stream.read(&mut chunk).await?;
+        reader.take(&chunk[..length]);
+        match reader.next_reply().map_err(|garbage| failed(garbage.0))? {
+            Some(Reply::Error(text)) => return Err(failed(&text)),
+            Some(Reply::Text(text)) => return Ok(String::from_utf8_lossy(&text).into_owned()),
+            Some(_) => return Ok(String::new()),
+            None if length == 0 => return Err(failed("no answer")),
+            None => {}
+        }
+    }
+}

@@ -1,0 +1,69 @@
+//! Asking servers one by one: for surveys and listings, which are no votes.
+
+use std::sync::Arc;
+
+use super::inbox::Inbox;
+use super::locker::Locker;
+use super::packet::Packet;
+use super::vote::Vote;
+use crate::wire::resp::Reply;
+
+/// A server that is asked: a node's only one, or one master of a Cluster.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) struct AskedServer {
+    pub(super) node: usize,
+    pub(super) master: Option<Arc<str>>,
+}
+
+impl From<usize> for AskedServer {
+    fn from(node: usize) -> AskedServer {
+        AskedServer { node, master: None }
+    }
+}
+
+impl Locker {
+    /// The server that is a node; of a Cluster all masters.
+    pub(super) async fn spots(&self, node: usize) -> Result<Vec<AskedServer>, Vote> {
+        let world = &self.core().world;
+        if !world.is_cluster(node) {
+            return Ok(vec![AskedServer::from(node)]);
+        }
+        let mut unknown = None;
+        if world.masters(node).is_empty() {
+            // Answered as soon as the masters are known, or cannot be.
+            let ping = Packet::new(&[b"PING"]);
+            unknown = self.ask(&AskedServer::from(node), &[ping]).await.err();
+        }
+        let masters = world.masters(node);
+        if masters.is_empty() {
+            return Err(unknown.unwrap_or(Vote::TimedOut));
+        }
+        Ok(masters.into_iter().map(|master| AskedServer { node, master: Some(master) }).collect())
+    }
+
+    /// Sends commands to one server and reads all replies, in order.
+    pub(super) async fn ask(
+        &self,
+        spot: &AskedServer,
+        packets: &[Packet],
+    ) -> Result<Vec<Reply>, Vote> {
+        let core = self.core();
+        let inbox = Inbox::new(packets.len());
+        for packet in packets {
+            let node = spot.node;
+            match &spot.master {
+                Some(to) => core.world.send_to((node, to), packet, inbox.direct_reply_to(node)),
+                None => core.world.send(node, packet, Some(inbox.reply_to(node, 0))),
+            }
+        }
+        let mut replies = Vec::with_capacity(packets.len());
+        while replies.len() < packets.len() {
+            let timer = std::pin::pin!(core.world.sleep(core.settings.plan.timeout));
+            match inbox.next(timer).await {
+                Some(delivery) => replies.push(delivery.outcome.map_err(Vote::from)?),
+                None => return Err(Vote::TimedOut),
+            }
+        }
+        Ok(replies)
+    }
+}

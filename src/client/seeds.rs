@@ -1,0 +1,105 @@
+//! A node that is a Redis Cluster: where its masters are, as its servers say it.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio::time::timeout;
+use tokio_rustls::rustls;
+
+use super::connect::{Address, exchange_by};
+use super::inbox::{NoReply, most_telling};
+use super::node_url::{Location, NodeUrl};
+use super::packet::Packet;
+use super::slots::{SlotRange, read_slots};
+use crate::wire::resp::Reader;
+
+/// A Cluster, by some of its servers: whichever answers knows all others.
+#[derive(Debug, Clone)]
+pub(super) struct Seeds {
+    name: Arc<str>,
+    places: Vec<Location>,
+    is_tls: bool,
+    /// The login, and all else that does not depend on where a server is.
+    login: Address,
+}
+
+impl Seeds {
+    /// The Cluster that a URL names; `None` if it names something else.
+    pub(super) fn of(url: &NodeUrl) -> Option<Seeds> {
+        let Location::Cluster { seeds, is_tls } = &url.place else { return None };
+        let (name, places) = (url.place.to_string().into(), seeds.clone());
+        Some(Seeds { name, places, is_tls: *is_tls, login: Address::of(url.clone()) })
+    }
+
+    /// For people and reports.
+    pub(super) const fn name(&self) -> &Arc<str> {
+        &self.name
+    }
+
+    pub(super) const fn is_tls(&self) -> bool {
+        self.is_tls
+    }
+
+    /// How to encrypt connections.
+    pub(super) fn set_tls(&mut self, tls: &Arc<rustls::ClientConfig>) {
+        self.login.set_tls(Arc::clone(tls));
+    }
+
+    /// Listens to nothing.
+    pub(super) fn set_deaf(&mut self) {
+        self.login.set_deaf();
+    }
+
+    /// Whether both are the same Cluster, as far as can be seen.
+    pub(super) fn is_same_node(&self, other: &Seeds) -> bool {
+        let at = |seeds: &Seeds| -> Vec<Address> {
+            seeds.places.iter().map(|place| seeds.master_at(place.clone())).collect()
+        };
+        at(self).iter().any(|one| at(other).iter().any(|two| one.is_same_node(two)))
+    }
+
+    /// The master at this place.
+    pub(super) fn master_at(&self, place: Location) -> Address {
+        self.login.master_at(place)
+    }
+
+    /// A place that a server of the Cluster has named.
+    pub(super) fn place(&self, host: String, port: u16) -> Location {
+        Location::Tcp { host, port, is_tls: self.is_tls }
+    }
+
+    /// Which master has which slots: from the first that says it, of those who are `known` and of
+    /// the seeds. Each has `patience` to answer.
+    ///
+    /// # Errors
+    /// Why none has.
+    pub(super) async fn ask(
+        &self,
+        known: Vec<Location>,
+        patience: Duration,
+    ) -> Result<Vec<SlotRange>, NoReply> {
+        let new = self.places.iter().filter(|place| !known.contains(place)).cloned();
+        let places: Vec<Location> = known.iter().cloned().chain(new).collect();
+        let mut failures = Vec::new();
+        for place in places {
+            let asking = timeout(patience, self.ask_one(&place)).await;
+            match asking.unwrap_or_else(|_| Err(NoReply::Unreachable("no answer".into()))) {
+                Ok(ranges) => return Ok(ranges),
+                Err(failure) => failures.push(failure.at(&place)),
+            }
+        }
+        Err(most_telling(failures, "no node of the Cluster answers"))
+    }
+
+    async fn ask_one(&self, place: &Location) -> Result<Vec<SlotRange>, NoReply> {
+        let mut stream = self.master_at(place.clone()).enter().await?;
+        let command = Packet::new(&[b"CLUSTER", b"SLOTS"]);
+        let replies = exchange_by(&mut Reader::default(), &mut stream, &[command]).await?;
+        let mut ranges = read_slots(replies.first())?;
+        if let Location::Tcp { host, .. } = place {
+            let nameless = ranges.iter_mut().filter(|range| range.host.is_empty());
+            nameless.for_each(|range| range.host.clone_from(host));
+        }
+        Ok(ranges)
+    }
+}

@@ -1,0 +1,468 @@
+//! The connections to a Redis Cluster, which is one node: a link to each master, made when it is
+//! needed, and which of them has which slot.
+//!
+//! What a master does not carry out (`MOVED`, `ASK`) goes on to the one that it names. All routing
+//! is done under one lock, so that an acquire never travels behind its own release: once a release
+//! was sent to another master, an acquire that comes back is not sent on.
+//!
+//! While it is not known which master has a slot, commands wait as for a connection.
+
+use std::collections::{HashMap, VecDeque};
+use std::fmt;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::time::Duration;
+
+use futures_util::future::BoxFuture;
+use tokio::sync::Notify;
+use tokio::time::{Instant, sleep};
+
+use super::destination::Destination;
+use super::inbox::{NoReply, ReplyTo};
+use super::link::{Answering, Link, LinkSeat, Router, stall_of};
+use super::node_url::Location;
+use super::outbox::{CLAIMS_MIN, Item, LEAKED, Outbox};
+use super::packet::{AcquisitionId, Care, Packet};
+use super::seeds::Seeds;
+use super::slots::{SLOTS, SlotRange, name_in, redirection, slot_of};
+use super::wakes::Wakes;
+use crate::wire::code;
+
+/// How often a command is sent on at once. Then its slot is just moving, and the masters disagree.
+const HOPS_AT_ONCE: u8 = 2;
+/// How often it is sent on before its sender is told of it.
+const HOPS_MAX: u8 = 8;
+/// The base of the pauses in between, which double.
+const AGREE_MIN: Duration = Duration::from_millis(2);
+/// What the sender is told.
+const MOVING: &str = "its slot is moving";
+/// The slots are not asked for more often than this.
+const REFRESH_MIN: Duration = Duration::from_millis(50);
+/// The longest pause before they are asked for again, if nobody has told.
+const PAUSE_MAX: Duration = Duration::from_millis(500);
+
+/// Runs a task.
+pub(super) type Spawn = Arc<dyn Fn(BoxFuture<'static, ()>) + Send + Sync>;
+
+/// The links to a Cluster. Dropping it lets them finish what is in line.
+#[derive(Debug)]
+pub(super) struct SlotLinks(Arc<Routing>);
+
+struct Routing {
+    me: Weak<Routing>,
+    seeds: Seeds,
+    node: usize,
+    answering: Arc<Answering>,
+    wakes: Arc<Wakes>,
+    patience: Duration,
+    spawn: Spawn,
+    routes: Mutex<Routes>,
+    /// That the slots are out of date.
+    is_old: Arc<Notify>,
+    /// How many links are connected and hear the wakes.
+    hearing: AtomicUsize,
+}
+
+#[derive(Debug, Default)]
+struct Routes {
+    /// The place among `masters` of the one that has each slot. Empty while nothing is known.
+    slots: Vec<Option<usize>>,
+    masters: Vec<Master>,
+    /// What waits for the slots to be known.
+    parked: Outbox,
+    /// What was asked for and not taken back.
+    claims: HashMap<AcquisitionId, Claim>,
+    /// How many there were after the last look for leaked ones.
+    kept: usize,
+    /// How many commands were sent.
+    count: u64,
+}
+
+/// What was asked for with one token.
+#[derive(Debug)]
+struct Claim {
+    /// When it is forgotten.
+    until: Instant,
+    /// The number of the last release that put its ticket in line.
+    released: u64,
+}
+
+#[derive(Debug)]
+struct Master {
+    name: Arc<str>,
+    place: Location,
+    link: Option<Link>,
+}
+
+impl fmt::Debug for Routing {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Routing").field("seeds", &self.seeds).finish_non_exhaustive()
+    }
+}
+
+impl SlotLinks {
+    /// Begins to ask for the slots.
+    pub(super) fn start(
+        seeds: Seeds,
+        (node, answering): (usize, Arc<Answering>),
+        wakes: Arc<Wakes>,
+        patience: Duration,
+        spawn: Spawn,
+    ) -> SlotLinks {
+        let is_old = Arc::new(Notify::new());
+        let routing = Arc::new_cyclic(|me| Routing {
+            me: Weak::clone(me),
+            seeds,
+            node,
+            answering,
+            wakes,
+            patience,
+            spawn: Arc::clone(&spawn),
+            routes: Mutex::default(),
+            is_old: Arc::clone(&is_old),
+            hearing: AtomicUsize::new(0),
+        });
+        spawn(Box::pin(keep_fresh(Arc::downgrade(&routing), is_old)));
+        SlotLinks(routing)
+    }
+
+    /// Sends a command to the master of its lock, one that is about no lock to all masters.
+    pub(super) fn send(&self, packet: &Packet, reply_to: Option<ReplyTo>) {
+        let mut routes = self.0.routes();
+        match name_in(packet.bytes()) {
+            Some(name) => self.0.send_to_slot(&mut routes, slot_of(name), packet, reply_to),
+            None => self.0.send_everywhere(&mut routes, packet, reply_to),
+        }
+    }
+
+    /// Sends a command to this master.
+    pub(super) fn send_to(&self, master: &str, packet: &Packet, reply_to: ReplyTo) {
+        let mut routes = self.0.routes();
+        match routes.masters.iter().position(|known| *known.name == *master) {
+            Some(index) => self.0.link(&mut routes, index).send(packet, Some(reply_to)),
+            None => reply_to.deliver(Err(NoReply::Unreachable("it is no master any more".into()))),
+        }
+    }
+
+    /// The masters, as far as they are known.
+    pub(super) fn masters(&self) -> Vec<Arc<str>> {
+        self.0.routes().masters.iter().map(|master| Arc::clone(&master.name)).collect()
+    }
+
+    /// The master of this lock, if it is known.
+    pub(super) fn master_of(&self, name: &[u8]) -> Option<Arc<str>> {
+        let routes = self.0.routes();
+        let index = routes.index_of(slot_of(name))?;
+        Some(Arc::clone(&routes.masters[index].name))
+    }
+
+    /// Whether a release is still to be carried out by a master, for all that is known.
+    pub(super) fn owes(&self) -> bool {
+        let routes = self.0.routes();
+        let mut links = routes.masters.iter().filter_map(|master| master.link.as_ref());
+        routes.parked.owes() || links.any(|link| link.state().line().owes())
+    }
+}
+
+impl Drop for Routing {
+    fn drop(&mut self) {
+        self.is_old.notify_one();
+    }
+}
+
+impl Routes {
+    fn index_of(&self, slot: u16) -> Option<usize> {
+        self.slots.get(usize::from(slot)).copied().flatten()
+    }
+
+    fn master_at(&mut self, place: Location) -> usize {
+        let known = self.masters.iter().position(|master| master.place == place);
+        known.unwrap_or_else(|| {
+            let name = place.to_string().into();
+            self.masters.push(Master { name, place, link: None });
+            self.masters.len() - 1
+        })
+    }
+
+    /// Notes what a command is to an acquisition: whether it is owed, and its number.
+    fn note(&mut self, packet: &Packet) -> (bool, u64) {
+        self.count += 1;
+        let is_release = matches!(packet.care(), Care::UntilAnswered(_));
+        let Some(part) = packet.part() else { return (is_release, self.count) };
+        let is_owed = is_release && self.claims.contains_key(&part.claim);
+        match part.asks_for {
+            Some(length) => {
+                let now = Instant::now();
+                let until = now + length + length + LEAKED;
+                let claim = self.claims.entry(part.claim).or_insert(Claim { until, released: 0 });
+                claim.until = until;
+                if is_release {
+                    claim.released = self.count;
+                }
+                if self.claims.len() >= CLAIMS_MIN.max(self.kept * 2) {
+                    self.claims.retain(|_, claim| claim.until > now);
+                    self.kept = self.claims.len();
+                }
+            }
+            None => drop(self.claims.remove(&part.claim)),
+        }
+        (is_owed, self.count)
+    }
+
+    /// Whether a command that was sent with this number comes before the last release.
+    fn is_released_since(&self, claim: AcquisitionId, number: u64) -> bool {
+        self.claims.get(&claim).is_none_or(|claim| claim.released > number)
+    }
+
+    /// What may still be sent of a command that comes back: nothing that asks for something that
+    /// was released since, or it would travel behind the release.
+    fn left_of(&self, item: &Item) -> Remainder {
+        let part = item.packet.part().filter(|part| part.asks_for.is_some());
+        match part.is_some_and(|part| self.is_released_since(part.claim, item.number)) {
+            false => Remainder::All,
+            true if item.is_owed => Remainder::Release,
+            true => Remainder::Nothing,
+        }
+    }
+}
+
+/// What may still be sent of a command.
+enum Remainder {
+    All,
+    /// The release, without the place in line.
+    Release,
+    Nothing,
+}
+
+impl Routing {
+    fn routes(&self) -> MutexGuard<'_, Routes> {
+        // Nothing panics while the lock is held, so the routes are whole even if it is poisoned.
+        self.routes.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The link to a master, which is made now if there is none.
+    fn link<'r>(&self, routes: &'r mut Routes, index: usize) -> &'r Link {
+        let Master { place, link, .. } = &mut routes.masters[index];
+        link.get_or_insert_with(|| {
+            let destination = Destination::Server(self.seeds.master_at(place.clone()));
+            let seat = LinkSeat {
+                node: self.node,
+                place: self.answering.next_place(),
+                answering: Arc::clone(&self.answering),
+                wakes: Arc::clone(&self.wakes),
+                router: Some(Weak::clone(&self.me) as Weak<dyn Router>),
+            };
+            let (link, driving) = Link::new(destination, self.patience, seat);
+            (self.spawn)(Box::pin(driving));
+            link
+        })
+    }
+
+    fn send_to_slot(
+        &self,
+        routes: &mut Routes,
+        slot: u16,
+        packet: &Packet,
+        reply_to: Option<ReplyTo>,
+    ) {
+        if routes.slots.is_empty() {
+            return park(&mut routes.parked, packet, reply_to);
+        }
+        let Some(index) = routes.index_of(slot) else {
+            self.is_old.notify_one();
+            return reply_to.map_or((), |reply_to| reply_to.deliver(Err(nowhere(slot))));
+        };
+        let (is_owed, number) = routes.note(packet);
+        self.link(routes, index).state().take_as(packet, reply_to, (is_owed, number));
+    }
+
+    fn send_everywhere(&self, routes: &mut Routes, packet: &Packet, reply_to: Option<ReplyTo>) {
+        if routes.masters.is_empty() {
+            return park(&mut routes.parked, packet, reply_to);
+        }
+        let mut replies = reply_to.map(|reply_to| reply_to.split(routes.masters.len()));
+        for index in 0..routes.masters.len() {
+            let reply_to = replies.as_mut().and_then(Vec::pop);
+            self.link(routes, index).send(packet, reply_to);
+        }
+    }
+
+    /// Takes over what the Cluster says of its slots.
+    fn install(&self, ranges: Vec<SlotRange>) {
+        let mut routes = self.routes();
+        let mut fresh = Routes { slots: vec![None; usize::from(SLOTS)], ..Routes::default() };
+        for range in ranges {
+            let index = fresh.master_at(self.seeds.place(range.host, range.port));
+            let slots = usize::from(range.first)..=usize::from(range.last);
+            fresh.slots.get_mut(slots).into_iter().flatten().for_each(|slot| *slot = Some(index));
+        }
+        let old = std::mem::replace(&mut routes.masters, fresh.masters);
+        routes.slots = fresh.slots;
+        let mut gone = Vec::new();
+        for Master { place, link, .. } in old {
+            match routes.masters.iter_mut().find(|master| master.place == place) {
+                Some(master) => master.link = link,
+                None => gone.extend(link),
+            }
+        }
+        routes.parked.down = None;
+        for mut item in std::mem::take(&mut routes.parked.items) {
+            item.number = routes.note(&item.packet).1;
+            self.route(&mut routes, item);
+        }
+        // They finish what is in line; what they cannot, comes back. Not while the routes are
+        // locked.
+        drop(routes);
+        drop(gone);
+    }
+
+    /// The slots cannot be known at present.
+    fn fail(&self, failure: &NoReply) {
+        let mut routes = self.routes();
+        if routes.slots.is_empty() {
+            routes.parked.fail(failure);
+        }
+    }
+
+    /// Sends a command that was sent before to where its lock is now.
+    fn route(&self, routes: &mut Routes, item: Item) {
+        let Some(slot) = name_in(item.packet.bytes()).map(slot_of) else {
+            let (packet, mut item) = (item.packet.clone(), item);
+            return self.send_everywhere(routes, &packet, item.take_reply_to());
+        };
+        match routes.index_of(slot) {
+            Some(index) => self.send_rest(routes, index, item),
+            None => answer(item, nowhere(slot)),
+        }
+    }
+
+    /// Sends to a master what may still be sent of a command.
+    fn send_rest(&self, routes: &mut Routes, index: usize, item: Item) {
+        let item = match routes.left_of(&item) {
+            Remainder::All => item,
+            Remainder::Release => item.again(),
+            Remainder::Nothing => return answer(item, NoReply::Unavailable(MOVING.into())),
+        };
+        self.link(routes, index).state().accept(item);
+    }
+
+    /// Sends a command on to the master that another has named. The command, if it has not.
+    fn send_on(&self, mut item: Item, error: &str) -> Option<Item> {
+        let is_sent_on = !item.is_direct();
+        let Some(place) = redirection(error).filter(|_| is_sent_on) else { return Some(item) };
+        let mut routes = self.routes();
+        let index = routes.master_at(self.seeds.place(place.host, place.port));
+        if !place.is_ask {
+            if let Some(slot) = routes.slots.get_mut(usize::from(place.slot)) {
+                *slot = Some(index);
+            }
+            self.is_old.notify_one();
+        }
+        item.hops = item.hops.saturating_add(1);
+        if item.hops <= HOPS_AT_ONCE {
+            item.is_asking = place.is_ask;
+            self.send_rest(&mut routes, index, item);
+        } else if item.hops <= HOPS_MAX || item.is_owed {
+            self.send_later(item);
+        } else {
+            answer(item, NoReply::Unavailable(MOVING.into()));
+        }
+        None
+    }
+
+    /// Sends a command on when the masters may have agreed who has its slot.
+    fn send_later(&self, item: Item) {
+        let (me, exponent) = (Weak::clone(&self.me), u32::from(item.hops.min(HOPS_MAX)));
+        (self.spawn)(Box::pin(async move {
+            sleep(AGREE_MIN * 2_u32.pow(exponent)).await;
+            if let Some(routing) = me.upgrade() {
+                routing.adopt([item].into());
+            }
+        }));
+    }
+}
+
+impl Router for Routing {
+    fn redirect(&self, item: Item, error: &str) -> Option<Item> {
+        if code::word_of(error) == code::CLUSTERDOWN.word {
+            self.is_old.notify_one();
+        }
+        self.send_on(item, error)
+    }
+
+    fn adopt(&self, items: VecDeque<Item>) {
+        let mut routes = self.routes();
+        items.into_iter().for_each(|item| self.route(&mut routes, item));
+    }
+
+    fn lost(&self) {
+        self.is_old.notify_one();
+    }
+
+    fn connected(&self, hears: bool) {
+        self.hearing.fetch_add(usize::from(hears), Ordering::Relaxed);
+        self.wakes.connected(self.node, hears);
+    }
+
+    fn broken(&self, heard: bool) {
+        let before = self.hearing.fetch_sub(usize::from(heard), Ordering::Relaxed);
+        self.wakes.broken(self.node);
+        // Whoever stands in line at another master gets in line there again, which changes nothing.
+        if before > 1 {
+            self.wakes.connected(self.node, true);
+        }
+    }
+}
+
+/// Tells the sender of a command why it was not carried out.
+fn answer(mut item: Item, failure: NoReply) {
+    item.answer(Err(failure));
+}
+
+fn nowhere(slot: u16) -> NoReply {
+    NoReply::Unavailable(format!("no master of the Cluster has slot {slot}").into())
+}
+
+/// Puts a command aside until the slots are known.
+fn park(parked: &mut Outbox, packet: &Packet, reply_to: Option<ReplyTo>) {
+    if let Err(refused) = parked.take(packet, reply_to) {
+        let (failure, reply_to) = *refused;
+        if let Some(reply_to) = reply_to {
+            reply_to.deliver(Err(failure));
+        }
+    }
+}
+
+/// Asks for the slots at the start, and whenever they may be others.
+async fn keep_fresh(routing: Weak<Routing>, is_old: Arc<Notify>) {
+    let mut pause = REFRESH_MIN;
+    loop {
+        let Some(now) = routing.upgrade() else { return };
+        let (seeds, patience) = (now.seeds.clone(), stall_of(now.patience));
+        let mut known: Vec<Location> =
+            now.routes().masters.iter().map(|master| master.place.clone()).collect();
+        drop(now);
+        // One of them may be cut off and know nothing new.
+        if !known.is_empty() {
+            let first = rand::random_range(0..known.len());
+            known.rotate_left(first);
+        }
+        let told = seeds.ask(known, patience).await;
+        let Some(now) = routing.upgrade() else { return };
+        match told {
+            Ok(ranges) => {
+                now.install(ranges);
+                drop(now);
+                pause = REFRESH_MIN;
+                is_old.notified().await;
+                sleep(REFRESH_MIN).await;
+            }
+            Err(failure) => {
+                now.fail(&failure);
+                drop(now);
+                sleep(pause).await;
+                pause = PAUSE_MAX.min(pause * 2);
+            }
+        }
+    }
+}

@@ -1,0 +1,184 @@
+//! Which slot of a Cluster a lock is in, and what a Cluster says of its slots.
+//!
+//! A slot is the CRC16 of the name, or of the part of it between the first `{` and the next `}`
+//! (the hash tag), modulo 16384.
+
+use super::inbox::NoReply;
+use crate::wire::code;
+use crate::wire::resp::Reply;
+
+/// How many slots there are.
+pub(super) const SLOTS: u16 = 16_384;
+
+/// A range of slots, and `host` and port of the master that has them. An empty host is that of
+/// whoever was asked.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct SlotRange {
+    pub(super) first: u16,
+    pub(super) last: u16,
+    pub(super) host: String,
+    pub(super) port: u16,
+}
+
+/// Where a node of a Cluster sends a command that it does not carry out.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Redirection {
+    /// For this command only: the slot is on its way there.
+    pub(super) is_ask: bool,
+    pub(super) slot: u16,
+    pub(super) host: String,
+    pub(super) port: u16,
+}
+
+/// The slot of a lock.
+pub(super) fn slot_of(name: &[u8]) -> u16 {
+    let tag = name.iter().position(|byte| *byte == b'{').and_then(|open| {
+        let tag = &name[open + 1..];
+        let close = tag.iter().position(|byte| *byte == b'}')?;
+        (close > 0).then(|| &tag[..close])
+    });
+    crc16(tag.unwrap_or(name)) % SLOTS
+}
+
+/// CRC-16/XMODEM.
+fn crc16(bytes: &[u8]) -> u16 {
+    const POLYNOMIAL: u16 = 0x1021;
+    bytes.iter().fold(0, |crc, byte| {
+        (0..8).fold(crc ^ (u16::from(*byte) << 8), |crc: u16, _| match crc & 0x8000 {
+            0 => crc << 1,
+            _ => (crc << 1) ^ POLYNOMIAL,
+        })
+    })
+}
+
+/// The name of the lock that a packed command is about; `None` if it is about none.
+pub(super) fn name_in(command: &[u8]) -> Option<&[u8]> {
+    let mut rest = command;
+    let count = number_after(b'*', &mut rest)?;
+    let word = string(&mut rest)?;
+    let is_about_a_lock = word.starts_with(b"LOCK.") || word == b"DEL";
+    if count > 1 && is_about_a_lock { string(&mut rest) } else { None }
+}
+
+fn number_after(kind: u8, rest: &mut &[u8]) -> Option<usize> {
+    let line = rest.strip_prefix(&[kind])?;
+    let end = line.iter().position(|byte| *byte == b'\r')?;
+    *rest = line.get(end + 2..)?;
+    std::str::from_utf8(&line[..end]).ok()?.parse().ok()
+}
+
+fn string<'a>(rest: &mut &'a [u8]) -> Option<&'a [u8]> {
+    let length = number_after(b'$', rest)?;
+    let text = rest.get(..length)?;
+    *rest = rest.get(length + 2..)?;
+    Some(text)
+}
+
+/// Reads `MOVED slot host:port` and `ASK slot host:port`; `None` if an error is neither.
+pub(super) fn redirection(error: &str) -> Option<Redirection> {
+    let is_ask = match code::word_of(error) {
+        word if word == code::MOVED.word => false,
+        "ASK" => true,
+        _ => return None,
+    };
+    let mut words = error.split(' ').skip(1);
+    let slot = words.next()?.parse().ok().filter(|slot| *slot < SLOTS)?;
+    let (host, port) = words.next()?.rsplit_once(':')?;
+    Some(Redirection { is_ask, slot, host: host.to_owned(), port: port.parse().ok()? })
+}
+
+/// Reads the reply to CLUSTER SLOTS.
+///
+/// # Errors
+/// What it means, if it is none.
+pub(super) fn read_slots(reply: Option<&Reply>) -> Result<Vec<SlotRange>, NoReply> {
+    let ranges = match reply {
+        Some(Reply::List(ranges)) => ranges,
+        Some(Reply::Error(text)) if text.contains("cluster support disabled") => {
+            let text = "it is no node of a Cluster: write redis:// for a server by itself";
+            return Err(NoReply::Refused(text.into()));
+        }
+        Some(Reply::Error(text)) if code::meaning_of(text) == code::Meaning::Forbidden => {
+            return Err(NoReply::NoPermission(text.as_str().into()));
+        }
+        Some(Reply::Error(text)) => return Err(NoReply::Unavailable(text.as_str().into())),
+        _ => return Err(NoReply::Garbled("not what CLUSTER SLOTS answers".into())),
+    };
+    let read: Option<Vec<SlotRange>> = ranges.iter().map(read_range).collect();
+    let read = read.ok_or_else(|| NoReply::Garbled("not a range of slots".into()))?;
+    if read.is_empty() {
+        return Err(NoReply::Unavailable("its Cluster has no slots: is it complete?".into()));
+    }
+    Ok(read)
+}
+
+fn read_range(range: &Reply) -> Option<SlotRange> {
+    let Reply::List(parts) = range else { return None };
+    let [Reply::Integer(first), Reply::Integer(last), Reply::List(master), ..] = &parts[..] else {
+        return None;
+    };
+    let slot = |number: i64| u16::try_from(number).ok().filter(|slot| *slot < SLOTS);
+    let host = match master.first()? {
+        Reply::Text(host) => String::from_utf8_lossy(host).into_owned(),
+        _ => String::new(),
+    };
+    let Some(Reply::Integer(port)) = master.get(1) else { return None };
+    let port = u16::try_from(*port).ok()?;
+    // Unknown to the node.
+    let host = if host == "?" { String::new() } else { host };
+    Some(SlotRange { first: slot(*first)?, last: slot(*last)?, host, port })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::client::packet::Packet;
+    use proptest::prelude::*;
+
+    #[test]
+    fn a_name_has_the_slot_that_the_server_says() {
+        // By CLUSTER KEYSLOT.
+        for (name, slot) in [
+            ("", 0),
+            ("123456789", 12_739),
+            ("foo", 12_182),
+            ("{foo}bar", 12_182),
+            ("a{foo}{bar}", 12_182),
+            ("foo{}", slot_of(b"foo{}")),
+            ("{}foo", 9_500),
+        ] {
+            assert_eq!(slot_of(name.as_bytes()), slot, "{name}");
+        }
+        assert_ne!(slot_of(b"foo{}"), slot_of(b"foo"), "an empty tag is none");
+    }
+
+    #[test]
+    fn a_command_is_about_the_lock_that_it_names() {
+        let name_of = |args: &[&[u8]]| name_in(Packet::new(args).bytes()).map(<[u8]>::to_vec);
+        assert_eq!(name_of(&[b"LOCK.INFO", b"a\r\n"]), Some(b"a\r\n".to_vec()));
+        assert_eq!(name_of(&[b"DEL", b""]), Some(Vec::new()));
+        for other in [&[b"PING".as_slice()][..], &[b"LOCK.INFO"], &[b"INFO", b"lockmod"]] {
+            assert_eq!(name_of(other), None);
+        }
+    }
+
+    #[test]
+    fn redirections_are_read() {
+        let place = |is_ask| Redirection { is_ask, slot: 7, host: "::1".to_owned(), port: 7_000 };
+        assert_eq!(redirection("MOVED 7 ::1:7000"), Some(place(false)));
+        assert_eq!(redirection("ASK 7 ::1:7000"), Some(place(true)));
+        for other in ["MOVED", "MOVED 7", "MOVED 99999 h:1", "MOVED 7 h", "TRYAGAIN x", ""] {
+            assert_eq!(redirection(other), None, "{other}");
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn no_bytes_make_the_reading_panic(
+            bytes in proptest::collection::vec(any::<u8>(), 0..40),
+            text in ".{0,40}",
+        ) {
+            let _ = (name_in(&bytes), slot_of(&bytes), redirection(&format!("MOVED {text}")));
+        }
+    }
+}

@@ -1,0 +1,290 @@
+//! A Redis Cluster as one node: each lock is at the master of its slot, wherever that moves.
+
+use std::io::{BufRead, BufReader};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::time::{Duration, Instant};
+
+use lockmod::client::{AcquireError, BuildError, Locker, LockerBuilder, Vote};
+use rustix::process::Signal;
+
+use crate::cli::{lockmod, signal, start, text};
+use crate::common::{Builder, Cluster, PATIENCE, Server, module_path, server_binary, wait_for};
+use crate::{connected, info, is_held, leases, millis, nodes, until};
+
+fn server() -> Builder {
+    Server::builder().module_arg("max-ttl", 60_000)
+}
+
+fn builder(urls: &[String]) -> LockerBuilder {
+    Locker::builder().nodes(urls).ttl(Duration::from_secs(10))
+}
+
+fn locker(cluster: &Cluster) -> Locker {
+    builder(&[cluster.url()]).build().expect("the settings are good")
+}
+
+/// What the only node says to an acquisition that it cannot carry out.
+async fn refused(urls: &[String]) -> AcquireError {
+    let locker = builder(urls).build().expect("the settings are good");
+    let start = Instant::now();
+    loop {
+        let error = locker.try_acquire("a").await.expect_err("nobody grants");
+        // Until the connection has failed, the answer is only late.
+        if error.nodes().iter().all(|report| report.vote != Vote::TimedOut) {
+            return error;
+        }
+        assert!(start.elapsed() < PATIENCE, "{error}");
+    }
+}
+
+fn all_leases(cluster: &Cluster, name: &str) -> usize {
+    leases(&cluster.masters, name)
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn each_lock_is_at_the_master_of_its_slot_and_a_survey_finds_all() {
+    let cluster = Cluster::start(3, server);
+    let locker = locker(&cluster);
+    let mut guards = Vec::new();
+    let mut owners = [0; 3];
+    for number in 0..30 {
+        let name = format!("lock-{number}");
+        let guard = locker.acquire(&name).await.unwrap();
+        assert_eq!(guard.fence().get(), 1);
+        let owner = cluster.owner(&name);
+        assert!(is_held(&cluster.masters[owner], &name));
+        owners[owner] += 1;
+        guards.push(guard);
+    }
+    assert!(owners.iter().all(|count| *count > 0), "{owners:?}");
+    assert_eq!(cluster.owner("{tag}a"), cluster.owner("{tag}b"));
+    let survey = locker.survey(100).await;
+    assert_eq!((survey.locks.len(), survey.nodes.len(), survey.quorum), (30, 1, 1));
+    assert_eq!((survey.granting(), survey.nodes[0].masters.len()), (1, 3));
+    let listed = locker.list().await;
+    assert_eq!(listed[0].locks.as_ref().unwrap().len(), 30);
+    assert!(locker.try_acquire("lock-7").await.is_err());
+    let deleted = locker.force_release("lock-7").await;
+    assert_eq!(deleted[0].vote, Vote::Confirmed);
+    for (number, guard) in guards.into_iter().enumerate() {
+        assert_eq!(guard.release().await.is_ok(), number != 7);
+    }
+    connected(&locker).await;
+    assert!(locker.owing().is_empty());
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_lock_is_followed_when_its_slot_moves() {
+    let cluster = Cluster::start(2, server);
+    let (locker, other) = (locker(&cluster), locker(&cluster));
+    let guard = locker.acquire("res").await.unwrap();
+    assert!(other.try_acquire("res").await.is_err());
+    let from = cluster.owner("res");
+    let to = 1 - from;
+    let slot = cluster.begin_to_move("res", to);
+    // What is there stays there until it has moved, and what is new begins at the target.
+    guard.extend().await.unwrap();
+    assert!(is_held(&cluster.masters[from], "res"));
+    let new = other.acquire("{res}new").await.unwrap();
+    assert!(other.try_acquire("{res}new").await.is_err());
+    new.release().await.unwrap();
+    cluster.end_move(slot, from, to);
+    assert!(matches!(other.try_acquire("res").await, Err(AcquireError::Held(_))));
+    guard.extend().await.unwrap();
+    let fence = guard.fence();
+    guard.release().await.unwrap();
+    assert_eq!(all_leases(&cluster, "res"), 0);
+    let guard = other.acquire("res").await.unwrap();
+    assert!(guard.fence() > fence && is_held(&cluster.masters[to], "res"));
+    guard.release().await.unwrap();
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn whoever_waits_in_line_waits_on_where_the_slot_has_moved() {
+    let cluster = Cluster::start(2, server);
+    let (holder, other) = (locker(&cluster), locker(&cluster));
+    connected(&other).await;
+    let guard = holder.acquire("res").await.unwrap();
+    let waiting = other.acquire("res").ttl(Duration::from_secs(3)).wait(Duration::from_secs(60));
+    let waiting = tokio::spawn(waiting.into_future());
+    let in_line = |server: &Server| info(server, "res", "waiters") == Some(redis::Value::Int(1));
+    let from = cluster.owner("res");
+    until("it stands in line", || in_line(&cluster.masters[from])).await;
+    cluster.move_slot("res", 1 - from);
+    until("it stands in line there", || in_line(&cluster.masters[1 - from])).await;
+    let fence = guard.fence();
+    guard.release().await.unwrap();
+    let guard = waiting.await.unwrap().unwrap();
+    assert!(guard.fence() > fence && other.stats().attempts < 10, "{:?}", other.stats());
+    guard.release().await.unwrap();
+    assert_eq!(all_leases(&cluster, "res"), 0);
+}
+
+/// An acquire that was sent on could have travelled behind its own release.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn nothing_is_lost_or_left_behind_while_slots_move_to_and_fro() {
+    let cluster = Arc::new(Cluster::start(3, server));
+    let (is_over, turns) = (Arc::new(AtomicBool::new(false)), Arc::new(AtomicU64::new(0)));
+    let held = Arc::new(AtomicU64::new(0));
+    let workers: Vec<_> = (0..6)
+        .map(|number| {
+            let locker = locker(&cluster);
+            let (is_over, turns) = (Arc::clone(&is_over), Arc::clone(&turns));
+            let held = Arc::clone(&held);
+            tokio::spawn(async move {
+                while !is_over.load(Ordering::SeqCst) {
+                    // Some give up: what they have sent is taken back.
+                    let wait = if number % 2 == 0 { Duration::from_secs(30) } else { millis(2) };
+                    let Ok(guard) = locker.acquire("res").wait(wait).await else { continue };
+                    let before = held.swap(guard.fence().get(), Ordering::SeqCst);
+                    assert!(before < guard.fence().get(), "{before} and then {guard:?}");
+                    turns.fetch_add(1, Ordering::SeqCst);
+                    guard.release().await.expect("it was held");
+                }
+                locker.settle().await;
+                assert!(locker.owing().is_empty());
+            })
+        })
+        .collect();
+    let moving = Arc::clone(&cluster);
+    let moved = tokio::task::spawn_blocking(move || {
+        let start = Instant::now();
+        let mut count = 0;
+        while start.elapsed() < Duration::from_secs(5) {
+            moving.move_slot("res", (moving.owner("res") + 1) % 3);
+            count += 1;
+        }
+        count
+    });
+    let count = moved.await.unwrap();
+    let before = turns.load(Ordering::SeqCst);
+    until("it goes on", || turns.load(Ordering::SeqCst) > before + 10).await;
+    is_over.store(true, Ordering::SeqCst);
+    for worker in workers {
+        worker.await.unwrap();
+    }
+    println!("{count} moves, {} turns", turns.load(Ordering::SeqCst));
+    assert!(count > 5 && before > 20, "{count} moves, {before} turns");
+    until("nothing is left", || all_leases(&cluster, "res") == 0).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_replica_that_takes_over_is_found() {
+    let settings = || Server::builder().module_arg("max-ttl", 1_500);
+    let settings = || settings().config("cluster-node-timeout", 500);
+    let settings = || settings().config("cluster-replica-validity-factor", 0);
+    let mut cluster = Cluster::start(3, settings);
+    let replica = settings().in_cluster().start();
+    cluster.meet(&replica);
+    cluster.wait_until_ok(4);
+    let owner = cluster.owner("res");
+    let id: String = redis::from_redis_value(cluster.masters[owner].run("CLUSTER MYID").unwrap())
+        .expect("an id");
+    wait_for("the replica knows its master", || {
+        replica.run(&format!("CLUSTER REPLICATE {id}")).ok()
+    });
+    cluster.masters[owner].wait_for_replica(&replica);
+    until("all know it as a replica", || {
+        cluster.masters.iter().all(|master| {
+            let known = master.run("CLUSTER NODES").map(redis::from_redis_value::<String>);
+            known.is_ok_and(|known| known.is_ok_and(|known| known.contains(&format!("slave {id}"))))
+        })
+    })
+    .await;
+    let locker = builder(&[cluster.url()]).ttl(millis(1_500)).build().unwrap();
+    let guard = locker.acquire("res").await.unwrap();
+    let fence = guard.fence();
+    guard.release().await.unwrap();
+    cluster.masters[owner].kill();
+    let guard = locker.acquire("res").wait(Duration::from_secs(60)).await.unwrap();
+    assert!(guard.fence() > fence && is_held(&replica, "res"));
+    guard.release().await.unwrap();
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_cannot_be_a_cluster_is_refused_with_what_to_do() {
+    let mut cluster = Cluster::start(2, server);
+    let others = nodes(1);
+    let no_cluster = others[0].url().replace("redis:", "redis+cluster:");
+    let error = refused(&[no_cluster]).await;
+    assert!(error.to_string().contains("no node of a Cluster: write redis://"), "{error}");
+    assert!(matches!(error, AcquireError::Refused(_)), "{error}");
+    let seed = |index: usize| cluster.masters[index].url().replace("redis:", "redis+cluster:");
+    let twice = builder(&[cluster.url(), seed(1)]).allow_even_nodes().build();
+    assert!(matches!(twice, Err(BuildError::SameNode { .. })), "{twice:?}");
+    for other in [seed(1), cluster.masters[1].url()] {
+        let both = builder(&[seed(0), other]).allow_even_nodes().build().unwrap();
+        let same =
+            |vote: &Vote| matches!(vote, Vote::Unreachable(text) if text.contains("same server"));
+        let start = Instant::now();
+        while !both.settle().await.iter().any(|report| same(&report.vote)) {
+            assert!(start.elapsed() < PATIENCE, "both count");
+        }
+    }
+    cluster.masters.iter_mut().for_each(Server::kill);
+    let silent = refused(&[cluster.url()]).await.to_string();
+    assert!(silent.contains("no node of the Cluster answers: 127.0.0.1:"), "{silent}");
+}
+
+/// Beside two servers a Cluster is one vote of three.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_cluster_is_one_node_of_a_quorum() {
+    let cluster = Cluster::start(2, server);
+    let others = nodes(2);
+    let locker = builder(&[others[0].url(), cluster.url(), others[1].url()]).build().unwrap();
+    connected(&locker).await;
+    for number in 0..8 {
+        let name = format!("lock-{number}");
+        let guard = locker.acquire(&name).await.unwrap();
+        let held = || leases(&others, &name) + all_leases(&cluster, &name);
+        until("all have it", || held() == 3).await;
+        let survey = locker.survey(10).await;
+        assert_eq!(survey.locks[name.as_bytes()].held_count(), 3, "{name}");
+        guard.release().await.unwrap();
+    }
+}
+
+#[test]
+fn the_commands_take_a_cluster() {
+    let cluster = Cluster::start(3, server);
+    let url = cluster.url();
+    let succeeds = |args: &[&str]| {
+        let output = lockmod(&[], args).env("LOCKMOD_NODES", &url).output().unwrap();
+        assert!(output.status.success(), "{args:?}: {}", text(&output.stderr));
+        text(&output.stdout)
+    };
+    for name in ["a", "b", "c", "d", "e", "f"] {
+        let run = ["run", name, "--", "sh", "-c", "echo $LOCKMOD_FENCE"];
+        assert_eq!(succeeds(&run), "1\n");
+        succeeds(&["acquire", name, "--ttl", "10s", "--label", "ada"]);
+        assert_eq!(succeeds(&["fence", name]), "2\n");
+    }
+    let list = succeeds(&["list"]);
+    assert_eq!(list.matches("held, fence 2 by ada").count(), 6, "{list}");
+    let shown = succeeds(&["status"]);
+    let port = cluster.masters[0].port();
+    let node = format!("cluster:127.0.0.1:{port} at 3 masters  master  grants  6 ");
+    assert!(shown.contains(&node), "{shown}");
+    assert!(succeeds(&["status", "--json"]).contains("\"masters\":[\"127.0.0.1:"));
+}
+
+#[test]
+fn a_local_cluster_is_one_node() {
+    let folder = tempfile::tempdir().unwrap();
+    let mut command = lockmod(&[], &["nodes", "--cluster", "3", "--module"]);
+    command.arg(module_path()).arg("--server").arg(server_binary());
+    command.env("TMPDIR", folder.path());
+    let mut child = start(command);
+    let mut lines = BufReader::new(child.stdout.take().unwrap()).lines().map(Result::unwrap);
+    assert!(lines.next().unwrap().starts_with("a Cluster of 3 masters in "));
+    let export = lines.next().unwrap();
+    let url = export.strip_prefix("export LOCKMOD_NODES=").unwrap();
+    for name in ["a", "b", "c", "d"] {
+        let mut run = lockmod(&[], &["run", name, "--", "true"]);
+        assert!(run.env("LOCKMOD_NODES", url).status().unwrap().success());
+    }
+    signal(&child, Signal::TERM);
+    assert!(child.wait().unwrap().success());
+    assert_eq!(std::fs::read_dir(folder.path()).unwrap().count(), 0);
+}

@@ -1,0 +1,121 @@
+//! A Redis Cluster of a few masters.
+
+use redis::{FromRedisValue, Value, from_redis_value};
+
+use super::{Builder, Server, start_nodes, wait_for};
+
+/// Masters with about as many slots each.
+#[derive(Debug)]
+pub struct Cluster {
+    pub masters: Vec<Server>,
+}
+
+#[track_caller]
+fn told<T: FromRedisValue>(server: &Server, line: &str) -> T {
+    let reply = server.run(line).unwrap_or_else(|error| panic!("{line}: {error}"));
+    from_redis_value(reply).unwrap_or_else(|error| panic!("{line}: {error}"))
+}
+
+impl Cluster {
+    /// So many masters with these settings.
+    #[track_caller]
+    pub fn start(count: usize, builder: impl Fn() -> Builder + Sync) -> Cluster {
+        let masters = start_nodes(count, |_| builder().in_cluster());
+        for (index, master) in masters.iter().enumerate() {
+            let first = 16_384 * index / count;
+            let last = 16_384 * (index + 1) / count - 1;
+            master.run(&format!("CLUSTER ADDSLOTSRANGE {first} {last}")).expect("free slots");
+            master.run(&format!("CLUSTER SET-CONFIG-EPOCH {}", index + 1)).expect("no epoch yet");
+        }
+        let cluster = Cluster { masters };
+        cluster.masters[1..].iter().for_each(|master| cluster.meet(master));
+        cluster.wait_until_ok(count);
+        cluster
+    }
+
+    /// The first master gets to know another server.
+    pub fn meet(&self, server: &Server) {
+        let (port, bus) = (server.port(), server.bus_port());
+        self.masters[0].run(&format!("CLUSTER MEET 127.0.0.1 {port} {bus}")).expect("it obeys");
+    }
+
+    /// All masters know so many servers, and have all slots between them.
+    #[track_caller]
+    pub fn wait_until_ok(&self, known: usize) {
+        let known = format!("cluster_known_nodes:{known}\r");
+        wait_for("the masters know each other", || {
+            let is_ok = |master: &Server| {
+                let info: String = told(master, "CLUSTER INFO");
+                info.contains("cluster_state:ok") && info.contains(&known)
+            };
+            self.masters.iter().all(is_ok).then_some(())
+        });
+    }
+
+    /// The URL of the Cluster, by its first two masters.
+    pub fn url(&self) -> String {
+        let place = |master: &Server| format!("127.0.0.1:{}", master.port());
+        let places: Vec<String> = self.masters.iter().take(2).map(place).collect();
+        format!("redis+cluster://{}", places.join(","))
+    }
+
+    /// Which master has this lock, as all masters say it.
+    #[track_caller]
+    pub fn owner(&self, name: &str) -> usize {
+        wait_for("the masters agree who has the lock", || {
+            let place = |index: usize| format!("127.0.0.1:{}", self.masters[index].port());
+            let named = |(index, master): (usize, &Server)| match master
+                .run(&format!("LOCK.FENCE {name}"))
+            {
+                Ok(_) => Some(place(index)),
+                Err(error) => Some(error.detail()?.split(' ').next_back()?.to_owned()),
+            };
+            let all: Option<Vec<String>> = self.masters.iter().enumerate().map(named).collect();
+            let all = all.filter(|all| all.iter().all(|other| *other == all[0]))?;
+            (0..self.masters.len()).find(|index| place(*index) == all[0])
+        })
+    }
+
+    /// A slot's owner, and the owner's name for itself.
+    fn id(&self, index: usize) -> String {
+        told(&self.masters[index], "CLUSTER MYID")
+    }
+
+    /// The slot of a lock begins to move.
+    pub fn begin_to_move(&self, name: &str, to: usize) -> u16 {
+        let from = self.owner(name);
+        let slot: u16 = told(&self.masters[from], &format!("CLUSTER KEYSLOT {name}"));
+        let importing = format!("CLUSTER SETSLOT {slot} IMPORTING {}", self.id(from));
+        self.masters[to].run(&importing).expect("it imports");
+        let migrating = format!("CLUSTER SETSLOT {slot} MIGRATING {}", self.id(to));
+        self.masters[from].run(&migrating).expect("it migrates");
+        slot
+    }
+
+    /// The slot's keys go along, and then it is there.
+    pub fn end_move(&self, slot: u16, from: usize, to: usize) {
+        let (source, target) = (&self.masters[from], &self.masters[to]);
+        loop {
+            let keys: Vec<String> = told(source, &format!("CLUSTER GETKEYSINSLOT {slot} 100"));
+            if keys.is_empty() {
+                break;
+            }
+            for key in keys {
+                let line = format!("MIGRATE 127.0.0.1 {} {key} 0 10000", target.port());
+                let _: Value = told(source, &line);
+            }
+        }
+        let id = self.id(to);
+        for server in [target, source] {
+            let line = format!("CLUSTER SETSLOT {slot} NODE {id}");
+            server.run(&line).expect("the slot is moved");
+        }
+    }
+
+    /// Moves the slot of a lock, with all keys.
+    pub fn move_slot(&self, name: &str, to: usize) {
+        let from = self.owner(name);
+        let slot = self.begin_to_move(name, to);
+        self.end_move(slot, from, to);
+    }
+}
