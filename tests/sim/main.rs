@@ -471,11 +471,6 @@ fn clocks_that_differ_by_more_than_the_allowance_are_caught() {
 }
 
 #[test]
-fn a_server_that_votes_for_two_addresses_is_caught() {
-    must_be_caught("one server, two votes", stormy(Defect::HidesItsName), OVERLAP);
-}
-
-#[test]
 fn a_release_that_overtakes_its_acquire_is_caught() {
     let change = |setup| {
         let setup = stormy(Defect::None)(setup);

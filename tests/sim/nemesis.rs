@@ -120,11 +120,11 @@ impl Nemesis {
                 self.net.cut(way);
                 None
             }
-            66..69 => {
+            66..68 if self.setup.nodes > 1 => Some(self.mislead(node)),
+            66..70 => {
                 self.net.garble_next(way);
                 None
             }
-            69..70 => Some(self.mislead(node)),
             70..76 => {
                 net.change(|universe| universe.hung_until[node] = Instant::now() + length);
                 None

@@ -99,6 +99,34 @@ async fn duel(seed: u64, is_brought: bool, defect: Defect) -> Outcome {
     end(&stage).await
 }
 
+/// An address leads to the server of another one while somebody acquires a lock, and no longer when
+/// the next comes. The first one's third node is away.
+async fn mislead(seed: u64, defect: Defect) -> Outcome {
+    let mut random = StdRng::seed_from_u64(seed ^ 0x6d69_736c);
+    let (nodes, locks, uneven, timeouts_ms) = (3, 1, 0, [330; 3]);
+    let stage = Stage::new(Setup { nodes, locks, uneven, timeouts_ms, ..calm(seed, defect) });
+    let net = &stage.net;
+    let server = random.random_range(0..3);
+    let (address, away) = ((server + 1) % 3, (server + 2) % 3);
+    net.lead(address, server);
+    net.set_refuses((0, away), true);
+    let mut keep = |program| {
+        let ttl = millis(&mut random, 2_000, 5_000);
+        let keep = stage.client(program, 0).keep(ttl, Duration::from_secs(1));
+        stage.processes[program].spawn(keep)
+    };
+    let one = keep(0);
+    until(net, 300, |nodes| holds(&nodes[server])).await;
+    // So that all answers are there.
+    sleep(TICK * 50).await;
+    net.lead(address, address);
+    let other = keep(1);
+    for task in [one, other] {
+        task.await.expect("no task panics");
+    }
+    end(&stage).await
+}
+
 /// One node after another goes down, for longer than a lease or not, while others lock other names
 /// and one holds its lock.
 async fn roll(seed: u64, defect: Defect) -> Outcome {
@@ -302,6 +330,20 @@ fn a_lease_that_counts_where_it_was_brought_is_caught() {
     let scene = |seed| to_the_end(duel(seed, true, Defect::CountsRestored));
     must_be_caught_in("a restored lease counts", scene, OVERLAP);
     must_be_caught_in("a restored lease counts", scene, VOUCHES);
+}
+
+#[test]
+fn a_server_that_two_addresses_lead_to_has_one_vote() {
+    for seed in 0..SEEDS {
+        let outcome = to_the_end(mislead(seed, Defect::None));
+        assert_eq!(outcome.violations, [""; 0], "seed {seed}");
+    }
+}
+
+#[test]
+fn a_server_that_votes_for_two_addresses_is_caught() {
+    let scene = |seed| to_the_end(mislead(seed, Defect::HidesItsName));
+    must_be_caught_in("one server, two votes", scene, OVERLAP);
 }
 
 #[test]
