@@ -9,7 +9,7 @@ use lockmod::client::{AcquireError, BuildError, Locker, LockerBuilder, Vote};
 use rustix::process::Signal;
 
 use crate::cli::{lockmod, signal, start, text};
-use crate::common::{Builder, Cluster, PATIENCE, Server, module_path, server_binary, wait_for};
+use crate::common::{Builder, Cluster, PATIENCE, Server, module_path, server_binary};
 use crate::{connected, info, is_held, leases, millis, nodes, until};
 
 fn server() -> Builder {
@@ -175,30 +175,16 @@ async fn a_replica_that_takes_over_is_found() {
     let settings = || settings().config("cluster-node-timeout", 500);
     let settings = || settings().config("cluster-replica-validity-factor", 0);
     let mut cluster = Cluster::start(3, settings);
-    let replica = settings().in_cluster().start();
-    cluster.meet(&replica);
-    cluster.wait_until_ok(4);
+    let replicas = cluster.start_replicas(1, settings);
     let owner = cluster.owner("res");
-    let id: String = redis::from_redis_value(cluster.masters[owner].run("CLUSTER MYID").unwrap())
-        .expect("an id");
-    wait_for("the replica knows its master", || {
-        replica.run(&format!("CLUSTER REPLICATE {id}")).ok()
-    });
-    cluster.masters[owner].wait_for_replica(&replica);
-    until("all know it as a replica", || {
-        cluster.masters.iter().all(|master| {
-            let known = master.run("CLUSTER NODES").map(redis::from_redis_value::<String>);
-            known.is_ok_and(|known| known.is_ok_and(|known| known.contains(&format!("slave {id}"))))
-        })
-    })
-    .await;
+    let replica = &replicas[owner][0];
     let locker = builder(&[cluster.url()]).ttl(millis(1_500)).build().unwrap();
     let guard = locker.acquire("res").await.unwrap();
     let fence = guard.fence();
     guard.release().await.unwrap();
     cluster.masters[owner].kill();
     let guard = locker.acquire("res").wait(Duration::from_secs(60)).await.unwrap();
-    assert!(guard.fence() > fence && is_held(&replica, "res"));
+    assert!(guard.fence() > fence && is_held(replica, "res"));
     guard.release().await.unwrap();
 }
 

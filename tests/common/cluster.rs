@@ -39,6 +39,49 @@ impl Cluster {
         self.masters[0].run(&format!("CLUSTER MEET 127.0.0.1 {port} {bus}")).expect("it obeys");
     }
 
+    /// So many more servers with these settings follow each master: by master.
+    #[track_caller]
+    pub fn start_replicas(
+        &self,
+        each: usize,
+        builder: impl Fn() -> Builder + Sync,
+    ) -> Vec<Vec<Server>> {
+        let mut replicas = start_nodes(each * self.masters.len(), |_| builder().in_cluster());
+        replicas.iter().for_each(|replica| self.meet(replica));
+        self.wait_until_ok(self.masters.len() + replicas.len());
+        let of_master = |index: usize| -> Vec<Server> {
+            let of_one: Vec<_> = replicas.drain(..each).collect();
+            of_one.iter().for_each(|replica| self.follow(replica, index));
+            of_one
+        };
+        (0..self.masters.len()).map(of_master).collect()
+    }
+
+    /// This server, which all know, replicates one of the masters.
+    #[track_caller]
+    fn follow(&self, replica: &Server, index: usize) {
+        let id = self.id(index);
+        wait_for("the replica knows its master", || {
+            replica.run(&format!("CLUSTER REPLICATE {id}")).ok()
+        });
+        self.masters[index].wait_for_replica(replica);
+        let own: String = told(replica, "CLUSTER MYID");
+        let is_known = |master: &Server| {
+            let nodes: String = told(master, "CLUSTER NODES");
+            nodes
+                .lines()
+                .any(|line| line.starts_with(&own) && line.contains(&format!("slave {id}")))
+        };
+        wait_for("all know it as a replica", || self.masters.iter().all(is_known).then_some(()));
+    }
+
+    /// The beginning of names that are at this master.
+    pub fn tag_at(&self, index: usize) -> String {
+        let tags = (0..).map(|number| format!("{{{number}}}"));
+        let found = tags.into_iter().find(|tag| self.owner(tag) == index);
+        found.expect("each master has slots")
+    }
+
     /// All masters know so many servers, and have all slots between them.
     #[track_caller]
     pub fn wait_until_ok(&self, known: usize) {

@@ -5,9 +5,11 @@ mod common;
 
 mod authority;
 mod clock;
+mod cluster;
 mod crashes;
 mod disk;
 mod failover;
+mod failovers;
 mod files;
 mod moved;
 mod operations;
