@@ -23,7 +23,7 @@ impl From<usize> for AskedServer {
 
 impl Locker {
     /// The server that is a node; of a Cluster all masters.
-    pub(super) async fn spots(&self, node: usize) -> Result<Vec<AskedServer>, Vote> {
+    pub(super) async fn servers_of(&self, node: usize) -> Result<Vec<AskedServer>, Vote> {
         let world = &self.core().world;
         if !world.is_cluster(node) {
             return Ok(vec![AskedServer::from(node)]);
@@ -44,14 +44,14 @@ impl Locker {
     /// Sends commands to one server and reads all replies, in order.
     pub(super) async fn ask(
         &self,
-        spot: &AskedServer,
+        server: &AskedServer,
         packets: &[Packet],
     ) -> Result<Vec<Reply>, Vote> {
         let core = self.core();
         let inbox = Inbox::new(packets.len());
         for packet in packets {
-            let node = spot.node;
-            match &spot.master {
+            let node = server.node;
+            match &server.master {
                 Some(to) => core.world.send_to((node, to), packet, inbox.direct_reply_to(node)),
                 None => core.world.send(node, packet, Some(inbox.reply_to(node, 0))),
             }

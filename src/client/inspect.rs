@@ -200,9 +200,9 @@ impl Locker {
 
     async fn list_node(&self, node: usize) -> Result<Locks, Vote> {
         let mut locks = Locks::default();
-        for spot in self.spots(node).await? {
-            self.check_module(&spot).await?;
-            locks.add(self.search(&spot, LISTED_MAX, Wanted::All(u64::MAX)).await?);
+        for server in self.servers_of(node).await? {
+            self.check_module(&server).await?;
+            locks.add(self.search(&server, LISTED_MAX, Wanted::All(u64::MAX)).await?);
         }
         Ok(locks)
     }
@@ -212,8 +212,8 @@ impl Locker {
     ///
     /// Asked by a command that lacks its key. The server says so before it looks at access rules,
     /// so this needs no right, and no refusal comes into the log of them.
-    async fn check_module(&self, spot: &AskedServer) -> Result<(), Vote> {
-        match self.ask(spot, &[Packet::new(&[spec::INFO.as_bytes()])]).await?.pop() {
+    async fn check_module(&self, server: &AskedServer) -> Result<(), Vote> {
+        match self.ask(server, &[Packet::new(&[spec::INFO.as_bytes()])]).await?.pop() {
             Some(Reply::Error(text)) => match error_vote(&text) {
                 Vote::ModuleMissing => Err(Vote::ModuleMissing),
                 // That is what a node with the module answers.

@@ -21,10 +21,10 @@ use crate::wire::resp::Reply;
 const COMMANDS_MAX: usize = 1 << 16;
 /// What was asked is forgotten this long after the lease could have ended: only a lease that was
 /// leaked is neither renewed nor released for so long.
-pub(super) const LEAKED: Duration = Duration::from_secs(60);
+const LEAKED: Duration = Duration::from_secs(60);
 /// Leaked claims are looked for when there are twice as many as after the last look, and at least
 /// this many.
-pub(super) const CLAIMS_MIN: usize = 1 << 10;
+const CLAIMS_MIN: usize = 1 << 10;
 
 /// One command on its way.
 #[derive(Debug)]
@@ -242,34 +242,56 @@ impl Outbox {
     }
 }
 
-/// What was asked of the node and not taken back: until when it may matter.
+/// What was asked of the node and not taken back.
 #[derive(Debug, Default)]
-struct Outstanding {
-    until: HashMap<AcquisitionId, Instant>,
+pub(super) struct Outstanding {
+    claims: HashMap<AcquisitionId, AskedFor>,
     /// How many there were after the last look for leaked ones.
     kept: usize,
 }
 
+/// What was asked for with one token.
+#[derive(Debug)]
+struct AskedFor {
+    /// Until when it may matter.
+    until: Instant,
+    /// The number of the last release that put its ticket in line, where commands have numbers.
+    released: u64,
+}
+
 impl Outstanding {
-    fn has(&self, claim: AcquisitionId) -> bool {
-        self.until.contains_key(&claim)
+    pub(super) fn has(&self, claim: AcquisitionId) -> bool {
+        self.claims.contains_key(&claim)
+    }
+
+    /// A release with this number has put its ticket in line.
+    pub(super) fn released(&mut self, claim: AcquisitionId, number: u64) {
+        if let Some(asked) = self.claims.get_mut(&claim) {
+            asked.released = number;
+        }
+    }
+
+    /// Whether a command that was sent with this number comes before the last release.
+    pub(super) fn is_released_since(&self, claim: AcquisitionId, number: u64) -> bool {
+        self.claims.get(&claim).is_none_or(|asked| asked.released > number)
     }
 
     /// A command of this part has been taken.
-    fn note(&mut self, part: Option<Part>) {
+    pub(super) fn note(&mut self, part: Option<Part>) {
         let Some(Part { claim, asks_for }) = part else { return };
         let Some(length) = asks_for else { return self.forget(part) };
         let now = Instant::now();
-        self.until.insert(claim, now + length + length + LEAKED);
-        if self.until.len() >= CLAIMS_MIN.max(self.kept * 2) {
-            self.until.retain(|_, until| *until > now);
-            self.kept = self.until.len();
+        let until = now + length + length + LEAKED;
+        self.claims.entry(claim).or_insert(AskedFor { until, released: 0 }).until = until;
+        if self.claims.len() >= CLAIMS_MIN.max(self.kept * 2) {
+            self.claims.retain(|_, asked| asked.until > now);
+            self.kept = self.claims.len();
         }
     }
 
     fn forget(&mut self, part: Option<Part>) {
         if let Some(part) = part {
-            self.until.remove(&part.claim);
+            self.claims.remove(&part.claim);
         }
     }
 }
@@ -331,7 +353,7 @@ mod tests {
             assert!(outbox.take(&release(number), None).is_err());
         }
         assert!(outbox.items.is_empty() && !outbox.owes(), "the first was never sent");
-        assert_eq!(outbox.asked.until.len(), 0);
+        assert_eq!(outbox.asked.claims.len(), 0);
         // Nor where its release was in line behind it.
         let mut outbox = Outbox::default();
         assert!(outbox.take(&acquire(1), None).is_ok() && outbox.take(&release(1), None).is_ok());
@@ -385,7 +407,7 @@ mod tests {
             outbox.unanswered = 0;
             tokio::time::advance(Duration::from_millis(10)).await;
         }
-        let most = outbox.asked.until.len();
+        let most = outbox.asked.claims.len();
         assert!((6_000..20_000).contains(&most), "{most} of the last 62 seconds");
     }
 

@@ -9,7 +9,7 @@ use crate::wire::lock_info::{self, LockInfo};
 use crate::wire::outcome::{
     AcquireReply, ExtendReply, RaiseReply, ReleaseReply, Unread, read_fence,
 };
-use crate::wire::refusal;
+use crate::wire::refusal::{self, Redirected};
 use crate::wire::resp::Reply;
 
 /// What a node means by its reply to an ACQUIRE.
@@ -99,7 +99,7 @@ pub fn error_vote(text: &str) -> Vote {
 
 /// What to do about a refusal, where the node's own text speaks to programs only.
 fn in_words(text: &str) -> Option<String> {
-    if let Some((slot, place)) = refusal::read_moved(text) {
+    if let Some(Redirected { is_ask: false, slot, place }) = refusal::read_redirected(text) {
         return Some(format!(
             "its cluster has this lock, in slot {slot}, on {place}: write redis+cluster://"
         ));

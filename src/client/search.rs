@@ -117,7 +117,7 @@ impl Locker {
     /// The locks of a node that are wanted, but no more than `max`.
     pub(super) async fn search(
         &self,
-        spot: &AskedServer,
+        server: &AskedServer,
         max: usize,
         wanted: Wanted,
     ) -> Result<Locks, Vote> {
@@ -125,12 +125,12 @@ impl Locker {
         let mut cursor = b"0".to_vec();
         let mut new_at = self.core().world.now();
         while !wanted.is_met(&seen) {
-            let mut page = self.page(spot, &cursor).await?;
+            let mut page = self.page(server, &cursor).await?;
             // SCAN may count some of these twice, as all that have no name here.
             locks.unnamed += page.unnamed;
             seen.locks += page.unnamed;
             let names = std::mem::take(&mut page.names);
-            let told = self.told(spot, names).await?;
+            let told = self.told(server, names).await?;
             let now = self.core().world.now();
             for (name, info) in told {
                 // SCAN may repeat itself.
@@ -161,9 +161,9 @@ impl Locker {
         Ok(locks)
     }
 
-    async fn page(&self, spot: &AskedServer, cursor: &[u8]) -> Result<Page, Vote> {
+    async fn page(&self, server: &AskedServer, cursor: &[u8]) -> Result<Page, Vote> {
         let args: [&[u8]; 6] = [b"SCAN", cursor, b"COUNT", PAGE, b"TYPE", b"fencelock"];
-        let page = Page::read(self.ask(spot, &[Packet::new(&args)]).await?.pop())?;
+        let page = Page::read(self.ask(server, &[Packet::new(&args)]).await?.pop())?;
         let is_number = str::from_utf8(&page.next).is_ok_and(|next| next.parse::<u64>().is_ok());
         if !is_number || page.next == cursor && cursor != b"0" {
             let text = format!("its SCAN goes on at '{}'", page.next.escape_ascii());
@@ -175,11 +175,11 @@ impl Locker {
     /// What a node tells of these locks.
     async fn told(
         &self,
-        spot: &AskedServer,
+        server: &AskedServer,
         names: Vec<Vec<u8>>,
     ) -> Result<Vec<(Vec<u8>, LockInfo)>, Vote> {
         let asks: Vec<Packet> = names.iter().map(|name| Packet::info(name)).collect();
-        let told = names.into_iter().zip(self.ask(spot, &asks).await?);
+        let told = names.into_iter().zip(self.ask(server, &asks).await?);
         let mut found = Vec::new();
         for (name, reply) in told {
             match lock_info(&reply) {

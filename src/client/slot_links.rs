@@ -7,7 +7,7 @@
 //!
 //! While it is not known which master has a slot, commands wait as for a connection.
 
-use std::collections::{HashMap, VecDeque};
+use std::collections::VecDeque;
 use std::fmt;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
@@ -15,14 +15,14 @@ use std::time::Duration;
 
 use futures_util::future::BoxFuture;
 use tokio::sync::Notify;
-use tokio::time::{Instant, sleep};
+use tokio::time::sleep;
 
 use super::destination::Destination;
 use super::inbox::{NoReply, ReplyTo};
 use super::link::{Answering, Link, LinkSeat, Router, stall_of};
 use super::node_url::Location;
-use super::outbox::{CLAIMS_MIN, Item, LEAKED, Outbox};
-use super::packet::{AcquisitionId, Care, Packet};
+use super::outbox::{Item, Outbox, Outstanding};
+use super::packet::{Care, Packet};
 use super::seeds::Seeds;
 use super::slots::{SLOTS, SlotRange, name_in, redirection, slot_of};
 use super::wakes::Wakes;
@@ -71,20 +71,9 @@ struct Routes {
     /// What waits for the slots to be known.
     parked: Outbox,
     /// What was asked for and not taken back.
-    claims: HashMap<AcquisitionId, Claim>,
-    /// How many there were after the last look for leaked ones.
-    kept: usize,
+    asked: Outstanding,
     /// How many commands were sent.
     count: u64,
-}
-
-/// What was asked for with one token.
-#[derive(Debug)]
-struct Claim {
-    /// When it is forgotten.
-    until: Instant,
-    /// The number of the last release that put its ticket in line.
-    released: u64,
 }
 
 #[derive(Debug)]
@@ -189,36 +178,19 @@ impl Routes {
         self.count += 1;
         let is_release = matches!(packet.care(), Care::UntilAnswered(_));
         let Some(part) = packet.part() else { return (is_release, self.count) };
-        let is_owed = is_release && self.claims.contains_key(&part.claim);
-        match part.asks_for {
-            Some(length) => {
-                let now = Instant::now();
-                let until = now + length + length + LEAKED;
-                let claim = self.claims.entry(part.claim).or_insert(Claim { until, released: 0 });
-                claim.until = until;
-                if is_release {
-                    claim.released = self.count;
-                }
-                if self.claims.len() >= CLAIMS_MIN.max(self.kept * 2) {
-                    self.claims.retain(|_, claim| claim.until > now);
-                    self.kept = self.claims.len();
-                }
-            }
-            None => drop(self.claims.remove(&part.claim)),
+        let is_owed = is_release && self.asked.has(part.claim);
+        self.asked.note(Some(part));
+        if is_release {
+            self.asked.released(part.claim, self.count);
         }
         (is_owed, self.count)
-    }
-
-    /// Whether a command that was sent with this number comes before the last release.
-    fn is_released_since(&self, claim: AcquisitionId, number: u64) -> bool {
-        self.claims.get(&claim).is_none_or(|claim| claim.released > number)
     }
 
     /// What may still be sent of a command that comes back: nothing that asks for something that
     /// was released since, or it would travel behind the release.
     fn left_of(&self, item: &Item) -> Remainder {
         let part = item.packet.part().filter(|part| part.asks_for.is_some());
-        match part.is_some_and(|part| self.is_released_since(part.claim, item.number)) {
+        match part.is_some_and(|part| self.asked.is_released_since(part.claim, item.number)) {
             false => Remainder::All,
             true if item.is_owed => Remainder::Release,
             true => Remainder::Nothing,

@@ -5,6 +5,7 @@
 
 use super::inbox::NoReply;
 use crate::wire::code;
+use crate::wire::refusal::{Redirected, read_redirected};
 use crate::wire::resp::Reply;
 
 /// How many slots there are.
@@ -74,16 +75,11 @@ fn string<'a>(rest: &mut &'a [u8]) -> Option<&'a [u8]> {
     Some(text)
 }
 
-/// Reads `MOVED slot host:port` and `ASK slot host:port`; `None` if an error is neither.
+/// Where an error sends a command; `None` if it does not.
 pub(super) fn redirection(error: &str) -> Option<Redirection> {
-    let is_ask = match code::word_of(error) {
-        word if word == code::MOVED.word => false,
-        "ASK" => true,
-        _ => return None,
-    };
-    let mut words = error.split(' ').skip(1);
-    let slot = words.next()?.parse().ok().filter(|slot| *slot < SLOTS)?;
-    let (host, port) = words.next()?.rsplit_once(':')?;
+    let Redirected { is_ask, slot, place } = read_redirected(error)?;
+    let slot = slot.parse().ok().filter(|slot| *slot < SLOTS)?;
+    let (host, port) = place.rsplit_once(':')?;
     Some(Redirection { is_ask, slot, host: host.to_owned(), port: port.parse().ok()? })
 }
 

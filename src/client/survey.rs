@@ -289,16 +289,16 @@ impl Locker {
         }
         let is_missing = |lock: &LockSurvey| lock.nodes[node].is_none();
         let names = survey.locks.iter().filter(|(_, lock)| is_missing(lock));
-        let mut by_spot: BTreeMap<AskedServer, Vec<&Vec<u8>>> = BTreeMap::new();
+        let mut by_server: BTreeMap<AskedServer, Vec<&Vec<u8>>> = BTreeMap::new();
         for (name, _) in names {
-            let spot = AskedServer { node, master: self.core().world.master_of(node, name) };
-            by_spot.entry(spot).or_default().push(name);
+            let server = AskedServer { node, master: self.core().world.master_of(node, name) };
+            by_server.entry(server).or_default().push(name);
         }
-        for (spot, names) in by_spot {
+        for (server, names) in by_server {
             for names in names.chunks(ASKED_AT_ONCE) {
                 let asks: Vec<Packet> = names.iter().map(|name| Packet::info(name)).collect();
                 // A server that is silent now has nothing to add.
-                let Ok(replies) = self.ask(&spot, &asks).await else { break };
+                let Ok(replies) = self.ask(&server, &asks).await else { break };
                 for (name, reply) in names.iter().zip(replies) {
                     if let Ok(info) = lock_info(&reply)
                         && info.state != LockState::Free
@@ -318,11 +318,11 @@ impl Locker {
         locks_max: usize,
         with_free: bool,
     ) -> (Result<NodeStatus, Vote>, Locks) {
-        let spots = match self.spots(node).await {
-            Ok(spots) => spots,
+        let servers = match self.servers_of(node).await {
+            Ok(servers) => servers,
             Err(vote) => return (Err(vote), Locks::default()),
         };
-        let asked = spots.iter().map(|spot| self.survey_spot(spot, locks_max, with_free));
+        let asked = servers.iter().map(|server| self.survey_server(server, locks_max, with_free));
         let answers = join_all(asked).await;
         let (mut statuses, mut locks) = (Vec::new(), Locks::default());
         for (status, found) in answers {
@@ -332,15 +332,15 @@ impl Locker {
         (NodeStatus::together(statuses), locks)
     }
 
-    async fn survey_spot(
+    async fn survey_server(
         &self,
-        spot: &AskedServer,
+        server: &AskedServer,
         locks_max: usize,
         with_free: bool,
     ) -> (Result<NodeStatus, Vote>, Locks) {
         let asked_at = self.core().world.now();
         let info = Packet::new(&[b"INFO", node_info::SECTION.as_bytes(), b"replication"]);
-        let replies = self.ask(spot, &[info]).await;
+        let replies = self.ask(server, &[info]).await;
         let status = replies.and_then(|replies| status(replies.first()));
         let Ok(found) = &status else { return (status, Locks::default()) };
         let count = found.fields.number(NodeField::Locks).unwrap_or(0);
@@ -354,7 +354,7 @@ impl Locker {
             true => Wanted::All(count),
             false => Wanted::Busy(Counted { held, waiters, asked_at }),
         };
-        match self.search(spot, locks_max, wanted).await {
+        match self.search(server, locks_max, wanted).await {
             Ok(locks) => (status, locks),
             Err(vote) => (Err(vote), Locks::default()),
         }

@@ -12,12 +12,26 @@ use crate::engine::{Fence, Refusal};
 /// How much of a bad argument an error quotes, in bytes.
 const QUOTE_MAX: usize = 64;
 
-/// Reads `MOVED slot host:port`, with which a node of a cluster says where the lock is. Returns
-/// slot and address.
-pub fn read_moved(text: &str) -> Option<(&str, &str)> {
-    let mut words = text.split(' ').skip_while(|word| *word == code::MOVED.word);
-    let is_moved = code::word_of(text) == code::MOVED.word;
-    if is_moved { Some((words.next()?, words.next()?)) } else { None }
+/// What a node of a cluster answers to a command about a lock that is at another one, as text.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Redirected<'t> {
+    /// For this command only: the slot is on its way there.
+    pub is_ask: bool,
+    /// The slot of the lock.
+    pub slot: &'t str,
+    /// Host and port of the other node.
+    pub place: &'t str,
+}
+
+/// Reads `MOVED slot host:port` and `ASK slot host:port`; `None` if an error is neither.
+pub fn read_redirected(text: &str) -> Option<Redirected<'_>> {
+    let is_ask = match code::word_of(text) {
+        word if word == code::MOVED.word => false,
+        "ASK" => true,
+        _ => return None,
+    };
+    let mut words = text.split(' ').skip(1);
+    Some(Redirected { is_ask, slot: words.next()?, place: words.next()? })
 }
 
 /// Reads the largest ttl that a node allows out of its refusal of a larger one.

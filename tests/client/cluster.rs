@@ -10,7 +10,7 @@ use rustix::process::Signal;
 
 use crate::cli::{lockmod, signal, start, text};
 use crate::common::{Builder, Cluster, PATIENCE, Server, module_path, server_binary};
-use crate::{connected, info, is_held, leases, millis, nodes, until};
+use crate::{connected, info, is_held, leases, millis, nodes, refused, until};
 
 fn server() -> Builder {
     Server::builder().module_arg("max-ttl", 60_000)
@@ -22,20 +22,6 @@ fn builder(urls: &[String]) -> LockerBuilder {
 
 fn locker(cluster: &Cluster) -> Locker {
     builder(&[cluster.url()]).build().expect("the settings are good")
-}
-
-/// What the only node says to an acquisition that it cannot carry out.
-async fn refused(urls: &[String]) -> AcquireError {
-    let locker = builder(urls).build().expect("the settings are good");
-    let start = Instant::now();
-    loop {
-        let error = locker.try_acquire("a").await.expect_err("nobody grants");
-        // Until the connection has failed, the answer is only late.
-        if error.nodes().iter().all(|report| report.vote != Vote::TimedOut) {
-            return error;
-        }
-        assert!(start.elapsed() < PATIENCE, "{error}");
-    }
 }
 
 fn all_leases(cluster: &Cluster, name: &str) -> usize {
@@ -193,7 +179,7 @@ async fn what_cannot_be_a_cluster_is_refused_with_what_to_do() {
     let mut cluster = Cluster::start(2, server);
     let others = nodes(1);
     let no_cluster = others[0].url().replace("redis:", "redis+cluster:");
-    let error = refused(&[no_cluster]).await;
+    let error = refused(builder(&[no_cluster])).await;
     assert!(error.to_string().contains("no node of a Cluster: write redis://"), "{error}");
     assert!(matches!(error, AcquireError::Refused(_)), "{error}");
     let seed = |index: usize| cluster.masters[index].url().replace("redis:", "redis+cluster:");
@@ -209,7 +195,7 @@ async fn what_cannot_be_a_cluster_is_refused_with_what_to_do() {
         }
     }
     cluster.masters.iter_mut().for_each(Server::kill);
-    let silent = refused(&[cluster.url()]).await.to_string();
+    let silent = refused(builder(&[cluster.url()])).await.to_string();
     assert!(silent.contains("no node of the Cluster answers: 127.0.0.1:"), "{silent}");
 }
 

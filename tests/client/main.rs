@@ -30,7 +30,7 @@ use std::collections::HashMap;
 use std::time::Duration;
 
 use common::{Server, start_nodes};
-use lockmod::client::{Locker, LockerBuilder};
+use lockmod::client::{AcquireError, Locker, LockerBuilder, Vote};
 use redis::{FromRedisValue, Value};
 
 fn millis(millis: u64) -> Duration {
@@ -100,11 +100,24 @@ fn until(what: &'static str, mut done: impl FnMut() -> bool) -> impl Future<Outp
     }
 }
 
+/// What the only node says to an acquisition that it cannot carry out.
+async fn refused(builder: LockerBuilder) -> AcquireError {
+    let locker = builder.build().expect("the settings are good");
+    let start = std::time::Instant::now();
+    loop {
+        let error = locker.try_acquire("a").await.expect_err("nobody grants");
+        // Until the connection has failed, the answer is only late.
+        if error.nodes().iter().all(|report| report.vote != Vote::TimedOut) {
+            return error;
+        }
+        assert!(start.elapsed() < common::PATIENCE, "{error}");
+    }
+}
+
 /// Every node has answered this locker: first connections are made.
 async fn connected(locker: &Locker) {
     let start = std::time::Instant::now();
-    while locker.settle().await.iter().any(|report| report.vote != lockmod::client::Vote::Confirmed)
-    {
+    while locker.settle().await.iter().any(|report| report.vote != Vote::Confirmed) {
         assert!(start.elapsed() < common::PATIENCE, "nodes do not answer");
         tokio::time::sleep(millis(2)).await;
     }

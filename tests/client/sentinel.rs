@@ -13,7 +13,7 @@ use crate::common::{
     wait_until,
 };
 use crate::faults::{certificates, encrypted_node};
-use crate::{connected, info, is_held, leases, millis, nodes, until};
+use crate::{connected, info, is_held, leases, millis, nodes, refused, until};
 
 /// The wait of a promoted node is its `max-ttl`.
 fn server() -> Builder {
@@ -26,20 +26,6 @@ fn builder(urls: &[String]) -> LockerBuilder {
 
 fn locker(group: &Group) -> Locker {
     builder(&[group.url()]).build().expect("the settings are good")
-}
-
-/// What the only node says to an acquisition that it cannot carry out.
-async fn refused(urls: &[String]) -> AcquireError {
-    let locker = builder(urls).build().expect("the settings are good");
-    let start = Instant::now();
-    loop {
-        let error = locker.try_acquire("a").await.expect_err("nobody grants");
-        // Until the connection has failed, the answer is only late.
-        if error.nodes().iter().all(|report| report.vote != Vote::TimedOut) {
-            return error;
-        }
-        assert!(start.elapsed() < crate::common::PATIENCE, "{error}");
-    }
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -153,10 +139,10 @@ async fn the_master_and_the_sentinels_have_logins_of_their_own() {
     let url = format!("redis+sentinel://:s3cret@{places}/{GROUP}?sentinel_password=s3cret");
     let works = builder(&[url]).build().unwrap();
     works.acquire("a").await.unwrap().release().await.unwrap();
-    let error = refused(&[format!("redis+sentinel://:s3cret@{places}/{GROUP}")]).await;
+    let error = refused(builder(&[format!("redis+sentinel://:s3cret@{places}/{GROUP}")])).await;
     assert!(error.to_string().contains("?sentinel_username=...&sentinel_password=..."), "{error}");
     let url = format!("redis+sentinel://{places}/{GROUP}?sentinel_password=s3cret");
-    let error = refused(&[url]).await.to_string();
+    let error = refused(builder(&[url])).await.to_string();
     assert!(error.contains("its master 127.0.0.1:") && error.contains("NOAUTH"), "{error}");
 }
 
@@ -183,11 +169,11 @@ async fn the_master_and_the_sentinels_are_reached_over_tls() {
 async fn what_cannot_be_a_group_is_refused_with_what_to_do() {
     let mut group = Group::start(0, server);
     let places = group.places();
-    let unknown = refused(&[format!("redis+sentinel://{places}/other")]).await;
+    let unknown = refused(builder(&[format!("redis+sentinel://{places}/other")])).await;
     assert!(unknown.to_string().contains("do not know a group 'other': SENTINEL MASTERS lists"));
     assert!(matches!(unknown, AcquireError::Refused(_)), "{unknown}");
     let port = group.servers[0].port();
-    let none = refused(&[format!("redis+sentinel://127.0.0.1:{port}/{GROUP}")]).await;
+    let none = refused(builder(&[format!("redis+sentinel://127.0.0.1:{port}/{GROUP}")])).await;
     assert!(none.to_string().contains("is no Sentinel, which listens on port 26379"), "{none}");
     assert!(matches!(none, AcquireError::Refused(_)), "{none}");
     // As two nodes of three: by the Sentinels in common, or when both lead to one server.
@@ -203,7 +189,7 @@ async fn what_cannot_be_a_group_is_refused_with_what_to_do() {
         assert!(start.elapsed() < crate::common::PATIENCE, "both count");
     }
     group.sentinels.iter_mut().for_each(|sentinel| sentinel.kill());
-    let silent = refused(&[group.url()]).await.to_string();
+    let silent = refused(builder(&[group.url()])).await.to_string();
     assert!(silent.contains("no Sentinel answers: Sentinel 127.0.0.1:"), "{silent}");
 }
 
