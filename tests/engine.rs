@@ -12,9 +12,9 @@ use std::collections::BTreeMap;
 use lockmod::codec::{LoadedLock, decode_lock, encode_lock};
 use lockmod::engine::{
     Acquired, Answer, Attempt, Ceilings, Claim, Clocks, Decided, Extended, Extension, Fence,
-    Fencing, Instant, LABEL_MAX, Lease, Lock, Millis, Mode, Promises, QuarantineReason, Quorum,
-    RAISE_MARGIN, Recovery, Refusal, Released, Renewal, Schedule, Stated, Step, Stop, TOKEN_MAX,
-    Terms, Token, UnixTime,
+    Fencing, HeldCount, Instant, LABEL_MAX, Lease, Lock, Millis, Mode, Promises, QuarantineReason,
+    Quorum, RAISE_MARGIN, Recovery, Refusal, Released, Renewal, Schedule, Stated, Step, Stop,
+    TOKEN_MAX, Terms, Token, UnixTime,
 };
 use proptest::prelude::*;
 
@@ -1237,9 +1237,11 @@ proptest! {
                 now = now.after(Millis::new(millis));
             }
             happen(&mut node, &mut lock, event, now);
-            let is_held = u64::from(lock.has_unnoted_lease());
-            prop_assert_eq!(node.tally().held(0), is_held, "after {:?}", event);
-            prop_assert_eq!(is_held > 0, lock.unnoted_leases() > 0);
+            let leases = lock.unnoted_leases() as u64;
+            let readers = if lock.mode().is_shared() { leases } else { 0 };
+            let held = node.tally().held(HeldCount::NONE);
+            prop_assert_eq!(held, (u64::from(leases > 0), readers), "after {:?}", event);
+            prop_assert_eq!(leases > 0, lock.has_unnoted_lease());
             let soonest = lock.soonest_end();
             prop_assert!(soonest.is_none_or(|end| end >= now || node.tally().is_due(now, true)));
         }

@@ -42,6 +42,7 @@ const fn length(field: NodeField, metric: &'static str, help: &'static str) -> M
 const FIELDS: &[Metered] = &[
     level(NodeField::Locks, "lockmod_locks", "Keys that are locks, held or free."),
     level(NodeField::Held, "lockmod_held", "Locks that are held."),
+    level(NodeField::Readers, "lockmod_readers", "Readers that hold locks."),
     level(NodeField::Idle, "lockmod_idle", "Locks that are free, kept for their counters."),
     level(NodeField::Waiters, "lockmod_waiters", "Requests that stand in line."),
     level(

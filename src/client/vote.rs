@@ -153,7 +153,8 @@ impl Vote {
     }
 
     /// All votes, as metrics have them in their labels.
-    pub(super) const WORDS: [&'static str; 15] = [
+    #[doc(hidden)]
+    pub const WORDS: [&'static str; 15] = [
         "granted",
         "confirmed",
         "held",

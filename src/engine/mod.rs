@@ -51,11 +51,11 @@ pub use mode::Mode;
 pub use node::{
     Acquired, Attached, Authority, Availability, BEAT, Begun, Call, CallId, Caution, Ceilings,
     Census, Change, Claim, ConnectionId, Counts, Decided, Draft, Effect, Extended, FENCE_BLOCK,
-    Fencing, Found, Gate, Granted, HandOver, Heartbeat, Inventory, LEASE_BLOCK, Lease, Left, Line,
-    Loaded, Lock, LockAccount, LockName, LockState, Look, Mandate, Node, NodeAccount, Notice,
-    Parting, Pledge, Promises, Queued, ReadersAccount, Recovery, Released, Replicas, Room, SUPPORT,
-    Saved, Stated, Statement, Stop, Stopped, Tally, Tended, Tenure, Turn, Turning, Waiter, Warning,
-    promote, recover, start,
+    Fencing, Found, Gate, Granted, HandOver, Heartbeat, HeldCount, Inventory, LEASE_BLOCK, Lease,
+    Left, Line, Loaded, Lock, LockAccount, LockName, LockState, Look, Mandate, Node, NodeAccount,
+    Notice, Parting, Pledge, Promises, Queued, ReadersAccount, Recovery, Released, Replicas, Room,
+    SUPPORT, Saved, Stated, Statement, Stop, Stopped, Tally, Tended, Tenure, Turn, Turning, Waiter,
+    Warning, promote, recover, start,
 };
 pub use quorum::{NODES_MAX, NodeSet, Quorum};
 pub use refusal::{QuarantineReason, Refusal};

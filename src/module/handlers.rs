@@ -120,16 +120,13 @@ fn availability_after(outcome: Acquired, mode: Mode) -> Option<Availability> {
 fn ask(context: &mut Context<'_>, args: &Args<'_>, now: Instant) -> Result<Asked, Refusal> {
     let server = context.in_server();
     let mut slots = [&[][..]; ARGS_MAX];
-    let request = request::acquire(slices(args, &mut slots)?, config::limits())?;
-    let (wait, queued) = match request.waiting {
-        WaitMode::Not => (Millis::ZERO, None),
-        WaitMode::Block(wait) => (wait, None),
-        WaitMode::Queue(queue) => {
-            (Millis::ZERO, waiters::queued(context, (request.claim.mode, queue), now)?)
-        }
+    let request = &request::acquire(slices(args, &mut slots)?, config::limits())?;
+    let (claim, wait) = (request.claim, request.waiting.blocks_for());
+    let queued = match &request.waiting {
+        WaitMode::Not | WaitMode::Block(_) => None,
+        WaitMode::Queue(queue) => waiters::queued(context, (claim.mode, queue), now)?,
     };
     let has_line = queued.is_some() || waiters::any(server);
-    let (claim, label) = (request.claim, request.label);
     let ready = start::ready(context);
     // Asked only where it matters, and before the key is open.
     let database = if has_line { context.database() } else { 0 };
@@ -138,14 +135,14 @@ fn ask(context: &mut Context<'_>, args: &Args<'_>, now: Instant) -> Result<Asked
     let decide = |lock: &mut Lock| {
         let outcome = process::decide(ready, |node| {
             if has_line {
-                node.acquire_in_line(place, lock, (claim, label), queued.as_ref(), now)
+                let asked = (request.claim, request.label);
+                node.acquire_in_line(place, lock, asked, queued.as_ref(), now)
             } else {
-                node.acquire(lock, claim, label, now)
+                node.acquire(lock, request.claim, request.label, now)
             }
-        });
-        let outcome = or_waits(outcome, wait)?;
+        })?;
         if let Acquired::Again { .. } = outcome {
-            tenure = lock.tenure_of(claim.token);
+            tenure = lock.tenure_of(request.claim.token);
         }
         Ok(outcome)
     };
@@ -154,15 +151,19 @@ fn ask(context: &mut Context<'_>, args: &Args<'_>, now: Instant) -> Result<Asked
         Acquired::Granted { .. } | Acquired::Again { .. } => true,
         Acquired::Held => false,
     };
-    let (outcome, had_expiry) = context.open(args, KEY).with_lock(decide, keeps)?;
+    let decided = context.open(args, KEY).with_lock(decide, keeps);
+    let (outcome, had_expiry) = or_waits(decided, wait)?;
     let again = Again::of(outcome, tenure, had_expiry, claim.ttl);
     Ok(Asked { outcome, mode: claim.mode, wait, has_line, again })
 }
 
 /// A reader that waits does so, too, until a lock has room for it.
-fn or_waits(outcome: Result<Acquired, Refusal>, wait: Millis) -> Result<Acquired, Refusal> {
-    match outcome {
-        Err(Refusal::ReadersFull { .. }) if !wait.is_zero() => Ok(Acquired::Held),
+fn or_waits(
+    decided: Result<(Acquired, bool), Refusal>,
+    wait: Millis,
+) -> Result<(Acquired, bool), Refusal> {
+    match decided {
+        Err(Refusal::ReadersFull { .. }) if !wait.is_zero() => Ok((Acquired::Held, false)),
         decided => decided,
     }
 }
@@ -233,28 +234,26 @@ fn give_back(
     let place = (if has_line { context.database() } else { 0 }, args.get(KEY));
     let decide = |lock: &mut Lock| {
         process::decide(ready, |node| {
-            if has_line {
-                let queued = queued.as_ref();
-                let (outcome, is_there) = node.release_in_line(place, lock, token, queued, now);
-                return Ok((outcome, queued.is_some() && !is_there));
+            if !has_line {
+                return Ok((node.release(lock, token, now), None, false));
             }
-            Ok((node.release(lock, token, now), false))
+            let queued = queued.as_ref();
+            let (outcome, is_there) = node.release_in_line(place, lock, token, queued, now);
+            let availability = Some(node.availability(lock, now));
+            Ok((outcome, availability, queued.is_some() && !is_there))
         })
     };
-    let ((outcome, is_out_of_line), availability) = match context.open(args, KEY).find() {
+    let (outcome, availability, is_out_of_line) = match context.open(args, KEY).find() {
         AtKey::Lock(lock) => match decide(lock)? {
             // A fact brings no ticket.
-            (Released::HeldByAnother | Released::NotHeld, _) if states_facts() => {
+            (Released::HeldByAnother | Released::NotHeld, ..) if states_facts() => {
                 let apply = |process: &mut Process| process.node.apply_release(lock, token, now);
-                ((process::with(server, apply), false), None)
+                (process::with(server, apply), None, false)
             }
-            decided => {
-                let availability = |process: &mut Process| process.node.availability(lock, now);
-                (decided, Some(process::with(server, availability)))
-            }
+            decided => decided,
         },
-        AtKey::Nothing if has_line => (decide(&mut Lock::default())?, Some(Availability::Free)),
-        AtKey::Nothing => ((Released::NotHeld, false), None),
+        AtKey::Nothing if has_line => decide(&mut Lock::default())?,
+        AtKey::Nothing => (Released::NotHeld, None, false),
         AtKey::Other => return Err(Refusal::WrongType),
     };
     Ok(GivenBack { outcome, has_line, availability, is_out_of_line })
@@ -280,7 +279,7 @@ fn queued<'a>(
     let mut slots = [&[][..]; ARGS_MAX];
     let options = slices(args, &mut slots)?.get(1..).unwrap_or_default();
     match request::release_options(options)? {
-        Some(asked) => waiters::queued(context, asked, now),
+        Some((mode, queue)) => waiters::queued(context, (mode, &queue), now),
         None => Ok(None),
     }
 }
@@ -397,10 +396,10 @@ impl Handler for Floor {
             1 => process::decide(start::ready(context), |node| {
                 Ok(of_fence(node.promises().floor()).into())
             }),
-            2 if replication::is_heartbeat(context, args) => {
-                Ok(of_fence(replication::apply_heartbeat(context, args)).into())
-            }
             2 => {
+                if let Some(heard) = replication::heartbeat(context, args) {
+                    return Ok(of_fence(replication::apply_heartbeat(context, heard)).into());
+                }
                 let fence = request::fence(args.get(KEY))?;
                 let floor = if context.flags().states_facts() {
                     process::with(server, |process| process.node.apply_floor(fence))

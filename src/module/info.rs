@@ -7,7 +7,7 @@ use crate::wire::node_info::{InfoAccount, ServerAccount};
 
 /// What the section `lockmod` reports.
 pub(super) fn told(server: InServer<'_>, obstacle: Option<String>) -> InfoAccount {
-    let (now, moved) = (clock::now(), values::held_count());
+    let (now, moved) = (clock::now(), values::moved());
     process::with(server, |process| {
         let state = process.state.as_ref();
         let (state_writes, state_write_failures) =

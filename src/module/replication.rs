@@ -8,7 +8,9 @@
 use super::arguments::{ARGS_MAX, KEY, TOKEN, TTL, slices};
 use super::ffi::{Answered, Args, AtKey, Context, Level};
 use super::{clock, process, start};
-use crate::engine::{Decided, Fence, Fencing, Instant, Lock, Millis, Refusal, Stated, Tenure};
+use crate::engine::{
+    Decided, Fence, Fencing, Heartbeat, Instant, Lock, Millis, Refusal, Stated, Tenure,
+};
 use crate::wire::fact::{self, MARKS_MAX, SUFFIX_MAX};
 use crate::wire::outcome::{AcquireReply, ExtendReply};
 use crate::wire::request::{self, AcquireOptions};
@@ -108,20 +110,19 @@ pub(super) fn tell_floor(context: &mut Context<'_>) {
     }
 }
 
-/// Whether a `LOCK.FLOOR` is a heartbeat of this node's master.
-pub(super) fn is_heartbeat(context: &mut Context<'_>, args: &Args<'_>) -> bool {
-    context.flags().states_facts() && fact::read_heartbeat(args.get(KEY)).is_some()
+/// The heartbeat of this node's master that a `LOCK.FLOOR` is, with the floor.
+pub(super) fn heartbeat(context: &mut Context<'_>, args: &Args<'_>) -> Option<(Fence, Heartbeat)> {
+    if context.flags().states_facts() { fact::read_heartbeat(args.get(KEY)) } else { None }
 }
 
 /// Applies a heartbeat. It is not passed on to the append-only file; this node's own replicas
 /// receive it as its master sent it. Returns the floor.
-pub(super) fn apply_heartbeat(context: &mut Context<'_>, args: &Args<'_>) -> Fence {
-    let heard = fact::read_heartbeat(args.get(KEY));
-    let (floor, unlike) = process::with(context.in_server(), |process| match heard {
-        Some((floor, heartbeat)) => {
-            (process.node.apply_floor(floor), process.node.heard_of(heartbeat))
-        }
-        None => (process.node.promises().floor(), None),
+pub(super) fn apply_heartbeat(
+    context: &mut Context<'_>,
+    (floor, heartbeat): (Fence, Heartbeat),
+) -> Fence {
+    let (floor, unlike) = process::with(context.in_server(), |process| {
+        (process.node.apply_floor(floor), process.node.heard_of(heartbeat))
     });
     if let Some((master, own)) = unlike {
         let line = format!(

@@ -40,11 +40,11 @@ pub(super) fn any(server: InServer<'_>) -> bool {
 /// `NOPERM` if its user may not publish to its channel.
 pub(super) fn queued<'a>(
     context: &mut Context<'_>,
-    (mode, queue): (Mode, Queue<'a>),
+    (mode, queue): (Mode, &Queue<'a>),
     now: Instant,
 ) -> Result<Option<Queued<'a>>, Refusal> {
     let server = context.in_server();
-    let Queue { wait, ticket, channel } = queue;
+    let Queue { wait, ticket, channel } = queue.clone();
     let Some((connection, may_publish)) = context.sender(channel) else { return Ok(None) };
     if !may_publish {
         return Err(Refusal::NoPermission { channel: channel.to_vec() });

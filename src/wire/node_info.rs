@@ -90,6 +90,7 @@ fields! {
     Version = "version", |told| word(told.server.version);
     Locks = "locks", |told| number(told.server.locks);
     Held = "held", |told| number(told.node.held);
+    Readers = "readers", |told| number(told.node.readers);
     Idle = "idle", |told| number(told.server.locks.saturating_sub(told.node.held));
     Grants = "grants", |told| number(told.node.counts.grants);
     ReaderGrants = "reader_grants", |told| number(told.node.counts.reader_grants);
@@ -270,7 +271,7 @@ fn up_to(histogram: &Histogram) -> Figure {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::engine::{Instant, Node};
+    use crate::engine::{HeldCount, Instant, Node};
     use proptest::prelude::*;
 
     #[test]
@@ -288,7 +289,8 @@ mod tests {
     proptest! {
         #[test]
         fn what_is_told_is_read(locks: u64, state_writes: u64, is_granting: bool) {
-            let node = Node::new().account(3, Instant::default());
+            let held = HeldCount { locks: 3, readers: 2 };
+            let node = Node::new().account(held, Instant::default());
             let obstacle = (!is_granting).then(|| "READONLY x: y=z".to_owned());
             let version = "1.2.3";
             let server =

@@ -51,6 +51,17 @@ pub enum WaitMode<'a> {
     Queue(Queue<'a>),
 }
 
+impl WaitMode<'_> {
+    /// How long its connection blocks, at most.
+    #[inline]
+    pub fn blocks_for(&self) -> Millis {
+        match self {
+            WaitMode::Block(wait) => *wait,
+            WaitMode::Not | WaitMode::Queue(_) => Millis::ZERO,
+        }
+    }
+}
+
 /// `QUEUE ms TICKET ticket NOTIFY channel`
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Queue<'a> {
@@ -412,6 +423,7 @@ pub fn release_options<'a>(options: &[&'a [u8]]) -> Result<Option<(Mode, Queue<'
     match (options, rest) {
         ([], _) => Ok(None),
         ([name], []) => Err(bad(name, "option without QUEUE")),
+        (_, [name, ..]) if is_repeated(mode, name) => Err(bad(name, "repeated option")),
         (_, [name, ..]) if !is(name, keyword::QUEUE) => Err(bad(name, "option")),
         (..) => match queue(rest)? {
             (queue, []) => Ok(Some((mode, queue))),
@@ -476,22 +488,31 @@ fn is(given: &[u8], name: &str) -> bool {
     given.eq_ignore_ascii_case(name.as_bytes())
 }
 
+/// Whether this is `SHARED`, and was read already.
+fn is_repeated(mode: Mode, name: &[u8]) -> bool {
+    mode.is_shared() && is(name, keyword::SHARED)
+}
+
 /// Reads the options after the ttl of `LOCK.EXTEND`.
 ///
 /// # Errors
 /// `BADARG`.
 pub fn extend_options<'a>(options: &[&'a [u8]]) -> Result<(Mode, Fencing<'a>), Refusal> {
     let (mode, rest) = mode(options);
-    Ok((mode, fencing(rest)?))
+    match rest {
+        [name, ..] if is_repeated(mode, name) => Err(bad_extension(name, "repeated option")),
+        options => Ok((mode, fencing(options)?)),
+    }
+}
+
+fn bad_extension(given: &[u8], what: &'static str) -> Refusal {
+    let allowed = "[SHARED] [FENCE f [REPAIR [LABEL label]]], in this order";
+    Refusal::BadArg { given: given.to_vec(), what, allowed }
 }
 
 /// Reads `[FENCE f [REPAIR [LABEL label]]]`.
 fn fencing<'a>(options: &[&'a [u8]]) -> Result<Fencing<'a>, Refusal> {
-    let bad = |given: &[u8]| Refusal::BadArg {
-        given: given.to_vec(),
-        what: "option",
-        allowed: "[SHARED] [FENCE f [REPAIR [LABEL label]]], in this order",
-    };
+    let bad = |given: &[u8]| bad_extension(given, "option");
     match options {
         [] => Ok(Fencing::Keep),
         [name, number] if is(name, keyword::FENCE) => Ok(Fencing::Raise(fence(number)?)),
@@ -631,6 +652,8 @@ mod tests {
         assert_eq!(release_options(&reads).unwrap(), Some((Mode::Shared, queue)));
         let alone = refusal(release_options(&[b"SHARED"]));
         assert!(alone.starts_with("BADARG option without QUEUE 'SHARED'"), "{alone}");
+        let twice = refusal(release_options(&[b"SHARED", b"SHARED"]));
+        assert!(twice.starts_with("BADARG repeated option 'SHARED'"), "{twice}");
         let more = [&words[..], &[b"LABEL"]].concat();
         assert!(refusal(release_options(&more)).starts_with("BADARG argument at the end 'LABEL'"));
         assert!(refusal(release_options(&[b"WAIT", b"1"])).starts_with("BADARG option 'WAIT'"));
@@ -648,6 +671,8 @@ mod tests {
         assert_eq!(mode(&[b"SHARED", b"FENCE", b"7", b"REPAIR"]), Ok(Mode::Shared));
         assert_eq!(mode(&[b"FENCE", b"7"]), Ok(Mode::Exclusive));
         assert!(refusal(mode(&[b"FENCE", b"7", b"SHARED"])).contains("'SHARED'"));
+        let twice = refusal(mode(&[b"SHARED", b"shared"]));
+        assert!(twice.starts_with("BADARG repeated option 'shared'"), "{twice}");
         assert_eq!(parse(&[]).unwrap(), Fencing::Keep);
         assert_eq!(parse(&[b"fence", b"7"]).unwrap(), Fencing::Raise(Fence::new(7).unwrap()));
         let repair = parse(&[b"FENCE", b"7", b"repair"]).unwrap();

@@ -93,16 +93,20 @@ async fn a_reader_needs_one_round_trip_also_where_a_name_was_first_read() {
     connected(&one).await;
     connected(&two).await;
     let raised = || one.stats().raised + two.stats().raised;
-    // Read by one, by another beside it, written, and read again.
+    // Read by one, by another beside it, written, and read again. Each waits for the nodes that
+    // answer after the quorum: on a busy machine the next request would overtake what is told them.
     for number in 0..COUNT {
         let name = format!("name-{number}");
         let first = one.acquire(&name).shared().await.unwrap();
+        one.settle().await;
         let beside = two.acquire(&name).shared().await.unwrap();
+        two.settle().await;
         beside.release().await.unwrap();
         first.release().await.unwrap();
         let writer = two.acquire(&name).await.unwrap();
         let fence = writer.fence();
         writer.release().await.unwrap();
+        two.settle().await;
         let again = one.acquire(&name).shared().await.unwrap();
         assert!(again.fence() >= fence);
         again.release().await.unwrap();

@@ -1,8 +1,9 @@
-//! The fields of `LOCK.INFO` and of `INFO` in docs/commands.md, against the lists that nodes tell
-//! them by.
+//! The fields of `LOCK.INFO` and of `INFO` in docs/commands.md, and the votes in
+//! docs/command-line.md, against the lists that nodes and commands tell them by.
 
 use std::fs;
 
+use lockmod::client::Vote;
 use lockmod::wire::lock_info;
 use lockmod::wire::node_info::NodeField;
 
@@ -11,10 +12,15 @@ use crate::root;
 
 /// The names in the first column of the table of fields in this section of docs/commands.md.
 fn documented(section: &str) -> Vec<String> {
-    let text = fs::read_to_string(root().join("docs/commands.md")).expect("docs/commands.md");
+    first_column("docs/commands.md", section, "| Field |")
+}
+
+/// The names in the first column of the table with this head, in this section of a document.
+fn first_column(document: &str, section: &str, head: &str) -> Vec<String> {
+    let text = fs::read_to_string(root().join(document)).expect("the document");
     let sections = split(&text, "## ");
     let (_, text) = sections.iter().find(|(name, _)| *name == section).expect("the section");
-    let rows = text.lines().skip_while(|line| !line.starts_with("| Field |")).skip(2);
+    let rows = text.lines().skip_while(|line| !line.starts_with(head)).skip(2);
     let cells = rows.map_while(|row| row.strip_prefix("| ")?.split(" | ").next());
     let names = cells.flat_map(|cell| cell.split(", "));
     names.map(|name| name.trim_matches('`').to_owned()).collect()
@@ -30,6 +36,15 @@ fn each_field_of_a_lock_is_documented_in_its_place() {
 fn each_field_of_a_node_is_documented() {
     let mut documented = documented("INFO");
     let mut told: Vec<&str> = NodeField::ALL.iter().map(|field| field.name()).collect();
+    documented.sort_unstable();
+    told.sort_unstable();
+    assert_eq!(documented, told);
+}
+
+#[test]
+fn each_vote_is_documented() {
+    let mut documented = first_column("docs/command-line.md", "Scripts", "| `vote` |");
+    let mut told = Vote::WORDS.to_vec();
     documented.sort_unstable();
     told.sort_unstable();
     assert_eq!(documented, told);

@@ -344,13 +344,16 @@ fn the_ends_of_readers_leases_are_announced_and_each_is_counted_once() {
         does(conn, "PING", "expire");
         assert_eq!(server.info_u64("lockmod_lapses"), lapses);
         assert_eq!(server.info_u64("lockmod_held"), 1, "locks that are held");
+        assert_eq!(server.info_u64("lockmod_readers"), 2, "readers that hold it");
     }
     does(conn, "LOCK.RELEASE res A", "release");
     does(conn, "LOCK.EXTEND res D 600001 SHARED", "extend");
     does(conn, "LOCK.ACQUIRE res B 20 SHARED", "acquire");
     does(conn, "PING", "expire");
     does(conn, "LOCK.RELEASE res D", "release");
-    assert_eq!((server.info_u64("lockmod_lapses"), server.info_u64("lockmod_held")), (4, 0));
+    let [lapses, held, readers] =
+        ["lapses", "held", "readers"].map(|name| server.info_u64(&format!("lockmod_{name}")));
+    assert_eq!((lapses, held, readers), (4, 0, 0));
 }
 
 #[test]

@@ -2,7 +2,7 @@
 
 use std::cmp::Reverse;
 
-use super::{Counts, Lease, Line, Lock, Node};
+use super::{Counts, HeldCount, Lease, Line, Lock, Node};
 use crate::engine::{Fence, Histogram, Instant, Millis, QuarantineReason};
 
 /// Whether somebody holds a lock.
@@ -103,8 +103,10 @@ const LABELS: usize = 8;
 /// What a node reports about itself: `INFO`.
 #[derive(Clone, Debug)]
 pub struct NodeAccount {
-    /// The leases that stand, and some that ended just now.
+    /// The locks that are held, and some whose leases ended just now.
     pub held: u64,
+    /// The readers that hold them.
+    pub readers: u64,
     /// How often things happened.
     pub counts: Counts,
     /// How many wait, over all locks.
@@ -157,7 +159,8 @@ impl Node {
     }
 
     /// What the node reports about itself. `moved` is as in [`Tally::held`](super::Tally::held).
-    pub fn account(&mut self, moved: i64, now: Instant) -> NodeAccount {
+    pub fn account(&mut self, moved: HeldCount, now: Instant) -> NodeAccount {
+        let (held, readers) = self.tally.held(moved);
         let quarantine = self.promises().quarantine(now);
         let authority = self.promises().authority();
         let (replicas, supporters) = authority.map_or((0, (0, 0)), |authority| {
@@ -166,7 +169,8 @@ impl Node {
         NodeAccount {
             replicas,
             supporters,
-            held: self.tally().held(moved),
+            held,
+            readers,
             counts: self.tally().counts,
             waiters: self.room(0).waiters as u64,
             waiting_readers: self.waiting_readers() as u64,
@@ -262,8 +266,9 @@ mod tests {
         node.refused(&Refusal::Exhausted);
         node.promises.raise_floor(Fence::new(40).unwrap());
         let now = Instant::from_millis(1_300);
-        let account = node.account(2, now);
-        assert_eq!((account.held, account.waiters), (3, 1), "two came with their locks");
+        let account = node.account(HeldCount { locks: 2, readers: 1 }, now);
+        assert_eq!((account.held, account.readers), (3, 1), "two came with their locks");
+        assert_eq!(account.waiters, 1);
         assert_eq!(account.oldest_waiter, Millis::new(300));
         let counts = account.counts;
         assert_eq!((counts.grants, counts.releases, counts.refusals.iter().sum()), (1, 0, 1_u64));
@@ -273,8 +278,8 @@ mod tests {
         node.release(&mut lock, claim(b"A").token, now);
         held(&mut node, b"");
         node.promises.begin_quarantine(Instant::from_millis(1_400), QuarantineReason::StateLost);
-        let account = node.account(0, now);
-        assert_eq!((account.held, account.counts.releases), (1, 1));
+        let account = node.account(HeldCount::NONE, now);
+        assert_eq!((account.held, account.readers, account.counts.releases), (1, 0, 1));
         assert_eq!((account.holds.count(), account.holds.max()), (1, Millis::new(300)));
         assert_eq!([account.floor, account.highest_fence].map(Fence::get), [40, 41]);
         assert_eq!(account.quarantine_left, Millis::new(101));

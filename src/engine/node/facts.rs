@@ -55,7 +55,7 @@ impl Node {
         is_own: bool,
     ) {
         let clocks = if is_own { self.date(read.now) } else { read };
-        let was_held = lock.has_unnoted_lease();
+        let before = lock.unnoted();
         match Token::new(token, TOKEN_MAX) {
             Ok(token) => {
                 let ends_at = clocks.to_instant(decided.ends_at, decided.ttl);
@@ -78,7 +78,7 @@ impl Node {
             // Without a token the fact is about the counter only.
             Err(_) => lock.apply_counter(decided.fence),
         }
-        self.tally.changed(was_held, lock);
+        self.tally.changed(before, lock);
         self.loaded(lock, decided.floor);
     }
 
@@ -86,7 +86,7 @@ impl Node {
     /// clock: the decision counts, not this clock.
     pub fn apply_release(&mut self, lock: &mut Lock, token: Token<'_>, now: Instant) -> Released {
         let (was_noted, held_for) = (!lock.has_unnoted_lease(), lock.held_for(token, now));
-        let until = lock.until();
+        let before = (lock.until(), lock.unnoted());
         if !lock.apply_release(token, now) {
             return Released::NotHeld;
         }
@@ -94,7 +94,7 @@ impl Node {
             self.tally.take_back_lapse();
         }
         let outcome = Released::Released { held_for };
-        self.tally.released(outcome, until, lock);
+        self.tally.released(outcome, before, lock);
         outcome
     }
 

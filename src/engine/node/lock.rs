@@ -10,6 +10,7 @@
 
 use super::packed_lease::PackedLease;
 use super::readers::{ReaderLease, Readers};
+use super::tally::HeldCount;
 use crate::engine::{Fence, Instant, Millis, Mode, Token};
 
 /// A lock: its fence counter, and the leases of its holders.
@@ -196,8 +197,8 @@ impl Lock {
     #[inline]
     pub fn next_fence(&self, mode: Mode, floor: Fence) -> Option<Fence> {
         let last = self.counter.max(floor);
-        let has_next = Fence::ZERO < last && last < Fence::MAX;
-        if mode.is_shared() && has_next { Some(last) } else { last.next() }
+        let has_next = || Fence::ZERO < last && last < Fence::MAX;
+        if mode.is_shared() && has_next() { Some(last) } else { last.next() }
     }
 
     /// Whether `token` holds the lock at `now`.
@@ -235,6 +236,16 @@ impl Lock {
     #[inline]
     pub fn has_unnoted_lease(&self) -> bool {
         self.has_leases() && !self.slot.is_noted()
+    }
+
+    /// What the leases amount to whose ends have not been noted.
+    #[inline]
+    pub fn unnoted(&self) -> HeldCount {
+        match self.mode() {
+            _ if !self.has_unnoted_lease() => HeldCount::NONE,
+            Mode::Exclusive => HeldCount::WRITER,
+            Mode::Shared => HeldCount { locks: 1, readers: self.unnoted_leases() as i64 },
+        }
     }
 
     /// No lease whose end has not been noted ends before this; `None` without one.

@@ -42,7 +42,7 @@ pub use requests::{Acquired, Claim, Extended, Fencing, Released, Stop};
 pub use serving::{Effect, Gate, HandOver, Look, Parting, Turning};
 pub use start::{Begun, Caution, Warning};
 pub use statement::{Draft, Statement};
-pub use tally::{Counts, Tally};
+pub use tally::{Counts, HeldCount, Tally};
 pub use tending::{Notice, Replicas, Tended};
 
 use std::collections::{BTreeSet, VecDeque};
@@ -120,9 +120,9 @@ impl Node {
         label: &[u8],
         now: Instant,
     ) -> Result<Acquired, Stop> {
-        let was_held = lock.has_unnoted_lease();
+        let before = lock.unnoted();
         let outcome = self.promises.acquire(lock, claim, label, now)?;
-        self.tally.acquired(outcome, claim.mode, was_held);
+        self.tally.acquired(outcome, claim.mode, (before, lock));
         self.told_again(claim.token, outcome);
         Ok(outcome)
     }
@@ -130,9 +130,9 @@ impl Node {
     /// Releases the lease of `token`: see [`Promises::release`].
     #[inline(always)]
     pub fn release(&mut self, lock: &mut Lock, token: Token<'_>, now: Instant) -> Released {
-        let until = lock.until();
+        let before = (lock.until(), lock.unnoted());
         let outcome = self.promises.release(lock, token, now);
-        self.tally.released(outcome, until, lock);
+        self.tally.released(outcome, before, lock);
         outcome
     }
 
@@ -148,9 +148,9 @@ impl Node {
         fencing: Fencing<'_>,
         clocks: Clocks,
     ) -> Result<Extended, Stop> {
-        let was_held = lock.has_unnoted_lease();
+        let before = lock.unnoted();
         let outcome = self.promises.extend(lock, claim, fencing, clocks)?;
-        self.tally.changed(was_held, lock);
+        self.tally.changed(before, lock);
         if let Extended::Extended { is_news, lapsed, .. } = outcome {
             self.tally.counts.extensions += u64::from(is_news);
             self.tally.counts.lapses += lapsed as u64;

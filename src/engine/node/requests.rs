@@ -137,6 +137,7 @@ impl Promises {
     /// # Errors
     /// [`Stop::Refused`] in quarantine, when the fences are used up, and for a reader who asks to
     /// be a writer: two of them would wait for each other.
+    #[inline(always)]
     pub fn acquire(
         &mut self,
         lock: &mut Lock,
@@ -205,6 +206,7 @@ impl Promises {
     }
 
     /// Releases the lease of `token`. Allowed in quarantine.
+    #[inline(always)]
     pub fn release(&self, lock: &mut Lock, token: Token<'_>, now: Instant) -> Released {
         match lock.holding(token, now) {
             Holding::Holds(spot) => {
@@ -234,6 +236,7 @@ impl Promises {
     /// [`Stop::Refused`] in quarantine, except for a repair, and for the holder of a lease that
     /// stands; for a fence that no node can have issued; and for a repair when the fences are used
     /// up.
+    #[inline(always)]
     pub fn extend(
         &mut self,
         lock: &mut Lock,

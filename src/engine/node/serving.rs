@@ -184,12 +184,12 @@ impl Node {
         queued: Option<&Queued<'_>>,
         now: Instant,
     ) -> Result<Acquired, Stop> {
-        let was_held = lock.has_unnoted_lease();
+        let before = lock.unnoted();
         let Node { promises, lines, .. } = self;
         let decide =
             |line: &mut Line| promises.acquire_in_line(lock, line, claim, label, queued, now);
         let (outcome, left) = lines.with_ticket(place, queued, now, decide).0?;
-        self.tally.acquired(outcome, claim.mode, was_held);
+        self.tally.acquired(outcome, claim.mode, (before, lock));
         self.told_again(claim.token, outcome);
         if let Acquired::Granted { fence, .. } | Acquired::Again { fence, .. } = outcome {
             let mut calls = self.lines.part(place, left);
@@ -210,12 +210,12 @@ impl Node {
         queued: Option<&Queued<'_>>,
         now: Instant,
     ) -> (Released, bool) {
-        let until = lock.until();
+        let before = (lock.until(), lock.unnoted());
         let Node { promises, lines, .. } = self;
         let ((outcome, left), is_there) = lines.with_ticket(place, queued, now, |line| {
             promises.release_in_line(lock, line, token, queued, now)
         });
-        self.tally.released(outcome, until, lock);
+        self.tally.released(outcome, before, lock);
         self.part(place, left, &Parting::TooLate);
         (outcome, is_there)
     }

@@ -12,10 +12,10 @@ impl Node {
 
     /// Notes the ends of leases that have ended. Returns whether one had not been noted before.
     pub fn note_lapses(&mut self, lock: &mut Lock, now: Instant) -> bool {
-        let was_held = lock.has_unnoted_lease();
+        let before = lock.unnoted();
         let lapsed = lock.note_lapses(now);
         self.tally.lapsed(lapsed);
-        self.tally.changed(was_held, lock);
+        self.tally.changed(before, lock);
         lapsed > 0
     }
 

@@ -4,8 +4,43 @@
 //! whose end has not been noted; the next grant, a removal of the lock or a scan notes it. The
 //! earliest of those ends tells when a scan can find anything.
 
+use std::ops::{AddAssign, Sub};
+
 use super::{Acquired, Lock, Released};
 use crate::engine::{Histogram, Instant, Mode, Refusal};
+
+/// How much is held: of one lock, of all locks of a node, or as a difference.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct HeldCount {
+    /// Locks that are held.
+    pub locks: i64,
+    /// Readers that hold them.
+    pub readers: i64,
+}
+
+impl HeldCount {
+    /// Nothing is held.
+    pub const NONE: HeldCount = HeldCount { locks: 0, readers: 0 };
+    /// A lock is held by a writer.
+    pub(super) const WRITER: HeldCount = HeldCount { locks: 1, readers: 0 };
+}
+
+impl AddAssign for HeldCount {
+    #[inline]
+    fn add_assign(&mut self, more: HeldCount) {
+        self.locks += more.locks;
+        self.readers += more.readers;
+    }
+}
+
+impl Sub for HeldCount {
+    type Output = HeldCount;
+
+    #[inline]
+    fn sub(self, less: HeldCount) -> HeldCount {
+        HeldCount { locks: self.locks - less.locks, readers: self.readers - less.readers }
+    }
+}
 
 /// How often things happened since the server started.
 #[derive(Clone, Copy, Debug, Default)]
@@ -40,9 +75,9 @@ pub struct Tally {
     pub counts: Counts,
     /// How long the leases that were given back had been held.
     pub holds: Histogram,
-    /// Locks that got a lease, less those whose last lease was erased or noted as ended. Locks that
-    /// come or go with leases in them are counted elsewhere: see [`Tally::held`].
-    written: i64,
+    /// The leases that were written, less those that were erased or noted as ended. Locks that come
+    /// or go with leases in them are counted elsewhere: see [`Tally::held`].
+    written: HeldCount,
     /// The earliest end that has not been noted is not before this.
     soonest: Instant,
     /// The latest end of the leases that were given back, or taken away, since the last survey
@@ -71,22 +106,28 @@ impl Tally {
             refusals: [0; Refusal::KINDS],
         },
         holds: Histogram::EMPTY,
-        written: 0,
+        written: HeldCount::NONE,
         soonest: NEVER,
         given_back: Instant::from_millis(0),
         is_wanted: false,
     };
 
-    /// A request to acquire was decided. `was_held`: whether the lock had an unnoted lease before.
+    /// A request to acquire was decided. `before` is [`Lock::unnoted`] before it.
     #[inline]
-    pub(super) fn acquired(&mut self, outcome: Acquired, mode: Mode, was_held: bool) {
+    pub(super) fn acquired(
+        &mut self,
+        outcome: Acquired,
+        mode: Mode,
+        (before, lock): (HeldCount, &Lock),
+    ) {
         match outcome {
             Acquired::Granted { ends_at, lapsed, .. } => {
                 self.counts.grants += 1;
                 self.counts.reader_grants += u64::from(mode.is_shared());
                 // Former leases had ended without being noted.
                 self.counts.lapses += lapsed as u64;
-                self.written += i64::from(!was_held);
+                let after = if mode.is_shared() { lock.unnoted() } else { HeldCount::WRITER };
+                self.written += after - before;
                 self.soonest = self.soonest.min(ends_at);
             }
             Acquired::Again { later, .. } => self.counts.extensions += u64::from(later),
@@ -94,12 +135,18 @@ impl Tally {
         }
     }
 
-    /// A release was decided; `until` is [`Lock::until`] before it.
+    /// A release was decided; `until` is [`Lock::until`] before it, `before` [`Lock::unnoted`].
     #[inline]
-    pub(super) fn released(&mut self, outcome: Released, until: Instant, lock: &Lock) {
+    pub(super) fn released(
+        &mut self,
+        outcome: Released,
+        (until, before): (Instant, HeldCount),
+        lock: &Lock,
+    ) {
         if let Released::Released { held_for } = outcome {
             self.gave_back(until);
-            self.written -= i64::from(!lock.has_unnoted_lease());
+            let after = if before.readers > 0 { lock.unnoted() } else { HeldCount::NONE };
+            self.written += after - before;
             if self.decides {
                 self.counts.releases += 1;
                 self.holds.record(held_for);
@@ -123,10 +170,10 @@ impl Tally {
         self.given_back = Instant::default();
     }
 
-    /// A lock was changed in place. `was_held`: whether it had an unnoted lease before.
+    /// A lock was changed in place. `before` is [`Lock::unnoted`] before it.
     #[inline]
-    pub fn changed(&mut self, was_held: bool, lock: &Lock) {
-        self.written += i64::from(lock.has_unnoted_lease()) - i64::from(was_held);
+    pub fn changed(&mut self, before: HeldCount, lock: &Lock) {
+        self.written += lock.unnoted() - before;
         self.may_lapse(lock);
     }
 
@@ -145,7 +192,6 @@ impl Tally {
     /// The master reports the release of a lease whose end was noted here.
     pub fn take_back_lapse(&mut self) {
         self.counts.lapses = self.counts.lapses.saturating_sub(1);
-        self.written += 1;
     }
 
     /// A request was refused.
@@ -153,14 +199,17 @@ impl Tally {
         self.counts.refusals[refusal.place()] += 1;
     }
 
-    /// How many locks are held: granted, and neither given back nor noted as ended. Those whose
-    /// leases lapsed just now are still counted; this asks for a scan, which will note them.
+    /// How many locks are held, and by how many readers: granted, and neither given back nor noted
+    /// as ended. Leases that lapsed just now are still counted; this asks for a scan, which will
+    /// note them.
     ///
-    /// `moved`: held locks that were loaded or copied, less those that are gone. The caller counts
-    /// them, because a lock may be freed on any thread.
-    pub fn held(&mut self, moved: i64) -> u64 {
+    /// `moved`: those of locks that were loaded or copied, less those of locks that are gone. The
+    /// caller counts them, because a lock may be freed on any thread.
+    pub fn held(&mut self, moved: HeldCount) -> (u64, u64) {
         self.is_wanted = true;
-        u64::try_from(self.written + moved).unwrap_or(0)
+        let mut held = self.written;
+        held += moved;
+        (u64::try_from(held.locks).unwrap_or(0), u64::try_from(held.readers).unwrap_or(0))
     }
 
     /// Whether a scan would find the end of a lease that somebody wants to know about.

@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicI64, AtomicPtr, AtomicUsize, Ordering};
 use redis_module::raw;
 
 use super::{Key, OK, call};
-use crate::engine::Lock;
+use crate::engine::{HeldCount, Lock};
 
 static LOCK_TYPE: AtomicPtr<raw::RedisModuleType> = AtomicPtr::new(std::ptr::null_mut());
 
@@ -30,19 +30,28 @@ pub(in crate::module) fn lock_count() -> usize {
     COUNT.load(Ordering::Relaxed)
 }
 
-/// Leases that came with locks that were loaded or copied, less those that went with their locks.
+/// What came with locks that were loaded or copied, less what went with their locks.
 static HELD: AtomicI64 = AtomicI64::new(0);
+static READERS: AtomicI64 = AtomicI64::new(0);
 
 /// Leases, with an end not yet noted, that came with locks that were loaded or copied, less those
 /// that went with their locks. The node counts the rest; this count is here because a lock may be
 /// freed on any thread.
-pub(in crate::module) fn held_count() -> i64 {
-    HELD.load(Ordering::Relaxed)
+pub(in crate::module) fn moved() -> HeldCount {
+    let [locks, readers] = [&HELD, &READERS].map(|count| count.load(Ordering::Relaxed));
+    HeldCount { locks, readers }
+}
+
+fn add(moved: HeldCount) {
+    HELD.fetch_add(moved.locks, Ordering::Relaxed);
+    if moved.readers != 0 {
+        READERS.fetch_add(moved.readers, Ordering::Relaxed);
+    }
 }
 
 /// A value for the server to own, counting its lease.
 pub(super) fn give_with_lease(lock: Lock) -> *mut Lock {
-    HELD.fetch_add(i64::from(lock.has_unnoted_lease()), Ordering::Relaxed);
+    add(lock.unnoted());
     give(lock)
 }
 
@@ -58,7 +67,7 @@ pub(super) unsafe extern "C" fn free(value: *mut c_void) {
         COUNT.fetch_sub(1, Ordering::Relaxed);
         // SAFETY: every value of this type was boxed, and the server frees it once.
         let lock = unsafe { Box::from_raw(value.cast::<Lock>()) };
-        HELD.fetch_sub(i64::from(lock.has_unnoted_lease()), Ordering::Relaxed);
+        add(HeldCount::NONE - lock.unnoted());
     }
 }
 
