@@ -7,10 +7,9 @@ use tokio::net::TcpStream;
 use tokio::time::{Instant, sleep};
 
 use super::failure::Failure;
+use crate::engine::SLOTS;
 use crate::wire::resp::{Reader, Reply, pack};
 
-/// How many slots there are.
-const SLOTS: usize = 16_384;
 /// How long they may take to agree.
 const AGREE_MAX: Duration = Duration::from_secs(30);
 /// How often they are asked.
@@ -19,9 +18,9 @@ const ASK_EVERY: Duration = Duration::from_millis(50);
 /// Gives each of the servers, by port and bus port, its share of the slots, and waits until all
 /// know them.
 pub(super) async fn share_out(servers: &[(u16, u16)]) -> Result<(), Failure> {
-    let count = servers.len();
+    let (count, slots) = (servers.len(), usize::from(SLOTS));
     for (index, (port, _)) in servers.iter().enumerate() {
-        let (first, end) = (SLOTS * index / count, SLOTS * (index + 1) / count);
+        let (first, end) = (slots * index / count, slots * (index + 1) / count);
         tell(*port, &format!("CLUSTER ADDSLOTSRANGE {first} {}", end - 1)).await?;
         // Two with the same epoch would have to settle it between them.
         tell(*port, &format!("CLUSTER SET-CONFIG-EPOCH {}", index + 1)).await?;

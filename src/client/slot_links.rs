@@ -24,9 +24,11 @@ use super::node_url::Location;
 use super::outbox::{Item, Outbox, Outstanding};
 use super::packet::{Care, Packet};
 use super::seeds::Seeds;
-use super::slots::{SLOTS, SlotRange, name_in, redirection, slot_of};
+use super::slots::{SlotRange, name_in, redirection};
 use super::wakes::Wakes;
+use crate::engine::SLOTS;
 use crate::wire::code;
+use crate::wire::slots::slot_of;
 
 /// How often a command is sent on at once. Then its slot is just moving, and the masters disagree.
 const HOPS_AT_ONCE: u8 = 2;

@@ -1,15 +1,12 @@
 //! Which slot of a Cluster a lock is in, and what a Cluster says of its slots.
 //!
-//! A slot is the CRC16 of the name, or of the part of it between the first `{` and the next `}`
-//! (the hash tag), modulo 16384.
+//! [`crate::wire::slots`] has the slot of a name.
 
 use super::inbox::NoReply;
+use crate::engine::SLOTS;
 use crate::wire::code;
 use crate::wire::refusal::{Redirected, read_redirected};
 use crate::wire::resp::Reply;
-
-/// How many slots there are.
-pub(super) const SLOTS: u16 = 16_384;
 
 /// A range of slots, and `host` and port of the master that has them. An empty host is that of
 /// whoever was asked.
@@ -29,27 +26,6 @@ pub(super) struct Redirection {
     pub(super) slot: u16,
     pub(super) host: String,
     pub(super) port: u16,
-}
-
-/// The slot of a lock.
-pub(super) fn slot_of(name: &[u8]) -> u16 {
-    let tag = name.iter().position(|byte| *byte == b'{').and_then(|open| {
-        let tag = &name[open + 1..];
-        let close = tag.iter().position(|byte| *byte == b'}')?;
-        (close > 0).then(|| &tag[..close])
-    });
-    crc16(tag.unwrap_or(name)) % SLOTS
-}
-
-/// CRC-16/XMODEM.
-fn crc16(bytes: &[u8]) -> u16 {
-    const POLYNOMIAL: u16 = 0x1021;
-    bytes.iter().fold(0, |crc, byte| {
-        (0..8).fold(crc ^ (u16::from(*byte) << 8), |crc: u16, _| match crc & 0x8000 {
-            0 => crc << 1,
-            _ => (crc << 1) ^ POLYNOMIAL,
-        })
-    })
 }
 
 /// The name of the lock that a packed command is about; `None` if it is about none.
@@ -132,23 +108,6 @@ mod tests {
     use proptest::prelude::*;
 
     #[test]
-    fn a_name_has_the_slot_that_the_server_says() {
-        // By CLUSTER KEYSLOT.
-        for (name, slot) in [
-            ("", 0),
-            ("123456789", 12_739),
-            ("foo", 12_182),
-            ("{foo}bar", 12_182),
-            ("a{foo}{bar}", 12_182),
-            ("foo{}", slot_of(b"foo{}")),
-            ("{}foo", 9_500),
-        ] {
-            assert_eq!(slot_of(name.as_bytes()), slot, "{name}");
-        }
-        assert_ne!(slot_of(b"foo{}"), slot_of(b"foo"), "an empty tag is none");
-    }
-
-    #[test]
     fn a_command_is_about_the_lock_that_it_names() {
         let name_of = |args: &[&[u8]]| name_in(Packet::new(args).bytes()).map(<[u8]>::to_vec);
         assert_eq!(name_of(&[b"LOCK.INFO", b"a\r\n"]), Some(b"a\r\n".to_vec()));
@@ -174,7 +133,7 @@ mod tests {
             bytes in proptest::collection::vec(any::<u8>(), 0..40),
             text in ".{0,40}",
         ) {
-            let _ = (name_in(&bytes), slot_of(&bytes), redirection(&format!("MOVED {text}")));
+            let _ = (name_in(&bytes), redirection(&format!("MOVED {text}")));
         }
     }
 }

@@ -49,13 +49,13 @@ pub use fence::{Fence, RAISE_MARGIN, VOTE_MARGIN};
 pub use histogram::Histogram;
 pub use mode::Mode;
 pub use node::{
-    Acquired, Attached, Authority, Availability, BEAT, Begun, Call, CallId, Caution, Ceilings,
-    Census, Change, Claim, ConnectionId, Counts, Decided, Draft, Effect, Extended, FENCE_BLOCK,
-    Fencing, Found, Gate, Granted, HandOver, Heartbeat, HeldCount, Inventory, LEASE_BLOCK, Lease,
-    Left, Line, Loaded, Lock, LockAccount, LockName, LockState, Look, Mandate, Node, NodeAccount,
-    Notice, Parting, Pledge, Promises, Queued, ReadersAccount, Recovery, Released, Replicas, Room,
-    SUPPORT, Saved, Stated, Statement, Stop, Stopped, Tally, Tended, Tenure, Turn, Turning, Waiter,
-    Warning, promote, recover, start,
+    Acquired, Attached, Authority, Availability, BEAT, Begun, Call, CallId, Came, Caution,
+    Ceilings, Census, Change, Claim, ConnectionId, Counts, Decided, Draft, Effect, Extended,
+    FENCE_BLOCK, Fencing, Footing, Found, Gate, Granted, HandOver, Heartbeat, HeldCount, Inventory,
+    LEASE_BLOCK, Lease, Left, Line, Loaded, Lock, LockAccount, LockName, LockState, Look, Mandate,
+    Node, NodeAccount, Notice, Parting, Pledge, Promises, Queued, ReadersAccount, Recovery,
+    Released, Replicas, Room, SLOTS, SUPPORT, Saved, Shares, SlotRuns, Slots, Stated, Statement,
+    Stop, Stopped, Tally, Tended, Tenure, Turn, Turning, Waiter, Warning, promote, recover, start,
 };
 pub use quorum::{NODES_MAX, NodeSet, Quorum};
 pub use refusal::{QuarantineReason, Refusal};

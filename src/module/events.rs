@@ -1,7 +1,7 @@
 //! The server's events, and what the node does about them.
 
 use super::ffi::{Context, InServer, Level};
-use super::{clock, process, replicas, replication, scan, start, waiters};
+use super::{clock, process, replicas, replication, scan, slots, start, waiters};
 use crate::engine::ConnectionId;
 
 /// One database, or all of them, will be emptied, without a list of the names.
@@ -58,6 +58,7 @@ pub(super) fn ticked(context: &mut Context<'_>) {
     start::ready(context);
     start::tick(context);
     replicas::tick(context);
+    slots::tick(context);
     waiters::tick(context);
     scan::tick(context);
     replication::tell_floor(context);

@@ -7,7 +7,7 @@
 use super::arguments::{ARGS_MAX, KEY, TOKEN, TTL, slices};
 use super::ffi::{Answered, Args, AtKey, Context};
 use super::process::Process;
-use super::{clock, config, info, process, replication, start, waiters};
+use super::{clock, config, info, process, replication, slots, start, waiters};
 use crate::engine::{
     Acquired, Availability, Extended, Fence, Instant, Lock, Millis, Mode, Queued, Refusal,
     Released, Tenure, Token,
@@ -37,6 +37,7 @@ impl Handler for Acquire {
         if replication::states_fact(context, args) {
             return replication::apply_acquire(context, args);
         }
+        slots::admit(context, args.get(KEY))?;
         let now = clock::now();
         let Asked { outcome, mode, wait, has_line, again } = ask(context, args, now)?;
         let answered = match outcome {
@@ -294,6 +295,7 @@ impl Handler for Extend {
         if replication::states_fact(context, args) {
             return replication::apply_extend(context, args);
         }
+        slots::admit(context, args.get(KEY))?;
         let now = clock::now();
         let mut lease = None;
         let (outcome, had_expiry, ttl) = {
@@ -354,6 +356,9 @@ fn raise(context: &mut Context<'_>, args: &mut Args<'_>) -> Result<Answered, Ref
     let server = context.in_server();
     let facts = context.flags().states_facts();
     let limits = if facts { Limits::FACTS } else { config::limits() };
+    if !facts {
+        slots::admit(context, args.get(KEY))?;
+    }
     let (outcome, is_news) = {
         let token = request::token(args.get(TOKEN), limits)?;
         let fence = request::fence(args.get(TOKEN + 1))?;

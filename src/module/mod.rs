@@ -18,6 +18,7 @@ mod process;
 mod replicas;
 mod replication;
 mod scan;
+mod slots;
 pub mod soundness;
 mod start;
 mod state_file;

@@ -33,6 +33,7 @@ static PROCESS: Guarded<Process> = Guarded::new(Process {
     is_scan_timed: false,
     policy: String::new(),
     tended_at: Instant::from_millis(0),
+    slots_seen_at: Instant::from_millis(0),
 });
 
 /// All that the module knows besides the locks.
@@ -70,6 +71,8 @@ pub(super) struct Process {
     pub(super) policy: String,
     /// When the replicas were looked at last.
     pub(super) tended_at: Instant,
+    /// When the slots of the Cluster were looked at last.
+    pub(super) slots_seen_at: Instant,
 }
 
 /// Uses the state of the process. `work` must not call the server, which could call back.

@@ -107,6 +107,9 @@ fn begin(context: &mut Context<'_>) {
     };
     let begun = process::with(server, |process| {
         process.may_be_replica = loaded.is_replica;
+        if flags.is_in_cluster() {
+            process.node.join_cluster();
+        }
         let begun = process.node.begin(loaded, config::caution())?;
         process.state = process.claimed.take().map(|claimed| claimed.begin(begun.saved));
         Some(begun)
@@ -141,8 +144,13 @@ fn is_told_or_reads(context: &Context<'_>, command: &str) -> bool {
 pub(super) fn promoted(context: &mut Context<'_>) {
     let server = context.in_server();
     let (now, max_ttl, caution) = (clock::now(), config::max_ttl(), config::caution());
+    let is_in_cluster = context.flags().is_in_cluster();
     let (change, warning) = process::with(server, |process| {
         process.may_be_replica = false;
+        if is_in_cluster {
+            // It waits for all leases of its slots, and looks at them when they are its own.
+            process.node.join_cluster();
+        }
         process.node.promoted(now, max_ttl, caution)
     });
     if let Some(warning) = warning {
@@ -281,7 +289,7 @@ fn for_each_lock(context: &mut Context<'_>, look: &mut dyn FnMut(u32, &[u8], &mu
 }
 
 /// Changes what the state file says. Returns whether it was written.
-fn change_state(context: &mut Context<'_>, change: Change) -> bool {
+pub(super) fn change_state(context: &mut Context<'_>, change: Change) -> bool {
     let server = context.in_server();
     let Err(error) = process::with(server, |process| process.change(change)) else { return true };
     let line =

@@ -155,6 +155,47 @@ async fn nothing_is_lost_or_left_behind_while_slots_move_to_and_fro() {
     until("nothing is left", || all_leases(&cluster, "res") == 0).await;
 }
 
+/// Locks that are forgotten between two moves leave nothing that could move with their slot.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn no_fence_falls_and_no_lock_is_lost_while_slots_move_of_which_all_is_forgotten() {
+    let cluster = Arc::new(Cluster::start(3, || server().module_arg("idle-ms", 50)));
+    let keeper = locker(&cluster);
+    let kept = keeper.acquire("{kept}").ttl(millis(1_500)).await.unwrap();
+    let is_over = Arc::new(AtomicBool::new(false));
+    let workers = ["{a}1", "{a}2", "{b}1", "{kept}1"].map(|name| {
+        let (locker, is_over) = (locker(&cluster), Arc::clone(&is_over));
+        tokio::spawn(async move {
+            let (mut last, mut turns) = (0, 0_u64);
+            while !is_over.load(Ordering::SeqCst) {
+                let guard = locker.acquire(name).wait(PATIENCE).await.unwrap();
+                assert!(guard.fence().get() > last, "{name}: {last} and then {guard:?}");
+                last = guard.fence().get();
+                guard.release().await.unwrap();
+                turns += 1;
+                tokio::time::sleep(millis(turns % 5 * 60)).await;
+            }
+            turns
+        })
+    });
+    let moving = Arc::clone(&cluster);
+    let moved = tokio::task::spawn_blocking(move || {
+        for turn in 0..4 {
+            for name in ["{a}", "{b}", "{kept}"] {
+                moving.move_slot(name, (moving.owner(name) + 1 + turn % 2) % 3);
+            }
+            std::thread::sleep(Duration::from_millis(1_300));
+        }
+    });
+    moved.await.unwrap();
+    is_over.store(true, Ordering::SeqCst);
+    for worker in workers {
+        let turns = worker.await.unwrap();
+        assert!(turns > 15, "{turns}");
+    }
+    assert!(cluster.masters.iter().all(|master| master.info_u64("lockmod_forgotten") > 0));
+    kept.release().await.expect("it was held all the time");
+}
+
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_replica_that_takes_over_is_found() {
     let settings = || Server::builder().module_arg("max-ttl", 1_500);

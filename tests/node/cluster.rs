@@ -1,12 +1,20 @@
 //! Nodes of a Redis Cluster: each decides on the locks in its slots, and on no others.
 
+use redis::Connection;
+
 use crate::ask::{ask, ask_all, ask_args, field};
-use crate::common::{Server, server_version, wait_until};
+use crate::common::{Builder, Server, server_version, wait_for, wait_until};
 use crate::line::{acquire, listener};
 use crate::waiting::{LONG, nobody_waits, waiter};
 
+fn builder() -> Builder {
+    // A master whose last slot goes stays one.
+    let stays = "cluster-allow-replica-migration";
+    Server::builder().in_cluster().config("hz", 100).config(stays, "no")
+}
+
 fn node() -> Server {
-    Server::builder().in_cluster().config("hz", 100).start()
+    builder().start()
 }
 
 /// Two masters of one cluster: the first has all slots.
@@ -17,33 +25,27 @@ struct Pair {
 
 impl Pair {
     fn start() -> Pair {
-        let pair = Pair { from: node(), to: node() };
+        Pair::of(node(), node())
+    }
+
+    fn of(from: Server, to: Server) -> Pair {
+        let pair = Pair { from, to };
         let (from, to) = (&mut pair.from.connect(), &mut pair.to.connect());
         assert_eq!(ask(from, "CLUSTER ADDSLOTSRANGE 0 16383"), "OK");
         // Two that start with the same epoch settle it between them, and hand slots over meanwhile.
         assert_eq!(ask(to, "CLUSTER SET-CONFIG-EPOCH 2"), "OK");
         let (port, bus) = (pair.to.port(), pair.to.bus_port());
         assert_eq!(ask(from, &format!("CLUSTER MEET 127.0.0.1 {port} {bus}")), "OK");
-        for conn in [from, to] {
+        pair.wait_until_ok();
+        pair
+    }
+
+    fn wait_until_ok(&self) {
+        for conn in [&mut self.from.connect(), &mut self.to.connect()] {
             wait_until("the node knows the cluster", || {
                 let info = ask(conn, "CLUSTER INFO");
                 info.contains("cluster_state:ok") && info.contains("cluster_known_nodes:2")
             });
-        }
-        pair
-    }
-
-    /// As every Redis can: by hand, key by key.
-    fn move_by_hand(&self, key: &str) {
-        let (from, to) = (&mut self.from.connect(), &mut self.to.connect());
-        let slot = ask(from, &format!("CLUSTER KEYSLOT {key}"));
-        let (from_id, to_id) = (ask(from, "CLUSTER MYID"), ask(to, "CLUSTER MYID"));
-        assert_eq!(ask(to, &format!("CLUSTER SETSLOT {slot} IMPORTING {from_id}")), "OK");
-        assert_eq!(ask(from, &format!("CLUSTER SETSLOT {slot} MIGRATING {to_id}")), "OK");
-        let port = self.to.port().to_string();
-        assert_eq!(ask_args(from, &["MIGRATE", "127.0.0.1", &port, key, "0", "10000"]), "OK");
-        for conn in [to, from] {
-            assert_eq!(ask(conn, &format!("CLUSTER SETSLOT {slot} NODE {to_id}")), "OK");
         }
     }
 
@@ -67,6 +69,21 @@ impl Pair {
                 && !ask(to, &format!("LOCK.FENCE {key}")).starts_with("MOVED ")
         });
         true
+    }
+}
+
+/// As every Redis can: by hand, key by key.
+fn hand_over(from: &Server, to: &Server, key: &str) {
+    let port = to.port().to_string();
+    let (from, to) = (&mut from.connect(), &mut to.connect());
+    let slot = ask(from, &format!("CLUSTER KEYSLOT {key}"));
+    let (from_id, to_id) = (ask(from, "CLUSTER MYID"), ask(to, "CLUSTER MYID"));
+    assert_eq!(ask(to, &format!("CLUSTER SETSLOT {slot} IMPORTING {from_id}")), "OK");
+    assert_eq!(ask(from, &format!("CLUSTER SETSLOT {slot} MIGRATING {to_id}")), "OK");
+    let moved = ask_args(from, &["MIGRATE", "127.0.0.1", &port, key, "0", "10000"]);
+    assert!(["OK", "NOKEY"].contains(&moved.as_str()), "{moved}");
+    for conn in [to, from] {
+        assert_eq!(ask(conn, &format!("CLUSTER SETSLOT {slot} NODE {to_id}")), "OK");
     }
 }
 
@@ -100,25 +117,81 @@ fn moves(pair: &Pair, move_slot: impl FnOnce() -> bool) {
     wait_until("the old node has let go", || ask(from, "DBSIZE") == "0");
 
     assert_eq!(field(to, "res", "label"), "payments");
-    ask_all(
-        to,
-        &[
-            ("LOCK.FENCE res", "501"),
-            ("LOCK.ACQUIRE res B 60000", "nil"),
-            ("LOCK.EXTEND res A 60000", "1"),
-            ("LOCK.RELEASE res A", "1"),
-            ("LOCK.ACQUIRE res B 60000", "502"),
-            // The lock that has moved has told what was forgotten at the old node.
-            ("LOCK.ACQUIRE {res}:old Z 60000", "501"),
-        ],
-    );
+    assert_eq!(ask(to, "LOCK.FENCE res"), "501");
+    assert_eq!(ask_at_last(to, "LOCK.ACQUIRE res B 60000"), "nil");
+    ask_all(to, &[("LOCK.EXTEND res A 60000", "1"), ("LOCK.RELEASE res A", "1")]);
+    for name in ["res", "{res}:old"] {
+        assert!(fence(to, &format!("LOCK.ACQUIRE {name} B 60000")) > 501, "{name}");
+    }
+}
+
+/// The answer, when the node knows how that stands which had the slot before.
+fn ask_at_last(conn: &mut Connection, line: &str) -> String {
+    wait_for("the node answers", || Some(ask(conn, line)).filter(|text| !is_quarantine(text)))
+}
+
+fn is_quarantine(text: &str) -> bool {
+    text.starts_with("QUARANTINE ") && text.contains("another node may have been the master")
+}
+
+fn fence(conn: &mut Connection, line: &str) -> u64 {
+    let text = ask_at_last(conn, line);
+    text.parse().unwrap_or_else(|_| panic!("{line}: {text}"))
+}
+
+#[test]
+fn a_slot_without_locks_brings_the_floor_of_its_node() {
+    let pair = Pair::start();
+    for turn in 1..=3 {
+        let (from, to) = (&pair.from, &pair.to);
+        let (from, to) = if turn % 2 == 1 { (from, to) } else { (to, from) };
+        let (source, target) = (&mut from.connect(), &mut to.connect());
+        let before = fence(source, "LOCK.ACQUIRE res Z 60000");
+        let raised = before + turn * 100_000_000;
+        assert_eq!(ask(source, &format!("LOCK.FENCE res Z {raised}")), raised.to_string());
+        assert_eq!(ask(source, "DEL res"), "1");
+        // What was forgotten long ago is what the other knows of.
+        std::thread::sleep(std::time::Duration::from_millis(1_500));
+        hand_over(from, to, "res");
+        assert!(fence(target, "LOCK.ACQUIRE res B 60000") > raised);
+        assert_eq!(ask(target, "LOCK.RELEASE res B"), "1");
+        assert_eq!(ask(target, "DEL res"), "1");
+    }
+}
+
+/// The leases that it may have forgotten stand, whoever has the slot.
+#[test]
+fn who_gets_a_slot_from_a_node_that_waits_does_so_too() {
+    let short = || builder().module_arg("max-ttl", 8_000).start();
+    let mut pair = Pair::of(short(), short());
+    assert_eq!(ask(&mut pair.from.connect(), "LOCK.ACQUIRE res A 8000"), "1");
+    let granted_at = std::time::Instant::now();
+    pair.from.kill();
+    let state = pair.from.dir().join(format!("lockmod-{}.state", pair.from.port()));
+    std::fs::write(state, "").expect("the folder is ours");
+    pair.from.start_again();
+    pair.wait_until_ok();
+    assert!(ask(&mut pair.from.connect(), "LOCK.ACQUIRE res B 100").starts_with("QUARANTINE "));
+    hand_over(&pair.from, &pair.to, "res");
+    for command in ["ACQUIRE res B 100", "EXTEND res B 100", "FENCE res B 7"] {
+        let text = ask(&mut pair.to.connect(), &format!("LOCK.{command}"));
+        assert!(is_quarantine(&text), "{command}: {text}");
+    }
+    assert_eq!(ask(&mut pair.to.connect(), "LOCK.RELEASE res B"), "nil");
+    pair.to.restart();
+    pair.wait_until_ok();
+    let text = ask(&mut pair.to.connect(), "LOCK.ACQUIRE res B 100");
+    assert!(text.starts_with("QUARANTINE "), "it had not waited: {text}");
+    let granted = || ask(&mut pair.to.connect(), "LOCK.ACQUIRE res B 100").parse::<u64>().ok();
+    assert!(wait_for("the wait is over", granted) > 1);
+    assert!(granted_at.elapsed() > std::time::Duration::from_secs(8));
 }
 
 #[test]
 fn a_slot_that_is_moved_by_hand_takes_its_locks_along_and_nobody_waits_behind() {
     let pair = Pair::start();
     moves(&pair, || {
-        pair.move_by_hand("res");
+        hand_over(&pair.from, &pair.to, "res");
         true
     });
 }

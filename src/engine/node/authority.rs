@@ -35,7 +35,7 @@ impl Pledge {
 }
 
 /// A length of time by another machine's clock.
-const fn with_drift(length: Millis) -> Millis {
+pub(super) const fn with_drift(length: Millis) -> Millis {
     length.saturating_add(Terms::new(length).drift)
 }
 

@@ -16,6 +16,11 @@ pub enum Change {
         /// The last instant of its quarantine, if it waits.
         until: Option<Instant>,
     },
+    /// In a slot of a Cluster that has come, the node waits for leases that it does not know.
+    Waits {
+        /// The last instant.
+        until: Instant,
+    },
     /// Leases may have moved to other names in a quarantine: nothing counts until it is over.
     NamesChanged {
         /// The last instant of the quarantine.
@@ -46,6 +51,11 @@ impl Change {
                 saved.is_always_durable &= until.is_none();
                 saved.was_replica = false;
                 let until = until.unwrap_or_default();
+                saved.nothing_counts_until = saved.nothing_counts_until.max(until);
+            }
+            Change::Waits { until } => {
+                saved.ceilings.lease = saved.ceilings.lease.max(until);
+                saved.is_always_durable = false;
                 saved.nothing_counts_until = saved.nothing_counts_until.max(until);
             }
             Change::NamesChanged { until } => {

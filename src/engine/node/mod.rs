@@ -21,6 +21,7 @@ mod readers;
 mod recovery;
 mod requests;
 mod serving;
+mod slots;
 mod start;
 mod statement;
 mod survey;
@@ -40,6 +41,7 @@ pub use promises::{Ceilings, FENCE_BLOCK, LEASE_BLOCK, Promises};
 pub use recovery::{Found, Loaded, Recovery, Saved, Stopped, promote, recover, start};
 pub use requests::{Acquired, Claim, Extended, Fencing, Released, Stop};
 pub use serving::{Effect, Gate, HandOver, Look, Parting, Turning};
+pub use slots::{Came, Footing, SLOTS, Shares, SlotRuns, Slots};
 pub use start::{Begun, Caution, Warning};
 pub use statement::{Draft, Statement};
 pub use tally::{Counts, HeldCount, Tally};
@@ -77,6 +79,8 @@ pub struct Node {
     has_excess: bool,
     /// The `lockmod.replicas` that the node's master said last.
     heard_replicas: u32,
+    /// `None`: it is in no Cluster.
+    slots: Option<Box<Slots>>,
 }
 
 impl Default for Node {
@@ -103,6 +107,7 @@ impl Node {
             notice: None,
             has_excess: false,
             heard_replicas: 0,
+            slots: None,
         }
     }
 

@@ -72,6 +72,8 @@ pub struct Promises {
     /// Whether nobody has taken that request yet.
     is_requesting: bool,
     quarantine: Option<Quarantine>,
+    /// The last instant of the waits for leases in slots of a Cluster that have come.
+    slots_wait_until: Option<Instant>,
     /// `None`: the node decides whatever its replicas do.
     authority: Option<Box<Authority>>,
     /// How many readers a lock may have.
@@ -104,6 +106,7 @@ impl Promises {
             },
             is_requesting: false,
             quarantine: None,
+            slots_wait_until: None,
             authority: None,
             max_readers: MAX_READERS,
         }
@@ -215,6 +218,7 @@ impl Promises {
     pub fn end_survey(&mut self, now: Instant) -> Option<Instant> {
         self.earlier = Instant::default();
         let waited_for = self.quarantine.map_or(now, |quarantine| quarantine.until);
+        let waited_for = waited_for.max(self.slots_wait_until.unwrap_or_default());
         let enough = self.recent.max(waited_for).max(now).after(LEASE_BLOCK);
         let ceilings = self.ceilings.as_mut()?;
         if ceilings.lease <= enough.after(Millis::new(LEASE_BLOCK.get() / 2)) {
@@ -304,6 +308,18 @@ impl Promises {
         };
         self.quarantine =
             Some(Quarantine { until, reason, nothing_counts: before || is_promotion });
+    }
+
+    /// In some slots of a Cluster nothing is decided up to `until`.
+    pub(super) fn wait_in_slots(&mut self, until: Instant) {
+        self.slots_wait_until = self.slots_wait_until.max(Some(until));
+    }
+
+    /// The last instant of what the node waits for, in all slots or in some; `None` if for nothing.
+    pub(super) fn waited_for(&self, now: Instant) -> Option<Instant> {
+        let in_slots = self.slots_wait_until.filter(|&until| now <= until);
+        let quarantine = self.quarantine(now);
+        quarantine.map(|(left, _)| now.after(left).before(Millis::new(1))).max(in_slots)
     }
 
     /// Notes that leases may have moved to other names: in a quarantine, nothing counts before it

@@ -240,7 +240,7 @@ fn first_ceilings(used: Ceilings, recovery: Recovery, now: Instant) -> Ceilings 
 /// A quarantine in force outlasts the stop: it waits for leases that are *not* in the data set,
 /// however completely that was saved.
 pub(super) fn stop(node: &Promises, now: Instant, longest: Instant, stopped: Stopped) -> Change {
-    let waited_for = node.quarantine(now).map(|(left, _)| now.after(left).before(Millis::new(1)));
+    let waited_for = node.waited_for(now);
     let used =
         Ceilings { fence: node.highest(), lease: longest.max(waited_for.unwrap_or_default()) };
     let is_saved = stopped.is_saved && waited_for.is_none();

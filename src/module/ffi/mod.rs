@@ -14,6 +14,7 @@
 //! they are used.
 #![allow(unsafe_code, reason = "the border to a C API")]
 
+mod cluster;
 mod entry;
 mod guarded;
 mod scan;

@@ -1,13 +1,14 @@
 //! The server's events, as calls of safe functions.
 #![allow(unsafe_code, reason = "the border to a C API")]
 
-use std::ffi::c_void;
+use std::ffi::{c_char, c_uchar, c_void};
 use std::ptr::read;
 
 use redis_module::raw;
 
-use crate::module::events;
-use crate::module::ffi::{Context, OK, call, guard_in_server};
+use crate::module::ffi::cluster::MESSAGE;
+use crate::module::ffi::{Context, OK, call, guard_in_server, slice};
+use crate::module::{events, slots};
 
 type Callback =
     unsafe extern "C" fn(*mut raw::RedisModuleCtx, raw::RedisModuleEvent, u64, *mut c_void);
@@ -45,6 +46,10 @@ pub(super) unsafe fn subscribe(context: *mut raw::RedisModuleCtx) -> Result<(), 
         }
     }
     listen(SLOTS_MOVE, on_slots);
+    // SAFETY: the loading context; the callback is static.
+    unsafe {
+        call!(RedisModule_RegisterClusterMessageReceiver(context, MESSAGE, Some(on_message)))
+    };
     Ok(())
 }
 
@@ -56,6 +61,28 @@ unsafe extern "C" fn on_slots(
 ) {
     // SAFETY: the server says so under its lock.
     unsafe { guard_in_server("a move of slots", (), events::slots_moved) };
+}
+
+unsafe extern "C" fn on_message(
+    _context: *mut raw::RedisModuleCtx,
+    sender: *const c_char,
+    _kind: u8,
+    message: *const c_uchar,
+    length: u32,
+) {
+    // SAFETY: the server passes a name of this length, and a message with its own.
+    let (sender, message) = unsafe {
+        let sender = slice(sender, raw::REDISMODULE_NODE_ID_LEN as usize);
+        (sender, slice(message.cast(), length as usize))
+    };
+    if let (Some(sender), Some(message)) = (sender, message) {
+        // SAFETY: the server calls this under its lock.
+        unsafe {
+            guard_in_server("a message of the Cluster", (), |server| {
+                slots::heard(server, sender, message);
+            });
+        }
+    }
 }
 
 unsafe extern "C" fn on_flush(

@@ -1,0 +1,46 @@
+//! What a node of a Cluster says and hears.
+#![allow(unsafe_code, reason = "the border to a C API")]
+
+use std::ffi::{CStr, c_char, c_int};
+use std::ptr::null;
+
+use redis_module::raw;
+
+use super::{Context, call, slice};
+
+/// The type of this module's messages. Other modules may use the same.
+pub(super) const MESSAGE: u8 = 1;
+
+impl Context<'_> {
+    /// The reply to `CLUSTER NODES`; `None` if it cannot be had.
+    pub(in crate::module) fn cluster_nodes(&mut self) -> Option<String> {
+        let (command, word, format): (&CStr, &CStr, &CStr) = (c"CLUSTER", c"NODES", c"c");
+        // SAFETY: the context lasts as long as `self`, and no key is open; `c` takes a terminated
+        // text. The reply is ours: its text is read before it is freed.
+        unsafe {
+            let (command, format) = (command.as_ptr(), format.as_ptr());
+            let reply = call!(RedisModule_Call(self.raw.as_ptr(), command, format, word.as_ptr()));
+            if reply.is_null() {
+                return None;
+            }
+            let is_text =
+                call!(RedisModule_CallReplyType(reply)) == raw::REDISMODULE_REPLY_STRING as c_int;
+            let mut length = 0;
+            let start = call!(RedisModule_CallReplyStringPtr(reply, &mut length));
+            let text = slice(start, length).filter(|_| is_text);
+            let text = text.map(|text| String::from_utf8_lossy(text).into_owned());
+            call!(RedisModule_FreeCallReply(reply));
+            text
+        }
+    }
+
+    /// Sends a message to all nodes of the Cluster. Those that cannot be reached do not get it.
+    pub(in crate::module) fn tell_cluster(&mut self, text: &str) {
+        let Ok(length) = u32::try_from(text.len()) else { return };
+        let start = text.as_ptr().cast::<c_char>();
+        // SAFETY: the context lasts as long as `self`; the server copies the bytes.
+        unsafe {
+            call!(RedisModule_SendClusterMessage(self.raw.as_ptr(), null(), MESSAGE, start, length))
+        };
+    }
+}
