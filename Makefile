@@ -8,7 +8,7 @@ PROVER = $(or $(CARGO_TARGET_DIR),target)/languages/proof/bin/python -B proof/ch
 MUTANTS = cargo mutants --config .ci/mutants.toml --no-shuffle --timeout 300
 
 .DEFAULT_GOAL := help
-.PHONY: help deps build install deb packages release run nodes test proof model sim storm failovers servers fuzz mutants valgrind check bench picture clean
+.PHONY: help deps build install deb packages release run nodes test proof model sim storm failovers servers versions fuzz mutants valgrind check bench picture clean
 
 help: ## List the targets
 	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "  %-8s %s\n", $$1, $$2}' Makefile
@@ -59,6 +59,12 @@ servers: deps ## The tests that start servers, on newer ones of Redis and Valkey
 		echo "== $$($$server --version)"; \
 		LOCKMOD_REDIS_SERVER=$$server cargo test --no-fail-fast --test node --test durability \
 			--test client --test storm --test docs || exit 1; done
+versions: deps ## A master and a replica with this build and that of the commit OLD, and one folder with both in turn
+	@test -n "$(OLD)" || { echo "say which commit: make versions OLD=..." >&2; exit 1; }
+	@test -e target/versions/$(OLD) || git clone -q . target/versions/$(OLD)
+	cd target/versions/$(OLD) && git checkout -q $(OLD) && cargo build --lib
+	LOCKMOD_OLD_MODULE=$(CURDIR)/target/versions/$(OLD)/target/debug/liblockmod.so \
+		cargo test --test durability -- --ignored versions
 fuzz: ## Fuzz each reader of bytes for LOCKMOD_FUZZ_SECONDS (60), on a stable toolchain; needs `cargo install cargo-fuzz`
 	for target in lock state request reply operations; do \
 		mkdir -p fuzz/target/corpus/$$target && \

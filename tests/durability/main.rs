@@ -16,6 +16,7 @@ mod operations;
 mod provisional;
 mod restarts;
 mod sentinel;
+mod versions;
 
 use common::{Server, cmd};
 use lockmod::wire::refusal;

@@ -43,6 +43,10 @@ pub(crate) enum Defect {
     OneTooFew,
     /// A node that becomes a master decides as soon as it is supported.
     NoWait,
+    /// What is extended in a wait counts without authority, too.
+    CarriesWithoutAuthority,
+    /// What is extended in a wait counts for a holder whose validity is over.
+    CarriesLate,
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -57,6 +61,8 @@ pub(crate) struct Bounds {
     pub(crate) support: u64,
     /// The length of a lease, in ticks.
     pub(crate) ttl: u64,
+    /// What is extended in a wait counts.
+    pub(crate) carries: bool,
     pub(crate) defect: Defect,
 }
 
@@ -71,14 +77,17 @@ pub(crate) enum Witness {
     WaitedAgain,
     /// A master that had been replaced still had authority.
     OldMasterDecided,
+    /// A holder has gone on with a lease that a node extended in its wait.
+    Carried,
 }
 
 impl Witness {
-    const ALL: [Witness; 4] = [
+    const ALL: [Witness; 5] = [
         Witness::GrantedAfterPromotion,
         Witness::Resumed,
         Witness::WaitedAgain,
         Witness::OldMasterDecided,
+        Witness::Carried,
     ];
 }
 
@@ -135,6 +144,8 @@ pub(crate) enum Action {
     Restart(usize),
     Grant(usize),
     Extend(usize),
+    /// A holder extends its lease at a node that waits. The node may lack all that was granted.
+    Carry(usize),
 }
 
 pub(crate) struct World {
@@ -203,6 +214,19 @@ impl World {
         let is_lenient = self.bounds.defect == Defect::ExtendsCopies && station.follows.is_none();
         self.decides(station) && station.is_known && station.lease.is_some()
             || is_lenient && station.copy.is_some()
+    }
+
+    /// Whether what this node extends in its wait counts now.
+    fn may_carry(&self, state: &State, at: usize) -> bool {
+        let station = &state.stations[at];
+        let is_relied_on = state.stations.iter().any(|other| other.lease.is_some());
+        let has_authority = matches!(station.authority.mandate(NOW), Mandate::Waits(_));
+        let may = match self.bounds.defect {
+            Defect::CarriesWithoutAuthority => station.follows.is_none() && is_relied_on,
+            Defect::CarriesLate => has_authority,
+            _ => has_authority && is_relied_on,
+        };
+        may && self.bounds.carries && station.lease != Some(self.bounds.ttl)
     }
 
     /// One tick passes.
@@ -347,6 +371,9 @@ impl Model for World {
             if self.may_extend(station) && station.lease != Some(self.bounds.ttl) {
                 actions.push(Action::Extend(at));
             }
+            if self.may_carry(state, at) {
+                actions.push(Action::Carry(at));
+            }
         }
     }
 
@@ -391,6 +418,10 @@ impl Model for World {
                 self.lend(&mut state, at, false);
             }
             Action::Extend(at) => self.lend(&mut state, at, true),
+            Action::Carry(at) => {
+                self.witnessed.saw(Witness::Carried as u8);
+                self.lend(&mut state, at, self.bounds.defect != Defect::CarriesLate);
+            }
         }
         World::sees(&state, &self.witnessed);
         if state == *last { None } else { Some(state) }

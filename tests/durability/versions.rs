@@ -1,0 +1,110 @@
+//! A master and a replica with different builds of the module, and one folder with both in turn.
+//!
+//! `make versions OLD=commit` builds the other one, and says where it is.
+
+use std::path::PathBuf;
+use std::{env, fs};
+
+use redis::{Value, from_redis_value};
+
+use crate::common::{Builder, Server, module_path, skip, wait_for, wait_until};
+use crate::granted;
+
+/// The other build and this one; `None` if there is no other.
+fn modules(test: &str) -> Option<[PathBuf; 2]> {
+    let old = env::var_os("LOCKMOD_OLD_MODULE");
+    if old.is_none() {
+        skip(test, "LOCKMOD_OLD_MODULE is not set: make versions OLD=commit");
+    }
+    Some([PathBuf::from(old?), module_path()])
+}
+
+fn with(module: &PathBuf) -> Builder {
+    Server::builder()
+        .without_module()
+        .config_line(&format!("loadmodule {module:?} max-ttl 3000"))
+        .config("save", "3600 1")
+}
+
+/// What a server says of a lock: who holds it, as whom, and with which fence.
+fn told(server: &Server, name: &str) -> Vec<String> {
+    let info = server.run(&format!("LOCK.INFO {name}")).expect("LOCK.INFO answers");
+    let Value::Array(fields) = info else { panic!("{info:?}") };
+    let is_asked = |name: &str| ["state", "mode", "fence", "label"].contains(&name);
+    let pairs = fields.chunks(2).map(|pair| (from_redis_value(pair[0].clone()), &pair[1]));
+    let pairs = pairs.map(|(name, value)| (name.expect("a text"), format!("{value:?}")));
+    pairs.filter(|(name, _): &(String, _)| is_asked(name)).map(|(_, value)| value).collect()
+}
+
+fn follows(master: &Server, replica: &Server) {
+    replica.run(&format!("REPLICAOF 127.0.0.1 {}", master.port())).expect("it follows");
+    master.wait_for_replica(replica);
+}
+
+#[test]
+#[ignore = "needs another build: make versions"]
+fn a_master_and_a_replica_of_different_builds_go_together() {
+    let Some([old, new]) = modules("a_master_and_a_replica_of_different_builds") else { return };
+    for (of_master, of_replica) in [(&old, &new), (&new, &old)] {
+        let (master, replica) = (with(of_master).start(), with(of_replica).start());
+        for name in ["in-snapshot", "in-stream"] {
+            if name == "in-stream" {
+                follows(&master, &replica);
+            }
+            granted(&master, name, "token", 3_000);
+            master.run(&format!("LOCK.EXTEND {name} token 3000")).expect("extended");
+            granted(&master, &format!("{name}:free"), "token", 3_000);
+            master.run(&format!("LOCK.RELEASE {name}:free token")).expect("released");
+            for reader in ["one", "two"] {
+                let line = format!("LOCK.ACQUIRE {name}:read {reader} 3000 SHARED LABEL {reader}");
+                master.run(&line).expect("granted");
+            }
+        }
+        master.run("LOCK.FLOOR 1000").expect("raised");
+        master.wait_for_replica(&replica);
+        for name in ["in-snapshot", "in-stream"] {
+            for name in [name.to_owned(), format!("{name}:free"), format!("{name}:read")] {
+                assert_eq!(told(&master, &name), told(&replica, &name), "{name}");
+            }
+        }
+        // The replica takes over, and the other follows it.
+        let before = told(&master, "in-stream");
+        replica.run("REPLICAOF NO ONE").expect("promoted");
+        let refused = replica.run("LOCK.ACQUIRE fresh token 100").expect_err("it waits");
+        assert_eq!(refused.code(), Some("QUARANTINE"), "{refused}");
+        follows(&replica, &master);
+        let fence = wait_for("it grants", || {
+            let reply = replica.run("LOCK.ACQUIRE fresh token 3000").ok()?;
+            from_redis_value::<u64>(reply).ok()
+        });
+        assert!(fence > 1_000, "{fence} after {before:?}");
+        replica.wait_for_replica(&master);
+        assert_eq!(told(&master, "fresh"), told(&replica, "fresh"));
+        assert!(!format!("{}{}", master.log(), replica.log()).contains("CRITICAL"));
+    }
+}
+
+#[test]
+#[ignore = "needs another build: make versions"]
+fn a_folder_can_be_used_by_another_build_and_by_the_first_again() {
+    let Some([old, new]) = modules("a_folder_can_be_used_by_another_build") else { return };
+    let mut server = with(&old).start();
+    let mut fence = granted(&server, "lock", "0", 1);
+    for (turn, module) in [&new, &old, &new, &old].into_iter().enumerate() {
+        let free = || server.run("LOCK.ACQUIRE kept token 3000").ok();
+        wait_until("the lock is granted", || free().is_some_and(|reply| reply != Value::Nil));
+        let kept = told(&server, "kept");
+        let state = server.dir().join(format!("lockmod-{}.state", server.port()));
+        assert!(fs::metadata(state).is_ok_and(|file| file.len() > 0));
+        server.terminate();
+        server.reconfigure(|_| with(module));
+        server.start_again();
+        assert_eq!(told(&server, "kept"), kept, "{module:?}");
+        let next = wait_for("the lock is free", || {
+            let line = format!("LOCK.ACQUIRE lock {} {}", turn + 1, 1);
+            from_redis_value::<u64>(server.run(&line).ok()?).ok()
+        });
+        assert!(next > fence, "{next} after {fence}");
+        fence = next;
+    }
+}
