@@ -74,21 +74,13 @@ fn print_the_table() {
 }
 
 #[test]
-fn the_front_page_lists_every_command_in_the_words_of_the_table() {
+fn the_front_page_leads_to_every_command() {
     let text = fs::read_to_string(root().join("README.md")).expect("README.md");
-    let complaints: Vec<String> = COMMANDS
-        .iter()
-        .map(|command| {
-            let anchor = command.name.to_lowercase().replace('.', "");
-            // A bar would end the cell.
-            let syntax = command.syntax().replace('|', r"\|");
-            let link = format!("[`{syntax}`](docs/commands.md#{anchor})");
-            format!("| {link} | {} |", command.summary)
-        })
-        .filter(|row| !text.lines().any(|line| line.starts_with(row.as_str())))
-        .map(|row| format!("README.md: no row opens with\n{row}"))
-        .collect();
-    assert_none(&complaints);
+    for command in COMMANDS {
+        let anchor = command.name.to_lowercase().replace('.', "");
+        let link = format!("[`{}`](docs/commands.md#{anchor})", command.name);
+        assert!(text.contains(&link), "README.md lacks {link}");
+    }
 }
 
 fn is_end_of_paragraph(rest: &str) -> bool {
