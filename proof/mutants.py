@@ -93,6 +93,12 @@ MUTANTS = [
            drop('the validity is not over')),
     Mutant('a holder whose validity has ended is done', 'renew', 'superseded',
            drop('the holder is still valid')),
+    Mutant('the validity is that of the oldest request', 'win', 'votes stay',
+           instead('a quorum granted', lambda x: ForAll([n], Implies(
+               And(member(n, Q), Not(x.over(R))),
+               Exists([s], And(own(s) == own(R), x.vouches(n, s))))))),
+    Mutant('only requests for one token are ordered', 'grant', 'rests on the holder',
+           axiom='only requests for one token are ordered'),
     Mutant('an attempt is won once', 'win', 'rising', drop('once')),
     Mutant('an attempt needs a quorum of grants', 'win', 'exclusion', drop('a quorum granted')),
     Mutant('only a holder renews', 'renew', 'nothing from nothing', drop('of a holder')),

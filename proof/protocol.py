@@ -14,15 +14,18 @@ from z3 import (And, BoolSort, Const, Consts, DeclareSort, Exists, ForAll, Funct
                 Implies, Not, Or)
 
 Bool = BoolSort()
-# An acquisition is one token: one attempt to acquire, and all that follows if it is won.
-# A round is what goes out to all nodes at once: the acquire itself (the first round), or a renewal.
+# An acquisition is one token: attempts to acquire with it, and all that follows if one is won.
+# A round is what goes out at once, to one node or to all: an acquire (which may be sent again, with
+# the same token), or a renewal.
 # A quorum is a set of nodes. Fences are a total order, nothing more.
 Node, Acquisition, Round, Quorum, Fence = SORTS = [
     DeclareSort(name) for name in ('Node', 'Acquisition', 'Round', 'Quorum', 'Fence')]
 
 # ---------------------------------------------------------------------- what never changes
 own = Function('own', Round, Acquisition)
-first = Function('first', Round, Bool)
+asks = Function('asks', Round, Bool)
+# Both rounds ask for the lock with one token, and the first was sent no later than the other.
+no_later = Function('no_later', Round, Round, Bool)
 # The client of this acquisition never looks at its clock: only fences protect from it.
 blind = Function('blind', Acquisition, Bool)
 # It asks for the lock as a reader. All others are writers.
@@ -30,7 +33,7 @@ reader = Function('reader', Acquisition, Bool)
 member = Function('member', Node, Quorum, Bool)
 below = Function('below', Fence, Fence, Bool)
 
-RIGID = ['own', 'first', 'blind', 'reader', 'member', 'below']
+RIGID = ['own', 'asks', 'no_later', 'blind', 'reader', 'member', 'below']
 
 n = Const('n', Node)
 a, b = Consts('a b', Acquisition)
@@ -49,6 +52,8 @@ AXIOMS = {
         ForAll([f], Not(below(f, f))),
         ForAll([f, g, h], Implies(And(below(f, g), below(g, h)), below(f, h))),
         ForAll([f, g], Or(below(f, g), below(g, f), f == g))),
+    'only requests for one token are ordered': ForAll([r, s], Implies(
+        no_later(r, s), And(own(r) == own(s), asks(r), asks(s)))),
 }
 
 # ------------------------------------------------------------------------ what the state is
@@ -424,6 +429,16 @@ def without(relation, node):
     return lambda x, y: And(relation(x, y), x != node)
 
 
+def counts_for(round_, answered):
+    """An answer to the one round counts for the other: the same, or one that asked earlier."""
+    return Or(round_ == answered, no_later(round_, answered))
+
+
+def rests_on(x):
+    """The lease at the node is dated by the round R, and rests on whatever asked before it, too."""
+    return lambda y, z: Or(x.rests(y, z), And(y == N, counts_for(z, R), Not(x.over(z))))
+
+
 def minus(relation, *place):
     """The relation, and one place less."""
     return lambda *x: And(relation(*x), Not(And(*[i == j for i, j in zip(x, place)])))
@@ -490,9 +505,9 @@ def _(x):
 @action('win', R, Q, F, rule='Acquire, 2 to 4', code='Attempt::decide')
 def _(x):
     """A quorum has granted, and each of its nodes has stored the fence that the attempt is won
-    with."""
+    with. The validity is that of the oldest request that a counted node has answered."""
     return Step(
-        {'it is the attempt': And(first(R), x.begun(own(R)), Not(x.done(own(R)))),
+        {'it is the attempt': And(asks(R), x.begun(own(R)), Not(x.done(own(R)))),
          'once': And(Not(x.won(own(R))), Not(x.confirmed(R))),
          'a quorum granted': ForAll([n], Implies(
              And(member(n, Q), Not(x.over(R))), x.vouches(n, R))),
@@ -509,7 +524,7 @@ def _(x):
     """A quorum has answered a renewal with yes while the holder was still valid by another
     round."""
     return Step(
-        {'of a holder': And(x.won(own(R)), Not(x.done(own(R))), Not(first(R)),
+        {'of a holder': And(x.won(own(R)), Not(x.done(own(R))), Not(asks(R)),
                             Not(x.confirmed(R))),
          'a quorum answered this very round': ForAll([n], Implies(
              And(member(n, Q), Not(x.over(R))), x.vouches(n, R))),
@@ -567,16 +582,16 @@ def grants(x):
              up_to(x.counter(N), F), Implies(exclusively, below(x.counter(N), F))),
          'on disk first': up_to(F, x.ceiling(N)),
          'it has begun': x.begun(own(R))},
-        {**stands(x, own(R)), 'rests': plus(x.rests, N, R, where=Not(x.over(R))),
+        {**stands(x, own(R)), 'rests': rests_on(x),
          **issues(x, own(R), where=exclusively == Not(reader(own(R))))})
 
 
 @action('grant', N, R, F, exclusively, rule='Fences; Acquire, 1', code='Promises::acquire')
 def _(x):
-    """A node grants a free lock to an attempt: now, late, or once more. A lock that readers hold is
-    free for a reader."""
+    """A node grants a free lock to an attempt: now, late, or once more, to any of its requests. A
+    lock that readers hold is free for a reader."""
     step = grants(x)
-    return Step({**step.requires, 'it is the attempt': first(R),
+    return Step({**step.requires, 'it is the attempt': asks(R),
                  'as it was asked': exclusively == Not(reader(own(R)))}, step.changes)
 
 
@@ -586,17 +601,18 @@ def _(x):
     fence. The holder keeps its own fence. (Who has become a reader is given none.)"""
     step = grants(x)
     return Step({**step.requires, 'as it was asked': may_ask(x, own(R)),
-                 'of a holder': And(x.won(own(R)), Not(first(R)))}, step.changes)
+                 'of a holder': And(x.won(own(R)), Not(asks(R)))}, step.changes)
 
 
 @action('extend', N, R, rule='Extend; Quarantine', code='Promises::extend')
 def _(x):
-    """A node lets the lease end later, never earlier, also in quarantine. (A provisional lease is
+    """A node lets the lease end later, never earlier, also in quarantine: for a renewal, or for an
+    acquire that is sent again. (A provisional lease is
     extended too, which changes nothing here: it does not count.)"""
     return Step(
         {'the token holds': x.holds(N, own(R)),
          'the lease counts': And(Not(x.provisional(N, own(R))), Not(x.promoted(N)))},
-        {'rests': plus(x.rests, N, R, where=Not(x.over(R)))})
+        {'rests': rests_on(x)})
 
 
 @action('raise', N, A, F, rule='Acquire, 3; Why fences rise', code='Promises::raise')

@@ -53,8 +53,13 @@ fn own(round: usize) -> usize {
     round / ROUNDS
 }
 
-fn first(round: usize) -> bool {
+fn asks(round: usize) -> bool {
     round % ROUNDS == 0
+}
+
+/// The models ask once with each token.
+fn no_later(round: usize, other: usize) -> bool {
+    round == other && asks(round)
 }
 
 fn member(node: usize, quorum: usize) -> bool {

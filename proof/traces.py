@@ -5,7 +5,8 @@ from finite import Finite
 # Every trace, in the order of this file.
 ALL = []
 
-ROUNDS = ['A0', 'A1', 'A2', 'B0', 'B1']
+# The last of B asks for the lock, like its first.
+ROUNDS = ['A0', 'A1', 'A2', 'B0', 'B1', 'B+']
 # As whom a node is asked.
 WRITER, READER = True, False
 ZERO_ONE, ZERO_TWO, ONE_TWO = frozenset('01'), frozenset('02'), frozenset('12')
@@ -16,7 +17,9 @@ def world(blind=(), readers=()):
     A1 and A2 are its renewals."""
     sets = {'Node': list('012'), 'Acquisition': list('AB'), 'Round': ROUNDS,
             'Quorum': [ZERO_ONE, ZERO_TWO, ONE_TWO], 'Fence': list(range(10))}
-    rigid = {'own': lambda r: r[0], 'first': lambda r: r[1] == '0', 'blind': lambda a: a in blind,
+    rigid = {'own': lambda r: r[0], 'asks': lambda r: r[1] in '0+',
+             'no_later': lambda r, s: r[0] == s[0] and r[1] + s[1] in ['00', '0+', '++'],
+             'blind': lambda a: a in blind,
              'reader': lambda a: a in readers,
              'member': lambda n, q: n in q, 'below': lambda f, g: f < g}
     ceilings = {(node,): 5 for node in '012'}
@@ -217,3 +220,14 @@ def a_late_reader():
         ('lease ends', '1', 'A'), ('begin', 'B'), ('grant', '0', 'B0', 1, WRITER),
         ('grant', '1', 'B0', 1, WRITER), ('win', 'B0', ZERO_ONE, 1), ('write', 'B'))
     assert state.missing('read', 'A') == ['no smaller fence']
+
+
+@ALL.append
+def an_acquire_that_is_sent_again():
+    """B has asked twice with one token, and node 0 knows only of the first request: B is valid by
+    that one, not by the newer."""
+    state = won().run(('begin', 'B'), ('finish', 'A'), ('release', '0', 'A'), ('release', '1', 'A'),
+                      ('grant', '0', 'B0', 2, WRITER), ('grant', '1', 'B+', 2, WRITER))
+    assert state.missing('win', 'B+', ZERO_ONE, 2) == ['a quorum granted']
+    state = state.run(('win', 'B0', ZERO_ONE, 2), ('time passes', 'B0'), ('lease ends', '0', 'B'))
+    assert state.missing('lease ends', '1', 'B') == ['no validity rests on it']

@@ -32,8 +32,13 @@ fn own(round: usize) -> usize {
     round / ROUNDS
 }
 
-fn first(round: usize) -> bool {
+fn asks(round: usize) -> bool {
     round % ROUNDS == 0
+}
+
+/// The models ask once with each token.
+fn no_later(round: usize, other: usize) -> bool {
+    round == other && asks(round)
 }
 
 fn member(node: usize, quorum: usize) -> bool {
@@ -711,7 +716,7 @@ pub(crate) enum Action {
     /// The validity of a round ends at the client, whether anybody looks or not.
     TimePasses { at_round: usize },
     /// A quorum has granted, and each of its nodes has stored the fence that the attempt is won
-    /// with.
+    /// with. The validity is that of the oldest request that a counted node has answered.
     Win { at_round: usize, at_quorum: usize, at_fence: u64 },
     /// A quorum has answered a renewal with yes while the holder was still valid by another round.
     Renew { at_round: usize, standing: usize, at_quorum: usize },
@@ -724,14 +729,15 @@ pub(crate) enum Action {
     Write { at_acquisition: usize },
     /// The fenced store accepts a read: its fence is no smaller than any writer's that it has seen.
     Read { at_acquisition: usize },
-    /// A node grants a free lock to an attempt: now, late, or once more. A lock that readers hold
-    /// is free for a reader.
+    /// A node grants a free lock to an attempt: now, late, or once more, to any of its requests. A
+    /// lock that readers hold is free for a reader.
     Grant { at_node: usize, at_round: usize, at_fence: u64, exclusively: bool },
     /// A node that has lost the lease grants anew to the holder's own token, perhaps with a larger
     /// fence. The holder keeps its own fence. (Who has become a reader is given none.)
     Rejoin { at_node: usize, at_round: usize, at_fence: u64, exclusively: bool },
-    /// A node lets the lease end later, never earlier, also in quarantine. (A provisional lease is
-    /// extended too, which changes nothing here: it does not count.)
+    /// A node lets the lease end later, never earlier, also in quarantine: for a renewal, or for an
+    /// acquire that is sent again. (A provisional lease is extended too, which changes nothing
+    /// here: it does not count.)
     Extend { at_node: usize, at_round: usize },
     /// A node lifts the lease of the token, and its counter, to a larger fence than it has stored
     /// for anybody else. (After a crash the floor may be above that.) For a reader any fence will
@@ -946,7 +952,7 @@ fn win_step(
     at_fence: u64,
 ) -> Result<State, &'static str> {
     let at_fence = s.rank(at_fence);
-    if !(first(at_round) && s.begun(own(at_round)) && !s.done(own(at_round))) {
+    if !(asks(at_round) && s.begun(own(at_round)) && !s.done(own(at_round))) {
         return Err("it is the attempt");
     }
     if !(!s.won(own(at_round)) && !s.confirmed(at_round)) {
@@ -998,7 +1004,7 @@ fn renew_step(
 ) -> Result<State, &'static str> {
     if !(s.won(own(at_round))
         && !s.done(own(at_round))
-        && !first(at_round)
+        && !asks(at_round)
         && !s.confirmed(at_round))
     {
         return Err("of a holder");
@@ -1160,7 +1166,7 @@ fn grant_step(
     if !(s.begun(own(at_round))) {
         return Err("it has begun");
     }
-    if !(first(at_round)) {
+    if !(asks(at_round)) {
         return Err("it is the attempt");
     }
     if !(exclusively == !sizes.reader(own(at_round))) {
@@ -1185,8 +1191,10 @@ fn grant_step(
     for y0 in 0..sizes.nodes {
         for y1 in 0..sizes.acquisitions * ROUNDS {
             let place: Bits = 1 << (y0 * ROUNDS_MAX + y1);
-            let is_so =
-                (s.rests(y0, y1) || (!s.over(at_round) && (y0 == at_node) && (y1 == at_round)));
+            let is_so = (s.rests(y0, y1)
+                || ((y0 == at_node)
+                    && ((y1 == at_round) || no_later(y1, at_round))
+                    && !s.over(y1)));
             if is_so { t.rests |= place } else { t.rests &= !place }
         }
     }
@@ -1243,7 +1251,7 @@ fn rejoin_step(
     {
         return Err("as it was asked");
     }
-    if !(s.won(own(at_round)) && !first(at_round)) {
+    if !(s.won(own(at_round)) && !asks(at_round)) {
         return Err("of a holder");
     }
     let mut t = s.clone();
@@ -1265,8 +1273,10 @@ fn rejoin_step(
     for y0 in 0..sizes.nodes {
         for y1 in 0..sizes.acquisitions * ROUNDS {
             let place: Bits = 1 << (y0 * ROUNDS_MAX + y1);
-            let is_so =
-                (s.rests(y0, y1) || (!s.over(at_round) && (y0 == at_node) && (y1 == at_round)));
+            let is_so = (s.rests(y0, y1)
+                || ((y0 == at_node)
+                    && ((y1 == at_round) || no_later(y1, at_round))
+                    && !s.over(y1)));
             if is_so { t.rests |= place } else { t.rests &= !place }
         }
     }
@@ -1305,8 +1315,10 @@ fn extend_step(
     for y0 in 0..sizes.nodes {
         for y1 in 0..sizes.acquisitions * ROUNDS {
             let place: Bits = 1 << (y0 * ROUNDS_MAX + y1);
-            let is_so =
-                (s.rests(y0, y1) || (!s.over(at_round) && (y0 == at_node) && (y1 == at_round)));
+            let is_so = (s.rests(y0, y1)
+                || ((y0 == at_node)
+                    && ((y1 == at_round) || no_later(y1, at_round))
+                    && !s.over(y1)));
             if is_so { t.rests |= place } else { t.rests &= !place }
         }
     }
