@@ -647,7 +647,7 @@ fn fencing(fences: Fences, labels: &[Vec<u8>]) -> Fencing<'_> {
 
 fn extended(outcome: Result<Extended, Said>) -> Said {
     match outcome {
-        Ok(Extended::Extended { ends_at, counter, is_counted: counts, lapsed, is_news: _ }) => {
+        Ok(Extended::Extended { ends_at, counter, is_counted: counts, lapsed, .. }) => {
             let (ends_at, counter) = (ends_at.as_millis().min(INSTANT_MAX), counter.get());
             Said::Extended { ends_at, counter, counts, lapsed }
         }

@@ -17,7 +17,7 @@ use super::inbox::{Arrival, Inbox};
 use super::keeper::{Kept, Slot};
 use super::packet::{Packet, TOKEN_LENGTH};
 use super::printable::{InShort, Printable};
-use super::reading::{extend_vote, release_vote};
+use super::reading::{extend_vote, extend_vote_of_one, release_vote};
 use super::settings::{LeaseOptions, LeasePlan};
 use super::vote::{NodeReport, Vote};
 use super::world::{earliest, latest};
@@ -278,7 +278,9 @@ impl Lease {
         if arrival.request == REPAIR {
             return RenewalStep::Wait;
         }
-        let vote = arrival.outcome.map_or_else(Vote::from, |reply| extend_vote(&reply));
+        let is_alone = self.core.quorum.nodes() == 1;
+        let read = if is_alone { extend_vote_of_one } else { extend_vote };
+        let vote = arrival.outcome.map_or_else(Vote::from, |reply| read(&reply));
         let now = latest(&self.core.world);
         let mut state = self.state();
         let step = state.renewal.answer(round.number, arrival.node, vote.extension(), now);

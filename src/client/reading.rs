@@ -35,11 +35,17 @@ pub fn raise_vote(reply: &Reply) -> Vote {
 pub fn extend_vote(reply: &Reply) -> Vote {
     match ExtendReply::read(reply) {
         Ok(ExtendReply::Extended) => Vote::Confirmed,
-        Ok(ExtendReply::Provisional) => Vote::Provisional,
+        Ok(ExtendReply::Provisional | ExtendReply::Carried) => Vote::Provisional,
         Ok(ExtendReply::HeldByAnother) => Vote::HELD,
         Ok(ExtendReply::NotHeld) => Vote::NotHeld,
         Err(unread) => unread_vote(unread),
     }
+}
+
+/// The same, of the only node, to a holder who counts no answer after the end of its validity.
+pub fn extend_vote_of_one(reply: &Reply) -> Vote {
+    let is_carried = ExtendReply::read(reply) == Ok(ExtendReply::Carried);
+    if is_carried { Vote::Confirmed } else { extend_vote(reply) }
 }
 
 /// What a node means by its reply to a RELEASE that puts no ticket in line.
@@ -141,6 +147,10 @@ mod tests {
         assert_eq!(extend_vote(&ExtendReply::Extended.into()), Vote::Confirmed);
         assert_eq!(extend_vote(&ExtendReply::Provisional.into()), Vote::Provisional);
         assert_eq!(Vote::Provisional.extension(), Extension::Provisional);
+        let carried = ExtendReply::Carried.into();
+        assert_eq!(extend_vote(&carried), Vote::Provisional, "there are other nodes");
+        assert_eq!(extend_vote_of_one(&carried), Vote::Confirmed);
+        assert_eq!(extend_vote_of_one(&ExtendReply::Provisional.into()), Vote::Provisional);
         let provisional = ExtendReply::Provisional.into();
         assert!(matches!(release_vote(&provisional), Vote::Garbled(_)), "a release does not");
     }

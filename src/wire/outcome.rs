@@ -17,6 +17,8 @@ const DONE: i64 = 1;
 /// The reply to an extension that was carried out, but does not count towards a quorum while the
 /// node's quarantine lasts. It is not 1, so that a client that does not know it does not count it.
 const DONE_PROVISIONALLY: i64 = 2;
+/// The same, but it counts for a holder who asks no other node, and whose validity stands.
+const DONE_FOR_ONE: i64 = 3;
 /// The reply if another token holds the lock.
 const HELD_BY_ANOTHER: i64 = 0;
 /// The reply to `LOCK.RELEASE ... QUEUE` if the ticket is not in line.
@@ -51,6 +53,9 @@ pub enum ExtendReply {
     Extended,
     /// The same, but it does not count towards a quorum before the node's quarantine is over.
     Provisional,
+    /// The same, but it counts for a holder who asks no other node, and whose validity stands when
+    /// the reply comes.
+    Carried,
     /// Another token holds the lock.
     HeldByAnother,
     /// Nobody holds it.
@@ -96,7 +101,8 @@ impl From<Extended> for ExtendReply {
     fn from(outcome: Extended) -> ExtendReply {
         match outcome {
             Extended::Extended { is_counted: true, .. } => ExtendReply::Extended,
-            Extended::Extended { is_counted: false, .. } => ExtendReply::Provisional,
+            Extended::Extended { is_carried: true, .. } => ExtendReply::Carried,
+            Extended::Extended { .. } => ExtendReply::Provisional,
             Extended::HeldByAnother => ExtendReply::HeldByAnother,
             Extended::NotHeld => ExtendReply::NotHeld,
         }
@@ -142,6 +148,7 @@ impl From<ExtendReply> for Reply {
         match outcome {
             ExtendReply::Extended => Reply::Integer(DONE),
             ExtendReply::Provisional => Reply::Integer(DONE_PROVISIONALLY),
+            ExtendReply::Carried => Reply::Integer(DONE_FOR_ONE),
             ExtendReply::HeldByAnother => Reply::Integer(HELD_BY_ANOTHER),
             ExtendReply::NotHeld => Reply::Nil,
         }
@@ -218,6 +225,7 @@ impl ExtendReply {
         match read(reply)? {
             Some(DONE) => Ok(ExtendReply::Extended),
             Some(DONE_PROVISIONALLY) => Ok(ExtendReply::Provisional),
+            Some(DONE_FOR_ONE) => Ok(ExtendReply::Carried),
             Some(HELD_BY_ANOTHER) => Ok(ExtendReply::HeldByAnother),
             Some(_) => Err(OTHER_KIND),
             None => Ok(ExtendReply::NotHeld),
@@ -278,7 +286,7 @@ mod tests {
             read_back!(ReleaseReply: ReleaseReply::Released, ReleaseReply::HeldByAnother,
                 ReleaseReply::NotHeld, ReleaseReply::NotInLine);
             read_back!(ExtendReply: ExtendReply::Extended, ExtendReply::Provisional,
-                ExtendReply::HeldByAnother, ExtendReply::NotHeld);
+                ExtendReply::Carried, ExtendReply::HeldByAnother, ExtendReply::NotHeld);
             read_back!(RaiseReply: RaiseReply::Raised(fence), RaiseReply::HeldByAnother,
                 RaiseReply::NotHeld);
         }
@@ -289,7 +297,7 @@ mod tests {
             let is_fence = (1..=Fence::MAX.get().cast_signed()).contains(&number);
             prop_assert_eq!(AcquireReply::read(&reply).is_ok(), is_fence);
             prop_assert_eq!(RaiseReply::read(&reply).is_ok(), is_fence || number == 0);
-            prop_assert_eq!(ExtendReply::read(&reply).is_ok(), (0..=2).contains(&number));
+            prop_assert_eq!(ExtendReply::read(&reply).is_ok(), (0..=3).contains(&number));
             prop_assert_eq!(ReleaseReply::read(&reply).is_ok(), (-1..=1).contains(&number));
         }
     }

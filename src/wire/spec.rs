@@ -376,6 +376,11 @@ pub const COMMANDS: &[Command] = &[
                 "The same, but this node does not count towards a quorum until its quarantine is \
                  over.",
             ),
+            (
+                "Integer 3",
+                "The same as 2, but it counts for a holder that asks no other node, if its \
+                 validity still stands when the reply comes.",
+            ),
             ("Integer 0", "Another token holds the lock. Nothing has changed."),
             ("Null", "Nobody holds it, and there is no REPAIR. Nothing has changed."),
         ],

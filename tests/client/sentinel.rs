@@ -52,6 +52,27 @@ async fn the_master_is_found_and_followed_when_it_is_killed() {
     guard.release().await.unwrap();
 }
 
+/// Its successor waits for leases that it does not know; this one came with the data.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_held_lock_lives_through_a_failover_of_the_only_group() {
+    let server = || Server::builder().module_arg("max-ttl", 15_000).module_arg("replicas", 2);
+    let mut group = Group::start(2, server);
+    let locker = builder(&[group.url()]).ttl(Duration::from_secs(15)).build().unwrap();
+    let guard = locker.acquire("a").wait(Duration::from_secs(60)).await.unwrap();
+    let fence = guard.fence();
+    guard.extend().await.unwrap();
+    group.servers[1..].iter().for_each(|replica| group.servers[0].wait_for_replica(replica));
+    group.servers[0].kill();
+    let master = group.wait_for_another_than(0);
+    let grants = || group.servers[master].info("lockmod_state").filter(|state| state == "grants");
+    let patience = Duration::from_secs(60);
+    tokio::task::block_in_place(|| wait_at_most(patience, "the successor grants", grants));
+    guard.extend().await.unwrap();
+    assert_eq!(guard.fence(), fence);
+    assert!(is_held(&group.servers[master], "a"));
+    guard.release().await.expect("it was held all the time");
+}
+
 /// The old master keeps its connections, and would have granted for ever.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_master_that_lives_is_left_when_the_sentinels_name_another() {

@@ -17,6 +17,9 @@ fn member() -> crate::common::Builder {
         .module_arg("replicas", 2)
 }
 
+/// Leases that last longer than it takes to get authority.
+const LONG_MS: u64 = 10_000;
+
 /// A master and two replicas, which follow it through links that a test may cut.
 struct Group {
     master: Server,
@@ -26,6 +29,10 @@ struct Group {
 
 impl Group {
     fn start() -> Group {
+        Group::of(member)
+    }
+
+    fn of(member: impl Fn() -> crate::common::Builder) -> Group {
         let master = member().start();
         let links = [Proxy::to(&master), Proxy::to(&master)];
         let replicas = links
@@ -103,6 +110,46 @@ fn a_master_decides_while_enough_of_its_replicas_support_it() {
     assert!(granted_in_the_end(&group.master, "lock", "second") > fence);
     let waited = "because leases of another master may stand";
     assert!(group.master.log().matches(waited).count() > 1, "{}", group.master.log());
+}
+
+/// What the new master extends in its wait is told by another number: it counts for a holder who
+/// asks no other node. Before it has authority, it extends nothing.
+#[test]
+fn a_lease_that_came_with_the_data_can_live_through_the_wait() {
+    let group = Group::of(|| member().module_arg("max-ttl", LONG_MS));
+    granted_in_the_end(&group.master, "lock", "first");
+    for name in ["kept", "renamed"] {
+        let held = acquire(&group.master, name, "holder", LONG_MS);
+        assert!(held.is_ok_and(|held| held.is_some()), "{name}");
+    }
+    group.master.run("RENAME renamed other").expect("renamed");
+    group.replicas.iter().for_each(|replica| group.master.wait_for_replica(replica));
+    let master = &group.replicas[0];
+    group.fail_over();
+    let extend = |name: &str| master.run(&format!("LOCK.EXTEND {name} holder {LONG_MS}"));
+    let (mut refused, mut carried) = (0, 0);
+    wait_until("the wait is over", || {
+        let rival = acquire(master, "kept", "rival", 100);
+        assert!(!rival.is_ok_and(|rival| rival.is_some()), "it was held all the time");
+        match extend("kept") {
+            Ok(Value::Int(1)) => return true,
+            Ok(Value::Int(3)) => carried += 1,
+            Ok(odd) => panic!("{odd:?}"),
+            Err(error) => {
+                assert_eq!(error.code(), Some("NOAUTHORITY"), "{error}");
+                refused += 1;
+            }
+        }
+        if carried == 1 {
+            assert_eq!(extend("other"), Ok(Value::Int(2)), "it came from another name");
+            let repaired = master.run("LOCK.EXTEND new holder 1000 FENCE 1 REPAIR");
+            assert_eq!(repaired, Ok(Value::Int(2)), "the data do not have it");
+        }
+        thread::sleep(Duration::from_millis(100));
+        false
+    });
+    assert!(refused > 0 && carried > 50, "{refused} and {carried}");
+    assert_eq!(acquire(master, "kept", "rival", 100), Ok(None));
 }
 
 /// `min-replicas-to-write` lets such a master answer what is queued.

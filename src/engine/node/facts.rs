@@ -109,7 +109,8 @@ impl Node {
         // The fence may be above this node's ceiling; once promoted, the node goes on above it.
         self.seen(lock);
         let (ends_at, counter) = (lock.until(), lock.counter());
-        Extended::Extended { ends_at, counter, is_counted: true, is_news: true, lapsed: 0 }
+        let (is_counted, is_carried) = (true, false);
+        Extended::Extended { ends_at, counter, is_counted, is_carried, is_news: true, lapsed: 0 }
     }
 
     /// Raises the floor, as an operator did at the master. Returns the floor.

@@ -384,6 +384,15 @@ impl Promises {
         self.quarantine(now).is_none() || !self.nothing_counts(now) && !is_provisional
     }
 
+    /// Whether a lease that came with the data, and is extended in a wait, counts for a holder
+    /// whose validity stands when it is told, and rests on this node's group alone. With authority,
+    /// nobody else grants; and before, the node that had it kept the lock for this holder.
+    #[cold]
+    pub(super) fn carries(&self, is_provisional: bool, now: Instant) -> bool {
+        let waits = |authority: &Authority| matches!(authority.mandate(now), Mandate::Waits(_));
+        !is_provisional && self.authority.as_deref().is_some_and(waits)
+    }
+
     /// Whether no extension counts, whichever lease it is for.
     pub fn nothing_counts(&self, now: Instant) -> bool {
         let nothing_counts = self.quarantine.is_some_and(|present| present.nothing_counts);

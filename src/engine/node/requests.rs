@@ -59,6 +59,9 @@ pub enum Extended {
         counter: Fence,
         /// Whether it counts towards a quorum; otherwise the lease is provisional.
         is_counted: bool,
+        /// Whether it counts all the same for a holder who asks this node alone: see
+        /// [`Promises::carries`].
+        is_carried: bool,
         /// Whether the lease, its mark or the counter has changed.
         is_news: bool,
         /// How many earlier leases had ended without being given back, if it is a repair.
@@ -305,7 +308,8 @@ impl Promises {
         let lease = Lease { token, fence, ends_at, label: &label, mode, is_provisional };
         let lapsed = lock.grant(lease, now);
         let (counter, is_counted) = (lock.counter(), self.is_counted(&lease, now));
-        Ok(Extended::Extended { ends_at, counter, is_counted, is_news: true, lapsed })
+        let is_carried = false;
+        Ok(Extended::Extended { ends_at, counter, is_counted, is_carried, is_news: true, lapsed })
     }
 
     /// Raises the counter and the lease there to at least `fence`, and changes the lease. Returns
@@ -320,6 +324,7 @@ impl Promises {
     ) -> Extended {
         let counter = lock.counter();
         let is_counted = self.counts(before.is_provisional, now);
+        let is_carried = !is_counted && self.carries(before.is_provisional, now);
         // The lease's fence is never above the counter (I2), so it shows both.
         let is_raised = fence > before.fence;
         if is_raised {
@@ -332,7 +337,7 @@ impl Promises {
         lock.change(spot, after);
         let (ends_at, counter, is_news) =
             (after.ends_at, lock.counter(), is_raised || after != before);
-        Extended::Extended { ends_at, counter, is_counted, is_news, lapsed: 0 }
+        Extended::Extended { ends_at, counter, is_counted, is_carried, is_news, lapsed: 0 }
     }
 
     /// Raises the counter and the lease to at least `fence` if `token` holds the lock.
