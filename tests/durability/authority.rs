@@ -129,8 +129,11 @@ fn a_lease_that_came_with_the_data_can_live_through_the_wait() {
     let extend = |name: &str| master.run(&format!("LOCK.EXTEND {name} holder {LONG_MS}"));
     let (mut refused, mut carried) = (0, 0);
     wait_until("the wait is over", || {
-        let rival = acquire(master, "kept", "rival", 100);
-        assert!(!rival.is_ok_and(|rival| rival.is_some()), "it was held all the time");
+        // The old master lives, and its lease ends.
+        for server in [master, &group.master] {
+            let rival = acquire(server, "kept", "rival", 100);
+            assert!(!rival.is_ok_and(|rival| rival.is_some()), "it was held all the time");
+        }
         match extend("kept") {
             Ok(Value::Int(1)) => return true,
             Ok(Value::Int(3)) => carried += 1,
@@ -150,6 +153,8 @@ fn a_lease_that_came_with_the_data_can_live_through_the_wait() {
     });
     assert!(refused > 0 && carried > 50, "{refused} and {carried}");
     assert_eq!(acquire(master, "kept", "rival", 100), Ok(None));
+    let refusal = acquire(&group.master, "kept", "rival", 100).expect_err("it lacks authority");
+    assert!(refusal.starts_with("NOAUTHORITY"), "{refusal}");
 }
 
 /// `min-replicas-to-write` lets such a master answer what is queued.
