@@ -3,7 +3,7 @@
 
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-use crate::common::{Cluster, Server, wait_for};
+use crate::common::{Cluster, Server, wait_for, wait_until};
 use crate::failovers::{self, Harm, Replicated, fail_over, is_master, member};
 
 const MASTERS: usize = 3;
@@ -45,15 +45,14 @@ impl Replicated for Shard {
         Some(BALLOT.lock().unwrap_or_else(PoisonError::into_inner))
     }
 
-    fn successor(&self, master: usize, turn: usize) -> usize {
+    fn await_successor(&self, master: usize, turn: usize) {
         let others = (1..self.0.len()).map(|step| (master + step) % self.0.len());
         let others: Vec<_> = others.collect();
         if let (_, Some(told)) = WAYS[turn % WAYS.len()] {
             wait_for("a replica begins", || self.0[others[0]].run(told).ok());
         }
-        wait_for("a replica is promoted", || {
-            others.iter().copied().find(|&at| is_master(&self.0[at]))
-        })
+        let is_promoted = || others.iter().any(|&at| is_master(&self.0[at]));
+        wait_until("a replica is promoted", is_promoted);
     }
 }
 

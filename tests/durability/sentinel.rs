@@ -16,10 +16,9 @@ impl Replicated for Group {
         wait_for("the Sentinels agree", || Group::master(self))
     }
 
-    fn successor(&self, master: usize, _: usize) -> usize {
+    fn await_successor(&self, master: usize, _: usize) {
         let next = self.wait_for_another_than(master);
         wait_until("the replica is promoted", || is_master(&self.servers[next]));
-        next
     }
 }
 
