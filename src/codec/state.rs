@@ -7,10 +7,12 @@
 use bincode::{Decode, Encode};
 
 use super::{CodecError, decode, encode, fence, split};
-use crate::engine::{Ceilings, Clocks, Instant, Inventory, Saved, Stopped, UnixTime};
+use crate::engine::{Ceilings, Clocks, Instant, Inventory, Millis, Saved, Stopped, UnixTime};
 
-/// The version of a state file that this build writes, and the newest that it reads.
-pub const STATE_VERSION: u8 = 2;
+/// The newest version of a state file that this build reads. It writes version 2 for a node that
+/// does not rest on replicas: builds that know no more read it.
+pub const STATE_VERSION: u8 = 3;
+const WITHOUT_LONGEST: u8 = 2;
 
 /// The longest state file, in bytes. It limits what a decoder may allocate.
 const BYTES_MAX: usize = 1024;
@@ -66,6 +68,12 @@ struct StopV2 {
     since_unix_ms: u64,
 }
 
+#[derive(Encode, Decode)]
+struct StateV3 {
+    state: StateV2,
+    longest_ms: u64,
+}
+
 impl StateV1 {
     /// Version 1 did not say how the node dated leases or until when nothing counts, and its
     /// checksum of the locks was not exact.
@@ -84,6 +92,13 @@ impl StateV1 {
             }),
             head,
         }
+    }
+}
+
+impl StateV2 {
+    /// Version 2 did not say the longest lease.
+    fn upgrade(self) -> StateV3 {
+        StateV3 { state: self, longest_ms: 0 }
     }
 }
 
@@ -120,7 +135,11 @@ pub fn encode_state(saved: &Saved) -> Vec<u8> {
         nothing_counts_until_boot_ms: saved.nothing_counts_until.as_millis(),
         stop: saved.stop.map(StopV2::of),
     };
-    let mut bytes = [NAME, &encode(STATE_VERSION, &state)].concat();
+    let versioned = match saved.longest.get() {
+        0 => encode(WITHOUT_LONGEST, &state),
+        longest_ms => encode(STATE_VERSION, &StateV3 { state, longest_ms }),
+    };
+    let mut bytes = [NAME, &versioned].concat();
     bytes.extend(crc32fast::hash(&bytes).to_be_bytes());
     bytes
 }
@@ -137,8 +156,9 @@ pub fn decode_state(bytes: &[u8]) -> Result<Saved, CodecError> {
     }
     let versioned = body.strip_prefix(NAME).ok_or(CodecError::Corrupt("not a state file"))?;
     let (version, payload) = split(versioned, STATE_VERSION)?;
-    let state: StateV2 = match version {
-        1 => decode::<StateV1, BYTES_MAX>(payload)?.upgrade(),
+    let StateV3 { state, longest_ms } = match version {
+        1 => decode::<StateV1, BYTES_MAX>(payload)?.upgrade().upgrade(),
+        WITHOUT_LONGEST => decode::<StateV2, BYTES_MAX>(payload)?.upgrade(),
         _ => decode::<_, BYTES_MAX>(payload)?,
     };
     let head = state.head;
@@ -160,6 +180,7 @@ pub fn decode_state(bytes: &[u8]) -> Result<Saved, CodecError> {
         was_stepped: head.was_stepped,
         was_replica: head.was_replica,
         nothing_counts_until: Instant::from_millis(state.nothing_counts_until_boot_ms),
+        longest: Millis::new(longest_ms),
         stop: state.stop.map(StopV2::stopped),
     })
 }
@@ -191,6 +212,7 @@ mod tests {
             was_stepped: false,
             was_replica: false,
             nothing_counts_until: Instant::from_millis(99_000),
+            longest: Millis::ZERO,
             stop,
         }
     }
@@ -203,7 +225,12 @@ mod tests {
             since: UnixTime::from_millis(1_763_690_000_123),
         };
         for stop in [None, Some(Stopped { is_saved: true, inventory })] {
-            assert_eq!(decode_state(&encode_state(&saved(stop))), Ok(saved(stop)));
+            for (longest, version) in [(0, 2), (1, 3), (u64::MAX, 3)] {
+                let saved = Saved { longest: Millis::new(longest), ..saved(stop) };
+                let bytes = encode_state(&saved);
+                assert_eq!(bytes[NAME.len()], version, "older builds read what they can");
+                assert_eq!(decode_state(&bytes), Ok(saved));
+            }
         }
     }
 

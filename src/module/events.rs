@@ -69,6 +69,7 @@ pub(super) fn configured(context: &mut Context<'_>) {
     let server = context.in_server();
     warn_of_eviction(context);
     waiters::configured(context);
+    replicas::look_at_settings(server);
     start::configured(context);
     waiters::carry_out(server);
 }

@@ -4,8 +4,8 @@
 //! `lockmod.replicas`.
 
 use super::ffi::{self, Context, InServer, Level};
-use super::{clock, config, process};
-use crate::engine::{Instant, Millis, Notice, Tended};
+use super::{clock, config, process, start};
+use crate::engine::{Change, Instant, Millis, Notice, Tended};
 
 /// How often the replicas are looked at, besides when one comes or goes.
 const PAUSE: Millis = Millis::new(200);
@@ -14,12 +14,16 @@ const PAUSE: Millis = Millis::new(200);
 pub(super) fn tick(context: &mut Context<'_>) {
     let server = context.in_server();
     let now = clock::now();
-    if !process::with(server, |process| is_due(process, now)) || !context.flags().is_master() {
+    if !process::with(server, |process| is_due(process, now)) {
         return;
+    }
+    if !context.flags().is_master() {
+        return look_at_settings(server);
     }
     // While traffic to replicas is paused, none may be sent: the server would abort.
     let may_beat = !context.must_not_replicate();
     let tended = tend(server, may_beat);
+    record(server, tended.change);
     if let Some(heartbeat) = tended.heartbeat {
         let floor = process::with(server, |process| process.node.promises().floor());
         context.replicate_heartbeat(floor, heartbeat);
@@ -32,7 +36,25 @@ pub(super) fn tick(context: &mut Context<'_>) {
 pub(super) fn changed(server: InServer<'_>) {
     let rests = process::with(server, |process| process.rests_on_replicas());
     if rests && ffi::server_flags(server).is_master() {
-        report(tend(server, false));
+        let tended = tend(server, false);
+        record(server, tended.change);
+        report(tended);
+    }
+}
+
+/// `lockmod.max-ttl` may have changed.
+pub(super) fn look_at_settings(server: InServer<'_>) {
+    let (now, max_ttl) = (clock::now(), config::max_ttl());
+    let change = process::with(server, |process| {
+        if process.rests_on_replicas() { process.node.allow(max_ttl, now) } else { None }
+    });
+    record(server, change);
+}
+
+/// Lets the state file say what the longest lease is.
+pub(super) fn record(server: InServer<'_>, change: Option<Change>) {
+    if let Some(change) = change {
+        start::record(server, change);
     }
 }
 

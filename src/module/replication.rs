@@ -7,7 +7,7 @@
 
 use super::arguments::{ARGS_MAX, KEY, TOKEN, TTL, slices};
 use super::ffi::{Answered, Args, AtKey, Context, Level};
-use super::{clock, process, start};
+use super::{clock, process, replicas, start};
 use crate::engine::{
     Decided, Fence, Fencing, Heartbeat, Instant, Lock, Millis, Refusal, Stated, Tenure,
 };
@@ -121,9 +121,11 @@ pub(super) fn apply_heartbeat(
     context: &mut Context<'_>,
     (floor, heartbeat): (Fence, Heartbeat),
 ) -> Fence {
-    let (floor, unlike) = process::with(context.in_server(), |process| {
-        (process.node.apply_floor(floor), process.node.heard_of(heartbeat))
+    let (server, now) = (context.in_server(), clock::now());
+    let (floor, (change, unlike)) = process::with(server, |process| {
+        (process.node.apply_floor(floor), process.node.heard_of(heartbeat, now))
     });
+    replicas::record(server, change);
     if let Some((master, own)) = unlike {
         let line = format!(
             "WARNING: lockmod.replicas is {own} here and {master} at this node's master: set it \

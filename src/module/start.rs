@@ -9,7 +9,7 @@
 use std::env;
 use std::path::PathBuf;
 
-use super::ffi::{Context, InServer, Level, values};
+use super::ffi::{self, Context, InServer, Level, values};
 use super::process::{self, Process, Ready};
 use super::state_file::{Claimed, OpenError, StateFile};
 use super::{clock, config, state_file};
@@ -290,11 +290,15 @@ fn for_each_lock(context: &mut Context<'_>, look: &mut dyn FnMut(u32, &[u8], &mu
 
 /// Changes what the state file says. Returns whether it was written.
 pub(super) fn change_state(context: &mut Context<'_>, change: Change) -> bool {
-    let server = context.in_server();
+    record(context.in_server(), change)
+}
+
+/// The same for whoever has no context.
+pub(super) fn record(server: InServer<'_>, change: Change) -> bool {
     let Err(error) = process::with(server, |process| process.change(change)) else { return true };
     let line =
         format!("the state file cannot be written: {error}; nothing is granted until it can be");
-    context.log(Level::Warning, &line);
+    ffi::log(Level::Warning, &line);
     false
 }
 

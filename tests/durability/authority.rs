@@ -6,19 +6,23 @@ use std::time::{Duration, Instant};
 use redis::Value;
 
 use crate::common::{Flow, Proxy, Server, cmd, wait_for, wait_until};
-use crate::{acquire, first_grant};
+use crate::{acquire, first_grant, quarantine_left};
 
 const MAX_TTL_MS: u64 = 1_000;
 
-fn member() -> crate::common::Builder {
+fn member(max_ttl_ms: u64) -> crate::common::Builder {
     Server::builder()
         .config("repl-diskless-sync", "yes")
-        .module_arg("max-ttl", MAX_TTL_MS)
+        .module_arg("max-ttl", max_ttl_ms)
         .module_arg("replicas", 2)
 }
 
 /// Leases that last longer than it takes to get authority.
 const LONG_MS: u64 = 10_000;
+
+fn replica_at(port: u16, max_ttl_ms: u64) -> crate::common::Builder {
+    member(max_ttl_ms).config("replicaof", format!("127.0.0.1 {port}"))
+}
 
 /// A master and two replicas, which follow it through links that a test may cut.
 struct Group {
@@ -29,15 +33,13 @@ struct Group {
 
 impl Group {
     fn start() -> Group {
-        Group::of(member)
+        Group::with(MAX_TTL_MS)
     }
 
-    fn of(member: impl Fn() -> crate::common::Builder) -> Group {
-        let master = member().start();
+    fn with(max_ttl_ms: u64) -> Group {
+        let master = member(max_ttl_ms).start();
         let links = [Proxy::to(&master), Proxy::to(&master)];
-        let replicas = links
-            .each_ref()
-            .map(|link| member().config("replicaof", format!("127.0.0.1 {}", link.port())).start());
+        let replicas = links.each_ref().map(|link| replica_at(link.port(), max_ttl_ms).start());
         for replica in &replicas {
             master.wait_for_replica(replica);
         }
@@ -116,7 +118,7 @@ fn a_master_decides_while_enough_of_its_replicas_support_it() {
 /// asks no other node. Before it has authority, it extends nothing.
 #[test]
 fn a_lease_that_came_with_the_data_can_live_through_the_wait() {
-    let group = Group::of(|| member().module_arg("max-ttl", LONG_MS));
+    let group = Group::with(LONG_MS);
     granted_in_the_end(&group.master, "lock", "first");
     for name in ["kept", "renamed"] {
         let held = acquire(&group.master, name, "holder", LONG_MS);
@@ -269,6 +271,105 @@ fn a_manual_failover_waits_as_well() {
     let refusal = acquire(&group.replicas[0], "another", "second", 100).expect_err("it waits");
     assert!(refusal.starts_with("NOAUTHORITY"), "{refusal}");
     assert!(granted_in_the_end(&group.replicas[0], "lock", "second") > first);
+}
+
+const SHORT_MS: u64 = 500;
+
+/// A group whose master has granted a lease of the former length when it was stopped, after the
+/// longest lease was lowered everywhere, on the master first. Returns when it was asked for.
+fn lowered() -> (Group, u64, Instant) {
+    let group = Group::with(LONG_MS);
+    let fence = wait_for("the first grant", || {
+        acquire(&group.master, "lock", "long", LONG_MS).ok().flatten()
+    });
+    let [one, other] = &group.replicas;
+    // As late as can be: the first grant may have come out of a wait.
+    let granted_at = Instant::now();
+    let extended = group.master.run(&format!("LOCK.EXTEND lock long {LONG_MS}"));
+    assert_eq!(extended, Ok(Value::Int(1)));
+    for server in [&group.master, one, other] {
+        server.run(&format!("CONFIG SET lockmod.max-ttl {SHORT_MS}")).expect("lowered");
+    }
+    group.master.pause();
+    (group, fence, granted_at)
+}
+
+/// The promoted node grants, and not before the lease of the old master is over.
+#[track_caller]
+fn grants_after_the_lease(promoted: &Server, (fence, granted_at): (u64, Instant)) {
+    let next = wait_for("the promoted node grants", || {
+        acquire(promoted, "lock", "next", SHORT_MS).ok().flatten()
+    });
+    let passed = granted_at.elapsed();
+    assert!(passed > Duration::from_millis(LONG_MS), "{passed:?}: the lease stands");
+    assert!(next > fence, "{next} after {fence}");
+    // Then a wait is for the present setting, and the next start knows no more of the former.
+    wait_until("the file says so", || saved_longest(promoted) == SHORT_MS);
+}
+
+/// The longest lease, as the node's state file says it.
+fn saved_longest(server: &Server) -> u64 {
+    let path = server.dir().join(format!("lockmod-{}.state", server.port()));
+    let bytes = std::fs::read(path).expect("the state file");
+    lockmod::codec::state::decode_state(&bytes).expect("a sound state file").longest.get()
+}
+
+/// The nodes knew of longer leases only as long as they ran: the promoted one waited 508 ms.
+#[test]
+fn a_restart_of_all_replicas_does_not_forget_the_longest_lease() {
+    let (mut group, fence, granted_at) = lowered();
+    for replica in &mut group.replicas {
+        replica.kill();
+    }
+    let [promoted, other] = &mut group.replicas;
+    promoted.reconfigure(|_| member(SHORT_MS));
+    promoted.start_again();
+    other.reconfigure(|_| replica_at(promoted.port(), SHORT_MS));
+    other.start_again();
+    promoted.wait_for_replica(other);
+    grants_after_the_lease(promoted, (fence, granted_at));
+    // Its replica hears that it is over.
+    wait_until("the replica's file says so", || saved_longest(other) == SHORT_MS);
+}
+
+#[test]
+fn a_promotion_after_a_restart_waits_for_the_longest_lease_and_so_after_crashes_in_the_wait() {
+    let (mut group, fence, granted_at) = lowered();
+    for replica in &mut group.replicas {
+        replica.kill();
+        replica.reconfigure(|_| replica_at(group.master.port(), SHORT_MS));
+        replica.start_again();
+    }
+    group.fail_over();
+    let [promoted, other] = &mut group.replicas;
+    // Before it has authority, and again in its wait.
+    for _ in 0..2 {
+        promoted.kill();
+        promoted.reconfigure(|_| member(SHORT_MS));
+        promoted.start_again();
+        promoted.wait_for_replica(other);
+        let left = wait_for("the wait has begun", || {
+            let refusal = acquire(promoted, "probe", "probe", 1).expect_err("it does not grant");
+            refusal.contains("may have been the master").then(|| quarantine_left(promoted, "probe"))
+        });
+        assert!(left > LONG_MS - 1_000, "{left} ms, however often it crashes");
+    }
+    grants_after_the_lease(promoted, (fence, granted_at));
+}
+
+#[test]
+fn the_state_file_says_the_longest_lease_before_it_is_granted() {
+    let group = Group::start();
+    let [one, other] = &group.replicas;
+    assert_eq!(saved_longest(&group.master), MAX_TTL_MS);
+    group.master.run("CONFIG SET lockmod.max-ttl 9000").expect("raised");
+    assert_eq!(saved_longest(&group.master), 9_000, "before the answer");
+    // The wrong way round: the replicas hear of it.
+    for replica in [one, other] {
+        wait_until("it has heard", || saved_longest(replica) == 9_000);
+        replica.run("CONFIG SET lockmod.max-ttl 12000").expect("raised");
+        assert_eq!(saved_longest(replica), 12_000);
+    }
 }
 
 #[test]

@@ -47,6 +47,8 @@ pub(crate) enum Defect {
     CarriesWithoutAuthority,
     /// What is extended in a wait counts for a holder whose validity is over.
     CarriesLate,
+    /// A restart forgets the longest lease.
+    ForgetsLongest,
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -63,6 +65,9 @@ pub(crate) struct Bounds {
     pub(crate) ttl: u64,
     /// What is extended in a wait counts.
     pub(crate) carries: bool,
+    /// The settings may be lowered to this, for all nodes at once, and replicas started again. A
+    /// start forgets all but what the state file says.
+    pub(crate) lower_ttl: Option<u64>,
     pub(crate) defect: Defect,
 }
 
@@ -79,15 +84,18 @@ pub(crate) enum Witness {
     OldMasterDecided,
     /// A holder has gone on with a lease that a node extended in its wait.
     Carried,
+    /// A node that was started after the settings were lowered has granted the lock.
+    GrantedAfterLowering,
 }
 
 impl Witness {
-    const ALL: [Witness; 5] = [
+    const ALL: [Witness; 6] = [
         Witness::GrantedAfterPromotion,
         Witness::Resumed,
         Witness::WaitedAgain,
         Witness::OldMasterDecided,
         Witness::Carried,
+        Witness::GrantedAfterLowering,
     ];
 }
 
@@ -106,6 +114,10 @@ pub(crate) struct Station {
     /// Its master; `None`: it is one.
     follows: Option<usize>,
     authority: Authority,
+    /// The longest lease, as its state file says it.
+    file: Millis,
+    /// It was started since the settings were lowered.
+    has_restarted: bool,
     /// How many more ticks somebody relies on the lease that it granted or extended.
     lease: Option<u64>,
     /// Whether it knows of that lease.
@@ -123,6 +135,7 @@ pub(crate) struct State {
     /// By master, then by replica.
     links: Vec<Vec<Option<Link>>>,
     changes: u8,
+    is_lowered: bool,
     /// Two hold the lock.
     is_doubled: bool,
 }
@@ -142,6 +155,9 @@ pub(crate) enum Action {
     Promote(usize),
     /// A node is started as a master.
     Restart(usize),
+    /// A replica is started again.
+    RestartReplica(usize),
+    Lower,
     Grant(usize),
     Extend(usize),
     /// A holder extends its lease at a node that waits. The node may lack all that was granted.
@@ -163,14 +179,14 @@ impl World {
         Witness::ALL.into_iter().filter(has).collect()
     }
 
-    fn authority(&self) -> Authority {
-        let Bounds { nodes, support, ttl, defect, .. } = self.bounds;
+    fn authority(&self, max_ttl: Millis) -> Authority {
+        let Bounds { nodes, support, defect, .. } = self.bounds;
         let support = Millis::new(support * TICK);
         let attachment = if defect == Defect::NewcomersAtOnce { Millis::ZERO } else { support };
         let replicas = nodes as u32 - 1;
         let replicas = if defect == Defect::OneTooFew { replicas - 2 } else { replicas };
         let mut authority = Authority::new(replicas, Pledge { support, attachment });
-        authority.allow(Millis::new(ttl * TICK), NOW);
+        authority.allow(max_ttl, NOW);
         authority
     }
 
@@ -195,8 +211,34 @@ impl World {
                 Mandate::None => {}
             }
         }
+        self.record(station);
         let is_noted = self.bounds.defect == Defect::NoWaitAfterLapse;
         station.has_decided |= is_noted && mandate == Mandate::Full;
+    }
+
+    /// The longest lease that is granted now.
+    fn ttl(&self, state: &State) -> u64 {
+        self.bounds.lower_ttl.filter(|_| state.is_lowered).unwrap_or(self.bounds.ttl)
+    }
+
+    fn restart(&self, state: &mut State, at: usize) {
+        let max_ttl = Millis::new(self.ttl(state) * TICK);
+        let mut authority = self.authority(max_ttl);
+        let station = &mut state.stations[at];
+        let is_kept = self.bounds.defect != Defect::ForgetsLongest;
+        authority.restarts(if is_kept { station.file } else { Millis::ZERO }, max_ttl, NOW);
+        station.file = authority.longest(NOW);
+        station.authority = authority;
+        station.has_restarted = state.is_lowered;
+    }
+
+    /// The state file says what it has to.
+    fn record(&self, station: &mut Station) {
+        if self.bounds.lower_ttl.is_some()
+            && let Some(longest) = station.authority.news_of_longest(NOW)
+        {
+            station.file = longest;
+        }
     }
 
     /// Whether a node decides.
@@ -226,7 +268,7 @@ impl World {
             Defect::CarriesLate => has_authority,
             _ => has_authority && is_relied_on,
         };
-        may && self.bounds.carries && station.lease != Some(self.bounds.ttl)
+        may && self.bounds.carries && station.lease < Some(self.ttl(state))
     }
 
     /// One tick passes.
@@ -257,15 +299,9 @@ impl World {
     /// A node gets another role, and closes its connections.
     fn change(&self, state: &mut State, at: usize, follows: Option<usize>) {
         state.changes += 1;
-        for links in &mut state.links {
-            if let Some(link) = &mut links[at] {
-                link.is_live = false;
-            }
-        }
-        state.links[at].fill(None);
+        self.reconnect(state, at);
         let station = &mut state.stations[at];
         station.follows = follows;
-        (station.is_known, station.has_decided, station.waited) = (false, false, 0);
         if follows.is_none() {
             station.authority.appointed();
             station.authority.beats(NOW, OFFSET);
@@ -275,12 +311,25 @@ impl World {
         }
     }
 
+    /// A node closes its connections, and does not know what it granted.
+    fn reconnect(&self, state: &mut State, at: usize) {
+        for links in &mut state.links {
+            if let Some(link) = &mut links[at] {
+                link.is_live = false;
+            }
+        }
+        state.links[at].fill(None);
+        let station = &mut state.stations[at];
+        (station.is_known, station.has_decided, station.waited) = (false, false, 0);
+    }
+
     /// Somebody relies on a lease of this node from now on.
     fn lend(&self, state: &mut State, at: usize, is_same_holder: bool) {
         let is_relied_on = state.stations.iter().any(|station| station.lease.is_some());
         state.is_doubled |= !is_same_holder && is_relied_on;
+        let ttl = self.ttl(state);
         let station = &mut state.stations[at];
-        (station.lease, station.is_known) = (Some(self.bounds.ttl), true);
+        (station.lease, station.is_known) = (station.lease.max(Some(ttl)), true);
     }
 
     fn sees(state: &State, witnessed: &Witnessed) {
@@ -300,7 +349,9 @@ impl Model for World {
         let Bounds { nodes, .. } = self.bounds;
         let station = Station {
             follows: Some(0),
-            authority: self.authority(),
+            authority: self.authority(Millis::new(self.bounds.ttl * TICK)),
+            file: Millis::ZERO,
+            has_restarted: false,
             lease: None,
             is_known: false,
             copy: None,
@@ -311,6 +362,7 @@ impl Model for World {
             stations: vec![station; nodes],
             links: vec![vec![None; nodes]; nodes],
             changes: 0,
+            is_lowered: false,
             is_doubled: false,
         };
         // The first node is a master that all follow, and that has waited.
@@ -337,6 +389,9 @@ impl Model for World {
             return;
         }
         actions.push(Action::Tick);
+        if self.bounds.lower_ttl.is_some() && !state.is_lowered {
+            actions.push(Action::Lower);
+        }
         let all = || 0..self.bounds.nodes;
         for at in all() {
             let station = &state.stations[at];
@@ -364,11 +419,14 @@ impl Model for World {
                     Some(_) => Action::Promote(at),
                     None => Action::Restart(at),
                 });
+                if self.bounds.lower_ttl.is_some() && station.follows.is_some() {
+                    actions.push(Action::RestartReplica(at));
+                }
             }
             if self.decides(station) && !station.is_known {
                 actions.push(Action::Grant(at));
             }
-            if self.may_extend(station) && station.lease != Some(self.bounds.ttl) {
+            if self.may_extend(station) && station.lease < Some(self.ttl(state)) {
                 actions.push(Action::Extend(at));
             }
             if self.may_carry(state, at) {
@@ -384,10 +442,15 @@ impl Model for World {
             Action::Process(master, replica) => {
                 let lender = &state.stations[master];
                 let copy = lender.lease.filter(|_| lender.is_known);
+                let heartbeat = lender.authority.heartbeat(NOW);
                 if self.bounds.defect == Defect::ExtendsCopies {
                     state.stations[replica].copy = copy;
                 }
                 state.links[master][replica].as_mut()?.processed = OFFSET + 1;
+                if self.bounds.lower_ttl.is_some() {
+                    state.stations[replica].authority.heard(heartbeat);
+                    self.record(&mut state.stations[replica]);
+                }
             }
             Action::Acknowledge(master, replica) => {
                 let link = state.links[master][replica].as_mut()?;
@@ -410,8 +473,30 @@ impl Model for World {
                 self.look(&mut state, master);
             }
             Action::Follow(at, other) => self.change(&mut state, at, Some(other)),
-            Action::Promote(at) | Action::Restart(at) => self.change(&mut state, at, None),
+            Action::Promote(at) => self.change(&mut state, at, None),
+            Action::Restart(at) => {
+                if self.bounds.lower_ttl.is_some() {
+                    self.restart(&mut state, at);
+                }
+                self.change(&mut state, at, None);
+            }
+            Action::RestartReplica(at) => {
+                state.changes += 1;
+                self.reconnect(&mut state, at);
+                self.restart(&mut state, at);
+            }
+            Action::Lower => {
+                state.is_lowered = true;
+                let max_ttl = Millis::new(self.ttl(&state) * TICK);
+                for station in &mut state.stations {
+                    station.authority.allow(max_ttl, NOW);
+                    self.record(station);
+                }
+            }
             Action::Grant(at) => {
+                if state.stations[at].has_restarted {
+                    self.witnessed.saw(Witness::GrantedAfterLowering as u8);
+                }
                 if at > 0 {
                     self.witnessed.saw(Witness::GrantedAfterPromotion as u8);
                 }

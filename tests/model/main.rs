@@ -685,8 +685,12 @@ const GROUP: authority::Bounds = authority::Bounds {
     support: 1,
     ttl: 1,
     carries: false,
+    lower_ttl: None,
     defect: authority::Defect::None,
 };
+/// A pair whose settings are lowered. The second node is started again and replaces the first.
+const LOWERED: authority::Bounds =
+    authority::Bounds { nodes: 2, changes: 3, ttl: 5, lower_ttl: Some(1), ..GROUP };
 /// One of them has replaced it, and is followed by the other; the old master does not know.
 const REPLACED: authority::Bounds = authority::Bounds {
     before: &[
@@ -725,6 +729,7 @@ fn sound_authority(name: &str, bounds: authority::Bounds, states: usize) {
         authority::Witness::OldMasterDecided,
     ];
     witnesses.extend(carried);
+    witnesses.extend(bounds.lower_ttl.map(|_| authority::Witness::GrantedAfterLowering));
     Expected { states, witnesses: &witnesses }.compare(name, count, &found);
 }
 
@@ -802,6 +807,23 @@ fn a_group_carries_leases_over_a_failover_and_a_change() {
 fn a_group_carries_leases_over_a_failover() {
     let bounds = authority::Bounds { ttl: 4, changes: 0, carries: true, ..REPLACED };
     sound_authority("a group that carries leases after a failover", bounds, 43_068);
+}
+
+#[test]
+fn restarts_after_the_settings_were_lowered_forget_no_longest_lease() {
+    let bounds = authority::Bounds { changes: 2, ttl: 3, ..LOWERED };
+    sound_authority("a pair whose settings are lowered", bounds, 635_949);
+}
+
+#[test]
+#[ignore = "2 300 000 states: make model"]
+fn more_restarts_after_the_settings_were_lowered_forget_no_longest_lease() {
+    sound_authority("a pair whose settings are lowered, more restarts", LOWERED, 2_296_248);
+}
+
+#[test]
+fn a_restart_remembers_the_longest_lease() {
+    doubles(authority::Bounds { defect: authority::Defect::ForgetsLongest, ..LOWERED });
 }
 
 #[test]

@@ -168,6 +168,7 @@ impl Node {
                 was_stepped: false,
                 was_replica: false,
                 nothing_counts_until: Instant::default(),
+                longest: Millis::ZERO,
                 stop: None,
             }),
             disk: Disk::default(),

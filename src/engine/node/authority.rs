@@ -12,7 +12,7 @@
 use std::collections::VecDeque;
 
 use super::Notice;
-use crate::engine::{Instant, Millis, Refusal, Terms};
+use crate::engine::{Instant, Millis, Refusal, TTL_MAX, Terms};
 
 /// How long a replica supports a master, from the sending of a heartbeat that it acknowledged.
 pub const SUPPORT: Millis = Millis::new(5_000);
@@ -128,6 +128,18 @@ impl Authority {
     }
 
     // ------------------------------------------------------------------------------ what happens
+
+    /// The node starts again. `longest` is what its state file says of the longest lease; zero if
+    /// that says nothing. `max_ttl` is its setting.
+    ///
+    /// A node that was started with a smaller setting may come to power while leases under the
+    /// former one stand. It knows no more of them, so it waits for their length, however late it
+    /// gains authority; unless it follows a master, which knows of them too.
+    pub fn restarts(&mut self, longest: Millis, max_ttl: Millis, now: Instant) {
+        self.longest.heard = self.longest.heard.max(longest.min(TTL_MAX));
+        self.longest.allow(max_ttl, now);
+        self.longest.saved = self.longest.at(now);
+    }
 
     /// The node is a master from now on. Nobody supports it yet.
     pub fn appointed(&mut self) {
@@ -259,6 +271,22 @@ impl Authority {
         })
     }
 
+    /// The longest lease that may stand in the group, as the state file has to say it.
+    pub fn longest(&self, now: Instant) -> Millis {
+        self.longest.at(now)
+    }
+
+    /// What the state file has to say of the longest lease from now on, if that is news. A wait in
+    /// force has to be as long again after a crash, so it is not lowered before that is over.
+    pub fn news_of_longest(&mut self, now: Instant) -> Option<Millis> {
+        let (longest, saved) = (self.longest.at(now), self.longest.saved);
+        let is_news = longest > saved || longest < saved && self.is_settled();
+        is_news.then(|| {
+            self.longest.saved = longest;
+            longest
+        })
+    }
+
     /// What to tell replicas.
     pub fn heartbeat(&self, now: Instant) -> Heartbeat {
         Heartbeat { longest: self.longest.at(now), replicas: self.replicas }
@@ -373,8 +401,10 @@ struct Longest {
     allowed: Millis,
     /// A larger one from before, and until when a lease under it may stand.
     before: Option<(Millis, Instant)>,
-    /// What its last master said.
+    /// What its last master said, or the state file at the start.
     heard: Millis,
+    /// What the state file has to say.
+    saved: Millis,
 }
 
 impl Longest {
@@ -545,6 +575,40 @@ mod tests {
             master.heard(Heartbeat { longest: Millis::new(2_000), replicas: 2 });
         };
         assert_eq!(wait(heard, 7_000), Mandate::Waits(Millis::new(2_023)));
+    }
+
+    #[test]
+    fn a_start_waits_for_the_longest_lease_that_its_file_tells_of_however_late() {
+        let mut node = Authority::new(2, Pledge::USUAL);
+        node.restarts(Millis::new(2_000), Millis::new(500), at(0));
+        assert_eq!(node.news_of_longest(at(60_000)), None, "the file has it");
+        node.appointed();
+        let both = |acknowledged| [replica(1, acknowledged), replica(2, 0)];
+        node.look(at(60_000), &both(0), true);
+        node.beats(at(66_000), 100);
+        node.look(at(66_000), &both(101), true);
+        assert_eq!(node.mandate(at(66_000)), Mandate::Waits(Millis::new(2_023)));
+        assert_eq!(node.news_of_longest(at(68_000)), None, "not in the wait");
+        node.settled();
+        assert_eq!(node.news_of_longest(at(68_100)), Some(Millis::new(500)));
+        assert_eq!(node.news_of_longest(at(68_200)), None);
+    }
+
+    #[test]
+    fn the_file_has_to_say_what_is_heard_and_what_was_lowered() {
+        let mut node = Authority::new(2, Pledge::USUAL);
+        node.restarts(Millis::ZERO, Millis::new(500), at(0));
+        let says = |longest| Heartbeat { longest: Millis::new(longest), replicas: 2 };
+        node.heard(says(2_000));
+        assert_eq!(node.news_of_longest(at(10)), Some(Millis::new(2_000)));
+        node.allow(Millis::new(3_000), at(20));
+        assert_eq!(node.news_of_longest(at(20)), Some(Millis::new(3_000)));
+        node.allow(Millis::new(500), at(30));
+        node.heard(says(500));
+        assert_eq!(node.news_of_longest(at(3_062)), None, "a lease may stand");
+        assert_eq!(node.news_of_longest(at(3_063)), Some(Millis::new(500)));
+        node.restarts(Millis::new(u64::MAX), Millis::new(500), at(4_000));
+        assert_eq!(node.longest(at(4_000)), TTL_MAX, "the file promises too much");
     }
 
     #[test]

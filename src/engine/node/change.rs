@@ -1,7 +1,7 @@
 //! A change to what the state file says, other than of the ceilings.
 
 use super::{Ceilings, Node, Saved, Stopped};
-use crate::engine::{Clocks, Instant};
+use crate::engine::{Clocks, Instant, Millis};
 
 /// What the state file has to say from now on. Until it is written, the node may use no ceilings.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -28,6 +28,8 @@ pub enum Change {
     },
     /// The node is a replica now.
     Demoted,
+    /// The longest lease that may stand in the node's group.
+    Longest(Millis),
     /// Writes are no longer always on disk before their reply.
     NotAlwaysDurable,
     /// The wall clock was stepped; leases are dated by these clocks from now on.
@@ -62,6 +64,7 @@ impl Change {
                 saved.nothing_counts_until = saved.nothing_counts_until.max(until);
             }
             Change::Demoted => saved.was_replica = true,
+            Change::Longest(longest) => saved.longest = longest,
             Change::NotAlwaysDurable => saved.is_always_durable = false,
             Change::DatedBy(clocks) => {
                 saved.was_stepped = true;

@@ -36,6 +36,9 @@ pub struct Saved {
     /// Nothing that it extends in a quarantine counts before this, even after another start: it was
     /// promoted, or leases moved to other names.
     pub nothing_counts_until: Instant,
+    /// The longest lease that may stand in its group, as a length, whenever this is read. Zero: it
+    /// does not rest on replicas.
+    pub longest: Millis,
     /// How it stopped; `None` while it runs, and after a crash.
     pub stop: Option<Stopped>,
 }
@@ -203,6 +206,9 @@ pub fn start(found: Found, loaded: Loaded, recovery: Recovery, node: &Promises) 
             Some((until, _)) if recovery.nothing_counts => until,
             Some(_) | None => Instant::default(),
         },
+        longest: node
+            .authority()
+            .map_or(Millis::ZERO, |authority| authority.longest(loaded.clocks.now)),
         stop: None,
     }
 }
@@ -286,6 +292,14 @@ fn todays(saved: &Saved, loaded: Loaded, instant: Instant) -> Instant {
 }
 
 impl Found {
+    /// The longest lease that may stand in the node's group; zero if nothing says it.
+    pub(super) fn longest(&self) -> Millis {
+        match self {
+            Found::Present(saved) => saved.longest,
+            Found::Missing | Found::Damaged => Millis::ZERO,
+        }
+    }
+
     /// The clocks by which to read, in boot `boot`, what this node has dated; `None` if only the
     /// present reading is left.
     pub fn dating(&self, boot: u64) -> Option<Clocks> {
@@ -345,6 +359,7 @@ mod tests {
             was_stepped: false,
             was_replica: false,
             nothing_counts_until: Instant::default(),
+            longest: Millis::ZERO,
             stop: None,
         }
     }

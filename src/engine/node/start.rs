@@ -104,13 +104,16 @@ impl Node {
     /// Nothing is granted before the file is written: see [`Change::Begun`].
     pub fn begin(&mut self, loaded: Loaded, caution: Caution) -> Option<Begun> {
         self.tally.decides = !loaded.is_replica;
-        if let Some(authority) = self.promises.authority_mut()
-            && !loaded.is_replica
-        {
-            authority.appointed();
-        }
         let stage = std::mem::replace(&mut self.stage, Stage::Begun);
-        let Stage::Starting(Some(found)) = stage else { return None };
+        let Stage::Starting(found) = stage else { return None };
+        if let Some(authority) = self.promises.authority_mut() {
+            let longest = found.map_or(Millis::ZERO, |found| found.longest());
+            authority.restarts(longest, loaded.max_ttl, loaded.clocks.now);
+            if !loaded.is_replica {
+                authority.appointed();
+            }
+        }
+        let found = found?;
         let loaded = Loaded { highest: self.promises.highest(), ..loaded };
         let mut recovery = recover(found, loaded);
         recovery.nothing_counts |= self.have_names_changed;

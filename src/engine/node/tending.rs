@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-use super::{Attached, Authority, Heartbeat, Node, Pledge};
+use super::{Attached, Authority, Change, Heartbeat, Node, Pledge};
 use crate::engine::{Instant, Millis};
 
 /// What the server reports of its replicas.
@@ -18,6 +18,8 @@ pub struct Replicas {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[must_use]
 pub struct Tended {
+    /// Let the state file say this first.
+    pub change: Option<Change>,
     /// Send this heartbeat.
     pub heartbeat: Option<Heartbeat>,
     /// Tell the operator.
@@ -92,6 +94,7 @@ impl Node {
         authority.allow(max_ttl, now);
         authority.look(now, &replicas.attached, waits);
         self.promises.settle(clocks);
+        let change = self.news_of_longest(now);
         let Some(authority) = self.promises.authority_mut() else { return Tended::default() };
         let is_to_beat = may_beat && authority.is_to_beat(now);
         let heartbeat = is_to_beat.then(|| authority.heartbeat(now));
@@ -109,19 +112,37 @@ impl Node {
             self.all_lines_changed();
         }
         let excess = is_excess_news.then_some((attached, replicas));
-        Tended { heartbeat, notice: notice.filter(|_| is_news), excess }
+        Tended { change, heartbeat, notice: notice.filter(|_| is_news), excess }
     }
 
-    /// A heartbeat of this node's master. Returns its `lockmod.replicas`, if it is another than
-    /// this node's, and was not so before.
-    pub fn heard_of(&mut self, heartbeat: Heartbeat) -> Option<(u32, u32)> {
+    /// The node's settings allow leases of this length from now on, or have for a while. Returns
+    /// what the state file has to say first.
+    pub fn allow(&mut self, max_ttl: Millis, now: Instant) -> Option<Change> {
+        self.promises.authority_mut()?.allow(max_ttl, now);
+        self.news_of_longest(now)
+    }
+
+    fn news_of_longest(&mut self, now: Instant) -> Option<Change> {
+        let longest = self.promises.authority_mut()?.news_of_longest(now)?;
+        Some(Change::Longest(longest))
+    }
+
+    /// A heartbeat of this node's master. Returns what the state file has to say before anything
+    /// else happens; and that master's `lockmod.replicas` with this node's, if they differ and did
+    /// not before.
+    pub fn heard_of(
+        &mut self,
+        heartbeat: Heartbeat,
+        now: Instant,
+    ) -> (Option<Change>, Option<(u32, u32)>) {
         let own = self.promises.authority().map_or(0, Authority::replicas);
         let is_news =
             std::mem::replace(&mut self.heard_replicas, heartbeat.replicas) != heartbeat.replicas;
         if let Some(authority) = self.promises.authority_mut() {
             authority.heard(heartbeat);
         }
-        (is_news && heartbeat.replicas != own).then_some((heartbeat.replicas, own))
+        let unlike = (is_news && heartbeat.replicas != own).then_some((heartbeat.replicas, own));
+        (self.news_of_longest(now), unlike)
     }
 }
 
@@ -261,8 +282,9 @@ mod tests {
         assert_eq!(tend(&mut node, 9_000, &replicas(0, 0)).notice, None, "its master decides");
         let ahead = Fence::of_time(clocks(0).wall).saturating_add(1 << 43);
         node.apply_floor(ahead);
-        assert_eq!(node.heard_of(Heartbeat { longest: TTL, replicas: 3 }), Some((3, 2)));
-        assert_eq!(node.heard_of(Heartbeat { longest: TTL, replicas: 3 }), None, "it was told");
+        let heartbeat = Heartbeat { longest: TTL, replicas: 3 };
+        assert_eq!(node.heard_of(heartbeat, at(9_100)), (None, Some((3, 2))));
+        assert_eq!(node.heard_of(heartbeat, at(9_200)), (None, None), "it was told");
         let _ = node.promoted(at(10_000), TTL, CAUTION);
         assert_eq!(node.promises().floor(), ahead.saturating_add(1 << 32));
         assert_eq!(ask(&mut node, &mut Lock::default(), 10_000), Err(nobody()));
