@@ -20,6 +20,9 @@ const TTL: u64 = 30;
 /// More waiters than that find no room.
 const ROOM: usize = 5;
 
+/// More readers than there are.
+const MANY: usize = 100;
+
 /// A ticket: which, for how long it waits, on which connection.
 type Queue = (usize, u64, u64);
 
@@ -45,6 +48,8 @@ enum Op {
     /// The client of the n-th waiter in line is gone, if it is a call.
     Hangup(usize),
     Disconnect(u64),
+    /// The lock may have so many readers from now on.
+    MaxReaders(usize),
     Time(u64),
 }
 
@@ -59,6 +64,7 @@ fn op() -> impl Strategy<Value = Op> {
         2 => (asked(), 0..60_u64).prop_map(|(asked, wait)| Op::Block { asked, wait }),
         1 => (0..ROOM).prop_map(Op::Hangup),
         1 => (0..CONNECTIONS).prop_map(Op::Disconnect),
+        1 => prop_oneof![1..4_usize, Just(MANY)].prop_map(Op::MaxReaders),
         3 => (1..25_u64).prop_map(Op::Time),
     ]
 }
@@ -110,9 +116,10 @@ struct PlainLease {
     end: u64,
 }
 
-#[derive(Clone, Debug, Default)]
+#[derive(Clone, Debug)]
 struct Plain {
     now: u64,
+    max_readers: usize,
     counter: u64,
     leases: Vec<PlainLease>,
     line: Vec<PlainWaiter>,
@@ -126,6 +133,7 @@ enum Reply {
     Zero,
     One,
     Full,
+    ReadersFull,
     Blocked,
     NoUpgrade,
 }
@@ -136,6 +144,35 @@ fn conflict(one: Mode, other: Mode) -> bool {
 }
 
 impl Plain {
+    fn new() -> Plain {
+        let (leases, line) = (Vec::new(), Vec::new());
+        Plain { now: 0, max_readers: MANY, counter: 0, leases, line, calls: 0 }
+    }
+
+    /// How many more readers there may be.
+    fn places(&self) -> usize {
+        let readers = self.leases.iter().filter(|lease| lease.mode == Mode::Shared).count();
+        self.max_readers.saturating_sub(readers)
+    }
+
+    /// Whether all of them are taken, and this one would need one.
+    fn is_full(&self, mode: Mode) -> bool {
+        mode == Mode::Shared && !self.is_kept_out(mode) && self.places() == 0
+    }
+
+    /// Whether a request with this ticket passes nobody who waits for what it takes. A reader takes
+    /// a place of those before it, if there are too few for all in line and for itself; but not
+    /// where it has its turn.
+    fn passes_nobody(&self, ticket: Option<usize>, mode: Mode) -> bool {
+        let place = self.place(ticket);
+        let has_turn = self.line.get(place).is_some_and(|waiter| {
+            ticket.is_some() && waiter.ticket == ticket && waiter.reserved.is_some()
+        });
+        let readers = self.line.iter().filter(|waiter| waiter.mode == Mode::Shared).count();
+        let has_place = place == 0 || has_turn || readers < self.places();
+        self.is_in_turn(place, mode) && (mode == Mode::Exclusive || has_place)
+    }
+
     fn lease_of(&self, token: usize) -> Option<PlainLease> {
         self.leases.iter().copied().find(|lease| lease.token == token)
     }
@@ -222,8 +259,19 @@ impl Plain {
                 self.leases.push(PlainLease { end, ..lease });
                 lease.fence
             }
-            None if self.is_kept_out(mode) || !self.is_in_turn(self.place(ticket), mode) => {
+            None if queue.is_none() && self.is_full(mode) && self.passes_nobody(None, mode) => {
+                return (Reply::ReadersFull, Vec::new());
+            }
+            None if self.is_kept_out(mode)
+                || self.is_full(mode)
+                || !self.passes_nobody(ticket, mode) =>
+            {
                 let Some(queue) = queue else { return (Reply::Null, Vec::new()) };
+                if self.is_full(mode) {
+                    // Others have come first: its turn is over.
+                    let is_it = |waiter: &&mut PlainWaiter| waiter.ticket == ticket;
+                    self.line.iter_mut().filter(is_it).for_each(|waiter| waiter.reserved = None);
+                }
                 if !self.has_room_for(ticket) {
                     return (Reply::Full, Vec::new());
                 }
@@ -260,8 +308,10 @@ impl Plain {
     fn block(&mut self, asked: Asked, wait: u64) -> (Reply, Vec<Said>) {
         let (reply, said) = self.acquire(asked, None);
         match reply {
-            Reply::Null if !self.has_room_for(None) => (Reply::Full, Vec::new()),
-            Reply::Null => {
+            Reply::Null | Reply::ReadersFull if !self.has_room_for(None) => {
+                (Reply::Full, Vec::new())
+            }
+            Reply::Null | Reply::ReadersFull => {
                 self.calls += 1;
                 let (token, mode) = asked;
                 self.line.push(PlainWaiter {
@@ -314,12 +364,24 @@ impl Plain {
         said
     }
 
-    /// The first in line whose turn it is, and who has not been told.
-    fn next_in_turn(&self) -> Option<usize> {
-        (0..self.line.len()).find(|place| {
-            let waiter = &self.line[*place];
+    /// The first in line whose turn it is, and who has not been told. As many readers have their
+    /// turn as there are places, from the first on; of more, the last ones lose it.
+    fn next_in_turn(&mut self) -> Option<usize> {
+        let places = self.places();
+        let is_served = self.line.first().is_some_and(|first| {
+            first.mode == Mode::Shared && !self.is_kept_out(first.mode) && places > 0
+        });
+        let keeps = |waiter: &&mut PlainWaiter| {
+            is_served && waiter.mode == Mode::Shared && waiter.reserved.is_some()
+        };
+        let turns = self.line.iter_mut().filter(keeps);
+        turns.skip(places).for_each(|waiter| waiter.reserved = None);
+        (0..self.line.len()).find(|&place| {
+            let waiter = &self.line[place];
             let is_told = waiter.reserved.is_some_and(|(_, is_told)| is_told);
-            !is_told && !self.is_kept_out(waiter.mode) && self.is_in_turn(*place, waiter.mode)
+            let has_place = waiter.mode == Mode::Exclusive || place < places;
+            let is_in_turn = has_place && self.is_in_turn(place, waiter.mode);
+            !is_told && !self.is_kept_out(waiter.mode) && is_in_turn
         })
     }
 }
@@ -337,7 +399,8 @@ struct Engine {
 
 impl Engine {
     fn new() -> Engine {
-        let node = Promises::new(Fence::ZERO, None);
+        let mut node = Promises::new(Fence::ZERO, None);
+        node.set_max_readers(MANY);
         let (now, line) = (Instant::default(), Line::default());
         Engine { now, node, lock: Lock::default(), line, calls: Vec::new() }
     }
@@ -374,6 +437,7 @@ impl Engine {
                 (Reply::Full, Vec::new())
             }
             Err(Stop::Refused(Refusal::NoUpgrade)) => (Reply::NoUpgrade, Vec::new()),
+            Err(Stop::Refused(Refusal::ReadersFull { .. })) => (Reply::ReadersFull, Vec::new()),
             Err(stop) => panic!("{stop:?}"),
         };
         (reply, left.into_iter().map(said).collect())
@@ -396,7 +460,7 @@ impl Engine {
 
     fn block(&mut self, asked: Asked, wait: u64) -> (Reply, Vec<Said>) {
         let (reply, left) = self.acquire(asked, None);
-        if reply != Reply::Null {
+        if !matches!(reply, Reply::Null | Reply::ReadersFull) {
             return (reply, left);
         }
         if (Room { waiters: self.line.len(), max: ROOM }).check().is_err() {
@@ -423,7 +487,16 @@ impl Engine {
                 self.line.taken(self.lock.mode());
                 break;
             }
-            match self.line.serve(self.now, Millis::new(GRACE), usize::MAX) {
+            let readers = match self.lock.mode() {
+                Mode::Shared => self.lock.holders(self.now),
+                Mode::Exclusive => 0,
+            };
+            let places = self.node.max_readers().saturating_sub(readers);
+            if places == 0 && first == Some(Mode::Shared) {
+                self.line.taken(Mode::Shared);
+                break;
+            }
+            match self.line.serve(self.now, Millis::new(GRACE), places) {
                 Turn::Nobody | Turn::Reserved => break,
                 Turn::Grant(left) => {
                     let [Left::Call(CallId(call)), others @ ..] = &left[..] else {
@@ -467,7 +540,7 @@ fn sorted(mut said: Vec<Said>) -> Vec<Said> {
 // ------------------------------------------------------------------------------------ the tests
 
 fn compare(ops: &[Op]) -> Result<(), TestCaseError> {
-    let (mut plain, mut engine) = (Plain::default(), Engine::new());
+    let (mut plain, mut engine) = (Plain::new(), Engine::new());
     for op in ops {
         let (mut expected, mut got) = (Vec::new(), Vec::new());
         match *op {
@@ -508,6 +581,10 @@ fn compare(ops: &[Op]) -> Result<(), TestCaseError> {
                     prop_assert_eq!(left.len(), 1);
                     got.extend(left.into_iter().map(said));
                 }
+            }
+            Op::MaxReaders(max) => {
+                plain.max_readers = max;
+                engine.node.set_max_readers(max);
             }
             Op::Time(millis) => {
                 let due = engine.line.due_at();

@@ -42,7 +42,7 @@ impl Node {
             _ if !lock.is_held(now) => Availability::Free,
             Mode::Exclusive => Availability::Held(until),
             Mode::Shared => {
-                let room = self.promises.room_for_readers(lock, now);
+                let room = self.promises.room_for_readers(lock, 0, now);
                 let next = if room > 0 { until } else { lock.next_end(now) };
                 Availability::Shared { until, room, next }
             }

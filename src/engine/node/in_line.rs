@@ -38,7 +38,10 @@ impl Promises {
             Holding::HeldByAnother(mode) => !mode.conflicts_with(claim.mode),
             Holding::Holds(_) => false,
         };
-        let room = if would_be_granted { self.room_for_readers(lock, now) } else { 0 };
+        let room = match would_be_granted {
+            true => self.room_for_readers(lock, line.readers(), now),
+            false => 0,
+        };
         let is_kept_out = would_be_granted && !line.lets_in(claim.mode, ticket, room);
         let is_full = would_be_granted && claim.mode.is_shared() && room == 0;
         if let (true, Some(ticket)) = (is_full, ticket) {

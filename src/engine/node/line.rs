@@ -375,8 +375,10 @@ impl Line {
     /// Returns whose turn it is. Call it when the first in line may have the lock, after each
     /// change of lock or line, until nobody else is to be told: if the first is a reader, it is the
     /// turn of all who wait before the first writer, but of no more than there is `room` for. A new
-    /// reservation lasts for `grace`. That of a writer replaces those of younger tickets.
+    /// reservation lasts for `grace`. It ends those of younger tickets for which there is no room
+    /// beside it.
     pub fn serve(&mut self, now: Instant, grace: Millis, room: usize) -> Turn<'_> {
+        self.end_turns_above(room);
         let Some((first, entry)) = self.order.first_key_value() else { return Turn::Nobody };
         let place = match entry.mode {
             Mode::Exclusive => first.clone(),
@@ -387,6 +389,7 @@ impl Line {
             },
         };
         match &place.waiter {
+            _ if self.is_behind(&place, room) => Turn::Reserved,
             Waiter::Call(_) => Turn::Grant(self.leave_with(&place)),
             Waiter::Ticket(_) => self.wake(place, now, grace, room),
         }
@@ -406,22 +409,36 @@ impl Line {
     /// Reserves the lock for a ticket, which must be told.
     fn wake(&mut self, place: Place, now: Instant, grace: Millis, room: usize) -> Turn<'_> {
         let Some(entry) = self.order.get(&place) else { return Turn::Nobody };
-        let is_full = entry.mode.is_shared() && self.reserved_readers() >= room;
         let (mode, until) = match entry.reservation {
             Some(Reservation { is_told: true, .. }) => return Turn::Reserved,
-            None if is_full => return Turn::Reserved,
             Some(Reservation { until, .. }) => (entry.mode, until),
             None => (entry.mode, now.after(grace)),
         };
         // A writer has it alone.
         self.taken(mode);
         self.reserve(&place, Some(Reservation { until, is_told: true }));
+        self.end_turns_above(room);
         match self.order.get_key_value(&place) {
             Some((
                 Place { waiter: Waiter::Ticket(ticket), .. },
                 Entry { wake: Some(wake), .. },
             )) => Turn::Wake { ticket, channel: &wake.channel },
             Some(_) | None => Turn::Nobody,
+        }
+    }
+
+    /// Whether a reader, who is the first without a turn, stands behind as many with one as there
+    /// is room for.
+    fn is_behind(&self, place: &Place, room: usize) -> bool {
+        self.reserved_readers() >= room && self.reserved.last().is_some_and(|last| last < place)
+    }
+
+    /// Ends the turns of the last readers in line, if more have one than there is room for.
+    fn end_turns_above(&mut self, room: usize) {
+        while self.reserved_readers() > room
+            && let Some(last) = self.reserved.last().cloned()
+        {
+            self.reserve(&last, None);
         }
     }
 

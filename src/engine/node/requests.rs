@@ -170,20 +170,21 @@ impl Promises {
     /// Refuses one more reader, if there are as many as there may be.
     #[cold]
     fn check_readers(&self, lock: &Lock, now: Instant) -> Result<(), Stop> {
-        if self.room_for_readers(lock, now) > 0 {
+        if self.room_for_readers(lock, 0, now) > 0 {
             return Ok(());
         }
         let (readers, max) = (lock.holders(now), self.max_readers());
         Err(Refusal::ReadersFull { readers, max }.into())
     }
 
-    /// How many more readers there may be, at least.
-    pub(super) fn room_for_readers(&self, lock: &Lock, now: Instant) -> usize {
+    /// How many more readers there may be: exactly, if that is no more than `enough`; otherwise at
+    /// least.
+    pub(super) fn room_for_readers(&self, lock: &Lock, enough: usize, now: Instant) -> usize {
         let max = self.max_readers();
-        // Ended leases may still be among those written.
+        // Ended leases may still be among those written, and it takes long to count the others.
         match max.saturating_sub(lock.unnoted_leases()) {
-            0 => max.saturating_sub(lock.holders(now)),
-            room => room,
+            room if room > enough => room,
+            _ => max.saturating_sub(lock.holders(now)),
         }
     }
 
