@@ -243,7 +243,7 @@ fn the_replica_that_lacks_the_last_grants_waits_and_goes_on_with_larger_fences()
 }
 
 #[test]
-fn an_old_master_that_starts_again_decides_nothing_while_another_does() {
+fn an_old_master_that_starts_again_decides_nothing_while_another_does_and_then_goes_on_above_it() {
     let mut group = Group::start();
     let first = granted_in_the_end(&group.master, "lock", "first");
     group.master.kill();
@@ -257,6 +257,10 @@ fn an_old_master_that_starts_again_decides_nothing_while_another_does() {
         thread::sleep(Duration::from_millis(50));
     }
     assert!(second > first);
+    // It has not heard of its successor's fences.
+    let port = group.master.port();
+    group.replicas[1].run(&format!("REPLICAOF 127.0.0.1 {port}")).expect("it follows");
+    assert!(granted_in_the_end(&group.master, "lock", "third") > second);
 }
 
 #[test]
@@ -408,6 +412,7 @@ fn settings_that_do_not_fit_are_warned_of() {
         };
         replicas.iter().all(warns)
     });
+    assert!(!master.log().contains("<module>"), "whose lines they are is in each of them");
     let fixed = master.run("CONFIG SET lockmod.replicas 2");
     assert!(fixed.is_err(), "it is fixed when the module is loaded");
 }

@@ -141,8 +141,6 @@ impl Node {
         let mut recovery = promote(self.date(now), self.promises.highest(), max_ttl);
         if let Some(authority) = self.promises.authority_mut() {
             authority.appointed();
-            // Its former master may go on for a moment, and it may lack that master's last fences.
-            recovery.floor = recovery.floor.max(self.promises.highest().saturating_add(TAIL));
         }
         let warning = warning(recovery, now, waits);
         if !waits {
@@ -208,9 +206,6 @@ impl Node {
         stop(&self.promises, now, census.longest, stopped)
     }
 }
-
-/// More fences than a master can have issued of which its promoted replica has not heard.
-const TAIL: u64 = 1 << 32;
 
 /// What an operator should know about the quarantine, if there is one.
 fn warning(recovery: Recovery, now: Instant, waits: bool) -> Option<Warning> {

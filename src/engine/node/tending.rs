@@ -150,8 +150,8 @@ impl Node {
 mod tests {
     use super::*;
     use crate::engine::{
-        Acquired, Caution, Claim, Clocks, Extended, Fence, Fencing, Loaded, Lock, Mode,
-        QuarantineReason, Refusal, Stop, Token, UnixTime,
+        Acquired, Caution, Claim, Clocks, Extended, FENCE_BLOCK, Fence, Fencing, Loaded, Lock,
+        Mode, QuarantineReason, Refusal, Stop, Token, UnixTime,
     };
 
     const TTL: Millis = Millis::new(1_000);
@@ -286,7 +286,7 @@ mod tests {
         assert_eq!(node.heard_of(heartbeat, at(9_100)), (None, Some((3, 2))));
         assert_eq!(node.heard_of(heartbeat, at(9_200)), (None, None), "it was told");
         let _ = node.promoted(at(10_000), TTL, CAUTION);
-        assert_eq!(node.promises().floor(), ahead.saturating_add(1 << 32));
+        assert_eq!(node.promises().floor(), ahead.saturating_add(FENCE_BLOCK));
         assert_eq!(ask(&mut node, &mut Lock::default(), 10_000), Err(nobody()));
     }
 
