@@ -380,6 +380,9 @@ pub(super) struct Nodes {
 pub(super) struct Demo {
     #[command(flatten)]
     pub(super) cluster: Cluster,
+    /// Tell instead of a failover: Sentinel replaces a master while the lock is held
+    #[arg(long)]
+    pub(super) failover: bool,
 }
 
 #[derive(Debug, Args)]

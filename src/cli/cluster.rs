@@ -18,6 +18,7 @@ use super::failure::{Failure, warn};
 use super::signals::Signals;
 use super::{out, slots, tie};
 use crate::client::{Length, Locker, NodeReport, Vote};
+use crate::engine::SUPPORT;
 
 /// How long a node may take to answer after its start.
 const START_MAX: Duration = Duration::from_secs(10);
@@ -34,7 +35,7 @@ const SENTINELS: u16 = 3;
 const SENTINELS_NEEDED: u16 = 2;
 /// How many replicas its master has.
 const REPLICAS: u16 = 2;
-/// The longest ttl there, for which a promoted node waits: the default of `--ttl`.
+/// The longest ttl there, for which a new master waits: the default of `--ttl`.
 const MAX_TTL: Duration = Duration::from_secs(30);
 /// A server is down that has not answered Sentinel for this long.
 const DOWN_AFTER: Duration = Duration::from_secs(2);
@@ -44,8 +45,9 @@ const DOWN_AFTER: Duration = Duration::from_secs(2);
 pub(super) enum Layout {
     /// So many nodes that know nothing of each other.
     Apart(u16),
-    /// One node: a master, its replicas and their Sentinels, in this order.
-    Sentinel,
+    /// One node: a master, its replicas and their Sentinels, in this order, with the longest ttl
+    /// that is granted.
+    Sentinel(Duration),
     /// One node: a Redis Cluster of so many masters.
     Cluster(u16),
 }
@@ -53,7 +55,7 @@ pub(super) enum Layout {
 impl Layout {
     fn of(args: &Nodes) -> Layout {
         match (args.sentinel, args.cluster_of) {
-            (true, _) => Layout::Sentinel,
+            (true, _) => Layout::Sentinel(MAX_TTL),
             (false, Some(count)) => Layout::Cluster(count.into()),
             (false, None) => Layout::Apart(args.count.into()),
         }
@@ -63,14 +65,14 @@ impl Layout {
     const fn count(self) -> u16 {
         match self {
             Layout::Apart(count) | Layout::Cluster(count) => count,
-            Layout::Sentinel => 1 + REPLICAS + SENTINELS,
+            Layout::Sentinel(_) => 1 + REPLICAS + SENTINELS,
         }
     }
 
     const fn is_sentinel(self, index: usize) -> bool {
         match self {
             Layout::Apart(_) | Layout::Cluster(_) => false,
-            Layout::Sentinel => index > REPLICAS as usize,
+            Layout::Sentinel(_) => index > REPLICAS as usize,
         }
     }
 
@@ -79,7 +81,7 @@ impl Layout {
         match self {
             Layout::Apart(1) => "1 node".to_owned(),
             Layout::Apart(count) => format!("{count} nodes"),
-            Layout::Sentinel => {
+            Layout::Sentinel(_) => {
                 format!("a master, {REPLICAS} replicas and {SENTINELS} Sentinels")
             }
             Layout::Cluster(1) => "a Cluster of 1 master".to_owned(),
@@ -133,7 +135,10 @@ pub(super) async fn answering(locker: &Locker, cluster: &mut LocalNodes) -> Resu
     loop {
         let reports = locker.settle().await;
         let count = reports.len();
-        let answering = reports.iter().filter(|report| report.vote == Vote::Confirmed).count();
+        // A Sentinel refuses to be a node.
+        let answers =
+            |report: &&NodeReport| matches!(report.vote, Vote::Confirmed | Vote::Refused(_));
+        let answering = reports.iter().filter(answers).count();
         if answering >= count {
             return Ok(());
         }
@@ -143,8 +148,7 @@ pub(super) async fn answering(locker: &Locker, cluster: &mut LocalNodes) -> Resu
             return Err(Failure::new(Failure::FAILED, text));
         }
         if Instant::now() >= deadline {
-            let is_silent = |report: &&NodeReport| report.vote != Vote::Confirmed;
-            let silent = reports.iter().position(|report| is_silent(&report)).unwrap_or(0);
+            let silent = reports.iter().position(|report| !answers(&report)).unwrap_or(0);
             let said = cluster.last_words(silent);
             let text = format!("only {answering} of {count} nodes answer; of another: {said}");
             return Err(Failure::new(Failure::FAILED, text));
@@ -210,7 +214,7 @@ impl LocalNodes {
         let place = |node: &Node| format!("127.0.0.1:{}", node.port);
         match self.layout {
             Layout::Apart(_) => self.servers(),
-            Layout::Sentinel => {
+            Layout::Sentinel(_) => {
                 let sentinels = self.nodes[1 + usize::from(REPLICAS)..].iter().map(place);
                 let sentinels = sentinels.collect::<Vec<_>>().join(",");
                 vec![format!("redis+sentinel://{sentinels}/{GROUP}")]
@@ -228,7 +232,7 @@ impl LocalNodes {
     }
 
     /// The URLs of all servers, Sentinels too.
-    fn servers(&self) -> Vec<String> {
+    pub(super) fn servers(&self) -> Vec<String> {
         self.nodes.iter().map(|node| format!("redis://127.0.0.1:{}", node.port)).collect()
     }
 
@@ -245,11 +249,13 @@ impl LocalNodes {
                 lines.push("an even number of nodes: every command needs --even".to_owned());
             }
             Layout::Apart(_) | Layout::Cluster(_) => {}
-            Layout::Sentinel => lines.push(format!(
-                "redis-cli -p {} SHUTDOWN ends the master; the next one grants nothing for {}",
-                self.nodes[0].port,
-                Length(MAX_TTL)
-            )),
+            Layout::Sentinel(max_ttl) => lines.extend([
+                format!(
+                    "a new master, this one too, grants nothing for about {}: lockmod status tells",
+                    Length(max_ttl + Duration::from(SUPPORT) * 3)
+                ),
+                format!("redis-cli -p {} SHUTDOWN ends the master", self.nodes[0].port),
+            ]),
         }
         lines
     }
@@ -285,7 +291,8 @@ impl LocalNodes {
             .map(OsString::from)
             .collect();
         arguments.extend([folder.into(), "--logfile".into(), log_of(folder).into()]);
-        if self.layout == Layout::Sentinel && index > 0 {
+        let is_replica = index > 0 && matches!(self.layout, Layout::Sentinel(_));
+        if is_replica {
             let master = format!("127.0.0.1 {}", self.nodes[0].port);
             arguments.extend(["--replicaof".into(), master.into()]);
         }
@@ -295,8 +302,10 @@ impl LocalNodes {
             arguments.extend(settings.map(OsString::from));
         }
         arguments.extend(["--loadmodule".into(), self.module.clone().into()]);
-        if self.layout == Layout::Sentinel {
-            arguments.extend(["max-ttl".into(), MAX_TTL.as_millis().to_string().into()]);
+        if let Layout::Sentinel(max_ttl) = self.layout {
+            let settings = ["replicas", &REPLICAS.to_string(), "max-ttl"].map(OsString::from);
+            arguments.extend(settings);
+            arguments.push(max_ttl.as_millis().to_string().into());
         }
         arguments
     }

@@ -1,17 +1,23 @@
-//! `lockmod demo`: the story of one lock over five nodes, three of which die.
+//! `lockmod demo`: the story of one lock over five nodes, three of which die; or over a group of
+//! Sentinel whose master dies.
 
 use std::time::Duration;
 
-use tokio::time::Instant;
+use tokio::time::{Instant, interval};
 
 use super::args::Demo;
 use super::cluster::{Layout, LocalNodes, answering};
 use super::failure::Failure;
-use super::out;
+use super::{out, rows};
 use crate::client::{AcquireError, Guard, Locker};
 use crate::engine::Fence;
 
 const NAME: &str = "printer";
+const TTL: Duration = Duration::from_secs(5);
+/// How long the lock is waited for while a master is replaced.
+const PATIENCE: Duration = Duration::from_secs(120);
+/// How often the state of the group is looked at.
+const LOOK_EVERY: Duration = Duration::from_millis(200);
 
 /// Tells the story: what happens, with the time since the start.
 struct Teller {
@@ -45,6 +51,34 @@ impl Teller {
         Ok(())
     }
 
+    /// Waits for the lock, and tells what state the only node is in meanwhile.
+    async fn wait_for(&self, locker: &Locker) -> Result<Guard, Failure> {
+        let mut acquiring = std::pin::pin!(locker.acquire(NAME).wait(PATIENCE).into_future());
+        let (mut looks, mut told) = (interval(LOOK_EVERY), String::new());
+        loop {
+            tokio::select! {
+                guard = &mut acquiring => return Ok(guard?),
+                _ = looks.tick() => {}
+            }
+            let survey = locker.survey(0).await;
+            let states = survey.nodes.iter().map(|node| rows::node(&survey, node).1);
+            for [_, _, state, ..] in states {
+                // The time that is left is no news.
+                let kind = state.split(" for ").next().unwrap_or_default();
+                if kind != told {
+                    self.say(&format!("the group: {state}"))?;
+                    told = kind.to_owned();
+                }
+            }
+        }
+    }
+
+    /// The last line of each story.
+    fn conclude(&self) -> Result<(), Failure> {
+        let fences: Vec<String> = self.fences.iter().map(ToString::to_string).collect();
+        self.say(&format!("the fences rose throughout: {}", fences.join(" < ")))
+    }
+
     fn refused(&self, who: &str, result: Result<Guard, AcquireError>) -> Result<(), Failure> {
         match result {
             Ok(_) => Err(Failure::new(Failure::FAILED, format!("{who} must not get the lock"))),
@@ -54,14 +88,19 @@ impl Teller {
 }
 
 pub(super) async fn demo(args: Demo) -> Result<(), Failure> {
-    let mut teller = Teller { start: Instant::now(), fences: Vec::new() };
+    let teller = Teller { start: Instant::now(), fences: Vec::new() };
+    if args.failover { of_failover(&args, teller).await } else { of_quorum(&args, teller).await }
+}
+
+fn locker(cluster: &LocalNodes, label: &str) -> Result<Locker, Failure> {
+    let builder = Locker::builder().nodes(cluster.urls()).label(label);
+    Ok(builder.ttl(TTL).timeout(Duration::from_millis(250)).build()?)
+}
+
+async fn of_quorum(args: &Demo, mut teller: Teller) -> Result<(), Failure> {
     let mut cluster = LocalNodes::prepare(&args.cluster, Layout::Apart(5), None)?;
     cluster.start_all()?;
-    let locker = |label: &str| -> Result<Locker, Failure> {
-        let builder = Locker::builder().nodes(cluster.urls()).label(label);
-        Ok(builder.ttl(Duration::from_secs(5)).timeout(Duration::from_millis(250)).build()?)
-    };
-    let (alice, bob) = (locker("alice")?, locker("bob")?);
+    let (alice, bob) = (locker(&cluster, "alice")?, locker(&cluster, "bob")?);
     answering(&alice, &mut cluster).await?;
     answering(&bob, &mut cluster).await?;
     teller.say("five nodes with the module are up; a quorum is three")?;
@@ -90,6 +129,25 @@ pub(super) async fn demo(args: Demo) -> Result<(), Failure> {
     answering(&bob, &mut cluster).await?;
     teller.say("nodes 1, 2 and 3 are back, and so is the quorum")?;
     teller.take_turns(&alice, &bob).await?;
-    let fences: Vec<String> = teller.fences.iter().map(ToString::to_string).collect();
-    teller.say(&format!("the fences rose throughout: {}", fences.join(" < ")))
+    teller.conclude()
+}
+
+async fn of_failover(args: &Demo, mut teller: Teller) -> Result<(), Failure> {
+    let mut cluster = LocalNodes::prepare(&args.cluster, Layout::Sentinel(TTL), None)?;
+    cluster.start_all()?;
+    let servers = Locker::builder().nodes(cluster.servers()).without_line().allow_even_nodes();
+    answering(&servers.build()?, &mut cluster).await?;
+    let (alice, bob) = (locker(&cluster, "alice")?, locker(&cluster, "bob")?);
+    teller.say("a master, two replicas and three Sentinels are up: one node, which moves")?;
+    let guard = teller.wait_for(&alice).await?;
+    teller.granted("alice", &guard)?;
+    cluster.kill(0).await?;
+    teller.say("the master is killed")?;
+    let lost = guard.lost().await;
+    teller.say(&format!("alice is told that the lock is lost: {lost}"))?;
+    drop(guard);
+    let guard = teller.wait_for(&bob).await?;
+    teller.granted("bob", &guard)?;
+    guard.release().await?;
+    teller.conclude()
 }

@@ -6,7 +6,9 @@ use std::time::Duration;
 use super::failure::Failure;
 use super::rows;
 use super::values::Name;
-use crate::client::{Length, Locker, NodeInfo, ReleaseError, Summary, Survey, Vote};
+use crate::client::{
+    Length, Locker, NodeInfo, NodeSurvey, ReleaseError, SAME_SERVER, Summary, Survey, Vote,
+};
 use crate::engine::Quorum;
 use crate::wire::code;
 
@@ -30,6 +32,19 @@ pub(super) fn replicas(survey: &Survey) -> Vec<String> {
         let master =
             master.map_or_else(|| "its master".to_owned(), |at| format!("its master {at}"));
         Some(format!("{node} is a replica, which has no vote: give {master} instead"))
+    });
+    told.collect()
+}
+
+/// What is to be said of each node that is another one by a second name.
+pub(super) fn doubles(survey: &Survey) -> Vec<String> {
+    let is_double = |node: &&NodeSurvey| match &node.status {
+        Err(Vote::Unreachable(text)) => &**text == SAME_SERVER,
+        Ok(_) | Err(_) => false,
+    };
+    let told = survey.nodes.iter().filter(is_double).map(|node| {
+        let name = rows::shown(node.node.as_bytes());
+        format!("{name} is the same server as another node, and has no vote of its own: remove it")
     });
     told.collect()
 }

@@ -55,6 +55,12 @@ const FIELDS: &[Metered] = &[
         "lockmod_oldest_waiter_seconds",
         "Since when the oldest one waits.",
     ),
+    level(
+        NodeField::SupportersNeeded,
+        "lockmod_supporters_needed",
+        "Replicas that have to support the node, or it grants nothing.",
+    ),
+    level(NodeField::Supporters, "lockmod_supporters", "Replicas that support the node."),
     count(NodeField::Grants, "lockmod_grants_total", "Leases granted."),
     count(NodeField::ReaderGrants, "lockmod_reader_grants_total", "Leases granted to readers."),
     count(
@@ -92,6 +98,7 @@ const FIELDS: &[Metered] = &[
     ),
 ];
 
+const REPLICA_LAG_HELP: &str = "How many bytes its slowest replica has not acknowledged.";
 const TOO_HIGH_HELP: &str = "Whether its fences are so high that clients leave out its grants.";
 
 /// The fields that are distributions of milliseconds.
@@ -132,6 +139,10 @@ pub(super) fn text(survey: &Survey, cluster: Option<&str>) -> Result<String, pro
         }),
         per_node(survey, "lockmod_fence_too_high", TOO_HIGH_HELP, |node| {
             node.map(|status| flag(survey.is_too_high(status)))
+        }),
+        per_node(survey, "lockmod_replica_lag_bytes", REPLICA_LAG_HELP, |node| {
+            let lags = node?.replicas.iter().map(|replica| replica.lag_bytes);
+            Some(gauge(lags.max().unwrap_or(0) as f64))
         }),
     ];
     families.extend(FIELDS.iter().map(|field| field_family(survey, field)));

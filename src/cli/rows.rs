@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use crate::client::{
     Length, LockInfo, LockState, LockSurvey, NAME_MAX, NodeField, NodeReport, NodeSurvey,
-    Printable, Share, Survey, Vote,
+    Printable, Share, Support, Survey, Vote,
 };
 use crate::wire::code;
 
@@ -46,7 +46,11 @@ pub(super) fn node(survey: &Survey, node: &NodeSurvey) -> (Health, [String; 7]) 
     };
     let number = |field| status.fields.number(field).map_or(UNKNOWN.to_owned(), |n| n.to_string());
     let is_too_high = survey.is_too_high(status);
+    let support = status.support().filter(|_| status.is_master);
+    let is_alone = support.is_some_and(|support| support.supporters < support.needed);
     let state = match status.quarantine_left {
+        // Its wait has not begun.
+        _ if is_alone && !status.is_granting() => "grants nothing".to_owned(),
         _ if !status.is_master => "grants nothing: a replica".to_owned(),
         Some(left) => format!("in quarantine for {}", Length(left)),
         None if status.is_granting() && is_too_high => "fences too high to count".to_owned(),
@@ -56,6 +60,10 @@ pub(super) fn node(survey: &Survey, node: &NodeSurvey) -> (Health, [String; 7]) 
             Some(code) => format!("grants nothing: {code}"),
             None => "grants nothing".to_owned(),
         },
+    };
+    let state = match support {
+        Some(support) => format!("{state}; {}", supported(support)),
+        None => state,
     };
     let is_good = status.is_granting() && !is_too_high;
     let health = if is_good { Health::Good } else { Health::Abstains };
@@ -70,6 +78,14 @@ pub(super) fn node(survey: &Survey, node: &NodeSurvey) -> (Health, [String; 7]) 
         survey.fence_lag(status).to_string(),
     ];
     (health, row)
+}
+
+/// How many replicas support a master, for people.
+fn supported(Support { supporters, needed, replicas, .. }: Support) -> String {
+    match supporters < needed {
+        true => format!("{supporters} of {replicas} replicas support it, {needed} must"),
+        false => format!("{supporters} of {replicas} replicas"),
+    }
 }
 
 /// The node, and where its masters are if that is another place.

@@ -6,7 +6,7 @@ use super::failure::{Failure, warn};
 use super::json::Json;
 use super::rows::{self, LOCK_COLUMNS, LockOrder, NODE_COLUMNS};
 use super::{doubts, out};
-use crate::client::{LockSurvey, NodeField, NodeReport, NodeSurvey, Survey};
+use crate::client::{LockSurvey, NodeField, NodeReport, NodeSurvey, ReplicaStatus, Survey, Vote};
 
 /// The widest cell for which the others of its column of locks are padded: a name or a label may be
 /// as long as somebody wanted it. What is said of nodes is not.
@@ -19,18 +19,31 @@ pub(super) async fn status(args: Status) -> Result<(), Failure> {
     } else {
         out::lines(lines(&survey, out::columns()))?;
     }
-    for text in doubts::replicas(&survey) {
+    for text in [doubts::replicas(&survey), doubts::doubles(&survey)].concat() {
         warn(text, args.json);
     }
     if survey.margin() < 0 {
         let failed = survey.nodes.iter().filter_map(|node| {
-            let vote = node.status.as_ref().err()?.clone();
-            Some(NodeReport { node: node.node.clone(), vote })
+            Some(NodeReport { node: node.node.clone(), vote: abstention(node)? })
         });
         let (text, all) = (rows::quorum(&survey), survey.nodes.len());
         return Err(Failure::without_quorum(text, failed.collect(), all));
     }
     Ok(())
+}
+
+/// Why a node grants nothing; `None` if it grants.
+fn abstention(node: &NodeSurvey) -> Option<Vote> {
+    let status = match &node.status {
+        Ok(status) if status.is_granting() => return None,
+        Ok(status) => status,
+        Err(vote) => return Some(vote.clone()),
+    };
+    let text = status.fields.text(NodeField::State).unwrap_or("a replica").into();
+    Some(match status.quarantine_left.filter(|_| status.is_master) {
+        left @ Some(_) => Vote::Quarantined { left, text },
+        None => Vote::Unavailable(text),
+    })
 }
 
 /// What is printed, for a terminal with so many columns, or for a program.
@@ -142,6 +155,20 @@ fn node_json(survey: &Survey, node: &NodeSurvey) -> Json {
                 ("fence_lag", Json::Number(survey.fence_lag(status))),
                 ("fence_too_high", Json::Bool(survey.is_too_high(status))),
             ]);
+            if let Some(support) = status.support() {
+                fields.extend([
+                    ("supporters", Json::Number(support.supporters)),
+                    ("supporters_needed", Json::Number(support.needed)),
+                ]);
+            }
+            let replica = |replica: &ReplicaStatus| {
+                Json::Object(vec![
+                    ("address", Json::text(&*replica.address)),
+                    ("lag_bytes", Json::Number(replica.lag_bytes)),
+                ])
+            };
+            let replicas: Vec<Json> = status.replicas.iter().map(replica).collect();
+            fields.extend((!replicas.is_empty()).then_some(("replicas", Json::List(replicas))));
             // Only of a replica, of a group under Sentinel, and of a Cluster.
             let (first, more) = (node.masters.first(), node.masters.len() > 1);
             let master = status.master.as_deref().or(first.map(|master| &**master));

@@ -378,7 +378,10 @@ impl Acquire {
                     (Some(Vote::Held { .. }) | None, Some(Ok(info)))
                         if info.state == LockState::Held =>
                     {
-                        *vote = Some(Vote::held(info));
+                        *vote = Some(match self.mode.is_shared() {
+                            true => Vote::held_from_reader(info),
+                            false => Vote::held(info),
+                        });
                     }
                     (None, Some(Err(other))) => *vote = Some(other),
                     (None, Some(Ok(_))) => *vote = Some(Vote::NotHeld),

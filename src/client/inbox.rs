@@ -103,7 +103,7 @@ impl ServerId {
 }
 
 /// Why a vote does not count that is a server's second one.
-pub(super) const SAME_SERVER: &str = "the same server as another node: remove one";
+pub(crate) const SAME_SERVER: &str = "the same server as another node: remove one";
 const OTHER_SERVER: &str = "another server answers there than a moment ago";
 
 #[derive(Debug, Default)]

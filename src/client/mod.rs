@@ -76,6 +76,8 @@ pub use error::{
 pub use guard::{Guard, Leaked};
 pub use holder::Holder;
 #[cfg(feature = "cli")]
+pub(crate) use inbox::SAME_SERVER;
+#[cfg(feature = "cli")]
 pub(crate) use inspect::LISTED_MAX;
 pub use inspect::{NodeInfo, NodeLocks};
 pub use locker::Locker;
@@ -87,8 +89,7 @@ pub(crate) use printable::{InShort, Printable, is_plain};
 pub use settings::{LockerBuilder, NAME_MAX};
 #[cfg(feature = "cli")]
 pub(crate) use settings::{TIMEOUTS_PER_TTL, TTL_MIN};
-pub use survey::{LockSurvey, NodeStatus, NodeSurvey, Survey};
-#[cfg(feature = "cli")]
+pub use survey::{LockSurvey, NodeStatus, NodeSurvey, ReplicaStatus, Support, Survey};
 pub(crate) use vote::{Group, Holders, Length, Share, Summary};
 pub use vote::{NodeReport, Vote};
 

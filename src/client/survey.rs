@@ -82,8 +82,32 @@ pub struct NodeStatus {
     pub quarantine_left: Option<Duration>,
     /// The highest fence that it knows of any lock.
     pub highest_fence: Fence,
+    /// The replicas that are attached to it; those of all masters of a Cluster.
+    pub replicas: Vec<ReplicaStatus>,
     /// All fields of `INFO lockmod`.
     pub fields: NodeFields,
+}
+
+/// How many replicas of a master support it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Support {
+    /// Those that do.
+    pub supporters: u64,
+    /// How many have to, or it grants nothing.
+    pub needed: u64,
+    /// How many replicas it shall have: `lockmod.replicas`.
+    pub replicas: u64,
+}
+
+/// What a master says of a replica that is attached to it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct ReplicaStatus {
+    /// Where it is: `host:port`.
+    pub address: String,
+    /// How many bytes of what the master has sent it has not acknowledged.
+    pub lag_bytes: u64,
 }
 
 /// What the nodes say of one lock.
@@ -103,6 +127,15 @@ impl NodeStatus {
         self.is_master && self.quarantine_left.is_none() && !says_no
     }
 
+    /// How many replicas support it, how many have to, and how many it shall have, if it grants
+    /// only with their support. Of a Cluster, the master with the fewest is told.
+    pub fn support(&self) -> Option<Support> {
+        let number = |field| self.fields.number(field);
+        let replicas = number(NodeField::Replicas).filter(|&replicas| replicas > 0)?;
+        let supporters = number(NodeField::Supporters)?;
+        Some(Support { supporters, needed: number(NodeField::SupportersNeeded)?, replicas })
+    }
+
     /// What the servers of one node say together: it grants if all of them do.
     ///
     /// # Errors
@@ -116,6 +149,7 @@ impl NodeStatus {
             all.master = all.master.or(status.master);
             all.quarantine_left = all.quarantine_left.max(status.quarantine_left);
             all.highest_fence = all.highest_fence.max(status.highest_fence);
+            all.replicas.extend(status.replicas);
             all.fields = all.fields.with(&status.fields);
         }
         Ok(all)
@@ -410,6 +444,14 @@ fn status(reply: Option<&Reply>) -> Result<NodeStatus, Vote> {
     let highest_fence = fields.number(NodeField::HighestFence).and_then(Fence::new);
     let field = |name: &str| text.lines().find_map(|line| line.strip_prefix(name));
     let master = field("master_host:").zip(field("master_port:"));
+    let sent: u64 = field("master_repl_offset:").and_then(|sent| sent.parse().ok()).unwrap_or(0);
+    let replica = |line: &str| {
+        let (number, told) = line.strip_prefix("slave")?.split_once(':')?;
+        number.parse::<u32>().ok()?;
+        let attached = node_info::read_replica(told.as_bytes())?;
+        let address = String::from_utf8_lossy(&attached.name).into_owned();
+        Some(ReplicaStatus { address, lag_bytes: sent.saturating_sub(attached.acknowledged) })
+    };
     Ok(NodeStatus {
         is_master: field("role:") == Some("master"),
         master: master.map(|(host, port)| match host.contains(':') {
@@ -418,6 +460,7 @@ fn status(reply: Option<&Reply>) -> Result<NodeStatus, Vote> {
         }),
         quarantine_left: left.map(Duration::from_millis),
         highest_fence: highest_fence.unwrap_or_default(),
+        replicas: text.lines().filter_map(replica).collect(),
         fields,
     })
 }
@@ -485,6 +528,16 @@ mod tests {
         assert_eq!(status.highest_fence.get(), 7);
         assert_eq!(status.quarantine_left, Some(Duration::from_millis(1_500)));
         assert!(status.is_master && !status.is_granting());
+        let text = b"lockmod_replicas:2\r\nlockmod_supporters:1\r\n\
+            lockmod_supporters_needed:1\r\nrole:master\r\nconnected_slaves:2\r\n\
+            slave0:ip=::1,port=7,state=online,offset=15,lag=0\r\n\
+            slave1:ip=::1,port=8,state=wait_bgsave,offset=0,lag=0\r\n\
+            master_repl_offset:20\r\n";
+        let status = super::status(Some(&Reply::Text(text.into()))).unwrap();
+        let support = Support { supporters: 1, needed: 1, replicas: 2 };
+        assert_eq!(status.support(), Some(support));
+        let replica = ReplicaStatus { address: "::1:7".to_owned(), lag_bytes: 5 };
+        assert_eq!(status.replicas, [replica]);
         let text = b"lockmod_granting:0\r\nlockmod_state:STATEFILE no\r\nrole:master\r\n";
         let status = super::status(Some(&Reply::Text(text.into()))).unwrap();
         assert!(status.is_master && status.quarantine_left.is_none() && !status.is_granting());

@@ -83,6 +83,18 @@ impl Vote {
         }
     }
 
+    /// The same to a reader. Readers keep it out if there are as many as there may be, or if a
+    /// writer waits.
+    pub(super) fn held_from_reader(info: LockInfo) -> Vote {
+        match (info.readers, info.waiters.saturating_sub(info.waiting_readers)) {
+            (readers @ 1.., 0) => {
+                let text = format!("as many readers as may hold this lock already do: {readers}");
+                Vote::NoPlace(code::READERSFULL.says(&text).into())
+            }
+            _ => Vote::held(info),
+        }
+    }
+
     /// What an ACQUIRE with this vote came to.
     pub(super) const fn answer(&self) -> Answer {
         match self {
@@ -499,7 +511,8 @@ impl fmt::Display for Length {
             0..1_000 => write!(f, "{millis}ms"),
             1_000..120_000 if millis % 1_000 < 100 => write!(f, "{}s", millis / 1_000),
             1_000..120_000 => write!(f, "{}.{}s", millis / 1_000, millis % 1_000 / 100),
-            120_000..7_200_000 => write!(f, "{}m", millis.div_ceil(60_000)),
+            120_000..600_000 => two(f, millis.div_ceil(1_000), 60, ["m", "s"]),
+            600_000..7_200_000 => write!(f, "{}m", millis.div_ceil(60_000)),
             7_200_000..172_800_000 => two(f, millis.div_ceil(60_000), 60, ["h", "m"]),
             _ => two(f, millis.div_ceil(3_600_000), 24, ["d", "h"]),
         }
@@ -520,6 +533,7 @@ mod tests {
     fn a_long_time_is_told_in_hours_and_days() {
         let shown = |millis| Length(Duration::from_millis(millis)).to_string();
         assert_eq!([shown(119_999), shown(120_000)], ["119.9s", "2m"]);
+        assert_eq!([shown(301_000), shown(599_001), shown(601_000)], ["5m1s", "10m", "11m"]);
         assert_eq!([shown(7_199_999), shown(7_200_000)], ["120m", "2h"]);
         assert_eq!([shown(72_000_000), shown(85_536_000)], ["20h", "23h46m"]);
         assert_eq!([shown(172_799_999), shown(172_800_000)], ["48h", "2d"]);

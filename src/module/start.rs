@@ -40,8 +40,9 @@ pub(super) fn load(context: &mut Context<'_>) -> Result<(), String> {
         Some(claim(context, folder.join(name), port)?)
     };
     if config::shorten_max_ttl() {
-        let line =
-            "lockmod.max-ttl is one minute on a node with lockmod.replicas, unless it is set";
+        let line = "lockmod.max-ttl is one minute on a node with lockmod.replicas, and not its \
+                    default of a day, for which a new master would wait; set it to another value \
+                    to change it";
         context.log(Level::Notice, line);
     }
     process::with(server, |process| {

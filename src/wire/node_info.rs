@@ -140,11 +140,15 @@ impl NodeFields {
         for field in NodeField::ALL {
             let numbers = self.number(*field).zip(other.number(*field));
             let value = match (field, numbers) {
-                (NodeField::Granting, Some((one, two))) => one.min(two).to_string(),
+                (NodeField::Granting | NodeField::Supporters, Some((one, two))) => {
+                    one.min(two).to_string()
+                }
                 (
                     NodeField::Floor
                     | NodeField::HighestFence
                     | NodeField::QuarantineLeft
+                    | NodeField::Replicas
+                    | NodeField::SupportersNeeded
                     | NodeField::OldestWaiter,
                     Some((one, two)),
                 ) => one.max(two).to_string(),

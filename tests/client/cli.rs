@@ -296,6 +296,21 @@ fn the_demo_ends_by_itself_in_time_and_leaves_nothing() {
 }
 
 #[test]
+fn the_demo_of_a_failover_shows_the_wait_and_a_larger_fence() {
+    let folder = tempfile::tempdir().unwrap();
+    let mut command = lockmod(&[], &["demo", "--failover", "--module"]);
+    command.arg(module_path()).arg("--server").arg(server_binary());
+    let output = command.env("TMPDIR", folder.path()).output().unwrap();
+    let out = text(&output.stdout);
+    assert!(output.status.success(), "{out}{}", text(&output.stderr));
+    let told = ["the master is killed", "the lock is lost", "replicas support it", "bob holds"];
+    let places: Vec<usize> = told.map(|words| out.rfind(words).expect(words)).into();
+    assert!(places[0] < places[1] && places[1] < places[2] && places[2] < places[3], "{out}");
+    assert!(out.contains("in quarantine for"), "{out}");
+    assert_eq!(fs::read_dir(folder.path()).unwrap().count(), 0);
+}
+
+#[test]
 fn local_nodes_live_until_ctrl_c() {
     let folder = tempfile::tempdir().unwrap();
     let mut command = Command::new(env!("CARGO_BIN_EXE_lockmod"));

@@ -274,6 +274,11 @@ fn local_servers_under_sentinel_are_one_node_that_moves() {
     assert!(lines.next().unwrap().starts_with("a master, 2 replicas and 3 Sentinels in "));
     let export = lines.next().unwrap();
     let url = export.strip_prefix("export LOCKMOD_NODES=").unwrap().to_owned();
+    let one = url.replace("redis+sentinel", "redis").split(',').next().unwrap().to_owned();
+    let output = lockmod(&[], &["status"]).env("LOCKMOD_NODES", one).output().unwrap();
+    let told = "it is a Sentinel: write redis+sentinel://";
+    assert!(text(&output.stdout).contains(told), "{}", text(&output.stdout));
+    assert!(lines.next().unwrap().contains("grants nothing for about 45s"));
     let hint = lines.next().unwrap();
     let port = hint.strip_prefix("redis-cli -p ").unwrap().split(' ').next().unwrap().to_owned();
     let shown = || {
@@ -293,7 +298,7 @@ fn local_servers_under_sentinel_are_one_node_that_moves() {
         let is_other = shown.contains(" at 127.0.0.1:") && !shown.contains(&format!(":{port} "));
         is_other.then_some(())
     });
-    assert!(shown().contains("in quarantine for"), "{}", shown());
+    assert!(shown().contains(" of 2 replicas"), "{}", shown());
     signal(&child, Signal::TERM);
     assert!(child.wait().unwrap().success());
     assert_eq!(std::fs::read_dir(folder.path()).unwrap().count(), 0);

@@ -548,7 +548,7 @@ pub(super) fn wall_ms() -> u64 {
 
 /// Writes a line to the server's log, from anywhere under the server's lock.
 pub(super) fn log(level: Level, line: &str) {
-    log_with(null_mut(), level, line);
+    log_with(waiting::detached(), level, line);
 }
 
 fn log_with(context: *mut raw::RedisModuleCtx, level: Level, line: &str) {
