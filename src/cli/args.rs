@@ -210,7 +210,7 @@ pub(super) struct Claim {
 pub(super) struct Run {
     #[command(flatten)]
     pub(super) claim: Claim,
-    /// How long to wait while another client holds the lock, or there is no quorum
+    /// How long to wait while the lock is not free, or there is no quorum
     #[arg(long, value_parser = length, allow_hyphen_values = true, default_value = "1m")]
     pub(super) wait: Duration,
     /// Hold the lock for at least this long, even if the command ends sooner
@@ -225,7 +225,7 @@ pub(super) struct Run {
 pub(super) struct Lock {
     #[command(flatten)]
     pub(super) claim: Claim,
-    /// How long to wait while another client holds the lock, or there is no quorum
+    /// How long to wait while the lock is not free, or there is no quorum
     #[arg(long, value_parser = length, allow_hyphen_values = true, default_value = "1m")]
     pub(super) wait: Duration,
     /// Print results and errors as JSON
@@ -237,7 +237,7 @@ pub(super) struct Lock {
 pub(super) struct Acquire {
     #[command(flatten)]
     pub(super) claim: Claim,
-    /// How long to wait while another client holds the lock, or there is no quorum
+    /// How long to wait while the lock is not free, or there is no quorum
     #[arg(long, value_parser = length, allow_hyphen_values = true, default_value = "0s")]
     pub(super) wait: Duration,
     /// Print results and errors as JSON

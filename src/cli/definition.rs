@@ -19,7 +19,7 @@ type Exit = (&'static str, &'static str);
 
 const DONE: Exit = ("0", "done");
 const CONTENDED: Exit =
-    ("120", "contended: another client holds the lock, and still did\nwhen --wait was over");
+    ("120", "contended: the lock was still not free for this client\nwhen --wait was over");
 const NO_QUORUM: Exit = ("121", "no quorum: too few nodes could be asked");
 const LOST: Exit = ("122", "lost: the lease ended, or the token does not hold the lock");
 const REFUSED: Exit =

@@ -4,8 +4,8 @@ use std::cmp::Reverse;
 use std::time::Duration;
 
 use crate::client::{
-    Length, LockInfo, LockState, LockSurvey, NAME_MAX, NodeField, NodeReport, NodeSurvey,
-    Printable, Share, Support, Survey, Vote,
+    Length, LockInfo, LockState, LockSurvey, NAME_MAX, NodeField, NodeReport, NodeStatus,
+    NodeSurvey, Printable, Share, Support, Survey, Vote,
 };
 use crate::wire::code;
 
@@ -46,6 +46,24 @@ pub(super) fn node(survey: &Survey, node: &NodeSurvey) -> (Health, [String; 7]) 
     };
     let number = |field| status.fields.number(field).map_or(UNKNOWN.to_owned(), |n| n.to_string());
     let is_too_high = survey.is_too_high(status);
+    let state = state(status, is_too_high);
+    let is_good = status.is_granting() && !is_too_high;
+    let health = if is_good { Health::Good } else { Health::Abstains };
+    let role = if status.is_master { "master" } else { "replica" };
+    let row = [
+        name,
+        role.to_owned(),
+        state,
+        number(NodeField::Locks),
+        number(NodeField::Grants),
+        status.highest_fence.to_string(),
+        survey.fence_lag(status).to_string(),
+    ];
+    (health, row)
+}
+
+/// What a node that answers does, and how many replicas support it.
+fn state(status: &NodeStatus, is_too_high: bool) -> String {
     let support = status.support().filter(|_| status.is_master);
     let is_alone = support.is_some_and(|support| support.supporters < support.needed);
     let state = match status.quarantine_left {
@@ -61,23 +79,10 @@ pub(super) fn node(survey: &Survey, node: &NodeSurvey) -> (Health, [String; 7]) 
             None => "grants nothing".to_owned(),
         },
     };
-    let state = match support {
+    match support {
         Some(support) => format!("{state}; {}", supported(support)),
         None => state,
-    };
-    let is_good = status.is_granting() && !is_too_high;
-    let health = if is_good { Health::Good } else { Health::Abstains };
-    let role = if status.is_master { "master" } else { "replica" };
-    let row = [
-        name,
-        role.to_owned(),
-        state,
-        number(NodeField::Locks),
-        number(NodeField::Grants),
-        status.highest_fence.to_string(),
-        survey.fence_lag(status).to_string(),
-    ];
-    (health, row)
+    }
 }
 
 /// How many replicas support a master, for people.
