@@ -164,7 +164,7 @@ impl Node {
         let quarantine = self.promises().quarantine(now);
         let authority = self.promises().authority();
         let (replicas, supporters) = authority.map_or((0, (0, 0)), |authority| {
-            (authority.replicas(), (authority.supporters(now), authority.needed()))
+            (authority.replicas(), (authority.counted_supporters(now), authority.needed()))
         });
         NodeAccount {
             replicas,

@@ -253,6 +253,18 @@ impl Authority {
         self.reign.is_none_or(|reign| reign.is_settled)
     }
 
+    /// How soon a master that has no replica yet can grant.
+    pub(super) fn first_grant_in(&self, now: Instant) -> Millis {
+        self.pledge.attachment.saturating_add(with_drift(self.longest.at(now)))
+    }
+
+    /// How many replicas support the node by the rule: one that has left supports it until the end
+    /// of its last heartbeat. Of those no more are counted than are needed.
+    pub(super) fn counted_supporters(&self, now: Instant) -> usize {
+        let lasting = if self.mandate(now) == Mandate::None { 0 } else { self.needed() };
+        self.supporters(now).max(lasting)
+    }
+
     /// The refusal of a node that may do nothing.
     #[cold]
     pub fn refusal(&self, now: Instant) -> Refusal {

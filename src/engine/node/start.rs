@@ -117,7 +117,7 @@ impl Node {
         let loaded = Loaded { highest: self.promises.highest(), ..loaded };
         let mut recovery = recover(found, loaded);
         recovery.nothing_counts |= self.have_names_changed;
-        let warning = warning(recovery, loaded.clocks.now, caution.quarantine);
+        let warning = self.warning(recovery, loaded.clocks.now, caution.quarantine);
         if !caution.quarantine {
             recovery.quarantine = None;
         }
@@ -142,7 +142,7 @@ impl Node {
         if let Some(authority) = self.promises.authority_mut() {
             authority.appointed();
         }
-        let warning = warning(recovery, now, waits);
+        let warning = self.warning(recovery, now, waits);
         if !waits {
             recovery.quarantine = None;
         }
@@ -200,17 +200,20 @@ impl Node {
         ends
     }
 
+    /// What an operator should know about the quarantine, if there is one. A master that rests on
+    /// replicas does not grant before they have supported it for the wait.
+    fn warning(&self, recovery: Recovery, now: Instant, waits: bool) -> Option<Warning> {
+        let (until, reason) = recovery.quarantine?;
+        let authority = self.promises.authority().filter(|_| self.tally.decides);
+        let least = authority.map_or(Millis::ZERO, |authority| authority.first_grant_in(now));
+        Some(Warning { reason, left: now.until(until).max(least), floor: recovery.floor, waits })
+    }
+
     /// The node stops. `census` is that of its data set; `is_saved`: all of that is on the disk.
     pub fn stop(&self, now: Instant, census: Census, is_saved: bool) -> Change {
         let stopped = Stopped { is_saved, inventory: census.inventory };
         stop(&self.promises, now, census.longest, stopped)
     }
-}
-
-/// What an operator should know about the quarantine, if there is one.
-fn warning(recovery: Recovery, now: Instant, waits: bool) -> Option<Warning> {
-    let (until, reason) = recovery.quarantine?;
-    Some(Warning { reason, left: now.until(until), floor: recovery.floor, waits })
 }
 
 #[cfg(test)]
