@@ -90,6 +90,7 @@ pub use settings::{LockerBuilder, NAME_MAX};
 #[cfg(feature = "cli")]
 pub(crate) use settings::{TIMEOUTS_PER_TTL, TTL_MIN};
 pub use survey::{LockSurvey, NodeStatus, NodeSurvey, ReplicaStatus, Support, Survey};
+#[cfg(feature = "cli")]
 pub(crate) use vote::{Group, Holders, Length, Share, Summary};
 pub use vote::{NodeReport, Vote};
 

@@ -59,8 +59,8 @@ pub enum Extended {
         counter: Fence,
         /// Whether it counts towards a quorum; otherwise the lease is provisional.
         is_counted: bool,
-        /// Whether it counts all the same for a holder who asks this node alone: see
-        /// [`Promises::carries`].
+        /// Whether it counts all the same for a holder who asks this node alone: its lease came
+        /// with the data, and the node waits for others with authority.
         is_carried: bool,
         /// Whether the lease, its mark or the counter has changed.
         is_news: bool,
