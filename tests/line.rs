@@ -249,6 +249,9 @@ impl Plain {
 
     fn acquire(&mut self, (token, mode): Asked, queue: Option<Queue>) -> (Reply, Vec<Said>) {
         let ticket = queue.map(|(ticket, ..)| ticket);
+        if mode == Mode::Shared && self.lease_of(token).is_none() {
+            self.end_turns_without_a_place();
+        }
         let fence = match self.lease_of(token) {
             Some(lease) if lease.mode == Mode::Shared && mode == Mode::Exclusive => {
                 return (Reply::NoUpgrade, Vec::new());
@@ -364,18 +367,25 @@ impl Plain {
         said
     }
 
+    /// Of more readers who have their turn than there are places, the last ones lose it.
+    fn end_turns_without_a_place(&mut self) {
+        let places = self.places();
+        if places > 0 && !self.is_kept_out(Mode::Shared) {
+            let has_turn = |waiter: &&mut PlainWaiter| {
+                waiter.mode == Mode::Shared && waiter.reserved.is_some()
+            };
+            let turns = self.line.iter_mut().filter(has_turn);
+            turns.skip(places).for_each(|waiter| waiter.reserved = None);
+        }
+    }
+
     /// The first in line whose turn it is, and who has not been told. As many readers have their
-    /// turn as there are places, from the first on; of more, the last ones lose it.
+    /// turn as there are places, from the first on.
     fn next_in_turn(&mut self) -> Option<usize> {
         let places = self.places();
-        let is_served = self.line.first().is_some_and(|first| {
-            first.mode == Mode::Shared && !self.is_kept_out(first.mode) && places > 0
-        });
-        let keeps = |waiter: &&mut PlainWaiter| {
-            is_served && waiter.mode == Mode::Shared && waiter.reserved.is_some()
-        };
-        let turns = self.line.iter_mut().filter(keeps);
-        turns.skip(places).for_each(|waiter| waiter.reserved = None);
+        if self.line.first().is_some_and(|first| first.mode == Mode::Shared) {
+            self.end_turns_without_a_place();
+        }
         (0..self.line.len()).find(|&place| {
             let waiter = &self.line[place];
             let is_told = waiter.reserved.is_some_and(|(_, is_told)| is_told);

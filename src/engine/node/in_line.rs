@@ -42,6 +42,10 @@ impl Promises {
             true => self.room_for_readers(lock, line.readers(), now),
             false => 0,
         };
+        if claim.mode.is_shared() && room > 0 {
+            // There may be fewer places than when the turns were given.
+            line.end_turns_above(room);
+        }
         let is_kept_out = would_be_granted && !line.lets_in(claim.mode, ticket, room);
         let is_full = would_be_granted && claim.mode.is_shared() && room == 0;
         if let (true, Some(ticket)) = (is_full, ticket) {

@@ -434,7 +434,7 @@ impl Line {
     }
 
     /// Ends the turns of the last readers in line, if more have one than there is room for.
-    fn end_turns_above(&mut self, room: usize) {
+    pub(super) fn end_turns_above(&mut self, room: usize) {
         while self.reserved_readers() > room
             && let Some(last) = self.reserved.last().cloned()
         {
