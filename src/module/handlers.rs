@@ -119,7 +119,6 @@ fn availability_after(outcome: Acquired, mode: Mode) -> Option<Availability> {
 /// Reads an acquire, and has the node decide it.
 #[inline]
 fn ask(context: &mut Context<'_>, args: &Args<'_>, now: Instant) -> Result<Asked, Refusal> {
-    let server = context.in_server();
     let mut slots = [&[][..]; ARGS_MAX];
     let request = &request::acquire(slices(args, &mut slots)?, config::limits())?;
     let (claim, wait) = (request.claim, request.waiting.blocks_for());
@@ -127,8 +126,8 @@ fn ask(context: &mut Context<'_>, args: &Args<'_>, now: Instant) -> Result<Asked
         WaitMode::Not | WaitMode::Block(_) => None,
         WaitMode::Queue(queue) => waiters::queued(context, (claim.mode, queue), now)?,
     };
-    let has_line = queued.is_some() || waiters::any(server);
-    let ready = start::ready(context);
+    let (ready, has_lines) = start::ready_with_lines(context);
+    let has_line = queued.is_some() || has_lines;
     // Asked only where it matters, and before the key is open.
     let database = if has_line { context.database() } else { 0 };
     let place = (database, args.get(KEY));
@@ -230,8 +229,8 @@ fn give_back(
     let token = token_of(args, states_facts)?;
     let has_options = args.len() > TTL && !states_facts();
     let queued = if has_options { queued(context, args, now)? } else { None };
-    let has_line = queued.is_some() || waiters::any(server);
-    let ready = start::ready(context);
+    let (ready, has_lines) = start::ready_with_lines(context);
+    let has_line = queued.is_some() || has_lines;
     let place = (if has_line { context.database() } else { 0 }, args.get(KEY));
     let decide = |lock: &mut Lock| {
         process::decide(ready, |node| {

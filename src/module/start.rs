@@ -86,6 +86,20 @@ pub(super) fn ready<'a>(context: &mut Context<'a>) -> Ready<'a> {
     Ready::new(server)
 }
 
+/// The same, and whether anybody waits at this node.
+#[inline]
+pub(super) fn ready_with_lines<'a>(context: &mut Context<'a>) -> (Ready<'a>, bool) {
+    let server = context.in_server();
+    let look = |process: &mut Process| (process.node.has_begun(), process.node.has_lines());
+    match process::with(server, look) {
+        (true, has_lines) => (Ready::new(server), has_lines),
+        (false, _) => {
+            begin(context);
+            (Ready::new(server), process::with(server, look).1)
+        }
+    }
+}
+
 #[cold]
 fn begin(context: &mut Context<'_>) {
     let server = context.in_server();

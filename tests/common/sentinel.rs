@@ -64,7 +64,7 @@ impl Group {
         group
     }
 
-    /// Every Sentinel knows all replicas, and all other Sentinels.
+    /// Every Sentinel knows all replicas, as ones that follow the master, and all other Sentinels.
     #[track_caller]
     pub fn wait_until_known(&self) {
         let is = |sentinel: &Sentinel, field: &str, count: usize| {
@@ -74,6 +74,7 @@ impl Group {
             let knows = |sentinel: &Sentinel| {
                 is(sentinel, "num-other-sentinels", self.sentinels.len() - 1)
                     && is(sentinel, "num-slaves", self.servers.len() - 1)
+                    && sentinel.followers() == Some(self.servers.len() - 1)
             };
             self.sentinels.iter().all(knows).then_some(())
         });
@@ -170,6 +171,19 @@ impl Sentinel {
         let reply = self.run(&format!("SENTINEL MASTER {GROUP}")).ok()?;
         let fields: Vec<String> = redis::from_redis_value(reply).ok()?;
         fields.chunks_exact(2).find(|field| field[0] == name).map(|field| field[1].clone())
+    }
+
+    /// How many replicas have told it that they follow the master. It promotes no other.
+    fn followers(&self) -> Option<usize> {
+        let reply = self.run(&format!("SENTINEL REPLICAS {GROUP}")).ok()?;
+        let replicas: Vec<Vec<String>> = redis::from_redis_value(reply).ok()?;
+        let follows = |replica: &&Vec<String>| {
+            let has = |name: &str, value: &str| {
+                replica.chunks_exact(2).any(|field| field[0] == name && field[1] == value)
+            };
+            has("master-link-status", "ok") && has("flags", "slave")
+        };
+        Some(replicas.iter().filter(follows).count())
     }
 
     /// The port of the master that it names.

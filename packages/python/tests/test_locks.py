@@ -34,7 +34,9 @@ def test_one_holds_it_at_a_time_and_fences_rise(locker: Locker, nodes: list[str]
     assert error.left is not None and 0 < error.left <= 10
     assert "for worker-7" in str(error)
     assert [vote.node for vote in error.nodes] == [url.split("//")[1] for url in nodes]
-    assert {vote.vote for vote in error.nodes} == {"held"}
+    # A node that the holder's request has not reached yet may have granted, which was given back.
+    votes = [vote.vote for vote in error.nodes]
+    assert votes.count("held") >= 2 and set(votes) <= {"held", "granted"}, votes
     with other.try_acquire(name) as guard:
         assert guard.fence > first
 
