@@ -179,6 +179,8 @@ def test_a_node_that_does_not_tell_has_not_said_no(servers: list[Node], name: st
     clients = [node.client() for node in servers]
     lock, other = (compat.Lock(clients, name, timeout=20) for _ in range(2))
     assert lock.acquire()
+    # The quorum has it; now the last node, too, with the same fence.
+    lock._locker.settle()
     servers[0].pause()
     assert lock.owned() and other.locked()
     servers[1].pause()
