@@ -37,7 +37,7 @@ impl Handler for Acquire {
         if replication::states_fact(context, args) {
             return replication::apply_acquire(context, args);
         }
-        slots::admit(context, args.get(KEY))?;
+        slots::admit(context, args)?;
         let now = clock::now();
         let Asked { outcome, mode, wait, has_line, again } = ask(context, args, now)?;
         let answered = match outcome {
@@ -65,7 +65,8 @@ impl Handler for Acquire {
                 AcquireReply::from(outcome).into()
             }
         };
-        if has_line || waiters::any(server) {
+        // Who waits on this connection has just made a line.
+        if has_line || !wait.is_zero() {
             waiters::serve(context, args.get(KEY), availability_after(outcome, mode));
         }
         Ok(answered)
@@ -130,13 +131,13 @@ fn ask(context: &mut Context<'_>, args: &Args<'_>, now: Instant) -> Result<Asked
     let has_line = queued.is_some() || has_lines;
     // Asked only where it matters, and before the key is open.
     let database = if has_line { context.database() } else { 0 };
-    let place = (database, args.get(KEY));
+    let place = || (database, args.get(KEY));
     let mut tenure = None;
     let decide = |lock: &mut Lock| {
         let outcome = process::decide(ready, |node| {
             if has_line {
                 let asked = (request.claim, request.label);
-                node.acquire_in_line(place, lock, asked, queued.as_ref(), now)
+                node.acquire_in_line(place(), lock, asked, queued.as_ref(), now)
             } else {
                 node.acquire(lock, request.claim, request.label, now)
             }
@@ -231,14 +232,15 @@ fn give_back(
     let queued = if has_options { queued(context, args, now)? } else { None };
     let (ready, has_lines) = start::ready_with_lines(context);
     let has_line = queued.is_some() || has_lines;
-    let place = (if has_line { context.database() } else { 0 }, args.get(KEY));
+    let database = if has_line { context.database() } else { 0 };
+    let place = || (database, args.get(KEY));
     let decide = |lock: &mut Lock| {
         process::decide(ready, |node| {
             if !has_line {
                 return Ok((node.release(lock, token, now), None, false));
             }
             let queued = queued.as_ref();
-            let (outcome, is_there) = node.release_in_line(place, lock, token, queued, now);
+            let (outcome, is_there) = node.release_in_line(place(), lock, token, queued, now);
             let availability = Some(node.availability(lock, now));
             Ok((outcome, availability, queued.is_some() && !is_there))
         })
@@ -294,13 +296,13 @@ impl Handler for Extend {
         if replication::states_fact(context, args) {
             return replication::apply_extend(context, args);
         }
-        slots::admit(context, args.get(KEY))?;
+        slots::admit(context, args)?;
         let now = clock::now();
         let mut lease = None;
-        let (outcome, had_expiry, ttl) = {
+        let (outcome, had_expiry, ttl, has_lines) = {
             let mut slots = [&[][..]; ARGS_MAX];
             let request = request::extend(slices(args, &mut slots)?, config::limits())?;
-            let ready = start::ready(context);
+            let (ready, has_lines) = start::ready_with_lines(context);
             let decide = |lock: &mut Lock| {
                 let decided = process::decide(ready, |node| {
                     node.extend(lock, request.claim, request.fencing, node.date(now))
@@ -312,7 +314,7 @@ impl Handler for Extend {
             };
             let keeps = |outcome: &Extended| matches!(outcome, Extended::Extended { .. });
             let (outcome, had_expiry) = context.open(args, KEY).with_lock(decide, keeps)?;
-            (outcome, had_expiry, request.claim.ttl)
+            (outcome, had_expiry, request.claim.ttl, has_lines)
         };
         if let (Extended::Extended { is_news, lapsed, .. }, Some(lease)) = (outcome, lease) {
             if is_news || had_expiry {
@@ -322,7 +324,7 @@ impl Handler for Extend {
                 }
                 context.notify(c"lock.extend", args, KEY);
             }
-            if waiters::any(context.in_server()) {
+            if has_lines {
                 let held = Availability::Held(lease.ends_at);
                 let availability = Some(held).filter(|_| !lease.mode.is_shared());
                 waiters::serve(context, args.get(KEY), availability);
@@ -356,7 +358,7 @@ fn raise(context: &mut Context<'_>, args: &mut Args<'_>) -> Result<Answered, Ref
     let facts = context.flags().states_facts();
     let limits = if facts { Limits::FACTS } else { config::limits() };
     if !facts {
-        slots::admit(context, args.get(KEY))?;
+        slots::admit(context, args)?;
     }
     let (outcome, is_news) = {
         let token = request::token(args.get(TOKEN), limits)?;

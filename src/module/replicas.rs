@@ -23,7 +23,6 @@ pub(super) fn tick(context: &mut Context<'_>) {
     // While traffic to replicas is paused, none may be sent: the server would abort.
     let may_beat = !context.must_not_replicate();
     let tended = tend(server, may_beat);
-    record(server, tended.change);
     if let Some(heartbeat) = tended.heartbeat {
         let floor = process::with(server, |process| process.node.promises().floor());
         context.replicate_heartbeat(floor, heartbeat);
@@ -36,9 +35,7 @@ pub(super) fn tick(context: &mut Context<'_>) {
 pub(super) fn changed(server: InServer<'_>) {
     let rests = process::with(server, |process| process.rests_on_replicas());
     if rests && ffi::server_flags(server).is_master() {
-        let tended = tend(server, false);
-        record(server, tended.change);
-        report(tended);
+        report(tend(server, false));
     }
 }
 
@@ -54,7 +51,7 @@ pub(super) fn look_at_settings(server: InServer<'_>) {
 /// Lets the state file say what the longest lease is.
 pub(super) fn record(server: InServer<'_>, change: Option<Change>) {
     if let Some(change) = change {
-        start::record(server, change);
+        start::change_state(server, change);
     }
 }
 
@@ -72,7 +69,11 @@ fn tend(server: InServer<'_>, may_beat: bool) -> Tended {
     let replicas = ffi::replicas(server);
     let caution = config::caution();
     let settings = (config::max_ttl(), caution.quarantine && caution.on_promotion);
-    process::with(server, |process| process.node.tend(now, &replicas, settings, may_beat))
+    let tend =
+        |process: &mut process::Process| process.node.tend(now, &replicas, settings, may_beat);
+    let tended = process::with(server, tend);
+    record(server, tended.change);
+    tended
 }
 
 fn report(tended: Tended) {

@@ -3,7 +3,8 @@
 //! The engine decides what follows from it. Nothing here is asked of a server that is in no
 //! Cluster.
 
-use super::ffi::{Context, InServer, Level};
+use super::arguments::KEY;
+use super::ffi::{Args, Context, InServer, Level};
 use super::{clock, config, process, start};
 use crate::engine::{Came, Millis, QuarantineReason, Refusal};
 use crate::wire::slots::{footing, read_footing, read_shares, slot_of};
@@ -17,18 +18,22 @@ const PAUSE: Millis = Millis::new(200);
 /// # Errors
 /// `QUARANTINE`, or `STATEFILE` if the node's promises cannot be written.
 #[inline]
-pub(super) fn admit(context: &mut Context<'_>, name: &[u8]) -> Result<(), Refusal> {
-    if process::with(context.in_server(), |process| process.node.decides_in(|| slot_of(name))) {
-        return Ok(());
+pub(super) fn admit(context: &mut Context<'_>, args: &Args<'_>) -> Result<(), Refusal> {
+    match process::with(context.in_server(), |process| process.node.is_in_cluster()) {
+        false => Ok(()),
+        true => admit_to(context, slot_of(args.get(KEY))),
     }
-    admit_anew(context, slot_of(name))
 }
 
-#[cold]
-fn admit_anew(context: &mut Context<'_>, slot: u16) -> Result<(), Refusal> {
+#[inline(never)]
+fn admit_to(context: &mut Context<'_>, slot: u16) -> Result<(), Refusal> {
+    let server = context.in_server();
+    let decides = || process::with(server, |process| process.node.decides_in(slot));
+    if decides() {
+        return Ok(());
+    }
     look(context);
-    let is_decided = |process: &mut process::Process| process.node.decides_in(|| slot);
-    if process::with(context.in_server(), is_decided) { Ok(()) } else { come(context, slot) }
+    if decides() { Ok(()) } else { come(context, slot) }
 }
 
 /// Several times a second: looks at the slots, and tells the other masters how this one stands.
@@ -98,7 +103,7 @@ fn come(context: &mut Context<'_>, slot: u16) -> Result<(), Refusal> {
              stands; no lock there is granted or extended for {left}"
         );
         context.log(Level::Warning, &line);
-        start::change_state(context, change);
+        start::change_state(server, change);
     }
     Err(Refusal::Quarantine { reason: QuarantineReason::OtherMaster, left })
 }

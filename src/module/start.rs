@@ -79,11 +79,7 @@ fn claim(context: &mut Context<'_>, path: PathBuf, port: u16) -> Result<Claimed,
 /// Makes sure that the node has begun, and may decide. Cheap once it has.
 #[inline]
 pub(super) fn ready<'a>(context: &mut Context<'a>) -> Ready<'a> {
-    let server = context.in_server();
-    if !process::with(server, |process| process.node.has_begun()) {
-        begin(context);
-    }
-    Ready::new(server)
+    ready_with_lines(context).0
 }
 
 /// The same, and whether anybody waits at this node.
@@ -91,13 +87,12 @@ pub(super) fn ready<'a>(context: &mut Context<'a>) -> Ready<'a> {
 pub(super) fn ready_with_lines<'a>(context: &mut Context<'a>) -> (Ready<'a>, bool) {
     let server = context.in_server();
     let look = |process: &mut Process| (process.node.has_begun(), process.node.has_lines());
-    match process::with(server, look) {
-        (true, has_lines) => (Ready::new(server), has_lines),
-        (false, _) => {
-            begin(context);
-            (Ready::new(server), process::with(server, look).1)
-        }
+    let (has_begun, mut has_lines) = process::with(server, look);
+    if !has_begun {
+        begin(context);
+        has_lines = process::with(server, look).1;
     }
+    (Ready::new(server), has_lines)
 }
 
 #[cold]
@@ -137,7 +132,7 @@ fn begin(context: &mut Context<'_>) {
     if let Some(warning) = begun.warning {
         context.log(Level::Warning, &warning.to_string());
     }
-    change_state(context, Change::Begun);
+    change_state(context.in_server(), Change::Begun);
 }
 
 /// Whether this server may carry out this command for its sender. A replica that clients may write
@@ -171,7 +166,7 @@ pub(super) fn promoted(context: &mut Context<'_>) {
     if let Some(warning) = warning {
         context.log(Level::Warning, &warning.to_string());
     }
-    change_state(context, change);
+    change_state(server, change);
 }
 
 /// The node has become a replica: the server refuses writes from now on.
@@ -180,7 +175,7 @@ pub(super) fn demoted(context: &mut Context<'_>) {
         process.may_be_replica = true;
         process.node.demoted()
     });
-    change_state(context, change);
+    change_state(context.in_server(), change);
 }
 
 /// Settings of the server have changed: is every write still on disk before its reply?
@@ -194,7 +189,7 @@ pub(super) fn configured(context: &mut Context<'_>) {
     look_at_port(context);
     let has_state = process::with(server, |process| process.state.is_some());
     if has_state && !is_always_durable(context) {
-        change_state(context, Change::NotAlwaysDurable);
+        change_state(server, Change::NotAlwaysDurable);
     }
 }
 
@@ -249,7 +244,7 @@ fn look_at_clocks(context: &mut Context<'_>) {
         process.node.look_at_clocks(read, is_behind)
     });
     if let Some(change) = change
-        && change_state(context, change)
+        && change_state(server, change)
     {
         let line = "the wall clock was stepped; leases are not affected, but if the node restarts \
                     while one from before the step stands, it will wait for that to end";
@@ -276,7 +271,7 @@ pub(super) fn stopped(context: &mut Context<'_>) {
     let census = count(context, clocks.wall);
     let is_saved = context.is_data_set_saved();
     let change = process::with(server, |process| process.node.stop(clocks.now, census, is_saved));
-    change_state(context, change);
+    change_state(server, change);
 }
 
 /// A census of the data set, with leases counted from `since`.
@@ -304,12 +299,7 @@ fn for_each_lock(context: &mut Context<'_>, look: &mut dyn FnMut(u32, &[u8], &mu
 }
 
 /// Changes what the state file says. Returns whether it was written.
-pub(super) fn change_state(context: &mut Context<'_>, change: Change) -> bool {
-    record(context.in_server(), change)
-}
-
-/// The same for whoever has no context.
-pub(super) fn record(server: InServer<'_>, change: Change) -> bool {
+pub(super) fn change_state(server: InServer<'_>, change: Change) -> bool {
     let Err(error) = process::with(server, |process| process.change(change)) else { return true };
     let line =
         format!("the state file cannot be written: {error}; nothing is granted until it can be");

@@ -375,8 +375,8 @@ impl Line {
     /// Returns whose turn it is. Call it when the first in line may have the lock, after each
     /// change of lock or line, until nobody else is to be told: if the first is a reader, it is the
     /// turn of all who wait before the first writer, but of no more than there is `room` for. A new
-    /// reservation lasts for `grace`. It ends those of younger tickets for which there is no room
-    /// beside it.
+    /// reservation lasts for `grace`. Those of younger tickets for which there is no room beside it
+    /// end at the next call.
     pub fn serve(&mut self, now: Instant, grace: Millis, room: usize) -> Turn<'_> {
         self.end_turns_above(room);
         let Some((first, entry)) = self.order.first_key_value() else { return Turn::Nobody };
@@ -391,7 +391,7 @@ impl Line {
         match &place.waiter {
             _ if self.is_behind(&place, room) => Turn::Reserved,
             Waiter::Call(_) => Turn::Grant(self.leave_with(&place)),
-            Waiter::Ticket(_) => self.wake(place, now, grace, room),
+            Waiter::Ticket(_) => self.wake(place, now, grace),
         }
     }
 
@@ -407,7 +407,7 @@ impl Line {
     }
 
     /// Reserves the lock for a ticket, which must be told.
-    fn wake(&mut self, place: Place, now: Instant, grace: Millis, room: usize) -> Turn<'_> {
+    fn wake(&mut self, place: Place, now: Instant, grace: Millis) -> Turn<'_> {
         let Some(entry) = self.order.get(&place) else { return Turn::Nobody };
         let (mode, until) = match entry.reservation {
             Some(Reservation { is_told: true, .. }) => return Turn::Reserved,
@@ -417,7 +417,6 @@ impl Line {
         // A writer has it alone.
         self.taken(mode);
         self.reserve(&place, Some(Reservation { until, is_told: true }));
-        self.end_turns_above(room);
         match self.order.get_key_value(&place) {
             Some((
                 Place { waiter: Waiter::Ticket(ticket), .. },

@@ -243,7 +243,7 @@ impl Lock {
     pub fn unnoted(&self) -> HeldCount {
         match self.mode() {
             _ if !self.has_unnoted_lease() => HeldCount::NONE,
-            Mode::Exclusive => HeldCount::WRITER,
+            Mode::Exclusive => HeldCount { locks: 1, readers: 0 },
             Mode::Shared => HeldCount { locks: 1, readers: self.unnoted_leases() as i64 },
         }
     }

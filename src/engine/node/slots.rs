@@ -72,7 +72,6 @@ impl SlotSet {
         SlotSet(Box::new([0; SLOTS as usize / 64]))
     }
 
-    #[inline]
     fn has(&self, slot: u16) -> bool {
         let slot = usize::from(slot % SLOTS);
         self.0[slot / 64] >> (slot % 64) & 1 == 1
@@ -163,7 +162,6 @@ impl Slots {
     }
 
     /// Whether the node may decide in this slot.
-    #[inline]
     fn is_settled(&self, slot: u16) -> bool {
         self.settled.has(slot)
     }
@@ -238,14 +236,14 @@ impl Node {
     }
 
     /// Whether the node has to be told of slots at all.
+    #[inline]
     pub fn is_in_cluster(&self) -> bool {
         self.slots.is_some()
     }
 
     /// Whether nothing has to be done before the node decides in a slot: see [`Node::come`].
-    #[inline]
-    pub fn decides_in(&self, slot: impl FnOnce() -> u16) -> bool {
-        self.slots.as_ref().is_none_or(|slots| slots.is_settled(slot()))
+    pub fn decides_in(&self, slot: u16) -> bool {
+        self.slots.as_ref().is_none_or(|slots| slots.is_settled(slot))
     }
 
     /// Notes who has which slots.
@@ -318,7 +316,7 @@ impl Node {
 
     /// The longest lease that may stand at another node.
     fn longest(&self, max_ttl: Millis, now: Instant) -> Millis {
-        self.promises.authority().map_or(max_ttl, |authority| authority.heartbeat(now).longest)
+        self.promises.authority().map_or(max_ttl, |authority| authority.longest(now))
     }
 }
 
@@ -349,9 +347,9 @@ mod tests {
     fn node() -> Node {
         let mut node = Node::new();
         node.join_cluster();
-        assert!(!node.decides_in(|| 5), "it has not looked");
+        assert!(!node.decides_in(5), "it has not looked");
         node.see(&shares(&[]));
-        assert!(node.decides_in(|| 5) && !node.decides_in(|| 10));
+        assert!(node.decides_in(5) && !node.decides_in(10));
         node
     }
 
@@ -374,7 +372,7 @@ mod tests {
         assert_eq!(come(&mut node, 12, 5_100), Came::Decides(true));
         assert_eq!(node.promises().floor(), fence(7_000_000 + FENCE_BLOCK));
         assert_eq!(come(&mut node, 13, 5_100), Came::Decides(false));
-        assert!(node.unsettled_slots().is_empty() && node.decides_in(|| 12));
+        assert!(node.unsettled_slots().is_empty() && node.decides_in(12));
         // It goes, and comes back with what was forgotten meanwhile.
         node.see(&shares(&[13]));
         tell(&mut node, 70_000_000, 0, 6_000);
@@ -430,7 +428,7 @@ mod tests {
             node.see(&on_its_way);
             tell(&mut node, floor, 0, 100);
             assert_eq!(come(&mut node, 12, 200), Came::Decides(true));
-            assert!(!node.decides_in(|| 12), "the other goes on");
+            assert!(!node.decides_in(12), "the other goes on");
         }
     }
 

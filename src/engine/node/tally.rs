@@ -21,8 +21,6 @@ pub struct HeldCount {
 impl HeldCount {
     /// Nothing is held.
     pub const NONE: HeldCount = HeldCount { locks: 0, readers: 0 };
-    /// A lock is held by a writer.
-    pub(super) const WRITER: HeldCount = HeldCount { locks: 1, readers: 0 };
 }
 
 impl AddAssign for HeldCount {
@@ -126,8 +124,7 @@ impl Tally {
                 self.counts.reader_grants += u64::from(mode.is_shared());
                 // Former leases had ended without being noted.
                 self.counts.lapses += lapsed as u64;
-                let after = if mode.is_shared() { lock.unnoted() } else { HeldCount::WRITER };
-                self.written += after - before;
+                self.written += lock.unnoted() - before;
                 self.soonest = self.soonest.min(ends_at);
             }
             Acquired::Again { later, .. } => self.counts.extensions += u64::from(later),
@@ -145,8 +142,7 @@ impl Tally {
     ) {
         if let Released::Released { held_for } = outcome {
             self.gave_back(until);
-            let after = if before.readers > 0 { lock.unnoted() } else { HeldCount::NONE };
-            self.written += after - before;
+            self.written += lock.unnoted() - before;
             if self.decides {
                 self.counts.releases += 1;
                 self.holds.record(held_for);

@@ -6,7 +6,8 @@ use std::ptr::null;
 
 use redis_module::raw;
 
-use super::{Context, call, slice};
+use super::texts::text_of;
+use super::{Context, call};
 
 /// The type of this module's messages. Other modules may use the same.
 pub(super) const MESSAGE: u8 = 1;
@@ -25,10 +26,7 @@ impl Context<'_> {
             }
             let is_text =
                 call!(RedisModule_CallReplyType(reply)) == raw::REDISMODULE_REPLY_STRING as c_int;
-            let mut length = 0;
-            let start = call!(RedisModule_CallReplyStringPtr(reply, &mut length));
-            let text = slice(start, length).filter(|_| is_text);
-            let text = text.map(|text| String::from_utf8_lossy(text).into_owned());
+            let text = text_of(reply).filter(|_| is_text);
             call!(RedisModule_FreeCallReply(reply));
             text
         }

@@ -2,9 +2,10 @@
 #![allow(unsafe_code, reason = "the border to a C API")]
 
 use std::ffi::{CStr, c_char, c_int};
-use std::ptr::{null, null_mut};
+use std::ptr::null_mut;
 
-use super::{Context, InServer, OK, Strings, c_string, call, raw, slice};
+use super::texts::text_of;
+use super::{Context, InServer, OK, Strings, c_string, call, raw};
 use crate::engine::{Fence, Heartbeat, Replicas};
 use crate::wire::spec::c_names;
 use crate::wire::{fact, node_info};
@@ -61,16 +62,9 @@ impl Context<'_> {
             return None;
         }
         // SAFETY: the second element of the pair is looked up, and read before the reply is freed;
-        // the server returns null for a missing element or one without text.
+        // the server returns null for a missing element.
         unsafe {
-            let element = call!(RedisModule_CallReplyArrayElement(reply, 1));
-            let mut length = 0;
-            let text = if element.is_null() {
-                null()
-            } else {
-                call!(RedisModule_CallReplyStringPtr(element, &mut length))
-            };
-            let value = slice(text, length).map(|text| String::from_utf8_lossy(text).into_owned());
+            let value = text_of(call!(RedisModule_CallReplyArrayElement(reply, 1)));
             call!(RedisModule_FreeCallReply(reply));
             value
         }
@@ -96,12 +90,9 @@ impl Context<'_> {
             }
             let is_error =
                 call!(RedisModule_CallReplyType(reply)) == raw::REDISMODULE_REPLY_ERROR as c_int;
-            let mut length = 0;
-            let start = call!(RedisModule_CallReplyStringPtr(reply, &mut length));
-            let text = slice(start, length).filter(|_| is_error);
-            let text = text.map(|text| String::from_utf8_lossy(text).trim().to_owned());
+            let text = text_of(reply).filter(|_| is_error);
             call!(RedisModule_FreeCallReply(reply));
-            text
+            text.map(|text| text.trim().to_owned())
         }
     }
 

@@ -5,7 +5,21 @@ use std::ffi::c_char;
 
 use redis_module::raw;
 
-use super::call;
+use super::{call, slice};
+
+/// The text of a reply to a call of the server, or of a part of one; `None` if there is none.
+///
+/// # Safety
+/// The reply must not have been freed.
+pub(super) unsafe fn text_of(reply: *mut raw::RedisModuleCallReply) -> Option<String> {
+    if reply.is_null() {
+        return None;
+    }
+    let mut length = 0;
+    // SAFETY: the reply is there. The server returns null for one without text.
+    let text = unsafe { slice(call!(RedisModule_CallReplyStringPtr(reply, &mut length)), length) };
+    text.map(|text| String::from_utf8_lossy(text).into_owned())
+}
 
 /// Replies with these bytes.
 pub(super) fn send_bytes(context: *mut raw::RedisModuleCtx, bytes: &[u8]) {
