@@ -95,8 +95,7 @@ pub(super) async fn nodes(args: Nodes) -> Result<(), Failure> {
     let layout = Layout::of(&args);
     let mut cluster = LocalNodes::prepare(&args.cluster, layout, args.port)?;
     cluster.start_all()?;
-    let servers = Locker::builder().nodes(cluster.servers()).without_line();
-    let locker = servers.allow_even_nodes().build()?;
+    let locker = cluster.to_servers()?;
     tokio::select! {
         ready = ready(&locker, &mut cluster) => ready?,
         // They may take long, and are wanted no more.
@@ -231,8 +230,14 @@ impl LocalNodes {
         self.nodes.iter().map(|node| (node.port, node.bus)).collect()
     }
 
+    /// Asks all servers, Sentinels too.
+    pub(super) fn to_servers(&self) -> Result<Locker, Failure> {
+        let servers = Locker::builder().nodes(self.servers()).without_line();
+        Ok(servers.allow_even_nodes().build()?)
+    }
+
     /// The URLs of all servers, Sentinels too.
-    pub(super) fn servers(&self) -> Vec<String> {
+    fn servers(&self) -> Vec<String> {
         self.nodes.iter().map(|node| format!("redis://127.0.0.1:{}", node.port)).collect()
     }
 

@@ -135,8 +135,8 @@ async fn of_quorum(args: &Demo, mut teller: Teller) -> Result<(), Failure> {
 async fn of_failover(args: &Demo, mut teller: Teller) -> Result<(), Failure> {
     let mut cluster = LocalNodes::prepare(&args.cluster, Layout::Sentinel(TTL), None)?;
     cluster.start_all()?;
-    let servers = Locker::builder().nodes(cluster.servers()).without_line().allow_even_nodes();
-    answering(&servers.build()?, &mut cluster).await?;
+    let servers = cluster.to_servers()?;
+    answering(&servers, &mut cluster).await?;
     let (alice, bob) = (locker(&cluster, "alice")?, locker(&cluster, "bob")?);
     teller.say("a master, two replicas and three Sentinels are up: one node, which moves")?;
     let guard = teller.wait_for(&alice).await?;

@@ -23,6 +23,15 @@ pub(super) fn vote_of(node: &NodeInfo) -> Option<Vote> {
     is_replica(&vote).then_some(vote)
 }
 
+/// The vote of a node that grants nothing: it is in quarantine for so much longer, or says this of
+/// its state; `None` if neither.
+pub(super) fn abstention(left: Option<Duration>, state: Option<&str>) -> Option<Vote> {
+    match left {
+        Some(_) => Some(Vote::Quarantined { left, text: state.unwrap_or_default().into() }),
+        None => state.map(|state| Vote::Unavailable(state.into())),
+    }
+}
+
 /// What is to be said of each replica.
 pub(super) fn replicas(survey: &Survey) -> Vec<String> {
     let told = survey.nodes.iter().filter_map(|node| {

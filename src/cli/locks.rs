@@ -36,14 +36,11 @@ pub(super) async fn acquire(args: Acquire) -> Result<(), Failure> {
         ];
         out::line(Json::of_lock(&name.0, fields))
     } else {
+        let kind = if args.claim.shared { ", as a reader" } else { "" };
         out::lines([
             format!("token {token}"),
             format!("fence {}", lease.fence),
-            format!(
-                "valid for {}{}",
-                Length::rounded_down(lease.valid_for),
-                kind(args.claim.shared)
-            ),
+            format!("valid for {}{kind}", Length::rounded_down(lease.valid_for)),
         ])
     };
     let Err(unprinted) = printed else { return Ok(()) };
@@ -202,12 +199,7 @@ pub(super) async fn extend(args: Extend) -> Result<(), Failure> {
     };
     let fields = [("validity_ms", Json::millis(Some(validity)))];
     let valid_for = Length::rounded_down(validity);
-    print(&args.lock, fields, format_args!("valid for {valid_for}{}", kind(args.shared)))
-}
-
-/// How the lock is held, behind the rest.
-const fn kind(is_shared: bool) -> &'static str {
-    if is_shared { ", as a reader" } else { "" }
+    print(&args.lock, fields, format_args!("valid for {valid_for}"))
 }
 
 pub(super) async fn fence(args: ByName) -> Result<(), Failure> {
@@ -270,12 +262,9 @@ fn lock_line(info: &LockInfo) -> String {
         }
     }
     if info.waiters > 0 {
-        line += &format!(", {} waiting", info.waiters);
-        if info.waiting_readers > 0 {
-            line += &format!(", {} of them to read", info.waiting_readers);
-        }
+        line += &format!(", {}", rows::in_line(info));
         if let Some(first) = info.first_waiting {
-            line += &format!(", the first of all for {}", Length(first));
+            line += &format!(", the first for {}", Length(first));
         }
     }
     line

@@ -151,12 +151,23 @@ fn readers(info: &LockInfo, most: usize) -> Option<String> {
         return None;
     }
     let plural = if count == 1 { "" } else { "s" };
-    let shown = labels.iter().take(most).map(|label| shown(label.as_bytes()));
-    let shown: Vec<String> = shown.collect();
-    let more = if count as usize > shown.len() && !shown.is_empty() { ", ..." } else { "" };
-    let labels =
-        if shown.is_empty() { String::new() } else { format!(" ({}{more})", shown.join(", ")) };
+    let mut shown: Vec<String> =
+        labels.iter().take(most).map(|label| shown(label.as_bytes())).collect();
+    let more = count.saturating_sub(shown.len() as u64);
+    if more > 0 && !shown.is_empty() {
+        shown.push(format!("{more} more"));
+    }
+    let labels = if shown.is_empty() { String::new() } else { format!(" ({})", shown.join(", ")) };
     Some(format!("{count} reader{plural}{labels}"))
+}
+
+/// How many stand in line, and those of them who want to read.
+pub(super) fn in_line(info: &LockInfo) -> String {
+    match (info.waiters, info.waiting_readers) {
+        (waiters, 0) => format!("{waiters} in line"),
+        (waiters, 1) => format!("{waiters} in line (1 reader)"),
+        (waiters, readers) => format!("{waiters} in line ({readers} readers)"),
+    }
 }
 
 fn holder(info: &LockInfo, labels: usize) -> String {

@@ -39,11 +39,8 @@ fn abstention(node: &NodeSurvey) -> Option<Vote> {
         Ok(status) => status,
         Err(vote) => return Some(vote.clone()),
     };
-    let text = status.fields.text(NodeField::State).unwrap_or("a replica").into();
-    Some(match status.quarantine_left.filter(|_| status.is_master) {
-        left @ Some(_) => Vote::Quarantined { left, text },
-        None => Vote::Unavailable(text),
-    })
+    let left = status.quarantine_left.filter(|_| status.is_master);
+    doubts::abstention(left, status.fields.text(NodeField::State).or(Some("a replica")))
 }
 
 /// What is printed, for a terminal with so many columns, or for a program.

@@ -66,7 +66,7 @@ async fn watch(
                     guard = &mut acquiring => return Ok(guard?),
                     signal = signals.next() => break signal,
                     nodes = locker.info(name), if progress.is_watched() => {
-                        let in_line = in_line(&nodes, claim.shared);
+                        let in_line = in_line(&nodes);
                         progress.show(&line(name, &in_line, &nodes, progress.room()));
                     }
                     replicas = in_the_way(locker, name), if !progress.is_watched() => {
@@ -92,7 +92,7 @@ async fn in_the_way(locker: &Locker, name: &Name) -> Vec<String> {
 
 /// The line of a waiting person: who holds the lock comes first, then how many wait, and the time.
 /// What is too long gives way in this order: the name of the lock, which the person knows; the
-/// words around it; the label.
+/// label.
 fn line(name: &Name, in_line: &str, nodes: &[NodeInfo], room: usize) -> String {
     let (holder, told) = match (troubles(nodes), held(nodes)) {
         (Some(troubles), _) => (String::new(), troubles),
@@ -104,12 +104,11 @@ fn line(name: &Name, in_line: &str, nodes: &[NodeInfo], room: usize) -> String {
     let comma = if holder.is_empty() { "" } else { ", " };
     let name = name.to_string();
     let all = width(by) + width(&holder) + width(comma) + width(&told);
-    for (before, behind) in [("lockmod: waiting for '", "': "), ("'", "': ")] {
-        let left = room.checked_sub(width(before) + width(behind) + all);
-        if let Some(left) = left.filter(|&left| left >= NAME_MIN.min(width(&name))) {
-            let name = cut(&name, left);
-            return format!("{before}{name}{behind}{by}{holder}{comma}{told}");
-        }
+    let (before, behind) = ("waiting for '", "': ");
+    let left = room.checked_sub(width(before) + width(behind) + all);
+    if let Some(left) = left.filter(|&left| left >= NAME_MIN.min(width(&name))) {
+        let name = cut(&name, left);
+        return format!("{before}{name}{behind}{by}{holder}{comma}{told}");
     }
     let left = room.saturating_sub(all - width(&holder));
     let holder = cut(&holder, left.max(LABEL_MIN));
@@ -155,14 +154,7 @@ fn trouble(node: &NodeInfo) -> Option<Vote> {
         Ok(info) => info,
         Err(vote) => return Some(vote.clone()),
     };
-    let state = info.node_state.as_deref();
-    match info.quarantine_left {
-        Some(_) => Some(Vote::Quarantined {
-            left: info.quarantine_left,
-            text: state.unwrap_or_default().into(),
-        }),
-        None => state.map(|state| Vote::Unavailable(state.into())),
-    }
+    doubts::abstention(info.quarantine_left, info.node_state.as_deref())
 }
 
 fn infos(nodes: &[NodeInfo]) -> impl Iterator<Item = &LockInfo> {
@@ -171,15 +163,9 @@ fn infos(nodes: &[NodeInfo]) -> impl Iterator<Item = &LockInfo> {
 
 /// How many stand in line, this one among them. Who comes before it is not known from outside: a
 /// ticket that arrives later may be older.
-/// A reader waits for those of them who want to write.
-fn in_line(nodes: &[NodeInfo], is_reader: bool) -> String {
-    let Some(info) = infos(nodes).max_by_key(|info| info.waiters) else { return String::new() };
-    let writers = info.waiters.saturating_sub(info.waiting_readers);
-    match (info.waiters, writers) {
-        (0, _) => String::new(),
-        (waiters, 1..) if is_reader => format!("{waiters} in line, {writers} of them to write, "),
-        (waiters, _) => format!("{waiters} in line, "),
-    }
+fn in_line(nodes: &[NodeInfo]) -> String {
+    let longest = infos(nodes).max_by_key(|info| info.waiters).filter(|info| info.waiters > 0);
+    longest.map(|info| format!("{}, ", rows::in_line(info))).unwrap_or_default()
 }
 
 #[cfg(test)]
@@ -199,11 +185,11 @@ mod tests {
     fn nodes_that_say_nothing_are_not_taken_for_a_lock_that_is_free() {
         let silent = || NodeInfo::new("n".into(), Err(Vote::TimedOut));
         let told = |nodes: &[NodeInfo]| line(&Name(b"job".to_vec()), "", nodes, 77);
-        assert_eq!(told(&[silent(), silent()]), "lockmod: waiting for 'job': no answer yet");
-        let held = "lockmod: waiting for 'job': held by another client, up to 0ms more";
+        assert_eq!(told(&[silent(), silent()]), "waiting for 'job': no answer yet");
+        let held = "waiting for 'job': held by another client, up to 0ms more";
         assert_eq!(told(&[silent(), node(0), node(0)]), held);
         let down = || NodeInfo::new("n".into(), Err(Vote::Unreachable("refused".into())));
-        let waiting = "lockmod: waiting for 'job': ";
+        let waiting = "waiting for 'job': ";
         let reason = "2 of 3 nodes unreachable: refused; 1 timed out";
         assert_eq!(told(&[down(), silent(), down()]), format!("{waiting}{reason}"));
         // What the last one holds is this attempt's own lease.
@@ -242,14 +228,15 @@ mod tests {
         };
         let place = "1234567890123456 in line, ";
         let long = "n".repeat(200);
-        let expected = "'nnnnnnnnnnnn…': held by ada@c, 1234567890123456 in line, up to 0ms more";
-        assert_eq!(told(&long, "ada@c", place, 72), expected);
+        let expected =
+            "waiting for 'nnnnnnnnn…': held by ada@c, 1234567890123456 in line, up to 0ms more";
+        assert_eq!(told(&long, "ada@c", place, 81), expected);
         let expected = "held by ada@console:1, 1234567890123456 in line, up to 0ms more";
         assert_eq!(told(&long, "ada@console:1", place, 66), expected);
         let expected = "held by nnnnnnnnnnnnnnnnnn…, 1234567890123456 in line, up to 0ms more";
         assert_eq!(told("job", &long, place, 69), expected);
-        let expected = "lockmod: waiting for 'job': held by ada@console, up to 0ms more";
-        assert_eq!(told("job", "ada@console", "", 77), expected);
+        let expected = "waiting for 'job': held by ada@console, up to 0ms more";
+        assert_eq!(told("job", "ada@console", "", 68), expected);
         let expected = "held by nnnnnnnnnnn…, 123456 in lin…";
         assert_eq!(told("job", &long, "123456 in line, ", 36), expected);
     }
@@ -257,9 +244,8 @@ mod tests {
     /// The second of two was told to be the first.
     #[test]
     fn those_in_line_are_counted_and_no_place_is_promised() {
-        assert_eq!(in_line(&[], false), "");
-        assert_eq!(in_line(&[node(0)], true), "");
-        assert_eq!(in_line(&[node(2), node(3), node(0)], false), "3 in line, ");
-        assert_eq!(in_line(&[node(2)], true), "2 in line, 2 of them to write, ");
+        assert_eq!(in_line(&[]), "");
+        assert_eq!(in_line(&[node(0)]), "");
+        assert_eq!(in_line(&[node(2), node(3), node(0)]), "3 in line, ");
     }
 }

@@ -378,7 +378,8 @@ impl Acquire {
                     (Some(Vote::Held { .. }) | None, Some(Ok(info)))
                         if info.state == LockState::Held =>
                     {
-                        *vote = Some(match self.mode.is_shared() {
+                        // Who was silent has kept nobody out.
+                        *vote = Some(match self.mode.is_shared() && vote.is_some() {
                             true => Vote::held_from_reader(info),
                             false => Vote::held(info),
                         });

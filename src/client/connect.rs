@@ -194,11 +194,12 @@ impl Address {
         if let Some(Reply::Error(text)) = replies.first() {
             is_alive(text)?;
         }
-        if replies.get(1).is_some_and(is_sentinel) {
+        let told = |field| replies.get(1).and_then(|info| info_field(info, field));
+        if told("redis_mode:") == Some("sentinel") {
             let text = "it is a Sentinel: write redis+sentinel://host:port,host:port/group";
             return Err(NoReply::Refused(text.into()));
         }
-        let server = replies.get(1).and_then(server_of);
+        let server = told("run_id:").and_then(ServerId::of);
         if self.must_be_master && replies.get(2).is_some_and(is_replica) {
             return Err(NoReply::Unavailable("it is a replica".into()));
         }
@@ -330,16 +331,11 @@ fn broken(error: io::Error) -> NoReply {
     }
 }
 
-fn server_of(info: &Reply) -> Option<ServerId> {
+/// What a server says in this field of its INFO.
+fn info_field<'r>(info: &'r Reply, field: &str) -> Option<&'r str> {
     let Reply::Text(text) = info else { return None };
     let text = std::str::from_utf8(text).ok()?;
-    text.lines().find_map(|line| line.strip_prefix("run_id:")).and_then(ServerId::of)
-}
-
-/// Whether this is what a Sentinel answers to INFO.
-fn is_sentinel(info: &Reply) -> bool {
-    let Reply::Text(text) = info else { return false };
-    String::from_utf8_lossy(text).lines().any(|line| line == "redis_mode:sentinel")
+    text.lines().find_map(|line| line.strip_prefix(field))
 }
 
 /// Whether this is what a replica answers to ROLE.

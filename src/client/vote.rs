@@ -75,18 +75,18 @@ impl Vote {
     /// What a lock that is held amounts to, with who holds it.
     pub(crate) fn held(info: LockInfo) -> Vote {
         Vote::Held {
+            waiting_writers: info.waiting_writers(),
             label: info.label,
             left: info.left,
             held_for: info.held_for,
             readers: info.readers,
-            waiting_writers: info.waiters.saturating_sub(info.waiting_readers),
         }
     }
 
-    /// The same to a reader. Readers keep it out if there are as many as there may be, or if a
-    /// writer waits.
+    /// The same to a reader that was kept out. Readers do that if there are as many as there may
+    /// be, or if a writer waits.
     pub(super) fn held_from_reader(info: LockInfo) -> Vote {
-        match (info.readers, info.waiters.saturating_sub(info.waiting_readers)) {
+        match (info.readers, info.waiting_writers()) {
             (readers @ 1.., 0) => {
                 let text = format!("as many readers as may hold this lock already do: {readers}");
                 Vote::NoPlace(code::READERSFULL.says(&text).into())

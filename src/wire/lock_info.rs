@@ -51,6 +51,13 @@ pub struct LockInfo {
     pub node_state: Option<String>,
 }
 
+impl LockInfo {
+    /// How many wait as writers.
+    pub fn waiting_writers(&self) -> u64 {
+        self.waiters.saturating_sub(self.waiting_readers)
+    }
+}
+
 /// One field: its name, the value that a node writes (`None`: it leaves the field out), and how to
 /// read it.
 #[derive(Clone, Copy)]

@@ -288,9 +288,10 @@ pub const COMMANDS: &[Command] = &[
             ),
             (
                 "Null",
-                "Another token holds the lock (for a reader: a writer does), or somebody else is \
-                 first in line. Nothing has changed, except that a ticket is in line now. With \
-                 WAIT: the wait is over.",
+                "Not granted: another token holds the lock and one of the two is a writer's, or \
+                 somebody else is first in line; or, to a reader that waits, as many readers as \
+                 may hold the lock already do. Nothing has changed, except that a ticket is in \
+                 line now. With WAIT: the wait is over.",
             ),
         ],
         errors: &[
@@ -329,7 +330,7 @@ pub const COMMANDS: &[Command] = &[
         ],
         replies: &[
             ("Integer 1", "Released."),
-            ("Integer 0", "Another token holds the lock. Nothing has changed."),
+            ("Integer 0", "The lock is held, but not with this token. Nothing has changed."),
             ("Null", "Nobody holds it: the lease has ended, or never was. Nothing has changed."),
             (
                 "Integer -1",
@@ -381,7 +382,7 @@ pub const COMMANDS: &[Command] = &[
                 "The same as 2, but it counts for a holder that asks no other node, if its \
                  validity still stands when the reply comes.",
             ),
-            ("Integer 0", "Another token holds the lock. Nothing has changed."),
+            ("Integer 0", "The lock is held, but not with this token. Nothing has changed."),
             ("Null", "Nobody holds it, and there is no REPAIR. Nothing has changed."),
         ],
         errors: &[
@@ -421,7 +422,10 @@ pub const COMMANDS: &[Command] = &[
                 "Without a token: the highest fence issued, held or not; 0 if there is no \
               such lock. With one: the counter after the raise.",
             ),
-            ("Integer 0", "With a token: another token holds the lock. Nothing has changed."),
+            (
+                "Integer 0",
+                "With a token: the lock is held, but not with this one. Nothing has changed.",
+            ),
             ("Null", "With a token: nobody holds the lock. Nothing has changed."),
         ],
         errors: &[BADTOKEN, BADARG, BADFENCE, WRONGTYPE, QUARANTINE, STATEFILE, NOAUTHORITY],
@@ -440,7 +444,8 @@ pub const COMMANDS: &[Command] = &[
                 "fence",
                 ArgKind::Integer,
                 "1 .. 9007199254740991",
-                "Every next fence of the node is larger than this. The floor never falls.",
+                "Every next fence of a writer on this node is larger than this, and a reader's at \
+                 least as large. The floor never falls.",
             )
         }],
         replies: &[("Integer", "The floor, raised or not.")],
