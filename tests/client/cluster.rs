@@ -10,6 +10,7 @@ use rustix::process::Signal;
 
 use crate::cli::{lockmod, signal, start, text};
 use crate::common::{Builder, Cluster, PATIENCE, Server, module_path, server_binary};
+use crate::faults::certificates;
 use crate::{connected, info, is_held, leases, millis, nodes, refused, until};
 
 fn server() -> Builder {
@@ -84,6 +85,35 @@ async fn a_lock_is_followed_when_its_slot_moves() {
     let guard = other.acquire("res").await.unwrap();
     assert!(guard.fence() > fence && is_held(&cluster.masters[to], "res"));
     guard.release().await.unwrap();
+}
+
+/// The masters' ports for TLS are those that the Cluster names, for its slots and when one moves.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_cluster_is_reached_over_tls() {
+    let dir = tempfile::tempdir().unwrap();
+    let (_, files) = certificates(dir.path());
+    let cluster = Cluster::start(2, || server().encrypted(&files));
+    let url = format!("rediss+cluster://127.0.0.1:{}", cluster.masters[0].tls_port());
+    let [ca, cert, key] = &files;
+    let encrypted =
+        builder(std::slice::from_ref(&url)).cacert(ca).cert(cert).key(key).build().unwrap();
+    for index in 0..2 {
+        let name = cluster.tag_at(index);
+        let guard = encrypted.acquire(&name).await.unwrap();
+        assert!(is_held(&cluster.masters[index], &name));
+        cluster.move_slot(&name, 1 - index);
+        guard.extend().await.unwrap();
+        assert!(is_held(&cluster.masters[1 - index], &name));
+        guard.release().await.unwrap();
+    }
+    let survey = encrypted.survey(10).await;
+    let named: Vec<String> = survey.nodes[0].masters.iter().map(ToString::to_string).collect();
+    let ports = cluster.masters.iter().map(|master| format!("127.0.0.1:{}", master.tls_port()));
+    assert!(ports.into_iter().all(|place| named.contains(&place)), "{named:?}");
+    let mut command = lockmod(&[], &["status", "--cacert"]);
+    command.arg(ca).arg("--cert").arg(cert).arg("--key").arg(key).env("LOCKMOD_NODES", &url);
+    let status = command.output().unwrap();
+    assert!(status.status.success(), "{}", text(&status.stderr));
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

@@ -475,18 +475,11 @@ pub(crate) fn certificates(dir: &std::path::Path) -> (String, [std::path::PathBu
     (ca, paths)
 }
 
-/// A node that is reached over TLS, and asks for certificates of `ca`.
-pub(crate) fn encrypted_node([ca, node, key]: &[std::path::PathBuf; 3]) -> (Server, String) {
-    let free = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
-    let port = free.local_addr().unwrap().port();
-    drop(free);
-    let server = Server::builder()
-        .config("tls-port", port)
-        .config("tls-ca-cert-file", ca.display())
-        .config("tls-cert-file", node.display())
-        .config("tls-key-file", key.display())
-        .start();
-    (server, format!("rediss://127.0.0.1:{port}"))
+/// A node that is reached over TLS, and asks for certificates of the authority.
+pub(crate) fn encrypted_node(files: &[std::path::PathBuf; 3]) -> (Server, String) {
+    let server = Server::builder().encrypted(files).start();
+    let url = format!("rediss://127.0.0.1:{}", server.tls_port());
+    (server, url)
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

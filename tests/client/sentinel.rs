@@ -12,7 +12,7 @@ use crate::common::{
     Builder, GROUP, Group, Port, Sentinel, Server, module_path, server_binary, wait_at_most,
     wait_until,
 };
-use crate::faults::{certificates, encrypted_node};
+use crate::faults::certificates;
 use crate::{connected, info, is_held, leases, millis, nodes, refused, until};
 
 /// The wait of a promoted node is its `max-ttl`.
@@ -167,23 +167,37 @@ async fn the_master_and_the_sentinels_have_logins_of_their_own() {
     assert!(error.contains("its master 127.0.0.1:") && error.contains("NOAUTH"), "{error}");
 }
 
+/// Nothing but TLS leads to the servers: the Sentinel names their ports for it.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn the_master_and_the_sentinels_are_reached_over_tls() {
+async fn a_group_is_found_and_followed_over_tls() {
     let dir = tempfile::tempdir().unwrap();
-    let (_, paths) = certificates(dir.path());
-    let (_node, url) = encrypted_node(&paths);
-    let [ca, cert, key] = &paths;
+    let (_, files) = certificates(dir.path());
+    let master = server().encrypted(&files).start();
+    let replica = server().encrypted(&files).replica_of(&master).start();
+    master.wait_for_replica(&replica);
+    let [ca, cert, key] = &files;
     let port = Port::reserve();
     let more = format!(
         "tls-port {}\ntls-replication yes\ntls-ca-cert-file {ca:?}\ntls-cert-file {cert:?}\n\
          tls-key-file {key:?}",
         port.number()
     );
-    let master = url.rsplit(':').next().unwrap().parse().unwrap();
-    let _sentinel = Sentinel::start(master, None, &more);
+    let sentinel = Sentinel::start(master.tls_port(), None, &more);
     let url = format!("rediss+sentinel://127.0.0.1:{}/{GROUP}", port.number());
     let encrypted = builder(&[url]).cacert(ca).cert(cert).key(key).build().unwrap();
-    encrypted.acquire("a").await.unwrap().release().await.unwrap();
+    let guard = encrypted.acquire("a").await.unwrap();
+    assert!(is_held(&master, "a"));
+    let fence = guard.fence();
+    guard.release().await.unwrap();
+    until("the Sentinel knows the replica", || sentinel.followers() == Some(1)).await;
+    sentinel.run(&format!("SENTINEL FAILOVER {GROUP}")).unwrap();
+    until("the Sentinel names it", || sentinel.named() == Some(replica.tls_port())).await;
+    // Until it is told, the old master grants. The Sentinel ends its connections then.
+    let is_replica = |role: redis::Value| format!("{role:?}").contains("slave");
+    until("the old master follows", || master.run("ROLE").is_ok_and(is_replica)).await;
+    let guard = encrypted.acquire("a").wait(Duration::from_secs(30)).await.unwrap();
+    assert!(guard.fence() > fence && is_held(&replica, "a"));
+    guard.release().await.unwrap();
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

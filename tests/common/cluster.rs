@@ -35,7 +35,7 @@ impl Cluster {
 
     /// The first master gets to know another server.
     pub fn meet(&self, server: &Server) {
-        let (port, bus) = (server.port(), server.bus_port());
+        let (port, bus) = (server.peer_port(), server.bus_port());
         self.masters[0].run(&format!("CLUSTER MEET 127.0.0.1 {port} {bus}")).expect("it obeys");
     }
 
@@ -144,7 +144,7 @@ impl Cluster {
                 break;
             }
             for key in keys {
-                let line = format!("MIGRATE 127.0.0.1 {} {key} 0 10000", target.port());
+                let line = format!("MIGRATE 127.0.0.1 {} {key} 0 10000", target.peer_port());
                 let _: Value = told(source, &line);
             }
         }

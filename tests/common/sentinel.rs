@@ -174,7 +174,7 @@ impl Sentinel {
     }
 
     /// How many replicas have told it that they follow the master. It promotes no other.
-    fn followers(&self) -> Option<usize> {
+    pub fn followers(&self) -> Option<usize> {
         let reply = self.run(&format!("SENTINEL REPLICAS {GROUP}")).ok()?;
         let replicas: Vec<Vec<String>> = redis::from_redis_value(reply).ok()?;
         let follows = |replica: &&Vec<String>| {

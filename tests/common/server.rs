@@ -43,6 +43,8 @@ pub struct Builder {
     password: Option<String>,
     /// The port of the cluster's bus.
     bus: Option<Arc<Port>>,
+    /// The port for TLS.
+    tls: Option<Arc<Port>>,
 }
 
 impl Builder {
@@ -96,13 +98,13 @@ impl Builder {
         self
     }
 
-    /// A replica of another server. Use [`Server::wait_for_replica`] on the primary.
+    /// A replica of another server, over TLS if that has it. Use [`Server::wait_for_replica`] on the primary.
     pub fn replica_of(self, primary: &Server) -> Self {
         let builder = match &primary.builder.password {
             Some(password) => self.config("masterauth", password),
             None => self,
         };
-        builder.config("replicaof", format!("127.0.0.1 {}", primary.port()))
+        builder.config("replicaof", format!("127.0.0.1 {}", primary.peer_port()))
     }
 
     /// A password for the default user: `url()` and `connect()` give it.
@@ -117,6 +119,20 @@ impl Builder {
         let port = bus.number();
         self.bus = Some(Arc::new(bus));
         self.config("cluster-enabled", "yes").config("cluster-port", port)
+    }
+
+    /// A node that is reached over TLS too, also by its replicas and in a cluster; with these files:
+    /// an authority, whose certificates it asks for, and its own certificate and key.
+    pub fn encrypted(mut self, [ca, cert, key]: &[PathBuf; 3]) -> Self {
+        let tls = Port::reserve();
+        let port = tls.number();
+        self.tls = Some(Arc::new(tls));
+        self.config("tls-port", port)
+            .config("tls-ca-cert-file", ca.display())
+            .config("tls-cert-file", cert.display())
+            .config("tls-key-file", key.display())
+            .config("tls-replication", "yes")
+            .config("tls-cluster", "yes")
     }
 
     /// Starts the server and waits until it answers and has loaded its data.
@@ -256,6 +272,20 @@ impl Server {
     #[track_caller]
     pub fn bus_port(&self) -> u16 {
         self.builder.bus.as_ref().expect("start it with .in_cluster()").number()
+    }
+
+    /// The port for TLS.
+    ///
+    /// # Panics
+    /// Without [`Builder::encrypted`].
+    #[track_caller]
+    pub fn tls_port(&self) -> u16 {
+        self.builder.tls.as_ref().expect("start it with .encrypted()").number()
+    }
+
+    /// The port for other servers.
+    pub fn peer_port(&self) -> u16 {
+        self.builder.tls.as_ref().map_or(self.port(), |port| port.number())
     }
 
     /// The path of the Unix socket.
