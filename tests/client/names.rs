@@ -5,14 +5,14 @@ use std::time::Duration;
 use lockmod::client::{AcquireError, NAME_MAX};
 
 use crate::cli::{lockmod, succeeds, text};
-use crate::{builder, locker, millis, nodes};
+use crate::{locker, nodes};
 
 /// One name of a MiB was garbage to whoever listed the locks, and broke the connections that
 /// carried the leases.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_lock_with_a_very_long_name_hides_no_other_and_breaks_no_connection() {
     let nodes = nodes(3);
-    let locker = builder(&nodes).ttl(millis(1_500)).build().unwrap();
+    let locker = locker(&nodes);
     let guard = locker.acquire("other").label("worker-7").await.unwrap();
     let long = "n".repeat((1 << 20) + 1);
     for node in &nodes {
