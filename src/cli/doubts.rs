@@ -3,11 +3,14 @@
 
 use std::time::Duration;
 
-use super::failure::Failure;
+use tokio::task::JoinHandle;
+
+use super::failure::{Failure, warn};
 use super::rows;
 use super::values::Name;
 use crate::client::{
-    Length, Locker, NodeInfo, NodeSurvey, ReleaseError, SAME_SERVER, Summary, Survey, Vote,
+    Length, Locker, NodeField, NodeInfo, NodeReport, NodeSurvey, ReleaseError, SAME_SERVER,
+    Summary, Survey, Vote,
 };
 use crate::engine::Quorum;
 use crate::wire::code;
@@ -21,15 +24,6 @@ pub(super) fn is_replica(vote: &Vote) -> bool {
 pub(super) fn vote_of(node: &NodeInfo) -> Option<Vote> {
     let vote = Vote::Unavailable(node.info.as_ref().ok()?.node_state.as_deref()?.into());
     is_replica(&vote).then_some(vote)
-}
-
-/// The vote of a node that grants nothing: it is in quarantine for so much longer, or says this of
-/// its state; `None` if neither.
-pub(super) fn abstention(left: Option<Duration>, state: Option<&str>) -> Option<Vote> {
-    match left {
-        Some(_) => Some(Vote::Quarantined { left, text: state.unwrap_or_default().into() }),
-        None => state.map(|state| Vote::Unavailable(state.into())),
-    }
 }
 
 /// What is to be said of each replica.
@@ -51,19 +45,76 @@ pub(super) fn doubles(survey: &Survey) -> Vec<String> {
         Err(Vote::Unreachable(text)) => &**text == SAME_SERVER,
         Ok(_) | Err(_) => false,
     };
-    let told = survey.nodes.iter().filter(is_double).map(|node| {
+    survey.nodes.iter().filter(is_double).map(|node| double(&node.node)).collect()
+}
+
+/// The same, by what each node said at once.
+pub(super) async fn doubles_at_once(locker: &Locker) -> Vec<String> {
+    let is_double = |report: &&NodeReport| match &report.vote {
+        Vote::Unreachable(text) => &**text == SAME_SERVER,
+        _ => false,
+    };
+    locker.settle().await.iter().filter(is_double).map(|report| double(&report.node)).collect()
+}
+
+/// Warns of nodes that are another one by a second name, as soon as all have answered.
+pub(super) fn tell_doubles(locker: &Locker, as_json: bool) -> JoinHandle<()> {
+    let locker = locker.clone();
+    tokio::spawn(async move {
+        doubles_at_once(&locker).await.iter().for_each(|text| warn(text, as_json));
+    })
+}
+
+fn double(node: &str) -> String {
+    let name = rows::shown(node.as_bytes());
+    format!("{name} is the same server as another node, and has no vote of its own: remove it")
+}
+
+/// What is to be said of each node that is one server of a Cluster.
+pub(super) fn parts_of_clusters(survey: &Survey) -> Vec<String> {
+    let is_part = |node: &&NodeSurvey| node.status.as_ref().is_ok_and(|told| told.is_in_cluster);
+    let told = survey.nodes.iter().filter(is_part).map(|node| {
         let name = rows::shown(node.node.as_bytes());
-        format!("{name} is the same server as another node, and has no vote of its own: remove it")
+        // A socket's path leads to no other server.
+        let place = if name.starts_with('/') { "host:port" } else { &name };
+        format!(
+            "{name} is one server of a Cluster, and has only the locks in its slots: for all of \
+             them write redis+cluster://{place}, or rediss+cluster:// with TLS"
+        )
     });
     told.collect()
 }
 
-/// What is to be said of each node in quarantine.
+/// What is to be said of each node that may not know who holds a lock.
 pub(super) fn quarantines(survey: &Survey) -> Vec<String> {
     let told = survey.nodes.iter().filter_map(|node| {
-        Some(quarantine(&node.node, node.status.as_ref().ok()?.quarantine_left?))
+        let status = node.status.as_ref().ok()?;
+        let state = status.fields.text(NodeField::State).filter(|_| status.is_master);
+        forgetful(&node.node, status.quarantine_left, state)
     });
     told.collect()
+}
+
+/// What is to be said of a node with this state, if it may not know who holds a lock.
+fn forgetful(node: &str, left: Option<Duration>, state: Option<&str>) -> Option<String> {
+    match left {
+        _ if state.is_some_and(lacks_authority) => Some(format!(
+            "{} grants nothing, for its replicas do not support it: another master may know who \
+             holds a lock",
+            rows::shown(node.as_bytes())
+        )),
+        left => Some(quarantine(node, left?)),
+    }
+}
+
+/// Whether a node's state is that it is in quarantine.
+pub(super) fn is_quarantine(state: &str) -> bool {
+    code::meaning_of(state) == code::Meaning::Quarantine
+}
+
+/// Whether a node's state is that another may be the master.
+fn lacks_authority(state: &str) -> bool {
+    code::word_of(state) == code::NOAUTHORITY.word
 }
 
 fn quarantine(node: &str, left: Duration) -> String {
@@ -78,7 +129,14 @@ pub(super) fn quarantine_left(node: &NodeInfo) -> Option<Duration> {
 
 /// Whether the node knows who holds the lock that it told of.
 pub(super) fn is_known_to(node: &NodeInfo) -> bool {
-    node.info.is_ok() && quarantine_left(node).is_none() && vote_of(node).is_none()
+    node.info.is_ok() && quarantine_left(node).is_none() && obstacle(node).is_none()
+}
+
+/// The vote of a node that told of a lock, and that another server may be the master.
+pub(super) fn obstacle(node: &NodeInfo) -> Option<Vote> {
+    let state = node.info.as_ref().ok()?.node_state.as_deref()?;
+    let is_other = lacks_authority(state);
+    vote_of(node).or(is_other.then(|| Vote::Unavailable(state.into())))
 }
 
 /// Whether a quorum of the nodes knows who holds the lock.
@@ -92,7 +150,10 @@ pub(super) async fn of_lock(locker: &Locker, nodes: &[NodeInfo]) -> Vec<String> 
         true => replicas(&locker.survey(0).await),
         false => Vec::new(),
     };
-    let waits = |node: &NodeInfo| Some(quarantine(&node.node, quarantine_left(node)?));
+    let waits = |node: &NodeInfo| {
+        let info = node.info.as_ref().ok()?;
+        forgetful(&node.node, info.quarantine_left, info.node_state.as_deref())
+    };
     told.extend(nodes.iter().filter_map(waits));
     told
 }
@@ -161,6 +222,8 @@ mod tests {
         let forgetful = || node(LockInfo { quarantine_left: left, ..LockInfo::default() });
         let state = Some(code::READONLY.says("a replica"));
         let replica = || node(LockInfo { node_state: state.clone(), ..LockInfo::default() });
+        let state = Some(code::NOAUTHORITY.says("0 of 1"));
+        let alone = || node(LockInfo { node_state: state.clone(), ..LockInfo::default() });
         let silent = || NodeInfo::new("n".into(), Err(Vote::TimedOut));
         for (infos, is_certain) in [
             (vec![knowing(), knowing(), forgetful()], true),
@@ -168,6 +231,8 @@ mod tests {
             (vec![knowing(), replica(), forgetful()], false),
             (vec![knowing(), silent(), forgetful()], false),
             (vec![forgetful()], false),
+            (vec![alone()], false),
+            (vec![knowing(), knowing(), alone()], true),
         ] {
             let votes = infos.iter().map(|_| NodeReport { node: "n".into(), vote: Vote::NotHeld });
             let failure = not_released(ReleaseError::NotHeld(votes.collect()), &infos);

@@ -28,6 +28,7 @@ pub(super) async fn hold(args: Lock) -> Result<(), Failure> {
         drop(guard.release().await);
         return Err(unprinted.into());
     }
+    drop(doubts::tell_doubles(&locker, args.json));
     tokio::select! {
         signal = signals.next() => {
             if let Err(error) = guard.release().await {

@@ -16,8 +16,8 @@ use crate::client::{
     FenceError, LISTED_MAX, Length, LockInfo, LockState, LockSurvey, Locker, NodeInfo, NodeReport,
     NodeSurvey, ReleaseError, Share, Summary, Survey, Vote,
 };
-use crate::engine::Quorum;
-use crate::wire::code;
+use crate::engine::{Quorum, Uncounted};
+use crate::wire::{code, outcome};
 
 pub(super) async fn acquire(args: Acquire) -> Result<(), Failure> {
     let (name, builder) = (&args.claim.name, args.claim.builder(args.wait)?);
@@ -25,7 +25,7 @@ pub(super) async fn acquire(args: Acquire) -> Result<(), Failure> {
     let guard = waiting::acquire(&locker, &args.claim, &mut Signals::new()?, args.json).await?;
     let lease = guard.leak();
     // What was sent to stragglers shall still be written.
-    locker.settle().await;
+    let doubles = doubts::doubles_at_once(&locker).await;
     let token = hex::encode(lease.token);
     let printed = if args.json {
         let fields = [
@@ -43,6 +43,7 @@ pub(super) async fn acquire(args: Acquire) -> Result<(), Failure> {
             format!("valid for {}{kind}", Length::rounded_down(lease.valid_for)),
         ])
     };
+    doubles.iter().for_each(|text| warn(text, args.json));
     let Err(unprinted) = printed else { return Ok(()) };
     let failure = Failure::from(unprinted);
     // Nobody knows the token, so nobody else could release it.
@@ -99,7 +100,7 @@ fn holder(node: &NodeInfo) -> NodeReport {
         Ok(info) if info.state == LockState::Held => {
             Vote::held(LockInfo { label: rows::label(info), ..info.clone() })
         }
-        Ok(info) => match (doubts::vote_of(node), info.quarantine_left) {
+        Ok(info) => match (doubts::obstacle(node), info.quarantine_left) {
             (Some(vote), _) => vote,
             (None, Some(left)) => {
                 let text = info.quarantine_reason.as_deref().unwrap_or_default();
@@ -222,6 +223,11 @@ pub(super) async fn fence(args: ByName) -> Result<(), Failure> {
     Ok(())
 }
 
+/// What an extension would be answered.
+fn extension(uncounted: Uncounted) -> Json {
+    Json::Number(outcome::number_of(uncounted).unsigned_abs())
+}
+
 fn info_fields(node: &str, info: &Result<LockInfo, Vote>) -> Vec<(&'static str, Json)> {
     let mut fields = vec![("node", Json::text(node))];
     match info {
@@ -242,6 +248,7 @@ fn info_fields(node: &str, info: &Result<LockInfo, Vote>) -> Vec<(&'static str, 
                 ("quarantine_left_ms", Json::millis(info.quarantine_left)),
                 ("quarantine_reason", Json::text_or_null(info.quarantine_reason.as_ref())),
                 ("node_state", Json::text_or_null(info.node_state.as_ref())),
+                ("extension", info.uncounted.map_or(Json::Null, extension)),
             ]);
         }
         Err(vote) => fields.push(("error", Json::text(vote.to_string()))),
@@ -273,13 +280,14 @@ fn lock_line(info: &LockInfo) -> String {
 /// The same, with why it may not be so, or why the node grants nothing.
 fn info_line(info: &LockInfo) -> String {
     let line = lock_line(info);
-    if let Some(left) = info.quarantine_left {
-        let left = Length(left);
-        format!("{line}; in quarantine for {left} more: the node may have forgotten a lease")
-    } else if let Some(state) = &info.node_state {
-        format!("{line}; the node grants nothing: {state}")
-    } else {
-        line
+    match (info.quarantine_left, &info.node_state) {
+        // A quarantine is told with the state of that name.
+        (Some(left), state) if state.as_ref().is_none_or(|state| doubts::is_quarantine(state)) => {
+            let left = Length(left);
+            format!("{line}; in quarantine for {left} more: the node may have forgotten a lease")
+        }
+        (_, Some(state)) => format!("{line}; the node grants nothing: {state}"),
+        (_, None) => line,
     }
 }
 
@@ -355,11 +363,14 @@ fn listed_json(name: &[u8], infos: &[(&str, &LockInfo)]) -> Json {
 /// What the most telling node says, and on how many the holder has it.
 fn listed_line(lock: &LockSurvey, all: usize) -> String {
     let line = lock.best().map(lock_line).unwrap_or_default();
-    let held = Share(lock.held_count(), all);
-    match lock.held_otherwise() {
-        0 => format!("{line} (held on {held})"),
-        others => format!("{line} (held on {held}, with another fence or label on {others})"),
+    let mut told = format!("held on {}", Share(lock.held_count(), all));
+    if lock.held_provisionally() > 0 {
+        told += &format!(", without counting yet on {}", lock.held_provisionally());
     }
+    if lock.held_otherwise() > 0 {
+        told += &format!(", with another fence or label on {}", lock.held_otherwise());
+    }
+    format!("{line} ({told})")
 }
 
 /// What the nodes say of each lock that is to be listed.

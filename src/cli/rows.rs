@@ -5,8 +5,9 @@ use std::time::Duration;
 
 use crate::client::{
     Length, LockInfo, LockState, LockSurvey, NAME_MAX, NodeField, NodeReport, NodeStatus,
-    NodeSurvey, Printable, Share, Support, Survey, Vote,
+    NodeSurvey, Printable, Share, SlotShare, Support, Survey, Vote,
 };
+use crate::engine::SLOTS;
 use crate::wire::code;
 
 /// The columns of [`node`].
@@ -64,6 +65,9 @@ pub(super) fn node(survey: &Survey, node: &NodeSurvey) -> (Health, [String; 7]) 
 
 /// What a node that answers does, and how many replicas support it.
 fn state(status: &NodeStatus, is_too_high: bool) -> String {
+    if let Some(share) = status.slots.as_ref().filter(|share| share.is_partial()) {
+        return in_slots(share);
+    }
     let support = status.support().filter(|_| status.is_master);
     let is_alone = support.is_some_and(|support| support.supporters < support.needed);
     let state = match status.quarantine_left {
@@ -72,6 +76,7 @@ fn state(status: &NodeStatus, is_too_high: bool) -> String {
         _ if !status.is_master => "grants nothing: a replica".to_owned(),
         Some(left) => format!("in quarantine for {}", Length(left)),
         None if status.is_granting() && is_too_high => "fences too high to count".to_owned(),
+        None if status.is_granting() && status.is_in_cluster => "grants in its slots".to_owned(),
         None if status.is_granting() => "grants".to_owned(),
         // The reason's code word says more than a row has room for.
         None => match status.fields.text(NodeField::State).map(code::word_of) {
@@ -82,6 +87,17 @@ fn state(status: &NodeStatus, is_too_high: bool) -> String {
     match support {
         Some(support) => format!("{state}; {}", supported(support)),
         None => state,
+    }
+}
+
+/// In which part of its slots a Cluster grants locks, and what is wrong with the first of the
+/// masters that have the others.
+pub(super) fn in_slots(share: &SlotShare) -> String {
+    let text = format!("grants in {} of {SLOTS} slots", share.granting);
+    match &share.failing[..] {
+        [] => format!("{text}; no master has the others"),
+        [report] => format!("{text}; {report}"),
+        [report, more @ ..] => format!("{text}; {report}; {} more", more.len()),
     }
 }
 
@@ -120,7 +136,10 @@ pub(super) fn lock(
         length(best.held_for),
         length(best.left),
         lock.waiters().to_string(),
-        format!("{}/{}", lock.held_count(), survey.nodes.len()),
+        match lock.held_provisionally() {
+            0 => format!("{}/{}", lock.held_count(), survey.nodes.len()),
+            more => format!("{}/{} +{more}", lock.held_count(), survey.nodes.len()),
+        },
     ]
 }
 
@@ -252,7 +271,19 @@ pub(super) fn quorum(survey: &Survey) -> String {
     if (granting, all) == (1, 1) {
         return "the only node grants locks: if it fails, no lock can be acquired".to_owned();
     }
+    let partly = survey.granting_partly();
+    if (partly, all) == (1, 1) {
+        let text = "the only node grants locks in some slots";
+        return format!("{text}; in the others no lock can be acquired");
+    }
     let margin = match survey.margin() {
+        ..0 if granting + partly >= needed => {
+            let text = "so no lock can be acquired in slots where too few do";
+            return format!(
+                "{} grant locks, {partly} in part of the slots; a quorum is {needed}, {text}",
+                Share(granting + partly, all)
+            );
+        }
         ..0 => "no lock can be acquired".to_owned(),
         0 => "no other may fail".to_owned(),
         margin => format!("{margin} may fail"),

@@ -6,7 +6,9 @@ use super::failure::{Failure, warn};
 use super::json::Json;
 use super::rows::{self, LOCK_COLUMNS, LockOrder, NODE_COLUMNS};
 use super::{doubts, out};
-use crate::client::{LockSurvey, NodeField, NodeReport, NodeSurvey, ReplicaStatus, Survey, Vote};
+use crate::client::{
+    LockSurvey, NodeField, NodeReport, NodeSurvey, ReplicaStatus, SlotShare, Survey, Vote,
+};
 
 /// The widest cell for which the others of its column of locks are padded: a name or a label may be
 /// as long as somebody wanted it. What is said of nodes is not.
@@ -19,7 +21,9 @@ pub(super) async fn status(args: Status) -> Result<(), Failure> {
     } else {
         out::lines(lines(&survey, out::columns()))?;
     }
-    for text in [doubts::replicas(&survey), doubts::doubles(&survey)].concat() {
+    let doubts =
+        [doubts::replicas(&survey), doubts::doubles(&survey), doubts::parts_of_clusters(&survey)];
+    for text in doubts.concat() {
         warn(text, args.json);
     }
     if survey.margin() < 0 {
@@ -35,12 +39,13 @@ pub(super) async fn status(args: Status) -> Result<(), Failure> {
 /// Why a node grants nothing; `None` if it grants.
 fn abstention(node: &NodeSurvey) -> Option<Vote> {
     let status = match &node.status {
-        Ok(status) if status.is_granting() => return None,
         Ok(status) => status,
         Err(vote) => return Some(vote.clone()),
     };
-    let left = status.quarantine_left.filter(|_| status.is_master);
-    doubts::abstention(left, status.fields.text(NodeField::State).or(Some("a replica")))
+    match status.slots.as_ref().filter(|share| share.is_partial()) {
+        Some(share) => Some(Vote::Unavailable(rows::in_slots(share).into())),
+        None => status.abstention(),
+    }
 }
 
 /// What is printed, for a terminal with so many columns, or for a program.
@@ -138,44 +143,63 @@ fn json(survey: &Survey) -> Json {
 
 fn node_json(survey: &Survey, node: &NodeSurvey) -> Json {
     let mut fields = vec![("node", Json::text(&*node.node))];
-    match &node.status {
-        Ok(status) => {
-            let number = |name| status.fields.number(name).map_or(Json::Null, Json::Number);
-            fields.extend([
-                ("role", Json::text(if status.is_master { "master" } else { "replica" })),
-                ("granting", Json::Bool(status.is_granting())),
-                ("state", status.fields.text(NodeField::State).map_or(Json::Null, Json::text)),
-                ("quarantine_left_ms", Json::millis(status.quarantine_left)),
-                ("locks", number(NodeField::Locks)),
-                ("grants", number(NodeField::Grants)),
-                ("highest_fence", Json::Number(status.highest_fence.get())),
-                ("fence_lag", Json::Number(survey.fence_lag(status))),
-                ("fence_too_high", Json::Bool(survey.is_too_high(status))),
-            ]);
-            if let Some(support) = status.support() {
-                fields.extend([
-                    ("supporters", Json::Number(support.supporters)),
-                    ("supporters_needed", Json::Number(support.needed)),
-                ]);
-            }
-            let replica = |replica: &ReplicaStatus| {
-                Json::Object(vec![
-                    ("address", Json::text(&*replica.address)),
-                    ("lag_bytes", Json::Number(replica.lag_bytes)),
-                ])
-            };
-            let replicas: Vec<Json> = status.replicas.iter().map(replica).collect();
-            fields.extend((!replicas.is_empty()).then_some(("replicas", Json::List(replicas))));
-            // Only of a replica, of a group under Sentinel, and of a Cluster.
-            let (first, more) = (node.masters.first(), node.masters.len() > 1);
-            let master = status.master.as_deref().or(first.map(|master| &**master));
-            fields.extend(master.filter(|_| !more).map(|master| ("master", Json::text(master))));
-            let masters = node.masters.iter().map(|master| Json::text(&**master)).collect();
-            fields.extend(more.then_some(("masters", Json::List(masters))));
+    let status = match &node.status {
+        Ok(status) => status,
+        Err(vote) => {
+            fields.push(("error", Json::text(vote.to_string())));
+            return Json::Object(fields);
         }
-        Err(vote) => fields.push(("error", Json::text(vote.to_string()))),
+    };
+    let number = |name| status.fields.number(name).map_or(Json::Null, Json::Number);
+    fields.extend([
+        ("role", Json::text(if status.is_master { "master" } else { "replica" })),
+        ("granting", Json::Bool(status.is_granting())),
+        ("state", status.fields.text(NodeField::State).map_or(Json::Null, Json::text)),
+        ("quarantine_left_ms", Json::millis(status.quarantine_left)),
+        ("locks", number(NodeField::Locks)),
+        ("grants", number(NodeField::Grants)),
+        ("highest_fence", Json::Number(status.highest_fence.get())),
+        ("fence_lag", Json::Number(survey.fence_lag(status))),
+        ("fence_too_high", Json::Bool(survey.is_too_high(status))),
+    ]);
+    if let Some(support) = status.support() {
+        fields.extend([
+            ("supporters", Json::Number(support.supporters)),
+            ("supporters_needed", Json::Number(support.needed)),
+        ]);
     }
+    if let Some(share) = &status.slots {
+        fields.extend(share_fields(share));
+    }
+    let replicas: Vec<Json> = status.replicas.iter().map(replica_json).collect();
+    fields.extend((!replicas.is_empty()).then_some(("replicas", Json::List(replicas))));
+    // Only of a replica, of a group under Sentinel, and of a Cluster.
+    let (first, more) = (node.masters.first(), node.masters.len() > 1);
+    let master = status.master.as_deref().or(first.map(|master| &**master));
+    fields.extend(master.filter(|_| !more).map(|master| ("master", Json::text(master))));
+    let masters = node.masters.iter().map(|master| Json::text(&**master)).collect();
+    fields.extend(more.then_some(("masters", Json::List(masters))));
     Json::Object(fields)
+}
+
+/// In which part of its slots a Cluster grants locks.
+fn share_fields(share: &SlotShare) -> [(&'static str, Json); 2] {
+    let failing = |report: &NodeReport| {
+        let error = Json::text(report.vote.to_string());
+        Json::Object(vec![("master", Json::text(&*report.node)), ("error", error)])
+    };
+    let failing = share.failing.iter().map(failing).collect();
+    [
+        ("slots_granting", Json::Number(share.granting.into())),
+        ("failing_masters", Json::List(failing)),
+    ]
+}
+
+fn replica_json(replica: &ReplicaStatus) -> Json {
+    Json::Object(vec![
+        ("address", Json::text(&*replica.address)),
+        ("lag_bytes", Json::Number(replica.lag_bytes)),
+    ])
 }
 
 fn lock_json(name: &[u8], lock: &LockSurvey) -> Json {
@@ -192,6 +216,7 @@ fn lock_json(name: &[u8], lock: &LockSurvey) -> Json {
             ("waiters", Json::Number(lock.waiters())),
             ("waiting_readers", Json::Number(best.waiting_readers)),
             ("held_on", Json::Number(lock.held_count() as u64)),
+            ("held_provisionally_on", Json::Number(lock.held_provisionally() as u64)),
         ]);
     }
     Json::of_lock(name, fields)
@@ -214,7 +239,8 @@ mod tests {
         let lock = LockSurvey { nodes: vec![Some(LockInfo::default())] };
         let Json::Object(fields) = lock_json(b"job", &lock) else { panic!("no object") };
         let told: Vec<&str> = lock_info::field_names().collect();
-        for (name, _) in fields.iter().filter(|(name, _)| !["name", "held_on"].contains(name)) {
+        let own = ["name", "held_on", "held_provisionally_on"];
+        for (name, _) in fields.iter().filter(|(name, _)| !own.contains(name)) {
             assert!(told.contains(name), "{name}");
         }
     }

@@ -154,7 +154,7 @@ fn trouble(node: &NodeInfo) -> Option<Vote> {
         Ok(info) => info,
         Err(vote) => return Some(vote.clone()),
     };
-    doubts::abstention(info.quarantine_left, info.node_state.as_deref())
+    Vote::of_obstacle(info.quarantine_left, info.node_state.as_deref())
 }
 
 fn infos(nodes: &[NodeInfo]) -> impl Iterator<Item = &LockInfo> {

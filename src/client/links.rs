@@ -102,6 +102,14 @@ impl Links {
         }
     }
 
+    /// How many slots a master of a Cluster has, as far as is known.
+    pub(super) fn slots_of(&self, node: usize, master: &str) -> u16 {
+        match &self.links[node] {
+            NodeLinks::One(_) => 0,
+            NodeLinks::Slots(links) => links.slots_of(master),
+        }
+    }
+
     /// Whether a release is still to be carried out by the node, for all that is known.
     pub fn owes(&self, node: usize) -> bool {
         match &self.links[node] {

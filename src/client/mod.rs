@@ -62,7 +62,7 @@ mod waiter;
 mod wakes;
 mod world;
 
-pub use crate::engine::{Fence, LockState};
+pub use crate::engine::{Fence, LockState, Uncounted};
 pub use crate::wire::lock_info::LockInfo;
 pub use crate::wire::node_info::{NodeField, NodeFields};
 
@@ -89,7 +89,7 @@ pub(crate) use printable::{InShort, Printable, is_plain};
 pub use settings::{LockerBuilder, NAME_MAX};
 #[cfg(feature = "cli")]
 pub(crate) use settings::{TIMEOUTS_PER_TTL, TTL_MIN};
-pub use survey::{LockSurvey, NodeStatus, NodeSurvey, ReplicaStatus, Support, Survey};
+pub use survey::{LockSurvey, NodeStatus, NodeSurvey, ReplicaStatus, SlotShare, Support, Survey};
 #[cfg(feature = "cli")]
 pub(crate) use vote::{Group, Holders, Length, Share, Summary};
 pub use vote::{NodeReport, Vote};

@@ -147,6 +147,14 @@ impl SlotLinks {
         Some(Arc::clone(&routes.masters[index].name))
     }
 
+    /// How many slots this master has, as far as is known.
+    pub(super) fn slots_of(&self, master: &str) -> u16 {
+        let routes = self.0.routes();
+        let index = routes.masters.iter().position(|known| *known.name == *master);
+        let has = routes.slots.iter().filter(|slot| slot.is_some() && **slot == index).count();
+        u16::try_from(has).unwrap_or(SLOTS)
+    }
+
     /// Whether a release is still to be carried out by a master, for all that is known.
     pub(super) fn owes(&self) -> bool {
         let routes = self.0.routes();

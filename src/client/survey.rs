@@ -18,7 +18,8 @@ use super::printable::Named;
 use super::reading::{error_vote, lock_info};
 use super::search::{Counted, Locks, Wanted};
 use super::vote::{NodeReport, Vote};
-use crate::engine::{Fence, LockState};
+use crate::engine::{Fence, LockState, SLOTS, Uncounted};
+use crate::wire::code;
 use crate::wire::lock_info::LockInfo;
 use crate::wire::node_info::{self, NodeField, NodeFields};
 use crate::wire::resp::Reply;
@@ -86,6 +87,27 @@ pub struct NodeStatus {
     pub replicas: Vec<ReplicaStatus>,
     /// All fields of `INFO lockmod`.
     pub fields: NodeFields,
+    /// In which part of its slots locks are granted, if the node is a Cluster.
+    pub slots: Option<SlotShare>,
+    /// Whether the node is one server of a Cluster, which has only the locks in its slots.
+    pub is_in_cluster: bool,
+}
+
+/// In which part of a Cluster's slots locks are granted.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct SlotShare {
+    /// In how many of the 16384.
+    pub granting: u16,
+    /// The masters that grant nothing, and why.
+    pub failing: Vec<NodeReport>,
+}
+
+impl SlotShare {
+    /// Whether locks are granted in some slots, and not in others.
+    pub fn is_partial(&self) -> bool {
+        (1..SLOTS).contains(&self.granting)
+    }
 }
 
 /// How many replicas of a master support it.
@@ -124,7 +146,18 @@ impl NodeStatus {
     pub fn is_granting(&self) -> bool {
         // An older module does not say.
         let says_no = self.fields.number(NodeField::Granting) == Some(0);
-        self.is_master && self.quarantine_left.is_none() && !says_no
+        let has_all = self.slots.as_ref().is_none_or(|share| share.granting >= SLOTS);
+        self.is_master && self.quarantine_left.is_none() && !says_no && has_all
+    }
+
+    /// Why it grants nothing; `None` if it grants.
+    pub(crate) fn abstention(&self) -> Option<Vote> {
+        if self.is_granting() {
+            return None;
+        }
+        let left = self.quarantine_left.filter(|_| self.is_master);
+        let vote = Vote::of_obstacle(left, self.fields.text(NodeField::State));
+        Some(vote.unwrap_or_else(|| Vote::Unavailable("a replica".into())))
     }
 
     /// How many replicas support it, how many have to, and how many it shall have, if it grants
@@ -136,15 +169,29 @@ impl NodeStatus {
         Some(Support { supporters, needed: number(NodeField::SupportersNeeded)?, replicas })
     }
 
-    /// What the servers of one node say together: it grants if all of them do.
+    /// What the masters of a Cluster say together, each of so many slots: it grants if all do.
     ///
     /// # Errors
-    /// What the first one says that does not tell.
-    fn together(statuses: Vec<Result<NodeStatus, Vote>>) -> Result<NodeStatus, Vote> {
-        let mut statuses = statuses.into_iter();
-        let mut all = statuses.next().unwrap_or(Err(Vote::TimedOut))?;
-        for status in statuses {
-            let status = status?;
+    /// What the first one says, if none tells.
+    fn together(
+        masters: Vec<(Arc<str>, u16, Result<NodeStatus, Vote>)>,
+    ) -> Result<NodeStatus, Vote> {
+        let (mut share, mut told, mut failed) = (SlotShare::default(), Vec::new(), None);
+        for (node, slots, status) in masters {
+            let abstention =
+                status.as_ref().map_or_else(|vote| Some(vote.clone()), Self::abstention);
+            match abstention {
+                None => share.granting = share.granting.saturating_add(slots),
+                Some(vote) => share.failing.push(NodeReport { node, vote }),
+            }
+            match status {
+                Ok(status) => told.push(status),
+                Err(vote) => failed = failed.or(Some(vote)),
+            }
+        }
+        let mut told = told.into_iter();
+        let mut all = told.next().ok_or_else(|| failed.unwrap_or(Vote::TimedOut))?;
+        for status in told {
             all.is_master &= status.is_master;
             all.master = all.master.or(status.master);
             all.quarantine_left = all.quarantine_left.max(status.quarantine_left);
@@ -152,6 +199,7 @@ impl NodeStatus {
             all.replicas.extend(status.replicas);
             all.fields = all.fields.with(&status.fields);
         }
+        (all.slots, all.is_in_cluster) = (Some(share), false);
         Ok(all)
     }
 }
@@ -162,6 +210,12 @@ impl Survey {
         let is_granting =
             |node: &&NodeSurvey| node.status.as_ref().is_ok_and(NodeStatus::is_granting);
         self.nodes.iter().filter(is_granting).count()
+    }
+
+    /// How many nodes are Clusters that grant locks in some of their slots now, and not in others.
+    pub fn granting_partly(&self) -> usize {
+        let share = |node: &NodeSurvey| node.status.as_ref().ok()?.slots.clone();
+        self.nodes.iter().filter_map(share).filter(SlotShare::is_partial).count()
     }
 
     /// How many nodes may fail before no lock can be acquired any more; negative when none can.
@@ -199,15 +253,31 @@ impl Survey {
 /// fence. So a holder whose lease came back to a node with a larger fence there is counted short by
 /// that node; but nobody is said to hold a lock on nodes that have another's lease.
 impl LockSurvey {
-    /// On how many nodes it is held by the holder that [`LockSurvey::best`] names.
+    /// On how many nodes it is held by the holder that [`LockSurvey::best`] names, with a lease
+    /// that counts towards a quorum.
     pub fn held_count(&self) -> usize {
-        self.best().map_or(0, |best| self.count_like(best))
+        self.best().map_or(0, |best| self.like(best).filter(|info| self.counts(info)).count())
+    }
+
+    /// On how many more nodes that holder has a lease that does not count, before the wait of the
+    /// node is over.
+    pub fn held_provisionally(&self) -> usize {
+        self.best().map_or(0, |best| self.like(best).filter(|info| !self.counts(info)).count())
+    }
+
+    /// Whether a lease that is told of counts towards a quorum.
+    fn counts(&self, info: &LockInfo) -> bool {
+        match info.uncounted {
+            None => true,
+            Some(Uncounted::Carried) => self.nodes.len() == 1,
+            Some(Uncounted::Provisional) => false,
+        }
     }
 
     /// On how many nodes it is held with another fence or label: by another, or by the same holder
     /// where a node had forgotten the lease and has issued larger fences since.
     pub fn held_otherwise(&self) -> usize {
-        self.held().count() - self.held_count()
+        self.held().count() - self.best().map_or(0, |best| self.like(best).count())
     }
 
     /// What the most telling node says: one of those where the holder has it that most nodes name;
@@ -216,7 +286,7 @@ impl LockSurvey {
     pub fn best(&self) -> Option<&LockInfo> {
         let told = |info: &&LockInfo| {
             let is_held = info.state == LockState::Held;
-            (is_held, self.count_like(info), info.readers, info.fence, info.left)
+            (is_held, self.like(info).count(), info.readers, info.fence, info.left)
         };
         self.nodes.iter().flatten().max_by_key(told)
     }
@@ -225,22 +295,19 @@ impl LockSurvey {
         self.nodes.iter().flatten().filter(|info| info.state == LockState::Held)
     }
 
-    /// On how many nodes it is held by whom this node says.
-    fn count_like(&self, one: &LockInfo) -> usize {
-        if one.state != LockState::Held {
-            return 0;
-        }
+    /// What the nodes say on which it is held by whom this one says.
+    fn like<'a>(&'a self, one: &'a LockInfo) -> impl Iterator<Item = &'a LockInfo> {
         fn holder(info: &LockInfo) -> (Fence, Option<&[u8]>) {
             let label = info.raw_label.as_deref().or(info.label.as_deref().map(str::as_bytes));
             (info.fence, label)
         }
         // Readers have fences and labels of their own, and each node may know others of them.
-        let is_alike = |info: &&LockInfo| match (info.readers > 0, one.readers > 0) {
+        let is_alike = move |info: &&LockInfo| match (info.readers > 0, one.readers > 0) {
             (true, true) => true,
             (false, false) => holder(info) == holder(one),
             (true, false) | (false, true) => false,
         };
-        self.held().filter(is_alike).count()
+        self.held().filter(|_| one.state == LockState::Held).filter(is_alike)
     }
 
     /// How many wait for it: the longest line of a node.
@@ -359,9 +426,11 @@ impl Locker {
         let asked = servers.iter().map(|server| self.survey_server(server, locks_max, with_free));
         let answers = join_all(asked).await;
         let (mut statuses, mut locks) = (Vec::new(), Locks::default());
-        for (status, found) in answers {
-            statuses.push(status);
+        for (server, (status, found)) in servers.into_iter().zip(answers) {
             locks.add(found);
+            let Some(master) = server.master else { return (status, locks) };
+            let slots = self.core().world.slots_of(node, &master);
+            statuses.push((master, slots, status));
         }
         (NodeStatus::together(statuses), locks)
     }
@@ -373,9 +442,20 @@ impl Locker {
         with_free: bool,
     ) -> (Result<NodeStatus, Vote>, Locks) {
         let asked_at = self.core().world.now();
-        let info = Packet::new(&[b"INFO", node_info::SECTION.as_bytes(), b"replication"]);
-        let replies = self.ask(server, &[info]).await;
-        let status = replies.and_then(|replies| status(replies.first()));
+        let info = [b"INFO", node_info::SECTION.as_bytes(), b"replication", b"cluster"];
+        let mut asks = vec![Packet::new(&info)];
+        asks.extend(server.master.as_ref().map(|_| Packet::new(&[b"CLUSTER", b"INFO"])));
+        let replies = self.ask(server, &asks).await;
+        let status = replies.and_then(|replies| {
+            let status = status(replies.first())?;
+            // Then it refuses whatever is about a lock, which its own account does not say.
+            match replies.get(1).is_some_and(is_down) {
+                true => {
+                    Err(Vote::Unavailable(code::CLUSTERDOWN.says("its Cluster is down").into()))
+                }
+                false => Ok(status),
+            }
+        });
         let Ok(found) = &status else { return (status, Locks::default()) };
         let count = found.fields.number(NodeField::Locks).unwrap_or(0);
         if locks_max == 0 || count == 0 {
@@ -429,7 +509,13 @@ impl Locker {
     }
 }
 
-/// Reads the reply to `INFO lockmod replication`.
+/// Whether this is what a master answers to CLUSTER INFO that refuses whatever is about a slot.
+fn is_down(reply: &Reply) -> bool {
+    let Reply::Text(text) = reply else { return false };
+    String::from_utf8_lossy(text).lines().any(|line| line == "cluster_state:fail")
+}
+
+/// Reads the reply to `INFO lockmod replication cluster`.
 fn status(reply: Option<&Reply>) -> Result<NodeStatus, Vote> {
     let text = match reply {
         Some(Reply::Text(text)) => String::from_utf8_lossy(text),
@@ -462,6 +548,8 @@ fn status(reply: Option<&Reply>) -> Result<NodeStatus, Vote> {
         highest_fence: highest_fence.unwrap_or_default(),
         replicas: text.lines().filter_map(replica).collect(),
         fields,
+        slots: None,
+        is_in_cluster: field("cluster_enabled:") == Some("1"),
     })
 }
 

@@ -95,6 +95,18 @@ impl Vote {
         }
     }
 
+    /// The vote of a node that grants nothing: it is in quarantine for so much longer, or says this
+    /// of its state; `None` if neither. What is left while it lacks replicas is no quarantine.
+    pub(crate) fn of_obstacle(left: Option<Duration>, state: Option<&str>) -> Option<Vote> {
+        let is_quarantine = |state: &str| code::meaning_of(state) == Meaning::Quarantine;
+        match left.filter(|_| state.is_none_or(is_quarantine)) {
+            left @ Some(_) => {
+                Some(Vote::Quarantined { left, text: state.unwrap_or_default().into() })
+            }
+            None => state.map(|state| Vote::Unavailable(state.into())),
+        }
+    }
+
     /// What an ACQUIRE with this vote came to.
     pub(super) const fn answer(&self) -> Answer {
         match self {

@@ -193,6 +193,14 @@ impl AnyWorld {
         }
     }
 
+    /// How many slots a master of a Cluster has, as far as is known.
+    pub(super) fn slots_of(&self, node: usize, master: &str) -> u16 {
+        match self {
+            AnyWorld::Network(network) => network.links.slots_of(node, master),
+            AnyWorld::Own(_) => 0,
+        }
+    }
+
     /// Sends `packet` to one master of a Cluster.
     pub(super) fn send_to(&self, to: (usize, &str), packet: &Packet, reply_to: ReplyTo) {
         match self {

@@ -55,7 +55,8 @@ pub use node::{
     LEASE_BLOCK, Lease, Left, Line, Loaded, Lock, LockAccount, LockName, LockState, Look, Mandate,
     Node, NodeAccount, Notice, Parting, Pledge, Promises, Queued, ReadersAccount, Recovery,
     Released, Replicas, Room, SLOTS, SUPPORT, Saved, Shares, SlotRuns, Slots, Stated, Statement,
-    Stop, Stopped, Tally, Tended, Tenure, Turn, Turning, Waiter, Warning, promote, recover, start,
+    Stop, Stopped, Tally, Tended, Tenure, Turn, Turning, Uncounted, Waiter, Warning, promote,
+    recover, start,
 };
 pub use quorum::{NODES_MAX, NodeSet, Quorum};
 pub use refusal::{QuarantineReason, Refusal};

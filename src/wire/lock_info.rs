@@ -13,9 +13,9 @@ use std::borrow::Cow;
 use std::fmt;
 use std::time::Duration;
 
-use super::outcome::Unread;
+use super::outcome::{Unread, number_of};
 use super::resp::Reply;
-use crate::engine::{Fence, LockAccount, LockState, Millis};
+use crate::engine::{Fence, LockAccount, LockState, Millis, Uncounted};
 
 /// What a node reports about a lock.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -49,6 +49,8 @@ pub struct LockInfo {
     pub quarantine_reason: Option<String>,
     /// Why the node grants nothing at all: a code word, and a text.
     pub node_state: Option<String>,
+    /// What an extension of the lease would come to, if it would not count as others do.
+    pub uncounted: Option<Uncounted>,
 }
 
 impl LockInfo {
@@ -94,7 +96,7 @@ impl From<FieldValue<'_>> for Reply {
 }
 
 /// How many fields there are.
-const COUNT: usize = 13;
+const COUNT: usize = 14;
 
 /// The fields, in the order in which they are written.
 const FIELDS: [Field; COUNT] = [
@@ -175,6 +177,16 @@ const FIELDS: [Field; COUNT] = [
         write: |account| account.obstacle.as_deref().map(text),
         read: |info, value| info.node_state = line(value),
     },
+    Field {
+        name: "extension",
+        write: |account| {
+            account.uncounted.map(|uncounted| FieldValue::Number(number_of(uncounted)))
+        },
+        read: |info, value| {
+            let is_told = |one: &Uncounted| value.number() == number_of(*one).try_into().ok();
+            info.uncounted = Uncounted::ALL.into_iter().find(is_told);
+        },
+    },
 ];
 
 /// The name of the fence's field.
@@ -223,7 +235,7 @@ pub fn fields(account: &LockAccount) -> [Option<(&'static str, FieldValue<'_>)>;
             }),*]
         };
     }
-    written!(0 1 2 3 4 5 6 7 8 9 10 11 12)
+    written!(0 1 2 3 4 5 6 7 8 9 10 11 12 13)
 }
 
 /// The reply to `LOCK.INFO`.
@@ -302,7 +314,8 @@ mod tests {
         let labels = proptest::collection::vec("[a-z]{1,5}".prop_map(String::into_bytes), 0..3);
         let readers =
             (1..9_u64, labels).prop_map(|(count, labels)| ReadersAccount { count, labels });
-        let readers = (proptest::option::of(readers), 0..3_u64);
+        let uncounted = proptest::option::of(proptest::sample::select(&Uncounted::ALL[..]));
+        let readers = (proptest::option::of(readers), 0..3_u64, uncounted);
         (
             (0..LockState::ALL.len(), 0..=Fence::MAX.get(), length()),
             (proptest::option::of(label), length(), 0..99_u64),
@@ -313,6 +326,7 @@ mod tests {
                 |((state, fence, left), (label, held_for, waiters), rest, readers)| LockAccount {
                     readers: readers.0,
                     waiting_readers: readers.1,
+                    uncounted: readers.2,
                     state: LockState::ALL[state],
                     fence: Fence::new(fence).unwrap(),
                     left,
@@ -346,6 +360,7 @@ mod tests {
                 quarantine_left: account.quarantine.map(|(left, _)| left.into()),
                 quarantine_reason: account.quarantine.map(|(_, reason)| reason.to_string()),
                 node_state: account.obstacle.clone(),
+                uncounted: account.uncounted,
             };
             let told = write(&account);
             prop_assert_eq!(read(&told), Ok(info));

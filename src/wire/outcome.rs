@@ -1,7 +1,7 @@
 //! Replies to commands, written by a node and read by its clients.
 
 use super::resp::Reply;
-use crate::engine::{Acquired, Extended, Fence, Released};
+use crate::engine::{Acquired, Extended, Fence, Released, Uncounted};
 
 /// A reply that is not an outcome of the command.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -19,6 +19,15 @@ const DONE: i64 = 1;
 const DONE_PROVISIONALLY: i64 = 2;
 /// The same, but it counts for a holder who asks no other node, and whose validity stands.
 const DONE_FOR_ONE: i64 = 3;
+
+/// What an extension is answered that does not count as others do.
+pub const fn number_of(uncounted: Uncounted) -> i64 {
+    match uncounted {
+        Uncounted::Provisional => DONE_PROVISIONALLY,
+        Uncounted::Carried => DONE_FOR_ONE,
+    }
+}
+
 /// The reply if another token holds the lock.
 const HELD_BY_ANOTHER: i64 = 0;
 /// The reply to `LOCK.RELEASE ... QUEUE` if the ticket is not in line.

@@ -466,8 +466,8 @@ pub const COMMANDS: &[Command] = &[
              one), `held_for_ms`, `waiters`, `first_waiting_ms` (null without one); where \
              readers hold it, `readers` and `reader_labels`; where readers wait, \
              `waiting_readers`; on a quarantined node, `quarantine_left_ms` and \
-             `quarantine_reason`; and on a node that \
-             grants nothing, `node_state`.",
+             `quarantine_reason`; on a node that grants nothing, `node_state`; and where the lease \
+             would not be extended by 1, `extension`.",
         )],
         errors: &[WRONGTYPE],
     },

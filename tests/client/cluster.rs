@@ -9,7 +9,7 @@ use lockmod::client::{AcquireError, BuildError, Locker, LockerBuilder, Vote};
 use rustix::process::Signal;
 
 use crate::cli::{lockmod, signal, start, text};
-use crate::common::{Builder, Cluster, PATIENCE, Server, module_path, server_binary};
+use crate::common::{Builder, Cluster, PATIENCE, Server, module_path, server_binary, wait_until};
 use crate::faults::certificates;
 use crate::{connected, info, is_held, leases, millis, nodes, refused, until};
 
@@ -310,6 +310,48 @@ fn the_commands_take_a_cluster() {
     let node = format!("cluster:127.0.0.1:{port} at 3 masters  master  grants  6 ");
     assert!(shown.contains(&node), "{shown}");
     assert!(succeeds(&["status", "--json"]).contains("\"masters\":[\"127.0.0.1:"));
+}
+
+/// A Cluster was told as wholly out of reach, and one of its masters as a node like others.
+#[test]
+fn status_says_in_which_part_of_its_slots_a_cluster_grants() {
+    let settings = || server().config("cluster-require-full-coverage", "no");
+    let mut cluster = Cluster::start(3, settings);
+    let status = |url: &str, args: &[&str]| {
+        let output = lockmod(&[], args).env("LOCKMOD_NODES", url).output().unwrap();
+        (output.status.code(), text(&output.stdout), text(&output.stderr))
+    };
+    let one = cluster.masters[1].url();
+    let (code, shown, told) = status(&one, &["status"]);
+    assert!(code == Some(0) && shown.contains("  grants in its slots  "), "{shown}");
+    let place = one.replace("redis:", "redis+cluster:");
+    assert!(told.contains("is one server of a Cluster, and has only"), "{told}");
+    assert!(told.contains(&format!("for all of them write {place}, or rediss")), "{told}");
+    let name = cluster.tag_at(0);
+    let failing = format!("127.0.0.1:{}", cluster.masters[2].port());
+    cluster.masters[2].kill();
+    let (code, shown, told) = status(&cluster.url(), &["status"]);
+    let state = format!("grants in 10922 of 16384 slots; {failing}: unreachable");
+    assert!(code == Some(121) && shown.contains(&state), "{shown}{told}");
+    let end = "grants locks in some slots; in the others no lock can be acquired";
+    assert!(told.contains(end), "{told}");
+    let (_, json, _) = status(&cluster.url(), &["status", "--json"]);
+    let of_slots =
+        format!("\"slots_granting\":10922,\"failing_masters\":[{{\"master\":\"{failing}");
+    assert!(json.contains(&of_slots), "{json}");
+    assert_eq!(status(&cluster.url(), &["run", &name, "--", "true"]).0, Some(0));
+}
+
+/// Unless it is told otherwise, the rest of a Cluster refuses everything then.
+#[test]
+fn status_says_of_a_cluster_that_is_down_that_it_grants_nothing() {
+    let mut cluster = Cluster::start(3, || server().config("cluster-node-timeout", 500));
+    let url = cluster.url();
+    cluster.masters[2].kill();
+    wait_until("status sees it", || {
+        let output = lockmod(&[], &["status"]).env("LOCKMOD_NODES", &url).output().unwrap();
+        output.status.code() == Some(121) && text(&output.stdout).contains("CLUSTERDOWN")
+    });
 }
 
 #[test]

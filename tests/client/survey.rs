@@ -1,10 +1,13 @@
 //! What `lockmod status` and the exporter tell where most is well: held locks among many free ones,
 //! nodes whose fences are too high, and why nothing happens.
 
+use std::io::{BufRead, BufReader};
 use std::time::{SystemTime, UNIX_EPOCH};
 
-use crate::cli::{fails, lockmod, succeeds, text};
-use crate::common::Server;
+use rustix::process::Signal;
+
+use crate::cli::{fails, lockmod, signal, start, succeeds, text};
+use crate::common::{Server, start_nodes};
 use crate::nodes;
 use crate::watch::Exporter;
 
@@ -124,4 +127,48 @@ fn a_log_says_that_a_replica_is_waited_for() {
     let expected = "lockmod: waiting for 'job': 127.0.0.1:";
     assert!(lines[0].starts_with(expected) && lines[0].contains("is a replica, which"), "{said}");
     assert!(lines[1].contains("cannot be acquired without a quorum: 1 of 1 node not"), "{said}");
+}
+
+/// Only `status` told of it, which nobody asks before every run.
+#[test]
+fn a_server_that_is_given_twice_is_told_of_by_all_that_take_a_lock() {
+    let nodes = nodes(2);
+    let urls = [nodes[0].url(), nodes[0].unix_url(), nodes[1].url()].join(",");
+    let told = "is the same server as another node, and has no vote of its own: remove it";
+    let command = |args: &[&str]| {
+        let mut command = lockmod(&[], args);
+        command.env("LOCKMOD_NODES", &urls);
+        command
+    };
+    for args in [&["run", "a", "--", "true"][..], &["acquire", "b"], &["status"]] {
+        let output = command(args).output().unwrap();
+        let stderr = text(&output.stderr);
+        assert!(output.status.success() && stderr.matches(told).count() == 1, "{args:?}: {stderr}");
+    }
+    let mut lock = start(command(&["lock", "c"]));
+    let mut lines = BufReader::new(lock.stderr.take().unwrap()).lines();
+    assert!(lines.any(|line| line.unwrap().contains(told)), "while it holds the lock");
+    signal(&lock, Signal::INT);
+    assert!(lock.wait().unwrap().success());
+}
+
+/// Such a lease was counted like others, although its holder could not count it.
+#[test]
+fn a_lease_that_does_not_count_is_not_counted() {
+    let mut nodes = start_nodes(3, |_| Server::builder());
+    for node in &nodes {
+        assert_eq!(node.run("LOCK.ACQUIRE a token 600000 LABEL ann"), Ok(redis::Value::Int(1)));
+    }
+    nodes[0].kill();
+    nodes[0].start_again();
+    let repaired = nodes[0].run("LOCK.EXTEND a token 600000 FENCE 1 REPAIR LABEL ann");
+    assert_eq!(repaired, Ok(redis::Value::Int(2)));
+    let shown = succeeds(&nodes, &["status"]);
+    assert!(shown.contains("  2/3 +1"), "{shown}");
+    let json = succeeds(&nodes, &["status", "--json"]);
+    assert!(json.contains("\"held_on\":2,\"held_provisionally_on\":1"), "{json}");
+    let list = succeeds(&nodes, &["list"]);
+    assert!(list.contains("(held on 2 of 3 nodes, without counting yet on 1"), "{list}");
+    let info = succeeds(&nodes, &["info", "a", "--json"]);
+    assert_eq!(info.matches("\"extension\":2").count(), 1, "{info}");
 }

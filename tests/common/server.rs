@@ -98,7 +98,8 @@ impl Builder {
         self
     }
 
-    /// A replica of another server, over TLS if that has it. Use [`Server::wait_for_replica`] on the primary.
+    /// A replica of another server, over TLS if that has it. Use [`Server::wait_for_replica`] on
+    /// the primary.
     pub fn replica_of(self, primary: &Server) -> Self {
         let builder = match &primary.builder.password {
             Some(password) => self.config("masterauth", password),
@@ -121,8 +122,8 @@ impl Builder {
         self.config("cluster-enabled", "yes").config("cluster-port", port)
     }
 
-    /// A node that is reached over TLS too, also by its replicas and in a cluster; with these files:
-    /// an authority, whose certificates it asks for, and its own certificate and key.
+    /// A node that is reached over TLS too, also by its replicas and in a cluster. The files are an
+    /// authority's certificate, of which others show one, and its own certificate and key.
     pub fn encrypted(mut self, [ca, cert, key]: &[PathBuf; 3]) -> Self {
         let tls = Port::reserve();
         let port = tls.number();

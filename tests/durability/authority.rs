@@ -83,6 +83,8 @@ fn a_master_decides_while_enough_of_its_replicas_support_it() {
         refusal,
         "NOAUTHORITY 0 of the 1 replicas needed support this master; another may have replaced it"
     );
+    let left = group.master.info_u64("lockmod_quarantine_left_ms");
+    assert!(left > MAX_TTL_MS, "its wait has not begun: {left}");
     let repair = group.master.run("LOCK.EXTEND lock early 500 FENCE 1 REPAIR");
     assert!(crate::common::error_line(repair).starts_with("NOAUTHORITY"));
     let fence = granted_in_the_end(&group.master, "lock", "first");
@@ -147,6 +149,9 @@ fn a_lease_that_came_with_the_data_can_live_through_the_wait() {
             }
         }
         if carried == 1 {
+            let info = master.run("LOCK.INFO kept").map(|info| format!("{info:?}"));
+            let carries = |info: &String| info.contains("\"extension\"") && info.contains("int(3)");
+            assert!(info.as_ref().is_ok_and(carries), "{info:?}");
             assert_eq!(extend("other"), Ok(Value::Int(2)), "it came from another name");
             let repaired = master.run("LOCK.EXTEND new holder 1000 FENCE 1 REPAIR");
             assert_eq!(repaired, Ok(Value::Int(2)), "the data do not have it");

@@ -3,7 +3,9 @@
 //! The node may have granted the lock to another before it forgot, and that vote may still win:
 //! counted at once, the repaired lease and the forgotten vote make two holders.
 
-use redis::Value;
+use std::collections::HashMap;
+
+use redis::{FromRedisValue, Value};
 
 use crate::common::{Builder, Server, cmd, wait_until};
 use crate::{granted, quarantine_left};
@@ -25,6 +27,19 @@ fn repair(server: &Server, name: &str) -> Value {
         .expect("carried out")
 }
 
+/// What LOCK.INFO says of an extension.
+#[track_caller]
+fn told(server: &Server, name: &str) -> Option<i64> {
+    let mut connection = server.connect();
+    let told = cmd!(connection, "LOCK.INFO", name).expect("told");
+    let info = HashMap::<String, Value>::from_redis_value(told).expect("a map");
+    match info.get("extension") {
+        Some(Value::Int(number)) => Some(*number),
+        Some(odd) => panic!("{odd:?}"),
+        None => None,
+    }
+}
+
 fn end_quarantine(server: &Server) {
     server.run("CONFIG SET lockmod.quarantine no").expect("set");
     server.run("CONFIG SET lockmod.quarantine yes").expect("set");
@@ -40,7 +55,9 @@ fn a_repaired_lease_counts_when_the_quarantine_is_over() {
     assert_eq!(repair(&server, "lock"), Value::Int(2));
     assert_eq!(extend(&server, "lock"), Value::Int(2));
     assert_eq!(repair(&server, "lock"), Value::Int(2), "it stands, and is no better for that");
+    assert_eq!(told(&server, "lock"), Some(2));
     end_quarantine(&server);
+    assert_eq!(told(&server, "lock"), None);
     assert_eq!(extend(&server, "lock"), Value::Int(1));
     assert_eq!(repair(&server, "new"), Value::Int(1), "nothing is forgotten any more");
 }
@@ -56,6 +73,7 @@ fn a_mark_survives(builder: Builder, keep: impl Fn(&Server)) {
     server.start_again();
     for crash in 0..2 {
         assert!(quarantine_left(&server, "lock") > 0);
+        assert_eq!(told(&server, "kept"), None, "crash {crash}: it came with the data");
         assert_eq!(extend(&server, "kept"), Value::Int(1), "crash {crash}: it came with the data");
         if crash == 0 {
             assert_eq!(repair(&server, "lock"), Value::Int(2));

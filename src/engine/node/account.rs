@@ -45,9 +45,26 @@ pub struct LockAccount {
     pub first_waiting: Option<Millis>,
     /// How much longer the quarantine lasts, and why.
     pub quarantine: Option<(Millis, QuarantineReason)>,
+    /// What an extension of the lease would come to, if it would not count: of several readers'
+    /// leases, that of the one who has held it longest.
+    pub uncounted: Option<Uncounted>,
     /// Why the node grants nothing at all. The caller fills it, because the role and the state of
     /// the files matter.
     pub obstacle: Option<String>,
+}
+
+/// What an extension of a lease comes to that does not count as others do.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Uncounted {
+    /// The lease stays, and does not count.
+    Provisional,
+    /// It counts only for a holder who has no other node.
+    Carried,
+}
+
+impl Uncounted {
+    /// All of them.
+    pub const ALL: [Uncounted; 2] = [Uncounted::Provisional, Uncounted::Carried];
 }
 
 /// What a node reports about the readers who hold a lock.
@@ -123,7 +140,8 @@ pub struct NodeAccount {
     pub floor: Fence,
     /// The highest fence that the node knows.
     pub highest_fence: Fence,
-    /// How much longer the quarantine lasts; zero outside of one.
+    /// How much longer the node grants nothing at least, because leases that it does not know may
+    /// stand; zero if it does not wait for any.
     pub quarantine_left: Millis,
     /// How many replicas its group's masters have; zero: it decides whatever they do.
     pub replicas: u32,
@@ -154,6 +172,7 @@ impl Node {
             waiting_readers: line.map_or(0, |line| line.readers() as u64),
             first_waiting: first_since.map(|since| since.until(now)),
             quarantine: self.promises().quarantine(now),
+            uncounted: oldest.and_then(|(lease, _)| self.promises().uncounted(&lease, now)),
             obstacle: None,
         }
     }
@@ -161,7 +180,6 @@ impl Node {
     /// What the node reports about itself. `moved` is as in [`Tally::held`](super::Tally::held).
     pub fn account(&mut self, moved: HeldCount, now: Instant) -> NodeAccount {
         let (held, readers) = self.tally.held(moved);
-        let quarantine = self.promises().quarantine(now);
         let authority = self.promises().authority();
         let (replicas, supporters) = authority.map_or((0, (0, 0)), |authority| {
             (authority.replicas(), (authority.counted_supporters(now), authority.needed()))
@@ -179,7 +197,7 @@ impl Node {
             holds: self.tally().holds.clone(),
             floor: self.promises().floor(),
             highest_fence: self.promises().highest(),
-            quarantine_left: quarantine.map_or(Millis::ZERO, |(left, _)| left),
+            quarantine_left: self.promises().least_left(now),
         }
     }
 }

@@ -112,6 +112,8 @@ pub struct Authority {
     followers: Vec<Follower>,
     /// `None`: it is a replica.
     reign: Option<Reign>,
+    /// It waits for the leases of other masters, by its settings.
+    waits: bool,
 }
 
 impl Authority {
@@ -124,6 +126,7 @@ impl Authority {
             beats: VecDeque::new(),
             followers: Vec::new(),
             reign: None,
+            waits: true,
         }
     }
 
@@ -190,6 +193,7 @@ impl Authority {
     /// for the leases of other masters.
     pub fn look(&mut self, now: Instant, attached: &[Attached], waits: bool) {
         self.follow(now, attached);
+        self.waits = waits;
         let supported_until = self.supported_until(now);
         let wait = if waits { with_drift(self.longest.at(now)) } else { Millis::ZERO };
         let Some(until) = supported_until else { return };
@@ -256,6 +260,31 @@ impl Authority {
     /// How soon a master that has no replica yet can grant.
     pub(super) fn first_grant_in(&self, now: Instant) -> Millis {
         self.pledge.attachment.saturating_add(with_drift(self.longest.at(now)))
+    }
+
+    /// How long a master without authority grants nothing at least, because leases of other masters
+    /// may stand: the wait, which has not begun, and what its replicas lack until they count. Zero
+    /// if it will not wait.
+    pub(super) fn least_left(&self, now: Instant) -> Millis {
+        let Some(reign) = self.reign.filter(|_| self.waits) else { return Millis::ZERO };
+        let has_lasted =
+            |follower: &&Follower| reign.until.is_some_and(|last| self.counts(follower, last));
+        let lasted = self.followers.iter().filter(has_lasted).count();
+        if reign.is_settled && lasted >= self.needed() {
+            return Millis::ZERO;
+        }
+        let counts_in = |follower: &Follower| {
+            now.until(follower.attached_at.after(self.pledge.attachment).after(Millis::new(1)))
+        };
+        let mut lacking: Vec<Millis> = self.followers.iter().map(counts_in).collect();
+        lacking.sort_unstable();
+        let lacking = lacking.get(self.needed().saturating_sub(1)).copied();
+        let lacking = lacking.unwrap_or(self.pledge.attachment);
+        let left = match lasted >= self.needed() {
+            true => now.until(reign.waits_until.after(Millis::new(1))),
+            false => with_drift(self.longest.at(now)),
+        };
+        left.saturating_add(lacking)
     }
 
     /// How many replicas support the node by the rule: one that has left supports it until the end
@@ -533,6 +562,27 @@ mod tests {
         assert_eq!(lapse(1, false), Mandate::Full, "it has followed nobody else");
         assert_eq!(lapse(2, false), Mandate::Full, "nor has this one, which never supported it");
         assert_eq!(lapse(1, true), Mandate::None, "it is a newcomer");
+    }
+
+    /// A start without a quarantine told of no wait until the replicas supported the master, and
+    /// then of a minute.
+    #[test]
+    fn without_authority_the_wait_to_come_is_told() {
+        let left = |master: &Authority, now| master.least_left(at(now)).get();
+        let mut alone = Authority::new(2, Pledge::USUAL);
+        alone.allow(TTL, at(0));
+        assert_eq!(left(&alone, 0), 0, "a replica has a master");
+        alone.appointed();
+        assert_eq!(left(&alone, 9_000), 5_052 + WAIT);
+        let master = master();
+        assert_eq!((left(&master, 1_000), left(&master, 5_000)), (5_053 + WAIT, 1_053 + WAIT));
+        assert_eq!(left(&master, 20_000), WAIT, "they count, and are silent");
+        let mut lapsed = settled();
+        assert_eq!(left(&lapsed, 12_000), 0, "their connections have lasted");
+        lapsed.look(at(12_000), &[], true);
+        assert_eq!(left(&lapsed, 12_000), 5_052 + WAIT);
+        lapsed.look(at(12_100), &[], false);
+        assert_eq!(left(&lapsed, 12_100), 0, "it shall not wait");
     }
 
     #[test]

@@ -28,7 +28,7 @@ mod survey;
 mod tally;
 mod tending;
 
-pub use account::{LockAccount, LockState, NodeAccount, ReadersAccount};
+pub use account::{LockAccount, LockState, NodeAccount, ReadersAccount, Uncounted};
 pub use authority::{Attached, Authority, BEAT, Heartbeat, Mandate, Pledge, SUPPORT};
 pub use availability::Availability;
 pub use change::Change;

@@ -6,7 +6,7 @@
 //! nothing until the lease ceiling has passed.
 
 use super::recovery::jump;
-use super::{Authority, Lease, Lock, Mandate, Recovery, Stop};
+use super::{Authority, Lease, Lock, Mandate, Recovery, Stop, Uncounted};
 use crate::engine::{Clocks, Fence, Instant, Millis, Mode, QuarantineReason};
 
 /// How many fences one write of the fence ceiling covers. 2^53 has room for 8 * 10^9 crashes.
@@ -393,6 +393,15 @@ impl Promises {
         !is_provisional && self.authority.as_deref().is_some_and(waits)
     }
 
+    /// What an extension of this lease comes to, if it does not count as others do.
+    pub(super) fn uncounted(&self, lease: &Lease<'_>, now: Instant) -> Option<Uncounted> {
+        match (self.is_counted(lease, now), self.carries(lease.is_provisional, now)) {
+            (true, _) => None,
+            (false, true) => Some(Uncounted::Carried),
+            (false, false) => Some(Uncounted::Provisional),
+        }
+    }
+
     /// Whether no extension counts, whichever lease it is for.
     pub fn nothing_counts(&self, now: Instant) -> bool {
         let nothing_counts = self.quarantine.is_some_and(|present| present.nothing_counts);
@@ -422,6 +431,15 @@ impl Promises {
                 (Mandate::Full | Mandate::None, own) => own,
             },
         }
+    }
+
+    /// For how long the node grants nothing at least, because leases that it does not know may
+    /// stand: also while it lacks authority, and its wait has not begun.
+    pub(super) fn least_left(&self, now: Instant) -> Millis {
+        let in_force = self.quarantine(now).map_or(Millis::ZERO, |(left, _)| left);
+        let lacks = |authority: &&Authority| authority.mandate(now) == Mandate::None;
+        let authority = self.authority.as_deref().filter(lacks);
+        in_force.max(authority.map_or(Millis::ZERO, |authority| authority.least_left(now)))
     }
 
     fn own_quarantine(&self, now: Instant) -> Option<(Millis, QuarantineReason)> {
