@@ -59,12 +59,13 @@ servers: deps ## The tests that start servers, on newer ones of Redis and Valkey
 		echo "== $$($$server --version)"; \
 		LOCKMOD_REDIS_SERVER=$$server cargo test --no-fail-fast --test node --test durability \
 			--test client --test storm --test docs || exit 1; done
-versions: deps ## A master and a replica with this build and that of the commit OLD, and one folder with both in turn
+versions: deps ## This build and that of the commit OLD: master and replica, one folder in turn, client and nodes
 	@test -n "$(OLD)" || { echo "say which commit: make versions OLD=..." >&2; exit 1; }
 	@test -e target/versions/$(OLD) || git clone -q . target/versions/$(OLD)
-	cd target/versions/$(OLD) && git checkout -q $(OLD) && cargo build --lib
+	cd target/versions/$(OLD) && git checkout -q $(OLD) && \
+		cargo build
 	LOCKMOD_OLD_MODULE=$(CURDIR)/target/versions/$(OLD)/target/debug/liblockmod.so \
-		cargo test --test durability -- --ignored versions
+		LOCKMOD_OLD_COMMAND=$(CURDIR)/target/versions/$(OLD)/target/debug/lockmod cargo test --test durability -- --ignored versions
 fuzz: ## Fuzz each reader of bytes for LOCKMOD_FUZZ_SECONDS (60), on a stable toolchain; needs `cargo install cargo-fuzz`
 	for target in lock state request reply operations; do \
 		mkdir -p fuzz/target/corpus/$$target && \

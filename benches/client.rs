@@ -5,11 +5,13 @@
 //! runs every rival in turn for the same time; the ratio of two rivals is the median of the rounds'
 //! ratios, so that a machine whose speed drifts does not favour one of them.
 //! `cargo bench --bench client`; with `-- quick`, fewer and shorter rounds; with `-- contended`,
-//! only the part about one lock that many are after.
+//! only the part about one lock that many are after; with `-- masters`, only that about Clusters of
+//! several masters.
 
 #[path = "../tests/common/mod.rs"]
 mod common;
 mod contended;
+mod masters;
 mod report;
 
 use std::sync::Arc;
@@ -183,6 +185,11 @@ fn main() {
     let (rounds, length) = if quick { (3, 400) } else { (9, 1_500) };
     let runtime = tokio::runtime::Runtime::new().expect("threads can be started");
     runtime.block_on(async {
+        let locks = if quick { 5_000 } else { 40_000 };
+        if std::env::args().any(|arg| arg == "masters") {
+            println!("{:?} on {}", common::server_version(), machine());
+            return masters::compare(rounds, locks).await;
+        }
         let nodes = start_nodes(NODES, |_| Server::builder().config("save", "\"\""));
         println!("{:?}, {NODES} nodes on {}", common::server_version(), machine());
         let urls: Vec<String> = nodes.iter().map(Server::url).collect();
@@ -208,5 +215,6 @@ fn main() {
         for tasks in [1, 64] {
             compare(&rivals, tasks, rounds, Duration::from_millis(length)).await;
         }
+        masters::compare(rounds, locks).await;
     });
 }

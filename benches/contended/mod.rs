@@ -169,7 +169,7 @@ fn percentile(mut values: Vec<f64>, part: f64) -> f64 {
 }
 
 /// The seconds of CPU time that a process has used.
-fn cpu_of(pid: u32) -> f64 {
+pub(crate) fn cpu_of(pid: u32) -> f64 {
     let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
     // The name, in parentheses, may contain anything.
     let fields = stat.rsplit(')').next().unwrap_or_default().split_whitespace();
