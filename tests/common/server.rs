@@ -536,11 +536,16 @@ impl Server {
         run(&mut self.try_connect()?, line)
     }
 
-    /// A field of INFO, those of modules included.
+    /// A field of INFO, those of modules included. A Sentinel that makes the server a replica ends
+    /// all connections, this one included: then it is asked again.
     #[track_caller]
     pub fn info(&self, field: &str) -> Option<String> {
-        let text: String =
-            redis::cmd("INFO").arg("everything").query(&mut self.connect()).expect("INFO answers");
+        let text: String = wait_for("INFO answers", || {
+            match redis::cmd("INFO").arg("everything").query(&mut self.connect()) {
+                Err(error) if error.is_io_error() => None,
+                answer => Some(answer.expect("INFO answers")),
+            }
+        });
         text.lines().find_map(|line| {
             let (name, value) = line.split_once(':')?;
             (name == field).then(|| value.trim().to_owned())
