@@ -62,10 +62,10 @@ servers: deps ## The tests that start servers, on newer ones of Redis and Valkey
 versions: deps ## This build and that of the commit OLD: master and replica, one folder in turn, client and nodes
 	@test -n "$(OLD)" || { echo "say which commit: make versions OLD=..." >&2; exit 1; }
 	@test -e target/versions/$(OLD) || git clone -q . target/versions/$(OLD)
-	cd target/versions/$(OLD) && git checkout -q $(OLD) && \
-		cargo build
+	cd target/versions/$(OLD) && git checkout -q $(OLD) && cargo build
 	LOCKMOD_OLD_MODULE=$(CURDIR)/target/versions/$(OLD)/target/debug/liblockmod.so \
-		LOCKMOD_OLD_COMMAND=$(CURDIR)/target/versions/$(OLD)/target/debug/lockmod cargo test --test durability -- --ignored versions
+		LOCKMOD_OLD_COMMAND=$(CURDIR)/target/versions/$(OLD)/target/debug/lockmod \
+		cargo test --test durability -- --ignored versions
 fuzz: ## Fuzz each reader of bytes for LOCKMOD_FUZZ_SECONDS (60), on a stable toolchain; needs `cargo install cargo-fuzz`
 	for target in lock state request reply operations; do \
 		mkdir -p fuzz/target/corpus/$$target && \
