@@ -185,10 +185,10 @@ fn main() {
     let (rounds, length) = if quick { (3, 400) } else { (9, 1_500) };
     let runtime = tokio::runtime::Runtime::new().expect("threads can be started");
     runtime.block_on(async {
-        let locks = if quick { 5_000 } else { 40_000 };
+        let locks = if quick { 10_000 } else { 100_000 };
         if std::env::args().any(|arg| arg == "masters") {
             println!("{:?} on {}", common::server_version(), machine());
-            return masters::compare(rounds, locks).await;
+            return masters::compare(rounds.min(7), locks).await;
         }
         let nodes = start_nodes(NODES, |_| Server::builder().config("save", "\"\""));
         println!("{:?}, {NODES} nodes on {}", common::server_version(), machine());
@@ -215,6 +215,6 @@ fn main() {
         for tasks in [1, 64] {
             compare(&rivals, tasks, rounds, Duration::from_millis(length)).await;
         }
-        masters::compare(rounds, locks).await;
+        masters::compare(rounds.min(7), locks).await;
     });
 }

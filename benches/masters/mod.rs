@@ -1,9 +1,10 @@
 //! What a lock costs over a Redis Cluster, by how many masters that has.
 //!
 //! Clusters of 1, 2, 4 and 8 masters stand side by side, and each round loads all of them in turn
-//! with the same number of acquisitions. As many tasks as masters times [`TASKS`] take locks of
-//! their own: whoever has more masters has more clients. CPU time is measured, not the rate, for
-//! all processes share the machine.
+//! with the same number of acquisitions, of locks of the tasks' own. CPU time is measured, not the
+//! rate, for all processes share the machine. One task alone shows what a lock costs that shares no
+//! system call with others; [`TASKS`] for each master, how much of that they share. A client that
+//! keeps the cores of the machine busy sends less at once to each of many masters.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -18,7 +19,14 @@ use super::{NAMES_PER_TASK, TTL};
 
 const MASTERS: [usize; 4] = [1, 2, 4, 8];
 /// How many tasks load each master.
-const TASKS: usize = 16;
+const TASKS: usize = 64;
+
+/// How many tasks there are.
+#[derive(Clone, Copy)]
+enum Load {
+    One,
+    ForEachMaster,
+}
 
 struct Rival {
     cluster: Cluster,
@@ -44,16 +52,29 @@ impl Rival {
         self.cluster.masters.iter().map(Server::cpu_seconds).collect()
     }
 
+    /// CPU time of the busiest master while nobody asks it anything, in milliseconds a second.
+    async fn idle(&self) -> f64 {
+        let before = self.server_seconds();
+        tokio::time::sleep(Duration::from_secs(2)).await;
+        let spent = self.server_seconds().into_iter().zip(before).map(|(now, then)| now - then);
+        spent.fold(0.0, f64::max) * 500.0
+    }
+
     /// Acquires and releases so many locks.
-    async fn load(&self, locks: u64) -> Cost {
+    async fn load(&self, load: Load, locks: u64) -> Cost {
+        // As many names for one task that each master has about as many.
+        let (tasks, names) = match load {
+            Load::One => (1, NAMES_PER_TASK * 20),
+            Load::ForEachMaster => (TASKS * self.cluster.masters.len(), NAMES_PER_TASK),
+        };
         let (servers, client) = (self.server_seconds(), cpu_of(std::process::id()));
         let next = Arc::new(AtomicU64::new(0));
-        let tasks = (0..TASKS * self.cluster.masters.len()).map(|task| {
+        let tasks = (0..tasks).map(|task| {
             let (locker, next) = (self.locker.clone(), Arc::clone(&next));
             tokio::spawn(async move {
                 let mut turn = 0;
                 while next.fetch_add(1, Ordering::Relaxed) < locks {
-                    let name = format!("{task}:{}", turn % NAMES_PER_TASK);
+                    let name = format!("{task}:{}", turn % names);
                     let guard = locker.acquire(&name).await.expect("nobody else wants it");
                     guard.release().await.expect("it is held");
                     turn += 1;
@@ -73,19 +94,34 @@ impl Rival {
 /// Loads each Cluster with so many locks, in so many rounds.
 pub(crate) async fn compare(rounds: usize, locks: u64) {
     let rivals = MASTERS.map(Rival::start);
-    for rival in &rivals {
-        rival.load(locks / 10).await;
+    println!(
+        "a Cluster, CPU per lock, beside what the busiest master takes when nothing is asked:"
+    );
+    for (masters, rival) in MASTERS.iter().zip(&rivals) {
+        println!("  {masters} master(s): {:.1} ms a second", rival.idle().await);
+    }
+    for (load, locks) in [(Load::One, locks / 8), (Load::ForEachMaster, locks)] {
+        compare_by(&rivals, load, rounds, locks).await;
+    }
+}
+
+async fn compare_by(rivals: &[Rival; 4], load: Load, rounds: usize, locks: u64) {
+    for rival in rivals {
+        rival.load(load, locks / 10).await;
     }
     let mut costs = MASTERS.map(|_| Vec::new());
     for round in 0..rounds {
         for turn in 0..rivals.len() {
             let index = (round + turn) % rivals.len();
-            costs[index].push(rivals[index].load(locks).await);
+            costs[index].push(rivals[index].load(load, locks).await);
             // What a Cluster still does is not the next one's.
             tokio::time::sleep(Duration::from_millis(50)).await;
         }
     }
-    println!("a Cluster, {TASKS} tasks for each master, {locks} locks a round, CPU per lock:");
+    match load {
+        Load::One => println!(" one task, {locks} locks a round"),
+        Load::ForEachMaster => println!(" {TASKS} tasks for each master, {locks} locks a round"),
+    }
     for (masters, of_one) in MASTERS.iter().zip(&costs) {
         let all = |part: fn(&Cost) -> f64| of_one.iter().map(part).collect::<Vec<f64>>();
         let ratios = |part: fn(&Cost) -> f64| {
