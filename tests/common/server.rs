@@ -540,11 +540,10 @@ impl Server {
     /// all connections, this one included: then it is asked again.
     #[track_caller]
     pub fn info(&self, field: &str) -> Option<String> {
-        let text: String = wait_for("INFO answers", || {
-            match redis::cmd("INFO").arg("everything").query(&mut self.connect()) {
-                Err(error) if error.is_io_error() => None,
-                answer => Some(answer.expect("INFO answers")),
-            }
+        let ask = || redis::cmd("INFO").arg("everything").query(&mut self.try_connect()?);
+        let text: String = wait_for("INFO answers", || match ask() {
+            Err(error) if error.is_io_error() => None,
+            answer => Some(answer.expect("INFO answers")),
         });
         text.lines().find_map(|line| {
             let (name, value) = line.split_once(':')?;
