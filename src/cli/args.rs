@@ -48,6 +48,8 @@ pub(super) enum Command {
     /// Hold a lock until Ctrl-C
     ///
     /// Prints the fencing token, renews the lease, and releases the lock on INT, TERM, HUP or QUIT.
+    /// A signal that was ignored at its start stays ignored: end a script's `lockmod lock job &` by
+    /// TERM, not by INT.
     Lock(Lock),
     /// Acquire a lock and print its token
     ///

@@ -2,6 +2,10 @@
 //!
 //! [`OPTIONS`] is the only place with their names, defaults and ranges; a test compares the
 //! configuration example with it. Redis checks the ranges.
+//!
+//! To add one: a static for its value, a row of [`OPTIONS`], a function that reads it, and its
+//! paragraph in redis.conf.example. The engine does not look at options: who asks it for a decision
+//! passes in what it needs (`waiters.rs`), or `events::configured` tells the node of each change.
 
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, AtomicI64, Ordering};

@@ -122,7 +122,11 @@ impl fmt::Display for Refusal {
                  release it first",
             ),
             Refusal::ReadersFull { readers, max } => {
-                write!(f, " {readers} readers already hold this lock; allowed: {max}")
+                write!(
+                    f,
+                    " {readers} readers already hold this lock; allowed: {max} \
+                     (lockmod.max-readers)"
+                )
             }
             Refusal::Exhausted => {
                 write!(f, " the fence is {}, the largest there is; no other follows", Fence::MAX)

@@ -422,7 +422,7 @@ pub fn release_options<'a>(options: &[&'a [u8]]) -> Result<Option<(Mode, Queue<'
     let (mode, rest) = mode(options);
     match (options, rest) {
         ([], _) => Ok(None),
-        ([name], []) => Err(bad(name, "option without QUEUE")),
+        ([name], []) => Err(bad(name, "lone option")),
         (_, [name, ..]) if is_repeated(mode, name) => Err(bad(name, "repeated option")),
         (_, [name, ..]) if !is(name, keyword::QUEUE) => Err(bad(name, "option")),
         (..) => match queue(rest)? {
@@ -460,8 +460,15 @@ fn queue<'s, 'a>(options: &'s [&'a [u8]]) -> Result<(Queue<'a>, &'s [&'a [u8]]),
             Ok((Queue { wait, ticket, channel }, after))
         }
         _ => {
-            let given = options.first().copied().unwrap_or_default();
-            bad(given, "option", "QUEUE ms TICKET ticket NOTIFY channel")
+            let words = [(2, keyword::TICKET), (4, keyword::NOTIFY)];
+            let strange = words.iter().find_map(|&(place, word)| {
+                options.get(place).copied().filter(|given| !is(given, word))
+            });
+            let (given, what) = match strange {
+                Some(given) => (given, "option"),
+                None => (options.first().copied().unwrap_or_default(), "incomplete option"),
+            };
+            bad(given, what, "QUEUE ms TICKET ticket NOTIFY channel, in this order")
         }
     }
 }
@@ -635,8 +642,8 @@ mod tests {
             ("SHARED SHARED", "BADARG repeated option 'SHARED'; "),
             ("WAIT 1 QUEUE 5 TICKET 7-x NOTIFY here", "BADARG second way to wait 'QUEUE'; "),
             ("QUEUE 5 TICKET 7-x NOTIFY here WAIT 1", "BADARG second way to wait 'WAIT'; "),
-            ("QUEUE 5", "BADARG option 'QUEUE'; "),
-            ("QUEUE 5 NOTIFY here TICKET 7-x", "BADARG option 'QUEUE'; "),
+            ("QUEUE 5", "BADARG incomplete option 'QUEUE'; "),
+            ("QUEUE 5 NOTIFY here TICKET 7-x", "BADARG option 'NOTIFY'; "),
             ("QUEUE 5 TICKET 7 NOTIFY here", "BADARG ticket '7'; allowed: start-id, with "),
             ("QUEUE 5 TICKET 7-x NOTIFY ", "BADARG channel ''; allowed: 1 to 256 bytes"),
             ("QUEUE x TICKET 7-x NOTIFY here", "BADARG wait 'x'; "),
@@ -651,9 +658,13 @@ mod tests {
         let reads = [&[&b"shared"[..]], &words[..]].concat();
         assert_eq!(release_options(&reads).unwrap(), Some((Mode::Shared, queue)));
         let alone = refusal(release_options(&[b"SHARED"]));
-        assert!(alone.starts_with("BADARG option without QUEUE 'SHARED'"), "{alone}");
+        assert!(alone.starts_with("BADARG lone option 'SHARED'"), "{alone}");
         let twice = refusal(release_options(&[b"SHARED", b"SHARED"]));
         assert!(twice.starts_with("BADARG repeated option 'SHARED'"), "{twice}");
+        let late = [&words[..2], &[b"SHARED"], &words[2..]].concat();
+        assert!(refusal(release_options(&late)).starts_with("BADARG option 'SHARED'"));
+        let cut = refusal(release_options(&words[..4]));
+        assert!(cut.starts_with("BADARG incomplete option 'QUEUE'"), "{cut}");
         let more = [&words[..], &[b"LABEL"]].concat();
         assert!(refusal(release_options(&more)).starts_with("BADARG argument at the end 'LABEL'"));
         assert!(refusal(release_options(&[b"WAIT", b"1"])).starts_with("BADARG option 'WAIT'"));

@@ -282,16 +282,14 @@ pub const COMMANDS: &[Command] = &[
         replies: &[
             (
                 "Integer >= 1",
-                "Granted: the fence, larger than every fence of this lock before. A reader's is at \
-                 least as large, and smaller than every later writer's. For the holder's own \
-                 token, the same fence again; the lease never becomes shorter.",
+                "Granted: the fence. A writer's is larger than every fence of this lock before; a \
+                 reader's is no smaller than any writer's before. For the holder's own token, the \
+                 same fence again; the lease never becomes shorter.",
             ),
             (
                 "Null",
-                "Not granted: another token holds the lock and one of the two is a writer's, or \
-                 somebody else is first in line; or, to a reader that waits, as many readers as \
-                 may hold the lock already do. Nothing has changed, except that a ticket is in \
-                 line now. With WAIT: the wait is over.",
+                "Not granted: others hold the lock, or stand in line before. Nothing has changed, \
+                 except that a ticket is in line now. With WAIT: the wait is over.",
             ),
         ],
         errors: &[
@@ -383,7 +381,11 @@ pub const COMMANDS: &[Command] = &[
                  validity still stands when the reply comes.",
             ),
             ("Integer 0", "The lock is held, but not with this token. Nothing has changed."),
-            ("Null", "Nobody holds it, and there is no REPAIR. Nothing has changed."),
+            (
+                "Null",
+                "Nobody holds it (with SHARED: or others read), and there is no REPAIR. Nothing \
+                 has changed.",
+            ),
         ],
         errors: &[
             BADTTL,

@@ -430,7 +430,8 @@ async fn a_lock_with_too_many_readers_says_so_and_can_be_waited_for() {
     let one = locker.acquire("a").shared().await.unwrap();
     let _two = locker.acquire("a").shared().await.unwrap();
     until("both read it", || all_have(&nodes, "a", 2)).await;
-    let full = "3 of 3 nodes full (READERSFULL 2 readers already hold this lock; allowed: 2)";
+    let full = "3 of 3 nodes full (READERSFULL 2 readers already hold this lock; allowed: 2 \
+                (lockmod.max-readers))";
     for (wait, said) in [
         (0, full),
         (

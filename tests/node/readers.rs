@@ -253,7 +253,7 @@ fn a_reader_is_not_let_in_where_no_writer_could_follow() {
 fn a_lock_has_as_many_readers_as_the_option_says() {
     let server = Server::builder().module_arg("max-readers", 2).start();
     let conn = &mut server.connect();
-    let full = "READERSFULL 2 readers already hold this lock; allowed: 2";
+    let full = "READERSFULL 2 readers already hold this lock; allowed: 2 (lockmod.max-readers)";
     ask_all(
         conn,
         &[
