@@ -195,6 +195,11 @@ fn main() {
         let urls: Vec<String> = nodes.iter().map(Server::url).collect();
         let locker = lockmod::client::Locker::builder().nodes(urls.clone()).ttl(TTL).build();
         let fan_out = FanOut::connect(&nodes).await;
+        let is_asked = |word: &str| std::env::args().any(|arg| arg == word);
+        contended::compare_slow(&nodes, rounds.min(3), Duration::from_millis(length * 4)).await;
+        if is_asked("slow") {
+            return;
+        }
         contended::compare(&nodes, &fan_out, rounds.min(5), Duration::from_millis(length * 2))
             .await;
         if std::env::args().any(|arg| arg == "contended") {

@@ -7,10 +7,12 @@ use std::time::{Duration, Instant};
 
 use lockmod::client::Locker;
 
-use super::common::Server;
+use super::common::{Flow, Proxy, Server};
 use super::report::{median, spread};
 use super::{FanOut, TTL};
 
+/// The round trip of a slow link.
+const SLOW: Duration = Duration::from_millis(20);
 const HOLD: Duration = Duration::from_millis(1);
 /// What `rslock` may pause between its tries at most, in milliseconds: the best is found by trying.
 const RSLOCK_PAUSES: [u64; 5] = [1, 2, 4, 8, 16];
@@ -24,7 +26,11 @@ pub(crate) enum Crowd {
 
 impl Crowd {
     pub(crate) fn lockmod(nodes: &[Server], clients: usize) -> Crowd {
-        let builder = || Locker::builder().nodes(nodes.iter().map(Server::url)).ttl(TTL);
+        Crowd::lockmod_at(&nodes.iter().map(Server::url).collect::<Vec<_>>(), clients)
+    }
+
+    fn lockmod_at(urls: &[String], clients: usize) -> Crowd {
+        let builder = || Locker::builder().nodes(urls.iter().cloned()).ttl(TTL);
         let lockers = (0..clients).map(|_| builder().build().expect("the settings are good"));
         Crowd::Lockmod(lockers.collect())
     }
@@ -80,6 +86,8 @@ pub(crate) struct Outcome {
     pub(crate) jain: f64,
     pub(crate) client_cpu: f64,
     pub(crate) server_cpu: f64,
+    /// Commands that all nodes carried out, per acquisition.
+    pub(crate) commands: f64,
     pub(crate) failed: usize,
 }
 
@@ -107,6 +115,7 @@ pub(crate) async fn run(
 ) -> Outcome {
     let tally = Arc::new(Mutex::new(Tally { counts: vec![0.0; tasks], ..Tally::default() }));
     let (client_before, server_before) = (cpu_of(std::process::id()), cpu_of_nodes(nodes));
+    let commands_before = commands_of(nodes);
     let start = Instant::now();
     let handles: Vec<_> = (0..tasks)
         .map(|task| {
@@ -158,6 +167,7 @@ pub(crate) async fn run(
         jain: sum * sum / (tasks as f64 * squares),
         client_cpu: client_cpu * 1e6 / count,
         server_cpu: server_cpu * 1e6 / count,
+        commands: (commands_of(nodes) - commands_before) / count,
         failed: tally.failed,
     }
 }
@@ -179,6 +189,10 @@ pub(crate) fn cpu_of(pid: u32) -> f64 {
 
 fn cpu_of_nodes(nodes: &[Server]) -> f64 {
     nodes.iter().map(|node| cpu_of(node.pid())).sum()
+}
+
+fn commands_of(nodes: &[Server]) -> f64 {
+    nodes.iter().map(|node| node.info_u64("total_commands_processed") as f64).sum()
 }
 
 /// The time of a bare quorum round trip: one command to all, until the third answer.
@@ -209,12 +223,15 @@ impl Outcome {
         );
         println!(
             "  {:14} Jain {:.4}, wait p99 {:.2} of the fair share, \
-             CPU us client {:.0} + server {:.0}{}",
+             CPU us client {:.0} + server {:.0}, \
+             {:.1} commands, {:.0} us beside the hold{}",
             "",
             self.jain,
             self.wait_p99 / fair,
             self.client_cpu,
             self.server_cpu,
+            self.commands,
+            1e6 / self.rate - self.hold,
             if self.failed > 0 { format!(", {} FAILED", self.failed) } else { String::new() },
         );
     }
@@ -232,6 +249,26 @@ async fn best_rslock(nodes: &[Server], length: Duration) -> Crowd {
         }
     }
     best.1
+}
+
+/// The same lock over links on which a round trip takes 20 ms.
+pub(crate) async fn compare_slow(nodes: &[Server], rounds: usize, length: Duration) {
+    let proxies: Vec<Proxy> = nodes.iter().map(Proxy::to).collect();
+    proxies.iter().for_each(|proxy| proxy.set(Flow::Delay(SLOW / 2)));
+    let urls: Vec<String> = proxies.iter().map(Proxy::url).collect();
+    println!("one lock, held for 1 ms, on links whose round trip takes {} ms", SLOW.as_millis());
+    for round in 0..rounds {
+        println!("round {}", round + 1);
+        // Alone, the bench is its own proxy: few clients, so that its threads do not count.
+        let crowd = Crowd::lockmod_at(&urls, 4);
+        let outcome = run(&crowd, nodes, "crowd:slow", 4, length).await;
+        outcome.print("slow links", 4, micros(SLOW));
+        println!(
+            "  hand-over in round trips: p50 {:.2}, p99 {:.2}",
+            outcome.hand_over_p50 / micros(SLOW),
+            outcome.hand_over_p99 / micros(SLOW)
+        );
+    }
 }
 
 /// The whole comparison.
