@@ -6,9 +6,9 @@
 //! whose turn it is.
 
 use lockmod::engine::{
-    Acquired, CallId, Claim, Clocks, ConnectionId, Fence, Fencing, Instant, Left, Line, Lock,
-    Millis, Mode, Promises, Queued, Refusal, Released, Room, Stop, Ticket, Token, Turn, UnixTime,
-    Waiter,
+    Acquired, CallId, Claim, Clocks, ConnectionId, Direct, Fence, Fencing, Instant, Left, Line,
+    Lock, Millis, Mode, Promises, Queued, Refusal, Released, Room, Stop, Ticket, Token, Turn,
+    UnixTime, Waiter,
 };
 use proptest::prelude::*;
 
@@ -35,10 +35,11 @@ enum Op {
         asked: Asked,
         queue: Option<Queue>,
     },
-    /// A ticket that it brings waits as it says.
+    /// A ticket that it brings waits as it says. Without one, it may hand the lock over.
     Release {
         asked: Asked,
         queue: Option<Queue>,
+        hands_over: bool,
     },
     /// A call waits for this long.
     Block {
@@ -59,8 +60,8 @@ fn op() -> impl Strategy<Value = Op> {
     prop_oneof![
         6 => (asked(), proptest::option::weighted(0.8, queue()))
             .prop_map(|(asked, queue)| Op::Acquire { asked, queue }),
-        5 => (asked(), proptest::option::weighted(0.4, queue()))
-            .prop_map(|(asked, queue)| Op::Release { asked, queue }),
+        5 => (asked(), proptest::option::weighted(0.4, queue()), any::<bool>())
+            .prop_map(|(asked, queue, hands_over)| Op::Release { asked, queue, hands_over }),
         2 => (asked(), 0..60_u64).prop_map(|(asked, wait)| Op::Block { asked, wait }),
         1 => (0..ROOM).prop_map(Op::Hangup),
         1 => (0..CONNECTIONS).prop_map(Op::Disconnect),
@@ -97,6 +98,8 @@ struct PlainWaiter {
     channel: Vec<u8>,
     /// The last millisecond of its reservation, and whether it was told.
     reserved: Option<(u64, bool)>,
+    /// When it asked last, if its last request would have taken the lock.
+    asked: Option<u64>,
 }
 
 /// What is said to those whose turn it is.
@@ -104,6 +107,8 @@ struct PlainWaiter {
 enum Said {
     Granted(u64),
     Woken(usize, Vec<u8>),
+    /// The lock was handed over to this ticket, which had asked with this number.
+    HandedOver(usize, u64),
     Left(Option<usize>, u64),
 }
 
@@ -200,7 +205,7 @@ impl Plain {
         said.extend(gone.iter().map(|waiter| Said::Left(waiter.ticket, waiter.call)));
     }
 
-    fn queue(&mut self, (token, mode): Asked, (ticket, wait, connection): Queue) {
+    fn queue(&mut self, (token, mode): Asked, (ticket, wait, connection): Queue, asks: bool) {
         let place = self.place(Some(ticket));
         let mut waiter = PlainWaiter {
             ticket: Some(ticket),
@@ -212,6 +217,7 @@ impl Plain {
             connection,
             channel: channel(ticket, token),
             reserved: None,
+            asked: asks.then_some(self.now),
         };
         match self.line.get_mut(place) {
             Some(known) if known.ticket == Some(ticket) => {
@@ -278,7 +284,7 @@ impl Plain {
                 if !self.has_room_for(ticket) {
                     return (Reply::Full, Vec::new());
                 }
-                self.queue((token, mode), queue);
+                self.queue((token, mode), queue, true);
                 return (Reply::Null, Vec::new());
             }
             None => self.grant((token, mode)),
@@ -301,7 +307,9 @@ impl Plain {
             }
         };
         match queue {
-            Some(queue) if self.has_room_for(Some(queue.0)) => self.queue((token, mode), queue),
+            Some(queue) if self.has_room_for(Some(queue.0)) => {
+                self.queue((token, mode), queue, false)
+            }
             Some(_) => {}
             None => self.take(|waiter| waiter.token == token, &mut said),
         }
@@ -327,6 +335,7 @@ impl Plain {
                     connection: 0,
                     channel: Vec::new(),
                     reserved: None,
+                    asked: None,
                 });
                 (Reply::Blocked, Vec::new())
             }
@@ -334,13 +343,27 @@ impl Plain {
         }
     }
 
+    /// Whom a holder's release hands the lock over to: the first in line, if it is a writer's
+    /// ticket that has asked no more than half of its ttl ago.
+    fn hand_over(&mut self) -> Option<Said> {
+        let first = self.line.first().filter(|_| self.leases.is_empty())?.clone();
+        let (ticket, at) = first.ticket.zip(first.asked)?;
+        if first.mode == Mode::Shared || self.now > at + TTL / 2 {
+            return None;
+        }
+        self.line.remove(0);
+        self.grant((first.token, first.mode));
+        Some(Said::HandedOver(ticket, at + 1))
+    }
+
     /// What happens by itself: who has left by the clock, and whose turn it is.
-    fn settle(&mut self) -> Vec<Said> {
+    fn settle(&mut self, hands_over: bool) -> Vec<Said> {
         let (now, mut said) = (self.now, Vec::new());
         self.leases.retain(|lease| now <= lease.end);
         let is_late = |until: u64| until < now;
         self.take(|waiter| waiter.reserved.is_some_and(|(until, _)| is_late(until)), &mut said);
         self.take(|waiter| is_late(waiter.deadline), &mut said);
+        said.extend(hands_over.then(|| self.hand_over()).flatten());
         // All who stand with nobody in their way, one after the other.
         while let Some(place) = self.next_in_turn() {
             let waiter = self.line[place].clone();
@@ -428,14 +451,22 @@ impl Engine {
             connection: ConnectionId(connection),
             mode,
             room: Room { waiters: self.line.len(), max: ROOM },
+            direct: None,
         }
+    }
+
+    /// What an acquire asks for that brings a ticket.
+    fn direct(&self) -> Direct<'static> {
+        let number = Instant::default().until(self.now).get() + 1;
+        Direct { ttl: Millis::new(TTL), label: b"", number }
     }
 
     fn acquire(&mut self, (token, mode): Asked, queue: Option<Queue>) -> (Reply, Vec<Said>) {
         let bytes = token_bytes(token);
         let claim = Claim { token: Token::new(&bytes, 64).unwrap(), ttl: Millis::new(TTL), mode };
         let channel = queue.map_or(Vec::new(), |(ticket, ..)| channel(ticket, token));
-        let queued = queue.map(|queue| self.queued(&channel, mode, queue));
+        let direct = Some(self.direct());
+        let queued = queue.map(|queue| Queued { direct, ..self.queued(&channel, mode, queue) });
         let Engine { now, node, lock, line, .. } = self;
         let decided = node.acquire_in_line(lock, line, claim, b"", queued.as_ref(), *now);
         let (reply, left) = match decided {
@@ -486,9 +517,26 @@ impl Engine {
         (Reply::Blocked, Vec::new())
     }
 
+    fn hand_over(&mut self) -> Option<Said> {
+        let grantee =
+            self.line.first_to_grant(self.now).filter(|_| !self.lock.is_held(self.now))?;
+        let token = Token::new(&grantee.token, 64).unwrap();
+        let claim = Claim { token, ttl: grantee.ttl, mode: Mode::Exclusive };
+        let granted = self.node.acquire(&mut self.lock, claim, b"", self.now);
+        assert!(matches!(granted, Ok(Acquired::Granted { .. })), "{granted:?}");
+        assert_eq!(*grantee.channel, *channel(index(&grantee.ticket), grantee.token.len() / 9));
+        self.line.leave(&Waiter::Ticket(grantee.ticket.clone()));
+        Some(Said::HandedOver(index(&grantee.ticket), grantee.number))
+    }
+
     fn settle(&mut self) -> Vec<Said> {
+        self.settle_after(false)
+    }
+
+    fn settle_after(&mut self, hands_over: bool) -> Vec<Said> {
         let left = self.line.expire(self.now, usize::MAX);
         let mut all: Vec<Said> = left.into_iter().map(said).collect();
+        all.extend(hands_over.then(|| self.hand_over()).flatten());
         loop {
             let first = self.line.first_mode();
             if self.lock.is_held(self.now)
@@ -553,6 +601,7 @@ fn compare(ops: &[Op]) -> Result<(), TestCaseError> {
     let (mut plain, mut engine) = (Plain::new(), Engine::new());
     for op in ops {
         let (mut expected, mut got) = (Vec::new(), Vec::new());
+        let mut is_handed_over = false;
         match *op {
             Op::Acquire { asked, queue } => {
                 let (reply, left) = engine.acquire(asked, queue);
@@ -560,9 +609,10 @@ fn compare(ops: &[Op]) -> Result<(), TestCaseError> {
                 prop_assert_eq!(reply, expected_reply, "{:?}", op);
                 (expected, got) = (expected_left, left);
             }
-            Op::Release { asked, queue } => {
+            Op::Release { asked, queue, hands_over } => {
                 let (reply, left) = engine.release(asked, queue);
                 let (expected_reply, expected_left) = plain.release(asked, queue);
+                is_handed_over = hands_over && queue.is_none() && reply == Reply::One;
                 prop_assert_eq!(reply, expected_reply, "{:?}", op);
                 (expected, got) = (expected_left, left);
             }
@@ -607,7 +657,8 @@ fn compare(ops: &[Op]) -> Result<(), TestCaseError> {
             }
         }
         prop_assert_eq!(sorted(got), sorted(expected), "{:?}", op);
-        prop_assert_eq!(sorted(engine.settle()), sorted(plain.settle()), "{:?}", op);
+        let told = engine.settle_after(is_handed_over);
+        prop_assert_eq!(sorted(told), sorted(plain.settle(is_handed_over)), "{:?}", op);
 
         // The same leases, the same line, the same reservations.
         let leases = engine.lock.written_leases().filter(|lease| engine.now <= lease.ends_at);
@@ -692,6 +743,27 @@ fn an_older_ticket_takes_the_reservation_over_at_once() {
     assert_eq!(node.acquire(writer(3), None).0, Reply::Null, "nobody barges in");
     assert_eq!(node.acquire(writer(1), queue(4)).0, Reply::Null);
     assert_eq!(node.acquire(writer(3), queue(0)).0, Reply::Fence(2));
+}
+
+#[test]
+fn a_lock_is_handed_over_to_a_writer_that_has_asked_of_late() {
+    let first = |asks: bool, mode, after| {
+        let mut node = Engine::new();
+        node.acquire(writer(0), None);
+        if asks {
+            node.acquire((1, mode), queue(1));
+        } else {
+            node.release((1, mode), queue(1));
+        }
+        node.now = node.now.after(Millis::new(after));
+        node.release(writer(0), None);
+        node.settle_after(true)
+    };
+    assert_eq!(first(true, Mode::Exclusive, TTL / 2), [Said::HandedOver(1, 1)]);
+    let woken = [Said::Woken(1, channel(1, 1))];
+    assert_eq!(first(true, Mode::Exclusive, TTL / 2 + 1), woken, "it asked too long ago");
+    assert_eq!(first(true, Mode::Shared, 0), woken, "readers have their turn together");
+    assert_eq!(first(false, Mode::Exclusive, 0), woken, "it has given back what it asked for");
 }
 
 #[test]

@@ -9,20 +9,20 @@ use std::time::Duration;
 
 use tracing::Instrument;
 
-use super::ballot::{Ballot, LostAttempt};
+use super::ballot::{Ballot, LostAttempt, Won};
 use super::core::{Core, count};
 use super::error::{AcquireError, AcquireReport, WithError};
 use super::guard::{Guard, Known};
 use super::inbox::Inbox;
 use super::lease::Lease;
-use super::packet::{Packet, TOKEN_LENGTH};
+use super::packet::Packet;
 use super::printable::{InShort, Printable};
 use super::reading::lock_info;
 use super::settings::{LeaseOptions, LeasePlan, check_label, check_name};
 use super::vote::Vote;
 use super::waiter::Waiter;
 use crate::engine::{
-    Fence, Grant, Instant, LockState, Loss, Mode, NodeSet, Quorum, Renewal, Stand, Step, Verdict,
+    Fence, Grant, LockState, Loss, Mode, NodeSet, Quorum, Renewal, Stand, Step, Verdict,
 };
 
 /// How long a lost attempt waits for the last answers, to save commands.
@@ -254,7 +254,9 @@ impl Acquire {
             }
             contended.note(&self.name, world.now());
             let waiter = waiter.get_or_insert_with(|| self.waiter(started_at));
-            lost.pending.is_armed = !waiter.lost(&lost.pending.token, lost.silent);
+            let (has_more, attempt) =
+                (lost.is_to_be_released(), (&lost.pending.token, lost.silent));
+            lost.pending.is_armed = !waiter.lost(attempt, has_more, &mut lost.late);
             drop(lost);
             waiter.rest().await;
         }
@@ -271,7 +273,8 @@ impl Acquire {
     }
 
     fn waiter(&self, started_at: Duration) -> Waiter<'_> {
-        Waiter::new(&self.core, &self.name, (self.plan, self.mode), started_at, self.wait)
+        let asked = (self.plan, self.mode, &*self.label);
+        Waiter::new(&self.core, &self.name, asked, started_at, self.wait)
     }
 
     /// A waiter for the first attempt, where the lock was contended lately: where that attempt is
@@ -302,8 +305,7 @@ impl Acquire {
                     timer.set(core.world.sleep(timeout));
                 }
                 Step::Won(grant) => {
-                    let (token, started_at) = ballot.won();
-                    return Ok(self.establish(token, started_at, grant));
+                    return Ok(self.establish(&ballot.won(), grant));
                 }
                 Step::Lost(loss) => {
                     if ballot.has_no_grant() {
@@ -335,20 +337,16 @@ impl Acquire {
         error(verdict, AcquireReport { name, waited, attempts, nodes, timeout, is_timed_out })
     }
 
-    fn establish(
-        &self,
-        token: [u8; TOKEN_LENGTH],
-        started_at: Instant,
-        grant: Grant,
-    ) -> Arc<Lease> {
+    fn establish(&self, won: &Won, grant: Grant) -> Arc<Lease> {
         let core = &self.core;
         count(&core.counters.acquired);
-        self.raise_laggards(&token, grant.laggards, grant);
+        self.raise_laggards(&won.token, grant.laggards, grant);
         let LeasePlan { terms, schedule, .. } = self.plan;
-        let renewal = Renewal::new(core.quorum, terms, schedule, started_at, grant.ends_at)
-            .holding(self.mode);
+        let renewal = Renewal::new(core.quorum, terms, schedule, won.started_at, grant.ends_at)
+            .holding(self.mode)
+            .held_from(won.began_at, grant.ends_at);
         let (core, name) = (Arc::clone(core), Arc::clone(&self.name));
-        let holder = (token, Arc::clone(&self.label));
+        let holder = (won.token, Arc::clone(&self.label));
         Lease::start(core, name, holder, grant.fence, terms.ttl, renewal)
     }
 

@@ -4,20 +4,21 @@
 //! first ACQUIRE and the guard, a cancelled future included, [`Pending`] takes everything back: its
 //! destructor sends the releases, which travel behind the acquires.
 
+use std::collections::VecDeque;
 use std::pin::Pin;
 
 use super::core::{Core, count};
 use super::inbox::{Arrival, Inbox};
+use super::outset::{ACQUIRE, ACQUIRE_PLAIN, Asking, Outset, RAISE};
 use super::packet::{Packet, TOKEN_LENGTH};
 use super::reading::{acquire_vote, raise_vote};
 use super::vote::Vote;
 use super::waiter::Waiter;
 use super::world::{earliest, latest};
-use crate::engine::{Answer, Attempt, Fence, Instant, Loss, Millis, Mode, NodeSet, Step, Terms};
-
-/// Numbers of the requests of an attempt.
-const ACQUIRE: u8 = 0;
-const RAISE: u8 = 1;
+use crate::engine::{
+    Answer, Attempt, Fence, Harvest, Instant, Loss, Millis, Mode, NodeSet, PublishedGrant, Step,
+    Terms,
+};
 
 /// An attempt under way. Its fields are dropped in this order: the releases are sent before the
 /// answers are given up.
@@ -26,12 +27,16 @@ pub(super) struct Ballot<'a, 'w> {
     inbox: Inbox,
     attempt: Attempt,
     started_at: Instant,
+    /// When it began: earlier leases may count, that were asked for before.
+    began_at: Instant,
     waiter: Option<&'w mut Waiter<'a>>,
     /// One for each node, once the first has voted.
     votes: Vec<Option<Vote>>,
     /// Who was asked to raise the fence, and has not answered that.
     raising: NodeSet,
     is_timed_out: bool,
+    /// What is to be done before any answer.
+    steps: VecDeque<Step>,
 }
 
 impl<'a, 'w> Ballot<'a, 'w> {
@@ -43,47 +48,96 @@ impl<'a, 'w> Ballot<'a, 'w> {
         label: &[u8],
         mut waiter: Option<&'w mut Waiter<'a>>,
     ) -> Ballot<'a, 'w> {
-        let (ttl, token) = (terms.ttl, core.token());
-        let packet = match &mut waiter {
-            Some(waiter) => waiter.begin(&token, label),
-            None => Packet::acquire(name, &token, (ttl, mode), label),
+        let (ttl, now) = (terms.ttl, earliest(&core.world));
+        let (token, opening) = match &mut waiter {
+            Some(waiter) => waiter.begin(now),
+            None => {
+                let token = core.token();
+                let packet = Packet::acquire(name, &token, (ttl, mode), label);
+                (token, Outset::Ask(Asking::all(packet)))
+            }
         };
         let inbox = Inbox::new(core.quorum.nodes());
-        let started_at = earliest(&core.world);
+        let started_at = match &opening {
+            Outset::Ask(_) => now,
+            Outset::Granted(harvest) => harvest.started_at,
+        };
         let attempt =
             Attempt::new(core.quorum, terms, started_at).at(core.world.wall()).asking(mode);
-        let pending = Pending { core, name, token, ttl, is_armed: true };
-        count(&core.counters.attempts);
-        let (votes, raising, is_timed_out) = (Vec::new(), NodeSet::EMPTY, false);
-        let ballot =
-            Ballot { pending, inbox, attempt, started_at, waiter, votes, raising, is_timed_out };
-        ballot.ask(&packet);
+        let mut ballot = Ballot {
+            pending: Pending { core, name, token, ttl, is_armed: true },
+            inbox,
+            attempt,
+            started_at,
+            began_at: now,
+            waiter,
+            votes: Vec::new(),
+            raising: NodeSet::EMPTY,
+            is_timed_out: false,
+            steps: VecDeque::new(),
+        };
+        match opening {
+            Outset::Ask(asking) => ballot.ask(&asking),
+            Outset::Granted(harvest) => ballot.reap(&harvest),
+        }
         ballot
     }
 
-    /// Sends the acquire. Those that have called come first: they are the ones that will grant.
-    fn ask(&self, packet: &Packet) {
+    /// Counts what nodes have granted by themselves.
+    fn reap(&mut self, harvest: &Harvest) {
         let core = self.pending.core;
+        self.votes.resize(core.quorum.nodes(), None);
+        for &PublishedGrant { node, server, fence, .. } in &harvest.grants {
+            let vote = Vote::Granted(fence);
+            self.inbox.answered_by(node, server);
+            core.metrics.voted(node, &vote);
+            self.votes[node] = Some(vote);
+            let now = latest(&core.world);
+            match self.attempt.answer(node, Answer::Granted(fence), now) {
+                Step::Wait => {}
+                step => self.steps.push_back(step),
+            }
+        }
+    }
+
+    /// Sends the acquire. Those that have called come first: they are the ones that will grant.
+    fn ask(&self, asking: &Asking) {
+        let core = self.pending.core;
+        count(&core.counters.attempts);
         let bell = self.waiter.as_ref().and_then(|waiter| waiter.bell());
         let called = self.waiter.as_ref().map_or(NodeSet::EMPTY, |waiter| waiter.called());
         let others = core.quorum.all().without(called);
         for node in called.iter().chain(others.iter()) {
-            let reply_to = self.inbox.reply_to(node, ACQUIRE).before(bell);
+            let (packet, request) = asking.of(node);
+            let reply_to = self.inbox.reply_to(node, request).before(bell);
             core.world.send(node, packet, Some(reply_to));
         }
     }
 
     /// Waits for the next answer, or for the timer. What is to be done then.
     pub(super) async fn next(&mut self, timer: Pin<&mut impl Future<Output = ()>>) -> Step {
+        if let Some(step) = self.steps.pop_front() {
+            return step;
+        }
         match self.inbox.next(timer).await {
             None => self.time_out(),
             Some(arrival) if arrival.request == RAISE => self.raised(arrival),
+            Some(arrival) if self.asks_plainly(&arrival) => Step::Wait,
             Some(arrival) => {
                 let (node, now) = (arrival.node, latest(&self.pending.core.world));
                 let answer = self.note_vote(arrival);
                 self.attempt.answer(node, answer, now)
             }
         }
+    }
+
+    /// Asks an older node again, which has refused what it does not know, without that.
+    fn asks_plainly(&self, arrival: &Arrival) -> bool {
+        let Some(waiter) = &self.waiter else { return false };
+        let Some(packet) = waiter.plainly(arrival, &self.pending.token) else { return false };
+        let reply_to = self.inbox.reply_to(arrival.node, ACQUIRE_PLAIN).before(waiter.bell());
+        self.pending.core.world.send(arrival.node, &packet, Some(reply_to));
+        true
     }
 
     fn time_out(&mut self) -> Step {
@@ -110,10 +164,10 @@ impl<'a, 'w> Ballot<'a, 'w> {
     /// A node has answered the acquire.
     fn note_vote(&mut self, arrival: Arrival) -> Answer {
         let core = self.pending.core;
-        let node = arrival.node;
-        let mut vote = arrival.outcome.map_or_else(Vote::from, |reply| acquire_vote(&reply));
+        let Arrival { node, request, outcome } = arrival;
+        let mut vote = outcome.map_or_else(Vote::from, |reply| acquire_vote(&reply));
         if let Some(waiter) = &mut self.waiter {
-            vote = waiter.answered(node, vote);
+            vote = waiter.answered(node, vote, request == ACQUIRE);
         }
         let answer = vote.answer();
         core.metrics.voted(node, &vote);
@@ -138,12 +192,13 @@ impl<'a, 'w> Ballot<'a, 'w> {
     }
 
     /// The attempt is won: its token, and when it began.
-    pub(super) fn won(mut self) -> ([u8; TOKEN_LENGTH], Instant) {
+    pub(super) fn won(mut self) -> Won {
         self.pending.is_armed = false;
         // Acquires that are not sent yet still are: the more nodes hold the lease, the better it
         // outlives crashes.
         self.inbox.keep_sending();
-        (self.pending.token, self.started_at)
+        let Ballot { started_at, began_at, .. } = self;
+        Won { token: self.pending.token, started_at, began_at }
     }
 
     /// Reads the answers of nodes that had not answered when the attempt was lost: the verdict
@@ -169,8 +224,18 @@ impl<'a, 'w> Ballot<'a, 'w> {
         }
         let silent = silent(&self.votes, self.is_timed_out);
         let (votes, is_timed_out) = (self.votes, self.is_timed_out);
-        LostAttempt { loss, votes, is_timed_out, silent, pending: self.pending }
+        let late = Some(self.inbox);
+        LostAttempt { loss, votes, is_timed_out, silent, late, pending: self.pending }
     }
+}
+
+/// What an attempt that is won leaves.
+pub(super) struct Won {
+    pub(super) token: [u8; TOKEN_LENGTH],
+    /// From when on the leases may be counted.
+    pub(super) started_at: Instant,
+    /// When the attempt began.
+    pub(super) began_at: Instant,
 }
 
 /// What is left of a lost attempt: it is abandoned when this is dropped.
@@ -181,7 +246,20 @@ pub(super) struct LostAttempt<'a> {
     pub(super) is_timed_out: bool,
     /// Who did not answer, although it was waited for.
     pub(super) silent: NodeSet,
+    /// Where answers come that are late.
+    pub(super) late: Option<Inbox>,
     pub(super) pending: Pending<'a>,
+}
+
+impl LostAttempt<'_> {
+    /// Whether the token is to be given back: a node has granted, or has refused it in another way
+    /// than because the lock is held, and then has not put a ticket in line. Otherwise nothing has
+    /// to be taken back: one whose answer is still to come puts the ticket in line, or grants.
+    pub(super) fn is_to_be_released(&self) -> bool {
+        let leaves_it =
+            |vote: &Vote| matches!(vote, Vote::Held { .. } | Vote::TimedOut | Vote::Unreachable(_));
+        !self.votes.iter().flatten().all(leaves_it)
+    }
 }
 
 /// An attempt that is not won: its destructor abandons it on all nodes.

@@ -100,6 +100,11 @@ impl ServerId {
         run_id.hash(&mut hasher);
         NonZeroU64::new(hasher.finish()).map(ServerId)
     }
+
+    /// A number that no other server has.
+    pub(super) const fn number(self) -> NonZeroU64 {
+        self.0
+    }
 }
 
 /// Why a vote does not count that is a server's second one.
@@ -127,6 +132,8 @@ pub struct ReplyTo {
     node: usize,
     request: u8,
     bad_only: bool,
+    /// Whether the reply is a vote, of which a server has one in a round.
+    is_vote: bool,
     bell: Option<Arc<Bell>>,
     /// Of a command to one server of several, which is no vote.
     is_direct: bool,
@@ -180,7 +187,8 @@ impl Inbox {
     /// Where `node`'s reply to `request` shall go.
     pub(super) fn reply_to(&self, node: usize, request: u8) -> ReplyTo {
         let state = Arc::clone(&self.0);
-        ReplyTo { state, node, request, bad_only: false, bell: None, is_direct: false, fan: None }
+        let (bad_only, is_vote, is_direct) = (false, true, false);
+        ReplyTo { state, node, request, bad_only, is_vote, bell: None, is_direct, fan: None }
     }
 
     /// The same for a command to one server of several, which is no vote.
@@ -188,10 +196,22 @@ impl Inbox {
         ReplyTo { is_direct: true, ..self.reply_to(node, 0) }
     }
 
-    /// The same for what puts a ticket in line: the reply matters only if it says that the ticket
-    /// does not stand there, or does not come.
+    /// The same for what puts a ticket in line, which is no vote: the inbox outlives connections.
+    pub(super) fn place_at(&self, node: usize, request: u8) -> ReplyTo {
+        ReplyTo { is_vote: false, ..self.reply_to(node, request) }
+    }
+
+    /// The same where the reply matters only if it says that the ticket does not stand there, or
+    /// does not come.
     pub(super) fn bad_news_to(&self, node: usize, request: u8) -> ReplyTo {
-        ReplyTo { bad_only: true, ..self.reply_to(node, request) }
+        ReplyTo { bad_only: true, ..self.place_at(node, request) }
+    }
+
+    /// Notes which server has answered for `node`, where its answer came in another way.
+    pub(super) fn answered_by(&self, node: usize, server: Option<NonZeroU64>) {
+        if let Some(known) = lock(&self.0).servers.get_mut(node) {
+            *known = server.map(ServerId);
+        }
     }
 
     /// The next reply; `None` if `timer` is over first.
@@ -255,6 +275,7 @@ impl ReplyTo {
             node: self.node,
             request: self.request,
             bad_only: self.bad_only,
+            is_vote: self.is_vote,
             bell: None,
             is_direct: true,
             fan: Some(Arc::clone(&fan)),
@@ -297,8 +318,7 @@ impl ReplyTo {
         if state.is_closed {
             return;
         }
-        // What puts a ticket in line is no vote, and its inbox outlives connections.
-        let server = server.filter(|_| !self.bad_only && !self.is_direct);
+        let server = server.filter(|_| self.is_vote && !self.is_direct);
         let outcome = match server.map_or(Ok(()), |server| state.note(self.node, server)) {
             Ok(()) => outcome,
             Err(text) => Err(NoReply::Unreachable(text.into())),

@@ -350,18 +350,31 @@ impl Lease {
     /// was done before.
     pub(super) fn send_release(&self, inbox: Option<&Inbox>) -> bool {
         let mut state = self.state();
-        let packet = Packet::release(&self.name, &self.token, state.longest);
+        let longest = state.longest;
         if !state.renewal.release() {
             return false;
         }
         let slot = state.slot.take();
-        match inbox {
-            Some(inbox) => self.core.send_all(&packet, inbox, 0),
-            None => self.core.tell_all(&packet),
+        let plain = Packet::release(&self.name, &self.token, longest);
+        let hand_over = || Packet::hand_over(&self.name, &self.token, longest);
+        let mut handing = None;
+        for node in 0..self.core.quorum.nodes() {
+            let packet = match self.hands_over(node) {
+                true => handing.get_or_insert_with(hand_over),
+                false => &plain,
+            };
+            self.core.world.send(node, packet, inbox.map(|inbox| inbox.reply_to(node, 0)));
         }
         drop(state);
         self.end(slot);
         true
+    }
+
+    /// Whether a node is told that the lock is handed over: it is known to understand that, because
+    /// this client has waited there. So one that never waits has nothing more to send.
+    fn hands_over(&self, node: usize) -> bool {
+        let wakes = self.core.world.wakes();
+        wakes.is_some_and(|wakes| wakes.is_granting(node) == Some(true))
     }
 
     /// What follows when the holder has let go, or has given up caring.

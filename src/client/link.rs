@@ -482,7 +482,7 @@ impl Connection {
         let mut has_new = false;
         while let Some(reply) = next_reply(&mut self.reader)? {
             if let Reply::Push(parts) = reply {
-                hear(&parts, shared);
+                hear(&parts, self.server, shared);
                 continue;
             }
             let Some(mut item) = self.sent.pop_front() else {
@@ -565,12 +565,13 @@ impl Connection {
 }
 
 /// Passes on a wake; whatever else a node may say is not meant for us.
-fn hear(parts: &[Reply], shared: &LinkState) {
+fn hear(parts: &[Reply], server: Option<ServerId>, shared: &LinkState) {
     if let [Reply::Text(kind), Reply::Text(channel), Reply::Text(ticket)] = parts
         && **kind == *b"message"
         && **channel == **shared.seat.wakes.channel()
     {
-        shared.seat.wakes.wake(shared.seat.node, ticket);
+        let server = server.map(ServerId::number);
+        shared.seat.wakes.hear(shared.seat.node, server, ticket);
     }
 }
 

@@ -44,6 +44,7 @@ mod many;
 mod metrics;
 mod node_url;
 mod outbox;
+mod outset;
 #[doc(hidden)]
 pub mod packet;
 mod printable;

@@ -385,7 +385,7 @@ mod tests {
     fn a_connection_that_breaks_again_and_again_leaves_one_release_behind() {
         let mut outbox = Outbox::default();
         let ticket = crate::engine::Ticket::parse(b"1-a").unwrap();
-        let queue = crate::wire::request::Queue { wait: TTL, ticket, channel: b"c" };
+        let queue = crate::wire::request::Queue { wait: TTL, ticket, channel: b"c", grant: None };
         assert!(outbox.take(&acquire(1), None).is_ok());
         for _ in 0..100 {
             let packet =

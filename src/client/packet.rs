@@ -11,7 +11,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use crate::engine::{Fence, Fencing, Millis, Mode};
-use crate::wire::request::{Queue, Request, WaitMode};
+use crate::wire::request::{Onward, Queue, Request, WaitMode};
 use crate::wire::resp;
 
 /// The length of a token, in bytes.
@@ -147,9 +147,17 @@ impl Packet {
 
     /// Gives the lock back: owed to the node if it was asked for something with the token.
     pub fn release(key: &[u8], token: &[u8], ttl: Millis) -> Packet {
-        let packet = Packet::about(key, &Request::Release { token, queue: None });
+        let packet = Packet::about(key, &Request::Release { token, onward: Onward::Unsaid });
         let part = Part::of(token, None);
         Packet { care: Care::UntilAnswered(ttl.into()), part, ..packet }
+    }
+
+    /// Gives back a lock that was won. Repeated, and sent again to a node that refuses it, without
+    /// saying that.
+    pub fn hand_over(key: &[u8], token: &[u8], ttl: Millis) -> Packet {
+        let plain = Packet::release(key, token, ttl);
+        let packet = Packet::about(key, &Request::Release { token, onward: Onward::HandedOver });
+        Packet { plain: Some(plain.bytes), care: plain.care, part: plain.part, ..packet }
     }
 
     /// Gives the lock back, and asks for a place in line. Repeated, and sent again to a node that
@@ -161,7 +169,8 @@ impl Packet {
         queue: Queue<'_>,
     ) -> Packet {
         let (plain, length) = (Packet::release(key, token, ttl), queue.wait);
-        let packet = Packet::about(key, &Request::Release { token, queue: Some((mode, queue)) });
+        let onward = Onward::Queue(mode, queue);
+        let packet = Packet::about(key, &Request::Release { token, onward });
         Packet { plain: Some(plain.bytes), care: plain.care, ..packet }.asking(token, length)
     }
 

@@ -12,13 +12,14 @@ use std::time::Duration;
 
 use super::core::Core;
 use super::inbox::{Arrival, Inbox};
+use super::outset::{ACQUIRE, ACQUIRE_PLAIN, Asking, Outset};
 use super::packet::{Packet, TOKEN_LENGTH};
-use super::reading::has_no_place;
+use super::reading::{acquire_vote, has_no_place};
 use super::settings::LeasePlan;
 use super::vote::Vote;
 use super::wakes::{Bell, News, TicketId, Wakes};
 use super::world::{AnyWorld, earliest, latest};
-use crate::engine::{Instant, Millis, Mode, Next, NodeSet, Ticket, Waiting};
+use crate::engine::{Instant, Millis, Mode, Next, NodeSet, Pursuit, Ticket, Waiting};
 use crate::wire::code;
 use crate::wire::request::Queue;
 use crate::wire::resp::Reply;
@@ -32,16 +33,28 @@ pub(super) struct Waiter<'a> {
     ends_at: Instant,
     waiting: Waiting,
     called: NodeSet,
+    label: &'a [u8],
     ticket: Ticket,
     id: TicketId,
+    pursuit: Pursuit,
     seat: Option<Seat>,
 }
+
+/// Numbers of what puts the ticket in line.
+const RELEASE: u8 = 0;
+const REGISTER: u8 = 1;
+const REGISTER_PLAIN: u8 = 2;
+/// And of an attempt whose answer comes when it is lost.
+const LATE: u8 = 3;
+const LATE_PLAIN: u8 = 4;
 
 /// What there is while the ticket is in line somewhere.
 struct Seat {
     bell: Arc<Bell>,
     /// Answers to what has put the ticket in line.
     inbox: Inbox,
+    /// Answers to the last attempt that came too late for it.
+    late: Option<Inbox>,
     /// By which the nodes know the ticket, while no attempt is under way.
     token: Option<[u8; TOKEN_LENGTH]>,
 }
@@ -58,7 +71,7 @@ impl<'a> Waiter<'a> {
     pub(super) fn new(
         core: &'a Core,
         name: &'a [u8],
-        (plan, mode): (LeasePlan, Mode),
+        (plan, mode, label): (LeasePlan, Mode, &'a [u8]),
         started_at: Duration,
         wait: Duration,
     ) -> Waiter<'a> {
@@ -75,8 +88,10 @@ impl<'a> Waiter<'a> {
             ends_at: Instant::from_millis(Millis::round_up(started_at.saturating_add(wait)).get()),
             waiting: Waiting::new(core.quorum, plan.terms.ttl),
             called: NodeSet::EMPTY,
+            label,
             ticket: ticket(start, &id),
             id,
+            pursuit: Pursuit::new(core.quorum, plan.terms),
             seat: None,
         }
     }
@@ -89,22 +104,50 @@ impl<'a> Waiter<'a> {
         if self.seat.is_none() {
             let bell = wakes.enter(self.id, self.core.quorum);
             let inbox = Inbox::new(self.core.quorum.nodes());
-            self.seat = Some(Seat { bell, inbox, token: None });
+            self.seat = Some(Seat { bell, inbox, late: None, token: None });
         }
         true
     }
 
-    /// An attempt with this token begins; what it asks of the nodes.
-    pub(super) fn begin(&mut self, token: &[u8; TOKEN_LENGTH], label: &[u8]) -> Packet {
+    /// An attempt begins, at `now`, rounded down: its token, and how.
+    pub(super) fn begin(&mut self, now: Instant) -> ([u8; TOKEN_LENGTH], Outset) {
         self.called = self.waiting.begin();
         let Some((seat, wakes)) = self.seat.as_mut().zip(self.core.world.wakes()) else {
-            return Packet::acquire(self.name, token, self.asked(), label);
+            let token = self.fresh_token();
+            let packet = Packet::acquire(self.name, &token, self.asked(), self.label);
+            return (token, Outset::Ask(Asking::all(packet)));
         };
-        // Whatever has happened, the attempt puts the ticket in line again where it is not granted.
-        let _ = seat.bell.take();
-        seat.token = None;
-        let queue = self.queue(wakes);
-        Packet::acquire_in_line(self.name, token, self.asked(), label, queue)
+        // Whatever else has happened, the attempt puts the ticket in line again where it is not
+        // granted.
+        for told in seat.bell.take().granted {
+            self.pursuit.granted(told);
+        }
+        seat.late = None;
+        let kept = seat.token.take();
+        if let (Some(token), Some(harvest)) = (kept, self.pursuit.harvest(latest(&self.core.world)))
+        {
+            return (token, Outset::Granted(harvest));
+        }
+        let token = match kept {
+            Some(token) if !self.pursuit.is_released() => token,
+            Some(_) | None => self.fresh_token(),
+        };
+        let number = self.pursuit.register(now);
+        let ask = |number| {
+            let queue = self.queue(wakes, number);
+            Packet::acquire_in_line(self.name, &token, self.asked(), self.label, queue)
+        };
+        let never = |node: &usize| wakes.is_granting(*node) == Some(false);
+        let nodes = self.core.quorum.all().iter().filter(never);
+        let plain = nodes.fold(NodeSet::EMPTY, |nodes, node| nodes.or(NodeSet::of(node)));
+        let packet = ask(Some(number));
+        let plain = (!plain.is_empty()).then(|| (plain, ask(None)));
+        (token, Outset::Ask(Asking { packet, plain }))
+    }
+
+    fn fresh_token(&mut self) -> [u8; TOKEN_LENGTH] {
+        self.pursuit.change_token();
+        self.core.token()
     }
 
     /// What the lock is asked for.
@@ -122,14 +165,37 @@ impl<'a> Waiter<'a> {
         self.seat.as_ref().map(|seat| &seat.bell)
     }
 
-    /// A node has answered the attempt. What is to be made of the answer.
-    pub(super) fn answered(&mut self, node: usize, vote: Vote) -> Vote {
-        let is_queued = self.seat.is_some() && matches!(vote, Vote::Held { .. });
-        self.waiting.answered(node, is_queued);
+    /// What to ask a node again that has refused the attempt, because it does not know of grants to
+    /// tickets.
+    pub(super) fn plainly(&self, arrival: &Arrival, token: &[u8]) -> Option<Packet> {
+        let (_, wakes) = self.seat.as_ref().zip(self.core.world.wakes())?;
+        let Ok(Reply::Error(text)) = &arrival.outcome else { return None };
+        if arrival.request != ACQUIRE || !is_grant_unknown(wakes, arrival.node, text) {
+            return None;
+        }
+        wakes.note_granting(arrival.node, false);
+        let queue = self.queue(wakes, None);
+        Some(Packet::acquire_in_line(self.name, token, self.asked(), self.label, queue))
+    }
+
+    /// A node has answered the attempt. What is to be made of the answer. `was_to_grant`: it was
+    /// asked for grants to the ticket, too.
+    pub(super) fn answered(&mut self, node: usize, vote: Vote, was_to_grant: bool) -> Vote {
+        let Some((_, wakes)) = self.seat.as_ref().zip(self.core.world.wakes()) else {
+            self.waiting.answered(node, false);
+            return vote;
+        };
+        self.waiting.answered(node, matches!(vote, Vote::Held { .. }));
         match vote {
-            Vote::Refused(text) if self.seat.is_some() && is_line_unknown(&text) => {
-                if let Some(wakes) = self.core.world.wakes() {
-                    wakes.lacks(node);
+            Vote::Held { .. } | Vote::Granted(_) if was_to_grant => {
+                wakes.note_granting(node, true);
+                vote
+            }
+            Vote::Refused(text) if is_line_unknown(&text) => {
+                // It may know of lines.
+                match was_to_grant && is_grant_unknown(wakes, node, &text) {
+                    true => wakes.note_granting(node, false),
+                    false => wakes.lacks(node),
                 }
                 Vote::NoPlace(text)
             }
@@ -138,8 +204,15 @@ impl<'a> Waiter<'a> {
     }
 
     /// An attempt is lost: its token is given back, and the ticket is put in line with it where
-    /// that can be done. False if the token is still to be given back.
-    pub(super) fn lost(&mut self, token: &[u8; TOKEN_LENGTH], silent: NodeSet) -> bool {
+    /// that can be done. False if the token is still to be given back. `has_more`: nodes may have
+    /// granted, or refused in an odd way; `late` is where answers come that are late.
+    pub(super) fn lost(
+        &mut self,
+        (token, silent): (&[u8; TOKEN_LENGTH], NodeSet),
+        has_more: bool,
+        late: &mut Option<Inbox>,
+    ) -> bool {
+        let was_in_line = self.seat.is_some();
         let world = &*self.core.world;
         let (now, random) = (latest(world), random(world));
         if !self.take_seat() {
@@ -149,11 +222,41 @@ impl<'a> Waiter<'a> {
         }
         let Some((seat, wakes)) = self.seat.as_mut().zip(world.wakes()) else { return false };
         seat.token = Some(*token);
-        let packet = self.putting_packet(wakes, token);
-        for node in self.waiting.lost(silent, now, random).iter() {
-            self.put_in_line(node, &packet, silent.has(node));
+        let _ = self.waiting.lost(silent, now, random);
+        if has_more || self.pursuit.has_part() {
+            self.give_back(wakes, token, silent);
+        } else if was_in_line {
+            // Whoever has not answered yet puts the ticket in line, or grants.
+            seat.late = late.take();
+        } else {
+            self.register(wakes, token, self.core.quorum.all());
         }
         true
+    }
+
+    /// Releases the token at all nodes, because others have a part of them, and stays in line.
+    fn give_back(&mut self, wakes: &Wakes, token: &[u8], silent: NodeSet) {
+        self.pursuit.release();
+        let packet = self.putting_packet(wakes, token);
+        for node in self.core.quorum.all().iter() {
+            self.put_in_line(node, &packet, silent.has(node));
+        }
+    }
+
+    /// Puts the ticket in line at these nodes, with a token that was released at none of them.
+    fn register(&mut self, wakes: &Wakes, token: &[u8], nodes: NodeSet) {
+        if nodes.is_empty() {
+            return;
+        }
+        let number = self.pursuit.register(earliest(&self.core.world));
+        for node in nodes.iter() {
+            let number = (wakes.is_granting(node) != Some(false)).then_some(number);
+            let request = if number.is_some() { REGISTER } else { REGISTER_PLAIN };
+            let queue = self.queue(wakes, number);
+            let packet = Packet::acquire_in_line(self.name, token, self.asked(), self.label, queue);
+            let Some(Seat { inbox, .. }) = &self.seat else { return };
+            self.core.world.send(node, &packet, Some(inbox.place_at(node, request)));
+        }
     }
 
     /// Waits until it is time for the next attempt.
@@ -162,6 +265,9 @@ impl<'a> Waiter<'a> {
             // Rounded down: an attempt must not come a fraction of a millisecond before the end of
             // the wait, and then another one, for as long as they take no time.
             let now = earliest(&self.core.world);
+            if self.pursuit.is_ripe(latest(&self.core.world)) {
+                return;
+            }
             let Next::WaitUntil(attempt_at) = self.waiting.next(now) else { return };
             let rests_until = attempt_at.min(self.ends_at);
             if rests_until <= now {
@@ -185,6 +291,17 @@ impl<'a> Waiter<'a> {
                 if let Poll::Ready(arrival) = seat.inbox.poll_next(ctx) {
                     return Poll::Ready(Event::Answer(arrival));
                 }
+                let late = seat.late.as_ref().map(|late| late.poll_next(ctx));
+                let request = |request| match request {
+                    ACQUIRE => Some(LATE),
+                    ACQUIRE_PLAIN => Some(LATE_PLAIN),
+                    _ => None,
+                };
+                if let Some(Poll::Ready(arrival)) = late
+                    && let Some(request) = request(arrival.request)
+                {
+                    return Poll::Ready(Event::Answer(Arrival { request, ..arrival }));
+                }
             }
             timer.as_mut().poll(ctx).map(|()| Event::Time)
         })
@@ -200,22 +317,37 @@ impl<'a> Waiter<'a> {
         for node in news.woken.iter() {
             self.waiting.woken(node, now);
         }
+        for told in news.granted {
+            if self.pursuit.granted(told) {
+                self.waiting.woken(told.node, now);
+            }
+        }
         let token = self.seat.as_ref().and_then(|seat| seat.token);
         if let Some((token, wakes)) = token.zip(world.wakes())
             && !news.returned.is_empty()
         {
-            let packet = self.putting_packet(wakes, &token);
-            for node in news.returned.iter() {
-                self.put_in_line(node, &packet, true);
-            }
+            self.put_back(wakes, &token, news.returned);
+        }
+    }
+
+    /// Puts the ticket in line again where the connection is back.
+    fn put_back(&mut self, wakes: &Wakes, token: &[u8], nodes: NodeSet) {
+        if !self.pursuit.is_released() {
+            // A release would give back what the node may have granted since.
+            return self.register(wakes, token, nodes);
+        }
+        let packet = self.putting_packet(wakes, token);
+        for node in nodes.iter() {
+            self.put_in_line(node, &packet, true);
         }
     }
 
     /// Takes an answer to what has put the ticket in line.
-    fn take(&mut self, Arrival { node, outcome, .. }: Arrival) {
+    fn take(&mut self, Arrival { node, outcome, request }: Arrival) {
         let world = &*self.core.world;
         let (now, random) = (latest(world), random(world));
         match outcome {
+            Ok(reply) if request != RELEASE => self.registered(node, &reply, request),
             Ok(Reply::Error(text)) if is_line_unknown(&text) => {
                 if let Some(wakes) = world.wakes() {
                     wakes.lacks(node);
@@ -229,23 +361,65 @@ impl<'a> Waiter<'a> {
         }
     }
 
+    /// Takes an answer to a registration. A grant is as good as a wake: the next attempt asks with
+    /// the same token. A late one, to an attempt that was lost to others, is given back.
+    fn registered(&mut self, node: usize, reply: &Reply, request: u8) {
+        let world = &*self.core.world;
+        let (now, random) = (latest(world), random(world));
+        let was_to_grant = request == REGISTER || request == LATE;
+        let is_late = request == LATE || request == LATE_PLAIN;
+        let is_open = was_to_grant && !self.pursuit.is_released();
+        let token = self.seat.as_ref().and_then(|seat| seat.token);
+        if let (Reply::Error(text), Some(wakes), Some(token)) = (reply, world.wakes(), token)
+            && is_open
+            && is_grant_unknown(wakes, node, text)
+        {
+            wakes.note_granting(node, false);
+            return self.register(wakes, &token, NodeSet::of(node));
+        }
+        match (self.answered(node, acquire_vote(reply), was_to_grant), world.wakes()) {
+            (Vote::Granted(_), Some(wakes)) if is_late && !self.pursuit.is_released() => {
+                self.waiting.joined(node, now, random);
+                if let Some(token) = token {
+                    self.give_back(wakes, &token, NodeSet::EMPTY);
+                }
+            }
+            (Vote::Granted(_), _) => {
+                self.waiting.joined(node, now, random);
+                self.waiting.woken(node, now);
+            }
+            (Vote::Held { .. }, _) => self.waiting.joined(node, now, random),
+            // It refuses to grant, and puts tickets in line that come with a release.
+            (Vote::Quarantined { .. }, Some(wakes)) if !self.pursuit.is_released() => {
+                self.waiting.out_of_line(node, now, random);
+                if let Some(token) = token {
+                    self.give_back(wakes, &token, NodeSet::of(node));
+                }
+            }
+            (_, _) => self.waiting.out_of_line(node, now, random),
+        }
+    }
+
     fn putting_packet(&self, wakes: &Wakes, token: &[u8]) -> Packet {
-        Packet::release_into_line(self.name, token, self.asked(), self.queue(wakes))
+        Packet::release_into_line(self.name, token, self.asked(), self.queue(wakes, None))
     }
 
     /// What puts the ticket in line, where it stays until an answer to the last attempt of this
     /// wait can have come, unless it is put there again.
-    fn queue<'q>(&self, wakes: &'q Wakes) -> Queue<'q> {
+    fn queue<'q>(&self, wakes: &'q Wakes, grant: Option<u64>) -> Queue<'q> {
         let left = latest(&self.core.world).until(self.ends_at);
         let answer = Millis::round_up(self.plan.timeout);
         let wait = Millis::new(left.get().saturating_add(answer.get())).min(self.waiting.stay());
-        Queue { wait, ticket: self.ticket.clone(), channel: wakes.channel() }
+        Queue { wait, ticket: self.ticket.clone(), channel: wakes.channel(), grant }
     }
 
     /// Sends what puts the ticket in line. `is_open`: only a good answer shows that it is there.
     fn put_in_line(&self, node: usize, packet: &Packet, is_open: bool) {
         let Some(Seat { inbox, .. }) = &self.seat else { return };
-        let reply_to = if is_open { inbox.reply_to(node, 0) } else { inbox.bad_news_to(node, 0) };
+        let reply_to = match is_open {
+            true => inbox.place_at(node, RELEASE),
+            false => inbox.bad_news_to(node, RELEASE),
+        };
         self.core.world.send(node, packet, Some(reply_to));
     }
 
@@ -277,6 +451,12 @@ fn ticket(start: u64, id: &TicketId) -> Ticket {
 /// user may not be called there.
 fn is_line_unknown(text: &str) -> bool {
     [code::BADARG, code::ERR, code::NOPERM].iter().any(|code| code.word == code::word_of(text))
+}
+
+/// Whether this is how a node answers that does not know of grants to tickets when it is asked for
+/// them. (It may also find one argument too many, and name any of them.)
+fn is_grant_unknown(wakes: &Wakes, node: usize, text: &str) -> bool {
+    wakes.is_granting(node) != Some(true) && code::word_of(text) == code::BADARG.word
 }
 
 fn random(world: &AnyWorld) -> u32 {

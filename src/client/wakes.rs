@@ -8,10 +8,13 @@
 //! ticket), and a connection that is back (it may be put in line again).
 
 use std::collections::BTreeMap;
+use std::num::NonZeroU64;
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::{Context, Poll, Waker};
 
-use crate::engine::{NodeSet, Quorum, Ticket};
+use crate::engine::{NODES_MAX, NodeSet, PublishedGrant, Quorum};
+use crate::wire::published::Published;
 
 /// The length of the random part of a ticket, in bytes.
 const ID_LENGTH: usize = 16;
@@ -38,6 +41,10 @@ enum Offer {
 pub struct Wakes {
     channel: Arc<[u8]>,
     state: Mutex<Listening>,
+    /// Nodes that are known to grant locks to tickets by themselves: bits.
+    granting: AtomicU32,
+    /// Nodes that are known not to.
+    never_granting: AtomicU32,
 }
 
 #[derive(Debug)]
@@ -58,12 +65,16 @@ struct Ringing {
     news: News,
     /// Who has woken the task since its last attempt, whether the task knows it already or not.
     woken: NodeSet,
+    /// Who has granted the lock to its ticket since then.
+    granted: NodeSet,
     waker: Option<Waker>,
 }
 
 /// What has happened since the task looked last.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct News {
+    /// Who has granted the lock to the ticket.
+    pub(super) granted: Vec<PublishedGrant>,
     /// Who has reserved the lock for the ticket.
     pub(super) woken: NodeSet,
     /// Whose connection has broken.
@@ -76,7 +87,8 @@ impl Wakes {
     /// For `nodes` nodes that publish on `channel`, which no other client may use.
     pub fn new(channel: &[u8], nodes: usize) -> Wakes {
         let state = Listening { offers: vec![Offer::default(); nodes], tasks: BTreeMap::new() };
-        Wakes { channel: Arc::from(channel), state: Mutex::new(state) }
+        let (granting, never_granting) = (AtomicU32::new(0), AtomicU32::new(0));
+        Wakes { channel: Arc::from(channel), state: Mutex::new(state), granting, never_granting }
     }
 
     /// Where nodes publish for this client.
@@ -86,6 +98,9 @@ impl Wakes {
 
     /// The connection to `node` is there. `hears`: what it publishes on the channel arrives.
     pub fn connected(&self, node: usize, hears: bool) {
+        // It may be another server now.
+        self.granting.fetch_and(!bit(node), Ordering::Relaxed);
+        self.never_granting.fetch_and(!bit(node), Ordering::Relaxed);
         let offer = if hears { Offer::Given } else { Offer::Lacking };
         self.change(node, offer, |news| news.returned.insert(node));
     }
@@ -100,13 +115,37 @@ impl Wakes {
         });
     }
 
-    /// `node` published `ticket`.
-    pub fn wake(&self, node: usize, ticket: &[u8]) {
-        let Some(id) = id_of(ticket) else { return };
+    /// `node` published this. `server` tells servers apart: two nodes that lead to the same one
+    /// have one vote.
+    pub fn hear(&self, node: usize, server: Option<NonZeroU64>, message: &[u8]) {
+        let Some(published) = Published::parse(message) else { return };
+        let (Published::Turn(ticket) | Published::Granted { ticket, .. }) = &published;
+        let Ok(id) = TicketId::try_from(ticket.id()) else { return };
         let bell = self.state().tasks.get(&id).map(Arc::clone);
-        if let Some(bell) = bell {
-            bell.wake(node);
+        match (bell, published) {
+            (None, _) => {}
+            (Some(bell), Published::Turn(_)) => bell.wake(node),
+            (Some(bell), Published::Granted { fence, number, .. }) => {
+                bell.grant(PublishedGrant { node, server, fence, number });
+            }
         }
+    }
+
+    /// Notes whether `node` grants locks to tickets by itself; that holds until it is connected
+    /// anew.
+    pub(super) fn note_granting(&self, node: usize, grants: bool) {
+        let notes = if grants { &self.granting } else { &self.never_granting };
+        if notes.load(Ordering::Relaxed) & bit(node) == 0 {
+            notes.fetch_or(bit(node), Ordering::Relaxed);
+        }
+    }
+
+    /// Whether `node` grants locks to tickets by itself; `None` if that is not known.
+    pub(super) fn is_granting(&self, node: usize) -> Option<bool> {
+        if self.never_granting.load(Ordering::Relaxed) & bit(node) != 0 {
+            return Some(false);
+        }
+        (self.granting.load(Ordering::Relaxed) & bit(node) != 0).then_some(true)
     }
 
     /// `node` does not know how to put a ticket in line; that holds until it is connected anew.
@@ -169,7 +208,7 @@ impl Bell {
         ringing.news.woken.insert(node);
         let is_first = ringing.woken.is_empty();
         ringing.woken.insert(node);
-        let is_news = is_first || self.quorum.is_reached(ringing.woken);
+        let is_news = is_first || self.quorum.is_reached(ringing.woken.or(ringing.granted));
         let waker = if is_news { ringing.waker.take() } else { None };
         drop(ringing);
         if let Some(waker) = waker {
@@ -177,7 +216,21 @@ impl Bell {
         }
     }
 
-    /// What `node` has said so far is out of date.
+    /// `node` has granted the lock. The first grant and the one that makes a quorum are news.
+    fn grant(&self, told: PublishedGrant) {
+        let mut ringing = self.lock();
+        ringing.news.granted.push(told);
+        let is_first = ringing.granted.or(ringing.woken).is_empty();
+        ringing.granted.insert(told.node);
+        let is_news = is_first || self.quorum.is_reached(ringing.granted.or(ringing.woken));
+        let waker = if is_news { ringing.waker.take() } else { None };
+        drop(ringing);
+        if let Some(waker) = waker {
+            waker.wake();
+        }
+    }
+
+    /// What `node` has said so far is out of date. (Not a grant: that says what it answers.)
     pub(super) fn silence(&self, node: usize) {
         let mut ringing = self.lock();
         let node = NodeSet::of(node);
@@ -201,7 +254,7 @@ impl Bell {
     /// What has happened so far; from here on wakes are counted anew.
     pub(super) fn take(&self) -> News {
         let mut ringing = self.lock();
-        ringing.woken = NodeSet::EMPTY;
+        (ringing.woken, ringing.granted) = (NodeSet::EMPTY, NodeSet::EMPTY);
         std::mem::take(&mut ringing.news)
     }
 
@@ -211,14 +264,14 @@ impl Bell {
     }
 }
 
-/// The random part of a ticket of ours; `None` if it is none.
-fn id_of(ticket: &[u8]) -> Option<TicketId> {
-    Ticket::parse(ticket)?.id().try_into().ok()
+fn bit(node: usize) -> u32 {
+    if node < NODES_MAX { 1 << node } else { 0 }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::engine::Ticket;
 
     const ID: TicketId = *b"-123456789abcde-";
 
@@ -230,11 +283,11 @@ mod tests {
     fn a_wake_finds_its_task_by_the_random_part_of_the_ticket() {
         let wakes = Wakes::new(b"c", 3);
         let bell = wakes.enter(ID, Quorum::of(3).unwrap());
-        wakes.wake(1, &ticket(1_763_700_000_000, &ID));
-        wakes.wake(2, &ticket(1_763_700_000_000, b"another-id-of-16"));
+        wakes.hear(1, None, &ticket(1_763_700_000_000, &ID));
+        wakes.hear(2, None, &ticket(1_763_700_000_000, b"another-id-of-16"));
         assert_eq!(bell.take(), News { woken: NodeSet::of(1), ..News::default() });
         wakes.leave(&ID);
-        wakes.wake(1, &ticket(1, &ID));
+        wakes.hear(1, None, &ticket(1, &ID));
         assert_eq!(bell.take(), News::default());
     }
 
@@ -244,7 +297,7 @@ mod tests {
         let bell = wakes.enter(ID, Quorum::of(3).unwrap());
         let hostile: [&[u8]; 6] = [b"", b"-", b"1-", &ID, &[b'9'; 64], &[b'-'; 15]];
         for bytes in hostile {
-            wakes.wake(0, bytes);
+            wakes.hear(0, None, bytes);
         }
         assert_eq!(bell.take(), News::default());
     }

@@ -34,6 +34,7 @@ mod fence;
 mod histogram;
 mod mode;
 mod node;
+mod pursuit;
 mod quorum;
 mod refusal;
 mod renewal;
@@ -50,14 +51,15 @@ pub use histogram::Histogram;
 pub use mode::Mode;
 pub use node::{
     Acquired, Attached, Authority, Availability, BEAT, Begun, Call, CallId, Came, Caution,
-    Ceilings, Census, Change, Claim, ConnectionId, Counts, Decided, Draft, Effect, Extended,
-    FENCE_BLOCK, Fencing, Footing, Found, Gate, Granted, HandOver, Heartbeat, HeldCount, Inventory,
-    LEASE_BLOCK, Lease, Left, Line, Loaded, Lock, LockAccount, LockName, LockState, Look, Mandate,
-    Node, NodeAccount, Notice, Parting, Pledge, Promises, Queued, ReadersAccount, Recovery,
-    Released, Replicas, Room, SLOTS, SUPPORT, Saved, Shares, SlotRuns, Slots, Stated, Statement,
-    Stop, Stopped, Tally, Tended, Tenure, Turn, Turning, Uncounted, Waiter, Warning, promote,
-    recover, start,
+    Ceilings, Census, Change, Claim, ConnectionId, Counts, Decided, Direct, Draft, Effect,
+    Extended, FENCE_BLOCK, Fencing, Footing, Found, Gate, Granted, Grantee, HandOver, Heartbeat,
+    HeldCount, Inventory, LEASE_BLOCK, Lease, Left, Line, Loaded, Lock, LockAccount, LockName,
+    LockState, Look, Mandate, Node, NodeAccount, Notice, Parting, Pledge, Promises, Queued,
+    ReadersAccount, Recovery, Released, Replicas, Room, SLOTS, SUPPORT, Saved, Shares, SlotRuns,
+    Slots, Stated, Statement, Stop, Stopped, Tally, Tended, Tenure, Turn, Turning, Uncounted,
+    Waiter, Warning, promote, recover, start,
 };
+pub use pursuit::{Harvest, PublishedGrant, Pursuit};
 pub use quorum::{NODES_MAX, NodeSet, Quorum};
 pub use refusal::{QuarantineReason, Refusal};
 pub use renewal::{Due, Ending, Extension, Renewal, RenewalStep, RoundNumber, Schedule};

@@ -177,6 +177,14 @@ impl Renewal {
         Renewal { mode, ..self }
     }
 
+    /// The same lease, held from this instant on: `max_hold` counts from there.
+    #[must_use]
+    pub fn held_from(self, began_at: Instant, ends_at: Instant) -> Renewal {
+        let latest = self.schedule.max_hold.map(|max_hold| began_at.after(max_hold));
+        let ends_at = latest.map_or(ends_at, |latest| latest.min(ends_at));
+        Renewal { latest, ends_at, ..self }
+    }
+
     /// How the lock is held. Extensions and repairs ask for the lease in this mode.
     pub const fn mode(&self) -> Mode {
         self.mode
@@ -426,6 +434,18 @@ mod tests {
 
     fn begin(renewal: &mut Renewal, now: u64) -> RoundNumber {
         renewal.begin(at(now), at(now)).unwrap()
+    }
+
+    /// A lock that was handed over was asked for before, perhaps long before.
+    #[test]
+    fn the_longest_hold_counts_from_the_win_and_the_validity_from_the_request() {
+        let ends_at = at(990);
+        let held = |max_hold| renewal(max_hold).held_from(at(400), ends_at);
+        assert_eq!(renewal(Some(500)).validity(at(450)).get(), 50, "from the request");
+        assert_eq!(held(Some(500)).validity(at(450)).get(), 450, "from the win");
+        for max_hold in [None, Some(5_000)] {
+            assert_eq!(held(max_hold).validity(at(450)).get(), 540, "no later than the validity");
+        }
     }
 
     /// A waiter's attempt holds the lock at a node that came back without the lease.

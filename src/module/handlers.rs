@@ -9,11 +9,11 @@ use super::ffi::{Answered, Args, AtKey, Context};
 use super::process::Process;
 use super::{clock, config, info, process, replication, slots, start, waiters};
 use crate::engine::{
-    Acquired, Availability, Extended, Fence, Instant, Lock, Millis, Mode, Queued, Refusal,
+    Acquired, Availability, Extended, Fence, Instant, Lock, Look, Millis, Mode, Queued, Refusal,
     Released, Tenure, Token,
 };
 use crate::wire::outcome::{AcquireReply, ExtendReply, RaiseReply, ReleaseReply, of_fence};
-use crate::wire::request::{self, Limits, WaitMode};
+use crate::wire::request::{self, Limits, Onward, WaitMode};
 use crate::wire::spec;
 
 /// A command of the table, and its implementation.
@@ -125,7 +125,9 @@ fn ask(context: &mut Context<'_>, args: &Args<'_>, now: Instant) -> Result<Asked
     let (claim, wait) = (request.claim, request.waiting.blocks_for());
     let queued = match &request.waiting {
         WaitMode::Not | WaitMode::Block(_) => None,
-        WaitMode::Queue(queue) => waiters::queued(context, (claim.mode, queue), now)?,
+        WaitMode::Queue(queue) => {
+            waiters::queued_to_ask(context, (claim, request.label), queue, now)?
+        }
     };
     let (ready, has_lines) = start::ready_with_lines(context);
     let has_line = queued.is_some() || has_lines;
@@ -182,7 +184,7 @@ fn wait_for(
     Ok(Answered::Later)
 }
 
-/// `LOCK.RELEASE key token [QUEUE ms TICKET ticket NOTIFY channel]`
+/// `LOCK.RELEASE key token [HANDOVER | [SHARED] QUEUE ms TICKET ticket NOTIFY channel]`
 pub(super) struct Release;
 
 impl Handler for Release {
@@ -191,14 +193,16 @@ impl Handler for Release {
     #[inline]
     fn run(context: &mut Context<'_>, args: &mut Args<'_>) -> Result<Answered, Refusal> {
         let now = clock::now();
-        let GivenBack { outcome, has_line, availability, is_out_of_line } =
+        let GivenBack { outcome, has_line, availability, is_out_of_line, is_handed_over } =
             give_back(context, args, now)?;
         if let Released::Released { .. } = outcome {
             replication::state_verbatim(context, args);
             context.notify(c"lock.release", args, KEY);
         }
         if has_line {
-            waiters::serve(context, args.get(KEY), availability);
+            let hands_over = is_handed_over && matches!(outcome, Released::Released { .. });
+            let look = Look::after(availability).handing_over(hands_over);
+            waiters::look_at(context, args.get(KEY), look);
         }
         let reply = if is_out_of_line { ReleaseReply::NotInLine } else { outcome.into() };
         Ok(reply.into())
@@ -214,6 +218,8 @@ struct GivenBack {
     availability: Option<Availability>,
     /// Whether the ticket that came with it is not in line.
     is_out_of_line: bool,
+    /// Whether it says that the lock was won.
+    is_handed_over: bool,
 }
 
 /// Reads a release, and has the node decide it.
@@ -229,7 +235,8 @@ fn give_back(
     let states_facts = || flags().states_facts();
     let token = token_of(args, states_facts)?;
     let has_options = args.len() > TTL && !states_facts();
-    let queued = if has_options { queued(context, args, now)? } else { None };
+    let mut is_handed_over = false;
+    let queued = if has_options { queued(context, args, now, &mut is_handed_over)? } else { None };
     let (ready, has_lines) = start::ready_with_lines(context);
     let has_line = queued.is_some() || has_lines;
     let database = if has_line { context.database() } else { 0 };
@@ -258,7 +265,7 @@ fn give_back(
         AtKey::Nothing => (Released::NotHeld, None, false),
         AtKey::Other => return Err(Refusal::WrongType),
     };
-    Ok(GivenBack { outcome, has_line, availability, is_out_of_line })
+    Ok(GivenBack { outcome, has_line, availability, is_out_of_line, is_handed_over })
 }
 
 /// The token of a release. One that is stated as a fact kept the limits of the node that decided.
@@ -272,17 +279,22 @@ fn token_of<'a>(
     }
 }
 
-/// The ticket that a release brings, if any.
+/// The ticket that a release brings, if any. Also notes whether it hands the lock over.
 fn queued<'a>(
     context: &mut Context<'_>,
     args: &'a Args<'_>,
     now: Instant,
+    is_handed_over: &mut bool,
 ) -> Result<Option<Queued<'a>>, Refusal> {
     let mut slots = [&[][..]; ARGS_MAX];
     let options = slices(args, &mut slots)?.get(1..).unwrap_or_default();
     match request::release_options(options)? {
-        Some((mode, queue)) => waiters::queued(context, (mode, &queue), now),
-        None => Ok(None),
+        Onward::Unsaid => Ok(None),
+        Onward::HandedOver => {
+            *is_handed_over = true;
+            Ok(None)
+        }
+        Onward::Queue(mode, queue) => waiters::queued(context, (mode, &queue), now),
     }
 }
 

@@ -16,9 +16,11 @@ use super::ffi::waiting::{KeyName, Task, Told, Writes, do_after};
 use super::ffi::{AtKey, Context, InServer};
 use super::{clock, config, process, replication, start};
 use crate::engine::{
-    Acquired, Availability, Call, CallId, Claim, ConnectionId, Effect, Gate, Granted, HandOver,
-    Instant, Lock, Look, Millis, Mode, Queued, Refusal, Released, Tenure, Turning,
+    Acquired, Availability, Call, CallId, Claim, ConnectionId, Direct, Effect, Gate, Granted,
+    Grantee, HandOver, Instant, Lock, Look, Millis, Mode, Queued, Refusal, Released, TOKEN_MAX,
+    Tenure, Token, Turning,
 };
+use crate::wire::published::Published;
 use crate::wire::request::Queue;
 use crate::wire::resp::Reply;
 
@@ -33,6 +35,21 @@ pub(super) fn any(server: InServer<'_>) -> bool {
 
 // ------------------------------------------------------------------------- what a request does
 
+/// The ticket of an acquire with what the line needs, and what it asks for.
+///
+/// # Errors
+/// As [`queued`].
+pub(super) fn queued_to_ask<'a>(
+    context: &mut Context<'_>,
+    (claim, label): (Claim<'_>, &'a [u8]),
+    queue: &Queue<'a>,
+    now: Instant,
+) -> Result<Option<Queued<'a>>, Refusal> {
+    let direct = queue.grant.map(|number| Direct { ttl: claim.ttl, label, number });
+    let queued = queued(context, (claim.mode, queue), now)?;
+    Ok(queued.map(|queued| Queued { direct, ..queued }))
+}
+
 /// The ticket with what the line needs; `None` if it cannot wait in line, because the request came
 /// on no connection.
 ///
@@ -44,7 +61,7 @@ pub(super) fn queued<'a>(
     now: Instant,
 ) -> Result<Option<Queued<'a>>, Refusal> {
     let server = context.in_server();
-    let Queue { wait, ticket, channel } = queue.clone();
+    let Queue { wait, ticket, channel, .. } = queue.clone();
     let Some((connection, may_publish)) = context.sender(channel) else { return Ok(None) };
     if !may_publish {
         return Err(Refusal::NoPermission { channel: channel.to_vec() });
@@ -52,7 +69,7 @@ pub(super) fn queued<'a>(
     let (deadline, connection) = (now.after(wait), ConnectionId(connection));
     let max = if context.flags().is_out_of_memory() { 0 } else { config::max_waiters() };
     let room = process::with(server, |process| process.node.room(max));
-    Ok(Some(Queued { ticket, channel, deadline, connection, mode, room }))
+    Ok(Some(Queued { ticket, channel, deadline, connection, mode, room, direct: None }))
 }
 
 /// Blocks the sender of a request until it is granted the lock.
@@ -83,9 +100,13 @@ pub(super) fn block(
 /// `availability` is the state of the lock, if the caller knows it. The context's database must be
 /// the lock's.
 pub(super) fn serve(context: &mut Context<'_>, name: &[u8], availability: Option<Availability>) {
+    look_at(context, name, Look::after(availability));
+}
+
+/// The same, with more of what is known.
+pub(super) fn look_at(context: &mut Context<'_>, name: &[u8], mut look: Look) {
     let server = context.in_server();
     let place = (context.database(), name);
-    let mut look = Look::after(availability);
     let mut text = None;
     loop {
         let (now, reserve) = (clock::now(), config::reserve());
@@ -101,7 +122,10 @@ pub(super) fn serve(context: &mut Context<'_>, name: &[u8], availability: Option
             Turning::Availability => look.availability = Some(availability_of(context, text, now)),
             Turning::Gate => look.gate = Some(gate(context, text)),
             Turning::Wake(ticket, channel) => {
-                context.publish(&channel, &ticket.to_bytes());
+                context.publish(&channel, &Published::Turn(ticket).to_bytes());
+            }
+            Turning::GrantTo(grantee) => {
+                look.availability = grant_to(context, (place.1, text), &grantee, now);
             }
             Turning::HandOver(hand_over) => {
                 look.availability = grant(context, text, hand_over, now);
@@ -168,6 +192,64 @@ fn grant(
         }
     }
     availability
+}
+
+/// Grants the lock that its holder has handed over to the first ticket in line, and tells it.
+/// Returns the state of the lock, if that is known.
+fn grant_to(
+    context: &mut Context<'_>,
+    (bytes, name): (&[u8], &KeyName),
+    grantee: &Grantee,
+    now: Instant,
+) -> Option<Availability> {
+    let server = context.in_server();
+    let place = (context.database(), bytes);
+    // Its connection may be closed, and the rules for its user may have changed.
+    let user = context.user_of(grantee.connection.0)?;
+    if !name.may_be_acquired(context, &user) {
+        return None;
+    }
+    let ready = start::ready(context);
+    let decide = |lock: &mut _| {
+        process::decide(ready, |node| node.grant_to(lock, grantee, config::max_ttl(), now))
+    };
+    let keeps = |(outcome, _): &(Acquired, _)| matches!(outcome, Acquired::Granted { .. });
+    let ((outcome, availability), _) = name.open(context).with_lock(decide, keeps).ok()?;
+    let Acquired::Granted { fence, ends_at, lapsed } = outcome else { return Some(availability) };
+    let (ttl, token) = (grantee.ttl, &grantee.token);
+    let lease = Tenure { ends_at, fence, mode: Mode::Exclusive, is_provisional: false };
+    let fact = replication::fact(context, ttl, now, lease);
+    name.replicate_acquire(context, token, &fact, &grantee.label);
+    if lapsed > 0 {
+        name.notify(context, c"lock.expire");
+    }
+    name.changed(context, c"lock.acquire");
+    let message =
+        Published::Granted { ticket: grantee.ticket.clone(), fence, number: grantee.number };
+    let is_told = context.publish(&grantee.channel, &message.to_bytes()) > 0;
+    process::with(server, |process| process.node.granted_to(place, grantee, is_told, now));
+    if is_told {
+        return Some(availability);
+    }
+    give_up(context, name, token, now);
+    None
+}
+
+/// Takes back a grant that was published to nobody.
+fn give_up(context: &mut Context<'_>, name: &KeyName, token: &[u8], now: Instant) {
+    let (ready, mut nothing) = (start::ready(context), Lock::default());
+    let mut key = name.open(context);
+    let lock = match key.find() {
+        AtKey::Lock(lock) => lock,
+        AtKey::Nothing | AtKey::Other => &mut nothing,
+    };
+    let released =
+        process::decide(ready, |node| Ok(node.release(lock, Token::new(token, TOKEN_MAX)?, now)));
+    drop(key);
+    if let Ok(Released::Released { .. }) = released {
+        name.replicate_release(context, token);
+        name.changed(context, c"lock.release");
+    }
 }
 
 fn try_grant(

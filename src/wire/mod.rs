@@ -13,6 +13,8 @@ pub mod fact;
 pub mod lock_info;
 pub mod node_info;
 pub mod outcome;
+mod packer;
+pub mod published;
 pub mod refusal;
 pub mod request;
 pub mod resp;

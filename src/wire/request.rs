@@ -4,7 +4,8 @@
 //! with the function of its name, and a client packs a [`Request`]. [`super::fact`] reads what a
 //! master or an append-only file states instead of a ttl.
 
-use super::resp;
+pub use super::packer::ARGS_MAX;
+use super::packer::Packer;
 use super::spec::{self, keyword};
 use crate::engine::{
     Claim, Fence, Fencing, LABEL_MAX, Millis, Mode, Refusal, TOKEN_MAX, Ticket, Token,
@@ -26,6 +27,8 @@ impl Limits {
 
 /// The longest wait of a request: one day. A client that waits longer asks again.
 pub const WAIT_MAX: Millis = Millis::new(86_400_000);
+/// The largest number of a registration: 2^53 - 1, exact in every language.
+pub const REGISTRATION_MAX: u64 = (1 << 53) - 1;
 /// The longest name of a channel, in bytes.
 pub const CHANNEL_MAX: usize = 256;
 
@@ -71,6 +74,19 @@ pub struct Queue<'a> {
     pub ticket: Ticket,
     /// The channel on which it is woken.
     pub channel: &'a [u8],
+    /// The number of the registration, if the node may grant the lock to the ticket by itself.
+    pub grant: Option<u64>,
+}
+
+/// What becomes of the lock, or of the waiter, after a release.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Onward<'a> {
+    /// Nothing is said of it.
+    Unsaid,
+    /// The one who releases it had won it, so it may be granted to the first in line.
+    HandedOver,
+    /// The one who releases it puts a ticket in line, which waits for it in this mode.
+    Queue(Mode, Queue<'a>),
 }
 
 /// `LOCK.EXTEND key token ttl [SHARED] [FENCE f [REPAIR [LABEL label]]]`, after the key.
@@ -102,8 +118,8 @@ pub enum Request<'a> {
     Release {
         /// Proves the claim.
         token: &'a [u8],
-        /// Puts a ticket in line, which waits for the lock in this mode.
-        queue: Option<(Mode, Queue<'a>)>,
+        /// What follows.
+        onward: Onward<'a>,
     },
     /// `LOCK.EXTEND key token ttl [SHARED] [FENCE fence [REPAIR [LABEL label]]]`
     Extend {
@@ -132,8 +148,9 @@ pub enum Request<'a> {
 impl<'a> Request<'a> {
     /// The bytes of the command, for the lock `key`.
     pub fn pack(&self, key: &[u8]) -> Vec<u8> {
-        let (mut first, mut second) = (itoa::Buffer::new(), itoa::Buffer::new());
-        let mut args = Packer { args: [b""; ARGS_MAX], count: 0 };
+        let (mut first, mut second, mut third) =
+            (itoa::Buffer::new(), itoa::Buffer::new(), itoa::Buffer::new());
+        let mut args = Packer::new();
         args.push(self.command().as_bytes());
         args.push(key);
         let ticket = self.queue().map(|queue| queue.ticket.to_bytes()).unwrap_or_default();
@@ -142,21 +159,11 @@ impl<'a> Request<'a> {
                 args.extend([token, first.format(ttl.get()).as_bytes()]);
                 args.mode(*mode);
                 args.label(label);
-                match waiting {
-                    WaitMode::Not => {}
-                    WaitMode::Block(wait) => {
-                        let wait = second.format(wait.get()).as_bytes();
-                        args.extend([keyword::WAIT.as_bytes(), wait]);
-                    }
-                    WaitMode::Queue(queue) => args.queue(queue, &ticket, &mut second),
-                }
+                args.waiting(waiting, &ticket, (&mut second, &mut third));
             }
-            Request::Release { token, queue } => {
+            Request::Release { token, onward } => {
                 args.push(token);
-                if let Some((mode, queue)) = queue {
-                    args.mode(*mode);
-                    args.queue(queue, &ticket, &mut second);
-                }
+                args.onward(onward, &ticket, (&mut second, &mut third));
             }
             Request::Extend { token, ttl, mode, fencing } => {
                 args.extend([token, first.format(ttl.get()).as_bytes()]);
@@ -168,7 +175,7 @@ impl<'a> Request<'a> {
             }
             Request::Fence | Request::Info => {}
         }
-        resp::pack(&args.args[..args.count])
+        args.bytes()
     }
 
     /// Reads a command, its name first. Returns the lock and the request; `None` if the command is
@@ -191,7 +198,7 @@ impl<'a> Request<'a> {
                 waiting: asked.waiting,
             }),
             (spec::RELEASE, [bytes, options @ ..]) => token(bytes, limits).and_then(|_| {
-                Ok(Request::Release { token: bytes, queue: release_options(options)? })
+                Ok(Request::Release { token: bytes, onward: release_options(options)? })
             }),
             (spec::EXTEND, _) => extend(rest, limits).map(|asked| Request::Extend {
                 token: asked.claim.token.as_bytes(),
@@ -223,7 +230,7 @@ impl<'a> Request<'a> {
     const fn queue(&self) -> Option<&Queue<'a>> {
         match self {
             Request::Acquire { waiting: WaitMode::Queue(queue), .. }
-            | Request::Release { queue: Some((_, queue)), .. } => Some(queue),
+            | Request::Release { onward: Onward::Queue(_, queue), .. } => Some(queue),
             Request::Acquire { .. }
             | Request::Release { .. }
             | Request::Extend { .. }
@@ -231,58 +238,6 @@ impl<'a> Request<'a> {
             | Request::Fence
             | Request::Info => None,
         }
-    }
-}
-
-/// No command has more arguments than this, its name and its key included.
-pub const ARGS_MAX: usize = 13;
-
-/// The arguments of a command that is being built.
-struct Packer<'b> {
-    args: [&'b [u8]; ARGS_MAX],
-    count: usize,
-}
-
-impl<'b> Packer<'b> {
-    fn push(&mut self, arg: &'b [u8]) {
-        self.args[self.count] = arg;
-        self.count += 1;
-    }
-
-    fn extend<const N: usize>(&mut self, args: [&'b [u8]; N]) {
-        args.into_iter().for_each(|arg| self.push(arg));
-    }
-
-    fn mode(&mut self, mode: Mode) {
-        if mode.is_shared() {
-            self.push(keyword::SHARED.as_bytes());
-        }
-    }
-
-    /// An empty label is none.
-    fn label(&mut self, label: &'b [u8]) {
-        if !label.is_empty() {
-            self.extend([keyword::LABEL.as_bytes(), label]);
-        }
-    }
-
-    fn fencing(&mut self, fencing: &Fencing<'b>, room: &'b mut itoa::Buffer) {
-        let (fence, repair) = match fencing {
-            Fencing::Keep => return,
-            Fencing::Raise(fence) => (fence, None),
-            Fencing::Repair { fence, label } => (fence, Some(label)),
-        };
-        self.extend([keyword::FENCE.as_bytes(), room.format(fence.get()).as_bytes()]);
-        if let Some(label) = repair {
-            self.push(keyword::REPAIR.as_bytes());
-            self.label(label);
-        }
-    }
-
-    fn queue(&mut self, queue: &Queue<'b>, ticket: &'b [u8], room: &'b mut itoa::Buffer) {
-        let wait = room.format(queue.wait.get()).as_bytes();
-        self.extend([keyword::QUEUE.as_bytes(), wait, keyword::TICKET.as_bytes(), ticket]);
-        self.extend([keyword::NOTIFY.as_bytes(), queue.channel]);
     }
 }
 
@@ -413,20 +368,28 @@ fn fault(name: &[u8], read: &AcquireOptions<'_>) -> &'static str {
 ///
 /// # Errors
 /// `BADARG`.
-pub fn release_options<'a>(options: &[&'a [u8]]) -> Result<Option<(Mode, Queue<'a>)>, Refusal> {
+pub fn release_options<'a>(options: &[&'a [u8]]) -> Result<Onward<'a>, Refusal> {
     let bad = |given: &[u8], what| Refusal::BadArg {
         given: given.to_vec(),
         what,
-        allowed: "nothing, or [SHARED] QUEUE ms TICKET ticket NOTIFY channel",
+        allowed: "nothing, HANDOVER, or [SHARED] QUEUE ms TICKET ticket NOTIFY channel",
     };
+    if let [name] = options
+        && is(name, keyword::HANDOVER)
+    {
+        return Ok(Onward::HandedOver);
+    }
     let (mode, rest) = mode(options);
     match (options, rest) {
-        ([], _) => Ok(None),
+        ([], _) => Ok(Onward::Unsaid),
         ([name], []) => Err(bad(name, "lone option")),
         (_, [name, ..]) if is_repeated(mode, name) => Err(bad(name, "repeated option")),
         (_, [name, ..]) if !is(name, keyword::QUEUE) => Err(bad(name, "option")),
         (..) => match queue(rest)? {
-            (queue, []) => Ok(Some((mode, queue))),
+            (Queue { grant: Some(_), .. }, _) => {
+                Err(bad(keyword::GRANT.as_bytes(), "option of LOCK.ACQUIRE only"))
+            }
+            (queue, []) => Ok(Onward::Queue(mode, queue)),
             (_, [extra, ..]) => Err(bad(extra, "argument at the end")),
         },
     }
@@ -457,7 +420,13 @@ fn queue<'s, 'a>(options: &'s [&'a [u8]]) -> Result<(Queue<'a>, &'s [&'a [u8]]),
             if !(1..=CHANNEL_MAX).contains(&channel.len()) {
                 return bad(channel, "channel", "1 to 256 bytes");
             }
-            Ok((Queue { wait, ticket, channel }, after))
+            let (grant, after) = match after {
+                [word, number, after @ ..] if is(word, keyword::GRANT) => {
+                    (Some(registration(number)?), after)
+                }
+                _ => (None, after),
+            };
+            Ok((Queue { wait, ticket, channel, grant }, after))
         }
         _ => {
             let words = [(2, keyword::TICKET), (4, keyword::NOTIFY)];
@@ -470,6 +439,18 @@ fn queue<'s, 'a>(options: &'s [&'a [u8]]) -> Result<(Queue<'a>, &'s [&'a [u8]]),
             };
             bad(given, what, "QUEUE ms TICKET ticket NOTIFY channel, in this order")
         }
+    }
+}
+
+/// The number of a registration.
+fn registration(bytes: &[u8]) -> Result<u64, Refusal> {
+    match number(bytes) {
+        Some(number) if (1..=REGISTRATION_MAX).contains(&number) => Ok(number),
+        Some(_) | None => Err(Refusal::BadArg {
+            given: bytes.to_vec(),
+            what: "number",
+            allowed: "a whole number from 1 to 9007199254740991",
+        }),
     }
 }
 
@@ -616,8 +597,9 @@ mod tests {
                 match options.waiting {
                     WaitMode::Not => format!("{label} not"),
                     WaitMode::Block(wait) => format!("{label} {wait}"),
-                    WaitMode::Queue(Queue { wait, ticket, channel }) => {
-                        format!("{label} {wait} {ticket} {}", channel.escape_ascii())
+                    WaitMode::Queue(Queue { wait, ticket, channel, grant }) => {
+                        let grant = grant.map(|number| format!(" {number}")).unwrap_or_default();
+                        format!("{label} {wait} {ticket} {}{grant}", channel.escape_ascii())
                     }
                 }
             })
@@ -632,6 +614,7 @@ mod tests {
         let queued = "QUEUE 5 TICKET 7-x NOTIFY here";
         assert_eq!(parse(queued).unwrap(), " 5 ms 7-x here");
         assert_eq!(parse(&format!("{queued} LABEL me")).unwrap(), "me 5 ms 7-x here");
+        assert_eq!(parse(&format!("{queued} GRANT 3 LABEL me")).unwrap(), "me 5 ms 7-x here 3");
         assert_eq!(parse(&format!("LABEL me {queued}")).unwrap(), "me 5 ms 7-x here");
         for (bad, what) in [
             ("WAIT", "BADARG option without a value 'WAIT'; "),
@@ -646,17 +629,22 @@ mod tests {
             ("QUEUE 5 NOTIFY here TICKET 7-x", "BADARG option 'NOTIFY'; "),
             ("QUEUE 5 TICKET 7 NOTIFY here", "BADARG ticket '7'; allowed: start-id, with "),
             ("QUEUE 5 TICKET 7-x NOTIFY ", "BADARG channel ''; allowed: 1 to 256 bytes"),
+            ("QUEUE 5 TICKET 7-x NOTIFY here GRANT 0", "BADARG number '0'; "),
+            ("QUEUE 5 TICKET 7-x NOTIFY here LABEL me GRANT 1", "BADARG option 'GRANT'; "),
             ("QUEUE x TICKET 7-x NOTIFY here", "BADARG wait 'x'; "),
         ] {
             let refusal = parse(bad).unwrap_err();
             assert!(refusal.starts_with(what), "{bad}: {refusal}");
         }
         let words: Vec<&[u8]> = queued.split(' ').map(str::as_bytes).collect();
-        assert_eq!(release_options(&[]), Ok(None));
-        let (mode, queue) = release_options(&words).unwrap().unwrap();
+        assert_eq!(release_options(&[]), Ok(Onward::Unsaid));
+        assert_eq!(release_options(&[b"handover"]), Ok(Onward::HandedOver));
+        let Ok(Onward::Queue(mode, queue)) = release_options(&words) else { panic!("a ticket") };
         assert_eq!((mode, queue.channel), (Mode::Exclusive, &b"here"[..]));
         let reads = [&[&b"shared"[..]], &words[..]].concat();
-        assert_eq!(release_options(&reads).unwrap(), Some((Mode::Shared, queue)));
+        assert_eq!(release_options(&reads), Ok(Onward::Queue(Mode::Shared, queue)));
+        let granted = [&words[..], &[b"GRANT", b"1"]].concat();
+        assert!(refusal(release_options(&granted)).starts_with("BADARG option of LOCK.ACQUIRE"));
         let alone = refusal(release_options(&[b"SHARED"]));
         assert!(alone.starts_with("BADARG lone option 'SHARED'"), "{alone}");
         let twice = refusal(release_options(&[b"SHARED", b"SHARED"]));
@@ -734,13 +722,15 @@ mod tests {
     fn requests(brought: &Brought) -> Vec<Request<'_>> {
         let Brought { ttl, wait, fence, .. } = *brought;
         let (token, channel) = (&brought.token[..], &brought.channel[..]);
-        let queue = Queue { wait, ticket: brought.ticket.clone(), channel };
-        let waits = [WaitMode::Not, WaitMode::Block(wait), WaitMode::Queue(queue.clone())];
+        let queue = Queue { wait, ticket: brought.ticket.clone(), channel, grant: None };
+        let granted = Queue { grant: Some(fence.get()), ..queue.clone() };
+        let queues = [queue.clone(), granted].map(WaitMode::Queue);
+        let waits = [WaitMode::Not, WaitMode::Block(wait)].into_iter().chain(queues);
         let label = &brought.label[..];
         let repairs = [label, b""].map(|label| Fencing::Repair { fence, label });
         let fences = [Fencing::Keep, Fencing::Raise(fence), repairs[0], repairs[1]];
         let kinds = [(Mode::Exclusive, label), (Mode::Shared, label), (Mode::Shared, b"")];
-        let acquires = waits.into_iter().flat_map(|waiting| {
+        let acquires = waits.flat_map(|waiting| {
             kinds.map(|(mode, label)| Request::Acquire {
                 token,
                 ttl,
@@ -753,9 +743,9 @@ mod tests {
         let extends = fences
             .into_iter()
             .flat_map(|fencing| modes.map(|mode| Request::Extend { token, ttl, mode, fencing }));
-        let queues = modes.map(|mode| Some((mode, queue.clone())));
-        let releases =
-            [None].into_iter().chain(queues).map(|queue| Request::Release { token, queue });
+        let queues = modes.map(|mode| Onward::Queue(mode, queue.clone()));
+        let onwards = [Onward::Unsaid, Onward::HandedOver].into_iter().chain(queues);
+        let releases = onwards.map(|onward| Request::Release { token, onward });
         let rest = [Request::Raise { token, fence }, Request::Fence, Request::Info];
         acquires.chain(extends).chain(releases).chain(rest).collect()
     }
@@ -765,7 +755,7 @@ mod tests {
         fn what_is_packed_is_parsed(brought in brought()) {
             for request in requests(&brought) {
                 let packed = request.pack(&brought.key);
-                let (args, length) = resp::unpack(&packed).unwrap().unwrap();
+                let (args, length) = crate::wire::resp::unpack(&packed).unwrap().unwrap();
                 prop_assert_eq!(length, packed.len());
                 let args: Vec<&[u8]> = args.iter().map(Vec::as_slice).collect();
                 let parsed = Request::parse(&args, LIMITS).unwrap().unwrap();

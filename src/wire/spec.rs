@@ -66,6 +66,10 @@ pub mod keyword {
     pub const TICKET: &str = "TICKET";
     /// The channel on which it is woken.
     pub const NOTIFY: &str = "NOTIFY";
+    /// Lets the node grant the lock to a ticket by itself.
+    pub const GRANT: &str = "GRANT";
+    /// Says that a holder hands the lock over.
+    pub const HANDOVER: &str = "HANDOVER";
     /// Raises the counter and the lease to a fence.
     pub const FENCE: &str = "FENCE";
     /// Gives a forgotten lease back.
@@ -194,31 +198,48 @@ const FENCE_ARG: Arg = arg(
 const fn shared(meaning: &'static str) -> Arg {
     option(keyword::SHARED, arg("shared", ArgKind::Keyword, "", meaning))
 }
-const QUEUE_ARGS: &[Arg] = &[
-    word(
-        keyword::QUEUE,
-        arg("ms", ArgKind::Integer, "0 .. 86400000", "How long the ticket stays in line."),
+const QUEUE: Arg = word(
+    keyword::QUEUE,
+    arg("ms", ArgKind::Integer, "0 .. 86400000", "How long the ticket stays in line."),
+);
+const TICKET: Arg = word(
+    keyword::TICKET,
+    arg(
+        "ticket",
+        ArgKind::Bytes,
+        "start-id",
+        "The place in line: when the wait began, in milliseconds since 1970 on the waiter's \
+         clock, and 1 to 64 random bytes.",
     ),
-    word(
-        keyword::TICKET,
-        arg(
-            "ticket",
-            ArgKind::Bytes,
-            "start-id",
-            "The place in line: when the wait began, in milliseconds since 1970 on the waiter's \
-             clock, and 1 to 64 random bytes.",
-        ),
+);
+const NOTIFY: Arg = word(
+    keyword::NOTIFY,
+    arg(
+        "channel",
+        ArgKind::Bytes,
+        "1 .. 256 bytes",
+        "Where the ticket is published when the lock is reserved for it.",
     ),
-    word(
-        keyword::NOTIFY,
-        arg(
-            "channel",
-            ArgKind::Bytes,
-            "1 .. 256 bytes",
-            "Where the ticket is published when the lock is reserved for it.",
-        ),
+);
+const GRANT: Arg = option(
+    keyword::GRANT,
+    arg(
+        "number",
+        ArgKind::Integer,
+        "1 .. 9007199254740991",
+        "The node may grant the lock to the ticket by itself, and publishes this number with it.",
     ),
-];
+);
+const HANDOVER: Arg = word(
+    keyword::HANDOVER,
+    arg(
+        "handover",
+        ArgKind::Keyword,
+        "",
+        "The token had won the lock, so the node may grant it to the first in line.",
+    ),
+);
+const RELEASE_QUEUE: &[Arg] = &[shared("The ticket waits as a reader."), QUEUE, TICKET, NOTIFY];
 const REPAIR_ARGS: &[Arg] = &[
     word(
         keyword::REPAIR,
@@ -272,7 +293,7 @@ pub const COMMANDS: &[Command] = &[
                                  at most.",
                             ),
                         ),
-                        block("queue", QUEUE_ARGS),
+                        block("queue", &[QUEUE, TICKET, NOTIFY, GRANT]),
                     ]),
                     "",
                     "",
@@ -320,10 +341,7 @@ pub const COMMANDS: &[Command] = &[
             TOKEN,
             Arg {
                 optional: true,
-                ..block(
-                    "wait",
-                    &[shared("The ticket waits as a reader."), block("queue", QUEUE_ARGS)],
-                )
+                ..arg("onward", ArgKind::OneOf(&[HANDOVER, block("queue", RELEASE_QUEUE)]), "", "")
             },
         ],
         replies: &[
@@ -548,7 +566,11 @@ mod tests {
         assert_eq!(
             syntax("LOCK.ACQUIRE"),
             "LOCK.ACQUIRE key token ttl [SHARED] [LABEL label] \
-             [WAIT ms | QUEUE ms TICKET ticket NOTIFY channel]"
+             [WAIT ms | QUEUE ms TICKET ticket NOTIFY channel [GRANT number]]"
+        );
+        assert_eq!(
+            syntax("LOCK.RELEASE"),
+            "LOCK.RELEASE key token [HANDOVER | [SHARED] QUEUE ms TICKET ticket NOTIFY channel]"
         );
         assert_eq!(
             syntax("LOCK.EXTEND"),

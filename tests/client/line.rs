@@ -30,7 +30,7 @@ fn are_reserved(nodes: &[Server], name: &str) -> bool {
 }
 
 /// Waits until the wall clock shows another millisecond: tickets of the same one are in no order.
-async fn another_millisecond() {
+pub(crate) async fn another_millisecond() {
     let now = || SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap().as_millis();
     let start = now();
     until("the clock goes on", || now() > start).await;

@@ -9,6 +9,7 @@ mod cli;
 mod cluster;
 mod faults;
 mod fences;
+mod handover;
 mod hostile;
 mod job;
 mod line;

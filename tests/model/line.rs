@@ -321,6 +321,7 @@ impl Node {
             connection: ConnectionId(client as u64),
             mode,
             room: Room { waiters: 0, max: 1 },
+            direct: None,
         };
         let Node { lock, promises, line, .. } = self;
         match request {

@@ -13,6 +13,7 @@
 
 mod authority;
 mod client;
+mod handover;
 mod line;
 mod node;
 #[path = "../proof/mod.rs"]
@@ -673,6 +674,113 @@ fn the_oldest_in_line_gets_the_lock_whatever_went_wrong() {
     sound_line("a connection breaks", line::Bounds { breaks: 1, ..bounds }, 827_236, &[]);
     sound_line("a client dies", line::Bounds { deaths: 1, ..bounds }, 138_389, &[]);
     sound_line("answers are given up", line::Bounds { gives_up: true, ..bounds }, 628_333, &[]);
+}
+
+// ------------------------------------------------------------------- handed over in one round trip
+
+/// One client has the lock, two come after it.
+const HANDOVER: handover::Bounds = handover::Bounds::of(3, 2);
+
+fn search_handover(bounds: handover::Bounds, most: usize) -> impl Checker<handover::World> {
+    let checker = handover::World::new(bounds).checker().threads(2).target_state_count(most);
+    let checker = checker.finish_when(HasDiscoveries::AnyFailures).spawn_bfs().join();
+    for (property, path) in checker.discoveries() {
+        let (model, last) = (checker.model(), path.last_state().clone());
+        let complaint = model.settle(&last, false).and(model.settle(&last, true)).err();
+        println!("violated: {property} {}", complaint.unwrap_or_default());
+        for (index, action) in path.into_actions().into_iter().enumerate() {
+            println!("  {:2}. {action:?}", index + 1);
+        }
+    }
+    checker
+}
+
+/// So many states break nothing, from the start on: there are more than can be visited.
+fn sound_handover(
+    name: &str,
+    bounds: handover::Bounds,
+    most: usize,
+    witnesses: &[handover::Witness],
+) {
+    let started_at = Instant::now();
+    let checker = search_handover(bounds, most);
+    let found = checker.model().witnesses();
+    let (count, seconds) = (checker.unique_state_count(), started_at.elapsed().as_secs_f32());
+    let (done, depth) = (checker.is_done(), checker.max_depth());
+    println!("{name}: {count} states, all {done}, depth {depth}, {seconds:.1} s, {found:?}");
+    assert!(checker.discoveries().is_empty(), "{name}");
+    for witness in witnesses {
+        assert!(found.contains(witness), "{name}: never came upon {witness:?}");
+    }
+}
+
+#[test]
+fn a_lock_is_handed_over_to_the_oldest_in_line() {
+    let most = handover_states();
+    let witnesses = &[handover::Witness::HandedOver, handover::Witness::Split];
+    sound_handover("handed over", HANDOVER, most, witnesses);
+    let bounds = handover::Bounds { lost_messages: 2, timers: true, ..HANDOVER };
+    sound_handover("handed over, two messages lost", bounds, most, &[]);
+    let bounds = handover::Bounds { lapses: 1, ..HANDOVER };
+    sound_handover("handed over, a reservation lapses", bounds, most, &[]);
+    let bounds = handover::Bounds { breaks: 1, ..HANDOVER };
+    sound_handover("handed over, a connection breaks", bounds, most, &[]);
+    let bounds = handover::Bounds { cancels: 1, ..HANDOVER };
+    sound_handover("handed over, a waiter goes away", bounds, most, &[]);
+    let bounds = handover::Bounds { hangs: 1, ..HANDOVER };
+    sound_handover("handed over, a waiter hangs", bounds, most, &[]);
+    let bounds = handover::Bounds { ends: 2, asks: 2, timers: true, ..HANDOVER };
+    sound_handover("handed over, validities end", bounds, most, &[]);
+    let bounds = handover::Bounds { new_nodes: 0b011, ..HANDOVER };
+    sound_handover("handed over, an old node", bounds, most, &[]);
+    let bounds = handover::Bounds { new_clients: 0b101, ..HANDOVER };
+    sound_handover("handed over, an old client", bounds, most, &[]);
+    let bounds = handover::Bounds { clients: 3, ..HANDOVER };
+    sound_handover("handed over among three", bounds, most, &[handover::Witness::Split]);
+}
+
+/// In `make model` all, or as many as can be.
+fn handover_states() -> usize {
+    if cfg!(debug_assertions) { 20_000 } else { 1_000_000 }
+}
+
+/// Two holders come of it, among one or two nodes.
+fn must_fail(defect: handover::Defect, bounds: handover::Bounds) {
+    let bounds = handover::Bounds { defect, only: Some(EXCLUSION), ..bounds };
+    assert!(search_handover(bounds, 5_000_000).discovery(EXCLUSION).is_some(), "{defect:?}");
+}
+
+const ONE_NODE: handover::Bounds = handover::Bounds { nodes: 1, asks: 2, timers: true, ..HANDOVER };
+
+#[test]
+fn a_validity_from_the_newest_request_gives_two_holders() {
+    let bounds = handover::Bounds { ends: 2, ..ONE_NODE };
+    must_fail(handover::Defect::CountsFromTheNewest, bounds);
+}
+
+#[test]
+fn a_message_that_does_not_say_for_which_request_it_is_gives_two_holders() {
+    let bounds = handover::Bounds { ends: 2, ..ONE_NODE };
+    must_fail(handover::Defect::SaysNoNumber, bounds);
+}
+
+#[test]
+fn a_grant_that_is_handed_on_after_it_was_published_gives_two_holders() {
+    must_fail(handover::Defect::HandsOn, handover::Bounds { breaks: 1, ..ONE_NODE });
+}
+
+#[test]
+fn a_token_that_counts_where_its_release_was_sent_gives_two_holders() {
+    let bounds = handover::Bounds { nodes: 2, ..ONE_NODE };
+    must_fail(handover::Defect::CountsAfterRelease, bounds);
+}
+
+#[test]
+fn with_every_rule_one_or_two_nodes_have_one_holder() {
+    let sound = |name, bounds| sound_handover(name, bounds, handover_states(), &[]);
+    sound("one node, validities end", handover::Bounds { ends: 2, ..ONE_NODE });
+    sound("one node, a connection breaks", handover::Bounds { breaks: 1, ..ONE_NODE });
+    sound("two nodes", handover::Bounds { nodes: 2, ..ONE_NODE });
 }
 
 // ------------------------------------------------------------------------------ after a failover

@@ -282,8 +282,8 @@ fn help_lists_every_command_with_its_arguments() {
     let help = ask(&mut server.connect(), "LOCK.HELP");
     for syntax in [
         "LOCK.ACQUIRE key token ttl [SHARED] [LABEL label] \
-         [WAIT ms | QUEUE ms TICKET ticket NOTIFY channel]",
-        "LOCK.RELEASE key token [[SHARED] QUEUE ms TICKET ticket NOTIFY channel]",
+         [WAIT ms | QUEUE ms TICKET ticket NOTIFY channel [GRANT number]]",
+        "LOCK.RELEASE key token [HANDOVER | [SHARED] QUEUE ms TICKET ticket NOTIFY channel]",
         "LOCK.EXTEND key token ttl [SHARED] [FENCE fence [REPAIR [LABEL label]]]",
         "LOCK.FENCE key [token fence]",
         "LOCK.FLOOR [fence]",

@@ -10,6 +10,7 @@ mod clock;
 mod cluster;
 mod commands;
 mod fences;
+mod handover;
 mod idle;
 mod key_type;
 mod line;

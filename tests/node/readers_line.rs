@@ -99,7 +99,7 @@ fn the_command_with_the_most_options_is_read() {
     let conn = &mut server.connect();
     ask(conn, "LOCK.ACQUIRE res X 60000");
     let claim = "LOCK.ACQUIRE res R 60000 SHARED LABEL me";
-    let place = "QUEUE 60000 TICKET 1-a NOTIFY c";
+    let place = "QUEUE 60000 TICKET 1-a NOTIFY c GRANT 1";
     assert_eq!(ask(conn, &format!("{claim} {place}")), "nil");
     assert_eq!(field(conn, "res", "waiting_readers"), "1");
     let more = ask(conn, &format!("{claim} {place} MORE"));

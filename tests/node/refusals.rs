@@ -94,14 +94,14 @@ fn refusals() -> Vec<(Vec<&'static [u8]>, String)> {
         }
         row(
             &[b"LOCK.RELEASE", b"A", b"WAIT", b"5"],
-            "BADARG option 'WAIT'; allowed: nothing, or [SHARED] QUEUE ms TICKET ticket NOTIFY \
-             channel"
+            "BADARG option 'WAIT'; allowed: nothing, HANDOVER, or [SHARED] QUEUE ms TICKET \
+             ticket NOTIFY channel"
                 .into(),
         );
         row(
             &[b"LOCK.RELEASE", b"A", b"SHARED"],
-            "BADARG option without QUEUE 'SHARED'; allowed: nothing, or [SHARED] QUEUE ms TICKET \
-             ticket NOTIFY channel"
+            "BADARG lone option 'SHARED'; allowed: nothing, HANDOVER, or [SHARED] \
+             QUEUE ms TICKET ticket NOTIFY channel"
                 .into(),
         );
         row(&[b"LOCK.EXTEND", b"A", b"9", b"FENCE"], fencing("FENCE"));
@@ -337,6 +337,8 @@ fn argument() -> impl Strategy<Value = Vec<u8>> {
         "REPAIR",
         "WAIT",
         "QUEUE",
+        "GRANT",
+        "HANDOVER",
         "1",
         "30000",
         "0",

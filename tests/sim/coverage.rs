@@ -31,6 +31,7 @@ const ALL: &[&str] = &[
     "holder: nested",
     "line: a reservation lapsed",
     "line: called",
+    "line: granted to a ticket",
     "line: left with its connection",
     "lost: expired",
     "lost: max hold",

@@ -5,7 +5,8 @@
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
-use lockmod::engine::{Instant, Millis, Ticket};
+use lockmod::engine::{Fence, Grantee, Instant, Millis, Ticket};
+use lockmod::wire::published::Published;
 use lockmod::wire::resp::{self, Reply, Version};
 
 /// For how long a free lock is reserved, as `lockmod.reserve-ms`.
@@ -16,6 +17,8 @@ pub(crate) const RESERVE: Millis = Millis::new(100);
 pub(crate) struct Offer {
     /// It knows of lines; otherwise it is an older one.
     pub(crate) has_lines: bool,
+    /// It grants locks to tickets by itself; otherwise it is an older one.
+    pub(crate) grants: bool,
     pub(crate) max_waiters: usize,
 }
 
@@ -23,6 +26,8 @@ pub(crate) struct Offer {
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Tally {
     pub(crate) called: u64,
+    /// Locks that were granted to tickets.
+    pub(crate) handed_over: u64,
     /// Reservations that were not used.
     pub(crate) lapsed: u64,
     /// Tickets that left with their connection.
@@ -40,6 +45,10 @@ const PACE: Millis = Millis::new(1_000);
 pub(crate) struct Callers {
     pub(crate) offer: Offer,
     pub(crate) tally: Tally,
+    /// Whether the client of the present request knows of grants to tickets.
+    pub(crate) is_asked_anew: bool,
+    /// What was granted to tickets, and nobody has looked at yet.
+    pub(crate) granted: Vec<(Vec<u8>, Grantee, Fence)>,
     /// Connections, by the channels that they listen to.
     listeners: BTreeMap<Vec<u8>, BTreeSet<u64>>,
     /// What is to be sent, by connection.
@@ -57,6 +66,8 @@ impl Callers {
         Callers {
             offer,
             tally: Tally::default(),
+            is_asked_anew: true,
+            granted: Vec::new(),
             listeners: BTreeMap::new(),
             calls: Vec::new(),
             alarms: BTreeSet::new(),
@@ -92,18 +103,23 @@ impl Callers {
         }
     }
 
-    /// Publishes a ticket on its channel.
-    pub(crate) fn publish(&mut self, channel: &[u8], ticket: &Ticket) {
-        self.tally.called += 1;
-        for connection in self.listeners.get(channel).into_iter().flatten() {
-            self.calls.push((*connection, message(channel, ticket)));
+    /// Publishes something on a client's channel. Returns whether anybody listens.
+    pub(crate) fn publish(&mut self, channel: &[u8], what: &Published) -> bool {
+        match what {
+            Published::Turn(_) => self.tally.called += 1,
+            Published::Granted { .. } => self.tally.handed_over += 1,
         }
+        let listeners = || self.listeners.get(channel).into_iter().flatten();
+        for connection in listeners() {
+            self.calls.push((*connection, message(channel, &what.to_bytes())));
+        }
+        listeners().next().is_some()
     }
 
     /// The same where nobody could be granted the lock.
     pub(crate) fn publish_in_vain(&mut self, name: &[u8], channel: &[u8], ticket: &Ticket) {
         self.called_in_vain.insert((name.to_vec(), ticket.clone()));
-        self.publish(channel, ticket);
+        self.publish(channel, &Published::Turn(ticket.clone()));
     }
 
     /// Whether the ticket was called where nobody could be granted the lock.
@@ -129,9 +145,9 @@ impl Callers {
 }
 
 /// What a subscriber is sent in RESP3.
-fn message(channel: &[u8], ticket: &Ticket) -> Vec<u8> {
+fn message(channel: &[u8], what: &[u8]) -> Vec<u8> {
     let text = |text: &[u8]| Reply::Text(text.to_vec().into());
-    let message = [text(b"message"), text(channel), text(&ticket.to_bytes())];
+    let message = [text(b"message"), text(channel), text(what)];
     let mut bytes = Vec::new();
     resp::write(&Reply::Push(message.to_vec()), Version::Resp3, &mut bytes);
     bytes

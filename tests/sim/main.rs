@@ -82,8 +82,11 @@ struct Setup {
     /// No clock changes its rate.
     is_steady: bool,
     ppm_max: i64,
-    /// A node that knows of no lines.
+    /// A node that knows of no grants to tickets, and perhaps of no lines.
     old_node: Option<usize>,
+    has_old_lines: bool,
+    /// A program that knows of no grants to tickets.
+    old_program: Option<usize>,
     max_waiters: usize,
     /// Of a hundred calls of nodes, how many are lost.
     lost_calls: u32,
@@ -120,6 +123,8 @@ impl Setup {
             small_steps: random.random_bool(0.5),
             uneven: [0, 1, 1, 50][random.random_range(0..4)],
             timeouts_ms: std::array::from_fn(|_| [45, 90, 90, 250][random.random_range(0..4)]),
+            has_old_lines: random.random_bool(0.5),
+            old_program: random.random_bool(0.2).then(|| random.random_range(0..PROGRAMS_MAX)),
             defect: Defect::None,
             overtakes: false,
         }
@@ -234,7 +239,7 @@ fn judge(stage: &Stage, (calm_at, ended_at): (u64, u64)) -> Outcome {
         reached.note_often("extend: provisional", node.provisional);
         reached.note_often("node: quarantined at a start", node.quarantines);
         reached.note_often("node: a lease was brought to it", node.restored);
-        let Tally { called, lapsed, hung_up, misled, hurry } = node.callers.tally;
+        let Tally { called, handed_over, lapsed, hung_up, misled, hurry } = node.callers.tally;
         if misled > 0 {
             violations.push(format!("a node has refused {misled} that it had called"));
         }
@@ -242,6 +247,7 @@ fn judge(stage: &Stage, (calm_at, ended_at): (u64, u64)) -> Outcome {
             violations.push(format!("a waiter has made {hurry} attempts within a second"));
         }
         reached.note_often("line: called", called);
+        reached.note_often("line: granted to a ticket", handed_over);
         reached.note_often("line: a reservation lapsed", lapsed);
         reached.note_often("line: left with its connection", hung_up);
     }

@@ -12,7 +12,7 @@ use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
 
 use lockmod::client::{Dial, Opening, Stream};
-use lockmod::engine::Fencing;
+use lockmod::engine::{Fencing, Mode};
 use lockmod::wire::code::{self, Meaning};
 use lockmod::wire::outcome::{AcquireReply, ExtendReply, RaiseReply, ReleaseReply};
 use lockmod::wire::request::{Limits, Request};
@@ -84,6 +84,8 @@ pub(crate) struct Universe {
     /// How many connections there have been.
     connections: u64,
     delay_ms: u64,
+    /// The program that knows of no grants to tickets.
+    old_program: Option<usize>,
     /// Of a hundred calls of nodes, how many are lost.
     lost_calls: u32,
     /// Requests on one connection overtake each other: a defect.
@@ -201,7 +203,7 @@ impl Universe {
 impl Net {
     pub(crate) fn new(
         seed: u64,
-        programs: usize,
+        (programs, old_program): (usize, Option<usize>),
         nodes: Vec<Node>,
         (delay_ms, lost_calls): (u64, u32),
         overtakes: bool,
@@ -216,6 +218,7 @@ impl Net {
             ways,
             connections: 0,
             delay_ms,
+            old_program,
             lost_calls,
             overtakes,
             stranded: BTreeSet::new(),
@@ -487,6 +490,13 @@ impl Net {
 
     /// Sends out whom a node calls, and sees to it that it looks again when something is due.
     fn attend(self: &Arc<Self>, universe: &mut Universe, number: usize) {
+        for (name, grantee, fence) in std::mem::take(&mut universe.nodes[number].callers.granted) {
+            let asked = (name.as_slice(), &*grantee.token);
+            universe.shadow.asked(asked, Mode::Exclusive, &grantee.label);
+            universe.shadow.vouched(number, asked, Some(grantee.ttl), Some(fence.get()));
+            let views = universe.nodes.iter().map(|node| node.view(&name)).collect();
+            universe.shadow.judge(&name, views);
+        }
         for (connection, bytes) in universe.nodes[number].callers.calls() {
             if universe.random.random_range(0..100) < universe.lost_calls {
                 continue;
@@ -516,10 +526,12 @@ impl Net {
     fn carry_out(self: &Arc<Self>, side: &Side, run: u64, args: &[Vec<u8>]) {
         let (way, number) = (side.way, side.node);
         let mut universe = self.universe();
+        let is_asked_anew = universe.old_program != Some(way.0);
         let node = &mut universe.nodes[number];
         if !node.is_up || node.run != run {
             return;
         }
+        node.callers.is_asked_anew = is_asked_anew;
         let slices: Vec<&[u8]> = args.iter().map(Vec::as_slice).collect();
         let reply = node.serve(side.id, &slices);
         universe.requests += 1;

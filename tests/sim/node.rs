@@ -9,14 +9,15 @@ use std::time::Duration;
 use lockmod::codec::state::{decode_state, encode_state};
 use lockmod::codec::{decode_lock, encode_lock, hash_lock};
 use lockmod::engine::{
-    Acquired, Availability, Caution, Ceilings, Census, Change, Claim, Clocks, ConnectionId, Effect,
-    Extended, Fence, Fencing, Found, Gate, Instant, Inventory, Lease, Line, Loaded, Lock, Look,
-    Millis, Mode, Node as Engine, Queued, Refusal, Released, Saved, Stated, Statement, Stop,
-    Ticket, Token, Turn, Turning, UnixTime, Waiter,
+    Acquired, Availability, Caution, Ceilings, Census, Change, Claim, Clocks, ConnectionId, Direct,
+    Effect, Extended, Fence, Fencing, Found, Gate, Grantee, Instant, Inventory, Lease, Line,
+    Loaded, Lock, Look, Millis, Mode, Node as Engine, Queued, Refusal, Released, Saved, Stated,
+    Statement, Stop, Ticket, Token, Turn, Turning, UnixTime, Waiter,
 };
 use lockmod::wire::fact::{self, Restated, restate};
 use lockmod::wire::outcome::{AcquireReply, ExtendReply, RaiseReply, ReleaseReply, of_fence};
-use lockmod::wire::request::{self, Limits, Queue, Request, WaitMode};
+use lockmod::wire::published::Published;
+use lockmod::wire::request::{self, Limits, Onward, Queue, Request, WaitMode};
 use lockmod::wire::resp::{self, Reply, Version};
 use lockmod::wire::{lock_info, spec};
 
@@ -535,13 +536,23 @@ impl Node {
         request: Request<'_>,
     ) -> Result<Reply, Refusal> {
         let token = |bytes| request::token(bytes, LIMITS);
+        let is_new = match &request {
+            Request::Acquire { waiting: WaitMode::Queue(queue), .. } => queue.grant.is_some(),
+            Request::Release { onward, .. } => *onward == Onward::HandedOver,
+            _ => false,
+        };
+        if is_new && !(self.callers.offer.grants && self.callers.is_asked_anew) {
+            // Which argument it names depends on how many there are.
+            let (given, what) = (b"1".to_vec(), "argument at the end");
+            return Err(Refusal::BadArg { given, what, allowed: "LABEL text" });
+        }
         match request {
             Request::Acquire { token: bytes, ttl, mode, label, waiting } => {
                 let claim = Claim { token: token(bytes)?, ttl, mode };
                 self.acquire(name, (claim, label), waiting, connection)
             }
-            Request::Release { token: bytes, queue } => {
-                self.release(name, token(bytes)?, queue, connection)
+            Request::Release { token: bytes, onward } => {
+                self.release(name, token(bytes)?, onward, connection)
             }
             Request::Extend { token: bytes, ttl, mode, fencing } => {
                 self.extend(name, Claim { token: token(bytes)?, ttl, mode }, fencing)
@@ -602,7 +613,14 @@ impl Node {
                     allowed: "LABEL text",
                 });
             }
-            WaitMode::Queue(queue) => Some(self.queued(queue, request.0.mode, connection)),
+            WaitMode::Queue(queue) => {
+                let direct = queue.grant.map(|number| {
+                    let (ttl, label) = (request.0.ttl, request.1);
+                    Direct { ttl, label, number }
+                });
+                let queued = self.queued(queue, request.0.mode, connection);
+                Some(Queued { direct, ..queued })
+            }
             WaitMode::Not => None,
             WaitMode::Block(_) => panic!("the client never blocks"),
         };
@@ -636,10 +654,14 @@ impl Node {
         &mut self,
         name: &[u8],
         token: Token<'_>,
-        queue: Option<(Mode, Queue<'_>)>,
+        onward: Onward<'_>,
         connection: u64,
     ) -> Result<Reply, Refusal> {
-        let queued = queue.map(|(mode, queue)| self.queued(queue, mode, connection));
+        let (is_handed_over, queued) = match onward {
+            Onward::Unsaid => (false, None),
+            Onward::HandedOver => (true, None),
+            Onward::Queue(mode, queue) => (false, Some(self.queued(queue, mode, connection))),
+        };
         let all_go = self.defect == Defect::ReleasesAllReaders;
         let for_anybody = self.defect == Defect::ReleasesForAnybody;
         let place = (0, name);
@@ -657,7 +679,9 @@ impl Node {
             }
             Ok(released)
         })?;
-        self.serve_waiters(name);
+        let hands_over = is_handed_over && matches!(outcome, Released::Released { .. });
+        self.look_at(name, Look::default().handing_over(hands_over));
+        self.carry_out();
         let is_out_of_line = queued.is_some() && !is_there;
         Ok(if is_out_of_line { ReleaseReply::NotInLine } else { outcome.into() }.into())
     }
@@ -671,6 +695,7 @@ impl Node {
             connection: ConnectionId(connection),
             mode,
             room: self.engine.room(self.callers.offer.max_waiters),
+            direct: None,
         }
     }
 
@@ -696,8 +721,11 @@ impl Node {
     }
 
     fn settle_one(&mut self, name: &[u8]) {
+        self.look_at(name, Look::default());
+    }
+
+    fn look_at(&mut self, name: &[u8], mut look: Look) {
         let (now, before) = (self.now(), self.reserved_for(name));
-        let mut look = Look::default();
         loop {
             match self.engine.serve_next((0, name), &mut look, now, RESERVE) {
                 Turning::Over => break,
@@ -709,7 +737,10 @@ impl Node {
                 }
                 Turning::Gate => look.gate = Some(Gate::Open),
                 Turning::Wake(ticket, channel) => {
-                    self.callers.publish(&channel, &ticket);
+                    self.callers.publish(&channel, &Published::Turn(ticket));
+                }
+                Turning::GrantTo(grantee) => {
+                    look.availability = self.grant_to(name, &grantee);
                 }
                 Turning::HandOver(_) => panic!("the client never blocks"),
             }
@@ -722,6 +753,25 @@ impl Node {
         if self.defect == Defect::CallsInQuarantine {
             self.call_in_vain(name, now);
         }
+    }
+
+    /// Grants a lock that was handed over to the first ticket in line, and tells it.
+    fn grant_to(&mut self, name: &[u8], grantee: &Grantee) -> Option<Availability> {
+        let now = self.now();
+        let decided =
+            self.decide(name, |engine, lock, now| engine.grant_to(lock, grantee, MAX_TTL, now));
+        let (Acquired::Granted { fence, .. }, availability) = decided.ok()? else { return None };
+        let (ticket, number) = (grantee.ticket.clone(), grantee.number);
+        let message = Published::Granted { ticket, fence, number };
+        let is_told = self.callers.publish(&grantee.channel, &message);
+        self.engine.granted_to((0, name), grantee, is_told, now);
+        if is_told {
+            self.callers.granted.push((name.to_vec(), grantee.clone(), fence));
+            return Some(availability);
+        }
+        let token = request::token(&grantee.token, Limits::FACTS).expect("it was read before");
+        let _ = self.decide(name, |engine, lock, now| Ok(engine.release(lock, token, now)));
+        None
     }
 
     /// Calls whoever is first in line for a lock that is free, and not granted.

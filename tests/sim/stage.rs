@@ -33,15 +33,17 @@ impl Stage {
         let kinds = [Persistence::Nothing, Persistence::Snapshots, Persistence::Always];
         let node = |index: usize| {
             let kind = kinds[(index + setup.seed as usize) % kinds.len()];
-            let has_lines = setup.old_node != Some(index);
-            let offer = Offer { has_lines, max_waiters: setup.max_waiters };
+            let is_old = setup.old_node == Some(index);
+            let has_lines = !is_old || setup.has_old_lines;
+            let offer = Offer { has_lines, grants: !is_old, max_waiters: setup.max_waiters };
             let mut node = Node::start(index, clock(), kind, offer, setup.defect);
             node.raise_floor(1 + setup.uneven * index as u64);
             node
         };
         let nodes = (0..setup.nodes).map(node).collect();
         let chances = (setup.delay_ms, setup.lost_calls);
-        let net = Net::new(setup.seed, setup.programs, nodes, chances, setup.overtakes);
+        let programs = (setup.programs, setup.old_program);
+        let net = Net::new(setup.seed, programs, nodes, chances, setup.overtakes);
         let log = Log::new(setup.locks);
         let mut stage = Stage { setup, net, log, processes: Vec::new(), lockers: Vec::new() };
         for program in 0..setup.programs {

@@ -19,6 +19,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 use std::hash::{DefaultHasher, Hasher};
 
+use super::direct::{Direct, Grantee, Wish};
 use crate::engine::{Instant, Millis, Mode, Refusal, Ticket, Token};
 
 /// Identifies a blocked call. The caller chooses it, unique among those that wait.
@@ -73,6 +74,8 @@ pub struct Queued<'a> {
     pub mode: Mode,
     /// Whether one more may wait at this node.
     pub room: Room,
+    /// What it asks for, if the node may grant it by itself.
+    pub direct: Option<Direct<'a>>,
 }
 
 /// Somebody who has left the line.
@@ -153,6 +156,7 @@ impl Entry {
 struct Wake {
     channel: Box<[u8]>,
     connection: ConnectionId,
+    asked: Option<Wish>,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -306,7 +310,9 @@ impl Line {
             None => (Place { slot: self.slot_of(&queued.ticket), waiter }, None),
         };
         self.tickets.insert(queued.ticket.clone(), place.slot);
-        let wake = Some(Wake { channel: queued.channel.into(), connection: queued.connection });
+        let asked = queued.direct.map(|direct| Wish::of(direct, now));
+        let wake =
+            Some(Wake { channel: queued.channel.into(), connection: queued.connection, asked });
         let (token, mode, deadline) =
             (Secret(token.as_bytes().into()), queued.mode, queued.deadline);
         let since = before.as_ref().map_or(now, |entry| entry.since);
@@ -370,6 +376,25 @@ impl Line {
         {
             self.reserve(&place, None);
         }
+    }
+
+    /// The first in line, if the node may grant it the lock by itself now: a writer's ticket that
+    /// has asked for that with its last request, not long ago.
+    pub fn first_to_grant(&self, now: Instant) -> Option<Grantee> {
+        let (place, entry) = self.order.first_key_value()?;
+        let Waiter::Ticket(ticket) = &place.waiter else { return None };
+        let wake = entry.wake.as_ref()?;
+        let asked = wake.asked.as_ref().filter(|asked| now <= asked.until)?;
+        (entry.mode == Mode::Exclusive).then(|| Grantee {
+            ticket: ticket.clone(),
+            channel: wake.channel.clone(),
+            connection: wake.connection,
+            token: entry.token.0.clone(),
+            ttl: asked.ttl,
+            label: asked.label.clone(),
+            number: asked.number,
+            since: entry.since,
+        })
     }
 
     /// Returns whose turn it is. Call it when the first in line may have the lock, after each

@@ -9,6 +9,7 @@ mod account;
 mod authority;
 mod availability;
 mod change;
+mod direct;
 mod facts;
 mod in_line;
 mod inventory;
@@ -32,6 +33,7 @@ pub use account::{LockAccount, LockState, NodeAccount, ReadersAccount, Uncounted
 pub use authority::{Attached, Authority, BEAT, Heartbeat, Mandate, Pledge, SUPPORT};
 pub use availability::Availability;
 pub use change::Change;
+pub use direct::{Direct, Grantee};
 pub use facts::{Decided, Stated};
 pub use inventory::{Census, Inventory};
 pub use line::{CallId, ConnectionId, Left, Line, Queued, Room, Turn, Waiter};

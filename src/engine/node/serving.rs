@@ -11,8 +11,8 @@
 
 use super::lines::{BATCH, Call, Granted, LockName};
 use super::{
-    Acquired, Availability, CallId, Claim, ConnectionId, Line, Lock, Node, Queued, Released, Room,
-    Stop, Turn, Waiter,
+    Acquired, Availability, CallId, Claim, ConnectionId, Grantee, Line, Lock, Node, Queued,
+    Released, Room, Stop, Turn, Waiter,
 };
 use crate::engine::{Fence, Histogram, Instant, Millis, Mode, Refusal, TOKEN_MAX, Ticket, Token};
 
@@ -71,13 +71,22 @@ pub struct Look {
     pub availability: Option<Availability>,
     /// Whether a write would be accepted, if that was asked.
     pub gate: Option<Gate>,
+    /// Whether a holder hands the lock over: the first in line may be granted it, though it is a
+    /// ticket.
+    hands_over: bool,
     steps: usize,
 }
 
 impl Look {
     /// A look after a request, which may have told the state of the lock.
     pub fn after(availability: Option<Availability>) -> Look {
-        Look { availability, gate: None, steps: 0 }
+        Look { availability, ..Look::default() }
+    }
+
+    /// The same after a release by which a holder hands the lock over.
+    #[must_use]
+    pub fn handing_over(self, hands_over: bool) -> Look {
+        Look { hands_over, ..self }
     }
 }
 
@@ -97,6 +106,8 @@ pub enum Turning {
     Wake(Ticket, Box<[u8]>),
     /// Call [`Node::hand_over`] with the lock.
     HandOver(HandOver),
+    /// Call [`Node::grant_to`] with the lock, publish the grant, and call [`Node::granted_to`].
+    GrantTo(Grantee),
 }
 
 /// Whether a node may grant a lock to the first in its line.
@@ -341,6 +352,11 @@ impl Node {
     ) -> Turning {
         let (database, name) = place;
         self.lines.set_lock_until(database, name, None);
+        if std::mem::take(&mut look.hands_over)
+            && let Some(grantee) = self.line(place).and_then(|line| line.first_to_grant(now))
+        {
+            return Turning::GrantTo(grantee);
+        }
         let room = match look.availability {
             Some(Availability::Shared { room, .. }) => room,
             Some(_) | None => self.promises.max_readers(),
@@ -573,6 +589,7 @@ impl Node {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::engine::node::Direct;
     use crate::engine::{Clocks, Fencing, UnixTime};
 
     const NOW: Instant = Instant::from_millis(1_000);
@@ -601,6 +618,63 @@ mod tests {
         let outcome = outcome.map_err(|stop| panic!("{stop:?}"));
         let (_, granted) = node.handed_over(&hand_over, &outcome, NOW);
         (node, lock, granted.expect("a grant"))
+    }
+
+    /// What a node does where a ticket is first in line, and the lock was released.
+    fn turn_of_a_ticket(node: &mut Node, mut look: Look) -> Turning {
+        let direct = Some(Direct { ttl: Millis::new(500), label: b"me", number: 3 });
+        let queued = Queued {
+            ticket: Ticket::parse(b"1-a").unwrap(),
+            channel: b"c",
+            deadline: NOW.after(Millis::new(900)),
+            connection: ConnectionId(1),
+            mode: Mode::Exclusive,
+            room: Room { waiters: 0, max: 9 },
+            direct,
+        };
+        let holder = Claim { token: Token::new(b"holds", 64).unwrap(), ..claim() };
+        let mut lock = Lock::default();
+        node.acquire(&mut lock, holder, b"", NOW).unwrap();
+        let asked = (claim(), &b"me"[..]);
+        let outcome = node.acquire_in_line(PLACE, &mut lock, asked, Some(&queued), NOW);
+        assert_eq!(outcome.unwrap(), Acquired::Held);
+        look.availability = Some(Availability::Free);
+        node.serve_next(PLACE, &mut look, NOW, Millis::new(10))
+    }
+
+    fn handed_over_with(gate: Gate) -> Look {
+        Look { gate: Some(gate), ..Look::default() }.handing_over(true)
+    }
+
+    #[test]
+    fn a_ticket_is_granted_the_lock_that_is_handed_over_and_leaves_the_line() {
+        let (mut node, mut lock) = (Node::new(), Lock::default());
+        let turning = turn_of_a_ticket(&mut node, handed_over_with(Gate::Open));
+        let Turning::GrantTo(grantee) = turning else { panic!("{turning:?}") };
+        assert_eq!((&*grantee.label, grantee.number), (&b"me"[..], 3));
+        let low = node.grant_to(&mut lock, &grantee, Millis::new(499), NOW);
+        assert!(matches!(low, Err(Stop::Refused(Refusal::BadTtl { .. }))), "lowered since");
+        assert!(!lock.is_held(NOW));
+        let granted = node.grant_to(&mut lock, &grantee, Millis::new(500), NOW);
+        let (Acquired::Granted { fence, .. }, Availability::Held(_)) = granted.unwrap() else {
+            panic!("it is free")
+        };
+        assert_eq!(lock.lease_of(claim().token).map(|lease| lease.fence), Some(fence));
+        node.granted_to(PLACE, &grantee, true, NOW);
+        assert!(node.line(PLACE).is_none_or(Line::is_empty));
+        assert_eq!(node.lines.waits.count(), 1);
+    }
+
+    #[test]
+    fn nothing_is_granted_to_a_ticket_where_nobody_hands_over_or_writes_are_paused() {
+        let mut node = Node::new();
+        let look = Look { gate: Some(Gate::Open), ..Look::default() };
+        let turning = turn_of_a_ticket(&mut node, look);
+        assert!(matches!(turning, Turning::Wake(..)), "reserved: {turning:?}");
+        for gate in [Gate::Paused, Gate::Refuses] {
+            let turning = turn_of_a_ticket(&mut Node::new(), handed_over_with(gate));
+            assert_eq!(turning, Turning::Over, "later, by a reservation");
+        }
     }
 
     #[test]

@@ -158,31 +158,38 @@ impl Context<'_> {
 
     /// The name of the user who sent the command; empty if there is none.
     pub(in crate::module) fn user(&mut self) -> Box<[u8]> {
+        // SAFETY: the context lasts as long as `self`.
+        let id = unsafe { call!(RedisModule_GetClientId(self.raw.as_ptr())) };
+        self.user_of(id).unwrap_or_default()
+    }
+
+    /// The name of the user of a connection, if that is open.
+    pub(in crate::module) fn user_of(&mut self, id: u64) -> Option<Box<[u8]>> {
         let context = self.raw.as_ptr();
         // SAFETY: the context lasts as long as `self`. The server returns null for an unknown
         // client; the name is ours, its bytes last as long as it does, and it is freed once.
         unsafe {
-            let id = call!(RedisModule_GetClientId(context));
             let name = call!(RedisModule_GetClientUserNameById(context, id));
             if name.is_null() {
-                return Box::default();
+                return None;
             }
             let mut length = 0;
             let start = call!(RedisModule_StringPtrLen(name, &mut length));
             let bytes = slice(start, length).unwrap_or_default().into();
             call!(RedisModule_FreeString(context, name));
-            bytes
+            Some(bytes)
         }
     }
 
-    /// Publishes a message to the subscribers of a channel.
-    pub(in crate::module) fn publish(&mut self, channel: &[u8], message: &[u8]) {
+    /// Publishes a message to the subscribers of a channel. Returns how many there are here.
+    pub(in crate::module) fn publish(&mut self, channel: &[u8], message: &[u8]) -> c_int {
         let (context, channel, message) = (self.raw.as_ptr(), string(channel), string(message));
         // SAFETY: the context lasts as long as `self`; the strings are ours, and freed once.
         unsafe {
-            call!(RedisModule_PublishMessage(context, channel, message));
+            let count = call!(RedisModule_PublishMessage(context, channel, message));
             call!(RedisModule_FreeString(null_mut(), channel));
             call!(RedisModule_FreeString(null_mut(), message));
+            count
         }
     }
 
