@@ -89,7 +89,9 @@ fn refusals() -> Vec<(Vec<&'static [u8]>, String)> {
             let words = [command, &[b"QUEUE", b"5", b"TICKET", b"5-a"]].concat();
             row(
                 &words,
-                "BADARG option 'QUEUE'; allowed: QUEUE ms TICKET ticket NOTIFY channel".into(),
+                "BADARG incomplete option 'QUEUE'; allowed: QUEUE ms TICKET ticket NOTIFY \
+                 channel, in this order"
+                    .into(),
             );
         }
         row(
