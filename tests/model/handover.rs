@@ -765,12 +765,26 @@ impl World {
             }
             self.attempt(&mut state, oldest);
             self.deliver_all(&mut state, backwards);
-            if state.clients[oldest].phase != Phase::Holding {
-                return Err("the oldest lost");
-            }
             self.saw(Witness::HelpedByTimer);
+            if state.clients[oldest].phase == Phase::Holding {
+                continue;
+            }
+            // Somebody has leases of which no message has arrived, and asks by its timer.
+            let Some(unaware) = (0..self.clients).find(|client| self.is_unaware(&state, *client))
+            else {
+                return Err("the oldest lost");
+            };
+            self.attempt(&mut state, unaware);
+            self.deliver_all(&mut state, backwards);
         }
         Err("somebody waits for ever")
+    }
+
+    /// Whether a node has granted it the lock, and it waits for that.
+    fn is_unaware(&self, state: &State, client: usize) -> bool {
+        let token = token_bytes(client, state.clients[client].token);
+        let is_waiting = state.clients[client].phase == Phase::Waiting;
+        is_waiting && state.nodes.iter().any(|node| node.holds(&token))
     }
 
     fn is_called(&self, me: &Client) -> bool {
@@ -778,10 +792,13 @@ impl World {
         me.phase == Phase::Waiting && (me.waiting.is_first() || has_granted())
     }
 
-    /// Whether it has a part of a quorum, and will not wait for the rest for long.
-    fn hurries(&self, me: &Client) -> bool {
-        let granted = |node: usize| me.pursuit.has_granted(node);
-        me.phase == Phase::Waiting && (0..self.bounds.nodes).any(granted)
+    /// Whether it has a part of a quorum, and knows that: it will not wait for the rest for long.
+    fn hurries(&self, state: &State, client: usize) -> bool {
+        let me = &state.clients[client];
+        let (told, token) = (me.waiting.clone().begin(), token_bytes(client, me.token));
+        let is_told = |node: usize| told.has(node) && state.nodes[node].holds(&token);
+        let has_part = |node| me.pursuit.has_granted(node) || is_told(node);
+        me.phase == Phase::Waiting && (0..self.bounds.nodes).any(has_part)
     }
 
     /// Lets everything happen that is on its way.
@@ -800,7 +817,7 @@ impl World {
                     self.attempt(state, client);
                 }
             }
-            let hurried = (0..self.clients).find(|client| self.hurries(&state.clients[*client]));
+            let hurried = (0..self.clients).find(|client| self.hurries(state, *client));
             match hurried {
                 Some(client) if !has_moved => self.attempt(state, client),
                 Some(_) | None if has_moved => {}
@@ -887,7 +904,9 @@ impl Model for World {
             match &me.phase {
                 Phase::Idle => actions.push(Action::Begin(client)),
                 Phase::Waiting if harvest.is_some() => actions.push(Action::Answer(client)),
-                Phase::Waiting if has_asks && (self.is_called(me) || self.hurries(me)) => {
+                Phase::Waiting
+                    if has_asks && (self.is_called(me) || self.hurries(state, client)) =>
+                {
                     actions.push(Action::Answer(client));
                 }
                 Phase::Waiting if has_asks && bounds.timers => actions.push(Action::Time(client)),
