@@ -419,7 +419,8 @@ async fn one_reader_loses_its_lease_alone_and_all_lose_a_lock_that_is_deleted() 
         node.run("DEL a").unwrap();
     }
     assert_eq!(one.lost().await, Lost::Removed);
-    assert_eq!(leases(&nodes, "a"), 0);
+    // A renewal between two of the deletions gives the first node its lease back, once.
+    until("nothing is left", || leases(&nodes, "a") == 0).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

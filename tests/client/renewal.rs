@@ -104,7 +104,8 @@ async fn a_lock_that_an_operator_deletes_is_lost_soon_and_stays_deleted() {
         node.run("DEL a").unwrap();
     }
     assert_eq!(guard.lost().await, Lost::Removed);
-    assert_eq!(leases(&nodes, "a"), 0);
+    // A renewal between two of the deletions gives the first node its lease back, once.
+    until("nothing is left", || leases(&nodes, "a") == 0).await;
 }
 
 /// `SET` over a lock on a quorum was taken for nodes that cannot be asked: "no quorum", and the
