@@ -278,6 +278,7 @@ fn a_full_node_refuses_a_waiter_and_nothing_else() {
 fn a_node_without_memory_puts_nobody_in_line_but_takes_a_lease_back() {
     let server = Server::start();
     let conn = &mut server.connect();
+    ask(conn, "CONFIG SET lockmod.reserve-ms 60000");
     ask(conn, "LOCK.ACQUIRE res A 30000");
     assert_eq!(ask(conn, &format!("LOCK.RELEASE res B {}", queue("5-a"))), "0");
     ask(conn, "CONFIG SET maxmemory 1");
