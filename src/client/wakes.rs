@@ -180,7 +180,10 @@ impl Wakes {
         let bells: Vec<Arc<Bell>> = state.tasks.values().map(Arc::clone).collect();
         drop(state);
         for bell in bells {
-            bell.ring(&tell);
+            bell.ring(|ringing| {
+                tell(&mut ringing.news);
+                true
+            });
         }
     }
 
@@ -191,10 +194,11 @@ impl Wakes {
 }
 
 impl Bell {
-    fn ring(&self, tell: impl FnOnce(&mut News)) {
+    /// Notes something, and wakes the task if that is news to it.
+    fn ring(&self, note: impl FnOnce(&mut Ringing) -> bool) {
         let mut ringing = self.lock();
-        tell(&mut ringing.news);
-        let waker = ringing.waker.take();
+        let is_news = note(&mut ringing);
+        let waker = if is_news { ringing.waker.take() } else { None };
         drop(ringing);
         if let Some(waker) = waker {
             waker.wake();
@@ -204,30 +208,23 @@ impl Bell {
     /// `node` has reserved the lock. The first wake and the one that makes a quorum are news; what
     /// comes in between can wait.
     fn wake(&self, node: usize) {
-        let mut ringing = self.lock();
-        ringing.news.woken.insert(node);
-        let is_first = ringing.woken.is_empty();
-        ringing.woken.insert(node);
-        let is_news = is_first || self.quorum.is_reached(ringing.woken.or(ringing.granted));
-        let waker = if is_news { ringing.waker.take() } else { None };
-        drop(ringing);
-        if let Some(waker) = waker {
-            waker.wake();
-        }
+        self.ring(|ringing| {
+            ringing.news.woken.insert(node);
+            let is_first = ringing.woken.is_empty();
+            ringing.woken.insert(node);
+            is_first || self.quorum.is_reached(ringing.woken.or(ringing.granted))
+        });
     }
 
     /// `node` has granted the lock. The first grant and the one that makes a quorum are news.
     fn grant(&self, told: PublishedGrant) {
-        let mut ringing = self.lock();
-        ringing.news.granted.push(told);
-        let is_first = ringing.granted.or(ringing.woken).is_empty();
-        ringing.granted.insert(told.node);
-        let is_news = is_first || self.quorum.is_reached(ringing.granted.or(ringing.woken));
-        let waker = if is_news { ringing.waker.take() } else { None };
-        drop(ringing);
-        if let Some(waker) = waker {
-            waker.wake();
-        }
+        let node = told.node;
+        self.ring(|ringing| {
+            ringing.news.granted.push(told);
+            let is_first = ringing.granted.or(ringing.woken).is_empty();
+            ringing.granted.insert(node);
+            is_first || self.quorum.is_reached(ringing.granted.or(ringing.woken))
+        });
     }
 
     /// What `node` has said so far is out of date. (Not a grant: that says what it answers.)

@@ -193,14 +193,13 @@ impl Handler for Release {
     #[inline]
     fn run(context: &mut Context<'_>, args: &mut Args<'_>) -> Result<Answered, Refusal> {
         let now = clock::now();
-        let GivenBack { outcome, has_line, availability, is_out_of_line, is_handed_over } =
+        let GivenBack { outcome, has_line, availability, is_out_of_line, hands_over } =
             give_back(context, args, now)?;
         if let Released::Released { .. } = outcome {
             replication::state_verbatim(context, args);
             context.notify(c"lock.release", args, KEY);
         }
         if has_line {
-            let hands_over = is_handed_over && matches!(outcome, Released::Released { .. });
             let look = Look::after(availability).handing_over(hands_over);
             waiters::look_at(context, args.get(KEY), look);
         }
@@ -218,8 +217,8 @@ struct GivenBack {
     availability: Option<Availability>,
     /// Whether the ticket that came with it is not in line.
     is_out_of_line: bool,
-    /// Whether it says that the lock was won.
-    is_handed_over: bool,
+    /// Whether its holder had won the lock, so that the next in line may be granted it.
+    hands_over: bool,
 }
 
 /// Reads a release, and has the node decide it.
@@ -235,8 +234,7 @@ fn give_back(
     let states_facts = || flags().states_facts();
     let token = token_of(args, states_facts)?;
     let has_options = args.len() > TTL && !states_facts();
-    let mut is_handed_over = false;
-    let queued = if has_options { queued(context, args, now, &mut is_handed_over)? } else { None };
+    let (queued, says_won) = if has_options { onward(context, args, now)? } else { (None, false) };
     let (ready, has_lines) = start::ready_with_lines(context);
     let has_line = queued.is_some() || has_lines;
     let database = if has_line { context.database() } else { 0 };
@@ -265,7 +263,8 @@ fn give_back(
         AtKey::Nothing => (Released::NotHeld, None, false),
         AtKey::Other => return Err(Refusal::WrongType),
     };
-    Ok(GivenBack { outcome, has_line, availability, is_out_of_line, is_handed_over })
+    let hands_over = says_won && matches!(outcome, Released::Released { .. });
+    Ok(GivenBack { outcome, has_line, availability, is_out_of_line, hands_over })
 }
 
 /// The token of a release. One that is stated as a fact kept the limits of the node that decided.
@@ -279,22 +278,18 @@ fn token_of<'a>(
     }
 }
 
-/// The ticket that a release brings, if any. Also notes whether it hands the lock over.
-fn queued<'a>(
+/// The ticket that a release brings, if any, and whether it says that the lock was won.
+fn onward<'a>(
     context: &mut Context<'_>,
     args: &'a Args<'_>,
     now: Instant,
-    is_handed_over: &mut bool,
-) -> Result<Option<Queued<'a>>, Refusal> {
+) -> Result<(Option<Queued<'a>>, bool), Refusal> {
     let mut slots = [&[][..]; ARGS_MAX];
     let options = slices(args, &mut slots)?.get(1..).unwrap_or_default();
     match request::release_options(options)? {
-        Onward::Unsaid => Ok(None),
-        Onward::HandedOver => {
-            *is_handed_over = true;
-            Ok(None)
-        }
-        Onward::Queue(mode, queue) => waiters::queued(context, (mode, &queue), now),
+        Onward::Unsaid => Ok((None, false)),
+        Onward::HandedOver => Ok((None, true)),
+        Onward::Queue(mode, queue) => Ok((waiters::queued(context, (mode, &queue), now)?, false)),
     }
 }
 

@@ -17,8 +17,8 @@ use super::ffi::{AtKey, Context, InServer};
 use super::{clock, config, process, replication, start};
 use crate::engine::{
     Acquired, Availability, Call, CallId, Claim, ConnectionId, Direct, Effect, Gate, Granted,
-    Grantee, HandOver, Instant, Lock, Look, Millis, Mode, Queued, Refusal, Released, TOKEN_MAX,
-    Tenure, Token, Turning,
+    Grantee, HandOver, Instant, Lock, Look, Millis, Mode, Node, Queued, Refusal, Released, Stop,
+    TOKEN_MAX, Tenure, Token, Turning,
 };
 use crate::wire::published::Published;
 use crate::wire::request::Queue;
@@ -179,10 +179,11 @@ fn grant(
     process::with(server, |process| {
         process.node.deny(&mut hand_over, |_| allowed.next() == Some(true));
     });
-    if hand_over.calls().is_empty() {
-        return None;
-    }
-    let outcome = try_grant(context, name, &hand_over, now);
+    let first = hand_over.calls().first()?;
+    let lease = (&first.token[..], &first.label[..], hand_over.ttl(), first.mode);
+    let outcome = grant_and_state(context, name, lease, now, |node, lock| {
+        node.hand_over(lock, &hand_over, config::max_ttl(), now)
+    });
     let (availability, granted) =
         process::with(server, |process| process.node.handed_over(&hand_over, &outcome, now));
     if let Some(granted) = granted {
@@ -209,21 +210,12 @@ fn grant_to(
     if !name.may_be_acquired(context, &user) {
         return None;
     }
-    let ready = start::ready(context);
-    let decide = |lock: &mut _| {
-        process::decide(ready, |node| node.grant_to(lock, grantee, config::max_ttl(), now))
-    };
-    let keeps = |(outcome, _): &(Acquired, _)| matches!(outcome, Acquired::Granted { .. });
-    let ((outcome, availability), _) = name.open(context).with_lock(decide, keeps).ok()?;
-    let Acquired::Granted { fence, ends_at, lapsed } = outcome else { return Some(availability) };
-    let (ttl, token) = (grantee.ttl, &grantee.token);
-    let lease = Tenure { ends_at, fence, mode: Mode::Exclusive, is_provisional: false };
-    let fact = replication::fact(context, ttl, now, lease);
-    name.replicate_acquire(context, token, &fact, &grantee.label);
-    if lapsed > 0 {
-        name.notify(context, c"lock.expire");
-    }
-    name.changed(context, c"lock.acquire");
+    let lease = (&grantee.token[..], &grantee.label[..], grantee.ttl, Mode::Exclusive);
+    let granted = grant_and_state(context, name, lease, now, |node, lock| {
+        node.grant_to(lock, grantee, config::max_ttl(), now)
+    });
+    let (outcome, availability) = granted.ok()?;
+    let Acquired::Granted { fence, .. } = outcome else { return Some(availability) };
     let message =
         Published::Granted { ticket: grantee.ticket.clone(), fence, number: grantee.number };
     let is_told = context.publish(&grantee.channel, &message.to_bytes()) > 0;
@@ -231,51 +223,58 @@ fn grant_to(
     if is_told {
         return Some(availability);
     }
-    give_up(context, name, token, now);
+    // Nobody was told.
+    take_back(context, name, &grantee.token, |node, lock| {
+        Ok(node.release(lock, Token::new(&grantee.token, TOKEN_MAX)?, now))
+    });
     None
 }
 
-/// Takes back a grant that was published to nobody.
-fn give_up(context: &mut Context<'_>, name: &KeyName, token: &[u8], now: Instant) {
+/// Has the node decide a grant to who waits, and states it.
+fn grant_and_state(
+    context: &mut Context<'_>,
+    name: &KeyName,
+    (token, label, ttl, mode): (&[u8], &[u8], Millis, Mode),
+    now: Instant,
+    mut decide: impl FnMut(&mut Node, &mut Lock) -> Result<(Acquired, Availability), Stop>,
+) -> Result<(Acquired, Availability), Refusal> {
+    let ready = start::ready(context);
+    let decide = |lock: &mut Lock| process::decide(ready, |node| decide(node, lock));
+    let keeps = |(outcome, _): &(Acquired, _)| matches!(outcome, Acquired::Granted { .. });
+    let (granted, _) = name.open(context).with_lock(decide, keeps)?;
+    if let Acquired::Granted { fence, ends_at, lapsed } = granted.0 {
+        let lease = Tenure { ends_at, fence, mode, is_provisional: false };
+        let fact = replication::fact(context, ttl, now, lease);
+        name.replicate_acquire(context, token, &fact, label);
+        if lapsed > 0 {
+            name.notify(context, c"lock.expire");
+        }
+        name.changed(context, c"lock.acquire");
+    }
+    Ok(granted)
+}
+
+/// Has the node decide whether a grant is taken back, and states it. Returns whether it is.
+fn take_back(
+    context: &mut Context<'_>,
+    name: &KeyName,
+    token: &[u8],
+    mut decide: impl FnMut(&mut Node, &mut Lock) -> Result<Released, Stop>,
+) -> bool {
     let (ready, mut nothing) = (start::ready(context), Lock::default());
     let mut key = name.open(context);
     let lock = match key.find() {
         AtKey::Lock(lock) => lock,
         AtKey::Nothing | AtKey::Other => &mut nothing,
     };
-    let released =
-        process::decide(ready, |node| Ok(node.release(lock, Token::new(token, TOKEN_MAX)?, now)));
+    let released = process::decide(ready, |node| decide(node, lock));
     drop(key);
-    if let Ok(Released::Released { .. }) = released {
+    let is_released = matches!(released, Ok(Released::Released { .. }));
+    if is_released {
         name.replicate_release(context, token);
         name.changed(context, c"lock.release");
     }
-}
-
-fn try_grant(
-    context: &mut Context<'_>,
-    name: &KeyName,
-    hand_over: &HandOver,
-    now: Instant,
-) -> Result<(Acquired, Availability), Refusal> {
-    let ready = start::ready(context);
-    let decide = |lock: &mut _| {
-        process::decide(ready, |node| node.hand_over(lock, hand_over, config::max_ttl(), now))
-    };
-    let keeps = |(outcome, _): &(Acquired, _)| matches!(outcome, Acquired::Granted { .. });
-    let (outcome, _) = name.open(context).with_lock(decide, keeps)?;
-    if let (Acquired::Granted { fence, ends_at, lapsed }, Some(call)) =
-        (outcome.0, hand_over.calls().first())
-    {
-        let lease = Tenure { ends_at, fence, mode: call.mode, is_provisional: false };
-        let fact = replication::fact(context, hand_over.ttl(), now, lease);
-        name.replicate_acquire(context, &call.token, &fact, &call.label);
-        if lapsed > 0 {
-            name.notify(context, c"lock.expire");
-        }
-        name.changed(context, c"lock.acquire");
-    }
-    Ok(outcome)
+    is_released
 }
 
 /// Answers a blocked client, if it has not been answered.
@@ -362,22 +361,13 @@ fn undelivered(context: &mut Context<'_>, granted: Granted) {
     if !context.select(*database) {
         return;
     }
-    let (text, now, mut nothing) = (context.name(name), clock::now(), Lock::default());
-    let ready = start::ready(context);
-    let mut key = text.open(context);
-    let lock = match key.find() {
-        AtKey::Lock(lock) => lock,
-        AtKey::Nothing | AtKey::Other => &mut nothing,
-    };
-    let released = process::decide(ready, |node| Ok(node.take_back(lock, &granted, now)));
-    drop(key);
-    if let Ok(Released::Released { .. }) = released {
-        text.replicate_release(context, &granted.token);
-        text.changed(context, c"lock.release");
-        if any(server) {
-            // Other readers may hold it.
-            serve(context, name, None);
-        }
+    let (text, now) = (context.name(name), clock::now());
+    let is_released = take_back(context, &text, &granted.token, |node, lock| {
+        Ok(node.take_back(lock, &granted, now))
+    });
+    if is_released && any(server) {
+        // Other readers may hold it.
+        serve(context, name, None);
     }
 }
 

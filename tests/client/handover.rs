@@ -76,6 +76,14 @@ fn have_in_line(nodes: &[Server], name: &str, count: i64) -> bool {
     nodes.iter().all(|node| info(node, name, "waiters") == Some(Value::Int(count)))
 }
 
+/// Somebody who waits with this client, and stands in line everywhere.
+async fn alone_in_line(nodes: &[Server], client: &Locker) -> Waiting {
+    connected(client).await;
+    let waiter = wait_with(client);
+    until("it stands in line", || have_in_line(nodes, "a", 1)).await;
+    waiter
+}
+
 /// A holder that had to wait for the lock: it knows that somebody may wait for it.
 async fn holder_after_a_wait(nodes: &[Server], holder: &Locker) -> Guard {
     let before = locker(nodes);
@@ -92,9 +100,7 @@ async fn a_lock_is_handed_over_without_another_request() {
     let holder = locker(&nodes);
     let guard = holder_after_a_wait(&nodes, &holder).await;
     let next = locker(&nodes);
-    connected(&next).await;
-    let waiter = wait_with(&next);
-    until("it stands in line", || have_in_line(&nodes, "a", 1)).await;
+    let waiter = alone_in_line(&nodes, &next).await;
     next.settle().await;
     let before = requests(&nodes);
     let fence = guard.fence();
@@ -142,9 +148,7 @@ async fn a_holder_that_found_the_lock_free_hands_it_over_too() {
     holder_after_a_wait(&nodes, &holder).await.release().await.unwrap();
     let guard = holder.acquire("a").await.unwrap();
     let next = locker(&nodes);
-    connected(&next).await;
-    let waiter = wait_with(&next);
-    until("it stands in line", || have_in_line(&nodes, "a", 1)).await;
+    let waiter = alone_in_line(&nodes, &next).await;
     next.settle().await;
     let before = requests(&nodes);
     guard.release().await.unwrap();
@@ -209,9 +213,7 @@ async fn a_grant_of_which_nothing_arrives_is_found_out_by_the_next_request() {
     let holder = locker(&nodes);
     let guard = holder_after_a_wait(&nodes, &holder).await;
     let (proxies, next) = behind(&nodes, TTL);
-    connected(&next).await;
-    let waiter = wait_with(&next);
-    until("it stands in line", || have_in_line(&nodes, "a", 1)).await;
+    let waiter = alone_in_line(&nodes, &next).await;
     next.settle().await;
     proxies.iter().for_each(|proxy| proxy.set_replies(Flow::Discard));
     let fence = guard.fence().get();
@@ -237,9 +239,7 @@ async fn a_waiter_that_is_killed_leaves_no_grant_behind() {
     let holder = locker(&nodes);
     let guard = holder_after_a_wait(&nodes, &holder).await;
     let (proxies, killed) = behind(&nodes, Duration::from_secs(30));
-    connected(&killed).await;
-    let gone = wait_with(&killed);
-    until("it stands in line", || have_in_line(&nodes, "a", 1)).await;
+    let gone = alone_in_line(&nodes, &killed).await;
     let last = locker(&nodes);
     connected(&last).await;
     another_millisecond().await;

@@ -42,8 +42,6 @@ pub(crate) enum Defect {
     CountsAfterRelease,
     /// A node takes a grant back when the connection of the ticket is gone.
     HandsOn,
-    /// Whoever gives a part of a quorum back hands it over.
-    HandsOverParts,
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -467,8 +465,6 @@ impl World {
         if had_it && matches!(reply, Reply::Granted(_)) {
             self.saw(Witness::AskedAgain);
         }
-        let is_part = self.bounds.defect == Defect::HandsOverParts;
-        let hands_over = hands_over || is_part && request.what == What::ReleaseIntoLine;
         self.call(state, node, hands_over);
         if let What::Acquire { in_line } = request.what {
             if in_line && !state.nodes[node].is_reserved_for(client) {

@@ -1,8 +1,8 @@
 //! Locks that are handed over: what a ticket asks for that the node may grant it by itself, and the
 //! grant.
 
-use super::{Acquired, Availability, Claim, ConnectionId, Lock, Node, Parting, Stop, Waiter};
-use crate::engine::{Instant, Millis, Mode, Refusal, TOKEN_MAX, Ticket, Token};
+use super::{Acquired, Availability, ConnectionId, Lock, Node, Parting, Stop, Waiter};
+use crate::engine::{Instant, Millis, Mode, Ticket};
 
 /// What a node needs to grant the lock to a ticket by itself, beside its token.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -69,14 +69,7 @@ impl Node {
         now: Instant,
     ) -> Result<(Acquired, Availability), Stop> {
         let Grantee { token, ttl, label, .. } = grantee;
-        if *ttl > max_ttl {
-            let given = ttl.get().to_string().into_bytes();
-            return Err(Refusal::BadTtl { given, max: max_ttl }.into());
-        }
-        let claim =
-            Claim { token: Token::new(token, TOKEN_MAX)?, ttl: *ttl, mode: Mode::Exclusive };
-        let outcome = self.acquire(lock, claim, label, now)?;
-        Ok((outcome, self.availability(lock, now)))
+        self.grant_waiter(lock, (token, label), (*ttl, Mode::Exclusive), max_ttl, now)
     }
 
     /// Notes that a ticket was granted the lock: it leaves the line. `is_told`: the grant was

@@ -395,9 +395,23 @@ impl Node {
         let Some(call) = hand_over.calls.first() else {
             return Ok((Acquired::Held, self.availability(lock, now)));
         };
-        let (token, label, mode) =
-            (Token::new(&call.token, TOKEN_MAX)?, &call.label[..], call.mode);
-        let ttl = hand_over.ttl();
+        let asked = (hand_over.ttl(), call.mode);
+        self.grant_waiter(lock, (&call.token, &call.label), asked, max_ttl, now)
+    }
+
+    /// Grants the lock to who waits for it. Also returns the state of the lock afterwards.
+    ///
+    /// # Errors
+    /// As [`Node::hand_over`].
+    pub(super) fn grant_waiter(
+        &mut self,
+        lock: &mut Lock,
+        (token, label): (&[u8], &[u8]),
+        (ttl, mode): (Millis, Mode),
+        max_ttl: Millis,
+        now: Instant,
+    ) -> Result<(Acquired, Availability), Stop> {
+        let token = Token::new(token, TOKEN_MAX)?;
         if ttl > max_ttl {
             let given = ttl.get().to_string().into_bytes();
             return Err(Refusal::BadTtl { given, max: max_ttl }.into());
