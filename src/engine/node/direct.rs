@@ -1,8 +1,8 @@
 //! Locks that are handed over: what a ticket asks for that the node may grant it by itself, and the
 //! grant.
 
-use super::{Acquired, Availability, ConnectionId, Lock, Node, Parting, Stop, Waiter};
-use crate::engine::{Instant, Millis, Mode, Ticket};
+use super::{Acquired, Availability, Claim, ConnectionId, Lock, Node, Parting, Stop, Waiter};
+use crate::engine::{Instant, Millis, Mode, Refusal, TOKEN_MAX, Ticket, Token};
 
 /// What a node needs to grant the lock to a ticket by itself, beside its token.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -70,6 +70,27 @@ impl Node {
     ) -> Result<(Acquired, Availability), Stop> {
         let Grantee { token, ttl, label, .. } = grantee;
         self.grant_waiter(lock, (token, label), (*ttl, Mode::Exclusive), max_ttl, now)
+    }
+
+    /// Grants the lock to who waits for it. Also returns the state of the lock afterwards.
+    ///
+    /// # Errors
+    /// As [`Node::hand_over`].
+    pub(super) fn grant_waiter(
+        &mut self,
+        lock: &mut Lock,
+        (token, label): (&[u8], &[u8]),
+        (ttl, mode): (Millis, Mode),
+        max_ttl: Millis,
+        now: Instant,
+    ) -> Result<(Acquired, Availability), Stop> {
+        let token = Token::new(token, TOKEN_MAX)?;
+        if ttl > max_ttl {
+            let given = ttl.get().to_string().into_bytes();
+            return Err(Refusal::BadTtl { given, max: max_ttl }.into());
+        }
+        let outcome = self.acquire(lock, Claim { token, ttl, mode }, label, now)?;
+        Ok((outcome, self.availability(lock, now)))
     }
 
     /// Notes that a ticket was granted the lock: it leaves the line. `is_told`: the grant was

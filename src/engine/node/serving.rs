@@ -399,27 +399,6 @@ impl Node {
         self.grant_waiter(lock, (&call.token, &call.label), asked, max_ttl, now)
     }
 
-    /// Grants the lock to who waits for it. Also returns the state of the lock afterwards.
-    ///
-    /// # Errors
-    /// As [`Node::hand_over`].
-    pub(super) fn grant_waiter(
-        &mut self,
-        lock: &mut Lock,
-        (token, label): (&[u8], &[u8]),
-        (ttl, mode): (Millis, Mode),
-        max_ttl: Millis,
-        now: Instant,
-    ) -> Result<(Acquired, Availability), Stop> {
-        let token = Token::new(token, TOKEN_MAX)?;
-        if ttl > max_ttl {
-            let given = ttl.get().to_string().into_bytes();
-            return Err(Refusal::BadTtl { given, max: max_ttl }.into());
-        }
-        let outcome = self.acquire(lock, Claim { token, ttl, mode }, label, now)?;
-        Ok((outcome, self.availability(lock, now)))
-    }
-
     /// Removes the calls from a hand-over that may not have the lock any more, and answers them.
     pub fn deny(&mut self, hand_over: &mut HandOver, mut may: impl FnMut(&Call) -> bool) {
         let effects = &mut self.effects;
