@@ -348,7 +348,10 @@ impl Plain {
     fn hand_over(&mut self) -> Option<Said> {
         let first = self.line.first().filter(|_| self.leases.is_empty())?.clone();
         let (ticket, at) = first.ticket.zip(first.asked)?;
-        if first.mode == Mode::Shared || self.now > at + TTL / 2 {
+        let has_its_token = |other: &PlainWaiter| other.token == first.token;
+        let is_alone = !self.line[1..].iter().any(has_its_token);
+        let is_recent = self.now <= at + TTL / 2 && at < first.deadline;
+        if first.mode == Mode::Shared || !is_recent || !is_alone {
             return None;
         }
         self.line.remove(0);
@@ -764,6 +767,19 @@ fn a_lock_is_handed_over_to_a_writer_that_has_asked_of_late() {
     assert_eq!(first(true, Mode::Exclusive, TTL / 2 + 1), woken, "it asked too long ago");
     assert_eq!(first(true, Mode::Shared, 0), woken, "readers have their turn together");
     assert_eq!(first(false, Mode::Exclusive, 0), woken, "it has given back what it asked for");
+    let second = |wait, blocks| {
+        let mut node = Engine::new();
+        node.acquire(writer(0), None);
+        node.acquire(writer(1), Some((1, wait, 1)));
+        if blocks {
+            node.block(writer(1), 1_000);
+        }
+        node.release(writer(0), None);
+        node.settle_after(true)
+    };
+    assert_eq!(second(1, false), [Said::HandedOver(1, 1)]);
+    assert_eq!(second(0, false), woken, "it has gone with its answer");
+    assert_eq!(second(1_000, true), woken, "a call waits with its token");
 }
 
 #[test]

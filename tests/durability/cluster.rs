@@ -1,5 +1,6 @@
-//! Failovers in a real Cluster of three masters with two replicas each, or one: by the Cluster itself when
-//! a master is stopped or killed, and by hand: planned, by force, and without asking anybody.
+//! Failovers in a real Cluster of three masters with two replicas each, or one: by the Cluster
+//! itself when a master is stopped or killed, and by hand: planned, by force, and without asking
+//! anybody.
 
 use std::sync::{Mutex, MutexGuard, PoisonError};
 

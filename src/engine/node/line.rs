@@ -310,7 +310,9 @@ impl Line {
             None => (Place { slot: self.slot_of(&queued.ticket), waiter }, None),
         };
         self.tickets.insert(queued.ticket.clone(), place.slot);
-        let asked = queued.direct.map(|direct| Wish::of(direct, now));
+        // Who waits no longer is not granted the lock after its answer.
+        let direct = queued.direct.filter(|_| now < queued.deadline);
+        let asked = direct.map(|direct| Wish::of(direct, now));
         let wake =
             Some(Wake { channel: queued.channel.into(), connection: queued.connection, asked });
         let (token, mode, deadline) =
@@ -379,12 +381,20 @@ impl Line {
     }
 
     /// The first in line, if the node may grant it the lock by itself now: a writer's ticket that
-    /// has asked for that with its last request, not long ago.
+    /// has asked for that with its last request, not long ago, and with whose token nobody else
+    /// waits.
     pub fn first_to_grant(&self, now: Instant) -> Option<Grantee> {
         let (place, entry) = self.order.first_key_value()?;
         let Waiter::Ticket(ticket) = &place.waiter else { return None };
         let wake = entry.wake.as_ref()?;
         let asked = wake.asked.as_ref().filter(|asked| now <= asked.until)?;
+        // Who waits with the same token is answered when the ticket asks.
+        let same = self.places(&self.tokens, digest(&entry.token.0));
+        let same =
+            same.filter(|place| self.order.get(place).is_some_and(|it| it.token == entry.token));
+        if same.count() > 1 {
+            return None;
+        }
         (entry.mode == Mode::Exclusive).then(|| Grantee {
             ticket: ticket.clone(),
             channel: wake.channel.clone(),

@@ -202,11 +202,18 @@ impl Node {
         let (outcome, left) = lines.with_ticket(place, queued, now, decide).0?;
         self.tally.acquired(outcome, claim.mode, (before, lock));
         self.told_again(claim.token, outcome);
-        if let Acquired::Granted { fence, .. } | Acquired::Again { fence, .. } = outcome {
+        if let Acquired::Granted { fence, ends_at, .. } | Acquired::Again { fence, ends_at, .. } =
+            outcome
+        {
             let mut calls = self.lines.part(place, left);
             self.refuse_upgrades(&mut calls, lock.mode());
-            let granted = |call: Call| Effect::Part(call.id, Parting::Fence(fence));
-            self.effects.extend(calls.into_iter().map(granted));
+            let answered = |call: Call| {
+                // Who asked for longer would rely on the lease when it has ended.
+                let is_covered = now.after(call.ttl) <= ends_at;
+                let parting = if is_covered { Parting::Fence(fence) } else { Parting::TooLate };
+                Effect::Part(call.id, parting)
+            };
+            self.effects.extend(calls.into_iter().map(answered));
         }
         Ok(outcome)
     }
@@ -613,18 +620,22 @@ mod tests {
         (node, lock, granted.expect("a grant"))
     }
 
-    /// What a node does where a ticket is first in line, and the lock was released.
-    fn turn_of_a_ticket(node: &mut Node, mut look: Look) -> Turning {
-        let direct = Some(Direct { ttl: Millis::new(500), label: b"me", number: 3 });
-        let queued = Queued {
+    fn queued(wait: Millis, direct: Option<Direct<'static>>) -> Queued<'static> {
+        Queued {
             ticket: Ticket::parse(b"1-a").unwrap(),
             channel: b"c",
-            deadline: NOW.after(Millis::new(900)),
+            deadline: NOW.after(wait),
             connection: ConnectionId(1),
             mode: Mode::Exclusive,
             room: Room { waiters: 0, max: 9 },
             direct,
-        };
+        }
+    }
+
+    /// What a node does where a ticket is first in line, and the lock was released.
+    fn turn_of_a_ticket(node: &mut Node, mut look: Look) -> Turning {
+        let direct = Some(Direct { ttl: Millis::new(500), label: b"me", number: 3 });
+        let queued = queued(Millis::new(900), direct);
         let holder = Claim { token: Token::new(b"holds", 64).unwrap(), ..claim() };
         let mut lock = Lock::default();
         node.acquire(&mut lock, holder, b"", NOW).unwrap();
@@ -667,6 +678,27 @@ mod tests {
         for gate in [Gate::Paused, Gate::Refuses] {
             let turning = turn_of_a_ticket(&mut Node::new(), handed_over_with(gate));
             assert_eq!(turning, Turning::Over, "later, by a reservation");
+        }
+    }
+
+    /// A call waits with the token of a ticket, which asks for less.
+    #[test]
+    fn a_call_is_answered_by_anothers_grant_only_if_that_lasts_as_long_as_it_asked() {
+        for (ttl, parting) in
+            [(500, Parting::Fence(Fence::new(2).unwrap())), (499, Parting::TooLate)]
+        {
+            let (mut node, mut lock) = (Node::new(), Lock::default());
+            let holder = Claim { token: Token::new(b"holds", 64).unwrap(), ..claim() };
+            node.acquire(&mut lock, holder, b"", NOW).unwrap();
+            let asked = (Claim { ttl: Millis::new(ttl), ..claim() }, &b""[..]);
+            let queued = queued(Millis::new(900), None);
+            let outcome = node.acquire_in_line(PLACE, &mut lock, asked, Some(&queued), NOW);
+            assert_eq!(outcome, Ok(Acquired::Held));
+            node.block(PLACE, CallId(1), (claim(), b"", Box::default()), Millis::new(900), NOW);
+            node.release(&mut lock, holder.token, NOW);
+            let outcome = node.acquire_in_line(PLACE, &mut lock, asked, Some(&queued), NOW);
+            assert!(matches!(outcome, Ok(Acquired::Granted { .. })), "{outcome:?}");
+            assert_eq!(node.take_effect(), Some(Effect::Part(CallId(1), parting)));
         }
     }
 
