@@ -71,6 +71,12 @@ impl Log {
 pub(crate) struct Surroundings {
     pub(crate) nodes: usize,
     pub(crate) locks: usize,
+    /// The longest lease that nodes grant.
+    pub(crate) max_ttl: Duration,
+    /// How many wishes of all are for short leases.
+    pub(crate) short_share: f64,
+    /// Those who work with a long lease do not work for longer.
+    pub(crate) length_max: Duration,
     /// Whether no clock changes its rate.
     pub(crate) is_steady: bool,
     /// Whether nothing is ever lost, and no node crashes.
@@ -583,10 +589,10 @@ impl Client {
         let downgrades = !reads && self.random.random_bool(0.3);
         let lock = self.random.random_range(0..self.around.locks);
         let shortest = self.shortest_ttl();
-        let ttl = if self.random.random_bool(0.75) {
+        let ttl = if self.random.random_bool(self.around.short_share) {
             self.millis(shortest, 1_500)
         } else {
-            self.millis(3_000, 30_000)
+            self.millis(3_000, 30_000).min(self.around.max_ttl)
         };
         let (manner, length) = match self.random.random_range(0..100) {
             0..45 => (Manner::Release, self.millis(0, 15)),
@@ -600,8 +606,7 @@ impl Client {
         let capped = manner == Manner::UntilLost && self.random.random_bool(0.5);
         let max_hold = capped.then(|| self.millis(50, 2_000));
         let renews = renews || capped;
-        // Those who work with a long lease do not work for long.
-        let length = length.min(Duration::from_secs(8));
+        let length = length.min(self.around.length_max);
         let wait =
             if self.random.random_bool(0.3) { Duration::ZERO } else { self.millis(0, 2_000) };
         Wish { lock, label, reads, downgrades, ttl, wait, length, manner, renews, max_hold }

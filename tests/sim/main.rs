@@ -3,7 +3,8 @@
 //! Real: everything in `src/client` but the sockets, everything in `src/engine`, the codec, the
 //! reading of requests. Simulated: the streams of bytes between them ([`net`]), what the module
 //! does around the engine ([`node`]), time ([`clock`]; it jumps when everybody waits), and faults
-//! ([`nemesis`]). One thread runs all of it, and every choice comes from the seed, so a seed is a
+//! ([`nemesis`]). In a third of the seeds the nodes are masters with replicas, and are replaced
+//! ([`group`]). One thread runs all of it, and every choice comes from the seed, so a seed is a
 //! run: `LOCKMOD_SEED=n cargo test --test sim` replays one, and says what it came upon.
 //!
 //! Judged by the checkers of the storm ([`history`], [`linear`]), and by what only a simulation can
@@ -12,6 +13,8 @@
 mod clients;
 mod clock;
 mod coverage;
+mod failovers;
+mod group;
 #[path = "../storm/history.rs"]
 mod history;
 mod line;
@@ -33,6 +36,7 @@ use std::time::Duration;
 use std::{env, fmt, iter, thread};
 
 use lockmod::client::{Locker, Vote};
+use lockmod::engine::Millis;
 use rand::rngs::StdRng;
 use rand::{RngExt, SeedableRng};
 use tokio::time::{sleep, timeout};
@@ -48,7 +52,7 @@ use stage::Stage;
 /// How many programs there are at most.
 const PROGRAMS_MAX: usize = 3;
 /// How many seeds an ordinary run takes, and the long one.
-const SEEDS: u64 = 200;
+const SEEDS: u64 = 150;
 const SEEDS_LONG: u64 = 10_000;
 /// As many times more seeds are run at most, until every outcome was come upon.
 const ROUNDS_MAX: u64 = 5;
@@ -96,12 +100,23 @@ struct Setup {
     uneven: u64,
     /// How long each program waits for answers.
     timeouts_ms: [u64; PROGRAMS_MAX],
+    /// How many replicas each node has, whose master it is. Zero: none, and no `lockmod.replicas`.
+    replicas: u32,
+    /// The longest lease that a node grants.
+    max_ttl: Millis,
     defect: Defect,
     overtakes: bool,
 }
 
 impl Setup {
+    /// As its seed has it; in a third of the seeds, nodes are masters with replicas.
     fn of(seed: u64) -> Setup {
+        let setup = Setup::alone(seed);
+        if seed.is_multiple_of(3) { setup.in_groups() } else { setup }
+    }
+
+    /// The same, where nodes have no replicas.
+    fn alone(seed: u64) -> Setup {
         let mut random = StdRng::seed_from_u64(seed ^ 0x0073_6574);
         let nodes = [3, 3, 3, 5, 5, 1][random.random_range(0..6)];
         Setup {
@@ -125,8 +140,26 @@ impl Setup {
             timeouts_ms: std::array::from_fn(|_| [45, 90, 90, 250][random.random_range(0..4)]),
             has_old_lines: random.random_bool(0.5),
             old_program: random.random_bool(0.2).then(|| random.random_range(0..PROGRAMS_MAX)),
+            replicas: 0,
+            max_ttl: node::MAX_TTL,
             defect: Defect::None,
             overtakes: false,
+        }
+    }
+
+    /// The same world, where each node is the master of a group.
+    fn in_groups(self) -> Setup {
+        let mut random = StdRng::seed_from_u64(self.seed ^ 0x6772_6f75);
+        let nodes = if self.nodes == 1 || random.random_bool(0.4) { 1 } else { 3 };
+        Setup {
+            nodes,
+            replicas: [2, 2, 3][random.random_range(0..3)],
+            // A short one ends before a new master has authority, a long one may not.
+            max_ttl: group::MAX_TTLS[random.random_range(0..2)],
+            storm_ms: random.random_range(30_000..=80_000),
+            crashes: [0, 0, 1, 2][random.random_range(0..4)],
+            old_node: None,
+            ..self
         }
     }
 }
@@ -222,7 +255,9 @@ fn judge(stage: &Stage, (calm_at, ended_at): (u64, u64)) -> Outcome {
     }
     violations.append(&mut notes.complaints);
     violations.append(&mut universe.shadow.complaints);
-    for (number, node) in universe.nodes.iter().enumerate() {
+    // A replica may lag behind.
+    let masters = universe.home.iter().map(|number| (*number, &universe.nodes[*number]));
+    for (number, node) in masters {
         for (name, token) in node.held_tokens() {
             if !notes.leaked.contains(&token) && !universe.stranded.contains(&token) {
                 let name = name.escape_ascii();
@@ -239,6 +274,12 @@ fn judge(stage: &Stage, (calm_at, ended_at): (u64, u64)) -> Outcome {
         reached.note_often("extend: provisional", node.provisional);
         reached.note_often("node: quarantined at a start", node.quarantines);
         reached.note_often("node: a lease was brought to it", node.restored);
+        let group::GroupTally { promotions, attachments, .. } = node.member.tally;
+        reached.note_often("group: promoted", promotions);
+        reached.note_often("group: attached", attachments);
+        reached.note_often("group: no authority", node.member.tally.without_authority);
+        reached.note_often("group: extended in a wait", node.member.tally.extended_in_wait);
+        reached.note_often("group: a replaced master vouched", node.member.tally.served_replaced);
         let Tally { called, handed_over, lapsed, hung_up, misled, hurry } = node.callers.tally;
         if misled > 0 {
             violations.push(format!("a node has refused {misled} that it had called"));
@@ -371,7 +412,7 @@ fn many_seeds_keep_every_promise() {
 
 #[test]
 fn a_seed_is_a_run() {
-    for seed in [1, 2, 4, 7, 130, 131] {
+    for seed in [1, 2, 3, 4, 7, 9, 130, 131] {
         let (one, other) = (run(Setup::of(seed)), run(Setup::of(seed)));
         assert_eq!((one.trace, one.requests), (other.trace, other.requests), "seed {seed}");
         assert!(one.requests > 100, "seed {seed}: nothing happened");
@@ -383,7 +424,7 @@ fn a_seed_is_a_run() {
 
 /// Changes every seed in the same way, until one is found wrong in the way that is expected.
 fn must_be_caught(what: &str, change: impl Fn(Setup) -> Setup, complaint: &str) {
-    must_be_caught_in(what, |seed| run(change(Setup::of(seed))), complaint);
+    must_be_caught_in(what, |seed| run(change(Setup::alone(seed))), complaint);
 }
 
 fn must_be_caught_in(what: &str, run: impl Fn(u64) -> Outcome, complaint: &str) {
@@ -461,7 +502,7 @@ fn leases_that_are_dated_by_a_clock_with_small_steps_are_caught() {
         ..stormy(Defect::DatesByTheWallClock)(setup)
     };
     // Such a node is that of every third seed.
-    let run = |seed| run(change(Setup::of(3 * seed + 2)));
+    let run = |seed| run(change(Setup::alone(3 * seed + 2)));
     must_be_caught_in("dates by the wall clock", run, VOUCHES);
 }
 
@@ -483,4 +524,21 @@ fn a_release_that_overtakes_its_acquire_is_caught() {
         Setup { overtakes: true, is_gentle: true, delay_ms: 40, ..setup }
     };
     must_be_caught("overtaking", change, "for nobody");
+}
+
+// ---- masters that are replaced ----
+
+/// Nodes whose masters are replaced.
+fn failing_over(defect: Defect) -> impl Fn(u64) -> Outcome {
+    let setup = move |seed| stormy(defect)(Setup::alone(seed)).in_groups();
+    move |seed| run(Setup { crashes: 0, ..setup(seed) })
+}
+
+const TWO_MASTERS: &str = "two servers of a group have authority";
+
+#[test]
+fn a_master_that_does_not_ask_for_its_authority_is_caught_in_a_storm() {
+    let run = failing_over(Defect::DecidesWithoutAuthority);
+    must_be_caught_in("decides without authority", &run, OVERLAP);
+    must_be_caught_in("decides without authority", &run, TWO_MASTERS);
 }

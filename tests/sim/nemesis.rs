@@ -36,6 +36,10 @@ impl Nemesis {
 
     /// Strikes for as long as the setup says, then takes everything back.
     pub(crate) async fn storm(mut self) {
+        if self.setup.replicas > 0 {
+            // Nobody is granted anything before.
+            sleep(self.millis(0, 12_000)).await;
+        }
         let end = Instant::now() + Duration::from_millis(self.setup.storm_ms);
         let mut tasks = Vec::new();
         while Instant::now() < end {
@@ -47,6 +51,7 @@ impl Nemesis {
         for task in tasks {
             task.await.expect("a fault ends");
         }
+        self.net.reform();
         self.net.heal();
         self.net.change(|universe| {
             for node in &mut universe.nodes {
@@ -65,6 +70,7 @@ impl Nemesis {
         let node = self.random.random_range(0..self.setup.nodes);
         let program = self.random.random_range(0..self.setup.programs);
         let way = (program, node);
+        let server = self.server_of(node);
         let net = Arc::clone(&self.net);
         let length = self.millis(20, 3_000);
         match self.random.random_range(0..100) {
@@ -79,7 +85,7 @@ impl Nemesis {
                 if self.random.random_bool(0.5) {
                     self.processes[program].set_rate(fast_ppm);
                 } else {
-                    net.change(|universe| universe.nodes[node].clock.set_rate(fast_ppm));
+                    net.change(|universe| universe.nodes[server].clock.set_rate(fast_ppm));
                 }
                 None
             }
@@ -91,6 +97,7 @@ impl Nemesis {
                     net.set_slow(way, Duration::ZERO);
                 }))
             }
+            34..42 if self.setup.replicas > 0 => self.strike_group(node, server, length),
             34..42 => {
                 let by_ms = match self.setup.small_steps {
                     true => self.random.random_range(-SMALL_MS..=SMALL_MS),
@@ -109,7 +116,8 @@ impl Nemesis {
             42..46 if self.setup.is_forced => {
                 let lock = name(self.random.random_range(0..self.setup.locks));
                 net.change(|universe| {
-                    universe.nodes.iter_mut().for_each(|node| node.delete(lock.as_bytes()));
+                    let masters = universe.nodes.iter_mut().filter(|node| node.is_master());
+                    masters.for_each(|node| node.delete(lock.as_bytes()));
                     universe.shadow.deleted(lock.as_bytes());
                 });
                 None
@@ -126,7 +134,7 @@ impl Nemesis {
                 None
             }
             70..76 => {
-                net.change(|universe| universe.hung_until[node] = Instant::now() + length);
+                net.change(|universe| universe.hung_until[server] = Instant::now() + length);
                 None
             }
             76..78 => {
@@ -135,31 +143,122 @@ impl Nemesis {
                 None
             }
             78..80 => {
-                net.change(|universe| universe.nodes[node].save());
+                net.change(|universe| universe.nodes[server].save());
                 None
             }
             80..82 => {
-                net.change(|universe| universe.nodes[node].set_disk_full(true));
-                None
+                net.change(|universe| universe.nodes[server].set_disk_full(true));
+                if self.setup.replicas == 0 {
+                    // Until it starts again.
+                    return None;
+                }
+                Some(Box::pin(async move {
+                    sleep(length).await;
+                    net.change(|universe| universe.nodes[server].set_disk_full(false));
+                }))
             }
             82..84 => {
                 let misfit = Misfit::ALL[self.random.random_range(0..Misfit::ALL.len())];
                 net.change(|universe| {
                     let misfits = universe.nodes.iter().filter(|node| node.misfit.is_some());
                     if misfits.count() < 2 {
-                        universe.nodes[node].misfit = Some(misfit);
+                        universe.nodes[server].misfit = Some(misfit);
                     }
                 });
                 Some(Box::pin(async move {
                     sleep(length).await;
-                    net.change(|universe| universe.nodes[node].misfit = None);
+                    net.change(|universe| universe.nodes[server].misfit = None);
                 }))
             }
             _ if !self.random.random_ratio(self.setup.crashes, 16) => None,
             84..86 => self.massacre(),
             86..88 => self.roll(),
-            _ => self.crash(node),
+            _ => self.crash(server),
         }
+    }
+
+    /// A server of a group: its master more often than another.
+    fn server_of(&mut self, group: usize) -> usize {
+        if self.setup.replicas == 0 {
+            return group;
+        }
+        let place = self.random.random_range(0..=self.setup.replicas as usize);
+        let universe = self.net.universe();
+        let any = universe.servers_of(group).nth(place);
+        any.filter(|_| self.random.random_bool(0.6)).unwrap_or(universe.home[group])
+    }
+
+    /// What goes wrong between the servers of a group.
+    fn strike_group(&mut self, group: usize, server: usize, length: Duration) -> Option<Recovery> {
+        let net = Arc::clone(&self.net);
+        if self.setup.is_gentle {
+            return None;
+        }
+        match self.random.random_range(0..10) {
+            0..3 => Some(self.fail_over(group)),
+            3..6 => None,
+            6..8 => {
+                net.change(|universe| universe.detach(server));
+                None
+            }
+            _ => {
+                let others = self.others(group, server);
+                let other = others[self.random.random_range(0..others.len())];
+                net.hold((server, other), true);
+                Some(Box::pin(async move {
+                    sleep(length * 3).await;
+                    net.hold((server, other), false);
+                }))
+            }
+        }
+    }
+
+    fn others(&self, group: usize, server: usize) -> Vec<usize> {
+        self.net.universe().servers_of(group).filter(|other| *other != server).collect()
+    }
+
+    /// A replica takes the place of its master, which goes on, cut off from the others or not,
+    /// hangs, or is killed, and follows its successor some time later.
+    fn fail_over(&mut self, group: usize) -> Recovery {
+        let old = self.net.universe().home[group];
+        let others = self.others(group, old);
+        let new = others[self.random.random_range(0..others.len())];
+        let is_quick = self.random.random_bool(0.5);
+        let before = self.millis(0, if is_quick { 300 } else { 5_000 });
+        let after = self.millis(0, 15_000);
+        let hangs = before + self.millis(0, 9_000);
+        let fall = Fall { down: hangs, ..self.fall() };
+        let fate = self.random.random_range(0..4);
+        let lags: Vec<_> = others.iter().map(|_| self.millis(0, 1_500)).collect();
+        let told: Vec<_> =
+            (0..self.setup.programs).filter(|_| self.random.random_bool(0.5)).collect();
+        let (is_left, net) = (self.random.random_bool(0.7), Arc::clone(&self.net));
+        Box::pin(async move {
+            let mut fallen = None;
+            match fate {
+                0 => others.iter().for_each(|other| net.hold((old, *other), true)),
+                1 => net.change(|universe| universe.hung_until[old] = Instant::now() + hangs),
+                2 => fallen = Some(tokio::spawn(restart(Arc::clone(&net), old, fall))),
+                _ => {}
+            }
+            sleep(before).await;
+            net.wait_while_hung(new).await;
+            net.change(|universe| universe.promote(new));
+            told.into_iter().for_each(|program| net.cut((program, group)));
+            for (other, lag) in others.iter().zip(lags) {
+                sleep(lag).await;
+                net.follow_home(*other).await;
+            }
+            sleep(after).await;
+            others.iter().for_each(|other| net.hold((old, *other), false));
+            net.follow_home(old).await;
+            if is_left {
+                net.drop_connections(old, false);
+            }
+            if let Some(fallen) = fallen {
+                fallen.await.expect("a server comes back");
+            }
+        })
     }
 
     fn trouble(&mut self, way: (usize, usize), length: Duration) -> Option<Recovery> {
@@ -255,13 +354,14 @@ impl Nemesis {
 /// An operator brings a lease from one node to another that is in quarantine: a dump, restored.
 pub(crate) fn bring(net: &Arc<Net>, lock: &str, (from, to): (usize, usize)) {
     net.change(|universe| {
+        let (group, from, to) = (to, universe.home[from], universe.home[to]);
         let dump = universe.nodes[from].dump(lock.as_bytes());
         if universe.nodes[to].is_in_quarantine()
             && let Some(dump) = dump
         {
             let tokens = universe.nodes[to].restore(lock.as_bytes(), &dump);
             universe.stranded.extend(tokens.into_iter().flatten());
-            universe.shadow.brought(to);
+            universe.shadow.brought(group);
         }
     });
 }
@@ -279,10 +379,14 @@ pub(crate) async fn restart(net: Arc<Net>, node: usize, fall: Fall) {
     if !net.universe().nodes[node].is_up {
         return;
     }
-    net.change(|universe| universe.nodes[node].end(end, loses_data));
+    net.change(|universe| {
+        universe.leave(node);
+        universe.nodes[node].end(end, loses_data);
+    });
     net.drop_connections(node, end == End::PowerLoss);
     sleep(down).await;
     net.change(|universe| {
+        universe.choose_role(node);
         universe.nodes[node].start_again();
         // What was given back since the data set was saved is there again.
         let back = universe.nodes[node].held_tokens();

@@ -25,6 +25,7 @@ use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
 use tokio::task::AbortHandle;
 use tokio::time::{Instant, sleep_until};
 
+use crate::group::Feeds;
 use crate::node::Node;
 use crate::shadow::Shadow;
 
@@ -75,15 +76,21 @@ struct Side {
 #[derive(Debug)]
 pub(crate) struct Universe {
     pub(crate) random: StdRng,
+    /// All servers. Those of group g of n are numbers g, g + n, g + 2n and so on; without groups
+    /// each is alone.
     pub(crate) nodes: Vec<Node>,
+    pub(crate) groups: usize,
+    /// The server of each group that is its master, for all that its clients are told.
+    pub(crate) home: Vec<usize>,
+    pub(crate) feeds: Feeds,
     /// Since when, and until when, nodes do not run.
     pub(crate) hung_until: Vec<Instant>,
     ways: Vec<Vec<Way>>,
     /// The node that each address leads to.
-    leads_to: Vec<usize>,
+    pub(crate) leads_to: Vec<usize>,
     /// How many connections there have been.
     connections: u64,
-    delay_ms: u64,
+    pub(crate) delay_ms: u64,
     /// The program that knows of no grants to tickets.
     old_program: Option<usize>,
     /// Of a hundred calls of nodes, how many are lost.
@@ -120,17 +127,24 @@ impl Universe {
     }
 
     /// Tells the proof what a node has answered.
-    fn follow(&mut self, node: usize, (name, request): (&[u8], &Request<'_>), reply: &Reply) {
+    fn show(&mut self, node: usize, (name, request): (&[u8], &Request<'_>), reply: &Reply) {
+        let group = self.group_of(node);
         match *request {
             Request::Acquire { token, ttl, mode, label, .. } => {
                 let Ok(AcquireReply::Granted(fence)) = AcquireReply::read(reply) else { return };
                 self.shadow.asked((name, token), mode, label);
-                self.shadow.vouched(node, (name, token), Some(ttl), Some(fence.get()));
+                self.shadow.vouched(group, (name, token), Some(ttl), Some(fence.get()));
+                self.note_replaced(node);
             }
             // A repair stores nothing: another may have had the fence here.
             Request::Extend { token, ttl, .. } => {
-                let Ok(ExtendReply::Extended) = ExtendReply::read(reply) else { return };
-                self.shadow.vouched(node, (name, token), Some(ttl), None);
+                match ExtendReply::read(reply) {
+                    Ok(ExtendReply::Extended) => {}
+                    Ok(ExtendReply::Carried) if self.groups == 1 => {}
+                    _ => return,
+                }
+                self.shadow.vouched(group, (name, token), Some(ttl), None);
+                self.note_replaced(node);
             }
             // A writer whose fence is below the counter there has stored nothing: another may have.
             Request::Raise { token, fence } => {
@@ -138,7 +152,7 @@ impl Universe {
                 if counter != fence && !self.shadow.is_reader(name, token) {
                     return;
                 }
-                self.shadow.vouched(node, (name, token), None, Some(fence.get()));
+                self.shadow.vouched(group, (name, token), None, Some(fence.get()));
             }
             Request::Release { token, .. } => {
                 if ReleaseReply::read(reply).is_err() {
@@ -148,7 +162,22 @@ impl Universe {
             }
             Request::Fence | Request::Info => return,
         }
-        let views = self.nodes.iter().map(|node| node.view(name)).collect();
+        self.judge(name);
+    }
+
+    /// Lets the proof look at a lock.
+    fn judge(&mut self, name: &[u8]) {
+        let views = (0..self.groups).map(|group| {
+            // While nobody decides, all that a group has vouched for is forgotten, as far as the
+            // proof is concerned.
+            let mut deciding = self.servers_of(group).filter(|node| self.nodes[*node].decides());
+            let view = deciding.next().and_then(|node| self.nodes[node].view(name));
+            (view, deciding.next().is_some())
+        });
+        let (views, doubled): (Vec<_>, Vec<_>) = views.unzip();
+        if doubled.contains(&true) {
+            self.shadow.complain(name, "two servers of a group have authority");
+        }
         self.shadow.judge(name, views);
     }
 
@@ -156,7 +185,7 @@ impl Universe {
     /// arrived after its connection had broken.
     fn note_stranded(&mut self, side: &Side, request: &Request<'_>, reply: &Reply) {
         let is_late = side.is_broken.load(Ordering::Relaxed);
-        let is_misled = side.node != side.way.1;
+        let is_misled = self.group_of(side.node) != side.way.1;
         match request {
             // What was to be done at one node was done at another.
             Request::Acquire { token, .. }
@@ -204,17 +233,20 @@ impl Net {
     pub(crate) fn new(
         seed: u64,
         (programs, old_program): (usize, Option<usize>),
-        nodes: Vec<Node>,
+        (nodes, groups): (Vec<Node>, usize),
         (delay_ms, lost_calls): (u64, u32),
         overtakes: bool,
     ) -> Arc<Net> {
-        let ways = (0..programs).map(|_| nodes.iter().map(|_| Way::default()).collect()).collect();
+        let ways = (0..programs).map(|_| (0..groups).map(|_| Way::default()).collect()).collect();
         let universe = Universe {
             random: StdRng::seed_from_u64(seed ^ 0x006e_6574),
             hung_until: vec![Instant::now(); nodes.len()],
-            shadow: Shadow::new(nodes.len()),
-            leads_to: (0..nodes.len()).collect(),
+            shadow: Shadow::new(groups),
+            leads_to: (0..groups).collect(),
             nodes,
+            groups,
+            home: (0..groups).collect(),
+            feeds: Feeds::default(),
             ways,
             connections: 0,
             delay_ms,
@@ -316,7 +348,7 @@ impl Net {
     /// New connections to this address lead to this node from now on; the others break.
     pub(crate) fn lead(self: &Arc<Self>, address: usize, node: usize) {
         let programs = self.change(|universe| {
-            universe.leads_to[address] = node;
+            universe.leads_to[address] = universe.home[node];
             universe.ways.len()
         });
         (0..programs).for_each(|program| self.cut((program, address)));
@@ -328,23 +360,29 @@ impl Net {
         self.change(|universe| {
             for (program, ways) in universe.ways.iter_mut().enumerate() {
                 for (address, way) in ways.iter_mut().enumerate() {
-                    let leads_elsewhere = universe.leads_to[address] != address;
+                    let home = universe.home[address];
+                    let is_elsewhere = |one: &Connection| one.side.node != home;
+                    let is_misled = way.connections.iter().any(is_elsewhere)
+                        || universe.leads_to[address] != home;
                     let flows = [way.requests, way.replies];
-                    if leads_elsewhere || flows.contains(&Flow::Discard) {
+                    if is_misled || flows.contains(&Flow::Discard) {
                         cut.push((program, address));
                     }
                     (way.requests, way.replies) = (Flow::Pass, Flow::Pass);
                     (way.refuses, way.slow) = (false, Duration::ZERO);
                 }
             }
-            universe.leads_to = (0..universe.nodes.len()).collect();
+            universe.leads_to.clone_from(&universe.home);
         });
         for way in cut {
             self.cut(way);
         }
     }
 
-    async fn wait_until<T>(&self, mut probe: impl FnMut(&mut Universe) -> Option<T>) -> T {
+    pub(crate) async fn wait_until<T>(
+        &self,
+        mut probe: impl FnMut(&mut Universe) -> Option<T>,
+    ) -> T {
         loop {
             let mut changed = std::pin::pin!(self.changed.notified());
             changed.as_mut().enable();
@@ -363,7 +401,7 @@ impl Net {
         .await
     }
 
-    async fn wait_while_hung(&self, node: usize) {
+    pub(crate) async fn wait_while_hung(&self, node: usize) {
         loop {
             let until = self.universe().hung_until[node];
             if until <= Instant::now() {
@@ -489,13 +527,15 @@ impl Net {
     }
 
     /// Sends out whom a node calls, and sees to it that it looks again when something is due.
-    fn attend(self: &Arc<Self>, universe: &mut Universe, number: usize) {
+    pub(crate) fn attend(self: &Arc<Self>, universe: &mut Universe, number: usize) {
+        universe.feed(number);
+        let group = universe.group_of(number);
         for (name, grantee, fence) in std::mem::take(&mut universe.nodes[number].callers.granted) {
             let asked = (name.as_slice(), &*grantee.token);
             universe.shadow.asked(asked, Mode::Exclusive, &grantee.label);
-            universe.shadow.vouched(number, asked, Some(grantee.ttl), Some(fence.get()));
-            let views = universe.nodes.iter().map(|node| node.view(&name)).collect();
-            universe.shadow.judge(&name, views);
+            universe.shadow.vouched(group, asked, Some(grantee.ttl), Some(fence.get()));
+            universe.note_replaced(number);
+            universe.judge(&name);
         }
         for (connection, bytes) in universe.nodes[number].callers.calls() {
             if universe.random.random_range(0..100) < universe.lost_calls {
@@ -544,7 +584,7 @@ impl Net {
         if let Some(Ok((name, request))) = Request::parse(&slices, Limits::FACTS)
             && let Ok(Some((reply, _))) = resp::read(&reply)
         {
-            universe.follow(number, (name, &request), &reply);
+            universe.show(number, (name, &request), &reply);
             universe.note_stranded(side, &request, &reply);
         }
         // To a subscriber itself, what is published goes before the reply.

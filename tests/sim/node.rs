@@ -11,8 +11,8 @@ use lockmod::codec::{decode_lock, encode_lock, hash_lock};
 use lockmod::engine::{
     Acquired, Availability, Caution, Ceilings, Census, Change, Claim, Clocks, ConnectionId, Direct,
     Effect, Extended, Fence, Fencing, Found, Gate, Grantee, Instant, Inventory, Lease, Line,
-    Loaded, Lock, Look, Millis, Mode, Node as Engine, Queued, Refusal, Released, Saved, Stated,
-    Statement, Stop, Ticket, Token, Turn, Turning, UnixTime, Waiter,
+    Loaded, Lock, Look, Millis, Mode, Node as Engine, QuarantineReason, Queued, Refusal, Released,
+    Saved, Stated, Statement, Stop, Ticket, Token, Turn, Turning, UnixTime, Waiter,
 };
 use lockmod::wire::fact::{self, Restated, restate};
 use lockmod::wire::outcome::{AcquireReply, ExtendReply, RaiseReply, ReleaseReply, of_fence};
@@ -22,13 +22,16 @@ use lockmod::wire::resp::{self, Reply, Version};
 use lockmod::wire::{lock_info, spec};
 
 use crate::clock::Clock;
+use crate::group::Member;
 use crate::line::{Callers, Offer, RESERVE};
 use crate::shadow::{Seen, View, id};
 
 /// The longest lease that a node grants.
 pub(crate) const MAX_TTL: Millis = Millis::new(30_000);
 const PORT: u16 = 7_000;
-const LIMITS: Limits = Limits { ttl: MAX_TTL, token: 64 };
+/// The time of day, about.
+pub(crate) const WALL_MS: u64 = 1_700_000_000_000;
+const TOKEN_LENGTH_MAX: usize = 64;
 
 /// What is wrong with a node on purpose: each must be caught.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -63,6 +66,14 @@ pub(crate) enum Defect {
     LetsReadersPass,
     /// It does not say which server it is.
     HidesItsName,
+    /// A master of a group does not ask whether its replicas support it.
+    DecidesWithoutAuthority,
+    /// A node that was promoted does not wait for the leases of other masters.
+    PromotedDoesNotWait,
+    /// What it extends while it waits for leases of other masters counts at once.
+    CountsInWait,
+    /// Its replicas support it from when it hears of them, and not from when it has sent to them.
+    SupportFromReceipt,
 }
 
 /// What a node keeps through a crash.
@@ -112,15 +123,18 @@ pub(crate) enum End {
 pub(crate) struct Node {
     pub(crate) clock: Clock,
     wall_minus_boot_ms: u64,
-    boot: u64,
+    pub(crate) boot: u64,
     number: usize,
     /// Counts starts: who answers is another server each time.
     pub(crate) run: u64,
     pub(crate) is_up: bool,
     pub(crate) misfit: Option<Misfit>,
     persistence: Persistence,
-    defect: Defect,
-    engine: Engine,
+    pub(crate) defect: Defect,
+    pub(crate) engine: Engine,
+    /// Its `lockmod.max-ttl`.
+    pub(crate) max_ttl: Millis,
+    pub(crate) member: Member,
     pub(crate) locks: BTreeMap<Vec<u8>, Lock>,
     pub(crate) callers: Callers,
     /// When the node looks again by itself, if nobody knows of it yet.
@@ -140,13 +154,15 @@ impl Node {
         number: usize,
         clock: Clock,
         persistence: Persistence,
-        offer: Offer,
+        (offer, member, max_ttl): (Offer, Member, Millis),
         defect: Defect,
     ) -> Node {
         let none = Clocks { now: Instant::default(), wall: UnixTime::default() };
+        // The servers of a group agree on the time of day.
+        let ahead = if member.replicas > 0 { Millis::round_down(clock.now()).get() } else { 0 };
         let mut node = Node {
             clock,
-            wall_minus_boot_ms: 1_700_000_000_000,
+            wall_minus_boot_ms: WALL_MS - ahead,
             boot: 1,
             number,
             run: 0,
@@ -155,6 +171,8 @@ impl Node {
             persistence,
             defect,
             engine: Engine::new(),
+            max_ttl,
+            member,
             locks: BTreeMap::new(),
             callers: Callers::new(offer),
             alarm_at: None,
@@ -183,7 +201,7 @@ impl Node {
     }
 
     /// Both clocks, as what leaves the process is dated.
-    fn dated(&self) -> Clocks {
+    pub(crate) fn dated(&self) -> Clocks {
         let clocks = self.clocks();
         match self.defect {
             Defect::DatesByTheWallClock => clocks,
@@ -191,7 +209,7 @@ impl Node {
         }
     }
 
-    fn clocks(&self) -> Clocks {
+    pub(crate) fn clocks(&self) -> Clocks {
         let millis = Millis::round_down(self.clock.now()).get();
         Clocks {
             now: Instant::from_millis(millis),
@@ -232,12 +250,16 @@ impl Node {
             is_provisional: !self.engine.promises().is_counted(&lease, self.now()),
         });
         let leases = leases.collect();
-        let counter =
-            lock.map_or(Fence::ZERO, Lock::counter).max(self.engine.promises().floor()).get();
-        let ceiling = match self.found() {
+        let issued = lock.map_or(Fence::ZERO, Lock::counter);
+        let counter = issued.max(self.engine.promises().floor()).get();
+        let mut ceiling = match self.found() {
             Found::Present(saved) => saved.ceilings.fence.get(),
             Found::Missing | Found::Damaged => 0,
         };
+        // A floor that has jumped after a wait is written when it is used.
+        if self.is_in_group() && issued.get() <= ceiling {
+            ceiling = ceiling.max(counter);
+        }
         Some(View { leases, counter, ceiling, is_quarantined })
     }
 
@@ -276,6 +298,9 @@ impl Node {
         if let Some(lock) = self.locks.remove(name) {
             self.engine.forget(&lock);
             self.disk.stated.remove(name);
+            if self.is_master() {
+                self.member.tell_deleted(name);
+            }
             self.engine.line_changed((0, name));
             self.carry_out();
         }
@@ -307,15 +332,21 @@ impl Node {
         }
         self.write_state().ok()?;
         self.engine.loaded(&loaded.lock, loaded.floor);
-        if let Some(ceilings) = self.engine.take_request() {
-            self.statement.raise(ceilings);
-            self.write_state().ok()?;
-            self.engine.persisted(self.statement.allowed());
-        }
+        self.write_ahead().ok()?;
         self.locks.insert(name.to_vec(), loaded.lock);
         self.state(name, &Lock::default());
         self.restored += 1;
         Some(tokens)
+    }
+
+    /// Writes what locks need that came in.
+    pub(crate) fn write_ahead(&mut self) -> Result<(), Refusal> {
+        if let Some(ceilings) = self.engine.take_request() {
+            self.statement.raise(ceilings);
+            self.write_state()?;
+            self.engine.persisted(self.statement.allowed());
+        }
+        Ok(())
     }
 
     /// Saves the data set, where the node does that.
@@ -342,6 +373,7 @@ impl Node {
         self.is_up = false;
         self.locks.clear();
         self.callers.clear();
+        self.member.clear();
         let keeps = match self.persistence {
             Persistence::Nothing => false,
             Persistence::Snapshots => !loses_data,
@@ -368,6 +400,9 @@ impl Node {
         self.disk.is_full = false;
         let found = self.found();
         self.engine = Engine::new();
+        if self.defect != Defect::DecidesWithoutAuthority {
+            self.engine.rest_on(self.member.replicas);
+        }
         self.engine.found(Some(found), self.clocks(), self.boot);
         for (name, bytes) in &self.disk.locks {
             let loaded = decode_lock(bytes, self.dated(), self.boot).expect("we wrote it");
@@ -380,21 +415,22 @@ impl Node {
 
     /// Reads the append-only file.
     fn replay(&mut self) {
-        let (clocks, is_own) = (self.clocks(), self.defect != Defect::DatesByTheWallClock);
-        for (name, stated) in &self.disk.stated {
-            let mut lock = Lock::free(Fence::ZERO, clocks.now);
-            for Restated { token, fact, label } in stated {
-                let decided = fact::read(fact).expect("a fact");
-                self.engine.apply(
-                    &mut lock,
-                    (token, Stated::Grant(label)),
-                    &decided,
-                    clocks,
-                    is_own,
-                );
-            }
-            self.locks.insert(name.clone(), lock);
+        let is_own = self.defect != Defect::DatesByTheWallClock;
+        for (name, stated) in self.disk.stated.clone() {
+            self.apply_facts(&name, &stated, is_own);
         }
+    }
+
+    /// Writes a lock as these facts have it.
+    pub(crate) fn apply_facts(&mut self, name: &[u8], facts: &[Restated], is_own: bool) {
+        let clocks = self.clocks();
+        let mut lock = Lock::free(Fence::ZERO, clocks.now);
+        for Restated { token, fact, label } in facts {
+            let decided = fact::read(fact).expect("a fact");
+            let stated = (token.as_slice(), Stated::Grant(label));
+            self.engine.apply(&mut lock, stated, &decided, clocks, is_own);
+        }
+        self.locks.insert(name.to_vec(), lock);
     }
 
     fn found(&self) -> Found {
@@ -422,8 +458,8 @@ impl Node {
             was_read: self.persistence != Persistence::Nothing,
             highest: Fence::ZERO,
             is_always_durable: self.persistence == Persistence::Always,
-            is_replica: false,
-            max_ttl: MAX_TTL,
+            is_replica: !self.is_master(),
+            max_ttl: self.max_ttl,
         };
         let quarantine = self.defect != Defect::NoQuarantine;
         let caution = Caution { quarantine, on_promotion: quarantine };
@@ -450,11 +486,18 @@ impl Node {
     }
 
     /// Changes what the state file says.
-    fn change_state(&mut self, change: Change) -> Result<(), Refusal> {
+    pub(crate) fn change_state(&mut self, change: Change) -> Result<(), Refusal> {
         self.statement.change(change);
         let written = self.write_state();
         self.engine.changed(change, self.statement.allowed(), written.is_ok());
         written
+    }
+
+    /// Writes again what could not be written.
+    pub(crate) fn retry_state(&mut self) {
+        if self.statement.is_behind() && self.write_state().is_ok() {
+            self.engine.persisted(self.statement.allowed());
+        }
     }
 
     fn write_data(&mut self) {
@@ -464,7 +507,7 @@ impl Node {
     }
 
     /// As `save` in `src/module/datatype.rs`.
-    fn encode(&self, lock: &Lock, boot: u64) -> Vec<u8> {
+    pub(crate) fn encode(&self, lock: &Lock, boot: u64) -> Vec<u8> {
         let lock = self.engine.as_saved(lock, self.now());
         encode_lock(&lock, self.engine.promises().floor(), self.dated(), boot)
     }
@@ -473,12 +516,34 @@ impl Node {
     /// is not dated again.
     fn state(&mut self, name: &[u8], before: &Lock) {
         let Some(lock) = self.locks.get(name) else { return };
-        if self.persistence != Persistence::Always || lock == before {
+        let is_stated = self.persistence == Persistence::Always || self.is_in_group();
+        if !is_stated || lock == before {
             return;
         }
-        let clocks = self.dated();
-        let floor = self.engine.promises().floor();
-        self.disk.stated.insert(name.to_vec(), restate(lock, floor, clocks));
+        let facts = restate(lock, self.engine.promises().floor(), self.dated());
+        self.member.tell_lock(name, &facts);
+        self.keep_facts(name, facts);
+    }
+
+    /// Writes facts to the append-only file, where the node has one.
+    pub(crate) fn keep_facts(&mut self, name: &[u8], facts: Vec<Restated>) {
+        if self.persistence == Persistence::Always {
+            self.disk.stated.insert(name.to_vec(), facts);
+        }
+    }
+
+    /// A data set has replaced the node's own: its bytes, as its master has sent them.
+    pub(crate) fn replace_data(&mut self, locks: Vec<(Vec<u8>, Vec<u8>)>) {
+        match self.persistence {
+            Persistence::Nothing => {}
+            Persistence::Snapshots => self.disk.locks = locks,
+            Persistence::Always => {
+                let (floor, clocks) = (self.engine.promises().floor(), self.dated());
+                let facts =
+                    |(name, lock): (&Vec<u8>, &Lock)| (name.clone(), restate(lock, floor, clocks));
+                self.disk.stated = self.locks.iter().map(facts).collect();
+            }
+        }
     }
 
     fn notice_step(&mut self) {
@@ -510,6 +575,7 @@ impl Node {
                 Ok(Reply::Push(vec![text("subscribe"), text(args[1]), Reply::Integer(1)]))
             }
             (_, Some(misfit)) => return misfit.reply().to_vec(),
+            (name, None) if self.is_read_only_for(name) => return Misfit::Replica.reply().to_vec(),
             (b"SCAN", None) => {
                 let names = self.locks.keys().map(|name| text(name.as_slice())).collect();
                 Ok(Reply::List(vec![text("0"), Reply::List(names)]))
@@ -517,16 +583,22 @@ impl Node {
             (name, None) if name == spec::INFO.as_bytes() && args.len() < 2 => {
                 Ok(Reply::Error("ERR wrong number of arguments for 'lock.info' command".into()))
             }
-            (other, None) => match Request::parse(args, LIMITS) {
+            (other, None) => match Request::parse(args, self.limits()) {
                 Some(Ok((name, request))) => self.carry_out_request(connection, name, request),
                 Some(Err(refusal)) => Err(refusal),
                 None => panic!("{} is not simulated", other.escape_ascii()),
             },
         };
+        let lacks = matches!(said, Err(Refusal::NoAuthority { .. }));
+        self.member.tally.without_authority += u64::from(lacks);
         let reply = said.unwrap_or_else(|refusal| Reply::Error(refusal.to_string()));
         let mut bytes = Vec::new();
         resp::write(&reply, version, &mut bytes);
         bytes
+    }
+
+    fn limits(&self) -> Limits {
+        Limits { ttl: self.max_ttl, token: TOKEN_LENGTH_MAX }
     }
 
     fn carry_out_request(
@@ -535,7 +607,8 @@ impl Node {
         name: &[u8],
         request: Request<'_>,
     ) -> Result<Reply, Refusal> {
-        let token = |bytes| request::token(bytes, LIMITS);
+        let limits = self.limits();
+        let token = |bytes| request::token(bytes, limits);
         let is_new = match &request {
             Request::Acquire { waiting: WaitMode::Queue(queue), .. } => queue.grant.is_some(),
             Request::Release { onward, .. } => *onward == Onward::HandedOver,
@@ -636,7 +709,15 @@ impl Node {
         });
         self.serve_waiters(name);
         // That the disk is full is found out by asking for what needs it.
-        let is_misled = was_called && !matches!(decided, Ok(_) | Err(Refusal::StateFile { .. }));
+        // So is that its replicas support it no more.
+        let is_misled = was_called
+            && !matches!(
+                decided,
+                Ok(_)
+                    | Err(Refusal::StateFile { .. }
+                        | Refusal::NoAuthority { .. }
+                        | Refusal::Quarantine { reason: QuarantineReason::OtherMaster, .. })
+            );
         self.callers.tally.misled += u64::from(is_misled);
         let decided = decided?;
         let lies = match self.defect {
@@ -757,9 +838,9 @@ impl Node {
 
     /// Grants a lock that was handed over to the first ticket in line, and tells it.
     fn grant_to(&mut self, name: &[u8], grantee: &Grantee) -> Option<Availability> {
-        let now = self.now();
+        let (now, max_ttl) = (self.now(), self.max_ttl);
         let decided =
-            self.decide(name, |engine, lock, now| engine.grant_to(lock, grantee, MAX_TTL, now));
+            self.decide(name, |engine, lock, now| engine.grant_to(lock, grantee, max_ttl, now));
         let (Acquired::Granted { fence, .. }, availability) = decided.ok()? else { return None };
         let (ticket, number) = (grantee.ticket.clone(), grantee.number);
         let message = Published::Granted { ticket, fence, number };
@@ -786,7 +867,7 @@ impl Node {
     }
 
     /// Does what the node has said is to be done.
-    fn carry_out(&mut self) {
+    pub(crate) fn carry_out(&mut self) {
         while let Some(effect) = self.engine.take_effect() {
             match effect {
                 Effect::SetAlarm(at) => self.alarm_at = Some(at),
@@ -847,8 +928,17 @@ impl Node {
         let is_provisional = matches!(outcome, Extended::Extended { is_counted: false, .. });
         self.provisional += u64::from(is_provisional);
         self.serve_waiters(name);
-        let reply = match ExtendReply::from(outcome) {
+        let waits = self.waits_with_authority();
+        let counts_at_once = waits && self.defect == Defect::CountsInWait;
+        let reply = ExtendReply::from(outcome);
+        if waits {
+            self.member.note_extension(reply);
+        }
+        let reply = match reply {
             ExtendReply::Provisional if self.defect == Defect::CountsProvisional => {
+                ExtendReply::Extended
+            }
+            ExtendReply::Provisional | ExtendReply::Carried if counts_at_once => {
                 ExtendReply::Extended
             }
             reply => reply,
@@ -869,6 +959,11 @@ impl Node {
     /// Whether it grants nothing yet.
     pub(crate) fn is_in_quarantine(&self) -> bool {
         self.engine.promises().quarantine(self.now()).is_some()
+    }
+
+    /// The fence below which no lock starts.
+    pub(crate) fn floor(&self) -> u64 {
+        self.engine.promises().floor().get()
     }
 
     /// What it issued under names that are gone.

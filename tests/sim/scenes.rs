@@ -20,9 +20,9 @@ use crate::world::Process;
 use crate::{OVERLAP, Outcome, Setup, VOUCHES, judge, must_be_caught_in, settle, to_the_end};
 
 const SEEDS: u64 = 40;
-const TICK: Duration = Duration::from_millis(1);
+pub(crate) const TICK: Duration = Duration::from_millis(1);
 
-fn calm(seed: u64, defect: Defect) -> Setup {
+pub(crate) fn calm(seed: u64, defect: Defect) -> Setup {
     Setup {
         programs: 2,
         tasks: 1,
@@ -33,23 +33,23 @@ fn calm(seed: u64, defect: Defect) -> Setup {
         max_waiters: 1_000,
         lost_calls: 0,
         defect,
-        ..Setup::of(seed)
+        ..Setup::alone(seed)
     }
 }
 
-fn millis(random: &mut StdRng, from: u64, to: u64) -> Duration {
+pub(crate) fn millis(random: &mut StdRng, from: u64, to: u64) -> Duration {
     Duration::from_millis(random.random_range(from..=to))
 }
 
 /// Until something has come about, or does not within `limit`; the scene goes on either way.
-async fn until(net: &Arc<Net>, limit: u64, is_so: impl Fn(&[Node]) -> bool) {
+pub(crate) async fn until(net: &Arc<Net>, limit: u64, is_so: impl Fn(&[Node]) -> bool) {
     let deadline = Instant::now() + Duration::from_millis(limit);
     while !is_so(&net.universe().nodes) && Instant::now() < deadline {
         sleep(TICK).await;
     }
 }
 
-fn holds(node: &Node) -> bool {
+pub(crate) fn holds(node: &Node) -> bool {
     !node.held_tokens().is_empty()
 }
 
@@ -280,7 +280,8 @@ async fn complain_if_out_of_line(stage: &Stage, node: usize, ttl: Duration) {
     }
 }
 
-async fn end(stage: &Stage) -> Outcome {
+pub(crate) async fn end(stage: &Stage) -> Outcome {
+    stage.net.reform();
     stage.net.heal();
     settle(&stage.lockers).await;
     let now = stage.log.now();

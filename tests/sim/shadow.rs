@@ -309,7 +309,7 @@ impl Shadow {
         }
     }
 
-    fn complain(&mut self, name: &[u8], what: &str) {
+    pub(crate) fn complain(&mut self, name: &[u8], what: &str) {
         if self.complaints.is_empty() {
             self.complaints.push(format!("{}: {what}", name.escape_ascii()));
         }

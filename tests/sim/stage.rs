@@ -10,9 +10,10 @@ use rand::{RngExt, SeedableRng};
 use crate::Setup;
 use crate::clients::{Client, Log, Surroundings, WAIT};
 use crate::clock::Clock;
+use crate::group::Member;
 use crate::line::Offer;
 use crate::net::Net;
-use crate::node::{MAX_TTL, Node, Persistence};
+use crate::node::{Node, Persistence};
 use crate::world::{Process, Simulated};
 
 pub(crate) struct Stage {
@@ -31,27 +32,38 @@ impl Stage {
             Clock::new(then, random.random_range(-setup.ppm_max..=setup.ppm_max))
         };
         let kinds = [Persistence::Nothing, Persistence::Snapshots, Persistence::Always];
-        let node = |index: usize| {
-            let kind = kinds[(index + setup.seed as usize) % kinds.len()];
+        let node = |number: usize| {
+            let (index, place) = (number % setup.nodes, number / setup.nodes);
+            let kind = kinds[(number + setup.seed as usize) % kinds.len()];
             let is_old = setup.old_node == Some(index);
+            let member = Member::new(setup.replicas, (place > 0).then_some(index));
             let has_lines = !is_old || setup.has_old_lines;
             let offer = Offer { has_lines, grants: !is_old, max_waiters: setup.max_waiters };
-            let mut node = Node::start(index, clock(), kind, offer, setup.defect);
-            node.raise_floor(1 + setup.uneven * index as u64);
+            let terms = (offer, member, setup.max_ttl);
+            let mut node = Node::start(number, clock(), kind, terms, setup.defect);
+            if place == 0 {
+                node.raise_floor(1 + setup.uneven * index as u64);
+            }
             node
         };
-        let nodes = (0..setup.nodes).map(node).collect();
+        let servers = setup.nodes * (setup.replicas as usize + 1);
+        let nodes = (0..servers).map(node).collect();
         let chances = (setup.delay_ms, setup.lost_calls);
         let programs = (setup.programs, setup.old_program);
+        let nodes = (nodes, setup.nodes);
         let net = Net::new(setup.seed, programs, nodes, chances, setup.overtakes);
+        if setup.replicas > 0 {
+            net.run_groups();
+        }
         let log = Log::new(setup.locks);
         let mut stage = Stage { setup, net, log, processes: Vec::new(), lockers: Vec::new() };
         for program in 0..setup.programs {
             let timeout = stage.timeout(program);
             let process = Process::new(clock(), setup.seed ^ ((program as u64 + 1) << 48));
             let world = Simulated::new(&stage.net, program, &process, timeout);
-            let builder = Locker::builder().ttl(Duration::from_secs(1)).wait(WAIT);
-            let builder = builder.timeout(timeout).max_ttl(MAX_TTL.into());
+            let ttl = Duration::from_secs(1).max(timeout * 4);
+            let builder = Locker::builder().ttl(ttl).wait(WAIT);
+            let builder = builder.timeout(timeout).max_ttl(setup.max_ttl.into());
             stage.lockers.push(builder.build_in(world).expect("good settings"));
             stage.processes.push(process);
         }
@@ -69,6 +81,13 @@ impl Stage {
         let around = Surroundings {
             nodes: setup.nodes,
             locks: setup.locks,
+            max_ttl: setup.max_ttl.into(),
+            short_share: if setup.replicas > 0 { 0.5 } else { 0.75 },
+            // So that some work on while a master is replaced.
+            length_max: match setup.replicas {
+                0 => Duration::from_secs(8),
+                _ => Duration::from(setup.max_ttl).mul_f64(1.7),
+            },
             is_steady: setup.is_steady,
             is_gentle: setup.is_gentle && !setup.is_forced,
             is_forced: setup.is_forced,

@@ -15,6 +15,7 @@ use tokio::time::{Instant, Sleep, sleep_until};
 
 use crate::clock::Clock;
 use crate::net::{Dialler, Net};
+use crate::node::WALL_MS;
 
 /// A process: everything in it stands still while it is paused, and its clock goes on.
 #[derive(Debug)]
@@ -118,6 +119,8 @@ impl<F: Future> Future for Pausable<F> {
 pub(crate) struct Simulated {
     process: Arc<Process>,
     links: Links,
+    /// What the wall clock is ahead of the other.
+    wall_minus_boot: Millis,
 }
 
 impl Simulated {
@@ -127,7 +130,13 @@ impl Simulated {
         process: &Arc<Process>,
         timeout: Duration,
     ) -> Simulated {
-        let nodes = (0..net.universe().nodes.len()).map(|node| {
+        let (groups, is_grouped) = {
+            let universe = net.universe();
+            (universe.groups, universe.nodes[0].is_in_group())
+        };
+        let wall_ms = WALL_MS - Millis::round_down(process.clock().now()).get();
+        let wall_minus_boot = Millis::new(if is_grouped { wall_ms } else { 1 });
+        let nodes = (0..groups).map(|node| {
             let dial: Arc<dyn Dial> =
                 Arc::new(Dialler { net: Arc::clone(net), way: (program, node) });
             (format!("node-{node}").into(), dial)
@@ -135,7 +144,7 @@ impl Simulated {
         let channel = format!("lockmod:wake:{program}");
         let spawn = |driving| drop(process.spawn(driving));
         let links = Links::dialled(nodes, channel.as_bytes(), timeout, spawn);
-        Simulated { process: Arc::clone(process), links }
+        Simulated { process: Arc::clone(process), links, wall_minus_boot }
     }
 }
 
@@ -144,9 +153,10 @@ impl World for Simulated {
         self.process.clock().now()
     }
 
-    /// Wall clocks differ by hours: whose is slow counts as having come first.
+    /// Wall clocks differ by hours: whose is slow counts as having come first. Where there are
+    /// groups, fences jump to the time, and all clocks agree.
     fn wall(&self) -> UnixTime {
-        UnixTime::from_millis(1 + Millis::round_down(self.now()).get())
+        UnixTime::from_millis(self.wall_minus_boot.get() + Millis::round_down(self.now()).get())
     }
 
     fn wakes(&self) -> Option<&Arc<Wakes>> {

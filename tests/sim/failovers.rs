@@ -1,0 +1,234 @@
+//! Failovers whose course is written down: what comes about too seldom in a storm.
+//!
+//! A replica takes the place of its master, which goes on: some clients are still connected to it.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use lockmod::engine::Millis;
+use rand::SeedableRng;
+use rand::rngs::StdRng;
+use tokio::time::{Instant, sleep, sleep_until};
+
+use crate::clients::name;
+use crate::net::{Flow, Net};
+use crate::node::{Defect, Node};
+use crate::scenes::{TICK, calm, end, holds, millis, until};
+use crate::stage::Stage;
+use crate::{OVERLAP, Outcome, Setup, TWO_MASTERS, VOUCHES, must_be_caught_in, to_the_end};
+
+const SEEDS: u64 = 6;
+/// A program that waits this long for answers does so until another server has authority.
+const LONG_MS: u64 = 12_000;
+
+/// Groups that have authority, of which all clients know the first master.
+async fn groups(setup: Setup) -> Stage {
+    let stage = Stage::new(Setup { locks: 1, replicas: 2, ..setup });
+    let nodes = stage.setup.nodes;
+    until(&stage.net, 60_000, |servers| servers[..nodes].iter().all(grants)).await;
+    // The fences of all groups then agree without a raise.
+    let floors = |servers: &[Node]| servers[..nodes].iter().map(Node::floor).max();
+    let floor = floors(&stage.net.universe().nodes).expect("there is a node");
+    stage.net.universe().nodes[..nodes].iter_mut().for_each(|node| node.raise_floor(floor));
+    for locker in &stage.lockers {
+        locker.info(name(0)).await;
+    }
+    stage
+}
+
+fn grants(node: &Node) -> bool {
+    node.decides() && !node.is_in_quarantine()
+}
+
+/// The first replica of a group takes the place of its master, and the second one follows. This
+/// program is told; all others stay where they are.
+fn replace(net: &Arc<Net>, group: usize, told: usize) -> usize {
+    let new = net.change(|universe| {
+        let servers: Vec<_> = universe.servers_of(group).collect();
+        universe.promote(servers[1]);
+        universe.follow(servers[2], servers[1]);
+        servers[1]
+    });
+    net.cut((told, group));
+    new
+}
+
+fn cut_off(net: &Arc<Net>, group: usize) {
+    let servers: Vec<_> = net.universe().servers_of(group).collect();
+    servers[1..].iter().for_each(|other| net.hold((servers[0], *other), true));
+}
+
+/// One group. Its master is cut off, and still grants while its last heartbeat supports it. Its
+/// successor has not heard of that lease.
+async fn lost_tail(seed: u64, defect: Defect) -> Outcome {
+    let mut random = StdRng::seed_from_u64(seed ^ 0x7461_696c);
+    let max_ttl = Millis::new(12_000);
+    let stage =
+        groups(Setup { nodes: 1, max_ttl, timeouts_ms: [330; 3], ..calm(seed, defect) }).await;
+    let net = &stage.net;
+    cut_off(net, 0);
+    let new = replace(net, 0, 1);
+    sleep(millis(&mut random, 0, 2_500)).await;
+    let ttl = millis(&mut random, 8_000, 12_000);
+    let one = stage.processes[0].spawn(stage.client(0, 0).keep(ttl, ttl + ttl / 2));
+    until(net, 60_000, |nodes| grants(&nodes[new])).await;
+    let other = stage.client(1, 0).keep(Duration::from_secs(1), Duration::from_secs(2));
+    let other = stage.processes[1].spawn(other);
+    for task in [one, other] {
+        task.await.expect("no task panics");
+    }
+    end(&stage).await
+}
+
+/// One group. Its master hangs, and goes on when its successor has granted the lock to another.
+async fn late_master(seed: u64, defect: Defect) -> Outcome {
+    let mut random = StdRng::seed_from_u64(seed ^ 0x6c61_7465);
+    let max_ttl = Millis::new(3_000);
+    let stage =
+        groups(Setup { nodes: 1, max_ttl, timeouts_ms: [330; 3], ..calm(seed, defect) }).await;
+    let net = &stage.net;
+    sleep(millis(&mut random, 0, 1_000)).await;
+    let goes_on_at = Instant::now() + Duration::from_secs(13);
+    net.change(|universe| universe.hung_until[0] = goes_on_at);
+    // What it has sent is acknowledged meanwhile.
+    sleep(millis(&mut random, 1_000, 2_000)).await;
+    let new = replace(net, 0, 1);
+    until(net, 30_000, |nodes| grants(&nodes[new])).await;
+    let one = stage.client(1, 0).keep(Duration::from_secs(3), Duration::from_secs(12));
+    let one = stage.processes[1].spawn(one);
+    until(net, 1_000, |nodes| holds(&nodes[new])).await;
+    sleep_until(goes_on_at).await;
+    until(net, 2_000, |nodes| grants(&nodes[0])).await;
+    let other = stage.client(0, 0).keep(Duration::from_secs(1), Duration::from_secs(2));
+    let other = stage.processes[0].spawn(other);
+    for task in [one, other] {
+        task.await.expect("no task panics");
+    }
+    end(&stage).await
+}
+
+/// One group, whose master hangs. Its successor has the lease, and carries it over its wait.
+async fn carried(seed: u64) -> Outcome {
+    let mut random = StdRng::seed_from_u64(seed ^ 0x6361_7272);
+    let (ttl, max_ttl) = (Duration::from_secs(15), Millis::new(15_000));
+    let setup = Setup { nodes: 1, max_ttl, timeouts_ms: [330; 3], ..calm(seed, Defect::None) };
+    let stage = groups(setup).await;
+    let net = &stage.net;
+    let one = stage.processes[0].spawn(stage.client(0, 0).keep(ttl, ttl * 3));
+    sleep(millis(&mut random, 1_000, 9_000)).await;
+    net.change(|universe| universe.hung_until[0] = Instant::now() + ttl);
+    let new = replace(net, 0, 0);
+    until(net, 60_000, |nodes| grants(&nodes[new])).await;
+    let other = stage.client(1, 0).keep(Duration::from_secs(1), Duration::from_secs(2));
+    let other = stage.processes[1].spawn(other);
+    for task in [one, other] {
+        task.await.expect("no task panics");
+    }
+    end(&stage).await
+}
+
+/// A vote of a master that is cut off, and a repair at its successor, which waits for it.
+///
+/// The first holder has three nodes. It cannot reach the master of the last, where its lease ends.
+/// That master votes for the second, whose other request is slow, and is replaced; the successor
+/// takes the repair of the first. Then the first is cut off from the middle node, and the second's
+/// request arrives there when the lease has ended.
+async fn duel(seed: u64, defect: Defect) -> Outcome {
+    let mut random = StdRng::seed_from_u64(seed ^ 0x7375_6363);
+    let (max_ttl, timeouts_ms) = (Millis::new(50_000), [150, LONG_MS, 90]);
+    let stage = groups(Setup { nodes: 3, max_ttl, timeouts_ms, ..calm(seed, defect) }).await;
+    let net = &stage.net;
+    let ttl = millis(&mut random, 700, 900);
+    let one = stage.processes[0].spawn(stage.client(0, 0).keep(ttl, Duration::from_secs(14)));
+    until(net, 100, |nodes| nodes[..3].iter().all(holds)).await;
+    // So that all have been raised to one fence.
+    sleep(TICK * 30).await;
+    cut_off(net, 2);
+    net.set_flow((0, 2), Flow::Hold, Flow::Pass);
+    until(net, 1_000, |nodes| !holds(&nodes[2])).await;
+    net.set_flow((1, 1), Flow::Hold, Flow::Pass);
+    let long = Duration::from_millis(LONG_MS * 4);
+    let other = stage.processes[1].spawn(stage.client(1, 0).keep(long, Duration::from_secs(1)));
+    until(net, 500, |nodes| holds(&nodes[2])).await;
+    let new = replace(net, 2, 0);
+    net.set_flow((0, 2), Flow::Pass, Flow::Pass);
+    until(net, 10_000, |nodes| nodes[new].repaired > 0).await;
+    net.set_flow((0, 1), Flow::Hold, Flow::Pass);
+    until(net, 1_000, |nodes| !holds(&nodes[1])).await;
+    net.set_flow((1, 1), Flow::Pass, Flow::Pass);
+    for task in [one, other] {
+        task.await.expect("no task panics");
+    }
+    end(&stage).await
+}
+
+/// Runs a scene without a mistake. Returns in how many seeds it came about.
+#[track_caller]
+fn keeps_every_promise(scene: impl Fn(u64) -> Outcome, has_come_about: impl Fn(&Outcome) -> bool) {
+    let mut came_about = 0;
+    for seed in 0..SEEDS {
+        let outcome = scene(seed);
+        assert_eq!(outcome.violations, [""; 0], "seed {seed}");
+        came_about += u64::from(has_come_about(&outcome));
+    }
+    assert!(came_about > SEEDS / 4, "in {came_about} of {SEEDS} seeds");
+}
+
+#[test]
+fn a_lease_that_a_successor_has_not_heard_of_is_waited_for() {
+    let scene = |seed| to_the_end(lost_tail(seed, Defect::None));
+    keeps_every_promise(scene, |outcome| outcome.acquisitions == 2);
+}
+
+#[test]
+fn a_promoted_node_that_does_not_wait_is_caught() {
+    let scene = |seed| to_the_end(lost_tail(seed, Defect::PromotedDoesNotWait));
+    must_be_caught_in("does not wait", scene, OVERLAP);
+    must_be_caught_in("does not wait", scene, VOUCHES);
+}
+
+#[test]
+fn a_lease_that_a_successor_has_outlasts_its_wait() {
+    let scene = |seed| to_the_end(carried(seed));
+    keeps_every_promise(scene, |outcome| {
+        let is_kept = outcome.reached.count("lost: expired") == 0;
+        is_kept && outcome.reached.count("group: extended in a wait") > 0
+    });
+}
+
+#[test]
+fn a_master_that_goes_on_beside_its_successor_grants_nothing() {
+    let scene = |seed| to_the_end(late_master(seed, Defect::None));
+    keeps_every_promise(scene, |outcome| {
+        outcome.acquisitions == 1 && outcome.reached.count("group: no authority") > 0
+    });
+}
+
+#[test]
+fn a_master_that_does_not_ask_for_its_authority_is_caught() {
+    let scene = |seed| to_the_end(late_master(seed, Defect::DecidesWithoutAuthority));
+    must_be_caught_in("decides without authority", scene, OVERLAP);
+}
+
+#[test]
+fn support_that_begins_when_it_is_heard_of_is_caught() {
+    let scene = |seed| to_the_end(late_master(seed, Defect::SupportFromReceipt));
+    must_be_caught_in("support from receipt", scene, TWO_MASTERS);
+    must_be_caught_in("support from receipt", scene, OVERLAP);
+}
+
+#[test]
+fn a_vote_of_a_replaced_master_and_a_repair_at_its_successor_make_no_two_holders() {
+    let scene = |seed| to_the_end(duel(seed, Defect::None));
+    keeps_every_promise(scene, |outcome| {
+        let is_kept = outcome.reached.count("group: extended in a wait") > 0;
+        is_kept && outcome.acquisitions == 2
+    });
+}
+
+#[test]
+fn a_promoted_node_that_counts_while_it_waits_is_caught() {
+    let scene = |seed| to_the_end(duel(seed, Defect::CountsInWait));
+    must_be_caught_in("counts in its wait", scene, OVERLAP);
+    must_be_caught_in("counts in its wait", scene, VOUCHES);
+}

@@ -1,0 +1,587 @@
+//! Groups: a master and its replicas, which clients reach under one address.
+//!
+//! Each server of a group is a [`Node`]. What a server does for its replicas is here, as the module
+//! does it (`src/module/replicas.rs`, `replication.rs`, `start.rs`): the engine says when a
+//! heartbeat is due, whom it supports, and what may be granted. Between the servers there are
+//! feeds: what a master states reaches a replica late and in order, and what that acknowledges
+//! comes back late. A replica that attaches is sent the whole data set. What is on its way when a
+//! replica leaves is lost.
+//!
+//! Not simulated: replicas of replicas, and partial synchronisations.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+use std::time::Duration;
+
+use lockmod::codec::decode_lock;
+use lockmod::engine::{Attached, Caution, Fence, Lock, Mandate, Millis, Replicas, Tended};
+use lockmod::wire::fact::{self, Restated};
+use lockmod::wire::outcome::ExtendReply;
+use lockmod::wire::spec::Command;
+use rand::RngExt;
+use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
+use tokio::time::{Instant, sleep, sleep_until};
+
+use crate::net::{Net, Universe};
+use crate::node::{Defect, Node};
+
+/// The longest lease in a world of groups: for so long a new master waits.
+pub(crate) const MAX_TTLS: [Millis; 2] = [Millis::new(3_000), Millis::new(12_000)];
+/// A server's cron looks about so often at its replicas, or at its master.
+const TICK: Duration = Duration::from_millis(200);
+/// After so many of them, a replica acknowledges what it has, and asks for a master if it has none.
+const TICKS_PER_ROUND: u64 = 4;
+
+/// What a master tells its replicas.
+#[derive(Clone, Debug)]
+enum Fact {
+    /// The whole data set, for a replica that attaches.
+    DataSet(Vec<(Vec<u8>, Vec<u8>)>),
+    /// A lock, as the append-only file has it.
+    Stated(Vec<u8>, Vec<Restated>),
+    Deleted(Vec<u8>),
+    /// A `LOCK.FLOOR` with a heartbeat.
+    Heartbeat(String),
+    Floor(Fence),
+}
+
+impl Fact {
+    /// How far it moves the offset.
+    fn length(&self) -> u64 {
+        match self {
+            Fact::DataSet(_) => 0,
+            Fact::Stated(name, facts) => (name.len() + 50 * facts.len()) as u64,
+            Fact::Deleted(name) => (name.len() + 20) as u64,
+            Fact::Heartbeat(text) => (text.len() + 20) as u64,
+            Fact::Floor(_) => 30,
+        }
+    }
+}
+
+/// A replica, as its master knows it.
+#[derive(Debug)]
+struct Follower {
+    feed: u64,
+    server: usize,
+    is_online: bool,
+    acknowledged: u64,
+}
+
+/// What a server knows of its group.
+#[derive(Debug, Default)]
+pub(crate) struct Member {
+    /// `lockmod.replicas`; zero: it is alone.
+    pub(crate) replicas: u32,
+    /// The server that it follows; `None`: it is a master.
+    pub(crate) follows: Option<usize>,
+    /// The feed that it has from there, if it is attached.
+    feed: Option<u64>,
+    /// How many bytes it has sent to replicas, or received, so far.
+    offset: u64,
+    followers: Vec<Follower>,
+    /// What its replicas are to be told, and the offset after it.
+    facts: Vec<(u64, Fact)>,
+    /// A replica has come online that may not know the floor.
+    owes_floor: bool,
+    ticks: u64,
+    /// The highest that was acknowledged when it looked last.
+    heard: u64,
+    pub(crate) tally: GroupTally,
+}
+
+/// What came about in a server of a group.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct GroupTally {
+    pub(crate) promotions: u64,
+    pub(crate) attachments: u64,
+    /// Requests that were refused for want of authority.
+    pub(crate) without_authority: u64,
+    /// Extensions in a wait, which do not count, or for one alone.
+    pub(crate) extended_in_wait: u64,
+    /// Leases that were granted or extended by a master that had been replaced.
+    pub(crate) served_replaced: u64,
+}
+
+impl Member {
+    pub(crate) fn new(replicas: u32, follows: Option<usize>) -> Member {
+        Member { replicas, follows, ..Member::default() }
+    }
+
+    /// The server has stopped. What it was sent and has sent, it counts anew.
+    pub(crate) fn clear(&mut self) {
+        let Member { replicas, follows, tally, .. } = *self;
+        *self = Member { tally, ..Member::new(replicas, follows) };
+    }
+
+    fn tell(&mut self, fact: Fact) {
+        if self.replicas > 0 {
+            self.offset += fact.length();
+            self.facts.push((self.offset, fact));
+        }
+    }
+
+    pub(crate) fn tell_lock(&mut self, name: &[u8], facts: &[Restated]) {
+        self.tell(Fact::Stated(name.to_vec(), facts.to_vec()));
+    }
+
+    pub(crate) fn tell_deleted(&mut self, name: &[u8]) {
+        self.tell(Fact::Deleted(name.to_vec()));
+    }
+
+    /// An extension was answered so, by a node that waits for leases of other masters.
+    pub(crate) fn note_extension(&mut self, reply: ExtendReply) {
+        let is_extended = matches!(reply, ExtendReply::Provisional | ExtendReply::Carried);
+        self.tally.extended_in_wait += u64::from(is_extended);
+    }
+
+    /// As `INFO replication` has it: those that are online.
+    fn reported(&self) -> Vec<Attached> {
+        let online = self.followers.iter().filter(|follower| follower.is_online);
+        let attached = |follower: &Follower| Attached {
+            name: format!("10.0.0.{}:7000", follower.server).into_bytes(),
+            acknowledged: follower.acknowledged,
+        };
+        online.map(attached).collect()
+    }
+}
+
+impl Node {
+    pub(crate) fn is_in_group(&self) -> bool {
+        self.member.replicas > 0
+    }
+
+    pub(crate) fn is_master(&self) -> bool {
+        self.member.follows.is_none()
+    }
+
+    /// Whether a server in this role refuses the command.
+    pub(crate) fn is_read_only_for(&self, name: &[u8]) -> bool {
+        let command = std::str::from_utf8(name).ok().and_then(Command::named);
+        !self.is_master() && command.is_some_and(|command| command.flags.starts_with("write"))
+    }
+
+    /// Whether it may decide, as far as its group is concerned.
+    pub(crate) fn decides(&self) -> bool {
+        let now = self.clocks().now;
+        let has_mandate = match self.engine.promises().authority() {
+            None => true,
+            Some(authority) => authority.mandate(now) == Mandate::Full,
+        };
+        self.is_up && self.is_master() && has_mandate
+    }
+
+    /// Whether it waits for leases of other masters.
+    pub(crate) fn waits_with_authority(&self) -> bool {
+        let now = self.clocks().now;
+        let waits = |mandate: Mandate| matches!(mandate, Mandate::Waits(_));
+        self.engine.promises().authority().is_some_and(|it| waits(it.mandate(now)))
+    }
+
+    fn caution_on_promotion(&self) -> Caution {
+        Caution { quarantine: true, on_promotion: self.defect != Defect::PromotedDoesNotWait }
+    }
+
+    /// Several times a second.
+    fn tick(&mut self) {
+        self.member.ticks += 1;
+        self.retry_state();
+        if !self.is_master() {
+            if let Some(change) = self.engine.allow(self.max_ttl, self.clocks().now) {
+                let _ = self.change_state(change);
+            }
+            return;
+        }
+        let tended = self.tend(true);
+        let floor = self.engine.promises().floor();
+        if let Some(heartbeat) = tended.heartbeat {
+            self.member.tell(Fact::Heartbeat(fact::heartbeat(floor, heartbeat)));
+        }
+        if std::mem::take(&mut self.member.owes_floor) && floor > Fence::ZERO {
+            self.member.tell(Fact::Floor(floor));
+        }
+        self.carry_out();
+    }
+
+    fn tend(&mut self, may_beat: bool) -> Tended {
+        let now = self.clocks().now;
+        let attached = self.member.reported();
+        let heard = attached.iter().map(|each| each.acknowledged).max().unwrap_or_default();
+        let is_news = std::mem::replace(&mut self.member.heard, heard) < heard;
+        let offset = match self.defect {
+            // As if what was acknowledged just now had been sent just now.
+            Defect::SupportFromReceipt if is_news => heard - 1,
+            _ => self.member.offset,
+        };
+        let waits = self.caution_on_promotion().on_promotion;
+        let replicas = Replicas { offset, attached };
+        let tended = self.engine.tend(now, &replicas, (self.max_ttl, waits), may_beat);
+        if let Some(change) = tended.change {
+            let _ = self.change_state(change);
+        }
+        tended
+    }
+
+    /// The server sends no event but this one when a replica comes or goes.
+    fn followers_changed(&mut self) {
+        if self.is_master() {
+            let _ = self.tend(false);
+            self.carry_out();
+        }
+    }
+
+    /// The server becomes a master: what it has, it has.
+    fn promote(&mut self) {
+        self.member.follows = None;
+        self.member.tally.promotions += 1;
+        let caution = self.caution_on_promotion();
+        let (change, _) = self.engine.promoted(self.clocks().now, self.max_ttl, caution);
+        let _ = self.change_state(change);
+        self.carry_out();
+    }
+
+    /// The server becomes a replica, or that of another master: the server's event is the same.
+    fn demote(&mut self, master: usize) {
+        self.member.follows = Some(master);
+        let change = self.engine.demoted();
+        let _ = self.change_state(change);
+        self.carry_out();
+    }
+
+    /// What a replica that attaches is sent: as of another machine, whose boot is another.
+    fn data_set(&self) -> Fact {
+        let bytes = |(name, lock): (&Vec<u8>, &Lock)| (name.clone(), self.encode(lock, 0));
+        Fact::DataSet(self.locks.iter().map(bytes).collect())
+    }
+
+    /// A replica is told something by its master.
+    fn receive(&mut self, offset: u64, fact: Fact) {
+        self.member.offset = offset;
+        match fact {
+            Fact::DataSet(locks) => self.load(locks),
+            Fact::Stated(name, facts) => {
+                self.apply_facts(&name, &facts, false);
+                self.keep_facts(&name, facts);
+            }
+            Fact::Deleted(name) => self.delete(&name),
+            Fact::Heartbeat(text) => {
+                let (floor, heartbeat) =
+                    fact::read_heartbeat(text.as_bytes()).expect("a master wrote it");
+                self.engine.apply_floor(floor);
+                let (change, _) = self.engine.heard_of(heartbeat, self.clocks().now);
+                if let Some(change) = change {
+                    let _ = self.change_state(change);
+                }
+            }
+            Fact::Floor(floor) => {
+                self.engine.apply_floor(floor);
+            }
+        }
+    }
+
+    /// Replaces what it has by what its master had.
+    fn load(&mut self, locks: Vec<(Vec<u8>, Vec<u8>)>) {
+        self.engine.forget_all();
+        self.locks.clear();
+        for (name, bytes) in &locks {
+            let loaded = decode_lock(bytes, self.dated(), self.boot).expect("a node wrote it");
+            self.engine.loaded(&loaded.lock, loaded.floor);
+            self.locks.insert(name.clone(), loaded.lock);
+        }
+        // A disk that is full has room again before a role changes.
+        let _ = self.write_ahead();
+        self.carry_out();
+        self.replace_data(locks);
+    }
+
+    /// The master has heard of a replica, by this feed.
+    fn acknowledged(&mut self, feed: u64, offset: u64) {
+        let followers = &mut self.member.followers;
+        let Some(follower) = followers.iter_mut().find(|each| each.feed == feed) else { return };
+        follower.acknowledged = offset;
+        if !std::mem::replace(&mut follower.is_online, true) {
+            self.member.owes_floor = true;
+            self.followers_changed();
+        }
+    }
+
+    fn lost_follower(&mut self, feed: u64) {
+        let before = self.member.followers.len();
+        self.member.followers.retain(|follower| follower.feed != feed);
+        if self.is_up && self.member.followers.len() < before {
+            self.followers_changed();
+        }
+    }
+}
+
+/// The connections between the servers of groups.
+#[derive(Debug, Default)]
+pub(crate) struct Feeds {
+    made: u64,
+    by_number: BTreeMap<u64, Feed>,
+    /// Pairs of servers between which everything waits.
+    held: BTreeSet<(usize, usize)>,
+}
+
+/// Both ends of a connection. When it is dropped, what is on its way arrives, and then both sides
+/// are told.
+#[derive(Debug)]
+struct Feed {
+    master: usize,
+    facts: UnboundedSender<(Instant, u64, Fact)>,
+    acknowledged: UnboundedSender<(Instant, u64)>,
+}
+
+impl Feeds {
+    fn is_held(&self, one: usize, other: usize) -> bool {
+        self.held.contains(&(one.min(other), one.max(other)))
+    }
+
+    /// Ends all feeds of a master.
+    fn end_all_of(&mut self, master: usize) {
+        self.by_number.retain(|_, feed| feed.master != master);
+    }
+}
+
+impl Universe {
+    /// The servers of a group.
+    pub(crate) fn servers_of(&self, group: usize) -> impl Iterator<Item = usize> + use<> {
+        (group..self.nodes.len()).step_by(self.groups)
+    }
+
+    pub(crate) fn group_of(&self, server: usize) -> usize {
+        server % self.groups
+    }
+
+    /// Sends on what this server tells its replicas.
+    pub(crate) fn feed(&mut self, server: usize) {
+        for (offset, fact) in std::mem::take(&mut self.nodes[server].member.facts) {
+            let followers = self.nodes[server].member.followers.iter();
+            let feeds: Vec<u64> = followers.map(|follower| follower.feed).collect();
+            for number in feeds {
+                let arrives_at = Instant::now() + self.lag();
+                if let Some(feed) = self.feeds.by_number.get(&number) {
+                    let _ = feed.facts.send((arrives_at, offset, fact.clone()));
+                }
+            }
+        }
+    }
+
+    /// What a server does by itself several times a second.
+    fn tick(&mut self, server: usize) {
+        self.nodes[server].tick();
+        let member = &self.nodes[server].member;
+        let Some(feed) = member.feed.filter(|_| member.ticks.is_multiple_of(TICKS_PER_ROUND))
+        else {
+            return;
+        };
+        let arrives_at = Instant::now() + self.lag();
+        if let Some(feed) = self.feeds.by_number.get(&feed) {
+            let _ = feed.acknowledged.send((arrives_at, self.nodes[server].member.offset));
+        }
+    }
+
+    /// The master that this server could attach to now, if it has none.
+    fn master_for(&self, server: usize) -> Option<usize> {
+        let member = &self.nodes[server].member;
+        let master = member
+            .follows
+            .filter(|_| member.feed.is_none() && member.ticks.is_multiple_of(TICKS_PER_ROUND))?;
+        let node = &self.nodes[master];
+        let runs = node.is_up && node.is_master() && self.hung_until[master] <= Instant::now();
+        (runs && !self.feeds.is_held(server, master)).then_some(master)
+    }
+
+    /// A server leaves its master, or its master leaves it: what is on its way to it is lost.
+    pub(crate) fn detach(&mut self, server: usize) {
+        if let Some(feed) = self.nodes[server].member.feed.take() {
+            self.feeds.by_number.remove(&feed);
+        }
+    }
+
+    /// A server has no replicas any more.
+    pub(crate) fn dismiss_replicas(&mut self, server: usize) {
+        self.nodes[server].member.followers.clear();
+        self.feeds.end_all_of(server);
+    }
+
+    /// A replica becomes the master to which the address of its group leads from now on. What is
+    /// connected to another stays so.
+    pub(crate) fn promote(&mut self, server: usize) {
+        let group = self.group_of(server);
+        if !self.nodes[server].is_up {
+            return;
+        }
+        (self.home[group], self.leads_to[group]) = (server, server);
+        if self.nodes[server].is_master() {
+            return;
+        }
+        self.leave(server);
+        self.nodes[server].promote();
+        // What was given back at the former master may be there again.
+        let back = self.nodes[server].held_tokens();
+        self.stranded.extend(back.into_iter().map(|(_, token)| token));
+    }
+
+    /// A server follows another from now on, if it is up.
+    pub(crate) fn follow(&mut self, server: usize, master: usize) {
+        if server == master || !self.nodes[server].is_up {
+            return;
+        }
+        if self.nodes[server].member.follows == Some(master) {
+            return;
+        }
+        self.leave(server);
+        // A disk that is full when a role changes is beyond what is promised.
+        self.nodes[server].set_disk_full(false);
+        self.nodes[server].demote(master);
+    }
+
+    /// A server has vouched for somebody: notes whether it is a master that was replaced.
+    pub(crate) fn note_replaced(&mut self, server: usize) {
+        let is_replaced = self.home[self.group_of(server)] != server;
+        self.nodes[server].member.tally.served_replaced += u64::from(is_replaced);
+    }
+
+    /// A server that stops has neither a master nor replicas.
+    pub(crate) fn leave(&mut self, server: usize) {
+        self.detach(server);
+        self.dismiss_replicas(server);
+    }
+
+    /// A server starts as what it was. If it was a master, and has been replaced, it may start as a
+    /// replica.
+    pub(crate) fn choose_role(&mut self, server: usize) {
+        let home = self.home[self.group_of(server)];
+        if home != server && self.random.random_bool(0.7) {
+            self.nodes[server].member.follows = Some(home);
+        }
+    }
+
+    /// A moment, or now and then much longer.
+    fn lag(&mut self) -> Duration {
+        let most = if self.random.random_ratio(1, 100) { 300 } else { self.delay_ms };
+        Duration::from_micros(self.random.random_range(0..=most * 1_000))
+    }
+}
+
+impl Net {
+    /// Lets the servers of groups look after each other.
+    pub(crate) fn run_groups(self: &Arc<Self>) {
+        let servers = self.universe().nodes.len();
+        (0..servers).for_each(|server| drop(tokio::spawn(Arc::clone(self).cron(server))));
+    }
+
+    /// Until the run is over.
+    async fn cron(self: Arc<Self>, server: usize) {
+        loop {
+            let early = self.universe().random.random_range(0.7..1.1);
+            sleep(TICK.mul_f64(early)).await;
+            self.wait_while_hung(server).await;
+            let mut universe = self.universe();
+            if !universe.nodes[server].is_up {
+                continue;
+            }
+            universe.tick(server);
+            self.attend(&mut universe, server);
+            if let Some(master) = universe.master_for(server) {
+                self.attach(&mut universe, server, master);
+            }
+        }
+    }
+
+    fn attach(self: &Arc<Self>, universe: &mut Universe, server: usize, master: usize) {
+        universe.feeds.made += 1;
+        let number = universe.feeds.made;
+        let (facts, told) = unbounded_channel();
+        let (acknowledged, heard) = unbounded_channel();
+        let is_online = universe.random.random_bool(0.5);
+        let took = Duration::from_millis(universe.random.random_range(1..500));
+        let node = &mut universe.nodes[master];
+        let data_set = (Instant::now() + took, node.member.offset, node.data_set());
+        let _ = facts.send(data_set);
+        let follower = Follower { feed: number, server, is_online, acknowledged: 0 };
+        node.member.followers.push(follower);
+        node.member.owes_floor |= is_online;
+        node.followers_changed();
+        universe.nodes[server].member.feed = Some(number);
+        universe.nodes[server].member.tally.attachments += 1;
+        universe.feeds.by_number.insert(number, Feed { master, facts, acknowledged });
+        tokio::spawn(Arc::clone(self).tell(number, (master, server), told));
+        tokio::spawn(Arc::clone(self).hear(number, (master, server), heard));
+    }
+
+    async fn pass(&self, (one, other): (usize, usize), to: usize) {
+        self.wait_until(|universe| (!universe.feeds.is_held(one, other)).then_some(())).await;
+        self.wait_while_hung(to).await;
+    }
+
+    /// Brings what a master says to its replica.
+    async fn tell(
+        self: Arc<Self>,
+        feed: u64,
+        (master, server): (usize, usize),
+        mut told: UnboundedReceiver<(Instant, u64, Fact)>,
+    ) {
+        while let Some((arrives_at, offset, fact)) = told.recv().await {
+            sleep_until(arrives_at).await;
+            self.pass((master, server), server).await;
+            let mut universe = self.universe();
+            if universe.nodes[server].member.feed != Some(feed) {
+                return;
+            }
+            universe.nodes[server].receive(offset, fact);
+            self.attend(&mut universe, server);
+        }
+        let member = &mut self.universe().nodes[server].member;
+        member.feed = member.feed.filter(|present| *present != feed);
+    }
+
+    /// Brings what a replica has acknowledged to its master, and later that it is gone.
+    async fn hear(
+        self: Arc<Self>,
+        feed: u64,
+        (master, server): (usize, usize),
+        mut heard: UnboundedReceiver<(Instant, u64)>,
+    ) {
+        while let Some((arrives_at, offset)) = heard.recv().await {
+            sleep_until(arrives_at).await;
+            self.pass((master, server), master).await;
+            let mut universe = self.universe();
+            universe.nodes[master].acknowledged(feed, offset);
+            self.attend(&mut universe, master);
+        }
+        let late = self.universe().random.random_range(0..3_000_000);
+        sleep(Duration::from_micros(late)).await;
+        self.pass((master, server), master).await;
+        let mut universe = self.universe();
+        universe.nodes[master].lost_follower(feed);
+        self.attend(&mut universe, master);
+    }
+
+    /// Lets everything between two servers wait, or go on.
+    pub(crate) fn hold(self: &Arc<Self>, (one, other): (usize, usize), is_held: bool) {
+        let pair = (one.min(other), one.max(other));
+        self.change(|universe| match is_held {
+            true => universe.feeds.held.insert(pair),
+            false => universe.feeds.held.remove(&pair),
+        });
+    }
+
+    /// A server follows the master of its group, as soon as it can be told to.
+    pub(crate) async fn follow_home(self: &Arc<Self>, server: usize) {
+        self.wait_while_hung(server).await;
+        self.change(|universe| universe.follow(server, universe.home[universe.group_of(server)]));
+    }
+
+    /// Makes one master of each group, whom all others follow.
+    pub(crate) fn reform(self: &Arc<Self>) {
+        self.change(|universe| {
+            universe.feeds.held.clear();
+            for group in 0..universe.groups {
+                let home = universe.home[group];
+                universe.promote(home);
+                universe.servers_of(group).for_each(|server| universe.follow(server, home));
+            }
+        });
+    }
+}
