@@ -25,6 +25,10 @@ use super::tls;
 use crate::wire::code::{self, Meaning};
 use crate::wire::resp::{Reader, Reply};
 
+/// What a server in protected mode wants, in fewer words than its own.
+const PROTECTED: &str = "DENIED: protected mode without a password lets in no other machine; \
+                         set requirepass there, or protected-mode no";
+
 /// How much of an answer that makes no sense is quoted, in bytes.
 const QUOTED_MAX: usize = 40;
 
@@ -297,6 +301,10 @@ pub(super) async fn exchange_by(
     let mut replies = Vec::with_capacity(commands.len());
     loop {
         while let Some(reply) = next_reply(reader)? {
+            // It answers no command, and all that follows breaks.
+            if matches!(&reply, Reply::Error(text) if code::word_of(text) == code::DENIED.word) {
+                return Err(NoReply::NoPermission(PROTECTED.into()));
+            }
             replies.push(reply);
             if replies.len() == commands.len() {
                 return Ok(replies);

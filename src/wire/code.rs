@@ -167,11 +167,20 @@ pub(crate) const UNBLOCKED: Code =
 pub(crate) const OOM: Code =
     code("OOM", Meaning::Later, "`maxmemory` is reached", "when memory is free");
 
+/// The server's greeting, before any command, to a client that it does not let in.
+pub(crate) const DENIED: Code = code(
+    "DENIED",
+    Meaning::Forbidden,
+    "the server is in protected mode: it has no password, and the client is on another machine",
+    "no; set `requirepass` there, or `protected-mode no`",
+);
+
 /// The errors with which the server itself answers a command of the module.
-pub const SERVER: [Code; 15] = [
+pub const SERVER: [Code; 16] = [
     ERR,
     code("NOAUTH", Meaning::Forbidden, "the connection has not logged in", "no; log in"),
     code("WRONGPASS", Meaning::Forbidden, "wrong user name or password", "no"),
+    DENIED,
     LOADING,
     code("BUSY", Meaning::Later, "a script has been running for too long", "when it has ended"),
     READONLY,

@@ -2,6 +2,8 @@
 
 use std::ffi::OsStr;
 use std::fs::{self, File};
+use std::io::Write;
+use std::net::TcpListener;
 use std::os::fd::OwnedFd;
 use std::os::unix::ffi::OsStrExt;
 use std::process::{Command, Output, Stdio};
@@ -416,6 +418,40 @@ fn a_scheme_that_does_not_fit_the_port_is_told_with_the_one_that_does() {
     }
     let said = fails(&[], &["info", "job", "--nodes", "redis://127.0.0.1:1"], 121);
     assert!(!said.contains("TLS"), "it has nothing to do with it: {said}");
+}
+
+/// Greets as a server in protected mode greets other machines, and closes.
+fn protected() -> u16 {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let port = listener.local_addr().unwrap().port();
+    std::thread::spawn(move || {
+        for mut stream in listener.incoming().flatten() {
+            // In one piece: what has not left when the connection is closed is lost.
+            let _ = stream.write_all(b"-DENIED Redis is running in protected mode because ...\r\n");
+        }
+    });
+    port
+}
+
+/// It was "connection reset by peer; for TLS write rediss://", and waited out.
+#[test]
+fn a_server_in_protected_mode_is_told_with_what_to_set() {
+    let port = protected();
+    for url in [format!("redis://127.0.0.1:{port}"), format!("redis://u:p@127.0.0.1:{port}/3")] {
+        for args in [
+            &["run", "job", "--wait", "1m", "--", "true"][..],
+            &["info", "job"],
+            &["status"],
+            &["list", "--json"],
+        ] {
+            let since = Instant::now();
+            let output = lockmod(&[], args).env("LOCKMOD_NODES", &url).output().unwrap();
+            let said = text(&output.stdout) + &text(&output.stderr);
+            assert_eq!(output.status.code(), Some(123), "{args:?}: {said}");
+            assert!(said.contains("requirepass") && !said.contains("rediss"), "{args:?}: {said}");
+            assert!(since.elapsed() < Duration::from_secs(30), "{args:?}: it was waited out");
+        }
+    }
 }
 
 /// What `openssl req -x509` makes was refused as `Other(OtherError(CaUsedAsEndEntity))`.
