@@ -8,7 +8,7 @@ PROVER = $(or $(CARGO_TARGET_DIR),target)/languages/proof/bin/python -B proof/ch
 MUTANTS = cargo mutants --config .ci/mutants.toml --no-shuffle --timeout 300
 
 .DEFAULT_GOAL := help
-.PHONY: help deps build install deb packages release run nodes test proof model sim storm failovers servers versions fuzz mutants valgrind check bench picture clean
+.PHONY: help deps build install uninstall deb packages release run nodes test proof model sim storm failovers servers versions fuzz mutants valgrind check bench picture clean
 
 help: ## List the targets
 	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "  %-8s %s\n", $$1, $$2}' Makefile
@@ -22,6 +22,10 @@ install: ## Install what `make build` has built under PREFIX, within DESTDIR (PR
 	install -D -m 755 $(MODULE) $(DESTDIR)$(PREFIX)/lib/redis/modules/liblockmod.so
 	install -D -m 755 $(COMMAND) $(DESTDIR)$(PREFIX)/bin/lockmod
 	packaging/share $(COMMAND) $(DESTDIR)$(PREFIX)/share
+uninstall: ## Remove what `make install` has put there, with the same PREFIX and DESTDIR
+	rm -f $(addprefix $(DESTDIR)$(PREFIX)/, lib/redis/modules/liblockmod.so bin/lockmod)
+	rm -f $(addprefix $(DESTDIR)$(PREFIX)/share/, man/man1/lockmod.1 man/man1/lockmod-*.1 \
+		bash-completion/completions/lockmod zsh/site-functions/_lockmod fish/vendor_completions.d/lockmod.fish)
 deb: ## Make a Debian package of what `make build` has built, in target/packages
 	@test -e $(MODULE) || { echo "there is no $(MODULE): run 'make build' first" >&2; exit 1; }
 	packaging/deb $(MODULE) $(COMMAND) $(PACKAGES)

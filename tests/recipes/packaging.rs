@@ -65,7 +65,7 @@ impl Drop for Loaded {
 }
 
 #[test]
-fn what_make_installs_loads_and_runs() {
+fn what_make_installs_loads_runs_and_goes_away() {
     let folder = tempfile::tempdir().unwrap();
     let place = |path: &str| folder.path().join(path);
     let destination = format!("DESTDIR={}", folder.path().display());
@@ -85,6 +85,10 @@ fn what_make_installs_loads_and_runs() {
         assert!(text.contains("at-least") || file.ends_with("lockmod.1"), "{file}: {text}");
         assert!(text.contains("lockmod"), "{file}");
     }
+    let files = || succeeds(Command::new("find").arg(place("usr")).args(["-type", "f"]));
+    assert!(files().contains(COMMAND));
+    succeeds(make("uninstall").args([&destination, "PREFIX=/usr"]));
+    assert_eq!(files(), "");
 }
 
 /// `dpkg` installs into a folder that it takes for the root of a system: nothing is left behind.
