@@ -5,6 +5,7 @@
 
 use std::ffi::OsString;
 use std::fs::{self, File};
+use std::io::ErrorKind;
 use std::net::{Ipv4Addr, TcpListener};
 use std::path::{Path, PathBuf};
 use std::process::{ExitStatus, Stdio};
@@ -418,7 +419,12 @@ fn message(line: &str) -> Option<&str> {
 fn listen(port: Option<u16>) -> Result<TcpListener, Failure> {
     let port = port.ok_or_else(|| Failure::usage("there is no port above 65535"))?;
     TcpListener::bind((Ipv4Addr::LOCALHOST, port)).map_err(|error| {
-        Failure::new(Failure::FAILED, format!("cannot listen on 127.0.0.1:{port}: {error}"))
+        let hint = match error.kind() {
+            ErrorKind::AddrInUse => "; give another --port, or none: then it finds free ones",
+            _ => "",
+        };
+        let text = format!("cannot listen on 127.0.0.1:{port}: {error}{hint}");
+        Failure::new(Failure::FAILED, text)
     })
 }
 

@@ -415,7 +415,7 @@ fn local_nodes_have_the_ports_that_are_asked_for() {
     let said = text(&second.stderr);
     assert_eq!(second.status.code(), Some(125), "{said}");
     let expected = format!("cannot listen on 127.0.0.1:{}: Address already in use", port.number());
-    assert!(said.contains(&expected), "{said}");
+    assert!(said.contains(&expected) && said.contains("another --port"), "{said}");
     signal(&child, Signal::TERM);
     assert!(child.wait().unwrap().success());
     let high = lockmod(&[], &["nodes", "--port", "65535", "--count", "2", "--module"])
