@@ -25,9 +25,9 @@ pub(super) struct Arguments {
 pub(super) enum Command {
     /// Run a command while holding a lock
     ///
-    /// The command finds the fencing token in LOCKMOD_FENCE and the lock's name in LOCKMOD_NAME.
-    /// The lease is renewed while the command runs. The lock is released when the command ends,
-    /// even if it left other processes running in the background.
+    /// The command finds the fence (fencing token) in LOCKMOD_FENCE and the lock's name in
+    /// LOCKMOD_NAME. The lease is renewed while the command runs. The lock is released when the
+    /// command ends, even if it left other processes running in the background.
     ///
     /// If the lock is lost, the command's whole process group gets TERM, and KILL before the lease
     /// ends. TERM, INT, HUP and the other signals that end a process are passed on to the command.
@@ -40,14 +40,14 @@ pub(super) enum Command {
     ///
     /// If lockmod itself is killed by KILL, the kernel sends TERM to the command, but not to
     /// processes that the command has started, nor to a command that runs as another user. If
-    /// lockmod is stopped by STOP, the command goes on while the lease ends. Only the fencing token
-    /// protects you then.
+    /// lockmod is stopped by STOP, the command goes on while the lease ends. Only the fence then
+    /// protects you.
     ///
     /// As process 1 of a container, lockmod also reaps the orphans that the command leaves behind.
     Run(Run),
     /// Hold a lock until Ctrl-C
     ///
-    /// Prints the fencing token, renews the lease, and releases the lock on INT, TERM, HUP or QUIT.
+    /// Prints the fence, renews the lease, and releases the lock on INT, TERM, HUP or QUIT.
     /// A signal that was ignored at its start stays ignored: end a script's `lockmod lock job &` by
     /// TERM, not by INT.
     Lock(Lock),
@@ -60,7 +60,7 @@ pub(super) enum Command {
     Release(Release),
     /// Extend a lease
     Extend(Extend),
-    /// Print the highest fencing token issued for a lock
+    /// Print the highest fence issued for a lock
     ///
     /// 0 if no node knows the lock: it was never acquired, or was free for long enough to be
     /// forgotten, or deleted. The next fence is larger than all before even so.
@@ -267,7 +267,7 @@ pub(super) struct Release {
     #[arg(value_parser = token)]
     pub(super) token: Option<Token>,
     /// Delete the lock on all nodes, whoever holds it, all readers included. A holder learns of it
-    /// at its next renewal and works on until then: only the fencing token protects you
+    /// at its next renewal and works on until then: only the fence protects you
     #[arg(long, conflicts_with = "token")]
     pub(super) force: bool,
 }

@@ -91,8 +91,8 @@ pub(crate) const STATEFILE: Code = code(
 pub(crate) const BADFENCE: Code = code(
     "BADFENCE",
     Meaning::Never,
-    "the fence is above all that the node knows, and more than 8 weeks beyond the time of day in \
-     microseconds; the text has the bound",
+    "the fence is above all that the node knows, and more than 8 weeks beyond the current time in \
+     µs since 1970; the text has the bound",
     "no; on the other nodes",
 );
 pub(crate) const NOUPGRADE: Code = code(

@@ -316,7 +316,7 @@ impl AcquireOptions<'_> {
 /// `BADARG`.
 pub fn acquire_options<'a>(options: &[&'a [u8]]) -> Result<AcquireOptions<'a>, Refusal> {
     const ALLOWED: &str = "SHARED, LABEL label, and WAIT ms or QUEUE ms TICKET ticket NOTIFY \
-                           channel, each once";
+                           channel [GRANT number], each once";
     let bad =
         |given: &[u8], what| Refusal::BadArg { given: given.to_vec(), what, allowed: ALLOWED };
     let AcquireOptions { mut mode, mut label, mut waiting } = AcquireOptions::NONE;
@@ -580,7 +580,7 @@ mod tests {
         };
         assert_eq!(parse(&[b"label", b"me"]), "");
         let allowed = "allowed: SHARED, LABEL label, and WAIT ms or QUEUE ms TICKET ticket NOTIFY \
-             channel, each once";
+             channel [GRANT number], each once";
         assert_eq!(parse(&[b"NOW"]), format!("BADARG option 'NOW'; {allowed}"));
         assert_eq!(parse(&[b"LABEL"]), format!("BADARG option without a value 'LABEL'; {allowed}"));
         assert!(parse(&[b"LABEL", &[b'x'; 129]]).starts_with("BADARG label 'xxx"));

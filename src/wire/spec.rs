@@ -187,7 +187,7 @@ const TTL: Arg = arg(
     "ttl",
     ArgKind::Integer,
     "1 .. max-ttl",
-    "Length of the lease in milliseconds, on the server's monotonic clock.",
+    "Length of the lease in milliseconds, on a clock of the server that nobody sets.",
 );
 const FENCE_ARG: Arg = arg(
     "fence",
@@ -309,8 +309,8 @@ pub const COMMANDS: &[Command] = &[
             ),
             (
                 "Null",
-                "Not granted: others hold the lock, or stand in line before. Nothing has changed, \
-                 except that a ticket is in line now. With WAIT: the wait is over.",
+                "Not granted: others hold the lock, or are ahead of you in line. Nothing has \
+                 changed, except that a ticket is in line now. With WAIT: the wait is over.",
             ),
         ],
         errors: &[

@@ -21,8 +21,8 @@ fn refusals() -> Vec<(Vec<&'static [u8]>, String)> {
     let fence = |given| {
         format!("BADARG fence '{given}'; allowed: a whole number from 1 to 9007199254740991")
     };
-    let options =
-        "SHARED, LABEL label, and WAIT ms or QUEUE ms TICKET ticket NOTIFY channel, each once";
+    let options = "SHARED, LABEL label, and WAIT ms or QUEUE ms TICKET ticket NOTIFY channel \
+                   [GRANT number], each once";
     let option = |given| format!("BADARG option '{given}'; allowed: {options}");
     let without = |given| format!("BADARG option without a value '{given}'; allowed: {options}");
     let second = |given| format!("BADARG second way to wait '{given}'; allowed: {options}");
