@@ -36,7 +36,14 @@ pub(super) enum Command {
     ///
     /// Ctrl-Z stops lockmod and the command, like any job of a shell. A stopped job does not renew
     /// its lease, so the lock is lost when the lease ends. If it is lost, `fg` and `bg` do not
-    /// continue the command but end it, with exit code 122.
+    /// continue the command but end it, with exit code 122. The shell's `$?` for a stopped job is
+    /// 147, because lockmod stops itself with STOP (19); while it still waits for the lock, TSTP
+    /// (20) stops it, and `$?` is 148. Without a terminal, TSTP to lockmod stops both, and CONT
+    /// continues both. Where nobody could continue them, as in a session of their own, TSTP does
+    /// nothing.
+    ///
+    /// PIPE is ignored. A real-time signal ends lockmod at once, and the lock stands until its
+    /// lease ends.
     ///
     /// If lockmod itself is killed by KILL, the kernel sends TERM to the command, but not to
     /// processes that the command has started, nor to a command that runs as another user. If
