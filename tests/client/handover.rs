@@ -205,6 +205,34 @@ async fn an_older_ticket_that_arrives_in_the_middle_is_next() {
     each_gets_it(&nodes, waiting, Duration::from_secs(5)).await;
 }
 
+/// Two of five nodes hear nothing of every second waiter, and grant it the lock in vain, until a
+/// few have had it.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn fifty_waiters_get_the_lock_through_a_partition() {
+    let nodes = nodes(5);
+    let holder = locker(&nodes);
+    let guard = holder_after_a_wait(&nodes, &holder).await;
+    let (proxies, cut_off) = behind(&nodes, Duration::from_secs(30));
+    let others = locker(&nodes);
+    for locker in [&cut_off, &others] {
+        connected(locker).await;
+    }
+    let waiting: Vec<_> = (0..25).flat_map(|_| [&cut_off, &others].map(wait_with)).collect();
+    until("they stand in line", || have_in_line(&nodes, "a", 50)).await;
+    proxies[..2].iter().for_each(|proxy| proxy.set(Flow::Discard));
+    let healed_at = guard.fence().get() + 10;
+    guard.release().await.unwrap();
+    let heal = async {
+        let fence = || info(&nodes[4], "a", "fence");
+        let is_far = || matches!(fence(), Some(Value::Int(now)) if now.unsigned_abs() > healed_at);
+        until("ten have had it", is_far).await;
+        proxies[..2].iter().for_each(|proxy| proxy.set(Flow::Pass));
+        // No stream goes on without what was lost of it.
+        proxies[..2].iter().for_each(Proxy::cut);
+    };
+    tokio::join!(heal, each_gets_it(&nodes, waiting, Duration::from_secs(1)));
+}
+
 /// Then its next request, a sixth to a third of its ttl after the one before, is answered with it.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_grant_of_which_nothing_arrives_is_found_out_by_the_next_request() {

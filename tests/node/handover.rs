@@ -59,7 +59,7 @@ fn a_lock_is_reserved_where_nobody_hands_over_or_the_first_has_not_asked_for_it(
         ("LOCK.RELEASE res B", "", ("LOCK.RELEASE res A HANDOVER", "1")),
     ];
     for (wait, grant, (free, answer)) in rows {
-        let server = Server::start();
+        let server = Server::builder().module_arg("reserve-ms", 10_000).start();
         let conn = &mut server.connect();
         let mut wakes = listener(&server, &["100-a"]);
         assert_eq!(ask(conn, "LOCK.ACQUIRE res A 30000"), "1");
