@@ -13,7 +13,7 @@ use tokio::time::{Instant, sleep, sleep_until};
 use crate::clients::name;
 use crate::net::{Flow, Net};
 use crate::node::{Defect, Node};
-use crate::scenes::{TICK, calm, end, holds, millis, until};
+use crate::scenes::{TICK, both_end, calm, holds, millis, until};
 use crate::stage::Stage;
 use crate::{OVERLAP, Outcome, Setup, TWO_MASTERS, VOUCHES, must_be_caught_in, to_the_end};
 
@@ -74,10 +74,7 @@ async fn lost_tail(seed: u64, defect: Defect) -> Outcome {
     until(net, 60_000, |nodes| grants(&nodes[new])).await;
     let other = stage.client(1, 0).keep(Duration::from_secs(1), Duration::from_secs(2));
     let other = stage.processes[1].spawn(other);
-    for task in [one, other] {
-        task.await.expect("no task panics");
-    }
-    end(&stage).await
+    both_end(&stage, [one, other]).await
 }
 
 /// One group. Its master hangs, and goes on when its successor has granted the lock to another.
@@ -101,10 +98,7 @@ async fn late_master(seed: u64, defect: Defect) -> Outcome {
     until(net, 2_000, |nodes| grants(&nodes[0])).await;
     let other = stage.client(0, 0).keep(Duration::from_secs(1), Duration::from_secs(2));
     let other = stage.processes[0].spawn(other);
-    for task in [one, other] {
-        task.await.expect("no task panics");
-    }
-    end(&stage).await
+    both_end(&stage, [one, other]).await
 }
 
 /// One group, whose master hangs. Its successor has the lease, and carries it over its wait.
@@ -121,10 +115,7 @@ async fn carried(seed: u64) -> Outcome {
     until(net, 60_000, |nodes| grants(&nodes[new])).await;
     let other = stage.client(1, 0).keep(Duration::from_secs(1), Duration::from_secs(2));
     let other = stage.processes[1].spawn(other);
-    for task in [one, other] {
-        task.await.expect("no task panics");
-    }
-    end(&stage).await
+    both_end(&stage, [one, other]).await
 }
 
 /// A vote of a master that is cut off, and a repair at its successor, which waits for it.
@@ -156,10 +147,7 @@ async fn duel(seed: u64, defect: Defect) -> Outcome {
     net.set_flow((0, 1), Flow::Hold, Flow::Pass);
     until(net, 1_000, |nodes| !holds(&nodes[1])).await;
     net.set_flow((1, 1), Flow::Pass, Flow::Pass);
-    for task in [one, other] {
-        task.await.expect("no task panics");
-    }
-    end(&stage).await
+    both_end(&stage, [one, other]).await
 }
 
 /// Runs a scene without a mistake. Returns in how many seeds it came about.

@@ -9,6 +9,7 @@ use std::time::Duration;
 use lockmod::client::{Guard, Locker};
 use rand::rngs::StdRng;
 use rand::{RngExt, SeedableRng};
+use tokio::task::JoinHandle;
 use tokio::time::{Instant, sleep};
 
 use crate::clients::name;
@@ -93,10 +94,7 @@ async fn duel(seed: u64, is_brought: bool, defect: Defect) -> Outcome {
     net.set_flow((0, late), Flow::Hold, Flow::Pass);
     until(net, 200, |nodes| !holds(&nodes[late])).await;
     net.set_flow((1, late), Flow::Pass, Flow::Pass);
-    for task in [one, other] {
-        task.await.expect("no task panics");
-    }
-    end(&stage).await
+    both_end(&stage, [one, other]).await
 }
 
 /// An address leads to the server of another one while somebody acquires a lock, and no longer when
@@ -121,10 +119,7 @@ async fn mislead(seed: u64, defect: Defect) -> Outcome {
     sleep(TICK * 50).await;
     net.lead(address, address);
     let other = keep(1);
-    for task in [one, other] {
-        task.await.expect("no task panics");
-    }
-    end(&stage).await
+    both_end(&stage, [one, other]).await
 }
 
 /// One node after another goes down, for longer than a lease or not, while others lock other names
@@ -278,6 +273,14 @@ async fn complain_if_out_of_line(stage: &Stage, node: usize, ttl: Duration) {
         let text = format!("{FORGOTTEN}: node {node}, {:?}", stage.setup);
         stage.log.notes().complaints.push(text);
     }
+}
+
+/// The run is over when both holders are.
+pub(crate) async fn both_end<T>(stage: &Stage, holders: [JoinHandle<T>; 2]) -> Outcome {
+    for holder in holders {
+        holder.await.expect("no task panics");
+    }
+    end(stage).await
 }
 
 pub(crate) async fn end(stage: &Stage) -> Outcome {
