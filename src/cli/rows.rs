@@ -104,7 +104,6 @@ pub(super) fn in_slots(share: &SlotShare) -> String {
 /// How many replicas support a master, for people.
 fn supported(Support { supporters, needed, replicas, .. }: Support) -> String {
     match supporters < needed {
-        _ if needed == 0 => "alone, attach a replica".to_owned(),
         true => format!("{supporters} of {replicas} replicas support it, {needed} must"),
         false => format!("{supporters} of {replicas} replicas"),
     }

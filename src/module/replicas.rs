@@ -80,7 +80,7 @@ fn report(tended: Tended) {
     if let Some(notice) = tended.notice {
         let level = match notice {
             Notice::Decides => Level::Notice,
-            Notice::DecidesAlone | Notice::Waits(_) | Notice::Lost { .. } => Level::Warning,
+            Notice::Waits(_) | Notice::Lost { .. } => Level::Warning,
         };
         ffi::log(level, &notice.to_string());
     }

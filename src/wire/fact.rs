@@ -69,10 +69,9 @@ pub fn suffix(room: &mut [u8], ends_at: UnixTime, fence: Fence) -> &[u8] {
 pub const SUFFIX_MAX: usize = 42;
 
 /// What a master says of itself to its replicas, instead of the fence of a `LOCK.FLOOR`:
-/// `floor@longest.replicas`, and `.1` behind that if it names its heir.
+/// `floor@longest.replicas`.
 pub fn heartbeat(floor: Fence, heartbeat: Heartbeat) -> String {
-    let Heartbeat { longest, replicas, names_heir } = heartbeat;
-    format!("{floor}@{}.{replicas}{}", longest.get(), if names_heir { ".1" } else { "" })
+    format!("{floor}@{}.{}", heartbeat.longest.get(), heartbeat.replicas)
 }
 
 /// Reads a heartbeat, with the floor. `None` if it is none. A later build may say more in it.
@@ -82,8 +81,7 @@ pub fn read_heartbeat(bytes: &[u8]) -> Option<(Fence, Heartbeat)> {
     let mut facts = bytes[at + 1..].split(|&byte| byte == b'.').map(number);
     let longest = Millis::new(facts.next()??).min(TTL_MAX);
     let replicas = u32::try_from(facts.next()??).ok()?;
-    let names_heir = facts.next() == Some(Some(1));
-    Some((floor, Heartbeat { longest, replicas, names_heir }))
+    Some((floor, Heartbeat { longest, replicas }))
 }
 
 /// One `LOCK.ACQUIRE key token fact [LABEL label]`.
@@ -134,13 +132,12 @@ mod tests {
         #[test]
         fn a_heartbeat_is_read_as_it_was_sent(
             floor in 0..=Fence::MAX.get(), longest in 0..=TTL_MAX.get(), replicas: u32,
-            names_heir: bool,
         ) {
             let (floor, longest) = (Fence::new(floor).unwrap(), Millis::new(longest));
-            let sent = Heartbeat { longest, replicas, names_heir };
+            let sent = Heartbeat { longest, replicas };
             let text = heartbeat(floor, sent);
             prop_assert_eq!(read_heartbeat(text.as_bytes()), Some((floor, sent)));
-            let later = if names_heir { format!("{text}.7") } else { format!("{text}.0.7") };
+            let later = format!("{text}.7");
             // Of a later build.
             prop_assert_eq!(read_heartbeat(later.as_bytes()), Some((floor, sent)));
             prop_assert!(request::fence(text.as_bytes()).is_err(), "a client cannot send it");

@@ -6,21 +6,15 @@ use std::time::{Duration, Instant};
 use redis::Value;
 
 use crate::common::{Flow, Proxy, Server, cmd, wait_for, wait_until};
-use crate::failovers::hears_of_its_master;
 use crate::{acquire, first_grant, quarantine_left};
 
 const MAX_TTL_MS: u64 = 1_000;
 
 fn member(max_ttl_ms: u64) -> crate::common::Builder {
-    one_of(2, max_ttl_ms)
-}
-
-/// A server of a group whose master has so many replicas.
-fn one_of(replicas: u32, max_ttl_ms: u64) -> crate::common::Builder {
     Server::builder()
         .config("repl-diskless-sync", "yes")
         .module_arg("max-ttl", max_ttl_ms)
-        .module_arg("replicas", replicas)
+        .module_arg("replicas", 2)
 }
 
 /// Leases that last longer than it takes to get authority.
@@ -273,68 +267,6 @@ fn an_old_master_that_starts_again_decides_nothing_while_another_does_and_then_g
     let port = group.master.port();
     group.replicas[1].run(&format!("REPLICAOF 127.0.0.1 {port}")).expect("it follows");
     assert!(granted_in_the_end(&group.master, "lock", "third") > second);
-}
-
-/// A pair in which each takes over from the other. The one that does grants without a replica, and
-/// needs the other as soon as that supports it.
-#[test]
-fn the_one_replica_of_a_master_takes_over_alone() {
-    let mut one = one_of(1, MAX_TTL_MS).start();
-    let mut other = one_of(1, MAX_TTL_MS).replica_of(&one).start();
-    one.wait_for_replica(&other);
-    let mut highest = granted_in_the_end(&one, "lock", "first");
-    for turn in ["second", "third"] {
-        hears_of_its_master(&other);
-        one.pause();
-        let mut queued = one.connect_raw();
-        queued.send(&["LOCK.ACQUIRE", "another", "late", "1000"]);
-        other.run("REPLICAOF NO ONE").expect("promoted");
-        let refusal = acquire(&other, "another", "early", 100).expect_err("the other may decide");
-        assert!(refusal.starts_with("NOAUTHORITY"), "{refusal}");
-        let fence = granted_in_the_end(&other, "lock", turn);
-        assert!(fence > highest, "{fence} after {highest}");
-        highest = fence;
-        assert_eq!(other.info_u64("lockmod_supporters_needed"), 0);
-        assert!(other.log().contains("has the authority to grant locks, alone"));
-        one.resume();
-        assert!(queued.read().starts_with(b"-NOAUTHORITY"));
-        let follow = format!("REPLICAOF 127.0.0.1 {}", other.port());
-        one.run(&follow).expect("it follows");
-        // It grants all the time until the replica counts, and afterwards.
-        let mut count = 0;
-        wait_until("the replica counts", || {
-            count += 1;
-            let probe = acquire(&other, &format!("probe-{turn}-{count}"), "probe", 100);
-            assert!(probe.is_ok_and(|fence| fence.is_some()), "{}", other.log());
-            other.info_u64("lockmod_supporters_needed") == 1
-        });
-        std::mem::swap(&mut one, &mut other);
-    }
-    // It has needed its replica since, which is lost.
-    other.kill();
-    wait_until_it_lacks_authority(&one);
-}
-
-/// Another may be the heir: whoever was not told grants nothing.
-#[test]
-fn a_replica_that_was_not_named_the_heir_does_not_take_over_alone() {
-    let master = one_of(1, MAX_TTL_MS).start();
-    let replicas = [0, 1].map(|_| one_of(1, MAX_TTL_MS).replica_of(&master).start());
-    replicas.iter().for_each(|replica| master.wait_for_replica(replica));
-    granted_in_the_end(&master, "lock", "first");
-    let [promoted, other] = &replicas;
-    hears_of_its_master(promoted);
-    promoted.run("REPLICAOF NO ONE").expect("promoted");
-    // Longer than an heir needs, while the other replica supports the old master.
-    let until = Instant::now() + Duration::from_millis(7_500);
-    while Instant::now() < until {
-        let refusal = acquire(promoted, "lock", "second", 100).expect_err("it is no heir");
-        assert!(refusal.starts_with("NOAUTHORITY"), "{refusal}");
-        let held = acquire(&master, "lock", "third", 50);
-        assert!(held.is_ok(), "{held:?}");
-        thread::sleep(Duration::from_millis(50));
-    }
-    assert_eq!(other.info("role").as_deref(), Some("slave"));
 }
 
 #[test]

@@ -17,25 +17,12 @@ pub(crate) const TTL_MS: u64 = 2_000;
 /// What a client may rely on, of a lease that it asked for at an instant.
 const VALIDITY: Duration = Duration::from_millis(TTL_MS - TTL_MS / 100 - 2);
 
-/// A master with so many replicas, or one of them.
-pub(crate) fn member(replicas: u32) -> Builder {
+/// One of three servers.
+pub(crate) fn member() -> Builder {
     Server::builder()
         .config("repl-diskless-sync", "yes")
         .module_arg("max-ttl", TTL_MS)
-        .module_arg("replicas", replicas)
-}
-
-/// Waits until the replica has heard of its master twice more: what that said the second time was
-/// decided after the call.
-#[track_caller]
-pub(crate) fn hears_of_its_master(replica: &Server) {
-    let heard = || {
-        let stats = replica.info("cmdstat_LOCK.FLOOR").unwrap_or_default();
-        let calls = stats.split(['=', ',']).nth(1).map(str::parse::<u64>);
-        calls.map_or(0, |calls| calls.expect("a number"))
-    };
-    let before = heard();
-    wait_until("two heartbeats", || heard() > before + 1);
+        .module_arg("replicas", 2)
 }
 
 /// A master with its replicas.
@@ -200,12 +187,6 @@ pub(crate) fn fail_over(group: &mut impl Replicated, turn: usize, harm: Harm, lo
     };
     let master = group.master();
     grants(master, "the master grants");
-    if let [_, _] = group.servers() {
-        // Otherwise the only replica may not take over alone.
-        let has_replica = || group.servers()[master].info_u64("lockmod_supporters_needed") == 1;
-        wait_until("the master needs its replica", has_replica);
-        hears_of_its_master(&group.servers()[1 - master]);
-    }
     let ballot = group.ballot();
     match harm {
         Harm::Stopped | Harm::StoppedForLong => group.servers()[master].pause(),

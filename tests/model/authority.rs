@@ -11,7 +11,7 @@
 //! The clock of the model stands still: a tick makes all that the nodes remember older
 //! (`Authority::rebased`). What is older than the model looks back is as old as that.
 
-use lockmod::engine::{Attached, Authority, Heartbeat, Instant, Mandate, Millis, Pledge};
+use lockmod::engine::{Attached, Authority, Instant, Mandate, Millis, Pledge};
 use stateright::{Model, Property};
 
 use super::witness::Witnessed;
@@ -49,10 +49,6 @@ pub(crate) enum Defect {
     CarriesLate,
     /// A restart forgets the longest lease.
     ForgetsLongest,
-    /// A master names its heir while it decides alone.
-    NamesHeirAlone,
-    /// A master that has decided alone does so again when it has lost its replica.
-    AloneAgain,
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -90,22 +86,16 @@ pub(crate) enum Witness {
     Carried,
     /// A node that was started after the settings were lowered has granted the lock.
     GrantedAfterLowering,
-    /// A promoted node without replicas has granted the lock.
-    GrantedAlone,
-    /// The first master did so: the other has decided alone before, and then with its support.
-    SucceededInTurn,
 }
 
 impl Witness {
-    const ALL: [Witness; 8] = [
+    const ALL: [Witness; 6] = [
         Witness::GrantedAfterPromotion,
         Witness::Resumed,
         Witness::WaitedAgain,
         Witness::OldMasterDecided,
         Witness::Carried,
         Witness::GrantedAfterLowering,
-        Witness::GrantedAlone,
-        Witness::SucceededInTurn,
     ];
 }
 
@@ -117,8 +107,6 @@ pub(crate) struct Link {
     /// What it has processed, and what its master knows of that.
     processed: u64,
     acknowledged: u64,
-    /// Its master has named it the heir over this connection.
-    is_heir: bool,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
@@ -224,24 +212,8 @@ impl World {
             }
         }
         self.record(station);
-        let is_noted = match self.bounds.defect {
-            Defect::NoWaitAfterLapse => true,
-            Defect::AloneAgain => station.authority.needed(NOW) == 0,
-            _ => false,
-        };
+        let is_noted = self.bounds.defect == Defect::NoWaitAfterLapse;
         station.has_decided |= is_noted && mandate == Mandate::Full;
-        let names_heir = self.names_heir(station);
-        for link in state.links[at].iter_mut().flatten() {
-            link.is_heir |= names_heir;
-        }
-    }
-
-    /// Whether a master says to its replica that it is the heir.
-    fn names_heir(&self, station: &Station) -> bool {
-        let heartbeat = station.authority.heartbeat(NOW);
-        let is_early = self.bounds.defect == Defect::NamesHeirAlone
-            && station.authority.mandate(NOW) == Mandate::Full;
-        heartbeat.names_heir || is_early
     }
 
     /// The longest lease that is granted now.
@@ -276,7 +248,6 @@ impl World {
             (Mandate::Full, _) => true,
             (Mandate::Waits(_), Defect::NoWaitAfterLapse) => station.has_decided,
             (Mandate::Waits(_), Defect::WaitPauses) => has_waited,
-            (Mandate::None, Defect::AloneAgain) => station.has_decided,
             (Mandate::Waits(_) | Mandate::None, _) => false,
         }
     }
@@ -332,7 +303,7 @@ impl World {
         let station = &mut state.stations[at];
         station.follows = follows;
         if follows.is_none() {
-            station.authority.appointed(NOW);
+            station.authority.appointed();
             station.authority.beats(NOW, OFFSET);
         } else {
             station.authority.dismissed();
@@ -397,9 +368,8 @@ impl Model for World {
         // The first node is a master that all follow, and that has waited.
         let master = &mut state.stations[0];
         master.follows = None;
-        master.authority.appointed(NOW);
-        let told = OFFSET + 1;
-        let link = Link { is_live: true, processed: told, acknowledged: told, is_heir: false };
+        master.authority.appointed();
+        let link = Link { is_live: true, processed: OFFSET + 1, acknowledged: OFFSET + 1 };
         state.links[0][1..].fill(Some(link));
         self.look(&mut state, 0);
         for _ in 0..2 * (self.bounds.support + self.bounds.ttl) + 4 {
@@ -472,14 +442,12 @@ impl Model for World {
             Action::Process(master, replica) => {
                 let lender = &state.stations[master];
                 let copy = lender.lease.filter(|_| lender.is_known);
-                // What it was told before arrives late, too.
-                let names_heir = state.links[master][replica]?.is_heir;
-                let heartbeat = Heartbeat { names_heir, ..lender.authority.heartbeat(NOW) };
+                let heartbeat = lender.authority.heartbeat(NOW);
                 if self.bounds.defect == Defect::ExtendsCopies {
                     state.stations[replica].copy = copy;
                 }
                 state.links[master][replica].as_mut()?.processed = OFFSET + 1;
-                if self.bounds.lower_ttl.is_some() || self.bounds.nodes == 2 {
+                if self.bounds.lower_ttl.is_some() {
                     state.stations[replica].authority.heard(heartbeat, NOW);
                     self.record(&mut state.stations[replica]);
                 }
@@ -496,7 +464,7 @@ impl Model for World {
             Action::Attach(master, replica) => {
                 state.links[master][replica] = None;
                 self.look(&mut state, master);
-                let link = Link { is_live: true, processed: 0, acknowledged: 0, is_heir: false };
+                let link = Link { is_live: true, processed: 0, acknowledged: 0 };
                 state.links[master][replica] = Some(link);
                 self.look(&mut state, master);
             }
@@ -531,12 +499,6 @@ impl Model for World {
                 }
                 if at > 0 {
                     self.witnessed.saw(Witness::GrantedAfterPromotion as u8);
-                }
-                if state.stations[at].authority.needed(NOW) == 0 {
-                    self.witnessed.saw(Witness::GrantedAlone as u8);
-                    if at == 0 {
-                        self.witnessed.saw(Witness::SucceededInTurn as u8);
-                    }
                 }
                 self.lend(&mut state, at, false);
             }

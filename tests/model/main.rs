@@ -836,12 +836,6 @@ fn sound_authority(name: &str, bounds: authority::Bounds, states: usize) {
         authority::Witness::WaitedAgain,
         authority::Witness::OldMasterDecided,
     ];
-    if bounds.nodes == 2 {
-        witnesses.push(authority::Witness::GrantedAlone);
-    }
-    if bounds.nodes == 2 && bounds.changes > 2 {
-        witnesses.push(authority::Witness::SucceededInTurn);
-    }
     witnesses.extend(carried);
     witnesses.extend(bounds.lower_ttl.map(|_| authority::Witness::GrantedAfterLowering));
     Expected { states, witnesses: &witnesses }.compare(name, count, &found);
@@ -855,21 +849,7 @@ fn doubles(bounds: authority::Bounds) {
 
 #[test]
 fn only_one_of_a_pair_decides() {
-    sound_authority("a pair", authority::Bounds { nodes: 2, changes: 3, ..GROUP }, 61_389);
-}
-
-#[test]
-fn an_heir_needs_the_replica_that_may_be_its_own_heir() {
-    let pair = authority::Bounds { nodes: 2, changes: 3, ..GROUP };
-    for defect in [authority::Defect::NamesHeirAlone, authority::Defect::AloneAgain] {
-        doubles(authority::Bounds { defect, ..pair });
-    }
-}
-
-#[test]
-fn an_heir_supports_its_former_master_for_a_while() {
-    let defect = authority::Defect::NewcomersAtOnce;
-    doubles(authority::Bounds { nodes: 2, changes: 1, support: 2, defect, ..GROUP });
+    sound_authority("a pair", authority::Bounds { nodes: 2, changes: 3, ..GROUP }, 29_177);
 }
 
 #[test]
@@ -881,7 +861,7 @@ fn only_one_node_decides_after_a_failover() {
 #[ignore = "minutes in a release build: make model"]
 fn only_one_of_a_pair_decides_after_many_changes() {
     let bounds = authority::Bounds { nodes: 2, changes: 6, support: 2, ttl: 2, ..GROUP };
-    sound_authority("a pair, many changes", bounds, 353_258);
+    sound_authority("a pair, many changes", bounds, 137_504);
 }
 
 #[test]
@@ -920,7 +900,7 @@ fn only_one_of_four_nodes_decides() {
 #[test]
 fn a_pair_carries_leases_over_a_failover() {
     let bounds = authority::Bounds { nodes: 2, changes: 2, ttl: 3, carries: true, ..GROUP };
-    sound_authority("a pair that carries leases", bounds, 78_936);
+    sound_authority("a pair that carries leases", bounds, 39_298);
 }
 
 #[test]
@@ -940,13 +920,13 @@ fn a_group_carries_leases_over_a_failover() {
 #[test]
 fn restarts_after_the_settings_were_lowered_forget_no_longest_lease() {
     let bounds = authority::Bounds { changes: 2, ttl: 3, ..LOWERED };
-    sound_authority("a pair whose settings are lowered", bounds, 885_132);
+    sound_authority("a pair whose settings are lowered", bounds, 973_867);
 }
 
 #[test]
-#[ignore = "3 300 000 states: make model"]
+#[ignore = "3 500 000 states: make model"]
 fn more_restarts_after_the_settings_were_lowered_forget_no_longest_lease() {
-    sound_authority("a pair whose settings are lowered, more restarts", LOWERED, 3_349_595);
+    sound_authority("a pair whose settings are lowered, more restarts", LOWERED, 3_507_211);
 }
 
 #[test]

@@ -30,7 +30,6 @@ const ALL: &[&str] = &[
     "extend: provisional",
     "group: a replaced master vouched",
     "group: attached",
-    "group: decided alone",
     "group: extended in a wait",
     "group: no authority",
     "group: promoted",

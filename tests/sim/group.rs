@@ -14,7 +14,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use lockmod::codec::decode_lock;
-use lockmod::engine::{Attached, Caution, Fence, Lock, Mandate, Millis, Notice, Replicas, Tended};
+use lockmod::engine::{Attached, Caution, Fence, Lock, Mandate, Millis, Replicas, Tended};
 use lockmod::wire::fact::{self, Restated};
 use lockmod::wire::outcome::ExtendReply;
 use lockmod::wire::spec::Command;
@@ -100,8 +100,6 @@ pub(crate) struct GroupTally {
     pub(crate) extended_in_wait: u64,
     /// Leases that were granted or extended by a master that had been replaced.
     pub(crate) served_replaced: u64,
-    /// How often an heir began to decide without a replica.
-    pub(crate) alone: u64,
 }
 
 impl Member {
@@ -217,7 +215,6 @@ impl Node {
         let waits = self.caution_on_promotion().on_promotion;
         let replicas = Replicas { offset, attached };
         let tended = self.engine.tend(now, &replicas, (self.max_ttl, waits), may_beat);
-        self.member.tally.alone += u64::from(tended.notice == Some(Notice::DecidesAlone));
         if let Some(change) = tended.change {
             let _ = self.change_state(change);
         }

@@ -182,7 +182,7 @@ impl Node {
         let (held, readers) = self.tally.held(moved);
         let authority = self.promises().authority();
         let (replicas, supporters) = authority.map_or((0, (0, 0)), |authority| {
-            (authority.replicas(), (authority.counted_supporters(now), authority.needed(now)))
+            (authority.replicas(), (authority.counted_supporters(now), authority.needed()))
         });
         NodeAccount {
             replicas,

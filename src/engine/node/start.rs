@@ -110,7 +110,7 @@ impl Node {
             let longest = found.map_or(Millis::ZERO, |found| found.longest());
             authority.restarts(longest, loaded.max_ttl, loaded.clocks.now);
             if !loaded.is_replica {
-                authority.appointed(loaded.clocks.now);
+                authority.appointed();
             }
         }
         let found = found?;
@@ -140,7 +140,7 @@ impl Node {
         let waits = caution.quarantine && caution.on_promotion;
         let mut recovery = promote(self.date(now), self.promises.highest(), max_ttl);
         if let Some(authority) = self.promises.authority_mut() {
-            authority.appointed(now);
+            authority.appointed();
         }
         let warning = self.warning(recovery, now, waits);
         if !waits {

@@ -42,8 +42,6 @@ pub enum Notice {
     Waits(Millis),
     /// It decides.
     Decides,
-    /// It decides without a replica, because it was the heir of a master with one.
-    DecidesAlone,
 }
 
 impl fmt::Display for Notice {
@@ -60,10 +58,6 @@ impl fmt::Display for Notice {
                  leases of another master may stand"
             ),
             Notice::Decides => f.write_str("this master has the authority to grant locks"),
-            Notice::DecidesAlone => f.write_str(
-                "this master has the authority to grant locks, alone: it succeeded a master with \
-                 one replica. Attach a replica, and wait for it, before this master is lost",
-            ),
         }
     }
 }
@@ -110,10 +104,11 @@ impl Node {
         let (notice, attached, replicas) =
             (authority.notice(now), authority.attached(), authority.replicas());
         let has_excess = attached > replicas as usize;
-        let is_excess_news = has_excess && !std::mem::replace(&mut self.has_excess, has_excess);
+        let had_excess = std::mem::replace(&mut self.has_excess, has_excess);
+        let is_excess_news = has_excess && !had_excess;
         let kind = |notice: Option<Notice>| notice.as_ref().map(std::mem::discriminant);
         let is_news = kind(notice) != kind(std::mem::replace(&mut self.notice, notice));
-        if is_news && matches!(notice, Some(Notice::Decides | Notice::DecidesAlone)) {
+        if is_news && notice == Some(Notice::Decides) {
             // Free locks have not been offered to their waiters.
             self.all_lines_changed();
         }
@@ -201,7 +196,7 @@ mod tests {
         assert!(node.begin(loaded, CAUTION).is_none(), "it keeps no file");
         assert_eq!(ask(&mut node, &mut Lock::default(), 0), Err(nobody()));
         let tended = tend(&mut node, 0, &replicas(10, 0));
-        let heartbeat = Heartbeat { longest: TTL, replicas: 2, names_heir: false };
+        let heartbeat = Heartbeat { longest: TTL, replicas: 2 };
         let lost = Notice::Lost { supporters: 0, needed: 1 };
         assert_eq!((tended.heartbeat, tended.notice), (Some(heartbeat), Some(lost)));
         assert_eq!(tend(&mut node, 999, &replicas(60, 0)), Tended::default(), "not yet due");
@@ -288,7 +283,7 @@ mod tests {
         assert_eq!(tend(&mut node, 9_000, &replicas(0, 0)).notice, None, "its master decides");
         let ahead = Fence::of_time(clocks(0).wall).saturating_add(1 << 43);
         node.apply_floor(ahead);
-        let heartbeat = Heartbeat { longest: TTL, replicas: 3, names_heir: false };
+        let heartbeat = Heartbeat { longest: TTL, replicas: 3 };
         assert_eq!(node.heard_of(heartbeat, at(9_100)), (None, Some((3, 2))));
         assert_eq!(node.heard_of(heartbeat, at(9_200)), (None, None), "it was told");
         let _ = node.promoted(at(10_000), TTL, CAUTION);
