@@ -485,6 +485,10 @@ mod tests {
         Instant::from_millis(millis)
     }
 
+    fn says(longest: u64) -> Heartbeat {
+        Heartbeat { longest: Millis::new(longest), replicas: 2 }
+    }
+
     fn replica(name: u8, acknowledged: u64) -> Attached {
         Attached { name: vec![name], acknowledged }
     }
@@ -641,8 +645,7 @@ mod tests {
         assert_eq!(wait(lowered, 7_000), Mandate::Waits(Millis::new(WAIT + 1)));
         assert_eq!(wait(lowered, 9_000), Mandate::Waits(Millis::new(508)));
         let heard = |master: &mut Authority| {
-            let says = Heartbeat { longest: Millis::new(2_000), replicas: 2 };
-            master.heard(says, at(6_000));
+            master.heard(says(2_000), at(6_000));
         };
         assert_eq!(wait(heard, 7_000), Mandate::Waits(Millis::new(2_023)));
     }
@@ -668,7 +671,6 @@ mod tests {
     fn the_file_has_to_say_what_is_heard_and_what_was_lowered() {
         let mut node = Authority::new(2, Pledge::USUAL);
         node.restarts(Millis::ZERO, Millis::new(500), at(0));
-        let says = |longest| Heartbeat { longest: Millis::new(longest), replicas: 2 };
         node.heard(says(2_000), at(10));
         assert_eq!(node.news_of_longest(at(10)), Some(Millis::new(2_000)));
         node.allow(Millis::new(3_000), at(20));
@@ -685,7 +687,6 @@ mod tests {
     /// allowed, and perhaps no more than that.
     #[test]
     fn a_heartbeat_from_before_does_not_shorten_the_wait() {
-        let says = |longest| Heartbeat { longest: Millis::new(longest), replicas: 2 };
         let mut node = Authority::new(2, Pledge::USUAL);
         node.restarts(Millis::new(12_000), Millis::new(500), at(0));
         node.heard(says(1_000), at(100));

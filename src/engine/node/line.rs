@@ -335,12 +335,14 @@ impl Line {
 
     /// Removes the waiters whose last token is this one.
     pub fn leave_by_token(&mut self, token: Token<'_>) -> Vec<Left> {
-        let places: Vec<Place> = self
-            .places(&self.tokens, digest(token.as_bytes()))
-            .filter(|place| self.order.get(place).is_some_and(|entry| entry.token.is(token)))
-            .cloned()
-            .collect();
+        let places: Vec<Place> = self.places_of(token).cloned().collect();
         places.iter().filter_map(|place| self.take(place)).collect()
+    }
+
+    /// The places of the waiters whose last token is this one.
+    fn places_of<'a>(&'a self, token: Token<'a>) -> impl Iterator<Item = &'a Place> {
+        self.places(&self.tokens, digest(token.as_bytes()))
+            .filter(move |place| self.order.get(place).is_some_and(|entry| entry.token.is(token)))
     }
 
     /// Removes tickets of this connection, at most `most`.
@@ -389,10 +391,8 @@ impl Line {
         let wake = entry.wake.as_ref()?;
         let asked = wake.asked.as_ref().filter(|asked| now <= asked.until)?;
         // Who waits with the same token is answered when the ticket asks.
-        let same = self.places(&self.tokens, digest(&entry.token.0));
-        let same =
-            same.filter(|place| self.order.get(place).is_some_and(|it| it.token == entry.token));
-        if same.count() > 1 {
+        let token = Token::new(&entry.token.0, entry.token.0.len()).ok()?;
+        if self.places_of(token).count() > 1 {
             return None;
         }
         (entry.mode == Mode::Exclusive).then(|| Grantee {
