@@ -1,11 +1,13 @@
-//! What the state file costs: the default beside `state-file ""`, in turn, in one run.
+//! What the state file costs: the default beside `state-file ""`, in turn, in one run. And what an
+//! append-only file costs that is synced before each answer, for lockmod and for `SET NX PX` with a
+//! script.
 //!
-//! Three loads. Clients that wait for each answer: latency and throughput of a pair of acquire and
-//! release. One lock over a pipeline: fences are used up as fast as one server can, so that every
-//! few seconds a block of 2^20 of them is. Fences raised by a 64th of a block each time, far faster
-//! than any use: the writer cannot keep ahead, and requests do wait for the disk. In all of them
-//! time passes block after block of leases (10 s). How often the file was written is the server's
-//! own count. A ratio is the median of the rounds' ratios, with file to without.
+//! Three loads for the state file. Clients that wait for each answer: latency and throughput of a
+//! pair of acquire and release. One lock over a pipeline: fences are used up as fast as one server
+//! can, so that every few seconds a block of 2^20 of them is. Fences raised by a 64th of a block each
+//! time, far faster than any use: the writer cannot keep ahead, and requests do wait for the disk. In
+//! all of them time passes block after block of leases (10 s). How often the file was written is the
+//! server's own count. A ratio is the median of the rounds' ratios, with file to without.
 //! `cargo bench --bench durability`; with `-- quick`, fewer and shorter rounds.
 
 #[path = "../tests/common/mod.rs"]
@@ -66,6 +68,43 @@ fn main() {
     for (title, load) in loads {
         println!("{title}");
         compare(&servers, load, rounds, length);
+    }
+    drop(servers);
+    append_only(rounds, length);
+}
+
+/// What each way of writing an append-only file costs whoever waits for an answer.
+fn append_only(rounds: usize, length: Duration) {
+    let start = |config: [(&str, &str); 2]| {
+        let builder = Server::builder().config("save", "\"\"");
+        config.into_iter().fold(builder, |server, (name, value)| server.config(name, value)).start()
+    };
+    let ways: [(&str, [(&str, &str); 2]); 3] = [
+        ("no append-only file", [("appendonly", "no"), ("appendfsync", "no")]),
+        ("appendfsync everysec", [("appendonly", "yes"), ("appendfsync", "everysec")]),
+        ("appendfsync always", [("appendonly", "yes"), ("appendfsync", "always")]),
+    ];
+    println!("acquire and release, 8 clients that wait for each answer");
+    for (title, config) in ways {
+        let server = start(config);
+        let mut results: [Vec<Round>; 2] = Default::default();
+        for _ in 0..rounds {
+            results[0].push(measure(&server, waiting_clients, length));
+            results[1].push(measure(&server, waiting_clients_of_set, length));
+        }
+        let [lockmod, rival] = &results;
+        let all = |rounds: &[Round], figure: fn(&Round) -> f64| {
+            spread(&rounds.iter().map(figure).collect::<Vec<f64>>())
+        };
+        let ratios: Vec<f64> =
+            lockmod.iter().zip(rival).map(|(own, other)| own.p50_us / other.p50_us).collect();
+        println!(
+            "  {title}: p50 {} us, p99 {} us; SET NX and script: p50 {} us; ratio of p50 {}",
+            all(lockmod, |round| round.p50_us),
+            all(lockmod, |round| round.p99_us),
+            all(rival, |round| round.p50_us),
+            spread(&ratios),
+        );
     }
 }
 
@@ -138,8 +177,20 @@ fn measure(server: &Server, load: Load, length: Duration) -> Round {
     }
 }
 
-/// Each client has 64 locks of its own, and waits for each answer.
 fn waiting_clients(server: &Server, length: Duration) -> (Vec<Duration>, usize) {
+    waiting(server, length, pair)
+}
+
+fn waiting_clients_of_set(server: &Server, length: Duration) -> (Vec<Duration>, usize) {
+    waiting(server, length, pair_of_set)
+}
+
+/// Each client has 64 locks of its own, and waits for each answer.
+fn waiting(
+    server: &Server,
+    length: Duration,
+    pair: fn(&str) -> [Vec<u8>; 2],
+) -> (Vec<Duration>, usize) {
     on_all_clients(|client| {
         let names: Vec<String> = (0..64).map(|lock| format!("lock:{client}:{lock}")).collect();
         let commands: Vec<[Vec<u8>; 2]> = names.iter().map(|name| pair(name)).collect();
@@ -205,6 +256,17 @@ fn pair(name: &str) -> [Vec<u8>; 2] {
     [encode(&["LOCK.ACQUIRE", name, TOKEN, "30000"]), encode(&["LOCK.RELEASE", name, TOKEN])]
 }
 
+/// The same with the server's own commands.
+fn pair_of_set(name: &str) -> [Vec<u8>; 2] {
+    let name = &format!("set:{name}");
+    let script = "if redis.call('get', KEYS[1]) == ARGV[1] then return redis.call('del', KEYS[1]) \
+                  else return 0 end";
+    [
+        encode(&["SET", name, TOKEN, "NX", "PX", "30000"]),
+        encode(&["EVAL", script, "1", name, TOKEN]),
+    ]
+}
+
 fn encode(words: &[&str]) -> Vec<u8> {
     let mut bytes = format!("*{}\r\n", words.len()).into_bytes();
     for word in words {
@@ -234,7 +296,7 @@ impl Connection {
             let length = self.stream.read(&mut self.room).expect("the server answers");
             assert!(length > 0, "the server hung up");
             for &byte in &self.room[..length] {
-                assert!(!starts_line || byte == b':', "a command was refused");
+                assert!(!starts_line || matches!(byte, b':' | b'+'), "a command was refused");
                 starts_line = byte == b'\n';
                 seen += usize::from(starts_line);
             }
