@@ -7,8 +7,8 @@
 
 use lockmod::engine::{
     Acquired, CallId, Claim, Clocks, ConnectionId, Direct, Fence, Fencing, Instant, Left, Line,
-    Lock, Millis, Mode, Promises, Queued, Refusal, Released, Room, Stop, Ticket, Token, Turn,
-    UnixTime, Waiter,
+    Lock, Millis, Mode, Promises, Queued, Refusal, Released, Stop, Ticket, Token, Turn, UnixTime,
+    Waiter, WaiterLimit,
 };
 use proptest::prelude::*;
 
@@ -453,7 +453,7 @@ impl Engine {
             deadline: self.now.after(Millis::new(wait)),
             connection: ConnectionId(connection),
             mode,
-            room: Room { waiters: self.line.len(), max: ROOM },
+            limit: WaiterLimit { waiters: self.line.len(), max: ROOM },
             direct: None,
         }
     }
@@ -507,7 +507,7 @@ impl Engine {
         if !matches!(reply, Reply::Null | Reply::ReadersFull) {
             return (reply, left);
         }
-        if (Room { waiters: self.line.len(), max: ROOM }).check().is_err() {
+        if (WaiterLimit { waiters: self.line.len(), max: ROOM }).check().is_err() {
             return (Reply::Full, Vec::new());
         }
         self.calls.push(asked);

@@ -55,9 +55,9 @@ pub use node::{
     Extended, FENCE_BLOCK, Fencing, Footing, Found, Gate, Granted, Grantee, HandOver, Heartbeat,
     HeldCount, Inventory, LEASE_BLOCK, Lease, Left, Line, Loaded, Lock, LockAccount, LockName,
     LockState, Look, Mandate, Node, NodeAccount, Notice, Parting, Pledge, Promises, Queued,
-    ReadersAccount, Recovery, Released, Replicas, Room, SLOTS, SUPPORT, Saved, Shares, SlotRuns,
-    Slots, Stated, Statement, Stop, Stopped, Tally, Tended, Tenure, Turn, Turning, Uncounted,
-    Waiter, Warning, promote, recover, start,
+    ReadersAccount, Recovery, Released, Replicas, SLOTS, SUPPORT, Saved, Shares, SlotRuns, Slots,
+    Stated, Statement, Stop, Stopped, Tally, Tended, Tenure, Turn, Turning, Uncounted, Waiter,
+    WaiterLimit, Warning, promote, recover, start,
 };
 pub use pursuit::{Harvest, PublishedGrant, Pursuit};
 pub use quorum::{NODES_MAX, NodeSet, Quorum};

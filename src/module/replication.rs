@@ -28,9 +28,9 @@ pub(super) fn state_lease(
     let ttl = args.get(TTL);
     // A ttl that was accepted has at most 20 digits.
     let mut fact = [0; 20 + SUFFIX_MAX + MARKS_MAX];
-    let (start, room) = fact.split_at_mut(ttl.len());
+    let (start, buffer) = fact.split_at_mut(ttl.len());
     start.copy_from_slice(ttl);
-    let suffix = fact::suffix(room, clocks.to_wall(lease.ends_at), lease.fence);
+    let suffix = fact::suffix(buffer, clocks.to_wall(lease.ends_at), lease.fence);
     let (length, marks) = (ttl.len() + suffix.len(), fact::marks(lease.mode, lease.is_provisional));
     let end = length + marks.len();
     fact[length..end].copy_from_slice(marks);
@@ -60,8 +60,8 @@ pub(super) fn fact(context: &mut Context<'_>, ttl: Millis, now: Instant, lease: 
     let server = context.in_server();
     start::notice_step(context, now);
     let clocks = process::date(server, now);
-    let mut room = [0; SUFFIX_MAX];
-    let suffix = fact::suffix(&mut room, clocks.to_wall(lease.ends_at), lease.fence);
+    let mut buffer = [0; SUFFIX_MAX];
+    let suffix = fact::suffix(&mut buffer, clocks.to_wall(lease.ends_at), lease.fence);
     let marks = fact::marks(lease.mode, lease.is_provisional);
     [ttl.get().to_string().as_bytes(), suffix, marks].concat()
 }

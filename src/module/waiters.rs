@@ -68,8 +68,8 @@ pub(super) fn queued<'a>(
     }
     let (deadline, connection) = (now.after(wait), ConnectionId(connection));
     let max = if context.flags().is_out_of_memory() { 0 } else { config::max_waiters() };
-    let room = process::with(server, |process| process.node.room(max));
-    Ok(Some(Queued { ticket, channel, deadline, connection, mode, room, direct: None }))
+    let limit = process::with(server, |process| process.node.waiter_limit(max));
+    Ok(Some(Queued { ticket, channel, deadline, connection, mode, limit, direct: None }))
 }
 
 /// Blocks the sender of a request until it is granted the lock.
@@ -84,7 +84,7 @@ pub(super) fn block(
     now: Instant,
 ) -> Result<(), Refusal> {
     let server = context.in_server();
-    process::with(server, |process| process.node.room(config::max_waiters())).check()?;
+    process::with(server, |process| process.node.waiter_limit(config::max_waiters())).check()?;
     let (database, user) = (context.database(), context.user());
     let blocked = context.block();
     let id = CallId(blocked.id());

@@ -65,7 +65,7 @@ pub fn suffix(room: &mut [u8], ends_at: UnixTime, fence: Fence) -> &[u8] {
     &room[..length]
 }
 
-/// Room for two numbers of 20 digits, an `@` and a dot.
+/// Space for two numbers of 20 digits, an `@` and a dot.
 pub const SUFFIX_MAX: usize = 42;
 
 /// What a master says of itself to its replicas, instead of the fence of a `LOCK.FLOOR`:

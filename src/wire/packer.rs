@@ -8,7 +8,7 @@ use crate::engine::{Fencing, Mode};
 /// No command has more arguments than this, its name and its key included.
 pub const ARGS_MAX: usize = 15;
 
-/// Room for two numbers.
+/// Space for two numbers.
 pub(super) type Rooms<'b> = (&'b mut itoa::Buffer, &'b mut itoa::Buffer);
 
 /// The arguments of a command that is being built.

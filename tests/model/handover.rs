@@ -19,7 +19,8 @@ use std::sync::Arc;
 use lockmod::engine::{
     Acquired, Answer, Attempt, Claim, Clocks, ConnectionId, Direct, Extended, Fence, Grant,
     Instant, Line, Lock, Millis, Mode, NodeSet, Promises, PublishedGrant, Pursuit, Queued, Quorum,
-    RaiseAnswer, Released, Room, Step, Terms, Ticket, Token, Turn, UnixTime, Waiter, Waiting,
+    RaiseAnswer, Released, Step, Terms, Ticket, Token, Turn, UnixTime, Waiter, WaiterLimit,
+    Waiting,
 };
 use stateright::{Model, Property};
 
@@ -302,7 +303,7 @@ impl Node {
             deadline: NOW.after(TTL),
             connection: ConnectionId(client as u64),
             mode: Mode::Exclusive,
-            room: Room { waiters: 0, max: 1 },
+            limit: WaiterLimit { waiters: 0, max: 1 },
             direct,
         };
         let Node { lock, promises, line, dated_by, handed_to } = self;

@@ -16,8 +16,8 @@ use std::sync::Arc;
 
 use lockmod::engine::{
     Acquired, Answer, Attempt, Claim, Clocks, ConnectionId, Extended, Fence, Grant, Instant, Line,
-    Lock, Millis, Mode, NodeSet, Promises, Queued, Quorum, RaiseAnswer, Room, Step, Terms, Ticket,
-    Token, Turn, UnixTime, Waiter, Waiting,
+    Lock, Millis, Mode, NodeSet, Promises, Queued, Quorum, RaiseAnswer, Step, Terms, Ticket, Token,
+    Turn, UnixTime, Waiter, WaiterLimit, Waiting,
 };
 use stateright::{Model, Property};
 
@@ -320,7 +320,7 @@ impl Node {
             deadline: NOW.after(TTL),
             connection: ConnectionId(client as u64),
             mode,
-            room: Room { waiters: 0, max: 1 },
+            limit: WaiterLimit { waiters: 0, max: 1 },
             direct: None,
         };
         let Node { lock, promises, line, .. } = self;

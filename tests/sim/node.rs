@@ -775,7 +775,7 @@ impl Node {
             deadline: self.now().after(queue.wait),
             connection: ConnectionId(connection),
             mode,
-            room: self.engine.room(self.callers.offer.max_waiters),
+            limit: self.engine.waiter_limit(self.callers.offer.max_waiters),
             direct: None,
         }
     }
@@ -881,9 +881,9 @@ impl Node {
     fn look_at_lines(&mut self) {
         self.engine.answer_ring();
         loop {
-            let before = self.engine.room(0).waiters;
+            let before = self.engine.waiter_limit(0).waiters;
             let batch = self.engine.next_batch(self.now());
-            self.callers.tally.hung_up += (before - self.engine.room(0).waiters) as u64;
+            self.callers.tally.hung_up += (before - self.engine.waiter_limit(0).waiters) as u64;
             let Some(names) = batch else { break };
             names.iter().for_each(|(_, name)| self.settle_one(name));
         }

@@ -57,7 +57,7 @@ impl Promises {
         match (outcome, queued) {
             (Acquired::Held, Some(queued)) => {
                 if !line.has(&Waiter::Ticket(queued.ticket.clone())) {
-                    queued.room.check()?;
+                    queued.limit.check()?;
                 }
                 line.register(claim.token, queued, now);
                 Ok((outcome, Vec::new()))
@@ -91,7 +91,7 @@ impl Promises {
         let released = self.release(lock, token, now);
         let Some(queued) = queued else { return (released, line.leave_by_token(token)) };
         let is_known = line.has(&Waiter::Ticket(queued.ticket.clone()));
-        if is_known || queued.room.check().is_ok() {
+        if is_known || queued.limit.check().is_ok() {
             line.register(token, queued, now);
         }
         (released, Vec::new())

@@ -41,20 +41,20 @@ pub enum Waiter {
 
 /// The number of waiters at a node, over all locks, and the limit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Room {
+pub struct WaiterLimit {
     /// How many wait.
     pub waiters: usize,
     /// How many may wait.
     pub max: usize,
 }
 
-impl Room {
+impl WaiterLimit {
     /// Whether there is room for one more.
     ///
     /// # Errors
     /// [`Refusal::QueueFull`] if there is not.
     pub fn check(self) -> Result<(), Refusal> {
-        let Room { waiters, max } = self;
+        let WaiterLimit { waiters, max } = self;
         if waiters < max { Ok(()) } else { Err(Refusal::QueueFull { waiters, max }) }
     }
 }
@@ -73,7 +73,7 @@ pub struct Queued<'a> {
     /// How it asks for the lock.
     pub mode: Mode,
     /// Whether one more may wait at this node.
-    pub room: Room,
+    pub limit: WaiterLimit,
     /// What it asks for, if the node may grant it by itself.
     pub direct: Option<Direct<'a>>,
 }

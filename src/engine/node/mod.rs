@@ -36,7 +36,7 @@ pub use change::Change;
 pub use direct::{Direct, Grantee};
 pub use facts::{Decided, Stated};
 pub use inventory::{Census, Inventory};
-pub use line::{CallId, ConnectionId, Left, Line, Queued, Room, Turn, Waiter};
+pub use line::{CallId, ConnectionId, Left, Line, Queued, Turn, Waiter, WaiterLimit};
 pub use lines::{Call, Granted, LockName};
 pub use lock::{Lease, Lock, Tenure};
 pub use promises::{Ceilings, FENCE_BLOCK, LEASE_BLOCK, Promises};

@@ -12,7 +12,7 @@
 use super::lines::{BATCH, Call, Granted, LockName};
 use super::{
     Acquired, Availability, CallId, Claim, ConnectionId, Grantee, Line, Lock, Node, Queued,
-    Released, Room, Stop, Turn, Waiter,
+    Released, Stop, Turn, Waiter, WaiterLimit,
 };
 use crate::engine::{Fence, Histogram, Instant, Millis, Mode, Refusal, TOKEN_MAX, Ticket, Token};
 
@@ -150,8 +150,8 @@ impl Node {
     }
 
     /// How many wait at this node; `max` may.
-    pub fn room(&self, max: usize) -> Room {
-        Room { waiters: self.lines.count(), max }
+    pub fn waiter_limit(&self, max: usize) -> WaiterLimit {
+        WaiterLimit { waiters: self.lines.count(), max }
     }
 
     /// How many wait at this node as readers.
@@ -627,7 +627,7 @@ mod tests {
             deadline: NOW.after(wait),
             connection: ConnectionId(1),
             mode: Mode::Exclusive,
-            room: Room { waiters: 0, max: 9 },
+            limit: WaiterLimit { waiters: 0, max: 9 },
             direct,
         }
     }
@@ -747,7 +747,7 @@ mod tests {
                 node.block((0, &name), id, label, Millis::new(900), NOW);
             }
             let _ = node.demoted();
-            let (mut left, mut told) = (node.room(0).waiters, 0);
+            let (mut left, mut told) = (node.waiter_limit(0).waiters, 0);
             assert_eq!(left, 10_000, "that takes its time");
             while let Some(names) = node.next_batch(NOW) {
                 for (database, name) in names {
@@ -755,7 +755,7 @@ mod tests {
                     while node.serve_next((database, &name), &mut look, NOW, Millis::ZERO)
                         == Turning::On
                     {}
-                    let before = std::mem::replace(&mut left, node.room(0).waiters);
+                    let before = std::mem::replace(&mut left, node.waiter_limit(0).waiters);
                     assert!(before - left <= 3 * BATCH, "{lines}: {} in one go", before - left);
                 }
             }
