@@ -4,11 +4,11 @@
 //!
 //! Three loads for the state file. Clients that wait for each answer: latency and throughput of a
 //! pair of acquire and release. One lock over a pipeline: fences are used up as fast as one server
-//! can, so that every few seconds a block of 2^20 of them is. Fences raised by a 64th of a block each
-//! time, far faster than any use: the writer cannot keep ahead, and requests do wait for the disk. In
-//! all of them time passes block after block of leases (10 s). How often the file was written is the
-//! server's own count. A ratio is the median of the rounds' ratios, with file to without.
-//! `cargo bench --bench durability`; with `-- quick`, fewer and shorter rounds.
+//! can, so that every few seconds a block of 2^20 of them is. Fences raised by a 64th of a block
+//! each time, far faster than any use: the writer cannot keep ahead, and requests do wait for the
+//! disk. In all of them time passes block after block of leases (10 s). How often the file was
+//! written is the server's own count. A ratio is the median of the rounds' ratios, with file to
+//! without. `cargo bench --bench durability`; with `-- quick`, fewer and shorter rounds.
 
 #[path = "../tests/common/mod.rs"]
 mod common;
