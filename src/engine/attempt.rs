@@ -7,7 +7,7 @@
 //! next quorum shares a node with this one, and that node's next grant is above f: this is why
 //! fences rise.
 //!
-//! A node may issue fences far beyond the time, because its clock is wrong or because somebody
+//! A node may issue fences far beyond the time, because its clock is wrong or because a client
 //! raised it. Other nodes would refuse to be raised that far, so its vote could cost the
 //! acquisition. It is left out as long as the others may still be a quorum.
 //!
@@ -57,7 +57,7 @@ pub enum Step {
     /// The lock is ours.
     Won(Grant),
     /// The lock is not ours. Abandon it on **all** nodes, behind the ACQUIRE on the same
-    /// connection: this also takes back late grants.
+    /// connection: this also undoes late grants.
     Lost(Loss),
 }
 
@@ -66,7 +66,7 @@ pub enum Step {
 pub struct Grant {
     /// Larger than the fence of every acquisition that was complete before this one began.
     pub fence: Fence,
-    /// From then on the lease must not be relied on.
+    /// The instant from which the lease must not be relied on.
     pub ends_at: Instant,
     /// The nodes that granted, but are not known to store exactly this fence. They may be raised in
     /// the background, so that the next acquisition finds equal counters and needs one round trip.
@@ -142,20 +142,20 @@ impl Attempt {
         }
     }
 
-    /// The same attempt with the time of day: grants with a fence far beyond it are left out as
+    /// The same attempt with the wall-clock time: grants with a fence far beyond it are left out as
     /// long as the others may be a quorum.
     #[must_use]
     pub fn at(self, wall: UnixTime) -> Attempt {
         Attempt { bound: Fence::highest_counted(wall), ..self }
     }
 
-    /// The same attempt, asking for the lock in this mode.
+    /// The same attempt, for the lock in this mode.
     #[must_use]
     pub const fn asking(self, mode: Mode) -> Attempt {
         Attempt { mode, ..self }
     }
 
-    /// From then on a lease won by this attempt must not be relied on.
+    /// The instant from which a lease won by this attempt must not be relied on.
     pub const fn ends_at(&self) -> Instant {
         self.terms.ends_at(self.started_at)
     }
@@ -229,9 +229,10 @@ impl Attempt {
 
     /// Whether a node that was raised, and has this counter now, stores our fence.
     ///
-    /// For a writer, a larger counter means that the node has granted anew since, so another may
-    /// have held the lock, and our fence, in between. For a reader, another reader may have raised
-    /// the counter meanwhile, and that does no harm: no writer was granted the lock.
+    /// For a writer, a larger counter means that the node has granted the lock again since, so
+    /// another holder may have had the lock, and our fence, in between. For a reader, another
+    /// reader may have raised the counter meanwhile. That does no harm, because no writer was
+    /// granted the lock.
     fn is_stored_at(&self, counter: Fence) -> bool {
         counter == self.fence || self.mode.is_shared() && counter > self.fence
     }
@@ -251,8 +252,8 @@ impl Attempt {
                 self.storing.insert(node);
                 self.decide(now)
             }
-            // The node may have granted our fence to another before. The raise is under way, so the
-            // fence stays, and this node does not count.
+            // The node may have granted our fence to another holder before. The raise is under way,
+            // so the fence stays, and this node does not count.
             Phase::Raising if fence > self.fence => {
                 self.not_raised.insert(node);
                 self.decide(now)
@@ -372,7 +373,7 @@ mod tests {
         assert_eq!(raising.raise_answer(0, RaiseAnswer::Raised(fence(3)), at(2)), Step::Wait);
         assert_eq!(raising.raise_answer(2, stored, at(2)), Step::Wait);
         assert_eq!(raising.answer(2, granted(2), at(3)), won(2, NodeSet::of(0)));
-        assert_eq!(raising.raise_answer(0, stored, at(4)), Step::Wait, "it is over");
+        assert_eq!(raising.raise_answer(0, stored, at(4)), Step::Wait, "the attempt is over");
     }
 
     #[test]
@@ -382,7 +383,7 @@ mod tests {
         let _ = attempt.answer(1, granted(2), at(1));
         assert_eq!(attempt.answer(2, granted(5), at(2)), Step::Wait);
         let lost = attempt.raise_answer(0, RaiseAnswer::Refused, at(3));
-        assert_eq!(lost, Step::Lost(Loss::Unreached), "nobody is left to wait for");
+        assert_eq!(lost, Step::Lost(Loss::Unreached), "no node is left to wait for");
     }
 
     #[test]
@@ -435,11 +436,7 @@ mod tests {
         assert_eq!(attempt.answer(1, Answer::Refused, at(1)), Step::Wait);
         assert_eq!(attempt.answer(2, Answer::Refused, at(1)), Step::Wait);
         assert_eq!(attempt.answer(3, Answer::Refused, at(1)), Step::Lost(Loss::Refused));
-        assert_eq!(
-            attempt.answer(4, granted(1), at(2)),
-            Step::Wait,
-            "the abandoning travels behind"
-        );
+        assert_eq!(attempt.answer(4, granted(1), at(2)), Step::Wait, "the release follows it");
     }
 
     #[test]
@@ -458,7 +455,7 @@ mod tests {
         assert_eq!(attempt.answer(0, granted(3), at(2)), won(3, NodeSet::EMPTY));
     }
 
-    /// The bound of a client whose clock says 1 ms after 1970.
+    /// The bound of a client whose clock reads 1 ms after the start of 1970.
     fn far() -> u64 {
         VOTE_MARGIN + 1_000
     }
@@ -475,7 +472,7 @@ mod tests {
             let steps = order.map(|node| attempt.answer(node, granted(fences[node]), at(1)));
             assert!(steps.contains(&won(7, NodeSet::EMPTY)), "{order:?}: {steps:?}");
             assert!(!steps.iter().any(|step| matches!(step, Step::Raise { .. })), "{steps:?}");
-            assert_eq!(attempt.granted(), NodeSet::first(3), "it is abandoned as others are");
+            assert_eq!(attempt.granted(), NodeSet::first(3), "it is abandoned like the others");
         }
         let mut near = attempt_at_once();
         let _ = near.answer(0, granted(far()), at(1));
@@ -485,7 +482,7 @@ mod tests {
 
     #[test]
     fn far_votes_count_where_there_is_no_quorum_without_them() {
-        // The client's clock says 1970, and all nodes have jumped to the time.
+        // The client's clock reads 1970, and all nodes have jumped to the present time.
         let mut all = attempt_at_once();
         assert_eq!(all.answer(0, granted(far() + 9), at(1)), Step::Wait);
         assert_eq!(all.answer(1, granted(far() + 9), at(1)), won(far() + 9, NodeSet::EMPTY));
@@ -597,7 +594,8 @@ mod tests {
                         }
                         attempt.answer(node, answer, at(now))
                     }
-                    // A node answers a raise only if it was asked, and stores at least its fence.
+                    // A node answers a raise only if it received one, and then stores at least its
+                    // fence.
                     Event::Raise(node, answer) if asked.has(node) => {
                         let answer = match answer {
                             RaiseAnswer::Raised(f) => {

@@ -6,15 +6,16 @@ use super::UnixTime;
 
 /// A node refuses to raise a fence beyond the time by more than this, in microseconds: 8 weeks.
 ///
-/// A loss lets fences jump three weeks beyond the time, and the time passes faster than grants: no
-/// honest fence is further ahead, by clocks that are right.
+/// After a loss, fences jump three weeks beyond the time, and from then on rise more slowly than
+/// the time. So if clocks are right, no honest fence is further ahead.
 pub const RAISE_MARGIN: u64 = 8 * WEEK;
 /// A client leaves out the vote of a node whose fence is beyond the time by more than this, in
 /// microseconds: 4 weeks. That is less than nodes accept, and more than a jump, so that clocks may
 /// differ.
 pub const VOTE_MARGIN: u64 = 4 * WEEK;
-/// How far fences jump beyond the time, in microseconds, if nobody knows what was issued: 3 weeks.
-/// Somebody may have raised a fence ahead of the time; and a node that has jumped must be counted.
+/// How far fences jump beyond the time, in microseconds, if the node does not know what was issued:
+/// 3 weeks. That is enough to pass fences that a client has raised ahead of the time, and clients
+/// still count the node after the jump.
 pub(super) const LOSS_MARGIN: u64 = 3 * WEEK;
 const WEEK: u64 = 7 * 24 * 3_600 * 1_000_000;
 
@@ -40,8 +41,8 @@ impl Fence {
         if number <= Fence::MAX.0 { Some(Fence(number)) } else { None }
     }
 
-    /// The time of day in microseconds; zero from the year 2200 on. No node issues a million fences
-    /// a second for long, so fences that follow a loss of all knowledge start here.
+    /// The wall-clock time in microseconds; zero from the year 2200 on. No node issues a million
+    /// fences a second for long, so this is where fences start after a loss of all knowledge.
     pub fn of_time(wall: UnixTime) -> Fence {
         let micros = if wall <= WALL_MAX { wall.as_millis() * 1_000 } else { 0 };
         Fence::ZERO.saturating_add(micros)
@@ -83,7 +84,7 @@ impl From<Fence> for u64 {
     }
 }
 
-/// What was stored as a number: fails above [`Fence::MAX`], and returns the number then.
+/// Reads a stored number. Fails above [`Fence::MAX`], and then returns the number.
 impl TryFrom<u64> for Fence {
     type Error = u64;
 
@@ -92,7 +93,8 @@ impl TryFrom<u64> for Fence {
     }
 }
 
-/// For databases and protocols with signed integers: no fence is above [`Fence::MAX`], so it fits.
+/// For databases and protocols with signed integers: every fence fits, because none is above
+/// [`Fence::MAX`].
 impl From<Fence> for i64 {
     fn from(fence: Fence) -> i64 {
         fence.0.cast_signed()

@@ -1,8 +1,8 @@
 //! A histogram of lengths of time, small and fast enough to record every lock operation.
 //!
 //! Log-linear: each power of two is cut into 16 equal parts, so a quantile is at most 1/16 above
-//! the true one, over the whole range, in 4 KB. Buckets include their upper limit, as those of
-//! Prometheus do, so the counts at powers of two are exact.
+//! the true one, over the whole range, in 4 KB. As in Prometheus, buckets include their upper
+//! limit, so the counts at powers of two are exact.
 
 use super::Millis;
 
@@ -32,7 +32,7 @@ impl Histogram {
     /// No lengths.
     pub const EMPTY: Histogram = Histogram { count: 0, sum: 0, max: 0, buckets: [0; BUCKETS] };
 
-    /// Adds one length; one above 2^32 ms counts as that in the quantiles.
+    /// Adds one length. In the quantiles, a length above 2^32 ms counts as 2^32 ms.
     #[inline]
     pub fn record(&mut self, length: Millis) {
         let millis = length.get();

@@ -4,8 +4,7 @@
 //! the model checker and the simulation all call this code; nothing else may decide about leases,
 //! fences, validity or quorums.
 //!
-//! This is what the module does for two calls of `LOCK.ACQUIRE`, before and after a lease has
-//! ended:
+//! The module does this for `LOCK.ACQUIRE` calls before and after a lease has ended:
 //!
 //! ```
 //! use lockmod::engine::{Acquired, Claim, Promises, Fence, Instant, Lock, Millis, Mode, Token};

@@ -1,6 +1,6 @@
 //! The two ways to hold a lock.
 
-/// How a lock is asked for, and held.
+/// How a lock is requested and held.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Mode {
     /// By one holder: a writer.

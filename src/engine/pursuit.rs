@@ -1,15 +1,16 @@
-//! One claim over its whole wait: what was sent with its token, and which nodes have granted.
+//! One claim over its whole wait: the requests that were sent with its token, and the nodes that
+//! have granted it.
 //!
-//! A waiter registers with each node by an ACQUIRE that puts its ticket in line, and does so again
-//! from time to time, with the same token. A node may answer much later, by itself: when the holder
-//! hands the lock over, the node grants the lock to the first in line and publishes the grant. That
-//! is an ordinary grant to the last registration that the node knows of, and it is told which one
-//! that is. So it counts from the sending of *that* registration.
+//! A waiter registers with each node by an ACQUIRE that puts its ticket in line, and repeats it
+//! from time to time with the same token. A node may grant much later, without another request:
+//! when the holder hands the lock over, the node grants it to the first in line and publishes the
+//! grant. That is an ordinary grant to the last registration that the node has received, and it
+//! names that registration. So the validity counts from the sending of *that* registration.
 //!
-//! P1: a release of the token goes to all nodes or to none, and once it was sent, nothing that a
-//! node says of the token counts. P2: a grant counts for the registration that it names, and the
-//! validity is counted from the oldest sending among the grants that count. P3: a server has one
-//! vote, whatever leads to it.
+//! P1: a release of the token goes to all nodes or to none, and once it has been sent, no grant to
+//! the token counts any more. P2: a grant counts for the registration that it names, and the
+//! validity counts from the oldest registration that a counted grant names. P3: a server has one
+//! vote, however many addresses lead to it.
 
 use std::num::NonZeroU64;
 
@@ -22,7 +23,7 @@ use super::{Fence, Instant};
 pub struct PublishedGrant {
     /// Which node.
     pub node: usize,
-    /// Which server that is, as far as it is known.
+    /// Which server that is, if it is known.
     pub server: Option<NonZeroU64>,
     /// The fence of the grant.
     pub fence: Fence,
@@ -33,9 +34,9 @@ pub struct PublishedGrant {
 /// Grants of a quorum that leave enough time.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Harvest {
-    /// The oldest sending among them: the validity is counted from there.
+    /// When the oldest registration that they name was sent: the validity counts from there.
     pub started_at: Instant,
-    /// What was granted.
+    /// The grants.
     pub grants: Vec<PublishedGrant>,
 }
 
@@ -68,20 +69,21 @@ pub struct Pursuit {
 }
 
 impl Pursuit {
-    /// A claim of which nothing was sent.
+    /// A claim for which nothing has been sent.
     pub fn new(quorum: Quorum, terms: Terms) -> Pursuit {
         let (sent, granted) = (Vec::new(), Vec::new());
         Pursuit { quorum, terms, last: 0, sent, is_released: false, granted }
     }
 
-    /// The claim has a fresh token from here on. That of before was released at all nodes.
+    /// Gives the claim a fresh token. The previous one has been released at all nodes.
     pub fn change_token(&mut self) {
         self.sent.clear();
         self.granted.clear();
         self.is_released = false;
     }
 
-    /// A registration is about to be sent; its number. `now` is rounded down.
+    /// Notes that a registration is about to be sent, and returns its number. `now` is rounded
+    /// down.
     pub fn register(&mut self, now: Instant) -> u64 {
         self.sent.retain(|sent| !self.terms.validity(sent.at, now).is_zero());
         self.last += 1;
@@ -89,7 +91,7 @@ impl Pursuit {
         self.last
     }
 
-    /// Releases of the token are about to be sent to all nodes.
+    /// Notes that releases of the token are about to be sent to all nodes.
     pub fn release(&mut self) {
         self.is_released = true;
         self.granted.clear();
@@ -100,7 +102,7 @@ impl Pursuit {
         self.is_released
     }
 
-    /// A node says that it has granted. Returns whether that counts.
+    /// Takes a grant that a node has published. Returns whether it counts.
     pub fn granted(&mut self, told: PublishedGrant) -> bool {
         if self.is_released || !self.quorum.all().has(told.node) {
             return false;
@@ -135,14 +137,14 @@ impl Pursuit {
         self.granted.iter().any(|granted| granted.told.node == node)
     }
 
-    /// Whether the grants with at least half of the ttl left are a quorum. (With less, the lock is
-    /// asked for once more first, which extends the leases.) `now` is rounded up.
+    /// Whether the grants with at least half of the ttl left are a quorum. (With less, the waiter
+    /// first asks for the lock again, which extends the leases.) `now` is rounded up.
     pub fn is_ripe(&self, now: Instant) -> bool {
         let nodes = self.fresh(now).map(|granted| NodeSet::of(granted.told.node));
         self.quorum.is_reached(nodes.fold(NodeSet::EMPTY, NodeSet::or))
     }
 
-    /// The grants, if they are a quorum in this way.
+    /// These grants, if they are a quorum.
     pub fn harvest(&self, now: Instant) -> Option<Harvest> {
         if !self.is_ripe(now) {
             return None;
@@ -188,7 +190,7 @@ mod tests {
         assert_eq!(pursuit.harvest(at(2_500)), None, "one of three");
         assert!(pursuit.granted(told(0, numbers[1])));
         let harvest = pursuit.harvest(at(2_500)).unwrap();
-        assert_eq!(harvest.started_at, at(1_000), "nobody names the first");
+        assert_eq!(harvest.started_at, at(1_000), "no grant names the first");
         assert_eq!(harvest.grants, [told(2, numbers[2]), told(0, numbers[1])]);
         assert!(pursuit.granted(told(0, numbers[2])), "it was asked again, and grants again");
         assert!(!pursuit.granted(told(0, numbers[1])), "that message was late");
@@ -205,7 +207,7 @@ mod tests {
         assert!(!pursuit.granted(told(0, number)) && !pursuit.granted(told(1, number)));
         pursuit.change_token();
         let other = pursuit.register(at(1));
-        assert!(!pursuit.granted(told(0, number)), "of the token before");
+        assert!(!pursuit.granted(told(0, number)), "it is for the previous token");
         assert!(pursuit.granted(told(0, other)) && pursuit.granted(told(1, other)));
         assert_eq!(pursuit.harvest(at(2)).map(|harvest| harvest.started_at), Some(at(1)));
     }
@@ -228,7 +230,7 @@ mod tests {
         assert!(pursuit.granted(through(0, NonZeroU64::new(5))));
         assert!(!pursuit.granted(through(1, NonZeroU64::new(5))));
         assert_eq!(pursuit.harvest(at(1)), None);
-        assert!(pursuit.granted(through(1, None)), "nothing is known of it");
+        assert!(pursuit.granted(through(1, None)), "its server is not known");
         assert!(pursuit.harvest(at(1)).is_some());
     }
 
@@ -243,10 +245,10 @@ mod tests {
         assert_eq!(pursuit.harvest(at(4_899)), None);
         assert!(pursuit.granted(told(2, new)));
         let harvest = pursuit.harvest(at(4_899)).unwrap();
-        assert_eq!((harvest.started_at, harvest.grants.len()), (at(4_000), 2), "without the old");
+        assert_eq!((harvest.started_at, harvest.grants.len()), (at(4_000), 2), "not the old one");
         let _ = pursuit.register(at(9_897));
-        assert!(pursuit.granted(told(0, old)), "it is not over");
+        assert!(pursuit.granted(told(0, old)), "its validity is not over");
         let _ = pursuit.register(at(9_898));
-        assert!(!pursuit.granted(told(0, old)), "now it is, and forgotten");
+        assert!(!pursuit.granted(told(0, old)), "now it is over, and forgotten");
     }
 }

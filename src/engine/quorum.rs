@@ -98,7 +98,7 @@ impl Quorum {
         self.nodes as usize / 2 + 1
     }
 
-    /// Whether so many of these nodes are more than half.
+    /// Whether `count` is more than half of `nodes`.
     pub const fn is_majority(count: usize, nodes: usize) -> bool {
         count > nodes / 2
     }

@@ -62,7 +62,7 @@ pub enum Refusal {
         /// The longest allowed, in bytes.
         max: usize,
     },
-    /// `BADARG`: another argument that does not fit the command.
+    /// `BADARG`: another argument does not fit the command.
     BadArg {
         /// What was given.
         given: Vec<u8>,
@@ -119,7 +119,7 @@ pub enum Refusal {
     NoAuthority {
         /// How many replicas support it.
         supporters: usize,
-        /// How many have to.
+        /// How many it needs.
         needed: usize,
     },
 }

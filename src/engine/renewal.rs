@@ -32,7 +32,7 @@ pub enum Extension {
     Provisional,
     /// Another token holds the lock there.
     HeldByAnother,
-    /// The node does not know the lease: it forgot it, or somebody deleted the lock.
+    /// The node does not know the lease: it forgot it, or the lock was deleted.
     NotHeld,
     /// The node restarted, may have forgotten the lease, and grants nothing for now.
     Quarantined,
@@ -69,8 +69,8 @@ impl Schedule {
 pub enum Ending {
     /// The validity (nearly) ended without a renewal.
     Expired,
-    /// A quorum of nodes answered that this token does not hold the lock: somebody deleted it, or a
-    /// quorum of nodes forgot the lease.
+    /// A quorum of nodes answered that this token does not hold the lock: the lock was deleted, or
+    /// a quorum of nodes forgot the lease.
     Removed,
     /// `max_hold` is reached.
     MaxHold,
@@ -98,8 +98,9 @@ pub enum Due {
 pub enum RenewalStep {
     /// Keep waiting for answers.
     Wait,
-    /// A quorum has confirmed this round, now or earlier. Repair these nodes with `LOCK.EXTEND key
-    /// token ttl FENCE f REPAIR`; there may be none. Their answers to that are not counted.
+    /// A quorum has confirmed this round, now or earlier. Repair these nodes with
+    /// `LOCK.EXTEND key token ttl FENCE f REPAIR`; there may be none. Their answers to the repair
+    /// are not counted.
     Confirmed {
         /// The nodes that lost the lease, or may have.
         repair: NodeSet,
@@ -126,7 +127,7 @@ struct Round {
     not_ours: NodeSet,
     /// Nodes that lost the lease, or may have, and may be repaired.
     forgotten: NodeSet,
-    /// Nodes that say neither that the lease counts nor that it is gone.
+    /// Nodes that have reported neither that the lease counts nor that it is gone.
     unknown: NodeSet,
     is_confirmed: bool,
 }
@@ -148,7 +149,7 @@ pub struct Renewal {
 }
 
 impl Renewal {
-    /// A lease that was asked for from `started_at` on and is valid until `ends_at`.
+    /// A lease that was requested at `started_at` and is valid until `ends_at`.
     pub fn new(
         quorum: Quorum,
         terms: Terms,
@@ -185,12 +186,12 @@ impl Renewal {
         Renewal { latest, ends_at, ..self }
     }
 
-    /// How the lock is held. Extensions and repairs ask for the lease in this mode.
+    /// How the lock is held. Extensions and repairs request this mode.
     pub const fn mode(&self) -> Mode {
         self.mode
     }
 
-    /// The holder is a reader from here on, whatever the nodes know. A round that is under way
+    /// Makes the holder a reader, even if the nodes do not know it yet. A round that is under way
     /// asked for a writer's lease, so its answers no longer count.
     pub const fn downgrade(&mut self) {
         if !self.mode.is_shared() {
@@ -199,12 +200,12 @@ impl Renewal {
         }
     }
 
-    /// From then on the lease must not be relied on.
+    /// The instant from which the lease must not be relied on.
     pub const fn ends_at(&self) -> Instant {
         self.ends_at
     }
 
-    /// From then on the lease is called lost, unless it is extended before.
+    /// The instant from which the lease is called lost, unless it is extended before.
     pub const fn lost_at(&self) -> Instant {
         self.ends_at.before(self.schedule.margin)
     }
@@ -358,7 +359,7 @@ impl Renewal {
     }
 
     fn decide(&mut self, now: Instant) -> RenewalStep {
-        // An answer after the end renews nothing, whatever it says.
+        // No answer after the end renews the lease.
         if let Some(ending) = self.ending(now) {
             self.round = None;
             return RenewalStep::Lost(ending);
@@ -436,7 +437,7 @@ mod tests {
         renewal.begin(at(now), at(now)).unwrap()
     }
 
-    /// A lock that was handed over was asked for before, perhaps long before.
+    /// A lock that is handed over was requested earlier, perhaps much earlier.
     #[test]
     fn the_longest_hold_counts_from_the_win_and_the_validity_from_the_request() {
         let ends_at = at(990);
@@ -498,8 +499,8 @@ mod tests {
         assert_eq!(renewal.answer(old, 0, Extension::Extended, at(310)), RenewalStep::Wait);
         let every = Some(Millis::new(1_000));
         renewal.change(Terms::new(Millis::new(3_000)), every, Millis::new(900));
-        assert_eq!(renewal.ending(at(310)), None, "a longer margin is not for this end");
-        assert_eq!(renewal.ends_at(), at(988), "nobody has confirmed it");
+        assert_eq!(renewal.ending(at(310)), None, "the longer margin does not apply to this end");
+        assert_eq!(renewal.ends_at(), at(988), "no node has confirmed it");
         assert_eq!(renewal.answer(old, 1, Extension::Extended, at(320)), RenewalStep::Wait);
         assert_eq!(renewal.ends_at(), at(988), "they extended by the former ttl");
         let new = begin(&mut renewal, 400);
@@ -510,7 +511,7 @@ mod tests {
 
         assert!(renewal.renews());
         renewal.change(Terms::new(Millis::new(500)), None, Millis::new(50));
-        assert!(!renewal.renews(), "it is told to");
+        assert!(!renewal.renews(), "automatic renewal is off");
         let short = begin(&mut renewal, 500);
         assert_eq!(renewal.answer(short, 0, Extension::Extended, at(510)), RenewalStep::Wait);
         assert_eq!(renewal.answer(short, 1, Extension::Extended, at(510)), CONFIRMED);
@@ -529,7 +530,7 @@ mod tests {
         assert_eq!(
             renewal.answer(round, 1, Extension::Extended, at(480)),
             RenewalStep::Wait,
-            "old"
+            "an old round"
         );
         assert_eq!(renewal.answer(again, 1, Extension::Extended, at(480)), RenewalStep::Wait);
         assert_eq!(renewal.answer(again, 2, Extension::Extended, at(480)), CONFIRMED);
@@ -562,7 +563,7 @@ mod tests {
         assert_eq!(renewal.answer(round, 1, Extension::Extended, at(888)), lost);
         assert_eq!(renewal.begin(at(889), at(889)), None);
         assert_eq!(renewal.due(at(889)), Due::Never);
-        assert_eq!(renewal.validity(at(889)), Millis::new(99), "to stop in");
+        assert_eq!(renewal.validity(at(889)), Millis::new(99), "time left to stop");
         assert_eq!(renewal.validity(at(988)), Millis::ZERO);
         assert!(renewal.release(), "only the release is left");
     }
@@ -643,7 +644,7 @@ mod tests {
         let _ = renewal.answer(round, 0, Extension::Extended, at(301));
         assert_eq!(renewal.answer(round, 1, Extension::Extended, at(301)), CONFIRMED);
         assert_eq!(renewal.ends_at(), at(1_100));
-        assert_eq!(renewal.due(at(700)), Due::At(at(1_000)), "nothing to gain");
+        assert_eq!(renewal.due(at(700)), Due::At(at(1_000)), "another round would gain nothing");
         assert_eq!(renewal.ending(at(1_000)), Some(Ending::MaxHold));
     }
 
@@ -652,7 +653,7 @@ mod tests {
         let mut renewal = renewal(None);
         let round = begin(&mut renewal, 300);
         assert!(renewal.release());
-        assert!(!renewal.release(), "once");
+        assert!(!renewal.release(), "only once");
         assert_eq!(renewal.begin(at(301), at(301)), None);
         assert_eq!(renewal.due(at(301)), Due::Never);
         assert_eq!(renewal.answer(round, 0, Extension::NotHeld, at(302)), RenewalStep::Wait);

@@ -46,7 +46,7 @@ impl Ticket {
         Ticket::new(start, id)
     }
 
-    /// The ticket as it is sent.
+    /// The ticket as text, in the form that is sent.
     pub fn to_bytes(&self) -> Vec<u8> {
         [self.start.to_string().as_bytes(), b"-", &self.id].concat()
     }
@@ -56,7 +56,7 @@ impl Ticket {
         Ticket::new(start.clamp(1, START_MAX), id)
     }
 
-    /// What distinguishes it from all others.
+    /// The id, which distinguishes the ticket from all others.
     pub fn id(&self) -> &[u8] {
         &self.id
     }

@@ -1,6 +1,6 @@
 //! Lengths of time and instants, each a type of its own.
 //!
-//! Nothing here reads a clock: the caller says what time it is. An [`Instant`] belongs to one
+//! Nothing here reads a clock: the caller passes the time in. An [`Instant`] belongs to one
 //! machine's monotonic clock and never travels; a [`UnixTime`] may travel, and may be wrong,
 //! because wall clocks are stepped. All arithmetic saturates: an overflow must never turn a lease
 //! that has ended into one that lasts for ages.
@@ -34,7 +34,7 @@ impl Millis {
         self.0 == 0
     }
 
-    /// The sum, or the longest length there is.
+    /// The sum, or the longest possible length if that is less.
     #[must_use]
     pub const fn saturating_add(self, other: Millis) -> Millis {
         Millis(self.0.saturating_add(other.0))
@@ -105,7 +105,7 @@ impl Instant {
 
 /// An instant on the wall clock, in milliseconds since 1970 (UTC).
 ///
-/// Only for what leaves the process: data sets, replication, people.
+/// Only for data that leaves the process: data sets, replication, output for people.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct UnixTime(u64);
 
@@ -157,7 +157,7 @@ impl Clocks {
         then.to_wall(self.now).0.abs_diff(self.wall.0) > STEP
     }
 
-    /// The wall-clock time of `instant`, as far as today's wall clock can tell.
+    /// The wall-clock time of `instant`, as far as the present wall clock can tell.
     pub const fn to_wall(self, instant: Instant) -> UnixTime {
         if instant.0 >= self.now.0 {
             UnixTime(self.wall.0.saturating_add(instant.0 - self.now.0))
@@ -177,8 +177,8 @@ impl Clocks {
         }
     }
 
-    /// Whether [`Clocks::to_instant`] shortens this: the wall clock has been stepped back since, or
-    /// the time is from another machine. The lease may already be over.
+    /// Whether [`Clocks::to_instant`] shortens this time: the wall clock has been stepped back
+    /// since, or the time is from another machine. The lease may already be over.
     pub const fn shortens(self, wall: UnixTime, latest: Millis) -> bool {
         wall.0.saturating_sub(self.wall.0) > latest.0
     }

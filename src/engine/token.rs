@@ -17,7 +17,7 @@ pub const LABEL_MAX: usize = 128;
 pub struct Token<'a>(&'a [u8]);
 
 impl<'a> Token<'a> {
-    /// The token made of `bytes`, of which a node allows at most `max`.
+    /// The token made of `bytes`: at least one, and at most `max`.
     ///
     /// # Errors
     /// [`Refusal::BadToken`] if there are none, or more than `max`.
@@ -34,8 +34,8 @@ impl<'a> Token<'a> {
     }
 }
 
-/// Takes a time that depends on the lengths only, so that response times do not reveal how much of
-/// a guess was right.
+/// Compares in a time that depends only on the lengths, so that response times do not reveal how
+/// much of a guess was right.
 impl PartialEq for Token<'_> {
     fn eq(&self, other: &Self) -> bool {
         let differ = |sum: u8, (one, two): (&u8, &u8)| sum | (one ^ two);

@@ -11,10 +11,10 @@ pub const DRIFT_MIN: Millis = Millis::new(2);
 /// The default drift allowance is the ttl divided by this: clocks may differ by 1 % in rate.
 pub const DRIFT_DIVISOR: u64 = 100;
 
-/// What the nodes were asked for, and what is subtracted for clocks that run at different rates.
+/// The ttl that the nodes are asked for, and the allowance for clocks that run at different rates.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Terms {
-    /// The length of lease that is asked for.
+    /// The requested length of the lease.
     pub ttl: Millis,
     /// The allowance for clock rates.
     pub drift: Millis,
@@ -27,15 +27,15 @@ impl Terms {
         Terms { ttl, drift: share.saturating_add(DRIFT_MIN) }
     }
 
-    /// When a lease that was asked for from `started_at` on may no longer be relied on.
+    /// The instant from which a lease requested at `started_at` may no longer be relied on.
     ///
     /// `started_at` is read before the first byte is sent. A node starts the lease later than that,
-    /// and so ends it later than this.
+    /// so the lease at the node ends later than this instant.
     pub const fn ends_at(self, started_at: Instant) -> Instant {
         started_at.after(self.ttl.saturating_sub(self.drift))
     }
 
-    /// The validity left at `now` of a lease that was asked for from `started_at` on.
+    /// The validity left at `now` of a lease requested at `started_at`.
     pub const fn validity(self, started_at: Instant, now: Instant) -> Millis {
         now.until(self.ends_at(started_at))
     }

@@ -8,7 +8,7 @@ use super::quorum::{NodeSet, Quorum};
 pub enum Stand {
     /// Another holds the lock there.
     Held,
-    /// It answered, and another does not hold the lock there.
+    /// It answered, and nobody else holds the lock there.
     Free,
     /// The node would refuse the same request again.
     Permanent,
@@ -21,9 +21,9 @@ pub enum Stand {
 pub enum Verdict {
     /// Others are in the way.
     Held,
-    /// Too few nodes answer for anybody to be in the way.
+    /// Too few nodes answer to conclude that others are in the way.
     NoQuorum,
-    /// A quorum can never be reached by asking again.
+    /// Asking again can never reach a quorum.
     Refused,
     /// The validity was used up.
     TooLate,
@@ -49,7 +49,7 @@ impl Verdict {
         if !is_possible_without(permanent) {
             return Verdict::Refused;
         }
-        // If a quorum of nodes answers, others are in the way, whatever the rest says.
+        // If a quorum of nodes answers, others are in the way, whatever the rest would answer.
         let is_blocked = quorum.is_reached(held.or(free)) || !is_possible_without(held);
         if !held.is_empty() && is_blocked { Verdict::Held } else { Verdict::NoQuorum }
     }

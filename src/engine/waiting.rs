@@ -2,11 +2,11 @@
 //!
 //! A waiter has one ticket for its whole wait, and every node orders its line by tickets. A node
 //! that has reserved the lock for a ticket *wakes* the waiter. A wake is a hint: it grants nothing,
-//! and only says when an ordinary [attempt](super::Attempt) is worthwhile. So a wake that is lost,
-//! late or made up costs nothing but time, and after a while the waiter tries without one.
+//! and only indicates when an ordinary [attempt](super::Attempt) is worthwhile. So a wake that is
+//! lost, late or made up costs only time: after a while the waiter tries without one.
 //!
-//! Nor do wakes set the pace, because a node may keep waking the waiter and then refuse it. After
-//! each attempt that followed a wake in vain, the waiter heeds the next wake later.
+//! Nor do wakes set the pace, because a node may keep waking the waiter and refusing its attempts.
+//! After each lost attempt that followed a wake, the waiter heeds the next wake later.
 //!
 //! While its ticket is not in line at a quorum of nodes, no quorum can wake the waiter: it polls.
 
@@ -16,10 +16,10 @@ use super::{Instant, Millis};
 
 /// The first pause between two attempts of a waiter that polls is random, up to this.
 const POLL_MIN: Millis = Millis::new(10);
-/// That limit doubles with each attempt in vain, up to this.
+/// That limit doubles with each lost attempt, up to this.
 const POLL_MAX: Millis = Millis::new(500);
 /// The longest time in line without an attempt is no shorter than this, however short the lease. A
-/// waiter is told when its turn comes, so it need not ask more often than one that polls.
+/// waiter is woken when its turn comes, so it need not ask more often than one that polls.
 const FALLBACK_MIN: Millis = POLL_MAX;
 /// When some nodes have woken the waiter but no quorum has, it waits this long for the rest; twice
 /// as long after each attempt that was lost in this way.
@@ -50,12 +50,12 @@ pub struct Waiting {
     queued: NodeSet,
     /// When the next attempt is made if no quorum wakes the waiter.
     attempt_at: Instant,
-    /// Attempts lost in a row that were made while not in line at a quorum, or after some nodes had
-    /// woken the waiter.
+    /// Consecutive lost attempts that were made while not in line at a quorum, or after some nodes
+    /// had woken the waiter.
     in_vain: u32,
-    /// Wakes lead to an attempt from then on.
+    /// The instant from which wakes lead to an attempt.
     heeds_wakes_at: Instant,
-    /// Attempts lost in a row after some nodes, but no quorum, had woken the waiter.
+    /// Consecutive lost attempts after some nodes, but no quorum, had woken the waiter.
     hurries: u32,
 }
 
@@ -77,14 +77,13 @@ impl Waiting {
         }
     }
 
-    /// How long the ticket stays in line unless it is put there again: a waiter that is cut off
-    /// must not hold up others for long, and each of its attempts puts it there again.
+    /// How long the ticket stays in line without another attempt: a waiter that is cut off must not
+    /// hold up others for long.
     pub const fn stay(&self) -> Millis {
         Millis::new(self.fallback.get() * RENEW_DIVISOR)
     }
 
-    /// An attempt begins: wakes from before it are used up. Returns the nodes that had woken the
-    /// waiter.
+    /// Begins an attempt, which uses up earlier wakes. Returns the nodes that had woken the waiter.
     pub fn begin(&mut self) -> NodeSet {
         self.in_vain = match self.is_in_line() && self.woken.is_empty() {
             true => 0,
@@ -99,9 +98,9 @@ impl Waiting {
         std::mem::take(&mut self.woken)
     }
 
-    /// `node` has answered the attempt. A wake from it before that is out of date: it was sent
-    /// before the node served the attempt. `is_queued`: the node has not granted, and has put the
-    /// ticket in line.
+    /// `node` has answered the attempt. Its earlier wakes are out of date, because it sent them
+    /// before it served the attempt. `is_queued`: the node has not granted, and has put the ticket
+    /// in line.
     pub fn answered(&mut self, node: usize, is_queued: bool) {
         self.woken = self.woken.without(NodeSet::of(node));
         if is_queued {
@@ -148,7 +147,7 @@ impl Waiting {
         }
     }
 
-    /// `node` has reserved the lock for the ticket, and says so.
+    /// `node` reports that it has reserved the lock for the ticket.
     pub fn woken(&mut self, node: usize, now: Instant) {
         if !self.quorum.all().has(node) {
             return;
@@ -180,7 +179,7 @@ impl Waiting {
         if attempt_at <= now { Next::Attempt } else { Next::WaitUntil(attempt_at) }
     }
 
-    /// The longest pause after `in_vain` attempts.
+    /// The longest pause after `in_vain` lost attempts.
     fn pause(&self) -> u64 {
         POLL_MAX.get().min(POLL_MIN.get() << self.in_vain.saturating_sub(1).min(16))
     }
@@ -243,7 +242,7 @@ mod tests {
         assert_eq!(waiting.next(after(10_000)), Next::Attempt);
     }
 
-    /// Waiters for a lease of 20 ms asked 130 times a second, and nobody is told sooner by that.
+    /// Waiters for a lease of 20 ms used to ask 130 times a second, and learned nothing sooner.
     #[test]
     fn a_short_lease_makes_nobody_ask_more_often_than_one_that_polls() {
         for ttl in [1, 20, 1_500] {
@@ -289,7 +288,7 @@ mod tests {
         waiting.begin();
         let _ = waiting.lost(NodeSet::EMPTY, NOW, 0);
         waiting.woken(3, NOW);
-        // After a quorum the hurry is 50 ms again, but the attempts in vain still delay wakes.
+        // After a quorum the hurry is 50 ms again, but the lost attempts still delay wakes.
         assert_eq!(waiting.next(NOW), Next::WaitUntil(after(160)));
     }
 
@@ -358,7 +357,7 @@ mod tests {
             waiting.begin();
             let _ = waiting.lost(NodeSet::EMPTY, NOW, u32::MAX);
         }
-        // An attempt without a wake ends the row.
+        // An attempt without a wake resets the pause.
         waiting.begin();
         let _ = waiting.lost(NodeSet::EMPTY, NOW, u32::MAX);
         (0..3).for_each(|node| waiting.woken(node, NOW));

@@ -5,7 +5,7 @@ use std::cmp::Reverse;
 use super::{Counts, HeldCount, Lease, Line, Lock, Node};
 use crate::engine::{Fence, Histogram, Instant, Millis, QuarantineReason};
 
-/// Whether somebody holds a lock.
+/// Whether a lock is held.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum LockState {
     /// Nobody holds it or waits for it.
@@ -13,7 +13,7 @@ pub enum LockState {
     Free,
     /// A lease stands.
     Held,
-    /// No lease stands, and somebody is in line.
+    /// No lease stands, and the line has a waiter.
     Reserved,
 }
 
@@ -25,15 +25,15 @@ impl LockState {
 /// What a node reports about a lock: `LOCK.INFO`.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct LockAccount {
-    /// Whether somebody holds it.
+    /// Whether it is held.
     pub state: LockState,
     /// The highest fence issued.
     pub fence: Fence,
     /// How much longer the lease lasts; zero without one.
     pub left: Millis,
-    /// The holder's label; of several readers, that of the one who has held it longest.
+    /// The holder's label; with several readers, that of the one who has held it longest.
     pub label: Option<Vec<u8>>,
-    /// How long it has been held; of several readers, the longest; zero if it is not.
+    /// How long it has been held; with several readers, the longest time; zero if it is not held.
     pub held_for: Millis,
     /// The readers who hold it; `None` if none does.
     pub readers: Option<ReadersAccount>,
@@ -45,18 +45,18 @@ pub struct LockAccount {
     pub first_waiting: Option<Millis>,
     /// How much longer the quarantine lasts, and why.
     pub quarantine: Option<(Millis, QuarantineReason)>,
-    /// What an extension of the lease would come to, if it would not count: of several readers'
-    /// leases, that of the one who has held it longest.
+    /// Set if an extension of the lease would not count towards a quorum; with several readers, for
+    /// the one who has held the lock longest.
     pub uncounted: Option<Uncounted>,
-    /// Why the node grants nothing at all. The caller fills it, because the role and the state of
-    /// the files matter.
+    /// Why the node grants nothing at all. The caller sets it, because it depends on the role and
+    /// the state of the files.
     pub obstacle: Option<String>,
 }
 
-/// What an extension of a lease comes to that does not count as others do.
+/// An extension that does not count towards a quorum.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Uncounted {
-    /// The lease stays, and does not count.
+    /// The lease stays, but does not count.
     Provisional,
     /// It counts only for a holder who has no other node.
     Carried,
@@ -99,7 +99,7 @@ impl Standing<'_> {
         let with_age = leases.map(|lease| (lease, lock.held_for(lease.token, now)));
         let mut leases: Vec<_> = with_age.collect();
         let count = leases.len();
-        // Of those who came in the same millisecond, those with a label come first.
+        // Among readers that came in the same millisecond, those with a label come first.
         let age =
             |&(lease, held_for): &(Lease<'_>, Millis)| (Reverse(held_for), lease.label.is_empty());
         if count > LABELS {
@@ -120,7 +120,7 @@ const LABELS: usize = 8;
 /// What a node reports about itself: `INFO`.
 #[derive(Clone, Debug)]
 pub struct NodeAccount {
-    /// The locks that are held, and some whose leases ended just now.
+    /// The locks that are held, and some whose leases have just ended.
     pub held: u64,
     /// The readers that hold them.
     pub readers: u64,
@@ -130,9 +130,9 @@ pub struct NodeAccount {
     pub waiters: u64,
     /// How many of them wait as readers.
     pub waiting_readers: u64,
-    /// The longest wait of those first in their line.
+    /// The longest wait among the waiters that are first in their line.
     pub oldest_waiter: Millis,
-    /// How long the waiters who were granted a lock had waited.
+    /// How long waiters had waited when they were granted a lock.
     pub waits: Histogram,
     /// How long the leases that were given back had been held.
     pub holds: Histogram,
@@ -140,12 +140,12 @@ pub struct NodeAccount {
     pub floor: Fence,
     /// The highest fence that the node knows.
     pub highest_fence: Fence,
-    /// How much longer the node grants nothing at least, because leases that it does not know may
+    /// How much longer, at least, the node grants nothing because leases that it does not know may
     /// stand; zero if it does not wait for any.
     pub quarantine_left: Millis,
-    /// How many replicas its group's masters have; zero: it decides whatever they do.
+    /// How many replicas its group's masters have; zero if it decides regardless of them.
     pub replicas: u32,
-    /// How many of them support it, and how many have to.
+    /// How many of them support it, and how many it needs.
     pub supporters: (usize, usize),
 }
 
@@ -264,7 +264,7 @@ mod tests {
         assert_eq!((account.state, account.waiters), (LockState::Held, 2));
         assert_eq!(account.first_waiting, Some(Millis::new(250)));
         let other = node.account_of((1, b"lock"), &lock, now);
-        assert_eq!((other.waiters, other.first_waiting), (0, None), "of another database");
+        assert_eq!((other.waiters, other.first_waiting), (0, None), "in another database");
         let free = node.account_of(PLACE, &Lock::default(), now);
         assert_eq!((free.state, free.left), (LockState::Reserved, Millis::ZERO));
 

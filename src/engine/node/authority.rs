@@ -1,13 +1,13 @@
-//! Whether a master may decide: a majority lease, out of heartbeats and acknowledged offsets.
+//! Whether a master may decide: a majority lease, made of heartbeats and acknowledged offsets.
 //!
 //! A master that is cut off does not know that another has replaced it. So it decides only while
 //! enough of its replicas support it, and each replica supports one master at a time. A replica
-//! that has acknowledged what was sent after an instant followed this master then: it supports the
-//! master until [`SUPPORT`] after that instant, which is when the heartbeat was *sent*. A replica
-//! that comes counts only when its support of any other master is over.
+//! that has acknowledged data sent after an instant followed this master at that instant or later:
+//! it supports the master until [`SUPPORT`] after that instant, counted from when the heartbeat was
+//! *sent*. A new replica counts only when its support of any other master is over.
 //!
-//! This value reads no clock and knows no server. The caller says when it sends a heartbeat, and
-//! which replicas are attached. docs/design.md, "After a failover", has the rules by number.
+//! This value reads no clock and knows no server. The caller reports when it sends a heartbeat, and
+//! which replicas are attached. docs/design.md, "After a failover", has the numbered rules.
 
 use std::collections::VecDeque;
 
@@ -19,7 +19,7 @@ pub const SUPPORT: Millis = Millis::new(5_000);
 /// How often a master sends a heartbeat.
 pub const BEAT: Millis = Millis::new(1_000);
 
-/// What bounds the support of a replica.
+/// The time limits of a replica's support.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Pledge {
     /// How long it lasts from the sending of a heartbeat.
@@ -30,11 +30,12 @@ pub struct Pledge {
 }
 
 impl Pledge {
-    /// What nodes use. Clocks may differ by 1 % in rate, and are read to the millisecond.
+    /// The limits that nodes use. Clocks may differ by 1 % in rate, and are read to the
+    /// millisecond.
     pub const USUAL: Pledge = Pledge { support: SUPPORT, attachment: with_drift(SUPPORT) };
 }
 
-/// A length of time by another machine's clock.
+/// A length of time, with the drift allowance for another machine's clock.
 pub(super) const fn with_drift(length: Millis) -> Millis {
     length.saturating_add(Terms::new(length).drift)
 }
@@ -48,10 +49,10 @@ pub struct Attached {
     pub acknowledged: u64,
 }
 
-/// What a master says of itself once a second.
+/// What a master reports of itself once a second.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Heartbeat {
-    /// The longest lease that may stand by its settings.
+    /// The longest lease that may stand in its group.
     pub longest: Millis,
     /// Its `lockmod.replicas`.
     pub replicas: u32,
@@ -62,14 +63,13 @@ pub struct Heartbeat {
 pub enum Mandate {
     /// Nothing: too few replicas support it, or it is a replica itself.
     None,
-    /// It has the support, and waits for so much longer, because leases of another master may
-    /// stand.
+    /// It has the support, but waits this much longer, because leases of another master may stand.
     Waits(Millis),
     /// It decides.
     Full,
 }
 
-/// Something was sent to the replicas after this instant, beyond this offset.
+/// Everything beyond this offset was sent to the replicas after this instant.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 struct Beat {
     at: Instant,
@@ -84,9 +84,9 @@ struct Follower {
     connections: usize,
     /// The highest offset that it has acknowledged over them.
     acknowledged: u64,
-    /// Its connections were there at this instant, and have been since.
+    /// Its connections have lasted since this instant.
     attached_at: Instant,
-    /// The last of the heartbeats that it has acknowledged was sent after this.
+    /// The last heartbeat that it has acknowledged was sent after this instant.
     heard_at: Option<Instant>,
 }
 
@@ -95,7 +95,7 @@ struct Follower {
 struct Reign {
     /// The last instant at which it has authority; `None` if it never had any.
     until: Option<Instant>,
-    /// It has waited for the leases of other masters when this instant is over.
+    /// The last instant of its wait for the leases of other masters.
     waits_until: Instant,
     /// Its wait is over, and its floor is above the fences of other masters.
     is_settled: bool,
@@ -112,12 +112,13 @@ pub struct Authority {
     followers: Vec<Follower>,
     /// `None`: it is a replica.
     reign: Option<Reign>,
-    /// It waits for the leases of other masters, by its settings.
+    /// Whether its settings make it wait for the leases of other masters.
     waits: bool,
 }
 
 impl Authority {
-    /// Of a node, a replica so far, in a group whose masters have so many replicas.
+    /// The authority of a node, a replica so far, in a group whose masters have `replicas`
+    /// replicas.
     pub fn new(replicas: u32, pledge: Pledge) -> Authority {
         Authority {
             replicas,
@@ -132,51 +133,53 @@ impl Authority {
 
     // ------------------------------------------------------------------------------ what happens
 
-    /// The node starts again. `longest` is what its state file says of the longest lease; zero if
-    /// that says nothing. `max_ttl` is its setting.
+    /// Notes that the node starts again. `longest` is the longest lease according to its state
+    /// file; zero if the file does not contain it. `max_ttl` is its setting.
     ///
-    /// A node that was started with a smaller setting may come to power while leases under the
-    /// former one stand. It knows no more of them, so it waits for their length, however late it
-    /// gains authority; unless it follows a master, which knows of them too.
+    /// A node that was started with a smaller setting may gain authority while leases under the
+    /// former one stand. It knows nothing else about them, so it waits for their full length,
+    /// however late it gains authority, unless it first follows a master, which knows about them
+    /// too.
     pub fn restarts(&mut self, longest: Millis, max_ttl: Millis, now: Instant) {
         self.longest.heard = self.longest.heard.max(longest.min(TTL_MAX));
         self.longest.allow(max_ttl, now);
         self.longest.saved = self.longest.at(now);
     }
 
-    /// The node is a master from now on. Nobody supports it yet.
+    /// Makes the node a master, which has no supporters yet.
     pub fn appointed(&mut self) {
         self.beats.clear();
         self.followers.clear();
         self.reign = Some(Reign::default());
     }
 
-    /// The node is a replica from now on.
+    /// Makes the node a replica.
     pub fn dismissed(&mut self) {
         self.beats.clear();
         self.followers.clear();
         self.reign = None;
     }
 
-    /// The node's settings allow leases of this length from now on, or have for a while.
+    /// Takes the length of lease that the node's settings allow, whether or not it has changed.
     pub fn allow(&mut self, max_ttl: Millis, now: Instant) {
         self.longest.allow(max_ttl, now);
     }
 
-    /// A heartbeat of this node's master, or one from before: what the node missed while it was
-    /// away, it is told again.
+    /// Takes a heartbeat of this node's master. It may be an old one: a node that was away receives
+    /// again what it missed.
     pub fn heard(&mut self, heartbeat: Heartbeat, now: Instant) {
         let former = std::mem::replace(&mut self.longest.heard, heartbeat.longest);
         self.longest.lowered(former, heartbeat.longest, now);
     }
 
-    /// A heartbeat will be sent. Everything beyond `offset` was, or will be, sent after `now`.
+    /// Notes that a heartbeat will be sent. Everything beyond `offset` was, or will be, sent after
+    /// `now`.
     ///
     /// `offset` must be read after `now` was. Whether the heartbeat is really sent does not matter:
     /// only what is beyond the offset counts.
     pub fn beats(&mut self, now: Instant, offset: u64) {
         if self.beats.back().is_some_and(|last| offset < last.offset) {
-            // Another history of writes: nothing that was acknowledged means anything.
+            // This is another history of writes: earlier acknowledgements mean nothing.
             self.beats.clear();
             self.followers.clear();
         }
@@ -191,8 +194,8 @@ impl Authority {
         self.reign.is_some() && !self.beats.back().is_some_and(is_recent)
     }
 
-    /// These replicas are attached now, as was read after `now`. `waits`: whether a wait is needed
-    /// for the leases of other masters.
+    /// Takes the attached replicas, read after `now`. `waits`: whether a wait is needed for the
+    /// leases of other masters.
     pub fn look(&mut self, now: Instant, attached: &[Attached], waits: bool) {
         self.follow(now, attached);
         self.waits = waits;
@@ -207,16 +210,16 @@ impl Authority {
         reign.until = reign.until.max(Some(until));
     }
 
-    /// Whether nobody else can have had authority since this node had it last. While a majority
-    /// supports this node, none supports another. And if the support has lapsed, but connections
-    /// have lasted since, their replicas have followed no other master.
+    /// Whether no other node can have had authority since this node last had it. While a majority
+    /// supports this node, no majority supports another. If the support has lapsed, but enough
+    /// connections have lasted, their replicas have followed no other master.
     fn is_unbroken(&self, now: Instant) -> bool {
         let Some(last) = self.reign.and_then(|reign| reign.until) else { return false };
         let has_lasted = |follower: &&Follower| self.counts(follower, last);
         last >= now || self.supporters_at(now).filter(has_lasted).count() >= self.needed()
     }
 
-    /// The wait is over: the node's floor is above all fences of other masters.
+    /// Notes that the wait is over, and the node's floor above all fences of other masters.
     pub fn settled(&mut self) {
         if let Some(reign) = &mut self.reign {
             reign.is_settled = true;
@@ -224,7 +227,7 @@ impl Authority {
         }
     }
 
-    /// Ends the wait, as an operator asks.
+    /// Ends the wait at an operator's request.
     pub fn end_wait(&mut self) {
         if let Some(reign) = &mut self.reign {
             reign.waits_until = Instant::default();
@@ -254,7 +257,7 @@ impl Authority {
         is_over && self.mandate(now) != Mandate::None
     }
 
-    /// Whether what this node extends may count: no wait lies before it.
+    /// Whether this node's extensions may count: no wait is in force or still to come.
     pub fn is_settled(&self) -> bool {
         self.reign.is_none_or(|reign| reign.is_settled)
     }
@@ -264,9 +267,9 @@ impl Authority {
         self.pledge.attachment.saturating_add(with_drift(self.longest.at(now)))
     }
 
-    /// How long a master without authority grants nothing at least, because leases of other masters
-    /// may stand: the wait, which has not begun, and what its replicas lack until they count. Zero
-    /// if it will not wait.
+    /// How long, at least, a master without authority grants nothing because leases of other
+    /// masters may stand: the wait, which has not begun, and the time until enough replicas count.
+    /// Zero if it will not wait.
     pub(super) fn least_left(&self, now: Instant) -> Millis {
         let Some(reign) = self.reign.filter(|_| self.waits) else { return Millis::ZERO };
         let has_lasted =
@@ -289,20 +292,20 @@ impl Authority {
         left.saturating_add(lacking)
     }
 
-    /// How many replicas support the node by the rule: one that has left supports it until the end
-    /// of its last heartbeat. Of those no more are counted than are needed.
+    /// How many replicas support the node by the rules. A replica that has left supports it until
+    /// its last heartbeat expires; no more of those are counted than are needed.
     pub(super) fn counted_supporters(&self, now: Instant) -> usize {
         let lasting = if self.mandate(now) == Mandate::None { 0 } else { self.needed() };
         self.supporters(now).max(lasting)
     }
 
-    /// The refusal of a node that may do nothing.
+    /// The refusal of a node without authority.
     #[cold]
     pub fn refusal(&self, now: Instant) -> Refusal {
         Refusal::NoAuthority { supporters: self.supporters(now), needed: self.needed() }
     }
 
-    /// What an operator should know; `None` of a replica.
+    /// What an operator should know; `None` on a replica.
     pub(super) fn notice(&self, now: Instant) -> Option<Notice> {
         self.reign?;
         Some(match self.mandate(now) {
@@ -314,13 +317,13 @@ impl Authority {
         })
     }
 
-    /// The longest lease that may stand in the group, as the state file has to say it.
+    /// The longest lease that may stand in the group, as the state file must record it.
     pub fn longest(&self, now: Instant) -> Millis {
         self.longest.at(now)
     }
 
-    /// What the state file has to say of the longest lease from now on, if that is news. A wait in
-    /// force has to be as long again after a crash, so it is not lowered before that is over.
+    /// The longest lease that the state file must record, if that has changed. After a crash a wait
+    /// in force must be as long again, so the length is not lowered before the wait is over.
     pub fn news_of_longest(&mut self, now: Instant) -> Option<Millis> {
         let (longest, saved) = (self.longest.at(now), self.longest.saved);
         let is_news = longest > saved || longest < saved && self.is_settled();
@@ -330,7 +333,7 @@ impl Authority {
         })
     }
 
-    /// What to tell replicas.
+    /// What to send to replicas.
     pub fn heartbeat(&self, now: Instant) -> Heartbeat {
         Heartbeat { longest: self.longest.at(now), replicas: self.replicas }
     }
@@ -350,9 +353,9 @@ impl Authority {
         self.supporters_at(now).count()
     }
 
-    /// How many have to.
+    /// How many supporters it needs.
     ///
-    /// With this master, they are a majority of a master and its replicas. Two majorities have a
+    /// With this master, these are a majority of a master and its replicas. Two majorities have a
     /// node in common, which supports one master, or is one, at a time.
     pub fn needed(&self) -> usize {
         self.replicas.div_ceil(2) as usize
@@ -382,8 +385,8 @@ impl Authority {
 
     // --------------------------------------------------------------------------------- followers
 
-    /// Notes who is attached, and what they have acknowledged. A connection that is gone, or new,
-    /// makes its replica a newcomer.
+    /// Notes which replicas are attached, and what they have acknowledged. A connection that is
+    /// gone, or new, makes its replica a newcomer.
     fn follow(&mut self, now: Instant, attached: &[Attached]) {
         let mut attached = attached.to_vec();
         attached.sort_unstable();
@@ -427,7 +430,7 @@ impl Authority {
         self.followers.iter().filter(move |each| self.counts(each, now)).filter(is_heard)
     }
 
-    /// Until when as many replicas as are needed support the node, of those that do so now.
+    /// The last instant at which enough of the present supporters still support the node.
     fn supported_until(&self, now: Instant) -> Option<Instant> {
         let mut ends: Vec<_> =
             self.supporters_at(now).filter_map(|each| self.ends_at(each)).collect();
@@ -442,11 +445,11 @@ impl Authority {
 struct Longest {
     /// The node's setting.
     allowed: Millis,
-    /// A larger one from before, and until when a lease under it may stand.
+    /// A larger former length, and the last instant at which a lease of that length may stand.
     before: Option<(Millis, Instant)>,
-    /// What its last master said, or the state file at the start.
+    /// The length from its last master, or from the state file at the start.
     heard: Millis,
-    /// What the state file has to say.
+    /// The length that the state file must record.
     saved: Millis,
 }
 
@@ -456,7 +459,7 @@ impl Longest {
         self.lowered(former, allowed, now);
     }
 
-    /// A lease of the former length may stand for as long again.
+    /// Leases of the former length may stand for that long after it was lowered.
     fn lowered(&mut self, former: Millis, to: Millis, now: Instant) {
         self.before = self.before.filter(|&(_, until)| now <= until);
         if to < former {
@@ -493,7 +496,7 @@ mod tests {
         Attached { name: vec![name], acknowledged }
     }
 
-    /// A master since 0, of two replicas, both of which were attached at 1000.
+    /// A master since 0 with two replicas, both attached at 1000.
     fn master() -> Authority {
         let mut master = Authority::new(2, Pledge::USUAL);
         master.allow(TTL, at(0));
@@ -502,8 +505,8 @@ mod tests {
         master
     }
 
-    /// A master with authority since 6053, by its first replica, which had acknowledged what was
-    /// sent at 6000.
+    /// A master with authority since 6053, when its first replica had acknowledged data sent
+    /// at 6000.
     fn supported() -> Authority {
         let mut master = master();
         master.beats(at(6_000), 100);
@@ -534,8 +537,8 @@ mod tests {
     fn support_lasts_five_seconds_from_the_sending() {
         let master = settled();
         assert_eq!(master.mandate(at(11_000)), Mandate::Full);
-        assert_eq!(master.mandate(at(11_001)), Mandate::None, "sent at 6000, however late heard");
-        // What was sent before the offset was read acknowledges nothing.
+        assert_eq!(master.mandate(at(11_001)), Mandate::None, "counted from the sending at 6000");
+        // An acknowledgement of data from before the heartbeat proves nothing.
         let mut other = self::master();
         other.beats(at(6_000), 100);
         other.look(at(6_100), &[replica(1, 100), replica(2, 100)], true);
@@ -570,13 +573,13 @@ mod tests {
             );
             master.mandate(at(20_100))
         };
-        assert_eq!(lapse(1, false), Mandate::Full, "it has followed nobody else");
+        assert_eq!(lapse(1, false), Mandate::Full, "it has followed no other master");
         assert_eq!(lapse(2, false), Mandate::Full, "nor has this one, which never supported it");
         assert_eq!(lapse(1, true), Mandate::None, "it is a newcomer");
     }
 
-    /// A start without a quarantine told of no wait until the replicas supported the master, and
-    /// then of a minute.
+    /// A start without a quarantine used to report no wait until the replicas supported the master,
+    /// and then a wait of a minute.
     #[test]
     fn without_authority_the_wait_to_come_is_told() {
         let left = |master: &Authority, now| master.least_left(at(now)).get();
@@ -587,13 +590,13 @@ mod tests {
         assert_eq!(left(&alone, 9_000), 5_052 + WAIT);
         let master = master();
         assert_eq!((left(&master, 1_000), left(&master, 5_000)), (5_053 + WAIT, 1_053 + WAIT));
-        assert_eq!(left(&master, 20_000), WAIT, "they count, and are silent");
+        assert_eq!(left(&master, 20_000), WAIT, "they count, but are silent");
         let mut lapsed = settled();
         assert_eq!(left(&lapsed, 12_000), 0, "their connections have lasted");
         lapsed.look(at(12_000), &[], true);
         assert_eq!(left(&lapsed, 12_000), 5_052 + WAIT);
         lapsed.look(at(12_100), &[], false);
-        assert_eq!(left(&lapsed, 12_100), 0, "it shall not wait");
+        assert_eq!(left(&lapsed, 12_100), 0, "it need not wait");
     }
 
     #[test]
@@ -629,7 +632,7 @@ mod tests {
         assert_eq!(master.supporters(at(6_200)), 0, "one of them has gone");
         let mut fallen = settled();
         fallen.look(at(7_000), &[replica(1, 50), replica(2, 0)], true);
-        assert_eq!(fallen.supporters(at(7_000)), 0, "an offset falls only with its connection");
+        assert_eq!(fallen.supporters(at(7_000)), 0, "an offset falls only on a new connection");
     }
 
     #[test]
@@ -661,7 +664,7 @@ mod tests {
         node.beats(at(66_000), 100);
         node.look(at(66_000), &both(101), true);
         assert_eq!(node.mandate(at(66_000)), Mandate::Waits(Millis::new(2_023)));
-        assert_eq!(node.news_of_longest(at(68_000)), None, "not in the wait");
+        assert_eq!(node.news_of_longest(at(68_000)), None, "not during the wait");
         node.settled();
         assert_eq!(node.news_of_longest(at(68_100)), Some(Millis::new(500)));
         assert_eq!(node.news_of_longest(at(68_200)), None);
@@ -683,15 +686,15 @@ mod tests {
         assert_eq!(node.longest(at(4_000)), TTL_MAX, "the file promises too much");
     }
 
-    /// A replica that comes back is told again what its master said before a longer lease was
-    /// allowed, and perhaps no more than that.
+    /// A replica that comes back receives old heartbeats again, from before a longer lease was
+    /// allowed, and perhaps no later ones.
     #[test]
     fn a_heartbeat_from_before_does_not_shorten_the_wait() {
         let mut node = Authority::new(2, Pledge::USUAL);
         node.restarts(Millis::new(12_000), Millis::new(500), at(0));
         node.heard(says(1_000), at(100));
         assert_eq!(node.longest(at(12_222)), Millis::new(12_000));
-        assert_eq!(node.news_of_longest(at(12_222)), None, "the file has to say so");
+        assert_eq!(node.news_of_longest(at(12_222)), None, "the file must keep it");
         assert_eq!(node.longest(at(12_223)), Millis::new(1_000), "no such lease can stand now");
         node.heard(says(12_000), at(13_000));
         node.heard(says(1_000), at(14_000));
@@ -705,8 +708,8 @@ mod tests {
         assert_eq!([1, 2, 3, 4, 5].map(needed), [1, 1, 2, 2, 3]);
     }
 
-    /// A group with clocks that differ in rate, whose nodes change roles as they like. A node that
-    /// is not a replica any more may have been counted on, at most until its support ends.
+    /// A group with clocks that differ in rate, whose nodes change roles at any time. A node that
+    /// is no longer a replica may still be counted, at most until its support ends.
     #[derive(Clone, Debug)]
     enum Event {
         Pass(u64),
@@ -748,10 +751,11 @@ mod tests {
         rates: [u64; 3],
         nodes: [Authority; 3],
         follows: [Option<usize>; 3],
-        /// What each has been sent by its master, over its present connection.
+        /// The offset up to which each has received data from its master, over its present
+        /// connection.
         received: [u64; 3],
         offset: u64,
-        /// Until when a lease that each has granted last may stand, in true time.
+        /// The last instant of the last lease that each has granted, in true time.
         stands_until: [u64; 3],
         is_broken: bool,
     }
@@ -784,7 +788,7 @@ mod tests {
                 self.nodes[node].settled();
             }
             if self.nodes[node].mandate(now) == Mandate::Full {
-                // It grants a lease, for as long as it may.
+                // It grants the longest lease that it may.
                 let others = (0..3).filter(|&other| other != node);
                 self.is_broken |=
                     others.into_iter().any(|other| self.stands_until[other] >= self.now);
@@ -818,7 +822,7 @@ mod tests {
                 None => self.nodes[node].appointed(),
                 Some(_) => self.nodes[node].dismissed(),
             }
-            // Whoever is told of a connection looks at once.
+            // A master whose connections change looks at once.
             for master in [former, follows].into_iter().flatten() {
                 self.look(master);
             }

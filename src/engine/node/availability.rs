@@ -1,20 +1,20 @@
-//! Whether a lock could be granted, as those who serve its line have to know.
+//! Whether a lock could be granted, for the code that serves its line.
 
 use super::{Lock, Node};
 use crate::engine::{Instant, Mode};
 
-/// Whether somebody holds a lock, as far as those in line are concerned.
+/// Whether a lock is held, as far as its waiters are concerned.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Availability {
     /// A writer holds it, until and including this instant.
     Held(Instant),
     /// Readers hold it.
     Shared {
-        /// The last instant of the last of them.
+        /// The last instant of the lease that ends last.
         until: Instant,
-        /// How many more there may be, at least.
+        /// How many more readers there is room for, at least.
         room: usize,
-        /// The last instant of the next one to end, if there is no room.
+        /// If there is no room, the last instant of the next lease to end.
         next: Instant,
     },
     /// Nobody holds it, or it does not exist.

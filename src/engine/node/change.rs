@@ -1,13 +1,13 @@
-//! A change to what the state file says, other than of the ceilings.
+//! A change to the contents of the state file, other than to the ceilings.
 
 use super::{Ceilings, Node, Saved, Stopped};
 use crate::engine::{Clocks, Instant, Millis};
 
-/// What the state file has to say from now on. Until it is written, the node may use no ceilings.
+/// What the state file must record. Until it is written, the node may not use any ceilings.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[must_use]
 pub enum Change {
-    /// The node has begun; the file says nothing about this start yet.
+    /// The node has begun; the file does not mention this start yet.
     Begun,
     /// The node is a master now.
     Promoted {
@@ -16,7 +16,7 @@ pub enum Change {
         /// The last instant of its quarantine, if it waits.
         until: Option<Instant>,
     },
-    /// In a slot of a Cluster that has come, the node waits for leases that it does not know.
+    /// In a Cluster slot that has come, the node waits out leases that it does not know.
     Waits {
         /// The last instant.
         until: Instant,
@@ -44,7 +44,7 @@ pub enum Change {
 }
 
 impl Change {
-    /// Applies the change to what the file has to say.
+    /// Applies the change to the contents of the file.
     pub fn apply(self, saved: &mut Saved) {
         match self {
             Change::Begun => {}
@@ -79,8 +79,8 @@ impl Change {
 }
 
 impl Node {
-    /// Notes a change that the state file has to record; `is_said`: the file records it. Ceilings
-    /// up to `allowed` may be used from now on; while the file lacks the change, that is nothing.
+    /// Notes a change that the state file must record; `is_said`: the file records it. Ceilings up
+    /// to `allowed` may be used from now on: none while the file lacks the change.
     pub fn changed(&mut self, change: Change, allowed: Ceilings, is_said: bool) {
         self.promises.keep(allowed);
         if let (Change::DatedBy(clocks), true) = (change, is_said) {

@@ -1,42 +1,42 @@
-//! Locks that are handed over: what a ticket asks for that the node may grant it by itself, and the
-//! grant.
+//! Locks that are handed over: what a node keeps to grant the lock to a ticket without another
+//! request, and the grant.
 
 use super::{Acquired, Availability, Claim, ConnectionId, Lock, Node, Parting, Stop, Waiter};
 use crate::engine::{Instant, Millis, Mode, Refusal, TOKEN_MAX, Ticket, Token};
 
-/// What a node needs to grant the lock to a ticket by itself, beside its token.
+/// What a node needs, besides the token, to grant the lock to a ticket without another request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Direct<'a> {
-    /// The length of lease that it asks for.
+    /// The requested length of the lease.
     pub ttl: Millis,
     /// The label; may be empty.
     pub label: &'a [u8],
-    /// The number of the registration, which the waiter is told with the grant.
+    /// The number of the registration, which is published with the grant.
     pub number: u64,
 }
 
-/// A ticket to which the node may grant the lock by itself.
+/// A ticket to which the node may grant the lock without another request.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Grantee {
     /// The ticket.
     pub ticket: Ticket,
-    /// The channel on which it is told.
+    /// The channel on which the grant is published.
     pub channel: Box<[u8]>,
     /// The connection that it came on.
     pub connection: ConnectionId,
     /// Its token.
     pub token: Box<[u8]>,
-    /// The length of lease that it asks for.
+    /// The requested length of the lease.
     pub ttl: Millis,
     /// The label; may be empty.
     pub label: Box<[u8]>,
     /// The number of its registration.
     pub number: u64,
-    /// Since when it has been in line.
+    /// When it got in line.
     pub since: Instant,
 }
 
-/// What a ticket asks for that may be granted the lock by the node itself.
+/// The terms on which the node may grant the lock to a ticket without another request.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(super) struct Wish {
     pub(super) ttl: Millis,
@@ -47,8 +47,8 @@ pub(super) struct Wish {
 }
 
 impl Wish {
-    /// Whoever has not asked for half a ttl may have gone, and would have to ask again before it
-    /// could use the lease.
+    /// A waiter that has not asked for half a ttl may be gone, and would have to ask again before
+    /// it could use the lease.
     pub(super) fn of(direct: Direct<'_>, now: Instant) -> Wish {
         let Direct { ttl, label, number } = direct;
         let until = now.after(Millis::new(ttl.get() / 2));
@@ -72,7 +72,7 @@ impl Node {
         self.grant_waiter(lock, (token, label), (*ttl, Mode::Exclusive), max_ttl, now)
     }
 
-    /// Grants the lock to who waits for it. Also returns the state of the lock afterwards.
+    /// Grants the lock to a waiter. Also returns the state of the lock afterwards.
     ///
     /// # Errors
     /// As [`Node::hand_over`].
@@ -93,9 +93,9 @@ impl Node {
         Ok((outcome, self.availability(lock, now)))
     }
 
-    /// Notes that a ticket was granted the lock: it leaves the line. `is_told`: the grant was
-    /// published to somebody; otherwise the caller releases the lease again. Once somebody may have
-    /// read of it, only the token or time ends it.
+    /// Notes that a ticket was granted the lock, and removes it from the line. `is_told`: the grant
+    /// was published to a subscriber; otherwise the caller releases the lease again. Once a
+    /// subscriber may have read of the lease, only its token or time ends it.
     pub fn granted_to(
         &mut self,
         place: (u32, &[u8]),

@@ -9,7 +9,7 @@ use crate::engine::{Clocks, Fence, Instant, Millis, Mode, TOKEN_MAX, Token, Unix
 /// A decided lease: what is replicated and kept in append-only files.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Decided {
-    /// The ttl that was asked for: an upper bound for the time left.
+    /// The requested ttl: an upper bound for the time left.
     pub ttl: Millis,
     /// The absolute end.
     pub ends_at: UnixTime,
@@ -44,8 +44,8 @@ fn decided_at(clocks: Clocks, decided: &Decided, is_own: bool) -> Instant {
 impl Node {
     /// Writes a lease that was decided elsewhere; with an empty token, only a counter.
     ///
-    /// Facts from this node's own file (`is_own`) are dated as this node dates; facts from a master
-    /// are dated by another machine. `read`: the current reading of both clocks.
+    /// Facts from this node's own file (`is_own`) are dated by this node's clocks; facts from a
+    /// master are dated by another machine. `read`: the current reading of both clocks.
     pub fn apply(
         &mut self,
         lock: &mut Lock,

@@ -1,8 +1,8 @@
-//! Requests for a lock that has a line: nobody jumps it.
+//! Requests for a lock that has a line: none of them jumps it.
 //!
 //! The same rules decide what is granted; the line can only refuse more. After each of these calls,
-//! the caller asks [`Line::serve`] if the lock is free, unless [`Promises::grants_nothing_until`]
-//! says to wait.
+//! if the lock is free, the caller calls [`Line::serve`], unless [`Promises::grants_nothing_until`]
+//! returns an instant.
 
 use super::line::{Left, Line, Queued, Waiter};
 use super::lock::{Holding, Lock};
@@ -14,14 +14,14 @@ impl Promises {
     /// as held. A request with a ticket comes before younger tickets. Afterwards its ticket is in
     /// `line` if and only if the result is [`Acquired::Held`].
     ///
-    /// A reader with a ticket waits, too, if there are as many readers as there may be.
+    /// A reader with a ticket also waits if the lock has as many readers as it may have.
     ///
     /// A grant removes all waiters with its token from the line, and answers the calls among them:
     /// a request that is repeated over a new connection must not wait behind its own lease.
     ///
     /// # Errors
     /// As [`Promises::acquire`], and [`QueueFull`](crate::engine::Refusal::QueueFull) for a ticket
-    /// that would have to wait in line, and is not in it yet.
+    /// that would have to wait and is not in line yet.
     pub fn acquire_in_line(
         &mut self,
         lock: &mut Lock,
@@ -43,7 +43,7 @@ impl Promises {
             false => 0,
         };
         if claim.mode.is_shared() && room > 0 {
-            // There may be fewer places than when the turns were given.
+            // There may be less room than when the turns were given.
             line.end_turns_above(room);
         }
         let is_kept_out = would_be_granted && !line.lets_in(claim.mode, ticket, room);
@@ -67,19 +67,19 @@ impl Promises {
                 if let Some(ticket) = ticket {
                     line.leave(&Waiter::Ticket(ticket.clone()));
                 }
-                // A writer who asks as a reader remains one.
+                // A writer that asks as a reader remains a writer.
                 line.taken(lock.mode());
                 Ok((outcome, line.leave_by_token(claim.token)))
             }
         }
     }
 
-    /// As [`Promises::release`]. Waiters with this token leave the line; but if the request brings
-    /// a ticket, that is put in line instead, if the node has room for it.
+    /// As [`Promises::release`]. Waiters with this token leave the line. If the request brings a
+    /// ticket, the ticket is put in line instead, if the node has room for it.
     ///
-    /// The lock is given back whether there is room or not: a waiter is a hint, a lease is not.
-    /// [`Line::has`] says whether the ticket is in line. In quarantine, too, a ticket may wait: it
-    /// is served when the quarantine ends.
+    /// The lock is released whether or not there is room: a waiter is a hint, a lease is not.
+    /// [`Line::has`] returns whether the ticket is in line. A ticket may also wait in quarantine,
+    /// and is served when the quarantine ends.
     pub fn release_in_line(
         &self,
         lock: &mut Lock,
@@ -97,8 +97,8 @@ impl Promises {
         (released, Vec::new())
     }
 
-    /// The last instant of the quarantine, if there is one. Until then a free lock is offered to
-    /// nobody in line, because the acquire would be refused.
+    /// The last instant of the quarantine, if there is one. Until then a free lock is not offered
+    /// to waiters, because the acquire would be refused.
     pub fn grants_nothing_until(&self, now: Instant) -> Option<Instant> {
         let (left, _) = self.quarantine(now)?;
         Some(now.after(Millis::new(left.get().saturating_sub(1))))

@@ -36,7 +36,7 @@ impl Inventory {
     pub fn add(&mut self, hash: u64, lock: &Lock, clocks: Clocks) {
         let leases = lock.written_leases().filter(|lease| self.counts(lease, clocks));
         let ends = leases.map(|lease| mix(clocks.to_wall(lease.ends_at).as_millis()));
-        // In whatever order readers come, the sum is the same.
+        // The sum does not depend on the order of the readers.
         let ends = ends.fold(0, u64::wrapping_add);
         self.lock_count += 1;
         self.hash = self.hash.wrapping_add(mix(hash ^ ends));
@@ -58,7 +58,7 @@ impl Census {
         Census { inventory: Inventory::new(since), longest: Instant::default() }
     }
 
-    /// Counts a lock, as [`Inventory::add`].
+    /// Counts a lock, as [`Inventory::add`] does.
     pub fn count(&mut self, hash: u64, lock: &Lock, clocks: Clocks) {
         self.inventory.add(hash, lock, clocks);
         if lock.is_held(clocks.now) {
@@ -121,8 +121,8 @@ mod tests {
 
     #[test]
     fn one_lease_that_was_extended_is_noticed_among_a_hundred_thousand() {
-        // The tolerance grew with the number of locks: with 100 000 of them, an older data set in
-        // which a lease was 8 minutes shorter was taken for the one that had been saved.
+        // The tolerance used to grow with the number of locks: with 100 000 of them, an older data
+        // set in which a lease was 8 minutes shorter passed for the saved one.
         let locks = |last: u64| -> Vec<(u64, u64)> {
             (0..100_000).map(|n| (n, if n == 99_999 { last } else { 600_000 })).collect()
         };

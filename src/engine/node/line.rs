@@ -2,16 +2,17 @@
 //!
 //! There are two kinds of waiters: calls, which block until they are granted the lock, and tickets,
 //! which are woken and then ask for it. Each waits as a writer or as a reader. A place in line is a
-//! hint: it keeps newcomers out and says who is woken next. Only [`Promises::acquire`] grants.
+//! hint: it keeps newcomers out and determines who is woken next. Only [`Promises::acquire`]
+//! grants.
 //!
 //! Calls are served in the order in which they came. Tickets are served in ticket order, whenever
-//! they came; all nodes agree on that order. A newcomer of either kind goes to the end, except that
-//! a ticket goes before all younger tickets. Readers with no writer before them are served
-//! together, so nobody waits for a reader but writers.
+//! they arrived; all nodes agree on that order. A newcomer of either kind goes to the end, except
+//! that a ticket goes before all younger tickets. Readers with no writer before them are served
+//! together, so only writers wait for readers.
 //!
-//! I4: nothing comes before a ticket that is in line, but older tickets. I5: a reservation is for
-//! a ticket that is in line, and none is for a writer beside another. Every operation takes
-//! O(log n), and as much again for each waiter or reservation that it ends.
+//! I4: only older tickets are ever put before a ticket that is in line. I5: a reservation is for a
+//! ticket that is in line, and a writer's excludes all others. Every operation takes O(log n), and
+//! as much again for each waiter or reservation that it ends.
 //!
 //! [`Promises::acquire`]: super::Promises::acquire
 
@@ -30,7 +31,7 @@ pub struct CallId(pub u64);
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct ConnectionId(pub u64);
 
-/// Somebody in line.
+/// A waiter in line.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Waiter {
     /// A command that blocks until it is granted the lock.
@@ -59,7 +60,7 @@ impl WaiterLimit {
     }
 }
 
-/// A ticket, and what the line keeps of it.
+/// A ticket, and what the line keeps with it.
 #[derive(Clone, Debug)]
 pub struct Queued<'a> {
     /// The ticket.
@@ -70,15 +71,15 @@ pub struct Queued<'a> {
     pub deadline: Instant,
     /// The connection that it came on: it leaves when that closes.
     pub connection: ConnectionId,
-    /// How it asks for the lock.
+    /// The mode in which it asks for the lock.
     pub mode: Mode,
-    /// Whether one more may wait at this node.
+    /// How many may wait at this node.
     pub limit: WaiterLimit,
-    /// What it asks for, if the node may grant it by itself.
+    /// What a grant needs, if the node may grant it the lock without another request.
     pub direct: Option<Direct<'a>>,
 }
 
-/// Somebody who has left the line.
+/// A waiter that has left the line.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Left {
     /// A call, which needs a reply.
@@ -95,15 +96,15 @@ pub enum Turn<'a> {
     /// The first of these calls is to be granted the lock. The others have the same token, and the
     /// same grant answers them. All of them have left the line.
     Grant(Vec<Left>),
-    /// The lock is reserved for this ticket, which must be told on its channel. Others may have
-    /// their turn beside it.
+    /// The lock is reserved for this ticket, which must be woken on its channel. Other readers may
+    /// have their turn with it.
     Wake {
         /// Whose turn it is.
         ticket: &'a Ticket,
         /// The channel to publish it on.
         channel: &'a [u8],
     },
-    /// The lock is reserved, and all whose turn it is have been told.
+    /// The lock is reserved, and all tickets whose turn it is have been woken.
     Reserved,
 }
 
@@ -116,9 +117,9 @@ pub struct Line {
     deadlines: BTreeSet<(Instant, Place)>,
     connections: BTreeSet<(ConnectionId, Place)>,
     tokens: BTreeSet<(u64, Place)>,
-    /// Those who wait as writers.
+    /// The places of writers.
     writers: BTreeSet<Place>,
-    /// Those who wait as readers, and have not been told that it is their turn.
+    /// The places of readers that have not been woken for their turn.
     readers: BTreeSet<Place>,
     /// Tickets for which the lock is reserved.
     reserved: BTreeSet<Place>,
@@ -206,7 +207,7 @@ impl Line {
         self.place(waiter).is_some()
     }
 
-    /// Since when this waiter has been in line.
+    /// When this waiter got in line.
     pub fn since_of(&self, waiter: &Waiter) -> Option<Instant> {
         self.order.get(&self.place(waiter)?).map(|entry| entry.since)
     }
@@ -216,7 +217,7 @@ impl Line {
         self.places(&self.connections, connection).next().is_some()
     }
 
-    /// The connection that a ticket in line last came on.
+    /// The last connection on which a ticket in line came.
     pub fn connection_of(&self, ticket: &Ticket) -> Option<ConnectionId> {
         let place = self.place(&Waiter::Ticket(ticket.clone()))?;
         self.order.get(&place)?.wake.as_ref().map(|wake| wake.connection)
@@ -227,12 +228,12 @@ impl Line {
         self.order.first_key_value().map(|(place, _)| &place.waiter)
     }
 
-    /// Since when the first waiter has been in line.
+    /// When the first waiter got in line.
     pub fn first_since(&self) -> Option<Instant> {
         self.order.first_key_value().map(|(_, entry)| entry.since)
     }
 
-    /// How the first waiter asks for the lock.
+    /// The mode in which the first waiter asks for the lock.
     pub fn first_mode(&self) -> Option<Mode> {
         self.order.first_key_value().map(|(_, entry)| entry.mode)
     }
@@ -250,14 +251,15 @@ impl Line {
         })
     }
 
-    /// The last instant until which [`Line::expire`] has nothing to do.
+    /// Up to this instant, [`Line::expire`] has nothing to do.
     pub fn due_at(&self) -> Option<Instant> {
         self.deadlines.first().map(|(deadline, _)| *deadline)
     }
 
-    /// Whether a request may have the lock if nobody who holds it keeps it out: no waiter comes
-    /// before it, or, if it is a reader's, no writer. A reader also waits behind readers for whom
-    /// there would be no room then, unless it is its turn; `room` is for how many there is.
+    /// Whether the line lets a request have the lock, if no holder keeps it out: no waiter comes
+    /// before the request, or, if it is a reader's, no writer. Unless it is its turn, a reader also
+    /// waits behind the readers in line if there is no room for all of them; `room` is for how many
+    /// there is.
     pub fn lets_in(&self, mode: Mode, ticket: Option<&Ticket>, room: usize) -> bool {
         let first = match mode {
             Mode::Shared if room > self.readers() || self.has_turn(ticket) => self.writers.first(),
@@ -310,7 +312,7 @@ impl Line {
             None => (Place { slot: self.slot_of(&queued.ticket), waiter }, None),
         };
         self.tickets.insert(queued.ticket.clone(), place.slot);
-        // Who waits no longer is not granted the lock after its answer.
+        // A ticket whose wait is over is not granted the lock after its answer.
         let direct = queued.direct.filter(|_| now < queued.deadline);
         let asked = direct.map(|direct| Wish::of(direct, now));
         let wake =
@@ -319,7 +321,7 @@ impl Line {
             (Secret(token.as_bytes().into()), queued.mode, queued.deadline);
         let since = before.as_ref().map_or(now, |entry| entry.since);
         // It may have missed the wake, or listens on another channel now. The reservation gets no
-        // longer. One who asks in another way has none: it was for what it asked for.
+        // longer. A ticket that asks in another mode loses it, because it was for the former mode.
         let before = before.filter(|entry| entry.mode == mode);
         let reservation = before.and_then(|entry| entry.reservation);
         let reservation =
@@ -372,9 +374,10 @@ impl Line {
         left
     }
 
-    /// Notes that the lock has been granted, which ends the reservations of all whom it keeps out.
+    /// Notes that the lock has been granted, which ends the reservations of all waiters that it
+    /// keeps out.
     pub fn taken(&mut self, mode: Mode) {
-        // Where there is one for a writer, it is the only one (I5).
+        // If there is one for a writer, it is the only one (I5).
         while let Some(place) = self.reserved.first().cloned()
             && (!mode.is_shared() || self.writers.contains(&place))
         {
@@ -382,15 +385,14 @@ impl Line {
         }
     }
 
-    /// The first in line, if the node may grant it the lock by itself now: a writer's ticket that
-    /// has asked for that with its last request, not long ago, and with whose token nobody else
-    /// waits.
+    /// The first in line, if the node may now grant it the lock without another request: a writer's
+    /// ticket whose last request asked for that, not long ago, and whose token no other waiter has.
     pub fn first_to_grant(&self, now: Instant) -> Option<Grantee> {
         let (place, entry) = self.order.first_key_value()?;
         let Waiter::Ticket(ticket) = &place.waiter else { return None };
         let wake = entry.wake.as_ref()?;
         let asked = wake.asked.as_ref().filter(|asked| now <= asked.until)?;
-        // Who waits with the same token is answered when the ticket asks.
+        // Another waiter with the same token is answered when the ticket asks.
         let token = Token::new(&entry.token.0, entry.token.0.len()).ok()?;
         if self.places_of(token).count() > 1 {
             return None;
@@ -408,10 +410,10 @@ impl Line {
     }
 
     /// Returns whose turn it is. Call it when the first in line may have the lock, after each
-    /// change of lock or line, until nobody else is to be told: if the first is a reader, it is the
-    /// turn of all who wait before the first writer, but of no more than there is `room` for. A new
-    /// reservation lasts for `grace`. Those of younger tickets for which there is no room beside it
-    /// end at the next call.
+    /// change of lock or line, until there is no one left to serve: if the first is a reader, it is
+    /// the turn of all readers before the first writer, but of no more than there is `room` for. A
+    /// new reservation lasts for `grace`. Reservations of younger tickets for which it leaves no
+    /// room end at the next call.
     pub fn serve(&mut self, now: Instant, grace: Millis, room: usize) -> Turn<'_> {
         self.end_turns_above(room);
         let Some((first, entry)) = self.order.first_key_value() else { return Turn::Nobody };
@@ -441,7 +443,7 @@ impl Line {
         left
     }
 
-    /// Reserves the lock for a ticket, which must be told.
+    /// Reserves the lock for a ticket, which must be woken.
     fn wake(&mut self, place: Place, now: Instant, grace: Millis) -> Turn<'_> {
         let Some(entry) = self.order.get(&place) else { return Turn::Nobody };
         let (mode, until) = match entry.reservation {
@@ -461,7 +463,7 @@ impl Line {
         }
     }
 
-    /// Whether a reader, who is the first without a turn, stands behind as many with one as there
+    /// Whether a reader, the first without a turn, is behind as many readers with a turn as there
     /// is room for.
     fn is_behind(&self, place: &Place, room: usize) -> bool {
         self.reserved_readers() >= room && self.reserved.last().is_some_and(|last| last < place)
@@ -476,7 +478,7 @@ impl Line {
         }
     }
 
-    /// For how many readers the lock is reserved.
+    /// The number of readers that the lock is reserved for.
     fn reserved_readers(&self) -> usize {
         let is_writer = self.reserved.first().is_some_and(|place| self.writers.contains(place));
         if is_writer { 0 } else { self.reserved.len() }
@@ -553,7 +555,7 @@ impl Line {
         Some(entry)
     }
 
-    /// Removes an entry for good.
+    /// Removes an entry permanently.
     fn remove(&mut self, place: &Place) -> Option<Entry> {
         let entry = self.unindex(place)?;
         match &place.waiter {
@@ -569,7 +571,7 @@ impl Line {
     }
 }
 
-/// What a removed entry was.
+/// The waiter that a removed entry was for.
 fn left(waiter: Waiter, entry: Entry) -> Option<Left> {
     match waiter {
         Waiter::Call(call) => Some(Left::Call(call)),

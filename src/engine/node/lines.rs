@@ -1,7 +1,7 @@
 //! The lines of a node: which locks have one, who is in it, and when to look at it.
 //!
 //! This is only bookkeeping: [`super::serving`] decides whom to serve. One event may concern every
-//! line, so nothing here goes through all of them at once, but in [`BATCH`]es.
+//! line, so nothing here goes through all of them at once, only in [`BATCH`]es.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::ops::Bound;
@@ -23,9 +23,9 @@ pub(super) struct Lines {
     pub(super) calls: BTreeMap<CallId, Call>,
     /// The lines with tickets of each connection.
     connections: BTreeMap<ConnectionId, BTreeSet<LockName>>,
-    /// Each line has to be looked at after this instant.
+    /// Each line must be looked at after this instant.
     due: BTreeSet<(Instant, LockName)>,
-    /// Lines that have to be looked at.
+    /// Lines that must be looked at.
     changed: BTreeSet<LockName>,
     /// A look at all lines, if one is under way.
     sweep: Sweep,
@@ -37,9 +37,9 @@ pub(super) struct Lines {
     reader_count: usize,
     /// How many lines there are.
     line_count: usize,
-    /// How long the waiters who were granted a lock had waited.
+    /// How long waiters had waited when they were granted a lock.
     pub(super) waits: Histogram,
-    /// What the alarm is set to.
+    /// When the alarm is set to go off.
     alarm_at: Option<Instant>,
 }
 
@@ -48,7 +48,7 @@ pub(super) struct Lines {
 struct Sweep {
     /// Where to go on: at this line, or the next one that exists.
     next: Option<LockName>,
-    /// All lines have to be looked at once more: something happened to them since the sweep began.
+    /// All lines must be looked at once more, because of an event since the sweep began.
     again: bool,
 }
 
@@ -80,17 +80,17 @@ pub struct Call {
     pub token: Box<[u8]>,
     /// The ttl that it asked for.
     pub ttl: Millis,
-    /// How it asked for the lock.
+    /// The mode in which it asked for the lock.
     pub mode: Mode,
     /// Its label.
     pub label: Box<[u8]>,
     /// The user who asked: its access rules may change while it waits.
     pub user: Box<[u8]>,
-    /// Since when it waits.
+    /// When its wait began.
     pub since: Instant,
 }
 
-/// A grant that may have to be taken back.
+/// A grant that may have to be withdrawn.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Granted {
     /// The token of the grant.
@@ -134,7 +134,7 @@ impl Lines {
         self.reader_count
     }
 
-    /// The earliest start of a wait, among those first in their line.
+    /// The earliest start of a wait among the waiters that are first in their line.
     pub(super) fn oldest(&self) -> Option<Instant> {
         let lines = self.lines.values().flat_map(BTreeMap::values);
         lines.filter_map(|watched| watched.line.first_since()).min()
@@ -174,7 +174,7 @@ impl Lines {
     }
 
     /// The same for a request that may bring a ticket. Also returns whether the ticket is in line
-    /// then.
+    /// afterwards.
     pub(super) fn with_ticket<R>(
         &mut self,
         (database, name): (u32, &[u8]),
@@ -212,7 +212,7 @@ impl Lines {
         }
     }
 
-    /// Updates when a line has to be looked at, and drops it if it is empty.
+    /// Updates when a line must be looked at, and drops it if it is empty.
     fn reindex(&mut self, database: u32, name: &[u8]) {
         let Some(names) = self.lines.get_mut(&database) else { return };
         let Some((key, watched)) = names.get_key_value(name) else { return };
@@ -238,13 +238,13 @@ impl Lines {
         }
     }
 
-    /// Notes that all lines have to be looked at.
+    /// Notes that all lines must be looked at.
     pub(super) fn all_changed(&mut self) {
         self.sweep.again = self.sweep.next.is_some();
         self.sweep.next.get_or_insert_with(Sweep::start);
     }
 
-    /// Takes up to [`BATCH`] names of lines that have to be looked at; `None` if nothing is left to
+    /// Takes up to [`BATCH`] names of lines that must be looked at; `None` if nothing is left to
     /// do.
     pub(super) fn next_batch(&mut self, now: Instant) -> Option<Vec<LockName>> {
         self.let_leave(BATCH);
@@ -306,7 +306,7 @@ impl Lines {
         }
     }
 
-    /// Notes that a line has to be looked at, if there is one. Returns whether there is.
+    /// Notes that a line must be looked at, if there is one. Returns whether there is.
     pub(super) fn note_change(&mut self, database: u32, name: &[u8]) -> bool {
         let names = self.lines.get(&database).and_then(|names| names.get_key_value(name));
         let name = names.map(|(name, _)| Arc::clone(name));
@@ -316,11 +316,11 @@ impl Lines {
         })
     }
 
-    /// When the alarm must go off, if it has to be set anew.
+    /// When the alarm must go off, if it must be set anew.
     pub(super) fn next_alarm(&mut self) -> Option<Instant> {
         let (due, _) = self.due.first()?;
         let at = due.after(Millis::new(1));
-        // An alarm that is set earlier goes off in vain, and is then set again.
+        // An alarm that is set earlier goes off with nothing to do, and is then set again.
         if self.alarm_at.is_some_and(|set| set <= at) {
             return None;
         }
@@ -328,12 +328,12 @@ impl Lines {
         Some(at)
     }
 
-    /// The alarm has gone off.
+    /// Notes that the alarm has gone off.
     pub(super) fn rang(&mut self) {
         self.alarm_at = None;
     }
 
-    /// Forgets waiters who have left a line. Returns the calls among them, which need a reply.
+    /// Forgets waiters that have left a line. Returns the calls among them, which need a reply.
     pub(super) fn part(&mut self, (database, name): (u32, &[u8]), left: Vec<Left>) -> Vec<Call> {
         let mut calls = Vec::new();
         for left in left {
@@ -362,7 +362,7 @@ impl Lines {
 }
 
 impl Node {
-    /// A grant in this mode answers calls with its token; a reader's answers no writer's.
+    /// Refuses and removes writers' calls if the grant that would answer `calls` is a reader's.
     pub(super) fn refuse_upgrades(&mut self, calls: &mut Vec<Call>, mode: Mode) {
         calls.retain(|call| {
             let is_answered = !mode.is_shared() || call.mode.is_shared();
@@ -375,7 +375,7 @@ impl Node {
         });
     }
 
-    /// Answers the calls among those who have left a line. Returns how many.
+    /// Answers the calls among the waiters that have left a line. Returns how many.
     pub(super) fn part(
         &mut self,
         place: (u32, &[u8]),

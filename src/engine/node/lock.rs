@@ -6,7 +6,7 @@
 //! second reader makes a lock larger.
 //!
 //! I1: the counter never falls. I2: no lease's fence is above the counter. I3: only its token or
-//! its time ends a lease in this file. I8: a writer's lease is written beside no other.
+//! its time ends a lease in this file. I8: no other lease is written next to a writer's.
 
 use super::packed_lease::PackedLease;
 use super::readers::{ReaderLease, Readers};
@@ -28,7 +28,7 @@ const _: () = assert!(size_of::<Lock>() == 48);
 pub struct Lease<'a> {
     /// Proves the claim.
     pub token: Token<'a>,
-    /// The fence of the grant, or the one that it was raised to.
+    /// The fence of the grant, or the fence that it was raised to.
     pub fence: Fence,
     /// The last millisecond of the lease. Clock readings are rounded down, so the lease includes
     /// it, to be no shorter than its ttl.
@@ -47,7 +47,7 @@ pub struct Lease<'a> {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Spot(usize);
 
-/// What a lease is, but for whose it is.
+/// A lease without its token and label.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Tenure {
     /// As in [`Lease`].
@@ -139,13 +139,13 @@ impl Lock {
         self.slot.own_fence().unwrap_or(self.counter)
     }
 
-    /// How the lock is held, or was at last.
+    /// How the lock is held, or was last held.
     #[inline]
     pub fn mode(&self) -> Mode {
         self.slot.mode()
     }
 
-    /// Whether somebody holds the lock at `now`.
+    /// Whether the lock is held at `now`.
     #[inline]
     pub fn is_held(&self, now: Instant) -> bool {
         self.has_leases() && now <= self.slot.ends_at()
@@ -159,7 +159,7 @@ impl Lock {
         }
     }
 
-    /// When the first of those who hold the lock at `now` no longer holds it.
+    /// The earliest end of the leases that stand at `now`.
     pub(super) fn next_end(&self, now: Instant) -> Instant {
         self.slot.readers().map_or(self.until(), |readers| readers.next_end(now))
     }
@@ -179,8 +179,8 @@ impl Lock {
         }
     }
 
-    /// When the last of the leases, over or not, ends; without one, the instant since which the
-    /// lock has been free.
+    /// The latest end of the leases, over or not; without one, the instant since which the lock has
+    /// been free.
     #[inline]
     pub fn until(&self) -> Instant {
         self.slot.ends_at()
@@ -238,7 +238,7 @@ impl Lock {
         self.has_leases() && !self.slot.is_noted()
     }
 
-    /// What the leases amount to whose ends have not been noted.
+    /// The count of the leases whose ends have not been noted.
     #[inline]
     pub fn unnoted(&self) -> HeldCount {
         match self.mode() {
@@ -248,7 +248,7 @@ impl Lock {
         }
     }
 
-    /// No lease whose end has not been noted ends before this; `None` without one.
+    /// A lower bound for the ends that have not been noted; `None` without one.
     pub fn soonest_end(&self) -> Option<Instant> {
         match self.slot.readers() {
             None => self.has_unnoted_lease().then(|| self.until()),
@@ -285,8 +285,8 @@ impl Lock {
         ended
     }
 
-    /// Prolongs each lease by `length` if it may still stand then: the clocks that dated it may
-    /// have been off by as much. Returns whether there was one.
+    /// Prolongs the leases by `length` if that may leave one standing: the clocks that dated them
+    /// may have been off by that much. Returns whether they were prolonged.
     pub(super) fn prolong(&mut self, length: Millis, now: Instant) -> bool {
         let may_stand = self.has_leases() && now <= self.until().after(length);
         if may_stand {
@@ -313,8 +313,8 @@ impl Lock {
 
     /// Notes that the lock, with its leases, is now under another name.
     ///
-    /// It marks the leases outside of a quarantine too, where the mark means nothing: the
-    /// append-only file contains the command, and whoever reads it after a crash cannot know
+    /// It marks the leases even outside of a quarantine, where the mark means nothing: the
+    /// append-only file contains the command, and a node that reads it after a crash cannot know
     /// whether there was a quarantine.
     pub fn changed_name(&mut self) {
         self.mark_provisional();
@@ -338,7 +338,7 @@ impl Lock {
         unnoted
     }
 
-    /// The same where other readers hold the lock.
+    /// The same while other readers hold the lock.
     #[cold]
     fn grant_beside(&mut self, lease: Lease<'_>, now: Instant) -> usize {
         self.apply_counter(lease.fence);
@@ -427,7 +427,7 @@ impl Lock {
 
     /// Raises the counter to at least `fence`, as was decided elsewhere or earlier.
     pub fn apply_counter(&mut self, fence: Fence) {
-        // A lease without a fence of its own has the counter's; it must not rise with it.
+        // A lease without a fence of its own has the counter's, but must not rise with it.
         let lease_fence = self.slot.has_lease().then(|| self.lease_fence());
         self.counter = self.counter.max(fence);
         if let Some(lease_fence) = lease_fence {
@@ -457,7 +457,7 @@ impl Lock {
 
     // ------------------------------------------------------------------------------- packing
 
-    /// Writes a reader's lease beside those of others.
+    /// Writes a reader's lease next to those of others.
     fn join(&mut self, lease: Lease<'_>, now: Instant) {
         if self.slot.readers().is_none() {
             let fence = self.lease_fence();
@@ -547,7 +547,7 @@ mod tests {
         lock.lease_of(Token::new(token, 64).unwrap()).map(|lease| lease.fence.get())
     }
 
-    /// The fence of the first reader was the lock's counter, which the second raised.
+    /// The fence of the first reader is the lock's counter, which the second reader raises.
     #[test]
     fn a_reader_with_a_larger_fence_leaves_the_others_theirs() {
         for is_applied in [false, true] {

@@ -1,9 +1,9 @@
 //! One node: a whole server except its key space, its clocks, its files and its sockets.
 //!
-//! A request comes in with its lock and the time. Out goes the outcome, and what the caller has to
-//! do: make ceilings durable first ([`Stop::Persist`]) or soon ([`Node::take_request`]), or record
-//! a [`Change`] in the state file. The caller, which has the key space, the clocks, the files and
-//! the sockets, carries that out and decides nothing.
+//! A request comes in with its lock and the time. The node returns the outcome, and what the caller
+//! must do: make ceilings durable first ([`Stop::Persist`]) or soon ([`Node::take_request`]), or
+//! record a [`Change`] in the state file. The caller has the key space, the clocks, the files and
+//! the sockets; it carries that out and decides nothing.
 
 mod account;
 mod authority;
@@ -67,21 +67,21 @@ pub struct Node {
     dating: Clocks,
     /// When the node last looked at the wall clock.
     looked_at: Instant,
-    /// Whether the node was made a replica, where nobody may wait.
+    /// Whether the node was made a replica, where no client may wait.
     is_replica: bool,
     lines: Lines,
     effects: VecDeque<Effect>,
-    /// Grants to waiting calls that nobody is known to have been told of yet.
+    /// Grants to waiting calls that no client is known to have received yet.
     unheard: BTreeSet<Granted>,
-    /// Whether [`Effect::Ring`] is still to be answered.
+    /// Whether an [`Effect::Ring`] is outstanding.
     is_ringing: bool,
-    /// What the operator was told last of the node's authority.
+    /// The last notice to the operator about the node's authority.
     notice: Option<Notice>,
-    /// Whether more replicas are attached than there may be.
+    /// Whether more replicas are attached than allowed.
     has_excess: bool,
-    /// The `lockmod.replicas` that the node's master said last.
+    /// The `lockmod.replicas` that the node's master reported last.
     heard_replicas: u32,
-    /// `None`: it is in no Cluster.
+    /// `None`: the node is not in a Cluster.
     slots: Option<Box<Slots>>,
 }
 
@@ -92,7 +92,7 @@ impl Default for Node {
 }
 
 impl Node {
-    /// A node without a state file, which knows no lock yet.
+    /// A node without a state file that has not seen a lock yet.
     pub const fn new() -> Node {
         Node {
             promises: Promises::new(Fence::ZERO, None),
@@ -199,7 +199,7 @@ impl Node {
         self.tally.refused(refusal);
     }
 
-    /// Lets a lock have so many readers from now on. Those that it has stay.
+    /// Sets how many readers a lock may have. Present readers stay.
     pub fn let_in_readers(&mut self, max: usize) {
         if max > self.promises.max_readers() {
             self.all_lines_changed();
@@ -219,7 +219,7 @@ impl Node {
         &mut self.tally
     }
 
-    /// The refusal of grants by a node that lacks authority, or is in quarantine.
+    /// Why the node refuses grants, if it lacks authority or is in quarantine.
     pub fn obstacle(&self, now: Instant) -> Option<Refusal> {
         if let Err(Stop::Refused(refusal)) = self.promises.check_authority(now) {
             return Some(refusal);
@@ -237,24 +237,24 @@ impl Node {
         self.promises.take_request()
     }
 
-    /// Notes that these ceilings are durable. Returns whether they differ from those before.
+    /// Notes that these ceilings are durable. Returns whether they differ from the previous ones.
     pub fn persisted(&mut self, ceilings: Ceilings) -> bool {
         let is_news = self.promises.ceilings() != Some(ceilings);
         self.promises.persisted(ceilings);
         is_news
     }
 
-    /// Notes that such a request could not be met: it will be made again.
+    /// Notes that a requested ceiling could not be made durable, so that it is requested again.
     pub fn request_failed(&mut self) {
         self.promises.request_failed();
     }
 
     // ---------------------------------------------------------------- what happens to key space
 
-    /// A lock came out of a data set or a dump, from a node with this floor.
+    /// Notes a lock from a data set or a dump, written by a node with this floor.
     ///
-    /// If the node grants already, ceilings that cover the lock must be durable before anybody can
-    /// ask for it: see [`Node::take_request`].
+    /// If the node grants already, ceilings that cover the lock must be durable before any client
+    /// can ask for it: see [`Node::take_request`].
     pub fn loaded(&mut self, lock: &Lock, floor: Fence) {
         self.seen(lock);
         self.promises.raise_floor(floor);
@@ -267,7 +267,7 @@ impl Node {
         self.tally.may_lapse(lock);
     }
 
-    /// This lock is gone from its name.
+    /// Notes that this lock is gone from its name.
     pub fn forget(&mut self, lock: &Lock) {
         self.promises.forget(lock);
         self.tally.may_lapse(lock);
@@ -276,7 +276,7 @@ impl Node {
         }
     }
 
-    /// Any number of locks are gone, or are in another database.
+    /// Notes that any number of locks are gone, or are in another database.
     pub fn forget_all(&mut self) {
         self.promises.forget_all();
         self.tally.gave_back(self.promises.longest());
@@ -285,17 +285,17 @@ impl Node {
 
     // ---------------------------------------------------------------------------------- clocks
 
-    /// Both clocks at `now`, for dating what leaves the process.
+    /// Both clocks at `now`, for dating leases that leave the process.
     ///
-    /// This does not read the wall clock: its offset from the other one is kept until a step of
-    /// more than a second is noticed, and from start to start within a boot. So the node reads back
-    /// to the millisecond what it has dated.
+    /// This does not read the wall clock: its offset from the other clock is kept until a step of
+    /// more than a second is noticed, and also across restarts within a boot. So the node reads
+    /// back its own dates to the millisecond.
     #[inline]
     pub fn date(&self, now: Instant) -> Clocks {
         self.dating.at(now)
     }
 
-    /// Dates by these clocks from now on.
+    /// Dates leases by these clocks from now on.
     pub fn date_by(&mut self, clocks: Clocks) {
         self.dating = clocks;
     }
@@ -306,9 +306,9 @@ impl Node {
         std::mem::replace(&mut self.looked_at, now) != now
     }
 
-    /// Checks the reading of both clocks. If the wall clock was stepped, the append-only file will
-    /// have leases dated by two clocks, and the state file has to say so before a lease is dated by
-    /// the new one. `is_behind`: the state file lacks a change already.
+    /// Checks a reading of both clocks. If the wall clock was stepped, the append-only file will
+    /// contain leases dated by two clocks, and the state file must record this before a lease is
+    /// dated by the new one. `is_behind`: the state file already lacks a change.
     pub fn look_at_clocks(&self, read: Clocks, is_behind: bool) -> Option<Change> {
         let is_noted = self.has_begun() && !is_behind && read.are_stepped_since(self.dating);
         is_noted.then_some(Change::DatedBy(read))

@@ -33,7 +33,7 @@ const fn flags(mode: Mode, is_provisional: bool) -> u8 {
     (if mode.is_shared() { SHARED } else { 0 }) | (if is_provisional { PROVISIONAL } else { 0 })
 }
 
-/// What few leases have. It is on the heap, so that the others do not pay for it.
+/// Parts that few leases have. They are on the heap, so that the others do not pay for them.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 enum Extra {
     /// Of the lease in the slot.
@@ -47,12 +47,13 @@ struct LeaseExtra {
     label: Box<[u8]>,
     /// A token that is too long to be kept inline.
     token: Box<[u8]>,
-    /// The lease's fence, if it is below the lock's counter: after a repair in quarantine, or
-    /// beside other readers.
+    /// The lease's fence, if it is below the lock's counter: after a repair in quarantine, or with
+    /// other readers.
     fence: Option<Fence>,
 }
 
-/// 47 bits of milliseconds, 4400 years, and one that says that the end of the lease has been noted.
+/// 47 bits of milliseconds, 4400 years, and one bit that is set when the end of the lease has been
+/// noted.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 struct Packed([u16; 3]);
 
@@ -208,12 +209,12 @@ impl PackedLease {
         Millis::new(u64::from((now.as_millis() as u32).wrapping_sub(self.granted_at)))
     }
 
-    /// Takes over the time of the grant.
+    /// Takes over the time of the grant from `other`.
     pub(super) fn granted_with(&mut self, other: &PackedLease) {
         self.granted_at = other.granted_at;
     }
 
-    /// Writes a lease over whatever is here, but not its fence.
+    /// Overwrites the slot with this lease, except for its fence.
     pub(super) fn write(&mut self, lease: Lease<'_>, now: Instant) {
         let token = lease.token.as_bytes();
         self.until = Packed::pack(lease.ends_at);
@@ -249,8 +250,7 @@ impl PackedLease {
         }
     }
 
-    /// Takes over the latest end of the readers' leases. Without any, there is no lease since
-    /// `now`.
+    /// Updates the latest end of the readers' leases. Without any, the slot is free since `now`.
     pub(super) fn readers_changed(&mut self, now: Instant) {
         match self.readers().map(|readers| (readers.is_empty(), readers.last_end())) {
             Some((false, last)) => self.set_end(last),

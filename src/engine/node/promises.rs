@@ -63,18 +63,18 @@ pub struct Promises {
     highest: Fence,
     /// The latest end of the leases that were granted or found since the last survey began.
     recent: Instant,
-    /// No lease from before that ends later.
+    /// No lease from before that survey ends later than this.
     earlier: Instant,
     /// `None`: the node keeps no state file, and promises nothing across crashes.
     ceilings: Option<Ceilings>,
-    /// The ceilings that the node has asked for.
+    /// The ceilings that the node has requested.
     requested: Ceilings,
-    /// Whether nobody has taken that request yet.
+    /// Whether that request has not been taken yet.
     is_requesting: bool,
     quarantine: Option<Quarantine>,
     /// The last instant of the waits for leases in slots of a Cluster that have come.
     slots_wait_until: Option<Instant>,
-    /// `None`: the node decides whatever its replicas do.
+    /// `None`: the node decides regardless of its replicas.
     authority: Option<Box<Authority>>,
     /// How many readers a lock may have.
     max_readers: usize,
@@ -118,7 +118,7 @@ impl Promises {
         self.max_readers
     }
 
-    /// Lets a lock have so many readers from now on. Those that it has stay.
+    /// Sets how many readers a lock may have. Present readers stay.
     #[inline]
     pub fn set_max_readers(&mut self, max: usize) {
         self.max_readers = max;
@@ -134,7 +134,7 @@ impl Promises {
         self.highest
     }
 
-    /// No lease that this node granted or loaded, and that may still stand, ends later.
+    /// No lease that this node granted or loaded, and that may still stand, ends later than this.
     pub fn longest(&self) -> Instant {
         self.recent.max(self.earlier)
     }
@@ -178,7 +178,7 @@ impl Promises {
         if std::mem::take(&mut self.is_requesting) { Some(self.requested) } else { None }
     }
 
-    /// Notes that such a request could not be met: it will be made again.
+    /// Notes that a requested ceiling could not be made durable, so that it is requested again.
     pub fn request_failed(&mut self) {
         self.requested = self.ceilings.unwrap_or_default();
     }
@@ -310,12 +310,12 @@ impl Promises {
             Some(Quarantine { until, reason, nothing_counts: before || is_promotion });
     }
 
-    /// In some slots of a Cluster nothing is decided up to `until`.
+    /// Notes that in some slots of a Cluster nothing is decided up to `until`.
     pub(super) fn wait_in_slots(&mut self, until: Instant) {
         self.slots_wait_until = self.slots_wait_until.max(Some(until));
     }
 
-    /// The last instant of what the node waits for, in all slots or in some; `None` if for nothing.
+    /// The last instant of the node's waits, in all slots or in some; `None` if it does not wait.
     pub(super) fn waited_for(&self, now: Instant) -> Option<Instant> {
         let in_slots = self.slots_wait_until.filter(|&until| now <= until);
         let quarantine = self.quarantine(now);
@@ -333,12 +333,12 @@ impl Promises {
 
     // ------------------------------------------------------------------------------- authority
 
-    /// Lets the node decide only with the authority that its replicas give it.
+    /// Makes the node decide only with the authority that its replicas give it.
     pub fn rest_on(&mut self, authority: Authority) {
         self.authority = Some(Box::new(authority));
     }
 
-    /// The node's authority; `None` if it decides whatever its replicas do.
+    /// The node's authority; `None` if it decides regardless of its replicas.
     pub fn authority(&self) -> Option<&Authority> {
         self.authority.as_deref()
     }
@@ -347,8 +347,8 @@ impl Promises {
         self.authority.as_deref_mut()
     }
 
-    /// When the wait for leases of other masters is over, the fences go on above those that they
-    /// can have issued; and then the node decides.
+    /// When the wait for leases of other masters is over, raises the floor above the fences that
+    /// they can have issued. Only then does the node decide.
     pub(super) fn settle(&mut self, clocks: Clocks) {
         let Some(authority) = self.authority.as_deref_mut() else { return };
         if authority.is_to_settle(clocks.now) {
@@ -357,7 +357,7 @@ impl Promises {
         }
     }
 
-    /// Refuses everything to a node that lacks the support of its replicas.
+    /// Refuses every request if the node lacks the support of its replicas.
     ///
     /// # Errors
     /// [`Refusal::NoAuthority`](crate::engine::Refusal::NoAuthority).
@@ -379,21 +379,22 @@ impl Promises {
         self.counts(lease.is_provisional, now)
     }
 
-    /// The same for a lease that is provisional, or not.
+    /// The same for a lease with or without the provisional mark.
     pub(super) fn counts(&self, is_provisional: bool, now: Instant) -> bool {
         self.quarantine(now).is_none() || !self.nothing_counts(now) && !is_provisional
     }
 
-    /// Whether a lease that came with the data, and is extended in a wait, counts for a holder
-    /// whose validity stands when it is told, and rests on this node's group alone. With authority,
-    /// nobody else grants; and before, the node that had it kept the lock for this holder.
+    /// Whether a lease that came with the data, and is extended in a wait, counts for a holder that
+    /// uses only this node's group, and whose validity stands when it gets the answer. While this
+    /// node has authority, no other node grants; before, the node that had authority kept the lock
+    /// for this holder.
     #[cold]
     pub(super) fn carries(&self, is_provisional: bool, now: Instant) -> bool {
         let waits = |authority: &Authority| matches!(authority.mandate(now), Mandate::Waits(_));
         !is_provisional && self.authority.as_deref().is_some_and(waits)
     }
 
-    /// What an extension of this lease comes to, if it does not count as others do.
+    /// How far an extension of this lease counts, if not towards a quorum.
     pub(super) fn uncounted(&self, lease: &Lease<'_>, now: Instant) -> Option<Uncounted> {
         match (self.is_counted(lease, now), self.carries(lease.is_provisional, now)) {
             (true, _) => None,
@@ -419,7 +420,7 @@ impl Promises {
 
     /// How much longer the quarantine lasts, and why; `None` outside of one.
     ///
-    /// The wait of a new master for leases of others is one.
+    /// A new master's wait for leases of other masters is one too.
     #[inline]
     pub fn quarantine(&self, now: Instant) -> Option<(Millis, QuarantineReason)> {
         match &self.authority {
@@ -433,8 +434,8 @@ impl Promises {
         }
     }
 
-    /// For how long the node grants nothing at least, because leases that it does not know may
-    /// stand: also while it lacks authority, and its wait has not begun.
+    /// For how long, at least, the node grants nothing because leases that it does not know may
+    /// stand. While it lacks authority, that includes the wait that has not begun.
     pub(super) fn least_left(&self, now: Instant) -> Millis {
         let in_force = self.quarantine(now).map_or(Millis::ZERO, |(left, _)| left);
         let lacks = |authority: &&Authority| authority.mandate(now) == Mandate::None;
@@ -467,7 +468,7 @@ mod tests {
     fn uses(node: &mut Promises, used: Ceilings) -> Option<Ceilings> {
         node.admit(used.fence, used.lease).unwrap();
         let request = node.take_request();
-        assert_eq!(node.take_request(), None, "each is answered once");
+        assert_eq!(node.take_request(), None, "each is returned once");
         request
     }
 
@@ -480,7 +481,7 @@ mod tests {
             let asked = ceilings(FENCE_BLOCK, 100_000).max(used.plus_block());
             assert_eq!(uses(&mut node, used), Some(asked));
             assert_eq!(asked.max(used), asked);
-            assert_eq!(uses(&mut node, used), None, "it has been asked for");
+            assert_eq!(uses(&mut node, used), None, "it has been requested");
             node.request_failed();
             assert_eq!(uses(&mut node, used), Some(asked));
             assert_eq!(node.ceilings(), Some(ceilings(FENCE_BLOCK, 100_000)), "not yet");
@@ -539,7 +540,7 @@ mod tests {
             node.admit(Fence::new(1).unwrap(), Instant::from_millis(90_000)).unwrap();
             assert!(node.would_gain(now));
             node.begin_survey();
-            assert_eq!(node.longest(), Instant::from_millis(90_000), "until it has ended");
+            assert_eq!(node.longest(), Instant::from_millis(90_000), "until the survey has ended");
             if let Some(ends_at) = ends_at {
                 let (mut lock, ends_at) = (Lock::default(), Instant::from_millis(ends_at));
                 let (token, fence) = (Token::new(b"t", 64).unwrap(), Fence::new(1).unwrap());

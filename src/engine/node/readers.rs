@@ -1,8 +1,8 @@
 //! The leases of the readers who hold one lock together.
 //!
-//! They are in a heap, so that the one that ends last is first: a writer waits for it. An index
+//! They are in a heap whose first lease is the one that ends last: a writer waits for it. An index
 //! finds each by its token. Every operation takes O(log n), except that leases which have ended are
-//! removed all at once, when there are twice as many as after the last time.
+//! removed all at once, when there are twice as many leases as after the previous removal.
 
 use std::hash::{Hash, Hasher};
 
@@ -24,7 +24,7 @@ pub(super) struct ReaderLease {
 
 const _: () = assert!(size_of::<ReaderLease>() == 48);
 
-/// The place of a lease that is between two places.
+/// The place of a lease while it is swapped.
 const MOVING: u32 = u32::MAX;
 
 /// Several readers of one lock, or some who have left and one who has not.
@@ -166,7 +166,7 @@ impl Readers {
         }
     }
 
-    /// Removes the leases that have ended, if it may be worth the search. Returns how many.
+    /// Removes the leases that have ended, if the search may be worthwhile. Returns how many.
     pub(super) fn remove_some_ended(&mut self, now: Instant) -> usize {
         if self.heap.len() < self.enough.max(FEW) { 0 } else { self.remove_ended(now) }
     }
@@ -178,7 +178,7 @@ impl Readers {
         }
         let before = self.heap.len();
         self.heap.retain(|reader| now <= reader.slot.ends_at());
-        // From the last end to the first, they are a heap.
+        // In order from the last end to the first, they are a heap.
         self.heap.sort_by_key(|reader| std::cmp::Reverse(reader.slot.ends_at()));
         self.soonest = self.heap.last().map_or(Instant::default(), |last| last.slot.ends_at());
         self.enough = self.heap.len().saturating_mul(2);
@@ -192,7 +192,7 @@ impl Readers {
         self.heap.capacity() * size_of::<ReaderLease>() + self.places.allocation_size() + labels
     }
 
-    /// Gives memory back, and writes the index anew.
+    /// Frees memory, and rebuilds the index.
     fn shrink(&mut self) {
         self.heap.shrink_to(self.heap.len() + self.heap.len() / 16);
         let heap = &self.heap;
@@ -204,7 +204,7 @@ impl Readers {
         }
     }
 
-    /// The place of this token's lease, until there is a change.
+    /// The place of this token's lease, valid until the next change.
     pub(super) fn place_of(&self, token: Token<'_>) -> Option<usize> {
         let is_it = |&place: &u32| {
             self.heap.get(place as usize).and_then(|one| one.slot.token()) == Some(token)
@@ -220,7 +220,7 @@ impl Readers {
         }
     }
 
-    /// Lets two leases change places.
+    /// Swaps two leases.
     fn swap(&mut self, one: usize, other: usize) {
         if one == other {
             return;
@@ -288,7 +288,8 @@ mod tests {
         RemoveSomeEnded(u64),
     }
 
-    /// As many as a `u8` can tell apart, so that more than [`FEW`] are there at once.
+    /// Few enough that a `u8` tells them apart, and enough that more than [`FEW`] are there at
+    /// once.
     const READERS: usize = 100;
 
     fn op() -> impl Strategy<Value = Op> {
@@ -325,7 +326,7 @@ mod tests {
         ReaderLease { fence: lease.fence, slot }
     }
 
-    /// The readers, and a plain list of who reads until when.
+    /// The readers, and a plain list of them with the ends of their leases.
     #[derive(Default)]
     struct Pair {
         readers: Readers,
@@ -456,7 +457,7 @@ mod tests {
         }
     }
 
-    /// Leases that ended without a release piled up, or were looked for at each grant.
+    /// Leases that ended without a release used to pile up, or to be looked for at each grant.
     #[test]
     fn ended_leases_are_at_most_as_many_as_those_that_stand_or_few() {
         let (mut readers, mut searches) = (Readers::default(), 0);

@@ -1,8 +1,8 @@
 //! What a node must assume and wait for after a restart or a promotion.
 //!
-//! What was promised bounds what may have been lost. Fences go on above the promised ceiling, and
-//! the node waits out leases that it may have forgotten. If not even the promise is known, it waits
-//! for the longest lease that its settings allow, and fences go on far above all that are known.
+//! The promises bound what may have been lost. Fences go on above the promised ceiling, and the
+//! node waits out leases that it may have forgotten. If not even the promise is known, it waits for
+//! the longest lease that its settings allow, and fences go on far above all known ones.
 
 use super::{Ceilings, Change, FENCE_BLOCK, Inventory, Lock, Promises};
 use crate::engine::fence::LOSS_MARGIN;
@@ -24,8 +24,8 @@ pub struct Saved {
     /// The clocks by which leases are dated outside of the process. They stay the same until a step
     /// of the wall clock is noticed, so that another start in this boot reads the dates exactly.
     pub dating: Clocks,
-    /// The last end of leases in the data set that were dated in an earlier boot, or before a step
-    /// of the wall clock: their ends are not known exactly.
+    /// The latest end of leases in the data set that were dated in an earlier boot, or before a
+    /// step of the wall clock: their ends are not known exactly.
     pub foreign_until: Instant,
     /// Every write was on disk before its reply, ever since the node started.
     pub is_always_durable: bool,
@@ -33,11 +33,11 @@ pub struct Saved {
     pub was_stepped: bool,
     /// It was a replica.
     pub was_replica: bool,
-    /// Nothing that it extends in a quarantine counts before this, even after another start: it was
+    /// None of its extensions in a quarantine counts before this, even after another start: it was
     /// promoted, or leases moved to other names.
     pub nothing_counts_until: Instant,
-    /// The longest lease that may stand in its group, as a length, whenever this is read. Zero: it
-    /// does not rest on replicas.
+    /// The longest lease that may stand in its group, as a length, whenever this is read. Zero: the
+    /// node does not rest on replicas.
     pub longest: Millis,
     /// How it stopped; `None` while it runs, and after a crash.
     pub stop: Option<Stopped>,
@@ -95,14 +95,14 @@ pub struct Recovery {
     pub floor: Fence,
     /// The last instant of its quarantine, and the reason.
     pub quarantine: Option<(Instant, QuarantineReason)>,
-    /// No extension counts before that is over, whichever lease it is for.
+    /// No extension counts before the quarantine is over, whichever lease it is for.
     pub nothing_counts: bool,
     /// How much every loaded lease is prolonged, because its date may be wrong.
     pub prolong: Millis,
 }
 
 impl Recovery {
-    /// Whether loaded locks have to be dated again.
+    /// Whether loaded locks must be dated again.
     pub fn redates(&self) -> bool {
         !self.prolong.is_zero()
     }
@@ -159,13 +159,13 @@ pub fn promote(clocks: Clocks, highest: Fence, max_ttl: Millis) -> Recovery {
     }
 }
 
-/// A floor above what was issued after `highest`, by a node that nobody can ask.
+/// A floor above what was issued after `highest`, by a node that cannot be asked.
 ///
 /// It depends on the time alone, and not on `highest`: fences of one node are stored at others, so
-/// a node that had jumped far beyond its own would be ahead of the next one that loses what it
-/// knew. Jumps to the time are in the order of the losses, and no lock is granted a million times a
-/// second in between. If `highest` is beyond the time already, then by a clock that was ahead, a
-/// raise, or a promotion a moment ago, and one more block is enough.
+/// a node that jumped far beyond its own would be ahead of the next node that loses what it knew.
+/// Jumps to the time are in the order of the losses, and no lock is granted a million times a
+/// second in between. If `highest` is already beyond the time, the cause is a clock that was ahead,
+/// a raise, or a promotion a moment ago, and one more block is enough.
 pub(super) fn jump(highest: Fence, wall: UnixTime) -> Fence {
     let by_time = Fence::of_time(wall).saturating_add(LOSS_MARGIN);
     if highest < by_time { by_time } else { highest.saturating_add(FENCE_BLOCK) }
@@ -190,8 +190,8 @@ pub fn start(found: Found, loaded: Loaded, recovery: Recovery, node: &Promises) 
             Some(_) | None => loaded.clocks,
         },
         foreign_until: match same_boot {
-            // What this start prolongs ends later here than the file says, and an extension that
-            // stays below that is not written: the next start must prolong it too.
+            // Leases that this start prolongs end later here than in the files, and an extension
+            // that ends before that is not written. So the next start must prolong them too.
             Some(saved) if recovery.prolong.is_zero() && !is_stepped(&saved, loaded) => {
                 saved.foreign_until.min(longest)
             }
@@ -292,7 +292,7 @@ fn todays(saved: &Saved, loaded: Loaded, instant: Instant) -> Instant {
 }
 
 impl Found {
-    /// The longest lease that may stand in the node's group; zero if nothing says it.
+    /// The longest lease that may stand in the node's group; zero if it is not known.
     pub(super) fn longest(&self) -> Millis {
         match self {
             Found::Present(saved) => saved.longest,
@@ -300,8 +300,8 @@ impl Found {
         }
     }
 
-    /// The clocks by which to read, in boot `boot`, what this node has dated; `None` if only the
-    /// present reading is left.
+    /// The clocks by which to read this node's dates in boot `boot`; `None` if only the present
+    /// reading is left.
     pub fn dating(&self, boot: u64) -> Option<Clocks> {
         match self {
             Found::Present(saved) if saved.is_of_boot(boot) => Some(saved.dating),
@@ -317,7 +317,7 @@ impl Saved {
     }
 
     /// Whether nothing counts yet, however often this node has started since: after a promotion the
-    /// old master may still be alive; after a move of leases, so may forgotten votes under their
+    /// old master may still be alive; after leases moved, forgotten votes may be alive under their
     /// new names.
     fn nothing_counts(&self, loaded: Loaded) -> bool {
         self.nothing_counts_until > self.at.now
@@ -469,8 +469,8 @@ mod tests {
         let recovery = recover(Found::Present(idle), empty);
         assert_eq!((recovery.floor, recovery.quarantine), (fence(1_000), None));
 
-        // One that ended with the stop stood in its last millisecond: after a reboot, for all that
-        // is known, it still does.
+        // A lease that ended with the stop stood in its last millisecond: after a reboot, for all
+        // that is known, it still stands.
         idle.ceilings.lease = idle.at.now;
         let rebooted = Loaded { clocks: clocks(500, HOUR), boot: BOOT + 1, ..empty };
         let (until, _) = recover(Found::Present(idle), rebooted).quarantine.unwrap();
@@ -591,7 +591,7 @@ mod tests {
             lock
         };
         let recovery = recover(Found::Missing, loaded());
-        assert!(recovery.redates(), "whoever has the locks goes through them");
+        assert!(recovery.redates(), "the owner of the locks must go through them");
         assert!(!Recovery { prolong: Millis::ZERO, ..recovery }.redates());
         let mut lock = held();
         recovery.redate(&mut lock, now);
@@ -654,8 +654,8 @@ mod tests {
 
     #[test]
     fn a_start_promises_all_that_it_found_whatever_became_of_the_file() {
-        // A node whose file is lost goes on far above what it found. The next crash must not bring
-        // it below that, nor forget a lease that came with the data.
+        // A node whose file is lost goes on far above what it found. The next crash must neither
+        // bring it below that nor forget a lease that came with the data.
         let of_replica = Saved { was_replica: true, ..saved() };
         let founds = [Found::Missing, Found::Damaged, Found::Present(saved())];
         for found in founds.into_iter().chain([Found::Present(of_replica)]) {
@@ -757,12 +757,12 @@ mod tests {
         assert_eq!(floor(wall, fence(9)), fence(wall * 1_000 + LOSS_MARGIN));
         assert!(floor(wall + 1, fence(9)) > floor(wall, fence(9)));
         let nonsense = floor(u64::MAX / 2, fence(LOSS_MARGIN));
-        assert_eq!(nonsense, fence(LOSS_MARGIN + FENCE_BLOCK), "the clock says nothing");
+        assert_eq!(nonsense, fence(LOSS_MARGIN + FENCE_BLOCK), "the clock is not trusted");
         let far = fence(wall * 2_000);
         assert_eq!(floor(wall, far), far.saturating_add(FENCE_BLOCK));
     }
 
-    /// A fence of one node is brought to another one, whose replica knows nothing of that.
+    /// A fence of one node is brought to another one, whose replica does not learn of it.
     #[test]
     fn a_fence_that_was_issued_after_a_promotion_is_below_the_next_jump() {
         let wall = 1_763_690_000_000;

@@ -1,8 +1,8 @@
 //! How a node decides each request. Everything else rests on this state machine.
 //!
 //! A request is decided completely before anything changes: a refusal leaves lock and node as they
-//! were. The node keeps no locks. The caller passes the one that the request is about (a free one
-//! with counter zero if there is none), and stores it if the outcome says so.
+//! were. The node keeps no locks. The caller passes the lock that the request is for (a free one
+//! with counter zero if there is none), and stores it if the outcome requires it.
 
 use super::lock::{Holding, Lease, Lock, Spot, Tenure};
 use super::promises::{Ceilings, Promises};
@@ -13,8 +13,8 @@ use crate::engine::{Clocks, Fence, Instant, Millis, Mode, RAISE_MARGIN, Refusal,
 pub enum Acquired {
     /// A new lease.
     Granted {
-        /// A writer's is larger than every fence of this lock before. A reader's is at least as
-        /// large, and smaller than every writer's after it.
+        /// A writer's is larger than every earlier fence of this lock. A reader's is at least as
+        /// large as the earlier ones, and smaller than every later writer's.
         fence: Fence,
         /// When the lease ends.
         ends_at: Instant,
@@ -59,8 +59,8 @@ pub enum Extended {
         counter: Fence,
         /// Whether it counts towards a quorum; otherwise the lease is provisional.
         is_counted: bool,
-        /// Whether it counts all the same for a holder who asks this node alone: its lease came
-        /// with the data, and the node waits for others with authority.
+        /// Whether it counts nevertheless for a holder that has no other node: its lease came with
+        /// the data, and the node has authority and waits for leases of other masters.
         is_carried: bool,
         /// Whether the lease, its mark or the counter has changed.
         is_news: bool,
@@ -94,9 +94,9 @@ impl Extended {
 /// Why a request was not carried out. Nothing has changed.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Stop {
-    /// For good.
+    /// It is refused.
     Refused(Refusal),
-    /// Not before these ceilings are durable: persist them, tell the node, and ask again.
+    /// These ceilings must be durable first: persist them, tell the node, and ask again.
     Persist(Ceilings),
 }
 
@@ -109,11 +109,11 @@ impl From<Refusal> for Stop {
 /// A request's claim to a lock.
 #[derive(Clone, Copy, Debug)]
 pub struct Claim<'a> {
-    /// Proves it.
+    /// Proves the claim.
     pub token: Token<'a>,
-    /// The length of lease that is asked for.
+    /// The requested length of the lease.
     pub ttl: Millis,
-    /// How the lock is asked for. An extension that is [`Mode::Shared`] makes the lease a reader's.
+    /// The requested mode. An extension in [`Mode::Shared`] makes the lease a reader's.
     pub mode: Mode,
 }
 
@@ -124,7 +124,7 @@ pub enum Fencing<'a> {
     Keep,
     /// It raises counter and lease to at least this fence.
     Raise(Fence),
-    /// The same, and gives back a lease that the node has forgotten.
+    /// The same, and restores a lease that the node has forgotten.
     Repair {
         /// The fence.
         fence: Fence,
@@ -134,8 +134,8 @@ pub enum Fencing<'a> {
 }
 
 impl Promises {
-    /// Grants `lock` to the claim if it is free, or, to a reader, if only readers hold it. If the
-    /// claim's token holds it, the later end stays.
+    /// Grants `lock` to the claim if it is free; to a reader also if only readers hold it. If the
+    /// claim's token already holds it, the lease keeps the later end.
     ///
     /// # Errors
     /// [`Stop::Refused`] in quarantine, when the fences are used up, and for a reader who asks to
@@ -167,7 +167,7 @@ impl Promises {
         }
     }
 
-    /// Refuses one more reader, if there are as many as there may be.
+    /// Refuses one more reader if the lock has as many as it may have.
     #[cold]
     fn check_readers(&self, lock: &Lock, now: Instant) -> Result<(), Stop> {
         if self.room_for_readers(lock, 0, now) > 0 {
@@ -177,18 +177,17 @@ impl Promises {
         Err(Refusal::ReadersFull { readers, max }.into())
     }
 
-    /// How many more readers there may be: exactly, if that is no more than `enough`; otherwise at
-    /// least.
+    /// How many more readers the lock may have: exact up to `enough`, a lower bound above it.
     pub(super) fn room_for_readers(&self, lock: &Lock, enough: usize, now: Instant) -> usize {
         let max = self.max_readers();
-        // Ended leases may still be among those written, and it takes long to count the others.
+        // Ended leases may still be among those written, and counting the others takes long.
         match max.saturating_sub(lock.unnoted_leases()) {
             room if room > enough => room,
             _ => max.saturating_sub(lock.holders(now)),
         }
     }
 
-    /// The token holds the lock, and asks for it once more.
+    /// Handles a token that asks again for the lock that it holds.
     #[cold]
     fn acquire_again(
         &mut self,
@@ -224,20 +223,20 @@ impl Promises {
     }
 
     /// Extends the lease of the claim's token to end its ttl from now, if that is later than
-    /// before. A claim that is [`Mode::Shared`] makes the lease a reader's.
+    /// before. A claim in [`Mode::Shared`] makes the lease a reader's.
     ///
-    /// A repair also gives a lease back to a holder that this node has forgotten. Outside of a
+    /// A repair also restores the lease of a holder that this node has forgotten. Outside of a
     /// quarantine that is a grant to the holder's own token. In quarantine nothing is granted, and
     /// the repaired lease is provisional: it stands but does not count, because the node may have
     /// forgotten a grant to another, and that vote may still win.
     ///
     /// A lease that came back with the data is extended in quarantine too, and counts: this node
     /// has granted the lock to nobody else. One that came from another name or node is provisional.
-    /// After a promotion nothing counts while the node waits: its old master may be alive, and
-    /// grant.
+    /// After a promotion nothing counts while the node waits: its old master may be alive and
+    /// granting.
     ///
     /// # Errors
-    /// [`Stop::Refused`] in quarantine, except for a repair, and for the holder of a lease that
+    /// [`Stop::Refused`] in quarantine, except for a repair and for the holder of a lease that
     /// stands; for a fence that no node can have issued; and for a repair when the fences are used
     /// up.
     #[inline(always)]
@@ -282,12 +281,12 @@ impl Promises {
         }
     }
 
-    /// Gives the lock back to a holder that this node has forgotten.
+    /// Restores the lease of a holder that this node has forgotten.
     ///
     /// The lease has the holder's fence if this node has issued none above it, so that the counters
     /// of the nodes agree. Otherwise (because of a crash, or of other locks that it forgot) the
-    /// lease has the next fence, as any grant; the holder keeps its own. In quarantine, where
-    /// nothing is granted, the lease has the holder's fence.
+    /// lease has the next fence, as in any grant, and the holder keeps its own. In quarantine,
+    /// where nothing is granted, the lease has the holder's fence.
     fn rejoin(
         &mut self,
         lock: &mut Lock,
@@ -332,7 +331,7 @@ impl Promises {
             lock.raise(spot, fence);
             self.raised(counter, lock.counter(), before.mode);
         }
-        // Whatever was forgotten is over, outside of a quarantine: the lease counts from now on.
+        // Outside of a quarantine all forgotten leases are over, so the lease counts from now on.
         let is_provisional = before.is_provisional && self.quarantine(now).is_some();
         let after = Tenure { is_provisional, ..wanted };
         lock.change(spot, after);
@@ -370,7 +369,7 @@ impl Promises {
     }
 
     /// Refuses a fence that no node can have issued. A raise to it could bring this node, and then
-    /// all others, close to the largest fence for good.
+    /// all others, permanently close to the largest fence.
     ///
     /// The bound is the time, which no client can move, or the highest fence that this node knows.
     /// A bound relative to its own fences alone could be climbed step by step.
@@ -379,7 +378,7 @@ impl Promises {
         if fence <= max { Ok(()) } else { Err(Refusal::BadFence { fence, max }.into()) }
     }
 
-    /// Refuses what only a node with authority does, and not in quarantine.
+    /// Refuses grants and raises if the node lacks authority or is in quarantine.
     #[inline]
     pub(super) fn check_grants(&self, now: Instant) -> Result<(), Stop> {
         self.check_authority(now)?;

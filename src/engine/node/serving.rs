@@ -3,11 +3,11 @@
 //!
 //! The caller looks at a line ([`Node::serve_next`]) after each request that changed it or its
 //! lock, and when [`Node::next_batch`] returns it: a lease, a wait or a reservation has ended, or
-//! the lock went in another way than by a request.
+//! the lock disappeared without a request.
 //!
-//! There are two kinds of things to do then. [`Node::serve_next`] returns those whose result it
-//! needs to go on. The rest are [`Effect`]s, which the caller takes ([`Node::take_effect`]) after
-//! each call of these functions.
+//! A look leads to two kinds of actions. [`Node::serve_next`] returns those whose result it needs
+//! to go on. The rest are [`Effect`]s, which the caller takes ([`Node::take_effect`]) after each
+//! call of these functions.
 
 use super::lines::{BATCH, Call, Granted, LockName};
 use super::{
@@ -20,10 +20,10 @@ use crate::engine::{Fence, Histogram, Instant, Millis, Mode, Refusal, TOKEN_MAX,
 /// and only a look tells that it is over.
 const PAUSE: Millis = Millis::new(10);
 /// How soon to look again while the server refuses writes or the node has no authority, and nothing
-/// may be granted. That may last, and each look at a line costs as much as a command.
+/// may be granted. That may last long, and each look at a line costs as much as a command.
 const REFUSAL: Millis = Millis::new(100);
 
-/// What the caller has to do, besides answering the request.
+/// What the caller must do, besides answering the request.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Effect {
     /// Answer a blocked call.
@@ -34,7 +34,7 @@ pub enum Effect {
     Ring,
 }
 
-/// The answer to a blocked call whose wait did not get it a grant.
+/// The answer to a blocked call whose wait ended without a grant of its own.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Parting {
     /// Another request with the same token was granted the lock.
@@ -69,21 +69,21 @@ pub enum Gate {
 pub struct Look {
     /// The state of the lock, if that is known.
     pub availability: Option<Availability>,
-    /// Whether a write would be accepted, if that was asked.
+    /// Whether a write would be accepted, if that is known.
     pub gate: Option<Gate>,
-    /// Whether a holder hands the lock over: the first in line may be granted it, though it is a
+    /// Whether a holder hands the lock over: the first in line may be granted it even if it is a
     /// ticket.
     hands_over: bool,
     steps: usize,
 }
 
 impl Look {
-    /// A look after a request, which may have told the state of the lock.
+    /// A look after a request, which may have shown the state of the lock.
     pub fn after(availability: Option<Availability>) -> Look {
         Look { availability, ..Look::default() }
     }
 
-    /// The same after a release by which a holder hands the lock over.
+    /// The same after a release; `hands_over`: a holder hands the lock over with it.
     #[must_use]
     pub fn handing_over(self, hands_over: bool) -> Look {
         Look { hands_over, ..self }
@@ -118,11 +118,11 @@ enum Prospect {
     Later(Instant),
     /// Its waiters can only leave.
     Never(Parting),
-    /// More has to be known.
+    /// More must be known.
     Unknown(Turning),
 }
 
-/// A free lock goes to the first in line: calls with the same token.
+/// A free lock that goes to the first in line: calls with the same token.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct HandOver {
     calls: Vec<Call>,
@@ -164,12 +164,12 @@ impl Node {
         self.lines.line(place.0, place.1)
     }
 
-    /// The longest wait of those first in their line.
+    /// The longest wait among the waiters that are first in their line.
     pub fn longest_wait(&self, now: Instant) -> Millis {
         self.lines.oldest().map_or(Millis::ZERO, |since| since.until(now))
     }
 
-    /// How long the waiters who were granted a lock had waited.
+    /// How long waiters had waited when they were granted a lock.
     pub fn waits(&self) -> &Histogram {
         &self.lines.waits
     }
@@ -182,7 +182,7 @@ impl Node {
 
     // ----------------------------------------------------------------------- what requests do
 
-    /// As [`Node::acquire`], for a lock that somebody waits for, or wants to: see
+    /// As [`Node::acquire`], for a lock that has waiters, or a request that brings a ticket: see
     /// [`Promises::acquire_in_line`](super::Promises::acquire_in_line).
     ///
     /// # Errors
@@ -208,7 +208,7 @@ impl Node {
             let mut calls = self.lines.part(place, left);
             self.refuse_upgrades(&mut calls, lock.mode());
             let answered = |call: Call| {
-                // Who asked for longer would rely on the lease when it has ended.
+                // A call that asked for longer would rely on the lease after its end.
                 let is_covered = now.after(call.ttl) <= ends_at;
                 let parting = if is_covered { Parting::Fence(fence) } else { Parting::TooLate };
                 Effect::Part(call.id, parting)
@@ -218,8 +218,8 @@ impl Node {
         Ok(outcome)
     }
 
-    /// As [`Node::release`], for a lock that somebody waits for, or wants to. Also returns whether
-    /// the ticket that it brings is in line.
+    /// As [`Node::release`], for a lock that has waiters, or a request that brings a ticket. Also
+    /// returns whether that ticket is in line.
     pub fn release_in_line(
         &mut self,
         place: (u32, &[u8]),
@@ -266,7 +266,7 @@ impl Node {
 
     // ----------------------------------------------------------------------- looking at a line
 
-    /// Goes on with a look at a line: serves the next waiter. If a ticket is first, a free lock is
+    /// Continues a look at a line: serves the next waiter. If a ticket is first, a free lock is
     /// reserved for it, for the time `reserve`.
     pub fn serve_next(
         &mut self,
@@ -296,7 +296,7 @@ impl Node {
         }
     }
 
-    /// Whether the node may grant the lock to the first in line, after what the look knows.
+    /// Whether the node may grant the lock to the first in line, as far as the look knows.
     fn prospect(&self, place: (u32, &[u8]), look: &Look, now: Instant) -> Prospect {
         if self.is_replica {
             // Its master decides.
@@ -333,8 +333,8 @@ impl Node {
         }
     }
 
-    /// The first in line cannot have the lock up to this instant. If somebody holds it, the
-    /// reservations of those who are kept out are over.
+    /// Notes that the first in line cannot have the lock up to this instant. If the lock is held,
+    /// the reservations of waiters that are kept out end.
     fn wait_until(
         &mut self,
         (database, name): (u32, &[u8]),
@@ -349,7 +349,7 @@ impl Node {
         });
     }
 
-    /// The first in line may have the lock: it has its turn, and so have readers beside it.
+    /// Serves the first in line, which may have the lock, and readers that have their turn with it.
     fn serve_first(
         &mut self,
         place: (u32, &[u8]),
@@ -406,7 +406,7 @@ impl Node {
         self.grant_waiter(lock, (&call.token, &call.label), asked, max_ttl, now)
     }
 
-    /// Removes the calls from a hand-over that may not have the lock any more, and answers them.
+    /// Removes calls that may no longer have the lock from a hand-over, and answers them.
     pub fn deny(&mut self, hand_over: &mut HandOver, mut may: impl FnMut(&Call) -> bool) {
         let effects = &mut self.effects;
         hand_over.calls.retain(|call| {
@@ -419,8 +419,9 @@ impl Node {
     }
 
     /// Notes the outcome of a hand-over. Returns the state of the lock, if that is known, and the
-    /// grant. The caller tells the calls of the grant, and then reports that at least one was told
-    /// ([`Node::heard`]) or none ([`Node::take_back`]). Of any other outcome they are told here.
+    /// grant. The caller answers the calls with the grant, and then reports that at least one
+    /// answer was delivered ([`Node::heard`]) or none ([`Node::take_back`]). With any other outcome
+    /// the calls are answered here.
     pub fn handed_over(
         &mut self,
         hand_over: &HandOver,
@@ -448,13 +449,13 @@ impl Node {
         (None, None)
     }
 
-    /// Notes that a call was told of the grant.
+    /// Notes that a call has received the grant.
     pub fn heard(&mut self, granted: &Granted) {
         self.unheard.remove(granted);
     }
 
-    /// Takes back a grant that none of its calls could be told of, unless another request with its
-    /// token was told of the lease since: whoever sent that one may rely on it.
+    /// Withdraws a grant that none of its calls could receive, unless another request with its
+    /// token was since answered with the lease: the client that sent it may rely on the lease.
     pub fn take_back(&mut self, lock: &mut Lock, granted: &Granted, now: Instant) -> Released {
         let is_unheard = self.unheard.remove(granted);
         let is_it = |token| lock.lease_of(token).is_some_and(|lease| lease.fence == granted.fence);
@@ -472,7 +473,7 @@ impl Node {
         }
     }
 
-    /// Notes that a request was told that its token has the lease of `lock`.
+    /// Notes that the answer to a request showed that its token has the lease of `lock`.
     #[inline]
     pub(super) fn told(&mut self, token: Token<'_>, lock: &Lock) {
         if !self.unheard.is_empty() {
@@ -481,8 +482,8 @@ impl Node {
         }
     }
 
-    /// The lease stands, even if the call that waited for it cannot be told. If two locks have the
-    /// same token and fence, both leases stay: one too many ends by itself.
+    /// Keeps the lease, even if the call that waited for it cannot receive it. If two locks have
+    /// the same token and fence, both leases stay: a superfluous one ends with its ttl.
     #[cold]
     fn keep_unheard(&mut self, token: Token<'_>, fence: Fence) {
         let token = token.as_bytes();
@@ -528,7 +529,7 @@ impl Node {
         }
     }
 
-    /// Notes that all lines have to be looked at: any number of locks are gone or have moved, or a
+    /// Notes that all lines must be looked at: any number of locks are gone or have moved, or a
     /// quarantine is over.
     pub fn all_lines_changed(&mut self) {
         self.lines.all_changed();
@@ -543,8 +544,8 @@ impl Node {
         }
     }
 
-    /// The client of a blocked call gives up: the call leaves the line. If it is no longer there,
-    /// it has already been answered.
+    /// Notes that the client of a blocked call has given up: the call leaves the line. If it is no
+    /// longer there, it has already been answered.
     pub fn hung_up(&mut self, id: CallId) {
         let Some(Call { name: (database, name), .. }) = self.lines.calls.remove(&id) else {
             return;
@@ -554,7 +555,7 @@ impl Node {
         self.line_changed((database, &name));
     }
 
-    /// The alarm has gone off: see [`Effect::SetAlarm`].
+    /// Notes that the alarm has gone off: see [`Effect::SetAlarm`].
     pub fn rang(&mut self) {
         self.lines.rang();
         self.ring();
@@ -571,7 +572,7 @@ impl Node {
         self.is_ringing = false;
     }
 
-    /// The time of this turn is up; some lines may still have to be looked at.
+    /// Notes that the time of this turn is up, and some lines may still need a look.
     pub fn put_off(&mut self) {
         self.ring();
     }
@@ -603,7 +604,7 @@ mod tests {
         }
     }
 
-    /// A node that has granted the lock to a call, which is not known to have been told.
+    /// A node that has granted the lock to a call that is not known to have received the grant.
     fn handed_over() -> (Node, Lock, Granted) {
         let (mut node, mut lock) = (Node::new(), Lock::default());
         node.block(PLACE, CallId(1), (claim(), b"", Box::default()), Millis::new(900), NOW);
@@ -632,7 +633,7 @@ mod tests {
         }
     }
 
-    /// What a node does where a ticket is first in line, and the lock was released.
+    /// What a node does when a ticket is first in line, and the lock was released.
     fn turn_of_a_ticket(node: &mut Node, mut look: Look) -> Turning {
         let direct = Some(Direct { ttl: Millis::new(500), label: b"me", number: 3 });
         let queued = queued(Millis::new(900), direct);
@@ -657,7 +658,10 @@ mod tests {
         let Turning::GrantTo(grantee) = turning else { panic!("{turning:?}") };
         assert_eq!((&*grantee.label, grantee.number), (&b"me"[..], 3));
         let low = node.grant_to(&mut lock, &grantee, Millis::new(499), NOW);
-        assert!(matches!(low, Err(Stop::Refused(Refusal::BadTtl { .. }))), "lowered since");
+        assert!(
+            matches!(low, Err(Stop::Refused(Refusal::BadTtl { .. }))),
+            "the limit was lowered since"
+        );
         assert!(!lock.is_held(NOW));
         let granted = node.grant_to(&mut lock, &grantee, Millis::new(500), NOW);
         let (Acquired::Granted { fence, .. }, Availability::Held(_)) = granted.unwrap() else {
@@ -681,7 +685,7 @@ mod tests {
         }
     }
 
-    /// A call waits with the token of a ticket, which asks for less.
+    /// A call waits with the token of a ticket that asks for a shorter lease.
     #[test]
     fn a_call_is_answered_by_anothers_grant_only_if_that_lasts_as_long_as_it_asked() {
         for (ttl, parting) in
@@ -711,8 +715,8 @@ mod tests {
         assert!(node.unheard.is_empty());
     }
 
-    /// A retry of the call over another connection was answered by the lease, which was taken back
-    /// when the first connection turned out to be gone.
+    /// A retry of the call over another connection was answered with the lease, which was then
+    /// withdrawn because the first connection was gone.
     #[test]
     fn a_lease_that_its_token_was_told_of_is_not_taken_back() {
         type Tell = fn(&mut Node, &mut Lock);
@@ -735,8 +739,8 @@ mod tests {
         }
     }
 
-    /// All waiters were dismissed in the turn of the event loop in which the node became a replica:
-    /// with 200 000 tickets the server stood still for seconds.
+    /// All waiters used to be dismissed in the turn of the event loop in which the node became a
+    /// replica: with 200 000 tickets the server stood still for seconds.
     #[test]
     fn who_waits_at_a_node_that_becomes_a_replica_is_sent_away_a_part_at_a_time() {
         for lines in [1, 1_000] {
@@ -748,7 +752,7 @@ mod tests {
             }
             let _ = node.demoted();
             let (mut left, mut told) = (node.waiter_limit(0).waiters, 0);
-            assert_eq!(left, 10_000, "that takes its time");
+            assert_eq!(left, 10_000, "they leave a part at a time");
             while let Some(names) = node.next_batch(NOW) {
                 for (database, name) in names {
                     let mut look = Look::default();
@@ -779,6 +783,6 @@ mod tests {
         assert!(matches!(taken, Released::Released { .. }), "{taken:?}");
         let (mut node, _, granted) = handed_over();
         node.heard(&granted);
-        assert!(node.unheard.is_empty(), "nothing is kept of what was heard");
+        assert!(node.unheard.is_empty(), "a grant that was heard is not kept");
     }
 }

@@ -1,10 +1,12 @@
-//! The slots of a Cluster: what a master must know before it decides in one that has moved to it.
+//! The slots of a Cluster: what a master must know before it decides in a slot that has moved to
+//! it.
 //!
 //! A lock that comes with its slot brings its lease, its counter and the floor of its node. A name
-//! that was forgotten there brings nothing, so the fences of a slot without locks could fall. And
-//! no slot says whether the node that had it may have forgotten leases. So each master tells the
-//! others its floor, and for how long it grants nothing, once a second and whenever that changes.
-//! Whoever gets a slot raises its own floor, and waits as long as the node that had the slot.
+//! that was forgotten there brings nothing, so the fences of a slot without locks could fall. And a
+//! slot does not show whether the node that had it may have forgotten leases. So each master
+//! reports its floor, and for how long it grants nothing, to the others, once a second and whenever
+//! that changes. A master that gets a slot raises its own floor, and waits as long as the node that
+//! had the slot.
 //!
 //! This value reads no clock and knows no server. docs/design.md, "Slots that move", has the rules.
 
@@ -17,33 +19,33 @@ use crate::engine::{Clocks, Fence, Instant, Millis};
 
 /// How many slots there are.
 pub const SLOTS: u16 = 16_384;
-/// How long what a master has told can be relied on.
+/// How long a master's report can be relied on.
 const FRESH: Millis = Millis::new(5 * BEAT.get());
 
 /// Slots, as the first and last of each range.
 pub type SlotRuns = Vec<(u16, u16)>;
 
-/// Who has which slots, as a node of a Cluster sees it.
+/// Which master has which slots, as a node of a Cluster sees it.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Shares {
     /// Its own.
     pub own: SlotRuns,
-    /// Those of others, by their names.
+    /// Those of other masters, by name.
     pub others: Vec<(Vec<u8>, SlotRuns)>,
-    /// Those on their way to it, and from whom.
+    /// Those on their way to it, and the masters that they come from.
     pub importing: Vec<(u16, Vec<u8>)>,
 }
 
-/// What a master tells the others.
+/// What a master reports to the others.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Footing {
-    /// The fence below which no lock of it starts.
+    /// The fence below which none of its locks starts.
     pub floor: Fence,
-    /// For how long it grants nothing, because leases may stand that it does not know.
+    /// For how long it grants nothing, because leases that it does not know may stand.
     pub left: Millis,
 }
 
-/// What a node has to do before it decides in a slot.
+/// What a node must do before it decides in a slot.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Coming {
     /// Raise its floor to this one.
@@ -54,12 +56,12 @@ enum Coming {
     HasWaited,
 }
 
-/// What became of a slot that has come.
+/// The outcome for a slot that has come.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Came {
     /// The node decides there; whether it had to raise its floor.
     Decides(bool),
-    /// It waits for so much longer. The state file has to record a change.
+    /// It waits this much longer. The state file must record the change, if any.
     Waits(Millis, Option<Change>),
 }
 
@@ -82,7 +84,7 @@ impl SlotSet {
         self.0[slot / 64] |= 1 << (slot % 64);
     }
 
-    /// Leaves only those that the other set has, too.
+    /// Keeps only the slots that the other set has too.
     fn keep(&mut self, other: &SlotSet) {
         self.0.iter_mut().zip(other.0.iter()).for_each(|(word, other)| *word &= other);
     }
@@ -92,18 +94,18 @@ impl SlotSet {
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct OtherMaster {
     name: Vec<u8>,
-    /// When and what it has told last.
+    /// Its last report, and when it came.
     told: Option<(Instant, Footing)>,
 }
 
 /// The slots of one master.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Slots {
-    /// Those that it knows of.
+    /// The other masters that it knows.
     others: Vec<OtherMaster>,
     /// By slot: which of them had it last, counted from 1; zero if none did.
     former: Vec<u16>,
-    /// What was on its way here at the last look, and from which of them.
+    /// The slots on their way here at the last look, and which of them they come from.
     importing: BTreeMap<u16, usize>,
     own: SlotSet,
     /// Those in which the node may decide.
@@ -111,7 +113,7 @@ pub struct Slots {
     /// Those in which it waits.
     waits: BTreeMap<u16, Instant>,
     has_looked: bool,
-    /// What it has told the others, and when.
+    /// Its last report to the others, and when it was sent.
     told: Option<(Instant, Footing)>,
 }
 
@@ -131,8 +133,8 @@ impl Default for Slots {
 }
 
 impl Slots {
-    /// Notes who has which slots. What the node has at its first look needs nothing more: it had
-    /// these slots when it stopped, or waits because it was promoted.
+    /// Notes which master has which slots. Slots that the node has at its first look need nothing
+    /// more: it had them when it stopped, or waits because it was promoted.
     fn see(&mut self, shares: &Shares) {
         let mut own = SlotSet::new();
         let all = |runs: &SlotRuns| runs.clone().into_iter().flat_map(|(first, last)| first..=last);
@@ -155,7 +157,7 @@ impl Slots {
         self.waits.retain(|slot, _| own.has(*slot) || importing.contains_key(slot));
     }
 
-    /// A master tells how it stands.
+    /// Takes a master's report.
     fn hear(&mut self, name: &[u8], footing: Footing, now: Instant) {
         let place = self.place_of(name);
         self.others[place].told = Some((now, footing));
@@ -171,12 +173,12 @@ impl Slots {
         (0..SLOTS).filter(|&slot| self.own.has(slot) && !self.settled.has(slot)).collect()
     }
 
-    /// What has to be done before the node decides in a slot, just after a look. `longest`: the
-    /// longest lease that may stand where nobody tells.
+    /// What must be done before the node decides in a slot, just after a look. `longest`: the
+    /// longest lease that may stand at a master that does not report.
     fn come(&self, slot: u16, now: Instant, longest: Millis) -> Coming {
         let former = usize::from(self.former[usize::from(slot % SLOTS)]).checked_sub(1);
         let Some(source) = self.importing.get(&slot).copied().or(former) else {
-            // Nobody has had it, as far as this node knows.
+            // No other master has had it, as far as this node knows.
             let told = self.others.iter().filter_map(|other| other.told);
             return Coming::Knows(told.map(|(_, told)| told.floor).max().unwrap_or_default());
         };
@@ -192,8 +194,8 @@ impl Slots {
         if until < now { Coming::HasWaited } else { Coming::Waits(until) }
     }
 
-    /// The node may decide in this slot. One that is still on its way is asked about each time: the
-    /// node that has it goes on.
+    /// Notes that the node may decide in this slot. A slot that is still on its way is asked about
+    /// each time, because the node that has it goes on deciding.
     fn settle(&mut self, slot: u16) {
         self.waits.remove(&slot);
         if self.own.has(slot) {
@@ -201,7 +203,7 @@ impl Slots {
         }
     }
 
-    /// What to tell the others now, if it is time.
+    /// The report to send to the others now, if it is due.
     fn tell(&mut self, footing: Footing, now: Instant) -> Option<Footing> {
         let is_due = |&(at, told): &(Instant, Footing)| {
             let is_news =
@@ -225,35 +227,36 @@ impl Slots {
 }
 
 impl Node {
-    /// The node is in a Cluster, and has not looked at its slots since it began, or was promoted.
+    /// Notes that the node is in a Cluster, and has not looked at its slots since its start or
+    /// promotion.
     pub fn join_cluster(&mut self) {
         self.slots = Some(Box::default());
     }
 
-    /// The node cannot look at its slots, and decides in all of them.
+    /// Notes that the node cannot look at its slots, and so decides in all of them.
     pub fn leave_cluster(&mut self) {
         self.slots = None;
     }
 
-    /// Whether the node has to be told of slots at all.
+    /// Whether the node needs to look at slots at all.
     #[inline]
     pub fn is_in_cluster(&self) -> bool {
         self.slots.is_some()
     }
 
-    /// Whether nothing has to be done before the node decides in a slot: see [`Node::come`].
+    /// Whether the node decides in a slot without further steps: see [`Node::come`].
     pub fn decides_in(&self, slot: u16) -> bool {
         self.slots.as_ref().is_none_or(|slots| slots.is_settled(slot))
     }
 
-    /// Notes who has which slots.
+    /// Notes which master has which slots.
     pub fn see(&mut self, shares: &Shares) {
         if let Some(slots) = &mut self.slots {
             slots.see(shares);
         }
     }
 
-    /// Another master tells how it stands.
+    /// Takes another master's report.
     pub fn hear(&mut self, name: &[u8], footing: Footing, now: Instant) {
         if let Some(slots) = &mut self.slots {
             slots.hear(name, footing, now);
@@ -265,7 +268,7 @@ impl Node {
         self.slots.as_ref().map(|slots| slots.unsettled()).unwrap_or_default()
     }
 
-    /// A slot has come, and the node has looked at its slots just now.
+    /// Handles a slot that has come, just after the node has looked at its slots.
     ///
     /// # Errors
     /// [`Stop::Persist`]: the floor that it needs is above the fence ceiling.
@@ -283,7 +286,8 @@ impl Node {
             Coming::Waits(until) if caution.quarantine => {
                 let is_news = slots.waits.values().all(|&other| other < until);
                 if is_news {
-                    // At once, too: if it starts again before the wait is over, it does not jump.
+                    // The floor rises at once too: a node that starts again before the wait is over
+                    // does not jump.
                     let floor = jump(self.promises.highest(), clocks.wall);
                     self.promises.lift_floor(floor)?;
                 }
@@ -302,7 +306,7 @@ impl Node {
         Ok(Came::Decides(is_raised))
     }
 
-    /// What to tell the other masters now, if it is time.
+    /// The report to send to the other masters now, if it is due.
     pub fn tell(&mut self, now: Instant, max_ttl: Millis) -> Option<Footing> {
         let waited_for = self.promises.waited_for(now);
         let mut left =
@@ -373,7 +377,7 @@ mod tests {
         assert_eq!(node.promises().floor(), fence(7_000_000 + FENCE_BLOCK));
         assert_eq!(come(&mut node, 13, 5_100), Came::Decides(false));
         assert!(node.unsettled_slots().is_empty() && node.decides_in(12));
-        // It goes, and comes back with what was forgotten meanwhile.
+        // It leaves, and comes back after names were forgotten meanwhile.
         node.see(&shares(&[13]));
         tell(&mut node, 70_000_000, 0, 6_000);
         node.see(&shares(&[12, 13]));
@@ -389,16 +393,20 @@ mod tests {
         let until = at(100 + 2_000 + 22);
         let news = Some(Change::Waits { until });
         assert_eq!(come(&mut node, 12, 200), Came::Waits(Millis::new(1_923), news));
-        assert_eq!(come(&mut node, 13, 300), Came::Waits(Millis::new(1_823), None), "it is known");
+        assert_eq!(
+            come(&mut node, 13, 300),
+            Came::Waits(Millis::new(1_823), None),
+            "the wait is already recorded"
+        );
         assert_eq!(node.promises().waited_for(at(2_122)), Some(until));
         let floor = node.promises().floor();
         assert!(floor > Fence::of_time(UnixTime::from_millis(WALL)), "if it starts again");
         let told = Footing { floor, left: Millis::new(1_123) };
-        assert_eq!(node.tell(at(1_000), LONGEST), Some(told), "it says so itself");
+        assert_eq!(node.tell(at(1_000), LONGEST), Some(told), "it reports its own wait");
         assert_eq!(come(&mut node, 12, 2_122), Came::Waits(Millis::new(1), None));
         assert_eq!(come(&mut node, 12, 2_123), Came::Decides(true));
         assert!(node.promises().floor() > floor);
-        // It decides again: so may whoever has its slots.
+        // It decides again, so the node that has its slots may decide too.
         tell(&mut node, 5, 0, 1_500);
         assert_eq!(come(&mut node, 13, 1_600), Came::Decides(false));
     }
@@ -428,7 +436,7 @@ mod tests {
             node.see(&on_its_way);
             tell(&mut node, floor, 0, 100);
             assert_eq!(come(&mut node, 12, 200), Came::Decides(true));
-            assert!(!node.decides_in(12), "the other goes on");
+            assert!(!node.decides_in(12), "the other node goes on");
         }
     }
 

@@ -31,11 +31,11 @@ pub struct Caution {
     pub on_promotion: bool,
 }
 
-/// What the caller of a start has to do.
+/// What the caller of a start must do.
 #[derive(Clone, Copy, Debug)]
 #[must_use]
 pub struct Begun {
-    /// What the state file has to say.
+    /// What the state file must contain.
     pub saved: Saved,
     /// How to correct each lock that was loaded.
     pub recovery: Recovery,
@@ -72,8 +72,8 @@ impl fmt::Display for Warning {
 
 impl Node {
     /// Notes what was found at the state file's path, before the data set is loaded; `None`: the
-    /// node keeps no file. A file from this boot says how the node dates leases. `read`: the
-    /// current reading of both clocks.
+    /// node keeps no file. A file from this boot has the clocks by which the node dates leases.
+    /// `read`: the current reading of both clocks.
     pub fn found(&mut self, found: Option<Found>, read: Clocks, boot: u64) {
         self.stage = Stage::Starting(found);
         self.dating = found.and_then(|found| found.dating(boot)).unwrap_or(read);
@@ -128,7 +128,7 @@ impl Node {
         Some(Begun { saved, recovery, warning })
     }
 
-    /// The node has become a master.
+    /// Notes that the node has become a master.
     pub fn promoted(
         &mut self,
         now: Instant,
@@ -152,8 +152,8 @@ impl Node {
         (Change::Promoted { used, until }, warning)
     }
 
-    /// Leases may have moved to other names: databases were swapped, or a lock is being restored.
-    /// In a quarantine nothing counts from then on, and the state file has to say so.
+    /// Notes that leases may have moved to other names: databases were swapped, or a lock is being
+    /// restored. In a quarantine nothing counts from then on, and the state file must record that.
     pub fn names_changed(&mut self, now: Instant) -> Option<Change> {
         self.have_names_changed |= !self.has_begun();
         let until = self.promises.names_changed(now)?;
@@ -162,9 +162,9 @@ impl Node {
 
     /// `lock` as it is written to a data set, a dump or a rewritten append-only file.
     ///
-    /// While nothing counts, its lease is marked as provisional. The state file says so too, but
-    /// perhaps it cannot be written; then, without the mark, the leases would count after a crash,
-    /// although they may have moved to other names.
+    /// While nothing counts, its lease is marked as provisional. The state file records this too,
+    /// but it may be impossible to write. Then, without the mark, the leases would count after a
+    /// crash, although they may have moved to other names.
     pub fn as_saved<'a>(&self, lock: &'a Lock, now: Instant) -> Cow<'a, Lock> {
         let is_to_be_told = self.have_names_changed && !self.has_begun();
         if !is_to_be_told && !self.promises.nothing_counts(now) {
@@ -175,7 +175,7 @@ impl Node {
         Cow::Owned(marked)
     }
 
-    /// The node has become a replica: all waiters are dismissed, line by line.
+    /// Notes that the node has become a replica: all waiters are dismissed, line by line.
     pub fn demoted(&mut self) -> Change {
         self.is_replica = true;
         self.tally.decides = false;
@@ -201,7 +201,7 @@ impl Node {
     }
 
     /// What an operator should know about the quarantine, if there is one. A master that rests on
-    /// replicas does not grant before they have supported it for the wait.
+    /// replicas grants only after they have supported it throughout the wait.
     fn warning(&self, recovery: Recovery, now: Instant, waits: bool) -> Option<Warning> {
         let (until, reason) = recovery.quarantine?;
         let authority = self.promises.authority().filter(|_| self.tally.decides);
@@ -209,7 +209,8 @@ impl Node {
         Some(Warning { reason, left: now.until(until).max(least), floor: recovery.floor, waits })
     }
 
-    /// The node stops. `census` is that of its data set; `is_saved`: all of that is on the disk.
+    /// Notes that the node stops. `census` is that of its data set; `is_saved`: the whole data set
+    /// is on disk.
     pub fn stop(&self, now: Instant, census: Census, is_saved: bool) -> Change {
         let stopped = Stopped { is_saved, inventory: census.inventory };
         stop(&self.promises, now, census.longest, stopped)
@@ -267,10 +268,7 @@ mod tests {
             let mut node = node();
             if is_early {
                 assert!(!is_marked(&node, CLOCKS.now));
-                assert!(
-                    node.names_changed(CLOCKS.now).is_none(),
-                    "it is not known what to wait for"
-                );
+                assert!(node.names_changed(CLOCKS.now).is_none(), "the wait is not known yet");
                 assert!(is_marked(&node, CLOCKS.now), "the append-only file had the swap");
                 begin(&mut node);
             } else {

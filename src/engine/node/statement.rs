@@ -1,4 +1,4 @@
-//! What a node's state file says, and what it has to say.
+//! What a node's state file contains, and what it must contain.
 //!
 //! The two are kept apart. A change that could not be written stays wanted, and every later write
 //! includes it; until one of them succeeds, no ceilings may be used. Ceilings that could not be
@@ -11,7 +11,7 @@ use crate::engine::{Clocks, Instant};
 /// The contents of one state file: wanted, and written.
 #[derive(Clone, Debug)]
 pub struct Statement {
-    /// What the file has to say.
+    /// What the file must contain.
     wanted: Saved,
     /// How many changes there were, not counting those of the ceilings.
     changes: u64,
@@ -19,11 +19,11 @@ pub struct Statement {
     said: u64,
     /// The ceilings in the file; `None` if unknown.
     written: Option<Ceilings>,
-    /// The ceilings that may be used: no more than the file says.
+    /// The ceilings that may be used: no more than the file has.
     allowed: Ceilings,
 }
 
-/// What is to be written next.
+/// The next contents to write.
 #[derive(Clone, Copy, Debug)]
 #[must_use]
 pub struct Draft {
@@ -33,7 +33,7 @@ pub struct Draft {
 }
 
 impl Statement {
-    /// A file that is to say `wanted`, and does not yet.
+    /// A file that must contain `wanted`, and does not yet.
     pub const fn new(wanted: Saved) -> Statement {
         Statement { wanted, changes: 1, said: 0, written: None, allowed: Ceilings::NONE }
     }
@@ -48,7 +48,7 @@ impl Statement {
         self.said != self.changes
     }
 
-    /// Changes what the file has to say. No ceilings may be used until that is written.
+    /// Changes what the file must contain. No ceilings may be used until that is written.
     pub fn change(&mut self, change: Change) {
         change.apply(&mut self.wanted);
         self.changes += 1;
@@ -61,8 +61,8 @@ impl Statement {
         std::mem::replace(&mut self.wanted.ceilings, wanted)
     }
 
-    /// Takes a raise back: it could not be written, and the request that needed it was refused. The
-    /// file may contain it all the same, so it must be written again.
+    /// Undoes a raise that could not be written, after the request that needed it was refused. The
+    /// file may contain the raise nevertheless, so the file must be written again.
     pub fn withdraw(&mut self, before: Ceilings) {
         self.wanted.ceilings = before;
         self.written = None;
@@ -77,7 +77,7 @@ impl Statement {
         }
     }
 
-    /// What to write at this time; `None` if the file says it already.
+    /// What to write at this time; `None` if the file already contains it.
     pub fn draft(&self, at: Clocks) -> Option<Draft> {
         if !self.is_behind() && self.written == Some(self.wanted.ceilings) {
             return None;
@@ -124,7 +124,7 @@ mod tests {
         Works,
         /// Nothing is written.
         Refuses,
-        /// The new file is in place, but the node is told that the write failed.
+        /// The new file is in place, but the write is reported as failed.
         Lies,
     }
 
@@ -222,8 +222,11 @@ mod tests {
             }
             let (fence, ends_at) = (lock.counter(), now.after(claim.ttl));
             let file = self.file.expect("nothing is granted without a file");
-            assert!(file.ceilings.covers(Ceilings { fence, lease: ends_at }), "used first");
-            assert!(!file.was_replica, "granted by a node that says it is a replica");
+            assert!(
+                file.ceilings.covers(Ceilings { fence, lease: ends_at }),
+                "used before it was promised"
+            );
+            assert!(!file.was_replica, "granted by a node whose file says that it is a replica");
             assert!(fence > self.issued, "fences rise");
             (self.counter, self.issued) = (fence, fence);
             self.longest = self.longest.max(ends_at);
@@ -240,7 +243,7 @@ mod tests {
             self.write(disk);
         }
 
-        /// All leases were given back, and a survey has found none.
+        /// All leases are given back, and a survey finds none.
         fn survey(&mut self, disk: Disk) {
             self.promises.begin_survey();
             self.longest = Instant::default();
@@ -252,7 +255,7 @@ mod tests {
 
         fn crash(&mut self, disk: Disk) {
             let (issued, longest) = (self.issued, self.longest);
-            // A role that no write could tell of is not known; the promotion itself is.
+            // A role that no write has recorded is not known; the promotion itself is.
             let was_replica = self.file.is_some_and(|file| file.was_replica);
             let waits_until = if was_replica { self.waits_until } else { self.said_until };
             *self = Node::start(self.file, self.now + 1, self.is_replica, disk);
@@ -268,8 +271,8 @@ mod tests {
     }
 
     proptest! {
-        /// If the write of a promotion failed, a later write, for an extension, started from the
-        /// ceilings before it: the fence jump and the quarantine were lost.
+        /// After the write of a promotion failed, a later write for an extension used to start from
+        /// the ceilings before it, which lost the fence jump and the quarantine.
         #[test]
         fn nothing_that_was_wanted_is_lost_whichever_write_fails(
             starts_as_replica: bool,

@@ -4,7 +4,7 @@ use super::{Ceilings, LEASE_BLOCK, Lock, Node};
 use crate::engine::Instant;
 
 impl Node {
-    /// A scan has found this lock, or it was copied to a second name.
+    /// Notes a lock that a scan has found, or that was copied to a second name.
     pub fn come_upon(&mut self, lock: &Lock) {
         self.promises.come_upon(lock);
         self.tally.may_lapse(lock);

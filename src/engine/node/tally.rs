@@ -45,7 +45,7 @@ impl Sub for HeldCount {
 pub struct Counts {
     /// Leases granted.
     pub grants: u64,
-    /// Those of them that readers got.
+    /// Leases granted to readers.
     pub reader_grants: u64,
     /// Requests for a lock that another token held.
     pub held: u64,
@@ -66,8 +66,8 @@ pub struct Counts {
 /// The node's account.
 #[derive(Clone, Debug)]
 pub struct Tally {
-    /// Whether the node decides. While it loads or is a replica, what it is told was counted where
-    /// it was decided.
+    /// Whether the node decides. While it loads or is a replica, it applies decisions that were
+    /// counted where they were made.
     pub(super) decides: bool,
     /// How often things happened.
     pub counts: Counts,
@@ -76,12 +76,12 @@ pub struct Tally {
     /// The leases that were written, less those that were erased or noted as ended. Locks that come
     /// or go with leases in them are counted elsewhere: see [`Tally::held`].
     written: HeldCount,
-    /// The earliest end that has not been noted is not before this.
+    /// A lower bound for the ends that have not been noted.
     soonest: Instant,
     /// The latest end of the leases that were given back, or taken away, since the last survey
     /// began.
     given_back: Instant,
-    /// Somebody has asked for the numbers since the last scan of all locks.
+    /// Whether the numbers were asked for since the last scan of all locks.
     is_wanted: bool,
 }
 
@@ -110,7 +110,7 @@ impl Tally {
         is_wanted: false,
     };
 
-    /// A request to acquire was decided. `before` is [`Lock::unnoted`] before it.
+    /// Counts a decided acquire. `before` is [`Lock::unnoted`] before it.
     #[inline]
     pub(super) fn acquired(
         &mut self,
@@ -132,7 +132,7 @@ impl Tally {
         }
     }
 
-    /// A release was decided; `until` is [`Lock::until`] before it, `before` [`Lock::unnoted`].
+    /// Counts a decided release. `until` is [`Lock::until`] before it, `before` [`Lock::unnoted`].
     #[inline]
     pub(super) fn released(
         &mut self,
@@ -150,7 +150,7 @@ impl Tally {
         }
     }
 
-    /// A lease with this end is gone, or ends earlier now.
+    /// Notes that a lease with this end is gone, or ends earlier now.
     #[inline]
     pub fn gave_back(&mut self, ends_at: Instant) {
         self.given_back = self.given_back.max(ends_at);
@@ -161,36 +161,36 @@ impl Tally {
         self.given_back
     }
 
-    /// A survey begins: leases that are given back from now on are for the next one.
+    /// Begins a survey: leases that are given back from now on are for the next one.
     pub fn begin_survey(&mut self) {
         self.given_back = Instant::default();
     }
 
-    /// A lock was changed in place. `before` is [`Lock::unnoted`] before it.
+    /// Counts the change of a lock in place. `before` is [`Lock::unnoted`] before it.
     #[inline]
     pub fn changed(&mut self, before: HeldCount, lock: &Lock) {
         self.written += lock.unnoted() - before;
         self.may_lapse(lock);
     }
 
-    /// This lock may have a lease that ends before all that are known.
+    /// Notes that this lock may have a lease that ends before all known ones.
     pub fn may_lapse(&mut self, lock: &Lock) {
         if let Some(soonest) = lock.soonest_end() {
             self.soonest = self.soonest.min(soonest);
         }
     }
 
-    /// The ends of so many leases were noted.
+    /// Counts leases whose ends were noted.
     pub fn lapsed(&mut self, count: usize) {
         self.counts.lapses += count as u64;
     }
 
-    /// The master reports the release of a lease whose end was noted here.
+    /// Uncounts a lapse that was noted here, because the master reports the release of that lease.
     pub fn take_back_lapse(&mut self) {
         self.counts.lapses = self.counts.lapses.saturating_sub(1);
     }
 
-    /// A request was refused.
+    /// Counts a refused request.
     pub fn refused(&mut self, refusal: &Refusal) {
         self.counts.refusals[refusal.place()] += 1;
     }
@@ -208,22 +208,22 @@ impl Tally {
         (u64::try_from(held.locks).unwrap_or(0), u64::try_from(held.readers).unwrap_or(0))
     }
 
-    /// Whether a scan would find the end of a lease that somebody wants to know about.
+    /// Whether a scan would find the end of a lease that is to be reported.
     pub fn is_due(&self, now: Instant, is_announced: bool) -> bool {
         (is_announced || self.is_wanted) && self.soonest < now
     }
 
-    /// A scan of all locks begins: it will find the earliest end.
+    /// Begins a scan of all locks, which will find the earliest end.
     pub fn begin_round(&mut self) {
         self.soonest = NEVER;
     }
 
-    /// A scan was aborted: a lease may end at any time.
+    /// Aborts a scan: from now on a lease may end at any time.
     pub fn break_round(&mut self) {
         self.soonest = Instant::default();
     }
 
-    /// A scan has looked at all locks.
+    /// Ends a scan that has looked at all locks.
     pub fn end_round(&mut self) {
         self.is_wanted = false;
     }

@@ -1,30 +1,31 @@
-//! How a node tends its authority: it looks at its replicas, and says when a heartbeat is due.
+//! How a node tends its authority: it looks at its replicas, and decides when a heartbeat is due.
 
 use std::fmt;
 
 use super::{Attached, Authority, Change, Heartbeat, Node, Pledge};
 use crate::engine::{Instant, Millis};
 
-/// What the server reports of its replicas.
+/// What the server reports about its replicas.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Replicas {
     /// How many bytes it has sent to replicas so far.
     pub offset: u64,
-    /// Those that are attached.
+    /// The attached replicas.
     pub attached: Vec<Attached>,
 }
 
-/// What a node does about its replicas.
+/// What the caller must do after a look at the replicas.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[must_use]
 pub struct Tended {
-    /// Let the state file say this first.
+    /// Record this in the state file first.
     pub change: Option<Change>,
     /// Send this heartbeat.
     pub heartbeat: Option<Heartbeat>,
-    /// Tell the operator.
+    /// Report this to the operator.
     pub notice: Option<Notice>,
-    /// More replicas are attached than `lockmod.replicas` says: tell the operator.
+    /// More replicas are attached than `lockmod.replicas` allows: report both numbers to the
+    /// operator.
     pub excess: Option<(usize, u32)>,
 }
 
@@ -35,10 +36,10 @@ pub enum Notice {
     Lost {
         /// How many do.
         supporters: usize,
-        /// How many have to.
+        /// How many it needs.
         needed: usize,
     },
-    /// It waits for so long.
+    /// It waits for this long.
     Waits(Millis),
     /// It decides.
     Decides,
@@ -63,15 +64,15 @@ impl fmt::Display for Notice {
 }
 
 impl Node {
-    /// Lets the node decide only with the support of enough of `replicas` replicas; zero: it
-    /// decides whatever they do. Called before the node begins.
+    /// Makes the node decide only with the support of enough of `replicas` replicas. With zero, it
+    /// decides regardless of its replicas. Called before the node begins.
     pub fn rest_on(&mut self, replicas: u32) {
         if replicas > 0 {
             self.promises.rest_on(Authority::new(replicas, Pledge::USUAL));
         }
     }
 
-    /// Whether the node has to be told of its replicas at all.
+    /// Whether the node needs to look at its replicas at all.
     pub fn rests_on_replicas(&self) -> bool {
         self.promises.authority().is_some()
     }
@@ -81,7 +82,7 @@ impl Node {
     /// be sent.
     ///
     /// The caller does so a few times a second, and whenever a replica comes or goes: otherwise a
-    /// connection that is broken and restored in between could not be told from one that lasts.
+    /// connection that is broken and restored in between would look like one that lasts.
     pub fn tend(
         &mut self,
         now: Instant,
@@ -116,8 +117,8 @@ impl Node {
         Tended { change, heartbeat, notice: notice.filter(|_| is_news), excess }
     }
 
-    /// The node's settings allow leases of this length from now on, or have for a while. Returns
-    /// what the state file has to say first.
+    /// Takes the length of lease that the node's settings allow, whether or not it has changed.
+    /// Returns what the state file must record first.
     pub fn allow(&mut self, max_ttl: Millis, now: Instant) -> Option<Change> {
         self.promises.authority_mut()?.allow(max_ttl, now);
         self.news_of_longest(now)
@@ -128,9 +129,9 @@ impl Node {
         Some(Change::Longest(longest))
     }
 
-    /// A heartbeat of this node's master. Returns what the state file has to say before anything
-    /// else happens; and that master's `lockmod.replicas` with this node's, if they differ and did
-    /// not before.
+    /// Takes a heartbeat of this node's master. Returns what the state file must record before
+    /// anything else happens; and the master's `lockmod.replicas` with this node's, if the master's
+    /// has changed and they differ.
     pub fn heard_of(
         &mut self,
         heartbeat: Heartbeat,
@@ -256,8 +257,8 @@ mod tests {
         let repaired = node.extend(&mut lock, claim(), repair, clocks(7_100));
         assert_eq!(counted(repaired), Ok(false));
         let extended = node.extend(&mut lock, claim(), Fencing::Keep, clocks(7_200));
-        assert_eq!(counted(extended), Ok(false), "the old master may live");
-        // After 11 500 the heartbeat of 6500 supports nobody.
+        assert_eq!(counted(extended), Ok(false), "the old master may be alive");
+        // After 11 500 the heartbeat of 6500 supports no master.
         let extended = node.extend(&mut lock, claim(), Fencing::Keep, clocks(12_001));
         assert_eq!(counted(extended), Err(nobody()));
         let repaired = node.extend(&mut lock, claim(), repair, clocks(12_001));
@@ -285,7 +286,7 @@ mod tests {
         node.apply_floor(ahead);
         let heartbeat = Heartbeat { longest: TTL, replicas: 3 };
         assert_eq!(node.heard_of(heartbeat, at(9_100)), (None, Some((3, 2))));
-        assert_eq!(node.heard_of(heartbeat, at(9_200)), (None, None), "it was told");
+        assert_eq!(node.heard_of(heartbeat, at(9_200)), (None, None), "it has been reported");
         let _ = node.promoted(at(10_000), TTL, CAUTION);
         assert_eq!(node.promises().floor(), ahead.saturating_add(FENCE_BLOCK));
         assert_eq!(ask(&mut node, &mut Lock::default(), 10_000), Err(nobody()));
