@@ -2,9 +2,9 @@
 //!
 //! Bytes from a disk or from `RESTORE` are not trusted. They are decoded strictly: every field is
 //! checked, nothing may follow, a newer version is refused with both numbers, and no input causes a
-//! panic. Times are absolute. A lease also has the time that was left of it, so that a wall clock
-//! that was stepped back cannot prolong it. For a reader in the same boot of the same machine, it
-//! has its end on the boot-time clock, which no step affects.
+//! panic. Times are absolute. A lease also has the time that it had left, so that a wall clock that
+//! was stepped back cannot prolong it. For a load in the same boot of the same machine, it has its
+//! end on the boot-time clock, which no step affects.
 //!
 //! ```
 //! use lockmod::codec::{decode_lock, encode_lock};
@@ -27,11 +27,12 @@ use crate::engine::{
 };
 
 /// The version of the data type, which the server keeps with every value. The bytes have versions
-/// of their own, so this one stays: a build that knows no readers can read all other locks.
+/// of their own, so this one stays, and a build that does not know readers can read all other
+/// locks.
 pub const TYPE_VERSION: u8 = 1;
 
 /// The newest version of a lock's bytes that this build writes and reads. A lock without readers is
-/// written in version 1, so that a build that knows no readers can read it.
+/// written in version 1, so that a build that does not know readers can read it.
 pub const LOCK_VERSION: u8 = 2;
 
 /// The longest encoded lock without readers, in bytes. It limits what a decoder may allocate.
@@ -226,8 +227,8 @@ fn decode<T: Decode<()>, const MAX: usize>(payload: &[u8]) -> Result<T, CodecErr
 
 /// The state that a master and its replicas must agree on, as bytes for `DEBUG DIGEST`.
 ///
-/// The ends of leases are left out: each node has them on its own clock. So are readers: each node
-/// forgets by its own clock those whose leases have ended.
+/// The ends of leases are left out, because each node has them on its own clock. Readers are left
+/// out too, because each node forgets ended ones by its own clock.
 pub fn digest_lock(lock: &Lock) -> Vec<u8> {
     let mut bytes = lock.counter().get().to_be_bytes().to_vec();
     for lease in lock.written_leases().filter(|lease| !lease.mode.is_shared()) {
@@ -245,8 +246,8 @@ fn told_of(lease: &Lease<'_>) -> Vec<u8> {
     bytes
 }
 
-/// The hash of a lock and its name, for the sum over a whole data set. Of readers, only those that
-/// count are in it.
+/// The hash of a lock and its name, for the sum over a whole data set. Of the readers, it covers
+/// only those that count.
 pub fn hash_lock(
     (database, name): (u32, &[u8]),
     lock: &Lock,
@@ -257,7 +258,7 @@ pub fn hash_lock(
     hasher.update(&(name.len() as u64).to_be_bytes());
     hasher.update(name);
     hasher.update(&digest_lock(lock));
-    // In whatever order readers come, the sum is the same.
+    // The sum does not depend on the order of the readers.
     let readers = lock.written_leases().filter(|lease| lease.mode.is_shared() && counts(lease));
     let readers = readers.map(|lease| u64::from(crc32fast::hash(&told_of(&lease)))).sum::<u64>();
     u64::from(hasher.finalize()).wrapping_add(readers << 32)
@@ -412,7 +413,7 @@ mod tests {
         assert_eq!(hashes.len(), locks.len() * places.len());
     }
 
-    /// So many readers, each with a ttl that is over before the next but some comes.
+    /// `count` readers, one every 10 ms, each with a ttl of 500 ms.
     fn readers(count: u64) -> Lock {
         let mut lock = Lock::default();
         for number in 0..count {
@@ -452,8 +453,8 @@ mod tests {
         }
     }
 
-    /// A node that had forgotten ended readers, which is written nowhere, took its own data set for
-    /// another one.
+    /// A node that had forgotten ended readers, which is not written anywhere, used to take its own
+    /// data set for another one.
     #[test]
     fn readers_whose_leases_have_ended_are_in_no_hash() {
         let now = clocks(1_000 + 300 * 10, 5_000);

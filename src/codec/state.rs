@@ -1,4 +1,4 @@
-//! The state file's bytes: a name, a version, what the node says about itself, a checksum.
+//! The state file's bytes: a name, a version, what the node records about itself, a checksum.
 //!
 //! The checksum is verified first: a file that was cut off or damaged in any bit is
 //! [`CodecError::Corrupt`], whatever its version says. An intact file of a newer version is
@@ -9,8 +9,8 @@ use bincode::{Decode, Encode};
 use super::{CodecError, decode, encode, fence, split};
 use crate::engine::{Ceilings, Clocks, Instant, Inventory, Millis, Saved, Stopped, UnixTime};
 
-/// The newest version of a state file that this build reads. It writes version 2 for a node that
-/// does not rest on replicas: builds that know no more read it.
+/// The newest version of a state file that this build reads. It writes version 2, which older
+/// builds can read, for a node that does not rest on replicas.
 pub const STATE_VERSION: u8 = 3;
 const WITHOUT_LONGEST: u8 = 2;
 
@@ -75,7 +75,7 @@ struct StateV3 {
 }
 
 impl StateV1 {
-    /// Version 1 did not say how the node dated leases or until when nothing counts, and its
+    /// Version 1 did not record how the node dated leases or until when nothing counts, and its
     /// checksum of the locks was not exact.
     fn upgrade(self) -> StateV2 {
         let StateV1 { head, stop } = self;
@@ -96,7 +96,7 @@ impl StateV1 {
 }
 
 impl StateV2 {
-    /// Version 2 did not say the longest lease.
+    /// Version 2 did not record the longest lease.
     fn upgrade(self) -> StateV3 {
         StateV3 { state: self, longest_ms: 0 }
     }
@@ -115,7 +115,7 @@ impl StopV2 {
     }
 }
 
-/// The bytes of a state file that says `saved`.
+/// The bytes of a state file that contains `saved`.
 pub fn encode_state(saved: &Saved) -> Vec<u8> {
     let state = StateV2 {
         head: Head {
@@ -259,7 +259,7 @@ mod tests {
         assert_eq!(decode_state(&bytes(None)), Ok(expected));
         let stop = StopV1 { is_saved: true, lock_count: 3, hash: 4, since_unix_ms: 5, lease_ms: 6 };
         let stopped = decode_state(&bytes(Some(stop))).unwrap().stop.unwrap();
-        assert!(!stopped.is_saved, "its sum says too little");
+        assert!(!stopped.is_saved, "its sum is not exact");
     }
 
     #[test]
