@@ -140,7 +140,7 @@ pub const MODULE: [Code; Refusal::KINDS] = [
 
 pub(crate) const LOADING: Code =
     code("LOADING", Meaning::Later, "the data set is being loaded", "when it is loaded");
-/// What a replica says with [`READONLY`] of itself.
+/// The text with which a replica refuses with [`READONLY`].
 pub const IS_REPLICA: &str = "the server is a replica";
 
 /// The node is a replica. The module uses it too.
@@ -212,7 +212,7 @@ pub fn meaning_of(error: &str) -> Meaning {
     code.map_or(Meaning::Never, |code| code.meaning)
 }
 
-/// Whether the server does not know the command.
+/// Whether the error reports that the server does not know the command.
 pub fn is_unknown_command(error: &str) -> bool {
     let rest = error.strip_prefix(ERR.word);
     rest.is_some_and(|rest| rest.starts_with(" unknown command"))

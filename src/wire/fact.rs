@@ -19,7 +19,7 @@ pub fn read(bytes: &[u8]) -> Option<Decided> {
         bytes => (bytes, Mode::Exclusive),
     };
     let at = bytes.iter().position(|&byte| byte == b'@')?;
-    // No node grants a longer lease, whatever a fact says.
+    // No node grants a longer lease, whatever a fact states.
     let ttl = Millis::new(number(&bytes[..at])?).min(TTL_MAX);
     let mut facts = bytes[at + 1..].split(|&byte| byte == b'.').map(number);
     let ends_at = UnixTime::from_millis(facts.next()??);
@@ -32,12 +32,12 @@ pub fn read(bytes: &[u8]) -> Option<Decided> {
     if facts.next().is_some() { None } else { Some(decided) }
 }
 
-/// In a fact about a reader's lease.
+/// Marks a fact about a reader's lease.
 const SHARED: u8 = b's';
-/// The end of a fact about a provisional lease.
+/// Marks a fact about a provisional lease, at its end.
 const PROVISIONAL: u8 = b'?';
 
-/// The end of a fact about such a lease.
+/// The marks at the end of a fact about a lease.
 pub const fn marks(mode: Mode, is_provisional: bool) -> &'static [u8] {
     match (mode, is_provisional) {
         (Mode::Exclusive, false) => &[],
@@ -47,10 +47,10 @@ pub const fn marks(mode: Mode, is_provisional: bool) -> &'static [u8] {
     }
 }
 
-/// The longest of these, in bytes.
+/// The most bytes of marks.
 pub const MARKS_MAX: usize = 2;
 
-/// `@end.fence`, which makes a fact of the ttl argument before it.
+/// `@end.fence`, which turns the ttl argument before it into a fact.
 ///
 /// It is written into `room`.
 pub fn suffix(room: &mut [u8], ends_at: UnixTime, fence: Fence) -> &[u8] {
@@ -68,13 +68,14 @@ pub fn suffix(room: &mut [u8], ends_at: UnixTime, fence: Fence) -> &[u8] {
 /// Space for two numbers of 20 digits, an `@` and a dot.
 pub const SUFFIX_MAX: usize = 42;
 
-/// What a master says of itself to its replicas, instead of the fence of a `LOCK.FLOOR`:
+/// What a master sends to its replicas instead of the fence of a `LOCK.FLOOR`:
 /// `floor@longest.replicas`.
 pub fn heartbeat(floor: Fence, heartbeat: Heartbeat) -> String {
     format!("{floor}@{}.{}", heartbeat.longest.get(), heartbeat.replicas)
 }
 
-/// Reads a heartbeat, with the floor. `None` if it is none. A later build may say more in it.
+/// Reads a heartbeat, with the floor. `None` if the bytes are something else. A later build may add
+/// to it.
 pub fn read_heartbeat(bytes: &[u8]) -> Option<(Fence, Heartbeat)> {
     let at = bytes.iter().position(|&byte| byte == b'@')?;
     let floor = Fence::new(number(&bytes[..at])?)?;
@@ -96,7 +97,7 @@ pub struct Restated {
 }
 
 /// The commands that rebuild this lock, of a node with this floor, from nothing: one for each
-/// lease, and one for the counter if no lease has it.
+/// lease, and one for the counter if it is no lease's fence.
 pub fn restate(lock: &Lock, floor: Fence, clocks: Clocks) -> Vec<Restated> {
     let fact = |ttl: u64, ends_at, fence, mark: &[u8]| {
         let mut room = [0; SUFFIX_MAX];
@@ -138,7 +139,7 @@ mod tests {
             let text = heartbeat(floor, sent);
             prop_assert_eq!(read_heartbeat(text.as_bytes()), Some((floor, sent)));
             let later = format!("{text}.7");
-            // Of a later build.
+            // As a later build may send it.
             prop_assert_eq!(read_heartbeat(later.as_bytes()), Some((floor, sent)));
             prop_assert!(request::fence(text.as_bytes()).is_err(), "a client cannot send it");
         }

@@ -1,13 +1,12 @@
 //! `LOCK.INFO`: what a node reports about a lock. Each field is defined here once, for both sides.
 //!
 //! To add one: in this file, a line in `FIELDS`, their `COUNT`, the numbers in `written!`, and a
-//! field of [`LockInfo`]; in the engine,
-//! a field of [`LockAccount`], which `account.rs` fills. For people: docs/commands.md (and the
-//! reply in `spec.rs`), the output of `lockmod info` in words and as JSON (`src/cli/locks.rs`),
-//! what a survey shows of it (`src/cli/rows.rs`, `status.rs`), CHANGELOG.md. The packages for other
-//! languages have their own choice (`packages/host/src/settings.rs`). Replies to the last byte,
-//! which show the fields that are always told, are in `tests/node/commands.rs` and
-//! `server_rules.rs`.
+//! field of [`LockInfo`]; in the engine, a field of [`LockAccount`], which `account.rs` fills. For
+//! people, also: docs/commands.md (and the reply in `spec.rs`), the output of `lockmod info` in
+//! words and as JSON (`src/cli/locks.rs`), the output of a survey (`src/cli/rows.rs`, `status.rs`),
+//! CHANGELOG.md. The packages for other languages choose their fields themselves
+//! (`packages/host/src/settings.rs`). `tests/node/commands.rs` and `server_rules.rs` compare whole
+//! replies, with the fields that are always present.
 
 use std::borrow::Cow;
 use std::fmt;
@@ -21,7 +20,7 @@ use crate::engine::{Fence, LockAccount, LockState, Millis, Uncounted};
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct LockInfo {
-    /// Whether somebody holds it.
+    /// Whether it is held.
     pub state: LockState,
     /// The highest fence issued.
     pub fence: Fence,
@@ -33,7 +32,7 @@ pub struct LockInfo {
     pub raw_label: Option<Vec<u8>>,
     /// How long it has been held.
     pub held_for: Option<Duration>,
-    /// How many readers hold it; zero if a writer does, or nobody.
+    /// How many readers hold it; zero if a writer or nobody holds it.
     pub readers: u64,
     /// The labels of those readers who have held it longest. The first of them is also the `label`.
     pub reader_labels: Vec<String>,
@@ -49,7 +48,7 @@ pub struct LockInfo {
     pub quarantine_reason: Option<String>,
     /// Why the node grants nothing at all: a code word, and a text.
     pub node_state: Option<String>,
-    /// What an extension of the lease would come to, if it would not count as others do.
+    /// Set if an extension of the lease would not count towards a quorum.
     pub uncounted: Option<Uncounted>,
 }
 
@@ -215,15 +214,15 @@ fn state_of(value: &Reply) -> Option<LockState> {
     LockState::ALL.into_iter().find(|state| word_of(*state).as_bytes() == word)
 }
 
-/// The names of the fields, in the order in which they are told.
+/// The names of the fields, in the order in which they are written.
 pub fn field_names() -> impl Iterator<Item = &'static str> {
     FIELDS.iter().map(|field| field.name)
 }
 
-/// What a node tells of a lock, field by field; `None`: it leaves the field out.
+/// What a node reports about a lock, field by field; `None`: it leaves the field out.
 ///
-/// A server sends the fields as they are: to make a reply of them first would cost more
-/// instructions than all else that it does about them.
+/// A server sends the fields as they are: to build a reply from them first would cost more
+/// instructions than everything else that it does with them.
 #[inline]
 pub fn fields(account: &LockAccount) -> [Option<(&'static str, FieldValue<'_>)>; COUNT] {
     // A loop would call each function through its pointer.

@@ -1,4 +1,4 @@
-//! The wire: everything that a node and its clients say to each other, as values and as bytes.
+//! The wire: everything that a node and its clients exchange, as values and as bytes.
 //!
 //! This module depends on the engine only. Server, client, command, tests and documents use its
 //! names of commands and their limits ([`spec`]), requests ([`request`]), replies ([`outcome`]),

@@ -2,8 +2,8 @@
 //! for both sides.
 //!
 //! To add one: a line in the list here, a field of [`NodeAccount`] in the engine (or of
-//! [`ServerAccount`], if the node does not know it), and what counts it (`tally.rs`). For people:
-//! docs/commands.md, and the exporter (`src/cli/metrics.rs`, docs/operations.md).
+//! [`ServerAccount`], if the node does not know it), and the code that counts it (`tally.rs`). For
+//! people, also: docs/commands.md, and the exporter (`src/cli/metrics.rs`, docs/operations.md).
 
 use std::borrow::Cow;
 use std::collections::BTreeMap;
@@ -30,7 +30,7 @@ pub struct InfoAccount {
     pub server: ServerAccount,
 }
 
-/// What a node does not know itself.
+/// What a node does not know about its server.
 #[derive(Clone, Debug, Default)]
 pub struct ServerAccount {
     /// The version of the module.
@@ -133,8 +133,8 @@ impl NodeFields {
         NodeFields(pairs.map(|(name, value)| (name.to_owned(), value.to_owned())).collect())
     }
 
-    /// The same with those of another server of one node: counts are added, and what is none is
-    /// that of the server which is worse off.
+    /// Combines the fields of two servers of one node: counts are added; any other value is that of
+    /// the server that is worse off.
     pub fn with(&self, other: &NodeFields) -> NodeFields {
         let mut all = BTreeMap::new();
         for field in NodeField::ALL {
@@ -209,7 +209,7 @@ impl<const N: usize> From<[(NodeField, &str); N]> for NodeFields {
     }
 }
 
-/// Reads what `INFO replication` says of an attached replica:
+/// Reads the value in `INFO replication` of an attached replica:
 /// `ip=127.0.0.1,port=6380,state=online,offset=15,lag=0`. `None` unless it is online.
 pub fn read_replica(text: &[u8]) -> Option<Attached> {
     let value = |name: &[u8]| {

@@ -15,12 +15,13 @@ pub enum Unread<'r> {
 /// The reply to an extension that was carried out, and to a release.
 const DONE: i64 = 1;
 /// The reply to an extension that was carried out, but does not count towards a quorum while the
-/// node's quarantine lasts. It is not 1, so that a client that does not know it does not count it.
+/// node's quarantine lasts. It is not 1, so that a client that does not know this reply does not
+/// count it.
 const DONE_PROVISIONALLY: i64 = 2;
 /// The same, but it counts for a holder who asks no other node, and whose validity stands.
 const DONE_FOR_ONE: i64 = 3;
 
-/// What an extension is answered that does not count as others do.
+/// The reply to an extension that does not count towards a quorum.
 pub const fn number_of(uncounted: Uncounted) -> i64 {
     match uncounted {
         Uncounted::Provisional => DONE_PROVISIONALLY,

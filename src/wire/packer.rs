@@ -42,7 +42,7 @@ impl<'b> Packer<'b> {
         }
     }
 
-    /// An empty label is none.
+    /// Adds the label, unless it is empty.
     pub(super) fn label(&mut self, label: &'b [u8]) {
         if !label.is_empty() {
             self.extend([keyword::LABEL.as_bytes(), label]);

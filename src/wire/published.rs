@@ -9,14 +9,14 @@ use crate::wire::request;
 pub enum Published {
     /// `<ticket>`: the lock is reserved for the ticket.
     Turn(Ticket),
-    /// `<fence> <number> <ticket>`: the lock is granted to the ticket, as its registration of this
-    /// number has asked. (A ticket has a dash behind its first digits, never a space.)
+    /// `<fence> <number> <ticket>`: the lock is granted to the ticket, for its registration with
+    /// this number. (A ticket has a dash behind its first digits, never a space.)
     Granted {
         /// The ticket.
         ticket: Ticket,
         /// The fence of the grant.
         fence: Fence,
-        /// The number of the registration that the node had last.
+        /// The number of the last registration that the node received.
         number: u64,
     },
 }

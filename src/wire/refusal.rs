@@ -12,7 +12,7 @@ use crate::engine::{Fence, Refusal};
 /// How much of a bad argument an error quotes, in bytes.
 const QUOTE_MAX: usize = 64;
 
-/// What a node of a cluster answers to a command about a lock that is at another one, as text.
+/// How a node of a cluster answers a command about a lock on another node, as text.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Redirected<'t> {
     /// For this command only: the slot is on its way there.

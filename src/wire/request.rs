@@ -74,18 +74,19 @@ pub struct Queue<'a> {
     pub ticket: Ticket,
     /// The channel on which it is woken.
     pub channel: &'a [u8],
-    /// The number of the registration, if the node may grant the lock to the ticket by itself.
+    /// The number of the registration, if the node may grant the lock to the ticket without another
+    /// request.
     pub grant: Option<u64>,
 }
 
 /// What becomes of the lock, or of the waiter, after a release.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Onward<'a> {
-    /// Nothing is said of it.
+    /// The request does not specify it.
     Unsaid,
-    /// The one who releases it had won it, so it may be granted to the first in line.
+    /// The sender had won the lock, so it may be granted to the first in line.
     HandedOver,
-    /// The one who releases it puts a ticket in line, which waits for it in this mode.
+    /// The sender puts a ticket in line, which waits for the lock in this mode.
     Queue(Mode, Queue<'a>),
 }
 
@@ -105,9 +106,9 @@ pub enum Request<'a> {
     Acquire {
         /// Proves the claim.
         token: &'a [u8],
-        /// The length of lease that is asked for.
+        /// The requested length of the lease.
         ttl: Millis,
-        /// How the lock is asked for.
+        /// The requested mode.
         mode: Mode,
         /// The holder's label, for people; may be empty.
         label: &'a [u8],
@@ -125,7 +126,7 @@ pub enum Request<'a> {
     Extend {
         /// Proves the claim.
         token: &'a [u8],
-        /// The length of lease that is asked for.
+        /// The requested length of the lease.
         ttl: Millis,
         /// [`Mode::Shared`] makes the lease a reader's.
         mode: Mode,
@@ -182,7 +183,7 @@ impl<'a> Request<'a> {
     /// not about a lock.
     ///
     /// # Errors
-    /// The refusal, as a server would answer.
+    /// The refusal with which a server would answer.
     pub fn parse(
         args: &[&'a [u8]],
         limits: Limits,
@@ -296,7 +297,7 @@ pub fn fence(bytes: &[u8]) -> Result<Fence, Refusal> {
 /// The options of `LOCK.ACQUIRE`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct AcquireOptions<'a> {
-    /// How the lock is asked for.
+    /// The requested mode.
     pub mode: Mode,
     /// The holder's label, for people; may be empty.
     pub label: &'a [u8],
@@ -305,7 +306,7 @@ pub struct AcquireOptions<'a> {
 }
 
 impl AcquireOptions<'_> {
-    /// What a request without options asks for.
+    /// The options of a request without any.
     pub const NONE: AcquireOptions<'static> =
         AcquireOptions { mode: Mode::Exclusive, label: &[], waiting: WaitMode::Not };
 }

@@ -8,10 +8,10 @@
 use std::borrow::Cow;
 
 /// The longest string that is kept, in bytes, and so the longest name of a lock: far above any
-/// reply of these commands. A longer one is passed over while it is read, and what comes behind it
-/// is read as if it were short.
+/// reply of these commands. A longer one is skipped while it is read, and the bytes behind it are
+/// read as usual.
 pub const STRING_MAX: usize = 1 << 16;
-/// What is kept of one reply, in bytes: a page of SCAN with the longest names.
+/// How much of one reply is kept, in bytes: a page of SCAN with the longest names.
 const REPLY_MAX: usize = 1 << 27;
 /// The most elements of an array: a page of SCAN has some hundreds.
 const ELEMENTS_MAX: usize = 1 << 16;
@@ -29,7 +29,7 @@ pub enum Reply {
     Integer(i64),
     /// Bytes, and simple strings.
     Text(Cow<'static, [u8]>),
-    /// A string of so many bytes, which is too long to be kept.
+    /// A string that is too long to be kept: its length in bytes.
     TooLong(u64),
     /// A list.
     List(Vec<Reply>),
@@ -69,7 +69,7 @@ impl Reader {
         self.unread.extend_from_slice(bytes);
     }
 
-    /// What has not been read.
+    /// The bytes that have not been read.
     pub fn rest(&self) -> &[u8] {
         &self.unread[self.at..]
     }
@@ -142,7 +142,7 @@ impl Default for Partial {
 }
 
 impl Partial {
-    /// Reads on from `at`, as far as the bytes go.
+    /// Continues from `at`, as far as the bytes go.
     fn go_on(&mut self, bytes: &[u8], at: &mut usize) -> Result<Option<Reply>, Garbage> {
         loop {
             let read = match self.passed_over {
@@ -157,8 +157,8 @@ impl Partial {
         }
     }
 
-    /// Reads a value, or the head of one that has elements or is too long: then there is nothing
-    /// inside. `None` while it is incomplete.
+    /// Reads a value, or the head of one that has elements or is too long: then the inner option is
+    /// `None`. The outer one is `None` while the value is incomplete.
     fn begin(&mut self, bytes: &[u8], at: &mut usize) -> Result<Option<Option<Reply>>, Garbage> {
         if self.open.len() > DEPTH_MAX {
             return Err(Garbage("arrays nested too deeply"));
@@ -194,7 +194,7 @@ impl Partial {
         Ok(Some(read))
     }
 
-    /// Reads a string whose head has been read; nothing inside if it is too long.
+    /// Reads a string whose head has been read. If it is too long, the inner option is `None`.
     fn string(
         &mut self,
         kind: u8,
@@ -226,7 +226,7 @@ impl Partial {
         Ok(Some(Some(text)))
     }
 
-    /// Goes on with a string that is too long.
+    /// Continues to skip a string that is too long.
     fn pass_over(
         &mut self,
         bytes: &[u8],
@@ -246,7 +246,7 @@ impl Partial {
         Ok(Some(Some(Reply::TooLong(length))))
     }
 
-    /// Begins an array; one without elements is complete.
+    /// Begins an array. An empty one is complete.
     fn open(&mut self, kind: AggregateKind, length: i64) -> Result<Option<Reply>, Garbage> {
         let max = match kind {
             AggregateKind::Push if length == -1 => return Err(Garbage("a push without contents")),
@@ -268,7 +268,7 @@ impl Partial {
         Ok(None)
     }
 
-    /// Puts a value where it belongs. The reply that is complete with it, if one is.
+    /// Puts a value where it belongs. Returns the reply if the value completes it.
     fn close(&mut self, mut reply: Reply) -> Option<Reply> {
         while let Some(mut innermost) = self.open.pop() {
             innermost.parts.push(reply);
@@ -282,7 +282,7 @@ impl Partial {
         Some(reply)
     }
 
-    /// Accounts for a value of which so many bytes are kept.
+    /// Accounts for a value of which `length` bytes are kept.
     fn charge(&mut self, length: usize) -> Result<(), Garbage> {
         let room = self.room.checked_sub(size_of::<Reply>() + length);
         self.room = room.ok_or(Garbage("a reply is too long"))?;
@@ -542,7 +542,7 @@ mod tests {
         [format!("${length}\r\n").as_bytes(), &vec![b'x'; length], b"\r\n"].concat()
     }
 
-    /// A string that was too long made garbage of all that came behind it.
+    /// A string that is too long used to make garbage of all bytes behind it.
     #[test]
     fn a_string_that_is_too_long_is_passed_over_and_what_is_behind_it_is_read() {
         let kept = Reply::Text(vec![b'x'; STRING_MAX].into());
@@ -561,7 +561,7 @@ mod tests {
             assert!(reader.unread.len() <= 1_000, "it is not kept");
         }
         assert_eq!(read, [Reply::List(names), text(b"OK")]);
-        // As long as a node may say.
+        // The largest length that a node may state.
         assert_eq!(super::read(b"$9223372036854775807\r\nabc"), Ok(None));
         assert!(super::read(&[&string(long)[..long + 8], b"xx"].concat()).is_err());
     }
@@ -579,7 +579,7 @@ mod tests {
         let Some(Reply::List(names)) = read else { panic!("no list") };
         let left_out = names.iter().filter(|name| matches!(name, Reply::TooLong(_))).count();
         assert!((1..9).contains(&left_out), "{left_out}");
-        // Small values have their price too.
+        // Small values are charged for too.
         let mut reader = Reader::default();
         let numbers =
             [format!("*{ELEMENTS_MAX}\r\n").as_bytes(), &b":1\r\n".repeat(ELEMENTS_MAX)].concat();

@@ -1,4 +1,5 @@
-//! The slots of a Cluster: which one a name is in, who has which, and what masters tell each other.
+//! The slots of a Cluster: which slot a name is in, which master has which slots, and what masters
+//! report to each other.
 //!
 //! A slot is the CRC16 of the name, or of the part of it between the first `{` and the next `}`
 //! (the hash tag), modulo 16384.
@@ -41,7 +42,7 @@ const TABLE: [u16; 256] = {
     table
 };
 
-/// Reads the reply to `CLUSTER NODES`. What makes no sense is passed over.
+/// Reads the reply to `CLUSTER NODES`. Parts that make no sense are skipped.
 pub fn read_shares(text: &str) -> Shares {
     let mut shares = Shares::default();
     for line in text.lines() {
@@ -72,13 +73,13 @@ fn read_range(word: &str) -> Option<(u16, u16)> {
     (first <= last && last < SLOTS).then_some((first, last))
 }
 
-/// What a master tells the others over the bus of the Cluster: `lockmod floor left`. The bus does
-/// not say whose module a message is from, so it says so itself.
+/// What a master reports to the others over the bus of the Cluster: `lockmod floor left`. The bus
+/// does not tell which module sent a message, so the message names it.
 pub fn footing(footing: Footing) -> String {
     format!("{PREFIX}{} {}", footing.floor, footing.left.get())
 }
 
-/// Reads such a message. `None` if it is none. A later build may say more in it.
+/// Reads a master's report. `None` if the bytes are something else. A later build may add to it.
 pub fn read_footing(bytes: &[u8]) -> Option<Footing> {
     let mut words = bytes.strip_prefix(PREFIX.as_bytes())?.split(|&byte| byte == b' ').map(number);
     let floor = Fence::new(words.next()??)?;
@@ -106,7 +107,7 @@ mod tests {
         ] {
             assert_eq!(slot_of(name.as_bytes()), slot, "{name}");
         }
-        assert_ne!(slot_of(b"foo{}"), slot_of(b"foo"), "an empty tag is none");
+        assert_ne!(slot_of(b"foo{}"), slot_of(b"foo"), "an empty tag does not count");
     }
 
     #[test]

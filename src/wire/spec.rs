@@ -28,7 +28,7 @@ pub const INFO: &str = "LOCK.INFO";
 /// See [`ACQUIRE`].
 pub const HELP: &str = "LOCK.HELP";
 
-/// Names of commands as C strings, for commands that the server is told to send.
+/// Names of commands as C strings, for commands that the module makes the server send.
 pub mod c_names {
     use std::ffi::CStr;
 
@@ -66,13 +66,13 @@ pub mod keyword {
     pub const TICKET: &str = "TICKET";
     /// The channel on which it is woken.
     pub const NOTIFY: &str = "NOTIFY";
-    /// Lets the node grant the lock to a ticket by itself.
+    /// Lets the node grant the lock to a ticket without another request.
     pub const GRANT: &str = "GRANT";
-    /// Says that a holder hands the lock over.
+    /// Marks a release by which a holder hands the lock over.
     pub const HANDOVER: &str = "HANDOVER";
     /// Raises the counter and the lease to a fence.
     pub const FENCE: &str = "FENCE";
-    /// Gives a forgotten lease back.
+    /// Restores a forgotten lease.
     pub const REPAIR: &str = "REPAIR";
 }
 
