@@ -190,7 +190,7 @@ impl LeaseV1 {
             let left = Millis::new(self.left_ms);
             (clocks.to_instant(ends_at, left), clocks.shortens(ends_at, left))
         };
-        // No node grants a longer lease, whatever the bytes say.
+        // No node grants a longer lease, whatever the bytes contain.
         let ends_at = ends_at.min(clocks.now.after(TTL_MAX));
         let is_provisional = self.is_provisional || is_misdated;
         Ok(Lease { token, fence, ends_at, label: &self.label, mode, is_provisional })

@@ -1,7 +1,7 @@
 //! The state file's bytes: a name, a version, what the node records about itself, a checksum.
 //!
 //! The checksum is verified first: a file that was cut off or damaged in any bit is
-//! [`CodecError::Corrupt`], whatever its version says. An intact file of a newer version is
+//! [`CodecError::Corrupt`], whatever its version. An intact file of a newer version is
 //! [`CodecError::Newer`]: a build that cannot read it must not overwrite it.
 
 use bincode::{Decode, Encode};

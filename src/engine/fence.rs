@@ -14,8 +14,8 @@ pub const RAISE_MARGIN: u64 = 8 * WEEK;
 /// differ.
 pub const VOTE_MARGIN: u64 = 4 * WEEK;
 /// How far fences jump beyond the time, in microseconds, if the node does not know what was issued:
-/// 3 weeks. That is enough to pass fences that a client has raised ahead of the time, and clients
-/// still count the node after the jump.
+/// 3 weeks. A client may have raised a fence ahead of the time, and clients must still count a node
+/// that has jumped.
 pub(super) const LOSS_MARGIN: u64 = 3 * WEEK;
 const WEEK: u64 = 7 * 24 * 3_600 * 1_000_000;
 

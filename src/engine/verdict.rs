@@ -3,7 +3,7 @@
 use super::attempt::Loss;
 use super::quorum::{NodeSet, Quorum};
 
-/// What a node's answer says about the lock.
+/// What a node's answer shows about the lock.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Stand {
     /// Another holds the lock there.

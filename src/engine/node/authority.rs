@@ -131,7 +131,7 @@ impl Authority {
         }
     }
 
-    // ------------------------------------------------------------------------------ what happens
+    // ------------------------------------------------------------------------------------ events
 
     /// Notes that the node starts again. `longest` is the longest lease according to its state
     /// file; zero if the file does not contain it. `max_ttl` is its setting.
@@ -234,7 +234,7 @@ impl Authority {
         }
     }
 
-    // ------------------------------------------------------------------------------ what is asked
+    // ------------------------------------------------------------------------------------ queries
 
     /// What the node may do at `now`.
     pub fn mandate(&self, now: Instant) -> Mandate {

@@ -1,7 +1,7 @@
 //! Facts: decisions of a master, or of this node before a restart, read from its append-only file.
 //!
-//! They are applied, not judged: a lease that the master has granted is written even if this node's
-//! clock says that it is over.
+//! They are applied, not judged: a lease that the master has granted is written even if it is over
+//! by this node's clock.
 
 use super::{Extended, Lease, Lock, Node, Released};
 use crate::engine::{Clocks, Fence, Instant, Millis, Mode, TOKEN_MAX, Token, UnixTime};
@@ -15,7 +15,7 @@ pub struct Decided {
     pub ends_at: UnixTime,
     /// The lease's fence.
     pub fence: Fence,
-    /// The sender's floor, where it is stated; otherwise zero.
+    /// The sender's floor, if it is stated; otherwise zero.
     pub floor: Fence,
     /// How the lock is held.
     pub mode: Mode,

@@ -1,4 +1,4 @@
-//! The lines of a node: which locks have one, who is in it, and when to look at it.
+//! The lines of a node: which locks have one, which waiters are in it, and when to look at it.
 //!
 //! This is only bookkeeping: [`super::serving`] decides whom to serve. One event may concern every
 //! line, so nothing here goes through all of them at once, only in [`BATCH`]es.

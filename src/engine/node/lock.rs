@@ -601,7 +601,7 @@ mod tests {
         assert_eq!((lock.mode(), lock.unnoted_leases()), (Mode::Exclusive, 1));
     }
 
-    /// A replica counted the end of such a lease twice.
+    /// A replica used to count the end of such a lease twice.
     #[test]
     fn a_lease_whose_end_was_noted_does_not_come_back_beside_a_reader() {
         let mut lock = Lock::default();

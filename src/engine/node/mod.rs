@@ -207,7 +207,7 @@ impl Node {
         self.promises.set_max_readers(max);
     }
 
-    // --------------------------------------------------------------------------- what is asked
+    // --------------------------------------------------------------------------------- queries
 
     /// What the node promises.
     pub fn promises(&self) -> &Promises {
@@ -228,7 +228,7 @@ impl Node {
         Some(Refusal::Quarantine { reason, left })
     }
 
-    // ------------------------------------------------------------------------- what is durable
+    // ------------------------------------------------------------------------------ durability
 
     /// Ceilings to make durable in the background, before they are needed. Returns each of them
     /// once.
@@ -249,7 +249,7 @@ impl Node {
         self.promises.request_failed();
     }
 
-    // ---------------------------------------------------------------- what happens to key space
+    // ---------------------------------------------------------------------------- the key space
 
     /// Notes a lock from a data set or a dump, written by a node with this floor.
     ///

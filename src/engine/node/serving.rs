@@ -141,7 +141,7 @@ impl HandOver {
 }
 
 impl Node {
-    // --------------------------------------------------------------------------- what is asked
+    // --------------------------------------------------------------------------------- queries
 
     /// Whether anybody waits at this node.
     #[inline]
@@ -180,7 +180,7 @@ impl Node {
         self.effects.pop_front()
     }
 
-    // ----------------------------------------------------------------------- what requests do
+    // ------------------------------------------------------------------------------- requests
 
     /// As [`Node::acquire`], for a lock that has waiters, or a request that brings a ticket: see
     /// [`Promises::acquire_in_line`](super::Promises::acquire_in_line).
@@ -520,7 +520,7 @@ impl Node {
         Turning::Over
     }
 
-    // --------------------------------------------------------------------- what happens by itself
+    // ------------------------------------------------------------------- events without a request
 
     /// Notes that a lock or its line has changed: it is looked at soon.
     pub fn line_changed(&mut self, (database, name): (u32, &[u8])) {
