@@ -38,7 +38,7 @@ mod timer {
             }
         }
 
-        /// Sets it to go off at `at`, and not when it was set to before.
+        /// Sets it to go off at `at`, instead of when it was set to before.
         pub(in crate::module) fn set(self, at: Instant) {
             let millis = at.as_millis().max(1);
             let (seconds, nanos) = (millis / 1000, millis % 1000 * 1_000_000);

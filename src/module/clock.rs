@@ -1,4 +1,4 @@
-//! The clocks of the node: the boot-time clock for leases, the wall clock for what travels.
+//! The clocks of the node: the boot-time clock for leases, the wall clock for data that travels.
 //!
 //! Leases are timed with a clock that nobody can set, and that keeps running while the machine is
 //! suspended: a lease that has ended for everybody else has ended for this node too.
@@ -32,7 +32,7 @@ pub(super) fn read() -> Clocks {
 }
 
 /// Identifies the boot, and so the machine, of [`now`], and a namespace that sets its clock ahead
-/// or back; zero if the system does not tell.
+/// or back; zero if unknown.
 pub(super) fn boot_id() -> BootId {
     *BOOT
 }

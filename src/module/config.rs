@@ -4,8 +4,9 @@
 //! configuration example with it. Redis checks the ranges.
 //!
 //! To add one: a static for its value, a row of [`OPTIONS`], a function that reads it, and its
-//! paragraph in redis.conf.example. The engine does not look at options: who asks it for a decision
-//! passes in what it needs (`waiters.rs`), or `events::configured` tells the node of each change.
+//! paragraph in redis.conf.example. The engine does not look at options: the code that asks it for
+//! a decision passes in what it needs (`waiters.rs`), or `events::configured` passes each change to
+//! the node.
 
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, AtomicI64, Ordering};
@@ -88,7 +89,7 @@ pub(super) fn state_file() -> String {
     STATE_FILE.lock().map(|text| text.clone()).unwrap_or_default()
 }
 
-/// What the state file of a server with this port is called, unless an option names it.
+/// The name of the state file of a server with this port, unless an option sets it.
 pub(super) fn state_file_of(port: u16) -> String {
     format!("lockmod-{port}.state")
 }
@@ -101,13 +102,13 @@ pub(super) fn caution() -> Caution {
     }
 }
 
-/// How many replicas each master has; zero: the node decides whatever they do.
+/// How many replicas each master has; zero: the node decides regardless of its replicas.
 pub(super) fn replicas() -> u32 {
     u32::try_from(unsigned(&REPLICAS)).unwrap_or(0)
 }
 
-/// Makes the longest lease a minute on a node with replicas, unless it was set: it is what the
-/// node waits after a failover. Returns whether it did.
+/// Makes the longest lease a minute on a node with replicas, unless it was set: the node waits for
+/// that long after a failover. Returns whether it did.
 pub(super) fn shorten_max_ttl() -> bool {
     let is_default = || {
         let order = Ordering::Relaxed;

@@ -26,7 +26,7 @@ fn as_saved<'a>(server: InServer<'_>, lock: &'a Lock) -> (Cow<'a, Lock>, Fence, 
     })
 }
 
-/// The lock in `bytes`. If they are not a lock's, logs that and returns `None`.
+/// The lock in `bytes`. If they are not the bytes of a lock, logs that and returns `None`.
 pub(super) fn load(server: InServer<'_>, bytes: &[u8], version: i32) -> Option<Lock> {
     let known = codec::TYPE_VERSION;
     if version > i32::from(known) {
@@ -62,8 +62,8 @@ fn is_restored(server: InServer<'_>, lock: &Lock) -> bool {
 /// Whether a lease may be restored here. If not, logs why, because the server has its own error
 /// text for such a command.
 ///
-/// The append-only file has the lease with its original bytes. So the state file must say, before
-/// anybody can extend the lease, that nothing counts any more in a quarantine.
+/// The append-only file has the lease with its original bytes. So the state file must record,
+/// before any client can extend the lease, that nothing counts any more in a quarantine.
 fn may_come(server: InServer<'_>, lock: &Lock) -> bool {
     let (now, max) = (clock::now(), config::max_ttl());
     let refusal = if lock.until() > now.after(max) {
@@ -84,8 +84,8 @@ pub(super) fn rewrite(server: InServer<'_>, lock: &Lock) -> Vec<Restated> {
     restate(&lock, floor, clocks)
 }
 
-/// A lock is gone from its name: deleted, evicted, overwritten, or renamed. A renamed lock goes on
-/// under another name.
+/// Notes that a lock is gone from its name: deleted, evicted, overwritten, or renamed. A renamed
+/// lock goes on under another name.
 pub(super) fn forgotten(server: InServer<'_>, lock: &mut Lock) {
     process::with(server, |process| process.node.forget(lock));
     lock.changed_name();

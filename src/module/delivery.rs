@@ -21,7 +21,7 @@ pub(super) enum Delivery {
     Parting(Parting),
 }
 
-/// A grant to all calls with one token. It stands if any of them was told.
+/// A grant to all calls with one token. It stands if any of them has received it.
 #[derive(Debug)]
 pub(super) struct SharedGrant {
     granted: Granted,
@@ -29,14 +29,14 @@ pub(super) struct SharedGrant {
 }
 
 impl SharedGrant {
-    /// A grant that nobody has been told of yet.
+    /// A grant that no call has received yet.
     pub(super) fn new(granted: Granted) -> Rc<SharedGrant> {
         Rc::new(SharedGrant { granted, is_delivered: Cell::new(false) })
     }
 }
 
 impl Delivery {
-    /// The reply to a client that is still there.
+    /// The reply to a client that is still connected.
     pub(super) fn deliver(&self) -> Result<Reply, String> {
         match self {
             Delivery::Granted(shared) => {
@@ -54,7 +54,7 @@ impl Delivery {
         }
     }
 
-    /// The grant, and whether any call was told of it; `None` while another call may still be told.
+    /// The grant, and whether any call received it; `None` while another call may still receive it.
     pub(super) fn over(self) -> Option<(Granted, bool)> {
         let Delivery::Granted(shared) = self else { return None };
         let SharedGrant { granted, is_delivered } = Rc::into_inner(shared)?;

@@ -87,12 +87,12 @@ pub(super) fn role_changed(context: &mut Context<'_>, is_master: bool) {
     }
 }
 
-/// The server stops; its data set has been saved, if it is at all.
+/// The server stops. Its data set has been saved, if it is saved at all.
 pub(super) fn stopping(context: &mut Context<'_>) {
     start::stopped(context);
 }
 
-/// Warns of a policy that may evict held locks: an evicted lock can be granted to somebody else.
+/// Warns of a policy that may evict held locks: an evicted lock can be granted to another client.
 pub(super) fn warn_of_eviction(context: &mut Context<'_>) {
     let server = context.in_server();
     // Locks have no Redis TTL, so the `volatile-*` policies leave them alone.

@@ -65,7 +65,7 @@ impl Handler for Acquire {
                 AcquireReply::from(outcome).into()
             }
         };
-        // Who waits on this connection has just made a line.
+        // A call that has just been blocked has made a line.
         if has_line || !wait.is_zero() {
             waiters::serve(context, args.get(KEY), availability_after(outcome, mode));
         }
@@ -79,7 +79,7 @@ struct Asked {
     mode: Mode,
     /// How long its sender would wait.
     wait: Millis,
-    /// Whether somebody may be in line.
+    /// Whether there may be waiters in line.
     has_line: bool,
     /// What to replicate if its sender had the lock already.
     again: Option<Again>,
@@ -92,8 +92,9 @@ struct Again {
 }
 
 impl Again {
-    /// `None` if the lease did not become longer, and no expiry had to be removed. A removed expiry
-    /// is replicated, because otherwise the lock would go at the replicas while it is held.
+    /// `None` if the lease did not become longer, and there was no expiry to remove. A removed
+    /// expiry is replicated, because otherwise the lock would expire at the replicas while it is
+    /// held.
     fn of(
         outcome: Acquired,
         tenure: Option<Tenure>,
@@ -131,7 +132,7 @@ fn ask(context: &mut Context<'_>, args: &Args<'_>, now: Instant) -> Result<Asked
     };
     let (ready, has_lines) = start::ready_with_lines(context);
     let has_line = queued.is_some() || has_lines;
-    // Asked only where it matters, and before the key is open.
+    // Read only if it matters, and before the key is open.
     let database = if has_line { context.database() } else { 0 };
     let place = || (database, args.get(KEY));
     let mut tenure = None;
@@ -160,7 +161,7 @@ fn ask(context: &mut Context<'_>, args: &Args<'_>, now: Instant) -> Result<Asked
     Ok(Asked { outcome, mode: claim.mode, wait, has_line, again })
 }
 
-/// A reader that waits does so, too, until a lock has room for it.
+/// A reader that is willing to wait also waits until the lock has room for it.
 fn or_waits(
     decided: Result<(Acquired, bool), Refusal>,
     wait: Millis,
@@ -211,7 +212,7 @@ impl Handler for Release {
 /// A release that the node has decided.
 struct GivenBack {
     outcome: Released,
-    /// Whether somebody may be in line.
+    /// Whether there may be waiters in line.
     has_line: bool,
     /// The state of the lock, if that is known.
     availability: Option<Availability>,
@@ -229,7 +230,7 @@ fn give_back(
     now: Instant,
 ) -> Result<GivenBack, Refusal> {
     let server = context.in_server();
-    // Asked only where it matters: it costs as much as the release itself.
+    // Read only if they matter: that costs as much as the release itself.
     let flags = context.flags_later();
     let states_facts = || flags().states_facts();
     let token = token_of(args, states_facts)?;
@@ -267,7 +268,7 @@ fn give_back(
     Ok(GivenBack { outcome, has_line, availability, is_out_of_line, hands_over })
 }
 
-/// The token of a release. One that is stated as a fact kept the limits of the node that decided.
+/// The token of a release. In a fact, it is within the limits of the node that decided the release.
 fn token_of<'a>(
     args: &'a Args<'_>,
     states_facts: impl FnOnce() -> bool,
@@ -278,7 +279,7 @@ fn token_of<'a>(
     }
 }
 
-/// The ticket that a release brings, if any, and whether it says that the lock was won.
+/// The ticket that a release brings, if any, and whether the release states that the lock was won.
 fn onward<'a>(
     context: &mut Context<'_>,
     args: &'a Args<'_>,

@@ -40,8 +40,9 @@ pub(super) fn own(server: InServer<'_>) -> Option<String> {
     })
 }
 
-/// Why the server would refuse an acquire before the node sees it. Not seen: access rules, which
-/// are a user's; a slot of a cluster, which is a lock's; and a pause, in which nothing is refused.
+/// Why the server would refuse an acquire before the node sees it. Not covered: access rules, which
+/// depend on the user; slots of a cluster, which depend on the lock; and a pause, in which nothing
+/// is refused.
 fn of_the_server(context: &mut Context<'_>) -> Option<String> {
     let server = context.in_server();
     if ffi::server_flags(server).is_out_of_memory() {

@@ -1,7 +1,7 @@
 //! The state of the process: the node, its state file, and what is known about the server.
 //!
-//! It is one struct behind one guard. The node decides; this file carries out what it asks of the
-//! state file.
+//! It is one struct behind one guard. The node decides; this file carries out what it requires of
+//! the state file.
 
 use std::collections::BTreeMap;
 use std::io;
@@ -36,7 +36,7 @@ static PROCESS: Guarded<Process> = Guarded::new(Process {
     slots_seen_at: Instant::from_millis(0),
 });
 
-/// All that the module knows besides the locks.
+/// Everything that the module knows besides the locks.
 pub(super) struct Process {
     pub(super) node: Node,
     /// The state file, if the node keeps one and has begun.
@@ -48,7 +48,7 @@ pub(super) struct Process {
     /// The server's folder when the module was loaded; `None` once it has changed, even for a
     /// while: the append-only file may be in the other folder.
     pub(super) folder: Option<PathBuf>,
-    /// The server's port when the module was loaded, after which the state file may be named.
+    /// The server's port when the module was loaded, which the state file may be named after.
     pub(super) loaded_at_port: u16,
     /// Its port when a setting last changed.
     pub(super) port: u16,
@@ -58,12 +58,12 @@ pub(super) struct Process {
     pub(super) owes_floor: bool,
     /// The blocked clients, by their calls.
     pub(super) blocked: BTreeMap<CallId, Blocked<Delivery>>,
-    /// Grants whose clients are gone, to be taken back when writes are no longer paused.
+    /// Grants whose clients are gone, to be withdrawn when writes are no longer paused.
     pub(super) undelivered: Vec<Granted>,
     /// Whether the server may refuse a write that it accepted before: because it lacks replicas,
     /// could not save its data set, or the key has moved to another node.
     pub(super) may_refuse: bool,
-    /// What wakes the server for waiters.
+    /// Wakes the server for waiters.
     pub(super) alarm: Option<Alarm>,
     /// Whether a timer is set to continue the scan.
     pub(super) is_scan_timed: bool,
@@ -84,7 +84,7 @@ pub(super) fn with<R>(server: InServer<'_>, work: impl FnOnce(&mut Process) -> R
 /// Proof that the node has begun, and may decide.
 ///
 /// It must be obtained before a key is opened: a node that begins looks at every lock, and no other
-/// reference to one may exist then.
+/// reference to one may exist while it does.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Ready<'a>(InServer<'a>);
 
@@ -96,7 +96,7 @@ impl<'a> Ready<'a> {
     }
 }
 
-/// Lets the node decide a request.
+/// Has the node decide a request.
 ///
 /// # Errors
 /// The refusal.
@@ -165,8 +165,8 @@ impl Process {
         failure
     }
 
-    /// A lock came out of a dump or a data set. If the node grants already, ceilings that cover the
-    /// lock are made durable before anybody can ask for it.
+    /// Takes a lock from a dump or a data set. If the node grants already, ceilings that cover the
+    /// lock are made durable before any client can ask for it.
     ///
     /// # Errors
     /// The operating system's error.
@@ -182,7 +182,7 @@ impl Process {
         raised
     }
 
-    /// Changes what the state file says.
+    /// Changes the contents of the state file.
     ///
     /// # Errors
     /// The operating system's error.
@@ -197,10 +197,11 @@ impl Process {
         changed
     }
 
-    /// Leases may have moved to other names: databases were swapped, or a lock is being restored.
+    /// Notes that leases may have moved to other names: databases were swapped, or a lock is being
+    /// restored.
     ///
     /// # Errors
-    /// `STATEFILE`. Nothing is granted or extended then before the file has been written.
+    /// `STATEFILE`. Nothing is then granted or extended before the file has been written.
     pub(super) fn names_changed(&mut self, now: Instant) -> Result<(), Refusal> {
         if self.claimed.is_some() {
             // Before the node begins, its quarantine is not known, so the file cannot record this.
@@ -241,7 +242,7 @@ impl Process {
     }
 }
 
-/// Both clocks at `now`, for dating what leaves the process.
+/// Both clocks at `now`, for dating leases that leave the process.
 pub(super) fn date(server: InServer<'_>, now: Instant) -> Clocks {
     with(server, |process| process.node.date(now))
 }

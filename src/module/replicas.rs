@@ -1,7 +1,6 @@
 //! The replicas of a master: heartbeats to them, and what they acknowledge.
 //!
-//! The engine decides what follows from it. Nothing here is asked of a node without
-//! `lockmod.replicas`.
+//! The engine decides what follows. Nothing here queries a server without `lockmod.replicas`.
 
 use super::ffi::{self, Context, InServer, Level};
 use super::{clock, config, process, start};
@@ -30,8 +29,8 @@ pub(super) fn tick(context: &mut Context<'_>) {
     report(tended);
 }
 
-/// A replica has come online, or is gone. It is looked at now: a connection that was broken and
-/// restored until the next tick would look like one that has lasted.
+/// Handles a replica that has come online, or is gone. The replicas are looked at now: a connection
+/// that was broken and restored before the next tick would look like one that has lasted.
 pub(super) fn changed(server: InServer<'_>) {
     let rests = process::with(server, |process| process.rests_on_replicas());
     if rests && ffi::server_flags(server).is_master() {
@@ -39,7 +38,7 @@ pub(super) fn changed(server: InServer<'_>) {
     }
 }
 
-/// `lockmod.max-ttl` may have changed.
+/// Takes `lockmod.max-ttl`, which may have changed.
 pub(super) fn look_at_settings(server: InServer<'_>) {
     let (now, max_ttl) = (clock::now(), config::max_ttl());
     let change = process::with(server, |process| {
@@ -48,7 +47,7 @@ pub(super) fn look_at_settings(server: InServer<'_>) {
     record(server, change);
 }
 
-/// Lets the state file say what the longest lease is.
+/// Records the longest lease in the state file.
 pub(super) fn record(server: InServer<'_>, change: Option<Change>) {
     if let Some(change) = change {
         start::change_state(server, change);
@@ -64,7 +63,7 @@ fn is_due(process: &mut process::Process, now: Instant) -> bool {
 }
 
 fn tend(server: InServer<'_>, may_beat: bool) -> Tended {
-    // The clock is read first: what the server has sent beyond this offset was sent later.
+    // The clock is read first: what the server sends beyond this offset is sent later.
     let now = clock::now();
     let replicas = ffi::replicas(server);
     let caution = config::caution();

@@ -1,9 +1,9 @@
 //! What the node states to replicas and to the append-only file, and how facts are applied.
 //!
 //! Facts travel, not requests: a granted lease is stated with its absolute end and its fence, and
-//! whoever receives it applies it without judging. The fact replaces the ttl argument
+//! every receiver applies it without judging. The fact replaces the ttl argument
 //! (`30000@1763690000000.17`) of the same command, because building a new command costs half as
-//! much as a whole acquire. Refusals state nothing.
+//! much as a whole acquire. Refusals are not stated.
 
 use super::arguments::{ARGS_MAX, KEY, TOKEN, TTL, slices};
 use super::ffi::{Answered, Args, AtKey, Context, Level};
@@ -55,7 +55,7 @@ pub(super) fn state_extension(
     state_lease(context, args, now, lease);
 }
 
-/// The fact for a lease whose command is not the one being carried out.
+/// The fact for a lease that is not granted to the sender of the present command.
 pub(super) fn fact(context: &mut Context<'_>, ttl: Millis, now: Instant, lease: Tenure) -> Vec<u8> {
     let server = context.in_server();
     start::notice_step(context, now);
@@ -94,7 +94,7 @@ pub(super) fn apply_acquire(
     Ok(AcquireReply::Granted(decided.fence).into())
 }
 
-/// Tells replicas the floor, if one has come online that may not know it: locks carry the floor,
+/// Sends replicas the floor, if one that may not know it has come online: locks carry the floor,
 /// but there may be none.
 pub(super) fn tell_floor(context: &mut Context<'_>) {
     let server = context.in_server();
@@ -110,7 +110,7 @@ pub(super) fn tell_floor(context: &mut Context<'_>) {
     }
 }
 
-/// The heartbeat of this node's master that a `LOCK.FLOOR` is, with the floor.
+/// The floor and the heartbeat, if this `LOCK.FLOOR` is a heartbeat of the node's master.
 pub(super) fn heartbeat(context: &mut Context<'_>, args: &Args<'_>) -> Option<(Fence, Heartbeat)> {
     if context.flags().states_facts() { fact::read_heartbeat(args.get(KEY)) } else { None }
 }
@@ -192,7 +192,7 @@ fn read_fact(context: &mut Context<'_>, args: &Args<'_>) -> Result<Decided, Refu
             what: "replicated lease",
             allowed: "ttl@end.fence",
         };
-        // Nobody reads the reply to a master or a file.
+        // The reply to a master or a file is not read.
         context.log(Level::Warning, &format!("a lease was not applied: {refusal}"));
         refusal
     })

@@ -9,9 +9,9 @@
 //! A lock outlives its leases because of its counter, so names that are used once would pile up.
 //! The scan **forgets idle locks**, which have been free for `lockmod.idle-ms`, as Redis removes
 //! expired keys. It unlinks the key, which raises the floor, so only the memory is given up. Only a
-//! master does this; replicas are told. A round finds out when the next lock can become idle at the
-//! earliest; until then the scan rests. (A lock that is renamed during a round may be missed until
-//! the next one.)
+//! master does this; replicas receive the command. A round finds out when the next lock can become
+//! idle at the earliest; until then the scan rests. (A lock that is renamed during a round may be
+//! missed until the next one.)
 //!
 //! After a crash a node waits for the longest lease that it may have forgotten, even if that lease
 //! was given back early. If the leases that end last were given back, a round is also a **survey**,
@@ -19,9 +19,9 @@
 //! then; if databases are swapped, the survey starts again.)
 //!
 //! The end of a lease is not an event, so a round also **notes the ends of leases**: it announces
-//! them if keyspace notifications are enabled, and corrects the numbers of INFO if somebody has
-//! asked for them. Such a round begins only when the earliest known end has passed, so an idle
-//! server, or one whose numbers and notifications nobody uses, does no extra work.
+//! them if keyspace notifications are enabled, and corrects the numbers of INFO if they were asked
+//! for. Such a round begins only when the earliest known end has passed, so a server that is idle,
+//! or whose numbers and notifications are not used, does no extra work.
 
 use std::time::{Duration, Instant as StdInstant};
 
@@ -40,7 +40,7 @@ const QUIET_SLICE: Duration = Duration::from_micros(500);
 const REST: u32 = 20;
 /// The scan finds much if at least one in this many locks was idle.
 const MUCH: u64 = 4;
-/// How many keys are looked at between two looks at the clock.
+/// How many buckets of the table of keys are looked at between two looks at the clock.
 const BATCH: usize = 64;
 /// A survey takes at least this long, so that a node that often grants long leases does not lower
 /// its ceiling in between, only to raise it on the next acquire.
@@ -124,7 +124,7 @@ impl Scan {
                 if self.spares_until <= now
                     && process::with(server, |process| process.node.would_gain(now)) =>
             {
-                // It begins with a round, so a round that is under way has to end first.
+                // It begins with a round, so a round that is under way must end first.
                 self.is_urgent = true;
                 if self.is_fresh {
                     process::with(server, |process| process.node.begin_survey());
@@ -145,7 +145,7 @@ fn after_or_never(now: Instant, length: Option<Millis>) -> Instant {
     length.map_or(Instant::from_millis(u64::MAX), |length| now.after(length))
 }
 
-/// Locks have moved without the scan noticing: it starts again.
+/// Starts the scan again, because locks have moved without its noticing.
 pub(super) fn disturbed(server: InServer<'_>) {
     SCAN.with(server, |scan| *scan = None);
 }
@@ -232,7 +232,7 @@ fn look_for(context: &mut Context<'_>, scan: &mut Scan, now: Instant, announces:
 struct Batch {
     /// How many locks there were.
     seen: u64,
-    /// Locks whose lease has ended, if that has to be announced.
+    /// Locks whose lease has ended, if that must be announced.
     lapsed_names: Vec<Vec<u8>>,
     /// Locks to forget.
     idle_names: Vec<Vec<u8>>,
@@ -260,7 +260,7 @@ fn look_at_some(
     (batch.seen, forgotten)
 }
 
-/// Reads the next keys, and tells the node of their locks.
+/// Reads the next keys, and reports their locks to the node.
 fn read_batch(context: &mut Context<'_>, scan: &mut Scan, now: Instant, announces: bool) -> Batch {
     let server = context.in_server();
     let mut batch = Batch::default();

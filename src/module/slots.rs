@@ -1,7 +1,7 @@
-//! The slots of a Cluster: what the server says of them, and what masters tell each other.
+//! The slots of a Cluster: what the server reports about them, and what masters report to each
+//! other.
 //!
-//! The engine decides what follows from it. Nothing here is asked of a server that is in no
-//! Cluster.
+//! The engine decides what follows. Nothing here queries a server that is not in a Cluster.
 
 use super::arguments::KEY;
 use super::ffi::{Args, Context, InServer, Level};
@@ -9,11 +9,11 @@ use super::{clock, config, process, start};
 use crate::engine::{Came, Millis, QuarantineReason, Refusal};
 use crate::wire::slots::{footing, read_footing, read_shares, slot_of};
 
-/// How often slots are looked at, besides when somebody asks for a lock in a new one.
+/// How often slots are looked at, besides when a client asks for a lock in a new one.
 const PAUSE: Millis = Millis::new(200);
 
-/// Refuses a decision about a lock in a slot that has just come, while leases may stand that nobody
-/// here knows.
+/// Refuses a decision about a lock in a slot that has just come, while leases that this node does
+/// not know may stand.
 ///
 /// # Errors
 /// `QUARANTINE`, or `STATEFILE` if the node's promises cannot be written.
@@ -36,7 +36,7 @@ fn admit_to(context: &mut Context<'_>, slot: u16) -> Result<(), Refusal> {
     if decides() { Ok(()) } else { come(context, slot) }
 }
 
-/// Several times a second: looks at the slots, and tells the other masters how this one stands.
+/// Several times a second: looks at the slots, and reports to the other masters.
 pub(super) fn tick(context: &mut Context<'_>) {
     let (server, now) = (context.in_server(), clock::now());
     let is_due = process::with(server, |process| {
@@ -53,7 +53,7 @@ pub(super) fn tick(context: &mut Context<'_>) {
     }
     look(context);
     for slot in process::with(server, |process| process.node.unsettled_slots()) {
-        // Refused is who asks for a lock there.
+        // A refusal is for requests for a lock there, and each of them gets its own.
         let _ = come(context, slot);
     }
     let told = process::with(server, |process| process.node.tell(now, config::max_ttl()));
@@ -62,14 +62,14 @@ pub(super) fn tick(context: &mut Context<'_>) {
     }
 }
 
-/// Another master tells how it stands.
+/// Takes another master's report.
 pub(super) fn heard(server: InServer<'_>, sender: &[u8], message: &[u8]) {
     if let Some(told) = read_footing(message) {
         process::with(server, |process| process.node.hear(sender, told, clock::now()));
     }
 }
 
-/// Has the node see who has which slots.
+/// Shows the node which master has which slots.
 pub(super) fn look(context: &mut Context<'_>) {
     let server = context.in_server();
     let Some(text) = context.cluster_nodes() else {
@@ -83,7 +83,7 @@ pub(super) fn look(context: &mut Context<'_>) {
     process::with(server, |process| process.node.see(&shares));
 }
 
-/// A slot has come to this node.
+/// Handles a slot that has come to this node.
 fn come(context: &mut Context<'_>, slot: u16) -> Result<(), Refusal> {
     let ready = start::ready(context);
     let now = clock::now();

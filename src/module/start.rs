@@ -1,10 +1,10 @@
 //! The I/O of starting and stopping: claims the state file, looks at the locks, writes the log.
 //!
-//! The engine decides what follows from it. When the module is loaded, before the data set, the
-//! state file is claimed and read; the server does not start with a file that it must not use. The
-//! second part comes with the first request or tick after the data set has been loaded. Until then
-//! the file stays as it was, whatever happens to the server. A node whose file cannot be written
-//! still knows its quarantine; it only grants nothing.
+//! The engine decides what follows. When the module is loaded, before the data set, the state file
+//! is claimed and read; the server does not start with a file that it must not use. The second part
+//! comes with the first request or tick after the data set has been loaded. Until then the file
+//! stays as it was, whatever happens to the server. A node whose file cannot be written still knows
+//! its quarantine; it only grants nothing.
 
 use std::env;
 use std::path::PathBuf;
@@ -17,7 +17,7 @@ use crate::codec;
 use crate::engine::{Census, Change, Fence, Instant, Inventory, Lease, Loaded, Lock, UnixTime};
 use crate::wire::spec::Command;
 
-/// The server has read a data set.
+/// Notes that the server has read a data set.
 pub(super) fn data_set_read(server: InServer<'_>) {
     process::with(server, |process| process.was_read = true);
 }
@@ -150,7 +150,7 @@ fn is_told_or_reads(context: &Context<'_>, command: &str) -> bool {
     flags.is_master() || flags.states_facts() || !Command::named(command).is_some_and(writes)
 }
 
-/// The node has become a master.
+/// Handles the promotion of the node to master.
 pub(super) fn promoted(context: &mut Context<'_>) {
     let server = context.in_server();
     let (now, max_ttl, caution) = (clock::now(), config::max_ttl(), config::caution());
@@ -158,7 +158,7 @@ pub(super) fn promoted(context: &mut Context<'_>) {
     let (change, warning) = process::with(server, |process| {
         process.may_be_replica = false;
         if is_in_cluster {
-            // It waits for all leases of its slots, and looks at them when they are its own.
+            // It waits for all leases in its slots, and looks at the slots when they are its own.
             process.node.join_cluster();
         }
         process.node.promoted(now, max_ttl, caution)
@@ -169,7 +169,7 @@ pub(super) fn promoted(context: &mut Context<'_>) {
     change_state(server, change);
 }
 
-/// The node has become a replica: the server refuses writes from now on.
+/// Handles the demotion of the node to replica: the server refuses writes from now on.
 pub(super) fn demoted(context: &mut Context<'_>) {
     let change = process::with(context.in_server(), |process| {
         process.may_be_replica = true;
@@ -178,7 +178,7 @@ pub(super) fn demoted(context: &mut Context<'_>) {
     change_state(context.in_server(), change);
 }
 
-/// Settings of the server have changed: is every write still on disk before its reply?
+/// Handles a change of the server's settings: writes may no longer be on disk before their reply.
 pub(super) fn configured(context: &mut Context<'_>) {
     let server = context.in_server();
     let (now, caution) = (clock::now(), config::caution());
@@ -207,8 +207,8 @@ fn look_at_folder(context: &mut Context<'_>) {
     }
 }
 
-/// Notes a changed port. A start at the new port looks for a file of that name; without locks it
-/// would be a first start, which waits for nobody. An empty file there makes it wait.
+/// Notes a changed port. A start at the new port looks for a file named after it; without locks it
+/// would be a first start, which does not wait. An empty file there makes it wait.
 fn look_at_port(context: &mut Context<'_>) {
     let port = context.port();
     let (before, loaded_at) = process::with(context.in_server(), |process| {
@@ -263,7 +263,7 @@ pub(super) fn tick(context: &mut Context<'_>) {
     notice_step(context, now);
 }
 
-/// The server stops; its data set has been saved, if it is at all.
+/// Handles the stop of the server. Its data set has been saved, if it is saved at all.
 pub(super) fn stopped(context: &mut Context<'_>) {
     let server = context.in_server();
     notice_step(context, clock::now());
@@ -298,7 +298,7 @@ fn for_each_lock(context: &mut Context<'_>, look: &mut dyn FnMut(u32, &[u8], &mu
     context.select(selected);
 }
 
-/// Changes what the state file says. Returns whether it was written.
+/// Changes the contents of the state file. Returns whether it was written.
 pub(super) fn change_state(server: InServer<'_>, change: Change) -> bool {
     let Err(error) = process::with(server, |process| process.change(change)) else { return true };
     let line =
@@ -307,7 +307,7 @@ pub(super) fn change_state(server: InServer<'_>, change: Change) -> bool {
     false
 }
 
-/// Whether every write is on disk before its reply, where the next start reads it.
+/// Whether every write is on disk before its reply, in the place where the next start reads it.
 fn is_always_durable(context: &mut Context<'_>) -> bool {
     if process::with(context.in_server(), |process| process.folder.is_none()) {
         return false;

@@ -8,8 +8,9 @@
 //! before it may answer. A thread of this file writes larger promises ahead of need, and lowers
 //! those that are larger than needed.
 //!
-//! I1: what the server's thread may use is never above what the file says. So a raise is first
-//! written and then allowed; a lower ceiling first binds the server's thread and is then written.
+//! I1: the ceilings that the server's thread may use never exceed those in the file. So a raise is
+//! first written and then allowed; a lower ceiling first binds the server's thread and is then
+//! written.
 
 use std::ffi::OsString;
 use std::fs::{File, OpenOptions};
@@ -28,7 +29,7 @@ use crate::codec::state::{decode_state, encode_state};
 use crate::engine::{Ceilings, Change, Found, Instant, Millis, Saved, Statement};
 
 /// A write that failed is tried again after this long, even without a request that needs it: the
-/// file must become correct by itself.
+/// file must not stay out of date.
 const RETRY: Millis = Millis::new(1_000);
 
 /// The open state file of a running node.
@@ -57,12 +58,12 @@ struct WriteCounts {
 struct Writer {
     path: PathBuf,
     /// The locked file: the one in place or, until the first write of a node that found none, the
-    /// one beside it. Closing any other handle of the same file would release the lock.
+    /// one next to it. Closing any other handle of the same file would release the lock.
     file: File,
     is_beside: bool,
 }
 
-/// What the server's thread and the thread that writes ahead tell each other.
+/// What the server's thread and the thread that writes ahead share.
 struct Board {
     statement: Statement,
     /// Why the last write failed.
@@ -130,7 +131,7 @@ impl StateFile {
     /// # Errors
     /// The operating system's error. What was durable still is.
     pub(super) fn raise_or_withdraw(&self, ceilings: Ceilings) -> io::Result<()> {
-        // Held until the end, so that nobody else writes what is withdrawn.
+        // Held until the end, so that the other thread does not write what is withdrawn.
         let mut writer = self.shared.writer();
         let before = self.shared.board().statement.raise(ceilings);
         let written = self.shared.write(&mut writer);
@@ -146,13 +147,13 @@ impl StateFile {
         self.wake();
     }
 
-    /// Allows no lease to end after `lease` from now on. The file says so later.
+    /// Allows no lease to end after `lease` from now on. The file records this later.
     pub(super) fn lower(&self, lease: Instant) {
         self.shared.board().statement.lower(lease);
         self.wake();
     }
 
-    /// Changes what the file says before it returns.
+    /// Changes the contents of the file before it returns.
     ///
     /// # Errors
     /// The operating system's error. [`StateFile::ceilings`] are none until a later write succeeds,
@@ -205,7 +206,7 @@ impl StateFile {
 /// A state file that has been read and locked, but not yet written.
 pub(super) struct Claimed {
     writer: Writer,
-    /// What it says.
+    /// What the file contains.
     pub(super) found: Found,
     /// What is wrong with it.
     pub(super) damage: Option<String>,
@@ -251,7 +252,7 @@ impl Claimed {
         }
     }
 
-    /// Locks the file that will be put at `path`, so that of two first starts one is refused.
+    /// Locks the file that will be put at `path`, so that one of two first starts is refused.
     /// `None` if another server was faster, and its file is there now.
     fn claim_nothing(path: &Path) -> Result<Option<Claimed>, OpenError> {
         let beside = beside(path);
@@ -276,7 +277,7 @@ impl Claimed {
         Ok(std::fs::remove_file(&beside)?)
     }
 
-    /// Begins with a file that has to say `saved`. No ceilings may be used until it does: see
+    /// Begins with a file that must contain `saved`. No ceilings may be used until it does: see
     /// [`StateFile::change`].
     pub(super) fn begin(self, saved: Saved) -> StateFile {
         let (ahead, woken) = sync_channel(1);
@@ -298,7 +299,7 @@ impl Claimed {
 /// Leaves an empty file at `path`, durably: a node that finds it trusts nothing, and waits.
 ///
 /// # Errors
-/// The operating system's error; another if another server has the file.
+/// The operating system's error, or another one if another server has the file.
 pub(super) fn leave_empty(path: &Path) -> io::Result<()> {
     let file = open_or_create(path)?;
     file.set_len(0)?;
@@ -314,7 +315,7 @@ impl Shared {
         }
     }
 
-    /// Writes what is wanted, unless the file says it already.
+    /// Writes what is wanted, unless the file already contains it.
     fn write(&self, writer: &mut Writer) -> io::Result<()> {
         let Some(draft) = self.board().statement.draft(clock::read()) else {
             self.board().failure = None;
@@ -350,14 +351,14 @@ impl Shared {
 }
 
 impl Writer {
-    /// Puts a file that says `saved` in place, durably. It is locked before it is in place.
+    /// Puts a file that contains `saved` in place, durably. It is locked before it is in place.
     fn replace(&mut self, saved: &Saved) -> io::Result<()> {
         let beside = beside(&self.path);
         if !self.is_beside || !is_in_place(&self.file, &beside)? {
             let file = open_or_create(&beside)?;
             write_all(&file, saved)?;
             std::fs::rename(&beside, &self.path)?;
-            // This releases the lock on the old file, which nobody can find any more.
+            // This releases the lock on the old file, which no server can find any more.
             self.file = file;
         } else {
             write_all(&self.file, saved)?;

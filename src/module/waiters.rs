@@ -1,8 +1,8 @@
 //! Waiting at this node: carries out what the node decides about its lines.
 //!
-//! The node says whose turn it is, and what it needs to know. A blocked client is granted the lock
-//! and answered; a ticket is published on its channel. Callbacks that must not open keys only tell
-//! the node, which then asks for a call of [`woken`].
+//! The node decides whose turn it is, and asks for what it needs to know. A blocked client is
+//! granted the lock and answered; a ticket is published on its channel. Callbacks that must not
+//! open keys only notify the node, which then asks for a call of [`woken`].
 //!
 //! One event may concern every line, so nothing here goes through all of them in one turn of the
 //! event loop: [`woken`] does a slice, and asks for another call.
@@ -24,7 +24,7 @@ use crate::wire::published::Published;
 use crate::wire::request::Queue;
 use crate::wire::resp::Reply;
 
-/// How long one turn of the event loop looks at lines that no command is about.
+/// How long one turn of the event loop looks at lines apart from the running command's.
 const SLICE: Duration = Duration::from_millis(1);
 
 /// Whether anybody waits at this node.
@@ -33,9 +33,9 @@ pub(super) fn any(server: InServer<'_>) -> bool {
     process::with(server, |process| process.node.has_lines())
 }
 
-// ------------------------------------------------------------------------- what a request does
+// ------------------------------------------------------------------------------------ requests
 
-/// The ticket of an acquire with what the line needs, and what it asks for.
+/// The ticket of an acquire with the data that the line needs, and the terms of a grant.
 ///
 /// # Errors
 /// As [`queued`].
@@ -50,8 +50,8 @@ pub(super) fn queued_to_ask<'a>(
     Ok(queued.map(|queued| Queued { direct, ..queued }))
 }
 
-/// The ticket with what the line needs; `None` if it cannot wait in line, because the request came
-/// on no connection.
+/// The ticket with the data that the line needs; `None` if it cannot wait in line, because the
+/// request did not come over a connection.
 ///
 /// # Errors
 /// `NOPERM` if its user may not publish to its channel.
@@ -103,7 +103,7 @@ pub(super) fn serve(context: &mut Context<'_>, name: &[u8], availability: Option
     look_at(context, name, Look::after(availability));
 }
 
-/// The same, with more of what is known.
+/// The same, with more knowledge about the lock.
 pub(super) fn look_at(context: &mut Context<'_>, name: &[u8], mut look: Look) {
     let server = context.in_server();
     let place = (context.database(), name);
@@ -195,8 +195,8 @@ fn grant(
     availability
 }
 
-/// Grants the lock that its holder has handed over to the first ticket in line, and tells it.
-/// Returns the state of the lock, if that is known.
+/// Grants a lock that was handed over to the first ticket in line, and publishes the grant. Returns
+/// the state of the lock, if that is known.
 fn grant_to(
     context: &mut Context<'_>,
     (bytes, name): (&[u8], &KeyName),
@@ -223,14 +223,14 @@ fn grant_to(
     if is_told {
         return Some(availability);
     }
-    // Nobody was told.
+    // No subscriber received it.
     take_back(context, name, &grantee.token, |node, lock| {
         Ok(node.release(lock, Token::new(&grantee.token, TOKEN_MAX)?, now))
     });
     None
 }
 
-/// Has the node decide a grant to who waits, and states it.
+/// Has the node decide a grant to a waiter, and states it.
 fn grant_and_state(
     context: &mut Context<'_>,
     name: &KeyName,
@@ -254,7 +254,7 @@ fn grant_and_state(
     Ok(granted)
 }
 
-/// Has the node decide whether a grant is taken back, and states it. Returns whether it is.
+/// Has the node decide whether a grant is withdrawn, and states that. Returns whether it was.
 fn take_back(
     context: &mut Context<'_>,
     name: &KeyName,
@@ -299,10 +299,10 @@ pub(super) fn carry_out(server: InServer<'_>) {
     }
 }
 
-// --------------------------------------------------------------------- what happens by itself
+// ------------------------------------------------------------------- events without a request
 
-/// A lock or its line has changed. It is looked at soon, not now: a key that is being unlinked, for
-/// example, must not be opened.
+/// Notes that a lock or its line has changed. It is looked at soon, not now: a key that is being
+/// unlinked, for example, must not be opened.
 pub(super) fn changed(server: InServer<'_>, database: u32, name: &[u8]) {
     process::with(server, |process| process.node.line_changed((database, name)));
     carry_out(server);
@@ -346,8 +346,8 @@ impl Told for Delivery {
     }
 }
 
-/// A blocked client was granted the lock, but is gone: the next waiter is served. On a node that
-/// has become a replica, its master decides.
+/// Handles a grant whose blocked client is gone: withdraws it, and serves the next waiter. On a
+/// node that has become a replica, its master decides.
 fn undelivered(context: &mut Context<'_>, granted: Granted) {
     let server = context.in_server();
     if !context.flags().is_master() {
@@ -382,7 +382,7 @@ pub(super) fn start(context: &mut Context<'_>) -> Result<(), String> {
     Ok(())
 }
 
-/// Settings of the server or options may have changed.
+/// Takes settings of the server and options, which may have changed.
 pub(super) fn configured(context: &mut Context<'_>) {
     // If CONFIG was renamed, the settings are unknown.
     let mut is_other = |name: &str, harmless: &str| {
@@ -409,8 +409,8 @@ impl Task for Woken {
     }
 }
 
-/// Looks at lines that have to be looked at, for one slice; the rest follow in a later turn of the
-/// event loop.
+/// Looks at the lines that need it, for one slice; the rest follow in a later turn of the event
+/// loop.
 fn woken(context: &mut Context<'_>) {
     let server = context.in_server();
     process::with(server, |process| process.node.answer_ring());

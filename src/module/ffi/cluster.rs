@@ -1,4 +1,4 @@
-//! What a node of a Cluster says and hears.
+//! What a node of a Cluster sends and learns.
 #![allow(unsafe_code, reason = "the border to a C API")]
 
 use std::ffi::{CStr, c_char, c_int};
@@ -13,7 +13,7 @@ use super::{Context, call};
 pub(super) const MESSAGE: u8 = 1;
 
 impl Context<'_> {
-    /// The reply to `CLUSTER NODES`; `None` if it cannot be had.
+    /// The reply to `CLUSTER NODES`; `None` if the server does not give one.
     pub(in crate::module) fn cluster_nodes(&mut self) -> Option<String> {
         let (command, word, format): (&CStr, &CStr, &CStr) = (c"CLUSTER", c"NODES", c"c");
         // SAFETY: the context lasts as long as `self`, and no key is open; `c` takes a terminated

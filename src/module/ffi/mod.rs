@@ -5,7 +5,7 @@
 //! as slices, a [`Key`] that closes itself, [`Guarded`] state. No raw pointer leaves. No panic
 //! reaches the server: each callback catches it, logs it and answers with an error.
 //!
-//! It has two layers. The lower one wraps the server's API, and knows nothing of the module. The
+//! It has two layers. The lower one wraps the server's API, and knows nothing about the module. The
 //! upper one, `entry`, has what the server calls (commands, events, callbacks of the data type),
 //! and nothing depends on it. The rest of the module is between the two.
 //!
@@ -337,7 +337,7 @@ pub(super) enum Answered {
     WrongArity,
     /// The reply has been sent.
     Sent,
-    /// Not by the command itself: its sender is blocked.
+    /// The reply comes later: the sender is blocked.
     Later,
 }
 
@@ -493,10 +493,10 @@ impl Key<'_> {
         }
     }
 
-    /// Passes the lock to `work`, or a new one if there is none, which is stored if `keeps` says so
-    /// of the outcome. If so, an expiry of the key is removed too, as `SET` does, because otherwise
-    /// the lock would go while it is held. Returns the outcome, and whether there was such an
-    /// expiry.
+    /// Passes the lock to `work`, or a new one if there is none. If `keeps` is true of the outcome,
+    /// a new lock is stored, and an expiry of the key is removed, as `SET` does, because otherwise
+    /// the lock would expire while it is held. Returns the outcome, and whether an expiry was
+    /// removed.
     ///
     /// # Errors
     /// Those of `work`, and [`Refusal::WrongType`].

@@ -56,7 +56,7 @@ unsafe extern "C" fn scanned(
     guard("looking at a key", (), || {
         let mut length = 0;
         // SAFETY: `Context::scan` passes the closure, which outlives the scan; name and key last
-        // for this callback, and nobody else uses the value meanwhile: the scan borrows the only
+        // for this callback, and nothing else uses the value meanwhile: the scan borrows the only
         // context that could open a key. The server treats a null key as a missing one.
         unsafe {
             let is_lock = call!(RedisModule_ModuleTypeGetType(key)) == values::lock_type();

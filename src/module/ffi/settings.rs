@@ -10,7 +10,7 @@ use crate::engine::{Fence, Heartbeat, Replicas};
 use crate::wire::spec::c_names;
 use crate::wire::{fact, node_info};
 
-/// What the server reports of its replicas. The server only reads.
+/// What the server reports about its replicas. The server only reads.
 pub(in crate::module) fn replicas(_: InServer<'_>) -> Replicas {
     // SAFETY: without a context, the data is ours, and is freed once; the names are terminated.
     unsafe {
@@ -76,10 +76,10 @@ impl Context<'_> {
         self.figure(c"server", c"tcp_port").and_then(|port| port.try_into().ok()).unwrap_or(0)
     }
 
-    /// What the server answers to a write now, if it refuses it: asked by way of one without a key
-    /// that changes nothing.
+    /// The error with which the server refuses writes now, if it does. It is found by a write
+    /// without a key that changes nothing.
     pub(in crate::module) fn refusal_of_writes(&mut self) -> Option<String> {
-        // In the mode of scripts the server looks at its disk and its replicas; see `Name::writes`.
+        // In script mode the server checks its disk and its replicas: see `KeyName::writes`.
         let (name, format) = (c_names::FLOOR.as_ptr(), c"ES".as_ptr());
         // SAFETY: the context lasts as long as `self`, and no key is open. The reply is ours: its
         // text is read before it is freed.

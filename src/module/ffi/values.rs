@@ -17,7 +17,7 @@ pub(super) fn lock_type() -> *mut raw::RedisModuleType {
     LOCK_TYPE.load(Ordering::Relaxed)
 }
 
-/// The server has registered the type.
+/// Notes the type that the server has registered.
 pub(super) fn set_lock_type(made: *mut raw::RedisModuleType) {
     LOCK_TYPE.store(made, Ordering::Relaxed);
 }
@@ -30,7 +30,7 @@ pub(in crate::module) fn lock_count() -> usize {
     COUNT.load(Ordering::Relaxed)
 }
 
-/// What came with locks that were loaded or copied, less what went with their locks.
+/// The locks and the readers of [`moved`].
 static HELD: AtomicI64 = AtomicI64::new(0);
 static READERS: AtomicI64 = AtomicI64::new(0);
 
@@ -61,7 +61,7 @@ pub(super) fn give(lock: Lock) -> *mut Lock {
     Box::into_raw(Box::new(lock))
 }
 
-/// May run on a background thread: it must touch no state of the node.
+/// May run on a background thread: it must not touch the state of the node.
 pub(super) unsafe extern "C" fn free(value: *mut c_void) {
     if !value.is_null() {
         COUNT.fetch_sub(1, Ordering::Relaxed);

@@ -40,7 +40,7 @@ static DETACHED: AtomicPtr<raw::RedisModuleCtx> = AtomicPtr::new(null_mut());
 /// # Safety
 /// `context` must be the one that the server loads the module with.
 pub(super) unsafe fn prepare(context: *mut raw::RedisModuleCtx) {
-    // SAFETY: the loading context; the new one is kept for good.
+    // SAFETY: the loading context; the new one is never freed.
     let detached = unsafe { call!(RedisModule_GetDetachedThreadSafeContext(context)) };
     DETACHED.store(detached, Ordering::Relaxed);
 }
@@ -56,12 +56,12 @@ pub(in crate::module) trait Task {
     /// Its name in the log if it panics.
     const WHAT: &'static str;
 
-    /// Does it.
+    /// Runs it.
     fn run(context: &mut Context<'_>);
 }
 
-/// Runs a task after `length` by the wall clock, so a step of that makes it earlier or later. With
-/// a length of zero it runs in this turn of the event loop or the next.
+/// Runs a task after `length` by the wall clock, so a step of that clock makes it earlier or later.
+/// With a length of zero it runs in this turn of the event loop or the next.
 pub(in crate::module) fn do_after<T: Task>(_: InServer<'_>, length: Millis) {
     let length = length.get().cast_signed();
     // SAFETY: the context is the module's own; the callback is static and takes no data.
@@ -77,7 +77,7 @@ unsafe extern "C" fn on_time<T: Task>(context: *mut raw::RedisModuleCtx, _data: 
 #[cfg_attr(not(target_os = "linux"), allow(dead_code, reason = "only Linux has timers to watch"))]
 pub(in crate::module) fn watch<T: Told>(fd: BorrowedFd<'static>) -> bool {
     let readable = raw::REDISMODULE_EVENTLOOP_READABLE as c_int;
-    // SAFETY: the descriptor is open for good; the callback is static and takes no data.
+    // SAFETY: the descriptor is never closed; the callback is static and takes no data.
     unsafe {
         let callback = Some(on_readable::<T> as _);
         call!(RedisModule_EventLoopAdd(fd.as_raw_fd(), readable, callback, null_mut())) == OK
@@ -91,7 +91,7 @@ unsafe extern "C" fn on_readable<T: Told>(_fd: c_int, _data: *mut c_void, _mask:
 
 /// An answer to a blocked client, and what happens if it is lost.
 pub(in crate::module) trait Told: Sized {
-    /// An answer that nobody got.
+    /// An answer that no client received.
     type Lost;
 
     /// The reply to a client that is still there.
@@ -100,17 +100,17 @@ pub(in crate::module) trait Told: Sized {
     /// The text of an error reply.
     fn deliver(&self) -> Result<Reply, String>;
 
-    /// The answer was delivered, or its client is gone. Returns what nobody was told, if that
-    /// matters.
+    /// Called when the answer was delivered, or its client is gone. Returns what no client
+    /// received, if that matters.
     fn lost(self, server: InServer<'_>) -> Option<Self::Lost>;
 
-    /// Takes back what was lost.
+    /// Undoes what was lost.
     fn make_good(context: &mut Context<'_>, lost: Self::Lost);
 
-    /// A blocked client is gone, or was unblocked by force.
+    /// Called when a blocked client is gone, or was unblocked by force.
     fn hung_up(server: InServer<'_>, blocked: u64);
 
-    /// The alarm by which waiters are served has gone off.
+    /// Called when the alarm by which waiters are served has gone off.
     fn rang(server: InServer<'_>);
 }
 
@@ -163,7 +163,7 @@ impl Context<'_> {
         self.user_of(id).unwrap_or_default()
     }
 
-    /// The name of the user of a connection, if that is open.
+    /// The name of the user of a connection, if the connection is open.
     pub(in crate::module) fn user_of(&mut self, id: u64) -> Option<Box<[u8]>> {
         let context = self.raw.as_ptr();
         // SAFETY: the context lasts as long as `self`. The server returns null for an unknown
@@ -233,7 +233,7 @@ impl KeyName {
         self.args(|args| context.open_to_read(args, 0))
     }
 
-    /// Tells watching clients, and publishes a keyspace notification.
+    /// Notifies watching clients, and publishes a keyspace notification.
     pub(in crate::module) fn changed(&self, context: &mut Context<'_>, event: &'static CStr) {
         self.args(|args| {
             context.signal_modified(args, 0);
@@ -383,7 +383,7 @@ impl<T: Told> Blocked<T> {
     }
 }
 
-/// The client is there, and is answered.
+/// Answers a client that is still connected.
 unsafe extern "C" fn on_reply<T: Told>(
     context: *mut raw::RedisModuleCtx,
     _argv: *mut *mut raw::RedisModuleString,
@@ -407,7 +407,7 @@ unsafe extern "C" fn on_reply<T: Told>(
     OK
 }
 
-/// The answer was given, or the client is gone.
+/// Called when the answer was given, or the client is gone.
 unsafe extern "C" fn on_free<T: Told>(_context: *mut raw::RedisModuleCtx, answer: *mut c_void) {
     let over = |server: InServer<'_>| {
         // SAFETY: what `Blocked::answer` gave to the server, which gives it back once.
@@ -428,6 +428,6 @@ unsafe extern "C" fn on_disconnect<T: Told>(
     blocked: *mut raw::RedisModuleBlockedClient,
 ) {
     let gone = |server: InServer<'_>| T::hung_up(server, blocked as u64);
-    // SAFETY: the server says so under its lock.
+    // SAFETY: the server calls this under its lock.
     unsafe { guard_in_server("a lost client", (), gone) };
 }

@@ -26,7 +26,7 @@ const SUBSCRIPTIONS: &[(u64, Callback)] = &[
     (raw::REDISMODULE_EVENT_REPLICA_CHANGE, on_replica),
 ];
 
-/// With this event Redis from 8.4 on says that it empties slots that have moved to another node,
+/// With this event Redis from 8.4 on reports that it empties slots that have moved to another node,
 /// and Valkey from 9.0 on reports the progress of a move. Older servers do not offer it.
 const SLOTS_MOVE: u64 = 19;
 
@@ -59,7 +59,7 @@ unsafe extern "C" fn on_slots(
     _subevent: u64,
     _data: *mut c_void,
 ) {
-    // SAFETY: the server says so under its lock.
+    // SAFETY: the server calls this under its lock.
     unsafe { guard_in_server("a move of slots", (), events::slots_moved) };
 }
 
@@ -92,7 +92,7 @@ unsafe extern "C" fn on_flush(
     _data: *mut c_void,
 ) {
     if subevent == raw::REDISMODULE_SUBEVENT_FLUSHDB_START {
-        // SAFETY: the server says so under its lock.
+        // SAFETY: the server calls this under its lock.
         unsafe { guard_in_server("a flush", (), events::flushed) };
     }
 }
@@ -103,7 +103,7 @@ unsafe extern "C" fn on_swap(
     _subevent: u64,
     _data: *mut c_void,
 ) {
-    // SAFETY: the server says so under its lock.
+    // SAFETY: the server calls this under its lock.
     unsafe { guard_in_server("a swap of databases", (), events::swapped) };
 }
 
@@ -114,7 +114,7 @@ unsafe extern "C" fn on_loading(
     _data: *mut c_void,
 ) {
     if subevent == raw::REDISMODULE_SUBEVENT_LOADING_ENDED {
-        // SAFETY: the server says so under its lock.
+        // SAFETY: the server calls this under its lock.
         unsafe { guard_in_server("the end of loading", (), events::loaded) };
     }
 }
@@ -161,7 +161,7 @@ unsafe extern "C" fn on_replica(
     _data: *mut c_void,
 ) {
     if subevent == raw::REDISMODULE_SUBEVENT_REPLICA_CHANGE_ONLINE {
-        // SAFETY: the server says so under its lock.
+        // SAFETY: the server calls this under its lock.
         unsafe { guard_in_server("a new replica", (), events::replica_came) };
     } else {
         // SAFETY: as above.

@@ -281,8 +281,8 @@ mod tests {
                 let mut value = give(lock).cast::<c_void>();
                 let before = value;
                 let (context, key) = (std::ptr::null_mut(), std::ptr::null_mut());
-                // SAFETY: the value is one of the type, which nobody else uses; the functions above
-                // look at neither context nor key.
+                // SAFETY: the value is one of the type, which nothing else uses; the functions
+                // above look at neither context nor key.
                 let (left, moved) =
                     unsafe { (defrag(context, key, &mut value), super::lock(value).cloned()) };
                 assert_eq!((left, value != before), (0, moves));
@@ -294,7 +294,7 @@ mod tests {
     }
 
     /// A survey may have passed the new name, and the original may be given back before the survey
-    /// reaches it. Then only these callbacks have told the node of the lease.
+    /// reaches it. Then only these callbacks have reported the lease to the node.
     #[test]
     fn a_lease_that_finds_another_name_is_not_overlooked_by_a_survey() {
         // SAFETY: no other test uses the state of the process.
@@ -309,7 +309,7 @@ mod tests {
         };
         let ends_at = held().until();
         let original = give(held()).cast::<c_void>();
-        // SAFETY: values of the type, which nobody else uses; no key is looked at here.
+        // SAFETY: values of the type, which nothing else uses; no key is looked at here.
         unsafe {
             let key = std::ptr::null_mut();
             let renamed = survey(&|| unlink(key, original));
@@ -322,6 +322,6 @@ mod tests {
             free(original);
             free(made.get());
         }
-        assert_eq!(survey(&|| ()), Instant::default(), "nothing was come upon");
+        assert_eq!(survey(&|| ()), Instant::default(), "the survey found nothing");
     }
 }

@@ -22,7 +22,7 @@ use crate::wire::node_info::{Figure, NodeField};
 use crate::wire::spec::{self, Arg, ArgKind, Command, KeyUse};
 
 const ERR: c_int = raw::REDISMODULE_ERR as c_int;
-/// What a replica answers to everybody but its master, even with `replica-read-only no`.
+/// What a replica answers to every sender but its master, even with `replica-read-only no`.
 const TOLD_BY_MASTER: &str = "this server is a replica, and takes locks only from its master";
 /// The error after a panic.
 const BUG: &str = "a bug in lockmod; see the server's log";
@@ -97,7 +97,7 @@ unsafe fn init(
     waiters::start(wrapped)?;
     module_events::warn_of_eviction(wrapped);
     start::load(wrapped)?;
-    // Last: a module that fails after it has subscribed takes Redis 7.0 down at the next event.
+    // Last: a module that fails after it has subscribed crashes Redis 7.0 at the next event.
     // SAFETY: the loading context.
     unsafe { events::subscribe(context) }
 }
@@ -123,7 +123,7 @@ const HANDLE_ATOMIC_SLOT_MIGRATION: u32 = 1 << 5;
 fn is_valkey() -> bool {
     let mut function: *mut c_void = null_mut();
     // SAFETY: a plain read of a pointer that loading has set; the name is terminated, and the
-    // server writes one pointer to where it is told.
+    // server writes one pointer to the given place.
     unsafe {
         raw::RedisModule_GetApi.is_some_and(|get| {
             let name = c"ValkeyModule_SetModuleOptions".as_ptr();
@@ -254,7 +254,7 @@ unsafe fn set_command_info(
     }
 }
 
-/// The sizes of C structures, by which the server tells their versions.
+/// The sizes of C structures, by which the server recognises their versions.
 const INFO_VERSION: raw::RedisModuleCommandInfoVersion = raw::RedisModuleCommandInfoVersion {
     version: 1,
     sizeof_historyentry: size_of::<raw::RedisModuleCommandHistoryEntry>(),
@@ -262,7 +262,7 @@ const INFO_VERSION: raw::RedisModuleCommandInfoVersion = raw::RedisModuleCommand
     sizeof_arg: size_of::<raw::RedisModuleCommandArg>(),
 };
 
-/// Where a command has its key, for C: a list that an empty element ends.
+/// Where a command has its key, for C: a list that ends with an empty element.
 fn key_specs(key: Option<KeyUse>) -> [raw::RedisModuleCommandKeySpec; 2] {
     // SAFETY: plain C structures, for which zeros mean "nothing given".
     let mut specs: [raw::RedisModuleCommandKeySpec; 2] = unsafe { std::mem::zeroed() };
