@@ -9,8 +9,8 @@ use bincode::{Decode, Encode};
 use super::{CodecError, decode, encode, fence, split};
 use crate::engine::{Ceilings, Clocks, Instant, Inventory, Millis, Saved, Stopped, UnixTime};
 
-/// The newest version of a state file that this build reads. It writes version 2, which older
-/// builds can read, for a node that does not rest on replicas.
+/// The newest version of a state file that this build reads. For a node that does not rest on
+/// replicas it writes version 2, which older builds can read.
 pub const STATE_VERSION: u8 = 3;
 const WITHOUT_LONGEST: u8 = 2;
 

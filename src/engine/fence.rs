@@ -22,7 +22,7 @@ const WEEK: u64 = 7 * 24 * 3_600 * 1_000_000;
 /// The year 2200: a wall clock beyond it is not trusted.
 const WALL_MAX: UnixTime = UnixTime::from_millis(7_258_118_400_000);
 
-/// A fencing token. Zero means "none yet"; the first grant of a lock has 1.
+/// A fencing token. Zero means "none yet"; the first grant on a new node has 1.
 ///
 /// Public, and compared by order: a resource remembers the largest fence it has seen and refuses
 /// requests with a smaller one.

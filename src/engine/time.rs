@@ -70,7 +70,7 @@ impl fmt::Display for Millis {
     }
 }
 
-/// An instant on one machine's monotonic clock, in milliseconds since a start of its own.
+/// An instant on one machine's monotonic clock, in milliseconds since the clock's own start.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Instant(u64);
 

@@ -6,7 +6,7 @@ use super::quorum::{NodeSet, Quorum};
 /// What a node's answer shows about the lock.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Stand {
-    /// Another holds the lock there.
+    /// Another token holds the lock there.
     Held,
     /// It answered, and nobody else holds the lock there.
     Free,

@@ -136,7 +136,7 @@ pub struct NodeAccount {
     pub waits: Histogram,
     /// How long the leases that were given back had been held.
     pub holds: Histogram,
-    /// Every next fence is larger than this.
+    /// Every next fence of a writer is larger than this, and a reader's is at least as large.
     pub floor: Fence,
     /// The highest fence that the node knows.
     pub highest_fence: Fence,

@@ -243,7 +243,7 @@ impl Authority {
                 if is_settled {
                     return Mandate::Full;
                 }
-                // It is not over before the floor is raised.
+                // The wait is not over before the floor is raised.
                 let left = now.until(waits_until.after(Millis::new(1)));
                 Mandate::Waits(left.max(Millis::new(1)))
             }
@@ -293,7 +293,7 @@ impl Authority {
     }
 
     /// How many replicas support the node by the rules. A replica that has left supports it until
-    /// its last heartbeat expires; no more of those are counted than are needed.
+    /// its last heartbeat expires; these are counted only up to the number that is needed.
     pub(super) fn counted_supporters(&self, now: Instant) -> usize {
         let lasting = if self.mandate(now) == Mandate::None { 0 } else { self.needed() };
         self.supporters(now).max(lasting)

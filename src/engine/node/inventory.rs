@@ -4,8 +4,8 @@
 //! The same locks give the same sum in any order. Counters never fall, so an older data set differs
 //! in a counter, or else only in leases that were released, extended or lapsed since. The sum
 //! covers the exact wall-clock end of each lease, which a load keeps to the millisecond. So one
-//! different lock is noticed among any number of them. A node forgets readers whose leases have
-//! ended without writing it anywhere, so those do not count.
+//! different lock is noticed among any number of them. A node forgets readers after the end of
+//! their leases without writing that anywhere, so such readers do not count.
 
 use super::{Lease, Lock};
 use crate::engine::{Clocks, Instant, UnixTime};
@@ -32,7 +32,7 @@ impl Inventory {
         clocks.to_wall(lease.ends_at) > self.since
     }
 
-    /// Adds a lock; `hash` is over its name, counter and holders, and `clocks` date its leases.
+    /// Adds a lock; `hash` is that of its name, counter and holders, and `clocks` date its leases.
     pub fn add(&mut self, hash: u64, lock: &Lock, clocks: Clocks) {
         let leases = lock.written_leases().filter(|lease| self.counts(lease, clocks));
         let ends = leases.map(|lease| mix(clocks.to_wall(lease.ends_at).as_millis()));

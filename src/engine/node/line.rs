@@ -320,8 +320,9 @@ impl Line {
         let (token, mode, deadline) =
             (Secret(token.as_bytes().into()), queued.mode, queued.deadline);
         let since = before.as_ref().map_or(now, |entry| entry.since);
-        // It may have missed the wake, or listens on another channel now. The reservation gets no
-        // longer. A ticket that asks in another mode loses it, because it was for the former mode.
+        // It may have missed the wake, or may listen on another channel now. The reservation does
+        // not last longer. A ticket that asks in another mode loses it, because it was for the
+        // former mode.
         let before = before.filter(|entry| entry.mode == mode);
         let reservation = before.and_then(|entry| entry.reservation);
         let reservation =
@@ -410,10 +411,10 @@ impl Line {
     }
 
     /// Returns whose turn it is. Call it when the first in line may have the lock, after each
-    /// change of lock or line, until there is no one left to serve: if the first is a reader, it is
-    /// the turn of all readers before the first writer, but of no more than there is `room` for. A
-    /// new reservation lasts for `grace`. Reservations of younger tickets for which it leaves no
-    /// room end at the next call.
+    /// change of lock or line, until nobody is left to serve. If the first is a reader, it is the
+    /// turn of all readers before the first writer, but of no more than there is `room` for. A new
+    /// reservation lasts for `grace`. Reservations of younger tickets for which it leaves no room
+    /// end at the next call.
     pub fn serve(&mut self, now: Instant, grace: Millis, room: usize) -> Turn<'_> {
         self.end_turns_above(room);
         let Some((first, entry)) = self.order.first_key_value() else { return Turn::Nobody };

@@ -113,7 +113,7 @@ impl Lock {
         }
     }
 
-    /// The lease there, as written.
+    /// The lease at this spot, as written.
     #[inline(always)]
     pub(super) fn tenure(&self, Spot(place): Spot) -> Tenure {
         match self.slot.readers().and_then(|readers| readers.at(place)) {
@@ -322,8 +322,8 @@ impl Lock {
 
     // ------------------------------------------------------------------------------ requests
 
-    /// Writes `lease` into a lock where no lease of its token stands, and none that conflicts with
-    /// it. Returns how many leases had ended unreleased, without having been noted.
+    /// Writes `lease` into a lock in which neither a lease of its token nor a conflicting one
+    /// stands. Returns how many leases had ended unreleased, without having been noted.
     #[inline(always)]
     #[must_use]
     pub(super) fn grant(&mut self, lease: Lease<'_>, now: Instant) -> usize {
@@ -347,7 +347,7 @@ impl Lock {
         usize::from(own.is_some()) + self.forget_some_ended(now)
     }
 
-    /// Changes the lease there: its end, its mode and its mark, but not its fence.
+    /// Changes the lease at this spot: its end, its mode and its mark, but not its fence.
     #[inline(always)]
     pub(super) fn change(&mut self, Spot(place): Spot, tenure: Tenure) {
         if self.slot.has_lease() {
@@ -366,7 +366,7 @@ impl Lock {
         }
     }
 
-    /// Raises the counter and the lease there to at least `fence`.
+    /// Raises the counter and the lease at this spot to at least `fence`.
     pub(super) fn raise(&mut self, spot: Spot, fence: Fence) {
         let lease_fence = self.tenure(spot).fence.max(fence);
         self.counter = self.counter.max(fence);
@@ -376,7 +376,8 @@ impl Lock {
         }
     }
 
-    /// Ends the lease there, and erases its token: a secret must not linger in memory or in a dump.
+    /// Ends the lease at this spot, and erases its token: a secret must not linger in memory or in
+    /// a dump.
     #[inline(always)]
     pub(super) fn erase(&mut self, Spot(place): Spot, now: Instant) {
         if self.slot.has_lease() {

@@ -80,7 +80,7 @@ pub struct Promises {
     max_readers: usize,
 }
 
-/// How many readers a lock may have, unless the operator says otherwise.
+/// How many readers a lock may have by default.
 const MAX_READERS: usize = 10_000;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -322,8 +322,8 @@ impl Promises {
         quarantine.map(|(left, _)| now.after(left).before(Millis::new(1))).max(in_slots)
     }
 
-    /// Notes that leases may have moved to other names: in a quarantine, nothing counts before it
-    /// is over. Returns its last instant for the state file, unless nothing counted already.
+    /// Notes that leases may have moved to other names: in a quarantine, nothing counts until it is
+    /// over. Returns its last instant for the state file, unless nothing counted already.
     pub fn names_changed(&mut self, now: Instant) -> Option<Instant> {
         let until = self.grants_nothing_until(now)?;
         let quarantine = self.quarantine.as_mut()?;

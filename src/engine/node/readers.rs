@@ -30,7 +30,7 @@ const MOVING: u32 = u32::MAX;
 /// Several readers of one lock, or some who have left and one who has not.
 #[derive(Clone, Default)]
 pub(super) struct Readers {
-    /// I9: no lease ends later than the one at half its place.
+    /// I9: no lease ends later than its parent in the heap.
     heap: Vec<ReaderLease>,
     /// The place of each in the heap, by its token.
     places: HashTable<u32>,

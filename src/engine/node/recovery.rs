@@ -346,7 +346,7 @@ mod tests {
         Fence::new(number).unwrap()
     }
 
-    /// The file of a node that wrote, 10 s after its boot, that no lease ends after 40 s.
+    /// A file written 10 s after the boot, which promises that no lease ends after 40 s.
     fn saved() -> Saved {
         Saved {
             port: 6379,

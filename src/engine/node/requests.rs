@@ -312,8 +312,8 @@ impl Promises {
         Ok(Extended::Extended { ends_at, counter, is_counted, is_carried, is_news: true, lapsed })
     }
 
-    /// Raises the counter and the lease there to at least `fence`, and changes the lease. Returns
-    /// the outcome for its holder.
+    /// Raises the counter and the lease at this spot to at least `fence`, and changes the lease.
+    /// Returns the outcome for its holder.
     #[inline(always)]
     fn change(
         &mut self,

@@ -18,14 +18,13 @@ pub struct Replicas {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[must_use]
 pub struct Tended {
-    /// Record this in the state file first.
+    /// A change to record in the state file first.
     pub change: Option<Change>,
-    /// Send this heartbeat.
+    /// A heartbeat to send.
     pub heartbeat: Option<Heartbeat>,
-    /// Report this to the operator.
+    /// News for the operator.
     pub notice: Option<Notice>,
-    /// More replicas are attached than `lockmod.replicas` allows: report both numbers to the
-    /// operator.
+    /// Also for the operator: how many replicas are attached, and the smaller `lockmod.replicas`.
     pub excess: Option<(usize, u32)>,
 }
 
