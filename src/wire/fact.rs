@@ -47,7 +47,7 @@ pub const fn marks(mode: Mode, is_provisional: bool) -> &'static [u8] {
     }
 }
 
-/// The most bytes of marks.
+/// The length of the longest marks, in bytes.
 pub const MARKS_MAX: usize = 2;
 
 /// `@end.fence`, which turns the ttl argument before it into a fact.

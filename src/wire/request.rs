@@ -65,7 +65,7 @@ impl WaitMode<'_> {
     }
 }
 
-/// `QUEUE ms TICKET ticket NOTIFY channel`
+/// `QUEUE ms TICKET ticket NOTIFY channel [GRANT number]`
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Queue<'a> {
     /// How long the ticket stays in line.
@@ -115,7 +115,7 @@ pub enum Request<'a> {
         /// Whether it waits if the lock is not free.
         waiting: WaitMode<'a>,
     },
-    /// `LOCK.RELEASE key token [[SHARED] QUEUE ...]`
+    /// `LOCK.RELEASE key token [HANDOVER | [SHARED] QUEUE ...]`
     Release {
         /// Proves the claim.
         token: &'a [u8],
@@ -404,7 +404,8 @@ fn mode<'s, 'a>(options: &'s [&'a [u8]]) -> (Mode, &'s [&'a [u8]]) {
     }
 }
 
-/// Reads `QUEUE ms TICKET ticket NOTIFY channel`. Returns it and the arguments after it.
+/// Reads `QUEUE ms TICKET ticket NOTIFY channel [GRANT number]`. Returns it and the arguments after
+/// it.
 fn queue<'s, 'a>(options: &'s [&'a [u8]]) -> Result<(Queue<'a>, &'s [&'a [u8]]), Refusal> {
     let bad =
         |given: &[u8], what, allowed| Err(Refusal::BadArg { given: given.to_vec(), what, allowed });
