@@ -134,7 +134,7 @@ impl Process {
         }
     }
 
-    /// Makes larger ceilings durable, and tells the node.
+    /// Makes larger ceilings durable, and reports them to the node.
     #[cold]
     fn persist(&mut self, ceilings: Ceilings) -> Result<(), Refusal> {
         // PROOF: only a node with a state file has ceilings.
@@ -151,8 +151,8 @@ impl Process {
         Ok(())
     }
 
-    /// Tells the node what the thread that writes ahead has done. Returns why it failed, once for
-    /// each cause.
+    /// Reports to the node what the thread that writes ahead has done. Returns why it failed, once
+    /// for each cause.
     pub(super) fn tick(&mut self, now: Instant) -> Option<String> {
         let state = self.state.as_ref()?;
         state.retry(now);

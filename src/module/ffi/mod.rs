@@ -446,7 +446,7 @@ impl Args<'_> {
         Some(slots)
     }
 
-    /// Replaces an argument by `bytes` in the command that the server sends on.
+    /// Replaces an argument by `bytes` in the command that the server passes on.
     pub(super) fn replace(&mut self, position: usize, bytes: &[u8]) {
         let old = std::mem::replace(&mut self.raw[position], string(bytes));
         // SAFETY: `raw` is the server's own vector of arguments, each of which owns one reference
