@@ -1,6 +1,6 @@
-//! Acquiring: one attempt over all nodes, and attempts until the wait is over.
+//! Acquires a lock: makes attempts over all nodes until one is won or the wait is over.
 //!
-//! An attempt is a [`Ballot`]; here its steps are followed, until one is won or the wait is over.
+//! An attempt is a [`Ballot`]; this file drives it.
 
 use std::fmt;
 use std::pin::{Pin, pin};
@@ -25,16 +25,17 @@ use crate::engine::{
     Fence, Grant, LockState, Loss, Mode, NodeSet, Quorum, Renewal, Stand, Step, Verdict,
 };
 
-/// How long a lost attempt waits for the last answers, to save commands.
+/// How long a lost attempt waits for the last answers, which may save commands.
 const STRAGGLERS: Duration = Duration::from_millis(2);
 
 /// An acquisition about to be made: `locker.acquire(name)`, options, `.await`.
 ///
-/// Nothing is sent before it is awaited. Options that are not set are the locker's.
+/// Nothing is sent before it is awaited. Options that are not set default to the locker's.
 ///
 /// # Cancellation
 /// Dropping the future at any point leaves nothing behind: releases are sent at once, behind the
-/// acquires. They need the runtime to be written; see [`Locker::settle`](super::Locker::settle).
+/// acquires. The runtime must run until they are written; see
+/// [`Locker::settle`](super::Locker::settle).
 #[must_use = "an acquisition does nothing unless it is awaited"]
 pub struct Acquire {
     core: Arc<Core>,
@@ -44,7 +45,7 @@ pub struct Acquire {
     mode: Mode,
     wait: Duration,
     label: Arc<[u8]>,
-    /// Where a holder keeps what it has of this lock.
+    /// The holder's record of this lock, if a holder acquires it.
     known: Option<Arc<Known>>,
 }
 
@@ -59,10 +60,10 @@ impl fmt::Debug for Acquire {
     }
 }
 
-/// The options of an acquisition, for what has one in its field `acquire`.
+/// The options of an acquisition, for types that have one in their field `acquire`.
 macro_rules! options {
     () => {
-        /// For how long to wait while another holds the lock; zero tries once.
+        /// How long to wait while another holds the lock; zero tries once.
         pub fn wait(self, wait: std::time::Duration) -> Self {
             Self { acquire: self.acquire.wait(wait), ..self }
         }
@@ -72,12 +73,13 @@ macro_rules! options {
             Self { acquire: self.acquire.ttl(ttl), ..self }
         }
 
-        /// As a reader: any number of readers hold a lock together, and no writer beside them.
+        /// Acquires as a reader: any number of readers may hold a lock together, but no writer with
+        /// them.
         pub fn shared(self) -> Self {
             Self { acquire: self.acquire.shared(), ..self }
         }
 
-        /// Who asks, for people: up to 128 bytes; nobody in particular if it is empty.
+        /// A name for the caller, shown to people: up to 128 bytes, or empty for none.
         pub fn label(self, label: impl AsRef<[u8]>) -> Self {
             Self { acquire: self.acquire.label(label), ..self }
         }
@@ -87,7 +89,7 @@ macro_rules! options {
             Self { acquire: self.acquire.renew(renew), ..self }
         }
 
-        /// For how long the lease may be held in all: at least 20 ms.
+        /// The longest time to hold the lease, renewals included: at least 20 ms.
         pub fn max_hold(self, max_hold: std::time::Duration) -> Self {
             Self { acquire: self.acquire.max_hold(max_hold), ..self }
         }
@@ -110,13 +112,13 @@ impl Acquire {
         }
     }
 
-    /// The same for a lock of which a holder may have a lease already.
+    /// The same for a holder, which may already have a lease of this lock.
     pub(super) fn by_holder(self, known: Arc<Known>) -> Acquire {
         Acquire { known: Some(known), ..self }
     }
 
-    /// The same for another lock, at least in this mode, and for what is left of the wait after
-    /// `waited`.
+    /// The same for another lock, in its mode or as a reader if this one is, with what is left of
+    /// the wait after `waited`.
     pub(super) fn after(&self, (name, mode): (&[u8], Mode), waited: Duration) -> Acquire {
         Acquire {
             core: Arc::clone(&self.core),
@@ -130,12 +132,12 @@ impl Acquire {
         }
     }
 
-    /// The time now, on the clock of the waits.
+    /// The current time, on the clock of the waits.
     pub(super) fn now(&self) -> Duration {
         self.core.world.now()
     }
 
-    /// For how long to wait while another holds the lock; zero tries once.
+    /// How long to wait while another holds the lock; zero tries once.
     pub fn wait(mut self, wait: Duration) -> Self {
         self.wait = wait;
         self
@@ -147,7 +149,8 @@ impl Acquire {
         self
     }
 
-    /// As a reader: any number of readers hold a lock together, and no writer beside them.
+    /// Acquires as a reader: any number of readers may hold a lock together, but no writer with
+    /// them.
     ///
     /// The fence of a reader is that of the last writer before it, or larger, and smaller than that
     /// of every writer after it. Readers and writers are served in the order in which they came;
@@ -157,7 +160,7 @@ impl Acquire {
         self
     }
 
-    /// Who asks, for people: up to 128 bytes; nobody in particular if it is empty.
+    /// A name for the caller, shown to people: up to 128 bytes, or empty for none.
     pub fn label(mut self, label: impl AsRef<[u8]>) -> Self {
         self.label = Arc::from(label.as_ref());
         self
@@ -169,16 +172,16 @@ impl Acquire {
         self
     }
 
-    /// For how long the lease may be held in all: at least 20 ms.
+    /// The longest time to hold the lease, renewals included: at least 20 ms.
     pub fn max_hold(mut self, max_hold: Duration) -> Self {
         self.asked.max_hold = Some(max_hold);
         self
     }
 
-    /// Runs `work` under the lock, and gives the lock back. If the lease is lost meanwhile, the
-    /// work is dropped at the await point where it is; and if it was lost before the work was done,
-    /// as where the work has blocked the thread, its result is dropped. A release that is not
-    /// confirmed is no error here, since the work was done in time.
+    /// Runs `work` under the lock, then releases the lock. If the lease is lost meanwhile, the work
+    /// is dropped at its current await point. If the work finishes after the lease was lost, for
+    /// example because it blocked the thread, its result is dropped. An unconfirmed release is not
+    /// an error here, because the work was done in time.
     ///
     /// # Errors
     /// [`WithError`].
@@ -193,7 +196,7 @@ impl Acquire {
             tokio::select! {
                 biased;
                 lost = guard.lost() => Err(WithError::Lost { lost, fence }),
-                // By the clock: nothing could watch it while the work blocked the thread.
+                // Check the clock: nothing watched the lease if the work blocked the thread.
                 result = work => match guard.ending() {
                     Some(lost) => Err(WithError::Lost { lost, fence }),
                     None => Ok(result),
@@ -204,7 +207,7 @@ impl Acquire {
         result
     }
 
-    /// A share of the lease that the holder has, or an acquisition that it will know of.
+    /// A share of the lease that the holder already has, or a new lease that it keeps track of.
     async fn take(self) -> Result<Guard, AcquireError> {
         let Some(known) = self.known.clone() else { return self.run().await };
         let mut gate = known.lock().await;
@@ -248,7 +251,7 @@ impl Acquire {
                     votes: std::mem::take(&mut lost.votes),
                     is_timed_out: lost.is_timed_out,
                 };
-                // Nothing of the wait is left when the nodes are asked what they know.
+                // Abandon the attempt and the wait before asking the nodes what they know.
                 drop((lost, waiter));
                 return Err(self.failure(failed, waited, attempts).await);
             }
@@ -262,7 +265,7 @@ impl Acquire {
         }
     }
 
-    /// Checks the options that were set here, and plans the lease by them.
+    /// Checks the options of this call, and plans the lease accordingly.
     fn check(&mut self) -> Result<(), AcquireError> {
         if self.asked != self.core.settings.asked {
             let plan = self.core.settings.rules.plan(self.asked);
@@ -277,8 +280,8 @@ impl Acquire {
         Waiter::new(&self.core, &self.name, asked, started_at, self.wait)
     }
 
-    /// A waiter for the first attempt, where the lock was contended lately: where that attempt is
-    /// not granted, it stands in line at once.
+    /// A waiter for the first attempt, if the lock was contended recently: if that attempt is not
+    /// granted, it is in line at once.
     fn early_waiter(&self, started_at: Duration) -> Option<Waiter<'_>> {
         if self.wait.is_zero() || !self.core.contended.has(&self.name, started_at) {
             return None;
@@ -287,7 +290,8 @@ impl Acquire {
         waiter.take_seat().then_some(waiter)
     }
 
-    /// One attempt with a fresh token: the lease, or why there is none and what each node said.
+    /// Makes one attempt with a fresh token. Returns the lease, or why there is none and each
+    /// node's vote.
     async fn attempt<'s>(
         &'s self,
         waiter: Option<&mut Waiter<'s>>,
@@ -318,14 +322,14 @@ impl Acquire {
         }
     }
 
-    /// Why there is no lease, with what the nodes know of the lock.
+    /// The error of a failed acquisition, with what the nodes know about the lock.
     async fn failure(&self, failed: Failed, waited: Duration, attempts: u32) -> AcquireError {
         let Failed { loss, votes, is_timed_out } = failed;
         let is_late: Vec<bool> = votes.iter().map(|vote| is_timed_out && vote.is_none()).collect();
         let mut votes = self.describe(votes).await;
         let verdict = verdict(loss, &votes, self.core.quorum);
         if verdict == Verdict::NoQuorum {
-            // That the lock is free there, as a node says now, is not why it was not acquired.
+            // A late node that reports the lock as free now does not explain the failure.
             let late = votes.iter_mut().zip(is_late).filter(|(_, is_late)| *is_late);
             late.filter(|(vote, _)| **vote == Some(Vote::NotHeld))
                 .for_each(|(vote, _)| *vote = None);
@@ -350,7 +354,7 @@ impl Acquire {
         Lease::start(core, name, holder, grant.fence, terms.ttl, renewal)
     }
 
-    /// Lets the counters agree again, so that the next acquisition needs one round trip.
+    /// Makes the counters agree again, so that the next acquisition needs only one round trip.
     fn raise_laggards(&self, token: &[u8], laggards: NodeSet, grant: Grant) {
         if laggards.is_empty() {
             return;
@@ -361,8 +365,8 @@ impl Acquire {
         }
     }
 
-    /// What each node says now about the lock that was not acquired: labels and times left, and
-    /// what those say whose answer to the attempt was not waited for.
+    /// Asks each node about the lock that was not acquired, for labels and times left, and for the
+    /// votes of nodes that the attempt did not wait for.
     async fn describe(&self, votes: Vec<Option<Vote>>) -> Vec<Option<Vote>> {
         let held = |vote: &Option<Vote>| matches!(vote, Some(Vote::Held { .. }) | None);
         let mut votes = votes;
@@ -376,7 +380,7 @@ impl Acquire {
                     (Some(Vote::Held { .. }) | None, Some(Ok(info)))
                         if info.state == LockState::Held =>
                     {
-                        // Who was silent has kept nobody out.
+                        // A node that did not answer has not kept this reader out.
                         *vote = Some(match self.mode.is_shared() && vote.is_some() {
                             true => Vote::held_from_reader(info),
                             false => Vote::held(info),
@@ -414,14 +418,14 @@ impl IntoFuture for Acquire {
     }
 }
 
-/// The attempt after which an acquisition was given up.
+/// The last attempt of a failed acquisition.
 struct Failed {
     loss: Loss,
     votes: Vec<Option<Vote>>,
     is_timed_out: bool,
 }
 
-/// What the votes of a lost attempt come to.
+/// The verdict of the votes of a lost attempt.
 fn verdict(loss: Loss, votes: &[Option<Vote>], quorum: Quorum) -> Verdict {
     let stand = |vote: &Option<Vote>| match vote {
         None => Stand::Silent,
@@ -458,7 +462,7 @@ mod tests {
         let minority = [Some(Vote::HELD), Some(away()), Some(away())];
         assert_eq!(of(&minority), Verdict::NoQuorum);
         let free = [Some(Vote::NotHeld), Some(Vote::NotHeld), Some(away())];
-        assert_eq!(of(&free), Verdict::NoQuorum, "nobody is in the way");
+        assert_eq!(of(&free), Verdict::NoQuorum, "no holder is in the way");
     }
 
     #[test]

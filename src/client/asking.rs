@@ -1,4 +1,4 @@
-//! Asking servers one by one: for surveys and listings, which are no votes.
+//! Asks servers one by one, for surveys and listings. The replies are not votes.
 
 use std::sync::Arc;
 
@@ -8,7 +8,7 @@ use super::packet::Packet;
 use super::vote::Vote;
 use crate::wire::resp::Reply;
 
-/// A server that is asked: a node's only one, or one master of a Cluster.
+/// A server to ask: the node's only one, or one master of a Cluster.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct AskedServer {
     pub(super) node: usize,
@@ -22,7 +22,7 @@ impl From<usize> for AskedServer {
 }
 
 impl Locker {
-    /// The server that is a node; of a Cluster all masters.
+    /// The servers of a node: its only one, or all masters of a Cluster.
     pub(super) async fn servers_of(&self, node: usize) -> Result<Vec<AskedServer>, Vote> {
         let world = &self.core().world;
         if !world.is_cluster(node) {
@@ -30,7 +30,7 @@ impl Locker {
         }
         let mut unknown = None;
         if world.masters(node).is_empty() {
-            // Answered as soon as the masters are known, or cannot be.
+            // The answer comes when the masters are known, or says why they are not.
             let ping = Packet::new(&[b"PING"]);
             unknown = self.ask(&AskedServer::from(node), &[ping]).await.err();
         }

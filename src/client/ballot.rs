@@ -1,8 +1,8 @@
-//! One attempt at a lock: what the nodes were asked, and what they have answered.
+//! One attempt at a lock: the requests to the nodes, and their answers.
 //!
-//! The decisions are [`Attempt`]'s; here its steps are carried out. Whatever happens between the
-//! first ACQUIRE and the guard, a cancelled future included, [`Pending`] takes everything back: its
-//! destructor sends the releases, which travel behind the acquires.
+//! [`Attempt`] decides; this file carries out its steps. Whatever happens between the first ACQUIRE
+//! and the guard, a cancelled future included, [`Pending`] undoes everything: its destructor sends
+//! the releases, which travel behind the acquires.
 
 use std::collections::VecDeque;
 use std::pin::Pin;
@@ -20,22 +20,22 @@ use crate::engine::{
     Terms,
 };
 
-/// An attempt under way. Its fields are dropped in this order: the releases are sent before the
-/// answers are given up.
+/// An attempt in progress. Its fields are dropped in this order, so the releases are sent before
+/// the inbox is closed.
 pub(super) struct Ballot<'a, 'w> {
     pending: Pending<'a>,
     inbox: Inbox,
     attempt: Attempt,
     started_at: Instant,
-    /// When it began: earlier leases may count, that were asked for before.
+    /// When the attempt began: after `started_at` if it counts leases that were requested before.
     began_at: Instant,
     waiter: Option<&'w mut Waiter<'a>>,
     /// One for each node, once the first has voted.
     votes: Vec<Option<Vote>>,
-    /// Who was asked to raise the fence, and has not answered that.
+    /// The nodes that were asked to raise the fence and have not answered yet.
     raising: NodeSet,
     is_timed_out: bool,
-    /// What is to be done before any answer.
+    /// Steps to carry out before reading any answer.
     steps: VecDeque<Step>,
 }
 
@@ -83,7 +83,7 @@ impl<'a, 'w> Ballot<'a, 'w> {
         ballot
     }
 
-    /// Counts what nodes have granted by themselves.
+    /// Counts the grants that nodes have published to the ticket.
     fn reap(&mut self, harvest: &Harvest) {
         let core = self.pending.core;
         self.votes.resize(core.quorum.nodes(), None);
@@ -100,7 +100,7 @@ impl<'a, 'w> Ballot<'a, 'w> {
         }
     }
 
-    /// Sends the acquire. Those that have called come first: they are the ones that will grant.
+    /// Sends the acquire, first to the nodes that have called, because those will grant it.
     fn ask(&self, asking: &Asking) {
         let core = self.pending.core;
         count(&core.counters.attempts);
@@ -114,7 +114,7 @@ impl<'a, 'w> Ballot<'a, 'w> {
         }
     }
 
-    /// Waits for the next answer, or for the timer. What is to be done then.
+    /// Waits for the next answer or for the timer, and returns the next step.
     pub(super) async fn next(&mut self, timer: Pin<&mut impl Future<Output = ()>>) -> Step {
         if let Some(step) = self.steps.pop_front() {
             return step;
@@ -131,7 +131,8 @@ impl<'a, 'w> Ballot<'a, 'w> {
         }
     }
 
-    /// Asks an older node again, which has refused what it does not know, without that.
+    /// If an older node has refused an option that it does not know, asks it again without the
+    /// option.
     fn asks_plainly(&self, arrival: &Arrival) -> bool {
         let Some(waiter) = &self.waiter else { return false };
         let Some(packet) = waiter.plainly(arrival, &self.pending.token) else { return false };
@@ -154,7 +155,7 @@ impl<'a, 'w> Ballot<'a, 'w> {
         let vote = arrival.outcome.map_or_else(Vote::from, |reply| raise_vote(&reply));
         self.raising = self.raising.without(NodeSet::of(arrival.node));
         let answer = vote.raise_answer();
-        // Where that failed, the grant is not what matters.
+        // If the raise failed, that matters more than the grant.
         if !matches!(vote, Vote::Granted(_)) {
             self.votes[arrival.node] = Some(vote);
         }
@@ -191,19 +192,19 @@ impl<'a, 'w> Ballot<'a, 'w> {
         self.attempt.granted().is_empty()
     }
 
-    /// The attempt is won: its token, and when it began.
+    /// Ends a won attempt.
     pub(super) fn won(mut self) -> Won {
         self.pending.is_armed = false;
-        // Acquires that are not sent yet still are: the more nodes hold the lease, the better it
-        // outlives crashes.
+        // Acquires still in the queue are sent too: the more nodes hold the lease, the better it
+        // survives crashes.
         self.inbox.keep_sending();
         let Ballot { started_at, began_at, .. } = self;
         Won { token: self.pending.token, started_at, began_at }
     }
 
     /// Reads the answers of nodes that had not answered when the attempt was lost: the verdict
-    /// counts them, and where they have put the ticket in line, nothing more has to be sent.
-    /// Nobody is kept waiting by it, as long as no node has granted.
+    /// counts them, and a node that has put the ticket in line needs no further command. As long as
+    /// no node has granted, this delays no other client.
     pub(super) async fn hear_stragglers(&mut self, mut timer: Pin<&mut impl Future<Output = ()>>) {
         self.votes.resize(self.pending.core.quorum.nodes(), None);
         while self.votes.iter().any(Option::is_none) {
@@ -216,7 +217,7 @@ impl<'a, 'w> Ballot<'a, 'w> {
         }
     }
 
-    /// The attempt is lost.
+    /// Ends a lost attempt.
     pub(super) fn lost(mut self, loss: Loss) -> LostAttempt<'a> {
         self.votes.resize(self.pending.core.quorum.nodes(), None);
         for node in self.raising.iter().filter(|_| self.is_timed_out) {
@@ -229,10 +230,10 @@ impl<'a, 'w> Ballot<'a, 'w> {
     }
 }
 
-/// What an attempt that is won leaves.
+/// What is left of a won attempt.
 pub(super) struct Won {
     pub(super) token: [u8; TOKEN_LENGTH],
-    /// From when on the leases may be counted.
+    /// The instant from which the leases count.
     pub(super) started_at: Instant,
     /// When the attempt began.
     pub(super) began_at: Instant,
@@ -242,19 +243,19 @@ pub(super) struct Won {
 pub(super) struct LostAttempt<'a> {
     pub(super) loss: Loss,
     pub(super) votes: Vec<Option<Vote>>,
-    /// Whether the time to answer was over.
+    /// Whether the time to answer had run out.
     pub(super) is_timed_out: bool,
-    /// Who did not answer, although it was waited for.
+    /// The nodes that were waited for and gave no usable answer.
     pub(super) silent: NodeSet,
-    /// Where answers come that are late.
+    /// Where late answers arrive.
     pub(super) late: Option<Inbox>,
     pub(super) pending: Pending<'a>,
 }
 
 impl LostAttempt<'_> {
-    /// Whether the token is to be given back: a node has granted, or has refused it in another way
-    /// than because the lock is held, and then has not put a ticket in line. Otherwise nothing has
-    /// to be taken back: one whose answer is still to come puts the ticket in line, or grants.
+    /// Whether the token must be released: a node has granted it, or has refused it for a reason
+    /// other than a held lock and so has not put the ticket in line. Otherwise there is nothing to
+    /// undo: a node that has yet to answer will put the ticket in line, or grant.
     pub(super) fn is_to_be_released(&self) -> bool {
         let leaves_it =
             |vote: &Vote| matches!(vote, Vote::Held { .. } | Vote::TimedOut | Vote::Unreachable(_));
@@ -262,7 +263,7 @@ impl LostAttempt<'_> {
     }
 }
 
-/// An attempt that is not won: its destructor abandons it on all nodes.
+/// An attempt that is not won yet: its destructor abandons it on all nodes.
 pub(super) struct Pending<'a> {
     core: &'a Core,
     name: &'a [u8],
@@ -279,8 +280,8 @@ impl Drop for Pending<'_> {
     }
 }
 
-/// The nodes of which nothing can be known: no answer in time, or none that made sense. An answer
-/// that was not waited for any more says nothing against its node.
+/// The nodes with no answer in time, or none that made sense. If an attempt stopped waiting before
+/// the time was over, a missing answer does not count against its node.
 fn silent(votes: &[Option<Vote>], is_timed_out: bool) -> NodeSet {
     let is_silent = |vote: &Option<Vote>| match vote {
         Some(vote) => vote.answer() == Answer::Unknown,

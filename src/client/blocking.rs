@@ -1,12 +1,11 @@
 //! The same client for programs without async: every call blocks until it is done.
 //!
-//! A locker here owns a small runtime with one thread, which renews the leases. Dropping the last
-//! clone waits until the releases of dropped guards are carried out, at most as long as a node is
-//! waited for: a program that ends leaves nothing behind. Inside of an async task all of this
-//! blocks the task's thread, as any blocking call does there.
+//! A locker owns a small runtime with one thread, which renews the leases. Dropping the last clone
+//! waits until the releases of dropped guards are carried out, for at most the locker's timeout, so
+//! that a program leaves nothing behind when it ends. Inside an async task, every call blocks the
+//! task's thread.
 //!
-//! What is asked for with options of its own is a request: `locker.request(name)`, options,
-//! `.acquire()`.
+//! To set options for one call, make a request: `locker.request(name)`, options, `.acquire()`.
 
 use std::fmt;
 use std::pin::pin;
@@ -28,7 +27,7 @@ use super::survey::Survey;
 use super::vote::NodeReport;
 use crate::engine::Fence;
 
-/// Acquires locks over a quorum of nodes, blocking.
+/// Acquires locks over a quorum of nodes, with blocking calls.
 ///
 /// ```no_run
 /// # fn example() -> Result<(), Box<dyn std::error::Error>> {
@@ -59,7 +58,7 @@ pub struct Guard {
     inside: Arc<Inside>,
 }
 
-/// As the one inside shows itself.
+/// Forwards `Debug` to the async type inside.
 macro_rules! shown_as_inside {
     ($($outside:ident . $($field:ident).+),+) => {
         $(impl fmt::Debug for $outside {
@@ -87,11 +86,11 @@ impl Wake for Parked {
     }
 }
 
-/// Waits for a future whose timers and connections are `runtime`'s.
+/// Waits for a future that uses the timers and connections of `runtime`.
 ///
-/// The runtime's own way of waiting panics inside of another runtime, and so in the destructor of
-/// a locker there. The future is not bound to the turns of a task that it may be in: that task
-/// cannot end its turn before the future is done.
+/// `Runtime::block_on` panics inside another runtime, also in the destructor of a locker there. The
+/// future gets no cooperative budget from a task around it: that task cannot yield before the
+/// future is done.
 fn block_on<T>(runtime: &Runtime, future: impl Future<Output = T>) -> T {
     let _inside = runtime.enter();
     let waker = Waker::from(Arc::new(Parked(std::thread::current())));
@@ -142,7 +141,7 @@ impl Locker {
         Ok(Locker { inside: Arc::new(Inside { runtime: Some(runtime), locker }) })
     }
 
-    /// Begins to ask for the lock `name`, with options.
+    /// Begins a request for the lock `name`, with options.
     ///
     /// ```no_run
     /// # use lockmod::client::blocking::Locker;
@@ -157,14 +156,14 @@ impl Locker {
         Acquire::new(&self.inside, self.inside.locker.acquire(name))
     }
 
-    /// Begins to ask for all of these locks or none, with options. As
+    /// Begins a request for all of these locks or none, with options; see
     /// [`client::Locker::acquire_many`](super::Locker::acquire_many).
     pub fn request_many<N: AsRef<[u8]>>(&self, names: impl IntoIterator<Item = N>) -> AcquireMany {
         let acquire = self.inside.locker.acquire_many(names);
         AcquireMany { acquire, inside: Arc::clone(&self.inside) }
     }
 
-    /// A holder, which may acquire a lock that it has already.
+    /// A holder, which may acquire a lock that it already has.
     pub fn holder(&self) -> Holder {
         Holder { holder: self.inside.locker.holder(), inside: Arc::clone(&self.inside) }
     }
@@ -172,7 +171,7 @@ impl Locker {
     /// Acquires the lock `name`, waiting while another holds it for as long as the settings say.
     ///
     /// # Errors
-    /// [`AcquireError`], with what each node said.
+    /// [`AcquireError`], with each node's vote.
     pub fn acquire(&self, name: impl AsRef<[u8]>) -> Result<Guard, AcquireError> {
         self.request(name).acquire()
     }
@@ -180,7 +179,7 @@ impl Locker {
     /// Acquires the lock `name`, waiting for at most `wait`.
     ///
     /// # Errors
-    /// [`AcquireError`], with what each node said.
+    /// [`AcquireError`], with each node's vote.
     pub fn acquire_within(
         &self,
         name: impl AsRef<[u8]>,
@@ -192,13 +191,13 @@ impl Locker {
     /// Acquires the lock `name` if nobody holds it, trying once.
     ///
     /// # Errors
-    /// [`AcquireError::Held`] if another holds it, and the others.
+    /// [`AcquireError::Held`] if another holds it, and the other variants.
     pub fn try_acquire(&self, name: impl AsRef<[u8]>) -> Result<Guard, AcquireError> {
         self.request(name).wait(Duration::ZERO).acquire()
     }
 
-    /// Runs `work` under the lock `name`, and gives the lock back. The work cannot be stopped: let
-    /// it look at [`Guard::is_lost`] before every step that matters.
+    /// Runs `work` under the lock `name`, then releases the lock. The work cannot be stopped: let
+    /// it check [`Guard::is_lost`] before every step that matters.
     ///
     /// # Errors
     /// [`WithError::Acquire`]: the work did not begin. [`WithError::Lost`]: the lease was lost
@@ -219,12 +218,12 @@ impl Locker {
     /// The highest fence issued for the lock `name`, held or not, as a quorum of nodes knows it.
     ///
     /// # Errors
-    /// [`FenceError::NoQuorum`] with what each node said.
+    /// [`FenceError::NoQuorum`], with each node's vote.
     pub fn fence(&self, name: impl AsRef<[u8]>) -> Result<Fence, FenceError> {
         self.inside.block_on(self.inside.locker.fence(name))
     }
 
-    /// Gives back a lease by its token: for leases that were [leaked](Guard::leak).
+    /// Releases a lease by its token, for leases that were [leaked](Guard::leak).
     ///
     /// # Errors
     /// [`ReleaseError`].
@@ -236,11 +235,11 @@ impl Locker {
         self.inside.block_on(self.inside.locker.release_by_token(name, token))
     }
 
-    /// Extends a lease by its token, by the ttl of the settings: for leases that were
-    /// [leaked](Guard::leak). The validity from now on.
+    /// Extends a lease by its token, with the ttl of the settings, for leases that were
+    /// [leaked](Guard::leak). Returns the validity from now on.
     ///
     /// # Errors
-    /// [`ExtendError::NoQuorum`] with what each node said.
+    /// [`ExtendError::NoQuorum`], with each node's vote.
     pub fn extend_by_token(
         &self,
         name: impl AsRef<[u8]>,
@@ -260,13 +259,13 @@ impl Locker {
         self.inside.block_on(self.inside.locker.list())
     }
 
-    /// Takes the lock `name` from whoever holds it; see
+    /// Takes the lock `name` from its holders; see
     /// [`client::Locker::force_release`](super::Locker::force_release).
     pub fn force_release(&self, name: impl AsRef<[u8]>) -> Vec<NodeReport> {
         self.inside.block_on(self.inside.locker.force_release(name))
     }
 
-    /// Waits until all that was sent is carried out; see
+    /// Waits until the nodes have carried out everything that was sent; see
     /// [`client::Locker::settle`](super::Locker::settle).
     pub fn settle(&self) -> Vec<NodeReport> {
         self.inside.block_on(self.inside.locker.settle())
@@ -278,9 +277,9 @@ impl Locker {
     }
 }
 
-/// A lock about to be asked for: [`Locker::request`] or [`Holder::request`], options, and
-/// [`acquire`](Acquire::acquire) or [`with`](Acquire::with). Options that are not set are the
-/// locker's.
+/// A request for a lock: [`Locker::request`] or [`Holder::request`], options, and
+/// [`acquire`](Acquire::acquire) or [`with`](Acquire::with). Options that are not set default to
+/// the locker's.
 #[must_use = "a request does nothing unless it is made"]
 pub struct Acquire {
     acquire: super::Acquire,
@@ -297,13 +296,13 @@ impl Acquire {
     /// Acquires the lock.
     ///
     /// # Errors
-    /// [`AcquireError`], with what each node said.
+    /// [`AcquireError`], with each node's vote.
     pub fn acquire(self) -> Result<Guard, AcquireError> {
         let guard = self.inside.block_on(self.acquire.into_future())?;
         Ok(Guard { guard, inside: self.inside })
     }
 
-    /// Runs `work` under the lock, and gives the lock back, as [`Locker::with`].
+    /// Runs `work` under the lock, then releases the lock, as [`Locker::with`] does.
     ///
     /// # Errors
     /// As [`Locker::with`].
@@ -316,7 +315,7 @@ impl Acquire {
     }
 }
 
-/// Several locks about to be asked for: [`Locker::request_many`], options, and
+/// A request for several locks: [`Locker::request_many`], options, and
 /// [`acquire`](AcquireMany::acquire).
 #[must_use = "a request does nothing unless it is made"]
 pub struct AcquireMany {
@@ -327,7 +326,7 @@ pub struct AcquireMany {
 impl AcquireMany {
     options!();
 
-    /// These locks too, as a reader. What is also asked for as a writer stays a writer's.
+    /// Adds these locks, as a reader. A lock that is also requested as a writer stays a writer's.
     pub fn and_shared<N: AsRef<[u8]>>(self, names: impl IntoIterator<Item = N>) -> AcquireMany {
         AcquireMany { acquire: self.acquire.and_shared(names), ..self }
     }
@@ -342,7 +341,7 @@ impl AcquireMany {
     }
 }
 
-/// A part of a program that may acquire a lock which it has; see
+/// A part of a program that may acquire a lock that it already has; see
 /// [`client::Holder`](super::Holder). Clones are the same holder.
 #[derive(Clone)]
 pub struct Holder {
@@ -351,7 +350,7 @@ pub struct Holder {
 }
 
 impl Holder {
-    /// Begins to ask for the lock, or for another share of its lease, with options.
+    /// Begins a request for the lock, or for another share of its lease, with options.
     pub fn request(&self, name: impl AsRef<[u8]>) -> Acquire {
         Acquire::new(&self.inside, self.holder.acquire(name))
     }
@@ -359,7 +358,7 @@ impl Holder {
     /// Acquires the lock, or takes another share of its lease.
     ///
     /// # Errors
-    /// [`AcquireError`], with what each node said.
+    /// [`AcquireError`], with each node's vote.
     pub fn acquire(&self, name: impl AsRef<[u8]>) -> Result<Guard, AcquireError> {
         self.request(name).acquire()
     }
@@ -376,7 +375,7 @@ impl Guard {
         self.guard.is_exclusive()
     }
 
-    /// A writer becomes a reader, as [`client::Guard::downgrade`](super::Guard::downgrade).
+    /// Makes a writer a reader; see [`client::Guard::downgrade`](super::Guard::downgrade).
     ///
     /// # Errors
     /// As [`extend`](Guard::extend); the guard is a reader's in any case.
@@ -384,7 +383,7 @@ impl Guard {
         self.inside.block_on(self.guard.downgrade())
     }
 
-    /// For how long the lease may still be relied on.
+    /// How long the lease may still be relied on.
     pub fn validity(&self) -> Duration {
         self.guard.validity()
     }
@@ -394,7 +393,7 @@ impl Guard {
         self.guard.is_lost()
     }
 
-    /// Blocks until the lease is lost or released, and says why.
+    /// Blocks until the lease is lost or released, and returns why.
     pub fn wait_until_lost(&self) -> Lost {
         self.inside.block_on(self.guard.lost())
     }
@@ -407,7 +406,7 @@ impl Guard {
         self.inside.block_on(self.guard.extend())
     }
 
-    /// Extends the lease now, with a ttl of its own; see
+    /// Extends the lease now, with another ttl; see
     /// [`client::Guard::extend_by`](super::Guard::extend_by).
     ///
     /// # Errors
@@ -421,7 +420,7 @@ impl Guard {
         self.guard.name()
     }
 
-    /// Gives the lock back, and waits until a quorum of nodes has confirmed.
+    /// Releases the lock, and waits until a quorum of nodes has confirmed.
     ///
     /// # Errors
     /// [`ReleaseError`].
@@ -430,8 +429,8 @@ impl Guard {
         inside.block_on(guard.release())
     }
 
-    /// Lets go of the guard without giving the lock back.
-    #[must_use = "nothing else has the token, so nobody could release the lock"]
+    /// Gives up the guard without releasing the lock.
+    #[must_use = "nothing else has the token, so the lock could not be released"]
     pub fn leak(self) -> Leaked {
         self.guard.leak()
     }

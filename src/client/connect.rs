@@ -1,10 +1,10 @@
-//! From a URL to a connection that is logged in: TCP, TLS and unix sockets.
+//! Opens a connection from a URL and logs in, over TCP, TLS or a Unix socket.
 //!
-//! A connection counts as made only after the server has answered a PING: a process that is stopped
-//! accepts connections too.
+//! A connection counts as made only after the server has answered a PING: a stopped process accepts
+//! connections too.
 //!
-//! RESP3 is asked for, because only then a subscribed connection can carry commands too. Where it
-//! is refused, or the subscription is, the connection works without wakes.
+//! It asks for RESP3, because only then can a subscribed connection also carry commands. If the
+//! server refuses RESP3 or the subscription, the connection works without wakes.
 
 use std::fmt;
 use std::io;
@@ -25,22 +25,22 @@ use super::tls;
 use crate::wire::code::{self, Meaning};
 use crate::wire::resp::{Reader, Reply};
 
-/// What a server in protected mode wants, in fewer words than its own.
+/// What a server in protected mode needs, in fewer words than its own error.
 const PROTECTED: &str = "DENIED: protected mode without a password lets in no other machine; \
                          set requirepass there, or protected-mode no";
 
-/// How much of an answer that makes no sense is quoted, in bytes.
+/// How many bytes of a garbled answer are quoted.
 const QUOTED_MAX: usize = 40;
 
-/// Where a node is, and as whom to log in.
+/// Where a node is, and the user to log in as.
 #[derive(Debug, Clone)]
 pub(super) struct Address {
     name: Arc<str>,
     way: Way,
     tls: Option<Arc<rustls::ClientConfig>>,
-    /// Nothing is listened to.
+    /// Whether to skip the subscription.
     is_deaf: bool,
-    /// A replica is not what is looked for there.
+    /// Whether a replica is refused.
     must_be_master: bool,
 }
 
@@ -54,9 +54,9 @@ enum Way {
 /// A connection that is logged in.
 pub(super) struct Login {
     pub(super) stream: Box<dyn Stream>,
-    /// Who answers there, as far as we may know.
+    /// Which server answers there, if it tells.
     pub(super) server: Option<ServerId>,
-    /// Whether what is published on the client's channel arrives here.
+    /// Whether messages on the client's channel arrive here.
     pub(super) hears: bool,
 }
 
@@ -67,7 +67,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin + Send> Stream for S {}
 /// A connection about to be opened.
 pub type Opening = BoxFuture<'static, io::Result<Box<dyn Stream>>>;
 
-/// Opens the connections to one node of a world of one's own: see [`Links`](super::Links).
+/// Opens the connections to one node of a custom world: see [`Links`](super::Links).
 pub trait Dial: fmt::Debug + Send + Sync {
     /// Opens another connection.
     fn open(&self) -> Opening;
@@ -82,7 +82,7 @@ impl Address {
         Address::new(url.place.to_string().into(), Way::Url(url))
     }
 
-    /// A node that is reached in a way of its own.
+    /// A node that `dial` connects to.
     pub(super) fn dialled(name: Arc<str>, dial: Arc<dyn Dial>) -> Address {
         Address::new(name, Way::Dialled(dial))
     }
@@ -91,7 +91,8 @@ impl Address {
         Address { name, way, tls: None, is_deaf: false, must_be_master: false }
     }
 
-    /// The server at this place, which must be a master, with the login and all else of this one.
+    /// The server at this place, which must be a master, with the login and everything else of this
+    /// address.
     pub(super) fn master_at(&self, place: Location) -> Address {
         let name = Arc::from(place.to_string());
         let way = match &self.way {
@@ -109,7 +110,7 @@ impl Address {
         }
     }
 
-    /// The address for people and reports: never with a password.
+    /// The address for people and reports, never with a password.
     pub(super) const fn name(&self) -> &Arc<str> {
         &self.name
     }
@@ -123,18 +124,18 @@ impl Address {
         matches!(&self.way, Way::Url(NodeUrl { place: Location::Tcp { is_tls: false, .. }, .. }))
     }
 
-    /// How to encrypt it.
+    /// Sets how to encrypt the connection.
     pub(super) fn set_tls(&mut self, tls: Arc<rustls::ClientConfig>) {
         self.tls = Some(tls);
     }
 
-    /// Listens to nothing.
+    /// Skips the subscription.
     pub(super) fn set_deaf(&mut self) {
         self.is_deaf = true;
     }
 
-    /// Whether both addresses lead to the same server, as far as can be seen: another database of
-    /// a server is the same node, for it stops when the server stops.
+    /// Whether both addresses lead to the same server, as far as can be seen. Another database of a
+    /// server is the same node, because it stops when the server stops.
     pub(super) fn is_same_node(&self, other: &Address) -> bool {
         let (Way::Url(one), Way::Url(other)) = (&self.way, &other.way) else { return false };
         match (&one.place, &other.place) {
@@ -152,10 +153,10 @@ impl Address {
         }
     }
 
-    /// Connects and logs in, for something else than locks.
+    /// Connects and logs in, for purposes other than locks.
     ///
     /// # Errors
-    /// Why that was not possible. There is no time limit in here.
+    /// Why that was not possible. The caller sets the time limit.
     pub(super) async fn enter(&self) -> Result<Box<dyn Stream>, NoReply> {
         let mut stream = self.open().await.map_err(broken)?;
         if let Way::Url(url) = &self.way {
@@ -167,11 +168,11 @@ impl Address {
     /// Connects, logs in, selects the database, and listens to `channel`.
     ///
     /// # Errors
-    /// Why that was not possible. There is no time limit in here.
+    /// Why that was not possible. The caller sets the time limit.
     pub(super) async fn connect(&self, channel: &[u8]) -> Result<Login, NoReply> {
         let stream = self.open().await.map_err(broken)?;
         self.log_in(stream, channel).await.map_err(|failure| match failure {
-            // A port for TLS does so, which does not understand what it is sent.
+            // A TLS port fails like this, because it expects a handshake.
             NoReply::Unreachable(text) if self.is_plain_tcp() => {
                 NoReply::Unreachable(format!("{text}; for TLS write rediss://").into())
             }
@@ -218,7 +219,7 @@ impl Address {
         };
         match &url.place {
             Location::Unix(path) => Ok(Box::new(UnixStream::connect(path).await?)),
-            // Whoever knows the group or the Cluster has asked where the master is.
+            // The group or the Cluster has already been resolved to a master's address.
             Location::Sentinels { .. } | Location::Cluster { .. } => {
                 Err(io::ErrorKind::Unsupported.into())
             }
@@ -255,7 +256,7 @@ async fn log_in_by(stream: &mut Box<dyn Stream>, url: &NodeUrl) -> Result<(), No
     Ok(())
 }
 
-/// Selects a database. A server has 16 unless it is told otherwise.
+/// Selects a database. A server has 16 by default.
 async fn select(stream: &mut Box<dyn Stream>, database: i64) -> Result<(), NoReply> {
     let digits = database.to_string();
     let select = Packet::new(&[b"SELECT", digits.as_bytes()]);
@@ -278,7 +279,7 @@ async fn login_as(stream: &mut Box<dyn Stream>, command: &Packet) -> Result<(), 
     }
 }
 
-/// Sends commands and reads as many replies; errors among them are replies.
+/// Sends commands and reads as many replies; an error counts as a reply.
 async fn exchange(
     stream: &mut Box<dyn Stream>,
     commands: &[Packet],
@@ -286,7 +287,7 @@ async fn exchange(
     exchange_by(&mut Reader::default(), stream, commands).await
 }
 
-/// The same for a connection of which more will be read.
+/// The same for a connection that is read further afterwards.
 pub(super) async fn exchange_by(
     reader: &mut Reader,
     stream: &mut Box<dyn Stream>,
@@ -301,7 +302,7 @@ pub(super) async fn exchange_by(
     let mut replies = Vec::with_capacity(commands.len());
     loop {
         while let Some(reply) = next_reply(reader)? {
-            // It answers no command, and all that follows breaks.
+            // This error answers no command, and the connection breaks after it.
             if matches!(&reply, Reply::Error(text) if code::word_of(text) == code::DENIED.word) {
                 return Err(NoReply::NoPermission(PROTECTED.into()));
             }
@@ -310,8 +311,8 @@ pub(super) async fn exchange_by(
                 return Ok(replies);
             }
         }
-        // A node that refuses a certificate says so and closes: its words may be there to be read
-        // although nothing can be written any more.
+        // A node that refuses a certificate says why and closes: its alert may be readable although
+        // writing already fails.
         let mut chunk = [0; 4096];
         let length = stream.read(&mut chunk).await.map_err(broken)?;
         if length == 0 {
@@ -322,7 +323,7 @@ pub(super) async fn exchange_by(
     }
 }
 
-/// The next reply of a node; of garbage the beginning is quoted.
+/// The next reply of a node; for garbage, the error quotes its beginning.
 pub(super) fn next_reply(reader: &mut Reader) -> Result<Option<Reply>, NoReply> {
     reader.next_reply().map_err(|garbage| {
         let quoted = &reader.rest()[..reader.rest().len().min(QUOTED_MAX)];
@@ -339,23 +340,23 @@ fn broken(error: io::Error) -> NoReply {
     }
 }
 
-/// What a server says in this field of its INFO.
+/// The value of this field in a server's INFO.
 fn info_field<'r>(info: &'r Reply, field: &str) -> Option<&'r str> {
     let Reply::Text(text) = info else { return None };
     let text = std::str::from_utf8(text).ok()?;
     text.lines().find_map(|line| line.strip_prefix(field))
 }
 
-/// Whether this is what a replica answers to ROLE.
+/// Whether this reply to ROLE is a replica's.
 fn is_replica(role: &Reply) -> bool {
     let Reply::List(parts) = role else { return false };
     matches!(parts.first(), Some(Reply::Text(word)) if **word == *b"slave")
 }
 
-/// What an error to PING means.
+/// What an error reply to PING means.
 fn is_alive(text: &str) -> Result<(), NoReply> {
     match code::meaning_of(text) {
-        // A user who may not PING may do other things, and the server is alive.
+        // The server is alive, and a user who may not PING may be allowed other commands.
         _ if code::word_of(text) == code::NOPERM.word => Ok(()),
         Meaning::Forbidden => Err(NoReply::NoPermission(text.into())),
         _ => Err(NoReply::Unavailable(text.into())),
@@ -394,7 +395,7 @@ mod tests {
         assert!(!one.is_same_node(&address("unix:///run/redis.sock")));
     }
 
-    /// What a node says that refuses a certificate: the refusal can be read, and nothing written.
+    /// A node that refuses a certificate: its alert can be read, but nothing can be written.
     struct Refusing;
 
     impl AsyncWrite for Refusing {

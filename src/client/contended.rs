@@ -1,8 +1,8 @@
-//! Which locks somebody else was after lately.
+//! Remembers which locks were contended recently.
 //!
-//! An acquisition of a lock that nobody is after should not carry a ticket, and one of a lock that
-//! others wait for should: then the nodes that refuse it have put it in line already. This is a
-//! guess that costs a few bytes or a few commands if it is wrong, and nothing else.
+//! The first attempt at a contended lock should carry a ticket, so that the nodes that refuse it
+//! put it in line at once. An attempt at an uncontended lock should not. A wrong guess costs a few
+//! bytes or a few commands, and nothing else.
 
 use std::collections::HashMap;
 use std::hash::{BuildHasher, RandomState};
@@ -10,22 +10,22 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-/// For how long a lock counts as contended after somebody had to wait for it.
+/// How long a lock counts as contended after a client had to wait for it.
 const MEMORY: Duration = Duration::from_secs(1);
-/// How many are remembered; above it, everything is forgotten.
+/// How many locks are remembered; one more, and all are forgotten.
 const KNOWN_MAX: usize = 1 << 10;
 
 #[derive(Debug, Default)]
 pub(super) struct Contended {
-    /// Whether there is anything to look up: as a rule there is not.
+    /// Whether there is anything to look up; usually there is not.
     has_any: AtomicBool,
     hasher: RandomState,
-    /// By the hashes of names: two that collide share a guess.
+    /// By the hashes of names: two names that collide share a guess.
     seen_at: Mutex<HashMap<u64, Duration>>,
 }
 
 impl Contended {
-    /// Somebody else had the lock, or was about to.
+    /// Notes that another client had the lock, or was about to get it.
     pub(super) fn note(&self, name: &[u8], now: Duration) {
         let mut seen_at = self.seen_at();
         if seen_at.len() >= KNOWN_MAX {
@@ -35,7 +35,7 @@ impl Contended {
         self.has_any.store(true, Ordering::Relaxed);
     }
 
-    /// Nobody else was there.
+    /// Notes that the lock was not contended.
     pub(super) fn forget(&self, name: &[u8]) {
         let mut seen_at = self.seen_at();
         seen_at.remove(&self.hasher.hash_one(name));

@@ -23,14 +23,14 @@ use crate::wire::resp::Reply;
 pub struct Stats {
     /// Attempts that asked all nodes.
     pub attempts: u64,
-    /// Attempts that had to raise fences, because the nodes' counters differed: those needed two
+    /// Attempts that had to raise fences because the nodes' counters differed, and so needed two
     /// round trips.
     pub raised: u64,
     /// Locks acquired.
     pub acquired: u64,
 }
 
-/// After a connection has broken, a command is sent again this much later.
+/// The pause before a command is sent again after its connection broke.
 const AGAIN: Duration = Duration::from_millis(10);
 
 #[derive(Debug, Default)]
@@ -81,7 +81,7 @@ impl Core {
         Core { world, quorum, settings, keeper, counters, metrics, contended }
     }
 
-    /// A token that nobody can guess, for one acquisition.
+    /// An unguessable token, for one acquisition.
     pub(super) fn token(&self) -> [u8; TOKEN_LENGTH] {
         let mut token = [0; TOKEN_LENGTH];
         self.world.fill(&mut token);
@@ -95,15 +95,15 @@ impl Core {
         }
     }
 
-    /// Sends `packet` to all nodes without waiting for anything.
+    /// Sends `packet` to all nodes without waiting for replies.
     pub(super) fn tell_all(&self, packet: &Packet) {
         for node in 0..self.quorum.nodes() {
             self.world.send(node, packet, None);
         }
     }
 
-    /// Reads the answers to what was sent to all nodes, until `is_enough` or no longer than
-    /// `timeout`. The outcomes are in the order of the nodes; `None` where nothing came.
+    /// Reads the answers to a command that was sent to all nodes, until `is_enough`, for at most
+    /// `timeout`. The outcomes are in the order of the nodes; `None` means no answer.
     ///
     /// # Cancellation
     /// What was sent stays sent.
@@ -131,7 +131,7 @@ impl Core {
         outcomes
     }
 
-    /// Sends `packet` to all nodes and reads a vote of each until `is_enough`.
+    /// Sends `packet` to all nodes and reads a vote from each until `is_enough`.
     pub(super) async fn poll_votes(
         &self,
         packet: &Packet,
@@ -143,8 +143,8 @@ impl Core {
         self.votes(&inbox, read, is_enough).await
     }
 
-    /// Sends `packet` to all nodes and reads a vote of each; to those whose connection breaks it is
-    /// sent again, where that is worth it, for as long as a node is waited for.
+    /// Sends `packet` to all nodes and reads a vote from each, for at most the timeout. If a
+    /// connection breaks, sends it to that node again, provided that it `is_worth` it.
     pub(super) async fn insist(
         &self,
         packet: &Packet,
@@ -182,7 +182,8 @@ impl Core {
         votes
     }
 
-    /// Reads a vote of each node until `is_enough` of the numbers confirmed and answered.
+    /// Reads a vote from each node until `is_enough`, given how many have confirmed and how many
+    /// have answered.
     pub(super) async fn votes(
         &self,
         inbox: &Inbox,

@@ -1,5 +1,5 @@
-//! Where a node is: at one server, wherever the master of a group is at present, or at all masters
-//! of a Cluster.
+//! Where a node is: at one server, at the current master of a group, or at all masters of a
+//! Cluster.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -13,7 +13,7 @@ use super::node_url;
 use super::seeds::Seeds;
 use super::sentinel::{SwitchWatch, WatchedGroup};
 
-/// Where a node is, and as whom to log in.
+/// Where a node is, and the user to log in as.
 #[derive(Debug, Clone)]
 pub(super) enum Destination {
     Server(Address),
@@ -21,10 +21,10 @@ pub(super) enum Destination {
     Cluster(Seeds),
 }
 
-/// A connection that is logged in, and what it is to a group.
+/// A connection that is logged in, and the group's master if there is a group.
 pub(super) struct Arrived {
     pub(super) login: Login,
-    /// The address of the group's master, and what tells when it is another.
+    /// The address of the group's master, and the watch that tells when the master changes.
     pub(super) master: Option<(Arc<str>, SwitchWatch)>,
 }
 
@@ -42,7 +42,7 @@ impl Destination {
         })
     }
 
-    /// The name for people and reports: never with a password.
+    /// The name for people and reports, never with a password.
     pub(super) const fn name(&self) -> &Arc<str> {
         match self {
             Destination::Server(address) => address.name(),
@@ -60,7 +60,7 @@ impl Destination {
         }
     }
 
-    /// How to encrypt them.
+    /// Sets how to encrypt the connections.
     pub(super) fn set_tls(&mut self, tls: &Arc<rustls::ClientConfig>) {
         match self {
             Destination::Server(address) => address.set_tls(Arc::clone(tls)),
@@ -69,7 +69,7 @@ impl Destination {
         }
     }
 
-    /// Listens to nothing.
+    /// Skips the subscription.
     pub(super) fn set_deaf(&mut self) {
         match self {
             Destination::Server(address) => address.set_deaf(),
@@ -84,7 +84,7 @@ impl Destination {
             (Destination::Server(one), Destination::Server(two)) => one.is_same_node(two),
             (Destination::Group(one), Destination::Group(two)) => one.is_same_node(two),
             (Destination::Cluster(one), Destination::Cluster(two)) => one.is_same_node(two),
-            // One server may be in both: that is seen when both answer.
+            // One server may be in both; this shows when both answer.
             (Destination::Server(_) | Destination::Group(_) | Destination::Cluster(_), _) => false,
         }
     }
@@ -97,8 +97,8 @@ impl Destination {
         }
     }
 
-    /// Connects and logs in, for no longer than `limit`; twice that where it has to be asked first
-    /// who is the master.
+    /// Connects and logs in within `limit`, or within twice that for a group, whose master must be
+    /// found first.
     ///
     /// # Errors
     /// Why that was not possible.
@@ -118,7 +118,7 @@ impl Destination {
                 let (login, name, watch) = connecting.await.map_err(silent)??;
                 Ok(Arrived { login, master: Some((name, watch)) })
             }
-            // There is a link to each of its masters.
+            // A Cluster has a link to each of its masters instead.
             Destination::Cluster(_) => Err(NoReply::Refused("it is a Cluster".into())),
         }
     }

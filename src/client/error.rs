@@ -1,7 +1,7 @@
-//! What can go wrong, one type per operation, each with the vote of every node.
+//! The errors: one type per operation, each with the vote of every node.
 //!
-//! Expected things are values here: a lock that is held is no fault. Every `Display` is one line
-//! for an operator; the nodes one by one are in the reports.
+//! A held lock is an expected outcome, not a fault. Every `Display` is one line for an operator;
+//! the reports list the nodes one by one.
 
 use std::fmt;
 use std::time::Duration;
@@ -14,12 +14,12 @@ use crate::engine::{Ending, Fence};
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub enum AcquireError {
-    /// Another holds the lock, or several were after it at once, until the wait was over.
+    /// Another held the lock, or several competed for it, until the wait was over.
     Held(AcquireReport),
     /// Too few nodes could be asked: unreachable, not serving, timed out, or in quarantine.
     NoQuorum(AcquireReport),
-    /// So many nodes refuse that asking again as it is cannot help: no module, no permission, a
-    /// key of another type, a ttl above the limit.
+    /// Too many nodes refuse for a retry to help: no module, no permission, a key of another type,
+    /// a ttl above the limit.
     Refused(AcquireReport),
     /// The nodes answered so slowly that the validity was used up. A longer ttl helps.
     TooLate(AcquireReport),
@@ -27,29 +27,29 @@ pub enum AcquireError {
     BadOption(String),
 }
 
-/// What an acquisition came to.
+/// The outcome of a failed acquisition.
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub struct AcquireReport {
     /// The lock.
     pub name: String,
-    /// How long it was tried.
+    /// How long the acquisition was tried.
     pub waited: Duration,
     /// How often all nodes were asked.
     pub attempts: u32,
-    /// What each node said last.
+    /// The last vote of each node.
     pub nodes: Vec<NodeReport>,
-    /// For how long each node's answer was waited for.
+    /// How long each node had to answer.
     pub timeout: Duration,
-    /// Whether that time was over before all nodes that were needed had answered.
+    /// Whether that time ran out before all nodes that were needed had answered.
     pub is_timed_out: bool,
 }
 
-/// What helps where nodes did not answer in time.
+/// What helps if nodes did not answer in time.
 pub(crate) const SLOW: &str = "a slow network needs a longer ttl or timeout";
 
 impl AcquireError {
-    /// Whether the same call may succeed later without anything being repaired by hand.
+    /// Whether the same call may succeed later without a manual repair.
     pub const fn is_retryable(&self) -> bool {
         match self {
             AcquireError::Held(_) | AcquireError::NoQuorum(_) | AcquireError::TooLate(_) => true,
@@ -57,7 +57,7 @@ impl AcquireError {
         }
     }
 
-    /// What each node said; empty if nothing was sent.
+    /// Each node's vote; empty if nothing was sent.
     pub fn nodes(&self) -> &[NodeReport] {
         match self {
             AcquireError::Held(report)
@@ -98,7 +98,7 @@ impl std::error::Error for AcquireError {}
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Lost {
-    /// Its validity has (nearly) ended without having been renewed.
+    /// Its validity has (nearly) ended without a renewal.
     Expired,
     /// A quorum of nodes answered that this token does not hold the lock: it was removed by force.
     Removed,
@@ -135,11 +135,11 @@ impl std::error::Error for Lost {}
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub enum ExtendError {
-    /// No quorum confirmed. The lease is valid until its former end, and may be extended again.
+    /// No quorum confirmed. The lease is valid until its previous end, and may be extended again.
     NoQuorum(Vec<NodeReport>),
     /// The lease is lost: stop working under it.
     Lost(Lost),
-    /// The ttl that was asked for is out of bounds; nothing was sent, and the lease is as it was.
+    /// The requested ttl is out of bounds; nothing was sent, and the lease is unchanged.
     BadOption(String),
 }
 
@@ -168,13 +168,13 @@ impl std::error::Error for ExtendError {}
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub enum ReleaseError {
-    /// A quorum of nodes did not know of the lease any more: it had ended before, and another may
-    /// have held the lock meanwhile.
+    /// A quorum of nodes no longer had the lease: it had ended before, and another may have held
+    /// the lock since.
     NotHeld(Vec<NodeReport>),
-    /// Too few nodes answered. Those that come back within the ttl are told then; on the others
-    /// the lease ends by itself.
+    /// Too few nodes answered. Those that come back within the ttl receive the release then; on the
+    /// others the lease runs out.
     NoQuorum(Vec<NodeReport>),
-    /// What was given cannot be a token; nothing was sent.
+    /// The given bytes cannot be a token; nothing was sent.
     BadOption(String),
 }
 
@@ -189,8 +189,8 @@ impl ReleaseError {
         {
             return Err(ReleaseError::NotHeld(nodes));
         }
-        // No quorum has lost it, and at a quorum nothing of it is left: a node that was away when
-        // the lock was acquired, or has forgotten it, is as free as one that confirms.
+        // No quorum had lost the lease, and a quorum has none left: a node that was away when the
+        // lock was acquired, or has forgotten it, is as free as one that confirms.
         if count(|vote| matches!(vote, Vote::Confirmed | Vote::NotHeld)) >= needed {
             return Ok(());
         }
@@ -223,7 +223,7 @@ pub enum FenceError {
 }
 
 impl FenceError {
-    /// What each node said.
+    /// Each node's vote.
     pub fn nodes(&self) -> &[NodeReport] {
         let FenceError::NoQuorum(nodes) = self;
         nodes
@@ -238,7 +238,7 @@ impl fmt::Display for FenceError {
 
 impl std::error::Error for FenceError {}
 
-/// Why there is no result of the work of [`Locker::with`](super::Locker::with).
+/// Why [`Locker::with`](super::Locker::with) has no result.
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub enum WithError {
@@ -268,7 +268,7 @@ impl fmt::Display for WithError {
 impl std::error::Error for WithError {
     fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
         match self {
-            // Its text is this error's own.
+            // This error already shows its text.
             WithError::Acquire(error) => error.source(),
             WithError::Lost { .. } => None,
         }
@@ -294,7 +294,7 @@ pub enum BuildError {
         /// How many are allowed.
         max: usize,
     },
-    /// An even number of nodes: one more than needed for the failures that it survives.
+    /// An even number of nodes: it survives no more failures than with one node less.
     EvenNodes {
         /// How many were given.
         count: usize,
@@ -317,7 +317,7 @@ pub enum BuildError {
     },
     /// A length of time or a label is out of bounds.
     BadOption(String),
-    /// There is no tokio runtime here to run connections on.
+    /// There is no tokio runtime to run connections on.
     NoRuntime,
 }
 
@@ -363,7 +363,7 @@ mod tests {
         votes.iter().map(|vote| NodeReport { node: "n".into(), vote: vote.clone() }).collect()
     }
 
-    /// Four of five were free, and "no quorum confirmed the release".
+    /// Four of five nodes were free, and the error was "no quorum confirmed the release".
     #[test]
     fn a_release_is_confirmed_by_a_quorum_where_nothing_of_the_lease_is_left() {
         use Vote::{Confirmed, NotHeld, TimedOut};

@@ -13,13 +13,13 @@ use crate::engine::{Fence, Mode};
 
 /// A lock that is held.
 ///
-/// Three things to know. Give [`fence`](Guard::fence) to whatever the lock protects, so that it
-/// can refuse a holder that comes late. Watch [`lost`](Guard::lost), or look at
-/// [`validity`](Guard::validity) before every step that matters: a lease can end while you work.
-/// And [`release`](Guard::release) it: dropping a guard releases too, but nobody waits for it.
+/// Three things to know. Pass [`fence`](Guard::fence) to whatever the lock protects, so that it can
+/// refuse a late holder. Watch [`lost`](Guard::lost), or check [`validity`](Guard::validity) before
+/// every step that matters: a lease can end while you work. And call [`release`](Guard::release):
+/// dropping a guard releases the lock too, but without waiting for the nodes.
 ///
-/// A guard of a lock that its [`Holder`](super::Holder) has already is a share in the same lease,
-/// which is given back with the last of them.
+/// A guard of a lock that its [`Holder`](super::Holder) already has is a share of the same lease.
+/// The lock is released with the last of these guards.
 #[must_use = "a guard that is dropped releases its lock"]
 pub struct Guard {
     hold: Arc<Hold>,
@@ -27,18 +27,18 @@ pub struct Guard {
     writes: Mutex<Option<WriterShare>>,
 }
 
-/// One guard's part in a lease that is a writer's for as long as there is one of them.
+/// One guard's share of a writer's lease: the lease is a writer's while any such share exists.
 type WriterShare = Arc<()>;
 
-/// The lease of all guards that share it: given back when the last of them goes.
+/// The lease of all guards that share it, released when the last of them is dropped.
 pub(super) struct Hold {
     pub(super) lease: Arc<Lease>,
-    /// Of the guards that are writers. Held while the lease becomes a reader's.
+    /// The shares of the guards that are writers. Locked while the lease becomes a reader's.
     writers: Mutex<Weak<()>>,
 }
 
-/// What a holder knows of one lock. The gate lets one acquisition of it happen at a time: a second
-/// one at once would wait for the first as if it were a stranger.
+/// What a holder knows about one lock. The mutex lets the holder acquire it once at a time: a
+/// second acquisition would wait for the first as if that were another client's.
 pub(super) type Known = tokio::sync::Mutex<Weak<Hold>>;
 
 impl Drop for Hold {
@@ -81,9 +81,9 @@ impl Guard {
         &self.hold
     }
 
-    /// The fencing token of this grant: larger than that of every acquisition of this lock that
-    /// was complete before this one began. A reader's may be equal to theirs, and is smaller than
-    /// that of every writer after it.
+    /// The fencing token of this grant: larger than that of every acquisition of this lock that was
+    /// complete before this one began. A reader's fence may equal theirs, and is smaller than that
+    /// of every writer after it.
     pub fn fence(&self) -> Fence {
         self.hold.lease.fence
     }
@@ -93,10 +93,10 @@ impl Guard {
         &self.hold.lease.name
     }
 
-    /// For how long the lease may still be relied on. Counted from before the first byte was sent,
-    /// on a clock that goes on while the machine sleeps, less the drift allowance. Once
-    /// [`lost`](Guard::lost) has resolved, this is the time that is left for stopping; it is zero
-    /// at once if the lock was removed by force.
+    /// How long the lease may still be relied on: counted from before the first byte was sent, on a
+    /// clock that keeps running while the machine sleeps, less the drift allowance. Once
+    /// [`lost`](Guard::lost) has resolved, this is the time left for stopping; it is zero at once
+    /// if the lock was removed by force.
     pub fn validity(&self) -> Duration {
         self.hold.lease.validity()
     }
@@ -111,41 +111,41 @@ impl Guard {
         self.hold.lease.ending()
     }
 
-    /// Waits until the lease is lost, and says why. Resolves by the local clock, `lost_margin`
-    /// before the validity ends, without any node having to answer. The future does not borrow
-    /// the guard, so it can be watched from another task; after a release it resolves too.
+    /// Waits until the lease is lost, and returns why. Resolves by the local clock, `lost_margin`
+    /// before the validity ends, even if no node answers. The future does not borrow the guard, so
+    /// another task can await it. It also resolves after a release.
     ///
     /// # Cancellation
-    /// May be dropped and asked for again at any time.
+    /// The future may be dropped, and a new one created, at any time.
     pub fn lost(&self) -> impl Future<Output = Lost> + Send + 'static + use<> {
         let lease = Arc::clone(&self.hold.lease);
         async move { lease.lost().await }
     }
 
-    /// What each node said to the last extension, if too few confirmed it: why a lease ends. Empty
-    /// if the last one was confirmed, or there was none.
+    /// Each node's vote on the last extension, if too few confirmed it: why a lease ends. Empty if
+    /// the last extension was confirmed, or there was none.
     pub fn unconfirmed(&self) -> Vec<NodeReport> {
         self.hold.lease.unconfirmed()
     }
 
     /// Extends the lease now: it is valid for a whole ttl from the moment of the call.
     ///
-    /// Needed only where renewing in the background is turned off. While another extension of the
-    /// lease is under way, it waits for that one first.
+    /// Needed only if background renewal is turned off. If another extension of the lease is in
+    /// progress, it waits for that one first.
     ///
     /// # Errors
-    /// [`ExtendError::NoQuorum`]: the lease is valid until its former end; try again before that.
+    /// [`ExtendError::NoQuorum`]: the lease is valid until its previous end; try again before that.
     /// [`ExtendError::Lost`]: stop.
     ///
     /// # Cancellation
-    /// The nodes may extend it all the same; the validity does not count it.
+    /// The nodes may extend the lease anyway; the validity does not count it.
     pub async fn extend(&self) -> Result<(), ExtendError> {
         self.hold.lease.extend().await
     }
 
-    /// Extends the lease now as [`extend`](Guard::extend) does, with a ttl of its own, which
-    /// renewals in the background keep to from now on. Within the bounds of the locker's ttl. A
-    /// shorter ttl takes nothing away from the lease as it stands.
+    /// Extends the lease now as [`extend`](Guard::extend) does, with another ttl, which background
+    /// renewals also use from now on. It must be within the bounds of the locker's ttl. A shorter
+    /// ttl does not shorten the lease as it stands.
     ///
     /// # Errors
     /// As [`extend`](Guard::extend), and [`ExtendError::BadOption`] if the ttl is out of bounds.
@@ -161,17 +161,17 @@ impl Guard {
         locked(&self.writes).is_some()
     }
 
-    /// A writer becomes a reader in one step, and lets other readers in. The fence stays. A guard
-    /// that is a reader's already stays one. The reverse does not exist: two readers would wait for
-    /// each other.
+    /// Makes a writer a reader in one step, and lets other readers in. The fence stays. A guard
+    /// that is already a reader's stays one. There is no upgrade: two readers would wait for each
+    /// other.
     ///
-    /// Where guards of one [`Holder`](super::Holder) share the lease, other readers are let in when
-    /// the last of them that is a writer becomes a reader. A writer that is released instead leaves
-    /// the lease to the others as it is: nobody is let in before they have released it too.
+    /// If guards of one [`Holder`](super::Holder) share the lease, other readers are let in when
+    /// the last writer among them becomes a reader. A writer that is released instead leaves the
+    /// lease to the others as it is: no other reader is let in before they have released it too.
     ///
     /// # Errors
-    /// As [`extend`](Guard::extend). The guard is a reader's in any case; nodes that have not heard
-    /// of it let nobody in before the next renewal tells them.
+    /// As [`extend`](Guard::extend). The guard is a reader's in any case; nodes that did not
+    /// receive the downgrade let no reader in before the next renewal.
     ///
     /// # Cancellation
     /// As [`extend`](Guard::extend).
@@ -185,18 +185,17 @@ impl Guard {
             }
             is_last
         };
-        // Asked again, it tells the nodes again: the first time may have been in vain.
+        // A repeated call tells the nodes again: the first one may have failed.
         if is_last { self.hold.lease.extend().await } else { Ok(()) }
     }
 
-    /// Gives the lock back, and waits until a quorum of nodes has confirmed, at most as long as a
-    /// node is waited for. Where the lease is shared by guards of one holder, only the last
-    /// release sends anything.
+    /// Releases the lock, and waits until a quorum of nodes has confirmed, for at most the locker's
+    /// timeout. If guards of one holder share the lease, only the last release sends anything.
     ///
     /// # Errors
-    /// [`ReleaseError::NotHeld`] if the lease had ended before: somebody else may have held the
-    /// lock meanwhile. [`ReleaseError::NoQuorum`] if too few nodes answered. In both cases there
-    /// is nothing left to do: the lease is over for this holder.
+    /// [`ReleaseError::NotHeld`] if the lease had ended before: another may have held the lock
+    /// since. [`ReleaseError::NoQuorum`] if too few nodes answered. In both cases there is nothing
+    /// left to do: the lease is over for this holder.
     ///
     /// # Cancellation
     /// The release is sent as soon as the future is first polled, and stays sent.
@@ -207,10 +206,10 @@ impl Guard {
         }
     }
 
-    /// Lets go of the guard without giving the lock back: it stays held until the lease ends,
-    /// unless somebody releases or extends it with the token. For handing it to another process.
-    /// Other guards that share the lease count as released.
-    #[must_use = "nothing else has the token, so nobody could release the lock"]
+    /// Gives up the guard without releasing the lock, to hand it to another process. The lock stays
+    /// held until the lease ends, unless it is released or extended by its token. Other guards that
+    /// share the lease count as released.
+    #[must_use = "nothing else has the token, so the lock could not be released"]
     pub fn leak(self) -> Leaked {
         let lease = &self.hold.lease;
         let valid_for = lease.forget();
@@ -218,7 +217,7 @@ impl Guard {
     }
 }
 
-/// Nothing panics while one of these is locked, so what it guards is whole even if it is poisoned.
+/// Nothing panics while one of these is locked, so its value is whole even if it is poisoned.
 fn locked<T>(guarded: &Mutex<T>) -> MutexGuard<'_, T> {
     guarded.lock().unwrap_or_else(PoisonError::into_inner)
 }

@@ -1,4 +1,4 @@
-//! A holder: a part of a program that may acquire a lock which it has already.
+//! A holder: a part of a program that may acquire a lock that it already has.
 
 use std::collections::{BTreeSet, HashMap};
 use std::fmt;
@@ -9,11 +9,11 @@ use super::core::Core;
 use super::guard::Known;
 use super::printable::InShort;
 
-/// Known locks above this number are looked through for those that nobody holds any more.
+/// Above this number of known locks, those that are no longer held are removed.
 const KNOWN_MAX: usize = 64;
 
-/// Acquires locks re-entrantly: a lock that this holder has already is acquired again without a
-/// round trip, and given back with the last of its guards. Clones are the same holder.
+/// Acquires locks re-entrantly: a lock that this holder already has is acquired again without a
+/// round trip, and released with the last of its guards. Clones are the same holder.
 ///
 /// ```no_run
 /// # async fn example(locker: lockmod::client::Locker) -> Result<(), Box<dyn std::error::Error>> {
@@ -47,12 +47,12 @@ impl Holder {
         Holder { core, known: Arc::default() }
     }
 
-    /// Acquires the lock, or takes another share of the lease if this holder has it already and it
+    /// Acquires the lock, or takes another share of the lease if this holder already has it and it
     /// is not lost. Waits and takes options as [`Locker::acquire`](super::Locker::acquire) does; a
-    /// share in a lease leaves the lease as it is. A reader inside of one's own writer is a share.
+    /// share leaves the lease as it is. A reader inside the holder's own writer is a share.
     ///
     /// # Errors
-    /// [`AcquireError`](super::AcquireError); for a writer inside of one's own reader
+    /// [`AcquireError`](super::AcquireError); for a writer inside the holder's own reader
     /// [`AcquireError::BadOption`](super::AcquireError::BadOption), because it would wait for
     /// itself.
     ///

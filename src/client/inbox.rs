@@ -1,8 +1,8 @@
 //! Where the replies to one round of requests arrive: one allocation for all nodes.
 //!
 //! The requests of a round go out at once and their replies come in any order, from other tasks.
-//! Whoever asked reads them from an [`Inbox`]; whoever answers holds a [`ReplyTo`]. A closed inbox
-//! tells the sending side that nobody waits any more.
+//! The caller reads them from an [`Inbox`]; the sending side holds a [`ReplyTo`] for each. A closed
+//! inbox tells the sending side that the replies are no longer wanted.
 
 use std::collections::VecDeque;
 use std::fmt;
@@ -26,16 +26,16 @@ pub enum NoReply {
     Unreachable(Arc<str>),
     /// The node sent something that is not a reply.
     Garbled(Arc<str>),
-    /// The node did not let the user of the URL in.
+    /// The node did not let in the URL's user.
     NoPermission(Arc<str>),
-    /// The node is there and does not serve at present.
+    /// The node is there, but does not serve at present.
     Unavailable(Arc<str>),
     /// One side refused the other's certificate.
     Refused(Arc<str>),
 }
 
 impl NoReply {
-    /// The same, with where that was.
+    /// The same, with the place where it happened.
     pub(super) fn at(self, place: impl fmt::Display) -> NoReply {
         let with = |text: Arc<str>| Arc::from(format!("{place}: {text}"));
         match self {
@@ -48,7 +48,7 @@ impl NoReply {
     }
 }
 
-/// Of several reasons the one that somebody has to do something about; of silence all.
+/// Of several reasons, one that needs action; if there is only silence, all of them.
 pub(super) fn most_telling(failures: Vec<NoReply>, silence: &str) -> NoReply {
     let (mut silent, mut rest) = (Vec::new(), Vec::new());
     for failure in failures {
@@ -84,17 +84,17 @@ pub(super) struct Arrival {
     pub(super) node: usize,
     /// Which of the requests of this round: the number given to [`Inbox::reply_to`].
     pub(super) request: u8,
-    /// What it said.
+    /// Its reply, or why there is none.
     pub(super) outcome: Result<Reply, NoReply>,
 }
 
-/// What a server calls itself, from its start to its end; of its random name only so much that two
-/// servers are told apart.
+/// What identifies a server from its start to its end: a hash of its random run id, enough to tell
+/// two servers apart.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct ServerId(NonZeroU64);
 
 impl ServerId {
-    /// By the name that the server gave.
+    /// From the run id that the server gave.
     pub(super) fn of(run_id: &str) -> Option<ServerId> {
         let mut hasher = DefaultHasher::new();
         run_id.hash(&mut hasher);
@@ -107,7 +107,7 @@ impl ServerId {
     }
 }
 
-/// Why a vote does not count that is a server's second one.
+/// Why a server's second vote does not count.
 pub(crate) const SAME_SERVER: &str = "the same server as another node: remove one";
 const OTHER_SERVER: &str = "another server answers there than a moment ago";
 
@@ -132,16 +132,16 @@ pub struct ReplyTo {
     node: usize,
     request: u8,
     bad_only: bool,
-    /// Whether the reply is a vote, of which a server has one in a round.
+    /// Whether the reply is a vote: a server has one in a round.
     is_vote: bool,
     bell: Option<Arc<Bell>>,
-    /// Of a command to one server of several, which is no vote.
+    /// Whether the command goes to one server of several, so that the reply is not a vote.
     is_direct: bool,
-    /// Of a command to all servers of a node: the last answer is theirs.
+    /// For a command to all servers of a node: the last answer completes the node's.
     fan: Option<Arc<Mutex<Fan>>>,
 }
 
-/// The answers of several servers that are one node's.
+/// The answers of several servers, which together are one node's.
 #[derive(Debug)]
 struct Fan {
     missing: usize,
@@ -149,7 +149,7 @@ struct Fan {
 }
 
 impl Arrivals {
-    /// Notes who answers for `node`.
+    /// Notes which server answers for `node`.
     ///
     /// # Errors
     /// If the answer does not count.
@@ -179,35 +179,36 @@ impl Inbox {
         Inbox(Arc::new(Mutex::new(Arrivals { arrived, ..Arrivals::default() })))
     }
 
-    /// Says that what was sent is still wanted, though nobody will read the rest of the replies.
+    /// Keeps the commands wanted although the rest of the replies will not be read.
     pub(super) fn keep_sending(&self) {
         lock(&self.0).keeps_sending = true;
     }
 
-    /// Where `node`'s reply to `request` shall go.
+    /// Where `node`'s reply to `request` goes.
     pub(super) fn reply_to(&self, node: usize, request: u8) -> ReplyTo {
         let state = Arc::clone(&self.0);
         let (bad_only, is_vote, is_direct) = (false, true, false);
         ReplyTo { state, node, request, bad_only, is_vote, bell: None, is_direct, fan: None }
     }
 
-    /// The same for a command to one server of several, which is no vote.
+    /// The same for a command to one server of several; the reply is not a vote.
     pub(super) fn direct_reply_to(&self, node: usize) -> ReplyTo {
         ReplyTo { is_direct: true, ..self.reply_to(node, 0) }
     }
 
-    /// The same for what puts a ticket in line, which is no vote: the inbox outlives connections.
+    /// The same for a command that puts a ticket in line. The reply is not a vote, because this
+    /// inbox outlives connections.
     pub(super) fn place_at(&self, node: usize, request: u8) -> ReplyTo {
         ReplyTo { is_vote: false, ..self.reply_to(node, request) }
     }
 
-    /// The same where the reply matters only if it says that the ticket does not stand there, or
-    /// does not come.
+    /// The same if the reply matters only when it is missing or reports that the ticket is not in
+    /// line.
     pub(super) fn bad_news_to(&self, node: usize, request: u8) -> ReplyTo {
         ReplyTo { bad_only: true, ..self.place_at(node, request) }
     }
 
-    /// Notes which server has answered for `node`, where its answer came in another way.
+    /// Notes which server has answered for `node`, if its answer came in another way.
     pub(super) fn answered_by(&self, node: usize, server: Option<NonZeroU64>) {
         if let Some(known) = lock(&self.0).servers.get_mut(node) {
             *known = server.map(ServerId);
@@ -252,13 +253,13 @@ impl Drop for Inbox {
 }
 
 impl ReplyTo {
-    /// Whether nobody waits for this reply any more, nor wants the command to be carried out.
+    /// Whether neither this reply nor its command is wanted any more.
     pub fn is_withdrawn(&self) -> bool {
         let state = lock(&self.state);
         state.is_closed && !state.keeps_sending
     }
 
-    /// Whatever the node has said to the bell before this reply is out of date with it.
+    /// The same, but the reply also outdates whatever the node has told the bell before.
     pub(super) fn before(self, bell: Option<&Arc<Bell>>) -> ReplyTo {
         ReplyTo { bell: bell.map(Arc::clone), ..self }
     }
@@ -267,7 +268,7 @@ impl ReplyTo {
         self.is_direct
     }
 
-    /// The same for so many servers: when all have answered, one answer is handed over.
+    /// Splits this among `count` servers: when all have answered, one answer is delivered.
     pub(super) fn split(self, count: usize) -> Vec<ReplyTo> {
         let fan = Arc::new(Mutex::new(Fan { missing: count, failure: None }));
         let one = || ReplyTo {
@@ -283,7 +284,7 @@ impl ReplyTo {
         (0..count).map(|_| one()).collect()
     }
 
-    /// The answer of all servers, if this is the last one's.
+    /// The answer of all servers, if this is the last.
     fn gathered(&self, outcome: Result<Reply, NoReply>) -> Option<Result<Reply, NoReply>> {
         let Some(fan) = &self.fan else { return Some(outcome) };
         // Nothing panics while the lock is held, so it is whole even if it is poisoned.
@@ -296,16 +297,16 @@ impl ReplyTo {
         (fan.missing == 0).then(|| failure.map_or(outcome, Err))
     }
 
-    /// Hands over the reply.
+    /// Delivers the reply.
     pub fn deliver(self, outcome: Result<Reply, NoReply>) {
         self.deliver_from(None, outcome);
     }
 
-    /// Hands over the reply of this server, as far as it is known which it is.
+    /// Delivers the reply of this server, if it is known which server it is.
     ///
-    /// Here it is decided that a server has one vote in a round, whatever leads to it: an address
-    /// may lead to another server than it should, and the connection that the same server has
-    /// answered before may be broken by now.
+    /// This is where each server is limited to one vote in a round, whatever leads to it: an
+    /// address may lead to the wrong server, and the connection on which the same server answered
+    /// before may be broken by now.
     pub(super) fn deliver_from(self, server: Option<ServerId>, outcome: Result<Reply, NoReply>) {
         if let Some(bell) = &self.bell {
             bell.silence(self.node);
@@ -337,7 +338,7 @@ mod tests {
     use super::*;
     use futures_util::FutureExt;
 
-    /// It had two, if the connection of the first was broken when the second came.
+    /// It had two votes if the connection of the first was broken when the second came.
     #[test]
     fn a_server_has_one_vote_in_a_round_whatever_leads_to_it() {
         let server = |name: &str| ServerId::of(name);

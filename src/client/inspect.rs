@@ -1,4 +1,4 @@
-//! Looking at locks, and acting on them by token: for the command and for operators.
+//! Inspects locks, and acts on them by token: for the command and for operators.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -26,13 +26,13 @@ use crate::wire::spec;
 /// The most locks that are listed per node.
 pub(crate) const LISTED_MAX: usize = 100_000;
 
-/// What one node tells about a lock.
+/// What one node reports about a lock.
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub struct NodeInfo {
     /// The node.
     pub node: Arc<str>,
-    /// What it tells, or its vote if it does not.
+    /// What it reports, or its vote if it does not.
     pub info: Result<LockInfo, Vote>,
 }
 
@@ -48,7 +48,7 @@ impl NodeInfo {
 pub struct NodeLocks {
     /// The node.
     pub node: Arc<str>,
-    /// Its locks by name, free ones included, or its vote if it does not tell.
+    /// Its locks by name, free ones included, or its vote if it does not list them.
     pub locks: Result<BTreeMap<Vec<u8>, LockInfo>, Vote>,
     /// How many locks are left out because their names are longer than
     /// [`NAME_MAX`](super::NAME_MAX).
@@ -84,7 +84,7 @@ impl Locker {
     /// The highest fence issued for the lock `name`, held or not, as a quorum of nodes knows it.
     ///
     /// # Errors
-    /// [`FenceError::NoQuorum`] with what each node said.
+    /// [`FenceError::NoQuorum`], with each node's vote.
     ///
     /// # Cancellation
     /// Nothing changes anywhere.
@@ -102,7 +102,7 @@ impl Locker {
         }
     }
 
-    /// Gives back a lease by its token: for leases that were [leaked](super::Guard::leak).
+    /// Releases a lease by its token, for leases that were [leaked](super::Guard::leak).
     ///
     /// # Errors
     /// [`ReleaseError`].
@@ -118,21 +118,21 @@ impl Locker {
         let core = self.core();
         let (ttl, needed) = (core.settings.plan.terms.ttl, core.quorum.needed());
         let packet = Packet::release(name.as_ref(), token, ttl).of_a_stranger();
-        // To the end: who runs this wants to see every node.
+        // Waits for all: the caller wants to see every node.
         let votes = core.insist(&packet, release_vote, |_| true).await;
         ReleaseError::check(core.reports(votes), needed)
     }
 
-    /// Extends a lease by its token: for leases that were [leaked](super::Guard::leak). Returns the
+    /// Extends a lease by its token, for leases that were [leaked](super::Guard::leak). Returns the
     /// validity from now on.
     ///
-    /// Call it only before the validity that you know of has ended. Nothing here can know that: a
-    /// late call may succeed after another has held the lock and released it, and then only fences
-    /// tell the two apart.
+    /// Call it only before the last known validity has ended. The locker cannot check that: a late
+    /// call may succeed after another has held the lock and released it, and then only fences tell
+    /// the two apart.
     ///
     /// # Errors
-    /// [`ExtendError::NoQuorum`] with what each node said; [`ExtendError::BadOption`] if this
-    /// cannot be a token.
+    /// [`ExtendError::NoQuorum`], with each node's vote; [`ExtendError::BadOption`] if this cannot
+    /// be a token.
     ///
     /// # Cancellation
     /// What was sent stays sent.
@@ -144,12 +144,12 @@ impl Locker {
         self.extend_stranger(name.as_ref(), token, Mode::Exclusive).await
     }
 
-    /// The same, and a writer becomes a reader in one step: see
+    /// Extends a lease in the same way, and makes a writer a reader in one step: see
     /// [`Guard::downgrade`](super::Guard::downgrade). A reader stays one.
     ///
     /// # Errors
     /// As [`extend_by_token`](Locker::extend_by_token). Nodes that have carried it out let other
-    /// readers in all the same.
+    /// readers in anyway.
     ///
     /// # Cancellation
     /// What was sent stays sent.
@@ -182,7 +182,7 @@ impl Locker {
         Err(ExtendError::NoQuorum(core.reports(votes)))
     }
 
-    /// Lists all locks of all nodes, up to 100 000 per node, without stopping the nodes for long.
+    /// Lists all locks of all nodes, up to 100 000 per node, without blocking the nodes for long.
     ///
     /// # Cancellation
     /// Nothing changes anywhere.
@@ -207,16 +207,16 @@ impl Locker {
         Ok(locks)
     }
 
-    /// Fails where the module is missing: such a server has no locks of that type, and says so to a
-    /// SCAN like one that is not in use.
+    /// Fails if the module is missing: such a server has no locks, and its SCAN looks like that of
+    /// a server that is not in use.
     ///
-    /// Asked by a command that lacks its key. The server says so before it looks at access rules,
-    /// so this needs no right, and no refusal comes into the log of them.
+    /// It sends a command without its key. The server reports that before it checks access rules,
+    /// so this needs no permission and leaves no entry in the ACL log.
     async fn check_module(&self, server: &AskedServer) -> Result<(), Vote> {
         match self.ask(server, &[Packet::new(&[spec::INFO.as_bytes()])]).await?.pop() {
             Some(Reply::Error(text)) => match error_vote(&text) {
                 Vote::ModuleMissing => Err(Vote::ModuleMissing),
-                // That is what a node with the module answers.
+                // A node with the module answers so.
                 _ => Ok(()),
             },
             Some(_) | None => Ok(()),

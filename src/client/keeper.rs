@@ -1,6 +1,6 @@
 //! One background task for all leases of a locker: it wakes when a lease is due.
 //!
-//! A task per lease would be made and thrown away with every acquisition, most of which are
+//! A task per lease would be created and destroyed with every acquisition, and most leases are
 //! released long before anything is due. Here an acquisition costs an entry in a map, and the task
 //! is woken only if the new entry is due before everything else.
 
@@ -14,7 +14,7 @@ use tokio::sync::Notify;
 use super::world::{AnyWorld, latest};
 use crate::engine::Instant;
 
-/// What is woken when it is due.
+/// Something that is woken when it is due.
 pub(super) trait Kept: Send + Sync {
     /// Something is due.
     fn wake(self: Arc<Self>);
@@ -33,7 +33,7 @@ pub(super) type Slot = (Instant, u64);
 struct Plan {
     due: BTreeMap<Slot, Weak<dyn Kept>>,
     count: u64,
-    /// Until when the task sleeps; `None` until it is told.
+    /// Until when the task sleeps; `None` until it is notified.
     wakes_at: Option<Instant>,
     is_running: bool,
     is_closed: bool,

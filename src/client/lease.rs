@@ -1,7 +1,7 @@
-//! A lease of ours: renewed by the keeper, extended by its guard, released once.
+//! A lease of this client: renewed by the keeper, extended by its guard, released once.
 //!
-//! All decisions are [`Renewal`]'s. Its lock is held while commands are put into the nodes' lines,
-//! so the order of decisions is the order on the wire: nothing can travel behind the release.
+//! [`Renewal`] makes all decisions. Its mutex is held while commands are queued for the nodes, so
+//! the order of decisions is the order on the wire: nothing can travel behind the release.
 
 use std::fmt;
 use std::pin::pin;
@@ -25,8 +25,8 @@ use crate::engine::{
     Due, Fence, Instant, Millis, Mode, NodeSet, Renewal, RenewalStep, RoundNumber,
 };
 
-/// A sleeping machine's timers stand still, so nobody sleeps longer than this at a time before
-/// looking at the clock.
+/// A sleeping machine's timers stand still, so no task sleeps longer than this before it checks the
+/// clock.
 const NAP_MAX: Duration = Duration::from_millis(500);
 
 /// Numbers of the requests of a round of extends.
@@ -38,13 +38,13 @@ pub(super) struct Lease {
     pub(super) name: Arc<[u8]>,
     pub(super) token: [u8; TOKEN_LENGTH],
     pub(super) fence: Fence,
-    /// For nodes that have forgotten it.
+    /// To repair nodes that have forgotten the lease.
     label: Arc<[u8]>,
     acquired_at: Duration,
     state: Mutex<Upkeep>,
-    /// Held while a round waits for its answers: a second one would make them count for nothing.
+    /// Held while a round waits for its answers: a second round would invalidate them.
     turn: tokio::sync::Mutex<()>,
-    /// Told when the lease is lost or released.
+    /// Notified when the lease is lost or released.
     ended: Notify,
 }
 
@@ -63,16 +63,15 @@ impl fmt::Debug for Lease {
 struct Upkeep {
     renewal: Renewal,
     slot: Option<Slot>,
-    /// The longest ttl that a node was asked for: until then a release that was not confirmed is
-    /// repeated.
+    /// The longest ttl that was requested: an unconfirmed release is repeated for that long.
     longest: Millis,
-    /// What the nodes said to the last round of extensions, if too few confirmed it.
+    /// The votes on the last round of extensions, if too few confirmed it.
     unconfirmed: Vec<Vote>,
-    /// That it was lost has been counted.
+    /// Whether its loss has been counted.
     is_counted: bool,
 }
 
-/// A round of extensions under way.
+/// A round of extensions in progress.
 struct Extending {
     number: RoundNumber,
     inbox: Inbox,
@@ -99,7 +98,7 @@ impl Kept for Lease {
                     fence = self.fence.get()
                 );
                 let renewal = async move {
-                    // Whatever comes of it, the validity tells, and the next try is planned.
+                    // Whatever the result, the validity reflects it, and the next try is planned.
                     let result = self.renew().await;
                     self.core.metrics.renewed(&result);
                     if let Err(error) = result {
@@ -156,7 +155,7 @@ impl Lease {
         }
     }
 
-    /// Puts the lease where it is due next.
+    /// Enters the lease into the keeper's plan.
     fn plan(self: &Arc<Self>) {
         let now = latest(&self.core.world);
         let mut state = self.state();
@@ -181,8 +180,8 @@ impl Lease {
         self.core.keeper.insert(kept, due_at)
     }
 
-    /// Extends the lease by one round, when those before it are decided. Nodes that answer behind
-    /// the quorum are repaired in the background.
+    /// Extends the lease by one round, once earlier rounds are decided. Nodes that answer after the
+    /// quorum are repaired in the background.
     pub(super) async fn extend(self: &Arc<Self>) -> Result<(), ExtendError> {
         let turn = self.turn.lock().await;
         let mut round = self.begin()?;
@@ -199,7 +198,7 @@ impl Lease {
         }
     }
 
-    /// The same, and repairs them before it returns.
+    /// The same, but repairs those nodes before it returns.
     async fn renew(&self) -> Result<(), ExtendError> {
         let turn = self.turn.lock().await;
         let mut round = self.begin()?;
@@ -220,7 +219,7 @@ impl Lease {
         Ok(Extending { number, inbox, votes: vec![Vote::TimedOut; nodes], missing: nodes, ends_at })
     }
 
-    /// For how long a node may take to answer.
+    /// How long a node may take to answer.
     fn timeout(&self) -> Duration {
         let ttl = self.state().renewal.terms().ttl;
         self.core.settings.rules.timeout(ttl.into())
@@ -254,13 +253,13 @@ impl Lease {
         }
     }
 
-    /// What each node said to the last extension, if too few confirmed it.
+    /// Each node's vote on the last extension, if too few confirmed it.
     pub(super) fn unconfirmed(&self) -> Vec<NodeReport> {
         let votes = self.state().unconfirmed.clone();
         if votes.is_empty() { Vec::new() } else { self.core.reports(votes) }
     }
 
-    /// Repairs nodes that answer behind the quorum, for as long as nodes are waited for.
+    /// Repairs nodes that answer after the quorum, until the round ends.
     async fn finish(&self, mut round: Extending) {
         let left = round.ends_at.saturating_sub(self.core.world.now());
         let mut timer = pin!(self.core.world.sleep(left));
@@ -272,7 +271,7 @@ impl Lease {
         }
     }
 
-    /// Takes an answer to a round, and repairs whom it shows to have forgotten.
+    /// Takes an answer to a round, and repairs nodes that have forgotten the lease.
     fn take(&self, round: &mut Extending, arrival: Arrival) -> RenewalStep {
         round.missing -= 1;
         if arrival.request == REPAIR {
@@ -287,8 +286,8 @@ impl Lease {
         if let RenewalStep::Confirmed { repair } = step {
             let (ttl, mode) = (state.renewal.terms().ttl, state.renewal.mode());
             self.repair(repair, (ttl, mode), &round.inbox);
-            // Waited for, so that a repair which is still in line at the end of the round is
-            // withdrawn and does not arrive after the validity.
+            // Count the repairs as missing answers: one that is still queued at the end of the
+            // round is then withdrawn, and does not arrive after the validity.
             round.missing += repair.len();
         }
         round.votes[arrival.node] = vote;
@@ -313,8 +312,8 @@ impl Lease {
         Ok(())
     }
 
-    /// Makes the holder a reader. The next extension tells the nodes: from the first one on that
-    /// hears of it, others may read, so the holder is a reader before.
+    /// Makes the holder a reader, before the next extension tells the nodes: others may read as
+    /// soon as the first node has received it.
     pub(super) fn downgrade(&self) {
         self.state().renewal.downgrade();
     }
@@ -335,7 +334,7 @@ impl Lease {
         Some(round)
     }
 
-    /// Re-joins nodes that lost the lease. Called with the state locked.
+    /// Restores the lease on nodes that lost it. Called with the state locked.
     fn repair(&self, nodes: NodeSet, (ttl, mode): (Millis, Mode), inbox: &Inbox) {
         if nodes.is_empty() {
             return;
@@ -346,8 +345,8 @@ impl Lease {
         }
     }
 
-    /// Gives the lease back without waiting; with an inbox, the answers come there. False if that
-    /// was done before.
+    /// Releases the lease without waiting; the answers go to `inbox`, if there is one. Returns
+    /// false if the lease was already released.
     pub(super) fn send_release(&self, inbox: Option<&Inbox>) -> bool {
         let mut state = self.state();
         let longest = state.longest;
@@ -370,14 +369,14 @@ impl Lease {
         true
     }
 
-    /// Whether a node is told that the lock is handed over: it is known to understand that, because
-    /// this client has waited there. So one that never waits has nothing more to send.
+    /// Whether a node is told that the lock is handed over: it is known to support that, because
+    /// this client has waited there. So a client that never waits sends nothing more.
     fn hands_over(&self, node: usize) -> bool {
         let wakes = self.core.world.wakes();
         wakes.is_some_and(|wakes| wakes.is_granting(node) == Some(true))
     }
 
-    /// What follows when the holder has let go, or has given up caring.
+    /// Cleans up after the lease was released or leaked.
     fn end(&self, slot: Option<Slot>) {
         if let Some(slot) = slot {
             self.core.keeper.remove(slot);
@@ -386,7 +385,7 @@ impl Lease {
         self.ended.notify_waiters();
     }
 
-    /// Gives the lease back, and waits until a quorum has confirmed.
+    /// Releases the lease, and waits until a quorum has confirmed.
     pub(super) async fn release(&self) -> Result<(), ReleaseError> {
         let inbox = Inbox::new(self.core.quorum.nodes());
         if !self.send_release(Some(&inbox)) {
@@ -397,7 +396,7 @@ impl Lease {
         ReleaseError::check(self.core.reports(votes), needed)
     }
 
-    /// Stops caring for the lease without giving it back; the validity left.
+    /// Stops renewing the lease without releasing it, and returns the validity left.
     pub(super) fn forget(&self) -> Duration {
         let validity = self.validity();
         let mut state = self.state();

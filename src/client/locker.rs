@@ -1,4 +1,4 @@
-//! The locker: what a program acquires locks with.
+//! The locker, which acquires locks for a program.
 
 use std::fmt;
 use std::sync::Arc;
@@ -39,14 +39,14 @@ impl fmt::Debug for Locker {
 }
 
 impl Locker {
-    /// Begins to collect settings.
+    /// Starts to collect settings.
     pub fn builder() -> LockerBuilder {
         LockerBuilder::default()
     }
 }
 
 impl LockerBuilder {
-    /// Checks the settings and begins to connect, without waiting for it.
+    /// Checks the settings and starts to connect, without waiting for the connections.
     ///
     /// The connections live on the tokio runtime that this is called in, and the locker with them.
     ///
@@ -61,7 +61,7 @@ impl LockerBuilder {
     }
 
     #[doc(hidden)]
-    /// A locker in a world of one's own: for simulations. Nodes given by URL are ignored.
+    /// A locker in a custom world, for simulations. Nodes given by URL are ignored.
     ///
     /// # Errors
     /// [`BuildError`], as [`LockerBuilder::build`].
@@ -82,10 +82,10 @@ impl Locker {
     }
 
     /// Acquires the lock `name`, waiting while another holds it, for as long as the settings or
-    /// [`Acquire::wait`] say. A name is any bytes, at most [`NAME_MAX`](super::NAME_MAX).
+    /// [`Acquire::wait`] allow. A name is any bytes, at most [`NAME_MAX`](super::NAME_MAX).
     ///
     /// # Errors
-    /// [`AcquireError`](super::AcquireError), with what each node said.
+    /// [`AcquireError`](super::AcquireError), with each node's vote.
     ///
     /// # Cancellation
     /// Dropping the future leaves nothing behind: see [`Acquire`].
@@ -110,7 +110,8 @@ impl Locker {
     /// Acquires the lock `name` if nobody holds it, trying once.
     ///
     /// # Errors
-    /// [`AcquireError::Held`](super::AcquireError::Held) if another holds it, and the others.
+    /// [`AcquireError::Held`](super::AcquireError::Held) if another holds it, and the other
+    /// variants.
     ///
     /// # Cancellation
     /// As [`Locker::acquire`].
@@ -141,7 +142,7 @@ impl Locker {
         AcquireMany::new(&self.core, names)
     }
 
-    /// Runs `work` under the lock `name`, and gives the lock back: [`Acquire::with`] with the
+    /// Runs `work` under the lock `name`, then releases the lock: [`Acquire::with`] with the
     /// settings of the locker.
     ///
     /// # Errors
@@ -173,19 +174,19 @@ impl Locker {
         self.core.counters.read()
     }
 
-    /// A holder, which may acquire a lock that it has already.
+    /// A holder, which may acquire a lock that it already has.
     pub fn holder(&self) -> Holder {
         Holder::new(Arc::clone(&self.core))
     }
 
-    /// Waits until every node that can be reached has carried out everything that was sent to it,
-    /// the releases of dropped guards and cancelled acquisitions included; at most as long as a
-    /// node is waited for. A node whose connection broke before a release was answered is connected
-    /// to again within that time. What each node said to it.
+    /// Waits until every reachable node has carried out everything that was sent to it, including
+    /// the releases of dropped guards and cancelled acquisitions, for at most the locker's timeout.
+    /// If a node's connection broke before it answered a release, reconnects within that time.
+    /// Returns each node's vote.
     ///
-    /// A runtime that is shut down takes its connections with it: what was not written by then is
-    /// not sent, and such leases end with their ttl. Call this at the end of a program that drops
-    /// guards instead of releasing them. The blocking facade does it by itself.
+    /// A runtime that shuts down closes its connections: a release that was not written by then is
+    /// not sent, and the lease ends with its ttl. Call this at the end of a program that drops
+    /// guards instead of releasing them. The blocking facade does so automatically.
     pub async fn settle(&self) -> Vec<NodeReport> {
         let owes = |node| self.core.world.owes(node);
         let ping = Packet::new(&[b"PING"]);
@@ -193,8 +194,8 @@ impl Locker {
         self.core.reports(votes)
     }
 
-    /// The nodes that have not carried out every release that was sent to them, as far as is known
-    /// here: what they granted stays until the lease ends, unless they can be reached again while
+    /// The nodes that have not carried out every release that was sent to them, as far as the
+    /// locker knows. Each keeps the lease until it ends, unless the node can be reached again while
     /// this program runs.
     pub fn owing(&self) -> Vec<Arc<str>> {
         let nodes = self.core.world.nodes().iter().enumerate();

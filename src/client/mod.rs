@@ -1,9 +1,9 @@
 //! The quorum client: acquires locks over several independent Redis nodes with the module.
 //!
 //! A [`Locker`] sends an acquire to all nodes at once and has the lock as soon as more than half of
-//! the configured nodes hold the lease with the same fencing token. It decides nothing itself:
-//! every rule is in `src/engine`, and every clock, random number and connection comes
-//! from its world, so that a simulation can run this very code.
+//! the configured nodes hold the lease with the same fencing token. It makes no decisions itself:
+//! every rule is in `src/engine`, and every clock, random number and connection comes from its
+//! world, so that a simulation can run the same code.
 //!
 //! ```no_run
 //! # async fn example() -> Result<(), Box<dyn std::error::Error>> {
@@ -13,7 +13,7 @@
 //!     .nodes(["redis://10.0.0.1", "redis://10.0.0.2", "redis://10.0.0.3"])
 //!     .build()?;
 //! let guard = locker.acquire("nightly-report").await?;
-//! let fence = guard.fence(); // give it to what the lock protects
+//! let fence = guard.fence(); // pass it to what the lock protects
 //! tokio::select! {
 //!     lost = guard.lost() => eprintln!("stop: {lost}"),
 //!     () = async { /* work */ } => guard.release().await?,
@@ -95,7 +95,7 @@ pub use survey::{LockSurvey, NodeStatus, NodeSurvey, ReplicaStatus, SlotShare, S
 pub(crate) use vote::{Group, Holders, Length, Share, Summary};
 pub use vote::{NodeReport, Vote};
 
-// What a simulation of the client needs: no part of the interface, and subject to change.
+// Needed to simulate the client. Not part of the public interface, and subject to change.
 #[doc(hidden)]
 pub use connect::{Dial, Opening, Stream};
 #[doc(hidden)]

@@ -1,4 +1,4 @@
-//! What the nodes are asked at the begin of an attempt, and by which number they are known.
+//! The requests that open an attempt, and their numbers.
 
 use super::packet::Packet;
 use crate::engine::{Harvest, NodeSet};
@@ -6,31 +6,31 @@ use crate::engine::{Harvest, NodeSet};
 /// Numbers of the requests of an attempt.
 pub(super) const ACQUIRE: u8 = 0;
 pub(super) const RAISE: u8 = 1;
-/// The same as `ACQUIRE`, for a node that does not know of grants to tickets.
+/// Like `ACQUIRE`, for a node that does not support grants to tickets.
 pub(super) const ACQUIRE_PLAIN: u8 = 2;
 
 /// How an attempt of a waiter begins.
 pub(super) enum Outset {
-    /// All nodes are asked.
+    /// Ask all nodes.
     Ask(Asking),
     /// A quorum has granted the lock to the ticket.
     Granted(Harvest),
 }
 
-/// What the nodes are asked.
+/// The requests to the nodes.
 pub(super) struct Asking {
     pub(super) packet: Packet,
-    /// What those are asked that do not know of grants to tickets.
+    /// The nodes that do not support grants to tickets, and the request to them.
     pub(super) plain: Option<(NodeSet, Packet)>,
 }
 
 impl Asking {
-    /// The same for all nodes.
+    /// The same request to all nodes.
     pub(super) const fn all(packet: Packet) -> Asking {
         Asking { packet, plain: None }
     }
 
-    /// What `node` is asked, and the number of that request.
+    /// The request to `node`, and its number.
     pub(super) fn of(&self, node: usize) -> (&Packet, u8) {
         match &self.plain {
             Some((nodes, packet)) if nodes.has(node) => (packet, ACQUIRE_PLAIN),
