@@ -1,20 +1,20 @@
 //! One node's connection: a line of commands, and the task that drives it.
 //!
 //! Commands enter the line in the order in which they are sent, without waiting; one task writes
-//! whatever is in line with one system call and hands out the replies in order. When the
-//! connection breaks, whoever waits is told that the outcome is unknown, and the task connects
-//! again. A release is different: it stays in line until the node has answered it (see [`Outbox`]),
-//! and where the node puts it off it is sent again until the lease has ended. So neither a broken
-//! connection nor a node that hangs or is busy leaves anything behind on a node that lives.
+//! whatever is in line with one system call and hands out the replies in order. When the connection
+//! breaks, waiting callers learn that the outcome is unknown, and the task connects again. A
+//! release is different: it stays in line until the node has answered it (see [`Outbox`]), and if
+//! the node puts it off, it is sent again until the lease has ended. So nothing stays behind on a
+//! live node because a connection broke, or because the node hung or was busy.
 //!
-//! What the node says without being asked, its wakes, arrives on the same connection.
+//! The wakes that the node publishes arrive on the same connection.
 //!
-//! A node may be the master of a group under Sentinel. Then each connection begins with the
-//! question who that is, and ends as well when it is another.
+//! A node may be the master of a group under Sentinel. Then each connection begins by finding that
+//! master, and also ends when another server becomes the master.
 //!
 //! The `redis` crate's multiplexed connection is not used for this, because it skips commands whose
-//! caller has gone (a release that nobody waits for), packs each command once per node, and makes
-//! callers wait for room in the line, so that a destructor could not use it.
+//! caller has gone (such as the release of a dropped guard), packs each command once per node, and
+//! makes callers wait for room in the line, which a destructor cannot do.
 
 use std::collections::VecDeque;
 use std::fmt;
@@ -48,18 +48,18 @@ const PAUSE_MIN: Duration = Duration::from_millis(10);
 /// The longest pause before connecting again.
 const PAUSE_MAX: Duration = Duration::from_millis(500);
 /// A connection on which nothing was answered for this many times the caller's patience is given
-/// up: the network may have lost it without a word.
+/// up: the network may have dropped it silently.
 const STALL_FACTOR: u32 = 4;
-/// A stall is never called earlier than this.
+/// The shortest silence that counts as a stall.
 const STALL_MIN: Duration = Duration::from_secs(2);
 
-/// Who answers on each connection: two URLs may lead to one server by other names, and a server
-/// must not have two votes.
+/// Which server answers on each connection: two URLs may lead to one server by different names, and
+/// a server must not have two votes.
 #[derive(Debug)]
 pub(super) struct Answering(Mutex<Vec<Option<ServerId>>>);
 
 impl Answering {
-    /// For so many connections.
+    /// For `places` connections.
     pub(super) fn new(places: usize) -> Answering {
         Answering(Mutex::new(vec![None; places]))
     }
@@ -71,7 +71,7 @@ impl Answering {
         all.len() - 1
     }
 
-    /// Notes who answers at `place`; false if it is who answers at another.
+    /// Notes which server answers at `place`; false if it already answers at another place.
     fn note(&self, place: usize, server: Option<ServerId>) -> bool {
         let mut all = self.all();
         all[place] = None;
@@ -88,22 +88,22 @@ impl Answering {
     }
 }
 
-/// What a link to one master of several asks of whoever knows the others.
+/// What the link to one master of a Cluster needs from the routing among all of them.
 pub(super) trait Router: Send + Sync {
-    /// Sends a command on that the master has refused with this error. The command, if it is to be
-    /// answered with the error.
+    /// Sends on a command that the master has refused with this error. Returns the command if the
+    /// error is its answer.
     fn redirect(&self, item: Item, error: &str) -> Option<Item>;
 
-    /// Takes over what cannot be delivered any more.
+    /// Takes over commands that can no longer be delivered.
     fn adopt(&self, items: VecDeque<Item>);
 
     /// The master cannot be reached.
     fn lost(&self);
 
-    /// There is a connection; whether what is published arrives.
+    /// There is a connection; `hears` is whether published messages arrive on it.
     fn connected(&self, hears: bool);
 
-    /// The connection broke on which what was published had arrived, or not.
+    /// The connection broke; `heard` is whether published messages arrived on it.
     fn broken(&self, heard: bool);
 }
 
@@ -115,7 +115,7 @@ pub(super) struct LinkSeat {
     pub(super) place: usize,
     pub(super) answering: Arc<Answering>,
     pub(super) wakes: Arc<Wakes>,
-    /// Of one master of several.
+    /// For one master of a Cluster.
     pub(super) router: Option<Weak<dyn Router>>,
 }
 
@@ -145,7 +145,7 @@ impl LinkSeat {
     }
 }
 
-/// How long nothing may be answered on a connection, where an answer is waited for this long.
+/// How long a connection may stay silent, if callers wait this long for an answer.
 pub(super) fn stall_of(patience: Duration) -> Duration {
     STALL_MIN.max(patience.saturating_mul(STALL_FACTOR))
 }
@@ -166,21 +166,21 @@ impl LinkState {
         self.line.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Puts a command into the line whose number, and whether it is owed, somebody else knows.
+    /// Puts a command into the line; the caller knows whether it is owed, and its number.
     pub(super) fn take_as(&self, packet: &Packet, reply_to: Option<ReplyTo>, known: (bool, u64)) {
         let mut line = self.line();
         let taken = line.take_as(packet, reply_to, known);
         LinkState::taken(line, taken);
     }
 
-    /// Puts a command into the line that was sent elsewhere before.
+    /// Takes over a command that was sent elsewhere before.
     pub(super) fn accept(&self, item: Item) {
         let mut line = self.line();
         line.accept(item);
         LinkState::taken(line, Ok(()));
     }
 
-    /// The node cannot be reached: whether the link is dropped.
+    /// Notes that the node cannot be reached. Returns whether the link is dropped.
     fn fail(&self, failure: &NoReply) -> bool {
         let mut line = self.line();
         line.fail(failure);
@@ -242,8 +242,7 @@ impl Drop for Link {
     }
 }
 
-/// Drives a connection, as long as it is there: the runtime that it lives on may end before the
-/// locker does.
+/// Ends the line when the driving task ends: its runtime may end before the locker does.
 struct Driver(Arc<LinkState>);
 
 impl Drop for Driver {
@@ -271,7 +270,7 @@ async fn drive(driver: Driver, destination: Destination, patience: Duration) {
                 let began_at = Instant::now();
                 let connection = Connection::new(login, watch, stall);
                 let Some(was_useful) = serve(shared, connection).await else { return };
-                // One that breaks as soon as it is there is no better than none.
+                // A connection that breaks at once is no better than none.
                 if was_useful || began_at.elapsed() > PAUSE_MAX {
                     pause = PAUSE_MIN;
                 } else {
@@ -291,13 +290,13 @@ async fn drive(driver: Driver, destination: Destination, patience: Duration) {
     }
 }
 
-/// A connection to a server that no other node is.
+/// Connects to a server that is not already another node.
 async fn connect(
     shared: &LinkState,
     destination: &Destination,
     stall: Duration,
 ) -> Result<Arrived, NoReply> {
-    // Several round trips: over a slow network far more than one answer takes.
+    // This takes several round trips: on a slow network far longer than one answer.
     let arrived = destination.connect(shared.seat.wakes.channel(), stall).await?;
     if !shared.seat.answering.note(shared.seat.place, arrived.login.server) {
         return Err(NoReply::Unreachable(SAME_SERVER.into()));
@@ -305,8 +304,8 @@ async fn connect(
     Ok(arrived)
 }
 
-/// Writes and reads until the connection breaks: whether anything was answered on it. `None` if the
-/// link is dropped and its line is empty.
+/// Writes and reads until the connection breaks, and returns whether anything was answered on it.
+/// `None` if the link is dropped and its line is empty.
 async fn serve(shared: &LinkState, mut connection: Connection) -> Option<bool> {
     let failure = poll_fn(|ctx| connection.poll(ctx, shared)).await;
     shared.seat.answering.note(shared.seat.place, None);
@@ -324,10 +323,10 @@ fn jittered(pause: Duration, random: f64) -> Duration {
 
 struct Connection {
     stream: Box<dyn Stream>,
-    /// Who answers, as far as it is known.
+    /// Which server answers, if it is known.
     server: Option<ServerId>,
     hears: bool,
-    /// Of the master of a group: what tells when it is another.
+    /// For the master of a group: tells when another server becomes the master.
     watch: Option<SwitchWatch>,
     /// Whether a command was answered.
     was_useful: bool,
@@ -342,7 +341,7 @@ struct Connection {
     is_waiting: bool,
     /// Releases that the node will carry out later.
     put_off: VecDeque<Item>,
-    /// When they are sent again, while there are some.
+    /// When those are sent again, if there are any.
     again: Pin<Box<Sleep>>,
 }
 
@@ -398,7 +397,8 @@ impl Connection {
         self.watch_for_stall(ctx)
     }
 
-    /// Puts into the line what the node has put off; false if it is not time, or there is nothing.
+    /// Puts commands that the node has put off back into the line; false if there are none, or it
+    /// is too early.
     fn send_again(&mut self, ctx: &mut Context<'_>, shared: &LinkState) -> bool {
         if self.put_off.is_empty() || self.again.as_mut().poll(ctx).is_pending() {
             return false;
@@ -409,8 +409,8 @@ impl Connection {
         true
     }
 
-    /// Moves commands out of the line; whether some are left there. `None`: the line is closed and
-    /// empty.
+    /// Moves commands out of the line, and returns whether some are left there. `None` if the line
+    /// is closed and empty.
     fn take(&mut self, ctx: &mut Context<'_>, shared: &LinkState) -> Option<bool> {
         let mut line = shared.line();
         if !line.driver.as_ref().is_some_and(|driver| driver.will_wake(ctx.waker())) {
@@ -458,7 +458,7 @@ impl Connection {
         }
     }
 
-    /// Reads what is there; whether that has put anything into the line.
+    /// Reads what has arrived, and returns whether that has put anything into the line.
     fn read(&mut self, ctx: &mut Context<'_>, shared: &LinkState) -> Result<bool, NoReply> {
         let mut has_new = false;
         loop {
@@ -501,7 +501,7 @@ impl Connection {
             let is_left = self.watch.is_some() && is_of_a_replica(&reply);
             item.answer_from(self.server, Ok(reply));
             if is_left {
-                // At once again, it could be the same that answers.
+                // Reconnecting at once could lead to the same server.
                 self.was_useful = false;
                 return Err(NoReply::Unavailable("it is no master any more".into()));
             }
@@ -511,7 +511,7 @@ impl Connection {
         Ok(has_new)
     }
 
-    /// Sends a command on to another master, if the node is one of several. The command, if not.
+    /// Sends a command on to another master of a Cluster. Returns the command if it is not sent on.
     fn redirect(&mut self, item: Item, error: &str, shared: &LinkState) -> Option<Item> {
         let Some(router) = shared.seat.router() else { return Some(item) };
         let is_owed = item.is_owed;
@@ -524,8 +524,8 @@ impl Connection {
         back
     }
 
-    /// Sees to it that a command is sent again that the node has not carried out, if it is worth
-    /// that; whether it is in line already.
+    /// Arranges to send a command again that the node has not carried out, if that is worthwhile.
+    /// Returns whether it is already in line.
     fn repeat(&mut self, item: &Item, error: &str, shared: &LinkState) -> bool {
         if code::meaning_of(error) == Meaning::Later {
             let now = Instant::now();
@@ -564,7 +564,7 @@ impl Connection {
     }
 }
 
-/// Passes on a wake; whatever else a node may say is not meant for us.
+/// Passes on a wake; other messages are not for this client.
 fn hear(parts: &[Reply], server: Option<ServerId>, shared: &LinkState) {
     if let [Reply::Text(kind), Reply::Text(channel), Reply::Text(ticket)] = parts
         && **kind == *b"message"
@@ -575,7 +575,7 @@ fn hear(parts: &[Reply], server: Option<ServerId>, shared: &LinkState) {
     }
 }
 
-/// Whether only a replica answers in this way, or a master that is about to become one.
+/// Whether this is the reply of a replica, or of a master that is about to become one.
 fn is_of_a_replica(reply: &Reply) -> bool {
     let Reply::Error(text) = reply else { return false };
     code::word_of(text) == code::READONLY.word

@@ -13,8 +13,8 @@ use super::packet::Packet;
 use super::slot_links::{SlotLinks, Spawn};
 use super::wakes::Wakes;
 
-/// The connections to all nodes, in their order. For a world of one's own: [`World::nodes`] and
-/// [`World::send`] may be these, and [`World::wakes`] too. Times in here are tokio's.
+/// The connections to all nodes, in their order. A custom world may implement [`World::nodes`],
+/// [`World::send`] and [`World::wakes`] with them. They measure time with tokio's clock.
 ///
 /// [`World::nodes`]: super::World::nodes
 /// [`World::send`]: super::World::send
@@ -27,8 +27,8 @@ pub struct Links {
 }
 
 impl Links {
-    /// Connections to nodes that are reached in a way of their own. Nodes publish for this client
-    /// on `channel`; `patience` is how long an answer is waited for; `spawn` is given a task per
+    /// Connections to nodes that are reached through a [`Dial`] each. Nodes publish for this client
+    /// on `channel`; `patience` is how long to wait for an answer; `spawn` receives one task per
     /// node, which ends when this is dropped and everything in line is done.
     pub fn dialled(
         nodes: impl IntoIterator<Item = (Arc<str>, Arc<dyn Dial>)>,
@@ -41,8 +41,8 @@ impl Links {
         Links::start(nodes, channel, patience, spawn, None)
     }
 
-    /// Begins to connect to `destinations`. A Cluster needs `spawn_later`, for the links to masters
-    /// that come to be known.
+    /// Starts to connect to `destinations`. A Cluster needs `spawn_later`, for the links to masters
+    /// that become known later.
     pub(super) fn start(
         destinations: Vec<Destination>,
         channel: &[u8],
@@ -70,7 +70,7 @@ impl Links {
         Links { names, links, wakes }
     }
 
-    /// Where what the nodes publish on the channel arrives.
+    /// Where the nodes' messages on the channel arrive.
     pub const fn wakes(&self) -> &Arc<Wakes> {
         &self.wakes
     }
@@ -80,8 +80,8 @@ impl Links {
         &self.names
     }
 
-    /// Where the master of the node's group is, if it has one and there is a connection; all
-    /// masters of a Cluster.
+    /// The master of the node's group, if it is in a group and there is a connection; all masters
+    /// of a Cluster.
     pub(super) fn masters(&self, node: usize) -> Vec<Arc<str>> {
         match &self.links[node] {
             NodeLinks::One(link) => link.state().line().master.iter().map(Arc::clone).collect(),
@@ -110,7 +110,7 @@ impl Links {
         }
     }
 
-    /// Whether a release is still to be carried out by the node, for all that is known.
+    /// Whether, as far as is known, the node has yet to carry out a release.
     pub fn owes(&self, node: usize) -> bool {
         match &self.links[node] {
             NodeLinks::One(link) => link.state().line().owes(),
@@ -162,7 +162,7 @@ mod tests {
 
     const TTL: Millis = Millis::new(10_000);
 
-    /// Opens a connection when it is told to; its other end comes out of the channel.
+    /// Opens connections once `is_open` is true; their other ends come out of the channel.
     #[derive(Debug)]
     struct Door {
         is_open: watch::Receiver<bool>,
@@ -185,7 +185,8 @@ mod tests {
         }
     }
 
-    /// A node that lets everybody in, and notes what comes then, until the client has gone.
+    /// A node that accepts every login, and records the commands that follow until the client has
+    /// gone.
     async fn heard(mut server: DuplexStream) -> Vec<String> {
         let (mut unread, mut heard) = (Vec::new(), Vec::new());
         while server.read_buf(&mut unread).await.is_ok_and(|length| length > 0) {
@@ -212,7 +213,7 @@ mod tests {
         heard
     }
 
-    /// What is written, when the connection comes about, of what was sent before.
+    /// Which of the commands that were sent before there was a connection are written to it.
     async fn written(send: impl FnOnce(&Links)) -> Vec<String> {
         let (open, is_open) = watch::channel(false);
         let (servers, mut accepted) = mpsc::unbounded_channel();
@@ -222,11 +223,11 @@ mod tests {
         let links = Links::dialled(nodes, b"c", Duration::from_secs(1), spawn);
         send(&links);
         drop(links);
-        open.send(true).expect("somebody connects");
+        open.send(true).expect("the client connects");
         heard(accepted.recv().await.expect("a connection")).await
     }
 
-    /// It was connected to again as fast as the machine could.
+    /// The client reconnected to it as fast as the machine could.
     #[tokio::test(start_paused = true)]
     async fn a_node_that_lets_in_and_closes_is_not_stormed() {
         let (_open, is_open) = watch::channel(true);

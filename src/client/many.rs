@@ -48,7 +48,7 @@ impl AcquireMany {
         AcquireMany { acquire: Acquire::new(Arc::clone(core), b""), names }
     }
 
-    /// These locks too, as a reader. What is also asked for as a writer stays a writer's.
+    /// Adds these locks, as a reader. A lock that is also requested as a writer stays a writer's.
     pub fn and_shared<N: AsRef<[u8]>>(mut self, names: impl IntoIterator<Item = N>) -> AcquireMany {
         for name in names {
             self.names.entry(name.as_ref().to_vec()).or_insert(Mode::Shared);
@@ -66,7 +66,7 @@ impl AcquireMany {
             match self.acquire.after((name, *mode), waited).await {
                 Ok(guard) => guards.push(guard),
                 Err(error) => {
-                    // Best effort: what matters to the caller is the error.
+                    // Best effort: the caller needs the error of the lock.
                     drop(Guards { guards }.release().await);
                     return Err(error);
                 }
@@ -85,7 +85,7 @@ impl IntoFuture for AcquireMany {
     }
 }
 
-/// The guards one by one, in the order of their names, each to be released by itself.
+/// The guards one by one, in the order of their names, each to be released separately.
 impl IntoIterator for Guards {
     type Item = Guard;
     type IntoIter = std::vec::IntoIter<Guard>;
@@ -105,7 +105,7 @@ impl<'g> IntoIterator for &'g Guards {
 }
 
 impl Guards {
-    /// The guards one by one, in the order of their names, each to be released by itself.
+    /// The guards one by one, in the order of their names, each to be released separately.
     #[must_use = "guards that are dropped release their locks"]
     pub fn into_vec(self) -> Vec<Guard> {
         self.guards
@@ -131,10 +131,11 @@ impl Guards {
         self.guards.iter()
     }
 
-    /// Waits until the first of the leases is lost, and says why. Never resolves without a lock.
+    /// Waits until the first of the leases is lost, and returns why. Never resolves if there are no
+    /// guards.
     ///
     /// # Cancellation
-    /// May be dropped and asked for again at any time.
+    /// The future may be dropped, and a new one created, at any time.
     pub async fn lost(&self) -> Lost {
         let mut all: Vec<_> = self.guards.iter().map(|guard| Box::pin(guard.lost())).collect();
         std::future::poll_fn(|ctx| {
@@ -149,10 +150,10 @@ impl Guards {
         .await
     }
 
-    /// Gives all of them back, the last one first.
+    /// Releases all of them, the last one first.
     ///
     /// # Errors
-    /// The first [`ReleaseError`]; the others are released all the same.
+    /// The first [`ReleaseError`]; the others are released anyway.
     ///
     /// # Cancellation
     /// The rest is released in the background.

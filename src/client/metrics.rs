@@ -1,9 +1,10 @@
 //! Metrics of this process's locks, through the `metrics` facade, and spans through `tracing`.
 //!
-//! A program that installs a recorder hears of its locks; one that does not pays next to nothing.
-//! All series of a locker are there from its start, at zero, since a counter that appears with its
-//! first increment looks as if nothing had happened: so install the recorder before the first
-//! locker is built. Names and labels are documented in docs/operations.md, and held to it by tests.
+//! A program that installs a recorder gets metrics of its locks; one that does not pays next to
+//! nothing. All series of a locker exist from its start, at zero, because a counter that appears
+//! with its first increment looks as if nothing had happened. So install the recorder before the
+//! first locker is built. Names and labels are documented in docs/operations.md, and tests compare
+//! the two.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -13,11 +14,11 @@ use metrics::{Counter, Histogram, counter, histogram};
 use super::error::{AcquireError, ExtendError, Lost};
 use super::vote::Vote;
 
-/// Why an acquisition failed, as the label `reason` says it.
+/// The values of the label `reason` for failed acquisitions.
 const REASONS: [&str; 5] = ["held", "no_quorum", "too_late", "refused", "bad_option"];
-/// Why a lease was lost, likewise.
+/// The values of the label `reason` for lost leases.
 const LOSSES: [&str; 3] = ["expired", "removed", "max_hold"];
-/// What came of a renewal, as the label `outcome` says it.
+/// The values of the label `outcome` for renewals.
 const RENEWALS: [&str; 2] = ["confirmed", "failed"];
 
 /// The handles of one locker.
@@ -39,7 +40,7 @@ impl std::fmt::Debug for Metrics {
 }
 
 impl Metrics {
-    /// Registers all series with the recorder that is installed, if one is.
+    /// Registers all series with the installed recorder, if there is one.
     pub(super) fn new(nodes: &[Arc<str>]) -> Metrics {
         let started = |counter: Counter| {
             counter.increment(0);
@@ -67,7 +68,7 @@ impl Metrics {
         }
     }
 
-    /// An acquisition has ended after so long.
+    /// An acquisition has ended, after `waited`.
     pub(super) fn ended<T>(&self, result: &Result<T, AcquireError>, waited: Duration) {
         let error = match result {
             Ok(_) => {
@@ -92,7 +93,7 @@ impl Metrics {
         self.votes[node][vote.place()].increment(1);
     }
 
-    /// Those that have not answered an acquire were waited for in vain.
+    /// The nodes that have not answered an acquire have timed out.
     pub(super) fn timed_out(&self, nodes: usize, votes: &[Option<Vote>]) {
         for node in (0..nodes).filter(|&node| votes.get(node).is_none_or(Option::is_none)) {
             self.voted(node, &Vote::TimedOut);
@@ -104,7 +105,7 @@ impl Metrics {
         self.renewals[usize::from(result.is_err())].increment(1);
     }
 
-    /// A lease was lost before it was given back.
+    /// A lease was lost before it was released.
     pub(super) fn lost(&self, lost: Lost) {
         let reason = match lost {
             Lost::Expired => 0,
@@ -116,7 +117,7 @@ impl Metrics {
         self.lost[reason].increment(1);
     }
 
-    /// A lease was given back, or let go of, after so long.
+    /// A lease was released or leaked, after `held_for`.
     pub(super) fn released(&self, held_for: Duration) {
         self.hold.record(held_for);
     }

@@ -1,8 +1,9 @@
-//! The URL of a node: where it is, as whom to log in, or what is wrong with the URL, in words.
+//! The URL of a node: where it is and the user to log in as, or what is wrong with the URL, in
+//! words.
 //!
-//! URLs mean here what they mean to other clients of Redis. Messages never hold a password. What a
-//! general reader of URLs passes over is refused: a parameter that is not known, and a user without
-//! a password, who would never be logged in.
+//! URLs mean the same as in other Redis clients. Messages never contain a password. Mistakes that a
+//! general URL parser accepts are refused: an unknown parameter, and a user without a password, who
+//! would never be logged in.
 
 use std::borrow::Cow;
 use std::fmt;
@@ -31,11 +32,11 @@ const SCHEMES: [&str; 15] = [
     "valkey+cluster",
     "valkeys+cluster",
 ];
-/// What a scheme ends with whose URL names several servers.
+/// The endings of the schemes whose URLs name several servers.
 const SENTINEL: &str = "+sentinel";
 const CLUSTER: &str = "+cluster";
 
-/// The parts of a URL. What stands before `@` may hold a password.
+/// The parts of a URL. The part before `@` may contain a password.
 struct Parts<'u> {
     scheme: &'u str,
     login: Option<&'u str>,
@@ -74,7 +75,7 @@ pub(super) fn shown(url: &str) -> String {
     format!("{scheme}://{login}{place}{fragment}{parameters}")
 }
 
-/// The place, or the several that commas separate, up to what may be a password.
+/// The place, or the places between commas, up to a part that may be a password.
 fn without_secrets(place: &str) -> String {
     let mut shown = Vec::new();
     for place in place.split(',') {
@@ -88,7 +89,7 @@ fn without_secrets(place: &str) -> String {
     shown.join(",")
 }
 
-/// The place, without what may be a password that nothing stands behind.
+/// The place, without a part that may be a password with no host after it.
 fn without_secret(place: &str) -> Cow<'_, str> {
     let address = place.split('/').next().unwrap_or_default();
     match address.split_once(':') {
@@ -104,7 +105,7 @@ fn is_digits(text: &str) -> bool {
     text.bytes().all(|byte| byte.is_ascii_digit())
 }
 
-/// What a URL says.
+/// What a URL contains.
 #[derive(Clone, PartialEq, Eq)]
 pub(super) struct NodeUrl {
     pub(super) place: Location,
@@ -149,7 +150,7 @@ impl fmt::Display for Location {
             Location::Tcp { host, port, .. } if host.contains(':') => write!(f, "[{host}]:{port}"),
             Location::Tcp { host, port, .. } => write!(f, "{host}:{port}"),
             Location::Unix(path) => path.display().fmt(f),
-            // The first will do: a second group of these would be the same.
+            // The first is enough: these Sentinels have no second group of that name.
             Location::Sentinels { group, sentinels, .. } => match sentinels.first() {
                 Some(first) => write!(f, "{}/{group}", first.place),
                 None => f.write_str(group),
@@ -162,7 +163,7 @@ impl fmt::Display for Location {
     }
 }
 
-/// Puts together again what was cut at commas: a URL that names several Sentinels has some itself.
+/// Rejoins URLs that were cut at commas: a URL that names several servers contains commas itself.
 #[cfg(any(feature = "cli", test))]
 pub(crate) fn joined(pieces: impl IntoIterator<Item = String>) -> Vec<String> {
     let mut urls: Vec<String> = Vec::new();
@@ -232,13 +233,13 @@ fn group(parts: &Parts<'_>) -> Result<NodeUrl, String> {
         }
         sentinels.push(sentinel);
     }
-    // Where the master is, is not known yet; as whom to log in there is.
+    // The master's address is not known yet, but its login is.
     let master = server_of("master", parts.login, (is_tls, PORT_DEFAULT))?;
     let place = Location::Sentinels { group: name, sentinels, is_tls };
     Ok(NodeUrl { place, database: database(database_text)?, ..master })
 }
 
-/// As whom to log in at the Sentinels.
+/// The login for the Sentinels.
 fn login_at_sentinels(parts: &Parts<'_>) -> Result<(Option<String>, Option<String>), String> {
     let parameter = |name: &str| {
         let all = url::form_urlencoded::parse(parts.parameters.as_bytes());
@@ -303,8 +304,7 @@ fn tcp(url: &Url, port_default: u16) -> Result<NodeUrl, String> {
     })
 }
 
-/// A name, or an IPv4 address in one of its shorter spellings, as 127.1: those that the system
-/// would connect to.
+/// A name, or an IPv4 address in one of the shorter spellings that the system accepts, as 127.1.
 fn domain(name: &str) -> String {
     match url::Host::parse(name) {
         Ok(url::Host::Ipv4(address)) => address.to_string(),
@@ -334,7 +334,7 @@ fn database(text: &str) -> Result<i64, String> {
     number.map(i64::from).ok_or_else(|| format!("the database '{text}' is no number from 0 up"))
 }
 
-/// Checks a URL as far as its mistakes can be told apart.
+/// Checks a URL for the mistakes that can be told apart.
 fn check(url: &str) -> Result<(), String> {
     if url.is_empty() {
         return Err("it is empty: is a variable not set, or a comma too many?".to_owned());
@@ -394,7 +394,7 @@ fn check_login(login: &str) -> Result<(), String> {
     Ok(())
 }
 
-/// Refuses a `%` that stands for nothing: it would be taken as it is, in a password as elsewhere.
+/// Refuses a `%` that is not an escape: it would be taken literally, even in a password.
 fn check_escapes(parts: &Parts<'_>) -> Result<(), String> {
     let (user, password) = match parts.login {
         Some(login) => login.split_once(':').unwrap_or((login, "")),
@@ -583,7 +583,7 @@ mod tests {
         assert_eq!((bare.user, bare.password, bare.database), (None, None, 0));
     }
 
-    /// A list of nodes in a variable has commas, and so have such URLs.
+    /// A list of nodes in a variable is separated by commas, and such URLs contain commas.
     #[test]
     fn a_list_that_was_cut_at_commas_is_put_together_again() {
         let cut = |list: &str| joined(list.split(',').map(str::to_owned));

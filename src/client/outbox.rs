@@ -1,9 +1,9 @@
-//! What is to be sent to one node, and what is owed to it.
+//! The commands to send to one node, and the releases that are owed to it.
 //!
 //! A release is owed until the node has answered it, however long the node hangs: its acquire may
-//! lie in the node's socket and be carried out when the node goes on. But a release is owed only
-//! where its acquire was taken, or the releases for a node that is down would pile up. So what is
-//! owed is bounded by what was asked: acquires have a limit, and each release takes back one.
+//! lie in the node's socket and be carried out when the node goes on. But a release is owed only if
+//! its acquire was taken into the line; otherwise, releases for a node that is down would pile up.
+//! So owed releases are bounded by acquires: those have a limit, and each release undoes one.
 
 use std::collections::{HashMap, HashSet, VecDeque};
 use std::sync::Arc;
@@ -19,11 +19,11 @@ use crate::wire::resp::Reply;
 /// The most commands in line or unanswered per node; above it a command fails at once, unless it is
 /// a release that is owed. A hung node must not fill the memory.
 const COMMANDS_MAX: usize = 1 << 16;
-/// What was asked is forgotten this long after the lease could have ended: only a lease that was
-/// leaked is neither renewed nor released for so long.
+/// A claim is forgotten this long after its lease could have ended: only a leaked lease is neither
+/// renewed nor released for so long.
 const LEAKED: Duration = Duration::from_secs(60);
-/// Leaked claims are looked for when there are twice as many as after the last look, and at least
-/// this many.
+/// The claims are searched for leaked ones when there are twice as many as after the last search,
+/// and at least this many.
 const CLAIMS_MIN: usize = 1 << 10;
 
 /// One command on its way.
@@ -35,18 +35,18 @@ pub(super) struct Item {
     pub(super) is_owed: bool,
     /// Until when it is sent again to a node that puts it off.
     put_off_until: Option<Instant>,
-    /// Whether nothing was asked of the node for this acquisition before.
+    /// Whether this is the first request to the node for its acquisition.
     is_first: bool,
-    /// Whether its slot is on its way here: the node is told that.
+    /// Whether its slot is moving to this node, which must be told so.
     pub(super) is_asking: bool,
-    /// How often it was sent on.
+    /// How often it was redirected.
     pub(super) hops: u8,
-    /// By which commands to a Cluster are ordered.
+    /// Orders the commands to a Cluster.
     pub(super) number: u64,
 }
 
 impl Item {
-    /// Whether nobody would miss it.
+    /// Whether it is no longer wanted.
     pub(super) fn is_idle(&self) -> bool {
         match self.packet.care() {
             Care::Awaited => self.reply_to.as_ref().is_none_or(ReplyTo::is_withdrawn),
@@ -54,7 +54,7 @@ impl Item {
         }
     }
 
-    /// The same once more, without whom to answer and what was meant for this connection.
+    /// A copy to send again, with no one to answer and without the parts meant for this connection.
     pub(super) fn again(&self) -> Item {
         let packet = self.packet.plain().unwrap_or_else(|| self.packet.clone());
         let (is_owed, put_off_until) = (self.is_owed, self.put_off_until);
@@ -62,7 +62,7 @@ impl Item {
         Item { packet, reply_to: None, is_owed, put_off_until, is_first, is_asking, hops, number }
     }
 
-    /// What comes before a command whose slot is on its way to a node.
+    /// The command that goes before one whose slot is moving to the node.
     pub(super) fn asking() -> Item {
         Item::new(Packet::new(&[b"ASKING"]).unattended(), None, false)
     }
@@ -72,7 +72,7 @@ impl Item {
         Item { packet, reply_to, is_owed, put_off_until, is_first, is_asking, hops, number }
     }
 
-    /// Whether it was meant for this very server.
+    /// Whether it is meant for this particular server.
     pub(super) fn is_direct(&self) -> bool {
         self.reply_to.as_ref().is_some_and(ReplyTo::is_direct)
     }
@@ -81,7 +81,7 @@ impl Item {
         self.reply_to.take()
     }
 
-    /// The same once more, for a node that does not carry it out at present; `None` if it has been
+    /// A copy to send again, to a node that does not carry it out at present; `None` if it has been
     /// put off for so long that the lease has ended.
     pub(super) fn put_off(&self, now: Instant) -> Option<Item> {
         let Care::UntilAnswered(length) = self.packet.care() else { return None };
@@ -94,7 +94,7 @@ impl Item {
         self.answer_from(None, outcome);
     }
 
-    /// Passes on what this server has answered.
+    /// Passes on the answer of this server.
     pub(super) fn answer_from(
         &mut self,
         server: Option<ServerId>,
@@ -105,7 +105,7 @@ impl Item {
         }
     }
 
-    /// The connection for which it was meant is no more.
+    /// Removes the parts meant for a connection that no longer exists.
     fn strip(&mut self) {
         self.is_asking = false;
         if let Some(plain) = self.packet.plain() {
@@ -127,15 +127,15 @@ pub(super) struct Outbox {
     /// Where the master of the node's group is, while there is a connection.
     pub(super) master: Option<Arc<str>>,
     pub(super) is_closed: bool,
-    /// Nobody drives the connection any more.
+    /// Whether no task drives the connection any more.
     is_over: bool,
     pub(super) driver: Option<Waker>,
     asked: Outstanding,
 }
 
 impl Outbox {
-    /// Puts a command into the line. Where that cannot be, what is owed stays, and the failure is
-    /// returned with whom to tell of it.
+    /// Puts a command into the line. If that is impossible, a release that is owed stays, and the
+    /// failure is returned with the recipient of the reply.
     pub(super) fn take(
         &mut self,
         packet: &Packet,
@@ -146,7 +146,7 @@ impl Outbox {
         self.take_as(packet, reply_to, (is_owed, 0))
     }
 
-    /// The same, where somebody else knows whether it is owed.
+    /// The same, if the caller knows whether it is owed, and its number.
     pub(super) fn take_as(
         &mut self,
         packet: &Packet,
@@ -169,7 +169,7 @@ impl Outbox {
         Ok(())
     }
 
-    /// Puts a command into the line that was sent elsewhere before.
+    /// Takes over a command that was sent elsewhere before.
     pub(super) fn accept(&mut self, mut item: Item) {
         if let Some(failure) = self.refusal(item.is_owed) {
             item.answer(Err(failure));
@@ -187,13 +187,13 @@ impl Outbox {
         self.down.clone()
     }
 
-    /// Whether a release is still to be sent, or to be answered.
+    /// Whether a release has yet to be sent, or to be answered.
     pub(super) fn owes(&self) -> bool {
         self.owed_unanswered > 0 || self.items.iter().any(|item| item.is_owed)
     }
 
-    /// The connection broke: what was `sent` has an unknown outcome. What is owed of it goes first
-    /// on the next connection, in its order.
+    /// The connection broke: the outcome of the `sent` commands is unknown. Owed ones go first on
+    /// the next connection, in their order.
     pub(super) fn break_off(&mut self, sent: VecDeque<Item>, failure: &NoReply) {
         (self.unanswered, self.owed_unanswered) = (0, 0);
         let mut owed = VecDeque::new();
@@ -210,8 +210,8 @@ impl Outbox {
         self.count_once();
     }
 
-    /// The node cannot be reached: nothing but what is owed may wait for it. What was in line was
-    /// never sent, so nothing of it is to be taken back.
+    /// The node cannot be reached: only owed releases may wait for it. The commands in line were
+    /// never sent, so a release of an acquire among them is not owed.
     pub(super) fn fail(&mut self, failure: &NoReply) {
         (self.down, self.master) = (Some(failure.clone()), None);
         let mut unsent = HashSet::new();
@@ -228,34 +228,35 @@ impl Outbox {
         self.count_once();
     }
 
-    /// Nobody drives the connection any more, so nothing will ever be sent.
+    /// No task drives the connection any more, so nothing will ever be sent.
     pub(super) fn end(&mut self, failure: &NoReply) {
         self.down = Some(failure.clone());
         self.is_over = true;
         self.items.drain(..).for_each(|mut item| item.answer(Err(failure.clone())));
     }
 
-    /// A connection that breaks again and again leaves the same release behind each time.
+    /// Removes duplicates: a connection that keeps breaking leaves the same release behind each
+    /// time.
     fn count_once(&mut self) {
         let mut seen: HashSet<Arc<[u8]>> = HashSet::new();
         self.items.retain(|item| !item.is_owed || seen.insert(item.packet.shared()));
     }
 }
 
-/// What was asked of the node and not taken back.
+/// The claims that were sent to the node and not released.
 #[derive(Debug, Default)]
 pub(super) struct Outstanding {
     claims: HashMap<AcquisitionId, AskedFor>,
-    /// How many there were after the last look for leaked ones.
+    /// How many there were after the last search for leaked ones.
     kept: usize,
 }
 
-/// What was asked for with one token.
+/// What was requested with one token.
 #[derive(Debug)]
 struct AskedFor {
     /// Until when it may matter.
     until: Instant,
-    /// The number of the last release that put its ticket in line, where commands have numbers.
+    /// The number of the last release that put its ticket in line, if commands have numbers.
     released: u64,
 }
 
@@ -264,7 +265,7 @@ impl Outstanding {
         self.claims.contains_key(&claim)
     }
 
-    /// A release with this number has put its ticket in line.
+    /// Notes that a release with this number has put its ticket in line.
     pub(super) fn released(&mut self, claim: AcquisitionId, number: u64) {
         if let Some(asked) = self.claims.get_mut(&claim) {
             asked.released = number;
@@ -276,7 +277,7 @@ impl Outstanding {
         self.claims.get(&claim).is_none_or(|asked| asked.released > number)
     }
 
-    /// A command of this part has been taken.
+    /// Notes that a command with this part was taken into the line.
     pub(super) fn note(&mut self, part: Option<Part>) {
         let Some(Part { claim, asks_for }) = part else { return };
         let Some(length) = asks_for else { return self.forget(part) };
@@ -321,7 +322,7 @@ mod tests {
         NoReply::Unreachable("down".into())
     }
 
-    /// Everything in line is written.
+    /// Writes everything in line.
     fn write(outbox: &mut Outbox) -> VecDeque<Item> {
         outbox.unanswered += outbox.items.len();
         std::mem::take(&mut outbox.items)
@@ -354,7 +355,7 @@ mod tests {
         }
         assert!(outbox.items.is_empty() && !outbox.owes(), "the first was never sent");
         assert_eq!(outbox.asked.claims.len(), 0);
-        // Nor where its release was in line behind it.
+        // Nor if its release was in line behind it.
         let mut outbox = Outbox::default();
         assert!(outbox.take(&acquire(1), None).is_ok() && outbox.take(&release(1), None).is_ok());
         assert!(outbox.owes());

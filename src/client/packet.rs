@@ -1,9 +1,9 @@
 //! Commands as packed bytes, and how much is done to have each carried out.
 //!
 //! A command is packed once and sent to all nodes from the same bytes. A release is marked: it is
-//! the one command that must reach a node even after the connection broke, and being harmless to
-//! repeat (its token is used for one acquisition only) it is sent again on the next connection.
-//! A release that also puts a ticket in line is repeated without that: a ticket belongs to the
+//! the one command that must reach a node even after the connection broke, so it is sent again on
+//! the next connection. This is harmless, because its token is used for one acquisition only. A
+//! release that also puts a ticket in line is repeated without the ticket, which belongs to the
 //! connection over which it was put there.
 
 use std::fmt;
@@ -27,21 +27,21 @@ pub struct Packet {
     part: Option<Part>,
 }
 
-/// Without the bytes: they hold a token, or a password.
+/// Without the bytes: they contain a token or a password.
 impl fmt::Debug for Packet {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Packet").field("care", &self.care).finish_non_exhaustive()
     }
 }
 
-/// By which an acquisition is known to a node's line: of its token, which is random.
+/// Identifies an acquisition in a node's line: a part of its token, which is random.
 pub(super) type AcquisitionId = u64;
 
-/// What a command is to an acquisition.
+/// The part of a command in an acquisition.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Part {
     pub(super) claim: AcquisitionId,
-    /// For how long the node may hold something by it; `None`: it takes that back.
+    /// How long the node may hold something because of it; `None` if it gives that up.
     pub(super) asks_for: Option<Duration>,
 }
 
@@ -57,10 +57,10 @@ impl Part {
 pub enum Care {
     /// It is withdrawn if the caller has gone before it was written.
     Awaited,
-    /// It is written, whether somebody waits or not.
+    /// It is written, whether or not a caller waits.
     Once,
-    /// It is written, and again on the next connection if the old one broke before the answer. A
-    /// node that puts it off is sent it again for this long.
+    /// It is written, and again on the next connection if the old one broke before the answer. If
+    /// the node puts it off, it is sent again for this long.
     UntilAnswered(Duration),
 }
 
@@ -75,20 +75,20 @@ impl Packet {
         self.care
     }
 
-    /// The same command without what a node may refuse or a broken connection may undo, if it has
-    /// such a part.
+    /// The same command without the part that a node may refuse or a broken connection may undo, if
+    /// it has one.
     pub(super) fn plain(&self) -> Option<Packet> {
         let bytes = Arc::clone(self.plain.as_ref()?);
         let part = self.part.map(|part| Part { asks_for: None, ..part });
         Some(Packet { bytes, plain: None, care: self.care, part })
     }
 
-    /// The packed bytes, by which equal packets are known.
+    /// The packed bytes, to recognize equal packets.
     pub(super) fn shared(&self) -> Arc<[u8]> {
         Arc::clone(&self.bytes)
     }
 
-    /// What it is to an acquisition. A release without a part is owed in any case.
+    /// Its part in an acquisition. A release without a part is owed in any case.
     pub(super) const fn part(&self) -> Option<Part> {
         self.part
     }
@@ -97,13 +97,13 @@ impl Packet {
         Packet { part: Part::of(token, Some(length)), ..self }
     }
 
-    /// The same command, owed whether the node was asked for anything with the token or not: for
+    /// The same command, owed even if nothing was requested from the node with the token: for
     /// tokens that came from elsewhere.
     pub(super) fn of_a_stranger(self) -> Packet {
         Packet { part: None, ..self }
     }
 
-    /// The same command, written even if nobody waits for the answer.
+    /// The same command, written even if no caller waits for the answer.
     #[must_use]
     pub fn unattended(self) -> Packet {
         Packet { care: Care::Once, ..self }
@@ -131,8 +131,8 @@ impl Packet {
 
     /// Asks for the lock, or for a place in line.
     ///
-    /// Written even if nobody waits for the answer: the token of a ticket in line must be one that
-    /// was sent, or a release could miss it.
+    /// Written even if no caller waits for the answer: the token of a ticket in line must be one
+    /// that was sent, or a release could miss it.
     pub fn acquire_in_line(
         key: &[u8],
         token: &[u8],
@@ -145,23 +145,23 @@ impl Packet {
         Packet::about(key, &request).unattended().asking(token, length)
     }
 
-    /// Gives the lock back: owed to the node if it was asked for something with the token.
+    /// Releases the lock: owed to the node if something was requested from it with the token.
     pub fn release(key: &[u8], token: &[u8], ttl: Millis) -> Packet {
         let packet = Packet::about(key, &Request::Release { token, onward: Onward::Unsaid });
         let part = Part::of(token, None);
         Packet { care: Care::UntilAnswered(ttl.into()), part, ..packet }
     }
 
-    /// Gives back a lock that was won. Repeated, and sent again to a node that refuses it, without
-    /// saying that.
+    /// Releases a lock that was won, and says so. When it is repeated, or sent again to a node that
+    /// refuses it, it no longer says so.
     pub fn hand_over(key: &[u8], token: &[u8], ttl: Millis) -> Packet {
         let plain = Packet::release(key, token, ttl);
         let packet = Packet::about(key, &Request::Release { token, onward: Onward::HandedOver });
         Packet { plain: Some(plain.bytes), care: plain.care, part: plain.part, ..packet }
     }
 
-    /// Gives the lock back, and asks for a place in line. Repeated, and sent again to a node that
-    /// refuses it, without the place in line.
+    /// Releases the lock, and asks for a place in line. When it is repeated, or sent again to a
+    /// node that refuses it, it no longer asks for the place.
     pub fn release_into_line(
         key: &[u8],
         token: &[u8],
@@ -180,7 +180,7 @@ impl Packet {
         Packet::about(key, &Request::Extend { token, ttl, mode, fencing })
     }
 
-    /// Extends the lease, and asks a node for it that has forgotten it.
+    /// Extends the lease, and restores it on a node that has forgotten it.
     pub fn repair(
         key: &[u8],
         token: &[u8],

@@ -1,14 +1,14 @@
-//! What others wrote, made fit for a terminal, a log or an error's one line.
+//! Makes text from others fit for a terminal, a log or a one-line error.
 //!
-//! Labels, lock names and texts of servers are bytes that anybody may choose. Printed as they are,
-//! they could clear a screen, forge a line of a log, or show one name as another. Every such text
-//! passes through [`Printable`], the only place that decides what may stay as it is.
+//! Labels, lock names and texts of servers are bytes that anyone may choose. Printed as they are,
+//! they could clear a screen, forge a line of a log, or make one name look like another. Each of
+//! them passes through [`Printable`], the only place that decides what may stay as it is.
 
 use std::collections::BTreeMap;
 use std::{fmt, io};
 
-/// Characters that have no width, or that look like nothing: two names could look the same. The
-/// standard library takes them for printable.
+/// Characters that have no width or look blank, so that two names could look the same. The standard
+/// library considers them printable.
 const BLANK: [std::ops::RangeInclusive<char>; 9] = [
     '\u{34f}'..='\u{34f}',
     '\u{115f}'..='\u{1160}',
@@ -21,9 +21,9 @@ const BLANK: [std::ops::RangeInclusive<char>; 9] = [
     '\u{e0100}'..='\u{e01ef}',
 ];
 
-/// Shows bytes with everything escaped that does not simply appear as itself: control characters
-/// (`\x1b`, `\n`), bytes that are not UTF-8 (`\xff`), and characters that turn the direction of
-/// the text or have no width (`\u{202e}`). A backslash stays as it is, so nothing is escaped twice.
+/// Shows bytes, and escapes everything that does not simply appear as itself: control characters
+/// (`\x1b`, `\n`), bytes that are not UTF-8 (`\xff`), and characters that turn the direction of the
+/// text or have no width (`\u{202e}`). A backslash stays as it is, so nothing is escaped twice.
 pub(crate) struct Printable<'a>(pub(crate) &'a [u8]);
 
 impl<'a> Printable<'a> {
@@ -50,10 +50,10 @@ impl fmt::Display for Printable<'_> {
     }
 }
 
-/// A name of a lock as [`Printable`] shows it; of a long one the beginning, and its length.
+/// A name of a lock as [`Printable`] shows it; for a long one, the beginning and the length.
 pub(crate) struct InShort<'a>(pub(crate) &'a [u8]);
 
-/// What there is by name, for what is printed for programmers.
+/// A map by lock name, for `Debug` output.
 pub(super) struct Named<'a, T>(pub(super) &'a BTreeMap<Vec<u8>, T>);
 
 impl<T: fmt::Debug> fmt::Debug for Named<'_, T> {
@@ -65,7 +65,7 @@ impl<T: fmt::Debug> fmt::Debug for Named<'_, T> {
 /// The most bytes of a name that a message shows.
 const SHOWN_MAX: usize = 256;
 
-/// In quotes, for what is printed for programmers.
+/// In quotes, for `Debug` output.
 impl fmt::Debug for InShort<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "\"{self}\"")
@@ -78,7 +78,7 @@ impl fmt::Display for InShort<'_> {
         if name.len() <= SHOWN_MAX {
             return Printable(name).fmt(f);
         }
-        // Not within a character.
+        // Does not cut within a character.
         let is_within = |byte: &u8| byte & 0xc0 == 0x80;
         let inside = name[..=SHOWN_MAX].iter().rev().take_while(|byte| is_within(byte)).count();
         let shown = Printable(&name[..SHOWN_MAX - inside.min(3)]);
@@ -86,19 +86,19 @@ impl fmt::Display for InShort<'_> {
     }
 }
 
-/// In quotes, for what is printed for programmers.
+/// In quotes, for `Debug` output.
 impl fmt::Debug for Printable<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "\"{self}\"")
     }
 }
 
-/// Whether a character appears as itself, and takes the place of a character.
+/// Whether a character appears as itself, and has a width.
 pub(crate) fn is_plain(c: char) -> bool {
     if c.is_ascii() {
         return matches!(c, ' '..='~');
     }
-    // Behind another character, so that an accent counts as printable, as it is in a name.
+    // Tested behind another character, so that an accent counts as printable, as it is in a name.
     let mut bytes = *b"x\0\0\0\0";
     let length = 1 + c.encode_utf8(&mut bytes[1..]).len();
     let is_printable =

@@ -1,6 +1,6 @@
-//! Replies as votes: what a node means, command by command.
+//! Reads replies as votes, command by command.
 //!
-//! An answer is judged here once. What stands on the wire is the affair of [`crate::wire`].
+//! Answers are judged only here. The bytes on the wire are the business of [`crate::wire`].
 
 use super::packet::TOKEN_LENGTH;
 use super::vote::{Length, Vote};
@@ -12,7 +12,7 @@ use crate::wire::outcome::{
 use crate::wire::refusal::{self, Redirected};
 use crate::wire::resp::Reply;
 
-/// What a node means by its reply to an ACQUIRE.
+/// The vote in a reply to an ACQUIRE.
 pub fn acquire_vote(reply: &Reply) -> Vote {
     match AcquireReply::read(reply) {
         Ok(AcquireReply::Granted(fence)) => Vote::Granted(fence),
@@ -21,7 +21,7 @@ pub fn acquire_vote(reply: &Reply) -> Vote {
     }
 }
 
-/// What a node means by its reply to a raise.
+/// The vote in a reply to a raise.
 pub fn raise_vote(reply: &Reply) -> Vote {
     match RaiseReply::read(reply) {
         Ok(RaiseReply::Raised(fence)) => Vote::Granted(fence),
@@ -31,7 +31,7 @@ pub fn raise_vote(reply: &Reply) -> Vote {
     }
 }
 
-/// What a node means by its reply to an EXTEND.
+/// The vote in a reply to an EXTEND.
 pub fn extend_vote(reply: &Reply) -> Vote {
     match ExtendReply::read(reply) {
         Ok(ExtendReply::Extended) => Vote::Confirmed,
@@ -42,13 +42,13 @@ pub fn extend_vote(reply: &Reply) -> Vote {
     }
 }
 
-/// The same, of the only node, to a holder who counts no answer after the end of its validity.
+/// The same for the only node, if the holder counts no answer after the end of its validity.
 pub fn extend_vote_of_one(reply: &Reply) -> Vote {
     let is_carried = ExtendReply::read(reply) == Ok(ExtendReply::Carried);
     if is_carried { Vote::Confirmed } else { extend_vote(reply) }
 }
 
-/// What a node means by its reply to a RELEASE that puts no ticket in line.
+/// The vote in a reply to a RELEASE that puts no ticket in line.
 pub fn release_vote(reply: &Reply) -> Vote {
     match ReleaseReply::read(reply) {
         Ok(ReleaseReply::Released) => Vote::Confirmed,
@@ -59,12 +59,12 @@ pub fn release_vote(reply: &Reply) -> Vote {
     }
 }
 
-/// What a node says of the highest fence of a lock.
+/// The vote in a reply about the highest fence of a lock.
 pub(super) fn fence_vote(reply: &Reply) -> Vote {
     read_fence(reply).map_or_else(unread_vote, Vote::Granted)
 }
 
-/// Whether a node's reply to `LOCK.RELEASE ... QUEUE` says that the ticket does not stand in line.
+/// Whether a node's reply to `LOCK.RELEASE ... QUEUE` reports that the ticket is not in line.
 pub(super) fn has_no_place(reply: &Reply) -> bool {
     match ReleaseReply::read(reply) {
         Ok(outcome) => outcome == ReleaseReply::NotInLine,
@@ -73,15 +73,15 @@ pub(super) fn has_no_place(reply: &Reply) -> bool {
     }
 }
 
-/// What a node tells of a lock.
+/// A node's description of a lock.
 ///
 /// # Errors
-/// The vote that it amounts to, if it is not a description of a lock.
+/// The vote in the reply, if it is not a description of a lock.
 pub fn lock_info(reply: &Reply) -> Result<LockInfo, Vote> {
     lock_info::read(reply).map_err(unread_vote)
 }
 
-/// What a node means by what says nothing of the command.
+/// The vote in a reply that is not an answer to the command.
 pub(super) fn unread_vote(unread: Unread<'_>) -> Vote {
     match unread {
         Unread::Error(text) => error_vote(text),
@@ -89,7 +89,7 @@ pub(super) fn unread_vote(unread: Unread<'_>) -> Vote {
     }
 }
 
-/// What a node means by an error.
+/// The vote in an error.
 pub fn error_vote(text: &str) -> Vote {
     let told = refusal::read(text);
     match told.meaning {
@@ -103,7 +103,7 @@ pub fn error_vote(text: &str) -> Vote {
     }
 }
 
-/// What to do about a refusal, where the node's own text speaks to programs only.
+/// What to do about a refusal, if the node's own text is meant only for programs.
 fn in_words(text: &str) -> Option<String> {
     if let Some(Redirected { is_ask: false, slot, place }) = refusal::read_redirected(text) {
         return Some(format!(
@@ -111,7 +111,7 @@ fn in_words(text: &str) -> Option<String> {
         ));
     }
     if code::word_of(text) == code::BADTOKEN.word {
-        // The client made it, and people have no say in its length.
+        // The client made the token, and users cannot choose its length.
         let name = "lockmod.max-token-bytes";
         return Some(format!(
             "{text}, see {name}; a token of this client has {TOKEN_LENGTH} bytes"
@@ -171,7 +171,7 @@ mod tests {
         }
     }
 
-    /// It was shown as the server says it, in the words of its protocol.
+    /// The error showed the server's text, in the words of its protocol.
     #[test]
     fn a_node_of_a_cluster_is_told_of_in_words() {
         let Vote::Refused(text) = error_vote("MOVED 3999 10.0.0.7:6381") else { panic!() };

@@ -1,4 +1,4 @@
-//! The search for the locks of a node: for all of them, or for those that matter.
+//! Searches for the locks of a node: for all of them, or for those that matter.
 //!
 //! A free lock stays for `lockmod.idle-ms`, so a node may have many more free locks than held ones,
 //! and lists them in no order. Those that are held or waited for must not be hidden behind them.
@@ -15,19 +15,19 @@ use crate::engine::LockState;
 use crate::wire::lock_info::LockInfo;
 use crate::wire::resp::Reply;
 
-/// How many keys a node is asked to look at per page.
+/// How many keys a node looks at per page.
 const PAGE: &[u8] = b"1000";
-/// The most free locks of a node that a search for others goes through.
+/// The most free locks of a node that a search for other locks goes through.
 const FREE_MAX: usize = 100_000;
 
 /// A search in which no lock has been found for this long is given up: a node may have many other
-/// keys, and a wrong one may never come to the end of them.
+/// keys, and a faulty one may never reach their end.
 const NOTHING_NEW_MAX: Duration = Duration::from_secs(20);
 
 /// Which locks are wanted.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Wanted {
-    /// All; a node has so many.
+    /// All; the node has this many.
     All(u64),
     /// Those that are held or waited for.
     Busy(Counted),
@@ -52,12 +52,12 @@ pub(super) struct Locks {
     pub(super) is_cut: bool,
     /// There may be more, behind too many free ones.
     pub(super) is_given_up: bool,
-    /// So many have names that are too long to be read.
+    /// How many have names that are too long to be read.
     pub(super) unnamed: u64,
 }
 
 impl Locks {
-    /// With those of another server of the same node.
+    /// Adds those of another server of the same node.
     pub(super) fn add(&mut self, other: Locks) {
         self.found.extend(other.found);
         self.is_cut |= other.is_cut;
@@ -74,7 +74,7 @@ struct Page {
     unnamed: u64,
 }
 
-/// What a search has come upon.
+/// What a search has found.
 #[derive(Debug, Default)]
 struct Seen {
     locks: u64,
@@ -84,7 +84,7 @@ struct Seen {
 }
 
 impl Wanted {
-    /// Whether nothing more is wanted. While this is not sure, the search goes on.
+    /// Whether nothing more is wanted. While this is not certain, the search goes on.
     const fn is_met(&self, seen: &Seen) -> bool {
         match self {
             Wanted::All(count) => seen.locks >= *count,
@@ -99,8 +99,8 @@ impl Wanted {
         }
     }
 
-    /// Counts a lock that is told of at `now`. A lease that was granted after the node had counted
-    /// its leases is none of these.
+    /// Counts a lock that is reported at `now`. A lease that was granted after the node counted its
+    /// leases is not one of those.
     fn count(&self, seen: &mut Seen, info: &LockInfo, now: Duration) {
         seen.locks += 1;
         seen.free += usize::from(info.state == LockState::Free);
@@ -114,7 +114,7 @@ impl Wanted {
 }
 
 impl Locker {
-    /// The locks of a node that are wanted, but no more than `max`.
+    /// The wanted locks of a node, but no more than `max`.
     pub(super) async fn search(
         &self,
         server: &AskedServer,
@@ -126,7 +126,7 @@ impl Locker {
         let mut new_at = self.core().world.now();
         while !wanted.is_met(&seen) {
             let mut page = self.page(server, &cursor).await?;
-            // SCAN may count some of these twice, as all that have no name here.
+            // SCAN may list some of these twice; without names, they are counted twice.
             locks.unnamed += page.unnamed;
             seen.locks += page.unnamed;
             let names = std::mem::take(&mut page.names);
@@ -172,7 +172,7 @@ impl Locker {
         Ok(page)
     }
 
-    /// What a node tells of these locks.
+    /// A node's descriptions of these locks.
     async fn told(
         &self,
         server: &AskedServer,
@@ -185,7 +185,7 @@ impl Locker {
             match lock_info(&reply) {
                 Ok(info) => found.push((name, info)),
                 Err(garbled @ Vote::Garbled(_)) => return Err(garbled),
-                // It may be gone again, or be no lock any more.
+                // It may be gone, or no longer be a lock.
                 Err(_) => {}
             }
         }
@@ -227,7 +227,7 @@ mod tests {
         LockInfo { state: LockState::Held, held_for, ..LockInfo::default() }
     }
 
-    /// A lease that was granted during the search would have stood for one that was not found yet.
+    /// A lease that was granted during the search counted for one that was not found yet.
     #[test]
     fn a_search_ends_only_when_the_leases_that_stood_at_its_start_are_found() {
         let wanted = Wanted::Busy(Counted { held: 1, waiters: 2, asked_at: ASKED_AT });
@@ -236,7 +236,7 @@ mod tests {
         wanted.count(&mut seen, &held(2), now);
         assert_eq!((seen.held, seen.free), (0, 0), "it is younger than the question");
         wanted.count(&mut seen, &held(3), now);
-        assert!(seen.held == 1 && !wanted.is_met(&seen), "somebody waits somewhere");
+        assert!(seen.held == 1 && !wanted.is_met(&seen), "the waiters are not found yet");
         let reserved = LockState::Reserved;
         let reserved = LockInfo { state: reserved, waiters: 2, ..LockInfo::default() };
         assert!(wanted.is_wanted(&reserved) && !wanted.is_wanted(&LockInfo::default()));

@@ -14,26 +14,26 @@ use super::vote::Length;
 use crate::engine::{LABEL_MAX, Millis, NODES_MAX, Quorum, Schedule, TOKEN_MAX, Terms};
 use crate::wire::resp::STRING_MAX;
 
-/// The length of a lease unless told otherwise.
+/// The default length of a lease.
 const TTL_DEFAULT: Duration = Duration::from_secs(30);
 /// The shortest ttl: below it, drift allowance and timers leave nothing to work with.
 pub(crate) const TTL_MIN: Duration = Duration::from_millis(20);
 /// The longest ttl of a node with default settings (`lockmod.max-ttl`).
 const TTL_MAX_DEFAULT: Duration = Duration::from_secs(24 * 3_600);
-/// How long a held lock is waited for unless told otherwise.
+/// How long to wait for a held lock by default.
 const WAIT_DEFAULT: Duration = Duration::from_secs(10);
-/// A node's answer is waited for this part of the ttl, within the two limits below.
+/// The default timeout is the ttl divided by this, within the two limits below.
 const TIMEOUT_DIVISOR: u32 = 20;
 const TIMEOUT_DEFAULT_MIN: Duration = Duration::from_millis(50);
 const TIMEOUT_DEFAULT_MAX: Duration = Duration::from_millis(500);
-/// Of a very short ttl, this part.
+/// For a very short ttl, the timeout is the ttl divided by this.
 const TIMEOUT_DEFAULT_DIVISOR_MIN: u32 = 4;
-/// Of a lease that is short, or may be held for a short time only, this part is left for stopping.
+/// For a lease that is short, or may be held only briefly, the margin for stopping is at most its
+/// length divided by this.
 const MARGIN_DIVISOR: u64 = 2;
 /// How often a timeout must fit into the ttl.
 pub(crate) const TIMEOUTS_PER_TTL: u32 = 3;
-/// A ttl whose drift is the default has room for it if this part of the rest and this rounding are
-/// left.
+/// A ttl has room for its default drift if it leaves the margin divided by this, and this rounding.
 const DRIFT_PART: u32 = 50;
 const DRIFT_ROUNDED: Duration = Duration::from_millis(5);
 
@@ -74,18 +74,18 @@ impl LockerBuilder {
     /// Adds a node by its Redis URL: `redis://`, `rediss://` (TLS) or `unix://`, with user,
     /// password and database as Redis URLs have them.
     ///
-    /// A master under Sentinel is a node, too:
-    /// `redis+sentinel://user:password@s1:26379,s2:26379,s3:26379/mymaster`. The Sentinels are
-    /// asked where the master of the group `mymaster` is, and again whenever it may be another. The
-    /// user and the password are those of the master; behind the name may follow a database, as
-    /// `/mymaster/0`, and a login at the Sentinels:
+    /// A master under Sentinel is a node too:
+    /// `redis+sentinel://user:password@s1:26379,s2:26379,s3:26379/mymaster`. The client asks the
+    /// Sentinels where the master of the group `mymaster` is, and asks again whenever the master
+    /// may have changed. The user and the password are those of the master. The name may be
+    /// followed by a database, as in `/mymaster/0`, and a login for the Sentinels:
     /// `?sentinel_username=eye&sentinel_password=secret`. With `rediss+sentinel://`, the master and
-    /// the Sentinels are reached over TLS; certificates then have to name what the Sentinels
-    /// announce. A port that is left out is 26379. However many servers there are in the group, it
-    /// is one node with one vote.
+    /// the Sentinels are reached over TLS; certificates must then name the addresses that the
+    /// Sentinels announce. The default port of a Sentinel is 26379. The group is one node with one
+    /// vote, however many servers it has.
     ///
-    /// So is a Redis Cluster: `redis+cluster://user:password@h1:7000,h2:7000`, by some of its
-    /// servers. Each lock is at the master of its slot, wherever that moves.
+    /// A Redis Cluster is one node too: `redis+cluster://user:password@h1:7000,h2:7000`, given by
+    /// some of its servers. Each lock is on the master of its slot, wherever the slot moves.
     #[must_use]
     pub fn node(mut self, url: impl Into<String>) -> Self {
         self.nodes.push(url.into());
@@ -114,9 +114,9 @@ impl LockerBuilder {
         self
     }
 
-    /// How long each node's answer is waited for: at most a third of the ttl, also of one that a
-    /// call asks for. By default a twentieth of the call's ttl, at least 50 ms (or a quarter of a
-    /// ttl below 200 ms) and at most 500 ms.
+    /// How long to wait for each node's answer: at most a third of the ttl, also of a ttl that a
+    /// call sets. By default a twentieth of the call's ttl, at least 50 ms (or a quarter of a ttl
+    /// below 200 ms) and at most 500 ms.
     #[must_use]
     pub fn timeout(mut self, timeout: Duration) -> Self {
         self.timeout = Some(timeout);
@@ -131,16 +131,16 @@ impl LockerBuilder {
         self
     }
 
-    /// What is taken off the validity for clocks that run at different rates: 1 % of the ttl and
-    /// 2 ms by default. Never set it below what the machines' clocks may really differ by.
+    /// What is subtracted from the validity for clocks that run at different rates: 1 % of the ttl
+    /// and 2 ms by default. Never set it below what the machines' clocks may really differ by.
     #[must_use]
     pub fn drift(mut self, drift: Duration) -> Self {
         self.drift = Some(drift);
         self
     }
 
-    /// How long before the end of its validity a lease is called lost, so that its holder can
-    /// stop in time. By default a tenth of the ttl, at most 1 s, and at most half of `max_hold`.
+    /// How long before the end of its validity a lease counts as lost, so that its holder can stop
+    /// in time. By default a tenth of the ttl, at most 1 s, and at most half of `max_hold`.
     #[must_use]
     pub fn lost_margin(mut self, margin: Duration) -> Self {
         self.margin = Some(margin);
@@ -154,23 +154,24 @@ impl LockerBuilder {
         self
     }
 
-    /// For how long a lease may be held in all: at least 20 ms; without limit by default.
+    /// The longest time to hold a lease, renewals included: at least 20 ms; no limit by default.
     #[must_use]
     pub fn max_hold(mut self, max_hold: Duration) -> Self {
         self.max_hold = Some(max_hold);
         self
     }
 
-    /// Who asks, for people: up to 128 bytes, shown to those who wait. Empty by default.
+    /// A name for the caller, for people: up to 128 bytes, shown to waiters. Empty by default.
     #[must_use]
     pub fn label(mut self, label: impl AsRef<[u8]>) -> Self {
         self.label = label.as_ref().to_vec();
         self
     }
 
-    /// Asks no node to be called, as a program does that never waits for a lock: one that only
-    /// looks, say. Its user needs no right to a channel, and its connections no `SUBSCRIBE`, which
-    /// a server would note in its `ACL LOG`. Whoever waits with it polls.
+    /// Does not stand in line: for a program that never waits for a lock, for example one that only
+    /// looks. Its user needs no permission for a channel, because its connections send no
+    /// `SUBSCRIBE`, which a server would otherwise refuse and note in its `ACL LOG`. An acquisition
+    /// that waits polls instead.
     #[must_use]
     pub const fn without_line(mut self) -> Self {
         self.is_deaf = true;
@@ -184,37 +185,37 @@ impl LockerBuilder {
         self
     }
 
-    /// The file of the certificates, as PEM, that nodes' certificates must go back to; by default
-    /// those that the operating system trusts. [`LockerBuilder::build`] reads it.
+    /// The PEM file of the root certificates to trust for nodes; by default those that the
+    /// operating system trusts. [`LockerBuilder::build`] reads it.
     #[must_use]
     pub fn cacert(mut self, path: impl Into<PathBuf>) -> Self {
         self.tls.roots = Some(Pem::File(path.into()));
         self
     }
 
-    /// The file of the certificate chain, as PEM, that the client shows to nodes with TLS: Redis
-    /// asks for one by default. Needs [`LockerBuilder::key`].
+    /// The PEM file of the certificate chain that the client presents to nodes with TLS: Redis asks
+    /// for one by default. Needs [`LockerBuilder::key`].
     #[must_use]
     pub fn cert(mut self, path: impl Into<PathBuf>) -> Self {
         self.tls.chain = Some(Pem::File(path.into()));
         self
     }
 
-    /// The file of the private key, as PEM, of the certificate that [`LockerBuilder::cert`] names.
+    /// The PEM file of the private key of the certificate that [`LockerBuilder::cert`] names.
     #[must_use]
     pub fn key(mut self, path: impl Into<PathBuf>) -> Self {
         self.tls.key = Some(Pem::File(path.into()));
         self
     }
 
-    /// What [`LockerBuilder::cacert`] reads from a file.
+    /// As [`LockerBuilder::cacert`], with the contents of the file.
     #[must_use]
     pub fn root_certificates(mut self, pem: impl Into<Vec<u8>>) -> Self {
         self.tls.roots = Some(Pem::Bytes(pem.into()));
         self
     }
 
-    /// What [`LockerBuilder::cert`] and [`LockerBuilder::key`] read from files.
+    /// As [`LockerBuilder::cert`] and [`LockerBuilder::key`], with the contents of the files.
     #[must_use]
     pub fn client_certificate(
         mut self,
@@ -260,7 +261,7 @@ impl LockerBuilder {
         Ok(addresses)
     }
 
-    /// What follows from the settings for `count` nodes.
+    /// Checks the settings for `count` nodes, and derives the quorum and the plan.
     pub(super) fn check(&self, count: usize) -> Result<(Quorum, Settings), BuildError> {
         if count == 0 {
             return Err(BuildError::NoNodes);
@@ -288,7 +289,7 @@ impl LockerBuilder {
     }
 }
 
-/// Never with passwords, which URLs may hold, or keys.
+/// Without passwords, which URLs may contain, and without keys.
 impl fmt::Debug for LockerBuilder {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let nodes: Vec<String> = self.nodes.iter().map(|url| node_url::shown(url)).collect();
@@ -301,19 +302,19 @@ impl fmt::Debug for LockerBuilder {
     }
 }
 
-/// How locks are asked for unless a call says otherwise.
+/// How locks are acquired unless a call sets other options.
 #[derive(Clone, Debug)]
 pub(super) struct Settings {
-    /// What a lease of any length must keep.
+    /// The rules for leases of any length.
     pub(super) rules: LeaseRules,
     pub(super) asked: LeaseOptions,
     pub(super) plan: LeasePlan,
-    /// How long a lock that is held is waited for.
+    /// How long to wait for a held lock.
     pub(super) wait: Duration,
     pub(super) label: Arc<[u8]>,
 }
 
-/// What a call may ask for of its lease.
+/// The options of a lease that a call may set.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct LeaseOptions {
     pub(super) ttl: Duration,
@@ -321,16 +322,16 @@ pub(super) struct LeaseOptions {
     pub(super) max_hold: Option<Duration>,
 }
 
-/// What follows from that.
+/// What follows from the options.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct LeasePlan {
     pub(super) terms: Terms,
     pub(super) schedule: Schedule,
-    /// For how long a node may take to answer.
+    /// How long a node may take to answer.
     pub(super) timeout: Duration,
 }
 
-/// What a lease of any length must keep.
+/// The rules for leases of any length.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct LeaseRules {
     drift: Option<Duration>,
@@ -340,7 +341,7 @@ pub(super) struct LeaseRules {
 }
 
 impl LeaseRules {
-    /// Checks what is asked for, and derives what follows from it.
+    /// Checks the options, and derives what follows from them.
     pub(super) fn plan(&self, asked: LeaseOptions) -> Result<LeasePlan, String> {
         self.check_ttl(asked.ttl)?;
         self.check_timeout(asked.ttl)?;
@@ -349,7 +350,7 @@ impl LeaseRules {
         Ok(LeasePlan { terms, schedule, timeout: self.timeout(asked.ttl) })
     }
 
-    /// For how long a node may take to answer where a lease is this long.
+    /// How long a node may take to answer if the lease is this long.
     pub(super) fn timeout(&self, ttl: Duration) -> Duration {
         let by_ttl = (ttl / TIMEOUT_DIVISOR).clamp(TIMEOUT_DEFAULT_MIN, TIMEOUT_DEFAULT_MAX);
         self.timeout.unwrap_or(by_ttl.min(ttl / TIMEOUT_DEFAULT_DIVISOR_MIN))
@@ -374,7 +375,7 @@ impl LeaseRules {
         Ok(())
     }
 
-    /// A ttl that the other settings leave room for.
+    /// A ttl that is long enough for the other settings.
     fn ttl_min(&self) -> Duration {
         let (timeout, drift) = (self.timeout.unwrap_or_default(), self.drift.unwrap_or_default());
         let by_margin = self.margin.map(|margin| {
@@ -446,7 +447,7 @@ impl LeaseRules {
     }
 }
 
-/// The longest name of a lock, in bytes: a node may have longer ones, but no listing could tell of
+/// The longest name of a lock, in bytes: a node may have longer ones, but no listing could show
 /// them.
 pub const NAME_MAX: usize = STRING_MAX;
 
@@ -581,7 +582,7 @@ mod tests {
             prop_assert!(plan.schedule.max_hold.is_none_or(|most| plan.schedule.margin < most));
         }
 
-        /// A bound was named that the next check refused.
+        /// An error named a bound that the next check refused.
         #[test]
         fn a_ttl_that_is_named_as_long_enough_is(
             timeout in option::of(lengths()),
