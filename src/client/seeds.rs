@@ -1,4 +1,4 @@
-//! A node that is a Redis Cluster: where its masters are, as its servers say it.
+//! A node that is a Redis Cluster: where its masters are, according to its servers.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -13,13 +13,13 @@ use super::packet::Packet;
 use super::slots::{SlotRange, read_slots};
 use crate::wire::resp::Reader;
 
-/// A Cluster, by some of its servers: whichever answers knows all others.
+/// A Cluster, given by some of its servers: any that answers knows all others.
 #[derive(Debug, Clone)]
 pub(super) struct Seeds {
     name: Arc<str>,
     places: Vec<Location>,
     is_tls: bool,
-    /// The login, and all else that does not depend on where a server is.
+    /// The login, and everything else that does not depend on where a server is.
     login: Address,
 }
 
@@ -40,12 +40,12 @@ impl Seeds {
         self.is_tls
     }
 
-    /// How to encrypt connections.
+    /// Sets how to encrypt connections.
     pub(super) fn set_tls(&mut self, tls: &Arc<rustls::ClientConfig>) {
         self.login.set_tls(Arc::clone(tls));
     }
 
-    /// Listens to nothing.
+    /// Skips the subscription.
     pub(super) fn set_deaf(&mut self) {
         self.login.set_deaf();
     }
@@ -68,11 +68,11 @@ impl Seeds {
         Location::Tcp { host, port, is_tls: self.is_tls }
     }
 
-    /// Which master has which slots: from the first that says it, of those who are `known` and of
-    /// the seeds. Each has `patience` to answer.
+    /// Asks which master has which slots, until one server answers: the `known` ones first, then
+    /// the other seeds. Each has `patience` to answer.
     ///
     /// # Errors
-    /// Why none has.
+    /// Why none has answered.
     pub(super) async fn ask(
         &self,
         known: Vec<Location>,

@@ -1,11 +1,11 @@
-//! A node that is the master of a group under Sentinel: who that is at present.
+//! A node that is the master of a group under Sentinel: which server that is at present.
 //!
 //! All Sentinels are asked at the same time, before each connection. They may disagree: one that
 //! was cut off knows an old master, which may be alive. A majority of Sentinels gives each change a
-//! larger epoch, so the answer with the largest one is the newest. Whether that server is a master
-//! is up to the server: until it says so, the Sentinels are asked again.
+//! larger epoch, so the answer with the largest epoch is the newest. Only the server itself knows
+//! whether it is a master: until it confirms that, the Sentinels are asked again.
 //!
-//! The connections on which they were asked then listen for the next change.
+//! The connections to the Sentinels then listen for the next change.
 
 use std::pin::{Pin, pin};
 use std::sync::Arc;
@@ -27,9 +27,9 @@ use crate::wire::resp::{Reader, Reply};
 
 /// What a Sentinel publishes when a group has another master.
 const SWITCHED: &[u8] = b"+switch-master";
-/// What is said where no Sentinel answers.
+/// The text if no Sentinel answers.
 const SILENCE: &str = "no Sentinel answers";
-/// When most Sentinels have answered, the others have this long to know of something newer.
+/// When most Sentinels have answered, the others have this long to report something newer.
 const STRAGGLERS: Duration = Duration::from_millis(100);
 
 /// The master of a group, whichever server that is.
@@ -40,11 +40,11 @@ pub(super) struct WatchedGroup {
     group: String,
     sentinels: Vec<Address>,
     is_tls: bool,
-    /// The login of the master, and all else that does not depend on where it is.
+    /// The login of the master, and everything else that does not depend on where it is.
     login: Address,
 }
 
-/// What a Sentinel says of the group.
+/// A Sentinel's answer about the group.
 struct SentinelAnswer {
     master: Location,
     /// The larger, the newer.
@@ -52,7 +52,7 @@ struct SentinelAnswer {
     post: Post,
 }
 
-/// A connection to a Sentinel that is told of changes.
+/// A connection to a Sentinel, on which changes arrive.
 struct Post {
     stream: Box<dyn Stream>,
     reader: Reader,
@@ -86,13 +86,13 @@ impl WatchedGroup {
         self.is_tls
     }
 
-    /// How to encrypt connections, to the Sentinels too.
+    /// Sets how to encrypt connections, including those to the Sentinels.
     pub(super) fn set_tls(&mut self, tls: &Arc<rustls::ClientConfig>) {
         self.sentinels.iter_mut().for_each(|sentinel| sentinel.set_tls(Arc::clone(tls)));
         self.login.set_tls(Arc::clone(tls));
     }
 
-    /// Listens to nothing.
+    /// Skips the subscription.
     pub(super) fn set_deaf(&mut self) {
         self.login.set_deaf();
     }
@@ -104,8 +104,8 @@ impl WatchedGroup {
         self.group == other.group && self.sentinels.iter().any(is_common)
     }
 
-    /// Connects to the master, with what tells when it is another. `patience` is how long the
-    /// Sentinels have to answer.
+    /// Connects to the master, with a watch that tells when another server becomes the master.
+    /// `patience` is how long the Sentinels have to answer.
     ///
     /// # Errors
     /// Why that was not possible.
@@ -124,7 +124,7 @@ impl WatchedGroup {
         Ok((login, name, SwitchWatch { group: self.group.clone(), posts }))
     }
 
-    /// What the Sentinels say; of at least one.
+    /// The answers of the Sentinels, at least one.
     async fn ask_all(&self, patience: Duration) -> Result<Vec<SentinelAnswer>, NoReply> {
         let asked = self.sentinels.iter().map(|sentinel| async move {
             let told = timeout(patience, self.ask(sentinel)).await;
@@ -153,11 +153,11 @@ impl WatchedGroup {
         if told.is_empty() { Err(most_telling(failures, SILENCE)) } else { Ok(told) }
     }
 
-    /// What one Sentinel says; nothing if it does not know the group.
+    /// The answer of one Sentinel; `None` if it does not know the group.
     async fn ask(&self, sentinel: &Address) -> Result<Option<SentinelAnswer>, NoReply> {
         let mut stream = sentinel.enter().await?;
         let group = self.group.as_bytes();
-        // One behind the other in one write: no change falls in between.
+        // All in one write, so that no change falls in between.
         let commands = [
             Packet::new(&[b"SENTINEL", b"GET-MASTER-ADDR-BY-NAME", group]),
             Packet::new(&[b"SENTINEL", b"MASTER", group]),
@@ -191,7 +191,7 @@ impl WatchedGroup {
     }
 }
 
-/// What counts of what the Sentinels say: the newest, and what most say of it.
+/// The answer that counts: the newest, and among equally new ones the most common.
 fn newest(told: &[SentinelAnswer]) -> Option<Location> {
     let agreeing =
         |one: &SentinelAnswer| told.iter().filter(|two| two.master == one.master).count();
@@ -221,7 +221,7 @@ fn refusal(text: &str) -> NoReply {
     }
 }
 
-/// Why a Sentinel has not answered, with which it is.
+/// Why a Sentinel has not answered, with its name.
 fn in_words(sentinel: &Address, failure: NoReply) -> NoReply {
     let failure = match failure {
         NoReply::NoPermission(text) => {
@@ -235,8 +235,8 @@ fn in_words(sentinel: &Address, failure: NoReply) -> NoReply {
 }
 
 impl SwitchWatch {
-    /// Ready when a Sentinel has said that the group has another master. One whose connection
-    /// breaks says nothing more.
+    /// Ready when a Sentinel has reported that the group has another master. A Sentinel whose
+    /// connection breaks reports nothing more.
     pub(super) fn poll(&mut self, ctx: &mut Context<'_>) -> Poll<()> {
         let mut is_over = false;
         let group = self.group.as_bytes();

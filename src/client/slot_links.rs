@@ -1,9 +1,9 @@
 //! The connections to a Redis Cluster, which is one node: a link to each master, made when it is
-//! needed, and which of them has which slot.
+//! needed, and which master has which slot.
 //!
-//! What a master does not carry out (`MOVED`, `ASK`) goes on to the one that it names. All routing
-//! is done under one lock, so that an acquire never travels behind its own release: once a release
-//! was sent to another master, an acquire that comes back is not sent on.
+//! A command that a master redirects (`MOVED`, `ASK`) goes on to the master that it names. All
+//! routing is done under one lock, so that an acquire never travels behind its own release: once a
+//! release was sent to another master, an acquire that comes back is not sent on.
 //!
 //! While it is not known which master has a slot, commands wait as for a connection.
 
@@ -30,17 +30,18 @@ use crate::engine::SLOTS;
 use crate::wire::code;
 use crate::wire::slots::slot_of;
 
-/// How often a command is sent on at once. Then its slot is just moving, and the masters disagree.
+/// How often a command is redirected at once. After that, its slot is just moving, and the masters
+/// disagree.
 const HOPS_AT_ONCE: u8 = 2;
-/// How often it is sent on before its sender is told of it.
+/// How often it is redirected before its sender gets an error.
 const HOPS_MAX: u8 = 8;
 /// The base of the pauses in between, which double.
 const AGREE_MIN: Duration = Duration::from_millis(2);
-/// What the sender is told.
+/// The sender's error.
 const MOVING: &str = "its slot is moving";
-/// The slots are not asked for more often than this.
+/// The shortest pause between two requests for the slots.
 const REFRESH_MIN: Duration = Duration::from_millis(50);
-/// The longest pause before they are asked for again, if nobody has told.
+/// The longest pause before the next request, if no server has answered.
 const PAUSE_MAX: Duration = Duration::from_millis(500);
 
 /// Runs a task.
@@ -59,7 +60,7 @@ struct Routing {
     patience: Duration,
     spawn: Spawn,
     routes: Mutex<Routes>,
-    /// That the slots are out of date.
+    /// Notified when the slots are out of date.
     is_old: Arc<Notify>,
     /// How many links are connected and hear the wakes.
     hearing: AtomicUsize,
@@ -67,12 +68,12 @@ struct Routing {
 
 #[derive(Debug, Default)]
 struct Routes {
-    /// The place among `masters` of the one that has each slot. Empty while nothing is known.
+    /// For each slot, the index of its master in `masters`. Empty while nothing is known.
     slots: Vec<Option<usize>>,
     masters: Vec<Master>,
-    /// What waits for the slots to be known.
+    /// Commands that wait for the slots to be known.
     parked: Outbox,
-    /// What was asked for and not taken back.
+    /// The claims that were sent and not released.
     asked: Outstanding,
     /// How many commands were sent.
     count: u64,
@@ -92,7 +93,7 @@ impl fmt::Debug for Routing {
 }
 
 impl SlotLinks {
-    /// Begins to ask for the slots.
+    /// Starts to ask for the slots.
     pub(super) fn start(
         seeds: Seeds,
         (node, answering): (usize, Arc<Answering>),
@@ -117,7 +118,7 @@ impl SlotLinks {
         SlotLinks(routing)
     }
 
-    /// Sends a command to the master of its lock, one that is about no lock to all masters.
+    /// Sends a command to the master of its lock, or to all masters if it is about no lock.
     pub(super) fn send(&self, packet: &Packet, reply_to: Option<ReplyTo>) {
         let mut routes = self.0.routes();
         match name_in(packet.bytes()) {
@@ -155,7 +156,7 @@ impl SlotLinks {
         u16::try_from(has).unwrap_or(SLOTS)
     }
 
-    /// Whether a release is still to be carried out by a master, for all that is known.
+    /// Whether, as far as is known, a master has yet to carry out a release.
     pub(super) fn owes(&self) -> bool {
         let routes = self.0.routes();
         let mut links = routes.masters.iter().filter_map(|master| master.link.as_ref());
@@ -183,7 +184,7 @@ impl Routes {
         })
     }
 
-    /// Notes what a command is to an acquisition: whether it is owed, and its number.
+    /// Notes a command's part in an acquisition, and returns whether it is owed, and its number.
     fn note(&mut self, packet: &Packet) -> (bool, u64) {
         self.count += 1;
         let is_release = matches!(packet.care(), Care::UntilAnswered(_));
@@ -196,8 +197,8 @@ impl Routes {
         (is_owed, self.count)
     }
 
-    /// What may still be sent of a command that comes back: nothing that asks for something that
-    /// was released since, or it would travel behind the release.
+    /// What may still be sent of a command that comes back. A request that was released since must
+    /// not be sent: it would travel behind the release.
     fn left_of(&self, item: &Item) -> Remainder {
         let part = item.packet.part().filter(|part| part.asks_for.is_some());
         match part.is_some_and(|part| self.asked.is_released_since(part.claim, item.number)) {
@@ -269,7 +270,7 @@ impl Routing {
         }
     }
 
-    /// Takes over what the Cluster says of its slots.
+    /// Takes over the Cluster's report of its slots.
     fn install(&self, ranges: Vec<SlotRange>) {
         let mut routes = self.routes();
         let mut fresh = Routes { slots: vec![None; usize::from(SLOTS)], ..Routes::default() };
@@ -292,8 +293,8 @@ impl Routing {
             item.number = routes.note(&item.packet).1;
             self.route(&mut routes, item);
         }
-        // They finish what is in line; what they cannot, comes back. Not while the routes are
-        // locked.
+        // The dropped links finish what is in line, and hand back what they cannot deliver. That
+        // must not happen while the routes are locked.
         drop(routes);
         drop(gone);
     }
@@ -306,7 +307,7 @@ impl Routing {
         }
     }
 
-    /// Sends a command that was sent before to where its lock is now.
+    /// Sends a command again, to the master that has its lock now.
     fn route(&self, routes: &mut Routes, item: Item) {
         let Some(slot) = name_in(item.packet.bytes()).map(slot_of) else {
             let (packet, mut item) = (item.packet.clone(), item);
@@ -328,7 +329,8 @@ impl Routing {
         self.link(routes, index).state().accept(item);
     }
 
-    /// Sends a command on to the master that another has named. The command, if it has not.
+    /// Sends a command on to the master that the error names. Returns the command if it is not sent
+    /// on.
     fn send_on(&self, mut item: Item, error: &str) -> Option<Item> {
         let is_sent_on = !item.is_direct();
         let Some(place) = redirection(error).filter(|_| is_sent_on) else { return Some(item) };
@@ -352,7 +354,7 @@ impl Routing {
         None
     }
 
-    /// Sends a command on when the masters may have agreed who has its slot.
+    /// Sends a command on after a pause, when the masters may agree which of them has its slot.
     fn send_later(&self, item: Item) {
         let (me, exponent) = (Weak::clone(&self.me), u32::from(item.hops.min(HOPS_MAX)));
         (self.spawn)(Box::pin(async move {
@@ -389,7 +391,7 @@ impl Router for Routing {
     fn broken(&self, heard: bool) {
         let before = self.hearing.fetch_sub(usize::from(heard), Ordering::Relaxed);
         self.wakes.broken(self.node);
-        // Whoever stands in line at another master gets in line there again, which changes nothing.
+        // Tickets in line at other masters are put in line there again, which changes nothing.
         if before > 1 {
             self.wakes.connected(self.node, true);
         }
@@ -415,7 +417,7 @@ fn park(parked: &mut Outbox, packet: &Packet, reply_to: Option<ReplyTo>) {
     }
 }
 
-/// Asks for the slots at the start, and whenever they may be others.
+/// Asks for the slots at the start, and whenever they may have changed.
 async fn keep_fresh(routing: Weak<Routing>, is_old: Arc<Notify>) {
     let mut pause = REFRESH_MIN;
     loop {
@@ -424,7 +426,7 @@ async fn keep_fresh(routing: Weak<Routing>, is_old: Arc<Notify>) {
         let mut known: Vec<Location> =
             now.routes().masters.iter().map(|master| master.place.clone()).collect();
         drop(now);
-        // One of them may be cut off and know nothing new.
+        // Starts with a random one: any may be cut off and know nothing new.
         if !known.is_empty() {
             let first = rand::random_range(0..known.len());
             known.rotate_left(first);

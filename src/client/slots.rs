@@ -1,6 +1,6 @@
-//! Which slot of a Cluster a lock is in, and what a Cluster says of its slots.
+//! Reads which lock a command is about, and what a Cluster reports about its slots.
 //!
-//! [`crate::wire::slots`] has the slot of a name.
+//! [`crate::wire::slots`] computes the slot of a name.
 
 use super::inbox::NoReply;
 use crate::engine::SLOTS;
@@ -8,8 +8,8 @@ use crate::wire::code;
 use crate::wire::refusal::{Redirected, read_redirected};
 use crate::wire::resp::Reply;
 
-/// A range of slots, and `host` and port of the master that has them. An empty host is that of
-/// whoever was asked.
+/// A range of slots, with the host and port of its master. An empty host is that of the server that
+/// was asked.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct SlotRange {
     pub(super) first: u16,
@@ -21,7 +21,7 @@ pub(super) struct SlotRange {
 /// Where a node of a Cluster sends a command that it does not carry out.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Redirection {
-    /// For this command only: the slot is on its way there.
+    /// For this command only: the slot is moving there.
     pub(super) is_ask: bool,
     pub(super) slot: u16,
     pub(super) host: String,
@@ -62,7 +62,7 @@ pub(super) fn redirection(error: &str) -> Option<Redirection> {
 /// Reads the reply to CLUSTER SLOTS.
 ///
 /// # Errors
-/// What it means, if it is none.
+/// What the reply means, if it has no slots.
 pub(super) fn read_slots(reply: Option<&Reply>) -> Result<Vec<SlotRange>, NoReply> {
     let ranges = match reply {
         Some(Reply::List(ranges)) => ranges,
@@ -96,7 +96,7 @@ fn read_range(range: &Reply) -> Option<SlotRange> {
     };
     let Some(Reply::Integer(port)) = master.get(1) else { return None };
     let port = u16::try_from(*port).ok()?;
-    // Unknown to the node.
+    // The node does not know its host.
     let host = if host == "?" { String::new() } else { host };
     Some(SlotRange { first: slot(*first)?, last: slot(*last)?, host, port })
 }

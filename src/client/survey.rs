@@ -1,8 +1,8 @@
-//! A survey of all nodes: what each says of itself, and which locks it has.
+//! A survey of all nodes: what each reports about itself, and which locks it has.
 //!
-//! The one source of `lockmod status`, `lockmod top` and `lockmod exporter`. It changes nothing
-//! anywhere, asks all nodes at the same time, and is bounded in what it asks for: the status of a
-//! node is one command, and locks are listed only up to a number that the caller gives.
+//! The only source of `lockmod status`, `lockmod top` and `lockmod exporter`. It changes nothing
+//! anywhere, asks all nodes at the same time, and bounds what it asks for: the status of a node is
+//! one command, and locks are listed only up to a number that the caller gives.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -24,10 +24,10 @@ use crate::wire::lock_info::LockInfo;
 use crate::wire::node_info::{self, NodeField, NodeFields};
 use crate::wire::resp::Reply;
 
-/// How many locks a node is asked about before its answers are waited for.
+/// How many locks a node is asked about in one batch.
 const ASKED_AT_ONCE: usize = 1_000;
 
-/// What all nodes say at about the same time.
+/// What all nodes report at about the same time.
 #[derive(Clone)]
 #[non_exhaustive]
 pub struct Survey {
@@ -35,17 +35,17 @@ pub struct Survey {
     pub nodes: Vec<NodeSurvey>,
     /// How many nodes are a quorum.
     pub quorum: usize,
-    /// The locks that were asked for and that at least one node has, by name.
+    /// The requested locks that at least one node has, by name.
     pub locks: BTreeMap<Vec<u8>, LockSurvey>,
-    /// Whether there are more than were asked for.
+    /// Whether there are more than requested.
     pub is_cut: bool,
     /// The nodes on which the search was given up, because they have very many free locks or other
-    /// keys: not all that are held may have been found.
+    /// keys: held ones may be missing.
     pub given_up: Vec<Arc<str>>,
-    /// How many locks of a node are left out because their names are longer than
-    /// [`NAME_MAX`](super::NAME_MAX): of the node with most of them.
+    /// How many locks are left out because their names are longer than
+    /// [`NAME_MAX`](super::NAME_MAX), on the node with most of them.
     pub unnamed: u64,
-    /// The highest fence that clients count for sure: 4 weeks ahead of the time here.
+    /// The highest fence that clients count for sure: 4 weeks ahead of the local clock.
     pub counted_max: Fence,
 }
 
@@ -58,16 +58,16 @@ impl fmt::Debug for Survey {
     }
 }
 
-/// What one node says of itself.
+/// What one node reports about itself.
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub struct NodeSurvey {
     /// The node.
     pub node: Arc<str>,
-    /// Where the master is at present, if the node is the master of a group under Sentinel; all
-    /// masters of a Cluster. Empty for a server by itself.
+    /// The current master, if the node is the master of a group under Sentinel; all masters of a
+    /// Cluster. Empty for a single server.
     pub masters: Vec<Arc<str>>,
-    /// What it says, or its vote if it does not.
+    /// Its status, or its vote if it does not report one.
     pub status: Result<NodeStatus, Vote>,
 }
 
@@ -77,34 +77,34 @@ pub struct NodeSurvey {
 pub struct NodeStatus {
     /// Whether it is a master; a replica grants nothing.
     pub is_master: bool,
-    /// Where the master of a replica is, as the replica says it: `host:port`.
+    /// The master of a replica, as the replica reports it: `host:port`.
     pub master: Option<String>,
-    /// For how much longer it grants nothing, if it is in quarantine.
+    /// How much longer it grants nothing, if it is in quarantine.
     pub quarantine_left: Option<Duration>,
-    /// The highest fence that it knows of any lock.
+    /// The highest fence of any lock that it knows.
     pub highest_fence: Fence,
     /// The replicas that are attached to it; those of all masters of a Cluster.
     pub replicas: Vec<ReplicaStatus>,
     /// All fields of `INFO lockmod`.
     pub fields: NodeFields,
-    /// In which part of its slots locks are granted, if the node is a Cluster.
+    /// In how many of its slots locks are granted, if the node is a Cluster.
     pub slots: Option<SlotShare>,
     /// Whether the node is one server of a Cluster, which has only the locks in its slots.
     pub is_in_cluster: bool,
 }
 
-/// In which part of a Cluster's slots locks are granted.
+/// In how many of a Cluster's slots locks are granted.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct SlotShare {
-    /// In how many of the 16384.
+    /// The number of those slots, of 16384 in all.
     pub granting: u16,
     /// The masters that grant nothing, and why.
     pub failing: Vec<NodeReport>,
 }
 
 impl SlotShare {
-    /// Whether locks are granted in some slots, and not in others.
+    /// Whether locks are granted in some slots but not in others.
     pub fn is_partial(&self) -> bool {
         (1..SLOTS).contains(&self.granting)
     }
@@ -114,37 +114,37 @@ impl SlotShare {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Support {
-    /// Those that do.
+    /// How many do.
     pub supporters: u64,
-    /// How many have to, or it grants nothing.
+    /// How many must, or it grants nothing.
     pub needed: u64,
-    /// How many replicas it shall have: `lockmod.replicas`.
+    /// How many replicas it should have: `lockmod.replicas`.
     pub replicas: u64,
 }
 
-/// What a master says of a replica that is attached to it.
+/// What a master reports about a replica that is attached to it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct ReplicaStatus {
     /// Where it is: `host:port`.
     pub address: String,
-    /// How many bytes of what the master has sent it has not acknowledged.
+    /// How many bytes that the master has sent it has not acknowledged.
     pub lag_bytes: u64,
 }
 
-/// What the nodes say of one lock.
+/// What the nodes report about one lock.
 #[derive(Clone, Debug, Default)]
 #[non_exhaustive]
 pub struct LockSurvey {
-    /// What each node says, in the order of the settings; `None` where it has no such lock, or
-    /// does not answer.
+    /// What each node reports, in the order of the settings; `None` if it does not have the lock,
+    /// or does not answer.
     pub nodes: Vec<Option<LockInfo>>,
 }
 
 impl NodeStatus {
     /// Whether it grants locks now.
     pub fn is_granting(&self) -> bool {
-        // An older module does not say.
+        // An older module does not report this.
         let says_no = self.fields.number(NodeField::Granting) == Some(0);
         let has_all = self.slots.as_ref().is_none_or(|share| share.granting >= SLOTS);
         self.is_master && self.quarantine_left.is_none() && !says_no && has_all
@@ -160,8 +160,8 @@ impl NodeStatus {
         Some(vote.unwrap_or_else(|| Vote::Unavailable("a replica".into())))
     }
 
-    /// How many replicas support it, how many have to, and how many it shall have, if it grants
-    /// only with their support. Of a Cluster, the master with the fewest is told.
+    /// How many replicas support it, how many must, and how many it should have, if it grants only
+    /// with their support. For a Cluster, the numbers of the master with the fewest.
     pub fn support(&self) -> Option<Support> {
         let number = |field| self.fields.number(field);
         let replicas = number(NodeField::Replicas).filter(|&replicas| replicas > 0)?;
@@ -169,10 +169,11 @@ impl NodeStatus {
         Some(Support { supporters, needed: number(NodeField::SupportersNeeded)?, replicas })
     }
 
-    /// What the masters of a Cluster say together, each of so many slots: it grants if all do.
+    /// Combines the statuses of a Cluster's masters, each with its number of slots: the Cluster
+    /// grants if all do.
     ///
     /// # Errors
-    /// What the first one says, if none tells.
+    /// The first vote, if no master reports a status.
     fn together(
         masters: Vec<(Arc<str>, u16, Result<NodeStatus, Vote>)>,
     ) -> Result<NodeStatus, Vote> {
@@ -212,19 +213,20 @@ impl Survey {
         self.nodes.iter().filter(is_granting).count()
     }
 
-    /// How many nodes are Clusters that grant locks in some of their slots now, and not in others.
+    /// How many nodes are Clusters that grant locks in some of their slots now, but not in others.
     pub fn granting_partly(&self) -> usize {
         let share = |node: &NodeSurvey| node.status.as_ref().ok()?.slots.clone();
         self.nodes.iter().filter_map(share).filter(SlotShare::is_partial).count()
     }
 
-    /// How many nodes may fail before no lock can be acquired any more; negative when none can.
+    /// How many nodes may fail while locks can still be acquired; negative if none can be.
     pub fn margin(&self) -> i64 {
         self.granting() as i64 - self.quorum as i64
     }
 
     /// The highest fence that a quorum of nodes has for locks; `None` while no quorum answers. A
-    /// floor does not count: it jumps when a node restarts after a crash, and nobody is late then.
+    /// floor does not count: it jumps when a node restarts after a crash, and the others are not
+    /// behind then.
     pub fn quorum_fence(&self) -> Option<Fence> {
         let answered = self.nodes.iter().filter_map(|node| node.status.as_ref().ok());
         let of_locks = |status: &NodeStatus| match status.fields.number(NodeField::Floor) {
@@ -242,30 +244,30 @@ impl Survey {
         status.highest_fence > self.counted_max
     }
 
-    /// By how much `status` is behind the [quorum's fence](Survey::quorum_fence).
+    /// How far `status` is behind the [quorum's fence](Survey::quorum_fence).
     pub fn fence_lag(&self, status: &NodeStatus) -> u64 {
         let fence = self.quorum_fence().map_or(0, Fence::get);
         fence.saturating_sub(status.highest_fence.get())
     }
 }
 
-/// Nodes know holders by their tokens, and do not tell those. Holders are told apart by label and
-/// fence. So a holder whose lease came back to a node with a larger fence there is counted short by
-/// that node; but nobody is said to hold a lock on nodes that have another's lease.
+/// Nodes know holders by their tokens, but do not reveal them. So holders are told apart by label
+/// and fence. If a node restored a holder's lease with a larger fence, that node is missing from
+/// the holder's count; but no holder is credited with nodes that have another's lease.
 impl LockSurvey {
-    /// On how many nodes it is held by the holder that [`LockSurvey::best`] names, with a lease
-    /// that counts towards a quorum.
+    /// On how many nodes the holder that [`LockSurvey::best`] names has a lease that counts towards
+    /// a quorum.
     pub fn held_count(&self) -> usize {
         self.best().map_or(0, |best| self.like(best).filter(|info| self.counts(info)).count())
     }
 
-    /// On how many more nodes that holder has a lease that does not count, before the wait of the
-    /// node is over.
+    /// On how many more nodes that holder has a lease that does not count until the node's wait is
+    /// over.
     pub fn held_provisionally(&self) -> usize {
         self.best().map_or(0, |best| self.like(best).filter(|info| !self.counts(info)).count())
     }
 
-    /// Whether a lease that is told of counts towards a quorum.
+    /// Whether a reported lease counts towards a quorum.
     fn counts(&self, info: &LockInfo) -> bool {
         match info.uncounted {
             None => true,
@@ -275,14 +277,14 @@ impl LockSurvey {
     }
 
     /// On how many nodes it is held with another fence or label: by another, or by the same holder
-    /// where a node had forgotten the lease and has issued larger fences since.
+    /// on a node that had forgotten the lease and has issued larger fences since.
     pub fn held_otherwise(&self) -> usize {
         self.held().count() - self.best().map_or(0, |best| self.like(best).count())
     }
 
-    /// What the most telling node says: one of those where the holder has it that most nodes name;
-    /// of several such holders the one with the highest fence. Of nodes where readers have it, the
-    /// one that names most of them.
+    /// The most telling report: that of a node with the holder that most nodes name. If several
+    /// holders tie, the one with the highest fence counts. Among nodes with readers, the one that
+    /// names most of them.
     pub fn best(&self) -> Option<&LockInfo> {
         let told = |info: &&LockInfo| {
             let is_held = info.state == LockState::Held;
@@ -295,13 +297,13 @@ impl LockSurvey {
         self.nodes.iter().flatten().filter(|info| info.state == LockState::Held)
     }
 
-    /// What the nodes say on which it is held by whom this one says.
+    /// The reports of the nodes on which the same holder as in this one holds it.
     fn like<'a>(&'a self, one: &'a LockInfo) -> impl Iterator<Item = &'a LockInfo> {
         fn holder(info: &LockInfo) -> (Fence, Option<&[u8]>) {
             let label = info.raw_label.as_deref().or(info.label.as_deref().map(str::as_bytes));
             (info.fence, label)
         }
-        // Readers have fences and labels of their own, and each node may know others of them.
+        // Readers have fences and labels of their own, and nodes may name different ones.
         let is_alike = move |info: &&LockInfo| match (info.readers > 0, one.readers > 0) {
             (true, true) => true,
             (false, false) => holder(info) == holder(one),
@@ -318,8 +320,8 @@ impl LockSurvey {
 
 impl Locker {
     /// Asks all nodes about themselves, and for up to `locks_max` locks that are held or waited
-    /// for. A node is looked through in small pages, until all that it counts as held are found, or
-    /// too many free ones were.
+    /// for. Each node is searched in small pages, until all that it counts as held are found, or
+    /// too many free ones.
     ///
     /// # Cancellation
     /// Nothing changes anywhere.
@@ -327,7 +329,7 @@ impl Locker {
         self.survey_of(locks_max, false).await
     }
 
-    /// As [`Locker::survey`], with free locks.
+    /// As [`Locker::survey`], including free locks.
     ///
     /// # Cancellation
     /// Nothing changes anywhere.
@@ -368,9 +370,9 @@ impl Locker {
         survey
     }
 
-    /// Asks every node for the locks that only others have listed: each lists in an order of its
-    /// own and at its own time, and a lock that it has left out would seem to be held on fewer
-    /// nodes than it is.
+    /// Asks every node for the locks that only others have listed: each lists in its own order and
+    /// at its own time, and a lock that it left out would seem to be held on fewer nodes than it
+    /// is.
     async fn complete(&self, survey: &mut Survey) {
         let asked = (0..survey.nodes.len()).map(|node| self.unlisted(survey, node));
         for (node, locks) in join_all(asked).await.into_iter().enumerate() {
@@ -382,7 +384,7 @@ impl Locker {
         }
     }
 
-    /// What a node says of the survey's locks that it has not listed.
+    /// A node's reports about locks of the survey that it has not listed.
     async fn unlisted(&self, survey: &Survey, node: usize) -> Vec<(Vec<u8>, LockInfo)> {
         let mut found = Vec::new();
         if survey.nodes[node].status.is_err() {
@@ -398,7 +400,7 @@ impl Locker {
         for (server, names) in by_server {
             for names in names.chunks(ASKED_AT_ONCE) {
                 let asks: Vec<Packet> = names.iter().map(|name| Packet::info(name)).collect();
-                // A server that is silent now has nothing to add.
+                // A server that does not answer now has nothing to add.
                 let Ok(replies) = self.ask(&server, &asks).await else { break };
                 for (name, reply) in names.iter().zip(replies) {
                     if let Ok(info) = lock_info(&reply)
@@ -412,7 +414,7 @@ impl Locker {
         found
     }
 
-    /// What a node says: of a Cluster, what all masters say together.
+    /// A node's status and locks; for a Cluster, those of all masters combined.
     async fn survey_node(
         &self,
         node: usize,
@@ -448,7 +450,7 @@ impl Locker {
         let replies = self.ask(server, &asks).await;
         let status = replies.and_then(|replies| {
             let status = status(replies.first())?;
-            // Then it refuses whatever is about a lock, which its own account does not say.
+            // Then it refuses every command about a lock, which its INFO does not show.
             match replies.get(1).is_some_and(is_down) {
                 true => {
                     Err(Vote::Unavailable(code::CLUSTERDOWN.says("its Cluster is down").into()))
@@ -461,7 +463,7 @@ impl Locker {
         if locks_max == 0 || count == 0 {
             return (status, Locks::default());
         }
-        // An older module does not count them; then all its locks are looked through.
+        // An older module does not count them; then all its locks are searched.
         let number = |field| found.fields.number(field).unwrap_or(u64::MAX);
         let (held, waiters) = (number(NodeField::Held), number(NodeField::Waiters));
         let wanted = match with_free {
@@ -474,10 +476,10 @@ impl Locker {
         }
     }
 
-    /// Takes the lock `name` from whoever holds it, by deleting it on all nodes: for an operator
-    /// who knows that the holder is gone. A holder learns of it at its next renewal. A lock that
-    /// nobody holds is left alone, and so are keys that are no locks. [`Vote::Confirmed`] where it
-    /// was deleted, and [`Vote::NotHeld`] where nobody held it.
+    /// Takes the lock `name` from its holders, by deleting it on all nodes: for an operator who
+    /// knows that the holder is gone. A holder learns of it at its next renewal. A free lock is
+    /// left alone, and so are keys that are not locks. Reports [`Vote::Confirmed`] for nodes that
+    /// deleted it, and [`Vote::NotHeld`] for nodes on which it was not held.
     ///
     /// # Cancellation
     /// What was sent stays sent.
@@ -509,7 +511,7 @@ impl Locker {
     }
 }
 
-/// Whether this is what a master answers to CLUSTER INFO that refuses whatever is about a slot.
+/// Whether this reply to CLUSTER INFO is that of a master that refuses every command about a slot.
 fn is_down(reply: &Reply) -> bool {
     let Reply::Text(text) = reply else { return false };
     String::from_utf8_lossy(text).lines().any(|line| line == "cluster_state:fail")
@@ -589,10 +591,10 @@ mod tests {
         let one_is_new = survey(&[Some(90), Some(91), Some(0)]);
         assert_eq!(one_is_new.quorum_fence(), Fence::new(90));
         assert_eq!(lag(&one_is_new), [0, 0, 90]);
-        // One that was raised to an absurd number does not make the others late.
+        // A node that was raised to an absurd number does not put the others behind.
         assert_eq!(lag(&survey(&[Some(90), Some(u64::from(u32::MAX)), Some(89)])), [0, 0, 1]);
         // Two have crashed, and go on above all that they may have issued: the third one is not
-        // behind, and neither are they behind what two have granted since.
+        // behind. When two have granted since, the one that has not is behind.
         let mut restarted = survey(&[Some(1_048_577), Some(1_048_577), Some(90)]);
         for node in &mut restarted.nodes[..2] {
             node.status.as_mut().unwrap().fields = [(NodeField::Floor, "1048577")].into();
@@ -647,7 +649,7 @@ mod tests {
         LockSurvey { nodes: nodes.iter().map(|node| Some(info(node))).collect() }
     }
 
-    /// One command counted all leases, and another those with the highest fence.
+    /// One command counted all leases, and another only those with the highest fence.
     #[test]
     fn holders_are_told_apart_by_label_and_fence_and_the_one_of_most_nodes_counts() {
         let counts = |lock: &LockSurvey| {

@@ -1,7 +1,8 @@
-//! Encrypted connections: whose certificates are trusted, what is shown, and what a refusal means.
+//! Encrypted connections: which certificates are trusted, which is presented, and what a refusal
+//! means.
 //!
-//! Certificates that do not fit are a mistake in a configuration: asking again does not help, so
-//! such a node has refused, and is not merely out of reach.
+//! Certificates that do not fit are a configuration error: retrying does not help, so the node
+//! counts as refusing, not as unreachable.
 
 use std::fmt;
 use std::io;
@@ -21,7 +22,7 @@ pub(super) enum Pem {
     File(PathBuf),
 }
 
-/// Never with the bytes: they may be a private key.
+/// Without the bytes: they may be a private key.
 impl fmt::Debug for Pem {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
@@ -69,7 +70,7 @@ impl Pem {
     }
 }
 
-/// What a client trusts and shows.
+/// What a client trusts and presents.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Tls {
     /// Those that the operating system trusts, unless given.
@@ -79,7 +80,7 @@ pub(super) struct Tls {
 }
 
 impl Tls {
-    /// Whether anything was said about encryption.
+    /// Whether any certificate or key was given.
     pub(super) const fn is_given(&self) -> bool {
         self.roots.is_some() || self.chain.is_some() || self.key.is_some()
     }
@@ -136,7 +137,7 @@ impl Tls {
     }
 }
 
-/// Why a handshake was refused, by whichever side; `None` if the error is of another kind.
+/// Why a handshake was refused, by either side; `None` if the error is of another kind.
 pub(super) fn refusal(error: &io::Error) -> Option<String> {
     use rustls::{AlertDescription, CertificateError, Error};
     let error = error.get_ref()?.downcast_ref::<Error>()?;
@@ -159,7 +160,7 @@ pub(super) fn refusal(error: &io::Error) -> Option<String> {
         Error::InvalidCertificate(
             CertificateError::UnknownIssuer | CertificateError::BadSignature,
         ) => "TLS: the node's certificate is of no authority that is trusted".into(),
-        // Of a library below, which has no type for it here.
+        // From a library below rustls, whose error type is not available here.
         Error::InvalidCertificate(CertificateError::Other(other))
             if other.to_string().contains("CaUsedAsEndEntity") =>
         {
@@ -176,7 +177,7 @@ mod tests {
     use super::*;
     use rustls::{AlertDescription, CertificateError, Error};
 
-    /// They were the library's: "received fatal alert: UnknownCA".
+    /// The texts were the library's: "received fatal alert: UnknownCA".
     #[test]
     fn a_refused_certificate_is_told_of_in_words() {
         let said = |error| refusal(&io::Error::other(error));

@@ -1,4 +1,4 @@
-//! What each node said: votes, and the reports that errors carry.
+//! Votes of nodes, and the reports that errors carry.
 //!
 //! An operator who reads an error at three in the morning needs to know who holds the lock, for how
 //! long, and which nodes are in trouble. Hence one vote per node, and one line that sums them up.
@@ -12,7 +12,7 @@ use crate::engine::{Answer, Extension, Fence, Millis, RaiseAnswer, Stand};
 use crate::wire::code::{self, Meaning};
 use crate::wire::lock_info::LockInfo;
 
-/// What one node said to a request.
+/// One node's answer to a request.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Vote {
@@ -20,41 +20,42 @@ pub enum Vote {
     Granted(Fence),
     /// It did what was asked: extended, released, raised.
     Confirmed,
-    /// It keeps the lease, and does not count towards a quorum before its quarantine is over: it
+    /// It keeps the lease, but does not count towards a quorum before its quarantine is over: it
     /// was promoted, or had forgotten the lease.
     Provisional,
     /// Another token holds the lock there.
     Held {
-        /// The label of the holder; `None` if it has none, or was not asked for.
+        /// The label of the holder; `None` if it has none, or none was requested.
         label: Option<String>,
-        /// How long its lease lasts unless it is extended; `None` if not asked for.
+        /// How long its lease lasts unless it is extended; `None` if not requested.
         left: Option<Duration>,
-        /// How long it has held the lock; `None` if not asked for.
+        /// How long it has held the lock; `None` if not requested.
         held_for: Option<Duration>,
-        /// How many readers hold it; 0 if a writer does, or it was not asked for. Label and
-        /// `held_for` are those of the one who has held it longest, `left` is that of the last.
+        /// How many readers hold it; 0 if a writer does, or if not requested. The label and
+        /// `held_for` are those of the reader that has held it longest, `left` is that of the last
+        /// lease to end.
         readers: u64,
         /// How many writers wait for it. A reader does not pass them.
         waiting_writers: u64,
     },
-    /// Nobody holds the lock there: the lease has ended, or the node has forgotten it.
+    /// The lock is not held there: the lease has ended, or the node has forgotten it.
     NotHeld,
     /// The node restarted, may have forgotten leases, and grants nothing for now.
     Quarantined {
-        /// For how much longer, as far as the node said.
+        /// How much longer, if the node reported it.
         left: Option<Duration>,
-        /// What the node said.
+        /// The node's text.
         text: Arc<str>,
     },
-    /// No answer in time. It may have granted all the same.
+    /// No answer in time. It may still have granted.
     TimedOut,
     /// It could not be reached, or the connection broke.
     Unreachable(Arc<str>),
-    /// It is there, and does not carry out commands at present: it is loading, busy, or a replica.
+    /// It is there, but does not carry out commands at present: it is loading, busy, or a replica.
     Unavailable(Arc<str>),
     /// It does not know the commands: the module is not loaded there.
     ModuleMissing,
-    /// The user of the URL may not do this there.
+    /// The URL's user has no permission for this there.
     NoPermission(Arc<str>),
     /// The key holds something that is not a lock.
     WrongType,
@@ -72,7 +73,7 @@ impl Vote {
     pub(super) const HELD: Vote =
         Vote::Held { label: None, left: None, held_for: None, readers: 0, waiting_writers: 0 };
 
-    /// What a lock that is held amounts to, with who holds it.
+    /// The vote for a held lock, with its holder.
     pub(crate) fn held(info: LockInfo) -> Vote {
         Vote::Held {
             waiting_writers: info.waiting_writers(),
@@ -83,8 +84,8 @@ impl Vote {
         }
     }
 
-    /// The same to a reader that was kept out. Readers do that if there are as many as there may
-    /// be, or if a writer waits.
+    /// The same for a reader that was kept out. Readers keep one out if there are as many as
+    /// allowed, or if a writer waits.
     pub(super) fn held_from_reader(info: LockInfo) -> Vote {
         match (info.readers, info.waiting_writers()) {
             (readers @ 1.., 0) => {
@@ -95,8 +96,8 @@ impl Vote {
         }
     }
 
-    /// The vote of a node that grants nothing: it is in quarantine for so much longer, or says this
-    /// of its state; `None` if neither. What is left while it lacks replicas is no quarantine.
+    /// The vote of a node that grants nothing: it is in quarantine for the time left, or reports
+    /// this state; `None` if neither. Time left while it lacks replicas is not a quarantine.
     pub(crate) fn of_obstacle(left: Option<Duration>, state: Option<&str>) -> Option<Vote> {
         let is_quarantine = |state: &str| code::meaning_of(state) == Meaning::Quarantine;
         match left.filter(|_| state.is_none_or(is_quarantine)) {
@@ -107,12 +108,12 @@ impl Vote {
         }
     }
 
-    /// What an ACQUIRE with this vote came to.
+    /// The outcome of an ACQUIRE with this vote.
     pub(super) const fn answer(&self) -> Answer {
         match self {
             Vote::Granted(fence) => Answer::Granted(*fence),
             Vote::TimedOut | Vote::Unreachable(_) | Vote::Garbled(_) => Answer::Unknown,
-            // Not carried out; but what was sent there before it is not known.
+            // Not carried out, but what happened to earlier commands there is unknown.
             Vote::Unavailable(_) => Answer::Unknown,
             Vote::Confirmed
             | Vote::Provisional
@@ -127,7 +128,7 @@ impl Vote {
         }
     }
 
-    /// What it says about trying again.
+    /// What it means for another attempt.
     pub(super) fn stand(&self) -> Stand {
         match self {
             Vote::Held { .. } => Stand::Held,
@@ -138,7 +139,7 @@ impl Vote {
         }
     }
 
-    /// What a raise with this vote came to.
+    /// The outcome of a raise with this vote.
     pub(super) const fn raise_answer(&self) -> RaiseAnswer {
         match self.answer() {
             Answer::Granted(fence) => RaiseAnswer::Raised(fence),
@@ -147,12 +148,12 @@ impl Vote {
         }
     }
 
-    /// What an EXTEND with this vote came to.
+    /// The outcome of an EXTEND with this vote.
     pub(super) const fn extension(&self) -> Extension {
         match self {
             Vote::Confirmed => Extension::Extended,
             Vote::Provisional => Extension::Provisional,
-            // Somebody has overwritten the lock, which removes it.
+            // The lock was overwritten, which removes it.
             Vote::Held { .. } | Vote::WrongType => Extension::HeldByAnother,
             Vote::NotHeld => Extension::NotHeld,
             Vote::Quarantined { .. } => Extension::Quarantined,
@@ -168,7 +169,7 @@ impl Vote {
         }
     }
 
-    /// Whether asking again as it is can only end in the same way.
+    /// Whether repeating the same request can only end in the same way.
     pub(crate) const fn is_permanent(&self) -> bool {
         matches!(
             self,
@@ -176,7 +177,7 @@ impl Vote {
         )
     }
 
-    /// All votes, as metrics have them in their labels.
+    /// All votes, as they appear in the labels of metrics.
     #[doc(hidden)]
     pub const WORDS: [&'static str; 15] = [
         "granted",
@@ -217,12 +218,12 @@ impl Vote {
         }
     }
 
-    /// The vote in one word for programs, as metrics have it in their labels.
+    /// The vote in one word for programs, as it appears in the labels of metrics.
     pub const fn word(&self) -> &'static str {
         Vote::WORDS[self.place()]
     }
 
-    /// The vote in one or two words, by which equal votes are counted together.
+    /// The vote in a few words, by which equal votes are counted together.
     fn summary(&self) -> &'static str {
         match self {
             Vote::Granted(_) => "granted",
@@ -244,8 +245,8 @@ impl Vote {
         }
     }
 
-    /// What it says of its own, by which votes of one kind are told apart. A time that is left is
-    /// none: each node has a slightly different one.
+    /// The text that distinguishes votes of one kind. A remaining time does not: each node has a
+    /// slightly different one.
     fn reason(&self) -> Option<&str> {
         match self {
             Vote::Unreachable(text)
@@ -267,8 +268,8 @@ impl Vote {
         }
     }
 
-    /// Whether something is wrong with the node, or with what it was asked: then people want to
-    /// know which node it is.
+    /// Whether something is wrong with the node or with the request, so that people want to know
+    /// which node it is.
     const fn is_trouble(&self) -> bool {
         match self {
             Vote::Granted(_) | Vote::Confirmed | Vote::Held { .. } | Vote::NotHeld => false,
@@ -286,12 +287,12 @@ impl Vote {
         }
     }
 
-    /// For how much longer the node is in quarantine.
+    /// How much longer the node is in quarantine.
     const fn quarantine_left(&self) -> Option<Duration> {
         if let Vote::Quarantined { left, .. } = self { *left } else { None }
     }
 
-    /// What is worth saying once behind the summary.
+    /// A detail worth adding once after the summary.
     fn detail(&self) -> Option<String> {
         match self.quarantine_left() {
             Some(left) => Some(format!("for {} more", Length(left))),
@@ -344,7 +345,7 @@ impl fmt::Display for Holders<'_> {
     }
 }
 
-/// Who comes before a reader, although readers hold the lock.
+/// Writes which waiters come before a reader, although readers hold the lock.
 fn write_ahead(f: &mut fmt::Formatter<'_>, readers: u64, waiting_writers: u64) -> fmt::Result {
     match (readers, waiting_writers) {
         (0, _) | (_, 0) => Ok(()),
@@ -358,7 +359,7 @@ fn write_ahead(f: &mut fmt::Formatter<'_>, readers: u64, waiting_writers: u64) -
 pub struct NodeReport {
     /// The node's address, without password.
     pub node: Arc<str>,
-    /// What it said.
+    /// Its vote.
     pub vote: Vote,
 }
 
@@ -368,7 +369,7 @@ impl fmt::Display for NodeReport {
     }
 }
 
-/// Votes that say the same, and the nodes that gave them.
+/// Equal votes, and the nodes that gave them.
 pub(crate) struct Group<'a> {
     pub(crate) vote: &'a Vote,
     nodes: Vec<&'a str>,
@@ -396,12 +397,12 @@ impl<'a> Group<'a> {
         groups
     }
 
-    /// How many nodes said so.
+    /// How many nodes gave this vote.
     pub(crate) const fn count(&self) -> usize {
         self.nodes.len()
     }
 
-    /// Which nodes these are, in few words.
+    /// The names of these nodes, shortened.
     fn names(&self) -> String {
         let named = &self.nodes[..self.count().min(NAMED_MAX)];
         let names: Vec<String> =
@@ -413,11 +414,11 @@ impl<'a> Group<'a> {
     }
 }
 
-/// How many nodes that say the same are named.
+/// How many nodes with the same vote are named.
 const NAMED_MAX: usize = 3;
 
-/// All votes in one line: holders first, then every other kind of vote with its number, and where
-/// something is wrong with some of the nodes, or with the only one, their names.
+/// All votes in one line: holders first, then every other kind of vote with its count. If something
+/// is wrong with some of the nodes, or with the only one, their names follow.
 pub(crate) struct Summary<'a>(pub(crate) &'a [NodeReport]);
 
 impl Summary<'_> {
@@ -474,7 +475,7 @@ impl fmt::Display for Summary<'_> {
     }
 }
 
-/// So many of all nodes.
+/// Some of all nodes, as in "2 of 3 nodes".
 pub(crate) struct Share(pub(crate) usize, pub(crate) usize);
 
 impl fmt::Display for Share {
@@ -488,7 +489,7 @@ impl fmt::Display for Share {
 pub(crate) struct Length(pub(crate) Duration);
 
 impl Length {
-    /// The longest length that is shown as it is and is not above this one: for what a caller may
+    /// The longest length that is shown exactly and is not above this one: for what a caller may
     /// rely on, or may ask for at most.
     pub(crate) fn rounded_down(length: Duration) -> Length {
         let unit = Length::unit(length);
@@ -497,7 +498,7 @@ impl Length {
         ))
     }
 
-    /// The shortest length that is shown as it is and is not below this one: for what a caller must
+    /// The shortest length that is shown exactly and is not below this one: for what a caller must
     /// ask for at least.
     pub(crate) fn rounded_up(length: Duration) -> Duration {
         let unit = Length::unit(length);
@@ -505,7 +506,7 @@ impl Length {
         Duration::from_millis(millis.saturating_mul(unit))
     }
 
-    /// What a length of this size is shown in, in milliseconds.
+    /// The unit in which a length of this size is shown, in milliseconds.
     const fn unit(length: Duration) -> u64 {
         match length.as_millis() {
             0..1_000 => 1,
@@ -531,7 +532,7 @@ impl fmt::Display for Length {
     }
 }
 
-/// Writes a number of small units as large ones and what is left of small ones.
+/// Writes a number of small units as large ones and the remaining small ones.
 fn two(f: &mut fmt::Formatter<'_>, small: u128, per: u128, units: [&str; 2]) -> fmt::Result {
     write!(f, "{}{}", small / per, units[0])?;
     if small.is_multiple_of(per) { Ok(()) } else { write!(f, "{}{}", small % per, units[1]) }
@@ -588,7 +589,7 @@ mod tests {
         votes.into_iter().enumerate().map(report).collect()
     }
 
-    /// The first reason was said of all that could not be reached, and no node was named.
+    /// The first reason was reported for all unreachable nodes, and no node was named.
     #[test]
     fn reasons_that_differ_are_told_apart_and_nodes_in_trouble_are_named() {
         let down = |text: &str| Vote::Unreachable(text.into());
@@ -605,10 +606,10 @@ mod tests {
         let votes = vec![quarantined(1_900), quarantined(2_100), Vote::NotHeld];
         let said = "2 of 3 nodes in quarantine (for 2.1s more): n0, n1; 1 free";
         assert_eq!(Summary(&reports(votes)).to_string(), said);
-        // All nodes are not named, and of many only some.
+        // If it is all nodes, none is named; of many, only some are.
         let said = Summary(&reports(vec![down("refused"); 3])).to_string();
         assert_eq!(said, "3 of 3 nodes unreachable (refused)");
-        // The only one is: its URL may lack the port, and lead elsewhere than one thinks.
+        // A single node is named: its URL may lack the port, and lead elsewhere than intended.
         let said = Summary(&reports(vec![down("refused")])).to_string();
         assert_eq!(said, "1 of 1 node unreachable (refused): n0");
         let mut votes = vec![Vote::TimedOut; 5];
@@ -670,7 +671,7 @@ mod tests {
             Summary(&reports(votes)).to_string(),
             "2 of 3 nodes timed out: n0, n1; 1 granted"
         );
-        // Also for those who want the lock: "2 not held" told them nothing.
+        // Also for callers that want the lock, to whom "2 not held" meant nothing.
         let votes = vec![Vote::HELD, Vote::NotHeld, Vote::NotHeld];
         let said = "1 of 3 nodes holds it for another; 2 free";
         assert_eq!(Summary(&reports(votes)).to_string(), said);

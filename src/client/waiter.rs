@@ -1,8 +1,8 @@
 //! One wait for a lock: its ticket, where it stands in line, and the pauses between attempts.
 //!
-//! The decisions are [`Waiting`]'s; here they are carried out. Whatever ends the wait, a cancelled
+//! [`Waiting`] decides; this file carries out its decisions. Whatever ends the wait, a cancelled
 //! future included, the destructor gives up the ticket everywhere: nodes know it by the token of
-//! the last attempt, and a release of that token is all that it takes.
+//! the last attempt, and a release of that token is enough.
 
 use std::future::poll_fn;
 use std::pin::pin;
@@ -40,26 +40,26 @@ pub(super) struct Waiter<'a> {
     seat: Option<Seat>,
 }
 
-/// Numbers of what puts the ticket in line.
+/// Numbers of the commands that put the ticket in line.
 const RELEASE: u8 = 0;
 const REGISTER: u8 = 1;
 const REGISTER_PLAIN: u8 = 2;
-/// And of an attempt whose answer comes when it is lost.
+/// Numbers of late answers to a lost attempt.
 const LATE: u8 = 3;
 const LATE_PLAIN: u8 = 4;
 
-/// What there is while the ticket is in line somewhere.
+/// What exists only while the ticket is in line somewhere.
 struct Seat {
     bell: Arc<Bell>,
-    /// Answers to what has put the ticket in line.
+    /// Answers to the commands that have put the ticket in line.
     inbox: Inbox,
     /// Answers to the last attempt that came too late for it.
     late: Option<Inbox>,
-    /// By which the nodes know the ticket, while no attempt is under way.
+    /// The token by which the nodes know the ticket, while no attempt is in progress.
     token: Option<[u8; TOKEN_LENGTH]>,
 }
 
-/// What the wait has come to.
+/// What interrupts a rest.
 enum Event {
     News(News),
     Answer(Arrival),
@@ -67,7 +67,7 @@ enum Event {
 }
 
 impl<'a> Waiter<'a> {
-    /// A wait that began at `started_at`, and has come to its first lost attempt.
+    /// A wait that began at `started_at`.
     pub(super) fn new(
         core: &'a Core,
         name: &'a [u8],
@@ -96,7 +96,7 @@ impl<'a> Waiter<'a> {
         }
     }
 
-    /// Prepares to stand in line from the first attempt on. False if there is no line.
+    /// Prepares to stand in line from the next attempt on. False if there is no line.
     pub(super) fn take_seat(&mut self) -> bool {
         let Some(wakes) = self.core.world.wakes().filter(|wakes| wakes.has_line()) else {
             return false;
@@ -109,7 +109,7 @@ impl<'a> Waiter<'a> {
         true
     }
 
-    /// An attempt begins, at `now`, rounded down: its token, and how.
+    /// Begins an attempt at `now`, rounded down. Returns its token and how it starts.
     pub(super) fn begin(&mut self, now: Instant) -> ([u8; TOKEN_LENGTH], Outset) {
         self.called = self.waiting.begin();
         let Some((seat, wakes)) = self.seat.as_mut().zip(self.core.world.wakes()) else {
@@ -117,7 +117,7 @@ impl<'a> Waiter<'a> {
             let packet = Packet::acquire(self.name, &token, self.asked(), self.label);
             return (token, Outset::Ask(Asking::all(packet)));
         };
-        // Whatever else has happened, the attempt puts the ticket in line again where it is not
+        // Only grants matter now: the attempt puts the ticket in line again wherever it is not
         // granted.
         for told in seat.bell.take().granted {
             self.pursuit.granted(told);
@@ -150,23 +150,23 @@ impl<'a> Waiter<'a> {
         self.core.token()
     }
 
-    /// What the lock is asked for.
+    /// The ttl and the mode of the requests.
     fn asked(&self) -> (Millis, Mode) {
         (self.plan.terms.ttl, self.mode)
     }
 
-    /// Who had called when the present attempt began.
+    /// The nodes that had called when the current attempt began.
     pub(super) const fn called(&self) -> NodeSet {
         self.called
     }
 
-    /// Who is to be told when a node answers the attempt.
+    /// The bell on which an answer to the attempt silences the node's earlier wakes.
     pub(super) fn bell(&self) -> Option<&Arc<Bell>> {
         self.seat.as_ref().map(|seat| &seat.bell)
     }
 
-    /// What to ask a node again that has refused the attempt, because it does not know of grants to
-    /// tickets.
+    /// The request to repeat to a node that has refused the attempt because it does not support
+    /// grants to tickets.
     pub(super) fn plainly(&self, arrival: &Arrival, token: &[u8]) -> Option<Packet> {
         let (_, wakes) = self.seat.as_ref().zip(self.core.world.wakes())?;
         let Ok(Reply::Error(text)) = &arrival.outcome else { return None };
@@ -178,8 +178,8 @@ impl<'a> Waiter<'a> {
         Some(Packet::acquire_in_line(self.name, token, self.asked(), self.label, queue))
     }
 
-    /// A node has answered the attempt. What is to be made of the answer. `was_to_grant`: it was
-    /// asked for grants to the ticket, too.
+    /// Takes a node's answer to the attempt, and returns what to make of it. `was_to_grant`: it was
+    /// also asked for grants to the ticket.
     pub(super) fn answered(&mut self, node: usize, vote: Vote, was_to_grant: bool) -> Vote {
         let Some((_, wakes)) = self.seat.as_ref().zip(self.core.world.wakes()) else {
             self.waiting.answered(node, false);
@@ -192,7 +192,7 @@ impl<'a> Waiter<'a> {
                 vote
             }
             Vote::Refused(text) if is_line_unknown(&text) => {
-                // It may know of lines.
+                // It may still support lines.
                 match was_to_grant && is_grant_unknown(wakes, node, &text) {
                     true => wakes.note_granting(node, false),
                     false => wakes.lacks(node),
@@ -203,9 +203,9 @@ impl<'a> Waiter<'a> {
         }
     }
 
-    /// An attempt is lost: its token is given back, and the ticket is put in line with it where
-    /// that can be done. False if the token is still to be given back. `has_more`: nodes may have
-    /// granted, or refused in an odd way; `late` is where answers come that are late.
+    /// Ends a lost attempt: releases its token, and puts the ticket in line with it where possible.
+    /// False if the token must still be released. `has_more`: nodes may have granted, or refused in
+    /// an odd way; `late` is where late answers arrive.
     pub(super) fn lost(
         &mut self,
         (token, silent): (&[u8; TOKEN_LENGTH], NodeSet),
@@ -226,7 +226,7 @@ impl<'a> Waiter<'a> {
         if has_more || self.pursuit.has_part() {
             self.give_back(wakes, token, silent);
         } else if was_in_line {
-            // Whoever has not answered yet puts the ticket in line, or grants.
+            // Nodes that have not answered yet will put the ticket in line, or grant.
             seat.late = late.take();
         } else {
             self.register(wakes, token, self.core.quorum.all());
@@ -234,7 +234,7 @@ impl<'a> Waiter<'a> {
         true
     }
 
-    /// Releases the token at all nodes, because others have a part of them, and stays in line.
+    /// Releases the token at all nodes, because other clients have part of them, and stays in line.
     fn give_back(&mut self, wakes: &Wakes, token: &[u8], silent: NodeSet) {
         self.pursuit.release();
         let packet = self.putting_packet(wakes, token);
@@ -262,8 +262,8 @@ impl<'a> Waiter<'a> {
     /// Waits until it is time for the next attempt.
     pub(super) async fn rest(&mut self) {
         loop {
-            // Rounded down: an attempt must not come a fraction of a millisecond before the end of
-            // the wait, and then another one, for as long as they take no time.
+            // Rounded down: otherwise, attempts that take no time could repeat during the last
+            // fraction of a millisecond of the wait.
             let now = earliest(&self.core.world);
             if self.pursuit.is_ripe(latest(&self.core.world)) {
                 return;
@@ -330,7 +330,7 @@ impl<'a> Waiter<'a> {
         }
     }
 
-    /// Puts the ticket in line again where the connection is back.
+    /// Puts the ticket in line again at nodes whose connection is back.
     fn put_back(&mut self, wakes: &Wakes, token: &[u8], nodes: NodeSet) {
         if !self.pursuit.is_released() {
             // A release would give back what the node may have granted since.
@@ -342,7 +342,7 @@ impl<'a> Waiter<'a> {
         }
     }
 
-    /// Takes an answer to what has put the ticket in line.
+    /// Takes an answer to a command that has put the ticket in line.
     fn take(&mut self, Arrival { node, outcome, request }: Arrival) {
         let world = &*self.core.world;
         let (now, random) = (latest(world), random(world));
@@ -362,7 +362,7 @@ impl<'a> Waiter<'a> {
     }
 
     /// Takes an answer to a registration. A grant is as good as a wake: the next attempt asks with
-    /// the same token. A late one, to an attempt that was lost to others, is given back.
+    /// the same token. A late grant, to an attempt that was lost to others, is released.
     fn registered(&mut self, node: usize, reply: &Reply, request: u8) {
         let world = &*self.core.world;
         let (now, random) = (latest(world), random(world));
@@ -389,7 +389,7 @@ impl<'a> Waiter<'a> {
                 self.waiting.woken(node, now);
             }
             (Vote::Held { .. }, _) => self.waiting.joined(node, now, random),
-            // It refuses to grant, and puts tickets in line that come with a release.
+            // It refuses to grant, but puts tickets in line that come with a release.
             (Vote::Quarantined { .. }, Some(wakes)) if !self.pursuit.is_released() => {
                 self.waiting.out_of_line(node, now, random);
                 if let Some(token) = token {
@@ -404,8 +404,8 @@ impl<'a> Waiter<'a> {
         Packet::release_into_line(self.name, token, self.asked(), self.queue(wakes, None))
     }
 
-    /// What puts the ticket in line, where it stays until an answer to the last attempt of this
-    /// wait can have come, unless it is put there again.
+    /// The place in line to ask for. The ticket stays there until an answer to the last attempt of
+    /// this wait can have arrived, unless it is put there again.
     fn queue<'q>(&self, wakes: &'q Wakes, grant: Option<u64>) -> Queue<'q> {
         let left = latest(&self.core.world).until(self.ends_at);
         let answer = Millis::round_up(self.plan.timeout);
@@ -413,7 +413,8 @@ impl<'a> Waiter<'a> {
         Queue { wait, ticket: self.ticket.clone(), channel: wakes.channel(), grant }
     }
 
-    /// Sends what puts the ticket in line. `is_open`: only a good answer shows that it is there.
+    /// Sends the command that puts the ticket in line. `is_open`: only a good answer shows that it
+    /// is there.
     fn put_in_line(&self, node: usize, packet: &Packet, is_open: bool) {
         let Some(Seat { inbox, .. }) = &self.seat else { return };
         let reply_to = match is_open {
@@ -441,20 +442,20 @@ impl Drop for Waiter<'_> {
     }
 }
 
-/// The ticket of a wait that began then, in milliseconds since 1970.
+/// The ticket of a wait that began at `start`, in milliseconds since 1970.
 fn ticket(start: u64, id: &TicketId) -> Ticket {
     // PROOF: any start will do, and the id is not empty and not too long.
     Ticket::near(start, id).expect("an id of 16 bytes")
 }
 
-/// Whether an error means that the node does not know how to put a ticket in line, or that its
-/// user may not be called there.
+/// Whether an error means that the node cannot put a ticket in line, or that the user has no
+/// permission for it.
 fn is_line_unknown(text: &str) -> bool {
     [code::BADARG, code::ERR, code::NOPERM].iter().any(|code| code.word == code::word_of(text))
 }
 
-/// Whether this is how a node answers that does not know of grants to tickets when it is asked for
-/// them. (It may also find one argument too many, and name any of them.)
+/// Whether this is the answer of a node that does not support grants to tickets to a request for
+/// them. (It may also report one argument too many, and name any of them.)
 fn is_grant_unknown(wakes: &Wakes, node: usize, text: &str) -> bool {
     wakes.is_granting(node) != Some(true) && code::word_of(text) == code::BADARG.word
 }

@@ -1,10 +1,11 @@
-//! Who of this client stands in line, and who is called.
+//! Which tasks of this client stand in line, and which are called.
 //!
-//! All waiting tasks share one connection per node, and one channel of the client's own. What a
-//! node publishes there is the ticket that it has reserved a lock for; here it finds the task that
-//! waits with this ticket. Nothing that arrives is believed: a wake makes a task attempt, at most.
+//! All waiting tasks share one connection per node, and one channel of the client's own. A node
+//! publishes there the ticket that it has reserved a lock for, or granted the lock to; this file
+//! finds the task that waits with this ticket. A wake is not trusted: it makes a task attempt, at
+//! most. A grant counts only as [`crate::engine`] allows.
 //!
-//! A task is told of three things: a wake, a connection that broke (the node has dropped its
+//! A task learns of four things: a wake, a grant, a connection that broke (the node has dropped its
 //! ticket), and a connection that is back (it may be put in line again).
 
 use std::collections::BTreeMap;
@@ -22,7 +23,7 @@ const ID_LENGTH: usize = 16;
 /// The random part of a ticket.
 pub(super) type TicketId = [u8; ID_LENGTH];
 
-/// Whether a node can be waited at.
+/// Whether a task can wait at a node.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 enum Offer {
     /// There is no connection.
@@ -41,9 +42,9 @@ enum Offer {
 pub struct Wakes {
     channel: Arc<[u8]>,
     state: Mutex<Listening>,
-    /// Nodes that are known to grant locks to tickets by themselves: bits.
+    /// A bit for each node that is known to grant locks to tickets.
     granting: AtomicU32,
-    /// Nodes that are known not to.
+    /// A bit for each node that is known not to.
     never_granting: AtomicU32,
 }
 
@@ -53,7 +54,7 @@ struct Listening {
     tasks: BTreeMap<TicketId, Arc<Bell>>,
 }
 
-/// What one waiting task is told.
+/// What one waiting task learns.
 #[derive(Debug)]
 pub(super) struct Bell {
     quorum: Quorum,
@@ -63,23 +64,24 @@ pub(super) struct Bell {
 #[derive(Debug, Default)]
 struct Ringing {
     news: News,
-    /// Who has woken the task since its last attempt, whether the task knows it already or not.
+    /// The nodes that have woken the task since its last attempt, whether or not the task has
+    /// looked.
     woken: NodeSet,
-    /// Who has granted the lock to its ticket since then.
+    /// The nodes that have granted the lock to its ticket since then.
     granted: NodeSet,
     waker: Option<Waker>,
 }
 
-/// What has happened since the task looked last.
+/// What has happened since the task last looked.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct News {
-    /// Who has granted the lock to the ticket.
+    /// The grants of the lock to the ticket.
     pub(super) granted: Vec<PublishedGrant>,
-    /// Who has reserved the lock for the ticket.
+    /// The nodes that have reserved the lock for the ticket.
     pub(super) woken: NodeSet,
-    /// Whose connection has broken.
+    /// The nodes whose connection has broken.
     pub(super) broken: NodeSet,
-    /// Whose connection is back.
+    /// The nodes whose connection is back.
     pub(super) returned: NodeSet,
 }
 
@@ -105,7 +107,7 @@ impl Wakes {
         self.change(node, offer, |news| news.returned.insert(node));
     }
 
-    /// The connection to `node` broke: what stood in line there over it does so no longer.
+    /// The connection to `node` broke: tickets that were put in line there over it are gone.
     pub fn broken(&self, node: usize) {
         self.change(node, Offer::Away, |news| {
             let node = NodeSet::of(node);
@@ -131,8 +133,7 @@ impl Wakes {
         }
     }
 
-    /// Notes whether `node` grants locks to tickets by itself; that holds until it is connected
-    /// anew.
+    /// Notes whether `node` grants locks to tickets; this holds until the next connection.
     pub(super) fn note_granting(&self, node: usize, grants: bool) {
         let notes = if grants { &self.granting } else { &self.never_granting };
         if notes.load(Ordering::Relaxed) & bit(node) == 0 {
@@ -140,7 +141,7 @@ impl Wakes {
         }
     }
 
-    /// Whether `node` grants locks to tickets by itself; `None` if that is not known.
+    /// Whether `node` grants locks to tickets; `None` if that is not known.
     pub(super) fn is_granting(&self, node: usize) -> Option<bool> {
         if self.never_granting.load(Ordering::Relaxed) & bit(node) != 0 {
             return Some(false);
@@ -148,20 +149,20 @@ impl Wakes {
         (self.granting.load(Ordering::Relaxed) & bit(node) != 0).then_some(true)
     }
 
-    /// `node` does not know how to put a ticket in line; that holds until it is connected anew.
+    /// Notes that `node` cannot put a ticket in line; this holds until the next connection.
     pub(super) fn lacks(&self, node: usize) {
         if let Some(offer) = self.state().offers.get_mut(node) {
             *offer = Offer::Lacking;
         }
     }
 
-    /// Whether tickets can be put in line: no node is known that cannot do it, and some can.
+    /// Whether tickets can be put in line: some nodes can do that, and none is known that cannot.
     pub(super) fn has_line(&self) -> bool {
         let offers = &self.state().offers;
         !offers.contains(&Offer::Lacking) && offers.contains(&Offer::Given)
     }
 
-    /// From now on `id`'s wakes ring the bell.
+    /// The bell that `id`'s wakes ring from now on.
     pub(super) fn enter(&self, id: TicketId, quorum: Quorum) -> Arc<Bell> {
         let bell = Arc::new(Bell { quorum, ringing: Mutex::default() });
         self.state().tasks.insert(id, Arc::clone(&bell));
@@ -227,7 +228,8 @@ impl Bell {
         });
     }
 
-    /// What `node` has said so far is out of date. (Not a grant: that says what it answers.)
+    /// Discards earlier wakes from `node`, which are out of date. (Not grants: each names the
+    /// registration that it answers.)
     pub(super) fn silence(&self, node: usize) {
         let mut ringing = self.lock();
         let node = NodeSet::of(node);
@@ -256,7 +258,7 @@ impl Bell {
     }
 
     fn lock(&self) -> MutexGuard<'_, Ringing> {
-        // Nothing panics while the lock is held, so the news are whole even if it is poisoned.
+        // Nothing panics while the lock is held, so the news is whole even if it is poisoned.
         self.ringing.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
@@ -302,7 +304,7 @@ mod tests {
     #[test]
     fn there_is_a_line_only_if_no_node_is_known_to_lack_it() {
         let wakes = Wakes::new(b"c", 3);
-        assert!(!wakes.has_line(), "nobody is connected");
+        assert!(!wakes.has_line(), "no node is connected");
         wakes.connected(0, true);
         wakes.connected(1, true);
         assert!(wakes.has_line(), "a node that is away may have one");

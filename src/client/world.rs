@@ -1,12 +1,12 @@
-//! What the client needs of the world: a clock, randomness, tasks, and nodes that answer.
+//! What the client needs from the world: a clock, randomness, tasks, and nodes that answer.
 //!
-//! Everything in the client asks [`AnyWorld`]. A program lives in the [`Network`]; a simulation
-//! brings a [`World`] of its own and runs the very same code. No public type has the world as a
-//! parameter, so a program never meets it.
+//! The whole client uses [`AnyWorld`]. A program runs in the [`Network`]; a simulation brings its
+//! own [`World`] and runs the same code. No public type has the world as a parameter, so a program
+//! never sees it.
 //!
 //! [`World::send`] does not wait. It puts the command into the node's line, and the order of calls
 //! is the order on the wire. So a release can be sent from a destructor, and it travels behind the
-//! acquire that it takes back.
+//! acquire that it undoes.
 
 use std::fmt;
 use std::sync::Arc;
@@ -22,22 +22,22 @@ use super::slot_links::Spawn;
 use super::wakes::Wakes;
 use crate::engine::{Instant, Millis, UnixTime};
 
-/// Clock, randomness, tasks and nodes of one's own: for simulations.
+/// A custom clock, randomness, tasks and nodes, for simulations.
 pub trait World: Send + Sync + 'static {
-    /// The time since some start, on a clock that goes on while the machine sleeps, and that
-    /// nobody steps.
+    /// The time since some start, on a clock that keeps running while the machine sleeps, and is
+    /// never stepped.
     fn now(&self) -> Duration;
 
-    /// The wall clock. It orders those who wait for a lock, and nothing else rests on it.
+    /// The wall clock. It orders waiters, and limits which fences count; nothing else rests on it.
     fn wall(&self) -> UnixTime {
         wall_time()
     }
 
-    /// Waits for `length`. May take longer, never less, except that a machine that was suspended
-    /// meanwhile may count the time or not.
+    /// Waits for `length`, or longer, but never less. Time for which the machine was suspended may
+    /// count or not.
     fn sleep(&self, length: Duration) -> BoxFuture<'static, ()>;
 
-    /// Fills `bytes` with random bytes that nobody can guess.
+    /// Fills `bytes` with unguessable random bytes.
     fn fill(&self, bytes: &mut [u8]);
 
     /// Runs a task in the background.
@@ -47,34 +47,33 @@ pub trait World: Send + Sync + 'static {
     fn nodes(&self) -> &[Arc<str>];
 
     /// Sends `packet` to `node`, behind everything that was sent to it before, and delivers the
-    /// reply or the failure. What becomes of a packet that nobody waits for, or whose connection
-    /// breaks, is said by its [`Packet::care`].
+    /// reply or the failure. Its [`Packet::care`] decides what becomes of a packet that no caller
+    /// waits for, or whose connection breaks.
     fn send(&self, node: usize, packet: &Packet, reply_to: Option<ReplyTo>);
 
-    /// Whether a release is still to be carried out by `node`, for all that is known here.
+    /// Whether, as far as is known here, `node` has yet to carry out a release.
     fn owes(&self, _node: usize) -> bool {
         false
     }
 
-    /// Where wakes arrive, if the nodes of this world can wake their clients. Without it, those
-    /// who wait poll.
+    /// Where wakes arrive, if the nodes of this world can wake their clients. Without it, waiters
+    /// poll.
     fn wakes(&self) -> Option<&Arc<Wakes>> {
         None
     }
 }
 
-/// The time now, rounded down: for the start of something.
+/// The current time, rounded down: for the start of something.
 pub(super) fn earliest(world: &AnyWorld) -> Instant {
     Instant::from_millis(Millis::round_down(world.now()).get())
 }
 
-/// The time now, rounded up: for judging what is left.
+/// The current time, rounded up: for judging what is left.
 pub(super) fn latest(world: &AnyWorld) -> Instant {
     Instant::from_millis(Millis::round_up(world.now()).get())
 }
 
-/// What the names of clients' channels begin with: a user of a node needs access to them in order
-/// to wait in line.
+/// The prefix of clients' channels: a node's user needs access to them to wait in line.
 const CHANNEL_PREFIX: &str = "lockmod:wake:";
 
 /// The real world: the operating system's clock and randomness, tokio's tasks, Redis nodes.
@@ -85,7 +84,7 @@ pub(super) struct Network {
 }
 
 impl Network {
-    /// Starts one connection per node, on `runtime`.
+    /// Starts the connections to the nodes, on `runtime`.
     pub(super) fn start(
         nodes: Vec<Destination>,
         patience: Duration,
@@ -105,7 +104,7 @@ impl Network {
 pub(super) enum AnyWorld {
     /// The real world.
     Network(Network),
-    /// A world of one's own.
+    /// A custom world.
     Own(Box<dyn World>),
 }
 
@@ -168,8 +167,8 @@ impl AnyWorld {
         }
     }
 
-    /// Where the master of the node's group is at present, if it is the master of a group; all
-    /// masters of a Cluster.
+    /// The current master of the node's group, if the node is the master of a group; all masters of
+    /// a Cluster.
     pub(super) fn masters(&self, node: usize) -> Vec<Arc<str>> {
         match self {
             AnyWorld::Network(network) => network.links.masters(node),
@@ -230,11 +229,11 @@ fn wall_time() -> UnixTime {
     UnixTime::from_millis(Millis::round_down(since_1970.unwrap_or_default()).get())
 }
 
-/// A clock that counts the time for which the machine slept, where there is one.
+/// A clock that counts the time for which the machine slept, if there is one.
 fn boot_time() -> Duration {
     #[cfg(any(target_os = "linux", target_os = "android"))]
     let clock = rustix::time::ClockId::Boottime;
-    // Apple's CLOCK_MONOTONIC goes on while the machine sleeps.
+    // Apple's CLOCK_MONOTONIC keeps running while the machine sleeps.
     #[cfg(not(any(target_os = "linux", target_os = "android")))]
     let clock = rustix::time::ClockId::Monotonic;
     let time = rustix::time::clock_gettime(clock);
