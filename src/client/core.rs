@@ -144,7 +144,7 @@ impl Core {
     }
 
     /// Sends `packet` to all nodes and reads a vote from each, for at most the timeout. If a
-    /// connection breaks, sends it to that node again, provided that it `is_worth` it.
+    /// connection breaks and the node `is_worth` it, sends the packet to it again.
     pub(super) async fn insist(
         &self,
         packet: &Packet,

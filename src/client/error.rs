@@ -294,7 +294,7 @@ pub enum BuildError {
         /// How many are allowed.
         max: usize,
     },
-    /// An even number of nodes: it survives no more failures than with one node less.
+    /// An even number of nodes: it survives no more failures than with one node fewer.
     EvenNodes {
         /// How many were given.
         count: usize,
