@@ -1,8 +1,8 @@
 //! lockmod: distributed locks as a Redis module, with leases, fencing tokens and a quorum client.
 //!
 //! The package `lockmod-client` has what a program needs: the module `client`. The package
-//! `lockmod`, out of the same sources, builds `liblockmod.so`, which a server loads, and the
-//! `lockmod` command. The server's commands are in `docs/commands.md`, the reasons in
+//! `lockmod`, from the same sources, builds `liblockmod.so`, which a server loads, and the
+//! `lockmod` command. The server's commands are described in `docs/commands.md`, the design in
 //! `docs/design.md`.
 //!
 //! | feature | what it adds |
@@ -38,7 +38,8 @@ guard.release().await?;
 #[cfg(feature = "client")]
 pub mod client;
 
-// What the command, the tests, the simulation and the fuzzers need: no part of the interface.
+// Needed by the command, the tests, the simulation and the fuzzers. Not part of the public
+// interface.
 #[cfg(feature = "cli")]
 #[doc(hidden)]
 pub mod cli;
@@ -55,12 +56,12 @@ pub use module::soundness;
 #[doc(hidden)]
 pub mod wire;
 
-/// The Rust of the front page compiles.
+/// The Rust code of the README compiles.
 #[cfg(all(doctest, feature = "client"))]
 #[doc = include_str!("../README.md")]
 struct Readme;
 
-/// So does that of the recipes.
+/// So does the Rust code of the recipes.
 #[cfg(all(doctest, feature = "client"))]
 #[doc = include_str!("../docs/recipes.md")]
 struct Recipes;

@@ -5,10 +5,10 @@ use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use rustix::io::{Errno, fcntl_getfd};
 use rustix::stdio::{stderr, stdin, stdout};
 
-/// Which of standard input, output and error the command was started without.
+/// Which of standard input, output and error were closed when the command started.
 ///
-/// It must be seen before the standard library begins: that opens `/dev/null` in place of a closed
-/// descriptor, and the token of an acquired lock would be written there without an error.
+/// This must be checked before the standard library starts: it opens `/dev/null` in place of a
+/// closed descriptor, and the token of an acquired lock would be written there without an error.
 static IS_CLOSED: [AtomicBool; 3] = [const { AtomicBool::new(false) }; 3];
 
 #[ctor::ctor]

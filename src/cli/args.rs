@@ -127,7 +127,7 @@ impl Command {
         }
     }
 
-    /// Whether a node is to be asked over TLS.
+    /// Whether a node is reached over TLS.
     pub(super) fn is_tls(&self) -> bool {
         let is_tls = |url: &String| {
             let scheme = url.trim().split([':', '+']).next();
@@ -196,7 +196,7 @@ pub(super) struct Connection {
     pub(super) key: Option<PathBuf>,
 }
 
-/// The lock that is to be acquired, and how.
+/// The lock to acquire, and how.
 #[derive(Debug, Args)]
 pub(super) struct Claim {
     /// Name of the lock

@@ -1,7 +1,7 @@
 //! Local nodes: `redis-server` processes with the module, in a temporary folder, on loopback.
 //!
 //! For trying things out. They forget nothing when they are killed (every write is synced), and
-//! they go with the process that started them, also when that is ended by KILL.
+//! they end with the process that started them, even if KILL ends it.
 
 use std::ffi::OsString;
 use std::fs::{self, File};
@@ -23,9 +23,9 @@ use crate::engine::SUPPORT;
 
 /// How long a node may take to answer after its start.
 const START_MAX: Duration = Duration::from_secs(10);
-/// How often it is asked.
+/// How often it is asked for an answer.
 const ASK_EVERY: Duration = Duration::from_millis(10);
-/// How often it is looked whether a server has ended.
+/// How often to check whether a server has ended.
 const LOOK_EVERY: Duration = Duration::from_millis(200);
 /// How many lines of a log are shown.
 const LAST_LINES: usize = 2;
@@ -36,20 +36,20 @@ const SENTINELS: u16 = 3;
 const SENTINELS_NEEDED: u16 = 2;
 /// How many replicas its master has.
 const REPLICAS: u16 = 2;
-/// The longest ttl there, for which a new master waits: the default of `--ttl`.
+/// The longest ttl there, which a new master waits out: the default of `--ttl`.
 const MAX_TTL: Duration = Duration::from_secs(30);
-/// A server is down that has not answered Sentinel for this long.
+/// A server that has not answered Sentinel for this long counts as down.
 const DOWN_AFTER: Duration = Duration::from_secs(2);
 
-/// What the servers are to each other.
+/// How the servers belong together.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Layout {
-    /// So many nodes that know nothing of each other.
+    /// This many independent nodes.
     Apart(u16),
     /// One node: a master, its replicas and their Sentinels, in this order, with the longest ttl
     /// that is granted.
     Sentinel(Duration),
-    /// One node: a Redis Cluster of so many masters.
+    /// One node: a Redis Cluster of this many masters.
     Cluster(u16),
 }
 
@@ -99,7 +99,7 @@ pub(super) async fn nodes(args: Nodes) -> Result<(), Failure> {
     let locker = cluster.to_servers()?;
     tokio::select! {
         ready = ready(&locker, &mut cluster) => ready?,
-        // They may take long, and are wanted no more.
+        // The servers may take long, and the user no longer wants them.
         signal = signals.next() => return Err(Failure::interrupted(signal)),
     }
     out::lines(cluster.welcome())?;
@@ -112,7 +112,7 @@ pub(super) async fn nodes(args: Nodes) -> Result<(), Failure> {
     }
 }
 
-/// Waits until all servers answer, and are what they shall be to each other.
+/// Waits until all servers answer, and form their Cluster if they are one.
 async fn ready(locker: &Locker, cluster: &mut LocalNodes) -> Result<(), Failure> {
     answering(locker, cluster).await?;
     if let Layout::Cluster(_) = cluster.layout {
@@ -129,7 +129,7 @@ async fn ready(locker: &Locker, cluster: &mut LocalNodes) -> Result<(), Failure>
 /// Waits until all nodes answer.
 ///
 /// # Errors
-/// As soon as one has ended, and if they do not answer in time; with what the server says.
+/// If one has ended, or they do not answer in time; with the server's last words.
 pub(super) async fn answering(locker: &Locker, cluster: &mut LocalNodes) -> Result<(), Failure> {
     let deadline = Instant::now() + START_MAX;
     loop {
@@ -157,7 +157,7 @@ pub(super) async fn answering(locker: &Locker, cluster: &mut LocalNodes) -> Resu
     }
 }
 
-/// Some nodes and their folder, both gone when this is dropped.
+/// Some nodes and their folder, both removed when this is dropped.
 pub(super) struct LocalNodes {
     pub(super) folder: PathBuf,
     server: PathBuf,
@@ -174,7 +174,7 @@ pub(super) struct Node {
 }
 
 impl LocalNodes {
-    /// Chooses the ports: from `first` on, or those that are free.
+    /// Chooses the ports: from `first` on, or free ones.
     pub(super) fn prepare(
         args: &Cluster,
         layout: Layout,
@@ -191,7 +191,7 @@ impl LocalNodes {
                 Failure::usage(text)
             })?,
         };
-        // All at once, so that no two get the same one.
+        // All at once, so that no two get the same port.
         let buses: Vec<TcpListener> =
             (0..layout.count()).map(|_| listen(Some(0))).collect::<Result<_, _>>()?;
         let listeners: Vec<TcpListener> = (0..layout.count())
@@ -231,18 +231,18 @@ impl LocalNodes {
         self.nodes.iter().map(|node| (node.port, node.bus)).collect()
     }
 
-    /// Asks all servers, Sentinels too.
+    /// A locker for all servers, including Sentinels.
     pub(super) fn to_servers(&self) -> Result<Locker, Failure> {
         let servers = Locker::builder().nodes(self.servers()).without_line();
         Ok(servers.allow_even_nodes().build()?)
     }
 
-    /// The URLs of all servers, Sentinels too.
+    /// The URLs of all servers, including Sentinels.
     fn servers(&self) -> Vec<String> {
         self.nodes.iter().map(|node| format!("redis://127.0.0.1:{}", node.port)).collect()
     }
 
-    /// What is said when all are there.
+    /// The lines to print when all servers are up.
     fn welcome(&self) -> Vec<String> {
         let (count, folder) = (self.nodes.len(), self.folder.display());
         let them = if count == 1 { "it" } else { "them" };
@@ -273,7 +273,7 @@ impl LocalNodes {
     pub(super) fn start(&mut self, index: usize) -> Result<(), Failure> {
         let folder = folder_of(&self.folder, index);
         fs::create_dir_all(&folder)?;
-        // What comes before there is a log: complaints about settings, or another program's words.
+        // The output before there is a log: complaints about settings, or another program's output.
         let words = File::create(words_of(&folder))?;
         let arguments = match self.layout.is_sentinel(index) {
             true => self.of_sentinel(index, &folder)?,
@@ -341,7 +341,7 @@ impl LocalNodes {
         Ok(())
     }
 
-    /// The first server that has ended by itself, and how.
+    /// The first server that has ended on its own, and how.
     fn first_ended(&mut self) -> std::io::Result<Option<(usize, ExitStatus)>> {
         for (index, node) in self.nodes.iter_mut().enumerate() {
             if let Some(process) = &mut node.process
@@ -353,7 +353,7 @@ impl LocalNodes {
         Ok(None)
     }
 
-    /// Tells of each server that ends.
+    /// Warns about each server that ends.
     ///
     /// # Errors
     /// When none is left.
@@ -373,7 +373,7 @@ impl LocalNodes {
         Err(Failure::new(Failure::FAILED, "no node is left"))
     }
 
-    /// What a server said last.
+    /// The last lines of a server's log.
     fn last_words(&self, index: usize) -> String {
         let folder = folder_of(&self.folder, index);
         let read = |file| String::from_utf8_lossy(&fs::read(file).unwrap_or_default()).into_owned();
@@ -387,8 +387,8 @@ impl LocalNodes {
     }
 }
 
-/// Starts a server that goes with this process, also where that is killed; where the system cannot
-/// see to that, one that does not.
+/// Starts a server that ends with this process, even if this process is killed. If the system does
+/// not support that, starts one that does not.
 fn spawn(server: &Path, arguments: &[OsString], words: &File) -> std::io::Result<Child> {
     tie::find(server.as_os_str())?;
     let mut plain = std::process::Command::new(server);
@@ -409,7 +409,7 @@ fn installed_module() -> Option<PathBuf> {
     places.iter().find_map(|place| folder.join(place).canonicalize().ok())
 }
 
-/// What a line of a log says, without who and when; `None` if nothing.
+/// The message of a log line, without process and time; `None` if it is empty.
 fn message(line: &str) -> Option<&str> {
     let is_warning = line.split_once(" # ").map(|(_, message)| message);
     Some(is_warning.unwrap_or(line).trim()).filter(|message| !message.is_empty())
@@ -444,11 +444,11 @@ impl Drop for LocalNodes {
     fn drop(&mut self) {
         for node in &mut self.nodes {
             if let Some(process) = &mut node.process {
-                // One that has gone already needs no signal.
+                // A process that has already ended needs no signal.
                 let _ = process.start_kill();
             }
         }
-        // What cannot be removed is left to whoever cleans the folder for temporary files.
+        // What cannot be removed is left to the cleaning of the folder for temporary files.
         let _ = fs::remove_dir_all(&self.folder);
     }
 }

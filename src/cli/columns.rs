@@ -1,8 +1,8 @@
 //! Which columns of a table fit into a terminal, and how wide they are.
 //!
 //! Names come first: a column of numbers is shown only while the two columns of text, a name and
-//! what is said of it, have the room that they need. A name that is cut stays different from the
-//! others.
+//! its description, have the room that they need. Names that are cut stay different from each
+//! other.
 
 use std::collections::HashSet;
 
@@ -15,8 +15,8 @@ const GAP: usize = 1;
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Optional {
     pub(super) column: usize,
-    /// It is shown if so many columns of the terminal remain for the two of text, or as many as
-    /// they need.
+    /// It is shown if this many columns of the terminal remain for the two columns of text, or as
+    /// many as those need.
     pub(super) leaves: usize,
 }
 
@@ -26,7 +26,7 @@ pub(super) const STATE: usize = 2;
 pub(super) const WAITING: usize = 5;
 pub(super) const NODES: usize = 6;
 
-/// Which of the other columns of nodes are shown, the most useful first.
+/// The other columns of nodes, the most useful first.
 pub(super) const NODE_OPTIONAL: [Optional; 5] = [
     Optional { column: 3, leaves: 40 },
     Optional { column: 6, leaves: 40 },
@@ -34,7 +34,7 @@ pub(super) const NODE_OPTIONAL: [Optional; 5] = [
     unless_names_are_cut(1),
     unless_names_are_cut(5),
 ];
-/// And of locks.
+/// The other columns of locks.
 pub(super) const LOCK_OPTIONAL: [Optional; 5] = [
     Optional { column: 4, leaves: 24 },
     Optional { column: WAITING, leaves: 40 },
@@ -47,8 +47,8 @@ const fn unless_names_are_cut(column: usize) -> Optional {
     Optional { column, leaves: usize::MAX }
 }
 
-/// The columns to show, from left to right, with their widths. The first two to be named, `text`,
-/// are always among them; `optional` are tried in their order.
+/// The columns to show, from left to right, with their widths. The two in `text` are always among
+/// them; those in `optional` are tried in their order.
 pub(super) fn fit<const N: usize>(
     titles: [&str; N],
     rows: &[[String; N]],
@@ -86,7 +86,7 @@ pub(super) fn shorten<const N: usize>(rows: &mut [[String; N]], columns: &[(usiz
     }
 }
 
-/// The names, cut to so many columns, and different from each other as far as that goes.
+/// The names, cut to `columns` columns, and different from each other as far as possible.
 pub(super) fn distinct(names: &[&str], columns: usize) -> Vec<String> {
     let is_short = |name: &str| width(name) <= columns;
     let middle = |name: &&str| {
@@ -101,7 +101,7 @@ pub(super) fn distinct(names: &[&str], columns: usize) -> Vec<String> {
     if shortened.iter().collect::<HashSet<_>>().len() == names.len() {
         return shortened;
     }
-    // They differ in the middle: leave out what they begin with.
+    // They differ in the middle: leave out their common start.
     let common = common_start(names);
     let rest = |name: &&str| match is_short(name) {
         true => (*name).to_owned(),
@@ -110,7 +110,7 @@ pub(super) fn distinct(names: &[&str], columns: usize) -> Vec<String> {
     names.iter().map(rest).collect()
 }
 
-/// The length of what all names begin with, in bytes.
+/// The length of the common start of all names, in bytes.
 fn common_start(names: &[&str]) -> usize {
     let Some((first, others)) = names.split_first() else { return 0 };
     let is_common = |end: &usize| others.iter().all(|name| name.starts_with(&first[..*end]));

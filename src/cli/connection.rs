@@ -1,4 +1,4 @@
-//! From the arguments that say where the nodes are, and what to acquire there, to a locker.
+//! Builds a locker from the arguments for the nodes and the lock.
 
 use std::time::Duration;
 
@@ -15,7 +15,7 @@ impl Claim {
     }
 }
 
-/// The label of this process, for those who wait for it.
+/// The label of this process, which waiters see.
 fn own_label() -> String {
     let host = rustix::system::uname();
     format!("{}:{}", host.nodename().to_string_lossy(), std::process::id())
@@ -24,7 +24,7 @@ fn own_label() -> String {
 impl Connection {
     /// The settings of a command that acquires or extends a lease of this length.
     ///
-    /// The library's own limit for a ttl is lifted: the nodes know theirs, and say it.
+    /// The library's own limit for a ttl is lifted: the nodes know theirs, and report it.
     pub(super) fn builder(&self, ttl: &Typed) -> Result<LockerBuilder, Failure> {
         let most = ttl.length / TIMEOUTS_PER_TTL;
         if let Some(timeout) = &self.timeout
@@ -75,8 +75,7 @@ impl Connection {
     }
 }
 
-/// Refuses what looks like several nodes where one is expected: the general reader of URLs would
-/// find fault with a port.
+/// Refuses several nodes where one is expected: the URL parser would only complain about a port.
 fn check_commas(nodes: &[String]) -> Result<(), Failure> {
     let is_list =
         |url: &String| url.trim().contains(char::is_whitespace) || url.matches("://").count() > 1;

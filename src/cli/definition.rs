@@ -1,7 +1,7 @@
-//! The definition of the command, complete: the arguments, and for each command its exit codes.
+//! The complete definition of the command: the arguments, and the exit codes of each command.
 //!
 //! `--help`, the man pages, the completions and the reading of arguments start from here. A command
-//! lists the exit codes that it can end with, and no others.
+//! lists only the exit codes that it can end with.
 
 use std::ffi::OsString;
 use std::fmt::Write as _;
@@ -30,7 +30,7 @@ const NOT_FOUND: Exit = ("127", "run: the command was not found");
 const SIGNAL: Exit = ("128+N", "signal N ended the command");
 const CLOSED: Exit = ("141", "nobody read the output to its end, as with `| head -1`");
 
-/// What `lockmod --help` lists: the codes of all commands.
+/// The codes of all commands, for `lockmod --help`.
 const ALL: [Exit; 10] = [
     ("0", "done; run: the command's own exit code"),
     CONTENDED,
@@ -124,14 +124,14 @@ fn listed(codes: &[Exit]) -> String {
     for (code, meaning) in codes {
         for (index, line) in meaning.lines().enumerate() {
             let code = if index == 0 { code } else { "" };
-            // A string takes it all.
+            // Writing to a string cannot fail.
             let _ = write!(text, "\n  {code:<5}  {line}");
         }
     }
     text
 }
 
-/// The default of `--timeout` where a lease is asked for.
+/// The default of `--timeout` for commands that request a lease.
 const TIMEOUT_BY_TTL: &str = "How long to wait for the answer of each node [default: a twentieth \
                               of --ttl, at least 50ms and at most 500ms]";
 const LENGTHS: &str = "\n\nLengths of time are written as 500ms, 5s, 2m, 1h30m or 2d.";
@@ -163,7 +163,7 @@ fn complete(name: &str, command: Command) -> Command {
 /// Reads the arguments of this process.
 ///
 /// # Errors
-/// What is wrong with them, or the help that was asked for.
+/// What is wrong with them, or the requested help.
 pub(super) fn read() -> Result<Arguments, clap::Error> {
     let mut definition = without_empty_variables(definition());
     let typed: Vec<OsString> = std::env::args_os().collect();
@@ -172,7 +172,7 @@ pub(super) fn read() -> Result<Arguments, clap::Error> {
     Arguments::from_arg_matches(&matches).map_err(|error| error.format(&mut definition))
 }
 
-/// The same error, naming what was typed, with all that the command takes.
+/// The same error, which names what was typed, with everything that the command takes.
 fn as_typed(error: clap::Error, definition: &mut Command, typed: &[OsString]) -> clap::Error {
     let mut error = match error.kind() {
         ErrorKind::InvalidUtf8 => match not_text(definition, typed) {
@@ -183,7 +183,8 @@ fn as_typed(error: clap::Error, definition: &mut Command, typed: &[OsString]) ->
         ErrorKind::MissingRequiredArgument => with_variables(error, definition),
         _ => error,
     };
-    // The general line shows as used, and so as needed, what the environment has given.
+    // The default usage line treats values from the environment as used, and so shows them as
+    // required.
     definition.build();
     let command = typed.get(1).and_then(|name| definition.find_subcommand_mut(name));
     if let Some(command) = command.filter(|_| error.get(ContextKind::Usage).is_some()) {
@@ -192,8 +193,8 @@ fn as_typed(error: clap::Error, definition: &mut Command, typed: &[OsString]) ->
     error
 }
 
-/// The argument that cannot be read as text: the first without which nothing is wrong in this way,
-/// since others may have any bytes. A value of a flag is not shown: it may be a password.
+/// The argument that cannot be read as text: the first whose repair removes this error, since other
+/// arguments may have any bytes. The value of a flag is not shown: it may be a password.
 fn not_text(definition: &Command, typed: &[OsString]) -> Option<String> {
     let mut readable = typed.to_vec();
     let bad = typed.iter().enumerate().filter(|(_, argument)| argument.to_str().is_none());
@@ -211,7 +212,7 @@ fn not_text(definition: &Command, typed: &[OsString]) -> Option<String> {
     Some(flag.map_or(format!("'{culprit}'"), |flag| format!("the value of {flag}")))
 }
 
-/// Whether a value follows this flag of the command that was typed.
+/// Whether this flag of the typed command takes a value.
 fn takes_value(definition: &Command, typed: &[OsString], flag: &str) -> bool {
     let command = typed.get(1).and_then(|name| definition.find_subcommand(name));
     let is_flag = |argument: &&clap::Arg| argument.get_long() == flag.strip_prefix("--");
@@ -219,7 +220,7 @@ fn takes_value(definition: &Command, typed: &[OsString], flag: &str) -> bool {
     flag.starts_with("--") && argument.is_some_and(|argument| argument.get_action().takes_values())
 }
 
-/// The same error, with the whole of an argument of which the general one names the first letter.
+/// The same error, with the whole argument where clap names only its first letter.
 fn with_whole_argument(mut error: clap::Error, typed: &[OsString]) -> clap::Error {
     let Some(ContextValue::String(letter)) = error.get(ContextKind::InvalidArg) else {
         return error;
@@ -239,8 +240,8 @@ fn with_whole_argument(mut error: clap::Error, typed: &[OsString]) -> clap::Erro
     error
 }
 
-/// The same error, with the variables of the environment that would do as well. What made an
-/// argument necessary may be one, too.
+/// The same error, with the environment variables that can replace the missing arguments. The
+/// argument that requires them may come from such a variable too.
 fn with_variables(mut error: clap::Error, definition: &Command) -> clap::Error {
     let Some(ContextValue::Strings(missing)) = error.get(ContextKind::InvalidArg) else {
         return error;
@@ -259,7 +260,7 @@ fn with_variables(mut error: clap::Error, definition: &Command) -> clap::Error {
     error
 }
 
-/// The same error, with the name of a variable of the environment that is not UTF-8 text.
+/// The same error, with the name of an environment variable that is not UTF-8 text.
 fn with_variable(error: clap::Error, definition: &mut Command) -> clap::Error {
     let is_bad = |name: &&std::ffi::OsStr| {
         std::env::var_os(name).is_some_and(|value| value.to_str().is_none())
@@ -275,8 +276,8 @@ fn with_variable(error: clap::Error, definition: &mut Command) -> clap::Error {
     }
 }
 
-/// A variable of the environment that is empty counts as one that is not set, as in a shell script
-/// that ends with `export LOCKMOD_CACERT=`.
+/// An empty environment variable counts as not set, as after `export LOCKMOD_CACERT=` in a shell
+/// script.
 fn without_empty_variables(mut command: Command) -> Command {
     let is_empty = |arg: &clap::Arg| {
         let variable = arg.get_env().and_then(std::env::var_os);
@@ -295,7 +296,7 @@ fn without_empty_variables(mut command: Command) -> Command {
     command
 }
 
-/// What is wrong where `--json` was given to a command that does not take it, or before one.
+/// What is wrong if `--json` was given to a command that does not take it, or before a command.
 pub(super) fn misplaced_json(error: &clap::Error) -> Option<String> {
     let is_json = |argument: &ContextValue| argument.to_string() == "--json";
     if error.kind() != ErrorKind::UnknownArgument

@@ -1,5 +1,5 @@
-//! `lockmod demo`: the story of one lock over five nodes, three of which die; or over a group of
-//! Sentinel whose master dies.
+//! `lockmod demo`: the story of one lock over five nodes, three of which die; or over a group under
+//! Sentinel, whose master dies.
 
 use std::time::Duration;
 
@@ -14,12 +14,12 @@ use crate::engine::Fence;
 
 const NAME: &str = "printer";
 const TTL: Duration = Duration::from_secs(5);
-/// How long the lock is waited for while a master is replaced.
+/// How long to wait for the lock while a master is replaced.
 const PATIENCE: Duration = Duration::from_secs(120);
-/// How often the state of the group is looked at.
+/// How often to look at the state of the group.
 const LOOK_EVERY: Duration = Duration::from_millis(200);
 
-/// Tells the story: what happens, with the time since the start.
+/// Tells the story, with the time since the start.
 struct Teller {
     start: Instant,
     fences: Vec<Fence>,
@@ -41,7 +41,7 @@ impl Teller {
         Ok(())
     }
 
-    /// Each acquires the lock and gives it back.
+    /// Each acquires the lock and releases it.
     async fn take_turns(&mut self, alice: &Locker, bob: &Locker) -> Result<(), Failure> {
         for (who, locker) in [("alice", alice), ("bob", bob)] {
             let guard = locker.acquire(NAME).await?;
@@ -51,7 +51,7 @@ impl Teller {
         Ok(())
     }
 
-    /// Waits for the lock, and tells what state the only node is in meanwhile.
+    /// Waits for the lock, and meanwhile tells the state of the only node.
     async fn wait_for(&self, locker: &Locker) -> Result<Guard, Failure> {
         let mut acquiring = std::pin::pin!(locker.acquire(NAME).wait(PATIENCE).into_future());
         let (mut looks, mut told) = (interval(LOOK_EVERY), String::new());
@@ -63,7 +63,7 @@ impl Teller {
             let survey = locker.survey(0).await;
             let states = survey.nodes.iter().map(|node| rows::node(&survey, node).1);
             for [_, _, state, ..] in states {
-                // The time that is left is no news.
+                // A change of the remaining time is no news.
                 let kind = state.split(" for ").next().unwrap_or_default();
                 if kind != told {
                     self.say(&format!("the group: {state}"))?;

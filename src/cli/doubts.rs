@@ -1,5 +1,5 @@
-//! Why what nodes say may not be so: replicas, which have no vote and may be behind, and nodes in
-//! quarantine, which may have forgotten.
+//! Why the reports of nodes may be wrong: replicas have no vote and may be behind, and nodes in
+//! quarantine may have forgotten leases.
 
 use std::time::Duration;
 
@@ -15,18 +15,18 @@ use crate::client::{
 use crate::engine::Quorum;
 use crate::wire::code;
 
-/// Whether the node is a replica, by what it said to a command.
+/// Whether the node is a replica, judged by its reply to a command.
 pub(super) fn is_replica(vote: &Vote) -> bool {
     matches!(vote, Vote::Unavailable(text) if code::word_of(text) == code::READONLY.word)
 }
 
-/// The vote of a node that told of a lock, and that it is a replica.
+/// The vote of a node whose report about a lock shows that it is a replica.
 pub(super) fn vote_of(node: &NodeInfo) -> Option<Vote> {
     let vote = Vote::Unavailable(node.info.as_ref().ok()?.node_state.as_deref()?.into());
     is_replica(&vote).then_some(vote)
 }
 
-/// What is to be said of each replica.
+/// The warning about each replica.
 pub(super) fn replicas(survey: &Survey) -> Vec<String> {
     let told = survey.nodes.iter().filter_map(|node| {
         let status = node.status.as_ref().ok().filter(|status| !status.is_master)?;
@@ -39,7 +39,7 @@ pub(super) fn replicas(survey: &Survey) -> Vec<String> {
     told.collect()
 }
 
-/// What is to be said of each node that is another one by a second name.
+/// The warning about each node that is another node under a second name.
 pub(super) fn doubles(survey: &Survey) -> Vec<String> {
     let is_double = |node: &&NodeSurvey| match &node.status {
         Err(Vote::Unreachable(text)) => &**text == SAME_SERVER,
@@ -48,7 +48,7 @@ pub(super) fn doubles(survey: &Survey) -> Vec<String> {
     survey.nodes.iter().filter(is_double).map(|node| double(&node.node)).collect()
 }
 
-/// The same, by what each node said at once.
+/// The same, from fresh answers of the nodes.
 pub(super) async fn doubles_at_once(locker: &Locker) -> Vec<String> {
     let is_double = |report: &&NodeReport| match &report.vote {
         Vote::Unreachable(text) => &**text == SAME_SERVER,
@@ -57,7 +57,7 @@ pub(super) async fn doubles_at_once(locker: &Locker) -> Vec<String> {
     locker.settle().await.iter().filter(is_double).map(|report| double(&report.node)).collect()
 }
 
-/// Warns of nodes that are another one by a second name, as soon as all have answered.
+/// Warns about nodes that are another node under a second name, as soon as all have answered.
 pub(super) fn tell_doubles(locker: &Locker, as_json: bool) -> JoinHandle<()> {
     let locker = locker.clone();
     tokio::spawn(async move {
@@ -70,7 +70,7 @@ fn double(node: &str) -> String {
     format!("{name} is the same server as another node, and has no vote of its own: remove it")
 }
 
-/// What is to be said of each node that is one server of a Cluster.
+/// The warning about each node that is one server of a Cluster.
 pub(super) fn parts_of_clusters(survey: &Survey) -> Vec<String> {
     let is_part = |node: &&NodeSurvey| node.status.as_ref().is_ok_and(|told| told.is_in_cluster);
     let told = survey.nodes.iter().filter(is_part).map(|node| {
@@ -85,7 +85,7 @@ pub(super) fn parts_of_clusters(survey: &Survey) -> Vec<String> {
     told.collect()
 }
 
-/// What is to be said of each node that may not know who holds a lock.
+/// The warning about each node that may not know who holds a lock.
 pub(super) fn quarantines(survey: &Survey) -> Vec<String> {
     let told = survey.nodes.iter().filter_map(|node| {
         let status = node.status.as_ref().ok()?;
@@ -95,7 +95,7 @@ pub(super) fn quarantines(survey: &Survey) -> Vec<String> {
     told.collect()
 }
 
-/// What is to be said of a node with this state, if it may not know who holds a lock.
+/// The warning about a node with this state, if it may not know who holds a lock.
 fn forgetful(node: &str, left: Option<Duration>, state: Option<&str>) -> Option<String> {
     match left {
         _ if state.is_some_and(lacks_authority) => Some(format!(
@@ -107,12 +107,12 @@ fn forgetful(node: &str, left: Option<Duration>, state: Option<&str>) -> Option<
     }
 }
 
-/// Whether a node's state is that it is in quarantine.
+/// Whether a node with this state is in quarantine.
 pub(super) fn is_quarantine(state: &str) -> bool {
     code::meaning_of(state) == code::Meaning::Quarantine
 }
 
-/// Whether a node's state is that another may be the master.
+/// Whether, with this state, another server may be the master.
 fn lacks_authority(state: &str) -> bool {
     code::word_of(state) == code::NOAUTHORITY.word
 }
@@ -122,17 +122,17 @@ fn quarantine(node: &str, left: Duration) -> String {
     format!("{node} is in quarantine for {left}: it may have forgotten who holds a lock")
 }
 
-/// For how much longer the node is in quarantine, by what it told of a lock.
+/// How much longer the node is in quarantine, from its report about a lock.
 pub(super) fn quarantine_left(node: &NodeInfo) -> Option<Duration> {
     node.info.as_ref().ok()?.quarantine_left
 }
 
-/// Whether the node knows who holds the lock that it told of.
+/// Whether the node knows who holds the lock that it reported about.
 pub(super) fn is_known_to(node: &NodeInfo) -> bool {
     node.info.is_ok() && quarantine_left(node).is_none() && obstacle(node).is_none()
 }
 
-/// The vote of a node that told of a lock, and that another server may be the master.
+/// The vote of a node whose report about a lock shows that another server may be the master.
 pub(super) fn obstacle(node: &NodeInfo) -> Option<Vote> {
     let state = node.info.as_ref().ok()?.node_state.as_deref()?;
     let is_other = lacks_authority(state);
@@ -144,7 +144,7 @@ pub(super) fn is_known(nodes: &[NodeInfo]) -> bool {
     Quorum::is_majority(nodes.iter().filter(|node| is_known_to(node)).count(), nodes.len())
 }
 
-/// What is to be said of the nodes that told of a lock, and may be wrong.
+/// The warnings about nodes whose report about a lock may be wrong.
 pub(super) async fn of_lock(locker: &Locker, nodes: &[NodeInfo]) -> Vec<String> {
     let mut told = match nodes.iter().any(|node| vote_of(node).is_some()) {
         true => replicas(&locker.survey(0).await),
@@ -158,8 +158,8 @@ pub(super) async fn of_lock(locker: &Locker, nodes: &[NodeInfo]) -> Vec<String> 
     told
 }
 
-/// Waits until nodes that were cut off have taken their releases, for as long as a node is waited
-/// for, and names those that have not: what they granted stays there until it ends.
+/// Waits until nodes that were cut off have taken their releases, for at most the timeout, and
+/// names those that have not: their leases stay until they end.
 pub(super) async fn not_told(locker: &Locker) -> Option<String> {
     locker.settle().await;
     let owing = locker.owing();
@@ -169,7 +169,7 @@ pub(super) async fn not_told(locker: &Locker) -> Option<String> {
         .then(|| format!("{text} {}: the lease may stay there until it ends", names.join(", ")))
 }
 
-/// What is to be said of the end of a lease.
+/// The warning about the end of a lease.
 pub(super) async fn of_end(
     locker: &Locker,
     name: &Name,
@@ -181,7 +181,8 @@ pub(super) async fn of_end(
     }
 }
 
-/// Why a lease was not released. Nodes that may have forgotten it do not know that it had ended.
+/// Why a lease was not released. Nodes that may have forgotten a lease cannot tell that it had
+/// ended.
 pub(super) async fn of_release(locker: &Locker, name: &Name, error: ReleaseError) -> Failure {
     let infos = locker.info(name).await;
     let failure = not_released(error, &infos);
@@ -200,7 +201,7 @@ fn not_released(error: ReleaseError, infos: &[NodeInfo]) -> Failure {
     }
 }
 
-/// The same failure, with what is to be said of replicas if there are any.
+/// The same failure, with the warnings about replicas if there are any.
 pub(super) async fn named(locker: &Locker, failure: Failure) -> Failure {
     if !failure.nodes().iter().any(|report| is_replica(&report.vote)) {
         return failure;
@@ -213,7 +214,7 @@ mod tests {
     use super::*;
     use crate::client::{LockInfo, NodeReport};
 
-    /// It was told as a fact that the lease had ended.
+    /// The error stated as a fact that the lease had ended.
     #[test]
     fn nodes_in_quarantine_and_replicas_do_not_know_that_a_lease_had_ended() {
         let node = |info| NodeInfo::new("n".into(), Ok(info));

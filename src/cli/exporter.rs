@@ -1,7 +1,7 @@
 //! `lockmod exporter`: metrics of all nodes over HTTP.
 //!
-//! Bounded in everything: so many connections at a time, so long for each, and the nodes are asked
-//! at most once a second, however many ask here.
+//! Everything is bounded: the number of connections, the time of each, and the load on the nodes,
+//! which are asked at most once a second, however many clients ask here.
 
 use std::convert::Infallible;
 use std::sync::Arc;
@@ -29,11 +29,11 @@ const CONNECTIONS_MAX: usize = 16;
 const HEADER_MAX: Duration = Duration::from_secs(2);
 /// How long a connection may live.
 const CONNECTION_MAX: Duration = Duration::from_secs(30);
-/// The pause after an accept that failed, for want of descriptors for one.
+/// The pause after a failed accept, for example because descriptors ran out.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
-/// How long an answer serves others who ask.
+/// How long an answer is used again for other clients.
 const FRESH: Duration = Duration::from_secs(1);
-/// What Prometheus calls its text.
+/// The content type of Prometheus's text format.
 const TEXT: &str = "text/plain; version=0.0.4; charset=utf-8";
 
 pub(super) async fn exporter(args: Exporter) -> Result<(), Failure> {
@@ -54,13 +54,13 @@ pub(super) async fn exporter(args: Exporter) -> Result<(), Failure> {
 /// Where the metrics come from.
 struct Source {
     locker: Locker,
-    /// The name of these nodes.
+    /// A name for these nodes together.
     cluster: Option<String>,
     last: Mutex<Option<(Instant, Result<Bytes, String>)>>,
 }
 
 impl Source {
-    /// The metrics, as text. Those who ask at the same time share one survey.
+    /// The metrics, as text. Clients that ask at the same time share one survey.
     async fn text(&self) -> Result<Bytes, String> {
         let mut last = self.last.lock().await;
         if let Some((at, text)) = &*last
@@ -78,7 +78,7 @@ impl Source {
 async fn serve(listener: TcpListener, source: Arc<Source>) {
     let places = Arc::new(Semaphore::new(CONNECTIONS_MAX));
     loop {
-        // Nobody closes the semaphore.
+        // The semaphore is never closed.
         let Ok(place) = Arc::clone(&places).acquire_owned().await else { return };
         let Ok((stream, _)) = listener.accept().await else {
             tokio::time::sleep(ACCEPT_PAUSE).await;
@@ -86,7 +86,7 @@ async fn serve(listener: TcpListener, source: Arc<Source>) {
         };
         let source = Arc::clone(&source);
         tokio::spawn(async move {
-            // A client that breaks off, or takes too long, has itself to blame.
+            // If a client disconnects or takes too long, there is nothing to do.
             let _ = timeout(CONNECTION_MAX, attend(stream, source)).await;
             drop(place);
         });

@@ -1,4 +1,4 @@
-//! Why the command failed: its exit code, and what it says, in words or as JSON.
+//! Why the command failed: its exit code and its message, in words or as JSON.
 
 use std::fmt::Display;
 use std::io::ErrorKind;
@@ -19,9 +19,9 @@ use crate::wire::code;
 #[derive(Debug)]
 pub(super) struct Failure {
     pub(super) code: u8,
-    /// One line; where it is empty, people are told nothing.
+    /// One line; if it is empty, nothing is printed for people.
     text: String,
-    /// What each node said, where nodes were asked.
+    /// Each node's vote, if nodes were asked.
     nodes: Vec<NodeReport>,
     /// Whether the arguments are to blame.
     is_usage: bool,
@@ -36,31 +36,31 @@ impl Failure {
     pub(super) const FAILED: u8 = 125;
     pub(super) const NOT_EXECUTABLE: u8 = 126;
     pub(super) const NOT_FOUND: u8 = 127;
-    /// 128 + PIPE, as of a command that the signal has ended.
+    /// 128 + PIPE, as if the signal had ended the command.
     const CLOSED_PIPE: u8 = 141;
 
     pub(super) fn new(code: u8, text: impl ToString) -> Failure {
         Failure { code, text: text.to_string(), nodes: Vec::new(), is_usage: false }
     }
 
-    /// The arguments are wrong, or the environment that stands for some.
+    /// The arguments are wrong, or environment variables in their place.
     pub(super) fn usage(text: impl ToString) -> Failure {
         Failure { is_usage: true, ..Failure::new(Failure::FAILED, text) }
     }
 
-    /// A signal came, and there is nothing to say about it.
+    /// A signal came, and there is nothing to print about it.
     pub(super) fn interrupted(signal: i32) -> Failure {
         Failure::new(signals::code(signal), "")
     }
 
-    /// Too few nodes did what was asked: all of them, with what each said.
+    /// Too few nodes carried out the request; `nodes` are all nodes with their votes.
     pub(super) fn of_nodes(text: impl ToString, nodes: Vec<NodeReport>) -> Failure {
         let all = nodes.len();
         Failure::without_quorum(text, nodes, all)
     }
 
-    /// There is no quorum: because too many of `all` nodes refuse for good, or because they cannot
-    /// be asked just now.
+    /// There is no quorum: too many of `all` nodes refuse permanently, or cannot be asked at
+    /// present.
     pub(super) fn without_quorum(
         text: impl ToString,
         nodes: Vec<NodeReport>,
@@ -77,41 +77,41 @@ impl Failure {
         Failure { nodes, ..Failure::new(Failure::LOST, text) }
     }
 
-    /// A lock that was held is lost: why, and what the nodes said last.
+    /// A held lock is lost: why, and the nodes' last votes.
     pub(super) fn lost_while_held(text: impl Display, guard: &Guard) -> Failure {
         let nodes = guard.unconfirmed();
         let said = if nodes.is_empty() { String::new() } else { format!(": {}", Summary(&nodes)) };
         Failure::lost(format!("{text}{said}"), nodes)
     }
 
-    /// What is said of it, in words.
+    /// The message, in words.
     pub(super) fn text(&self) -> &str {
         &self.text
     }
 
-    /// What each node said, where nodes were asked.
+    /// Each node's vote, if nodes were asked.
     pub(super) fn nodes(&self) -> &[NodeReport] {
         &self.nodes
     }
 
-    /// The same, with what became of it.
+    /// The same, with another clause.
     pub(super) fn but(self, text: &str) -> Failure {
         let text = if self.text.is_empty() { text.to_owned() } else { self.text + "; " + text };
         Failure { text, ..self }
     }
 
-    /// The same, with all of this.
+    /// The same, with each of these clauses.
     pub(super) fn but_each(self, texts: impl IntoIterator<Item = String>) -> Failure {
         texts.into_iter().fold(self, |failure, text| failure.but(&text))
     }
 
-    /// The same, with what may be wrong where nodes are silent that are asked over TLS.
+    /// The same, with a hint if nodes reached over TLS did not answer.
     pub(super) fn over_tls(self) -> Failure {
         let is_silent = self.nodes.iter().any(|report| report.vote == Vote::TimedOut);
         if is_silent { self.but("a port without TLS never answers rediss://") } else { self }
     }
 
-    /// The same, with the ttl as it was written where a node allows none as long.
+    /// The same, with the ttl as it was typed if it is too long for a node.
     pub(super) fn over_ttl(self, ttl: &Typed) -> Failure {
         let is_code = |text: &str| code::word_of(text) == code::BADTTL.word;
         let is_over = |vote: &Vote| matches!(vote, Vote::Refused(text) if is_code(text));
@@ -136,7 +136,7 @@ impl Failure {
         }
     }
 
-    /// What is said of it to a program: something in any case.
+    /// The message for a program: never empty.
     fn message(&self) -> String {
         match self.text.is_empty() {
             true => match Signal::try_from(i32::from(self.code.saturating_sub(128))) {
@@ -147,13 +147,13 @@ impl Failure {
         }
     }
 
-    /// Says it on standard error.
+    /// Prints it on standard error.
     pub(super) fn tell(&self, as_json: bool) {
         if self.text.is_empty() {
             if self.code == signals::code(Signal::SIGINT as i32) {
                 out::remove_echo();
             }
-            // People know what they have pressed, and whoever closed the pipe reads nothing.
+            // People know which key they pressed, and nothing reads a closed pipe.
             if !as_json || self.code == Failure::CLOSED_PIPE {
                 return;
             }
@@ -178,7 +178,7 @@ impl Failure {
     }
 }
 
-/// Says on standard error what does not make the command fail.
+/// Prints a warning, which does not make the command fail, on standard error.
 pub(super) fn warn(text: impl Display, as_json: bool) {
     if as_json {
         out::complain(Json::Object(vec![("warning", Json::text(text.to_string()))]));
@@ -190,7 +190,7 @@ pub(super) fn warn(text: impl Display, as_json: bool) {
 impl From<Unprinted> for Failure {
     fn from(Unprinted(error): Unprinted) -> Failure {
         match error.kind() {
-            // Whoever read the output has seen enough.
+            // The reader of the output has seen enough.
             ErrorKind::BrokenPipe => Failure::new(Failure::CLOSED_PIPE, ""),
             _ => Failure::new(Failure::FAILED, format!("cannot write to standard output: {error}")),
         }

@@ -1,4 +1,4 @@
-//! Completions and man pages, from the definition that `--help` is made of.
+//! Completions and man pages, from the same definition as `--help`.
 
 use std::fs;
 use std::path::Path;
@@ -11,7 +11,7 @@ use super::definition::definition;
 use super::failure::Failure;
 use super::{args, out};
 
-/// The title of the part with the line of usage.
+/// The title of the section with the usage line.
 const SYNOPSIS: &str = ".SH SYNOPSIS";
 
 pub(super) fn completions(args: &Completions) -> Result<(), Failure> {
@@ -22,7 +22,8 @@ pub(super) fn completions(args: &Completions) -> Result<(), Failure> {
 
 /// Writes `lockmod.1`, and `lockmod-run.1` and the like for the commands.
 ///
-/// The folder is not made: whoever types `lockmod man run` wants to read and not to write.
+/// The folder is not created: a user who types `lockmod man run` wants to read a page, not to write
+/// one.
 pub(super) fn man(args: &args::Man) -> Result<(), Failure> {
     let folder = &args.folder;
     if !folder.is_dir() {
@@ -38,8 +39,8 @@ pub(super) fn man(args: &args::Man) -> Result<(), Failure> {
     pages.try_for_each(|command| write_page(command, folder))
 }
 
-/// Writes the page of a command, with the same line of usage as `--help`: the generator's own lacks
-/// what stands between the options and a command to run.
+/// Writes the page of a command, with the same usage line as `--help`: the generator's own lacks
+/// the `--` between the options and a command to run.
 fn write_page(command: &Command, folder: &Path) -> Result<(), Failure> {
     let page = Man::new(command.clone());
     let mut text = Vec::new();
@@ -48,7 +49,7 @@ fn write_page(command: &Command, folder: &Path) -> Result<(), Failure> {
     let usage = command.clone().render_usage().to_string();
     let usage = usage.trim_start_matches("Usage: ").replace('-', "\\-");
     let before = text.lines().take_while(|line| *line != SYNOPSIS).chain([SYNOPSIS, &usage]);
-    // Behind the title and the one line of the generator's.
+    // After the title and the generator's own line.
     let behind = text.lines().skip_while(|line| *line != SYNOPSIS).skip(2);
     let lines: Vec<&str> = before.chain(behind).collect();
     let file = folder.join(page.get_filename());

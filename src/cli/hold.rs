@@ -1,4 +1,4 @@
-//! `lockmod lock`: a lock that is held until somebody presses Ctrl-C.
+//! `lockmod lock`: a lock that is held until Ctrl-C is pressed.
 
 use nix::sys::signal::Signal;
 
@@ -24,7 +24,7 @@ pub(super) async fn hold(args: Lock) -> Result<(), Failure> {
         out::line(format_args!("holding '{name}'{reader} with fence {fence}; Ctrl-C releases it"))
     };
     if let Err(unprinted) = told {
-        // Nobody would know that it is held.
+        // Without the output, the user would not know that the lock is held.
         drop(guard.release().await);
         return Err(unprinted.into());
     }
@@ -48,11 +48,11 @@ pub(super) async fn hold(args: Lock) -> Result<(), Failure> {
     }
 }
 
-/// Says that the lock is given back.
+/// Reports that the lock is released.
 fn tell_released(name: &Name, signal: i32, as_json: bool) {
     // The terminal has shown the key, as `^C`, and stays on that line.
     let is_after_key = signal == Signal::SIGINT as i32 && out::columns().is_some();
-    // A terminal that has gone, with HUP, is told nothing; the lock is released all the same.
+    // If the terminal is gone, as with HUP, nothing can be printed; the lock is released anyway.
     let told = match as_json {
         true => Json::of_lock(&name.0, [("released", Json::Bool(true))]).to_string(),
         false => "released".to_owned(),

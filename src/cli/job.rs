@@ -1,9 +1,9 @@
-//! The command of `lockmod run` as a job: a process group of its own, with the terminal, that can
-//! be stopped and continued like one of a shell.
+//! The command of `lockmod run` as a job: a process group of its own that has the terminal, and can
+//! be stopped and continued like a job of a shell.
 //!
-//! A job that is stopped does not work, so its lease need not be renewed: lockmod stops itself with
-//! its command, and that gives the prompt back. Once it is continued, the command is continued only
-//! if the lock is still held.
+//! A stopped job does no work, so its lease need not be renewed: lockmod stops itself with its
+//! command, which gives the prompt back. Once it is continued, the command is continued only if the
+//! lock is still held.
 
 use std::convert::Infallible;
 use std::io::IsTerminal;
@@ -21,19 +21,19 @@ use tokio::time::{Instant, sleep};
 use super::signals;
 use super::terminal::{self, Terminal, is_orphaned};
 
-/// How often a dying process group is looked at.
+/// How often a dying process group is checked.
 const LOOK_EVERY: Duration = Duration::from_millis(5);
-/// The pause after a command was refused the terminal for good, which it may ask for again at once.
+/// The pause after a command was refused the terminal permanently: it may ask again at once.
 const REFUSAL_PAUSE: Duration = Duration::from_millis(100);
 
-/// Signals that tell of children, and of Ctrl-Z.
+/// The signals for changes of children, and for Ctrl-Z.
 pub(super) struct Watch {
     children: tokio::signal::unix::Signal,
     stops: tokio::signal::unix::Signal,
 }
 
 impl Watch {
-    /// Takes the signals over. From here on, Ctrl-Z does not stop this process by itself.
+    /// Takes the signals over. From here on, Ctrl-Z no longer stops this process directly.
     pub(super) fn new() -> std::io::Result<Watch> {
         Ok(Watch { children: signal(SignalKind::child())?, stops: signals::stops()? })
     }
@@ -60,7 +60,7 @@ pub(super) enum JobState {
 
 impl Job {
     /// Starts the first of two commands that can be started, in a process group of its own. At a
-    /// terminal it gets the keys.
+    /// terminal, that group gets the keys.
     ///
     /// # Errors
     /// If neither can be executed.
@@ -72,9 +72,9 @@ impl Job {
         let child = child.or_else(|_| other.process_group(0).spawn())?;
         let leader = Pid::from_raw(child.id().cast_signed());
         let job = Job { leader, terminal: Terminal::open(), watch, is_asked: false };
-        // In a pipeline somebody else may want the keys, as a pager does; then the command has them
-        // as soon as it asks for them, and so it does if it has asked already. It is not continued
-        // here: that would undo a Ctrl-Z.
+        // In a pipeline another program, such as a pager, may want the keys; then the command gets
+        // them when it asks for them, even if it has already asked. It is not continued here: that
+        // would undo a Ctrl-Z.
         let is_alone = std::io::stdin().is_terminal() && std::io::stdout().is_terminal();
         if let Some(terminal) = &job.terminal
             && is_alone
@@ -85,8 +85,8 @@ impl Job {
         Ok(job)
     }
 
-    /// Waits until the command ends or is stopped. Passes Ctrl-Z on to it, and reaps the orphans
-    /// of which this process is the parent if it is process 1.
+    /// Waits until the command ends or is stopped. Passes Ctrl-Z on to it, and reaps orphans, whose
+    /// parent this process is if it is process 1.
     ///
     /// # Cancellation
     /// No change is lost.
@@ -97,7 +97,7 @@ impl Job {
             }
             tokio::select! {
                 _ = self.watch.children.recv() => {}
-                // The system drops it too where nobody could continue the group.
+                // The system also drops it if no process could continue the group.
                 _ = self.watch.stops.recv() => if !is_orphaned() {
                     self.is_asked = true;
                     self.send(Signal::SIGTSTP);
@@ -106,7 +106,7 @@ impl Job {
         }
     }
 
-    /// Looks at all children that have changed.
+    /// Checks all children that have changed.
     fn reap(&self, options: WaitPidFlag) -> std::io::Result<Option<JobState>> {
         loop {
             match waitpid(None, Some(WaitPidFlag::WNOHANG | options)) {
@@ -122,7 +122,7 @@ impl Job {
         }
     }
 
-    /// Passes a signal on that asks the command to end. It sees it even if it is stopped.
+    /// Passes on a signal that asks the command to end. A stopped command receives it too.
     pub(super) fn pass_on(&self, signal: i32) {
         if let Ok(signal) = Signal::try_from(signal) {
             self.send(signal);
@@ -130,11 +130,11 @@ impl Job {
         }
     }
 
-    /// The command was stopped: stops this process too, and the others of the shell's job.
-    /// Returns when they are continued, or at once if nobody could continue them; then
-    /// [`Job::resume`] is due. Without a terminal, it stops this process alone, if it was asked to
-    /// stop. Returns `false` if the command shall stay stopped: somebody else has stopped it, and
-    /// will continue it.
+    /// The command was stopped: stops this process too, and the others of the shell's job. Returns
+    /// when they are continued, or at once if no process could continue them; then call
+    /// [`Job::resume`]. Without a terminal, it stops only this process, if it was asked to stop.
+    /// Returns `false` if the command should stay stopped: another process has stopped it, and will
+    /// continue it.
     pub(super) async fn suspend(&mut self, by: Signal) -> bool {
         let is_asked = std::mem::take(&mut self.is_asked);
         let Some(terminal) = &self.terminal else {
@@ -150,7 +150,7 @@ impl Job {
                 return true;
             }
             if is_orphaned() {
-                // It will never have them: as when a shell ends that has stopped jobs.
+                // It will never have them, as when a shell with stopped jobs ends.
                 self.send(Signal::SIGHUP);
                 sleep(REFUSAL_PAUSE).await;
                 return true;
@@ -169,11 +169,11 @@ impl Job {
         self.send(Signal::SIGCONT);
     }
 
-    /// Ends the command and its process group: politely until the time is over, then not.
+    /// Ends the command and its process group: with TERM, and with KILL once `patience` is over.
     pub(super) async fn end(self, patience: Duration) -> std::io::Result<()> {
         let deadline = Instant::now() + patience;
         self.send(Signal::SIGTERM);
-        // A stopped process would not see it.
+        // A stopped process would not receive it.
         self.send(Signal::SIGCONT);
         let (mut is_killed, mut has_ended) = (false, false);
         loop {
@@ -198,7 +198,7 @@ impl Job {
     /// Nothing is lost.
     pub(super) async fn rest(&mut self) -> Infallible {
         loop {
-            // No child may be left.
+            // There may be no child left.
             let _ = self.reap(WaitPidFlag::empty());
             tokio::select! {
                 _ = self.watch.children.recv() => {}
@@ -207,7 +207,7 @@ impl Job {
         }
     }
 
-    /// Takes the keys back: a script may have more commands that read them.
+    /// Takes the keys back: a script may have other commands that read them.
     pub(super) fn take_keys_back(&self) {
         if let Some(terminal) = &self.terminal
             && terminal.is_in_foreground(self.leader)
@@ -217,7 +217,7 @@ impl Job {
     }
 
     fn send(&self, signal: Signal) {
-        // A group that has gone needs no signal.
+        // A group that has ended needs no signal.
         let _ = killpg(self.leader, signal);
     }
 }

@@ -29,8 +29,8 @@ impl Json {
         Json::List(texts.iter().map(Json::text).collect())
     }
 
-    /// What is to be said of a lock, with its name. A name that is not UTF-8 is there in full, too,
-    /// in hexadecimal digits.
+    /// Fields of a lock, with its name. A name that is not UTF-8 is also given in full, in
+    /// hexadecimal digits.
     pub(super) fn of_lock(
         name: &[u8],
         fields: impl IntoIterator<Item = (&'static str, Json)>,
@@ -88,7 +88,7 @@ fn quote(f: &mut fmt::Formatter<'_>, text: &str) -> fmt::Result {
             '"' => f.write_str("\\\"")?,
             '\\' => f.write_str("\\\\")?,
             c if is_plain(c) => write!(f, "{c}")?,
-            // Also what JSON allows: a terminal may be where it is printed.
+            // Escapes more than JSON needs: the output may go to a terminal.
             c => {
                 for unit in c.encode_utf16(&mut [0; 2]) {
                     write!(f, "\\u{unit:04x}")?;

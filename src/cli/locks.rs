@@ -1,4 +1,4 @@
-//! Commands that ask the nodes once and print what they say.
+//! Commands that ask the nodes once and print their answers.
 
 use std::collections::BTreeMap;
 use std::fmt::Display;
@@ -24,7 +24,7 @@ pub(super) async fn acquire(args: Acquire) -> Result<(), Failure> {
     let locker = builder.renew(false).build()?;
     let guard = waiting::acquire(&locker, &args.claim, &mut Signals::new()?, args.json).await?;
     let lease = guard.leak();
-    // What was sent to stragglers shall still be written.
+    // This also gives the commands to slow nodes time to be written.
     let doubles = doubts::doubles_at_once(&locker).await;
     let token = hex::encode(lease.token);
     let printed = if args.json {
@@ -46,7 +46,7 @@ pub(super) async fn acquire(args: Acquire) -> Result<(), Failure> {
     doubles.iter().for_each(|text| warn(text, args.json));
     let Err(unprinted) = printed else { return Ok(()) };
     let failure = Failure::from(unprinted);
-    // Nobody knows the token, so nobody else could release it.
+    // The token is known only here, so only this process can release the lock.
     Err(match locker.release_by_token(name, &lease.token).await {
         Ok(()) => failure.but("the token was not printed, so the lock was released"),
         Err(error) => failure.but(&format!("the token was not printed, but {error}")),
@@ -72,7 +72,7 @@ pub(super) async fn release(args: Release) -> Result<(), Failure> {
     }
 }
 
-/// What is to be said to somebody whose token does not hold the lock: who does, and for how long.
+/// The error for a token that does not hold the lock: who does, and for how long.
 async fn not_the_holder(locker: &Locker, name: &Name) -> Failure {
     let infos = locker.info(name).await;
     let nodes: Vec<NodeReport> = infos.iter().map(holder).collect();
@@ -94,7 +94,7 @@ async fn not_the_holder(locker: &Locker, name: &Name) -> Failure {
     Failure::lost(text, nodes).but_each(told)
 }
 
-/// Who holds the lock, as the node told it, or why the node does not know.
+/// Who holds the lock according to the node, or why the node does not know.
 fn holder(node: &NodeInfo) -> NodeReport {
     let vote = match &node.info {
         Ok(info) if info.state == LockState::Held => {
@@ -136,7 +136,7 @@ async fn force_release(locker: &Locker, lock: &ByName) -> Result<(), Failure> {
     Ok(())
 }
 
-/// What a node did; that nobody holds a lock is more than a replica can know.
+/// What a node did. A replica cannot know that a lock is not held.
 fn without_replica((report, node): (NodeReport, &NodeInfo)) -> NodeReport {
     match doubts::vote_of(node) {
         Some(vote) if report.vote == Vote::NotHeld => NodeReport { vote, ..report },
@@ -223,7 +223,7 @@ pub(super) async fn fence(args: ByName) -> Result<(), Failure> {
     Ok(())
 }
 
-/// What an extension would be answered.
+/// The answer that an extension would get.
 fn extension(uncounted: Uncounted) -> Json {
     Json::Number(outcome::number_of(uncounted).unsigned_abs())
 }
@@ -256,7 +256,7 @@ fn info_fields(node: &str, info: &Result<LockInfo, Vote>) -> Vec<(&'static str, 
     fields
 }
 
-/// What is known of a lock, in words.
+/// What is known about a lock, in words.
 fn lock_line(info: &LockInfo) -> String {
     let mut line = format!("{}, fence {}", info.state, info.fence);
     if info.state == LockState::Held {
@@ -277,11 +277,11 @@ fn lock_line(info: &LockInfo) -> String {
     line
 }
 
-/// The same, with why it may not be so, or why the node grants nothing.
+/// The same, with why it may be wrong, or why the node grants nothing.
 fn info_line(info: &LockInfo) -> String {
     let line = lock_line(info);
     match (info.quarantine_left, &info.node_state) {
-        // A quarantine is told with the state of that name.
+        // It is a quarantine only if the state, if there is one, says so.
         (Some(left), state) if state.as_ref().is_none_or(|state| doubts::is_quarantine(state)) => {
             let left = Length(left);
             format!("{line}; in quarantine for {left} more: the node may have forgotten a lease")
@@ -313,7 +313,7 @@ pub(super) async fn info(args: ByName) -> Result<(), Failure> {
     answered(Some(&args.name), votes.into_iter())
 }
 
-/// An error unless a quorum of masters has answered; each node comes with what it said instead.
+/// An error unless a quorum of masters has answered; each node comes with its vote if it has not.
 fn answered<'n>(
     name: Option<&Name>,
     nodes: impl ExactSizeIterator<Item = (&'n Arc<str>, Option<Vote>)>,
@@ -329,7 +329,7 @@ fn answered<'n>(
     Err(unanswered(name, failed, all))
 }
 
-/// Too few of `all` nodes told of the lock: what the failed ones said instead.
+/// The error if too few of `all` nodes reported the lock; `failed` are the others.
 fn unanswered(name: Option<&Name>, failed: Vec<NodeReport>, all: usize) -> Failure {
     let others = failed.iter().filter(|report| report.vote == Vote::WrongType).count();
     let text = match name.filter(|_| others > 0) {
@@ -360,7 +360,7 @@ fn listed_json(name: &[u8], infos: &[(&str, &LockInfo)]) -> Json {
     Json::of_lock(name, [("nodes", Json::List(nodes))])
 }
 
-/// What the most telling node says, and on how many the holder has it.
+/// The most telling report, and on how many nodes the holder has the lock.
 fn listed_line(lock: &LockSurvey, all: usize) -> String {
     let line = lock.best().map(lock_line).unwrap_or_default();
     let mut told = format!("held on {}", Share(lock.held_count(), all));
@@ -373,7 +373,7 @@ fn listed_line(lock: &LockSurvey, all: usize) -> String {
     format!("{line} ({told})")
 }
 
-/// What the nodes say of each lock that is to be listed.
+/// The nodes' reports about each lock to list.
 fn by_name(survey: &Survey, with_free: bool) -> BTreeMap<&[u8], Vec<(&str, &LockInfo)>> {
     let is_wanted = |info: &LockInfo| with_free || info.state != LockState::Free;
     let mut locks: BTreeMap<&[u8], Vec<(&str, &LockInfo)>> = BTreeMap::new();

@@ -1,7 +1,7 @@
 //! A survey as metrics: the text that Prometheus reads.
 //!
-//! A node's counts come as they are, from its INFO section; what a node does not tell is left out,
-//! not shown as zero. Nothing is kept between two surveys.
+//! A node's counts are those of its INFO section, unchanged; a field that a node does not report is
+//! left out, not shown as zero. Nothing is kept between two surveys.
 
 use prometheus::TextEncoder;
 use prometheus::proto::{
@@ -22,7 +22,7 @@ struct Metered {
 enum Kind {
     Count,
     Level,
-    /// Milliseconds, told in seconds.
+    /// Milliseconds, exported in seconds.
     Length,
 }
 
@@ -38,7 +38,8 @@ const fn length(field: NodeField, metric: &'static str, help: &'static str) -> M
     Metered { field, metric, kind: Kind::Length, help }
 }
 
-/// Counts are whole numbers and prometheus wants floating ones: exact up to 2^53, as fences are.
+/// Counts are whole numbers, and prometheus wants floating-point ones: exact up to 2^53, the
+/// largest fence.
 const FIELDS: &[Metered] = &[
     level(NodeField::Locks, "lockmod_locks", "Keys that are locks, held or free."),
     level(NodeField::Held, "lockmod_held", "Locks that are held."),
@@ -115,10 +116,10 @@ const DISTRIBUTIONS: [([NodeField; 2], &str, &str); 2] = [
     ),
 ];
 
-/// The text; each metric has the label `cluster` if there is a name for it.
+/// The text. Each metric has the label `cluster` if a name is given.
 ///
 /// # Errors
-/// If a name were not allowed.
+/// If a name is not allowed.
 pub(super) fn text(survey: &Survey, cluster: Option<&str>) -> Result<String, prometheus::Error> {
     let mut families = vec![
         whole("lockmod_nodes", "Configured nodes.", survey.nodes.len() as f64),
@@ -168,12 +169,12 @@ fn family(name: &str, help: &str, kind: MetricType, metrics: Vec<Metric>) -> Met
     family
 }
 
-/// A level that is not a node's.
+/// A gauge for all nodes together.
 fn whole(name: &str, help: &str, value: f64) -> MetricFamily {
     family(name, help, MetricType::GAUGE, vec![gauge(value).1])
 }
 
-/// A metric of each node for which there is one.
+/// A metric for each node that has a value.
 fn per_node(
     survey: &Survey,
     name: &str,
@@ -208,7 +209,7 @@ fn builds(survey: &Survey) -> MetricFamily {
     let mut metrics = Vec::new();
     for node in &survey.nodes {
         let Ok(status) = &node.status else { continue };
-        // Builds before this field do not tell.
+        // Older builds lack this field.
         let Some(version) = status.fields.text(NodeField::Version) else { continue };
         let mut metric = gauge(1.0).1;
         metric.set_label(vec![label("node", &node.node), label("version", version)]);
@@ -218,7 +219,7 @@ fn builds(survey: &Survey) -> MetricFamily {
     family("lockmod_build_info", help, MetricType::GAUGE, metrics)
 }
 
-/// Refusals by their code words, beside their sum.
+/// Refusals by their code words, in addition to their sum.
 fn refusals(survey: &Survey) -> MetricFamily {
     let mut metrics = Vec::new();
     for node in &survey.nodes {
@@ -233,8 +234,8 @@ fn refusals(survey: &Survey) -> MetricFamily {
     family("lockmod_refusals_by_code_total", help, MetricType::COUNTER, metrics)
 }
 
-/// A distribution: `count=..,sum=..,...` in one field, and in another how many were at most so
-/// many milliseconds.
+/// A distribution: `count=..,sum=..,...` in one field, and in another the cumulative counts up to
+/// each limit in milliseconds.
 fn histogram(
     status: &NodeStatus,
     [summary, up_to]: [NodeField; 2],

@@ -1,8 +1,8 @@
 //! The `lockmod` command: arguments, what it prints, and its exit codes.
 //!
 //! It decides nothing about locks: everything goes through the [client](crate::client). Results go
-//! to standard output, everything else to standard error, on one line each. All of it is printed
-//! by `out.rs`, which is why the lints below forbid the usual macros.
+//! to standard output, everything else to standard error, on one line each. `out.rs` prints all of
+//! it, which is why the lints below forbid the usual macros.
 
 #![deny(clippy::print_stdout, clippy::print_stderr)]
 
@@ -48,8 +48,8 @@ const RUNTIME_FILES: usize = 10;
 
 /// Runs the command with the arguments of this process.
 ///
-/// `is_closed` says of standard input, output and error whether it was started with them closed,
-/// which cannot be seen any more once the standard library has begun.
+/// `is_closed` says for standard input, output and error whether each was closed at the start,
+/// which can no longer be seen once the standard library has begun.
 pub fn main(is_closed: [bool; 3]) -> ExitCode {
     out::close(is_closed);
     if let Some(code) = tie::become_command() {
@@ -74,11 +74,11 @@ pub fn main(is_closed: [bool; 3]) -> ExitCode {
     }
 }
 
-/// What all commands run on.
+/// The runtime of all commands.
 ///
 /// # Errors
-/// If the system has no room for it. Some of its files are opened where a failure is a panic, so it
-/// is tried first whether there can be as many.
+/// If the system has no room for it. Some of its files are opened where a failure is a panic, so
+/// this first tries whether as many can be opened.
 fn runtime() -> std::io::Result<Runtime> {
     let stdin = std::io::stdin();
     let spare = (0..RUNTIME_FILES).map(|_| stdin.as_fd().try_clone_to_owned());
@@ -86,7 +86,7 @@ fn runtime() -> std::io::Result<Runtime> {
     Builder::new_current_thread().enable_all().build()
 }
 
-/// Prints the help that was asked for, or what is wrong with the arguments; the exit code.
+/// Prints the requested help, or what is wrong with the arguments. Returns the exit code.
 fn not_parsed(error: &clap::Error) -> u8 {
     if !error.use_stderr() {
         let Err(unprinted) = out::print(|| error.print()) else { return 0 };
@@ -99,7 +99,7 @@ fn not_parsed(error: &clap::Error) -> u8 {
         let text = definition::misplaced_json(error).unwrap_or_else(|| in_short(error));
         Failure::usage(text).tell(true);
     } else {
-        // As every other error, and escaped as they are.
+        // In the form of every other error, and escaped like them.
         let text = error.render().to_string();
         let text =
             text.strip_prefix("error: ").map_or(text.clone(), |rest| format!("lockmod: {rest}"));
@@ -111,13 +111,13 @@ fn not_parsed(error: &clap::Error) -> u8 {
     Failure::FAILED
 }
 
-/// Whether a command to run is given as other arguments are.
+/// Whether a command to run was given without `--`.
 fn is_run_without_dashes() -> bool {
     let mut arguments = std::env::args_os().skip(1);
     arguments.next().is_some_and(|first| first == "run") && !arguments.any(|next| next == "--")
 }
 
-/// What is wrong with the arguments, without the help that people are shown with it.
+/// What is wrong with the arguments, without the help that people see with it.
 fn in_short(error: &clap::Error) -> String {
     if error.kind() == ErrorKind::DisplayHelpOnMissingArgumentOrSubcommand {
         return "no command is given: see --help".to_owned();
@@ -144,7 +144,7 @@ async fn dispatch(command: Command) -> Result<u8, Failure> {
         Command::Nodes(nodes) => cluster::nodes(nodes).await?,
         Command::Demo(demo) => {
             let mut signals = Signals::new()?;
-            // Interrupted, it takes its nodes with it.
+            // When interrupted, it ends its nodes too.
             tokio::select! {
                 told = demo::demo(demo) => told?,
                 signal = signals.next() => return Ok(signals::code(signal)),

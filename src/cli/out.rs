@@ -1,8 +1,8 @@
-//! Everything that the command prints goes through here, and nowhere else.
+//! Everything that the command prints goes through this file.
 //!
-//! Two rules are kept in this one place. Every line is made [`Printable`], so that a label, a name
-//! or a server's text that a caller has forgotten to escape still cannot reach the terminal. And
-//! an output that nobody reads any more ends the command quietly, as it ends other commands.
+//! It enforces two rules. Every line is made [`Printable`], so that a label, a name or a server's
+//! text that a caller forgot to escape cannot reach the terminal as it is. And a closed output ends
+//! the command quietly, as it ends other commands.
 
 use std::fmt::Display;
 use std::io::{IsTerminal, Write};
@@ -14,26 +14,27 @@ use unicode_width::{UnicodeWidthChar, UnicodeWidthStr};
 
 use crate::client::Printable;
 
-/// What a terminal shows behind the line for Ctrl-C, `^C`: if that is wrapped to the next line, or
-/// the last column is filled, the line cannot be removed.
+/// The width of `^C`, which a terminal shows after the line on Ctrl-C: if it wraps to the next
+/// line, or fills the last column, the line cannot be removed.
 const ECHO: usize = 2;
-/// The columns of a terminal that does not say how many it has.
+/// The columns of a terminal that does not report its width.
 const COLUMNS_DEFAULT: usize = 80;
 
-/// Whether standard output is closed: what is in its place is not what the caller opened.
+/// Whether standard output was closed at the start: the descriptor in its place is not the
+/// caller's.
 static IS_CLOSED: AtomicBool = AtomicBool::new(false);
 
 /// Why nothing was printed to standard output.
 #[derive(Debug)]
 pub(super) struct Unprinted(pub(super) std::io::Error);
 
-/// Says which of the standard streams are closed: nothing can be printed then, and a command that
-/// is run finds them closed too, and not what stands in their place.
+/// Notes which of the standard streams are closed. Nothing can be printed to them then, and a
+/// command that is run finds them closed too, instead of the descriptors in their place.
 pub(super) fn close([input, output, error]: [bool; 3]) {
     IS_CLOSED.store(output, Ordering::Relaxed);
     let closed = [(input, stdin()), (output, stdout()), (error, stderr())];
     for (_, stream) in closed.into_iter().filter(|(is_closed, _)| *is_closed) {
-        // What cannot be marked is passed on as it is.
+        // A stream that cannot be marked is passed on as it is.
         let _ = fcntl_setfd(stream, FdFlags::CLOEXEC);
     }
 }
@@ -45,7 +46,7 @@ fn check() -> std::io::Result<()> {
 /// Prints one line to standard output.
 ///
 /// # Errors
-/// If it cannot be written, or nobody reads it.
+/// If it cannot be written, or its reader has gone.
 pub(super) fn line(text: impl Display) -> Result<(), Unprinted> {
     lines([text])
 }
@@ -53,46 +54,46 @@ pub(super) fn line(text: impl Display) -> Result<(), Unprinted> {
 /// Prints lines to standard output, all of them at once.
 ///
 /// # Errors
-/// If they cannot be written, or nobody reads them.
+/// If they cannot be written, or their reader has gone.
 pub(super) fn lines(lines: impl IntoIterator<Item = impl Display>) -> Result<(), Unprinted> {
     let printable = |line: &dyn Display| format!("{}\n", Printable::text(&line.to_string()));
     let text: String = lines.into_iter().map(|line| printable(&line)).collect();
     bytes(text.as_bytes())
 }
 
-/// Writes to standard output what the command itself has generated: a script.
+/// Writes a script that the command has generated to standard output.
 ///
 /// # Errors
-/// If it cannot be written, or nobody reads it.
+/// If it cannot be written, or its reader has gone.
 pub(super) fn bytes(bytes: &[u8]) -> Result<(), Unprinted> {
     let mut out = std::io::stdout().lock();
     print(|| out.write_all(bytes).and_then(|()| out.flush()))
 }
 
-/// Prints to standard output in another's way, unless it is closed.
+/// Prints to standard output with `write`, unless it is closed.
 ///
 /// # Errors
-/// If it cannot be written, or nobody reads it.
+/// If it cannot be written, or its reader has gone.
 pub(super) fn print(write: impl FnOnce() -> std::io::Result<()>) -> Result<(), Unprinted> {
     check().and_then(|()| write()).map_err(Unprinted)
 }
 
-/// Says something on standard error: an error or a warning, on one line.
+/// Prints an error or a warning on standard error, on one line.
 pub(super) fn complain(text: impl Display) {
     let line = format!("{}\n", Printable::text(&text.to_string()));
-    // Where standard error is closed too, there is nobody left to tell.
+    // If standard error is closed too, there is nowhere left to print.
     let _ = std::io::stderr().lock().write_all(line.as_bytes());
 }
 
-/// Removes what a terminal shows for Ctrl-C, `^C`: the shell's prompt would stand behind it.
+/// Removes the `^C` that a terminal shows for Ctrl-C: the shell's prompt would follow it.
 pub(super) fn remove_echo() {
     if std::io::stderr().is_terminal() {
-        // A terminal that has gone shows nothing.
+        // A terminal that is gone shows nothing.
         let _ = std::io::stderr().lock().write_all(b"\r\x1b[K");
     }
 }
 
-/// The columns of the terminal that standard output is; `None` where it goes elsewhere.
+/// The columns of the terminal, if standard output is one.
 pub(super) fn columns() -> Option<usize> {
     std::io::stdout().is_terminal().then(|| columns_of(std::io::stdout()))
 }
@@ -114,7 +115,7 @@ impl Progress {
         Progress { is_watched: std::io::stderr().is_terminal(), is_shown: false }
     }
 
-    /// Whether anybody sees it.
+    /// Whether standard error is a terminal.
     pub(super) const fn is_watched(&self) -> bool {
         self.is_watched
     }
@@ -136,7 +137,7 @@ impl Progress {
 
     fn write(&self, text: &str) {
         let mut out = std::io::stderr().lock();
-        // A terminal that has gone needs no line.
+        // A terminal that is gone needs no line.
         let _ = out.write_all(text.as_bytes()).and_then(|()| out.flush());
     }
 }
@@ -154,7 +155,7 @@ pub(super) fn width(text: &str) -> usize {
     text.width()
 }
 
-/// The text, cut to so many columns; what was cut off shows as `…`.
+/// The text, cut to this many columns; `…` replaces the rest.
 pub(super) fn cut(text: &str, columns: usize) -> String {
     if width(text) <= columns {
         return text.to_owned();
@@ -166,7 +167,7 @@ pub(super) fn cut(text: &str, columns: usize) -> String {
     kept
 }
 
-/// The beginning of a text, as long as it fits into so many columns.
+/// The beginning of a text, as much of it as fits into this many columns.
 pub(super) fn head(text: &str, columns: usize) -> &str {
     let mut used = 0;
     let end = text.char_indices().find(|(_, c)| {
@@ -176,7 +177,7 @@ pub(super) fn head(text: &str, columns: usize) -> &str {
     &text[..end.map_or(text.len(), |(at, _)| at)]
 }
 
-/// The end of a text, as much of it as fits into so many columns.
+/// The end of a text, as much of it as fits into this many columns.
 pub(super) fn tail(text: &str, columns: usize) -> &str {
     let mut used = 0;
     let start = text.char_indices().rev().find(|(_, c)| {

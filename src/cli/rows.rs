@@ -1,4 +1,4 @@
-//! A survey as rows of text: what `lockmod status` prints once, and `lockmod top` again and again.
+//! A survey as rows of text: `lockmod status` prints them once, `lockmod top` repeatedly.
 
 use std::cmp::Reverse;
 use std::time::Duration;
@@ -16,10 +16,10 @@ pub(super) const NODE_COLUMNS: [&str; 7] =
 /// The columns of [`lock`].
 pub(super) const LOCK_COLUMNS: [&str; 7] =
     ["LOCK", "HOLDER", "FENCE", "HELD FOR", "TIME LEFT", "WAITING", "NODES"];
-/// How many labels of readers a table shows at a terminal: beside more of them, the numbers would
-/// have no room.
+/// How many labels of readers a table shows at a terminal: more would leave no room for the
+/// numbers.
 pub(super) const LABELS: usize = 1;
-/// In place of what is not known.
+/// In place of an unknown value.
 const UNKNOWN: &str = "-";
 
 /// How well a node is.
@@ -27,7 +27,7 @@ const UNKNOWN: &str = "-";
 pub(super) enum Health {
     /// It grants locks.
     Good,
-    /// It does not, and says why.
+    /// It does not, and reports why.
     Abstains,
     /// It does not answer as a node does.
     Bad,
@@ -63,7 +63,7 @@ pub(super) fn node(survey: &Survey, node: &NodeSurvey) -> (Health, [String; 7]) 
     (health, row)
 }
 
-/// What a node that answers does, and how many replicas support it.
+/// The state of a node that answers, and how many replicas support it.
 fn state(status: &NodeStatus, is_too_high: bool) -> String {
     if let Some(share) = status.slots.as_ref().filter(|share| share.is_partial()) {
         return in_slots(share);
@@ -78,7 +78,7 @@ fn state(status: &NodeStatus, is_too_high: bool) -> String {
         None if status.is_granting() && is_too_high => "fences too high to count".to_owned(),
         None if status.is_granting() && status.is_in_cluster => "grants in its slots".to_owned(),
         None if status.is_granting() => "grants".to_owned(),
-        // The reason's code word says more than a row has room for.
+        // A row has room only for the reason's code word.
         None => match status.fields.text(NodeField::State).map(code::word_of) {
             Some(code) => format!("grants nothing: {code}"),
             None => "grants nothing".to_owned(),
@@ -90,8 +90,8 @@ fn state(status: &NodeStatus, is_too_high: bool) -> String {
     }
 }
 
-/// In which part of its slots a Cluster grants locks, and what is wrong with the first of the
-/// masters that have the others.
+/// In how many of its slots a Cluster grants locks, and what is wrong with the first master of the
+/// other slots.
 pub(super) fn in_slots(share: &SlotShare) -> String {
     let text = format!("grants in {} of {SLOTS} slots", share.granting);
     match &share.failing[..] {
@@ -109,7 +109,7 @@ fn supported(Support { supporters, needed, replicas, .. }: Support) -> String {
     }
 }
 
-/// The node, and where its masters are if that is another place.
+/// The node, and its masters if they are elsewhere.
 fn place(node: &NodeSurvey) -> String {
     match &node.masters[..] {
         [] => node.node.to_string(),
@@ -118,7 +118,7 @@ fn place(node: &NodeSurvey) -> String {
     }
 }
 
-/// A lock's row, with the labels of so many of its readers.
+/// A lock's row, with the labels of this many of its readers.
 pub(super) fn lock(
     survey: &Survey,
     (name, lock): (&[u8], &LockSurvey),
@@ -163,7 +163,7 @@ pub(super) fn by_whom(info: &LockInfo) -> String {
     }
 }
 
-/// How many readers hold a lock, and those of them who are known by name, at most `most`.
+/// How many readers hold a lock, and the labels that are known, at most `most`.
 fn readers(info: &LockInfo, most: usize) -> Option<String> {
     let (count, labels) = (info.readers, &info.reader_labels);
     if count == 0 {
@@ -180,7 +180,7 @@ fn readers(info: &LockInfo, most: usize) -> Option<String> {
     Some(format!("{count} reader{plural}{labels}"))
 }
 
-/// How many stand in line, and those of them who want to read.
+/// How many stand in line, and how many of them are readers.
 pub(super) fn in_line(info: &LockInfo) -> String {
     match (info.waiters, info.waiting_readers) {
         (waiters, 0) => format!("{waiters} in line"),
@@ -212,7 +212,7 @@ pub(super) enum LockOrder {
 }
 
 impl LockOrder {
-    /// The order after this one, all around.
+    /// The next order, cyclically.
     pub(super) const fn next(self) -> LockOrder {
         match self {
             LockOrder::Waiters => LockOrder::Name,
@@ -237,7 +237,7 @@ pub(super) fn busy_locks(survey: &Survey, order: LockOrder) -> Vec<(&[u8], &Lock
     let is_busy = |lock: &LockSurvey| {
         lock.waiters() > 0 || lock.best().is_some_and(|best| best.state != LockState::Free)
     };
-    // By name, to begin with: what is equal otherwise stays in this order.
+    // Sorted by name first: locks that are otherwise equal keep this order.
     let mut locks: Vec<(&[u8], &LockSurvey)> =
         survey.locks.iter().map(|(name, lock)| (name.as_slice(), lock)).collect();
     locks.retain(|(_, lock)| is_busy(lock));
@@ -300,7 +300,7 @@ pub(super) fn deleted_on(nodes: &[NodeReport]) -> String {
     [text].into_iter().chain(failed).collect::<Vec<_>>().join("; ")
 }
 
-/// What is to be said of locks that are not shown: `option` is the one that limits them.
+/// The notes about locks that are not shown; `option` is the option that limits them.
 pub(super) fn rest(survey: &Survey, option: Option<&str>) -> Vec<String> {
     let mut told = Vec::new();
     if survey.is_cut {

@@ -1,8 +1,8 @@
 //! `lockmod run`: a command that runs only while a lock is held.
 //!
-//! The one promise to keep: when the lock is lost, the command and everything in its process group
-//! are gone before the lease ends. So the command leads a group of its own; the loss is told some
-//! time before the end, TERM is sent at once, and KILL while there is still time.
+//! It promises that when the lock is lost, the command and everything in its process group are gone
+//! before the lease ends. So the command leads a group of its own, and the loss is reported some
+//! time before the end: TERM is sent at once, and KILL while there is still time.
 
 use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt;
@@ -30,7 +30,7 @@ pub(super) async fn run(args: Run) -> Result<u8, Failure> {
         let text = "the command is empty: is a variable not set?";
         return Err(Failure::usage(text));
     }
-    // Before it waits for the lock; and again below, because that may take long.
+    // Before the wait for the lock, and again after it, because it may take long.
     if let Err(error) = tie::find(&args.command[0]) {
         return Err(tie::not_started(&args.command[0], &error));
     }
@@ -66,22 +66,22 @@ pub(super) async fn run(args: Run) -> Result<u8, Failure> {
     }
 }
 
-/// Ends the command, whose lock is lost, while the lease still stands.
+/// Ends the command, which has lost its lock, while the lease still stands.
 async fn stop(job: Job, guard: Guard, lost: Lost, grace: Duration) -> Result<Failure, Failure> {
-    // What is left by the clock, and not what should be left: this process may be late.
+    // By the clock, not by the plan: this process may be late.
     let left = if lost == Lost::Removed { grace } else { guard.validity() };
     job.end(left.saturating_sub(grace / KILL_DIVISOR)).await?;
     Ok(self::lost("the lock was lost and the command stopped", lost, guard).await)
 }
 
-/// Gives back what may be left of a lost lease. The failure, with what became of the lock.
+/// Releases what may be left of a lost lease. Returns the failure, with why the lock was lost.
 async fn lost(what: &str, lost: Lost, guard: Guard) -> Failure {
     let failure = Failure::lost_while_held(format_args!("{what}: {lost}"), &guard);
     drop(guard.release().await);
     failure
 }
 
-/// Starts the command, tied to this process where that is possible.
+/// Starts the command, tied to this process if that is possible.
 fn start(args: &Run, guard: &Guard, watch: Watch) -> std::io::Result<Job> {
     tie::find(&args.command[0])?;
     let mut plain = Command::new(&args.command[0]);
@@ -95,7 +95,7 @@ fn start(args: &Run, guard: &Guard, watch: Watch) -> std::io::Result<Job> {
     Job::start(commands, watch)
 }
 
-/// A signal came after the command had ended, and before the lock was to be released.
+/// The failure if a signal came after the command had ended, but before --at-least was over.
 fn cut_short(signal: i32, code: u8) -> Failure {
     let text = format!(
         "signal {signal} came before --at-least was over, and the lock was released; the command \
@@ -132,8 +132,8 @@ async fn attend(
     }
 }
 
-/// Keeps the lock after the command has ended: until then, or for ever, unless a signal comes,
-/// which is returned.
+/// Keeps the lock after the command has ended: until `until`, or forever. A signal ends this, and
+/// is returned.
 async fn hold(
     job: &mut Job,
     guard: &Guard,

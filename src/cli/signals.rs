@@ -5,8 +5,8 @@ use std::task::Poll;
 use nix::sys::signal::Signal;
 use tokio::signal::unix::{Signal as Stream, SignalKind, signal};
 
-/// The signals that end a process unless it takes them over, without those of its own mistakes.
-/// Batch systems and supervisors send some of them before a job's time is over.
+/// The signals that end a process unless it handles them, without those for its own faults. Batch
+/// systems and supervisors send some of them before a job's time is over.
 const ENDING: [Signal; 15] = [
     Signal::SIGTERM,
     Signal::SIGINT,
@@ -24,7 +24,7 @@ const ENDING: [Signal; 15] = [
     Signal::SIGABRT,
     Signal::SIGTRAP,
 ];
-/// Those that only Linux has.
+/// Those that exist only on Linux.
 #[cfg(target_os = "linux")]
 const ENDING_HERE: [Signal; 2] = [Signal::SIGPWR, Signal::SIGSTKFLT];
 #[cfg(not(target_os = "linux"))]
@@ -36,7 +36,7 @@ pub(super) struct Signals {
 }
 
 impl Signals {
-    /// Takes the signals over: they do not end this process any more. Those that are ignored stay
+    /// Takes the signals over: they no longer end this process. Those that are ignored stay
     /// ignored, as `nohup` wants HUP to be.
     pub(super) fn new() -> std::io::Result<Signals> {
         let ignored = ignored();
@@ -63,19 +63,19 @@ impl Signals {
     }
 }
 
-/// The signals of Ctrl-Z. From here on they do not stop this process by themselves.
+/// The signals of Ctrl-Z. From here on, they no longer stop this process directly.
 pub(super) fn stops() -> std::io::Result<Stream> {
     signal(SignalKind::from_raw(Signal::SIGTSTP as i32))
 }
 
-/// The signals that this process ignores, as bits; none where the system does not say.
+/// The signals that this process ignores, as bits; none if the system does not tell.
 fn ignored() -> u64 {
     let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
     let mask = status.lines().find_map(|line| line.strip_prefix("SigIgn:"));
     mask.and_then(|mask| u64::from_str_radix(mask.trim(), 16).ok()).unwrap_or(0)
 }
 
-/// The exit code of a process that a signal ended, as shells have it.
+/// The exit code of a process that a signal ended, as in shells.
 pub(super) fn code(signal: i32) -> u8 {
     u8::try_from(128 + signal).unwrap_or(u8::MAX)
 }

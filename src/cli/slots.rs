@@ -15,14 +15,14 @@ const AGREE_MAX: Duration = Duration::from_secs(30);
 /// How often they are asked.
 const ASK_EVERY: Duration = Duration::from_millis(50);
 
-/// Gives each of the servers, by port and bus port, its share of the slots, and waits until all
-/// know them.
+/// Gives each server, by port and bus port, its share of the slots, and waits until all servers
+/// know the shares.
 pub(super) async fn share_out(servers: &[(u16, u16)]) -> Result<(), Failure> {
     let (count, slots) = (servers.len(), usize::from(SLOTS));
     for (index, (port, _)) in servers.iter().enumerate() {
         let (first, end) = (slots * index / count, slots * (index + 1) / count);
         tell(*port, &format!("CLUSTER ADDSLOTSRANGE {first} {}", end - 1)).await?;
-        // Two with the same epoch would have to settle it between them.
+        // Two servers with the same epoch would first need to resolve that.
         tell(*port, &format!("CLUSTER SET-CONFIG-EPOCH {}", index + 1)).await?;
     }
     let first = servers.first().map_or(0, |(port, _)| *port);
@@ -42,7 +42,7 @@ pub(super) async fn share_out(servers: &[(u16, u16)]) -> Result<(), Failure> {
     Ok(())
 }
 
-/// Sends one command, and returns what it says.
+/// Sends one command, and returns its reply.
 async fn tell(port: u16, command: &str) -> Result<String, Failure> {
     let args: Vec<&[u8]> = command.split(' ').map(str::as_bytes).collect();
     let mut stream = TcpStream::connect((Ipv4Addr::LOCALHOST, port)).await?;

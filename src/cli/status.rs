@@ -10,8 +10,8 @@ use crate::client::{
     LockSurvey, NodeField, NodeReport, NodeSurvey, ReplicaStatus, SlotShare, Survey, Vote,
 };
 
-/// The widest cell for which the others of its column of locks are padded: a name or a label may be
-/// as long as somebody wanted it. What is said of nodes is not.
+/// The widest cell to which the other cells of its column of locks are padded: names and labels can
+/// be very long. The texts about nodes cannot.
 const PADDED_MAX: usize = 60;
 
 pub(super) async fn status(args: Status) -> Result<(), Failure> {
@@ -48,12 +48,12 @@ fn abstention(node: &NodeSurvey) -> Option<Vote> {
     }
 }
 
-/// What is printed, for a terminal with so many columns, or for a program.
+/// The printed lines, for a terminal with `room` columns, or for a program.
 fn lines(survey: &Survey, room: Option<usize>) -> Vec<String> {
     let nodes = survey.nodes.iter().map(|node| rows::node(survey, node).1);
     let columns = Columns { text: [0, STATE], optional: &NODE_OPTIONAL, padded_max: usize::MAX };
     let mut lines = table(NODE_COLUMNS, nodes.collect(), columns, room);
-    // Without a quorum it is the error.
+    // Without a quorum, this line is the error.
     if survey.margin() >= 0 {
         lines.push(rows::quorum(survey));
     }
@@ -89,7 +89,7 @@ fn table<const N: usize>(
     room: Option<usize>,
 ) -> Vec<String> {
     let columns = match room {
-        // A gap is a blank wider here than in `top`.
+        // A gap is one blank wider here than in `top`.
         Some(room) => {
             let room = room.saturating_sub(N - 1);
             fit(titles, &rows, of_table.text, of_table.optional, room)
@@ -120,7 +120,7 @@ fn table<const N: usize>(
     std::iter::once(&titles).chain(&rows).map(line).chain(note).collect()
 }
 
-/// Which columns are not among those that are shown.
+/// Which columns are not shown.
 fn left_out(titles: &[String], shown: &[(usize, usize)]) -> Option<String> {
     let is_shown = |column: usize| shown.iter().any(|(other, _)| *other == column);
     let others = titles.iter().enumerate().filter(|(column, _)| !is_shown(*column));
@@ -173,7 +173,7 @@ fn node_json(survey: &Survey, node: &NodeSurvey) -> Json {
     }
     let replicas: Vec<Json> = status.replicas.iter().map(replica_json).collect();
     fields.extend((!replicas.is_empty()).then_some(("replicas", Json::List(replicas))));
-    // Only of a replica, of a group under Sentinel, and of a Cluster.
+    // Only for a replica, a group under Sentinel, and a Cluster.
     let (first, more) = (node.masters.first(), node.masters.len() > 1);
     let master = status.master.as_deref().or(first.map(|master| &**master));
     fields.extend(master.filter(|_| !more).map(|master| ("master", Json::text(master))));
@@ -182,7 +182,7 @@ fn node_json(survey: &Survey, node: &NodeSurvey) -> Json {
     Json::Object(fields)
 }
 
-/// In which part of its slots a Cluster grants locks.
+/// In how many of its slots a Cluster grants locks.
 fn share_fields(share: &SlotShare) -> [(&'static str, Json); 2] {
     let failing = |report: &NodeReport| {
         let error = Json::text(report.vote.to_string());
@@ -233,7 +233,7 @@ mod tests {
         vec![row(["a", "x", "1"]), row([&"b".repeat(500), &"y".repeat(99), "2"])]
     }
 
-    /// They are named as in the description of a lock.
+    /// The fields are named as in the description of a lock.
     #[test]
     fn the_json_of_a_lock_has_the_names_that_a_node_gives_its_fields() {
         let lock = LockSurvey { nodes: vec![Some(LockInfo::default())] };
@@ -245,7 +245,7 @@ mod tests {
         }
     }
 
-    /// One name of 500 letters made each line of the table as long.
+    /// One name of 500 letters made every line of the table that long.
     #[test]
     fn a_long_name_is_cut_at_a_terminal_and_pads_nothing_elsewhere() {
         let titles = ["LOCK", "HOLDER", "NODES"];
@@ -256,7 +256,7 @@ mod tests {
             assert!(lines.iter().all(|line| out::width(line) <= room), "{lines:#?}");
             assert!(lines[2].starts_with("bbb") && lines[2].ends_with('2'), "{lines:#?}");
         }
-        // They were left out without a word.
+        // Columns were left out silently.
         let optional = [Optional { column: 2, leaves: usize::MAX }];
         let columns = Columns { optional: &optional, ..columns };
         let lines = table(titles, rows(), columns, Some(40));
@@ -266,7 +266,7 @@ mod tests {
         assert!(lines[2].contains(&"b".repeat(500)), "nothing is lost to a program");
     }
 
-    /// The columns behind a state of more than 60 letters stood under other titles.
+    /// The columns after a state of more than 60 letters stood under the wrong titles.
     #[test]
     fn a_long_state_of_a_node_breaks_no_column() {
         let columns = Columns { text: [0, 1], optional: &[], padded_max: usize::MAX };

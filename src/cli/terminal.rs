@@ -1,10 +1,11 @@
-//! The controlling terminal, and who of a session may read its keys.
+//! The controlling terminal, and which process group of a session may read its keys.
 //!
-//! A terminal has one process group in the foreground: it reads the keys, and Ctrl-C and Ctrl-Z go
-//! to it. `lockmod run` gives this place to its command, as a shell does, and takes it back.
+//! A terminal has one process group in the foreground: this group reads the keys, and gets Ctrl-C
+//! and Ctrl-Z. `lockmod run` puts its command there, as a shell does, and later returns there
+//! itself.
 //!
-//! A process group or a session has no number here, which reads as 0, if its leader is outside of
-//! this namespace of processes: as after `unshare --pid`, and in some containers.
+//! A process group or a session has no number here, and reads as 0, if its leader is outside this
+//! PID namespace, as after `unshare --pid` and in some containers.
 
 use std::fs::File;
 
@@ -28,11 +29,11 @@ impl Terminal {
 
     /// Puts this process group into the foreground.
     pub(super) fn give(&self, group: Pid) {
-        // Who does this from the background is stopped by TTOU, unless it is blocked.
+        // A process that does this from the background is stopped by TTOU, unless it blocks it.
         let mut ttou = SigSet::empty();
         ttou.add(Signal::SIGTTOU);
         let is_blocked = ttou.thread_block().is_ok();
-        // A terminal or a group that has gone needs nothing.
+        // If the terminal or the group is gone, there is nothing to do.
         let _ = tcsetpgrp(&self.tty, group);
         if is_blocked {
             let _ = ttou.thread_unblock();
@@ -40,26 +41,26 @@ impl Terminal {
     }
 }
 
-/// Stops this process group, as Ctrl-Z stops those that do not catch it. Returns when the shell
-/// continues it, or at once if nobody could continue it.
+/// Stops this process group, as Ctrl-Z stops groups that do not catch it. Returns when the shell
+/// continues it, or at once if no process could continue it.
 pub(super) fn stop() {
     stop_these(Pid::from_raw(0));
 }
 
-/// The same for this process alone: a terminal sends Ctrl-Z to all that it is for.
+/// The same for this process alone: the terminal sends Ctrl-Z to every process that should stop.
 pub(super) fn stop_alone() {
     stop_these(getpid());
 }
 
 fn stop_these(processes: Pid) {
     if !is_orphaned() {
-        // STOP and not TSTP, which this process takes for the user's wish.
+        // STOP, not TSTP: this process handles TSTP as the user's request.
         let _ = kill(processes, Signal::SIGSTOP);
     }
 }
 
-/// Whether nobody would continue this process group once it is stopped: no process outside of the
-/// group, in the same session, is the parent of one in it. A shell with job control is.
+/// Whether no process would continue this process group once it is stopped: no process of the same
+/// session outside the group is the parent of one in it. A shell with job control is such a parent.
 pub(super) fn is_orphaned() -> bool {
     let (group, session) = (getpgrp(), getsid(None));
     let mut process = Some(getppid());

@@ -1,10 +1,9 @@
-//! A command that does not go on unnoticed when lockmod is killed.
+//! A command that ends when lockmod is killed.
 //!
-//! Whatever ends `lockmod run` without letting it pass the signal on, KILL most of all, would leave
-//! the command at work under a lease that nobody renews; and the servers of `lockmod nodes` would
-//! go on with nobody to end them. So the kernel sends it TERM then. A process
-//! can only ask for this on its own behalf: lockmod starts itself, that process asks, and then
-//! becomes the command.
+//! If `lockmod run` ends without passing the signal on, above all by KILL, the command would go on
+//! working under a lease that is no longer renewed; and the servers of `lockmod nodes` would run on
+//! forever. So the kernel then sends them TERM. A process can request this only for itself: lockmod
+//! starts itself, the new process makes the request, and then becomes the command.
 
 use std::ffi::{OsStr, OsString};
 use std::io;
@@ -20,9 +19,9 @@ use rustix::io::Errno;
 use super::failure::Failure;
 use super::signals;
 
-/// What this program is called while it is about to become a command.
+/// This program's name while it is about to become a command.
 const NAME: &str = "lockmod-run";
-/// Where it finds itself.
+/// Where this program finds its own file.
 const SELF: &str = "/proc/self/exe";
 /// Where programs are looked for without `PATH`.
 const PATH_DEFAULT: &str = "/bin:/usr/bin";
@@ -34,7 +33,7 @@ pub(super) fn tied(program: impl AsRef<OsStr>, arguments: &[OsString]) -> Comman
     command
 }
 
-/// Looks for a program as a shell does, before anything is started.
+/// Searches for a program as a shell does, before anything is started.
 ///
 /// # Errors
 /// Why it cannot be executed.
@@ -66,10 +65,10 @@ pub(super) fn become_command() -> Option<ExitCode> {
     let parent = words.next()?.to_str()?.parse().ok()?;
     let program = words.next()?;
     #[cfg(target_os = "linux")]
-    // Without it the command is as it would be without lockmod.
+    // If this fails, the command behaves as it would without lockmod.
     let _ = nix::sys::prctl::set_pdeathsig(SIGTERM);
     if getppid() != Pid::from_raw(parent) {
-        // Killed before this could be asked for.
+        // The parent was killed before this request.
         return Some(ExitCode::from(signals::code(SIGTERM as i32)));
     }
     let error = Command::new(&program).args(words).exec();
@@ -78,12 +77,12 @@ pub(super) fn become_command() -> Option<ExitCode> {
     Some(ExitCode::from(failure.code))
 }
 
-/// What is said of a command that cannot be executed.
+/// The error for a command that cannot be executed.
 pub(super) fn not_started(program: &OsStr, error: &io::Error) -> Failure {
     let is_found = find(program).is_ok();
     let program = program.to_string_lossy();
     match error.kind() {
-        // It is there, and what its first line names is not.
+        // The file exists, but not the interpreter that its first line names.
         io::ErrorKind::NotFound if is_found => {
             let text = format!("{program}: the interpreter that it names behind #! was not found");
             Failure::new(Failure::NOT_EXECUTABLE, text)

@@ -9,15 +9,15 @@ use std::time::Duration;
 use crate::client::packet::TOKEN_LENGTH;
 use crate::client::{InShort, Length, TTL_MIN};
 
-/// The longest ttl that a node can be set to allow (`lockmod.max-ttl`). What the nodes really
-/// allow, they say themselves.
+/// The longest ttl that a node can be configured to allow (`lockmod.max-ttl`). The nodes themselves
+/// report what they do allow.
 pub(super) const TTL_MAX: Duration = Duration::from_secs(366 * 24 * 3_600);
 
 /// The longest length of time: a hundred years, so that no sum with it overflows.
 const LENGTH_MAX_DAYS: u64 = 36_525;
-/// The most digits behind the point of a length of time.
+/// The most digits after the point of a length of time.
 const FRACTION_MAX: usize = 9;
-/// The shortest pause between two looks at the nodes, which have other work.
+/// The shortest pause between two surveys of the nodes, which have other work.
 const EVERY_MIN: Duration = Duration::from_millis(100);
 /// The most locks that are shown.
 const LIMIT_MAX: u64 = 1_000_000;
@@ -52,8 +52,8 @@ impl fmt::Debug for Token {
     }
 }
 
-/// Reads a token in hexadecimal digits. Its length is that of every token that `acquire` prints:
-/// what was cut when it was copied is refused before any node is asked.
+/// Reads a token in hexadecimal digits. It must be as long as every token that `acquire` prints, so
+/// that a token cut off when it was copied is refused before any node is asked.
 pub(super) fn token(text: &str) -> Result<Token, String> {
     let digits = text.as_bytes();
     if !digits.iter().all(u8::is_ascii_hexdigit) {
@@ -82,7 +82,7 @@ impl AsRef<[u8]> for Name {
     }
 }
 
-/// For people: without what plays with a terminal.
+/// For people: without characters that control a terminal.
 impl fmt::Display for Name {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         InShort(&self.0).fmt(f)
@@ -98,7 +98,7 @@ pub(super) fn name(text: OsString) -> Result<Name, String> {
 }
 
 /// Reads a length of time as people write it, and as this command prints it: `90s`, `1.5h`,
-/// `1h30m`, also with blanks.
+/// `1h30m`, also with spaces.
 pub(super) fn length(text: &str) -> Result<Duration, String> {
     let too_long = || format!("it is too long: give at most {LENGTH_MAX_DAYS}d");
     let mut rest = text.trim();
@@ -264,7 +264,7 @@ mod tests {
     }
 
     proptest! {
-        /// "60 min" and "1.6 s" were printed, and refused.
+        /// "60 min" and "1.6 s" were printed, but refused as input.
         #[test]
         fn what_is_printed_is_read(millis in 0..TTL_MAX.as_millis() as u64) {
             let printed = Length(Duration::from_millis(millis)).to_string();

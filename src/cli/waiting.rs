@@ -1,4 +1,4 @@
-//! Waiting for a lock with somebody at the terminal: who holds it, and how many wait.
+//! Waits for a lock, and shows a person at the terminal who holds it and how many wait.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -16,14 +16,14 @@ use crate::client::{
 };
 use crate::engine::Quorum;
 
-/// How often a waiting person is told.
+/// How often the line for a waiting person is updated.
 const TELL_EVERY: Duration = Duration::from_millis(500);
-/// The columns that a name keeps in any case.
+/// The columns that a name always keeps.
 const NAME_MIN: usize = 8;
-/// And those of a label.
+/// The columns that a label always keeps.
 const LABEL_MIN: usize = 12;
 
-/// Acquires the lock, telling a person at a terminal for whom it waits, and with how many.
+/// Acquires the lock, and meanwhile shows a person at a terminal who holds it and how many wait.
 ///
 /// # Errors
 /// If it is not acquired, or a signal came: then nothing is left on the nodes that can be reached.
@@ -35,8 +35,8 @@ pub(super) async fn acquire(
 ) -> Result<Guard, Failure> {
     let acquired = watch(locker, claim, signals, as_json).await;
     let Err(failure) = acquired else { return acquired };
-    // The release of what a minority granted is in line: this process must not end before it
-    // is written, or the lease stands for its ttl.
+    // The release of a minority's grants is still queued: this process must not end before it is
+    // written, or those leases stand for their ttl.
     locker.settle().await;
     Err(doubts::named(locker, failure.over_ttl(&claim.ttl)).await)
 }
@@ -59,9 +59,9 @@ async fn watch(
             guard = &mut acquiring => return Ok(guard?),
             signal = signals.next() => break signal,
             _ = telling.tick(), if progress.is_watched() || !is_warned => {
-                // For a log, once.
+                // Without a terminal, warn once.
                 is_warned = true;
-                // Looking does not stop the acquiring.
+                // The acquisition goes on meanwhile.
                 tokio::select! {
                     guard = &mut acquiring => return Ok(guard?),
                     signal = signals.next() => break signal,
@@ -79,7 +79,7 @@ async fn watch(
     Err(Failure::interrupted(signal))
 }
 
-/// What is to be said of replicas, if there are so many that waiting alone will not help.
+/// The warnings about replicas, if there are so many that waiting alone will not help.
 async fn in_the_way(locker: &Locker, name: &Name) -> Vec<String> {
     let nodes = locker.info(name).await;
     let replicas = nodes.iter().filter(|node| doubts::vote_of(node).is_some()).count();
@@ -90,9 +90,8 @@ async fn in_the_way(locker: &Locker, name: &Name) -> Vec<String> {
     told.into_iter().map(|text| format!("waiting for '{name}': {text}")).collect()
 }
 
-/// The line of a waiting person: who holds the lock comes first, then how many wait, and the time.
-/// What is too long gives way in this order: the name of the lock, which the person knows; the
-/// label.
+/// The line for a waiting person: first who holds the lock, then how many wait, and the time. If it
+/// is too long, the name of the lock, which the person knows, is shortened first, then the label.
 fn line(name: &Name, in_line: &str, nodes: &[NodeInfo], room: usize) -> String {
     let (holder, told) = match (troubles(nodes), held(nodes)) {
         (Some(troubles), _) => (String::new(), troubles),
@@ -115,7 +114,7 @@ fn line(name: &Name, in_line: &str, nodes: &[NodeInfo], room: usize) -> String {
     format!("{by}{holder}{comma}{told}")
 }
 
-/// Who holds the lock, and for how long it may still be held; `None` if no node says that it is.
+/// Who holds the lock, and how long it may still be held; `None` if no node reports it as held.
 fn held(nodes: &[NodeInfo]) -> Option<(String, String)> {
     let is_held = |info: &&LockInfo| info.state == LockState::Held;
     let info = infos(nodes).filter(is_held).max_by_key(|info| info.left)?;
@@ -127,8 +126,8 @@ fn held(nodes: &[NodeInfo]) -> Option<(String, String)> {
     Some((holders, format!("up to {left} more")))
 }
 
-/// Why so many nodes grant nothing that there is no quorum; `None` if there is one. Who holds the
-/// lock on the others does not matter then: it may be this very attempt.
+/// Why too few nodes grant for a quorum; `None` if there is a quorum. Who holds the lock on the
+/// others does not matter then: it may be this attempt itself.
 fn troubles(nodes: &[NodeInfo]) -> Option<String> {
     let report = |node: &NodeInfo| {
         trouble(node).map(|vote| NodeReport { node: Arc::clone(&node.node), vote })
@@ -161,8 +160,8 @@ fn infos(nodes: &[NodeInfo]) -> impl Iterator<Item = &LockInfo> {
     nodes.iter().filter_map(|node| node.info.as_ref().ok())
 }
 
-/// How many stand in line, this one among them. Who comes before it is not known from outside: a
-/// ticket that arrives later may be older.
+/// How many stand in line, including this client. Its place is not known from outside: a ticket
+/// that arrives later may be older.
 fn in_line(nodes: &[NodeInfo]) -> String {
     let longest = infos(nodes).max_by_key(|info| info.waiters).filter(|info| info.waiters > 0);
     longest.map(|info| format!("{}, ", rows::in_line(info))).unwrap_or_default()
@@ -192,7 +191,7 @@ mod tests {
         let waiting = "waiting for 'job': ";
         let reason = "2 of 3 nodes unreachable: refused; 1 timed out";
         assert_eq!(told(&[down(), silent(), down()]), format!("{waiting}{reason}"));
-        // What the last one holds is this attempt's own lease.
+        // The lease on the remaining node is this attempt's own.
         let reason = "2 of 3 nodes unreachable: refused";
         assert_eq!(told(&[down(), node(0), down()]), format!("{waiting}{reason}"));
         let mut away = node(0);
@@ -203,7 +202,7 @@ mod tests {
         assert_eq!(told(&[away.clone(), away]), format!("{waiting}{reason}"));
     }
 
-    /// The first reason was said of all that could not be reached.
+    /// The first reason was reported for all unreachable nodes.
     #[test]
     fn reasons_that_differ_are_counted_apart() {
         let down = |text: &str| NodeInfo::new("n".into(), Err(Vote::Unreachable(text.into())));
@@ -215,8 +214,8 @@ mod tests {
         );
     }
 
-    /// At 80 columns the time was behind a long label, and cut away with it; then the holder was
-    /// behind the time, and cut away in its turn.
+    /// At 80 columns the time came after a long label, and was cut off; later the holder came after
+    /// the time, and was cut off in turn.
     #[test]
     fn holder_place_and_time_are_told_whatever_is_long() {
         let told = |name: &str, label: &str, place: &str, room: usize| {
@@ -241,7 +240,7 @@ mod tests {
         assert_eq!(told("job", &long, "123456 in line, ", 36), expected);
     }
 
-    /// The second of two was told to be the first.
+    /// The second of two waiters was told that it was the first.
     #[test]
     fn those_in_line_are_counted_and_no_place_is_promised() {
         assert_eq!(in_line(&[]), "");

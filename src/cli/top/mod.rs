@@ -1,7 +1,7 @@
 //! `lockmod top`: a live view of all nodes and locks.
 //!
-//! The terminal, the keys and the nodes meet here. What a key means is in [`state`], what is shown
-//! in [`view`]; both are without I/O. Watching costs the nodes at most a tenth of their time.
+//! The terminal, the keys and the nodes meet here. [`state`] defines what keys mean, and [`view`]
+//! what is shown; both do no I/O. Watching costs the nodes at most a tenth of their time.
 
 mod state;
 mod view;
@@ -26,9 +26,9 @@ use super::signals::{self, Signals};
 use super::terminal::{is_orphaned, stop};
 use crate::client::{Locker, NodeReport, Survey};
 
-/// After a survey that took long, the pause is this many times as long.
+/// After a survey that took long, the pause is this many times as long as the survey.
 const REST: u32 = 9;
-/// How often the thread that reads keys looks whether anybody still wants them.
+/// How often the thread that reads keys checks whether they are still wanted.
 const KEYS_POLL: Duration = Duration::from_millis(200);
 
 /// What happened.
@@ -36,7 +36,7 @@ enum Happening {
     Surveyed(Survey),
     Key(Event),
     ForceReleased(Vec<u8>, Vec<NodeReport>),
-    /// Somebody else than the keys wants it to stop.
+    /// A signal, not a key, asks it to stop.
     ToldToStop,
 }
 
@@ -62,7 +62,7 @@ pub(super) async fn top(args: Top) -> Result<(), Failure> {
     Ok(result?)
 }
 
-/// Asks the nodes again and again.
+/// Asks the nodes repeatedly.
 async fn watch(
     locker: Locker,
     args: Top,
@@ -76,7 +76,8 @@ async fn watch(
         if happenings.send(Happening::Surveyed(survey)).await.is_err() {
             return;
         }
-        // Nodes that do not answer are not kept busy: only what they told counts.
+        // A survey of nodes that do not answer takes long without keeping them busy, so the rest is
+        // limited.
         let rest = took.saturating_mul(REST).min(args.every.saturating_mul(REST)).max(args.every);
         tokio::select! {
             () = tokio::time::sleep(rest) => {}
@@ -85,7 +86,7 @@ async fn watch(
     }
 }
 
-/// Passes on what others than the keys ask for.
+/// Passes on requests to stop that do not come from keys.
 async fn listen(mut stops: Signal, happenings: mpsc::Sender<Happening>) {
     while stops.recv().await.is_some() {
         if happenings.send(Happening::ToldToStop).await.is_err() {
@@ -102,7 +103,7 @@ fn read_keys(happenings: &mpsc::Sender<Happening>) {
             Ok(true) => event::read(),
             Err(error) => Err(error),
         };
-        // A terminal that is gone sends HUP, too.
+        // A terminal that is gone also sends HUP.
         let Ok(event) = event else { return };
         if happenings.blocking_send(Happening::Key(event)).is_err() {
             return;
@@ -110,7 +111,7 @@ fn read_keys(happenings: &mpsc::Sender<Happening>) {
     }
 }
 
-/// Takes in what has happened; what is to be done about it.
+/// Takes in what has happened, and returns what to do.
 fn heard(state: &mut State, happening: Happening, refresh: &Notify) -> Order {
     match happening {
         Happening::Surveyed(survey) => {
@@ -118,7 +119,7 @@ fn heard(state: &mut State, happening: Happening, refresh: &Notify) -> Order {
             Order::GoOn
         }
         Happening::Key(Event::Key(key)) if key.kind == KeyEventKind::Press => state.pressed(key),
-        // Most of all a new size, for which it is drawn anew.
+        // Above all a new size, after which everything is drawn again.
         Happening::Key(_) => Order::GoOn,
         Happening::ForceReleased(name, reports) => {
             state.force_released(&name, &reports);
@@ -129,7 +130,7 @@ fn heard(state: &mut State, happening: Happening, refresh: &Notify) -> Order {
     }
 }
 
-/// Shows what happens until the user wants no more.
+/// Shows what happens until the user quits.
 async fn show(
     mut terminal: DefaultTerminal,
     locker: &Locker,
@@ -150,7 +151,7 @@ async fn show(
                 let (locker, happenings) = (locker.clone(), happenings.clone());
                 tokio::spawn(async move {
                     let reports = locker.force_release(&name).await;
-                    // Nobody listens any more when the user has left.
+                    // The receiver is gone if the user has quit.
                     let _ = happenings.send(Happening::ForceReleased(name, reports)).await;
                 });
             }

@@ -6,24 +6,24 @@ use super::super::out::cut;
 use super::super::rows::{self, LockOrder};
 use crate::client::{LockSurvey, NodeReport, Survey, Vote};
 
-/// The columns of a name in a question or a message: what matters stands behind it.
+/// The most columns of a name in a question or a message: the important part follows it.
 pub(super) const NAME_MAX: usize = 40;
 
 /// What is shown.
 #[derive(Debug, Default)]
 pub(super) struct State {
     pub(super) survey: Option<Survey>,
-    /// Where the cursor is: on a lock, whatever becomes of the others around it.
+    /// The lock under the cursor, whatever becomes of the other locks.
     selected: Option<Vec<u8>>,
     pub(super) order: LockOrder,
-    /// Only locks with this in their name or holder are shown; all, if it is empty.
+    /// Only locks with this text in their name or holder are shown; if it is empty, all are.
     pub(super) filter: String,
     pub(super) input: Input,
-    /// What came of the last order.
+    /// The result of the last order.
     pub(super) message: String,
 }
 
-/// What keys are for.
+/// What the keys are used for at present.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) enum Input {
     /// Moving around.
@@ -37,7 +37,7 @@ pub(super) enum Input {
     Ask(Vec<u8>),
 }
 
-/// What is to be done.
+/// What to do after an event.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Order {
     GoOn,
@@ -63,7 +63,7 @@ impl State {
             KeyCode::Char(c) if key.modifiers.contains(KeyModifiers::CONTROL) => match c {
                 'c' => return Order::Quit,
                 'z' => return Order::Stop,
-                // What some terminals send for it.
+                // Some terminals send this for Backspace.
                 'h' => KeyCode::Backspace,
                 _ => return Order::GoOn,
             },
@@ -90,7 +90,7 @@ impl State {
             KeyCode::Char('r') => return Order::Refresh,
             KeyCode::Char('?' | 'h') | KeyCode::F(1) => self.input = Input::Help,
             KeyCode::Char('/') => self.input = Input::Filter,
-            // It ends what was typed, and never the program.
+            // Esc clears the filter, and never quits.
             KeyCode::Esc => self.set_filter(String::new()),
             KeyCode::Char('s') => self.order = self.order.next(),
             KeyCode::Up | KeyCode::Char('k') => self.go(-1),
@@ -128,7 +128,7 @@ impl State {
         self.keep_selection(place);
     }
 
-    /// A lock was deleted, where that was possible.
+    /// A lock was deleted, on nodes where that was possible.
     pub(super) fn force_released(&mut self, name: &[u8], reports: &[NodeReport]) {
         let name = cut(&rows::shown(name), NAME_MAX);
         self.message = match reports.iter().all(|report| report.vote == Vote::NotHeld) {
@@ -157,7 +157,7 @@ impl State {
         self.locks().iter().position(|(name, _)| name == selected)
     }
 
-    /// The place of a lock that is gone is taken by the next one.
+    /// If the selected lock is gone, selects the next one.
     fn keep_selection(&mut self, place: Option<usize>) {
         if self.selection().is_none() {
             self.select(place.unwrap_or(0));

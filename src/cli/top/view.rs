@@ -1,7 +1,7 @@
 //! What `lockmod top` looks like, in terminals of any size.
 //!
-//! Colours mean the same everywhere: green is as it should be, yellow needs a look, red is out of
-//! order.
+//! Colours mean the same everywhere: green is as it should be, yellow needs attention, red is out
+//! of order.
 
 use ratatui::Frame;
 use ratatui::layout::{Constraint, Flex, Layout, Rect};
@@ -64,7 +64,7 @@ pub(super) fn draw(frame: &mut Frame<'_>, state: &State) {
         Input::Help => draw_help(frame),
         Input::Ask(name) => draw_box(frame, &question(name), Wrap { trim: true }),
     }
-    // Whatever was forgotten above: nothing that plays with the terminal gets out of here.
+    // In case something was forgotten above: nothing that controls the terminal gets out of here.
     for cell in &mut frame.buffer_mut().content {
         if !cell.symbol().chars().all(is_plain) {
             cell.set_symbol("?");
@@ -72,7 +72,7 @@ pub(super) fn draw(frame: &mut Frame<'_>, state: &State) {
     }
 }
 
-/// The last lines, and how many they are.
+/// The last lines, and how many there are.
 fn footer(state: &State, columns: u16) -> (String, u16) {
     if state.input == Input::Filter {
         return (format!("filter: {}▏   Enter keep   Esc clear", state.filter), 1);
@@ -81,7 +81,7 @@ fn footer(state: &State, columns: u16) -> (String, u16) {
         let keys = if width(KEYS) > columns.into() { KEYS_NARROW } else { KEYS };
         return (keys.to_owned(), 1);
     }
-    // Words are kept together, which may take a line more.
+    // Words are kept together, which may take one more line.
     let lines = width(&state.message).div_ceil(usize::from(columns.max(1)));
     let lines = if lines > 1 { lines + 1 } else { lines };
     (state.message.clone(), lines.min(MESSAGE_LINES) as u16)
@@ -129,7 +129,7 @@ fn draw_locks(frame: &mut Frame<'_>, area: Rect, survey: &Survey, state: &State)
     frame.render_stateful_widget(table, area, &mut place);
 }
 
-/// Which lock of how many is selected, and in which order they are.
+/// Which lock is selected, of how many, and in which order they are.
 fn locks_title(survey: &Survey, state: &State, count: usize) -> String {
     let which = if state.filter.is_empty() {
         String::new()
@@ -179,7 +179,7 @@ fn question(name: &[u8]) -> String {
     )
 }
 
-/// All about the keys, or as much as there is room for.
+/// Draws the help for the keys, or as much as there is room for.
 fn draw_help(frame: &mut Frame<'_>) {
     let is_small = boxed(frame.area(), HELP).1 > frame.area().height;
     draw_box(frame, if is_small { HELP_SMALL } else { HELP }, Wrap { trim: false });
@@ -190,12 +190,12 @@ fn boxed(area: Rect, text: &str) -> (Rect, u16) {
     let [area] = Layout::horizontal([Constraint::Max(68)]).flex(Flex::Center).areas(area);
     let columns = inner(area).max(1);
     let lines = text.lines().map(|line| width(line).div_ceil(columns).max(1));
-    // Words are kept together, which may take a line more here and there.
+    // Words are kept together, which may take one more line here and there.
     let spare = text.lines().filter(|line| width(line) > columns).count();
     (area, u16::try_from(lines.sum::<usize>() + spare + 2).unwrap_or(u16::MAX))
 }
 
-/// A text in a box in the middle, as high as it needs.
+/// Draws a text in a box in the middle, as high as it needs.
 fn draw_box(frame: &mut Frame<'_>, text: &str, wrap: Wrap) {
     let (area, height) = boxed(frame.area(), text);
     let [area] = Layout::vertical([Constraint::Max(height)]).flex(Flex::Center).areas(area);
@@ -327,7 +327,7 @@ mod tests {
         state.surveyed(survey(&[("a", lock("x", 2, 5)), ("b", lock("y", 1, 1))]));
         press(&mut state, KeyCode::Down);
         press(&mut state, KeyCode::Char('d'));
-        // Whatever comes first meanwhile, the question is about the lock that was selected.
+        // The order has changed meanwhile, but the question is about the lock that was selected.
         state.surveyed(survey(&[("a", lock("x", 0, 5)), ("b", lock("y", 1, 1))]));
         assert!(
             lines(&drawn(&state, (80, 20))).concat().contains("Take 'b' from whoever holds it")
@@ -343,7 +343,7 @@ mod tests {
         assert!(lines[19].starts_with("'b' was deleted on 1 of 2 nodes; n: timed out"));
     }
 
-    /// It pushed the answers out of the box, and what came of it out of the last lines.
+    /// A long name pushed the answers out of the box, and the result out of the last lines.
     #[test]
     fn a_long_name_leaves_room_for_what_is_said_of_it() {
         let (mut state, name) = (State::default(), "n".repeat(5_000));
@@ -379,7 +379,7 @@ mod tests {
         assert_eq!(press(&mut state, KeyCode::Char('q')), Order::Quit);
     }
 
-    /// Colours of the cells that show this text.
+    /// The colour of the cells that show this text.
     fn color(buffer: &Buffer, text: &str) -> Color {
         let lines = lines(buffer);
         let row = lines.iter().position(|line| line.contains(text)).unwrap();
@@ -431,7 +431,7 @@ mod tests {
         assert!(lines(&drawn(&state, (80, 20))).concat().contains("of 3, most waiters"));
         type_text(&mut state, "/aa");
         press(&mut state, KeyCode::Enter);
-        // Looking again: `d` asks, and is not typed.
+        // Back to looking: `d` asks, and is not typed.
         press(&mut state, KeyCode::Char('d'));
         assert_eq!(state.input, Input::Ask(b"aa".to_vec()));
         for _ in 0..3 {
@@ -460,7 +460,7 @@ mod tests {
             let text = lines(&drawn(&state, size)).concat();
             assert!(text.contains("select a lock") && text.contains("red:"), "{size:?}: {text}");
         }
-        // It was cut, and the colours were never seen.
+        // The help was cut off before the colours.
         let text = lines(&drawn(&state, (40, 12))).join("\n");
         assert!(text.contains("select a lock") && text.contains("red: out of order"), "{text}");
         assert_eq!(press(&mut state, KeyCode::Char('q')), Order::GoOn, "it ends the help");
@@ -475,7 +475,7 @@ mod tests {
         state.surveyed(survey);
         let buffer = drawn(&state, (100, 20));
         assert_eq!(color(&buffer, "1 of 3 nodes grant"), Color::Red);
-        assert_eq!(color(&buffer, "7       2/3"), Color::Yellow, "somebody waits");
+        assert_eq!(color(&buffer, "7       2/3"), Color::Yellow, "it has waiters");
         assert_eq!(color(&buffer, "2/3"), Color::Reset, "a quorum holds it");
         assert_eq!(color(&buffer, "1/3"), Color::Yellow, "less than a quorum");
     }
@@ -499,7 +499,7 @@ mod tests {
     fn nothing_that_plays_with_the_terminal_gets_into_a_cell() {
         let mut state = State::default();
         state.surveyed(survey(&[("a\u{202e}b\x1b[2J", lock("x\u{9b}\u{200b}", 2, 5))]));
-        // As if somebody had forgotten to escape it.
+        // As if a caller had forgotten to escape it.
         state.message = "m\u{202e}\x1b".to_owned();
         state.filter = String::new();
         let text = lines(&drawn(&state, (120, 20))).concat();
