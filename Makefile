@@ -12,21 +12,21 @@ MUTANTS = cargo mutants --config .ci/mutants.toml --no-shuffle --timeout 300
 
 help: ## List the targets
 	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "  %-8s %s\n", $$1, $$2}' Makefile
-deps: ## Install what is missing for the build and the tests (as root, on Debian), or say what
+deps: ## Install what the build and the tests lack (as root, on Debian), or list it
 	@.ci/install
-build: ## Build the module, the client and the command line tool (release), with what that needs
+build: ## Build the module, the client and the command line tool (release); installs what that needs
 	@.ci/install build
 	cargo build --release
-install: ## Install what `make build` has built under PREFIX, within DESTDIR (PREFIX=/usr/local DESTDIR=)
+install: ## Install the result of `make build` under PREFIX, within DESTDIR (PREFIX=/usr/local DESTDIR=)
 	@test -e $(MODULE) || { echo "there is no $(MODULE): run 'make build' first" >&2; exit 1; }
 	install -D -m 755 $(MODULE) $(DESTDIR)$(PREFIX)/lib/redis/modules/liblockmod.so
 	install -D -m 755 $(COMMAND) $(DESTDIR)$(PREFIX)/bin/lockmod
 	packaging/share $(COMMAND) $(DESTDIR)$(PREFIX)/share
-uninstall: ## Remove what `make install` has put there, with the same PREFIX and DESTDIR
+uninstall: ## Remove the files of `make install`, with the same PREFIX and DESTDIR
 	rm -f $(addprefix $(DESTDIR)$(PREFIX)/, lib/redis/modules/liblockmod.so bin/lockmod)
 	rm -f $(addprefix $(DESTDIR)$(PREFIX)/share/, man/man1/lockmod.1 man/man1/lockmod-*.1 \
 		bash-completion/completions/lockmod zsh/site-functions/_lockmod fish/vendor_completions.d/lockmod.fish)
-deb: ## Make a Debian package of what `make build` has built, in target/packages
+deb: ## Make a Debian package from the result of `make build`, in target/packages
 	@test -e $(MODULE) || { echo "there is no $(MODULE): run 'make build' first" >&2; exit 1; }
 	packaging/deb $(MODULE) $(COMMAND) $(PACKAGES)
 packages: deps ## Make the packages for other languages, in target/packages: a wheel and sources for Python, a tarball for Node.js
@@ -34,36 +34,36 @@ packages: deps ## Make the packages for other languages, in target/packages: a w
 		--manifest-path packages/python/Cargo.toml --out $(PACKAGES)
 	CARGO_TARGET_DIR=$(CURDIR)/target/packages-build node packages/node/build.js
 	npm pack ./packages/node --pack-destination $(PACKAGES) --loglevel=error
-release: build packages ## Collect and check all that a release publishes, in target/release-files; nothing is uploaded
+release: build packages ## Collect and check all files of a release, in target/release-files; nothing is uploaded
 	packaging/release target/release-files
-run: build ## The main job: five nodes on loopback, a lock over their quorum, nodes lost, fences that rise; then all ends
+run: build ## The demo: five nodes on loopback, a lock over their quorum, lost nodes, rising fences; then all ends
 	target/release/lockmod demo --module $(MODULE)
 nodes: build ## Five nodes on loopback that stay until Ctrl-C, to play with
 	target/release/lockmod nodes --module $(MODULE)
-test: deps ## All tests, real servers included; those that could not be made here are listed at the end
+test: deps ## All tests, including those with real servers; skipped tests are listed at the end
 	@rm -f target/tmp/skipped
 	@# What runs in the background ignores Ctrl-C, and so would the commands that are tested.
 	env --default-signal cargo test --no-fail-fast; status=$$?; \
 		if [ -s target/tmp/skipped ]; then \
 			echo "== skipped: $$(wc -l < target/tmp/skipped)"; cat target/tmp/skipped; \
 		else echo "== skipped: 0"; fi; exit $$status
-proof: deps ## The proof of the protocol for any number of nodes and clients: by Z3 in seconds, then by cvc5
+proof: deps ## Check the proof of the protocol, for any number of nodes and clients: with Z3 in seconds, then with cvc5
 	$(PROVER)
 	$(PROVER) --second
-model: ## The model of the protocol within its large bounds: half an hour or more, 4 GB of memory
+model: ## Check the model of the protocol with large bounds: half an hour or more, 4 GB of memory
 	cargo test --release --no-default-features --features codec --test model -- --include-ignored --nocapture --test-threads 1
 sim: deps ## The client over simulated nodes, network and clocks: 10 000 seeds in minutes; LOCKMOD_SEED replays one
 	cargo test --release --test sim -- --include-ignored --nocapture
 storm: deps ## Five nodes under faults for LOCKMOD_STORM_SECONDS (180), and a thousand crashes; LOCKMOD_SEED repeats a storm
 	cargo test --release --test storm --test durability -- --ignored --nocapture --test-threads=1
-failovers: deps ## Fifty failovers by real Sentinels, fifty in a real Cluster, with clients at every server: fifteen minutes
+failovers: deps ## Fifty failovers with real Sentinels, fifty in a real Cluster, with clients at every server: fifteen minutes
 	cargo test --release --test durability -- --ignored --nocapture --test-threads 1 fifty_failovers
-servers: deps ## The tests that start servers, on newer ones of Redis and Valkey out of Debian's releases: ten minutes
+servers: deps ## The tests that start servers, on newer versions of Redis and Valkey from Debian's releases: ten minutes
 	@servers=$$(.ci/servers target/servers) || exit 1; for server in $$servers; do \
 		echo "== $$($$server --version)"; \
 		LOCKMOD_REDIS_SERVER=$$server cargo test --no-fail-fast --test node --test durability \
 			--test client --test storm --test docs || exit 1; done
-versions: deps ## This build and that of the commit OLD: master and replica, one folder in turn, client and nodes
+versions: deps ## Test this build together with that of commit OLD: master and replica, the same folder, client and nodes
 	@test -n "$(OLD)" || { echo "say which commit: make versions OLD=..." >&2; exit 1; }
 	@test -e target/versions/$(OLD) || git clone -q . target/versions/$(OLD)
 	cd target/versions/$(OLD) && git checkout -q $(OLD) && cargo build
@@ -75,8 +75,8 @@ fuzz: ## Fuzz each reader of bytes for LOCKMOD_FUZZ_SECONDS (60), on a stable to
 		mkdir -p fuzz/target/corpus/$$target && \
 		cargo fuzz run --sanitizer none $$target fuzz/target/corpus/$$target fuzz/corpus/$$target -- \
 			-max_total_time=$${LOCKMOD_FUZZ_SECONDS:-60} -timeout=10 || exit 1; done
-# What no test can notice is left out in .ci/mutants.toml, with the reason.
-mutants: deps ## Change engine, state file and client in one place at a time, a test must fail: a day; needs `cargo install cargo-mutants`
+# .ci/mutants.toml excludes changes that no test can notice, with the reasons.
+mutants: deps ## Change engine, state file and client in one place at a time; a test must fail each time: a day; needs `cargo install cargo-mutants`
 	@mkdir -p target/mutants
 	$(MUTANTS) -o target/mutants/engine -f 'src/engine/**' -f 'src/codec/**' --no-default-features --features codec \
 		-C --lib -C --test=engine -C --test=line || status=$$?; \
@@ -84,7 +84,7 @@ mutants: deps ## Change engine, state file and client in one place at a time, a 
 	$(MUTANTS) -o target/mutants/client -f 'src/client/**' --no-default-features --features client,codec \
 		-C --lib -C --test=sim || status=$$?; \
 	exit $${status:-0}
-# What is skipped rests on short times, which are another matter under valgrind.
+# The skipped tests depend on short times, which valgrind stretches.
 valgrind: deps ## The tests of one node with every server under valgrind: ten minutes
 	@command -v valgrind > /dev/null || apt-get install -q -y --no-install-recommends valgrind
 	LOCKMOD_VALGRIND=1 cargo test --test node -- --test-threads 2 --skip names_that_are_used_once \
@@ -105,13 +105,13 @@ check: deps ## What CI runs before the tests: format, lints, docs, each feature 
 	RUSTFLAGS="-D warnings" cargo check --target-dir target/alone --no-default-features --features module
 	RUSTFLAGS="-D warnings" cargo check --target-dir target/alone --no-default-features --features client
 	RUSTFLAGS="-D warnings" cargo check --target-dir target/alone --no-default-features --features cli
-bench: build ## Benchmarks beside what lockmod replaces, with machine and versions printed
+bench: build ## Benchmarks of lockmod and of what it replaces, with machine and versions printed
 	cargo bench --bench node
 	cargo bench --bench line
 	cargo bench --bench client
 	cargo bench --bench durability
 	cargo bench --bench packages
-picture: deps ## Take the picture of `lockmod top` in docs/top.svg anew, from a real run
+picture: deps ## Regenerate docs/top.svg, the picture of `lockmod top`, from a real run
 	cargo test --test client picture_of_top -- --ignored
 clean: ## Remove build output
 	cargo clean
