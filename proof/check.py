@@ -1,7 +1,7 @@
 """Proves the protocol: every action keeps every invariant, for any number of nodes and clients.
 
 Without an option, Z3 decides every obligation, shows that every action is possible, and finds a
-counterexample for every rule that is dropped. What docs/proof.md says of it is in that order.
+counterexample for every rule that is dropped. docs/proof.md has the same order.
 """
 
 import argparse
@@ -24,12 +24,12 @@ from rust import write_rust
 ENDS = """ends with 0 if all is proved, with 1 if something fails or cannot be decided, with 2 if it
 is called in a wrong way"""
 
-# An obligation takes a fraction of a second; on a machine that is busy, longer.
+# An obligation takes a fraction of a second, or longer on a busy machine.
 TIMEOUT_MS = 120_000
-# Counterexamples to dropped rules are looked for among so many things: they are small.
+# How many things a counterexample to a dropped rule may have: all are small.
 FEW = {'Node': 2, 'Acquisition': 3, 'Round': 3, 'Quorum': 2, 'Fence': 3}
-# How cvc5 is asked: plainly; where that is not enough, with instances tried one after another; and
-# by building models.
+# cvc5 is asked without options; if that is not enough, with enumerated instances; then by building
+# models.
 WAYS = [{}, {'enum-inst': 'true'}, {'mbqi': 'true'}]
 BEFORE, AFTER = State(), State('_after')
 PARAMETERS = {str(parameter) for action in ACTIONS for parameter in action.parameters}
@@ -37,7 +37,7 @@ NAMES = {name + suffix for name in RELATIONS for suffix in ('', '_after')}
 
 
 class Report:
-    """Counts what failed, and says it as it happens."""
+    """Counts failures, and prints each as it happens."""
 
     def __init__(self):
         self.failed = 0
@@ -60,7 +60,7 @@ def solver(*formulas):
 
 
 def well_formed(report):
-    """A slip of the pen would make an action or an invariant say less, and be proved."""
+    """A typing error could make an action or an invariant weaker, and then be proved."""
     names = [thing.name for kind in (INVARIANTS, LASTING) for thing in kind]
     for kind in (names, [action.name for action in ACTIONS]):
         for twice in sorted({name for name in kind if kind.count(name) > 1}):
@@ -96,7 +96,7 @@ def constants(formula):
 
 
 def changed(step):
-    """What the step makes of each relation; what it does not change stays."""
+    """The new value of each relation; what the step does not change stays."""
     for name, (sorts, *_) in RELATIONS.items():
         places = [z3.Const(f'place_{index}', sort) for index, sort in enumerate(sorts)]
         old, new = getattr(BEFORE, name), getattr(AFTER, name)
@@ -153,7 +153,7 @@ def prove(report, only=None):
 
 
 def prove_again(report):
-    """By cvc5, which shares no code with Z3, but reads what Z3 writes."""
+    """With cvc5, which shares no code with Z3, but reads the obligations that Z3 writes."""
     try:
         import cvc5
     except ModuleNotFoundError as missing:
@@ -170,7 +170,7 @@ def prove_again(report):
             report.fail(f'{name}: {found}')
         count += 1
     say(count, 'obligations', f'cvc5 {cvc5.__version__}')
-    # If what it reads were contradictory, everything would follow.
+    # If its input were contradictory, everything would follow.
     for action in ACTIONS:
         text = solver(*transition(action.step(BEFORE)), *few()).to_smt2()
         answer = ask_cvc5(cvc5, text, {'finite-model-find': 'true'})
@@ -184,15 +184,15 @@ def say(count, what, *details):
 
 
 def counterexample(given, conclusion):
-    """A small one, if there is one that small."""
+    """A small counterexample, if there is one."""
     made = solver(*given, *few(), z3.Not(conclusion))
     return made.model() if made.check() == z3.sat else None
 
 
 def show(model):
-    """What is true in a counterexample: of the parameters, before, and what the action changes.
+    """Prints a counterexample: the parameters, the state before, and what the action changes.
 
-    Relations of which nothing is true are left out."""
+    Empty relations are left out."""
     if model is None:
         return print('  (none as small as docs/proof.md looks for)')
     things = {sort.name(): model.get_universe(sort) or [] for sort in SORTS}
@@ -244,7 +244,7 @@ def can_happen(report):
 
 
 def few():
-    """There are no more things than a few."""
+    """There are only a few things of each sort."""
     for sort in SORTS:
         things = [z3.Const(f'{sort.name()}_{index}', sort) for index in range(FEW[sort.name()])]
         any_thing = z3.Const('any_thing', sort)
@@ -252,7 +252,7 @@ def few():
 
 
 def can_fail(report):
-    """Each dropped rule fails its obligation, and no requirement is left out of that."""
+    """Each dropped rule fails its obligation, and every requirement is covered."""
     actions = {action.name: action for action in ACTIONS}
     dropped = set()
     for mutant in mutants.MUTANTS:
@@ -287,7 +287,7 @@ def can_fail(report):
 
 
 def write_tables():
-    """What docs/proof.md says of the system, so that it says what is proved."""
+    """Prints the tables of docs/proof.md, so that they match what is proved."""
     for name, (_, _, meaning, by) in RELATIONS.items():
         print(f'| `{name}` | {meaning} | {"" if by == "seen" else "history"} |')
     print()
@@ -310,13 +310,13 @@ def write_tables():
 
 def main():
     parser = argparse.ArgumentParser(
-        prog='check.py', epilog=ENDS, description='Proves the protocol of lockmod by Z3, for any '
+        prog='check.py', epilog=ENDS, description='Proves the protocol of lockmod with Z3, for any '
         'number of nodes and clients; shows that the proof is not empty, and that it can fail.')
     instead = parser.add_mutually_exclusive_group()
     instead.add_argument('--only', metavar='ACTION', choices=[action.name for action in ACTIONS],
-                         help='decide only what this action has to keep')
+                         help='decide only the obligations of this action')
     instead.add_argument('--second', action='store_true',
-                         help='decide the obligations by cvc5 instead')
+                         help='decide the obligations with cvc5 instead')
     instead.add_argument('--rust', metavar='FILE',
                          help='write the protocol as Rust (tests/proof/system.rs) instead')
     instead.add_argument('--tables', action='store_true',

@@ -1,7 +1,7 @@
 """The transition system over a few named things: states are Python values, formulas are evaluated.
 
-Solvers find it hard to show that something can happen; here a trace says how, step by step, and
-each step is checked: its requirements are met, and the invariants hold after it.
+Solvers find it hard to show that something can happen; here a trace shows how, step by step. Each
+step is checked: its requirements are met, and the invariants hold after it.
 """
 
 from functools import lru_cache
@@ -40,7 +40,7 @@ def action(name):
 
 @lru_cache(maxsize=None)
 def facts():
-    """What must hold: of the world, at the start, and in every state."""
+    """What must hold: for the world, at the start, and in every state."""
     return ([compiled(axiom) for axiom in AXIOMS.values()], compiled(initial(SYMBOLS)),
             {invariant.name: compiled(invariant.holds(SYMBOLS)) for invariant in INVARIANTS})
 
@@ -69,7 +69,7 @@ class Finite:
         world = cls(sets, rigid, tables)
         axioms, start, _ = facts()
         assert all(axiom(world.state, sets) for axiom in axioms), 'there is no such world'
-        assert start(world.state, sets), 'nothing starts so'
+        assert start(world.state, sets), 'this is no initial state'
         return world
 
     def missing(self, name, *given):

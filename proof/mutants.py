@@ -1,7 +1,7 @@
-"""Rules that are dropped or weakened, one at a time. Each must fail the obligation that is named.
+"""Rules that are dropped or weakened, one at a time. The named obligation must fail for each.
 
-A proof that holds whatever is changed proves nothing; these say which rule carries what. Every
-requirement of every action is in one of the two lists; `check.py` sees to that.
+A proof that holds whatever is changed proves nothing; these show what each rule is needed for.
+`check.py` checks that every requirement of every action is in one of the two lists.
 """
 
 from dataclasses import dataclass
@@ -15,11 +15,11 @@ from protocol import (A, F, N, Q, R, RELATIONS, Step, a, b, below, exclusively, 
 @dataclass
 class Mutant:
     rule: str
-    # The obligation that must fail: this action no longer keeps this invariant, or takes back this
+    # The obligation that must fail: this action no longer keeps this invariant, or undoes something
     # that lasts.
     action: str
     breaks: str
-    # What becomes of the action's step.
+    # Changes the action's step.
     change: object = None
     # The axiom that is dropped.
     axiom: str = ''
@@ -36,7 +36,7 @@ def drop(*requirements):
 
 
 def instead(requirement, formula):
-    """Another requirement in place of one."""
+    """Replaces a requirement."""
     def change(step, x):
         assert requirement in step.requires, requirement
         return Step({**step.requires, requirement: formula(x)}, step.changes)
@@ -44,7 +44,7 @@ def instead(requirement, formula):
 
 
 def also(**changes):
-    """Other changes in place of some."""
+    """Replaces some of the changes."""
     def change(step, x):
         assert set(changes) <= set(RELATIONS), changes.keys()
         made = {relation: new(x) for relation, new in changes.items()}
@@ -65,12 +65,12 @@ def both(one, other):
 
 
 def only_answers_on_their_way(x):
-    """No confirmed round rests on the lease: of what does, the replies have not been counted."""
+    """No confirmed round rests on the lease: the replies for those that do are not counted yet."""
     return ForAll([r], Implies(And(x.rests(N, r), own(r) == A), Not(x.confirmed(r))))
 
 
 def nobody_is_vouched_for(x):
-    """The same, of all leases at the node."""
+    """The same for all leases at the node."""
     return ForAll([r], Implies(x.rests(N, r), Not(x.confirmed(r))))
 
 
@@ -86,7 +86,7 @@ MUTANTS = [
            instead('a quorum answered this very round', lambda x: ForAll([n], Implies(
                member(n, Q), Exists([s], And(own(s) == own(R), x.vouches(n, s))))))),
     Mutant('a raise round, if the grants differ', 'win', 'won with', drop(STORED_NOT_EXACTLY)),
-    Mutant('a grant of more than is raised to does not count', 'win', 'won with',
+    Mutant('a grant with a larger fence than the raise does not count', 'win', 'won with',
            instead(STORED_NOT_EXACTLY, lambda x: ForAll([n], Implies(
                member(n, Q), Exists([g], And(up_to(F, g), x.stored(own(R), n, g))))))),
     Mutant('an attempt is lost when its validity is over', 'win', 'superseded',
@@ -125,7 +125,7 @@ MUTANTS = [
     Mutant('a holder rejoins a free lock only', 'rejoin', 'one voice', drop('the lock is free')),
     Mutant('a holder rejoins above the counter', 'rejoin', 'above the last',
            drop(ABOVE)),
-    Mutant('who has become a reader and rejoins has stored nothing', 'rejoin', 'stored once',
+    Mutant('a former writer that rejoins as a reader has stored nothing', 'rejoin', 'stored once',
            also(stored=lambda x: plus(x.stored, own(R), N, F))),
     Mutant('a rejoining is on disk first', 'rejoin', 'on disk', drop('on disk first')),
     Mutant('a grant is asked for', 'grant', 'nothing from nothing', drop('it has begun')),
@@ -135,20 +135,20 @@ MUTANTS = [
            instead(ABOVE, lambda x: Implies(exclusively, below(x.counter(N), F)))),
     Mutant('a raise lifts, or stores nothing', 'raise', 'stored once',
            drop('above what is stored for others')),
-    Mutant('a fence as large as its own will do for a reader only', 'raise', 'stored once',
+    Mutant('a fence as large as its own is enough only for a reader', 'raise', 'stored once',
            instead('above what is stored for others', lambda x: Or(
                ForAll([b, g], Implies(And(x.stored(b, N, g), b != A), below(g, F))),
                Exists([g], And(x.stored(A, N, g), up_to(g, F)))))),
     Mutant('a reader is raised to no smaller fence than its own', 'raise', 'above the last',
            instead('above what is stored for others', lambda x: Or(
                ForAll([b, g], Implies(And(x.stored(b, N, g), b != A), below(g, F))), reader(A)))),
-    Mutant('a raise looks at the token', 'raise', 'nothing from nothing', drop('the token holds')),
+    Mutant('a raise checks the token', 'raise', 'nothing from nothing', drop('the token holds')),
     Mutant('a grant is on disk first', 'grant', 'on disk', drop('on disk first')),
     Mutant('a raise is on disk first', 'raise', 'on disk', drop('on disk first')),
     Mutant('a ceiling covers the counter', 'persist', 'on disk', drop('it covers the counter')),
     Mutant('a floor does not fall', 'skip', 'counted', drop('upwards')),
     Mutant('a floor is on disk first', 'skip', 'on disk', drop('on disk first')),
-    Mutant('an extension looks at the token', 'extend', 'rests on the holder',
+    Mutant('an extension checks the token', 'extend', 'rests on the holder',
            drop('the token holds', 'the lease counts')),
     Mutant('a repaired lease does not count in quarantine', 'extend', 'one voice',
            instead('the lease counts', lambda x: Not(x.promoted(N)))),
@@ -178,7 +178,7 @@ MUTANTS = [
            drop('the lock is free')),
     Mutant('a lease from elsewhere is provisional in a quarantine only', 'arrive',
            'nothing forgotten', drop('in quarantine')),
-    Mutant('a lease from elsewhere is somebody\'s', 'arrive', 'nothing from nothing',
+    Mutant('a lease from elsewhere has a holder', 'arrive', 'nothing from nothing',
            drop('it has begun')),
     Mutant('a lease that comes from elsewhere does not count', 'arrive', 'no vote beside',
            stays('provisional')),
@@ -189,17 +189,19 @@ MUTANTS = [
     Mutant('an extension ends no lease earlier', 'extend', 'votes stay',
            also(rests=lambda x: lambda y, z: If(y == N, And(z == R, Not(x.over(R))),
                                                 x.rests(y, z)))),
-    Mutant('leases end by a clock that nobody steps', 'lease ends', 'votes stay',
+    Mutant('leases end by a clock that cannot be stepped', 'lease ends', 'votes stay',
            drop('no validity rests on it')),
-    Mutant('a release looks at the token', 'release', 'votes stay',
+    Mutant('a release checks the token', 'release', 'votes stay',
            also(rests=lambda x: without(x.rests, N))),
-    Mutant('who releases relies on nothing', 'release', 'votes stay', drop('its client is done')),
+    Mutant('a client that releases relies on nothing', 'release', 'votes stay',
+           drop('its client is done')),
     Mutant('quarantine after a crash', 'crash', 'nothing forgotten', stays('quarantined')),
     Mutant('a quarantine outlasts what was forgotten', 'quarantine ends', 'nothing forgotten',
            drop('all that was forgotten is over')),
-    Mutant('fences go on above the ceiling', 'crash', 'counted',
+    Mutant('fences continue above the ceiling', 'crash', 'counted',
            drop('fences go on above the ceiling')),
-    Mutant('an old master grants to somebody', 'the old master serves', 'nothing from nothing',
+    Mutant('an old master grants only to a client that asked', 'the old master serves',
+           'nothing from nothing',
            drop('it has begun')),
     Mutant('an old master vouches for one writer', 'the old master serves', 'one voice',
            drop('it vouches for nobody else')),
@@ -213,9 +215,10 @@ MUTANTS = [
            drop('below the jump')),
     Mutant('a lease stands while an answer for it is on its way', 'lease ends', 'votes last',
            instead('no validity rests on it', only_answers_on_their_way)),
-    Mutant('nobody takes back a lease for which an answer is on its way', 'release', 'votes last',
+    Mutant('a lease is not released while an answer for it is on its way', 'release', 'votes last',
            instead('its client is done', only_answers_on_their_way)),
-    Mutant('nobody is granted a lock for which an answer is on its way', 'grant', 'votes last',
+    Mutant('a lock is not granted to another while an answer for it is on its way', 'grant',
+           'votes last',
            both(instead('the lock is free', nobody_is_vouched_for), also(
                holds=lambda x: lambda y, z: If(y == N, z == own(R), x.holds(y, z)),
                exclusive=lambda x: lambda y, z: If(
@@ -226,21 +229,22 @@ MUTANTS = [
            both(instead('all that was forgotten is over', lambda x: ForAll([r], Implies(
                x.forgot(N, r), Not(x.confirmed(r))))),
                also(forgot=lambda x: without(x.forgot, N)))),
-    Mutant('nobody takes back a fence that was stored', 'release', 'fences last',
+    Mutant('a fence that was stored is not taken back', 'release', 'fences last',
            also(stored=lambda x: lambda y, z, w: And(x.stored(y, z, w), z != N))),
     Mutant('a validity that has ended does not come back', 'extend', 'ends last',
            also(over=lambda x: lambda y: And(x.over(y), y != R))),
     Mutant('a client that is done does not win back its lock', 'finish', 'wins last',
            also(won=lambda x: lambda y: And(x.won(y), y != A))),
-    Mutant('who has become a reader remains one', 'finish', 'wins last',
+    Mutant('a former writer remains a reader', 'finish', 'wins last',
            also(downgraded=lambda x: lambda y: And(x.downgraded(y), y != A))),
-    Mutant('a store refuses writes of smaller fences', 'write', 'store', drop('no smaller fence')),
-    Mutant('a store refuses writes of fences that readers had', 'write', 'store',
+    Mutant('a store refuses writes with smaller fences', 'write', 'store',
+           drop('no smaller fence')),
+    Mutant('a store refuses writes with fences that readers had', 'write', 'store',
            drop('a larger fence than readers')),
-    Mutant('a store refuses reads of smaller fences', 'read', 'store', drop('no smaller fence')),
+    Mutant('a store refuses reads with smaller fences', 'read', 'store', drop('no smaller fence')),
 ]
 
-# What actions require because that is what they are, although nothing breaks without it: a grant to
-# any round of an acquisition that began is as good as one to its attempt.
+# Requirements that only define their actions: nothing breaks without them. A grant to any round of
+# an acquisition that began is as good as one to its attempt.
 NOT_NEEDED = [('win', 'it is the attempt'), ('grant', 'it is the attempt'),
               ('rejoin', 'it has begun'), ('rejoin', 'of a holder')]

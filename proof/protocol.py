@@ -2,10 +2,10 @@
 
 `check.py` proves it, `rust.py` translates it for the models (tests/proof/system.rs), docs/proof.md
 explains it. A later feature adds its relations, actions and invariants here, never a system of its
-own: what is proved apart is not proved together.
+own: two separate proofs do not prove the combination.
 
-Time is one fact a round: its validity is over, or not yet. Where a relation speaks of rounds at a
-node, it speaks of those whose validity is not over; the end of a validity takes the round out.
+Time is one fact per round: its validity is over, or not yet. A relation about rounds at a node
+contains only rounds whose validity is not over; the end of a validity removes the round.
 """
 
 from dataclasses import dataclass, field
@@ -14,9 +14,9 @@ from z3 import (And, BoolSort, Const, Consts, DeclareSort, Exists, ForAll, Funct
                 Implies, Not, Or)
 
 Bool = BoolSort()
-# An acquisition is one token: attempts to acquire with it, and all that follows if one is won.
-# A round is what goes out at once, to one node or to all: an acquire (which may be sent again, with
-# the same token), or a renewal.
+# An acquisition is one token: the attempts with it, and all that follows if one is won.
+# A round is sent at once, to one node or to all: an acquire (which may be sent again, with the same
+# token), or a renewal.
 # A quorum is a set of nodes. Fences are a total order, nothing more.
 Node, Acquisition, Round, Quorum, Fence = SORTS = [
     DeclareSort(name) for name in ('Node', 'Acquisition', 'Round', 'Quorum', 'Fence')]
@@ -26,7 +26,7 @@ own = Function('own', Round, Acquisition)
 asks = Function('asks', Round, Bool)
 # Both rounds ask for the lock with one token, and the first was sent no later than the other.
 no_later = Function('no_later', Round, Round, Bool)
-# The client of this acquisition never looks at its clock: only fences protect from it.
+# The client of this acquisition never looks at its clock: only fences protect against it.
 blind = Function('blind', Acquisition, Bool)
 # It asks for the lock as a reader. All others are writers.
 reader = Function('reader', Acquisition, Bool)
@@ -57,7 +57,7 @@ AXIOMS = {
 }
 
 # ------------------------------------------------------------------------ what the state is
-# name: (arguments, value, what it says, whether the code can see it or only we do)
+# name: (arguments, value, meaning, whether the code sees it or only the proof does)
 RELATIONS = {
     'holds': ((Node, Acquisition), Bool, 'a lease of the acquisition stands at the node', 'seen'),
     'exclusive': ((Node, Acquisition), Bool, 'that lease is a writer\'s', 'seen'),
@@ -67,31 +67,33 @@ RELATIONS = {
               'ours'),
     'forgot': ((Node, Round), Bool, 'the node vouched for the round, and may not know of it now',
                'ours'),
-    'counter': ((Node,), Fence, 'no fence of the lock above it was issued here; the next one is',
-                'seen'),
+    'counter': ((Node,), Fence,
+                'no fence of the lock above it was issued here; the next one will be', 'seen'),
     'ceiling': ((Node,), Fence, 'the fence ceiling in the state file', 'seen'),
     'quarantined': ((Node,), Bool, 'the node grants nothing', 'seen'),
-    'promoted': ((Node,), Bool, 'it was a replica, and its master may still live', 'seen'),
+    'promoted': ((Node,), Bool, 'it was a replica, and its master may still be alive', 'seen'),
     'stored': ((Acquisition, Node, Fence), Bool,
                'the node granted this fence to the acquisition, or raised its lease to it', 'ours'),
     'begun': ((Acquisition,), Bool, 'its requests may be on their way', 'seen'),
     'won': ((Acquisition,), Bool, 'its attempt was won', 'seen'),
-    'downgraded': ((Acquisition,), Bool, 'it was won as a writer, and its client reads from here on',
-                   'seen'),
+    'downgraded': ((Acquisition,), Bool,
+                   'it was won as a writer, and its client only reads from here on', 'seen'),
     'done': ((Acquisition,), Bool, 'it was abandoned or released: its client relies on nothing',
              'seen'),
-    'fence': ((Acquisition,), Fence, 'what it was won with', 'seen'),
-    'storing': ((Acquisition,), Quorum, 'who stored that when it was won', 'ours'),
+    'fence': ((Acquisition,), Fence, 'the fence that it was won with', 'seen'),
+    'storing': ((Acquisition,), Quorum, 'the quorum that stored this fence when it was won',
+                'ours'),
     'over': ((Round,), Bool, 'the validity of the round has ended', 'seen'),
     'confirmed': ((Round,), Bool, 'a quorum has answered the round in time', 'ours'),
     'voters': ((Round,), Quorum, 'that quorum', 'ours'),
     'before': ((Acquisition, Acquisition), Bool, 'the one was won before the other began', 'ours'),
     'highest': ((), Fence, 'the largest fence of a writer that the fenced store has seen', 'seen'),
     'highest_read': ((), Fence, 'the largest fence of a reader that it has seen', 'seen'),
-    'wrote': ((Acquisition,), Bool, 'the store has accepted a write of it', 'ours'),
-    'read': ((Acquisition,), Bool, 'the store has accepted a read of it', 'ours'),
+    'wrote': ((Acquisition,), Bool, 'the store has accepted a write by it', 'ours'),
+    'read': ((Acquisition,), Bool, 'the store has accepted a read by it', 'ours'),
     'followed': ((Acquisition, Acquisition), Bool,
-                 'a write of the one was accepted after a use of the other, or a read after a write', 'ours'),
+                 'a write by the one was accepted after a read or write by the other, '
+                 'or a read after a write', 'ours'),
 }
 
 
@@ -105,7 +107,7 @@ class State:
             setattr(self, name, made)
 
     def vouches(self, node, round_):
-        """The answer of the node counts for the round, whatever became of the lease since."""
+        """The answer of the node counts for the round, whatever happened to the lease since."""
         return Or(self.rests(node, round_), self.forgot(node, round_))
 
     def writes(self, acquisition):
@@ -116,7 +118,7 @@ class State:
         return And(one != other, Or(self.writes(one), self.writes(other)))
 
     def is_free(self, node, acquisition, exclusively):
-        """The node may give the lock to the acquisition, beside readers if it is for reading."""
+        """The node may give the lock to the acquisition, with other readers if it is a reader's."""
         return And(Not(self.holds(node, acquisition)), ForAll([a], Implies(
             self.holds(node, a), Not(Or(exclusively, self.exclusive(node, a))))))
 
@@ -141,7 +143,7 @@ def invariant(name, is_promise=False):
 
 
 def later(acquisition, one, other):
-    """The other fence is one that an acquisition gets after the one was won with."""
+    """The other fence is one that a later acquisition may get after a win with the one."""
     return And(up_to(one, other), Implies(Not(reader(acquisition)), below(one, other)))
 
 
@@ -162,15 +164,15 @@ def _(x):
 
 @invariant('rising', is_promise=True)
 def _(x):
-    """If one acquisition was won before another began, the later has no smaller fence, and as a
-    writer a larger one."""
+    """If one acquisition was won before another began, the later one has no smaller fence, and if
+    it is a writer's, a larger one."""
     return ForAll([a, b], Implies(And(x.before(a, b), x.won(b)), later(b, x.fence(a), x.fence(b))))
 
 
 @invariant('store', is_promise=True)
 def _(x):
-    """The fenced store accepts nothing of an acquisition after something of one that began when the
-    first was won, except for reads after reads."""
+    """If one acquisition was won before another began, the fenced store accepts nothing of the
+    first after something of the second, except reads after reads."""
     return ForAll([a, b], Implies(x.followed(a, b), Not(x.before(a, b))))
 
 
@@ -207,7 +209,7 @@ def _(x):
 
 @invariant('exclusive leases')
 def _(x):
-    """The lease of a writer is exclusive, and no other is, except that of one who was a writer."""
+    """The lease of a writer is exclusive, and no other lease is, except that of a former writer."""
     return And(
         ForAll([n, a], Implies(And(x.holds(n, a), x.writes(a)), x.exclusive(n, a))),
         ForAll([n, a], Implies(x.exclusive(n, a), And(x.holds(n, a), Not(reader(a))))),
@@ -222,8 +224,8 @@ def _(x):
 
 @invariant('no vote beside')
 def _(x):
-    """Where a lease counts, and its client is not done, the node has forgotten no vote that
-    conflicts with it. (At a promoted node that waits, none counts.)"""
+    """If a lease counts and its client is not done, the node has forgotten no vote that conflicts
+    with it. (At a promoted node that waits, none counts.)"""
     return ForAll([n, a, r], Implies(
         And(x.holds(n, a), Not(x.provisional(n, a)), Not(x.promoted(n)), Not(x.done(a)),
             x.forgot(n, r)),
@@ -256,7 +258,7 @@ def _(x):
 
 @invariant('counted')
 def _(x):
-    """No fence was stored at a node that is above its counter."""
+    """No fence stored at a node is above the node's counter."""
     return ForAll([a, n, f], Implies(x.stored(a, n, f), up_to(f, x.counter(n))))
 
 
@@ -268,7 +270,7 @@ def _(x):
 
 @invariant('stored once')
 def _(x):
-    """A node stores a fence for one writer."""
+    """A node stores a fence for at most one writer."""
     return ForAll([a, b, n, f], Implies(
         And(x.stored(a, n, f), x.stored(b, n, f), Not(reader(a)), Not(reader(b))), a == b))
 
@@ -282,8 +284,8 @@ def _(x):
 
 @invariant('above the last')
 def _(x):
-    """Where a fence that won is stored, acquisitions that began later are given no smaller ones,
-    and writers larger ones."""
+    """A node that stores a winning fence gives acquisitions that began later no smaller fences, and
+    writers larger ones."""
     return ForAll([a, b, n, f], Implies(
         And(x.before(a, b), member(n, x.storing(a)), x.stored(b, n, f)),
         later(b, x.fence(a), f)))
@@ -291,8 +293,8 @@ def _(x):
 
 @invariant('history')
 def _(x):
-    """If one acquisition was won before another began, they are two, the one is won and the other
-    has begun."""
+    """If one acquisition was won before another began, the two differ, the first is won and the
+    second has begun."""
     return And(
         ForAll([a, b], Implies(x.before(a, b), And(a != b, x.won(a), x.begun(b)))),
         ForAll([a], Implies(Or(x.won(a), x.done(a)), x.begun(a))))
@@ -300,7 +302,7 @@ def _(x):
 
 @invariant('nothing from nothing')
 def _(x):
-    """Nobody knows of an acquisition that has not begun."""
+    """There is no trace of an acquisition that has not begun."""
     return And(
         ForAll([a, n, f], Implies(
             Not(x.begun(a)),
@@ -312,8 +314,8 @@ def _(x):
 
 @invariant('written')
 def _(x):
-    """What the store has accepted is of acquisitions that were won, and their fences are not above
-    what the store has seen."""
+    """The store has accepted reads and writes only from acquisitions that were won, and their
+    fences are not above the largest that it has seen."""
     return And(
         ForAll([a], Implies(x.wrote(a), And(
             x.won(a), Not(reader(a)), up_to(x.fence(a), x.highest)))),
@@ -324,8 +326,8 @@ def _(x):
 # ----------------------------------------------------------------------------- what must last
 @dataclass
 class Lasting:
-    """What no action takes back. A reply may arrive long after the node has sent it, and `win` and
-    `renew` look at the nodes and not at replies: that is the same only because of this."""
+    """What no action undoes. A reply may arrive long after the node has sent it, and `win` and
+    `renew` look at the nodes and not at replies: that is equivalent only because of this."""
     name: str
     sentence: str
     holds: object
@@ -343,7 +345,7 @@ def lasting(name):
 
 @lasting('votes last')
 def _(x, y):
-    """A node that has vouched for a round does so until the round is over."""
+    """A node that has vouched for a round keeps vouching for it until the round is over."""
     return ForAll([n, r], Implies(And(x.vouches(n, r), Not(y.over(r))), y.vouches(n, r)))
 
 
@@ -362,8 +364,9 @@ def _(x, y):
 
 @lasting('wins last')
 def _(x, y):
-    """An acquisition that was won remains won, with the same fence; who has become a reader remains
-    one; and it is remembered what was written and read, and what was won before what began."""
+    """An acquisition that was won remains won, with the same fence; a writer that has become a
+    reader remains one; and the history of reads, of writes, and of which acquisition was won before
+    which began is kept."""
     return And(
         ForAll([a], Implies(x.won(a), And(y.won(a), y.fence(a) == x.fence(a)))),
         ForAll([a, b], Implies(x.before(a, b), y.before(a, b))),
@@ -374,7 +377,7 @@ def _(x, y):
 
 
 def initial(x):
-    """Nothing has happened; counters are what they are, and on disk."""
+    """Nothing has happened; counters have any value, and are on disk."""
     nothing = []
     for name, (arguments, value, *_) in RELATIONS.items():
         if value == Bool:
@@ -420,12 +423,12 @@ exclusively = Const('exclusively', Bool)
 
 
 def plus(relation, *place, where=True):
-    """The relation, and one place more."""
+    """The relation, with one place added."""
     return lambda *x: Or(relation(*x), And(where, *[i == j for i, j in zip(x, place)]))
 
 
 def without(relation, node):
-    """The relation, and nothing at the node."""
+    """The relation, with everything at the node removed."""
     return lambda x, y: And(relation(x, y), x != node)
 
 
@@ -435,12 +438,12 @@ def counts_for(round_, answered):
 
 
 def rests_on(x):
-    """The lease at the node is dated by the round R, and rests on whatever asked before it, too."""
+    """The lease at the node is dated by the round R, and also rests on earlier requests."""
     return lambda y, z: Or(x.rests(y, z), And(y == N, counts_for(z, R), Not(x.over(z))))
 
 
 def minus(relation, *place):
-    """The relation, and one place less."""
+    """The relation, with one place removed."""
     return lambda *x: And(relation(*x), Not(And(*[i == j for i, j in zip(x, place)])))
 
 
@@ -479,8 +482,8 @@ def ended(x, acquisition):
 
 
 def may_ask(x, acquisition):
-    """A writer asks for an exclusive lease; a reader does not. A request of who has become a
-    reader may be late, and ask for either."""
+    """A writer asks for an exclusive lease; a reader does not. A writer that has become a reader
+    may ask for either, because a request may be late."""
     return And(Implies(x.writes(acquisition), exclusively),
                Implies(exclusively, Not(reader(acquisition))))
 
@@ -498,7 +501,7 @@ def _(x):
 
 @action('time passes', R, rule='Why nobody else holds it', code='Terms::validity')
 def _(x):
-    """The validity of a round ends at the client, whether anybody looks or not."""
+    """The validity of a round ends at the client, whether the client checks or not."""
     return Step({}, ends(x, lambda y: y == R))
 
 
@@ -521,8 +524,7 @@ def _(x):
 
 @action('renew', R, S, Q, rule='Extend', code='Renewal::decide')
 def _(x):
-    """A quorum has answered a renewal with yes while the holder was still valid by another
-    round."""
+    """A quorum has confirmed a renewal while the holder was still valid by another round."""
     return Step(
         {'of a holder': And(x.won(own(R)), Not(x.done(own(R))), Not(asks(R)),
                             Not(x.confirmed(R))),
@@ -542,7 +544,7 @@ def _(x):
 
 @action('downgrade', A, rule='Readers and writers', code='Renewal::downgrade')
 def _(x):
-    """A client that has won as a writer reads from here on; it asks the nodes afterwards."""
+    """A client that has won as a writer only reads from here on; it asks the nodes afterwards."""
     return Step({'a writer': And(x.won(A), Not(reader(A)))},
                 {'downgraded': plus(x.downgraded, A)})
 
@@ -574,7 +576,7 @@ def _(x):
 # ---- nodes that serve
 
 def grants(x):
-    """What a node does that gives its lock to the round R, with the fence F."""
+    """A node gives its lock to the round R, with the fence F."""
     return Step(
         {'the lock is free': x.is_free(N, own(R), exclusively),
          'not in quarantine': Not(x.quarantined(N)),
@@ -598,7 +600,7 @@ def _(x):
 @action('rejoin', N, R, F, exclusively, rule='Repair', code='Promises::rejoin')
 def _(x):
     """A node that has lost the lease grants anew to the holder's own token, perhaps with a larger
-    fence. The holder keeps its own fence. (Who has become a reader is given none.)"""
+    fence. The holder keeps its own fence. (A former writer is given none.)"""
     step = grants(x)
     return Step({**step.requires, 'as it was asked': may_ask(x, own(R)),
                  'of a holder': And(x.won(own(R)), Not(asks(R)))}, step.changes)
@@ -606,9 +608,9 @@ def _(x):
 
 @action('extend', N, R, rule='Extend; Quarantine', code='Promises::extend')
 def _(x):
-    """A node lets the lease end later, never earlier, also in quarantine: for a renewal, or for an
-    acquire that is sent again. (A provisional lease is
-    extended too, which changes nothing here: it does not count.)"""
+    """A node moves the end of the lease later, never earlier, even in quarantine: for a renewal, or
+    for an acquire that is sent again. (A provisional lease is extended too, which changes nothing
+    here: it does not count.)"""
     return Step(
         {'the token holds': x.holds(N, own(R)),
          'the lease counts': And(Not(x.provisional(N, own(R))), Not(x.promoted(N)))},
@@ -617,8 +619,8 @@ def _(x):
 
 @action('raise', N, A, F, rule='Acquire, 3; Why fences rise', code='Promises::raise')
 def _(x):
-    """A node lifts the lease of the token, and its counter, to a larger fence than it has stored
-    for anybody else. (After a crash the floor may be above that.) For a reader any fence will do
+    """A node raises the lease of the token, and its counter, to a larger fence than it has stored
+    for any other. (After a crash the floor may be above that.) For a reader any fence is enough
     that is no smaller than its own."""
     return Step(
         {'the token holds': x.holds(N, A),
@@ -632,21 +634,22 @@ def _(x):
 
 @action('downgrade at a node', N, A, rule='Readers and writers', code='Promises::extend')
 def _(x):
-    """A node is told that the holder reads from here on, and lets readers in beside it."""
+    """A node learns that the holder only reads from here on, and lets other readers in."""
     return Step({'its client reads already': x.downgraded(A)},
                 {'exclusive': minus(x.exclusive, N, A)})
 
 
 @action('persist', N, F, rule='The state file', code='Promises::persisted')
 def _(x):
-    """A node writes a fence ceiling to its disk: a higher one, or when it stops, what it used."""
+    """A node writes a fence ceiling to its disk: a higher one, or at a clean stop the highest fence
+    that it used."""
     return Step({'it covers the counter': up_to(x.counter(N), F)},
                 {'ceiling': at(x.ceiling, N, F)})
 
 
 @action('skip', N, F, rule='What removes a key', code='Promises::raise_floor')
 def _(x):
-    """The floor of a node rises: fences of the lock are left out."""
+    """The floor of a node rises: some fences of the lock are skipped."""
     return Step({'upwards': up_to(x.counter(N), F), 'on disk first': up_to(F, x.ceiling(N))},
                 {'counter': at(x.counter, N, F)})
 
@@ -654,7 +657,7 @@ def _(x):
 @action('repair', N, R, exclusively, rule='Repair; Quarantine', code='Promises::rejoin')
 def _(x):
     """A node in quarantine restores the lease of a holder that it has forgotten. That does not
-    count until the quarantine is over, because the node may have vouched for another."""
+    count until the quarantine is over, because the node may have vouched for another holder."""
     return Step(
         {'the lock is free': x.is_free(N, own(R), exclusively),
          'in quarantine': x.quarantined(N),
@@ -667,9 +670,9 @@ def _(x):
         code='Lock::changed_name')
 def _(x):
     """A lease comes to a node in quarantine: with the data set of an earlier moment, from another
-    name, or from another node. It counts if the node has vouched for nobody else since, for
+    name, or from another node. It counts if the node has vouched for no other holder since, for
     example because it stood at the crash; otherwise it is provisional, like a repaired one. (A
-    lease that had ended is over by its date; the client of a lease that was given back is done.)"""
+    lease that had ended is over by its date; the client of a released lease is done.)"""
     return Step(
         {'the lock is free': x.is_free(N, A, exclusively),
          'in quarantine': x.quarantined(N),
@@ -705,7 +708,7 @@ def _(x):
 
 @action('release', N, A, rule='Release', code='Promises::release')
 def _(x):
-    """A node takes back the lease of a client that has sent its release."""
+    """A node ends the lease of a client that has sent its release."""
     return Step({'its client is done': x.done(A)}, ended(x, A))
 
 
@@ -723,16 +726,16 @@ def begins_anew(x):
 
 @action('crash', N, F, rule='What a node does after a start', code='recovery::recover')
 def _(x):
-    """A node crashes and forgets everything. (What comes back with its data arrives afterwards.)
-    Its fences go on above the fence ceiling, and it grants nothing until all that it may have
-    forgotten is over."""
+    """A node crashes and forgets everything. (Leases that come back with its data arrive
+    afterwards.) Its fences continue above the fence ceiling, and it grants nothing until all that
+    it may have forgotten is over."""
     return Step({'fences go on above the ceiling': up_to(x.ceiling(N), F)}, begins_anew(x))
 
 
 @action('promote', N, F, rule='What a node does after a start', code='recovery::promote')
 def _(x):
-    """A replica takes the place of its master. (What its data set has arrives afterwards.) Its
-    fences jump above all that its master issues, and nothing that it says counts while it waits."""
+    """A replica replaces its master. (The leases in its data set arrive afterwards.) Its fences
+    jump above all that its master issues, and none of its answers counts while it waits."""
     return Step({'its fences jump': up_to(x.counter(N), F)},
                 {**begins_anew(x), 'promoted': plus(x.promoted, N), 'ceiling': at(x.ceiling, N, F)})
 
@@ -740,8 +743,8 @@ def _(x):
 @action('the old master serves', N, R, F, comes, rule='What is not promised, 4',
         code='Promises::acquire')
 def _(x):
-    """While a promoted node waits, its old master still vouches for one writer, or for readers, with
-    fences below the jump."""
+    """While a promoted node waits, its old master still vouches for one writer, or for readers,
+    with fences below the jump."""
     return Step(
         {'its replica waits': x.promoted(N),
          'it has begun': x.begun(own(R)),

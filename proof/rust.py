@@ -1,8 +1,8 @@
 """Writes the transition system as Rust, for the tests that hold the code against it.
 
-Things are numbers: a round is four times its acquisition and the how-manieth, a quorum is a set of
-bits. A fence is its rank among those that the state mentions, so that states which differ in
-nothing but the distances of fences are equal.
+Things are numbers: a round is four times its acquisition plus its index, a quorum is a set of bits.
+A fence is its rank among those that the state mentions, so that states are equal if they differ
+only in the distances between fences.
 """
 
 import re
@@ -21,23 +21,23 @@ COUNT = {'Node': 'sizes.nodes', 'Acquisition': 'sizes.acquisitions',
 
 HEAD = '''//! The transition system of `proof/protocol.py`, as `proof/rust.py` writes it: change it there.
 //!
-//! `cargo test --test proof` fails where the two differ. What relations, actions and invariants
-//! mean is said there, and in `docs/proof.md`.
+//! `cargo test --test proof` fails if the two differ. `protocol.py` and `docs/proof.md` explain the
+//! relations, actions and invariants.
 
-// Not every action is one of every test that includes this.
+// Not every test that includes this uses every action.
 #![allow(dead_code)]
-// A machine wrote it, for a machine.
+// Generated code, not meant to be read.
 #![allow(unused_parens, clippy::all)]
 
-/// The most of each that fit.
+/// The largest number of each that fits.
 pub(crate) const NODES_MAX: usize = 5;
 pub(crate) const ACQUISITIONS_MAX: usize = 6;
-/// Of each acquisition.
+/// Rounds of each acquisition.
 pub(crate) const ROUNDS: usize = 4;
 const ROUNDS_MAX: usize = ACQUISITIONS_MAX * ROUNDS;
 
-/// How many there are of each, which clients never look at their clocks, and which are readers
-/// (bits).
+/// The number of each, and as bits: which clients never look at their clocks, and which are
+/// readers.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Sizes {
     pub(crate) nodes: usize,
@@ -71,7 +71,7 @@ pub(crate) fn those(nodes: usize, has: impl Fn(usize) -> bool) -> usize {
     (0..nodes).filter(|node| has(*node)).fold(0, |set, node| set | 1 << node)
 }
 
-/// That two quorums share a node is all that the proof asks of them; so do two majorities.
+/// The proof only requires that two quorums share a node; any two majorities do.
 pub(crate) fn is_quorum(nodes: usize, set: usize) -> bool {
     set.count_ones() as usize * 2 > nodes
 }
@@ -93,7 +93,7 @@ impl Sizes {
 
 FENCES = '''
 impl State {
-    /// The rank of a fence, which gets a place among the others if it has none.
+    /// The rank of a fence, which is inserted among the others if it is new.
     fn rank(&mut self, fence: u64) -> usize {
         match self.fences.binary_search(&fence) {
             Ok(rank) => rank,
@@ -191,7 +191,7 @@ def arguments(names, sorts):
 
 
 def setter(name, names, kinds, value):
-    """How a relation is made to hold, or given a value: for a state that is drawn."""
+    """Makes a relation hold, or gives it a value: for a state that is drawn at random."""
     given = [f'{place}: {"u64" if kind == "Fence" else "usize"}'
              for place, kind in zip(names, kinds)]
     if name == 'stored':
@@ -247,7 +247,7 @@ def write_state():
         '/// What the proof knows of the world.\n'
         '#[derive(Clone, Debug, PartialEq, Eq, Hash)]\n'
         'pub(crate) struct State {\n'
-        '/// All that the state mentions, in order.\nfences: Vec<u64>,\n'
+        '/// All fences that the state mentions, in order.\nfences: Vec<u64>,\n'
         + '\n'.join(lines) + '\n}\n\nimpl State {\n'
         '/// Nothing has happened.\npub(crate) fn new() -> State {\nState { fences: vec![0], '
         + ' '.join(start) + '} }\n\n' + '\n\n'.join(readers)
@@ -296,9 +296,9 @@ def write_actions():
                   f'{function}_step(sizes, &mut s, {pattern}),\n')
     steps = '\n\n'.join(write_step(action) for action in ACTIONS)
     return (
-        '/// What may happen. Fences are what they are, not ranks.\n'
+        '/// What may happen. Fences are values here, not ranks.\n'
         '#[derive(Clone, Copy, Debug, PartialEq, Eq)]\npub(crate) enum Action {\n' + variants
-        + '}\n\nimpl Action {\n/// As the proof calls it.\n'
+        + '}\n\nimpl Action {\n/// Its name in the proof.\n'
         'pub(crate) const fn name(self) -> &\'static str {\nmatch self {\n' + names + '}\n}\n}\n\n'
         f'/// All actions, by name.\npub(crate) const ACTIONS: [&str; {len(ACTIONS)}] = ['
         + ', '.join(f'"{action.name}"' for action in ACTIONS) + '];\n\n'

@@ -1,13 +1,13 @@
-"""Things that do happen, each a trace over three nodes; and what is missing where it must not."""
+"""Things that can happen, each a trace over three nodes, and the requirements that prevent others."""
 
 from finite import Finite
 
 # Every trace, in the order of this file.
 ALL = []
 
-# The last of B asks for the lock, like its first.
+# B+ asks for the lock, like B0.
 ROUNDS = ['A0', 'A1', 'A2', 'B0', 'B1', 'B+']
-# As whom a node is asked.
+# The mode of a request.
 WRITER, READER = True, False
 ZERO_ONE, ZERO_TWO, ONE_TWO = frozenset('01'), frozenset('02'), frozenset('12')
 
@@ -43,7 +43,8 @@ def a_win_by_a_raise():
 
 @ALL.append
 def a_late_grant():
-    """A request arrives after its attempt was given up, and pins the node until its lease ends."""
+    """A request arrives after its attempt was abandoned, and blocks the node until its lease
+    ends."""
     state = world().run(('begin', 'A'), ('finish', 'A'), ('grant', '0', 'A0', 1, WRITER), ('begin', 'B'))
     assert state.missing('grant', '0', 'B0', 2, WRITER) == ['the lock is free']
     state.run(('lease ends', '0', 'A'), ('grant', '0', 'B0', 2, WRITER))
@@ -74,7 +75,7 @@ def two_holders_averted():
 
 @ALL.append
 def an_arrival():
-    """The same, where somebody copies A's lease to node 2 instead."""
+    """The same, but A's lease is copied to node 2 instead."""
     state = won().run(('begin', 'B'), ('grant', '2', 'B0', 2, WRITER), ('crash', '2', 5),
                       ('arrive', '2', 'A', WRITER, False), ('extend', '0', 'A1'))
     assert state.missing('extend', '2', 'A1') == ['the lease counts']
@@ -113,8 +114,8 @@ def a_superseded_renewal():
 
 @ALL.append
 def a_repair_by_the_counter():
-    """A node that has granted nothing later gives the lease back to a holder who never had it
-    there, with his fence, and that counts."""
+    """A node that has granted nothing later gives the lease to a holder that never had it there,
+    with the holder's fence, and that lease counts."""
     state = world().run(('begin', 'A'), ('grant', '0', 'A0', 1, WRITER), ('grant', '2', 'A0', 2, WRITER),
                         ('raise', '0', 'A', 2), ('win', 'A0', ZERO_TWO, 2),
                         ('repair by the counter', '1', 'A1', WRITER), ('extend', '0', 'A1'),
@@ -124,7 +125,7 @@ def a_repair_by_the_counter():
 
 @ALL.append
 def a_mark_that_goes():
-    """A provisional lease that ends, is released or is forgotten takes its mark with it."""
+    """The mark of a provisional lease is gone when the lease ends, is released or is forgotten."""
     state = won().run(('crash', '1', 5), ('repair', '1', 'A1', WRITER))
     assert state.tables['provisional']['1', 'A']
     for step in [('lease ends', '1', 'A'), ('release', '1', 'A'), ('crash', '1', 5),
@@ -161,7 +162,7 @@ def a_promotion():
 
 @ALL.append
 def two_readers():
-    """Two readers hold the lock with one fence, and a third client has to wait as a writer."""
+    """Two readers hold the lock with one fence, and a third client, a writer, must wait."""
     state = world(readers='AB').run(
         ('begin', 'A'), ('begin', 'B'), ('grant', '0', 'A0', 0, READER),
         ('grant', '1', 'A0', 0, READER), ('grant', '0', 'B0', 0, READER),
@@ -173,8 +174,7 @@ def two_readers():
 
 @ALL.append
 def a_reader_raised_by_another():
-    """B raises node 0 to the fence of node 2, and A is won with a smaller fence there all the
-    same."""
+    """B raises node 0 to the fence of node 2, and A still wins there with a smaller fence."""
     state = world(readers='AB').run(
         ('begin', 'A'), ('begin', 'B'), ('grant', '0', 'A0', 0, READER),
         ('grant', '0', 'B0', 0, READER), ('grant', '2', 'B0', 3, READER), ('raise', '0', 'B', 3),
@@ -185,7 +185,7 @@ def a_reader_raised_by_another():
 
 @ALL.append
 def a_writer_keeps_readers_out():
-    """A reader waits for the writer, and has no smaller fence than it."""
+    """A reader waits for the writer, and gets no smaller fence."""
     state = won(readers='B').run(('begin', 'B'))
     assert state.missing('grant', '0', 'B0', 1, READER) == ['the lock is free']
     state = state.run(('finish', 'A'), ('release', '0', 'A'), ('release', '1', 'A'))
@@ -197,8 +197,8 @@ def a_writer_keeps_readers_out():
 
 @ALL.append
 def a_writer_becomes_a_reader():
-    """B reads beside A, who was a writer; node 1, which A's message has not reached, lets nobody
-    in."""
+    """B reads together with A, a former writer; node 1, which A's message has not reached, lets no
+    reader in."""
     state = won(readers='B').run(('begin', 'B'), ('write', 'A'))
     assert state.missing('downgrade at a node', '0', 'A') == ['its client reads already']
     state = state.run(('downgrade', 'A'), ('downgrade at a node', '0', 'A'),
@@ -207,13 +207,13 @@ def a_writer_becomes_a_reader():
     state = state.run(('grant', '2', 'B0', 1, READER), ('win', 'B0', ZERO_TWO, 1),
                       ('read', 'A'), ('read', 'B'), ('extend', '0', 'A1'), ('extend', '1', 'A1'),
                       ('renew', 'A1', 'A0', ZERO_ONE))
-    # What A wrote before, and what arrives only now, the store refuses.
+    # The store refuses a write that A sent before and that arrives only now.
     assert state.missing('write', 'A') == ['a larger fence than readers']
 
 
 @ALL.append
 def a_late_reader():
-    """The store tells a reader whose validity is over that a writer has been there."""
+    """The store refuses a reader whose validity is over, because a later writer has written."""
     state = world(readers='A').run(
         ('begin', 'A'), ('grant', '0', 'A0', 0, READER), ('grant', '1', 'A0', 0, READER),
         ('win', 'A0', ZERO_ONE, 0), ('read', 'A'), ('time passes', 'A0'), ('lease ends', '0', 'A'),
@@ -224,8 +224,8 @@ def a_late_reader():
 
 @ALL.append
 def an_acquire_that_is_sent_again():
-    """B has asked twice with one token, and node 0 knows only of the first request: B is valid by
-    that one, not by the newer."""
+    """B has asked twice with one token, and node 0 has received only the first request: B's
+    validity is that of the first, not of the newer."""
     state = won().run(('begin', 'B'), ('finish', 'A'), ('release', '0', 'A'), ('release', '1', 'A'),
                       ('grant', '0', 'B0', 2, WRITER), ('grant', '1', 'B+', 2, WRITER))
     assert state.missing('win', 'B+', ZERO_ONE, 2) == ['a quorum granted']

@@ -36,7 +36,7 @@ def write(formula, language, bound=()):
 
 
 class Python:
-    """What `finite.py` evaluates: `state` has the relations, `sets` the things of each sort."""
+    """Python for `finite.py`: `state` has the relations, `sets` the things of each sort."""
 
     def __init__(self, functions):
         self.functions = functions

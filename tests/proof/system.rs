@@ -1,22 +1,22 @@
 //! The transition system of `proof/protocol.py`, as `proof/rust.py` writes it: change it there.
 //!
-//! `cargo test --test proof` fails where the two differ. What relations, actions and invariants
-//! mean is said there, and in `docs/proof.md`.
+//! `cargo test --test proof` fails if the two differ. `protocol.py` and `docs/proof.md` explain the
+//! relations, actions and invariants.
 
-// Not every action is one of every test that includes this.
+// Not every test that includes this uses every action.
 #![allow(dead_code)]
-// A machine wrote it, for a machine.
+// Generated code, not meant to be read.
 #![allow(unused_parens, clippy::all)]
 
-/// The most of each that fit.
+/// The largest number of each that fits.
 pub(crate) const NODES_MAX: usize = 5;
 pub(crate) const ACQUISITIONS_MAX: usize = 6;
-/// Of each acquisition.
+/// Rounds of each acquisition.
 pub(crate) const ROUNDS: usize = 4;
 const ROUNDS_MAX: usize = ACQUISITIONS_MAX * ROUNDS;
 
-/// How many there are of each, which clients never look at their clocks, and which are readers
-/// (bits).
+/// The number of each, and as bits: which clients never look at their clocks, and which are
+/// readers.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Sizes {
     pub(crate) nodes: usize,
@@ -50,7 +50,7 @@ pub(crate) fn those(nodes: usize, has: impl Fn(usize) -> bool) -> usize {
     (0..nodes).filter(|node| has(*node)).fold(0, |set, node| set | 1 << node)
 }
 
-/// That two quorums share a node is all that the proof asks of them; so do two majorities.
+/// The proof only requires that two quorums share a node; any two majorities do.
 pub(crate) fn is_quorum(nodes: usize, set: usize) -> bool {
     set.count_ones() as usize * 2 > nodes
 }
@@ -72,7 +72,7 @@ impl Sizes {
 /// What the proof knows of the world.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct State {
-    /// All that the state mentions, in order.
+    /// All fences that the state mentions, in order.
     fences: Vec<u64>,
     /// A lease of the acquisition stands at the node.
     holds: Bits,
@@ -84,13 +84,13 @@ pub(crate) struct State {
     rests: Bits,
     /// The node vouched for the round, and may not know of it now.
     forgot: Bits,
-    /// No fence of the lock above it was issued here; the next one is.
+    /// No fence of the lock above it was issued here; the next one will be.
     counter: [u8; NODES_MAX],
     /// The fence ceiling in the state file.
     ceiling: [u8; NODES_MAX],
     /// The node grants nothing.
     quarantined: Bits,
-    /// It was a replica, and its master may still live.
+    /// It was a replica, and its master may still be alive.
     promoted: Bits,
     /// The node granted this fence to the acquisition, or raised its lease to it.
     stored: Vec<u32>,
@@ -98,13 +98,13 @@ pub(crate) struct State {
     begun: Bits,
     /// Its attempt was won.
     won: Bits,
-    /// It was won as a writer, and its client reads from here on.
+    /// It was won as a writer, and its client only reads from here on.
     downgraded: Bits,
     /// It was abandoned or released: its client relies on nothing.
     done: Bits,
-    /// What it was won with.
+    /// The fence that it was won with.
     fence: [u8; ACQUISITIONS_MAX],
-    /// Who stored that when it was won.
+    /// The quorum that stored this fence when it was won.
     storing: [u8; ACQUISITIONS_MAX],
     /// The validity of the round has ended.
     over: Bits,
@@ -118,11 +118,11 @@ pub(crate) struct State {
     highest: u8,
     /// The largest fence of a reader that it has seen.
     highest_read: u8,
-    /// The store has accepted a write of it.
+    /// The store has accepted a write by it.
     wrote: Bits,
-    /// The store has accepted a read of it.
+    /// The store has accepted a read by it.
     read: Bits,
-    /// A write of the one was accepted after a use of the other, or a read after a write.
+    /// A write by the one was accepted after a read or write by the other, or a read after a write.
     followed: Bits,
 }
 
@@ -391,7 +391,7 @@ impl State {
 }
 
 impl State {
-    /// The rank of a fence, which gets a place among the others if it has none.
+    /// The rank of a fence, which is inserted among the others if it is new.
     fn rank(&mut self, fence: u64) -> usize {
         match self.fences.binary_search(&fence) {
             Ok(rank) => rank,
@@ -475,8 +475,8 @@ fn unique(s: &State, sizes: &Sizes) -> bool {
     })
 }
 
-/// If one acquisition was won before another began, the later has no smaller fence, and as a writer
-/// a larger one.
+/// If one acquisition was won before another began, the later one has no smaller fence, and if it
+/// is a writer's, a larger one.
 fn rising(s: &State, sizes: &Sizes) -> bool {
     (0..sizes.acquisitions).all(|a0| {
         (0..sizes.acquisitions).all(|b1| {
@@ -487,8 +487,8 @@ fn rising(s: &State, sizes: &Sizes) -> bool {
     })
 }
 
-/// The fenced store accepts nothing of an acquisition after something of one that began when the
-/// first was won, except for reads after reads.
+/// If one acquisition was won before another began, the fenced store accepts nothing of the first
+/// after something of the second, except reads after reads.
 fn store(s: &State, sizes: &Sizes) -> bool {
     (0..sizes.acquisitions)
         .all(|a0| (0..sizes.acquisitions).all(|b1| !(s.followed(a0, b1)) || !s.before(a0, b1)))
@@ -548,7 +548,7 @@ fn one_holder(s: &State, sizes: &Sizes) -> bool {
     })
 }
 
-/// The lease of a writer is exclusive, and no other is, except that of one who was a writer.
+/// The lease of a writer is exclusive, and no other lease is, except that of a former writer.
 fn exclusive_leases(s: &State, sizes: &Sizes) -> bool {
     ((0..sizes.nodes).all(|n0| {
         (0..sizes.acquisitions).all(|a1| {
@@ -568,8 +568,8 @@ fn rests_on_the_holder(s: &State, sizes: &Sizes) -> bool {
     })
 }
 
-/// Where a lease counts, and its client is not done, the node has forgotten no vote that conflicts
-/// with it. (At a promoted node that waits, none counts.)
+/// If a lease counts and its client is not done, the node has forgotten no vote that conflicts with
+/// it. (At a promoted node that waits, none counts.)
 fn no_vote_beside(s: &State, sizes: &Sizes) -> bool {
     (0..sizes.nodes).all(|n0| {
         !(!s.promoted(n0))
@@ -612,7 +612,7 @@ fn over_is_over(s: &State, sizes: &Sizes) -> bool {
     }) && (0..sizes.acquisitions * ROUNDS).all(|r0| !(s.done(own(r0))) || s.over(r0)))
 }
 
-/// No fence was stored at a node that is above its counter.
+/// No fence stored at a node is above the node's counter.
 fn counted(s: &State, sizes: &Sizes) -> bool {
     (0..sizes.acquisitions).all(|a0| {
         (0..sizes.nodes).all(|n1| {
@@ -626,7 +626,7 @@ fn on_disk(s: &State, sizes: &Sizes) -> bool {
     (0..sizes.nodes).all(|n0| !below(s.ceiling(n0), s.counter(n0)))
 }
 
-/// A node stores a fence for one writer.
+/// A node stores a fence for at most one writer.
 fn stored_once(s: &State, sizes: &Sizes) -> bool {
     (0..sizes.acquisitions).all(|a0| {
         !(!sizes.reader(a0))
@@ -649,7 +649,7 @@ fn won_with(s: &State, sizes: &Sizes) -> bool {
     })
 }
 
-/// Where a fence that won is stored, acquisitions that began later are given no smaller ones, and
+/// A node that stores a winning fence gives acquisitions that began later no smaller fences, and
 /// writers larger ones.
 fn above_the_last(s: &State, sizes: &Sizes) -> bool {
     (0..sizes.acquisitions).all(|a0| {
@@ -667,8 +667,8 @@ fn above_the_last(s: &State, sizes: &Sizes) -> bool {
     })
 }
 
-/// If one acquisition was won before another began, they are two, the one is won and the other has
-/// begun.
+/// If one acquisition was won before another began, the two differ, the first is won and the second
+/// has begun.
 fn history(s: &State, sizes: &Sizes) -> bool {
     ((0..sizes.acquisitions).all(|a0| {
         (0..sizes.acquisitions)
@@ -676,7 +676,7 @@ fn history(s: &State, sizes: &Sizes) -> bool {
     }) && (0..sizes.acquisitions).all(|a0| !(s.won(a0) || s.done(a0)) || s.begun(a0)))
 }
 
-/// Nobody knows of an acquisition that has not begun.
+/// There is no trace of an acquisition that has not begun.
 fn nothing_from_nothing(s: &State, sizes: &Sizes) -> bool {
     ((0..sizes.acquisitions).all(|a0| {
         !(!s.begun(a0))
@@ -696,8 +696,8 @@ fn nothing_from_nothing(s: &State, sizes: &Sizes) -> bool {
     }))
 }
 
-/// What the store has accepted is of acquisitions that were won, and their fences are not above
-/// what the store has seen.
+/// The store has accepted reads and writes only from acquisitions that were won, and their fences
+/// are not above the largest that it has seen.
 fn written(s: &State, sizes: &Sizes) -> bool {
     ((0..sizes.acquisitions).all(|a0| {
         !(s.wrote(a0)) || (s.won(a0) && !sizes.reader(a0) && !below(s.highest(), s.fence(a0)))
@@ -708,21 +708,21 @@ fn written(s: &State, sizes: &Sizes) -> bool {
         }))
 }
 
-/// What may happen. Fences are what they are, not ranks.
+/// What may happen. Fences are values here, not ranks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Action {
     /// A client begins to acquire, with a fresh token.
     Begin { at_acquisition: usize },
-    /// The validity of a round ends at the client, whether anybody looks or not.
+    /// The validity of a round ends at the client, whether the client checks or not.
     TimePasses { at_round: usize },
     /// A quorum has granted, and each of its nodes has stored the fence that the attempt is won
     /// with. The validity is that of the oldest request that a counted node has answered.
     Win { at_round: usize, at_quorum: usize, at_fence: u64 },
-    /// A quorum has answered a renewal with yes while the holder was still valid by another round.
+    /// A quorum has confirmed a renewal while the holder was still valid by another round.
     Renew { at_round: usize, standing: usize, at_quorum: usize },
     /// A client abandons its attempt or releases its lock: it relies on nothing from here on.
     Finish { at_acquisition: usize },
-    /// A client that has won as a writer reads from here on; it asks the nodes afterwards.
+    /// A client that has won as a writer only reads from here on; it asks the nodes afterwards.
     Downgrade { at_acquisition: usize },
     /// The fenced store accepts a write: its fence is no smaller than any writer's that it has
     /// seen, and larger than any reader's.
@@ -733,45 +733,44 @@ pub(crate) enum Action {
     /// lock that readers hold is free for a reader.
     Grant { at_node: usize, at_round: usize, at_fence: u64, exclusively: bool },
     /// A node that has lost the lease grants anew to the holder's own token, perhaps with a larger
-    /// fence. The holder keeps its own fence. (Who has become a reader is given none.)
+    /// fence. The holder keeps its own fence. (A former writer is given none.)
     Rejoin { at_node: usize, at_round: usize, at_fence: u64, exclusively: bool },
-    /// A node lets the lease end later, never earlier, also in quarantine: for a renewal, or for an
-    /// acquire that is sent again. (A provisional lease is extended too, which changes nothing
-    /// here: it does not count.)
+    /// A node moves the end of the lease later, never earlier, even in quarantine: for a renewal,
+    /// or for an acquire that is sent again. (A provisional lease is extended too, which changes
+    /// nothing here: it does not count.)
     Extend { at_node: usize, at_round: usize },
-    /// A node lifts the lease of the token, and its counter, to a larger fence than it has stored
-    /// for anybody else. (After a crash the floor may be above that.) For a reader any fence will
-    /// do that is no smaller than its own.
+    /// A node raises the lease of the token, and its counter, to a larger fence than it has stored
+    /// for any other. (After a crash the floor may be above that.) For a reader any fence is enough
+    /// that is no smaller than its own.
     Raise { at_node: usize, at_acquisition: usize, at_fence: u64 },
-    /// A node is told that the holder reads from here on, and lets readers in beside it.
+    /// A node learns that the holder only reads from here on, and lets other readers in.
     DowngradeAtANode { at_node: usize, at_acquisition: usize },
-    /// A node writes a fence ceiling to its disk: a higher one, or when it stops, what it used.
+    /// A node writes a fence ceiling to its disk: a higher one, or at a clean stop the highest
+    /// fence that it used.
     Persist { at_node: usize, at_fence: u64 },
-    /// The floor of a node rises: fences of the lock are left out.
+    /// The floor of a node rises: some fences of the lock are skipped.
     Skip { at_node: usize, at_fence: u64 },
     /// A node in quarantine restores the lease of a holder that it has forgotten. That does not
-    /// count until the quarantine is over, because the node may have vouched for another.
+    /// count until the quarantine is over, because the node may have vouched for another holder.
     Repair { at_node: usize, at_round: usize, exclusively: bool },
     /// A lease comes to a node in quarantine: with the data set of an earlier moment, from another
-    /// name, or from another node. It counts if the node has vouched for nobody else since, for
+    /// name, or from another node. It counts if the node has vouched for no other holder since, for
     /// example because it stood at the crash; otherwise it is provisional, like a repaired one. (A
-    /// lease that had ended is over by its date; the client of a lease that was given back is
-    /// done.)
+    /// lease that had ended is over by its date; the client of a released lease is done.)
     Arrive { at_node: usize, at_acquisition: usize, exclusively: bool, counts: bool },
     /// A node outside quarantine that has granted nothing later restores the lease, and that
     /// counts.
     RepairByTheCounter { at_node: usize, at_round: usize, exclusively: bool },
     /// The clock of a node passes the end of a lease: every validity that rested on it is over.
     LeaseEnds { at_node: usize, at_acquisition: usize },
-    /// A node takes back the lease of a client that has sent its release.
+    /// A node ends the lease of a client that has sent its release.
     Release { at_node: usize, at_acquisition: usize },
-    /// A node crashes and forgets everything. (What comes back with its data arrives afterwards.)
-    /// Its fences go on above the fence ceiling, and it grants nothing until all that it may have
-    /// forgotten is over.
+    /// A node crashes and forgets everything. (Leases that come back with its data arrive
+    /// afterwards.) Its fences continue above the fence ceiling, and it grants nothing until all
+    /// that it may have forgotten is over.
     Crash { at_node: usize, at_fence: u64 },
-    /// A replica takes the place of its master. (What its data set has arrives afterwards.) Its
-    /// fences jump above all that its master issues, and nothing that it says counts while it
-    /// waits.
+    /// A replica replaces its master. (The leases in its data set arrive afterwards.) Its fences
+    /// jump above all that its master issues, and none of its answers counts while it waits.
     Promote { at_node: usize, at_fence: u64 },
     /// While a promoted node waits, its old master still vouches for one writer, or for readers,
     /// with fences below the jump.
@@ -782,7 +781,7 @@ pub(crate) enum Action {
 }
 
 impl Action {
-    /// As the proof calls it.
+    /// Its name in the proof.
     pub(crate) const fn name(self) -> &'static str {
         match self {
             Action::Begin { .. } => "begin",
