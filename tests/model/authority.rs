@@ -11,7 +11,7 @@
 //! The clock of the model stands still: a tick makes all that the nodes remember older
 //! (`Authority::rebased`). What is older than the model looks back is as old as that.
 
-use lockmod::engine::{Attached, Authority, Instant, Mandate, Millis, Pledge};
+use lockmod::engine::{Attached, Authority, Heartbeat, Instant, Mandate, Millis, Pledge};
 use stateright::{Model, Property};
 
 use super::witness::Witnessed;
@@ -49,6 +49,8 @@ pub(crate) enum Defect {
     CarriesLate,
     /// A restart forgets the longest lease.
     ForgetsLongest,
+    /// A replica knows of the longest lease what it was told last, whenever that was sent.
+    BelievesTheLastHeartbeat,
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -68,6 +70,9 @@ pub(crate) struct Bounds {
     /// The settings may be lowered to this, for all nodes at once, and replicas started again. A
     /// start forgets all but what the state file says.
     pub(crate) lower_ttl: Option<u64>,
+    /// A replica that comes back goes on where it was. What it acknowledged before, it does again
+    /// at once; and what was said before the settings had been raised, it is told again.
+    pub(crate) goes_on: bool,
     pub(crate) defect: Defect,
 }
 
@@ -86,16 +91,19 @@ pub(crate) enum Witness {
     Carried,
     /// A node that was started after the settings were lowered has granted the lock.
     GrantedAfterLowering,
+    /// A replica acknowledged at once what it had processed over an earlier connection.
+    AcknowledgedAgain,
 }
 
 impl Witness {
-    const ALL: [Witness; 6] = [
+    const ALL: [Witness; 7] = [
         Witness::GrantedAfterPromotion,
         Witness::Resumed,
         Witness::WaitedAgain,
         Witness::OldMasterDecided,
         Witness::Carried,
         Witness::GrantedAfterLowering,
+        Witness::AcknowledgedAgain,
     ];
 }
 
@@ -145,6 +153,8 @@ pub(crate) enum Action {
     Tick,
     /// A replica (second) processes what its master (first) has sent.
     Process(usize, usize),
+    /// A replica (second) is told again what its master (first), or another, said long ago.
+    HearAgain(usize, usize),
     /// Its acknowledgement arrives.
     Acknowledge(usize, usize),
     Attach(usize, usize),
@@ -230,6 +240,17 @@ impl World {
         station.file = authority.longest(NOW);
         station.authority = authority;
         station.has_restarted = state.is_lowered;
+    }
+
+    /// A replica is told this.
+    fn hear(&self, state: &mut State, replica: usize, heartbeat: Heartbeat) {
+        let max_ttl = Millis::new(self.ttl(state) * TICK);
+        let station = &mut state.stations[replica];
+        if self.bounds.defect == Defect::BelievesTheLastHeartbeat {
+            station.authority = self.authority(max_ttl);
+        }
+        station.authority.heard(heartbeat, NOW);
+        self.record(station);
     }
 
     /// The state file says what it has to.
@@ -400,6 +421,10 @@ impl Model for World {
                     if link.is_live && link.processed <= OFFSET {
                         actions.push(Action::Process(at, other));
                     }
+                    let is_told_again = self.bounds.goes_on && self.bounds.lower_ttl.is_some();
+                    if is_told_again && link.is_live && link.processed <= OFFSET {
+                        actions.push(Action::HearAgain(at, other));
+                    }
                     if link.acknowledged < link.processed {
                         actions.push(Action::Acknowledge(at, other));
                     }
@@ -448,9 +473,13 @@ impl Model for World {
                 }
                 state.links[master][replica].as_mut()?.processed = OFFSET + 1;
                 if self.bounds.lower_ttl.is_some() {
-                    state.stations[replica].authority.heard(heartbeat, NOW);
-                    self.record(&mut state.stations[replica]);
+                    self.hear(&mut state, replica, heartbeat);
                 }
+            }
+            Action::HearAgain(master, replica) => {
+                let long_ago = Millis::new(self.bounds.lower_ttl? * TICK);
+                let heartbeat = state.stations[master].authority.heartbeat(NOW);
+                self.hear(&mut state, replica, Heartbeat { longest: long_ago, ..heartbeat });
             }
             Action::Acknowledge(master, replica) => {
                 let link = state.links[master][replica].as_mut()?;
@@ -462,9 +491,13 @@ impl Model for World {
                 self.look(&mut state, master);
             }
             Action::Attach(master, replica) => {
-                state.links[master][replica] = None;
+                let former = state.links[master][replica].take().map(|link| link.processed);
                 self.look(&mut state, master);
-                let link = Link { is_live: true, processed: 0, acknowledged: 0 };
+                let processed = former.filter(|_| self.bounds.goes_on).unwrap_or_default();
+                if processed > 0 {
+                    self.witnessed.saw(Witness::AcknowledgedAgain as u8);
+                }
+                let link = Link { is_live: true, processed, acknowledged: 0 };
                 state.links[master][replica] = Some(link);
                 self.look(&mut state, master);
             }

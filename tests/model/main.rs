@@ -794,11 +794,24 @@ const GROUP: authority::Bounds = authority::Bounds {
     ttl: 1,
     carries: false,
     lower_ttl: None,
+    goes_on: false,
     defect: authority::Defect::None,
 };
 /// A pair whose settings are lowered. The second node is started again and replaces the first.
 const LOWERED: authority::Bounds =
     authority::Bounds { nodes: 2, changes: 3, ttl: 5, lower_ttl: Some(1), ..GROUP };
+/// The same, where a longer lease stands, and the second node comes back.
+const TOLD_AGAIN: authority::Bounds = authority::Bounds {
+    before: &[
+        authority::Action::Grant(0),
+        authority::Action::Lower,
+        authority::Action::RestartReplica(1),
+        authority::Action::Attach(0, 1),
+    ],
+    changes: 2,
+    goes_on: true,
+    ..LOWERED
+};
 /// One of them has replaced it, and is followed by the other; the old master does not know.
 const REPLACED: authority::Bounds = authority::Bounds {
     before: &[
@@ -837,6 +850,7 @@ fn sound_authority(name: &str, bounds: authority::Bounds, states: usize) {
         authority::Witness::OldMasterDecided,
     ];
     witnesses.extend(carried);
+    witnesses.extend(bounds.goes_on.then_some(authority::Witness::AcknowledgedAgain));
     witnesses.extend(bounds.lower_ttl.map(|_| authority::Witness::GrantedAfterLowering));
     Expected { states, witnesses: &witnesses }.compare(name, count, &found);
 }
@@ -927,6 +941,30 @@ fn restarts_after_the_settings_were_lowered_forget_no_longest_lease() {
 #[ignore = "3 500 000 states: make model"]
 fn more_restarts_after_the_settings_were_lowered_forget_no_longest_lease() {
     sound_authority("a pair whose settings are lowered, more restarts", LOWERED, 3_507_211);
+}
+
+#[test]
+fn only_one_of_a_pair_decides_that_goes_on_where_it_was() {
+    let bounds = authority::Bounds { nodes: 2, changes: 3, goes_on: true, ..GROUP };
+    sound_authority("a pair that goes on", bounds, 34_301);
+}
+
+#[test]
+#[ignore = "minutes in a release build: make model"]
+fn only_one_node_decides_where_replicas_go_on() {
+    let bounds = authority::Bounds { goes_on: true, ..REPLACED };
+    sound_authority("a failover and a change, going on", bounds, 646_483);
+}
+
+#[test]
+fn what_was_said_long_ago_hides_no_longest_lease() {
+    sound_authority("a pair that is told again", TOLD_AGAIN, 1_174_402);
+}
+
+#[test]
+fn what_is_heard_may_have_been_said_long_ago() {
+    let defect = authority::Defect::BelievesTheLastHeartbeat;
+    doubles(authority::Bounds { defect, ..TOLD_AGAIN });
 }
 
 #[test]
