@@ -11,8 +11,9 @@ use rand::rngs::StdRng;
 use tokio::time::{Instant, sleep, sleep_until};
 
 use crate::clients::name;
+use crate::nemesis::{Fall, restart};
 use crate::net::{Flow, Net};
-use crate::node::{Defect, Node};
+use crate::node::{Defect, End, Node};
 use crate::scenes::{TICK, both_end, calm, holds, millis, until};
 use crate::stage::Stage;
 use crate::{OVERLAP, Outcome, Setup, TWO_MASTERS, VOUCHES, must_be_caught_in, to_the_end};
@@ -71,6 +72,40 @@ async fn lost_tail(seed: u64, defect: Defect) -> Outcome {
     sleep(millis(&mut random, 0, 2_500)).await;
     let ttl = millis(&mut random, 8_000, 12_000);
     let one = stage.processes[0].spawn(stage.client(0, 0).keep(ttl, ttl + ttl / 2));
+    until(net, 60_000, |nodes| grants(&nodes[new])).await;
+    let other = stage.client(1, 0).keep(Duration::from_secs(1), Duration::from_secs(2));
+    let other = stage.processes[1].spawn(other);
+    both_end(&stage, [one, other]).await
+}
+
+/// One group, whose longest lease is raised, granted and lowered between two heartbeats. A replica
+/// starts again from a snapshot, and is told what its master said before. Then it replaces that.
+async fn told_again(seed: u64, defect: Defect) -> Outcome {
+    let mut random = StdRng::seed_from_u64(seed ^ 0x746f_6c64);
+    let (max_ttl, short) = (Millis::new(12_000), Millis::new(1_500));
+    // The first replica saves snapshots.
+    let setup = Setup { nodes: 1, max_ttl, timeouts_ms: [330; 3], ..calm(3 * seed, defect) };
+    let stage = groups(Setup { delay_ms: 40, ..setup }).await;
+    let net = &stage.net;
+    net.change(|universe| universe.allow(0, short));
+    // No longer lease can stand then.
+    sleep(Duration::from_secs(13)).await;
+    net.change(|universe| universe.nodes[1].save());
+    sleep(millis(&mut random, 1_100, 5_000)).await;
+    let said = net.universe().nodes[0].member.stream.offset;
+    until(net, 2_000, |nodes| nodes[0].member.stream.offset > said).await;
+    net.change(|universe| universe.allow(0, max_ttl));
+    let ttl = Duration::from(max_ttl);
+    let one = stage.processes[0].spawn(stage.client(0, 0).keep(ttl, ttl * 2));
+    until(net, 300, |nodes| holds(&nodes[0])).await;
+    net.change(|universe| universe.allow(0, short));
+    let fall = Fall { end: End::Killed, loses_data: false, down: Duration::ZERO };
+    restart(Arc::clone(net), 1, fall).await;
+    let has_heard = |nodes: &[Node]| nodes[1].member.tally.heard_again > 0;
+    until(net, 1_000, has_heard).await;
+    // It lacks the rest: the lease, too.
+    cut_off(net, 0);
+    let new = replace(net, 0, 1);
     until(net, 60_000, |nodes| grants(&nodes[new])).await;
     let other = stage.client(1, 0).keep(Duration::from_secs(1), Duration::from_secs(2));
     let other = stage.processes[1].spawn(other);
@@ -173,6 +208,22 @@ fn a_promoted_node_that_does_not_wait_is_caught() {
     let scene = |seed| to_the_end(lost_tail(seed, Defect::PromotedDoesNotWait));
     must_be_caught_in("does not wait", scene, OVERLAP);
     must_be_caught_in("does not wait", scene, VOUCHES);
+}
+
+#[test]
+fn a_longer_lease_is_waited_for_by_who_is_told_of_the_time_before() {
+    let scene = |seed| to_the_end(told_again(seed, Defect::None));
+    keeps_every_promise(scene, |outcome| {
+        let is_told = outcome.reached.count("group: told its master's heartbeat late") > 0;
+        is_told && outcome.acquisitions == 2
+    });
+}
+
+#[test]
+fn a_replica_that_believes_the_last_heartbeat_is_caught() {
+    let scene = |seed| to_the_end(told_again(seed, Defect::BelievesTheLastHeartbeat));
+    must_be_caught_in("believes the last heartbeat", scene, OVERLAP);
+    must_be_caught_in("believes the last heartbeat", scene, VOUCHES);
 }
 
 #[test]

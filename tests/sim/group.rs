@@ -4,10 +4,9 @@
 //! does it (`src/module/replicas.rs`, `replication.rs`, `start.rs`): the engine says when a
 //! heartbeat is due, whom it supports, and what may be granted. Between the servers there are
 //! feeds: what a master states reaches a replica late and in order, and what that acknowledges
-//! comes back late. A replica that attaches is sent the whole data set. What is on its way when a
-//! replica leaves is lost.
-//!
-//! Not simulated: replicas of replicas, and partial synchronisations.
+//! comes back late. A replica that attaches goes on where it was, or is sent the whole data set
+//! ([`crate::stream`]). What is on its way when a replica leaves is lost. A replica may follow
+//! another: it is told what that hears.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -24,6 +23,7 @@ use tokio::time::{Instant, sleep, sleep_until};
 
 use crate::net::{Net, Universe};
 use crate::node::{Defect, Node};
+use crate::stream::{Fact, Place, Stream, Welcome};
 
 /// The longest lease in a world of groups: for so long a new master waits.
 pub(crate) const MAX_TTLS: [Millis; 2] = [Millis::new(3_000), Millis::new(12_000)];
@@ -32,43 +32,19 @@ const TICK: Duration = Duration::from_millis(200);
 /// After so many of them, a replica acknowledges what it has, and asks for a master if it has none.
 const TICKS_PER_ROUND: u64 = 4;
 
-/// What a master tells its replicas.
-#[derive(Clone, Debug)]
-enum Fact {
-    /// The whole data set, for a replica that attaches.
-    DataSet(Vec<(Vec<u8>, Vec<u8>)>),
-    /// A lock, as the append-only file has it.
-    Stated(Vec<u8>, Vec<Restated>),
-    Deleted(Vec<u8>),
-    /// A `LOCK.FLOOR` with a heartbeat.
-    Heartbeat(String),
-    Floor(Fence),
-}
-
-impl Fact {
-    /// How far it moves the offset.
-    fn length(&self) -> u64 {
-        match self {
-            Fact::DataSet(_) => 0,
-            Fact::Stated(name, facts) => (name.len() + 50 * facts.len()) as u64,
-            Fact::Deleted(name) => (name.len() + 20) as u64,
-            Fact::Heartbeat(text) => (text.len() + 20) as u64,
-            Fact::Floor(_) => 30,
-        }
-    }
-}
-
 /// A replica, as its master knows it.
 #[derive(Debug)]
 struct Follower {
     feed: u64,
     server: usize,
     is_online: bool,
+    /// How far it has been sent what this server says or hears.
+    sent: u64,
     acknowledged: u64,
 }
 
 /// What a server knows of its group.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(crate) struct Member {
     /// `lockmod.replicas`; zero: it is alone.
     pub(crate) replicas: u32,
@@ -76,11 +52,10 @@ pub(crate) struct Member {
     pub(crate) follows: Option<usize>,
     /// The feed that it has from there, if it is attached.
     feed: Option<u64>,
-    /// How many bytes it has sent to replicas, or received, so far.
-    offset: u64,
+    pub(crate) stream: Stream,
+    /// Up to this offset, it is told what its master had kept for it.
+    kept_until: u64,
     followers: Vec<Follower>,
-    /// What its replicas are to be told, and the offset after it.
-    facts: Vec<(u64, Fact)>,
     /// A replica has come online that may not know the floor.
     owes_floor: bool,
     ticks: u64,
@@ -94,6 +69,15 @@ pub(crate) struct Member {
 pub(crate) struct GroupTally {
     pub(crate) promotions: u64,
     pub(crate) attachments: u64,
+    /// Replicas of a replica that came.
+    pub(crate) second_hand: u64,
+    /// Of those who came, how many lacked more than was kept.
+    pub(crate) fell_behind: u64,
+    /// Heartbeats that were kept for a replica: of its present master, of a former one, and its
+    /// own.
+    pub(crate) heard_again: u64,
+    pub(crate) heard_former: u64,
+    pub(crate) heard_itself: u64,
     /// Requests that were refused for want of authority.
     pub(crate) without_authority: u64,
     /// Extensions in a wait, which do not count, or for one alone.
@@ -103,21 +87,48 @@ pub(crate) struct GroupTally {
 }
 
 impl Member {
-    pub(crate) fn new(replicas: u32, follows: Option<usize>) -> Member {
-        Member { replicas, follows, ..Member::default() }
+    pub(crate) fn new(server: usize, replicas: u32, follows: Option<usize>) -> Member {
+        Member {
+            replicas,
+            follows,
+            feed: None,
+            stream: Stream::new(server),
+            kept_until: 0,
+            followers: Vec::new(),
+            owes_floor: false,
+            ticks: 0,
+            heard: 0,
+            tally: GroupTally::default(),
+        }
     }
 
-    /// The server has stopped. What it was sent and has sent, it counts anew.
-    pub(crate) fn clear(&mut self) {
+    /// The server starts. `saved`: where its master, or it, was when its snapshot was saved.
+    pub(crate) fn restart(&mut self, saved: Option<Place>) {
         let Member { replicas, follows, tally, .. } = *self;
-        *self = Member { tally, ..Member::new(replicas, follows) };
+        let mut stream = self.stream.clone();
+        stream.restart(saved, follows.is_none());
+        *self = Member { stream, tally, ..Member::new(0, replicas, follows) };
+    }
+
+    /// Where it is in the stream, if its data set is that of this place.
+    pub(crate) fn place(&self) -> Option<Place> {
+        self.stream.is_whole().then(|| self.stream.place())
     }
 
     fn tell(&mut self, fact: Fact) {
         if self.replicas > 0 {
-            self.offset += fact.length();
-            self.facts.push((self.offset, fact));
+            self.stream.say(fact);
         }
+    }
+
+    /// It hears a heartbeat that its master had kept for it.
+    fn note_repeated(&mut self, server: usize, by: usize) {
+        let tally = &mut self.tally;
+        *(match by {
+            _ if by == server => &mut tally.heard_itself,
+            _ if self.follows == Some(by) => &mut tally.heard_again,
+            _ => &mut tally.heard_former,
+        }) += 1;
     }
 
     pub(crate) fn tell_lock(&mut self, name: &[u8], facts: &[Restated]) {
@@ -194,7 +205,8 @@ impl Node {
         let tended = self.tend(true);
         let floor = self.engine.promises().floor();
         if let Some(heartbeat) = tended.heartbeat {
-            self.member.tell(Fact::Heartbeat(fact::heartbeat(floor, heartbeat)));
+            let text = fact::heartbeat(floor, heartbeat);
+            self.member.tell(Fact::Heartbeat(self.number, text));
         }
         if std::mem::take(&mut self.member.owes_floor) && floor > Fence::ZERO {
             self.member.tell(Fact::Floor(floor));
@@ -210,7 +222,7 @@ impl Node {
         let offset = match self.defect {
             // As if what was acknowledged just now had been sent just now.
             Defect::SupportFromReceipt if is_news => heard - 1,
-            _ => self.member.offset,
+            _ => self.member.stream.offset,
         };
         let waits = self.caution_on_promotion().on_promotion;
         let replicas = Replicas { offset, attached };
@@ -232,6 +244,7 @@ impl Node {
     /// The server becomes a master: what it has, it has.
     fn promote(&mut self) {
         self.member.follows = None;
+        self.member.stream.begin();
         self.member.tally.promotions += 1;
         let caution = self.caution_on_promotion();
         let (change, _) = self.engine.promoted(self.clocks().now, self.max_ttl, caution);
@@ -250,31 +263,58 @@ impl Node {
     /// What a replica that attaches is sent: as of another machine, whose boot is another.
     fn data_set(&self) -> Fact {
         let bytes = |(name, lock): (&Vec<u8>, &Lock)| (name.clone(), self.encode(lock, 0));
-        Fact::DataSet(self.locks.iter().map(bytes).collect())
+        let (stream, _) = self.member.stream.place();
+        Fact::DataSet(stream, self.locks.iter().map(bytes).collect())
     }
 
     /// A replica is told something by its master.
     fn receive(&mut self, offset: u64, fact: Fact) {
-        self.member.offset = offset;
+        if let Fact::DataSet(stream, locks) = fact {
+            self.member.stream.replaced_by((stream, offset));
+            return self.load(locks);
+        }
+        self.member.stream.keep(offset, fact.clone());
         match fact {
-            Fact::DataSet(locks) => self.load(locks),
+            Fact::DataSet(..) => {}
             Fact::Stated(name, facts) => {
                 self.apply_facts(&name, &facts, false);
                 self.keep_facts(&name, facts);
             }
             Fact::Deleted(name) => self.delete(&name),
-            Fact::Heartbeat(text) => {
-                let (floor, heartbeat) =
-                    fact::read_heartbeat(text.as_bytes()).expect("a master wrote it");
-                self.engine.apply_floor(floor);
-                let (change, _) = self.engine.heard_of(heartbeat, self.clocks().now);
-                if let Some(change) = change {
-                    let _ = self.change_state(change);
+            Fact::Heartbeat(by, text) => {
+                if offset <= self.member.kept_until {
+                    self.member.note_repeated(self.number, by);
                 }
+                self.hear(&text);
             }
             Fact::Floor(floor) => {
                 self.engine.apply_floor(floor);
             }
+        }
+    }
+
+    fn hear(&mut self, text: &str) {
+        let (floor, heartbeat) = fact::read_heartbeat(text.as_bytes()).expect("a master wrote it");
+        self.engine.apply_floor(floor);
+        let now = self.clocks().now;
+        if self.defect == Defect::BelievesTheLastHeartbeat {
+            // It knows of no longer lease than this says, or its settings.
+            self.engine.rest_on(self.member.replicas);
+            let _ = self.engine.allow(self.max_ttl, now);
+        }
+        let (change, _) = self.engine.heard_of(heartbeat, now);
+        if let Some(change) = change {
+            let _ = self.change_state(change);
+        }
+    }
+
+    /// An operator sets `lockmod.max-ttl`.
+    pub(crate) fn set_max_ttl(&mut self, max_ttl: Millis) {
+        self.max_ttl = max_ttl;
+        // A disk that is full then is beyond what is promised.
+        self.set_disk_full(false);
+        if let Some(change) = self.engine.allow(max_ttl, self.clocks().now) {
+            let _ = self.change_state(change);
         }
     }
 
@@ -352,31 +392,30 @@ impl Universe {
         server % self.groups
     }
 
-    /// Sends on what this server tells its replicas.
+    /// Sends on what this server tells its replicas, or hears.
     pub(crate) fn feed(&mut self, server: usize) {
-        for (offset, fact) in std::mem::take(&mut self.nodes[server].member.facts) {
-            let followers = self.nodes[server].member.followers.iter();
-            let feeds: Vec<u64> = followers.map(|follower| follower.feed).collect();
-            for number in feeds {
+        let mut followers = std::mem::take(&mut self.nodes[server].member.followers);
+        for follower in &mut followers {
+            for (offset, fact) in self.nodes[server].member.stream.since(follower.sent) {
                 let arrives_at = Instant::now() + self.lag();
-                if let Some(feed) = self.feeds.by_number.get(&number) {
-                    let _ = feed.facts.send((arrives_at, offset, fact.clone()));
+                follower.sent = offset;
+                if let Some(feed) = self.feeds.by_number.get(&follower.feed) {
+                    let _ = feed.facts.send((arrives_at, offset, fact));
                 }
             }
         }
+        self.nodes[server].member.followers = followers;
     }
 
     /// What a server does by itself several times a second.
     fn tick(&mut self, server: usize) {
         self.nodes[server].tick();
         let member = &self.nodes[server].member;
-        let Some(feed) = member.feed.filter(|_| member.ticks.is_multiple_of(TICKS_PER_ROUND))
-        else {
-            return;
-        };
+        let is_due = member.ticks.is_multiple_of(TICKS_PER_ROUND) && member.stream.is_whole();
+        let Some(feed) = member.feed.filter(|_| is_due) else { return };
         let arrives_at = Instant::now() + self.lag();
         if let Some(feed) = self.feeds.by_number.get(&feed) {
-            let _ = feed.acknowledged.send((arrives_at, self.nodes[server].member.offset));
+            let _ = feed.acknowledged.send((arrives_at, self.nodes[server].member.stream.offset));
         }
     }
 
@@ -387,8 +426,34 @@ impl Universe {
             .follows
             .filter(|_| member.feed.is_none() && member.ticks.is_multiple_of(TICKS_PER_ROUND))?;
         let node = &self.nodes[master];
-        let runs = node.is_up && node.is_master() && self.hung_until[master] <= Instant::now();
+        // A replica that has no master itself serves nobody.
+        let serves = node.member.feed.is_some() && node.member.stream.is_whole();
+        let runs = node.is_up && self.hung_until[master] <= Instant::now();
+        let runs = runs && (node.is_master() || serves);
         (runs && !self.feeds.is_held(server, master)).then_some(master)
+    }
+
+    /// A replica comes. Returns the offset from which it goes on, if it can.
+    fn welcome(&mut self, server: usize, master: usize) -> Option<u64> {
+        let is_second_hand = !self.nodes[master].is_master();
+        let stream = &self.nodes[master].member.stream;
+        let welcome = stream.welcome(&self.nodes[server].member.stream);
+        let (id, offset) = stream.place();
+        let member = &mut self.nodes[server].member;
+        member.tally.attachments += 1;
+        member.tally.second_hand += u64::from(is_second_hand);
+        member.tally.fell_behind += u64::from(welcome == Welcome::FellBehind);
+        if welcome != Welcome::GoesOn {
+            member.kept_until = 0;
+            member.stream.starts_over();
+            return None;
+        }
+        member.kept_until = offset;
+        let from = member.stream.offset;
+        if member.stream.goes_on_in(id) {
+            self.dismiss_replicas(server);
+        }
+        Some(from)
     }
 
     /// A server leaves its master, or its master leaves it: what is on its way to it is lost.
@@ -434,6 +499,13 @@ impl Universe {
         // A disk that is full when a role changes is beyond what is promised.
         self.nodes[server].set_disk_full(false);
         self.nodes[server].demote(master);
+    }
+
+    /// An operator sets the longest lease of a group, if all its servers run.
+    pub(crate) fn allow(&mut self, group: usize, max_ttl: Millis) {
+        if self.servers_of(group).all(|server| self.nodes[server].is_up) {
+            self.servers_of(group).for_each(|server| self.nodes[server].set_max_ttl(max_ttl));
+        }
     }
 
     /// A server has vouched for somebody: notes whether it is a master that was replaced.
@@ -494,18 +566,22 @@ impl Net {
         let number = universe.feeds.made;
         let (facts, told) = unbounded_channel();
         let (acknowledged, heard) = unbounded_channel();
-        let is_online = universe.random.random_bool(0.5);
         let took = Duration::from_millis(universe.random.random_range(1..500));
+        let goes_on = universe.welcome(server, master);
+        let is_online = goes_on.is_some() || universe.random.random();
         let node = &mut universe.nodes[master];
-        let data_set = (Instant::now() + took, node.member.offset, node.data_set());
-        let _ = facts.send(data_set);
-        let follower = Follower { feed: number, server, is_online, acknowledged: 0 };
+        let sent = goes_on.unwrap_or_else(|| {
+            let offset = node.member.stream.offset;
+            let _ = facts.send((Instant::now() + took, offset, node.data_set()));
+            offset
+        });
+        let follower = Follower { feed: number, server, is_online, sent, acknowledged: 0 };
         node.member.followers.push(follower);
         node.member.owes_floor |= is_online;
         node.followers_changed();
         universe.nodes[server].member.feed = Some(number);
-        universe.nodes[server].member.tally.attachments += 1;
         universe.feeds.by_number.insert(number, Feed { master, facts, acknowledged });
+        universe.feed(master);
         tokio::spawn(Arc::clone(self).tell(number, (master, server), told));
         tokio::spawn(Arc::clone(self).hear(number, (master, server), heard));
     }
@@ -528,6 +604,9 @@ impl Net {
             let mut universe = self.universe();
             if universe.nodes[server].member.feed != Some(feed) {
                 return;
+            }
+            if matches!(fact, Fact::DataSet(..)) {
+                universe.dismiss_replicas(server);
             }
             universe.nodes[server].receive(offset, fact);
             self.attend(&mut universe, server);

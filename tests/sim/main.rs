@@ -26,6 +26,7 @@ mod node;
 mod scenes;
 mod shadow;
 mod stage;
+mod stream;
 #[path = "../proof/system.rs"]
 mod system;
 mod world;
@@ -274,12 +275,17 @@ fn judge(stage: &Stage, (calm_at, ended_at): (u64, u64)) -> Outcome {
         reached.note_often("extend: provisional", node.provisional);
         reached.note_often("node: quarantined at a start", node.quarantines);
         reached.note_often("node: a lease was brought to it", node.restored);
-        let group::GroupTally { promotions, attachments, .. } = node.member.tally;
-        reached.note_often("group: promoted", promotions);
-        reached.note_often("group: attached", attachments);
-        reached.note_often("group: no authority", node.member.tally.without_authority);
-        reached.note_often("group: extended in a wait", node.member.tally.extended_in_wait);
-        reached.note_often("group: a replaced master vouched", node.member.tally.served_replaced);
+        let group = node.member.tally;
+        reached.note_often("group: promoted", group.promotions);
+        reached.note_often("group: attached", group.attachments);
+        reached.note_often("group: attached to a replica", group.second_hand);
+        reached.note_often("group: fell behind what is kept", group.fell_behind);
+        reached.note_often("group: told its master's heartbeat late", group.heard_again);
+        reached.note_often("group: told a former master's heartbeat", group.heard_former);
+        reached.note_often("group: told its own heartbeat", group.heard_itself);
+        reached.note_often("group: no authority", group.without_authority);
+        reached.note_often("group: extended in a wait", group.extended_in_wait);
+        reached.note_often("group: a replaced master vouched", group.served_replaced);
         let Tally { called, handed_over, lapsed, hung_up, misled, hurry } = node.callers.tally;
         if misled > 0 {
             violations.push(format!("a node has refused {misled} that it had called"));

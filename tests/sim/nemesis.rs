@@ -4,6 +4,7 @@ use std::pin::Pin;
 use std::sync::Arc;
 use std::time::Duration;
 
+use lockmod::engine::Millis;
 use rand::rngs::StdRng;
 use rand::{RngExt, SeedableRng};
 use tokio::time::{Instant, sleep};
@@ -56,7 +57,7 @@ impl Nemesis {
         self.net.change(|universe| {
             for node in &mut universe.nodes {
                 node.misfit = None;
-                node.set_disk_full(false);
+                node.set_max_ttl(self.setup.max_ttl);
             }
         });
     }
@@ -196,7 +197,13 @@ impl Nemesis {
         }
         match self.random.random_range(0..10) {
             0..3 => Some(self.fail_over(group)),
-            3..6 => None,
+            3..5 => {
+                // Longer leases only where all know of them before.
+                let max_ttl = self.setup.max_ttl.get() / [1, 4][self.random.random_range(0..2)];
+                net.change(|universe| universe.allow(group, Millis::new(max_ttl)));
+                None
+            }
+            5 => Some(self.chain(group, server, length)),
             6..8 => {
                 net.change(|universe| universe.detach(server));
                 None
@@ -213,6 +220,23 @@ impl Nemesis {
         }
     }
 
+    /// A replica follows another for a while.
+    fn chain(&mut self, group: usize, server: usize, length: Duration) -> Recovery {
+        let net = Arc::clone(&self.net);
+        let others = self.others(group, server);
+        let other = others[self.random.random_range(0..others.len())];
+        net.change(|universe| {
+            let home = universe.home[group];
+            if server != home && other != home {
+                universe.follow(server, other);
+            }
+        });
+        Box::pin(async move {
+            sleep(length * 4).await;
+            net.follow_home(server).await;
+        })
+    }
+
     fn others(&self, group: usize, server: usize) -> Vec<usize> {
         self.net.universe().servers_of(group).filter(|other| *other != server).collect()
     }
@@ -226,15 +250,21 @@ impl Nemesis {
         let is_quick = self.random.random_bool(0.5);
         let before = self.millis(0, if is_quick { 300 } else { 5_000 });
         let after = self.millis(0, 15_000);
-        let hangs = before + self.millis(0, 9_000);
+        let hangs = before + self.millis(0, if is_quick { 3_000 } else { 9_000 });
         let fall = Fall { down: hangs, ..self.fall() };
         let fate = self.random.random_range(0..4);
         let lags: Vec<_> = others.iter().map(|_| self.millis(0, 1_500)).collect();
         let told: Vec<_> =
             (0..self.setup.programs).filter(|_| self.random.random_bool(0.5)).collect();
         let (is_left, net) = (self.random.random_bool(0.7), Arc::clone(&self.net));
+        let saved_before = self.millis(0, 4_000);
         Box::pin(async move {
             let mut fallen = None;
+            // A server that starts again is behind all that is said from now on.
+            net.change(|universe| {
+                universe.servers_of(group).for_each(|server| universe.nodes[server].save());
+            });
+            sleep(saved_before).await;
             match fate {
                 0 => others.iter().for_each(|other| net.hold((old, *other), true)),
                 1 => net.change(|universe| universe.hung_until[old] = Instant::now() + hangs),

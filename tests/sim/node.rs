@@ -25,6 +25,7 @@ use crate::clock::Clock;
 use crate::group::Member;
 use crate::line::{Callers, Offer, RESERVE};
 use crate::shadow::{Seen, View, id};
+use crate::stream::Place;
 
 /// The longest lease that a node grants.
 pub(crate) const MAX_TTL: Millis = Millis::new(30_000);
@@ -74,6 +75,8 @@ pub(crate) enum Defect {
     CountsInWait,
     /// Its replicas support it from when it hears of them, and not from when it has sent to them.
     SupportFromReceipt,
+    /// A replica knows of the longest lease what it was told last, whenever that was sent.
+    BelievesTheLastHeartbeat,
 }
 
 /// What a node keeps through a crash.
@@ -103,6 +106,8 @@ pub(crate) enum Misfit {
 struct Disk {
     state: Option<Vec<u8>>,
     locks: Vec<(Vec<u8>, Vec<u8>)>,
+    /// Where in the stream of its group that was.
+    place: Option<Place>,
     /// The append-only file: the last that was stated of each name.
     stated: BTreeMap<Vec<u8>, Vec<Restated>>,
     is_full: bool,
@@ -124,7 +129,7 @@ pub(crate) struct Node {
     pub(crate) clock: Clock,
     wall_minus_boot_ms: u64,
     pub(crate) boot: u64,
-    number: usize,
+    pub(crate) number: usize,
     /// Counts starts: who answers is another server each time.
     pub(crate) run: u64,
     pub(crate) is_up: bool,
@@ -373,7 +378,6 @@ impl Node {
         self.is_up = false;
         self.locks.clear();
         self.callers.clear();
-        self.member.clear();
         let keeps = match self.persistence {
             Persistence::Nothing => false,
             Persistence::Snapshots => !loses_data,
@@ -381,6 +385,7 @@ impl Node {
         };
         if !keeps {
             self.disk.locks.clear();
+            self.disk.place = None;
             self.disk.stated.clear();
         }
         if end == End::PowerLoss {
@@ -399,6 +404,7 @@ impl Node {
         // Somebody has made room on the disk.
         self.disk.is_full = false;
         let found = self.found();
+        self.member.restart(self.disk.place);
         self.engine = Engine::new();
         if self.defect != Defect::DecidesWithoutAuthority {
             self.engine.rest_on(self.member.replicas);
@@ -504,6 +510,7 @@ impl Node {
         let bytes = |lock: &Lock| self.encode(lock, self.boot);
         self.disk.locks =
             self.locks.iter().map(|(name, lock)| (name.clone(), bytes(lock))).collect();
+        self.disk.place = self.member.place();
     }
 
     /// As `save` in `src/module/datatype.rs`.
@@ -536,7 +543,9 @@ impl Node {
     pub(crate) fn replace_data(&mut self, locks: Vec<(Vec<u8>, Vec<u8>)>) {
         match self.persistence {
             Persistence::Nothing => {}
-            Persistence::Snapshots => self.disk.locks = locks,
+            Persistence::Snapshots => {
+                (self.disk.locks, self.disk.place) = (locks, self.member.place());
+            }
             Persistence::Always => {
                 let (floor, clocks) = (self.engine.promises().floor(), self.dated());
                 let facts =

@@ -36,7 +36,7 @@ impl Stage {
             let (index, place) = (number % setup.nodes, number / setup.nodes);
             let kind = kinds[(number + setup.seed as usize) % kinds.len()];
             let is_old = setup.old_node == Some(index);
-            let member = Member::new(setup.replicas, (place > 0).then_some(index));
+            let member = Member::new(number, setup.replicas, (place > 0).then_some(index));
             let has_lines = !is_old || setup.has_old_lines;
             let offer = Offer { has_lines, grants: !is_old, max_waiters: setup.max_waiters };
             let terms = (offer, member, setup.max_ttl);
