@@ -1,4 +1,4 @@
-//! Errors as plain fields, one kind for one cause, whichever operation met it.
+//! Errors as plain fields, one kind for each cause, whichever operation failed.
 
 use std::fmt;
 use std::time::Duration;
@@ -14,7 +14,7 @@ pub enum Kind {
     Held,
     /// Too few nodes could be asked.
     NoQuorum,
-    /// So many nodes refuse that asking again cannot help.
+    /// Too many nodes refuse for a retry to help.
     Refused,
     /// The nodes answered so slowly that the validity was used up.
     TooLate,
@@ -41,22 +41,22 @@ impl Kind {
     }
 }
 
-/// An error: its kind, one line for an operator, and what each node said.
+/// An error: its kind, one line for an operator, and each node's vote.
 #[derive(Clone, Debug)]
 pub struct Failure {
     /// What happened.
     pub kind: Kind,
     /// One line for an operator.
     pub text: String,
-    /// What each node said; empty where none was asked.
+    /// Each node's vote; empty if none was asked.
     pub nodes: Vec<NodeVote>,
-    /// How long the lock was tried for, and how often, if it was to be acquired.
+    /// For an acquisition, how long it was tried, and how often.
     pub tried: Option<(Duration, u32)>,
     /// Why the lease has ended, if it has: see [`lost_word`].
     pub reason: Option<&'static str>,
 }
 
-/// What one node said.
+/// One node's vote.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct NodeVote {
     /// The node's address, without password.
@@ -67,7 +67,7 @@ pub struct NodeVote {
     pub text: String,
     /// The fence that it granted.
     pub fence: Option<u64>,
-    /// The label of whoever holds the lock there.
+    /// The label of the holder there.
     pub label: Option<String>,
     /// How long that lease lasts unless it is extended.
     pub left: Option<Duration>,
@@ -92,7 +92,7 @@ impl From<&NodeReport> for NodeVote {
             Vote::Held { label, left, held_for, .. } => {
                 (said.label, said.left, said.held_for) = (label.clone(), *left, *held_for);
             }
-            // The others have no more than their text, and so will those that are still to come.
+            // The others have only their text, and so will future ones.
             _ => {}
         }
         said
@@ -106,7 +106,7 @@ pub(crate) const fn lost_word(lost: Lost) -> &'static str {
         Lost::Removed => "removed",
         Lost::MaxHold => "max_hold",
         Lost::Released => "released",
-        // Another reason that is still to come.
+        // A future reason.
         _ => "lost",
     }
 }
@@ -160,7 +160,7 @@ impl From<AcquireError> for Failure {
             AcquireError::TooLate(report) => (Kind::TooLate, tried(report)),
             AcquireError::Refused(report) => (Kind::Refused, tried(report)),
             AcquireError::BadOption(_) => (Kind::Option, None),
-            // A cause that is still to come: retrying it is not known to help.
+            // A future cause: a retry is not known to help.
             _ => (Kind::Refused, None),
         };
         Failure { tried, ..Failure::new(kind, &error, error.nodes()) }

@@ -1,8 +1,7 @@
 //! A lock that is held, for a language whose objects have no single owner.
 //!
-//! A guard of the client is given up by its release, and then nothing can be asked of it. Here
-//! everything can be asked at any time, from any thread: after the release the answers are those of
-//! a lease that has ended.
+//! The release of a client's guard consumes the guard. A [`Holding`] can be used at any time, from
+//! any thread: after the release it answers like a lease that has ended.
 
 use std::pin::pin;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -30,9 +29,10 @@ pub struct Holding {
 #[derive(Debug)]
 pub(crate) struct Inside {
     guard: Mutex<Option<Arc<Guard>>>,
-    /// It is not given back unless somebody asks for it.
+    /// Whether it is released only on request.
     is_kept: AtomicBool,
-    /// Read by extensions that are under way, and written by the release, which waits for them.
+    /// Read-locked by extensions in progress, and write-locked by the release, which waits for
+    /// them.
     in_use: RwLock<()>,
 }
 
@@ -42,12 +42,12 @@ impl Inside {
         self.guard.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Gives it back without waiting for any node, unless it is kept.
+    /// Releases it without waiting for any node, unless it is kept.
     pub(crate) fn abandon(&self) {
         let Some(guard) = self.guard().take() else { return };
         match Arc::into_inner(guard) {
             Some(guard) if self.is_kept.load(Ordering::Relaxed) => drop(guard.leak()),
-            // With the last extension that is under way, at the latest.
+            // Released here, or with the last extension in progress.
             guard => drop(guard),
         }
     }
@@ -55,7 +55,7 @@ impl Inside {
 
 impl Drop for Holding {
     fn drop(&mut self) {
-        // In a forked child nothing of it may be touched: the lock is the parent's.
+        // A forked child must touch nothing of it: the lock is the parent's.
         if let Some(inside) = self.inside.take() {
             inside.abandon();
         }
@@ -84,7 +84,7 @@ impl Holding {
         &self.name
     }
 
-    /// For how long the lease may still be relied on: not at all in a forked child.
+    /// How long the lease may still be relied on: zero in a forked child.
     pub fn validity(&self) -> Duration {
         let validity = |guard: &Arc<Guard>| guard.validity();
         let inside = self.inside.get().ok();
@@ -105,15 +105,15 @@ impl Holding {
         }
         let Ok(inside) = self.inside.get() else { return Some(lost_word(Lost::Expired)) };
         let Some(guard) = inside.guard().clone() else { return Some(lost_word(Lost::Released)) };
-        // It has ended, so that nothing is waited for.
+        // It has ended, so this does not wait.
         match pin!(guard.lost()).poll(&mut Context::from_waker(Waker::noop())) {
             Poll::Ready(lost) => Some(lost_word(lost)),
             Poll::Pending => Some(lost_word(Lost::Expired)),
         }
     }
 
-    /// The future of the lease having ended, and why, in one word: `expired`, `removed`,
-    /// `max_hold` or `released`.
+    /// A future that resolves when the lease has ended, with the reason in one word: `expired`,
+    /// `removed`, `max_hold` or `released`.
     ///
     /// # Errors
     /// [`Failure`] in a forked child.
@@ -129,8 +129,7 @@ impl Holding {
         })
     }
 
-    /// The future of the lease having ended, and why; `None` after `limit`, in
-    /// the locker's unit.
+    /// The same, but with `None` after `limit`, in the locker's unit.
     ///
     /// # Errors
     /// [`Failure`] if the time is wrong, or this process is a forked child.
@@ -148,7 +147,7 @@ impl Holding {
         })
     }
 
-    /// The future of an extension, by a ttl of its own if there is one, in the locker's unit.
+    /// A future that extends the lease, with another ttl if one is given, in the locker's unit.
     ///
     /// # Errors
     /// [`Failure`] if the ttl is wrong, or this process is a forked child.
@@ -169,15 +168,15 @@ impl Holding {
         })
     }
 
-    /// Whether it is a writer's, beside whom nobody holds the lock: not after its release, nor in a
-    /// forked child.
+    /// Whether it is a writer's, so that nobody else holds the lock; false after its release, and
+    /// in a forked child.
     pub fn is_exclusive(&self) -> bool {
         let is_exclusive = |guard: &Arc<Guard>| guard.is_exclusive();
         let inside = self.inside.get().ok();
         inside.and_then(|inside| inside.guard().as_ref().map(is_exclusive)).unwrap_or(false)
     }
 
-    /// The future of a writer having become a reader. It is one as soon as the future is polled.
+    /// A future that makes a writer a reader, as soon as it is first polled.
     ///
     /// # Errors
     /// [`Failure`] in a forked child.
@@ -195,8 +194,8 @@ impl Holding {
         })
     }
 
-    /// The future of the release. It waits for extensions that are under way; a second release
-    /// does nothing. Where it is cancelled, the release is sent all the same.
+    /// A future that releases the lock. It waits for extensions in progress; a second release does
+    /// nothing. If it is cancelled, the release is sent anyway.
     ///
     /// # Errors
     /// [`Failure`] in a forked child.
@@ -204,7 +203,7 @@ impl Holding {
         &self,
     ) -> Result<impl Future<Output = Result<(), Failure>> + Send + 'static + use<>, Failure> {
         let inside = Arc::clone(self.inside.get()?);
-        // Taken now: from here on nobody extends, and whatever happens next drops the guard.
+        // Taken now: from here on no extension starts, and whatever happens next drops the guard.
         let guard = inside.guard().take();
         Ok(async move {
             let Some(guard) = guard else { return Ok(()) };

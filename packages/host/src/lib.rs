@@ -1,11 +1,11 @@
-//! What the packages for other languages share, and what is not any one language's.
+//! What the packages for other languages share.
 //!
-//! A package hands calls in, and gets plain values out: a [`Host`] runs the client of the crate
-//! `lockmod` on one background thread of the process, a [`Holding`] is a lock that is held, and a
-//! [`Failure`] is an error as fields that every language can make a class of. A [`Port`] brings
-//! what is done into an event loop. Nothing here calls into
-//! the other language, so the background thread never waits for an interpreter: leases are renewed
-//! while it is blocked.
+//! A package passes calls in, and gets plain values out: a [`Host`] runs the client of the crate
+//! `lockmod` on one background thread of the process, a [`Holding`] is a held lock, and a
+//! [`Failure`] is an error as fields, which every language turns into a class of its own. A
+//! [`Port`] brings results into an event loop. Nothing here calls into the other language, so the
+//! background thread never waits for an interpreter, and renews leases while the interpreter is
+//! blocked.
 
 mod failure;
 mod holding;

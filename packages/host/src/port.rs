@@ -1,9 +1,9 @@
 //! Brings results into an event loop of another language.
 //!
-//! The background thread puts what is done into a list and rings: it makes a descriptor readable
-//! that the loop watches, or calls what the loop has for such cases. The loop takes the list on its
-//! own thread: so the background thread needs nothing of the interpreter. Many results that come at
-//! once cost one wake-up.
+//! The background thread puts results into a list and rings: it makes a descriptor readable that
+//! the loop watches, or calls the loop's function for this. The loop takes the list on its own
+//! thread, so the background thread needs nothing from the interpreter. Many results at once cost
+//! one wake-up.
 
 use std::fmt;
 use std::future::poll_fn;
@@ -26,7 +26,7 @@ use crate::process::background;
 pub struct Port<T> {
     shared: Arc<Shared<T>>,
     next: AtomicU64,
-    /// By this process.
+    /// The calls, and the process that started them.
     started: Mutex<(u32, Vec<Started>)>,
 }
 
@@ -41,7 +41,7 @@ impl<T> fmt::Debug for Port<T> {
 
 struct Shared<T> {
     done: Mutex<Vec<(u64, T)>>,
-    /// It has rung, or is about to, and nobody has come since.
+    /// It has rung, or is about to, and nothing was taken since.
     is_ringing: AtomicBool,
     ring: Box<dyn Fn() + Send + Sync>,
 }
@@ -52,7 +52,7 @@ impl<T> fmt::Debug for Shared<T> {
     }
 }
 
-/// A call that is under way.
+/// A call in progress.
 #[derive(Debug)]
 pub struct Call {
     /// Its number at its port.
@@ -61,8 +61,8 @@ pub struct Call {
 }
 
 impl Call {
-    /// Drops what is under way, if it is not done; what was not flushed is not begun. A result that
-    /// has arrived stays.
+    /// Drops the call if it is not done; if it was not flushed, it never begins. A result that has
+    /// arrived stays.
     pub fn cancel(&self) {
         self.stop.is_called.store(true, Ordering::SeqCst);
         let waker = self.stop.waker.lock().unwrap_or_else(PoisonError::into_inner).take();
@@ -72,7 +72,7 @@ impl Call {
     }
 }
 
-/// That a call is not wanted any more.
+/// Tells a call that it is no longer wanted.
 #[derive(Debug, Default)]
 struct Stop {
     is_called: AtomicBool,
@@ -80,11 +80,11 @@ struct Stop {
 }
 
 impl Stop {
-    /// Runs `future` until it is done, or not wanted.
+    /// Runs `future` until it is done, or no longer wanted.
     async fn unless<T>(&self, future: impl Future<Output = T>) -> Option<T> {
         let mut future = pin!(future);
         poll_fn(|ctx| {
-            // Before the flag is read: whoever sets it afterwards finds the waker.
+            // Before the flag is read: a thread that sets it afterwards finds the waker.
             let mut waker = self.waker.lock().unwrap_or_else(PoisonError::into_inner);
             if !waker.as_ref().is_some_and(|waker| waker.will_wake(ctx.waker())) {
                 *waker = Some(ctx.waker().clone());
@@ -100,15 +100,15 @@ impl Stop {
 }
 
 impl<T: Send + 'static> Port<T> {
-    /// A port that calls `ring` on the background thread when there is something to take. It must
-    /// not block; it is not called again before [`take`](Port::take) was.
+    /// A port that calls `ring` on the background thread when there is something to take. `ring`
+    /// must not block; it is not called again before [`take`](Port::take) is.
     pub fn new(ring: impl Fn() + Send + Sync + 'static) -> Port<T> {
         let (done, is_ringing) = (Mutex::new(Vec::new()), AtomicBool::new(false));
         let shared = Shared { done, is_ringing, ring: Box::new(ring) };
         Port { shared: Arc::new(shared), next: AtomicU64::new(0), started: Mutex::default() }
     }
 
-    /// Has `future` run on the background thread after the next [`flush`](Port::flush); its result
+    /// Runs `future` on the background thread after the next [`flush`](Port::flush); its result
     /// arrives here.
     ///
     /// # Errors
@@ -127,15 +127,15 @@ impl<T: Send + 'static> Port<T> {
         Ok(call)
     }
 
-    /// Hands what was started to the background thread.
+    /// Hands the started calls to the background thread.
     pub fn flush(&self) {
         let mut started = std::mem::take(&mut self.started().1);
-        // There is one since the first of them was started.
+        // It exists since the first call was started.
         let Ok(background) = background() else { return };
         match started.len() {
             0 => {}
             1 => drop(started.pop().map(|call| background.spawn(call))),
-            // All stand in line before the first of their commands is written.
+            // All are queued before the first of their commands is written.
             _ => drop(background.spawn(async move {
                 for call in started {
                     drop(tokio::spawn(call));
@@ -149,14 +149,14 @@ impl<T: Send + 'static> Port<T> {
         let mut started = self.started.lock().unwrap_or_else(PoisonError::into_inner);
         let process = std::process::id();
         if started.0 != process {
-            // What the process had started that this one was forked from is that one's.
+            // Calls that the parent process had started belong to the parent.
             std::mem::forget(std::mem::take(&mut started.1));
             started.0 = process;
         }
         started
     }
 
-    /// Hands in what is known already; the number under which it arrives.
+    /// Puts in a result that is already known, and returns the number under which it arrives.
     pub fn put(&self, result: T) -> u64 {
         let number = self.number();
         self.shared.put(number, result);
@@ -167,9 +167,9 @@ impl<T: Send + 'static> Port<T> {
         self.next.fetch_add(1, Ordering::Relaxed)
     }
 
-    /// Takes all that has arrived, with the number of its call.
+    /// Takes all results that have arrived, each with the number of its call.
     pub fn take(&self) -> Vec<(u64, T)> {
-        // Before the list is taken: what is put behind it rings again.
+        // Before the list is taken: a result that comes later rings again.
         self.shared.is_ringing.store(false, Ordering::SeqCst);
         std::mem::take(&mut *self.shared.done.lock().unwrap_or_else(PoisonError::into_inner))
     }
@@ -189,7 +189,7 @@ impl<T> Shared<T> {
 pub struct Bell(UnixStream);
 
 impl Bell {
-    /// The bell, and what rings it: for [`Port::new`].
+    /// The bell, and the function that rings it, for [`Port::new`].
     ///
     /// # Errors
     /// [`Failure`] if the system has no descriptor left.
@@ -203,19 +203,19 @@ impl Bell {
         let pair: std::io::Result<_> = pair();
         let (ring, heard) =
             pair.map_err(|error| Failure::option(format!("no descriptor is left: {error}")))?;
-        // A byte at a time is enough, so there is room; a bell that is gone needs none.
+        // A byte at a time is enough, so there is room; if the bell is gone, none is needed.
         Ok((Bell(heard), move || drop((&ring).write(&[1]))))
     }
 
-    /// What a loop has to watch.
+    /// The descriptor for the loop to watch.
     pub fn descriptor(&self) -> RawFd {
         self.0.as_raw_fd()
     }
 
-    /// Makes the descriptor silent. To be called before [`Port::take`].
+    /// Makes the descriptor silent. Call it before [`Port::take`].
     pub fn hush(&self) {
         let mut bytes = [0; 64];
-        // No byte is no error: somebody else has taken what it was for.
+        // No byte is no error: the results may have been taken already.
         drop((&self.0).read(&mut bytes));
     }
 }

@@ -1,12 +1,12 @@
-//! The background thread: one for each process, and another one after a fork.
+//! The background thread: one per process, and a new one after a fork.
 //!
-//! A fork copies the memory of a runtime and none of its threads. So whatever rests on one
-//! remembers the process that it was made in, and is neither used nor dropped in another: its locks
-//! may have been taken by a thread that is not there.
+//! A fork copies the memory of a runtime but none of its threads. So everything that depends on a
+//! runtime remembers the process that it was made in, and is neither used nor dropped in another:
+//! its mutexes may be held by a thread that does not exist there.
 //!
 //! Connections and timers are driven by one thread at a time: by one that is blocked in a call, if
 //! there is one, and otherwise by the background thread. A caller that drives reads its own
-//! answers, without a second thread having to be woken on the way there and on the way back.
+//! answers, so no second thread is woken to send or to receive.
 
 use std::mem::ManuallyDrop;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering::SeqCst};
@@ -22,11 +22,11 @@ use tokio::time::timeout;
 use crate::failure::Failure;
 use crate::{holding, settings};
 
-/// How long [`finish`] waits in all.
+/// How long [`finish`] waits at most.
 const FINISH_MAX: Duration = Duration::from_secs(2);
-/// For how long after a call the background thread leaves driving to the next one.
+/// How long after a call the background thread leaves driving to the next one.
 const ASIDE: Duration = Duration::from_millis(2);
-/// How often a thread that is blocked looks for signals.
+/// How often a blocked thread checks for signals.
 const CHECK_EVERY: Duration = Duration::from_millis(100);
 
 #[derive(Debug)]
@@ -37,19 +37,19 @@ pub(crate) struct Background {
     /// The background thread drives.
     is_driving: AtomicBool,
     step_aside: Notify,
-    /// The background thread sleeps until a caller goes, or it is wanted.
+    /// The background thread sleeps until a caller leaves, or it is needed.
     is_asleep: AtomicBool,
-    /// Work came that nobody is blocked for.
+    /// There is work for which no caller is blocked.
     is_wanted: AtomicBool,
     /// Threads that are blocked in a call, and calls so far.
     callers: AtomicUsize,
     calls: AtomicU64,
-    /// What writes the last commands of hosts that are gone.
+    /// Tasks that write the last commands of dropped hosts.
     settling: Mutex<Vec<JoinHandle<()>>>,
-    /// What a program that ends has still to give back, and to settle.
+    /// What must still be released, and settled, when the program ends.
     pub(crate) holdings: Alive<holding::Inside>,
     pub(crate) hosts: Alive<settings::Inside>,
-    /// That of a forked child.
+    /// The background of a forked child.
     next: Chain,
 }
 
@@ -68,7 +68,8 @@ pub(crate) fn background() -> Result<&'static Background, Failure> {
             Err(end) => {
                 let background = Background::new(std::process::id())?;
                 let background: &'static Background = Box::leak(Box::new(background));
-                // Of two that come at once, the second is not used: its thread sleeps.
+                // If two threads get here at once, the second background is not used: its thread
+                // sleeps.
                 let _ = end.set(background);
                 background.start()?;
             }
@@ -76,7 +77,7 @@ pub(crate) fn background() -> Result<&'static Background, Failure> {
     }
 }
 
-/// The background of this process, or where it is to be put.
+/// The background of this process, or the place to put it.
 fn existing() -> Result<&'static Background, &'static Chain> {
     let process = std::process::id();
     let mut chain = &FIRST;
@@ -135,8 +136,8 @@ impl Background {
                 return;
             }
             if is_same {
-                // A long call, which drives. Who goes and sees the flag wakes this thread; who went
-                // before the flag was up is not among the callers any more.
+                // A long call is driving. A caller that leaves and sees the flag wakes this thread;
+                // one that left before the flag was set no longer counts as a caller.
                 self.is_asleep.store(true, SeqCst);
                 if self.has_callers() && !self.is_wanted.load(SeqCst) {
                     thread::park();
@@ -194,11 +195,11 @@ impl Background {
     }
 }
 
-/// Blocks until `future` is done. Every 100 ms `check` may end it, for signals that wait to be
+/// Blocks until `future` is done. Every 100 ms `check` may end it, so that pending signals are
 /// handled.
 ///
 /// # Errors
-/// What `check` said.
+/// What `check` returned.
 pub fn block_on<T, E>(
     future: impl Future<Output = T>,
     mut check: impl FnMut() -> Result<(), E>,
@@ -211,7 +212,7 @@ where
     loop {
         match background.block_on(async { timeout(CHECK_EVERY, future.as_mut()).await }) {
             Ok(value) => return Ok(value),
-            // Not while this thread drives: it may have to wait for the interpreter.
+            // Not while this thread drives: `check` may wait for the interpreter.
             Err(_) => check()?,
         }
     }
@@ -221,8 +222,8 @@ fn no_thread(error: std::io::Error) -> Failure {
     Failure::option(format!("no thread could be started: {error}"))
 }
 
-/// For the end of the program: gives back what is held, unless it is kept, and waits until the last
-/// commands are written, at most 2 s.
+/// For the end of the program: releases what is held, unless it is kept, and waits at most 2 s
+/// until the last commands are written.
 pub fn finish() {
     let Ok(background) = existing() else { return };
     for holding in background.holdings.take() {
@@ -242,13 +243,13 @@ pub fn finish() {
     background.block_on(async { drop(timeout(FINISH_MAX, all).await) });
 }
 
-/// Values that others own, as long as they do.
+/// Weak references to values that others own.
 #[derive(Debug)]
 pub(crate) struct Alive<T>(Mutex<(Vec<Weak<T>>, usize)>);
 
 impl<T> Alive<T> {
-    /// Those that are gone are looked for when there are twice as many as after the last look, and
-    /// at least this many.
+    /// Dead references are removed when there are twice as many as after the last removal, and at
+    /// least this many.
     const MIN: usize = 64;
 
     const fn new() -> Alive<T> {
@@ -276,7 +277,7 @@ impl<T> Alive<T> {
 pub(crate) struct Ours<T> {
     process: u32,
     pub(crate) background: &'static Background,
-    /// Taken by its owner's destructor only.
+    /// Taken only by its owner's destructor.
     value: ManuallyDrop<Option<T>>,
 }
 
@@ -285,7 +286,7 @@ impl<T> Ours<T> {
         Ours { process: background.process, background, value: ManuallyDrop::new(Some(value)) }
     }
 
-    /// Takes the value out for good, to be dropped; `None` in another process, and the second time.
+    /// Takes the value out, to be dropped; `None` in another process, and the second time.
     pub(crate) fn take(&mut self) -> Option<T> {
         let value = self.value.take();
         if self.process == std::process::id() {

@@ -10,10 +10,10 @@ use crate::failure::{Failure, NodeVote};
 use crate::holding::Holding;
 use crate::process::{Background, Ours, background};
 
-/// The longest length of time that is told from "without end": a hundred years.
+/// The longest length of time, also for "without end": a hundred years.
 const LENGTH_MAX: f64 = 100.0 * 365.0 * 86_400.0;
 
-/// In what a language counts lengths of time.
+/// The unit in which a language counts lengths of time.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Unit {
     /// As in Python.
@@ -41,10 +41,10 @@ impl Unit {
     /// Reads a length of time.
     ///
     /// # Errors
-    /// [`Failure`] if it is negative or no number.
+    /// [`Failure`] if it is negative or not a number.
     pub(crate) fn length(self, name: &str, value: f64) -> Result<Duration, Failure> {
         let seconds = value / self.in_a_second();
-        // Not min(): it takes the limit for what is no number.
+        // Not min(): for NaN it returns the limit.
         let bounded = if seconds > LENGTH_MAX { LENGTH_MAX } else { seconds };
         Duration::try_from_secs_f64(bounded).map_err(|_| {
             let unit = self.word();
@@ -52,7 +52,7 @@ impl Unit {
         })
     }
 
-    /// Hands a length of time on to what takes it, if there is one.
+    /// Passes a length of time to `take`, if there is one.
     fn set<T>(
         self,
         target: T,
@@ -72,11 +72,11 @@ impl Unit {
     }
 }
 
-/// What a locker is made of, with lengths of time in its unit; what is not set has the client's
-/// default.
+/// The settings of a locker, with lengths of time in its unit; those that are not set have the
+/// client's defaults.
 #[derive(Clone, Debug, Default)]
 pub struct Settings {
-    /// In what lengths of time are counted, here and in requests.
+    /// The unit of lengths of time, here and in requests.
     pub unit: Unit,
     /// The URLs of the nodes.
     pub nodes: Vec<String>,
@@ -84,23 +84,23 @@ pub struct Settings {
     pub ttl: Option<f64>,
     /// The nodes' `lockmod.max-ttl`.
     pub max_ttl: Option<f64>,
-    /// How long each node's answer is waited for.
+    /// How long to wait for each node's answer.
     pub timeout: Option<f64>,
-    /// How long a lock that is held is waited for.
+    /// How long to wait for a held lock.
     pub wait: Option<f64>,
-    /// What is taken off the validity for clocks that run at different rates.
+    /// What is subtracted from the validity for clocks that run at different rates.
     pub drift: Option<f64>,
-    /// How long before the end of its validity a lease is called lost.
+    /// How long before the end of its validity a lease counts as lost.
     pub lost_margin: Option<f64>,
     /// Whether leases are renewed in the background.
     pub renew: Option<bool>,
-    /// For how long a lease may be held in all.
+    /// The longest time to hold a lease, renewals included.
     pub max_hold: Option<f64>,
-    /// Who asks, for people.
+    /// A name for the caller, for people.
     pub label: Option<String>,
     /// Whether an even number of nodes is allowed.
     pub allow_even_nodes: bool,
-    /// The file of the certificates that nodes' certificates must go back to.
+    /// The file of the root certificates to trust for nodes.
     pub cacert: Option<PathBuf>,
     /// The file of the client's certificate.
     pub cert: Option<PathBuf>,
@@ -108,28 +108,28 @@ pub struct Settings {
     pub key: Option<PathBuf>,
 }
 
-/// What an acquisition asks for, with lengths of time in the locker's unit; what is not set is the
-/// locker's.
+/// The options of an acquisition, with lengths of time in the locker's unit; those that are not set
+/// are the locker's.
 #[derive(Clone, Debug, Default)]
 pub struct Request {
-    /// How long to wait while another holds the lock; infinity has no end.
+    /// How long to wait while another holds the lock; infinity waits forever.
     pub wait: Option<f64>,
     /// The length of the lease.
     pub ttl: Option<f64>,
-    /// Who asks, for people.
+    /// A name for the caller, for people.
     pub label: Option<String>,
     /// Whether the lease is renewed in the background.
     pub renew: Option<bool>,
-    /// For how long the lease may be held in all.
+    /// The longest time to hold the lease, renewals included.
     pub max_hold: Option<f64>,
-    /// As a reader: beside other readers, and no writer.
+    /// As a reader: with other readers, but no writer.
     pub shared: bool,
 }
 
-/// What one node tells about a lock.
+/// What one node reports about a lock.
 #[derive(Clone, Debug)]
 pub struct NodeState {
-    /// What it says, if it does not tell.
+    /// Its vote, if it reports nothing.
     pub vote: Option<NodeVote>,
     /// The node's address, without password.
     pub node: String,
@@ -137,13 +137,13 @@ pub struct NodeState {
     pub state: String,
     /// The highest fence issued.
     pub fence: u64,
-    /// Who holds it; of several readers, the one who has held it longest.
+    /// The holder's label; of several readers, that of the one that has held it longest.
     pub label: Option<String>,
     /// How long the lease lasts unless it is extended; of several readers, the last one.
     pub left: Option<Duration>,
     /// How long it has been held.
     pub held_for: Option<Duration>,
-    /// How many wait for it in line.
+    /// How many wait in line for it.
     pub waiters: u64,
     /// How many readers hold it; none if a writer does.
     pub readers: u64,
@@ -167,7 +167,7 @@ pub(crate) struct Inside {
 
 impl Drop for Inside {
     fn drop(&mut self) {
-        // In a forked child nothing of it may be touched.
+        // A forked child must touch nothing of it.
         if let Some(locker) = self.locker.take() {
             let last = async move { drop(locker.settle().await) };
             self.locker.background.settle(last);
@@ -176,7 +176,7 @@ impl Drop for Inside {
 }
 
 impl Inside {
-    /// Writes what is to be written still.
+    /// Writes what is still queued.
     pub(crate) fn settle(&self, background: &Background) {
         if let Ok(locker) = self.locker.get().cloned() {
             background.settle(async move { drop(locker.settle().await) });
@@ -185,7 +185,7 @@ impl Inside {
 }
 
 impl Host {
-    /// Checks the settings and begins to connect, without waiting for it.
+    /// Checks the settings and starts to connect, without waiting for the connections.
     ///
     /// # Errors
     /// [`Failure`] of the kind [`Option`](crate::Kind::Option), whose text says what to do.
@@ -235,7 +235,7 @@ impl Host {
         self.inside.unit
     }
 
-    /// The future of an acquisition; nothing is sent before it is polled. Dropping it leaves
+    /// A future that acquires the lock; nothing is sent before it is polled. Dropping it leaves
     /// nothing behind.
     ///
     /// # Errors
@@ -264,7 +264,7 @@ impl Host {
         Ok(async move { Ok(Holding::new(host, acquire.await?)) })
     }
 
-    /// The future of acquiring all of these locks or none, in the order of their names. Those that
+    /// A future that acquires all of these locks or none, in the order of their names. Those that
     /// are only in `shared` are acquired as a reader.
     ///
     /// # Errors
@@ -286,7 +286,7 @@ impl Host {
         })
     }
 
-    /// The future of what each node tells about a lock.
+    /// A future that asks each node about a lock.
     ///
     /// # Errors
     /// [`Failure`] in a forked child.
@@ -298,8 +298,8 @@ impl Host {
         Ok(async move { locker.info(name).await.into_iter().map(state).collect() })
     }
 
-    /// The future of all that was sent being carried out by every node that can be reached; what
-    /// each node said.
+    /// A future that waits until every reachable node has carried out everything that was sent to
+    /// it, with each node's vote.
     ///
     /// # Errors
     /// [`Failure`] in a forked child.

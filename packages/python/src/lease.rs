@@ -39,7 +39,7 @@ impl Lease {
         self.0.is_exclusive()
     }
 
-    /// Why the lease has ended, once it has, or None after so many seconds.
+    /// Why the lease has ended, once it has, or None after `timeout` seconds.
     #[pyo3(signature = (timeout, port=None))]
     fn lost<'py>(
         &self,
@@ -76,7 +76,7 @@ impl Lease {
         run(py, port, release.map(|release| async move { release.await.map(|()| Value::Nothing) }))
     }
 
-    /// From now on the lease lasts until its end where nobody releases it.
+    /// From now on the lease lasts until its end, unless it is released.
     fn keep(&self) {
         self.0.keep();
     }

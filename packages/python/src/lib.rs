@@ -1,7 +1,7 @@
 //! The native part of the Python package: calls in, plain values out.
 //!
-//! Everything that a Python program sees is written in Python, in `python/lockmod`; here a call is
-//! handed to `lockmod_host`, and what comes of it is turned into objects. A call without a port
+//! Everything that a Python program sees is written in Python, in `python/lockmod`; this crate
+//! passes calls to `lockmod_host`, and turns the results into objects. A call without a port
 //! blocks, with the interpreter released; one with a port returns at once, and its result is taken
 //! from the port on the event loop's own thread.
 
@@ -15,7 +15,7 @@ use lease::Lease;
 use locker::Core;
 use outcome::{Call, Port};
 
-/// Waits until the last commands of lockers that are gone are written.
+/// Releases what is held, and waits until the last commands are written.
 #[pyfunction]
 fn finish(py: Python<'_>) {
     py.detach(lockmod_host::finish);

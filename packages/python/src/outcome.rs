@@ -1,4 +1,4 @@
-//! What a call comes to, and the two ways to wait for it.
+//! The results of calls, and the two ways to wait for them.
 
 use lockmod_host::{Failure, Holding, NodeState, NodeVote};
 use pyo3::IntoPyObjectExt;
@@ -8,7 +8,7 @@ use pyo3::types::PyTuple;
 
 use crate::lease::Lease;
 
-/// What a call returns, before it is an object.
+/// The result of a call, before it is an object.
 pub(crate) enum Value {
     Nothing,
     Lease(Holding),
@@ -27,7 +27,7 @@ pub(crate) struct Port {
     bell: lockmod_host::Bell,
 }
 
-/// A call that is under way.
+/// A call in progress.
 #[pyclass(frozen, module = "lockmod._lockmod")]
 pub(crate) struct Call(lockmod_host::Call);
 
@@ -43,7 +43,7 @@ impl Port {
         self.bell.descriptor()
     }
 
-    /// Hands what was started to the background thread.
+    /// Hands the started calls to the background thread.
     fn flush(&self) {
         self.port.flush();
     }
@@ -71,7 +71,7 @@ impl Call {
     }
 }
 
-/// An exception of Python's, or a failure that is to become one.
+/// A Python exception, or a failure that will become one.
 enum Stopped {
     Signal(PyErr),
     Failure(Failure),
@@ -147,7 +147,7 @@ fn state<'py>(py: Python<'py>, told: &NodeState) -> PyResult<Bound<'py, PyTuple>
     fields.into_pyobject(py)
 }
 
-/// The exception for a failure: the classes, and what belongs to which, are `_errors.py`'s.
+/// The exception for a failure; `_errors.py` has the classes, and decides which one it is.
 pub(crate) fn error(py: Python<'_>, failure: &Failure) -> PyErr {
     static BUILD: PyOnceLock<Py<PyAny>> = PyOnceLock::new();
     let build = || -> PyResult<PyErr> {

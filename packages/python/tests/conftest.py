@@ -19,7 +19,7 @@ import redis
 
 import lockmod
 
-# Generous, for machines that do other things as well; nothing waits for so long when all is well.
+# Generous, for busy machines; nothing waits this long when all is well.
 PATIENCE = 30.0
 SERVER = os.environ.get("LOCKMOD_REDIS_SERVER", "redis-server")
 
@@ -27,19 +27,19 @@ SERVER = os.environ.get("LOCKMOD_REDIS_SERVER", "redis-server")
 def module() -> str:
     path = os.environ.get("LOCKMOD_MODULE")
     if path is None:
-        raise RuntimeError("LOCKMOD_MODULE has to name liblockmod.so")
+        raise RuntimeError("LOCKMOD_MODULE must name liblockmod.so")
     return path
 
 
 def until(what: str, done: Callable[[], Any]) -> Any:
-    """Polls until `done` is true, and returns what it said."""
+    """Polls until `done` returns something true, and returns that."""
     deadline = time.monotonic() + PATIENCE
     while time.monotonic() < deadline:
         value = done()
         if value:
             return value
         time.sleep(0.005)
-    raise AssertionError(f"waited in vain until {what}")
+    raise AssertionError(f"timed out waiting until {what}")
 
 
 async def until_async(what: str, done: Callable[[], Any]) -> Any:
@@ -49,7 +49,7 @@ async def until_async(what: str, done: Callable[[], Any]) -> Any:
         if value:
             return value
         await asyncio.sleep(0.005)
-    raise AssertionError(f"waited in vain until {what}")
+    raise AssertionError(f"timed out waiting until {what}")
 
 
 def _die_with_parent() -> None:

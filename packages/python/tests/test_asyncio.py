@@ -133,7 +133,7 @@ def test_a_cancellation_at_any_moment_leaves_nothing(run: Run, locker: Locker, n
                 await guard.release()
             except asyncio.CancelledError:
                 outcomes.append("cancelled")
-            # At once, without a wait: nothing of the one before is in the way for long.
+            # The one before leaves nothing in the way for long.
             async with locker.lock(name, wait=PATIENCE):
                 pass
         await locker.aio.settle()
@@ -158,7 +158,7 @@ def test_a_result_that_arrives_for_a_cancelled_task_is_given_back(
             await task
         await locker.aio.settle()
         (await asyncio.wait_for(locker.aio.try_acquire(name), PATIENCE)).fence
-        # And one that has been told its result, but has not run since.
+        # And a task that has its result, but has not run since.
         other = asyncio.ensure_future(locker.aio.acquire(name + ":2"))
         while not other.done() and not _is_told(other):
             await asyncio.sleep(0)
@@ -259,7 +259,7 @@ def test_the_lock_outlives_a_loop_that_is_blocked(
             time.sleep(4)
             guard.check()
             assert servers[0].info(name)["held_for_ms"] >= 4_000
-        # And a loss is told as soon as the loop is not blocked any more.
+        # And a loss is reported as soon as the loop is no longer blocked.
         told: list[float] = []
         guard = await locker.aio.acquire(name)
         guard.lost.call(lambda reason: told.append(time.monotonic()))
@@ -299,7 +299,7 @@ def test_a_lock_serves_one_loop_after_the_other_and_several_at_once(
 def test_a_lock_is_given_back_from_another_loop_than_the_one_that_acquired_it(
     run: Run, locker: Locker, name: str
 ) -> None:
-    # The answer was brought to the loop that is gone, so that the release waited without end.
+    # The answer was brought to the loop that was gone, so the release waited forever.
     guard = run(locker.aio.acquire(name))
 
     async def release() -> None:
@@ -316,7 +316,7 @@ def test_what_arrives_when_the_loop_is_gone_is_given_back(
     async def leave_waiting() -> None:
         task = asyncio.ensure_future(locker.aio.acquire(name, wait=PATIENCE))
         await until_async("it waits", lambda: locker.info(name)[0].waiters == 1)
-        # So that nobody is told of a task that was forgotten.
+        # So that no warning about a forgotten task is logged.
         setattr(task, "_log_destroy_pending", False)
 
     with locker.lock(name):

@@ -1,4 +1,4 @@
-"""What users of redis-py's locks rely on, on redis-py's own lock and on ours."""
+"""What users of redis-py's locks rely on, tested on redis-py's own lock and on ours."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ Make = Callable[..., Any]
 
 @pytest.fixture(params=["redis", "lockmod", "lockmod-quorum"])
 def make(request: pytest.FixtureRequest, servers: list[Node]) -> Make:
-    """Each test holds for redis-py's lock as for ours: so they behave alike."""
+    """Each test runs on redis-py's lock and on ours, so that they behave alike."""
     clients = [node.client() for node in servers]
     if request.param == "redis":
         return lambda name, **options: redis.lock.Lock(clients[0], name + ":string", **options)
@@ -178,7 +178,7 @@ def test_clients_of_every_kind_lead_to_their_server(locker: lockmod.Locker) -> N
 def test_a_node_that_does_not_tell_has_not_said_no(servers: list[Node], name: str) -> None:
     clients = [node.client() for node in servers]
     lock, other = (compat.Lock(clients, name, timeout=20) for _ in range(2))
-    # The first and the last are a quorum; an extension has the other catch up with their fence.
+    # The first and the last are a quorum; an extension makes the other catch up with their fence.
     for node in (servers[0], servers[2]):
         node.client().execute_command("LOCK.FLOOR", 2**40)
     assert lock.acquire() and lock.reacquire()

@@ -25,7 +25,7 @@ def test_one_holds_it_at_a_time_and_fences_rise(locker: Locker, nodes: list[str]
         assert guard.name == name.encode()
         assert 0 < guard.validity <= 10
         assert not guard.lost and not guard.lost.is_set()
-        # The quorum has it; now the last node, too.
+        # The quorum has it; after this, the last node has it too.
         locker.settle()
         with pytest.raises(lockmod.HeldError) as held:
             other.try_acquire(name)
@@ -91,13 +91,13 @@ def test_a_block_whose_lease_was_taken_away_ends_with_an_error(
                 guard.check()
     assert lost.value.reason == "removed"
 
-    # Also where the block is over before a renewal has found out.
+    # Also if the block ends before a renewal has noticed.
     with pytest.raises(lockmod.LostError):  # noqa: SIM117
         with locker.lock(name):
             for node in servers:
                 node.run("DEL", name)
 
-    # An error of the work's own is not replaced.
+    # An error of the work itself is not replaced.
     with pytest.raises(ZeroDivisionError):  # noqa: SIM117
         with locker.lock(name):
             for node in servers:
@@ -167,7 +167,7 @@ def test_an_extension_may_have_a_ttl_of_its_own(locker: Locker, servers: list[No
         until("all know", lambda: all(node.info(name)["ttl_left_ms"] > 50_000 for node in servers))
         guard.extend(8)
         locker.settle()
-        # The holder still relies on the end before, so the nodes must keep it too.
+        # The holder still relies on the earlier extension, so the nodes must keep it too.
         assert guard.validity > 50
         assert all(node.info(name)["ttl_left_ms"] > 50_000 for node in servers)
         with pytest.raises(lockmod.OptionError):
@@ -208,7 +208,7 @@ def test_a_release_while_an_extension_is_under_way_waits_for_it(locker: Locker, 
 
 
 def _call(duration: float) -> None:
-    """Keeps the GIL for so long: a computation in C that never lets go of it."""
+    """Keeps the GIL this long, like a computation in C that never releases it."""
     ctypes.PyDLL(None).usleep(int(duration * 1e6))
 
 

@@ -32,7 +32,7 @@ class Waiting:
 
     def guard(self) -> lockmod.Guard:
         self.thread.join(PATIENCE)
-        assert self.guards, "it waited in vain"
+        assert self.guards, "the lock was not acquired"
         return self.guards[0]
 
 
@@ -110,7 +110,7 @@ def test_a_downgrade_without_a_quorum_is_one_all_the_same(
     guard.check()  # what was valid stays valid
     servers[0].resume()
     servers[1].resume()
-    # From here on every extension says so.
+    # From here on every extension tells the nodes.
     until("a quorum hears of it", lambda: _is_extended(guard))
     until("all know", lambda: all(readers(node, name) == 1 for node in servers))
     guard.release()
@@ -159,7 +159,7 @@ def test_several_locks_of_both_kinds(locker: Locker, nodes: list[str], name: str
         guard.release()
     for guard in guards:
         guard.release()
-    # The letters of a text are no names.
+    # The letters of a string are not names.
     for wrong in ({"names": name}, {"names": [], "shared": name}, {"names": b"ab"}):
         with pytest.raises(lockmod.OptionError, match="a list of names"):
             locker.acquire_many(**wrong)  # type: ignore[arg-type]
@@ -181,7 +181,7 @@ def test_nodes_that_forgot_are_given_their_readers_back(
 def test_a_lock_of_readers_is_not_owned_by_the_writer_before_them(
     locker: Locker, servers: list[Node], name: str
 ) -> None:
-    """Readers have the fence of the last writer, by which `owned` knows its own lock."""
+    """Readers have the fence of the last writer, by which `owned` recognizes its own lock."""
     lock = RedisLock(locker, name, timeout=20)
     assert lock.acquire() and lock.owned()
     for node in servers:

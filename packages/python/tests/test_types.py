@@ -1,4 +1,4 @@
-"""The package and its tests under strict type checkers, as those who use it have them."""
+"""The package under strict type checkers, and programs that use it."""
 
 from __future__ import annotations
 

@@ -3,7 +3,7 @@
 >>> from lockmod import Locker
 >>> locker = Locker(nodes, ttl=10, label="worker-7")
 >>> with locker.lock("nightly-report") as guard:
-...     print("working with fence", guard.fence)  # give it to what the lock protects
+...     print("working with fence", guard.fence)  # pass it to what the lock protects
 working with fence 1
 
 In a coroutine the same lock is `async with locker.lock(...)`, and `locker.aio` has everything else

@@ -6,7 +6,7 @@ from typing import NamedTuple, Optional
 
 
 class NodeVote(NamedTuple):
-    """What one node said."""
+    """One node's vote."""
 
     node: str
     """The node's address, without password."""
@@ -17,7 +17,7 @@ class NodeVote(NamedTuple):
     fence: Optional[int] = None
     """The fence that it granted."""
     label: Optional[str] = None
-    """The label of whoever holds the lock there."""
+    """The label of the holder there."""
     left: Optional[float] = None
     """How long that lease lasts unless it is extended, in seconds."""
     held_for: Optional[float] = None
@@ -32,10 +32,10 @@ class LockError(Exception):
     """
 
     is_retryable = False
-    """Whether the same call may succeed later, without anybody fixing something first."""
+    """Whether the same call may succeed later without a manual repair."""
 
     nodes: tuple[NodeVote, ...] = ()
-    """What each node said, in the order of the nodes; empty if none was asked."""
+    """Each node's vote, in the order of the nodes; empty if none was asked."""
     waited: Optional[float] = None
     """For an acquisition, how long it tried, in seconds."""
     attempts: Optional[int] = None
@@ -49,7 +49,7 @@ class HeldError(LockError):
 
     @property
     def label(self) -> str | None:
-        """The label of the holder, as most nodes say it; None if it has none."""
+        """The label of the holder, as most nodes report it; None if it has none."""
         labels = [vote.label for vote in self.nodes if vote.label is not None]
         return max(labels, key=labels.count, default=None)
 
@@ -66,17 +66,17 @@ class HeldError(LockError):
 
 
 class NoQuorumError(LockError):
-    """Too few nodes answered: `nodes` says what each of them said.
+    """Too few nodes answered: `nodes` has each node's vote.
 
-    A failed extension takes nothing away: what was valid stays valid until its end. After a
-    failed release there is nothing left to do: the lease is over for its holder.
+    A failed extension takes nothing away: the lease stays valid until its end. After a failed
+    release there is nothing left to do: the lease is over for its holder.
     """
 
     is_retryable = True
 
 
 class RefusedError(LockError):
-    """So many nodes refuse that a retry does not help: no module, no permission, not a lock."""
+    """Too many nodes refuse for a retry to help: no module, no permission, not a lock."""
 
 
 class TooLateError(LockError):

@@ -79,7 +79,7 @@ class _Held:
     def fence(self) -> int:
         """The fencing token: larger than that of every earlier grant of this lock.
 
-        Give it to whatever the lock protects, so that it can refuse a late holder. A reader's is at
+        Pass it to whatever the lock protects, so that it can refuse a late holder. A reader's is at
         least that of every earlier writer, and smaller than that of every later one.
         """
         return self._lease.fence
@@ -91,7 +91,7 @@ class _Held:
 
     @property
     def exclusive(self) -> bool:
-        """Whether it is a writer's, beside whom nobody holds the lock; False after a release."""
+        """Whether it is a writer's, so that nobody else holds the lock; False after a release."""
         return self._lease.is_exclusive()
 
     @property
@@ -148,9 +148,9 @@ class Guard(_Held):
     def downgrade(self) -> None:
         """Turns a writer into a reader in one step, and lets other readers in. The fence stays.
 
-        The reverse does not exist: two readers would wait for each other. A reader stays one.
-        Raises what `extend` raises. The guard is a reader's in any case; nodes that have not heard
-        of it let nobody in before the next renewal, or an `extend`, tells them.
+        There is no upgrade: two readers would wait for each other. A reader stays one. Raises what
+        `extend` raises. The guard is a reader's in any case; nodes that did not receive the
+        downgrade let no reader in before the next renewal, or an `extend`.
 
         >>> with locker.acquire("plan-4") as guard:
         ...     guard.downgrade()
@@ -164,8 +164,8 @@ class Guard(_Held):
         """Releases the lock, and waits until a quorum of nodes has confirmed.
 
         Raises `LostError` if the lease had ended before, so that another may have held the lock
-        meanwhile, and `NoQuorumError` if too few nodes answered: on the others the lease ends by
-        itself. In both cases there is nothing left to do. A second release does nothing.
+        since, and `NoQuorumError` if too few nodes answered: on the others the lease runs out. In
+        both cases there is nothing left to do. A second release does nothing.
         """
         self._lease.release()
 
@@ -183,7 +183,7 @@ class Guard(_Held):
         try:
             self._lease.release()
         except NoQuorumError:
-            # The work was done in time, and the lease ends by itself.
+            # The work was done in time, and the lease runs out.
             pass
         except LostError as late:
             reason = reason or late.reason
@@ -223,7 +223,7 @@ class AsyncGuard(_Held):
         await run(self._lease.downgrade)
 
     async def release(self) -> None:
-        """Gives the lock back; see `Guard.release`. If it is cancelled, it is sent anyway."""
+        """Releases the lock; see `Guard.release`. If it is cancelled, it is sent anyway."""
         await run(self._lease.release)
 
     async def __aenter__(self) -> AsyncGuard:
@@ -268,20 +268,20 @@ class _Block:
             self._task.cancel()
 
     async def end(self, error: BaseException | None) -> bool:
-        """Whether the block was ended by us, and not by somebody else who cancelled it."""
+        """Whether the loss ended the block, and not another cancellation."""
         self._stop()
         if not self._has_cancelled:
             return False
         is_cancelled = isinstance(error, asyncio.CancelledError)
         if not is_cancelled:
-            # The block ended before it was told: the cancellation waits for the next await.
+            # The block ended before the cancellation reached it: that waits for the next await.
             try:
                 await asyncio.sleep(0)
             except asyncio.CancelledError:
                 is_cancelled = error is None
         uncancel: Callable[[], int] | None = getattr(self._task, "uncancel", None)
         if uncancel is not None and uncancel() > self._before:
-            # Somebody else has cancelled the task too, and must see it end.
+            # Another caller has cancelled the task too, and must see it end.
             if isinstance(error, asyncio.CancelledError):
                 return False
             raise asyncio.CancelledError
@@ -289,6 +289,6 @@ class _Block:
 
 
 def _cancelling(task: asyncio.Task[Any]) -> int:
-    """How many have asked the task to end: known from Python 3.11 on."""
+    """How many cancellations of the task are pending: known from Python 3.11 on."""
     cancelling: Callable[[], int] | None = getattr(task, "cancelling", None)
     return 0 if cancelling is None else cancelling()

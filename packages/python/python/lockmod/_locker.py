@@ -38,12 +38,12 @@ Name = Union[str, bytes]
 _G = TypeVar("_G", Guard, AsyncGuard)
 
 
-# How often this process has been forked from another: cheaper to look at than the process's number.
+# How often this process has been forked from another: cheaper to check than the process id.
 _forks = 0
 
 
 def _forked() -> None:
-    """In a child."""
+    """Runs in a forked child."""
     global _forks
     _forks += 1
 
@@ -57,7 +57,7 @@ def _bytes(name: Name) -> bytes:
 
 def _all_bytes(names: Iterable[Name]) -> list[bytes]:
     if isinstance(names, (str, bytes)):
-        # Its letters would be names.
+        # Its letters would count as names.
         raise OptionError(f"the names are {names!r}: give a list of names")
     return [_bytes(name) for name in names]
 
@@ -72,7 +72,7 @@ class NodeInfo(NamedTuple):
     fence: int
     """The highest fence issued."""
     label: Optional[str]
-    """Who holds it; of several readers, the one who has held it longest."""
+    """The holder's label; of several readers, that of the one that has held it longest."""
     left: Optional[float]
     """How long the lease, or the last of several readers' leases, lasts unless it is extended, in
     seconds."""
@@ -81,7 +81,7 @@ class NodeInfo(NamedTuple):
     waiters: int
     """How many requests wait in line for it."""
     readers: int = 0
-    """How many readers hold it; 0 if a writer does, or nobody."""
+    """How many readers hold it; 0 if a writer or nobody does."""
     reader_labels: tuple[str, ...] = ()
     """The labels of the readers who have held it longest."""
     waiting_readers: int = 0
@@ -113,18 +113,18 @@ class Locker:
     - `ttl`: the length of a lease, 30 s unless given. It is renewed at a third of it. A holder that
       crashes blocks others for up to this long.
     - `wait`: how long `acquire` waits while another holds the lock, 10 s unless given.
-    - `label`: says who asks, for people to read: up to 128 bytes, shown to waiters.
+    - `label`: a name for the caller, for people to read: up to 128 bytes, shown to waiters.
     - `renew`: whether leases are renewed in the background.
     - `max_hold`: the longest total time that a lease may be held.
-    - `timeout`: how long each node's answer is waited for: a twentieth of the ttl, at least 50 ms
+    - `timeout`: how long to wait for each node's answer: a twentieth of the ttl, at least 50 ms
       and at most 500 ms, unless given.
-    - `lost_margin`: how long before its end a lease is called lost: a tenth of the ttl, at most
+    - `lost_margin`: how long before its end a lease counts as lost: a tenth of the ttl, at most
       1 s, unless given.
     - `max_ttl`: the nodes' `lockmod.max-ttl`, if it is not the default of a day.
     - `drift`: how much the validity is shortened for clocks that run at different rates.
     - `allow_even_nodes`: allows an even number of nodes, which survives no more failures than one
       node fewer.
-    - `cacert`, `cert`, `key`: files of PEM for TLS.
+    - `cacert`, `cert`, `key`: PEM files for TLS.
 
     Raises `OptionError` if a setting is wrong; does not wait for nodes. After a fork the child's
     first call opens new connections.
@@ -198,8 +198,8 @@ class Locker:
         ...
         lockmod.HeldError: lock 'account-17' is not free: 3 of 3 nodes hold it for worker-7 for up to ...
 
-        With `shared` it is held as a reader: beside any number of readers, and no writer. Readers
-        and writers are served in the order in which they came.
+        With `shared` it is held as a reader: with any number of readers, but no writer. Readers and
+        writers are served in the order in which they came.
 
         >>> with locker.acquire("plan-3", shared=True), other.acquire("plan-3", shared=True):
         ...     other.acquire("plan-3", wait=0)
@@ -270,9 +270,9 @@ class Locker:
         return [_info(told) for told in self._core.info(_bytes(name))]
 
     def settle(self) -> list[NodeVote]:
-        """Waits until every node that can be reached has carried out all that was sent to it.
+        """Waits until every reachable node has carried out everything that was sent to it.
 
-        Returns what each node said. A program that ends does this by itself.
+        Returns each node's vote. A program does this automatically when it ends.
         """
         return [NodeVote(*vote) for vote in self._core.settle()]
 
@@ -294,7 +294,7 @@ class AsyncLocker:
     A task that is cancelled while it waits leaves nothing behind.
     """
 
-    # It is made for each `locker.aio`.
+    # A new one is made for each `locker.aio`.
     __slots__ = ("_locker",)
 
     def __init__(self, locker: Locker) -> None:
@@ -436,5 +436,5 @@ def _info(told: _lockmod._State) -> NodeInfo:  # pyright: ignore[reportPrivateUs
     return NodeInfo(*told[:-1], vote=None if vote is None else NodeVote(*vote))
 
 
-# Gives back what is held when the program ends; a node that hangs is not waited for.
+# Releases what is held when the program ends, without waiting for a node that hangs.
 atexit.register(_lockmod.finish)

@@ -1,4 +1,4 @@
-"""The native part. Without a port a call blocks; with one it is under way when it returns."""
+"""The native part. Without a port a call blocks; with one it goes on in the background."""
 
 from typing import Generic, Optional, TypeVar, overload
 

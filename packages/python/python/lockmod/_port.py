@@ -1,7 +1,7 @@
 """Brings results of the background thread into event loops, and callbacks into a thread.
 
-The background thread never asks for the interpreter: it makes a descriptor readable, and whoever
-watches it takes the results. So it renews leases while a loop is blocked or the GIL is kept.
+The background thread never needs the interpreter: it makes a descriptor readable, and the thread
+that watches it takes the results. So it renews leases while a loop is blocked or the GIL is kept.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ T = TypeVar("T")
 
 
 def abandon(value: object) -> None:
-    """Gives back what arrived for somebody who does not wait any more."""
+    """Releases what arrived for a caller that no longer waits."""
     for lease in value if isinstance(value, list) else [value]:  # pyright: ignore[reportUnknownVariableType]
         if isinstance(lease, _lockmod.Lease):
             lease.abandon()
@@ -45,14 +45,14 @@ class LoopPort:
     def _start(
         self, start: Callable[[_lockmod.Port], Call[T]], loop: asyncio.AbstractEventLoop
     ) -> Call[T]:
-        """What many tasks start in one turn of the loop leaves together, after the last of them."""
+        """Calls that many tasks start in one turn of the loop leave together, after the last."""
         call = start(self._port)
         if not self._is_flushing:
             if self._waiting:
                 self._is_flushing = True
                 loop.call_soon(self._flush)
             else:
-                # Nobody else waits, so nothing else will come in this turn.
+                # No other call waits, so nothing else will come in this turn.
                 self._port.flush()
         return call
 
@@ -110,7 +110,7 @@ class LoopPort:
 
 
 def run(start: Callable[[_lockmod.Port], Call[T]]) -> Coroutine[Any, Any, T]:
-    """Waits for a call. Where the task is cancelled, nothing of the call is left."""
+    """Waits for a call. If the task is cancelled, nothing of the call is left."""
     loop = get_running_loop()
     return _port(loop)._run(start, loop)  # pyright: ignore[reportPrivateUsage]
 
@@ -118,16 +118,16 @@ def run(start: Callable[[_lockmod.Port], Call[T]]) -> Coroutine[Any, Any, T]:
 def watch(
     start: Callable[[_lockmod.Port], Call[T]], tell: Callable[[T], None]
 ) -> Callable[[], None]:
-    """Calls `tell` with the result, in the running loop, unless it is stopped by what is returned."""
+    """Calls `tell` with the result, in the running loop. Returns a function that stops this."""
     loop = get_running_loop()
     return _port(loop)._watch(start, tell, loop)  # pyright: ignore[reportPrivateUsage]
 
 
-# A loop keeps its port, and nothing else does: what waits at a port refers to the loop, and whoever
-# kept a loop that is gone would keep the locks that arrive there.
+# A loop keeps its port, and nothing else does: what waits at a port refers to the loop, and keeping
+# a loop that is gone would also keep the locks that arrive there.
 _loops: weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, weakref.ref[LoopPort]]
 _loops = weakref.WeakKeyDictionary()
-# The one that was asked for last: most programs have one.
+# The one that was used last: most programs have only one.
 _last: tuple[weakref.ref[asyncio.AbstractEventLoop], weakref.ref[LoopPort]] | None = None
 
 
@@ -178,7 +178,7 @@ class Callbacks:
                     tell = self._watching.pop(number)
                 try:
                     tell(value)
-                except Exception:  # noqa: BLE001 - as the threading module reports what nobody catches
+                except Exception:  # noqa: BLE001 - reported as the threading module does
                     import sys
 
                     threading.excepthook(
@@ -200,7 +200,7 @@ def callbacks() -> Callbacks:
 
 
 def _forked() -> None:
-    """In a child: the lock may have been taken by a thread that is not there."""
+    """Runs in a forked child: a thread that does not exist there may hold the lock."""
     global _starting
     _starting = threading.Lock()
 

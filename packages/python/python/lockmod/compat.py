@@ -1,16 +1,16 @@
-"""The interfaces of redis-py's locks, on lockmod: changing over is one line.
+"""The interfaces of redis-py's locks, on lockmod: change one line to switch.
 
     from lockmod.compat import Lock        # was: from redis.lock import Lock
     from lockmod.compat import AsyncLock   # was: from redis.asyncio.lock import Lock
 
 `redis` may be a redis-py client, whose server needs the module; a list of clients or URLs, which
 makes a quorum; or a `lockmod.Locker`. The errors are redis-py's. As there, a lock ends `timeout`
-seconds after it was acquired unless it is extended, and stays until then where nobody releases it.
+seconds after it was acquired unless it is extended, and stays until then unless it is released.
 
-What differs by design: a lock without an end does not exist, a token cannot be chosen, the key is a
-`fencelock` and no string, and an extension never makes a lock shorter. Whoever waits stands in line
-instead of polling, so `sleep` is not used. New are `fence`, `validity`, and `renew=True` for a lock
-that lasts for as long as its holder does.
+What differs by design: every lock needs a `timeout`, a token cannot be chosen, the key is a
+`fencelock` and not a string, and an extension never makes a lock shorter. Waiters stand in line
+instead of polling, so `sleep` is not used. `fence` and `validity` are new, and so is `renew=True`,
+for a lock that lasts for as long as its holder does.
 """
 
 from __future__ import annotations
@@ -37,8 +37,8 @@ __all__ = ["AsyncLock", "Lock", "LockError", "LockNotOwnedError"]
 
 logger = logging.getLogger(__name__)
 
-# How long a node's answer is waited for: the longest of these that fits into the lock's timeout.
-# A few classes, so that locks with many timeouts share few connections.
+# How long to wait for a node's answer: the longest of these that fits into the lock's timeout. A
+# few classes, so that locks with many timeouts share few connections.
 _PATIENCE = (0.5, 0.2, 0.05, 0.01)
 
 _Key = tuple[tuple[str, ...], float, Union[str, None], Union[str, None], Union[str, None]]
@@ -92,7 +92,7 @@ def _locker(redis: object, timeout: float) -> Locker:
 
 
 class _Base:
-    """What does not depend on how one waits."""
+    """The part that does not depend on how a lock waits."""
 
     def __init__(
         self,
@@ -123,7 +123,7 @@ class _Base:
         self.local: Any = threading.local() if self.thread_local else SimpleNamespace()
         try:
             self._locker = _locker(redis, timeout)
-            # A question is not bound to the lock's timeout: it waits for as long as the longest.
+            # Questions do not depend on the lock's timeout: they wait for the longest time.
             self._asked = _locker(redis, math.inf)
         except OptionError as error:
             raise self._error(str(error)) from error
@@ -152,7 +152,7 @@ class _Base:
         return {"wait": wait, "ttl": self.timeout, "label": self.label, "renew": self.renew}
 
     def _failed(self, error: Failure) -> RedisError:
-        """The error of redis-py that its users expect for a cause."""
+        """The error that users of redis-py expect for this cause."""
         if isinstance(error, NoQuorumError):
             return RedisConnectionError(str(error))
         if isinstance(error, RefusedError):
@@ -160,7 +160,7 @@ class _Base:
         return self._error(str(error))
 
     def _kept(self, guard: _Held) -> _Held:
-        """As with redis-py, the lock stays where the object goes without a release."""
+        """As with redis-py, the lock stays if the object is dropped without a release."""
         guard._lease.keep()  # pyright: ignore[reportPrivateUsage]
         self.local.guard = guard
         return guard
@@ -177,15 +177,15 @@ class _Base:
     def _later(self, guard: Guard | AsyncGuard, additional_time: float, replace_ttl: bool) -> float:
         """The ttl from now that ends `additional_time` after the present end.
 
-        The client computes it, so an extension that is repeated is harmless. The validity is less
-        than a ttl by the allowance for clocks.
+        The client computes it, so an extension that is repeated is harmless. The validity is
+        shorter than a ttl by the drift allowance.
         """
         if replace_ttl:
             return additional_time
         return (guard.validity + additional_time + 0.002) / 0.99
 
     def _is_held(self, told: list[NodeInfo], fence: int | None) -> bool:
-        """Whether a quorum holds it, for the writer with this fence or for whomever.
+        """Whether a quorum holds it, for the writer with this fence or, with None, for anyone.
 
         A node that did not answer has not said no.
         """
@@ -213,7 +213,7 @@ class _Base:
 
     @property
     def validity(self) -> float:
-        """For how many seconds the lock may still be relied on."""
+        """How many seconds the lock may still be relied on."""
         guard = self._guard()
         return 0.0 if guard is None else float(guard.validity)
 
@@ -270,7 +270,7 @@ class Lock(_Base):
         return self._is_held(told, guard.fence)
 
     def release(self) -> None:
-        """Gives the lock back; raises `LockNotOwnedError` if it had ended before."""
+        """Releases the lock; raises `LockNotOwnedError` if it had ended before."""
         guard: Guard = self._ours("release")
         self.local.guard = None
         is_over = guard.lost.is_set()
@@ -284,12 +284,12 @@ class Lock(_Base):
             raise self._not_owned("release")
 
     def extend(self, additional_time: float, replace_ttl: bool = False) -> Literal[True]:
-        """Adds time to the lock; or has it last for so long from now on, but never shorter."""
+        """Adds time to the lock; or makes it last this long from now on, but never shorter."""
         guard: Guard = self._ours("extend")
         return self._extend(guard, self._later(guard, additional_time, replace_ttl), "extend")
 
     def reacquire(self) -> Literal[True]:
-        """Has the lock last for its timeout from now on."""
+        """Makes the lock last for its timeout from now on."""
         return self._extend(self._ours("reacquire"), self.timeout, "reacquire")
 
     def _extend(self, guard: Guard, ttl: float, what: str) -> Literal[True]:
@@ -356,7 +356,7 @@ class AsyncLock(_Base):
         return self._is_held(told, guard.fence)
 
     async def release(self) -> None:
-        """Gives the lock back; raises `LockNotOwnedError` if it had ended before."""
+        """Releases the lock; raises `LockNotOwnedError` if it had ended before."""
         guard: AsyncGuard = self._ours("release")
         self.local.guard = None
         is_over = guard.lost.is_set()
@@ -370,12 +370,12 @@ class AsyncLock(_Base):
             raise self._not_owned("release")
 
     async def extend(self, additional_time: float, replace_ttl: bool = False) -> Literal[True]:
-        """Adds time to the lock; or has it last for so long from now on, but never shorter."""
+        """Adds time to the lock; or makes it last this long from now on, but never shorter."""
         guard: AsyncGuard = self._ours("extend")
         return await self._extend(guard, self._later(guard, additional_time, replace_ttl), "extend")
 
     async def reacquire(self) -> Literal[True]:
-        """Has the lock last for its timeout from now on."""
+        """Makes the lock last for its timeout from now on."""
         return await self._extend(self._ours("reacquire"), self.timeout, "reacquire")
 
     async def _extend(self, guard: AsyncGuard, ttl: float, what: str) -> Literal[True]:
