@@ -5,9 +5,9 @@
 //! cargo run --example leader -- scheduler host-1
 //! ```
 //!
-//! The leader is whoever holds a lock. The fence is the number of its term: whoever takes orders
-//! remembers the largest term, and refuses smaller ones. On TERM or Ctrl-C the leader resigns, so
-//! that the next one does not have to wait for the end of the lease.
+//! The leader is the process that holds a lock. The fence is the number of its term: receivers of
+//! orders remember the largest term, and refuse smaller ones. On TERM or Ctrl-C the leader resigns,
+//! so that the next one need not wait for the end of the lease.
 
 use std::time::Duration;
 
@@ -15,7 +15,7 @@ use lockmod::client::{AcquireError, Guard, Locker};
 
 type Error = Box<dyn std::error::Error + Send + Sync>;
 
-/// How long nobody leads after a crash. A longer ttl survives longer disturbances.
+/// How long there is no leader after a crash. A longer ttl survives longer disturbances.
 const TTL: Duration = Duration::from_secs(5);
 
 fn main() -> Result<(), Error> {
@@ -24,7 +24,7 @@ fn main() -> Result<(), Error> {
     campaign(role, name)
 }
 
-/// Leads whenever it can, until it is told to end.
+/// Leads whenever it can, until it is asked to end.
 #[tokio::main(flavor = "current_thread")]
 pub(crate) async fn campaign(role: &str, name: &str) -> Result<(), Error> {
     let nodes = std::env::var("LOCKMOD_NODES").map_err(|_| "LOCKMOD_NODES names no nodes")?;

@@ -44,7 +44,7 @@ impl SqliteStore {
         (check, fence): (&str, u64),
         work: impl FnOnce(&Transaction<'_>) -> rusqlite::Result<T>,
     ) -> Result<Option<T>, Error> {
-        // Immediate: the check and the writes are one step for everybody else.
+        // Immediate: for other connections, the check and the writes are one step.
         let tx = self.connection.transaction_with_behavior(TransactionBehavior::Immediate)?;
         if tx.execute(check, (LOCK, i64::try_from(fence)?))? == 0 {
             return Ok(None);

@@ -1,4 +1,4 @@
-//! The story, for any database, and what the database has to do.
+//! The story, for any database, and what the database must do.
 
 use std::time::Duration;
 

@@ -1,4 +1,4 @@
-// A job that every host starts at the same time, and only one of them does.
+// A job that every host starts at the same time, but only one of them runs.
 //
 // In the crontab of every host:
 //

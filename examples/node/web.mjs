@@ -14,7 +14,7 @@ const locker = new Locker(process.env.LOCKMOD_NODES, {
   label: `web-${process.pid}`,
 })
 
-/** Your work: give the fence to the database, so that it refuses a late writer. */
+/** Your work: pass the fence to the database, so that it refuses a late writer. */
 async function change(account, fence, signal) {
   await sleep(10, null, { signal })
   return `account ${account} changed under fence ${fence}`

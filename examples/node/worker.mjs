@@ -12,7 +12,7 @@ const locker = new Locker(process.env.LOCKMOD_NODES, { ttl: 10_000, label: `work
 /** Your work, step by step. */
 async function handle(task, guard) {
   for (let step = 0; step < 3; step++) {
-    guard.check() // throws LostError: the next step is somebody else's
+    guard.check() // throws LostError: the next step is another worker's
     console.log(`${task}: step ${step} under fence ${guard.fence}`)
     await sleep(10)
   }

@@ -1,6 +1,6 @@
 """A web handler that lets one request at a time change an account, whichever host it arrives at.
 
-Needs the package lockmod only: the server is a stand-in for your framework's. Try it:
+Needs only the package lockmod: the server is a stand-in for your framework's. Try it:
 
     LOCKMOD_NODES=redis://127.0.0.1:7001,redis://127.0.0.1:7002,redis://127.0.0.1:7003 python web.py 8080
     curl -X POST localhost:8080/account/17
@@ -17,7 +17,7 @@ locker = Locker(os.environ["LOCKMOD_NODES"], ttl=5, wait=2, label=f"web-{os.getp
 
 
 async def change(account: str, fence: int) -> str:
-    """Your work: give the fence to the database, so that it refuses a late writer."""
+    """Your work: pass the fence to the database, so that it refuses a late writer."""
     await asyncio.sleep(0.01)
     return f"account {account} changed under fence {fence}"
 
@@ -36,7 +36,7 @@ async def handle(account: str) -> tuple[int, str]:
 
 
 async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-    """Answers one request of HTTP/1.0."""
+    """Answers one HTTP/1.0 request."""
     request = (await reader.readline()).decode().split()
     while (await reader.readline()).strip():
         pass  # the other headers

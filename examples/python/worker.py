@@ -2,7 +2,7 @@
 
     LOCKMOD_NODES=redis://127.0.0.1:7001,redis://127.0.0.1:7002,redis://127.0.0.1:7003 python worker.py a b c
 
-Start it twice at once: no task is handled by both at the same time.
+Start it twice: the two never handle the same task at the same time.
 """
 
 import os
@@ -17,7 +17,7 @@ locker = Locker(os.environ["LOCKMOD_NODES"], ttl=10, label=f"worker-{os.getpid()
 def handle(task: str, guard: Guard) -> None:
     """Your work, step by step."""
     for step in range(3):
-        guard.check()  # raises LostError: the next step is somebody else's
+        guard.check()  # raises LostError: the next step is another worker's
         print(f"{task}: step {step} under fence {guard.fence}", flush=True)
         time.sleep(0.01)
 

@@ -1,7 +1,7 @@
 'use strict'
 
-// Builds the native part where its sources are, which is in a clone. A package that was made by
-// `npm pack` brings it along, and needs no compiler.
+// Builds the native part if its sources are here, as in a clone. A package that was made by `npm
+// pack` contains the native part, and needs no compiler.
 
 const { spawnSync } = require('node:child_process')
 const { copyFileSync, existsSync, renameSync } = require('node:fs')
@@ -19,7 +19,7 @@ if (existsSync(manifest)) {
     console.error(error ? `cargo: ${error.message}. The package is built with Rust: https://rustup.rs` : '')
     process.exit(1)
   }
-  // In one step: a program that runs keeps the file that it has loaded.
+  // In one step: a running program keeps the file that it has loaded.
   copyFileSync(join(target, 'release', library), `${binary}.new`)
   renameSync(`${binary}.new`, binary)
 } else if (!existsSync(binary)) {

@@ -1,4 +1,4 @@
-//! Has the linker leave to Node.js what it brings itself.
+//! Makes the linker leave symbols undefined that Node.js provides.
 
 fn main() {
     napi_build::setup();

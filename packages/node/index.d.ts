@@ -10,7 +10,7 @@
 /** A lock's name: text, or bytes. */
 export type Name = string | Uint8Array
 
-/** What one node said. */
+/** One node's vote. */
 export interface NodeVote {
   /** The node's address, without password. */
   readonly node: string
@@ -20,7 +20,7 @@ export interface NodeVote {
   readonly text: string
   /** The fence that it granted. */
   readonly fence?: number
-  /** The label of whoever holds the lock there. */
+  /** The label of the holder there. */
   readonly label?: string
   /** How long that lease lasts unless it is extended. */
   readonly left?: number
@@ -36,7 +36,7 @@ export interface NodeInfo {
   readonly state: string
   /** The highest fence issued. */
   readonly fence: number
-  /** Who holds it; of several readers, the one who has held it longest. */
+  /** The holder's label; of several readers, that of the one that has held it longest. */
   readonly label?: string
   /** How long the lease, or the last of several readers' leases, lasts unless it is extended. */
   readonly left?: number
@@ -44,7 +44,7 @@ export interface NodeInfo {
   readonly heldFor?: number
   /** How many requests wait in line for it. */
   readonly waiters: number
-  /** How many readers hold it; 0 if a writer does, or nobody. */
+  /** How many readers hold it; 0 if a writer or nobody does. */
   readonly readers: number
   /** The labels of the readers who have held it longest. */
   readonly readerLabels: ReadonlyArray<string>
@@ -60,14 +60,14 @@ export interface AcquireOptions {
   wait?: number
   /** The length of the lease. */
   ttl?: number
-  /** Says who asks, for people to read: up to 128 bytes, shown to waiters. */
+  /** A name for the caller, for people to read: up to 128 bytes, shown to waiters. */
   label?: string
   /** Whether the lease is renewed in the background. */
   renew?: boolean
   /** The longest total time that the lease may be held. */
   maxHold?: number
   /**
-   * Acquires the lock as a reader: beside any number of readers, and no writer. Readers and writers
+   * Acquires the lock as a reader: with any number of readers, but no writer. Readers and writers
    * are served in the order in which they came.
    */
   shared?: boolean
@@ -84,18 +84,18 @@ export interface LockerOptions {
   ttl?: number
   /** How long `acquire` waits while another holds the lock, 10 s unless given. */
   wait?: number
-  /** Says who asks, for people to read: up to 128 bytes, shown to waiters. */
+  /** A name for the caller, for people to read: up to 128 bytes, shown to waiters. */
   label?: string
   /** Whether leases are renewed in the background: yes, unless given. */
   renew?: boolean
   /** The longest total time that a lease may be held. */
   maxHold?: number
   /**
-   * How long each node's answer is waited for: a twentieth of the ttl, at least 50 ms and at most
-   * 500 ms, unless given.
+   * How long to wait for each node's answer: a twentieth of the ttl, at least 50 ms and at most 500
+   * ms, unless given.
    */
   timeout?: number
-  /** How long before its end a lease is called lost: a tenth of the ttl, at most 1 s, unless given. */
+  /** How long before its end a lease counts as lost: a tenth of the ttl, at most 1 s by default. */
   lostMargin?: number
   /** The nodes' `lockmod.max-ttl`, if it is not the default of a day. */
   maxTtl?: number
@@ -152,7 +152,7 @@ export class Locker {
    * callers cannot wait for each other; a repeated name counts once. The guards come in
    * the order of the names. Rejected with the error of the first lock that was not acquired.
    *
-   * @param options.shared These locks too, as a reader, unless they are in `names`.
+   * @param options.shared More locks, acquired as a reader unless they are in `names`.
    */
   acquireMany(
     names: Iterable<Name>,
@@ -177,8 +177,8 @@ export class Locker {
   info(name: Name): Promise<NodeInfo[]>
 
   /**
-   * Waits until every node that can be reached has carried out all that was sent to it, and returns
-   * what each node said. A program that ends does this by itself.
+   * Waits until every reachable node has carried out everything that was sent to it, and returns
+   * each node's vote. A program does this automatically when it ends.
    */
   settle(): Promise<NodeVote[]>
 }
@@ -195,14 +195,14 @@ export class Guard {
   private constructor()
 
   /**
-   * The fencing token: larger than that of every earlier grant of this lock. Give it to whatever
+   * The fencing token: larger than that of every earlier grant of this lock. Pass it to whatever
    * the lock protects, so that it can refuse a late holder. A reader's is at least that of every
    * earlier writer, and smaller than that of every later one.
    */
   readonly fence: number
   /** The lock's name. */
   readonly name: string
-  /** Whether it is a writer's, beside whom nobody holds the lock; false after a release. */
+  /** Whether it is a writer's, so that nobody else holds the lock; false after a release. */
   readonly exclusive: boolean
   /** How many milliseconds the holder may still rely on the lease; 0 when it has ended. */
   readonly validity: number
@@ -211,7 +211,7 @@ export class Guard {
   /**
    * Aborted when the lease is lost, with the `LostError` as its reason: `lostMargin` before the
    * validity ends, whether any node answers or not, or as soon as the event loop is free; at once
-   * where the lock was removed by force; not by a release. It does not keep the process alive.
+   * if the lock was removed by force; not by a release. It does not keep the process alive.
    */
   readonly lost: AbortSignal
 
@@ -230,9 +230,9 @@ export class Guard {
   /**
    * Turns a writer into a reader in one step, and lets other readers in. The fence stays.
    *
-   * The reverse does not exist: two readers would wait for each other. A reader stays one. Rejected
-   * as `extend` is. The guard is a reader's in any case; nodes that have not heard of it let nobody
-   * in before the next renewal, or an `extend`, tells them.
+   * There is no upgrade: two readers would wait for each other. A reader stays one. Rejected as
+   * `extend` is. The guard is a reader's in any case; nodes that did not receive the downgrade let
+   * no reader in before the next renewal, or an `extend`.
    *
    * @example
    * await using guard = await locker.acquire('plan')
@@ -246,12 +246,12 @@ export class Guard {
    * Releases the lock, and waits until a quorum of nodes has confirmed.
    *
    * Rejected with a `LostError` if the lease had ended before, so that another may have held the
-   * lock meanwhile, and with a `NoQuorumError` if too few nodes answered: on the others the lease
-   * ends by itself. In both cases there is nothing left to do. A second release does nothing.
+   * lock since, and with a `NoQuorumError` if too few nodes answered: on the others the lease runs
+   * out. In both cases there is nothing left to do. A second release does nothing.
    */
   release(): Promise<void>
 
-  /** Keeps the lease until its end, even if the guard is dropped, unless somebody releases it. */
+  /** Keeps the lease until its end, even if the guard is dropped, unless it is released. */
   keep(): void
 
   [Symbol.asyncDispose](): Promise<void>
@@ -262,19 +262,19 @@ export class Guard {
  * the lock and for how long, and which nodes have which problem.
  */
 export class LockError extends Error {
-  /** What each node said, in the order of the nodes; empty if none was asked. */
+  /** Each node's vote, in the order of the nodes; empty if none was asked. */
   readonly nodes: ReadonlyArray<NodeVote>
   /** For an acquisition, how long it tried. */
   readonly waited: number | undefined
   /** For an acquisition, how often all nodes were asked. */
   readonly attempts: number | undefined
-  /** Whether the same call may succeed later, without anybody fixing something first. */
+  /** Whether the same call may succeed later without a manual repair. */
   readonly isRetryable: boolean
 }
 
 /** Another holds the lock, and the wait is over. */
 export class HeldError extends LockError {
-  /** The label of the holder, as most nodes say it. */
+  /** The label of the holder, as most nodes report it. */
   readonly label: string | undefined
   /** How long its lease lasts unless it is extended. */
   readonly left: number | undefined
@@ -283,14 +283,14 @@ export class HeldError extends LockError {
 }
 
 /**
- * Too few nodes answered: `nodes` says what each of them said.
+ * Too few nodes answered: `nodes` has each node's vote.
  *
- * A failed extension takes nothing away: what was valid stays valid until its end. After a
- * failed release there is nothing left to do: the lease is over for its holder.
+ * A failed extension takes nothing away: the lease stays valid until its end. After a failed
+ * release there is nothing left to do: the lease is over for its holder.
  */
 export class NoQuorumError extends LockError {}
 
-/** So many nodes refuse that a retry does not help: no module, no permission, not a lock. */
+/** Too many nodes refuse for a retry to help: no module, no permission, not a lock. */
 export class RefusedError extends LockError {}
 
 /** The nodes answered so slowly that the validity was used up. A longer ttl helps. */

@@ -10,10 +10,10 @@
  * released, and `using` extends it while the routine runs.
  *
  * What differs by design: the key is a `fencelock`, not a string; the token (`value`) is secret; an
- * extension never makes a lock shorter; and there are no scripts to replace. Waiters are in line for
- * `retryCount * retryDelay` instead of polling, and `retryJitter` is not used. `using` extends at a
- * third of the duration, whatever `automaticExtensionThreshold` says, in a thread that a blocked
- * event loop cannot stop. `fence` is new.
+ * extension never makes a lock shorter; and there are no scripts to replace. Waiters stand in line
+ * for `retryCount * retryDelay` instead of polling, and `retryJitter` is not used. `using` extends
+ * at a third of the duration, whatever `automaticExtensionThreshold` says, in a thread that a
+ * blocked event loop cannot stop. `fence` is new.
  */
 
 import { EventEmitter } from 'node:events'
@@ -27,7 +27,7 @@ export interface ExecutionStats {
   readonly quorumSize: number
   /** Always empty. */
   readonly votesFor: Set<Client>
-  /** Who did not grant, and why: known of an operation that failed. */
+  /** Which clients did not grant, and why: known only for a failed operation. */
   readonly votesAgainst: Map<Client, Error>
 }
 
@@ -35,14 +35,14 @@ export type ExecutionResult = { attempts: ReadonlyArray<Promise<ExecutionStats>>
 
 /** Each may be given for all operations, or for one. */
 export interface Settings {
-  /** What is taken off a lock's duration for clocks: 1 % and 2 ms at least. */
+  /** What is subtracted from a lock's duration for clocks: 1 % and 2 ms at least. */
   readonly driftFactor: number
-  /** With `retryDelay`, how long is waited: -1 waits without end, 0 tries once. */
+  /** With `retryDelay`, how long to wait: -1 waits without end, 0 tries once. */
   readonly retryCount: number
   readonly retryDelay: number
-  /** Not used: whoever waits is called. */
+  /** Not used: waiters are called. */
   readonly retryJitter: number
-  /** `duration` has to be 100 ms longer, and nothing else. */
+  /** `duration` must be at least 100 ms longer; otherwise not used. */
   readonly automaticExtensionThreshold: number
 }
 
@@ -85,15 +85,15 @@ export class Redlock extends EventEmitter {
   /** Calls `quit()` of the clients. */
   quit(): Promise<void>
 
-  /** Acquires all of these or none, for so many milliseconds. */
+  /** Acquires all of these or none, for `duration` milliseconds. */
   acquire(resources: string[], duration: number, settings?: Partial<Settings>): Promise<Lock>
 
   release(lock: Lock, settings?: Partial<Settings>): Promise<ExecutionResult>
 
-  /** Has the lock last for so many milliseconds from now, but never shorter. */
+  /** Makes the lock last for `duration` milliseconds from now, but never shorter. */
   extend(existing: Lock, duration: number, settings?: Partial<Settings>): Promise<Lock>
 
-  /** Holds the resources while the routine is at work; the signal is aborted when they are lost. */
+  /** Holds the resources while the routine runs; the signal is aborted when they are lost. */
   using<T>(
     resources: string[],
     duration: number,

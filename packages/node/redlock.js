@@ -23,7 +23,7 @@ const DEFAULTS = Object.freeze({
 })
 
 /**
- * How long a node's answer is waited for: the longest of these that fits into a lock's duration. A
+ * How long to wait for a node's answer: the longest of these that fits into a lock's duration. A
  * few classes, so that locks of many durations share few connections.
  */
 const PATIENCE = [500, 200, 50, 10]
@@ -107,7 +107,7 @@ class Redlock extends EventEmitter {
    */
   constructor(clients, settings = {}, scripts) {
     super()
-    // As there: an error of one node is told to those who listen, and to nobody else.
+    // As in node-redlock: an error of one node goes to listeners only, and is not thrown.
     this.on('error', () => {})
     if (scripts !== undefined) {
       throw new OptionError('there are no scripts to replace: the module decides in the server')
@@ -129,7 +129,7 @@ class Redlock extends EventEmitter {
     if (servers.some(({ prefix }) => prefix !== this.#prefix)) {
       throw new OptionError('the clients have several values of keyPrefix: give all the same')
     }
-    // What is wrong with the list is said here, and connecting begins.
+    // Reports what is wrong with the list, and starts to connect.
     this.#patient(Infinity)
   }
 
@@ -148,7 +148,7 @@ class Redlock extends EventEmitter {
 
   /**
    * @param {Lock} lock
-   * @param {Partial<Settings>} [_settings] An extension of a lost lease is not tried again.
+   * @param {Partial<Settings>} [_settings] Not used: a release needs none.
    */
   async release(lock, _settings) {
     lock.expiration = 0
@@ -241,10 +241,10 @@ class Redlock extends EventEmitter {
           const locker = this.#patient(duration)
           const guard = await locker.acquire(name, { ttl: duration, wait: left, renew })
           guards.push(guard)
-          // As there, a lock stays for its duration where nobody releases it.
+          // As in node-redlock, a lock stays for its duration unless it is released.
           if (!renew) guard.keep()
         }
-        // While others were waited for, the first went on running.
+        // The time of the first locks ran on during the wait for the others.
         if (!renew) await Promise.all(guards.slice(0, -1).map((guard) => guard.extend()))
         return this.#lock(resources, { guards, isOver: false }, duration, settings)
       } catch (error) {
@@ -262,7 +262,7 @@ class Redlock extends EventEmitter {
    */
   #lock(resources, held, duration, settings) {
     const validity = Math.min(...held.guards.map((guard) => guard.validity))
-    // What the locker takes off is 1 %.
+    // The locker already subtracts 1 %.
     const more = Math.max(0, settings.driftFactor - DEFAULTS.driftFactor) * duration
     const expiration = Math.floor(Date.now() + validity - more)
     return new Lock(this, resources, held, [this.#stats()], expiration)
@@ -298,7 +298,7 @@ class Redlock extends EventEmitter {
   }
 
   /**
-   * The error that users of node-redlock expect for a cause.
+   * The error that users of node-redlock expect for this cause.
    *
    * @param {unknown} error
    * @returns {Error}
@@ -338,7 +338,7 @@ async function quit(client) {
 }
 
 /**
- * The URL of a client's server, and what its keys begin with.
+ * The URL of a client's server, and the prefix of its keys.
  *
  * @param {Client} client Of ioredis or node-redis, or a URL.
  * @returns {{ url: string, prefix: string }}
@@ -351,7 +351,7 @@ function server(client) {
       `${client?.constructor?.name} does not lead to one server: give clients, URLs or a Locker`,
     )
   }
-  // node-redis has its address in `socket`, and its URL taken apart.
+  // node-redis has its address in `socket`, and its URL split into parts.
   const { host = 'localhost', port = 6379, path, tls } = { ...options, ...options.socket }
   if (tls && tls !== true && ['ca', 'cert', 'key'].some((name) => name in tls)) {
     throw new OptionError("give a Locker with `cacert`, `cert` and `key`, in place of the clients' tls")
@@ -376,7 +376,7 @@ function isCluster(client) {
 }
 
 module.exports = {
-  // For what compilers make of `import Redlock from`.
+  // For the code that compilers make of `import Redlock from`.
   __esModule: true,
   default: Redlock,
   ExecutionError,

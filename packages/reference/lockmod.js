@@ -1,7 +1,7 @@
 /**
- * The reference for writers of clients: locks on one node, or over a quorum of independent ones.
+ * The reference for authors of clients: locks on one node, or over a quorum of independent ones.
  *
- * Read it beside docs/clients.md, and translate it. A JavaScript program should use the package
+ * Read it alongside docs/clients.md, and translate it. A JavaScript program should use the package
  * lockmod instead. It needs node-redis: `npm install @redis/client`.
  *
  *     const locker = new QuorumLocker(['redis://10.0.0.1', 'redis://10.0.0.2', 'redis://10.0.0.3'])
@@ -21,20 +21,20 @@ import { ErrorReply, createClient } from '@redis/client'
 
 const TOKEN_BYTES = 20
 /**
- * A waiter asks again after half of this to all of it: nodes keep a free lock for the first in line
- * for 100 ms (lockmod.reserve-ms).
+ * A waiter asks again after a random part of this, at least half: nodes keep a free lock for the
+ * first in line for 100 ms (lockmod.reserve-ms).
  */
 const PAUSE = 100
-/** Nodes publish there who comes first. Nobody listens: asking again soon is simpler. */
+/** Nodes publish there whose turn it is. This client does not listen: asking again is simpler. */
 const CHANNEL = 'lockmod:wake:nobody'
-/** For how long a place in line is kept for who does not ask again. */
+/** How long a place in line is kept for a waiter that does not ask again. */
 const PLACE_MS = '2000'
 /**
- * Other nodes may refuse a fence this far beyond the time, in microseconds: the vote is left out, as
- * long as the others may be a quorum.
+ * Other nodes may refuse a fence this far ahead of the time, in microseconds: the vote is left out,
+ * as long as the others may be a quorum.
  */
 const FAR = 4 * 7 * 86_400 * 1e6
-/** Commands that may wait for one node that does not answer; beyond it, they fail at once. */
+/** How many commands may wait for one node that does not answer; more of them fail at once. */
 const QUEUE_MAX = 1000
 
 /** The lock was not acquired; the message has what each node answered. */
@@ -43,16 +43,16 @@ export class NotAcquired extends Error {}
 /** The lease has ended, or was taken away: stop what it protected. */
 export class Lost extends Error {}
 
-// A clock that nobody can set. On Linux it keeps running while the machine is suspended, and has a
+// A clock that cannot be set. On Linux it keeps running while the machine is suspended, and has a
 // resolution of 10 ms: starts are rounded down and ends up, never the other way round.
 const isLinux = process.platform === 'linux'
 const earliest = () => (isLinux ? uptime() * 1000 : performance.now())
 const latest = () => earliest() + (isLinux ? 10 : 0)
 
-/** What is taken off a ttl for clocks that run at different rates: 1 % and 2 ms. */
+/** What is subtracted from a ttl for clocks that run at different rates: 1 % and 2 ms. */
 const drift = (ttl) => ttl / 100 + 2
 
-/** What a command says for a reader: any number of them hold a lock together, and no writer. */
+/** What a reader adds to a command: any number of readers hold a lock together, but no writer. */
 const mode = (isShared) => (isShared ? ['SHARED'] : [])
 
 /** The command that asks for a lease. */
@@ -78,7 +78,7 @@ export class NodeLock {
   }
 
   /**
-   * The fence, or null while another holds the lock; waits in line for it at the node. The
+   * Returns the fence, or null while another holds the lock. Waits in line for it at the node; the
    * connection is blocked meanwhile.
    */
   async acquire({ wait = 0 } = {}) {
@@ -96,7 +96,7 @@ export class NodeLock {
     return null
   }
 
-  /** Lets the lease end ttl from now. False: it is lost, and is never ours again. */
+  /** Extends the lease to the ttl from now. False: it is lost, and is never ours again. */
   async renew() {
     const startedAt = earliest()
     if (this.validity() === 0) return false
@@ -114,7 +114,7 @@ export class NodeLock {
     return reply === 1
   }
 
-  /** For how long the lease may still be relied on. */
+  /** How long the lease may still be relied on. */
   validity() {
     return Math.max(0, this.#endsAt - latest())
   }
@@ -193,14 +193,14 @@ export class Attempt {
 
   /** A node's answer to LOCK.FENCE: it counts if it is exactly our fence. */
   raised(node, reply) {
-    // A reader's node may have more: another reader has raised it, for no writer was granted the
-    // lock beside us.
+    // A reader's node may have more: another reader has raised it, because no writer was granted
+    // the lock while we hold it.
     const isStored = reply === this.fence || (this.#isShared && reply > this.fence)
     if (isStored) this.#fences.set(node, this.fence)
     else this.#out.add(node)
   }
 
-  /** Who granted a smaller fence than ours, once a quorum has granted. */
+  /** The nodes that granted a smaller fence than ours, once a quorum has granted. */
   laggards() {
     const nodes = [...this.#fences.keys()]
     return this.#isFixed ? nodes.filter((node) => this.#fences.get(node) < this.fence) : []
@@ -217,11 +217,11 @@ export class Attempt {
 }
 
 /**
- * Locks over several independent nodes: whoever holds the lease at a quorum holds the lock.
+ * Locks over several independent nodes: the client that holds the lease on a quorum holds the lock.
  *
  * `timeout` is how long to wait for one node's answer, much shorter than the ttl. Each node has one
  * connection; node-redis keeps the order of commands, so that a release never overtakes the acquire
- * that it takes back.
+ * that it undoes.
  */
 export class QuorumLocker {
   constructor(urls, { ttl = 30_000, timeout, label } = {}) {
@@ -248,8 +248,8 @@ export class QuorumLocker {
   }
 
   /**
-   * A Lease; stands in line while another holds the lock, and asks again and again. With `shared` it
-   * is a reader's.
+   * Returns a Lease. While another holds the lock, it stands in line and asks repeatedly. With
+   * `shared` the lease is a reader's.
    *
    * @throws {NotAcquired} when `wait` is over
    */
@@ -334,8 +334,8 @@ export class QuorumLocker {
       const endsAt = startedAt + this.ttl - drift(this.ttl)
       return new Lease(this, name, token, attempt.fence, isShared, endsAt)
     }
-    // Released on all nodes, including those that did not answer, on the same connections. Who has
-    // a place in line waits there as what it asks for.
+    // Released on all nodes, including those that did not answer, on the same connections. A place
+    // in line is kept in the mode that was asked for.
     const release = ['LOCK.RELEASE', name, token]
     if (place.length > 0) release.push(...mode(isShared), ...place)
     this.nodes.forEach((_, node) => this.owe(node, release))
@@ -343,12 +343,12 @@ export class QuorumLocker {
     throw new NotAcquired(`lock '${name}': ${said}`)
   }
 
-  /** The reply, or the error as a value. What has not left after a ttl is withdrawn. */
+  /** Returns the reply, or the error as a value. A command not sent within a ttl is withdrawn. */
   send(node, command, signal = AbortSignal.timeout(this.ttl)) {
     return this.nodes[node].sendCommand(command, { abortSignal: signal }).catch((error) => error)
   }
 
-  /** A release is owed until it is answered, also over the next connection, or the lease has ended. */
+  /** Repeats a release until it is answered, even over a new connection, or the lease has ended. */
   async owe(node, command) {
     const ended = AbortSignal.timeout(this.ttl)
     for (;;) {
@@ -358,7 +358,7 @@ export class QuorumLocker {
     }
   }
 
-  /** Sends to all nodes; whether a quorum answered `expected`, and the replies by node. */
+  /** Sends to all nodes. Returns whether a quorum answered `expected`, and the replies by node. */
   async count(expected, command, send = this.send) {
     const inbox = new Inbox()
     const replies = new Map()
@@ -378,7 +378,7 @@ export class QuorumLocker {
   }
 }
 
-/** A lock that is held. Its fence rises with every grant: give it to what the lock protects. */
+/** A lock that is held. Its fence rises with every grant: pass it to what the lock protects. */
 export class Lease {
   #locker
   #token
@@ -400,12 +400,12 @@ export class Lease {
     return this.#lost.signal
   }
 
-  /** For how long the lease may still be relied on; 0 from its end on. */
+  /** How long the lease may still be relied on; 0 from its end on. */
   validity() {
     return Math.max(0, this.#endsAt - latest())
   }
 
-  /** Throws Lost when the lease may not be relied on any more. */
+  /** Throws Lost if the lease may no longer be relied on. */
   check() {
     if (this.validity() === 0) throw new Lost(`lock '${this.name}' with fence ${this.fence}`)
   }
@@ -419,7 +419,7 @@ export class Lease {
     const isShared = this.#isShared
     const extend = ['LOCK.EXTEND', this.name, this.#token, String(ttl), ...mode(isShared)]
     const { isConfirmed, replies } = await this.#locker.count(1, extend)
-    // What was asked for as a writer does not count for a reader.
+    // An extension that was sent as a writer does not count for a reader.
     if (this.validity() === 0 || isShared !== this.#isShared) return false
     if (isConfirmed) {
       this.#endsAt = Math.max(this.#endsAt, startedAt + ttl - drift(ttl))
@@ -435,11 +435,11 @@ export class Lease {
   }
 
   /**
-   * A writer becomes a reader. False: not every node may have heard of it, and lets readers in after
-   * the next extension. The reverse does not exist.
+   * Makes a writer a reader. False: some nodes may not have received it, and let readers in after
+   * the next extension. There is no upgrade.
    */
   downgrade() {
-    // Before anything is sent: the first node that hears of it lets others in.
+    // Before anything is sent: the first node that receives it lets others in.
     this.#isShared = true
     return this.renew()
   }
@@ -450,7 +450,7 @@ export class Lease {
     this.#lost.abort(new Lost(`lock '${this.name}' with fence ${this.fence}`))
   }
 
-  /** Gives the lease back on all nodes. False: no quorum confirmed that it was held. */
+  /** Releases the lease on all nodes. False: no quorum confirmed that it was held. */
   async release() {
     this.#endsAt = -Infinity
     const release = ['LOCK.RELEASE', this.name, this.#token]

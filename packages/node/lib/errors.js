@@ -1,6 +1,6 @@
 'use strict'
 
-// The errors: one class for one cause, whichever operation met it. They are described in
+// The errors: one class for each cause, whichever operation failed. They are described in
 // index.d.ts.
 
 /** @typedef {import('./native.js').Failed} Failed */

@@ -8,7 +8,7 @@ const { run, watch } = require('./port.js')
 /** @typedef {import('./native.js').Lease} Lease */
 
 /**
- * Node.js 18.0 to 18.17 have no such symbol; compilers look it up by this name where it is missing.
+ * Node.js 18.0 to 18.17 have no such symbol; compilers look it up by this name if it is missing.
  *
  * @type {typeof Symbol.asyncDispose}
  */
@@ -84,7 +84,7 @@ class Guard {
 }
 
 /**
- * What is aborted when the lease is lost.
+ * The signal that is aborted when the lease is lost.
  *
  * @param {Lease} lease
  */
@@ -98,8 +98,8 @@ function signal(lease) {
 }
 
 /**
- * A function of its own, because functions that are made in one place keep each other's variables,
- * and this one must not keep the lease: its garbage collection gives the lock back.
+ * A separate function, because functions that are made in one scope keep each other's variables,
+ * and this one must not keep the lease: its garbage collection releases the lock.
  *
  * @param {AbortController} controller
  * @param {number} fence
@@ -111,7 +111,7 @@ function teller(controller, fence) {
 }
 
 /**
- * Releases at the end of a block; the error of a lease that ended while the block was at work.
+ * Releases at the end of a block. Returns the error of a lease that ended while the block ran.
  *
  * @param {Guard} guard
  */
@@ -120,7 +120,7 @@ async function end(guard) {
   try {
     guard.check()
   } catch (ended) {
-    // A block may release by itself.
+    // The block may have released the lock itself.
     if (!(ended instanceof LostError)) throw ended
     if (ended.reason !== 'released') error = ended
   }
@@ -128,7 +128,7 @@ async function end(guard) {
     await guard.release()
   } catch (failure) {
     if (failure instanceof LostError) error ??= lost(failure.reason, guard.fence)
-    // Otherwise the work was done in time, and the lease ends by itself.
+    // Otherwise the work was done in time, and the lease runs out.
     else if (!(failure instanceof NoQuorumError)) throw failure
   }
   return error

@@ -1,6 +1,6 @@
 'use strict'
 
-// What a program acquires locks with. Described in index.d.ts.
+// The locker, which acquires locks for a program. Described in index.d.ts.
 
 const { isMainThread } = require('node:worker_threads')
 const { LockError, OptionError, build } = require('./errors.js')
@@ -16,7 +16,7 @@ const { run } = require('./port.js')
  * @typedef {InstanceType<typeof Guard>} Held
  */
 
-/** @type {Record<string, string>} What options there are, and of which type. */
+/** @type {Record<string, string>} The options, and their types. */
 const TERMS = { wait: 'number', ttl: 'number', label: 'string', renew: 'boolean', maxHold: 'number' }
 const ASKED = { ...TERMS, shared: 'boolean' }
 const SETTINGS = {
@@ -32,7 +32,8 @@ const SETTINGS = {
 }
 
 /**
- * What is misspelt would be without effect, and what is of another type mean something else.
+ * Refuses misspelt options, which would have no effect, and values of another type, which would
+ * mean something else.
  *
  * @param {object} options
  * @param {Record<string, string>} known
@@ -62,7 +63,7 @@ function named(name) {
 /** @param {unknown} names */
 function list(names) {
   const isList = typeof names === 'object' && names !== null && Symbol.iterator in names
-  // The letters of a text would be names.
+  // The letters of a string would count as names.
   if (!isList || names instanceof Uint8Array) {
     throw new OptionError(`the names are ${inspect(names)}: give a list of names`)
   }
@@ -139,7 +140,7 @@ class Locker {
       result = await work(guard, guard.lost)
     } catch (error) {
       const lost = await end(guard)
-      // An error of the work's own is not replaced, but that it was stopped is no such error.
+      // An error of the work itself is not replaced, but having been stopped is no such error.
       throw lost !== null && isStop(error, guard.lost) ? lost : error
     }
     const lost = await end(guard)
@@ -180,8 +181,8 @@ function isStop(error, signal) {
   return error === signal.reason || error.name === 'AbortError' || error.cause === signal.reason
 }
 
-// Gives back what is held when the program ends; a node that hangs is not waited for. A worker
-// thread that ends has its guards collected.
+// Releases what is held when the program ends, without waiting for a node that hangs. When a worker
+// thread ends, its guards are collected.
 if (isMainThread) process.on('exit', () => native.finish())
 
 module.exports = { Locker }

@@ -1,8 +1,8 @@
 'use strict'
 
 // Brings results of the background thread into the event loop. That thread never waits for the
-// loop: it rings, and the loop takes the results when it comes to it. So leases are renewed while
-// the loop is blocked.
+// loop: it rings, and the loop takes the results when it is free. So leases are renewed while the
+// loop is blocked.
 
 const { build } = require('./errors.js')
 const { native } = require('./native.js')
@@ -23,7 +23,7 @@ const waiting = new Map()
 /** @type {Map<number, (reason: string) => void>} */
 const watching = new Map()
 
-// Keeps the process alive while somebody waits, and only then: the port itself does not.
+// Keeps the process alive while a call waits, and only then: the port itself does not.
 const alive = setInterval(() => {}, LONG)
 alive.unref()
 
@@ -52,13 +52,13 @@ function forget(number) {
   return who
 }
 
-/** @param {Lease[] | undefined} leases What arrived for somebody who does not wait any more. */
+/** @param {Lease[] | undefined} leases What arrived for a caller that no longer waits. */
 function abandon(leases = []) {
   for (const lease of leases) lease.abandon()
 }
 
 /**
- * Waits for a call. When the signal is aborted, nothing of the call is left.
+ * Waits for a call. If the signal is aborted, nothing of the call is left.
  *
  * @param {Start} start
  * @param {AbortSignal} [signal]
@@ -105,9 +105,9 @@ function wait(start, who) {
 let isFlushing = false
 
 /**
- * What many tasks start in one turn of the loop leaves together, after the last of them has run.
+ * Calls that many tasks start in one turn of the loop leave together, after the last task has run.
  *
- * @param {boolean} isAlone Nobody else waits, so that nothing else will come in this turn.
+ * @param {boolean} isAlone No other call waits, so nothing else will come in this turn.
  */
 function flush(isAlone) {
   if (isAlone && !isFlushing) return port.flush()
@@ -120,7 +120,7 @@ function flush(isAlone) {
 }
 
 /**
- * Calls `tell` with the word that the call comes to. It does not keep the process alive.
+ * Calls `tell` with the word that the call returns. It does not keep the process alive.
  *
  * @param {Start} start
  * @param {(word: string) => void} tell

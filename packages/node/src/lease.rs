@@ -5,7 +5,7 @@ use napi_derive::napi;
 
 use crate::outcome::{Port, Value};
 
-/// A lock that is held. Garbage collection gives it back.
+/// A lock that is held. Garbage collection releases it.
 #[napi]
 pub struct Lease(Holding);
 
@@ -17,7 +17,7 @@ impl Lease {
 
 #[napi]
 impl Lease {
-    /// The fencing token: exact, for fences end at 2^53 - 1.
+    /// The fencing token: exact, because fences end at 2^53 - 1.
     #[napi(getter)]
     pub fn fence(&self) -> f64 {
         self.0.fence() as f64
@@ -29,7 +29,7 @@ impl Lease {
         String::from_utf8_lossy(self.0.name()).into_owned()
     }
 
-    /// For how many milliseconds the lease may still be relied on.
+    /// How many milliseconds the lease may still be relied on.
     #[napi]
     pub fn validity(&self) -> f64 {
         Unit::Milliseconds.count(self.0.validity())
@@ -53,28 +53,28 @@ impl Lease {
         port.run(self.0.lost().map(|lost| async move { Ok(Value::Word(lost.await)) }))
     }
 
-    /// Extends it, by a ttl of its own if there is one.
+    /// Extends it, with another ttl if one is given.
     #[napi]
     pub fn extend(&self, port: &Port, ttl: Option<f64>) -> f64 {
         let extend = self.0.extend(ttl);
         port.run(extend.map(|extend| async move { extend.await.map(|()| Value::Nothing) }))
     }
 
-    /// A writer becomes a reader.
+    /// Makes a writer a reader.
     #[napi]
     pub fn downgrade(&self, port: &Port) -> f64 {
         let downgrade = self.0.downgrade();
         port.run(downgrade.map(|done| async move { done.await.map(|()| Value::Nothing) }))
     }
 
-    /// Gives it back, and waits for a quorum.
+    /// Releases it, and waits for a quorum.
     #[napi]
     pub fn release(&self, port: &Port) -> f64 {
         let release = self.0.release();
         port.run(release.map(|release| async move { release.await.map(|()| Value::Nothing) }))
     }
 
-    /// From now on the lease lasts until its end where nobody releases it.
+    /// From now on the lease lasts until its end, unless it is released.
     #[napi]
     pub fn keep(&self) {
         self.0.keep();
@@ -83,7 +83,7 @@ impl Lease {
     /// Releases without waiting for any node.
     #[napi]
     pub fn abandon(&self) {
-        // Node.js processes are not forked, so it cannot be another's.
+        // Node.js processes are not forked, so it cannot belong to another process.
         drop(self.0.abandon());
     }
 }

@@ -1,8 +1,8 @@
 //! The native part of the Node.js package: calls in, plain values out.
 //!
-//! Everything that a program sees is written in JavaScript, in `lib`; here a call is handed to
-//! `lockmod_host`, and what comes of it is turned into objects. A call returns its number at once,
-//! and its result is taken from the port on the event loop's own thread.
+//! Everything that a program sees is written in JavaScript, in `lib`; this crate passes calls to
+//! `lockmod_host`, and turns the results into objects. A call returns its number at once, and its
+//! result is taken from the port on the event loop's own thread.
 
 mod lease;
 mod locker;
@@ -10,7 +10,7 @@ mod outcome;
 
 use napi_derive::napi;
 
-/// For the end of the program: gives back what is held, and waits until that is written.
+/// For the end of the program: releases what is held, and waits until that is written.
 #[napi]
 pub fn finish() {
     lockmod_host::finish();

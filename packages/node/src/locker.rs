@@ -16,7 +16,7 @@ fn bytes(name: Name) -> Vec<u8> {
     }
 }
 
-/// What a locker is made of: JavaScript's Locker has the same.
+/// The settings of a locker, the same as in JavaScript.
 #[napi(object, object_to_js = false)]
 pub struct Made {
     /// The URLs of the nodes.
@@ -104,7 +104,7 @@ impl Core {
         port.run(acquire.map(|acquire| async move { acquire.await.map(Value::Leases) }))
     }
 
-    /// What each node tells about a lock.
+    /// Asks each node about a lock.
     #[napi]
     pub fn info(&self, port: &Port, name: Name) -> f64 {
         let info = self.0.info(bytes(name));

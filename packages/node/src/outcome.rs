@@ -1,4 +1,4 @@
-//! What a call comes to, and how it gets to the event loop.
+//! The results of calls, and how they get to the event loop.
 
 use std::collections::HashMap;
 use std::sync::{Mutex, PoisonError};
@@ -12,7 +12,7 @@ use napi_derive::napi;
 
 use crate::lease::Lease;
 
-/// What a call returns, before it is an object.
+/// The result of a call, before it is an object.
 pub(crate) enum Value {
     Nothing,
     Leases(Vec<Holding>),
@@ -23,14 +23,14 @@ pub(crate) enum Value {
 
 pub(crate) type Outcome = Result<Value, Failure>;
 
-/// It does not keep the event loop alive: `lib/port.js` does, while somebody waits.
+/// It does not keep the event loop alive: `lib/port.js` does, while a call waits.
 type Ring = ThreadsafeFunction<(), (), (), Status, false, true>;
 
 /// Where results of calls arrive for an event loop.
 #[napi]
 pub struct Port {
     port: lockmod_host::Port<Outcome>,
-    /// What is under way.
+    /// The calls in progress.
     calls: Mutex<HashMap<u64, Call>>,
 }
 
@@ -65,20 +65,20 @@ impl Port {
     pub fn new(ring: Function<'_, (), ()>) -> napi::Result<Port> {
         let builder = ring.build_threadsafe_function::<()>();
         let ring: Ring = builder.callee_handled::<false>().weak::<true>().build()?;
-        // A loop that is ending is told in vain.
+        // A loop that is ending no longer reacts.
         let ring = move || {
             let _ = ring.call((), ThreadsafeFunctionCallMode::NonBlocking);
         };
         Ok(Port { port: lockmod_host::Port::new(ring), calls: Mutex::default() })
     }
 
-    /// Hands what was started to the background thread.
+    /// Hands the started calls to the background thread.
     #[napi]
     pub fn flush(&self) {
         self.port.flush();
     }
 
-    /// What has arrived.
+    /// The results that have arrived.
     #[napi]
     pub fn take(&self) -> Vec<Done> {
         let done = self.port.take();
@@ -101,7 +101,7 @@ impl Port {
     }
 }
 
-/// A call that is done: its number, and what belongs to it.
+/// A call that is done: its number and its result.
 #[napi(object, object_from_js = false)]
 #[derive(Default)]
 pub struct Done {
@@ -113,9 +113,9 @@ pub struct Done {
     pub leases: Option<Vec<Lease>>,
     /// Why a lease has ended.
     pub word: Option<&'static str>,
-    /// What each node said.
+    /// Each node's vote.
     pub votes: Option<Vec<Vote>>,
-    /// What each node tells about a lock.
+    /// Each node's report about a lock.
     pub states: Option<Vec<State>>,
 }
 
@@ -138,16 +138,16 @@ impl Done {
     }
 }
 
-/// A failure: the classes of errors, and what belongs to which, are `lib/errors.js`'s.
+/// A failure; `lib/errors.js` has the classes of errors, and decides which one it is.
 #[napi(object, object_from_js = false)]
 pub struct Failed {
     /// What happened, in one word.
     pub kind: &'static str,
     /// One line for an operator.
     pub text: String,
-    /// What each node said.
+    /// Each node's vote.
     pub nodes: Vec<Vote>,
-    /// For how many milliseconds the lock was tried for.
+    /// How many milliseconds the acquisition was tried.
     pub waited: Option<f64>,
     /// How often all nodes were asked.
     pub attempts: Option<u32>,
@@ -168,7 +168,7 @@ impl From<Failure> for Failed {
     }
 }
 
-/// What one node said: JavaScript's NodeVote.
+/// One node's vote: JavaScript's NodeVote.
 #[napi(object, object_from_js = false)]
 pub struct Vote {
     /// The node's address, without password.
@@ -179,7 +179,7 @@ pub struct Vote {
     pub text: String,
     /// The fence that it granted.
     pub fence: Option<f64>,
-    /// The label of whoever holds the lock there.
+    /// The label of the holder there.
     pub label: Option<String>,
     /// How long that lease lasts unless it is extended, in milliseconds.
     pub left: Option<f64>,
@@ -201,10 +201,10 @@ impl From<&NodeVote> for Vote {
     }
 }
 
-/// What one node tells about a lock: JavaScript's NodeInfo.
+/// What one node reports about a lock: JavaScript's NodeInfo.
 #[napi(object, object_from_js = false)]
 pub struct State {
-    /// What the node says if it does not tell.
+    /// The node's vote, if it reports nothing.
     pub vote: Option<Vote>,
     /// The node's address, without password.
     pub node: String,
@@ -212,13 +212,13 @@ pub struct State {
     pub state: String,
     /// The highest fence issued.
     pub fence: f64,
-    /// Who holds it.
+    /// The holder's label.
     pub label: Option<String>,
     /// How long the lease lasts unless it is extended, in milliseconds.
     pub left: Option<f64>,
     /// How long it has been held, in milliseconds.
     pub held_for: Option<f64>,
-    /// How many wait for it in line.
+    /// How many wait in line for it.
     pub waiters: f64,
     /// How many readers hold it.
     pub readers: f64,

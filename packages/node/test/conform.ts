@@ -1,4 +1,4 @@
-// Not run: the compiler compares what is described with what is there.
+// Not run: the compiler compares the described types with the code.
 
 import type * as api from '../index.js'
 import type * as redlock from '../redlock.js'

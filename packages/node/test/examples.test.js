@@ -22,7 +22,7 @@ after(() => {
   rmSync(folder, { recursive: true, force: true })
 })
 
-/** What it says comes into `said`, and its end into `ended`. */
+/** Collects the program's output in `said`; `ended` is resolved when it ends. */
 function start(program, ...given) {
   const env = { ...process.env, LOCKMOD_NODES: urls(nodes).join() }
   const stdio = ['ignore', 'pipe', 'inherit']

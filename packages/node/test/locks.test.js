@@ -87,7 +87,7 @@ test('a lock that was taken away is told, whatever the work does', async () => {
   assert.throws(() => guard.check(), LostError)
   assert.equal((await locker.acquire('taken')).lost.aborted, false)
 
-  // Work that is stopped by the signal, and work that does not look at it.
+  // Work that is stopped by the signal, and work that ignores it.
   const stopped = locker.using('stopped', async (guard, lost) => {
     await removeByForce('stopped')
     await sleep(PATIENCE, null, { signal: lost })
@@ -95,7 +95,7 @@ test('a lock that was taken away is told, whatever the work does', async () => {
   await assert.rejects(stopped, { name: 'LostError', reason: 'removed' })
   const careless = locker.using('careless', () => removeByForce('careless'))
   await assert.rejects(careless, { name: 'LostError', reason: 'removed' })
-  // An error of the work's own is not replaced.
+  // An error of the work itself is not replaced.
   const wrong = locker.using('wrong', async () => {
     await removeByForce('wrong')
     throw new RangeError('mine')
@@ -170,7 +170,7 @@ test('a guard that nobody has any more gives the lock back', async () => {
   const locker = patient()
   const fence = await (async () => {
     const guard = await locker.acquire('garbage')
-    // What watches the loss does not keep the guard.
+    // A listener for the loss does not keep the guard.
     guard.lost.addEventListener('abort', () => {})
     return guard.fence
   })()
@@ -225,7 +225,7 @@ test('an abort at any moment leaves nothing behind', async () => {
     const guard = await task.catch(() => null)
     if (guard === null) aborted += 1
     else await guard.release()
-    // At once: nothing of the one before is in the way for long.
+    // The one before leaves nothing in the way for long.
     await locker.using('any', () => {})
   }
   assert.ok(aborted > 5)
@@ -263,7 +263,7 @@ test('a program that ends leaves nothing behind, and is not kept from ending', a
     assert.match(out, /^false \d+$/, end)
     assert.deepEqual(await states(locker, 'ended'), new Set(['free']), end)
   }
-  // What waits keeps it alive.
+  // A pending call keeps it alive.
   const other = await locker.acquire('waited', { ttl: 7000, renew: false })
   const waited = program("\nlocker.acquire('waited').then((guard) => console.log(guard.fence))")
   assert.equal(waited.out, String(other.fence + 1), waited.err)

@@ -11,11 +11,11 @@ const { join } = require('node:path')
 const { after, before, beforeEach } = require('node:test')
 const { setTimeout: sleep } = require('node:timers/promises')
 
-/** Generous, for machines that do other things as well; nothing waits for so long when all is well. */
+/** Generous, for busy machines; nothing waits this long when all is well. */
 const PATIENCE = 30_000
 const SERVER = process.env.LOCKMOD_REDIS_SERVER ?? 'redis-server'
 
-/** Polls until `done` is true, and returns what it said. */
+/** Polls until `done` returns something true, and returns that. */
 async function until(what, done) {
   const deadline = Date.now() + PATIENCE
   while (Date.now() < deadline) {
@@ -23,7 +23,7 @@ async function until(what, done) {
     if (value) return value
     await sleep(5)
   }
-  throw new Error(`waited in vain until ${what}`)
+  throw new Error(`timed out waiting until ${what}`)
 }
 
 function freePort() {
@@ -115,7 +115,7 @@ function three() {
 
 const urls = (nodes) => nodes.map((node) => node.url)
 
-/** Keeps the event loop for so long. */
+/** Blocks the event loop for `length` milliseconds. */
 function block(length) {
   Atomics.wait(new Int32Array(new SharedArrayBuffer(4)), 0, 0, length)
 }

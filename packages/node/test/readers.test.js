@@ -83,7 +83,7 @@ test('a downgrade without a quorum is one all the same', async () => {
   guard.check() // what was valid stays valid
   nodes[0].resume()
   nodes[1].resume()
-  // From here on every extension says so.
+  // From here on every extension tells the nodes.
   await until('a quorum hears of it', () => guard.extend().then(() => true, () => false))
   await until('all know', () => readers('alone', 1))
   await guard.release()
@@ -120,7 +120,7 @@ test('several locks of both kinds', async () => {
   const [beside] = await other.acquireMany([], { shared: new Set(['catalogue']) })
   assert.equal(beside.exclusive, false)
   await Promise.all([beside, ...guards].map((guard) => guard.release()))
-  // The letters of a text are no names, and options are what they are.
+  // The letters of a string are not names, and options have types.
   for (const wrong of ['stock', Buffer.from('stock'), 5, undefined]) {
     await assert.rejects(locker.acquireMany(wrong), { name: 'OptionError', message: /a list of names/ })
   }

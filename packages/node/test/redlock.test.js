@@ -1,6 +1,7 @@
 'use strict'
 
-// What users of node-redlock rely on, on node-redlock itself and on ours: so they behave alike.
+// What users of node-redlock rely on, tested on node-redlock and on ours, so that they behave
+// alike.
 
 const assert = require('node:assert/strict')
 const { after, test } = require('node:test')
@@ -23,7 +24,7 @@ function clients(list, options = {}) {
   return made
 }
 
-/** Ours in every way in which it is made. */
+/** node-redlock, and ours, made in every possible way. */
 const KINDS = [
   ['redlock', theirs, (settings) => new theirs.default(clients(nodes), settings)],
   ['lockmod', ours, (settings) => new ours.default(clients(nodes), settings)],

@@ -1,6 +1,6 @@
 'use strict'
 
-// The package as programs have it: in both systems of modules, and under the compiler.
+// The package as programs use it: in both module systems, and with the compiler.
 
 const assert = require('node:assert/strict')
 const { spawnSync } = require('node:child_process')
