@@ -38,8 +38,8 @@ const fn length(field: NodeField, metric: &'static str, help: &'static str) -> M
     Metered { field, metric, kind: Kind::Length, help }
 }
 
-/// Counts are whole numbers, and prometheus wants floating-point ones: exact up to 2^53, the
-/// largest fence.
+/// Counts are whole numbers, and prometheus wants floating-point ones: exact up to 2^53, and no
+/// fence is larger.
 const FIELDS: &[Metered] = &[
     level(NodeField::Locks, "lockmod_locks", "Keys that are locks, held or free."),
     level(NodeField::Held, "lockmod_held", "Locks that are held."),

@@ -154,7 +154,7 @@ pub(super) fn label(info: &LockInfo) -> Option<String> {
     label.map(shown)
 }
 
-/// By whom a lock is held, for people, after the word "held".
+/// Who holds a lock, for people, after the word "held".
 pub(super) fn by_whom(info: &LockInfo) -> String {
     match (readers(info, usize::MAX), label(info)) {
         (Some(readers), _) => format!(" by {readers}"),

@@ -70,18 +70,18 @@ fn lines(survey: &Survey, room: Option<usize>) -> Vec<String> {
     lines
 }
 
-/// What is peculiar to the columns of a table.
+/// How to lay out the columns of a table.
 #[derive(Clone, Copy)]
 struct Columns<'a> {
-    /// A name, and what is said of it.
+    /// The columns of a name and of its description.
     text: [usize; 2],
     optional: &'a [Optional],
-    /// The widest cell for which others are padded.
+    /// The widest cell to which others are padded.
     padded_max: usize,
 }
 
-/// Rows under their titles. For a terminal they are cut to its width, as `lockmod top` cuts them;
-/// for a program nothing is, and a cell that is wider than `padded_max` stands out.
+/// Rows under their titles. For a terminal they are cut to its width, as in `lockmod top`; for a
+/// program nothing is cut, and a cell wider than `padded_max` shifts the rest of its row.
 fn table<const N: usize>(
     titles: [&str; N],
     mut rows: Vec<[String; N]>,

@@ -127,7 +127,7 @@ pub(super) fn length(text: &str) -> Result<Duration, String> {
     Ok(Duration::from_millis(millis))
 }
 
-/// Refuses what begins with no number: all of it is `rest`.
+/// Refuses a text that does not begin with a number; `rest` is all of it.
 fn check_number(number: &str, rest: &str) -> Result<(), String> {
     if number.starts_with(|c: char| c.is_ascii_digit()) {
         return Ok(());
@@ -152,7 +152,7 @@ fn unit(number: &str, word: &str) -> Result<u64, String> {
     }
 }
 
-/// So many units in milliseconds; `None` if that is more than a number holds.
+/// This many units in milliseconds; `None` if that is more than a number holds.
 fn whole_millis(number: &str, unit: u64) -> Result<Option<u64>, String> {
     let (whole, fraction) = number.split_once('.').unwrap_or((number, "0"));
     let too_fine = || format!("'{number}' is no number, or finer than a millisecond");

@@ -28,12 +28,13 @@ const TIMEOUT_DEFAULT_MIN: Duration = Duration::from_millis(50);
 const TIMEOUT_DEFAULT_MAX: Duration = Duration::from_millis(500);
 /// For a very short ttl, the timeout is the ttl divided by this.
 const TIMEOUT_DEFAULT_DIVISOR_MIN: u32 = 4;
-/// For a lease that is short, or may be held only briefly, the margin for stopping is at most its
-/// length divided by this.
+/// For a lease that is short, or may be held only briefly, the default margin for stopping is at
+/// most its length divided by this.
 const MARGIN_DIVISOR: u64 = 2;
 /// How often a timeout must fit into the ttl.
 pub(crate) const TIMEOUTS_PER_TTL: u32 = 3;
-/// A ttl has room for its default drift if it leaves the margin divided by this, and this rounding.
+/// The room that a ttl with this margin needs for its default drift: the margin divided by this,
+/// plus this rounding.
 const DRIFT_PART: u32 = 50;
 const DRIFT_ROUNDED: Duration = Duration::from_millis(5);
 

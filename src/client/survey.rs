@@ -161,7 +161,8 @@ impl NodeStatus {
     }
 
     /// How many replicas support it, how many must, and how many it should have, if it grants only
-    /// with their support. For a Cluster, the numbers of the master with the fewest.
+    /// with their support. For a Cluster, these are the numbers of the master with the fewest
+    /// supporters.
     pub fn support(&self) -> Option<Support> {
         let number = |field| self.fields.number(field);
         let replicas = number(NodeField::Replicas).filter(|&replicas| replicas > 0)?;
