@@ -37,8 +37,8 @@ pub(super) struct Hold {
     writers: Mutex<Weak<()>>,
 }
 
-/// What a holder knows about one lock. The mutex lets the holder acquire it once at a time: a
-/// second acquisition would wait for the first as if that were another client's.
+/// What a holder knows about one lock. The `Mutex` admits one acquisition at a time: a second one
+/// would wait for the first as if that were another client's.
 pub(super) type Known = tokio::sync::Mutex<Weak<Hold>>;
 
 impl Drop for Hold {

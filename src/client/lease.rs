@@ -1,7 +1,8 @@
 //! A lease of this client: renewed by the keeper, extended by its guard, released once.
 //!
-//! [`Renewal`] makes all decisions. Its mutex is held while commands are queued for the nodes, so
-//! the order of decisions is the order on the wire: nothing can travel behind the release.
+//! [`Renewal`] makes all decisions. Its `Mutex` is held while commands are put into the nodes'
+//! lines, so the order of decisions is the order on the wire: nothing can travel behind the
+//! release.
 
 use std::fmt;
 use std::pin::pin;
