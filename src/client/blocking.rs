@@ -191,7 +191,7 @@ impl Locker {
     /// Acquires the lock `name` if nobody holds it, trying once.
     ///
     /// # Errors
-    /// [`AcquireError::Held`] if another holds it, and the other variants.
+    /// [`AcquireError::Held`] if another holds it, or another variant.
     pub fn try_acquire(&self, name: impl AsRef<[u8]>) -> Result<Guard, AcquireError> {
         self.request(name).wait(Duration::ZERO).acquire()
     }

@@ -52,7 +52,7 @@ impl Contended {
     }
 
     fn seen_at(&self) -> MutexGuard<'_, HashMap<u64, Duration>> {
-        // Nothing panics while the lock is held, so the map is whole even if it is poisoned.
+        // Nothing panics while the lock is held, so the map is intact even if it is poisoned.
         self.seen_at.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

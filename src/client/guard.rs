@@ -217,7 +217,7 @@ impl Guard {
     }
 }
 
-/// Nothing panics while one of these is locked, so its value is whole even if it is poisoned.
+/// Nothing panics while one of these is locked, so its value is intact even if it is poisoned.
 fn locked<T>(guarded: &Mutex<T>) -> MutexGuard<'_, T> {
     guarded.lock().unwrap_or_else(PoisonError::into_inner)
 }

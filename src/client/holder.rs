@@ -64,7 +64,7 @@ impl Holder {
     }
 
     fn names(&self) -> MutexGuard<'_, Names> {
-        // Nothing panics while the lock is held, so the map is whole even if it is poisoned.
+        // Nothing panics while the lock is held, so the map is intact even if it is poisoned.
         self.known.lock().unwrap_or_else(PoisonError::into_inner)
     }
 

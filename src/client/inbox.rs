@@ -168,7 +168,7 @@ impl Arrivals {
 }
 
 fn lock(state: &Mutex<Arrivals>) -> MutexGuard<'_, Arrivals> {
-    // Nothing panics while the lock is held, so the state is whole even if it is poisoned.
+    // Nothing panics while the lock is held, so the state is intact even if it is poisoned.
     state.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
@@ -287,7 +287,7 @@ impl ReplyTo {
     /// The answer of all servers, if this is the last.
     fn gathered(&self, outcome: Result<Reply, NoReply>) -> Option<Result<Reply, NoReply>> {
         let Some(fan) = &self.fan else { return Some(outcome) };
-        // Nothing panics while the lock is held, so it is whole even if it is poisoned.
+        // Nothing panics while the lock is held, so it is intact even if it is poisoned.
         let mut fan = fan.lock().unwrap_or_else(PoisonError::into_inner);
         fan.missing = fan.missing.saturating_sub(1);
         if let (Err(failure), None) = (&outcome, &fan.failure) {

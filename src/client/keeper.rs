@@ -90,7 +90,7 @@ impl Keeper {
     }
 
     fn plan(&self) -> MutexGuard<'_, Plan> {
-        // Nothing panics while the lock is held, so the plan is whole even if it is poisoned.
+        // Nothing panics while the lock is held, so the plan is intact even if it is poisoned.
         self.plan.lock().unwrap_or_else(PoisonError::into_inner)
     }
 

@@ -134,7 +134,7 @@ impl Lease {
     }
 
     fn state(&self) -> MutexGuard<'_, Upkeep> {
-        // Nothing panics while the lock is held, so the state is whole even if it is poisoned.
+        // Nothing panics while the lock is held, so the state is intact even if it is poisoned.
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 

@@ -83,7 +83,7 @@ impl Answering {
     }
 
     fn all(&self) -> MutexGuard<'_, Vec<Option<ServerId>>> {
-        // Nothing panics while the lock is held, so the list is whole even if it is poisoned.
+        // Nothing panics while the lock is held, so the list is intact even if it is poisoned.
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
@@ -162,7 +162,7 @@ pub(super) struct LinkState {
 
 impl LinkState {
     pub(super) fn line(&self) -> MutexGuard<'_, Outbox> {
-        // Nothing panics while the lock is held, so the line is whole even if it is poisoned.
+        // Nothing panics while the lock is held, so the line is intact even if it is poisoned.
         self.line.lock().unwrap_or_else(PoisonError::into_inner)
     }
 

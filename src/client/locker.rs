@@ -110,8 +110,7 @@ impl Locker {
     /// Acquires the lock `name` if nobody holds it, trying once.
     ///
     /// # Errors
-    /// [`AcquireError::Held`](super::AcquireError::Held) if another holds it, and the other
-    /// variants.
+    /// [`AcquireError::Held`](super::AcquireError::Held) if another holds it, or another variant.
     ///
     /// # Cancellation
     /// As [`Locker::acquire`].

@@ -219,7 +219,7 @@ enum Remainder {
 
 impl Routing {
     fn routes(&self) -> MutexGuard<'_, Routes> {
-        // Nothing panics while the lock is held, so the routes are whole even if it is poisoned.
+        // Nothing panics while the lock is held, so the routes are intact even if it is poisoned.
         self.routes.lock().unwrap_or_else(PoisonError::into_inner)
     }
 

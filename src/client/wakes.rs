@@ -189,7 +189,7 @@ impl Wakes {
     }
 
     fn state(&self) -> MutexGuard<'_, Listening> {
-        // Nothing panics while the lock is held, so the state is whole even if it is poisoned.
+        // Nothing panics while the lock is held, so the state is intact even if it is poisoned.
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
@@ -258,7 +258,7 @@ impl Bell {
     }
 
     fn lock(&self) -> MutexGuard<'_, Ringing> {
-        // Nothing panics while the lock is held, so the news is whole even if it is poisoned.
+        // Nothing panics while the lock is held, so the news is intact even if it is poisoned.
         self.ringing.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

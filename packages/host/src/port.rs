@@ -145,7 +145,7 @@ impl<T: Send + 'static> Port<T> {
     }
 
     fn started(&self) -> MutexGuard<'_, (u32, Vec<Started>)> {
-        // A list is whole even if it is poisoned.
+        // A list is intact even if it is poisoned.
         let mut started = self.started.lock().unwrap_or_else(PoisonError::into_inner);
         let process = std::process::id();
         if started.0 != process {

@@ -188,7 +188,7 @@ impl Background {
     /// Runs `last` to its end, which [`finish`] waits for.
     pub(crate) fn settle(&self, last: impl Future<Output = ()> + Send + 'static) {
         let task = self.spawn(last);
-        // A list of handles is whole even if it is poisoned.
+        // A list of handles is intact even if it is poisoned.
         let mut settling = self.settling.lock().unwrap_or_else(PoisonError::into_inner);
         settling.retain(|task| !task.is_finished());
         settling.push(task);
@@ -257,7 +257,7 @@ impl<T> Alive<T> {
     }
 
     pub(crate) fn note(&self, value: &Arc<T>) {
-        // A list of references is whole even if it is poisoned.
+        // A list of references is intact even if it is poisoned.
         let mut all = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         if all.0.len() >= Self::MIN.max(all.1 * 2) {
             all.0.retain(|value| value.strong_count() > 0);
