@@ -23,7 +23,7 @@ use super::signals;
 const NAME: &str = "lockmod-run";
 /// Where this program finds its own file.
 const SELF: &str = "/proc/self/exe";
-/// Where programs are looked for without `PATH`.
+/// Where programs are searched for if `PATH` is not set.
 const PATH_DEFAULT: &str = "/bin:/usr/bin";
 
 /// The command that is tied to this process.

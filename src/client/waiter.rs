@@ -454,8 +454,8 @@ fn is_line_unknown(text: &str) -> bool {
     [code::BADARG, code::ERR, code::NOPERM].iter().any(|code| code.word == code::word_of(text))
 }
 
-/// Whether this is the answer of a node that does not support grants to tickets to a request for
-/// them. (It may also report one argument too many, and name any of them.)
+/// Whether a node answers a request for grants to tickets like this if it does not support them.
+/// (It may also report one argument too many, and name any of them.)
 fn is_grant_unknown(wakes: &Wakes, node: usize, text: &str) -> bool {
     wakes.is_granting(node) != Some(true) && code::word_of(text) == code::BADARG.word
 }

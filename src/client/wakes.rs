@@ -250,7 +250,7 @@ impl Bell {
         Poll::Pending
     }
 
-    /// What has happened so far; from here on wakes are counted anew.
+    /// What has happened so far; from here on, wakes count from zero.
     pub(super) fn take(&self) -> News {
         let mut ringing = self.lock();
         (ringing.woken, ringing.granted) = (NodeSet::EMPTY, NodeSet::EMPTY);
