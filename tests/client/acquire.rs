@@ -1,4 +1,4 @@
-//! Acquiring and releasing where nothing goes wrong, and cancelling at every point.
+//! Acquiring and releasing without faults, and cancelling at every point.
 
 use std::pin::pin;
 use std::sync::Arc;
@@ -98,7 +98,7 @@ async fn a_cancelled_acquire_leaves_nothing_behind_wherever_it_was() {
     let nodes = nodes(3);
     let locker = locker(&nodes);
     connected(&locker).await;
-    // Every counter differs, so that the way includes the raise.
+    // Every counter differs, so that the attempt includes the raise.
     for (times, node) in nodes.iter().enumerate() {
         for _ in 0..times * 5 {
             node.run("LOCK.ACQUIRE a t 1000").unwrap();
@@ -206,14 +206,14 @@ fn a_blocking_program_leaves_nothing_behind_when_it_ends() {
     assert_eq!(leases(&nodes, "a"), 0);
 }
 
-/// What had lost its lease in the meantime was said to be done under the lock.
+/// Regression: work that had lost its lease in the meantime was reported as done under the lock.
 #[tokio::test]
 async fn work_that_blocks_beyond_its_lease_is_not_done_under_the_lock() {
     let nodes = nodes(1);
     let (locker, ttl) = (builder(&nodes), Duration::from_millis(200));
     let locker = locker.ttl(ttl).build().unwrap();
     let overslept = |fence: Fence| {
-        // The thread that would renew the lease, and watch it.
+        // Blocks the thread that would renew and watch the lease.
         std::thread::sleep(ttl);
         fence
     };
@@ -227,12 +227,12 @@ async fn work_that_blocks_beyond_its_lease_is_not_done_under_the_lock() {
     assert!(blocking.with("b", |guard| !guard.is_lost()).unwrap());
 }
 
-/// What was dropped there stayed held, and an acquire panicked.
+/// Regression: a guard that was dropped there stayed held, and an acquire panicked.
 #[tokio::test]
 async fn a_blocking_locker_works_inside_of_a_runtime_too() {
     let nodes = nodes(3);
     let locker = blocking::Locker::new(builder(&nodes)).unwrap();
-    // More often than a task may go on before it has to give way.
+    // More often than a task may continue before it must yield.
     for _ in 0..200 {
         locker.acquire("a").unwrap().release().unwrap();
     }
@@ -250,7 +250,7 @@ async fn a_blocking_locker_works_inside_of_a_runtime_too() {
     gone.await.unwrap();
 }
 
-/// It was a slow network.
+/// Regression: the error blamed a slow network.
 #[tokio::test]
 async fn a_locker_whose_runtime_has_ended_says_so() {
     let nodes = nodes(3);
@@ -283,14 +283,14 @@ async fn what_cannot_be_a_token_is_refused_here_and_not_by_the_nodes() {
         let refused = locker.extend_by_token("a", token).await.unwrap_err();
         assert!(matches!(refused, ExtendError::BadOption(_)), "{refused}");
     }
-    // A node may be told to allow as much.
+    // A node may be configured to allow as much.
     let long = locker.release_by_token("a", &[7; 65]).await.unwrap_err().to_string();
     assert!(long.contains("allowed: 1 to 64, see lockmod.max-token-bytes"), "{long}");
     let unknown = locker.release_by_token("a", &[7; 64]).await.unwrap_err();
     assert!(matches!(unknown, ReleaseError::NotHeld(_)), "{unknown}");
 }
 
-/// The locker's own default did not fit into the ttl that a call asked for.
+/// Regression: the locker's own default did not fit into the ttl of the call.
 #[tokio::test]
 async fn a_default_timeout_follows_the_ttl_of_a_call() {
     let nodes = nodes(3);
@@ -311,7 +311,7 @@ async fn a_default_timeout_follows_the_ttl_of_a_call() {
     guard.release().await.unwrap();
 }
 
-/// All that asks for a lock takes the same options.
+/// Every call that asks for a lock takes the same options.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn every_way_to_acquire_takes_options_of_its_own() {
     let nodes = nodes(3);
@@ -390,8 +390,8 @@ async fn locks_are_listed_with_what_the_nodes_tell() {
     guard.release().await.unwrap();
 }
 
-/// A server without the module knows no type `fencelock`, and some say of it what they say of a
-/// module that is not in use: that there is nothing.
+/// A server without the module does not know the type `fencelock`. Some servers then answer as they
+/// do for a module without any keys: that there are none.
 #[tokio::test]
 async fn a_server_without_the_module_does_not_list_nothing() {
     let nodes = start_nodes(3, |i| match i {
@@ -410,7 +410,7 @@ async fn a_server_without_the_module_does_not_list_nothing() {
 #[tokio::test]
 async fn a_key_of_another_type_and_a_ttl_above_the_limit_are_refused_at_once() {
     let nodes = nodes(3);
-    // The nodes' limit is a day, whatever the locker has been told.
+    // The nodes' limit is a day, whatever the locker's limit is.
     let days = |days: u64| Duration::from_secs(days * 86_400);
     let locker = builder(&nodes).max_ttl(days(3)).build().unwrap();
     for node in &nodes {

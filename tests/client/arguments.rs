@@ -1,4 +1,4 @@
-//! What the command makes of its arguments and its environment, before it asks any node.
+//! How the command reads its arguments and its environment, before it asks any node.
 
 use std::ffi::OsStr;
 use std::fs::{self, Permissions};
@@ -9,7 +9,7 @@ use crate::cli::{NO_TOKEN, fails, lockmod, succeeds, text};
 use crate::nodes;
 use crate::screen::Screen;
 
-/// It waited for the lock first.
+/// Regression: it waited for the lock first.
 #[test]
 fn a_command_that_is_not_there_is_told_before_the_lock_is_free() {
     let nodes = nodes(1);
@@ -20,7 +20,7 @@ fn a_command_that_is_not_there_is_told_before_the_lock_is_free() {
     }
 }
 
-/// It named the flag alone, to somebody who had typed none.
+/// Regression: the error named only the flag, although none was typed.
 #[test]
 fn what_is_missing_is_named_with_its_variable() {
     let mut status = lockmod(&[], &["status", "--nodes", "redis://h"]);
@@ -31,7 +31,7 @@ fn what_is_missing_is_named_with_its_variable() {
     assert!(said.contains("--cert <FILE> (or LOCKMOD_CERT)"), "{said}");
 }
 
-/// `LOCKMOD_CACERT=` was a file without a name.
+/// Regression: `LOCKMOD_CACERT=` counted as a file without a name.
 #[test]
 fn an_empty_variable_counts_as_one_that_is_not_set() {
     let nodes = nodes(1);
@@ -44,7 +44,7 @@ fn an_empty_variable_counts_as_one_that_is_not_set() {
     let mut list = lockmod(&[], &["list"]);
     let said = text(&list.env("LOCKMOD_NODES", "").output().unwrap().stderr);
     assert!(said.contains("no nodes: give --nodes"), "{said}");
-    // What is written on the line is meant.
+    // A value on the command line is meant as it is.
     fails(&nodes, &["list", "--cacert", ""], 125);
 }
 
@@ -59,7 +59,8 @@ fn nodes_without_a_comma_between_them_are_told_so() {
     }
 }
 
-/// A token that was cut when it was copied was sent, and "the lease had ended".
+/// Regression: a token that was truncated by copying was sent, and the error was "the lease had
+/// ended".
 #[test]
 fn what_cannot_be_a_token_is_refused_before_any_node_is_asked() {
     let nodes = nodes(1);
@@ -74,7 +75,8 @@ fn what_cannot_be_a_token_is_refused_before_any_node_is_asked() {
     succeeds(&nodes, &["release", "job", token]);
 }
 
-/// The page of `status` said 121 for what ended with 123, and nobody said so of the others.
+/// Regression: the page of `status` listed 121 for what ended with 123, and the other pages had no
+/// list.
 #[test]
 fn each_command_lists_the_exit_codes_that_it_has() {
     for (command, has, lacks) in [
@@ -97,7 +99,7 @@ fn each_command_lists_the_exit_codes_that_it_has() {
     assert!(!help("status").contains(by_ttl) && !help("fence").contains("ttl]"));
 }
 
-/// It was "command not found", of a file that is there.
+/// Regression: the error was "command not found", for a file that exists.
 #[test]
 fn a_script_whose_interpreter_is_missing_is_told_so() {
     let folder = tempfile::tempdir().unwrap();
@@ -109,7 +111,7 @@ fn a_script_whose_interpreter_is_missing_is_told_so() {
     assert!(said.contains("the interpreter that it names behind #! was not found"), "{said}");
 }
 
-/// Some began with `error:`, as if it was not known whose.
+/// Regression: some began with `error:`, which does not show which program failed.
 #[test]
 fn what_is_wrong_with_arguments_begins_with_the_name_of_the_command() {
     for args in [&["list", "--nodse"][..], &["acquire"], &["acquire", "job", "--ttl", "\x1b[2J"]] {
@@ -122,7 +124,7 @@ fn what_is_wrong_with_arguments_begins_with_the_name_of_the_command() {
     assert!(said.contains("LOCKMOD_NODES") && said.contains("UTF-8"), "{said}");
 }
 
-/// `1h` was shown as `60m`, `0s` as `0ms`, and `99d` not at all.
+/// Regression: `1h` was shown as `60m`, `0s` as `0ms`, and `99d` not at all.
 #[test]
 fn lengths_of_time_are_named_as_they_were_typed() {
     let nodes = nodes(1);
@@ -146,7 +148,7 @@ fn lengths_of_time_are_named_as_they_were_typed() {
     assert!(said.contains("--timeout 0s leaves no time"), "{said}");
 }
 
-/// "one or more arguments"; and `-d` of `-dash`.
+/// Regression: the errors named "one or more arguments", and `-d` for `-dash`.
 #[test]
 fn arguments_that_are_wrong_are_named_as_they_were_typed() {
     let bytes = OsStr::from_bytes(b"a\xff");
@@ -155,7 +157,7 @@ fn arguments_that_are_wrong_are_named_as_they_were_typed() {
         assert_eq!(output.status.code(), Some(125));
         text(&output.stderr)
     };
-    // A name may have any bytes, and is not blamed.
+    // A name may have any bytes, and is not reported as wrong.
     let said = said_of(&["acquire"], &["--wait", "x"]);
     assert!(said.contains("invalid value 'x' for '--wait"), "{said}");
     let said = said_of(&["acquire", "job", "--label"], &[]);
@@ -169,7 +171,7 @@ fn arguments_that_are_wrong_are_named_as_they_were_typed() {
     assert!(said.contains("unexpected argument '-dash' found") && said.contains(tip), "{said}");
 }
 
-/// What the environment had given was shown as needed.
+/// Regression: values from the environment were shown as required.
 #[test]
 fn the_line_of_usage_shows_what_is_needed_and_no_more() {
     for (command, usage) in [
@@ -181,7 +183,7 @@ fn the_line_of_usage_shows_what_is_needed_and_no_more() {
     }
 }
 
-/// `%zz` was taken as it is, and the password was wrong.
+/// Regression: `%zz` was taken literally, and the password was wrong.
 #[test]
 fn a_percent_sign_that_stands_for_nothing_is_refused_and_no_password_shown() {
     let said = fails(&[], &["list", "--nodes", "redis://a,redis://:s3%zzcret@b"], 125);
@@ -192,7 +194,7 @@ fn a_percent_sign_that_stands_for_nothing_is_refused_and_no_password_shown() {
     );
 }
 
-/// What the terminal shows of Ctrl-C stayed before the prompt.
+/// Regression: the terminal's echo of Ctrl-C stayed before the prompt.
 #[test]
 fn nothing_stands_before_the_prompt_after_ctrl_c() {
     let nodes = nodes(1);

@@ -59,7 +59,7 @@ pub(crate) fn signal(child: &Child, signal: Signal) {
     kill_process(Pid::from_child(child), signal).unwrap();
 }
 
-/// The number that a shell has written there.
+/// The number that a shell has written to this file.
 pub(crate) fn number_in(file: &Path) -> i32 {
     wait_until("the command has begun", || {
         fs::read_to_string(file).is_ok_and(|t| t.ends_with('\n'))
@@ -67,7 +67,7 @@ pub(crate) fn number_in(file: &Path) -> i32 {
     fs::read_to_string(file).unwrap().trim().parse().unwrap()
 }
 
-/// Whether a process runs no more; one that nobody has buried yet counts as gone.
+/// Whether a process no longer runs; a zombie counts as gone.
 pub(crate) fn is_gone(process: i32) -> bool {
     let stat = fs::read_to_string(format!("/proc/{process}/stat"));
     stat.is_err() || stat.is_ok_and(|stat| stat.contains(") Z "))
@@ -100,7 +100,7 @@ fn whoever_is_in_the_way_is_named_and_the_pipe_stays_silent() {
     let mut holder =
         start(lockmod(&nodes, &["run", "job", "--label", "cron-3", "--", "sh", "-c", &script]));
     number_in(&begun);
-    // It begins with a quorum's leases; the last one may be under way.
+    // It begins with the leases of a quorum; the last one may be in progress.
     wait_until("all nodes have its lease", || leases(&nodes, "job") == 3);
     let refused = fails(&nodes, &["run", "job", "--wait", "1200ms", "--", "true"], 120);
     assert_eq!(refused.lines().count(), 1, "{refused}");
@@ -124,14 +124,14 @@ fn a_person_at_a_terminal_is_told_how_many_stand_in_line() {
     wide.wait_for("all is told", |text| {
         text.contains("waiting for 'job': held by cron-3, ") && text.contains(" more")
     });
-    // The holder comes first, then how many wait: they remain of a line that is cut.
+    // The holder comes first, then the number of waiters: they remain if the line is cut.
     let mut narrow = Screen::start(&run, (40, 4));
     narrow.wait_for("the line is cut", |text| {
         text.contains("2 in line") && text.contains("up to ") && text.trim_end().ends_with('…')
     });
     wide.press("\x03");
     assert_eq!(wide.end(), Some(128 + 2));
-    // Told more than once, and still one line.
+    // Updated more than once, and still one line.
     narrow.wait_for("the others have gone", |text| text.contains("1 in line"));
     assert_eq!(narrow.text().trim_end().lines().count(), 1, "{}", narrow.text());
     narrow.press("\x03");
@@ -171,7 +171,7 @@ fn an_interrupted_wait_leaves_nothing_behind() {
     assert_eq!(leases(&nodes, "job"), 2);
 }
 
-/// A shell that ignores TERM and starts another that does so too.
+/// A shell that ignores TERM and starts another that does the same.
 fn stubborn(parent: &Path, other: &Path) -> String {
     format!(
         "trap '' TERM; sh -c 'echo $$ > {}; while :; do sleep 0.01; done' & \
@@ -237,7 +237,7 @@ fn a_lease_is_taken_extended_looked_at_and_given_back_by_token() {
     fails(&nodes, &["release", "job", token], 122);
     fails(&nodes, &["extend", "job", token], 122);
     fails(&nodes, &["release", "job", "xyz"], 125);
-    // It was deleted, with a warning of its holder; and where the key was gone, it was an error.
+    // Regression: its key was deleted, with a warning about a holder; without a key, it failed.
     for name in ["job", "never"] {
         let said = fails(&nodes, &["release", "--force", name], 122);
         assert_eq!(said, format!("lockmod: nobody holds lock '{name}'\n"));
@@ -286,7 +286,7 @@ fn the_demo_ends_by_itself_in_time_and_leaves_nothing() {
         .unwrap();
     let out = text(&output.stdout);
     assert!(output.status.success(), "{out}{}", text(&output.stderr));
-    // A slow machine may need an attempt more, and skip a number.
+    // A slow machine may need one more attempt, and skip a number.
     let (_, fences) = out.split_once("the fences rose throughout: ").unwrap();
     let fences: Vec<u64> = fences.trim().split(" < ").map(|fence| fence.parse().unwrap()).collect();
     assert!(fences.len() == 6 && fences.is_sorted_by(|a, b| a < b), "{out}");
@@ -328,7 +328,7 @@ fn local_nodes_live_until_ctrl_c() {
         .status()
         .unwrap();
     assert!(run.success());
-    // It said nothing of a server that died.
+    // Regression: it did not report a server that died.
     let first = Client::open(urls.split(',').next().unwrap()).unwrap();
     let mut first = first.get_connection().unwrap();
     let server: String = redis::cmd("INFO").arg("server").query(&mut first).unwrap();
@@ -346,7 +346,8 @@ fn local_nodes_live_until_ctrl_c() {
     assert!(left.is_empty(), "{left:?}");
 }
 
-/// They went on after `lockmod nodes` was killed; and the list that it printed was refused.
+/// Regression: they kept running after `lockmod nodes` was killed, and the list that it printed was
+/// refused.
 #[test]
 fn local_nodes_go_with_a_command_that_is_killed_and_two_need_a_flag() {
     let folder = tempfile::tempdir().unwrap();
@@ -373,7 +374,7 @@ fn local_nodes_go_with_a_command_that_is_killed_and_two_need_a_flag() {
     }
 }
 
-/// It was waited for 10 seconds, and then said to be one of nodes that do not answer.
+/// Regression: the command waited for 10 seconds, and then reported a node that does not answer.
 #[test]
 fn a_server_that_cannot_run_is_reported_at_once_in_its_own_words() {
     let (module, server) = (module_path().display().to_string(), server_binary());

@@ -70,7 +70,7 @@ async fn a_lock_is_followed_when_its_slot_moves() {
     let from = cluster.owner("res");
     let to = 1 - from;
     let slot = cluster.begin_to_move("res", to);
-    // What is there stays there until it has moved, and what is new begins at the target.
+    // Existing locks stay until they have moved, and new ones begin at the target.
     guard.extend().await.unwrap();
     assert!(is_held(&cluster.masters[from], "res"));
     let new = other.acquire("{res}new").await.unwrap();
@@ -87,7 +87,7 @@ async fn a_lock_is_followed_when_its_slot_moves() {
     guard.release().await.unwrap();
 }
 
-/// The masters' ports for TLS are those that the Cluster names, for its slots and when one moves.
+/// The masters' TLS ports are those that the Cluster names, for its slots and when one moves.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_cluster_is_reached_over_tls() {
     let dir = tempfile::tempdir().unwrap();
@@ -137,7 +137,7 @@ async fn whoever_waits_in_line_waits_on_where_the_slot_has_moved() {
     assert_eq!(all_leases(&cluster, "res"), 0);
 }
 
-/// An acquire that was sent on could have travelled behind its own release.
+/// Regression: an acquire that was redirected could arrive after its own release.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn nothing_is_lost_or_left_behind_while_slots_move_to_and_fro() {
     let cluster = Arc::new(Cluster::start(3, server));
@@ -150,7 +150,7 @@ async fn nothing_is_lost_or_left_behind_while_slots_move_to_and_fro() {
             let held = Arc::clone(&held);
             tokio::spawn(async move {
                 while !is_over.load(Ordering::SeqCst) {
-                    // Some give up: what they have sent is taken back.
+                    // Some give up: their requests are withdrawn.
                     let wait = if number % 2 == 0 { Duration::from_secs(30) } else { millis(2) };
                     let Ok(guard) = locker.acquire("res").wait(wait).await else { continue };
                     let before = held.swap(guard.fence().get(), Ordering::SeqCst);
@@ -270,7 +270,7 @@ async fn what_cannot_be_a_cluster_is_refused_with_what_to_do() {
     assert!(silent.contains("no node of the Cluster answers: 127.0.0.1:"), "{silent}");
 }
 
-/// Beside two servers a Cluster is one vote of three.
+/// Together with two servers, a Cluster is one vote of three.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_cluster_is_one_node_of_a_quorum() {
     let cluster = Cluster::start(2, server);
@@ -312,7 +312,8 @@ fn the_commands_take_a_cluster() {
     assert!(succeeds(&["status", "--json"]).contains("\"masters\":[\"127.0.0.1:"));
 }
 
-/// A Cluster was told as wholly out of reach, and one of its masters as a node like others.
+/// Regression: a Cluster was reported as wholly unreachable, and one of its masters as an ordinary
+/// node.
 #[test]
 fn status_says_in_which_part_of_its_slots_a_cluster_grants() {
     let settings = || server().config("cluster-require-full-coverage", "no");
@@ -342,7 +343,7 @@ fn status_says_in_which_part_of_its_slots_a_cluster_grants() {
     assert_eq!(status(&cluster.url(), &["run", &name, "--", "true"]).0, Some(0));
 }
 
-/// Unless it is told otherwise, the rest of a Cluster refuses everything then.
+/// By default, the rest of a Cluster refuses everything then.
 #[test]
 fn status_says_of_a_cluster_that_is_down_that_it_grants_nothing() {
     let mut cluster = Cluster::start(3, || server().config("cluster-node-timeout", 500));

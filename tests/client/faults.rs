@@ -1,4 +1,4 @@
-//! Nodes that are killed, hung, cut off, mad, or not what they should be.
+//! Nodes that are killed, hung, cut off, misbehaving, or not what they should be.
 
 use std::time::{Duration, Instant};
 
@@ -38,8 +38,8 @@ async fn a_lock_survives_two_killed_nodes_of_five_and_refuses_with_three() {
     works(&locker).await;
 }
 
-/// With a minority that refuses connections, a lock that a quorum held was "no quorum": whoever
-/// refused the connection had answered first, and the verdict was read off the votes so far.
+/// Regression: with a minority that refused connections, a lock held by a quorum was "no quorum".
+/// The refusals came first, and the verdict was based on the votes so far.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_lock_that_a_quorum_holds_is_not_free_although_others_are_down() {
     for (count, down) in [(3, 1), (5, 2)] {
@@ -69,7 +69,7 @@ async fn a_lock_that_a_quorum_holds_is_not_free_although_others_are_down() {
     }
 }
 
-/// The first nodes refuse connections, and the locker knows.
+/// The first nodes refuse connections, and the locker has noticed.
 async fn until_down(locker: &Locker, count: usize) {
     let start = Instant::now();
     loop {
@@ -139,7 +139,7 @@ async fn connection_resets_leave_nothing_behind() {
         proxied(&proxies).ttl(Duration::from_secs(60)).timeout(millis(100)).build().unwrap();
     connected(&locker).await;
     for round in 0..30 {
-        // Replies are lost with the connection: the client does not know that it was granted.
+        // Replies are lost with the connection: the client does not learn that it was granted.
         proxies[round % 3].set_replies(Flow::Hold);
         let guard = locker.acquire("a").await.unwrap();
         proxies[round % 3].cut();
@@ -187,8 +187,8 @@ async fn a_release_that_a_busy_node_puts_off_is_carried_out_when_it_is_free_agai
     until("nobody holds the lock", || leases(std::slice::from_ref(&node), "a") == 0).await;
 }
 
-/// Releases above 4096 in line were dropped for a node that hung: hundreds of leases stood for a
-/// whole ttl after it went on.
+/// Regression: releases beyond 4096 in the queue were dropped for a node that hung: hundreds of
+/// leases stood for a whole ttl after it resumed.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn no_release_is_dropped_for_a_node_that_hangs() {
     let nodes = start_nodes(3, |_| Server::builder());
@@ -196,7 +196,7 @@ async fn no_release_is_dropped_for_a_node_that_hangs() {
     let locker = locker.build().unwrap();
     connected(&locker).await;
     nodes[2].pause();
-    // Long names fill the node's socket: it has read acquires whose releases were not written.
+    // Long names fill the node's socket: it has read acquires whose releases are not written yet.
     let names: Vec<String> = (0..400).map(|task| format!("{task}{}", "-".repeat(2_000))).collect();
     for _ in 0..12 {
         let acquire = |name| tokio::spawn(locker.acquire(name).into_future());
@@ -216,7 +216,8 @@ async fn no_release_is_dropped_for_a_node_that_hangs() {
     until("nothing is left", || nodes[2].info("lockmod_held").unwrap() == "0").await;
 }
 
-/// A release that was refused for want of replicas was given up: the lease stood for a whole ttl.
+/// Regression: a release that was refused for lack of replicas was given up: the lease stood for a
+/// whole ttl.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_release_that_a_node_may_not_write_is_carried_out_when_it_may() {
     let nodes = nodes(1);
@@ -230,14 +231,14 @@ async fn a_release_that_a_node_may_not_write_is_carried_out_when_it_may() {
     until("nobody holds the lock", || leases(&nodes, "a") == 0).await;
 }
 
-/// A quorum of READONLY counted as a refusal for good, in the middle of a failover.
+/// Regression: a quorum of READONLY counted as a final refusal, in the middle of a failover.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_wait_outlasts_a_failover() {
     let nodes = nodes(3);
     let locker = locker(&nodes);
     connected(&locker).await;
     for node in &nodes {
-        // To a master that is not there.
+        // To a master that does not exist.
         node.run("REPLICAOF 127.0.0.1 1").unwrap();
     }
     let error = locker.try_acquire("a").await.unwrap_err();
@@ -293,8 +294,8 @@ async fn nodes_without_the_module_or_with_a_password_are_named() {
     works(&Locker::builder().nodes(secret.iter().map(Server::unix_url)).build().unwrap()).await;
 }
 
-/// Connecting had twice the time of one answer, and takes several round trips: a locker with a
-/// short timeout never came to a node.
+/// Regression: connecting had twice the time of one answer, but takes several round trips: a locker
+/// with a short timeout never reached a node.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_slow_network_works_with_a_short_ttl_or_the_error_says_what_to_set() {
     let nodes = nodes(3);
@@ -343,7 +344,7 @@ async fn a_server_under_two_names_has_one_vote() {
     nodes[1].resume();
 }
 
-/// An address led to the server of another, whose connection was broken by then: the server
+/// Regression: an address led to the server of another, whose connection had broken: the server
 /// answered the same request twice, and two clients had the lock with the same fence.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_server_has_one_vote_though_its_first_connection_is_broken() {
@@ -361,7 +362,7 @@ async fn a_server_has_one_vote_though_its_first_connection_is_broken() {
     // The first answer may be cut off too; then the second is the server's only one.
     let mut has_told = false;
     for round in 0..50 {
-        // Only the first address leads anywhere at first.
+        // At first, only the first address leads to a server.
         proxies[0].set_refuses(false);
         proxies[1].set_requests(Flow::Hold);
         proxies[1].cut();
@@ -377,7 +378,7 @@ async fn a_server_has_one_vote_though_its_first_connection_is_broken() {
     }
     assert!(has_told);
 
-    // And the same with an extension: the lease is good, and then an address leads elsewhere.
+    // The same with an extension: the lease is good, and then an address leads elsewhere.
     proxies[0].set_refuses(false);
     proxies[1].set_target(nodes[1].port());
     let locker = settings().renew(false).build().unwrap();
@@ -394,8 +395,8 @@ async fn a_server_has_one_vote_though_its_first_connection_is_broken() {
     assert!(guard.validity() <= before);
 }
 
-/// A process ended with its release at the quorum, and left the lease on a node that could be
-/// reached again at once.
+/// Regression: a process ended with its release at the quorum, and left the lease on a node that
+/// became reachable again at once.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_release_that_was_cut_off_is_carried_out_before_the_end() {
     let nodes = nodes(3);
@@ -416,7 +417,7 @@ async fn a_release_that_was_cut_off_is_carried_out_before_the_end() {
     }
     proxies[0].set_refuses(false);
     until("it is told at last", || !is_held(&nodes[0], "a")).await;
-    // By its token too.
+    // The same by its token.
     let leaked = locker.acquire("a").await.unwrap().leak();
     until("all have granted", || leases(&nodes, "a") == 3).await;
     proxies[0].set_requests(Flow::Hold);
@@ -451,7 +452,7 @@ async fn nodes_that_forgot_are_in_quarantine_and_a_holder_joins_them_again() {
     assert!(error.to_string().contains("2 of 3 nodes in quarantine (for "), "{error}");
 }
 
-/// A certificate authority, and a certificate of its for the node.
+/// A certificate authority, and a certificate that it issued for the node.
 pub(crate) fn certificates(dir: &std::path::Path) -> (String, [std::path::PathBuf; 3]) {
     use rcgen::{BasicConstraints, CertificateParams, DnType, IsCa, Issuer, KeyPair};
     let mut params = CertificateParams::new(Vec::new()).unwrap();
@@ -475,7 +476,7 @@ pub(crate) fn certificates(dir: &std::path::Path) -> (String, [std::path::PathBu
     (ca, paths)
 }
 
-/// A node that is reached over TLS, and asks for certificates of the authority.
+/// A node that is reached over TLS, and requires certificates of the authority.
 pub(crate) fn encrypted_node(files: &[std::path::PathBuf; 3]) -> (Server, String) {
     let server = Server::builder().encrypted(files).start();
     let url = format!("rediss://127.0.0.1:{}", server.tls_port());
@@ -495,8 +496,8 @@ async fn certificates_are_given_as_files_or_as_bytes() {
     works(&bytes.build().unwrap()).await;
 }
 
-/// A node that refuses a certificate, or is refused for its own, was waited for like one that is
-/// out of reach: ten seconds, and then "no quorum".
+/// Regression: a node that refused a certificate, or whose own certificate was refused, was waited
+/// for like an unreachable one: ten seconds, and then "no quorum".
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_refused_handshake_is_an_answer_at_once() {
     let dir = tempfile::tempdir().unwrap();

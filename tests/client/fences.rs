@@ -1,4 +1,4 @@
-//! Fences rise over any sequence of acquisitions, whichever minority is away.
+//! Fences rise over any sequence of acquisitions, whichever minority is down.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
@@ -9,8 +9,8 @@ use lockmod::engine::Fence;
 use crate::common::Server;
 use crate::{builder, connected, millis, nodes};
 
-/// Takes a minority away, a different one and in a different way each time, and acquires some
-/// times meanwhile.
+/// Takes a minority down, a different one and in a different way each time, and acquires some times
+/// meanwhile.
 async fn rotate(mut nodes: Vec<Server>, rounds: usize) -> (u64, u64) {
     let count = nodes.len();
     let minority = count / 2;
@@ -62,7 +62,7 @@ async fn a_node_that_knows_nothing_is_raised_to_the_others() {
         locker.acquire("a").await.unwrap().release().await.unwrap();
     }
     locker.settle().await;
-    // A new node in the place of an old one, and another one away: both must agree.
+    // A new node replaces an old one, and another is down: both must agree.
     nodes[0].run("FLUSHALL").unwrap();
     nodes[1].kill();
     let guard = locker.acquire("a").await.unwrap();
@@ -74,7 +74,7 @@ async fn a_node_that_knows_nothing_is_raised_to_the_others() {
     assert!(locker.acquire("a").await.unwrap().fence().get() > 11);
 }
 
-/// All nodes but so many have answered this locker.
+/// All nodes except this many have answered this locker.
 async fn connected_but(locker: &Locker, missing: usize) {
     use lockmod::client::Vote;
     loop {
@@ -87,8 +87,8 @@ async fn connected_but(locker: &Locker, missing: usize) {
     }
 }
 
-/// What a worker with a prefix of its own can do to the fences of a node: the largest that it gets
-/// a raise to, asked for again and again under new names, so that the floor follows.
+/// What a worker with its own prefix can do to the fences of a node: the largest fence that it can
+/// raise to, asked again and again under new names, so that the floor follows.
 fn climb(node: &Server) -> u64 {
     const RULES: &str = "ACL SETUSER worker on >secret resetkeys ~jobs:* resetchannels -@all \
                          +lock.acquire +lock.release +lock.extend +lock.fence";
@@ -120,7 +120,8 @@ fn climb(node: &Server) -> u64 {
     reached
 }
 
-/// One worker with one prefix on one of five nodes exhausted all names on all of them, for good.
+/// Regression: one worker with one prefix on one of five nodes permanently exhausted all names on
+/// all nodes.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn nobody_uses_up_the_fences_of_all_nodes() {
     let mut nodes = nodes(5);
@@ -140,7 +141,7 @@ async fn nobody_uses_up_the_fences_of_all_nodes() {
         guard.release().await.unwrap();
     }
     assert!(highest(&nodes) < 10, "the floor is carried nowhere");
-    // Where its vote is needed, it counts, and the others follow as the time goes on.
+    // If its vote is needed, it counts, and the others follow as time passes.
     nodes[0].kill();
     nodes[1].kill();
     connected_but(&locker, 2).await;

@@ -10,7 +10,7 @@ use crate::common::{Flow, Proxy, Server};
 use crate::line::another_millisecond;
 use crate::{connected, info, leases, locker, nodes, until};
 
-/// A wait that no test waits out.
+/// A wait that outlasts every test.
 const LONG: Duration = Duration::from_secs(60);
 
 type Waiting = JoinHandle<Result<Guard, AcquireError>>;
@@ -19,14 +19,14 @@ fn wait_with(locker: &Locker) -> Waiting {
     tokio::spawn(locker.acquire("a").wait(LONG).into_future())
 }
 
-/// A client with links of its own, and leases of this length.
+/// A client with its own links, and leases of this length.
 fn behind(nodes: &[Server], ttl: Duration) -> (Vec<Proxy>, Locker) {
     let proxies: Vec<Proxy> = nodes.iter().map(Proxy::to).collect();
     let locker = Locker::builder().nodes(proxies.iter().map(Proxy::url)).ttl(ttl);
     (proxies, locker.build().expect("good settings"))
 }
 
-/// How many stand in line at each node.
+/// How many wait in line at each node.
 fn in_line(nodes: &[Server]) -> Vec<i64> {
     let count = |node| match info(node, "a", "waiters") {
         Some(Value::Int(count)) => count,
@@ -35,7 +35,7 @@ fn in_line(nodes: &[Server]) -> Vec<i64> {
     nodes.iter().map(count).collect()
 }
 
-/// All who wait get the lock, each within this time, and nothing is left behind.
+/// All waiters get the lock, each within this time, and nothing is left behind.
 async fn each_gets_it(nodes: &[Server], waiting: Vec<Waiting>, most: Duration) {
     let started = Instant::now();
     let count = u32::try_from(waiting.len()).expect("few");
@@ -76,7 +76,7 @@ fn have_in_line(nodes: &[Server], name: &str, count: i64) -> bool {
     nodes.iter().all(|node| info(node, name, "waiters") == Some(Value::Int(count)))
 }
 
-/// Somebody who waits with this client, and stands in line everywhere.
+/// A task that waits with this client, and is in line everywhere.
 async fn alone_in_line(nodes: &[Server], client: &Locker) -> Waiting {
     connected(client).await;
     let waiter = wait_with(client);
@@ -84,7 +84,7 @@ async fn alone_in_line(nodes: &[Server], client: &Locker) -> Waiting {
     waiter
 }
 
-/// A holder that had to wait for the lock: it knows that somebody may wait for it.
+/// A holder that had to wait for the lock: it knows that others may be waiting.
 async fn holder_after_a_wait(nodes: &[Server], holder: &Locker) -> Guard {
     let before = locker(nodes);
     let guard = before.acquire("a").await.unwrap();
@@ -134,13 +134,14 @@ async fn any_number_of_waiters_that_hang_cost_one_ttl() {
     guard.release().await.unwrap();
     let guard = waiter.await.unwrap().unwrap();
     let took = released.elapsed();
-    // The ttl, and until then the others have left; a little for the machine.
+    // The ttl, by which the others have left, and some time for the machine.
     assert!(took < TTL * 2, "{took:?}");
     guard.release().await.unwrap();
     hung.iter().for_each(tokio::task::JoinHandle::abort);
 }
 
-/// A client that has waited once knows that the nodes take its word, and says it from then on.
+/// A client that has waited once knows that the nodes accept `GRANT`, and sends `HANDOVER` from
+/// then on.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_holder_that_found_the_lock_free_hands_it_over_too() {
     let nodes = nodes(3);
@@ -156,7 +157,7 @@ async fn a_holder_that_found_the_lock_free_hands_it_over_too() {
     assert_eq!(requests(&nodes), before, "nobody asked");
 }
 
-/// Each node has another ticket first, and grants to that: nobody has a quorum.
+/// Each node has another ticket first, and grants to that one: no waiter has a quorum.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn grants_that_are_split_among_three_are_sorted_out() {
     const TTL: Duration = Duration::from_secs(30);
@@ -168,7 +169,7 @@ async fn grants_that_are_split_among_three_are_sorted_out() {
     for (oldest, (proxies, locker)) in clients.iter().enumerate() {
         connected(locker).await;
         another_millisecond().await;
-        // The oldest reaches the first node only, the next one the first two.
+        // The oldest ticket reaches only the first node, the next one the first two.
         proxies.iter().skip(oldest + 1).for_each(|proxy| proxy.set_requests(Flow::Hold));
         waiting.push(wait_with(locker));
         let expected: Vec<i64> =
@@ -179,7 +180,7 @@ async fn grants_that_are_split_among_three_are_sorted_out() {
     for (proxies, _) in &clients {
         proxies.iter().for_each(|proxy| proxy.set_requests(Flow::Pass));
     }
-    // Two of them ask again with pauses, because they stand in line at no quorum, or at one only.
+    // Two of them poll: they are in line at less than a quorum, or at no more than one.
     each_gets_it(&nodes, waiting, Duration::from_secs(5)).await;
 }
 
@@ -205,8 +206,8 @@ async fn an_older_ticket_that_arrives_in_the_middle_is_next() {
     each_gets_it(&nodes, waiting, Duration::from_secs(5)).await;
 }
 
-/// Two of five nodes hear nothing of every second waiter, and grant it the lock in vain, until a
-/// few have had it.
+/// Two of five nodes receive nothing from every second waiter, and grant it the lock without
+/// success, until a few waiters have had it.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn fifty_waiters_get_the_lock_through_a_partition() {
     let nodes = nodes(5);
@@ -227,13 +228,13 @@ async fn fifty_waiters_get_the_lock_through_a_partition() {
         let is_far = || matches!(fence(), Some(Value::Int(now)) if now.unsigned_abs() > healed_at);
         until("ten have had it", is_far).await;
         proxies[..2].iter().for_each(|proxy| proxy.set(Flow::Pass));
-        // No stream goes on without what was lost of it.
+        // No stream continues after it has lost bytes.
         proxies[..2].iter().for_each(Proxy::cut);
     };
     tokio::join!(heal, each_gets_it(&nodes, waiting, Duration::from_secs(1)));
 }
 
-/// Then its next request, a sixth to a third of its ttl after the one before, is answered with it.
+/// Then its next request, a sixth to a third of its ttl after the previous one, gets the grant.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_grant_of_which_nothing_arrives_is_found_out_by_the_next_request() {
     const TTL: Duration = Duration::from_secs(18);
@@ -260,7 +261,7 @@ async fn a_grant_of_which_nothing_arrives_is_found_out_by_the_next_request() {
     until("nothing is left", || leases(&nodes, "a") == 0 && have_in_line(&nodes, "a", 0)).await;
 }
 
-/// Its connections close, and its places go with them: as before, it costs nobody anything.
+/// Its connections close, and its places end with them: as before, this delays nobody.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_waiter_that_is_killed_leaves_no_grant_behind() {
     let nodes = nodes(3);

@@ -1,7 +1,9 @@
-//! What others wrote reaches no terminal as it is: labels, lock names and the texts of servers.
+//! Text from others never reaches a terminal unescaped: labels, lock names and the texts of
+//! servers.
 //!
-//! `list`, `info` and a contended `run` printed a label's `ESC[2J` as it was. Here every command
-//! that there is meets hostile nodes: a new one fails until it says below how it is tried.
+//! Regression: `list`, `info` and a contended `run` printed a label's `ESC[2J` unescaped. Here
+//! every existing command meets hostile nodes: the test fails for a new command until a trial for
+//! it is added below.
 
 use std::io::{Read, Write};
 use std::net::{TcpListener, TcpStream};
@@ -18,7 +20,7 @@ use crate::screen::Screen;
 const HOSTILE: &str = "a\x1b[2J\x1b]0;t\x07\r\nlockmod: b\u{9b}2J\u{202e}c\u{200b}\u{feff}";
 const SHOWN: &str = r"a\x1b[2J\x1b]0;t\x07\r\nlockmod: b\u{9b}2J\u{202e}c\u{200b}\u{feff}";
 
-/// How a command is tried: its arguments, or why it need not be.
+/// How a command is tried: its arguments, or the reason why it need not be.
 enum Trial {
     Args(&'static [&'static str]),
     PrintsOnlyItsOwn,
@@ -42,7 +44,7 @@ fn trial(command: &str) -> Trial {
     }
 }
 
-/// The trials of all commands, with and without `--json` where there is that.
+/// The trials of all commands, with and without `--json` if the command has that option.
 fn trials() -> Vec<Vec<&'static str>> {
     let mut trials = Vec::new();
     for command in commands(&succeeds(&[], &["--help"])) {
@@ -52,13 +54,13 @@ fn trials() -> Vec<Vec<&'static str>> {
             trials.push([args, &["--json"]].concat());
         }
     }
-    // The last, as it takes the lock away.
+    // This one comes last, because it takes the lock away.
     trials.push(vec!["release", "--force", HOSTILE]);
     trials
 }
 
 fn is_plain(c: char) -> bool {
-    // The characters that the hostile text is made of, and all others that are controls.
+    // The characters of the hostile text, and all other control characters.
     c == '\n' || !(c.is_control() || ['\u{202e}', '\u{200b}', '\u{feff}'].contains(&c))
 }
 
@@ -115,7 +117,7 @@ fn liar() -> u16 {
 }
 
 fn lie(mut stream: TcpStream) {
-    // A line's end would end the error.
+    // A line end would end the error.
     let error = HOSTILE.replace("\r\n", "");
     let reply = format!("-NOPERM {error}\r\n");
     let mut bytes = [0; 4096];

@@ -57,7 +57,7 @@ impl Shell {
         self.folder.path().join(name)
     }
 
-    /// The number of a process that a command has written down.
+    /// The number of a process that a command has written into a file.
     fn number(&self, name: &str) -> i32 {
         number_in(&self.file(name))
     }
@@ -80,11 +80,11 @@ fn wait_for_state(process: i32, expected: char) {
     wait_until("the process is in that state", || state(process) == expected);
 }
 
-/// Writes its number down and works on. Not a loop: a shell cannot be stopped in the moment in
-/// which it starts a command.
+/// Writes its process number to a file and works on. Not a loop: a shell cannot be stopped at the
+/// moment when it starts a command.
 const WORK: &str = "sh -c 'echo $$ > $FOLDER/command; exec sleep 1000'";
 
-/// The terminal hung, with the lock renewed for ever.
+/// Regression: the terminal hung, while the lock was renewed forever.
 #[test]
 fn ctrl_z_gives_the_prompt_back_and_fg_goes_on_while_the_lock_is_held() {
     let nodes = nodes(3);
@@ -98,7 +98,7 @@ fn ctrl_z_gives_the_prompt_back_and_fg_goes_on_while_the_lock_is_held() {
     assert_eq!(leases(&nodes, "job"), 3);
     shell.type_line("fg");
     wait_until("it goes on", || matches!(state(command), 'S' | 'R'));
-    // A second time, and in the background.
+    // A second time, now in the background.
     shell.screen.press("\x1a");
     wait_for_state(command, 'T');
     shell.answers();
@@ -124,8 +124,8 @@ fn ctrl_z_gives_the_prompt_back_and_fg_goes_on_while_the_lock_is_held() {
     assert_eq!(leases(&nodes, "job"), 0);
 }
 
-/// The command was continued once it had the keys, in case that it had asked for them too early:
-/// a Ctrl-Z between the two was lost.
+/// Regression: the command was continued once it had the keys, in case it had asked for them too
+/// early. A Ctrl-Z in between was lost.
 #[test]
 fn ctrl_z_is_not_lost_while_the_command_is_given_the_keys() {
     let nodes = nodes(1);
@@ -148,7 +148,7 @@ fn ctrl_z_is_not_lost_while_the_command_is_given_the_keys() {
     assert_eq!(shell.answers(), "130");
 }
 
-/// It was lost: `--at-least` went on in the foreground.
+/// Regression: Ctrl-Z was lost, and `--at-least` continued in the foreground.
 #[test]
 fn ctrl_z_stops_what_holds_a_lock_after_its_command_has_ended() {
     let nodes = nodes(1);
@@ -171,7 +171,7 @@ fn ctrl_z_stops_what_holds_a_lock_after_its_command_has_ended() {
     assert_eq!(leases(&nodes, "job"), 0);
 }
 
-/// It did nothing, or typed a `z`.
+/// Regression: Ctrl-Z did nothing, or typed a `z`.
 #[test]
 fn ctrl_z_gives_the_terminal_back_while_top_watches() {
     let nodes = nodes(1);
@@ -204,8 +204,8 @@ fn ctrl_z_gives_the_terminal_back_while_top_watches() {
     wait_until("the terminal is as it was", || shell.screen.is_restored());
 }
 
-/// Processes that wrote their numbers into files of this folder: killed in the end, if they are
-/// there still because something failed.
+/// Processes that wrote their numbers into files of this folder: killed at the end, if a failure
+/// has left them running.
 struct Leftovers<'a>(&'a Path);
 
 impl Drop for Leftovers<'_> {
@@ -219,8 +219,8 @@ impl Drop for Leftovers<'_> {
     }
 }
 
-/// Without a terminal the command was stopped for ever, and the lock renewed for as long; and once
-/// the command had ended, lockmod stopped its whole process group.
+/// Regression: without a terminal the command was stopped forever, with its lock renewed. Once the
+/// command had ended, lockmod stopped its whole process group.
 #[test]
 fn a_signal_to_stop_without_a_terminal_stops_lockmod_and_its_command_only() {
     let nodes = nodes(1);
@@ -341,12 +341,12 @@ fn a_script_has_its_terminal_back_and_is_stopped_as_a_whole() {
     shell.answers();
 }
 
-/// lockmod was stopped by TTOU, with the lock held, when it was started in the background.
+/// Regression: when lockmod was started in the background, TTOU stopped it while it held the lock.
 #[test]
 fn a_job_in_the_background_runs_and_is_stopped_when_it_reads() {
     let nodes = nodes(1);
     let mut shell = Shell::start(&nodes);
-    // With a lease that cannot end by itself while the test waits.
+    // With a lease that cannot end while the test waits.
     shell.type_line("lockmod run job --ttl 1h -- sh -c 'echo $$ > $FOLDER/command' &");
     shell.number("command");
     wait_until("it has ended", || leases(&nodes, "job") == 0);
@@ -361,7 +361,8 @@ fn a_job_in_the_background_runs_and_is_stopped_when_it_reads() {
     assert_eq!(shell.answers(), "0");
 }
 
-/// The command took the keys from a pager behind it, which was stopped for it.
+/// Regression: the command took the keys from a pager after it in the pipeline, which was stopped
+/// for that reason.
 #[test]
 fn a_pipeline_leaves_the_keys_to_whoever_reads_them() {
     let nodes = nodes(1);
@@ -380,16 +381,16 @@ fn a_pipeline_leaves_the_keys_to_whoever_reads_them() {
     wait_until("it has ended", || is_gone(command));
     shell.answers();
     assert_eq!(leases(&nodes, "job"), 0);
-    // A command that asks for the keys itself has them, though its output goes elsewhere.
+    // A command that asks for the keys itself gets them, although its output goes elsewhere.
     shell.type_line("lockmod run job -- sh -c 'read l; echo had $l' | cat");
     shell.type_line("five");
     shell.screen.wait_for("the command reads", |text| text.contains("had five"));
     shell.answers();
 }
 
-/// A terminal of its own, without a shell that could continue it: as in `docker run -it`. In a
-/// namespace of processes that was entered with the group of before, the command cannot see the
-/// number of its own group, nor in the second case that of its parent.
+/// A terminal of its own, without a shell that could continue it, as in `docker run -it`. In a
+/// process namespace that was entered with the former process group, the command cannot see its own
+/// group number, nor, in the second case, its parent's.
 #[test]
 fn ctrl_z_without_a_shell_stops_nothing() {
     let nodes = nodes(1);
@@ -419,7 +420,7 @@ fn ctrl_z_without_a_shell_stops_nothing() {
 
 const NO_NAMESPACE: &str = "no process may have a namespace of processes here";
 
-/// Whether a process may have a namespace of processes here.
+/// Whether a process may create a process namespace here.
 fn can_unshare() -> bool {
     let mut unshare = Command::new("unshare");
     unshare.args(["--user", "--map-root-user", "--pid", "--fork", "true"]);
@@ -442,8 +443,8 @@ fn a_command_that_others_stop_keeps_the_lock_and_still_sees_the_end() {
     assert_eq!(job.wait().unwrap().code(), Some(143));
 }
 
-/// Batch systems and supervisors send these: they ended `lockmod` alone, and the command went on
-/// without a lease.
+/// Regression: batch systems and supervisors send these signals. They ended only `lockmod`, and the
+/// command continued without a lease.
 #[test]
 fn signals_that_others_send_end_the_command_too() {
     let nodes = nodes(1);
@@ -474,7 +475,7 @@ fn signals_that_others_send_end_the_command_too() {
     }
 }
 
-/// The command went on without a lease, and nobody knew.
+/// Regression: the command continued without a lease, unnoticed.
 #[test]
 fn a_command_is_told_to_end_when_lockmod_is_killed() {
     let nodes = nodes(1);
@@ -494,7 +495,7 @@ fn a_command_is_told_to_end_when_lockmod_is_killed() {
     wait_until("the command has ended", || is_gone(command));
 }
 
-/// It wrote into `/dev/null`, which stood in place of what was closed.
+/// Regression: it wrote into `/dev/null`, which replaced the closed descriptors.
 #[test]
 fn a_command_finds_closed_what_lockmod_was_started_without() {
     let nodes = nodes(1);
@@ -518,7 +519,7 @@ fn a_command_finds_closed_what_lockmod_was_started_without() {
     }
 }
 
-/// A command that is not there held the lock for as long as one that has run.
+/// Regression: a missing command held the lock for as long as one that has run.
 #[test]
 fn a_command_that_cannot_be_started_releases_the_lock_at_once() {
     let nodes = nodes(1);
@@ -536,7 +537,7 @@ fn a_command_that_cannot_be_started_releases_the_lock_at_once() {
     run(&folder.path().display().to_string(), 126);
 }
 
-/// HUP ended the command in spite of `nohup`.
+/// Regression: HUP ended the command in spite of `nohup`.
 #[test]
 fn signals_that_are_ignored_stay_ignored() {
     let nodes = nodes(1);
@@ -556,7 +557,7 @@ fn signals_that_are_ignored_stay_ignored() {
     assert_eq!(job.wait().unwrap().code(), Some(0));
 }
 
-/// As process 1 of a container it left zombies behind, for as long as the command ran.
+/// Regression: as process 1 of a container, it left zombies behind while the command ran.
 #[test]
 fn the_orphans_of_the_command_are_reaped_by_process_1() {
     let nodes = nodes(1);
@@ -570,7 +571,7 @@ fn the_orphans_of_the_command_are_reaped_by_process_1() {
     );
     let script = format!("(sh -c '{inner}' &); echo $$ > {}; exec sleep 100", began.display());
     let mut command = lockmod(&nodes, &["run", "job", "--", "sh", "-c", &script]);
-    // Orphans are handed to it as they are to process 1.
+    // It receives orphans as process 1 does.
     // SAFETY: between fork and exec this is one bare system call, without allocation.
     unsafe { command.pre_exec(|| set_child_subreaper(Pid::from_raw(1)).map_err(Into::into)) };
     let mut job = start(command);

@@ -12,7 +12,7 @@ use tokio::task::JoinHandle;
 use crate::common::{Flow, Proxy, Server, start_nodes};
 use crate::{builder, connected, info, is_text, leases, locker, millis, nodes, until};
 
-/// How many stand in line at each node that answers.
+/// How many wait in line at each node that answers.
 fn waiting(nodes: &[Server], name: &str) -> Vec<i64> {
     let count = |node| match info(node, name, "waiters") {
         Some(Value::Int(count)) => Some(count),
@@ -38,7 +38,7 @@ pub(crate) async fn another_millisecond() {
 
 type Waiter = JoinHandle<Result<Guard, AcquireError>>;
 
-/// Starts to acquire, and goes on when everybody has it in line.
+/// Starts to acquire, and returns when every node has it in line.
 async fn in_line(locker: &Locker, nodes: &[Server], name: &'static str, count: i64) -> Waiter {
     another_millisecond().await;
     let waiter = tokio::spawn(locker.acquire(name).wait(Duration::from_secs(60)).into_future());
@@ -128,7 +128,7 @@ async fn a_wait_that_is_cancelled_at_any_point_leaves_no_ticket_behind() {
             }
             left -= 1;
             assert!(acquire.as_mut().poll(ctx).is_pending(), "it is held");
-            // Whether it was told anything or not.
+            // Whether it received a wake or not.
             ctx.waker().wake_by_ref();
             std::task::Poll::Pending
         })
@@ -207,7 +207,7 @@ async fn a_waiter_stands_in_line_again_after_its_connections_broke() {
     until("it stands in line again", || all_have(&nodes, "a", 1)).await;
     guard.release().await.unwrap();
     waiter.await.unwrap().unwrap().release().await.unwrap();
-    // While it stood in line nowhere, it polled.
+    // While it was in line at no node, it polled.
     assert!(cut_off.stats().attempts > attempts);
     cut_off.settle().await;
     assert!(all_have(&nodes, "a", 0) && leases(&nodes, "a") == 0);
@@ -308,7 +308,7 @@ async fn a_thousand_tasks_wait_over_one_connection_per_node() {
         .collect();
     until("all of them wait", || all_have(&nodes, "a", 1_000)).await;
     for node in &nodes {
-        // The others are this test's own.
+        // The others belong to this test.
         let clients = String::from_utf8_lossy(&match node.run("CLIENT LIST").unwrap() {
             Value::BulkString(text) => text,
             other => panic!("{other:?}"),
@@ -336,7 +336,7 @@ async fn waiters_stand_in_line_through_a_quarantine_and_do_not_spin() {
         node.kill();
         node.start_again();
     }
-    // A node finds out about itself when it is asked, or within a tenth of a second.
+    // A node detects its own state when it is asked, or within a tenth of a second.
     let is_quarantined = |node: &Server| node.info_u64("lockmod_quarantine_left_ms") > 3_000;
     until("all are in quarantine", || nodes.iter().all(is_quarantined)).await;
     let lockers: Vec<Locker> = (0..8).map(|_| locker(&nodes)).collect();
@@ -349,7 +349,7 @@ async fn waiters_stand_in_line_through_a_quarantine_and_do_not_spin() {
         .collect();
     until("all stand in line", || all_have(&nodes, "a", 8)).await;
     for wait in waits {
-        // One after the other, in any order: each gives it back for the next.
+        // One after the other, in any order: each releases the lock for the next.
         tokio::spawn(async move { wait.await.unwrap().unwrap().release().await.unwrap() });
     }
     until("everybody has had it", || {
@@ -367,7 +367,7 @@ async fn who_finds_no_room_in_line_polls() {
     connected(&two).await;
     let guard = one.acquire("a").await.unwrap();
     let waiter = tokio::spawn(two.acquire("a").wait(Duration::from_secs(60)).into_future());
-    // Of timers alone, with a ttl of half a minute, the third attempt would come after 10 s.
+    // With timers alone and a ttl of half a minute, the third attempt would come after 10 s.
     let start = std::time::Instant::now();
     until("it polls", || two.stats().attempts > 4).await;
     assert!(start.elapsed() < Duration::from_secs(8), "{:?}", start.elapsed());

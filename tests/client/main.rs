@@ -38,7 +38,7 @@ fn millis(millis: u64) -> Duration {
     Duration::from_millis(millis)
 }
 
-/// Nodes that forget nothing when they are killed, so that they come back without quarantine.
+/// Nodes that forget nothing when they are killed, so that they come back without a quarantine.
 fn nodes(count: usize) -> Vec<Server> {
     start_nodes(count, |_| {
         Server::builder().config("appendonly", "yes").config("appendfsync", "always")
@@ -53,7 +53,7 @@ fn locker(nodes: &[Server]) -> Locker {
     builder(nodes).build().expect("the settings are good")
 }
 
-/// What a node tells about a lock at one moment; `None` if the node does not answer.
+/// What a node reports about a lock at one moment; `None` if the node does not answer.
 fn told(node: &Server, name: &str) -> Option<HashMap<String, Value>> {
     let mut conn = node.try_connect().ok()?;
     let reply: Value = redis::cmd("LOCK.INFO").arg(name).query(&mut conn).ok()?;
@@ -101,7 +101,7 @@ fn until(what: &'static str, mut done: impl FnMut() -> bool) -> impl Future<Outp
     }
 }
 
-/// What the only node says to an acquisition that it cannot carry out.
+/// What the only node answers to an acquisition that it cannot carry out.
 async fn refused(builder: LockerBuilder) -> AcquireError {
     let locker = builder.build().expect("the settings are good");
     let start = std::time::Instant::now();
@@ -115,7 +115,7 @@ async fn refused(builder: LockerBuilder) -> AcquireError {
     }
 }
 
-/// Every node has answered this locker: first connections are made.
+/// Every node has answered this locker: the first connections exist.
 async fn connected(locker: &Locker) {
     let start = std::time::Instant::now();
     while locker.settle().await.iter().any(|report| report.vote != Vote::Confirmed) {

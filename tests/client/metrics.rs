@@ -1,5 +1,5 @@
-//! What a program's recorder hears of its locks; and that documents, dashboard and alerts speak of
-//! metrics that exist.
+//! What a program's recorder receives about its locks; and that documents, dashboard and alerts
+//! name only metrics that exist.
 
 use std::collections::BTreeSet;
 use std::process::Command;
@@ -19,14 +19,14 @@ fn recorded(builder: LockerBuilder) -> (Locker, Heard) {
     (locker, Heard { snapshotter, counts: Mutex::default() })
 }
 
-/// What the recorder has heard. A snapshot takes values away, so they are added up.
+/// What the recorder has received. A snapshot takes values away, so they are added up.
 struct Heard {
     snapshotter: Snapshotter,
     counts: Mutex<std::collections::BTreeMap<String, (u64, f64)>>,
 }
 
 impl Heard {
-    /// A series by its name and the values of its labels: how often, and the sum of a histogram.
+    /// A series by its name and the values of its labels: its count, and the sum of a histogram.
     fn series(&self, wanted: &str) -> Option<(u64, f64)> {
         let mut counts = self.counts.lock().unwrap();
         for (key, _, _, value) in self.snapshotter.snapshot().into_vec() {
@@ -133,9 +133,9 @@ async fn spans_name_the_lock_and_tell_no_token() {
     }
     let nodes = nodes(1);
     let locker = builder(&nodes).build().unwrap();
-    // While there is one subscriber only, whoever comes to a place in the code first decides for
-    // good whether it is heard: another test, which does not listen. So there are two, and the
-    // other one hears nothing.
+    // While there is only one subscriber, the first thread that reaches a place in the code decides
+    // permanently whether events there are enabled: perhaps another test, which does not listen. So
+    // there is a second subscriber, which records nothing.
     let deaf = tracing_subscriber::fmt().with_max_level(tracing::level_filters::LevelFilter::OFF);
     let _deaf = tracing::Dispatch::new(deaf.finish());
     let lines = Lines::default();
@@ -165,7 +165,7 @@ fn document(path: &str) -> String {
     std::fs::read_to_string(format!("{}/{path}", env!("CARGO_MANIFEST_DIR"))).unwrap()
 }
 
-/// The names of metrics in a text, without what Prometheus adds to those of histograms.
+/// The names of metrics in a text, without the suffixes that Prometheus adds to histograms.
 fn named(text: &str) -> BTreeSet<String> {
     let is_name = |c: char| c.is_ascii_lowercase() || c == '_';
     let words = text.split(|c: char| !(is_name(c) || c.is_ascii_digit() || c == '.' || c == '-'));
@@ -205,7 +205,7 @@ async fn documents_dashboard_and_alerts_name_the_metrics_that_exist() {
     }
 }
 
-/// The rules, each with its name, as far as a reader of lines can tell them apart.
+/// The rules, each with its name, as far as a line-based parser can tell them apart.
 fn rules(alerts: &str) -> Vec<(String, String)> {
     let rules = alerts.split("- alert: ").skip(1);
     rules.map(|rule| (rule.lines().next().unwrap().to_owned(), rule.to_owned())).collect()
@@ -241,7 +241,7 @@ fn each_alert_is_explained_and_tested() {
     }
 }
 
-/// To wait in line is what locks are for: no alert looks at it, and none counts attempts that lost.
+/// Waiting in line is normal: no alert looks at it, and none counts attempts that lost.
 #[test]
 fn no_alert_is_about_a_queue() {
     let queues = ["wait_seconds", "waiters", "oldest_waiter", "handed_over", "held", "acquired"];
@@ -252,7 +252,7 @@ fn no_alert_is_about_a_queue() {
     }
 }
 
-/// Several sets of nodes on one screen: each panel shows the chosen ones alone.
+/// With several sets of nodes, each panel shows only the selected ones.
 #[test]
 fn the_dashboard_asks_for_the_chosen_clusters_only() {
     let text = document("docs/operations/dashboard.json");

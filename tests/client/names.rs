@@ -1,4 +1,4 @@
-//! Names of any length: a node may have longer ones than a listing can tell of.
+//! Names of any length: a node may have longer ones than a listing can show.
 
 use std::time::Duration;
 
@@ -7,8 +7,8 @@ use lockmod::client::{AcquireError, NAME_MAX};
 use crate::cli::{lockmod, succeeds, text};
 use crate::{locker, nodes};
 
-/// One name of a MiB was garbage to whoever listed the locks, and broke the connections that
-/// carried the leases.
+/// Regression: one name of a MiB was garbage in every listing of the locks, and broke the
+/// connections that carried the leases.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_lock_with_a_very_long_name_hides_no_other_and_breaks_no_connection() {
     let nodes = nodes(3);
@@ -36,7 +36,7 @@ async fn a_lock_with_a_very_long_name_hides_no_other_and_breaks_no_connection() 
         assert!(said.contains(left_out), "{args:?}: {said}");
     }
     assert!(succeeds(&nodes, &["status", "--json"]).contains("\"cut\":true"));
-    // What needs no listing reaches it.
+    // Commands that need no listing reach it.
     let infos = locker.info(&long).await;
     assert!(infos.iter().all(|node| node.info.is_ok()));
     locker.force_release(&long).await;

@@ -1,4 +1,5 @@
-//! The command's results and errors: for people, for programs, and for outputs that take nothing.
+//! The command's results and errors: for people, for programs, and for outputs that cannot be
+//! written.
 
 use std::ffi::OsStr;
 use std::fs::{self, File};
@@ -17,14 +18,14 @@ use crate::common::{Server, wait_until};
 use crate::faults::{certificates, encrypted_node};
 use crate::{is_renewed, leases, nodes};
 
-/// Runs the command with its output going there.
+/// Runs the command with this standard output.
 fn into(nodes: &[Server], args: &[&str], stdout: impl Into<Stdio>) -> (Option<i32>, String) {
     let Output { status, stderr, .. } =
         lockmod(nodes, args).stdout(stdout).stderr(Stdio::piped()).output().unwrap();
     (status.code(), text(&stderr))
 }
 
-/// A pipe that nobody reads.
+/// A pipe without a reader.
 fn closed_pipe() -> OwnedFd {
     pipe().unwrap().1
 }
@@ -33,7 +34,7 @@ fn full_disk() -> File {
     File::options().write(true).open("/dev/full").unwrap()
 }
 
-/// `lockmod list | head -1` printed a panic.
+/// Regression: `lockmod list | head -1` printed a panic.
 #[test]
 fn a_closed_pipe_ends_every_command_that_prints_quietly() {
     let nodes = nodes(3);
@@ -72,7 +73,7 @@ fn token_of(out: &str) -> String {
     token.unwrap_or_else(|| panic!("no token in {out}")).to_owned()
 }
 
-/// The lock stayed held for its whole ttl by a token that nobody had seen.
+/// Regression: the lock stayed held for its whole ttl by a token that was never printed.
 #[test]
 fn a_lock_is_released_if_nobody_can_be_told_that_it_is_held() {
     let nodes = nodes(3);
@@ -88,8 +89,8 @@ fn a_lock_is_released_if_nobody_can_be_told_that_it_is_held() {
     }
 }
 
-/// The standard library opens `/dev/null` in place of a closed output: `acquire` ended with 0, and
-/// the lock stayed held by a token that was lost.
+/// Regression: the standard library opens `/dev/null` in place of a closed output, so `acquire`
+/// ended with 0, and the lock stayed held by a token that was lost.
 #[test]
 fn a_closed_output_is_an_error_of_every_command_that_prints() {
     let nodes = nodes(3);
@@ -122,7 +123,7 @@ fn a_closed_output_is_an_error_of_every_command_that_prints() {
         assert!(said.contains(expected) && said.lines().count() == 1, "{args:?}: {said}");
         assert_eq!(said.contains("so the lock was released"), args[0] == "acquire", "{said}");
         wait_until("it is released", || leases(&nodes, "job") == 0);
-        // Who asks for nothing to be printed has it so.
+        // With the output sent to `/dev/null`, nothing is printed, as requested.
         if args[0] == "status" {
             assert_eq!(into(&nodes, args, Stdio::null()).0, Some(0), "{args:?}");
         }
@@ -144,7 +145,7 @@ fn errors_are_json_where_results_are() {
         assert!(said.starts_with("{\"error\":\"usage\",\"exit_code\":125"), "{said}");
         assert_eq!(said.lines().count(), 1, "{said}");
     }
-    // What is wrong with the surroundings is another word.
+    // A problem with the environment has another word.
     let (code, said) = into(&nodes, &["list", "--json"], full_disk());
     assert!(code == Some(125) && said.starts_with("{\"error\":\"failed\""), "{said}");
     nodes[0].kill();
@@ -160,14 +161,14 @@ fn errors_are_json_where_results_are() {
     }
 }
 
-/// Nothing was printed, although it is promised.
+/// Regression: nothing was printed, although the documents promise JSON.
 #[test]
 fn a_wait_that_a_signal_ends_is_an_error_in_json() {
     let nodes = nodes(1);
     succeeds(&nodes, &["acquire", "job"]);
     for args in [&["acquire", "job", "--wait", "1m", "--json"][..], &["lock", "job", "--json"]] {
         let child = start(lockmod(&nodes, args));
-        // Its signals are taken over before it asks.
+        // The process handles its signals before it asks any node.
         wait_until("it waits", || {
             let info = succeeds(&nodes, &["info", "job", "--json"]);
             info.contains("\"waiters\":1")
@@ -183,7 +184,7 @@ fn a_wait_that_a_signal_ends_is_an_error_in_json() {
     }
 }
 
-/// The runtime panicked, with a path of the machine that built it.
+/// Regression: the runtime panicked, with a path of the build machine.
 #[test]
 fn too_few_files_are_an_error_and_no_panic() {
     let nodes = nodes(1);
@@ -206,7 +207,7 @@ fn too_few_files_are_an_error_and_no_panic() {
     assert!(is_enough);
 }
 
-/// The message of an error was the help: many lines, for people.
+/// Regression: the error's message was the help text: many lines, for people.
 #[test]
 fn wrong_usage_under_json_is_what_is_wrong_and_nothing_else() {
     for (args, message) in [
@@ -234,7 +235,8 @@ fn wrong_usage_under_json_is_what_is_wrong_and_nothing_else() {
     }
 }
 
-/// A name that is not UTF-8 could not be told from another, nor given to a command.
+/// Regression: a name that is not UTF-8 could not be told apart from another, nor passed to a
+/// command.
 #[test]
 fn a_name_of_any_bytes_can_be_seen_and_acted_upon() {
     let nodes = nodes(3);
@@ -278,13 +280,13 @@ fn a_name_that_is_empty_is_refused_by_every_command() {
         let said = fails(&nodes, args, 125);
         assert!(said.contains("the name is empty: is a variable not set?"), "{args:?}: {said}");
     }
-    // An empty command was looked for when the lock was held, and not found.
+    // Regression: an empty command was looked up only once the lock was held, and not found.
     let said = fails(&nodes, &["run", "job", "--", "", "x"], 125);
     assert!(said.contains("the command is empty: is a variable not set?"), "{said}");
     assert_eq!(succeeds(&nodes, &["list", "--all"]), "", "it was never acquired");
 }
 
-/// They named methods of the library: `allow_even_nodes()`, `max_ttl()`.
+/// Regression: the errors named methods of the library: `allow_even_nodes()`, `max_ttl()`.
 #[test]
 fn errors_name_the_flags_of_the_command() {
     let nodes = nodes(2);
@@ -311,7 +313,7 @@ fn errors_name_the_flags_of_the_command() {
     assert!(said.contains("TLS: cannot read /no/such/file"), "{said}");
 }
 
-/// They spoke of unexpected arguments `-5`, and of digits found in strings.
+/// Regression: the errors reported unexpected arguments `-5`, and digits found in strings.
 #[test]
 fn a_value_that_cannot_be_read_is_refused_with_its_flag_and_its_range() {
     let (negative, huge) = ("no length of time is negative", "99999999999999999999s");
@@ -342,18 +344,18 @@ fn a_value_that_cannot_be_read_is_refused_with_its_flag_and_its_range() {
     let nodes = nodes(1);
     let said = fails(&nodes, &["run", "job", "true"], 125);
     assert!(said.contains("write the command behind --"), "{said}");
-    // A list that was written for people.
+    // A list with blanks, as a person writes it.
     succeeds(&[], &["list", "--nodes", &format!(" {} ", nodes[0].url())]);
     let said = fails(&nodes, &["release", "job"], 125);
     assert!(said.contains("the token that `acquire` printed, or --force"), "{said}");
 }
 
-/// The command had a limit of 24 hours of its own.
+/// Regression: the command had its own limit of 24 hours.
 #[test]
 fn the_nodes_and_not_the_command_limit_the_ttl() {
     let nodes = nodes(3);
     let said = fails(&nodes, &["acquire", "job", "--ttl", "48h"], 123);
-    // It was a number of milliseconds.
+    // Regression: the message showed a number of milliseconds.
     assert!(said.contains("a lease may last at most 24h there"), "{said}");
     for node in &nodes {
         node.run("CONFIG SET lockmod.max-ttl 172800000").unwrap();
@@ -382,7 +384,7 @@ fn certificates_are_given_by_flags_or_by_the_environment() {
     let all = ["--cacert", "--cert", "--key"];
     let output = with(&all, &[&ca, &cert, &key]);
     assert!(output.status.success(), "{}", text(&output.stderr));
-    // A refused handshake is an answer, and not waited out.
+    // A refused handshake is an answer, so the command does not wait.
     for (flags, files) in [(&all[..1], vec![&*ca]), (&all[..], vec![&*other_ca, &*cert, &*key])] {
         let since = Instant::now();
         let output = with(flags, &files);
@@ -398,7 +400,7 @@ fn certificates_are_given_by_flags_or_by_the_environment() {
     assert!(status.output().unwrap().status.success());
 }
 
-/// One was "connection reset by peer", and the other a slow network.
+/// Regression: one error was "connection reset by peer", the other blamed a slow network.
 #[test]
 fn a_scheme_that_does_not_fit_the_port_is_told_with_the_one_that_does() {
     let folder = tempfile::tempdir().unwrap();
@@ -420,20 +422,21 @@ fn a_scheme_that_does_not_fit_the_port_is_told_with_the_one_that_does() {
     assert!(!said.contains("TLS"), "it has nothing to do with it: {said}");
 }
 
-/// Greets as a server in protected mode greets other machines, and closes.
+/// Greets like a server in protected mode greets other machines, and closes.
 fn protected() -> u16 {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let port = listener.local_addr().unwrap().port();
     std::thread::spawn(move || {
         for mut stream in listener.incoming().flatten() {
-            // In one piece: what has not left when the connection is closed is lost.
+            // In one write: data that has not left when the connection is closed is lost.
             let _ = stream.write_all(b"-DENIED Redis is running in protected mode because ...\r\n");
         }
     });
     port
 }
 
-/// It was "connection reset by peer; for TLS write rediss://", and waited out.
+/// Regression: the error was "connection reset by peer; for TLS write rediss://", after a full
+/// wait.
 #[test]
 fn a_server_in_protected_mode_is_told_with_what_to_set() {
     let port = protected();
@@ -454,7 +457,8 @@ fn a_server_in_protected_mode_is_told_with_what_to_set() {
     }
 }
 
-/// What `openssl req -x509` makes was refused as `Other(OtherError(CaUsedAsEndEntity))`.
+/// Regression: a certificate from `openssl req -x509` was refused as
+/// `Other(OtherError(CaUsedAsEndEntity))`.
 #[test]
 fn the_certificate_of_an_authority_is_refused_in_words() {
     let folder = tempfile::tempdir().unwrap();
@@ -512,7 +516,7 @@ fn lock_holds_until_it_is_told_to_end_or_the_lock_is_lost() {
     assert!(said.starts_with("{\"error\":\"lost\"") && said.contains("removed"), "{said}");
 }
 
-/// The recipe for a job on one host had to append a `sleep` to the job.
+/// Regression: the recipe for a job on one host had to append a `sleep` to the job.
 #[test]
 fn a_short_command_can_hold_the_lock_for_longer_than_it_runs() {
     let nodes = nodes(3);
@@ -527,7 +531,8 @@ fn a_short_command_can_hold_the_lock_for_longer_than_it_runs() {
     assert!(began_at.elapsed() >= Duration::from_secs(2), "{:?}", began_at.elapsed());
     assert_eq!(leases(&nodes, "job"), 0);
 
-    // A signal ends the wait, and the exit code says so: it was the command's, as if all was well.
+    // A signal ends the wait, and the exit code shows it. Regression: it was the command's own
+    // code, as if all was well.
     fs::remove_file(&done).unwrap();
     let script = format!("trap '' TERM; {script}");
     let args = ["run", "job", "--at-least", "1h", "--", "sh", "-c", &script];
@@ -566,7 +571,7 @@ fn completions_and_man_pages_have_every_command() {
     }
     let folder = tempfile::tempdir().unwrap();
     let pages = folder.path().join("man1");
-    // Somebody wants to read, and forgets that it writes.
+    // The user wants to read a page, and forgets that `man` writes files.
     let said = fails(&[], &["man", &pages.display().to_string()], 125);
     assert!(said.contains("there is no folder") && !pages.exists(), "{said}");
     fs::create_dir(&pages).unwrap();
@@ -590,8 +595,8 @@ pub(crate) fn commands(help: &str) -> Vec<String> {
     names.filter(|name| name != "help").collect()
 }
 
-/// The process ended before the release of a granted minority was written: the lease stood for its
-/// ttl, and kept everybody out when the other nodes came back.
+/// Regression: the process ended before the release of a granted minority was written. The lease
+/// stood for its ttl, and kept everyone out when the other nodes came back.
 #[test]
 fn a_failed_attempt_leaves_nothing_on_the_node_that_granted_it() {
     let mut nodes = nodes(3);

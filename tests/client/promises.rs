@@ -1,4 +1,4 @@
-//! To the millisecond: what a guard promises, and what is sent for it. Nodes that answer by a
+//! To the millisecond: what a guard promises, and what is sent for it. The nodes answer by a
 //! script, on a clock that jumps.
 
 use std::sync::atomic::{AtomicU8, AtomicU64, Ordering};
@@ -14,7 +14,7 @@ use tokio::time::Instant;
 
 use crate::millis;
 
-/// What a node answers: when, and what.
+/// A node's answer, and when it comes.
 type Script = dyn Fn(usize, &str) -> (Duration, Result<Reply, NoReply>) + Send + Sync;
 
 #[derive(Clone)]
@@ -88,7 +88,7 @@ fn willing(delay: Duration) -> impl Fn(usize, &str) -> (Duration, Result<Reply, 
     move |_, _| (delay, Ok(Reply::Integer(1)))
 }
 
-/// A ttl of 10 s: 102 ms of drift, called lost 1 s before its end.
+/// A ttl of 10 s: 102 ms of drift, reported as lost 1 s before its end.
 fn ten_seconds() -> LockerBuilder {
     Locker::builder().ttl(Duration::from_secs(10)).timeout(millis(500))
 }
@@ -181,8 +181,8 @@ async fn a_holder_takes_no_share_in_a_lease_that_is_lost() {
     assert!(!fresh.is_lost());
 }
 
-/// An extension by hand waits for a renewal in the background: what is answered to the first must
-/// not be taken for an answer to the second, which began later.
+/// A manual extension waits for a background renewal: answers to the first must not be taken for
+/// answers to the second, which began later.
 #[tokio::test(start_paused = true)]
 async fn answers_to_one_round_of_extensions_do_not_count_for_the_next() {
     let rounds = AtomicU8::new(0);
@@ -197,7 +197,7 @@ async fn answers_to_one_round_of_extensions_do_not_count_for_the_next() {
     };
     let locker = ten_seconds().build_in(Scripted::new(3, script)).unwrap();
     let guard = locker.acquire("a").await.unwrap();
-    // Renewed from 3.333 s to 3.783 s, and extended from then on.
+    // Renewed from 3.333 s to 3.783 s, and then extended.
     tokio::time::sleep(millis(3_500)).await;
     let error = guard.extend().await.unwrap_err();
     assert!(matches!(error, ExtendError::NoQuorum(_)), "{error}");
@@ -206,7 +206,7 @@ async fn answers_to_one_round_of_extensions_do_not_count_for_the_next() {
     assert!(validity <= left && left - validity < millis(5), "of the first only: {validity:?}");
 }
 
-/// It was said that all nodes had granted, and no more.
+/// Regression: the error said only that all nodes had granted.
 #[tokio::test(start_paused = true)]
 async fn a_raise_that_fails_is_told_with_its_reason() {
     let script = |answer: fn() -> Result<Reply, NoReply>, delay: Duration| {
@@ -226,7 +226,7 @@ async fn a_raise_that_fails_is_told_with_its_reason() {
     assert!(said.contains("timed out") && said.contains("each node had 500ms"), "{said}");
 }
 
-/// A listing went on for ever.
+/// Regression: a listing never ended.
 #[tokio::test(start_paused = true)]
 async fn a_node_whose_scan_has_no_end_is_named() {
     for (next, delay) in [("-1", 0), ("x", 0), ("7", 0), ("", 100)] {
@@ -256,7 +256,7 @@ async fn a_node_whose_scan_has_no_end_is_named() {
 
 #[tokio::test(start_paused = true)]
 async fn a_raise_that_finds_more_than_was_asked_for_does_not_count() {
-    // The second node grants 5; meanwhile the first has granted 7 to somebody else.
+    // The second node grants 5; meanwhile the first has granted 7 to another client.
     let script = |node: usize, command: &str| {
         let reply = match (node, command.split(' ').next()) {
             (0, Some("LOCK.ACQUIRE")) => 1,
@@ -294,7 +294,8 @@ async fn all_nodes_that_answer_a_lost_attempt_are_counted() {
     assert_eq!((labels[0].as_str(), &labels[1..]), ("held", &votes.map(str::to_owned)[..]));
 }
 
-/// An extension by hand dropped the answers behind the quorum: six of them left a node free.
+/// Regression: a manual extension dropped the answers after the quorum: six of them left a node
+/// free.
 #[tokio::test(start_paused = true)]
 async fn an_extension_by_hand_repairs_a_node_that_answers_late_and_does_not_wait_for_it() {
     let script = |node: usize, command: &str| match (node, command.split(' ').next()) {

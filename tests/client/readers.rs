@@ -11,7 +11,7 @@ use tokio::task::JoinHandle;
 use crate::common::{Server, start_nodes};
 use crate::{builder, connected, info, is_held, leases, locker, millis, nodes, until};
 
-/// How many readers hold the lock at a node; none also if a writer does.
+/// How many readers hold the lock at a node; zero also if a writer does.
 fn readers(node: &Server, name: &str) -> i64 {
     match info(node, name, "readers") {
         Some(Value::Int(count)) => count,
@@ -23,7 +23,7 @@ fn all_have(nodes: &[Server], name: &str, count: i64) -> bool {
     nodes.iter().all(|node| readers(node, name) == count)
 }
 
-/// Stands in line at all nodes, as the last of so many.
+/// Waits in line at all nodes, as the last of this many.
 async fn in_line(
     acquire: lockmod::client::Acquire,
     nodes: &[Server],
@@ -85,7 +85,7 @@ fn calls(nodes: &[Server], command: &str) -> u64 {
 async fn a_reader_needs_one_round_trip_also_where_a_name_was_first_read() {
     const COUNT: u64 = 100;
     let nodes = nodes(5);
-    // The fences of nodes of some age differ.
+    // The fences of older nodes differ.
     for (number, node) in nodes.iter().enumerate() {
         node.run(&format!("LOCK.FLOOR {}", 1 + number * 100)).unwrap();
     }
@@ -93,8 +93,8 @@ async fn a_reader_needs_one_round_trip_also_where_a_name_was_first_read() {
     connected(&one).await;
     connected(&two).await;
     let raised = || one.stats().raised + two.stats().raised;
-    // Read by one, by another beside it, written, and read again. Each waits for the nodes that
-    // answer after the quorum: on a busy machine the next request would overtake what is told them.
+    // Read by one client, by another at the same time, written, and read again. Each waits for the
+    // nodes that answer after the quorum: on a busy machine its next request would overtake them.
     for number in 0..COUNT {
         let name = format!("name-{number}");
         let first = one.acquire(&name).shared().await.unwrap();
@@ -303,7 +303,7 @@ async fn a_writer_becomes_a_reader_and_lets_those_in_who_wait_to_read() {
 /// Much shorter than the time for which a node is away.
 const TTL: Duration = Duration::from_millis(1_500);
 
-/// A node that does not hear of it holds the lock for a writer, until the next renewal.
+/// A node that does not receive the downgrade holds the lock for a writer, until the next renewal.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_node_that_is_away_while_a_writer_becomes_a_reader_hears_of_it() {
     for is_killed in [false, true] {
@@ -327,7 +327,7 @@ async fn a_node_that_is_away_while_a_writer_becomes_a_reader_hears_of_it() {
         until("it lets readers in", || readers(&nodes[2], "a") >= 1).await;
         until("all have the readers", || all_have(&nodes, "a", 2)).await;
         assert!(!guard.is_lost() && !reader.is_lost());
-        // And with another node down, it counts for them.
+        // With another node down, its lease counts for the quorum.
         nodes[0].kill();
         let third = locker.acquire("a").shared().wait(Duration::from_secs(20)).await.unwrap();
         let error = locker.acquire("a").wait(Duration::ZERO).await.unwrap_err();
@@ -336,7 +336,7 @@ async fn a_node_that_is_away_while_a_writer_becomes_a_reader_hears_of_it() {
     }
 }
 
-/// The former writer is nobody at a node that has forgotten it; it comes back as a reader.
+/// A node that has forgotten the former writer does not know it; the holder comes back as a reader.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_node_that_has_forgotten_a_writer_takes_it_back_as_the_reader_that_it_became() {
     let nodes = nodes(3);
@@ -345,7 +345,7 @@ async fn a_node_that_has_forgotten_a_writer_takes_it_back_as_the_reader_that_it_
     let guard = locker.acquire("a").label("me").await.unwrap();
     until("all hold it", || leases(&nodes, "a") == 3).await;
     nodes[1].run("DEL a").unwrap();
-    // Somebody reads there meanwhile, and keeps no reader out.
+    // Another client reads there meanwhile, and keeps no reader out.
     assert_eq!(nodes[1].run("LOCK.ACQUIRE a other 60000 SHARED").unwrap(), Value::Int(1));
     guard.downgrade().await.unwrap();
     until("it is back", || readers(&nodes[1], "a") == 2).await;
@@ -369,7 +369,7 @@ async fn readers_are_renewed_and_taken_back_by_nodes_that_restart_one_after_anot
             let label = format!("reader-{number}");
             guards.push(locker.acquire("held").shared().label(label).await.unwrap());
         }
-        // Its fences go on above those of the readers.
+        // Its fences continue above those of the readers.
         for _ in 0..5 {
             lockers[0].acquire("other").await.unwrap().release().await.unwrap();
         }
@@ -419,7 +419,7 @@ async fn one_reader_loses_its_lease_alone_and_all_lose_a_lock_that_is_deleted() 
         node.run("DEL a").unwrap();
     }
     assert_eq!(one.lost().await, Lost::Removed);
-    // A renewal between two of the deletions gives the first node its lease back, once.
+    // A renewal between two of the deletions restores the lease on the first node, once.
     until("nothing is left", || leases(&nodes, "a") == 0).await;
 }
 

@@ -76,7 +76,7 @@ async fn failed_renewal_keeps_the_lease_and_tries_again() {
     let before = guard.validity();
     assert!(!before.is_zero());
     nodes[..2].iter().for_each(Server::resume);
-    // Renewing by itself again, it gets past the end that it had.
+    // Once it renews in the background again, it outlasts its former end.
     let start = Instant::now();
     while start.elapsed() < before + millis(200) {
         assert!(!guard.is_lost());
@@ -106,12 +106,12 @@ async fn a_lock_that_an_operator_deletes_is_lost_soon_and_stays_deleted() {
         node.run("DEL a").unwrap();
     }
     assert_eq!(guard.lost().await, Lost::Removed);
-    // A renewal between two of the deletions gives the first node its lease back, once.
+    // A renewal between two of the deletions restores the lease on the first node, once.
     until("nothing is left", || leases(&nodes, "a") == 0).await;
 }
 
-/// `SET` over a lock on a quorum was taken for nodes that cannot be asked: "no quorum", and the
-/// loss was told only at the end of the validity.
+/// Regression: `SET` over a lock on a quorum was taken for unreachable nodes: the error was "no
+/// quorum", and the loss was reported only at the end of the validity.
 #[tokio::test]
 async fn a_lock_that_is_overwritten_is_lost_as_one_that_is_deleted() {
     let nodes = nodes(3);
@@ -161,15 +161,15 @@ async fn nothing_is_sent_after_the_release() {
     }
 }
 
-/// One of two at once was told "no quorum: 3 of 3 nodes confirmed".
+/// Regression: one of two simultaneous calls failed with "no quorum: 3 of 3 nodes confirmed".
 #[tokio::test]
 async fn extensions_at_the_same_time_all_count() {
     let nodes = nodes(3);
-    // A busy machine has time to answer.
+    // Gives a busy machine time to answer.
     let locker = builder(&nodes).ttl(millis(4_500)).timeout(millis(1_000)).build().unwrap();
     let guard = locker.acquire("a").await.unwrap();
     let start = Instant::now();
-    // Long enough for renewals in the background to come in between.
+    // Long enough for background renewals to come in between.
     while start.elapsed() < millis(2_000) {
         let one = guard.extend();
         let all = tokio::join!(one, guard.extend(), guard.extend_by(millis(3_000)), guard.extend());

@@ -1,11 +1,11 @@
-//! What the command says of what the nodes answer: whom it names, and what it takes for what.
+//! How the command reports the nodes' answers: which nodes it names, and how it interprets them.
 
 use crate::cli::{NO_TOKEN, fails, lockmod, succeeds, text};
 use crate::common::{Server, start_nodes};
 use crate::nodes;
 use crate::screen::Screen;
 
-/// It said that the lease had ended, though it was never that of the token.
+/// Regression: it reported that the lease had ended, though it never belonged to this token.
 #[test]
 fn a_token_that_does_not_hold_the_lock_is_told_who_does() {
     let nodes = nodes(3);
@@ -33,7 +33,7 @@ fn the_json_of_a_release_says_what_came_of_it() {
     assert_eq!(out, "{\"name\":\"job\",\"released\":true}\n");
 }
 
-/// Those who acquired were told "2 not held", and those who asked for a fence "granted with fence".
+/// Regression: an acquire reported "2 not held", and a request for a fence "granted with fence".
 #[test]
 fn nodes_are_spoken_of_in_words_that_fit_the_question() {
     let mut nodes = nodes(3);
@@ -49,7 +49,7 @@ fn nodes_are_spoken_of_in_words_that_fit_the_question() {
     assert!(said.contains("refused") && !said.contains("granted"), "{said}");
 }
 
-/// "No quorum answered", although all nodes did.
+/// Regression: the error was "No quorum answered", although all nodes did.
 #[test]
 fn a_key_of_another_type_is_said_to_be_no_lock() {
     let nodes = nodes(3);
@@ -64,7 +64,7 @@ fn a_key_of_another_type_is_said_to_be_no_lock() {
     }
 }
 
-/// It passed for a node, with one vote less than one thought.
+/// Regression: it passed for a node, so there was one vote less than expected.
 #[test]
 fn a_replica_among_the_nodes_is_warned_of() {
     let mut nodes = nodes(3);
@@ -80,12 +80,12 @@ fn a_replica_among_the_nodes_is_warned_of() {
         assert!(said.contains(&expected) && said.lines().count() == 1, "{args:?}: {said}");
     }
     assert!(succeeds(&nodes, &["status"]).contains("grants nothing: a replica"));
-    // A node that waits is no replica.
+    // A node that waits is not a replica.
     let json = succeeds(&nodes, &["info", "job", "--json"]);
     assert!(json.contains("\"node_state\":null") && json.contains("READONLY"), "{json}");
 }
 
-/// What is said of a replica.
+/// The message about a replica.
 fn hint_of(replica: &Server, master: &Server) -> String {
     let (replica, master) = (replica.port(), master.port());
     format!(
@@ -94,7 +94,8 @@ fn hint_of(replica: &Server, master: &Server) -> String {
     )
 }
 
-/// Some subcommands succeeded, and others repeated the server's READONLY for as long as they might.
+/// Regression: some subcommands succeeded, and others repeated the server's READONLY for as long as
+/// they could.
 #[test]
 fn all_subcommands_say_of_a_replica_that_it_has_no_vote() {
     let master = nodes(1);
@@ -121,7 +122,7 @@ fn all_subcommands_say_of_a_replica_that_it_has_no_vote() {
     }
 }
 
-/// Each of two reasons, and the node that has it.
+/// Two different reasons are shown, each with its node.
 #[test]
 fn reasons_that_differ_and_their_nodes_are_named() {
     let mut nodes = nodes(3);
@@ -134,7 +135,7 @@ fn reasons_that_differ_and_their_nodes_are_named() {
     assert!(said.contains(&format!("): {}", name(&nodes[1]))) && said.contains("(OOM "), "{said}");
 }
 
-/// What is not known looked like a fact.
+/// Regression: uncertain results looked like facts.
 #[test]
 fn it_is_said_what_is_uncertain_in_quarantine_and_after_force() {
     let mut nodes = start_nodes(1, |_| Server::builder());
@@ -146,7 +147,7 @@ fn it_is_said_what_is_uncertain_in_quarantine_and_after_force() {
         let said = text(&output.stdout) + &text(&output.stderr);
         assert!(output.status.success() && said.contains("may have forgotten"), "{args:?}: {said}");
     }
-    // It said that nobody held it.
+    // Regression: it reported the lock as free.
     for (args, code) in [
         (&["release", "--force", "job"][..], 121),
         (&["release", "job", NO_TOKEN], 122),
@@ -168,7 +169,7 @@ fn it_is_said_what_is_uncertain_in_quarantine_and_after_force() {
     assert!(said.contains("may have forgotten"), "{said}");
 }
 
-/// A replica that had no such lock counted as a node on which nobody held it.
+/// Regression: a replica without such a lock counted as a node on which the lock was free.
 #[test]
 fn a_replica_does_not_know_that_nobody_holds_a_lock() {
     let mut nodes = nodes(3);
@@ -204,7 +205,7 @@ fn a_label_that_is_not_text_is_there_in_full() {
     }
 }
 
-/// It was "no permission".
+/// Regression: the error was "no permission".
 #[test]
 fn a_database_that_the_server_does_not_have_is_refused_in_words() {
     let nodes = nodes(1);
@@ -214,7 +215,7 @@ fn a_database_that_the_server_does_not_have_is_refused_in_words() {
     assert!(!said.contains("permission"), "{said}");
 }
 
-/// A line at a terminal that says why nothing goes on; and what an empty list is.
+/// A line on a terminal that explains why nothing happens, and that a list is empty.
 #[test]
 fn a_person_is_told_why_the_nodes_are_silent_and_that_there_is_nothing() {
     let mut nodes = nodes(3);
@@ -225,14 +226,14 @@ fn a_person_is_told_why_the_nodes_are_silent_and_that_there_is_nothing() {
     nodes[1].kill();
     let run = lockmod(&nodes, &["run", "job", "--wait", "10s", "--", "true"]);
     let mut waiting = Screen::start(&run, (80, 4));
-    // Whatever the third one says: its lease is that of this very attempt.
+    // Whatever the third node answers: its lease is that of this very attempt.
     let expected = "waiting for 'job': 2 of 3 nodes unreachable: connection refused\n";
     waiting.wait_for("the reason is told", |text| format!("{text}\n").contains(expected));
     waiting.press("\x03");
     assert_eq!(waiting.end(), Some(128 + 2));
 }
 
-/// One name of 500 letters made the whole table as wide.
+/// Regression: one name of 500 letters made the whole table as wide.
 #[test]
 fn a_long_name_leaves_the_table_within_the_terminal() {
     let nodes = nodes(1);

@@ -1,4 +1,4 @@
-//! Nodes that come back without a lease that is held: the holder takes it back.
+//! Nodes that come back without a lease that is held: the holder regains it.
 
 use std::collections::HashMap;
 use std::time::{Duration, Instant};
@@ -43,20 +43,22 @@ async fn roll(mut nodes: Vec<Server>, stop: fn(&mut Server)) {
     until("nobody holds it", || nodes.iter().all(|node| !is_held(node, "held"))).await;
 }
 
-/// This was lost with the second node: the first one's floor was above the guard's fence.
+/// Regression: this lock was lost with the second node: the first one's floor was above the guard's
+/// fence.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_rolling_restart_costs_no_lock() {
     roll(nodes(3), Server::terminate).await;
 }
 
-/// This was lost always: after a crash a node's fences go on above the fence ceiling.
+/// Regression: this lock was always lost: after a crash a node's fences continue above the fence
+/// ceiling.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_rolling_restart_by_kill_costs_no_lock() {
     roll(nodes(3), Server::kill).await;
 }
 
-/// Whether the lock is held there by somebody without a label. An attempt of a waiter, who has one,
-/// may pass through a node that came back without the lease.
+/// Whether the lock is held there by a client without a label. An attempt of a waiter, which has
+/// one, may pass through a node that came back without the lease.
 fn is_held_by_holder(node: &Server) -> bool {
     let is_so = |told: HashMap<String, Value>| {
         is_text(told.get("state"), "held") && told.get("label") == Some(&Value::Nil)
@@ -64,7 +66,7 @@ fn is_held_by_holder(node: &Server) -> bool {
     told(node, "held").is_some_and(is_so)
 }
 
-/// The holder passes the line: those who wait came after it.
+/// The holder passes the line: the waiters came after it.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_holder_takes_its_lease_back_from_under_those_who_wait() {
     let mut nodes = nodes(3);

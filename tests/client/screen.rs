@@ -1,5 +1,5 @@
-//! A terminal for the command: what it shows is read as a person would, keys go in, and a picture
-//! can be taken.
+//! A terminal for the command: the test reads the screen as a person would, sends keys, and can
+//! take a picture.
 
 use std::fmt::Write as _;
 use std::fs::File;
@@ -14,7 +14,7 @@ use rustix::termios::{Winsize, tcsetwinsize};
 
 use crate::common::{spawn, wait_until};
 
-/// A terminal with a command in it, which ends with this value.
+/// A terminal with a command in it, which ends when this value is dropped.
 pub(crate) struct Screen {
     child: Child,
     keys: File,
@@ -33,7 +33,7 @@ impl Screen {
         let size = Winsize { ws_col: columns, ws_row: rows, ws_xpixel: 0, ws_ypixel: 0 };
         tcsetwinsize(&terminal, size).unwrap();
 
-        // With a session of its own, so that it does not find the terminal of whoever runs this.
+        // With a session of its own, so that it does not find the terminal of the caller.
         let mut inner = Command::new("setsid");
         inner.arg("--ctty").arg(command.get_program()).args(command.get_args());
         inner.envs(command.get_envs().filter_map(|(name, value)| Some((name, value?))));
@@ -80,7 +80,7 @@ impl Screen {
         self.child.wait().unwrap().code()
     }
 
-    /// Whether the terminal is as it was: the other screen left, the cursor shown.
+    /// Whether the terminal is restored: the other screen left, the cursor shown.
     pub(crate) fn is_restored(&self) -> bool {
         let parser = self.parser.lock().unwrap();
         !parser.screen().alternate_screen() && !parser.screen().hide_cursor()
@@ -133,7 +133,7 @@ impl Screen {
     }
 }
 
-/// What stands between wide gaps, and where, in columns: each keeps its place in any typeface.
+/// The texts between wide gaps, with their columns: each keeps its place in any typeface.
 fn words(text: &str) -> Vec<(usize, &str)> {
     let mut words = Vec::new();
     let (mut start, mut rest) = (0, text);

@@ -9,7 +9,7 @@ use crate::nodes;
 
 const PASSWORD: &str = "s3cret-pa55word";
 
-/// All texts that are made of a value.
+/// All texts that can be made from a value.
 fn shown(value: &impl Debug) -> [String; 2] {
     [format!("{value:?}"), format!("{value:#?}")]
 }
@@ -41,7 +41,7 @@ fn with_passwords(nodes: &[Server]) -> Vec<String> {
     nodes.iter().map(url).collect()
 }
 
-/// Guards were printed with their tokens, and settings with their passwords.
+/// Regression: guards were printed with their tokens, and settings with their passwords.
 #[tokio::test(flavor = "multi_thread")]
 async fn no_public_type_prints_a_token_or_a_password() {
     let nodes = nodes(3);
@@ -85,7 +85,7 @@ async fn no_public_type_prints_a_token_or_a_password() {
     assert_kept(&texts, &[&tokens[..], &[PASSWORD.as_bytes()]].concat());
 }
 
-/// A part of a URL that was not written as it must be was shown by the error about it.
+/// Regression: an error about a malformed URL showed the malformed part.
 #[tokio::test]
 async fn no_error_about_a_url_shows_a_password() {
     for url in [

@@ -1,4 +1,5 @@
-//! A master under Sentinel as one node: it is found, followed when it is another, and told of.
+//! A master under Sentinel as one node: the client finds it, follows the group to a new one, and
+//! reports it.
 
 use std::io::{BufRead, BufReader};
 use std::sync::Arc;
@@ -52,7 +53,7 @@ async fn the_master_is_found_and_followed_when_it_is_killed() {
     guard.release().await.unwrap();
 }
 
-/// Its successor waits for leases that it does not know; this one came with the data.
+/// Its successor waits for leases that it does not know; this lease came with the data.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_held_lock_lives_through_a_failover_of_the_only_group() {
     let server = || Server::builder().module_arg("max-ttl", 15_000).module_arg("replicas", 2);
@@ -73,7 +74,7 @@ async fn a_held_lock_lives_through_a_failover_of_the_only_group() {
     guard.release().await.expect("it was held all the time");
 }
 
-/// The old master keeps its connections, and would have granted for ever.
+/// Regression: the old master keeps its connections, and would have granted forever.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_master_that_lives_is_left_when_the_sentinels_name_another() {
     let group = Group::start(1, server);
@@ -83,7 +84,7 @@ async fn a_master_that_lives_is_left_when_the_sentinels_name_another() {
     group.servers[0].wait_for_replica(&group.servers[1]);
     group.sentinels[0].run(&format!("SENTINEL FAILOVER {GROUP}")).unwrap();
     let master = group.wait_for_another_than(0);
-    // The lease came along, and its release reaches the server that has it now.
+    // The lease was replicated, and its release reaches the server that has it now.
     drop(guard);
     let now = &group.servers[master];
     until("the new master has the release", || {
@@ -132,14 +133,14 @@ async fn whoever_waits_in_line_waits_on_at_the_next_master() {
     let fence = guard.fence();
     group.servers[0].kill();
     let master = group.wait_for_another_than(0);
-    // Whether it stands in line again or is granted at once is a matter of the lease's end.
+    // Whether it is in line again or is granted at once depends on when the lease ends.
     drop(guard);
     let guard = waiting.await.unwrap().unwrap();
     assert!(guard.fence() > fence && is_held(&group.servers[master], "a"));
     guard.release().await.unwrap();
 }
 
-/// Beside one that hangs and one that was killed.
+/// Of the three, one hangs and one is killed.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn one_sentinel_is_enough() {
     let mut group = Group::start(0, server);
@@ -167,7 +168,7 @@ async fn the_master_and_the_sentinels_have_logins_of_their_own() {
     assert!(error.contains("its master 127.0.0.1:") && error.contains("NOAUTH"), "{error}");
 }
 
-/// Nothing but TLS leads to the servers: the Sentinel names their ports for it.
+/// The servers are reached only over TLS: the Sentinel names their TLS ports.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_group_is_found_and_followed_over_tls() {
     let dir = tempfile::tempdir().unwrap();
@@ -192,7 +193,8 @@ async fn a_group_is_found_and_followed_over_tls() {
     until("the Sentinel knows the replica", || sentinel.followers() == Some(1)).await;
     sentinel.run(&format!("SENTINEL FAILOVER {GROUP}")).unwrap();
     until("the Sentinel names it", || sentinel.named() == Some(replica.tls_port())).await;
-    // Until it is told, the old master grants. The Sentinel ends its connections then.
+    // Until it learns of its successor, the old master grants. Then the Sentinel ends its
+    // connections.
     let is_replica = |role: redis::Value| format!("{role:?}").contains("slave");
     until("the old master follows", || master.run("ROLE").is_ok_and(is_replica)).await;
     let guard = encrypted.acquire("a").wait(Duration::from_secs(30)).await.unwrap();
@@ -211,7 +213,8 @@ async fn what_cannot_be_a_group_is_refused_with_what_to_do() {
     let none = refused(builder(&[format!("redis+sentinel://127.0.0.1:{port}/{GROUP}")])).await;
     assert!(none.to_string().contains("is no Sentinel, which listens on port 26379"), "{none}");
     assert!(matches!(none, AcquireError::Refused(_)), "{none}");
-    // As two nodes of three: by the Sentinels in common, or when both lead to one server.
+    // As two nodes of three: detected by the Sentinels in common, or because both lead to one
+    // server.
     let first = format!("redis+sentinel://127.0.0.1:{}/{GROUP}", group.sentinels[0].port());
     let twice = builder(&[group.url(), first]).allow_even_nodes().build();
     assert!(matches!(twice, Err(BuildError::SameNode { .. })), "{twice:?}");
@@ -228,7 +231,7 @@ async fn what_cannot_be_a_group_is_refused_with_what_to_do() {
     assert!(silent.contains("no Sentinel answers: Sentinel 127.0.0.1:"), "{silent}");
 }
 
-/// Beside two servers a group is one vote of three.
+/// Together with two servers, a group is one vote of three.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_group_is_one_node_of_a_quorum() {
     let mut group = Group::start(1, server);

@@ -1,5 +1,5 @@
-//! What `lockmod status` and the exporter tell where most is well: held locks among many free ones,
-//! nodes whose fences are too high, and why nothing happens.
+//! What `lockmod status` and the exporter show when most is well: held locks among many free ones,
+//! nodes whose fences are too high, and why a client has to wait.
 
 use std::io::{BufRead, BufReader};
 use std::time::{SystemTime, UNIX_EPOCH};
@@ -11,7 +11,7 @@ use crate::common::{Server, start_nodes};
 use crate::nodes;
 use crate::watch::Exporter;
 
-/// Leaves many free locks behind, as names that are used once do.
+/// Leaves many free locks behind, like names that are used only once.
 fn use_names(nodes: &[Server], count: usize) {
     for node in nodes {
         let mut pipe = redis::pipe();
@@ -24,7 +24,7 @@ fn use_names(nodes: &[Server], count: usize) {
     }
 }
 
-/// The limit counted free locks, so that all that were shown could be none.
+/// Regression: the limit counted free locks, so that all locks within the limit could be free.
 #[test]
 fn held_locks_are_found_among_many_free_ones() {
     let nodes = nodes(3);
@@ -43,13 +43,13 @@ fn held_locks_are_found_among_many_free_ones() {
     let listed = succeeds(&nodes, &["list"]);
     assert_eq!(listed.lines().count(), 3, "{listed}");
     assert_eq!(succeeds(&nodes, &["list", "--all"]).lines().count(), 5_003);
-    // One that is held on one node only, and that nobody holds any more elsewhere.
+    // One lock that is held on one node only, and has been released on the others.
     nodes[2].run("LOCK.ACQUIRE used-7 other 60000").unwrap();
     let listed = succeeds(&nodes, &["list"]);
     assert!(listed.contains("used-7: held, fence 2") && listed.contains("(held on 1 of 3 nodes)"));
 }
 
-/// `list` counted all leases, and `status` those with the highest fence.
+/// Regression: `list` counted all leases, and `status` those with the highest fence.
 #[test]
 fn list_and_status_count_holders_by_one_rule() {
     let nodes = nodes(3);
@@ -68,7 +68,7 @@ fn list_and_status_count_holders_by_one_rule() {
     assert!(json.contains("\"held_on\":1") && json.contains("\"held_on\":2"), "{json}");
 }
 
-/// They were said to be as well as the others.
+/// Regression: they were reported to be as healthy as the others.
 #[test]
 fn nodes_whose_fences_are_used_up_or_too_high_are_not_said_to_be_well() {
     let nodes = nodes(5);
@@ -99,7 +99,7 @@ fn nodes_whose_fences_are_used_up_or_too_high_are_not_said_to_be_well() {
     }
 }
 
-/// It was "2 of 3 free; 1 granted", which is no reason.
+/// Regression: the error was "2 of 3 free; 1 granted", which is no reason.
 #[test]
 fn nodes_that_answered_too_late_are_said_to_have_timed_out() {
     let nodes = nodes(3);
@@ -112,7 +112,7 @@ fn nodes_that_answered_too_late_are_said_to_have_timed_out() {
     assert!(said.contains(cause), "{said}");
 }
 
-/// A minute passed without a word.
+/// Regression: the command was silent for a minute.
 #[test]
 fn a_log_says_that_a_replica_is_waited_for() {
     let nodes = nodes(1);
@@ -129,7 +129,7 @@ fn a_log_says_that_a_replica_is_waited_for() {
     assert!(lines[1].contains("cannot be acquired without a quorum: 1 of 1 node not"), "{said}");
 }
 
-/// Only `status` told of it, which nobody asks before every run.
+/// Regression: only `status` reported it, which is not called before every run.
 #[test]
 fn a_server_that_is_given_twice_is_told_of_by_all_that_take_a_lock() {
     let nodes = nodes(2);
@@ -152,7 +152,7 @@ fn a_server_that_is_given_twice_is_told_of_by_all_that_take_a_lock() {
     assert!(lock.wait().unwrap().success());
 }
 
-/// Such a lease was counted like others, although its holder could not count it.
+/// Regression: such a lease was counted like others, although its holder could not count it.
 #[test]
 fn a_lease_that_does_not_count_is_not_counted() {
     let mut nodes = start_nodes(3, |_| Server::builder());

@@ -81,7 +81,7 @@ fn status_says_what_is_wrong_with_each_node() {
     assert!(json.contains("\"error\":\"unreachable: connection refused\""), "{json}");
 }
 
-/// "grants" was said of nodes that refused every acquire.
+/// Regression: nodes that refused every acquire were shown as "grants".
 #[test]
 fn a_node_whose_server_refuses_writes_is_not_said_to_grant() {
     let nodes = nodes(1);
@@ -124,14 +124,14 @@ fn a_node_that_is_behind_is_seen_and_a_list_is_bounded() {
     let all = succeeds(&nodes, &["status", "--json"]);
     assert_eq!(all.matches("\"held_on\":1").count(), 3_000);
     let some = succeeds(&nodes, &["status", "--json", "--limit", "100"]);
-    // Whether `orders` is among them is the servers' affair.
+    // Whether `orders` is among them depends on the servers.
     let shown = some.matches("\"held_on\":").count();
     assert!(shown == 100 && some.contains("\"cut\":true"), "{shown}");
     assert!(succeeds(&nodes, &["status", "--limit", "100"]).ends_with("see --limit\n"));
 }
 
-/// A page of SCAN was shown whole, so `--limit 1` showed hundreds of locks; and nodes list their
-/// locks in different orders, so what is left must be looked up on all of them.
+/// Regression: a page of SCAN was shown whole, so `--limit 1` showed hundreds of locks. Nodes list
+/// their locks in different orders, so locks that are cut off must be looked up on all of them.
 #[test]
 fn a_limit_is_kept_and_what_is_shown_is_known_of_all_nodes() {
     let nodes = nodes(3);
@@ -152,7 +152,7 @@ fn a_limit_is_kept_and_what_is_shown_is_known_of_all_nodes() {
     assert!(said.contains("whole number from 1 to"), "{said}");
 }
 
-/// The survivor was said to be a million fences behind those that had crashed.
+/// Regression: the survivor was shown a million fences behind those that had crashed.
 #[test]
 fn a_node_is_not_behind_those_whose_fences_jumped_at_a_restart() {
     let mut nodes = forgetful_nodes(3);
@@ -262,7 +262,7 @@ fn the_exporter_answers_only_what_it_should_and_ends_when_told() {
     assert!(exporter.ask("nonsense").starts_with("HTTP/1.1 400"));
     let head = exporter.ask("HEAD /metrics");
     assert!(head.starts_with("HTTP/1.1 200 OK") && head.ends_with("\r\n\r\n"), "{head}");
-    // Clients that connect and say nothing take places, but not for ever.
+    // Silent clients occupy places, but not forever.
     let silent: Vec<TcpStream> = (0..40).map(|_| exporter.connect()).collect();
     assert!(exporter.metrics().contains("lockmod_nodes 1"));
     drop(silent);
@@ -289,7 +289,7 @@ fn top_shows_what_happens_and_takes_a_lock_from_its_holder() {
             && text.contains("lock 1 of 2")
             && text.contains("worker-7")
     });
-    // Both are held for about as long: `orders` is first by a little.
+    // Both have been held for about as long: `orders` is first by a little.
     screen.press("d");
     screen.wait_for("the question", |text| text.contains("Take 'orders' from whoever holds it"));
     screen.press("n");
@@ -318,7 +318,7 @@ fn top_restores_the_terminal_when_it_is_told_to_end() {
     let nodes = nodes(1);
     let mut screen = top(&nodes, (40, 8));
     screen.wait_for("it runs", |text| text.contains("1/1 nodes grant, 0 may fail"));
-    // Nothing that ends an input ends the program.
+    // Keys that end a text input do not end the program.
     screen.press("/job\x1b");
     screen.wait_for("the filter is typed", |text| text.contains("filter: job"));
     screen.press("\x1b\x1b");
@@ -359,7 +359,7 @@ fn picture_of_top() {
     let label = ["billing@web-3", "nightly-report", "reindex@worker-12"];
     for (name, label) in ["orders/2041", "report", "search-index"].iter().zip(label) {
         acquire(&nodes, name, label);
-        // For hold times that differ to the eye.
+        // So that hold times differ visibly.
         std::thread::sleep(Duration::from_millis(700));
     }
     nodes[4].kill();

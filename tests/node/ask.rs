@@ -1,5 +1,4 @@
-//! Asking a server in one line, and reading the answer as one line: what tables of tests are made
-//! of.
+//! Asks a server in one line, and reads the answer as one line: for tables of tests.
 
 use redis::{Connection, RedisResult, Value};
 
@@ -84,7 +83,7 @@ pub(crate) fn wait_for_lapse(conn: &mut Connection, key: &str) {
     wait_until("the lease has ended", || field(conn, key, "state") == "free");
 }
 
-/// Lets the server's cron do its round for more than a second.
+/// Lets the server's cron run for more than a second.
 #[track_caller]
 pub(crate) fn wait_for_cron(server: &Server) {
     let since = server.info_u64("uptime_in_seconds");

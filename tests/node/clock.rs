@@ -1,6 +1,6 @@
 //! Leases are counted on the monotonic clock: a stepped wall clock neither ends nor prolongs one.
 //!
-//! Beside each lock stands a plain key with an expiry, as the Redlock recipe has it: it is lost.
+//! Next to each lock is a plain key with an expiry, as in the Redlock recipe: it is lost.
 
 use std::time::{Duration, Instant};
 
@@ -29,7 +29,8 @@ fn step_when_started(step: &Step) -> Server {
     server
 }
 
-/// Steps a server's wall clock, and waits until it knows: Valkey reads it every millisecond only.
+/// Steps a server's wall clock, and waits until the server knows: Valkey reads it only once a
+/// millisecond.
 fn set_wall_clock(server: &Server, offset_ms: i64) {
     server.set_wall_clock_offset_ms(offset_ms);
     wait_until("the server has seen its wall clock", || {
@@ -105,8 +106,8 @@ fn what_is_replicated_ends_when_the_lease_does_after_a_step_too() {
 
 #[test]
 fn a_lease_survives_a_restart_and_a_step_in_any_order_or_is_waited_for() {
-    // The append-only file is dated by the wall clock. One that was stepped while the server ran
-    // went unnoticed at its next start, and a lease of 30 s was given to somebody else at once.
+    // Regression: the append-only file is dated by the wall clock. A step while the server ran went
+    // unnoticed at its next start, and a lease of 30 s was granted to another at once.
     let persistence = [("no", "everysec"), ("yes", "everysec"), ("yes", "always")];
     for (append_only, flush) in persistence {
         for is_clean in [true, false] {
@@ -121,7 +122,7 @@ fn a_lease_survives_a_restart_and_a_step_in_any_order_or_is_waited_for() {
                 assert_eq!(ask(conn, "LOCK.ACQUIRE res A 30000"), "1");
                 if is_early {
                     server.set_wall_clock_offset_ms(step);
-                    // So long a lease has the state file written anew, after the step.
+                    // A lease this long causes a new write of the state file, after the step.
                     assert_eq!(ask(conn, "LOCK.ACQUIRE other A 3600000"), "1");
                 }
                 if is_clean {
@@ -141,8 +142,8 @@ fn a_lease_survives_a_restart_and_a_step_in_any_order_or_is_waited_for() {
 
 #[test]
 fn a_wall_clock_that_was_stepped_there_and_back_is_remembered() {
-    // The clocks of the start and of the stop agreed, but the append-only file had been written by
-    // a third: a lease that was granted in between was taken for ended, and granted again.
+    // Regression: the clocks of the start and of the stop agreed, but the append-only file had been
+    // written by a third clock: a lease granted in between was taken for ended, and granted again.
     let mut server = Server::builder()
         .fake_wall_clock()
         .config("appendonly", "yes")

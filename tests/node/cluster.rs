@@ -8,7 +8,7 @@ use crate::line::{acquire, listener};
 use crate::waiting::{LONG, nobody_waits, waiter};
 
 fn builder() -> Builder {
-    // A master whose last slot goes stays one.
+    // A master that loses its last slot remains one.
     let stays = "cluster-allow-replica-migration";
     Server::builder().in_cluster().config("hz", 100).config(stays, "no")
 }
@@ -32,7 +32,8 @@ impl Pair {
         let pair = Pair { from, to };
         let (from, to) = (&mut pair.from.connect(), &mut pair.to.connect());
         assert_eq!(ask(from, "CLUSTER ADDSLOTSRANGE 0 16383"), "OK");
-        // Two that start with the same epoch settle it between them, and hand slots over meanwhile.
+        // Two that start with the same epoch resolve the conflict themselves, and move slots
+        // meanwhile.
         assert_eq!(ask(to, "CLUSTER SET-CONFIG-EPOCH 2"), "OK");
         let (port, bus) = (pair.to.port(), pair.to.bus_port());
         assert_eq!(ask(from, &format!("CLUSTER MEET 127.0.0.1 {port} {bus}")), "OK");
@@ -49,7 +50,7 @@ impl Pair {
         }
     }
 
-    /// In one go, by the server; false if this server cannot.
+    /// In one step, by the server; false if this server cannot.
     fn move_at_once(&self, key: &str) -> bool {
         let (from, to) = (&mut self.from.connect(), &mut self.to.connect());
         let slot = ask(from, &format!("CLUSTER KEYSLOT {key}"));
@@ -93,7 +94,7 @@ fn moves(pair: &Pair, move_slot: impl FnOnce() -> bool) {
     ask_all(
         from,
         &[
-            // A name of the same slot, which is forgotten before the slot moves.
+            // A name in the same slot, which is forgotten before the slot moves.
             ("LOCK.ACQUIRE {res}:old Z 60000", "1"),
             ("LOCK.FENCE {res}:old Z 500", "500"),
             ("DEL {res}:old", "1"),
@@ -125,7 +126,7 @@ fn moves(pair: &Pair, move_slot: impl FnOnce() -> bool) {
     }
 }
 
-/// The answer, when the node knows how that stands which had the slot before.
+/// The answer, once the node knows the state of the node that had the slot before.
 fn ask_at_last(conn: &mut Connection, line: &str) -> String {
     wait_for("the node answers", || Some(ask(conn, line)).filter(|text| !is_quarantine(text)))
 }
@@ -150,7 +151,7 @@ fn a_slot_without_locks_brings_the_floor_of_its_node() {
         let raised = before + turn * 100_000_000;
         assert_eq!(ask(source, &format!("LOCK.FENCE res Z {raised}")), raised.to_string());
         assert_eq!(ask(source, "DEL res"), "1");
-        // What was forgotten long ago is what the other knows of.
+        // By then the other node knows what was forgotten.
         std::thread::sleep(std::time::Duration::from_millis(1_500));
         hand_over(from, to, "res");
         assert!(fence(target, "LOCK.ACQUIRE res B 60000") > raised);
@@ -159,7 +160,7 @@ fn a_slot_without_locks_brings_the_floor_of_its_node() {
     }
 }
 
-/// The leases that it may have forgotten stand, whoever has the slot.
+/// Leases that it may have forgotten still stand, whichever node has the slot.
 #[test]
 fn who_gets_a_slot_from_a_node_that_waits_does_so_too() {
     let short = || builder().module_arg("max-ttl", 8_000).start();

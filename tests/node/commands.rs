@@ -81,7 +81,7 @@ fn a_repair_gives_a_forgotten_lease_back_with_its_fence_or_the_next_of_the_node(
             ("LOCK.ACQUIRE res B 30000", "8"),
             ("LOCK.EXTEND res A 30000 FENCE 7 REPAIR", "0"),
             ("LOCK.RELEASE res B", "1"),
-            // The node has gone on: its own next fence, as any grant.
+            // The node has moved on: it gives its own next fence, as in any grant.
             ("LOCK.EXTEND res A 30000 FENCE 7 REPAIR", "1"),
             ("LOCK.FENCE res", "9"),
             ("LOCK.EXTEND res A 30000 FENCE 7 REPAIR", "1"),
@@ -241,7 +241,8 @@ fn replies_have_the_shapes_of_the_protocol_that_the_client_speaks() {
     assert_eq!(conn.run("LOCK.ACQUIRE res B 30000"), b"$-1\r\n");
     assert_eq!(conn.run("LOCK.RELEASE res B"), b":0\r\n");
     assert_eq!(conn.run("LOCK.RELEASE none B"), b"$-1\r\n");
-    // Those about readers, and those that say why a node grants nothing, are left out here.
+    // The fields about readers, and those that explain why a node grants nothing, are left out
+    // here.
     let is_there = |name: &&str| {
         !name.starts_with("quarantine")
             && !name.contains("reader")

@@ -24,13 +24,13 @@ struct World {
 enum Step {
     /// A grant that stays.
     Acquire(u8, u8),
-    /// A grant that is given back.
+    /// A grant that is released.
     AcquireAndRelease(u8, u8),
-    /// A grant that ends by itself.
+    /// A grant whose lease ends.
     AcquireAndLapse(u8, u8),
     /// A grant whose fence is raised by this much.
     AcquireAndRaise(u8, u8, u64),
-    /// Grants that are given back, and leave the counter so far above the floor.
+    /// Grants that are released, and leave the counter this far above the floor.
     Climb(u8, u8, u64),
     /// A command of one key, in which `KEY` is the name.
     OnKey(u8, u8, &'static str),
@@ -75,7 +75,7 @@ impl World {
         assert_eq!(ask(&mut self.conn, &format!("SELECT {database}")), "OK");
     }
 
-    /// Asks for a grant under a token never used before; answers the token if it was granted.
+    /// Asks for a grant under a token never used before; returns the token if it was granted.
     fn acquire(&mut self, database: u8, name: u8, ttl: u64) -> Option<(String, u64)> {
         self.select(database);
         self.tokens += 1;
@@ -188,7 +188,7 @@ impl World {
 }
 
 impl World {
-    /// Nothing of all this is anything that a replica would see otherwise.
+    /// None of this looks different to a replica.
     fn compare_with_replica(&mut self) {
         self.server.wait_for_replica(&self.replica);
         let copy = &mut self.replica.connect();
@@ -209,7 +209,7 @@ impl World {
 
 const NAMES: u8 = 3;
 const DATABASES: u8 = 2;
-/// The name that tells when idle locks were forgotten.
+/// The name whose disappearance shows that idle locks were forgotten.
 const SENTINEL: u8 = 99;
 
 fn key(name: u8) -> String {
@@ -260,8 +260,8 @@ fn step() -> impl Strategy<Value = Step> {
 
 #[test]
 fn every_fence_of_a_name_is_larger_than_all_before_it() {
-    // One server for all cases: what one leaves behind is what the next must cope with. So a
-    // failing case cannot be made smaller by trying parts of it; all of its steps are printed.
+    // One server for all cases: the next case must cope with what the last one left behind. So a
+    // failing case cannot be shrunk by trying parts of it; all of its steps are printed.
     let world = RefCell::new(World::new());
     let config = ProptestConfig {
         cases: 100,
@@ -288,7 +288,7 @@ fn every_fence_of_a_name_is_larger_than_all_before_it() {
     }
 }
 
-/// Takes the lock often enough for its counter to be far above the node's floor.
+/// Acquires the lock often enough for its counter to be far above the node's floor.
 fn climb(server: &Server, conn: &mut Connection, key: &str) -> u64 {
     let floor = server.info_u64("lockmod_floor");
     for _ in 0..2 {
@@ -420,7 +420,7 @@ fn fences_rise_past_an_eviction() {
 
 #[test]
 fn the_floor_survives_a_restart_with_any_lock_that_is_left() {
-    // Without the state file, which would know the floor too.
+    // Without the state file, which would have the floor too.
     let mut server = Server::builder().config("lockmod.state-file", r#""""#).start();
     let conn = &mut server.connect();
     ask(conn, "LOCK.ACQUIRE gone A 30000");

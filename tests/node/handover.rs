@@ -1,4 +1,4 @@
-//! Locks that are handed over: to whom, what is told of it, and when a lock is reserved instead.
+//! Hand-overs: to which waiter, what is published about them, and when a lock is reserved instead.
 
 use redis::{Connection, Value};
 
@@ -7,7 +7,7 @@ use crate::common::{RawConnection, Server};
 use crate::line::{listener, queue};
 use crate::told::{AppendOnly, Stream};
 
-/// Asks for the lock with a ticket that the node may grant it to by itself.
+/// Asks for the lock with a ticket to which the node may grant it later.
 #[track_caller]
 fn wait(conn: &mut Connection, token: &str, ticket: &str, number: u64) {
     let line = format!("LOCK.ACQUIRE res {token} 30000 {} GRANT {number}", queue(ticket));
@@ -86,8 +86,8 @@ fn who_may_not_acquire_the_lock_any_more_is_not_granted_it() {
     assert_eq!(field(conn, "res", "state"), "reserved");
 }
 
-/// Replicas and the file are told of the release and of the grant, in this order, and of a grant
-/// that nobody was told of that it was taken back.
+/// Replicas and the file receive the release and the grant, in this order; if a grant was not
+/// delivered to anyone, also that it was withdrawn.
 #[test]
 fn a_hand_over_is_told_as_a_release_and_a_grant() {
     let server = Server::builder().config("appendonly", "yes").config("appendfsync", "no").start();
@@ -98,7 +98,7 @@ fn a_hand_over_is_told_as_a_release_and_a_grant() {
     let wakes = listener(&server, &["100-a"]);
     let mut told = |conn: &mut Connection, line: &str, expected: &[&str]| {
         assert_eq!(ask(conn, line), "1", "{line}");
-        // The floor is told to a new replica on a tick, which may come at any time.
+        // A new replica receives the floor on a tick, which may come at any time.
         let facts = |heard: Vec<String>| {
             let is_fact = |line: &String| !line.starts_with("LOCK.FLOOR ");
             heard.into_iter().filter(is_fact).collect::<Vec<_>>()
@@ -112,7 +112,7 @@ fn a_hand_over_is_told_as_a_release_and_a_grant() {
     let grant = "LOCK.ACQUIRE res B 30000@+30000.2";
     let steps = ["MULTI", "LOCK.RELEASE res A HANDOVER", grant, "EXEC"];
     told(conn, "LOCK.RELEASE res A HANDOVER", &steps);
-    // Nobody listens on the channel of the next.
+    // The next ticket's channel has no subscriber.
     let grant = "LOCK.ACQUIRE res C 30000@+30000.3";
     let release = "LOCK.RELEASE res B HANDOVER";
     told(conn, release, &["MULTI", release, grant, "LOCK.RELEASE res C", "EXEC"]);

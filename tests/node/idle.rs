@@ -1,4 +1,4 @@
-//! Locks that nobody uses are forgotten: memory stays bounded, and fences go on rising.
+//! Unused locks are forgotten: memory stays bounded, and fences keep rising.
 
 use std::time::{Duration, Instant};
 
@@ -7,7 +7,7 @@ use redis::Connection;
 use crate::ask::{ask, ask_all, digest, wait_for_cron, wait_for_lapse};
 use crate::common::{Server, wait_until};
 
-/// Takes and gives back so many locks, each of a name of its own.
+/// Acquires and releases this many locks, each with a name of its own.
 fn use_names_once(conn: &mut Connection, count: u64) {
     let names: Vec<u64> = (0..count).collect();
     for names in names.chunks(1000) {
@@ -37,7 +37,7 @@ fn names_that_are_used_once_leave_bounded_memory() {
     assert_eq!(server.info_u64("lockmod_forgotten"), COUNT);
     assert_eq!(ask(conn, "DBSIZE"), "0");
     wait_until("the memory is given back", || server.info_u64("used_memory") < before + 1_000_000);
-    // Each name began anew at the floor, which no fence of any name had passed by then.
+    // Each name started again at the floor, which no fence of any name had passed by then.
     let floor = server.info_u64("lockmod_floor");
     assert_eq!(ask(conn, "LOCK.ACQUIRE one-shot-name-0 A 30000"), (floor + 1).to_string());
 
@@ -122,7 +122,7 @@ fn a_raise_of_a_lock_born_at_the_floor_lifts_the_floor_for_new_names() {
             ("LOCK.FENCE a A 41", "41"),
             // A new name agrees with the nodes whose floor was 40.
             ("LOCK.ACQUIRE b B 30000", "41"),
-            // A lock above the floor was not born there: its raise says nothing of new names.
+            // A lock above the floor did not start there: its raise tells nothing about new names.
             ("LOCK.RELEASE a A", "1"),
             ("LOCK.ACQUIRE a A 30000", "42"),
             ("LOCK.FENCE a A 90", "90"),
@@ -153,7 +153,7 @@ fn a_replica_forgets_nothing_until_it_is_told() {
     assert_eq!(replica.info_u64("lockmod_floor"), primary.info_u64("lockmod_floor"));
 }
 
-/// Takes as many locks with leases of this length.
+/// Acquires this many locks with leases of this length.
 fn take(conn: &mut Connection, count: u64, ttl: &str) {
     for names in (0..count).collect::<Vec<_>>().chunks(1000) {
         let mut pipe = redis::pipe();
@@ -166,7 +166,7 @@ fn take(conn: &mut Connection, count: u64, ttl: &str) {
 
 #[test]
 fn many_leases_that_have_lapsed_are_soon_not_counted_as_held() {
-    // At the pace of a scan that nobody waits for, it took half a minute.
+    // At the pace of a background scan, this took half a minute.
     let server = Server::start();
     let conn = &mut server.connect();
     take(conn, 60_000, "1");

@@ -205,8 +205,8 @@ fn a_native_expiry_on_a_lock_is_an_operators_delete() {
     assert_eq!(ask(conn, "LOCK.ACQUIRE res B 30000"), "10");
 }
 
-/// An expiry from before a grant deleted the lock while it was held; one from before a retry by the
-/// holder that prolonged nothing did so for longer.
+/// Regression: an expiry set before a grant deleted the lock while it was held. After a holder's
+/// retry that prolonged nothing, an expiry did so even when the first bug was fixed.
 #[test]
 fn what_confirms_a_holder_takes_a_native_expiry_back_on_replicas_too() {
     let primary = Server::start();

@@ -1,4 +1,5 @@
-//! Tickets: who is kept out, who is woken, in which order, and when a ticket leaves.
+//! Tickets: which requests are kept out, which tickets are woken, in which order, and when a ticket
+//! leaves.
 
 use std::time::Duration;
 
@@ -7,7 +8,7 @@ use redis::{Connection, Value};
 use crate::ask::{ask, ask_all, field};
 use crate::common::{RawConnection, Server, wait_until};
 
-/// What a ticket adds to a command, with a channel of its own name.
+/// The options that a ticket adds to a command, with a channel named after it.
 pub(crate) fn queue(ticket: &str) -> String {
     queue_for(ticket, 60_000)
 }
@@ -94,7 +95,7 @@ fn an_attempt_is_abandoned_without_losing_its_place() {
     let mut wakes = listener(&server, &["5-a", "6-b"]);
     assert_eq!(acquire(conn, "A", "5-a"), "1");
     assert_eq!(acquire(conn, "B", "6-b"), "nil");
-    // In the same step: the lock is given back, and its ticket is first in line again.
+    // In the same step: the lock is released, and its ticket is first in line again.
     assert_eq!(ask(conn, &format!("LOCK.RELEASE res A {}", queue("5-a"))), "1");
     assert_eq!(woken(&mut wakes), "5-a");
     assert_eq!(acquire(conn, "A2", "5-a"), "2");
@@ -310,7 +311,7 @@ fn a_node_in_quarantine_calls_nobody_before_its_end() {
     assert!(acquire(conn, "B", "5-a").parse::<u64>().is_ok());
 }
 
-/// Lets as many tickets stand in line, on one connection, each for a lock of its own that A holds.
+/// Puts this many tickets in line, on one connection, each for a lock of its own that A holds.
 fn fill(conn: &mut Connection, count: usize) {
     for names in (0..count).collect::<Vec<_>>().chunks(1_000) {
         let mut pipe = redis::pipe();
@@ -324,7 +325,7 @@ fn fill(conn: &mut Connection, count: usize) {
     }
 }
 
-/// Whether `event` lets all waiters leave, and others are served meanwhile.
+/// Whether `event` makes all waiters leave, while others are served.
 fn leaves_in_slices(server: &Server, count: u64, event: impl FnOnce()) -> bool {
     event();
     let mut was_between = false;
@@ -346,7 +347,7 @@ fn an_event_that_concerns_many_lines_does_not_stop_the_server() {
     assert_eq!(server.info_u64("lockmod_waiters"), COUNT as u64);
     assert!(leaves_in_slices(&server, COUNT as u64, || drop(other)), "a connection that closes");
 
-    // Keys of another type take the places of the locks: everybody is sent away.
+    // Keys of another type replace the locks: all waiters are sent away.
     let mut other = server.connect();
     fill(&mut other, COUNT);
     ask(conn, "SELECT 1");

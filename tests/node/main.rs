@@ -1,4 +1,4 @@
-//! One node: the module on a real server, seen as its users see it.
+//! One node: the module on a real server, as its users see it.
 //!
 //! Each module is about one promise. Each test starts the servers that it needs.
 

@@ -16,7 +16,7 @@ fn count(server: &Server, field: &str) -> u64 {
     server.info_u64(&format!("lockmod_{field}"))
 }
 
-/// Held and idle locks, when a scan has looked at all of them.
+/// Held and idle locks, after a scan of all of them.
 #[track_caller]
 fn wait_for_counts(server: &Server, held: u64, idle: u64) {
     let mut last = (0, 0);
@@ -35,7 +35,7 @@ fn held_and_idle_locks_are_counted_through_all_that_may_befall_a_key() {
         ask(conn, &format!("LOCK.ACQUIRE {name} A 600000"));
     }
     ask(conn, "LOCK.ACQUIRE short A 1");
-    // What is asked for is counted on the spot, but for leases that lapse.
+    // Requests are counted at once, leases that lapse are not.
     assert_eq!(count(&server, "locks"), 6);
     wait_for_lapse(conn, "short");
     wait_for_counts(&server, 5, 1);
@@ -99,7 +99,7 @@ fn a_replica_counts_what_it_is_told() {
     assert_eq!(decisions(&replica), [0; 4], "they were the master's");
 }
 
-/// Those of grants, releases, extensions and raises.
+/// The counts of grants, releases, extensions and raises.
 fn decisions(server: &Server) -> [u64; 4] {
     ["grants", "releases", "extensions", "raises"].map(|name| count(server, name))
 }
@@ -163,7 +163,7 @@ fn hold_times_are_told_as_quantiles_and_by_limits() {
     let up_to = |limit| number_in(&server, "hold_ms_up_to", limit);
     assert!(up_to("64") <= 9 && up_to("1") <= up_to("64"), "the long one is above");
     assert_eq!(up_to("8388608"), 10);
-    // A refused or repeated release is none.
+    // A refused or repeated release does not count.
     ask(conn, "LOCK.RELEASE a A");
     assert_eq!(number_in(&server, "hold_ms", "count"), 10);
 }
@@ -209,7 +209,7 @@ fn an_idle_server_announces_each_lease_that_ends_once() {
     let is = |event: &str| ("a".to_owned(), format!("lock.{event}"));
     ask(conn, "LOCK.ACQUIRE a A 20");
     assert_eq!(next(&mut listener), is("acquire"));
-    // Nobody asks for anything.
+    // No client asks for anything.
     assert_eq!(next(&mut listener), is("expire"));
     assert_eq!(count(&server, "lapses"), 1);
     wait_for_cron(&server);
@@ -228,7 +228,7 @@ fn an_idle_server_announces_each_lease_that_ends_once() {
 
 #[test]
 fn a_lease_whose_end_is_first_noticed_by_the_next_holder_is_announced_before() {
-    // A cron that comes once a second leaves time to be first.
+    // A cron that runs once a second leaves time to be first.
     let server = Server::builder().config("notify-keyspace-events", "Kd").config("hz", 1).start();
     let conn = &mut server.connect();
     let mut listener = listener(&server);
@@ -239,7 +239,7 @@ fn a_lease_whose_end_is_first_noticed_by_the_next_holder_is_announced_before() {
     assert_eq!(count(&server, "lapses"), 1);
 }
 
-/// A repair took the place of another's lease that had ended, and nobody was told of that end.
+/// Regression: a repair replaced another's lease that had ended, and that end was not published.
 #[test]
 fn a_lease_whose_end_is_first_noticed_by_a_repair_is_announced_before() {
     let server = Server::builder().config("notify-keyspace-events", "Kd").config("hz", 1).start();
@@ -285,8 +285,8 @@ fn without_notifications_nothing_is_announced_nor_looked_for() {
     let mut listener = listener(&server);
     ask(conn, "LOCK.ACQUIRE a A 1");
     wait_for_lapse(conn, "a");
-    // Nobody has asked for numbers since the end: nothing was looked for. The first answer shows
-    // that; and has it looked for.
+    // The numbers were not read since the end, so no scan has run. The first answer shows that, and
+    // starts a scan.
     wait_for_cron_by_time(conn);
     assert!(ask(conn, "INFO lockmod").contains("lockmod_held:1"));
     wait_for_counts(&server, 0, 1);
@@ -295,7 +295,7 @@ fn without_notifications_nothing_is_announced_nor_looked_for() {
     assert_eq!(next(&mut listener), ("b".to_owned(), "lock.acquire".to_owned()));
 }
 
-/// Lets the cron run for more than a second without asking for the module's numbers.
+/// Lets the cron run for more than a second without reading the module's numbers.
 fn wait_for_cron_by_time(conn: &mut Connection) {
     let second = |conn: &mut Connection| ask(conn, "TIME").split(' ').next().map(str::to_owned);
     for _ in 0..2 {

@@ -74,7 +74,7 @@ fn options_survive_a_rewrite_of_the_configuration_file() {
     assert_eq!(ask(conn, "CONFIG REWRITE"), "OK");
     let file = std::fs::read_to_string(server.dir().join("redis.conf")).unwrap();
     assert!(file.contains("lockmod.max-ttl 7000"), "{file}");
-    // Without our own lines, the file alone must bring everything back.
+    // Without our own lines, the file alone must restore everything.
     let again = Server::builder().config_text(&file).start();
     ask_all(
         &mut again.connect(),
@@ -136,7 +136,7 @@ fn policies_that_may_evict_locks_are_warned_of_in_the_log() {
     assert!(!quiet.log().contains("WARNING: maxmemory-policy"));
 }
 
-/// A module of somebody else's that has a command named `LOCK.RELEASE`.
+/// Another module, which has a command named `LOCK.RELEASE`.
 const OTHER_MODULE: &str = r#"
 static int run(void *context, void **argv, int argc) {
     (void)context, (void)argv, (void)argc;
@@ -178,7 +178,7 @@ fn beside_a_module_with_the_same_command_names_loading_fails_and_says_why() {
     let error = builder.try_start().expect_err("two modules with one name");
     assert!(error.log.contains(why), "{error}");
 
-    // Into a running server: the server goes on.
+    // Loaded into a running server: the server keeps running.
     let mut server = Server::builder().without_module().start();
     let conn = &mut server.connect();
     assert_eq!(ask_args(conn, &["MODULE", "LOAD", toy]), "OK");

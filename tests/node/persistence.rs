@@ -36,7 +36,7 @@ fn fill(conn: &mut Connection) {
     ask(conn, "SELECT 0");
 }
 
-/// Holds that everything of [`fill`] is there after `reload`.
+/// Asserts that everything of [`fill`] is there after `reload`.
 #[track_caller]
 fn survives(how: &str, server: &mut Server, reload: impl FnOnce(&mut Server)) {
     let conn = &mut server.connect();
@@ -45,7 +45,7 @@ fn survives(how: &str, server: &mut Server, reload: impl FnOnce(&mut Server)) {
     let conn = &mut server.connect();
     assert_eq!(digest(conn), before, "{how}");
     let now = left_ms(conn, "labelled");
-    // Between two clocks that are both read in whole milliseconds, one may be lost or won.
+    // Between two clocks that are both read in whole milliseconds, one may be lost or gained.
     assert!(now <= left + 1 && now + 10_000 > left, "{how}: {left} ms became {now}");
     assert_eq!(field(conn, "labelled", "label"), "worker-7", "{how}");
     assert_eq!(field(conn, "free", "state"), "free", "{how}");
@@ -81,7 +81,7 @@ fn locks_come_back_from_a_snapshot() {
     });
 }
 
-/// Has the server rewrite its append-only file.
+/// Makes the server rewrite its append-only file.
 pub(crate) fn rewrite(server: &Server) {
     let rewrites = || server.info("aof_last_bgrewrite_status").expect("a status");
     let in_progress = || {
@@ -148,13 +148,13 @@ fn a_rewritten_file_states_counters_leases_and_the_floor_as_facts() {
     assert!(text.contains(r".2.1\r\n$5\r\nLABEL\r\n$2\r\nme\r\n"), "{text}");
 }
 
-/// The place of `version payload` in a dump: behind type, module id and the opcode of a string.
+/// The place of `version payload` in a dump: after type, module id and the opcode of a string.
 const PAYLOAD: usize = 1 + 9 + 1 + 1;
 
 fn dump_of_a_lock(server: &Server) -> Vec<u8> {
     let conn = &mut server.connect();
     ask(conn, "CONFIG SET rdbcompression no");
-    // Damage must reach the module, and not be found by the sum over the whole.
+    // The damage must reach the module, and not be found by the checksum of the whole file.
     assert_eq!(ask(conn, "DEBUG SET-SKIP-CHECKSUM-VALIDATION 1"), "OK");
     ask(conn, "LOCK.ACQUIRE res secret-token-1234567 600000 LABEL me");
     bytes(conn, &["DUMP", "res"])
@@ -182,7 +182,7 @@ fn damaged_dumps_are_refused_with_a_message_or_mean_a_sound_lock() {
             }
         }
     }
-    // The last bytes of the lock are missing, and the dump's frame says so.
+    // The last bytes of the lock are missing, and the dump's frame is adjusted to that.
     let end = dump.len() - 11;
     for missing in 1..=usize::from(dump[PAYLOAD - 1]) {
         let mut cut = [&dump[..end - missing], &dump[end..]].concat();
@@ -223,7 +223,7 @@ fn a_snapshot_that_cannot_be_read_keeps_the_server_from_starting() {
     for (version, why) in [(3, "written in version 3"), (0, "corrupt: version 0")] {
         let mut server = Server::builder().config("rdbchecksum", "no").start();
         let dump = dump_of_a_lock(&server);
-        // The lock's bytes start alike in dump and snapshot, up to the times.
+        // The lock's bytes begin the same in dump and snapshot, up to the times.
         let id = &dump[..PAYLOAD + 1];
         server.terminate_with("SAVE");
         let file = server.dir().join("dump.rdb");

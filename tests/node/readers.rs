@@ -1,4 +1,4 @@
-//! Readers: who holds a lock beside whom, with which fence, and until when.
+//! Readers: who holds a lock together, with which fence, and until when.
 
 use std::time::{Duration, Instant};
 
@@ -55,7 +55,7 @@ fn info_tells_how_many_read_and_the_labels_of_those_who_have_read_longest() {
     let conn = &mut server.connect();
     for number in 0..12 {
         ask(conn, &format!("LOCK.ACQUIRE res t{number} 30000 SHARED LABEL reader-{number}"));
-        // Those who begin in the same millisecond are in no order.
+        // Readers that begin in the same millisecond have no order.
         let since: u64 = field(conn, "res", "held_for_ms").parse().unwrap();
         wait_until("the clock has gone on", || {
             field(conn, "res", "held_for_ms").parse::<u64>().unwrap() > since
@@ -76,12 +76,13 @@ fn fences_tell_readers_from_writers_before_and_after_them() {
     ask_all(
         conn,
         &[
-            // A reader has that of the last writer, and so has each beside and after it.
+            // A reader has the fence of the last writer, and so have readers at the same time and
+            // after it.
             ("LOCK.ACQUIRE res A 30000", "1"),
             ("LOCK.RELEASE res A", "1"),
             ("LOCK.ACQUIRE res B 30000 SHARED", "1"),
             ("LOCK.ACQUIRE res C 30000 SHARED", "1"),
-            // One that is raised takes the counter along, and the others stay where they are.
+            // A reader that is raised raises the counter too, and the others keep their fences.
             ("LOCK.FENCE res B 7", "7"),
             ("LOCK.ACQUIRE res C 30000 SHARED", "1"),
             ("LOCK.ACQUIRE res D 30000 SHARED", "7"),
@@ -109,11 +110,11 @@ fn a_name_that_is_first_read_starts_where_all_nodes_start() {
             ("LOCK.FLOOR 5000", "5000"),
             ("LOCK.ACQUIRE read A 30000 SHARED", "5000"),
             ("LOCK.ACQUIRE written A 30000", "5001"),
-            // Other nodes have 6000 as their floor. This one has it now too, for the next reader...
+            // Other nodes have 6000 as their floor. Now this one has it too, for the next reader...
             ("LOCK.FENCE read A 6000", "6000"),
             ("LOCK.ACQUIRE another A 30000 SHARED", "6000"),
             ("LOCK.FLOOR", "6000"),
-            // ... and where a writer is raised, for the next writer.
+            // ... and if a writer is raised, for the next writer.
             ("LOCK.ACQUIRE new A 30000", "6001"),
             ("LOCK.FENCE new A 7001", "7001"),
             ("LOCK.ACQUIRE next A 30000", "7001"),
@@ -147,7 +148,7 @@ fn a_reader_whose_lease_has_ended_is_nobody_beside_those_who_read_on() {
         conn,
         &[
             ("LOCK.EXTEND res B 30000 SHARED", "nil"),
-            // As a writer, which others keep out.
+            // As a writer, which the others keep out.
             ("LOCK.EXTEND res B 30000", "0"),
             ("LOCK.FENCE res B 9", "0"),
             ("LOCK.RELEASE res B", "0"),
@@ -199,7 +200,7 @@ fn a_reader_does_not_become_a_writer() {
     ask_all(
         conn,
         &[
-            // An extension leaves the lease what it is.
+            // An extension does not change the mode of the lease.
             ("LOCK.EXTEND res A 40000", "1"),
             ("LOCK.ACQUIRE res B 30000 SHARED", "1"),
             ("LOCK.RELEASE res A", "1"),
@@ -219,7 +220,7 @@ fn a_writer_becomes_a_reader_by_an_extension_alone() {
         conn,
         &[
             ("LOCK.ACQUIRE res A 30000 LABEL me", "1"),
-            // It asks again, and remains the writer that it is.
+            // It asks again, and remains a writer.
             ("LOCK.ACQUIRE res A 30000 SHARED", "1"),
             ("LOCK.ACQUIRE res B 30000 SHARED", "nil"),
             ("LOCK.EXTEND res A 5 SHARED", "1"),
@@ -236,8 +237,8 @@ fn a_writer_becomes_a_reader_by_an_extension_alone() {
     );
 }
 
-/// Readers were let in although the node said that it grants nothing, and a writer behind them
-/// waited for a fence that does not exist.
+/// Regression: readers were let in although the node reported that it grants nothing, and a writer
+/// behind them waited for a fence that does not exist.
 #[test]
 fn a_reader_is_not_let_in_where_no_writer_could_follow() {
     let server = Server::start();
@@ -266,7 +267,7 @@ fn a_lock_has_as_many_readers_as_the_option_says() {
             ("LOCK.RELEASE res A", "1"),
             ("LOCK.ACQUIRE res C 30000 SHARED", "1"),
             ("CONFIG SET lockmod.max-readers 1", "OK"),
-            // Those that there are stay.
+            // Current readers stay.
             ("LOCK.EXTEND res B 30000", "1"),
             ("LOCK.EXTEND res C 30000", "1"),
             ("LOCK.RELEASE res B", "1"),
@@ -315,7 +316,7 @@ fn many_readers_need_little_memory_each() {
     let grown = server.info_u64("used_memory") - used;
     assert!(grown <= 64 * COUNT as u64 + 100_000, "{grown} by the server's account");
 
-    // And when all but one have gone, it is given back.
+    // And when all but one have left, the memory is freed.
     let mut pipe = redis::pipe();
     for number in 1..COUNT {
         let token = format!("token-of-20-by-{number:05}");
@@ -326,7 +327,7 @@ fn many_readers_need_little_memory_each() {
     assert!(left < before + 2_000, "{left}");
 }
 
-/// Of leases that have ended when the node looks, one event tells.
+/// If several leases have ended when the node looks, it publishes one event.
 #[test]
 fn the_ends_of_readers_leases_are_announced_and_each_is_counted_once() {
     let server = Server::builder().config("notify-keyspace-events", "Kd").start();
@@ -340,7 +341,7 @@ fn the_ends_of_readers_leases_are_announced_and_each_is_counted_once() {
     does(conn, "LOCK.ACQUIRE res D 600000 SHARED", "acquire");
     for lapses in 1..=3 {
         does(conn, "LOCK.ACQUIRE res B 20 SHARED", "acquire");
-        // Nobody asks for anything.
+        // No client asks for anything.
         does(conn, "PING", "expire");
         assert_eq!(server.info_u64("lockmod_lapses"), lapses);
         assert_eq!(server.info_u64("lockmod_held"), 1, "locks that are held");

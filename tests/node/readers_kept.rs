@@ -31,7 +31,7 @@ fn fill(conn: &mut Connection) {
     });
 }
 
-/// Holds that everything of [`fill`] is there, and that the node grants.
+/// Asserts that everything of [`fill`] is there, and that the node grants.
 #[track_caller]
 fn is_kept(how: &str, conn: &mut Connection) {
     let counts = ["read", "alone", "downgraded", "lapsed"].map(|key| readers(conn, key));
@@ -121,8 +121,8 @@ fn readers_come_back_from_the_append_only_file() {
     }
 }
 
-/// A scan takes readers whose leases have ended out of a lock, and tells the file nothing. The
-/// locks were counted with them, so a node that was stopped in order waited as after a crash.
+/// Regression: a scan removes readers whose leases have ended from a lock, and does not tell the
+/// file. The locks were counted with them, so after a clean stop the node waited as after a crash.
 #[test]
 fn readers_that_were_forgotten_when_their_leases_ended_cost_no_quarantine() {
     let mut server = Server::builder()
@@ -150,8 +150,8 @@ fn readers_that_were_forgotten_when_their_leases_ended_cost_no_quarantine() {
     assert_eq!(ask(conn, "LOCK.ACQUIRE gone W 60000"), "2");
 }
 
-/// A lock with many readers forgets the late ones when the next comes, also while a file is loaded.
-/// Those that had read when the node was stopped in order were counted by then.
+/// Regression: a lock with many readers forgets the late ones when the next arrives, even while a
+/// file is loaded. At a clean stop, such readers had still been counted.
 #[test]
 fn readers_whose_leases_end_while_their_node_is_down_cost_no_quarantine() {
     for (appendonly, stop) in [("yes", "NOSAVE"), ("no", "SAVE")] {
@@ -306,7 +306,7 @@ fn readers_go_where_their_lock_goes() {
     let restore = [b"RESTORE".as_slice(), b"long", b"0", &dump];
     assert_eq!(ask_args(away, &restore), "ERR Bad data format", "a longer lease than is allowed");
     assert_eq!(ask(conn, "DEL again copy"), "1", "in this database");
-    // Whatever removes a lock that is read leaves its fences behind.
+    // Every removal of a lock that is read keeps its fences.
     ask_all(
         conn,
         &[
@@ -330,7 +330,7 @@ fn damaged_dumps_of_readers_are_refused_or_mean_a_sound_lock() {
     ask(conn, "LOCK.ACQUIRE res token-i 600000 SHARED");
     ask(conn, "LOCK.ACQUIRE res token-e 600000 SHARED");
     let dump = bytes(conn, &["DUMP", "res"]);
-    // Behind type, module id, and the opcode and the length of a string of over 63 bytes.
+    // After type, module id, and the opcode and the length of a string of over 63 bytes.
     let payload = 1 + 9 + 1 + 2;
     assert_eq!(dump[payload], 2, "the version");
     let mut refused = 0;
@@ -408,7 +408,7 @@ fn readers_that_a_node_forgot_are_repaired_beside_each_other_and_count_after_the
 
 #[test]
 fn in_a_quarantine_readers_that_came_back_count_beside_those_that_were_repaired() {
-    // The data are written to the file, but not its end: nobody knows what else there was.
+    // The data are written to the file, but not its end: the rest is unknown.
     let mut server = Server::builder().config("save", "3600 1").start();
     let conn = &mut server.connect();
     ask(conn, "LOCK.ACQUIRE res A 600000 SHARED");

@@ -1,4 +1,4 @@
-//! Readers and writers in line: who is served together, and that nobody passes a writer.
+//! Readers and writers in line: which are served together, and that no request passes a writer.
 
 use crate::ask::{ask, ask_all, field};
 use crate::common::{RawConnection, Server, wait_until};
@@ -46,8 +46,8 @@ fn readers_next_to_each_other_are_granted_together_and_a_writer_before_them_firs
     assert_eq!(server.info_u64("lockmod_handed_over"), 7);
 }
 
-/// A writer's wait ended with null, and a reader who stood behind it passed it: the lock counted as
-/// free when the lease of a reader was given back whose connection was gone.
+/// Regression: a writer's wait ended with null, and a reader behind it passed it. The lock counted
+/// as free when the lease of a reader whose connection was gone was withdrawn.
 #[test]
 fn a_reader_who_hangs_up_at_its_grant_lets_nobody_pass_the_writer_behind_it() {
     let server = Server::start();
@@ -57,7 +57,7 @@ fn a_reader_who_hangs_up_at_its_grant_lets_nobody_pass_the_writer_behind_it() {
     let mut writer = waiter(&server, "W", LONG);
     let mut last = waiting_reader(&server, "B");
     let mut busy = server.connect_raw();
-    // The node learns of the end of the connection when it has granted.
+    // The node learns that the connection has ended only after it has granted.
     busy.send_bytes(b"DEBUG SLEEP 0.2\r\nLOCK.EXTEND res X 60000 SHARED\r\n");
     drop(gone);
     assert_eq!((busy.read(), busy.read()), (b"+OK\r\n".to_vec(), b":1\r\n".to_vec()));
@@ -69,8 +69,7 @@ fn a_reader_who_hangs_up_at_its_grant_lets_nobody_pass_the_writer_behind_it() {
     is_granted(&mut last, 2);
 }
 
-/// A call that asked as a writer was told that it was granted the lock, by its token's grant as a
-/// reader.
+/// Regression: a call that asked as a writer got the grant that its token had received as a reader.
 #[test]
 fn a_reader_s_grant_is_no_answer_to_a_writer_with_its_token() {
     let server = Server::start();
@@ -91,8 +90,8 @@ fn a_reader_s_grant_is_no_answer_to_a_writer_with_its_token() {
     is_granted(&mut reader, 3);
 }
 
-/// A reader with a label got no place in line: its command has one argument more than any before.
-/// A client with a label then asked again and again, unfairly.
+/// Regression: a reader with a label got no place in line, because its command has one argument
+/// more than any other. A client with a label then polled, which is unfair.
 #[test]
 fn the_command_with_the_most_options_is_read() {
     let server = Server::start();
@@ -145,7 +144,7 @@ fn a_stream_of_readers_never_passes_a_waiting_writer() {
     for number in 2..200 {
         assert_eq!(ask(conn, &format!("LOCK.ACQUIRE res r{number} 60000 SHARED")), "nil");
     }
-    // Those who read already go on.
+    // Current readers continue.
     ask_all(
         conn,
         &[
@@ -194,7 +193,7 @@ fn each_ticket_of_readers_who_stand_together_is_woken_and_those_behind_a_writer_
     let attempt = |token: &str, mode: &str, ticket: &str| {
         format!("LOCK.ACQUIRE res {token} 30000{mode} {}", queue(ticket))
     };
-    // In whatever order they come.
+    // In any order of arrival.
     for (token, mode, ticket) in [
         ("E", " SHARED", "5-e"),
         ("B", " SHARED", "2-b"),
@@ -220,7 +219,7 @@ fn each_ticket_of_readers_who_stand_together_is_woken_and_those_behind_a_writer_
     );
     assert_eq!(ask(conn, &attempt("D", "", "4-d")), "nil", "one is still to read");
     assert_eq!(ask(conn, &attempt("B", " SHARED", "2-b")), "1");
-    // An attempt that is given back waits in line again, and reads when it is its turn.
+    // An abandoned attempt waits in line again, and reads when it is its turn.
     assert_eq!(ask(conn, &format!("LOCK.RELEASE res B SHARED {}", queue("2-b"))), "1");
     assert_eq!(woken(&mut wakes), "2-b");
     assert_eq!(ask(conn, "LOCK.RELEASE res B"), "nil", "and leaves by its last token");
@@ -247,8 +246,8 @@ fn reservations_that_readers_do_not_use_end_one_by_one_and_the_writer_is_next() 
     assert_eq!(woken(&mut wakes), "3-c");
 }
 
-/// They were refused when their turn came, and asked again outside of the line: of 144 clients,
-/// each fifth was passed by later ones.
+/// Regression: they were refused at their turn, and asked again outside of the line: of 144
+/// clients, every fifth was passed by later ones.
 #[test]
 fn readers_wait_in_line_for_a_place_among_as_many_as_there_may_be() {
     let server = Server::builder().module_arg("max-readers", 2).start();
@@ -267,15 +266,15 @@ fn readers_wait_in_line_for_a_place_among_as_many_as_there_may_be() {
     ask(conn, "CONFIG SET lockmod.max-readers 3");
     is_granted(&mut last, 1);
     nobody_waits(&server);
-    // The first place is that of a lease that ends.
+    // The first place belongs to a lease that ends.
     ask(conn, "LOCK.RELEASE res D");
     ask(conn, "LOCK.ACQUIRE res F 100 SHARED");
     let mut late = waiting_reader(&server, "G");
     is_granted(&mut late, 1);
 }
 
-/// Its turn went on for `reserve-ms`, and kept the writer behind it out; and others were woken for
-/// a lock that had no room for them.
+/// Regression: its turn lasted for `reserve-ms`, and kept the writer behind it out; and others were
+/// woken for a lock that had no room for them.
 #[test]
 fn only_as_many_readers_are_woken_as_there_is_room_for() {
     let server =
@@ -292,7 +291,7 @@ fn only_as_many_readers_are_woken_as_there_is_room_for() {
     let claim = |conn: &mut _, token, ticket| {
         ask(conn, &format!("LOCK.ACQUIRE res {token} 30000 SHARED {}", queue(ticket)))
     };
-    // An older one comes, and takes the place of the second.
+    // An older one arrives, and takes the place of the second.
     assert_eq!([claim(conn, "A", "2-a"), claim(conn, "O", "1-o")], ["1", "1"]);
     assert_eq!([claim(conn, "B", "3-b"), claim(conn, "C", "4-c")], ["nil", "nil"]);
     assert_eq!(ask(conn, "LOCK.RELEASE res A"), "1");

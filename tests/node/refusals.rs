@@ -1,4 +1,4 @@
-//! Refusals: a code word, the value, what is allowed; and nothing has happened.
+//! Refusals: a code word, the value, what is allowed; and nothing has changed.
 
 use std::cell::RefCell;
 
@@ -141,7 +141,7 @@ fn refusals() -> Vec<(Vec<&'static [u8]>, String)> {
     table
 }
 
-/// What must be as it was.
+/// What must be unchanged.
 fn state(conn: &mut Connection, server: &Server) -> (String, String, u64, u64) {
     let changes = server.info_u64("rdb_changes_since_last_save");
     (digest(conn), ask(conn, "DBSIZE"), changes, server.info_u64("lockmod_floor"))
@@ -158,7 +158,7 @@ fn prepare(conn: &mut Connection) {
     }
 }
 
-/// A client-side cache that is told of every change.
+/// A client-side cache that is notified of every change.
 fn listen_for_invalidations(server: &Server) -> RawConnection {
     let mut cache = server.connect_raw();
     cache.run("HELLO 3");
@@ -166,7 +166,7 @@ fn listen_for_invalidations(server: &Server) -> RawConnection {
     cache
 }
 
-/// Runs what must change nothing, and looks everywhere where a change would show.
+/// Runs commands that must change nothing, and looks everywhere where a change would show.
 fn changes_nothing(server: &Server, work: impl FnOnce(&mut Connection)) {
     let conn = &mut server.connect();
     prepare(conn);
@@ -284,8 +284,8 @@ fn a_granted_lease_touches_watched_keys_and_client_side_caches() {
     }
 }
 
-/// An extension that is no longer, and a raise to a fence that is stored already, broke every
-/// `WATCH`. What takes back an `EXPIRE` changes something.
+/// Regression: an extension that is no longer, and a raise to a fence that is already stored, broke
+/// every `WATCH`. Removing an `EXPIRE` is a change.
 #[test]
 fn what_changes_nothing_touches_no_watched_key() {
     let server = Server::start();

@@ -1,4 +1,4 @@
-//! What replicas and the append-only file are told: decisions, as facts. Replicas obey.
+//! What replicas and the append-only file receive: decisions, as facts. Replicas obey.
 
 use redis::Connection;
 
@@ -6,15 +6,15 @@ use crate::ask::{ask, ask_all, ask_args, digest, field, left_ms, wait_for_lapse}
 use crate::common::{Server, run_args, wait_until};
 use crate::told::{AppendOnly, Stream, unix_ms};
 
-/// A command, its answer, and what is told of it.
+/// A command, its answer, and what is replicated for it.
 type Row = (&'static str, &'static str, &'static [&'static str]);
 
 const TABLE: &[Row] = &[
-    // Grants: the absolute end and the fence take the place of the ttl.
+    // Grants: the absolute end and the fence replace the ttl.
     ("LOCK.ACQUIRE res A 30000", "1", &["LOCK.ACQUIRE res A 30000@+30000.1"]),
     ("LOCK.ACQUIRE res B 30000", "nil", &[]),
     ("LOCK.ACQUIRE res A 0", "BADTTL", &[]),
-    // The holder again: told only if something has changed.
+    // The holder again: replicated only if something has changed.
     ("LOCK.ACQUIRE res A 20000", "1", &[]),
     ("LOCK.ACQUIRE res A 60000", "1", &["LOCK.ACQUIRE res A 60000@+60000.1"]),
     ("LOCK.EXTEND res A 70000", "1", &["LOCK.EXTEND res A 70000@+70000.1"]),
@@ -38,7 +38,7 @@ const TABLE: &[Row] = &[
     ("LOCK.RELEASE res A", "nil", &[]),
     ("LOCK.RELEASE none A", "nil", &[]),
     ("LOCK.RELEASE res", "ERR", &[]),
-    // After an end, the next fence; a label comes along.
+    // After an end, the next fence; a label is included.
     ("LOCK.ACQUIRE res C 30000 LABEL me", "8", &["LOCK.ACQUIRE res C 30000@+30000.8 LABEL me"]),
     ("LOCK.ACQUIRE res C 60000", "8", &["LOCK.ACQUIRE res C 60000@+60000.8"]),
     (
@@ -61,18 +61,18 @@ const TABLE: &[Row] = &[
         "1",
         &["LOCK.EXTEND forgotten A 30000@+30000.30 FENCE 30 REPAIR LABEL me"],
     ),
-    // It stands: its own label goes on.
+    // The lease stands: its own label remains.
     (
         "LOCK.EXTEND forgotten A 40000 FENCE 30 REPAIR LABEL other",
         "1",
         &["LOCK.EXTEND forgotten A 40000@+40000.30 FENCE 30 REPAIR LABEL other"],
     ),
     ("LOCK.EXTEND low A 30000", "nil", &[]),
-    // What Redis itself does.
+    // Effects of Redis's own commands.
     ("RENAME res moved", "OK", &["RENAME res moved"]),
     ("DEL moved", "1", &["DEL moved"]),
     ("LOCK.ACQUIRE res A 30000", "10", &["LOCK.ACQUIRE res A 30000@+30000.10"]),
-    // Several in one go stay together.
+    // Several in one step stay together.
     (
         "EVAL redis.call('LOCK.RELEASE','res','A')redis.call('LOCK.ACQUIRE','res','B','50') 0",
         "nil",
@@ -84,7 +84,7 @@ const TABLE: &[Row] = &[
     ("LOCK.FLOOR", "5000", &[]),
     ("LOCK.FLOOR none", "BADARG", &[]),
     ("LOCK.ACQUIRE above A 30000", "5001", &["LOCK.ACQUIRE above A 30000@+30000.5001"]),
-    // Readers: the fact says that it is one.
+    // Readers: the fact marks the lease as a reader's.
     (
         "LOCK.ACQUIRE read A 30000 SHARED LABEL me",
         "5000",
@@ -117,7 +117,7 @@ const TABLE: &[Row] = &[
 
 #[test]
 fn replicas_and_the_append_only_file_are_told_decisions_and_nothing_else() {
-    // Otherwise a write to the file may wait for a flush of the one before.
+    // Otherwise a write to the file may wait for an earlier flush.
     let server = Server::builder().config("appendonly", "yes").config("appendfsync", "no").start();
     let conn = &mut server.connect();
     let mut replica = Stream::open(&server);
@@ -126,7 +126,7 @@ fn replicas_and_the_append_only_file_are_told_decisions_and_nothing_else() {
     for (line, answer, told) in TABLE {
         let given = ask(conn, line);
         assert!(given.starts_with(answer), "{line}: {given}");
-        // The floor is told to a new replica on a tick, which may come at any line.
+        // A new replica receives the floor on a tick, which may come at any line.
         let is_due = |heard: &String| told.contains(&&**heard) || !heard.starts_with("LOCK.FLOOR ");
         let heard = [replica.told(conn), file.told()];
         for (place, mut heard) in heard.into_iter().enumerate() {
@@ -147,9 +147,9 @@ fn pair() -> (Server, Server) {
     (primary, replica)
 }
 
-/// Has the replica load its append-only file anew.
+/// Makes the replica load its append-only file anew.
 fn load_file(replica: &Server) {
-    // The first synchronisation had the file rewritten; until that is done it is not whole.
+    // The first synchronisation has the file rewritten; until that is done the file is incomplete.
     let is_whole = || {
         replica.info_u64("aof_rewrite_in_progress") == 0
             && replica.info_u64("aof_rewrite_scheduled") == 0
@@ -262,7 +262,7 @@ fn a_replica_whose_wall_clock_is_wrong_decides_nothing() {
         primary.wait_for_replica(&replica);
         assert_eq!(digest(copy), digest(conn), "{line}");
     }
-    // A clock that is late makes no lease longer than it was asked for.
+    // A clock that is behind makes no lease longer than its ttl.
     replica.set_wall_clock_offset_ms(-3_600_000);
     ask(conn, "LOCK.EXTEND res B 30000");
     primary.wait_for_replica(&replica);
@@ -277,8 +277,8 @@ fn a_replica_whose_wall_clock_is_wrong_decides_nothing() {
 fn a_label_is_the_same_on_a_replica_whoever_asks_again() {
     let (primary, replica) = pair();
     let (conn, copy) = (&mut primary.connect(), &mut replica.connect());
-    // A retry without the label, or with another, used to change it on the replica only; and a
-    // repair of a lapsed lease used to lose it on the primary only.
+    // Regression: a retry without the label, or with another, changed it on the replica only; and a
+    // repair of a lapsed lease lost it on the primary only.
     for (line, label) in [
         ("LOCK.ACQUIRE res A 20000 LABEL me", "me"),
         ("LOCK.ACQUIRE res A 30000", "me"),
@@ -306,7 +306,7 @@ fn a_label_is_the_same_on_a_replica_whoever_asks_again() {
     }
 }
 
-/// A fact caps the lease at its ttl. An extension by less than what was left used to be stated
+/// Regression: a fact caps the lease at its ttl. An extension by less than what was left was stated
 /// with that smaller ttl, so that replicas and the file forgot the rest of the lease.
 #[test]
 fn an_extension_by_less_than_is_left_takes_nothing_from_a_replica_or_the_file() {
@@ -363,7 +363,7 @@ fn facts_from_ordinary_clients_are_refused_everywhere() {
     assert!(counter_only.starts_with("BADTOKEN "), "{counter_only}");
 }
 
-/// Takes and gives back twice, and takes again, in one script or function.
+/// Acquires and releases twice, and acquires again, in one script or function.
 const BUSY: &str = "
     for i = 1, 2 do
         redis.call('LOCK.ACQUIRE', keys[1], 'A', '40000', 'LABEL', 'me')
@@ -463,7 +463,7 @@ fn a_replica_hears_of_the_floor_of_a_master_without_locks() {
 
 #[test]
 fn a_replica_that_clients_may_write_to_decides_nothing() {
-    // It granted the lock that its master granted, and as many more as asked for it.
+    // Regression: it granted the lock that its master had granted, to every client that asked.
     let master = Server::start();
     let replica = Server::builder().config("replica-read-only", "no").replica_of(&master).start();
     master.wait_for_replica(&replica);

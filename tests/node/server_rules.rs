@@ -166,7 +166,7 @@ fn paused_writes_wait_and_idle_locks_are_not_forgotten_meanwhile() {
     assert_eq!(field(conn, "held", "state"), "held");
     assert_eq!(ask(conn, "EXISTS old res"), "1");
     assert_eq!(ask(conn, "CLIENT UNPAUSE"), "OK");
-    // 2 if the idle lock, whose fence was 1, is forgotten before.
+    // 2 if the idle lock, whose fence was 1, was forgotten before.
     let fence = waiting.read();
     assert!(matches!(fence.as_slice(), b":1\r\n" | b":2\r\n"), "{fence:?}");
     wait_until("the idle lock is forgotten", || ask(conn, "EXISTS old") == "0");
@@ -270,11 +270,11 @@ fn requests_of_every_kind_leave_no_memory_behind() {
         server.wait_for_replica(&replica);
         [&server, &replica].map(|server| server.info_u64("used_memory_dataset"))
     };
-    // Buffers that grow once are not a leak: that grows in every round.
+    // Buffers that grow once are not a leak: a leak grows in every round.
     let mut before = round(conn);
     for _ in 0..3 {
         let after = round(conn);
-        // One string for every second round of requests would be more.
+        // One string for every second round of requests would be more than this.
         if before.iter().zip(after).all(|(before, after)| after < before + 16_000) {
             return;
         }

@@ -1,6 +1,6 @@
-//! What a server tells its replicas and its append-only file, command by command.
+//! What a server sends to its replicas and its append-only file, command by command.
 //!
-//! The absolute end in a fact is shown as its distance from now, if it is what it should be:
+//! The absolute end in a fact is shown as its distance from now, if that is as expected:
 //! `30000@+30000.7`.
 
 use std::io::{BufRead, BufReader, Read, Write};
@@ -12,14 +12,14 @@ use redis::Connection;
 
 use crate::common::{PATIENCE, Server, run};
 
-/// A connection that has asked to be a replica, and reads what it is sent.
+/// A connection that has asked to be a replica, and reads what it receives.
 pub(crate) struct Stream {
     stream: BufReader<UnixStream>,
     marks: u64,
 }
 
 impl Stream {
-    /// Becomes a replica; what was done until now is not told.
+    /// Becomes a replica; earlier commands are not reported.
     pub(crate) fn open(server: &Server) -> Stream {
         let mut stream = UnixStream::connect(server.socket()).expect("the server listens");
         stream.set_read_timeout(Some(PATIENCE)).expect("not zero");
@@ -37,7 +37,7 @@ impl Stream {
         Stream { stream, marks: 0 }
     }
 
-    /// What was told since the last question.
+    /// What was sent since the last call.
     #[track_caller]
     pub(crate) fn told(&mut self, conn: &mut Connection) -> Vec<String> {
         self.marks += 1;
@@ -70,7 +70,7 @@ impl AppendOnly {
         AppendOnly { path, read }
     }
 
-    /// What was written since the last question: the server writes before it answers.
+    /// What was written since the last call: the server writes before it answers.
     pub(crate) fn told(&mut self) -> Vec<String> {
         let bytes = std::fs::read(&self.path).expect("an append-only file");
         let mut rest = &bytes[self.read..];
@@ -105,7 +105,7 @@ fn read_command(input: &mut impl BufRead) -> Option<String> {
     Some(words.collect::<Vec<_>>().join(" "))
 }
 
-/// A fact with its end counted from now, if it ends when a lease of this ttl, just given, does.
+/// A fact with its end counted from now, if it ends when a lease of this ttl, granted now, would.
 fn show_fact(word: &[u8]) -> String {
     let text = word.escape_ascii().to_string();
     let relative = || {

@@ -1,4 +1,4 @@
-//! `WAIT`: who is granted the lock and when, and what becomes of those who are not.
+//! `WAIT`: which waiter is granted the lock and when, and what happens to the others.
 
 use std::time::{Duration, Instant};
 
@@ -6,7 +6,7 @@ use crate::ask::{ask, ask_all, field};
 use crate::common::{RawConnection, Server, wait_until};
 use crate::told::{AppendOnly, Stream, unix_ms};
 
-/// Long enough that no test sees its end.
+/// Longer than any test.
 pub(crate) const LONG: u64 = 600_000;
 
 /// A client that waits for `res`, as the last in line so far.
@@ -45,7 +45,7 @@ pub(crate) fn nobody_waits(server: &Server) {
     wait_until("nobody waits", || server.info_u64("lockmod_waiters") == 0);
 }
 
-/// The number by which the server knows a connection.
+/// The server's number for a connection.
 fn id_of(client: &mut RawConnection) -> String {
     let reply = client.run("CLIENT ID");
     String::from_utf8_lossy(&reply).trim_matches([':', '\r', '\n']).to_owned()
@@ -69,8 +69,8 @@ fn who_comes_first_is_served_first_each_with_a_fence_of_its_own() {
     assert_eq!(server.info_u64("lockmod_grants"), 7);
 }
 
-/// A quarantine is bounded by `max-ttl`, and a wait can be longer than anybody remembers that the
-/// limit was lowered: the lease that it ended in outlasted the quarantine.
+/// Regression: a quarantine is bounded by `max-ttl`, but a wait can outlast the memory of a former,
+/// higher limit. The lease that ended such a wait outlasted the quarantine.
 #[test]
 fn nobody_is_granted_more_by_waiting_than_the_limit_is_by_then() {
     let server = Server::start();
@@ -205,8 +205,8 @@ fn a_client_that_goes_leaves_the_line() {
 
 #[test]
 fn a_wait_that_is_repeated_is_answered_by_the_same_grant() {
-    // A client whose connection broke asks again, before the server has noticed. Its second call
-    // used to wait behind its own lease, and to take a second grant when that was over.
+    // Regression: a client whose connection broke asks again before the server has noticed. Its
+    // second call waited behind its own lease, and got a second grant when that was over.
     let server = Server::start();
     let conn = &mut server.connect();
     ask(conn, "LOCK.ACQUIRE res A 60000");
@@ -257,7 +257,7 @@ fn a_grant_whose_client_has_gone_is_handed_on() {
     wait(&server, &mut gone, "B", LONG);
     let mut next = waiter(&server, "C", LONG);
     let mut stream = Stream::open(&server);
-    // Granted by the release, and gone before it can be told.
+    // Granted by the release, but gone before it receives the reply.
     let kill = format!("CLIENT KILL ID {id}");
     ask_all(conn, &[("MULTI", "OK"), ("LOCK.RELEASE res A", "QUEUED"), (&kill, "QUEUED")]);
     assert_eq!(ask(conn, "EXEC"), "[1 1]");
@@ -279,8 +279,9 @@ fn a_grant_whose_client_has_gone_is_handed_on() {
     assert_eq!(ask(conn, "LOCK.RELEASE res C"), "1");
 }
 
-/// A client repeats its call over a new connection before the server has noticed that the old one
-/// is gone. It was told of its lease, which was then taken back: nobody had heard the first call.
+/// Regression: a client repeats its call over a new connection before the server has noticed that
+/// the old one is gone. It received its lease, which was then withdrawn because the first call had
+/// no recipient.
 #[test]
 fn a_grant_that_a_retry_was_told_of_is_not_taken_back() {
     let server = Server::start();
@@ -313,8 +314,8 @@ fn a_grant_that_a_retry_was_told_of_is_not_taken_back() {
     }
 }
 
-/// While writes are paused nothing can be taken back. A retry that waited for the end of the pause
-/// comes before the node's next look.
+/// While writes are paused no lease can be withdrawn. A retry that waited for the end of the pause
+/// comes before the node's next check.
 #[test]
 fn a_grant_that_a_retry_was_told_of_after_a_pause_is_not_taken_back() {
     let server = Server::builder().config("hz", 1).config("dynamic-hz", "no").start();
@@ -341,7 +342,7 @@ fn a_grant_that_a_retry_was_told_of_after_a_pause_is_not_taken_back() {
         ask(conn, "CLIENT UNPAUSE");
         if has_retry {
             assert_eq!(retry.read(), b":2\r\n");
-            // The node looks at what it could not take back once a second here.
+            // Here the node checks once a second for leases that it could not withdraw.
             assert!(next.is_silent_for(Duration::from_millis(1_200)));
             assert_eq!(ask(conn, "LOCK.RELEASE res B"), "1");
         }
@@ -370,7 +371,7 @@ fn a_grant_is_on_the_disk_before_it_is_answered_and_replicas_are_told() {
     assert_eq!(field(conn, "res", "label"), "b");
 }
 
-/// The server looks at its lines once a second here; what falls due in between is the alarm's.
+/// Here the server checks its lines once a second; the alarm handles what falls due in between.
 #[test]
 fn a_lease_that_ends_is_handed_on_without_waiting_for_the_server_to_look() {
     let server = Server::builder().config("hz", 1).config("dynamic-hz", "no").start();
@@ -381,7 +382,7 @@ fn a_lease_that_ends_is_handed_on_without_waiting_for_the_server_to_look() {
         start.elapsed()
     };
     take(0);
-    // The first look may come at any time. A machine that is busy may be late, but not each time.
+    // The first check may come at any time. A busy machine may be late, but not each time.
     let quickest = (1..8).map(take).skip(1).min().expect("some rounds");
     assert!(quickest < Duration::from_millis(600), "{quickest:?}");
 }
@@ -417,7 +418,7 @@ fn a_grant_waits_for_as_many_replicas_as_writes_need() {
     assert_eq!(server.info("lockmod_state").as_deref(), Some("grants"));
 }
 
-/// The node said that it grants, to `lockmod status` and to the alerts.
+/// Regression: the node reported to `lockmod status` and to the alerts that it grants.
 #[track_caller]
 fn says_that_it_refuses(server: &Server, code: &str) {
     let state = server.info("lockmod_state").expect("a state");
@@ -427,7 +428,7 @@ fn says_that_it_refuses(server: &Server, code: &str) {
     assert_eq!(field(conn, "any", "node_state"), state);
 }
 
-/// An acquire would be refused, and whoever stood in line was granted the lock all the same.
+/// Regression: an acquire would have been refused, but waiters in line were granted the lock.
 #[test]
 fn nobody_is_granted_anything_while_the_server_refuses_writes_for_its_disk_or_its_memory() {
     let server = Server::builder().config("save", "\"3600 1000000\"").start();
@@ -501,7 +502,7 @@ fn a_failover_sends_everybody_away_and_grants_nothing_in_between() {
     let conn = &mut server.connect();
     ask(conn, "LOCK.ACQUIRE res A 50");
     let mut client = waiter(&server, "B", LONG);
-    // The lease ends while the replica is being waited for.
+    // The lease ends while the server waits for the replica.
     replica.pause();
     ask(conn, "SET written-while-the-replica-sleeps 1");
     assert_eq!(ask(conn, "FAILOVER TIMEOUT 60000"), "OK");
@@ -544,7 +545,7 @@ fn a_stepped_wall_clock_delays_nobody() {
         assert!(start.elapsed() >= Duration::from_millis(200), "{step}: early");
         assert_eq!(next.read(), b":2\r\n", "{step}");
         assert!(start.elapsed() >= Duration::from_millis(400), "{step}: early");
-        // Not by the tick, which an hour of the wall clock would keep away.
+        // Not by the tick, which a wall clock stepped by an hour would delay.
         assert!(start.elapsed() < Duration::from_secs(20), "{step}: {:?}", start.elapsed());
     }
 }
@@ -585,7 +586,7 @@ fn calls_and_tickets_stand_in_one_line() {
     let mut call = waiter(&server, "C", LONG);
     assert_eq!(ask(conn, &format!("LOCK.ACQUIRE res D 60000 {}", queue("7-c"))), "nil");
     assert_eq!(ask(conn, &format!("LOCK.ACQUIRE res E 60000 {}", queue("5-a"))), "nil");
-    // The older ticket before the younger one, and so before the call that came after that.
+    // The older ticket goes before the younger one, and so before the call that came after that.
     ask(conn, "LOCK.RELEASE res A");
     assert_eq!(wakes.read(), message("5-a"));
     assert_eq!(ask(conn, &format!("LOCK.ACQUIRE res E 60000 {}", queue("5-a"))), "2");
@@ -613,7 +614,7 @@ fn thousands_wait_and_all_are_served_or_leave() {
     }
     wait_until("half are left", || server.info_u64("lockmod_waiters") == 250);
     ask(conn, "LOCK.RELEASE res t");
-    // Who came first is not known: the connections are read by the server in an order of its own.
+    // The order of arrival is unknown: the server reads connections in an order of its own.
     for fence in 2..252 {
         let place: usize = field(conn, "res", "label").parse().expect("a place");
         assert_eq!(clients[place].read(), format!(":{fence}\r\n").as_bytes(), "{place}");
