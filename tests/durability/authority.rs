@@ -1,4 +1,5 @@
-//! Masters with `lockmod.replicas`: who grants when a master is lost, stopped, cut off or replaced.
+//! Masters with `lockmod.replicas`: which server grants when a master is lost, stopped, cut off or
+//! replaced.
 
 use std::thread;
 use std::time::{Duration, Instant};
@@ -54,7 +55,7 @@ impl Group {
     }
 }
 
-/// The fence of the first grant, whatever keeps the node from it for a while.
+/// The fence of the first grant, however long the node refuses before.
 #[track_caller]
 fn granted_in_the_end(server: &Server, name: &str, token: &str) -> u64 {
     wait_for("the node grants", || match acquire(server, name, token, MAX_TTL_MS) {
@@ -92,7 +93,7 @@ fn a_master_decides_while_enough_of_its_replicas_support_it() {
     assert_eq!(group.master.info_u64("lockmod_supporters_needed"), 1);
     assert_eq!(group.master.info_u64("lockmod_replicas"), 2);
 
-    // One of two replicas is lost: nothing happens, for longer than a heartbeat supports.
+    // One of two replicas is lost: for longer than a heartbeat supports, nothing happens.
     group.replicas[0].kill();
     let until = Instant::now() + Duration::from_millis(6_500);
     while Instant::now() < until {
@@ -100,7 +101,7 @@ fn a_master_decides_while_enough_of_its_replicas_support_it() {
         assert_eq!(extended, Ok(Value::Int(1)));
         thread::sleep(Duration::from_millis(50));
     }
-    // Both are: it decides nothing, and gives leases back all the same.
+    // Both are lost: the master decides nothing, but still releases leases.
     group.replicas[1].kill();
     let held = acquire(&group.master, "held", "first", MAX_TTL_MS);
     assert!(held.is_ok_and(|held| held.is_some()), "it does not know yet");
@@ -110,15 +111,15 @@ fn a_master_decides_while_enough_of_its_replicas_support_it() {
     assert!(crate::common::error_line(extended).starts_with("NOAUTHORITY"));
     assert!(group.master.run("LOCK.RELEASE held first").is_ok());
     assert!(group.master.log().contains("NOAUTHORITY: 0 of the 1 replicas"));
-    // They come back: another may have been the master, so it waits.
+    // They come back: another may have been the master, so this one waits.
     group.replicas[0].start_again();
     assert!(granted_in_the_end(&group.master, "lock", "second") > fence);
     let waited = "because leases of another master may stand";
     assert!(group.master.log().matches(waited).count() > 1, "{}", group.master.log());
 }
 
-/// What the new master extends in its wait is told by another number: it counts for a holder who
-/// asks no other node. Before it has authority, it extends nothing.
+/// For an extension during its wait the new master returns another number: it counts for a holder
+/// that asks no other node. Before the master has authority, it extends nothing.
 #[test]
 fn a_lease_that_came_with_the_data_can_live_through_the_wait() {
     let group = Group::with(LONG_MS);
@@ -134,7 +135,7 @@ fn a_lease_that_came_with_the_data_can_live_through_the_wait() {
     let extend = |name: &str| master.run(&format!("LOCK.EXTEND {name} holder {LONG_MS}"));
     let (mut refused, mut carried) = (0, 0);
     wait_until("the wait is over", || {
-        // The old master lives, and its lease ends.
+        // The old master keeps running, and its lease ends.
         for server in [master, &group.master] {
             let rival = acquire(server, "kept", "rival", 100);
             assert!(!rival.is_ok_and(|rival| rival.is_some()), "it was held all the time");
@@ -165,7 +166,7 @@ fn a_lease_that_came_with_the_data_can_live_through_the_wait() {
     assert!(refusal.starts_with("NOAUTHORITY"), "{refusal}");
 }
 
-/// `min-replicas-to-write` lets such a master answer what is queued.
+/// `min-replicas-to-write` lets such a master answer the queued requests.
 #[test]
 fn a_master_that_was_stopped_and_replaced_decides_nothing_that_is_in_its_sockets() {
     let group = Group::start();
@@ -183,7 +184,7 @@ fn a_master_that_was_stopped_and_replaced_decides_nothing_that_is_in_its_sockets
         let answer = queued.read();
         assert!(answer.starts_with(b"-NOAUTHORITY"), "{}", answer.escape_ascii());
     }
-    // It is told at last, and then follows the new master, which goes on.
+    // It finally learns of its successor, follows the new master, and that one continues.
     group.links[0].set_target(group.replicas[0].port());
     let follow = format!("REPLICAOF 127.0.0.1 {}", group.replicas[0].port());
     group.master.run(&follow).expect("it follows");
@@ -199,7 +200,7 @@ fn a_master_that_is_cut_off_stops_before_its_successor_grants() {
         link.set(Flow::Discard);
     }
     group.fail_over();
-    // Whoever reaches the old master goes on there: what it grants reaches nobody.
+    // Clients that reach the old master continue there: its grants reach no replica.
     let (master, successor) = (&group.master, &group.replicas[0]);
     let (last_granted_at, first_granted_at, highest) = thread::scope(|scope| {
         let first = scope.spawn(|| {
@@ -211,7 +212,7 @@ fn a_master_that_is_cut_off_stops_before_its_successor_grants() {
         while !first.is_finished() {
             turn += 1;
             let token = format!("old-{turn}");
-            // Timed when the answer is here: the lease began before.
+            // The time is taken when the answer arrives: the lease began before.
             if let Ok(Some(fence)) = acquire(master, "lock", &token, 200) {
                 (last, highest) = (Instant::now(), fence.max(highest));
             }
@@ -241,7 +242,7 @@ fn the_replica_that_lacks_the_last_grants_waits_and_goes_on_with_larger_fences()
     let second = granted_in_the_end(&group.replicas[0], "lock", "second");
     assert!(granted_at.elapsed() > Duration::from_millis(MAX_TTL_MS), "the lease is over");
     assert!(second > unseen);
-    // A lease that came with the data did not count while the node waited. Another failover.
+    // A lease that came with the data did not count while the node waited. Then another failover.
     let [former, next] = &group.replicas;
     former.run(&format!("REPLICAOF 127.0.0.1 {}", next.port())).expect("it follows");
     next.run("REPLICAOF NO ONE").expect("promoted");
@@ -263,7 +264,7 @@ fn an_old_master_that_starts_again_decides_nothing_while_another_does_and_then_g
         thread::sleep(Duration::from_millis(50));
     }
     assert!(second > first);
-    // It has not heard of its successor's fences.
+    // It has not received its successor's fences.
     let port = group.master.port();
     group.replicas[1].run(&format!("REPLICAOF 127.0.0.1 {port}")).expect("it follows");
     assert!(granted_in_the_end(&group.master, "lock", "third") > second);
@@ -288,15 +289,15 @@ fn a_manual_failover_waits_as_well() {
 
 const SHORT_MS: u64 = 500;
 
-/// A group whose master has granted a lease of the former length when it was stopped, after the
-/// longest lease was lowered everywhere, on the master first. Returns when it was asked for.
+/// A group whose master was stopped after it granted a lease of the former length, and after the
+/// longest lease was lowered everywhere, on the master first. Returns when the lease was asked for.
 fn lowered() -> (Group, u64, Instant) {
     let group = Group::with(LONG_MS);
     let fence = wait_for("the first grant", || {
         acquire(&group.master, "lock", "long", LONG_MS).ok().flatten()
     });
     let [one, other] = &group.replicas;
-    // As late as can be: the first grant may have come out of a wait.
+    // The latest possible time: the first grant may have come out of a wait.
     let granted_at = Instant::now();
     let extended = group.master.run(&format!("LOCK.EXTEND lock long {LONG_MS}"));
     assert_eq!(extended, Ok(Value::Int(1)));
@@ -307,7 +308,7 @@ fn lowered() -> (Group, u64, Instant) {
     (group, fence, granted_at)
 }
 
-/// The promoted node grants, and not before the lease of the old master is over.
+/// The promoted node grants, but not before the lease of the old master is over.
 #[track_caller]
 fn grants_after_the_lease(promoted: &Server, (fence, granted_at): (u64, Instant)) {
     let next = wait_for("the promoted node grants", || {
@@ -316,18 +317,18 @@ fn grants_after_the_lease(promoted: &Server, (fence, granted_at): (u64, Instant)
     let passed = granted_at.elapsed();
     assert!(passed > Duration::from_millis(LONG_MS), "{passed:?}: the lease stands");
     assert!(next > fence, "{next} after {fence}");
-    // Then a wait is for the present setting, and the next start knows no more of the former.
+    // Then a wait uses the present setting, and the next start no longer has the former one.
     wait_until("the file says so", || saved_longest(promoted) == SHORT_MS);
 }
 
-/// The longest lease, as the node's state file says it.
+/// The longest lease, from the node's state file.
 fn saved_longest(server: &Server) -> u64 {
     let path = server.dir().join(format!("lockmod-{}.state", server.port()));
     let bytes = std::fs::read(path).expect("the state file");
     lockmod::codec::state::decode_state(&bytes).expect("a sound state file").longest.get()
 }
 
-/// The nodes knew of longer leases only as long as they ran: the promoted one waited 508 ms.
+/// Regression: the nodes knew of longer leases only while they ran: the promoted one waited 508 ms.
 #[test]
 fn a_restart_of_all_replicas_does_not_forget_the_longest_lease() {
     let (mut group, fence, granted_at) = lowered();
@@ -341,7 +342,7 @@ fn a_restart_of_all_replicas_does_not_forget_the_longest_lease() {
     other.start_again();
     promoted.wait_for_replica(other);
     grants_after_the_lease(promoted, (fence, granted_at));
-    // Its replica hears that it is over.
+    // Its replica learns that it is over.
     wait_until("the replica's file says so", || saved_longest(other) == SHORT_MS);
 }
 
@@ -377,7 +378,7 @@ fn the_state_file_says_the_longest_lease_before_it_is_granted() {
     assert_eq!(saved_longest(&group.master), MAX_TTL_MS);
     group.master.run("CONFIG SET lockmod.max-ttl 9000").expect("raised");
     assert_eq!(saved_longest(&group.master), 9_000, "before the answer");
-    // The wrong way round: the replicas hear of it.
+    // The wrong way round: the replicas learn of it.
     for replica in [one, other] {
         wait_until("it has heard", || saved_longest(replica) == 9_000);
         replica.run("CONFIG SET lockmod.max-ttl 12000").expect("raised");
@@ -391,7 +392,7 @@ fn a_pause_of_writes_costs_authority_and_no_wait() {
     granted_in_the_end(&group.master, "lock", "first");
     let mut connection = group.master.connect();
     cmd!(connection, "CLIENT", "PAUSE", 7_000, "WRITE").expect("paused");
-    // No heartbeat may be sent meanwhile, and the server stays up.
+    // No heartbeat may be sent meanwhile, and the server keeps running.
     wait_until("the support is over", || group.master.info_u64("lockmod_supporters") == 0);
     let settled = "this master has the authority to grant locks";
     let waits = "because leases of another master may stand";

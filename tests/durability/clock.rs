@@ -1,4 +1,4 @@
-//! Steps of the wall clock, small ones that nobody notices above all, with restarts.
+//! Steps of the wall clock, especially small ones that go undetected, with restarts.
 
 use redis::Value;
 
@@ -13,7 +13,7 @@ fn boot_ms() -> u64 {
     now.tv_sec as u64 * 1_000 + now.tv_nsec as u64 / 1_000_000
 }
 
-/// What is left of the lease.
+/// The time left of the lease.
 fn left_ms(server: &Server, name: &str) -> u64 {
     let mut connection = server.connect();
     let info: std::collections::HashMap<String, Value> =
@@ -35,8 +35,9 @@ fn durable() -> Server {
 
 #[test]
 fn a_lease_ends_when_it_did_whatever_small_steps_and_restarts_there_were() {
-    // A lease in an append-only file was dated by the wall clock, and a step counts only above 1 s:
-    // after one of 950 ms and a restart, another was granted the lock that much too early.
+    // Regression: a lease in an append-only file was dated by the wall clock, and only steps above
+    // 1 s count. After a step of 950 ms and a restart, another was granted the lock that much too
+    // early.
     for is_clean in [false, true] {
         for step in [-990, -130, -1, 1, 130, 400, 700, 950, 990] {
             let mut server = durable();
@@ -64,7 +65,7 @@ fn small_steps_do_not_add_up_over_restarts() {
     let mut server = durable();
     let before = boot_ms();
     granted(&server, "lock", "holder", TTL_MS);
-    // Each is within what goes unnoticed since the one before it.
+    // Each step is too small to be detected, relative to the one before.
     for offset in [600, 1_200, 1_800, 2_400] {
         server.kill();
         server.set_wall_clock_offset_ms(offset);
@@ -75,7 +76,7 @@ fn small_steps_do_not_add_up_over_restarts() {
                 assert!(answered + left >= before + TTL_MS, "{offset}: {left} ms left");
             }
             Ok(Some(fence)) => panic!("{offset}: granted {fence}"),
-            // Together they are a step that is noticed.
+            // Together they are a step that is detected.
             Err(refusal) => assert!(refusal.starts_with("QUARANTINE "), "{offset}: {refusal}"),
         }
     }
@@ -83,8 +84,9 @@ fn small_steps_do_not_add_up_over_restarts() {
 
 #[test]
 fn a_lease_that_a_step_back_makes_stand_again_does_not_count() {
-    // Its end in the append-only file was read by the clock after the step as one that lies ahead.
-    // In the quarantine an extension counted, beside whatever was granted and forgotten since.
+    // Regression: after the step, its end in the append-only file looked as if it was still ahead.
+    // In the quarantine an extension counted, together with leases that were granted and forgotten
+    // since.
     let mut server = Server::builder().fake_wall_clock().config("appendonly", "yes").start();
     granted(&server, "lock", "holder", 2_000);
     server.set_wall_clock_offset_ms(-3_600_000);

@@ -1,5 +1,5 @@
-//! Failovers in a real Cluster of three masters with two replicas each: by the Cluster itself when
-//! a master is stopped or killed, and by hand: planned, by force, and without asking anybody.
+//! Failovers in a real Cluster of three masters with two replicas each: automatic, when a master is
+//! stopped or killed, and by hand: planned, forced, and without a vote.
 
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
@@ -8,7 +8,7 @@ use crate::failovers::{self, Harm, Replicated, fail_over, is_master, member};
 
 const MASTERS: usize = 3;
 
-/// How a master is replaced: what happens to it, and what a replica is told.
+/// How a master is replaced: what happens to it, and which command a replica gets.
 const WAYS: [(Harm, Option<&str>); 7] = [
     (Harm::Stopped, None),
     (Harm::None, Some("CLUSTER FAILOVER")),
@@ -19,7 +19,7 @@ const WAYS: [(Harm, Option<&str>); 7] = [
     (Harm::StoppedForLong, None),
 ];
 
-/// Without two masters nobody is elected, so only one of three is replaced at a time.
+/// Without two masters there is no election, so only one of three is replaced at a time.
 static BALLOT: Mutex<()> = Mutex::new(());
 
 /// The servers with one third of the slots.
@@ -56,7 +56,7 @@ impl Replicated for Shard {
     }
 }
 
-/// So many failovers in each third of a Cluster.
+/// This many failovers in each third of a Cluster.
 fn storm(turns: usize) -> usize {
     let server = || {
         member()

@@ -10,9 +10,9 @@ use crate::first_grant;
 const NAMES: usize = 8;
 const CLIENTS: usize = 4;
 
-/// Every fence that was ever answered, by name: each must be larger than all before it.
+/// Every fence that was ever returned, by name: each must be larger than all before it.
 ///
-/// One client at a time has a name, so that the order of the answers is the order of the grants.
+/// One client at a time uses a name, so that the order of the answers is the order of the grants.
 #[derive(Default)]
 struct Ledger(Mutex<HashMap<String, u64>>);
 
@@ -47,14 +47,14 @@ fn load(mut connection: RawConnection, client: usize, ledger: &Ledger, acquired:
     }
 }
 
-/// The reply, or nothing if the server is gone.
+/// The reply, or `None` if the server is gone.
 fn ask(connection: &mut RawConnection, words: &[&str]) -> Option<String> {
     connection.try_send(words).ok()?;
     let reply = connection.try_read().ok()?;
     Some(String::from_utf8_lossy(&reply).into_owned())
 }
 
-/// Kills the server again and again under load; `between` does its worst to the folder.
+/// Kills the server again and again under load; `between` damages the folder.
 fn crash_often(builder: Builder, crashes: usize, between: impl Fn(&Server, usize)) {
     let mut server = builder.module_arg("quarantine", "no").start();
     let ledger = Ledger::default();

@@ -1,5 +1,5 @@
-//! A disk that is watched or full: what is promised is on it first, and a node that cannot write
-//! says so.
+//! A disk that is watched or full: promises are on it first, and a node that cannot write reports
+//! it.
 
 use std::process::Command;
 
@@ -59,7 +59,8 @@ fn each_state_file_is_synced_before_it_is_in_place_and_its_folder_after() {
 
 #[test]
 fn a_node_that_cannot_write_its_first_promise_says_so_and_knows_its_fences() {
-    // It reported itself healthy, with a floor of 0: "replace a node" would have read that.
+    // Regression: the node reported itself healthy, with a floor of 0, which "replace a node" would
+    // have read.
     let mut server = watched().start();
     granted(&server, "lock", "holder", 1_000);
     server.run("LOCK.FENCE lock holder 5000").expect("raised");
@@ -112,8 +113,8 @@ fn a_disk_that_fills_up_shows_in_the_state_of_the_node() {
     assert_eq!(failures, 1, "a cause is told once");
 }
 
-/// What a refused request had asked of the state file was in its next write: a crash within the
-/// next minute was waited out as if the lease had been granted.
+/// Regression: the state that a refused request had needed was in the next write of the state file.
+/// After a crash within the next minute, the node waited as if the lease had been granted.
 #[test]
 fn a_refused_acquire_is_not_waited_for_after_a_crash() {
     let mut server = watched().start();
@@ -136,8 +137,8 @@ fn a_refused_acquire_is_not_waited_for_after_a_crash() {
 
 #[test]
 fn a_promotion_that_could_not_be_written_is_in_the_next_file() {
-    // The write after it started from the ceilings before it: a crash dropped the jump of the
-    // fences, and the quarantine.
+    // Regression: the next write started from the previous ceilings: a crash dropped the jump of
+    // the fences, and the quarantine.
     let master = Server::builder().config("save", "\"\"").start();
     let mut replica = watched().replica_of(&master).start();
     master.wait_for_replica(&replica);
@@ -188,7 +189,7 @@ fn a_lease_above_the_longest_is_not_restored_and_loads_with_its_data_set() {
     assert_eq!(small.run("EXISTS lock"), Ok(Value::Int(0)));
     assert!(promised_ms(&small) < 30_000, "nor promised");
     restore(&to(60_000), "lock", &dump).expect("a lease that this node might have granted");
-    // What was granted stands, whatever the option says now.
+    // Granted leases stand, whatever the option is now.
     from.terminate_with("SAVE");
     from.reconfigure(|builder| builder.module_arg("max-ttl", 1_000));
     from.start_again();

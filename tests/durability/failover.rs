@@ -1,4 +1,4 @@
-//! A master is lost and its replica promoted: the race that the Redlock document warns of.
+//! A master is lost and its replica promoted: the race that the Redlock document warns about.
 
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
@@ -35,7 +35,7 @@ fn a_promoted_replica_waits_out_what_it_may_not_have_seen() {
     master.wait_for_replica(&replica);
     let seen = granted(&master, "seen", "holder", MAX_TTL_MS);
     master.wait_for_replica(&replica);
-    // From here on the master's grants reach nobody.
+    // From here on no replica receives the master's grants.
     link.set(Flow::Discard);
     let unseen = granted(&master, "lock", "first", MAX_TTL_MS);
     let mut connection = master.connect();
@@ -43,11 +43,11 @@ fn a_promoted_replica_waits_out_what_it_may_not_have_seen() {
     master.kill();
     replica.run("REPLICAOF NO ONE").expect("promoted");
 
-    // What everybody has today: the second client gets the lock that the first still holds.
+    // Without the module, the second client gets the lock that the first still holds.
     let plain = replica.run("SET plain second NX PX 60000");
     assert_eq!(plain, Ok(Value::Okay), "the race of the Redlock document");
 
-    // With the module it waits, and its fence is larger than any that it could not know of.
+    // With the module it waits, and its fence is larger than any that it may have missed.
     let left = quarantine_left(&replica, "lock");
     assert!(left <= MAX_TTL_MS + 1, "{left} ms");
     assert!(replica.log().contains("QUARANTINE: the node was promoted from replica"));
@@ -101,8 +101,8 @@ fn a_promoted_node_that_crashes_waits_again_and_counts_nothing() {
     assert_eq!(replica.run(&repair), Ok(redis::Value::Int(2)), "its old master may live");
 }
 
-/// A raise that came from the master was not promised: a replica that crashed and was started as a
-/// master went on from the time of day, below a fence that was confirmed.
+/// Regression: a raise that came from the master was not promised: a replica that crashed and was
+/// started as a master continued from the current time, below a confirmed fence.
 #[test]
 fn a_replica_promises_a_raise_of_which_its_master_told_it() {
     let master = master();
@@ -113,7 +113,7 @@ fn a_replica_promises_a_raise_of_which_its_master_told_it() {
     wait_until("the replica has written its first promise", || writes() > 0);
     let before = writes();
     let now = SystemTime::now().duration_since(UNIX_EPOCH).expect("after 1970");
-    // Further than fences jump by the time alone.
+    // Further than a jump by the time alone.
     let raised = (now + Duration::from_secs(35 * 86_400)).as_micros();
     let told = master.run(&format!("LOCK.FENCE lock first {raised}"));
     assert_eq!(told, Ok(Value::Int(raised.try_into().expect("in range"))));
@@ -126,8 +126,8 @@ fn a_replica_promises_a_raise_of_which_its_master_told_it() {
     assert!(u128::from(first_grant(&replica, "lock", "second")) > raised);
 }
 
-/// Fences of a node that was promoted twice were ahead of the time, and those that were carried to
-/// another node were above the ones of its replica.
+/// Regression: the fences of a node that was promoted twice were ahead of the time, and those that
+/// were carried to another node were above the ones of its replica.
 #[test]
 fn a_fence_of_another_node_is_below_those_of_a_replica_that_has_not_heard_of_it() {
     let (promoted, raised, stale) = (master(), master(), master());

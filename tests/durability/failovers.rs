@@ -1,8 +1,8 @@
-//! A storm of failovers: a client at each server of a group takes the lock from whoever gives it,
-//! holds it, renews it and gives it back, while masters are stopped, killed and replaced.
-//! `SET NX PX` at the same servers shows that the failovers are the ones to fear.
+//! A storm of failovers: a client at each server of a group acquires the lock wherever it is
+//! granted, holds it, renews it and releases it, while masters are stopped, killed and replaced.
+//! `SET NX PX` at the same servers shows that these failovers are dangerous.
 //!
-//! Who promotes is the group's affair: Sentinels, or the masters of a Cluster.
+//! The group decides who is promoted: through Sentinels, or the masters of a Cluster.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, MutexGuard};
@@ -14,7 +14,7 @@ use redis::Value;
 use crate::common::{Builder, PATIENCE, Server, cmd, wait_at_most, wait_until};
 
 pub(crate) const TTL_MS: u64 = 2_000;
-/// What a client may rely on, of a lease that it asked for at an instant.
+/// How long a client may rely on a lease, from the instant at which it asked.
 const VALIDITY: Duration = Duration::from_millis(TTL_MS - TTL_MS / 100 - 2);
 
 /// One of three servers.
@@ -29,30 +29,31 @@ pub(crate) fn member() -> Builder {
 pub(crate) trait Replicated {
     fn servers(&self) -> &[Server];
     fn server(&mut self, index: usize) -> &mut Server;
-    /// The master, when all is well.
+    /// The master in normal operation.
     fn master(&self) -> usize;
-    /// Is held while there is no master, where others depend on it.
+    /// Held while there is no master, if others depend on it.
     fn ballot(&self) -> Option<MutexGuard<'static, ()>> {
         None
     }
-    /// Waits until this master is replaced, and sees to it, if nobody does that by itself.
+    /// Waits until this master is replaced, and promotes a replica if that does not happen on its
+    /// own.
     fn await_successor(&self, master: usize, turn: usize);
 }
 
 /// What happens to a master that is replaced.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Harm {
-    /// It is stopped, and goes on with what is in its sockets as soon as its successor is there.
+    /// It is stopped, and resumes with the commands in its sockets as soon as it has a successor.
     Stopped,
     /// The same, but only when the successor grants.
     StoppedForLong,
     /// It is killed, and started again when the successor grants.
     Killed,
-    /// It lives.
+    /// It keeps running.
     None,
 }
 
-/// Somebody relied on a lock.
+/// A client relied on a lock.
 #[derive(Clone, Copy, Debug)]
 struct Hold {
     server: usize,
@@ -62,7 +63,7 @@ struct Hold {
     until: Instant,
 }
 
-/// What a client saw of one kind of lock.
+/// A client's view of one kind of lock.
 #[derive(Default)]
 pub(crate) struct History(Mutex<Vec<Hold>>);
 
@@ -77,7 +78,7 @@ impl History {
         self.0.lock().expect("no panic").iter().filter(|hold| hold.server == server).count()
     }
 
-    /// How often somebody was given the lock while another relied on it, and how often a fence did
+    /// How often the lock was granted while another client relied on it, and how often a fence did
     /// not rise.
     fn faults(&self) -> (usize, usize) {
         let mut holds = self.0.lock().expect("no panic").clone();
@@ -93,11 +94,11 @@ impl History {
     }
 }
 
-/// What a client wants at a server.
+/// What a client does at a server.
 struct Wanted<'a> {
     url: &'a str,
     server: usize,
-    /// The names of its locks begin so.
+    /// The prefix of its locks' names.
     prefix: &'a str,
     is_plain: bool,
 }
@@ -124,7 +125,7 @@ impl Wanted<'_> {
         format!("{}{}", self.prefix, if self.is_plain { "plain" } else { "lock" })
     }
 
-    /// Takes the lock again and again; what it asks of a server that hangs is in its socket.
+    /// Acquires the lock again and again; its requests to a server that hangs wait in the socket.
     fn work(&self, is_over: &AtomicBool, history: &History) {
         let client = redis::Client::open(self.url).expect("a URL");
         let mut turn = 0;
@@ -179,7 +180,7 @@ impl Wanted<'_> {
 
 /// One failover.
 pub(crate) fn fail_over(group: &mut impl Replicated, turn: usize, harm: Harm, locks: &History) {
-    // Granting goes on after two elections and a wait, on a busy machine.
+    // Granting resumes after two elections and a wait, on a busy machine.
     let grants = |server: usize, what: &str| {
         let before = locks.count_of(server);
         let has_granted = || (locks.count_of(server) > before + 5).then_some(());
@@ -196,10 +197,10 @@ pub(crate) fn fail_over(group: &mut impl Replicated, turn: usize, harm: Harm, lo
     group.await_successor(master, turn);
     drop(ballot);
     if harm == Harm::Stopped {
-        // It goes on before it is told.
+        // It resumes before it learns of its successor.
         group.servers()[master].resume();
     }
-    // On a busy machine the successor may be replaced at once, for being slow.
+    // On a busy machine the successor may itself be replaced at once, because it is slow.
     let count =
         || (0..group.servers().len()).filter(|&at| at != master).map(|at| locks.count_of(at));
     let before: usize = count().sum();
@@ -228,8 +229,8 @@ pub(crate) fn is_master(server: &Server) -> bool {
     server.info("role").is_some_and(|role| role == "master")
 }
 
-/// Clients at all servers of some groups, each with the prefix of its locks, while `disturb` does
-/// its work to each group. Returns how often a plain key was held by two.
+/// Runs clients at all servers of some groups, each with the prefix of its locks, while `disturb`
+/// acts on each group. Returns how often a plain key had two holders.
 pub(crate) fn storm<G: Replicated + Send>(
     mut groups: Vec<(G, String)>,
     disturb: impl Fn(&mut G, &History) + Sync,
@@ -264,7 +265,7 @@ pub(crate) fn storm<G: Replicated + Send>(
             for server in groups.iter().flat_map(|(group, _)| group.servers()) {
                 eprintln!("---- log\n{}", server.log());
             }
-            // Whoever waits for a server that hangs would wait on.
+            // A client that waits for a hanging server would keep waiting.
             drop(groups);
             std::panic::resume_unwind(panic);
         }

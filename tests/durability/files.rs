@@ -1,4 +1,4 @@
-//! The state file: damaged, of another node, of a newer build, in use, on a disk that refuses.
+//! The state file: damaged, from another node, from a newer build, in use, on a disk that refuses.
 
 use std::path::PathBuf;
 use std::process::Command;
@@ -11,7 +11,8 @@ fn state_path(server: &Server) -> PathBuf {
     server.dir().join(format!("lockmod-{}.state", server.port()))
 }
 
-/// A node that has granted a fence and a long lease, and was stopped cleanly, all of it saved.
+/// A node that has granted a fence and a long lease, and was stopped cleanly, with everything
+/// saved.
 fn stopped_node() -> (Server, u64) {
     let mut server =
         Server::builder().config("save", "\"3600 1000000\"").module_arg("max-ttl", 30_000).start();
@@ -106,8 +107,8 @@ fn a_second_server_on_the_same_file_does_not_start() {
 
 #[test]
 fn of_two_first_starts_on_one_file_the_second_is_refused() {
-    // Each found nothing, locked nothing, and ran: two containers on a fresh volume. The first is
-    // kept from writing its file for some seconds, by data that are loaded slowly.
+    // Regression: each found no file, locked none, and ran: two containers on a fresh volume. Here
+    // slowly loaded data keep the first from writing its file for some seconds.
     let folder = tempfile::tempdir().expect("a folder");
     let path = folder.path().join("node.state");
     let mut first = Server::builder().without_module().config("save", "\"3600 1000000\"").start();
@@ -170,7 +171,8 @@ fn a_folder_that_cannot_be_written_stops_the_server_from_starting() {
 
 #[test]
 fn a_disk_that_refuses_stops_grants_and_nothing_else() {
-    // The file's folder vanishes under the running server: what a full disk does, for root too.
+    // The file's folder disappears under the running server, which has the effect of a full disk,
+    // even for root.
     let folder = tempfile::tempdir().expect("a folder");
     let path = folder.path().join("node.state");
     let server = Server::builder().module_arg("state-file", path.display()).start();

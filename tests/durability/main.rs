@@ -1,4 +1,4 @@
-//! Crashes, restarts, failovers, lost and damaged files: one node, a real server, killed for real.
+//! Crashes, restarts, failovers, lost and damaged files: one real node, really killed.
 
 #[path = "../common/mod.rs"]
 mod common;
@@ -25,7 +25,7 @@ use redis::Value;
 /// A block of the lease ceiling: an unclean restart may wait this much longer than the leases.
 const LEASE_BLOCK_MS: u64 = 10_000;
 
-/// Asks for a lock; the fence, nothing if it is held, or the refusal's text.
+/// Asks for a lock; returns the fence, `None` if it is held, or the refusal's text.
 fn acquire(server: &Server, name: &str, token: &str, ttl_ms: u64) -> Result<Option<u64>, String> {
     let mut connection = server.connect();
     match cmd!(connection, "LOCK.ACQUIRE", name, token, ttl_ms) {
@@ -45,7 +45,7 @@ fn granted(server: &Server, name: &str, token: &str, ttl_ms: u64) -> u64 {
     }
 }
 
-/// For how much longer the node grants nothing.
+/// How much longer the node grants nothing.
 #[track_caller]
 fn quarantine_left(server: &Server, name: &str) -> u64 {
     let refusal = acquire(server, name, "probe", 100).expect_err("the node is quarantined");
@@ -53,7 +53,7 @@ fn quarantine_left(server: &Server, name: &str) -> u64 {
     left.unwrap_or_else(|| panic!("{refusal}")).as_millis() as u64
 }
 
-/// Waits until the node grants again, and answers the fence of the first grant.
+/// Waits until the node grants again, and returns the fence of the first grant.
 #[track_caller]
 fn first_grant(server: &Server, name: &str, token: &str) -> u64 {
     common::wait_for("the quarantine is over", || match acquire(server, name, token, 1_000) {
@@ -63,7 +63,7 @@ fn first_grant(server: &Server, name: &str, token: &str) -> u64 {
     })
 }
 
-/// Gives a lock back.
+/// Releases a lock.
 #[track_caller]
 fn release(server: &Server, name: &str, token: &str) {
     let mut connection = server.connect();

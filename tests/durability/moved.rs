@@ -1,17 +1,17 @@
-//! Leases that come under another name while a node is in quarantine.
+//! Leases that arrive under another name while a node is in quarantine.
 //!
-//! The node may have granted that name to another before it crashed. A lease that arrives there
-//! counted at once, and made two holders together with the vote that was forgotten.
+//! The node may have granted that name to another before it crashed. Regression: a lease that
+//! arrived there counted at once, and together with the forgotten vote made two holders.
 
 use redis::Value;
 
 use crate::common::{Builder, Server, cmd, error_line, run, wait_until};
 use crate::{granted, quarantine_left};
 
-/// Longer than any test.
+/// Longer than any test takes.
 const LONG_MS: u64 = 600_000;
 
-/// What the node answers to an extension by the holder of `name`.
+/// The node's answer to an extension by the holder of `name`.
 #[track_caller]
 fn extend(server: &Server, database: u32, name: &str) -> Value {
     let mut connection = server.connect();
@@ -162,7 +162,7 @@ fn what_the_state_file_cannot_say_of_names_is_not_done_or_found_in_the_data() {
     assert_eq!(extend(&server, 5, "kept"), Value::Int(2), "the append-only file has the swap");
 }
 
-/// A way to have the present data set on the disk, whatever becomes of the server then.
+/// A way to get the present data set onto the disk, whatever happens to the server then.
 struct Saving {
     what: &'static str,
     settings: fn(Builder) -> Builder,
@@ -204,8 +204,9 @@ const SAVINGS: [Saving; 4] = [
     },
 ];
 
-/// A swap that the state file could not say was forgotten when the swapped data set was saved: the
-/// next start took each lease for one that had been under its name before the first crash.
+/// Regression: a swap that the state file could not record was forgotten when the swapped data set
+/// was saved: the next start assumed that each lease had been under its name before the first
+/// crash.
 #[test]
 fn what_is_saved_while_the_state_file_cannot_be_written_says_what_does_not_count() {
     for (way, saving) in WAYS.iter().flat_map(|way| SAVINGS.iter().map(move |to| (way, to))) {

@@ -1,4 +1,4 @@
-//! What docs/operations.md says of moves and of backups, where a transcript cannot show it.
+//! The rules of docs/operations.md about moves and backups that a transcript cannot show.
 
 use std::fs;
 use std::path::PathBuf;
@@ -41,7 +41,7 @@ fn a_node_on_another_port_distrusts_what_it_brought() {
     old.terminate_with("SAVE");
     let mut new = node().prepare();
     fs::copy(dump_path(&old), dump_path(&new)).expect("the data");
-    // Under its old name the file is not found; under the new one it is another port's.
+    // Under its old name the file is not found; under the new name it belongs to another port.
     for name in [old.port(), new.port()] {
         fs::copy(state_path(&old, old.port()), state_path(&new, name)).expect("the state file");
         new.start_again();
@@ -54,7 +54,7 @@ fn a_node_on_another_port_distrusts_what_it_brought() {
     }
 }
 
-/// A dump with one free lock, and the fence of the lease that the lock has been given since.
+/// A dump with one free lock, and the fence of the lease that the lock was granted since.
 fn backup_and_later_lease(server: &Server) -> (Vec<u8>, u64) {
     granted(server, "lock", "first", 1_000);
     release(server, "lock", "first");
@@ -65,7 +65,7 @@ fn backup_and_later_lease(server: &Server) -> (Vec<u8>, u64) {
 
 #[test]
 fn a_backup_is_waited_for_when_the_node_was_stopped_without_saving() {
-    // With as many locks as at the stop: nothing but the stop itself tells that they are old.
+    // With as many locks as at the stop: only the stop itself shows that they are old.
     let mut server = node().start();
     let (backup, before) = backup_and_later_lease(&server);
     server.terminate_with("NOSAVE");
@@ -123,7 +123,7 @@ fn a_floor_can_be_raised_in_quarantine_and_outlasts_the_next_crash() {
     fs::write(state_path(&server, server.port()), "").expect("an empty state file");
     server.start_again();
     assert!(quarantine_left(&server, "lock") > 0);
-    // Above three weeks from now in microseconds, where a node begins that knows nothing of itself.
+    // Above three weeks from now in microseconds, where a node without its state file begins.
     let fence = 1_u64 << 52;
     let raised = server.run(&format!("LOCK.FLOOR {fence}"));
     assert_eq!(raised, Ok(redis::Value::Int(fence.cast_signed())));

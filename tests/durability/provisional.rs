@@ -1,7 +1,7 @@
-//! Leases that a node keeps, and that do not count before its quarantine is over.
+//! Leases that a node keeps, but that do not count before its quarantine is over.
 //!
-//! The node may have granted the lock to another before it forgot, and that vote may still win:
-//! counted at once, the repaired lease and the forgotten vote make two holders.
+//! The node may have granted the lock to another before it forgot, and that vote may still win: if
+//! the repaired lease counted at once, it and the forgotten vote would make two holders.
 
 use std::collections::HashMap;
 
@@ -10,10 +10,10 @@ use redis::{FromRedisValue, Value};
 use crate::common::{Builder, Server, cmd, wait_until};
 use crate::{granted, quarantine_left};
 
-/// Longer than any test.
+/// Longer than any test takes.
 const LONG_MS: u64 = 600_000;
 
-/// What the node answers to an extension of `name` by its holder.
+/// The node's answer to an extension of `name` by its holder.
 #[track_caller]
 fn extend(server: &Server, name: &str) -> Value {
     let mut connection = server.connect();
@@ -27,7 +27,7 @@ fn repair(server: &Server, name: &str) -> Value {
         .expect("carried out")
 }
 
-/// What LOCK.INFO says of an extension.
+/// The field about an extension in LOCK.INFO.
 #[track_caller]
 fn told(server: &Server, name: &str) -> Option<i64> {
     let mut connection = server.connect();
@@ -62,8 +62,8 @@ fn a_repaired_lease_counts_when_the_quarantine_is_over() {
     assert_eq!(repair(&server, "new"), Value::Int(1), "nothing is forgotten any more");
 }
 
-/// Crashes twice, the second time in the quarantine of the first: what came back with the data
-/// counts, and what was repaired does not, although it has come back with the data by then.
+/// Crashes twice, the second time in the quarantine of the first: leases that came back with the
+/// data count, and repaired ones do not, although they have come back with the data by then.
 #[track_caller]
 fn a_mark_survives(builder: Builder, keep: impl Fn(&Server)) {
     let mut server = builder.start();
@@ -85,7 +85,7 @@ fn a_mark_survives(builder: Builder, keep: impl Fn(&Server)) {
     }
     end_quarantine(&server);
     assert_eq!(extend(&server, "lock"), Value::Int(1));
-    // From here on it is a lease like others, also in the next quarantine.
+    // From here on it is an ordinary lease, even in the next quarantine.
     keep(&server);
     server.kill();
     server.start_again();
@@ -139,7 +139,7 @@ fn nothing_counts_on_a_promoted_node_while_it_waits_also_after_a_crash_or_a_stop
     assert_eq!(extend(&replica, "lock"), Value::Int(2), "the old master may live");
     assert_eq!(repair(&replica, "new"), Value::Int(2));
     assert_eq!(extend(&master, "lock"), Value::Int(1), "it does");
-    // The first synchronisation has the file rewritten; until that is done it is not whole.
+    // The first synchronisation has the file rewritten; until that is done the file is incomplete.
     wait_until("the file is whole", || replica.info_u64("aof_rewrite_in_progress") == 0);
     replica.reconfigure(|_| settings());
     for is_killed in [true, false] {
@@ -175,7 +175,7 @@ fn a_floor_that_an_operator_raised_is_promised_before_the_reply_and_replicated()
     assert_eq!(floor(&server), far);
     server.kill();
     server.start_again();
-    // The first request finds out what the node has to wait for.
+    // The first request determines what the node must wait for.
     server.run("LOCK.FLOOR").expect("told");
     assert!(floor(&server) >= far, "{} after a crash", floor(&server));
     end_quarantine(&server);

@@ -1,4 +1,4 @@
-//! What a restart costs: a quarantine exactly where something may have been forgotten.
+//! What a restart costs: a quarantine only if something may have been forgotten.
 
 use crate::common::{Server, wait_until};
 use crate::{LEASE_BLOCK_MS, acquire, first_grant, granted, quarantine_left, release};
@@ -33,13 +33,13 @@ fn a_crash_is_waited_out_for_as_long_as_the_leases_and_one_block() {
         assert!(format!("{info:?}").contains("quarantine_left_ms"), "{info:?}");
         assert!(server.log().contains("QUARANTINE: the node restarted uncleanly"));
         assert!(server.info_u64("lockmod_quarantine_left_ms") > 0);
-        // The holder's lease ends first; then the node grants, and above what it ever granted.
+        // The holder's lease ends first; then the node grants, above all its earlier fences.
         let after = first_grant(&server, "lock", "next");
         assert!(after > before, "{settings:?}: {after} after {before}");
     }
 }
 
-/// The end of the longest lease that the node's state file still promises to wait for, from now.
+/// How long the node would still wait for the longest lease in its state file, from now.
 pub(crate) fn promised_ms(server: &Server) -> u64 {
     let path = server.dir().join(format!("lockmod-{}.state", server.port()));
     let bytes = std::fs::read(path).expect("the state file");
@@ -58,7 +58,7 @@ fn a_lease_that_was_given_back_is_not_waited_for() {
     granted(&server, "shorter", "holder", 60_000);
     release(&server, "long", "holder");
     assert!(promised_ms(&server) > 3_000_000);
-    // Wherever the lock that is held goes meanwhile, its lease is not overlooked.
+    // Wherever the held lock moves meanwhile, its lease is not overlooked.
     let mut step = 0;
     wait_until("the promise is lowered", || {
         step += 1;
@@ -74,8 +74,9 @@ fn a_lease_that_was_given_back_is_not_waited_for() {
     assert!(left > 30_000 && left <= 61_000 + LEASE_BLOCK_MS, "{left} ms");
 }
 
-/// A rewrite after `CONFIG SET dir` puts the append-only file into the new folder. The next start
-/// read the old one, believed that every write was on the disk, and granted a lock that was held.
+/// Regression: a rewrite after `CONFIG SET dir` puts the append-only file into the new folder. The
+/// next start read the old one, assumed that every write was on the disk, and granted a lock that
+/// was held.
 #[test]
 fn leases_in_an_append_only_file_of_another_folder_are_waited_out() {
     for comes_back in [false, true] {
@@ -118,8 +119,9 @@ fn a_folder_that_is_set_again_is_no_other_folder() {
     assert_eq!(acquire(&server, "lock", "next", 1_000), Ok(None), "the lease came back");
 }
 
-/// `CONFIG SET port` and a crash: the next start found no file of its name and no locks, took
-/// itself for a first one, and granted a lock that was held, with the same fence.
+/// Regression: after `CONFIG SET port` and a crash, the next start found no locks and no file under
+/// its name, assumed that it was a first start, and granted a lock that was held, with the same
+/// fence.
 #[test]
 fn a_node_whose_port_was_changed_waits_after_a_crash() {
     let mut server = without_persistence();
@@ -134,7 +136,7 @@ fn a_node_whose_port_was_changed_waits_after_a_crash() {
     assert!(quarantine_left(&server, "lock") > 60_000);
     server.run("CONFIG SET lockmod.quarantine no").expect("set");
     assert!(granted(&server, "lock", "next", 60_000) > fence);
-    // The file of a port that was set and left again is not touched.
+    // The file of a port that was set and then changed again is not touched.
     let file = server.dir().join(format!("lockmod-{first_port}.state"));
     assert!(std::fs::metadata(file).expect("it stays").len() > 0);
 }
@@ -168,7 +170,7 @@ fn a_quarantined_node_still_releases_reads_and_repairs() {
     let repair = format!("LOCK.EXTEND lock holder 60000 FENCE {fence} REPAIR");
     assert_eq!(run(&repair), Ok(redis::Value::Int(2)), "it does not count yet");
     assert_eq!(run("LOCK.FENCE lock"), Ok(redis::Value::Int(fence as i64)));
-    // The lease stands again, and is extended as ever; nobody else gains anything by that.
+    // The lease stands again, and is extended as usual; no other client gains anything by that.
     assert_eq!(run("LOCK.EXTEND lock holder 60000"), Ok(redis::Value::Int(2)));
     let error = crate::common::error_line(run("LOCK.EXTEND lock other 60000"));
     assert!(error.starts_with("QUARANTINE "), "{error}");
@@ -209,7 +211,7 @@ fn a_file_of_always_durable_writes_that_vanished_is_noticed() {
         .config("appendonly", "yes")
         .config("appendfsync", "always")
         .start();
-    // Nothing was written yet, and nothing is missed.
+    // Nothing was written yet, and nothing is missing.
     assert_eq!(acquire(&server, "lock", "", 1_000).map_err(|error| error.len() > 8), Err(true));
     server.kill();
     server.start_again();
@@ -287,7 +289,7 @@ fn a_wall_clock_that_was_stepped_while_the_node_was_down_is_noticed() {
     server.set_wall_clock_offset_ms(3_600_000);
     server.start_again();
     assert!(quarantine_left(&server, "another") > 0);
-    // In the same boot the lease itself is dated by a clock that nobody steps.
+    // In the same boot the lease itself is dated by a clock that cannot be stepped.
     let info = format!("{:?}", server.run("LOCK.INFO lock").expect("INFO"));
     assert!(info.contains("held"), "{info}");
     wait_until("the log says why", || server.log().contains("the clock was stepped"));

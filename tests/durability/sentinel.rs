@@ -1,4 +1,4 @@
-//! Failovers by real Sentinels.
+//! Failovers with real Sentinels.
 
 use crate::common::{Group, Server, wait_for, wait_until};
 use crate::failovers::{self, Harm, Replicated, fail_over, is_master, member};

@@ -1,7 +1,7 @@
 //! A master and a replica with different builds of the module, one folder with both in turn, and
 //! nodes with one build for the client and the command of the other.
 //!
-//! `make versions OLD=commit` builds the other one, and says where it is.
+//! `make versions OLD=commit` builds the other one, and passes its place.
 
 use std::collections::HashMap;
 use std::path::{Path, PathBuf};
@@ -29,7 +29,7 @@ fn with(module: &PathBuf) -> Builder {
         .config("save", "3600 1")
 }
 
-/// What a server says of a lock: who holds it, as whom, and with which fence.
+/// A server's description of a lock: its holders, their modes, and the fence.
 fn told(server: &Server, name: &str) -> Vec<String> {
     let info = server.run(&format!("LOCK.INFO {name}")).expect("LOCK.INFO answers");
     let Value::Array(fields) = info else { panic!("{info:?}") };
@@ -37,7 +37,7 @@ fn told(server: &Server, name: &str) -> Vec<String> {
     let pairs: HashMap<String, &Value> =
         pairs.map(|(name, value)| (name.expect("a text"), value)).collect();
     let mut told = vec![format!("{:?} {:?}", pairs["state"], pairs["fence"])];
-    // Of readers who came in one millisecond, either may be told as the first.
+    // Among readers that came in the same millisecond, any may be reported first.
     match pairs.get("reader_labels") {
         Some(Value::Array(labels)) => told.extend(labels.iter().map(|label| format!("{label:?}"))),
         _ => told.push(format!("{:?}", pairs["label"])),
@@ -119,7 +119,7 @@ fn a_folder_can_be_used_by_another_build_and_by_the_first_again() {
     }
 }
 
-/// What a command prints, which must succeed.
+/// The output of a command, which must succeed.
 #[track_caller]
 fn succeeds(command: &Path, nodes: &[Server], args: &[&str]) -> String {
     let urls: Vec<String> = nodes.iter().map(Server::url).collect();
@@ -142,7 +142,7 @@ fn a_command_works_with(command: &Path, nodes: &[Server]) {
     assert!(succeeds(&["info", "job"]).contains("held, fence 2"));
     succeeds(&["extend", "job", token, "--ttl", "60s"]);
     assert_eq!(succeeds(&["fence", "job"]), "2\n");
-    // Another stands in line until it is given back.
+    // Another client waits in line until the lock is released.
     let urls: Vec<String> = nodes.iter().map(Server::url).collect();
     let mut waiting = Command::new(command);
     waiting

@@ -1,7 +1,7 @@
-//! The clients: many tasks after few locks, with short leases and short holds.
+//! The clients: many tasks that want few locks, with short leases and short holds.
 //!
-//! Most give the lock back at once. Some hold it so long that only renewals keep it, some crash
-//! and leave it, some lose patience in the middle of an acquisition. The lock service is behind a
+//! Most release the lock at once. Some hold it so long that they depend on renewals, some crash
+//! without releasing it, some give up in the middle of an acquisition. The lock service is behind a
 //! trait, so that plain Redlock meets the same clients.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -18,33 +18,33 @@ use crate::history::{Acquisition, Micros};
 pub(crate) const LOCKS: usize = 3;
 /// Further locks, each held by a keeper all the time.
 pub(crate) const KEPT: usize = 3;
-/// How often a holder looks whether it still holds.
+/// How often a holder checks whether it still holds.
 pub(crate) const LOOK: Duration = Duration::from_millis(15);
-/// Nobody uses a lock for longer, so that others get it too.
+/// The longest time for which a lock is used, so that others get it too.
 const LASTING: Duration = Duration::from_secs(3);
 
 /// How the clients of a program use locks.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Habits {
-    /// As many ttls lie between 100 and 200 ms as between 10 and 20 s.
+    /// There are as many ttls between 100 and 200 ms as between 10 and 20 s.
     pub(crate) ttl_min_ms: u64,
     pub(crate) ttl_max_ms: u64,
     pub(crate) wait_max_ms: u64,
-    /// How many holds are so long that renewals must keep them.
+    /// The share of holds that are so long that they depend on renewals.
     pub(crate) lasting: f64,
-    /// How many ttls such a hold lasts at least, and at most.
+    /// The shortest and the longest such hold, in ttls.
     pub(crate) lasting_ttls: (f64, f64),
-    /// How many holders crash.
+    /// The share of holders that crash.
     pub(crate) crashing: f64,
-    /// How many acquisitions are after a lock that a keeper holds.
+    /// The share of acquisitions that want a lock that a keeper holds.
     pub(crate) poaching: f64,
-    /// How many only want to read.
+    /// The share of acquisitions that only read.
     pub(crate) reading: f64,
-    /// How many writers become readers.
+    /// The share of writers that become readers.
     pub(crate) downgrading: f64,
 }
 
-/// What a client asks for.
+/// A client's request.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Wish {
     pub(crate) ttl: Duration,
@@ -57,7 +57,7 @@ pub(crate) fn lock_name(lock: usize) -> String {
     format!("storm-{lock}")
 }
 
-/// What hands out locks.
+/// A lock service.
 pub(crate) trait Service: Send + Sync + 'static {
     type Held: Held;
 
@@ -72,7 +72,7 @@ pub(crate) trait Held: Send {
     /// For how long it may still be relied on.
     fn validity(&self) -> Duration;
 
-    /// Called every few milliseconds: renews it, where nobody else does.
+    /// Called every few milliseconds: renews the lock, if the service does not.
     fn tend(&mut self) -> impl Future<Output = ()> + Send;
 
     /// A writer becomes a reader; it is one when this is first polled.
@@ -80,7 +80,7 @@ pub(crate) trait Held: Send {
 
     fn release(self) -> impl Future<Output = ()> + Send;
 
-    /// Crashes: nothing is given back.
+    /// Crashes: nothing is released.
     fn leak(self);
 }
 
@@ -140,11 +140,11 @@ impl Shared {
     }
 
     pub(crate) fn note(&self, acquisition: Acquisition) {
-        // A list is whole even if somebody panicked beside it.
+        // The list stays complete even if another thread panics.
         self.acquisitions.lock().unwrap_or_else(PoisonError::into_inner).push(acquisition);
     }
 
-    /// What was noted, once all clients have ended.
+    /// All recorded acquisitions, once all clients have ended.
     pub(crate) fn take(&self) -> Vec<Acquisition> {
         std::mem::take(&mut self.acquisitions.lock().unwrap_or_else(PoisonError::into_inner))
     }
@@ -172,11 +172,11 @@ struct Client<S> {
     habits: Habits,
 }
 
-/// What a client does with a lock once it has it.
+/// What a client does with a lock that it has acquired.
 enum Manner {
-    /// Gives it back after this long.
+    /// Releases it after this long.
     Release(Duration),
-    /// Is gone after this long.
+    /// Crashes after this long.
     Crash(Duration),
 }
 
@@ -295,13 +295,13 @@ impl<S: Service> Client<S> {
     }
 }
 
-/// Notes until when the lock may be relied on; false when that is over.
+/// Records until when the lock may be relied on; false when that is over.
 pub(crate) fn look(shared: &Shared, held: &impl Held, noted: &mut Acquisition) -> bool {
-    // The clock first: the end is noted early rather than late.
+    // The clock first: the recorded end is early rather than late.
     let now = shared.now();
     let left = held.validity();
     if left.is_zero() {
-        // Over, or over early because the holder was told so.
+        // Over, or over early because the holder learned of its loss.
         noted.valid_until = noted.valid_until.min(shared.now());
         return false;
     }

@@ -1,9 +1,10 @@
-//! What the clients lived through, and a checker that judges it.
+//! What the clients experienced, and a checker that judges it.
 //!
-//! The checker is a pure function and knows nothing of locks but what a user was promised. All
-//! instants are of the one monotonic clock of this machine, in microseconds since the storm began,
-//! taken so that doubt favours the accused: a call is noted before it is made, a return after it,
-//! and the end of a validity as the guard tells it, never later. So what is found did happen.
+//! The checker is a pure function, and knows only what a user of locks was promised. All instants
+//! are from the one monotonic clock of this machine, in microseconds since the storm began, taken
+//! so that doubt favours the lock service: a call is recorded before it is made, a return after it,
+//! and the end of a validity as the guard reports it, never later. So every violation found did
+//! happen.
 
 use std::collections::{BTreeMap, HashMap};
 use std::fmt;
@@ -20,9 +21,9 @@ pub(crate) struct Acquisition {
     pub(crate) returned_at: Micros,
     /// Plain Redlock has none.
     pub(crate) fence: Option<u64>,
-    /// Until when the client believed to hold the lock, renewals included.
+    /// Until when the client believed that it held the lock, renewals included.
     pub(crate) valid_until: Micros,
-    /// When it began to give it back; a client that crashed never did.
+    /// When it began to release it; a client that crashed never did.
     pub(crate) released_at: Option<Micros>,
     /// It was acquired as a reader.
     pub(crate) is_reader: bool,
@@ -31,12 +32,12 @@ pub(crate) struct Acquisition {
 }
 
 impl Acquisition {
-    /// When the client, at the latest, did not rely on the lock any more.
+    /// The latest time at which the client relied on the lock.
     pub(crate) fn held_until(&self) -> Micros {
         self.released_at.map_or(self.valid_until, |at| at.min(self.valid_until))
     }
 
-    /// When the client, at the latest, did not rely on having the lock alone.
+    /// The latest time at which the client relied on holding the lock alone.
     fn alone_until(&self) -> Micros {
         match self.is_reader {
             true => 0,
@@ -74,21 +75,21 @@ pub(crate) struct History {
     pub(crate) acquisitions: Vec<Acquisition>,
     /// When the last fault was over.
     pub(crate) calm_at: Micros,
-    /// Until when clients went on trying to acquire every lock.
+    /// Until when clients kept trying to acquire every lock.
     pub(crate) ended_at: Micros,
 }
 
 /// A broken promise.
 #[derive(Clone, Debug)]
 pub(crate) enum Violation {
-    /// Two held the lock at once, and not both as readers.
+    /// Two clients held the lock at the same time, and not both as readers.
     Overlap { one: Acquisition, other: Acquisition },
-    /// The first was complete before the second began, and its fence is not smaller, or larger if
-    /// the second is a reader.
+    /// The first was complete before the second began, but its fence is not smaller; if the second
+    /// is a reader, its fence is larger.
     Fell { one: Acquisition, other: Acquisition },
     /// Two writers have the same fence.
     Repeated { one: Acquisition, other: Acquisition },
-    /// Nobody held the lock for too long after the faults were over.
+    /// The lock was free for too long after the faults were over.
     Stuck { lock: usize, from: Micros, to: Micros },
 }
 
@@ -111,8 +112,8 @@ impl fmt::Display for Violation {
     }
 }
 
-/// Everything that is wrong with a history. A lock that is free, wanted and not acquired for
-/// `patience` after the faults were over is stuck.
+/// All violations in a history. A lock that is free, wanted and not acquired for `patience` after
+/// the faults were over is stuck.
 pub(crate) fn check(history: &History, patience: Micros) -> Vec<Violation> {
     let mut by_lock: BTreeMap<usize, Vec<&Acquisition>> =
         (0..history.lock_count).map(|lock| (lock, Vec::new())).collect();
@@ -133,7 +134,8 @@ fn find_overlaps(acquisitions: &[&Acquisition], violations: &mut Vec<Violation>)
     let mut held: Vec<&Acquisition> =
         acquisitions.iter().copied().filter(|one| one.is_ever_valid()).collect();
     held.sort_by_key(|one| one.returned_at);
-    // Of those so far, who held it for longest, and who held it alone for longest.
+    // Of those so far, the one that held it for longest, and the one that held it alone for
+    // longest.
     let (mut longest, mut alone): (Option<&Acquisition>, Option<&Acquisition>) = (None, None);
     for other in held {
         let beside = |one: &&Acquisition| other.returned_at < one.held_until();
@@ -230,7 +232,7 @@ mod tests {
         }
     }
 
-    /// Some of whom are readers.
+    /// A history with readers.
     fn with_readers(lines: &[(bool, Line)]) -> History {
         let mut history = history(&lines.iter().map(|(_, line)| *line).collect::<Vec<_>>());
         for (one, (is_reader, _)) in history.acquisitions.iter_mut().zip(lines) {
@@ -259,7 +261,7 @@ mod tests {
         // It asked while the first still held.
         (50, 110, 2, 600, None),
         (590, 610, 5, 900, Some(1_500)),
-        // The one before overstayed its validity: that is its own affair.
+        // The previous holder overstayed its validity, which is not the service's fault.
         (900, 901, 6, 1_900, Some(1_000)),
     ];
 
@@ -274,19 +276,19 @@ mod tests {
         let first = (0, 10, 1, 500, Some(100));
         assert_eq!(complaints(&history(&[first, (20, 99, 2, 600, None)])), ["overlap"]);
         assert_eq!(complaints(&history(&[first, (20, 100, 2, 600, None)])), [""; 0]);
-        // Whether or not the second gave up at once.
+        // Even if the second gave up at once.
         assert_eq!(complaints(&history(&[first, (20, 50, 2, 600, Some(51))])), ["overlap"]);
         // A crashed client holds until its validity ends.
         let crashed = (0, 10, 1, 500, None);
         assert_eq!(complaints(&history(&[crashed, (20, 499, 2, 600, None)])), ["overlap"]);
         assert_eq!(complaints(&history(&[crashed, (20, 500, 2, 600, None)])), [""; 0]);
-        // One that was there before them, and longer, is not forgotten over a short one.
+        // A longer hold that began before is not forgotten because of a short one.
         let long = (0, 10, 1, 2_000, None);
         let both = [long, (20, 50, 2, 600, Some(60)), (20, 100, 3, 600, Some(110))];
         assert_eq!(complaints(&history(&both)), ["overlap", "overlap"]);
-        // Nobody relied on what was over when it was returned.
+        // The validity was over when the call returned, so the client never relied on it.
         assert_eq!(complaints(&history(&[first, (20, 50, 2, 40, None)])), [""; 0]);
-        // Two locks are two.
+        // Two locks are independent.
         let mut two = history(&[first, (20, 50, 2, 600, None)]);
         (two.lock_count, two.acquisitions[1].lock) = (2, 1);
         assert_eq!(complaints(&two), [""; 0]);
@@ -352,7 +354,7 @@ mod tests {
         // It was on its way when the first returned: no order was promised.
         assert_eq!(complaints(&history(&[first, (10, 110, 6, 200, None)])), [""; 0]);
         assert_eq!(complaints(&history(&[first, (11, 110, 6, 200, None)])), ["fell"]);
-        // Not only the neighbour counts.
+        // Not only adjacent acquisitions are compared.
         let second = (5, 100, 3, 200, Some(110));
         assert_eq!(complaints(&history(&[first, second, (120, 130, 4, 300, None)])), ["fell"]);
     }
@@ -363,7 +365,7 @@ mod tests {
         assert_eq!(complaints(&history(&[first, (5, 40, 7, 200, None)])), ["repeated"]);
         let later = complaints(&history(&[first, (30, 40, 7, 200, None)]));
         assert_eq!(later, ["fell", "repeated"]);
-        // Of a validity that was over at once, too: a store may see it.
+        // The same for a validity that was over at once, because a store may see its fence.
         assert_eq!(complaints(&history(&[first, (5, 40, 7, 20, None)])), ["repeated"]);
     }
 
@@ -373,14 +375,14 @@ mod tests {
             |lines: &[Line], calm_at, ended_at| History { calm_at, ended_at, ..history(lines) };
         assert_eq!(complaints(&calm(&[], 5_000, 6_001)), ["stuck"]);
         assert_eq!(complaints(&calm(&[], 5_000, 6_000)), [""; 0]);
-        // Whatever happened in the storm does not help.
+        // Acquisitions during the storm do not count.
         assert_eq!(complaints(&calm(&[(0, 10, 1, 100, None)], 5_000, 6_001)), ["stuck"]);
         let line = (5_000, 5_900, 1, 6_400, None);
         assert_eq!(complaints(&calm(&[line], 5_000, 7_400)), [""; 0]);
         // Held until 6400, and not acquired for longer than patience after that.
         assert_eq!(complaints(&calm(&[line], 5_000, 7_401)), ["stuck"]);
         assert_eq!(complaints(&calm(&[(5_000, 6_001, 1, 7_000, None)], 5_000, 7_000)), ["stuck"]);
-        // Each lock has to be acquired.
+        // Each lock must be acquired.
         let mut two = calm(&[line], 5_000, 6_500);
         two.lock_count = 2;
         assert_eq!(complaints(&two), ["stuck"]);

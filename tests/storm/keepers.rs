@@ -1,6 +1,5 @@
-//! Clients that hold a lock all the time, over connections that nobody disturbs: as long as a
-//! majority of the nodes is up they must not lose it, whatever an operator does to one node after
-//! another.
+//! Clients that hold a lock all the time, over connections without faults: while a majority of the
+//! nodes is up they must not lose it, whatever an operator does to one node after another.
 
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
@@ -12,11 +11,11 @@ use tokio::time::sleep;
 use crate::driver::{KEPT, LOCKS, LOOK, Shared, lock_name, look};
 use crate::history::Acquisition;
 
-/// What keepers lost, in words.
+/// The locks that keepers lost, in words.
 pub(crate) type Losses = Arc<Mutex<Vec<String>>>;
 
-/// A keeper was not given time to renew when its last renewals were further apart than this part
-/// of its ttl: then it is not the nodes' fault.
+/// If a keeper's last renewals were further apart than this part of its ttl, it was not given time
+/// to renew, and the nodes are not to blame.
 const STALL_DIVISOR: u32 = 6;
 
 /// Starts a keeper for each kept lock. They end after [`Shared::stop`].
@@ -75,6 +74,6 @@ async fn keep(locker: &Locker, lock: usize, ttl: Duration, shared: &Shared, loss
 async fn end(guard: Guard, mut noted: Acquisition, shared: &Shared) {
     noted.released_at = Some(shared.now());
     shared.note(noted);
-    // That too few confirm is no wonder where nodes are down.
+    // While nodes are down, too few confirmations are normal.
     let _ = guard.release().await;
 }

@@ -1,32 +1,32 @@
-//! Is there an order of everything that happened in which one lock could have behaved so?
+//! Is there an order of all operations in which one lock could have behaved like this?
 //!
-//! The specification is a fenced lock with leases, as Hazelcast's for Jepsen, for readers and
-//! writers: an acquire answers a writer a fence larger than all before, while nobody holds the
-//! lock, and a reader one that is no smaller, while no writer does; a release frees it for its
-//! holder; a writer may become a reader; and a lease may end by itself, but not before its holder's
-//! validity has. Each call takes effect
-//! at one instant between call and return; a call of unknown outcome at some later instant, or
-//! never. The search is Wing and Gong's, with Lowe's memory of what was tried: an operation is
-//! appended if the specification allows it at the earliest instant that is left, and taken back if
-//! that leads nowhere. It knows nothing of quorums, and is told nothing but what clients saw.
+//! The specification is a fenced lock with leases, like Hazelcast's for Jepsen, for readers and
+//! writers. An acquire returns a fence larger than all before to a writer, while the lock is free,
+//! and a fence that is no smaller to a reader, while no writer holds it. A release frees the lock
+//! for its holder; a writer may become a reader; and a lease may end on its own, but not before its
+//! holder's validity. Each call takes effect at one instant between call and return; a call of
+//! unknown outcome at some later instant, or never. The search is Wing and Gong's, with Lowe's
+//! memory of visited states: an operation is appended if the specification allows it at the
+//! earliest remaining instant, and removed if that leads nowhere. The search sees no quorums, only
+//! what clients saw.
 
 use std::collections::HashSet;
 use std::fmt;
 
 use crate::history::{Acquisition, History, Micros};
 
-/// What a client asked, and was told.
+/// A client's call and its result.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Action {
-    /// A lease that may end by itself from `ends_at` on.
+    /// A lease that may end on its own from `ends_at` on.
     Acquired {
         token: usize,
         is_reader: bool,
-        /// Unknown where the reply was lost, or the service has none.
+        /// Unknown if the reply was lost, or the service has none.
         fence: Option<u64>,
         ends_at: Micros,
     },
-    /// Another keeps it out. Only a single node can know.
+    /// Another client keeps it out. Only a single node can know.
     Refused {
         token: usize,
         is_reader: bool,
@@ -35,19 +35,19 @@ pub(crate) enum Action {
         token: usize,
         ends_at: Micros,
     },
-    /// An extend that makes the holder a reader, if it is none.
+    /// An extend that makes the holder a reader, if it is not one yet.
     Downgraded {
         token: usize,
         ends_at: Micros,
     },
-    /// An extend was answered that the token does not hold.
+    /// An extend returned that the token does not hold.
     NotExtended {
         token: usize,
     },
     Released {
         token: usize,
     },
-    /// A release was answered that the token does not hold.
+    /// A release returned that the token does not hold.
     NotReleased {
         token: usize,
     },
@@ -61,7 +61,7 @@ pub(crate) enum Action {
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Operation {
     pub(crate) called_at: Micros,
-    /// `None`: it is not known whether it ever took effect.
+    /// `None`: unknown whether it ever took effect.
     pub(crate) returned_at: Option<Micros>,
     pub(crate) action: Action,
 }
@@ -76,11 +76,11 @@ impl fmt::Display for Operation {
     }
 }
 
-/// The lock, at an instant.
+/// The lock at an instant.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
 struct State {
     now: Micros,
-    /// The highest that was issued.
+    /// The highest fence issued.
     fence: u64,
     /// One writer, or readers, by their tokens.
     holders: Vec<Holder>,
@@ -134,7 +134,7 @@ impl State {
         self.holders.iter_mut().find(|one| one.token == token)
     }
 
-    /// Lets these leases end by themselves.
+    /// Ends these leases.
     fn end(&mut self, which: impl Fn(&Holder) -> bool) {
         let ends = self.holders.iter().filter(|one| which(one)).map(|one| one.ends_at);
         self.now = ends.fold(self.now, Micros::max);
@@ -174,15 +174,15 @@ struct Search<'a> {
     operations: &'a [Operation],
     is_done: Vec<bool>,
     tried: HashSet<(Vec<u64>, State)>,
-    /// The furthest that it came: how many operations that returned were in order.
+    /// The furthest point reached: how many returned operations were in order.
     furthest: (usize, Option<usize>),
 }
 
-/// How many states are tried before the search is given up.
+/// The search is given up after this many states.
 const TRIED_MAX: usize = 2_000_000;
 
 impl Search<'_> {
-    /// What may come next: called before anything that is left has returned.
+    /// What may come next: operations that were called before any remaining one returned.
     fn candidates(&self) -> Vec<usize> {
         let left = || (0..self.operations.len()).filter(|index| !self.is_done[*index]);
         let returns = left().filter_map(|index| self.operations[index].returned_at);
@@ -198,7 +198,7 @@ impl Search<'_> {
         (self.is_done.chunks(64).map(word).collect(), state.clone())
     }
 
-    /// Whether some order of everything that returned is allowed.
+    /// Whether some order of all returned operations is allowed.
     fn run(&mut self) -> bool {
         let mandatory = self.operations.iter().filter(|one| one.returned_at.is_some()).count();
         let mut stack = vec![(State::default(), self.candidates(), None)];
@@ -238,7 +238,7 @@ impl Search<'_> {
     }
 }
 
-/// Where the history of one lock cannot have been, if so.
+/// Where the history of one lock cannot be that of a fenced lock, if so.
 pub(crate) fn check_lock(mut operations: Vec<Operation>) -> Option<String> {
     operations.sort_by_key(|operation| operation.called_at);
     let is_done = vec![false; operations.len()];
@@ -255,7 +255,7 @@ pub(crate) fn check_lock(mut operations: Vec<Operation>) -> Option<String> {
     ))
 }
 
-/// Where a history of acquisitions cannot have been that of fenced locks, lock by lock.
+/// Where a history of acquisitions cannot be that of fenced locks, lock by lock.
 pub(crate) fn check_acquisitions(history: &History) -> Vec<String> {
     let of = |lock| history.acquisitions.iter().filter(move |one| one.lock == lock);
     let operations = |lock| of(lock).enumerate().flat_map(operations).collect();
@@ -264,7 +264,7 @@ pub(crate) fn check_acquisitions(history: &History) -> Vec<String> {
 
 /// An acquisition, and its release, which may have reached the nodes at any time or never: from
 /// then on the lease may end whenever that helps. (As an operation of its own it would be tried
-/// everywhere, and with many readers beside each other the orders would have no end.)
+/// everywhere, and with many simultaneous readers there would be too many orders.)
 fn operations((token, one): (usize, &Acquisition)) -> Vec<Operation> {
     let ends_at = one.released_at.unwrap_or(one.valid_until).min(one.valid_until);
     let (is_reader, fence) = (one.is_reader, one.fence);

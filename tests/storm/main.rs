@@ -1,13 +1,13 @@
-//! Five real nodes under a storm of faults, and a checker that judges what clients lived through.
+//! Five real nodes under a storm of faults, and a checker that judges what clients experienced.
 //!
 //! A driver with many clients on few locks works through the quorum client, while a nemesis kills
 //! nodes, hangs them, wipes their data, cuts their links and steps their wall clocks. The same
 //! storm against plain Redlock must find violations: a checker that cannot fail proves nothing.
 //!
 //! - `cargo test --test storm`: the short form. `make storm`: the long one.
-//! - `LOCKMOD_SEED` replays a plan; it is printed by every run.
+//! - `LOCKMOD_SEED` replays a plan; every run prints its seed.
 //! - `LOCKMOD_STORM_SECONDS`: how long each storm of the long form takes, 180 by default, and the
-//!   storms of upkeep in the short one.
+//!   storms of upkeep in the short form.
 
 #[path = "../common/mod.rs"]
 mod common;
@@ -39,12 +39,12 @@ use plan::{Event, GROUPS, LONG_TTL_MAX_MS, MAX_TTL_MS, QUARANTINE_MS};
 use services::{Redlock, TIMEOUT};
 use upkeep::{PATIENT, Upkeep};
 
-/// Lockers per group of clients: programs of their own, with connections of their own.
+/// Lockers per group of clients: separate programs, with separate connections.
 const PROGRAMS: usize = 2;
 const CLIENTS_PER_PROGRAM: usize = 3;
 /// Every lock must be acquired this often after the storm.
 const CALM_ACQUISITIONS: u64 = 5;
-/// What a loaded machine may take beside what is waited for.
+/// The time that a loaded machine may take in addition to each wait.
 const LOADED_MS: u64 = 6_000;
 /// Clients of the storm of faults.
 const HABITS: Habits = Habits {
@@ -63,15 +63,15 @@ fn micros(millis: u64) -> Micros {
     millis * 1_000
 }
 
-/// Who is in a storm, beside the nodes.
+/// The participants of a storm, in addition to the nodes.
 struct Cast<F> {
     /// The service of a program, and how its clients use it: for a group of clients, and the
     /// addresses of the nodes.
     program: F,
-    /// Clients that hold a lock all the time, for these ttls.
+    /// Clients that hold a lock all the time, with these ttls.
     keepers: Option<[Duration; KEPT]>,
-    /// For how long a lock may be free and wanted on nodes that are well: what is left of a
-    /// forgotten lease and of the quarantines, and a loaded machine.
+    /// For how long a wanted lock may be free on healthy nodes: the rest of a forgotten lease and
+    /// of the quarantines, and the delay of a loaded machine.
     stuck_after_ms: u64,
 }
 
@@ -82,13 +82,13 @@ impl<F> Cast<F> {
     }
 }
 
-/// What a storm came to.
+/// The outcome of a storm.
 struct Outcome {
-    /// What keepers lost.
+    /// The locks that keepers lost.
     losses: Vec<String>,
     history: History,
     violations: Vec<Violation>,
-    /// Why what was seen is not linearizable, lock by lock.
+    /// Why the observations are not linearizable, lock by lock.
     contradictions: Vec<String>,
 }
 
@@ -97,7 +97,7 @@ impl Outcome {
         self.violations.iter().filter(|violation| is(violation)).count()
     }
 
-    /// How often two held a lock at once.
+    /// How often two clients held a lock at the same time.
     fn overlaps(&self) -> usize {
         self.count(|violation| matches!(violation, Violation::Overlap { .. }))
     }
@@ -107,7 +107,7 @@ impl Outcome {
     }
 }
 
-/// Strikes as planned, then waits until every lock is acquired again, and judges.
+/// Carries out the plan, then waits until every lock is acquired again, and judges.
 async fn storm<S: Service>(
     name: &str,
     mut cluster: Cluster,
@@ -153,7 +153,7 @@ async fn storm<S: Service>(
     Outcome { losses, history, violations, contradictions }
 }
 
-/// Until every lock was acquired some times more, or is stuck, which the checker will say.
+/// Waits until every lock was acquired some more times, or is stuck, which the checker reports.
 async fn wait_for_calm(shared: &Shared, stuck_after_ms: u64) {
     let before = shared.per_lock();
     let start = Instant::now();
@@ -187,7 +187,7 @@ fn report(name: &str, shared: &Shared, tally: &Tally, history: &History, violati
     );
 }
 
-/// A locker for ttls from 150 ms up.
+/// A locker for ttls of 150 ms and more.
 fn mixed(urls: Vec<String>) -> Locker {
     let builder = Locker::builder().nodes(urls).ttl(Duration::from_secs(1));
     builder.timeout(TIMEOUT / 2).build().expect("good settings")
@@ -202,7 +202,7 @@ fn redlock() -> Cast<impl Fn(usize, Vec<String>) -> (Redlock, Habits)> {
 }
 
 impl Outcome {
-    /// Nothing may be wrong.
+    /// There may be no violation.
     fn expect_good(&self, seed: u64, acquisitions_min: u64) {
         assert!(self.violations.is_empty(), "LOCKMOD_SEED={seed} found:\n{}", self.texts());
         assert_eq!(self.contradictions, [""; 0], "LOCKMOD_SEED={seed}");
@@ -212,7 +212,7 @@ impl Outcome {
     }
 }
 
-/// The storm of the quorum client over nodes with the module: nothing may be wrong.
+/// The storm of the quorum client over nodes with the module: there may be no violation.
 async fn storm_the_module(seed: u64, length: Duration) {
     let plan = plan::plan(seed, length);
     let outcome = storm("lockmod", Cluster::with_module(), locker(), seed, plan).await;
@@ -225,7 +225,7 @@ async fn storm_durable_nodes(seed: u64, length: Duration) {
     // A short storm has time for leases of some seconds.
     let ttl_max_ms = (length.as_millis() as u64 / 3).min(LONG_TTL_MAX_MS);
     let mixed_ttls = Habits { ttl_max_ms, poaching: 0.3, ..HABITS };
-    // A lease that nobody renews shows best whether it ends when it should.
+    // A lease without renewals shows best whether it ends when it should.
     let crashing = Habits { ttl_min_ms: 1_500, ttl_max_ms: 6_000, crashing: 0.7, ..mixed_ttls };
     let cast = Cast {
         program: |group, urls| (mixed(urls), if group == 0 { mixed_ttls } else { crashing }),
@@ -234,7 +234,7 @@ async fn storm_durable_nodes(seed: u64, length: Duration) {
     };
     let plan = upkeep::upkeep(seed, length, Upkeep::Durable);
     let mut outcome = storm("durable nodes", Cluster::durable(), cast, seed, plan).await;
-    // Where a majority is down, a keeper may lose its lock; but nobody may have it beside him.
+    // If a majority is down, a keeper may lose its lock; but no other may hold it at the same time.
     outcome.losses.clear();
     outcome.expect_good(seed, 5);
 }
@@ -248,7 +248,7 @@ async fn storm_by_upkeep(seed: u64, length: Duration) {
     outcome.expect_good(seed, length.as_secs() * 2);
 }
 
-/// Votes on their way while nodes forget and holders repair.
+/// Votes are in flight while nodes forget and holders repair.
 async fn storm_by_squalls(seed: u64, length: Duration) {
     let quick = Habits {
         ttl_max_ms: 260,
@@ -258,7 +258,7 @@ async fn storm_by_squalls(seed: u64, length: Duration) {
         wait_max_ms: 300,
         ..HABITS
     };
-    // A vote of the patient is worth something where it keeps others out.
+    // A vote of a patient client matters only if it keeps others out.
     let patient = Habits {
         reading: 0.1,
         ttl_min_ms: MAX_TTL_MS - 200,

@@ -1,4 +1,4 @@
-//! Carries a plan out on real servers and links, and takes everything back at the end.
+//! Carries out a plan on real servers and links, and undoes everything at the end.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -13,9 +13,9 @@ use crate::plan::{
 };
 use crate::upkeep::is_end;
 
-/// The group of clients whose links nobody disturbs.
+/// The group of clients whose links have no faults.
 pub(crate) const KEEPERS: usize = GROUPS;
-/// Who goes on to use an old master that lives while its replica is promoted.
+/// The group that keeps using an old master that runs while its replica is promoted.
 const LOYAL: usize = 0;
 
 /// Five servers, and a link from each group of clients to each of them.
@@ -25,10 +25,10 @@ pub(crate) struct Cluster {
     kept: [Persistence; NODES],
     /// How each node is started.
     builders: Vec<Builder>,
-    /// Masters that live although their replica was promoted.
+    /// Masters that still run although their replica was promoted.
     old: [Option<Server>; NODES],
     offsets_ms: [i64; NODES],
-    /// How long an operator waits after a restart for all holders to have renewed.
+    /// How long an operator waits after a restart, until all holders have renewed.
     renewal: Duration,
     links: Vec<Vec<Proxy>>,
     is_down: [bool; NODES],
@@ -45,7 +45,7 @@ impl Cluster {
         Cluster::start(|builder| builder.module_arg("max-ttl", MAX_TTL_MS))
     }
 
-    /// Nodes with the module that keep nothing.
+    /// Nodes with the module that save nothing.
     pub(crate) fn forgetful() -> Cluster {
         let builder = |builder: Builder| builder.module_arg("max-ttl", MAX_TTL_MS);
         Cluster::start_as([Persistence::Nothing; NODES], builder)
@@ -59,12 +59,12 @@ impl Cluster {
 
     /// Nodes with the module whose operator waits after a restart.
     pub(crate) fn with_care() -> Cluster {
-        // A client connects again within half a second, and renews after that.
+        // A client reconnects within half a second, and renews after that.
         let renewal = Duration::from_millis(MAX_TTL_MS / 2 + 1_000);
         Cluster { renewal, ..Cluster::with_module() }
     }
 
-    /// Nodes that are told to forget what they promised.
+    /// Nodes that are configured to forget their promises.
     pub(crate) fn without_state_file() -> Cluster {
         Cluster::start(|builder| {
             builder.module_arg("max-ttl", MAX_TTL_MS).module_arg("state-file", "\"\"")
@@ -116,11 +116,11 @@ impl Cluster {
         self.links[group].iter().map(Proxy::url).collect()
     }
 
-    /// Strikes as planned.
+    /// Carries out the plan.
     pub(crate) fn strike(&mut self, plan: &[Event]) -> Tally {
         let start = Instant::now();
         let end = plan.last().map_or(Duration::ZERO, |event| event.at);
-        // What an operator waits for is not in the plan.
+        // The operator's waits are not in the plan.
         let mut delay = Duration::ZERO;
         let mut tally = Tally::new();
         for event in plan {
@@ -129,7 +129,7 @@ impl Cluster {
             if is_late && !is_end {
                 continue;
             }
-            // This is the pace of the plan, and waits for nothing.
+            // This is the pace of the plan, not synchronisation.
             thread::sleep((event.at + delay).saturating_sub(start.elapsed()));
             let began_at = Instant::now();
             self.act(&event.act);
@@ -162,7 +162,7 @@ impl Cluster {
         }
     }
 
-    /// What the nodes' logs hold of panics and crash reports.
+    /// Panics and crash reports in the nodes' logs.
     pub(crate) fn panics(&self) -> Vec<String> {
         const MARKS: [&str; 3] = ["panicked", "REDIS BUG REPORT", "crashed by signal"];
         let logs = self.nodes.iter().map(Server::log);
@@ -189,7 +189,7 @@ impl Cluster {
                 self.nodes[*node].terminate();
                 self.is_down[*node] = true;
             }
-            // The operator was late, and did not get to the kill.
+            // The operator was late, and the kill did not happen.
             Act::Start { node } if !self.is_down[*node] => {}
             Act::Start { node } => {
                 self.nodes[*node].start_again();
@@ -222,10 +222,10 @@ impl Cluster {
         }
     }
 
-    /// Restarts a node as an operator does who waits until nothing is missed any more.
+    /// Restarts a node like an operator who waits until no lease is missing any more.
     fn restart(&mut self, node: usize, crash: Option<Data>, down: Duration) {
         match crash {
-            // A node that syncs always relies on its file.
+            // A node that always syncs relies on its file.
             Some(_) if self.kept[node] == Persistence::Always => self.kill(node, Data::Kept),
             Some(data) => self.kill(node, data),
             None => self.nodes[node].terminate(),
@@ -235,7 +235,7 @@ impl Cluster {
         self.wait_as_told(node);
     }
 
-    /// Until the node grants again and every holder has renewed, where the operator has care.
+    /// Waits until the node grants again and every holder has renewed, if this operator waits.
     fn wait_as_told(&self, node: usize) {
         if self.renewal.is_zero() {
             return;
@@ -246,7 +246,7 @@ impl Cluster {
         thread::sleep(self.renewal);
     }
 
-    /// A new replica has all that its master has, and then is a master.
+    /// A new replica receives all of its master's data, and becomes a master.
     fn promote(&mut self, node: usize, old_lives: bool) {
         let mut replica = self.builders[node].clone().replica_of(&self.nodes[node]).prepare();
         replica.set_wall_clock_offset_ms(self.offsets_ms[node]);
@@ -294,7 +294,7 @@ impl Cluster {
 
     fn heal(&mut self, group: usize, node: usize) {
         let link = &self.links[group][node];
-        // No network delivers what comes behind lost bytes of the same connection.
+        // No network delivers bytes that follow lost bytes on the same connection.
         if std::mem::take(&mut self.is_discarding[group][node]) {
             link.cut();
         }
@@ -303,14 +303,14 @@ impl Cluster {
     }
 }
 
-/// Deletes what the server saved; the module's state file stays.
+/// Deletes the server's saved data; the module's state file stays.
 fn wipe(dir: &Path) {
-    // Either may not be there.
+    // Either may be missing.
     let _ = fs::remove_file(dir.join("dump.rdb"));
     let _ = fs::remove_dir_all(dir.join("appendonlydir"));
 }
 
-/// Under what name a fault is counted; its end is none.
+/// The name under which a fault is counted; the end of a fault has none.
 fn name(act: &Act) -> Option<&'static str> {
     match act {
         Act::Kill { data: Data::Kept, .. } => Some("kill -9"),

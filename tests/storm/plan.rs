@@ -1,10 +1,10 @@
-//! The storm before it happens: which fault strikes which node at which moment.
+//! The plan of a storm: which fault strikes which node at which moment.
 //!
-//! A pure function of the seed, the length and the vehemence, so that `LOCKMOD_SEED` replays it;
-//! what the operating system's scheduler makes of it is not replayed. One node is down or in
-//! quarantine at a time, in some spells two, and one or two more are disturbed for a moment, so
-//! that a quorum comes back again and again; except in a massacre, which kills a majority at once.
-//! Wall clocks go wrong together as well as alone, as they do with a wrong time server.
+//! A pure function of the seed, the length and the intensity, so that `LOCKMOD_SEED` replays it;
+//! the scheduling by the operating system is not replayed. One node is down or in quarantine at a
+//! time, in some periods two, and one or two more are disturbed for a moment, so that a quorum
+//! returns again and again; except in a massacre, which kills a majority at once. Wall clocks go
+//! wrong together as well as alone, as they do with a wrong time server.
 
 use std::fmt;
 use std::time::Duration;
@@ -23,11 +23,11 @@ pub(crate) const LONG_TTL_MAX_MS: u64 = 30_000;
 pub(crate) const QUARANTINE_MS: u64 = MAX_TTL_MS + 10_000;
 
 const HOUR_MS: i64 = 3_600_000;
-/// All wall clocks are stepped ahead together this often: plain expiries end at once, so that a
-/// storm of a few seconds is sure to show what becomes of locks that are made of them.
+/// All wall clocks are stepped ahead together this often: plain expiries end at once, so that even
+/// a storm of a few seconds shows what happens to locks made of them.
 const AHEAD_EVERY_MS: u64 = 1_500;
 
-/// In every sixth spell of this length two nodes may be crashed, otherwise one.
+/// In every sixth period of this length two nodes may be crashed, otherwise one.
 const SPELL_MS: u64 = 6_000;
 
 /// What a node keeps through a crash.
@@ -48,7 +48,7 @@ pub(crate) const PERSISTENCE: [Persistence; NODES] = [
     Persistence::Always,
 ];
 
-/// What becomes of a killed node's data before it is started again.
+/// What happens to a killed node's data before it is started again.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Data {
     Kept,
@@ -56,7 +56,7 @@ pub(crate) enum Data {
     Wiped,
 }
 
-/// Which bytes a fault of a link touches.
+/// Which bytes a link fault affects.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Side {
     Requests,
@@ -67,7 +67,7 @@ pub(crate) enum Side {
 /// What happens to a link.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Trouble {
-    /// Bytes wait until it is over, then go on.
+    /// Bytes wait until it is over, then continue.
     Hold(Side),
     /// Bytes vanish; the connection is reset when it is over.
     Discard(Side),
@@ -85,7 +85,7 @@ pub(crate) enum Act {
         node: usize,
         data: Data,
     },
-    /// An orderly stop.
+    /// A clean stop.
     Stop {
         node: usize,
     },
@@ -107,21 +107,21 @@ pub(crate) enum Act {
         group: usize,
         node: usize,
     },
-    /// An orderly stop or a crash, a pause, and a start; then the operator waits until the node
-    /// grants again, and every holder has had time to renew.
+    /// A clean stop or a crash, a pause, and a start; then the operator waits until the node grants
+    /// again, and every holder has had time to renew.
     Restart {
         node: usize,
-        /// `None`: an orderly stop.
+        /// `None`: a clean stop.
         crash: Option<Data>,
         down: Duration,
     },
-    /// A replica of the node is promoted; the old master is dead, or goes on for some of those
-    /// who use it until it is retired.
+    /// A replica of the node is promoted; the old master is dead, or still serves some of its
+    /// clients until it is retired.
     Promote {
         node: usize,
         old_lives: bool,
     },
-    /// The old master that went on is killed, and everybody uses the new one.
+    /// The old master that kept running is killed, and all clients use the new one.
     Retire {
         node: usize,
     },
@@ -144,8 +144,8 @@ impl fmt::Display for Event {
     }
 }
 
-/// The faults of a storm of this length, in order. All of them end in time, except that wall
-/// clocks stay where they are.
+/// The faults of a storm of this length, in order. All of them end in time, except that wall clocks
+/// keep their offsets.
 pub(crate) fn plan(seed: u64, length: Duration) -> Vec<Event> {
     let mut planner = Planner::new(seed);
     let length_ms = u64::try_from(length.as_millis()).expect("no storm is that long");
@@ -158,12 +158,12 @@ pub(crate) fn plan(seed: u64, length: Duration) -> Vec<Event> {
         planner.step_ahead(at_ms);
     }
     let mut events = planner.events;
-    // Stable: what was planned first happens first.
+    // A stable sort: faults planned first come first.
     events.sort_by_key(|event| event.at);
     events
 }
 
-/// Everybody is killed, loses all data and is started again, every so often.
+/// All nodes are killed, lose all data and are started again, at regular intervals.
 pub(crate) fn massacres(length: Duration, every: Duration) -> Vec<Event> {
     let mut events = Vec::new();
     let mut at = every;
@@ -181,7 +181,7 @@ struct Planner {
     events: Vec<Event>,
     /// Until when a node is down, hung or in quarantine.
     away_until_ms: [u64; NODES],
-    /// Until when a node is being killed, hung or started: one thing at a time.
+    /// Until when a node is being killed, hung or started: one fault at a time.
     busy_until_ms: [u64; NODES],
     linked_until_ms: [[u64; NODES]; GROUPS],
     is_stepped: [bool; NODES],
@@ -236,7 +236,7 @@ impl Planner {
         let down_ms = if self.random.random_bool(0.7) { 0 } else { self.length_ms() };
         let is_orderly = self.random.random_bool(0.15);
         let is_durable = PERSISTENCE[node] == Persistence::Always;
-        // A node that relies on its file being there may not lose it: see docs/storm.md.
+        // A node that relies on its file must not lose it: see docs/storm.md.
         let data = match !is_durable && self.random.random_bool(0.4) {
             true => Data::Wiped,
             false => Data::Kept,
@@ -294,10 +294,10 @@ impl Planner {
         self.linked_until_ms[group][node] = until_ms + 1;
     }
 
-    /// Steps some wall clocks, each to its own time or all to one that is wrong.
+    /// Steps some wall clocks, each to its own time or all to the same wrong time.
     fn step(&mut self, now_ms: u64) {
         let is_common = self.random.random_bool(0.5);
-        // Half of the steps are too small to be noticed.
+        // Half of the steps are too small to be detected.
         let unit_ms = if self.random.random_bool(0.5) { HOUR_MS } else { 165 };
         let common_ms = self.random.random_range(-6..=6) * unit_ms;
         let mut offsets_ms = Vec::new();
@@ -311,7 +311,7 @@ impl Planner {
         self.push(now_ms, Act::Step { offsets_ms });
     }
 
-    /// Steps all wall clocks ahead, as far as none was before.
+    /// Steps all wall clocks further ahead than any before.
     fn step_ahead(&mut self, at_ms: u64) {
         let count = i64::try_from(at_ms / AHEAD_EVERY_MS).expect("no storm is that long");
         let offset_ms = (7 + count) * HOUR_MS;

@@ -1,4 +1,4 @@
-//! A node in quarantine abstains, is named as such, and is joined again by whoever holds.
+//! A node in quarantine abstains, is reported as such, and gets the holders' leases back.
 
 use std::time::{Duration, Instant};
 
@@ -11,7 +11,7 @@ fn builder(nodes: &[Server]) -> LockerBuilder {
     Locker::builder().nodes(nodes.iter().map(Server::url)).ttl(Duration::from_secs(3))
 }
 
-/// What LOCK.INFO of a node tells: state, fence, and how long its quarantine still is.
+/// LOCK.INFO of a node: state, fence, and how long its quarantine still lasts.
 fn told(node: &Server, lock: &str) -> (String, u64, Option<u64>) {
     let reply = node.run(&format!("LOCK.INFO {lock}")).expect("a node in quarantine tells");
     let fields = std::collections::HashMap::<String, Value>::from_redis_value(reply);
@@ -57,13 +57,13 @@ async fn a_holder_joins_a_node_again_while_it_is_in_quarantine() {
     assert!(left.is_some(), "it was joined in its quarantine, not after it");
     assert!(!guard.is_lost());
 
-    // It has no vote about other locks, and is in nobody's way.
+    // It has no vote about other locks, and does not delay their acquisition.
     let other = locker.acquire("other").await.expect("four nodes grant");
     locker.settle().await;
     assert_eq!(told(&nodes[2], "other").0, "free");
     other.release().await.expect("four nodes confirm");
 
-    // It grants nothing to anybody, and errors say so.
+    // It grants nothing, and errors report it.
     nodes[0].pause();
     nodes[1].pause();
     let error = locker.try_acquire("other").await.expect_err("two nodes of five grant");

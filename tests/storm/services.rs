@@ -16,7 +16,7 @@ use std::sync::Arc;
 
 use crate::driver::{Held, Service, Wish};
 
-/// How long a node's answer is waited for, by both.
+/// How long both wait for a node's answer.
 pub(crate) const TIMEOUT: Duration = Duration::from_millis(100);
 
 impl Service for Locker {
@@ -45,7 +45,7 @@ impl Held for Guard {
     }
 
     async fn release(self) {
-        // That too few confirm is no wonder in a storm; what follows from it, the checker sees.
+        // In a storm, too few confirmations are normal; the checker sees the consequences.
         let _ = Guard::release(self).await;
     }
 
@@ -59,7 +59,7 @@ const RELEASE: &str =
 const EXTEND: &str = "if redis.call('GET', KEYS[1]) == ARGV[1] then \
      return redis.call('PEXPIRE', KEYS[1], ARGV[2]) end return 0";
 
-/// A node as a plain Redlock client knows it.
+/// A node for a plain Redlock client.
 #[derive(Debug)]
 struct PlainNode {
     client: redis::Client,
@@ -102,7 +102,7 @@ impl Redlock {
         Redlock { nodes: urls.into_iter().map(node).collect() }
     }
 
-    /// How many nodes answer as wanted; all are waited for.
+    /// How many nodes answer as expected; it waits for all of them.
     async fn count<T>(&self, command: redis::Cmd, is_vote: fn(T) -> bool) -> usize
     where
         T: FromRedisValue + Send + 'static,
@@ -146,7 +146,7 @@ impl Redlock {
     }
 }
 
-/// Less the drift that Redlock allows for.
+/// Subtracts the drift that Redlock allows for.
 fn valid_until(start: Instant, ttl: Duration) -> Instant {
     start + ttl - ttl / 100 - Duration::from_millis(2)
 }
@@ -154,7 +154,7 @@ fn valid_until(start: Instant, ttl: Duration) -> Instant {
 impl Service for Redlock {
     type Held = RedlockHeld;
 
-    /// It knows no readers: they exclude each other as well.
+    /// Redlock has no readers: they exclude each other as well.
     async fn acquire(&self, lock: &str, wish: Wish) -> Option<RedlockHeld> {
         let Wish { ttl, wait, reads: _ } = wish;
         let start = Instant::now();
@@ -170,7 +170,7 @@ impl Service for Redlock {
     }
 }
 
-/// A lock held as Redlock has it.
+/// A lock held with Redlock.
 #[derive(Debug)]
 pub(crate) struct RedlockHeld {
     redlock: Redlock,

@@ -1,4 +1,4 @@
-//! One node, many connections that break, and every answer noted: is it a fenced lock?
+//! One node, many connections that break, and every answer recorded: is it a fenced lock?
 
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Mutex, PoisonError};
@@ -14,13 +14,13 @@ use crate::history::Micros;
 use crate::linear::{Action, Operation, check_lock};
 
 const CLIENTS: usize = 4;
-/// Each key is used for so many calls, so that the search stays short.
+/// Each key is used for this many calls, so that the search stays short.
 const CALLS_PER_KEY: usize = 40;
 const KEYS: usize = 12;
-/// A call that is not answered for this long is given up, with its connection.
+/// A call without an answer for this long is given up, with its connection.
 const PATIENCE: Duration = Duration::from_millis(300);
 
-/// How many clients' calls there are by key, and what became of them.
+/// The number of clients, and their calls by key with the results.
 #[derive(Default)]
 struct Notes(Mutex<Vec<Vec<Operation>>>);
 
@@ -30,7 +30,7 @@ struct Client<'a> {
     random: StdRng,
     start: Instant,
     tokens: &'a AtomicUsize,
-    /// The last token that was used for the present key.
+    /// The last token that was used for the current key.
     token: usize,
 }
 
@@ -101,7 +101,7 @@ impl Client<'_> {
         u64::try_from(self.start.elapsed().as_micros()).expect("a test is short")
     }
 
-    /// One call; nothing where it is certain that it did nothing.
+    /// One call; `None` if it certainly had no effect.
     fn call(&mut self, key: usize) -> Option<Operation> {
         let name = format!("single-{key}");
         let kind = self.random.random_range(0..10);
@@ -111,7 +111,7 @@ impl Client<'_> {
         let (token, ttl_ms) = (self.token, self.random.random_range(5..80_u64));
         let text = format!("token-{token}");
         let command = |name_of: &str| redis::cmd(name_of).arg(&name).to_owned();
-        // Whether a token asks as a reader stays the same: as a writer it would be refused.
+        // A token keeps its mode: a reader's would be refused as a writer's.
         let is_reader = token % 5 < 2;
         let downgrades = (7..9).contains(&kind) && !is_reader && self.random.random_bool(0.7);
         let mut command = match kind {

@@ -1,6 +1,6 @@
-//! Storms with an order: what operators do to nodes, and what makes a forgotten vote count.
+//! Storms with a fixed sequence: what operators do to nodes, and what makes a forgotten vote count.
 //!
-//! Each is a pure function of the seed and the length, as [`crate::plan`].
+//! Each is a pure function of the seed and the length, like [`crate::plan`].
 
 use std::ops::RangeInclusive;
 use std::time::Duration;
@@ -11,13 +11,14 @@ use rand::{RngExt, SeedableRng};
 
 use crate::plan::{Act, Data, Event, NODES, Side, Trouble};
 
-/// Wall clocks are within this of the true time, so that no step is noticed.
+/// Wall clocks are within this of the true time, so that no step is detected.
 const SMALL_STEP_MS: i64 = 990;
-/// What a squall takes, with the time for the crashed node to forget what it has to wait for.
+/// The length of a squall, with the time that the crashed node needs to forget what it must wait
+/// for.
 const SQUALL_EVERY_MS: u64 = 15_500;
-/// A group of clients whose leases are short and held for long.
+/// A group of clients with short leases that are held for a long time.
 pub(crate) const QUICK: usize = 0;
-/// A group of clients that wait for answers for long.
+/// A group of clients with a long timeout for answers.
 pub(crate) const PATIENT: usize = 1;
 
 /// What an operator does.
@@ -25,12 +26,12 @@ pub(crate) const PATIENT: usize = 1;
 pub(crate) enum Upkeep {
     /// Nodes that sync each write are restarted in quick succession.
     Durable,
-    /// Nodes of all kinds are restarted one after another, as docs/operations.md says.
+    /// Nodes of all kinds are restarted one after another, as docs/operations.md describes.
     Careful,
 }
 
-/// Rolling restarts, promotions and small steps of wall clocks. The operator does one thing after
-/// another, so it takes longer than planned where a node has to be waited for.
+/// Rolling restarts, promotions and small steps of wall clocks. The operator does one thing at a
+/// time, so this takes longer than planned if a node needs more time.
 pub(crate) fn upkeep(seed: u64, length: Duration, upkeep: Upkeep) -> Vec<Event> {
     let mut random = StdRng::seed_from_u64(seed);
     let length_ms = millis(length);
@@ -53,7 +54,7 @@ pub(crate) fn upkeep(seed: u64, length: Duration, upkeep: Upkeep) -> Vec<Event> 
             now_ms += random.random_range(100..=400);
         }
         if upkeep == Upkeep::Durable {
-            // The power fails: nodes that sync each write have forgotten nothing.
+            // The power fails: nodes that sync each write forget nothing.
             push(&mut events, now_ms, step_together(&mut random, 0..=130));
             now_ms += random.random_range(1_500..=2_500);
             push(&mut events, now_ms, step_together(&mut random, 800..=SMALL_STEP_MS));
@@ -72,7 +73,7 @@ pub(crate) fn upkeep(seed: u64, length: Duration, upkeep: Upkeep) -> Vec<Event> 
             push(&mut events, now_ms, Act::Promote { node, old_lives });
             now_ms += random.random_range(300..=1_500);
             push(&mut events, now_ms, Act::Retire { node });
-            // A promoted node counts for nobody until the longest lease is over.
+            // A promoted node counts for no client until the longest lease is over.
             promote_from_ms = now_ms + if upkeep == Upkeep::Durable { 36_000 } else { 0 };
         }
     }
@@ -80,7 +81,7 @@ pub(crate) fn upkeep(seed: u64, length: Duration, upkeep: Upkeep) -> Vec<Event> 
     events
 }
 
-/// What must not be left out.
+/// What a plan must contain.
 pub(crate) fn is_end(act: &Act) -> bool {
     matches!(act, Act::Retire { .. } | Act::Start { .. })
 }
@@ -96,14 +97,14 @@ fn restart(random: &mut StdRng, node: usize, upkeep: Upkeep) -> Act {
     Act::Restart { node, crash: is_crash.then_some(data), down }
 }
 
-/// Each wall clock its own way, never further than what goes unnoticed.
+/// Steps each wall clock separately, never further than what goes undetected.
 fn step(random: &mut StdRng) -> Act {
     let offsets_ms =
         (0..NODES).map(|node| (node, random.random_range(0..=SMALL_STEP_MS))).collect();
     Act::Step { offsets_ms }
 }
 
-/// All wall clocks to one distance from the true time.
+/// Steps all wall clocks to one distance from the true time.
 fn step_together(random: &mut StdRng, range: RangeInclusive<i64>) -> Act {
     let offset_ms = random.random_range(range);
     Act::Step { offsets_ms: (0..NODES).map(|node| (node, offset_ms)).collect() }
@@ -112,10 +113,10 @@ fn step_together(random: &mut StdRng, range: RangeInclusive<i64>) -> Act {
 /// Squalls in which the vote of a node that forgets may win after the node is repaired.
 ///
 /// The quick clients reach three nodes, a, b and c. The patient ones reach all but c, where their
-/// request waits on the way, so that d and e grant to them. Then e crashes, and the quick clients
+/// request waits in transit, so that d and e grant to them. Then e crashes, and the quick clients
 /// reach it again, and c no longer: a repair at e that counts keeps their lock with a, b and e. The
-/// lease at c ends, and the request that comes there now makes the third vote with d and the
-/// former one of e.
+/// lease at c ends, and the request that arrives there now is the third vote, together with d's and
+/// the former vote of e.
 pub(crate) fn squalls(seed: u64, length: Duration) -> Vec<Event> {
     let mut random = StdRng::seed_from_u64(seed);
     let mut events = Vec::new();
