@@ -1,12 +1,11 @@
-//! What the quorum client costs: lockmod beside `rslock` and a bare fan-out, on five local nodes.
+//! The cost of the quorum client: lockmod, `rslock` and a bare fan-out, on five local nodes.
 //!
 //! The fan-out is a lock over five nodes with the `redis` crate and nothing else: SET NX PX to all
-//! at once, compare-and-delete to all at once, each returning at the third answer. Each round
-//! runs every rival in turn for the same time; the ratio of two rivals is the median of the rounds'
-//! ratios, so that a machine whose speed drifts does not favour one of them.
-//! `cargo bench --bench client`; with `-- quick`, fewer and shorter rounds; with `-- contended`,
-//! only the part about one lock that many are after; with `-- masters`, only that about Clusters of
-//! several masters.
+//! at once, compare-and-delete to all at once, each returning at the third answer. Each round runs
+//! every rival in turn for the same time; the ratio of two rivals is the median of the rounds'
+//! ratios, so that a machine whose speed drifts does not favour one of them. `cargo bench --bench
+//! client`; with `-- quick`, fewer and shorter rounds; with `-- contended`, only the part about one
+//! contended lock; with `-- masters`, only the part about Clusters of several masters.
 
 #[path = "../tests/common/mod.rs"]
 mod common;
@@ -64,7 +63,7 @@ impl FanOut {
         FanOut { nodes: connections, script: script.into() }
     }
 
-    /// Sends to all and returns at a quorum of answers that are not nothing.
+    /// Sends to all and returns at a quorum of answers that are not null.
     async fn all(&self, cmd: &redis::Cmd) -> bool {
         let mut answers: FuturesUnordered<_> = self
             .nodes
@@ -129,7 +128,7 @@ impl Rival {
         }
     }
 
-    /// Cycles per second of so many tasks.
+    /// Cycles per second of this many tasks.
     async fn rate(&self, tasks: usize, length: Duration) -> f64 {
         let (done, failed) = (Arc::new(AtomicU64::new(0)), Arc::new(AtomicU64::new(0)));
         let start = Instant::now();
@@ -159,7 +158,7 @@ impl Rival {
     }
 }
 
-/// The first rival beside each of the others.
+/// Compares the first rival with each of the others.
 async fn compare(rivals: &[Rival], tasks: usize, rounds: usize, length: Duration) {
     let mut rates = vec![Vec::new(); rivals.len()];
     for round in 0..rounds {

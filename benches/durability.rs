@@ -1,14 +1,14 @@
-//! What the state file costs: the default beside `state-file ""`, in turn, in one run. And what an
-//! append-only file costs that is synced before each answer, for lockmod and for `SET NX PX` with a
-//! script.
+//! The cost of the state file: the default compared with `state-file ""`, in turn, in one run. And
+//! the cost of an append-only file that is synced before each answer, for lockmod and for `SET NX
+//! PX` with a script.
 //!
 //! Three loads for the state file. Clients that wait for each answer: latency and throughput of a
 //! pair of acquire and release. One lock over a pipeline: fences are used up as fast as one server
-//! can, so that every few seconds a block of 2^20 of them is. Fences raised by a 64th of a block
-//! each time, far faster than any use: the writer cannot keep ahead, and requests do wait for the
-//! disk. In all of them time passes block after block of leases (10 s). How often the file was
-//! written is the server's own count. A ratio is the median of the rounds' ratios, with file to
-//! without. `cargo bench --bench durability`; with `-- quick`, fewer and shorter rounds.
+//! can, a block of 2^20 of them every few seconds. Fences raised by a 64th of a block each time,
+//! far faster than in practice: the writer cannot keep ahead, and requests do wait for the disk. In
+//! all of them time passes block after block of leases (10 s). The server counts how often the file
+//! was written. A ratio is the median of the rounds' ratios, with file to without. `cargo bench
+//! --bench durability`; with `-- quick`, fewer and shorter rounds.
 
 #[path = "../tests/common/mod.rs"]
 mod common;
@@ -26,22 +26,22 @@ const PIPELINE: usize = 64;
 const TOKEN: &str = "0123456789abcdefghij";
 const FENCE_BLOCK: u64 = 1 << 20;
 
-/// What one server did in one round.
+/// The result of one server in one round.
 struct Round {
-    /// Pairs of acquire and release in a second.
+    /// Pairs of acquire and release per second.
     pairs_per_second: f64,
     p50_us: f64,
     p99_us: f64,
     p999_us: f64,
 }
 
-/// How a round is driven; answers the time that each answer took, and the number of pairs.
+/// How a round is driven; returns the time of each answer, and the number of pairs.
 type Load = fn(&Server, Duration) -> (Vec<Duration>, usize);
 
-/// What is compared, by name.
+/// The loads, by name.
 type Figure = (&'static str, fn(&Round) -> f64);
 
-/// What a server has used up, and how often it wrote its file for it.
+/// What a server has used up, and how often it wrote its file for that.
 #[derive(Clone, Copy)]
 struct Use {
     writes: u64,
@@ -73,7 +73,7 @@ fn main() {
     append_only(rounds, length);
 }
 
-/// What each way of writing an append-only file costs whoever waits for an answer.
+/// What each kind of append-only file costs a client that waits for an answer.
 fn append_only(rounds: usize, length: Duration) {
     let start = |config: [(&str, &str); 2]| {
         let builder = Server::builder().config("save", "\"\"");
@@ -113,7 +113,8 @@ fn compare(servers: &[Server; 3], load: Load, rounds: usize, length: Duration) {
     let started = Instant::now();
     let mut results: [Vec<Round>; 3] = Default::default();
     for round in 0..rounds {
-        // Who goes first changes, so that nobody always finds the machine as the same one left it.
+        // The order changes, so that no server always finds the machine as the same other one left
+        // it.
         for turn in 0..servers.len() {
             let place = (round + turn) % servers.len();
             results[place].push(measure(&servers[place], load, length));
@@ -251,7 +252,7 @@ fn on_all_clients(
     })
 }
 
-/// The commands that take a lock and give it back.
+/// The commands that acquire and release a lock.
 fn pair(name: &str) -> [Vec<u8>; 2] {
     [encode(&["LOCK.ACQUIRE", name, TOKEN, "30000"]), encode(&["LOCK.RELEASE", name, TOKEN])]
 }
@@ -275,7 +276,7 @@ fn encode(words: &[&str]) -> Vec<u8> {
     bytes
 }
 
-/// A connection that insists that every command did its work.
+/// A connection that asserts that every command did its work.
 struct Connection {
     stream: UnixStream,
     room: Vec<u8>,
@@ -287,7 +288,7 @@ impl Connection {
         Connection { stream, room: vec![0; 16 * 1024] }
     }
 
-    /// Sends commands and reads as many answers, one line each; how long that took.
+    /// Sends commands and reads as many answers, one line each; returns how long that took.
     fn ask(&mut self, commands: &[u8], count: usize) -> Duration {
         let started = Instant::now();
         self.stream.write_all(commands).expect("writes");

@@ -1,9 +1,9 @@
-//! What waiting costs: how fast a lock is handed over, beside what `BLPOP` takes for it, and what a
-//! waiter costs in memory and time, in one run.
+//! The cost of waiting: how fast a lock is handed over, compared with `BLPOP`, and what a waiter
+//! costs in memory and time, in one run.
 //!
-//! A hand-over is timed from the release sent to the waiter's answer read, with 2 to 10000 blocked
-//! connections in line; `BLPOP`'s from the `LPUSH` sent. The two have a server each, and take turns
-//! in batches. `cargo bench --bench line`; with `-- quick`, fewer of everything.
+//! A hand-over is timed from sending the release until the waiter's answer is read, with 2 to 10000
+//! blocked connections in line; `BLPOP`'s from sending the `LPUSH`. The two have a server each, and
+//! take turns in batches. `cargo bench --bench line`; with `-- quick`, fewer of everything.
 
 #[path = "../tests/common/mod.rs"]
 mod common;
@@ -20,9 +20,9 @@ use report::{machine, median, spread};
 use rustix::process::{Pid, Resource, Rlimit, getrlimit, setrlimit};
 use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
 
-/// So many hand-overs are timed before the other has its turn.
+/// This many hand-overs are timed before the other rival has its turn.
 const BATCH: usize = 100;
-/// Descriptors that are not a waiter's.
+/// Descriptors other than those of waiters.
 const SPARE: u64 = 500;
 
 fn main() {
@@ -33,14 +33,15 @@ fn main() {
     println!("{name} {major}.{minor}.{} on {}\n", version.patch, machine());
     pin(None, 0);
     for count in counts {
-        // Where the system does not let a process have two files for each, there are fewer.
+        // If the system does not allow a process two files for each, there are fewer.
         let allowed = allow_descriptors(2 * count as u64 + SPARE).saturating_sub(SPARE) / 2;
         hand_over(count.min(allowed as usize), batches);
     }
     tickets(if quick { &[100, 1_000] } else { &[100, 10_000, 100_000] });
 }
 
-/// Lets this process have so many open files, or as many as the system allows; answers how many.
+/// Raises this process's limit of open files to this many, or as many as the system allows; returns
+/// it.
 fn allow_descriptors(wanted: u64) -> u64 {
     let limit = getrlimit(Resource::Nofile);
     let more = Rlimit { current: Some(wanted), maximum: limit.maximum.map(|max| max.max(wanted)) };
@@ -60,15 +61,15 @@ fn server() -> Server {
     server
 }
 
-/// The processors that this process may use, as it was started.
+/// The processors that this process could use when it was started.
 static PROCESSORS: LazyLock<Vec<usize>> = LazyLock::new(|| {
     let set = sched_getaffinity(None).expect("the system says what it allows");
     (0..CpuSet::MAX_CPU).filter(|&processor| set.is_set(processor)).collect()
 });
 
-/// Keeps a process, or this one, on one processor, so that server and client do not share one:
-/// whether they do is otherwise luck that lasts for a run, and makes a hand-over three times as
-/// fast or as slow.
+/// Pins a process, or this one, to one processor, so that server and client do not share one.
+/// Otherwise chance decides that for a whole run, and makes a hand-over three times as fast or as
+/// slow.
 fn pin(process: Option<Pid>, place: usize) {
     if PROCESSORS.len() > 1 {
         let mut set = CpuSet::new();
@@ -77,7 +78,7 @@ fn pin(process: Option<Pid>, place: usize) {
     }
 }
 
-/// As clients elsewhere do.
+/// Connects with `TCP_NODELAY`, as other clients do.
 fn connect(server: &Server) -> TcpStream {
     let stream = TcpStream::connect(("127.0.0.1", server.port())).expect("connects");
     stream.set_nodelay(true).expect("is connected");
@@ -88,11 +89,11 @@ fn connect(server: &Server) -> TcpStream {
 struct Line {
     server: Server,
     kind: Kind,
-    /// Who gives the lock back, or pushes.
+    /// The client that releases the lock, or pushes.
     giver: Client,
     /// The first in line comes first.
     waiters: VecDeque<Client>,
-    /// Who only asks whether the server has done all that it was asked.
+    /// A client that only asks whether the server has carried out all requests.
     other: TcpStream,
     /// Of a connection that waits.
     bytes_each: f64,
@@ -132,8 +133,8 @@ impl Line {
         Line { server, kind, giver, waiters, other, bytes_each }
     }
 
-    /// Hands over once, from the giver to the first, who becomes the giver and the giver the last;
-    /// answers how long it took, in microseconds.
+    /// Hands over once, from the giver to the first, which becomes the giver, and the giver the
+    /// last; returns how long it took, in microseconds.
     fn hand_over(&mut self) -> f64 {
         let mut next = self.waiters.pop_front().expect("somebody waits");
         let started = Instant::now();
@@ -152,7 +153,7 @@ impl Line {
         let mut last = std::mem::replace(&mut self.giver, next);
         wait(self.kind, &mut last);
         self.waiters.push_back(last);
-        // That somebody begins to wait must not count for the next hand-over.
+        // A client that begins to wait must not count for the next hand-over.
         send(&mut self.other, &["PING"]);
         read_line(&mut self.other);
         took
@@ -192,7 +193,7 @@ fn hand_over(count: usize, batches: usize) {
     assert_eq!(handed_over, (batches * BATCH) as u64, "each was a hand-over");
 }
 
-/// What a ticket costs while so many stand in line: its coming and going, and its memory.
+/// The cost of a ticket in a line of this length: to add and remove it, and its memory.
 fn tickets(counts: &[usize]) {
     println!("tickets in one line, over one connection");
     let mut first = None;
@@ -213,7 +214,7 @@ fn tickets(counts: &[usize]) {
         };
         (0..count).for_each(&mut queue);
         let bytes = server.info_u64("used_memory").saturating_sub(before) as f64 / count as f64;
-        // Refreshed in an order that jumps about: each is found, taken out and put back.
+        // Refreshed in a shuffled order: each is found, taken out and put back.
         let rounds = 10_000;
         let cpu = server.cpu_seconds();
         (0..rounds).for_each(|round| queue(round * 7_919 % count));
@@ -236,7 +237,7 @@ fn send(stream: &mut TcpStream, words: &[&str]) {
     stream.write_all(bytes.as_bytes()).expect("writes");
 }
 
-/// Reads one line, and insists that it is no error.
+/// Reads one line, and asserts that it is no error.
 fn read_line(stream: &mut TcpStream) {
     let mut line = Vec::new();
     let mut byte = [0];

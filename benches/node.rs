@@ -1,10 +1,10 @@
-//! What a node costs: lockmod beside the recipes that it replaces, on one server, in one run.
+//! The cost of a node: lockmod and the recipes that it replaces, on one server, in one run.
 //!
-//! Server CPU is what is compared, because it is steady where a clock on the wall is not: the
-//! server's own account of its main thread, over pipelined commands. Each round runs every rival
-//! in turn; the ratio of two rivals is the median of the rounds' ratios, so that a machine whose
-//! speed drifts does not favour one of them. `cargo bench --bench node`; with `-- quick`, fewer
-//! rounds of fewer commands.
+//! The benchmark compares server CPU, because it is steadier than wall-clock time: the server's own
+//! account of its main thread, over pipelined commands. Each round runs every rival in turn; the
+//! ratio of two rivals is the median of the rounds' ratios, so that a machine whose speed drifts
+//! does not favour one of them. `cargo bench --bench node`; with `-- quick`, fewer rounds of fewer
+//! commands.
 
 #[path = "../tests/common/mod.rs"]
 mod common;
@@ -24,14 +24,14 @@ const CLIENTS: usize = 8;
 const PIPELINE: usize = 64;
 const TOKEN: &str = "0123456789abcdefghij";
 
-/// How a rival takes and gives back a lock.
+/// How a rival acquires and releases a lock.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Rival {
     Lockmod,
     /// The same, as a reader.
     Reader,
     Script,
-    /// Where the server has such a command: it deletes the key if it holds the token.
+    /// If the server has such a command: it deletes the key if it holds the token.
     Delex,
     Delifeq,
     Bare,
@@ -122,7 +122,7 @@ impl Bench {
             for (rival, costs) in rivals.iter().zip(&mut costs) {
                 self.run("FLUSHALL SYNC");
                 let pair = |client: usize, number: usize| {
-                    // Each client has names of its own, and holds a lock for half a pipeline.
+                    // Each client has its own names, and holds a lock for half a pipeline.
                     let (batch, place) = (number / PIPELINE, number % PIPELINE);
                     let pair = batch * (PIPELINE / 2) + place % (PIPELINE / 2);
                     let pair = names.map_or(pair, |names| pair % (names / CLIENTS));
@@ -143,7 +143,7 @@ impl Bench {
         report(&names, &costs);
     }
 
-    /// lockmod, and the ways to do without it that this server has.
+    /// lockmod, and the alternatives that this server has.
     fn rivals(&self) -> Vec<Rival> {
         let has = |name: &str| {
             !matches!(&self.run(&format!("COMMAND INFO {name}")), redis::Value::Array(found)
@@ -158,8 +158,8 @@ impl Bench {
             .collect()
     }
 
-    /// One more reader of a lock that so many have already, beside a writer of a free lock; and
-    /// what those readers take.
+    /// One more reader of a lock that already has this many, compared with a writer of a free lock;
+    /// and the memory of those readers.
     fn readers(&self, count: usize) {
         self.run("FLUSHALL SYNC");
         self.run("CONFIG SET lockmod.max-readers 100000");
@@ -260,8 +260,8 @@ impl Bench {
         self.load(locks, |client, number| rival.acquire(&format!("lock:{client:03}:{number:07}")))
     }
 
-    /// Sends `count` commands, in whole pipelines, over all clients; answers how many they were.
-    /// `command` says which, by client and number.
+    /// Sends `count` commands, in whole pipelines, over all clients; returns their number.
+    /// `command` makes each, by client and number.
     fn load(&self, count: usize, command: impl Fn(usize, usize) -> Vec<String> + Sync) -> usize {
         let share = (count / CLIENTS).next_multiple_of(PIPELINE);
         std::thread::scope(|scope| {
@@ -304,7 +304,7 @@ fn encode(bytes: &mut Vec<u8>, words: &[String]) {
     }
 }
 
-/// Reads replies, one line each, and insists that every command did its work.
+/// Reads replies, one line each, and asserts that every command did its work.
 fn read_replies(stream: &mut UnixStream, expected: usize) {
     let mut room = [0; 16 * 1024];
     let mut seen = 0;

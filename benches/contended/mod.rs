@@ -1,4 +1,4 @@
-//! One lock that many are after: who gets it, how soon after the one before, and at what cost.
+//! One contended lock: who gets it, how soon after the previous holder, and at what cost.
 
 mod wake;
 
@@ -11,13 +11,13 @@ use super::common::{Flow, Proxy, Server};
 use super::report::{median, spread};
 use super::{FanOut, TTL};
 
-/// The round trip of a slow link.
+/// The round trip time of a slow link.
 const SLOW: Duration = Duration::from_millis(20);
 const HOLD: Duration = Duration::from_millis(1);
-/// What `rslock` may pause between its tries at most, in milliseconds: the best is found by trying.
+/// The longest pause of `rslock` between its tries, in milliseconds: the best is found by trial.
 const RSLOCK_PAUSES: [u64; 5] = [1, 2, 4, 8, 16];
 
-/// Who is after the lock, all with one client each or several with one.
+/// The rivals for the lock: each task with its own client, or several with one.
 #[derive(Clone)]
 pub(crate) enum Crowd {
     Lockmod(Vec<Locker>),
@@ -76,7 +76,7 @@ async fn release(held: Held) -> bool {
     }
 }
 
-/// What one run came to. Times in microseconds.
+/// The result of one run. Times in microseconds.
 pub(crate) struct Outcome {
     pub(crate) rate: f64,
     pub(crate) hold: f64,
@@ -105,7 +105,7 @@ fn micros(duration: Duration) -> f64 {
     duration.as_secs_f64() * 1e6
 }
 
-/// So many tasks acquire one lock, hold it for a millisecond and release it, again and again.
+/// This many tasks acquire one lock, hold it for a millisecond and release it, again and again.
 pub(crate) async fn run(
     crowd: &Crowd,
     nodes: &[Server],
@@ -259,7 +259,8 @@ pub(crate) async fn compare_slow(nodes: &[Server], rounds: usize, length: Durati
     println!("one lock, held for 1 ms, on links whose round trip takes {} ms", SLOW.as_millis());
     for round in 0..rounds {
         println!("round {}", round + 1);
-        // Alone, the bench is its own proxy: few clients, so that its threads do not count.
+        // On its own, the benchmark is its own proxy: few clients, so that its threads do not
+        // count.
         let crowd = Crowd::lockmod_at(&urls, 4);
         let outcome = run(&crowd, nodes, "crowd:slow", 4, length).await;
         outcome.print("slow links", 4, micros(SLOW));

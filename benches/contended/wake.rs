@@ -1,5 +1,5 @@
-//! The least that a hand-over through all nodes can take: who leaves publishes at each, and who is
-//! next has heard from a quorum. Nobody keeps a lock, and nobody has to ask for one.
+//! The lower bound for a hand-over through all nodes: the previous task publishes at each, and the
+//! next has received the message from a quorum. No lock is kept, and none is requested.
 
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
@@ -13,7 +13,7 @@ use super::super::QUORUM;
 use super::super::common::Server;
 use super::{HOLD, micros};
 
-/// One of those who take turns, with a connection to each node.
+/// One of the tasks that take turns, with a connection to each node.
 struct Runner {
     nodes: Vec<MultiplexedConnection>,
     messages: UnboundedReceiver<PushInfo>,
@@ -66,9 +66,10 @@ fn channel(place: usize) -> String {
     format!("bare-wake:{place}")
 }
 
-/// So many take turns, each for as long as a lock is held; from call to turn, in microseconds.
+/// This many tasks take turns, each for as long as a lock is held; the time from call to turn, in
+/// microseconds.
 pub(super) async fn run(nodes: &[Server], count: usize, length: Duration) -> Vec<f64> {
-    // A sleep takes a millisecond longer than it is told to.
+    // A sleep takes a millisecond longer than requested.
     let turns = (length.as_micros() / (2 * HOLD).as_micros()) as usize;
     let mut runners = Vec::new();
     for place in 0..count {

@@ -1,10 +1,10 @@
-//! What a lock costs over a Redis Cluster, by how many masters that has.
+//! The cost of a lock over a Redis Cluster, by its number of masters.
 //!
-//! Clusters of 1, 2, 4 and 8 masters stand side by side, and each round loads all of them in turn
+//! Clusters of 1, 2, 4 and 8 masters run at the same time, and each round loads all of them in turn
 //! with the same number of acquisitions, of locks of the tasks' own. CPU time is measured, not the
-//! rate, for all processes share the machine. One task alone shows what a lock costs that shares no
-//! system call with others; [`TASKS`] for each master, how much of that they share. A client that
-//! keeps the cores of the machine busy sends less at once to each of many masters.
+//! rate, because all processes share the machine. A single task shows the cost of a lock that
+//! shares no system call with others; [`TASKS`] for each master show how much they share. A client
+//! that keeps the cores of the machine busy sends less at once to each of many masters.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -21,7 +21,7 @@ const MASTERS: [usize; 4] = [1, 2, 4, 8];
 /// How many tasks load each master.
 const TASKS: usize = 64;
 
-/// How many tasks there are.
+/// The number of tasks.
 #[derive(Clone, Copy)]
 enum Load {
     One,
@@ -36,7 +36,7 @@ struct Rival {
 /// CPU time per lock, in microseconds.
 #[derive(Clone, Copy)]
 struct Cost {
-    /// Of the master that took most.
+    /// Of the busiest master.
     busiest: f64,
     client: f64,
 }
@@ -52,7 +52,7 @@ impl Rival {
         self.cluster.masters.iter().map(Server::cpu_seconds).collect()
     }
 
-    /// CPU time of the busiest master while nobody asks it anything, in milliseconds a second.
+    /// CPU time of the busiest master while it gets no requests, in milliseconds per second.
     async fn idle(&self) -> f64 {
         let before = self.server_seconds();
         tokio::time::sleep(Duration::from_secs(2)).await;
@@ -60,9 +60,9 @@ impl Rival {
         spent.fold(0.0, f64::max) * 500.0
     }
 
-    /// Acquires and releases so many locks.
+    /// Acquires and releases this many locks.
     async fn load(&self, load: Load, locks: u64) -> Cost {
-        // As many names for one task that each master has about as many.
+        // Enough names for a single task that all masters have about the same number.
         let (tasks, names) = match load {
             Load::One => (1, NAMES_PER_TASK * 20),
             Load::ForEachMaster => (TASKS * self.cluster.masters.len(), NAMES_PER_TASK),
@@ -91,7 +91,7 @@ impl Rival {
     }
 }
 
-/// Loads each Cluster with so many locks, in so many rounds.
+/// Loads each Cluster with this many locks, in this many rounds.
 pub(crate) async fn compare(rounds: usize, locks: u64) {
     let rivals = MASTERS.map(Rival::start);
     println!(
@@ -114,7 +114,7 @@ async fn compare_by(rivals: &[Rival; 4], load: Load, rounds: usize, locks: u64) 
         for turn in 0..rivals.len() {
             let index = (round + turn) % rivals.len();
             costs[index].push(rivals[index].load(load, locks).await);
-            // What a Cluster still does is not the next one's.
+            // Work that a Cluster still does must not count for the next one.
             tokio::time::sleep(Duration::from_millis(50)).await;
         }
     }

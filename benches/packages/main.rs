@@ -1,10 +1,11 @@
-//! What the packages cost: beside the Rust client, redis-py's lock and node-redlock, in one run.
+//! The cost of the packages, compared with the Rust client, redis-py's lock and node-redlock, in
+//! one run.
 //!
 //! The Rust client, the packages and node-redlock lock over the same five nodes; redis-py's lock
-//! has the first of them for itself, since it knows one node only. Each round runs every rival in
-//! turn for the same time; a ratio is the median of the rounds' ratios, with the lowest and the
-//! highest behind it. `cargo bench --bench packages`; with `-- quick`, fewer and shorter rounds.
-//! The packages have to be installed, as `cargo test --test languages` does.
+//! uses the first of them alone, since it supports one node only. Each round runs all rivals in
+//! turn for the same time; a ratio is the median of the rounds' ratios, followed by the lowest and
+//! the highest. `cargo bench --bench packages`; with `-- quick`, fewer and shorter rounds. The
+//! packages must be installed, as `cargo test --test languages` does.
 
 #[path = "../../tests/common/mod.rs"]
 mod common;
@@ -25,11 +26,11 @@ use tokio::runtime::Runtime;
 
 const NODES: usize = 5;
 const NAMES_PER_TASK: u64 = 1_000;
-/// How long each of those in line has the lock, and how many they are.
+/// How long each waiter has the lock, and how many waiters there are.
 const HOLD: Duration = Duration::from_millis(10);
 const HOLDERS: usize = 6;
 
-/// What runs where: in this process, or elsewhere by this word.
+/// Where a rival runs: in this process, or in another, under this word.
 #[derive(Clone, Copy)]
 enum Rival {
     Rust,
@@ -79,7 +80,7 @@ impl Worker {
         Worker { child, input, output }
     }
 
-    /// The figure that comes back.
+    /// The returned figure.
     fn ask(&mut self, command: &str) -> f64 {
         writeln!(self.input, "{command}").expect("it reads");
         let mut line = String::new();
@@ -99,7 +100,7 @@ fn root() -> &'static Path {
     Path::new(env!("CARGO_MANIFEST_DIR"))
 }
 
-/// Cycles per second of so many tasks, each with locks of its own.
+/// Cycles per second of this many tasks, each with its own locks.
 async fn rate(locker: &Locker, tasks: usize, length: Duration) -> f64 {
     let done = Arc::new(AtomicU64::new(0));
     let start = Instant::now();
@@ -122,7 +123,7 @@ async fn rate(locker: &Locker, tasks: usize, length: Duration) -> f64 {
     done.load(Ordering::Relaxed) as f64 / start.elapsed().as_secs_f64()
 }
 
-/// Seconds until all who are after one lock have had it in turn.
+/// Seconds until all tasks that want one lock have had it in turn.
 async fn line(locker: &Locker) -> f64 {
     let start = Instant::now();
     let one = |_| {
@@ -139,7 +140,7 @@ async fn line(locker: &Locker) -> f64 {
     start.elapsed().as_secs_f64()
 }
 
-/// Prints the middle figure of each rival, and how it stands to the first and to these others.
+/// Prints the median figure of each rival, and its ratio to the first and to these others.
 fn print(rivals: &[Rival], figures: &[Vec<f64>], others: &[&str]) {
     let compared = |name: &&str| rivals.iter().position(|rival| rival.name() == *name);
     let compared: Vec<usize> =
@@ -172,7 +173,7 @@ fn main() {
     rivals.extend(["node", "node-redlock"].map(Rival::Node));
     for tasks in [1, 64] {
         let mut figures = vec![Vec::new(); rivals.len()];
-        // The first round is for warming up.
+        // The first round is a warm-up.
         for round in 0..=rounds {
             for (rival, values) in rivals.iter().zip(&mut figures) {
                 let figure = match rival {

@@ -1,6 +1,6 @@
 'use strict'
 
-// Measures in Node.js what the benchmark asks for, line by line: word,tasks,seconds. See main.rs.
+// Measures in Node.js what main.rs asks for, line by line: word,tasks,seconds.
 
 const { createInterface } = require('node:readline')
 const { setTimeout: sleep } = require('node:timers/promises')

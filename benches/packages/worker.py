@@ -1,4 +1,4 @@
-"""Measures in Python what the benchmark asks for, line by line: word,tasks,seconds. See main.rs."""
+"""Measures in Python what main.rs asks for, line by line: word,tasks,seconds."""
 
 import asyncio
 import sys
@@ -13,7 +13,7 @@ from lockmod import Locker
 
 urls = sys.argv[1:]
 locker = Locker(urls)
-# Clients and loops stay, so that the round for warming up opens the connections of all of them.
+# Clients and loops are kept, so that the warm-up round opens the connections of all of them.
 redis_client = redis.Redis.from_url(urls[0])
 redis_client_async = redis.asyncio.Redis.from_url(urls[0])
 loops = {word: asyncio.new_event_loop() for word in ("asyncio", "redis-py aio", "line asyncio")}

@@ -1,12 +1,12 @@
-//! What every benchmark says of its figures: the middle one, and the machine.
+//! The parts that all benchmarks report: the median, and the machine.
 
-/// The middle one of some figures: one disturbed round does not move it.
+/// The median of some figures: one disturbed round does not move it.
 pub(crate) fn median(mut values: Vec<f64>) -> f64 {
     values.sort_by(f64::total_cmp);
     values[values.len() / 2]
 }
 
-/// The processor and how many cores of it there are.
+/// The processor and its number of cores.
 pub(crate) fn machine() -> String {
     let info = std::fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
     let model = info.lines().find_map(|line| line.strip_prefix("model name")?.split(": ").nth(1));
@@ -14,7 +14,7 @@ pub(crate) fn machine() -> String {
     format!("{} ({cores} cores)", model.unwrap_or("unknown processor"))
 }
 
-/// The median of some ratios, and from where to where they lie.
+/// The median of some ratios, and their range.
 #[must_use]
 pub(crate) fn spread(ratios: &[f64]) -> String {
     let mut sorted = ratios.to_vec();

@@ -1,6 +1,7 @@
-//! A wall clock that a test can step, by a small preloaded library; the monotonic clock stays true.
+//! A wall clock that a test can step, with a small preloaded library; the monotonic clock stays
+//! true.
 //!
-//! `wall_clock.c` says why it is not libfaketime.
+//! `wall_clock.c` explains why it is not libfaketime.
 //!
 //! Only calls that go through libc are faked (`gettimeofday`, `clock_gettime`, `SystemTime`). A raw
 //! system call or a direct call of the vDSO, such as rustix makes, sees the true clock.
@@ -14,12 +15,12 @@ use super::preload;
 
 const SOURCE: &str = include_str!("wall_clock.c");
 
-/// The file, in a server's folder, that holds how far its wall clock is off.
+/// The file, in a server's folder, that contains the offset of its wall clock.
 pub fn offset_file(dir: &Path) -> PathBuf {
     dir.join("wall-clock-offset")
 }
 
-/// Steps the wall clock of the processes that map `file`: to `offset_ms` from the true one.
+/// Steps the wall clock of the processes that map `file`, to `offset_ms` from the true one.
 pub fn set_offset(file: &Path, offset_ms: i64) {
     // Never truncated: it is mapped by a running server. Eight aligned bytes are written at once.
     let file = File::options().create(true).truncate(false).write(true).open(file);

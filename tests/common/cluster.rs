@@ -4,7 +4,7 @@ use redis::{FromRedisValue, Value, from_redis_value};
 
 use super::{Builder, Server, start_nodes, wait_for};
 
-/// Masters with about as many slots each.
+/// Masters with about the same number of slots each.
 #[derive(Debug)]
 pub struct Cluster {
     pub masters: Vec<Server>,
@@ -17,7 +17,7 @@ fn told<T: FromRedisValue>(server: &Server, line: &str) -> T {
 }
 
 impl Cluster {
-    /// So many masters with these settings.
+    /// This many masters with these settings.
     #[track_caller]
     pub fn start(count: usize, builder: impl Fn() -> Builder + Sync) -> Cluster {
         let masters = start_nodes(count, |_| builder().in_cluster());
@@ -33,13 +33,14 @@ impl Cluster {
         cluster
     }
 
-    /// The first master gets to know another server.
+    /// The first master meets another server.
     pub fn meet(&self, server: &Server) {
         let (port, bus) = (server.peer_port(), server.bus_port());
         self.masters[0].run(&format!("CLUSTER MEET 127.0.0.1 {port} {bus}")).expect("it obeys");
     }
 
-    /// So many more servers with these settings follow each master: by master.
+    /// Adds this many servers with these settings as replicas of each master. Returns them by
+    /// master.
     #[track_caller]
     pub fn start_replicas(
         &self,
@@ -75,14 +76,14 @@ impl Cluster {
         wait_for("all know it as a replica", || self.masters.iter().all(is_known).then_some(()));
     }
 
-    /// The beginning of names that are at this master.
+    /// A prefix of names that are at this master.
     pub fn tag_at(&self, index: usize) -> String {
         let tags = (0..).map(|number| format!("{{{number}}}"));
         let found = tags.into_iter().find(|tag| self.owner(tag) == index);
         found.expect("each master has slots")
     }
 
-    /// All masters know so many servers, and have all slots between them.
+    /// Waits until all masters know this many servers, and have all slots between them.
     #[track_caller]
     pub fn wait_until_ok(&self, known: usize) {
         let known = format!("cluster_known_nodes:{known}\r");
@@ -102,7 +103,7 @@ impl Cluster {
         format!("redis+cluster://{}", places.join(","))
     }
 
-    /// Which master has this lock, as all masters say it.
+    /// Which master has this lock, when all masters agree.
     #[track_caller]
     pub fn owner(&self, name: &str) -> usize {
         wait_for("the masters agree who has the lock", || {
@@ -119,12 +120,12 @@ impl Cluster {
         })
     }
 
-    /// A slot's owner, and the owner's name for itself.
+    /// A slot's owner, and the owner's own node id.
     fn id(&self, index: usize) -> String {
         told(&self.masters[index], "CLUSTER MYID")
     }
 
-    /// The slot of a lock begins to move.
+    /// Begins to move the slot of a lock.
     pub fn begin_to_move(&self, name: &str, to: usize) -> u16 {
         let from = self.owner(name);
         let slot: u16 = told(&self.masters[from], &format!("CLUSTER KEYSLOT {name}"));
@@ -135,7 +136,7 @@ impl Cluster {
         slot
     }
 
-    /// The slot's keys go along, and then it is there.
+    /// Moves the slot's keys, and then the slot.
     pub fn end_move(&self, slot: u16, from: usize, to: usize) {
         let (source, target) = (&self.masters[from], &self.masters[to]);
         loop {

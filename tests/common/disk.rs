@@ -27,7 +27,7 @@ fn full_file(dir: &Path) -> PathBuf {
     dir.join("disk-is-full")
 }
 
-/// What has happened on the disk since this was asked last, by kind and file name.
+/// What has happened on the disk since the last call, by kind and file name.
 pub fn take_calls(dir: &Path) -> Vec<(String, String)> {
     let text = fs::read_to_string(log_file(dir)).unwrap_or_default();
     let _ = fs::remove_file(log_file(dir));

@@ -1,9 +1,9 @@
 //! The harness of every test that needs a real server: `mod common;` and `Server::start()`.
 //!
 //! It starts `redis-server` processes with the module that `cargo test` has just built, each in a
-//! temporary folder, on a loopback port and a Unix socket of its own. They die with the `Server`
-//! value, with a panicking test, and with the test process itself, however that ends. It never
-//! sleeps in order to synchronise: `wait_until` polls with a deadline and says what it awaited.
+//! temporary folder, with its own loopback port and Unix socket. They end with the `Server` value,
+//! with a panicking test, and with the test process itself, however that ends. It never sleeps in
+//! order to synchronise: `wait_until` polls with a deadline and reports what it awaited.
 //!
 //! Environment of the suite:
 //! - `LOCKMOD_REDIS_SERVER`: the server binary (another Redis, Valkey). Default: `redis-server`.
@@ -12,7 +12,7 @@
 //! - `LOCKMOD_KEEP`: when set, the servers' folders (log, data, state file) are kept.
 //!
 //! # Where a test goes
-//! Each file or folder directly under `tests/` is a binary, linked on its own: few of them, with
+//! Each file or folder directly under `tests/` is a separately linked binary: few of them, with
 //! modules inside.
 //!
 //! | binary | modules | tests |
@@ -60,10 +60,10 @@ pub use raw::RawConnection;
 pub use sentinel::{GROUP, Group, Sentinel};
 pub use server::{Builder, Server, StartError, start_nodes};
 
-/// How long anything on a loaded machine may take before a test calls it lost.
+/// How long anything may take on a loaded machine before a test fails.
 pub const PATIENCE: Duration = Duration::from_secs(30);
 
-/// Says that a test cannot be made here, and why. `make test` lists such tests at its end: none
+/// Reports that a test cannot be run here, and why. `make test` lists such tests at its end: none
 /// passes silently.
 pub fn skip(test: &str, why: &str) {
     let path = Path::new(env!("CARGO_TARGET_TMPDIR")).join("skipped");
@@ -75,25 +75,25 @@ pub fn skip(test: &str, why: &str) {
 /// Polls until `done` answers true.
 ///
 /// # Panics
-/// After [`PATIENCE`], saying `what` was awaited, at the caller's line.
+/// After [`PATIENCE`], with `what` in the message, at the caller's line.
 #[track_caller]
 pub fn wait_until(what: &str, mut done: impl FnMut() -> bool) {
     wait_for(what, || done().then_some(()));
 }
 
-/// Polls until `probe` answers something, and returns it.
+/// Polls until `probe` returns a value, and returns it.
 ///
 /// # Panics
-/// After [`PATIENCE`], saying `what` was awaited, at the caller's line.
+/// After [`PATIENCE`], with `what` in the message, at the caller's line.
 #[track_caller]
 pub fn wait_for<T>(what: &str, probe: impl FnMut() -> Option<T>) -> T {
     wait_at_most(PATIENCE, what, probe)
 }
 
-/// As [`wait_for`], with a patience of one's own.
+/// Like [`wait_for`], with another deadline.
 ///
 /// # Panics
-/// After `patience`, saying `what` was awaited, at the caller's line.
+/// After `patience`, with `what` in the message, at the caller's line.
 #[track_caller]
 pub fn wait_at_most<T>(patience: Duration, what: &str, mut probe: impl FnMut() -> Option<T>) -> T {
     let start = Instant::now();
@@ -119,7 +119,7 @@ macro_rules! cmd {
 }
 pub(crate) use cmd;
 
-/// Runs a command given as one line, cut at white space.
+/// Runs a command given as one line, split at white space.
 ///
 /// # Errors
 /// The server's error reply, or the connection's failure.

@@ -1,8 +1,8 @@
 //! Where the server and the module under test are.
 //!
-//! `cargo test` leaves the cdylib beside the test executables (`target/<profile>/deps`) and links
-//! it one folder up; which of the two is there depends on what was asked of cargo, so both are
-//! looked at and the newer one is taken: a stale leftover never shadows what was just built.
+//! `cargo test` puts the cdylib next to the test executables (`target/<profile>/deps`) and links it
+//! one folder up; which of the two exists depends on the cargo command. So both are checked and the
+//! newer one is used: a stale leftover never shadows the current build.
 
 use std::env;
 use std::path::{Path, PathBuf};
@@ -13,7 +13,7 @@ const MODULE_FILE: &str = "liblockmod.so";
 /// The module's shared object, as an absolute path.
 ///
 /// # Panics
-/// If there is none: saying where it was looked for.
+/// If there is none: with the places where it was looked for.
 pub fn module_path() -> PathBuf {
     if let Some(path) = env::var_os("LOCKMOD_MODULE") {
         let path = PathBuf::from(path);
@@ -39,7 +39,7 @@ pub fn server_binary() -> PathBuf {
     env::var_os("LOCKMOD_REDIS_SERVER").map_or_else(|| "redis-server".into(), PathBuf::from)
 }
 
-/// Which server is under test. Ordered by number within one name.
+/// The server under test. Ordered by number within one name.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct ServerVersion {
     /// `redis` or `valkey`.
@@ -70,10 +70,10 @@ impl ServerVersion {
     }
 }
 
-/// What the server binary says of itself.
+/// The version line of the server binary.
 ///
 /// # Panics
-/// If it cannot be run: saying what to install.
+/// If it cannot be run: with what to install.
 pub fn server_version() -> ServerVersion {
     let binary = server_binary();
     let output = Command::new(&binary).arg("--version").output().unwrap_or_else(|e| {

@@ -1,11 +1,11 @@
 //! Free loopback ports, without races between tests, test binaries and test suites.
 //!
-//! Asking the kernel for a free port, closing it and telling a server to take it is a race: the
-//! kernel hands the port to the next one who asks, and again while a server is down between kill
-//! and restart. So ports come from below the range that the kernel hands out, and each is held by
-//! a name in the abstract socket namespace for as long as its server exists, running or not. The
-//! name goes with the process that holds it. What other programs take is found when the server
-//! cannot bind: then the next port is tried.
+//! Asking the kernel for a free port, closing it and telling a server to use it is a race: the
+//! kernel may give the port to another process, and again while a server is down between kill and
+//! restart. So ports come from below the range that the kernel assigns, and each is reserved by a
+//! name in the abstract socket namespace for as long as its server exists, running or not. The name
+//! disappears with the process that holds it. If another program uses a port, the server cannot
+//! bind: then the next port is tried.
 
 use std::net::{Ipv4Addr, TcpListener};
 use std::os::linux::net::SocketAddrExt;
@@ -25,9 +25,9 @@ pub struct Port {
 }
 
 impl Port {
-    /// The next port that nobody holds or listens on.
+    /// The next port that is neither reserved nor in use.
     pub fn reserve() -> Self {
-        // Processes start at different places, so that they seldom ask for the same port.
+        // Processes start at different places, so that they seldom try the same port.
         let start = (std::process::id() % u32::from(COUNT)) as u16;
         for _ in 0..COUNT {
             let step = NEXT.fetch_add(1, Ordering::Relaxed);

@@ -1,12 +1,12 @@
-//! Small libraries that a process preloads, compiled when a test first asks for one, by the C
-//! compiler that Rust itself links with.
+//! Small libraries that a process preloads, compiled when a test first needs one, with the C
+//! compiler that Rust itself uses for linking.
 
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-/// Compiles `source`, and puts the library in its place in one step: test processes run side by
-/// side.
+/// Compiles `source`, and moves the library into place in one step, because test processes run in
+/// parallel.
 pub fn compile(name: &str, source: &str) -> PathBuf {
     let folder = Path::new(env!("CARGO_TARGET_TMPDIR"));
     let build = tempfile::tempdir_in(folder).expect("cargo has made the folder");

@@ -1,7 +1,7 @@
 //! Child processes that cannot outlive the test process.
 //!
 //! `Drop` covers a test that ends or panics. For a test process that is killed, the kernel is asked
-//! to kill the child when its parent goes (`PR_SET_PDEATHSIG`). "Parent" means the *thread* that
+//! to kill the child when its parent ends (`PR_SET_PDEATHSIG`). "Parent" means the *thread* that
 //! forked, and a test's thread ends before its process does, as do the threads that start several
 //! nodes at once: so one thread, which lives as long as the process, forks for all of them.
 
@@ -15,7 +15,7 @@ use rustix::process::{Pid, Signal, getpid, getppid, set_parent_process_death_sig
 
 type Order = (Command, Sender<io::Result<Child>>);
 
-/// Starts a process that is killed when this one ends, in whatever way.
+/// Starts a process that is killed when this one ends, in any way.
 pub fn spawn(mut command: Command) -> io::Result<Child> {
     static FORKER: OnceLock<Mutex<Sender<Order>>> = OnceLock::new();
 
@@ -40,6 +40,6 @@ pub fn spawn(mut command: Command) -> io::Result<Child> {
 
 fn die_with(parent: Pid) -> io::Result<()> {
     set_parent_process_death_signal(Some(Signal::KILL))?;
-    // The parent may have gone before the line above: then nobody would send the signal.
+    // The parent may have ended before the line above: then the signal would never come.
     if getppid() == Some(parent) { Ok(()) } else { Err(io::Error::from_raw_os_error(3)) }
 }

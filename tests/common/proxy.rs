@@ -1,8 +1,8 @@
 //! A TCP proxy that misbehaves on command, between a client and one server.
 //!
-//! Each direction of a connection has a reader, which notes when bytes came, and a writer, which
-//! asks the current [`Flow`] what to do with them: so a delay adds to latency and not to the time
-//! per message, and a change of mind applies at once to what is on its way.
+//! Each direction of a connection has a reader, which records when bytes arrived, and a writer,
+//! which asks the current [`Flow`] what to do with them. So a delay adds to latency and not to the
+//! time per message, and a new flow applies at once to bytes in transit.
 
 use std::io::{self, Read, Write};
 use std::net::{Ipv4Addr, Shutdown, TcpListener, TcpStream};
@@ -17,15 +17,15 @@ use super::Server;
 /// What happens to the bytes of one direction.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Flow {
-    /// They go on at once.
+    /// They are forwarded at once.
     Pass,
     /// They arrive this much later.
     Delay(Duration),
-    /// They wait, and go on when the flow is another: a partition that heals.
+    /// They wait, and are forwarded when the flow changes: a partition that heals.
     Hold,
-    /// They vanish: a partition that does not heal before the connection ends.
+    /// They are dropped: a partition that does not heal before the connection ends.
     Discard,
-    /// These arrive in their place.
+    /// These bytes arrive instead.
     Garbage(Vec<u8>),
 }
 
@@ -72,7 +72,7 @@ impl Proxy {
         Self::to_port(server.port())
     }
 
-    /// Forwards to this loopback port, whether or not anybody listens there yet.
+    /// Forwards to this loopback port, whether or not it has a listener yet.
     pub fn to_port(target: u16) -> Self {
         let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).expect("a free port");
         let port = listener.local_addr().expect("a bound socket").port();
@@ -101,12 +101,12 @@ impl Proxy {
         format!("redis://127.0.0.1:{}", self.port)
     }
 
-    /// What happens to what the client sends, from now on and to what is on its way.
+    /// Sets what happens to the client's bytes, from now on and for those in transit.
     pub fn set_requests(&self, flow: Flow) {
         self.change(|state| state.requests = flow);
     }
 
-    /// What happens to what the server sends, from now on and to what is on its way.
+    /// Sets what happens to the server's bytes, from now on and for those in transit.
     pub fn set_replies(&self, flow: Flow) {
         self.change(|state| state.replies = flow);
     }
@@ -119,17 +119,17 @@ impl Proxy {
         });
     }
 
-    /// Resets all connections that there are. New ones are accepted.
+    /// Resets all existing connections. New ones are accepted.
     pub fn cut(&self) {
         self.change(reset_all);
     }
 
-    /// Whether new connections are reset at once, as by a server that is down.
+    /// Whether new connections are reset at once, as if the server was down.
     pub fn set_refuses(&self, refuses: bool) {
         self.change(|state| state.refuses = refuses);
     }
 
-    /// Forwards to another loopback port from now on, and resets the connections that there are.
+    /// Forwards to another loopback port from now on, and resets the existing connections.
     pub fn set_target(&self, target: u16) {
         self.change(|state| {
             state.target = target;
@@ -137,7 +137,7 @@ impl Proxy {
         });
     }
 
-    /// How many connections were accepted so far, the refused ones included.
+    /// How many connections were accepted so far, including the refused ones.
     pub fn accepted_count(&self) -> usize {
         self.shared.lock().accepted_count
     }
@@ -154,7 +154,7 @@ impl Drop for Proxy {
             state.is_closed = true;
             reset_all(state);
         });
-        // Wakes the accepting thread, so that it sees that it is over.
+        // Wakes the accepting thread, so that it ends.
         let _ = TcpStream::connect((Ipv4Addr::LOCALHOST, self.port));
     }
 }
@@ -169,8 +169,8 @@ fn reset_all(state: &mut State) {
 
 /// The peer sees ECONNRESET, not an orderly end.
 fn reset(stream: &TcpStream) {
-    // A close without lingering resets; but other threads still have the stream, and hold it open
-    // until their reads end, which the shutdown makes them do. The peer may have gone already.
+    // A close without lingering resets. But other threads still have the stream, and hold it open
+    // until their reads end; the shutdown ends them. The peer may be gone already.
     let _ = rustix::net::sockopt::set_socket_linger(stream, Some(Duration::ZERO));
     let _ = stream.shutdown(Shutdown::Read);
 }
@@ -194,7 +194,7 @@ impl Shared {
             }
             let target = state.target;
             drop(state);
-            // A server that is down looks so through the proxy, too.
+            // A server that is down looks the same through the proxy.
             match TcpStream::connect((Ipv4Addr::LOCALHOST, target)) {
                 Ok(server) => self.forward(client, server).expect("a socket can be shared"),
                 Err(_) => reset(&client),
@@ -208,7 +208,7 @@ impl Shared {
         let is_cut = Arc::new(AtomicBool::new(false));
         let requests = (client.try_clone()?, server.try_clone()?);
         let replies = (server.try_clone()?, client.try_clone()?);
-        // Before its first byte: a cut must not miss a connection that has lost bytes already.
+        // Before its first byte: a cut must include a connection that has already lost bytes.
         let connection = Connection { client, server, is_cut: Arc::clone(&is_cut) };
         self.lock().connections.push(connection);
         self.pump(Direction::Requests, requests.0, requests.1, &is_cut);
@@ -260,14 +260,14 @@ impl Shared {
                 None => return,
             }
         }
-        // The other side has ended: its peer learns it, unless what it learns is held back.
+        // The other side has ended: its peer learns it, unless that direction is held.
         let flow = self.wait_for_flow(direction, Instant::now(), is_cut);
         if flow.is_some_and(|flow| flow != Flow::Discard) {
             let _ = to.shutdown(Shutdown::Write);
         }
     }
 
-    /// What to do, now, with bytes read at this instant; nothing any more if the connection is cut.
+    /// What to do now with bytes read at this instant; `None` if the connection is cut.
     fn wait_for_flow(
         &self,
         direction: Direction,
@@ -283,7 +283,7 @@ impl Shared {
                 Direction::Requests => &state.requests,
                 Direction::Replies => &state.replies,
             };
-            // Without a delay the end is far off: only a change ends the wait.
+            // Without a delay the deadline is far off: only a change ends the wait.
             let pause = match flow {
                 Flow::Hold => Duration::from_secs(3600),
                 Flow::Delay(delay) => delay.saturating_sub(read_at.elapsed()),

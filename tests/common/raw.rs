@@ -1,6 +1,6 @@
-//! A connection that shows the very bytes: for replies, pushes and malformed requests.
+//! A connection that shows the exact bytes: for replies, pushes and malformed requests.
 //!
-//! It knows just enough of RESP2 and RESP3 to tell where a reply ends.
+//! It knows just enough of RESP2 and RESP3 to find the end of a reply.
 
 use std::io::{self, BufRead, BufReader, Read, Write};
 use std::os::unix::net::UnixStream;
@@ -22,7 +22,7 @@ impl RawConnection {
         Ok(Self { stream: BufReader::new(stream) })
     }
 
-    /// Sends bytes as they are.
+    /// Sends these bytes unchanged.
     #[track_caller]
     pub fn send_bytes(&mut self, bytes: &[u8]) {
         self.stream.get_mut().write_all(bytes).expect("the server reads");
@@ -34,7 +34,7 @@ impl RawConnection {
         self.try_send(args).expect("the server reads");
     }
 
-    /// As [`RawConnection::send`], for a server that may be gone.
+    /// Like [`RawConnection::send`], for a server that may be gone.
     pub fn try_send<A: AsRef<[u8]>>(&mut self, args: &[A]) -> io::Result<()> {
         let mut bytes = format!("*{}\r\n", args.len()).into_bytes();
         for arg in args {
@@ -46,7 +46,7 @@ impl RawConnection {
         self.stream.get_mut().write_all(&bytes)
     }
 
-    /// Sends one command, cut at white space, and returns the exact bytes of its reply.
+    /// Sends one command, split at white space, and returns the exact bytes of its reply.
     #[track_caller]
     pub fn run(&mut self, line: &str) -> Vec<u8> {
         let args: Vec<&str> = line.split_whitespace().collect();
@@ -83,8 +83,8 @@ impl RawConnection {
         Ok(bytes)
     }
 
-    /// Whether nothing at all arrives for this long: for "no reply yet", the one thing that only
-    /// time can show. What arrives instead stays to be read.
+    /// Whether nothing arrives for this long: for "no reply yet", which only time can show.
+    /// Anything that arrives stays to be read.
     pub fn is_silent_for(&mut self, time: Duration) -> bool {
         self.stream.get_ref().set_read_timeout(Some(time)).expect("the time is not zero");
         let silent =

@@ -9,18 +9,18 @@ use tempfile::TempDir;
 
 use super::{Builder, PATIENCE, Port, Server, process, run, server_binary, wait_for};
 
-/// What the Sentinels call the group.
+/// The Sentinels' name for the group.
 pub const GROUP: &str = "mymaster";
 
 /// A master, its replicas, and their Sentinels.
 #[derive(Debug)]
 pub struct Group {
-    /// The first is the master to begin with.
+    /// The first is the master at the start.
     pub servers: Vec<Server>,
     pub sentinels: Vec<Sentinel>,
 }
 
-/// One Sentinel. Its process dies with this value.
+/// One Sentinel. Its process ends when this value is dropped.
 #[derive(Debug)]
 pub struct Sentinel {
     dir: TempDir,
@@ -30,14 +30,14 @@ pub struct Sentinel {
 }
 
 impl Group {
-    /// A master with so many replicas, each with these settings, and three Sentinels that call a
-    /// server down after 300 ms.
+    /// A master with this many replicas, each with these settings, and three Sentinels that
+    /// consider a server down after 300 ms.
     #[track_caller]
     pub fn start(replicas: usize, builder: impl Fn() -> Builder) -> Group {
         Group::with_password(replicas, builder, None)
     }
 
-    /// The same; the password is that of the Sentinels and of the servers.
+    /// The same, with this password for the Sentinels and the servers.
     #[track_caller]
     pub fn with_password(
         replicas: usize,
@@ -64,7 +64,8 @@ impl Group {
         group
     }
 
-    /// Every Sentinel knows all replicas, as ones that follow the master, and all other Sentinels.
+    /// Waits until every Sentinel knows all replicas as followers of the master, and all other
+    /// Sentinels.
     #[track_caller]
     pub fn wait_until_known(&self) {
         let is = |sentinel: &Sentinel, field: &str, count: usize| {
@@ -91,7 +92,7 @@ impl Group {
         format!("redis+sentinel://{}/{GROUP}", self.places())
     }
 
-    /// The server that all Sentinels which run name as the master; `None` while they disagree.
+    /// The server that all running Sentinels name as the master; `None` while they disagree.
     pub fn master(&self) -> Option<usize> {
         let running = self.sentinels.iter().filter(|sentinel| sentinel.child.is_some());
         let ports: Option<Vec<u16>> = running.map(Sentinel::named).collect();
@@ -100,7 +101,7 @@ impl Group {
         ports?.iter().all(|other| *other == port).then_some(index)
     }
 
-    /// Waits until all Sentinels name another server than this one.
+    /// Waits until all Sentinels name a server other than this one.
     #[track_caller]
     pub fn wait_for_another_than(&self, old: usize) -> usize {
         wait_for("the Sentinels name another master", || {
@@ -110,7 +111,7 @@ impl Group {
 }
 
 impl Sentinel {
-    /// Watches the master at this port, with more lines of its configuration.
+    /// Watches the master at this port, with further configuration lines.
     #[track_caller]
     pub fn start(master: u16, password: Option<&str>, more: &str) -> Sentinel {
         let dir = tempfile::Builder::new().prefix("lockmod-test-").tempdir().expect("a folder");
@@ -145,7 +146,8 @@ impl Sentinel {
         command.stdout(log.try_clone().expect("a file can be shared")).stderr(log);
         self.child = Some(process::spawn(command).expect("the server can be run"));
         wait_for("the Sentinel answers", || self.run("PING").is_ok().then_some(()));
-        // Ten times as often as by default, so that tests need not wait. Old ones cannot.
+        // Ten times as often as by default, so that tests need not wait. Old versions lack this
+        // setting.
         let often = "info-period 200 ping-period 100 ask-period 100 publish-period 200";
         drop(self.run(&format!("SENTINEL DEBUG {often}")));
     }
@@ -154,7 +156,7 @@ impl Sentinel {
         self.port.number()
     }
 
-    /// Runs one command on a connection of its own; the line is cut at white space.
+    /// Runs one command on a connection of its own; the line is split at white space.
     ///
     /// # Errors
     /// The Sentinel's error reply, or the connection's failure.
@@ -166,14 +168,14 @@ impl Sentinel {
         run(&mut conn, line)
     }
 
-    /// A field of what it says of the group.
+    /// A field of its description of the group.
     pub fn field(&self, name: &str) -> Option<String> {
         let reply = self.run(&format!("SENTINEL MASTER {GROUP}")).ok()?;
         let fields: Vec<String> = redis::from_redis_value(reply).ok()?;
         fields.chunks_exact(2).find(|field| field[0] == name).map(|field| field[1].clone())
     }
 
-    /// How many replicas have told it that they follow the master. It promotes no other.
+    /// How many replicas have reported to it that they follow the master. It promotes no other.
     pub fn followers(&self) -> Option<usize> {
         let reply = self.run(&format!("SENTINEL REPLICAS {GROUP}")).ok()?;
         let replicas: Vec<Vec<String>> = redis::from_redis_value(reply).ok()?;

@@ -1,7 +1,7 @@
-//! One `redis-server` process, in a folder and on a port and a socket of its own.
+//! One `redis-server` process, with its own folder, port and socket.
 //!
 //! A `Server` outlives its process: it can be killed and started again in the same folder, on the
-//! same port, with another configuration. Only loopback is ever bound.
+//! same port, with another configuration. It binds only to loopback.
 
 use std::fs::{self, File};
 use std::path::{Path, PathBuf};
@@ -30,7 +30,7 @@ repl-ping-replica-period 1
 crash-memcheck-enabled no
 ";
 
-/// What a server is started with.
+/// The settings that a server is started with.
 #[derive(Clone, Debug, Default)]
 pub struct Builder {
     text: String,
@@ -53,7 +53,7 @@ impl Builder {
         self.config_line(&format!("{name} {value}"))
     }
 
-    /// A line of `redis.conf`, as it is.
+    /// A line of `redis.conf`, unchanged.
     pub fn config_line(mut self, line: &str) -> Self {
         self.lines.push(line.to_owned());
         self
@@ -61,8 +61,8 @@ impl Builder {
 
     /// A whole configuration file, read before the other settings of the test.
     ///
-    /// Where it loads `liblockmod.so` from some folder, the module under test is loaded instead;
-    /// port, sockets, folder and log are the harness's.
+    /// If it loads `liblockmod.so` from any folder, the module under test is loaded instead; port,
+    /// sockets, folder and log belong to the harness.
     pub fn config_text(mut self, text: &str) -> Self {
         self.text = text.to_owned();
         self
@@ -86,7 +86,7 @@ impl Builder {
         self
     }
 
-    /// A wall clock that [`Server::set_wall_clock_offset_ms`] can step; time there runs as here.
+    /// A wall clock that [`Server::set_wall_clock_offset_ms`] can step; it runs at the true rate.
     pub fn fake_wall_clock(mut self) -> Self {
         self.has_fake_wall_clock = true;
         self
@@ -108,13 +108,13 @@ impl Builder {
         builder.config("replicaof", format!("127.0.0.1 {}", primary.peer_port()))
     }
 
-    /// A password for the default user: `url()` and `connect()` give it.
+    /// A password for the default user: `url()` and `connect()` use it.
     pub fn password(mut self, password: &str) -> Self {
         self.password = Some(password.to_owned());
         self
     }
 
-    /// A node of a cluster, which has no slots and knows no other nodes.
+    /// A node of a cluster, without slots and without other nodes.
     pub fn in_cluster(mut self) -> Self {
         let bus = Port::reserve();
         let port = bus.number();
@@ -122,8 +122,9 @@ impl Builder {
         self.config("cluster-enabled", "yes").config("cluster-port", port)
     }
 
-    /// A node that is reached over TLS too, also by its replicas and in a cluster. The files are an
-    /// authority's certificate, of which others show one, and its own certificate and key.
+    /// A node that is also reached over TLS, even by its replicas and in a cluster. The files are
+    /// the certificate of an authority, from which clients must have theirs, and the node's own
+    /// certificate and key.
     pub fn encrypted(mut self, [ca, cert, key]: &[PathBuf; 3]) -> Self {
         let tls = Port::reserve();
         let port = tls.number();
@@ -148,7 +149,7 @@ impl Builder {
         }
     }
 
-    /// Starts the server, or says why it ended: for configurations that must be refused.
+    /// Starts the server, or returns why it ended: for configurations that must be refused.
     ///
     /// # Errors
     /// If the process ended before it answered: with its log.
@@ -164,7 +165,7 @@ impl Builder {
         Ok(server)
     }
 
-    /// A server with an empty folder that has not been started: then `.start_again()`.
+    /// A server with an empty folder that is not started yet: call `.start_again()`.
     pub fn prepare(self) -> Server {
         Server { builder: self, dir: new_folder(), port: Port::reserve(), child: None }
     }
@@ -191,7 +192,8 @@ impl Builder {
         for line in &self.lines {
             conf += &format!("{line}\n");
         }
-        // Last, so that nothing above can make a test server reachable, or leave its folder.
+        // Last, so that nothing above can make a test server reachable, or move it out of its
+        // folder.
         conf += &format!(
             "bind 127.0.0.1\nprotected-mode yes\nport {port}\ndir {dir:?}\ndaemonize no\n\
              unixsocket {:?}\nunixsocketperm 700\nlogfile \"\"\nalways-show-logo no\n",
@@ -235,7 +237,7 @@ impl fmt::Display for StartError {
     }
 }
 
-/// A server under test. Its process dies with this value.
+/// A server under test. Its process ends when this value is dropped.
 #[derive(Debug)]
 pub struct Server {
     builder: Builder,
@@ -245,12 +247,12 @@ pub struct Server {
 }
 
 impl Server {
-    /// What to start: then `.start()`.
+    /// The settings of a server: finish with `.start()`.
     pub fn builder() -> Builder {
         Builder::default()
     }
 
-    /// A server with the module and nothing else of note.
+    /// A server with the module and otherwise default settings.
     #[track_caller]
     pub fn start() -> Self {
         Self::builder().start()
@@ -315,7 +317,7 @@ impl Server {
         self.child.as_ref().expect("the server is not running").id()
     }
 
-    /// Everything that the server has logged, through all its starts.
+    /// Everything that the server has logged, over all its starts.
     pub fn log(&self) -> String {
         let bytes = fs::read(self.log_file()).unwrap_or_default();
         String::from_utf8_lossy(&bytes).into_owned()
@@ -400,7 +402,8 @@ impl Server {
         self.builder = change(std::mem::take(&mut self.builder));
     }
 
-    /// SIGKILL: what was not on its way to the disk is lost. Does nothing if it is not running.
+    /// SIGKILL: data that was not on its way to the disk is lost. Does nothing if it is not
+    /// running.
     pub fn kill(&mut self) {
         if let Some(mut child) = self.child.take() {
             let _ = child.kill();
@@ -432,13 +435,13 @@ impl Server {
         self.signal(Signal::STOP);
     }
 
-    /// SIGCONT: the server goes on after [`Self::pause`].
+    /// SIGCONT: the server resumes after [`Self::pause`].
     pub fn resume(&self) {
         self.signal(Signal::CONT);
     }
 
-    /// SIGTERM, so that what is left of the server's memory is looked at; what a server that hangs
-    /// or waits for something has left is not known.
+    /// SIGTERM, so that the server's remaining memory is checked. For a server that hangs or waits,
+    /// what it leaves is unknown.
     fn end_in_order(&mut self) {
         let Some(pid) = self.child.as_ref().map(Child::id) else { return };
         let pid = i32::try_from(pid).ok().and_then(Pid::from_raw).expect("a process id");
@@ -457,12 +460,12 @@ impl Server {
         kill_process(pid, signal).expect("our own child can be signalled");
     }
 
-    /// Whether the process is there; false also after a crash or SHUTDOWN by somebody else.
+    /// Whether the process is running; false also after a crash or another client's SHUTDOWN.
     pub fn is_running(&mut self) -> bool {
         self.child.as_mut().is_some_and(|child| child.try_wait().expect("our child").is_none())
     }
 
-    /// Waits for a process that ends by itself, as after a crash.
+    /// Waits for a process that ends on its own, for example by a crash.
     #[track_caller]
     pub fn wait_for_end(&mut self) -> ExitStatus {
         let mut child = self.child.take().expect("the server is not running");
@@ -479,8 +482,8 @@ impl Server {
         clock::set_offset(&clock::offset_file(self.dir()), offset_ms);
     }
 
-    /// Syncs and renames of the module's files, and syncs of folders, since this was asked last:
-    /// what was done, and the file's name.
+    /// Syncs and renames of the module's files, and syncs of folders, since the last call: the
+    /// operation, and the file's name.
     ///
     /// # Panics
     /// Without [`Builder::watched_disk`].
@@ -490,7 +493,7 @@ impl Server {
         disk::take_calls(self.dir())
     }
 
-    /// Lets no file of the module be written any more, or again.
+    /// Prevents writes to all files of the module, or allows them again.
     ///
     /// # Panics
     /// Without [`Builder::watched_disk`].
@@ -522,13 +525,13 @@ impl Server {
         connect_to(&self.url()).unwrap_or_else(|e| panic!("{e}; the log:\n{}", self.log()))
     }
 
-    /// A plain socket, to see the very bytes.
+    /// A plain socket, to see the exact bytes.
     #[track_caller]
     pub fn connect_raw(&self) -> RawConnection {
         RawConnection::open(&self.socket()).expect("the server listens")
     }
 
-    /// Runs one command on a connection of its own; the line is cut at white space.
+    /// Runs one command on a connection of its own; the line is split at white space.
     ///
     /// # Errors
     /// The server's error reply, or the connection's failure.
@@ -536,8 +539,8 @@ impl Server {
         run(&mut self.try_connect()?, line)
     }
 
-    /// A field of INFO, those of modules included. A Sentinel that makes the server a replica ends
-    /// all connections, this one included: then it is asked again.
+    /// A field of INFO, including those of modules. A Sentinel that makes the server a replica
+    /// closes all connections, this one included: then the field is read again.
     #[track_caller]
     pub fn info(&self, field: &str) -> Option<String> {
         let ask = || redis::cmd("INFO").arg("everything").query(&mut self.try_connect()?);
@@ -554,7 +557,7 @@ impl Server {
     /// A field of INFO that is a number.
     ///
     /// # Panics
-    /// If there is no such field, or it is none.
+    /// If there is no such field, or it is not a number.
     #[track_caller]
     pub fn info_u64(&self, field: &str) -> u64 {
         let value = self.info(field).unwrap_or_else(|| panic!("INFO has no field {field}"));
@@ -570,7 +573,8 @@ impl Server {
         ["used_cpu_user_main_thread", "used_cpu_sys_main_thread"].map(seconds).iter().sum()
     }
 
-    /// Waits until this primary's replica has everything that the primary has done until now.
+    /// Waits until this primary's replica has received everything that the primary has done until
+    /// now.
     #[track_caller]
     pub fn wait_for_replica(&self, replica: &Self) {
         wait_for("the replica is connected and level with its primary", || {
@@ -609,7 +613,7 @@ impl Server {
         self.wait_until_ready(usize::try_from(log_start).expect("a log fits into memory"))
     }
 
-    /// Over the socket in our own folder: over TCP, another server might answer in its place.
+    /// Over the socket in our own folder: over TCP, another server might answer instead.
     fn wait_until_ready(&mut self, log_start: usize) -> Result<(), StartError> {
         let start = Instant::now();
         loop {
@@ -628,7 +632,7 @@ impl Server {
     }
 
     fn is_ready(&self) -> bool {
-        // Any reply but LOADING shows that it serves; NOPERM and MASTERDOWN are the test's affair.
+        // Any reply but LOADING shows that it serves; the test handles NOPERM and MASTERDOWN.
         match self.run("PING") {
             Ok(_) => true,
             Err(error) => error.code().is_some_and(|code| code != "LOADING"),
@@ -663,7 +667,7 @@ impl Drop for Server {
     }
 }
 
-/// Starts `count` servers at the same time; `builder` is told each one's number, from 0.
+/// Starts `count` servers at the same time; `builder` receives each one's number, from 0.
 #[track_caller]
 pub fn start_nodes(count: usize, builder: impl Fn(usize) -> Builder + Sync) -> Vec<Server> {
     thread::scope(|scope| {

@@ -1,11 +1,11 @@
 //! Servers under valgrind: `LOCKMOD_VALGRIND=1`, or `make valgrind`.
 //!
-//! memcheck watches every access to memory of the server and of the module in it, and what is left
-//! at the end that nobody can reach. Debian's server takes its memory from jemalloc as a library,
-//! whose `malloc` is replaced by memcheck's. What is Redis's own, or the standard library's, is
-//! suppressed in `valgrind.supp` beside this file, each with its reason.
+//! memcheck watches every memory access of the server and the module in it, and finds memory that
+//! is unreachable at the end. Debian's server takes its memory from jemalloc as a library, whose
+//! `malloc` is replaced by memcheck's. Complaints about Redis itself or the standard library are
+//! suppressed in `valgrind.supp` next to this file, each with its reason.
 //!
-//! With `--quiet` nothing is written but complaints: a report that is not empty fails the test.
+//! With `--quiet` only complaints are written: a report that is not empty fails the test.
 
 use std::env;
 use std::fs;
@@ -21,7 +21,7 @@ pub(super) fn is_on() -> bool {
     env::var_os("LOCKMOD_VALGRIND").is_some_and(|value| value != "0")
 }
 
-/// What starts the server binary, its reports in `dir`.
+/// The command that starts the server binary, with its reports in `dir`.
 pub(super) fn server_command(dir: &Path) -> Command {
     if !is_on() {
         return Command::new(server_binary());
@@ -45,7 +45,7 @@ pub(super) fn server_command(dir: &Path) -> Command {
     command
 }
 
-/// Everything that memcheck complained of in the life of a server with this folder.
+/// All complaints of memcheck about a server with this folder.
 pub(super) fn complaints(dir: &Path) -> String {
     let Ok(entries) = fs::read_dir(dir) else { return String::new() };
     let mut all = String::new();

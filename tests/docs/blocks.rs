@@ -1,4 +1,4 @@
-//! What of a Markdown document can be tried: its fenced blocks and its links.
+//! The parts of a Markdown document that can be checked: its fenced blocks and its links.
 
 /// One fenced block.
 #[derive(Debug, Default)]
@@ -12,7 +12,7 @@ pub(crate) struct Block {
 }
 
 impl Block {
-    /// Why this label will not do, if so.
+    /// Why this label is not allowed, if so.
     pub(crate) fn is_mislabelled(&self) -> Option<&'static str> {
         match self.language.as_str() {
             _ if !self.is_closed => Some("this block is never closed"),

@@ -1,8 +1,8 @@
-//! docs/commands.md and what a server publishes, both against the table of commands.
+//! docs/commands.md and what a server publishes, both compared with the table of commands.
 //!
-//! Authors: each part of a section opens with what follows from the table, and may go on with
-//! text of its own. Where it does not, the complaint prints the lines that the table wants. All of
-//! them: `cargo test --test docs print_the_table -- --ignored --nocapture`.
+//! For authors: each part of a section begins with text generated from the table, and may continue
+//! with its own. If it does not, the complaint prints the expected lines. All of them: `cargo test
+//! --test docs print_the_table -- --ignored --nocapture`.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -14,7 +14,7 @@ use redis::Value;
 use crate::common::{Server, cmd, run, run_args, server_version};
 use crate::{assert_none, root};
 
-/// The section about what the server answers in place of a command.
+/// The section about errors that the server returns instead of running a command.
 const SERVER_ERRORS: &str = "Errors of the server itself";
 
 // ---- the document ----
@@ -87,7 +87,7 @@ fn is_end_of_paragraph(rest: &str) -> bool {
     rest.is_empty() || rest.starts_with("\n\n")
 }
 
-/// Headings at this level with what is below them; what comes before the first has none.
+/// Headings at this level with the text below them; the text before the first has no heading.
 pub(crate) fn split<'a>(text: &'a str, mark: &str) -> Vec<(&'a str, &'a str)> {
     let mut starts: Vec<usize> = text.match_indices(mark).map(|(at, _)| at).collect();
     starts.retain(|&at| at == 0 || text[..at].ends_with('\n'));
@@ -101,7 +101,7 @@ pub(crate) fn split<'a>(text: &'a str, mark: &str) -> Vec<(&'a str, &'a str)> {
     std::iter::once(("", text[..first].trim_end())).chain(sections).collect()
 }
 
-/// What each part of a command's section opens with; nothing where the table has no say.
+/// The beginning of each part of a command's section; empty if the table does not define it.
 fn expected_parts(command: &Command) -> Vec<(String, String)> {
     let mut parts = vec![
         ("", head(command)),
@@ -177,7 +177,7 @@ fn row(cells: &[&str]) -> String {
     format!("| {} |", cells.join(" | ")).replace("|  |", "| |")
 }
 
-/// The arguments, those in blocks too; blocks themselves show in the syntax.
+/// The arguments, including those in blocks; the syntax shows the blocks themselves.
 fn flat(args: &[Arg]) -> Vec<Arg> {
     args.iter()
         .flat_map(|arg| match arg.kind {
@@ -354,7 +354,7 @@ fn command_info_and_getkeys_say_what_the_table_says() {
     }
 }
 
-/// Whether the server lets commands of modules have ACL categories.
+/// Whether the server supports ACL categories for module commands.
 fn has_acl_categories() -> bool {
     let version = server_version();
     version.is_valkey() || version.is_redis_from(7, 2)

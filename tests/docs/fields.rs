@@ -1,5 +1,5 @@
-//! The fields of `LOCK.INFO` and of `INFO` in docs/commands.md, and the votes in
-//! docs/command-line.md, against the lists that nodes and commands tell them by.
+//! The fields of `LOCK.INFO` and `INFO` in docs/commands.md, and the votes in docs/command-line.md,
+//! compared with the lists in the code.
 
 use std::fs;
 

@@ -1,7 +1,7 @@
 //! Every block of *.md and docs/*.md is tried: what a document shows is what happens.
 //!
 //! # How to write a block
-//! The word behind the fence says what becomes of the block:
+//! The word after the fence determines what is done with the block:
 //!
 //! | fence | what is done |
 //! |---|---|
@@ -15,22 +15,22 @@
 //! # What happens in a `console` block
 //! All blocks of one document are one bash session. Lines that start with `$ ` are run; lines that
 //! start with `> `, or follow a backslash, belong to the same command. The lines up to the next
-//! `$ ` are what must come out, errors included. In them `...` stands for anything within a line,
+//! `$ ` are the expected output, errors included. In them `...` stands for anything within a line,
 //! a line of `...` for any lines, and `  # with two blanks before it` starts a comment. The exit
 //! code is shown by `$ echo $?`.
 //!
 //! - Ports 6379, 7000 to 7009, 7011 to 7013 and 9477 stand for others that are free, wherever
-//!   these numbers are written, and `/var/lib/redis` for a folder of the session. What is printed
-//!   is named back. `/usr/lib/redis/modules/liblockmod.so` and `target/release` are what was just
-//!   built. All else is as it stands: a server has the folder, the port and the settings of its
-//!   line.
+//!   these numbers are written, and `/var/lib/redis` for a folder of the session. In the output
+//!   they are renamed back. `/usr/lib/redis/modules/liblockmod.so` and `target/release` are the
+//!   current build. Everything else is unchanged: a server has the folder, the port and the
+//!   settings of its line.
 //! - `$ redis-server ...` returns when the server answers. It listens on loopback only, and ends
 //!   with the session.
 //! - `redis-cli` prints as on a terminal, `(integer) 1`, unless its output goes elsewhere
 //!   (`$(...)`, a pipe).
-//! - Servers with the module are started for a document where it names their ports, other than
-//!   9477, or 6379 by `redis-cli` without a port. Not so for those in `AS_THEY_STAND`: they start
-//!   everything themselves.
+//! - If a document names a port other than 9477, or uses `redis-cli` without a port (6379), a
+//!   server with the module is started there. The documents in `AS_THEY_STAND` start everything
+//!   themselves.
 //! - `$ cargo`, `make`, `git`, `sudo`, `apt-get`, `docker`, `cd` are only shown, not run.
 //! - The working folder is a temporary one, with `docs`, `examples` and `packaging` of the
 //!   repository in it.
@@ -53,7 +53,7 @@ use blocks::{Block, blocks};
 use common::Server;
 use session::Session;
 
-/// The documents whose procedures are typed as they are, on a machine where nothing runs yet.
+/// The documents whose procedures run unchanged, on a machine where nothing runs yet.
 const AS_THEY_STAND: [&str; 1] = ["docs/operations.md"];
 
 /// What is wrong, and where.
@@ -77,7 +77,7 @@ fn documents() -> Vec<(String, String)> {
     paths.into_iter().filter_map(read).collect()
 }
 
-/// Runs all that can be run in a document.
+/// Runs all runnable blocks of a document.
 fn try_document(name: &str, text: &str) -> Complaints {
     let mut complaints = Complaints::new();
     let mut session = None;
@@ -200,16 +200,16 @@ fn wrong_transcript_is_caught_with_its_line() {
     let one = wrong("$ redis-cli INCR counter\n(integer) 2");
     assert!(one.len() == 1 && one[0].starts_with("sample.md:6: "), "{one:?}");
     assert!(one[0].contains("(integer) 1") && one[0].contains("(integer) 2"), "{one:?}");
-    // Every wrong answer is told, not the first one only.
+    // Every wrong answer is reported, not only the first.
     assert_eq!(wrong("$ echo a\nb\n$ echo c\nc\n$ echo d\ne").len(), 2);
-    // Output that the document does not show, and shown output that does not come.
+    // Output that the document does not show, and shown output that is missing.
     assert_eq!(wrong("$ echo a").len(), 1);
     assert_eq!(wrong("$ true\na").len(), 1);
     assert_eq!(wrong("$ echo a\na\nb").len(), 1);
     assert_eq!(wrong("$ echo a; echo b\na").len(), 1);
     assert_eq!(wrong("$ no-such-command").len(), 1);
     assert_eq!(wrong("output first\n$ true").len(), 1);
-    // A shell that ends itself is told, too.
+    // A shell that ends itself is reported as well.
     assert_eq!(wrong("$ exit 3").len(), 1);
 }
 
@@ -240,7 +240,7 @@ fn stopped_server_starts_again_where_its_line_says() {
         )
     };
     assert_none(&try_document("sample.md", &text("--dir /var/lib/redis/7001")));
-    // A line that forgets the folder starts an empty server, here as on a reader's machine.
+    // A line that omits the folder starts an empty server, as on a reader's machine.
     let forgotten = try_document("sample.md", &text(""));
     assert!(forgotten.len() == 1 && forgotten[0].contains("(nil)"), "{forgotten:?}");
 }

@@ -1,5 +1,4 @@
-//! docs/operations.md against the source: the lines that the module logs are all explained there,
-//! and none that it does not log.
+//! docs/operations.md compared with the source: it explains exactly the lines that the module logs.
 
 use std::fs;
 use std::path::Path;
@@ -12,7 +11,7 @@ struct Source {
     literals: Vec<(usize, String)>,
 }
 
-/// Takes literals out of Rust text: escapes are undone as far as log lines use them.
+/// Extracts literals from Rust text: escapes are undone as far as log lines use them.
 fn read(text: &str) -> Source {
     let text = text.split("#[cfg(test)]").next().unwrap_or_default();
     let code: Vec<&str> =
@@ -44,7 +43,7 @@ fn read(text: &str) -> Source {
     Source { text, literals }
 }
 
-/// A format string as the document shows it: `...` in place of what differs.
+/// A format string as the document shows it: `...` instead of the parts that vary.
 fn with_dots(literal: &str) -> String {
     let mut shown = String::new();
     let mut rest = literal;
@@ -58,7 +57,7 @@ fn with_dots(literal: &str) -> String {
 }
 
 impl Source {
-    /// What is logged: for each call, its literals, or those of the `line` that it is given.
+    /// The log lines: for each call, its literals, or those of the `line` that it logs.
     fn logged(&self) -> Vec<String> {
         let mut lines = Vec::new();
         for (call, _) in self.text.match_indices("log(") {
@@ -66,7 +65,7 @@ impl Source {
             let is_call = self.text[call..end].contains("Level::")
                 && !self.text[..call].ends_with("fn ")
                 && !self.text[call..end].contains(": Level");
-            // A warning has its words from the engine.
+            // The text of a warning is in the engine.
             if !is_call || self.text[call..end].contains("warning.to_string()") {
                 continue;
             }
@@ -85,7 +84,7 @@ impl Source {
         lines
     }
 
-    /// What the engine says of a master's authority: one line for each literal.
+    /// The engine's messages about a master's authority: one line for each literal.
     fn notices(&self) -> Vec<String> {
         let Some(start) = self.text.find("impl fmt::Display for Notice") else { return vec![] };
         let end = self.text[start..].find("\n}").map_or(self.text.len(), |end| start + end);
@@ -93,7 +92,7 @@ impl Source {
         lines.map(|(_, line)| line.clone()).collect()
     }
 
-    /// What a warning of the engine says: one line for each of its branches.
+    /// The text of the engine's warnings: one line for each branch.
     fn warnings(&self) -> Vec<String> {
         let Some(start) = self.text.find("impl fmt::Display for Warning") else { return vec![] };
         let end = self.text[start..].find("\n}").map_or(self.text.len(), |end| start + end);
@@ -120,7 +119,7 @@ fn sources(folder: &Path) -> Vec<Source> {
     sources
 }
 
-/// What stands in backticks in the first cells of the tables below this heading.
+/// The text in backticks in the first cells of the tables below this heading.
 fn documented(text: &str, heading: &str) -> Vec<String> {
     let section = text.split(heading).nth(1).and_then(|rest| rest.split("\n## ").next());
     let rows = section.expect("the heading").lines().filter(|line| line.starts_with("| `"));

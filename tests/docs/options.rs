@@ -1,4 +1,4 @@
-//! redis.conf.example against the options that a live server has: names, defaults, ranges.
+//! redis.conf.example compared with the options of a live server: names, defaults, ranges.
 //!
 //! The document gives each option a line of facts, and the directive with its default below it:
 //!
@@ -21,7 +21,7 @@ use crate::root;
 
 #[derive(Clone, Debug)]
 struct Documented {
-    /// With the prefix.
+    /// Including the prefix.
     name: String,
     default: String,
     kind: Kind,
@@ -135,7 +135,7 @@ fn the_directives_of_the_example_are_the_defaults() {
     let options = documented(&example);
     let uncommented = example.replace("\n# lockmod.", "\nlockmod.");
     let server = Server::builder().config_text(&uncommented).start();
-    // The file of port 6379 by name, whatever the port here.
+    // The file of port 6379 by name, whatever the port is here.
     assert_eq!(published(&mut server.connect()), defaults(&options, 6379));
 }
 

@@ -1,7 +1,8 @@
-//! A bash session for one document, with the servers that the document speaks of.
+//! A bash session for one document, with the servers that the document names.
 //!
-//! Commands run as they stand, up to two things that are renamed before and named back after: the
-//! ports, so that many sessions run at a time, and the folders outside of the session's own.
+//! Commands run unchanged, except for two things that are renamed before and renamed back after:
+//! the ports, so that many sessions can run at the same time, and the folders outside of the
+//! session's own.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
@@ -18,10 +19,10 @@ use tempfile::TempDir;
 
 use crate::common::{Port, module_path, server_binary, spawn};
 
-/// The port of a server that is given none.
+/// The default port of a server.
 const DEFAULT_PORT: u16 = 6379;
 
-/// The ports that stand for others here: those of servers, and that of the exporter.
+/// The ports that are replaced here: those of servers, and that of the exporter.
 const PORTS: [u16; 15] = [
     DEFAULT_PORT,
     7000,
@@ -50,13 +51,13 @@ const FOLDERS: &str = "/var/lib/redis";
 /// Where the documents' servers find the module.
 const MODULE: &str = "/usr/lib/redis/modules/liblockmod.so";
 
-/// Ends the output of a command; nothing prints it by chance.
+/// Ends the output of a command; no command prints it by chance.
 const MARK: &str = "\u{1e}end of output";
 
 /// Commands that are shown to the reader and not run.
 const SHOWN_ONLY: [&str; 7] = ["cargo", "make", "git", "sudo", "apt-get", "docker", "cd"];
 
-/// Prints as on a terminal where a reader would see it on one: where the output is the shell's.
+/// Prints as on a terminal if a reader would see it on one: if the output is the shell's.
 const REDIS_CLI: &str = r#"#!/usr/bin/env bash
 PATH=${PATH#*:}
 options=()
@@ -69,7 +70,7 @@ exec redis-cli "${options[@]}" "$@"
 "#;
 
 /// Starts a server on loopback, with the settings of its line and no others that matter. Returns
-/// when the server answers. What it leaves in the background ends the server with the session.
+/// when the server answers. A background process that it leaves ends the server with the session.
 const REDIS_SERVER: &str = r#"#!/usr/bin/env bash
 PATH=${PATH#*:}
 port=$LOCKMOD_DOCS_PORT
@@ -107,7 +108,7 @@ until reply=$(redis-cli -p "$port" PING 2> /dev/null) && [[ $reply != LOADING* ]
 done
 "#;
 
-/// The shell, its folder, and the ports that the document's stand for.
+/// The shell, its folder, and the ports that replace the document's.
 #[derive(Debug)]
 pub(crate) struct Session {
     shell: Child,
@@ -115,18 +116,18 @@ pub(crate) struct Session {
     output: Receiver<String>,
     dir: TempDir,
     ports: BTreeMap<u16, Port>,
-    /// Whether servers are started when they are first named, and those that were.
+    /// Whether servers are started when they are first named, and those that were started.
     gives_servers: bool,
     started: BTreeSet<u16>,
 }
 
 impl Session {
-    /// A session that starts the servers that a document names and does not start itself.
+    /// A session that starts the servers that a document names but does not start itself.
     pub(crate) fn with_servers() -> Self {
         Self::new(true)
     }
 
-    /// A session in which there is nothing but what the document starts.
+    /// A session that contains only what the document starts.
     pub(crate) fn bare() -> Self {
         Self::new(false)
     }
@@ -168,10 +169,10 @@ impl Session {
         Self { shell, input, output, dir, ports, gives_servers, started: BTreeSet::new() }
     }
 
-    /// What a command prints; nothing if it is one that is only shown.
+    /// The output of a command; empty if the command is only shown.
     ///
     /// # Errors
-    /// If a server that is given does not start, the shell ends, or the command does not.
+    /// If a server cannot be started, the shell ends, or the command does not end.
     pub(crate) fn run(&mut self, command: &str) -> Result<Option<String>, String> {
         let program = command.split_whitespace().next().unwrap_or_default();
         if SHOWN_ONLY.contains(&program) {
@@ -182,7 +183,7 @@ impl Session {
         } else if self.gives_servers {
             self.give_servers(command)?;
         }
-        // The wrapper returns, whether or not the reader needs the terminal back.
+        // The wrapper returns, even if the reader needs the terminal back.
         let is_server = program == "redis-server";
         let command = if is_server { command.trim_end().trim_end_matches('&') } else { command };
         let output = self.run_in_shell(&self.with_real_places(command))?;
@@ -262,21 +263,21 @@ impl Session {
     }
 }
 
-/// Puts into the session's folder what a reader has: the programs, in a folder that is the first of
-/// the `PATH` that it returns, and what the repository and a build of it have.
+/// Puts into the session's folder what a reader has: the programs, in a folder that comes first in
+/// the returned `PATH`, and the contents of the repository and its build.
 fn furnish(dir: &Path) -> String {
     let bin = dir.join("bin");
     let release = dir.join("target/release");
     for folder in [&bin, &release, &dir.join("servers")] {
         fs::create_dir_all(folder).expect("the folder is ours");
     }
-    // The server's is for the shell alone: programs that start servers want those themselves.
+    // The server's wrapper is for the shell alone: programs that start servers need the real one.
     for (file, script) in [("bin/redis-cli", REDIS_CLI), ("servers/start", REDIS_SERVER)] {
         let file = dir.join(file);
         fs::write(&file, script).expect("the folder is ours");
         fs::set_permissions(&file, fs::Permissions::from_mode(0o755)).expect("a file of ours");
     }
-    // Not built where its feature is off; then documents that use it fail, and say so.
+    // Missing if its feature is off; then documents that use it fail, and report it.
     if let Some(lockmod) = option_env!("CARGO_BIN_EXE_lockmod") {
         symlink(lockmod, bin.join("lockmod")).expect("the folder is ours");
         symlink(lockmod, release.join("lockmod")).expect("the folder is ours");
@@ -325,7 +326,7 @@ fn whole_numbers_are_replaced_and_no_parts_of_others() {
 
 impl Drop for Session {
     fn drop(&mut self) {
-        // The group: what the document left in the background ends as well.
+        // The whole group: background processes of the document end as well.
         let pid = i32::try_from(self.shell.id()).ok().and_then(Pid::from_raw);
         let _ = kill_process_group(pid.expect("a process id"), Signal::KILL);
         let _ = self.shell.wait();

@@ -1,4 +1,4 @@
-//! A transcript of commands and what they print: read, run and compared.
+//! A transcript of commands and their output: read, run and compared.
 
 use super::blocks::Block;
 use super::session::Session;
@@ -6,7 +6,7 @@ use super::session::Session;
 /// Stands for anything within a line, or for any lines.
 const ANYTHING: &str = "...";
 
-/// One command, and the lines that must come out.
+/// One command, and its expected output.
 #[derive(Debug, Default, PartialEq)]
 struct Step {
     line: usize,
@@ -14,7 +14,7 @@ struct Step {
     expected: Vec<String>,
 }
 
-/// Runs a block; the lines and reasons of what was not as shown.
+/// Runs a block; returns the lines and reasons of all differences.
 pub(crate) fn try_block(session: &mut Session, block: &Block) -> Vec<(usize, String)> {
     let steps = match steps(&block.text) {
         Ok(steps) => steps,
@@ -33,7 +33,7 @@ pub(crate) fn try_block(session: &mut Session, block: &Block) -> Vec<(usize, Str
                 }
             }
             Err(why) => {
-                // Nothing after it would make sense.
+                // The rest of the block would make no sense.
                 wrong.push((block.line + step.line, format!("$ {}\n{why}", step.command)));
                 return wrong;
             }
@@ -71,7 +71,7 @@ fn steps(text: &str) -> Result<Vec<Step>, String> {
     Ok(steps)
 }
 
-/// A comment is set off by two blanks at least; a `#` that is printed is not.
+/// A comment has at least two blanks before it; a `#` in the output does not.
 fn without_comment(line: &str) -> &str {
     line.find("  # ").map_or(line, |at| &line[..at])
 }
