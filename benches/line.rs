@@ -136,7 +136,7 @@ impl Line {
     /// Hands over once, from the giver to the first, which becomes the giver, and the giver the
     /// last; returns how long it took, in microseconds.
     fn hand_over(&mut self) -> f64 {
-        let mut next = self.waiters.pop_front().expect("somebody waits");
+        let mut next = self.waiters.pop_front().expect("a client waits");
         let started = Instant::now();
         let Client { stream, token } = &mut self.giver;
         match self.kind {

@@ -307,7 +307,7 @@ fn versions_of_both_servers_are_read() {
 }
 
 #[test]
-#[should_panic(expected = "in vain until pigs fly")]
+#[should_panic(expected = "waiting until pigs fly")]
 fn vain_wait_says_what_was_awaited() {
     common::wait_at_most(Duration::from_millis(20), "pigs fly", || None::<()>);
 }

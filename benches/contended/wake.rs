@@ -86,7 +86,7 @@ pub(super) async fn run(nodes: &[Server], count: usize, length: Duration) -> Vec
                     if turn > 0 {
                         runner.called(turn).await;
                         let mut times = times.lock().expect("no panic");
-                        let called_at = times.0.take().expect("somebody has called");
+                        let called_at = times.0.take().expect("a task has called");
                         times.1.push(micros(called_at.elapsed()));
                     }
                     tokio::time::sleep(HOLD).await;

@@ -75,7 +75,7 @@ impl Rival {
                 let mut turn = 0;
                 while next.fetch_add(1, Ordering::Relaxed) < locks {
                     let name = format!("{task}:{}", turn % names);
-                    let guard = locker.acquire(&name).await.expect("nobody else wants it");
+                    let guard = locker.acquire(&name).await.expect("no other task wants it");
                     guard.release().await.expect("it is held");
                     turn += 1;
                 }

@@ -110,7 +110,7 @@ async fn rate(locker: &Locker, tasks: usize, length: Duration) -> f64 {
             let mut count = 0_u64;
             while start.elapsed() < length {
                 let name = format!("Rust:{task}:{}", count % NAMES_PER_TASK);
-                let guard = locker.acquire(name).await.expect("nobody else has it");
+                let guard = locker.acquire(name).await.expect("no other task has it");
                 guard.release().await.expect("all nodes are up");
                 count += 1;
             }
@@ -135,7 +135,7 @@ async fn line(locker: &Locker) -> f64 {
         }
     };
     for handle in (0..HOLDERS).map(one).map(tokio::spawn).collect::<Vec<_>>() {
-        handle.await.expect("nobody panics");
+        handle.await.expect("no task panics");
     }
     start.elapsed().as_secs_f64()
 }

@@ -121,7 +121,7 @@ fn a_person_at_a_terminal_is_told_how_many_stand_in_line() {
     succeeds(&nodes, &["acquire", "job", "--label", "cron-3"]);
     let run = lockmod(&nodes, &["run", "job", "--wait", "10s", "--", "true"]);
     let mut wide = Screen::start(&run, (100, 4));
-    wide.wait_for("all is told", |text| {
+    wide.wait_for("everything is shown", |text| {
         text.contains("waiting for 'job': held by cron-3, ") && text.contains(" more")
     });
     // The holder comes first, then the number of waiters: they remain if the line is cut.

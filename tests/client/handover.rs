@@ -106,7 +106,7 @@ async fn a_lock_is_handed_over_without_another_request() {
     let fence = guard.fence();
     guard.release().await.unwrap();
     let guard = waiter.await.unwrap().unwrap();
-    assert_eq!(requests(&nodes), before, "nobody asked");
+    assert_eq!(requests(&nodes), before, "no client asked");
     assert!(guard.fence() > fence);
     until("all nodes have granted", || leases(&nodes, "a") == 5).await;
     guard.extend().await.unwrap();
@@ -154,7 +154,7 @@ async fn a_holder_that_found_the_lock_free_hands_it_over_too() {
     let before = requests(&nodes);
     guard.release().await.unwrap();
     waiter.await.unwrap().unwrap().release().await.unwrap();
-    assert_eq!(requests(&nodes), before, "nobody asked");
+    assert_eq!(requests(&nodes), before, "no client asked");
 }
 
 /// Each node has another ticket first, and grants to that one: no waiter has a quorum.

@@ -282,7 +282,9 @@ fn a_job_that_is_continued_after_its_lease_ended_is_ended() {
     wait_until("the lease has ended", || leases(&nodes, "job") == 0);
     succeeds(&nodes, &["acquire", "job", "--label", "successor"]);
     shell.type_line("fg");
-    shell.screen.wait_for("it is told", |text| text.contains("the lock was lost and the command"));
+    shell
+        .screen
+        .wait_for("the loss is shown", |text| text.contains("the lock was lost and the command"));
     assert!(is_gone(command));
     assert_eq!(shell.answers(), "122");
     assert_eq!(leases(&nodes, "job"), 3, "the successor's");

@@ -95,7 +95,10 @@ fn until(what: &'static str, mut done: impl FnMut() -> bool) -> impl Future<Outp
     async move {
         let start = std::time::Instant::now();
         while !done() {
-            assert!(start.elapsed() < common::PATIENCE, "waited in vain until {what} ({caller})");
+            assert!(
+                start.elapsed() < common::PATIENCE,
+                "timed out waiting until {what} ({caller})"
+            );
             tokio::time::sleep(millis(2)).await;
         }
     }

@@ -228,7 +228,7 @@ fn a_person_is_told_why_the_nodes_are_silent_and_that_there_is_nothing() {
     let mut waiting = Screen::start(&run, (80, 4));
     // Whatever the third node answers: its lease is that of this very attempt.
     let expected = "waiting for 'job': 2 of 3 nodes unreachable: connection refused\n";
-    waiting.wait_for("the reason is told", |text| format!("{text}\n").contains(expected));
+    waiting.wait_for("the reason is shown", |text| format!("{text}\n").contains(expected));
     waiting.press("\x03");
     assert_eq!(waiting.end(), Some(128 + 2));
 }

@@ -106,7 +106,7 @@ impl Cluster {
     /// Which master has this lock, when all masters agree.
     #[track_caller]
     pub fn owner(&self, name: &str) -> usize {
-        wait_for("the masters agree who has the lock", || {
+        wait_for("the masters agree which of them has the lock", || {
             let place = |index: usize| format!("127.0.0.1:{}", self.masters[index].port());
             let named = |(index, master): (usize, &Server)| match master
                 .run(&format!("LOCK.FENCE {name}"))

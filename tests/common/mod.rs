@@ -101,7 +101,7 @@ pub fn wait_at_most<T>(patience: Duration, what: &str, mut probe: impl FnMut() -
         if let Some(found) = probe() {
             return found;
         }
-        assert!(start.elapsed() < patience, "waited {patience:?} in vain until {what}");
+        assert!(start.elapsed() < patience, "timed out after {patience:?}, waiting until {what}");
         std::thread::sleep(Duration::from_millis(2));
     }
 }

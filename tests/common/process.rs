@@ -33,7 +33,7 @@ pub fn spawn(mut command: Command) -> io::Result<Child> {
         Mutex::new(orders)
     });
     let (answer, child) = channel();
-    let orders = forker.lock().expect("nobody panics while holding it").clone();
+    let orders = forker.lock().expect("no thread panics while holding it").clone();
     orders.send((command, answer)).expect("the forking thread never ends");
     child.recv().expect("the forking thread never ends")
 }

@@ -469,7 +469,7 @@ impl Server {
     #[track_caller]
     pub fn wait_for_end(&mut self) -> ExitStatus {
         let mut child = self.child.take().expect("the server is not running");
-        wait_for("the server has ended by itself", || child.try_wait().expect("our child"))
+        wait_for("the server has ended on its own", || child.try_wait().expect("our child"))
     }
 
     /// Steps the server's wall clock to this distance from the true one.

@@ -66,7 +66,7 @@ fn crash_often(builder: Builder, crashes: usize, between: impl Fn(&Server, usize
                 let (ledger, acquired) = (&ledger, &acquired);
                 scope.spawn(move || load(connection, client, ledger, acquired));
             }
-            wait_until("somebody has been granted a lock", || acquired.load(Ordering::Relaxed));
+            wait_until("a client has been granted a lock", || acquired.load(Ordering::Relaxed));
             server.kill();
         });
         between(&server, crash);

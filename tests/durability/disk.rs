@@ -82,7 +82,7 @@ fn a_node_that_cannot_write_its_first_promise_says_so_and_knows_its_fences() {
     assert!(info.contains("node_state") && info.contains("STATEFILE"), "{info}");
 
     server.set_disk_full(false);
-    wait_until("it grants again, though nobody has asked", || field(&server, "granting") == "1");
+    wait_until("it grants again without a request", || field(&server, "granting") == "1");
     assert_eq!(field(&server, "state"), "grants");
     assert!(granted(&server, "lock", "other", 1_000) > 5_000);
 }
@@ -110,7 +110,7 @@ fn a_disk_that_fills_up_shows_in_the_state_of_the_node() {
     server.set_disk_full(false);
     wait_until("the node grants again", || field(&server, "granting") == "1");
     let failures = server.log().matches("the state file cannot be written").count();
-    assert_eq!(failures, 1, "a cause is told once");
+    assert_eq!(failures, 1, "a cause is logged once");
 }
 
 /// Regression: the state that a refused request had needed was in the next write of the state file.

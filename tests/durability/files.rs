@@ -28,7 +28,7 @@ fn the_state_file_is_there_from_the_first_request_on() {
     let bytes = fs::read(state_path(&server)).expect("the state file");
     assert!(bytes.starts_with(b"lockmod state\n"));
     let beside = state_path(&server).with_extension("state.new");
-    assert!(!beside.exists(), "nothing is left beside it");
+    assert!(!beside.exists(), "nothing is left next to it");
 }
 
 #[test]

@@ -136,7 +136,7 @@ fn a_lease_that_changed_its_name_before_the_crash_counts_again_when_it_was_exten
     server.start_again();
     assert!(quarantine_left(&server, "free") > 0);
     assert_eq!(extend(&server, 0, "one:new"), Value::Int(1), "the node vouched for it");
-    assert_eq!(extend(&server, 0, "two:new"), Value::Int(2), "nobody can tell when it came");
+    assert_eq!(extend(&server, 0, "two:new"), Value::Int(2), "it is unknown when it came");
 }
 
 #[test]

@@ -113,7 +113,7 @@ fn moves(pair: &Pair, move_slot: impl FnOnce() -> bool) {
     assert!(told.starts_with(b"-TRYAGAIN "), "{}", told.escape_ascii());
     nobody_waits(&pair.from);
     assert!(wakes.is_silent_for(std::time::Duration::from_millis(20)), "no wake for a lock moved");
-    assert_eq!(pair.from.info_u64("lockmod_grants"), 2, "nobody was granted what has moved");
+    assert_eq!(pair.from.info_u64("lockmod_grants"), 2, "no lock that has moved was granted");
     assert!(ask(from, "LOCK.INFO res").starts_with("MOVED "));
     wait_until("the old node has let go", || ask(from, "DBSIZE") == "0");
 

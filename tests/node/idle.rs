@@ -147,7 +147,7 @@ fn a_replica_forgets_nothing_until_it_is_told() {
     assert_eq!(digest(copy), digest(conn));
     assert_eq!(ask(copy, "DBSIZE"), "100");
     ask(conn, "CONFIG SET lockmod.idle-ms 1");
-    wait_until("the replica was told", || ask(copy, "DBSIZE") == "0");
+    wait_until("the replica has received it", || ask(copy, "DBSIZE") == "0");
     assert_eq!(replica.info_u64("lockmod_forgotten"), 0);
     assert_eq!(primary.info_u64("lockmod_forgotten"), 100);
     assert_eq!(replica.info_u64("lockmod_floor"), primary.info_u64("lockmod_floor"));

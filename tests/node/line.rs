@@ -210,7 +210,7 @@ fn a_key_of_another_kind_sends_everybody_away() {
     ask(conn, "LOCK.ACQUIRE res A 30000");
     acquire(conn, "B", "5-a");
     ask(conn, "SET res text");
-    wait_until("nobody waits", || server.info_u64("lockmod_waiters") == 0);
+    wait_until("no client waits", || server.info_u64("lockmod_waiters") == 0);
 }
 
 #[test]
@@ -264,7 +264,7 @@ fn a_full_node_refuses_a_waiter_and_nothing_else() {
     let full = "QUEUEFULL 2 requests already wait at this node; allowed: 2";
     assert_eq!(acquire(conn, "C", "6-b"), full);
     assert_eq!(ask(conn, "LOCK.ACQUIRE res C 30000 WAIT 1000"), full);
-    assert_eq!(acquire(conn, "B", "5-a"), "nil", "who stands in line may stay");
+    assert_eq!(acquire(conn, "B", "5-a"), "nil", "a ticket in line may stay");
     assert_eq!(ask(conn, &format!("LOCK.ACQUIRE new C 30000 {}", queue("6-b"))), "1");
     let release = format!("LOCK.RELEASE other A {}", queue("6-b"));
     assert_eq!(ask(conn, &release), "-1", "the ticket does not stand in line");
@@ -392,7 +392,7 @@ fn a_line_is_not_replicated_and_a_demoted_node_has_none() {
     assert_eq!(field(of_replica, "res", "waiters"), "0");
     assert_eq!(field(conn, "res", "waiters"), "1");
     ask(conn, &format!("REPLICAOF 127.0.0.1 {}", other.port()));
-    wait_until("nobody waits", || server.info_u64("lockmod_waiters") == 0);
+    wait_until("no client waits", || server.info_u64("lockmod_waiters") == 0);
     assert!(acquire(conn, "B", "5-a").starts_with("READONLY "));
 }
 

@@ -258,7 +258,7 @@ fn readers_wait_in_line_for_a_place_among_as_many_as_there_may_be() {
     is_granted(&mut readers[0], 1);
     is_granted(&mut readers[1], 1);
     let mut last = waiting_reader(&server, "D");
-    assert_eq!(ask(conn, "LOCK.ACQUIRE res E 60000 SHARED"), "nil", "behind those who wait");
+    assert_eq!(ask(conn, "LOCK.ACQUIRE res E 60000 SHARED"), "nil", "behind the waiters");
     still_waits(&server, 2);
     ask(conn, "LOCK.RELEASE res A");
     is_granted(&mut readers[2], 1);
@@ -295,7 +295,7 @@ fn only_as_many_readers_are_woken_as_there_is_room_for() {
     assert_eq!([claim(conn, "A", "2-a"), claim(conn, "O", "1-o")], ["1", "1"]);
     assert_eq!([claim(conn, "B", "3-b"), claim(conn, "C", "4-c")], ["nil", "nil"]);
     assert_eq!(ask(conn, "LOCK.RELEASE res A"), "1");
-    assert_eq!(woken(&mut wakes), "3-b", "the next, and nobody before");
+    assert_eq!(woken(&mut wakes), "3-b", "the next, and none before");
     ask(conn, "LOCK.RELEASE res B");
     assert_eq!(woken(&mut wakes), "4-c");
     ask(conn, "LOCK.RELEASE res C");

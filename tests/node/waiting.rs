@@ -42,7 +42,7 @@ fn wait_by(server: &Server, client: &mut RawConnection, request: &[&str]) {
 }
 
 pub(crate) fn nobody_waits(server: &Server) {
-    wait_until("nobody waits", || server.info_u64("lockmod_waiters") == 0);
+    wait_until("no client waits", || server.info_u64("lockmod_waiters") == 0);
 }
 
 /// The server's number for a connection.

@@ -302,7 +302,7 @@ mod tests {
         assert_eq!(found(&[(reader, first), (reader, second)]), [""; 0]);
         let third = (20, 350, 2, 600, None);
         let both = [(reader, first), (reader, second), (writer, third)];
-        assert_eq!(found(&both), ["overlap"], "beside the one who stayed longer");
+        assert_eq!(found(&both), ["overlap"], "at the same time as the one that stayed longer");
         assert_eq!(found(&[(writer, first), (reader, second)]), ["overlap"]);
         assert_eq!(found(&[(reader, first), (writer, (20, 50, 2, 600, None))]), ["overlap"]);
         assert_eq!(found(&[(reader, first), (writer, (20, 300, 2, 600, None))]), [""; 0]);

@@ -349,7 +349,7 @@ mod tests {
         assert!(!is_accepted(&[writer, (20, 499, read(A, 1, 900))]));
         assert!(is_accepted(&[writer, (20, 500, read(A, 1, 900))]));
         let kept_out = (40, 50, Action::Refused { token: C, is_reader: true });
-        assert!(!is_accepted(&[first, kept_out]), "nobody keeps a reader out but a writer");
+        assert!(!is_accepted(&[first, kept_out]), "only a writer keeps a reader out");
         assert!(is_accepted(&[first, (40, 50, refused(C))]));
     }
 

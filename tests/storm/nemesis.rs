@@ -158,7 +158,7 @@ impl Cluster {
             self.retire(node);
         }
         for node in &mut self.nodes {
-            assert!(node.is_running(), "a node ended by itself; its log:\n{}", node.log());
+            assert!(node.is_running(), "a node ended on its own; its log:\n{}", node.log());
         }
     }
 

@@ -51,7 +51,7 @@ async fn a_holder_joins_a_node_again_while_it_is_in_quarantine() {
             assert_eq!(fence, guard.fence().get(), "the same lease, not another");
             break left;
         }
-        assert!(start.elapsed() < PATIENCE, "nobody repairs it");
+        assert!(start.elapsed() < PATIENCE, "it is not repaired");
         tokio::time::sleep(Duration::from_millis(2)).await;
     };
     assert!(left.is_some(), "it was joined in its quarantine, not after it");
