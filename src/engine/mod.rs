@@ -60,7 +60,7 @@ pub use node::{
 };
 pub use pursuit::{Harvest, PublishedGrant, Pursuit};
 pub use quorum::{NODES_MAX, NodeSet, Quorum};
-pub use refusal::{QuarantineReason, Refusal};
+pub use refusal::{QuarantineReason, Refusal, RefusalKind};
 pub use renewal::{Due, Ending, Extension, Renewal, RenewalStep, RoundNumber, Schedule};
 pub use ticket::{TICKET_ID_MAX, Ticket};
 pub use time::{Clocks, Instant, Millis, TTL_MAX, UNNOTICED, UnixTime};

@@ -124,27 +124,47 @@ pub enum Refusal {
     },
 }
 
-impl Refusal {
-    /// How many kinds there are.
-    pub const KINDS: usize = 13;
-
-    /// The number of its kind, below [`Refusal::KINDS`]: the index of its code in `wire::code`, and
-    /// of its count in the tally.
-    pub const fn place(&self) -> usize {
-        match self {
-            Refusal::BadTtl { .. } => 0,
-            Refusal::BadToken { .. } => 1,
-            Refusal::BadArg { .. } => 2,
-            Refusal::WrongType => 3,
-            Refusal::Quarantine { .. } => 4,
-            Refusal::QueueFull { .. } => 5,
-            Refusal::NoPermission { .. } => 6,
-            Refusal::Exhausted => 7,
-            Refusal::StateFile { .. } => 8,
-            Refusal::BadFence { .. } => 9,
-            Refusal::NoUpgrade => 10,
-            Refusal::ReadersFull { .. } => 11,
-            Refusal::NoAuthority { .. } => 12,
+macro_rules! kinds {
+    ($($kind:ident,)+) => {
+        /// The kinds of refusals, in the order in which documents and `INFO` list them.
+        #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+        #[allow(missing_docs, reason = "the variants of `Refusal` have the same names")]
+        pub enum RefusalKind {
+            $($kind,)+
         }
-    }
+
+        impl RefusalKind {
+            /// How many there are.
+            pub const COUNT: usize = [$(RefusalKind::$kind,)+].len();
+            /// All of them; each is at the index that is its number (`as usize`).
+            pub const ALL: [RefusalKind; RefusalKind::COUNT] = [$(RefusalKind::$kind,)+];
+        }
+
+        impl Refusal {
+            /// Its kind.
+            pub const fn kind(&self) -> RefusalKind {
+                match self {
+                    $(Refusal::$kind { .. } => RefusalKind::$kind,)+
+                }
+            }
+        }
+    };
+}
+
+// The compiler refuses a list in which a variant of `Refusal` is missing. Everything else that is
+// needed for each kind is a match on `RefusalKind` or on `Refusal`, which the compiler checks too.
+kinds! {
+    BadTtl,
+    BadToken,
+    BadArg,
+    WrongType,
+    Quarantine,
+    QueueFull,
+    NoPermission,
+    Exhausted,
+    StateFile,
+    BadFence,
+    NoUpgrade,
+    ReadersFull,
+    NoAuthority,
 }

@@ -4,7 +4,7 @@
 //! it, and the client counts votes and repeats releases by it. With every error in this table, the
 //! command was not carried out and has changed nothing.
 
-use crate::engine::Refusal;
+use crate::engine::RefusalKind;
 
 /// What an error means for the sender of the command.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -121,22 +121,34 @@ pub const ERR: Code = code(
     "no",
 );
 
-/// The module's own codes, in the order of [`Refusal::place`].
-pub const MODULE: [Code; Refusal::KINDS] = [
-    BADTTL,
-    BADTOKEN,
-    BADARG,
-    WRONGTYPE,
-    QUARANTINE,
-    QUEUEFULL,
-    NOPERM,
-    EXHAUSTED,
-    STATEFILE,
-    BADFENCE,
-    NOUPGRADE,
-    READERSFULL,
-    NOAUTHORITY,
-];
+/// The module's own codes, by the number of the kind of refusal.
+pub const MODULE: [Code; RefusalKind::COUNT] = {
+    let mut codes = [BADTTL; RefusalKind::COUNT];
+    let mut index = 0;
+    while index < codes.len() {
+        codes[index] = of_kind(RefusalKind::ALL[index]);
+        index += 1;
+    }
+    codes
+};
+
+const fn of_kind(kind: RefusalKind) -> Code {
+    match kind {
+        RefusalKind::BadTtl => BADTTL,
+        RefusalKind::BadToken => BADTOKEN,
+        RefusalKind::BadArg => BADARG,
+        RefusalKind::WrongType => WRONGTYPE,
+        RefusalKind::Quarantine => QUARANTINE,
+        RefusalKind::QueueFull => QUEUEFULL,
+        RefusalKind::NoPermission => NOPERM,
+        RefusalKind::Exhausted => EXHAUSTED,
+        RefusalKind::StateFile => STATEFILE,
+        RefusalKind::BadFence => BADFENCE,
+        RefusalKind::NoUpgrade => NOUPGRADE,
+        RefusalKind::ReadersFull => READERSFULL,
+        RefusalKind::NoAuthority => NOAUTHORITY,
+    }
+}
 
 pub(crate) const LOADING: Code =
     code("LOADING", Meaning::Later, "the data set is being loaded", "when it is loaded");

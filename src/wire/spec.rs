@@ -559,6 +559,7 @@ pub fn help() -> Vec<String> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::wire::code::MODULE;
 
     #[test]
     fn syntax_lines_show_options_in_brackets() {
@@ -578,6 +579,14 @@ mod tests {
         );
         assert_eq!(syntax("LOCK.FENCE"), "LOCK.FENCE key [token fence]");
         assert_eq!(syntax("LOCK.HELP"), "LOCK.HELP");
+    }
+
+    #[test]
+    fn each_refusal_is_an_error_of_a_command() {
+        for code in MODULE {
+            let has_it = |command: &Command| command.errors.contains(&code);
+            assert!(COMMANDS.iter().any(has_it), "{}", code.word);
+        }
     }
 
     #[test]

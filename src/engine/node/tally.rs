@@ -7,7 +7,7 @@
 use std::ops::{AddAssign, Sub};
 
 use super::{Acquired, Lock, Released};
-use crate::engine::{Histogram, Instant, Mode, Refusal};
+use crate::engine::{Histogram, Instant, Mode, Refusal, RefusalKind};
 
 /// How much is held: of one lock, of all locks of a node, or as a difference.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -60,7 +60,7 @@ pub struct Counts {
     /// Idle locks forgotten.
     pub forgotten: u64,
     /// Requests refused with an error, by code word.
-    pub refusals: [u64; Refusal::KINDS],
+    pub refusals: [u64; RefusalKind::COUNT],
 }
 
 /// The node's account.
@@ -101,7 +101,7 @@ impl Tally {
             raises: 0,
             lapses: 0,
             forgotten: 0,
-            refusals: [0; Refusal::KINDS],
+            refusals: [0; RefusalKind::COUNT],
         },
         holds: Histogram::EMPTY,
         written: HeldCount::NONE,
@@ -192,7 +192,7 @@ impl Tally {
 
     /// Counts a refused request.
     pub fn refused(&mut self, refusal: &Refusal) {
-        self.counts.refusals[refusal.place()] += 1;
+        self.counts.refusals[refusal.kind() as usize] += 1;
     }
 
     /// How many locks are held, and by how many readers: granted, and neither given back nor noted

@@ -185,22 +185,21 @@ unsafe extern "C" fn run<H: Handler>(
     argv: *mut *mut raw::RedisModuleString,
     argc: c_int,
 ) -> c_int {
-    let answer = |context: &mut Context<'_>| {
+    let decide = |context: &mut Context<'_>| {
         if !start::may_write(context, H::NAME) {
-            context.reply_error(&code::READONLY.says(TOLD_BY_MASTER));
-            return OK;
+            return Err(code::READONLY.says(TOLD_BY_MASTER));
         }
-        let result = catch(H::NAME, || {
-            // SAFETY: as the server passed them to this command; they last until it returns.
-            let mut args = unsafe { args(argv, argc) };
-            H::run(context, &mut args)
-        });
-        match result {
+        // SAFETY: as the server passed them to this command; they last until it returns.
+        let mut args = unsafe { args(argv, argc) };
+        H::run(context, &mut args).map_err(|refusal| {
+            process::with(context.in_server(), |process| process.node.refused(&refusal));
+            refusal.to_string()
+        })
+    };
+    let answer = |context: &mut Context<'_>| {
+        match catch(H::NAME, || decide(context)) {
             Some(Ok(answered)) => context.answer(answered),
-            Some(Err(refusal)) => {
-                process::with(context.in_server(), |process| process.node.refused(&refusal));
-                context.reply_error(&refusal.to_string());
-            }
+            Some(Err(refusal)) => context.reply_error(&refusal),
             None => context.reply_error(&code::ERR.says(BUG)),
         }
         OK
