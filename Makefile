@@ -64,7 +64,7 @@ servers: deps ## The tests that start servers, on newer versions of Redis and Va
 		LOCKMOD_REDIS_SERVER=$$server cargo test --no-fail-fast --test node --test durability \
 			--test client --test storm --test docs || exit 1; done
 versions: deps ## Test this build together with that of commit OLD: master and replica, the same folder, client and nodes
-	@test -n "$(OLD)" || { echo "say which commit: make versions OLD=..." >&2; exit 1; }
+	@test -n "$(OLD)" || { echo "give a commit: make versions OLD=..." >&2; exit 1; }
 	@test -e target/versions/$(OLD) || git clone -q . target/versions/$(OLD)
 	cd target/versions/$(OLD) && git checkout -q $(OLD) && cargo build
 	LOCKMOD_OLD_MODULE=$(CURDIR)/target/versions/$(OLD)/target/debug/liblockmod.so \

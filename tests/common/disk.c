@@ -1,8 +1,8 @@
 /*
- * A disk that a test can watch and fill, for a process that preloads this: what becomes of files
- * with "lockmod" in their names, and of folders, is written to the file named by LOCKMOD_DISK_LOG,
- * one line a call; and while the file named by LOCKMOD_DISK_FULL exists, no such file can be
- * synced that is not empty.
+ * A disk that a test can watch and fill, for a process that preloads this library. Syncs and
+ * renames of files with "lockmod" in their names, and syncs of folders, are written to the file
+ * named by LOCKMOD_DISK_LOG, one line per call. While the file named by LOCKMOD_DISK_FULL exists,
+ * no such file can be synced unless it is empty.
  */
 #define _GNU_SOURCE
 #include <errno.h>

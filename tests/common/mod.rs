@@ -21,7 +21,7 @@
 //! | `tests/client/main.rs` | `acquire`, `renewal`, `faults`, `cli`, ... | the client and the command over real nodes |
 //! | `tests/model`, `tests/sim` | | no server: the engine's model check, the client's simulation |
 //! | `tests/storm/main.rs` | `driver`, `nemesis`, `history`, ... | five nodes under faults, and plain Redlock beside them |
-//! | `tests/languages/main.rs` | `together`, `counting`, `quorum`, `alone`, `shell` | the helpers of `examples/` in other languages |
+//! | `tests/languages/main.rs` | `together`, `counting`, `quorum`, `alone`, `shell` | the packages, the reference client and the script in other languages |
 //! | `tests/recipes/main.rs` | `fenced`, `leader`, `cron`, `security`, `packaging`, `containers` | what examples and documents recommend, and what is installed |
 //! | `tests/docs/main.rs` | | every block of the documents, executed |
 //! | `tests/harness.rs` | | this harness itself |

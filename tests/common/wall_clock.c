@@ -1,7 +1,7 @@
 /*
- * A wall clock that a test can step, for a process that preloads this: all of CLOCK_REALTIME is
- * off by the number of milliseconds that the file named by LOCKMOD_WALL_CLOCK holds at the moment.
- * The monotonic clocks stay true: that they are not the wall clock is what the tests are about.
+ * A wall clock that a test can step, for a process that preloads this library: CLOCK_REALTIME is
+ * off by the number of milliseconds in the file named by LOCKMOD_WALL_CLOCK. The monotonic clocks
+ * stay true: the tests check that leases use them and not the wall clock.
  *
  * libfaketime would do, but hangs in servers with jemalloc, whose first allocation reads the clock.
  * So nothing here allocates or looks up a symbol: the true time comes from a bare system call.
@@ -17,7 +17,7 @@
 #include <time.h>
 #include <unistd.h>
 
-/* Shared with the test, which writes it in one piece; none before the constructor has run. */
+/* Shared with the test, which writes it atomically; NULL before the constructor has run. */
 static const volatile int64_t *offset_ms;
 
 __attribute__((constructor)) static void map_offset(void) {
