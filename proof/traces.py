@@ -1,4 +1,4 @@
-"""Things that can happen, each a trace over three nodes, and the requirements that prevent others."""
+"""Things that can happen, each a trace over three nodes, and what prevents all others."""
 
 from finite import Finite
 

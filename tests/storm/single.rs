@@ -20,7 +20,7 @@ const KEYS: usize = 12;
 /// A call without an answer for this long is given up, with its connection.
 const PATIENCE: Duration = Duration::from_millis(300);
 
-/// The number of clients, and their calls by key with the results.
+/// The clients' calls by key, with their results.
 #[derive(Default)]
 struct Notes(Mutex<Vec<Vec<Operation>>>);
 
