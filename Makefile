@@ -56,7 +56,7 @@ sim: deps ## The client over simulated nodes, network and clocks: 10 000 seeds i
 	cargo test --release --test sim -- --include-ignored --nocapture
 storm: deps ## Five nodes under faults for LOCKMOD_STORM_SECONDS (180), and a thousand crashes; LOCKMOD_SEED repeats a storm
 	cargo test --release --test storm --test durability -- --ignored --nocapture --test-threads=1
-failovers: deps ## Fifty failovers with real Sentinels, fifty in a real Cluster, with clients at every server: fifteen minutes
+failovers: deps ## Fifty failovers by real Sentinels, fifty each in Clusters of nine and of six, with clients at every server: half an hour
 	cargo test --release --test durability -- --ignored --nocapture --test-threads 1 fifty_failovers
 servers: deps ## The tests that start servers, on newer versions of Redis and Valkey from Debian's releases: ten minutes
 	@servers=$$(.ci/servers target/servers) || exit 1; for server in $$servers; do \

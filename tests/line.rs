@@ -306,12 +306,12 @@ impl Plain {
                 Reply::One
             }
         };
-        match queue {
-            Some(queue) if self.has_room_for(Some(queue.0)) => {
-                self.queue((token, mode), queue, false)
-            }
-            Some(_) => {}
-            None => self.take(|waiter| waiter.token == token, &mut said),
+        let ticket = queue.map(|(ticket, ..)| ticket);
+        let has_room = self.has_room_for(ticket);
+        let is_other = |waiter: &PlainWaiter| ticket.is_none() || waiter.ticket != ticket;
+        self.take(|waiter| waiter.token == token && is_other(waiter), &mut said);
+        if let Some(queue) = queue.filter(|_| has_room) {
+            self.queue((token, mode), queue, false);
         }
         (reply, said)
     }

@@ -69,8 +69,9 @@ pub(super) enum Command {
     Extend(Extend),
     /// Print the highest fence issued for a lock
     ///
-    /// 0 if no node knows the lock: it was never acquired, or was free for long enough to be
-    /// forgotten, or deleted. The next fence is larger than all before even so.
+    /// 0 if no node knows the lock: it was never acquired, was free for long enough to be
+    /// forgotten, was deleted, or a crash has lost it. Even so, the next fence is larger than all
+    /// before.
     Fence(ByName),
     /// Show what each node knows about a lock
     Info(ByName),
@@ -82,7 +83,8 @@ pub(super) enum Command {
     /// Show the state of the nodes and who holds which lock
     ///
     /// LAG is how far a node's highest fence is behind the one that a quorum of nodes has reached.
-    /// NODES is on how many nodes the holder has its lease.
+    /// NODES is how many nodes hold the lock with this label and fence. A node that was ahead may
+    /// have given the same holder a larger fence; it does not count.
     ///
     /// At a terminal the tables are cut to its width. Elsewhere every name is printed whole, so
     /// that a program can tell names apart.

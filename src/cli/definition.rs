@@ -133,7 +133,8 @@ fn listed(codes: &[Exit]) -> String {
 
 /// The default of `--timeout` for commands that request a lease.
 const TIMEOUT_BY_TTL: &str = "How long to wait for the answer of each node [default: a twentieth \
-                              of --ttl, at least 50ms and at most 500ms]";
+                              of --ttl, at least 50ms (or a quarter of --ttl, if that is less) \
+                              and at most 500ms]";
 const LENGTHS: &str = "\n\nLengths of time are written as 500ms, 5s, 2m, 1h30m or 2d.";
 
 /// The whole definition.
@@ -228,7 +229,12 @@ fn with_whole_argument(mut error: clap::Error, typed: &[OsString]) -> clap::Erro
     let arguments = typed.iter().map(|argument| argument.to_string_lossy());
     let mut arguments = arguments.take_while(|argument| argument != "--");
     let is_whole = |whole: &str| whole.starts_with(letter.as_str()) && !whole.starts_with("--");
-    if letter.starts_with("--") || !letter.starts_with('-') {
+    if letter.starts_with("--") {
+        // Hardly anybody means `-- --ttl`: it is a flag of another subcommand.
+        error.remove(ContextKind::Suggested);
+        return error;
+    }
+    if !letter.starts_with('-') {
         return error;
     }
     let Some(whole) = arguments.find(|argument| is_whole(argument)) else { return error };

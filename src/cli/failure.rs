@@ -210,7 +210,8 @@ impl From<BuildError> for Failure {
             ),
             BuildError::BadUrl { position, problem } => format!(
                 "node {position} of {} has no usable URL, {problem}; write \
-                 redis://host:port, rediss://user:password@host:port/db or unix:///path",
+                 redis://host:port, rediss://user:password@host:port/db, unix:///path, \
+                 redis+sentinel://host:port,host:port/group or redis+cluster://host:port,host:port",
                 source_of_nodes()
             ),
             other => other.to_string(),

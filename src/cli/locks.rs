@@ -8,7 +8,7 @@ use super::args::{Acquire, ByName, Extend, List, Release};
 use super::failure::{Failure, warn};
 use super::json::Json;
 use super::out::cut;
-use super::rows::shown;
+use super::rows::shown_name;
 use super::signals::Signals;
 use super::values::Name;
 use super::{doubts, out, rows, waiting};
@@ -23,9 +23,16 @@ pub(super) async fn acquire(args: Acquire) -> Result<(), Failure> {
     let (name, builder) = (&args.claim.name, args.claim.builder(args.wait)?);
     let locker = builder.renew(false).build()?;
     let guard = waiting::acquire(&locker, &args.claim, &mut Signals::new()?, args.json).await?;
-    let lease = guard.leak();
     // This also gives the commands to slow nodes time to be written.
     let doubles = doubts::doubles_at_once(&locker).await;
+    if guard.is_lost() {
+        let text = format!("the lock was lost at once: {}", guard.lost().await);
+        let failure = Failure::lost_while_held(text, &guard);
+        drop(guard.release().await);
+        return Err(failure);
+    }
+    // Only now: until here the validity has become shorter.
+    let lease = guard.leak();
     let token = hex::encode(lease.token);
     let printed = if args.json {
         let fields = [
@@ -279,7 +286,12 @@ fn lock_line(info: &LockInfo) -> String {
 
 /// The same, with why it may be wrong, or why the node grants nothing.
 fn info_line(info: &LockInfo) -> String {
-    let line = lock_line(info);
+    let line = match info.state {
+        LockState::Free if info.quarantine_left.is_some() => {
+            format!("no lease known, fence {}", info.fence)
+        }
+        LockState::Free | LockState::Held | LockState::Reserved => lock_line(info),
+    };
     match (info.quarantine_left, &info.node_state) {
         // It is a quarantine only if the state, if there is one, says so.
         (Some(left), state) if state.as_ref().is_none_or(|state| doubts::is_quarantine(state)) => {
@@ -334,7 +346,7 @@ fn unanswered(name: Option<&Name>, failed: Vec<NodeReport>, all: usize) -> Failu
     let others = failed.iter().filter(|report| report.vote == Vote::WrongType).count();
     let text = match name.filter(|_| others > 0) {
         Some(name) => {
-            format!("'{name}' is no lock: on {} the key has another type", Share(others, all))
+            format!("'{name}' is not a lock: on {} the key has another type", Share(others, all))
         }
         None if failed.iter().any(|report| doubts::is_replica(&report.vote)) => {
             format!("{} answered as masters: no quorum", Share(all - failed.len(), all))
@@ -402,7 +414,7 @@ pub(super) async fn list(args: List) -> Result<(), Failure> {
         let all = survey.nodes.len();
         let lines = locks.keys().filter_map(|name| Some((name, survey.locks.get(*name)?)));
         out::lines(lines.map(|(name, lock)| {
-            let name = room.map_or_else(|| shown(name), |room| cut(&shown(name), room));
+            let name = room.map_or_else(|| shown_name(name), |room| cut(&shown_name(name), room));
             format!("{name}: {}", listed_line(lock, all))
         }))?;
     }
@@ -418,7 +430,12 @@ pub(super) async fn list(args: List) -> Result<(), Failure> {
     answered(None, survey.nodes.iter().map(|node| (&node.node, failure(node))))?;
     // For a person; a program counts lines.
     if is_empty && room.is_some() && !args.json {
-        out::line(if args.all { "there are no locks" } else { "no lock is held; see --all" })?;
+        out::line(match (args.all, doubts::quarantines(&survey).is_empty()) {
+            (true, true) => "there are no locks",
+            (true, false) => "no lock is known",
+            (false, true) => "no lock is held; see --all",
+            (false, false) => "no lock is known to be held; see --all",
+        })?;
     }
     Ok(())
 }

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use crate::client::{
     Length, LockInfo, LockState, LockSurvey, NAME_MAX, NodeField, NodeReport, NodeStatus,
-    NodeSurvey, Printable, Share, SlotShare, Support, Survey, Vote,
+    NodeSurvey, Printable, PrintableName, Share, SlotShare, Support, Survey, Vote,
 };
 use crate::engine::SLOTS;
 use crate::wire::code;
@@ -130,7 +130,7 @@ pub(super) fn lock(
         Some(_) | None => UNKNOWN.to_owned(),
     };
     [
-        shown(name),
+        shown_name(name),
         holder(best, labels),
         best.fence.to_string(),
         length(best.held_for),
@@ -143,7 +143,12 @@ pub(super) fn lock(
     ]
 }
 
-/// A name or a label for people.
+/// The name of a lock for people: no two look the same.
+pub(super) fn shown_name(name: &[u8]) -> String {
+    PrintableName(name).to_string()
+}
+
+/// A label, or the name of a node, for people.
 pub(super) fn shown(name: &[u8]) -> String {
     Printable(name).to_string()
 }

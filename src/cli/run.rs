@@ -14,10 +14,11 @@ use tokio::time::{Instant, sleep_until};
 use super::args::Run;
 use super::failure::{Failure, warn};
 use super::job::{Job, JobState, Watch};
+use super::out::Progress;
 use super::signals::{self, Signals};
 use super::waiting::acquire;
 use super::{doubts, tie};
-use crate::client::{Guard, Lost};
+use crate::client::{Guard, Length, Lost};
 
 /// TERM is sent this part of the ttl before the validity ends, at most [`GRACE_MAX`] before.
 const GRACE_DIVISOR: u32 = 4;
@@ -140,6 +141,14 @@ async fn hold(
     until: Option<Instant>,
     signals: &mut Signals,
 ) -> Option<i32> {
+    let mut progress = Progress::new();
+    let left = until.map(|until| until.saturating_duration_since(Instant::now()));
+    if let Some(left) = left.filter(|left| !left.is_zero()) {
+        progress.show(&format!(
+            "the command has ended; --at-least holds the lock for {}",
+            Length(left)
+        ));
+    }
     let is_over = async {
         match until {
             Some(until) => sleep_until(until).await,

@@ -117,6 +117,7 @@ fn table<const N: usize>(
         cells.collect::<Vec<_>>().join("  ").trim_end().to_owned()
     };
     let note = left_out(&titles, &columns);
+    let note = note.map(|note| out::cut(&note, room.unwrap_or(usize::MAX)));
     std::iter::once(&titles).chain(&rows).map(line).chain(note).collect()
 }
 

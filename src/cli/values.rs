@@ -155,7 +155,7 @@ fn unit(number: &str, word: &str) -> Result<u64, String> {
 /// This many units in milliseconds; `None` if that is more than a number holds.
 fn whole_millis(number: &str, unit: u64) -> Result<Option<u64>, String> {
     let (whole, fraction) = number.split_once('.').unwrap_or((number, "0"));
-    let too_fine = || format!("'{number}' is no number, or finer than a millisecond");
+    let too_fine = || format!("'{number}' is not a number, or finer than a millisecond");
     if fraction.len() > FRACTION_MAX {
         return Err(too_fine());
     }
@@ -239,8 +239,8 @@ mod tests {
             ("-5s", "negative"),
             ("1,5s", "with a point: 1.5s"),
             ("1.5ms", "finer than a millisecond"),
-            ("1.s", "no number"),
-            ("1.2.3s", "no number"),
+            ("1.s", "not a number"),
+            ("1.2.3s", "not a number"),
             ("0.0000000001d", "finer than"),
             ("1h30", "no unit: write 30s"),
             ("30m1h", "larger unit first"),

@@ -99,11 +99,14 @@ fn line(name: &Name, in_line: &str, nodes: &[NodeInfo], room: usize) -> String {
         // It is free at this moment.
         (None, None) => (String::new(), "asking for it again".to_owned()),
     };
-    let by = if holder.is_empty() { "" } else { "held by " };
-    let comma = if holder.is_empty() { "" } else { ", " };
+    let (by, comma) = ("held by ", ", ");
     let name = name.to_string();
     let all = width(by) + width(&holder) + width(comma) + width(&told);
     let (before, behind) = ("waiting for '", "': ");
+    if holder.is_empty() {
+        let left = room.saturating_sub(width(before) + width(behind) + width(&told));
+        return format!("{before}{}{behind}{told}", cut(&name, left.max(NAME_MIN)));
+    }
     let left = room.checked_sub(width(before) + width(behind) + all);
     if let Some(left) = left.filter(|&left| left >= NAME_MIN.min(width(&name))) {
         let name = cut(&name, left);
@@ -200,6 +203,14 @@ mod tests {
         }
         let reason = "2 of 2 nodes in quarantine: for 3s more";
         assert_eq!(told(&[away.clone(), away]), format!("{waiting}{reason}"));
+    }
+
+    #[test]
+    fn a_long_reason_leaves_the_name_of_the_lock() {
+        let text = "no route to the host".repeat(9);
+        let down = || NodeInfo::new("n".into(), Err(Vote::Unreachable(text.clone().into())));
+        let told = line(&Name(b"a-long-name".to_vec()), "", &[down()], 40);
+        assert!(told.starts_with("waiting for 'a-long-…': 1 of 1 node unreach"), "{told}");
     }
 
     /// The first reason was reported for all unreachable nodes.

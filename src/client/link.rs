@@ -486,7 +486,7 @@ impl Connection {
                 continue;
             }
             let Some(mut item) = self.sent.pop_front() else {
-                return Err(NoReply::Garbled("a reply that nobody asked for".into()));
+                return Err(NoReply::Garbled("a reply without a request".into()));
             };
             let put_off = self.put_off.len();
             if let Reply::Error(error) = &reply {
@@ -503,7 +503,7 @@ impl Connection {
             if is_left {
                 // Reconnecting at once could lead to the same server.
                 self.was_useful = false;
-                return Err(NoReply::Unavailable("it is no master any more".into()));
+                return Err(NoReply::Unavailable("it is no longer a master".into()));
             }
             self.was_useful = true;
             self.is_waiting = false;

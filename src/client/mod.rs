@@ -86,7 +86,7 @@ pub use many::{AcquireMany, Guards};
 #[cfg(feature = "cli")]
 pub(crate) use node_url::joined;
 #[cfg(feature = "cli")]
-pub(crate) use printable::{InShort, Printable, is_plain};
+pub(crate) use printable::{InShort, Printable, PrintableName, is_plain};
 pub use settings::{LockerBuilder, NAME_MAX};
 #[cfg(feature = "cli")]
 pub(crate) use settings::{TIMEOUTS_PER_TTL, TTL_MIN};

@@ -210,13 +210,13 @@ pub(super) fn read(text: &str) -> Result<NodeUrl, String> {
 /// Sentinels and the name of a group: `[user:password@]s1:26379,s2:26379/name[/database]`.
 fn group(parts: &Parts<'_>) -> Result<NodeUrl, String> {
     let no_name = || {
-        "it has no name of a group: write it behind the Sentinels, as \
-         redis+sentinel://a:26379,b:26379,c:26379/mymaster"
+        "it has no name of a group: write it behind the Sentinels, as in \
+         host1:26379,host2:26379/mymaster"
             .to_owned()
     };
     let (servers, path) = parts.place.split_once('/').ok_or_else(no_name)?;
     let (name, database_text) = path.split_once('/').unwrap_or((path, ""));
-    let not_text = |_| "the name of its group is no UTF-8".to_owned();
+    let not_text = |_| "the name of its group is not UTF-8".to_owned();
     let name = percent_decode_str(name).decode_utf8().map_err(not_text)?.into_owned();
     if name.is_empty() {
         return Err(no_name());
@@ -331,7 +331,7 @@ fn database(text: &str) -> Result<i64, String> {
         return Ok(0);
     }
     let number = text.parse().ok().filter(|number: &u32| *number <= i32::MAX.unsigned_abs());
-    number.map(i64::from).ok_or_else(|| format!("the database '{text}' is no number from 0 up"))
+    number.map(i64::from).ok_or_else(|| format!("the database '{text}' is not a number from 0 up"))
 }
 
 /// Checks a URL for the mistakes that can be told apart.
@@ -341,7 +341,7 @@ fn check(url: &str) -> Result<(), String> {
     }
     let parts = split(url).ok_or_else(|| "it has no scheme, as redis://".to_owned())?;
     if !SCHEMES.contains(&parts.scheme) {
-        return Err(format!("'{}' is no scheme of a node", parts.scheme));
+        return Err(format!("'{}' is not a scheme for nodes", parts.scheme));
     }
     if url.matches("://").count() > 1 {
         return Err("it looks like several: give one URL per node".to_owned());
@@ -438,10 +438,10 @@ fn check_place(place: &str) -> Result<(), String> {
     let is_port = |port: &str| port.parse::<u16>().is_ok_and(|port| port > 0);
     match port.filter(|port| !port.is_empty() && !is_port(port)) {
         Some(port) if is_digits(port) => {
-            Err(format!("the port '{port}' is no number from 1 to 65535"))
+            Err(format!("the port '{port}' is not a number from 1 to 65535"))
         }
         // It may be a password.
-        Some(_) => Err("its port is no number: write a login as user:password@host".to_owned()),
+        Some(_) => Err("its port is not a number: write a login as user:password@host".to_owned()),
         None => Ok(()),
     }
 }
@@ -458,14 +458,14 @@ mod tests {
             ("http://h", "'http'"),
             ("redis://h:99999", "'99999'"),
             ("redis://h:0", "'0'"),
-            ("redis://h:abc", "port is no number"),
+            ("redis://h:abc", "port is not a number"),
             ("redis://me:s3cret", "user:password@host"),
             ("redis://a, redis://b", "one URL per node"),
             ("redis://::1", "[::1]"),
             ("redis://fe80::1:7001", "[::1]"),
             ("unix:///s?pass=s#s3cret", "%23"),
             ("redis://[::1", "bracket"),
-            ("redis://[::1]:x", "port is no number"),
+            ("redis://[::1]:x", "port is not a number"),
             ("redis://127.1:x", "port"),
             ("redis://0:1", "listens"),
             ("redis://", "no host"),
@@ -492,7 +492,7 @@ mod tests {
             ("redis+sentinel://a,b/", "no name of a group"),
             ("redis+sentinel:///m", "no host"),
             ("redis+sentinel://a,/m", "no host"),
-            ("redis+sentinel://a,b:x/m", "port is no number"),
+            ("redis+sentinel://a,b:x/m", "port is not a number"),
             ("redis+sentinel://a,A:26379/m", "A:26379 twice"),
             ("redis+sentinel://a#m", "behind a /"),
             ("redis+sentinel://a,redis://b/m", "one URL per node"),

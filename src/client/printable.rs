@@ -50,7 +50,26 @@ impl fmt::Display for Printable<'_> {
     }
 }
 
-/// A name of a lock as [`Printable`] shows it; for a long one, the beginning and the length.
+/// Shows the name of a lock so that no two names look the same: like [`Printable`], but a backslash
+/// is doubled, and blanks at either end are `\x20`.
+pub(crate) struct PrintableName<'a>(pub(crate) &'a [u8]);
+
+impl fmt::Display for PrintableName<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let is_blank = |byte: &&u8| **byte == b' ';
+        let before = self.0.iter().take_while(is_blank).count();
+        let behind = self.0[before..].iter().rev().take_while(is_blank).count();
+        f.write_str(&r"\x20".repeat(before))?;
+        let middle = &self.0[before..self.0.len() - behind];
+        for (index, part) in middle.split(|&byte| byte == b'\\').enumerate() {
+            f.write_str(if index > 0 { r"\\" } else { "" })?;
+            Printable(part).fmt(f)?;
+        }
+        f.write_str(&r"\x20".repeat(behind))
+    }
+}
+
+/// A name of a lock as [`PrintableName`] shows it; for a long one, the beginning and the length.
 pub(crate) struct InShort<'a>(pub(crate) &'a [u8]);
 
 /// A map by lock name, for `Debug` output.
@@ -76,12 +95,12 @@ impl fmt::Display for InShort<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let InShort(name) = self;
         if name.len() <= SHOWN_MAX {
-            return Printable(name).fmt(f);
+            return PrintableName(name).fmt(f);
         }
         // Does not cut within a character.
         let is_within = |byte: &u8| byte & 0xc0 == 0x80;
         let inside = name[..=SHOWN_MAX].iter().rev().take_while(|byte| is_within(byte)).count();
-        let shown = Printable(&name[..SHOWN_MAX - inside.min(3)]);
+        let shown = PrintableName(&name[..SHOWN_MAX - inside.min(3)]);
         write!(f, "{shown}... ({} bytes)", name.len())
     }
 }
@@ -126,6 +145,22 @@ mod tests {
         for text in ["größe:7", "a b'\"\\n", "ロック", "قفل", "e\u{301}", "🔒", "", "नमस्ते"]
         {
             assert_eq!(shown(text.as_bytes()), text);
+        }
+    }
+
+    #[test]
+    fn no_two_names_look_the_same() {
+        for (name, shown) in [
+            ("a\nb", r"a\nb"),
+            (r"a\nb", r"a\\nb"),
+            (" a b ", r"\x20a b\x20"),
+            (r"\x20a", r"\\x20a"),
+            ("  ", r"\x20\x20"),
+            ("größe", "größe"),
+            (r"\", r"\\"),
+            ("", ""),
+        ] {
+            assert_eq!(PrintableName(name.as_bytes()).to_string(), shown);
         }
     }
 

@@ -211,7 +211,7 @@ fn epoch_of(reply: &Reply) -> Option<u64> {
 /// What an error of a Sentinel means.
 fn refusal(text: &str) -> NoReply {
     if code::is_unknown_command(text) {
-        let text = "it is no Sentinel, which listens on port 26379 unless told otherwise; write \
+        let text = "it is not a Sentinel, which listens on port 26379 unless told otherwise; write \
                     redis:// for a server itself";
         return NoReply::Refused(text.into());
     }

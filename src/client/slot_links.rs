@@ -132,7 +132,7 @@ impl SlotLinks {
         let mut routes = self.0.routes();
         match routes.masters.iter().position(|known| *known.name == *master) {
             Some(index) => self.0.link(&mut routes, index).send(packet, Some(reply_to)),
-            None => reply_to.deliver(Err(NoReply::Unreachable("it is no master any more".into()))),
+            None => reply_to.deliver(Err(NoReply::Unreachable("it is no longer a master".into()))),
         }
     }
 

@@ -67,7 +67,7 @@ pub(super) fn read_slots(reply: Option<&Reply>) -> Result<Vec<SlotRange>, NoRepl
     let ranges = match reply {
         Some(Reply::List(ranges)) => ranges,
         Some(Reply::Error(text)) if text.contains("cluster support disabled") => {
-            let text = "it is no node of a Cluster: write redis:// for a server by itself";
+            let text = "it is not a node of a Cluster: write redis:// for a server by itself";
             return Err(NoReply::Refused(text.into()));
         }
         Some(Reply::Error(text)) if code::meaning_of(text) == code::Meaning::Forbidden => {

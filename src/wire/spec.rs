@@ -181,13 +181,13 @@ const TOKEN: Arg = arg(
     "token",
     ArgKind::Bytes,
     "1 .. max-token-bytes bytes",
-    "Proves the claim. Use 20 random bytes for each acquisition: whoever knows them can release.",
+    "Proves the claim. Use 20 random bytes per acquisition: anyone who knows them can release.",
 );
 const TTL: Arg = arg(
     "ttl",
     ArgKind::Integer,
     "1 .. max-ttl",
-    "Length of the lease in milliseconds, on a clock of the server that nobody sets.",
+    "Length of the lease in milliseconds, on a server clock that cannot be set.",
 );
 const FENCE_ARG: Arg = arg(
     "fence",
@@ -227,7 +227,7 @@ const GRANT: Arg = option(
         "number",
         ArgKind::Integer,
         "1 .. 9007199254740991",
-        "The node may grant the lock to the ticket by itself, and publishes this number with it.",
+        "The node may grant the lock to the ticket on its own, and then publishes this number.",
     ),
 );
 const HANDOVER: Arg = word(
@@ -256,7 +256,7 @@ const LABEL: Arg = arg(
     "label",
     ArgKind::Bytes,
     "1 .. 128 bytes",
-    "Says who asks, for people: a job, `host:pid`. Public, unlike the token.",
+    "Who is asking, for people to read: a job, `host:pid`. Public, unlike the token.",
 );
 
 /// All commands, in the order in which they are documented.

@@ -218,6 +218,18 @@ fn a_writer_becomes_a_reader_by_token() {
     assert!(shown.contains("2 readers (") && shown.matches(", ").count() > 1, "{shown}");
 }
 
+/// It was printed as it had been before the command waited for the node that hung.
+#[test]
+fn the_validity_that_is_printed_is_what_is_left() {
+    let nodes = nodes(3);
+    nodes[0].pause();
+    let out = succeeds(&nodes, &["acquire", "job", "--json", "--ttl", "6s", "--timeout", "2s"]);
+    nodes[0].resume();
+    let (_, rest) = out.split_once("\"validity_ms\":").unwrap();
+    let validity: u64 = rest.trim_end().trim_end_matches('}').parse().unwrap();
+    assert!(validity <= 4_000, "the hung node had 2 s to answer: {out}");
+}
+
 #[test]
 fn a_lease_is_taken_extended_looked_at_and_given_back_by_token() {
     let nodes = nodes(3);

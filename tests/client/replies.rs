@@ -59,7 +59,7 @@ fn a_key_of_another_type_is_said_to_be_no_lock() {
     let token = "5a".repeat(20);
     for command in [&["info", "job"][..], &["fence", "job"], &["release", "job", &token]] {
         let said = fails(&nodes, command, 123);
-        let expected = "'job' is no lock: on 3 of 3 nodes the key has another type";
+        let expected = "'job' is not a lock: on 3 of 3 nodes the key has another type";
         assert!(said.contains(expected) && !said.contains("quorum"), "{command:?}: {said}");
     }
 }

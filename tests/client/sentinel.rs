@@ -211,7 +211,7 @@ async fn what_cannot_be_a_group_is_refused_with_what_to_do() {
     assert!(matches!(unknown, AcquireError::Refused(_)), "{unknown}");
     let port = group.servers[0].port();
     let none = refused(builder(&[format!("redis+sentinel://127.0.0.1:{port}/{GROUP}")])).await;
-    assert!(none.to_string().contains("is no Sentinel, which listens on port 26379"), "{none}");
+    assert!(none.to_string().contains("is not a Sentinel, which listens on port 26379"), "{none}");
     assert!(matches!(none, AcquireError::Refused(_)), "{none}");
     // As two nodes of three: detected by the Sentinels in common, or because both lead to one
     // server.

@@ -1,5 +1,5 @@
-//! Failovers in a real Cluster of three masters with two replicas each: automatic, when a master is
-//! stopped or killed, and by hand: planned, forced, and without a vote.
+//! Failovers in a real Cluster of three masters, with one or two replicas each: automatic, when a
+//! master is stopped or killed, and by hand: planned, forced, and without a vote.
 
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
@@ -56,17 +56,17 @@ impl Replicated for Shard {
     }
 }
 
-/// This many failovers in each third of a Cluster.
-fn storm(turns: usize) -> usize {
+/// This many failovers in each third of a Cluster, whose masters have this many replicas.
+fn storm(replicas: usize, turns: usize) -> usize {
     let server = || {
-        member()
+        member(replicas)
             .config("cluster-node-timeout", 1_000)
             .config("cluster-replica-validity-factor", 0)
             .config("cluster-require-full-coverage", "no")
             .config("cluster-allow-replica-migration", "no")
     };
     let cluster = Cluster::start(MASTERS, server);
-    let replicas = cluster.start_replicas(2, server);
+    let replicas = cluster.start_replicas(replicas, server);
     let prefixes = [0, 1, 2].map(|owner| cluster.tag_at(owner));
     let shards = cluster.masters.into_iter().zip(replicas).map(|(master, replicas)| {
         let mut servers = vec![master];
@@ -90,11 +90,23 @@ fn storm(turns: usize) -> usize {
 
 #[test]
 fn no_failover_in_a_cluster_gives_the_lock_to_two() {
-    storm(2);
+    storm(2, 2);
+}
+
+#[test]
+fn no_failover_in_a_cluster_of_six_gives_the_lock_to_two() {
+    storm(1, 1);
 }
 
 #[test]
 #[ignore = "ten minutes: make failovers"]
 fn fifty_failovers_in_a_cluster_give_the_lock_to_two_never_and_a_plain_key_often() {
-    assert!(storm(17) > 0, "the storm shows what it is there for");
+    assert!(storm(2, 17) > 0, "the storm shows what it is there for");
+}
+
+#[test]
+#[ignore = "ten minutes: make failovers"]
+fn fifty_failovers_in_a_cluster_of_six_give_the_lock_to_two_never() {
+    // Most plain keys are over before the old master is back and its successor grants.
+    storm(1, 17);
 }

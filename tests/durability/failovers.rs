@@ -17,12 +17,12 @@ pub(crate) const TTL_MS: u64 = 2_000;
 /// How long a client may rely on a lease, from the instant at which it asked.
 const VALIDITY: Duration = Duration::from_millis(TTL_MS - TTL_MS / 100 - 2);
 
-/// One of three servers.
-pub(crate) fn member() -> Builder {
+/// A master, or one of its replicas.
+pub(crate) fn member(replicas: usize) -> Builder {
     Server::builder()
         .config("repl-diskless-sync", "yes")
         .module_arg("max-ttl", TTL_MS)
-        .module_arg("replicas", 2)
+        .module_arg("replicas", replicas)
 }
 
 /// A master with its replicas.
@@ -45,12 +45,23 @@ pub(crate) trait Replicated {
 pub(crate) enum Harm {
     /// It is stopped, and resumes with the commands in its sockets as soon as it has a successor.
     Stopped,
-    /// The same, but only when the successor grants.
+    /// The same, but only when the successor grants, unless that needs it.
     StoppedForLong,
-    /// It is killed, and started again when the successor grants.
+    /// It is killed, and started again when the successor grants, unless that needs it.
     Killed,
     /// It keeps running.
     None,
+}
+
+impl Harm {
+    /// Undoes the harm.
+    fn mend(self, group: &mut impl Replicated, master: usize) {
+        match self {
+            Harm::Stopped | Harm::StoppedForLong => group.servers()[master].resume(),
+            Harm::Killed => group.server(master).start_again(),
+            Harm::None => {}
+        }
+    }
 }
 
 /// A client relied on a lock.
@@ -196,9 +207,10 @@ pub(crate) fn fail_over(group: &mut impl Replicated, turn: usize, harm: Harm, lo
     }
     group.await_successor(master, turn);
     drop(ballot);
-    if harm == Harm::Stopped {
-        // It resumes before it learns of its successor.
-        group.servers()[master].resume();
+    // It resumes before it learns of its successor. One of two servers alone grants nothing.
+    let is_mended_first = harm == Harm::Stopped || group.servers().len() == 2;
+    if is_mended_first {
+        harm.mend(group, master);
     }
     // On a busy machine the successor may itself be replaced at once, because it is slow.
     let count =
@@ -206,10 +218,8 @@ pub(crate) fn fail_over(group: &mut impl Replicated, turn: usize, harm: Harm, lo
     let before: usize = count().sum();
     let has_granted = || (count().sum::<usize>() > before + 5).then_some(());
     wait_at_most(PATIENCE * 2, "a successor grants", has_granted);
-    match harm {
-        Harm::StoppedForLong => group.servers()[master].resume(),
-        Harm::Killed => group.server(master).start_again(),
-        Harm::Stopped | Harm::None => {}
+    if !is_mended_first {
+        harm.mend(group, master);
     }
     wait_until("the replicas are back", || {
         let has_all = |server: &Server| {

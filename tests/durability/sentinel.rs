@@ -23,7 +23,7 @@ impl Replicated for Group {
 }
 
 fn storm(turns: usize) -> usize {
-    let group = (Group::start(2, member), String::new());
+    let group = (Group::start(2, || member(2)), String::new());
     failovers::storm(vec![group], |group, locks| {
         for turn in 0..turns {
             let harms = [Harm::Stopped, Harm::Killed, Harm::StoppedForLong];

@@ -130,7 +130,7 @@ impl State {
 
     /// A lock was deleted, on nodes where that was possible.
     pub(super) fn force_released(&mut self, name: &[u8], reports: &[NodeReport]) {
-        let name = cut(&rows::shown(name), NAME_MAX);
+        let name = cut(&rows::shown_name(name), NAME_MAX);
         self.message = match reports.iter().all(|report| report.vote == Vote::NotHeld) {
             true => format!("nobody held '{name}' any more"),
             false => format!("'{name}' was {}", rows::deleted_on(reports)),
@@ -144,7 +144,7 @@ impl State {
         let filter = self.filter.to_lowercase();
         locks.retain(|(name, lock)| {
             let holder = lock.best().and_then(|best| best.label.as_deref()).unwrap_or_default();
-            [rows::shown(name), rows::shown(holder.as_bytes())]
+            [rows::shown_name(name), rows::shown(holder.as_bytes())]
                 .iter()
                 .any(|text| text.to_lowercase().contains(&filter))
         });

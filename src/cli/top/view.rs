@@ -10,6 +10,7 @@ use ratatui::text::{Line, Text};
 use ratatui::widgets::{Block, Cell, Clear, Paragraph, Row, Table, TableState, Wrap};
 
 use super::super::columns::{LOCK_OPTIONAL, NODE_OPTIONAL, NODES, STATE, WAITING, fit, shorten};
+use super::super::doubts;
 use super::super::out::{cut, width};
 use super::super::rows::{self, Health, LOCK_COLUMNS, NODE_COLUMNS};
 use super::state::{Input, NAME_MAX, State};
@@ -137,10 +138,10 @@ fn locks_title(survey: &Survey, state: &State, count: usize) -> String {
         format!(" with '{}'", rows::shown(state.filter.as_bytes()))
     };
     let Some(place) = state.selection() else {
-        return if which.is_empty() {
-            "no lock is held".to_owned()
-        } else {
-            format!("no lock{which}")
+        return match (which.is_empty(), doubts::quarantines(survey).is_empty()) {
+            (true, true) => "no lock is held".to_owned(),
+            (true, false) => "no lock is known to be held".to_owned(),
+            (false, _) => format!("no lock{which}"),
         };
     };
     let more = if survey.is_cut || !survey.given_up.is_empty() { " or more" } else { "" };
@@ -175,7 +176,7 @@ fn question(name: &[u8]) -> String {
         "Take '{}' from whoever holds it, all readers included? It is deleted on all nodes. \
          Holders learn of it at their next renewal, and work on until then: only the fence \
          protects you.\n\ny: yes   any other key: no",
-        cut(&rows::shown(name), NAME_MAX)
+        cut(&rows::shown_name(name), NAME_MAX)
     )
 }
 

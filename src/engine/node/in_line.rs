@@ -69,7 +69,7 @@ impl Promises {
                 }
                 // A writer that asks as a reader remains a writer.
                 line.taken(lock.mode());
-                Ok((outcome, line.leave_by_token(claim.token)))
+                Ok((outcome, line.leave_by_token(claim.token, None)))
             }
         }
     }
@@ -89,12 +89,13 @@ impl Promises {
         now: Instant,
     ) -> (Released, Vec<Left>) {
         let released = self.release(lock, token, now);
-        let Some(queued) = queued else { return (released, line.leave_by_token(token)) };
+        let left = line.leave_by_token(token, queued.map(|queued| &queued.ticket));
+        let Some(queued) = queued else { return (released, left) };
         let is_known = line.has(&Waiter::Ticket(queued.ticket.clone()));
         if is_known || queued.limit.check().is_ok() {
             line.register(token, queued, now);
         }
-        (released, Vec::new())
+        (released, left)
     }
 
     /// The last instant of the quarantine, if there is one. Until then a free lock is not offered

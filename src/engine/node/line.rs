@@ -336,9 +336,12 @@ impl Line {
         self.take(&place)
     }
 
-    /// Removes the waiters whose last token is this one.
-    pub fn leave_by_token(&mut self, token: Token<'_>) -> Vec<Left> {
-        let places: Vec<Place> = self.places_of(token).cloned().collect();
+    /// Removes the waiters whose last token is this one, except `remaining`.
+    pub fn leave_by_token(&mut self, token: Token<'_>, remaining: Option<&Ticket>) -> Vec<Left> {
+        let remains =
+            |place: &&Place| matches!(&place.waiter, Waiter::Ticket(it) if Some(it) == remaining);
+        let places = self.places_of(token).filter(|place| !remains(place));
+        let places: Vec<Place> = places.cloned().collect();
         places.iter().filter_map(|place| self.take(place)).collect()
     }
 
@@ -439,7 +442,7 @@ impl Line {
         let token = entry.token.clone();
         let mut left: Vec<Left> = self.take(place).into_iter().collect();
         if let Ok(token) = Token::new(&token.0, token.0.len()) {
-            left.extend(self.leave_by_token(token));
+            left.extend(self.leave_by_token(token, None));
         }
         left
     }
