@@ -88,8 +88,8 @@ async fn told_again(seed: u64, defect: Defect) -> Outcome {
     let stage = groups(Setup { delay_ms: 40, ..setup }).await;
     let net = &stage.net;
     net.change(|universe| universe.allow(0, short));
-    // No longer lease can stand then.
-    sleep(Duration::from_secs(13)).await;
+    // The master tells of longer leases for 12 s, and its replicas know of them for 12 s more.
+    sleep(Duration::from_secs(27)).await;
     net.change(|universe| universe.nodes[1].save());
     sleep(millis(&mut random, 1_100, 5_000)).await;
     let said = net.universe().nodes[0].member.stream.offset;
