@@ -430,14 +430,19 @@ pub(super) async fn list(args: List) -> Result<(), Failure> {
     answered(None, survey.nodes.iter().map(|node| (&node.node, failure(node))))?;
     // For a person; a program counts lines.
     if is_empty && room.is_some() && !args.json {
-        out::line(match (args.all, doubts::quarantines(&survey).is_empty()) {
-            (true, true) => "there are no locks",
-            (true, false) => "no lock is known",
-            (false, true) => "no lock is held; see --all",
-            (false, false) => "no lock is known to be held; see --all",
-        })?;
+        out::line(nothing_listed(args.all, doubts::quarantines(&survey).is_empty()))?;
     }
     Ok(())
+}
+
+/// What to tell a person when no lock is listed.
+fn nothing_listed(with_free: bool, is_certain: bool) -> &'static str {
+    match (with_free, is_certain) {
+        (true, true) => "there are no locks",
+        (true, false) => "no lock is known",
+        (false, true) => "no lock is held; see --all",
+        (false, false) => "no lock is known to be held; see --all",
+    }
 }
 
 #[cfg(test)]
