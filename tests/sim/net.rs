@@ -126,14 +126,25 @@ impl Universe {
         }
     }
 
-    /// Tells the proof what a node has answered.
-    fn show(&mut self, node: usize, (name, request): (&[u8], &Request<'_>), reply: &Reply) {
+    /// Tells the proof what a node has answered. `held_before`: the token held the lock there when
+    /// the request came.
+    fn show(
+        &mut self,
+        node: usize,
+        (name, request): (&[u8], &Request<'_>),
+        held_before: bool,
+        reply: &Reply,
+    ) {
         let group = self.group_of(node);
         match *request {
             Request::Acquire { token, ttl, mode, label, .. } => {
                 let Ok(AcquireReply::Granted(fence)) = AcquireReply::read(reply) else { return };
+                // A token that holds the lock is only told the fence of its lease. A lease that was
+                // granted has stored that already. A repaired one has not: another may have had
+                // the fence here.
+                let stored = (!held_before).then(|| fence.get());
                 self.shadow.asked((name, token), mode, label);
-                self.shadow.vouched(group, (name, token), Some(ttl), Some(fence.get()));
+                self.shadow.vouched(group, (name, token), Some(ttl), stored);
                 self.note_replaced(node);
             }
             // A repair stores nothing: another may have had the fence here.
@@ -573,6 +584,9 @@ impl Net {
         }
         node.callers.is_asked_anew = is_asked_anew;
         let slices: Vec<&[u8]> = args.iter().map(Vec::as_slice).collect();
+        let request = Request::parse(&slices, Limits::FACTS).and_then(Result::ok);
+        let held_before = matches!(request, Some((name, Request::Acquire { token, .. }))
+            if node.is_held_by(name, token));
         let reply = node.serve(side.id, &slices);
         universe.requests += 1;
         let at = universe.began_at.elapsed().as_nanos();
@@ -581,10 +595,10 @@ impl Net {
             universe.note(arg);
         }
         universe.note(&reply);
-        if let Some(Ok((name, request))) = Request::parse(&slices, Limits::FACTS)
+        if let Some((name, request)) = request
             && let Ok(Some((reply, _))) = resp::read(&reply)
         {
-            universe.show(number, (name, &request), &reply);
+            universe.show(number, (name, &request), held_before, &reply);
             universe.note_stranded(side, &request, &reply);
         }
         // To a subscriber itself, what is published goes before the reply.

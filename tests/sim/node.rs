@@ -241,6 +241,12 @@ impl Node {
         self.locks.iter().flat_map(leases).collect()
     }
 
+    /// Whether a lease of this token stands.
+    pub(crate) fn is_held_by(&self, name: &[u8], token: &[u8]) -> bool {
+        let lock = self.locks.get(name);
+        lock.is_some_and(|lock| standing(lock, self.now()).any(|l| l.token.as_bytes() == token))
+    }
+
     /// What it knows of a lock, and has on its disk; nothing while it is down.
     pub(crate) fn view(&self, name: &[u8]) -> Option<View> {
         if !self.is_up {

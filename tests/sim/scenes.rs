@@ -97,6 +97,48 @@ async fn duel(seed: u64, is_brought: bool, defect: Defect) -> Outcome {
     both_end(&stage, [one, other]).await
 }
 
+/// An acquire that arrives after the repair of its lease.
+///
+/// One node is a fence ahead. It grants the first holder's request late, when the first has won
+/// with a smaller fence; so it has issued the fence that the second holder wins with at the other
+/// nodes. The second one's request to it is slow, and the connection breaks. Over the next
+/// connection the second repairs its lease there, with its own fence, because the node has issued
+/// none above it. Then the request arrives, and is told that fence, which the first has stored.
+async fn outrun(seed: u64) -> Outcome {
+    let mut random = StdRng::seed_from_u64(seed ^ 0x6f75_7472);
+    let (nodes, locks, uneven, timeouts_ms) = (3, 1, 0, [330; 3]);
+    let setup = Setup { nodes, locks, uneven, timeouts_ms, ..calm(seed, Defect::None) };
+    let stage = Stage::new(setup);
+    let net = &stage.net;
+    let away = random.random_range(0..3);
+    // It has issued one fence more than the others.
+    net.universe().nodes[away].raise_floor(2);
+    for locker in &stage.lockers {
+        locker.info(name(0)).await;
+    }
+    let keep = |program: usize, ttl: u64, length: u64| {
+        let (ttl, length) = (Duration::from_millis(ttl), Duration::from_millis(length));
+        stage.processes[program].spawn(stage.client(program, 0).keep(ttl, length))
+    };
+    net.set_flow((0, away), Flow::Hold, Flow::Pass);
+    let one = keep(0, 2_000, 600);
+    let others = |nodes: &[Node]| (0..3).filter(|n| *n != away).all(|n| holds(&nodes[n]));
+    until(net, 100, others).await;
+    // The answers are on their way to the first.
+    sleep(TICK * 10).await;
+    net.set_flow((0, away), Flow::Pass, Flow::Pass);
+    until(net, 1_000, |nodes| nodes.iter().all(holds)).await;
+    until(net, 2_000, |nodes| !nodes.iter().any(holds)).await;
+    let late = millis(&mut random, 1_200, 1_500);
+    net.set_slow((1, away), late);
+    let other = keep(1, 2_000, 1_900);
+    until(net, 400, others).await;
+    sleep(TICK * 10).await;
+    net.set_slow((1, away), Duration::ZERO);
+    net.cut((1, away));
+    both_end(&stage, [one, other]).await
+}
+
 /// An address leads to the server of another one while somebody acquires a lock, and no longer when
 /// the next comes. The first one's third node is away.
 async fn mislead(seed: u64, defect: Defect) -> Outcome {
@@ -318,6 +360,20 @@ fn makes_no_two_holders(is_brought: bool) {
         let is_kept = outcome.reached.count("extend: provisional") > 0;
         // Both win: the second by its vote from before the crash, when the first has lost.
         came_about += u64::from(is_kept && outcome.acquisitions == 2);
+    }
+    assert!(came_about > SEEDS / 4, "in {came_about} of {SEEDS} seeds");
+}
+
+#[test]
+fn an_acquire_that_arrives_after_a_repair_stores_nothing() {
+    // Where the connection breaks, its request may be lost.
+    let mut came_about = 0;
+    for seed in 0..SEEDS {
+        let outcome = to_the_end(outrun(seed));
+        assert_eq!(outcome.violations, [""; 0], "seed {seed}");
+        let reached = |what: &str| outcome.reached.count(what) > 0;
+        let is_late = reached("acquire: arrived after its connection");
+        came_about += u64::from(reached("node: repaired") && is_late);
     }
     assert!(came_about > SEEDS / 4, "in {came_about} of {SEEDS} seeds");
 }
