@@ -181,11 +181,8 @@ impl<'a> Waiter<'a> {
     /// Takes a node's answer to the attempt, and returns what to make of it. `was_to_grant`: it was
     /// also asked for grants to the ticket.
     pub(super) fn answered(&mut self, node: usize, vote: Vote, was_to_grant: bool) -> Vote {
-        let Some((_, wakes)) = self.seat.as_ref().zip(self.core.world.wakes()) else {
-            self.waiting.answered(node, false);
-            return vote;
-        };
-        self.waiting.answered(node, matches!(vote, Vote::Held { .. }));
+        self.waiting.answered(node);
+        let Some((_, wakes)) = self.seat.as_ref().zip(self.core.world.wakes()) else { return vote };
         match vote {
             Vote::Held { .. } | Vote::Granted(_) if was_to_grant => {
                 wakes.note_granting(node, true);
@@ -222,7 +219,7 @@ impl<'a> Waiter<'a> {
         }
         let Some((seat, wakes)) = self.seat.as_mut().zip(world.wakes()) else { return false };
         seat.token = Some(*token);
-        let _ = self.waiting.lost(silent, now, random);
+        self.waiting.lost(silent, now, random);
         if has_more || self.pursuit.has_part() {
             self.give_back(wakes, token, silent);
         } else if was_in_line {

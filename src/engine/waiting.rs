@@ -46,8 +46,6 @@ pub struct Waiting {
     in_line: NodeSet,
     /// The nodes that have woken the waiter since their last answer.
     woken: NodeSet,
-    /// The nodes that put the ticket in line in answer to the present attempt.
-    queued: NodeSet,
     /// When the next attempt is made if no quorum wakes the waiter.
     attempt_at: Instant,
     /// Consecutive lost attempts that were made while not in line at a quorum, or after some nodes
@@ -69,7 +67,6 @@ impl Waiting {
             fallback,
             in_line: NodeSet::EMPTY,
             woken: NodeSet::EMPTY,
-            queued: NodeSet::EMPTY,
             attempt_at: Instant::from_millis(0),
             in_vain: 0,
             heeds_wakes_at: Instant::from_millis(0),
@@ -94,32 +91,25 @@ impl Waiting {
             false if self.woken.is_empty() => self.hurries,
             false => self.hurries.saturating_add(1),
         };
-        self.queued = NodeSet::EMPTY;
         std::mem::take(&mut self.woken)
     }
 
-    /// `node` has answered the attempt. Its earlier wakes are out of date, because it sent them
-    /// before it served the attempt. `is_queued`: the node has not granted, and has put the ticket
-    /// in line.
-    pub fn answered(&mut self, node: usize, is_queued: bool) {
+    /// `node` has answered the attempt, or a registration. Its earlier wakes are out of date,
+    /// because it sent them before it served the request.
+    pub fn answered(&mut self, node: usize) {
         self.woken = self.woken.without(NodeSet::of(node));
-        if is_queued {
-            self.queued.insert(node);
-        }
     }
 
-    /// The attempt is lost. `silent` are the nodes that did not answer it in time. Returns the
-    /// nodes where the ticket must be put in line, by a release of the attempt's token that asks
-    /// for it; the ticket is taken to be in line at all nodes but the `silent` ones. `random` is
-    /// uniformly distributed.
-    pub fn lost(&mut self, silent: NodeSet, now: Instant, random: u32) -> NodeSet {
+    /// The attempt is lost, and its ticket is in line, or about to be. `silent` are the nodes that
+    /// did not answer the attempt in time: the ticket is taken to be in line at all others.
+    /// `random` is uniformly distributed.
+    pub fn lost(&mut self, silent: NodeSet, now: Instant, random: u32) {
         self.in_line = self.quorum.all().without(silent);
         // At least half of the pause, with jitter: waiters that are woken together must not collide
         // again.
         let pause = if self.in_vain > 1 { self.pause() } else { 0 };
         self.heeds_wakes_at = now.after(Millis::new(pause / 2 + part(pause / 2, random)));
         self.plan(now, random);
-        self.quorum.all().without(self.queued)
     }
 
     /// The attempt is lost, and the ticket is not put in line anywhere.
@@ -208,12 +198,11 @@ mod tests {
     use super::*;
 
     const NOW: Instant = Instant::from_millis(50_000);
-    const ALL: NodeSet = NodeSet::EMPTY;
 
     fn waiting() -> Waiting {
         let mut waiting = Waiting::new(Quorum::of(5).unwrap(), Millis::new(30_000));
         waiting.begin();
-        let _ = waiting.lost(ALL, NOW, 0);
+        waiting.lost(NodeSet::EMPTY, NOW, 0);
         waiting
     }
 
@@ -237,7 +226,7 @@ mod tests {
         let mut waiting = waiting();
         assert_eq!(waiting.next(NOW), Next::WaitUntil(after(5_000)));
         waiting.begin();
-        let _ = waiting.lost(NodeSet::EMPTY, NOW, u32::MAX);
+        waiting.lost(NodeSet::EMPTY, NOW, u32::MAX);
         assert_eq!(waiting.next(NOW), Next::WaitUntil(after(10_000)));
         assert_eq!(waiting.next(after(10_000)), Next::Attempt);
     }
@@ -248,7 +237,7 @@ mod tests {
         for ttl in [1, 20, 1_500] {
             let mut waiting = Waiting::new(Quorum::of(5).unwrap(), Millis::new(ttl));
             waiting.begin();
-            let _ = waiting.lost(ALL, NOW, 0);
+            waiting.lost(NodeSet::EMPTY, NOW, 0);
             assert_eq!(waiting.next(NOW), Next::WaitUntil(after(250)), "{ttl}");
             assert_eq!(waiting.stay(), Millis::new(1_500), "its place lasts until it asks again");
             waiting.woken(0, NOW);
@@ -262,11 +251,10 @@ mod tests {
         let mut waiting = waiting();
         waiting.begin();
         waiting.woken(0, NOW);
-        waiting.answered(0, true);
-        waiting.answered(1, true);
+        waiting.answered(0);
+        waiting.answered(1);
         waiting.woken(1, NOW);
-        let to = waiting.lost(NodeSet::EMPTY, NOW, 0);
-        assert_eq!(to, NodeSet::of(2).or(NodeSet::of(3)).or(NodeSet::of(4)));
+        waiting.lost(NodeSet::EMPTY, NOW, 0);
         waiting.woken(2, NOW);
         assert!(!waiting.is_first());
         waiting.woken(3, NOW);
@@ -280,13 +268,13 @@ mod tests {
             waiting.woken(3, NOW);
             assert_eq!(waiting.next(NOW), Next::WaitUntil(after(expected)));
             waiting.begin();
-            let _ = waiting.lost(NodeSet::EMPTY, NOW, 0);
+            waiting.lost(NodeSet::EMPTY, NOW, 0);
         }
         for node in 0..3 {
             waiting.woken(node, NOW);
         }
         waiting.begin();
-        let _ = waiting.lost(NodeSet::EMPTY, NOW, 0);
+        waiting.lost(NodeSet::EMPTY, NOW, 0);
         waiting.woken(3, NOW);
         // After a quorum the hurry is 50 ms again, but the lost attempts still delay wakes.
         assert_eq!(waiting.next(NOW), Next::WaitUntil(after(160)));
@@ -338,7 +326,7 @@ mod tests {
         let mut waiting = Waiting::new(Quorum::of(3).unwrap(), Millis::new(30_000));
         for ceiling in [10, 20, 40, 80, 160, 320, 500, 500] {
             waiting.begin();
-            let _ = waiting.lost(NodeSet::EMPTY, NOW, u32::MAX);
+            waiting.lost(NodeSet::EMPTY, NOW, u32::MAX);
             for node in 0..3 {
                 waiting.out_of_line(node, NOW, u32::MAX);
             }
@@ -355,11 +343,11 @@ mod tests {
             assert_eq!(waiting.next(NOW), expected);
             assert_eq!(waiting.next(after(pause)), Next::Attempt);
             waiting.begin();
-            let _ = waiting.lost(NodeSet::EMPTY, NOW, u32::MAX);
+            waiting.lost(NodeSet::EMPTY, NOW, u32::MAX);
         }
         // An attempt without a wake resets the pause.
         waiting.begin();
-        let _ = waiting.lost(NodeSet::EMPTY, NOW, u32::MAX);
+        waiting.lost(NodeSet::EMPTY, NOW, u32::MAX);
         (0..3).for_each(|node| waiting.woken(node, NOW));
         assert_eq!(waiting.next(NOW), Next::Attempt);
     }
@@ -369,7 +357,7 @@ mod tests {
         let mut waiting = waiting();
         waiting.begin();
         let silent = NodeSet::of(0).or(NodeSet::of(1)).or(NodeSet::of(2));
-        let _ = waiting.lost(silent, NOW, u32::MAX);
+        waiting.lost(silent, NOW, u32::MAX);
         assert_eq!(waiting.next(NOW), Next::WaitUntil(after(10)));
     }
 

@@ -30,6 +30,8 @@ const NOW: Instant = Instant::from_millis(1_000_000);
 const CLOCKS: Clocks = Clocks { now: NOW, wall: UnixTime::from_millis(1_000_000) };
 const TTL: Millis = Millis::new(1_000);
 const GRACE: Millis = Millis::new(100);
+/// Without faults, everything has arrived after fewer rounds than this.
+const ROUNDS_MAX: usize = 200;
 
 /// A rule that is dropped on purpose.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -43,6 +45,8 @@ pub(crate) enum Defect {
     CountsAfterRelease,
     /// A node takes a grant back when the connection of the ticket is gone.
     HandsOn,
+    /// A waiter that has lost keeps what a part of the nodes has granted it.
+    KeepsItsPart,
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -52,6 +56,7 @@ pub(crate) struct Bounds {
     pub(crate) clients: usize,
     /// Requests of each client that go to all nodes, until nothing goes wrong any more.
     pub(crate) asks: u8,
+    pub(crate) start: Start,
     pub(crate) lost_messages: u8,
     pub(crate) lapses: u8,
     pub(crate) breaks: u8,
@@ -69,12 +74,22 @@ pub(crate) struct Bounds {
     pub(crate) only: Option<&'static str>,
 }
 
+/// Who is in line when the search begins.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Start {
+    /// Nobody.
+    Nobody,
+    /// One or several of those who come, at all nodes: each choice is a first state.
+    InLine,
+}
+
 impl Bounds {
     pub(crate) const fn of(nodes: usize, clients: usize) -> Bounds {
         Bounds {
             nodes,
             clients,
             asks: 1,
+            start: Start::InLine,
             lost_messages: 0,
             lapses: 0,
             breaks: 0,
@@ -90,7 +105,8 @@ impl Bounds {
     }
 }
 
-/// Interesting things that a search must have come upon.
+/// Interesting things that a search must have come upon. What happens only in the continuation of a
+/// state, where mutual exclusion is not checked, does not count.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
 pub(crate) enum Witness {
@@ -98,9 +114,9 @@ pub(crate) enum Witness {
     HandedOver,
     /// Nodes granted to different tickets.
     Split,
-    /// A quorum of calls and grants together.
-    CalledAndGranted,
-    /// Only a timer helped.
+    /// A quorum of wakes and grants together.
+    WokenAndGranted,
+    /// In the continuation of a state, only a timer helped.
     HelpedByTimer,
     /// A request of a token that a node had granted by itself: the same again.
     AskedAgain,
@@ -114,7 +130,7 @@ impl Witness {
     const ALL: [Witness; 7] = [
         Witness::HandedOver,
         Witness::Split,
-        Witness::CalledAndGranted,
+        Witness::WokenAndGranted,
         Witness::HelpedByTimer,
         Witness::AskedAgain,
         Witness::ToldTooLate,
@@ -140,10 +156,15 @@ struct Request {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 enum What {
-    Acquire { in_line: bool },
+    /// Of an attempt, or a registration.
+    Acquire {
+        in_line: bool,
+    },
     Raise(Fence),
     ReleaseIntoLine,
-    Release { hands_over: bool },
+    Release {
+        hands_over: bool,
+    },
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -197,6 +218,8 @@ struct Client {
     /// The validities of requests up to this one have ended.
     ended: u8,
     has_place: bool,
+    /// Where the connection broke and came back during the present attempt.
+    returned: NodeSet,
     is_hung: bool,
 }
 
@@ -208,8 +231,9 @@ pub(crate) struct State {
     requests: Vec<Vec<Request>>,
     /// What is published and on its way, likewise.
     messages: Vec<Vec<Message>>,
-    /// How many nodes anything has happened to: those that are alike are one.
-    touched: u8,
+    /// The nodes that anything has happened to. Of nodes that are alike, only the first of the
+    /// others may be next: which of them it is does not matter.
+    touched: NodeSet,
     lost_messages: u8,
     lapses: u8,
     breaks: u8,
@@ -227,9 +251,9 @@ pub(crate) enum Action {
     /// The next message of a node arrives at a client.
     Hear(usize, usize),
     LoseMessage(usize, usize),
-    /// A waiter makes an attempt, because a quorum has granted or called, or it has waited for the
+    /// A waiter makes an attempt, because a quorum has granted or woken, or it has waited for the
     /// rest of a quorum.
-    Answer(usize),
+    Attempt(usize),
     /// A waiter asks because of its timer.
     Time(usize),
     Release(usize),
@@ -242,8 +266,11 @@ pub(crate) enum Action {
     Expire(usize),
     /// The reservation of a client lapses at a node.
     Lapse(usize, usize),
-    /// The connection of a client to a node breaks, and comes back.
+    /// The connection of a client to a node breaks, and comes back. What the node has published is
+    /// lost.
     Break(usize, usize),
+    /// The same; grants had been read before, and are heard later.
+    BreakAfterReading(usize, usize),
 }
 
 fn token_bytes(client: usize, token: u8) -> [u8; 1] {
@@ -340,7 +367,7 @@ impl Node {
     }
 
     /// Serves the line while the lock is free: who is told what.
-    fn call(&mut self, mut hands_over: bool) -> Vec<(usize, Message)> {
+    fn serve_line(&mut self, mut hands_over: bool) -> Vec<(usize, Message)> {
         let mut told = Vec::new();
         while !self.lock.is_held(NOW) {
             if std::mem::take(&mut hands_over)
@@ -422,7 +449,8 @@ impl World {
     fn attempt(&self, state: &mut State, client: usize) {
         let quorum = self.quorum;
         let me = self.client(state, client);
-        let called = me.waiting.begin();
+        let woken = me.waiting.begin();
+        me.returned = NodeSet::EMPTY;
         if let Some(harvest) = me.pursuit.harvest(sent_at(me.last)) {
             let from = NOW.until(harvest.started_at).get() as u8;
             let is_newest = self.bounds.defect == Defect::CountsFromTheNewest;
@@ -441,8 +469,8 @@ impl World {
             return steps.into_iter().for_each(|step| self.follow(state, client, step));
         }
         let granted = (0..self.bounds.nodes).filter(|node| me.pursuit.has_granted(*node)).count();
-        if granted > 0 && granted < called.len() && quorum.is_reached(called) {
-            self.saw(Witness::CalledAndGranted);
+        if granted > 0 && granted < woken.len() && quorum.is_reached(woken) {
+            self.saw(Witness::WokenAndGranted);
         }
         if me.pursuit.is_released() || me.token == 0 {
             me.token += 1;
@@ -457,7 +485,7 @@ impl World {
     }
 
     fn deliver(&self, state: &mut State, client: usize, node: usize) {
-        state.touched = state.touched.max(node as u8 + 1);
+        state.touched.insert(node);
         let pair = self.pair(client, node);
         let request = state.requests[pair].remove(0);
         let served = Arc::make_mut(&mut state.nodes[node]);
@@ -466,20 +494,17 @@ impl World {
         if had_it && matches!(reply, Reply::Granted(_)) {
             self.saw(Witness::AskedAgain);
         }
-        self.call(state, node, hands_over);
-        if let What::Acquire { in_line } = request.what {
-            if in_line && !state.nodes[node].is_reserved_for(client) {
-                // What was published before the answer was made is out of date with it.
-                state.messages[pair].retain(|message| *message != Message::Turn);
-            }
-            self.answer(state, client, node, (request, reply));
-        } else if let Reply::Raised(_) = reply {
-            self.answer(state, client, node, (request, reply));
+        self.serve_line(state, node, hands_over);
+        let is_in_line = request.what == What::Acquire { in_line: true };
+        if is_in_line && !state.nodes[node].is_reserved_for(client) {
+            // What was published before the answer was made is out of date with it.
+            state.messages[pair].retain(|message| *message != Message::Turn);
         }
+        self.answer(state, client, node, (request, reply));
     }
 
-    fn call(&self, state: &mut State, node: usize, hands_over: bool) {
-        for (client, message) in Arc::make_mut(&mut state.nodes[node]).call(hands_over) {
+    fn serve_line(&self, state: &mut State, node: usize, hands_over: bool) {
+        for (client, message) in Arc::make_mut(&mut state.nodes[node]).serve_line(hands_over) {
             let me = &state.clients[client];
             if !me.is_hung && me.phase != Phase::Done {
                 state.messages[client * self.bounds.nodes + node].push(message);
@@ -502,8 +527,8 @@ impl World {
         if request.token != me.token || me.is_hung {
             return;
         }
-        match &mut me.phase {
-            Phase::Attempting(attempt) => {
+        match (&mut me.phase, request.what) {
+            (Phase::Attempting(attempt), What::Acquire { .. } | What::Raise(_)) => {
                 let is_raise = matches!(reply, Reply::Raised(_));
                 if request.number != me.attempt && !is_raise {
                     return;
@@ -517,12 +542,13 @@ impl World {
                     Reply::Raised(None) => attempt.raise_answer(node, RaiseAnswer::Refused, NOW),
                 };
                 if !is_raise {
-                    me.waiting.answered(node, me.has_place && reply == Reply::Held);
+                    me.waiting.answered(node);
                 }
                 self.follow(state, client, step);
             }
-            Phase::Waiting if !me.pursuit.is_released() => {
-                me.waiting.answered(node, reply == Reply::Held);
+            (Phase::Waiting, What::ReleaseIntoLine) => me.waiting.joined(node, NOW, 0),
+            (Phase::Waiting, What::Acquire { in_line: true }) if !me.pursuit.is_released() => {
+                me.waiting.answered(node);
                 me.waiting.joined(node, NOW, 0);
                 match reply {
                     // The attempt was lost to others.
@@ -533,7 +559,8 @@ impl World {
                     Reply::Held | Reply::Raised(_) => {}
                 }
             }
-            Phase::Idle | Phase::Waiting | Phase::Holding | Phase::Done => {}
+            (Phase::Attempting(_) | Phase::Waiting, _) => {}
+            (Phase::Idle | Phase::Holding | Phase::Done, _) => {}
         }
     }
 
@@ -559,16 +586,34 @@ impl World {
         let has_part = !attempt.granted().is_empty() || (0..self.bounds.nodes).any(known);
         let had_place = std::mem::replace(&mut me.has_place, true);
         me.phase = Phase::Waiting;
-        let _ = me.waiting.lost(NodeSet::EMPTY, NOW, 0);
+        me.waiting.lost(NodeSet::EMPTY, NOW, 0);
+        let returned = std::mem::take(&mut me.returned);
         if has_part {
             self.give_back(state, client);
         } else if !had_place {
             self.register(state, client, all);
         }
+        for node in returned.iter() {
+            self.put_back(state, client, node);
+        }
+    }
+
+    /// Gets in line again at a node whose connection is back.
+    fn put_back(&self, state: &mut State, client: usize, node: usize) {
+        let me = self.client(state, client);
+        me.waiting.out_of_line(node, NOW, 0);
+        if me.pursuit.is_released() {
+            self.send(state, client, What::ReleaseIntoLine, NodeSet::of(node));
+        } else {
+            self.register(state, client, NodeSet::of(node));
+        }
     }
 
     /// Releases the token at all nodes, and stays in line.
     fn give_back(&self, state: &mut State, client: usize) {
+        if self.bounds.defect == Defect::KeepsItsPart {
+            return;
+        }
         let me = self.client(state, client);
         if self.bounds.defect != Defect::CountsAfterRelease {
             me.pursuit.release();
@@ -600,6 +645,7 @@ impl World {
         me.phase = Phase::Done;
         me.waiting = Waiting::new(quorum, TTL);
         me.pursuit = Pursuit::new(quorum, Terms::new(TTL));
+        me.returned = NodeSet::EMPTY;
         for node in 0..nodes {
             state.messages[self.pair(client, node)].clear();
         }
@@ -624,26 +670,25 @@ impl World {
         }
     }
 
-    /// The connection of a client to a node is gone: what was on its way, and its place in line.
-    fn disconnect(&self, state: &mut State, client: usize, node: usize) {
-        state.touched = state.touched.max(node as u8 + 1);
+    /// The connection of a client to a node is gone: what was on its way, and its place in line. A
+    /// grant that has been read stays.
+    fn disconnect(&self, state: &mut State, client: usize, node: usize, has_read: bool) {
+        state.touched.insert(node);
         let pair = self.pair(client, node);
         state.requests[pair].clear();
-        // What has been read is read.
-        let keeps = self.bounds.defect == Defect::HandsOn;
-        state.messages[pair].retain(|message| keeps && *message != Message::Turn);
+        state.messages[pair].retain(|message| has_read && *message != Message::Turn);
         let served = Arc::make_mut(&mut state.nodes[node]);
         served.line.leave_by_connection(ConnectionId(client as u64), usize::MAX);
         if self.bounds.defect == Defect::HandsOn && served.handed_to == Some(client) {
             served.end();
         }
-        self.call(state, node, false);
+        self.serve_line(state, node, false);
     }
 
-    fn reconnect(&self, state: &mut State, client: usize, node: usize) {
+    fn reconnect(&self, state: &mut State, client: usize, node: usize, has_read: bool) {
         let pair = self.pair(client, node);
         let lost = state.requests[pair].clone();
-        self.disconnect(state, client, node);
+        self.disconnect(state, client, node, has_read);
         // Releases are repeated, without the part that belonged to the connection.
         let repeated = lost.iter().filter_map(|request| match request.what {
             What::Release { .. } | What::ReleaseIntoLine => {
@@ -653,32 +698,42 @@ impl World {
         });
         state.requests[pair] = repeated.collect();
         let me = self.client(state, client);
-        if let Phase::Attempting(attempt) = &mut me.phase {
-            let present = me.attempt;
-            let is_acquire = |request: &Request| {
-                request.number == present && matches!(request.what, What::Acquire { .. })
-            };
-            let step = if lost.iter().any(is_acquire) {
-                attempt.answer(node, Answer::Unknown, NOW)
-            } else {
-                attempt.raise_answer(node, RaiseAnswer::Unknown, NOW)
-            };
-            self.follow(state, client, step);
-        }
-        let me = self.client(state, client);
-        if me.phase == Phase::Waiting {
-            me.waiting.out_of_line(node, NOW, 0);
-            if me.pursuit.is_released() {
-                self.send(state, client, What::ReleaseIntoLine, NodeSet::of(node));
-            } else {
-                self.register(state, client, NodeSet::of(node));
+        match &mut me.phase {
+            Phase::Attempting(attempt) => {
+                let present = me.attempt;
+                let is_acquire = |request: &Request| {
+                    request.number == present && matches!(request.what, What::Acquire { .. })
+                };
+                let step = if lost.iter().any(is_acquire) {
+                    attempt.answer(node, Answer::Unknown, NOW)
+                } else {
+                    attempt.raise_answer(node, RaiseAnswer::Unknown, NOW)
+                };
+                // It is told of the new connection as soon as it waits.
+                me.returned.insert(node);
+                self.follow(state, client, step);
             }
+            Phase::Waiting => self.put_back(state, client, node),
+            Phase::Idle | Phase::Holding | Phase::Done => {}
         }
     }
 
     fn hang(&self, state: &mut State, client: usize) {
         self.client(state, client).is_hung = true;
         self.finish(state, client);
+    }
+
+    /// Lets some of the clients (bits) get in line at all nodes, before anything else happens.
+    fn in_line(&self, mut state: State, those: usize) -> State {
+        for client in (0..self.clients).filter(|client| those >> client & 1 != 0) {
+            self.attempt(&mut state, client);
+            for node in (0..self.bounds.nodes).cycle().take(2 * self.bounds.nodes) {
+                self.deliver(&mut state, client, node);
+            }
+            self.client(&mut state, client).asks = 0;
+        }
+        state.touched = NodeSet::EMPTY;
+        state
     }
 
     /// The validity of one more request of a client is over.
@@ -691,6 +746,13 @@ impl World {
         }
     }
 
+    /// Whether anything may happen to a node now: of those that are alike, they come in order.
+    fn may_touch(&self, state: &State, node: usize) -> bool {
+        let is_new = |node: usize| self.bounds.new_nodes >> node & 1 != 0;
+        state.touched.has(node)
+            || (0..node).all(|other| state.touched.has(other) || is_new(other) != is_new(node))
+    }
+
     fn may_expire(&self, state: &State, node: usize) -> bool {
         let node = &state.nodes[node];
         node.holder().is_some_and(|client| {
@@ -700,14 +762,14 @@ impl World {
     }
 
     fn expire(&self, state: &mut State, node: usize) {
-        state.touched = state.touched.max(node as u8 + 1);
+        state.touched.insert(node);
         Arc::make_mut(&mut state.nodes[node]).end();
-        self.call(state, node, false);
+        self.serve_line(state, node, false);
     }
 
     fn leave(&self, state: &mut State, node: usize, client: usize) {
         Arc::make_mut(&mut state.nodes[node]).line.leave(&Waiter::Ticket(ticket(client)));
-        self.call(state, node, false);
+        self.serve_line(state, node, false);
     }
 
     /// Carries out at once what can change nothing any more.
@@ -737,33 +799,44 @@ impl World {
 
     // ------------------------------------------------------------- what must come of each state
 
+    /// Why the oldest may not get the lock from here, if so.
+    pub(crate) fn complaint(&self, state: &State) -> Option<&'static str> {
+        let unseen = World::new(self.bounds);
+        let settle = |backwards| unseen.settle(state, backwards);
+        let helped = settle(false).and_then(|helped| Ok(helped | settle(true)?));
+        if helped == Ok(true) {
+            self.saw(Witness::HelpedByTimer);
+        }
+        helped.err()
+    }
+
     /// From here on nothing goes wrong: whether the oldest waiter gets the lock, and then the
-    /// next. `backwards` lets everything happen in another order.
-    pub(crate) fn settle(&self, state: &State, backwards: bool) -> Result<(), &'static str> {
+    /// next. `backwards` lets everything happen in another order. Returns whether the timer of the
+    /// oldest was needed, and helped.
+    fn settle(&self, state: &State, backwards: bool) -> Result<bool, &'static str> {
         let mut state = state.clone();
-        self.deliver_all(&mut state, backwards);
+        let mut is_helped = false;
+        self.deliver_all(&mut state, backwards)?;
         for _ in 0..self.clients * 3 {
-            let is_phase = |phase: Phase| {
-                let state = &state;
-                (0..self.clients).find(|client| state.clients[*client].phase == phase)
+            let Some(oldest) = self.first_in(&state, &Phase::Waiting) else {
+                return Ok(is_helped);
             };
-            let Some(oldest) = is_phase(Phase::Waiting) else { return Ok(()) };
-            if let Some(holder) = is_phase(Phase::Holding) {
+            if let Some(holder) = self.first_in(&state, &Phase::Holding) {
                 let is_in_line =
                     (0..self.bounds.nodes).filter(|node| state.nodes[*node].has(oldest)).count()
                         >= self.quorum.needed();
                 let before = state.winners;
                 self.release(&mut state, holder, true);
-                self.deliver_all(&mut state, backwards);
+                self.deliver_all(&mut state, backwards)?;
                 if is_in_line && state.winners & !before != 1 << oldest {
                     return Err("a younger one was granted the lock");
                 }
                 continue;
             }
             self.attempt(&mut state, oldest);
-            self.deliver_all(&mut state, backwards);
-            self.saw(Witness::HelpedByTimer);
+            self.deliver_all(&mut state, backwards)?;
             if state.clients[oldest].phase == Phase::Holding {
+                is_helped = true;
                 continue;
             }
             // Somebody has leases of which no message has arrived, and asks by its timer.
@@ -772,9 +845,14 @@ impl World {
                 return Err("the oldest lost");
             };
             self.attempt(&mut state, unaware);
-            self.deliver_all(&mut state, backwards);
+            self.deliver_all(&mut state, backwards)?;
         }
         Err("somebody waits for ever")
+    }
+
+    /// The oldest client in this phase.
+    fn first_in(&self, state: &State, phase: &Phase) -> Option<usize> {
+        (0..self.clients).find(|client| state.clients[*client].phase == *phase)
     }
 
     /// Whether a node has granted it the lock, and it waits for that.
@@ -784,7 +862,7 @@ impl World {
         is_waiting && state.nodes.iter().any(|node| node.holds(&token))
     }
 
-    fn is_called(&self, me: &Client) -> bool {
+    fn is_woken(&self, me: &Client) -> bool {
         let has_granted = || me.pursuit.harvest(sent_at(me.last)).is_some();
         me.phase == Phase::Waiting && (me.waiting.is_first() || has_granted())
     }
@@ -799,9 +877,9 @@ impl World {
     }
 
     /// Lets everything happen that is on its way.
-    fn deliver_all(&self, state: &mut State, backwards: bool) {
+    fn deliver_all(&self, state: &mut State, backwards: bool) -> Result<(), &'static str> {
         let turn = |index: usize, count: usize| if backwards { count - 1 - index } else { index };
-        loop {
+        for _ in 0..ROUNDS_MAX {
             let mut has_moved = false;
             for client in 0..self.clients {
                 let client = turn(client, self.clients);
@@ -809,7 +887,7 @@ impl World {
                     let node = turn(node, self.bounds.nodes);
                     has_moved |= self.move_on(state, client, node);
                 }
-                if self.is_called(&state.clients[client]) {
+                if self.is_woken(&state.clients[client]) {
                     has_moved = true;
                     self.attempt(state, client);
                 }
@@ -818,9 +896,10 @@ impl World {
             match hurried {
                 Some(client) if !has_moved => self.attempt(state, client),
                 Some(_) | None if has_moved => {}
-                Some(_) | None => return,
+                Some(_) | None => return Ok(()),
             }
         }
+        Err("it never comes to rest")
     }
 
     fn move_on(&self, state: &mut State, client: usize, node: usize) -> bool {
@@ -864,6 +943,7 @@ impl Model for World {
             counted_from: 0,
             ended: 0,
             has_place: false,
+            returned: NodeSet::EMPTY,
             is_hung: false,
         };
         let mut node = Node::new();
@@ -876,12 +956,12 @@ impl Model for World {
         let client = Arc::new(client);
         let mut all: Vec<_> = (0..clients).map(|_| Arc::clone(&client)).collect();
         all.push(Arc::new(holder));
-        vec![State {
+        let start = State {
             nodes: (0..nodes).map(|_| Arc::clone(&node)).collect(),
             clients: all,
             requests: vec![Vec::new(); nodes * (clients + 1)],
             messages: vec![Vec::new(); nodes * (clients + 1)],
-            touched: 0,
+            touched: NodeSet::EMPTY,
             lost_messages: 0,
             lapses: 0,
             breaks: 0,
@@ -889,22 +969,29 @@ impl Model for World {
             hangs: 0,
             ends: 0,
             winners: 0,
-        }]
+        };
+        match self.bounds.start {
+            Start::Nobody => vec![start],
+            Start::InLine => {
+                (1..1 << clients).map(|those| self.in_line(start.clone(), those)).collect()
+            }
+        }
     }
 
     fn actions(&self, state: &State, actions: &mut Vec<Action>) {
         let bounds = &self.bounds;
-        let nodes = bounds.nodes.min(usize::from(state.touched) + 1);
+        let nodes: Vec<usize> =
+            (0..bounds.nodes).filter(|node| self.may_touch(state, *node)).collect();
         for (client, me) in state.clients.iter().enumerate() {
             let has_asks = me.asks < bounds.asks;
             let harvest = me.pursuit.harvest(sent_at(me.last));
             match &me.phase {
                 Phase::Idle => actions.push(Action::Begin(client)),
-                Phase::Waiting if harvest.is_some() => actions.push(Action::Answer(client)),
+                Phase::Waiting if harvest.is_some() => actions.push(Action::Attempt(client)),
                 Phase::Waiting
-                    if has_asks && (self.is_called(me) || self.hurries(state, client)) =>
+                    if has_asks && (self.is_woken(me) || self.hurries(state, client)) =>
                 {
-                    actions.push(Action::Answer(client));
+                    actions.push(Action::Attempt(client));
                 }
                 Phase::Waiting if has_asks && bounds.timers => actions.push(Action::Time(client)),
                 Phase::Holding => actions.push(Action::Release(client)),
@@ -920,7 +1007,7 @@ impl Model for World {
             if me.ended < me.last && state.ends < bounds.ends {
                 actions.push(Action::End(client));
             }
-            for node in 0..nodes {
+            for &node in &nodes {
                 let pair = self.pair(client, node);
                 if !state.requests[pair].is_empty() {
                     actions.push(Action::Deliver(client, node));
@@ -935,20 +1022,23 @@ impl Model for World {
                 }
                 if state.breaks < bounds.breaks && is_there {
                     actions.push(Action::Break(client, node));
+                    if state.messages[pair].iter().any(|message| *message != Message::Turn) {
+                        actions.push(Action::BreakAfterReading(client, node));
+                    }
                 }
                 if state.lapses < bounds.lapses && state.nodes[node].is_reserved_for(client) {
                     actions.push(Action::Lapse(client, node));
                 }
             }
         }
-        let may_expire = (0..nodes).filter(|node| self.may_expire(state, *node));
+        let may_expire = nodes.into_iter().filter(|node| self.may_expire(state, *node));
         actions.extend(may_expire.map(Action::Expire));
     }
 
     fn next_state(&self, last: &State, action: Action) -> Option<State> {
         let mut state = last.clone();
         match action {
-            Action::Begin(client) | Action::Answer(client) | Action::Time(client) => {
+            Action::Begin(client) | Action::Attempt(client) | Action::Time(client) => {
                 self.attempt(&mut state, client);
             }
             Action::Deliver(client, node) => self.deliver(&mut state, client, node),
@@ -977,7 +1067,11 @@ impl Model for World {
             }
             Action::Break(client, node) => {
                 state.breaks += 1;
-                self.reconnect(&mut state, client, node);
+                self.reconnect(&mut state, client, node, false);
+            }
+            Action::BreakAfterReading(client, node) => {
+                state.breaks += 1;
+                self.reconnect(&mut state, client, node, true);
             }
         }
         self.tidy(&mut state);
@@ -991,7 +1085,7 @@ impl Model for World {
                 (0..world.clients).filter(is_holding).count() <= 1
             }),
             Property::always("the oldest gets the lock", |world: &World, state: &State| {
-                world.settle(state, false).is_ok() && world.settle(state, true).is_ok()
+                world.complaint(state).is_none()
             }),
         ];
         properties.retain(|property| self.bounds.only.is_none_or(|only| only == property.name));

@@ -1,5 +1,6 @@
 //! Waiting in line, in a model of its own: nodes with the engine's `Line` before their lock, and
-//! clients with its `Attempt` and `Waiting`.
+//! clients with its `Attempt`, `Waiting` and `Pursuit`. (Nodes that grant to tickets are in
+//! `handover.rs`.)
 //!
 //! Clients are numbered by the age of their tickets, client 0 is the oldest; they begin in any
 //! order, as clients with unlike clocks do. Some ask as readers. Replies arrive at once or, where a
@@ -8,16 +9,17 @@
 //!
 //! That the oldest waiter gets the lock is checked in each state: from there on nothing goes wrong
 //! any more, everything that is on its way arrives, whoever holds the lock releases it, and
-//! whoever has been called attempts; see [`World::settle`]. If nothing has gone wrong before
-//! either, calls alone must do. Otherwise each waiter may try once by its own timer, the oldest
-//! first: then the oldest must win. No reservation lapses meanwhile, so nothing rests on that.
+//! whoever has been woken attempts; see [`World::settle`]. If nothing has gone wrong before either,
+//! wakes alone must do, or the short wait of a client to which a part of the nodes has granted the
+//! lock. Otherwise each waiter may try once by its own timer, the oldest first: then the oldest
+//! must win. No reservation lapses meanwhile, so nothing rests on that.
 
 use std::sync::Arc;
 
 use lockmod::engine::{
     Acquired, Answer, Attempt, Claim, Clocks, ConnectionId, Extended, Fence, Grant, Instant, Line,
-    Lock, Millis, Mode, NodeSet, Promises, Queued, Quorum, RaiseAnswer, Step, Terms, Ticket, Token,
-    Turn, UnixTime, Waiter, WaiterLimit, Waiting,
+    Lock, Millis, Mode, NodeSet, Promises, Pursuit, Queued, Quorum, RaiseAnswer, Step, Terms,
+    Ticket, Token, Turn, UnixTime, Waiter, WaiterLimit, Waiting,
 };
 use stateright::{Model, Property};
 
@@ -56,7 +58,7 @@ pub(crate) struct Bounds {
     pub(crate) deaths: u8,
     /// Clients wait no longer for an answer.
     pub(crate) gives_up: bool,
-    /// Clients attempt without having been called, by their timers.
+    /// Clients attempt without having been woken, by their timers.
     pub(crate) timers: bool,
     pub(crate) defect: Defect,
     /// Check this property only.
@@ -87,31 +89,31 @@ impl Bounds {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
 pub(crate) enum Witness {
-    /// A quorum called, and the attempt won.
-    WonWhenCalled,
+    /// A quorum woke it, and the attempt won.
+    WonWhenWoken,
     /// An older ticket took over a reservation.
     TakenOver,
     /// Called by a quorum, and lost all the same.
-    CalledInVain,
+    WokenInVain,
     /// Won without having waited, while others waited for another quorum.
     WonAtOnce,
     /// Only a timer helped.
     HelpedByTimer,
     /// Several readers had the lock together.
     ReadTogether,
-    /// A node called several readers at once.
-    CalledTogether,
+    /// A node woke several readers at once.
+    WokenTogether,
 }
 
 impl Witness {
     const ALL: [Witness; 7] = [
-        Witness::WonWhenCalled,
+        Witness::WonWhenWoken,
         Witness::TakenOver,
-        Witness::CalledInVain,
+        Witness::WokenInVain,
         Witness::WonAtOnce,
         Witness::HelpedByTimer,
         Witness::ReadTogether,
-        Witness::CalledTogether,
+        Witness::WokenTogether,
     ];
 }
 
@@ -125,10 +127,23 @@ pub(crate) struct World {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 enum Request {
-    Acquire { in_line: bool },
+    /// Of an attempt.
+    Acquire {
+        in_line: bool,
+    },
+    /// An ACQUIRE that puts the ticket in line.
+    Register,
     Raise(Fence),
     ReleaseIntoLine,
     Release,
+}
+
+/// A request on its way, with its token and the number of its client's last attempt.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+struct Sent {
+    token: u8,
+    attempt: u8,
+    request: Request,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -165,13 +180,17 @@ enum Phase {
 struct Client {
     phase: Phase,
     waiting: Waiting,
-    /// Attempts so far; the present one's token goes by it.
+    pursuit: Pursuit,
+    /// Attempts so far.
     attempts: u8,
+    token: u8,
     /// Whether its ticket has been put in line.
     has_place: bool,
-    was_called: bool,
+    /// Where the connection broke and came back during the present attempt.
+    returned: NodeSet,
+    was_woken: bool,
     is_dead: bool,
-    /// Who stood in line at a quorum when the present attempt began, and does so still.
+    /// Who was ahead when the present attempt began ([`World::is_ahead`]), and is so still.
     ahead: u8,
 }
 
@@ -179,8 +198,8 @@ struct Client {
 pub(crate) struct State {
     nodes: Vec<Arc<Node>>,
     clients: Vec<Arc<Client>>,
-    /// Client by client, node by node: in order, each with the number of its attempt.
-    requests: Vec<Vec<(u8, Request)>>,
+    /// Client by client, node by node: in order.
+    requests: Vec<Vec<Sent>>,
     /// Wakes on their way, likewise.
     wakes: u32,
     /// How many nodes anything has happened to.
@@ -204,8 +223,8 @@ pub(crate) enum Action {
     Wake(usize, usize),
     LoseWake(usize, usize),
     GiveUp(usize),
-    /// A waiter attempts, because a quorum has called it.
-    Answer(usize),
+    /// A waiter attempts, because a quorum has woken it, or a part has granted.
+    Attempt(usize),
     /// A waiter attempts because of its timer.
     Time(usize),
     Release(usize),
@@ -221,8 +240,8 @@ pub(crate) enum Action {
     Break(usize, usize),
 }
 
-fn token(client: usize, attempt: u8) -> [u8; 1] {
-    [client as u8 * 64 + attempt]
+fn token_bytes(client: usize, token: u8) -> [u8; 1] {
+    [client as u8 * 64 + token]
 }
 
 fn owner(token: Token<'_>) -> usize {
@@ -288,12 +307,12 @@ impl Node {
 
     fn serve(
         &mut self,
-        (client, mode): (usize, Mode),
-        attempt: u8,
+        asked: (usize, Mode),
+        token: u8,
         request: Request,
         defect: Defect,
     ) -> Reply {
-        let reply = self.decide((client, mode), attempt, request, defect);
+        let reply = self.decide(asked, token, request, defect);
         self.settle();
         reply
     }
@@ -301,18 +320,20 @@ impl Node {
     fn decide(
         &mut self,
         (client, mode): (usize, Mode),
-        attempt: u8,
+        token: u8,
         request: Request,
         defect: Defect,
     ) -> Reply {
-        let bytes = token(client, attempt);
+        let bytes = token_bytes(client, token);
         let token = Token::new(&bytes, 1).expect("a token");
         let claim = Claim { token, ttl: TTL, mode };
         let ticket = match request {
-            Request::Acquire { in_line: true } | Request::ReleaseIntoLine => {
+            Request::Acquire { in_line: true } | Request::Register | Request::ReleaseIntoLine => {
                 self.ticket(client, defect)
             }
-            _ => Ticket::new(1, b"none").expect("a ticket"),
+            Request::Acquire { in_line: false } | Request::Raise(_) | Request::Release => {
+                Ticket::new(1, b"none").expect("a ticket")
+            }
         };
         let queued = Queued {
             ticket,
@@ -325,8 +346,9 @@ impl Node {
         };
         let Node { lock, promises, line, .. } = self;
         match request {
-            Request::Acquire { in_line } => {
-                let queued = in_line.then_some(&queued);
+            Request::Acquire { .. } | Request::Register => {
+                let is_plain = request == Request::Acquire { in_line: false };
+                let queued = (!is_plain).then_some(&queued);
                 let barges = match defect {
                     Defect::NoReservation => !lock.is_held(NOW),
                     Defect::ReadersPass => {
@@ -370,19 +392,19 @@ impl Node {
         }
     }
 
-    /// Serves the line as long as the first may have the lock: who is to be called.
-    fn call(&mut self) -> Vec<usize> {
-        let mut called = Vec::new();
+    /// Serves the line as long as the first may have the lock: who is to be woken.
+    fn serve_line(&mut self) -> Vec<usize> {
+        let mut woken = Vec::new();
         loop {
             let mode = self.lock.mode();
             let is_kept_out = |first: Mode| self.lock.is_held(NOW) && first.conflicts_with(mode);
             if self.line.first_mode().is_none_or(is_kept_out) {
                 self.line.taken(mode);
-                return called;
+                return woken;
             }
             match self.line.serve(NOW, GRACE, usize::MAX) {
-                Turn::Wake { ticket, .. } => called.push(client_of(ticket)),
-                Turn::Nobody | Turn::Reserved => return called,
+                Turn::Wake { ticket, .. } => woken.push(client_of(ticket)),
+                Turn::Nobody | Turn::Reserved => return woken,
                 Turn::Grant(_) => unreachable!("nobody blocks here"),
             }
         }
@@ -427,20 +449,30 @@ impl World {
         state.nodes.iter().filter(has).count() >= self.quorum.needed()
     }
 
+    /// Whether the ticket of `other` stands in line at a quorum of nodes that have not granted the
+    /// claim of `client`. (A node may have granted its registration before the other came.)
+    fn is_ahead(&self, state: &State, other: usize, client: usize) -> bool {
+        let me = &state.clients[client];
+        let claim = token_bytes(client, me.token);
+        let has_granted = |node: &Node| !me.pursuit.is_released() && node.holds(&claim);
+        let has = |node: &&Arc<Node>| node.has(other, self.bounds.defect) && !has_granted(node);
+        state.nodes.iter().filter(has).count() >= self.quorum.needed()
+    }
+
     fn client<'s>(&self, state: &'s mut State, client: usize) -> &'s mut Client {
         Arc::make_mut(&mut state.clients[client])
     }
 
     fn send(&self, state: &mut State, client: usize, request: Request, nodes: NodeSet) {
-        let attempt = state.clients[client].attempts;
+        let Client { token, attempts: attempt, .. } = *state.clients[client];
         for node in nodes.iter() {
-            state.requests[self.pair(client, node)].push((attempt, request));
+            state.requests[self.pair(client, node)].push(Sent { token, attempt, request });
         }
     }
 
     fn attempt(&self, state: &mut State, client: usize) {
         let ahead = (0..self.clients)
-            .filter(|other| *other != client && self.is_in_line(state, *other))
+            .filter(|other| *other != client && self.is_ahead(state, *other, client))
             .filter(|other| matches!(state.clients[*other].phase, Phase::Waiting))
             .filter(|other| !state.clients[client].has_place || *other < client)
             .filter(|other| self.conflict(client, *other))
@@ -448,9 +480,14 @@ impl World {
         let (quorum, mode) = (self.quorum, self.mode(client));
         let me = self.client(state, client);
         me.ahead = ahead;
-        me.was_called = me.waiting.is_first();
+        me.was_woken = me.waiting.is_first();
         me.waiting.begin();
         me.attempts += 1;
+        if me.pursuit.is_released() || me.token == 0 {
+            me.token += 1;
+            me.pursuit.change_token();
+        }
+        me.returned = NodeSet::EMPTY;
         let attempt = Attempt::new(quorum, Terms::new(TTL), NOW);
         me.phase = Phase::Attempting(attempt.asking(mode));
         let in_line = me.has_place;
@@ -460,56 +497,74 @@ impl World {
     fn deliver(&self, state: &mut State, client: usize, node: usize) {
         state.touched = state.touched.max(node as u8 + 1);
         let pair = self.pair(client, node);
-        let (attempt, request) = state.requests[pair].remove(0);
+        let sent = state.requests[pair].remove(0);
+        let request = sent.request;
         let served = Arc::make_mut(&mut state.nodes[node]);
         let reserved_before = served.reserved_for();
         let asked = (client, self.mode(client));
-        let reply = served.serve(asked, attempt, request, self.bounds.defect);
-        self.call(state, node, reserved_before);
-        if !matches!(request, Request::Acquire { .. } | Request::Raise(_)) {
-            return;
-        }
-        if matches!(request, Request::Acquire { in_line: true }) {
+        let reply = served.serve(asked, sent.token, request, self.bounds.defect);
+        self.serve_line(state, node, reserved_before);
+        if matches!(request, Request::Acquire { in_line: true } | Request::Register) {
             // What was published before the answer was made is out of date with it.
             if state.nodes[node].reserved_for() >> client & 1 == 0 {
                 state.wakes &= !(1 << pair);
             }
         }
-        if state.clients[client].attempts == attempt {
-            self.answer(state, client, node, reply);
-        }
+        self.answer(state, client, node, (sent, reply));
     }
 
     /// Lets a node serve its line, and sends the wakes that come of it.
-    fn call(&self, state: &mut State, node: usize, reserved_before: u8) {
-        let called = Arc::make_mut(&mut state.nodes[node]).call();
-        if called.len() > 1 {
-            self.saw(Witness::CalledTogether);
+    fn serve_line(&self, state: &mut State, node: usize, reserved_before: u8) {
+        let woken = Arc::make_mut(&mut state.nodes[node]).serve_line();
+        if woken.len() > 1 {
+            self.saw(Witness::WokenTogether);
         }
-        for called in called {
-            if reserved_before >> called > 1 {
+        for woken in woken {
+            if reserved_before >> woken > 1 {
                 self.saw(Witness::TakenOver);
             }
-            if !state.clients[called].is_dead {
-                state.wakes |= 1 << self.pair(called, node);
+            if !state.clients[woken].is_dead {
+                state.wakes |= 1 << self.pair(woken, node);
             }
         }
     }
 
-    fn answer(&self, state: &mut State, client: usize, node: usize, reply: Reply) {
+    fn answer(&self, state: &mut State, client: usize, node: usize, (sent, reply): (Sent, Reply)) {
         let me = self.client(state, client);
-        let Phase::Attempting(attempt) = &mut me.phase else { return };
-        let step = match reply {
-            Reply::Granted(fence) => attempt.answer(node, Answer::Granted(fence), NOW),
-            Reply::Held => attempt.answer(node, Answer::Refused, NOW),
-            Reply::Raised(Some(at)) => attempt.raise_answer(node, RaiseAnswer::Raised(at), NOW),
-            Reply::Raised(None) => attempt.raise_answer(node, RaiseAnswer::Refused, NOW),
-        };
-        if !matches!(reply, Reply::Raised(_)) {
-            let is_queued = me.has_place && reply == Reply::Held;
-            me.waiting.answered(node, is_queued);
+        if (sent.token, sent.attempt) != (me.token, me.attempts) {
+            return;
         }
-        self.follow(state, client, step, NodeSet::EMPTY);
+        match (&mut me.phase, sent.request) {
+            (Phase::Attempting(attempt), Request::Acquire { .. } | Request::Raise(_)) => {
+                let step = match reply {
+                    Reply::Granted(fence) => attempt.answer(node, Answer::Granted(fence), NOW),
+                    Reply::Held => attempt.answer(node, Answer::Refused, NOW),
+                    Reply::Raised(Some(at)) => {
+                        attempt.raise_answer(node, RaiseAnswer::Raised(at), NOW)
+                    }
+                    Reply::Raised(None) => attempt.raise_answer(node, RaiseAnswer::Refused, NOW),
+                };
+                if !matches!(reply, Reply::Raised(_)) {
+                    me.waiting.answered(node);
+                }
+                self.follow(state, client, step, NodeSet::EMPTY);
+            }
+            (Phase::Waiting, Request::ReleaseIntoLine) => me.waiting.joined(node, NOW, 0),
+            (Phase::Waiting, Request::Acquire { in_line: true } | Request::Register)
+                if !me.pursuit.is_released() =>
+            {
+                me.waiting.answered(node);
+                me.waiting.joined(node, NOW, 0);
+                match (reply, sent.request) {
+                    (Reply::Granted(_), Request::Register) => me.waiting.woken(node, NOW),
+                    // The attempt was lost to others.
+                    (Reply::Granted(_), _) => self.give_back(state, client),
+                    (Reply::Held | Reply::Raised(_), _) => {}
+                }
+            }
+            (Phase::Attempting(_) | Phase::Waiting, _) => {}
+            (Phase::Idle | Phase::Holding | Phase::Done, _) => {}
+        }
     }
 
     fn follow(&self, state: &mut State, client: usize, step: Step, silent: NodeSet) {
@@ -517,18 +572,47 @@ impl World {
             Step::Wait => {}
             Step::Raise { fence, nodes } => self.send(state, client, Request::Raise(fence), nodes),
             Step::Won(grant) => self.win(state, client, grant),
-            Step::Lost(_) => {
-                let me = self.client(state, client);
-                if me.was_called {
-                    self.saw(Witness::CalledInVain);
-                }
-                me.phase = Phase::Waiting;
-                me.has_place = true;
-                me.ahead = 0;
-                let to = me.waiting.lost(silent, NOW, 0);
-                self.send(state, client, Request::ReleaseIntoLine, to);
-            }
+            Step::Lost(_) => self.lose(state, client, silent),
         }
+    }
+
+    /// The attempt is lost: what `Waiter::lost` of the client does, and what it hears next.
+    fn lose(&self, state: &mut State, client: usize, silent: NodeSet) {
+        let me = self.client(state, client);
+        let Phase::Attempting(attempt) = &me.phase else { return };
+        let has_part = !attempt.granted().is_empty();
+        if me.was_woken {
+            self.saw(Witness::WokenInVain);
+        }
+        let had_place = std::mem::replace(&mut me.has_place, true);
+        (me.phase, me.ahead) = (Phase::Waiting, 0);
+        me.waiting.lost(silent, NOW, 0);
+        let returned = std::mem::take(&mut me.returned);
+        if has_part {
+            self.give_back(state, client);
+        } else if !had_place {
+            self.send(state, client, Request::Register, self.quorum.all());
+        }
+        for node in returned.iter() {
+            self.put_back(state, client, node);
+        }
+    }
+
+    /// Releases the token at all nodes, and stays in line.
+    fn give_back(&self, state: &mut State, client: usize) {
+        self.client(state, client).pursuit.release();
+        self.send(state, client, Request::ReleaseIntoLine, self.quorum.all());
+    }
+
+    /// Gets in line again at a node whose connection is back.
+    fn put_back(&self, state: &mut State, client: usize, node: usize) {
+        let me = self.client(state, client);
+        me.waiting.out_of_line(node, NOW, 0);
+        let request = match me.pursuit.is_released() {
+            true => Request::ReleaseIntoLine,
+            false => Request::Register,
+        };
+        self.send(state, client, request, NodeSet::of(node));
     }
 
     fn win(&self, state: &mut State, client: usize, grant: Grant) {
@@ -541,8 +625,8 @@ impl World {
         let others = (0..self.clients).any(|other| other != client && is_waiting(other));
         let is_read_by_others = state.clients.iter().any(|other| other.phase == Phase::Holding);
         let me = self.client(state, client);
-        if me.was_called {
-            self.saw(Witness::WonWhenCalled);
+        if me.was_woken {
+            self.saw(Witness::WonWhenWoken);
         }
         if !me.has_place && others {
             self.saw(Witness::WonAtOnce);
@@ -574,7 +658,8 @@ impl World {
         let me = self.client(state, client);
         me.phase = Phase::Done;
         me.waiting = Waiting::new(quorum, TTL);
-        (me.was_called, me.ahead) = (false, 0);
+        me.pursuit = Pursuit::new(quorum, Terms::new(TTL));
+        (me.was_woken, me.ahead, me.returned) = (false, 0, NodeSet::EMPTY);
         for node in 0..self.bounds.nodes {
             state.wakes &= !(1 << self.pair(client, node));
         }
@@ -589,7 +674,7 @@ impl World {
         let served = Arc::make_mut(&mut state.nodes[node]);
         let reserved_before = served.reserved_for();
         served.line.leave_by_connection(ConnectionId(client as u64), usize::MAX);
-        self.call(state, node, reserved_before);
+        self.serve_line(state, node, reserved_before);
         self.loses_place(state, client);
     }
 
@@ -598,21 +683,20 @@ impl World {
         let lost = state.requests[pair].clone();
         self.disconnect(state, client, node);
         // Releases are repeated, without the part that belonged to the connection.
-        let repeated = lost.iter().filter_map(|(attempt, request)| match request {
-            Request::Release | Request::ReleaseIntoLine => Some((*attempt, Request::Release)),
-            Request::Acquire { .. } | Request::Raise(_) => None,
+        let repeated = lost.iter().filter_map(|sent| match sent.request {
+            Request::Release | Request::ReleaseIntoLine => {
+                Some(Sent { request: Request::Release, ..*sent })
+            }
+            Request::Acquire { .. } | Request::Register | Request::Raise(_) => None,
         });
         state.requests[pair] = repeated.collect();
-        let present = state.clients[client].attempts;
         let me = self.client(state, client);
         match &mut me.phase {
-            Phase::Waiting => {
-                me.waiting.out_of_line(node, NOW, 0);
-                state.requests[pair].push((present, Request::ReleaseIntoLine));
-            }
+            Phase::Waiting => self.put_back(state, client, node),
             Phase::Attempting(attempt) => {
-                let is_acquire = |(attempt, request): &(u8, Request)| {
-                    *attempt == present && matches!(request, Request::Acquire { .. })
+                let present = me.attempts;
+                let is_acquire = |sent: &Sent| {
+                    sent.attempt == present && matches!(sent.request, Request::Acquire { .. })
                 };
                 let step = if lost.iter().any(is_acquire) {
                     attempt.answer(node, Answer::Unknown, NOW)
@@ -620,11 +704,8 @@ impl World {
                     attempt.raise_answer(node, RaiseAnswer::Unknown, NOW)
                 };
                 // It is told of the new connection as soon as it waits.
-                let was_waiting = NodeSet::of(node);
-                self.follow(state, client, step, was_waiting);
-                if matches!(state.clients[client].phase, Phase::Waiting) {
-                    state.requests[pair].push((present, Request::ReleaseIntoLine));
-                }
+                me.returned.insert(node);
+                self.follow(state, client, step, NodeSet::of(node));
             }
             Phase::Idle | Phase::Holding | Phase::Done => {}
         }
@@ -635,7 +716,7 @@ impl World {
         let ticket = served.known_ticket(client, self.bounds.defect);
         served.line.leave(&Waiter::Ticket(ticket));
         self.loses_place(state, client);
-        self.call(state, node, 0);
+        self.serve_line(state, node, 0);
     }
 
     fn die(&self, state: &mut State, client: usize) {
@@ -657,7 +738,7 @@ impl World {
             served.lock.apply_release(token, NOW);
         }
         served.settle();
-        self.call(state, node, 0);
+        self.serve_line(state, node, 0);
     }
 
     /// Carries out at once what can change nothing any more, for its token has nothing there.
@@ -665,17 +746,18 @@ impl World {
         for client in 0..self.clients {
             for node in 0..self.bounds.nodes {
                 let pair = self.pair(client, node);
-                while let Some((attempt, request)) = state.requests[pair].first() {
-                    let bytes = token(client, *attempt);
+                while let Some(sent) = state.requests[pair].first() {
                     let at = &state.nodes[node];
-                    let holds = at.holds(&bytes);
-                    let is_idle = match request {
+                    let holds = at.holds(&token_bytes(client, sent.token));
+                    let me = &state.clients[client];
+                    let is_idle = match sent.request {
                         Request::Release => !holds && !at.has(client, self.bounds.defect),
                         Request::Raise(_) => {
-                            let is_past = state.clients[client].attempts != *attempt;
-                            !holds && (is_past || state.clients[client].phase == Phase::Done)
+                            !holds && (me.attempts != sent.attempt || me.phase == Phase::Done)
                         }
-                        Request::Acquire { .. } | Request::ReleaseIntoLine => false,
+                        Request::Acquire { .. } | Request::Register | Request::ReleaseIntoLine => {
+                            false
+                        }
                     };
                     if !is_idle {
                         break;
@@ -684,6 +766,18 @@ impl World {
                 }
             }
         }
+    }
+
+    /// The nodes to which a request of the present attempt is still on its way.
+    fn unanswered(&self, state: &State, client: usize) -> NodeSet {
+        let present = state.clients[client].attempts;
+        let is_asked = |sent: &Sent| {
+            sent.attempt == present && matches!(sent.request, Request::Acquire { .. })
+        };
+        let is_silent =
+            |node: &usize| state.requests[self.pair(client, *node)].iter().any(is_asked);
+        let nodes = (0..self.bounds.nodes).filter(is_silent).map(NodeSet::of);
+        nodes.fold(NodeSet::EMPTY, NodeSet::or)
     }
 
     fn is_orphaned(&self, state: &State, node: usize) -> bool {
@@ -714,7 +808,7 @@ impl World {
                 self.release(&mut state, holder);
                 self.deliver_all(&mut state, backwards);
                 if first.is_some_and(|first| self.is_passed_over(&state, first, winners)) {
-                    return Err("a younger one was called");
+                    return Err("a younger one was woken");
                 }
                 continue;
             }
@@ -777,10 +871,23 @@ impl World {
                     self.attempt(state, client);
                 }
             }
-            if !has_moved {
-                return;
+            if has_moved {
+                continue;
+            }
+            match (0..self.clients).find(|client| self.hurries(state, *client)) {
+                Some(client) => self.attempt(state, client),
+                None => return,
             }
         }
+    }
+
+    /// Whether a node has granted its registration, and it knows that: it will not wait for the
+    /// rest of a quorum for long.
+    fn hurries(&self, state: &State, client: usize) -> bool {
+        let me = &state.clients[client];
+        let (told, token) = (me.waiting.clone().begin(), token_bytes(client, me.token));
+        let has_granted = |node: usize| told.has(node) && state.nodes[node].holds(&token);
+        me.phase == Phase::Waiting && (0..self.bounds.nodes).any(has_granted)
     }
 
     fn wake(&self, state: &mut State, client: usize, node: usize) {
@@ -798,9 +905,12 @@ impl Model for World {
         let client = Client {
             phase: Phase::Idle,
             waiting: Waiting::new(self.quorum, TTL),
+            pursuit: Pursuit::new(self.quorum, Terms::new(TTL)),
             attempts: 0,
+            token: 0,
             has_place: false,
-            was_called: false,
+            returned: NodeSet::EMPTY,
+            was_woken: false,
             is_dead: false,
             ahead: 0,
         };
@@ -808,7 +918,8 @@ impl Model for World {
         let asked = (clients, self.mode(clients));
         node.serve(asked, 1, Request::Acquire { in_line: false }, Defect::None);
         let node = Arc::new(node);
-        let holder = Client { phase: Phase::Holding, attempts: 1, ..client.clone() };
+        let (attempts, token) = (1, 1);
+        let holder = Client { phase: Phase::Holding, attempts, token, ..client.clone() };
         let client = Arc::new(client);
         let mut all: Vec<_> = (0..clients).map(|_| Arc::clone(&client)).collect();
         all.push(Arc::new(holder));
@@ -840,8 +951,10 @@ impl Model for World {
                         actions.push(Action::GiveUp(client));
                     }
                 }
-                Phase::Waiting if has_attempts && me.waiting.is_first() => {
-                    actions.push(Action::Answer(client));
+                Phase::Waiting
+                    if has_attempts && (me.waiting.is_first() || self.hurries(state, client)) =>
+                {
+                    actions.push(Action::Attempt(client));
                 }
                 Phase::Waiting if has_attempts && bounds.timers => {
                     actions.push(Action::Time(client));
@@ -887,7 +1000,7 @@ impl Model for World {
     fn next_state(&self, last: &State, action: Action) -> Option<State> {
         let mut state = last.clone();
         match action {
-            Action::Begin(client) | Action::Answer(client) | Action::Time(client) => {
+            Action::Begin(client) | Action::Attempt(client) | Action::Time(client) => {
                 self.attempt(&mut state, client);
             }
             Action::Deliver(client, node) => self.deliver(&mut state, client, node),
@@ -902,9 +1015,8 @@ impl Model for World {
                 else {
                     return None;
                 };
-                let known = attempt.granted();
                 let step = attempt.time_out(NOW);
-                let silent = self.quorum.all().without(known);
+                let silent = self.unanswered(&state, client);
                 self.follow(&mut state, client, step, silent);
             }
             Action::Release(client) => self.release(&mut state, client),
