@@ -13,7 +13,7 @@ use super::ballot::{Ballot, LostAttempt, Won};
 use super::core::{Core, count};
 use super::error::{AcquireError, AcquireReport, WithError};
 use super::guard::{Guard, Known};
-use super::inbox::Inbox;
+use super::inbox::{Inbox, RequestKind};
 use super::lease::Lease;
 use super::packet::Packet;
 use super::printable::{InShort, Printable};
@@ -290,7 +290,7 @@ impl Acquire {
         waiter.take_seat().then_some(waiter)
     }
 
-    /// Makes one attempt with a fresh token. Returns the lease, or why there is none and each
+    /// Makes one attempt. Returns the lease, or why there is none and each
     /// node's vote.
     async fn attempt<'s>(
         &'s self,
@@ -372,7 +372,7 @@ impl Acquire {
         let mut votes = votes;
         if votes.iter().any(held) {
             let inbox = Inbox::new(self.core.quorum.nodes());
-            self.core.send_all(&Packet::info(&self.name), &inbox, 0);
+            self.core.send_all(&Packet::info(&self.name), &inbox, RequestKind::Only);
             let timeout = self.plan.timeout;
             let infos = self.core.collect(&inbox, timeout, lock_info, |_| false).await;
             for (vote, info) in votes.iter_mut().zip(infos) {

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use super::inbox::Inbox;
+use super::inbox::{Inbox, RequestKind};
 use super::locker::Locker;
 use super::packet::Packet;
 use super::vote::Vote;
@@ -53,7 +53,9 @@ impl Locker {
             let node = server.node;
             match &server.master {
                 Some(to) => core.world.send_to((node, to), packet, inbox.direct_reply_to(node)),
-                None => core.world.send(node, packet, Some(inbox.reply_to(node, 0))),
+                None => {
+                    core.world.send(node, packet, Some(inbox.reply_to(node, RequestKind::Only)))
+                }
             }
         }
         let mut replies = Vec::with_capacity(packets.len());

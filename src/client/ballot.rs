@@ -8,8 +8,8 @@ use std::collections::VecDeque;
 use std::pin::Pin;
 
 use super::core::{Core, count};
-use super::inbox::{Arrival, Inbox};
-use super::outset::{ACQUIRE, ACQUIRE_PLAIN, Asking, Outset, RAISE};
+use super::inbox::{Arrival, Inbox, RequestKind};
+use super::outset::{Asking, Outset};
 use super::packet::{Packet, TOKEN_LENGTH};
 use super::reading::{acquire_vote, raise_vote};
 use super::vote::Vote;
@@ -40,7 +40,8 @@ pub(super) struct Ballot<'a, 'w> {
 }
 
 impl<'a, 'w> Ballot<'a, 'w> {
-    /// Asks all nodes, with a fresh token.
+    /// Asks all nodes, with a fresh token or the waiter's present one; or counts the grants that a
+    /// quorum has already published to the waiter.
     pub(super) fn open(
         core: &'a Core,
         name: &'a [u8],
@@ -100,14 +101,15 @@ impl<'a, 'w> Ballot<'a, 'w> {
         }
     }
 
-    /// Sends the acquire, first to the nodes that have called, because those will grant it.
+    /// Sends the acquire, first to the nodes that have woken the waiter, because those will grant
+    /// it.
     fn ask(&self, asking: &Asking) {
         let core = self.pending.core;
         count(&core.counters.attempts);
         let bell = self.waiter.as_ref().and_then(|waiter| waiter.bell());
-        let called = self.waiter.as_ref().map_or(NodeSet::EMPTY, |waiter| waiter.called());
-        let others = core.quorum.all().without(called);
-        for node in called.iter().chain(others.iter()) {
+        let woken = self.waiter.as_ref().map_or(NodeSet::EMPTY, |waiter| waiter.woken());
+        let others = core.quorum.all().without(woken);
+        for node in woken.iter().chain(others.iter()) {
             let (packet, request) = asking.of(node);
             let reply_to = self.inbox.reply_to(node, request).before(bell);
             core.world.send(node, packet, Some(reply_to));
@@ -121,7 +123,7 @@ impl<'a, 'w> Ballot<'a, 'w> {
         }
         match self.inbox.next(timer).await {
             None => self.time_out(),
-            Some(arrival) if arrival.request == RAISE => self.raised(arrival),
+            Some(arrival) if arrival.request == RequestKind::Raise => self.raised(arrival),
             Some(arrival) if self.asks_plainly(&arrival) => Step::Wait,
             Some(arrival) => {
                 let (node, now) = (arrival.node, latest(&self.pending.core.world));
@@ -136,7 +138,8 @@ impl<'a, 'w> Ballot<'a, 'w> {
     fn asks_plainly(&self, arrival: &Arrival) -> bool {
         let Some(waiter) = &self.waiter else { return false };
         let Some(packet) = waiter.plainly(arrival, &self.pending.token) else { return false };
-        let reply_to = self.inbox.reply_to(arrival.node, ACQUIRE_PLAIN).before(waiter.bell());
+        let reply_to =
+            self.inbox.reply_to(arrival.node, RequestKind::AcquirePlain).before(waiter.bell());
         self.pending.core.world.send(arrival.node, &packet, Some(reply_to));
         true
     }
@@ -168,7 +171,7 @@ impl<'a, 'w> Ballot<'a, 'w> {
         let Arrival { node, request, outcome } = arrival;
         let mut vote = outcome.map_or_else(Vote::from, |reply| acquire_vote(&reply));
         if let Some(waiter) = &mut self.waiter {
-            vote = waiter.answered(node, vote, request == ACQUIRE);
+            vote = waiter.answered(node, vote, request == RequestKind::Acquire);
         }
         let answer = vote.answer();
         core.metrics.voted(node, &vote);
@@ -184,7 +187,7 @@ impl<'a, 'w> Ballot<'a, 'w> {
         count(&core.counters.raised);
         let raise = Packet::raise(name, token, fence);
         for node in nodes.iter() {
-            core.world.send(node, &raise, Some(self.inbox.reply_to(node, RAISE)));
+            core.world.send(node, &raise, Some(self.inbox.reply_to(node, RequestKind::Raise)));
         }
     }
 

@@ -6,19 +6,20 @@
 
 use std::collections::HashMap;
 use std::hash::{BuildHasher, RandomState};
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 /// How long a lock counts as contended after a client had to wait for it.
 const MEMORY: Duration = Duration::from_secs(1);
-/// How many locks are remembered; one more, and all are forgotten.
+/// How many locks are remembered. When one more is noted, all others are forgotten.
 const KNOWN_MAX: usize = 1 << 10;
 
 #[derive(Debug, Default)]
 pub(super) struct Contended {
-    /// Whether there is anything to look up; usually there is not.
-    has_any: AtomicBool,
+    /// No lock counts as contended from this time on, in microseconds: usually there is nothing to
+    /// look up.
+    until: AtomicU64,
     hasher: RandomState,
     /// By the hashes of names: two names that collide share a guess.
     seen_at: Mutex<HashMap<u64, Duration>>,
@@ -28,23 +29,22 @@ impl Contended {
     /// Notes that another client had the lock, or was about to get it.
     pub(super) fn note(&self, name: &[u8], now: Duration) {
         let mut seen_at = self.seen_at();
-        if seen_at.len() >= KNOWN_MAX {
+        let name = self.hasher.hash_one(name);
+        if seen_at.len() >= KNOWN_MAX && !seen_at.contains_key(&name) {
             seen_at.clear();
         }
-        seen_at.insert(self.hasher.hash_one(name), now);
-        self.has_any.store(true, Ordering::Relaxed);
+        seen_at.insert(name, now);
+        self.until.fetch_max(micros(now.saturating_add(MEMORY)), Ordering::Relaxed);
     }
 
     /// Notes that the lock was not contended.
     pub(super) fn forget(&self, name: &[u8]) {
-        let mut seen_at = self.seen_at();
-        seen_at.remove(&self.hasher.hash_one(name));
-        self.has_any.store(!seen_at.is_empty(), Ordering::Relaxed);
+        self.seen_at().remove(&self.hasher.hash_one(name));
     }
 
     /// Whether the lock is likely to be held, or waited for.
     pub(super) fn has(&self, name: &[u8], now: Duration) -> bool {
-        if !self.has_any.load(Ordering::Relaxed) {
+        if micros(now) >= self.until.load(Ordering::Relaxed) {
             return false;
         }
         let seen_at = self.seen_at().get(&self.hasher.hash_one(name)).copied();
@@ -55,6 +55,10 @@ impl Contended {
         // Nothing panics while the lock is held, so the map is intact even if it is poisoned.
         self.seen_at.lock().unwrap_or_else(PoisonError::into_inner)
     }
+}
+
+fn micros(time: Duration) -> u64 {
+    u64::try_from(time.as_micros()).unwrap_or(u64::MAX)
 }
 
 #[cfg(test)]
@@ -74,11 +78,14 @@ mod tests {
     }
 
     #[test]
-    fn names_without_end_are_not_remembered() {
+    fn no_more_names_are_remembered_than_the_limit() {
         let contended = Contended::default();
-        for name in 0..5_000_u32 {
-            contended.note(&name.to_le_bytes(), Duration::ZERO);
+        let names = KNOWN_MAX as u32;
+        for _ in 0..2 {
+            (0..names).for_each(|name| contended.note(&name.to_le_bytes(), Duration::ZERO));
+            assert_eq!(contended.seen_at().len(), KNOWN_MAX, "known names are noted again");
         }
-        assert!(contended.seen_at().len() <= KNOWN_MAX);
+        contended.note(&names.to_le_bytes(), Duration::ZERO);
+        assert_eq!(contended.seen_at().len(), 1);
     }
 }

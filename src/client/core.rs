@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use super::contended::Contended;
-use super::inbox::Inbox;
+use super::inbox::{Inbox, RequestKind};
 use super::keeper::Keeper;
 use super::metrics::Metrics;
 use super::packet::{Packet, TOKEN_LENGTH};
@@ -88,8 +88,8 @@ impl Core {
         token
     }
 
-    /// Sends `packet` to all nodes; the replies come to `inbox` under the number `request`.
-    pub(super) fn send_all(&self, packet: &Packet, inbox: &Inbox, request: u8) {
+    /// Sends `packet` to all nodes; the replies come to `inbox` as those to this kind of request.
+    pub(super) fn send_all(&self, packet: &Packet, inbox: &Inbox, request: RequestKind) {
         for node in 0..self.quorum.nodes() {
             self.world.send(node, packet, Some(inbox.reply_to(node, request)));
         }
@@ -139,7 +139,7 @@ impl Core {
         is_enough: impl Fn(usize, usize) -> bool,
     ) -> Vec<Vote> {
         let inbox = Inbox::new(self.quorum.nodes());
-        self.send_all(packet, &inbox, 0);
+        self.send_all(packet, &inbox, RequestKind::Only);
         self.votes(&inbox, read, is_enough).await
     }
 
@@ -153,7 +153,7 @@ impl Core {
     ) -> Vec<Vote> {
         let nodes = self.quorum.nodes();
         let inbox = Inbox::new(nodes);
-        self.send_all(packet, &inbox, 0);
+        self.send_all(packet, &inbox, RequestKind::Only);
         let (mut votes, mut missing) = (vec![Vote::TimedOut; nodes], self.quorum.all());
         let ends_at = self.world.now() + self.settings.plan.timeout;
         let mut again = NodeSet::EMPTY;
@@ -166,7 +166,7 @@ impl Core {
             let mut timer = pin!(self.world.sleep(pause));
             let Some(arrival) = inbox.next(timer.as_mut()).await else {
                 for node in again.iter() {
-                    self.world.send(node, packet, Some(inbox.reply_to(node, 0)));
+                    self.world.send(node, packet, Some(inbox.reply_to(node, RequestKind::Only)));
                 }
                 (missing, again) = (missing.or(again), NodeSet::EMPTY);
                 continue;

@@ -82,10 +82,56 @@ impl From<NoReply> for Vote {
 pub(super) struct Arrival {
     /// Which node.
     pub(super) node: usize,
-    /// Which of the requests of this round: the number given to [`Inbox::reply_to`].
-    pub(super) request: u8,
+    /// Which of the requests of this round.
+    pub(super) request: RequestKind,
     /// Its reply, or why there is none.
     pub(super) outcome: Result<Reply, NoReply>,
+}
+
+/// Which of the requests whose replies come to one inbox.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum RequestKind {
+    /// All of them are alike.
+    Only,
+    /// The ACQUIRE of an attempt.
+    Acquire,
+    /// The same for a node that does not support direct grants.
+    AcquirePlain,
+    /// Raises the fence that an attempt was granted.
+    Raise,
+    /// An ACQUIRE that puts a ticket in line, between attempts.
+    Register,
+    /// The same for a node that does not support direct grants.
+    RegisterPlain,
+    /// A RELEASE that puts a ticket in line.
+    ReleaseIntoLine,
+    /// `Acquire`, if the reply comes after the attempt was lost.
+    Late,
+    /// `AcquirePlain`, likewise.
+    LatePlain,
+    /// Extends a lease.
+    Extend,
+    /// Stores a lease again at a node that has forgotten it.
+    Repair,
+}
+
+impl RequestKind {
+    /// What an ACQUIRE of an attempt is once the attempt is lost.
+    pub(super) const fn late(self) -> Option<RequestKind> {
+        match self {
+            RequestKind::Acquire => Some(RequestKind::Late),
+            RequestKind::AcquirePlain => Some(RequestKind::LatePlain),
+            RequestKind::Only
+            | RequestKind::Raise
+            | RequestKind::Register
+            | RequestKind::RegisterPlain
+            | RequestKind::ReleaseIntoLine
+            | RequestKind::Late
+            | RequestKind::LatePlain
+            | RequestKind::Extend
+            | RequestKind::Repair => None,
+        }
+    }
 }
 
 /// What identifies a server from its start to its end: a hash of its random run id, enough to tell
@@ -130,7 +176,7 @@ pub(super) struct Inbox(Arc<Mutex<Arrivals>>);
 pub struct ReplyTo {
     state: Arc<Mutex<Arrivals>>,
     node: usize,
-    request: u8,
+    request: RequestKind,
     bad_only: bool,
     /// Whether the reply is a vote: a server has one in a round.
     is_vote: bool,
@@ -185,7 +231,7 @@ impl Inbox {
     }
 
     /// Where `node`'s reply to `request` goes.
-    pub(super) fn reply_to(&self, node: usize, request: u8) -> ReplyTo {
+    pub(super) fn reply_to(&self, node: usize, request: RequestKind) -> ReplyTo {
         let state = Arc::clone(&self.0);
         let (bad_only, is_vote, is_direct) = (false, true, false);
         ReplyTo { state, node, request, bad_only, is_vote, bell: None, is_direct, fan: None }
@@ -193,18 +239,18 @@ impl Inbox {
 
     /// The same for a command to one server of several; the reply is not a vote.
     pub(super) fn direct_reply_to(&self, node: usize) -> ReplyTo {
-        ReplyTo { is_direct: true, ..self.reply_to(node, 0) }
+        ReplyTo { is_direct: true, ..self.reply_to(node, RequestKind::Only) }
     }
 
     /// The same for a command that puts a ticket in line. The reply is not a vote, because this
     /// inbox outlives connections.
-    pub(super) fn place_at(&self, node: usize, request: u8) -> ReplyTo {
+    pub(super) fn place_at(&self, node: usize, request: RequestKind) -> ReplyTo {
         ReplyTo { is_vote: false, ..self.reply_to(node, request) }
     }
 
     /// The same if the reply matters only when it is missing or reports that the ticket is not in
     /// line.
-    pub(super) fn bad_news_to(&self, node: usize, request: u8) -> ReplyTo {
+    pub(super) fn bad_news_to(&self, node: usize, request: RequestKind) -> ReplyTo {
         ReplyTo { bad_only: true, ..self.place_at(node, request) }
     }
 
@@ -341,6 +387,7 @@ mod tests {
     /// It had two votes if the connection of the first was broken when the second came.
     #[test]
     fn a_server_has_one_vote_in_a_round_whatever_leads_to_it() {
+        use RequestKind::{Acquire, Raise};
         let server = |name: &str| ServerId::of(name);
         let mut inbox = Inbox::new(3);
         let vote = |inbox: &Inbox, node, request, name: &str| {
@@ -350,14 +397,14 @@ mod tests {
             let arrival = inbox.next(never.as_mut()).now_or_never().flatten();
             arrival.is_some_and(|arrival| arrival.outcome.is_ok())
         };
-        assert!(vote(&inbox, 0, 0, "one"));
-        assert!(!vote(&inbox, 1, 0, "one"), "again by another address");
-        assert!(vote(&inbox, 0, 1, "one"), "the raise");
-        assert!(vote(&inbox, 2, 0, "three"));
-        assert!(!vote(&inbox, 0, 1, "two"), "it leads elsewhere now");
-        assert!(vote(&inbox, 1, 0, "two"));
+        assert!(vote(&inbox, 0, Acquire, "one"));
+        assert!(!vote(&inbox, 1, Acquire, "one"), "again by another address");
+        assert!(vote(&inbox, 0, Raise, "one"), "the raise");
+        assert!(vote(&inbox, 2, Acquire, "three"));
+        assert!(!vote(&inbox, 0, Raise, "two"), "it leads elsewhere now");
+        assert!(vote(&inbox, 1, Acquire, "two"));
         inbox = Inbox::new(3);
-        assert!(vote(&inbox, 1, 0, "one"), "in another round");
-        assert!(vote(&inbox, 0, 0, "") && vote(&inbox, 0, 0, ""), "its own name");
+        assert!(vote(&inbox, 1, Acquire, "one"), "in another round");
+        assert!(vote(&inbox, 0, Acquire, "") && vote(&inbox, 0, Acquire, ""), "its own name");
     }
 }

@@ -9,7 +9,7 @@ use futures_util::future::join_all;
 
 use super::asking::AskedServer;
 use super::error::{ExtendError, FenceError, ReleaseError};
-use super::inbox::Inbox;
+use super::inbox::{Inbox, RequestKind};
 use super::locker::Locker;
 use super::packet::Packet;
 use super::printable::Named;
@@ -72,7 +72,7 @@ impl Locker {
     pub async fn info(&self, name: impl AsRef<[u8]>) -> Vec<NodeInfo> {
         let core = self.core();
         let inbox = Inbox::new(core.quorum.nodes());
-        core.send_all(&Packet::info(name.as_ref()), &inbox, 0);
+        core.send_all(&Packet::info(name.as_ref()), &inbox, RequestKind::Only);
         let outcomes = core.collect(&inbox, core.settings.plan.timeout, lock_info, |_| false).await;
         let names = core.world.nodes().iter();
         let info = |(node, outcome): (&Arc<str>, Option<Result<LockInfo, Vote>>)| {

@@ -14,7 +14,7 @@ use tracing::Instrument;
 
 use super::core::Core;
 use super::error::{ExtendError, Lost, ReleaseError};
-use super::inbox::{Arrival, Inbox};
+use super::inbox::{Arrival, Inbox, RequestKind};
 use super::keeper::{Kept, Slot};
 use super::packet::{Packet, TOKEN_LENGTH};
 use super::printable::{InShort, Printable};
@@ -29,10 +29,6 @@ use crate::engine::{
 /// A sleeping machine's timers stand still, so no task sleeps longer than this before it checks the
 /// clock.
 const NAP_MAX: Duration = Duration::from_millis(500);
-
-/// Numbers of the requests of a round of extends.
-const EXTEND: u8 = 0;
-const REPAIR: u8 = 1;
 
 pub(super) struct Lease {
     pub(super) core: Arc<Core>,
@@ -275,7 +271,7 @@ impl Lease {
     /// Takes an answer to a round, and repairs nodes that have forgotten the lease.
     fn take(&self, round: &mut Extending, arrival: Arrival) -> RenewalStep {
         round.missing -= 1;
-        if arrival.request == REPAIR {
+        if arrival.request == RequestKind::Repair {
             return RenewalStep::Wait;
         }
         let is_alone = self.core.quorum.nodes() == 1;
@@ -331,7 +327,7 @@ impl Lease {
             Packet::extend(&self.name, &self.token, (ttl, state.renewal.mode()), self.fence);
         let started_at = earliest(&self.core.world);
         let round = state.renewal.begin(started_at, latest(&self.core.world))?;
-        self.core.send_all(&packet, inbox, EXTEND);
+        self.core.send_all(&packet, inbox, RequestKind::Extend);
         Some(round)
     }
 
@@ -342,7 +338,7 @@ impl Lease {
         }
         let packet = Packet::repair(&self.name, &self.token, (ttl, mode), self.fence, &self.label);
         for node in nodes.iter() {
-            self.core.world.send(node, &packet, Some(inbox.reply_to(node, REPAIR)));
+            self.core.world.send(node, &packet, Some(inbox.reply_to(node, RequestKind::Repair)));
         }
     }
 
@@ -363,7 +359,8 @@ impl Lease {
                 true => handing.get_or_insert_with(hand_over),
                 false => &plain,
             };
-            self.core.world.send(node, packet, inbox.map(|inbox| inbox.reply_to(node, 0)));
+            let reply_to = inbox.map(|inbox| inbox.reply_to(node, RequestKind::Only));
+            self.core.world.send(node, packet, reply_to);
         }
         drop(state);
         self.end(slot);
@@ -374,7 +371,7 @@ impl Lease {
     /// this client has waited there. So a client that never waits sends nothing more.
     fn hands_over(&self, node: usize) -> bool {
         let wakes = self.core.world.wakes();
-        wakes.is_some_and(|wakes| wakes.is_granting(node) == Some(true))
+        wakes.is_some_and(|wakes| wakes.grants_directly(node) == Some(true))
     }
 
     /// Cleans up after the lease was released or leaked.

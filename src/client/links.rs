@@ -153,7 +153,7 @@ mod tests {
 
     use super::*;
     use crate::client::connect::{Opening, Stream};
-    use crate::client::inbox::Inbox;
+    use crate::client::inbox::{Inbox, RequestKind};
     use crate::engine::{Millis, Mode};
     use crate::wire::resp::{self, Reply};
     use tokio::io::{AsyncReadExt, AsyncWriteExt, DuplexStream, duplex};
@@ -252,7 +252,7 @@ mod tests {
         let release = Packet::release(b"a", &[b't'; 20], TTL);
         let heard = written(|links| {
             let inbox = Inbox::new(1);
-            links.send(0, &acquire, Some(inbox.reply_to(0, 0)));
+            links.send(0, &acquire, Some(inbox.reply_to(0, RequestKind::Only)));
             drop(inbox);
             links.send(0, &release, None);
         });
@@ -264,7 +264,7 @@ mod tests {
         let acquire = Packet::acquire(b"a", &[b't'; 20], (TTL, Mode::Exclusive), b"");
         let heard = written(|links| {
             let inbox = Inbox::new(1);
-            links.send(0, &acquire, Some(inbox.reply_to(0, 0)));
+            links.send(0, &acquire, Some(inbox.reply_to(0, RequestKind::Only)));
             inbox.keep_sending();
         });
         assert_eq!(heard.await, ["LOCK.ACQUIRE a tttttttttttttttttttt 10000"]);

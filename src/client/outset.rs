@@ -1,13 +1,8 @@
-//! The requests that open an attempt, and their numbers.
+//! The requests that open an attempt.
 
+use super::inbox::RequestKind;
 use super::packet::Packet;
 use crate::engine::{Harvest, NodeSet};
-
-/// Numbers of the requests of an attempt.
-pub(super) const ACQUIRE: u8 = 0;
-pub(super) const RAISE: u8 = 1;
-/// Like `ACQUIRE`, for a node that does not support grants to tickets.
-pub(super) const ACQUIRE_PLAIN: u8 = 2;
 
 /// How an attempt of a waiter begins.
 pub(super) enum Outset {
@@ -20,7 +15,7 @@ pub(super) enum Outset {
 /// The requests to the nodes.
 pub(super) struct Asking {
     pub(super) packet: Packet,
-    /// The nodes that do not support grants to tickets, and the request to them.
+    /// The nodes that do not support direct grants, and the request to them.
     pub(super) plain: Option<(NodeSet, Packet)>,
 }
 
@@ -30,11 +25,11 @@ impl Asking {
         Asking { packet, plain: None }
     }
 
-    /// The request to `node`, and its number.
-    pub(super) fn of(&self, node: usize) -> (&Packet, u8) {
+    /// The request to `node`.
+    pub(super) fn of(&self, node: usize) -> (&Packet, RequestKind) {
         match &self.plain {
-            Some((nodes, packet)) if nodes.has(node) => (packet, ACQUIRE_PLAIN),
-            Some(_) | None => (&self.packet, ACQUIRE),
+            Some((nodes, packet)) if nodes.has(node) => (packet, RequestKind::AcquirePlain),
+            Some(_) | None => (&self.packet, RequestKind::Acquire),
         }
     }
 }

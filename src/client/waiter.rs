@@ -11,14 +11,14 @@ use std::task::Poll;
 use std::time::Duration;
 
 use super::core::Core;
-use super::inbox::{Arrival, Inbox};
-use super::outset::{ACQUIRE, ACQUIRE_PLAIN, Asking, Outset};
+use super::inbox::{Arrival, Inbox, RequestKind};
+use super::outset::{Asking, Outset};
 use super::packet::{Packet, TOKEN_LENGTH};
 use super::reading::{acquire_vote, has_no_place};
 use super::settings::LeasePlan;
 use super::vote::Vote;
 use super::wakes::{Bell, News, TicketId, Wakes};
-use super::world::{AnyWorld, earliest, latest};
+use super::world::{earliest, latest};
 use crate::engine::{Instant, Millis, Mode, Next, NodeSet, Pursuit, Ticket, Waiting};
 use crate::wire::code;
 use crate::wire::request::Queue;
@@ -32,21 +32,14 @@ pub(super) struct Waiter<'a> {
     /// When the wait is over.
     ends_at: Instant,
     waiting: Waiting,
-    called: NodeSet,
+    /// The nodes that had woken the task when the current attempt began.
+    woken: NodeSet,
     label: &'a [u8],
     ticket: Ticket,
     id: TicketId,
     pursuit: Pursuit,
     seat: Option<Seat>,
 }
-
-/// Numbers of the commands that put the ticket in line.
-const RELEASE: u8 = 0;
-const REGISTER: u8 = 1;
-const REGISTER_PLAIN: u8 = 2;
-/// Numbers of late answers to a lost attempt.
-const LATE: u8 = 3;
-const LATE_PLAIN: u8 = 4;
 
 /// What exists only while the ticket is in line somewhere.
 struct Seat {
@@ -87,7 +80,7 @@ impl<'a> Waiter<'a> {
             mode,
             ends_at: Instant::from_millis(Millis::round_up(started_at.saturating_add(wait)).get()),
             waiting: Waiting::new(core.quorum, plan.terms.ttl),
-            called: NodeSet::EMPTY,
+            woken: NodeSet::EMPTY,
             label,
             ticket: ticket(start, &id),
             id,
@@ -111,14 +104,15 @@ impl<'a> Waiter<'a> {
 
     /// Begins an attempt at `now`, rounded down. Returns its token and how it starts.
     pub(super) fn begin(&mut self, now: Instant) -> ([u8; TOKEN_LENGTH], Outset) {
-        self.called = self.waiting.begin();
+        self.woken = self.waiting.begin();
         let Some((seat, wakes)) = self.seat.as_mut().zip(self.core.world.wakes()) else {
             let token = self.fresh_token();
             let packet = Packet::acquire(self.name, &token, self.asked(), self.label);
             return (token, Outset::Ask(Asking::all(packet)));
         };
-        // Only grants matter now: the attempt puts the ticket in line again wherever it is not
-        // granted.
+        // Of the news, only grants matter now. With a quorum of them the lock is won, or given back
+        // with releases that put the ticket in line everywhere. Without one, the attempt puts the
+        // ticket in line again wherever it is not granted.
         for told in seat.bell.take().granted {
             self.pursuit.granted(told);
         }
@@ -137,7 +131,7 @@ impl<'a> Waiter<'a> {
             let queue = self.queue(wakes, number);
             Packet::acquire_in_line(self.name, &token, self.asked(), self.label, queue)
         };
-        let never = |node: &usize| wakes.is_granting(*node) == Some(false);
+        let never = |node: &usize| wakes.grants_directly(*node) == Some(false);
         let nodes = self.core.quorum.all().iter().filter(never);
         let plain = nodes.fold(NodeSet::EMPTY, |nodes, node| nodes.or(NodeSet::of(node)));
         let packet = ask(Some(number));
@@ -155,9 +149,9 @@ impl<'a> Waiter<'a> {
         (self.plan.terms.ttl, self.mode)
     }
 
-    /// The nodes that had called when the current attempt began.
-    pub(super) const fn called(&self) -> NodeSet {
-        self.called
+    /// The nodes that had woken the task when the current attempt began.
+    pub(super) const fn woken(&self) -> NodeSet {
+        self.woken
     }
 
     /// The bell on which an answer to the attempt silences the node's earlier wakes.
@@ -170,10 +164,10 @@ impl<'a> Waiter<'a> {
     pub(super) fn plainly(&self, arrival: &Arrival, token: &[u8]) -> Option<Packet> {
         let (_, wakes) = self.seat.as_ref().zip(self.core.world.wakes())?;
         let Ok(Reply::Error(text)) = &arrival.outcome else { return None };
-        if arrival.request != ACQUIRE || !is_grant_unknown(wakes, arrival.node, text) {
+        if arrival.request != RequestKind::Acquire || !is_grant_unknown(wakes, arrival.node, text) {
             return None;
         }
-        wakes.note_granting(arrival.node, false);
+        wakes.note_direct_grants(arrival.node, false);
         let queue = self.queue(wakes, None);
         Some(Packet::acquire_in_line(self.name, token, self.asked(), self.label, queue))
     }
@@ -185,13 +179,13 @@ impl<'a> Waiter<'a> {
         let Some((_, wakes)) = self.seat.as_ref().zip(self.core.world.wakes()) else { return vote };
         match vote {
             Vote::Held { .. } | Vote::Granted(_) if was_to_grant => {
-                wakes.note_granting(node, true);
+                wakes.note_direct_grants(node, true);
                 vote
             }
             Vote::Refused(text) if is_line_unknown(&text) => {
                 // It may still support lines.
                 match was_to_grant && is_grant_unknown(wakes, node, &text) {
-                    true => wakes.note_granting(node, false),
+                    true => wakes.note_direct_grants(node, false),
                     false => wakes.lacks(node),
                 }
                 Vote::NoPlace(text)
@@ -210,8 +204,7 @@ impl<'a> Waiter<'a> {
         late: &mut Option<Inbox>,
     ) -> bool {
         let was_in_line = self.seat.is_some();
-        let world = &*self.core.world;
-        let (now, random) = (latest(world), random(world));
+        let (world, (now, random)) = (&*self.core.world, self.moment());
         if !self.take_seat() {
             self.leave();
             self.waiting.lost_without_line(now, random);
@@ -247,8 +240,11 @@ impl<'a> Waiter<'a> {
         }
         let number = self.pursuit.register(earliest(&self.core.world));
         for node in nodes.iter() {
-            let number = (wakes.is_granting(node) != Some(false)).then_some(number);
-            let request = if number.is_some() { REGISTER } else { REGISTER_PLAIN };
+            let number = (wakes.grants_directly(node) != Some(false)).then_some(number);
+            let request = match number {
+                Some(_) => RequestKind::Register,
+                None => RequestKind::RegisterPlain,
+            };
             let queue = self.queue(wakes, number);
             let packet = Packet::acquire_in_line(self.name, token, self.asked(), self.label, queue);
             let Some(Seat { inbox, .. }) = &self.seat else { return };
@@ -289,13 +285,8 @@ impl<'a> Waiter<'a> {
                     return Poll::Ready(Event::Answer(arrival));
                 }
                 let late = seat.late.as_ref().map(|late| late.poll_next(ctx));
-                let request = |request| match request {
-                    ACQUIRE => Some(LATE),
-                    ACQUIRE_PLAIN => Some(LATE_PLAIN),
-                    _ => None,
-                };
                 if let Some(Poll::Ready(arrival)) = late
-                    && let Some(request) = request(arrival.request)
+                    && let Some(request) = arrival.request.late()
                 {
                     return Poll::Ready(Event::Answer(Arrival { request, ..arrival }));
                 }
@@ -306,8 +297,7 @@ impl<'a> Waiter<'a> {
     }
 
     fn hear(&mut self, news: News) {
-        let world = &*self.core.world;
-        let (now, random) = (latest(world), random(world));
+        let (world, (now, random)) = (&*self.core.world, self.moment());
         for node in news.broken.iter() {
             self.waiting.out_of_line(node, now, random);
         }
@@ -341,11 +331,14 @@ impl<'a> Waiter<'a> {
 
     /// Takes an answer to a command that has put the ticket in line.
     fn take(&mut self, Arrival { node, outcome, request }: Arrival) {
-        let world = &*self.core.world;
-        let (now, random) = (latest(world), random(world));
+        let (world, (now, random)) = (&*self.core.world, self.moment());
         match outcome {
-            Ok(reply) if request != RELEASE => self.registered(node, &reply, request),
-            Ok(Reply::Error(text)) if is_line_unknown(&text) => {
+            Ok(reply) if request != RequestKind::ReleaseIntoLine => {
+                self.registered(node, &reply, request)
+            }
+            Ok(Reply::Error(text))
+                if is_line_unknown(&text) || code::word_of(&text) == code::NOPERM.word =>
+            {
                 if let Some(wakes) = world.wakes() {
                     wakes.lacks(node);
                 }
@@ -360,18 +353,17 @@ impl<'a> Waiter<'a> {
 
     /// Takes an answer to a registration. A grant is as good as a wake: the next attempt asks with
     /// the same token. A late grant, to an attempt that was lost to others, is released.
-    fn registered(&mut self, node: usize, reply: &Reply, request: u8) {
-        let world = &*self.core.world;
-        let (now, random) = (latest(world), random(world));
-        let was_to_grant = request == REGISTER || request == LATE;
-        let is_late = request == LATE || request == LATE_PLAIN;
-        let is_open = was_to_grant && !self.pursuit.is_released();
+    fn registered(&mut self, node: usize, reply: &Reply, request: RequestKind) {
+        let (world, (now, random)) = (&*self.core.world, self.moment());
+        let was_to_grant = matches!(request, RequestKind::Register | RequestKind::Late);
+        let is_late = matches!(request, RequestKind::Late | RequestKind::LatePlain);
+        let asks_again = was_to_grant && !self.pursuit.is_released();
         let token = self.seat.as_ref().and_then(|seat| seat.token);
         if let (Reply::Error(text), Some(wakes), Some(token)) = (reply, world.wakes(), token)
-            && is_open
+            && asks_again
             && is_grant_unknown(wakes, node, text)
         {
-            wakes.note_granting(node, false);
+            wakes.note_direct_grants(node, false);
             return self.register(wakes, &token, NodeSet::of(node));
         }
         match (self.answered(node, acquire_vote(reply), was_to_grant), world.wakes()) {
@@ -397,6 +389,13 @@ impl<'a> Waiter<'a> {
         }
     }
 
+    /// The time, rounded up, and a random number for a pause from then on.
+    fn moment(&self) -> (Instant, u32) {
+        let mut bytes = [0; 4];
+        self.core.world.fill(&mut bytes);
+        (latest(&self.core.world), u32::from_le_bytes(bytes))
+    }
+
     fn putting_packet(&self, wakes: &Wakes, token: &[u8]) -> Packet {
         Packet::release_into_line(self.name, token, self.asked(), self.queue(wakes, None))
     }
@@ -410,13 +409,13 @@ impl<'a> Waiter<'a> {
         Queue { wait, ticket: self.ticket.clone(), channel: wakes.channel(), grant }
     }
 
-    /// Sends the command that puts the ticket in line. `is_open`: only a good answer shows that it
+    /// Sends the command that puts the ticket in line. `is_unsure`: only a good answer shows that it
     /// is there.
-    fn put_in_line(&self, node: usize, packet: &Packet, is_open: bool) {
+    fn put_in_line(&self, node: usize, packet: &Packet, is_unsure: bool) {
         let Some(Seat { inbox, .. }) = &self.seat else { return };
-        let reply_to = match is_open {
-            true => inbox.place_at(node, RELEASE),
-            false => inbox.bad_news_to(node, RELEASE),
+        let reply_to = match is_unsure {
+            true => inbox.place_at(node, RequestKind::ReleaseIntoLine),
+            false => inbox.bad_news_to(node, RequestKind::ReleaseIntoLine),
         };
         self.core.world.send(node, packet, Some(reply_to));
     }
@@ -445,20 +444,13 @@ fn ticket(start: u64, id: &TicketId) -> Ticket {
     Ticket::near(start, id).expect("an id of 16 bytes")
 }
 
-/// Whether an error means that the node cannot put a ticket in line, or that the user has no
-/// permission for it.
+/// Whether an error means that the node cannot put a ticket in line.
 fn is_line_unknown(text: &str) -> bool {
-    [code::BADARG, code::ERR, code::NOPERM].iter().any(|code| code.word == code::word_of(text))
+    [code::BADARG, code::ERR].iter().any(|code| code.word == code::word_of(text))
 }
 
 /// Whether a node answers a request for grants to tickets like this if it does not support them.
 /// (It may also report one argument too many, and name any of them.)
 fn is_grant_unknown(wakes: &Wakes, node: usize, text: &str) -> bool {
-    wakes.is_granting(node) != Some(true) && code::word_of(text) == code::BADARG.word
-}
-
-fn random(world: &AnyWorld) -> u32 {
-    let mut bytes = [0; 4];
-    world.fill(&mut bytes);
-    u32::from_le_bytes(bytes)
+    wakes.grants_directly(node) != Some(true) && code::word_of(text) == code::BADARG.word
 }

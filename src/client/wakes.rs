@@ -1,4 +1,4 @@
-//! Which tasks of this client stand in line, and which are called.
+//! Which tasks of this client stand in line, and which are woken.
 //!
 //! All waiting tasks share one connection per node, and one channel of the client's own. A node
 //! publishes there the ticket that it has reserved a lock for, or granted the lock to; this file
@@ -42,10 +42,10 @@ enum Offer {
 pub struct Wakes {
     channel: Arc<[u8]>,
     state: Mutex<Listening>,
-    /// A bit for each node that is known to grant locks to tickets.
-    granting: AtomicU32,
+    /// A bit for each node that is known to grant locks to tickets by itself.
+    direct: AtomicU32,
     /// A bit for each node that is known not to.
-    never_granting: AtomicU32,
+    never_direct: AtomicU32,
 }
 
 #[derive(Debug)]
@@ -89,8 +89,8 @@ impl Wakes {
     /// For `nodes` nodes that publish on `channel`, which no other client may use.
     pub fn new(channel: &[u8], nodes: usize) -> Wakes {
         let state = Listening { offers: vec![Offer::default(); nodes], tasks: BTreeMap::new() };
-        let (granting, never_granting) = (AtomicU32::new(0), AtomicU32::new(0));
-        Wakes { channel: Arc::from(channel), state: Mutex::new(state), granting, never_granting }
+        let (direct, never_direct) = (AtomicU32::new(0), AtomicU32::new(0));
+        Wakes { channel: Arc::from(channel), state: Mutex::new(state), direct, never_direct }
     }
 
     /// Where nodes publish for this client.
@@ -101,8 +101,8 @@ impl Wakes {
     /// The connection to `node` is there. `hears`: what it publishes on the channel arrives.
     pub fn connected(&self, node: usize, hears: bool) {
         // It may be another server now.
-        self.granting.fetch_and(!bit(node), Ordering::Relaxed);
-        self.never_granting.fetch_and(!bit(node), Ordering::Relaxed);
+        self.direct.fetch_and(!bit(node), Ordering::Relaxed);
+        self.never_direct.fetch_and(!bit(node), Ordering::Relaxed);
         let offer = if hears { Offer::Given } else { Offer::Lacking };
         self.change(node, offer, |news| news.returned.insert(node));
     }
@@ -133,20 +133,20 @@ impl Wakes {
         }
     }
 
-    /// Notes whether `node` grants locks to tickets; this holds until the next connection.
-    pub(super) fn note_granting(&self, node: usize, grants: bool) {
-        let notes = if grants { &self.granting } else { &self.never_granting };
+    /// Notes whether `node` makes direct grants; this holds until the next connection.
+    pub(super) fn note_direct_grants(&self, node: usize, makes_them: bool) {
+        let notes = if makes_them { &self.direct } else { &self.never_direct };
         if notes.load(Ordering::Relaxed) & bit(node) == 0 {
             notes.fetch_or(bit(node), Ordering::Relaxed);
         }
     }
 
-    /// Whether `node` grants locks to tickets; `None` if that is not known.
-    pub(super) fn is_granting(&self, node: usize) -> Option<bool> {
-        if self.never_granting.load(Ordering::Relaxed) & bit(node) != 0 {
+    /// Whether `node` makes direct grants; `None` if that is not known.
+    pub(super) fn grants_directly(&self, node: usize) -> Option<bool> {
+        if self.never_direct.load(Ordering::Relaxed) & bit(node) != 0 {
             return Some(false);
         }
-        (self.granting.load(Ordering::Relaxed) & bit(node) != 0).then_some(true)
+        (self.direct.load(Ordering::Relaxed) & bit(node) != 0).then_some(true)
     }
 
     /// Notes that `node` cannot put a ticket in line; this holds until the next connection.

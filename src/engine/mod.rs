@@ -51,9 +51,9 @@ pub use mode::Mode;
 pub use node::{
     Acquired, Attached, Authority, Availability, BEAT, Begun, Call, CallId, Came, Caution,
     Ceilings, Census, Change, Claim, ConnectionId, Counts, Decided, Direct, Draft, Effect,
-    Extended, FENCE_BLOCK, Fencing, Footing, Found, Gate, Granted, Grantee, HandOver, Heartbeat,
-    HeldCount, Inventory, LEASE_BLOCK, Lease, Left, Line, Loaded, Lock, LockAccount, LockName,
-    LockState, Look, Mandate, Node, NodeAccount, Notice, Parting, Pledge, Promises, Queued,
+    Extended, FENCE_BLOCK, Fencing, Footing, Found, Gate, Granted, Grantee, Heartbeat, HeldCount,
+    Inventory, LEASE_BLOCK, Lease, Left, Line, Loaded, Lock, LockAccount, LockName, LockState,
+    Look, Mandate, NextCalls, Node, NodeAccount, Notice, Parting, Pledge, Promises, Queued,
     ReadersAccount, Recovery, Released, Replicas, SLOTS, SUPPORT, Saved, Shares, SlotRuns, Slots,
     Stated, Statement, Stop, Stopped, Tally, Tended, Tenure, Turn, Turning, Uncounted, Waiter,
     WaiterLimit, Warning, promote, recover, start,

@@ -1,4 +1,4 @@
-//! One claim over its whole wait: the requests that were sent with its token, and the nodes that
+//! One claim over its whole wait: the registrations that were sent with its token, and the nodes that
 //! have granted it.
 //!
 //! A waiter registers with each node by an ACQUIRE that puts its ticket in line, and repeats it
@@ -183,7 +183,7 @@ mod tests {
     }
 
     #[test]
-    fn the_validity_counts_from_the_oldest_request_that_a_counted_grant_names() {
+    fn the_validity_counts_from_the_oldest_registration_that_a_counted_grant_names() {
         let mut pursuit = pursuit();
         let numbers = [0, 1_000, 2_000].map(|millis| pursuit.register(at(millis)));
         assert!(pursuit.granted(told(2, numbers[2])) && pursuit.has_part());
@@ -213,7 +213,7 @@ mod tests {
     }
 
     #[test]
-    fn a_grant_counts_only_for_a_request_that_was_sent_and_a_node_that_there_is() {
+    fn a_grant_counts_only_for_a_registration_that_was_sent_and_a_node_that_exists() {
         let mut pursuit = pursuit();
         let number = pursuit.register(at(0));
         for (node, number) in [(0, 0), (0, number + 1), (3, number), (31, number), (99, number)] {

@@ -137,7 +137,7 @@ impl Waiting {
         }
     }
 
-    /// `node` reports that it has reserved the lock for the ticket.
+    /// `node` reports that it has reserved the lock for the ticket, or granted it.
     pub fn woken(&mut self, node: usize, now: Instant) {
         if !self.quorum.all().has(node) {
             return;
@@ -155,7 +155,7 @@ impl Waiting {
         self.quorum.is_reached(self.in_line)
     }
 
-    /// Whether a quorum of nodes has reserved the lock for the ticket.
+    /// Whether a quorum of nodes has reserved the lock for the ticket, or granted it.
     pub const fn is_first(&self) -> bool {
         self.quorum.is_reached(self.woken)
     }
@@ -335,7 +335,7 @@ mod tests {
     }
 
     #[test]
-    fn calls_that_are_in_vain_are_heeded_later_and_later() {
+    fn wakes_that_are_in_vain_are_heeded_later_and_later() {
         let mut waiting = waiting();
         for pause in [0, 20, 40, 80, 160, 320, 500, 500] {
             (0..3).for_each(|node| waiting.woken(node, NOW));

@@ -17,7 +17,7 @@ use super::ffi::{AtKey, Context, InServer};
 use super::{clock, config, process, replication, start};
 use crate::engine::{
     Acquired, Availability, Call, CallId, Claim, ConnectionId, Direct, Effect, Gate, Granted,
-    Grantee, HandOver, Instant, Lock, Look, Millis, Mode, Node, Queued, Refusal, Released, Stop,
+    Grantee, Instant, Lock, Look, Millis, Mode, NextCalls, Node, Queued, Refusal, Released, Stop,
     TOKEN_MAX, Tenure, Token, Turning,
 };
 use crate::wire::published::Published;
@@ -127,8 +127,8 @@ pub(super) fn look_at(context: &mut Context<'_>, name: &[u8], mut look: Look) {
             Turning::GrantTo(grantee) => {
                 look.availability = grant_to(context, (place.1, text), &grantee, now);
             }
-            Turning::HandOver(hand_over) => {
-                look.availability = grant(context, text, hand_over, now);
+            Turning::GrantCalls(next) => {
+                look.availability = grant(context, text, next, now);
             }
         }
     }
@@ -164,31 +164,31 @@ fn gate(context: &mut Context<'_>, name: &KeyName) -> Gate {
     }
 }
 
-/// Grants the free lock to blocked clients, and answers them. Returns the state of the lock, if
+/// Grants the lock to blocked clients, and answers them. Returns the state of the lock, if
 /// that is known.
 fn grant(
     context: &mut Context<'_>,
     name: &KeyName,
-    mut hand_over: HandOver,
+    mut next: NextCalls,
     now: Instant,
 ) -> Option<Availability> {
     let server = context.in_server();
     let may_have_it = |call: &Call| name.may_be_acquired(context, &call.user);
-    let allowed: Vec<bool> = hand_over.calls().iter().map(may_have_it).collect();
+    let allowed: Vec<bool> = next.calls().iter().map(may_have_it).collect();
     let mut allowed = allowed.into_iter();
     process::with(server, |process| {
-        process.node.deny(&mut hand_over, |_| allowed.next() == Some(true));
+        process.node.deny(&mut next, |_| allowed.next() == Some(true));
     });
-    let first = hand_over.calls().first()?;
-    let lease = (&first.token[..], &first.label[..], hand_over.ttl(), first.mode);
+    let first = next.calls().first()?;
+    let lease = (&first.token[..], &first.label[..], next.ttl(), first.mode);
     let outcome = grant_and_state(context, name, lease, now, |node, lock| {
-        node.hand_over(lock, &hand_over, config::max_ttl(), now)
+        node.grant_calls(lock, &next, config::max_ttl(), now)
     });
     let (availability, granted) =
-        process::with(server, |process| process.node.handed_over(&hand_over, &outcome, now));
+        process::with(server, |process| process.node.granted_calls(&next, &outcome, now));
     if let Some(granted) = granted {
         let shared = SharedGrant::new(granted);
-        for call in hand_over.calls() {
+        for call in next.calls() {
             answer(server, call.id, Delivery::Granted(Rc::clone(&shared)));
         }
     }

@@ -838,7 +838,7 @@ impl Node {
                 Turning::GrantTo(grantee) => {
                     look.availability = self.grant_to(name, &grantee);
                 }
-                Turning::HandOver(_) => panic!("the client never blocks"),
+                Turning::GrantCalls(_) => panic!("the client never blocks"),
             }
         }
         let line = self.engine.line((0, name));

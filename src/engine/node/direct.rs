@@ -1,7 +1,7 @@
-//! Locks that are handed over: what a node keeps to grant the lock to a ticket without another
-//! request, and the grant.
+//! Direct grants: what a node keeps to grant the lock to a ticket without another request when a
+//! holder hands the lock over, and the grant.
 
-use super::{Acquired, Availability, Claim, ConnectionId, Lock, Node, Parting, Stop, Waiter};
+use super::{Acquired, Availability, Claim, ConnectionId, Lock, Node, Stop, Waiter};
 use crate::engine::{Instant, Millis, Mode, Refusal, TOKEN_MAX, Ticket, Token};
 
 /// What a node needs, besides the token, to grant the lock to a ticket without another request.
@@ -60,7 +60,7 @@ impl Node {
     /// Grants the lock to a ticket. Also returns the state of the lock afterwards.
     ///
     /// # Errors
-    /// As [`Node::hand_over`].
+    /// As [`Node::grant_calls`].
     pub fn grant_to(
         &mut self,
         lock: &mut Lock,
@@ -75,7 +75,7 @@ impl Node {
     /// Grants the lock to a waiter. Also returns the state of the lock afterwards.
     ///
     /// # Errors
-    /// As [`Node::hand_over`].
+    /// As [`Node::grant_calls`].
     pub(super) fn grant_waiter(
         &mut self,
         lock: &mut Lock,
@@ -105,7 +105,8 @@ impl Node {
     ) {
         let waiter = Waiter::Ticket(grantee.ticket.clone());
         let left = self.lines.with_line(place.0, place.1, |line| line.leave(&waiter));
-        self.part(place, left.into_iter().collect(), &Parting::TooLate);
+        // A ticket needs no reply.
+        self.lines.part(place, left.into_iter().collect());
         if is_told {
             self.lines.waits.record(grantee.since.until(now));
         }

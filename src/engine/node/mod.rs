@@ -42,7 +42,7 @@ pub use lock::{Lease, Lock, Tenure};
 pub use promises::{Ceilings, FENCE_BLOCK, LEASE_BLOCK, Promises};
 pub use recovery::{Found, Loaded, Recovery, Saved, Stopped, promote, recover, start};
 pub use requests::{Acquired, Claim, Extended, Fencing, Released, Stop};
-pub use serving::{Effect, Gate, HandOver, Look, Parting, Turning};
+pub use serving::{Effect, Gate, Look, NextCalls, Parting, Turning};
 pub use slots::{Came, Footing, SLOTS, Shares, SlotRuns, Slots};
 pub use start::{Begun, Caution, Warning};
 pub use statement::{Draft, Statement};

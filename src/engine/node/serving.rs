@@ -5,9 +5,9 @@
 //! lock, and when [`Node::next_batch`] returns it: a lease, a wait or a reservation has ended, or
 //! the lock disappeared without a request.
 //!
-//! A look leads to two kinds of actions. [`Node::serve_next`] returns those whose result it needs
-//! to go on. The rest are [`Effect`]s, which the caller takes ([`Node::take_effect`]) after each
-//! call of these functions.
+//! A look leads to two kinds of actions. [`Node::serve_next`] returns those that come before its
+//! next step: the caller carries one out, and calls it again. The rest are [`Effect`]s, which the
+//! caller takes ([`Node::take_effect`]) after each call of these functions.
 
 use super::lines::{BATCH, Call, Granted, LockName};
 use super::{
@@ -104,8 +104,8 @@ pub enum Turning {
     On,
     /// Publish this ticket on this channel.
     Wake(Ticket, Box<[u8]>),
-    /// Call [`Node::hand_over`] with the lock.
-    HandOver(HandOver),
+    /// Call [`Node::grant_calls`] with the lock, then [`Node::granted_calls`].
+    GrantCalls(NextCalls),
     /// Call [`Node::grant_to`] with the lock, publish the grant, and call [`Node::granted_to`].
     GrantTo(Grantee),
 }
@@ -122,13 +122,14 @@ enum Prospect {
     Unknown(Turning),
 }
 
-/// A free lock that goes to the first in line: calls with the same token.
+/// Calls with the same token, whose turn it is: one grant gives them the lock, which is free, or
+/// held by readers beside whom they may read.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct HandOver {
+pub struct NextCalls {
     calls: Vec<Call>,
 }
 
-impl HandOver {
+impl NextCalls {
     /// The calls that one grant answers.
     pub fn calls(&self) -> &[Call] {
         &self.calls
@@ -149,7 +150,7 @@ impl Node {
         self.lines.any()
     }
 
-    /// How many wait at this node; `max` may.
+    /// How many wait at this node, and that at most `max` may.
     pub fn waiter_limit(&self, max: usize) -> WaiterLimit {
         WaiterLimit { waiters: self.lines.count(), max }
     }
@@ -266,8 +267,9 @@ impl Node {
 
     // ----------------------------------------------------------------------- looking at a line
 
-    /// Continues a look at a line: serves the next waiter. If a ticket is first, a free lock is
-    /// reserved for it, for the time `reserve`.
+    /// Continues a look at a line: serves the next waiter. If a ticket is first and may have the
+    /// lock, it is granted the lock where a holder hands that over; otherwise the lock is reserved
+    /// for it, for the time `reserve`.
     pub fn serve_next(
         &mut self,
         place: (u32, &[u8]),
@@ -379,7 +381,7 @@ impl Node {
                 let mut calls = self.lines.part(place, left);
                 let mode = calls.first().map(|call| call.mode).unwrap_or_default();
                 self.refuse_upgrades(&mut calls, mode);
-                Turning::HandOver(HandOver { calls })
+                Turning::GrantCalls(NextCalls { calls })
             }
             Err(Turning::Over) => self.over(),
             Err(turning) => turning,
@@ -392,24 +394,24 @@ impl Node {
     /// # Errors
     /// As [`Node::acquire`]; and if the ttl is above `max_ttl`, which may have been lowered in the
     /// meantime: it bounds quarantines, so no grant may exceed it.
-    pub fn hand_over(
+    pub fn grant_calls(
         &mut self,
         lock: &mut Lock,
-        hand_over: &HandOver,
+        next: &NextCalls,
         max_ttl: Millis,
         now: Instant,
     ) -> Result<(Acquired, Availability), Stop> {
-        let Some(call) = hand_over.calls.first() else {
+        let Some(call) = next.calls.first() else {
             return Ok((Acquired::Held, self.availability(lock, now)));
         };
-        let asked = (hand_over.ttl(), call.mode);
+        let asked = (next.ttl(), call.mode);
         self.grant_waiter(lock, (&call.token, &call.label), asked, max_ttl, now)
     }
 
-    /// Removes calls that may no longer have the lock from a hand-over, and answers them.
-    pub fn deny(&mut self, hand_over: &mut HandOver, mut may: impl FnMut(&Call) -> bool) {
+    /// Removes calls that may no longer have the lock from the next ones, and answers them.
+    pub fn deny(&mut self, next: &mut NextCalls, mut may: impl FnMut(&Call) -> bool) {
         let effects = &mut self.effects;
-        hand_over.calls.retain(|call| {
+        next.calls.retain(|call| {
             let stays = may(call);
             if !stays {
                 effects.push_back(Effect::Part(call.id, Parting::Denied));
@@ -422,15 +424,15 @@ impl Node {
     /// grant. The caller answers the calls with the grant, and then reports that at least one
     /// answer was delivered ([`Node::heard`]) or none ([`Node::take_back`]). With any other outcome
     /// the calls are answered here.
-    pub fn handed_over(
+    pub fn granted_calls(
         &mut self,
-        hand_over: &HandOver,
+        next: &NextCalls,
         outcome: &Result<(Acquired, Availability), Refusal>,
         now: Instant,
     ) -> (Option<Availability>, Option<Granted>) {
         let parting = match outcome {
             Ok((Acquired::Granted { fence, .. } | Acquired::Again { fence, .. }, availability)) => {
-                let granted = hand_over.calls.first().map(|call| {
+                let granted = next.calls.first().map(|call| {
                     self.lines.waits.record(call.since.until(now));
                     Granted { token: call.token.clone(), fence: *fence, name: call.name.clone() }
                 });
@@ -443,7 +445,7 @@ impl Node {
                 Parting::Refused(refusal.clone())
             }
         };
-        for call in &hand_over.calls {
+        for call in &next.calls {
             self.effects.push_back(Effect::Part(call.id, parting.clone()));
         }
         (None, None)
@@ -605,7 +607,7 @@ mod tests {
     }
 
     /// A node that has granted the lock to a call that is not known to have received the grant.
-    fn handed_over() -> (Node, Lock, Granted) {
+    fn granted_to_a_call() -> (Node, Lock, Granted) {
         let (mut node, mut lock) = (Node::new(), Lock::default());
         node.block(PLACE, CallId(1), (claim(), b"", Box::default()), Millis::new(900), NOW);
         let mut look = Look {
@@ -614,10 +616,10 @@ mod tests {
             ..Look::default()
         };
         let turning = node.serve_next(PLACE, &mut look, NOW, Millis::new(10));
-        let Turning::HandOver(hand_over) = turning else { panic!("{turning:?}") };
-        let outcome = node.hand_over(&mut lock, &hand_over, Millis::new(500), NOW);
+        let Turning::GrantCalls(next) = turning else { panic!("{turning:?}") };
+        let outcome = node.grant_calls(&mut lock, &next, Millis::new(500), NOW);
         let outcome = outcome.map_err(|stop| panic!("{stop:?}"));
-        let (_, granted) = node.handed_over(&hand_over, &outcome, NOW);
+        let (_, granted) = node.granted_calls(&next, &outcome, NOW);
         (node, lock, granted.expect("a grant"))
     }
 
@@ -647,14 +649,14 @@ mod tests {
         node.serve_next(PLACE, &mut look, NOW, Millis::new(10))
     }
 
-    fn handed_over_with(gate: Gate) -> Look {
+    fn after_a_hand_over(gate: Gate) -> Look {
         Look { gate: Some(gate), ..Look::default() }.handing_over(true)
     }
 
     #[test]
     fn a_ticket_is_granted_the_lock_that_is_handed_over_and_leaves_the_line() {
         let (mut node, mut lock) = (Node::new(), Lock::default());
-        let turning = turn_of_a_ticket(&mut node, handed_over_with(Gate::Open));
+        let turning = turn_of_a_ticket(&mut node, after_a_hand_over(Gate::Open));
         let Turning::GrantTo(grantee) = turning else { panic!("{turning:?}") };
         assert_eq!((&*grantee.label, grantee.number), (&b"me"[..], 3));
         let low = node.grant_to(&mut lock, &grantee, Millis::new(499), NOW);
@@ -680,7 +682,7 @@ mod tests {
         let turning = turn_of_a_ticket(&mut node, look);
         assert!(matches!(turning, Turning::Wake(..)), "reserved: {turning:?}");
         for gate in [Gate::Paused, Gate::Refuses] {
-            let turning = turn_of_a_ticket(&mut Node::new(), handed_over_with(gate));
+            let turning = turn_of_a_ticket(&mut Node::new(), after_a_hand_over(gate));
             assert_eq!(turning, Turning::Over, "later, by a reservation");
         }
     }
@@ -708,7 +710,7 @@ mod tests {
 
     #[test]
     fn a_grant_of_which_nobody_was_told_is_taken_back_once() {
-        let (mut node, mut lock, granted) = handed_over();
+        let (mut node, mut lock, granted) = granted_to_a_call();
         let taken = node.take_back(&mut lock, &granted, NOW);
         assert!(matches!(taken, Released::Released { .. }) && !lock.is_held(NOW), "{taken:?}");
         assert_eq!(node.take_back(&mut lock, &granted, NOW), Released::NotHeld);
@@ -732,7 +734,7 @@ mod tests {
             },
         ];
         for (number, tell) in tellings.iter().enumerate() {
-            let (mut node, mut lock, granted) = handed_over();
+            let (mut node, mut lock, granted) = granted_to_a_call();
             tell(&mut node, &mut lock);
             assert_eq!(node.take_back(&mut lock, &granted, NOW), Released::NotHeld, "{number}");
             assert!(lock.is_held(NOW) && node.unheard.is_empty(), "{number}");
@@ -772,7 +774,7 @@ mod tests {
 
     #[test]
     fn what_another_token_is_told_keeps_no_grant() {
-        let (mut node, mut lock, granted) = handed_over();
+        let (mut node, mut lock, granted) = granted_to_a_call();
         let other = Claim { token: Token::new(b"other", 64).unwrap(), ..claim() };
         let mut second = Lock::default();
         for _ in 0..2 {
@@ -781,7 +783,7 @@ mod tests {
         }
         let taken = node.take_back(&mut lock, &granted, NOW);
         assert!(matches!(taken, Released::Released { .. }), "{taken:?}");
-        let (mut node, _, granted) = handed_over();
+        let (mut node, _, granted) = granted_to_a_call();
         node.heard(&granted);
         assert!(node.unheard.is_empty(), "a grant that was heard is not kept");
     }
