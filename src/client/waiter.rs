@@ -247,8 +247,9 @@ impl<'a> Waiter<'a> {
             };
             let queue = self.queue(wakes, number);
             let packet = Packet::acquire_in_line(self.name, token, self.asked(), self.label, queue);
-            let Some(Seat { inbox, .. }) = &self.seat else { return };
-            self.core.world.send(node, &packet, Some(inbox.place_at(node, request)));
+            let Some(Seat { inbox, bell, .. }) = &self.seat else { return };
+            let reply_to = inbox.place_at(node, request).before(Some(bell));
+            self.core.world.send(node, &packet, Some(reply_to));
         }
     }
 
@@ -278,9 +279,8 @@ impl<'a> Waiter<'a> {
         let mut timer = pin!(self.core.world.sleep(length.into()));
         poll_fn(|ctx| {
             if let Some(seat) = &self.seat {
-                if let Poll::Ready(news) = seat.bell.poll(ctx) {
-                    return Poll::Ready(Event::News(news));
-                }
+                // Answers come first: one makes earlier wakes of its node out of date, and those
+                // that are on the bell still are later.
                 if let Poll::Ready(arrival) = seat.inbox.poll_next(ctx) {
                     return Poll::Ready(Event::Answer(arrival));
                 }
@@ -289,6 +289,9 @@ impl<'a> Waiter<'a> {
                     && let Some(request) = arrival.request.late()
                 {
                     return Poll::Ready(Event::Answer(Arrival { request, ..arrival }));
+                }
+                if let Poll::Ready(news) = seat.bell.poll(ctx) {
+                    return Poll::Ready(Event::News(news));
                 }
             }
             timer.as_mut().poll(ctx).map(|()| Event::Time)
@@ -453,4 +456,219 @@ fn is_line_unknown(text: &str) -> bool {
 /// (It may also report one argument too many, and name any of them.)
 fn is_grant_unknown(wakes: &Wakes, node: usize, text: &str) -> bool {
     wakes.grants_directly(node) != Some(true) && code::word_of(text) == code::BADARG.word
+}
+
+#[cfg(test)]
+mod tests {
+    use futures_util::FutureExt;
+    use futures_util::future::BoxFuture;
+    use std::sync::Mutex;
+    use std::sync::atomic::{AtomicU8, Ordering};
+
+    use super::*;
+    use crate::client::{Locker, NoReply, ReplyTo, World};
+    use crate::engine::Fence;
+    use crate::wire::published::Published;
+    use crate::wire::resp;
+
+    /// A node that a command was sent to, its words, and where the reply goes.
+    type Sent = (usize, Vec<String>, Option<ReplyTo>);
+
+    /// Three nodes that put tickets in line, and answer when the test says so. Time stands still.
+    #[derive(Clone)]
+    struct Silent {
+        names: Vec<Arc<str>>,
+        wakes: Arc<Wakes>,
+        random: Arc<AtomicU8>,
+        sent: Arc<Mutex<Vec<Sent>>>,
+    }
+
+    impl World for Silent {
+        fn now(&self) -> Duration {
+            Duration::from_secs(5)
+        }
+
+        fn sleep(&self, _length: Duration) -> BoxFuture<'static, ()> {
+            Box::pin(std::future::pending())
+        }
+
+        fn fill(&self, bytes: &mut [u8]) {
+            bytes.fill(self.random.fetch_add(1, Ordering::Relaxed));
+        }
+
+        fn spawn(&self, _task: BoxFuture<'static, ()>) {}
+
+        fn nodes(&self) -> &[Arc<str>] {
+            &self.names
+        }
+
+        fn send(&self, node: usize, packet: &Packet, reply_to: Option<ReplyTo>) {
+            let (words, _) = resp::unpack(packet.bytes()).unwrap().expect("a command");
+            let words = words.iter().map(|word| String::from_utf8_lossy(word).into_owned());
+            self.sent.lock().unwrap().push((node, words.collect(), reply_to));
+        }
+
+        fn wakes(&self) -> Option<&Arc<Wakes>> {
+            Some(&self.wakes)
+        }
+    }
+
+    impl Silent {
+        fn new() -> (Silent, Locker) {
+            let wakes = Arc::new(Wakes::new(b"c", 3));
+            (0..3).for_each(|node| wakes.connected(node, true));
+            let names = ["a", "b", "c"].map(Arc::from).to_vec();
+            let world = Silent { names, wakes, random: Arc::default(), sent: Arc::default() };
+            let locker = Locker::builder().build_in(world.clone()).unwrap();
+            (world, locker)
+        }
+
+        fn sent(&self) -> Vec<Sent> {
+            std::mem::take(&mut self.sent.lock().unwrap())
+        }
+
+        /// What was sent since the last look: the nodes, the command, whether it puts the ticket
+        /// in line, and the number of the registration.
+        fn told(&self) -> Vec<(usize, String, bool, Option<String>)> {
+            let told = |(node, words, _): Sent| {
+                let at = |word: &str| words.iter().position(|other| other == word);
+                let number = at("GRANT").map(|at| words[at + 1].clone());
+                (node, words[0].clone(), at("QUEUE").is_some(), number)
+            };
+            self.sent().into_iter().map(told).collect()
+        }
+
+        fn publishes(&self, node: usize, published: &Published) {
+            self.wakes.hear(node, None, &published.to_bytes());
+        }
+
+        fn grants(&self, node: usize, ticket: &Ticket, number: u64) {
+            let (ticket, fence) = (ticket.clone(), Fence::new(7).unwrap());
+            self.publishes(node, &Published::Granted { ticket, fence, number });
+        }
+    }
+
+    fn waiter(locker: &Locker) -> Waiter<'_> {
+        let core = locker.core();
+        let asked = (core.settings.plan, Mode::Exclusive, &b"me"[..]);
+        Waiter::new(core, b"lock", asked, Duration::from_secs(5), Duration::from_secs(60))
+    }
+
+    fn lose(waiter: &mut Waiter<'_>, token: &[u8; TOKEN_LENGTH], has_more: bool) {
+        assert!(waiter.lost((token, NodeSet::EMPTY), has_more, &mut None));
+    }
+
+    fn everywhere(
+        command: &str,
+        number: Option<&str>,
+    ) -> Vec<(usize, String, bool, Option<String>)> {
+        (0..3).map(|node| (node, command.to_owned(), true, number.map(str::to_owned))).collect()
+    }
+
+    fn is_ripe(waiter: &mut Waiter<'_>) -> bool {
+        waiter.rest().now_or_never().is_some()
+    }
+
+    fn now() -> Instant {
+        Instant::from_millis(5_000)
+    }
+
+    #[test]
+    fn whoever_loses_registers_then_waits_and_gives_back_what_a_part_has_granted() {
+        let (world, locker) = Silent::new();
+        let mut waiter = waiter(&locker);
+        let (token, _) = waiter.begin(now());
+        lose(&mut waiter, &token, false);
+        assert_eq!(world.told(), everywhere("LOCK.ACQUIRE", Some("1")), "it was not in line");
+        assert!(!is_ripe(&mut waiter));
+        let (kept, _) = waiter.begin(now());
+        lose(&mut waiter, &kept, false);
+        assert_eq!((kept, world.told()), (token, Vec::new()), "it is in line with this token");
+        let (kept, _) = waiter.begin(now());
+        lose(&mut waiter, &kept, true);
+        assert_eq!((kept, world.told()), (token, everywhere("LOCK.RELEASE", None)));
+        let (fresh, _) = waiter.begin(now());
+        assert_ne!(fresh, token, "it was released");
+    }
+
+    #[test]
+    fn whoever_stops_waiting_releases_the_last_token_everywhere() {
+        let (world, locker) = Silent::new();
+        let mut waiter = waiter(&locker);
+        let (token, _) = waiter.begin(now());
+        lose(&mut waiter, &token, false);
+        world.sent();
+        drop(waiter);
+        let told: Vec<_> = world.told().into_iter().map(|(node, name, ..)| (node, name)).collect();
+        assert_eq!(told, [0, 1, 2].map(|node| (node, "LOCK.RELEASE".to_owned())));
+    }
+
+    #[test]
+    fn grants_of_a_quorum_are_an_attempt_unless_the_token_was_released() {
+        for has_more in [false, true] {
+            let (world, locker) = Silent::new();
+            let mut waiter = waiter(&locker);
+            assert!(waiter.take_seat());
+            let (token, _) = waiter.begin(now());
+            lose(&mut waiter, &token, has_more);
+            let ticket = waiter.ticket.clone();
+            world.grants(0, &ticket, 1);
+            assert!(!is_ripe(&mut waiter), "one of three");
+            world.grants(2, &ticket, 1);
+            assert_eq!(is_ripe(&mut waiter), !has_more);
+            let (next, outset) = waiter.begin(now());
+            let granted = match outset {
+                Outset::Granted(harvest) => harvest.grants.len(),
+                Outset::Ask(_) => 0,
+            };
+            assert_eq!((next == token, granted), if has_more { (false, 0) } else { (true, 2) });
+        }
+    }
+
+    /// The task may read both at once. It used to look at the wake first, and forgot it when it
+    /// took the answer.
+    #[test]
+    fn a_wake_counts_if_it_comes_after_the_answer_to_a_registration() {
+        for is_after in [true, false] {
+            let (world, locker) = Silent::new();
+            let mut waiter = waiter(&locker);
+            let (token, _) = waiter.begin(now());
+            lose(&mut waiter, &token, false);
+            let mut ripe = Vec::new();
+            for (node, _, reply_to) in world.sent().into_iter().take(2) {
+                let turn = || world.publishes(node, &Published::Turn(waiter.ticket.clone()));
+                let answer = || reply_to.unwrap().deliver(Ok(Reply::Nil));
+                if is_after {
+                    answer();
+                    turn();
+                } else {
+                    turn();
+                    answer();
+                }
+                ripe.push(is_ripe(&mut waiter));
+            }
+            assert_eq!(ripe, [false, is_after], "a quorum is two");
+        }
+    }
+
+    #[test]
+    fn a_ticket_is_put_in_line_again_where_the_connection_is_back() {
+        for has_more in [false, true] {
+            let (world, locker) = Silent::new();
+            let mut waiter = waiter(&locker);
+            assert!(waiter.take_seat());
+            let (token, _) = waiter.begin(now());
+            lose(&mut waiter, &token, has_more);
+            for (_, _, reply_to) in world.sent() {
+                let _ = reply_to
+                    .map(|reply_to| reply_to.deliver(Err(NoReply::Unreachable("gone".into()))));
+            }
+            world.wakes.broken(1);
+            world.wakes.connected(1, true);
+            assert!(!is_ripe(&mut waiter));
+            let expected =
+                if has_more { ("LOCK.RELEASE", None) } else { ("LOCK.ACQUIRE", Some("2")) };
+            assert_eq!(world.told(), everywhere(expected.0, expected.1)[1..2]);
+        }
+    }
 }
