@@ -412,8 +412,8 @@ impl<'a> Waiter<'a> {
         Queue { wait, ticket: self.ticket.clone(), channel: wakes.channel(), grant }
     }
 
-    /// Sends the command that puts the ticket in line. `is_unsure`: only a good answer shows that it
-    /// is there.
+    /// Sends the command that puts the ticket in line. `is_unsure`: only a good answer shows that
+    /// it is there.
     fn put_in_line(&self, node: usize, packet: &Packet, is_unsure: bool) {
         let Some(Seat { inbox, .. }) = &self.seat else { return };
         let reply_to = match is_unsure {

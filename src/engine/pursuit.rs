@@ -1,5 +1,5 @@
-//! One claim over its whole wait: the registrations that were sent with its token, and the nodes that
-//! have granted it.
+//! One claim over its whole wait: the registrations that were sent with its token, and the nodes
+//! that have granted it.
 //!
 //! A waiter registers with each node by an ACQUIRE that puts its ticket in line, and repeats it
 //! from time to time with the same token. A node may grant much later, without another request:

@@ -251,7 +251,7 @@ async fn what_cannot_be_a_cluster_is_refused_with_what_to_do() {
     let others = nodes(1);
     let no_cluster = others[0].url().replace("redis:", "redis+cluster:");
     let error = refused(builder(&[no_cluster])).await;
-    assert!(error.to_string().contains("no node of a Cluster: write redis://"), "{error}");
+    assert!(error.to_string().contains("not a node of a Cluster: write redis://"), "{error}");
     assert!(matches!(error, AcquireError::Refused(_)), "{error}");
     let seed = |index: usize| cluster.masters[index].url().replace("redis:", "redis+cluster:");
     let twice = builder(&[cluster.url(), seed(1)]).allow_even_nodes().build();

@@ -150,7 +150,7 @@ impl Node {
         self.lines.any()
     }
 
-    /// How many wait at this node, and that at most `max` may.
+    /// How many wait at this node, and how many may: `max`.
     pub fn waiter_limit(&self, max: usize) -> WaiterLimit {
         WaiterLimit { waiters: self.lines.count(), max }
     }
