@@ -218,9 +218,9 @@ fn cached_information_about_a_lock_is_invalidated_when_it_changes() {
     let mut cache = server.connect_raw();
     cache.run("HELLO 3");
     cache.run("CLIENT TRACKING ON");
-    for line in ["LOCK.ACQUIRE res A 30000", "LOCK.EXTEND res A 30000", "LOCK.RELEASE res A"] {
+    for line in ["LOCK.ACQUIRE res A 30000", "LOCK.EXTEND res A 60000", "LOCK.RELEASE res A"] {
         cache.run("LOCK.INFO res");
-        ask(conn, line);
+        assert_eq!(ask(conn, line), "1", "{line}");
         let told = cache.read();
         assert!(told.starts_with(b">2\r\n") && told.ends_with(b"res\r\n"), "{line}");
     }
