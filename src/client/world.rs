@@ -13,6 +13,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use futures_util::future::{BoxFuture, Either};
+use rand::rand_core::UnwrapErr;
+use rand::rngs::SysRng;
 
 use super::destination::Destination;
 use super::inbox::ReplyTo;
@@ -90,13 +92,24 @@ impl Network {
         patience: Duration,
         runtime: tokio::runtime::Handle,
     ) -> Network {
-        let channel = format!("{CHANNEL_PREFIX}{:032x}", rand::random::<u128>());
+        let mut number = [0; 16];
+        fill(&mut number);
+        let channel = format!("{CHANNEL_PREFIX}{:032x}", u128::from_ne_bytes(number));
         let spawn = |driving| drop(runtime.spawn(driving));
         let later = runtime.clone();
         let later: Spawn = Arc::new(move |driving| drop(later.spawn(driving)));
         let links = Links::start(nodes, channel.as_bytes(), patience, spawn, Some(later));
         Network { links, runtime }
     }
+}
+
+/// Fills `bytes` from the system. Not from a generator of this process: a fork would copy its
+/// state, and two children would acquire locks with one token.
+///
+/// # Panics
+/// If the system has no random numbers, which no supported one lacks.
+fn fill(bytes: &mut [u8]) {
+    rand::Rng::fill_bytes(&mut UnwrapErr(SysRng), bytes);
 }
 
 /// The world of a locker. An enum and not a `dyn World`: in the real one nothing is boxed, and
@@ -141,7 +154,7 @@ impl AnyWorld {
 
     pub(super) fn fill(&self, bytes: &mut [u8]) {
         match self {
-            AnyWorld::Network(_) => rand::Rng::fill_bytes(&mut rand::rng(), bytes),
+            AnyWorld::Network(_) => fill(bytes),
             AnyWorld::Own(world) => world.fill(bytes),
         }
     }

@@ -17,6 +17,15 @@ pub(super) fn tick(context: &mut Context<'_>) {
         return;
     }
     if !context.flags().is_master() {
+        let has_master = context.flags().has_master();
+        if process::with(server, |process| process.node.follows(has_master, now)) {
+            ffi::log(
+                Level::Warning,
+                "WARNING: the master has sent no heartbeat for 5 seconds: unless it hangs or \
+                 writes are paused there, its lockmod.replicas is 0, and when it is cut off it \
+                 may grant locks beside its successor",
+            );
+        }
         return look_at_settings(server);
     }
     // While traffic to replicas is paused, none may be sent: the server would abort.
@@ -76,7 +85,15 @@ fn tend(server: InServer<'_>, may_beat: bool) -> Tended {
 }
 
 fn report(tended: Tended) {
-    if let Some(notice) = tended.notice {
+    let caution = config::caution();
+    let waits = caution.quarantine && caution.on_promotion;
+    if let Some(Notice::Waits(_)) = tended.notice.filter(|_| !waits) {
+        ffi::log(
+            Level::Warning,
+            "WARNING: enough replicas support this master, but quarantine is switched off: locks \
+             are granted at once, though leases of another master may stand",
+        );
+    } else if let Some(notice) = tended.notice {
         let level = match notice {
             Notice::Decides => Level::Notice,
             Notice::Waits(_) | Notice::Lost { .. } => Level::Warning,

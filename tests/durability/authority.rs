@@ -406,6 +406,21 @@ fn a_pause_of_writes_costs_authority_and_no_wait() {
     assert!(first_grant(&group.master, "another", "second") > 0);
 }
 
+/// Regression: a master without the option went on granting beside its successor, and no log
+/// said so.
+#[test]
+fn a_master_without_heartbeats_is_warned_of() {
+    let master = Server::start();
+    let replica = Server::builder().module_arg("replicas", 2).replica_of(&master).start();
+    wait_until("the replica is warned", || {
+        replica.log().contains("WARNING: the master has sent no heartbeat for 5 seconds")
+    });
+    let hasty = Server::builder().module_arg("replicas", 1).module_arg("quarantine", "no").start();
+    let _follower = Server::builder().module_arg("replicas", 1).replica_of(&hasty).start();
+    let warning = "WARNING: enough replicas support this master, but quarantine is switched off";
+    wait_until("the master is warned", || hasty.log().contains(warning));
+}
+
 #[test]
 fn settings_that_do_not_fit_are_warned_of() {
     let master = Server::builder().module_arg("replicas", 1).start();

@@ -6,17 +6,17 @@
 //! one wake-up.
 
 use std::fmt;
-use std::future::poll_fn;
 use std::io::{Read, Write};
 use std::os::fd::{AsRawFd, RawFd};
 use std::os::unix::net::UnixStream;
-use std::pin::{Pin, pin};
+use std::pin::Pin;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::task::{Poll, Waker};
+
+use tokio_util::sync::CancellationToken;
 
 use crate::failure::Failure;
-use crate::process::background;
+use crate::process::{Background, background, unless};
 
 /// A place where the results of calls arrive, by their numbers.
 ///
@@ -26,12 +26,8 @@ use crate::process::background;
 pub struct Port<T> {
     shared: Arc<Shared<T>>,
     next: AtomicU64,
-    /// The calls, and the process that started them.
-    started: Mutex<(u32, Vec<Started>)>,
+    started: Mutex<Started>,
 }
-
-/// A call that is not on the background thread yet.
-type Started = Pin<Box<dyn Future<Output = ()> + Send>>;
 
 impl<T> fmt::Debug for Port<T> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -57,45 +53,36 @@ impl<T> fmt::Debug for Shared<T> {
 pub struct Call {
     /// Its number at its port.
     pub number: u64,
-    stop: Arc<Stop>,
+    end: CancellationToken,
 }
 
 impl Call {
     /// Drops the call if it is not done; if it was not flushed, it never begins. A result that has
     /// arrived stays.
     pub fn cancel(&self) {
-        self.stop.is_called.store(true, Ordering::SeqCst);
-        let waker = self.stop.waker.lock().unwrap_or_else(PoisonError::into_inner).take();
-        if let Some(waker) = waker {
-            waker.wake();
-        }
+        self.end.cancel();
     }
 }
 
-/// Tells a call that it is no longer wanted.
-#[derive(Debug, Default)]
-struct Stop {
-    is_called: AtomicBool,
-    waker: Mutex<Option<Waker>>,
+/// What one process has started at a port.
+#[derive(Default)]
+struct Started {
+    process: u32,
+    /// Not on the background thread yet.
+    calls: Vec<Pin<Box<dyn Future<Output = ()> + Send>>>,
+    /// Ends all calls of the port.
+    end: CancellationToken,
 }
 
-impl Stop {
-    /// Runs `future` until it is done, or no longer wanted.
-    async fn unless<T>(&self, future: impl Future<Output = T>) -> Option<T> {
-        let mut future = pin!(future);
-        poll_fn(|ctx| {
-            // Before the flag is read: a thread that sets it afterwards finds the waker.
-            let mut waker = self.waker.lock().unwrap_or_else(PoisonError::into_inner);
-            if !waker.as_ref().is_some_and(|waker| waker.will_wake(ctx.waker())) {
-                *waker = Some(ctx.waker().clone());
-            }
-            drop(waker);
-            if self.is_called.load(Ordering::SeqCst) {
-                return Poll::Ready(None);
-            }
-            future.as_mut().poll(ctx).map(Some)
-        })
-        .await
+impl<T> Drop for Port<T> {
+    /// The loop has ended, perhaps with its thread: nobody takes the results of its calls.
+    fn drop(&mut self) {
+        let started = self.started.get_mut().unwrap_or_else(PoisonError::into_inner);
+        if started.process == std::process::id() {
+            started.end.cancel();
+        } else {
+            std::mem::forget(std::mem::take(started));
+        }
     }
 }
 
@@ -114,24 +101,28 @@ impl<T: Send + 'static> Port<T> {
     /// # Errors
     /// [`Failure`] if there is no background thread and none can be started.
     pub fn start(&self, future: impl Future<Output = T> + Send + 'static) -> Result<Call, Failure> {
-        background()?;
+        let background = background()?;
         let number = self.number();
         let shared = Arc::clone(&self.shared);
-        let stop = Arc::new(Stop::default());
-        let call = Call { number, stop: Arc::clone(&stop) };
-        self.started().1.push(Box::pin(async move {
-            if let Some(result) = stop.unless(future).await {
+        let mut started = self.started(background);
+        let end = started.end.child_token();
+        let call = Call { number, end: end.clone() };
+        started.calls.push(Box::pin(background.pending.track_future(async move {
+            if end.is_cancelled() {
+                return;
+            }
+            if let Some(result) = unless(&end, future).await {
                 shared.put(number, result);
             }
-        }));
+        })));
         Ok(call)
     }
 
     /// Hands the started calls to the background thread.
     pub fn flush(&self) {
-        let mut started = std::mem::take(&mut self.started().1);
         // It exists since the first call was started.
         let Ok(background) = background() else { return };
+        let mut started = std::mem::take(&mut self.started(background).calls);
         match started.len() {
             0 => {}
             1 => drop(started.pop().map(|call| background.spawn(call))),
@@ -144,14 +135,15 @@ impl<T: Send + 'static> Port<T> {
         }
     }
 
-    fn started(&self) -> MutexGuard<'_, (u32, Vec<Started>)> {
-        // A list is intact even if it is poisoned.
+    /// What this process has started.
+    fn started(&self, background: &Background) -> MutexGuard<'_, Started> {
+        // It is intact even if it is poisoned.
         let mut started = self.started.lock().unwrap_or_else(PoisonError::into_inner);
-        let process = std::process::id();
-        if started.0 != process {
-            // Calls that the parent process had started belong to the parent.
-            std::mem::forget(std::mem::take(&mut started.1));
-            started.0 = process;
+        if started.process != background.process {
+            let end = background.ending.child_token();
+            let own = Started { process: background.process, end, ..Started::default() };
+            // What the parent process had started belongs to the parent.
+            std::mem::forget(std::mem::replace(&mut *started, own));
         }
         started
     }

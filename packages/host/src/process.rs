@@ -12,12 +12,14 @@ use std::mem::ManuallyDrop;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering::SeqCst};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError, Weak};
 use std::thread::{self, Thread};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use tokio::runtime::{Builder, Runtime};
 use tokio::sync::Notify;
 use tokio::task::JoinHandle;
 use tokio::time::timeout;
+use tokio_util::sync::CancellationToken;
+use tokio_util::task::TaskTracker;
 
 use crate::failure::Failure;
 use crate::{holding, settings};
@@ -31,8 +33,12 @@ const CHECK_EVERY: Duration = Duration::from_millis(100);
 
 #[derive(Debug)]
 pub(crate) struct Background {
-    process: u32,
+    pub(crate) process: u32,
     pub(crate) runtime: Runtime,
+    /// Cancelled when the program ends.
+    pub(crate) ending: CancellationToken,
+    /// The calls that have not returned.
+    pub(crate) pending: TaskTracker,
     thread: OnceLock<Thread>,
     /// The background thread drives.
     is_driving: AtomicBool,
@@ -96,6 +102,8 @@ impl Background {
         Ok(Background {
             process,
             runtime,
+            ending: CancellationToken::new(),
+            pending: TaskTracker::new(),
             thread: OnceLock::new(),
             is_driving: AtomicBool::new(false),
             step_aside: Notify::new(),
@@ -208,13 +216,27 @@ where
     E: From<Failure>,
 {
     let background = background()?;
+    let future = background.pending.track_future(unless(&background.ending, future));
     let mut future = std::pin::pin!(future);
     loop {
         match background.block_on(async { timeout(CHECK_EVERY, future.as_mut()).await }) {
-            Ok(value) => return Ok(value),
+            Ok(Some(value)) => return Ok(value),
+            Ok(None) => return Err(Failure::option("the program ends".to_owned()).into()),
             // Not while this thread drives: `check` may wait for the interpreter.
             Err(_) => check()?,
         }
+    }
+}
+
+/// Runs `future` until it is done, or `end` is cancelled. What is done at once is done in any case.
+pub(crate) async fn unless<T>(
+    end: &CancellationToken,
+    future: impl Future<Output = T>,
+) -> Option<T> {
+    tokio::select! {
+        biased;
+        value = future => Some(value),
+        () = end.cancelled() => None,
     }
 }
 
@@ -222,10 +244,16 @@ fn no_thread(error: std::io::Error) -> Failure {
     Failure::option(format!("no thread could be started: {error}"))
 }
 
-/// For the end of the program: releases what is held, unless it is kept, and waits at most 2 s
-/// until the last commands are written.
+/// For the end of the program: ends pending calls, releases what is held, unless it is kept, and
+/// waits at most 2 s until the last commands are written.
 pub fn finish() {
     let Ok(background) = existing() else { return };
+    // First of all: a waiter of this process must not be granted the lock that it releases.
+    background.ending.cancel();
+    background.pending.close();
+    let started_at = Instant::now();
+    let pending = background.pending.wait();
+    background.block_on(async { drop(timeout(FINISH_MAX / 2, pending).await) });
     for holding in background.holdings.take() {
         holding.abandon();
     }
@@ -240,7 +268,8 @@ pub fn finish() {
             drop(task.await);
         }
     };
-    background.block_on(async { drop(timeout(FINISH_MAX, all).await) });
+    let left = FINISH_MAX.saturating_sub(started_at.elapsed());
+    background.block_on(async { drop(timeout(left, all).await) });
 }
 
 /// Weak references to values that others own.

@@ -293,6 +293,32 @@ test('a worker thread has locks of its own, which end with it', async () => {
   await Promise.all([guard.release(), mine.release()])
 })
 
+test('a worker thread that ends while it waits leaves no place in line', async () => {
+  const text = `const { Locker } = require('lockmod')
+    const { workerData } = require('node:worker_threads')
+    new Locker(workerData, { timeout: 2000, ttl: 20_000 }).acquire('thread-waits', { wait: Infinity })`
+  const locker = patient()
+  const guard = await locker.acquire('thread-waits')
+  const worker = new Worker(text, { eval: true, workerData: urls(nodes) })
+  await until('it waits', () => waiters('thread-waits', 1))
+  await worker.terminate()
+  await until('nobody waits', () => waiters('thread-waits', 0))
+  await guard.release()
+})
+
+test('a program that exits while it acquires leaves nothing behind', async () => {
+  const program = `const { Locker } = require('lockmod')
+    const locker = new Locker(${JSON.stringify(urls(nodes))}, { timeout: 2000 })
+    locker.acquire('exits').then(() => {
+      for (let count = 0; count < 3; count++) locker.acquire('exits', { wait: Infinity })
+      locker.acquire('exits-too')
+      setImmediate(() => process.exit(0))
+    })`
+  const { status, stderr } = spawnSync(process.execPath, ['-e', program], { encoding: 'utf8' })
+  assert.equal(status, 0, stderr)
+  for (const name of ['exits', 'exits-too']) assert.deepEqual(await states(patient(), name), new Set(['free']))
+})
+
 test('who holds it is told without touching it', async () => {
   const locker = patient()
   const guard = await locker.acquire('told', { label: 'worker-7' })

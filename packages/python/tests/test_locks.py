@@ -298,6 +298,58 @@ def test_a_fork_is_noticed(locker: Locker, servers: list[Node], name: str) -> No
     guard.release()
 
 
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")
+def test_forked_children_have_tokens_of_their_own(locker: Locker, name: str) -> None:
+    """Regression: both had the state of the parent's generator, and held the lock together."""
+    with locker.lock(name):
+        pass
+    (told, tells), (asked, asks) = os.pipe(), os.pipe()
+
+    def child(hold: bool) -> int:
+        number = os.fork()
+        if number == 0:
+            code = 1
+            try:
+                guard = locker.try_acquire(name)
+                os.write(tells, b"+")
+                if hold:
+                    os.close(asks)
+                    os.read(asked, 1)
+                guard.release()
+                code = 0
+            except lockmod.HeldError:
+                code = 2
+            finally:
+                os._exit(code)
+        return number
+
+    first = child(hold=True)
+    assert os.read(told, 1) == b"+"
+    second = child(hold=False)
+    assert os.waitstatus_to_exitcode(os.waitpid(second, 0)[1]) == 2
+    os.close(asks)
+    assert os.waitstatus_to_exitcode(os.waitpid(first, 0)[1]) == 0
+    for pipe in (told, tells, asked):
+        os.close(pipe)
+
+
+def test_a_program_that_ends_while_it_waits_leaves_nothing_behind(
+    locker: Locker, nodes: list[str], name: str
+) -> None:
+    """Regression: the releases at its end handed the lock to its own waiter."""
+    program = f"""if True:
+        import lockmod, threading
+        locker = lockmod.Locker({nodes!r}, timeout=2)
+        guard = locker.acquire({name!r})
+        wait = lambda: locker.acquire({name!r}, wait=60)
+        threading.Thread(target=wait, daemon=True).start()
+        while any(told.waiters == 0 for told in locker.info({name!r})):
+            pass
+        """
+    subprocess.run([sys.executable, "-c", program], check=True, timeout=PATIENCE)
+    assert {told.state for told in locker.info(name)} == {"free"}
+
+
 def test_a_program_that_ends_leaves_nothing_behind(locker: Locker, nodes: list[str], servers: list[Node], name: str) -> None:
     for keep in ("", "del locker"):
         program = f"import lockmod\nlocker = lockmod.Locker({nodes!r}, timeout=2)\n"

@@ -81,6 +81,10 @@ pub struct Node {
     has_excess: bool,
     /// The `lockmod.replicas` that the node's master reported last.
     heard_replicas: u32,
+    /// Since when the node's master has sent no heartbeat, while the link to it is up.
+    silent_since: Option<Instant>,
+    /// Whether that was reported.
+    is_silence_known: bool,
     /// `None`: the node is not in a Cluster.
     slots: Option<Box<Slots>>,
 }
@@ -109,6 +113,8 @@ impl Node {
             notice: None,
             has_excess: false,
             heard_replicas: 0,
+            silent_since: None,
+            is_silence_known: false,
             slots: None,
         }
     }

@@ -180,6 +180,7 @@ impl Node {
         self.is_replica = true;
         self.tally.decides = false;
         self.notice = None;
+        self.silent_since = None;
         if let Some(authority) = self.promises.authority_mut() {
             authority.dismissed();
         }

@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-use super::{Attached, Authority, Change, Heartbeat, Node, Pledge};
+use super::{Attached, Authority, Change, Heartbeat, Node, Pledge, SUPPORT};
 use crate::engine::{Instant, Millis};
 
 /// What the server reports about its replicas.
@@ -123,6 +123,18 @@ impl Node {
         self.news_of_longest(now)
     }
 
+    /// Notes, on a replica, whether the link to its master is up. Returns whether the operator must
+    /// learn that the master sends no heartbeats, as one without `lockmod.replicas`.
+    pub fn follows(&mut self, has_master: bool, now: Instant) -> bool {
+        if !has_master {
+            self.silent_since = None;
+            return false;
+        }
+        let since = *self.silent_since.get_or_insert(now);
+        let is_silent = since.after(SUPPORT) < now;
+        is_silent && !std::mem::replace(&mut self.is_silence_known, true)
+    }
+
     fn news_of_longest(&mut self, now: Instant) -> Option<Change> {
         let longest = self.promises.authority_mut()?.news_of_longest(now)?;
         Some(Change::Longest(longest))
@@ -139,6 +151,7 @@ impl Node {
         let own = self.promises.authority().map_or(0, Authority::replicas);
         let is_news =
             std::mem::replace(&mut self.heard_replicas, heartbeat.replicas) != heartbeat.replicas;
+        (self.silent_since, self.is_silence_known) = (Some(now), false);
         if let Some(authority) = self.promises.authority_mut() {
             authority.heard(heartbeat, now);
         }
@@ -286,6 +299,11 @@ mod tests {
         let heartbeat = Heartbeat { longest: TTL, replicas: 3 };
         assert_eq!(node.heard_of(heartbeat, at(9_100)), (None, Some((3, 2))));
         assert_eq!(node.heard_of(heartbeat, at(9_200)), (None, None), "it has been reported");
+        assert!(!node.follows(true, at(14_200)), "within 5 s");
+        assert!(node.follows(true, at(14_201)) && !node.follows(true, at(14_202)), "once");
+        let _ = node.heard_of(heartbeat, at(15_000));
+        assert!(!node.follows(false, at(20_001)) && !node.follows(true, at(20_002)), "a new link");
+        assert!(node.follows(true, at(25_003)));
         let _ = node.promoted(at(10_000), TTL, CAUTION);
         assert_eq!(node.promises().floor(), ahead.saturating_add(FENCE_BLOCK));
         assert_eq!(ask(&mut node, &mut Lock::default(), 10_000), Err(nobody()));

@@ -1,5 +1,4 @@
-//! The interface to Redis: every raw pointer, every call into the server, every `unsafe` (except
-//! the allocator's).
+//! The interface to Redis: every raw pointer, every call, every `unsafe` but the allocator's.
 //!
 //! What this folder exports is safe to use: a [`Context`] for as long as a callback lasts, [`Args`]
 //! as slices, a [`Key`] that closes itself, [`Guarded`] state. No raw pointer leaves. No panic
@@ -75,8 +74,7 @@ pub(super) enum Level {
 pub(super) struct Flags(u32);
 
 impl Flags {
-    /// Whether the command states facts to apply: it comes from the master, or from the append-only
-    /// file.
+    /// Whether the command states facts: it is the master's, or the append-only file's.
     pub(super) fn states_facts(self) -> bool {
         self.0 & (raw::REDISMODULE_CTX_FLAGS_REPLICATED | raw::REDISMODULE_CTX_FLAGS_LOADING) != 0
     }
@@ -94,6 +92,11 @@ impl Flags {
     /// Whether the server is above its `maxmemory`.
     pub(super) fn is_out_of_memory(self) -> bool {
         self.0 & raw::REDISMODULE_CTX_FLAGS_OOM != 0
+    }
+
+    /// Whether the server is a replica whose link to its master is up.
+    pub(super) fn has_master(self) -> bool {
+        self.0 & raw::REDISMODULE_CTX_FLAGS_REPLICA_IS_ONLINE != 0
     }
 
     /// Whether the server is a master: only a master decides.
