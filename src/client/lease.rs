@@ -294,7 +294,7 @@ impl Lease {
     /// Extends the lease by this ttl, and renews it by this ttl from now on.
     pub(super) async fn extend_by(self: &Arc<Self>, ttl: Duration) -> Result<(), ExtendError> {
         let asked = LeaseOptions { ttl, renews: self.state().renewal.renews(), max_hold: None };
-        let plan = self.core.settings.rules.plan(asked).map_err(ExtendError::BadOption)?;
+        let plan = self.core.settings.rules.replan(asked).map_err(ExtendError::BadOption)?;
         let turn = self.turn.lock().await;
         {
             let LeasePlan { terms, schedule, .. } = plan;

@@ -346,6 +346,19 @@ impl LeaseRules {
     pub(super) fn plan(&self, asked: LeaseOptions) -> Result<LeasePlan, String> {
         self.check_ttl(asked.ttl)?;
         self.check_timeout(asked.ttl)?;
+        self.replan(asked)
+    }
+
+    /// Plans how a lease goes on that is extended by another ttl.
+    ///
+    /// # Errors
+    /// Which option cannot work, and what to give instead. The timeout was chosen for the first
+    /// ttl, so it need not fit into a shorter one unless the lease is renewed by that.
+    pub(super) fn replan(&self, asked: LeaseOptions) -> Result<LeasePlan, String> {
+        self.check_ttl(asked.ttl)?;
+        if asked.renews {
+            self.check_timeout(asked.ttl)?;
+        }
         let terms = self.terms(asked.ttl)?;
         let schedule = self.schedule(terms, asked)?;
         Ok(LeasePlan { terms, schedule, timeout: self.timeout(asked.ttl) })
@@ -510,6 +523,11 @@ mod tests {
         assert!(problem(three().ttl(millis(100)).drift(millis(50))).contains("longer ttl"));
         assert!(problem(three().ttl(millis(900)).timeout(millis(301))).contains("third"));
         assert_eq!(problem(three().ttl(millis(900)).timeout(millis(300))), "");
+        // An extension that is not renewed needs no time for a second try.
+        let built = three().ttl(millis(900)).timeout(millis(300)).check(3).expect("it fits");
+        let asked = |renews| LeaseOptions { ttl: millis(500), renews, max_hold: None };
+        assert!(built.1.rules.replan(asked(true)).unwrap_err().contains("third"));
+        assert!(built.1.rules.replan(asked(false)).is_ok());
         assert!(problem(three().timeout(Duration::ZERO)).contains("at least 1ms"));
         let said = problem(three().ttl(millis(600_000)).timeout(millis(200_001)));
         assert!(said.contains("give at most 3m"), "{said}");
