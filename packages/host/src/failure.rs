@@ -7,6 +7,8 @@ use lockmod::client::{
     AcquireError, AcquireReport, BuildError, ExtendError, Lost, NodeReport, ReleaseError, Vote,
 };
 
+use crate::settings::Unit;
+
 /// What happened.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kind {
@@ -123,6 +125,27 @@ impl Failure {
     /// An option is wrong.
     pub fn option(text: impl fmt::Display) -> Failure {
         Failure::new(Kind::Option, text, &[])
+    }
+
+    /// Names options as the language does, in texts that contain nobody's own words.
+    pub(crate) fn spelled(mut self, unit: Unit) -> Failure {
+        let is_about_options = self.kind == Kind::Option || self.reason.is_some();
+        if is_about_options {
+            // The client's own setters are written as calls.
+            for name in ["max_ttl()", "allow_even_nodes()", "max_hold", "lost_margin"] {
+                let spelled = unit.spelled(name.trim_end_matches("()"));
+                self.text = self.text.replace(name, &spelled);
+            }
+        }
+        self
+    }
+
+    /// Adds a hint if nodes did not answer that are perhaps reached over TLS by mistake.
+    pub(crate) fn over_tls(mut self, has_tls: bool) -> Failure {
+        if has_tls && self.nodes.iter().any(|said| said.vote == Vote::TimedOut.word()) {
+            self.text += "; a port without TLS never answers rediss://";
+        }
+        self
     }
 
     pub(crate) fn forked() -> Failure {

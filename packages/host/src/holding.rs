@@ -14,7 +14,7 @@ use tokio::sync::RwLock;
 
 use crate::failure::{Failure, lost_word};
 use crate::process::Ours;
-use crate::settings::Host;
+use crate::settings::{Host, Span};
 
 /// A lock that is held. Dropping it releases in the background, unless it is [kept](Holding::keep).
 #[derive(Debug)]
@@ -137,7 +137,8 @@ impl Holding {
         &self,
         limit: Option<f64>,
     ) -> Result<impl Future<Output = Option<&'static str>> + Send + 'static + use<>, Failure> {
-        let limit = limit.map(|limit| self.host.unit().length("timeout", limit)).transpose()?;
+        let limit =
+            limit.map(|limit| self.host.unit().length(Span::UNTIL_LOST, limit)).transpose()?;
         let lost = self.lost()?;
         Ok(async move {
             match limit {
@@ -156,15 +157,17 @@ impl Holding {
         ttl: Option<f64>,
     ) -> Result<impl Future<Output = Result<(), Failure>> + Send + 'static + use<>, Failure> {
         let inside = Arc::clone(self.inside.get()?);
-        let ttl = ttl.map(|ttl| self.host.unit().length("ttl", ttl)).transpose()?;
+        let unit = self.host.unit();
+        let ttl = ttl.map(|ttl| unit.length(Span::TTL, ttl)).transpose()?;
         Ok(async move {
             let _in_use = inside.in_use.read().await;
             let guard = inside.guard().clone();
-            match (guard, ttl) {
-                (None, _) => Err(Failure::lost(Lost::Released)),
-                (Some(guard), Some(ttl)) => Ok(guard.extend_by(ttl).await?),
-                (Some(guard), None) => Ok(guard.extend().await?),
-            }
+            let extended = match (guard, ttl) {
+                (None, _) => return Err(Failure::lost(Lost::Released)),
+                (Some(guard), Some(ttl)) => guard.extend_by(ttl).await,
+                (Some(guard), None) => guard.extend().await,
+            };
+            extended.map_err(|error| Failure::from(error).spelled(unit))
         })
     }
 

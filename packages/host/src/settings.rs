@@ -4,7 +4,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
-use lockmod::client::{Locker, NodeReport};
+use lockmod::client::{Locker, LockerBuilder, NodeReport};
 
 use crate::failure::{Failure, NodeVote};
 use crate::holding::Holding;
@@ -38,30 +38,65 @@ impl Unit {
         }
     }
 
+    /// An option's name as the language spells it.
+    pub(crate) fn spelled(self, name: &str) -> String {
+        match self {
+            Unit::Seconds => name.to_owned(),
+            Unit::Milliseconds => {
+                let mut words = name.split('_');
+                let first = words.next().unwrap_or_default().to_owned();
+                words.fold(first, |start, word| {
+                    let (head, tail) = word.split_at(word.len().min(1));
+                    start + &head.to_ascii_uppercase() + tail
+                })
+            }
+        }
+    }
+
+    /// A number as the language writes it.
+    fn written(self, value: f64) -> String {
+        match self {
+            Unit::Seconds if value.is_nan() => "nan".to_owned(),
+            Unit::Milliseconds if value.is_infinite() => {
+                if value > 0.0 { "Infinity" } else { "-Infinity" }.to_owned()
+            }
+            _ => format!("{value:?}").trim_end_matches(".0").to_owned(),
+        }
+    }
+
     /// Reads a length of time.
     ///
     /// # Errors
-    /// [`Failure`] if it is negative or not a number.
-    pub(crate) fn length(self, name: &str, value: f64) -> Result<Duration, Failure> {
+    /// [`Failure`] if it is negative, not a number, or infinite where it must end.
+    pub(crate) fn length(self, span: Span, value: f64) -> Result<Duration, Failure> {
         let seconds = value / self.in_a_second();
         // Not min(): for NaN it returns the limit.
         let bounded = if seconds > LENGTH_MAX { LENGTH_MAX } else { seconds };
-        Duration::try_from_secs_f64(bounded).map_err(|_| {
-            let unit = self.word();
-            Failure::option(format!("{name} is {value}: give a number of {unit}, 0 or more"))
-        })
+        let has_end = span.can_be_endless || !value.is_infinite();
+        match Duration::try_from_secs_f64(bounded) {
+            Ok(length) if has_end => Ok(length),
+            _ => {
+                let (name, value, unit) =
+                    (self.spelled(span.name), self.written(value), self.word());
+                let least = if span.can_be_zero { "0 or more" } else { "more than 0" };
+                let number = if has_end { "number" } else { "finite number" };
+                Err(Failure::option(format!(
+                    "{name} is {value}: give a {number} of {unit}, {least}"
+                )))
+            }
+        }
     }
 
     /// Passes a length of time to `take`, if there is one.
     fn set<T>(
         self,
         target: T,
-        name: &str,
+        span: Span,
         value: Option<f64>,
         take: fn(T, Duration) -> T,
     ) -> Result<T, Failure> {
         Ok(match value {
-            Some(value) => take(target, self.length(name, value)?),
+            Some(value) => take(target, self.length(span, value)?),
             None => target,
         })
     }
@@ -69,6 +104,30 @@ impl Unit {
     /// A length of time, in this unit.
     pub fn count(self, length: Duration) -> f64 {
         length.as_secs_f64() * self.in_a_second()
+    }
+}
+
+/// An option that is a length of time, and the lengths that it can have.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Span {
+    name: &'static str,
+    can_be_zero: bool,
+    can_be_endless: bool,
+}
+
+impl Span {
+    pub(crate) const TTL: Span = Span::new("ttl", false, false);
+    /// How long a caller waits for the loss of a lease.
+    pub(crate) const UNTIL_LOST: Span = Span::new("timeout", true, true);
+    const MAX_TTL: Span = Span::new("max_ttl", false, true);
+    const TIMEOUT: Span = Span::new("timeout", false, false);
+    const WAIT: Span = Span::new("wait", true, true);
+    const DRIFT: Span = Span::new("drift", true, false);
+    const LOST_MARGIN: Span = Span::new("lost_margin", true, false);
+    const MAX_HOLD: Span = Span::new("max_hold", false, true);
+
+    const fn new(name: &'static str, can_be_zero: bool, can_be_endless: bool) -> Span {
+        Span { name, can_be_zero, can_be_endless }
     }
 }
 
@@ -159,10 +218,14 @@ pub struct Host {
     inside: Arc<Inside>,
 }
 
+type SetLength = fn(LockerBuilder, Duration) -> LockerBuilder;
+
 #[derive(Debug)]
 pub(crate) struct Inside {
     locker: Ours<Locker>,
     unit: Unit,
+    /// A node is reached over TLS.
+    has_tls: bool,
 }
 
 impl Drop for Inside {
@@ -192,20 +255,21 @@ impl Host {
     pub fn new(settings: Settings) -> Result<Host, Failure> {
         let background = background()?;
         let unit = settings.unit;
+        let is_tls = |url: &String| url.starts_with("rediss") || url.starts_with("valkeys");
+        let has_tls = settings.nodes.iter().any(is_tls);
         let mut builder = Locker::builder().nodes(settings.nodes);
-        builder = unit.set(builder, "ttl", settings.ttl, |builder, ttl| builder.ttl(ttl))?;
-        builder =
-            unit.set(builder, "max_ttl", settings.max_ttl, |builder, max| builder.max_ttl(max))?;
-        builder =
-            unit.set(builder, "timeout", settings.timeout, |builder, time| builder.timeout(time))?;
-        builder = unit.set(builder, "wait", settings.wait, |builder, wait| builder.wait(wait))?;
-        builder =
-            unit.set(builder, "drift", settings.drift, |builder, drift| builder.drift(drift))?;
-        let margin = settings.lost_margin;
-        builder =
-            unit.set(builder, "lost_margin", margin, |builder, by| builder.lost_margin(by))?;
-        builder =
-            unit.set(builder, "max_hold", settings.max_hold, |builder, max| builder.max_hold(max))?;
+        let lengths: [(Span, Option<f64>, SetLength); 7] = [
+            (Span::TTL, settings.ttl, LockerBuilder::ttl),
+            (Span::MAX_TTL, settings.max_ttl, LockerBuilder::max_ttl),
+            (Span::TIMEOUT, settings.timeout, LockerBuilder::timeout),
+            (Span::WAIT, settings.wait, LockerBuilder::wait),
+            (Span::DRIFT, settings.drift, LockerBuilder::drift),
+            (Span::LOST_MARGIN, settings.lost_margin, LockerBuilder::lost_margin),
+            (Span::MAX_HOLD, settings.max_hold, LockerBuilder::max_hold),
+        ];
+        for (span, value, take) in lengths {
+            builder = unit.set(builder, span, value, take)?;
+        }
         builder = builder.renew(settings.renew.unwrap_or(true));
         builder = builder.label(settings.label.unwrap_or_default());
         if settings.allow_even_nodes {
@@ -221,8 +285,9 @@ impl Host {
             builder = builder.key(path);
         }
         let _inside = background.runtime.enter();
-        let locker = Ours::new(background, builder.build()?);
-        let inside = Arc::new(Inside { locker, unit });
+        let built = builder.build().map_err(|error| Failure::from(error).spelled(unit))?;
+        let locker = Ours::new(background, built);
+        let inside = Arc::new(Inside { locker, unit, has_tls });
         background.hosts.note(&inside);
         Ok(Host { inside })
     }
@@ -246,11 +311,13 @@ impl Host {
         request: Request,
     ) -> Result<impl Future<Output = Result<Holding, Failure>> + Send + use<>, Failure> {
         let unit = self.unit();
+        check_name(&name)?;
         let mut acquire = self.inside.locker.get()?.acquire(name);
-        acquire = unit.set(acquire, "wait", request.wait, |acquire, wait| acquire.wait(wait))?;
-        acquire = unit.set(acquire, "ttl", request.ttl, |acquire, ttl| acquire.ttl(ttl))?;
         acquire =
-            unit.set(acquire, "max_hold", request.max_hold, |acquire, max| acquire.max_hold(max))?;
+            unit.set(acquire, Span::WAIT, request.wait, |acquire, wait| acquire.wait(wait))?;
+        acquire = unit.set(acquire, Span::TTL, request.ttl, |acquire, ttl| acquire.ttl(ttl))?;
+        acquire = unit
+            .set(acquire, Span::MAX_HOLD, request.max_hold, |acquire, max| acquire.max_hold(max))?;
         if let Some(label) = request.label {
             acquire = acquire.label(label);
         }
@@ -261,23 +328,29 @@ impl Host {
             acquire = acquire.renew(renew);
         }
         let host = self.clone();
-        Ok(async move { Ok(Holding::new(host, acquire.await?)) })
+        Ok(async move {
+            let has_tls = host.inside.has_tls;
+            let failed = |error| Failure::from(error).spelled(unit).over_tls(has_tls);
+            Ok(Holding::new(host, acquire.await.map_err(failed)?))
+        })
     }
 
     /// A future that acquires all of these locks or none, in the order of their names. Those that
     /// are only in `shared` are acquired as a reader.
     ///
     /// # Errors
-    /// [`Failure`] in a forked child.
+    /// [`Failure`] if a name is empty, or this process is a forked child.
     pub fn acquire_many(
         &self,
         names: Vec<Vec<u8>>,
         shared: Vec<Vec<u8>>,
     ) -> Result<impl Future<Output = Result<Vec<Holding>, Failure>> + Send + use<>, Failure> {
+        names.iter().chain(&shared).try_for_each(|name| check_name(name))?;
         let locker = self.inside.locker.get()?.clone();
         let host = self.clone();
         Ok(async move {
-            let guards = locker.acquire_many(names).and_shared(shared).await?;
+            let failed = |error| Failure::from(error).over_tls(host.inside.has_tls);
+            let guards = locker.acquire_many(names).and_shared(shared).await.map_err(failed)?;
             Ok(guards
                 .into_vec()
                 .into_iter()
@@ -289,11 +362,12 @@ impl Host {
     /// A future that asks each node about a lock.
     ///
     /// # Errors
-    /// [`Failure`] in a forked child.
+    /// [`Failure`] if the name is empty, or this process is a forked child.
     pub fn info(
         &self,
         name: Vec<u8>,
     ) -> Result<impl Future<Output = Vec<NodeState>> + Send + use<>, Failure> {
+        check_name(&name)?;
         let locker = self.inside.locker.get()?.clone();
         Ok(async move { locker.info(name).await.into_iter().map(state).collect() })
     }
@@ -307,6 +381,14 @@ impl Host {
         let locker = self.inside.locker.get()?.clone();
         Ok(async move { locker.settle().await.iter().map(NodeVote::from).collect() })
     }
+}
+
+/// An empty name is a lock like any other, but a program that asks for it means another.
+fn check_name(name: &[u8]) -> Result<(), Failure> {
+    if name.is_empty() {
+        return Err(Failure::option("the name is empty: is a variable not set?"));
+    }
+    Ok(())
 }
 
 fn state(told: lockmod::client::NodeInfo) -> NodeState {

@@ -8,6 +8,7 @@ import random
 import sys
 import threading
 import time
+from contextlib import AsyncExitStack
 from typing import Any, Awaitable, Callable, Coroutine
 
 import pytest
@@ -245,6 +246,74 @@ def test_a_cancellation_by_another_is_not_taken_for_a_loss(
             await asyncio.wait_for(hold(), 0.1)
         await locker.aio.settle()
         assert free(locker, name)
+
+    run(work())
+
+
+def test_a_block_may_end_in_another_task_than_it_began_in(
+    run: Run, locker: Locker, name: str
+) -> None:
+    # It ended with a KeyError, and the lock stayed held.
+    async def work() -> None:
+        stack = AsyncExitStack()
+        guard = await asyncio.ensure_future(stack.enter_async_context(locker.lock(name)))
+        assert not guard.lost
+        await stack.aclose()
+        assert await guard.lost.wait(0) == "released"
+        readers = locker.lock(name, shared=True)
+        stacks = [AsyncExitStack(), AsyncExitStack()]
+        enter = [asyncio.ensure_future(stack.enter_async_context(readers)) for stack in stacks]
+        guards = await asyncio.gather(*enter)
+        with pytest.raises(RuntimeError, match="with locker.acquire"):
+            await stacks[0].aclose()
+        assert not any(guard.lost for guard in guards)
+        await stacks[1].aclose()
+        assert all(guard.lost for guard in guards)
+        await locker.aio.settle()
+        assert free(locker, name)
+
+    run(work())
+
+
+def test_a_loss_cancels_no_other_task_than_the_one_that_began(
+    run: Run, nodes: list[str], servers: list[Node], name: str
+) -> None:
+    locker = Locker(nodes, ttl=1.2, timeout=0.4)
+
+    async def work() -> None:
+        stack = AsyncExitStack()
+        guard = await asyncio.ensure_future(stack.enter_async_context(locker.lock(name)))
+        for node in servers:
+            node.run("DEL", name)
+        assert await guard.lost.wait(PATIENCE) == "removed"
+        with pytest.raises(lockmod.LostError):
+            await stack.aclose()
+        await asyncio.sleep(0)
+
+    run(work())
+
+
+def test_a_guard_whose_lease_has_ended_begins_no_block(run: Run, locker: Locker, name: str) -> None:
+    async def work() -> None:
+        guard = await locker.aio.acquire(name)
+        async with guard:
+            pass
+        with pytest.raises(lockmod.LostError):
+            async with guard:
+                raise AssertionError("the block has begun")
+
+    run(work())
+
+
+def test_what_nobody_would_await_is_refused_as_a_callback(run: Run, locker: Locker, name: str) -> None:
+    async def forgotten(reason: str) -> None:
+        raise AssertionError(reason)
+
+    async def work() -> None:
+        async with locker.lock(name) as guard:
+            for wrong in (None, 5, forgotten):
+                with pytest.raises(lockmod.OptionError, match="the callback is"):
+                    guard.lost.call(wrong)  # type: ignore[arg-type]
 
     run(work())
 

@@ -150,6 +150,38 @@ def test_what_differs_names_the_alternative(servers: list[Node], name: str) -> N
         compat.Lock(servers[2].client(), name, timeout=1).acquire(blocking=False)
 
 
+def test_a_number_as_a_name_is_its_text(servers: list[Node]) -> None:
+    client = servers[0].client()
+    for kind in (redis.lock.Lock, compat.Lock):
+        client.flushall()
+        for number in (5, 2.5):
+            lock, same = kind(client, number, timeout=10), kind(client, str(number), timeout=10)
+            assert lock.acquire() and not same.acquire(blocking=False), (kind, number)
+            lock.release()
+    for wrong in (True, None, "", ["a"]):
+        with pytest.raises(redis.exceptions.LockError, match="the name is"):
+            compat.Lock(client, wrong, timeout=1)  # type: ignore[arg-type]
+    with pytest.raises(redis.exceptions.LockError, match="timeout is '5'"):
+        compat.Lock(client, "a", timeout="5")  # type: ignore[arg-type]
+    with pytest.raises(redis.exceptions.LockError, match="blocking_timeout is '5'"):
+        compat.Lock(client, "a", timeout=5).acquire(blocking_timeout="5")  # type: ignore[arg-type]
+
+
+def test_an_extension_may_be_shorter_than_the_time_for_answers(make: Make, name: str) -> None:
+    # "timeout 500ms does not fit into the ttl 500ms", though nobody had set a timeout.
+    lock = make(name, timeout=10)
+    assert lock.acquire()
+    assert lock.extend(0.5, replace_ttl=True) is True
+    with pytest.raises((redis.exceptions.LockError, TypeError, redis.exceptions.DataError)):
+        lock.extend(None)
+
+
+def test_an_extension_of_a_renewed_lock_leaves_its_timeout(servers: list[Node], name: str) -> None:
+    with compat.Lock(servers[0].client(), name, timeout=4, renew=True) as lock:
+        assert lock.extend(0.1, replace_ttl=True) is True
+        assert lock.validity > 2
+
+
 def test_a_lock_that_is_renewed_outlives_its_timeout(servers: list[Node], name: str) -> None:
     with compat.Lock(servers[0].client(), name, timeout=0.8, renew=True, label="job") as lock:
         assert lock.fence >= 1 and 0 < lock.validity < 0.8

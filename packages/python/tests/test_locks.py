@@ -10,6 +10,9 @@ import subprocess
 import sys
 import threading
 import time
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
+from typing import Callable
 
 import pytest
 from conftest import PATIENCE, Node, until
@@ -125,6 +128,12 @@ def test_without_a_quorum_every_node_has_its_say(nodes: list[str], servers: list
     servers[1].resume()
 
 
+def test_an_encrypted_connection_to_a_plain_port_is_named(servers: list[Node]) -> None:
+    encrypted = [node.url.replace("redis:", "rediss:") for node in servers]
+    with pytest.raises(lockmod.NoQuorumError, match="a port without TLS never answers rediss://"):
+        Locker(encrypted, ttl=1.5, timeout=0.2, wait=0).acquire("x")
+
+
 def test_wrong_settings_are_refused_with_what_to_do(nodes: list[str], locker: Locker, name: str) -> None:
     for wrong, says in [
         ({"nodes": []}, "at least one"),
@@ -133,7 +142,21 @@ def test_wrong_settings_are_refused_with_what_to_do(nodes: list[str], locker: Lo
         ({"nodes": ["http://x"]}, "redis://"),
         ({"ttl": 0.001}, "too short"),
         ({"ttl": -1.0}, "ttl is -1"),
-        ({"ttl": float("nan")}, "NaN"),
+        ({"ttl": float("nan")}, "ttl is nan"),
+        ({"ttl": float("inf")}, "ttl is inf: give a finite number of seconds"),
+        ({"wait": -2}, "wait is -2: give a number of seconds, 0 or more"),
+        ({"ttl": "5"}, "ttl is '5': give a number of seconds"),
+        ({"wait": True}, "wait is True: give a number"),
+        ({"max_hold": 10**400}, "max_hold is 1000"),
+        ({"ttl": 90_000}, "with max_ttl"),
+        ({"renew": 1}, "renew is 1: give True or False"),
+        ({"allow_even_nodes": None}, "allow_even_nodes is None"),
+        ({"label": 5}, "label is 5: give a str"),
+        ({"label": "\ud800"}, "UTF-8"),
+        ({"cacert": 5}, "cacert is 5: give a path"),
+        ({"nodes": 5}, "the nodes are 5: give a list"),
+        ({"nodes": b"redis://x"}, "give a list"),
+        ({"nodes": [None]}, "node 1 is None"),
         ({"timeout": 20.0, "ttl": 30.0}, "third"),
         ({"label": "x" * 129}, "at most 128"),
         ({"cacert": "/no/such/file"}, "rediss://"),
@@ -142,10 +165,114 @@ def test_wrong_settings_are_refused_with_what_to_do(nodes: list[str], locker: Lo
             Locker(**{"nodes": nodes, **wrong})  # type: ignore[arg-type]
         assert says in str(refused.value), refused.value
         assert isinstance(refused.value, ValueError)
-    for seconds in (0.001, -1.0, float("inf")):
-        with pytest.raises(lockmod.OptionError):
-            locker.acquire(name, ttl=seconds)
+    with pytest.raises(lockmod.OptionError) as refused:
+        Locker(nodes, ttl=90_000)
+    assert "max_ttl()" not in str(refused.value)
+    for seconds in (0.001, -1.0, float("inf"), "5", True):
+        with pytest.raises(lockmod.OptionError, match="ttl"):
+            locker.acquire(name, ttl=seconds)  # type: ignore[arg-type]
+    with locker.acquire(name, renew=False) as guard:
+        with pytest.raises(lockmod.OptionError, match="ttl is '5'"):
+            guard.extend("5")  # type: ignore[arg-type]
+        with pytest.raises(lockmod.OptionError, match="timeout is '5'"):
+            guard.lost.wait("5")  # type: ignore[arg-type]
+    Locker(nodes, ttl=5, wait=2**70)
     Locker(",".join(nodes[:2]), allow_even_nodes=True)
+
+
+def test_a_name_is_text_or_bytes_and_not_empty(locker: Locker) -> None:
+    # bytes() took a number for a length: 5 was a lock of five zeros, and True of one.
+    for wrong, says in [
+        (5, "the name is 5: give a str or bytes"),
+        (True, "the name is True"),
+        (None, "the name is None"),
+        (["a"], "the name is"),
+        ("", "the name is empty: is a variable not set"),
+        (b"", "the name is empty"),
+        ("\ud800", "UTF-8"),
+    ]:
+        calls = (locker.acquire, locker.try_acquire, locker.lock, locker.info, locker.aio.lock)
+        for call in calls:
+            with pytest.raises(lockmod.OptionError, match=says):
+                call(wrong)  # type: ignore[operator]
+        for names, shared in (([wrong], []), ([], [wrong])):
+            with pytest.raises(lockmod.OptionError, match=says):
+                locker.acquire_many(names, shared=shared)  # type: ignore[arg-type]
+    for letters in ("ab", b"ab", bytearray(b"ab"), memoryview(b"ab"), 5):
+        with pytest.raises(lockmod.OptionError, match="a list of names"):
+            locker.acquire_many(letters)  # type: ignore[arg-type]
+    for name in (bytearray(b"same"), memoryview(b"same"), "same"):
+        with locker.acquire(name) as guard:
+            assert guard.name == b"same"
+
+
+def _in_thread(work: Callable[[], object]) -> None:
+    with ThreadPoolExecutor(1) as pool:
+        pool.submit(work).result(PATIENCE)
+
+
+def test_a_block_may_end_in_another_thread_than_it_began_in(locker: Locker, name: str) -> None:
+    # As a generator that a web framework resumes in any thread of a pool. It ended with a KeyError,
+    # and the lock stayed held.
+    lock = locker.lock(name)
+    stack = ExitStack()
+    guard = stack.enter_context(lock)
+    _in_thread(stack.close)
+    assert guard.lost.wait(0) == "released"
+
+    # Its own comes first, and a block that has not begun cannot end.
+    readers = locker.lock(name, shared=True)
+    other = ExitStack()
+    _in_thread(lambda: other.enter_context(readers))
+    with readers as own:
+        pass
+    assert own.lost
+    _in_thread(other.close)
+    with pytest.raises(RuntimeError, match="has not begun"):
+        readers.__exit__(None, None, None)
+    assert locker.try_acquire(name)
+
+
+def test_of_several_blocks_that_end_elsewhere_none_keeps_the_lock(locker: Locker, name: str) -> None:
+    readers = locker.lock(name, shared=True)
+    for ends_at_home in (False, True):
+        stacks = [ExitStack(), ExitStack()]
+        guards = [stack.enter_context(readers) for stack in stacks]
+        with pytest.raises(RuntimeError, match="with locker.acquire"):
+            _in_thread(stacks[0].close)
+        assert not any(guard.lost for guard in guards), "whose block goes on is unknown"
+        if ends_at_home:
+            stacks[1].close()
+        else:
+            _in_thread(stacks[1].close)
+        assert all(guard.lost.wait(0) == "released" for guard in guards)
+        locker.settle()
+        locker.try_acquire(name).release()
+
+
+def test_a_guard_whose_lease_has_ended_begins_no_block(locker: Locker, servers: list[Node], name: str) -> None:
+    guard = locker.acquire(name)
+    with guard:
+        pass
+    with pytest.raises(lockmod.LostError) as released:
+        guard.__enter__()
+    assert released.value.reason == "released"
+    taken = Locker([node.url for node in servers], ttl=1.5, timeout=0.4).acquire(name)
+    for node in servers:
+        node.run("DEL", name)
+    assert taken.lost.wait(PATIENCE) == "removed"
+    with pytest.raises(lockmod.LostError), taken:
+        raise AssertionError("the block has begun")
+
+
+def test_what_cannot_be_called_is_refused_at_once(locker: Locker, name: str) -> None:
+    async def forgotten(reason: str) -> None:
+        raise AssertionError(reason)
+
+    with locker.lock(name) as guard:
+        for wrong in (None, 5, "x", forgotten):
+            with pytest.raises(lockmod.OptionError, match="the callback is"):
+                guard.lost.call(wrong)  # type: ignore[arg-type]
 
 
 def test_several_locks_or_none(locker: Locker, nodes: list[str], name: str) -> None:

@@ -21,8 +21,9 @@ def sync(locker: Locker) -> int:
         guard.downgrade()
     with locker.lock("a", shared=True), locker.acquire("b", shared=True) as reader:
         is_writer: bool = reader.exclusive
+        text: str = locker.acquire(bytearray(b"c")).name.decode()
         labels: tuple[str, ...] = locker.info("a")[0].reader_labels
-        return checked.fence + len(labels) + is_writer
+        return checked.fence + len(labels) + is_writer + len(text)
 
 async def coroutine(locker: Locker) -> str:
     async with locker.lock("a") as guard:

@@ -6,6 +6,7 @@ import asyncio
 from typing import TYPE_CHECKING, Any, Callable
 
 from ._errors import LostError, NoQuorumError, lost
+from ._options import function, seconds
 from ._port import callbacks, run, watch
 
 if TYPE_CHECKING:
@@ -37,13 +38,14 @@ class Lost(_Lost):
 
         Why is one of `expired`, `removed`, `max_hold` and `released`.
         """
-        return self._lease.lost(timeout)
+        return self._lease.lost(seconds("timeout", timeout))
 
     def call(self, callback: Callable[[str], object]) -> None:
         """Calls `callback(reason)` when the lease is lost, in a thread of this package.
 
         It is not called for a release.
         """
+        callback = function(callback)
 
         def tell(reason: str | None) -> None:
             if reason is not None and reason != "released":
@@ -57,10 +59,15 @@ class AsyncLost(_Lost):
 
     async def wait(self, timeout: float | None = None) -> str | None:
         """Waits until the lease has ended, and returns why; None after `timeout` seconds."""
-        return await run(lambda port: self._lease.lost(timeout, port))
+        limit = seconds("timeout", timeout)
+        return await run(lambda port: self._lease.lost(limit, port))
 
     def call(self, callback: Callable[[str], object]) -> None:
-        """Calls `callback(reason)` in the running event loop when the lease is lost."""
+        """Calls `callback(reason)` in the running event loop when the lease is lost.
+
+        A coroutine function is refused: to await something, make a task that awaits `wait()`.
+        """
+        callback = function(callback)
 
         def tell(reason: str | None) -> None:
             if reason is not None and reason != "released":
@@ -86,7 +93,7 @@ class _Held:
 
     @property
     def name(self) -> bytes:
-        """The lock's name."""
+        """The lock's name, in bytes: `name.decode()` is the text that was given."""
         return self._lease.name
 
     @property
@@ -140,10 +147,11 @@ class Guard(_Held):
         """Extends the lease to the ttl from now.
 
         Needed only if background renewal is turned off, or for another ttl, which
-        renewals keep to from now on. Raises `NoQuorumError` if too few nodes answered: the lease is
+        renewals keep to from now on. It never shortens the lease: a ttl that would end before it
+        does leaves its end as it is. Raises `NoQuorumError` if too few nodes answered: the lease is
         as it was, and may be extended again. Raises `LostError` if the lease has ended.
         """
-        self._lease.extend(ttl)
+        self._lease.extend(seconds("ttl", ttl))
 
     def downgrade(self) -> None:
         """Turns a writer into a reader in one step, and lets other readers in. The fence stays.
@@ -170,6 +178,8 @@ class Guard(_Held):
         self._lease.release()
 
     def __enter__(self) -> Guard:
+        """Raises `LostError` if the lease has ended, so that no block runs without the lock."""
+        self.check()
         return self
 
     def __exit__(
@@ -216,7 +226,8 @@ class AsyncGuard(_Held):
 
     async def extend(self, ttl: float | None = None) -> None:
         """Extends the lease now; see `Guard.extend`."""
-        await run(lambda port: self._lease.extend(ttl, port))
+        length = seconds("ttl", ttl)
+        await run(lambda port: self._lease.extend(length, port))
 
     async def downgrade(self) -> None:
         """Turns a writer into a reader; see `Guard.downgrade`."""
@@ -227,6 +238,8 @@ class AsyncGuard(_Held):
         await run(self._lease.release)
 
     async def __aenter__(self) -> AsyncGuard:
+        """Raises `LostError` if the lease has ended, so that no block runs without the lock."""
+        self.check()
         self._block = _Block(self._lease)
         return self
 
@@ -270,7 +283,8 @@ class _Block:
     async def end(self, error: BaseException | None) -> bool:
         """Whether the loss ended the block, and not another cancellation."""
         self._stop()
-        if not self._has_cancelled:
+        # A block that ends in another task than it began in was not cancelled by the loss.
+        if not self._has_cancelled or asyncio.current_task() is not self._task:
             return False
         is_cancelled = isinstance(error, asyncio.CancelledError)
         if not is_cancelled:

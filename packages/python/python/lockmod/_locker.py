@@ -6,11 +6,13 @@ import asyncio
 import atexit
 import os
 import threading
-from typing import TYPE_CHECKING, Iterable, NamedTuple, Optional, TypeVar, Union
+from typing import TYPE_CHECKING, Generic, Iterable, NamedTuple, Optional, TypeVar
 
 from . import _lockmod
-from ._errors import NodeVote, OptionError
+from ._errors import NodeVote
 from ._guard import AsyncGuard, Guard
+from ._options import Name, Options, all_bytes, file, flag, name_bytes, options, seconds
+from ._options import text, urls
 from ._port import run
 
 if TYPE_CHECKING:
@@ -34,32 +36,23 @@ if TYPE_CHECKING:
         key: str | None
 
 
-Name = Union[str, bytes]
 _G = TypeVar("_G", Guard, AsyncGuard)
 
 
 # How often this process has been forked from another: cheaper to check than the process id.
 _forks = 0
+# Held while a block ends, to find the guard that it entered.
+_leaving = threading.Lock()
 
 
 def _forked() -> None:
-    """Runs in a forked child."""
-    global _forks
+    """Runs in a forked child: a thread that does not exist there may hold the mutex."""
+    global _forks, _leaving
     _forks += 1
+    _leaving = threading.Lock()
 
 
 os.register_at_fork(after_in_child=_forked)
-
-
-def _bytes(name: Name) -> bytes:
-    return name.encode() if isinstance(name, str) else bytes(name)
-
-
-def _all_bytes(names: Iterable[Name]) -> list[bytes]:
-    if isinstance(names, (str, bytes)):
-        # Its letters would count as names.
-        raise OptionError(f"the names are {names!r}: give a list of names")
-    return [_bytes(name) for name in names]
 
 
 class NodeInfo(NamedTuple):
@@ -88,15 +81,6 @@ class NodeInfo(NamedTuple):
     """How many of those in line wait as readers."""
     vote: Optional[NodeVote] = None
     """Why, if the node reports nothing."""
-
-
-class _Options(NamedTuple):
-    wait: float | None
-    ttl: float | None
-    label: str | None
-    renew: bool | None
-    max_hold: float | None
-    shared: bool
 
 
 class Locker:
@@ -148,21 +132,21 @@ class Locker:
         cert: str | os.PathLike[str] | None = None,
         key: str | os.PathLike[str] | None = None,
     ) -> None:
-        self._nodes = nodes.split(",") if isinstance(nodes, str) else list(nodes)
+        self._nodes = urls(nodes)
         self._settings: _Settings = {
-            "ttl": ttl,
-            "max_ttl": max_ttl,
-            "timeout": timeout,
-            "wait": wait,
-            "drift": drift,
-            "lost_margin": lost_margin,
-            "renew": renew,
-            "max_hold": max_hold,
-            "label": label,
-            "allow_even_nodes": allow_even_nodes,
-            "cacert": None if cacert is None else os.fspath(cacert),
-            "cert": None if cert is None else os.fspath(cert),
-            "key": None if key is None else os.fspath(key),
+            "ttl": seconds("ttl", ttl),
+            "max_ttl": seconds("max_ttl", max_ttl),
+            "timeout": seconds("timeout", timeout),
+            "wait": seconds("wait", wait),
+            "drift": seconds("drift", drift),
+            "lost_margin": seconds("lost_margin", lost_margin),
+            "renew": flag("renew", renew),
+            "max_hold": seconds("max_hold", max_hold),
+            "label": text("label", label),
+            "allow_even_nodes": flag("allow_even_nodes", allow_even_nodes),
+            "cacert": file("cacert", cacert),
+            "cert": file("cert", cert),
+            "key": file("key", key),
         }
         self._forks = _forks
         self._made = _lockmod.Core(self._nodes, **self._settings)
@@ -207,7 +191,8 @@ class Locker:
         ...
         lockmod.HeldError: lock 'plan-3' is not free: 3 of 3 nodes hold it for ...
         """
-        return Guard(self._core.acquire(_bytes(name), wait, ttl, label, renew, max_hold, shared))
+        asked = options(wait, ttl, label, renew, max_hold, shared)
+        return Guard(self._core.acquire(name_bytes(name), *asked))
 
     def try_acquire(
         self,
@@ -220,7 +205,8 @@ class Locker:
         shared: bool = False,
     ) -> Guard:
         """Acquires the lock if nobody holds it, trying once. Raises as `acquire` does."""
-        return Guard(self._core.acquire(_bytes(name), 0, ttl, label, renew, max_hold, shared))
+        asked = options(0.0, ttl, label, renew, max_hold, shared)
+        return Guard(self._core.acquire(name_bytes(name), *asked))
 
     def acquire_many(self, names: Iterable[Name], *, shared: Iterable[Name] = ()) -> list[Guard]:
         """Acquires all of these locks or none, waiting for as long as the locker's `wait`.
@@ -238,7 +224,7 @@ class Locker:
         >>> [(guard.name, guard.exclusive) for guard in guards]
         [(b'catalogue-5', False), (b'stock-5', True)]
         """
-        leases = self._core.acquire_many(_all_bytes(names), _all_bytes(shared))
+        leases = self._core.acquire_many(all_bytes(names), all_bytes(shared))
         return [Guard(lease) for lease in leases]
 
     def lock(
@@ -257,7 +243,8 @@ class Locker:
         Nothing is sent before the block begins. At its end the lock is released, and `LostError` is
         raised if the lease ended while the block ran.
         """
-        return Lock(self, _bytes(name), _Options(wait, ttl, label, renew, max_hold, shared))
+        asked = options(wait, ttl, label, renew, max_hold, shared)
+        return Lock(self, name_bytes(name), asked)
 
     def info(self, name: Name) -> list[NodeInfo]:
         """Returns what each node reports about the lock, and changes nothing.
@@ -267,7 +254,7 @@ class Locker:
         [('held', 1, 'worker-7'), ('held', 1, 'worker-7'), ('held', 1, 'worker-7')]
         >>> guard.release()
         """
-        return [_info(told) for told in self._core.info(_bytes(name))]
+        return [_info(told) for told in self._core.info(name_bytes(name))]
 
     def settle(self) -> list[NodeVote]:
         """Waits until every reachable node has carried out everything that was sent to it.
@@ -312,12 +299,9 @@ class AsyncLocker:
         shared: bool = False,
     ) -> AsyncGuard:
         """Acquires the lock; see `Locker.acquire`."""
-        core, asked = self._locker._core, _bytes(name)  # pyright: ignore[reportPrivateUsage]
-        return AsyncGuard(
-            await run(
-                lambda port: core.acquire(asked, wait, ttl, label, renew, max_hold, shared, port)
-            )
-        )
+        core, key = self._locker._core, name_bytes(name)  # pyright: ignore[reportPrivateUsage]
+        asked = options(wait, ttl, label, renew, max_hold, shared)
+        return AsyncGuard(await run(lambda port: core.acquire(key, *asked, port)))
 
     async def try_acquire(
         self,
@@ -339,7 +323,7 @@ class AsyncLocker:
     ) -> list[AsyncGuard]:
         """Acquires all of these locks or none; see `Locker.acquire_many`."""
         core = self._locker._core  # pyright: ignore[reportPrivateUsage]
-        asked, read = _all_bytes(names), _all_bytes(shared)
+        asked, read = all_bytes(names), all_bytes(shared)
         leases = await run(lambda port: core.acquire_many(asked, read, port))
         return [AsyncGuard(lease) for lease in leases]
 
@@ -361,7 +345,7 @@ class AsyncLocker:
 
     async def info(self, name: Name) -> list[NodeInfo]:
         """Returns what each node reports about the lock; see `Locker.info`."""
-        core, asked = self._locker._core, _bytes(name)  # pyright: ignore[reportPrivateUsage]
+        core, asked = self._locker._core, name_bytes(name)  # pyright: ignore[reportPrivateUsage]
         told = await run(lambda port: core.info(asked, port))
         return [_info(one) for one in told]
 
@@ -374,6 +358,10 @@ class AsyncLocker:
 class Lock:
     """A lock by its name, for `with` and `async with`. It may be used again, and by many at once.
 
+    A block may end in another thread or task than it began in, as in a generator that a framework
+    resumes. If several blocks did so at the same time, use `with locker.acquire(...)`, whose guard
+    knows which is which.
+
     >>> lock = locker.lock("report-9")
     >>> with lock as guard:
     ...     guard.fence
@@ -385,16 +373,15 @@ class Lock:
     2
     """
 
-    def __init__(self, locker: Locker, name: bytes, options: _Options) -> None:
+    def __init__(self, locker: Locker, name: bytes, options: Options) -> None:
         self._locker, self._name, self._options = locker, name, options
-        # What each thread and each task has entered.
-        self._guards: dict[object, list[Guard]] = {}
-        self._async_guards: dict[object, list[AsyncGuard]] = {}
+        self._entered: _Entered[Guard] = _Entered()
+        self._async_entered: _Entered[AsyncGuard] = _Entered()
 
     def __enter__(self) -> Guard:
         core = self._locker._core  # pyright: ignore[reportPrivateUsage]
         guard = Guard(core.acquire(self._name, *self._options))
-        self._guards.setdefault(threading.get_ident(), []).append(guard)
+        self._entered.add(threading.get_ident(), guard)
         return guard
 
     def __exit__(
@@ -403,15 +390,14 @@ class Lock:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        _leave(self._guards, threading.get_ident()).__exit__(kind, error, trace)
+        self._entered.leave(threading.get_ident()).__exit__(kind, error, trace)
 
     async def __aenter__(self) -> AsyncGuard:
         core = self._locker._core  # pyright: ignore[reportPrivateUsage]
-        guard = AsyncGuard(
-            await run(lambda port: core.acquire(self._name, *self._options, port))
-        )
-        self._async_guards.setdefault(asyncio.current_task(), []).append(guard)
-        return await guard.__aenter__()
+        lease = await run(lambda port: core.acquire(self._name, *self._options, port))
+        guard = await AsyncGuard(lease).__aenter__()
+        self._async_entered.add(asyncio.current_task(), guard)
+        return guard
 
     async def __aexit__(
         self,
@@ -419,16 +405,55 @@ class Lock:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        guard = _leave(self._async_guards, asyncio.current_task())
-        await guard.__aexit__(kind, error, trace)
+        await self._async_entered.leave(asyncio.current_task()).__aexit__(kind, error, trace)
 
 
-def _leave(entered: dict[object, list[_G]], who: object) -> _G:
-    guards = entered[who]
-    guard = guards.pop()
-    if not guards:
-        del entered[who]
-    return guard
+class _Entered(Generic[_G]):
+    """The guards of blocks that have begun, by the thread or task that began them."""
+
+    def __init__(self) -> None:
+        self._guards: dict[object, list[_G]] = {}
+        # How many of these blocks have ended, if it is unknown which.
+        self._ended = 0
+
+    def add(self, who: object, guard: _G) -> None:
+        with _leaving:
+            self._guards.setdefault(who, []).append(guard)
+
+    def leave(self, who: object) -> _G:
+        """The guard of a block that ends: one of this thread or task, or else the only one."""
+        with _leaving:
+            guard = self._pop(who)
+            if guard is None:
+                self._ended += 1
+            # As many have ended as are left, so these are they.
+            over: list[_G] = []
+            count = sum(map(len, self._guards.values()))
+            if count <= self._ended:
+                over = [one for guards in self._guards.values() for one in guards]
+                self._guards, self._ended = {}, 0
+        if guard is None and over:
+            guard = over.pop()
+        for one in over:
+            one._lease.abandon()  # pyright: ignore[reportPrivateUsage]
+        if guard is not None:
+            return guard
+        if count == 0:
+            raise RuntimeError("the block of this lock has not begun, or has ended before")
+        raise RuntimeError(
+            f"{count} blocks of this lock began in other threads or tasks, so it is unknown which "
+            "of them ends here: write `with locker.acquire(...)` instead, whose guard knows. The "
+            "lock is released when the others have ended"
+        )
+
+    def _pop(self, who: object) -> _G | None:
+        guards = self._guards.get(who)
+        if guards is None:
+            return None
+        guard = guards.pop()
+        if not guards:
+            del self._guards[who]
+        return guard
 
 
 def _info(told: _lockmod._State) -> NodeInfo:  # pyright: ignore[reportPrivateUsage]

@@ -19,7 +19,7 @@ import logging
 import math
 import threading
 from types import SimpleNamespace
-from typing import TYPE_CHECKING, Any, Iterable, Literal, TypeVar, Union, cast
+from typing import TYPE_CHECKING, Any, Callable, Iterable, Literal, TypeVar, Union, cast
 from urllib.parse import quote
 
 from redis.exceptions import ConnectionError as RedisConnectionError
@@ -29,6 +29,7 @@ from ._errors import HeldError, LockError as Failure, LostError, NoQuorumError, 
 from ._errors import RefusedError, TooLateError
 from ._guard import AsyncGuard, Guard
 from ._locker import Locker, NodeInfo
+from ._options import Name, name_bytes, seconds
 
 if TYPE_CHECKING:
     from types import TracebackType
@@ -41,10 +42,11 @@ logger = logging.getLogger(__name__)
 # few classes, so that locks with many timeouts share few connections.
 _PATIENCE = (0.5, 0.2, 0.05, 0.01)
 
-_Key = tuple[tuple[str, ...], float, Union[str, None], Union[str, None], Union[str, None]]
-_lockers: dict[_Key, Locker] = {}
+_LockerKey = tuple[tuple[str, ...], float, Union[str, None], Union[str, None], Union[str, None]]
+_lockers: dict[_LockerKey, Locker] = {}
 _making = threading.Lock()
 _Held = TypeVar("_Held", Guard, AsyncGuard)
+_T = TypeVar("_T")
 
 
 def _url(client: object) -> tuple[str, dict[str, Any]]:
@@ -74,6 +76,12 @@ def _url(client: object) -> tuple[str, dict[str, Any]]:
     return f"{scheme}://{secret}{host}:{settings.get('port') or 6379}/{database}", settings
 
 
+def _key(name: Name | int | float) -> bytes:
+    """The name as redis-py encodes it: numbers become their text."""
+    is_number = isinstance(name, (int, float)) and not isinstance(name, bool)
+    return repr(name).encode() if is_number else name_bytes(cast("Name", name))
+
+
 def _locker(redis: object, timeout: float) -> Locker:
     if isinstance(redis, Locker):
         return redis
@@ -82,7 +90,7 @@ def _locker(redis: object, timeout: float) -> Locker:
     tls = found[0][1] if found else {}
     files = [cast("str | None", tls.get(name)) for name in ("ssl_ca_certs", "ssl_certfile", "ssl_keyfile")]
     patience = next((one for one in _PATIENCE if 4 * one <= timeout), _PATIENCE[-1])
-    key: _Key = (tuple(url for url, _ in found), patience, files[0], files[1], files[2])
+    key: _LockerKey = (tuple(url for url, _ in found), patience, files[0], files[1], files[2])
     with _making:
         if key not in _lockers:
             _lockers[key] = Locker(
@@ -97,7 +105,7 @@ class _Base:
     def __init__(
         self,
         redis: object,
-        name: str | bytes,
+        name: Name | int | float,
         timeout: float | None = None,
         sleep: float = 0.1,
         blocking: bool = True,
@@ -116,22 +124,27 @@ class _Base:
                 name,
             )
         self.redis, self.name, self.timeout, self.sleep = redis, name, timeout, sleep
+        self._key = self._checked(lambda: _key(name))
         self.blocking, self.blocking_timeout = blocking, blocking_timeout
         self.thread_local = bool(thread_local)
         self.raise_on_release_error = raise_on_release_error
         self.renew, self.label = renew, label
         self.local: Any = threading.local() if self.thread_local else SimpleNamespace()
+        length = self._checked(lambda: seconds("timeout", timeout))
+        self._locker = self._checked(lambda: _locker(redis, length or 0))
+        # Questions do not depend on the lock's timeout: they wait for the longest time.
+        self._asked = self._checked(lambda: _locker(redis, math.inf))
+
+    def _checked(self, check: Callable[[], _T]) -> _T:
         try:
-            self._locker = _locker(redis, timeout)
-            # Questions do not depend on the lock's timeout: they wait for the longest time.
-            self._asked = _locker(redis, math.inf)
+            return check()
         except OptionError as error:
             raise self._error(str(error)) from error
 
-    def _error(self, text: str, name: str | bytes | None = None) -> LockError:
+    def _error(self, text: str, name: object = None) -> LockError:
         error = LockError(text)
         name = self.name if name is None else name
-        error.lock_name = name if isinstance(name, str) else name.decode(errors="replace")
+        error.lock_name = name.decode(errors="replace") if isinstance(name, bytes) else str(name)
         return error
 
     def _not_owned(self, what: str) -> LockNotOwnedError:
@@ -145,7 +158,8 @@ class _Base:
                 "a token cannot be chosen, for whoever knows it holds the lock: use label= to say "
                 "who holds it, and fence to tell one grant from the next"
             )
-        wait = self.blocking_timeout if blocking_timeout is None else blocking_timeout
+        limit = self.blocking_timeout if blocking_timeout is None else blocking_timeout
+        wait = self._checked(lambda: seconds("blocking_timeout", limit))
         wait = math.inf if wait is None else max(0.0, wait)
         if not (self.blocking if blocking is None else blocking):
             wait = 0
@@ -180,9 +194,13 @@ class _Base:
         The client computes it, so an extension that is repeated is harmless. The validity is
         shorter than a ttl by the drift allowance.
         """
-        if replace_ttl:
-            return additional_time
-        return (guard.validity + additional_time + 0.002) / 0.99
+        more = self._checked(lambda: seconds("additional_time", additional_time))
+        if more is None:
+            raise self._error("additional_time is None: give a number of seconds")
+        if not replace_ttl:
+            return (guard.validity + more + 0.002) / 0.99
+        # A lock that is renewed is not made shorter by its next renewal either.
+        return max(more, self.timeout) if self.renew else more
 
     def _is_held(self, told: list[NodeInfo], fence: int | None) -> bool:
         """Whether a quorum holds it, for the writer with this fence or, with None, for anyone.
@@ -249,7 +267,7 @@ class Lock(_Base):
         """True once the lock is acquired, False if it was not in time."""
         options = self._options(blocking, blocking_timeout, token)
         try:
-            self._kept(self._locker.acquire(self.name, **options))
+            self._kept(self._locker.acquire(self._key, **options))
         except (HeldError, TooLateError):
             return False
         except Failure as error:
@@ -258,7 +276,7 @@ class Lock(_Base):
 
     def locked(self) -> bool:
         """Whether anybody holds the lock."""
-        told = self._asked.info(self.name)
+        told = self._asked.info(self._key)
         return self._is_held(told, None)
 
     def owned(self) -> bool:
@@ -266,7 +284,7 @@ class Lock(_Base):
         guard: Guard | None = self._guard()
         if guard is None or guard.lost:
             return False
-        told = self._asked.info(self.name)
+        told = self._asked.info(self._key)
         return self._is_held(told, guard.fence)
 
     def release(self) -> None:
@@ -335,7 +353,7 @@ class AsyncLock(_Base):
         """True once the lock is acquired, False if it was not in time."""
         options = self._options(blocking, blocking_timeout, token)
         try:
-            self._kept(await self._locker.aio.acquire(self.name, **options))
+            self._kept(await self._locker.aio.acquire(self._key, **options))
         except (HeldError, TooLateError):
             return False
         except Failure as error:
@@ -344,7 +362,7 @@ class AsyncLock(_Base):
 
     async def locked(self) -> bool:
         """Whether anybody holds the lock."""
-        told = await self._asked.aio.info(self.name)
+        told = await self._asked.aio.info(self._key)
         return self._is_held(told, None)
 
     async def owned(self) -> bool:
@@ -352,7 +370,7 @@ class AsyncLock(_Base):
         guard: AsyncGuard | None = self._guard()
         if guard is None or guard.lost:
             return False
-        told = await self._asked.aio.info(self.name)
+        told = await self._asked.aio.info(self._key)
         return self._is_held(told, guard.fence)
 
     async def release(self) -> None:

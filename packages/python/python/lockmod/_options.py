@@ -1,0 +1,137 @@
+"""Checks arguments before anything is sent: what is wrong, with its value, and what is allowed."""
+
+from __future__ import annotations
+
+import inspect
+import os
+import reprlib
+from typing import TYPE_CHECKING, Callable, Iterable, NamedTuple, Union, cast
+
+from ._errors import OptionError
+
+if TYPE_CHECKING:
+    from typing import NoReturn
+
+Name = Union[str, bytes, bytearray, memoryview]
+_NAMES = (str, bytes, bytearray, memoryview)
+
+
+def _refuse(what: str, value: object, give: str) -> NoReturn:
+    raise OptionError(f"{what} is {reprlib.repr(value)}: give {give}")
+
+
+def name_bytes(name: Name) -> bytes:
+    """The bytes of a lock's name."""
+    if not isinstance(cast("object", name), _NAMES):
+        # bytes() would take a number for a length.
+        _refuse("the name", name, "a str or bytes")
+    try:
+        found = name.encode() if isinstance(name, str) else bytes(name)
+    except UnicodeEncodeError:
+        _refuse("the name", name, "a text that UTF-8 can encode, or bytes")
+    if not found:
+        raise OptionError("the name is empty: is a variable not set?")
+    return found
+
+
+def all_bytes(names: Iterable[Name]) -> list[bytes]:
+    """The bytes of several names."""
+    # The letters of one name would count as names.
+    if isinstance(names, _NAMES) or not isinstance(cast("object", names), Iterable):
+        raise OptionError(f"the names are {reprlib.repr(names)}: give a list of names")
+    return [name_bytes(name) for name in names]
+
+
+def seconds(what: str, value: float | None) -> float | None:
+    """A length of time; the native part checks its bounds."""
+    if value is None or type(value) is float:
+        return value
+    given = cast("object", value)
+    is_number = hasattr(type(given), "__float__") or hasattr(type(given), "__index__")
+    # True is an int, and more likely a mistake than a second.
+    if isinstance(given, bool) or not is_number:
+        _refuse(what, given, "a number of seconds")
+    try:
+        return float(value)
+    except (TypeError, ValueError, OverflowError):
+        _refuse(what, given, "a number of seconds")
+
+
+def flag(what: str, value: bool) -> bool:
+    """True or False."""
+    if value is not True and value is not False:
+        _refuse(what, value, "True or False")
+    return value
+
+
+def text(what: str, value: str) -> str:
+    """A text for people."""
+    if not isinstance(cast("object", value), str):
+        _refuse(what, value, "a str")
+    try:
+        value.encode()
+    except UnicodeEncodeError:
+        _refuse(what, value, "a text that UTF-8 can encode")
+    return value
+
+
+def file(what: str, value: str | os.PathLike[str] | None) -> str | None:
+    """The path of a file."""
+    try:
+        return None if value is None else text(what, os.fspath(value))
+    except TypeError:
+        _refuse(what, value, "a path")
+
+
+def urls(nodes: str | Iterable[str]) -> list[str]:
+    """The URLs of nodes; a single text is split at commas."""
+    if isinstance(nodes, str):
+        return nodes.split(",")
+    if isinstance(nodes, _NAMES) or not isinstance(cast("object", nodes), Iterable):
+        # A list may have passwords, and a single value of another type has none.
+        raise OptionError(f"the nodes are {reprlib.repr(nodes)}: give a list of URLs")
+    found = list(nodes)
+    for number, url in enumerate(found, 1):
+        if not isinstance(cast("object", url), str):
+            _refuse(f"node {number}", url, "its URL, as a str")
+        text(f"node {number}", url)
+    return found
+
+
+def function(callback: Callable[[str], object]) -> Callable[[str], object]:
+    """A function to be called with the reason of a loss."""
+    if not callable(cast("object", callback)):
+        _refuse("the callback", callback, "a function of one argument, the reason")
+    if inspect.iscoroutinefunction(callback):
+        _refuse("the callback", callback, "a function that is no coroutine: nobody would await it")
+    return callback
+
+
+class Options(NamedTuple):
+    """The options of an acquisition, in the order in which the native part takes them."""
+
+    wait: float | None
+    ttl: float | None
+    label: str | None
+    renew: bool | None
+    max_hold: float | None
+    shared: bool
+
+
+def options(
+    wait: float | None,
+    ttl: float | None,
+    label: str | None,
+    renew: bool | None,
+    max_hold: float | None,
+    shared: bool,
+) -> Options:
+    """Checks the options of an acquisition. None stands for the locker's."""
+    return Options(
+        seconds("wait", wait),
+        seconds("ttl", ttl),
+        None if label is None else text("label", label),
+        None if renew is None else flag("renew", renew),
+        seconds("max_hold", max_hold),
+        flag("shared", shared),
+    )
