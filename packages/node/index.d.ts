@@ -57,22 +57,22 @@ export interface NodeInfo {
 /** The options of an acquisition. The defaults are the locker's. */
 export interface AcquireOptions {
   /** How long to wait in line while another holds the lock; `Infinity` waits without end. */
-  wait?: number
+  wait?: number | undefined
   /** The length of the lease. */
-  ttl?: number
+  ttl?: number | undefined
   /** A name for the caller, for people to read: up to 128 bytes, shown to waiters. */
-  label?: string
+  label?: string | undefined
   /** Whether the lease is renewed in the background. */
-  renew?: boolean
+  renew?: boolean | undefined
   /** The longest total time that the lease may be held. */
-  maxHold?: number
+  maxHold?: number | undefined
   /**
    * Acquires the lock as a reader: with any number of readers, but no writer. Readers and writers
    * are served in the order in which they came.
    */
-  shared?: boolean
+  shared?: boolean | undefined
   /** Ends the wait. The promise is rejected with the signal's reason, and nothing is left behind. */
-  signal?: AbortSignal
+  signal?: AbortSignal | undefined
 }
 
 /** The settings of a locker. */
@@ -81,34 +81,34 @@ export interface LockerOptions {
    * The length of a lease, 30 s unless given. It is renewed at a third of it. A holder that crashes
    * blocks others for up to this long.
    */
-  ttl?: number
+  ttl?: number | undefined
   /** How long `acquire` waits while another holds the lock, 10 s unless given. */
-  wait?: number
+  wait?: number | undefined
   /** A name for the caller, for people to read: up to 128 bytes, shown to waiters. */
-  label?: string
+  label?: string | undefined
   /** Whether leases are renewed in the background: yes, unless given. */
-  renew?: boolean
+  renew?: boolean | undefined
   /** The longest total time that a lease may be held. */
-  maxHold?: number
+  maxHold?: number | undefined
   /**
    * How long to wait for each node's answer: a twentieth of the ttl, at least 50 ms and at most 500
    * ms, unless given.
    */
-  timeout?: number
+  timeout?: number | undefined
   /** How long before its end a lease counts as lost: a tenth of the ttl, at most 1 s by default. */
-  lostMargin?: number
+  lostMargin?: number | undefined
   /** The nodes' `lockmod.max-ttl`, if it is not the default of a day. */
-  maxTtl?: number
+  maxTtl?: number | undefined
   /** How much the validity is shortened for clocks that run at different rates. */
-  drift?: number
+  drift?: number | undefined
   /** Allows an even number of nodes, which survives no more failures than one node fewer. */
-  allowEvenNodes?: boolean
+  allowEvenNodes?: boolean | undefined
   /** The file with the root certificates to trust, in PEM. */
-  cacert?: string
+  cacert?: string | undefined
   /** The file with the client's certificate, in PEM. */
-  cert?: string
+  cert?: string | undefined
   /** The file with its key, in PEM. */
-  key?: string
+  key?: string | undefined
 }
 
 /**
@@ -156,7 +156,7 @@ export class Locker {
    */
   acquireMany(
     names: Iterable<Name>,
-    options?: { shared?: Iterable<Name>; signal?: AbortSignal },
+    options?: { shared?: Iterable<Name> | undefined; signal?: AbortSignal | undefined },
   ): Promise<Guard[]>
 
   /**
@@ -164,7 +164,8 @@ export class Locker {
    *
    * `lost` is aborted when the lease is lost; then the promise is rejected with the `LostError`,
    * whether the signal stopped the work or the work ignored it. If the work itself throws, that
-   * error is not replaced.
+   * error is not replaced. Neither `lost` nor the lock keeps the process alive: work that waits for
+   * `lost` alone ends with the process, unless something else keeps that alive.
    */
   using<T>(name: Name, work: (guard: Guard, lost: AbortSignal) => T | PromiseLike<T>): Promise<T>
   using<T>(
@@ -222,7 +223,8 @@ export class Guard {
    * Extends the lease to the ttl from now.
    *
    * Needed only if background renewal is turned off, or for another ttl, which renewals
-   * keep to from now on. Rejected with a `NoQuorumError` if too few nodes answered: the lease is as
+   * keep to from now on. It never shortens the lease: a ttl that would end before it does leaves
+   * its end as it is. Rejected with a `NoQuorumError` if too few nodes answered: the lease is as
    * it was, and may be extended again. Rejected with a `LostError` if the lease has ended.
    */
   extend(ttl?: number): Promise<void>
@@ -251,7 +253,10 @@ export class Guard {
    */
   release(): Promise<void>
 
-  /** Keeps the lease until its end, even if the guard is dropped, unless it is released. */
+  /**
+   * Keeps the lease until its end, unless it is released. It is renewed for as long as the process
+   * lives and refers to the guard; after that nothing releases it, and it ends with its ttl.
+   */
   keep(): void
 
   [Symbol.asyncDispose](): Promise<void>

@@ -54,7 +54,7 @@ export class ExecutionError extends Error {
   constructor(
     message: string,
     attempts: ReadonlyArray<Promise<ExecutionStats>>,
-    options?: ErrorOptions,
+    options?: { cause?: unknown },
   )
   readonly attempts: ReadonlyArray<Promise<ExecutionStats>>
 }
@@ -82,10 +82,13 @@ export class Redlock extends EventEmitter {
 
   constructor(clients: Iterable<Client> | Locker, settings?: Partial<Settings>)
 
-  /** Calls `quit()` of the clients. */
+  /** Calls `quit()` of the clients. After it, nothing can be acquired. */
   quit(): Promise<void>
 
-  /** Acquires all of these or none, for `duration` milliseconds. */
+  /**
+   * Acquires all of these or none, for `duration` milliseconds. Rejected with an `ExecutionError`,
+   * also if the resources are no array, or it is empty: then there would be no lock.
+   */
   acquire(resources: string[], duration: number, settings?: Partial<Settings>): Promise<Lock>
 
   release(lock: Lock, settings?: Partial<Settings>): Promise<ExecutionResult>

@@ -3,6 +3,7 @@
 // The interface of node-redlock 5, on lockmod. Described in redlock.d.ts.
 
 const { EventEmitter } = require('node:events')
+const { inspect } = require('node:util')
 const { Locker, HeldError, LockError, LostError, OptionError } = require('./index.js')
 
 /**
@@ -99,6 +100,7 @@ class Redlock extends EventEmitter {
   /** @type {string[]} */
   #urls = []
   #prefix = ''
+  #hasQuit = false
 
   /**
    * @param {Iterable<Client> | Locker} clients
@@ -134,6 +136,7 @@ class Redlock extends EventEmitter {
   }
 
   async quit() {
+    this.#hasQuit = true
     await Promise.all([...this.clients].map((client) => quit(client)))
   }
 
@@ -142,8 +145,8 @@ class Redlock extends EventEmitter {
    * @param {number} duration
    * @param {Partial<Settings>} [settings]
    */
-  acquire(resources, duration, settings) {
-    return this.#acquire(resources, duration, merge(this.settings, settings), false)
+  async acquire(resources, duration, settings) {
+    return await this.#acquire(resources, duration, merge(this.settings, settings), false)
   }
 
   /**
@@ -227,8 +230,11 @@ class Redlock extends EventEmitter {
    */
   async #acquire(resources, duration, settings, renew) {
     whole(duration)
+    if (this.#hasQuit) throw new ExecutionError('The lock cannot be acquired after quit().', [])
+    check(resources)
     const { retryCount, retryDelay } = settings
-    const wait = retryCount === -1 ? Infinity : retryCount * retryDelay
+    const isEndless = retryCount === -1 || retryCount === Infinity
+    const wait = isEndless ? Infinity : Math.max(0, retryCount) * Math.max(0, retryDelay)
     const deadline = Date.now() + wait
     // All in one order, so that two callers cannot wait for each other.
     const names = [...new Set(resources)].sort().map((name) => this.#prefix + name)
@@ -304,7 +310,7 @@ class Redlock extends EventEmitter {
    * @returns {Error}
    */
   #failed(error) {
-    if (error instanceof OptionError || !(error instanceof LockError)) {
+    if (!(error instanceof LockError)) {
       return error instanceof Error ? error : new Error(String(error))
     }
     const attempts = [this.#stats([...error.nodes])]
@@ -313,20 +319,33 @@ class Redlock extends EventEmitter {
   }
 }
 
+/** @param {unknown} resources */
+function check(resources) {
+  const isList = Array.isArray(resources) && resources.length > 0
+  if (isList && resources.every((name) => typeof name === 'string' && name !== '')) return
+  const given = inspect(resources, { depth: 1, breakLength: Infinity })
+  const text = `The resources are ${given}: give an array of strings that are not empty.`
+  throw new ExecutionError(text, [])
+}
+
 /** @param {number} duration */
 function whole(duration) {
-  if (!Number.isInteger(duration)) {
+  // Infinity passes here as in node-redlock, and fails later.
+  if (Math.floor(duration) !== duration) {
     throw new Error('Duration must be an integer value in milliseconds.')
   }
 }
 
 /**
  * @param {Settings} settings
- * @param {Partial<Settings>} [changes]
+ * @param {Partial<Settings> | null} [changes]
  * @returns {Settings}
  */
-function merge(settings, changes = {}) {
-  const given = Object.entries(changes).filter(([, value]) => typeof value === 'number')
+function merge(settings, changes) {
+  const given = Object.entries(changes ?? {}).filter(([, value]) => typeof value === 'number')
+  for (const [name, value] of given) {
+    if (Number.isNaN(value)) throw new OptionError(`${name} is NaN: give a number`)
+  }
   return { ...settings, ...Object.fromEntries(given) }
 }
 

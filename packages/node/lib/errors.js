@@ -70,9 +70,15 @@ const classes = {
   option: OptionError,
 }
 
-/** @param {Failed} failed The error that the native part describes. */
-function build(failed) {
+/**
+ * The error that the native part describes. Its stack begins with the caller of `above`.
+ *
+ * @param {Failed} failed
+ * @param {Function} [above]
+ */
+function build(failed, above = build) {
   const error = new (classes[failed.kind] ?? LockError)(failed.text)
+  Error.captureStackTrace(error, above)
   error.nodes = failed.nodes
   error.waited = failed.waited
   error.attempts = failed.attempts

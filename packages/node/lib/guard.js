@@ -3,6 +3,7 @@
 // Locks that are held. Described in index.d.ts.
 
 const { LostError, NoQuorumError, lost } = require('./errors.js')
+const { length } = require('./options.js')
 const { run, watch } = require('./port.js')
 
 /** @typedef {import('./native.js').Lease} Lease */
@@ -56,7 +57,8 @@ class Guard {
 
   /** @param {number} [ttl] */
   async extend(ttl) {
-    await run((port) => this.#lease.extend(port, ttl))
+    const checked = length(ttl)
+    await run((port) => this.#lease.extend(port, checked))
   }
 
   async downgrade() {

@@ -6,6 +6,7 @@ const { isMainThread } = require('node:worker_threads')
 const { LockError, OptionError, build } = require('./errors.js')
 const { Guard, end } = require('./guard.js')
 const { native } = require('./native.js')
+const { ASKED, MANY, SETTINGS, TRIED, check, list, named, shown, urls } = require('./options.js')
 const { run } = require('./port.js')
 
 /**
@@ -15,60 +16,6 @@ const { run } = require('./port.js')
  * @typedef {import('./native.js').Done} Done
  * @typedef {InstanceType<typeof Guard>} Held
  */
-
-/** @type {Record<string, string>} The options, and their types. */
-const TERMS = { wait: 'number', ttl: 'number', label: 'string', renew: 'boolean', maxHold: 'number' }
-const ASKED = { ...TERMS, shared: 'boolean' }
-const SETTINGS = {
-  ...TERMS,
-  timeout: 'number',
-  lostMargin: 'number',
-  maxTtl: 'number',
-  drift: 'number',
-  allowEvenNodes: 'boolean',
-  cacert: 'string',
-  cert: 'string',
-  key: 'string',
-}
-
-/**
- * Refuses misspelt options, which would have no effect, and values of another type, which would
- * mean something else.
- *
- * @param {object} options
- * @param {Record<string, string>} known
- */
-function check(options, known) {
-  for (const [name, value] of Object.entries(options)) {
-    if (!Object.hasOwn(known, name)) {
-      throw new OptionError(`there is no option '${name}': there are ${Object.keys(known).join(', ')}`)
-    }
-    if (value !== undefined && typeof value !== known[name]) {
-      throw new OptionError(`${name} is ${inspect(value)}: give a ${known[name]}`)
-    }
-  }
-}
-
-/** @param {unknown} value */
-function inspect(value) {
-  return typeof value === 'string' ? `'${value}'` : String(value)
-}
-
-/** @param {unknown} name */
-function named(name) {
-  if (typeof name === 'string' || name instanceof Uint8Array) return name
-  throw new OptionError(`a lock's name is a string or bytes, not ${inspect(name)}`)
-}
-
-/** @param {unknown} names */
-function list(names) {
-  const isList = typeof names === 'object' && names !== null && Symbol.iterator in names
-  // The letters of a string would count as names.
-  if (!isList || names instanceof Uint8Array) {
-    throw new OptionError(`the names are ${inspect(names)}: give a list of names`)
-  }
-  return [.../** @type {Iterable<unknown>} */ (names)].map(named)
-}
 
 class Locker {
   /** @type {import('./native.js').Core} */
@@ -80,12 +27,8 @@ class Locker {
    */
   constructor(nodes, options = {}) {
     check(options, SETTINGS)
-    const urls = typeof nodes === 'string' ? nodes.split(',') : [...nodes]
-    if (!urls.every((url) => typeof url === 'string')) {
-      throw new OptionError('nodes are given by their URLs, as strings')
-    }
-    const made = native.open({ ...options, nodes: urls })
-    if ('kind' in made) throw build(made)
+    const made = native.open({ ...options, nodes: urls(nodes) })
+    if ('kind' in made) throw build(made, Locker)
     this.#core = made
   }
 
@@ -94,11 +37,10 @@ class Locker {
    * @param {AcquireOptions} [options]
    */
   async acquire(name, options = {}) {
-    const { signal, ...asked } = options
-    check(asked, ASKED)
+    check(options, ASKED)
     const core = this.#core
     const bytes = named(name)
-    const { wait, ttl, label, renew, maxHold, shared } = asked
+    const { wait, ttl, label, renew, maxHold, shared, signal } = options
     const done = await run(
       (port) => core.acquire(port, bytes, wait, ttl, label, renew, maxHold, shared),
       signal,
@@ -110,16 +52,18 @@ class Locker {
    * @param {Name} name
    * @param {Omit<AcquireOptions, 'wait'>} [options]
    */
-  tryAcquire(name, options = {}) {
-    return this.acquire(name, { ...options, wait: 0 })
+  async tryAcquire(name, options = {}) {
+    check(options, TRIED)
+    return await this.acquire(name, { ...options, wait: 0 })
   }
 
   /**
    * @param {Iterable<Name>} names
    * @param {{ shared?: Iterable<Name>, signal?: AbortSignal }} [options]
    */
-  async acquireMany(names, { shared = [], signal, ...rest } = {}) {
-    check(rest, {})
+  async acquireMany(names, options = {}) {
+    check(options, MANY)
+    const { shared = [], signal } = options
     const [asked, read] = [list(names), list(shared)]
     return guards(await run((port) => this.#core.acquireMany(port, asked, read), signal))
   }
@@ -133,7 +77,9 @@ class Locker {
    */
   async using(name, first, second) {
     const [options, work] = typeof first === 'function' ? [{}, first] : [first, second]
-    if (typeof work !== 'function') throw new OptionError('give the work as a function')
+    if (typeof work !== 'function') {
+      throw new OptionError(`the work is ${shown(work)}: give a function`)
+    }
     const guard = await this.acquire(name, options)
     let result
     try {

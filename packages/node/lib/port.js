@@ -11,7 +11,7 @@ const { native } = require('./native.js')
  * @typedef {import('./native.js').Done} Done
  * @typedef {import('./native.js').Lease} Lease
  * @typedef {(port: import('./native.js').Port) => number} Start
- * @typedef {{ resolve: (done: Done) => void, reject: (error: unknown) => void }} Waiting
+ * @typedef {(done: Done) => void} Waiting
  */
 
 /** The longest time that a timer can wait for. */
@@ -37,8 +37,7 @@ function take() {
     }
     const who = forget(done.number)
     if (who === undefined) abandon(done.leases)
-    else if (done.failure !== undefined) who.reject(build(done.failure))
-    else who.resolve(done)
+    else who(done)
   }
 }
 
@@ -60,34 +59,79 @@ function abandon(leases = []) {
 /**
  * Waits for a call. If the signal is aborted, nothing of the call is left.
  *
+ * The error is made here, after the wait: its stack then leads to the caller that awaits it.
+ *
  * @param {Start} start
  * @param {AbortSignal} [signal]
  * @returns {Promise<Done>}
  */
-function run(start, signal) {
-  if (signal === undefined) {
-    return new Promise((resolve, reject) => wait(start, { resolve, reject }))
-  }
+async function run(start, signal) {
+  const done = await (signal === undefined
+    ? new Promise((resolve) => wait(start, resolve))
+    : unlessAborted(start, signal))
+  if (done.failure !== undefined) throw build(done.failure, run)
+  return done
+}
+
+/**
+ * @param {Start} start
+ * @param {AbortSignal} signal
+ * @returns {Promise<Done>}
+ */
+function unlessAborted(start, signal) {
   if (signal.aborted) return Promise.reject(signal.reason)
   return new Promise((resolve, reject) => {
-    const stop = () => {
+    const number = wait(start, (done) => {
+      over()
+      resolve(done)
+    })
+    const over = whenAborted(signal, () => {
       forget(number)
       port.cancel(number)
       reject(signal.reason)
-    }
-    const over = () => signal.removeEventListener('abort', stop)
-    const number = wait(start, {
-      resolve: (done) => {
-        over()
-        resolve(done)
-      },
-      reject: (error) => {
-        over()
-        reject(error)
-      },
     })
-    signal.addEventListener('abort', stop, { once: true })
   })
+}
+
+/** @typedef {{ stops: Set<() => void>, forget(): void }} Calls */
+
+/** @type {WeakMap<AbortSignal, Calls>} What a signal ends. */
+const stops = new WeakMap()
+
+/**
+ * Calls `stop` when the signal is aborted. Returns a function that prevents this.
+ *
+ * A signal has one listener of ours, however many calls it ends: Node.js warns of more than a few.
+ *
+ * @param {AbortSignal} signal
+ * @param {() => void} stop
+ */
+function whenAborted(signal, stop) {
+  const calls = stops.get(signal) ?? listen(signal)
+  calls.stops.add(stop)
+  return () => {
+    // Node.js keeps some signals for as long as they have listeners.
+    if (calls.stops.delete(stop) && calls.stops.size === 0) calls.forget()
+  }
+}
+
+/** @param {AbortSignal} signal */
+function listen(signal) {
+  /** @type {Calls} */
+  const calls = {
+    stops: new Set(),
+    forget() {
+      signal.removeEventListener('abort', stopAll)
+      stops.delete(signal)
+    },
+  }
+  const stopAll = () => {
+    calls.forget()
+    for (const stop of calls.stops) stop()
+  }
+  stops.set(signal, calls)
+  signal.addEventListener('abort', stopAll)
+  return calls
 }
 
 /**

@@ -2,6 +2,7 @@
 
 const assert = require('node:assert/strict')
 const { spawnSync } = require('node:child_process')
+const { getEventListeners } = require('node:events')
 const { test } = require('node:test')
 const { setTimeout: sleep } = require('node:timers/promises')
 const { Worker } = require('node:worker_threads')
@@ -125,10 +126,23 @@ test('wrong settings are refused with what to do', async () => {
     [Array(3).fill(list[0]), {}, /same node/],
     [list.slice(0, 2), {}, /even number/],
     [['http://x'], {}, /redis:\/\//],
-    [[1], {}, /URLs/],
+    [[1], {}, /node 1 is 1: give its URL/],
+    [5, {}, /the nodes are 5: give a list of URLs/],
+    [null, {}, /the nodes are null/],
+    [Buffer.from('redis://x'), {}, /the nodes are/],
+    [list, 5, /the options are 5: give an object/],
+    [list, null, /the options are null/],
     [list, { ttl: 1 }, /too short/],
     [list, { ttl: -1 }, /ttl is -1: give a number of milliseconds/],
-    [list, { ttl: NaN }, /NaN/],
+    [list, { ttl: NaN }, /ttl is NaN/],
+    [list, { ttl: Infinity }, /ttl is Infinity: give a finite number of milliseconds/],
+    [list, { maxHold: -1 }, /maxHold is -1: give a number of milliseconds, more than 0/],
+    [list, { wait: -1 }, /wait is -1: give a number of milliseconds, 0 or more/],
+    [list, { ttl: 90_000_000 }, /with maxTtl$/],
+    [list, { maxHold: 5 }, /^maxHold 5ms is too short/],
+    [list, { lostMargin: 50_000 }, /^lostMargin 50s/],
+    [list.slice(0, 2), {}, /with allowEvenNodes$/],
+    [list, { ttl: null }, /ttl is null: give a number/],
     [list, { ttl: '5s' }, /ttl is '5s': give a number/],
     [list, { tll: 5 }, /no option 'tll'/],
     [list, { timeout: 20_000, ttl: 30_000 }, /third/],
@@ -141,7 +155,96 @@ test('wrong settings are refused with what to do', async () => {
   for (const ttl of [1, -1, Infinity]) await assert.rejects(locker.acquire('x', { ttl }), OptionError)
   await assert.rejects(locker.acquire(3), OptionError)
   await assert.rejects(locker.acquire('x', { waits: 3 }), OptionError)
+  for (const options of [5, null, 'x', []]) {
+    const says = { name: 'OptionError', message: /the options are .*: give an object/ }
+    await assert.rejects(locker.acquire('x', options), says)
+    await assert.rejects(locker.tryAcquire('x', options), says)
+    await assert.rejects(locker.acquireMany(['x'], options), says)
+    await assert.rejects(locker.using('x', options, () => {}), says)
+  }
+  await assert.rejects(locker.tryAcquire('x', { wait: 5 }), /no option 'wait'/)
+  await assert.rejects(locker.using('x', {}, 5), /the work is 5: give a function/)
+  const guard = await locker.acquire('x')
+  for (const ttl of ['5', null, {}]) {
+    await assert.rejects(guard.extend(ttl), { name: 'OptionError', message: /ttl is .*: give a number/ })
+  }
+  await guard.release()
   new Locker(list.slice(0, 2).join(), { allowEvenNodes: true })
+})
+
+test('a name is text or bytes, and not empty', async () => {
+  const locker = patient()
+  for (const [wrong, says] of [
+    [5, /the name is 5: give a string/],
+    [null, /the name is null/],
+    ['', /the name is empty: is a variable not set\?/],
+    [Buffer.alloc(0), /the name is empty/],
+    ['\ud800', /well-formed/],
+  ]) {
+    const refused = { name: 'OptionError', message: says }
+    await assert.rejects(locker.acquire(wrong), refused)
+    await assert.rejects(locker.using(wrong, () => {}), refused)
+    await assert.rejects(locker.info(wrong), refused)
+    await assert.rejects(locker.acquireMany([wrong]), refused)
+    await assert.rejects(locker.acquireMany([], { shared: [wrong] }), refused)
+  }
+  await (await locker.acquire('\u{1f512}')).release()
+})
+
+test('what is no signal is refused before anything is sent', async () => {
+  // The request was sent, and a TypeError that nobody could catch ended the program.
+  const locker = patient()
+  for (const signal of [new AbortController(), null, 5, {}, 'x']) {
+    const refused = { name: 'OptionError', message: /signal is .*: give an AbortSignal/s }
+    await assert.rejects(locker.acquire('signal', { signal }), refused)
+    await assert.rejects(locker.tryAcquire('signal', { signal }), refused)
+    await assert.rejects(locker.acquireMany(['signal'], { signal }), refused)
+  }
+  await locker.settle()
+  for (const { state, fence } of await locker.info('signal')) assert.deepEqual([state, fence], ['free', 0])
+  await (await locker.acquire('signal', { signal: undefined })).release()
+})
+
+test('one signal ends any number of waits', async () => {
+  const warnings = []
+  const warn = (warning) => warnings.push(warning.name)
+  process.on('warning', warn)
+  const locker = patient()
+  const guard = await locker.acquire('crowd')
+  const controller = new AbortController()
+  const { signal } = controller
+  const waits = Array.from({ length: 100 }, () => locker.acquire('crowd', { signal }))
+  await until('they stand in line', () => waiters('crowd', 100))
+  assert.equal(getEventListeners(signal, 'abort').length, 1)
+  // What is over leaves no listener behind.
+  const other = new AbortController().signal
+  await (await locker.acquire('crowd:other', { signal: other })).release()
+  assert.equal(getEventListeners(other, 'abort').length, 0)
+  controller.abort(new RangeError('enough'))
+  for (const result of await Promise.allSettled(waits)) assert.ok(result.reason instanceof RangeError)
+  assert.equal(getEventListeners(signal, 'abort').length, 0)
+  await until('the line is empty', () => waiters('crowd', 0))
+  await guard.release()
+  process.off('warning', warn)
+  assert.deepEqual(warnings, [])
+})
+
+test('the stack of an error leads to the caller', async () => {
+  const locker = patient()
+  const guard = await locker.acquire('stack')
+  for (const call of [
+    async function named() { await locker.acquire('stack', { wait: 0 }) },
+    async function named() { await locker.tryAcquire('stack') },
+    async function named() { await patient({ wait: 0 }).acquireMany(['stack']) },
+    async function named() { await locker.using('stack', { wait: 0 }, () => {}) },
+    async function named() { await guard.extend(1) },
+    async function named() { new Locker([]) },
+  ]) {
+    const { stack } = await call().catch((error) => error)
+    assert.match(stack, /at (async )?named/, stack)
+    assert.doesNotMatch(stack, /errors\.js|native\.js/)
+  }
+  await guard.release()
 })
 
 test('several locks or none', async () => {

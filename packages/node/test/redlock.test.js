@@ -159,6 +159,46 @@ each('wrong calls are refused', async ({ make, key }) => {
   await assert.rejects(redlock.using([key], 5000), /function/)
 })
 
+each('what would be no lock is refused', async ({ make, library, key }) => {
+  const redlock = make(once)
+  // node-redlock locks each letter of a text, and takes an empty array for locked.
+  const wrong = library === ours ? ['acct', null, undefined, [], [''], [key, 5]] : [null]
+  for (const resources of wrong) {
+    await assert.rejects(redlock.acquire(resources, 2000), library.ExecutionError, String(resources))
+    let hasRun = false
+    const used = redlock.using(resources, 2000, async () => {
+      hasRun = true
+    })
+    await assert.rejects(used, library.ExecutionError)
+    assert.equal(hasRun, false)
+  }
+  for (const node of nodes) assert.equal(await node.run('EXISTS', 'a', 'c', 't'), 0)
+})
+
+each('a bad duration or setting fails as in node-redlock', async ({ make, library, key }) => {
+  const redlock = make(once)
+  for (const duration of [NaN, '5', null, 10.5]) {
+    await assert.rejects(redlock.acquire([key], duration), /integer/)
+  }
+  for (const duration of [0, -1, Infinity]) {
+    await assert.rejects(redlock.acquire([key], duration), library.ExecutionError, String(duration))
+  }
+  const lock = await redlock.acquire([key], 5000, { retryDelay: -5, retryCount: 2 })
+  const start = Date.now()
+  for (const settings of [{ retryDelay: -5, retryCount: 2, retryJitter: 0 }, { retryCount: -2 }]) {
+    await assert.rejects(redlock.acquire([key], 5000, settings), library.ExecutionError)
+  }
+  assert.ok(Date.now() - start < 3000)
+  await lock.release()
+})
+
+each('nothing is acquired after quit()', async ({ make, library, key }) => {
+  const redlock = make(once)
+  await redlock.quit()
+  await assert.rejects(redlock.acquire([key], 1000), library.ExecutionError)
+  await assert.rejects(redlock.using([key], 1000, async () => {}), library.ExecutionError)
+})
+
 test('a routine that blocks the event loop does not lose its lock', async () => {
   const redlock = new ours.Redlock(clients(nodes))
   await redlock.using(['blocked'], 1000, async (signal) => {
@@ -183,6 +223,7 @@ test('what differs names the alternative', async () => {
   assert.throws(() => new ours.Redlock([]), /at least one/)
   assert.throws(() => new ours.Redlock([client], {}, { acquireScript: '' }), /module/)
   assert.throws(() => new ours.Redlock([client, client]), /same node/)
+  assert.throws(() => new ours.Redlock([client], { retryCount: NaN }), /retryCount is NaN/)
   const cluster = new Cluster([{ port: 1 }], { lazyConnect: true })
   assert.throws(() => new ours.Redlock([cluster]), /Locker/)
   assert.throws(() => new ours.Redlock([{}]), /Locker/)

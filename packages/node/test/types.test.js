@@ -95,6 +95,24 @@ test('programs are compiled against the types, and run in both systems of module
   }
 })
 
+test('the types need no newer language than Node.js 18 has, and allow options that are undefined', () => {
+  const file = join(folder, 'optional.mts')
+  writeFileSync(
+    file,
+    `import { Locker, type AcquireOptions } from 'lockmod'
+import { ExecutionError } from 'lockmod/redlock'
+const asked: AcquireOptions = { signal: undefined, wait: undefined, shared: undefined }
+void new Locker('redis://a', { ttl: undefined, cacert: undefined }).acquireMany(['a'], { signal: asked.signal })
+new ExecutionError('x', [], { cause: 5 })
+`,
+  )
+  const old = ['--strict', '--exactOptionalPropertyTypes', '--target', 'es2020', '--lib', 'es2020']
+  const { stdout } = tsc(...old, '--module', 'nodenext', '--types', 'node', '--noEmit', file)
+  // What others declare may need more.
+  const ours = stdout.split('\n').filter((line) => /optional\.mts|(index|redlock)\.d\.m?ts/.test(line))
+  assert.deepEqual(ours.filter((line) => !line.includes('@types')), [], stdout)
+})
+
 test('wrong programs are not', () => {
   const files = WRONG.map((wrong, number) => {
     const file = join(folder, `wrong${number}.mts`)

@@ -1,0 +1,142 @@
+'use strict'
+
+// Checks arguments before anything is sent: what is wrong, with its value, and what is allowed.
+
+const { inspect } = require('node:util')
+const { OptionError } = require('./errors.js')
+
+/**
+ * @typedef {import('..').Name} Name
+ * @typedef {Record<string, string>} Known The options, and their types.
+ */
+
+/** @type {Known} */
+const TERMS = { ttl: 'number', label: 'string', renew: 'boolean', maxHold: 'number' }
+/** @type {Known} */
+const SETTINGS = {
+  ...TERMS,
+  wait: 'number',
+  timeout: 'number',
+  lostMargin: 'number',
+  maxTtl: 'number',
+  drift: 'number',
+  allowEvenNodes: 'boolean',
+  cacert: 'string',
+  cert: 'string',
+  key: 'string',
+}
+/** @type {Known} Of an acquisition that is tried once. */
+const TRIED = { ...TERMS, shared: 'boolean', signal: 'signal' }
+/** @type {Known} */
+const ASKED = { ...TRIED, wait: 'number' }
+/** @type {Known} Of several locks: `list` checks the names. */
+const MANY = { shared: 'names', signal: 'signal' }
+
+/** @type {Record<string, string>} */
+const GIVE = {
+  boolean: 'true or false',
+  number: 'a number of milliseconds',
+  signal: 'an AbortSignal, such as the signal of an AbortController',
+  string: 'a string',
+}
+
+/**
+ * Refuses misspelt options, which would have no effect, and values of another type, which would
+ * mean something else.
+ *
+ * @param {object} options
+ * @param {Known} known
+ */
+function check(options, known) {
+  if (typeof options !== 'object' || options === null || Array.isArray(options)) {
+    throw new OptionError(`the options are ${shown(options)}: give an object`)
+  }
+  const given = /** @type {Record<string, unknown>} */ (options)
+  for (const name in given) {
+    const value = given[name]
+    const type = Object.hasOwn(known, name) ? known[name] : undefined
+    if (type === undefined) {
+      const names = Object.keys(known).join(', ')
+      throw new OptionError(`there is no option '${name}': there are ${names}`)
+    }
+    if (value !== undefined && !isOf(type, value)) {
+      throw new OptionError(`${name} is ${shown(value)}: give ${GIVE[type]}`)
+    }
+  }
+}
+
+/**
+ * @param {string} type
+ * @param {unknown} value
+ */
+function isOf(type, value) {
+  if (type === 'names') return true
+  return type === 'signal' ? isSignal(value) : typeof value === type
+}
+
+/**
+ * Whether it is an AbortSignal: one of another realm or library is no instance of ours.
+ *
+ * @param {any} value
+ */
+function isSignal(value) {
+  return (
+    typeof value === 'object' &&
+    value !== null &&
+    typeof value.aborted === 'boolean' &&
+    typeof value.addEventListener === 'function' &&
+    typeof value.removeEventListener === 'function'
+  )
+}
+
+/** @param {unknown} value In a short line. */
+function shown(value) {
+  const short = { depth: 0, breakLength: Infinity, maxArrayLength: 3, maxStringLength: 40 }
+  const text = inspect(value, short)
+  return text.length > 80 ? `${text.slice(0, 80)}...` : text
+}
+
+/** @param {unknown} ttl */
+function length(ttl) {
+  check({ ttl }, TERMS)
+  return /** @type {number | undefined} */ (ttl)
+}
+
+/** @param {unknown} name */
+function named(name) {
+  if (typeof name === 'string') {
+    // Each of them would become the same character.
+    if (/\p{Surrogate}/u.test(name)) {
+      throw new OptionError(`the name is ${shown(name)}: give a well-formed string, or bytes`)
+    }
+  } else if (!(name instanceof Uint8Array)) {
+    throw new OptionError(`the name is ${shown(name)}: give a string or a Uint8Array`)
+  }
+  if (name.length === 0) throw new OptionError('the name is empty: is a variable not set?')
+  return name
+}
+
+/** @param {unknown} names */
+function list(names) {
+  const isList = typeof names === 'object' && names !== null && Symbol.iterator in names
+  // The letters of a string would count as names.
+  if (!isList || names instanceof Uint8Array) {
+    throw new OptionError(`the names are ${shown(names)}: give a list of names`)
+  }
+  return [.../** @type {Iterable<unknown>} */ (names)].map(named)
+}
+
+/** @param {unknown} nodes */
+function urls(nodes) {
+  if (typeof nodes === 'string') return nodes.split(',')
+  const isList = typeof nodes === 'object' && nodes !== null && Symbol.iterator in nodes
+  if (!isList || nodes instanceof Uint8Array) {
+    throw new OptionError(`the nodes are ${shown(nodes)}: give a list of URLs, as strings`)
+  }
+  return [.../** @type {Iterable<unknown>} */ (nodes)].map((url, index) => {
+    if (typeof url === 'string') return url
+    throw new OptionError(`node ${index + 1} is ${shown(url)}: give its URL, as a string`)
+  })
+}
+
+module.exports = { ASKED, MANY, SETTINGS, TRIED, check, length, list, named, shown, urls }
