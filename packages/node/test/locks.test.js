@@ -289,6 +289,8 @@ test('a guard that nobody has any more gives the lock back', async () => {
 test('the lock outlives an event loop that is blocked, and a loss is told after it', async () => {
   const locker = patient({ ttl: 1200, timeout: 400 })
   const guard = await locker.acquire('blocked')
+  // The quorum has it; after this, the last node has it too.
+  await locker.settle()
   block(4000)
   guard.check()
   const told = await nodes[0].info('blocked')
