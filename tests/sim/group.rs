@@ -1,12 +1,12 @@
-//! Groups: a master and its replicas, which clients reach under one address.
+//! Groups: a master and its replicas, which clients reach at one address.
 //!
-//! Each server of a group is a [`Node`]. What a server does for its replicas is here, as the module
-//! does it (`src/module/replicas.rs`, `replication.rs`, `start.rs`): the engine says when a
-//! heartbeat is due, whom it supports, and what may be granted. Between the servers there are
-//! feeds: what a master states reaches a replica late and in order, and what that acknowledges
-//! comes back late. A replica that attaches goes on where it was, or is sent the whole data set
-//! ([`crate::stream`]). What is on its way when a replica leaves is lost. A replica may follow
-//! another: it is told what that hears.
+//! Each server of a group is a [`Node`]. This code does what the module does for a server's
+//! replicas (`src/module/replicas.rs`, `replication.rs`, `start.rs`): the engine decides when a
+//! heartbeat is due, which master a replica supports, and what may be granted. Feeds connect the
+//! servers: a master's facts reach a replica late and in order, and its acknowledgements come back
+//! late. A replica that attaches continues where it was, or receives the whole data set
+//! ([`crate::stream`]). When a replica leaves, everything on its way is lost. A replica may follow
+//! another replica, and then receives what that one hears.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -25,62 +25,62 @@ use crate::net::{Net, Universe};
 use crate::node::{Defect, Node};
 use crate::stream::{Fact, Place, Stream, Welcome};
 
-/// The longest lease in a world of groups: for so long a new master waits.
+/// The longest lease in a world of groups: a new master waits this long.
 pub(crate) const MAX_TTLS: [Millis; 2] = [Millis::new(3_000), Millis::new(12_000)];
-/// A server's cron looks about so often at its replicas, or at its master.
+/// How often, about, a server's cron checks on its replicas or its master.
 const TICK: Duration = Duration::from_millis(200);
-/// After so many of them, a replica acknowledges what it has, and asks for a master if it has none.
+/// After this many ticks, a replica acknowledges what it has, and asks for a master if it has none.
 const TICKS_PER_ROUND: u64 = 4;
 
-/// A replica, as its master knows it.
+/// A replica, as its master sees it.
 #[derive(Debug)]
 struct Follower {
     feed: u64,
     server: usize,
     is_online: bool,
-    /// How far it has been sent what this server says or hears.
+    /// Up to this offset, it has been sent what this server writes or hears.
     sent: u64,
     acknowledged: u64,
 }
 
-/// What a server knows of its group.
+/// What a server knows about its group.
 #[derive(Debug)]
 pub(crate) struct Member {
-    /// `lockmod.replicas`; zero: it is alone.
+    /// `lockmod.replicas`; zero if it is alone.
     pub(crate) replicas: u32,
-    /// The server that it follows; `None`: it is a master.
+    /// The server that it follows; `None` if it is a master.
     pub(crate) follows: Option<usize>,
-    /// The feed that it has from there, if it is attached.
+    /// Its feed from that server, if it is attached.
     feed: Option<u64>,
     pub(crate) stream: Stream,
-    /// Up to this offset, it is told what its master had kept for it.
+    /// Up to this offset, it receives what its master had kept for it.
     kept_until: u64,
     followers: Vec<Follower>,
-    /// A replica has come online that may not know the floor.
+    /// A replica that may not know the floor has come online.
     owes_floor: bool,
     ticks: u64,
-    /// The highest that was acknowledged when it looked last.
+    /// The highest acknowledged offset at the last check.
     heard: u64,
     pub(crate) tally: GroupTally,
 }
 
-/// What came about in a server of a group.
+/// What happened in a server of a group.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct GroupTally {
     pub(crate) promotions: u64,
     pub(crate) attachments: u64,
-    /// Replicas of a replica that came.
+    /// Replicas that attached to a replica.
     pub(crate) second_hand: u64,
-    /// Of those who came, how many lacked more than was kept.
+    /// How many attaching replicas lacked more than was kept.
     pub(crate) fell_behind: u64,
     /// Heartbeats that were kept for a replica: of its present master, of a former one, and its
     /// own.
     pub(crate) heard_again: u64,
     pub(crate) heard_former: u64,
     pub(crate) heard_itself: u64,
-    /// Requests that were refused for want of authority.
+    /// Requests that were refused for lack of authority.
     pub(crate) without_authority: u64,
-    /// Extensions in a wait, which do not count, or for one alone.
+    /// Extensions during a wait, which do not count, or count for one holder only.
     pub(crate) extended_in_wait: u64,
     /// Leases that were granted or extended by a master that had been replaced.
     pub(crate) served_replaced: u64,
@@ -102,7 +102,7 @@ impl Member {
         }
     }
 
-    /// The server starts. `saved`: where its master, or it, was when its snapshot was saved.
+    /// Starts the server. `saved`: its place, or its master's, when its snapshot was saved.
     pub(crate) fn restart(&mut self, saved: Option<Place>) {
         let Member { replicas, follows, tally, .. } = *self;
         let mut stream = self.stream.clone();
@@ -110,7 +110,7 @@ impl Member {
         *self = Member { stream, tally, ..Member::new(0, replicas, follows) };
     }
 
-    /// Where it is in the stream, if its data set is that of this place.
+    /// Its place in the stream, if its data set matches that place.
     pub(crate) fn place(&self) -> Option<Place> {
         self.stream.is_whole().then(|| self.stream.place())
     }
@@ -121,7 +121,7 @@ impl Member {
         }
     }
 
-    /// It hears a heartbeat that its master had kept for it.
+    /// Notes that it hears a heartbeat that its master had kept for it.
     fn note_repeated(&mut self, server: usize, by: usize) {
         let tally = &mut self.tally;
         *(match by {
@@ -139,13 +139,13 @@ impl Member {
         self.tell(Fact::Deleted(name.to_vec()));
     }
 
-    /// An extension was answered so, by a node that waits for leases of other masters.
+    /// Notes this reply to an extension by a node that waits for leases of other masters.
     pub(crate) fn note_extension(&mut self, reply: ExtendReply) {
         let is_extended = matches!(reply, ExtendReply::Provisional | ExtendReply::Carried);
         self.tally.extended_in_wait += u64::from(is_extended);
     }
 
-    /// As `INFO replication` has it: those that are online.
+    /// The replicas that are online, as `INFO replication` reports them.
     fn reported(&self) -> Vec<Attached> {
         let online = self.followers.iter().filter(|follower| follower.is_online);
         let attached = |follower: &Follower| Attached {
@@ -171,7 +171,7 @@ impl Node {
         !self.is_master() && command.is_some_and(|command| command.flags.starts_with("write"))
     }
 
-    /// Whether it may decide, as far as its group is concerned.
+    /// Whether its group allows it to decide.
     pub(crate) fn decides(&self) -> bool {
         let now = self.clocks().now;
         let has_mandate = match self.engine.promises().authority() {
@@ -192,7 +192,7 @@ impl Node {
         Caution { quarantine: true, on_promotion: self.defect != Defect::PromotedDoesNotWait }
     }
 
-    /// Several times a second.
+    /// Runs several times a second.
     fn tick(&mut self) {
         self.member.ticks += 1;
         self.retry_state();
@@ -220,7 +220,7 @@ impl Node {
         let heard = attached.iter().map(|each| each.acknowledged).max().unwrap_or_default();
         let is_news = std::mem::replace(&mut self.member.heard, heard) < heard;
         let offset = match self.defect {
-            // As if what was acknowledged just now had been sent just now.
+            // As if the data just acknowledged had just been sent.
             Defect::SupportFromReceipt if is_news => heard - 1,
             _ => self.member.stream.offset,
         };
@@ -233,7 +233,7 @@ impl Node {
         tended
     }
 
-    /// The server sends no event but this one when a replica comes or goes.
+    /// Redis fires only this event when a replica comes or goes.
     fn followers_changed(&mut self) {
         if self.is_master() {
             let _ = self.tend(false);
@@ -241,7 +241,7 @@ impl Node {
         }
     }
 
-    /// The server becomes a master: what it has, it has.
+    /// Makes the server a master, with the data that it has.
     fn promote(&mut self) {
         self.member.follows = None;
         self.member.stream.begin();
@@ -252,7 +252,7 @@ impl Node {
         self.carry_out();
     }
 
-    /// The server becomes a replica, or that of another master: the server's event is the same.
+    /// Makes the server a replica, or the replica of another master: the event is the same.
     fn demote(&mut self, master: usize) {
         self.member.follows = Some(master);
         let change = self.engine.demoted();
@@ -260,14 +260,15 @@ impl Node {
         self.carry_out();
     }
 
-    /// What a replica that attaches is sent: as of another machine, whose boot is another.
+    /// The data set for an attaching replica, encoded as for another machine, which has another
+    /// boot.
     fn data_set(&self) -> Fact {
         let bytes = |(name, lock): (&Vec<u8>, &Lock)| (name.clone(), self.encode(lock, 0));
         let (stream, _) = self.member.stream.place();
         Fact::DataSet(stream, self.locks.iter().map(bytes).collect())
     }
 
-    /// A replica is told something by its master.
+    /// Applies a fact that a replica receives from its master.
     fn receive(&mut self, offset: u64, fact: Fact) {
         if let Fact::DataSet(stream, locks) = fact {
             self.member.stream.replaced_by((stream, offset));
@@ -298,7 +299,7 @@ impl Node {
         self.engine.apply_floor(floor);
         let now = self.clocks().now;
         if self.defect == Defect::BelievesTheLastHeartbeat {
-            // It knows of no longer lease than this says, or its settings.
+            // It assumes no lease longer than this heartbeat says, or its settings.
             self.engine.rest_on(self.member.replicas);
             let _ = self.engine.allow(self.max_ttl, now);
         }
@@ -311,14 +312,14 @@ impl Node {
     /// An operator sets `lockmod.max-ttl`.
     pub(crate) fn set_max_ttl(&mut self, max_ttl: Millis) {
         self.max_ttl = max_ttl;
-        // A disk that is full then is beyond what is promised.
+        // Nothing is promised if the disk is full then.
         self.set_disk_full(false);
         if let Some(change) = self.engine.allow(max_ttl, self.clocks().now) {
             let _ = self.change_state(change);
         }
     }
 
-    /// Replaces what it has by what its master had.
+    /// Replaces its data with its master's.
     fn load(&mut self, locks: Vec<(Vec<u8>, Vec<u8>)>) {
         self.engine.forget_all();
         self.locks.clear();
@@ -327,13 +328,13 @@ impl Node {
             self.engine.loaded(&loaded.lock, loaded.floor);
             self.locks.insert(name.clone(), loaded.lock);
         }
-        // A disk that is full has room again before a role changes.
+        // A full disk has room again before a role changes.
         let _ = self.write_ahead();
         self.carry_out();
         self.replace_data(locks);
     }
 
-    /// The master has heard of a replica, by this feed.
+    /// Notes a replica's acknowledgement over this feed.
     fn acknowledged(&mut self, feed: u64, offset: u64) {
         let followers = &mut self.member.followers;
         let Some(follower) = followers.iter_mut().find(|each| each.feed == feed) else { return };
@@ -358,12 +359,12 @@ impl Node {
 pub(crate) struct Feeds {
     made: u64,
     by_number: BTreeMap<u64, Feed>,
-    /// Pairs of servers between which everything waits.
+    /// Pairs of servers between which all messages are held.
     held: BTreeSet<(usize, usize)>,
 }
 
-/// Both ends of a connection. When it is dropped, what is on its way arrives, and then both sides
-/// are told.
+/// Both ends of a connection. When it is dropped, messages in flight arrive, and then both sides
+/// learn of it.
 #[derive(Debug)]
 struct Feed {
     master: usize,
@@ -392,7 +393,7 @@ impl Universe {
         server % self.groups
     }
 
-    /// Sends on what this server tells its replicas, or hears.
+    /// Forwards what this server writes or hears to its replicas.
     pub(crate) fn feed(&mut self, server: usize) {
         let mut followers = std::mem::take(&mut self.nodes[server].member.followers);
         for follower in &mut followers {
@@ -407,7 +408,7 @@ impl Universe {
         self.nodes[server].member.followers = followers;
     }
 
-    /// What a server does by itself several times a second.
+    /// Does a server's periodic work, several times a second.
     fn tick(&mut self, server: usize) {
         self.nodes[server].tick();
         let member = &self.nodes[server].member;
@@ -426,14 +427,14 @@ impl Universe {
             .follows
             .filter(|_| member.feed.is_none() && member.ticks.is_multiple_of(TICKS_PER_ROUND))?;
         let node = &self.nodes[master];
-        // A replica that has no master itself serves nobody.
+        // A replica without a master does not serve replicas.
         let serves = node.member.feed.is_some() && node.member.stream.is_whole();
         let runs = node.is_up && self.hung_until[master] <= Instant::now();
         let runs = runs && (node.is_master() || serves);
         (runs && !self.feeds.is_held(server, master)).then_some(master)
     }
 
-    /// A replica comes. Returns the offset from which it goes on, if it can.
+    /// Attaches a replica. Returns the offset from which it can continue, if it can.
     fn welcome(&mut self, server: usize, master: usize) -> Option<u64> {
         let is_second_hand = !self.nodes[master].is_master();
         let stream = &self.nodes[master].member.stream;
@@ -456,21 +457,21 @@ impl Universe {
         Some(from)
     }
 
-    /// A server leaves its master, or its master leaves it: what is on its way to it is lost.
+    /// Separates a server from its master: messages on their way to it are lost.
     pub(crate) fn detach(&mut self, server: usize) {
         if let Some(feed) = self.nodes[server].member.feed.take() {
             self.feeds.by_number.remove(&feed);
         }
     }
 
-    /// A server has no replicas any more.
+    /// Detaches all replicas of a server.
     pub(crate) fn dismiss_replicas(&mut self, server: usize) {
         self.nodes[server].member.followers.clear();
         self.feeds.end_all_of(server);
     }
 
-    /// A replica becomes the master to which the address of its group leads from now on. What is
-    /// connected to another stays so.
+    /// Makes a replica the master to which its group's address leads from now on. Existing
+    /// connections to other servers remain.
     pub(crate) fn promote(&mut self, server: usize) {
         let group = self.group_of(server);
         if !self.nodes[server].is_up {
@@ -482,12 +483,12 @@ impl Universe {
         }
         self.leave(server);
         self.nodes[server].promote();
-        // What was given back at the former master may be there again.
+        // Leases that were released at the former master may reappear.
         let back = self.nodes[server].held_tokens();
         self.stranded.extend(back.into_iter().map(|(_, token)| token));
     }
 
-    /// A server follows another from now on, if it is up.
+    /// Makes a server follow another from now on, if it is up.
     pub(crate) fn follow(&mut self, server: usize, master: usize) {
         if server == master || !self.nodes[server].is_up {
             return;
@@ -496,32 +497,32 @@ impl Universe {
             return;
         }
         self.leave(server);
-        // A disk that is full when a role changes is beyond what is promised.
+        // Nothing is promised if the disk is full when a role changes.
         self.nodes[server].set_disk_full(false);
         self.nodes[server].demote(master);
     }
 
-    /// An operator sets the longest lease of a group, if all its servers run.
+    /// Sets the longest lease of a group, as an operator does, if all its servers run.
     pub(crate) fn allow(&mut self, group: usize, max_ttl: Millis) {
         if self.servers_of(group).all(|server| self.nodes[server].is_up) {
             self.servers_of(group).for_each(|server| self.nodes[server].set_max_ttl(max_ttl));
         }
     }
 
-    /// A server has vouched for somebody: notes whether it is a master that was replaced.
+    /// Notes whether a server that has vouched for a client is a replaced master.
     pub(crate) fn note_replaced(&mut self, server: usize) {
         let is_replaced = self.home[self.group_of(server)] != server;
         self.nodes[server].member.tally.served_replaced += u64::from(is_replaced);
     }
 
-    /// A server that stops has neither a master nor replicas.
+    /// Detaches a stopping server from its master and its replicas.
     pub(crate) fn leave(&mut self, server: usize) {
         self.detach(server);
         self.dismiss_replicas(server);
     }
 
-    /// A server starts as what it was. If it was a master, and has been replaced, it may start as a
-    /// replica.
+    /// Chooses the role in which a server starts: the same as before, but a replaced master may
+    /// start as a replica.
     pub(crate) fn choose_role(&mut self, server: usize) {
         let home = self.home[self.group_of(server)];
         if home != server && self.random.random_bool(0.7) {
@@ -529,7 +530,7 @@ impl Universe {
         }
     }
 
-    /// A moment, or now and then much longer.
+    /// A short delay, or now and then a much longer one.
     fn lag(&mut self) -> Duration {
         let most = if self.random.random_ratio(1, 100) { 300 } else { self.delay_ms };
         Duration::from_micros(self.random.random_range(0..=most * 1_000))
@@ -537,13 +538,13 @@ impl Universe {
 }
 
 impl Net {
-    /// Lets the servers of groups look after each other.
+    /// Starts the cron of every server in a group.
     pub(crate) fn run_groups(self: &Arc<Self>) {
         let servers = self.universe().nodes.len();
         (0..servers).for_each(|server| drop(tokio::spawn(Arc::clone(self).cron(server))));
     }
 
-    /// Until the run is over.
+    /// Runs until the simulation ends.
     async fn cron(self: Arc<Self>, server: usize) {
         loop {
             let early = self.universe().random.random_range(0.7..1.1);
@@ -591,7 +592,7 @@ impl Net {
         self.wait_while_hung(to).await;
     }
 
-    /// Brings what a master says to its replica.
+    /// Delivers a master's facts to its replica.
     async fn tell(
         self: Arc<Self>,
         feed: u64,
@@ -615,7 +616,7 @@ impl Net {
         member.feed = member.feed.filter(|present| *present != feed);
     }
 
-    /// Brings what a replica has acknowledged to its master, and later that it is gone.
+    /// Delivers a replica's acknowledgements to its master, and finally its departure.
     async fn hear(
         self: Arc<Self>,
         feed: u64,
@@ -637,7 +638,7 @@ impl Net {
         self.attend(&mut universe, master);
     }
 
-    /// Lets everything between two servers wait, or go on.
+    /// Holds or releases all messages between two servers.
     pub(crate) fn hold(self: &Arc<Self>, (one, other): (usize, usize), is_held: bool) {
         let pair = (one.min(other), one.max(other));
         self.change(|universe| match is_held {
@@ -646,13 +647,13 @@ impl Net {
         });
     }
 
-    /// A server follows the master of its group, as soon as it can be told to.
+    /// Makes a server follow the master of its group, as soon as it no longer hangs.
     pub(crate) async fn follow_home(self: &Arc<Self>, server: usize) {
         self.wait_while_hung(server).await;
         self.change(|universe| universe.follow(server, universe.home[universe.group_of(server)]));
     }
 
-    /// Makes one master of each group, whom all others follow.
+    /// Leaves each group with one master, which all others follow.
     pub(crate) fn reform(self: &Arc<Self>) {
         self.change(|universe| {
             universe.feeds.held.clear();

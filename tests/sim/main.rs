@@ -1,14 +1,15 @@
 //! The client itself, links and all, over simulated nodes, network and clocks.
 //!
-//! Real: everything in `src/client` but the sockets, everything in `src/engine`, the codec, the
-//! reading of requests. Simulated: the streams of bytes between them ([`net`]), what the module
-//! does around the engine ([`node`]), time ([`clock`]; it jumps when everybody waits), and faults
-//! ([`nemesis`]). In a third of the seeds the nodes are masters with replicas, and are replaced
-//! ([`group`]). One thread runs all of it, and every choice comes from the seed, so a seed is a
-//! run: `LOCKMOD_SEED=n cargo test --test sim` replays one, and says what it came upon.
+//! Real: all of `src/client` except the sockets, all of `src/engine`, the codec, and request
+//! parsing. Simulated: the byte streams between them ([`net`]), the module's work around the engine
+//! ([`node`]), time ([`clock`]; it jumps when every task waits), and faults ([`nemesis`]). In a
+//! third of the seeds the nodes are masters with replicas, and are replaced ([`group`]). One thread
+//! runs everything, and every choice comes from the seed, so a seed identifies a run:
+//! `LOCKMOD_SEED=n cargo test --test sim` replays one and prints the outcomes that it reached.
 //!
-//! Judged by the checkers of the storm ([`history`], [`linear`]), and by what only a simulation can
-//! know: that no call takes longer than it may, and that no lease is left behind on any node.
+//! The storm's checkers ([`history`], [`linear`]) judge each run. In addition, the simulation
+//! checks what only it can know: that no call takes longer than allowed, and that no lease is left
+//! behind on any node.
 
 mod clients;
 mod clock;
@@ -50,25 +51,25 @@ use nemesis::Nemesis;
 use node::Defect;
 use stage::Stage;
 
-/// How many programs there are at most.
+/// The maximum number of programs.
 const PROGRAMS_MAX: usize = 3;
-/// How many seeds an ordinary run takes, and the long one.
+/// The number of seeds in an ordinary run, and in the long one.
 const SEEDS: u64 = 150;
 const SEEDS_LONG: u64 = 10_000;
-/// As many times more seeds are run at most, until every outcome was come upon.
+/// At most this many rounds of seeds are run to reach every outcome.
 const ROUNDS_MAX: u64 = 5;
-/// Every lock must be acquired this often after the faults.
+/// How many times every lock must be acquired after the faults.
 const CALM_ACQUISITIONS: u64 = 3;
-/// For how long a lock may be free and wanted when all is well: the longest lease that a crash
-/// forgot, one block of the lease ceiling, and some attempts.
+/// How long a lock may stay free although wanted, once all faults are over: the longest lease that
+/// a crash forgot, one block of the lease ceiling, and some attempts.
 const PATIENCE: Duration = Duration::from_secs(50);
-/// How many attempts one waiter may make within a second: with the shortest ttl, as many as its
-/// timers make, and some more for those who have called it.
+/// How many attempts one waiter may make within a second: with the shortest ttl, those that its
+/// timers cause, and some more for calls.
 const ATTEMPTS_MAX: usize = 60;
 /// A run that takes longer than this hangs.
 const END: Duration = Duration::from_secs(1_000);
 
-/// One run, as its seed has it.
+/// The parameters of one run, chosen by its seed.
 #[derive(Clone, Copy, Debug)]
 struct Setup {
     seed: u64,
@@ -78,30 +79,30 @@ struct Setup {
     locks: usize,
     storm_ms: u64,
     delay_ms: u64,
-    /// Of sixteen times that a node may crash, how often it does.
+    /// Out of sixteen opportunities to crash, how many a node takes.
     crashes: u32,
     /// Nothing is lost, and no node crashes.
     is_gentle: bool,
-    /// An operator deletes locks: two may hold one then, and only fences count.
+    /// An operator deletes locks. Two clients may then hold the same lock, and only fences count.
     is_forced: bool,
     /// No clock changes its rate.
     is_steady: bool,
     ppm_max: i64,
-    /// A node that knows of no grants to tickets, and perhaps of no lines.
+    /// A node that does not support grants to tickets, and perhaps not even lines.
     old_node: Option<usize>,
     has_old_lines: bool,
-    /// A program that knows of no grants to tickets.
+    /// A program that does not support grants to tickets.
     old_program: Option<usize>,
     max_waiters: usize,
-    /// Of a hundred calls of nodes, how many are lost.
+    /// How many out of a hundred calls from nodes are lost.
     lost_calls: u32,
-    /// Wall clocks are stepped by so little that nobody notices, in place of hours.
+    /// Wall clocks are stepped by too little to be noticed, instead of by hours.
     small_steps: bool,
-    /// By how much the fences of each node are ahead of those of the one before.
+    /// How far the fences of each node are ahead of the previous node's.
     uneven: u64,
     /// How long each program waits for answers.
     timeouts_ms: [u64; PROGRAMS_MAX],
-    /// How many replicas each node has, whose master it is. Zero: none, and no `lockmod.replicas`.
+    /// The number of replicas of each node. Zero: none, and `lockmod.replicas` is not set.
     replicas: u32,
     /// The longest lease that a node grants.
     max_ttl: Millis,
@@ -110,13 +111,13 @@ struct Setup {
 }
 
 impl Setup {
-    /// As its seed has it; in a third of the seeds, nodes are masters with replicas.
+    /// The setup for this seed. In a third of the seeds, nodes are masters with replicas.
     fn of(seed: u64) -> Setup {
         let setup = Setup::alone(seed);
         if seed.is_multiple_of(3) { setup.in_groups() } else { setup }
     }
 
-    /// The same, where nodes have no replicas.
+    /// The setup for this seed, without replicas.
     fn alone(seed: u64) -> Setup {
         let mut random = StdRng::seed_from_u64(seed ^ 0x0073_6574);
         let nodes = [3, 3, 3, 5, 5, 1][random.random_range(0..6)];
@@ -148,14 +149,14 @@ impl Setup {
         }
     }
 
-    /// The same world, where each node is the master of a group.
+    /// The same world, with each node the master of a group.
     fn in_groups(self) -> Setup {
         let mut random = StdRng::seed_from_u64(self.seed ^ 0x6772_6f75);
         let nodes = if self.nodes == 1 || random.random_bool(0.4) { 1 } else { 3 };
         Setup {
             nodes,
             replicas: [2, 2, 3][random.random_range(0..3)],
-            // A short one ends before a new master has authority, a long one may not.
+            // A short lease ends before a new master has authority; a long one may not.
             max_ttl: group::MAX_TTLS[random.random_range(0..2)],
             storm_ms: random.random_range(30_000..=80_000),
             crashes: [0, 0, 1, 2][random.random_range(0..4)],
@@ -165,7 +166,7 @@ impl Setup {
     }
 }
 
-/// What a run came to.
+/// The result of a run.
 #[derive(Debug)]
 struct Outcome {
     violations: Vec<String>,
@@ -213,7 +214,8 @@ async fn story(setup: Setup) -> Outcome {
     judge(&stage, (calm_at, ended_at))
 }
 
-/// Until every lock was acquired some times more, or is stuck, which the checker will say.
+/// Waits until every lock has been acquired some more times, or is stuck (the checker reports
+/// that).
 async fn wait_for_calm(log: &Log) {
     let before = log.notes().per_lock.clone();
     let limit = log.now() + micros(PATIENCE) + 1_000_000;
@@ -226,7 +228,7 @@ async fn wait_for_calm(log: &Log) {
     }
 }
 
-/// Until everything that was sent is carried out everywhere.
+/// Waits until every node has executed everything that was sent.
 async fn settle(lockers: &[Locker]) {
     sleep(Duration::from_secs(3)).await;
     for locker in lockers {
@@ -310,7 +312,7 @@ fn judge(stage: &Stage, (calm_at, ended_at): (u64, u64)) -> Outcome {
     }
 }
 
-/// How often a reader came to hold a lock that another held.
+/// How often a reader acquired a lock that another client held.
 fn beside_each_other(history: &History) -> u64 {
     let all = &history.acquisitions;
     let is_beside = |one: &&Acquisition| {
@@ -332,7 +334,7 @@ fn must_hold(setup: Setup) -> Outcome {
     outcome
 }
 
-/// The seeds of a run; one alone if `LOCKMOD_SEED` says which.
+/// Runs this many seeds, or only the one that `LOCKMOD_SEED` names.
 fn run_seeds(count: u64) {
     if let Ok(text) = env::var("LOCKMOD_SEED") {
         let setup = Setup::of(text.parse().expect("LOCKMOD_SEED is a number"));
@@ -344,12 +346,12 @@ fn run_seeds(count: u64) {
         );
         return;
     }
-    // Others each time, so that every run looks where none has looked before.
+    // Different seeds each time, so that every run covers new ground.
     let first: u64 = env::var("LOCKMOD_FIRST_SEED")
         .map_or_else(|_| rand::random::<u32>().into(), |text| text.parse().expect("a number"));
     println!("from LOCKMOD_FIRST_SEED={first}");
     let mut total = run_from(first, count);
-    // Few seeds may miss what is rare; more of them must not.
+    // A few seeds may miss a rare outcome; more of them must not.
     while !total.reached.missing().is_empty() && total.seeds < count * ROUNDS_MAX {
         total.add(run_from(first + total.seeds, count));
     }
@@ -357,7 +359,7 @@ fn run_seeds(count: u64) {
     assert_eq!(total.reached.missing(), [""; 0], "never come upon from seed {first} on");
 }
 
-/// What many seeds came to.
+/// The results of many seeds.
 #[derive(Debug, Default)]
 struct Total {
     seeds: u64,
@@ -382,7 +384,7 @@ impl fmt::Display for Total {
     }
 }
 
-/// Runs so many seeds on all processors.
+/// Runs `count` seeds on all processors.
 fn run_from(first: u64, count: u64) -> Total {
     let mut total = Total { seeds: count, ..Total::default() };
     let next = AtomicU64::new(first);
@@ -428,7 +430,7 @@ fn a_seed_is_a_run() {
 
 // ---- what must be caught ----
 
-/// Changes every seed in the same way, until one is found wrong in the way that is expected.
+/// Applies the same change to every seed, until one fails with the expected complaint.
 fn must_be_caught(what: &str, change: impl Fn(Setup) -> Setup, complaint: &str) {
     must_be_caught_in(what, |seed| run(change(Setup::alone(seed))), complaint);
 }
@@ -498,8 +500,8 @@ fn a_node_that_calls_those_whom_it_refuses_is_caught() {
 
 #[test]
 fn leases_that_are_dated_by_a_clock_with_small_steps_are_caught() {
-    // One node that has every write on its disk is never in quarantine: it must know by itself
-    // when the leases end that it finds there.
+    // A single node that has every write on its disk is never in quarantine: it must know on its
+    // own when the leases that it finds there end.
     let change = |setup: Setup| Setup {
         nodes: 1,
         old_node: None,
@@ -507,7 +509,7 @@ fn leases_that_are_dated_by_a_clock_with_small_steps_are_caught() {
         crashes: 16,
         ..stormy(Defect::DatesByTheWallClock)(setup)
     };
-    // Such a node is that of every third seed.
+    // Every third seed has such a node.
     let run = |seed| run(change(Setup::alone(3 * seed + 2)));
     must_be_caught_in("dates by the wall clock", run, VOUCHES);
 }
@@ -534,7 +536,7 @@ fn a_release_that_overtakes_its_acquire_is_caught() {
 
 // ---- masters that are replaced ----
 
-/// Nodes whose masters are replaced.
+/// Runs a seed in which masters are replaced.
 fn failing_over(defect: Defect) -> impl Fn(u64) -> Outcome {
     let setup = move |seed| stormy(defect)(Setup::alone(seed)).in_groups();
     move |seed| run(Setup { crashes: 0, ..setup(seed) })

@@ -1,9 +1,9 @@
-//! Connections between programs and nodes: streams of bytes that are late, held, lost and cut.
+//! Connections between programs and nodes: byte streams that are late, held, lost and cut.
 //!
-//! Within a connection bytes keep their order, as TCP has it; between connections, and so between
-//! nodes, anything may overtake. A request that is on its way when its connection breaks may arrive
-//! all the same: such an acquire or repair is noted, for nobody can take it back. A program knows a
-//! node by its address, which may lead to another node for a while.
+//! Within a connection bytes keep their order, as in TCP; between connections, and so between
+//! nodes, anything may overtake. A request in flight when its connection breaks may still arrive:
+//! such an acquire or repair is noted, because no client can undo it. A program knows a node by its
+//! address, which may lead to another node for a while.
 
 use std::collections::BTreeSet;
 use std::io;
@@ -29,24 +29,24 @@ use crate::group::Feeds;
 use crate::node::Node;
 use crate::shadow::Shadow;
 
-/// What becomes of bytes between a program and a node.
+/// What happens to bytes between a program and a node.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) enum Flow {
     #[default]
     Pass,
-    /// They wait until it is over, then go on.
+    /// They wait until the fault is over, and are then delivered.
     Hold,
-    /// They vanish, and nobody is told.
+    /// They vanish silently.
     Discard,
 }
 
-/// The way from one program to one address.
+/// The path from one program to one address.
 #[derive(Debug, Default)]
 struct Way {
     requests: Flow,
     replies: Flow,
     refuses: bool,
-    /// Added to what every message takes.
+    /// Added to the delay of every message.
     slow: Duration,
     garbles_next: bool,
     connections: Vec<Connection>,
@@ -67,12 +67,12 @@ struct Side {
     /// Where the address led when the connection was made.
     node: usize,
     id: u64,
-    /// What the node writes, and when it arrives.
+    /// The node's output, with its time of arrival.
     replies: UnboundedSender<(Instant, Vec<u8>)>,
     is_broken: Arc<AtomicBool>,
 }
 
-/// Nodes, ways, and the chance that governs both.
+/// Nodes, paths, and the randomness that governs both.
 #[derive(Debug)]
 pub(crate) struct Universe {
     pub(crate) random: StdRng,
@@ -80,41 +80,41 @@ pub(crate) struct Universe {
     /// each is alone.
     pub(crate) nodes: Vec<Node>,
     pub(crate) groups: usize,
-    /// The server of each group that is its master, for all that its clients are told.
+    /// The server of each group that its clients are told is the master.
     pub(crate) home: Vec<usize>,
     pub(crate) feeds: Feeds,
-    /// Since when, and until when, nodes do not run.
+    /// Until when each node is hung.
     pub(crate) hung_until: Vec<Instant>,
     ways: Vec<Vec<Way>>,
     /// The node that each address leads to.
     pub(crate) leads_to: Vec<usize>,
-    /// How many connections there have been.
+    /// The number of connections so far.
     connections: u64,
     pub(crate) delay_ms: u64,
-    /// The program that knows of no grants to tickets.
+    /// The program that does not support grants to tickets.
     old_program: Option<usize>,
-    /// Of a hundred calls of nodes, how many are lost.
+    /// How many out of a hundred calls from nodes are lost.
     lost_calls: u32,
     /// Requests on one connection overtake each other: a defect.
     overtakes: bool,
-    /// Tokens whose leases nobody can be asked to have taken back.
+    /// Tokens whose leases may be left behind through no fault of their client.
     pub(crate) stranded: BTreeSet<Vec<u8>>,
     pub(crate) shadow: Shadow,
     /// Acquires and repairs that arrived after their connection had broken.
     pub(crate) late: u64,
-    /// Requests that arrived at another node than they were for.
+    /// Requests that arrived at a node other than the intended one.
     pub(crate) misled: u64,
-    /// What happened, in order: two runs of one seed must agree.
+    /// A hash of all events in order: two runs of one seed must agree.
     pub(crate) trace: u64,
     began_at: Instant,
     pub(crate) requests: u64,
 }
 
-/// Shared by everybody; `changed` wakes whoever waits for a fault to be over.
+/// Shared by all tasks; `changed` wakes those that wait for a fault to end.
 #[derive(Debug)]
 pub(crate) struct Net {
     universe: Mutex<Universe>,
-    /// Not a channel of tokio's: those wake in an order of their own.
+    /// Not a tokio channel: those wake in an order of their own.
     changed: Notify,
 }
 
@@ -126,8 +126,8 @@ impl Universe {
         }
     }
 
-    /// Tells the proof what a node has answered. `held_before`: the token held the lock there when
-    /// the request came.
+    /// Passes a node's reply to the proof. `held_before`: the token held the lock there when the
+    /// request arrived.
     fn show(
         &mut self,
         node: usize,
@@ -139,15 +139,15 @@ impl Universe {
         match *request {
             Request::Acquire { token, ttl, mode, label, .. } => {
                 let Ok(AcquireReply::Granted(fence)) = AcquireReply::read(reply) else { return };
-                // A token that holds the lock is only told the fence of its lease. A lease that was
-                // granted has stored that already. A repaired one has not: another may have had
-                // the fence here.
+                // A token that already holds the lock only receives the fence of its lease. A
+                // granted lease has stored that fence already. A repaired lease has not: another
+                // token may have had the fence here.
                 let stored = (!held_before).then(|| fence.get());
                 self.shadow.asked((name, token), mode, label);
                 self.shadow.vouched(group, (name, token), Some(ttl), stored);
                 self.note_replaced(node);
             }
-            // A repair stores nothing: another may have had the fence here.
+            // A repair stores nothing: another token may have had the fence here.
             Request::Extend { token, ttl, .. } => {
                 match ExtendReply::read(reply) {
                     Ok(ExtendReply::Extended) => {}
@@ -157,7 +157,7 @@ impl Universe {
                 self.shadow.vouched(group, (name, token), Some(ttl), None);
                 self.note_replaced(node);
             }
-            // A writer whose fence is below the counter there has stored nothing: another may have.
+            // A writer whose fence is below the counter has stored nothing: another token may have.
             Request::Raise { token, fence } => {
                 let Ok(RaiseReply::Raised(counter)) = RaiseReply::read(reply) else { return };
                 if counter != fence && !self.shadow.is_reader(name, token) {
@@ -176,11 +176,11 @@ impl Universe {
         self.judge(name);
     }
 
-    /// Lets the proof look at a lock.
+    /// Checks a lock against the proof.
     fn judge(&mut self, name: &[u8]) {
         let views = (0..self.groups).map(|group| {
-            // While nobody decides, all that a group has vouched for is forgotten, as far as the
-            // proof is concerned.
+            // While no server of a group decides, everything that the group has vouched for counts
+            // as forgotten in the proof.
             let mut deciding = self.servers_of(group).filter(|node| self.nodes[*node].decides());
             let view = deciding.next().and_then(|node| self.nodes[node].view(name));
             (view, deciding.next().is_some())
@@ -192,13 +192,13 @@ impl Universe {
         self.shadow.judge(name, views);
     }
 
-    /// Notes whose lease nobody may be able to take back any more. `is_late`: the request has
-    /// arrived after its connection had broken.
+    /// Notes a token whose lease its client may be unable to undo. `is_late`: the request has
+    /// arrived after its connection broke.
     fn note_stranded(&mut self, side: &Side, request: &Request<'_>, reply: &Reply) {
         let is_late = side.is_broken.load(Ordering::Relaxed);
         let is_misled = self.group_of(side.node) != side.way.1;
         match request {
-            // What was to be done at one node was done at another.
+            // A request for one node was executed at another.
             Request::Acquire { token, .. }
             | Request::Extend { token, .. }
             | Request::Release { token, .. }
@@ -207,7 +207,7 @@ impl Universe {
                 self.stranded.insert(token.to_vec());
                 self.misled += 1;
             }
-            // Both may begin a lease, behind whose back the release went another way.
+            // Both may begin a lease after its release has arrived over another connection.
             Request::Acquire { token, .. }
             | Request::Extend { token, fencing: Fencing::Repair { .. }, .. }
                 if is_late =>
@@ -215,8 +215,8 @@ impl Universe {
                 self.stranded.insert(token.to_vec());
                 self.late += 1;
             }
-            // A node that does not let the token go has been asked, and has answered; one that puts
-            // it off is asked again.
+            // A client does not repeat a release that a node refused, but does repeat one that the
+            // node put off.
             Request::Release { token, .. } => {
                 if let Reply::Error(error) = reply
                     && code::meaning_of(error) != Meaning::Later
@@ -234,7 +234,7 @@ impl Universe {
 
     fn delay(&mut self, way: (usize, usize)) -> Duration {
         let slow = self.ways[way.0][way.1].slow;
-        // Now and then something takes far longer than is waited for.
+        // Now and then a delay is far longer than the timeout.
         let most = if self.random.random_ratio(1, 100) { 300 } else { self.delay_ms };
         slow + Duration::from_micros(self.random.random_range(0..=most * 1_000))
     }
@@ -278,7 +278,7 @@ impl Net {
         self.universe.lock().expect("one thread, which does not go on after a panic")
     }
 
-    /// Changes something, and wakes whoever waits.
+    /// Applies a change, and wakes the waiting tasks.
     pub(crate) fn change<T>(self: &Arc<Self>, change: impl FnOnce(&mut Universe) -> T) -> T {
         let outcome = {
             let mut universe = self.universe();
@@ -290,7 +290,7 @@ impl Net {
         outcome
     }
 
-    /// Sets what becomes of the bytes on a way.
+    /// Sets what happens to the bytes on a path.
     pub(crate) fn set_flow(
         self: &Arc<Self>,
         (program, node): (usize, usize),
@@ -314,12 +314,12 @@ impl Net {
         self.change(|universe| universe.ways[program][node].slow = slow);
     }
 
-    /// The next reply on this way is nonsense.
+    /// Replaces the next reply on this path with nonsense.
     pub(crate) fn garble_next(self: &Arc<Self>, (program, node): (usize, usize)) {
         self.change(|universe| universe.ways[program][node].garbles_next = true);
     }
 
-    /// Breaks the connections of a way. What is on its way to the node arrives, or does not.
+    /// Breaks the connections of a path. Requests in flight may still arrive.
     pub(crate) fn cut(self: &Arc<Self>, (program, node): (usize, usize)) {
         self.change(|universe| {
             let connections = std::mem::take(&mut universe.ways[program][node].connections);
@@ -329,7 +329,7 @@ impl Net {
                 connection.writer.abort();
                 if universe.random.random_bool(0.5) {
                     connection.executor.abort();
-                    // A node may not be told that somebody has gone.
+                    // The node may not learn that the connection is gone.
                     if universe.random.random_bool(0.8) {
                         universe.nodes[connection.side.node].hang_up(connection.side.id);
                     }
@@ -338,8 +338,8 @@ impl Net {
         });
     }
 
-    /// A node's process is gone, and with it what was on its way to it. Where `silent`, nobody
-    /// tells the other side.
+    /// Drops a node's connections when its process is gone, with all requests in flight. If
+    /// `silent`, the other side does not learn of it.
     pub(crate) fn drop_connections(self: &Arc<Self>, node: usize, silent: bool) {
         self.change(|universe| {
             for way in universe.ways.iter_mut().flatten() {
@@ -356,7 +356,7 @@ impl Net {
         });
     }
 
-    /// New connections to this address lead to this node from now on; the others break.
+    /// Directs new connections to this address to this node from now on; existing ones break.
     pub(crate) fn lead(self: &Arc<Self>, address: usize, node: usize) {
         let programs = self.change(|universe| {
             universe.leads_to[address] = universe.home[node];
@@ -365,7 +365,7 @@ impl Net {
         (0..programs).for_each(|program| self.cut((program, address)));
     }
 
-    /// Ends all trouble on all ways.
+    /// Ends all faults on all paths.
     pub(crate) fn heal(self: &Arc<Self>) {
         let mut cut = Vec::new();
         self.change(|universe| {
@@ -427,7 +427,7 @@ impl Net {
         tokio::time::sleep(delay).await;
         let flow = self.flow(way, |way| way.requests.max(way.replies)).await;
         if flow == Flow::Discard {
-            // Nobody answers, ever: whoever connects has to lose patience.
+            // No reply ever comes: the connecting task must time out.
             std::future::pending::<()>().await;
         }
         let (node, refuses) = {
@@ -468,7 +468,7 @@ impl Net {
         connections.push(connection);
     }
 
-    /// Reads what the program writes, and says when it arrives.
+    /// Reads the program's output and schedules its arrival.
     async fn read(
         self: Arc<Self>,
         side: Side,
@@ -493,7 +493,7 @@ impl Net {
         side.is_broken.store(true, Ordering::Relaxed);
     }
 
-    /// Lets the node carry out what arrives, and tells it when nothing more will.
+    /// Lets the node execute the requests that arrive, and notifies it when the connection ends.
     async fn execute(
         self: Arc<Self>,
         side: Side,
@@ -501,7 +501,7 @@ impl Net {
     ) {
         let (way, node) = (side.way, side.node);
         let run = self.universe().nodes[node].run;
-        // Where a part of a stream is lost, nothing behind it arrives either.
+        // If a part of a stream is lost, nothing after it arrives either.
         let mut is_lost = false;
         while let Some((arrives_at, args)) = due.recv().await {
             if self.universe().overtakes {
@@ -527,7 +527,7 @@ impl Net {
         self.tend(node, run, |node| node.hang_up(side.id));
     }
 
-    /// Does something to a node that runs, unless it has been started anew.
+    /// Does this work on a running node, unless it has restarted since.
     fn tend(self: &Arc<Self>, node: usize, run: u64, work: impl FnOnce(&mut Node)) {
         let mut universe = self.universe();
         let tended = &mut universe.nodes[node];
@@ -537,7 +537,7 @@ impl Net {
         }
     }
 
-    /// Sends out whom a node calls, and sees to it that it looks again when something is due.
+    /// Sends a node's calls, and sets a timer for its next alarm.
     pub(crate) fn attend(self: &Arc<Self>, universe: &mut Universe, number: usize) {
         universe.feed(number);
         let group = universe.group_of(number);
@@ -601,7 +601,7 @@ impl Net {
             universe.show(number, (name, &request), held_before, &reply);
             universe.note_stranded(side, &request, &reply);
         }
-        // To a subscriber itself, what is published goes before the reply.
+        // A subscriber receives published messages before its own reply.
         self.attend(&mut universe, number);
         let answered_at = Instant::now() + universe.delay(way);
         let garbles = &mut universe.ways[way.0][way.1].garbles_next;
@@ -635,7 +635,7 @@ impl Flow {
     }
 }
 
-/// How a program reaches an address.
+/// A program's connector to an address.
 #[derive(Debug)]
 pub(crate) struct Dialler {
     pub(crate) net: Arc<Net>,

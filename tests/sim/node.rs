@@ -1,7 +1,7 @@
 //! One simulated server: a key space, a disk, clocks and connections around the engine's `Node`.
 //!
-//! The node decides; what it asks for is carried out here, as the module does it: a promise is on
-//! the disk before it is used.
+//! The node decides; this code carries out its requests as the module does: a promise is on the
+//! disk before it is used.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -30,66 +30,67 @@ use crate::stream::Place;
 /// The longest lease that a node grants.
 pub(crate) const MAX_TTL: Millis = Millis::new(30_000);
 const PORT: u16 = 7_000;
-/// The time of day, about.
+/// The approximate time of day.
 pub(crate) const WALL_MS: u64 = 1_700_000_000_000;
 const TOKEN_LENGTH_MAX: usize = 64;
 
-/// What is wrong with a node on purpose: each must be caught.
+/// A deliberate defect of a node. Each must be caught.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) enum Defect {
     #[default]
     None,
-    /// It comes back from a crash and grants at once.
+    /// It grants immediately after it restarts from a crash.
     NoQuarantine,
-    /// It comes back from a crash and counts from where its data set is.
+    /// After a crash, it continues its fences from its data set.
     NoFenceCeiling,
-    /// It gives a lock back to whoever asks.
+    /// It lets any client release a lock.
     ReleasesForAnybody,
-    /// Whoever asks for a lock that is held is answered as its holder.
+    /// It answers any client that asks for a held lock as if that client were the holder.
     GrantsToAnybody,
-    /// Its leases are on the wall clock.
+    /// It counts leases on the wall clock.
     LeasesOnTheWallClock,
-    /// It calls those in line while it would refuse what they then ask for.
+    /// It calls waiters while it would refuse their requests.
     CallsInQuarantine,
-    /// It dates leases by the wall clock as it reads, and believes it when it starts again.
+    /// It dates leases by the raw wall clock, and trusts those dates after a restart.
     DatesByTheWallClock,
-    /// It vouches for a lease that was repaired in its quarantine.
+    /// It vouches for a lease that was repaired during its quarantine.
     CountsProvisional,
-    /// It vouches in its quarantine for a lease that was restored there.
+    /// During its quarantine, it vouches for a lease that was restored there.
     CountsRestored,
-    /// It gives no lease back to a holder whose fence is below its own.
+    /// It does not repair the lease of a holder whose fence is below its own.
     KeepsOutBelowItsFloor,
-    /// A reader is answered as a holder beside a writer.
+    /// It answers a reader as a holder while a writer holds the lock.
     ReadsBesideAWriter,
-    /// The release of one reader is that of all.
+    /// When one reader releases, all readers lose the lock.
     ReleasesAllReaders,
-    /// Readers pass those who stand in line.
+    /// Readers overtake the waiters in line.
     LetsReadersPass,
-    /// It does not say which server it is.
+    /// It does not report which server it is.
     HidesItsName,
     /// A master of a group does not ask whether its replicas support it.
     DecidesWithoutAuthority,
-    /// A node that was promoted does not wait for the leases of other masters.
+    /// After a promotion, it does not wait for the leases of other masters.
     PromotedDoesNotWait,
-    /// What it extends while it waits for leases of other masters counts at once.
+    /// Extensions count immediately while it waits for leases of other masters.
     CountsInWait,
-    /// Its replicas support it from when it hears of them, and not from when it has sent to them.
+    /// Support by its replicas counts from when it hears from them, not from when it sent to them.
     SupportFromReceipt,
-    /// A replica knows of the longest lease what it was told last, whenever that was sent.
+    /// A replica takes the last received value for the longest lease, regardless of when it was
+    /// sent.
     BelievesTheLastHeartbeat,
 }
 
-/// What a node keeps through a crash.
+/// What survives a crash of a node.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Persistence {
     Nothing,
-    /// The data set as it was saved last.
+    /// The data set as last saved.
     Snapshots,
     /// Every write before its reply, in an append-only file.
     Always,
 }
 
-/// A server that is there and does not serve as it should.
+/// A server that is reachable but does not serve as it should.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Misfit {
     NoModule,
@@ -106,9 +107,9 @@ pub(crate) enum Misfit {
 struct Disk {
     state: Option<Vec<u8>>,
     locks: Vec<(Vec<u8>, Vec<u8>)>,
-    /// Where in the stream of its group that was.
+    /// The place in the stream of its group when the data set was saved.
     place: Option<Place>,
-    /// The append-only file: the last that was stated of each name.
+    /// The append-only file: the last facts written for each name.
     stated: BTreeMap<Vec<u8>, Vec<Restated>>,
     is_full: bool,
 }
@@ -116,11 +117,11 @@ struct Disk {
 /// How a node stops.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum End {
-    /// The process is killed; the machine goes on.
+    /// The process is killed; the machine keeps running.
     Killed,
     /// The machine goes down: its monotonic clock starts anew.
     PowerLoss,
-    /// In order, with or without saving.
+    /// An orderly shutdown, with or without saving.
     Shutdown { saves: bool },
 }
 
@@ -130,7 +131,7 @@ pub(crate) struct Node {
     wall_minus_boot_ms: u64,
     pub(crate) boot: u64,
     pub(crate) number: usize,
-    /// Counts starts: who answers is another server each time.
+    /// The number of starts: each start makes it another server.
     pub(crate) run: u64,
     pub(crate) is_up: bool,
     pub(crate) misfit: Option<Misfit>,
@@ -142,7 +143,7 @@ pub(crate) struct Node {
     pub(crate) member: Member,
     pub(crate) locks: BTreeMap<Vec<u8>, Lock>,
     pub(crate) callers: Callers,
-    /// When the node looks again by itself, if nobody knows of it yet.
+    /// The alarm that the engine asked for, until a timer is set for it.
     alarm_at: Option<Instant>,
     statement: Statement,
     disk: Disk,
@@ -205,7 +206,7 @@ impl Node {
         node
     }
 
-    /// Both clocks, as what leaves the process is dated.
+    /// Both clocks, as used to date what leaves the process.
     pub(crate) fn dated(&self) -> Clocks {
         let clocks = self.clocks();
         match self.defect {
@@ -231,7 +232,7 @@ impl Node {
         }
     }
 
-    /// Leases that stand.
+    /// The live leases.
     pub(crate) fn held_tokens(&self) -> Vec<(Vec<u8>, Vec<u8>)> {
         let now = self.now();
         let leases = |(name, lock): (&Vec<u8>, &Lock)| {
@@ -241,13 +242,13 @@ impl Node {
         self.locks.iter().flat_map(leases).collect()
     }
 
-    /// Whether a lease of this token stands.
+    /// Whether this token has a live lease.
     pub(crate) fn is_held_by(&self, name: &[u8], token: &[u8]) -> bool {
         let lock = self.locks.get(name);
         lock.is_some_and(|lock| standing(lock, self.now()).any(|l| l.token.as_bytes() == token))
     }
 
-    /// What it knows of a lock, and has on its disk; nothing while it is down.
+    /// What the node knows about a lock and has on its disk; `None` while it is down.
     pub(crate) fn view(&self, name: &[u8]) -> Option<View> {
         if !self.is_up {
             return None;
@@ -267,14 +268,14 @@ impl Node {
             Found::Present(saved) => saved.ceilings.fence.get(),
             Found::Missing | Found::Damaged => 0,
         };
-        // A floor that has jumped after a wait is written when it is used.
+        // After a wait, a floor that has jumped is not written until it is used.
         if self.is_in_group() && issued.get() <= ceiling {
             ceiling = ceiling.max(counter);
         }
         Some(View { leases, counter, ceiling, is_quarantined })
     }
 
-    /// What there is, with leases counted from `since`.
+    /// A census of all locks, with leases counted from `since`.
     fn count(&self, since: UnixTime) -> Census {
         let clocks = self.dated();
         let mut census = Census::new(since);
@@ -288,7 +289,8 @@ impl Node {
 
     // ---- faults ----
 
-    /// Not while the state file cannot tell of it: see "Assumed" in docs/verification.md.
+    /// Does nothing while the state file cannot record the step: see "Assumed" in
+    /// docs/verification.md.
     pub(crate) fn step_wall_clock(&mut self, by_ms: i64) {
         if !self.is_up || self.disk.is_full {
             return;
@@ -298,7 +300,7 @@ impl Node {
 
     pub(crate) fn set_disk_full(&mut self, is_full: bool) {
         if self.is_up {
-            // The server's cron looks at the clock all the time: a step from before is on the disk.
+            // The server's cron checks the clock all the time, so an earlier step is on the disk.
             self.notice_step();
         }
         self.disk.is_full = is_full;
@@ -317,15 +319,15 @@ impl Node {
         }
     }
 
-    /// An operator's DUMP of a lock that is held.
+    /// An operator's DUMP of a held lock.
     pub(crate) fn dump(&self, name: &[u8]) -> Option<Vec<u8>> {
         let lock = self.locks.get(name).filter(|lock| self.is_up && lock.is_held(self.now()))?;
-        // It is read on another machine, whose boot is another.
+        // It is read on another machine, which has another boot.
         Some(self.encode(lock, 0))
     }
 
-    /// An operator's RESTORE under a name that is free, as `load` in `src/module/datatype.rs`.
-    /// Answers whose leases they are.
+    /// An operator's RESTORE under an unused name, like `load` in `src/module/datatype.rs`. Returns
+    /// the tokens of the restored leases.
     pub(crate) fn restore(&mut self, name: &[u8], bytes: &[u8]) -> Option<Vec<Vec<u8>>> {
         if !self.is_up || self.locks.contains_key(name) {
             return None;
@@ -350,7 +352,7 @@ impl Node {
         Some(tokens)
     }
 
-    /// Writes what locks need that came in.
+    /// Persists the ceilings that newly arrived locks need.
     pub(crate) fn write_ahead(&mut self) -> Result<(), Refusal> {
         if let Some(ceilings) = self.engine.take_request() {
             self.statement.raise(ceilings);
@@ -360,7 +362,7 @@ impl Node {
         Ok(())
     }
 
-    /// Saves the data set, where the node does that.
+    /// Saves the data set, if the node takes snapshots.
     pub(crate) fn save(&mut self) {
         if self.persistence == Persistence::Snapshots {
             self.write_data();
@@ -368,8 +370,8 @@ impl Node {
     }
 
     pub(crate) fn end(&mut self, end: End, loses_data: bool) {
-        // The server's cron has looked at the clock: a step and a loss of power within a tenth of a
-        // second are beyond what is promised.
+        // The server's cron has checked the clock: nothing is promised for a step and a power loss
+        // within a tenth of a second.
         self.notice_step();
         if let End::Shutdown { saves } = end {
             let saves = saves && self.persistence == Persistence::Snapshots && !self.disk.is_full;
@@ -395,7 +397,7 @@ impl Node {
             self.disk.stated.clear();
         }
         if end == End::PowerLoss {
-            // The wall clock goes on; the other one starts anew.
+            // The wall clock continues; the monotonic clock starts anew.
             let wall = self.clocks().wall.as_millis();
             self.clock.restart();
             self.wall_minus_boot_ms = wall - Millis::round_down(self.clock.now()).get();
@@ -407,7 +409,7 @@ impl Node {
         assert!(!self.is_up, "one start after one stop");
         self.run += 1;
         self.is_up = true;
-        // Somebody has made room on the disk.
+        // An operator has made room on the disk.
         self.disk.is_full = false;
         let found = self.found();
         self.member.restart(self.disk.place);
@@ -433,7 +435,7 @@ impl Node {
         }
     }
 
-    /// Writes a lock as these facts have it.
+    /// Applies these facts to a lock.
     pub(crate) fn apply_facts(&mut self, name: &[u8], facts: &[Restated], is_own: bool) {
         let clocks = self.clocks();
         let mut lock = Lock::free(Fence::ZERO, clocks.now);
@@ -457,7 +459,7 @@ impl Node {
         }
     }
 
-    /// The data set has been read.
+    /// Starts the engine once the data set has been read.
     fn begin(&mut self) {
         let clocks = self.clocks();
         let since = self.engine.asks_for_inventory();
@@ -486,7 +488,7 @@ impl Node {
 
     // ---- the disk ----
 
-    /// Writes what the state file has to say; only then may it be used.
+    /// Writes the state file; its content may be used only after that.
     fn write_state(&mut self) -> Result<(), Refusal> {
         let Some(draft) = self.statement.draft(self.clocks()) else { return Ok(()) };
         if self.disk.is_full {
@@ -497,7 +499,7 @@ impl Node {
         Ok(())
     }
 
-    /// Changes what the state file says.
+    /// Applies a change to the state file.
     pub(crate) fn change_state(&mut self, change: Change) -> Result<(), Refusal> {
         self.statement.change(change);
         let written = self.write_state();
@@ -505,7 +507,7 @@ impl Node {
         written
     }
 
-    /// Writes again what could not be written.
+    /// Retries a write that failed.
     pub(crate) fn retry_state(&mut self) {
         if self.statement.is_behind() && self.write_state().is_ok() {
             self.engine.persisted(self.statement.allowed());
@@ -519,14 +521,14 @@ impl Node {
         self.disk.place = self.member.place();
     }
 
-    /// As `save` in `src/module/datatype.rs`.
+    /// Like `save` in `src/module/datatype.rs`.
     pub(crate) fn encode(&self, lock: &Lock, boot: u64) -> Vec<u8> {
         let lock = self.engine.as_saved(lock, self.now());
         encode_lock(&lock, self.engine.promises().floor(), self.dated(), boot)
     }
 
-    /// States in the append-only file what a request has made of this lock. What it has left alone
-    /// is not dated again.
+    /// Writes a request's changes to this lock to the append-only file. Unchanged leases are not
+    /// dated again.
     fn state(&mut self, name: &[u8], before: &Lock) {
         let Some(lock) = self.locks.get(name) else { return };
         let is_stated = self.persistence == Persistence::Always || self.is_in_group();
@@ -538,14 +540,14 @@ impl Node {
         self.keep_facts(name, facts);
     }
 
-    /// Writes facts to the append-only file, where the node has one.
+    /// Writes facts to the append-only file, if the node has one.
     pub(crate) fn keep_facts(&mut self, name: &[u8], facts: Vec<Restated>) {
         if self.persistence == Persistence::Always {
             self.disk.stated.insert(name.to_vec(), facts);
         }
     }
 
-    /// A data set has replaced the node's own: its bytes, as its master has sent them.
+    /// Replaces the node's data set with the one that its master sent, as bytes.
     pub(crate) fn replace_data(&mut self, locks: Vec<(Vec<u8>, Vec<u8>)>) {
         match self.persistence {
             Persistence::Nothing => {}
@@ -570,8 +572,8 @@ impl Node {
 
     // ---- requests ----
 
-    /// Carries out a command that came on this connection: the reply's bytes. Whom the node calls
-    /// thereupon says [`Callers::calls`].
+    /// Executes a command from this connection and returns the reply's bytes. [`Callers::calls`]
+    /// returns the calls to clients that result from it.
     pub(crate) fn serve(&mut self, connection: u64, args: &[&[u8]]) -> Vec<u8> {
         self.notice_step();
         let has_lines = self.callers.offer.has_lines;
@@ -630,7 +632,7 @@ impl Node {
             _ => false,
         };
         if is_new && !(self.callers.offer.grants && self.callers.is_asked_anew) {
-            // Which argument it names depends on how many there are.
+            // The argument that the error names depends on the number of arguments.
             let (given, what) = (b"1".to_vec(), "argument at the end");
             return Err(Refusal::BadArg { given, what, allowed: "LABEL text" });
         }
@@ -651,7 +653,7 @@ impl Node {
         }
     }
 
-    /// Asks the engine until nothing more has to be on the disk first.
+    /// Asks the engine until nothing more must be written to the disk first.
     fn decide<T>(
         &mut self,
         name: &[u8],
@@ -677,7 +679,7 @@ impl Node {
                 }
             }
         };
-        // Writing ahead comes too late to be of use: the worst case.
+        // The worst case: writing ahead always comes too late to help.
         let _ = self.engine.take_request();
         if !is_new || decided.counter() > Fence::ZERO {
             self.locks.insert(name.to_vec(), decided);
@@ -723,8 +725,8 @@ impl Node {
             false => engine.acquire_in_line(place, lock, request, queued.as_ref(), now),
         });
         self.serve_waiters(name);
-        // That the disk is full is found out by asking for what needs it.
-        // So is that its replicas support it no more.
+        // Only a request that needs the disk reveals that it is full. The same holds for a master
+        // that its replicas no longer support.
         let is_misled = was_called
             && !matches!(
                 decided,
@@ -782,7 +784,7 @@ impl Node {
         Ok(if is_out_of_line { ReleaseReply::NotInLine } else { outcome.into() }.into())
     }
 
-    /// What a ticket brings with it.
+    /// The line entry that a request's ticket asks for.
     fn queued<'a>(&self, queue: Queue<'a>, mode: Mode, connection: u64) -> Queued<'a> {
         Queued {
             ticket: queue.ticket,
@@ -800,7 +802,7 @@ impl Node {
         self.reserved_for(name).contains(ticket) || self.callers.has_called_in_vain(name, ticket)
     }
 
-    /// How many wait for a lock.
+    /// The number of waiters for a lock.
     pub(crate) fn waiters(&self, name: &str) -> usize {
         self.engine.line((0, name.as_bytes())).map_or(0, Line::len)
     }
@@ -810,7 +812,7 @@ impl Node {
         line.into_iter().flat_map(Line::reserved_for).cloned().collect()
     }
 
-    /// Looks at the line before a lock.
+    /// Serves the line of a lock.
     fn serve_waiters(&mut self, name: &[u8]) {
         self.settle_one(name);
         self.carry_out();
@@ -851,7 +853,7 @@ impl Node {
         }
     }
 
-    /// Grants a lock that was handed over to the first ticket in line, and tells it.
+    /// Grants a handed-over lock to the first ticket in line, and notifies it.
     fn grant_to(&mut self, name: &[u8], grantee: &Grantee) -> Option<Availability> {
         let (now, max_ttl) = (self.now(), self.max_ttl);
         let decided =
@@ -870,7 +872,7 @@ impl Node {
         None
     }
 
-    /// Calls whoever is first in line for a lock that is free, and not granted.
+    /// Calls the first waiter in line for a lock that is free but not granted.
     fn call_in_vain(&mut self, name: &[u8], now: Instant) {
         let is_held = self.locks.get(name).is_some_and(|lock| lock.is_held(now));
         let line = self.engine.line((0, name)).filter(|_| self.is_in_quarantine() && !is_held);
@@ -881,7 +883,7 @@ impl Node {
         }
     }
 
-    /// Does what the node has said is to be done.
+    /// Carries out the effects that the engine has requested.
     pub(crate) fn carry_out(&mut self) {
         while let Some(effect) = self.engine.take_effect() {
             match effect {
@@ -892,7 +894,7 @@ impl Node {
         }
     }
 
-    /// What is to be looked at is.
+    /// Serves all lines that are due.
     fn look_at_lines(&mut self) {
         self.engine.answer_ring();
         loop {
@@ -904,21 +906,21 @@ impl Node {
         }
     }
 
-    /// A connection is gone.
+    /// Handles the end of a connection.
     pub(crate) fn hang_up(&mut self, connection: u64) {
         self.callers.hang_up(connection);
         self.engine.disconnected(ConnectionId(connection));
         self.carry_out();
     }
 
-    /// The alarm goes off.
+    /// Handles an alarm that went off.
     pub(crate) fn ring(&mut self) {
         self.callers.rang();
         self.engine.rang();
         self.carry_out();
     }
 
-    /// In what true time something will be due, if nobody knows of it yet.
+    /// The true time until the alarm that the engine asked for, if it needs a new timer.
     pub(crate) fn alarm(&mut self) -> Option<Duration> {
         let at = self.alarm_at.take()?;
         let is_news = self.callers.set_alarm(at);
@@ -961,7 +963,7 @@ impl Node {
         Ok(reply.into())
     }
 
-    /// Whether a repair finds a free lock at a node that grants, and has issued larger fences.
+    /// Whether a repair meets a free lock at a node that grants and has issued larger fences.
     fn is_above(&self, name: &[u8], fencing: Fencing<'_>) -> bool {
         let Fencing::Repair { fence, .. } = fencing else { return false };
         let now = self.now();
@@ -971,7 +973,7 @@ impl Node {
             && counter.max(self.engine.promises().floor()) > fence
     }
 
-    /// Whether it grants nothing yet.
+    /// Whether the node does not grant anything yet.
     pub(crate) fn is_in_quarantine(&self) -> bool {
         self.engine.promises().quarantine(self.now()).is_some()
     }
@@ -981,7 +983,7 @@ impl Node {
         self.engine.promises().floor().get()
     }
 
-    /// What it issued under names that are gone.
+    /// Raises the floor to cover fences issued under names that are gone.
     pub(crate) fn raise_floor(&mut self, floor: u64) {
         let floor = Fence::new(floor).expect("a small fence");
         self.decide(b"", |engine, _, _| engine.lift_floor(floor)).expect("the disk works");
@@ -1001,17 +1003,17 @@ impl Node {
     }
 }
 
-/// The leases of a lock that stand.
+/// The live leases of a lock.
 fn standing(lock: &Lock, now: Instant) -> impl Iterator<Item = Lease<'_>> {
     lock.written_leases().filter(move |lease| now <= lease.ends_at)
 }
 
-/// Whose they are.
+/// The tokens of the live leases.
 fn tokens_in(lock: &Lock, now: Instant) -> Vec<Vec<u8>> {
     standing(lock, now).map(|lease| lease.token.as_bytes().to_vec()).collect()
 }
 
-/// The lock with leases that all count.
+/// The lock, with all its leases counted.
 fn counted(lock: &Lock, now: Instant) -> Lock {
     let mut counted = Lock::free(lock.counter(), now);
     for lease in lock.written_leases() {
@@ -1024,7 +1026,7 @@ fn text(text: impl Into<Vec<u8>>) -> Reply {
     Reply::Text(text.into().into())
 }
 
-/// What a server says to what it does not know.
+/// A server's reply to an unknown command.
 const UNKNOWN: &str = "ERR unknown command 'HELLO'";
 
 impl Misfit {

@@ -1,4 +1,4 @@
-//! One program: a process with a clock, a client, and moments in which it does not run.
+//! One program: a process with a clock, a client, and pauses.
 
 use std::pin::Pin;
 use std::sync::{Arc, Mutex, MutexGuard};
@@ -17,7 +17,7 @@ use crate::clock::Clock;
 use crate::net::{Dialler, Net};
 use crate::node::WALL_MS;
 
-/// A process: everything in it stands still while it is paused, and its clock goes on.
+/// A process. While it is paused, all its tasks stand still, but its clock keeps running.
 #[derive(Debug)]
 pub(crate) struct Process(Mutex<State>);
 
@@ -40,7 +40,7 @@ impl Process {
         self.0.lock().expect("one thread, which does not go on after a panic")
     }
 
-    /// The clock, as it is now.
+    /// The current clock.
     pub(crate) fn clock(&self) -> Clock {
         self.state().clock
     }
@@ -55,12 +55,12 @@ impl Process {
         state.paused_for += length;
     }
 
-    /// For how long it has been paused in all.
+    /// The total time for which it has been paused.
     pub(crate) fn paused_for(&self) -> Duration {
         self.state().paused_for
     }
 
-    /// Waits until the process's clock has gone on by `length` from now.
+    /// Waits until the process's clock has advanced by `length`.
     pub(crate) fn sleep(self: Arc<Self>, length: Duration) -> impl Future<Output = ()> + Send {
         let until = self.clock().now() + length;
         async move {
@@ -70,7 +70,7 @@ impl Process {
                 if left.is_zero() {
                     return;
                 }
-                // The rate may change meanwhile: then a little is left.
+                // The rate may change meanwhile, so a little time may be left.
                 let left = clock.true_length(left) + Duration::from_nanos(1);
                 tokio::time::sleep(left).await;
             }
@@ -114,12 +114,12 @@ impl<F: Future> Future for Pausable<F> {
     }
 }
 
-/// The world as the client sees it.
+/// The environment of the client.
 #[derive(Debug)]
 pub(crate) struct Simulated {
     process: Arc<Process>,
     links: Links,
-    /// What the wall clock is ahead of the other.
+    /// How far the wall clock is ahead of the monotonic clock.
     wall_minus_boot: Millis,
 }
 
@@ -153,8 +153,8 @@ impl World for Simulated {
         self.process.clock().now()
     }
 
-    /// Wall clocks differ by hours: whose is slow counts as having come first. Where there are
-    /// groups, fences jump to the time, and all clocks agree.
+    /// Wall clocks differ by hours: a program with a slow clock counts as having come first. With
+    /// groups, fences jump to the time, so all clocks agree.
     fn wall(&self) -> UnixTime {
         UnixTime::from_millis(self.wall_minus_boot.get() + Millis::round_down(self.now()).get())
     }
