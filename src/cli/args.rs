@@ -39,7 +39,7 @@ pub(super) enum Command {
     /// continue the command but end it, with exit code 122. The shell's `$?` for a stopped job is
     /// 147, because lockmod stops itself with STOP (19); while it still waits for the lock, TSTP
     /// (20) stops it, and `$?` is 148. Without a terminal, TSTP to lockmod stops both, and CONT
-    /// continues both. Where nobody could continue them, as in a session of their own, TSTP does
+    /// continues both. If no shell could continue them, as in a session of their own, TSTP does
     /// nothing.
     ///
     /// PIPE is ignored. A real-time signal ends lockmod at once, and the lock stands until its
@@ -209,7 +209,7 @@ pub(super) struct Claim {
     /// Length of the lease; `run` and `lock` renew it at a third of it
     #[arg(long, value_parser = ttl, allow_hyphen_values = true, default_value = "30s")]
     pub(super) ttl: Typed,
-    /// Take the lock as a reader: any number of readers hold it together, and no writer beside them
+    /// Take the lock as a reader: any number of readers hold it together, while no writer does
     #[arg(long)]
     pub(super) shared: bool,
     /// Who holds the lock, shown to those who wait for it [default: host:pid]
@@ -291,7 +291,7 @@ pub(super) struct Extend {
     /// Length of the lease from now on
     #[arg(long, value_parser = ttl, allow_hyphen_values = true, default_value = "30s")]
     pub(super) ttl: Typed,
-    /// Become a reader, and let other readers in; the reverse does not exist
+    /// Become a reader, and let other readers in; a reader cannot become a writer
     #[arg(long)]
     pub(super) shared: bool,
 }
@@ -382,7 +382,7 @@ pub(super) struct Nodes {
     )]
     pub(super) cluster_of: Option<u8>,
 
-    /// Port of the first server; the others have the next ones [default: ports that are free]
+    /// Port of the first server; the others use the next ones [default: ports that are free]
     #[arg(long, value_parser = port, allow_hyphen_values = true)]
     pub(super) port: Option<u16>,
 }
@@ -391,7 +391,7 @@ pub(super) struct Nodes {
 pub(super) struct Demo {
     #[command(flatten)]
     pub(super) cluster: Cluster,
-    /// Tell instead of a failover: Sentinel replaces a master while the lock is held
+    /// Show a failover instead: Sentinel replaces a master while the lock is held
     #[arg(long)]
     pub(super) failover: bool,
 }
@@ -404,6 +404,6 @@ pub(super) struct Completions {
 
 #[derive(Debug, Args)]
 pub(super) struct Man {
-    /// The folder, which must be there
+    /// The folder, which must exist
     pub(super) folder: PathBuf,
 }

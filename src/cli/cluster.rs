@@ -257,7 +257,7 @@ impl LocalNodes {
             Layout::Apart(_) | Layout::Cluster(_) => {}
             Layout::Sentinel(max_ttl) => lines.extend([
                 format!(
-                    "a new master, this one too, grants nothing for about {}: lockmod status tells",
+                    "any new master, even this one, waits for about {}: see lockmod status",
                     Length(max_ttl + Duration::from(SUPPORT) * 3)
                 ),
                 format!("redis-cli -p {} SHUTDOWN ends the master", self.nodes[0].port),

@@ -128,7 +128,8 @@ impl Guard {
         self.hold.lease.unconfirmed()
     }
 
-    /// Extends the lease now: it is valid for a whole ttl from the moment of the call.
+    /// Extends the lease now: once confirmed, it is valid for a ttl from the moment of the call,
+    /// less the drift.
     ///
     /// Needed only if background renewal is turned off. If another extension of the lease is in
     /// progress, it waits for that one first.

@@ -295,7 +295,7 @@ fn local_servers_under_sentinel_are_one_node_that_moves() {
     let output = lockmod(&[], &["status"]).env("LOCKMOD_NODES", one).output().unwrap();
     let told = "it is a Sentinel: write redis+sentinel://";
     assert!(text(&output.stdout).contains(told), "{}", text(&output.stdout));
-    assert!(lines.next().unwrap().contains("grants nothing for about 45s"));
+    assert!(lines.next().unwrap().contains("waits for about 45s"));
     let hint = lines.next().unwrap();
     let port = hint.strip_prefix("redis-cli -p ").unwrap().split(' ').next().unwrap().to_owned();
     let shown = || {
