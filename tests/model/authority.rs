@@ -1,15 +1,15 @@
-//! Who may decide after a failover, in a model of its own: a master and its replicas, each with the
+//! A separate model of who may decide after a failover: a master and its replicas, each with the
 //! engine's `Authority`.
 //!
-//! Time passes in ticks, for all nodes together; between two of them anything may happen in any
-//! order. Each master sends a heartbeat in each tick. Its replicas process it late or never, and it
-//! hears of that late or never, even from replicas that have left. Any node is made a replica of
-//! any other or a master, or is started as a master, as often as the bounds allow, and the old
-//! master goes on by itself. A replica may lack what its master granted: only the leases that a
-//! holder relies on are in the model, and the node that granted each.
+//! Time passes in ticks, for all nodes together; between two ticks anything may happen in any
+//! order. Each master sends a heartbeat in each tick. Its replicas process it late or never, and
+//! the master learns of that late or never, even from replicas that have left. As often as the
+//! bounds allow, any node becomes a replica of any other or a master, or restarts as a master; the
+//! old master continues on its own. A replica may lack what its master granted: the model contains
+//! only the leases that a holder relies on, each with the node that granted it.
 //!
-//! The clock of the model stands still: a tick makes all that the nodes remember older
-//! (`Authority::rebased`). What is older than the model looks back is as old as that.
+//! The clock of the model stands still: a tick ages everything that the nodes remember
+//! (`Authority::rebased`). Anything older than the model's horizon counts as exactly that old.
 
 use lockmod::engine::{Attached, Authority, Heartbeat, Instant, Mandate, Millis, Pledge};
 use stateright::{Model, Property};
@@ -17,14 +17,14 @@ use stateright::{Model, Property};
 use super::witness::Witnessed;
 
 const TICK: u64 = 1_000;
-/// What a master sends in a tick.
+/// The number of bytes that a master sends in a tick.
 const BYTES: u64 = 2;
-/// The present, and how many ticks the model looks back.
+/// How many ticks the model looks back; the present is that many ticks after zero.
 const LOOKS_BACK: u64 = 5;
 const NOW: Instant = Instant::from_millis(LOOKS_BACK * TICK);
 const OFFSET: u64 = LOOKS_BACK * BYTES;
 
-/// A rule that is dropped on purpose, outside of the engine.
+/// A rule outside the engine that is dropped on purpose.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Defect {
     None,
@@ -32,24 +32,25 @@ pub(crate) enum Defect {
     SupportFromReceipt,
     /// A replica counts as soon as it is attached.
     NewcomersAtOnce,
-    /// The wait goes on after a lapse from where it was.
+    /// After a lapse, the wait resumes where it stopped.
     WaitPauses,
-    /// After a lapse nobody waits.
+    /// After a lapse, there is no wait.
     NoWaitAfterLapse,
     /// A lease that came with the data is extended before the node has authority, and its holder
-    /// relies on that.
+    /// relies on the extension.
     ExtendsCopies,
     /// One supporter less is enough.
     OneTooFew,
     /// A node that becomes a master decides as soon as it is supported.
     NoWait,
-    /// What is extended in a wait counts without authority, too.
+    /// An extension during a wait counts even without authority.
     CarriesWithoutAuthority,
-    /// What is extended in a wait counts for a holder whose validity is over.
+    /// An extension during a wait counts for a holder whose validity is over.
     CarriesLate,
     /// A restart forgets the longest lease.
     ForgetsLongest,
-    /// A replica knows of the longest lease what it was told last, whenever that was sent.
+    /// A replica takes the last received value for the longest lease, regardless of when it was
+    /// sent.
     BelievesTheLastHeartbeat,
 }
 
@@ -57,26 +58,26 @@ pub(crate) enum Defect {
 pub(crate) struct Bounds {
     /// A master and its replicas.
     pub(crate) nodes: usize,
-    /// What has happened before.
+    /// The actions before the search starts.
     pub(crate) before: &'static [Action],
-    /// How often a node gets another role or another master then, or is started again.
+    /// How often a node then gets another role or another master, or restarts.
     pub(crate) changes: u8,
     /// How long a replica supports its master, in ticks.
     pub(crate) support: u64,
     /// The length of a lease, in ticks.
     pub(crate) ttl: u64,
-    /// What is extended in a wait counts.
+    /// Extensions during a wait count.
     pub(crate) carries: bool,
-    /// The settings may be lowered to this, for all nodes at once, and replicas started again. A
-    /// start forgets all but what the state file says.
+    /// The settings may be lowered to this, for all nodes at once, and replicas may restart. A
+    /// restart forgets everything except the content of the state file.
     pub(crate) lower_ttl: Option<u64>,
-    /// A replica that comes back goes on where it was. What it acknowledged before, it does again
-    /// at once; and what was said before the settings had been raised, it is told again.
+    /// A replica that comes back continues where it was. It immediately repeats its earlier
+    /// acknowledgement, and receives again what was sent before the settings were raised.
     pub(crate) goes_on: bool,
     pub(crate) defect: Defect,
 }
 
-/// What a sound run should have come upon.
+/// What a sound run should reach.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Witness {
     /// A promoted node has granted the lock.
@@ -87,11 +88,11 @@ pub(crate) enum Witness {
     WaitedAgain,
     /// A master that had been replaced still had authority.
     OldMasterDecided,
-    /// A holder has gone on with a lease that a node extended in its wait.
+    /// A holder has continued with a lease that a node extended during its wait.
     Carried,
-    /// A node that was started after the settings were lowered has granted the lock.
+    /// A node that restarted after the settings were lowered has granted the lock.
     GrantedAfterLowering,
-    /// A replica acknowledged at once what it had processed over an earlier connection.
+    /// A replica immediately acknowledged what it had processed over an earlier connection.
     AcknowledgedAgain,
 }
 
@@ -112,27 +113,28 @@ impl Witness {
 pub(crate) struct Link {
     /// The replica has not left.
     is_live: bool,
-    /// What it has processed, and what its master knows of that.
+    /// What it has processed, and how much of that its master knows.
     processed: u64,
     acknowledged: u64,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct Station {
-    /// Its master; `None`: it is one.
+    /// Its master; `None` if it is a master.
     follows: Option<usize>,
     authority: Authority,
-    /// The longest lease, as its state file says it.
+    /// The longest lease, according to its state file.
     file: Millis,
-    /// It was started since the settings were lowered.
+    /// It has restarted since the settings were lowered.
     has_restarted: bool,
-    /// How many more ticks somebody relies on the lease that it granted or extended.
+    /// For how many more ticks a holder relies on the lease that it granted or extended.
     lease: Option<u64>,
-    /// Whether it knows of that lease.
+    /// Whether it knows that lease.
     is_known: bool,
     /// The lease that came with the data.
     copy: Option<u64>,
-    /// For the broken variants: it has decided since it became a master; ticks of wait.
+    /// For the broken variants: whether it has decided since it became a master, and its ticks of
+    /// wait.
     has_decided: bool,
     waited: u64,
 }
@@ -140,11 +142,11 @@ pub(crate) struct Station {
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct State {
     stations: Vec<Station>,
-    /// By master, then by replica.
+    /// Indexed by master, then by replica.
     links: Vec<Vec<Option<Link>>>,
     changes: u8,
     is_lowered: bool,
-    /// Two hold the lock.
+    /// Two clients hold the lock.
     is_doubled: bool,
 }
 
@@ -153,9 +155,9 @@ pub(crate) enum Action {
     Tick,
     /// A replica (second) processes what its master (first) has sent.
     Process(usize, usize),
-    /// A replica (second) is told again what its master (first), or another, said long ago.
+    /// A replica (second) receives again what its master (first), or another, sent long ago.
     HearAgain(usize, usize),
-    /// Its acknowledgement arrives.
+    /// A replica's (second) acknowledgement arrives at its master (first).
     Acknowledge(usize, usize),
     Attach(usize, usize),
     /// The master loses the connection.
@@ -163,14 +165,14 @@ pub(crate) enum Action {
     /// A node (first) follows another from now on.
     Follow(usize, usize),
     Promote(usize),
-    /// A node is started as a master.
+    /// A node restarts as a master.
     Restart(usize),
-    /// A replica is started again.
+    /// A replica restarts.
     RestartReplica(usize),
     Lower,
     Grant(usize),
     Extend(usize),
-    /// A holder extends its lease at a node that waits. The node may lack all that was granted.
+    /// A holder extends its lease at a node that waits. The node may lack every earlier grant.
     Carry(usize),
 }
 
@@ -242,7 +244,7 @@ impl World {
         station.has_restarted = state.is_lowered;
     }
 
-    /// A replica is told this.
+    /// A replica receives this heartbeat.
     fn hear(&self, state: &mut State, replica: usize, heartbeat: Heartbeat) {
         let max_ttl = Millis::new(self.ttl(state) * TICK);
         let station = &mut state.stations[replica];
@@ -253,7 +255,7 @@ impl World {
         self.record(station);
     }
 
-    /// The state file says what it has to.
+    /// Updates the state file if the longest lease has changed.
     fn record(&self, station: &mut Station) {
         if self.bounds.lower_ttl.is_some()
             && let Some(longest) = station.authority.news_of_longest(NOW)
@@ -279,7 +281,7 @@ impl World {
             || is_lenient && station.copy.is_some()
     }
 
-    /// Whether what this node extends in its wait counts now.
+    /// Whether an extension by this node during its wait counts now.
     fn may_carry(&self, state: &State, at: usize) -> bool {
         let station = &state.stations[at];
         let is_relied_on = state.stations.iter().any(|other| other.lease.is_some());
@@ -317,7 +319,7 @@ impl World {
         }
     }
 
-    /// A node gets another role, and closes its connections.
+    /// Gives a node another role, and closes its connections.
     fn change(&self, state: &mut State, at: usize, follows: Option<usize>) {
         state.changes += 1;
         self.reconnect(state, at);
@@ -332,7 +334,7 @@ impl World {
         }
     }
 
-    /// A node closes its connections, and does not know what it granted.
+    /// Closes a node's connections; it forgets what it granted.
     fn reconnect(&self, state: &mut State, at: usize) {
         for links in &mut state.links {
             if let Some(link) = &mut links[at] {
@@ -344,7 +346,7 @@ impl World {
         (station.is_known, station.has_decided, station.waited) = (false, false, 0);
     }
 
-    /// Somebody relies on a lease of this node from now on.
+    /// From now on, a holder relies on a lease of this node.
     fn lend(&self, state: &mut State, at: usize, is_same_holder: bool) {
         let is_relied_on = state.stations.iter().any(|station| station.lease.is_some());
         state.is_doubled |= !is_same_holder && is_relied_on;
@@ -386,7 +388,7 @@ impl Model for World {
             is_lowered: false,
             is_doubled: false,
         };
-        // The first node is a master that all follow, and that has waited.
+        // The first node is a master that has completed its wait, and that all others follow.
         let master = &mut state.stations[0];
         master.follows = None;
         master.authority.appointed();
@@ -485,7 +487,7 @@ impl Model for World {
                 let link = state.links[master][replica].as_mut()?;
                 link.acknowledged = link.processed;
                 if self.bounds.defect == Defect::SupportFromReceipt {
-                    // As if all that was sent before had been sent just now.
+                    // As if everything sent before had just been sent.
                     link.acknowledged = OFFSET + 1;
                 }
                 self.look(&mut state, master);

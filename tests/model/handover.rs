@@ -1,18 +1,18 @@
-//! Locks that are handed over in one round trip, in a model of its own: nodes with the engine's
-//! `Line` before their lock, which grant to the first in line when a holder says that it hands the
-//! lock over, and clients with its `Attempt`, `Waiting` and `Pursuit`.
+//! A separate model of locks that are handed over in one round trip: nodes with the engine's `Line`
+//! in front of their lock, which grant to the first in line when a holder hands the lock over, and
+//! clients with its `Attempt`, `Waiting` and `Pursuit`.
 //!
-//! Clients are numbered by the age of their tickets, client 0 is the oldest; they begin in any
-//! order. Each keeps its token over its requests, until it has released it at all nodes. What a
-//! node publishes takes its time, and may be lost. Connections break, waiters go away, or hang with
-//! their connections open, each as often as the bounds allow.
+//! Clients are numbered by the age of their tickets (client 0 is the oldest) and begin in any
+//! order. Each keeps its token across requests until it has released it at all nodes. Published
+//! messages take any time, and may be lost. Connections break, waiters go away, or hang with their
+//! connections open, each as often as the bounds allow.
 //!
 //! Time is abstract: the requests of a client are numbered, and their validities end in order. A
 //! node ends a lease only when the validity of the request that dates it has ended. In terms of the
 //! engine, request number k is sent at instant k, so a validity is known by its start.
 //!
-//! That the oldest waiter gets the lock is checked in each state, as in the model of the line: from
-//! there on nothing goes wrong any more.
+//! As in the model of the line, each state is checked for whether the oldest waiter gets the lock
+//! if nothing goes wrong from there on.
 
 use std::sync::Arc;
 
@@ -37,24 +37,24 @@ const ROUNDS_MAX: usize = 200;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Defect {
     None,
-    /// The validity is counted from the newest request that was sent.
+    /// The validity is counted from the newest request sent.
     CountsFromTheNewest,
-    /// What is published does not say for which request it is: it counts for the last one.
+    /// A published grant does not name its request: it counts for the last one.
     SaysNoNumber,
-    /// A token counts where its release was sent.
+    /// A token still counts at nodes to which its release was sent.
     CountsAfterRelease,
-    /// A node takes a grant back when the connection of the ticket is gone.
+    /// A node withdraws a grant when the ticket's connection is gone.
     HandsOn,
-    /// A waiter that has lost keeps what a part of the nodes has granted it.
+    /// A waiter that has lost keeps the grants of some of the nodes.
     KeepsItsPart,
 }
 
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Bounds {
     pub(crate) nodes: usize,
-    /// Who come to acquire. One more has the lock from the start, on all nodes.
+    /// How many clients come to acquire. One more has the lock from the start, on all nodes.
     pub(crate) clients: usize,
-    /// Requests of each client that go to all nodes, until nothing goes wrong any more.
+    /// How many requests each client sends to all nodes in the search (not in [`World::settle`]).
     pub(crate) asks: u8,
     pub(crate) start: Start,
     pub(crate) lost_messages: u8,
@@ -62,11 +62,11 @@ pub(crate) struct Bounds {
     pub(crate) breaks: u8,
     pub(crate) cancels: u8,
     pub(crate) hangs: u8,
-    /// Validities that end.
+    /// How many validities end.
     pub(crate) ends: u8,
-    /// Clients ask without having been told, by their timers.
+    /// Clients also ask by their timers, without having received anything.
     pub(crate) timers: bool,
-    /// Who knows of grants to tickets: bits, of clients and of nodes.
+    /// Which clients and which nodes support grants to tickets: bits.
     pub(crate) new_clients: u8,
     pub(crate) new_nodes: u8,
     pub(crate) defect: Defect,
@@ -74,12 +74,12 @@ pub(crate) struct Bounds {
     pub(crate) only: Option<&'static str>,
 }
 
-/// Who is in line when the search begins.
+/// Which clients are in line when the search begins.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Start {
-    /// Nobody.
+    /// No client.
     Nobody,
-    /// One or several of those who come, at all nodes: each choice is a first state.
+    /// One or several of the clients that come, at all nodes: each choice is an initial state.
     InLine,
 }
 
@@ -105,24 +105,24 @@ impl Bounds {
     }
 }
 
-/// Interesting things that a search must have come upon. What happens only in the continuation of a
-/// state, where mutual exclusion is not checked, does not count.
+/// Interesting events that a search must reach. Events that occur only in the continuation of a
+/// state, where mutual exclusion is not checked, do not count.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
 pub(crate) enum Witness {
-    /// A quorum granted by itself, and nobody asked again.
+    /// A quorum granted directly, without another request.
     HandedOver,
     /// Nodes granted to different tickets.
     Split,
-    /// A quorum of wakes and grants together.
+    /// Wakes and grants together formed a quorum.
     WokenAndGranted,
     /// In the continuation of a state, only a timer helped.
     HelpedByTimer,
-    /// A request of a token that a node had granted by itself: the same again.
+    /// A token that a node had granted directly asked again, and was granted the same again.
     AskedAgain,
-    /// A grant was told after the release of its token was sent.
+    /// A grant arrived after the release of its token was sent.
     ToldTooLate,
-    /// Won with a request that was not the last.
+    /// A client won with a request that was not its last.
     WonByAnOlderRequest,
 }
 
@@ -141,7 +141,7 @@ impl Witness {
 pub(crate) struct World {
     bounds: Bounds,
     quorum: Quorum,
-    /// With the one that has the lock at the start: the last.
+    /// The number of clients, including the initial holder, which is the last.
     clients: usize,
     witnessed: Witnessed,
 }
@@ -156,7 +156,7 @@ struct Request {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 enum What {
-    /// Of an attempt, or a registration.
+    /// An ACQUIRE of an attempt, or a registration.
     Acquire {
         in_line: bool,
     },
@@ -188,7 +188,7 @@ struct Node {
     line: Line,
     /// The number of the request that dates the lease.
     dated_by: u8,
-    /// The ticket that has the lease by a grant of the node's own, and has not asked since.
+    /// The ticket that has the lease by a direct grant, and has not asked since.
     handed_to: Option<usize>,
 }
 
@@ -198,7 +198,7 @@ enum Phase {
     Attempting(Attempt),
     Waiting,
     Holding,
-    /// It has released, or gone away.
+    /// It has released or gone away.
     Done,
 }
 
@@ -208,17 +208,17 @@ struct Client {
     waiting: Waiting,
     pursuit: Pursuit,
     token: u8,
-    /// Requests to all nodes so far.
+    /// The number of requests to all nodes so far.
     asks: u8,
     /// The number of the last request.
     last: u8,
-    /// The number of the present attempt, and from which its validity is counted.
+    /// The number of the current attempt, and the number from which its validity is counted.
     attempt: u8,
     counted_from: u8,
     /// The validities of requests up to this one have ended.
     ended: u8,
     has_place: bool,
-    /// Where the connection broke and came back during the present attempt.
+    /// The nodes to which the connection broke and came back during the current attempt.
     returned: NodeSet,
     is_hung: bool,
 }
@@ -227,12 +227,12 @@ struct Client {
 pub(crate) struct State {
     nodes: Vec<Arc<Node>>,
     clients: Vec<Arc<Client>>,
-    /// Client by client, node by node: in order.
+    /// By client, then by node: each queue in order.
     requests: Vec<Vec<Request>>,
-    /// What is published and on its way, likewise.
+    /// Published messages in flight, indexed likewise.
     messages: Vec<Vec<Message>>,
-    /// The nodes that anything has happened to. Of nodes that are alike, only the first of the
-    /// others may be next: which of them it is does not matter.
+    /// The nodes that have been touched by any event. Of equivalent untouched nodes, only the first
+    /// may be next: the choice does not matter.
     touched: NodeSet,
     lost_messages: u8,
     lapses: u8,
@@ -251,8 +251,8 @@ pub(crate) enum Action {
     /// The next message of a node arrives at a client.
     Hear(usize, usize),
     LoseMessage(usize, usize),
-    /// A waiter makes an attempt, because a quorum has granted or woken, or it has waited for the
-    /// rest of a quorum.
+    /// A waiter makes an attempt because a quorum has granted or woken, or because it has waited
+    /// for the rest of a quorum.
     Attempt(usize),
     /// A waiter asks because of its timer.
     Time(usize),
@@ -269,7 +269,7 @@ pub(crate) enum Action {
     /// The connection of a client to a node breaks, and comes back. What the node has published is
     /// lost.
     Break(usize, usize),
-    /// The same; grants had been read before, and are heard later.
+    /// The same, but grants had been read before, and are processed later.
     BreakAfterReading(usize, usize),
 }
 
@@ -317,7 +317,7 @@ impl Node {
         self.line.reserved_for().any(|other| client_of(other) == client)
     }
 
-    /// Carries out a request. Also returns whether the lock is handed over by it.
+    /// Executes a request. Also returns whether it hands the lock over.
     fn serve(&mut self, client: usize, request: Request, is_direct: bool) -> (Reply, bool) {
         let bytes = token_bytes(client, request.token);
         let token = Token::new(&bytes, 1).expect("a token");
@@ -366,7 +366,7 @@ impl Node {
         }
     }
 
-    /// Serves the line while the lock is free: who is told what.
+    /// Serves the line while the lock is free. Returns the messages, each with its client.
     fn serve_line(&mut self, mut hands_over: bool) -> Vec<(usize, Message)> {
         let mut told = Vec::new();
         while !self.lock.is_held(NOW) {
@@ -438,7 +438,7 @@ impl World {
         }
     }
 
-    /// Puts the ticket in line at these nodes, with the present token.
+    /// Puts the ticket in line at these nodes, with the current token.
     fn register(&self, state: &mut State, client: usize, nodes: NodeSet) {
         let me = self.client(state, client);
         me.last += 1;
@@ -497,7 +497,7 @@ impl World {
         self.serve_line(state, node, hands_over);
         let is_in_line = request.what == What::Acquire { in_line: true };
         if is_in_line && !state.nodes[node].is_reserved_for(client) {
-            // What was published before the answer was made is out of date with it.
+            // The reply outdates what was published before it.
             state.messages[pair].retain(|message| *message != Message::Turn);
         }
         self.answer(state, client, node, (request, reply));
@@ -551,7 +551,7 @@ impl World {
                 me.waiting.answered(node);
                 me.waiting.joined(node, NOW, 0);
                 match reply {
-                    // The attempt was lost to others.
+                    // Other clients won: the attempt is lost.
                     Reply::Granted(_) if request.number == me.attempt => {
                         self.give_back(state, client);
                     }
@@ -670,7 +670,7 @@ impl World {
         }
     }
 
-    /// The connection of a client to a node is gone: what was on its way, and its place in line. A
+    /// Drops a client's connection to a node, with everything in flight and its place in line. A
     /// grant that has been read stays.
     fn disconnect(&self, state: &mut State, client: usize, node: usize, has_read: bool) {
         state.touched.insert(node);
@@ -709,7 +709,7 @@ impl World {
                 } else {
                     attempt.raise_answer(node, RaiseAnswer::Unknown, NOW)
                 };
-                // It is told of the new connection as soon as it waits.
+                // It learns of the new connection as soon as it waits.
                 me.returned.insert(node);
                 self.follow(state, client, step);
             }
@@ -723,7 +723,7 @@ impl World {
         self.finish(state, client);
     }
 
-    /// Lets some of the clients (bits) get in line at all nodes, before anything else happens.
+    /// Puts some of the clients (bits) in line at all nodes, before anything else happens.
     fn in_line(&self, mut state: State, those: usize) -> State {
         for client in (0..self.clients).filter(|client| those >> client & 1 != 0) {
             self.attempt(&mut state, client);
@@ -736,7 +736,7 @@ impl World {
         state
     }
 
-    /// The validity of one more request of a client is over.
+    /// Ends the validity of one more request of a client.
     fn end(&self, state: &mut State, client: usize) {
         let me = self.client(state, client);
         me.ended += 1;
@@ -746,7 +746,7 @@ impl World {
         }
     }
 
-    /// Whether anything may happen to a node now: of those that are alike, they come in order.
+    /// Whether an event may touch a node now: equivalent nodes are touched in order.
     fn may_touch(&self, state: &State, node: usize) -> bool {
         let is_new = |node: usize| self.bounds.new_nodes >> node & 1 != 0;
         state.touched.has(node)
@@ -772,7 +772,7 @@ impl World {
         self.serve_line(state, node, false);
     }
 
-    /// Carries out at once what can change nothing any more.
+    /// Immediately executes requests that can no longer change anything.
     fn tidy(&self, state: &mut State) {
         for client in 0..self.clients {
             for node in 0..self.bounds.nodes {
@@ -799,7 +799,7 @@ impl World {
 
     // ------------------------------------------------------------- what must come of each state
 
-    /// Why the oldest may not get the lock from here, if so.
+    /// Why the oldest waiter may fail to get the lock from this state, if it may.
     pub(crate) fn complaint(&self, state: &State) -> Option<&'static str> {
         let unseen = World::new(self.bounds);
         let settle = |backwards| unseen.settle(state, backwards);
@@ -810,9 +810,9 @@ impl World {
         helped.err()
     }
 
-    /// From here on nothing goes wrong: whether the oldest waiter gets the lock, and then the
-    /// next. `backwards` lets everything happen in another order. Returns whether the timer of the
-    /// oldest was needed, and helped.
+    /// Checks that the oldest waiter gets the lock, and then the next, if nothing goes wrong from
+    /// here on. `backwards` reverses the order of events. Returns whether the timer of the oldest
+    /// was needed, and helped.
     fn settle(&self, state: &State, backwards: bool) -> Result<bool, &'static str> {
         let mut state = state.clone();
         let mut is_helped = false;
@@ -839,7 +839,7 @@ impl World {
                 is_helped = true;
                 continue;
             }
-            // Somebody has leases of which no message has arrived, and asks by its timer.
+            // A client holds leases without having received a message, and asks by its timer.
             let Some(unaware) = (0..self.clients).find(|client| self.is_unaware(&state, *client))
             else {
                 return Err("the oldest lost");
@@ -855,7 +855,7 @@ impl World {
         (0..self.clients).find(|client| state.clients[*client].phase == *phase)
     }
 
-    /// Whether a node has granted it the lock, and it waits for that.
+    /// Whether a node has granted the client the lock while it is still waiting.
     fn is_unaware(&self, state: &State, client: usize) -> bool {
         let token = token_bytes(client, state.clients[client].token);
         let is_waiting = state.clients[client].phase == Phase::Waiting;
@@ -867,7 +867,8 @@ impl World {
         me.phase == Phase::Waiting && (me.waiting.is_first() || has_granted())
     }
 
-    /// Whether it has a part of a quorum, and knows that: it will not wait for the rest for long.
+    /// Whether the client has a part of a quorum and knows it, so that it does not wait long for
+    /// the rest.
     fn hurries(&self, state: &State, client: usize) -> bool {
         let me = &state.clients[client];
         let (told, token) = (me.waiting.clone().begin(), token_bytes(client, me.token));
@@ -876,7 +877,7 @@ impl World {
         me.phase == Phase::Waiting && (0..self.bounds.nodes).any(has_part)
     }
 
-    /// Lets everything happen that is on its way.
+    /// Delivers everything in flight, with all its consequences.
     fn deliver_all(&self, state: &mut State, backwards: bool) -> Result<(), &'static str> {
         let turn = |index: usize, count: usize| if backwards { count - 1 - index } else { index };
         for _ in 0..ROUNDS_MAX {

@@ -1,18 +1,18 @@
-//! Waiting in line, in a model of its own: nodes with the engine's `Line` before their lock, and
+//! A separate model of waiting in line: nodes with the engine's `Line` in front of their lock, and
 //! clients with its `Attempt`, `Waiting` and `Pursuit`. (Nodes that grant to tickets are in
 //! `handover.rs`.)
 //!
-//! Clients are numbered by the age of their tickets, client 0 is the oldest; they begin in any
-//! order, as clients with unlike clocks do. Some ask as readers. Replies arrive at once or, where a
-//! client gives up, never; requests and wakes take their time. Wakes get lost, reservations lapse,
-//! connections break, waiters go away and holders die, each as often as the bounds allow.
+//! Clients are numbered by the age of their tickets (client 0 is the oldest) and begin in any
+//! order, as clients with different clocks do. Some ask as readers. Replies arrive immediately, or
+//! never if a client gives up; requests and wakes take any time. Wakes get lost, reservations
+//! lapse, connections break, waiters go away and holders die, each as often as the bounds allow.
 //!
-//! That the oldest waiter gets the lock is checked in each state: from there on nothing goes wrong
-//! any more, everything that is on its way arrives, whoever holds the lock releases it, and
-//! whoever has been woken attempts; see [`World::settle`]. If nothing has gone wrong before either,
-//! wakes alone must do, or the short wait of a client to which a part of the nodes has granted the
-//! lock. Otherwise each waiter may try once by its own timer, the oldest first: then the oldest
-//! must win. No reservation lapses meanwhile, so nothing rests on that.
+//! Each state is checked for whether the oldest waiter gets the lock if nothing goes wrong from
+//! there on: everything in flight arrives, each holder releases the lock, and each woken client
+//! makes an attempt; see [`World::settle`]. If nothing has gone wrong before, wakes alone must
+//! suffice, or the short wait of a client to which some of the nodes have granted the lock.
+//! Otherwise each waiter may try once by its own timer, the oldest first: then the oldest must win.
+//! No reservation lapses meanwhile, so the result does not depend on that.
 
 use std::sync::Arc;
 
@@ -34,31 +34,31 @@ const GRACE: Millis = Millis::new(100);
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Defect {
     None,
-    /// A free lock is granted to whoever asks.
+    /// A free lock is granted to any client that asks.
     NoReservation,
-    /// Each node serves tickets in the order in which they came to it.
+    /// Each node serves tickets in their order of arrival.
     OrderOfArrival,
-    /// A reader is let in beside readers, whoever waits.
+    /// A reader is admitted alongside readers, regardless of waiters.
     ReadersPass,
 }
 
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Bounds {
     pub(crate) nodes: usize,
-    /// Who come to acquire. One more has the lock from the start, on all nodes.
+    /// How many clients come to acquire. One more has the lock from the start, on all nodes.
     pub(crate) clients: usize,
     /// Which of them ask as readers: bits.
     pub(crate) readers: u8,
-    /// Of each client, until nothing goes wrong any more.
+    /// How many attempts each client makes in the search (not in [`World::settle`]).
     pub(crate) attempts: u8,
     pub(crate) lost_wakes: u8,
     pub(crate) lapses: u8,
     pub(crate) breaks: u8,
     pub(crate) cancels: u8,
     pub(crate) deaths: u8,
-    /// Clients wait no longer for an answer.
+    /// Clients may stop waiting for an answer.
     pub(crate) gives_up: bool,
-    /// Clients attempt without having been woken, by their timers.
+    /// Clients also make attempts by their timers, without having been woken.
     pub(crate) timers: bool,
     pub(crate) defect: Defect,
     /// Check this property only.
@@ -85,17 +85,17 @@ impl Bounds {
     }
 }
 
-/// Interesting things that a search must have come upon.
+/// Interesting events that a search must reach.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
 pub(crate) enum Witness {
-    /// A quorum woke it, and the attempt won.
+    /// A quorum woke a waiter, and its attempt won.
     WonWhenWoken,
     /// An older ticket took over a reservation.
     TakenOver,
-    /// Called by a quorum, and lost all the same.
+    /// A waiter woken by a quorum lost nevertheless.
     WokenInVain,
-    /// Won without having waited, while others waited for another quorum.
+    /// A client won without waiting, while others waited for another quorum.
     WonAtOnce,
     /// Only a timer helped.
     HelpedByTimer,
@@ -120,14 +120,14 @@ impl Witness {
 pub(crate) struct World {
     pub(crate) bounds: Bounds,
     quorum: Quorum,
-    /// With the one that has the lock at the start: the last.
+    /// The number of clients, including the initial holder, which is the last.
     clients: usize,
     witnessed: Witnessed,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 enum Request {
-    /// Of an attempt.
+    /// An ACQUIRE of an attempt.
     Acquire {
         in_line: bool,
     },
@@ -138,7 +138,7 @@ enum Request {
     Release,
 }
 
-/// A request on its way, with its token and the number of its client's last attempt.
+/// A request in flight, with its token and the number of its client's last attempt.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 struct Sent {
     token: u8,
@@ -158,9 +158,9 @@ struct Node {
     lock: Lock,
     promises: Promises,
     line: Line,
-    /// How many tickets have come, for the order of arrival.
+    /// How many tickets have arrived, for the order of arrival.
     arrivals: u8,
-    /// When each client's ticket came.
+    /// The position of each client's ticket in that order.
     arrived: [u8; CLIENTS_MAX],
 }
 
@@ -172,7 +172,7 @@ enum Phase {
     Attempting(Attempt),
     Waiting,
     Holding,
-    /// It has released, or gone away.
+    /// It has released or gone away.
     Done,
 }
 
@@ -186,11 +186,12 @@ struct Client {
     token: u8,
     /// Whether its ticket has been put in line.
     has_place: bool,
-    /// Where the connection broke and came back during the present attempt.
+    /// The nodes to which the connection broke and came back during the current attempt.
     returned: NodeSet,
     was_woken: bool,
     is_dead: bool,
-    /// Who was ahead when the present attempt began ([`World::is_ahead`]), and is so still.
+    /// The clients that were ahead when the current attempt began ([`World::is_ahead`]), and still
+    /// are.
     ahead: u8,
 }
 
@@ -198,18 +199,18 @@ struct Client {
 pub(crate) struct State {
     nodes: Vec<Arc<Node>>,
     clients: Vec<Arc<Client>>,
-    /// Client by client, node by node: in order.
+    /// By client, then by node: each queue in order.
     requests: Vec<Vec<Sent>>,
-    /// Wakes on their way, likewise.
+    /// Wakes in flight, indexed likewise.
     wakes: u32,
-    /// How many nodes anything has happened to.
+    /// How many nodes have been touched by any event.
     touched: u8,
     lost_wakes: u8,
     lapses: u8,
     breaks: u8,
     cancels: u8,
     deaths: u8,
-    /// Whether anybody has won who should have waited.
+    /// Whether a client that should have waited has won.
     is_overtaken: bool,
     winners: u8,
 }
@@ -223,16 +224,16 @@ pub(crate) enum Action {
     Wake(usize, usize),
     LoseWake(usize, usize),
     GiveUp(usize),
-    /// A waiter attempts, because a quorum has woken it, or a part has granted.
+    /// A waiter makes an attempt because a quorum has woken it, or some nodes have granted.
     Attempt(usize),
-    /// A waiter attempts because of its timer.
+    /// A waiter makes an attempt because of its timer.
     Time(usize),
     Release(usize),
     /// A waiter goes away.
     Cancel(usize),
-    /// A holder or a waiter is no more, and has not said so.
+    /// A holder or a waiter dies silently.
     Die(usize),
-    /// The lease of one that died ends at a node.
+    /// The lease of a dead client ends at a node.
     Expire(usize),
     /// The reservation of a client lapses at a node.
     Lapse(usize, usize),
@@ -267,7 +268,7 @@ impl Node {
         Token::new(token, 1).is_ok_and(|token| self.lock.lease_of(token).is_some())
     }
 
-    /// What is a reader's is in the order of tokens: locks that are alike are equal.
+    /// Puts readers' leases in the order of their tokens: equivalent locks become equal.
     fn settle(&mut self) {
         if self.lock.has_leases() && self.lock.mode().is_shared() {
             let mut leases: Vec<_> = self.lock.written_leases().collect();
@@ -300,7 +301,7 @@ impl Node {
         !self.line.is_empty() && self.line.has(&Waiter::Ticket(self.known_ticket(client, defect)))
     }
 
-    /// Those for whom the lock is reserved: bits.
+    /// The clients for which the lock is reserved: bits.
     fn reserved_for(&self) -> u8 {
         self.line.reserved_for().map(client_of).fold(0, |bits, client| bits | 1 << client)
     }
@@ -392,7 +393,7 @@ impl Node {
         }
     }
 
-    /// Serves the line as long as the first may have the lock: who is to be woken.
+    /// Serves the line as long as the first waiter may have the lock. Returns the clients to wake.
     fn serve_line(&mut self) -> Vec<usize> {
         let mut woken = Vec::new();
         loop {
@@ -450,7 +451,7 @@ impl World {
     }
 
     /// Whether the ticket of `other` stands in line at a quorum of nodes that have not granted the
-    /// claim of `client`. (A node may have granted its registration before the other came.)
+    /// claim of `client`. (A node may have granted its registration before the other arrived.)
     fn is_ahead(&self, state: &State, other: usize, client: usize) -> bool {
         let me = &state.clients[client];
         let claim = token_bytes(client, me.token);
@@ -505,7 +506,7 @@ impl World {
         let reply = served.serve(asked, sent.token, request, self.bounds.defect);
         self.serve_line(state, node, reserved_before);
         if matches!(request, Request::Acquire { in_line: true } | Request::Register) {
-            // What was published before the answer was made is out of date with it.
+            // The reply outdates what was published before it.
             if state.nodes[node].reserved_for() >> client & 1 == 0 {
                 state.wakes &= !(1 << pair);
             }
@@ -513,7 +514,7 @@ impl World {
         self.answer(state, client, node, (sent, reply));
     }
 
-    /// Lets a node serve its line, and sends the wakes that come of it.
+    /// Lets a node serve its line, and sends the resulting wakes.
     fn serve_line(&self, state: &mut State, node: usize, reserved_before: u8) {
         let woken = Arc::make_mut(&mut state.nodes[node]).serve_line();
         if woken.len() > 1 {
@@ -557,7 +558,7 @@ impl World {
                 me.waiting.joined(node, NOW, 0);
                 match (reply, sent.request) {
                     (Reply::Granted(_), Request::Register) => me.waiting.woken(node, NOW),
-                    // The attempt was lost to others.
+                    // Other clients won: the attempt is lost.
                     (Reply::Granted(_), _) => self.give_back(state, client),
                     (Reply::Held | Reply::Raised(_), _) => {}
                 }
@@ -576,7 +577,7 @@ impl World {
         }
     }
 
-    /// The attempt is lost: what `Waiter::lost` of the client does, and what it hears next.
+    /// Handles a lost attempt: what `Waiter::lost` of the client does, and what it learns next.
     fn lose(&self, state: &mut State, client: usize, silent: NodeSet) {
         let me = self.client(state, client);
         let Phase::Attempting(attempt) = &me.phase else { return };
@@ -639,7 +640,7 @@ impl World {
         state.winners |= 1 << client;
     }
 
-    /// Nobody may say any more that this client was overtaken: it has lost a place.
+    /// Stops counting this client as overtaken: it has lost a place.
     fn loses_place(&self, state: &mut State, client: usize) {
         for other in 0..self.clients {
             if state.clients[other].ahead & 1 << client != 0 {
@@ -665,7 +666,7 @@ impl World {
         }
     }
 
-    /// The connection of a client to a node is gone: what was on its way, and its place in line.
+    /// Drops a client's connection to a node, with everything in flight and its place in line.
     fn disconnect(&self, state: &mut State, client: usize, node: usize) {
         state.touched = state.touched.max(node as u8 + 1);
         let pair = self.pair(client, node);
@@ -703,7 +704,7 @@ impl World {
                 } else {
                     attempt.raise_answer(node, RaiseAnswer::Unknown, NOW)
                 };
-                // It is told of the new connection as soon as it waits.
+                // It learns of the new connection as soon as it waits.
                 me.returned.insert(node);
                 self.follow(state, client, step, NodeSet::of(node));
             }
@@ -741,7 +742,8 @@ impl World {
         self.serve_line(state, node, 0);
     }
 
-    /// Carries out at once what can change nothing any more, for its token has nothing there.
+    /// Immediately executes requests that can no longer change anything, because their token has
+    /// nothing there.
     fn tidy(&self, state: &mut State) {
         for client in 0..self.clients {
             for node in 0..self.bounds.nodes {
@@ -768,7 +770,7 @@ impl World {
         }
     }
 
-    /// The nodes to which a request of the present attempt is still on its way.
+    /// The nodes to which a request of the current attempt is still in flight.
     fn unanswered(&self, state: &State, client: usize) -> NodeSet {
         let present = state.clients[client].attempts;
         let is_asked = |sent: &Sent| {
@@ -788,13 +790,13 @@ impl World {
 // ------------------------------------------------------------------- what must come of each state
 
 impl World {
-    /// Why the oldest may not get the lock from here.
+    /// Why the oldest waiter may fail to get the lock from this state.
     pub(crate) fn complaint(&self, state: &State) -> Option<&'static str> {
         self.settle(state, false).and(self.settle(state, true)).err()
     }
 
-    /// From here on nothing goes wrong: whether the oldest waiter gets the lock, and then the
-    /// next. `backwards` lets everything happen in another order.
+    /// Checks that the oldest waiter gets the lock, and then the next, if nothing goes wrong from
+    /// here on. `backwards` reverses the order of events.
     fn settle(&self, state: &State, backwards: bool) -> Result<(), &'static str> {
         let went_well = state.lost_wakes + state.lapses + state.breaks + state.deaths == 0;
         let mut state = state.clone();
@@ -833,7 +835,8 @@ impl World {
         (0..self.clients).find(is_waiting).filter(|first| self.is_in_line(state, *first))
     }
 
-    /// Whether somebody else has won since: beside a reader, readers may.
+    /// Whether another client has won since. If `first` is a reader, other readers may win
+    /// alongside it.
     fn is_passed_over(&self, state: &State, first: usize, winners: u8) -> bool {
         let new = state.winners & !winners;
         let conflicts = |client: usize| client != first && self.conflict(client, first);
@@ -842,7 +845,7 @@ impl World {
         new != 0 && !(new >> first & 1 != 0 && is_beside)
     }
 
-    /// Lets everything happen that is on its way.
+    /// Delivers everything in flight, with all its consequences.
     fn deliver_all(&self, state: &mut State, backwards: bool) {
         let turn = |index: usize, count: usize| if backwards { count - 1 - index } else { index };
         loop {
@@ -881,8 +884,8 @@ impl World {
         }
     }
 
-    /// Whether a node has granted its registration, and it knows that: it will not wait for the
-    /// rest of a quorum for long.
+    /// Whether a node has granted its registration and the client knows it, so that it does not
+    /// wait long for the rest of a quorum.
     fn hurries(&self, state: &State, client: usize) -> bool {
         let me = &state.clients[client];
         let (told, token) = (me.waiting.clone().begin(), token_bytes(client, me.token));

@@ -1,15 +1,15 @@
 //! Explores every reachable state of the protocol, within bounds, with the engine's own code.
 //!
-//! The nodes are the engine's `Lock` and `Promises`, the clients its `Attempt` and `Renewal`; the
-//! network, crashes and time between them are the model's (`world.rs` says how). Sound runs must
-//! exhaust their bounds without a violation, come upon everything that they are there for, and
-//! count the states that they counted before: a count that has changed says that the protocol, or
-//! the model, has. Each broken variant must be found out; `--nocapture` prints how.
+//! The nodes are the engine's `Lock` and `Promises`, and the clients its `Attempt` and `Renewal`.
+//! The model supplies the network, crashes and time (see `world.rs`). Sound runs must exhaust their
+//! bounds without a violation, reach all their expected witnesses, and count the same number of
+//! states as before: a changed count means that the protocol or the model has changed. Each broken
+//! variant must violate its property; `--nocapture` prints how.
 //!
-//! Waiting in line has a model of its own (`line.rs`), and so has who decides after a failover
-//! (`authority.rs`).
+//! Waiting in line has its own model (`line.rs`), and so do locks that are handed over in one round
+//! trip (`handover.rs`) and the choice of who decides after a failover (`authority.rs`).
 //!
-//! The large bounds are ignored unless asked for: `make model`.
+//! Runs with large bounds are ignored by default; `make model` runs them.
 
 mod authority;
 mod client;
@@ -28,19 +28,19 @@ use stateright::{Checker, HasDiscoveries, Model};
 use witness::Expected;
 use world::{Bounds, Defect, Lengths, Network, Replies, Start, Witness, World};
 
-/// Replies at once, and no request arrives after its acquisition is over.
+/// Replies arrive immediately, and no request arrives after its acquisition is over.
 fn lean(nodes: usize, clients: usize) -> Bounds {
     Bounds { zombies: Some(0), ..at_once(nodes, clients) }
 }
 
-/// Only requests are lost, and none arrives after the end of what it was for.
+/// Only requests are lost, and none arrives after its attempt or acquisition is over.
 fn small(nodes: usize, clients: usize) -> Bounds {
     Bounds { replies: Replies::Always, no_stragglers: true, ..lean(nodes, clients) }
 }
 
 /// The first client reads.
 const READER: u8 = 1;
-/// The first two.
+/// The first two clients read.
 const READERS: u8 = 3;
 
 /// Two readers and a writer, or a reader and a writer.
@@ -48,7 +48,7 @@ fn reading(readers: u8) -> Bounds {
     Bounds { readers, ..small(3, readers.count_ones() as usize + 1) }
 }
 
-/// A writer that becomes a reader, and renews, beside a reader.
+/// A writer that becomes a reader and renews, alongside a reader.
 fn downgrading() -> Bounds {
     Bounds { readers: READER << 1, downgrades: 1, renewals: 1, renewers: 1, ..small(3, 2) }
 }
@@ -111,8 +111,8 @@ fn without_the_raise_round_fences_do_not_rise() {
     find_out(RISING, uneven(Defect::NoRaiseRound));
 }
 
-/// This was in the attempt until the model found it: a node that had granted fence 2 to another in
-/// between gave 3 to the one that was raising to 2, and both went away with 2.
+/// The model found this bug in the attempt: a node that had meanwhile granted fence 2 to another
+/// client gave 3 to the client that was raising to 2, and both ended up with 2.
 #[test]
 fn a_larger_straggler_that_counts_for_less_repeats_a_fence() {
     let bounds = uneven(Defect::LargerStragglerCounts);
@@ -173,16 +173,16 @@ fn with_leases_on_the_wall_clock_two_hold_the_lock() {
     find_out(EXCLUSION, Bounds { defect: Defect::NodeWallClock, ..lean(3, 2) });
 }
 
-/// A client that keeps to its validity gets by without a confirmation; one that does not, comes
-/// back after its successor.
+/// A client that respects its validity does not need a confirmation; one that ignores it holds the
+/// lock again after its successor.
 #[test]
 #[ignore = "480 000 states: make model"]
 fn a_repair_without_a_confirmation_revives_the_superseded() {
     find_out(SUPERSEDED, Bounds { repairs_everywhere: true, ..revival() });
 }
 
-/// (A straggling ACQUIRE of its own could give such a client a new grant after its successor. It
-/// would go on with its old fence, and be refused by the resource.)
+/// Without stragglers: a straggling ACQUIRE of its own could give such a client a new grant after
+/// its successor. It would continue with its old fence, and the resource would refuse it.
 fn revival() -> Bounds {
     let bounds = Bounds { renewals: 1, renewers: 1, no_stragglers: true, ..lean(3, 2) };
     Bounds { ignores_clocks: true, ..bounds }
@@ -194,7 +194,7 @@ fn a_release_that_overtakes_its_acquire_leaves_a_lease_behind() {
 }
 
 /// A reader holds the lock on two nodes of three; the third has granted it to a writer, crashes,
-/// and is repaired. The writer wins by that vote from before, and the reader must not renew by the
+/// and is repaired. The writer wins with that earlier vote, and the reader must not renew with the
 /// repair.
 #[test]
 fn a_repaired_reader_that_counts_in_quarantine_is_not_one_that_is_proved() {
@@ -216,8 +216,9 @@ fn nodes_that_let_readers_in_before_the_writer_reads_let_them_in_beside_a_writer
     find_out(EXCLUSION, Bounds { defect: Defect::DowngradesNodesFirst, ..bounds });
 }
 
-/// For a reader, a raise that finds more is enough; so the rule is another one for writers. A late
-/// duplicate gets the writer a lease above what it raises to, where another was granted just that.
+/// A raise that finds a larger counter is enough for a reader, but not for a writer. A late
+/// duplicate gives the writer a lease above its raise target at a node that granted exactly that
+/// fence to another client.
 #[test]
 fn a_writer_that_accepts_more_than_it_raises_to_repeats_a_fence() {
     let network = Network::AnyOrder { duplicates: 1 };
@@ -225,15 +226,15 @@ fn a_writer_that_accepts_more_than_it_raises_to_repeats_a_fence() {
     find_out(UNIQUE, Bounds { replies: Replies::Always, ..bounds });
 }
 
-/// What it is given there was stored by another writer.
+/// The fence that it is given there was stored by another writer.
 #[test]
 fn a_writer_that_became_a_reader_and_rejoins_has_stored_nothing() {
     let bounds = Bounds { readers: 0, start: Start::OneFloor, ..downgrading() };
     find_out(PROVED, Bounds { defect: Defect::RejoiningStores, ..bounds });
 }
 
-/// What the proof is told of the code is checked beside the promises: a mistake is found where it
-/// is made, before it has consequences.
+/// Each step of the code is checked against the proof in addition to the promises: a mistake is
+/// found where it is made, before it has consequences.
 #[test]
 fn each_broken_node_is_not_the_one_that_is_proved() {
     let crash = Bounds { crashes: 1, ..small(3, 2) };
@@ -345,8 +346,8 @@ fn a_crash_under_a_writer_that_became_a_reader_breaks_no_promise() {
     sound("a writer that becomes a reader, crash with amnesia", bounds, 1_249_249, witnesses);
 }
 
-/// A sound run exhausts its bounds, violates nothing, counts as many states as it did before, and
-/// comes upon what it is there for.
+/// A sound run exhausts its bounds, violates nothing, counts as many states as before, and reaches
+/// its witnesses.
 fn sound(name: &str, bounds: Bounds, states: usize, witnesses: &[Witness]) {
     let started_at = Instant::now();
     let checker = World::new(bounds)
@@ -446,15 +447,15 @@ fn two_clients_and_five_nodes_keep_the_promises() {
     sound("five nodes", small(5, 2), 921_741, &[Witness::WonByRaise, Witness::WonInOneRound]);
 }
 
-/// History is what the proof knows and no program does. Here states that differ in it alone are
-/// different: every history is held against the proof, not one for each state.
+/// The proof keeps history that no program knows. Here, states that differ only in history are
+/// distinct, so every history is checked against the proof, not just one for each state.
 #[test]
 fn every_history_is_one_that_is_proved() {
     let bounds = Bounds { start: Start::Uneven, has_history: true, ..small(3, 2) };
     sound("every history", bounds, 25_863, &[Witness::WonByRaise]);
 }
 
-/// So many states of a world that is too large, from the start on.
+/// Searches this many states of a world that is too large, from the start.
 fn bounded(name: &str, bounds: Bounds, states: usize) {
     let started_at = Instant::now();
     let checker = World::new(bounds)
@@ -492,8 +493,8 @@ fn worlds_that_are_too_large_break_no_promise_at_first() {
     bounded("the same, two renew, a downgrade, a crash", renewing, STATES);
 }
 
-/// All of it at once: three clients, two acquisitions and two renewals each, different ttls, nodes
-/// that crash twice, uneven counters, requests and replies late, lost, twice and in any order.
+/// Everything at once: three clients, two acquisitions and two renewals each, different ttls, nodes
+/// that crash twice, uneven counters, requests and replies late, lost, duplicated and in any order.
 fn everything(seed: u64) -> Bounds {
     let lengths =
         [Lengths::Same, Lengths::Mixed, Lengths::LongerRenewals, Lengths::ShorterRenewals];
@@ -502,7 +503,7 @@ fn everything(seed: u64) -> Bounds {
     let pick = |among: usize, of: u64| (seed / of % among as u64) as usize;
     let clients = 2 + pick(2, 288);
     let lengths = lengths[pick(4, 6)];
-    // Which window closes last is known by their lengths only where none closed before.
+    // The lengths of windows determine which one closes last only if none has closed before.
     let ignores_clocks = pick(4, 24) == 3 && lengths != Lengths::ShorterRenewals;
     Bounds {
         start: starts[pick(3, 1)],
@@ -514,16 +515,17 @@ fn everything(seed: u64) -> Bounds {
         renewals: 2,
         crashes: 2,
         saves: 2,
-        // A superseded client that ignores its clock comes back where somebody copies its lease.
+        // A superseded client that ignores its clock holds the lock again at a node to which its
+        // lease is copied.
         arrivals: if ignores_clocks { 0 } else { 2 },
-        // All kinds of readers and writers, and half of the time nobody changes.
+        // All combinations of readers and writers. In half of the worlds no client changes.
         readers: (seed / 2 % (1 << clients)) as u8,
         downgrades: 2 * pick(2, 1) as u8,
         ..Bounds::of(if pick(3, 96) == 2 { 5 } else { 3 }, clients)
     }
 }
 
-/// Wanders through so many worlds, each for so many steps.
+/// Walks through this many worlds, with this many steps in each.
 fn wander(worlds: u64, steps: usize) {
     let mut taken = std::collections::BTreeSet::new();
     for seed in 0..worlds {
@@ -536,8 +538,8 @@ fn wander(worlds: u64, steps: usize) {
         taken.extend(world.actions_taken());
     }
     println!("{worlds} worlds, {steps} steps each: {taken:?}");
-    // Of a promotion there are other runs, and no master of the model outlives it. What comes
-    // beside other actions is not counted.
+    // Other runs cover promotions, and no master in the model outlives one. Actions that accompany
+    // others are not counted.
     for action in proof::system::ACTIONS {
         let is_elsewhere =
             ["promote", "the old master serves", "persist", "skip"].contains(&action);
@@ -558,9 +560,9 @@ fn long_walks_through_everything_at_once_break_no_promise() {
 
 // ------------------------------------------------------------------------------ waiting in line
 
-/// One client has the lock, two come after it.
+/// One client holds the lock, and two more come.
 const LINE: line::Bounds = line::Bounds::of(3, 2);
-/// A reader has it, and a writer and a reader come.
+/// A reader holds it, and a writer and a reader come.
 const READING_LINE: line::Bounds = line::Bounds { readers: 0b101, ..LINE };
 const IN_ORDER: &str = "the oldest gets the lock";
 const NOT_OVERTAKEN: &str = "nobody overtakes who stands in line";
@@ -678,10 +680,10 @@ fn the_oldest_in_line_gets_the_lock_whatever_went_wrong() {
 
 // ------------------------------------------------------------------- handed over in one round trip
 
-/// One client has the lock, two come after it.
+/// One client holds the lock, and two more come.
 const HANDOVER: handover::Bounds = handover::Bounds::of(3, 2);
 
-/// A search to the end, or for so many steps: several of them may lead to one state.
+/// Searches to the end, or for at most this many steps. Several steps may lead to the same state.
 fn search_handover(bounds: handover::Bounds, most: Option<usize>) -> impl Checker<handover::World> {
     let checker = handover::World::new(bounds).checker().threads(2);
     let checker = match most {
@@ -699,13 +701,13 @@ fn search_handover(bounds: handover::Bounds, most: Option<usize>) -> impl Checke
     checker
 }
 
-/// How many steps are taken in worlds that are too large to be searched to the end.
+/// The number of steps in worlds that are too large for a complete search.
 fn handover_steps() -> usize {
     if cfg!(debug_assertions) { 200_000 } else { 2_000_000 }
 }
 
-/// Nothing is broken in any state, of which there are so many; or, where that is `None`, in those
-/// nearest to the start. The search comes upon the witnesses.
+/// Requires that no state violates anything, that there are `states` states (with `None`, only
+/// those nearest to the start are searched), and that the search reaches the witnesses.
 fn sound_handover(
     name: &str,
     bounds: handover::Bounds,
@@ -723,8 +725,8 @@ fn sound_handover(
     Expected { states: states.unwrap_or(count), witnesses }.compare(name, count, &found);
 }
 
-/// What can go wrong when three nodes hand a lock over, how many states there are if they can be
-/// searched to the end, and what the search must come upon.
+/// What can go wrong when three nodes hand a lock over, the number of states if the search can be
+/// completed, and the witnesses that it must reach.
 fn handovers() -> [(&'static str, handover::Bounds, Option<usize>, Vec<handover::Witness>); 11] {
     use handover::{Bounds, Start, Witness::*};
     let all = HANDOVER;
@@ -757,7 +759,7 @@ fn a_lock_is_handed_over_to_the_oldest_in_line() {
     }
 }
 
-/// The search finds a state in which this is violated.
+/// Requires that the search finds a state that violates this property.
 fn must_fail(defect: handover::Defect, bounds: handover::Bounds, property: &'static str) {
     let bounds = handover::Bounds { defect, only: Some(property), ..bounds };
     assert!(search_handover(bounds, Some(5_000_000)).discovery(property).is_some(), "{defect:?}");
@@ -828,10 +830,10 @@ const GROUP: authority::Bounds = authority::Bounds {
     goes_on: false,
     defect: authority::Defect::None,
 };
-/// A pair whose settings are lowered. The second node is started again and replaces the first.
+/// A pair whose settings are lowered. The second node restarts and replaces the first.
 const LOWERED: authority::Bounds =
     authority::Bounds { nodes: 2, changes: 3, ttl: 5, lower_ttl: Some(1), ..GROUP };
-/// The same, where a longer lease stands, and the second node comes back.
+/// The same, but a longer lease is still live, and the second node comes back.
 const TOLD_AGAIN: authority::Bounds = authority::Bounds {
     before: &[
         authority::Action::Grant(0),
@@ -843,7 +845,7 @@ const TOLD_AGAIN: authority::Bounds = authority::Bounds {
     goes_on: true,
     ..LOWERED
 };
-/// One of them has replaced it, and is followed by the other; the old master does not know.
+/// One replica has replaced the master, and the other follows it; the old master does not know.
 const REPLACED: authority::Bounds = authority::Bounds {
     before: &[
         authority::Action::Follow(1, 2),
@@ -886,7 +888,7 @@ fn sound_authority(name: &str, bounds: authority::Bounds, states: usize) {
     Expected { states, witnesses: &witnesses }.compare(name, count, &found);
 }
 
-/// A broken variant must give the lock to two.
+/// A broken variant must give the lock to two holders.
 fn doubles(bounds: authority::Bounds) {
     let checker = search_authority(bounds);
     assert!(checker.discovery("mutual exclusion").is_some(), "{bounds:?} was not found out");
@@ -1012,7 +1014,7 @@ fn a_lease_is_carried_only_with_authority_and_while_its_holder_relies_on_it() {
 
 #[test]
 fn support_counts_from_the_sending() {
-    // The new master has processed a heartbeat of the old one, and that does not know yet.
+    // The new master has processed a heartbeat of the old one, which does not know that yet.
     let before = &[
         authority::Action::Tick,
         authority::Action::Process(0, 2),

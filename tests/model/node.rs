@@ -1,8 +1,9 @@
-//! One node of the model: the engine's `Lock` and `Promises`, a disk, and what only we know.
+//! One node of the model: the engine's `Lock` and `Promises`, a disk, and state that only the model
+//! knows.
 //!
-//! Nothing is decided here but the deliberate defects. Time stands still: every request arrives at
-//! [`NOW`], so that every live lease ends at the same instant and the space stays finite. That the
-//! clock goes on past the end of a lease is an event of its own, [`Node::expire`].
+//! This code decides nothing except the deliberate defects. Time stands still: every request
+//! arrives at [`NOW`], so that every live lease ends at the same instant and the space stays
+//! finite. A clock that passes the end of a lease is a separate event, [`Node::expire`].
 
 use lockmod::engine::{
     Acquired, Ceilings, Claim, Clocks, Extended, Fence, Fencing, Instant, Lease, Lock, Millis,
@@ -12,18 +13,18 @@ use lockmod::engine::{
 use super::client::Ttls;
 use super::world::{Defect, Id, Ids, Reply, Request};
 
-/// When everything happens, on every node's clock.
+/// The instant at which everything happens, on every node's clock.
 pub(crate) const NOW: Instant = Instant::from_millis(1_000_000);
-/// Both clocks then: no fence of the model comes near the time.
+/// Both clocks at that instant. No fence of the model comes near the time.
 pub(crate) const CLOCKS: Clocks = Clocks { now: NOW, wall: UnixTime::from_millis(1_000_000) };
-/// What an ordinary lease is asked for with; other ttls lie around it.
+/// The ttl of an ordinary lease; other ttls lie around it.
 pub(crate) const TTL: Millis = Millis::new(1_000);
-/// The longest of them.
+/// The longest ttl.
 const TTL_LONGEST: Millis = Millis::new(2_000);
 
-/// The round of the acquisition `id` whose request a lease goes back to: its client counts the
-/// validity of that round from before the request was sent. Of several rounds it is the one whose
-/// validity ends last. Ghost state: no node knows it.
+/// The round of acquisition `id` whose request a lease originates from: its client counts the
+/// validity of that round from before it sent the request. If there are several rounds, it is the
+/// one whose validity ends last. Ghost state: no node knows it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub(crate) struct Origin {
     pub(crate) id: Id,
@@ -36,11 +37,11 @@ pub(crate) struct Node {
     pub(crate) promises: Promises,
     /// What survives a crash.
     pub(crate) disk: Ceilings,
-    /// Of each live lease, in the order of their ids.
+    /// The origin of each live lease, in the order of their ids.
     pub(crate) origins: Vec<Origin>,
-    /// Leases that a crash has taken away, and whose holders may still rely on them.
+    /// Leases that were lost in a crash, on which their holders may still rely.
     pub(crate) forgotten: Vec<Origin>,
-    /// The data set as it was saved last.
+    /// The data set as last saved.
     pub(crate) saved: Option<Box<(Lock, Vec<Origin>)>>,
 }
 
@@ -73,12 +74,12 @@ impl Node {
         node
     }
 
-    /// Who has a live lease here.
+    /// The acquisitions with a live lease here.
     pub(crate) fn holders(&self) -> Ids {
         holders(&self.lock)
     }
 
-    /// Who has a live lease in the data set as it was saved last.
+    /// The acquisitions with a live lease in the data set as last saved.
     pub(crate) fn saved_holders(&self) -> Ids {
         self.saved.as_deref().map_or(Ids::NONE, |(lock, _)| holders(lock))
     }
@@ -88,7 +89,7 @@ impl Node {
         self.lock.lease_of(Token::new(&id.token(), 1).ok()?)
     }
 
-    /// Where the live lease of this acquisition goes back to.
+    /// The origin of this acquisition's live lease.
     pub(crate) fn origin_of(&self, id: Id) -> Option<Origin> {
         self.origins.iter().copied().find(|origin| origin.id == id)
     }
@@ -111,7 +112,7 @@ impl Node {
         self.promises.quarantine(NOW).map(|(_, reason)| reason)
     }
 
-    /// The next fence is above it.
+    /// The counter: the next fence is above it.
     pub(crate) fn counter(&self) -> Fence {
         self.lock.counter().max(self.promises.floor())
     }
@@ -194,7 +195,7 @@ impl Node {
         let outcome = self.ask(|node, lock| node.extend(lock, claim, fencing, CLOCKS), true);
         match outcome {
             Some(Extended::Extended { ends_at, is_counted, .. }) => {
-                // A lease that ends earlier now rests on nothing else any more.
+                // A lease that now ends earlier no longer rests on anything else.
                 let rests_on_both = until.is_some_and(|until| ends_at >= until);
                 let known = if rests_on_both { known } else { round };
                 self.set_origin(Origin { id, round: ttls.last(known, round) });
@@ -207,7 +208,7 @@ impl Node {
         }
     }
 
-    /// Asks the engine, persists what it wants persisted, and asks again. `None`: refused.
+    /// Asks the engine, persists what it requests, and asks again. `None` if it refuses.
     fn ask<T>(
         &mut self,
         request: impl Fn(&mut Promises, &mut Lock) -> Result<T, Stop>,
@@ -216,7 +217,7 @@ impl Node {
         loop {
             match request(&mut self.promises, &mut self.lock) {
                 Ok(outcome) => {
-                    // Writing ahead comes too late to be of use: the worst case.
+                    // The worst case: writing ahead always comes too late to help.
                     let _ = self.promises.take_request();
                     return Some(outcome);
                 }
@@ -232,8 +233,8 @@ impl Node {
     }
 
     /// The node's clock passes the end of a live lease, and comes back to [`NOW`] with the lease
-    /// gone. (That a lease that is over is as none, the naive model of `tests/engine.rs` checks.)
-    /// Where ends are known `exactly`, what was saved of that lease is over too.
+    /// gone. (The naive model of `tests/engine.rs` checks that an expired lease is equivalent to
+    /// none.) If ends are known `exactly`, the saved copy of that lease expires too.
     pub(crate) fn expire(&mut self, id: Id, exactly: bool) {
         if let Some(lease) = self.lease_of(id) {
             let after = lease.ends_at.after(Millis::new(1));
@@ -245,7 +246,7 @@ impl Node {
         }
     }
 
-    /// Somebody brings leases here that stand elsewhere, under another name or at another node.
+    /// Leases arrive here that are live elsewhere, under another name or at another node.
     pub(crate) fn arrive(&mut self, lock: &Lock, origins: &[Origin], defect: Defect) {
         let counter = self.counter();
         self.lock = lock.clone();
@@ -254,7 +255,7 @@ impl Node {
         }
         self.origins = origins.to_vec();
         self.promises.raise_floor(counter);
-        // What was asked for before has not been written: the worst case.
+        // The worst case: earlier requests to persist have not been written.
         self.promises.request_failed();
         self.promises.seen(self.lock.counter(), Some(self.lock.until()));
         if let Some(ceilings) = self.promises.take_request() {
@@ -263,7 +264,8 @@ impl Node {
         }
     }
 
-    /// Leases in the order of their tokens, however they came: locks that are alike are equal.
+    /// Puts leases in the order of their tokens, regardless of their arrival: equivalent locks
+    /// become equal.
     fn settle(&mut self) {
         let holders = self.holders();
         self.origins.retain(|origin| holders.has(origin.id));
@@ -289,7 +291,7 @@ impl Node {
         self.saved = Some(Box::new((self.lock.clone(), self.origins.clone())));
     }
 
-    /// The node loses its memory; it comes back with the data set as saved last, or with none.
+    /// The node loses its memory, and restarts with the data set as last saved, or with none.
     pub(crate) fn crash(&mut self, with_data: bool, defect: Defect) {
         self.forget_origins();
         let floor = if defect == Defect::NoFenceCeiling { Fence::ZERO } else { self.disk.fence };
@@ -306,8 +308,8 @@ impl Node {
         self.forgotten.sort_unstable_by_key(|origin| (origin.id, origin.round));
     }
 
-    /// The node, a master, is lost, and its replica promoted: it has the data set as it was
-    /// replicated last, or none, and promised nothing yet of what came after.
+    /// The node, a master, is lost, and its replica is promoted. The replica has the data set as
+    /// last replicated, or none, and has not promised anything that came after.
     pub(crate) fn promote(&mut self, defect: Defect) {
         self.crash(self.saved.is_some(), defect);
         self.promises = Promises::new(Fence::ZERO, Some(Ceilings::default()));
@@ -325,8 +327,8 @@ impl Node {
     }
 
     /// The node's clock passes the lease ceiling. All leases from before the crash are over then,
-    /// on this node's clock, and so are those in an older data set that do not stand here; that
-    /// their holders agree is what the caller has to see to.
+    /// on this node's clock, and so are those in an older data set that are not live here. The
+    /// caller must ensure that their holders agree.
     pub(crate) fn end_quarantine(&mut self) {
         self.promises.end_quarantine();
         self.forgotten.clear();
@@ -335,7 +337,7 @@ impl Node {
         }
     }
 
-    /// What was saved comes back without a lease, which is over by its date.
+    /// Removes a lease from the saved data set: it has expired by its date.
     fn end_saved_lease(&mut self, id: Id) {
         if let Some(saved) = &mut self.saved {
             let (lock, origins) = &mut **saved;

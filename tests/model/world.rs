@@ -1,11 +1,11 @@
 //! The world around nodes and clients: the network, crashes, time, and what must be true of it all.
 //!
-//! Time is abstract. All that is known of it is what drift and "measured from before the first
-//! send" buy: a node's lease goes back to a request of some round, and may be over only after that
+//! Time is abstract. The only assumption is what drift and "measured from before the first send"
+//! provide: a node's lease originates from a request of some round, and may end only after that
 //! round's window has closed at the client. Everything else may happen in any order.
 //!
-//! Two symmetries are broken, so that less has to be searched: nodes that nothing has happened to
-//! are alike, and so are clients that have not begun; the first of them is always taken.
+//! Two symmetries are broken to reduce the search: untouched nodes are equivalent, and so are
+//! clients that have not begun; the search always takes the first of them.
 
 #[path = "tie.rs"]
 mod tie;
@@ -22,7 +22,7 @@ use super::node::{Node, Origin, TTL};
 use super::witness::Witnessed;
 use crate::proof::system::Action as Proved;
 
-/// One acquisition, and its token: the client, and the how-manieth of its acquisitions.
+/// One acquisition, and its token: the client, and the index among its acquisitions.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(crate) struct Id(u8);
 
@@ -82,14 +82,14 @@ impl Ids {
 pub(crate) enum Request {
     Acquire(Mode),
     Raise(Fence),
-    /// As the client sends it, with its fence.
+    /// An EXTEND as the client sends it, with its fence.
     Extend(u8, Fence, Mode),
     Repair(u8, Fence, Mode),
     Release,
 }
 
 impl Request {
-    /// Of which round it is.
+    /// The round that it belongs to.
     pub(crate) const fn round(self) -> u8 {
         match self {
             Request::Acquire(_) | Request::Raise(_) | Request::Release => 0,
@@ -97,7 +97,7 @@ impl Request {
         }
     }
 
-    /// How it asks for the lock.
+    /// The mode in which it asks for the lock.
     pub(crate) const fn mode(self) -> Mode {
         match self {
             Request::Acquire(mode) | Request::Extend(.., mode) | Request::Repair(.., mode) => mode,
@@ -116,17 +116,17 @@ pub(crate) enum Reply {
     HeldByAnother(u8),
     NotHeld(u8),
     Quarantined(u8),
-    /// Kept, and not to be counted.
+    /// The lease is extended but does not count.
     Provisional(u8),
 }
 
-/// A rule that is dropped on purpose. Each must be found out.
+/// A rule that is dropped on purpose. The search must detect each.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Defect {
     None,
-    /// Different grants of a quorum are taken for a win at once.
+    /// Differing grants from a quorum count as a win immediately.
     NoRaiseRound,
-    /// A grant of more than is being raised to counts as if it were that.
+    /// A grant above the raise target counts as if it were equal to it.
     LargerStragglerCounts,
     /// A raise does not look at the token.
     UnconditionalRaise,
@@ -136,37 +136,38 @@ pub(crate) enum Defect {
     NoFenceCeiling,
     /// A raise goes past the ceiling on disk.
     RaiseWithoutPersisting,
-    /// More than half of the nodes that answered are taken for a quorum.
+    /// More than half of the nodes that answered count as a quorum.
     QuorumOfReachable,
-    /// Half of the nodes are taken for a quorum.
+    /// Half of the nodes count as a quorum.
     TieIsWon,
     /// The client's clock is stepped back before each window closes.
     ClientWallClock,
     /// A node's clock is stepped forward, so that a lease ends early.
     NodeWallClock,
-    /// The fences of a promoted replica go on where those that it knows of end.
+    /// A promoted replica continues its fences from the last one that it knows.
     PromotionWithoutJump,
     /// Requests overtake each other on a connection.
     Overtaking,
-    /// A node says of a provisional lease that it counts.
+    /// A node reports that a provisional lease counts.
     ProvisionalCounts,
-    /// A lease that was over comes back with the data.
+    /// An expired lease comes back with the data.
     LooselyDated,
-    /// A lease that comes from elsewhere to a node in quarantine counts there.
+    /// A lease that arrives from elsewhere at a node in quarantine counts there.
     ArrivalCounts,
-    /// A writer that has become a reader, and rejoins, has stored the fence that it is given.
+    /// A writer that has become a reader and rejoins is taken to have stored the fence that it is
+    /// given.
     RejoiningStores,
     /// A raise that finds a larger counter counts for a writer too.
     WritersAcceptMore,
-    /// A writer asks the nodes to let readers in before it reads itself.
+    /// A writer asks the nodes to admit readers before it becomes a reader itself.
     DowngradesNodesFirst,
 }
 
-/// Which ttls the clients ask for.
+/// The ttls that the clients ask for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Lengths {
     Same,
-    /// The first client asks for a quarter of what the others do.
+    /// The first client asks for a quarter of the others' ttl.
     Mixed,
     /// Renewals ask for twice as much.
     LongerRenewals,
@@ -191,23 +192,23 @@ impl Lengths {
 pub(crate) enum Network {
     /// Those of one client to one node arrive in order.
     InOrder,
-    /// They arrive in any order, and so many of them more than once.
+    /// They arrive in any order, and this many of them more than once.
     AnyOrder { duplicates: u8 },
 }
 
 /// How replies travel.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Replies {
-    /// They take their time, for ever perhaps: anything may happen meanwhile.
+    /// They take any time, perhaps forever: anything may happen meanwhile.
     InFlight,
-    /// They arrive at once or never: a smaller space, in which a client sees a node's answers in
-    /// the order in which the nodes decided.
+    /// They arrive immediately or never: a smaller space, in which a client sees the nodes' answers
+    /// in the order of their decisions.
     AtOnce,
-    /// They arrive at once; only requests are lost.
+    /// They arrive immediately; only requests are lost.
     Always,
 }
 
-/// What becomes of a request.
+/// What happens to a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Fate {
     Answered,
@@ -217,17 +218,17 @@ pub(crate) enum Fate {
     Repeated,
 }
 
-/// What was there before.
+/// What happened before the search starts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Start {
     Fresh,
-    /// An acquisition that reached all nodes but the first is long over.
+    /// An acquisition that reached all nodes but the first ended long ago.
     Uneven,
     /// The first node lost everything in a crash, long ago: its floor is far above the others'.
     OneFloor,
 }
 
-/// How much may happen.
+/// How often each event may happen.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Bounds {
     pub(crate) start: Start,
@@ -237,33 +238,33 @@ pub(crate) struct Bounds {
     pub(crate) readers: u8,
     /// How many holders become readers.
     pub(crate) downgrades: u8,
-    /// Of each client.
+    /// How many acquisitions each client makes.
     pub(crate) acquisitions: u8,
-    /// Of each acquisition.
+    /// How many renewals each acquisition has.
     pub(crate) renewals: u8,
-    /// So many clients renew, the first ones.
+    /// How many clients renew: the first ones.
     pub(crate) renewers: usize,
-    /// Renewals ask for a repair everywhere, as a client might that keeps no books.
+    /// Renewals ask for a repair everywhere, as a client without records might.
     pub(crate) repairs_everywhere: bool,
     pub(crate) network: Network,
-    /// An ACQUIRE that has not arrived when its attempt is won never arrives.
+    /// An ACQUIRE that has not arrived by the time its attempt wins never arrives.
     pub(crate) no_stragglers: bool,
     pub(crate) replies: Replies,
     /// How many ACQUIREs may arrive after their acquisition is over; `None`: all that were sent.
     pub(crate) zombies: Option<u8>,
     pub(crate) crashes: u8,
     pub(crate) saves: u8,
-    /// How many leases are brought to nodes in quarantine, from where they stand.
+    /// How many leases are copied from other nodes to nodes in quarantine.
     pub(crate) arrivals: u8,
-    /// A node that has saved, and no other, crashes.
+    /// Only nodes that have saved crash.
     pub(crate) keeps_data: bool,
-    /// Instead of a crash, a replica is promoted, with the data set of an earlier moment.
+    /// Instead of a crash, a replica is promoted, with an earlier data set.
     pub(crate) promotes: bool,
-    /// Clients never look at their clocks: mutual exclusion is not promised to them, fences are.
+    /// Clients never look at their clocks: they are promised fences, but not mutual exclusion.
     pub(crate) ignores_clocks: bool,
     pub(crate) has_store: bool,
     pub(crate) lengths: Lengths,
-    /// States that differ in what only the proof knows of history are different.
+    /// States that differ only in the proof's history are distinct.
     pub(crate) has_history: bool,
     pub(crate) defect: Defect,
     /// Check this property only.
@@ -301,7 +302,7 @@ impl Bounds {
     }
 }
 
-/// Interesting things that a search must have come upon, or it has proved little.
+/// Interesting events that a search must reach; otherwise it has proved little.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
 pub(crate) enum Witness {
@@ -358,7 +359,7 @@ pub(crate) struct World {
     pub(crate) bounds: Bounds,
     quorum: Quorum,
     witnessed: Witnessed,
-    /// Of the proof's actions, by their numbers.
+    /// Which of the proof's actions were taken, by number.
     taken: Witnessed,
 }
 
@@ -366,9 +367,9 @@ pub(crate) struct World {
 pub(crate) struct State {
     nodes: Vec<Shared<Node>>,
     clients: Vec<Shared<Client>>,
-    /// Client by client, node by node.
+    /// One channel for each client and node, in order of the clients.
     channels: Vec<Shared<Channel>>,
-    /// How many nodes anything has happened to.
+    /// How many nodes have been touched by any event.
     touched: u8,
     crashes: u8,
     saves: u8,
@@ -376,15 +377,15 @@ pub(crate) struct State {
     downgrades: u8,
     duplicates: u8,
     zombies: u8,
-    /// By id.
+    /// Indexed by acquisition id.
     ledger: Shared<Vec<Entry>>,
     store: Store,
     tie: Tied,
-    /// What has been violated: bits of `Broken`.
+    /// The violations so far: bits of `Broken`.
     broken: u8,
 }
 
-/// A part that states have in common until one of them changes it: millions of states have to fit.
+/// A part that states share until one of them changes it: millions of states must fit in memory.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
 struct Shared<T>(Arc<T>);
 
@@ -411,31 +412,31 @@ impl<T: Clone> DerefMut for Shared<T> {
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
 struct Channel {
     requests: Vec<(Id, Request)>,
-    /// To the present acquisition; a later one replaces it.
+    /// The reply to the current acquisition; a later reply replaces it.
     reply: Option<Reply>,
 }
 
-/// What history knows of an acquisition.
+/// The history of an acquisition.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 struct Entry {
     /// Which acquisitions were complete when it began.
     before: u8,
     /// Zero until it is complete.
     fence: Fence,
-    /// It was won by a writer who reads now.
+    /// It was won by a writer that is a reader now.
     is_downgraded: bool,
 }
 
 /// A resource that remembers the largest fences that it has seen.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 struct Store {
-    /// Of writers.
+    /// The largest fence of a writer.
     highest: Fence,
-    /// Of readers.
+    /// The largest fence of a reader.
     highest_read: Fence,
-    /// Of which acquisitions it has accepted writes.
+    /// The acquisitions whose writes it has accepted: bits.
     accepted: u8,
-    /// Of which it has accepted reads.
+    /// The acquisitions whose reads it has accepted: bits.
     read: u8,
 }
 
@@ -462,14 +463,14 @@ pub(crate) enum Action {
     Release(usize),
     /// A writer becomes a reader.
     Downgrade(usize),
-    /// A write to the fenced store arrives, or a read.
+    /// A write or a read arrives at the fenced store.
     Write(usize),
     /// A lease ends at a node.
     Expire(usize, Id),
     Save(usize),
     Crash(usize, bool),
     EndQuarantine(usize),
-    /// The lease of a holder is brought to the one node from the other.
+    /// A holder's lease is copied to the first node from the second.
     Arrive(usize, usize),
 }
 
@@ -479,7 +480,7 @@ impl World {
         World { bounds, quorum, witnessed: Witnessed::default(), taken: Witnessed::default() }
     }
 
-    /// What has been come upon so far.
+    /// The witnesses reached so far.
     pub(crate) fn witnesses(&self) -> Vec<Witness> {
         let was_seen = |witness: &Witness| self.witnessed.has(*witness as u8);
         Witness::ALL.into_iter().filter(was_seen).collect()
@@ -489,7 +490,7 @@ impl World {
         self.witnessed.saw(witness as u8);
     }
 
-    /// One step of a path, for people.
+    /// Describes one step of a path for a human reader.
     pub(crate) fn tell(&self, state: &State, action: Action) -> String {
         let name = |client: usize| (b'A' + client as u8) as char;
         match action {
@@ -553,7 +554,7 @@ impl World {
         mode(one).conflicts_with(mode(other))
     }
 
-    /// A later acquisition has no smaller fence, and as a writer a larger one.
+    /// Whether this fence fits a later acquisition: not smaller, and larger for a writer.
     fn is_later(&self, id: Id, fence: Fence, earlier: Fence) -> bool {
         fence > earlier || self.asks(id.client()).is_shared() && fence == earlier
     }
@@ -577,8 +578,8 @@ impl World {
             && state.clients[client].is_open(origin.round)
     }
 
-    /// Whether an acquisition is complete that was begun after this client's was, and that it
-    /// excludes.
+    /// Whether an acquisition is complete that began after this client's was complete, and that
+    /// conflicts with it.
     fn has_successor(&self, state: &State, client: usize) -> bool {
         let id = World::id(state, client);
         state.ledger.iter().enumerate().any(|(other, entry)| {
@@ -591,7 +592,7 @@ impl World {
         self.bounds.defect == Defect::NodeWallClock || !World::is_open(state, origin)
     }
 
-    /// Whether leases stand there whose acquisitions are complete.
+    /// Whether the node has live leases, all of complete acquisitions.
     fn stands_for_winners(state: &State, node: usize) -> bool {
         let is_won = |id: Id| state.ledger[usize::from(id.0)].fence > Fence::ZERO;
         let holders = state.nodes[node].holders();
@@ -727,7 +728,7 @@ impl World {
         }
     }
 
-    /// An acquisition is complete: history is written, and judged.
+    /// Completes an acquisition: records and checks its history.
     fn complete(&self, state: &mut State, client: usize, fence: Fence) {
         let id = World::id(state, client);
         let before = state.ledger[usize::from(id.0)].before;
@@ -756,7 +757,7 @@ impl World {
         state.ledger[usize::from(id.0)].fence = fence;
     }
 
-    /// An acquisition is abandoned or released: everywhere, whatever is believed of the nodes.
+    /// Abandons or releases an acquisition at all nodes, whatever the client believes about them.
     fn finish(&self, state: &mut State, client: usize) {
         self.send(state, client, Request::Release, self.quorum.all());
         self.tie_finished(state, World::id(state, client));
@@ -769,7 +770,7 @@ impl World {
         }
     }
 
-    /// The store gets a write, or a read.
+    /// Sends a write or a read to the store.
     fn write(&self, state: &mut State, client: usize) {
         let (id, fence) = (World::id(state, client), state.clients[client].fence);
         let (store, is_read) = (state.store, state.clients[client].mode().is_shared());
@@ -779,7 +780,7 @@ impl World {
         if !is_read && (fence < store.highest || fence <= store.highest_read) {
             return self.saw(Witness::StoreRefusedAnOldWrite);
         }
-        // What it must not follow: reads follow reads in any order.
+        // Operations that it must not follow. Reads may follow reads in any order.
         let taken = if is_read { store.accepted } else { store.accepted | store.read };
         let is_old = state.ledger.iter().enumerate().any(|(index, later)| {
             taken & Id(index as u8).bit() != 0 && later.before & id.bit() != 0
@@ -797,7 +798,7 @@ impl World {
         self.tie_wrote(state, id, is_read);
     }
 
-    /// Lets states that differ in nothing that matters be equal.
+    /// Makes states equal that differ only in irrelevant details.
     fn tidy(&self, state: &mut State) {
         for index in 0..state.nodes.len() {
             if state.crashes == self.bounds.crashes && state.nodes[index].saved.is_some() {
@@ -821,8 +822,8 @@ impl World {
 }
 
 impl World {
-    /// Drops what can change nothing any more: requests of an acquisition that is over, to a node
-    /// where its token does not hold and cannot come to hold.
+    /// Drops requests that can no longer change anything: those of a finished acquisition, to a
+    /// node where its token does not and can never hold the lock.
     fn drop_dead_requests(&self, state: &mut State) {
         let keeps_all = self.bounds.defect == Defect::UnconditionalRaise;
         let no_zombies = self.bounds.zombies.is_some_and(|most| state.zombies >= most);
@@ -861,7 +862,7 @@ impl World {
         }
     }
 
-    /// Whether no lease is left over from an acquisition that was given back in good order.
+    /// Whether no lease is left behind by an acquisition that was properly released.
     fn is_clean(&self, state: &State) -> bool {
         let bounds = &self.bounds;
         let promised =
@@ -895,7 +896,7 @@ impl Model for World {
                 .map(Shared::new)
                 .collect(),
             channels: vec![Shared::default(); nodes * clients],
-            // The first node is unlike the others then.
+            // In that case the first node differs from the others.
             touched: u8::from(start != Start::Fresh),
             crashes: 0,
             saves: 0,
@@ -1048,7 +1049,7 @@ impl Model for World {
             }
             Action::Write(client) => self.write(&mut state, client),
             Action::Expire(node, id) => {
-                // What a replica has of a lease is dated by the wall clock.
+                // A replica's copy of a lease is dated by the wall clock.
                 let exactly = !self.bounds.promotes && defect != Defect::LooselyDated;
                 state.nodes[node].expire(id, exactly);
                 let at_acquisition = usize::from(id.0);
