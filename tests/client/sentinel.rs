@@ -272,9 +272,12 @@ fn the_commands_take_a_group_and_status_says_where_its_master_is() {
     assert!(succeeds(&list, &["list"]).starts_with("job: held, fence "));
     group.sentinels[1].run(&format!("SENTINEL FAILOVER {GROUP}")).unwrap();
     group.wait_for_another_than(0);
-    wait_until("status shows the new master", || {
+    wait_until("status shows the present master", || {
         let output = lockmod(&[], &["status"]).env("LOCKMOD_NODES", &url).output().unwrap();
-        text(&output.stdout).contains(&format!("{name} at {}  master", at(1)))
+        // On a busy machine the Sentinels may find the new master too slow, and go back.
+        let is_shown =
+            |master| text(&output.stdout).contains(&format!("{name} at {}  master", at(master)));
+        group.master().is_some_and(is_shown)
     });
 }
 
