@@ -1,9 +1,9 @@
-//! One client of the model: the engine's `Attempt` and `Renewal`, and a clock that we move.
+//! One client of the model: the engine's `Attempt` and `Renewal`, and a clock that the model moves.
 //!
-//! Round 0 of an acquisition is the acquiring itself, the others are renewals. Each round has a
+//! Round 0 of an acquisition is the acquisition itself; the others are renewals. Each round has a
 //! window: from before its first request to the end of the validity that it gives. Windows close
-//! in the order of their ends, one by one; the client's clock is wherever the last window to close
-//! has ended.
+//! one by one, in the order of their ends; the client's clock stands at the end of the last closed
+//! window.
 
 use lockmod::engine::{
     Answer, Attempt, Extension, Fence, Instant, Millis, Mode, NodeSet, Quorum, RaiseAnswer,
@@ -17,7 +17,7 @@ use super::world::{Defect, Reply, Request};
 const START: Instant = Instant::from_millis(5_000);
 const SCHEDULE: Schedule = Schedule { every: None, margin: Millis::ZERO, max_hold: None };
 
-/// What a client asks for: to acquire, and to renew.
+/// The ttls that a client asks for: to acquire, and to renew.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct Ttls {
     pub(crate) acquire: Millis,
@@ -40,7 +40,7 @@ impl Ttls {
         self.terms(round).ends_at(started_at(round))
     }
 
-    /// Of two rounds the one whose window closes last.
+    /// The one of two rounds whose window closes last.
     pub(crate) fn last(self, one: u8, other: u8) -> u8 {
         if self.end(one) > self.end(other) { one } else { other }
     }
@@ -54,7 +54,7 @@ pub(crate) enum Phase {
     Holding(Renewal, RoundNumber),
 }
 
-/// Votes counted by the defects that count them wrongly.
+/// Votes, as counted by the defects that count them wrongly.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub(crate) struct Tally {
     granted: u8,
@@ -68,11 +68,11 @@ pub(crate) struct Client {
     /// How it asks for the lock.
     pub(crate) asks: Mode,
     pub(crate) phase: Phase,
-    /// How many acquisitions were begun.
+    /// The number of acquisitions begun so far.
     pub(crate) begun: u8,
-    /// Which windows of the present acquisition have closed: bits.
+    /// Which windows of the current acquisition have closed: bits.
     pub(crate) closed: u8,
-    /// The last round that was begun.
+    /// The last round begun.
     pub(crate) round: u8,
     pub(crate) fence: Fence,
     /// Whether the last round was begun after a successor was complete.
@@ -82,7 +82,7 @@ pub(crate) struct Client {
     raising: Option<Fence>,
 }
 
-/// What a client wants to be done.
+/// What a client requests.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Wish {
     Nothing,
@@ -118,7 +118,7 @@ impl Client {
         }
     }
 
-    /// The client's clock, or what it takes for it.
+    /// The client's clock, or what the client takes for it.
     fn now(&self, ignores_clock: bool) -> Instant {
         let last = self.rounds().filter(|round| !self.is_open(*round)).map(|r| self.ttls.end(r));
         match last.max() {
@@ -137,7 +137,7 @@ impl Client {
         open.min_by_key(|round| self.ttls.end(*round)).expect("a window is open")
     }
 
-    /// Whether the client may take itself for the holder.
+    /// Whether the client may consider itself the holder.
     pub(crate) fn is_valid(&self, ignores_clock: bool) -> bool {
         match &self.phase {
             Phase::Holding(renewal, _) => !renewal.validity(self.now(ignores_clock)).is_zero(),
@@ -153,7 +153,7 @@ impl Client {
         self.phase == Phase::Idle
     }
 
-    /// Whether the window of `round` of the present acquisition is open.
+    /// Whether the window of `round` of the current acquisition is open.
     pub(crate) fn is_open(&self, round: u8) -> bool {
         !self.is_idle() && self.closed >> round & 1 == 0
     }
@@ -169,7 +169,7 @@ impl Client {
         self.phase = Phase::Attempting(attempt.asking(counts_as));
     }
 
-    /// What it relies on, or asks for.
+    /// The mode that it relies on, or asks for.
     pub(crate) fn mode(&self) -> Mode {
         match &self.phase {
             Phase::Holding(renewal, _) => renewal.mode(),
@@ -177,14 +177,14 @@ impl Client {
         }
     }
 
-    /// A writer is a reader from here on.
+    /// Makes a writer a reader from here on.
     pub(crate) fn downgrade(&mut self) {
         if let Phase::Holding(renewal, _) = &mut self.phase {
             renewal.downgrade();
         }
     }
 
-    /// The clock passes the end of the oldest open window.
+    /// Moves the clock past the end of the oldest open window.
     pub(crate) fn close(&mut self, ignores_clock: bool) {
         self.closed |= 1 << self.next_to_close();
         let now = self.now(ignores_clock);
@@ -193,7 +193,7 @@ impl Client {
         }
     }
 
-    /// Ends the acquisition, whatever it came to.
+    /// Ends the acquisition, whatever its result.
     pub(crate) fn finish(&mut self) {
         *self = Client { begun: self.begun, ..Client::new(self.ttls, self.asks) };
     }
@@ -212,7 +212,7 @@ impl Client {
         true
     }
 
-    /// The client waits no longer for this attempt.
+    /// Stops waiting for this attempt.
     pub(crate) fn give_up(&mut self, quorum: Quorum, ignores: bool, defect: Defect) -> Wish {
         let now = self.now(ignores);
         let Phase::Attempting(attempt) = &mut self.phase else { return Wish::Nothing };
@@ -270,7 +270,7 @@ impl Client {
                     Reply::NotHeld(round) => (round, Extension::NotHeld),
                     Reply::Provisional(round) => (round, Extension::Provisional),
                     Reply::Quarantined(round) => (round, Extension::Quarantined),
-                    // Of the attempt: it is won already.
+                    // A reply to the attempt, which is already won.
                     Reply::Granted(_) | Reply::Refused | Reply::Raised(_) | Reply::NotRaised => {
                         return Wish::Nothing;
                     }

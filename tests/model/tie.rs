@@ -1,7 +1,7 @@
 //! The model in the words of the proof: which actions a step consists of, and what both can see.
 //!
-//! The proof's state is carried along (`tests/proof/tie.rs`). What it keeps of history no node and
-//! no client knows; what they know must be the same in both, in every state.
+//! The proof's state is carried along (`tests/proof/tie.rs`). Its history is known to no node and
+//! no client; what they do know must be the same in both, in every state.
 
 use std::hash::{Hash, Hasher};
 use std::ops::{Deref, DerefMut};
@@ -84,7 +84,7 @@ impl World {
         }
     }
 
-    /// Which of the proof's actions have been taken so far.
+    /// The proof's actions that have been taken so far.
     pub(crate) fn actions_taken(&self) -> Vec<&'static str> {
         let was_taken = |number: &usize| self.taken.has(*number as u8);
         (0..ACTIONS.len()).filter(was_taken).map(|number| ACTIONS[number]).collect()
@@ -95,14 +95,14 @@ impl World {
         state.tie.take(&self.sizes(), action);
     }
 
-    /// What comes beside: a ceiling that was written, a floor that rose.
+    /// Side effects: a ceiling that was written, a floor that rose.
     pub(super) fn tie_follows(&self, state: &mut State, node: usize) {
         let (counter, ceiling) =
             (state.nodes[node].counter().get(), state.nodes[node].disk.fence.get());
         state.tie.follow(&self.sizes(), node, counter, ceiling);
     }
 
-    /// What a node has done with a request.
+    /// Records what a node has done with a request.
     pub(super) fn tie_served(&self, state: &mut State, served: Served) {
         let Served { node, id, request, reply, held_before, mode_before } = served;
         let ceiling = state.nodes[node].disk.fence.get();
@@ -152,8 +152,8 @@ impl World {
         self.tie_follows(state, node);
     }
 
-    /// Whether a node whose counter is above this fence has raised a reader to it: one that was
-    /// granted no more.
+    /// Whether a node whose counter is above this fence has raised a reader to it: a reader that
+    /// was not granted a larger one.
     fn is_raised(&self, state: &State, node: usize, id: Id, fence: Fence) -> bool {
         let (proof, number) = (&state.tie.state, usize::from(id.0));
         let was_granted =
@@ -161,7 +161,7 @@ impl World {
         self.asks(id.client()).is_shared() && (0..proof.ranks()).any(was_granted)
     }
 
-    /// A node answers that it stores this fence.
+    /// Records that a node replies that it stores this fence.
     fn tie_raised(&self, state: &mut State, node: usize, id: Id, fence: Fence) {
         let (at_acquisition, at_fence) = (usize::from(id.0), fence.get());
         let proof = &state.tie.state;
@@ -198,7 +198,7 @@ impl World {
         }
     }
 
-    /// A node has begun anew, or its replica has.
+    /// Records that a node, or its replica in its place, has started anew.
     pub(super) fn tie_began_anew(&self, state: &mut State, node: usize) {
         let (holders, counter) = (state.nodes[node].holders(), state.nodes[node].counter().get());
         let action = if self.bounds.promotes {
@@ -213,14 +213,14 @@ impl World {
             let counts = self.bounds.promotes || !is_provisional(id);
             self.tie_arrived(state, node, id, counts);
         }
-        // Where no lease can be outstanding, the wait is over before it begins.
+        // If no lease can be outstanding, the wait is over before it begins.
         if !state.nodes[node].is_quarantined() {
             self.tied(state, Action::QuarantineEnds { at_node: node });
         }
         self.tie_follows(state, node);
     }
 
-    /// A lease has come to a node in quarantine.
+    /// Records that a lease has arrived at a node in quarantine.
     pub(super) fn tie_arrived(&self, state: &mut State, node: usize, id: Id, counts: bool) {
         let at_acquisition = usize::from(id.0);
         let lease = state.nodes[node].lease_of(id);
@@ -263,7 +263,7 @@ impl World {
         self.tied(state, if is_read { read } else { Action::Write { at_acquisition } });
     }
 
-    /// Where model and proof part, if they do.
+    /// Where model and proof diverge, if they do.
     pub(crate) fn complaint(&self, state: &State) -> Option<String> {
         let seen = || {
             (0..self.bounds.nodes).find_map(|node| self.differs_at_node(state, node)).or_else(
@@ -291,7 +291,7 @@ impl World {
             ("ceiling", proof.fence_of(proof.ceiling(node)) == seen.disk.fence.get()),
             ("quarantine", proof.quarantined(node) == reason.is_some()),
             ("promotion", proof.promoted(node) == (reason == Some(QuarantineReason::Promotion))),
-            // The mark may outlast its quarantine, and means nothing then.
+            // The mark may outlast its quarantine, but is then meaningless.
             ("provisional", all().all(|id| !proof.provisional(node, id) || is_provisional(id))),
         ];
         let (what, _) = same.into_iter().find(|(_, is_same)| !is_same)?;

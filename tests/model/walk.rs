@@ -1,5 +1,5 @@
-//! Walks through the model at random, where it is too large to be searched: everything that can go
-//! wrong does so in one run, and paths are longer than any search reaches.
+//! Random walks through a model that is too large to search: all kinds of faults occur in one run,
+//! and paths are longer than any search reaches.
 
 use rand::rngs::StdRng;
 use rand::{RngExt, SeedableRng};
@@ -8,11 +8,11 @@ use stateright::Model;
 use super::tell_steps;
 use super::world::{Action, State, World};
 
-/// A walk ends here at the latest.
+/// The maximum length of a walk.
 const STEPS_MAX: usize = 400;
 
-/// Takes so many steps in walks from the start, each judged. The seed of each walk follows from the
-/// first. Answers the steps of a walk to a violation, if it came to one.
+/// Takes this many steps in walks from the start, and checks each step. The seed of each walk
+/// follows from the first. Returns the steps of a walk to a violation, if there is one.
 pub(crate) fn wander(world: &World, first_seed: u64, steps: usize) -> Option<Violation> {
     let mut left = steps;
     (first_seed..).find_map(|seed| {
@@ -24,7 +24,7 @@ pub(crate) fn wander(world: &World, first_seed: u64, steps: usize) -> Option<Vio
     })?
 }
 
-/// What a walk came to.
+/// The result of a walk.
 pub(crate) struct Violation {
     pub(crate) property: &'static str,
     pub(crate) path: Vec<(State, Option<Action>)>,
@@ -57,7 +57,7 @@ fn walk(world: &World, seed: u64, left: &mut usize) -> Option<Violation> {
     None
 }
 
-/// Mostly something that travels arrives: otherwise hardly anybody would win.
+/// Usually a message arrives: otherwise clients would hardly ever win.
 fn choose(random: &mut StdRng, actions: &[Action]) -> Option<Action> {
     let travels = |action: &&Action| matches!(action, Action::Deliver(..) | Action::Answer(..));
     let arriving: Vec<&Action> = actions.iter().filter(travels).collect();

@@ -1,9 +1,9 @@
-//! What a search has come upon: a search that never meets what it is there for proves nothing.
+//! What a search has reached: a search that never reaches its target events proves nothing.
 
 use std::fmt::Debug;
 use std::sync::atomic::{AtomicU32, Ordering};
 
-/// Which of up to 32 interesting things have been seen, by their numbers, from any thread.
+/// Which of up to 32 interesting events have been seen, by number, on any thread.
 #[derive(Debug, Default)]
 pub(crate) struct Witnessed(AtomicU32);
 
@@ -19,14 +19,14 @@ impl Witnessed {
     }
 }
 
-/// What a sound run must come to: how many states, and upon what.
+/// What a sound run must reach: the number of states, and the witnesses.
 pub(crate) struct Expected<'a, W> {
     pub(crate) states: usize,
     pub(crate) witnesses: &'a [W],
 }
 
 impl<W: Debug + PartialEq> Expected<'_, W> {
-    /// Insists that a run which came to `states` states, and upon `found`, has come to this.
+    /// Asserts that a run that reached `states` states and found `found` matches this.
     pub(crate) fn compare(&self, name: &str, states: usize, found: &[W]) {
         for witness in self.witnesses {
             assert!(found.contains(witness), "{name}: never came upon {witness:?}");

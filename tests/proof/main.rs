@@ -1,7 +1,7 @@
-//! The proof of the protocol, as `make proof` runs it by its first solver.
+//! The proof of the protocol, as `make proof` runs it with its first solver.
 //!
-//! `make deps` installs the solver into `target/languages`; without it these tests fail. What the
-//! proof says and rests on: `docs/proof.md`.
+//! `make deps` installs the solver into `target/languages`; without it these tests fail.
+//! `docs/proof.md` explains the proof and its assumptions.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -20,7 +20,7 @@ fn prover() -> Command {
     command
 }
 
-/// What the prover says, if it ends well.
+/// The prover's output, if it succeeds.
 fn run(mut command: Command) -> String {
     let output = command.output().expect("python runs");
     let said = String::from_utf8_lossy(&output.stdout).into_owned();
@@ -52,8 +52,8 @@ fn what_the_models_are_held_against_is_what_is_proved() {
     );
 }
 
-/// The tables of docs/proof.md are those of the system that is proved; its rules are in the design,
-/// and its functions in the code.
+/// The tables of docs/proof.md match the proved system; its rules are in the design, and its
+/// functions in the code.
 #[test]
 fn the_page_says_what_is_proved() {
     let mut command = prover();
@@ -61,7 +61,7 @@ fn the_page_says_what_is_proved() {
     let tables = run(command);
     let read = |path: &str| fs::read_to_string(root().join(path)).expect("it is here");
     let (page, design) = (read("docs/proof.md"), read("docs/design.md"));
-    // Whole tables, so that no row of before stays.
+    // Compares whole tables, so that no outdated row remains.
     for table in tables.trim_end().split("\n\n") {
         let is_there = page.contains(&format!("-|\n{table}\n\n"));
         assert!(is_there, "docs/proof.md must have this table (`check.py --tables`):\n{table}");

@@ -1,4 +1,4 @@
-//! What is proved, as Rust, for the tests that hold the code against it: `docs/proof.md`.
+//! The proved system as Rust, for the tests that compare the code with it: see `docs/proof.md`.
 
 pub(crate) mod system;
 pub(crate) mod tie;

@@ -1,16 +1,16 @@
-//! Carries the proof's state along a run of the code, and says where the two part.
+//! Tracks the proof's state along a run of the code, and reports where the two diverge.
 //!
-//! What the code does is named as actions of the proof, by whoever drives it. Here each action must
-//! have all that it requires, and every state must have all invariants. Whoever drives it also
-//! compares what both can see.
+//! The driver names the code's steps as actions of the proof. This code requires that each action's
+//! preconditions hold, and that every state satisfies all invariants. The driver also compares what
+//! both can see.
 
 use super::system::{ACTIONS, Action, INVARIANTS, ROUNDS, Sizes, State, is_quorum, those};
 
-/// The proof's state beside a state of the code.
+/// The proof's state for a state of the code.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct Tie {
     pub(crate) state: State,
-    /// The first action that was not one of the proof's, and what it lacked.
+    /// The first action that the proof does not allow, and what it lacked.
     broken: Option<(&'static str, &'static str)>,
 }
 
@@ -19,7 +19,7 @@ impl Tie {
         Tie { state: State::new(), broken: None }
     }
 
-    /// The code has done this.
+    /// Takes an action that the code has performed.
     pub(crate) fn take(&mut self, sizes: &Sizes, action: Action) {
         if self.broken.is_some() {
             return;
@@ -30,12 +30,13 @@ impl Tie {
         }
     }
 
-    /// The code has done what is no action at all.
+    /// Records that the code has done something that is not an action of the proof.
     pub(crate) fn part(&mut self, what: &'static str, why: &'static str) {
         self.broken = self.broken.or(Some((what, why)));
     }
 
-    /// The node's counter is there now, and its ceiling: what comes beside other actions.
+    /// Follows the node's counter and ceiling to their current values: side effects of other
+    /// actions.
     pub(crate) fn follow(&mut self, sizes: &Sizes, node: usize, counter: u64, ceiling: u64) {
         self.persist(sizes, node, ceiling);
         if counter > self.state.fence_of(self.state.counter(node)) {
@@ -43,21 +44,22 @@ impl Tie {
         }
     }
 
-    /// The node's ceiling is there now, before anything else happens.
+    /// Follows the node's ceiling to its current value, before anything else happens.
     pub(crate) fn persist(&mut self, sizes: &Sizes, node: usize, ceiling: u64) {
         if ceiling > self.state.fence_of(self.state.ceiling(node)) {
             self.take(sizes, Action::Persist { at_node: node, at_fence: ceiling });
         }
     }
 
-    /// Those who may be counted for a win of `round` with `fence`.
+    /// The nodes that may be counted for a win of `round` with `fence`.
     fn storing(&self, sizes: &Sizes, round: usize, fence: u64) -> usize {
         let rank = (0..self.state.ranks()).find(|rank| self.state.fence_of(*rank) == fence);
         let stores = |node| rank.is_some_and(|f| self.state.stored(round / ROUNDS, node, f));
         self.voting(sizes, round) & those(sizes.nodes, stores)
     }
 
-    /// Those who vouch for `round`: all, once its validity is over, for then nothing rests on it.
+    /// The nodes that vouch for `round`: all, once its validity is over, because nothing rests on
+    /// it then.
     fn voting(&self, sizes: &Sizes, round: usize) -> usize {
         let state = &self.state;
         let vouches =
@@ -65,7 +67,7 @@ impl Tie {
         those(sizes.nodes, vouches)
     }
 
-    /// A client takes itself for the holder, by its first round.
+    /// A client considers itself the holder, by its first round.
     pub(crate) fn win(&mut self, sizes: &Sizes, round: usize, fence: u64) {
         let quorum = self.storing(sizes, round, fence);
         if !is_quorum(sizes.nodes, quorum) {
@@ -74,7 +76,7 @@ impl Tie {
         self.take(sizes, Action::Win { at_round: round, at_quorum: quorum, at_fence: fence });
     }
 
-    /// A client takes a renewal for confirmed; it may do so more than once.
+    /// A client considers a renewal confirmed; it may do so more than once.
     pub(crate) fn renew(&mut self, sizes: &Sizes, round: usize) {
         if self.state.confirmed(round) {
             return;
@@ -89,7 +91,7 @@ impl Tie {
         self.take(sizes, Action::Renew { at_round: round, standing, at_quorum: quorum });
     }
 
-    /// What is wrong, if anything is.
+    /// The violation, if there is one.
     pub(crate) fn complaint(&self, sizes: &Sizes) -> Option<String> {
         if let Some((action, requirement)) = self.broken {
             return Some(format!(
@@ -101,7 +103,7 @@ impl Tie {
     }
 }
 
-/// Where an action stands among all.
+/// The index of an action among all actions.
 pub(crate) fn number(action: Action) -> u8 {
     let place = ACTIONS.iter().position(|name| *name == action.name());
     place.expect("it is one of them") as u8

@@ -1,7 +1,7 @@
-//! What the programs do: many tasks after few locks, in every way that the client offers.
+//! The programs' work: many tasks that compete for few locks, in every way that the client offers.
 //!
-//! What happened is noted on true time, so that doubt favours the accused: a call before it is
-//! made, a return after it, and the end of a validity as the guard tells it, never later.
+//! Events are recorded in true time, in favour of the client: a call before it is made, a return
+//! after it, and the end of a validity as the guard reports it, never later.
 
 use std::collections::BTreeSet;
 use std::sync::{Arc, Mutex, MutexGuard};
@@ -18,12 +18,13 @@ use crate::net::Net;
 use crate::shadow::Use;
 use crate::world::Process;
 
-/// How often a holder looks whether it still holds.
+/// How often a holder checks whether it still holds the lock.
 const LOOK: Duration = Duration::from_millis(15);
-/// Clocks differ from true time by less than this: two of them by less than the drift allowance.
+/// Clocks differ from true time by less than this, and thus from each other by less than the drift
+/// allowance.
 pub(crate) const FAST_PPM_MAX: i64 = 4_500;
 
-/// What all tasks of a run note.
+/// The records of all tasks of a run.
 #[derive(Debug)]
 pub(crate) struct Log(Mutex<Notes>);
 
@@ -33,9 +34,9 @@ pub(crate) struct Notes {
     pub(crate) acquisitions: Vec<Acquisition>,
     pub(crate) per_lock: Vec<u64>,
     pub(crate) reached: Reached,
-    /// Leases that nobody has to give back.
+    /// Leases that no task is required to release.
     pub(crate) leaked: BTreeSet<Vec<u8>>,
-    /// What else is wrong.
+    /// Other violations.
     pub(crate) complaints: Vec<String>,
     pub(crate) is_over: bool,
 }
@@ -66,16 +67,16 @@ impl Log {
     }
 }
 
-/// Of how many nodes, and whether nothing is ever lost.
+/// The environment of a program: the nodes, the locks, and the possible faults.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Surroundings {
     pub(crate) nodes: usize,
     pub(crate) locks: usize,
     /// The longest lease that nodes grant.
     pub(crate) max_ttl: Duration,
-    /// How many wishes of all are for short leases.
+    /// The share of wishes that ask for short leases.
     pub(crate) short_share: f64,
-    /// Those who work with a long lease do not work for longer.
+    /// The longest that a holder of a long lease works.
     pub(crate) length_max: Duration,
     /// Whether no clock changes its rate.
     pub(crate) is_steady: bool,
@@ -95,25 +96,25 @@ pub(crate) struct Client {
     pub(crate) number: usize,
     pub(crate) around: Surroundings,
     random: StdRng,
-    /// How many acquisitions were named.
+    /// The number of acquisitions named so far.
     named: u64,
 }
 
-/// How a lock is held, and given up.
+/// How a lock is held and released.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Manner {
     Release,
     Drop,
-    /// The program forgets it.
+    /// The program forgets the lock.
     Leak,
     /// The holder works until it is told to stop.
     UntilLost,
 }
 
-/// What a task asks for.
+/// The lock that a task asks for, and how.
 struct Wish {
     lock: usize,
-    /// What the acquisition is called: each has a name of its own.
+    /// The name of the acquisition, which is unique.
     label: String,
     /// It asks as a reader.
     reads: bool,
@@ -167,7 +168,7 @@ impl Client {
         self.fulfil(wish).await;
     }
 
-    /// Acquires lock 0 without a wait, renews it, and gives it back after `length`.
+    /// Acquires lock 0 without waiting, renews it, and releases it after `length`.
     pub(crate) async fn keep(mut self, ttl: Duration, length: Duration) {
         let wish = Wish {
             lock: 0,
@@ -194,7 +195,7 @@ impl Client {
         }
     }
 
-    /// Loses patience somewhere in between.
+    /// Cancels the acquisition at a random point.
     async fn cancel(&mut self) {
         let wish = self.wish();
         let acquire = self.ask(&wish).into_future();
@@ -235,7 +236,7 @@ impl Client {
                 return self.hold(outer, called_at, &wish).await;
             }
         };
-        // Two leases of readers may have one fence.
+        // Two leases of readers may have the same fence.
         let is_lost = outer.is_lost();
         if inner.fence() == outer.fence() && !is_lost {
             self.log.reach("holder: nested");
@@ -321,7 +322,8 @@ impl Client {
             let start = Instant::now();
             while start.elapsed() < length {
                 Arc::clone(process).sleep(LOOK).await;
-                // While it runs it holds the lock, or nobody could write safe work.
+                // The holder's work runs only while it holds the lock; otherwise safe work would be
+                // impossible.
                 noted.valid_until = log.now();
             }
         };
@@ -336,7 +338,7 @@ impl Client {
         notes.acquisitions.extend(noted);
     }
 
-    /// Leaks a lease, and acts on it by its token.
+    /// Leaks a lease, and uses it by its token.
     async fn act_by_token(&mut self) {
         let mut wish = self.wish();
         wish.ttl = Duration::from_secs(2);
@@ -442,7 +444,7 @@ impl Client {
         } else {
             let outcome = self.bounded("release", self.around.timeout, guard.release()).await;
             self.log.notes().reached.release(&outcome);
-            // It was valid for longer than it took to be told.
+            // The remaining validity was longer than the call took.
             let is_wrong = left > start.elapsed().mul_f64(1.02) && self.around.is_gentle;
             let is_gone = matches!(outcome, Err(ReleaseError::NotHeld(_)));
             let text = format!("a valid lease with fence {fence:?} was not held any more");
@@ -455,7 +457,7 @@ impl Client {
         }
     }
 
-    /// Lets readers in, for some of whom the nodes are told too late.
+    /// Admits readers. Sometimes the call is cancelled before all nodes are told.
     async fn downgrade(&mut self, guard: &Guard, noted: &mut Acquisition, wish: &Wish) {
         let patience =
             if self.random.random_bool(0.2) { self.millis(0, 20) } else { self.around.timeout * 2 };
@@ -475,7 +477,7 @@ impl Client {
         }
     }
 
-    /// Does what the lock is for, now and then.
+    /// Now and then, uses the resource that the lock protects.
     fn use_store(&mut self, guard: &Guard, wish: &Wish) {
         if self.random.random_bool(0.3) {
             let is_valid = !guard.validity().is_zero();
@@ -483,10 +485,9 @@ impl Client {
         }
     }
 
-    /// Writes or reads what the lock is for. Nobody who holds the lock is refused.
+    /// Writes to or reads from the protected resource. It must not refuse a holder.
     fn ask_store(&mut self, wish: &Wish, (fence, is_exclusive): (u64, bool), is_valid: bool) {
-        // What a writer reads, it might write: were it to read as a reader, its own writes would
-        // come too late.
+        // A writer always writes: if it read as a reader, its own later writes would be refused.
         let (what, done, refused) = match is_exclusive {
             true => (Use::Write, "store: written", "store: a late write was refused"),
             false => (Use::Read, "store: read", "store: a late read was refused"),
@@ -500,7 +501,7 @@ impl Client {
         self.complain_if(is_wrong, &text);
     }
 
-    /// Whoever watches a lease is told that it is over.
+    /// Waits until the watcher of a lease learns that it is over.
     async fn end_of(&self, lost: Option<impl Future<Output = Lost>>) {
         if let Some(lost) = lost {
             let why = self.bounded("lost", Duration::ZERO, lost).await;
@@ -521,18 +522,18 @@ impl Client {
         }
     }
 
-    /// Notes until when the lock may be relied on; false when that is over.
+    /// Records until when the client may rely on the lock. Returns false if that has passed.
     fn look(&self, guard: &Guard, noted: &mut Acquisition, label: &str) -> bool {
         let now = self.log.now();
         let left = guard.validity();
         if left.is_zero() {
-            // What was promised before stays promised, although the lease is lost.
+            // Earlier promises remain, although the lease is lost.
             return false;
         }
         let clock = self.process.clock();
         let mut left = clock.true_length(left);
         if !self.around.is_steady {
-            // The clock may run as fast as a clock may, from now on.
+            // From now on, the clock may run at the maximum rate.
             left = left * 1_000 / (1_000 + 2 * FAST_PPM_MAX as u32 / 1_000 + 1);
         }
         noted.valid_until = noted.valid_until.max(now + micros(left));
@@ -626,13 +627,13 @@ impl Client {
         Arc::clone(&self.process).sleep(length).await;
     }
 
-    /// How long an acquisition that waits this long may take: the last attempt, as many raises as
-    /// there are nodes, and asking who holds the lock.
+    /// How long an acquisition with this wait may take: in addition, the last attempt, as many
+    /// raises as there are nodes, and the query for the holder.
     fn limit(&self, wait: Duration) -> Duration {
         wait + self.around.timeout * (self.around.nodes as u32 + 3)
     }
 
-    /// Notes a call that takes longer than it may.
+    /// Records a call that takes longer than allowed.
     async fn bounded<T>(
         &self,
         what: &str,

@@ -1,7 +1,7 @@
-//! A machine's monotonic clock: its rate is a little off, and changes now and then.
+//! A machine's monotonic clock: its rate is slightly off, and changes now and then.
 //!
-//! True time is tokio's, which stands still until everybody waits. Nobody in the simulation reads
-//! it but the judge.
+//! True time is tokio's, which stands still until every task waits. In the simulation, only the
+//! judge reads it.
 
 use std::time::Duration;
 
@@ -9,7 +9,7 @@ use tokio::time::Instant;
 
 const MILLION: i64 = 1_000_000;
 
-/// A clock that nobody steps, since some start of its own.
+/// A clock that is never stepped, and counts from its own start.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Clock {
     since: Instant,
@@ -27,22 +27,22 @@ impl Clock {
         self.then + self.count(self.since.elapsed())
     }
 
-    /// Starts anew, as of a machine that has just been switched on.
+    /// Starts anew, as on a machine that has just been switched on.
     pub(crate) fn restart(&mut self) {
         *self = Clock::new(Duration::from_millis(40), self.fast_ppm);
     }
 
-    /// Goes on from here at another rate.
+    /// Continues from here at another rate.
     pub(crate) fn set_rate(&mut self, fast_ppm: i64) {
         *self = Clock::new(self.now(), fast_ppm);
     }
 
-    /// What the clock counts in this time.
+    /// The time that the clock counts in this true time.
     fn count(&self, length: Duration) -> Duration {
         scale(length, MILLION + self.fast_ppm, MILLION)
     }
 
-    /// In what time the clock counts this much.
+    /// The true time in which the clock counts this much.
     pub(crate) fn true_length(&self, counted: Duration) -> Duration {
         scale(counted, MILLION, MILLION + self.fast_ppm)
     }

@@ -1,4 +1,4 @@
-//! Which of the client's outcomes were come upon: a simulation that never fails anything proves
+//! Which of the client's outcomes were reached: a simulation in which nothing ever fails proves
 //! nothing about failures.
 
 use std::collections::BTreeMap;
@@ -6,11 +6,11 @@ use std::fmt;
 
 use lockmod::client::{AcquireError, ExtendError, Lost, NodeReport, ReleaseError, Vote, WithError};
 
-/// How often each outcome was come upon.
+/// How often each outcome was reached.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Reached(BTreeMap<&'static str, u64>);
 
-/// Every outcome that the seeds of a run must have come upon between them.
+/// Every outcome that the seeds of a run must reach between them.
 const ALL: &[&str] = &[
     "acquire: arrived after its connection",
     "acquire: cancelled",
@@ -99,7 +99,7 @@ impl Reached {
         }
     }
 
-    /// What was never come upon.
+    /// The outcomes that were never reached.
     pub(crate) fn missing(&self) -> Vec<&'static str> {
         ALL.iter().copied().filter(|outcome| !self.0.contains_key(outcome)).collect()
     }

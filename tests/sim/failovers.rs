@@ -1,6 +1,7 @@
-//! Failovers whose course is written down: what comes about too seldom in a storm.
+//! Scripted failovers: events that are too rare in a storm.
 //!
-//! A replica takes the place of its master, which goes on: some clients are still connected to it.
+//! A replica takes the place of its master, which continues to run: some clients are still
+//! connected to it.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -19,10 +20,10 @@ use crate::stage::Stage;
 use crate::{OVERLAP, Outcome, Setup, TWO_MASTERS, VOUCHES, must_be_caught_in, to_the_end};
 
 const SEEDS: u64 = 6;
-/// A program that waits this long for answers does so until another server has authority.
+/// A program with this timeout waits for answers until another server has authority.
 const LONG_MS: u64 = 12_000;
 
-/// Groups that have authority, of which all clients know the first master.
+/// Groups that have authority. All clients know the first master of each.
 async fn groups(setup: Setup) -> Stage {
     let stage = Stage::new(Setup { locks: 1, replicas: 2, ..setup });
     let nodes = stage.setup.nodes;
@@ -41,8 +42,8 @@ fn grants(node: &Node) -> bool {
     node.decides() && !node.is_in_quarantine()
 }
 
-/// The first replica of a group takes the place of its master, and the second one follows. This
-/// program is told; all others stay where they are.
+/// The first replica of a group takes the place of its master, and the second one follows it. This
+/// program is redirected; all others stay where they are.
 fn replace(net: &Arc<Net>, group: usize, told: usize) -> usize {
     let new = net.change(|universe| {
         let servers: Vec<_> = universe.servers_of(group).collect();
@@ -60,7 +61,7 @@ fn cut_off(net: &Arc<Net>, group: usize) {
 }
 
 /// One group. Its master is cut off, and still grants while its last heartbeat supports it. Its
-/// successor has not heard of that lease.
+/// successor does not know of that lease.
 async fn lost_tail(seed: u64, defect: Defect) -> Outcome {
     let mut random = StdRng::seed_from_u64(seed ^ 0x7461_696c);
     let max_ttl = Millis::new(12_000);
@@ -79,7 +80,8 @@ async fn lost_tail(seed: u64, defect: Defect) -> Outcome {
 }
 
 /// One group, whose longest lease is raised, granted and lowered between two heartbeats. A replica
-/// starts again from a snapshot, and is told what its master said before. Then it replaces that.
+/// restarts from a snapshot, and receives its master's earlier heartbeats again. Then it replaces
+/// the master.
 async fn told_again(seed: u64, defect: Defect) -> Outcome {
     let mut random = StdRng::seed_from_u64(seed ^ 0x746f_6c64);
     let (max_ttl, short) = (Millis::new(12_000), Millis::new(1_500));
@@ -88,7 +90,7 @@ async fn told_again(seed: u64, defect: Defect) -> Outcome {
     let stage = groups(Setup { delay_ms: 40, ..setup }).await;
     let net = &stage.net;
     net.change(|universe| universe.allow(0, short));
-    // The master tells of longer leases for 12 s, and its replicas know of them for 12 s more.
+    // The master reports longer leases for 12 s, and its replicas remember them for 12 s more.
     sleep(Duration::from_secs(27)).await;
     net.change(|universe| universe.nodes[1].save());
     sleep(millis(&mut random, 1_100, 5_000)).await;
@@ -103,7 +105,7 @@ async fn told_again(seed: u64, defect: Defect) -> Outcome {
     restart(Arc::clone(net), 1, fall).await;
     let has_heard = |nodes: &[Node]| nodes[1].member.tally.heard_again > 0;
     until(net, 1_000, has_heard).await;
-    // It lacks the rest: the lease, too.
+    // It lacks the rest, including the lease.
     cut_off(net, 0);
     let new = replace(net, 0, 1);
     until(net, 60_000, |nodes| grants(&nodes[new])).await;
@@ -112,7 +114,8 @@ async fn told_again(seed: u64, defect: Defect) -> Outcome {
     both_end(&stage, [one, other]).await
 }
 
-/// One group. Its master hangs, and goes on when its successor has granted the lock to another.
+/// One group. Its master hangs, and resumes after its successor has granted the lock to another
+/// client.
 async fn late_master(seed: u64, defect: Defect) -> Outcome {
     let mut random = StdRng::seed_from_u64(seed ^ 0x6c61_7465);
     let max_ttl = Millis::new(3_000);
@@ -122,7 +125,7 @@ async fn late_master(seed: u64, defect: Defect) -> Outcome {
     sleep(millis(&mut random, 0, 1_000)).await;
     let goes_on_at = Instant::now() + Duration::from_secs(13);
     net.change(|universe| universe.hung_until[0] = goes_on_at);
-    // What it has sent is acknowledged meanwhile.
+    // Its earlier messages are acknowledged meanwhile.
     sleep(millis(&mut random, 1_000, 2_000)).await;
     let new = replace(net, 0, 1);
     until(net, 30_000, |nodes| grants(&nodes[new])).await;
@@ -136,7 +139,7 @@ async fn late_master(seed: u64, defect: Defect) -> Outcome {
     both_end(&stage, [one, other]).await
 }
 
-/// One group, whose master hangs. Its successor has the lease, and carries it over its wait.
+/// One group. Its master hangs. Its successor has the lease, and carries it through its wait.
 async fn carried(seed: u64) -> Outcome {
     let mut random = StdRng::seed_from_u64(seed ^ 0x6361_7272);
     let (ttl, max_ttl) = (Duration::from_secs(15), Millis::new(15_000));
@@ -153,12 +156,12 @@ async fn carried(seed: u64) -> Outcome {
     both_end(&stage, [one, other]).await
 }
 
-/// A vote of a master that is cut off, and a repair at its successor, which waits for it.
+/// A vote of a master that is cut off, and a repair at its successor, which is in its wait.
 ///
-/// The first holder has three nodes. It cannot reach the master of the last, where its lease ends.
-/// That master votes for the second, whose other request is slow, and is replaced; the successor
-/// takes the repair of the first. Then the first is cut off from the middle node, and the second's
-/// request arrives there when the lease has ended.
+/// The first holder has three nodes. It cannot reach the last node's master, where its lease ends.
+/// That master votes for the second holder, whose other request is slow, and is replaced; the
+/// successor accepts the first holder's repair. Then the first holder is cut off from the middle
+/// node, and the second holder's request arrives there after the lease has ended.
 async fn duel(seed: u64, defect: Defect) -> Outcome {
     let mut random = StdRng::seed_from_u64(seed ^ 0x7375_6363);
     let (max_ttl, timeouts_ms) = (Millis::new(50_000), [150, LONG_MS, 90]);
@@ -167,7 +170,7 @@ async fn duel(seed: u64, defect: Defect) -> Outcome {
     let ttl = millis(&mut random, 700, 900);
     let one = stage.processes[0].spawn(stage.client(0, 0).keep(ttl, Duration::from_secs(14)));
     until(net, 100, |nodes| nodes[..3].iter().all(holds)).await;
-    // So that all have been raised to one fence.
+    // All nodes are then raised to one fence.
     sleep(TICK * 30).await;
     cut_off(net, 2);
     net.set_flow((0, 2), Flow::Hold, Flow::Pass);
@@ -185,7 +188,7 @@ async fn duel(seed: u64, defect: Defect) -> Outcome {
     both_end(&stage, [one, other]).await
 }
 
-/// Runs a scene without a mistake. Returns in how many seeds it came about.
+/// Requires that a scene runs without a violation. Returns in how many seeds it occurred.
 #[track_caller]
 fn keeps_every_promise(scene: impl Fn(u64) -> Outcome, has_come_about: impl Fn(&Outcome) -> bool) {
     let mut came_about = 0;

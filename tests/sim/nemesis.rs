@@ -15,11 +15,11 @@ use crate::net::{Flow, Net};
 use crate::node::{End, Misfit};
 use crate::world::Process;
 
-/// What ends a fault.
+/// The end of a fault.
 type Recovery = Pin<Box<dyn Future<Output = ()> + Send>>;
 
 const HOUR_MS: i64 = 3_600_000;
-/// How far a wall clock may be stepped so that nobody notices, and a little more.
+/// How far a wall clock may be stepped without being noticed, and a little more.
 const SMALL_MS: i64 = 1_050;
 
 pub(crate) struct Nemesis {
@@ -35,10 +35,10 @@ impl Nemesis {
         Nemesis { setup, net: Arc::clone(net), processes: processes.to_vec(), random }
     }
 
-    /// Strikes for as long as the setup says, then takes everything back.
+    /// Injects faults for the duration in the setup, then undoes them all.
     pub(crate) async fn storm(mut self) {
         if self.setup.replicas > 0 {
-            // Nobody is granted anything before.
+            // No client is granted anything before this.
             sleep(self.millis(0, 12_000)).await;
         }
         let end = Instant::now() + Duration::from_millis(self.setup.storm_ms);
@@ -66,7 +66,7 @@ impl Nemesis {
         Duration::from_millis(self.random.random_range(from..=to))
     }
 
-    /// A fault; what ends it, if it has to be ended.
+    /// Injects a fault. Returns its end, if it must be ended.
     fn strike(&mut self) -> Option<Recovery> {
         let node = self.random.random_range(0..self.setup.nodes);
         let program = self.random.random_range(0..self.setup.programs);
@@ -76,7 +76,7 @@ impl Nemesis {
         let length = self.millis(20, 3_000);
         match self.random.random_range(0..100) {
             0..18 => {
-                // A moment, or so long that leases end meanwhile.
+                // Either a moment, or long enough for leases to end meanwhile.
                 let length = if self.random.random_bool(0.7) { length / 10 } else { length };
                 self.processes[program].pause(length);
                 None
@@ -150,7 +150,7 @@ impl Nemesis {
             80..82 => {
                 net.change(|universe| universe.nodes[server].set_disk_full(true));
                 if self.setup.replicas == 0 {
-                    // Until it starts again.
+                    // Lasts until it restarts.
                     return None;
                 }
                 Some(Box::pin(async move {
@@ -178,7 +178,7 @@ impl Nemesis {
         }
     }
 
-    /// A server of a group: its master more often than another.
+    /// Picks a server of a group: its master more often than the others.
     fn server_of(&mut self, group: usize) -> usize {
         if self.setup.replicas == 0 {
             return group;
@@ -189,7 +189,7 @@ impl Nemesis {
         any.filter(|_| self.random.random_bool(0.6)).unwrap_or(universe.home[group])
     }
 
-    /// What goes wrong between the servers of a group.
+    /// Injects a fault between the servers of a group.
     fn strike_group(&mut self, group: usize, server: usize, length: Duration) -> Option<Recovery> {
         let net = Arc::clone(&self.net);
         if self.setup.is_gentle {
@@ -198,7 +198,7 @@ impl Nemesis {
         match self.random.random_range(0..10) {
             0..3 => Some(self.fail_over(group)),
             3..5 => {
-                // Longer leases only where all know of them before.
+                // Longer leases only if all servers know of them beforehand.
                 let max_ttl = self.setup.max_ttl.get() / [1, 4][self.random.random_range(0..2)];
                 net.change(|universe| universe.allow(group, Millis::new(max_ttl)));
                 None
@@ -220,7 +220,7 @@ impl Nemesis {
         }
     }
 
-    /// A replica follows another for a while.
+    /// Makes a replica follow another for a while.
     fn chain(&mut self, group: usize, server: usize, length: Duration) -> Recovery {
         let net = Arc::clone(&self.net);
         let others = self.others(group, server);
@@ -241,8 +241,8 @@ impl Nemesis {
         self.net.universe().servers_of(group).filter(|other| *other != server).collect()
     }
 
-    /// A replica takes the place of its master, which goes on, cut off from the others or not,
-    /// hangs, or is killed, and follows its successor some time later.
+    /// Promotes a replica in place of its master. The master continues (cut off from the others or
+    /// not), hangs or is killed, and follows its successor some time later.
     fn fail_over(&mut self, group: usize) -> Recovery {
         let old = self.net.universe().home[group];
         let others = self.others(group, old);
@@ -260,7 +260,7 @@ impl Nemesis {
         let saved_before = self.millis(0, 4_000);
         Box::pin(async move {
             let mut fallen = None;
-            // A server that starts again is behind all that is said from now on.
+            // A server that restarts lacks everything sent from now on.
             net.change(|universe| {
                 universe.servers_of(group).for_each(|server| universe.nodes[server].save());
             });
@@ -319,8 +319,8 @@ impl Nemesis {
         }))
     }
 
-    /// This address leads to another node for a while, whose own address leads nowhere soon after:
-    /// what that node has granted already may be asked of it again.
+    /// Directs this address to another node for a while. Soon after, that node's own address leads
+    /// nowhere: clients may ask the node again for what it has already granted.
     fn mislead(&mut self, address: usize) -> Recovery {
         let node = self.random.random_range(0..self.setup.nodes);
         let (pause, length) = (self.millis(0, 20), self.millis(20, 500));
@@ -354,7 +354,7 @@ impl Nemesis {
         Some(Box::pin(restart(Arc::clone(&self.net), node, self.fall())))
     }
 
-    /// All nodes but one or none, at once.
+    /// Takes down all nodes, or all but one, simultaneously.
     fn massacre(&mut self) -> Option<Recovery> {
         let spared = self.random.random_range(0..=self.setup.nodes);
         let nodes: Vec<_> = (0..self.setup.nodes).filter(|node| *node != spared).collect();
@@ -367,7 +367,7 @@ impl Nemesis {
         }))
     }
 
-    /// One node after another, each when the one before is up.
+    /// Takes down one node after another, each when the previous one is up.
     fn roll(&mut self) -> Option<Recovery> {
         let falls: Vec<_> =
             (0..self.setup.nodes).map(|_| (self.fall(), self.millis(0, 1_000))).collect();
@@ -381,7 +381,8 @@ impl Nemesis {
     }
 }
 
-/// An operator brings a lease from one node to another that is in quarantine: a dump, restored.
+/// Copies a lease from one node to another that is in quarantine, as an operator does with DUMP and
+/// RESTORE.
 pub(crate) fn bring(net: &Arc<Net>, lock: &str, (from, to): (usize, usize)) {
     net.change(|universe| {
         let (group, from, to) = (to, universe.home[from], universe.home[to]);
@@ -396,14 +397,14 @@ pub(crate) fn bring(net: &Arc<Net>, lock: &str, (from, to): (usize, usize)) {
     });
 }
 
-/// How a node goes down, and for how long.
+/// Chooses how a node goes down, and for how long.
 pub(crate) struct Fall {
     pub(crate) end: End,
     pub(crate) loses_data: bool,
     pub(crate) down: Duration,
 }
 
-/// Takes a node down, if it is up, and starts it again.
+/// Takes a node down, if it is up, and restarts it.
 pub(crate) async fn restart(net: Arc<Net>, node: usize, fall: Fall) {
     let Fall { end, loses_data, down } = fall;
     if !net.universe().nodes[node].is_up {
@@ -418,7 +419,7 @@ pub(crate) async fn restart(net: Arc<Net>, node: usize, fall: Fall) {
     net.change(|universe| {
         universe.choose_role(node);
         universe.nodes[node].start_again();
-        // What was given back since the data set was saved is there again.
+        // Leases released since the data set was saved are there again.
         let back = universe.nodes[node].held_tokens();
         universe.stranded.extend(back.into_iter().map(|(_, token)| token));
     });

@@ -1,7 +1,7 @@
-//! Runs whose course is written down: what comes about too seldom in a storm.
+//! Scripted runs: events that are too rare in a storm.
 //!
-//! The client, the nodes and the judge are those of the storm. A seed says which node has which
-//! part, how long leases and delays are, how nodes end, and what they keep.
+//! The client, the nodes and the judge are those of the storm. A seed chooses each node's part, the
+//! length of leases and delays, how nodes stop, and what they keep.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -42,7 +42,7 @@ pub(crate) fn millis(random: &mut StdRng, from: u64, to: u64) -> Duration {
     Duration::from_millis(random.random_range(from..=to))
 }
 
-/// Until something has come about, or does not within `limit`; the scene goes on either way.
+/// Waits until a condition holds, for at most `limit`; the scene continues either way.
 pub(crate) async fn until(net: &Arc<Net>, limit: u64, is_so: impl Fn(&[Node]) -> bool) {
     let deadline = Instant::now() + Duration::from_millis(limit);
     while !is_so(&net.universe().nodes) && Instant::now() < deadline {
@@ -56,10 +56,11 @@ pub(crate) fn holds(node: &Node) -> bool {
 
 /// A vote from before a crash, and a repair after it.
 ///
-/// The first holder has two of three nodes, the second the vote of the third, which crashes and
-/// takes the first one's repair. Then the first is cut off from one of its nodes, and the second's
-/// request arrives there when the lease has ended. Or it does not take a repair: an operator has
-/// brought the first one's lease to it.
+/// The first holder has two of three nodes. The second holder has the vote of the third node, which
+/// crashes and accepts the first holder's repair. Then the first holder is cut off from one of its
+/// nodes, and the second holder's request arrives there after the lease has ended. In a variant,
+/// the third node does not receive a repair; instead, an operator copies the first holder's lease
+/// to it.
 async fn duel(seed: u64, is_brought: bool, defect: Defect) -> Outcome {
     let mut random = StdRng::seed_from_u64(seed ^ 0x6475_656c);
     let (nodes, locks, uneven, timeouts_ms) = (3, 1, 0, [45, 330, 90]);
@@ -99,11 +100,12 @@ async fn duel(seed: u64, is_brought: bool, defect: Defect) -> Outcome {
 
 /// An acquire that arrives after the repair of its lease.
 ///
-/// One node is a fence ahead. It grants the first holder's request late, when the first has won
-/// with a smaller fence; so it has issued the fence that the second holder wins with at the other
-/// nodes. The second one's request to it is slow, and the connection breaks. Over the next
-/// connection the second repairs its lease there, with its own fence, because the node has issued
-/// none above it. Then the request arrives, and is told that fence, which the first has stored.
+/// One node is a fence ahead. It grants the first holder's request late, after that holder has won
+/// with a smaller fence; so it has issued the fence with which the second holder wins at the other
+/// nodes. The second holder's request to it is slow, and the connection breaks. Over the next
+/// connection, the second holder repairs its lease there with its own fence, because the node has
+/// not issued a larger one. Then the request arrives, and the reply contains that fence, which the
+/// first holder has stored.
 async fn outrun(seed: u64) -> Outcome {
     let mut random = StdRng::seed_from_u64(seed ^ 0x6f75_7472);
     let (nodes, locks, uneven, timeouts_ms) = (3, 1, 0, [330; 3]);
@@ -139,8 +141,8 @@ async fn outrun(seed: u64) -> Outcome {
     both_end(&stage, [one, other]).await
 }
 
-/// An address leads to the server of another one while somebody acquires a lock, and no longer when
-/// the next comes. The first one's third node is away.
+/// An address leads to another address's server while the first client acquires a lock, but no
+/// longer when the second one does. The first client cannot reach its third node.
 async fn mislead(seed: u64, defect: Defect) -> Outcome {
     let mut random = StdRng::seed_from_u64(seed ^ 0x6d69_736c);
     let (nodes, locks, uneven, timeouts_ms) = (3, 1, 0, [330; 3]);
@@ -157,15 +159,15 @@ async fn mislead(seed: u64, defect: Defect) -> Outcome {
     };
     let one = keep(0);
     until(net, 300, |nodes| holds(&nodes[server])).await;
-    // So that all answers are there.
+    // Gives all replies time to arrive.
     sleep(TICK * 50).await;
     net.lead(address, address);
     let other = keep(1);
     both_end(&stage, [one, other]).await
 }
 
-/// One node after another goes down, for longer than a lease or not, while others lock other names
-/// and one holds its lock.
+/// One node after another goes down, possibly for longer than a lease, while one client holds its
+/// lock and others lock other names.
 async fn roll(seed: u64, defect: Defect) -> Outcome {
     let mut random = StdRng::seed_from_u64(seed ^ 0x726f_6c6c);
     let setup = calm(seed, defect);
@@ -210,7 +212,8 @@ async fn roll(seed: u64, defect: Defect) -> Outcome {
     end(&stage).await
 }
 
-/// No node answers a holder any more: what is left of its validity when it is told.
+/// All nodes stop answering a holder. Returns how much of its validity is left when it learns of
+/// the loss.
 async fn told(seed: u64) -> (Duration, Duration) {
     let mut random = StdRng::seed_from_u64(seed ^ 0x746f_6c64);
     let stage = Stage::new(calm(seed, Defect::None));
@@ -223,8 +226,8 @@ async fn told(seed: u64) -> (Duration, Duration) {
     (guard.validity(), (ttl / 10).min(Duration::from_secs(1)))
 }
 
-/// A quorum of nodes waits out what it may have forgotten, and some wait for a lock of theirs: none
-/// of them makes more than `attempts_max` attempts in four seconds of it.
+/// A quorum of nodes is in quarantine while clients wait for a lock: none of them makes more than
+/// `attempts_max` attempts in four seconds.
 async fn wait_out(seed: u64, attempts_max: u64, defect: Defect) -> Outcome {
     let (nodes, programs, locks) = (5, 3, 1);
     let setup = Setup { nodes, programs, locks, storm_ms: 0, ..calm(seed, defect) };
@@ -257,10 +260,11 @@ async fn wait_out(seed: u64, attempts_max: u64, defect: Defect) -> Outcome {
 }
 
 /// Readers come and go, so that there is always one, and a writer comes. All are tasks of one
-/// program: who is served first is as fair as wall clocks are, and those of programs differ.
+/// program: the order of service is only as fair as wall clocks are, and those of different
+/// programs differ.
 async fn stream(seed: u64, defect: Defect) -> Outcome {
     const READERS: usize = 8;
-    // Longer than any delay: so many requests meet some of the longest.
+    // Longer than any delay: this many requests incur some of the longest delays.
     let setup = Setup { locks: 1, storm_ms: 0, timeouts_ms: [330; 3], ..calm(seed, defect) };
     let stage = Stage::new(setup);
     let reader = |number: usize| {
@@ -295,7 +299,7 @@ async fn stream(seed: u64, defect: Defect) -> Outcome {
     end(&stage).await
 }
 
-/// As operations.md says, the holder has renewed before the next node goes down.
+/// As operations.md requires, the holder has renewed before the next node goes down.
 async fn renewal(ttl: Duration) {
     sleep(ttl / 2 + Duration::from_secs(1)).await;
 }
@@ -307,7 +311,7 @@ fn complain_if_lost(stage: &Stage, holder: &Guard, step: usize) {
     }
 }
 
-/// A node that was away knows within a refresh who waits.
+/// A node that was away knows the waiters within one refresh.
 async fn complain_if_out_of_line(stage: &Stage, node: usize, ttl: Duration) {
     let waits = |nodes: &[Node]| nodes[node].waiters(&name(0)) > 0;
     until(&stage.net, u64::try_from(ttl.as_millis()).expect("short") / 3, waits).await;
@@ -317,7 +321,7 @@ async fn complain_if_out_of_line(stage: &Stage, node: usize, ttl: Duration) {
     }
 }
 
-/// The run is over when both holders are.
+/// The run ends when both holders have finished.
 pub(crate) async fn both_end<T>(stage: &Stage, holders: [JoinHandle<T>; 2]) -> Outcome {
     for holder in holders {
         holder.await.expect("no task panics");
@@ -334,7 +338,7 @@ pub(crate) async fn end(stage: &Stage) -> Outcome {
 }
 
 const PACE: &str = "a waiter asks nodes in quarantine too often";
-/// The longest hold, and some rounds with their timeouts.
+/// The longest hold, plus some rounds with their timeouts.
 const STARVES_AFTER: Duration = Duration::from_secs(4);
 const STARVED: &str = "readers have kept a writer out";
 const LOST: &str = "a restart of one node after another cost a lock";
@@ -352,13 +356,13 @@ fn a_vote_from_before_a_crash_and_a_lease_brought_after_it_make_no_two_holders()
 
 #[track_caller]
 fn makes_no_two_holders(is_brought: bool) {
-    // Now and then an answer is too late for the scene to come about.
+    // Now and then a reply is too late for the scene to occur.
     let mut came_about = 0;
     for seed in 0..SEEDS {
         let outcome = to_the_end(duel(seed, is_brought, Defect::None));
         assert_eq!(outcome.violations, [""; 0], "seed {seed}");
         let is_kept = outcome.reached.count("extend: provisional") > 0;
-        // Both win: the second by its vote from before the crash, when the first has lost.
+        // Both win: the second by its vote from before the crash, after the first has lost.
         came_about += u64::from(is_kept && outcome.acquisitions == 2);
     }
     assert!(came_about > SEEDS / 4, "in {came_about} of {SEEDS} seeds");
@@ -366,7 +370,7 @@ fn makes_no_two_holders(is_brought: bool) {
 
 #[test]
 fn an_acquire_that_arrives_after_a_repair_stores_nothing() {
-    // Where the connection breaks, its request may be lost.
+    // When the connection breaks, its request may be lost.
     let mut came_about = 0;
     for seed in 0..SEEDS {
         let outcome = to_the_end(outrun(seed));
@@ -447,7 +451,7 @@ fn readers_that_pass_those_in_line_are_caught() {
 
 #[test]
 fn who_waits_for_nodes_in_quarantine_asks_seldom_and_gets_the_lock_when_it_ends() {
-    // Where nodes call in vain, the pauses between attempts are all that keeps the pace.
+    // If nodes call without being able to grant, only the pauses between attempts limit the rate.
     for (defect, attempts_max) in [(Defect::None, 10), (Defect::CallsInQuarantine, 30)] {
         for seed in 0..20 {
             let violations = to_the_end(wait_out(seed, attempts_max, defect)).violations;

@@ -1,4 +1,4 @@
-//! What a run takes place on: nodes, the network between, programs with their clocks and clients.
+//! The setting of a run: nodes, the network, and programs with their clocks and clients.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -83,7 +83,7 @@ impl Stage {
             locks: setup.locks,
             max_ttl: setup.max_ttl.into(),
             short_share: if setup.replicas > 0 { 0.5 } else { 0.75 },
-            // So that some work on while a master is replaced.
+            // Some holders then keep working while a master is replaced.
             length_max: match setup.replicas {
                 0 => Duration::from_secs(8),
                 _ => Duration::from(setup.max_ttl).mul_f64(1.7),
