@@ -1,17 +1,18 @@
-//! The simulation in the words of the proof: after every answer of a node that counts, the state of
-//! the lock is drawn as a state of `proof/protocol.py`, and must have all its invariants.
+//! The simulation in terms of the proof: after every reply of a node that counts, the lock's state
+//! is mapped to a state of `proof/protocol.py`, which must satisfy all its invariants.
 //!
-//! What nodes know is read off them. What no node and no client knows is kept here, as seen from
-//! the network: for whom a node has vouched and whether that may still be valid, through all its
-//! crashes; what it has stored; who was won before whom began. Two holders need a network that
-//! plays along; a node that makes them possible is found without.
+//! The nodes' knowledge is read from them. This code keeps what no node and no client knows, as
+//! seen from the network: for which tokens a node has vouched and whether that may still be valid,
+//! through all its crashes; what it has stored; which acquisitions were won before others began.
+//! Two holders occur only under particular network conditions; this check finds a node that makes
+//! them possible even without those conditions.
 //!
-//! An acquisition has two rounds in such a state: what its client relies on, as it says itself,
-//! and the vote of each node that would last longest if it counted. A claim about all rounds that
-//! holds for those two is what the proof says of them; that each step is one of its actions is
-//! checked by the model alone.
+//! An acquisition has two rounds in such a state: what its client relies on, by its own report,
+//! and, for each node, the vote that would last longest if it counted. The proof's claims about all
+//! rounds are checked for these two. Only the model checks that each step is an action of the
+//! proof.
 //!
-//! Beside each lock there is a fenced store, which takes reads and writes by their fences.
+//! Each lock has a fenced store, which accepts reads and writes by their fences.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
@@ -22,16 +23,16 @@ use tokio::time::Instant;
 use crate::clients::FAST_PPM_MAX;
 use crate::system::{ACQUISITIONS_MAX, INVARIANTS, ROUNDS, Sizes, State, is_quorum, those};
 
-/// Tells tokens apart, which are random.
+/// Identifies a token; tokens are random.
 type Id = u64;
 
-/// What a node knows of a lock.
+/// What a node knows about a lock.
 #[derive(Clone, Debug)]
 pub(crate) struct View {
-    /// The leases that stand.
+    /// The live leases.
     pub(crate) leases: Vec<Seen>,
     pub(crate) counter: u64,
-    /// As the state file has it.
+    /// The ceiling in the state file.
     pub(crate) ceiling: u64,
     pub(crate) is_quarantined: bool,
 }
@@ -39,14 +40,14 @@ pub(crate) struct View {
 /// A lease at a node.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Seen {
-    /// Of its token.
+    /// The id of its token.
     pub(crate) id: Id,
     pub(crate) is_exclusive: bool,
-    /// It does not count yet.
+    /// Whether it does not count yet.
     pub(crate) is_provisional: bool,
 }
 
-/// What the fenced store is asked for.
+/// An operation on the fenced store.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Use {
     Write,
@@ -63,7 +64,7 @@ struct Store {
 }
 
 impl Store {
-    /// Accepts or refuses, as examples/fenced_store does.
+    /// Accepts or refuses an operation, as examples/fenced_store does.
     fn accepts(&mut self, what: Use, fence: u64) -> bool {
         let is_late = fence < self.highest;
         match what {
@@ -80,25 +81,26 @@ impl Store {
 #[derive(Debug)]
 struct Claim {
     id: Id,
-    /// What its client calls it, where there is nothing else to know it by.
+    /// The label from its client, if there is no other identification.
     label: Vec<u8>,
     is_reader: bool,
-    /// It was won as a writer, and its client reads from then on.
+    /// It was won as a writer, and its client has become a reader.
     is_downgraded: bool,
-    /// The store has accepted a write of it, a read of it.
+    /// Whether the store has accepted a write from it, and a read.
     has_written: bool,
     has_read: bool,
-    /// Those of whom the store had accepted something that this one may not come after.
+    /// The acquisitions whose operations the store accepted earlier, and which this one must not
+    /// follow.
     follows: BTreeSet<Id>,
-    /// A release was seen: its client relies on nothing.
+    /// A release was seen: its client no longer relies on it.
     is_done: bool,
-    /// Its leases were deleted by force: votes for it say nothing, its fences do.
+    /// Its leases were deleted by force: votes for it no longer count, but its fences do.
     is_deleted: bool,
-    /// Its fence, once its client says that it has won.
+    /// Its fence, once its client reports the win.
     won: Option<u64>,
-    /// Who had stored that.
+    /// The nodes that had stored that fence: bits.
     storing: usize,
-    /// Those that were won before it began.
+    /// The acquisitions that were won before it began.
     before: BTreeSet<Id>,
     /// Until when its client relies on it.
     valid_until: Option<Instant>,
@@ -107,21 +109,21 @@ struct Claim {
     stored: BTreeSet<(usize, u64)>,
 }
 
-/// What the proof knows of all locks.
+/// What the proof knows about all locks.
 #[derive(Debug)]
 pub(crate) struct Shadow {
     nodes: usize,
-    /// By the name of the lock, in the order in which they began.
+    /// By lock name, in the order in which they began.
     claims: BTreeMap<Vec<u8>, Vec<Claim>>,
-    /// All that ever began, whether they were released, and whether they are readers: a request
-    /// may come so late that its claim was forgotten here.
+    /// All acquisitions that ever began, whether they were released, and whether they are readers:
+    /// a request may arrive so late that its claim was already forgotten here.
     begun: BTreeMap<Id, (bool, bool)>,
     stores: BTreeMap<Vec<u8>, Store>,
-    /// Nodes to which a lock was brought whose fences are above what their files say: they have not
-    /// issued those, and write before they issue more.
+    /// Nodes that received a restored lock with fences above the ceiling in their state files: they
+    /// have not issued those fences, and write the file before they issue more.
     brought: BTreeSet<usize>,
     pub(crate) states: u64,
-    /// The first that is wrong: what follows is the same again.
+    /// Only the first violation: later ones repeat it.
     pub(crate) complaints: Vec<String>,
 }
 
@@ -138,7 +140,7 @@ impl Shadow {
         }
     }
 
-    /// An attempt has come to a node: how it asks, and what its client calls it.
+    /// Records an attempt that has arrived at a node: its mode, and its client's label.
     pub(crate) fn asked(&mut self, (name, token): (&[u8], &[u8]), mode: Mode, label: &[u8]) {
         let claim = self.claim(name, token);
         let id = claim.id;
@@ -153,8 +155,8 @@ impl Shadow {
         self.claim(name, token).is_reader
     }
 
-    /// A node has answered a request for this lock so that it counts for the token: until when is
-    /// up to its ttl, if it names one.
+    /// Records a reply of a node that counts for the token. The request's ttl, if it has one,
+    /// determines how long.
     pub(crate) fn vouched(
         &mut self,
         node: usize,
@@ -172,7 +174,7 @@ impl Shadow {
         claim.stored.extend(stored.map(|fence| (node, fence)));
     }
 
-    /// A release has arrived: the client relies on nothing any more.
+    /// Records the arrival of a release: the client no longer relies on the lock.
     pub(crate) fn released(&mut self, name: &[u8], token: &[u8]) {
         let claim = self.claim(name, token);
         claim.is_done = true;
@@ -182,7 +184,7 @@ impl Shadow {
         self.begun.entry(id).or_default().0 = true;
     }
 
-    /// An operator has deleted the lock at every node.
+    /// Records that an operator has deleted the lock at every node.
     pub(crate) fn deleted(&mut self, name: &[u8]) {
         for claim in self.claims.get_mut(name).into_iter().flatten() {
             claim.is_deleted = true;
@@ -191,12 +193,12 @@ impl Shadow {
         }
     }
 
-    /// An operator has brought a lock to this node.
+    /// Records that an operator has restored a lock at this node.
     pub(crate) fn brought(&mut self, node: usize) {
         self.brought.insert(node);
     }
 
-    /// The client with this label takes itself for the holder until then.
+    /// Records that the client with this label considers itself the holder until then.
     pub(crate) fn relied_on(&mut self, (name, label): (&[u8], &str), fence: u64, until: Instant) {
         let nodes = self.nodes;
         let Some(claim) = self.winner((name, label), fence) else {
@@ -208,7 +210,8 @@ impl Shadow {
         if claim.won.is_none() {
             claim.won = Some(fence);
             claim.storing = claim.storing(nodes, fence);
-            // A reader is content with more; it stores what it was won with as well.
+            // A larger fence suffices for a reader; the node then counts as storing the winning
+            // fence as well.
             let storing = (0..nodes).filter(|node| claim.storing >> node & 1 != 0);
             claim.stored.extend(storing.map(|node| (node, fence)));
         }
@@ -221,7 +224,8 @@ impl Shadow {
         }
     }
 
-    /// The client with this label, who has won as a writer, is a reader from here on.
+    /// Records that the client with this label, which has won as a writer, is a reader from here
+    /// on.
     pub(crate) fn downgraded(&mut self, (name, label): (&[u8], &str), fence: u64) {
         let Some(claim) = self.winner((name, label), fence) else { return };
         if claim.won.is_some() && !claim.is_reader {
@@ -229,8 +233,8 @@ impl Shadow {
         }
     }
 
-    /// The client with this label, who has won, uses the store, in time or late. Answers whether
-    /// the store accepts that.
+    /// Lets the client with this label, which has won, use the store, in time or late. Returns
+    /// whether the store accepts the operation.
     pub(crate) fn uses(&mut self, (name, label): (&[u8], &str), fence: u64, what: Use) -> bool {
         if !self.stores.entry(name.to_vec()).or_default().accepts(what, fence) {
             return false;
@@ -239,7 +243,8 @@ impl Shadow {
         let claims = self.claims.entry(name.to_vec()).or_default();
         let before: Vec<Id> =
             claims.iter().filter(|other| comes_after(other)).map(|other| other.id).collect();
-        // One that is over, and whose fence is not among the latest, has no part in the proof.
+        // A claim that is over, and whose fence is not among the latest, is not part of the proof's
+        // state.
         let won = claims.iter_mut().rev().find(|claim| claim.is_called(label, fence));
         if let Some(claim) = won {
             claim.follows.extend(before);
@@ -249,11 +254,12 @@ impl Shadow {
         true
     }
 
-    /// The claim with this label that was won with this fence, or may have been just now.
+    /// The claim with this label that was won with this fence, or that may just have been won with
+    /// it.
     fn winner(&mut self, (name, label): (&[u8], &str), fence: u64) -> Option<&mut Claim> {
         let nodes = self.nodes;
         let claims = self.claims.entry(name.to_vec()).or_default();
-        // An attempt before it, of the same name, may have arrived late.
+        // An earlier attempt with the same label may have arrived late.
         let known = claims.iter().rposition(|claim| claim.is_called(label, fence));
         let may_have_won = |claim: &Claim| {
             claim.label == label.as_bytes()
@@ -264,7 +270,7 @@ impl Shadow {
         claims.get_mut(place)
     }
 
-    /// Draws the state of a lock, and looks whether it is one of the proof's.
+    /// Maps the state of a lock to a state of the proof, and checks its invariants.
     pub(crate) fn judge(&mut self, name: &[u8], mut views: Vec<Option<View>>) {
         let now = Instant::now();
         for (node, view) in views.iter_mut().enumerate() {
@@ -283,13 +289,13 @@ impl Shadow {
         let holds = |claim: &Claim| {
             views.iter().flatten().flat_map(|view| &view.leases).any(|seen| seen.id == claim.id)
         };
-        // What is over cannot break a promise, but for the fences of the latest.
+        // Claims that are over cannot break a promise, except by the fences of the latest.
         let matters =
             |claim: &Claim| !claim.votes.is_empty() || claim.valid_until.is_some() || holds(claim);
         let earlier = claims.len().saturating_sub(ACQUISITIONS_MAX);
         let latest = claims.split_off(earlier);
-        // The win of one whose votes are excused may still be told.
-        // A late request of one who became a reader may ask for either.
+        // A deleted claim may still report its win. A late request of a writer that became a reader
+        // may ask for either mode.
         let may_matter = |claim: &Claim| claim.is_downgraded || claim.is_deleted && !claim.is_done;
         claims.retain(|claim| matters(claim) || may_matter(claim));
         claims.extend(latest);
@@ -351,7 +357,7 @@ impl Claim {
         self.label == label.as_bytes() && self.won == Some(fence)
     }
 
-    /// Those that store this fence, or for a reader a larger one.
+    /// The nodes that store this fence, or, for a reader, a larger one.
     fn storing(&self, nodes: usize, fence: u64) -> usize {
         those(nodes, |node| match self.is_reader {
             false => self.stored.contains(&(node, fence)),
@@ -359,14 +365,14 @@ impl Claim {
         })
     }
 
-    /// Those whose votes last as long as its client relies on it.
+    /// The nodes whose votes last as long as its client relies on it.
     fn voters(&self, nodes: usize) -> usize {
         let lasts = |over_at: &Instant| self.valid_until.is_some_and(|until| *over_at >= until);
         those(nodes, |node| self.votes.get(&node).is_some_and(lasts))
     }
 }
 
-/// The state of one lock, with these acquisitions. A node without a view is down.
+/// The proof's state of one lock, with these acquisitions. A node without a view is down.
 fn draw(claims: &[&Claim], views: &[Option<View>], store: Store, nodes: usize) -> State {
     let mut state = State::new();
     state.set_highest(store.highest);
@@ -374,7 +380,7 @@ fn draw(claims: &[&Claim], views: &[Option<View>], store: Store, nodes: usize) -
     for (number, view) in views.iter().enumerate() {
         let stored = claims.iter().flat_map(|claim| &claim.stored);
         let stored = stored.filter(|(node, _)| *node == number).map(|(_, fence)| *fence);
-        // What is down will go on above all that it has stored.
+        // A node that is down will continue above everything that it has stored.
         let (counter, ceiling) = view.as_ref().map_or_else(
             || (stored.clone().max().unwrap_or(0), stored.max().unwrap_or(0)),
             |view| (view.counter, view.ceiling),
@@ -412,7 +418,7 @@ fn draw(claims: &[&Claim], views: &[Option<View>], store: Store, nodes: usize) -
     state
 }
 
-/// What the store has accepted of it, and after what.
+/// Maps the operations that the store has accepted from this claim, and those that they followed.
 fn draw_uses(state: &mut State, number: usize, claims: &[&Claim]) {
     let claim = claims[number];
     if claim.has_written {
@@ -422,7 +428,7 @@ fn draw_uses(state: &mut State, number: usize, claims: &[&Claim]) {
         state.set_read(number);
     }
     for (other, earlier) in claims.iter().enumerate() {
-        // What was forgotten here, and comes up once more, counts as another.
+        // A claim that was forgotten here and reappears counts as a new one.
         let has_used = earlier.has_written || earlier.has_read;
         if has_used && claim.follows.contains(&earlier.id) {
             state.set_followed(number, other);
@@ -430,7 +436,7 @@ fn draw_uses(state: &mut State, number: usize, claims: &[&Claim]) {
     }
 }
 
-/// What its client relies on, the votes, and the rounds that there were not.
+/// Maps the rounds of a claim: what its client relies on, the votes, and the unused rounds.
 fn draw_rounds(
     state: &mut State,
     number: usize,
@@ -480,7 +486,7 @@ pub(crate) fn id(token: &[u8]) -> Id {
     token.iter().take(8).fold(0, |id, byte| id << 8 | Id::from(*byte))
 }
 
-/// The validity of a round, counted from its arrival, by the slowest clock there is.
+/// The validity of a round, counted from its arrival, by the slowest possible clock.
 fn longest_validity(ttl: Millis) -> Duration {
     let counted: Duration = ttl.saturating_sub(Terms::new(ttl).drift).into();
     counted.mul_f64(1e6 / (1e6 - FAST_PPM_MAX as f64))

@@ -1,27 +1,27 @@
-//! What a server of a group keeps of the stream of facts that its master sends, or that it sends
-//! itself, as Redis does: which stream it is, how far it has come, and the last facts of it.
+//! What a server of a group keeps, like Redis, of the stream of facts that its master sends or that
+//! it sends itself: the stream's identity, the offset, and the last facts.
 //!
-//! A replica that comes back says which stream it has, and how far it has come. If its master has
-//! the rest, the replica is told that: a partial synchronisation. Otherwise it is sent the whole
-//! data set. So what a server has said or heard before, it may be told again, by whoever has it.
-//! In Redis's `replication.c` these are `masterTryPartialResynchronization`, `shiftReplicationId`
-//! and `replicationCacheMasterUsingMyself`.
+//! A replica that comes back reports its stream and its offset. If its master has the rest, the
+//! replica receives only that: a partial synchronisation. Otherwise it receives the whole data set.
+//! A server may therefore receive again, from any server that has it, what it has sent or heard
+//! before. In Redis's `replication.c` these are `masterTryPartialResynchronization`,
+//! `shiftReplicationId` and `replicationCacheMasterUsingMyself`.
 
 use std::collections::VecDeque;
 
 use lockmod::engine::Fence;
 use lockmod::wire::fact::Restated;
 
-/// How many facts a server keeps: so few that a replica may be away for longer.
+/// How many facts a server keeps: few enough that a replica may miss more.
 const KEPT: usize = 30;
 
-/// What a master tells its replicas.
+/// What a master sends to its replicas.
 #[derive(Clone, Debug)]
 pub(crate) enum Fact {
-    /// The whole data set, for a replica that cannot go on where it was; which stream goes on
-    /// after it.
+    /// The whole data set, for a replica that cannot continue where it was, and the stream that
+    /// continues after it.
     DataSet(StreamId, Vec<(Vec<u8>, Vec<u8>)>),
-    /// A lock, as the append-only file has it.
+    /// A lock, as in the append-only file.
     Stated(Vec<u8>, Vec<Restated>),
     Deleted(Vec<u8>),
     /// A `LOCK.FLOOR` with a heartbeat of this server.
@@ -30,7 +30,7 @@ pub(crate) enum Fact {
 }
 
 impl Fact {
-    /// How far it moves the offset.
+    /// By how much it advances the offset.
     fn length(&self) -> u64 {
         match self {
             Fact::DataSet(..) => 0,
@@ -42,18 +42,18 @@ impl Fact {
     }
 }
 
-/// The server that began the stream, and how many it had begun.
+/// The server that began the stream, and the number of streams that it had begun.
 pub(crate) type StreamId = (usize, u64);
 
 /// A place in a stream.
 pub(crate) type Place = (StreamId, u64);
 
-/// How a master receives a replica that comes.
+/// How a master receives an attaching replica.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Welcome {
-    /// It goes on where it was.
+    /// It continues where it was.
     GoesOn,
-    /// It would, but what it lacks is not kept any more.
+    /// It has the right stream, but what it lacks is no longer kept.
     FellBehind,
     /// It has another stream, or none.
     BeginsAnew,
@@ -63,13 +63,13 @@ pub(crate) enum Welcome {
 #[derive(Clone, Debug)]
 pub(crate) struct Stream {
     server: usize,
-    /// How many streams it has begun.
+    /// The number of streams that it has begun.
     begun: u64,
     id: StreamId,
     pub(crate) offset: u64,
-    /// The stream that this one continues, and up to where the two are one.
+    /// The stream that this one continues, and the offset up to which the two are identical.
     former: Option<Place>,
-    /// Whether a master can be asked to go on from here.
+    /// Whether a master can be asked to continue from here.
     can_go_on: bool,
     /// The last facts, each with the offset after it.
     facts: VecDeque<(u64, Fact)>,
@@ -84,7 +84,7 @@ impl Stream {
         Stream { server, begun: 0, id, offset: 0, former, can_go_on: false, facts, kept_from: 0 }
     }
 
-    /// The server starts again, with a snapshot that was saved there, or none.
+    /// Restarts the server with a snapshot saved at this place, or with none.
     pub(crate) fn restart(&mut self, saved: Option<Place>, is_master: bool) {
         *self = Stream { begun: self.begun, ..Stream::new(self.server) };
         if let Some((id, offset)) = saved {
@@ -96,7 +96,7 @@ impl Stream {
         }
     }
 
-    /// The server is a master from now on: its stream continues the one that it had.
+    /// Makes the server a master: its stream continues the one that it had.
     pub(crate) fn begin(&mut self) {
         self.former = Some(self.place());
         self.begun += 1;
@@ -104,23 +104,23 @@ impl Stream {
         self.can_go_on = true;
     }
 
-    /// Where it is.
+    /// Its place in the stream.
     pub(crate) fn place(&self) -> Place {
         (self.id, self.offset)
     }
 
-    /// Whether it has a data set, with its place.
+    /// Whether it has a data set that matches its place.
     pub(crate) fn is_whole(&self) -> bool {
         self.can_go_on
     }
 
-    /// A master says something.
+    /// Appends a fact that a master sends.
     pub(crate) fn say(&mut self, fact: Fact) {
         let offset = self.offset + fact.length();
         self.keep(offset, fact);
     }
 
-    /// Something is said or heard, up to this offset.
+    /// Records a fact that was sent or heard, up to this offset.
     pub(crate) fn keep(&mut self, offset: u64, fact: Fact) {
         self.offset = offset;
         self.facts.push_back((offset, fact));
@@ -131,7 +131,7 @@ impl Stream {
         }
     }
 
-    /// What was said or heard after an offset.
+    /// The facts that were sent or heard after an offset.
     pub(crate) fn since(&self, offset: u64) -> Vec<(u64, Fact)> {
         assert!(offset >= self.kept_from, "it was to be sent at once");
         self.facts.iter().filter(|(after, _)| *after > offset).cloned().collect()
@@ -150,8 +150,8 @@ impl Stream {
         }
     }
 
-    /// A replica goes on in its master's stream. Returns whether that has another name than its
-    /// own had, so that its own replicas have to come again.
+    /// Continues a replica in its master's stream. Returns whether that stream has another identity
+    /// than its own had, so that its own replicas must attach again.
     pub(crate) fn goes_on_in(&mut self, id: StreamId) -> bool {
         let is_other = self.id != id;
         if is_other {
@@ -161,12 +161,12 @@ impl Stream {
         is_other
     }
 
-    /// A replica waits for a data set: it cannot go on from where it was.
+    /// Makes a replica wait for a data set: it cannot continue where it was.
     pub(crate) fn starts_over(&mut self) {
         self.can_go_on = false;
     }
 
-    /// A replica has a data set.
+    /// Records that a replica has received a data set.
     pub(crate) fn replaced_by(&mut self, (id, offset): Place) {
         let (begun, can_go_on, kept_from) = (self.begun, true, offset);
         let new = Stream::new(self.server);
