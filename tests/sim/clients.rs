@@ -627,8 +627,8 @@ impl Client {
         Arc::clone(&self.process).sleep(length).await;
     }
 
-    /// How long an acquisition with this wait may take: in addition, the last attempt, as many
-    /// raises as there are nodes, and the query for the holder.
+    /// How long an acquisition with this wait may take: the wait, the last attempt, as many raises
+    /// as there are nodes, and the query for the holder.
     fn limit(&self, wait: Duration) -> Duration {
         wait + self.around.timeout * (self.around.nodes as u32 + 3)
     }

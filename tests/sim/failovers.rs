@@ -170,7 +170,7 @@ async fn duel(seed: u64, defect: Defect) -> Outcome {
     let ttl = millis(&mut random, 700, 900);
     let one = stage.processes[0].spawn(stage.client(0, 0).keep(ttl, Duration::from_secs(14)));
     until(net, 100, |nodes| nodes[..3].iter().all(holds)).await;
-    // All nodes are then raised to one fence.
+    // Waits until all nodes have been raised to one fence.
     sleep(TICK * 30).await;
     cut_off(net, 2);
     net.set_flow((0, 2), Flow::Hold, Flow::Pass);

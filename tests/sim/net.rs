@@ -80,7 +80,7 @@ pub(crate) struct Universe {
     /// each is alone.
     pub(crate) nodes: Vec<Node>,
     pub(crate) groups: usize,
-    /// The server of each group that its clients are told is the master.
+    /// The server of each group that its clients take for its master.
     pub(crate) home: Vec<usize>,
     pub(crate) feeds: Feeds,
     /// Until when each node is hung.
