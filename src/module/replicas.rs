@@ -75,8 +75,7 @@ fn tend(server: InServer<'_>, may_beat: bool) -> Tended {
     // The clock is read first: what the server sends beyond this offset is sent later.
     let now = clock::now();
     let replicas = ffi::replicas(server);
-    let caution = config::caution();
-    let settings = (config::max_ttl(), caution.quarantine && caution.on_promotion);
+    let settings = (config::max_ttl(), config::caution().waits_for_others());
     let tend =
         |process: &mut process::Process| process.node.tend(now, &replicas, settings, may_beat);
     let tended = process::with(server, tend);
@@ -85,9 +84,7 @@ fn tend(server: InServer<'_>, may_beat: bool) -> Tended {
 }
 
 fn report(tended: Tended) {
-    let caution = config::caution();
-    let waits = caution.quarantine && caution.on_promotion;
-    if let Some(Notice::Waits(_)) = tended.notice.filter(|_| !waits) {
+    if matches!(tended.notice, Some(Notice::Waits(_))) && !config::caution().waits_for_others() {
         ffi::log(
             Level::Warning,
             "WARNING: enough replicas support this master, but quarantine is switched off: locks \

@@ -898,9 +898,9 @@ impl Node {
     fn look_at_lines(&mut self) {
         self.engine.answer_ring();
         loop {
-            let before = self.engine.waiter_limit(0).waiters;
+            let before = self.engine.waiters();
             let batch = self.engine.next_batch(self.now());
-            self.callers.tally.hung_up += (before - self.engine.waiter_limit(0).waiters) as u64;
+            self.callers.tally.hung_up += (before - self.engine.waiters()) as u64;
             let Some(names) = batch else { break };
             names.iter().for_each(|(_, name)| self.settle_one(name));
         }

@@ -190,7 +190,7 @@ impl Node {
             held,
             readers,
             counts: self.tally().counts,
-            waiters: self.waiter_limit(0).waiters as u64,
+            waiters: self.waiters() as u64,
             waiting_readers: self.waiting_readers() as u64,
             oldest_waiter: self.longest_wait(now),
             waits: self.waits().clone(),

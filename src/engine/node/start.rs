@@ -31,6 +31,13 @@ pub struct Caution {
     pub on_promotion: bool,
 }
 
+impl Caution {
+    /// Whether a node that may have replaced another waits for that one's leases.
+    pub fn waits_for_others(self) -> bool {
+        self.quarantine && self.on_promotion
+    }
+}
+
 /// What the caller of a start must do.
 #[derive(Clone, Copy, Debug)]
 #[must_use]
@@ -137,7 +144,7 @@ impl Node {
     ) -> (Change, Option<Warning>) {
         self.is_replica = false;
         self.tally.decides = true;
-        let waits = caution.quarantine && caution.on_promotion;
+        let waits = caution.waits_for_others();
         let mut recovery = promote(self.date(now), self.promises.highest(), max_ttl);
         if let Some(authority) = self.promises.authority_mut() {
             authority.appointed();
