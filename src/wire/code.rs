@@ -80,20 +80,20 @@ pub(crate) const EXHAUSTED: Code = code(
     "EXHAUSTED",
     Meaning::Never,
     "the lock's fence, or the node's floor, is 9007199254740991",
-    "no; on the other nodes",
+    "no; try the other nodes",
 );
 pub(crate) const STATEFILE: Code = code(
     "STATEFILE",
     Meaning::Later,
     "the state file cannot be written",
-    "when the disk has room again",
+    "when the file can be written again",
 );
 pub(crate) const BADFENCE: Code = code(
     "BADFENCE",
     Meaning::Never,
     "the fence is above all that the node knows, and more than 8 weeks beyond the current time in \
      µs since 1970; the text has the bound",
-    "no; on the other nodes",
+    "no; try the other nodes",
 );
 pub(crate) const NOUPGRADE: Code = code(
     "NOUPGRADE",

@@ -208,8 +208,8 @@ const TICKET: Arg = word(
         "ticket",
         ArgKind::Bytes,
         "start-id",
-        "The place in line: when the wait began, in milliseconds since 1970 on the waiter's \
-         clock, and 1 to 64 random bytes.",
+        "The place in line. `start` is when the wait began, in milliseconds since 1970 on the \
+         waiter's clock; then `-`; `id` is 1 to 64 random bytes.",
     ),
 );
 const NOTIFY: Arg = word(
@@ -264,7 +264,7 @@ pub const COMMANDS: &[Command] = &[
     Command {
         name: ACQUIRE,
         summary: "Takes the lease on a lock, if nobody holds it, or waits for it.",
-        complexity: "O(1); O(log(N)) where N wait for the lock or read",
+        complexity: "O(1); O(log(N)) where N clients wait for the lock or hold it as readers",
         arity: -4,
         flags: "write deny-oom blocking fast",
         acl_categories: "write fast blocking",
@@ -331,7 +331,7 @@ pub const COMMANDS: &[Command] = &[
     Command {
         name: RELEASE,
         summary: "Gives the lease back, or the place in line.",
-        complexity: "O(1); O(log(N)) where N wait for the lock or read",
+        complexity: "O(1); O(log(N)) where N clients wait for the lock or hold it as readers",
         arity: -3,
         flags: "write fast",
         acl_categories: "write fast",
@@ -359,7 +359,7 @@ pub const COMMANDS: &[Command] = &[
     Command {
         name: EXTEND,
         summary: "Extends the holder's lease to ttl from now.",
-        complexity: "O(1); O(log(N)) where N read",
+        complexity: "O(1); O(log(N)) where N clients hold the lock as readers",
         arity: -4,
         flags: "write fast",
         acl_categories: "write fast",
@@ -401,8 +401,8 @@ pub const COMMANDS: &[Command] = &[
             ("Integer 0", "The lock is held, but not with this token. Nothing has changed."),
             (
                 "Null",
-                "Nobody holds it (with SHARED: or others read), and there is no REPAIR. Nothing \
-                 has changed.",
+                "Nobody holds it, and you did not send REPAIR. With SHARED also: only other \
+                 readers hold it. Nothing has changed.",
             ),
         ],
         errors: &[
@@ -474,7 +474,7 @@ pub const COMMANDS: &[Command] = &[
     Command {
         name: INFO,
         summary: "Describes a lock: state, fence, time left, label of the holder.",
-        complexity: "O(1); O(N) where N read",
+        complexity: "O(1); O(N) where N clients hold the lock as readers",
         arity: 2,
         flags: "readonly fast",
         acl_categories: "read fast",
@@ -486,8 +486,8 @@ pub const COMMANDS: &[Command] = &[
              one), `held_for_ms`, `waiters`, `first_waiting_ms` (null without one); where \
              readers hold it, `readers` and `reader_labels`; where readers wait, \
              `waiting_readers`; on a quarantined node, `quarantine_left_ms` and \
-             `quarantine_reason`; on a node that grants nothing, `node_state`; and where the lease \
-             would not be extended by 1, `extension`.",
+             `quarantine_reason`; on a node that grants nothing, `node_state`; and where \
+             `LOCK.EXTEND` would return 2 or 3, `extension`.",
         )],
         errors: &[WRONGTYPE],
     },
