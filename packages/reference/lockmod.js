@@ -44,7 +44,7 @@ export class NotAcquired extends Error {}
 export class Lost extends Error {}
 
 // A clock that cannot be set. On Linux it keeps running while the machine is suspended, and has a
-// resolution of 10 ms: starts are rounded down and ends up, never the other way round.
+// resolution of 10 ms: the start of a lease is rounded down, and the present time up.
 const isLinux = process.platform === 'linux'
 const earliest = () => (isLinux ? uptime() * 1000 : performance.now())
 const latest = () => earliest() + (isLinux ? 10 : 0)
