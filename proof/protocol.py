@@ -600,7 +600,7 @@ def _(x):
 @action('rejoin', N, R, F, exclusively, rule='Repair', code='Promises::rejoin')
 def _(x):
     """A node that has lost the lease grants anew to the holder's own token, perhaps with a larger
-    fence. The holder keeps its own fence. (A former writer is given none.)"""
+    fence. The holder keeps its own fence. (For a former writer, the new fence is not stored.)"""
     step = grants(x)
     return Step({**step.requires, 'as it was asked': may_ask(x, own(R)),
                  'of a holder': And(x.won(own(R)), Not(asks(R)))}, step.changes)

@@ -733,7 +733,7 @@ pub(crate) enum Action {
     /// lock that readers hold is free for a reader.
     Grant { at_node: usize, at_round: usize, at_fence: u64, exclusively: bool },
     /// A node that has lost the lease grants anew to the holder's own token, perhaps with a larger
-    /// fence. The holder keeps its own fence. (A former writer is given none.)
+    /// fence. The holder keeps its own fence. (For a former writer, the new fence is not stored.)
     Rejoin { at_node: usize, at_round: usize, at_fence: u64, exclusively: bool },
     /// A node moves the end of the lease later, never earlier, even in quarantine: for a renewal,
     /// or for an acquire that is sent again. (A provisional lease is extended too, which changes
