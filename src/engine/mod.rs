@@ -55,8 +55,8 @@ pub use node::{
     Inventory, LEASE_BLOCK, Lease, Left, Line, Loaded, Lock, LockAccount, LockName, LockState,
     Look, Mandate, NextCalls, Node, NodeAccount, Notice, Parting, Pledge, Promises, Queued,
     ReadersAccount, Recovery, Released, Replicas, SLOTS, SUPPORT, Saved, Shares, SlotRuns, Slots,
-    Stated, Statement, Stop, Stopped, Tally, Tended, Tenure, Turn, Turning, Uncounted, Waiter,
-    WaiterLimit, Warning, promote, recover, start,
+    Stated, Statement, Stop, Stopped, Tally, Tended, Tenure, Turn, Turning, Uncounted, Unlike,
+    Waiter, WaiterLimit, Warning, promote, recover, start,
 };
 pub use pursuit::{Harvest, PublishedGrant, Pursuit};
 pub use quorum::{NODES_MAX, NodeSet, Quorum};

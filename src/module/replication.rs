@@ -9,7 +9,7 @@ use super::arguments::{ARGS_MAX, KEY, TOKEN, TTL, slices};
 use super::ffi::{Answered, Args, AtKey, Context, Level};
 use super::{clock, process, replicas, start};
 use crate::engine::{
-    Decided, Fence, Fencing, Heartbeat, Instant, Lock, Millis, Refusal, Stated, Tenure,
+    Decided, Fence, Fencing, Heartbeat, Instant, Lock, Millis, Refusal, Stated, Tenure, Unlike,
 };
 use crate::wire::fact::{self, MARKS_MAX, SUFFIX_MAX};
 use crate::wire::outcome::{AcquireReply, ExtendReply};
@@ -126,14 +126,25 @@ pub(super) fn apply_heartbeat(
         (process.node.apply_floor(floor), process.node.heard_of(heartbeat, now))
     });
     replicas::record(server, change);
-    if let Some((master, own)) = unlike {
-        let line = format!(
-            "WARNING: lockmod.replicas is {own} here and {master} at this node's master: set it \
-             to the same on all, or a master that is cut off may grant locks beside its successor"
-        );
-        context.log(Level::Warning, &line);
+    if let Some(unlike) = unlike {
+        warn_of(unlike, context);
     }
     floor
+}
+
+fn warn_of(unlike: Unlike, context: &Context<'_>) {
+    let line = match unlike {
+        Unlike::Replicas(master, own) => format!(
+            "WARNING: lockmod.replicas is {own} here and {master} at this node's master: set it \
+             to the same on all, or a master that is cut off may grant locks beside its successor"
+        ),
+        Unlike::Longest(master, own) => format!(
+            "WARNING: lockmod.max-ttl is {own} here, and leases of this node's master last up to \
+             {master}: after a failover the longer of the two is waited for, and this node grants \
+             none longer than its own"
+        ),
+    };
+    context.log(Level::Warning, &line);
 }
 
 /// Applies an extended or repaired lease.

@@ -438,6 +438,12 @@ fn settings_that_do_not_fit_are_warned_of() {
         replicas.iter().all(warns)
     });
     assert!(!master.log().contains("<module>"), "whose lines they are is in each of them");
+    let other = Server::builder().module_arg("replicas", 1).module_arg("max-ttl", 30_000);
+    let other = other.replica_of(&master).start();
+    wait_until("its max-ttl is compared", || {
+        let warning = "WARNING: lockmod.max-ttl is 30000 ms here, and leases of this node's master";
+        other.log().contains(warning)
+    });
     let fixed = master.run("CONFIG SET lockmod.replicas 2");
     assert!(fixed.is_err(), "it is fixed when the module is loaded");
 }

@@ -165,6 +165,11 @@ impl Authority {
         self.longest.allow(max_ttl, now);
     }
 
+    /// The length of lease that the node's settings allow.
+    pub fn max_ttl(&self) -> Millis {
+        self.longest.allowed
+    }
+
     /// Takes a heartbeat of this node's master. It may be an old one: a node that was away receives
     /// again what it missed.
     pub fn heard(&mut self, heartbeat: Heartbeat, now: Instant) {

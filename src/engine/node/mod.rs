@@ -47,7 +47,8 @@ pub use slots::{Came, Footing, SLOTS, Shares, SlotRuns, Slots};
 pub use start::{Begun, Caution, Warning};
 pub use statement::{Draft, Statement};
 pub use tally::{Counts, HeldCount, Tally};
-pub use tending::{Notice, Replicas, Tended};
+use tending::Heard;
+pub use tending::{Notice, Replicas, Tended, Unlike};
 
 use std::collections::{BTreeSet, VecDeque};
 
@@ -79,12 +80,8 @@ pub struct Node {
     notice: Option<Notice>,
     /// Whether more replicas are attached than allowed.
     has_excess: bool,
-    /// The `lockmod.replicas` that the node's master reported last.
-    heard_replicas: u32,
-    /// Since when the node's master has sent no heartbeat, while the link to it is up.
-    silent_since: Option<Instant>,
-    /// Whether that was reported.
-    is_silence_known: bool,
+    /// What the operator was told about the node's master.
+    heard: Heard,
     /// `None`: the node is not in a Cluster.
     slots: Option<Box<Slots>>,
 }
@@ -112,9 +109,7 @@ impl Node {
             is_ringing: false,
             notice: None,
             has_excess: false,
-            heard_replicas: 0,
-            silent_since: None,
-            is_silence_known: false,
+            heard: Heard::NOTHING,
             slots: None,
         }
     }

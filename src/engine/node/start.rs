@@ -10,6 +10,7 @@ use std::borrow::Cow;
 use std::fmt;
 
 use super::recovery::{promote, recover, start, stop};
+use super::tending::Heard;
 use super::{Ceilings, Census, Change, Found, Loaded, Lock, Node, Recovery, Saved, Stopped};
 use crate::engine::{Clocks, Fence, Instant, Millis, QuarantineReason, UnixTime};
 
@@ -187,7 +188,7 @@ impl Node {
         self.is_replica = true;
         self.tally.decides = false;
         self.notice = None;
-        self.silent_since = None;
+        self.heard = Heard::NOTHING;
         if let Some(authority) = self.promises.authority_mut() {
             authority.dismissed();
         }

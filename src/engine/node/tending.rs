@@ -28,6 +28,33 @@ pub struct Tended {
     pub excess: Option<(usize, u32)>,
 }
 
+/// What a replica has heard from its master, and reported.
+#[derive(Clone, Debug)]
+pub(super) struct Heard {
+    /// The master's `lockmod.replicas`.
+    replicas: u32,
+    /// The master's longest lease and the node's `lockmod.max-ttl`, when they last differed.
+    unlike: Option<(Millis, Millis)>,
+    /// Since when the master has sent no heartbeat, while the link to it is up.
+    silent_since: Option<Instant>,
+    /// Whether that was reported.
+    is_silence_known: bool,
+}
+
+impl Heard {
+    pub(super) const NOTHING: Heard =
+        Heard { replicas: 0, unlike: None, silent_since: None, is_silence_known: false };
+}
+
+/// A setting of a node's master that is not the node's own.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Unlike {
+    /// `lockmod.replicas`: the master's, and the node's.
+    Replicas(u32, u32),
+    /// The length up to which the master's leases last, and the node's `lockmod.max-ttl`.
+    Longest(Millis, Millis),
+}
+
 /// A change of a node's mandate.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Notice {
@@ -127,12 +154,12 @@ impl Node {
     /// learn that the master sends no heartbeats, as one without `lockmod.replicas`.
     pub fn follows(&mut self, has_master: bool, now: Instant) -> bool {
         if !has_master {
-            self.silent_since = None;
+            self.heard.silent_since = None;
             return false;
         }
-        let since = *self.silent_since.get_or_insert(now);
+        let since = *self.heard.silent_since.get_or_insert(now);
         let is_silent = since.after(SUPPORT) < now;
-        is_silent && !std::mem::replace(&mut self.is_silence_known, true)
+        is_silent && !std::mem::replace(&mut self.heard.is_silence_known, true)
     }
 
     fn news_of_longest(&mut self, now: Instant) -> Option<Change> {
@@ -141,21 +168,27 @@ impl Node {
     }
 
     /// Takes a heartbeat of this node's master. Returns what the state file must record before
-    /// anything else happens; and the master's `lockmod.replicas` with this node's, if the master's
-    /// has changed and they differ.
+    /// anything else happens; and a setting that differs, if that is news for the operator.
     pub fn heard_of(
         &mut self,
         heartbeat: Heartbeat,
         now: Instant,
-    ) -> (Option<Change>, Option<(u32, u32)>) {
+    ) -> (Option<Change>, Option<Unlike>) {
         let own = self.promises.authority().map_or(0, Authority::replicas);
-        let is_news =
-            std::mem::replace(&mut self.heard_replicas, heartbeat.replicas) != heartbeat.replicas;
-        (self.silent_since, self.is_silence_known) = (Some(now), false);
+        let Heartbeat { replicas, longest } = heartbeat;
+        let is_news = std::mem::replace(&mut self.heard.replicas, replicas) != replicas;
+        (self.heard.silent_since, self.heard.is_silence_known) = (Some(now), false);
+        let mut unlike = None;
         if let Some(authority) = self.promises.authority_mut() {
             authority.heard(heartbeat, now);
+            let max_ttl = authority.max_ttl();
+            let differ = (longest != max_ttl).then_some((longest, max_ttl));
+            let is_news = std::mem::replace(&mut self.heard.unlike, differ) != differ;
+            unlike = differ.filter(|_| is_news).map(|(master, own)| Unlike::Longest(master, own));
         }
-        let unlike = (is_news && heartbeat.replicas != own).then_some((heartbeat.replicas, own));
+        if is_news && replicas != own {
+            unlike = Some(Unlike::Replicas(replicas, own));
+        }
         (self.news_of_longest(now), unlike)
     }
 }
@@ -297,8 +330,13 @@ mod tests {
         let ahead = Fence::of_time(clocks(0).wall).saturating_add(1 << 43);
         node.apply_floor(ahead);
         let heartbeat = Heartbeat { longest: TTL, replicas: 3 };
-        assert_eq!(node.heard_of(heartbeat, at(9_100)), (None, Some((3, 2))));
+        assert_eq!(node.heard_of(heartbeat, at(9_100)), (None, Some(Unlike::Replicas(3, 2))));
         assert_eq!(node.heard_of(heartbeat, at(9_200)), (None, None), "it has been reported");
+        let shorter = Heartbeat { longest: Millis::new(500), replicas: 3 };
+        let unlike = Unlike::Longest(Millis::new(500), TTL);
+        assert_eq!(node.heard_of(shorter, at(9_200)).1, Some(unlike));
+        assert_eq!(node.heard_of(shorter, at(9_200)).1, None, "it has been reported");
+        assert_eq!(node.heard_of(heartbeat, at(9_200)).1, None, "they are alike again");
         assert!(!node.follows(true, at(14_200)), "within 5 s");
         assert!(node.follows(true, at(14_201)) && !node.follows(true, at(14_202)), "once");
         let _ = node.heard_of(heartbeat, at(15_000));
