@@ -6,9 +6,9 @@
 //! whose turn it is.
 
 use lockmod::engine::{
-    Acquired, CallId, Claim, Clocks, ConnectionId, Direct, Fence, Fencing, Instant, Left, Line,
-    Lock, Millis, Mode, Promises, Queued, Refusal, Released, Stop, Ticket, Token, Turn, UnixTime,
-    Waiter, WaiterLimit,
+    Acquired, CallId, Claim, Clocks, ConnectionId, Direct, Extended, Fence, Fencing, Instant, Left,
+    Line, Lock, Millis, Mode, Promises, Queued, Refusal, Released, Stop, Ticket, Token, Turn,
+    UnixTime, Waiter, WaiterLimit,
 };
 use proptest::prelude::*;
 
@@ -46,6 +46,11 @@ enum Op {
         asked: Asked,
         wait: u64,
     },
+    /// The repair of a lease that the node has forgotten, with this fence, or an extension.
+    Extend {
+        asked: Asked,
+        repair: Option<u64>,
+    },
     /// The client of the n-th waiter in line is gone, if it is a call.
     Hangup(usize),
     Disconnect(u64),
@@ -63,6 +68,8 @@ fn op() -> impl Strategy<Value = Op> {
         5 => (asked(), proptest::option::weighted(0.4, queue()), any::<bool>())
             .prop_map(|(asked, queue, hands_over)| Op::Release { asked, queue, hands_over }),
         2 => (asked(), 0..60_u64).prop_map(|(asked, wait)| Op::Block { asked, wait }),
+        2 => (asked(), proptest::option::weighted(0.7, 1..9_u64))
+            .prop_map(|(asked, repair)| Op::Extend { asked, repair }),
         1 => (0..ROOM).prop_map(Op::Hangup),
         1 => (0..CONNECTIONS).prop_map(Op::Disconnect),
         1 => prop_oneof![1..4_usize, Just(MANY)].prop_map(Op::MaxReaders),
@@ -106,6 +113,8 @@ struct PlainWaiter {
 #[derive(Clone, Debug, PartialEq, Eq)]
 enum Said {
     Granted(u64),
+    /// The token of this call had the lock already.
+    Again(u64),
     Woken(usize, Vec<u8>),
     /// The lock was handed over to this ticket, which had asked with this number.
     HandedOver(usize, u64),
@@ -253,6 +262,34 @@ impl Plain {
         fence
     }
 
+    /// Extends the lease of a token that has one. Returns its fence.
+    fn prolong(&mut self, token: usize) -> Option<u64> {
+        let end = self.now + TTL;
+        let lease = self.leases.iter_mut().find(|lease| lease.token == token)?;
+        lease.end = end;
+        Some(lease.fence)
+    }
+
+    fn extend(&mut self, (token, mode): Asked, repair: Option<u64>) -> Reply {
+        match (self.prolong(token), repair) {
+            (None, _) if self.is_kept_out(mode) => return Reply::Zero,
+            (None, None) => return Reply::Null,
+            // A fence that is new here is its own; otherwise it gets the next, as in any grant.
+            (None, Some(fence)) if fence < self.counter => drop(self.grant((token, mode))),
+            (None, Some(fence)) => {
+                self.leases.push(PlainLease { token, mode, fence, end: self.now + TTL });
+            }
+            (Some(_), _) => {}
+        }
+        for lease in self.leases.iter_mut().filter(|lease| lease.token == token) {
+            let is_reader = (lease.mode, mode) != (Mode::Exclusive, Mode::Exclusive);
+            lease.mode = if is_reader { Mode::Shared } else { Mode::Exclusive };
+            lease.fence = lease.fence.max(repair.unwrap_or(0));
+            self.counter = self.counter.max(lease.fence);
+        }
+        Reply::One
+    }
+
     fn acquire(&mut self, (token, mode): Asked, queue: Option<Queue>) -> (Reply, Vec<Said>) {
         let ticket = queue.map(|(ticket, ..)| ticket);
         if mode == Mode::Shared && self.lease_of(token).is_none() {
@@ -263,9 +300,7 @@ impl Plain {
                 return (Reply::NoUpgrade, Vec::new());
             }
             Some(lease) => {
-                let end = self.now + TTL;
-                self.leases.retain(|other| other.token != token);
-                self.leases.push(PlainLease { end, ..lease });
+                self.prolong(token);
                 lease.fence
             }
             None if queue.is_none() && self.is_full(mode) && self.passes_nobody(None, mode) => {
@@ -373,8 +408,13 @@ impl Plain {
             match waiter.ticket {
                 None => {
                     self.line.remove(place);
-                    self.grant((waiter.token, waiter.mode));
-                    said.push(Said::Granted(waiter.call));
+                    said.push(match self.prolong(waiter.token) {
+                        Some(_) => Said::Again(waiter.call),
+                        None => {
+                            self.grant((waiter.token, waiter.mode));
+                            Said::Granted(waiter.call)
+                        }
+                    });
                     self.take(|other| other.token == waiter.token, &mut said);
                 }
                 Some(ticket) => {
@@ -520,6 +560,19 @@ impl Engine {
         (Reply::Blocked, Vec::new())
     }
 
+    fn extend(&mut self, (token, mode): Asked, repair: Option<u64>) -> Reply {
+        let bytes = token_bytes(token);
+        let claim = Claim { token: Token::new(&bytes, 64).unwrap(), ttl: Millis::new(TTL), mode };
+        let repair = repair.and_then(Fence::new);
+        let fencing = repair.map_or(Fencing::Keep, |fence| Fencing::Repair { fence, label: b"" });
+        let clocks = Clocks { now: self.now, wall: UnixTime::default() };
+        match self.node.extend(&mut self.lock, claim, fencing, clocks).expect("not refused") {
+            Extended::Extended { .. } => Reply::One,
+            Extended::HeldByAnother => Reply::Zero,
+            Extended::NotHeld => Reply::Null,
+        }
+    }
+
     fn hand_over(&mut self) -> Option<Said> {
         let grantee =
             self.line.first_to_grant(self.now).filter(|_| !self.lock.is_held(self.now))?;
@@ -568,9 +621,11 @@ impl Engine {
                     let bytes = token_bytes(token);
                     let token = Token::new(&bytes, 64).unwrap();
                     let claim = Claim { token, ttl: Millis::new(TTL), mode };
-                    let granted = self.node.acquire(&mut self.lock, claim, b"", self.now);
-                    assert!(matches!(granted, Ok(Acquired::Granted { .. })), "{granted:?}");
-                    all.push(Said::Granted(call));
+                    all.push(match self.node.acquire(&mut self.lock, claim, b"", self.now) {
+                        Ok(Acquired::Granted { .. }) => Said::Granted(call),
+                        Ok(Acquired::Again { .. }) => Said::Again(call),
+                        outcome => panic!("{outcome:?}"),
+                    });
                     all.extend(others.iter().cloned().map(said));
                 }
                 Turn::Wake { ticket, channel } => {
@@ -625,6 +680,14 @@ fn compare(ops: &[Op]) -> Result<(), TestCaseError> {
                 prop_assert_eq!(reply, expected_reply, "{:?}", op);
                 (expected, got) = (expected_left, left);
             }
+            Op::Extend { asked, repair } => {
+                prop_assert_eq!(
+                    engine.extend(asked, repair),
+                    plain.extend(asked, repair),
+                    "{:?}",
+                    op
+                );
+            }
             Op::Hangup(position) => {
                 if let Some(call) = plain.line.get(position).map(|waiter| waiter.call)
                     && call > 0
@@ -666,11 +729,14 @@ fn compare(ops: &[Op]) -> Result<(), TestCaseError> {
         // The same leases, the same line, the same reservations.
         let leases = engine.lock.written_leases().filter(|lease| engine.now <= lease.ends_at);
         let mut leases: Vec<_> = leases
-            .map(|lease| (lease.token.as_bytes().to_vec(), lease.mode, lease.fence.get()))
+            .map(|lease| {
+                let end = lease.ends_at.as_millis();
+                (lease.token.as_bytes().to_vec(), lease.mode, lease.fence.get(), end)
+            })
             .collect();
         leases.sort();
         let mut expected: Vec<_> = (plain.leases.iter())
-            .map(|lease| (token_bytes(lease.token), lease.mode, lease.fence))
+            .map(|lease| (token_bytes(lease.token), lease.mode, lease.fence, lease.end))
             .collect();
         expected.sort();
         prop_assert_eq!(leases, expected, "{:?}", op);

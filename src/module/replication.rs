@@ -55,10 +55,12 @@ pub(super) fn state_extension(
     state_lease(context, args, now, lease);
 }
 
-/// The fact for a lease that is not granted to the sender of the present command.
+/// The fact for a lease that the sender of the present command does not have. As for an extension,
+/// the ttl is at least the time left.
 pub(super) fn fact(context: &mut Context<'_>, ttl: Millis, now: Instant, lease: Tenure) -> Vec<u8> {
     let server = context.in_server();
     start::notice_step(context, now);
+    let ttl = ttl.max(now.until(lease.ends_at));
     let clocks = process::date(server, now);
     let mut buffer = [0; SUFFIX_MAX];
     let suffix = fact::suffix(&mut buffer, clocks.to_wall(lease.ends_at), lease.fence);

@@ -18,7 +18,7 @@ use super::{clock, config, process, replication, start};
 use crate::engine::{
     Acquired, Availability, Call, CallId, Claim, ConnectionId, Direct, Effect, Gate, Granted,
     Grantee, Instant, Lock, Look, Millis, Mode, NextCalls, Node, Queued, Refusal, Released, Stop,
-    TOKEN_MAX, Tenure, Token, Turning,
+    TOKEN_MAX, Token, Turning,
 };
 use crate::wire::published::Published;
 use crate::wire::request::Queue;
@@ -180,7 +180,7 @@ fn grant(
         process.node.deny(&mut next, |_| allowed.next() == Some(true));
     });
     let first = next.calls().first()?;
-    let lease = (&first.token[..], &first.label[..], next.ttl(), first.mode);
+    let lease = (&first.token[..], &first.label[..], next.ttl());
     let outcome = grant_and_state(context, name, lease, now, |node, lock| {
         node.grant_calls(lock, &next, config::max_ttl(), now)
     });
@@ -210,7 +210,7 @@ fn grant_to(
     if !name.may_be_acquired(context, &user) {
         return None;
     }
-    let lease = (&grantee.token[..], &grantee.label[..], grantee.ttl, Mode::Exclusive);
+    let lease = (&grantee.token[..], &grantee.label[..], grantee.ttl);
     let granted = grant_and_state(context, name, lease, now, |node, lock| {
         node.grant_to(lock, grantee, config::max_ttl(), now)
     });
@@ -230,28 +230,40 @@ fn grant_to(
     None
 }
 
-/// Has the node decide a grant to a waiter, and states it.
+/// Has the node decide a grant to a waiter, and states the lease, if it has changed.
 fn grant_and_state(
     context: &mut Context<'_>,
     name: &KeyName,
-    (token, label, ttl, mode): (&[u8], &[u8], Millis, Mode),
+    (token, label, ttl): (&[u8], &[u8], Millis),
     now: Instant,
     mut decide: impl FnMut(&mut Node, &mut Lock) -> Result<(Acquired, Availability), Stop>,
 ) -> Result<(Acquired, Availability), Refusal> {
-    let ready = start::ready(context);
-    let decide = |lock: &mut Lock| process::decide(ready, |node| decide(node, lock));
-    let keeps = |(outcome, _): &(Acquired, _)| matches!(outcome, Acquired::Granted { .. });
-    let (granted, _) = name.open(context).with_lock(decide, keeps)?;
-    if let Acquired::Granted { fence, ends_at, lapsed } = granted.0 {
-        let lease = Tenure { ends_at, fence, mode, is_provisional: false };
+    let (ready, mut lease) = (start::ready(context), None);
+    let decide = |lock: &mut Lock| {
+        let decided = process::decide(ready, |node| decide(node, lock))?;
+        lease = lock.tenure_of(Token::new(token, TOKEN_MAX)?);
+        Ok(decided)
+    };
+    let keeps = |(outcome, _): &(Acquired, _)| match outcome {
+        Acquired::Granted { .. } | Acquired::Again { .. } => true,
+        Acquired::Held => false,
+    };
+    let (decided, had_expiry) = name.open(context).with_lock(decide, keeps)?;
+    let (lapsed, event) = match decided.0 {
+        Acquired::Granted { lapsed, .. } => (lapsed, c"lock.acquire"),
+        // By another request, since it began to wait.
+        Acquired::Again { later, .. } if later || had_expiry => (0, c"lock.extend"),
+        Acquired::Again { .. } | Acquired::Held => return Ok(decided),
+    };
+    if let Some(lease) = lease {
         let fact = replication::fact(context, ttl, now, lease);
         name.replicate_acquire(context, token, &fact, label);
-        if lapsed > 0 {
-            name.notify(context, c"lock.expire");
-        }
-        name.changed(context, c"lock.acquire");
     }
-    Ok(granted)
+    if lapsed > 0 {
+        name.notify(context, c"lock.expire");
+    }
+    name.changed(context, event);
+    Ok(decided)
 }
 
 /// Has the node decide whether a grant is withdrawn, and states that. Returns whether it was.

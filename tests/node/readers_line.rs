@@ -3,9 +3,10 @@
 use crate::ask::{ask, ask_all, field};
 use crate::common::{RawConnection, Server, wait_until};
 use crate::line::{listener, queue, woken};
-use crate::waiting::{LONG, nobody_waits, waiter, waiting_reader};
+use crate::told::{AppendOnly, Stream};
+use crate::waiting::{LONG, id_of, nobody_waits, wait_to_read, waiter, waiting_reader};
 
-/// Whether nothing was sent to this connection: an answer to PING comes first.
+/// Asserts that so many are in line.
 #[track_caller]
 fn still_waits(server: &Server, waiters: u64) {
     assert_eq!(server.info_u64("lockmod_waiters"), waiters);
@@ -67,6 +68,48 @@ fn a_reader_who_hangs_up_at_its_grant_lets_nobody_pass_the_writer_behind_it() {
     is_granted(&mut writer, 2);
     ask(conn, "LOCK.RELEASE res W");
     is_granted(&mut last, 2);
+}
+
+/// A call waits behind a writer, and a repair gives its token a lease. When its turn comes, the
+/// lease is extended.
+///
+/// Regression: the extension was not stated, so a replica let the lease end a minute early.
+#[test]
+fn a_waiting_reader_that_has_a_lease_by_then_has_it_extended_everywhere() {
+    let server = Server::builder().config("appendonly", "yes").config("appendfsync", "no").start();
+    let conn = &mut server.connect();
+    ask(conn, "LOCK.ACQUIRE res X 60000 SHARED");
+    let _writer = waiter(&server, "W", LONG);
+    let mut reader = waiting_reader(&server, "B");
+    assert_eq!(ask(conn, "LOCK.EXTEND res B 5000 SHARED FENCE 1 REPAIR LABEL b"), "1");
+    let (mut stream, mut file) = (Stream::open(&server), AppendOnly::open(&server));
+    assert_eq!(ask(conn, "LOCK.RELEASE res W"), "0", "the writer gives up");
+    is_granted(&mut reader, 1);
+    nobody_waits(&server);
+    let extended = ["LOCK.ACQUIRE res B 60000@+60000.1s"];
+    assert_eq!(file.told(), extended);
+    assert_eq!(stream.told(conn), extended);
+    assert_eq!(server.info_u64("lockmod_handed_over"), 0, "this was no grant");
+}
+
+/// Regression: its client was gone when its turn came, and the lease was withdrawn, although the
+/// repair had confirmed it.
+#[test]
+fn a_lease_that_a_repair_has_confirmed_stays_when_the_call_with_its_token_is_gone() {
+    let server = Server::start();
+    let conn = &mut server.connect();
+    ask(conn, "LOCK.ACQUIRE res X 60000 SHARED");
+    let _writer = waiter(&server, "W", LONG);
+    let mut gone = server.connect_raw();
+    let kill = format!("CLIENT KILL ID {}", id_of(&mut gone));
+    wait_to_read(&server, &mut gone, "B");
+    assert_eq!(ask(conn, "LOCK.EXTEND res B 60000 SHARED FENCE 1 REPAIR"), "1");
+    // It hears nothing of its turn.
+    ask_all(conn, &[("MULTI", "OK"), ("LOCK.RELEASE res W", "QUEUED"), (&kill, "QUEUED")]);
+    assert_eq!(ask(conn, "EXEC"), "[0 1]");
+    assert!(gone.try_read().is_err());
+    assert_eq!(field(conn, "res", "readers"), "2");
+    assert_eq!(ask(conn, "LOCK.RELEASE res B"), "1");
 }
 
 /// Regression: a call that asked as a writer got the grant that its token had received as a reader.

@@ -21,10 +21,15 @@ pub(crate) fn waiter(server: &Server, token: &str, wait_ms: u64) -> RawConnectio
 #[track_caller]
 pub(crate) fn waiting_reader(server: &Server, token: &str) -> RawConnection {
     let mut client = server.connect_raw();
+    wait_to_read(server, &mut client, token);
+    client
+}
+
+#[track_caller]
+pub(crate) fn wait_to_read(server: &Server, client: &mut RawConnection, token: &str) {
     let wait_ms = LONG.to_string();
     let request = ["LOCK.ACQUIRE", "res", token, "60000", "SHARED", "WAIT", &wait_ms];
-    wait_by(server, &mut client, &request);
-    client
+    wait_by(server, client, &request);
 }
 
 #[track_caller]
@@ -46,7 +51,7 @@ pub(crate) fn nobody_waits(server: &Server) {
 }
 
 /// The server's number for a connection.
-fn id_of(client: &mut RawConnection) -> String {
+pub(crate) fn id_of(client: &mut RawConnection) -> String {
     let reply = client.run("CLIENT ID");
     String::from_utf8_lossy(&reply).trim_matches([':', '\r', '\n']).to_owned()
 }

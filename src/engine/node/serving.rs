@@ -37,7 +37,7 @@ pub enum Effect {
 /// The answer to a blocked call whose wait ended without a grant of its own.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Parting {
-    /// Another request with the same token was granted the lock.
+    /// Its token has the lock, by another request.
     Fence(Fence),
     /// The wait is over.
     TooLate,
@@ -426,17 +426,17 @@ impl Node {
     }
 
     /// Notes the outcome of a hand-over. Returns the state of the lock, if that is known, and the
-    /// grant. The caller answers the calls with the grant, and then reports that at least one
-    /// answer was delivered ([`Node::heard`]) or none ([`Node::take_back`]). With any other outcome
-    /// the calls are answered here.
+    /// grant, if there was one. The caller answers the calls with the grant, and then reports that
+    /// at least one answer was delivered ([`Node::heard`]) or none ([`Node::take_back`]). With any
+    /// other outcome the calls are answered here.
     pub fn granted_calls(
         &mut self,
         next: &NextCalls,
         outcome: &Result<(Acquired, Availability), Refusal>,
         now: Instant,
     ) -> (Option<Availability>, Option<Granted>) {
-        let parting = match outcome {
-            Ok((Acquired::Granted { fence, .. } | Acquired::Again { fence, .. }, availability)) => {
+        let (parting, availability) = match outcome {
+            Ok((Acquired::Granted { fence, .. }, availability)) => {
                 let granted = next.calls.first().map(|call| {
                     self.lines.waits.record(call.since.until(now));
                     Granted { token: call.token.clone(), fence: *fence, name: call.name.clone() }
@@ -444,16 +444,20 @@ impl Node {
                 self.unheard.extend(granted.clone());
                 return (Some(*availability), granted);
             }
-            Ok((Acquired::Held, _)) => Parting::TooLate,
+            // Another request got this lease, and its sender relies on it: it is not withdrawn.
+            Ok((Acquired::Again { fence, .. }, availability)) => {
+                (Parting::Fence(*fence), Some(*availability))
+            }
+            Ok((Acquired::Held, _)) => (Parting::TooLate, None),
             Err(refusal) => {
                 self.tally.refused(refusal);
-                Parting::Refused(refusal.clone())
+                (Parting::Refused(refusal.clone()), None)
             }
         };
         for call in &next.calls {
             self.effects.push_back(Effect::Part(call.id, parting.clone()));
         }
-        (None, None)
+        (availability, None)
     }
 
     /// Notes that a call has received the grant.
@@ -744,6 +748,38 @@ mod tests {
             assert_eq!(node.take_back(&mut lock, &granted, NOW), Released::NotHeld, "{number}");
             assert!(lock.is_held(NOW) && node.unheard.is_empty(), "{number}");
         }
+    }
+
+    /// A call waits behind a writer, and a repair gives its token a lease. When its turn came, that
+    /// was taken for a grant, which was withdrawn if the client of the call was gone.
+    #[test]
+    fn a_call_whose_token_has_the_lock_at_its_turn_is_no_grant() {
+        const CLOCKS: Clocks = Clocks { now: NOW, wall: UnixTime::from_millis(1 << 40) };
+        let (mut node, mut lock, wait) = (Node::new(), Lock::default(), Millis::new(900));
+        node.let_in_readers(9);
+        let reader = Claim { mode: Mode::Shared, ..claim() };
+        let holder = Claim { token: Token::new(b"holds", 64).unwrap(), ..reader };
+        node.acquire(&mut lock, holder, b"", NOW).unwrap();
+        let writer = Claim { token: Token::new(b"writes", 64).unwrap(), ..claim() };
+        for (id, claim) in [(1, writer), (2, reader)] {
+            node.block(PLACE, CallId(id), (claim, b"", Box::default()), wait, NOW);
+        }
+        let fencing = Fencing::Repair { fence: lock.counter(), label: b"" };
+        let short = Claim { ttl: Millis::new(5), ..reader };
+        assert!(node.extend(&mut lock, short, fencing, CLOCKS).unwrap().is_done());
+        node.hung_up(CallId(1));
+        let availability = Some(node.availability(&lock, NOW));
+        let mut look = Look { availability, gate: Some(Gate::Open), ..Look::default() };
+        let turning = node.serve_next(PLACE, &mut look, NOW, Millis::new(10));
+        let Turning::GrantCalls(next) = turning else { panic!("{turning:?}") };
+        let outcome = node.grant_calls(&mut lock, &next, Millis::new(500), NOW);
+        let outcome = outcome.map_err(|stop| panic!("{stop:?}"));
+        assert!(matches!(outcome, Ok((Acquired::Again { later: true, .. }, _))), "{outcome:?}");
+        let (availability, granted) = node.granted_calls(&next, &outcome, NOW);
+        assert_eq!((availability, granted), (Some(node.availability(&lock, NOW)), None));
+        let effects: Vec<_> = std::iter::from_fn(|| node.take_effect()).collect();
+        assert!(effects.contains(&Effect::Part(CallId(2), Parting::Fence(lock.counter()))));
+        assert!(node.unheard.is_empty() && node.lines.waits.count() == 0);
     }
 
     /// All waiters used to be dismissed in the turn of the event loop in which the node became a
