@@ -277,9 +277,11 @@ fn a_replica_whose_wall_clock_is_wrong_decides_nothing() {
 fn a_label_is_the_same_on_a_replica_whoever_asks_again() {
     let (primary, replica) = pair();
     let (conn, copy) = (&mut primary.connect(), &mut replica.connect());
-    // Regression: a retry without the label, or with another, changed it on the replica only; and a
-    // repair of a lapsed lease lost it on the primary only.
+    // Regression: a retry without the label, or with another, changed it on the replica only; a
+    // repair of a lapsed lease lost it on the primary only; and a reader that came back with
+    // another one kept the old one on the replica, because its fence was the same.
     for (line, label) in [
+        ("LOCK.ACQUIRE read A 1 SHARED LABEL old", "nil"),
         ("LOCK.ACQUIRE res A 20000 LABEL me", "me"),
         ("LOCK.ACQUIRE res A 30000", "me"),
         ("LOCK.ACQUIRE res A 40000 LABEL other", "me"),
@@ -291,6 +293,8 @@ fn a_label_is_the_same_on_a_replica_whoever_asks_again() {
         ("LOCK.RELEASE short A", "nil"),
         ("LOCK.ACQUIRE short A 1", "nil"),
         ("LOCK.ACQUIRE short A 30000 LABEL new", "new"),
+        ("LOCK.ACQUIRE read A 30000 SHARED LABEL new", "new"),
+        ("LOCK.ACQUIRE read A 40000 SHARED LABEL other", "new"),
     ] {
         ask(conn, line);
         let name = line.split(' ').nth(1).unwrap();
@@ -304,6 +308,40 @@ fn a_label_is_the_same_on_a_replica_whoever_asks_again() {
             assert_eq!(field(copy, name, "label"), label, "{line}");
         }
     }
+}
+
+/// Regression: a replica counted from the first grant to the token.
+#[test]
+fn a_replica_knows_since_when_a_token_has_its_present_lease() {
+    let (primary, replica) = pair();
+    let (conn, copy) = (&mut primary.connect(), &mut replica.connect());
+    let held_for = |conn: &mut _, name| field(conn, name, "held_for_ms").parse::<u64>().unwrap();
+    let leases = ["writer A", "reader A", "repaired A"];
+    let [write, read, repair] = leases.map(|lease| format!("LOCK.ACQUIRE {lease} 1"));
+    for line in ["LOCK.ACQUIRE first A 600000", &write, &format!("{read} SHARED"), &repair] {
+        ask(conn, line);
+    }
+    primary.wait_for_replica(&replica);
+    wait_until("the first lease is old", || held_for(copy, "first") >= 300);
+    for line in [
+        "LOCK.ACQUIRE writer A 60000",
+        "LOCK.ACQUIRE reader A 60000 SHARED",
+        "LOCK.EXTEND repaired A 60000 FENCE 1 REPAIR",
+    ] {
+        ask(conn, line);
+    }
+    primary.wait_for_replica(&replica);
+    for name in ["writer", "reader", "repaired"] {
+        let held = held_for(copy, name);
+        assert!(held + 300 <= held_for(copy, "first"), "{name}: {held} ms");
+    }
+    // An extension and a retry are no grants.
+    wait_until("the leases are old", || held_for(copy, "repaired") >= 20);
+    for line in ["LOCK.ACQUIRE reader A 70000 SHARED", "LOCK.EXTEND repaired A 70000"] {
+        ask(conn, line);
+    }
+    primary.wait_for_replica(&replica);
+    assert!(held_for(copy, "reader") >= 20 && held_for(copy, "repaired") >= 20);
 }
 
 /// Regression: a fact caps the lease at its ttl. An extension by less than what was left was stated

@@ -34,6 +34,18 @@ pub enum Stated<'a> {
     Extension(&'a [u8]),
 }
 
+impl Stated<'_> {
+    /// Whether it states a new lease. Otherwise `known`, the lease of the same token, goes on.
+    fn is_new(self, known: Lease<'_>, decided: &Decided, ends_at: Instant) -> bool {
+        let was_over = known.ends_at < ends_at.before(decided.ttl);
+        match self {
+            // A reader's new lease may have the fence of its last one.
+            Stated::Grant(_) => known.fence != decided.fence || known.mode.is_shared() && was_over,
+            Stated::Extension(_) => was_over,
+        }
+    }
+}
+
 /// When a lease was decided. Between a stop and a start, readers' leases may end, and the start
 /// must find those that the stop has counted.
 fn decided_at(clocks: Clocks, decided: &Decided, is_own: bool) -> Instant {
@@ -59,19 +71,22 @@ impl Node {
         match Token::new(token, TOKEN_MAX) {
             Ok(token) => {
                 let ends_at = clocks.to_instant(decided.ends_at, decided.ttl);
-                let fence = decided.fence;
-                // For the same holder, the label of the grant stays.
-                let (label, is_extension) = match stated {
-                    Stated::Grant(label) => (label, false),
+                let known = lock.lease_of(token);
+                let is_new = known.is_none_or(|lease| stated.is_new(lease, decided, ends_at));
+                // For the same holder, the label of the grant stays, also after a repair.
+                let (label, keeps_label) = match stated {
+                    Stated::Grant(label) => (label, !is_new),
                     Stated::Extension(label) => (label, true),
                 };
-                let is_known = |lease: &Lease<'_>| is_extension || lease.fence == fence;
-                let kept = lock.lease_of(token).filter(is_known).map(|lease| lease.label.to_vec());
+                let kept = known.filter(|_| keeps_label).map(|lease| lease.label.to_vec());
                 let label = kept.as_deref().unwrap_or(label);
                 let is_misdated = is_own && clocks.shortens(decided.ends_at, decided.ttl);
                 let is_provisional = decided.is_provisional || is_misdated;
-                let mode = decided.mode;
+                let Decided { fence, mode, .. } = *decided;
                 let lease = Lease { token, fence, ends_at, label, mode, is_provisional };
+                if is_new {
+                    lock.apply_release(token, clocks.now);
+                }
                 lock.apply(lease, clocks.now);
                 lock.forget_some_ended(decided_at(clocks, decided, is_own));
             }
