@@ -333,6 +333,12 @@ impl Routing {
     /// on.
     fn send_on(&self, mut item: Item, error: &str) -> Option<Item> {
         let is_sent_on = !item.is_direct();
+        if is_sent_on && code::word_of(error) == code::TRYAGAIN.word && item.hops < HOPS_MAX {
+            item.hops += 1;
+            item.is_asking = false;
+            self.send_later(item);
+            return None;
+        }
         let Some(place) = redirection(error).filter(|_| is_sent_on) else { return Some(item) };
         let mut routes = self.routes();
         let index = routes.master_at(self.seeds.place(place.host, place.port));

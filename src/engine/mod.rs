@@ -53,10 +53,10 @@ pub use node::{
     Ceilings, Census, Change, Claim, ConnectionId, Counts, Decided, Direct, Draft, Effect,
     Extended, FENCE_BLOCK, Fencing, Footing, Found, Gate, Granted, Grantee, Heartbeat, HeldCount,
     Inventory, LEASE_BLOCK, Lease, Left, Line, Loaded, Lock, LockAccount, LockName, LockState,
-    Look, Mandate, NextCalls, Node, NodeAccount, Notice, Parting, Pledge, Promises, Queued,
-    ReadersAccount, Recovery, Released, Replicas, SLOTS, SUPPORT, Saved, Shares, SlotRuns, Slots,
-    Stated, Statement, Stop, Stopped, Tally, Tended, Tenure, Turn, Turning, Uncounted, Unlike,
-    Waiter, WaiterLimit, Warning, promote, recover, start,
+    Look, Mandate, NextCalls, Node, NodeAccount, Notice, Parting, Pledge, Promises, Question,
+    Queued, ReadersAccount, Recovery, Released, Replicas, SLOTS, SUPPORT, Saved, Shares, SlotRuns,
+    Slots, Stated, Statement, Stop, Stopped, Tally, Tended, Tenure, Turn, Turning, Uncounted,
+    Unlike, Waiter, WaiterLimit, Warning, promote, recover, start,
 };
 pub use pursuit::{Harvest, PublishedGrant, Pursuit};
 pub use quorum::{NODES_MAX, NodeSet, Quorum};

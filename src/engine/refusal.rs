@@ -122,6 +122,11 @@ pub enum Refusal {
         /// How many it needs.
         needed: usize,
     },
+    /// `TRYAGAIN`: a slot of the Cluster is moving, and the other master has not answered yet.
+    SlotMoving {
+        /// The slot.
+        slot: u16,
+    },
 }
 
 macro_rules! kinds {
@@ -167,4 +172,5 @@ kinds! {
     NoUpgrade,
     ReadersFull,
     NoAuthority,
+    SlotMoving,
 }

@@ -4,10 +4,10 @@
 //! The engine decides what follows. Nothing here queries a server that is not in a Cluster.
 
 use super::arguments::KEY;
-use super::ffi::{Args, Context, InServer, Level};
+use super::ffi::{Args, Context, Level};
 use super::{clock, config, process, start};
-use crate::engine::{Came, Millis, QuarantineReason, Refusal};
-use crate::wire::slots::{footing, read_footing, read_shares, slot_of};
+use crate::engine::{Came, Millis, QuarantineReason, Question, Refusal};
+use crate::wire::slots::{SlotMessage, read_message, read_shares, slot_of};
 
 /// How often slots are looked at, besides when a client asks for a lock in a new one.
 const PAUSE: Millis = Millis::new(200);
@@ -56,16 +56,47 @@ pub(super) fn tick(context: &mut Context<'_>) {
         // A refusal is for requests for a lock there, and each of them gets its own.
         let _ = come(context, slot);
     }
+    ask_others(context);
     let told = process::with(server, |process| process.node.tell(now, config::max_ttl()));
     if let Some(told) = told {
-        context.tell_cluster(&footing(told));
+        context.tell_cluster(None, &SlotMessage::Report(told).to_string());
     }
 }
 
-/// Takes another master's report.
-pub(super) fn heard(server: InServer<'_>, sender: &[u8], message: &[u8]) {
-    if let Some(told) = read_footing(message) {
-        process::with(server, |process| process.node.hear(sender, told, clock::now()));
+/// Takes a message of another master.
+pub(super) fn heard(context: &mut Context<'_>, sender: &[u8], message: &[u8]) {
+    let server = context.in_server();
+    match read_message(message) {
+        Some(SlotMessage::Report(told)) => {
+            process::with(server, |process| process.node.hear(sender, told, clock::now()));
+        }
+        Some(SlotMessage::Answer { footing, at, slots }) => process::with(server, |process| {
+            process.node.answered(sender, footing, (at, &slots), clock::now());
+        }),
+        Some(SlotMessage::Question { at, slots }) => {
+            let is_ready = process::with(server, |process| process.node.has_begun())
+                && context.flags().is_master();
+            if is_ready {
+                look(context);
+                let now = (clock::now(), config::max_ttl());
+                let answer =
+                    process::with(server, |process| process.node.asked(sender, &slots, now));
+                if let Some((footing, slots)) = answer {
+                    let answer = SlotMessage::Answer { footing, at, slots };
+                    context.tell_cluster(Some(sender), &answer.to_string());
+                }
+            }
+        }
+        None => {}
+    }
+}
+
+/// Sends the questions that are due.
+fn ask_others(context: &mut Context<'_>) {
+    let at = clock::now();
+    let questions = process::with(context.in_server(), |process| process.node.questions(at));
+    for Question { master, slots } in questions {
+        context.tell_cluster(Some(&master), &SlotMessage::Question { at, slots }.to_string());
     }
 }
 
@@ -80,7 +111,8 @@ pub(super) fn look(context: &mut Context<'_>) {
         return;
     };
     let shares = read_shares(&text);
-    process::with(server, |process| process.node.see(&shares));
+    let now = clock::now();
+    process::with(server, |process| process.node.see(&shares, now));
 }
 
 /// Handles a slot that has come to this node.
@@ -91,6 +123,10 @@ fn come(context: &mut Context<'_>, slot: u16) -> Result<(), Refusal> {
     let server = context.in_server();
     let came = process::decide(ready, |node| node.come(slot, node.date(now), settings))?;
     let (left, change) = match came {
+        Came::Asks => {
+            ask_others(context);
+            return Err(Refusal::SlotMoving { slot });
+        }
         Came::Decides(is_raised) => {
             process::with(server, |process| process.owes_floor |= is_raised);
             return Ok(());

@@ -121,6 +121,10 @@ pub const ERR: Code = code(
     "no",
 );
 
+/// The module uses the server's word, which clients of a Cluster know.
+pub(crate) const TRYAGAIN: Code =
+    code("TRYAGAIN", Meaning::Later, "the lock's slot is moving", "soon");
+
 /// The module's own codes, by the number of the kind of refusal.
 pub const MODULE: [Code; RefusalKind::COUNT] = {
     let mut codes = [BADTTL; RefusalKind::COUNT];
@@ -147,6 +151,7 @@ const fn of_kind(kind: RefusalKind) -> Code {
         RefusalKind::NoUpgrade => NOUPGRADE,
         RefusalKind::ReadersFull => READERSFULL,
         RefusalKind::NoAuthority => NOAUTHORITY,
+        RefusalKind::SlotMoving => TRYAGAIN,
     }
 }
 
@@ -171,8 +176,6 @@ pub const MOVED: Code = code(
 );
 pub(crate) const CLUSTERDOWN: Code =
     code("CLUSTERDOWN", Meaning::Later, "the node's cluster is not complete", "when it is");
-pub(crate) const TRYAGAIN: Code =
-    code("TRYAGAIN", Meaning::Later, "the lock's slot is moving", "soon");
 pub(crate) const UNBLOCKED: Code =
     code("UNBLOCKED", Meaning::Later, "the node became a replica meanwhile", "on its master");
 
@@ -188,7 +191,7 @@ pub(crate) const DENIED: Code = code(
 );
 
 /// The errors with which the server itself answers a command of the module.
-pub const SERVER: [Code; 16] = [
+pub const SERVER: [Code; 15] = [
     ERR,
     code("NOAUTH", Meaning::Forbidden, "the connection has not logged in", "no; log in"),
     code("WRONGPASS", Meaning::Forbidden, "wrong user name or password", "no"),
@@ -198,7 +201,6 @@ pub const SERVER: [Code; 16] = [
     READONLY,
     code("MASTERDOWN", Meaning::Later, "a replica has lost its master", "when it has one again"),
     CLUSTERDOWN,
-    TRYAGAIN,
     MOVED,
     UNBLOCKED,
     code(

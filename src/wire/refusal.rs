@@ -126,6 +126,9 @@ impl fmt::Display for Refusal {
                 write!(f, " {supporters} of the {needed} replicas needed support this master; ")?;
                 f.write_str("another may have replaced it")
             }
+            Refusal::SlotMoving { slot } => {
+                write!(f, " slot {slot} is moving, and its other master has not answered yet")
+            }
         }
     }
 }
@@ -202,6 +205,9 @@ mod tests {
             RefusalKind::NoAuthority => counts()
                 .prop_map(|(supporters, needed)| Refusal::NoAuthority { supporters, needed })
                 .boxed(),
+            RefusalKind::SlotMoving => {
+                any::<u16>().prop_map(|slot| Refusal::SlotMoving { slot }).boxed()
+            }
         }
     }
 

@@ -5,7 +5,9 @@
 //! (the hash tag), modulo 16384.
 
 use super::request::number;
-use crate::engine::{Fence, Footing, Millis, SLOTS, Shares};
+use std::fmt;
+
+use crate::engine::{Fence, Footing, Instant, Millis, SLOTS, Shares, SlotRuns};
 
 /// The slot of a name.
 pub fn slot_of(name: &[u8]) -> u16 {
@@ -51,9 +53,15 @@ pub fn read_shares(text: &str) -> Shares {
         let is_own = flags.split(',').any(|flag| flag == "myself");
         let mut ranges = Vec::new();
         for word in words.skip(5) {
-            if let Some((slot, source)) = word.trim_matches(['[', ']']).split_once("-<-") {
-                let importing = slot.parse().ok().filter(|slot| is_own && *slot < SLOTS);
-                shares.importing.extend(importing.map(|slot| (slot, source.as_bytes().to_vec())));
+            let inner = word.trim_matches(['[', ']']);
+            let moving = |slot: &str, other: &str| {
+                let slot = slot.parse().ok().filter(|slot| is_own && *slot < SLOTS)?;
+                Some((slot, other.as_bytes().to_vec()))
+            };
+            if let Some((slot, source)) = inner.split_once("-<-") {
+                shares.importing.extend(moving(slot, source));
+            } else if let Some((slot, target)) = inner.split_once("->-") {
+                shares.migrating.extend(moving(slot, target));
             } else if !word.starts_with('[') {
                 ranges.extend(read_range(word));
             }
@@ -73,20 +81,75 @@ fn read_range(word: &str) -> Option<(u16, u16)> {
     (first <= last && last < SLOTS).then_some((first, last))
 }
 
-/// What a master reports to the others over the bus of the Cluster: `lockmod floor left`. The bus
-/// does not tell which module sent a message, so the message names it.
-pub fn footing(footing: Footing) -> String {
-    format!("{PREFIX}{} {}", footing.floor, footing.left.get())
+/// What a master sends to others over the bus of the Cluster.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum SlotMessage {
+    /// A report to all: `lockmod floor left longest`.
+    Report(Footing),
+    /// To the other master of these slots, which must know of the move before the sender decides
+    /// there: `lockmod ask at first-last ...`.
+    Question {
+        /// When it was asked, by the sender's clock of leases.
+        at: Instant,
+        /// The slots.
+        slots: SlotRuns,
+    },
+    /// To a master that asked: `lockmod floor left longest at first-last ...`.
+    Answer {
+        /// As in a report.
+        footing: Footing,
+        /// The `at` of the question.
+        at: Instant,
+        /// Those of its slots that the sender knows to be moving, or not its own.
+        slots: SlotRuns,
+    },
 }
 
-/// Reads a master's report. `None` if the bytes are something else. A later build may add to it.
-pub fn read_footing(bytes: &[u8]) -> Option<Footing> {
-    let mut words = bytes.strip_prefix(PREFIX.as_bytes())?.split(|&byte| byte == b' ').map(number);
-    let floor = Fence::new(words.next()??)?;
-    Some(Footing { floor, left: Millis::new(words.next()??) })
+/// The bus does not tell which module sent a message, so the message names it.
+impl fmt::Display for SlotMessage {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(PREFIX)?;
+        match self {
+            SlotMessage::Question { at, .. } => write!(f, " {ASK} {}", at.as_millis())?,
+            SlotMessage::Report(footing) | SlotMessage::Answer { footing, .. } => {
+                let Footing { floor, left, longest } = footing;
+                write!(f, " {floor} {} {}", left.get(), longest.get())?;
+            }
+        }
+        if let SlotMessage::Answer { at, .. } = self {
+            write!(f, " {}", at.as_millis())?;
+        }
+        match self {
+            SlotMessage::Report(_) => Ok(()),
+            SlotMessage::Question { slots, .. } | SlotMessage::Answer { slots, .. } => {
+                slots.iter().try_for_each(|(first, last)| write!(f, " {first}-{last}"))
+            }
+        }
+    }
 }
 
-const PREFIX: &str = "lockmod ";
+/// Reads a message of another master. `None` if the bytes are something else.
+pub fn read_message(bytes: &[u8]) -> Option<SlotMessage> {
+    let text = std::str::from_utf8(bytes).ok()?;
+    let mut words = text.strip_prefix(PREFIX)?.strip_prefix(' ')?.split(' ');
+    let count = |word: Option<&str>| number(word?.as_bytes());
+    let first = words.next()?;
+    if first == ASK {
+        let at = Instant::from_millis(count(words.next())?);
+        return Some(SlotMessage::Question { at, slots: words.filter_map(read_range).collect() });
+    }
+    let floor = Fence::new(count(Some(first))?)?;
+    let left = Millis::new(count(words.next())?);
+    // Earlier builds do not say their longest lease.
+    let longest = count(words.next()).map_or(Millis::ZERO, Millis::new);
+    let footing = Footing { floor, left, longest };
+    let Some(at) = count(words.next()) else { return Some(SlotMessage::Report(footing)) };
+    let at = Instant::from_millis(at);
+    Some(SlotMessage::Answer { footing, at, slots: words.filter_map(read_range).collect() })
+}
+
+const PREFIX: &str = "lockmod";
+const ASK: &str = "ask";
 
 #[cfg(test)]
 mod tests {
@@ -122,24 +185,39 @@ dd :0@0 master,noaddr - 0 1 2 disconnected 300 16384 5-4 x
         let shares = read_shares(text);
         assert_eq!(shares.own, [(0, 5), (7, 7), (9, 9)]);
         assert_eq!(shares.importing, [(11, b"cc".to_vec())]);
+        assert_eq!(shares.migrating, [(10, b"bb".to_vec())]);
         let others = [(b"bb".to_vec(), vec![(100, 200)]), (b"dd".to_vec(), vec![(300, 300)])];
         assert_eq!(shares.others, others);
     }
 
     proptest! {
         #[test]
-        fn a_standing_is_read_as_it_was_told(floor in 0..=Fence::MAX.get(), left: u64) {
-            let told = Footing { floor: Fence::new(floor).unwrap(), left: Millis::new(left) };
-            let text = footing(told);
-            prop_assert_eq!(read_footing(text.as_bytes()), Some(told));
-            let later = format!("{text} 7");
-            prop_assert_eq!(read_footing(later.as_bytes()), Some(told), "of a later build");
-            prop_assert_eq!(read_footing(&text.as_bytes()[1..]), None);
+        fn a_message_is_read_as_it_was_sent(
+            floor in 0..=Fence::MAX.get(),
+            (left, longest, at) in any::<(u64, u64, u64)>(),
+            slots in proptest::collection::vec((0..100_u16, 100..SLOTS), 0..4),
+        ) {
+            let at = Instant::from_millis(at);
+            let (left, longest) = (Millis::new(left), Millis::new(longest));
+            let footing = Footing { floor: Fence::new(floor).unwrap(), left, longest };
+            for message in [
+                SlotMessage::Report(footing),
+                SlotMessage::Question { at, slots: slots.clone() },
+                SlotMessage::Answer { footing, at, slots },
+            ] {
+                let text = message.to_string();
+                prop_assert_eq!(read_message(text.as_bytes()), Some(message));
+                prop_assert_eq!(read_message(&text.as_bytes()[1..]), None);
+            }
+            let earlier = format!("lockmod {floor} {}", left.get());
+            let footing = Footing { longest: Millis::ZERO, ..footing };
+            let report = Some(SlotMessage::Report(footing));
+            prop_assert_eq!(read_message(earlier.as_bytes()), report, "of an earlier build");
         }
 
         #[test]
         fn no_text_makes_the_reading_panic(text in "[a-z0-9 ,<>\\[\\]-]{0,80}") {
-            let _ = (read_shares(&text), read_footing(text.as_bytes()));
+            let _ = (read_shares(&text), read_message(text.as_bytes()));
         }
     }
 }

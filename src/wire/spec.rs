@@ -7,7 +7,7 @@ use std::ffi::CStr;
 
 use super::code::{
     BADARG, BADFENCE, BADTOKEN, BADTTL, Code, EXHAUSTED, NOAUTHORITY, NOPERM, NOUPGRADE,
-    QUARANTINE, QUEUEFULL, READERSFULL, STATEFILE, WRONGTYPE,
+    QUARANTINE, QUEUEFULL, READERSFULL, STATEFILE, TRYAGAIN, WRONGTYPE,
 };
 
 /// The release that introduced all of these commands.
@@ -326,6 +326,7 @@ pub const COMMANDS: &[Command] = &[
             EXHAUSTED,
             STATEFILE,
             NOAUTHORITY,
+            TRYAGAIN,
         ],
     },
     Command {
@@ -415,6 +416,7 @@ pub const COMMANDS: &[Command] = &[
             EXHAUSTED,
             STATEFILE,
             NOAUTHORITY,
+            TRYAGAIN,
         ],
     },
     Command {
@@ -448,7 +450,16 @@ pub const COMMANDS: &[Command] = &[
             ),
             ("Null", "With a token: nobody holds the lock. Nothing has changed."),
         ],
-        errors: &[BADTOKEN, BADARG, BADFENCE, WRONGTYPE, QUARANTINE, STATEFILE, NOAUTHORITY],
+        errors: &[
+            BADTOKEN,
+            BADARG,
+            BADFENCE,
+            WRONGTYPE,
+            QUARANTINE,
+            STATEFILE,
+            NOAUTHORITY,
+            TRYAGAIN,
+        ],
     },
     Command {
         name: FLOOR,

@@ -1,7 +1,7 @@
 //! What a node of a Cluster sends and learns.
 #![allow(unsafe_code, reason = "the border to a C API")]
 
-use std::ffi::{CStr, c_char, c_int};
+use std::ffi::{CStr, CString, c_char, c_int};
 use std::ptr::null;
 
 use redis_module::raw;
@@ -32,13 +32,21 @@ impl Context<'_> {
         }
     }
 
-    /// Sends a message to all nodes of the Cluster. Those that cannot be reached do not get it.
-    pub(in crate::module) fn tell_cluster(&mut self, text: &str) {
+    /// Sends a message to the node of the Cluster with this name, or to all. A node that cannot be
+    /// reached does not get it.
+    pub(in crate::module) fn tell_cluster(&mut self, name: Option<&[u8]>, text: &str) {
         let Ok(length) = u32::try_from(text.len()) else { return };
         let start = text.as_ptr().cast::<c_char>();
+        // The server reads the name up to a zero byte.
+        let name = match name.map(CString::new) {
+            None => None,
+            Some(Ok(name)) => Some(name),
+            Some(Err(_)) => return,
+        };
+        let name = name.as_ref().map_or(null(), |name| name.as_ptr());
         // SAFETY: the context lasts as long as `self`; the server copies the bytes.
         unsafe {
-            call!(RedisModule_SendClusterMessage(self.raw.as_ptr(), null(), MESSAGE, start, length))
+            call!(RedisModule_SendClusterMessage(self.raw.as_ptr(), name, MESSAGE, start, length))
         };
     }
 }

@@ -64,7 +64,7 @@ unsafe extern "C" fn on_slots(
 }
 
 unsafe extern "C" fn on_message(
-    _context: *mut raw::RedisModuleCtx,
+    context: *mut raw::RedisModuleCtx,
     sender: *const c_char,
     _kind: u8,
     message: *const c_uchar,
@@ -78,8 +78,8 @@ unsafe extern "C" fn on_message(
     if let (Some(sender), Some(message)) = (sender, message) {
         // SAFETY: the server calls this under its lock.
         unsafe {
-            guard_in_server("a message of the Cluster", (), |server| {
-                slots::heard(server, sender, message);
+            Context::enter(context, "a message of the Cluster", |context| {
+                slots::heard(context, sender, message);
             });
         }
     }
