@@ -16,7 +16,7 @@ pub enum Kind {
     Held,
     /// Too few nodes could be asked.
     NoQuorum,
-    /// Too many nodes refuse for a retry to help.
+    /// Too many nodes refuse for a retry to help, or this process does.
     Refused,
     /// The nodes answered so slowly that the validity was used up.
     TooLate,
@@ -125,6 +125,11 @@ impl Failure {
     /// An option is wrong.
     pub fn option(text: impl fmt::Display) -> Failure {
         Failure::new(Kind::Option, text, &[])
+    }
+
+    /// It cannot be done, and a retry does not help.
+    pub(crate) fn refused(text: impl fmt::Display) -> Failure {
+        Failure::new(Kind::Refused, text, &[])
     }
 
     /// Names options as the language does, in texts that contain nobody's own words.

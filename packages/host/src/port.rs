@@ -194,7 +194,7 @@ impl Bell {
         };
         let pair: std::io::Result<_> = pair();
         let (ring, heard) =
-            pair.map_err(|error| Failure::option(format!("no descriptor is left: {error}")))?;
+            pair.map_err(|error| Failure::refused(format!("no descriptor is left: {error}")))?;
         // A byte at a time is enough, so there is room; if the bell is gone, none is needed.
         Ok((Bell(heard), move || drop((&ring).write(&[1]))))
     }

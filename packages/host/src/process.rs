@@ -221,7 +221,7 @@ where
     loop {
         match background.block_on(async { timeout(CHECK_EVERY, future.as_mut()).await }) {
             Ok(Some(value)) => return Ok(value),
-            Ok(None) => return Err(Failure::option("the program ends".to_owned()).into()),
+            Ok(None) => return Err(Failure::refused("the program ends").into()),
             // Not while this thread drives: `check` may wait for the interpreter.
             Err(_) => check()?,
         }
@@ -241,7 +241,7 @@ pub(crate) async fn unless<T>(
 }
 
 fn no_thread(error: std::io::Error) -> Failure {
-    Failure::option(format!("no thread could be started: {error}"))
+    Failure::refused(format!("no thread could be started: {error}"))
 }
 
 /// For the end of the program: ends pending calls, releases what is held, unless it is kept, and

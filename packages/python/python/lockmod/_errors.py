@@ -76,7 +76,8 @@ class NoQuorumError(LockError):
 
 
 class RefusedError(LockError):
-    """Too many nodes refuse for a retry to help: no module, no permission, not a lock."""
+    """A retry does not help: too many nodes have no module, give no permission, or have something
+    else under the name; or the program ends."""
 
 
 class TooLateError(LockError):

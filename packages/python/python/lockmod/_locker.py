@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import atexit
 import os
 import threading
 from typing import TYPE_CHECKING, Generic, Iterable, NamedTuple, Optional, TypeVar
@@ -92,7 +91,10 @@ class Locker:
     ...     guard.check()
 
     `nodes` are Redis URLs: `redis://`, `rediss://` (TLS) or `unix://`, with user, password and
-    database; all users of a lock need the same list. A single text is split at commas.
+    database; `redis+sentinel://host:port,host:port/group` for the master of a group under Sentinel,
+    and `redis+cluster://host:port,host:port` for a Redis Cluster, each of which is one node. All
+    users of a lock need the same list. A single text is split at commas, so give a URL that
+    contains commas in a list.
 
     - `ttl`: the length of a lease, 30 s unless given. It is renewed at a third of it. A holder that
       crashes blocks others for up to this long.
@@ -459,7 +461,3 @@ class _Entered(Generic[_G]):
 def _info(told: _lockmod._State) -> NodeInfo:  # pyright: ignore[reportPrivateUsage]
     vote = told[-1]
     return NodeInfo(*told[:-1], vote=None if vote is None else NodeVote(*vote))
-
-
-# Releases what is held when the program ends, without waiting for a node that hangs.
-atexit.register(_lockmod.finish)

@@ -1,0 +1,101 @@
+"""What is left when a process ends: nothing, and nothing before that."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from conftest import PATIENCE
+
+import lockmod
+
+# Longer than any test waits, so that no lease ends by itself.
+TTL = 10 * PATIENCE
+
+ENDING = """if True:
+    import sys
+    NODES, METHOD = {nodes!r}, {method!r}
+    {imports}
+
+    def drop(name):
+        guard = lockmod.Locker(NODES, ttl={ttl}, timeout=2).acquire(name)
+        kept.append(guard)
+
+    def begin(name, pipe):
+        # It ends before its thread does.
+        util.Finalize(None, pipe.send, args=["the main thread is over"], exitpriority=-2_000_000)
+        guard = lockmod.Locker(NODES, ttl={ttl}, timeout=2).acquire(name)
+        threading.Thread(target=work, args=[guard, pipe]).start()
+
+    def work(guard, pipe):
+        pipe.recv()
+        pipe.send(guard.lost.is_set())
+
+    kept = []
+    if __name__ == "__main__":
+        context = multiprocessing.get_context(METHOD)
+        lockmod.Locker(NODES, timeout=2).acquire("before").release()
+        for number in range(3):
+            child = context.Process(target=drop, args=[f"{name}:drop-{{number}}"])
+            child.start()
+            child.join()
+            assert child.exitcode == 0
+        pipe, theirs = context.Pipe()
+        child = context.Process(target=begin, args=["{name}:thread", theirs])
+        child.start()
+        assert pipe.recv() == "the main thread is over"
+        pipe.send("now you")
+        assert pipe.recv() is False, "it was released under its thread"
+        child.join()
+        assert child.exitcode == 0
+    """
+IMPORTS = {
+    "lockmod first": "import lockmod; import multiprocessing.util as util",
+    "multiprocessing first": "import multiprocessing.util as util; import lockmod",
+}
+
+
+@pytest.mark.parametrize("imports", IMPORTS)
+@pytest.mark.parametrize("method", ["fork", "forkserver", "spawn"])
+def test_a_child_of_multiprocessing_leaves_nothing_behind(
+    locker: lockmod.Locker, nodes: list[str], name: str, tmp_path: Path, method: str, imports: str
+) -> None:
+    """Regression: a forked child ends without the functions of atexit."""
+    first = IMPORTS[imports] + "; import multiprocessing, threading"
+    file = tmp_path / "ending.py"
+    file.write_text(ENDING.format(nodes=nodes, method=method, imports=first, name=name, ttl=TTL))
+    subprocess.run([sys.executable, file], check=True, timeout=2 * PATIENCE)
+    for what in ("drop-0", "drop-1", "drop-2", "thread"):
+        assert {told.state for told in locker.info(f"{name}:{what}")} == {"free"}, what
+
+
+def test_the_package_does_not_import_multiprocessing(nodes: list[str], name: str) -> None:
+    program = f"import sys, lockmod; lockmod.Locker({nodes!r}, timeout=2).acquire({name!r})"
+    program += "; assert not any(one.startswith('multiprocessing') for one in sys.modules)"
+    subprocess.run([sys.executable, "-c", program], check=True, timeout=PATIENCE)
+
+
+def test_a_thread_that_waits_while_the_program_ends_is_refused(nodes: list[str], name: str) -> None:
+    program = f"""if True:
+        import atexit, threading
+        seen = []
+        atexit.register(lambda: (thread.join({PATIENCE}), print(*seen)))
+        import lockmod
+        locker = lockmod.Locker({nodes!r}, timeout=2)
+        guard = locker.acquire({name!r})
+        def wait():
+            try:
+                locker.acquire({name!r}, wait=60)
+            except lockmod.LockError as error:
+                seen.append(repr(error))
+        thread = threading.Thread(target=wait, daemon=True)
+        thread.start()
+        while any(told.waiters == 0 for told in locker.info({name!r})):
+            pass
+        """
+    ended = subprocess.run(
+        [sys.executable, "-c", program], check=True, timeout=2 * PATIENCE, stdout=subprocess.PIPE
+    )
+    assert ended.stdout == b"RefusedError('the program ends')\n"
