@@ -67,21 +67,23 @@ impl Unit {
     /// Reads a length of time.
     ///
     /// # Errors
-    /// [`Failure`] if it is negative, not a number, or infinite where it must end.
+    /// [`Failure`] if it is negative, not a number, infinite where it must end, or less than a
+    /// millisecond where it must be some time.
     pub(crate) fn length(self, span: Span, value: f64) -> Result<Duration, Failure> {
         let seconds = value / self.in_a_second();
         // Not min(): for NaN it returns the limit.
         let bounded = if seconds > LENGTH_MAX { LENGTH_MAX } else { seconds };
         let has_end = span.can_be_endless || !value.is_infinite();
+        let least = if span.can_be_zero { Duration::ZERO } else { Duration::from_millis(1) };
         match Duration::try_from_secs_f64(bounded) {
-            Ok(length) if has_end => Ok(length),
+            Ok(length) if has_end && length >= least => Ok(length),
             _ => {
                 let (name, value, unit) =
                     (self.spelled(span.name), self.written(value), self.word());
-                let least = if span.can_be_zero { "0 or more" } else { "more than 0" };
+                let least = self.written(self.count(least));
                 let number = if has_end { "number" } else { "finite number" };
                 Err(Failure::option(format!(
-                    "{name} is {value}: give a {number} of {unit}, {least}"
+                    "{name} is {value}: give a {number} of {unit}, {least} or more"
                 )))
             }
         }

@@ -136,7 +136,7 @@ test('wrong settings are refused with what to do', async () => {
     [list, { ttl: -1 }, /ttl is -1: give a number of milliseconds/],
     [list, { ttl: NaN }, /ttl is NaN/],
     [list, { ttl: Infinity }, /ttl is Infinity: give a finite number of milliseconds/],
-    [list, { maxHold: -1 }, /maxHold is -1: give a number of milliseconds, more than 0/],
+    [list, { maxHold: -1 }, /maxHold is -1: give a number of milliseconds, 1 or more/],
     [list, { wait: -1 }, /wait is -1: give a number of milliseconds, 0 or more/],
     [list, { ttl: 90_000_000 }, /with maxTtl$/],
     [list, { maxHold: 5 }, /^maxHold 5ms is too short/],

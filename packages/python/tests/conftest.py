@@ -52,7 +52,7 @@ async def until_async(what: str, done: Callable[[], Any]) -> Any:
     raise AssertionError(f"timed out waiting until {what}")
 
 
-def _die_with_parent() -> None:
+def die_with_parent() -> None:
     ctypes.CDLL(None).prctl(1, signal.SIGKILL)  # PR_SET_PDEATHSIG
 
 
@@ -76,7 +76,7 @@ class Node:
         command += ["--save", "", "--appendonly", "yes", "--appendfsync", "always"]
         command += ["--loadmodule", module(), "--enable-debug-command", "local"]
         self.process = subprocess.Popen(
-            command, stdout=subprocess.DEVNULL, preexec_fn=_die_with_parent
+            command, stdout=subprocess.DEVNULL, preexec_fn=die_with_parent
         )
         until("the server answers", self._answers)
 

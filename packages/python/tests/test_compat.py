@@ -5,19 +5,25 @@ from __future__ import annotations
 import asyncio
 import gc
 import inspect
+import socket
+import subprocess
 import threading
 import time
+from pathlib import Path
 from typing import Any, Callable
 
 import pytest
 import redis
 import redis.asyncio
 import redis.asyncio.lock
+import redis.asyncio.sentinel
 import redis.lock
-from conftest import PATIENCE, Node, until
+import redis.sentinel
+from conftest import PATIENCE, SERVER, Node, die_with_parent, until
 
 import lockmod
 from lockmod import compat
+from lockmod._clients import server
 
 Make = Callable[..., Any]
 
@@ -145,9 +151,60 @@ def test_what_differs_names_the_alternative(servers: list[Node], name: str) -> N
     servers[0].run("SET", name + ":text", "x")
     with pytest.raises(redis.exceptions.ResponseError):
         compat.Lock(client, name + ":text", timeout=1).acquire()
+
+
+def test_a_server_that_is_down_is_told_at_once(servers: list[Node], name: str) -> None:
+    # It waited without end, and redis-py raises at once.
+    clients = [node.client() for node in servers]
+    held = compat.Lock(clients, name, timeout=60)
+    assert held.acquire()
+    servers[1].kill()
     servers[2].kill()
-    with pytest.raises(redis.exceptions.ConnectionError):
-        compat.Lock(servers[2].client(), name, timeout=1).acquire(blocking=False)
+    for target in (clients, clients[2]):
+        for limit in (None, PATIENCE * 10):
+            lock = compat.Lock(target, name, timeout=4)
+            with pytest.raises(redis.exceptions.ConnectionError):
+                lock.acquire(blocking_timeout=limit)
+
+            async def wait() -> None:
+                other = compat.AsyncLock(target, name, timeout=4)  # noqa: B023
+                await other.acquire(blocking_timeout=limit)  # noqa: B023
+
+            with pytest.raises(redis.exceptions.ConnectionError):
+                asyncio.run(asyncio.wait_for(wait(), PATIENCE * 5))
+
+
+def test_a_wait_outlasts_servers_that_come_back(servers: list[Node], name: str) -> None:
+    client = servers[0].client()
+    assert compat.Lock(client, name, timeout=4).acquire()
+    seen: list[bool] = []
+    waiting = compat.Lock(client, name, timeout=4)
+    thread = threading.Thread(target=lambda: seen.append(waiting.acquire()))
+    thread.start()
+    until("it stands in line", lambda: servers[0].info(name)["waiters"] == 1)
+    servers[0].kill()
+    servers[0].start()
+    thread.join(PATIENCE)
+    assert seen == [True]
+
+
+def test_a_server_that_is_slow_to_answer_is_waited_for(servers: list[Node], name: str) -> None:
+    class Slow(lockmod.Locker):
+        attempts = 0
+
+        def acquire(self, name: Any, **options: Any) -> lockmod.Guard:
+            self.attempts += 1
+            if self.attempts > 1:
+                return super().acquire(name, **options)
+            servers[0].pause()
+            try:
+                return super().acquire(name, **options)
+            finally:
+                servers[0].resume()
+
+    locker = Slow(servers[0].url, timeout=0.3)
+    assert compat.Lock(locker, name, timeout=4).acquire(blocking_timeout=PATIENCE) is True
+    assert locker.attempts > 1
 
 
 def test_a_number_as_a_name_is_its_text(servers: list[Node]) -> None:
@@ -165,6 +222,59 @@ def test_a_number_as_a_name_is_its_text(servers: list[Node]) -> None:
         compat.Lock(client, "a", timeout="5")  # type: ignore[arg-type]
     with pytest.raises(redis.exceptions.LockError, match="blocking_timeout is '5'"):
         compat.Lock(client, "a", timeout=5).acquire(blocking_timeout="5")  # type: ignore[arg-type]
+
+
+def test_errors_name_what_the_user_wrote(servers: list[Node], nodes: list[str], name: str) -> None:
+    client = servers[0].client()
+
+    def said(do: Callable[[], object]) -> str:
+        with pytest.raises(redis.exceptions.LockError) as error:
+            do()
+        assert error.value.lock_name == name
+        return str(error.value)
+
+    def lock(timeout: float, target: object = client) -> compat.Lock:
+        return compat.Lock(target, name, timeout=timeout)
+
+    assert said(lock(-1).acquire).startswith("timeout is -1: give")
+    assert said(lock(0.0005).acquire).startswith("timeout is 0.0005: give")
+    assert said(lock(0.001).acquire).startswith("timeout 1ms is too short")
+    long = said(lock(10**9).acquire)
+    assert long.startswith("timeout ") and long.endswith("give a lockmod.Locker with max_ttl")
+    slow = lockmod.Locker(nodes, timeout=3)
+    assert said(lock(5, slow).acquire).startswith("the Locker's timeout 3s does not fit into timeout 5s")
+    assert "allow_even_nodes=True" in said(lambda: lock(5, [client, servers[1].client()]))
+    held = lock(10)
+    assert held.acquire()
+    for wrong, text in [(-100, "additional_time is -100"), ("5", "additional_time is '5'")]:
+        assert said(lambda: held.extend(wrong)).startswith(text)  # type: ignore[arg-type]  # noqa: B023
+    assert said(lambda: held.extend(10**9)).startswith("the lock's new timeout 11691d")
+    held.release()
+    # The time for answers that fitted into the first timeout does not fit into this one.
+    held.timeout = 1
+    assert held.acquire()
+    held.release()
+    held.timeout = None
+    assert "renew=True" in said(held.acquire)
+
+
+def test_a_lock_that_ended_is_named_in_the_error(make: Make, name: str) -> None:
+    lock = make(name, timeout=0.5)
+    assert lock.local.token is None
+    assert lock.acquire() and isinstance(lock.local.token, bytes)
+    until("it has ended", lambda: not lock.locked())
+    for call in (lambda: lock.extend(5), lock.reacquire, lock.release):
+        with pytest.raises(redis.exceptions.LockNotOwnedError) as error:
+            call()
+        assert error.value.lock_name == lock.name
+    assert lock.local.token is None
+
+
+def test_a_subclass_whose_methods_would_not_be_called_is_refused() -> None:
+    for kind in (compat.Lock, compat.AsyncLock):
+        with pytest.raises(TypeError, match="override acquire"):
+            type("Own", (kind,), {"do_acquire": lambda self, token: True})
+        assert type("Own", (kind,), {"acquire": lambda self: True})
 
 
 def test_an_extension_may_be_shorter_than_the_time_for_answers(make: Make, name: str) -> None:
@@ -191,20 +301,120 @@ def test_a_lock_that_is_renewed_outlives_its_timeout(servers: list[Node], name: 
 
 def test_clients_of_every_kind_lead_to_their_server(locker: lockmod.Locker) -> None:
     def url(client: object) -> str:
-        return compat._url(client)[0]
+        return server(client).url
 
     assert compat._locker(locker, 1) is locker
     assert url("redis://a") == "redis://a"
     assert url(redis.Redis(host="a", port=1, db=2)) == "redis://a:1/2"
+    assert url(redis.Redis(host="a", protocol=3)) == "redis://a:6379/0"
     assert url(redis.Redis(host="::1", port=1)) == "redis://[::1]:1/0"
     secret = redis.Redis(host="a", username="u@", password="p/:")
     assert url(secret) == "redis://u%40:p%2F%3A@a:6379/0"
+    provided = redis.UsernamePasswordCredentialProvider("u@", "p")
+    assert url(redis.Redis(host="a", credential_provider=provided)) == "redis://u%40:p@a:6379/0"
     assert url(redis.Redis(host="a", ssl=True)) == "rediss://a:6379/0"
-    socket = redis.Redis(unix_socket_path="/run/x", db=3, password="p&")
-    assert url(socket) == "unix:///run/x?pass=p%26&db=3"
-    assert url(redis.asyncio.Redis(host="a")) == "redis://a:6379/0"
+    local = redis.Redis(unix_socket_path="/run/x?", db=3, password="p&")
+    assert url(local) == "unix:///run/x%3F?pass=p%26&db=3"
+    for library in (redis, redis.asyncio):
+        assert url(library.Redis(host="a")) == "redis://a:6379/0"
+        pool = library.BlockingConnectionPool.from_url("rediss://:p@a:5/1?ssl_ca_certs=ca.pem")
+        assert server(library.Redis(connection_pool=pool)) == (
+            "rediss://:p@a:5/1",
+            ("ca.pem", None, None),
+        )
     # A few lockers, however many timeouts there are.
     assert len({id(compat._locker("redis://a", 1 + n / 100)) for n in range(1000)}) <= 3
+
+
+@pytest.mark.parametrize("library", [redis.sentinel, redis.asyncio.sentinel])
+def test_a_client_of_sentinels_leads_to_its_group(library: Any) -> None:
+    # It has no host of its own, and locked on localhost:6379.
+    def url(more: dict[str, Any], at_sentinels: dict[str, Any] | None = None, **last: Any) -> str:
+        places = [("10.9.9.9", 26379), ("::1", 5)]
+        group = library.Sentinel(places, sentinel_kwargs=at_sentinels, **more)
+        return server(group.master_for("my/master", **last)).url
+
+    places = "10.9.9.9:26379,[::1]:5/my%2Fmaster"
+    assert url({}) == f"redis+sentinel://{places}/0"
+    assert url({"db": 2}, username="u", password="p@") == f"redis+sentinel://u:p%40@{places}/2"
+    eye = {"username": "eye", "password": "s&"}
+    login = "sentinel_username=eye&sentinel_password=s%26"
+    assert url({}, eye) == f"redis+sentinel://{places}/0?{login}"
+    assert url({"ssl": True}, {"ssl": True}) == f"rediss+sentinel://{places}/0"
+
+    group = library.Sentinel([("a", 1)])
+    wrong = [
+        ("replica", group.slave_for("m")),
+        ("differ in TLS", group.master_for("m", ssl=True)),
+        ("OwnPool", group.master_for("m", connection_pool_class=own(library.SentinelConnectionPool))),
+        ("no Sentinels", library.Sentinel([]).master_for("m")),
+        ("force_master_ip", library.Sentinel([("a", 1)], force_master_ip="b").master_for("m")),
+        ("OwnPool", own(library.Sentinel)([("a", 1)]).master_for("m")),
+    ]
+    for said, client in wrong:
+        with pytest.raises(redis.exceptions.LockError, match=said) as error:
+            compat.Lock(client, "job", timeout=5)
+        assert "lockmod.Locker" in str(error.value) and error.value.lock_name == "job"
+
+
+def test_a_lock_of_a_client_of_sentinels_is_at_the_master(
+    servers: list[Node], name: str, tmp_path: Path
+) -> None:
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    master = f"sentinel monitor mymaster 127.0.0.1 {servers[1].port} 1"
+    (tmp_path / "conf").write_text(f"bind 127.0.0.1\nport {port}\ndir {tmp_path}\n{master}\n")
+    sentinel = subprocess.Popen(
+        [SERVER, tmp_path / "conf", "--sentinel"], stdout=subprocess.DEVNULL, preexec_fn=die_with_parent
+    )
+    try:
+        client = redis.sentinel.Sentinel([("127.0.0.1", port)]).master_for("mymaster")
+        until("it is known", lambda: answers(client))
+        with compat.Lock(client, name, timeout=10, label="job"):
+            assert [node.holder(name) for node in servers] == [None, "job", None]
+    finally:
+        sentinel.kill()
+        sentinel.wait()
+
+
+def answers(client: redis.Redis) -> bool:
+    try:
+        return bool(client.ping())
+    except redis.exceptions.ConnectionError:
+        return False
+
+
+def own(kind: type) -> Any:
+    """A class of the user's own, which may connect to anywhere."""
+    return type("OwnPool", (kind,), {"__module__": "mine"})
+
+
+def test_clients_that_are_not_understood_are_refused() -> None:
+    class Provider(redis.CredentialProvider):
+        def get_credentials(self) -> tuple[str, str]:
+            return "user", "password that changes"
+
+    def pool(kind: Any = redis.ConnectionPool, **settings: Any) -> Any:
+        return redis.Redis(connection_pool=kind(**settings))
+
+    wrong = [
+        ("credential_provider", redis.Redis(host="a", credential_provider=Provider())),
+        ("OwnPool", pool(own(redis.ConnectionPool), host="a")),
+        ("OwnPool", pool(host="a", connection_class=own(redis.Connection))),
+        ("no host", pool(password="p")),
+        ("no path", pool(connection_class=redis.UnixDomainSocketConnection)),
+        ("redis_connect_func", redis.Redis(host="a", redis_connect_func=print)),
+        ("ssl_ca_data", redis.Redis(host="a", ssl=True, ssl_ca_data="PEM")),
+        ("no connection_pool", object()),
+    ]
+    for said, client in wrong:
+        with pytest.raises(redis.exceptions.LockError, match=said) as error:
+            compat.Lock(client, "job", timeout=5)
+        assert "lockmod.Locker" in str(error.value) and error.value.lock_name == "job"
+    two = [redis.Redis(host=host, ssl=True, ssl_ca_certs=host) for host in ("a", "b", "c")]
+    with pytest.raises(redis.exceptions.LockError, match="differ in their files"):
+        compat.Lock(two, "job", timeout=5)
 
 
 def test_a_node_that_does_not_tell_has_not_said_no(servers: list[Node], name: str) -> None:

@@ -29,8 +29,9 @@ class _Lost:
 class Lost(_Lost):
     """An event: the lease has ended. The clock sets it, whether any node answers or not.
 
-    It is set `lost_margin` before the validity ends, so that there is time to stop; at once if the
-    lock was removed by force; and after the release.
+    It is set `lost_margin` before the validity ends, so that there is time to stop; at the next
+    renewal, after a third of the ttl at most, if the lock was removed by force; and after the
+    release.
     """
 
     def wait(self, timeout: float | None = None) -> str | None:

@@ -3,28 +3,45 @@
     from lockmod.compat import Lock        # was: from redis.lock import Lock
     from lockmod.compat import AsyncLock   # was: from redis.asyncio.lock import Lock
 
-`redis` may be a redis-py client, whose server needs the module; a list of clients or URLs, which
-makes a quorum; or a `lockmod.Locker`. The errors are redis-py's. As there, a lock ends `timeout`
+`redis` may be a client of redis-py or valkey-py, also one for a master under Sentinel, whose server
+needs the module; a list of clients or URLs, which makes a quorum; or a `lockmod.Locker`. The errors are redis-py's. As there, a lock ends `timeout`
 seconds after it was acquired unless it is extended, and stays until then unless it is released.
 
-What differs by design: every lock needs a `timeout`, a token cannot be chosen, the key is a
-`fencelock` and not a string, and an extension never makes a lock shorter. Waiters stand in line
-instead of polling, so `sleep` is not used. `fence` and `validity` are new, and so is `renew=True`,
-for a lock that lasts for as long as its holder does.
+What differs, by design:
+
+- Every lock needs a `timeout`. With `renew=True` it lasts for as long as its holder does.
+- A token cannot be chosen: `acquire(token=...)` is refused, and a `local.token` that is set has no
+  effect. While the lock is held, `local.token` is its fence as text.
+- The key is a `fencelock` and not a string, and has no expiry of its own: instead of `GET` and
+  `PTTL`, ask `fence` and `validity`, or `Locker.info`.
+- An extension never makes a lock shorter, and `additional_time` may not take away all of it.
+- Waiters stand in line instead of polling, so `sleep` is not used. If no quorum of nodes answers
+  the first attempt, `acquire` raises `ConnectionError`, as in redis-py; if the nodes are lost
+  later, during the wait, it goes on until they are back, and raises only at its end.
+- `do_acquire`, `do_release`, `do_extend` and `do_reacquire` are not called, so a subclass that
+  has one is refused.
+- Clients are read for the addresses of their servers, and not used: their retries, their time
+  limits and their `encoding` have no effect. Settings that cannot be carried over are refused.
+- The logger is `lockmod.compat`.
+
+`fence` and `validity` are new, and so are `renew` and `label`.
 """
 
 from __future__ import annotations
 
 import logging
 import math
+import os
+import re
 import threading
+import time
 from types import SimpleNamespace
-from typing import TYPE_CHECKING, Any, Callable, Iterable, Literal, TypeVar, Union, cast
-from urllib.parse import quote
+from typing import TYPE_CHECKING, Any, Callable, Iterable, Literal, TypeVar, cast
 
 from redis.exceptions import ConnectionError as RedisConnectionError
 from redis.exceptions import LockError, LockNotOwnedError, RedisError, ResponseError
 
+from ._clients import Files, server
 from ._errors import HeldError, LockError as Failure, LostError, NoQuorumError, OptionError
 from ._errors import RefusedError, TooLateError
 from ._guard import AsyncGuard, Guard
@@ -42,38 +59,16 @@ logger = logging.getLogger(__name__)
 # few classes, so that locks with many timeouts share few connections.
 _PATIENCE = (0.5, 0.2, 0.05, 0.01)
 
-_LockerKey = tuple[tuple[str, ...], float, Union[str, None], Union[str, None], Union[str, None]]
-_lockers: dict[_LockerKey, Locker] = {}
+# How long nodes may be silent before an acquisition that may wait gives them up.
+_CONNECTING = 2.0
+# The names of options in texts about them.
+_NAMES = re.compile(r"(?<![-.\w])(say so with max_ttl|(?:the )?ttl|timeout)\b")
+
+_NO_FILES: Files = (None, None, None)
+_lockers: dict[tuple[tuple[str, ...], float, Files], Locker] = {}
 _making = threading.Lock()
 _Held = TypeVar("_Held", Guard, AsyncGuard)
 _T = TypeVar("_T")
-
-
-def _url(client: object) -> tuple[str, dict[str, Any]]:
-    """The URL of a client's server, and its other settings."""
-    if isinstance(client, str):
-        return client, {}
-    pool: Any = getattr(client, "connection_pool", None)
-    settings: dict[str, Any] | None = getattr(pool, "connection_kwargs", None)
-    if settings is None:
-        raise LockError(
-            f"{type(client).__name__} does not lead to one server: give a client, a list of clients "
-            "or URLs, or a lockmod.Locker"
-        )
-    is_encrypted = "SSL" in getattr(pool, "connection_class", type(None)).__name__
-    user, password = settings.get("username"), settings.get("password")
-    secret = ""
-    if user or password:
-        secret = f"{quote(user or '', safe='')}:{quote(password or '', safe='')}@"
-    database = settings.get("db") or 0
-    if path := settings.get("path"):
-        fields = [("user", user), ("pass", password), ("db", database)]
-        query = "&".join(f"{key}={quote(str(value), safe='')}" for key, value in fields if value)
-        return f"unix://{path}" + (f"?{query}" if query else ""), settings
-    host = str(settings.get("host") or "localhost")
-    host = f"[{host}]" if ":" in host else host
-    scheme = "rediss" if is_encrypted else "redis"
-    return f"{scheme}://{secret}{host}:{settings.get('port') or 6379}/{database}", settings
 
 
 def _key(name: Name | int | float) -> bytes:
@@ -86,17 +81,68 @@ def _locker(redis: object, timeout: float) -> Locker:
     if isinstance(redis, Locker):
         return redis
     clients = list(cast("Iterable[object]", redis)) if isinstance(redis, (list, tuple)) else [redis]
-    found = [_url(client) for client in clients]
-    tls = found[0][1] if found else {}
-    files = [cast("str | None", tls.get(name)) for name in ("ssl_ca_certs", "ssl_certfile", "ssl_keyfile")]
+    if clients and len(clients) % 2 == 0:
+        raise OptionError(
+            f"{len(clients)} clients survive no more failures than {len(clients) - 1}: add or "
+            "remove one, or give a lockmod.Locker with allow_even_nodes=True"
+        )
+    servers = [server(client) for client in clients]
+    files = {server.files for server in servers if server.files is not None}
+    if len(files) > 1:
+        raise OptionError("the clients differ in their files for TLS: give a lockmod.Locker")
     patience = next((one for one in _PATIENCE if 4 * one <= timeout), _PATIENCE[-1])
-    key: _LockerKey = (tuple(url for url, _ in found), patience, files[0], files[1], files[2])
+    return _shared(tuple(server.url for server in servers), patience, next(iter(files), _NO_FILES))
+
+
+def _shared(urls: tuple[str, ...], patience: float, files: Files) -> Locker:
+    """The locker that all locks have who would have the same."""
+    cacert, cert, key = files
     with _making:
-        if key not in _lockers:
-            _lockers[key] = Locker(
-                key[0], ttl=30, timeout=patience, cacert=key[2], cert=key[3], key=key[4]
+        if (urls, patience, files) not in _lockers:
+            _lockers[urls, patience, files] = Locker(
+                urls, ttl=30, timeout=patience, cacert=cacert, cert=cert, key=key
             )
-        return _lockers[key]
+        return _lockers[urls, patience, files]
+
+
+def _spelled(text: str, length: str) -> str:
+    """The text about a wrong option, with the names that users of redis-py know."""
+    names = {
+        "ttl": length,
+        "the ttl": length,
+        "timeout": "the Locker's timeout",
+        "say so with max_ttl": "give a lockmod.Locker with max_ttl",
+    }
+    return _NAMES.sub(lambda found: names[found[0]], text)
+
+
+class _Tries:
+    """How long an acquisition waits: not at all at first, to learn whether the nodes answer."""
+
+    def __init__(self, wait: float) -> None:
+        now = time.monotonic()
+        self.wait, self._end, self._connected_by = 0.0, now + wait, now + _CONNECTING
+
+    def go_on(self, error: Failure) -> bool:
+        """Whether to try again after this error."""
+        now = time.monotonic()
+        if self.wait > 0 or now >= self._end:
+            return False
+        if isinstance(error, (HeldError, TooLateError)):
+            self.wait = self._end - now
+            return True
+        # A node that is far away, or busy, may answer as soon as it is connected.
+        is_slow = any(vote.vote == "timed_out" for vote in error.nodes)
+        return isinstance(error, NoQuorumError) and is_slow and now < self._connected_by
+
+
+def _forked() -> None:
+    """Runs in a forked child: a thread that does not exist there may hold the mutex."""
+    global _making
+    _making = threading.Lock()
+
+
+os.register_at_fork(after_in_child=_forked)
 
 
 class _Base:
@@ -116,13 +162,6 @@ class _Base:
         renew: bool = False,
         label: str | None = None,
     ) -> None:
-        if not timeout:
-            raise self._error(
-                "a lock without an end does not exist: if its holder crashes, nobody could ever "
-                "acquire it again; give timeout=30, and renew=True if it has to last for as long as "
-                "its holder does",
-                name,
-            )
         self.redis, self.name, self.timeout, self.sleep = redis, name, timeout, sleep
         self._key = self._checked(lambda: _key(name))
         self.blocking, self.blocking_timeout = blocking, blocking_timeout
@@ -130,10 +169,35 @@ class _Base:
         self.raise_on_release_error = raise_on_release_error
         self.renew, self.label = renew, label
         self.local: Any = threading.local() if self.thread_local else SimpleNamespace()
-        length = self._checked(lambda: seconds("timeout", timeout))
-        self._locker = self._checked(lambda: _locker(redis, length or 0))
+        self.local.token = None
+        self._made: tuple[float, Locker] | None = None
+        _ = self._locker
         # Questions do not depend on the lock's timeout: they wait for the longest time.
         self._asked = self._checked(lambda: _locker(redis, math.inf))
+
+    def __init_subclass__(cls, **options: Any) -> None:
+        super().__init_subclass__(**options)
+        for name in ("do_acquire", "do_release", "do_extend", "do_reacquire"):
+            if name in vars(cls):
+                raise TypeError(f"{cls.__name__}.{name} would not be called: override {name[3:]}")
+
+    def _length(self) -> float:
+        """The timeout, which may have been set anew."""
+        if not self.timeout:
+            raise self._error(
+                "a lock without an end does not exist: if its holder crashes, nobody could ever "
+                "acquire it again; give timeout=30, and renew=True if it has to last for as long as "
+                "its holder does"
+            )
+        return self._checked(lambda: seconds("timeout", self.timeout)) or 0
+
+    @property
+    def _locker(self) -> Locker:
+        """The locker whose time for answers fits into the timeout."""
+        length = self._length()
+        if self._made is None or self._made[0] != length:
+            self._made = length, self._checked(lambda: _locker(self.redis, length))
+        return self._made[1]
 
     def _checked(self, check: Callable[[], _T]) -> _T:
         try:
@@ -141,18 +205,17 @@ class _Base:
         except OptionError as error:
             raise self._error(str(error)) from error
 
-    def _error(self, text: str, name: object = None) -> LockError:
-        error = LockError(text)
-        name = self.name if name is None else name
+    def _error(self, text: str, kind: type[LockError] = LockError) -> LockError:
+        error, name = kind(text), self.name
         error.lock_name = name.decode(errors="replace") if isinstance(name, bytes) else str(name)
         return error
 
-    def _not_owned(self, what: str) -> LockNotOwnedError:
-        return LockNotOwnedError(f"Cannot {what} a lock that's no longer owned")
+    def _not_owned(self, what: str) -> LockError:
+        return self._error(f"Cannot {what} a lock that's no longer owned", LockNotOwnedError)
 
-    def _options(
+    def _tries(
         self, blocking: bool | None, blocking_timeout: float | None, token: object
-    ) -> dict[str, Any]:
+    ) -> _Tries:
         if token is not None:
             raise self._error(
                 "a token cannot be chosen, for whoever knows it holds the lock: use label= to say "
@@ -163,10 +226,20 @@ class _Base:
         wait = math.inf if wait is None else max(0.0, wait)
         if not (self.blocking if blocking is None else blocking):
             wait = 0
-        return {"wait": wait, "ttl": self.timeout, "label": self.label, "renew": self.renew}
+        return _Tries(wait)
 
-    def _failed(self, error: Failure) -> RedisError:
-        """The error that users of redis-py expect for this cause."""
+    def _options(self, tries: _Tries) -> dict[str, Any]:
+        return {
+            "wait": tries.wait,
+            "ttl": self._length(),
+            "label": self.label,
+            "renew": self.renew,
+        }
+
+    def _failed(self, error: Failure, length: str = "timeout") -> RedisError:
+        """The error that users of redis-py expect for this cause. They call the ttl `length`."""
+        if isinstance(error, OptionError):
+            return self._error(_spelled(str(error), length))
         if isinstance(error, NoQuorumError):
             return RedisConnectionError(str(error))
         if isinstance(error, RefusedError):
@@ -176,7 +249,7 @@ class _Base:
     def _kept(self, guard: _Held) -> _Held:
         """As with redis-py, the lock stays if the object is dropped without a release."""
         guard._lease.keep()  # pyright: ignore[reportPrivateUsage]
-        self.local.guard = guard
+        self.local.guard, self.local.token = guard, str(guard.fence).encode()
         return guard
 
     def _guard(self) -> Any:
@@ -188,6 +261,12 @@ class _Base:
             raise self._error(f"Cannot {what} a lock that's not owned or is already unlocked.")
         return guard
 
+    def _given_up(self) -> Any:
+        """What was held, and is no longer held from here on."""
+        guard = self._ours("release")
+        self.local.guard = self.local.token = None
+        return guard
+
     def _later(self, guard: Guard | AsyncGuard, additional_time: float, replace_ttl: bool) -> float:
         """The ttl from now that ends `additional_time` after the present end.
 
@@ -197,10 +276,14 @@ class _Base:
         more = self._checked(lambda: seconds("additional_time", additional_time))
         if more is None:
             raise self._error("additional_time is None: give a number of seconds")
-        if not replace_ttl:
-            return (guard.validity + more + 0.002) / 0.99
+        ttl = more if replace_ttl else (guard.validity + more + 0.002) / 0.99
+        if not ttl > 0:
+            raise self._error(
+                f"additional_time is {additional_time}, and nothing would be left: give a larger "
+                "one, or release the lock"
+            )
         # A lock that is renewed is not made shorter by its next renewal either.
-        return max(more, self.timeout) if self.renew else more
+        return max(ttl, self._length()) if replace_ttl and self.renew else ttl
 
     def _is_held(self, told: list[NodeInfo], fence: int | None) -> bool:
         """Whether a quorum holds it, for the writer with this fence or, with None, for anyone.
@@ -264,15 +347,23 @@ class Lock(_Base):
         blocking_timeout: float | None = None,
         token: str | bytes | None = None,
     ) -> bool:
-        """True once the lock is acquired, False if it was not in time."""
-        options = self._options(blocking, blocking_timeout, token)
-        try:
-            self._kept(self._locker.acquire(self._key, **options))
-        except (HeldError, TooLateError):
-            return False
-        except Failure as error:
-            raise self._failed(error) from error
-        return True
+        """True once the lock is acquired, False if it was not in time.
+
+        Raises `ConnectionError` if no quorum of nodes answers the first attempt. While another
+        holds the lock, this waits, also for nodes that are lost meanwhile, until `blocking_timeout`
+        is over; without one, for as long as it takes.
+        """
+        tries = self._tries(blocking, blocking_timeout, token)
+        while True:
+            try:
+                self._kept(self._locker.acquire(self._key, **self._options(tries)))
+                return True
+            except Failure as error:
+                if tries.go_on(error):
+                    continue
+                if isinstance(error, (HeldError, TooLateError)):
+                    return False
+                raise self._failed(error) from error
 
     def locked(self) -> bool:
         """Whether anybody holds the lock."""
@@ -289,8 +380,7 @@ class Lock(_Base):
 
     def release(self) -> None:
         """Releases the lock; raises `LockNotOwnedError` if it had ended before."""
-        guard: Guard = self._ours("release")
-        self.local.guard = None
+        guard: Guard = self._given_up()
         is_over = guard.lost.is_set()
         try:
             guard.release()
@@ -308,7 +398,7 @@ class Lock(_Base):
 
     def reacquire(self) -> Literal[True]:
         """Makes the lock last for its timeout from now on."""
-        return self._extend(self._ours("reacquire"), self.timeout, "reacquire")
+        return self._extend(self._ours("reacquire"), self._length(), "reacquire")
 
     def _extend(self, guard: Guard, ttl: float, what: str) -> Literal[True]:
         try:
@@ -316,7 +406,7 @@ class Lock(_Base):
         except LostError as error:
             raise self._not_owned(what) from error
         except Failure as error:
-            raise self._failed(error) from error
+            raise self._failed(error, "the lock's new timeout") from error
         return True
 
 
@@ -350,15 +440,23 @@ class AsyncLock(_Base):
         blocking_timeout: float | None = None,
         token: str | bytes | None = None,
     ) -> bool:
-        """True once the lock is acquired, False if it was not in time."""
-        options = self._options(blocking, blocking_timeout, token)
-        try:
-            self._kept(await self._locker.aio.acquire(self._key, **options))
-        except (HeldError, TooLateError):
-            return False
-        except Failure as error:
-            raise self._failed(error) from error
-        return True
+        """True once the lock is acquired, False if it was not in time.
+
+        Raises `ConnectionError` if no quorum of nodes answers the first attempt. While another
+        holds the lock, this waits, also for nodes that are lost meanwhile, until `blocking_timeout`
+        is over; without one, for as long as it takes.
+        """
+        tries = self._tries(blocking, blocking_timeout, token)
+        while True:
+            try:
+                self._kept(await self._locker.aio.acquire(self._key, **self._options(tries)))
+                return True
+            except Failure as error:
+                if tries.go_on(error):
+                    continue
+                if isinstance(error, (HeldError, TooLateError)):
+                    return False
+                raise self._failed(error) from error
 
     async def locked(self) -> bool:
         """Whether anybody holds the lock."""
@@ -375,8 +473,7 @@ class AsyncLock(_Base):
 
     async def release(self) -> None:
         """Releases the lock; raises `LockNotOwnedError` if it had ended before."""
-        guard: AsyncGuard = self._ours("release")
-        self.local.guard = None
+        guard: AsyncGuard = self._given_up()
         is_over = guard.lost.is_set()
         try:
             await guard.release()
@@ -394,7 +491,7 @@ class AsyncLock(_Base):
 
     async def reacquire(self) -> Literal[True]:
         """Makes the lock last for its timeout from now on."""
-        return await self._extend(self._ours("reacquire"), self.timeout, "reacquire")
+        return await self._extend(self._ours("reacquire"), self._length(), "reacquire")
 
     async def _extend(self, guard: AsyncGuard, ttl: float, what: str) -> Literal[True]:
         try:
@@ -402,5 +499,5 @@ class AsyncLock(_Base):
         except LostError as error:
             raise self._not_owned(what) from error
         except Failure as error:
-            raise self._failed(error) from error
+            raise self._failed(error, "the lock's new timeout") from error
         return True
