@@ -125,7 +125,10 @@ export class Locker {
    * Connects in the background, and waits for no node.
    *
    * @param nodes Redis URLs: `redis://`, `rediss://` (TLS) or `unix://`, with user, password and
-   *   database; all users of a lock need the same list. A single text is split at commas.
+   *   database; `redis+sentinel://host:port,host:port/group` for the master of a group under
+   *   Sentinel, and `redis+cluster://host:port,host:port` for a Redis Cluster, each of which is one
+   *   node. All users of a lock need the same list. A single text is split at commas, so give a URL
+   *   that contains commas in a list.
    * @throws {OptionError} if a setting is wrong
    */
   constructor(nodes: string | Iterable<string>, options?: LockerOptions)
@@ -189,8 +192,9 @@ export class Locker {
  *
  * `await using` releases at the end of the block, and throws a `LostError` if the lease ended while
  * the block ran. (If the block has thrown as well, JavaScript wraps both in a
- * `SuppressedError`; `Locker.using` throws the one that matters.) A guard that is garbage-collected
- * releases in the background.
+ * `SuppressedError`; `Locker.using` throws the one that matters.) A guard that is
+ * forgotten is renewed until it is garbage-collected, which may be never, and then releases in the
+ * background.
  */
 export class Guard {
   private constructor()
@@ -211,8 +215,9 @@ export class Guard {
   readonly isLost: boolean
   /**
    * Aborted when the lease is lost, with the `LostError` as its reason: `lostMargin` before the
-   * validity ends, whether any node answers or not, or as soon as the event loop is free; at once
-   * if the lock was removed by force; not by a release. It does not keep the process alive.
+   * validity ends, whether any node answers or not, or as soon as the event loop is free; at the
+   * next renewal, after a third of the ttl at most, if the lock was removed by force; not by a
+   * release. It does not keep the process alive.
    */
   readonly lost: AbortSignal
 
@@ -295,7 +300,10 @@ export class HeldError extends LockError {
  */
 export class NoQuorumError extends LockError {}
 
-/** Too many nodes refuse for a retry to help: no module, no permission, not a lock. */
+/**
+ * A retry does not help: too many nodes have no module, give no permission, or have something else
+ * under the name; or the program ends.
+ */
 export class RefusedError extends LockError {}
 
 /** The nodes answered so slowly that the validity was used up. A longer ttl helps. */

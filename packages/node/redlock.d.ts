@@ -6,14 +6,23 @@
  *     import Redlock from 'lockmod/redlock'        // was: from 'redlock'
  *
  * It takes clients of ioredis or node-redis, only to learn the addresses of their servers, which
- * need the module. As in node-redlock, a lock lasts for its duration unless it is extended or
+ * need the module; a client of ioredis with `sentinels` stands for the master of its group. A
+ * client whose address or login is not understood is refused. As in node-redlock, a lock lasts for its duration unless it is extended or
  * released, and `using` extends it while the routine runs.
  *
- * What differs by design: the key is a `fencelock`, not a string; the token (`value`) is secret; an
- * extension never makes a lock shorter; and there are no scripts to replace. Waiters stand in line
- * for `retryCount * retryDelay` instead of polling, and `retryJitter` is not used. `using` extends
- * at a third of the duration, whatever `automaticExtensionThreshold` says, in a thread that a
- * blocked event loop cannot stop. `fence` is new.
+ * What differs, by design:
+ *
+ * - The key is a `fencelock`, not a string, and the token (`value`) is secret. `fence` is new.
+ * - An extension never makes a lock shorter.
+ * - There are no scripts to replace, since the module decides.
+ * - The resources must be an array of strings that are not empty. node-redlock takes a text for its
+ *   letters, and an empty array for locked.
+ * - Waiters stand in line for `retryCount * retryDelay` instead of polling, and `retryJitter` is not
+ *   used. So `attempts` has one entry for all retries, and `votesFor` in it is empty.
+ * - `using` extends at a third of the duration, whatever `automaticExtensionThreshold` says, in a
+ *   thread that a blocked event loop cannot stop.
+ * - After `quit()` nothing can be acquired.
+ * - A wrong client or setting is an `OptionError`.
  */
 
 import { EventEmitter } from 'node:events'
@@ -56,6 +65,7 @@ export class ExecutionError extends Error {
     attempts: ReadonlyArray<Promise<ExecutionStats>>,
     options?: { cause?: unknown },
   )
+  /** One entry for all retries; none if nothing was asked of the nodes. */
   readonly attempts: ReadonlyArray<Promise<ExecutionStats>>
 }
 

@@ -4,6 +4,7 @@
 
 const { EventEmitter } = require('node:events')
 const { inspect } = require('node:util')
+const { server } = require('./lib/clients.js')
 const { Locker, HeldError, LockError, LostError, OptionError } = require('./index.js')
 
 /**
@@ -86,9 +87,15 @@ class Lock {
     return this.redlock.extend(this, duration)
   }
 
-  /** @param {Lock} lock */
-  static held(lock) {
-    return lock.#held
+  /**
+   * @param {Lock} lock
+   * @param {string} what
+   */
+  static held(lock, what) {
+    if (typeof lock === 'object' && lock !== null && #held in lock) return lock.#held
+    // Not its fields: a lock of node-redlock has its token among them.
+    const kind = /** @type {any} */ (lock)?.constructor?.name ?? String(lock)
+    throw new ExecutionError(`The lock to ${what} is of the kind ${kind}: give a Lock of this package.`, [])
   }
 }
 
@@ -154,8 +161,8 @@ class Redlock extends EventEmitter {
    * @param {Partial<Settings>} [_settings] Not used: a release needs none.
    */
   async release(lock, _settings) {
+    const held = Lock.held(lock, 'release')
     lock.expiration = 0
-    const held = Lock.held(lock)
     if (held.isOver) throw new ExecutionError('The lock has been released before.', [])
     held.isOver = true
     const isOver = held.guards.some((guard) => guard.isLost)
@@ -172,10 +179,10 @@ class Redlock extends EventEmitter {
    */
   async extend(existing, duration, settings) {
     whole(duration)
+    const held = Lock.held(existing, 'extend')
     if (existing.expiration < Date.now()) {
       throw new ExecutionError('Cannot extend an already-expired lock.', [])
     }
-    const held = Lock.held(existing)
     try {
       await Promise.all(held.guards.map((guard) => guard.extend(duration)))
     } catch (error) {
@@ -207,7 +214,7 @@ class Redlock extends EventEmitter {
     const controller = new AbortController()
     /** @type {RedlockAbortSignal} */
     const signal = controller.signal
-    for (const { lost } of Lock.held(lock).guards) {
+    for (const { lost } of Lock.held(lock, 'use').guards) {
       const stop = () => {
         signal.error ??= this.#failed(lost.reason)
         controller.abort(signal.error)
@@ -315,8 +322,21 @@ class Redlock extends EventEmitter {
     }
     const attempts = [this.#stats([...error.nodes])]
     const what = error instanceof HeldError ? 'The operation was unable to achieve a quorum: ' : ''
-    return new ExecutionError(what + error.message, attempts, { cause: error })
+    const text = error instanceof OptionError ? spelled(error.message) : error.message
+    return new ExecutionError(what + text, attempts, { cause: error })
   }
+}
+
+/**
+ * The text about a wrong option, with the names that users of node-redlock know.
+ *
+ * @param {string} text
+ */
+function spelled(text) {
+  return text.replace(/(?<![-.\w])(say so with maxTtl|(the )?ttl|timeout)\b/g, (name) => {
+    if (name === 'timeout') return "the Locker's timeout"
+    return name.endsWith('ttl') ? 'duration' : 'give a Locker with maxTtl'
+  })
 }
 
 /** @param {unknown} resources */
@@ -354,44 +374,6 @@ async function quit(client) {
   if (typeof client === 'object' && 'quit' in client && typeof client.quit === 'function') {
     await client.quit()
   }
-}
-
-/**
- * The URL of a client's server, and the prefix of its keys.
- *
- * @param {Client} client Of ioredis or node-redis, or a URL.
- * @returns {{ url: string, prefix: string }}
- */
-function server(client) {
-  if (typeof client === 'string') return { url: client, prefix: '' }
-  const options = /** @type {any} */ (client).options
-  if (typeof options !== 'object' || options === null || 'rootNodes' in options || isCluster(client)) {
-    throw new OptionError(
-      `${client?.constructor?.name} does not lead to one server: give clients, URLs or a Locker`,
-    )
-  }
-  // node-redis has its address in `socket`, and its URL split into parts.
-  const { host = 'localhost', port = 6379, path, tls } = { ...options, ...options.socket }
-  if (tls && tls !== true && ['ca', 'cert', 'key'].some((name) => name in tls)) {
-    throw new OptionError("give a Locker with `cacert`, `cert` and `key`, in place of the clients' tls")
-  }
-  const { username: user, password, keyPrefix: prefix = '' } = options
-  const database = options.db ?? options.database ?? 0
-  if (path) {
-    const fields = Object.entries({ user, pass: password, db: database || undefined })
-    const given = fields.filter(([, value]) => value)
-    const query = given.map(([name, value]) => `${name}=${encodeURIComponent(value)}`).join('&')
-    return { url: `unix://${path}${query && `?${query}`}`, prefix }
-  }
-  const name = encodeURIComponent(user ?? '')
-  const secret = user || password ? `${name}:${encodeURIComponent(password ?? '')}@` : ''
-  const address = host.includes(':') ? `[${host}]` : host
-  return { url: `${tls ? 'rediss' : 'redis'}://${secret}${address}:${port}/${database}`, prefix }
-}
-
-/** @param {object} client */
-function isCluster(client) {
-  return 'isCluster' in client && client.isCluster === true
 }
 
 module.exports = {

@@ -6,11 +6,12 @@
 const assert = require('node:assert/strict')
 const { after, test } = require('node:test')
 const { setTimeout: sleep } = require('node:timers/promises')
-const { createClient } = require('@redis/client')
+const { createClient, createClientPool, createSentinel } = require('@redis/client')
 const { Redis, Cluster } = require('ioredis')
 const theirs = require('redlock')
 const ours = require('lockmod/redlock')
 const { Locker } = require('lockmod')
+const { server } = require('../lib/clients.js')
 const { Node, block, three, until, urls } = require('./nodes.js')
 
 const nodes = three()
@@ -237,6 +238,73 @@ test('what differs names the alternative', async () => {
   const text = await new ours.Redlock([client]).acquire(['text'], 1000).catch((error) => error)
   assert.equal(text.cause.name, 'RefusedError')
 })
+
+test('errors name what the user wrote', async () => {
+  const redlock = new ours.Redlock(clients(nodes.slice(0, 1)), once)
+  const said = (duration, of = redlock) => of.acquire(['named'], duration).then(assert.fail, (error) => error.message)
+  assert.match(await said(-5), /^duration is -5: give/)
+  assert.match(await said(2), /^duration 2ms is too short/)
+  assert.match(await said(1e11), /^duration .* above .* give a Locker with maxTtl$/)
+  const slow = new ours.Redlock(new Locker(urls(nodes), { timeout: 3000 }))
+  assert.match(await said(5000, slow), /^the Locker's timeout 3s does not fit into duration 5s/)
+  for (const wrong of [{}, null, undefined, 'lock', new ours.Redlock(['redis://a'])]) {
+    await assert.rejects(redlock.release(wrong), /^ExecutionError: The lock to release is of the kind/)
+    await assert.rejects(redlock.extend(wrong, 1000), /^ExecutionError: The lock to extend is of the kind/)
+  }
+})
+
+test('a client of Sentinels leads to its group', () => {
+  // It has no host of its own, and locked on localhost:6379.
+  const sentinels = [{ host: '10.9.9.9' }, { host: '::1', port: 5 }]
+  const url = (options) => server(new Redis({ sentinels, name: 'my/m', lazyConnect: true, ...options }))
+  const places = '10.9.9.9:26379,[::1]:5/my%2Fm'
+  assert.deepEqual(url({ keyPrefix: 'p:' }), { url: `redis+sentinel://${places}/0`, prefix: 'p:' })
+  const secret = url({ username: 'u', password: 'p@', db: 2 })
+  assert.equal(secret.url, `redis+sentinel://u:p%40@${places}/2`)
+  const eye = url({ sentinelUsername: 'eye', sentinelPassword: 's&' })
+  const login = 'sentinel_username=eye&sentinel_password=s%26'
+  assert.equal(eye.url, `redis+sentinel://${places}/0?${login}`)
+  const tls = url({ tls: {}, sentinelTLS: {}, enableTLSForSentinelMode: true })
+  assert.equal(tls.url, `rediss+sentinel://${places}/0`)
+  const wrong = [
+    [{ role: 'slave' }, /replica/],
+    [{ sentinels: [{ port: 1 }] }, /no host/],
+    [{ natMap: { a: { host: 'b', port: 1 } } }, /natMap/],
+    [{ sentinelTLS: {} }, /differ in TLS/],
+    [{ tls: {}, sentinelTLS: { ca: 'PEM' }, enableTLSForSentinelMode: true }, /cacert/],
+  ]
+  for (const [options, said] of wrong) assert.throws(() => url(options), said)
+  // ioredis itself refuses these.
+  assert.throws(() => server({ options: { sentinels } }), /no group/)
+  assert.throws(() => server({ options: { sentinels: [], name: 'm' } }), /no Sentinel/)
+})
+
+test('clients that are not understood are refused', () => {
+  class Anywhere {
+    disconnect() {}
+  }
+  const wrong = [
+    [createClient(), /no host/],
+    [createClient({ socket: { port: 1 } }), /no host/],
+    [createClient({ url: 'rediss://a', socket: { tls: true, ca: 'PEM' } }), /cacert/],
+    [createClient({ socket: { host: 'a' }, credentialsProvider: provider() }), /credentialsProvider/],
+    [createClientPool({ url: 'redis://a' }), /no options/],
+    [createSentinel({ name: 'm', sentinelRootNodes: [{ host: 'a', port: 1 }] }), /no options/],
+    [new Redis({ host: 'a', Connector: Anywhere, lazyConnect: true }), /Connector/],
+    [new Redis({ path: '/x', tls: {}, lazyConnect: true }), /TLS over/],
+    [{ options: {} }, /no host/],
+    [null, /no options/],
+  ]
+  for (const [client, said] of wrong) assert.throws(() => server(client), said)
+  assert.throws(() => new ours.Redlock([createClient()]), { name: 'OptionError', message: /give a URL.*or a Locker/ })
+  const local = new Redis({ path: '/run/x?', password: 'p&', db: 3, lazyConnect: true })
+  assert.equal(server(local).url, 'unix:///run/x%3F?pass=p%26&db=3')
+  assert.equal(server(createClient({ url: 'rediss://u:p@a' })).url, 'rediss://u:p@a:6379/0')
+})
+
+function provider() {
+  return { type: 'async-credentials-provider', credentials: async () => ({ username: 'u', password: 'p' }) }
+}
 
 test('clients of every kind lead to their server', async () => {
   const [port] = nodes.map((node) => node.port)
