@@ -292,7 +292,8 @@ impl Plain {
 
     fn acquire(&mut self, (token, mode): Asked, queue: Option<Queue>) -> (Reply, Vec<Said>) {
         let ticket = queue.map(|(ticket, ..)| ticket);
-        if mode == Mode::Shared && self.lease_of(token).is_none() {
+        let (before, is_new) = (self.line.clone(), self.lease_of(token).is_none());
+        if mode == Mode::Shared && is_new {
             self.end_turns_without_a_place();
         }
         let fence = match self.lease_of(token) {
@@ -304,6 +305,7 @@ impl Plain {
                 lease.fence
             }
             None if queue.is_none() && self.is_full(mode) && self.passes_nobody(None, mode) => {
+                self.line = before;
                 return (Reply::ReadersFull, Vec::new());
             }
             None if self.is_kept_out(mode)
@@ -317,6 +319,7 @@ impl Plain {
                     self.line.iter_mut().filter(is_it).for_each(|waiter| waiter.reserved = None);
                 }
                 if !self.has_room_for(ticket) {
+                    self.line = before;
                     return (Reply::Full, Vec::new());
                 }
                 self.queue((token, mode), queue, true);
@@ -511,7 +514,11 @@ impl Engine {
         let direct = Some(self.direct());
         let queued = queue.map(|queue| Queued { direct, ..self.queued(&channel, mode, queue) });
         let Engine { now, node, lock, line, .. } = self;
+        let before = (lock.clone(), line.clone());
         let decided = node.acquire_in_line(lock, line, claim, b"", queued.as_ref(), *now);
+        if let Err(refusal) = &decided {
+            assert_eq!((&*lock, &*line), (&before.0, &before.1), "{refusal:?}");
+        }
         let (reply, left) = match decided {
             Ok((Acquired::Granted { fence, .. } | Acquired::Again { fence, .. }, left)) => {
                 (Reply::Fence(fence.get()), left)
@@ -709,8 +716,13 @@ fn compare(ops: &[Op]) -> Result<(), TestCaseError> {
                 }
             }
             Op::MaxReaders(max) => {
+                let is_lower = max < plain.max_readers;
                 plain.max_readers = max;
                 engine.node.set_max_readers(max);
+                if is_lower {
+                    // A node does not look at its lines for that.
+                    continue;
+                }
             }
             Op::Time(millis) => {
                 let due = engine.line.due_at();
@@ -902,6 +914,22 @@ fn a_full_node_refuses_a_waiter_but_takes_a_lease_back() {
     );
     assert_eq!(node.release(writer(0), queue(0)).0, Reply::One);
     assert_eq!(node.line.first(), Some(&Waiter::Ticket(ticket(1))), "without a place in line");
+}
+
+/// Regression: after the limit was lowered, a request that was refused ended the turns of others.
+#[test]
+fn a_refused_request_ends_nobody_s_turn() {
+    let mut node = Engine::new();
+    node.acquire(writer(0), None);
+    for index in 0..ROOM {
+        node.acquire(reader(1), queue(index));
+    }
+    node.release(writer(0), None);
+    assert_eq!(node.settle().len(), ROOM, "all are woken");
+    node.node.set_max_readers(2);
+    assert_eq!(node.acquire(reader(2), queue(ROOM)).0, Reply::Full);
+    assert_eq!(node.acquire(reader(1), queue(2)).0, Reply::Null, "it has no turn");
+    assert_eq!(node.acquire(reader(1), queue(1)).0, Reply::Fence(1), "it has");
 }
 
 #[test]

@@ -42,23 +42,23 @@ impl Promises {
             true => self.room_for_readers(lock, line.readers(), now),
             false => 0,
         };
-        if claim.mode.is_shared() && room > 0 {
-            // There may be less room than when the turns were given.
-            line.end_turns_above(room);
-        }
         let is_kept_out = would_be_granted && !line.lets_in(claim.mode, ticket, room);
         let is_full = would_be_granted && claim.mode.is_shared() && room == 0;
-        if let (true, Some(ticket)) = (is_full, ticket) {
-            // Others have come first: its turn is over.
-            line.end_turn(ticket);
-        }
         let waits = is_kept_out || is_full && queued.is_some();
         let outcome = if waits { Acquired::Held } else { self.acquire(lock, claim, label, now)? };
+        if let (Acquired::Held, Some(queued)) = (outcome, queued) {
+            line.check_room(queued)?;
+        }
+        // From here on it is not refused, so the line may change.
+        match ticket {
+            // There may be less room than when the turns were given.
+            _ if claim.mode.is_shared() && room > 0 => line.end_turns_above(room),
+            // Others have come first: its turn is over.
+            Some(ticket) if is_full => line.end_turn(ticket),
+            Some(_) | None => {}
+        }
         match (outcome, queued) {
             (Acquired::Held, Some(queued)) => {
-                if !line.has(&Waiter::Ticket(queued.ticket.clone())) {
-                    queued.limit.check()?;
-                }
                 line.register(claim.token, queued, now);
                 Ok((outcome, Vec::new()))
             }
@@ -91,8 +91,7 @@ impl Promises {
         let released = self.release(lock, token, now);
         let left = line.leave_by_token(token, queued.map(|queued| &queued.ticket));
         let Some(queued) = queued else { return (released, left) };
-        let is_known = line.has(&Waiter::Ticket(queued.ticket.clone()));
-        if is_known || queued.limit.check().is_ok() {
+        if line.check_room(queued).is_ok() {
             line.register(token, queued, now);
         }
         (released, left)

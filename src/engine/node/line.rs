@@ -256,13 +256,14 @@ impl Line {
         self.deadlines.first().map(|(deadline, _)| *deadline)
     }
 
-    /// Whether the line lets a request have the lock, if no holder keeps it out: no waiter comes
-    /// before the request, or, if it is a reader's, no writer. Unless it is its turn, a reader also
-    /// waits behind the readers in line if there is no room for all of them; `room` is for how many
-    /// there is.
+    /// Whether nobody in line keeps this request out. Any waiter before it keeps out a writer; only
+    /// a writer keeps out a reader. If there is not room for all readers in line, those before it
+    /// keep a reader out too, unless it is its turn. `room`: how many more readers may hold the
+    /// lock.
     pub fn lets_in(&self, mode: Mode, ticket: Option<&Ticket>, room: usize) -> bool {
+        let in_turn = || room > self.readers() || self.has_turn(ticket, room);
         let first = match mode {
-            Mode::Shared if room > self.readers() || self.has_turn(ticket) => self.writers.first(),
+            Mode::Shared if in_turn() => self.writers.first(),
             Mode::Shared | Mode::Exclusive => self.order.first_key_value().map(|(place, _)| place),
         };
         let (Some(first), Some(ticket)) = (first, ticket) else { return first.is_none() };
@@ -271,10 +272,14 @@ impl Line {
         place.unwrap_or_else(|| Place { slot: self.slot_of(ticket), waiter }) <= *first
     }
 
-    /// Whether the lock is reserved for this ticket.
-    fn has_turn(&self, ticket: Option<&Ticket>) -> bool {
+    /// Whether the lock is reserved for this ticket, and stays so if the turns of readers for whom
+    /// there is no room end.
+    fn has_turn(&self, ticket: Option<&Ticket>, room: usize) -> bool {
         let place = ticket.and_then(|ticket| self.place(&Waiter::Ticket(ticket.clone())));
-        place.is_some_and(|place| self.reserved.contains(&place))
+        let excess = self.reserved_readers().saturating_sub(room);
+        // Those of the last in line end.
+        let stays = |place: &Place| self.reserved.range(place..).nth(excess).is_some();
+        place.is_some_and(|place| self.reserved.contains(&place) && stays(&place))
     }
 
     /// Ends the reservation of a ticket.
@@ -282,6 +287,15 @@ impl Line {
         if let Some(place) = self.place(&Waiter::Ticket(ticket.clone())) {
             self.reserve(&place, None);
         }
+    }
+
+    /// Whether a ticket is in line, or may be put there.
+    ///
+    /// # Errors
+    /// As [`WaiterLimit::check`].
+    pub fn check_room(&self, queued: &Queued<'_>) -> Result<(), Refusal> {
+        let is_known = self.tickets.contains_key(&queued.ticket);
+        if is_known { Ok(()) } else { queued.limit.check() }
     }
 
     /// Puts a call at the end of the line.
