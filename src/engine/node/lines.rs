@@ -1,7 +1,8 @@
 //! The lines of a node: which locks have one, which waiters are in it, and when to look at it.
 //!
 //! This is only bookkeeping: [`super::serving`] decides whom to serve. One event may concern every
-//! line, so nothing here goes through all of them at once, only in [`BATCH`]es.
+//! line, so they are looked at in [`BATCH`]es. Only [`Lines::oldest`], for INFO, goes through all
+//! of them at once.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::ops::Bound;
@@ -183,24 +184,26 @@ impl Lines {
         work: impl FnOnce(&mut Line) -> R,
     ) -> (R, bool) {
         let Some(queued) = queued else { return (self.with_line(database, name, work), false) };
-        let waiter = Waiter::Ticket(queued.ticket.clone());
-        let (mut was_there, mut since) = (None, None);
-        let (result, is_there) = self.with_line(database, name, |line| {
-            (was_there, since) = (line.connection_of(&queued.ticket), line.since_of(&waiter));
-            (work(line), line.has(&waiter))
+        let (ticket, mut before) = (&queued.ticket, (None, None));
+        let (result, connection) = self.with_line(database, name, |line| {
+            let waiter = Waiter::Ticket(ticket.clone());
+            before = (line.connection_of(ticket), line.since_of(&waiter));
+            (work(line), line.connection_of(ticket))
         });
+        let (was_there, since) = before;
         if let Some(old) = was_there {
             self.part_connection(&(database, name.into()), old);
         }
-        if is_there {
+        // A request that was refused has not brought its ticket to this connection.
+        if let Some(connection) = connection {
             // Shares the name that the line has, so that it is kept only once.
             let names = self.lines.get(&database).and_then(|names| names.get_key_value(name));
             let name = names.map_or_else(|| name.into(), |(name, _)| Arc::clone(name));
-            self.connections.entry(queued.connection).or_default().insert((database, name));
+            self.connections.entry(connection).or_default().insert((database, name));
         } else if let Some(since) = since {
             self.waits.record(since.until(now));
         }
-        (result, is_there)
+        (result, connection.is_some())
     }
 
     /// Notes until when a lock need not be looked at. The next [`Lines::with_line`] takes it into
@@ -390,5 +393,38 @@ impl Node {
             self.effects.push_back(Effect::Part(call.id, parting.clone()));
         }
         calls.len()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::engine::{Ticket, Token, WaiterLimit};
+
+    /// The connection was kept with the line until it closed, and another look was taken then.
+    #[test]
+    fn a_refused_request_brings_its_ticket_to_no_other_connection() {
+        let (mut lines, now) = (Lines::NONE, Instant::default());
+        let queued = |connection| Queued {
+            ticket: Ticket::parse(b"1-a").unwrap(),
+            channel: b"c",
+            deadline: now,
+            connection: ConnectionId(connection),
+            mode: Mode::Exclusive,
+            limit: WaiterLimit { waiters: 0, max: 9 },
+            direct: None,
+        };
+        let token = Token::new(b"waits", 64).unwrap();
+        let mut ask = |connection, is_refused: bool| {
+            let queued = queued(connection);
+            let (_, is_there) = lines.with_ticket((0, b"lock"), Some(&queued), now, |line| {
+                if !is_refused {
+                    line.register(token, &queued, now);
+                }
+            });
+            assert!(is_there);
+            lines.connections.keys().map(|connection| connection.0).collect::<Vec<_>>()
+        };
+        assert_eq!([ask(1, false), ask(2, true), ask(3, false)], [[1], [1], [3]]);
     }
 }
