@@ -54,7 +54,7 @@ const FIELDS: &[Metered] = &[
     length(
         NodeField::OldestWaiter,
         "lockmod_oldest_waiter_seconds",
-        "Since when the oldest one waits.",
+        "The longest wait of those that are first in their line.",
     ),
     level(
         NodeField::SupportersNeeded,

@@ -215,7 +215,7 @@ fn lock_json(name: &[u8], lock: &LockSurvey) -> Json {
             ("readers", Json::Number(best.readers)),
             ("reader_labels", Json::texts(&best.reader_labels)),
             ("waiters", Json::Number(lock.waiters())),
-            ("waiting_readers", Json::Number(best.waiting_readers)),
+            ("waiting_readers", Json::Number(lock.waiting_readers())),
             ("held_on", Json::Number(lock.held_count() as u64)),
             ("held_provisionally_on", Json::Number(lock.held_provisionally() as u64)),
         ]);

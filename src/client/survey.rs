@@ -315,7 +315,16 @@ impl LockSurvey {
 
     /// How many wait for it: the longest line of a node.
     pub fn waiters(&self) -> u64 {
-        self.nodes.iter().flatten().map(|info| info.waiters).max().unwrap_or(0)
+        self.longest_line().map_or(0, |info| info.waiters)
+    }
+
+    /// How many of [`LockSurvey::waiters`] wait as readers.
+    pub fn waiting_readers(&self) -> u64 {
+        self.longest_line().map_or(0, |info| info.waiting_readers)
+    }
+
+    fn longest_line(&self) -> Option<&LockInfo> {
+        self.nodes.iter().flatten().max_by_key(|info| (info.waiters, info.waiting_readers))
     }
 }
 
@@ -690,5 +699,18 @@ mod tests {
         assert_eq!(lock.best().unwrap().fence.get(), 5);
         assert_eq!((lock.held_count(), lock.waiters()), (1, 3));
         assert_eq!(LockSurvey::default().held_count(), 0);
+    }
+
+    /// They were counted on the node with the present holder, and all waiters on another.
+    #[test]
+    fn those_who_wait_to_read_are_counted_on_the_node_with_the_longest_line() {
+        let info = |state, waiters, waiting_readers| {
+            Some(LockInfo { state, waiters, waiting_readers, ..LockInfo::default() })
+        };
+        let (held, free) = (LockState::Held, LockState::Free);
+        let nodes = vec![info(held, 2, 2), info(free, 3, 0), None, info(free, 3, 1)];
+        let lock = LockSurvey { nodes };
+        assert_eq!(lock.best().unwrap().waiting_readers, 2);
+        assert_eq!((lock.waiters(), lock.waiting_readers()), (3, 1));
     }
 }

@@ -2,7 +2,8 @@
 //!
 //! This is the only table of the module's refusals and of the server's own errors. Documents print
 //! it, and the client counts votes and repeats releases by it. With every error in this table, the
-//! command was not carried out and has changed nothing.
+//! command was not carried out and has changed nothing; except `ERR` after a bug in the module:
+//! then the command may have been carried out in part.
 
 use crate::engine::RefusalKind;
 
