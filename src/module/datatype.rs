@@ -6,9 +6,9 @@
 use std::borrow::Cow;
 
 use super::ffi::InServer;
-use super::{clock, config, ffi, process};
+use super::{clock, config, ffi, process, start};
 use crate::codec::{self, LoadedLock};
-use crate::engine::{Clocks, Fence, Lock, Refusal};
+use crate::engine::{Clocks, Fence, Instant, Lock, Refusal};
 use crate::wire::fact::{Restated, restate};
 
 /// The bytes of a lock in a data set or a dump.
@@ -88,7 +88,18 @@ pub(super) fn rewrite(server: InServer<'_>, lock: &Lock) -> Vec<Restated> {
 /// lock goes on under another name.
 pub(super) fn forgotten(server: InServer<'_>, lock: &mut Lock) {
     process::with(server, |process| process.node.forget(lock));
+    if lock.has_leases() {
+        removed(server, lock.until());
+    }
     lock.changed_name();
+}
+
+/// Notes that leases are gone that may stand up to `until`.
+pub(super) fn removed(server: InServer<'_>, until: Instant) {
+    let now = clock::now();
+    if let Some(change) = process::with(server, |process| process.node.removed(until, now)) {
+        start::change_state(server, change);
+    }
 }
 
 /// The copy of the lock for another name.

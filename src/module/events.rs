@@ -1,20 +1,28 @@
 //! The server's events, and what the node does about them.
 
 use super::ffi::{Context, InServer, Level};
-use super::{clock, process, replicas, replication, scan, slots, start, waiters};
+use super::{clock, datatype, process, replicas, replication, scan, slots, start, waiters};
 use crate::engine::ConnectionId;
 
 /// One database, or all of them, will be emptied, without a list of the names.
 pub(super) fn flushed(server: InServer<'_>) {
-    process::with(server, |process| process.node.forget_all());
+    all_removed(server);
     waiters::carry_out(server);
+}
+
+fn all_removed(server: InServer<'_>) {
+    let longest = process::with(server, |process| {
+        process.node.forget_all();
+        process.node.promises().longest()
+    });
+    datatype::removed(server, longest);
 }
 
 /// Two databases were swapped: every name may have another lock's counter now.
 pub(super) fn swapped(server: InServer<'_>) {
     let now = clock::now();
+    all_removed(server);
     process::with(server, |process| {
-        process.node.forget_all();
         // If the file cannot be written, nothing is granted or extended before it can.
         let _ = process.names_changed(now);
     });

@@ -406,6 +406,26 @@ fn a_pause_of_writes_costs_authority_and_no_wait() {
     assert!(first_grant(&group.master, "another", "second") > 0);
 }
 
+/// Regression: a former master that was started without the option granted at once, beside its
+/// successor.
+#[test]
+fn a_node_that_has_left_its_group_waits_as_after_a_promotion() {
+    let builder = || Server::builder().module_arg("max-ttl", 1_500);
+    let mut master = builder().module_arg("replicas", 1).start();
+    let _replica = builder().module_arg("replicas", 1).replica_of(&master).start();
+    let decides = "this master has the authority to grant locks";
+    wait_until("it has authority", || master.log().contains(decides));
+    let before = first_grant(&master, "lock", "token");
+    master.restart_with(|builder| builder.module_arg("replicas", 0));
+    let warning = "WARNING: lockmod.replicas is 0, but it was more when this node ran last";
+    assert!(master.log().contains(warning));
+    let refused = master.run("LOCK.ACQUIRE lock another 1000").expect_err("it waits").to_string();
+    assert!(refused.contains("QUARANTINE"), "{refused}");
+    assert!(first_grant(&master, "lock", "another") > before);
+    master.restart();
+    assert_eq!(master.log().matches(warning).count(), 1, "it is no longer in a group");
+}
+
 /// Regression: a master without the option went on granting beside its successor, and no log
 /// said so.
 #[test]

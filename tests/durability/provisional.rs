@@ -45,6 +45,25 @@ fn end_quarantine(server: &Server) {
     server.run("CONFIG SET lockmod.quarantine yes").expect("set");
 }
 
+/// Regression: the snapshot had the lease of a holder whose lock was deleted afterwards, and
+/// granted to another. After a crash both could extend.
+#[test]
+fn a_lease_that_was_removed_does_not_count_when_it_comes_back_with_the_data() {
+    for removal in ["DEL lock", "FLUSHALL", "UNLINK lock", "SWAPDB 0 1"] {
+        let mut server = Server::builder().config("save", "\"\"").start();
+        granted(&server, "lock", "holder", LONG_MS);
+        server.run("SAVE").expect("saved");
+        server.run(removal).expect("removed");
+        granted(&server, "lock", "another", LONG_MS);
+        server.kill();
+        server.start_again();
+        assert!(quarantine_left(&server, "lock") > 0, "{removal}");
+        assert_eq!(extend(&server, "lock"), Value::Int(2), "{removal}");
+        end_quarantine(&server);
+        assert_eq!(extend(&server, "lock"), Value::Int(1), "{removal}");
+    }
+}
+
 #[test]
 fn a_repaired_lease_counts_when_the_quarantine_is_over() {
     let mut server = Server::builder().config("save", "\"\"").start();

@@ -310,6 +310,9 @@ impl Node {
     pub(crate) fn delete(&mut self, name: &[u8]) {
         if let Some(lock) = self.locks.remove(name) {
             self.engine.forget(&lock);
+            if let Some(change) = self.engine.removed(lock.until(), self.now()) {
+                let _ = self.change_state(change);
+            }
             self.disk.stated.remove(name);
             if self.is_master() {
                 self.member.tell_deleted(name);

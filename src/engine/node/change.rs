@@ -26,6 +26,11 @@ pub enum Change {
         /// The last instant of the quarantine.
         until: Instant,
     },
+    /// Leases were removed that stand: nothing counts in a quarantine before they are over.
+    LeasesRemoved {
+        /// The last instant at which one of them may stand.
+        until: Instant,
+    },
     /// The node is a replica now.
     Demoted,
     /// The longest lease that may stand in the node's group.
@@ -60,7 +65,7 @@ impl Change {
                 saved.is_always_durable = false;
                 saved.nothing_counts_until = saved.nothing_counts_until.max(until);
             }
-            Change::NamesChanged { until } => {
+            Change::NamesChanged { until } | Change::LeasesRemoved { until } => {
                 saved.nothing_counts_until = saved.nothing_counts_until.max(until);
             }
             Change::Demoted => saved.was_replica = true,

@@ -80,6 +80,8 @@ pub struct Node {
     notice: Option<Notice>,
     /// Whether more replicas are attached than allowed.
     has_excess: bool,
+    /// The last instant for which the state file says that removed leases may stand.
+    removed_until: Instant,
     /// What the operator was told about the node's master.
     heard: Heard,
     /// `None`: the node is not in a Cluster.
@@ -109,6 +111,7 @@ impl Node {
             is_ringing: false,
             notice: None,
             has_excess: false,
+            removed_until: Instant::from_millis(0),
             heard: Heard::NOTHING,
             slots: None,
         }

@@ -123,6 +123,7 @@ impl Node {
         }
         let found = found?;
         let loaded = Loaded { highest: self.promises.highest(), ..loaded };
+        let (found, loaded) = self.outside_of_its_group(found, loaded);
         let mut recovery = recover(found, loaded);
         recovery.nothing_counts |= self.have_names_changed;
         let warning = self.warning(recovery, loaded.clocks.now, caution.quarantine);
@@ -134,6 +135,20 @@ impl Node {
         self.promises.keep(Ceilings::NONE);
         self.promises.recover(recovery);
         Some(Begun { saved, recovery, warning })
+    }
+
+    /// A node that rested on replicas when it wrote its file, and does not now, starts like a
+    /// replica that became a master: another of its group may have been the master meanwhile.
+    fn outside_of_its_group(&self, found: Found, loaded: Loaded) -> (Found, Loaded) {
+        match found {
+            Found::Present(saved)
+                if !self.rests_on_replicas() && !saved.longest.is_zero() && !loaded.is_replica =>
+            {
+                let saved = Saved { was_replica: true, ..saved };
+                (Found::Present(saved), Loaded { max_ttl: saved.longest, ..loaded })
+            }
+            Found::Present(_) | Found::Missing | Found::Damaged => (found, loaded),
+        }
     }
 
     /// Notes that the node has become a master.
@@ -166,6 +181,22 @@ impl Node {
         self.have_names_changed |= !self.has_begun();
         let until = self.promises.names_changed(now)?;
         Some(Change::NamesChanged { until })
+    }
+
+    /// Notes that leases are gone that stand up to `until`, without a release: their locks were
+    /// deleted, or moved. Returns what the state file must record before another is granted.
+    ///
+    /// After a crash, the data set may contain them again. Meanwhile others may have been granted
+    /// their locks, which may be forgotten, so they must not count.
+    pub fn removed(&mut self, until: Instant, now: Instant) -> Option<Change> {
+        let is_news = now <= until && self.removed_until < until;
+        if !is_news || !self.has_begun() || self.is_replica {
+            return None;
+        }
+        // With the leases that the file covers anyway, so that it is not written for each.
+        let covered = self.promises.ceilings().map_or(until, |ceilings| ceilings.lease);
+        self.removed_until = until.max(covered);
+        Some(Change::LeasesRemoved { until: self.removed_until })
     }
 
     /// `lock` as it is written to a data set, a dump or a rewritten append-only file.
@@ -265,6 +296,23 @@ mod tests {
         let (label, mode, is_provisional) = (&b""[..], Mode::Exclusive, false);
         lock.apply(Lease { token, fence, ends_at, label, mode, is_provisional }, CLOCKS.now);
         lock
+    }
+
+    #[test]
+    fn removed_leases_are_recorded_once_while_they_stand() {
+        let removed = |node: &mut Node, until, now| {
+            node.removed(Instant::from_millis(until), Instant::from_millis(now))
+        };
+        let mut node = node();
+        assert_eq!(removed(&mut node, 9_000, 1_000), None, "it is loading");
+        begin(&mut node);
+        let recorded = |until| Some(Change::LeasesRemoved { until: Instant::from_millis(until) });
+        assert_eq!(removed(&mut node, 9_000, 9_001), None, "it has ended");
+        assert_eq!(removed(&mut node, 9_000, 2_000), recorded(9_000));
+        assert_eq!(removed(&mut node, 8_000, 2_000), None, "covered");
+        assert_eq!(removed(&mut node, 9_500, 2_000), recorded(9_500));
+        let _ = node.demoted();
+        assert_eq!(removed(&mut node, 9_900, 2_000), None, "its master records it");
     }
 
     #[test]
