@@ -11,6 +11,8 @@ use crate::wire::slots::{SlotMessage, read_message, read_shares, slot_of};
 
 /// How often slots are looked at, besides when a client asks for a lock in a new one.
 const PAUSE: Millis = Millis::new(200);
+/// The same while slots move: who gets one must hear from its former master before that is stopped.
+const HURRY: Millis = Millis::new(50);
 
 /// Refuses a decision about a lock in a slot that has just come, while leases that this node does
 /// not know may stand.
@@ -40,9 +42,10 @@ fn admit_to(context: &mut Context<'_>, slot: u16) -> Result<(), Refusal> {
 pub(super) fn tick(context: &mut Context<'_>) {
     let (server, now) = (context.in_server(), clock::now());
     let is_due = process::with(server, |process| {
+        let pause = if process.node.has_moving_slots() { HURRY } else { PAUSE };
         let is_due = process.node.is_in_cluster()
             && process.node.has_begun()
-            && process.slots_seen_at.after(PAUSE) <= now;
+            && process.slots_seen_at.after(pause) <= now;
         if is_due {
             process.slots_seen_at = now;
         }

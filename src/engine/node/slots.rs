@@ -500,6 +500,11 @@ impl Node {
         }
     }
 
+    /// Whether slots are on their way, or have just come.
+    pub fn has_moving_slots(&self) -> bool {
+        self.slots.as_ref().is_some_and(|slots| !slots.moves.is_empty())
+    }
+
     /// The questions to send to other masters now. Each counts as asked at `now`.
     pub fn questions(&mut self, now: Instant) -> Vec<Question> {
         self.slots.as_mut().map(|slots| slots.questions(now)).unwrap_or_default()
@@ -757,7 +762,9 @@ mod tests {
     #[test]
     fn a_slot_that_stays_after_all_comes_from_the_node_to_which_it_was_to_go() {
         let mut node = node();
+        assert!(!node.has_moving_slots());
         node.see(&leaving(3, b"bb"), at(100));
+        assert!(node.has_moving_slots());
         assert!(!node.decides_in(3) && node.unsettled_slots().is_empty());
         assert_eq!(come(&mut node, 3, 100), Came::Decides(false), "while it leaves");
         node.see(&shares(&[]), at(200));
