@@ -67,6 +67,7 @@ impl Call {
 /// What one process has started at a port.
 #[derive(Default)]
 struct Started {
+    /// 0 before anything was started, which no process has.
     process: u32,
     /// Not on the background thread yet.
     calls: Vec<Pin<Box<dyn Future<Output = ()> + Send>>>,
@@ -74,15 +75,23 @@ struct Started {
     end: CancellationToken,
 }
 
+impl Started {
+    /// Drops what nobody needs any more. What another process has started belongs to that, and
+    /// its mutexes may be held by a thread that does not exist here.
+    fn discard(self) {
+        if self.process == 0 || self.process == std::process::id() {
+            self.end.cancel();
+        } else {
+            std::mem::forget(self);
+        }
+    }
+}
+
 impl<T> Drop for Port<T> {
     /// The loop has ended, perhaps with its thread: nobody takes the results of its calls.
     fn drop(&mut self) {
         let started = self.started.get_mut().unwrap_or_else(PoisonError::into_inner);
-        if started.process == std::process::id() {
-            started.end.cancel();
-        } else {
-            std::mem::forget(std::mem::take(started));
-        }
+        std::mem::take(started).discard();
     }
 }
 
@@ -142,8 +151,7 @@ impl<T: Send + 'static> Port<T> {
         if started.process != background.process {
             let end = background.ending.child_token();
             let own = Started { process: background.process, end, ..Started::default() };
-            // What the parent process had started belongs to the parent.
-            std::mem::forget(std::mem::replace(&mut *started, own));
+            std::mem::replace(&mut *started, own).discard();
         }
         started
     }
