@@ -4,8 +4,9 @@
     from lockmod.compat import AsyncLock   # was: from redis.asyncio.lock import Lock
 
 `redis` may be a client of redis-py or valkey-py, also one for a master under Sentinel, whose server
-needs the module; a list of clients or URLs, which makes a quorum; or a `lockmod.Locker`. The errors are redis-py's. As there, a lock ends `timeout`
-seconds after it was acquired unless it is extended, and stays until then unless it is released.
+needs the module; a list of clients or URLs, which makes a quorum; or a `lockmod.Locker`. The errors
+are redis-py's. As there, a lock ends `timeout` seconds after it was acquired unless it is extended,
+and stays until then unless it is released.
 
 What differs, by design:
 
@@ -15,9 +16,10 @@ What differs, by design:
 - The key is a `fencelock` and not a string, and has no expiry of its own: instead of `GET` and
   `PTTL`, ask `fence` and `validity`, or `Locker.info`.
 - An extension never makes a lock shorter, and `additional_time` may not take away all of it.
-- Waiters stand in line instead of polling, so `sleep` is not used. If no quorum of nodes answers
-  the first attempt, `acquire` raises `ConnectionError`, as in redis-py; if the nodes are lost
-  later, during the wait, it goes on until they are back, and raises only at its end.
+- Waiters stand in line instead of polling, so `sleep` is not used. If no quorum of nodes can be
+  reached, `acquire` raises `ConnectionError` at once, as in redis-py, or after 2 s if they are
+  silent. If the nodes are lost later, while another holds the lock, the wait goes on until they
+  are back, and raises only at its end.
 - `do_acquire`, `do_release`, `do_extend` and `do_reacquire` are not called, so a subclass that
   has one is refused.
 - Clients are read for the addresses of their servers, and not used: their retries, their time
@@ -95,7 +97,7 @@ def _locker(redis: object, timeout: float) -> Locker:
 
 
 def _shared(urls: tuple[str, ...], patience: float, files: Files) -> Locker:
-    """The locker that all locks have who would have the same."""
+    """The locker with these settings, which many locks share."""
     cacert, cert, key = files
     with _making:
         if (urls, patience, files) not in _lockers:
@@ -349,9 +351,9 @@ class Lock(_Base):
     ) -> bool:
         """True once the lock is acquired, False if it was not in time.
 
-        Raises `ConnectionError` if no quorum of nodes answers the first attempt. While another
-        holds the lock, this waits, also for nodes that are lost meanwhile, until `blocking_timeout`
-        is over; without one, for as long as it takes.
+        Raises `ConnectionError` at once if no quorum of nodes can be reached, or after 2 s if they
+        are silent. While another holds the lock, this waits, also for nodes that are lost
+        meanwhile, until `blocking_timeout` is over; without one, for as long as it takes.
         """
         tries = self._tries(blocking, blocking_timeout, token)
         while True:
@@ -442,9 +444,9 @@ class AsyncLock(_Base):
     ) -> bool:
         """True once the lock is acquired, False if it was not in time.
 
-        Raises `ConnectionError` if no quorum of nodes answers the first attempt. While another
-        holds the lock, this waits, also for nodes that are lost meanwhile, until `blocking_timeout`
-        is over; without one, for as long as it takes.
+        Raises `ConnectionError` at once if no quorum of nodes can be reached, or after 2 s if they
+        are silent. While another holds the lock, this waits, also for nodes that are lost
+        meanwhile, until `blocking_timeout` is over; without one, for as long as it takes.
         """
         tries = self._tries(blocking, blocking_timeout, token)
         while True:
