@@ -68,6 +68,47 @@ pub enum Vote {
     Garbled(Arc<str>),
 }
 
+macro_rules! words {
+    ($($vote:ident = $word:literal,)+) => {
+        /// Where the word of each vote is in [`Vote::WORDS`].
+        enum VotePlace {
+            $($vote,)+
+        }
+
+        impl Vote {
+            /// The words of all votes, as they appear in the labels of metrics.
+            #[doc(hidden)]
+            pub const WORDS: [&'static str; [$($word,)+].len()] = [$($word,)+];
+
+            /// Where its word is in [`Vote::WORDS`].
+            pub(super) const fn place(&self) -> usize {
+                match self {
+                    $(Vote::$vote { .. } => VotePlace::$vote as usize,)+
+                }
+            }
+        }
+    };
+}
+
+// The compiler refuses a list in which a vote is missing.
+words! {
+    Granted = "granted",
+    Confirmed = "confirmed",
+    Held = "held",
+    NotHeld = "not_held",
+    Quarantined = "quarantined",
+    TimedOut = "timed_out",
+    Unreachable = "unreachable",
+    ModuleMissing = "module_missing",
+    NoPermission = "no_permission",
+    WrongType = "wrong_type",
+    Refused = "refused",
+    NoPlace = "no_place",
+    Garbled = "garbled",
+    Unavailable = "unavailable",
+    Provisional = "provisional",
+}
+
 impl Vote {
     /// Another token holds the lock; nothing more is known.
     pub(super) const HELD: Vote =
@@ -175,47 +216,6 @@ impl Vote {
             self,
             Vote::ModuleMissing | Vote::NoPermission(_) | Vote::WrongType | Vote::Refused(_)
         )
-    }
-
-    /// All votes, as they appear in the labels of metrics.
-    #[doc(hidden)]
-    pub const WORDS: [&'static str; 15] = [
-        "granted",
-        "confirmed",
-        "held",
-        "not_held",
-        "quarantined",
-        "timed_out",
-        "unreachable",
-        "module_missing",
-        "no_permission",
-        "wrong_type",
-        "refused",
-        "no_place",
-        "garbled",
-        "unavailable",
-        "provisional",
-    ];
-
-    /// Where its word is in [`Vote::WORDS`].
-    pub(super) const fn place(&self) -> usize {
-        match self {
-            Vote::Granted(_) => 0,
-            Vote::Confirmed => 1,
-            Vote::Held { .. } => 2,
-            Vote::NotHeld => 3,
-            Vote::Quarantined { .. } => 4,
-            Vote::TimedOut => 5,
-            Vote::Unreachable(_) => 6,
-            Vote::ModuleMissing => 7,
-            Vote::NoPermission(_) => 8,
-            Vote::WrongType => 9,
-            Vote::Refused(_) => 10,
-            Vote::NoPlace(_) => 11,
-            Vote::Garbled(_) => 12,
-            Vote::Unavailable(_) => 13,
-            Vote::Provisional => 14,
-        }
     }
 
     /// The vote in one word for programs, as it appears in the labels of metrics.

@@ -9,8 +9,8 @@
 //! | unfinished | none of the usual marks for work left undone, no `dbg!` | |
 //! | unsafe | only in `src/module/ffi*` and `src/module/alloc.rs`, each with `// SAFETY:` | |
 //! | layers | cli -> client -> wire -> engine; module -> wire, codec -> engine | |
-//! | circles | no file of the client or the command depends on itself through others | |
-//! | pure | the engine uses no clock, I/O, randomness, nor any crate | `// PROOF:` as above |
+//! | circles | no file of client, command or module depends on itself through others | |
+//! | pure | the engine uses no clock, I/O or randomness, and no crate but `hashbrown` | `// PROOF:` as above |
 //! | words | one word per thing | the other word "in quotes", said once |
 //! | codes | the code word of an error stands alone in one string of `src` only | a constant |
 //! | paths | no path or address of somebody's machine | |
