@@ -1,10 +1,14 @@
 //! `LOCK.INFO`: what a node reports about a lock. Each field is defined here once, for both sides.
 //!
 //! To add one: in this file, a line in `FIELDS`, their `COUNT`, the numbers in `written!`, and a
-//! field of [`LockInfo`]; in the engine, a field of [`LockAccount`], which `account.rs` fills. For
-//! people, also: docs/commands.md (and the reply in `spec.rs`), the output of `lockmod info` in
-//! words and as JSON (`src/cli/locks.rs`), the output of a survey (`src/cli/rows.rs`, `status.rs`),
-//! CHANGELOG.md. The packages for other languages choose their fields themselves
+//! field of [`LockInfo`], an `Option` if a node that does not report it is not the same as zero; in
+//! the engine, a field of [`LockAccount`], which `account.rs` fills. If the command's work grows
+//! with something new, also its `complexity` in `spec.rs`.
+//!
+//! For people, also: docs/commands.md (and the reply in `spec.rs`), CHANGELOG.md, and the output of
+//! `lockmod info` in words and as JSON (`src/cli/locks.rs`). For the output of a survey
+//! (`src/cli/rows.rs`, `status.rs`): nodes may differ, so `LockSurvey` in `src/client/survey.rs`
+//! says whose report counts. The packages for other languages choose their fields themselves
 //! (`packages/host/src/settings.rs`). `tests/node/commands.rs` and `server_rules.rs` compare whole
 //! replies, with the fields that are always present.
 

@@ -14,7 +14,7 @@ pub enum Availability {
         until: Instant,
         /// How many more readers there is room for, at least.
         room: usize,
-        /// If there is no room, the last instant of the next lease to end.
+        /// If there is no room, no lease ends before this instant.
         next: Instant,
     },
     /// Nobody holds it, or it does not exist.

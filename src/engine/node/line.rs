@@ -18,9 +18,9 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
-use std::hash::{DefaultHasher, Hasher};
 
 use super::direct::{Direct, Grantee, Wish};
+use crate::engine::token::digest;
 use crate::engine::{Instant, Millis, Mode, Refusal, Ticket, Token};
 
 /// Identifies a blocked call. The caller chooses it, unique among those that wait.
@@ -181,14 +181,6 @@ impl fmt::Debug for Secret {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "Secret({} bytes)", self.0.len())
     }
-}
-
-/// The hash by which tokens are indexed. In an index sorted by their bytes, the time of a lookup
-/// would reveal how much of a guess was right.
-pub(super) fn digest(token: &[u8]) -> u64 {
-    let mut hasher = DefaultHasher::new();
-    hasher.write(token);
-    hasher.finish()
 }
 
 impl Line {

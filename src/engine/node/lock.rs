@@ -159,7 +159,7 @@ impl Lock {
         }
     }
 
-    /// The earliest end of the leases that stand at `now`.
+    /// A lower bound for the ends of the leases that stand at `now`.
     pub(super) fn next_end(&self, now: Instant) -> Instant {
         self.slot.readers().map_or(self.until(), |readers| readers.next_end(now))
     }
@@ -376,8 +376,8 @@ impl Lock {
         }
     }
 
-    /// Ends the lease at this spot, and erases its token: a secret must not linger in memory or in
-    /// a dump.
+    /// Ends the lease at this spot, and erases its token: it must not be in a later snapshot or
+    /// dump. (Freed memory may contain it for a while.)
     #[inline(always)]
     pub(super) fn erase(&mut self, Spot(place): Spot, now: Instant) {
         if self.slot.has_lease() {

@@ -299,11 +299,6 @@ impl Node {
         self.dating.at(now)
     }
 
-    /// Dates leases by these clocks from now on.
-    pub fn date_by(&mut self, clocks: Clocks) {
-        self.dating = clocks;
-    }
-
     /// Whether to look at the wall clock now: at most once a millisecond.
     #[inline]
     pub fn is_to_look_at_clocks(&mut self, now: Instant) -> bool {

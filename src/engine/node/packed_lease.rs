@@ -1,8 +1,8 @@
 //! A lease in 40 bytes.
 
-use super::line::digest;
 use super::lock::{Lease, Tenure};
 use super::readers::Readers;
+use crate::engine::token::digest;
 use crate::engine::{Fence, Instant, Millis, Mode, Token};
 
 /// Tokens up to this length, in bytes, are kept inline.

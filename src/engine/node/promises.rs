@@ -384,10 +384,10 @@ impl Promises {
         self.quarantine(now).is_none() || !self.nothing_counts(now) && !is_provisional
     }
 
-    /// Whether a lease that came with the data, and is extended in a wait, counts for a holder that
-    /// uses only this node's group, and whose validity stands when it gets the answer. While this
-    /// node has authority, no other node grants; before, the node that had authority kept the lock
-    /// for this holder.
+    /// Whether an extension in a wait counts for a holder whose only node is this group. It must
+    /// still rely on its lease when the answer comes, and the lease must have come with the data.
+    /// While this node has authority, no other node grants; before, the node that had authority
+    /// kept the lock for this holder.
     #[cold]
     pub(super) fn carries(&self, is_provisional: bool, now: Instant) -> bool {
         let waits = |authority: &Authority| matches!(authority.mandate(now), Mandate::Waits(_));

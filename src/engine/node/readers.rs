@@ -8,8 +8,8 @@ use std::hash::{Hash, Hasher};
 
 use hashbrown::HashTable;
 
-use super::line::digest;
 use super::packed_lease::PackedLease;
+use crate::engine::token::digest;
 use crate::engine::{Fence, Instant, Token};
 
 /// Fewer leases than this are not worth a search for ended ones.
@@ -94,7 +94,7 @@ impl Readers {
         self.heap.iter().filter(|reader| now <= reader.slot.ends_at()).count()
     }
 
-    /// The earliest end of the leases that stand.
+    /// A lower bound for the ends of the leases that stand.
     pub(super) fn next_end(&self, now: Instant) -> Instant {
         if now <= self.soonest {
             return self.soonest;

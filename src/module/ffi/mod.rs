@@ -4,9 +4,9 @@
 //! as slices, a [`Key`] that closes itself, [`Guarded`] state. No raw pointer leaves. No panic
 //! reaches the server: each callback catches it, logs it and answers with an error.
 //!
-//! It has two layers. The lower one wraps the server's API, and knows nothing about the module. The
-//! upper one, `entry`, has what the server calls (commands, events, callbacks of the data type),
-//! and nothing depends on it. The rest of the module is between the two.
+//! It has two layers. The lower one wraps the server's API, and its callbacks call what they were
+//! given. The upper one, `entry`, has the other functions that the server calls (commands, events,
+//! the data type), and nothing depends on it. The rest of the module is between the two.
 //!
 //! The server's functions are pointers that it sets when the module is loaded. Those of Redis 7.0
 //! are always set, because [`entry::init`] refuses an older server; newer ones are checked when
