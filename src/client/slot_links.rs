@@ -349,7 +349,7 @@ impl Routing {
             self.is_old.notify_one();
         }
         item.hops = item.hops.saturating_add(1);
-        if item.hops <= HOPS_AT_ONCE {
+        if item.hops <= HOPS_AT_ONCE || place.is_ask && item.hops <= HOPS_MAX {
             item.is_asking = place.is_ask;
             self.send_rest(&mut routes, index, item);
         } else if item.hops <= HOPS_MAX || item.is_owed {

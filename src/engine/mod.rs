@@ -54,9 +54,9 @@ pub use node::{
     Extended, FENCE_BLOCK, Fencing, Footing, Found, Gate, Granted, Grantee, Heartbeat, HeldCount,
     Inventory, LEASE_BLOCK, Lease, Left, Line, Loaded, Lock, LockAccount, LockName, LockState,
     Look, Mandate, NextCalls, Node, NodeAccount, Notice, Parting, Pledge, Promises, Question,
-    Queued, ReadersAccount, Recovery, Released, Replicas, SLOTS, SUPPORT, Saved, Shares, SlotRuns,
-    Slots, Stated, Statement, Stop, Stopped, Tally, Tended, Tenure, Turn, Turning, Uncounted,
-    Unlike, Waiter, WaiterLimit, Warning, promote, recover, start,
+    Queued, ReadersAccount, Recovery, Released, Replicas, SLOTS, SUPPORT, Saved, Shares,
+    SlotAnswer, SlotRuns, Slots, Stated, Statement, Stop, Stopped, Tally, Tended, Tenure, Turn,
+    Turning, Uncounted, Unlike, Waiter, WaiterLimit, Warning, promote, recover, start,
 };
 pub use pursuit::{Harvest, PublishedGrant, Pursuit};
 pub use quorum::{NODES_MAX, NodeSet, Quorum};

@@ -35,7 +35,14 @@ fn admit_to(context: &mut Context<'_>, slot: u16) -> Result<(), Refusal> {
         return Ok(());
     }
     look(context);
-    if decides() { Ok(()) } else { come(context, slot) }
+    if decides() {
+        return Ok(());
+    }
+    let came = come(context, slot);
+    if matches!(came, Err(Refusal::SlotMoving { .. })) {
+        ask_others(context);
+    }
+    came
 }
 
 /// Several times a second: looks at the slots, and reports to the other masters.
@@ -73,8 +80,8 @@ pub(super) fn heard(context: &mut Context<'_>, sender: &[u8], message: &[u8]) {
         Some(SlotMessage::Report(told)) => {
             process::with(server, |process| process.node.hear(sender, told, clock::now()));
         }
-        Some(SlotMessage::Answer { footing, at, slots }) => process::with(server, |process| {
-            process.node.answered(sender, footing, (at, &slots), clock::now());
+        Some(SlotMessage::Answer { at, answer }) => process::with(server, |process| {
+            process.node.answered(sender, at, &answer, clock::now());
         }),
         Some(SlotMessage::Question { at, slots }) => {
             let is_ready = process::with(server, |process| process.node.has_begun())
@@ -84,8 +91,8 @@ pub(super) fn heard(context: &mut Context<'_>, sender: &[u8], message: &[u8]) {
                 let now = (clock::now(), config::max_ttl());
                 let answer =
                     process::with(server, |process| process.node.asked(sender, &slots, now));
-                if let Some((footing, slots)) = answer {
-                    let answer = SlotMessage::Answer { footing, at, slots };
+                if let Some(answer) = answer {
+                    let answer = SlotMessage::Answer { at, answer };
                     context.tell_cluster(Some(sender), &answer.to_string());
                 }
             }
@@ -126,10 +133,7 @@ fn come(context: &mut Context<'_>, slot: u16) -> Result<(), Refusal> {
     let server = context.in_server();
     let came = process::decide(ready, |node| node.come(slot, node.date(now), settings))?;
     let (left, change) = match came {
-        Came::Asks => {
-            ask_others(context);
-            return Err(Refusal::SlotMoving { slot });
-        }
+        Came::Asks => return Err(Refusal::SlotMoving { slot }),
         Came::Decides(is_raised) => {
             process::with(server, |process| process.owes_floor |= is_raised);
             return Ok(());

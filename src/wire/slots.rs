@@ -7,7 +7,7 @@
 use super::request::number;
 use std::fmt;
 
-use crate::engine::{Fence, Footing, Instant, Millis, SLOTS, Shares, SlotRuns};
+use crate::engine::{Fence, Footing, Instant, Millis, SLOTS, Shares, SlotAnswer, SlotRuns};
 
 /// The slot of a name.
 pub fn slot_of(name: &[u8]) -> u16 {
@@ -94,14 +94,12 @@ pub enum SlotMessage {
         /// The slots.
         slots: SlotRuns,
     },
-    /// To a master that asked: `lockmod floor left longest at first-last ...`.
+    /// To a master that asked: `lockmod floor left longest at up held first-last ...`.
     Answer {
-        /// As in a report.
-        footing: Footing,
         /// The `at` of the question.
         at: Instant,
-        /// Those of its slots that the sender knows to be moving, or not its own.
-        slots: SlotRuns,
+        /// The rest.
+        answer: SlotAnswer,
     },
 }
 
@@ -111,17 +109,19 @@ impl fmt::Display for SlotMessage {
         f.write_str(PREFIX)?;
         match self {
             SlotMessage::Question { at, .. } => write!(f, " {ASK} {}", at.as_millis())?,
-            SlotMessage::Report(footing) | SlotMessage::Answer { footing, .. } => {
+            SlotMessage::Report(footing)
+            | SlotMessage::Answer { answer: SlotAnswer { footing, .. }, .. } => {
                 let Footing { floor, left, longest } = footing;
                 write!(f, " {floor} {} {}", left.get(), longest.get())?;
             }
         }
-        if let SlotMessage::Answer { at, .. } = self {
-            write!(f, " {}", at.as_millis())?;
+        if let SlotMessage::Answer { at, answer } = self {
+            write!(f, " {} {} {}", at.as_millis(), answer.up.get(), answer.held.get())?;
         }
         match self {
             SlotMessage::Report(_) => Ok(()),
-            SlotMessage::Question { slots, .. } | SlotMessage::Answer { slots, .. } => {
+            SlotMessage::Question { slots, .. }
+            | SlotMessage::Answer { answer: SlotAnswer { slots, .. }, .. } => {
                 slots.iter().try_for_each(|(first, last)| write!(f, " {first}-{last}"))
             }
         }
@@ -145,7 +145,9 @@ pub fn read_message(bytes: &[u8]) -> Option<SlotMessage> {
     let footing = Footing { floor, left, longest };
     let Some(at) = count(words.next()) else { return Some(SlotMessage::Report(footing)) };
     let at = Instant::from_millis(at);
-    Some(SlotMessage::Answer { footing, at, slots: words.filter_map(read_range).collect() })
+    let (up, held) = (Millis::new(count(words.next())?), Millis::new(count(words.next())?));
+    let slots = words.filter_map(read_range).collect();
+    Some(SlotMessage::Answer { at, answer: SlotAnswer { footing, up, held, slots } })
 }
 
 const PREFIX: &str = "lockmod";
@@ -203,7 +205,10 @@ dd :0@0 master,noaddr - 0 1 2 disconnected 300 16384 5-4 x
             for message in [
                 SlotMessage::Report(footing),
                 SlotMessage::Question { at, slots: slots.clone() },
-                SlotMessage::Answer { footing, at, slots },
+                SlotMessage::Answer {
+                    at,
+                    answer: SlotAnswer { footing, up: left, held: longest, slots },
+                },
             ] {
                 let text = message.to_string();
                 prop_assert_eq!(read_message(text.as_bytes()), Some(message));

@@ -15,6 +15,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use super::authority::with_drift;
 use super::recovery::jump;
+use super::slot_set::{SlotSet, all, runs};
 use super::{BEAT, Caution, Change, FENCE_BLOCK, Node, SUPPORT, Stop};
 use crate::engine::{Clocks, Fence, Instant, Millis};
 
@@ -24,6 +25,9 @@ pub const SLOTS: u16 = 16_384;
 const FRESH: Millis = Millis::new(5 * BEAT.get());
 /// How long after a question it is asked again.
 const ASK_EVERY: Millis = Millis::new(100);
+/// How often it is asked at least before the other master is given up: a node that hangs itself
+/// does not read the answer.
+const ASKS_MIN: u8 = 20;
 
 /// Slots, as the first and last of each range.
 pub type SlotRuns = Vec<(u16, u16)>;
@@ -48,8 +52,23 @@ pub struct Footing {
     pub floor: Fence,
     /// For how long it grants nothing, because leases that it does not know may stand.
     pub left: Millis,
-    /// The longest lease that it may have granted; zero from a build that does not say.
+    /// How long a lease may stand that it has granted, or grants within its settings; zero from a
+    /// build that does not say.
     pub longest: Millis,
+}
+
+/// An answer to a [`Question`].
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct SlotAnswer {
+    /// As in a report.
+    pub footing: Footing,
+    /// For how long the sender has known its slots, since its start or promotion.
+    pub up: Millis,
+    /// For how long leases may stand that the sender granted in slots whose move to it was called
+    /// off, and that it may still have.
+    pub held: Millis,
+    /// Those of the slots that are on their way to who asks, or are its own.
+    pub slots: SlotRuns,
 }
 
 /// A question to another master about slots: see [`Node::questions`].
@@ -85,41 +104,6 @@ pub enum Came {
     Waits(Millis, Option<Change>),
 }
 
-/// A set of slots.
-#[derive(Clone, Debug, PartialEq, Eq)]
-struct SlotSet(Box<[u64; SLOTS as usize / 64]>);
-
-impl SlotSet {
-    fn new() -> SlotSet {
-        SlotSet(Box::new([0; SLOTS as usize / 64]))
-    }
-
-    fn has(&self, slot: u16) -> bool {
-        let slot = usize::from(slot % SLOTS);
-        self.0[slot / 64] >> (slot % 64) & 1 == 1
-    }
-
-    fn insert(&mut self, slot: u16) {
-        let slot = usize::from(slot % SLOTS);
-        self.0[slot / 64] |= 1 << (slot % 64);
-    }
-
-    fn remove(&mut self, slot: u16) {
-        let slot = usize::from(slot % SLOTS);
-        self.0[slot / 64] &= !(1 << (slot % 64));
-    }
-
-    /// The slots that the other set lacks.
-    fn without(&self, other: &SlotSet) -> Vec<u16> {
-        (0..SLOTS).filter(|&slot| self.has(slot) && !other.has(slot)).collect()
-    }
-
-    /// Keeps only the slots that the other set has too.
-    fn keep(&mut self, other: &SlotSet) {
-        self.0.iter_mut().zip(other.0.iter()).for_each(|(word, other)| *word &= other);
-    }
-}
-
 /// Another node of the Cluster.
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct OtherMaster {
@@ -147,17 +131,21 @@ struct Move {
     other: Option<usize>,
     /// When the node first saw it at this stage.
     since: Instant,
-    /// When the other master was last asked.
+    /// When the other master was last asked, and how often.
     asked_at: Option<Instant>,
+    asks: u8,
     /// The other master has answered a question from this stage, in time.
     is_answered: bool,
+    /// Leases may stand at the other master up to this instant, although the slot is not there.
+    held_until: Option<Instant>,
     /// The node waits up to this instant.
     until: Option<Instant>,
 }
 
 impl Move {
     const fn new(stage: MoveStage, other: Option<usize>, since: Instant) -> Move {
-        Move { stage, other, since, asked_at: None, is_answered: false, until: None }
+        let (asked_at, held_until, until) = (None, None, None);
+        Move { stage, other, since, asked_at, asks: 0, is_answered: false, held_until, until }
     }
 
     /// Whether an answer still counts. Once a master that has come by a slot has waited for it in
@@ -166,9 +154,15 @@ impl Move {
     fn is_open(&self, now: Instant) -> bool {
         match self.stage {
             MoveStage::Comes => true,
-            MoveStage::Came => now <= self.since.after(FRESH),
+            MoveStage::Came => now <= self.since.after(FRESH) || self.asks < ASKS_MIN,
             MoveStage::Leaves => false,
         }
+    }
+
+    /// Whether the other master, which has been up for so long, may speak for itself. One that has
+    /// started since the slot came does not know whether it had handed it over.
+    fn may_answer(&self, up: Millis, now: Instant) -> bool {
+        self.stage == MoveStage::Comes || with_drift(self.since.until(now)) <= up
     }
 }
 
@@ -184,7 +178,10 @@ pub struct Slots {
     settled: SlotSet,
     /// Those that are on their way, and its own in which it does not decide yet.
     moves: BTreeMap<u16, Move>,
-    has_looked: bool,
+    /// Those that were on their way here, and do not come.
+    called_off: BTreeSet<u16>,
+    /// When the node first looked.
+    looked_at: Option<Instant>,
     /// Its last report to the others, and when it was sent.
     told: Option<(Instant, Footing)>,
 }
@@ -197,7 +194,8 @@ impl Default for Slots {
             own: SlotSet::new(),
             settled: SlotSet::new(),
             moves: BTreeMap::new(),
-            has_looked: false,
+            called_off: BTreeSet::new(),
+            looked_at: None,
             told: None,
         }
     }
@@ -213,10 +211,10 @@ impl Slots {
             let place = u16::try_from(self.place_of(name) + 1).unwrap_or(u16::MAX);
             all(ranges).for_each(|slot| self.former[usize::from(slot % SLOTS)] = place);
         }
-        if std::mem::replace(&mut self.has_looked, true) {
+        if self.looked_at.is_some() {
             self.settled.keep(&own);
         } else {
-            self.settled = own.clone();
+            (self.settled, self.looked_at) = (own.clone(), Some(now));
         }
         self.own = own;
         self.see_coming(shares, now);
@@ -226,8 +224,15 @@ impl Slots {
     fn see_coming(&mut self, shares: &Shares, now: Instant) {
         let importing: BTreeMap<u16, usize> =
             shares.importing.iter().map(|(slot, from)| (*slot, self.place_of(from))).collect();
-        let own = &self.own;
-        self.moves.retain(|slot, _| own.has(*slot) || importing.contains_key(slot));
+        let (own, called_off) = (&self.own, &mut self.called_off);
+        called_off.retain(|slot| !own.has(*slot));
+        self.moves.retain(|slot, seen| {
+            let stays = own.has(*slot) || importing.contains_key(slot);
+            if !stays && seen.stage == MoveStage::Comes {
+                called_off.insert(*slot);
+            }
+            stays
+        });
         for (slot, source) in importing {
             let comes = Move::new(MoveStage::Comes, Some(source), now);
             let seen = self.moves.entry(slot).or_insert(comes);
@@ -269,36 +274,45 @@ impl Slots {
     }
 
     /// Takes a master's question, just after a look. Returns the slots that it may rely on: those
-    /// that are on their way to it, or not this node's.
-    fn asked(&mut self, name: &[u8], slots: &SlotRuns, now: Instant) -> SlotRuns {
+    /// that are on their way to it, or its own; and whether this node may have granted locks there
+    /// that have not moved.
+    fn asked(&mut self, name: &[u8], slots: &SlotRuns, now: Instant) -> (SlotRuns, bool) {
         let place = self.place_of(name);
-        let mut known = BTreeSet::new();
-        for slot in all(slots) {
+        let (mut known, mut may_hold) = (BTreeSet::new(), false);
+        for slot in all(slots).map(|slot| slot % SLOTS) {
+            let is_theirs = usize::from(self.former[usize::from(slot)]) == place + 1;
+            may_hold |= self.called_off.contains(&slot);
             match self.moves.get_mut(&slot) {
                 Some(seen) if seen.stage == MoveStage::Comes && seen.other == Some(place) => {
                     // The master asks for itself: it decides again, or is about to.
                     *seen = Move::new(MoveStage::Comes, seen.other, now);
                     known.insert(slot);
+                    may_hold = true;
                 }
                 Some(seen) if seen.stage == MoveStage::Leaves && seen.other == Some(place) => {
                     known.insert(slot);
                 }
-                _ if !self.own.has(slot) => {
+                _ if !self.own.has(slot) && is_theirs => {
                     known.insert(slot);
                 }
                 _ => {}
             }
         }
-        runs(known)
+        (runs(known), may_hold)
     }
 
     /// Takes a master's answer to a question from `at`.
-    fn answered(&mut self, name: &[u8], (at, slots): (Instant, &SlotRuns), now: Instant) {
+    fn answered(&mut self, name: &[u8], at: Instant, answer: &SlotAnswer, now: Instant) {
         let place = self.place_of(name);
-        for slot in all(slots) {
+        for slot in all(&answer.slots) {
             if let Some(seen) = self.moves.get_mut(&slot) {
                 let is_ours = seen.other == Some(place) && at >= seen.since;
-                seen.is_answered |= is_ours && seen.is_open(now);
+                let counts = seen.is_open(now) && seen.may_answer(answer.up, now);
+                if is_ours && counts && !seen.is_answered {
+                    seen.is_answered = true;
+                    let is_held = !answer.held.is_zero();
+                    seen.held_until = is_held.then(|| now.after(with_drift(answer.held)));
+                }
             }
         }
     }
@@ -313,7 +327,7 @@ impl Slots {
                 && seen.is_open(now)
                 && is_due
             {
-                seen.asked_at = Some(now);
+                (seen.asked_at, seen.asks) = (Some(now), seen.asks.saturating_add(1));
                 asked.entry(other).or_default().insert(*slot);
             }
         }
@@ -357,7 +371,13 @@ impl Slots {
                 seen.is_answered = false;
                 return Coming::Asks;
             }
-            // It may have forgotten names since.
+            _ if seen.is_answered && seen.held_until.is_some_and(|until| now <= until) => {
+                seen.held_until.unwrap_or_default()
+            }
+            (MoveStage::Came, Some((_, told))) if seen.is_answered && told.left.is_zero() => {
+                return Coming::Knows(told.floor);
+            }
+            // It goes on, and may have forgotten names since.
             (_, Some((_, told))) if seen.is_answered && told.left.is_zero() => {
                 return Coming::Knows(told.floor.saturating_add(FENCE_BLOCK));
             }
@@ -391,16 +411,12 @@ impl Slots {
         }
     }
 
-    /// Until when the node waits in some slot.
-    fn waits_until(&self) -> Option<Instant> {
-        self.moves.values().filter_map(|seen| seen.until).max()
-    }
-
     /// The report to send to the others now, if it is due.
     fn tell(&mut self, footing: Footing, now: Instant) -> Option<Footing> {
         let is_due = |&(at, told): &(Instant, Footing)| {
             let is_news =
                 told.floor != footing.floor || told.left.is_zero() != footing.left.is_zero();
+            let is_news = is_news || told.longest < footing.longest;
             is_news || at.after(BEAT) <= now
         };
         if !self.told.as_ref().is_none_or(is_due) {
@@ -417,23 +433,6 @@ impl Slots {
         self.others.push(OtherMaster { name: name.to_vec(), told: None });
         self.others.len() - 1
     }
-}
-
-/// Each of these slots.
-fn all(runs: &SlotRuns) -> impl Iterator<Item = u16> {
-    runs.clone().into_iter().flat_map(|(first, last)| first..=last)
-}
-
-/// These slots as ranges.
-fn runs(slots: BTreeSet<u16>) -> SlotRuns {
-    let mut runs: SlotRuns = Vec::new();
-    for slot in slots {
-        match runs.last_mut() {
-            Some((_, last)) if last.checked_add(1) == Some(slot) => *last = slot,
-            _ => runs.push((slot, slot)),
-        }
-    }
-    runs
 }
 
 impl Node {
@@ -480,23 +479,21 @@ impl Node {
         name: &[u8],
         slots: &SlotRuns,
         (now, max_ttl): (Instant, Millis),
-    ) -> Option<(Footing, SlotRuns)> {
+    ) -> Option<SlotAnswer> {
         let footing = self.footing(now, max_ttl);
-        let known = self.slots.as_mut()?.asked(name, slots, now);
-        (!known.is_empty()).then_some((footing, known))
+        let own = self.slots.as_mut()?;
+        let up = own.looked_at?.until(now);
+        let (slots, may_hold) = own.asked(name, slots, now);
+        let longest = now.until(self.promises.longest());
+        let held = if may_hold { longest } else { Millis::ZERO };
+        (!slots.is_empty()).then_some(SlotAnswer { footing, up, held, slots })
     }
 
     /// Takes another master's answer to a question from `at`.
-    pub fn answered(
-        &mut self,
-        name: &[u8],
-        footing: Footing,
-        (at, slots): (Instant, &SlotRuns),
-        now: Instant,
-    ) {
+    pub fn answered(&mut self, name: &[u8], at: Instant, answer: &SlotAnswer, now: Instant) {
         if let Some(own) = &mut self.slots {
-            own.hear(name, footing, now);
-            own.answered(name, (at, slots), now);
+            own.hear(name, answer.footing, now);
+            own.answered(name, at, answer, now);
         }
     }
 
@@ -528,7 +525,7 @@ impl Node {
         let now = clocks.now;
         let longest = self.longest(max_ttl, now);
         let Some(slots) = &mut self.slots else { return Ok(Came::Decides(false)) };
-        let former = slots.waits_until();
+        let former = self.promises.slots_wait_until();
         let floor = match slots.come(slot, now, longest) {
             Coming::Asks => return Ok(Came::Asks),
             Coming::Knows(floor) => floor,
@@ -568,7 +565,9 @@ impl Node {
         if self.promises.check_authority(now).is_err() {
             left = left.max(SUPPORT.saturating_add(self.longest(max_ttl, now)));
         }
-        Footing { floor: self.promises.floor(), left, longest: self.longest(max_ttl, now) }
+        // The setting may have been lowered since.
+        let longest = self.longest(max_ttl, now).max(now.until(self.promises.longest()));
+        Footing { floor: self.promises.floor(), left, longest }
     }
 
     /// The longest lease that may stand at another node.
@@ -580,7 +579,7 @@ impl Node {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::engine::{Refusal, UnixTime};
+    use crate::engine::{Claim, Lock, Mode, Refusal, Token, UnixTime};
 
     const LONGEST: Millis = Millis::new(1_000);
     const WALL: u64 = 1_700_000_000_000;
@@ -632,10 +631,21 @@ mod tests {
         node.hear(b"bb", footing(floor, left), at(now));
     }
 
+    fn claim() -> Claim<'static> {
+        let token = Token::new(b"token", 64).expect("short");
+        Claim { token, ttl: Millis::new(7_000), mode: Mode::Exclusive }
+    }
+
+    /// The answer of a master that has been up for long.
+    fn answer(floor: u64, left: u64, slots: SlotRuns) -> SlotAnswer {
+        let (footing, up) = (footing(floor, left), Millis::new(1_000_000));
+        SlotAnswer { footing, up, held: Millis::ZERO, slots }
+    }
+
     /// Asks at one instant; `bb` answers at another.
     fn ask(node: &mut Node, (floor, left): (u64, u64), (asked, answered): (u64, u64)) {
         for Question { master, slots } in node.questions(at(asked)) {
-            node.answered(&master, footing(floor, left), (at(asked), &slots), at(answered));
+            node.answered(&master, at(asked), &answer(floor, left, slots), at(answered));
         }
     }
 
@@ -648,7 +658,7 @@ mod tests {
         assert_eq!(come(&mut node, 12, 5_000), Came::Asks, "a report may be from before");
         ask(&mut node, (7_000_000, 0), (5_000, 5_100));
         assert_eq!(come(&mut node, 12, 5_100), Came::Decides(true));
-        assert_eq!(node.promises().floor(), fence(7_000_000 + FENCE_BLOCK));
+        assert_eq!(node.promises().floor(), fence(7_000_000));
         assert_eq!(come(&mut node, 13, 5_100), Came::Decides(false));
         assert!(node.unsettled_slots().is_empty() && node.decides_in(12));
         // It leaves, and comes back after names were forgotten meanwhile.
@@ -701,7 +711,8 @@ mod tests {
             let [Question { master, slots }] = &asked[..] else { panic!("one: {asked:?}") };
             assert_eq!((&master[..], &slots[..]), (&b"bb"[..], &[(12, 12)][..]));
             assert!(node.questions(at(5_199)).is_empty(), "not at once again");
-            assert_eq!(node.questions(at(5_200)), asked);
+            let mut asking = (5_200..10_100).step_by(100);
+            assert!(asking.all(|now| node.questions(at(now)) == asked), "every 100 ms");
             assert_eq!(come(&mut node, 12, 10_100), Came::Asks);
             let wait = with_drift(SUPPORT.saturating_add(Millis::new(longest)));
             let left = |now| at(now).until(at(5_100).after(wait).after(Millis::new(1)));
@@ -711,7 +722,7 @@ mod tests {
             assert_eq!(first, left(10_101));
             // It is back, reports, and answers the question.
             node.hear(b"bb", footing(5, 0), at(10_200));
-            node.answered(b"bb", footing(5, 0), (at(5_100), slots), at(10_200));
+            node.answered(b"bb", at(5_100), &answer(5, 0, slots.clone()), at(10_200));
             assert!(node.questions(at(10_300)).is_empty(), "its answer would mean nothing");
             assert_eq!(come(&mut node, 12, 10_300), Came::Waits(left(10_300), None));
             let over = 5_101 + wait.get();
@@ -731,13 +742,47 @@ mod tests {
         assert_eq!(come(&mut node, 12, 151), Came::Decides(true), "above what it reports");
         assert_eq!(come(&mut node, 12, 5_151), Came::Asks, "it is silent");
         node.see(&shares(&[12]), at(5_200));
-        node.answered(b"bb", footing(5, 0), (at(5_151), &vec![(12, 12)]), at(5_200));
+        let answer = answer(5, 0, vec![(12, 12)]);
+        node.answered(b"bb", at(5_151), &answer, at(5_200));
         assert_eq!(come(&mut node, 12, 5_200), Came::Asks, "asked before it came");
-        node.answered(b"cc", footing(5, 0), (at(5_200), &vec![(12, 12)]), at(5_200));
+        node.answered(b"cc", at(5_200), &answer, at(5_200));
         assert_eq!(come(&mut node, 12, 5_200), Came::Asks, "another master");
         ask(&mut node, (5, 0), (5_200, 5_201));
         assert_eq!(come(&mut node, 12, 5_201), Came::Decides(false));
         assert!(node.decides_in(12));
+    }
+
+    /// Regression: a master that was back within 5 seconds was believed.
+    #[test]
+    fn a_master_that_has_started_since_the_slot_came_cannot_answer_for_it() {
+        for (up, came) in [(500, Came::Asks), (503, Came::Asks), (513, Came::Decides(true))] {
+            let mut node = node();
+            node.see(&shares(&[12]), at(100));
+            let answer = SlotAnswer { up: Millis::new(up), ..answer(5, 0, vec![(12, 12)]) };
+            assert!(!node.questions(at(100)).is_empty());
+            node.answered(b"bb", at(100), &answer, at(600));
+            assert_eq!(come(&mut node, 12, 600), came, "{up}");
+        }
+        let mut node = node();
+        let answer = node.asked(b"bb", &vec![(12, 12)], (at(700), LONGEST));
+        assert_eq!(answer.map(|answer| answer.up), Some(Millis::new(700)), "since its first look");
+    }
+
+    #[test]
+    fn a_node_that_hangs_itself_does_not_give_the_other_up() {
+        let mut node = node();
+        node.see(&shares(&[12]), at(100));
+        ask(&mut node, (5, 0), (100, 9_000));
+        assert_eq!(come(&mut node, 12, 9_000), Came::Decides(true));
+    }
+
+    #[test]
+    fn a_lease_above_a_lowered_limit_is_reported() {
+        let mut node = node();
+        let longest = |node: &Node| node.footing(at(100), LONGEST).longest;
+        assert_eq!(longest(&node), LONGEST);
+        assert!(node.acquire(&mut Lock::default(), claim(), b"", at(100)).is_ok());
+        assert_eq!(longest(&node), claim().ttl);
     }
 
     #[test]
@@ -745,16 +790,47 @@ mod tests {
         let mut node = node();
         let asked = |node: &mut Node, who: &[u8], now| {
             let answer = node.asked(who, &vec![(3, 4), (12, 12)], (at(now), LONGEST));
-            answer.map(|(_, slots)| slots)
+            answer.map(|answer| answer.slots)
         };
         assert_eq!(asked(&mut node, b"bb", 100), Some(vec![(12, 12)]));
         node.see(&leaving(3, b"bb"), at(200));
         assert_eq!(asked(&mut node, b"bb", 200), Some(vec![(3, 3), (12, 12)]));
-        assert_eq!(asked(&mut node, b"cc", 200), Some(vec![(12, 12)]));
+        assert_eq!(asked(&mut node, b"cc", 200), None, "it has none of them");
         assert_eq!(node.asked(b"cc", &vec![(3, 4)], (at(200), LONGEST)), None);
         // It has come, and the node does not know yet whether it may decide there.
         node.see(&shares(&[12]), at(300));
         assert_eq!(asked(&mut node, b"bb", 300), None);
+    }
+
+    /// Regression: after a move that was called off, leases stayed at the other master.
+    #[test]
+    fn leases_that_a_move_leaves_behind_are_waited_for() {
+        for is_over in [false, true] {
+            let mut other = node();
+            other.see(&coming(12), at(100));
+            ask(&mut other, (5, 0), (100, 100));
+            assert_eq!(come(&mut other, 12, 100), Came::Decides(true));
+            let mut lock = Lock::default();
+            assert!(other.acquire(&mut lock, claim(), b"", at(100)).is_ok());
+            if is_over {
+                other.see(&shares(&[]), at(150));
+            }
+            let answer = other.asked(b"bb", &vec![(12, 12)], (at(200), LONGEST));
+            let answer = answer.expect("it is not its own");
+            assert_eq!(answer.held, Millis::new(6_900));
+            let mut node = node();
+            node.see(&leaving(3, b"bb"), at(100));
+            node.see(&shares(&[]), at(200));
+            assert!(!node.questions(at(200)).is_empty());
+            let (up, slots) = (Millis::new(1_000), vec![(3, 3)]);
+            node.answered(b"bb", at(200), &SlotAnswer { up, slots, ..answer }, at(201));
+            let left = with_drift(Millis::new(6_900)).saturating_add(Millis::new(1));
+            assert!(matches!(come(&mut node, 3, 201), Came::Waits(waits, _) if waits == left));
+            tell(&mut node, 5, 0, 300);
+            assert!(matches!(come(&mut node, 3, 301), Came::Waits(..)), "whatever it reports");
+            tell(&mut node, 5, 0, 7_000);
+            assert!(matches!(come(&mut node, 3, 201 + left.get()), Came::Decides(_)));
+        }
     }
 
     /// Regression: after a move that was called off, the old master did not know the fences and
@@ -771,7 +847,7 @@ mod tests {
         assert_eq!(come(&mut node, 3, 200), Came::Asks);
         ask(&mut node, (7_000_000, 0), (200, 201));
         assert_eq!(come(&mut node, 3, 201), Came::Decides(true));
-        assert!(node.decides_in(3) && node.promises().floor() > fence(7_000_000));
+        assert!(node.decides_in(3) && node.promises().floor() >= fence(7_000_000));
         // To another node instead.
         node.see(&leaving(3, b"bb"), at(300));
         node.see(&leaving(3, b"cc"), at(400));
@@ -786,10 +862,10 @@ mod tests {
         node.see(&coming(12), at(100));
         ask(&mut node, (5, 0), (100, 101));
         assert_eq!(come(&mut node, 12, 101), Came::Decides(true));
-        let answer = node.asked(b"bb", &vec![(12, 12)], (at(200), LONGEST));
-        assert_eq!(answer.map(|(_, slots)| slots), Some(vec![(12, 12)]));
+        let answered = node.asked(b"bb", &vec![(12, 12)], (at(200), LONGEST));
+        assert_eq!(answered.map(|answer| answer.slots), Some(vec![(12, 12)]));
         assert_eq!(come(&mut node, 12, 200), Came::Asks);
-        node.answered(b"bb", footing(5, 0), (at(199), &vec![(12, 12)]), at(201));
+        node.answered(b"bb", at(199), &answer(5, 0, vec![(12, 12)]), at(201));
         assert_eq!(come(&mut node, 12, 201), Came::Asks, "a late answer");
     }
 

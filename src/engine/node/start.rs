@@ -9,6 +9,7 @@
 use std::borrow::Cow;
 use std::fmt;
 
+use super::authority::with_drift;
 use super::recovery::{promote, recover, start, stop};
 use super::tending::Heard;
 use super::{Ceilings, Census, Change, Found, Loaded, Lock, Node, Recovery, Saved, Stopped};
@@ -123,8 +124,13 @@ impl Node {
         }
         let found = found?;
         let loaded = Loaded { highest: self.promises.highest(), ..loaded };
-        let (found, loaded) = self.outside_of_its_group(found, loaded);
         let mut recovery = recover(found, loaded);
+        if let Some((found, loaded)) = self.outside_of_its_group(found, loaded) {
+            let former = recovery.quarantine;
+            recovery = recover(found, loaded);
+            let waits = [former, recovery.quarantine].into_iter().flatten();
+            recovery.quarantine = waits.max_by_key(|(until, _)| *until);
+        }
         recovery.nothing_counts |= self.have_names_changed;
         let warning = self.warning(recovery, loaded.clocks.now, caution.quarantine);
         if !caution.quarantine {
@@ -139,16 +145,15 @@ impl Node {
 
     /// A node that rested on replicas when it wrote its file, and does not now, starts like a
     /// replica that became a master: another of its group may have been the master meanwhile.
-    fn outside_of_its_group(&self, found: Found, loaded: Loaded) -> (Found, Loaded) {
-        match found {
-            Found::Present(saved)
-                if !self.rests_on_replicas() && !saved.longest.is_zero() && !loaded.is_replica =>
-            {
-                let saved = Saved { was_replica: true, ..saved };
-                (Found::Present(saved), Loaded { max_ttl: saved.longest, ..loaded })
-            }
-            Found::Present(_) | Found::Missing | Found::Damaged => (found, loaded),
-        }
+    fn outside_of_its_group(&self, found: Found, loaded: Loaded) -> Option<(Found, Loaded)> {
+        let Found::Present(saved) = found else { return None };
+        let is_outside =
+            !self.rests_on_replicas() && !saved.longest.is_zero() && !loaded.is_replica;
+        is_outside.then(|| {
+            let max_ttl = with_drift(saved.longest);
+            let saved = Saved { was_replica: true, ..saved };
+            (Found::Present(saved), Loaded { max_ttl, ..loaded })
+        })
     }
 
     /// Notes that the node has become a master.

@@ -1,0 +1,57 @@
+//! Sets of slots.
+
+use std::collections::BTreeSet;
+
+use super::{SLOTS, SlotRuns};
+
+/// A set of slots.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct SlotSet(Box<[u64; SLOTS as usize / 64]>);
+
+impl SlotSet {
+    pub(super) fn new() -> SlotSet {
+        SlotSet(Box::new([0; SLOTS as usize / 64]))
+    }
+
+    pub(super) fn has(&self, slot: u16) -> bool {
+        let slot = usize::from(slot % SLOTS);
+        self.0[slot / 64] >> (slot % 64) & 1 == 1
+    }
+
+    pub(super) fn insert(&mut self, slot: u16) {
+        let slot = usize::from(slot % SLOTS);
+        self.0[slot / 64] |= 1 << (slot % 64);
+    }
+
+    pub(super) fn remove(&mut self, slot: u16) {
+        let slot = usize::from(slot % SLOTS);
+        self.0[slot / 64] &= !(1 << (slot % 64));
+    }
+
+    /// The slots that the other set lacks.
+    pub(super) fn without(&self, other: &SlotSet) -> Vec<u16> {
+        (0..SLOTS).filter(|&slot| self.has(slot) && !other.has(slot)).collect()
+    }
+
+    /// Keeps only the slots that the other set has too.
+    pub(super) fn keep(&mut self, other: &SlotSet) {
+        self.0.iter_mut().zip(other.0.iter()).for_each(|(word, other)| *word &= other);
+    }
+}
+
+/// Each of these slots.
+pub(super) fn all(runs: &SlotRuns) -> impl Iterator<Item = u16> {
+    runs.clone().into_iter().flat_map(|(first, last)| first..=last)
+}
+
+/// These slots as ranges.
+pub(super) fn runs(slots: BTreeSet<u16>) -> SlotRuns {
+    let mut runs: SlotRuns = Vec::new();
+    for slot in slots {
+        match runs.last_mut() {
+            Some((_, last)) if last.checked_add(1) == Some(slot) => *last = slot,
+            _ => runs.push((slot, slot)),
+        }
+    }
+    runs
+}
