@@ -29,6 +29,8 @@ _UNKNOWN = (
     "valkey_connect_func",
     "ssl_ca_data",
     "ssl_ca_path",
+    "ssl_ciphers",
+    "ssl_min_version",
     "ssl_password",
     "ssl_validate_ocsp",
     "ssl_validate_ocsp_stapled",
