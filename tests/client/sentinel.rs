@@ -10,8 +10,8 @@ use rustix::process::Signal;
 
 use crate::cli::{lockmod, signal, start, text};
 use crate::common::{
-    Builder, GROUP, Group, Port, Sentinel, Server, module_path, server_binary, wait_at_most,
-    wait_until,
+    Builder, FAILOVER_PATIENCE, GROUP, Group, Port, Sentinel, Server, module_path, server_binary,
+    wait_at_most, wait_until,
 };
 use crate::faults::certificates;
 use crate::{connected, info, is_held, leases, millis, nodes, refused, until};
@@ -44,7 +44,7 @@ async fn the_master_is_found_and_followed_when_it_is_killed() {
     let name = format!("127.0.0.1:{}/{GROUP}", group.sentinels[0].port());
     assert_eq!(&*survey.nodes[0].node, name);
     group.servers[0].kill();
-    let guard = locker.acquire("a").wait(Duration::from_secs(30)).await.unwrap();
+    let guard = locker.acquire("a").wait(FAILOVER_PATIENCE).await.unwrap();
     assert!(guard.fence() > fence);
     let master = group.wait_for_another_than(0);
     assert!(is_held(&group.servers[master], "a"));

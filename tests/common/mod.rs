@@ -57,7 +57,7 @@ pub use ports::Port;
 pub use process::spawn;
 pub use proxy::{Flow, Proxy};
 pub use raw::RawConnection;
-pub use sentinel::{GROUP, Group, Sentinel};
+pub use sentinel::{FAILOVER_PATIENCE, GROUP, Group, Sentinel};
 pub use server::{Builder, Server, StartError, start_nodes};
 
 /// How long anything may take on a loaded machine before a test fails.

@@ -7,7 +7,7 @@ use std::time::Duration;
 use rustix::process::{Pid, Signal, kill_process};
 use tempfile::TempDir;
 
-use super::{Builder, PATIENCE, Port, Server, process, run, server_binary, wait_for};
+use super::{Builder, PATIENCE, Port, Server, process, run, server_binary, wait_at_most, wait_for};
 
 /// The Sentinels' name for the group.
 pub const GROUP: &str = "mymaster";
@@ -28,6 +28,10 @@ pub struct Sentinel {
     password: Option<String>,
     child: Option<Child>,
 }
+
+/// How long a failover may take. Sentinels that could not run for two seconds do nothing for half a
+/// minute (their TILT mode).
+pub const FAILOVER_PATIENCE: Duration = Duration::from_secs(90);
 
 impl Group {
     /// A master with this many replicas, each with these settings, and three Sentinels that
@@ -104,7 +108,7 @@ impl Group {
     /// Waits until all Sentinels name a server other than this one.
     #[track_caller]
     pub fn wait_for_another_than(&self, old: usize) -> usize {
-        wait_for("the Sentinels name another master", || {
+        wait_at_most(FAILOVER_PATIENCE, "the Sentinels name another master", || {
             self.master().filter(|master| *master != old)
         })
     }
