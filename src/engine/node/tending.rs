@@ -33,8 +33,8 @@ pub struct Tended {
 pub(super) struct Heard {
     /// The master's `lockmod.replicas`.
     replicas: u32,
-    /// The master's longest lease and the node's `lockmod.max-ttl`, when they last differed.
-    unlike: Option<(Millis, Millis)>,
+    /// How the longest leases differ, if they do.
+    unlike: Option<Unlike>,
     /// Since when the master has sent no heartbeat, while the link to it is up.
     silent_since: Option<Instant>,
     /// Whether that was reported.
@@ -178,18 +178,22 @@ impl Node {
         let Heartbeat { replicas, longest } = heartbeat;
         let is_news = std::mem::replace(&mut self.heard.replicas, replicas) != replicas;
         (self.heard.silent_since, self.heard.is_silence_known) = (Some(now), false);
-        let mut unlike = None;
         if let Some(authority) = self.promises.authority_mut() {
             authority.heard(heartbeat, now);
-            let max_ttl = authority.max_ttl();
-            let differ = (longest != max_ttl).then_some((longest, max_ttl));
-            let is_news = std::mem::replace(&mut self.heard.unlike, differ) != differ;
-            unlike = differ.filter(|_| is_news).map(|(master, own)| Unlike::Longest(master, own));
         }
-        if is_news && replicas != own {
-            unlike = Some(Unlike::Replicas(replicas, own));
-        }
+        let unlike = match is_news && replicas != own {
+            true => Some(Unlike::Replicas(replicas, own)),
+            false => self.unlike_longest(longest),
+        };
         (self.news_of_longest(now), unlike)
+    }
+
+    /// How the master's longest lease differs from this node's, if that is news.
+    fn unlike_longest(&mut self, longest: Millis) -> Option<Unlike> {
+        let max_ttl = self.promises.authority()?.max_ttl();
+        let unlike = (longest != max_ttl).then_some(Unlike::Longest(longest, max_ttl));
+        let is_news = std::mem::replace(&mut self.heard.unlike, unlike) != unlike;
+        unlike.filter(|_| is_news)
     }
 }
 
@@ -345,6 +349,17 @@ mod tests {
         let _ = node.promoted(at(10_000), TTL, CAUTION);
         assert_eq!(node.promises().floor(), ahead.saturating_add(FENCE_BLOCK));
         assert_eq!(ask(&mut node, &mut Lock::default(), 10_000), Err(nobody()));
+    }
+
+    /// Regression: the second difference counted as reported, and was not.
+    #[test]
+    fn each_setting_that_differs_is_reported() {
+        let mut node = settled();
+        let _ = node.demoted();
+        let heartbeat = Heartbeat { longest: Millis::new(500), replicas: 3 };
+        let unlike = [0, 1, 2].map(|_| node.heard_of(heartbeat, at(9_100)).1);
+        let longest = Unlike::Longest(Millis::new(500), TTL);
+        assert_eq!(unlike, [Some(Unlike::Replicas(3, 2)), Some(longest), None]);
     }
 
     #[test]
