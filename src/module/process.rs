@@ -13,7 +13,7 @@ use super::ffi::waiting::Blocked;
 use super::ffi::{Guarded, InServer};
 use super::state_file::{Claimed, StateFile};
 use crate::engine::{
-    CallId, Ceilings, Change, Clocks, Fence, Granted, Instant, Lock, Node, Refusal, Stop,
+    CallId, Ceilings, Change, Clocks, Fence, Granted, Instant, Lock, Millis, Node, Refusal, Stop,
 };
 
 static PROCESS: Guarded<Process> = Guarded::new(Process {
@@ -94,6 +94,15 @@ impl<'a> Ready<'a> {
     pub(super) fn new(server: InServer<'a>) -> Ready<'a> {
         Ready(server)
     }
+}
+
+/// Whether it is time for what was last done at `last`. If so, it counts as done at `now`.
+pub(super) fn is_due(last: &mut Instant, pause: Millis, now: Instant) -> bool {
+    let is_due = last.after(pause) <= now;
+    if is_due {
+        *last = now;
+    }
+    is_due
 }
 
 /// Has the node decide a request.

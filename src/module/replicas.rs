@@ -4,7 +4,7 @@
 
 use super::ffi::{self, Context, InServer, Level};
 use super::{clock, config, process, start};
-use crate::engine::{Change, Instant, Millis, Notice, Tended};
+use crate::engine::{Change, Millis, Notice, Tended};
 
 /// How often the replicas are looked at, besides when one comes or goes.
 const PAUSE: Millis = Millis::new(200);
@@ -13,7 +13,10 @@ const PAUSE: Millis = Millis::new(200);
 pub(super) fn tick(context: &mut Context<'_>) {
     let server = context.in_server();
     let now = clock::now();
-    if !process::with(server, |process| is_due(process, now)) {
+    let is_due = process::with(server, |process| {
+        process.rests_on_replicas() && process::is_due(&mut process.tended_at, PAUSE, now)
+    });
+    if !is_due {
         return;
     }
     if !context.flags().is_master() {
@@ -61,14 +64,6 @@ pub(super) fn record(server: InServer<'_>, change: Option<Change>) {
     if let Some(change) = change {
         start::change_state(server, change);
     }
-}
-
-fn is_due(process: &mut process::Process, now: Instant) -> bool {
-    let is_due = process.rests_on_replicas() && process.tended_at.after(PAUSE) <= now;
-    if is_due {
-        process.tended_at = now;
-    }
-    is_due
 }
 
 fn tend(server: InServer<'_>, may_beat: bool) -> Tended {

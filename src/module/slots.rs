@@ -14,11 +14,11 @@ const PAUSE: Millis = Millis::new(200);
 /// The same while slots move: who gets one must hear from its former master before that is stopped.
 const HURRY: Millis = Millis::new(50);
 
-/// Refuses a decision about a lock in a slot that has just come, while leases that this node does
-/// not know may stand.
+/// Refuses a decision about a lock in a slot that moves, or has just come, before the other master
+/// has answered, or while leases that this node does not know may stand.
 ///
 /// # Errors
-/// `QUARANTINE`, or `STATEFILE` if the node's promises cannot be written.
+/// `TRYAGAIN` or `QUARANTINE`; `STATEFILE` if the node's promises cannot be written.
 #[inline]
 pub(super) fn admit(context: &mut Context<'_>, args: &Args<'_>) -> Result<(), Refusal> {
     match process::with(context.in_server(), |process| process.node.is_in_cluster()) {
@@ -50,13 +50,9 @@ pub(super) fn tick(context: &mut Context<'_>) {
     let (server, now) = (context.in_server(), clock::now());
     let is_due = process::with(server, |process| {
         let pause = if process.node.has_moving_slots() { HURRY } else { PAUSE };
-        let is_due = process.node.is_in_cluster()
+        process.node.is_in_cluster()
             && process.node.has_begun()
-            && process.slots_seen_at.after(pause) <= now;
-        if is_due {
-            process.slots_seen_at = now;
-        }
-        is_due
+            && process::is_due(&mut process.slots_seen_at, pause, now)
     });
     if !is_due || !context.flags().is_master() {
         return;

@@ -14,9 +14,7 @@ use super::process::{self, Process, Ready};
 use super::state_file::{Claimed, OpenError, StateFile};
 use super::{clock, config, state_file};
 use crate::codec;
-use crate::engine::{
-    Census, Change, Fence, Found, Instant, Inventory, Lease, Loaded, Lock, UnixTime,
-};
+use crate::engine::{Census, Change, Fence, Instant, Inventory, Lease, Loaded, Lock, UnixTime};
 use crate::wire::spec::Command;
 
 /// Notes that the server has read a data set.
@@ -71,8 +69,7 @@ fn claim(context: &mut Context<'_>, path: PathBuf, port: u16) -> Result<Claimed,
     };
     let claimed = Claimed::claim(path.clone(), port).map_err(explain)?;
     claimed.probe().map_err(explain)?;
-    let was_in_group = matches!(claimed.found, Found::Present(saved) if !saved.longest.is_zero());
-    if was_in_group && config::replicas() == 0 {
+    if claimed.found.was_in_group() && config::replicas() == 0 {
         let line = "WARNING: lockmod.replicas is 0, but it was more when this node ran last: if \
                     another server has replaced it, both may grant locks";
         context.log(Level::Warning, line);

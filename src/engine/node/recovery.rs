@@ -292,6 +292,11 @@ fn todays(saved: &Saved, loaded: Loaded, instant: Instant) -> Instant {
 }
 
 impl Found {
+    /// Whether the node rested on replicas when it wrote this.
+    pub fn was_in_group(&self) -> bool {
+        !self.longest().is_zero()
+    }
+
     /// The longest lease that may stand in the node's group; zero if it is not known.
     pub(super) fn longest(&self) -> Millis {
         match self {

@@ -41,7 +41,7 @@ impl SlotSet {
 
 /// Each of these slots.
 pub(super) fn all(runs: &SlotRuns) -> impl Iterator<Item = u16> {
-    runs.clone().into_iter().flat_map(|(first, last)| first..=last)
+    runs.iter().flat_map(|&(first, last)| first..=last)
 }
 
 /// These slots as ranges.

@@ -222,8 +222,7 @@ impl Slots {
     }
 
     fn see_coming(&mut self, shares: &Shares, now: Instant) {
-        let importing: BTreeMap<u16, usize> =
-            shares.importing.iter().map(|(slot, from)| (*slot, self.place_of(from))).collect();
+        let importing = self.places_of(&shares.importing);
         let (own, called_off) = (&self.own, &mut self.called_off);
         called_off.retain(|slot| !own.has(*slot));
         self.moves.retain(|slot, seen| {
@@ -252,8 +251,7 @@ impl Slots {
     /// While a slot leaves, the other master decides too. So if it stays after all, it has come
     /// from that master.
     fn see_leaving(&mut self, shares: &Shares, now: Instant) {
-        let migrating: BTreeMap<u16, usize> =
-            shares.migrating.iter().map(|(slot, to)| (*slot, self.place_of(to))).collect();
+        let migrating = self.places_of(&shares.migrating);
         for (slot, seen) in &mut self.moves {
             if seen.stage == MoveStage::Leaves && migrating.get(slot).copied() != seen.other {
                 *seen = Move::new(MoveStage::Came, seen.other, now);
@@ -282,20 +280,19 @@ impl Slots {
         for slot in all(slots).map(|slot| slot % SLOTS) {
             let is_theirs = usize::from(self.former[usize::from(slot)]) == place + 1;
             may_hold |= self.called_off.contains(&slot);
-            match self.moves.get_mut(&slot) {
-                Some(seen) if seen.stage == MoveStage::Comes && seen.other == Some(place) => {
+            let seen = self.moves.get_mut(&slot).filter(|seen| seen.other == Some(place));
+            let is_known = match seen.map(|seen| (seen.stage, seen)) {
+                Some((MoveStage::Comes, seen)) => {
                     // The master asks for itself: it decides again, or is about to.
                     *seen = Move::new(MoveStage::Comes, seen.other, now);
-                    known.insert(slot);
                     may_hold = true;
+                    true
                 }
-                Some(seen) if seen.stage == MoveStage::Leaves && seen.other == Some(place) => {
-                    known.insert(slot);
-                }
-                _ if !self.own.has(slot) && is_theirs => {
-                    known.insert(slot);
-                }
-                _ => {}
+                Some((MoveStage::Leaves, _)) => true,
+                Some((MoveStage::Came, _)) | None => !self.own.has(slot) && is_theirs,
+            };
+            if is_known {
+                known.insert(slot);
             }
         }
         (runs(known), may_hold)
@@ -356,35 +353,34 @@ impl Slots {
     /// What must be done before the node decides in a slot, just after a look. `longest`: the
     /// longest lease that the node knows of.
     fn come(&mut self, slot: u16, now: Instant, longest: Millis) -> Coming {
-        let known = |others: &[OtherMaster]| {
-            let told = others.iter().filter_map(|other| other.told);
-            Coming::Knows(told.map(|(_, told)| told.floor).max().unwrap_or_default())
+        let seen = self.moves.get_mut(&slot);
+        let Some((other, seen)) = seen.and_then(|seen| Some((seen.other?, seen))) else {
+            // No other master has had it, as far as this node knows.
+            let told = self.others.iter().filter_map(|other| other.told);
+            return Coming::Knows(told.map(|(_, told)| told.floor).max().unwrap_or_default());
         };
-        let Some(seen) = self.moves.get_mut(&slot) else { return known(&self.others) };
-        let Some(other) = seen.other else { return known(&self.others) };
+        if seen.stage == MoveStage::Leaves {
+            return Coming::Knows(Fence::ZERO);
+        }
         let told = self.others[other].told;
         let fresh = told.filter(|(at, _)| now <= at.after(FRESH));
-        let until = match (seen.stage, fresh) {
-            (MoveStage::Leaves, _) => return Coming::Knows(Fence::ZERO),
-            _ if !seen.is_answered && seen.is_open(now) => return Coming::Asks,
-            (MoveStage::Comes, None) => {
-                seen.is_answered = false;
-                return Coming::Asks;
+        // While a slot is on its way, a silent master is asked again.
+        seen.is_answered &= seen.stage == MoveStage::Came || fresh.is_some();
+        if !seen.is_answered && seen.is_open(now) {
+            return Coming::Asks;
+        }
+        let held_until = seen.held_until.filter(|until| now <= *until);
+        let until = match (held_until, fresh.filter(|_| seen.is_answered)) {
+            (Some(until), _) => until,
+            (None, Some((_, told))) if told.left.is_zero() => {
+                // While the slot is on its way, the other master may still forget names.
+                let ahead = if seen.stage == MoveStage::Comes { FENCE_BLOCK } else { 0 };
+                return Coming::Knows(told.floor.saturating_add(ahead));
             }
-            _ if seen.is_answered && seen.held_until.is_some_and(|until| now <= until) => {
-                seen.held_until.unwrap_or_default()
-            }
-            (MoveStage::Came, Some((_, told))) if seen.is_answered && told.left.is_zero() => {
-                return Coming::Knows(told.floor);
-            }
-            // It goes on, and may have forgotten names since.
-            (_, Some((_, told))) if seen.is_answered && told.left.is_zero() => {
-                return Coming::Knows(told.floor.saturating_add(FENCE_BLOCK));
-            }
-            (_, Some((at, told))) if seen.is_answered => {
+            (None, Some((at, told))) => {
                 seen.until.unwrap_or_default().max(at.after(with_drift(told.left)))
             }
-            _ => {
+            (None, None) => {
                 let longest = told.map_or(longest, |(_, told)| longest.max(told.longest));
                 let whole = with_drift(SUPPORT.saturating_add(longest));
                 seen.until.unwrap_or(seen.since.after(whole))
@@ -414,16 +410,20 @@ impl Slots {
     /// The report to send to the others now, if it is due.
     fn tell(&mut self, footing: Footing, now: Instant) -> Option<Footing> {
         let is_due = |&(at, told): &(Instant, Footing)| {
-            let is_news =
-                told.floor != footing.floor || told.left.is_zero() != footing.left.is_zero();
-            let is_news = is_news || told.longest < footing.longest;
-            is_news || at.after(BEAT) <= now
+            told.floor != footing.floor
+                || told.left.is_zero() != footing.left.is_zero()
+                || told.longest < footing.longest
+                || at.after(BEAT) <= now
         };
         if !self.told.as_ref().is_none_or(is_due) {
             return None;
         }
         self.told = Some((now, footing));
         Some(footing)
+    }
+
+    fn places_of(&mut self, masters: &[(u16, Vec<u8>)]) -> BTreeMap<u16, usize> {
+        masters.iter().map(|(slot, name)| (*slot, self.place_of(name))).collect()
     }
 
     fn place_of(&mut self, name: &[u8]) -> usize {

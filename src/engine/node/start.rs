@@ -147,8 +147,7 @@ impl Node {
     /// replica that became a master: another of its group may have been the master meanwhile.
     fn outside_of_its_group(&self, found: Found, loaded: Loaded) -> Option<(Found, Loaded)> {
         let Found::Present(saved) = found else { return None };
-        let is_outside =
-            !self.rests_on_replicas() && !saved.longest.is_zero() && !loaded.is_replica;
+        let is_outside = found.was_in_group() && !self.rests_on_replicas() && !loaded.is_replica;
         is_outside.then(|| {
             let max_ttl = with_drift(saved.longest);
             let saved = Saved { was_replica: true, ..saved };
