@@ -37,8 +37,9 @@ import os
 import re
 import threading
 import time
+from contextlib import contextmanager
 from types import SimpleNamespace
-from typing import TYPE_CHECKING, Any, Callable, Iterable, Literal, TypeVar, cast
+from typing import TYPE_CHECKING, Any, Callable, Generator, Iterable, Literal, TypeVar, cast
 
 from redis.exceptions import ConnectionError as RedisConnectionError
 from redis.exceptions import LockError, LockNotOwnedError, RedisError, ResponseError
@@ -248,6 +249,37 @@ class _Base:
             return ResponseError(str(error))
         return self._error(str(error))
 
+    def _goes_on(self, tries: _Tries, error: Failure) -> bool:
+        """Whether `acquire` tries again after this error; if not, the lock was not free in time.
+
+        Raises what users of redis-py expect for any other cause.
+        """
+        if tries.go_on(error):
+            return True
+        if isinstance(error, (HeldError, TooLateError)):
+            return False
+        raise self._failed(error) from error
+
+    @contextmanager
+    def _failing_as(self, what: str) -> Generator[None, None, None]:
+        """Raises what users of redis-py expect if the held lock cannot be released or extended."""
+        try:
+            yield
+        except LostError as error:
+            raise self._not_owned(what) from error
+        except Failure as error:
+            raise self._failed(error, "the lock's new timeout") from error
+
+    @contextmanager
+    def _leaving(self) -> Generator[None, None, None]:
+        """Raises or logs that a lock was lost before its block ended."""
+        try:
+            yield
+        except LockError:
+            if self.raise_on_release_error:
+                raise
+            logger.warning("Lock was unlocked or no longer owned when exiting context manager.")
+
     def _kept(self, guard: _Held) -> _Held:
         """As with redis-py, the lock stays if the object is dropped without a release."""
         guard._lease.keep()  # pyright: ignore[reportPrivateUsage]
@@ -335,12 +367,8 @@ class Lock(_Base):
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        try:
+        with self._leaving():
             self.release()
-        except LockError:
-            if self.raise_on_release_error:
-                raise
-            logger.warning("Lock was unlocked or no longer owned when exiting context manager.")
 
     def acquire(
         self,
@@ -361,11 +389,8 @@ class Lock(_Base):
                 self._kept(self._locker.acquire(self._key, **self._options(tries)))
                 return True
             except Failure as error:
-                if tries.go_on(error):
-                    continue
-                if isinstance(error, (HeldError, TooLateError)):
+                if not self._goes_on(tries, error):
                     return False
-                raise self._failed(error) from error
 
     def locked(self) -> bool:
         """Whether anybody holds the lock."""
@@ -384,12 +409,8 @@ class Lock(_Base):
         """Releases the lock; raises `LockNotOwnedError` if it had ended before."""
         guard: Guard = self._given_up()
         is_over = guard.lost.is_set()
-        try:
+        with self._failing_as("release"):
             guard.release()
-        except LostError as error:
-            raise self._not_owned("release") from error
-        except Failure as error:
-            raise self._failed(error) from error
         if is_over:
             raise self._not_owned("release")
 
@@ -403,12 +424,8 @@ class Lock(_Base):
         return self._extend(self._ours("reacquire"), self._length(), "reacquire")
 
     def _extend(self, guard: Guard, ttl: float, what: str) -> Literal[True]:
-        try:
+        with self._failing_as(what):
             guard.extend(ttl)
-        except LostError as error:
-            raise self._not_owned(what) from error
-        except Failure as error:
-            raise self._failed(error, "the lock's new timeout") from error
         return True
 
 
@@ -429,12 +446,8 @@ class AsyncLock(_Base):
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        try:
+        with self._leaving():
             await self.release()
-        except LockError:
-            if self.raise_on_release_error:
-                raise
-            logger.warning("Lock was unlocked or no longer owned when exiting context manager.")
 
     async def acquire(
         self,
@@ -454,11 +467,8 @@ class AsyncLock(_Base):
                 self._kept(await self._locker.aio.acquire(self._key, **self._options(tries)))
                 return True
             except Failure as error:
-                if tries.go_on(error):
-                    continue
-                if isinstance(error, (HeldError, TooLateError)):
+                if not self._goes_on(tries, error):
                     return False
-                raise self._failed(error) from error
 
     async def locked(self) -> bool:
         """Whether anybody holds the lock."""
@@ -477,12 +487,8 @@ class AsyncLock(_Base):
         """Releases the lock; raises `LockNotOwnedError` if it had ended before."""
         guard: AsyncGuard = self._given_up()
         is_over = guard.lost.is_set()
-        try:
+        with self._failing_as("release"):
             await guard.release()
-        except LostError as error:
-            raise self._not_owned("release") from error
-        except Failure as error:
-            raise self._failed(error) from error
         if is_over:
             raise self._not_owned("release")
 
@@ -496,10 +502,6 @@ class AsyncLock(_Base):
         return await self._extend(self._ours("reacquire"), self._length(), "reacquire")
 
     async def _extend(self, guard: AsyncGuard, ttl: float, what: str) -> Literal[True]:
-        try:
+        with self._failing_as(what):
             await guard.extend(ttl)
-        except LostError as error:
-            raise self._not_owned(what) from error
-        except Failure as error:
-            raise self._failed(error, "the lock's new timeout") from error
         return True
