@@ -35,7 +35,7 @@ pub const FAILOVER_PATIENCE: Duration = Duration::from_secs(90);
 
 impl Group {
     /// A master with this many replicas, each with these settings, and three Sentinels that
-    /// consider a server down after 300 ms.
+    /// consider a server down after a second.
     #[track_caller]
     pub fn start(replicas: usize, builder: impl Fn() -> Builder) -> Group {
         Group::with_password(replicas, builder, None)
@@ -123,7 +123,7 @@ impl Sentinel {
         let mut conf = format!(
             "bind 127.0.0.1\nprotected-mode yes\nport {}\ndir {:?}\nlogfile \"\"\ndaemonize no\n\
              sentinel monitor {GROUP} 127.0.0.1 {master} 2\n\
-             sentinel down-after-milliseconds {GROUP} 300\n\
+             sentinel down-after-milliseconds {GROUP} 1000\n\
              sentinel failover-timeout {GROUP} 3000\n{more}\n",
             port.number(),
             dir.path()
@@ -150,9 +150,10 @@ impl Sentinel {
         command.stdout(log.try_clone().expect("a file can be shared")).stderr(log);
         self.child = Some(process::spawn(command).expect("the server can be run"));
         wait_for("the Sentinel answers", || self.run("PING").is_ok().then_some(()));
-        // Ten times as often as by default, so that tests need not wait. Old versions lack this
-        // setting.
-        let often = "info-period 200 ping-period 100 ask-period 100 publish-period 200";
+        // More often than by default, so that tests need not wait. Old versions lack this setting.
+        // Five ping-periods are more than a second: a Sentinel promotes no replica whose last INFO
+        // is older than that, and asks for it once a second while the master is down.
+        let often = "info-period 200 ping-period 300 ask-period 100 publish-period 200";
         drop(self.run(&format!("SENTINEL DEBUG {often}")));
     }
 
