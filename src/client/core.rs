@@ -6,6 +6,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
+use super::calendar::Calendar;
 use super::contended::Contended;
 use super::inbox::{Inbox, RequestKind};
 use super::keeper::Keeper;
@@ -64,6 +65,7 @@ pub(super) struct Core {
     pub(super) counters: Counters,
     pub(super) metrics: Metrics,
     pub(super) contended: Contended,
+    pub(super) calendar: Calendar,
 }
 
 impl fmt::Debug for Core {
@@ -78,7 +80,8 @@ impl Core {
         let keeper = Keeper::new(Arc::clone(&world));
         let metrics = Metrics::new(world.nodes());
         let (counters, contended) = (Counters::default(), Contended::default());
-        Core { world, quorum, settings, keeper, counters, metrics, contended }
+        let calendar = Calendar::default();
+        Core { world, quorum, settings, keeper, counters, metrics, contended, calendar }
     }
 
     /// An unguessable token, for one acquisition.

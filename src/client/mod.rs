@@ -26,6 +26,7 @@ pub mod blocking;
 mod acquire;
 mod asking;
 mod ballot;
+mod calendar;
 mod connect;
 mod contended;
 mod core;

@@ -68,11 +68,7 @@ impl<'a> Waiter<'a> {
         started_at: Duration,
         wait: Duration,
     ) -> Waiter<'a> {
-        let world = &*core.world;
-        let waited = Millis::round_down(world.now().saturating_sub(started_at));
-        let start = world.wall().as_millis().saturating_sub(waited.get());
-        let mut id = TicketId::default();
-        world.fill(&mut id);
+        let (ticket, id) = ticket(core, core.calendar.date(&core.world, started_at));
         Waiter {
             core,
             name,
@@ -82,7 +78,7 @@ impl<'a> Waiter<'a> {
             waiting: Waiting::new(core.quorum, plan.terms.ttl),
             woken: NodeSet::EMPTY,
             label,
-            ticket: ticket(start, &id),
+            ticket,
             id,
             pursuit: Pursuit::new(core.quorum, plan.terms),
             seat: None,
@@ -441,10 +437,18 @@ impl Drop for Waiter<'_> {
     }
 }
 
-/// The ticket of a wait that began at `start`, in milliseconds since 1970.
-fn ticket(start: u64, id: &TicketId) -> Ticket {
+/// The ticket of a wait that began at `start`, since 1970.
+///
+/// Tickets of the same millisecond are ordered by their ids, so an id begins with the nanoseconds,
+/// in three bytes. The rest is random.
+fn ticket(core: &Core, start: Duration) -> (Ticket, TicketId) {
+    let mut id = TicketId::default();
+    core.world.fill(&mut id);
+    let nanos = start.subsec_nanos() % 1_000_000;
+    id[..3].copy_from_slice(&nanos.to_be_bytes()[1..]);
     // PROOF: any start will do, and the id is not empty and not too long.
-    Ticket::near(start, id).expect("an id of 16 bytes")
+    let ticket = Ticket::near(Millis::round_down(start).get(), &id).expect("an id of 16 bytes");
+    (ticket, id)
 }
 
 /// Whether an error means that the node cannot put a ticket in line.

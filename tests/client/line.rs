@@ -29,7 +29,8 @@ fn are_reserved(nodes: &[Server], name: &str) -> bool {
     nodes.iter().all(|node| is_text(info(node, name, "state").as_ref(), "reserved"))
 }
 
-/// Waits until the wall clock shows another millisecond: tickets of the same one are in no order.
+/// Waits until the wall clock shows another millisecond: tickets of two clients of the same one are
+/// in no order.
 pub(crate) async fn another_millisecond() {
     let now = || SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap().as_millis();
     let start = now();
@@ -72,6 +73,31 @@ async fn those_who_wait_are_served_in_the_order_in_which_they_came() {
     assert_eq!(*order.lock().unwrap(), (0..8).collect::<Vec<_>>());
     holder.settle().await;
     assert!(all_have(&nodes, "a", 0) && leases(&nodes, "a") == 0);
+}
+
+/// Tickets of one millisecond were in no order, so ten calls of one turn of an event loop were not
+/// either.
+#[tokio::test]
+async fn calls_of_one_client_in_one_instant_are_served_in_their_order() {
+    let nodes = nodes(3);
+    let (holder, locker) = (locker(&nodes), locker(&nodes));
+    connected(&locker).await;
+    for _ in 0..5 {
+        let guard = holder.acquire("a").await.unwrap();
+        let order = Mutex::new(Vec::new());
+        let calls = (0..10).map(async |place| {
+            let guard = locker.acquire("a").wait(Duration::from_secs(60)).await.unwrap();
+            order.lock().unwrap().push(place);
+            guard.release().await.unwrap();
+        });
+        let release = async {
+            until("all stand in line", || all_have(&nodes, "a", 10)).await;
+            guard.release().await.unwrap();
+        };
+        futures_util::join!(futures_util::future::join_all(calls), release);
+        assert_eq!(order.into_inner().unwrap(), (0..10).collect::<Vec<_>>());
+        holder.settle().await;
+    }
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
