@@ -252,9 +252,10 @@ export class Guard {
   /**
    * Releases the lock, and waits until a quorum of nodes has confirmed.
    *
-   * Rejected with a `LostError` if the lease had ended before, so that another may have held the
-   * lock since, and with a `NoQuorumError` if too few nodes answered: on the others the lease runs
-   * out. In both cases there is nothing left to do. A second release does nothing.
+   * Rejected with a `LostError` if the lease had ended before, by the clock or at the nodes, so that
+   * another may have held the lock since; what `lost` and `check()` said stays the reason. Rejected
+   * with a `NoQuorumError` if too few nodes answered: on the others the lease runs out. In both cases
+   * there is nothing left to do. A second release does nothing.
    */
   release(): Promise<void>
 

@@ -3,6 +3,7 @@
 //! The release of a client's guard consumes the guard. A [`Holding`] can be used at any time, from
 //! any thread: after the release it answers like a lease that has ended.
 
+use std::mem;
 use std::pin::pin;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -28,7 +29,7 @@ pub struct Holding {
 
 #[derive(Debug)]
 pub(crate) struct Inside {
-    guard: Mutex<Option<Arc<Guard>>>,
+    keeping: Mutex<Keeping>,
     /// Whether it is released only on request.
     is_kept: AtomicBool,
     /// Read-locked by extensions in progress, and write-locked by the release, which waits for
@@ -36,15 +37,56 @@ pub(crate) struct Inside {
     in_use: RwLock<()>,
 }
 
+#[derive(Debug)]
+enum Keeping {
+    Guard(Arc<Guard>),
+    /// It was given up: by a release, or after the lease had ended for this reason.
+    Ended(Lost),
+}
+
+/// Why the lease of a guard has ended, if it has.
+fn ending(guard: &Arc<Guard>) -> Option<Lost> {
+    if !guard.is_lost() {
+        return None;
+    }
+    // It has ended, so this does not wait.
+    match pin!(guard.lost()).poll(&mut Context::from_waker(Waker::noop())) {
+        Poll::Ready(lost) => Some(lost),
+        Poll::Pending => Some(Lost::Expired),
+    }
+}
+
 impl Inside {
-    fn guard(&self) -> MutexGuard<'_, Option<Arc<Guard>>> {
+    fn keeping(&self) -> MutexGuard<'_, Keeping> {
         // Nothing panics while the lock is held.
-        self.guard.lock().unwrap_or_else(PoisonError::into_inner)
+        self.keeping.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Looks at the guard; if it was given up, returns why the lease has ended. Only a caller with
+    /// `in_use` may clone the guard.
+    fn look<T>(&self, see: impl FnOnce(&Arc<Guard>) -> T) -> Result<T, Lost> {
+        match &*self.keeping() {
+            Keeping::Guard(guard) => Ok(see(guard)),
+            Keeping::Ended(lost) => Err(*lost),
+        }
+    }
+
+    /// Takes the guard, with the reason if the lease has ended already: that stays the reason.
+    fn give_up(&self) -> Option<(Arc<Guard>, Option<Lost>)> {
+        let mut keeping = self.keeping();
+        let ended = match &*keeping {
+            Keeping::Guard(guard) => ending(guard),
+            Keeping::Ended(_) => return None,
+        };
+        match mem::replace(&mut *keeping, Keeping::Ended(ended.unwrap_or(Lost::Released))) {
+            Keeping::Guard(guard) => Some((guard, ended)),
+            Keeping::Ended(_) => None,
+        }
     }
 
     /// Releases it without waiting for any node, unless it is kept.
     pub(crate) fn abandon(&self) {
-        let Some(guard) = self.guard().take() else { return };
+        let Some((guard, _)) = self.give_up() else { return };
         match Arc::into_inner(guard) {
             Some(guard) if self.is_kept.load(Ordering::Relaxed) => drop(guard.leak()),
             // Released here, or with the last extension in progress.
@@ -66,7 +108,7 @@ impl Holding {
     pub(crate) fn new(host: Host, guard: Guard) -> Holding {
         let (fence, name) = (guard.fence().get(), guard.name().to_vec());
         let inside = Arc::new(Inside {
-            guard: Mutex::new(Some(Arc::new(guard))),
+            keeping: Mutex::new(Keeping::Guard(Arc::new(guard))),
             is_kept: AtomicBool::new(false),
             in_use: RwLock::new(()),
         });
@@ -86,45 +128,35 @@ impl Holding {
 
     /// How long the lease may still be relied on: zero in a forked child.
     pub fn validity(&self) -> Duration {
-        let validity = |guard: &Arc<Guard>| guard.validity();
-        let inside = self.inside.get().ok();
-        inside.and_then(|inside| inside.guard().as_ref().map(validity)).unwrap_or_default()
+        let Ok(inside) = self.inside.get() else { return Duration::ZERO };
+        inside.look(|guard| guard.validity()).unwrap_or_default()
     }
 
     /// Whether the lease has ended, or cannot be relied on in this process.
     pub fn is_lost(&self) -> bool {
-        let is_lost = |guard: &Arc<Guard>| guard.is_lost();
-        let inside = self.inside.get().ok();
-        inside.and_then(|inside| inside.guard().as_ref().map(is_lost)).unwrap_or(true)
+        let Ok(inside) = self.inside.get() else { return true };
+        inside.look(|guard| guard.is_lost()).unwrap_or(true)
     }
 
     /// Why the lease has ended, if it has; see [`lost`](Holding::lost).
     pub fn reason(&self) -> Option<&'static str> {
-        if !self.is_lost() {
-            return None;
-        }
         let Ok(inside) = self.inside.get() else { return Some(lost_word(Lost::Expired)) };
-        let Some(guard) = inside.guard().clone() else { return Some(lost_word(Lost::Released)) };
-        // It has ended, so this does not wait.
-        match pin!(guard.lost()).poll(&mut Context::from_waker(Waker::noop())) {
-            Poll::Ready(lost) => Some(lost_word(lost)),
-            Poll::Pending => Some(lost_word(Lost::Expired)),
-        }
+        inside.look(ending).unwrap_or_else(Some).map(lost_word)
     }
 
     /// A future that resolves when the lease has ended, with the reason in one word: `expired`,
-    /// `removed`, `max_hold` or `released`.
+    /// `removed`, `max_hold` or `released`. A release after the loss does not change the reason.
     ///
     /// # Errors
     /// [`Failure`] in a forked child.
     pub fn lost(
         &self,
     ) -> Result<impl Future<Output = &'static str> + Send + 'static + use<>, Failure> {
-        let lost = self.inside.get()?.guard().as_ref().map(|guard| guard.lost());
+        let lost = self.inside.get()?.look(|guard| guard.lost());
         Ok(async move {
             match lost {
-                Some(lost) => lost_word(lost.await),
-                None => lost_word(Lost::Released),
+                Ok(lost) => lost_word(lost.await),
+                Err(lost) => lost_word(lost),
             }
         })
     }
@@ -161,11 +193,10 @@ impl Holding {
         let ttl = ttl.map(|ttl| unit.length(Span::TTL, ttl)).transpose()?;
         Ok(async move {
             let _in_use = inside.in_use.read().await;
-            let guard = inside.guard().clone();
-            let extended = match (guard, ttl) {
-                (None, _) => return Err(Failure::lost(Lost::Released)),
-                (Some(guard), Some(ttl)) => guard.extend_by(ttl).await,
-                (Some(guard), None) => guard.extend().await,
+            let extended = match (inside.look(Arc::clone), ttl) {
+                (Err(lost), _) => return Err(Failure::lost(lost).spelled(unit)),
+                (Ok(guard), Some(ttl)) => guard.extend_by(ttl).await,
+                (Ok(guard), None) => guard.extend().await,
             };
             extended.map_err(|error| Failure::from(error).spelled(unit))
         })
@@ -174,9 +205,8 @@ impl Holding {
     /// Whether it is a writer's, so that nobody else holds the lock; false after its release, and
     /// in a forked child.
     pub fn is_exclusive(&self) -> bool {
-        let is_exclusive = |guard: &Arc<Guard>| guard.is_exclusive();
-        let inside = self.inside.get().ok();
-        inside.and_then(|inside| inside.guard().as_ref().map(is_exclusive)).unwrap_or(false)
+        let Ok(inside) = self.inside.get() else { return false };
+        inside.look(|guard| guard.is_exclusive()).unwrap_or(false)
     }
 
     /// A future that makes a writer a reader, as soon as it is first polled.
@@ -187,18 +217,21 @@ impl Holding {
         &self,
     ) -> Result<impl Future<Output = Result<(), Failure>> + Send + 'static + use<>, Failure> {
         let inside = Arc::clone(self.inside.get()?);
+        let unit = self.host.unit();
         Ok(async move {
             let _in_use = inside.in_use.read().await;
-            let guard = inside.guard().clone();
-            match guard {
-                None => Err(Failure::lost(Lost::Released)),
-                Some(guard) => Ok(guard.downgrade().await?),
+            match inside.look(Arc::clone) {
+                Err(lost) => Err(Failure::lost(lost).spelled(unit)),
+                Ok(guard) => {
+                    guard.downgrade().await.map_err(|error| Failure::from(error).spelled(unit))
+                }
             }
         })
     }
 
     /// A future that releases the lock. It waits for extensions in progress; a second release does
-    /// nothing. If it is cancelled, the release is sent anyway.
+    /// nothing. If it is cancelled, the release is sent anyway. If the lease had ended, it fails
+    /// with that reason, whatever the nodes answer.
     ///
     /// # Errors
     /// [`Failure`] in a forked child.
@@ -206,16 +239,20 @@ impl Holding {
         &self,
     ) -> Result<impl Future<Output = Result<(), Failure>> + Send + 'static + use<>, Failure> {
         let inside = Arc::clone(self.inside.get()?);
+        let unit = self.host.unit();
         // Taken now: from here on no extension starts, and whatever happens next drops the guard.
-        let guard = inside.guard().take();
+        let given_up = inside.give_up();
         Ok(async move {
-            let Some(guard) = guard else { return Ok(()) };
+            let Some((guard, ended)) = given_up else { return Ok(()) };
             let _alone = inside.in_use.write().await;
-            match Arc::into_inner(guard) {
-                Some(guard) => Ok(guard.release().await?),
+            let released = match Arc::into_inner(guard) {
+                Some(guard) => guard.release().await.map_err(Failure::from),
                 // PROOF: extensions drop theirs before they let go of `in_use`.
                 None => unreachable!("an extension that is over has dropped its guard"),
-            }
+            };
+            let Some(lost) = ended else { return released };
+            let nodes = released.map_or_else(|failure| failure.nodes, |()| Vec::new());
+            Err(Failure { nodes, ..Failure::lost(lost) }.spelled(unit))
         })
     }
 
@@ -231,7 +268,7 @@ impl Holding {
     /// # Errors
     /// [`Failure`] in a forked child.
     pub fn abandon(&self) -> Result<(), Failure> {
-        drop(self.inside.get()?.guard().take());
+        drop(self.inside.get()?.give_up());
         Ok(())
     }
 }

@@ -120,6 +120,30 @@ test('without a quorum every node has its say', async () => {
 })
 
 test('wrong settings are refused with what to do', async () => {
+test('a lease that has ended keeps its reason, whatever its release says', async () => {
+  const locker = patient({ ttl: 1500, timeout: 400 })
+  const ended = async (name) => {
+    const guard = await locker.acquire(name, { renew: false })
+    await new Promise((resolve) => guard.lost.addEventListener('abort', resolve))
+    return guard
+  }
+  const expired = { name: 'LostError', reason: 'expired' }
+  // Within the margin: the nodes confirm the release.
+  const early = await ended('early')
+  await assert.rejects(early.release(), expired)
+  assert.throws(() => early.check(), expired)
+  await early.release()
+  const late = await ended('over')
+  await until('the nodes agree', async () => !(await states(locker, 'over')).has('held'))
+  await assert.rejects(late.release(), expired)
+  assert.throws(() => late.check(), expired)
+  assert.equal(late.lost.reason.reason, 'expired')
+  const alone = await ended('alone')
+  for (const node of nodes.slice(1)) node.pause()
+  await assert.rejects(alone.release(), expired)
+  for (const node of nodes.slice(1)) node.resume()
+})
+
   const list = urls(nodes)
   for (const [given, options, says] of [
     [[], {}, /at least one/],

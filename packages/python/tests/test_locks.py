@@ -134,6 +134,32 @@ def test_an_encrypted_connection_to_a_plain_port_is_named(servers: list[Node]) -
         Locker(encrypted, ttl=1.5, timeout=0.2, wait=0).acquire("x")
 
 
+def test_a_lease_that_has_ended_keeps_its_reason(nodes: list[str], servers: list[Node], name: str) -> None:
+    # `release()` said `removed`, or that there was no quorum, and then `lost` said `released`.
+    locker = Locker(nodes, ttl=1.5, timeout=0.4)
+
+    def ends(what: str, release: Callable[[lockmod.Guard], object]) -> None:
+        with pytest.raises(lockmod.LostError) as lost:
+            release(guard)
+        assert lost.value.reason == "expired", what
+        assert guard.lost.wait(0) == "expired", what
+        with pytest.raises(lockmod.LostError, match="ended without having been renewed"):
+            guard.check()
+        guard.release()  # the second does nothing
+
+    for is_over in (False, True):
+        guard = locker.acquire(name, renew=False)
+        assert guard.lost.wait(PATIENCE) == "expired"
+        if is_over:
+            until("the nodes agree", lambda: all(node.info(name)["state"] == b"free" for node in servers))
+        ends(f"after the margin: {is_over}", lambda guard: guard.release())
+    guard = locker.acquire(name, renew=False)
+    assert guard.lost.wait(PATIENCE) == "expired"
+    for node in servers[1:]:
+        node.pause()
+    ends("without a quorum", lambda guard: guard.release())
+
+
 def test_wrong_settings_are_refused_with_what_to_do(nodes: list[str], locker: Locker, name: str) -> None:
     for wrong, says in [
         ({"nodes": []}, "at least one"),

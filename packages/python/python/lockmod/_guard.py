@@ -172,9 +172,10 @@ class Guard(_Held):
     def release(self) -> None:
         """Releases the lock, and waits until a quorum of nodes has confirmed.
 
-        Raises `LostError` if the lease had ended before, so that another may have held the lock
-        since, and `NoQuorumError` if too few nodes answered: on the others the lease runs out. In
-        both cases there is nothing left to do. A second release does nothing.
+        Raises `LostError` if the lease had ended before, by the clock or at the nodes, so that
+        another may have held the lock since; what `lost` and `check()` said stays the reason.
+        Raises `NoQuorumError` if too few nodes answered: on the others the lease runs out. In both
+        cases there is nothing left to do. A second release does nothing.
         """
         self._lease.release()
 

@@ -408,11 +408,8 @@ class Lock(_Base):
     def release(self) -> None:
         """Releases the lock; raises `LockNotOwnedError` if it had ended before."""
         guard: Guard = self._given_up()
-        is_over = guard.lost.is_set()
         with self._failing_as("release"):
             guard.release()
-        if is_over:
-            raise self._not_owned("release")
 
     def extend(self, additional_time: float, replace_ttl: bool = False) -> Literal[True]:
         """Adds time to the lock; or makes it last this long from now on, but never shorter."""
@@ -486,11 +483,8 @@ class AsyncLock(_Base):
     async def release(self) -> None:
         """Releases the lock; raises `LockNotOwnedError` if it had ended before."""
         guard: AsyncGuard = self._given_up()
-        is_over = guard.lost.is_set()
         with self._failing_as("release"):
             await guard.release()
-        if is_over:
-            raise self._not_owned("release")
 
     async def extend(self, additional_time: float, replace_ttl: bool = False) -> Literal[True]:
         """Adds time to the lock; or makes it last this long from now on, but never shorter."""
