@@ -1,7 +1,8 @@
 /// <reference types="node" />
 
 /**
- * The interface of node-redlock 5, on lockmod: change one line to switch.
+ * The interface of node-redlock 5, on lockmod: change one line to switch. (That
+ * is a beta, `npm install redlock@5.0.0-beta.2`; without a version npm installs 4.2.0.)
  *
  *     import Redlock from 'lockmod/redlock'        // was: from 'redlock'
  *
@@ -22,7 +23,8 @@
  * - `using` extends at a third of the duration, whatever `automaticExtensionThreshold` says, in a
  *   thread that a blocked event loop cannot stop.
  * - After `quit()` nothing can be acquired.
- * - A wrong client or setting is an `OptionError`.
+ * - A wrong client or setting is an `OptionError`, also one that node-redlock ignores: a setting that
+ *   it does not know, or a negative one (`retryCount` may be -1).
  */
 
 import { EventEmitter } from 'node:events'
@@ -106,7 +108,10 @@ export class Redlock extends EventEmitter {
   /** Makes the lock last for `duration` milliseconds from now, but never shorter. */
   extend(existing: Lock, duration: number, settings?: Partial<Settings>): Promise<Lock>
 
-  /** Holds the resources while the routine runs; the signal is aborted when they are lost. */
+  /**
+   * Holds the resources while the routine runs; the signal is aborted when they are lost. Keeps the
+   * process alive meanwhile.
+   */
   using<T>(
     resources: string[],
     duration: number,

@@ -30,6 +30,18 @@ const DEFAULTS = Object.freeze({
  */
 const PATIENCE = [500, 200, 50, 10]
 
+/** The least value of each setting. */
+const LEAST = Object.freeze({
+  driftFactor: 0,
+  retryCount: -1,
+  retryDelay: 0,
+  retryJitter: 0,
+  automaticExtensionThreshold: 0,
+})
+
+/** The longest time that a timer can wait for. */
+const LONG = 2 ** 31 - 1
+
 class ResourceLockedError extends Error {
   name = 'ResourceLockedError'
 }
@@ -123,14 +135,14 @@ class Redlock extends EventEmitter {
     }
     /** @type {Settings} */
     this.settings = merge(DEFAULTS, settings)
-    const list = clients instanceof Locker ? [] : [...clients]
+    const list = clients instanceof Locker ? [] : listed(clients)
     this.clients = new Set(list)
     if (clients instanceof Locker) {
       this.#locker = clients
       return
     }
     if (this.clients.size === 0) {
-      throw new Error('Redlock must be instantiated with at least one redis client.')
+      throw new OptionError('Redlock must be instantiated with at least one redis client.')
     }
     const servers = list.map(server)
     this.#urls = servers.map(({ url }) => url)
@@ -220,9 +232,12 @@ class Redlock extends EventEmitter {
       if (lost.aborted) stop()
       else lost.addEventListener('abort', stop, { once: true })
     }
+    // As the timer of node-redlock does, it keeps the process alive.
+    const alive = setInterval(() => {}, LONG)
     try {
       return await routine(signal)
     } finally {
+      clearInterval(alive)
       await lock.release()
     }
   }
@@ -360,11 +375,33 @@ function whole(duration) {
  * @returns {Settings}
  */
 function merge(settings, changes) {
-  const given = Object.entries(changes ?? {}).filter(([, value]) => typeof value === 'number')
+  if (typeof (changes ?? {}) !== 'object') {
+    throw new OptionError(`the settings are ${inspect(changes)}: give an object`)
+  }
+  const given = Object.entries(changes ?? {}).filter(([, value]) => value !== undefined)
   for (const [name, value] of given) {
-    if (Number.isNaN(value)) throw new OptionError(`${name} is NaN: give a number`)
+    if (!Object.hasOwn(LEAST, name)) {
+      throw new OptionError(`there is no setting '${name}': there are ${Object.keys(LEAST).join(', ')}`)
+    }
+    const least = LEAST[/** @type {keyof Settings} */ (name)]
+    const isAllowed = typeof value === 'number' && value >= least
+    if (!isAllowed || (name === 'driftFactor' && value >= 1)) {
+      const below = name === 'driftFactor' ? ', less than 1' : ''
+      throw new OptionError(`${name} is ${inspect(value)}: give a number, ${least} or more${below}`)
+    }
   }
   return { ...settings, ...Object.fromEntries(given) }
+}
+
+/**
+ * @param {Iterable<Client>} clients
+ * @returns {Client[]}
+ */
+function listed(clients) {
+  if (typeof clients === 'object' && clients !== null && Symbol.iterator in clients) return [...clients]
+  // Not the value: it may have a password.
+  const kind = /** @type {any} */ (clients)?.constructor?.name ?? String(clients)
+  throw new OptionError(`the clients are of the kind ${kind}: give a list of clients or URLs, or a Locker`)
 }
 
 /** @param {Client} client */
