@@ -313,6 +313,28 @@ def test_several_locks_or_none(locker: Locker, nodes: list[str], name: str) -> N
     guards[1].release()
 
 
+def test_a_subinterpreter_is_refused(nodes: list[str], name: str) -> None:
+    # Its end released the locks of all others.
+    program = f"""if True:
+        try:
+            import _interpreters as interpreters
+        except ImportError:
+            import _xxsubinterpreters as interpreters
+        import lockmod
+        guard = lockmod.Locker({nodes!r}, timeout=2).acquire({name!r})
+        other = interpreters.create()
+        try:
+            print(interpreters.run_string(other, "import lockmod"))
+        except Exception as refused:
+            print(repr(refused))
+        interpreters.destroy(other)
+        guard.check()
+        guard.release()
+        """
+    ran = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=PATIENCE)
+    assert ran.returncode == 0 and "ImportError" in ran.stdout, ran.stdout + ran.stderr
+
+
 def test_an_extension_may_have_a_ttl_of_its_own(locker: Locker, servers: list[Node], name: str) -> None:
     with locker.lock(name, renew=False) as guard:
         guard.extend(60)

@@ -17,6 +17,7 @@ outside, so in a `with` block call `guard.check()` before every step that matter
 All lengths of time are in seconds.
 """
 
+from . import _alone as _alone  # refuses a subinterpreter, before anything is loaded there
 from . import _ending as _ending  # registers what a process does at its end
 from ._errors import (
     ForkedError,
