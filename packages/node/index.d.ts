@@ -192,9 +192,10 @@ export class Locker {
  *
  * `await using` releases at the end of the block, and throws a `LostError` if the lease ended while
  * the block ran. (If the block has thrown as well, JavaScript wraps both in a
- * `SuppressedError`; `Locker.using` throws the one that matters.) A guard that is
- * forgotten is renewed until it is garbage-collected, which may be never, and then releases in the
- * background.
+ * `SuppressedError`; `Locker.using` throws the one that matters.) A release that too few nodes
+ * confirmed is no error at the end of a block: the lease runs out. A guard that is forgotten is
+ * renewed until it is garbage-collected, which may be never, and then releases in the background. Its
+ * signal `lost` keeps it, a listener of the signal does not.
  */
 export class Guard {
   private constructor()
@@ -217,7 +218,7 @@ export class Guard {
    * Aborted when the lease is lost, with the `LostError` as its reason: `lostMargin` before the
    * validity ends, whether any node answers or not, or as soon as the event loop is free; at the
    * next renewal, after a third of the ttl at most, if the lock was removed by force; not by a
-   * release. It does not keep the process alive.
+   * release. Who keeps it keeps the guard, and so the lock. It does not keep the process alive.
    */
   readonly lost: AbortSignal
 

@@ -15,11 +15,14 @@ const { run, watch } = require('./port.js')
  */
 const asyncDispose = Symbol.asyncDispose ?? Symbol.for('Symbol.asyncDispose')
 
+/** @type {WeakMap<AbortSignal, Guard>} A signal keeps its guard, and so the lock. */
+const guards = new WeakMap()
+
 class Guard {
   /** @type {Lease} */
   #lease
-  /** @type {AbortSignal | undefined} */
-  #lost
+  /** @type {AbortController | undefined} */
+  #controller
 
   /** @param {Lease} lease */
   constructor(lease) {
@@ -47,7 +50,15 @@ class Guard {
   }
 
   get lost() {
-    return (this.#lost ??= signal(this.#lease))
+    if (this.#controller === undefined) {
+      this.#controller = new AbortController()
+      guards.set(this.#controller.signal, this)
+      const tell = teller(new WeakRef(this.#controller), this.fence)
+      const reason = this.#lease.reason()
+      if (reason !== null) tell(reason)
+      else watch((port) => this.#lease.lost(port), tell)
+    }
+    return this.#controller.signal
   }
 
   check() {
@@ -86,29 +97,17 @@ class Guard {
 }
 
 /**
- * The signal that is aborted when the lease is lost.
+ * Tells why a lease is lost. It waits in a global map, so it must not keep the controller, whose
+ * signal keeps the guard: the guard's garbage collection releases the lock.
  *
- * @param {Lease} lease
- */
-function signal(lease) {
-  const controller = new AbortController()
-  const tell = teller(controller, lease.fence)
-  const reason = lease.reason()
-  if (reason !== null) tell(reason)
-  else watch((port) => lease.lost(port), tell)
-  return controller.signal
-}
-
-/**
- * A separate function, because functions that are made in one scope keep each other's variables,
- * and this one must not keep the lease: its garbage collection releases the lock.
+ * A separate function, because functions that are made in one scope keep each other's variables.
  *
- * @param {AbortController} controller
+ * @param {WeakRef<AbortController>} controller
  * @param {number} fence
  */
 function teller(controller, fence) {
   return (/** @type {string} */ reason) => {
-    if (reason !== 'released') controller.abort(lost(reason, fence))
+    if (reason !== 'released') controller.deref()?.abort(lost(reason, fence))
   }
 }
 

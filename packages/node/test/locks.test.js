@@ -343,6 +343,29 @@ test('a wait that is aborted leaves nothing behind', async () => {
 
 test('an abort at any moment leaves nothing behind', async () => {
   const locker = patient()
+test('whoever watches a lease keeps its lock', async () => {
+  // The guard was collected, the lock was released, and the signal never said so.
+  const locker = patient({ ttl: 1500, timeout: 400 })
+  let { lost } = await locker.acquire('watched')
+  for (let i = 0; i < 5; i++) {
+    await sleep(10)
+    global.gc()
+  }
+  await locker.settle()
+  assert.deepEqual(await states(locker, 'watched'), new Set(['held']))
+  const told = new Promise((resolve) => lost.addEventListener('abort', resolve))
+  await removeByForce('watched')
+  await told
+  assert.equal(lost.reason.reason, 'removed')
+  lost = (await locker.acquire('watched')).lost
+  lost = null
+  const guard = await until('it is collected', () => {
+    global.gc()
+    return locker.tryAcquire('watched').catch(() => null)
+  })
+  await guard.release()
+})
+
   let aborted = 0
   for (let i = 0; i < 150; i++) {
     const controller = new AbortController()

@@ -135,8 +135,8 @@ class Guard(_Held):
     ...
     lockmod.LostError: the lease with fence 1 is lost: it was released
 
-    A guard with no references left releases in the background. It may be used from any
-    thread.
+    A guard with no references left releases in the background, unless its `lost` is still
+    referred to: whoever watches the lease holds it. It may be used from any thread.
     """
 
     @property
