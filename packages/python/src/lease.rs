@@ -1,6 +1,7 @@
 //! A lock that is held, as an object.
 
 use lockmod_host::Holding;
+use pyo3::exceptions::PyTypeError;
 use pyo3::prelude::*;
 
 use crate::outcome::{Port, Value, error, run};
@@ -25,6 +26,10 @@ impl Lease {
     #[getter]
     fn name(&self) -> &[u8] {
         self.0.name()
+    }
+
+    fn __reduce__(&self) -> PyResult<()> {
+        Err(PyTypeError::new_err("a guard cannot be pickled: the lock is held by this process"))
     }
 
     fn validity(&self) -> f64 {

@@ -3,6 +3,7 @@
 use std::path::PathBuf;
 
 use lockmod_host::{Host, Request, Settings, Unit};
+use pyo3::exceptions::PyTypeError;
 use pyo3::prelude::*;
 
 use crate::outcome::{Port, Value, error, run};
@@ -53,6 +54,10 @@ impl Core {
         };
         // Certificates are read from files here.
         py.detach(|| Host::new(settings)).map(Core).map_err(|failure| error(py, &failure))
+    }
+
+    fn __reduce__(&self) -> PyResult<()> {
+        Err(PyTypeError::new_err("a Locker cannot be pickled: make one in each process"))
     }
 
     #[allow(clippy::too_many_arguments)] // Keywords: Python's acquire() has the same.

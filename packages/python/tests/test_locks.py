@@ -5,6 +5,7 @@ from __future__ import annotations
 import ctypes
 import gc
 import os
+import pickle
 import signal
 import subprocess
 import sys
@@ -174,6 +175,7 @@ def test_wrong_settings_are_refused_with_what_to_do(nodes: list[str], locker: Lo
         ({"ttl": "5"}, "ttl is '5': give a number of seconds"),
         ({"wait": True}, "wait is True: give a number"),
         ({"max_hold": 10**400}, "max_hold is 1000"),
+        ({"wait": 10**400}, "give a smaller number of seconds"),
         ({"ttl": 90_000}, "with max_ttl"),
         ({"renew": 1}, "renew is 1: give True or False"),
         ({"allow_even_nodes": None}, "allow_even_nodes is None"),
@@ -313,6 +315,13 @@ def test_several_locks_or_none(locker: Locker, nodes: list[str], name: str) -> N
     guards[1].release()
 
 
+def test_what_holds_locks_is_not_pickled(locker: Locker, name: str) -> None:
+    with pytest.raises(TypeError, match="make one in each process"):
+        pickle.dumps(locker)
+    with locker.lock(name) as guard, pytest.raises(TypeError, match="held by this process"):
+        pickle.dumps(guard)
+
+
 def test_a_subinterpreter_is_refused(nodes: list[str], name: str) -> None:
     # Its end released the locks of all others.
     program = f"""if True:
@@ -357,6 +366,17 @@ def test_a_guard_that_nobody_has_any_more_gives_the_lock_back(locker: Locker, na
     locker.settle()
     with locker.try_acquire(name) as guard:
         assert guard.fence > fence
+
+
+def test_whoever_watches_a_lease_keeps_its_lock(locker: Locker, name: str) -> None:
+    lost = locker.acquire(name).lost
+    gc.collect()
+    locker.settle()
+    assert not lost and {told.state for told in locker.info(name)} == {"held"}
+    del lost
+    gc.collect()
+    locker.settle()
+    locker.try_acquire(name).release()
 
 
 def test_a_release_while_an_extension_is_under_way_waits_for_it(locker: Locker, servers: list[Node], name: str) -> None:

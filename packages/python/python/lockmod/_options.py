@@ -53,7 +53,9 @@ def seconds(what: str, value: float | None) -> float | None:
         _refuse(what, given, "a number of seconds")
     try:
         return float(value)
-    except (TypeError, ValueError, OverflowError):
+    except OverflowError:
+        _refuse(what, given, "a smaller number of seconds")
+    except (TypeError, ValueError):
         _refuse(what, given, "a number of seconds")
 
 
