@@ -75,6 +75,14 @@ export interface AcquireOptions {
   signal?: AbortSignal | undefined
 }
 
+/** The options of an acquisition of several locks. */
+export interface ManyOptions {
+  /** More locks, acquired as a reader unless they are in `names`. */
+  shared?: Iterable<Name> | undefined
+  /** Ends the wait, as for one lock. */
+  signal?: AbortSignal | undefined
+}
+
 /** The settings of a locker. */
 export interface LockerOptions {
   /**
@@ -155,26 +163,37 @@ export class Locker {
    * callers cannot wait for each other; a repeated name counts once. The guards come in
    * the order of the names. Rejected with the error of the first lock that was not acquired.
    *
-   * @param options.shared More locks, acquired as a reader unless they are in `names`.
+   * @example
+   * await using guards = await locker.acquireMany(['account-17', 'account-21'])
+   * for (const guard of guards) guard.check()
    */
-  acquireMany(
-    names: Iterable<Name>,
-    options?: { shared?: Iterable<Name> | undefined; signal?: AbortSignal | undefined },
-  ): Promise<Guard[]>
+  acquireMany(names: Iterable<Name>, options?: ManyOptions): Promise<Guards>
 
   /**
    * Holds the lock while `work` runs, then releases it.
    *
    * `lost` is aborted when the lease is lost; then the promise is rejected with the `LostError`,
    * whether the signal stopped the work or the work ignored it. If the work itself throws, that
-   * error is not replaced. Neither `lost` nor the lock keeps the process alive: work that waits for
-   * `lost` alone ends with the process, unless something else keeps that alive.
+   * error is not replaced. A release that too few nodes confirmed is no error here: the lease runs
+   * out. Neither `lost` nor the lock keeps the process alive: work that waits for `lost` alone ends
+   * with the process, unless something else keeps that alive.
    */
   using<T>(name: Name, work: (guard: Guard, lost: AbortSignal) => T | PromiseLike<T>): Promise<T>
   using<T>(
     name: Name,
     options: AcquireOptions,
     work: (guard: Guard, lost: AbortSignal) => T | PromiseLike<T>,
+  ): Promise<T>
+
+  /** The same with all of these locks: `lost` is aborted when the first of them is lost. */
+  usingMany<T>(
+    names: Iterable<Name>,
+    work: (guards: Guards, lost: AbortSignal) => T | PromiseLike<T>,
+  ): Promise<T>
+  usingMany<T>(
+    names: Iterable<Name>,
+    options: ManyOptions,
+    work: (guards: Guards, lost: AbortSignal) => T | PromiseLike<T>,
   ): Promise<T>
 
   /** Returns what each node reports about the lock, and changes nothing. */
@@ -206,7 +225,7 @@ export class Guard {
    * earlier writer, and smaller than that of every later one.
    */
   readonly fence: number
-  /** The lock's name. */
+  /** The lock's name; of a name that is not UTF-8, the wrong bytes are replaced. */
   readonly name: string
   /** Whether it is a writer's, so that nobody else holds the lock; false after a release. */
   readonly exclusive: boolean
@@ -261,11 +280,20 @@ export class Guard {
   release(): Promise<void>
 
   /**
-   * Keeps the lease until its end, unless it is released. It is renewed for as long as the process
-   * lives and refers to the guard; after that nothing releases it, and it ends with its ttl.
+   * Keeps the lock when the guard is forgotten or the process ends: nothing releases it then, and
+   * the lease ends with its ttl, because nothing renews it either. Until then it is renewed as before.
    */
   keep(): void
 
+  [Symbol.asyncDispose](): Promise<void>
+}
+
+/**
+ * The guards of several locks, in the order of their names: an array, to be used with `await using`,
+ * which releases all of them.
+ */
+export class Guards extends Array<Guard> {
+  private constructor()
   [Symbol.asyncDispose](): Promise<void>
 }
 

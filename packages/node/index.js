@@ -1,11 +1,12 @@
 'use strict'
 
 const errors = require('./lib/errors.js')
-const { Guard } = require('./lib/guard.js')
+const { Guard, Guards } = require('./lib/guard.js')
 const { Locker } = require('./lib/locker.js')
 
 module.exports = {
   Guard,
+  Guards,
   HeldError: errors.HeldError,
   LockError: errors.LockError,
   Locker,

@@ -2,6 +2,7 @@ import lockmod from './index.js'
 
 export const {
   Guard,
+  Guards,
   HeldError,
   LockError,
   Locker,

@@ -112,6 +112,50 @@ function teller(controller, fence) {
 }
 
 /**
+ * The guards of several locks, usable as one.
+ *
+ * @extends {Array<Guard>}
+ */
+class Guards extends Array {
+  // What is made of them is an ordinary array.
+  static get [Symbol.species]() {
+    return Array
+  }
+
+  async [asyncDispose]() {
+    const error = await endAll(this)
+    if (error !== null) throw error
+  }
+}
+
+/**
+ * The signal that is aborted when the first of these leases is lost.
+ *
+ * @param {Guard[]} held
+ */
+function firstLost(held) {
+  const controller = new AbortController()
+  for (const { lost } of held) {
+    if (lost.aborted) controller.abort(lost.reason)
+    else lost.addEventListener('abort', () => controller.abort(lost.reason), { once: true })
+  }
+  return controller.signal
+}
+
+/**
+ * Releases all of them at the end of a block. Returns the error of the first lease that ended while
+ * the block ran.
+ *
+ * @param {Guard[]} held
+ */
+async function endAll(held) {
+  const results = await Promise.allSettled(held.map(end))
+  for (const result of results) if (result.status === 'rejected') throw result.reason
+  const errors = results.map((result) => (result.status === 'fulfilled' ? result.value : null))
+  return errors.find((error) => error !== null) ?? null
+}
+
+/**
  * Releases at the end of a block. Returns the error of a lease that ended while the block ran.
  *
  * @param {Guard} guard
@@ -135,4 +179,4 @@ async function end(guard) {
   return error
 }
 
-module.exports = { Guard, end }
+module.exports = { Guard, Guards, endAll, firstLost }

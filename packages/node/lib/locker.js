@@ -4,7 +4,7 @@
 
 const { isMainThread } = require('node:worker_threads')
 const { LockError, OptionError, build } = require('./errors.js')
-const { Guard, end } = require('./guard.js')
+const { Guard, Guards, endAll, firstLost } = require('./guard.js')
 const { native } = require('./native.js')
 const { ASKED, MANY, SETTINGS, TRIED, check, list, named, shown, urls } = require('./options.js')
 const { run } = require('./port.js')
@@ -12,9 +12,11 @@ const { run } = require('./port.js')
 /**
  * @typedef {import('..').AcquireOptions} AcquireOptions
  * @typedef {import('..').LockerOptions} LockerOptions
+ * @typedef {import('..').ManyOptions} ManyOptions
  * @typedef {import('..').Name} Name
  * @typedef {import('./native.js').Done} Done
  * @typedef {InstanceType<typeof Guard>} Held
+ * @typedef {InstanceType<typeof Guards>} HeldTogether
  */
 
 class Locker {
@@ -59,12 +61,13 @@ class Locker {
 
   /**
    * @param {Iterable<Name>} names
-   * @param {{ shared?: Iterable<Name>, signal?: AbortSignal }} [options]
+   * @param {ManyOptions} [options]
+   * @returns {Promise<HeldTogether>}
    */
   async acquireMany(names, options = {}) {
     check(options, MANY)
     const { shared = [], signal } = options
-    const [asked, read] = [list(names), list(shared)]
+    const [asked, read] = [list(names, 'the names are'), list(shared, 'shared is')]
     return guards(await run((port) => this.#core.acquireMany(port, asked, read), signal))
   }
 
@@ -76,22 +79,22 @@ class Locker {
    * @returns {Promise<T>}
    */
   async using(name, first, second) {
-    const [options, work] = typeof first === 'function' ? [{}, first] : [first, second]
-    if (typeof work !== 'function') {
-      throw new OptionError(`the work is ${shown(work)}: give a function`)
-    }
+    const [options, work] = asked(first, second)
     const guard = await this.acquire(name, options)
-    let result
-    try {
-      result = await work(guard, guard.lost)
-    } catch (error) {
-      const lost = await end(guard)
-      // An error of the work itself is not replaced, but having been stopped is no such error.
-      throw lost !== null && isStop(error, guard.lost) ? lost : error
-    }
-    const lost = await end(guard)
-    if (lost !== null) throw lost
-    return result
+    return await hold([guard], guard.lost, (lost) => work(guard, lost))
+  }
+
+  /**
+   * @template T
+   * @param {Iterable<Name>} names
+   * @param {ManyOptions | ((guards: HeldTogether, lost: AbortSignal) => T | PromiseLike<T>)} first
+   * @param {(guards: HeldTogether, lost: AbortSignal) => T | PromiseLike<T>} [second]
+   * @returns {Promise<T>}
+   */
+  async usingMany(names, first, second) {
+    const [options, work] = asked(first, second)
+    const held = await this.acquireMany(names, options)
+    return await hold(held, firstLost(held), (lost) => work(held, lost))
   }
 
   /** @param {Name} name */
@@ -107,7 +110,46 @@ class Locker {
 
 /** @param {Done} done */
 function guards(done) {
-  return (done.leases ?? []).map((lease) => new Guard(lease))
+  const held = new Guards()
+  for (const lease of done.leases ?? []) held.push(new Guard(lease))
+  return held
+}
+
+/**
+ * The options, which may be left out, and the work.
+ *
+ * @template {Function} W
+ * @param {object | W} first
+ * @param {W} [second]
+ * @returns {[object, W]}
+ */
+function asked(first, second) {
+  const [options, work] = second === undefined ? [{}, first] : [first, second]
+  if (typeof work !== 'function') throw new OptionError(`the work is ${shown(work)}: give a function`)
+  return [options, /** @type {W} */ (work)]
+}
+
+/**
+ * Releases these locks when the work is done.
+ *
+ * @template T
+ * @param {Held[]} held
+ * @param {AbortSignal} signal
+ * @param {(lost: AbortSignal) => T | PromiseLike<T>} work
+ * @returns {Promise<T>}
+ */
+async function hold(held, signal, work) {
+  let result
+  try {
+    result = await work(signal)
+  } catch (error) {
+    const lost = await endAll(held)
+    // An error of the work itself is not replaced, but having been stopped is no such error.
+    throw lost !== null && isStop(error, signal) ? lost : error
+  }
+  const lost = await endAll(held)
+  if (lost !== null) throw lost
+  return result
 }
 
 /** @param {Held[]} guards */

@@ -116,12 +116,15 @@ function named(name) {
   return name
 }
 
-/** @param {unknown} names */
-function list(names) {
+/**
+ * @param {unknown} names
+ * @param {string} what
+ */
+function list(names, what) {
   const isList = typeof names === 'object' && names !== null && Symbol.iterator in names
   // The letters of a string would count as names.
   if (!isList || names instanceof Uint8Array) {
-    throw new OptionError(`the names are ${shown(names)}: give a list of names`)
+    throw new OptionError(`${what} ${shown(names)}: give a list of names`)
   }
   return [.../** @type {Iterable<unknown>} */ (names)].map(named)
 }

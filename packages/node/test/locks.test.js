@@ -8,6 +8,7 @@ const { setTimeout: sleep } = require('node:timers/promises')
 const { Worker } = require('node:worker_threads')
 const { Node, PATIENCE, block, three, until, urls } = require('./nodes.js')
 const {
+  Guards,
   HeldError,
   Locker,
   LostError,
@@ -119,7 +120,6 @@ test('without a quorum every node has its say', async () => {
   await assert.rejects(guard.release(), NoQuorumError)
 })
 
-test('wrong settings are refused with what to do', async () => {
 test('a lease that has ended keeps its reason, whatever its release says', async () => {
   const locker = patient({ ttl: 1500, timeout: 400 })
   const ended = async (name) => {
@@ -144,6 +144,7 @@ test('a lease that has ended keeps its reason, whatever its release says', async
   for (const node of nodes.slice(1)) node.resume()
 })
 
+test('wrong settings are refused with what to do', async () => {
   const list = urls(nodes)
   for (const [given, options, says] of [
     [[], {}, /at least one/],
@@ -188,6 +189,9 @@ test('a lease that has ended keeps its reason, whatever its release says', async
   }
   await assert.rejects(locker.tryAcquire('x', { wait: 5 }), /no option 'wait'/)
   await assert.rejects(locker.using('x', {}, 5), /the work is 5: give a function/)
+  await assert.rejects(locker.using('x', 1), /the work is 1: give a function/)
+  await assert.rejects(locker.usingMany(['x'], 1), /the work is 1: give a function/)
+  await assert.rejects(locker.acquireMany(['x'], { shared: 'abc' }), /shared is 'abc': give a list of names/)
   const guard = await locker.acquire('x')
   for (const ttl of ['5', null, {}]) {
     await assert.rejects(guard.extend(ttl), { name: 'OptionError', message: /ttl is .*: give a number/ })
@@ -282,6 +286,35 @@ test('several locks or none', async () => {
   await guards[1].release()
 })
 
+test('the end of a block gives several locks back', async () => {
+  const locker = patient()
+  const free = async () => {
+    await locker.settle()
+    for (const name of ['many:a', 'many:b']) assert.deepEqual(await states(locker, name), new Set(['free']))
+  }
+  const wrong = locker.usingMany(['many:b'], { shared: ['many:a'] }, (guards) => {
+    assert.ok(guards instanceof Guards && Array.isArray(guards))
+    assert.deepEqual(guards.map((guard) => guard.exclusive), [false, true])
+    throw new RangeError('mine')
+  })
+  await assert.rejects(wrong, RangeError)
+  await free()
+  assert.equal(await locker.usingMany(['many:a', 'many:b'], async (guards, lost) => lost.aborted), false)
+  await free()
+  // As `await using` does, which this version of JavaScript may lack.
+  const guards = await locker.acquireMany(['many:a', 'many:b'])
+  await guards[Symbol.asyncDispose ?? Symbol.for('Symbol.asyncDispose')]()
+  await free()
+  // The loss of one of them stops the work, and the others are given back.
+  const short = patient({ ttl: 1500, timeout: 400 })
+  const lost = short.usingMany(['many:a', 'many:b'], async (guards, lost) => {
+    await removeByForce('many:b')
+    await sleep(PATIENCE, null, { signal: lost })
+  })
+  await assert.rejects(lost, { name: 'LostError', reason: 'removed' })
+  await free()
+})
+
 test('an extension may have a ttl of its own', async () => {
   const guard = await patient().acquire('extended', { renew: false })
   await guard.extend(60_000)
@@ -307,6 +340,29 @@ test('a guard that nobody has any more gives the lock back', async () => {
     return locker.tryAcquire('garbage').catch(() => null)
   })
   assert.ok(guard.fence > fence)
+  await guard.release()
+})
+
+test('whoever watches a lease keeps its lock', async () => {
+  // The guard was collected, the lock was released, and the signal never said so.
+  const locker = patient({ ttl: 1500, timeout: 400 })
+  let { lost } = await locker.acquire('watched')
+  for (let i = 0; i < 5; i++) {
+    await sleep(10)
+    global.gc()
+  }
+  await locker.settle()
+  assert.deepEqual(await states(locker, 'watched'), new Set(['held']))
+  const told = new Promise((resolve) => lost.addEventListener('abort', resolve))
+  await removeByForce('watched')
+  await told
+  assert.equal(lost.reason.reason, 'removed')
+  lost = (await locker.acquire('watched')).lost
+  lost = null
+  const guard = await until('it is collected', () => {
+    global.gc()
+    return locker.tryAcquire('watched').catch(() => null)
+  })
   await guard.release()
 })
 
@@ -343,29 +399,6 @@ test('a wait that is aborted leaves nothing behind', async () => {
 
 test('an abort at any moment leaves nothing behind', async () => {
   const locker = patient()
-test('whoever watches a lease keeps its lock', async () => {
-  // The guard was collected, the lock was released, and the signal never said so.
-  const locker = patient({ ttl: 1500, timeout: 400 })
-  let { lost } = await locker.acquire('watched')
-  for (let i = 0; i < 5; i++) {
-    await sleep(10)
-    global.gc()
-  }
-  await locker.settle()
-  assert.deepEqual(await states(locker, 'watched'), new Set(['held']))
-  const told = new Promise((resolve) => lost.addEventListener('abort', resolve))
-  await removeByForce('watched')
-  await told
-  assert.equal(lost.reason.reason, 'removed')
-  lost = (await locker.acquire('watched')).lost
-  lost = null
-  const guard = await until('it is collected', () => {
-    global.gc()
-    return locker.tryAcquire('watched').catch(() => null)
-  })
-  await guard.release()
-})
-
   let aborted = 0
   for (let i = 0; i < 150; i++) {
     const controller = new AbortController()

@@ -41,6 +41,12 @@ async function work(locker: Locker): Promise<string[]> {
   await locker.using('typed', { shared: true }, (guard) => said.push(\`reads \${guard.exclusive}\`))
   const [reads, writes] = await locker.acquireMany(['typed:w'], { shared: ['typed:r'] })
   const kinds: (boolean | undefined)[] = [reads?.exclusive, writes?.exclusive]
+  {
+    await using guards = await locker.acquireMany(['typed:x', 'typed:y'])
+    const fences: number[] = guards.map((guard) => guard.fence)
+    said.push(\`\${fences.length}\`)
+  }
+  said.push(await locker.usingMany(['typed:x'], (guards, lost) => \`\${guards.length} \${lost.aborted}\`))
   await writes?.downgrade()
   const told = (await locker.info('typed:w'))[0]
   const labels: ReadonlyArray<string> = told?.readerLabels ?? []
@@ -88,7 +94,7 @@ test('programs are compiled against the types, and run in both systems of module
     const program = file.replace(/ts$/, 'js')
     const ran = run(process.execPath, program, '--', ...urls(nodes))
     const said = new RegExp(
-      '^held (\\d+),refused,(free|reserved),false \\d+,reads false,false-true,0 of 1 readers,' +
+      '^held (\\d+),refused,(free|reserved),false \\d+,reads false,2,1 false,false-true,0 of 1 readers,' +
         'undefined,removed\\n$',
     )
     assert.match(ran.stdout, said, ran.stderr)

@@ -294,6 +294,34 @@ def test_a_loss_cancels_no_other_task_than_the_one_that_began(
     run(work())
 
 
+def test_the_end_of_a_block_gives_several_locks_back(
+    run: Run, nodes: list[str], servers: list[Node], name: str
+) -> None:
+    locker = Locker(nodes, ttl=1.2, timeout=0.4)
+    names = [name + ":a", name + ":b"]
+
+    async def work() -> None:
+        with pytest.raises(ZeroDivisionError):
+            async with await locker.aio.acquire_many(names) as guards:
+                assert [guard.name.decode() for guard in guards] == names
+                raise ZeroDivisionError
+        await locker.aio.settle()
+        assert all(free(locker, one) for one in names)
+        # The loss of one, or of both, stops the block.
+        for removed in (names[:1], names):
+            with pytest.raises(lockmod.LostError):
+                async with await locker.aio.acquire_many(names):
+                    for node in servers:
+                        node.run("DEL", *removed)
+                    await asyncio.sleep(PATIENCE)
+            await locker.aio.settle()
+            assert all(free(locker, one) for one in names)
+        # The task was not cancelled by anyone else.
+        await asyncio.sleep(0)
+
+    run(work())
+
+
 def test_a_guard_whose_lease_has_ended_begins_no_block(run: Run, locker: Locker, name: str) -> None:
     async def work() -> None:
         guard = await locker.aio.acquire(name)

@@ -229,6 +229,8 @@ def test_a_name_is_text_or_bytes_and_not_empty(locker: Locker) -> None:
     for letters in ("ab", b"ab", bytearray(b"ab"), memoryview(b"ab"), 5):
         with pytest.raises(lockmod.OptionError, match="a list of names"):
             locker.acquire_many(letters)  # type: ignore[arg-type]
+        with pytest.raises(lockmod.OptionError, match="shared is .*: give a list of names"):
+            locker.acquire_many([], shared=letters)  # type: ignore[arg-type]
     for name in (bytearray(b"same"), memoryview(b"same"), "same"):
         with locker.acquire(name) as guard:
             assert guard.name == b"same"
@@ -313,6 +315,28 @@ def test_several_locks_or_none(locker: Locker, nodes: list[str], name: str) -> N
     guards[0].release()
     assert not guards[1].lost
     guards[1].release()
+
+
+def test_the_end_of_a_block_gives_several_locks_back(locker: Locker, servers: list[Node], name: str) -> None:
+    names = [name + ":a", name + ":b"]
+
+    def are_free() -> bool:
+        locker.settle()
+        return all(node.info(one)["state"] == b"free" for node in servers for one in names)
+
+    with pytest.raises(ZeroDivisionError), locker.acquire_many(names) as guards:
+        assert [guard.name.decode() for guard in guards] == names
+        raise ZeroDivisionError
+    assert are_free()
+    with pytest.raises(lockmod.LostError) as lost, locker.acquire_many(names):
+        for node in servers:
+            node.run("DEL", names[0])
+    assert lost.value.reason == "removed" and are_free()
+    guards = locker.acquire_many(names)
+    guards[0].release()
+    with pytest.raises(lockmod.LostError), guards:
+        raise AssertionError("the block has begun")
+    assert are_free()
 
 
 def test_what_holds_locks_is_not_pickled(locker: Locker, name: str) -> None:

@@ -21,6 +21,9 @@ def sync(locker: Locker) -> int:
         guard.downgrade()
     with locker.lock("a", shared=True), locker.acquire("b", shared=True) as reader:
         is_writer: bool = reader.exclusive
+    with locker.acquire_many(["a"]) as guards:
+        first: Guard = guards[0]
+        first.check()
         text: str = locker.acquire(bytearray(b"c")).name.decode()
         labels: tuple[str, ...] = locker.info("a")[0].reader_labels
         return checked.fence + len(labels) + is_writer + len(text)
@@ -33,6 +36,10 @@ async def coroutine(locker: Locker) -> str:
         downgraded: Awaitable[None] = checked.downgrade()
         await downgraded
         return (await guard.lost.wait()) or ""
+
+async def several(locker: Locker) -> AsyncGuard:
+    async with await locker.aio.acquire_many(["a"]) as guards:
+        return guards[0]
 
 def told(error: HeldError) -> float:
     return (error.left or 0) + sum(vote.left or 0 for vote in error.nodes)

@@ -30,15 +30,17 @@ from ._errors import (
     RefusedError,
     TooLateError,
 )
-from ._guard import AsyncGuard, AsyncLost, Guard, Lost
+from ._guard import AsyncGuard, AsyncGuards, AsyncLost, Guard, Guards, Lost
 from ._locker import AsyncLocker, Lock, Locker, NodeInfo
 
 __all__ = [
     "AsyncGuard",
+    "AsyncGuards",
     "AsyncLocker",
     "AsyncLost",
     "ForkedError",
     "Guard",
+    "Guards",
     "HeldError",
     "Lock",
     "LockError",

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from typing import TYPE_CHECKING, Any, Callable
+from contextlib import AsyncExitStack, ExitStack
+from typing import TYPE_CHECKING, Any, Callable, List
 
 from ._errors import LostError, NoQuorumError, lost
 from ._options import function, seconds
@@ -190,7 +191,10 @@ class Guard(_Held):
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        """Releases; raises `LostError` if the lease ended while the block ran."""
+        """Releases; raises `LostError` if the lease ended while the block ran.
+
+        A release that too few nodes confirmed raises nothing here.
+        """
         reason = _lost_reason(self)
         try:
             self._lease.release()
@@ -263,6 +267,58 @@ class AsyncGuard(_Held):
             reason = reason or late.reason
         if is_ours or (reason is not None and error is None):
             raise lost(reason or "expired", self.fence) from error
+
+
+class Guards(List[Guard]):
+    """The guards of several locks, in the order of their names: a list, or a `with` block.
+
+    The end of the block releases all of them; see `Guard`.
+    """
+
+    def __enter__(self) -> Guards:
+        """Raises `LostError` if one of the leases has ended, and then releases the others."""
+        with ExitStack() as stack:
+            for guard in self:
+                stack.push(guard)
+            for guard in self:
+                guard.check()
+            self._stack = stack.pop_all()
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        """Releases all; raises `LostError` if one of the leases ended while the block ran."""
+        self._stack.__exit__(kind, error, trace)
+
+
+class AsyncGuards(List[AsyncGuard]):
+    """The guards of several locks: a list, or an `async with` block. See `Guards`.
+
+    The block is cancelled when the first of the leases is lost, and ends with `LostError`.
+    """
+
+    async def __aenter__(self) -> AsyncGuards:
+        """Raises `LostError` if one of the leases has ended, and then releases the others."""
+        async with AsyncExitStack() as stack:
+            for guard in self:
+                stack.push_async_exit(guard)
+            for guard in self:
+                await guard.__aenter__()
+            self._stack = stack.pop_all()
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        """Releases all; raises `LostError` if one of the leases ended while the block ran."""
+        await self._stack.__aexit__(kind, error, trace)
 
 
 class _Block:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Generic, Iterable, NamedTuple, Optional, TypeV
 
 from . import _lockmod
 from ._errors import NodeVote
-from ._guard import AsyncGuard, Guard
+from ._guard import AsyncGuard, AsyncGuards, Guard, Guards
 from ._options import Name, Options, all_bytes, file, flag, name_bytes, options, seconds
 from ._options import text, urls
 from ._port import run
@@ -210,7 +210,7 @@ class Locker:
         asked = options(0.0, ttl, label, renew, max_hold, shared)
         return Guard(self._core.acquire(name_bytes(name), *asked))
 
-    def acquire_many(self, names: Iterable[Name], *, shared: Iterable[Name] = ()) -> list[Guard]:
+    def acquire_many(self, names: Iterable[Name], *, shared: Iterable[Name] = ()) -> Guards:
         """Acquires all of these locks or none, waiting for as long as the locker's `wait`.
 
         Those in `shared` are acquired as a reader, unless they are in `names` too.
@@ -220,14 +220,15 @@ class Locker:
         come in the order of the names. Raises what `acquire` raises for the first lock that was not
         acquired.
 
-        >>> [guard.name for guard in locker.acquire_many(["b", "a"])]
+        >>> with locker.acquire_many(["b", "a"]) as guards:
+        ...     [guard.name for guard in guards]
         [b'a', b'b']
         >>> guards = locker.acquire_many(["stock-5"], shared=["catalogue-5"])
         >>> [(guard.name, guard.exclusive) for guard in guards]
         [(b'catalogue-5', False), (b'stock-5', True)]
         """
-        leases = self._core.acquire_many(all_bytes(names), all_bytes(shared))
-        return [Guard(lease) for lease in leases]
+        leases = self._core.acquire_many(*_all_names(names, shared))
+        return Guards(Guard(lease) for lease in leases)
 
     def lock(
         self,
@@ -322,12 +323,12 @@ class AsyncLocker:
 
     async def acquire_many(
         self, names: Iterable[Name], *, shared: Iterable[Name] = ()
-    ) -> list[AsyncGuard]:
+    ) -> AsyncGuards:
         """Acquires all of these locks or none; see `Locker.acquire_many`."""
         core = self._locker._core  # pyright: ignore[reportPrivateUsage]
-        asked, read = all_bytes(names), all_bytes(shared)
+        asked, read = _all_names(names, shared)
         leases = await run(lambda port: core.acquire_many(asked, read, port))
-        return [AsyncGuard(lease) for lease in leases]
+        return AsyncGuards(AsyncGuard(lease) for lease in leases)
 
     def lock(
         self,
@@ -456,6 +457,13 @@ class _Entered(Generic[_G]):
         if not guards:
             del self._guards[who]
         return guard
+
+
+def _all_names(
+    names: Iterable[Name], shared: Iterable[Name]
+) -> tuple[list[bytes], list[bytes]]:
+    """The names of several locks, and of those to be read."""
+    return all_bytes("the names are", names), all_bytes("shared is", shared)
 
 
 def _info(told: _lockmod._State) -> NodeInfo:  # pyright: ignore[reportPrivateUsage]

@@ -34,11 +34,11 @@ def name_bytes(name: Name) -> bytes:
     return found
 
 
-def all_bytes(names: Iterable[Name]) -> list[bytes]:
+def all_bytes(what: str, names: Iterable[Name]) -> list[bytes]:
     """The bytes of several names."""
     # The letters of one name would count as names.
     if isinstance(names, _NAMES) or not isinstance(cast("object", names), Iterable):
-        raise OptionError(f"the names are {reprlib.repr(names)}: give a list of names")
+        raise OptionError(f"{what} {reprlib.repr(names)}: give a list of names")
     return [name_bytes(name) for name in names]
 
 
